@@ -157,7 +157,7 @@ class WithPyTorch(unittest.TestCase):
         for mode in torch_share.MODES:
             self.assertNotIn("error", got["evidence"][mode])
             self.assertGreater(got["evidence"][mode]["products"], 0)
-            # No device code was executed: that is said, and no share is made up.
+            # No device code was executed: the result says so and contains no invented share.
             self.assertIsNone(got["evidence"][mode]["share"])
         self.assertEqual(got["verdict"], "FAIL")
 

@@ -16,10 +16,10 @@ import sys
 import readme
 import shell
 
-# Kernels of 1 ms, of two tenants that always want more: what each gets is looked at for so long, in ns.
+# Two tenants launch kernels of 1 ms all the time. Length in ns of a measurement of their shares.
 LOOK = 4_000_000_000
-# Percent that a share may be off: other work on a busy host takes from both, at times more from one. Far from one half, and
-# from what it was before, it is all the same.
+# Percent that a share may be off. Other work on a busy host takes from both tenants, at times more from one. The value
+# is still far below the distance to one half and to the share before.
 BOUND = 15
 
 

@@ -5,7 +5,7 @@ It knows where letters are put and what is wiped out, and nothing of colours, wi
 import codecs
 import re
 
-# A control sequence with its parameters, a title, or another escape; what is not whole yet waits for the rest.
+# A control sequence with its parameters, a title, or another escape. An incomplete one waits for the rest.
 ESCAPE = re.compile(r"\x1b(?:\[([0-9;?]*)[ -/]*([@-~])|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][0-9A-Za-z]|[=>78cDEHM])")
 
 
@@ -73,7 +73,7 @@ class Screen:
     def control(self, parameters, final):
         """Obeys a control sequence."""
         if parameters.startswith("?"):
-            # The screen that programs take for themselves, and its end.
+            # Switches to the alternate screen and back.
             if parameters in ("?1049", "?47") and final in "hl":
                 self.wipe()
             return

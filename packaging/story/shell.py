@@ -12,9 +12,9 @@ import time
 
 from screen import Screen, plain
 
-# Seconds after which what should come is not believed in any more.
+# Seconds after which missing output counts as a failure.
 LONG = 90
-# The prompt with the code of the command before, and what a command that failed leaves in between.
+# The prompt with the exit code of the previous command, and the text that a failed command leaves in between.
 PROMPT = re.compile(rb"<<(\d+) ready>>")
 FAILED = re.compile(r"^<<(\d+) of (.*)$", re.M)
 
@@ -47,7 +47,7 @@ class Shell:
         fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.screen = Screen(rows, columns)
         self.written, self.begun = b"", 0
-        # None of this is what it prints: it is typed with quotes in between.
+        # The prompt's parts are typed with quotes in between, so that none of them appears in the echo.
         self.press("unset HISTFILE; stty -echo; PS1='<''<$? ready>''>'; PS2=; trap 'echo \"<\"\"<$? of $BASH_COMMAND\"' ERR\r")
         self.until("a prompt", lambda: PROMPT.search(self.written))
 
@@ -103,5 +103,5 @@ class Shell:
         os.close(self.terminal)
 
 
-# Who reads no more is no reason to die with a trace.
+# A reader that closed the pipe is no reason for a traceback.
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)

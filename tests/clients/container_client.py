@@ -55,7 +55,7 @@ must("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
 seen["cuda_free_after"] = free.value
 seen["nvml_used_after"] = nv.nvmlDeviceGetMemoryInfo(device).used
 
-# What was allocated holds data.
+# The allocated memory holds data.
 text = b"the last byte can be written"
 back = ctypes.create_string_buffer(len(text))
 end = ctypes.c_uint64(pointer.value + fits - len(text))

@@ -26,7 +26,7 @@ pointer = call(driver.cuMemAlloc(free))
 one_more, _ = driver.cuMemAlloc(1)
 seen |= {"one_too_many": int(one_too_many), "one_more": int(one_more), "name": driver.cuGetErrorName(one_more)[1].decode()}
 seen["free_when_full"], _ = call(driver.cuMemGetInfo())
-# The memory is real: what was written at its end is read back.
+# The memory is real: data written at its end can be read back.
 data = bytearray(b"vgpu" * 256)
 back = bytearray(1024)
 call(driver.cuMemcpyHtoD(int(pointer) + free - 1024, data, 1024))

@@ -83,7 +83,7 @@ def unsafe(s):
 
 
 def registered(s, room):
-    # A page of its own inside the room would need alignment; the driver takes any address.
+    # A page of its own inside the reserved range would need alignment; the driver accepts any address.
     code = s.code("cuMemHostRegister_v2", room, size_t(SIZE), 0)
     if code == 0:
         s.left.append(lambda: s.code("cuMemHostUnregister", room))

@@ -166,7 +166,8 @@ for _name, _mode in MODES.items():
     def _(s, mode=_mode):
         found = {}
         for name in QUESTIONS:
-            # New events for each, made before: an event stays captured until it is recorded again.
+            # New events for each question, created before the capture: an event stays captured until it is recorded
+            # again.
             on, ask = s.stream(), asked(s)[name]
             s.begun(on, mode)
             found[name] = [ask(on), s.state(on), s.end(on)]

@@ -153,7 +153,7 @@ class Steps:
                 d.cuda.must("cuMemcpyDtoH_v2", held, u64(kept), size_t(32))
                 self.say(who, "content", sorted(set(held)))
             self.say(who, "destroy", d.code("cuGraphExecDestroy", executable), d.code("cuGraphDestroy", graph))
-        # Whatever happened, the streams can be used again.
+        # The streams must be usable again, whatever happened.
         self.say(who, "afterwards", d.launch(begin), d.code("cuStreamSynchronize", begin), d.launch(self.idle),
                  d.code("cuStreamSynchronize", self.idle))
         for event in (fork, join):
@@ -204,7 +204,7 @@ class Steps:
         names = list(wishes(d, self.idle, None))
         for mode in range(len(MODES)):
             for meanwhile in [None, *names]:
-                # There is something to be seen complete.
+                # The library can notice completed work.
                 self.say("before", d.launch(self.idle), d.code("cuStreamSynchronize", self.idle))
                 self.whole(mode, meanwhile)
             for flags in (NON_BLOCKING, 0):
@@ -221,7 +221,7 @@ def storm(seconds):
         d.cuda.must("cuCtxSetCurrent", d.context)
         own, event = stream(d.cuda), d.event()
         can = wishes(d, own, event)
-        # What a global capture forbids every thread is left to the other modes.
+        # Calls that a global capture forbids every thread are left to the other modes.
         names = ["launch", "in order", "numbers"] if mode == 0 else ["launch", "record", "query", "memory", "in order", "numbers"]
         while not ended.is_set():
             for name in names:

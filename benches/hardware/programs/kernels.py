@@ -18,8 +18,8 @@ RECORD_WORDS = 4
 NON_BLOCKING = 1
 RELAXED = 2
 
-# Bounded by a count of its own, so that a timer which stands still hangs nothing. An old version of the language on
-# purpose: every driver compiles it for its device.
+# A count of its own bounds the loop, so that a timer which stands still hangs nothing. The PTX version is deliberately
+# old, so that every driver compiles it for its device.
 PTX = """
 .version 6.0
 .target sm_50

@@ -13,7 +13,7 @@ import time
 from cuda import Cuda, libvgpu_mapped, tell
 from kernels import Launch, NoCompiler, RECORD_WORDS, Recorder, captured, spin_function, stream
 
-# Four streams of the shortest kernels for some seconds: 8 MiB.
+# Room for the records of four streams of the shortest kernels for some seconds: 8 MiB.
 ROOM = 1 << 18
 STREAMS = 4
 
@@ -91,7 +91,7 @@ def main():
         return
     recorder = Recorder(cuda, ROOM)
     round_, kernels = rounds(cuda, function, arguments.mode, arguments.ns, recorder.at, arguments.batch)
-    # The lazy part of a first launch is over before anything counts; it leaves no record.
+    # The lazy part of a first launch is done before anything counts; it leaves no record.
     Launch(cuda, function, stream(cuda), 1_000_000, 0, 0)()
     cuda.sync()
     if arguments.wait:

@@ -64,7 +64,7 @@ def captured(mode, rounds):
 
 def one(mode, rounds):
     ended, counts = threading.Event(), {"launches": 0, "ready": threading.Event(), "ended": threading.Event()}
-    # Everything lazy is over: code is loaded, memory is cached.
+    # Everything lazy is done: code is loaded, memory is cached.
     captured(mode, 1)
     thread = threading.Thread(target=busy, args=(mode, ended, counts), daemon=True)
     thread.start()

@@ -29,13 +29,13 @@ class Work:
         self.b = torch.randn(SIZE, SIZE, device="cuda")
         self.out = [torch.empty(SIZE, SIZE, device="cuda") for _ in range(STREAMS)]
         self.streams = [torch.cuda.Stream() for _ in range(STREAMS)]
-        # The library of products takes its workspace and its code before anything counts, in every stream.
+        # In every stream the library of products takes its workspace and its code before anything counts.
         for at, stream in enumerate(self.streams):
             with torch.cuda.stream(stream):
                 self.product(at)
         self.product()
         torch.cuda.synchronize()
-        # PyTorch's own context is current: the driver is asked beside it, as any extension does.
+        # PyTorch's own context is current. The program calls the driver in addition, as any extension does.
         self.cuda = Cuda()
         self.function, _ = spin_function(self.cuda)
         self.recorder = Recorder(self.cuda, 1 << 14)

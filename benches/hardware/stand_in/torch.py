@@ -37,7 +37,7 @@ class _Driver:
 def _driver():
     if _Driver.one is None:
         _Driver.one = _Driver()
-    # Like the real runtime: every thread has the device's context.
+    # As in the real runtime, every thread has the device's context.
     _Driver.one.cuda.must("cuCtxSetCurrent", _Driver.one.context)
     return _Driver.one
 

@@ -13,9 +13,9 @@ from .runner import NotPossible
 from .share import ceiling
 
 MODEL = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "model")
-# A rule that takes its process along is told, and the rest is asked in another.
+# If a rule crashes its process, the crash is recorded and the other rules are asked in a new process.
 RESTARTS = 4
-# The driver whose answers the model's files are; a newer one is what hardware will have.
+# Driver whose answers the model's files contain. Hardware will have a newer one.
 SIMULATED_DRIVER = "580"
 STORM_SECONDS = 0.8
 

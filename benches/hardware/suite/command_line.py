@@ -25,7 +25,8 @@ def run_under_a_limit(suite, claims):
 
 def doctor(suite, claims):
     """`vgpu doctor` knows this driver; what it says is kept."""
-    # Under a limit, as a program would be: without the library in what it starts, it would rightly complain.
+    # Under a limit, as a program would be: without the library in its child processes the doctor would rightly
+    # complain.
     env = suite.environment(VGPU_STATE_DIR=suite.state, VGPU_LIBRARY=suite.bundle.library)
     finished = suite.run([program(suite), "run", "--memory-limit", "4GiB", "--", program(suite), "doctor"], env)
     with open(os.path.join(suite.out, "doctor.txt"), "w", encoding="utf-8") as out:

@@ -5,7 +5,7 @@ import shutil
 from .runner import GIB, MIB, NotPossible
 
 LIMIT = 4 * GIB
-# What contexts may cost beyond the charges before "the quota can be used" is doubted.
+# Bytes that contexts may take beyond the charges before the claim "the quota can be used" fails.
 OVERHEAD = GIB
 
 

@@ -18,7 +18,7 @@ PROGRAMS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 MIB = 1 << 20
 GIB = 1 << 30
 
-# What a limit may be written as: the check's own environment must not carry limits in from outside.
+# Variables that can set a limit: the check's own environment must not bring limits in from outside.
 OURS = ("VGPU_", "CUDA_DEVICE_MEMORY_", "CUDA_DEVICE_SM_", "LD_PRELOAD", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
@@ -108,11 +108,11 @@ class Suite:
 
     def __init__(self, bundle, out, state, sim=None, budget=480, now=time.monotonic, keep_model=False):
         self.bundle, self.out, self.state, self.sim, self.now = bundle, out, state, sim, now
-        # Whether the simulated device's answers become the model that hardware is held against.
+        # True if the simulated device's answers become the model with which hardware is compared.
         self.keep_model = keep_model
         self.deadline = now() + budget
         self.results = []
-        # Whose device, which driver, which version of ours, when and by which command: head of every file of results.
+        # Device, driver, our version, date and command: the head of every file of results.
         self.about = {}
         self.count = 0
         self.held = []

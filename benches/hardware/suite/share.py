@@ -13,9 +13,9 @@ from .runner import NotPossible
 
 # All points together, PyTorch's included.
 TABLE_SECONDS = 150
-# What starting a process on a device may take, and what the last round may take longer than asked.
+# Seconds that the start of a process on a device may take, and that the last round may exceed the request.
 START_SECONDS = 25
-# A tenant's savings under a ceiling: so much of its window may be had at once (gpu-time.md: 50 ms of the ceiling).
+# A tenant's burst under a ceiling: this much of its window may be used at once (gpu-time.md: 50 ms of the ceiling).
 SAVED_NS = 50_000_000
 
 
@@ -55,11 +55,11 @@ class Table:
 class Audit:
     """NVML's utilisation while something runs."""
 
-    # Seconds: what NVML says is of the time before, a sixth of a second and more.
+    # Seconds. NVML's value describes the time before it, a sixth of a second and more.
     LATE = 0.2
 
     def __init__(self, suite):
-        # It starts while the program does; nobody waits for it.
+        # It starts while the program runs; nothing waits for it.
         self.watcher, self.samples, self.error = suite.hold(suite.python("watch.py"), suite.environment()), [], None
 
     def end(self):
@@ -102,7 +102,8 @@ def judged(got, records, suite):
     if got["recorded"] > got["room"] - 1:
         raise NotPossible("more kernels than there is room for records")
     if records:
-        # What ran before the window, and where nothing did, the first two: their length was not known yet.
+        # Kernels before the window are left out. Without any, the first two are, because their length was not known
+        # yet.
         found = stamps.alone(records, got["settled"] or 2)
         if found is None:
             raise NotPossible(f"too few kernels to judge by: {len(records)} records, {got['settled']} before the window")
@@ -253,8 +254,8 @@ def two_tenants_of_the_daemon(ns, seconds):
 
 MS = 1_000_000
 SECOND = 1000 * MS
-# (mode, kernel, percent, seconds of the window, seconds before it): every mode with every ceiling, every length of kernel.
-# Kernels of a fifth of a second and more need no time before: their first two are left out.
+# Columns: mode, kernel, percent, seconds of the window, seconds before it. Every mode occurs with every ceiling and
+# every kernel length. Kernels of a fifth of a second and more need no time before: their first two are left out.
 POINTS = [
     ("async", MS, 30, 2, 0.5), ("sync", MS, 50, 2, 0.5), ("graph", MS, 80, 1.5, 0.5), ("streams", MS, 30, 2, 0.5),
     ("async", 50_000, 30, 1.5, 0.5), ("sync", 50_000, 30, 1.5, 0.5), ("graph", 50_000, 50, 1.5, 0.5),
@@ -267,7 +268,7 @@ POINTS = [
 ]
 
 
-# So many rows come before everything else of the table.
+# Number of rows that come before everything else of the table.
 FIRST = 9
 
 

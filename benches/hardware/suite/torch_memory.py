@@ -10,7 +10,7 @@ FIRST = 150
 
 
 def environment_of(allocator):
-    # The second name is that of newer versions; both may be set.
+    # Newer versions use the second name; both may be set.
     return {"PYTORCH_CUDA_ALLOC_CONF": allocator, "PYTORCH_ALLOC_CONF": allocator} if allocator else {}
 
 
