@@ -1,5 +1,5 @@
-"""Tests of the suite's own parts: verdicts, limits of time, arithmetic, the report. What the parts do on a simulated device:
-test_simulated.py. Run: python3 -m unittest -v"""
+"""Tests of the suite's own parts: verdicts, time limits, arithmetic, the report. Their behaviour on a simulated
+device: test_simulated.py. Run: python3 -m unittest -v"""
 import json
 import os
 import sys

@@ -1,4 +1,4 @@
-"""An interactive bash on a terminal of its own, which does commands as if they were typed, and says what was seen."""
+"""An interactive bash on a terminal of its own, which runs commands as if they were typed and returns their output."""
 import fcntl
 import os
 import pty
@@ -20,17 +20,17 @@ FAILED = re.compile(r"^<<(\d+) of (.*)$", re.M)
 
 
 class NotSo(Exception):
-    """What was expected, in words."""
+    """An expectation that failed; the message names it."""
 
 
 def expect(so, words):
-    """Raises `NotSo` unless it is so."""
+    """Raises `NotSo` if the condition is false."""
     if not so:
         raise NotSo(f"expected: {words}")
 
 
 def until(words, so, look=lambda: time.sleep(0.05)):
-    """Waits until it is so."""
+    """Waits until the condition is true."""
     end = time.monotonic() + LONG
     while not so():
         expect(time.monotonic() < end, f"{words}, within {LONG} s")
@@ -38,7 +38,7 @@ def until(words, so, look=lambda: time.sleep(0.05)):
 
 
 class Shell:
-    """The shell, and all that was written to its terminal."""
+    """The shell, and everything written to its terminal."""
 
     def __init__(self, rows, columns):
         self.child, self.terminal = pty.fork()
@@ -52,7 +52,7 @@ class Shell:
         self.until("a prompt", lambda: PROMPT.search(self.written))
 
     def look(self):
-        """Takes what was written, and waits a little for it."""
+        """Reads output, and waits a little for it."""
         if select.select([self.terminal], [], [], 0.05)[0]:
             try:
                 data = os.read(self.terminal, 65536)
@@ -62,7 +62,7 @@ class Shell:
             self.screen.feed(data)
 
     def until(self, words, so):
-        """Waits until it is so, and reads meanwhile."""
+        """Waits until the condition is true, and reads output meanwhile."""
         until(words, so, self.look)
 
     def press(self, keys):
@@ -70,7 +70,8 @@ class Shell:
         os.write(self.terminal, keys.encode())
 
     def run(self, commands, meanwhile=None, kept=None):
-        """Does commands in this shell, with jobs and variables of those before; what `meanwhile` returns."""
+        """Runs commands in this shell, with the jobs and variables of earlier ones. Returns the result of
+        `meanwhile`."""
         self.begun, told = len(self.written), None
         self.screen.wipe()
         with tempfile.NamedTemporaryFile("w", suffix=".sh") as file:
@@ -87,17 +88,17 @@ class Shell:
         return told
 
     def said(self):
-        """What the last commands wrote, without escapes."""
+        """Output of the last commands, without escapes."""
         return plain(self.written[self.begun :].decode("utf-8", "replace"))
 
     def last(self):
-        """The same for people, the end of it."""
+        """The end of the output, for messages."""
         screen = [line for line in self.screen.lines() if line]
         lines = ["--- on the screen:", *screen, "--- written:", *self.said().splitlines()[-60:]]
         return "\n".join(f"     | {line}" for line in lines)
 
     def end(self):
-        """Ends the shell, and waits for it."""
+        """Ends the shell and waits for it."""
         self.press("exit\r")
         until("the shell ends", lambda: os.waitpid(self.child, os.WNOHANG)[0] == self.child)
         os.close(self.terminal)

@@ -1,4 +1,4 @@
-"""Which devices nvidia-ml-py finds, in every way there is, as one line of JSON.
+"""Devices that nvidia-ml-py finds by each kind of lookup, as one line of JSON.
 
 usage: nvml_devices.py JSON, a list of UUIDs to ask for
 """

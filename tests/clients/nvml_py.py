@@ -1,4 +1,4 @@
-"""nvidia-ml-py on a device with one running process: what it says must be the given numbers.
+"""nvidia-ml-py on a device with one running process: its values must equal the given numbers.
 
 usage: nvml_py.py JSON, an object with: index, count, name, uuid, total, reserved, used, pid, process_bytes, busy
 """

@@ -1,6 +1,6 @@
-"""What a program with cuda-bindings gets under a limit: prints one line of JSON, judged by the test.
+"""The view of a program with cuda-bindings under a limit: prints one line of JSON, which the test judges.
 
-Knows nothing of vgpu. Asks for all that is said to be free, in one piece, then for more.
+Knows nothing of vgpu. Requests all memory that is shown as free, in one piece, then more.
 """
 
 import json

@@ -64,7 +64,8 @@ def rounds(cuda, function, mode, ns, out, batch):
 
 
 def play(round_, kernels, seconds):
-    """(kernels, wall nanoseconds) of whole rounds until the time is over; at least one unless there is no time at all."""
+    """(kernels, wall nanoseconds) of complete rounds until the time is over; at least one round unless the time is
+    zero."""
     begun, count = time.monotonic_ns(), 0
     while time.monotonic_ns() - begun < seconds * 1e9:
         round_()

@@ -1,4 +1,5 @@
-"""PyTorch captures graphs while another thread works: in every mode the graph is whole and computes what it should.
+"""PyTorch captures graphs while another thread works: in every mode the graph is complete and computes the right
+result.
 
     torch_capture.py ROUNDS
 
@@ -19,7 +20,7 @@ PATIENCE = 60
 
 
 def busy(mode, ended, counts):
-    """What another thread may do during a capture of that mode; nothing here allocates anew."""
+    """Actions of another thread during a capture of that mode; none of them allocates new memory."""
     try:
         own = torch.cuda.Stream()
         with torch.cuda.stream(own):

@@ -43,7 +43,7 @@ def tensor(size):
 
 
 def driver_code(size):
-    """What the driver itself answers to a plain allocation in this process, beside PyTorch."""
+    """The driver's own code for a plain allocation in this process, next to PyTorch."""
     address = ctypes.c_uint64()
     lib = ctypes.CDLL("libcuda.so.1")
     code = lib.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size))

@@ -1,4 +1,4 @@
-"""Where the parts of the bundle are: laid out beside `run`, or in a build tree."""
+"""Paths of the bundle's parts: next to `run`, or in a build tree."""
 import os
 
 
@@ -12,7 +12,7 @@ class Bundle:
 
 
 def find(here, probe=None, library=None):
-    """The parts given by hand first, then those beside `run`, then those of a build tree above it."""
+    """Explicitly named parts first, then those next to `run`, then those of a build tree above it."""
     root = os.path.dirname(os.path.dirname(here))
     # In a build directory the programs are next to the library; in a bundle or an installation they are in bin.
     beside = os.path.dirname(os.path.abspath(library)) if library else here

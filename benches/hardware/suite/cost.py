@@ -1,6 +1,6 @@
-"""What the library adds to a call: bare and preloaded processes in turn, medians, differences within a round.
+"""The cost that the library adds to a call: bare and preloaded processes in turn, medians, differences within a round.
 
-A null control (bare against bare) gives the noise of the machine; the budget is widened by it, and both are written down.
+A null control (bare against bare) gives the noise of the machine. The budget is widened by it, and both are recorded.
 """
 from . import share
 from .memory import limited
@@ -49,8 +49,8 @@ def compare(kind, budgets, *arguments):
 
 
 def markers(mode, ns, seconds):
-    """What gate and markers cost where they never wait: the pace of one kernel after another under a ceiling of 100 %,
-    against the bare one, by the begins that the kernels wrote down."""
+    """The cost of gate and event markers where launches never wait: the pace of consecutive kernels under a ceiling
+    of 100 %, against the bare one, by the begin times that the kernels recorded."""
     def body(suite, claims):
         names = {"bare": None, "bare again": None, "library, no limit": None, "library, SM limit 100": 100}
         paces = {name: [] for name in names}

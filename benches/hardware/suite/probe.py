@@ -1,4 +1,4 @@
-"""gpu-probe's run: its document goes to the output directory as it is."""
+"""Runs gpu-probe; its document goes to the output directory unchanged."""
 import json
 import os
 

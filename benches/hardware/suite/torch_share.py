@@ -43,7 +43,7 @@ def limited(percent):
 
 
 def without_limit(suite, claims):
-    """The control: what the loops get of the device without a ceiling, which 80 % must be less than."""
+    """Control: the loops' shares of the device without a ceiling, which 80 % must be below."""
     got = shares(suite, suite.environment(), MODES[:2])
     claims.keep("torch", {"version": got["torch"], "size": got["size"]})
     claims.that("the library is not there", not got["libvgpu"], got["libvgpu"])
