@@ -90,7 +90,7 @@ fn streams_that_come_and_go_by_the_thousand_stay_below_the_ceiling() {
         let lab = ceiling(10);
         let mut m = timed(&lab);
         m.ok("passing 2000 6000");
-        // The burst must cover more streams than the meter follows.
+        // Saves up a burst that lasts for more streams than the usage meter follows.
         thread::sleep(Duration::from_millis(200));
         let stretch = Stretch::begin(&lab);
         m.ok("passing 40000 6000");

@@ -126,7 +126,7 @@ pub fn floor(percent: u32) -> Terms {
     Terms { floor: Share::from_percent(percent), ..Terms::default() }
 }
 
-/// Floor and ceiling at once.
+/// A floor and a ceiling of the same share.
 pub fn strict(percent: u32) -> Terms {
     Terms { floor: Share::from_percent(percent), ..ceiling(percent) }
 }
