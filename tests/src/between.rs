@@ -61,7 +61,7 @@ impl Between {
         self.shared.passes.store(lines, SeqCst);
     }
 
-    /// Removes the bound again.
+    /// Removes the bound again. Lines dropped before stay lost, so this helps only new connections.
     pub fn passes_all(&self) {
         self.passes(ALL);
     }

@@ -195,8 +195,8 @@ fn copies_from_the_host_are_free_also_where_copies_are_charged() {
     assert!(copied[0] > FREE, "{copied:?} %");
 }
 
-/// Every row of the table whose name suggests device work is hooked or states the reason why not. Host functions launch
-/// without a hook.
+/// Every row of the table whose name suggests device work is hooked or states the reason why not. Functions that launch
+/// without a hook launch host code.
 #[test]
 fn every_function_that_launches_or_copies_is_hooked_or_says_why_not() {
     let mut counts = [0; 2];

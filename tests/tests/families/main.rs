@@ -10,7 +10,7 @@
 //!
 //! [`steps`]: the acts and how they are drawn; [`orders`]: the meaning of a step in the present state; [`play`]: sends
 //! commands, reads answers, passes memory between processes; [`world`]: the state by the charging rule, and the
-//! comparison. Not here: the limits of single calls (memory.rs).
+//! comparison. Not here: edge cases of single calls (memory.rs).
 
 // Random numbers below a hundred become indices, and bytes become chunk numbers, on 64-bit machines only.
 #![allow(clippy::cast_possible_truncation)]

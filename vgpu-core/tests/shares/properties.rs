@@ -94,7 +94,7 @@ proptest! {
                 prop_assert!(got >= floor * (1.0 - meter) - longest - 0.2, "{at}: {got:.2} below its floor {floor} in {tenants:?}");
             }
         }
-        // A tenant without a ceiling that always has work queued keeps the device busy, except for the pauses of
+        // A tenant without a ceiling that always has work queued keeps the device busy. Exceptions are the pauses of
         // tenants that synchronise after every 50 us: they keep their lease during the pause.
         let always = tenants.iter().any(|(terms, work)| terms.limit().is_none() && matches!(work, Work::Queue { .. }));
         let handovers = tenants.iter().all(|(_, work)| matches!(work, Work::Queue { .. }));
