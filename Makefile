@@ -1,4 +1,4 @@
-# vgpu: one NVIDIA GPU, several containers. `make help` lists what there is; the rules are in make/.
+# vgpu: one NVIDIA GPU, several containers. `make help` lists the targets; the rules are in make/.
 
 CARGO   ?= cargo
 TARGET  := $(or $(CARGO_TARGET_DIR),target)
@@ -7,7 +7,7 @@ DIST    := $(TARGET)/dist
 
 .DEFAULT_GOAL := help
 .PHONY: help
-help: ## this list
+help: ## lists the targets
 	@echo "make TARGET, where TARGET is one of:"
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 

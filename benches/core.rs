@@ -1,6 +1,6 @@
-//! The parts of the hot path by themselves: ledger, account, reading of sizes. No driver, no other process.
+//! Parts of the hot path, each measured alone: ledger, account, parsing of sizes. No driver, no other process.
 //!
-//! What a user pays is `vgpu-overhead`'s affair; here one sees which part of it grew.
+//! `vgpu-overhead` measures the cost for a user; this bench shows which part of it grew.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::cell::RefCell;
@@ -11,7 +11,7 @@ use vgpu_core::bytes::parse_size;
 use vgpu_core::ledger::{Kernel, LedgerPage, Watched};
 use vgpu_core::share::parse_share;
 
-/// Locks that nobody else wants, and a clock that stands still: nothing here is contended.
+/// A kernel with uncontended locks and a clock that stands still.
 #[derive(Default)]
 struct Alone(RefCell<BTreeSet<usize>>);
 

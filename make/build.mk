@@ -1,11 +1,12 @@
-# Building: the library, the simulated driver, the daemon and the command line, side by side in one directory.
+# Building: the library, the simulated driver, the daemon and the command line, all in one directory.
 
-# What a user needs; tests, benches and examples are built by whoever runs them.
+# The products that a user needs. Tests, benches and examples are built by their own commands.
 PRODUCTS := -p libvgpu -p sim-cuda -p sim-nvml -p vgpu-daemon -p vgpu-cli
-# The demo comes along with what is shipped.
+# The demo is part of the shipped build.
 DEMO     := -p vgpu-examples
 
-# The loader looks for the driver under these names: LD_LIBRARY_PATH=target/release/sim gives any program the simulated one.
+# The loader looks for the driver under these names: LD_LIBRARY_PATH=target/release/sim gives any program the simulated
+# one.
 define lay_sim
 	@mkdir -p $(1)/sim
 	@ln -sf ../libcuda.so $(1)/sim/libcuda.so.1
@@ -18,7 +19,7 @@ build: ## release build: libvgpu.so, the simulated driver, vgpu and vgpud in tar
 	$(CARGO) build --release $(PRODUCTS)
 	$(call lay_sim,$(RELEASE))
 
-dist: ## what is shipped: one codegen unit, stripped, in target/dist
+dist: ## the shipped build: one codegen unit, stripped, in target/dist
 	$(CARGO) build --profile dist $(PRODUCTS) $(DEMO)
 	$(call lay_sim,$(DIST))
 

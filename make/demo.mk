@@ -5,7 +5,7 @@ demo: build ## two tenants side by side: quotas, the last byte, the refusal, sha
 	$(CARGO) build --release -p vgpu-examples
 	@$(RELEASE)/vgpu-demo
 
-# mdBook is looked for, not installed: the pages are read as they are, too.
+# mdBook is not installed here: the pages are readable without it.
 .PHONY: book
 book: ## the book in docs/ as a web site, with mdBook (says how to get it): target/book
 	@make/book $(TARGET)/book

@@ -1,10 +1,10 @@
-# gpu-bundle: everything that a machine with a GPU needs to measure itself and to check the promises (make/portable.mk).
+# gpu-bundle: everything with which a machine with a GPU measures itself and checks the promises (make/portable.mk).
 
 GPU_BUNDLE       := target/gpu-bundle
 GPU_BUNDLE_TAR   := target/gpu-bundle.tar.gz
 
 .PHONY: gpu-bundle
-gpu-bundle: portable ## build the bundle for a machine with a GPU: target/gpu-bundle and its .tar.gz
+gpu-bundle: portable ## builds the bundle for a machine with a GPU: target/gpu-bundle and its .tar.gz
 	rm -rf $(GPU_BUNDLE) $(GPU_BUNDLE_TAR)
 	mkdir -p $(GPU_BUNDLE)/bin $(GPU_BUNDLE)/lib/vgpu $(GPU_BUNDLE)/docs
 	cp $(PORTABLE)/gpu-probe $(PORTABLE)/vgpu $(PORTABLE)/vgpud $(GPU_BUNDLE)/bin/
@@ -21,7 +21,7 @@ gpu-bundle: portable ## build the bundle for a machine with a GPU: target/gpu-bu
 
 .PHONY: test-bundle-suite
 test-bundle: test-bundle-suite
-test-bundle-suite: build gpu-bundle ## the suite that the bundle carries, on a simulated device with the bundle's own parts
+test-bundle-suite: build gpu-bundle ## the bundle's suite, on a simulated device with the bundle's own parts
 	cd benches/hardware && VGPU_REQUIRE_ALL=1 VGPU_BUILD=$(abspath $(RELEASE)) VGPU_LIB_DIR=$(abspath $(GPU_BUNDLE))/lib/vgpu \
 	VGPU_PROBE=$(abspath $(GPU_BUNDLE))/bin/gpu-probe python3 -B -m unittest test_suite test_simulated
 	rm -rf $(GPU_BUNDLE)-tried

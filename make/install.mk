@@ -1,10 +1,11 @@
-# Installing what `make dist` built. Nothing is built here, so that `sudo make install` needs no compiler.
+# Installs the result of `make dist`. Nothing is built here, so that `sudo make install` needs no compiler.
 #
-# `make deb` installs what `make portable` built by the same rules, with PREFIX=/usr: what is where stands here alone.
+# `make deb` installs the result of `make portable` by the same rules, with PREFIX=/usr. The paths of installed files
+# are defined only here.
 
 PREFIX     ?= /usr/local
 DESTDIR    ?=
-# Configuration is not below PREFIX: the unit, the documents and people look for it in one place.
+# Configuration is not below PREFIX: the unit, the documents and people expect it in one place.
 SYSCONFDIR ?= /etc
 
 BIN    = $(DESTDIR)$(PREFIX)/bin
@@ -19,7 +20,7 @@ ZSH    = $(SHARE)/zsh/site-functions
 FISH   = $(SHARE)/fish/vendor_completions.d
 DEMO_PROGRAMS := vgpu-demo example-memory example-view example-launches
 
-# On a running system the service manager reads its units again; nothing is started, enabled or stopped.
+# On a running system the service manager reads its units again. Nothing is started, enabled or stopped.
 reload_units = @[ -n "$(DESTDIR)" ] || [ ! -d /run/systemd/system ] || systemctl daemon-reload || true
 
 .PHONY: install uninstall
@@ -28,12 +29,12 @@ install: ## installs what `make dist` built, with units and man pages; PREFIX=/u
 	    [ -e $(DIST)/$$part ] || { echo "nothing to install, $(DIST)/$$part is missing: run make dist first" >&2; exit 1; }; done
 	install -d $(BIN) $(LIB)/sim $(LIB)/demo $(UNITS) $(TMP) $(CONFIG) $(BASH) $(ZSH) $(FISH) $(DOC)/docs/measurements $(DOC)/examples
 	install -m 755 $(DIST)/vgpu $(DIST)/vgpud $(BIN)
-# By rename: programs that have the old one mapped keep it.
+# Replaced by rename, so that programs that have the old file mapped keep it.
 	install -m 644 $(DIST)/libvgpu.so $(LIB)/libvgpu.so.new
 	mv -f $(LIB)/libvgpu.so.new $(LIB)/libvgpu.so
 	install -m 644 $(DIST)/libcuda.so $(LIB)/sim/libcuda.so.1
 	install -m 644 $(DIST)/libnvidia_ml.so $(LIB)/sim/libnvidia-ml.so.1
-# The demo finds all its parts beside itself.
+# The demo finds all its parts in its own directory.
 	install -m 755 $(addprefix $(DIST)/,$(DEMO_PROGRAMS)) $(LIB)/demo
 	ln -sfn ../libvgpu.so $(LIB)/demo/libvgpu.so
 	ln -sfn ../sim $(LIB)/demo/sim
@@ -55,7 +56,7 @@ install: ## installs what `make dist` built, with units and man pages; PREFIX=/u
 	cp -R examples/README.md examples/compose examples/daemon examples/docker examples/monitoring examples/systemd $(DOC)/examples
 	$(reload_units)
 
-uninstall: ## removes what install put there, and the configuration if nobody changed it
+uninstall: ## removes the installed files, and the configuration if it is unchanged
 	! sed 's|/usr/local/|$(PREFIX)/|' packaging/vgpud.toml | cmp -s - $(CONFIG)/vgpud.toml || rm -f $(CONFIG)/vgpud.toml
 	[ ! -d $(CONFIG) ] || rmdir --ignore-fail-on-non-empty $(CONFIG)
 	rm -f $(BIN)/vgpu $(BIN)/vgpud $(BIN)/vgpu-demo $(UNITS)/vgpud.service $(UNITS)/vgpud.socket $(TMP)/vgpu.conf

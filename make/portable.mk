@@ -1,21 +1,21 @@
-# What is carried to other machines: linked for an old C library, without libgcc_s, without the paths of this machine.
+# The build for other machines: linked for an old C library, without libgcc_s, without the paths of this machine.
 #
 # zig is the linker (a package of PyPI, kept under .cache/): it can link against an old glibc and needs no libgcc_s.
 
 ZIG_VERSION     := 0.17.0
 ZIG_VENV        := .cache/zig-$(ZIG_VERSION)
 ZIG_STAMP       := $(ZIG_VENV)/.installed
-# A place of its own, so that neither this nor another build waits for the other.
+# A separate target directory, so that neither this nor another build waits for the other's lock.
 PORTABLE_TARGET := $(TARGET)/bundle
 PORTABLE        := $(PORTABLE_TARGET)/$(TRIPLE)/dist
-# Messages of a panic name source files: the same ones wherever it was built.
+# Panic messages name source files. These flags make the names equal on every build machine.
 PORTABLE_FLAGS  := $(RUSTFLAGS) --remap-path-prefix=$(CURDIR)=/vgpu \
                    --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)/registry/src=/crates
 TRIPLE_UPPER    := $(shell echo $(TRIPLE) | tr a-z- A-Z_)
 TRIPLE_LOWER    := $(subst -,_,$(TRIPLE))
 
 .PHONY: portable
-portable: $(ZIG_STAMP) ## what is shipped, linked for every glibc since 2.17: target/bundle
+portable: $(ZIG_STAMP) ## the shipped build, linked for every glibc since 2.17: target/bundle
 	ZIG_PYTHON=$(abspath $(ZIG_VENV))/bin/python ZIG_TARGET=$(ZIG_TARGET).$(GLIBC) \
 	ZIG_GLOBAL_CACHE_DIR=$(abspath .cache/zig-cache) ZIG_LOCAL_CACHE_DIR=$(abspath .cache/zig-cache) \
 	CARGO_TARGET_$(TRIPLE_UPPER)_LINKER=$(abspath benches/hardware/bundle/zig-cc) \

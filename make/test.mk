@@ -1,4 +1,4 @@
-# Testing and measuring. The scripts beside this file do the work, so that they can be run and read on their own.
+# Testing and measuring. The scripts next to this file do the work, so that they can be run and read on their own.
 
 # Seconds of `make soak`: 40 minutes at most, `make soak SECONDS=60` for a slice.
 SECONDS ?= 1800
@@ -16,28 +16,28 @@ lint: ## format and lints, warnings are errors
 soak: ## random kills, failures and inputs for SECONDS (default 1800): make soak SECONDS=60
 	@CARGO="$(CARGO)" MAKE="$(MAKE)" make/soak $(SECONDS)
 
-# Ten minutes, unless another length was asked for than the soak's own.
+# Ten minutes, unless SECONDS was set to another value than the soak's default.
 mixed: build ## a mixed run in which tenants' tools and the daemon must agree: ten minutes; make mixed SECONDS=60
 	VGPU_MIXED_SECONDS=$(if $(filter file,$(origin SECONDS)),600,$(SECONDS)) VGPU_BUILD=$(abspath $(RELEASE)) \
 	VGPU_LIB_DIR=$(abspath $(RELEASE)) VGPU_SIM_LIB_DIR=$(abspath $(RELEASE))/sim \
 	$(CARGO) test -q --workspace --test time_mixed -- --nocapture
 
-fuzz: ## libFuzzer on what tenants and administrators send: make fuzz SECONDS=600 TARGETS=ask
+fuzz: ## libFuzzer on the messages of tenants and administrators: make fuzz SECONDS=600 TARGETS=ask
 	@CARGO="$(CARGO)" make/fuzz $(SECONDS) $(TARGETS)
 
-# A driver whose calls cost nothing: what is left of a launch under a ceiling is the library's own code.
+# A driver whose calls cost almost nothing, so that only the library's own code of a launch under a ceiling remains.
 NOTHING := $(RELEASE)/nothing/libcuda.so.1
 $(NOTHING): benches/overhead/nothing.c
 	@mkdir -p $(dir $@)
 	cc -O2 -Wall -Wextra -fPIC -shared -Wl,-soname,libcuda.so.1 -o $@ $<
 
-bench: build $(NOTHING) ## what the library adds to a call, as differences against the bare driver in one run
+bench: build $(NOTHING) ## the cost that the library adds to a call, as differences against the bare driver in one run
 	$(CARGO) bench -p vgpu-benches
 	$(CARGO) run --release -q -p vgpu-benches --bin vgpu-overhead
 	@command -v valgrind > /dev/null || { echo "SKIPPED: instructions per call (apt-get install valgrind)"; exit 0; } && \
 	$(CARGO) run --release -q -p vgpu-benches --bin vgpu-overhead -- --instructions
 
-bench-instructions: build $(NOTHING) ## instructions per call, counted by valgrind: a figure that a busy machine does not move
+bench-instructions: build $(NOTHING) ## instructions per call, counted by valgrind: a figure that a busy machine does not change
 	$(CARGO) run --release -q -p vgpu-benches --bin vgpu-overhead -- --instructions --check
 
 bench-quick: build ## shares of device time: twelve points of 10 s, medians of three; about three minutes
@@ -46,7 +46,7 @@ bench-quick: build ## shares of device time: twelve points of 10 s, medians of t
 bench-shares: build ## shares of device time: the whole table, about a quarter of an hour; POINTS=text,... for a part of it
 	$(CARGO) run --release -q -p vgpu-benches --bin vgpu-shares -- $(if $(POINTS),--points $(POINTS)) --out $(TARGET)/shares/full
 
-bench-tenants: build ## tenants under the daemon: shares, latency, two services, limits that change; five minutes on a quiet host
+bench-tenants: build ## tenants under the daemon: shares, latency, two services, changes of limits; five minutes on a quiet host
 	$(CARGO) run --release -q -p vgpu-benches --bin vgpu-shares -- tenants $(if $(ONLY),--only $(ONLY)) --check --out $(TARGET)/tenants
 
 bench-alone: build ## several processes of a tenant that is alone: bare, an open gate, a wide lease in turns; five minutes
@@ -55,8 +55,8 @@ bench-alone: build ## several processes of a tenant that is alone: bare, an open
 bench-daemon: build ## the daemon with 1,000 tenants and 10,000 members: latency of a grant, descriptors, processor; a minute
 	$(CARGO) run --release -q -p vgpu-benches --bin vgpu-daemon-bench -- --check --out $(TARGET)/daemon
 
-# The tools are built first: the report runs them as programs.
-bench-report: build $(NOTHING) ## the metric ids people know, with native and null-control columns: ten minutes at most; ONLY=IS for a part
+# The tools are built first, because the report runs them as programs.
+bench-report: build $(NOTHING) ## the metrics of a published suite, with native and null-control columns: ten minutes at most; ONLY=IS for a part
 	$(CARGO) build --release -q -p vgpu-benches --bins
 	$(RELEASE)/vgpu-bench-report $(if $(ONLY),--only $(ONLY)) --out $(TARGET)/bench-report > /dev/null
 	@echo "$(TARGET)/bench-report/report.md"
@@ -64,9 +64,9 @@ bench-report: build $(NOTHING) ## the metric ids people know, with native and nu
 mutants: build ## breaks the library on purpose and checks that the tests notice; about ten minutes
 	tests/mutants
 
-# The whole workspace is named, here and in make/soak, though one package has these tests: by itself it needs fewer features
-# of what it depends on, and all of it would be built a second time.
+# Here and in make/soak the whole workspace is named, although one package has these tests. That package alone enables
+# fewer features of its dependencies, and cargo would build them a second time.
 .PHONY: test-bundle
-test-bundle: build gpu-bundle ## the process-level promises, kept by the library in the bundle (another linker, an old glibc)
+test-bundle: build gpu-bundle ## the process-level tests with the library of the bundle (another linker, an old glibc)
 	VGPU_BUILD=$(abspath $(RELEASE)) VGPU_SIM_LIB_DIR=$(abspath $(RELEASE))/sim VGPU_LIB_DIR=$(abspath $(GPU_BUNDLE))/lib/vgpu \
 	$(CARGO) test -q --workspace --test lookup --test memory --test input --test tenant --test guest

@@ -3,23 +3,23 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The libraries under test and the daemon, and a scratch directory that is removed when dropped.
+/// The libraries under test, the daemon, and a scratch directory. Dropping it removes the scratch directory.
 pub struct Build {
-    /// The running program.
+    /// Path of the running program.
     own: PathBuf,
-    /// libvgpu.so.
+    /// Path of libvgpu.so.
     library: PathBuf,
-    /// The directory of the simulated driver.
+    /// Directory of the simulated driver.
     simulated: PathBuf,
-    /// vgpud, of the same build; it need not exist.
+    /// Path of vgpud from the same build; the file may be missing.
     daemon: PathBuf,
-    /// Removed when dropped.
+    /// Scratch directory, removed on drop.
     scratch: PathBuf,
 }
 
 impl Build {
-    /// Finds the libraries: `VGPU_LIB_DIR` and `VGPU_SIM_LIB_DIR`, else `VGPU_BUILD`, else beside this program. `tool`
-    /// begins the name of the scratch directory.
+    /// Finds the libraries: `VGPU_LIB_DIR` and `VGPU_SIM_LIB_DIR`, else `VGPU_BUILD`, else next to this program. `tool`
+    /// is the prefix of the scratch directory's name.
     ///
     /// # Errors
     /// A library is missing, or the scratch directory cannot be created.
@@ -36,7 +36,7 @@ impl Build {
         }
         let daemon = build.join("vgpud");
         let absolute = |path: PathBuf| std::path::absolute(&path).map_err(|why| format!("{}: {why}", path.display()));
-        // The simulated device writes its state all the time: keep it in memory where the machine has /dev/shm.
+        // The simulated device writes its state all the time, so the scratch directory is in memory if /dev/shm exists.
         let shm = Path::new("/dev/shm");
         let base = if shm.is_dir() { shm.to_owned() } else { std::env::temp_dir() };
         let scratch = base.join(format!("{tool}-{}", std::process::id()));
@@ -50,17 +50,17 @@ impl Build {
         })
     }
 
-    /// The running program.
+    /// Path of the running program.
     pub fn own(&self) -> &Path {
         &self.own
     }
 
-    /// The library under test.
+    /// Path of the library under test.
     pub fn library(&self) -> &Path {
         &self.library
     }
 
-    /// The daemon of the same build.
+    /// Path of the daemon of the same build.
     ///
     /// # Errors
     /// The build has no daemon.
@@ -69,13 +69,13 @@ impl Build {
         if self.daemon.exists() { Ok(&self.daemon) } else { Err(words()) }
     }
 
-    /// The scratch directory.
+    /// Path of the scratch directory.
     pub fn scratch(&self) -> &Path {
         &self.scratch
     }
 
-    /// This program again, with pipes, on the simulated `machine` with devices of `profile`. It runs without the
-    /// library and without the caller's own limits.
+    /// Prepares to run this program again, with pipes, on the simulated `machine` with devices of `profile`. The new
+    /// process has neither the library nor the caller's limits.
     pub fn again(&self, machine: &Path, profile: &str) -> Command {
         let mut command = Command::new(&self.own);
         for (name, _) in std::env::vars_os() {
@@ -94,7 +94,7 @@ impl Build {
         command
     }
 
-    /// Preloads the library, which keeps its ledgers in `state`. The caller sets the limits.
+    /// Preloads the library with its ledgers in `state`. The caller sets the limits.
     pub fn preload<'c>(&self, command: &'c mut Command, state: &Path) -> &'c mut Command {
         command.env("LD_PRELOAD", &self.library).env("VGPU_STATE_DIR", state)
     }

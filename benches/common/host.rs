@@ -1,23 +1,23 @@
-//! What the host did meanwhile: processor time and run delay of processes, stolen time; and what kind of host it is.
+//! Measures the host's influence: processor time and run delay of processes, stolen time, and facts about the host.
 //!
-//! A device is idle while the thread that should launch waits for a core. That is no fault of the library, so it is
-//! measured (by the kernel's own `schedstat`) and shown beside every figure.
+//! A device is idle while the thread that should launch waits for a core. That is no fault of the library. The tools
+//! therefore read this delay from the kernel's `schedstat` and show it next to every figure.
 
 use serde::Serialize;
 use std::fs;
 use std::process::Command;
 
-/// Counters at one moment, ns.
+/// Counters at one time, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Usage {
     /// Time on a processor.
     pub cpu_ns: u64,
-    /// Time runnable without one.
+    /// Time runnable without a processor.
     pub delay_ns: u64,
 }
 
 impl Usage {
-    /// Of all threads of a process; nothing if it is gone.
+    /// Sum over all threads of a process; zero if the process is gone.
     pub fn of(pid: u32) -> Usage {
         let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Usage::default() };
         let stats = tasks.flatten().filter_map(|task| fs::read_to_string(task.path().join("schedstat")).ok());
@@ -27,13 +27,13 @@ impl Usage {
         })
     }
 
-    /// From the text of a `schedstat`.
+    /// Parses the text of a `schedstat` file.
     fn read(text: &str) -> Usage {
         let mut words = text.split_whitespace().map(|word| word.parse().unwrap_or(0));
         Usage { cpu_ns: words.next().unwrap_or(0), delay_ns: words.next().unwrap_or(0) }
     }
 
-    /// What was added since.
+    /// Difference to an earlier reading.
     pub fn since(self, before: Usage) -> Usage {
         Usage {
             cpu_ns: self.cpu_ns.saturating_sub(before.cpu_ns),
@@ -42,44 +42,44 @@ impl Usage {
     }
 }
 
-/// Time that the machine below took from this one, ns, per core.
+/// Time per core that the hypervisor took from this machine, in ns.
 pub fn stolen_ns() -> u64 {
     fs::read_to_string("/proc/stat").map_or(0, |text| stolen(&text) / cores() as u64)
 }
 
 fn stolen(stat: &str) -> u64 {
-    const NS_PER_TICK: u64 = 10_000_000; // USER_HZ is 100 for whoever reads /proc
+    const NS_PER_TICK: u64 = 10_000_000; // the kernel reports /proc values at USER_HZ = 100
     let all = stat.lines().find_map(|line| line.strip_prefix("cpu "));
     let steal = all.and_then(|words| words.split_whitespace().nth(7)?.parse::<u64>().ok());
     steal.unwrap_or(0) * NS_PER_TICK
 }
 
-/// Cores that this process may use.
+/// Number of cores that this process may use.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The machine and the moment, as they stand at the top of a report.
+/// Facts about the machine and the run, for the head of a report.
 #[derive(Clone, Debug, Serialize)]
 pub struct Facts {
-    /// Cores.
+    /// Number of cores.
     pub cores: usize,
-    /// What they are.
+    /// Name of the processor.
     pub processor: String,
-    /// Of the kernel.
+    /// Kernel version.
     pub kernel: String,
-    /// UTC.
+    /// Date in UTC.
     pub date: String,
-    /// Of the checkout, `-dirty` if it was changed.
+    /// Commit of the source tree, with `-dirty` if it was changed.
     pub commit: String,
-    /// As it was typed.
+    /// Command line as typed.
     pub command: String,
-    /// Load average when it began.
+    /// Load average at the start.
     pub load: String,
 }
 
 impl Facts {
-    /// The head of a report; `model` says that the device is simulated.
+    /// Head of a report. `model` states that the device is simulated.
     pub fn head(&self, model: &str) -> String {
         let Facts { cores, processor, kernel, date, commit, command, load } = self;
         format!(
@@ -88,7 +88,7 @@ impl Facts {
         )
     }
 
-    /// Asks the machine; `tool` is the program's name.
+    /// Collects the facts. `tool` is the program's name.
     pub fn ask(tool: &str) -> Facts {
         let said = |program: &str, arguments: &[&str]| {
             let out = Command::new(program).args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).output();

@@ -1,4 +1,4 @@
-//! Where results go: the options for it, the files, and what is shown. Not here: what stands in a report.
+//! Output of results: the options for it, the files, and the text on stdout. Not here: the contents of a report.
 
 use serde::Serialize;
 use std::path::Path;
@@ -18,26 +18,26 @@ pub struct Output {
     pub list: bool,
 }
 
-/// What was measured, in all its shapes.
+/// Results of a measurement, in all forms.
 pub trait Report: Serialize {
-    /// The report.
+    /// The report as Markdown.
     fn markdown(&self) -> String;
 
-    /// The pictures that the report shows.
+    /// Pictures that the report shows.
     fn pictures(&self) -> Vec<Picture>;
 }
 
-/// A picture, and the numbers that it is drawn from.
+/// A picture and the numbers that it is drawn from.
 pub struct Picture {
-    /// Name of both files, without the ending.
+    /// Name of both files, without the extension.
     pub name: &'static str,
-    /// The picture.
+    /// The picture as SVG.
     pub svg: String,
-    /// The numbers, with a line of column names.
+    /// The numbers as CSV, with a line of column names.
     pub csv: String,
 }
 
-/// Lines of comma-separated values; a field with a comma or a quote is quoted.
+/// Lines of comma-separated values. A field that contains a comma or a quote is quoted.
 pub fn csv(heads: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let field = |text: &str| {
         if text.contains([',', '"']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
@@ -47,10 +47,10 @@ pub fn csv(heads: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Strin
     std::iter::once(line(heads.to_vec())).chain(rows).collect()
 }
 
-/// A place for results, before anything is measured.
+/// Creates the output directory before anything is measured.
 ///
 /// # Errors
-/// It cannot be there.
+/// The directory cannot be created.
 pub fn prepare(out: &Path) -> Result<(), String> {
     std::fs::create_dir_all(out).map_err(|why| format!("--out {}: {why}", out.display()))
 }
@@ -79,7 +79,7 @@ pub fn write(results: &impl Report, out: &Path, json: bool) -> Result<(), String
 }
 
 impl Output {
-    /// How the tool ends.
+    /// Exit code of the tool.
     pub fn code(&self, failed: bool, missed: bool) -> ExitCode {
         if failed || (self.check && missed) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
     }

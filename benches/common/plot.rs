@@ -1,40 +1,40 @@
-//! Pictures of a report as SVG, written by hand: no script, no font. The numbers of each stand in a CSV.
+//! Pictures of a report as hand-written SVG, without script and font. The numbers of each picture are in a CSV.
 
 use crate::output::{Picture, csv};
 use std::fmt::Write;
 
-/// Colours of series, told apart also in grey.
+/// Colours of series, distinguishable in grey too.
 const COLOURS: [&str; 7] = ["#1f5fa8", "#d2691e", "#2e8b57", "#8a3f9e", "#b22222", "#6b6b2a", "#3b8f9e"];
 
-/// One line over time: a tenant of a point.
+/// A line over time: one tenant of a point.
 pub struct Line {
-    /// What stands at its end.
+    /// Label at the line's end.
     pub name: String,
     /// Percent of the device's time in each step.
     pub shares: Vec<f64>,
-    /// Its ceiling, percent.
+    /// The tenant's ceiling in percent.
     pub ceiling: Option<f64>,
 }
 
 /// Tenants of one point over time.
 pub struct Panel {
-    /// What stands above it.
+    /// Title above the panel.
     pub title: String,
-    /// Seconds of a step.
+    /// Length of a step in seconds.
     pub step: f64,
-    /// The tenants.
+    /// One line per tenant.
     pub lines: Vec<Line>,
 }
 
-/// One measured error: a dot.
+/// A measured error, drawn as a dot.
 pub struct Dot {
-    /// Which column.
+    /// Index of the column.
     pub column: usize,
-    /// Which series.
+    /// Index of the series.
     pub series: usize,
-    /// Points.
+    /// Error in points.
     pub error: f64,
-    /// What a reader sees when pointing at it.
+    /// Text that appears when the reader points at the dot.
     pub name: String,
 }
 
@@ -46,7 +46,7 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// A drawing of this size, its content made by `draw`.
+/// An SVG of this size. `draw` writes its content.
 pub fn drawing(width: f64, height: f64, title: &str, draw: impl FnOnce(&mut String)) -> String {
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" \
@@ -59,19 +59,19 @@ pub fn drawing(width: f64, height: f64, title: &str, draw: impl FnOnce(&mut Stri
     out
 }
 
-/// Words at a place.
+/// Writes text at a position.
 pub fn text(out: &mut String, x: f64, y: f64, anchor: &str, more: &str, words: &str) {
     let words = escaped(words);
     let _ = writeln!(out, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\"{more}>{words}</text>");
 }
 
-/// A line.
+/// Writes a straight line.
 pub fn rule(out: &mut String, from: (f64, f64), to: (f64, f64), style: &str) {
     let ((x1, y1), (x2, y2)) = (from, to);
     let _ = writeln!(out, "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" {style}/>");
 }
 
-/// Small panels side by side: the share of each tenant over time, its ceiling as a dashed line.
+/// Small panels next to each other: the share of each tenant over time, with its ceiling as a dashed line.
 pub fn over_time(panels: &[Panel]) -> Picture {
     let row = |panel: &Panel, line: &Line| {
         let shares: Vec<String> = line.shares.iter().map(|share| format!("{share:.1}")).collect();
@@ -129,7 +129,7 @@ fn one_panel(out: &mut String, panel: &Panel, (x0, y0): (f64, f64), (w, h): (f64
     }
 }
 
-/// Errors by length of kernel: a column for each length, a colour for each series, the budget as a band.
+/// Errors by kernel length: a column for each length, a colour for each series, the budget as a band.
 pub fn errors(columns: &[String], series: &[String], dots: &[Dot], budget: f64) -> Picture {
     let row = |dot: &Dot| {
         vec![dot.name.clone(), columns[dot.column].clone(), series[dot.series].clone(), format!("{:.2}", dot.error)]
@@ -141,7 +141,8 @@ pub fn errors(columns: &[String], series: &[String], dots: &[Dot], budget: f64) 
 fn draw_errors(columns: &[String], series: &[String], dots: &[Dot], budget: f64) -> String {
     let (x0, y0, w, h) = (46.0, 34.0, 110.0 * columns.len().max(1) as f64, 320.0);
     let most = dots.iter().map(|dot| dot.error.abs()).fold(2.0 * budget, f64::max);
-    // Half of the height is for the budget's surroundings: what is far outside is drawn nearer, and its number is told.
+    // Half of the height shows the surroundings of the budget. Errors far outside are drawn closer, with their number
+    // as text.
     let scaled = |error: f64| error.signum() * (error.abs() / budget).ln_1p() / (most / budget).ln_1p();
     let y = |error: f64| y0 + h / 2.0 * (1.0 - scaled(error));
     drawing(x0 + w + 20.0, y0 + h + 60.0, "error of the share by length of kernel", |out| {
@@ -177,7 +178,7 @@ fn draw_errors(columns: &[String], series: &[String], dots: &[Dot], budget: f64)
                 dot.error
             );
         }
-        // As wide as their names, about; what is too wide for the drawing is told by the dots' own titles.
+        // About as wide as the names. If the legend is too wide for the drawing, the dots' own titles name the series.
         let letters: usize = series.iter().map(|name| name.len() + 5).sum();
         let each = (w / letters.max(1) as f64).min(7.5);
         let mut x = x0;
@@ -199,7 +200,7 @@ fn draw_errors(columns: &[String], series: &[String], dots: &[Dot], budget: f64)
 mod tests {
     use super::*;
 
-    /// Every element that is opened is closed, and nothing is not a number.
+    /// Checks that every opened element is closed and that no number is NaN.
     fn is_whole(svg: &str) {
         for element in ["svg", "text", "title", "circle", "polyline"] {
             let opened = svg.matches(&format!("<{element} ")).count() + svg.matches(&format!("<{element}>")).count();

@@ -1,4 +1,4 @@
-//! A daemon in a directory of its own, and what the kernel says of it. Not here: what its members do (`measure`).
+//! A daemon with a private directory, and the kernel's figures about it. Not here: the work of its members (`measure`).
 
 use std::fmt::Write as _;
 use std::fs;
@@ -7,18 +7,18 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// The device that all members use.
+/// UUID of the device that all members use.
 pub const DEVICE: &str = "GPU-00000000-1111-2222-3333-444444444444";
 
-/// A running daemon; killed, and its directory removed, when dropped.
+/// A running daemon. Dropping it kills the daemon and removes its directory.
 pub struct Daemon {
     child: Child,
     dir: TempDir,
 }
 
 impl Daemon {
-    /// Starts `vgpud` of `VGPU_BUILD`, else the one beside this program, with so many tenants, and waits for the last one's
-    /// socket.
+    /// Starts `vgpud` of `VGPU_BUILD`, else the one next to this program, with `tenants` tenants, and waits for the
+    /// last one's socket.
     pub fn start(tenants: usize) -> Result<Self, String> {
         let beside = || std::env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_owned));
         let build = std::env::var_os("VGPU_BUILD").map(PathBuf::from).or_else(beside).unwrap_or_default();
@@ -46,17 +46,17 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Where the members of a tenant connect.
+    /// Socket for the members of a tenant.
     pub fn socket(&self, tenant: usize) -> PathBuf {
         self.dir.path().join(format!("tenants/t{tenant}/vgpud.sock"))
     }
 
-    /// Descriptors that it has open.
+    /// Number of open descriptors of the daemon.
     pub fn descriptors(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.child.id())).map_or(0, Iterator::count)
     }
 
-    /// Resident memory in KiB, shared pages included.
+    /// Resident memory in KiB, including shared pages.
     pub fn resident(&self) -> u64 {
         self.status("VmRSS:")
     }
@@ -67,7 +67,7 @@ impl Daemon {
         line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
     }
 
-    /// Time that it has had on a processor so far, in ns. It has one thread.
+    /// Processor time so far, in ns. The daemon has one thread.
     pub fn cpu(&self) -> u64 {
         let text = fs::read_to_string(format!("/proc/{}/schedstat", self.child.id())).unwrap_or_default();
         text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0)
@@ -81,7 +81,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Tenants t0, t1, ... that share one device by weight: leases, no ceilings.
+/// Configuration with tenants t0, t1, ... that share one device by weight, with leases and without ceilings.
 fn configuration(run_dir: &Path, tenants: usize) -> String {
     let mut text = format!(
         "[daemon]\nrun_dir = {:?}\nstate_dir = {:?}\nadmin_socket = \"none\"\n[time]\narbitrate = true\n[[device]]\nid = \"{DEVICE}\"\nmemory = \"64TiB\"\n",

@@ -1,14 +1,23 @@
-//! What the daemon costs with a thousand tenants and ten thousand members, by its protocol and its pages alone.
+//! Measures the daemon's cost with a thousand tenants and ten thousand members, through its protocol and its pages
+//! alone.
 //!
 //!     vgpu-daemon-bench [--tenants N] [--members N] [--seconds N] [--json] [--check] [--out DIR]
 //!
-//! This process is all members: real sockets, the real pages, real bells, sleeps on the real futex words; there is no
-//! device and no library. Measured of the daemon: how long until everybody is welcomed and has a slot; descriptors,
-//! memory; how long it takes from a member's ring to its lease (asleep, and watching the word, which leaves out the
-//! host's time to wake a thread); processor time while nobody wants anything and at 100 handovers a second. `--check`
-//! fails if a figure is over its budget.
+//! This process acts as all members, with real sockets, real pages, real wake-up events, and sleeps on the real futex
+//! words. There is no device and no library.
 //!
-//! [`daemon`] starts and reads the daemon, [`measure`] is what is done. Not here: what a lease is worth (`vgpu-shares`).
+//! The figures:
+//!
+//! - seconds until every member is welcomed and has a slot
+//! - the daemon's descriptors and memory
+//! - time from a member's request to its lease, with a sleeping thread and with a polling one (which excludes the
+//!   host's time to wake a thread)
+//! - the daemon's processor time when idle and at 100 handovers a second
+//!
+//! `--check` fails if a figure is over its budget.
+//!
+//! [`daemon`] starts and reads the daemon, [`measure`] does the measurements. Not here: shares of device time
+//! (`vgpu-shares`).
 
 mod daemon;
 mod measure;
@@ -43,7 +52,7 @@ struct Options {
     out: Option<std::path::PathBuf>,
 }
 
-/// Name, budget, unit, and where the figure is.
+/// Name, budget, unit, and the figure that it applies to.
 type Budget = (&'static str, f64, &'static str, fn(&Figures) -> f64);
 
 const BUDGETS: &[Budget] = &[
@@ -52,7 +61,7 @@ const BUDGETS: &[Budget] = &[
     ("processor at 100 handovers/s", 1.0, "% of a core", |f| f.busy_percent),
 ];
 
-/// Writes the figures with the machine and the command as report.md.
+/// Writes the figures, the machine and the command as report.md.
 fn write(figures: &Figures, facts: Facts, out: &Path) -> Result<(), String> {
     output::prepare(out)?;
     let head = facts.head("The members are simulated inside one process; sockets, pages, bells and sleeps are real.");

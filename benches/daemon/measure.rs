@@ -1,4 +1,4 @@
-//! What is done with ten thousand members, and the figures of it.
+//! Measurements with ten thousand members, and their figures.
 
 use crate::daemon::{DEVICE, Daemon};
 use serde::Serialize;
@@ -12,14 +12,14 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const HANDOVERS_PER_SECOND: u32 = 100;
 const SAMPLES: usize = 2000;
 
-/// Times in microseconds.
+/// Durations in microseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Times {
-    /// Half were shorter.
+    /// Median.
     pub p50: f64,
-    /// All but one of a hundred.
+    /// 99th percentile.
     pub p99: f64,
-    /// The longest.
+    /// Maximum.
     pub max: f64,
 }
 
@@ -31,36 +31,36 @@ impl Times {
     }
 }
 
-/// All that was measured.
+/// All measured figures.
 #[derive(Debug, Serialize)]
 pub struct Figures {
     tenants: usize,
     members: usize,
-    /// Until the last one was welcomed and had its slot, in seconds.
+    /// Seconds until the last member was welcomed and had its slot.
     welcomed_s: f64,
-    /// Processor time of the daemon for each of them, in microseconds.
+    /// Processor time of the daemon per member, in microseconds.
     welcome_cpu_us: f64,
-    /// Open in the daemon, of all kinds.
+    /// Open descriptors of the daemon, of all kinds.
     descriptors: usize,
     pub descriptors_per_member: f64,
-    /// Resident, in MiB; the touched parts of the pages are among it.
+    /// Resident memory in MiB, including the touched parts of the pages.
     memory_mib: f64,
     memory_before_mib: f64,
-    /// From the ring to the lease, by a thread that sleeps.
+    /// Time from the request to the lease, with a sleeping thread.
     pub asleep: Times,
-    /// The same by one that watches the word.
+    /// Time from the request to the lease, with a polling thread.
     watching: Times,
-    /// Between two threads of this process by the same kind of word, asleep: what the host takes alone.
+    /// Time between two threads of this process that sleep on the same kind of word: the host's part.
     host: Times,
-    /// Percent of a core while nobody wants anything.
+    /// Processor use in percent of a core when no member wants anything.
     idle_percent: f64,
-    /// And at [`HANDOVERS_PER_SECOND`].
+    /// Processor use in percent of a core at [`HANDOVERS_PER_SECOND`].
     pub busy_percent: f64,
-    /// How many there really were in a second.
+    /// Handovers that really happened per second.
     handovers_per_second: f64,
-    /// Processor time of the daemon for each, the idle part taken off, in microseconds.
+    /// Processor time of the daemon per handover, without the idle part, in microseconds.
     handover_cpu_us: f64,
-    /// Load of the host in the minute before the end: figures of a busy host are upper bounds.
+    /// Load of the host in the minute before the end. Figures of a busy host are upper bounds.
     load: f64,
 }
 
@@ -71,7 +71,7 @@ struct Member {
     epoch: u64,
 }
 
-/// Measures it all.
+/// Makes all measurements.
 pub fn all(tenants: usize, members: usize, seconds: u64) -> Result<Figures, String> {
     if tenants == 0 || members < tenants {
         return Err("at least one tenant, and a member for each".into());
@@ -91,7 +91,7 @@ pub fn all(tenants: usize, members: usize, seconds: u64) -> Result<Figures, Stri
     let mut handovers = 0u32;
     let began = Instant::now();
     let busy = share(&daemon, Duration::from_secs(seconds), || {
-        // Paced by the clock, not by sleeps that add up.
+        // Paced by the clock, because delays of single sleeps would add up.
         let due = began + Duration::from_secs(1) * handovers / HANDOVERS_PER_SECOND;
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         handovers += 1;
@@ -119,7 +119,7 @@ pub fn all(tenants: usize, members: usize, seconds: u64) -> Result<Figures, Stri
     })
 }
 
-/// All members, those of a tenant with the pages of its first.
+/// Connects all members. Members of a tenant share the pages of its first one.
 fn welcome(daemon: &Daemon, tenants: usize, members: usize) -> std::io::Result<Vec<Member>> {
     let mut pages: Vec<Option<Arc<Pages>>> = vec![None; tenants];
     let mut everybody = Vec::with_capacity(members);
@@ -145,9 +145,9 @@ struct Turns<'a> {
 }
 
 impl Turns<'_> {
-    /// One member rings, gets the device and is done with it.
+    /// One member requests a launch, gets the device and reports that it is done.
     fn one(&mut self, spin: bool) -> Result<Duration, String> {
-        // A step that meets everybody, and never the same tenant twice in a row.
+        // A step that reaches every member, and never the same tenant twice in a row.
         self.at = (self.at + 7919) % self.everybody.len();
         let member = &self.everybody[self.at];
         let (grant, took) = member
@@ -162,14 +162,14 @@ impl Turns<'_> {
         let mut times = Vec::with_capacity(samples);
         for _ in 0..samples {
             times.push(self.one(spin)?.as_secs_f64() * 1e6);
-            // Slower than a tenant's bell may ring.
+            // A longer pause than the daemon's minimum between two wake-ups by a tenant.
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(Times::of(times))
     }
 }
 
-/// Percent of a core that the daemon takes meanwhile.
+/// Percent of a core that the daemon uses while `step` runs.
 fn share(daemon: &Daemon, time: Duration, mut step: impl FnMut()) -> Result<f64, String> {
     let (begin, before) = (Instant::now(), daemon.cpu());
     while begin.elapsed() < time {
@@ -179,7 +179,7 @@ fn share(daemon: &Daemon, time: Duration, mut step: impl FnMut()) -> Result<f64,
     Ok(real(cpu) / 1e9 / begin.elapsed().as_secs_f64() * 100.0)
 }
 
-/// What the host takes to wake two threads, there and back, without any daemon.
+/// The host's time to wake two threads, there and back, without a daemon.
 fn host() -> Times {
     use std::os::unix::net::UnixDatagram;
     let (here, there) = UnixDatagram::pair().expect("a pair of sockets");
@@ -204,7 +204,7 @@ fn host() -> Times {
 
 fn raise_descriptor_limit() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: a struct of ours is filled and handed back.
+    // SAFETY: the kernel fills a struct on this stack frame and reads it again.
     unsafe {
         if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
             limit.rlim_cur = limit.rlim_max;

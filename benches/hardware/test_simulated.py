@@ -1,8 +1,10 @@
-"""Every part of the suite on a simulated device, as far as it can be: that the programs run, that they find a library which
-enforces nothing or disturbs captures, and that the model's answers are kept. Run: python3 -m unittest -v test_simulated
+"""Every part of the suite on a simulated device, as far as possible. The programs run, they detect a library which
+enforces nothing or disturbs captures, and the model's answers are still right. Run: python3 -m unittest -v
+test_simulated
 
-VGPU_BUILD names the directory of the products (default: target/release of this tree), VGPU_PROBE the probe. How exact
-shares are is not judged here: windows are short and the machine may be busy (tests/ does, by the device's truth).
+VGPU_BUILD names the directory of the products (default: target/release of this tree), VGPU_PROBE the probe. The
+precision of shares is not judged here, because windows are short and the machine may be busy; tests/ judges it by the
+device's record.
 """
 import json
 import os
@@ -135,7 +137,7 @@ class Costs(unittest.TestCase):
 
 
 class WithPyTorch(unittest.TestCase):
-    """The course of the programs, by a stand-in; what they measure only the real ones can say."""
+    """The course of the programs, with a stand-in; only the real device can show their measurements."""
 
     def setUp(self):
         self.place = tempfile.TemporaryDirectory()
@@ -157,7 +159,7 @@ class WithPyTorch(unittest.TestCase):
         for mode in torch_share.MODES:
             self.assertNotIn("error", got["evidence"][mode])
             self.assertGreater(got["evidence"][mode]["products"], 0)
-            # No device code was executed: that is said, and no share is made up.
+            # No device code was executed: the result says so and contains no invented share.
             self.assertIsNone(got["evidence"][mode]["share"])
         self.assertEqual(got["verdict"], "FAIL")
 

@@ -1,5 +1,5 @@
-"""Tests of the suite's own parts: verdicts, limits of time, arithmetic, the report. What the parts do on a simulated device:
-test_simulated.py. Run: python3 -m unittest -v"""
+"""Tests of the suite's own parts: verdicts, time limits, arithmetic, the report. Their behaviour on a simulated
+device: test_simulated.py. Run: python3 -m unittest -v"""
 import json
 import os
 import sys
@@ -110,7 +110,7 @@ def kernels(*spans):
 
 class Stamps(unittest.TestCase):
     def test_a_share_is_over_whole_cycles_of_kernel_and_pause(self):
-        # 3 of 10, whatever the last kernel's length is.
+        # 3 of 10, regardless of the last kernel's length.
         found = stamps.alone(kernels((0, 3), (10, 13), (20, 23), (30, 99)), 0)
         self.assertEqual((found["share"], found["kernels"], found["window_ns"]), (0.3, 3, 30))
         self.assertEqual(found["gap_ns"], {"median": 7, "p99": 7, "max": 7})
@@ -128,7 +128,7 @@ class Stamps(unittest.TestCase):
         self.assertIsNone(stamps.alone([], 0))
 
     def test_beside_others_only_its_own_time_counts(self):
-        # Both are on the device for all of it; each had it for half of the time.
+        # Both are on the device for the whole time; each had it for half of it.
         one = [(0, 100, 50), (100, 200, 50), (200, 210, 5)]
         two = [(0, 80, 40), (80, 200, 60), (200, 210, 5)]
         found = stamps.together([one, two], 0)
@@ -176,7 +176,7 @@ class Shares(unittest.TestCase):
         self.assertIn("used up", second["error"])
 
     def test_every_point_can_find_its_time_within_the_table(self):
-        # What the points ask for, and a second of start for each.
+        # Seconds that the points request, plus a second of start for each.
         seconds = sum(point[3] + point[4] + 1.3 for point in share.POINTS)
         self.assertLess(seconds, share.TABLE_SECONDS)
         for mode in ("sync", "async", "graph", "streams"):
@@ -227,7 +227,7 @@ class Torch(unittest.TestCase):
         finally:
             del sys.path[:2]
         work = torch_share.Work.__new__(torch_share.Work)
-        # Two replays of 70 and 50 ns behind one record that was there before.
+        # Two replays of 70 and 50 ns after one record that existed before.
         spans = [(1, 2), (10, 15), (85, 90), (100, 105), (155, 160)]
         words = [word for begin, end in spans for word in (begin, end, 0, 0)]
         work.recorder = type("Recorder", (), {"records": lambda _: array("Q", words)})()

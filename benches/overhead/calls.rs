@@ -1,43 +1,43 @@
-//! The same function twice: where the driver has it, and where a program finds it.
+//! Two addresses of the same function: the driver's own, and the one that a program finds.
 //!
-//! The driver's own address is read from the loader's objects, past any `dlsym`; the program's is what `dlsym` answers.
-//! With the library preloaded the two differ, without it they are the same: that is the null control.
+//! The driver's own address is read from the loader's objects, past any `dlsym`; the program's is the answer of
+//! `dlsym`. With the library preloaded the two differ. Without it they are the same, which is the null control.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use shim_sys::elf;
 
 /// A handle of the driver, loaded as every CUDA program loads it.
 pub fn driver() -> *mut c_void {
-    // SAFETY: the driver's soname; it stays loaded.
+    // SAFETY: this is the driver's soname; the library stays loaded.
     let handle = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
     assert!(!handle.is_null(), "libcuda.so.1 is not found: LD_LIBRARY_PATH must name the simulated driver");
     handle
 }
 
-/// The function in the object of that soname.
+/// Address of the function in the object with that soname.
 pub fn bare(soname: &CStr, name: &CStr) -> usize {
     elf::walk(|object| object.has_soname(soname).then(|| object.function(name)))
         .flatten()
         .unwrap_or_else(|| panic!("{soname:?} has no {name:?}")) as usize
 }
 
-/// The function as a program gets it.
+/// Address of the function as a program gets it.
 pub fn found(driver: *mut c_void, name: &CStr) -> usize {
     // SAFETY: a handle of the loader and a C string.
     unsafe { libc::dlsym(driver, name.as_ptr()) as usize }
 }
 
-/// The `dlsym` that this program is linked to.
+/// Address of the `dlsym` that this program is linked to.
 pub fn linked_dlsym() -> usize {
-    // Through the global offset table, where the loader has put whichever definition comes first.
+    // Read from the global offset table, where the loader stores the first definition.
     std::hint::black_box(libc::dlsym as unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void) as usize
 }
 
-/// What the driver's own lookup is asked for: a function with a hook, and one without.
+/// Names for the driver's own lookup: a function with a hook, and one without.
 pub const ASKED: [(&str, &CStr); 2] = [("hooked", c"cuMemAlloc"), ("not hooked", c"cuDeviceGetAttribute")];
 
-/// Names that are no hook's, and where they are looked for: two of the C library by RTLD_DEFAULT, which finds them, and
-/// some that begin like the driver's and NVML's, which `driver` has not.
+/// Names without a hook, and the handles in which they are looked up. Two are of the C library, found by RTLD_DEFAULT.
+/// Some begin like names of the driver and NVML, and `driver` does not have them.
 pub fn foreign(driver: *mut c_void) -> [(*mut c_void, &'static CStr); 6] {
     let all = libc::RTLD_DEFAULT;
     [
@@ -73,13 +73,13 @@ signatures! {
     Dlsym(*mut c_void, *const c_char) -> *mut c_void;
 }
 
-/// The function at an address, typed.
+/// The function at an address, as type `F`.
 ///
 /// # Safety
 /// The address is that of a function with the signature `F`.
 pub unsafe fn typed<F: Copy>(address: usize) -> F {
     assert_eq!(size_of::<F>(), size_of::<usize>());
     assert_ne!(address, 0, "a function that must be there is missing");
-    // SAFETY: the caller's; sizes were compared.
+    // SAFETY: the caller guarantees the signature; the sizes were compared.
     unsafe { std::mem::transmute_copy(&address) }
 }

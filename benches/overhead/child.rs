@@ -1,4 +1,4 @@
-//! What runs under the preload: each call in blocks, bare and found, alternating, in one process.
+//! Measurements in the preloaded process: blocks of each call alternate between the bare function and the found one.
 
 use crate::calls::{self, *};
 use crate::stats::median;
@@ -9,22 +9,23 @@ use std::hint::black_box;
 use std::ptr::null_mut;
 use std::time::Instant;
 
-/// One measured difference, in nanoseconds per call.
+/// A measured difference, in nanoseconds per call.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
-    /// The call.
+    /// Name of the call.
     pub name: String,
     /// Median of the bare call.
     pub bare: f64,
     /// Median of the paired differences.
     pub added: f64,
-    /// 95 % interval of it.
+    /// Lower end of its 95 % interval.
     pub low: f64,
-    /// 95 % interval of it.
+    /// Upper end of its 95 % interval.
     pub high: f64,
 }
 
-/// Times two bodies in `rounds` pairs of blocks of `calls`; which comes first alternates. `rest` runs between blocks.
+/// Times two bodies in `rounds` pairs of blocks of `calls`. The order within a pair alternates, and `rest` runs between
+/// blocks.
 pub fn compare(
     name: &str,
     rounds: u32,
@@ -60,7 +61,7 @@ pub fn compare(
     Row { name: name.to_owned(), bare: bare.value, added: added.value, low: added.low, high: added.high }
 }
 
-/// Stops at a call that fails.
+/// Panics if a call failed.
 ///
 /// # Panics
 /// Unless `code` is 0.
@@ -68,34 +69,34 @@ pub fn ok(code: c_int, what: &str) {
     assert_eq!(code, 0, "{what}");
 }
 
-/// Bare and found, typed.
+/// The bare function and the found one, typed.
 pub fn pair<F: Copy>(driver: *mut c_void, name: &core::ffi::CStr) -> (F, F) {
-    // SAFETY: both addresses are of the driver's function `name` or its hook, and F is its signature: each caller names
-    // them together.
+    // SAFETY: both addresses are those of the driver's function `name` or its hook, and `F` is its signature: each
+    // caller passes a matching pair.
     unsafe { (typed(calls::bare(c"libcuda.so.1", name)), typed(calls::found(driver, name))) }
 }
 
-/// What is measured, and what must be true of the process for that.
+/// Parameters of a measurement, and the conditions that the process must satisfy.
 pub struct Scenario {
-    /// Whether the library is preloaded.
+    /// True if the library is preloaded.
     pub preloaded: bool,
     /// The memory limit, if there is one.
     pub limit: Option<u64>,
-    /// Whether there is a ceiling on device time: then launches alone are measured.
+    /// True if there is a ceiling on device time; then only launches are measured.
     pub ceiling: bool,
-    /// How long a run: multiplies the rounds.
+    /// Length of the run: multiplies the rounds.
     pub effort: u32,
 }
 
-/// Measures everything in this process.
+/// Makes all measurements in this process.
 ///
 /// # Panics
-/// If the library is not active when it should be, or the other way round: then every number would be wrong.
+/// If the library is active when it should not be, or the other way round: then every number would be wrong.
 pub fn measure(scenario: &Scenario) -> Vec<Row> {
     let driver = calls::driver();
     let (rounds, mut rows) = (200 * scenario.effort, Vec::new());
-    // SAFETY: the driver's functions by their own signatures, with valid pointers to locals; memory is
-    // never touched, every pointer is freed once.
+    // SAFETY: the driver's functions have their own signatures and get valid pointers to locals; device memory is never
+    // touched, and every pointer is freed once.
     unsafe {
         let (_, init) = pair::<Init>(driver, c"cuInit");
         let (_, retain) = pair::<Retain>(driver, c"cuDevicePrimaryCtxRetain");
@@ -107,7 +108,7 @@ pub fn measure(scenario: &Scenario) -> Vec<Row> {
         let (launch, our_launch) = pair::<Launch>(driver, c"cuLaunchKernel");
         let (proc, our_proc) = pair::<ProcAddress>(driver, c"cuGetProcAddress_v2");
 
-        // Controls: is the library where it should be, and is the limit in force?
+        // Controls: the library is preloaded as requested, and the limit is in force.
         assert_eq!(alloc as usize != our_alloc as usize, scenario.preloaded, "the preload is not what was asked for");
         let mut context = null_mut();
         ok(init(0), "cuInit");
@@ -119,8 +120,8 @@ pub fn measure(scenario: &Scenario) -> Vec<Row> {
             assert_eq!(total as u64, limit, "the limit is not in force");
         }
 
-        // Launches of a kernel that takes no time; and launches that the driver refuses at once, where little hides
-        // the difference.
+        // Launches of a kernel that takes no time, and launches that the driver refuses at once, where almost nothing
+        // hides the difference.
         let (mut module, mut kernel, mut nanoseconds) = (null_mut(), null_mut(), 0u64);
         let (load, _) = pair::<LoadData>(driver, c"cuModuleLoadData");
         let (function, _) = pair::<GetFunction>(driver, c"cuModuleGetFunction");
@@ -133,8 +134,8 @@ pub fn measure(scenario: &Scenario) -> Vec<Row> {
             |f: Launch| ok(black_box(f)(kernel, 1, 1, 1, 1, 1, 1, 0, null_mut(), parameters, null_mut()), "launch");
         let drain = || ok(synchronize(), "cuCtxSynchronize");
         if scenario.ceiling {
-            // The library asks which context is current, as it must: so does the bare side. Whatever it asks besides,
-            // and its markers, count as ours.
+            // The library must ask which context is current, so the bare side asks too. All further calls of the
+            // library, and its event markers, count as its own cost.
             let (current, _) = pair::<SetCurrent>(driver, c"cuCtxGetCurrent");
             let asking = |f: Launch| {
                 let mut now: *mut c_void = null_mut();
@@ -165,7 +166,7 @@ pub fn measure(scenario: &Scenario) -> Vec<Row> {
         };
         rows.push(compare("launch that the driver refuses", rounds, 1000, || none(launch), || none(our_launch), || {}));
 
-        // Pairs of allocation and release, beside more and more that live.
+        // Pairs of allocation and release, with an increasing number of live allocations.
         let mut live = Vec::new();
         for target in [0, 10_000, 100_000] {
             while live.len() < target {
@@ -191,7 +192,8 @@ pub fn measure(scenario: &Scenario) -> Vec<Row> {
             ok(our_free(address), "cuMemFree");
         }
 
-        // The same in stream order: beside more and more that live in the pool, and beside as many pieces that are free.
+        // The same in stream order: with an increasing number of live allocations in the pool, and with equally many
+        // free pieces.
         let (alloc, our_alloc) = pair::<AllocAsync>(driver, c"cuMemAllocAsync");
         let (free, our_free) = pair::<FreeAsync>(driver, c"cuMemFreeAsync");
         let (mut live, mut rest) = (Vec::new(), Vec::new());
@@ -210,7 +212,7 @@ pub fn measure(scenario: &Scenario) -> Vec<Row> {
             rows.push(compare(&name, rounds, 50, || both(alloc, free), || both(our_alloc, our_free), drain));
         }
         for (at, address) in live.into_iter().enumerate() {
-            // Free pieces apart from each other first.
+            // Frees every second piece first, so that the free pieces are not adjacent.
             if at % 2 == 0 {
                 ok(our_free(address, null_mut()), "cuMemFreeAsync");
             } else {
@@ -231,7 +233,7 @@ pub fn measure(scenario: &Scenario) -> Vec<Row> {
         };
         rows.push(compare("cuMemGetInfo", rounds, 500, || ask(info), || ask(our_info), || {}));
 
-        // A program that starts asks for some five hundred names in this way; most of them have no hook.
+        // A starting program looks up about five hundred names this way; most of them have no hook.
         for (kind, name) in calls::ASKED {
             let look = |f: ProcAddress| {
                 let (mut address, mut status) = (null_mut(), 0);
@@ -255,13 +257,13 @@ pub fn measure(scenario: &Scenario) -> Vec<Row> {
     rows
 }
 
-/// Time of the first call of all, in nanoseconds: `cuInit`, with whatever it sets up.
+/// Time in nanoseconds of a process's first call, `cuInit`, with everything that it sets up.
 pub fn first_call() -> u128 {
     let driver = calls::driver();
-    // SAFETY: the driver's function by its own signature.
+    // SAFETY: the driver's function has its own signature.
     let init = unsafe { typed::<Init>(calls::found(driver, c"cuInit")) };
     let started = Instant::now();
-    // SAFETY: as above.
+    // SAFETY: the driver's function has its own signature.
     ok(unsafe { init(0) }, "cuInit");
     started.elapsed().as_nanos()
 }

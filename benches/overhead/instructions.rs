@@ -1,8 +1,8 @@
-//! Instructions per call, counted by callgrind: a second figure that a busy machine does not move.
+//! Instructions per call, counted by callgrind: a second figure that a busy machine does not change.
 //!
-//! A call is repeated N and 3 N times in a process of its own under valgrind; the difference of the two counts, divided
-//! by 2 N, is the call alone. Once with the driver's own function, once with what a program finds. The simulated driver's
-//! instructions are in both; the difference is the library's.
+//! A process of its own repeats a call N and 3 N times under valgrind. The difference of the two counts, divided by 2
+//! N, is the cost of one call. This is done with the driver's own function and with the one that a program finds. Both
+//! contain the simulated driver's instructions, so their difference is the library's.
 
 use crate::calls::{self, Alloc, Dlsym, Free, Init, Launch, MemInfo, ProcAddress, Retain, SetCurrent, typed};
 use crate::child::ok;
@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::Command;
 use std::ptr::null_mut;
 
-/// What is counted.
+/// Counted calls.
 pub const CALLS: [&str; 12] = [
     "launch that the driver refuses",
     "alloc + free, 0 live",
@@ -30,38 +30,39 @@ pub const CALLS: [&str; 12] = [
     "dlsym of cuMemAlloc_v2",
 ];
 
-/// What a lookup may cost more, in instructions: as much as the bare call, or so many. Instructions do not move with the
-/// load of the machine, so that this can be checked anywhere.
+/// Largest number of instructions that the library may add: as many as the bare call for cuGetProcAddress, a fixed
+/// number for `dlsym`. Instruction counts do not depend on the load of the machine, so they can be checked anywhere.
 fn budget(name: &str, bare: f64) -> f64 {
     match name {
         _ if name.starts_with("cuGetProcAddress, ") => bare,
-        "dlsym of cuMemAlloc_v2" => f64::INFINITY, // the answer is decided, not passed on
+        "dlsym of cuMemAlloc_v2" => f64::INFINITY, // the library decides this answer itself, it does not pass it on
         _ if name.starts_with("dlsym of ") => 150.0,
         _ => f64::INFINITY,
     }
 }
 
-/// A launch under a ceiling, which is split and has no row among [`CALLS`].
+/// A launch under a ceiling. It is split by object and has no row among [`CALLS`].
 const LAUNCH: &str = "launch, positive balance";
 
-/// One count: bare, and what the library adds.
+/// One count: the bare call, and the library's addition.
 pub struct Count {
-    /// The call.
+    /// Name of the call.
     pub name: &'static str,
     /// Instructions of the driver's own function.
     pub bare: f64,
-    /// Instructions more with the hook.
+    /// Additional instructions with the hook.
     pub added: f64,
 }
 
 impl Count {
-    /// Whether the budget is kept, if there is one.
+    /// True if the addition is within the budget, or there is no budget.
     pub fn is_kept(&self) -> bool {
         self.added <= budget(self.name, self.bare)
     }
 }
 
-/// Counts all calls in processes made by `command`, which takes this program's arguments; `Err`: there is no valgrind.
+/// Counts all calls in processes made by `command`, which gets this program's arguments. Returns an error if valgrind
+/// is missing.
 pub fn count(command: impl Fn() -> Command) -> Result<Vec<Count>, String> {
     let one = |name: &str, variant: &str, times: u32| -> Result<f64, String> {
         let out = command().args(["--repeat", name, variant, &times.to_string()]).output();
@@ -83,20 +84,20 @@ pub fn count(command: impl Fn() -> Command) -> Result<Vec<Count>, String> {
         .collect()
 }
 
-/// Instructions of one launch under a ceiling, by the object they lie in: ours, the driver's (markers and queries among
-/// them), others. `bare` is the driver's own launch.
+/// Instructions of one launch under a ceiling, by the object that contains them: the library, the driver (including the
+/// library's event records and queries), others.
 pub struct Split {
-    /// The driver's own function.
+    /// Instructions of the driver's own function.
     pub bare: f64,
-    /// The library's own code.
+    /// Instructions in the library's own code.
     pub own: f64,
-    /// More in the driver than `bare`: our calls of it.
+    /// Instructions in the driver beyond `bare`: the library's calls of it.
     pub driver: f64,
-    /// In the C library and elsewhere.
+    /// Instructions in the C library and elsewhere.
     pub other: f64,
 }
 
-/// Splits a launch under a ceiling; `command` as for [`count`], with a place for callgrind's output.
+/// Splits a launch under a ceiling. `command` is as for [`count`], and gets a path for callgrind's output.
 pub fn split(command: impl Fn(&Path) -> Command, scratch: &Path) -> Result<Split, String> {
     let one = |variant: &str, times: u32| -> Result<[u64; 3], String> {
         let file = scratch.join(format!("callgrind-{variant}-{times}"));
@@ -118,8 +119,9 @@ pub fn split(command: impl Fn(&Path) -> Command, scratch: &Path) -> Result<Split
     Ok(Split { bare: bare.iter().sum(), own: more(0), driver: more(1), other: more(2) })
 }
 
-/// Instructions executed in the library, in the driver and elsewhere, from callgrind's own format: costs belong to the
-/// object named last; a line after `calls=` is what the called function cost, and is told there again.
+/// Instructions executed in the library, in the driver and elsewhere, from callgrind's output format. A cost belongs to
+/// the object named last. A line after `calls=` is the inclusive cost of the called function, which is listed
+/// separately again, so it is skipped.
 fn by_object(text: &str) -> [u64; 3] {
     let (mut names, mut at, mut sums, mut called) = (HashMap::new(), 2, [0; 3], false);
     for line in text.lines() {
@@ -131,7 +133,7 @@ fn by_object(text: &str) -> [u64; 3] {
             let name = names.get(id).map_or("", String::as_str);
             at = if name.contains("libvgpu") { 0 } else { 1 + usize::from(!name.contains("libcuda")) };
         } else if let Some(object) = line.strip_prefix("cob=") {
-            // Names are told once, wherever they come first.
+            // A name is written in full only at its first occurrence.
             if let Some((id, name)) = object.split_once(' ') {
                 names.insert(id.to_owned(), name.to_owned());
             }
@@ -145,10 +147,10 @@ fn by_object(text: &str) -> [u64; 3] {
     sums
 }
 
-/// Both variants of a function, the one asked for.
+/// One variant of a function: the library's hook or the bare function.
 fn chosen<F: Copy>(driver: *mut c_void, name: &CStr, ours: bool) -> F {
     let address = if ours { calls::found(driver, name) } else { calls::bare(c"libcuda.so.1", name) };
-    // SAFETY: the driver's function `name` or its hook, and F is its signature.
+    // SAFETY: the address is that of the driver's function `name` or its hook, and `F` is its signature.
     unsafe { typed(address) }
 }
 
@@ -161,11 +163,12 @@ pub fn repeat(name: &str, variant: &str, times: u32) {
     let ours = variant == "ours";
     if name == LAUNCH {
         let launcher = Launcher::new(driver);
-        // No wait between them: one would spin for as long as time takes. A kernel of no length is gone at the next look.
+        // No wait between the launches: it would spin for as long as the kernel takes. A kernel of no length is
+        // complete at the next check.
         return (0..times).for_each(|_| launcher.once(ours));
     }
-    // SAFETY: the driver's functions by their own signatures, with valid pointers to locals; memory is never touched,
-    // every pointer is freed once.
+    // SAFETY: the driver's functions have their own signatures and get valid pointers to locals; device memory is never
+    // touched, and every pointer is freed once.
     unsafe {
         let mut context = null_mut();
         ok(chosen::<Init>(driver, c"cuInit", true)(0), "cuInit");

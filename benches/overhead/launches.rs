@@ -1,9 +1,10 @@
-//! A launch under a ceiling on device time while the balance is positive: what the library adds, and how much of that is
-//! its own code and how much its own calls of the driver (markers, queries).
+//! The cost of a launch under a ceiling while the balance is positive, split into the library's own code and its calls
+//! of the driver (event records, queries).
 //!
-//! In nanoseconds with `nothing.c`, whose calls cost next to nothing, so that what is left is the library's own code
-//! ([`crate::child`] has the same with the simulated driver, whose calls cost what they cost); and in instructions, by the
-//! object they lie in ([`crate::instructions`]). A ceiling that is not in force would make every figure look good, so that is tried first.
+//! The nanoseconds are measured with `nothing.c`, a driver whose calls cost almost nothing, so that the library's own
+//! code remains. [`crate::child`] has the same with the simulated driver and its real costs. The instructions are split
+//! by object ([`crate::instructions`]). A ceiling that is not in force would make every figure look good, so that is
+//! checked first.
 
 use crate::calls::{self, GetFunction, Init, Launch, LoadData, Retain, SetCurrent};
 use crate::child::{Row, compare, ok, pair};
@@ -12,31 +13,31 @@ use std::hint::black_box;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-/// The ceiling of these scenarios, percent.
+/// Ceiling of these scenarios, in percent.
 pub const CEILING: u64 = 95;
-/// Device time that is launched to see whether the ceiling is in force.
+/// Device time launched to check that the ceiling is in force.
 const TRIED: Duration = Duration::from_millis(200);
-/// Device time of a launch that is measured, and the rest after a block of them in which the account refills. A launch that
-/// is measured by itself is paid for with its marker, half a microsecond: a block of them with 600 us.
+/// Device time of a measured launch, and the pause after a block in which the account refills. A launch that is
+/// measured alone costs half a microsecond with its event marker, so a block of them costs 600 us.
 const SHORT: (Duration, Duration) = (Duration::from_nanos(100), Duration::from_micros(1000));
-/// Launches of a block.
+/// Launches per block.
 const BLOCK: u32 = 1000;
 
-/// The kinds of calls that `nothing.c` counts.
+/// Kinds of calls that `nothing.c` counts.
 const COUNTED: [&str; 6] =
     ["launches", "records", "event queries", "stream queries", "questions about captures", "exchanges of modes"];
 
-/// The kernel whose length is its parameter, in both variants of the launch.
+/// A kernel whose length is its parameter, and both variants of the launch function.
 pub struct Launcher {
     kernel: *mut c_void,
     bare: Launch,
     ours: Launch,
 }
 
-// SAFETY of the calls below: the driver's functions by their own signatures, with pointers to locals.
+// SAFETY of the calls below: the driver's functions have their own signatures and get pointers to locals.
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Launcher {
-    /// A context and the kernel.
+    /// Creates a context and loads the kernel.
     ///
     /// # Panics
     /// If a call fails.
@@ -66,15 +67,15 @@ impl Launcher {
         ok(code, "cuLaunchKernel");
     }
 
-    /// A launch of nothing, as a program makes it or past the library.
+    /// Makes an empty launch, as a program would or past the library.
     pub fn once(&self, ours: bool) {
         self.launch(if ours { self.ours } else { self.bare }, 0);
     }
 
-    /// Launches kernels that are said to take [`TRIED`] together, then short ones until their cost is forgotten.
+    /// Launches kernels that report [`TRIED`] of device time together, then short ones until their cost is forgotten.
     ///
     /// # Panics
-    /// If they went to this driver, which does nothing, in no time: then there is no ceiling.
+    /// If the launches took almost no time with this driver, which does nothing: then no ceiling is in force.
     fn try_ceiling(&self, nothing: Nothing) {
         const LAUNCHES: u32 = 100;
         nothing.takes(TRIED / LAUNCHES);
@@ -94,7 +95,7 @@ impl Launcher {
     }
 }
 
-/// What `nothing.c` tells, and can be told.
+/// The variables of `nothing.c`: its counters, and the kernel length that it reports.
 #[derive(Clone, Copy)]
 struct Nothing {
     counts: *const u64,
@@ -102,26 +103,26 @@ struct Nothing {
 }
 
 impl Nothing {
-    /// `None`: the driver is another one.
+    /// Finds the variables; `None` if the driver is another one.
     fn find(driver: *mut c_void) -> Option<Nothing> {
         let find = |name: &CStr| calls::found(driver, name);
         let (counts, takes) = (find(c"nothing_counts"), find(c"nothing_takes_ms"));
         (counts != 0 && takes != 0).then_some(Nothing { counts: counts as *const u64, takes_ms: takes as *mut f32 })
     }
 
-    /// From now on a launch takes so long.
+    /// Sets the length that each launch reports from now on.
     fn takes(self, time: Duration) {
-        // SAFETY: the variable of that name, which only this thread's calls of the driver read.
+        // SAFETY: a variable of that type, which only this thread's calls of the driver read.
         unsafe { self.takes_ms.write_volatile(time.as_secs_f32() * 1e3) };
     }
 
     fn counts(self) -> [u64; COUNTED.len()] {
-        // SAFETY: the array of that name, which has as many words and is written by this thread's calls only.
+        // SAFETY: an array of that many words, which only this thread's calls write.
         unsafe { self.counts.cast::<[u64; COUNTED.len()]>().read_volatile() }
     }
 }
 
-/// The row of a launch under a ceiling with `nothing.c`, and how often the driver was called per thousand launches.
+/// The row of a launch under a ceiling with `nothing.c`, and the number of driver calls per thousand launches.
 ///
 /// # Panics
 /// If the driver is another one, the ceiling is not in force, or a call fails.

@@ -1,16 +1,22 @@
-//! What libvgpu.so adds to a call, as differences against the bare driver in one run.
+//! Measures the cost that libvgpu.so adds to a call, as differences against the bare driver in one run.
 //!
 //!     vgpu-overhead [--quick] [--json] [--check] [--instructions]
 //!
-//! Four processes on a simulated device of their own: without the library (the null control: what is left is noise),
-//! with it and no limits, with it and a memory limit (the control that the limit is in force is in the process itself),
-//! with it and a ceiling on device time.
-//! Inside each, blocks of bare and of hooked calls alternate; shown are the median of the paired differences and its
-//! 95 % interval. One more process launches under a ceiling with a driver that does nothing ([`launches`]). `--check`
-//! fails if an interval lies above its budget altogether. `--instructions` counts instructions under valgrind instead; `--check` then fails if a lookup takes more of them than it may.
+//! Four processes run on a simulated device of their own:
 //!
-//! [`calls`] finds the two addresses of a call, [`child`] measures, [`threads`] measures several threads at once,
-//! [`instructions`] counts, [`stats`] reckons.
+//! - without the library: the null control, which shows the noise
+//! - with the library and no limits
+//! - with it and a memory limit; the process itself checks that the limit is in force
+//! - with it and a ceiling on device time
+//!
+//! In each, blocks of bare and of hooked calls alternate. The report shows the median of the paired differences and its
+//! 95 % interval. One more process launches under a ceiling with a driver that does nothing ([`launches`]).
+//!
+//! `--check` fails if a complete interval is above its budget. `--instructions` counts instructions under valgrind
+//! instead; `--check` then fails if a lookup takes more instructions than its budget.
+//!
+//! [`calls`] finds the two addresses of a call, [`child`] measures, [`threads`] measures several threads at the same
+//! time, [`instructions`] counts, [`stats`] computes the medians.
 
 mod calls;
 mod child;
@@ -25,8 +31,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
-/// What a call may cost more, in nanoseconds; for cuGetProcAddress as much as the bare call. A name that ends with a comma
-/// or a blank stands for all that begin like it.
+/// Budgets: nanoseconds that a call may cost more; for cuGetProcAddress as much as the bare call. A name that ends with
+/// a comma or a blank stands for all names with that prefix.
 const BUDGETS: [(&str, f64); 10] = [
     ("launch", 5.0),
     ("launch, ceiling", 25.0),
@@ -41,7 +47,7 @@ const BUDGETS: [(&str, f64); 10] = [
 ];
 
 const LIMIT: u64 = 64 << 30;
-/// In percent: what is measured stays below it.
+/// Ceiling in percent, so high that the measured launches stay below it.
 const CEILING: &str = "95";
 
 fn main() -> ExitCode {
@@ -76,7 +82,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Where the libraries are: `VGPU_BUILD`, else beside this program.
+/// Directory of the libraries (`VGPU_BUILD`, else this program's directory), and scratch space.
 struct Place {
     build: PathBuf,
     scratch: PathBuf,
@@ -110,7 +116,7 @@ impl Place {
     }
 }
 
-/// This program's path, and a place of its own.
+/// This program's path, and its directories.
 fn place() -> (PathBuf, Place) {
     let own = std::env::current_exe().expect("this program has a path");
     let build =
@@ -120,7 +126,7 @@ fn place() -> (PathBuf, Place) {
     (own, Place { build, scratch })
 }
 
-/// Instructions instead of nanoseconds.
+/// Counts instructions instead of nanoseconds.
 fn count(check: bool) -> ExitCode {
     let (own, place) = place();
     let mut code = ExitCode::SUCCESS;
@@ -218,7 +224,7 @@ fn report(effort: u32, as_json: bool, check: bool) -> ExitCode {
     if check && over > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// Whether the budget is kept; `None`: there is none.
+/// True if the row is within its budget; `None` if there is none.
 fn verdict(title: &str, row: &Row) -> Option<bool> {
     let meant = |name: &str| name == row.name || (name.ends_with([',', ' ']) && row.name.starts_with(name));
     let (_, budget) = BUDGETS.iter().find(|(name, _)| meant(name))?;
@@ -250,8 +256,8 @@ fn print(table: &[(&str, Vec<Row>)], processes: &[(String, f64, f64, f64, f64)])
     over
 }
 
-/// Whole processes, with and without the library in turn: one that never touches a GPU, and the first call of one that
-/// does. Microseconds.
+/// Times whole processes in microseconds, with and without the library in turn: one that never uses a GPU, and the
+/// first call of one that does.
 fn processes(place: &Place, own: &Path, rounds: u32) -> Vec<(String, f64, f64, f64, f64)> {
     let idle = |scenario: &str| {
         let mut command = place.command(Path::new("/bin/true"), scenario);

@@ -1,8 +1,8 @@
-/* A driver that does nothing, at next to no cost: what a hook adds to its calls is then the hook's own code. Every call
- * succeeds at once; a stream is always busy, an event always reached, and the device's clock goes on by
- * `nothing_takes_ms` with each launch and by half a microsecond with each record. `nothing_counts` tells how often the
- * driver was called in which way.
- * Built by `make bench` as libcuda.so.1; not a device (sim/ is). */
+/* A driver that does nothing, at almost no cost, so that a hook's own code is all that the hook adds. Every call
+ * succeeds at once. A stream is always busy and an event always reached. The device's clock advances by
+ * `nothing_takes_ms` with each launch and by half a microsecond with each record. `nothing_counts` holds the number
+ * of calls of each kind.
+ * `make bench` builds it as libcuda.so.1; it is not a device (sim/ is). */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -15,7 +15,7 @@ __attribute__((visibility("default"))) uint64_t nothing_counts[KINDS];
 __attribute__((visibility("default"))) float nothing_takes_ms = 0.000001f;
 static const uint64_t TOTAL = 64ul << 30;
 static char context, module, kernel;
-static double clock_ms, events[8192]; /* more than anybody keeps at once */
+static double clock_ms, events[8192]; /* more than are ever alive at the same time */
 static uint64_t next_event;
 
 API cuInit(unsigned flags) { (void)flags; return OK; }

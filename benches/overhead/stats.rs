@@ -1,4 +1,4 @@
-//! Differences of medians with an interval, without assuming how noise is distributed.
+//! Differences of medians with an interval, without an assumption about the distribution of the noise.
 
 /// A median and its 95 % interval, by order statistics.
 #[derive(Clone, Copy, Debug)]
@@ -8,7 +8,7 @@ pub struct Median {
     pub high: f64,
 }
 
-/// The median of `samples`, which are put in order.
+/// Median of `samples`, which this function sorts.
 pub fn median(samples: &mut [f64]) -> Median {
     samples.sort_by(f64::total_cmp);
     let n = samples.len();

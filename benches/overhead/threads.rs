@@ -1,7 +1,8 @@
-//! Pairs of allocation and release by several threads at once: what the library adds to each, in time of the processor.
+//! Pairs of allocation and release by several threads at the same time: the processor time that the library adds to
+//! each.
 //!
-//! Time on the clock would measure how many threads share a core; a thread's own processor time does not. The driver's
-//! lock is in it: both variants pay for it, and their difference is what is shown.
+//! Wall time would measure how many threads share a core; a thread's own processor time does not. Both variants include
+//! the driver's lock, and the report shows their difference.
 
 use crate::calls::{Alloc, Free, SetCurrent};
 use crate::child::{Row, ok};
@@ -12,35 +13,35 @@ use std::sync::{Barrier, Mutex};
 
 const CALLS: u32 = 500;
 
-/// Nanoseconds of this thread on a processor.
+/// Processor time of this thread in nanoseconds.
 fn processor_ns() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a pointer to a local.
+    // SAFETY: the pointer is to a local.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut now) };
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 
-/// The driver's functions and the hooks in front of them.
+/// The driver's functions and their hooks.
 #[derive(Clone, Copy)]
 pub struct Pairs {
-    /// The driver's own.
+    /// The driver's own functions.
     pub bare: (Alloc, Free),
-    /// What a program finds.
+    /// The functions that a program finds.
     pub ours: (Alloc, Free),
     /// Makes a context current.
     pub set_current: SetCurrent,
-    /// The context, as a word.
+    /// The context as a number.
     pub context: usize,
 }
 
 impl Pairs {
-    /// `threads` of them, all in the same variant at the same moment, `rounds` times each variant.
+    /// Runs `threads` threads, all with the same variant at the same moment, `rounds` times for each variant.
     pub fn row(self, name: &str, threads: usize, rounds: u32) -> Row {
         let (start, all) = (Barrier::new(threads), Mutex::new(Vec::new()));
         std::thread::scope(|scope| {
             for _ in 0..threads {
                 scope.spawn(|| {
-                    // SAFETY: the driver's function by its own signature; the context lives as long as the process.
+                    // SAFETY: the driver's function has its own signature; the context lives as long as the process.
                     ok(unsafe { (self.set_current)(self.context as *mut c_void) }, "cuCtxSetCurrent");
                     let mut own = Vec::new();
                     for round in 0..rounds + rounds / 10 {
@@ -65,12 +66,13 @@ impl Pairs {
     }
 }
 
-/// Nanoseconds per pair of one block.
+/// Nanoseconds per pair in one block.
 fn block((alloc, free): (Alloc, Free)) -> f64 {
     let begin = processor_ns();
     for _ in 0..CALLS {
         let mut address = 0;
-        // SAFETY: the driver's functions by their own signatures, with a pointer to a local; freed once.
+        // SAFETY: the driver's functions have their own signatures and get a pointer to a local; the address is freed
+        // once.
         unsafe {
             ok(black_box(alloc)(&raw mut address, 4096), "cuMemAlloc");
             ok(black_box(free)(address), "cuMemFree");

@@ -1,4 +1,5 @@
-//! Rows of what a call costs more, out of what `vgpu-overhead` says: a median of paired differences with its 95 % interval.
+//! Rows for the added cost of calls, from the output of `vgpu-overhead`: a median of paired differences with its 95 %
+//! interval.
 
 use crate::row::{Control, Kind, Row};
 use crate::spread::Cell;
@@ -11,7 +12,7 @@ const LIMIT: &str = "memory limit";
 const CEILING: &str = "ceiling on device time";
 const NOTHING: &str = "ceiling, a driver that does nothing";
 
-/// A line of the tool.
+/// A line of the tool's output.
 #[derive(Clone, Deserialize)]
 struct Timed {
     name: String,
@@ -31,7 +32,7 @@ impl Timed {
     }
 }
 
-/// Metric, what of it, the tool's line.
+/// Metric, its part, and the tool's line.
 const UNDER_A_MEMORY_LIMIT: [(&str, &str, &str); 12] = [
     ("OH-001", "no ceiling", "launch"),
     ("OH-002", "allocation and free", "alloc + free, 0 live"),
@@ -47,7 +48,7 @@ const UNDER_A_MEMORY_LIMIT: [(&str, &str, &str); 12] = [
     ("OH-007", "from a pool, 1,000 live", "pool pair, 1000 live"),
 ];
 
-/// The rows, and what is missing in them.
+/// Returns the rows and the missing lines.
 pub fn rows(told: &Value) -> Result<Vec<Row>, String> {
     let line = |title: &str, name: &str| -> Result<Timed, String> {
         let missing = || format!("vgpu-overhead has no \"{name}\" under \"{title}\"");
@@ -101,7 +102,7 @@ fn under_a_ceiling(id: &'static str, what: &str, control: Control, line: &Timed)
     Row { native: Some(line.native()), limits: added, difference: added, ..Row::new(id, what, Kind::Added, control) }
 }
 
-/// The first call of a process: the tool has whole processes in a list of its own.
+/// The first call of a process; the tool lists whole processes separately.
 fn first_call(told: &Value, control: Control) -> Option<Row> {
     let line = told["processes"].as_array()?.iter().find(|one| one[0] == "cuInit, memory limit")?;
     let number = |at: usize| line[at].as_f64();
@@ -115,7 +116,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// What the tool says, each line with figures of its own.
+    /// Output of the tool, each line with its own figures.
     fn told() -> Value {
         let line = |name: &str, bare: f64, added: f64| json!({ "name": name, "bare": bare, "added": added, "low": added - 0.5, "high": added + 0.5 });
         let of = |added: f64| -> Vec<Value> {

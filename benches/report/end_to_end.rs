@@ -1,4 +1,4 @@
-//! The report through its tool: the metrics that take no time of the clock, bounded loosely, and what it says of bad input.
+//! The report through its tool: the metrics that need little time, with loose bounds, and the messages for bad input.
 
 use std::process::{Command, Output};
 use vgpu_tests::artefacts;

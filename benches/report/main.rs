@@ -1,10 +1,12 @@
-//! The metrics that people know, in one report: overhead, isolation, scheduling and errors, each with native and null-control columns.
+//! One report of the metrics of a published suite: overhead, isolation, scheduling and errors, each with native and
+//! null-control columns.
 //!
 //!     vgpu-bench-report [--only ID,...] [--runs N] [--seconds S] [--out DIR] [--json] [--list]
 //!
-//! [`metrics`] is the table of all ids: what each means here, or why it is not measured. [`sources`] runs the tools that
-//! measure and [`memory`] asks processes of our own ([`probe`]); [`calls_told`], [`shares_told`] and [`memory`] make rows of what they
-//! say, [`spread`] reckons, [`render`] and [`picture`] show. docs/bench-report.md says how to read a report.
+//! [`metrics`] is the table of all ids, with the meaning of each here or the reason why it is not measured. [`sources`]
+//! runs the measuring tools, and [`memory`] queries processes of this tool ([`probe`]). [`calls_told`], [`shares_told`]
+//! and [`memory`] turn the answers into rows, [`spread`] computes, [`render`] and [`picture`] show.
+//! docs/bench-report.md explains how to read a report.
 
 mod calls_told;
 mod memory;
@@ -19,7 +21,7 @@ mod sources;
 mod spread;
 mod table;
 
-// A part of another tool, which uses more of it than this one does.
+// Part of another tool, which uses more of it than this one.
 #[path = "../overhead/calls.rs"]
 #[allow(dead_code)]
 mod calls;
@@ -85,7 +87,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// The ids that were asked for, in the table's order.
+/// Requested ids, in the table's order.
 fn chosen(only: &[String]) -> Result<Vec<&'static str>, String> {
     let meant = |id: &str, text: &str| id == text || id.strip_prefix(text).is_some_and(|rest| rest.starts_with('-'));
     for text in only {
@@ -99,7 +101,7 @@ fn chosen(only: &[String]) -> Result<Vec<&'static str>, String> {
     Ok(METRICS.iter().map(|metric| metric.id).filter(|id| wanted(id)).collect())
 }
 
-/// The table as text or JSON.
+/// Prints the table as text or JSON.
 fn list(ids: &[&str], json: bool) -> Result<(), String> {
     let metrics: Vec<_> = METRICS.iter().filter(|metric| ids.contains(&metric.id)).collect();
     if json {
@@ -154,7 +156,7 @@ mod tests {
         assert_eq!(of(&[]).unwrap().len(), 56);
         assert_eq!(of(&["IS-003"]).unwrap(), ["IS-003"]);
         assert_eq!(of(&["ERR", "OH-001"]).unwrap(), ["OH-001", "ERR-001", "ERR-002", "ERR-003"]);
-        // Not a part of an id.
+        // A prefix that ends inside an id matches nothing.
         assert!(of(&["IS-00"]).unwrap_err().contains("--only IS-00"));
         assert!(of(&[""]).is_err());
     }

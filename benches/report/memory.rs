@@ -1,5 +1,5 @@
-//! Rows of memory, failures and neighbours: processes are started natively, with the library and no limit, and with it and a
-//! limit, and asked (`probe`).
+//! Rows about memory, failures and neighbours. Processes (`probe`) are started natively, with the library and no limit,
+//! and with a limit, and queried.
 
 use crate::place::Place;
 use crate::row::{Control, Kind, Row};
@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout};
 use std::time::Duration;
 
-/// The limit of a tenant, bytes.
+/// Limit of a tenant in bytes.
 const LIMIT: u64 = 4 << 30;
-/// What a neighbour takes, bytes.
+/// Bytes that a neighbour takes.
 const TAKEN: u64 = 2 << 30;
-/// Blocks of calls whose time is taken, in each process.
+/// Timed blocks of calls per process.
 const BLOCKS: usize = 200;
 
-/// With what a process runs.
+/// Environment of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Native,
@@ -27,7 +27,7 @@ enum Way {
 
 const WAYS: [Way; 3] = [Way::Native, Way::NoLimits, Way::Limits];
 
-/// A running probe; killed when dropped.
+/// A running probe. Dropping it kills the probe.
 struct Probe {
     child: Child,
     ask: ChildStdin,
@@ -87,7 +87,7 @@ impl Probe {
         serde_json::from_value(answer["ns"].clone()).map_err(|why| format!("a probe said {answer} to {line:?}: {why}"))
     }
 
-    /// Ends it without warning.
+    /// Kills the probe without warning.
     fn kill(mut self) {
         let _ = self.child.kill();
     }
@@ -100,7 +100,7 @@ impl Drop for Probe {
     }
 }
 
-/// A device and a place for ledgers; removed when dropped.
+/// A device and a directory for ledgers. Dropping it removes them.
 struct Room(PathBuf);
 
 impl Room {
@@ -117,29 +117,32 @@ impl Drop for Room {
     }
 }
 
-/// What one way showed once.
+/// One repetition's results in one environment.
 #[derive(Clone, Debug, Default)]
 struct Seen {
-    /// All memory, as told.
+    /// Total memory as the process sees it.
     total: f64,
-    /// What two processes got together, percent of what is allowed.
+    /// Memory that two processes got together, in percent of the allowed amount.
     accuracy: f64,
-    /// Times of a refusal and of a recovery, ns.
+    /// Times of refused allocations, ns.
     refusals: Vec<f64>,
+    /// Times of recoveries, ns.
     recoveries: Vec<f64>,
-    /// Part of the promises about exhaustion that held, percent, and those that did not.
+    /// Percent of the promises about exhausted memory that held.
     score: f64,
+    /// Promises that did not hold.
     broken: Vec<String>,
-    /// What of a neighbour's memory was seen, MiB.
+    /// A neighbour's memory that was visible, MiB.
     leaked: f64,
-    /// Calls that succeeded while a neighbour was killed, percent.
+    /// Percent of calls that succeeded while a neighbour was killed.
     unharmed: f64,
 }
 
-/// Both processes of one tenant fill memory; then one, with everything its own again, is refused, recovers and is exhausted.
+/// Two processes of one tenant fill the memory, and one of them is timed on refusals and recoveries. Then a new process
+/// of the tenant exhausts the memory alone.
 fn one_tenant(place: &Place, way: Way, seen: &mut Seen) -> Result<(), String> {
     let room = Room::new(place)?;
-    // Without the library: what it is told is free is the device's truth, contexts of the others included.
+    // Without the library this process sees the device's true free memory, with the others' contexts subtracted.
     let mut watch = Probe::start(place, Way::Native, &room.0, "watch")?;
     let before = watch.number("look", "free")?;
     let mut first = Probe::start(place, way, &room.0, "bench")?;
@@ -150,7 +153,7 @@ fn one_tenant(place: &Place, way: Way, seen: &mut Seen) -> Result<(), String> {
     let sooner = first.answer()?["got"].as_f64().ok_or("a probe did not say what it got")?;
     let taken = before - watch.number("look", "free")?;
     seen.accuracy = taken / if way == Way::Limits { LIMIT as f64 } else { before } * 100.0;
-    // One may have got nothing: the other was there first. Who has something can give it back.
+    // One process may have got nothing because the other was first. The process with memory can release some.
     let one = if later > sooner { &mut second } else { &mut first };
     seen.refusals = one.times(&format!("refuse {BLOCKS}"))?;
     seen.recoveries = one.times(&format!("recover {BLOCKS}"))?;
@@ -164,7 +167,7 @@ fn one_tenant(place: &Place, way: Way, seen: &mut Seen) -> Result<(), String> {
     Ok(())
 }
 
-/// A neighbour of another tenant takes memory, works, and is killed in the middle of it.
+/// A neighbour of another tenant takes memory, works, and is killed while it works.
 fn two_tenants(place: &Place, way: Way, seen: &mut Seen) -> Result<(), String> {
     let room = Room::new(place)?;
     let mut own = Probe::start(place, way, &room.0, "own")?;
@@ -188,10 +191,10 @@ fn seen(place: &Place, way: Way) -> Result<Seen, String> {
     asked.map(|()| seen).map_err(|why| format!("memory, {way:?}: {why}"))
 }
 
-/// All of it, `runs` times.
+/// Makes all measurements, `runs` times.
 ///
 /// # Errors
-/// A process cannot be started, or a call has another answer than it must have.
+/// A process cannot be started, or a call returns an unexpected code.
 pub fn rows(place: &Place, runs: u32) -> Result<Vec<Row>, String> {
     let mut all: [Vec<Seen>; 3] = Default::default();
     for number in 1..=runs {
@@ -203,12 +206,12 @@ pub fn rows(place: &Place, runs: u32) -> Result<Vec<Row>, String> {
     Ok(of(&all))
 }
 
-/// Of blocks within one process, which are no independent runs: one number for each repetition.
+/// Median of blocks within one process. They are not independent runs, so each repetition gives one number.
 fn median(blocks: &[f64]) -> f64 {
     Cell::of_runs(blocks).map_or(f64::NAN, |cell| cell.value)
 }
 
-/// From what was seen natively, without limits, and with a limit.
+/// Rows from the results: native, without limits, with a limit.
 fn of(all: &[Vec<Seen>; 3]) -> Vec<Row> {
     let totals: Vec<f64> = all[2].iter().map(|seen| seen.total).collect();
     let native = all[0].first().map_or(f64::NAN, |seen| seen.total);

@@ -1,30 +1,30 @@
-//! The metric ids that people know from a published suite of 56 for GPU virtualisation, each with what it means here or
-//! why it is not measured ([`crate::table`]). The names are the suite's; the definitions are ours.
+//! The metric ids of a published suite of 56 for GPU virtualisation, each with its meaning here or the reason why it is
+//! not measured ([`crate::table`]). The names are the suite's; the definitions are ours.
 
 pub use crate::table::METRICS;
 use serde::Serialize;
 
-/// What a metric is about.
+/// Subject of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Group {
-    /// What a call costs more.
+    /// Added cost of calls.
     Overhead,
-    /// What tenants notice of limits and of each other.
+    /// Effects of limits on tenants, and of tenants on each other.
     Isolation,
-    /// Who has the device when.
+    /// Distribution of the device's time.
     Scheduling,
-    /// What happens when something fails.
+    /// Behaviour at failures.
     Errors,
     /// Not measured on a device that computes nothing.
     Other,
 }
 
 impl Group {
-    /// Those with measured metrics, in the order of the report.
+    /// Groups with measured metrics, in the order of the report.
     pub const MEASURED: [Group; 4] = [Group::Overhead, Group::Isolation, Group::Scheduling, Group::Errors];
 
-    /// As files and headings name it.
+    /// Name in files and headings.
     pub fn name(self) -> &'static str {
         match self {
             Group::Overhead => "overhead",
@@ -36,18 +36,18 @@ impl Group {
     }
 }
 
-/// Which way a figure is better.
+/// Direction in which a figure is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Better {
-    /// Less of it.
+    /// Lower figures are better.
     Lower,
-    /// More of it.
+    /// Higher figures are better.
     Higher,
 }
 
 impl Better {
-    /// In a heading.
+    /// Text for a heading.
     pub fn word(self) -> &'static str {
         match self {
             Better::Lower => "lower is better",
@@ -56,41 +56,41 @@ impl Better {
     }
 }
 
-/// What is done for a metric.
+/// Treatment of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum How {
-    /// It is measured: the definition.
+    /// Measured, with the definition.
     Measured(&'static str),
-    /// It is not: the reason.
+    /// Not measured, with the reason.
     NotMeasured(&'static str),
 }
 
 /// One metric.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Metric {
-    /// The suite's id.
+    /// Id in the suite.
     pub id: &'static str,
-    /// The suite's name.
+    /// Name in the suite.
     pub name: &'static str,
-    /// What it is about.
+    /// Subject.
     pub group: Group,
-    /// Of its figures.
+    /// Unit of its figures.
     pub unit: &'static str,
-    /// Of its figures.
+    /// Better direction of its figures.
     pub better: Better,
-    /// What it means here.
+    /// Definition, or reason why it is not measured.
     pub how: How,
 }
 
 impl Metric {
-    /// Whether there are figures of it.
+    /// True if the report has figures of it.
     pub fn is_measured(&self) -> bool {
         matches!(self.how, How::Measured(_))
     }
 }
 
-/// The metric of that id.
+/// The metric with that id.
 pub fn find(id: &str) -> Option<&'static Metric> {
     METRICS.iter().find(|metric| metric.id == id)
 }

@@ -1,4 +1,4 @@
-//! Pictures of a report: each row a strip with a scale of its own, each column a dot with its interval.
+//! Pictures of a report: each row is a strip with its own scale, each column a dot with its interval.
 
 use crate::metrics::find;
 use crate::output::{Picture, csv};
@@ -8,7 +8,7 @@ use crate::row::{Kind, Row};
 use crate::spread::Cell;
 use std::fmt::Write;
 
-/// Columns and their colours, told apart also in grey.
+/// Columns and their colours, distinguishable in grey too.
 const COLUMNS: [(&str, &str); 5] = [
     ("native", "#222222"),
     ("bare again", "#9a9a9a"),
@@ -19,7 +19,7 @@ const COLUMNS: [(&str, &str); 5] = [
 
 const WIDE: f64 = 900.0;
 const HIGH: f64 = 34.0;
-/// Where strips begin and end.
+/// Left and right end of a strip.
 const STRIP: (f64, f64) = (420.0, 800.0);
 
 /// The strips of these rows, one below the other.
@@ -28,7 +28,7 @@ pub fn strips(name: &'static str, rows: &[&Row]) -> Picture {
     Picture { name, csv: csv(&heads, rows.iter().flat_map(|row| numbers(row))), svg: draw(name, rows) }
 }
 
-/// A line of the CSV for each column of a row that has a figure.
+/// CSV lines: one for each column of a row that has a figure.
 fn numbers(row: &Row) -> Vec<Vec<String>> {
     let unit = find(row.id).map_or("", |metric| metric.unit);
     let what = if row.kind == Kind::Added { format!("{}, added", row.what) } else { row.what.clone() };
@@ -80,7 +80,7 @@ fn strip(out: &mut String, row: &Row, y: f64) {
         return;
     }
     for (name, cell) in cells.iter().filter(|(_, cell)| cell.value.is_finite()) {
-        // Each column a little lower than the one before, so that equal figures are all seen.
+        // Each column is drawn a little lower than the one before, so that equal figures are all visible.
         let at = COLUMNS.iter().position(|(column, _)| column == name).unwrap_or(0);
         let (colour, y) = (COLUMNS[at].1, y + 4.0 * (at as f64 - 2.0));
         if let Some((low, high)) = cell.interval.filter(|(low, high)| low.is_finite() && high.is_finite()) {

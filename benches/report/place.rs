@@ -1,4 +1,4 @@
-//! Where the measuring tools and the built libraries are, and scratch space. Nothing is measured here.
+//! Paths of the measuring tools and the built libraries, and scratch space. Nothing is measured here.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,20 +13,20 @@ impl Place {
     /// Finds the libraries as `vgpu-shares` does.
     ///
     /// # Errors
-    /// One is missing, or no scratch space can be made.
+    /// One is missing, or scratch space cannot be created.
     pub fn find() -> Result<Place, String> {
         Ok(Place { build: Build::find("vgpu-bench-report")? })
     }
 
-    /// Scratch space.
+    /// Path of the scratch directory.
     pub fn scratch(&self) -> &Path {
         self.build.scratch()
     }
 
-    /// A measuring tool, built with this one.
+    /// Path of a measuring tool of the same build.
     ///
     /// # Errors
-    /// It is not there.
+    /// The tool does not exist.
     pub fn tool(&self, name: &str) -> Result<PathBuf, String> {
         let path = self.build.own().with_file_name(name);
         if path.exists() {
@@ -35,14 +35,14 @@ impl Place {
         Err(format!("{} is not there: run `cargo build --release -p vgpu-benches`", path.display()))
     }
 
-    /// This program again, on the simulated device in `room`, with nothing of the library.
+    /// Runs this program again as a probe, on the simulated device in `room`, without the library.
     pub fn probe(&self, room: &Path) -> Command {
         let mut command = self.build.again(&room.join("gpu"), "h200");
         command.arg(crate::probe::WORD);
         command
     }
 
-    /// Puts the library before it, for `tenant`; limits are the caller's to say.
+    /// Preloads the library for `tenant`; the caller sets the limits.
     pub fn with_library<'c>(&self, command: &'c mut Command, room: &Path, tenant: &str) -> &'c mut Command {
         self.build.preload(command, &room.join("state")).env("VGPU_TENANT", tenant)
     }

@@ -1,9 +1,9 @@
-//! The process that is asked: it takes memory until there is none, fails, recovers and works, and knows nothing of vgpu.
+//! The queried process: it takes memory until none is left, fails, recovers and works, and knows nothing of vgpu.
 //!
 //!     vgpu-bench-report --probe
 //!
-//! It says `ready`, and then answers each line with one line of JSON; it ends when nobody can ask any more. A call with
-//! another answer than it must have ends it with the call's name and code. Not here: what answers mean (`memory`).
+//! It prints `ready`, and then answers each line with one line of JSON. It ends when its input closes. A call with an
+//! unexpected code ends it with the call's name and code. Not here: the meaning of the answers (`memory`).
 
 use crate::calls::{self, Alloc, Free, GetFunction, Init, Launch, LoadData, MemInfo, Retain, SetCurrent, Synchronize};
 use core::ffi::{CStr, c_int, c_void};
@@ -12,21 +12,21 @@ use std::io::{BufRead, Write};
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-/// The word that makes this program a probe.
+/// Argument that makes this program a probe.
 pub const WORD: &str = "--probe";
-/// CUDA_ERROR_OUT_OF_MEMORY.
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: c_int = 2;
 const MIB: usize = 1 << 20;
-/// Sizes that it fills memory with, one after the other.
+/// Sizes with which it fills memory, one after the other.
 const PIECES: [usize; 5] = [256 * MIB, 64 * MIB, 16 * MIB, 4 * MIB, MIB];
-/// Calls whose time is taken together.
+/// Calls that are timed together.
 const BLOCK: u32 = 50;
 
 fn ok(code: c_int, what: &str) -> Result<(), String> {
     if code == 0 { Ok(()) } else { Err(format!("{what}: {code}")) }
 }
 
-/// A context, and what is taken in it.
+/// A context and its allocations.
 struct Probe {
     alloc: Alloc,
     free: Free,
@@ -37,12 +37,12 @@ struct Probe {
     taken: Vec<(u64, usize)>,
 }
 
-/// Answers until nobody asks.
+/// Answers until the input ends.
 ///
 /// # Errors
-/// A call of the driver has another answer than it must have, or a line is none that it knows.
+/// A call of the driver returns an unexpected code, or a line is unknown.
 pub fn run() -> Result<(), String> {
-    // SAFETY: has no preconditions. Whoever asks may be killed.
+    // SAFETY: the call has no preconditions. It ends this process if the process that queries it is killed.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     let mut probe = Probe::open()?;
     let mut out = std::io::stdout().lock();
@@ -73,8 +73,8 @@ pub fn run() -> Result<(), String> {
     Ok(())
 }
 
-// SAFETY of the calls below: the driver's functions by their own signatures; outputs are locals, memory is never touched, and each
-// address is given back once.
+// SAFETY of the calls below: the driver's functions have their own signatures; outputs are locals, device memory is
+// never touched, and each address is freed once.
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Probe {
     fn open() -> Result<Probe, String> {
@@ -104,14 +104,14 @@ impl Probe {
         })
     }
 
-    /// Free and all memory as told.
+    /// Free and total memory as shown.
     fn look(&self) -> Result<(usize, usize), String> {
         let (mut free, mut total) = (0, 0);
         ok(unsafe { (self.info)(&raw mut free, &raw mut total) }, "cuMemGetInfo")?;
         Ok((free, total))
     }
 
-    /// The code of an allocation; what was got is kept.
+    /// Allocates and returns the code; a granted allocation is kept.
     fn take(&mut self, bytes: usize) -> c_int {
         let mut address = 0;
         let code = unsafe { (self.alloc)(&raw mut address, bytes) };
@@ -125,14 +125,14 @@ impl Probe {
         ok(self.take(bytes), "cuMemAlloc")
     }
 
-    /// Whether there is something to give back, and the driver takes it.
+    /// Frees one allocation; false if there is none.
     fn give_back(&mut self) -> Result<bool, String> {
         let Some((address, _)) = self.taken.pop() else { return Ok(false) };
         ok(unsafe { (self.free)(address) }, "cuMemFree")?;
         Ok(true)
     }
 
-    /// Takes all that it can; how much it has.
+    /// Takes all memory that it can get. Returns the bytes held.
     fn fill(&mut self) -> Result<usize, String> {
         for piece in PIECES {
             loop {
@@ -146,7 +146,7 @@ impl Probe {
         Ok(self.taken.iter().map(|(_, bytes)| bytes).sum())
     }
 
-    /// Time of a refused allocation, ns each, in blocks.
+    /// Times refused allocations in blocks, ns each.
     fn refuse(&mut self, blocks: usize) -> Result<Vec<f64>, String> {
         self.timed(blocks, |probe| match probe.take(MIB) {
             OUT_OF_MEMORY => Ok(()),
@@ -154,9 +154,9 @@ impl Probe {
         })
     }
 
-    /// Time to give 1 MiB back and have it again, ns each, in blocks.
+    /// Times the release of 1 MiB and its new allocation in blocks, ns each.
     fn recover(&mut self, blocks: usize) -> Result<Vec<f64>, String> {
-        // Into pieces of 1 MiB, if the last was larger.
+        // Splits the last piece into pieces of 1 MiB if it was larger.
         self.give_back()?;
         while self.take(MIB) == 0 {}
         self.timed(blocks, |probe| {
@@ -175,7 +175,7 @@ impl Probe {
             .collect()
     }
 
-    /// One kernel and a wait for it.
+    /// Launches one kernel and waits for it.
     fn kernel(&self, mut ns: u64) -> c_int {
         let mut parameters = [(&raw mut ns).cast::<c_void>()];
         let parameters = parameters.as_mut_ptr();
@@ -183,7 +183,7 @@ impl Probe {
         if launched == 0 { unsafe { (self.synchronize)() } } else { launched }
     }
 
-    /// What holds when there is no memory left.
+    /// Checks the promises that hold when no memory is left.
     fn exhaust(&mut self) -> Result<Value, String> {
         let (at_first, _) = self.look()?;
         self.fill()?;
@@ -203,7 +203,7 @@ impl Probe {
         }))
     }
 
-    /// Kernels and allocations for so long: how many calls, and how many failed.
+    /// Launches kernels and allocates for `time`. Returns the number of calls and of failures.
     fn work(&mut self, time: Duration) -> Value {
         let (begun, mut calls, mut failed) = (Instant::now(), 0u64, 0u64);
         while begun.elapsed() < time {

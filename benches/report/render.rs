@@ -9,28 +9,28 @@ use crate::spread::{Cell, confidence};
 use serde::Serialize;
 use std::fmt::Write;
 
-/// Everything that was measured, and everything that was not.
+/// All measured figures, and all metrics without figures.
 #[derive(Serialize)]
 pub struct Report {
-    /// The machine and the moment.
+    /// The machine and the time of the run.
     pub facts: Facts,
-    /// The device is simulated: figures are the model's.
+    /// True: the device is simulated, so the figures are the model's.
     pub simulated: bool,
-    /// Repetitions.
+    /// Number of repetitions.
     pub runs: u32,
-    /// Seconds that each took.
+    /// Seconds of each repetition.
     pub seconds: u32,
-    /// With what probability a range of the repetitions holds the median, percent.
+    /// Probability in percent that the range of the repetitions contains the median.
     pub confidence: Option<f64>,
-    /// What was asked for, defined.
+    /// Requested metrics with their definitions.
     pub metrics: Vec<Metric>,
-    /// Figures of the measured ones.
+    /// Figures of the measured metrics.
     pub rows: Vec<Row>,
-    /// What could not be measured, and why.
+    /// Measurements that failed, with the reason.
     pub failures: Vec<String>,
 }
 
-/// A number with as many digits as it deserves.
+/// A number with a suitable number of digits.
 pub fn shown(value: f64) -> String {
     match value.abs() {
         _ if !value.is_finite() => "-".into(),
@@ -63,7 +63,7 @@ impl Report {
         self.rows.iter().filter(|row| row.id == id).collect()
     }
 
-    /// Rows whose limit was not seen in force, and metrics that have no row: why this report is not whole.
+    /// Rows whose limit was not in force, and metrics without a row: the reasons why this report is incomplete.
     pub fn faults(&self) -> Vec<String> {
         let broken = self.rows.iter().filter(|row| !row.control.holds);
         let broken = broken.map(|row| format!("{}, {}: not valid: {}", row.id, row.what, row.control.what));
@@ -168,7 +168,7 @@ impl output::Report for Report {
     }
 }
 
-/// A difference; one whose interval holds zero is told to be none.
+/// A difference. If its interval contains zero, the text says that there is none.
 fn difference(of: Option<Cell>) -> String {
     let none = of.is_some_and(|of| of.interval.is_some() && !of.is_told_from_zero());
     cell(of, signed) + if none { ", none" } else { "" }
@@ -197,7 +197,7 @@ fn line(out: &mut String, row: &Row) {
 /// A report of these metrics.
 pub fn report(facts: Facts, runs: u32, seconds: u32, ids: &[&str], rows: Vec<Row>, failures: Vec<String>) -> Report {
     let metrics = METRICS.iter().filter(|metric| ids.contains(&metric.id)).copied().collect();
-    // Rows of the others come along where one source is enough for several.
+    // One source may serve several metrics, so rows of unrequested ones are removed.
     let rows = rows.into_iter().filter(|row| ids.contains(&row.id)).collect();
     Report { facts, simulated: true, runs, seconds, confidence: confidence(runs), metrics, rows, failures }
 }

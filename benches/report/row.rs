@@ -1,40 +1,41 @@
-//! What is shown of a metric: its rows, and the controls without which a row says nothing.
+//! The rows of a metric, and the controls without which a row is meaningless.
 
 use crate::spread::Cell;
 use serde::Serialize;
 
-/// How the columns of a row relate to the native one.
+/// Relation of a row's columns to the native one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// Native is a whole figure, all other columns are what is added to it, in blocks that alternate with it.
+    /// Native is an absolute figure. All other columns are the added part, measured in blocks that alternate with
+    /// native ones.
     Added,
-    /// All columns but the null control of native are whole figures.
+    /// All columns are absolute figures, except native's null control.
     Whole,
 }
 
-/// Whether a limit was in force when it was measured.
+/// Proof that a limit was in force during the measurement.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Control {
-    /// What was looked at, and what was seen.
+    /// The check and its result.
     pub what: String,
-    /// Whether that is how it must be.
+    /// True if the result is as required.
     pub holds: bool,
 }
 
 impl Control {
-    /// One that was looked at.
+    /// A control with this result.
     pub fn new(what: impl Into<String>, holds: bool) -> Control {
         Control { what: what.into(), holds }
     }
 }
 
-/// One figure of a metric in all columns. A column that makes no sense for it is empty.
+/// One figure of a metric in all columns. A column without meaning for it is empty.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// The metric.
+    /// Id of the metric.
     pub id: &'static str,
-    /// Which of its figures.
+    /// Name of the figure.
     pub what: String,
     /// How to read the columns.
     pub kind: Kind,
@@ -44,18 +45,18 @@ pub struct Row {
     pub bare_again: Option<Cell>,
     /// Null control: the library without a limit.
     pub no_limits: Option<Cell>,
-    /// The library with a limit of its own.
+    /// The library with a limit from its environment.
     pub limits: Option<Cell>,
     /// The library and the daemon.
     pub daemon: Option<Cell>,
-    /// The last of these columns less native.
+    /// The last of these columns minus native.
     pub difference: Option<Cell>,
     /// Positive control.
     pub control: Control,
 }
 
 impl Row {
-    /// One without figures.
+    /// A row without figures.
     pub fn new(id: &'static str, what: impl Into<String>, kind: Kind, control: Control) -> Row {
         Row {
             id,
@@ -71,7 +72,7 @@ impl Row {
         }
     }
 
-    /// The cells that are figures on one scale, with their column's name.
+    /// Cells on one scale, with their column's name.
     pub fn scaled(&self) -> Vec<(&'static str, Cell)> {
         let native = (self.kind == Kind::Whole).then_some(self.native).flatten();
         let again = (self.kind == Kind::Added).then_some(self.bare_again).flatten();

@@ -1,20 +1,20 @@
-//! Rows of shares, tenants and leases, out of what `vgpu-shares` and `vgpu-daemon-bench` say: each repetition is one number in
-//! each column, and a difference is taken within a repetition.
+//! Rows about shares, tenants and leases, from the output of `vgpu-shares` and `vgpu-daemon-bench`. Each repetition is
+//! one number in each column, and differences are taken within a repetition.
 
 use crate::row::{Control, Kind, Row};
 use crate::sources::{CEILING, LATENCY, STREAMS, Told, WEIGHTS};
 use crate::spread::{Cell, accuracy, against_itself, jain, paired};
 use serde_json::Value;
 
-/// A program that is not limited takes at least so much of the device, percent; else nothing is told by a limit.
+/// Least percent of the device that a program without a limit must use; otherwise the effect of a limit cannot be seen.
 const TAKES_THE_DEVICE: f64 = 80.0;
-/// Twice what was due is 7/3 at 30/70 and 1 at 50/50: between them lies what tells the two apart.
+/// Threshold for the ratio of the second share to the first. It is 7/3 at weights of 30/70 and 1 at 50/50.
 const DIVIDED: f64 = 1.6;
 
-/// One repetition: native, if there is such a thing, and ours.
+/// One repetition: the native figure, if there is one, and ours.
 type Pair = (Option<f64>, f64);
 
-/// Where a figure of ours stands.
+/// Column of our figure.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Column {
     Limits,
@@ -39,12 +39,13 @@ fn number(value: &Value, pointer: &str) -> Option<f64> {
     value.pointer(pointer)?.as_f64()
 }
 
-/// The entry of that name in a list.
+/// The entry with that name in a list.
 fn named<'a>(list: &'a Value, name: &str) -> Option<&'a Value> {
     list.as_array()?.iter().find(|one| one["name"] == name || one["point"]["name"] == name)
 }
 
-/// Whether it holds in each of `runs`, of which there must be one; `text` says the last ones.
+/// A control that holds if `holds` accepts every run and there is at least one. `text` describes the first run that
+/// fails, else the last one.
 fn throughout(runs: &[(f64, f64)], holds: impl Fn(f64, f64) -> bool, text: impl Fn(f64, f64) -> String) -> Control {
     let worst = runs.iter().find(|run| !holds(run.0, run.1)).or(runs.last());
     match worst {
@@ -53,7 +54,7 @@ fn throughout(runs: &[(f64, f64)], holds: impl Fn(f64, f64) -> bool, text: impl 
     }
 }
 
-/// All rows that these answers allow.
+/// All rows that these answers permit.
 pub fn rows(told: &Told) -> Vec<Row> {
     let mut rows = points(told);
     let tenants = &told.tenants;
@@ -64,12 +65,12 @@ pub fn rows(told: &Told) -> Vec<Row> {
     rows.extend(services(tenants));
     rows.extend(latency(tenants, &divides));
     rows.extend(told.leases.as_ref().map(leases).unwrap_or_default());
-    // What was not asked for has no figures.
+    // Metrics that were not requested have no figures.
     rows.retain(|row| row.limits.is_some() || row.daemon.is_some());
     rows
 }
 
-/// Share without the library, share with it, and what it got of what it was due.
+/// Share without the library, share with it, and its percentage of the due share.
 fn point(told: &Value, name: &str) -> Option<(f64, f64, f64)> {
     let null = format!("{}/null", name.rsplit_once('/')?.0);
     let tenant = &named(&told["points"], name)?["tenants"][0]["median"];
@@ -96,13 +97,14 @@ fn points(told: &Told) -> Vec<Row> {
     ]
 }
 
-/// What the two tenants of [`WEIGHTS`] got of what was done: of 30, of 70.
+/// Parts of the work that the two tenants of [`WEIGHTS`] got: due 30, due 70.
 fn divided(told: &Value) -> Option<(f64, f64)> {
     let parts = &named(&told["shares"], WEIGHTS)?["figures"];
     Some((number(parts, "/parts/0/of_work")?, number(parts, "/parts/1/of_work")?))
 }
 
-/// The positive control of whatever runs under the daemon with equal terms: in the same repetitions it divides as told.
+/// Positive control of everything under the daemon with equal terms: in the same repetitions the daemon divides 30 to
+/// 70 as configured.
 fn weights_hold(tenants: &[Value]) -> Control {
     let shares: Vec<(f64, f64)> = tenants.iter().filter_map(divided).collect();
     let text =
@@ -144,10 +146,11 @@ fn changes(tenants: &[Value]) -> Vec<Row> {
     ]
 }
 
-/// Parts of two services, and the spread of the first's answers.
+/// Throughput of two services, and the spread of the first one's answer times.
 type Way = ([f64; 2], f64);
 
-/// Of one way that two services ran in: of each its throughput as a part of alone, and of the first its p50 and p99.
+/// One way in which two services ran: throughput of each relative to alone, and the spread between the first one's p50
+/// and p99 in percent.
 fn way(told: &Value, at: usize) -> Option<Way> {
     let both = &told["services"]["ways"][at][1];
     let part = |service: usize| Some(1.0 + number(&both[service], "/throughput_change")? / 100.0);
@@ -156,7 +159,7 @@ fn way(told: &Value, at: usize) -> Option<Way> {
     Some(([part(0)?, part(1)?], (p99 - p50) / p50 * 100.0))
 }
 
-/// What each got, of what its weight is of all.
+/// Each part relative to its weight's share.
 fn of_due(parts: [f64; 2], weights: [f64; 2]) -> [f64; 2] {
     let sum = weights[0] + weights[1];
     [0, 1].map(|at| parts[at] / (weights[at] / sum))
@@ -220,8 +223,8 @@ fn leases(told: &Value) -> Vec<Row> {
 mod tests {
     use super::*;
 
-    /// Answers of the tools in a run of 2026-11-23, so that this test reads the tools' words and not its own. The
-    /// series over time were removed.
+    /// Answers of the tools in a run of 2026-11-23, so that this test reads the tools' real output. The series over
+    /// time were removed.
     fn kept() -> Told {
         let kept: Value = serde_json::from_str(include_str!("kept-run.json")).expect("a kept run is JSON");
         let tenants = kept["tenants"].clone();
@@ -243,12 +246,13 @@ mod tests {
             let close = |a: f64, x: f64| (a - x).abs() < 0.05 || (a.is_nan() && x.is_nan());
             assert!(close(a, x) && close(b, y), "{a} {b}, expected {x} {y}");
         };
-        // Its report: 98.52 and 97.94 % busy; requests mean 0.5551 alone, 1.4668 beside, 1.0061 with; p99 +0.14 and +0.48.
+        // Values in that run's report: 98.52 and 97.94 % busy; requests mean 0.5551 alone, 1.4668 next to the other,
+        // 1.0061 with vgpu; p99 +0.14 and +0.48.
         near(figure(&rows, "OH-010", ""), (1.478, 2.058));
         near(figure(&rows, "IS-009", "mean"), (164.26, 81.26));
         near(figure(&rows, "SCHED-004", ""), (0.141, 0.477));
         near(figure(&rows, "IS-004", "5 to 90"), (f64::NAN, 2.66));
-        // Throughput -51.39 and -50.58 without us, -50.63 and -51.17 at 50/50.
+        // Throughput -51.39 and -50.58 without vgpu, -50.63 and -51.17 at 50/50.
         near(figure(&rows, "IS-006", "50 and 50"), (97.22, 97.65));
         near(figure(&rows, "IS-003", "weights"), (f64::NAN, 99.65));
         near(figure(&rows, "OH-009", ""), (f64::NAN, 1.017));

@@ -1,23 +1,23 @@
-//! Where figures come from: the tools that measure, each run as a program and read as JSON. Nothing is measured twice or in
-//! another way; what no tool measures is asked of processes of our own (`memory`).
+//! Sources of figures: the measuring tools, each run as a program whose JSON output is read. Nothing is measured twice
+//! or in another way. Processes of this tool supply the figures that no tool measures (`memory`).
 
 use crate::place::Place;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 
-/// What a metric's figures are made of.
+/// Source of a metric's figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
     /// `vgpu-overhead`: calls in alternating blocks.
     Calls,
-    /// `vgpu-shares`: a point of that name and its null control.
+    /// `vgpu-shares`: the point with that name and its null control.
     Point(&'static str),
-    /// `vgpu-shares tenants`: the part of that name.
+    /// `vgpu-shares tenants`: the part with that name.
     Tenants(&'static str),
     /// `vgpu-daemon-bench`: leases by the protocol.
     Leases,
-    /// Processes of our own that have no memory left.
+    /// Processes of this tool that exhaust their memory.
     Memory,
 }
 
@@ -27,16 +27,16 @@ pub const CEILING: &str = "h200/async/5ms/50";
 pub const STREAMS: &str = "h200/streams/5ms/80";
 /// Two tenants by weight.
 pub const WEIGHTS: &str = "shares/30-70/1ms";
-/// Two tenants with work all the time.
+/// Two tenants that always have work.
 pub const DONE: &str = "done/2x50/1ms";
 /// Two services.
 pub const SERVICES: &str = "services";
-/// Requests beside a batch tenant.
+/// Requests next to a batch tenant.
 pub const LATENCY: &str = "latency/500us-beside-1ms";
-/// A ceiling that is changed.
+/// A ceiling that changes.
 pub const CHANGES: &str = "changes/ceiling";
 
-/// What the figures of that metric are made of; nothing: it is not measured.
+/// Sources of that metric's figures; empty if it is not measured.
 pub fn needs(id: &str) -> &'static [Source] {
     use Source::{Calls, Leases, Memory, Point, Tenants};
     match id {
@@ -56,31 +56,31 @@ pub fn needs(id: &str) -> &'static [Source] {
     }
 }
 
-/// How long and how often.
+/// Length and number of the measurements.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
     /// Repetitions of shares and tenants.
     pub runs: u32,
-    /// Of each of them, s.
+    /// Seconds of each repetition.
     pub seconds: u32,
 }
 
-/// What the tools said.
+/// Output of the tools.
 #[derive(Default)]
 pub struct Told {
-    /// `vgpu-overhead`.
+    /// Output of `vgpu-overhead`.
     pub calls: Option<Value>,
-    /// `vgpu-shares`, once each repetition.
+    /// Output of `vgpu-shares`, one per repetition.
     pub points: Vec<Value>,
-    /// `vgpu-shares tenants`, once each repetition.
+    /// Output of `vgpu-shares tenants`, one per repetition.
     pub tenants: Vec<Value>,
-    /// `vgpu-daemon-bench`.
+    /// Output of `vgpu-daemon-bench`.
     pub leases: Option<Value>,
-    /// What could not be measured, and why.
+    /// Measurements that failed, with the reason.
     pub failures: Vec<String>,
 }
 
-/// Runs what `wanted` needs; a tool that fails is a failure told, and the others go on.
+/// Runs the tools that `wanted` needs. A tool that fails is recorded, and the others continue.
 pub fn ask(place: &Place, wanted: &BTreeSet<Source>, effort: Effort) -> Told {
     let mut told = Told::default();
     let seconds = effort.seconds.to_string();
@@ -113,16 +113,16 @@ pub fn ask(place: &Place, wanted: &BTreeSet<Source>, effort: Effort) -> Told {
     told
 }
 
-/// The names of one kind of source, as an option takes them.
+/// Names of one kind of source, in the form of an option's value.
 fn names(wanted: &BTreeSet<Source>, of: impl Fn(Source) -> Option<&'static str>) -> String {
     wanted.iter().filter_map(|source| of(*source)).collect::<Vec<_>>().join(",")
 }
 
-/// What a tool prints, as JSON. What it says meanwhile is shown if it fails.
+/// Runs a tool and returns its JSON output. Its stderr is shown if it fails.
 fn run(place: &Place, tool: &str, words: &[&str]) -> Result<Value, String> {
     let program = place.tool(tool)?;
     let mut command = Command::new(&program);
-    // Limits of whoever measures are no part of what is measured.
+    // The user's own limits must not influence the measurement.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         let is_place = ["VGPU_BUILD", "VGPU_LIB_DIR", "VGPU_SIM_LIB_DIR"].contains(&&*text);

@@ -1,12 +1,12 @@
-//! Medians with an interval: of a few runs, and of what two of them differ by. Arithmetic only.
+//! Medians with an interval, of a few runs and of the difference between two series. Arithmetic only.
 //!
-//! The range of n independent runs holds their distribution's median with probability 1 - 2^(1-n): 96.9 % for six. That
-//! needs no other assumption, and is said beside every table. Medians of thousands of calls have an interval by order
+//! The range of n independent runs contains their distribution's median with probability 1 - 2^(1-n): 96.9 % for six.
+//! That needs no other assumption, and every table states it. Medians of thousands of calls have an interval by order
 //! statistics instead (`benches/overhead/stats.rs`).
 
 use serde::Serialize;
 
-/// A figure and the interval that it lies in; none where only one number is known.
+/// A figure and its interval; no interval if only one number is known.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Cell {
     /// The median.
@@ -26,7 +26,7 @@ impl Cell {
         Cell { value, interval: Some((low, high)) }
     }
 
-    /// Of some runs: the median, and from the lowest to the highest if they are several; `None` of none.
+    /// Median of some runs, with the range from lowest to highest if there are several; `None` without runs.
     pub fn of_runs(runs: &[f64]) -> Option<Cell> {
         let mut runs: Vec<f64> = runs.iter().copied().filter(|run| run.is_finite()).collect();
         runs.sort_by(f64::total_cmp);
@@ -35,7 +35,8 @@ impl Cell {
         Some(Cell { value, interval: (runs.len() > 1).then_some((low, high)) })
     }
 
-    /// What this is more than `other`, measured apart from it: the interval holds every difference that the two allow.
+    /// Difference to `other`, which was measured separately: the interval contains every difference that the two
+    /// intervals permit.
     pub fn minus(self, other: Cell) -> Cell {
         let interval = match (self.interval, other.interval) {
             (Some((low, high)), Some((least, most))) => Some((low - most, high - least)),
@@ -44,36 +45,36 @@ impl Cell {
         Cell { value: self.value - other.value, interval }
     }
 
-    /// Whether the interval, or the number itself, is on one side of zero.
+    /// True if the interval is on one side of zero.
     pub fn is_told_from_zero(self) -> bool {
         self.interval.is_some_and(|(low, high)| low > 0.0 || high < 0.0)
     }
 }
 
-/// Differences within each run, as a cell: what the host did to a run it did to both.
+/// Differences within each run, as a cell: both sides of a run had the same host conditions.
 pub fn paired(ours: &[f64], bare: &[f64]) -> Option<Cell> {
     let differences: Vec<f64> = ours.iter().zip(bare).map(|(ours, bare)| ours - bare).collect();
     Cell::of_runs(&differences)
 }
 
-/// The null control of repeated runs: each against the one before it. `None` of fewer than two.
+/// Null control of repeated runs: each run against the one before it. `None` for fewer than two runs.
 pub fn against_itself(runs: &[f64]) -> Option<Cell> {
     let differences: Vec<f64> = runs.windows(2).map(|pair| pair[1] - pair[0]).collect();
     Cell::of_runs(&differences)
 }
 
-/// With what probability, in percent, the range of so many runs holds the median; `None` of fewer than two.
+/// Probability in percent that the range of `runs` runs contains the median; `None` for fewer than two runs.
 pub fn confidence(runs: u32) -> Option<f64> {
     (runs > 1).then(|| 100.0 * (1.0 - 0.5f64.powi(runs.min(60).cast_signed() - 1)))
 }
 
-/// Jain's index of parts that should be equal: 1 if they are, 1/n if one has all.
+/// Jain's index of parts that should be equal: 1 if they are, 1/n if one has everything.
 pub fn jain(parts: &[f64]) -> f64 {
     let (sum, squares): (f64, f64) = (parts.iter().sum(), parts.iter().map(|part| part * part).sum());
     if squares == 0.0 { f64::NAN } else { sum * sum / (parts.len() as f64 * squares) }
 }
 
-/// How near `got` is to `due`, in percent of `due`; 0 where it is off by all of it or more.
+/// Closeness of `got` to `due`, in percent of `due`; 0 if it is off by `due` or more.
 pub fn accuracy(got: f64, due: f64) -> f64 {
     if due == 0.0 { f64::NAN } else { (100.0 * (1.0 - (got - due).abs() / due)).max(0.0) }
 }

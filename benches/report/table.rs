@@ -1,4 +1,4 @@
-//! The table of all 56 metrics: what each means here, or why it is not measured.
+//! The table of all 56 metrics: the meaning of each here, or the reason why it is not measured.
 
 use crate::metrics::Better::{self, Higher, Lower};
 use crate::metrics::Group::{self, Errors, Isolation, Other, Overhead, Scheduling};
@@ -24,8 +24,8 @@ const NO_BUS: &str = "copies on the simulated device are copies in the host's me
 const NO_LINKS: &str = "the simulated device has no links to others; a figure would be the host's memory";
 const PLACED_BY_DRIVER: &str = "where an allocation lies is the driver's choice, which the library passes through; the model's choice is no evidence";
 
-/// All of them, in the suite's order.
-#[rustfmt::skip] // one entry after the other, not one word a line
+/// All metrics, in the suite's order.
+#[rustfmt::skip] // one entry after the other, not one word per line
 pub static METRICS: [Metric; 56] = [
     metric("OH-001", "Kernel launch latency", Overhead, "ns", Lower, Measured(
         "Time in cuLaunchKernel for a kernel that takes no device time, in the calling thread. Under a ceiling with \

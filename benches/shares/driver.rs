@@ -1,6 +1,6 @@
-//! The functions of the driver that a workload calls, looked up as every program does: `dlopen`, then `dlsym`.
+//! The driver's functions that a workload calls, looked up as every program does: `dlopen`, then `dlsym`.
 //!
-//! With the library preloaded what is found are its hooks. Not here: what is done with them (`work`).
+//! With the library preloaded these are its hooks. Not here: the use of the functions (`work`).
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
@@ -9,7 +9,7 @@ type Handle = *mut c_void;
 
 macro_rules! functions {
     ($($field:ident = $name:literal($($arg:ty),*);)*) => {
-        /// The functions, by the names they have in the driver.
+        /// The functions, by their names in the driver.
         pub struct Driver {
             $($field: unsafe extern "C" fn($($arg),*) -> c_int,)*
         }
@@ -18,9 +18,9 @@ macro_rules! functions {
             /// Loads the driver.
             ///
             /// # Errors
-            /// It is not there, or a function is not in it.
+            /// The driver is missing, or lacks a function.
             pub fn load() -> Result<Driver, String> {
-                // SAFETY: the driver's soname; it stays loaded.
+                // SAFETY: this is the driver's soname; the library stays loaded.
                 let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
                 if library.is_null() {
                     return Err("libcuda.so.1 is not on the loader's path".into());
@@ -28,7 +28,8 @@ macro_rules! functions {
                 Ok(Driver {
                     $($field: {
                         let address = find(library, $name)?;
-                        // SAFETY: the driver's function of that name, whose C signature this is.
+                        // SAFETY: the address is that of the driver's function with this name, whose C signature this
+                        // is.
                         unsafe { std::mem::transmute::<Handle, unsafe extern "C" fn($($arg),*) -> c_int>(address) }
                     },)*
                 })
@@ -63,28 +64,28 @@ fn ok(code: c_int, what: &str) -> Result<(), String> {
     if code == 0 { Ok(()) } else { Err(format!("{what}: {code}")) }
 }
 
-/// A stream of the driver's.
+/// A stream of the driver.
 #[derive(Clone, Copy)]
 pub struct Stream(Handle);
 
-/// An executable graph of the driver's.
+/// An executable graph of the driver.
 #[derive(Clone, Copy)]
 pub struct Graph(Handle);
 
-/// The driver with a context, and the kernel whose length is its parameter.
+/// The driver with a context, and a kernel whose length is its parameter.
 pub struct Device {
     driver: Driver,
     kernel: Handle,
 }
 
-// SAFETY of the calls below: the driver's functions by their own signatures; handles come from the driver and are never
-// given back while the process lives; outputs are locals; a kernel's parameters are copied by the launch.
+// SAFETY of the calls below: the driver's functions have their own signatures; handles come from the driver and are
+// never released while the process lives; outputs are locals; the launch copies a kernel's parameters.
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Device {
     /// Initialises device 0.
     ///
     /// # Errors
-    /// A call fails: its name and code.
+    /// The name and code of the call that failed.
     pub fn open() -> Result<Device, String> {
         let driver = Driver::load()?;
         let (mut context, mut module, mut kernel) = (null_mut(), null_mut(), null_mut());
@@ -99,7 +100,7 @@ impl Device {
         Ok(Device { driver, kernel })
     }
 
-    /// A stream that does not wait for the legacy one.
+    /// Creates a stream that does not wait for the legacy one.
     pub fn stream(&self) -> Result<Stream, String> {
         const NON_BLOCKING: u32 = 1;
         let mut stream = null_mut();
@@ -115,7 +116,7 @@ impl Device {
         ok(unsafe { launch(self.kernel, 1, 1, 1, 1, 1, 1, 0, stream.0, parameters, null_mut()) }, "cuLaunchKernel")
     }
 
-    /// A graph of `count` kernels of `ns` each, one after another.
+    /// Creates a graph of `count` kernels of `ns` each, one after another.
     pub fn graph(&self, stream: Stream, count: u64, ns: u64) -> Result<Graph, String> {
         const THREAD_LOCAL: c_int = 1;
         let (mut graph, mut made) = (null_mut(), null_mut());
@@ -140,7 +141,7 @@ impl Device {
         ok(unsafe { (self.driver.stream_synchronize)(stream.0) }, "cuStreamSynchronize")
     }
 
-    /// The device's memory as this process sees it, bytes.
+    /// Total device memory as this process sees it, in bytes.
     pub fn memory(&self) -> Result<usize, String> {
         let (mut free, mut total) = (0, 0);
         ok(unsafe { (self.driver.memory)(&raw mut free, &raw mut total) }, "cuMemGetInfo")?;

@@ -1,11 +1,11 @@
-//! One short point of each kind through the whole tool, bounded loosely: that the program is limited by the library and judged by the
-//! device's record, and that what is written can be read.
+//! One short point of each kind through the whole tool, with loose bounds. The library limits the program, the device's
+//! record judges it, and the written files can be read.
 
 use std::process::Command;
 use tempfile::TempDir;
 use vgpu_tests::artefacts;
 
-/// What the tool said and wrote.
+/// Output and files of a run.
 struct Ran {
     out: TempDir,
     said: String,
@@ -45,7 +45,7 @@ fn a_point_is_measured_with_its_null_control_and_reported() {
     let ran = Ran::with(&["--points", name, "--seconds", "2"]);
     let (told, said) = (&ran.told, &ran.said);
     assert_eq!(told.pointer("/points/0/point/name").and_then(|name| name.as_str()), Some(name), "{told:#}");
-    // Two cores with other tests on them: what is limited is told apart from what is not, no more.
+    // Two cores are shared with other tests, so the bounds only separate limited from unlimited.
     let (free, share) = (ran.number("/nulls/0/figures/share"), ran.number("/points/0/tenants/0/median/share"));
     assert!(free > 80.0, "without the library: {free} %; {said}");
     assert!((10.0..60.0).contains(&share), "under 30 %: {share} %; {said}");
@@ -70,7 +70,7 @@ fn tenants_under_the_daemon_are_measured_and_what_is_missed_is_named() {
     let only = "shares/30-70/1ms,latency/500us-beside-1ms,changes/memory";
     let ran = Ran::with(&["tenants", "--only", only, "--seconds", "2", "--changes", "4"]);
     let (told, said) = (&ran.told, &ran.said);
-    // Two cores with other tests on them: that there are leases, requests and changes, no more.
+    // Two cores are shared with other tests, so the bounds only show that there are leases, requests and changes.
     assert!((20.0..40.0).contains(&ran.number("/shares/0/figures/parts/0/of_work")), "{told:#}");
     assert!(ran.number("/shares/0/figures/busy") > 40.0, "{told:#}");
     assert!(ran.number("/latency/0/alone/p50") >= 0.5 && ran.number("/latency/0/with/count") > 20.0, "{told:#}");

@@ -1,9 +1,12 @@
-//! From a record to figures, and from figures to verdicts. Arithmetic only: no clock, no file, no process.
+//! Computes figures from records and verdicts from figures. Arithmetic only: no clock, no file, no process.
 //!
-//! The budgets: the share over max(10 s, 50 of the longest kernels) within 1 point, counted from the very beginning, and
-//! up to a moment at which a program that pays for a kernel afterwards has paid ([`counted`]); windows of
-//! 1 s, one every 50 ms, 99 of 100 within 3 points, for kernels above 20 ms within 3 points and a kernel; and at least
-//! 98 % of min(ceiling, what the program uses by itself).
+//! The budgets:
+//!
+//! - Share: within 1 point over max(10 s, 50 of the longest kernels). It is counted from the very beginning, up to a
+//!   time at which a program that pays for a kernel afterwards has paid ([`counted`]).
+//! - Windows of 1 s, one every 50 ms: 99 of 100 within 3 points; for kernels above 20 ms within 3 points and one
+//!   kernel.
+//! - At least 98 % of min(ceiling, the program's own use without a limit).
 
 use crate::measure::{Run, TenantRun};
 use crate::points::{Point, Tenant};
@@ -13,68 +16,68 @@ use serde::Serialize;
 pub const SHARE_POINTS: f64 = 1.0;
 /// Points that 99 of 100 windows may be off, for short kernels.
 pub const WINDOW_POINTS: f64 = 3.0;
-/// Kernels up to this long are short, ns.
+/// Longest kernel that counts as short, ns.
 pub const SHORT_NS: u64 = 20_000_000;
-/// Part of min(ceiling, own use) that must be got, in percent.
+/// Percent of min(ceiling, own use) that a tenant must get.
 pub const GOT_PERCENT: f64 = 98.0;
-/// A null control of a program that never waits must reach this, in percent.
+/// Percent that the null control of a program that never waits must reach.
 pub const NULL_PERCENT: f64 = 98.0;
 const WINDOW_NS: u64 = 1_000_000_000;
 const STEP_NS: u64 = 50_000_000;
-/// A ceiling lets a program catch up after a delay of no more than this, by the burst that its account holds, ns.
+/// Longest delay, in ns, after which a program under a ceiling can catch up, thanks to the burst in its account.
 const BURST_NS: u64 = 50_000_000;
 
-/// What a tenant got in one run. Shares are percent of the device's time, errors are points.
+/// A tenant's figures in one run. Shares are percent of the device's time, errors are points.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figures {
-    /// From the beginning to the first launch after the window's length.
+    /// Share from the beginning to the first launch after the window's length.
     pub share: f64,
-    /// How long that was, s.
+    /// Length of that time, s.
     pub over_s: f64,
     /// min(ceiling, own use).
     pub expected: f64,
     /// `share - expected`.
     pub error: f64,
-    /// How far windows of 1 s are below `expected` or above the ceiling, the mean.
+    /// Mean of the windows' distances of 1 s below `expected` or above the ceiling.
     pub window_mean: f64,
-    /// 99 of 100 are nearer than this.
+    /// 99th percentile of those distances.
     pub window_p99: f64,
-    /// Percent of `expected`.
+    /// The share in percent of `expected`.
     pub got: f64,
     /// Run delay of its processes and stolen time, in points.
     pub host: f64,
-    /// Of them, what can have cost device time: all of it for a program that does not reach its ceiling, what the
-    /// burst of a ceiling cannot make up for under one.
+    /// The part of `host` that can have cost device time. For a program that does not reach its ceiling that is all of
+    /// it; under a ceiling it is the part that the burst cannot make up for.
     pub excuse: f64,
-    /// As `window_p99`, with each window's own excuse added to what it got.
+    /// As `window_p99`, with each window's own excuse added to its share.
     pub excused_p99: f64,
-    /// The library's own meter against the truth, percent more or less.
+    /// Error of the library's own usage meter against the device's record, in percent.
     pub meter: Option<f64>,
     /// Launched kernels per second.
     pub kernels: f64,
-    /// Processor time of its processes, percent of a core.
+    /// Processor time of its processes, in percent of a core.
     pub cpu: f64,
-    /// Microseconds of processor time per kernel.
+    /// Processor time per kernel, in microseconds.
     pub cpu_per_kernel_us: f64,
-    /// Device time beyond `expected` before the window, ms: what was given away while costs were learned.
+    /// Device time beyond `expected` before the window, in ms: the excess while costs were learned.
     pub start_excess_ms: f64,
-    /// Percent of the device's time between the process that got most and the one that got least.
+    /// Difference between the processes with the largest and the smallest share, in percent of the device's time.
     pub apart: f64,
 }
 
-/// Percent of the time in these buckets.
+/// Percent of the time in these buckets that the device worked.
 pub fn share(busy: &[u64], bucket_ns: u64) -> f64 {
     let whole = busy.len() as f64 * bucket_ns as f64;
     if whole == 0.0 { 0.0 } else { busy.iter().sum::<u64>() as f64 / whole * 100.0 }
 }
 
-/// The share in every window of `length` ns, one each `step` ns; none if the record is shorter.
+/// Share in every window of `length` ns, one every `step` ns; empty if the record is shorter.
 pub fn windows(busy: &[u64], bucket_ns: u64, length: u64, step: u64) -> Vec<f64> {
     let buckets = |ns: u64| usize::try_from(ns / bucket_ns).unwrap_or(usize::MAX).max(1);
     busy.windows(buckets(length)).step_by(buckets(step)).map(|window| share(window, bucket_ns)).collect()
 }
 
-/// The smallest of `values` that `part` of them do not exceed (nearest rank); 0 if there are none.
+/// Smallest of `values` that at least `part` of them do not exceed (nearest rank); 0 for none.
 pub fn percentile(values: &[f64], part: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -83,22 +86,22 @@ pub fn percentile(values: &[f64], part: f64) -> f64 {
     at.map_or(0.0, |at| sorted[at])
 }
 
-/// The middle of `values`; of an even number the lower one.
+/// Median of `values`; the lower one of an even number.
 pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     percentile(&values.into_iter().collect::<Vec<_>>(), 0.5)
 }
 
-/// The figures of one tenant, which uses `unlimited` percent by itself.
+/// Figures of one tenant, which uses `unlimited` percent without a limit.
 pub fn figures(run: &Run, ran: &TenantRun, tenant: &Tenant, unlimited: f64) -> Figures {
     let busy = ran.busy();
     let (start, window) = busy.split_at(run.warm.min(busy.len()));
     let ceiling = tenant.ceiling.map_or(100.0, |permille| f64::from(permille) / 10.0);
     let judged = &busy[counted(&busy, run)];
     let got = share(judged, run.bucket_ns);
-    // A program that gets more than in its null control could have got it there too: the host was in its way.
+    // If a program gets more than in its null control, it could have got that there too: the host was the obstacle.
     let expected = ceiling.min(unlimited.max(got));
     let shares = windows(window, run.bucket_ns, WINDOW_NS, STEP_NS);
-    // Who uses less than its ceiling by itself may use more of it at times.
+    // A program that uses less than its ceiling on average may use more at times.
     let beyond = |one: f64| if one > expected { (one - ceiling).max(0.0) } else { one - expected };
     let off: Vec<f64> = shares.iter().map(|one| beyond(*one).abs()).collect();
     let excuses = excuses(run, ran, ceiling <= unlimited);
@@ -131,11 +134,13 @@ pub fn figures(run: &Run, ran: &TenantRun, tenant: &Tenant, unlimited: f64) -> F
     }
 }
 
-/// The buckets that the share is taken over. A kernel is paid for afterwards, by a pause; between the beginning of one and
-/// the beginning of another after a pause whatever was used is paid, and nothing else is: there the share is due to the
-/// bucket, however few the kernels. So it is counted from the beginning of the programs, which owe nothing then, to the first
-/// bucket after the window's length in which the tenant begins again; to the end of the record if there is none. What
-/// is given away or withheld anywhere on the way counts.
+/// Range of buckets that the share is taken over.
+///
+/// A program pays for a kernel afterwards, by a pause. From the start of one kernel to the start of another after a
+/// pause, everything used is paid and nothing else is. Over such a time the share must be exact, even with few kernels.
+///
+/// So the range begins with the programs, which owe nothing then. It ends at the first bucket after the window's length
+/// in which the tenant starts again, or at the end of the record. Excess and shortage anywhere in between count.
 pub fn counted(busy: &[u64], run: &Run) -> std::ops::Range<usize> {
     if run.least == 0 {
         return run.warm.min(busy.len())..busy.len();
@@ -150,14 +155,14 @@ fn excuses(run: &Run, ran: &TenantRun, limited: bool) -> Vec<u64> {
     ran.delay_ns.iter().map(|delay| delay.saturating_sub(made_up).min(run.tick_ns)).collect()
 }
 
-/// The part of its tick's excuse that belongs to a bucket of the window.
+/// Part of the tick's excuse that belongs to one bucket of the window.
 fn spread(excuses: &[u64], run: &Run, bucket: usize) -> u64 {
     let buckets = (run.tick_ns / run.bucket_ns).max(1);
     let tick = usize::try_from(bucket as u64 / buckets).unwrap_or(usize::MAX);
     excuses.get(tick).map_or(0, |excuse| excuse / buckets)
 }
 
-/// The distance of a window that got `beyond` points too much, or less, if `lost` points are the host's.
+/// Distance of a window that is `beyond` points above its due (negative: below), if the host cost `lost` points.
 fn excused(beyond: f64, lost: f64) -> f64 {
     if beyond < 0.0 { (-beyond - lost).max(0.0) } else { beyond }
 }
@@ -167,27 +172,27 @@ fn own(busy: &[u32], run: &Run) -> f64 {
     share(&window, run.bucket_ns)
 }
 
-/// Percent of the device's time that it worked for anybody.
+/// Percent of the device's time that it worked for any process.
 pub fn device_busy(run: &Run) -> f64 {
     run.tenants.iter().map(|tenant| share(tenant.busy().get(run.warm..).unwrap_or(&[]), run.bucket_ns)).sum()
 }
 
-/// What a budget says to a figure.
+/// Verdict of a budget on a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// Within it.
+    /// Within the budget.
     Kept,
-    /// Below it by no more than the host's run delay and stolen time can have taken.
+    /// Below it by no more than the host's run delay and stolen time can explain.
     Host,
-    /// Below it, as is expected of several tenants without a daemon.
+    /// Below it, as expected of several tenants without a daemon.
     Alone,
-    /// Not within it.
+    /// Outside the budget.
     Missed,
 }
 
 impl Verdict {
-    /// As reports say it.
+    /// Text in reports.
     pub fn word(self) -> &'static str {
         match self {
             Verdict::Kept => "kept",
@@ -198,19 +203,19 @@ impl Verdict {
     }
 }
 
-/// The verdicts on a tenant of a point.
+/// Verdicts on a tenant of a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Verdicts {
-    /// The share over the whole window.
+    /// On the share over the whole window.
     pub share: Verdict,
-    /// Windows of 1 s.
+    /// On windows of 1 s.
     pub window: Verdict,
-    /// What it got of what it could have had.
+    /// On the share relative to the possible one.
     pub got: Verdict,
 }
 
 impl Verdicts {
-    /// The three of them.
+    /// All three verdicts.
     pub fn all(self) -> [Verdict; 3] {
         [self.share, self.window, self.got]
     }
@@ -221,11 +226,11 @@ pub fn window_budget(kernel_ns: u64) -> f64 {
     WINDOW_POINTS + if kernel_ns > SHORT_NS { kernel_ns as f64 / WINDOW_NS as f64 * 100.0 } else { 0.0 }
 }
 
-/// Holds figures to the budgets. Without a daemon several tenants are held to their ceilings from above only.
+/// Compares figures with the budgets. Without a daemon several tenants are only held below their ceilings.
 pub fn judge(point: &Point, figures: &Figures) -> Verdicts {
     let alone = point.tenants.len() > 1;
     let above = figures.error > SHARE_POINTS;
-    // A budget that is missed on the low side may be missed by the host, or for want of a daemon.
+    // A budget missed on the low side may be due to the host, or to the missing daemon.
     let low = |kept: bool, with_excuse: bool| match kept {
         true => Verdict::Kept,
         false if alone => Verdict::Alone,
@@ -252,7 +257,7 @@ mod tests {
 
     const BUCKET: u64 = 10_000_000;
 
-    /// `busy` ms of the 10 in each bucket, for one process.
+    /// A run with `busy` ms of the 10 ms in each bucket, one slice per process.
     fn run(processes: &[&[u32]], warm: usize) -> Run {
         let process = |ms: &&[u32]| ProcessRun {
             busy_ns: ms.iter().map(|ms| ms * 1_000_000).collect(),
@@ -304,7 +309,7 @@ mod tests {
 
     #[test]
     fn figures_of_a_made_up_record_are_what_was_made_up() {
-        // A start of half a second with all, then two seconds in which a second of 40 % follows one of 20 %.
+        // A start of half a second at 100 %, then two seconds: one at 20 %, one at 40 %.
         let record: Vec<u32> = (0..250)
             .map(|n| {
                 if n < 50 {
@@ -320,7 +325,7 @@ mod tests {
         let point = point(300, 1_000_000, 1);
         let figures = figures(&run, &run.tenants[0], &point.tenants[0], 100.0);
         let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-6, "{a} {b}: {figures:?}");
-        // The start counts: half a second of 70 points more than is due.
+        // The start counts: half a second at 70 points more than due.
         near(figures.share, 44.0);
         near(figures.error, 14.0);
         near(figures.over_s, 2.5);
@@ -337,8 +342,8 @@ mod tests {
         near(device_busy(&run), 30.0);
     }
 
-    /// Kernels of 1 s under `due` percent by a governor that charges `charged` percent of what was used, for `seconds`; the
-    /// first `early` of them before anything is paid; none after `stops` seconds.
+    /// Kernels of 1 s under `due` percent, for `seconds`, by a governor that charges `charged` percent of the use. The
+    /// first `early` kernels run before anything is paid, and none runs after `stops` seconds.
     fn governed(due: u64, charged: u64, early: u64, seconds: u64, stops: u64) -> Run {
         let pause = 100 * charged / due;
         let mut record = vec![0; usize::try_from(seconds * 100).unwrap()];
@@ -356,7 +361,7 @@ mod tests {
         Run { least: 5_000, ..run(&[&record], 350) }
     }
 
-    /// What a governor gets wrong is reported, also where fifty kernels' time holds five.
+    /// An error of the governor is reported, even where the time of fifty kernels contains only five.
     #[test]
     fn a_governor_that_charges_a_tenth_too_little_or_too_much_is_reported() {
         use Verdict::*;
@@ -374,10 +379,10 @@ mod tests {
             is(judge(100, 1, u64::MAX / 100), Kept, Kept);
             is(judge(90, 1, u64::MAX / 100), Missed, Kept);
             is(judge(111, 1, u64::MAX / 100), if due == 10 { Kept } else { Missed }, Missed);
-            // What was given away at the start is paid back by the end; what was given and never paid is not.
+            // An excess at the start is paid back by the end; an excess that is never paid back is reported.
             is(judge(100, 3.min(50 * due / 100), u64::MAX / 100), Kept, Kept);
             is(judge(50, 1, u64::MAX / 100), Missed, Kept);
-            // Nothing after half of the time, though each kernel before was paid exactly.
+            // No kernel runs after half of the time, although each kernel before was paid exactly.
             is(judge(100, 1, 25), Missed, Missed);
         }
     }
@@ -405,7 +410,8 @@ mod tests {
         run.tenants[0].delay_ns = [vec![40_000_000; 10], vec![90_000_000; 10]].concat();
         let excuse = |unlimited| figures(&run, &run.tenants[0], &point.tenants[0], unlimited).excuse;
         assert!((excuse(100.0) - 20.0).abs() < 1e-6 && (excuse(40.0) - 65.0).abs() < 1e-6);
-        // The first half has no excuse: its windows stay as far off. With the same delays all along none would be.
+        // The first half has no excuse, so its windows stay as far off. With the same delays all along no window would
+        // be off.
         let p99 = |run: &Run| figures(run, &run.tenants[0], &point.tenants[0], 100.0).excused_p99;
         assert!((p99(&run) - 20.0).abs() < 1e-6);
         run.tenants[0].delay_ns = vec![90_000_000; 20];

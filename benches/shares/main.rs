@@ -1,12 +1,15 @@
-//! Shares of device time, measured: real processes under the preload on the simulated device, judged by its own truth.
+//! Measures shares of device time: real processes with the preloaded library on the simulated device, judged by the
+//! device's own record.
 //!
 //!     vgpu-shares [--quick] [--points TEXT,...] [--seconds S] [--runs N] [--out DIR] [--json] [--check] [--list]
 //!     vgpu-shares tenants [--only TEXT,...] [--seconds S] [--out DIR] [--json] [--check] [--list]
 //!
-//! [`points`] says what is measured, [`work`] is the program that is limited (this one, started anew), [`measure`] runs a
-//! point, [`schedule`] says which may share the host, [`judge`] makes figures and verdicts, [`report`] shows
-//! them. docs/shares.md says how to read a report. Tenants under the daemon, their latency and changes of limits are
-//! [`tenants`], with the same processes, records and host.
+//! [`points`] lists the measurements, and [`work`] is the limited program (this one, started again). [`measure`] runs a
+//! point, and [`schedule`] decides which runs share the host. [`judge`] computes figures and verdicts, [`report`] shows
+//! them. docs/shares.md explains how to read a report.
+//!
+//! [`tenants`] measures tenants under the daemon, their latency and changes of limits, with the same processes, records
+//! and host.
 
 mod driver;
 mod judge;
@@ -97,7 +100,7 @@ fn work_as(arguments: &[String]) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The points that were asked for.
+/// Requested points.
 fn chosen(options: &Options) -> Result<Vec<Point>, String> {
     let all = if options.quick { points::quick() } else { points::full() };
     if options.points.is_empty() {
@@ -150,7 +153,7 @@ fn measure(options: &Options) -> Result<ExitCode, String> {
     let jobs: Vec<Job> = (0..runs).flat_map(|_| null_points.iter().map(job)).collect();
     let made = of_each(null_points.len(), schedule::all("null controls", &jobs, width, one), &mut failures);
     let nulls = null_points.iter().zip(&made).filter_map(|(point, runs)| {
-        // The run with the most: a host that was in its way shows less than what the program can use.
+        // Takes the run with the largest share: a busy host can only reduce the program's use.
         let figures = runs.iter().map(|run| judge::figures(run, &run.tenants[0], &point.tenants[0], 100.0));
         let figures = figures.max_by(|a, b| a.share.total_cmp(&b.share))?;
         Some(Null { name: point.name.clone(), load: point.tenants[0].load, profile: point.profile, figures })
@@ -185,7 +188,7 @@ fn measure(options: &Options) -> Result<ExitCode, String> {
     Ok(options.output.code(!results.failures.is_empty(), results.count(Verdict::Missed) > 0))
 }
 
-/// The runs of each of `count` points, out of answers in which the points follow each other again and again.
+/// Sorts the answers into runs of each of `count` points. The answers cycle through the points.
 fn of_each(count: usize, answers: Vec<Result<Run, String>>, failures: &mut Vec<String>) -> Vec<Vec<Run>> {
     let mut runs: Vec<Vec<Run>> = (0..count).map(|_| Vec::new()).collect();
     for (at, answer) in answers.into_iter().enumerate() {
@@ -197,7 +200,7 @@ fn of_each(count: usize, answers: Vec<Result<Run, String>>, failures: &mut Vec<S
     runs
 }
 
-/// Points that shared the host, the busiest on it first: those would suffer most.
+/// Points that shared the host, the busiest first, because those would suffer most.
 fn to_compare(measured: &[Measured], count: usize) -> Vec<&Measured> {
     let mut shared: Vec<&Measured> = measured.iter().filter(|measured| measured.beside > 1).collect();
     shared.sort_by(|a, b| b.point.cores().total_cmp(&a.point.cores()));

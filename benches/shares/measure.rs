@@ -1,7 +1,7 @@
-//! One run of one point: processes are started on a device of their own, let go together, and judged from outside by the
-//! device's own record of whom it worked for.
+//! Runs one point: starts processes on a private device, lets them begin together, and reads the device's own record of
+//! each process.
 //!
-//! Not here: what the record means (`judge`), which runs share the host (`schedule`).
+//! Not here: the meaning of the record (`judge`), the choice of runs that share the host (`schedule`).
 
 use crate::host::{self, Usage};
 use crate::meter;
@@ -15,51 +15,52 @@ use std::thread;
 use std::time::{Duration, Instant};
 use vgpu_sim::{Machine, Timeline};
 
-/// How often the host is asked about delays.
+/// Interval of the host's delay readings.
 const TICK: Duration = Duration::from_millis(100);
-/// A process that is not ready after so long never will be.
+/// Time limit for a process to become ready.
 const START: Duration = Duration::from_secs(60);
 
-/// What a run showed: everything that figures are made of.
+/// Everything that the figures of a run are computed from.
 #[derive(Clone, Debug, Serialize)]
 pub struct Run {
     /// Length of a bucket, ns.
     pub bucket_ns: u64,
-    /// Buckets before windows of 1 s begin: the start, in which costs are learned.
+    /// Buckets of the start, in which costs are learned; windows of 1 s begin after them.
     pub warm: usize,
-    /// Buckets from the very beginning that a share is taken over at least; 0: a null control, whose start is left out.
+    /// Least number of buckets from the very beginning that a share is taken over; 0 marks a null control, whose start
+    /// is left out.
     pub least: usize,
-    /// The time behind the start, ns by the clock; the buckets behind `warm` are the whole ones in it.
+    /// Wall time after the start, in ns. The buckets after `warm` are the whole ones in it.
     pub window_ns: u64,
     /// The tenants, in the point's order.
     pub tenants: Vec<TenantRun>,
-    /// Time the device spent switching between processes in the window, ns.
+    /// Time that the device spent on switches between processes in the window, ns.
     pub switch_ns: u64,
-    /// Length of a tick, ns: the host is asked this often.
+    /// Length of a tick in ns: the interval of the host's readings.
     pub tick_ns: u64,
-    /// Most runs that shared the host with this one, itself included.
+    /// Largest number of runs that shared the host, this one included.
     pub beside: usize,
 }
 
-/// One tenant in it.
+/// One tenant of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct TenantRun {
-    /// Its processes.
+    /// The tenant's processes.
     pub processes: Vec<ProcessRun>,
-    /// Device time in the window by the library's own meter, ns; `None`: no library.
+    /// Device time in the window by the library's own usage meter, ns; `None` without the library.
     pub metered_ns: Option<u64>,
-    /// In each tick of the window: run delay of its processes, and what the machine below took from each core, ns.
+    /// For each tick of the window: run delay of its processes plus stolen time per core, ns.
     pub delay_ns: Vec<u64>,
 }
 
-/// One process in it.
+/// One process of a tenant.
 #[derive(Clone, Debug, Serialize)]
 pub struct ProcessRun {
     /// Device time in each bucket since the start, ns.
     pub busy_ns: Vec<u32>,
     /// Kernels launched in the window.
     pub kernels: u64,
-    /// What it took of the host in the window.
+    /// The process's use of the host in the window.
     pub host: Usage,
 }
 
@@ -75,7 +76,7 @@ impl TenantRun {
     }
 }
 
-/// A running workload. Killed when dropped: it has no end of its own.
+/// A running workload. Dropping it kills the process, which has no end of its own.
 pub struct Client {
     child: Child,
     go: Option<ChildStdin>,
@@ -83,10 +84,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Starts it and waits until it is ready.
+    /// Starts a workload and waits until it is ready.
     ///
     /// # Errors
-    /// It cannot be started, ends, or is not ready in time.
+    /// The workload cannot be started, ends, or is not ready in time.
     pub fn start(mut command: Command) -> Result<Client, String> {
         let mut child = command.spawn().map_err(|why| format!("a workload: {why}"))?;
         let (go, out) = (child.stdin.take(), child.stdout.take());
@@ -107,19 +108,19 @@ impl Client {
         }
     }
 
-    /// Lets it begin.
+    /// Lets the workload begin.
     ///
     /// # Errors
-    /// It does not listen.
+    /// The workload does not read its input.
     pub fn begin(&mut self) -> Result<(), String> {
         let go = self.go.as_mut().ok_or("a workload was told to end already")?;
         go.write_all(b"go\n").map_err(|why| format!("a workload does not listen: {why}"))
     }
 
-    /// Tells it to end, for those that do: what it said meanwhile.
+    /// Closes the input of a workload that ends by that, and returns its output.
     ///
     /// # Errors
-    /// It does not end, or fails.
+    /// The workload does not end, or fails.
     pub fn end(&mut self) -> Result<String, String> {
         self.go = None;
         let text = self.said.recv_timeout(START).map_err(|_| "a workload does not end")?;
@@ -129,13 +130,13 @@ impl Client {
         }
     }
 
-    /// Words of its failure, if it is over.
+    /// Description of the failure if the workload has ended.
     pub fn is_over(&mut self) -> Option<String> {
         let status = self.child.try_wait().ok().flatten()?;
         Some(format!("a workload ended by itself: {status}, {}", self.words()))
     }
 
-    /// What it said on stderr; it is over.
+    /// Kills the workload and returns its stderr.
     fn words(&mut self) -> String {
         let _ = self.child.kill();
         let mut text = String::new();
@@ -144,7 +145,7 @@ impl Client {
         format!("{} ({status})", text.trim())
     }
 
-    /// Its process.
+    /// Process id of the workload.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -157,7 +158,7 @@ impl Drop for Client {
     }
 }
 
-/// Everything that is read twice, before and after the window.
+/// Values read twice, before and after the window.
 struct Reading {
     kernels: Vec<u64>,
     usage: Vec<Usage>,
@@ -177,10 +178,10 @@ fn read(machine: &Machine, room: &Room, point: &Point, pids: &[u32]) -> Reading 
     }
 }
 
-/// Runs `point` once, for `seconds` if they are given.
+/// Runs `point` once, for `seconds` if given.
 ///
 /// # Errors
-/// A process cannot be started, fails, or ends by itself; words say which.
+/// A process cannot be started, fails, or ends by itself; the text names it.
 pub fn run(place: &Place, point: &Point, seconds: Option<u64>) -> Result<Run, String> {
     let room = place.room()?;
     let machine = Machine::open_at(&room.machine(), Some(point.profile)).map_err(|why| why.to_string())?;
@@ -233,7 +234,7 @@ pub fn run(place: &Place, point: &Point, seconds: Option<u64>) -> Result<Run, St
     })
 }
 
-/// Lets the window pass, and asks in each tick what the host took from each tenant.
+/// Waits for the window to pass, and reads each tenant's delay in every tick.
 fn delays(point: &Point, pids: &[u32], from: Instant, window: Duration) -> Vec<Vec<u64>> {
     let each = || pids.iter().map(|&pid| Usage::of(pid).delay_ns).collect::<Vec<u64>>();
     let (mut told, mut before, mut stolen) = (vec![Vec::new(); point.tenants.len()], each(), host::stolen_ns());
@@ -251,16 +252,16 @@ fn delays(point: &Point, pids: &[u32], from: Instant, window: Duration) -> Vec<V
     told
 }
 
-/// Sleeps until then.
+/// Sleeps until the given time.
 pub fn sleep_until(moment: Instant) {
     thread::sleep(moment.saturating_duration_since(Instant::now()));
 }
 
-/// Which buckets of a timeline belong to a run.
+/// Buckets of a timeline that belong to a run.
 pub struct Span {
     first: usize,
     end: usize,
-    /// Those of the start.
+    /// Number of buckets of the start.
     pub warm: usize,
 }
 
@@ -268,7 +269,7 @@ impl Span {
     /// From the first whole bucket after `started` to the last before `to`; those before `from` are the start.
     ///
     /// # Errors
-    /// The device does not remember the run's beginning.
+    /// The device no longer remembers the run's beginning.
     pub fn of(timeline: &Timeline, started: u64, from: u64, to: u64) -> Result<Span, String> {
         let base = timeline.from_ns / timeline.bucket_ns;
         let place = |number: u64| {
@@ -280,7 +281,7 @@ impl Span {
         Ok(Span { first, end: place(to / timeline.bucket_ns)?, warm: window - first })
     }
 
-    /// Device time of a process in each of them, its start included.
+    /// Device time of a process in each bucket, the start included.
     pub fn buckets(&self, timeline: &Timeline, pid: u32) -> Vec<u32> {
         let served = timeline.processes.iter().find(|process| process.pid == pid);
         (self.first..self.end).map(|at| served.and_then(|p| p.busy_ns.get(at)).copied().unwrap_or(0)).collect()

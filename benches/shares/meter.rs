@@ -1,10 +1,10 @@
-//! What the library's own meter says: device time of a tenant's members, out of its ledger. Read only.
+//! The library's own usage meter: device time of a tenant's members, read from its ledger.
 
 use std::fs;
 use std::path::Path;
 use vgpu_core::ledger::LedgerPage;
 
-/// Device time that the members of `tenant` measured so far, ns; `None`: there is no ledger of it.
+/// Device time in ns that the members of `tenant` have measured so far; `None` if the tenant has no ledger.
 pub fn measured_ns(state: &Path, tenant: &str) -> Option<u64> {
     let begin = format!("vgpu-t-{tenant}-");
     let mut files = fs::read_dir(state).ok()?.flatten();
@@ -12,8 +12,8 @@ pub fn measured_ns(state: &Path, tenant: &str) -> Option<u64> {
     let bytes = fs::read(file.path()).ok()?;
     let mut page = LedgerPage::zeroed();
     let length = bytes.len().min(size_of::<LedgerPage>());
-    // SAFETY: a page is made of atomics only and any content is valid to read (its own promise); nobody else has this
-    // one; `length` is within both.
+    // SAFETY: a page consists of atomics, and any content is valid to read, as its type promises; nothing else uses
+    // this one; `length` is within both.
     unsafe {
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), std::ptr::from_mut::<LedgerPage>(&mut page).cast(), length);
     }

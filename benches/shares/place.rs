@@ -1,4 +1,4 @@
-//! Where the built libraries are, and a device and a place for ledgers of its own for each run.
+//! Paths of the built libraries, and for each run a private device and a private directory for ledgers.
 
 use crate::points::{Point, Tenant, percent};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use vgpu_benches::build::Build;
 /// The libraries, and scratch space for all runs of this process.
 pub struct Place {
     build: Build,
-    /// Runs so far: names of their directories.
+    /// Number of runs so far, used as directory names.
     runs: AtomicU32,
 }
 
@@ -17,28 +17,28 @@ impl Place {
     /// Finds the libraries.
     ///
     /// # Errors
-    /// One is missing, or no scratch space can be made.
+    /// One is missing, or scratch space cannot be created.
     pub fn find() -> Result<Place, String> {
         Ok(Place { build: Build::find("vgpu-shares")?, runs: AtomicU32::new(0) })
     }
 
-    /// The daemon, of the same build.
+    /// Path of the daemon of the same build.
     ///
     /// # Errors
-    /// It is not there.
+    /// The daemon is missing.
     pub fn daemon(&self) -> Result<&Path, String> {
         self.build.daemon()
     }
 
-    /// The library that is measured.
+    /// Path of the measured library.
     pub fn library(&self) -> &Path {
         self.build.library()
     }
 
-    /// A place for one run.
+    /// Creates the directories of one run.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// They cannot be created.
     pub fn room(&self) -> Result<Room<'_>, String> {
         let dir = self.build.scratch().join(self.runs.fetch_add(1, Relaxed).to_string());
         for part in ["gpu", "state"] {
@@ -48,34 +48,34 @@ impl Place {
     }
 }
 
-/// A simulated machine and a state directory for one run; removed when dropped.
+/// A simulated machine and a state directory for one run. Dropping it removes them.
 pub struct Room<'a> {
     place: &'a Place,
     dir: PathBuf,
 }
 
 impl Room<'_> {
-    /// The simulated machine.
+    /// Directory of the simulated machine.
     pub fn machine(&self) -> PathBuf {
         self.dir.join("gpu")
     }
 
-    /// Where the library keeps ledgers.
+    /// Directory of the ledgers.
     pub fn state(&self) -> PathBuf {
         self.dir.join("state")
     }
 
-    /// The name of tenant `index`: what its ledger's file name holds.
+    /// Name of tenant `index`, which is part of its ledger's file name.
     pub fn tenant(index: usize) -> String {
         format!("share{index}")
     }
 
-    /// Everything of the run lies in here.
+    /// Directory of all files of the run.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// One process of a tenant, with the library if it has a ceiling.
+    /// Command for one process of a tenant, with the library if the tenant has a ceiling.
     pub fn workload(&self, point: &Point, index: usize, tenant: &Tenant) -> Command {
         let words = ["--work", tenant.load.pattern.name(), &tenant.load.kernel_ns.to_string()];
         let mut command = self.program(point.profile, &words);
@@ -85,14 +85,14 @@ impl Room<'_> {
         command
     }
 
-    /// This program again, by itself on the simulated device.
+    /// Command that runs this program again on the simulated device, without the library.
     pub fn program(&self, profile: &str, words: &[&str]) -> Command {
         let mut command = self.place.build.again(&self.machine(), profile);
         command.args(words);
         command
     }
 
-    /// Puts the library before it; the limits are the caller's to say.
+    /// Preloads the library; the caller sets the limits.
     pub fn limited<'c>(&self, command: &'c mut Command) -> &'c mut Command {
         self.place.build.preload(command, &self.state())
     }

@@ -1,10 +1,9 @@
-//! What is measured: workloads, tenants, and the table of points.
+//! The table of measurements: workloads, tenants, points.
 //!
-//! A profile of the simulated device changes its geometry and its costs of switching, not what a known kernel takes. So
-//! the whole product of ceilings, kernels and patterns is measured on one profile only; each of the others gets half of
-//! the pairs of kernel and pattern, its ceilings in a Latin square, so that every pair of values (profile and ceiling,
-//! profile and kernel, kernel and ceiling, ...) occurs. Not here: how a point is measured (`measure`), what the figures
-//! must be (`judge`).
+//! A profile of the simulated device changes its geometry and its switching costs, not the length of a known kernel. So
+//! only one profile gets the complete product of ceilings, kernels and patterns. Each other profile gets half of the
+//! pairs of kernel and pattern, with ceilings in a Latin square. Every pair of values then occurs (profile and ceiling,
+//! profile and kernel, kernel and ceiling, ...). Not here: the measurement (`measure`), the budgets (`judge`).
 
 use serde::Serialize;
 
@@ -12,37 +11,37 @@ const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 const S: u64 = 1_000_000_000;
 
-/// Lengths of kernels, ns.
+/// Kernel lengths, ns.
 pub const KERNELS: [u64; 6] = [50 * US, MS, 5 * MS, 20 * MS, 200 * MS, S];
-/// Ceilings, thousandths of the device's time.
+/// Ceilings in permille of the device's time.
 pub const CEILINGS: [u32; 4] = [100, 300, 500, 800];
-/// The profile that gets every point, and those that get a covering part.
+/// The profile that gets every point, then those that get a covering part.
 pub const PROFILES: [&str; 4] = ["h200", "t4", "a100", "rtxpro6000"];
-/// The share over this long, or over [`KERNELS_PER_WINDOW`] of the longest kernels, is the one with a budget.
+/// Length of the share's window in ns, unless [`KERNELS_PER_WINDOW`] of the longest kernels take longer.
 pub const WINDOW_NS: u64 = 10 * S;
-/// See [`WINDOW_NS`].
+/// Least number of the longest kernels in a share's window.
 pub const KERNELS_PER_WINDOW: u64 = 50;
-/// A null control needs no second window: it shows what the program does by itself.
+/// Length of a null control in ns. It needs no longer window: it shows the program's use without a limit.
 const NULL_NS: u64 = 3 * S;
 
-/// How a program launches.
+/// Launch pattern of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pattern {
-    /// A kernel, then a wait for it, and so on.
+    /// A kernel, then a wait for it, repeated.
     Sync,
-    /// Kernels into one stream, never a wait.
+    /// Kernels into one stream without any wait.
     Async,
-    /// Graphs of ten kernels into one stream, never a wait; one graph takes the length.
+    /// Graphs of ten kernels into one stream without any wait; one graph takes the kernel length.
     Graphs,
-    /// Kernels into four streams in turn, never a wait.
+    /// Kernels into four streams in turn without any wait.
     Streams,
     /// Three kernels, a wait, then 20 ms without a call.
     Bursts,
 }
 
 impl Pattern {
-    /// All of them, with their names.
+    /// All patterns with their names.
     pub const ALL: [(Pattern, &str); 5] = [
         (Pattern::Sync, "sync"),
         (Pattern::Async, "async"),
@@ -51,37 +50,37 @@ impl Pattern {
         (Pattern::Bursts, "bursts"),
     ];
 
-    /// The name in points and on the command line of a workload.
+    /// Name in points and on the command line of a workload.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(pattern, _)| *pattern == self).map_or("", |(_, name)| name)
     }
 
-    /// The pattern of that name.
+    /// The pattern with that name.
     pub fn named(name: &str) -> Option<Pattern> {
         Self::ALL.iter().find(|(_, own)| *own == name).map(|(pattern, _)| *pattern)
     }
 }
 
-/// What the processes of a tenant do, all of them the same.
+/// The work of a tenant's processes, the same for all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Load {
-    /// How they launch.
+    /// Launch pattern.
     pub pattern: Pattern,
-    /// What one launch takes on the device, ns.
+    /// Device time of one launch, ns.
     pub kernel_ns: u64,
-    /// How many they are.
+    /// Number of processes.
     pub processes: usize,
 }
 
 impl Load {
-    /// `async/1ms`, `2x-async/1ms`.
+    /// Name such as `async/1ms` or `2x-async/1ms`.
     pub fn name(&self) -> String {
         let several = if self.processes == 1 { String::new() } else { format!("{}x-", self.processes) };
         format!("{several}{}/{}", self.pattern.name(), length(self.kernel_ns))
     }
 }
 
-/// `50us`, `20ms`, `1s`.
+/// Length such as `50us`, `20ms` or `1s`.
 pub fn length(ns: u64) -> String {
     match ns {
         _ if ns.is_multiple_of(S) => format!("{}s", ns / S),
@@ -90,23 +89,23 @@ pub fn length(ns: u64) -> String {
     }
 }
 
-/// A ceiling and who is under it.
+/// A tenant's ceiling and work.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Tenant {
-    /// Thousandths of the device's time; `None`: without the library altogether.
+    /// Permille of the device's time; `None` runs without the library.
     pub ceiling: Option<u32>,
-    /// What it does.
+    /// The tenant's work.
     pub load: Load,
 }
 
 /// One row of the table: tenants on a device of their own.
 #[derive(Clone, Debug, Serialize)]
 pub struct Point {
-    /// What it is chosen by.
+    /// Name by which the user selects it.
     pub name: String,
-    /// The simulated device.
+    /// Profile of the simulated device.
     pub profile: &'static str,
-    /// Who is on it.
+    /// Tenants on the device.
     pub tenants: Vec<Tenant>,
 }
 
@@ -116,7 +115,7 @@ impl Point {
         Point { name, profile, tenants: vec![Tenant { ceiling: Some(ceiling), load }] }
     }
 
-    /// The same program without the library: what it uses when nobody limits it.
+    /// The same program without the library: its use without a limit.
     pub fn null(profile: &'static str, load: Load) -> Point {
         Point {
             name: format!("{profile}/{}/null", load.name()),
@@ -125,17 +124,17 @@ impl Point {
         }
     }
 
-    /// Whether this is a null control.
+    /// True for a null control.
     pub fn is_null(&self) -> bool {
         self.tenants.iter().all(|tenant| tenant.ceiling.is_none())
     }
 
-    /// The longest kernel of all tenants, ns.
+    /// Longest kernel of all tenants, ns.
     pub fn longest(&self) -> u64 {
         self.tenants.iter().map(|tenant| tenant.load.kernel_ns).max().unwrap_or(0)
     }
 
-    /// How long its share is measured at least, ns: `seconds` if they are given.
+    /// Least length of the share's window in ns; `seconds` overrides it.
     pub fn window_ns(&self, seconds: Option<u64>) -> u64 {
         match seconds {
             _ if self.is_null() => NULL_NS.max(5 * self.longest()),
@@ -144,21 +143,23 @@ impl Point {
         }
     }
 
-    /// How long it runs before windows of 1 s begin, ns: costs are learned, the first burst is spent.
+    /// Time in ns before windows of 1 s begin. Costs are learned and the first burst is spent in it.
     pub fn warm_ns(&self) -> u64 {
         1_500 * MS + 2 * self.longest()
     }
 
-    /// How long it runs, ns. A share is taken from the beginning to the first launch after [`Point::window_ns`], which
-    /// comes within a kernel's time at the lowest ceiling; 1 s windows must not be fewer for their start.
+    /// Length of the run in ns.
+    ///
+    /// A share is taken from the beginning to the first launch after [`Point::window_ns`]. That launch comes within one
+    /// kernel's period at the lowest ceiling. The start must not reduce the number of windows of 1 s.
     pub fn record_ns(&self, seconds: Option<u64>) -> u64 {
         let lowest = self.tenants.iter().filter_map(|tenant| tenant.ceiling).min().unwrap_or(1000).max(1);
         let period = self.longest() * 1000 / u64::from(lowest) + 500 * MS;
         self.window_ns(seconds) + self.warm_ns().max(if self.is_null() { 0 } else { period })
     }
 
-    /// Cores it is likely to take: what decides whether others may run beside it. A wait for the device spins for the
-    /// last 100 us (sim/model, `engine`), a launch takes some microseconds.
+    /// Estimated number of cores that the run uses, which decides whether others may run at the same time. A wait for
+    /// the device spins for the last 100 us (sim/model, `engine`), and a launch takes some microseconds.
     pub fn cores(&self) -> f64 {
         let one = |tenant: &Tenant| {
             let Load { pattern, kernel_ns, processes } = tenant.load;
@@ -175,7 +176,7 @@ impl Point {
     }
 }
 
-/// `30`, `12.5`: thousandths as percent, as the library reads them.
+/// Permille as percent in the library's syntax: `30`, `12.5`.
 pub fn percent(permille: u32) -> String {
     if permille.is_multiple_of(10) {
         (permille / 10).to_string()
@@ -188,7 +189,7 @@ fn load(pattern: Pattern, kernel_ns: u64, processes: usize) -> Load {
     Load { pattern, kernel_ns, processes }
 }
 
-/// The ways to launch that every kernel and ceiling is measured with: four patterns, and two processes of one tenant.
+/// Launch patterns that every kernel and ceiling is measured with: four patterns, and two processes of one tenant.
 fn ways() -> [(Pattern, usize); 5] {
     [(Pattern::Sync, 1), (Pattern::Async, 1), (Pattern::Graphs, 1), (Pattern::Streams, 1), (Pattern::Async, 2)]
 }
@@ -203,7 +204,7 @@ fn beside(name: &str, ceilings: &[u32], kernel_ns: u64) -> Point {
     }
 }
 
-/// The whole table.
+/// The complete table.
 pub fn full() -> Vec<Point> {
     let mut points = Vec::new();
     for (p, profile) in PROFILES.into_iter().enumerate() {
@@ -240,7 +241,7 @@ pub fn full() -> Vec<Point> {
     points
 }
 
-/// The points of `make bench-quick`: each ceiling, pattern and profile, kernels whose window is 10 s.
+/// Points of `make bench-quick`: each ceiling, pattern and profile, with kernels whose window is 10 s.
 pub fn quick() -> Vec<Point> {
     const NAMES: [&str; 12] = [
         "h200/sync/1ms/30",

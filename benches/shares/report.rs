@@ -1,4 +1,4 @@
-//! What is shown: the same results as Markdown and as pictures. Not here: how a figure is reckoned (`judge`).
+//! The report: the results as Markdown and as pictures. Not here: the computation of a figure (`judge`).
 
 use crate::host::Facts;
 use crate::judge::{self, Figures, Verdict, Verdicts, median};
@@ -9,86 +9,87 @@ use crate::points::{Load, Point, length, percent};
 use serde::Serialize;
 use std::fmt::Write;
 
-/// Steps of pictures and of the series in JSON: buckets of 10 ms put together.
+/// Buckets of 10 ms that form one step of the pictures and of the series in JSON.
 const STEP: usize = 10;
-/// Panels of the picture over time.
+/// Number of panels in the picture over time.
 const PANELS: usize = 24;
 
-/// Everything that was measured.
+/// All results.
 #[derive(Serialize)]
 pub struct Results {
-    /// The machine and the moment.
+    /// The machine and the time of the run.
     pub facts: Facts,
-    /// Runs of each point, of which medians are shown.
+    /// Runs of each point; the report shows their medians.
     pub runs: usize,
-    /// What programs use by themselves.
+    /// The programs' use without a limit.
     pub nulls: Vec<Null>,
     /// The points.
     pub points: Vec<Measured>,
-    /// Points that were measured once more, alone on the host.
+    /// Points that were measured again, alone on the host.
     pub alone: Vec<Alone>,
-    /// Runs that could not be made, in words.
+    /// Descriptions of failed runs.
     pub failures: Vec<String>,
 }
 
 /// A null control.
 #[derive(Serialize)]
 pub struct Null {
-    /// Its name.
+    /// Name of the null control.
     pub name: String,
     /// The program.
     pub load: Load,
-    /// The device.
+    /// Profile of the device.
     pub profile: &'static str,
-    /// What it got.
+    /// Figures of the run.
     pub figures: Figures,
 }
 
 /// A point with its figures.
 #[derive(Serialize)]
 pub struct Measured {
-    /// What was measured.
+    /// The measured point.
     pub point: Point,
-    /// Seconds behind the start.
+    /// Seconds after the start.
     pub seconds: f64,
-    /// Percent of the device's time that it worked for anybody, the median of the runs.
+    /// Percent of the device's time that it worked for any process, median of the runs.
     pub device_busy: f64,
-    /// The most runs that shared the host with one of these.
+    /// Largest number of runs that shared the host with one of these.
     pub beside: usize,
-    /// Of each tenant.
+    /// Results of each tenant.
     pub tenants: Vec<TenantResult>,
 }
 
-/// One tenant of it.
+/// Results of one tenant.
 #[derive(Serialize)]
 pub struct TenantResult {
-    /// The median of each figure over the runs.
+    /// Median of each figure over the runs.
     pub median: Figures,
     /// Lowest and highest share of the runs.
     pub range: (f64, f64),
-    /// On the medians.
+    /// Verdicts on the medians.
     pub verdicts: Verdicts,
-    /// Each run.
+    /// Figures of each run.
     pub runs: Vec<Figures>,
-    /// Percent in each tenth of a second of the first run, its start included.
+    /// Percent in each tenth of a second of the first run, start included.
     pub tenths: Vec<f64>,
 }
 
-/// A point alone and together with others.
+/// A point measured alone and together with others.
 #[derive(Serialize)]
 pub struct Alone {
-    /// Its name.
+    /// Name of the point.
     pub name: String,
-    /// The share of the first tenant, with how many others at once, the median of the runs; its range.
+    /// Share of the first tenant (median of the runs), number of other runs at the same time, range of the share.
     pub together: (f64, usize, (f64, f64)),
-    /// The same without any.
+    /// Share of the first tenant when alone.
     pub alone: f64,
-    /// 99 of 100 windows of 1 s, together and alone.
+    /// 99th percentile of the windows of 1 s, together and alone.
     pub window_p99: (f64, f64),
 }
 
 impl Measured {
-    /// From the runs of a point whose tenants use `unlimited` percent by themselves; `None`: there is no run.
+    /// Results of a point from its runs; its tenants use `unlimited` percent without a limit. `None` if there is no
+    /// run.
     pub fn of(point: &Point, runs: &[Run], unlimited: &[f64]) -> Option<Measured> {
         let first = runs.first()?;
         let tenants = point.tenants.iter().enumerate().map(|(index, tenant)| {
@@ -111,7 +112,7 @@ impl Measured {
     }
 }
 
-/// The median of each figure by itself.
+/// Median of each figure separately.
 pub fn middle(runs: &[Figures]) -> Figures {
     let of = |figure: fn(&Figures) -> f64| median(runs.iter().map(figure));
     let metered: Vec<f64> = runs.iter().filter_map(|run| run.meter).collect();
@@ -151,7 +152,7 @@ impl Report for Results {
 }
 
 impl Results {
-    /// Tenants with at least one verdict of that kind.
+    /// Number of tenants with at least one verdict of that kind.
     pub fn count(&self, wanted: Verdict) -> usize {
         self.tenants().filter(|(_, tenant)| tenant.verdicts.all().contains(&wanted)).count()
     }
@@ -160,7 +161,7 @@ impl Results {
         self.points.iter().flat_map(|measured| measured.tenants.iter().map(move |tenant| (measured, tenant)))
     }
 
-    /// The null control of a program.
+    /// Share of a program in its null control.
     fn null(&self, profile: &str, load: Load) -> f64 {
         let null = self.nulls.iter().find(|null| null.profile == profile && null.load == load);
         null.map_or(100.0, |null| null.figures.share)
@@ -296,7 +297,7 @@ impl Results {
         }
     }
 
-    /// Errors by length of kernel, of points with one tenant.
+    /// Picture of errors by kernel length, for points with one tenant.
     pub fn errors(&self) -> Picture {
         let single: Vec<&Measured> = self.points.iter().filter(|measured| measured.tenants.len() == 1).collect();
         let mut lengths: Vec<u64> = single.iter().map(|measured| measured.point.longest()).collect();
@@ -324,7 +325,7 @@ impl Results {
         plot::errors(&columns, &series, &dots.collect::<Vec<_>>(), judge::SHARE_POINTS)
     }
 
-    /// Shares over time: of several tenants first, then those that were furthest off.
+    /// Picture of shares over time: points with several tenants first, then those with the largest errors.
     pub fn over_time(&self) -> Picture {
         let mut chosen: Vec<&Measured> = self.points.iter().collect();
         let off =

@@ -1,6 +1,8 @@
-//! Which runs share the host: as many as are likely to take no more than half of its cores, each on a simulated device of
-//! its own. Device time is computed from timestamps, so that runs meet on the host's processors and nowhere else; what
-//! they took from each other there is in each run's own figures (run delay), and some are repeated alone to compare.
+//! Decides which runs share the host: as many as probably use at most half of its cores, each on its own simulated
+//! device.
+//!
+//! Device time is computed from timestamps, so runs only compete for the host's processors. The run delay in each run's
+//! figures shows the effect, and some points are repeated alone for comparison.
 
 use crate::host;
 use crate::measure::Run;
@@ -10,56 +12,56 @@ use std::sync::{Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// One run that is to be made.
+/// A run that is to be made.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Of what.
+    /// The point to measure.
     pub point: Point,
-    /// Its length if it is not the point's own.
+    /// Length of the run in seconds if it is not the point's own.
     pub seconds: Option<u64>,
 }
 
 impl Job {
-    /// About how long it takes.
+    /// Approximate length of the run.
     fn length(&self) -> Duration {
         const AROUND: u64 = 300_000_000;
         Duration::from_nanos(self.point.record_ns(self.seconds) + AROUND)
     }
 }
 
-/// How many at once.
+/// Limits of runs at the same time.
 #[derive(Clone, Copy, Debug)]
 pub struct Width {
-    /// Runs.
+    /// Largest number of runs.
     pub runs: usize,
-    /// Cores that they may be likely to take together; one that needs more runs by itself.
+    /// Estimated cores that they may use together. A run that needs more runs alone.
     pub cores: f64,
 }
 
 impl Width {
-    /// One after another.
+    /// One run after another.
     pub const ALONE: Width = Width { runs: 1, cores: 0.0 };
 
-    /// Half of this host.
+    /// Limits for half of this host.
     pub fn of_host() -> Width {
         let cores = host::cores();
         Width { runs: 3 * cores, cores: cores as f64 / 2.0 }
     }
 }
 
-/// What is left and what is on its way.
+/// Jobs that are left and jobs that are running.
 struct State {
     left: Vec<usize>,
     running: usize,
     cores: f64,
     done: usize,
-    /// Of each job: the most that ran with it.
+    /// For each job, the largest number of runs at the same time.
     beside: Vec<usize>,
     on_their_way: Vec<usize>,
 }
 
 impl State {
-    /// Takes the first that fits beside those on their way.
+    /// Takes the first job that fits next to the running ones.
     fn take(&mut self, jobs: &[Job], width: Width) -> Option<usize> {
         let fits = |at: &usize| self.running == 0 || self.cores + jobs[*at].point.cores() <= width.cores;
         let place = self.left.iter().position(fits).filter(|_| self.running < width.runs)?;
@@ -81,7 +83,7 @@ impl State {
     }
 }
 
-/// Makes all runs, and says on stderr how far it is. The answers are in the order of the jobs.
+/// Makes all runs and prints the progress to stderr. The answers are in the order of the jobs.
 pub fn all(
     title: &str,
     jobs: &[Job],
@@ -89,7 +91,7 @@ pub fn all(
     one: impl Fn(&Job) -> Result<Run, String> + Sync,
 ) -> Vec<Result<Run, String>> {
     let mut left: Vec<usize> = (0..jobs.len()).collect();
-    // The longest begin first, so that none of them is left for the end.
+    // The longest jobs start first, so that none of them is left for the end.
     left.sort_by_key(|at| std::cmp::Reverse(jobs[*at].length()));
     let beside = vec![0; jobs.len()];
     let state = Mutex::new(State { left, running: 0, cores: 0.0, done: 0, beside, on_their_way: Vec::new() });
@@ -132,7 +134,7 @@ pub fn all(
     answers.map(|(answer, beside)| answer.map(|run| Run { beside, ..run })).collect()
 }
 
-/// `left` is the length of what has not begun, one after another: an upper bound.
+/// `left` is the length of the jobs not yet started, one after another: an upper bound.
 fn progress(title: &str, name: &str, done: usize, of: usize, spent: Duration, left: Duration) {
     let mut err = std::io::stderr().lock();
     let (begin, end) = if err.is_terminal() { ("\r\x1b[K", if done == of { "\n" } else { "" }) } else { ("", "\n") };

@@ -2,28 +2,30 @@
 //!
 //!     vgpu-shares --work PATTERN NANOSECONDS[,NANOSECONDS...]
 //!
-//! It says `ready` when it has a context and its kernel, and begins when it reads a line. Of several lengths its launches
-//! have one after the other. Not here: programs that are asked how long something took (`tenants/client`).
+//! It prints `ready` when it has a context and its kernel, and begins when it reads a line. Its launches use the
+//! lengths in turn. Not here: programs that report how long something took (`tenants/client`).
 
 use crate::driver::Device;
 use crate::points::Pattern;
 use std::io::{BufRead, Write};
 use std::time::Duration;
 
-/// Kernels of one graph.
+/// Kernels per graph.
 pub const NODES: u64 = 10;
-/// Kernels of one burst, and the time without a call after it.
+/// Kernels per burst, and the time without a call after it.
 pub const BURST: (u32, Duration) = (3, Duration::from_millis(20));
-/// Streams of [`Pattern::Streams`].
+/// Number of streams of [`Pattern::Streams`].
 const STREAMS: usize = 4;
 
-/// Works as `pattern` says with launches of `lengths` ns; comes back only with a failure, or when nobody says that it may begin.
+/// Launches in the `pattern` with `lengths` in ns. Returns only at a failure, or if the input closes before it may
+/// begin.
 ///
 /// # Errors
 /// A call of the driver fails.
 pub fn work(pattern: Pattern, lengths: &[u64]) -> Result<(), String> {
     let longest = lengths.iter().copied().max().ok_or("a workload needs a length")?;
-    // SAFETY: has no preconditions. Whoever measures may be killed, and this loop has no end of its own.
+    // SAFETY: the call has no preconditions. It ends this process if the measuring process is killed, because this loop
+    // has no end of its own.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     let device = Device::open()?;
     let streams = (0..STREAMS).map(|_| device.stream()).collect::<Result<Vec<_>, _>>()?;

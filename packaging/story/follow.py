@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Follows README's story: its commands, in a shell on a terminal, and after each step what it promises.
+"""Follows README's story: its commands, in a shell on a terminal, and after each step a check of the promised result.
 
-usage: follow.py README      in a directory with target/vgpu_*.deb, beside an engine that has the image: packaging/story/run
+usage: follow.py README      in a directory with target/vgpu_*.deb, next to an engine that has the image:
+packaging/story/run
 
-Prints `ok   STEP` for each step and `BAD  STEP` with what was expected and what was on the terminal for the first that is
-not as promised; exit code 1 then.
+Prints `ok   STEP` for each step. For the first step that fails it prints `BAD  STEP` with the expectation and the
+terminal's content, and exits with code 1.
 """
 import csv
 import decimal
@@ -16,34 +17,35 @@ import sys
 import readme
 import shell
 
-# Kernels of 1 ms, of two tenants that always want more: what each gets is looked at for so long, in ns.
+# Two tenants launch kernels of 1 ms all the time. Length in ns of a measurement of their shares.
 LOOK = 4_000_000_000
-# Percent that a share may be off: other work on a busy host takes from both, at times more from one. Far from one half, and
-# from what it was before, it is all the same.
+# Percent that a share may be off. Other work on a busy host takes from both tenants, at times more from one. The value
+# is still far below the distance to one half and to the share before.
 BOUND = 15
 
 
 def ask(*command):
-    """What a command prints."""
+    """Output of a command."""
     out = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     shell.expect(out.returncode == 0, f"{' '.join(command)} to succeed, not code {out.returncode}: {out.stderr}")
     return out.stdout
 
 
 def works(*command):
-    """Does a command succeed?"""
+    """True if a command succeeds."""
     return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
 
 
 def busy():
-    """When the simulated device looked, and the device time that each program had by its own account, the oldest first."""
+    """Time of the simulated device's reading, and the device time of each program by the device's record, the oldest
+    first."""
     truth = json.loads(ask("vgpu", "sim", "stat", "--json"))
     programs = [one for one in truth["devices"][0]["processes"] if one["busy_ns"]]
     return truth["at_ns"], [one["busy_ns"] for one in sorted(programs, key=lambda one: one["serial"])]
 
 
 def share():
-    """The first container's percent of what both had of the device's time, of a while from now on."""
+    """The first container's percent of the device time of both, measured for a while from now on."""
     shell.until("two programs use the device", lambda: len(busy()[1]) == 2)
     begin, before = busy()
     shell.until("time passes", lambda: busy()[0] - begin > LOOK)
@@ -55,12 +57,12 @@ def share():
 
 
 def totals(said):
-    """What NVML said of the device's memory, MiB, each time it was asked."""
+    """Device memory in MiB as NVML reported it at each query."""
     return [int(line.split()[1]) for line in said.splitlines() if line.startswith("total: ")]
 
 
 def installed(said, _):
-    """The package is there, and started nothing."""
+    """The package is installed and started nothing."""
     shell.expect(works("dpkg", "--verify", "vgpu"), "what dpkg says of the package to be so")
     shell.expect(ask("vgpu", "--version").startswith("vgpu "), "vgpu to say its version")
     shell.expect(not works("vgpu", "status"), "no daemon to run yet")
@@ -74,7 +76,7 @@ def served(_, __):
 
 
 def both_run(said, kept):
-    """Each container sees a device of its own size, and gets its part of the time."""
+    """Each container sees a device with its own size, and gets its part of the time."""
     shell.expect(totals(said) == [4096, 8192], f"devices of 4096 and 8192 MiB, not {totals(said)}")
     kept["share"] = share()
     shell.expect(abs(kept["share"] - 30) < BOUND, f"30 % of what both get for chat, not {kept['share']:.1f} %")
@@ -82,7 +84,7 @@ def both_run(said, kept):
 
 
 def changed(said, kept):
-    """The change is seen in the container, and the device's time goes another way."""
+    """The container sees the change, and the device time shifts."""
     shell.expect(totals(said) == [6144], f"a device of 6144 MiB in chat, not {totals(said)}")
     now = share()
     shell.expect(abs(now - 50) < BOUND and now > kept["share"] + 5, f"half of what both get for chat, not {now:.1f} %")
@@ -90,7 +92,7 @@ def changed(said, kept):
 
 
 def billed(said, _):
-    """The bill is of both and of what nobody used, and adds up."""
+    """The bill contains both tenants and the unused time, and adds up."""
     with open("bill.csv", encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
     used = {line["tenant"]: int(line["gpu_ns"]) for line in lines}
@@ -109,7 +111,7 @@ def billed(said, _):
 
 
 def validated(_, __):
-    """Three whole rounds of both programs, in three forms."""
+    """Three complete rounds of both programs, in three forms."""
     shell.expect(not ask("docker", "ps", "--quiet"), "no container to run any more")
     with open("validation/report.json", encoding="utf-8") as file:
         report = json.load(file)
@@ -124,7 +126,7 @@ def validated(_, __):
 
 
 def removed(_, __):
-    """Nothing of it is there; what else there is, is looked at from outside."""
+    """Nothing of the package is left; the state outside is checked by the caller."""
     shell.expect(not works("dpkg", "--status", "vgpu"), "dpkg to know no such package")
     shell.expect(not ask("docker", "ps", "--all", "--quiet"), "no container to be left")
     here = sorted(os.listdir("."))
@@ -132,7 +134,7 @@ def removed(_, __):
 
 
 def top(terminal, kept):
-    """Both tenants are seen with what they get, until `q`."""
+    """Both tenants are shown with their shares, until `q`."""
     def seen():
         rows = [line.split() for line in terminal.screen.lines() if line.startswith(("chat ", "train "))]
         # NAME CLASS WEIGHT FLOOR CEIL WANT GOT ...
@@ -149,7 +151,7 @@ MEANWHILE = {4: top}
 
 
 def main(path):
-    """Follows it; the exit code."""
+    """Follows the story; returns the exit code."""
     with open(path, encoding="utf-8") as file:
         text = file.read()
     readme.same_on_a_real_gpu(text)

@@ -1,13 +1,13 @@
-"""README's story as it stands there: numbered steps of commands, and how they differ on a real GPU."""
+"""README's story as written: numbered steps of commands, and their differences on a real GPU."""
 import re
 
 
 class Wrong(Exception):
-    """README is not what this needs, in words."""
+    """README lacks something that the story needs; the message names it."""
 
 
 def block(text, mark):
-    """The lines of the fenced block behind `<!-- story: MARK ... -->`."""
+    """Lines of the fenced block after `<!-- story: MARK ... -->`."""
     found = re.search(r"<!-- story: " + re.escape(mark) + r"\b[^>]*-->\n```sh\n(.*?)```\n", text, re.S)
     if found is None:
         raise Wrong(f"there is no fenced block of sh behind <!-- story: {mark} -->")
@@ -15,7 +15,7 @@ def block(text, mark):
 
 
 def steps(text):
-    """Pairs of what a step is for and its commands, by its number; `# 1. What it is for` begins one."""
+    """Pairs of a step's purpose and its commands, by number. `# 1. Purpose` begins a step."""
     parts = re.split(r"^# (\d+)\. (.*)\n", block(text, "simulated"), flags=re.M)
     if parts[0].strip():
         raise Wrong(f"before the first numbered step stands {parts[0].strip()!r}")
@@ -26,7 +26,8 @@ def steps(text):
 
 
 def same_on_a_real_gpu(text):
-    """Says whether the commands for a real GPU are those for the simulated one but for the option that brings it."""
+    """Checks that the commands for a real GPU equal those for the simulated one, except for the option that selects
+    it."""
     simulated = [line for line in block(text, "simulated").splitlines() if " --sim " in line]
     wanted = [line.replace(" --sim ", " ").replace(" -- -d ", " -- -d --gpus all ") for line in simulated]
     there = [line for line in block(text, "real").splitlines() if line and not line.startswith("#")]

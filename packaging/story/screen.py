@@ -1,11 +1,11 @@
-"""What a program draws on a terminal, as lines of text: enough of a terminal to read `vgpu top` on it.
+"""A program's terminal output as lines of text: enough of a terminal to read `vgpu top` on it.
 
-It knows where letters are put and what is wiped out, and nothing of colours, wide letters or scrolling regions.
+It interprets positions and erasing, but not colours, wide letters or scrolling regions.
 """
 import codecs
 import re
 
-# A control sequence with its parameters, a title, or another escape; what is not whole yet waits for the rest.
+# A control sequence with its parameters, a title, or another escape. An incomplete one waits for the rest.
 ESCAPE = re.compile(r"\x1b(?:\[([0-9;?]*)[ -/]*([@-~])|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][0-9A-Za-z]|[=>78cDEHM])")
 
 
@@ -15,7 +15,7 @@ def plain(text):
 
 
 class Screen:
-    """A screen of so many rows and columns."""
+    """A screen with the given rows and columns."""
 
     def __init__(self, rows, columns):
         self.rows, self.columns = rows, columns
@@ -24,16 +24,16 @@ class Screen:
         self.wipe()
 
     def wipe(self):
-        """Nothing stands on it."""
+        """Clears the screen."""
         self.cells = [[" "] * self.columns for _ in range(self.rows)]
         self.row = self.column = 0
 
     def lines(self):
-        """What stands on it, without blanks at the ends of lines."""
+        """Text on the screen, without blanks at the ends of lines."""
         return ["".join(row).rstrip() for row in self.cells]
 
     def feed(self, data):
-        """Takes bytes that were written to the terminal."""
+        """Interprets bytes that were written to the terminal."""
         text = self.waiting + self.decoder.decode(data)
         self.waiting, at = "", 0
         while at < len(text):
@@ -53,7 +53,7 @@ class Screen:
             at = found.end()
 
     def letter(self, letter):
-        """Puts one letter, or obeys it."""
+        """Writes one letter, or executes a control character."""
         if letter == "\r":
             self.column = 0
         elif letter == "\b":
@@ -71,9 +71,9 @@ class Screen:
             self.column += 1
 
     def control(self, parameters, final):
-        """Obeys a control sequence."""
+        """Executes a control sequence."""
         if parameters.startswith("?"):
-            # The screen that programs take for themselves, and its end.
+            # Switches to the alternate screen and back.
             if parameters in ("?1049", "?47") and final in "hl":
                 self.wipe()
             return

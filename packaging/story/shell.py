@@ -1,4 +1,4 @@
-"""An interactive bash on a terminal of its own, which does commands as if they were typed, and says what was seen."""
+"""An interactive bash on a terminal of its own, which runs commands as if they were typed and returns their output."""
 import fcntl
 import os
 import pty
@@ -12,25 +12,25 @@ import time
 
 from screen import Screen, plain
 
-# Seconds after which what should come is not believed in any more.
+# Seconds after which missing output counts as a failure.
 LONG = 90
-# The prompt with the code of the command before, and what a command that failed leaves in between.
+# The prompt with the exit code of the previous command, and the text that a failed command leaves in between.
 PROMPT = re.compile(rb"<<(\d+) ready>>")
 FAILED = re.compile(r"^<<(\d+) of (.*)$", re.M)
 
 
 class NotSo(Exception):
-    """What was expected, in words."""
+    """An expectation that failed; the message names it."""
 
 
 def expect(so, words):
-    """Raises `NotSo` unless it is so."""
+    """Raises `NotSo` if the condition is false."""
     if not so:
         raise NotSo(f"expected: {words}")
 
 
 def until(words, so, look=lambda: time.sleep(0.05)):
-    """Waits until it is so."""
+    """Waits until the condition is true."""
     end = time.monotonic() + LONG
     while not so():
         expect(time.monotonic() < end, f"{words}, within {LONG} s")
@@ -38,7 +38,7 @@ def until(words, so, look=lambda: time.sleep(0.05)):
 
 
 class Shell:
-    """The shell, and all that was written to its terminal."""
+    """The shell, and everything written to its terminal."""
 
     def __init__(self, rows, columns):
         self.child, self.terminal = pty.fork()
@@ -47,12 +47,12 @@ class Shell:
         fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.screen = Screen(rows, columns)
         self.written, self.begun = b"", 0
-        # None of this is what it prints: it is typed with quotes in between.
+        # The prompt's parts are typed with quotes in between, so that none of them appears in the echo.
         self.press("unset HISTFILE; stty -echo; PS1='<''<$? ready>''>'; PS2=; trap 'echo \"<\"\"<$? of $BASH_COMMAND\"' ERR\r")
         self.until("a prompt", lambda: PROMPT.search(self.written))
 
     def look(self):
-        """Takes what was written, and waits a little for it."""
+        """Reads output, and waits a little for it."""
         if select.select([self.terminal], [], [], 0.05)[0]:
             try:
                 data = os.read(self.terminal, 65536)
@@ -62,7 +62,7 @@ class Shell:
             self.screen.feed(data)
 
     def until(self, words, so):
-        """Waits until it is so, and reads meanwhile."""
+        """Waits until the condition is true, and reads output meanwhile."""
         until(words, so, self.look)
 
     def press(self, keys):
@@ -70,7 +70,8 @@ class Shell:
         os.write(self.terminal, keys.encode())
 
     def run(self, commands, meanwhile=None, kept=None):
-        """Does commands in this shell, with jobs and variables of those before; what `meanwhile` returns."""
+        """Runs commands in this shell, with the jobs and variables of earlier ones. Returns the result of
+        `meanwhile`."""
         self.begun, told = len(self.written), None
         self.screen.wipe()
         with tempfile.NamedTemporaryFile("w", suffix=".sh") as file:
@@ -87,21 +88,21 @@ class Shell:
         return told
 
     def said(self):
-        """What the last commands wrote, without escapes."""
+        """Output of the last commands, without escapes."""
         return plain(self.written[self.begun :].decode("utf-8", "replace"))
 
     def last(self):
-        """The same for people, the end of it."""
+        """The end of the output, for messages."""
         screen = [line for line in self.screen.lines() if line]
         lines = ["--- on the screen:", *screen, "--- written:", *self.said().splitlines()[-60:]]
         return "\n".join(f"     | {line}" for line in lines)
 
     def end(self):
-        """Ends the shell, and waits for it."""
+        """Ends the shell and waits for it."""
         self.press("exit\r")
         until("the shell ends", lambda: os.waitpid(self.child, os.WNOHANG)[0] == self.child)
         os.close(self.terminal)
 
 
-# Who reads no more is no reason to die with a trace.
+# A reader that closed the pipe is no reason for a traceback.
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)

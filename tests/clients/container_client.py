@@ -1,8 +1,8 @@
-"""What a program in a container sees and gets; needs nothing but Python and nvidia-ml-py. Prints one JSON object.
+"""The view of a program in a container; needs nothing but Python and nvidia-ml-py. Prints one JSON object.
 
 usage: container_client.py BYTES_THAT_FIT BYTES_THAT_DO_NOT
 
-Asked through NVML and through the driver, by dlopen and dlsym, as any CUDA program does.
+Queries NVML and the driver, by dlopen and dlsym, as any CUDA program does.
 """
 import ctypes
 import json
@@ -55,7 +55,7 @@ must("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
 seen["cuda_free_after"] = free.value
 seen["nvml_used_after"] = nv.nvmlDeviceGetMemoryInfo(device).used
 
-# What was allocated holds data.
+# The allocated memory holds data.
 text = b"the last byte can be written"
 back = ctypes.create_string_buffer(len(text))
 end = ctypes.c_uint64(pointer.value + fits - len(text))

@@ -1,8 +1,8 @@
-"""Takes device memory and holds it until the file /gpu/enough appears; then says what a second such request gives.
+"""Takes device memory and holds it until the file /gpu/enough appears; then prints the result of a second such request.
 
 usage: container_holder.py BYTES      (prints: holding / cuInit, cuCtxCreate, cuMemAlloc codes, then the second's code)
 
-With BYTES:now it does not wait: a visitor in somebody else's container.
+With BYTES:now it does not wait, for a second process in a running container.
 """
 import ctypes
 import os

@@ -1,6 +1,6 @@
 """Keeps the device busy with kernels of 1 ms until the file /gpu/enough appears.
 
-usage: container_worker.py NAME       (makes /gpu/NAME when it begins; prints the code of what failed, or 0)
+usage: container_worker.py NAME       (creates /gpu/NAME when it begins; prints the code of the failed call, or 0)
 """
 import ctypes
 import os

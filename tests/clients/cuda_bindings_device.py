@@ -35,7 +35,7 @@ ctx = ok(cu.cuDevicePrimaryCtxRetain(dev))
 ok(cu.cuCtxSetCurrent(ctx))
 same("info", tuple(ok(cu.cuMemGetInfo())), (want["free"], want["total"]))
 
-# Content survives the trip, through the legacy and through an own stream.
+# Content survives the round trip, through the legacy stream and through the program's own.
 size = 5_000_001
 data = (bytes(range(251)) * (size // 251 + 1))[:size]
 back = bytearray(size)
@@ -51,7 +51,7 @@ ok(cu.cuMemFree(q))
 same("double free", cu.cuMemFree(q)[0], cu.CUresult.CUDA_ERROR_INVALID_VALUE)
 same("all is back", ok(cu.cuMemGetInfo())[0], want["free"])
 
-# Virtual memory management: the memory goes when it is released and unmapped.
+# Virtual memory management: the memory is freed once it is released and unmapped.
 prop = cu.CUmemAllocationProp()
 prop.type = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
 prop.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE

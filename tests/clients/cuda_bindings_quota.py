@@ -25,7 +25,7 @@ live, allocated = [], 0
 while True:
     code, p = cu.cuMemAlloc(step)
     if int(code) != 0:
-        # The rest in ever smaller pieces, down to the smallest unit of the driver.
+        # The rest in smaller and smaller pieces, down to the driver's smallest unit.
         if step <= 512:
             break
         step = max(512, step // 2)

@@ -1,4 +1,4 @@
-"""Which devices nvidia-ml-py finds, in every way there is, as one line of JSON.
+"""Devices that nvidia-ml-py finds by each kind of lookup, as one line of JSON.
 
 usage: nvml_devices.py JSON, a list of UUIDs to ask for
 """
@@ -31,7 +31,7 @@ seen["uuid"] = [found(asked(nv.nvmlDeviceGetHandleByUUID, uuid)) for uuid in jso
 pci = [nv.nvmlDeviceGetPciInfo(board).busId for board in boards]
 seen["pci"] = [found(asked(nv.nvmlDeviceGetHandleByPciBusId, place)) for place in pci]
 seen["serial"] = [found(asked(nv.nvmlDeviceGetHandleBySerial, nv.nvmlDeviceGetSerial(board))) for board in boards]
-# Every place of the bus that a board of the simulated machine can have.
+# Every bus address that a board of the simulated machine can have.
 places = (asked(nv.nvmlDeviceGetHandleByPciBusId, f"00000000:{bus:02X}:00.0") for bus in range(256))
 seen["all places"] = sorted(found(handle) for handle in places if not isinstance(handle, list))
 instances = [[found(asked(nv.nvmlDeviceGetMigDeviceHandleByIndex, board, index)) for index in range(3)] for board in boards]

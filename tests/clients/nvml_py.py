@@ -1,4 +1,4 @@
-"""nvidia-ml-py on a device with one running process: what it says must be the given numbers.
+"""nvidia-ml-py on a device with one running process: its values must equal the given numbers.
 
 usage: nvml_py.py JSON, an object with: index, count, name, uuid, total, reserved, used, pid, process_bytes, busy
 """
@@ -43,7 +43,7 @@ for version in ("", "_v2", "_v3"):
 same("graphics", nv.nvmlDeviceGetGraphicsRunningProcesses(dev), [])
 same("mps", nv.nvmlDeviceGetMPSComputeRunningProcesses(dev), [])
 
-# Samples come late: wait for them, but not for ever.
+# Samples arrive late: wait for them, with a limit.
 if want["busy"]:
     end = time.monotonic() + 20
     while nv.nvmlDeviceGetUtilizationRates(dev).gpu < 90 and time.monotonic() < end:

@@ -1,4 +1,4 @@
-"""What nvidia-ml-py tells a tenant of a device, as one line of JSON.
+"""Values that nvidia-ml-py shows a tenant of a device, as one line of JSON.
 
 usage: nvml_tenant.py PID ...     (processes to ask for by number)
 """

@@ -1,5 +1,5 @@
-"""Reads metrics by Prometheus' own parser of OpenMetrics, which is strict, and says what it understood, as JSON: families
-with type and unit, and how many samples each has. Standard input: the text. Whoever scrapes reads no more leniently."""
+"""Reads metrics from standard input with Prometheus' own strict parser of OpenMetrics, and prints the result as
+JSON: families with type and unit, and the samples of each. No scraper is more lenient."""
 import json
 import sys
 

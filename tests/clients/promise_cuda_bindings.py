@@ -1,6 +1,6 @@
-"""What a program with cuda-bindings gets under a limit: prints one line of JSON, judged by the test.
+"""The view of a program with cuda-bindings under a limit: prints one line of JSON, which the test judges.
 
-Knows nothing of vgpu. Asks for all that is said to be free, in one piece, then for more.
+Knows nothing of vgpu. Requests all memory that is shown as free, in one piece, then more.
 """
 
 import json
@@ -26,7 +26,7 @@ pointer = call(driver.cuMemAlloc(free))
 one_more, _ = driver.cuMemAlloc(1)
 seen |= {"one_too_many": int(one_too_many), "one_more": int(one_more), "name": driver.cuGetErrorName(one_more)[1].decode()}
 seen["free_when_full"], _ = call(driver.cuMemGetInfo())
-# The memory is real: what was written at its end is read back.
+# The memory is real: data written at its end can be read back.
 data = bytearray(b"vgpu" * 256)
 back = bytearray(1024)
 call(driver.cuMemcpyHtoD(int(pointer) + free - 1024, data, 1024))

@@ -1,4 +1,4 @@
-/* Questions to the loader, one per word; answers are printed and judged by the test. */
+/* Makes lookups through the loader, one per argument, and prints the answers for the test to judge. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -58,7 +58,7 @@ int main(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         const char *w = argv[i];
         if (!strcmp(w, "getppid")) printf("%d\n", getppid());
-        else if (!strcmp(w, "default")) { /* is there a driver? */
+        else if (!strcmp(w, "default")) { /* is there a driver in the global scope? */
             dlerror();
             void *f = dlsym(RTLD_DEFAULT, argv[++i]);
             const char *words = dlerror();
@@ -69,7 +69,7 @@ int main(int argc, char **argv) {
         else if (!strcmp(w, "in")) { void *h = dlopen(argv[++i], RTLD_NOW); const char *n = argv[++i]; printf("%s\n", home(h ? dlsym(h, n) : 0)); }
         else if (!strcmp(w, "early")) { int (*f)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "made_early"); printf("%d\n", f ? f() : -1); }
         else if (!strcmp(w, "foreign")) foreign(argv[++i]);
-        else if (!strcmp(w, "reload")) { /* closes the driver, lets something else take its place, opens it again */
+        else if (!strcmp(w, "reload")) { /* closes the driver, loads another object at its addresses, opens the driver again */
             void *h = dlopen("libcuda.so.1", RTLD_NOW);
             printf("%s ", home(h ? dlsym(h, "cuMemAlloc_v2") : 0));
             dlclose(h);
@@ -85,7 +85,7 @@ int main(int argc, char **argv) {
             if (!code) code = total(&bytes, 0);
             printf("%s %d %zu\n", home(dlsym(h, "cuMemAlloc_v2")), code, bytes);
         }
-        else if (!strcmp(w, "hammer")) { /* milliseconds, a library to load and unload */
+        else if (!strcmp(w, "hammer")) { /* arguments: milliseconds, a library to load and unload */
             int ms = atoi(argv[++i]);
             char *path = argv[++i];
             pthread_t t[4];

@@ -1,6 +1,6 @@
-/* A library in the place of the simulated driver's stream-ordered functions: it counts the allocations that the driver is
- * asked for, takes the same from the pool before them if it is told so, and lets the program act after a free before we
- * know of it. */
+/* A library that replaces the simulated driver's stream-ordered functions. It counts the allocations that reach the
+ * driver. On request it allocates the same size from the pool first, or lets the program act after a free, before
+ * libvgpu knows of the free. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>

@@ -1,6 +1,8 @@
-/* Captures, and what other threads do meanwhile: every call's code is printed, so that two runs can be compared line by
- * line. capture MODE [BYTES]: MODE is the capture mode's number; with BYTES, one captured allocation and what is in use. What depends on time is waited for before it is asked.
- * Not here: which code is right (the simulator's own tests). */
+/* Stream captures, with other threads at work meanwhile. Every call's code is printed, so that two runs can be
+ * compared line by line.
+ * capture MODE [BYTES]: MODE is the number of the capture mode. With BYTES, the program captures one allocation and
+ * prints the memory in use. Before a time-dependent query the program waits.
+ * Not here: the right codes (the simulator's own tests). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -29,7 +31,7 @@ static int launch(void *stream) {
     return CALL(cuLaunchKernel, kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, (void *)0);
 }
 
-/* Another thread that does one thing at a time, while the first one stands still. */
+/* Another thread that executes one action at a time while the first one waits. */
 static sem_t go, done;
 static const char *wish;
 
@@ -67,8 +69,8 @@ static void let(const char *what) {
     sem_wait(&done);
 }
 
-/* A capture of everything that captures allow, forked and joined; its graph is run twice. `meanwhile`: what the other
- * thread does in the middle. */
+/* Captures everything that captures allow, with fork and join, and runs the graph twice. `meanwhile` is the action
+ * of the other thread in the middle. */
 static void whole(void *stream, void *second, const char *meanwhile) {
     const char *who = "whole";
     void *fork = 0, *join = 0, *graph = 0, *exec = 0;
@@ -113,7 +115,7 @@ static void whole(void *stream, void *second, const char *meanwhile) {
 
 struct pool_properties { int alloc, handles, place, id; void *win32; size_t max; unsigned char reserved[56]; };
 
-/* A call that a capture may forbid, by the capturing thread itself. */
+/* Makes a call that a capture may forbid, in the capturing thread itself. */
 static void unsafe_call(void *stream, void *idle, int which) {
     const char *who = "unsafe";
     void *event = 0, *graph = 0, *made = 0, *pool = 0;
@@ -122,7 +124,7 @@ static void unsafe_call(void *stream, void *idle, int which) {
     int status = -1;
     CALL(cuEventCreate, &event, NO_TIME);
     printf("%s %d\n", who, which);
-    if (which == 15) { /* of a pool there is a free on its way in the legacy stream, for which this stream waits */
+    if (which == 15) { /* a free of a pool's memory is in flight in the legacy stream, and this stream waits for that one */
         struct pool_properties p = { 1, 0, 1, 0, 0, 0, {0} };
         u64 one = 0, long_enough = 40000000;
         void *parameters[] = { &long_enough };
@@ -160,7 +162,7 @@ static void unsafe_call(void *stream, void *idle, int which) {
     SAY(cuStreamEndCapture, stream, &graph);
     printf("%s %s\n", who, graph ? "a graph" : "nothing");
     if (graph) CALL(cuGraphDestroy, graph);
-    /* Whatever happened, the stream can be used again. */
+    /* The stream must be usable again, whatever happened. */
     printf("%s launch %d\n", who, launch(stream));
     SAY(cuStreamSynchronize, stream);
     CALL(cuEventDestroy_v2, event);
@@ -172,7 +174,7 @@ static size_t in_use(void) {
     return total - free_now;
 }
 
-/* A captured allocation of so many bytes that outlives its graph: what is in use after each step, and the codes. */
+/* Captures an allocation that outlives its graph. Prints the memory in use after each step, and the codes. */
 static void charged(void *stream, size_t bytes) {
     const char *who = "charged";
     void *graph = 0, *exec = 0;
@@ -213,14 +215,14 @@ int main(int count, char **words) {
     sem_init(&go, 0, 0), sem_init(&done, 0, 0);
     pthread_create(&thread, 0, other, 0);
     sem_wait(&done);
-    printf("launch %d\n", launch(stream)); /* the lazy part of the first launch is over */
+    printf("launch %d\n", launch(stream)); /* the lazy part of the first launch is done */
     SAY(cuStreamSynchronize, stream);
     whole(stream, second, 0);
     for (size_t i = 0; i < sizeof wishes / sizeof *wishes; i++) {
-        printf("launch %d\n", launch(stream)); /* there is something to be seen complete */
+        printf("launch %d\n", launch(stream)); /* the library can notice completed work */
         whole(stream, second, wishes[i]);
     }
-    for (int i = 0; i < 32; i++) { /* twice: a stream of its own, and one that waits for the legacy stream */
+    for (int i = 0; i < 32; i++) { /* the second half uses a stream that waits for the legacy one */
         void *own = 0;
         SAY(cuStreamCreate, &own, i < 16 ? NON_BLOCKING : 0);
         unsafe_call(own, second, i % 16);

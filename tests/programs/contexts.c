@@ -1,5 +1,5 @@
-/* A program that makes and ends contexts, modules, libraries and limits as it is told, one command a line, the driver's
- * code first in each answer. It knows nothing of vgpu. Not here: allocations in all their forms (member.c). */
+/* A program that creates and destroys contexts, modules, libraries and limits on command: one command per line, with
+ * the driver's code first in each answer. It knows nothing of vgpu. Not here: all forms of allocation (member.c). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -21,7 +21,7 @@ static void *need(const char *name) {
 }
 #define CALL(name, ...) ({ static int (*f_)(); if (!f_) f_ = need(#name); f_(__VA_ARGS__); })
 
-/* An image whose code takes `bytes`, with a global of `global` bytes. */
+/* A module image whose code takes `bytes`, with a global variable of `global` bytes. */
 static char *image(u64 bytes, u64 global) {
     char *text = malloc(bytes + 512);
     int n = sprintf(text, ".version 7.0\n.target sm_50\n.address_size 64\n");
@@ -54,7 +54,7 @@ static int load(void **module, u64 bytes, u64 global, u64 way) {
     return code;
 }
 
-/* Threads that load at the same moment; what they loaded is unloaded by another command. */
+/* Threads that load modules at the same moment. Another command unloads them. */
 static void *context, *loaded[64][64];
 static u64 each, size_, growing;
 static pthread_barrier_t together;
@@ -68,7 +68,7 @@ static void *loads(void *number) {
     return 0;
 }
 
-/* Threads that allocate and free in a context until it is gone under them, or they are told to stop. */
+/* Threads that allocate and free in a context until it is destroyed or they are told to stop. */
 static atomic_int stop, running;
 static void *churns(void *number) {
     CALL(cuCtxSetCurrent, context);
@@ -81,7 +81,7 @@ static void *churns(void *number) {
     return 0;
 }
 
-/* A call that another thread makes while this one goes on. */
+/* A call in another thread while this one continues. */
 static struct { char what[64]; u64 a, b, handle; int code; pthread_t thread; } other;
 static void *makes(void *nothing) {
     CALL(cuCtxSetCurrent, context);
@@ -167,7 +167,7 @@ int main(void) {
             strcpy(other.what, name + 6), other.a = a, other.b = b, other.handle = 0;
             CALL(cuCtxGetCurrent, &context);
             pthread_create(&other.thread, 0, makes, 0);
-            usleep(150000); /* it is inside the driver's call */
+            usleep(150000); /* by now it is inside the driver's call */
             printf("0\n");
         }
         else if (!strcmp(name, "join")) { pthread_join(other.thread, 0); printf("%d %lu\n", other.code, other.handle); }

@@ -1,6 +1,7 @@
-/* Threads of one process that do the same things at the same moment: take the primary context, allocate, create and
- * release physical memory, make contexts, launch. crowd THREADS ROUNDS BYTES. Says "ready", waits for a line, lets the
- * threads run, prints granted, refused, failed, waits for the end of stdin with the primary context held once a thread. */
+/* Threads of one process that do the same things at the same moment: retain the primary context, allocate, create
+ * and release physical memory, create contexts, launch.
+ * crowd THREADS ROUNDS BYTES: prints "ready", waits for a line and runs the threads. Then it prints granted,
+ * refused, failed, and waits for the end of stdin; each thread still holds the primary context once. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>

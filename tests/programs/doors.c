@@ -1,11 +1,11 @@
-/* Asks for every function of the table through every door and prints what came, as object and offset in it.
- * Generated in front of this text: ROWS(F) with F(library, name) for each row, and BASES(F) with F(name, known)
- * for each name that cuGetProcAddress is asked for; those that it cannot know, with a suffix, at few versions only. A
- * line is printed where an answer differs from the one for the version before.
+/* Looks up every function of the table through every lookup path and prints the answers as object and offset.
+ * The test generates two macros in front of this text. ROWS(F) expands F(library, name) for each row. BASES(F)
+ * expands F(name, known) for each name that cuGetProcAddress is asked for; unknown names get a suffix and few
+ * versions. A line is printed where an answer differs from that of the version before.
  *
- *   breaks            versions of CUDA at which any answer of cuGetProcAddress_v2 changes
- *   ask VERSION...    every row through every door, cuGetProcAddress for these versions
- *   call VERSION...   what is found is called with zeroes; the stand-in driver tells which function that was */
+ *   breaks            CUDA versions at which any answer of cuGetProcAddress_v2 changes
+ *   ask VERSION...    every row through every lookup path, cuGetProcAddress for these versions
+ *   call VERSION...   calls each answer with zeroes; the stand-in driver reports which function that was */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>
@@ -53,7 +53,7 @@ static void print(void *p) {
 static void *cuda, *nvml;
 static uint64_t asked;
 static int calling;
-static const char **noted[2]; /* in either library, by the function that was called last */
+static const char **noted[2]; /* one per library: name of the function called last */
 
 static void answer(const char *door, const char *name, uint64_t flags, int version, int code, int status, void *p) {
     printf("%s %s %lu %d %d %d ", door, name, flags, version, code, status);

@@ -1,2 +1,2 @@
-/* A library with nothing in it: what the loader does for it, it does for any. */
+/* An empty library: the loader's work for it is the loader's work for any library. */
 int nothing;

@@ -1,6 +1,6 @@
-/* A program that gets around a library in its own process, as far as a program can: it reads where the driver's functions lie
- * and calls them there, writes over the library's code, opens a device's file itself. One command a line on stdin, one answer
- * a line on stdout, the driver's code first. */
+/* A program that bypasses a library in its own process as far as a program can. It reads the driver's function
+ * addresses from the driver's file and calls them, overwrites the library's code, or opens a device file itself. One
+ * command per line on stdin, one answer per line on stdout, the driver's code first. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <elf.h>
@@ -29,10 +29,10 @@ static void *need(const char *name) {
     if (!f) { printf("! no %s\n", name); exit(3); }
     return f;
 }
-/* Through the library, if there is one. Variadic on purpose: integers and pointers only. */
+/* Calls through the library, if there is one. Variadic on purpose: integers and pointers only. */
 #define CALL(name, ...) ({ static int (*f_)(); if (!f_) f_ = need(#name); f_(__VA_ARGS__); })
 
-/* Where an object is, whose path holds a name. */
+/* Load address of the object whose path contains a name. */
 struct place { const char *holds; char path[4096]; u64 base; };
 
 static int is_it(struct dl_phdr_info *info, size_t size, void *data) {
@@ -43,7 +43,7 @@ static int is_it(struct dl_phdr_info *info, size_t size, void *data) {
     return 1;
 }
 
-/* The address of a function by the symbols in its object's file; 0: it is not there. Nobody is asked. */
+/* Address of a function, from the symbols in its object's file; 0 if it is missing. No lookup function is called. */
 static void *read_of(const char *object, const char *name) {
     struct place place = { object };
     struct stat stat;
@@ -68,7 +68,7 @@ static void *read_of(const char *object, const char *name) {
     return found;
 }
 
-/* The library's function of that name becomes a jump to the driver's. */
+/* Overwrites the library's function of that name with a jump to the driver's. */
 static int write_over(const char *name) {
     unsigned char *ours = read_of("libvgpu.so", name), jump[12] = { 0x48, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xe0 };
     void *theirs = read_of("libcuda.so.1", name);
@@ -97,7 +97,7 @@ static u64 now(void) {
     return (u64)t.tv_sec * 1000000000 + (u64)t.tv_nsec;
 }
 
-/* Kernels of `ns` for `ms`, a wait after every sixteen. */
+/* Launches kernels of `ns` for `ms`, with a wait after every sixteen. */
 static int work(u64 ns, u64 ms) {
     static void *module, *kernel;
     int code = 0;
@@ -110,7 +110,7 @@ static int work(u64 ns, u64 ms) {
     return code;
 }
 
-/* Runs this program again in the same process, which keeps its sockets: with the library, or bare. */
+/* Executes this program again in the same process, which keeps its sockets: with the library, or without. */
 static int become(const char *how) {
     struct stat stat;
     for (int file = 3; file < 1024; file++)
@@ -143,20 +143,20 @@ int main(void) {
         sscanf(line, "%63s %lu %lu", name, &a, &b);
         if (!strcmp(name, "begin")) printf("%d\n", begin());
         else if (!strcmp(name, "alloc")) printf("%d\n", CALL(cuMemAlloc_v2, &at, a));
-        else if (!strcmp(name, "read")) { /* allocates where the driver's file says that the function is */
+        else if (!strcmp(name, "read")) { /* allocates at the address that the driver's file gives */
             int (*real)(u64 *, u64) = read_of("libcuda.so.1", "cuMemAlloc_v2");
             printf("%d\n", real ? real(&at, a) : 1000);
         }
         else if (!strcmp(name, "over")) printf("%d\n", write_over(text));
-        else if (!strcmp(name, "become")) printf("%d\n", become(text)); /* answers as a program that has just begun */
+        else if (!strcmp(name, "become")) printf("%d\n", become(text)); /* the new program answers */
         else if (!strcmp(name, "hello")) printf("%d\n", hello(text));
-        else if (!strcmp(name, "fork")) { /* a child that keeps everything and does nothing */
+        else if (!strcmp(name, "fork")) { /* the child keeps everything and does nothing */
             pid_t child = fork();
             if (!child) for (;;) pause();
             printf("0 %d\n", child);
         }
         else if (!strcmp(name, "work")) printf("%d\n", work(a, b));
-        else if (!strcmp(name, "open")) { /* what a driver does with its device's file */
+        else if (!strcmp(name, "open")) { /* as a driver does with its device file */
             int file = open(text, O_RDWR | O_CLOEXEC);
             int code = file < 0 ? errno : 0;
             if (!code) ioctl(file, 0xc0384600 | 0x2a, line);

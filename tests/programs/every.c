@@ -1,6 +1,7 @@
-/* Calls functions of the driver with every argument zero and prints name and answer. After `context` on the list it
- * works inside a primary context. It finds them in the global scope, and after `by-handle` by the driver's handle. Beside a generated interposer each answer has its calls of that function, and its depth.
- * Argument words are summed up by the calling convention: eleven zeroes suit all. */
+/* Calls functions of the driver with zero for every argument and prints name and code. After `context` in the list
+ * it works inside a primary context. Names are found in the global scope, and after `by-handle` by the driver's
+ * handle. With a generated interposer each line also has the number of its calls of that function, and its depth.
+ * Every function gets eleven zeroes, which the calling convention permits. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>

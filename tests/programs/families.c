@@ -1,8 +1,10 @@
-/* A process on the device with several threads that makes and ends memory of every family, as it is told. One command a
- * line: `THREAD VERB NUMBER ...`; one answer a line: `THREAD CODE ...`. Objects have numbers, given by whoever tells.
- * `T churn SEED` lets the thread draw its own acts until `stop`. families ROOM NAME THREADS: ROOM is a directory where
- * all processes have a socket, NAME its own there; memory passes between them by descriptors and handles.
- * Not here: single calls with their odd arguments (member.c). */
+/* A process on the device with several threads that creates and destroys every kind of device memory on command. One
+ * command per line: `THREAD VERB NUMBER ...`; one answer per line: `THREAD CODE ...`. The test gives objects their
+ * numbers.
+ * `T churn SEED` lets the thread draw its own acts until `stop`.
+ * families ROOM NAME THREADS: ROOM is a directory in which every process has a socket, NAME is this process's.
+ * Memory passes between processes by descriptors and handles.
+ * Not here: single calls with unusual arguments (member.c). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -31,14 +33,14 @@ struct buffer { u64 offset, size; unsigned flags, reserved[16]; };
 enum { OUT_OF_MEMORY = 2, NOT_SUPPORTED = 801, MISSING = -1, BUSY_NUMBER = -2, NO_SUCH = -3, NOTHING_CAME = -4, MIB = 1 << 20 };
 enum kind { FREE, LINEAR, ASYNC, POOLED, POOL, ARRAY, MIPMAP, HANDLE, RANGE, CONTEXT, MODULE, GRAPH, OPENED, EXTERNAL };
 struct object { enum kind kind; u64 at, more, bytes; void *extra; };
-enum { OBJECTS = 1 << 13, THREADS = 8, CHUNKS = 16, CHUNK = 2 * MIB, OWN = 48 /* of a thread that draws its own acts */ };
+enum { OBJECTS = 1 << 13, THREADS = 8, CHUNKS = 16, CHUNK = 2 * MIB, OWN = 48 /* objects of a thread that draws its own acts */ };
 static struct object objects[OBJECTS];
 static void *driver;
 static int mailbox;
 static const char *room, *name;
 static volatile int stopping;
 
-/* Variadic on purpose: integers and pointers only. A name that the driver does not have answers MISSING. */
+/* Variadic on purpose: integers and pointers only. Returns MISSING if the driver lacks the name. */
 #define CALL(name, ...) ({ static int (*f_)(); static int looked_; \
     if (!looked_) { f_ = dlsym(driver, #name); looked_ = 1; } f_ ? f_(__VA_ARGS__) : MISSING; })
 
@@ -55,7 +57,7 @@ static void address_of(const char *whom, struct sockaddr_un *to) {
     snprintf(to->sun_path, sizeof to->sun_path, "%s/%s", room, whom);
 }
 
-/* A descriptor to another process; it may be gone. */
+/* Sends a descriptor to another process, which may be gone. */
 static int give(const char *whom, int fd) {
     struct sockaddr_un to;
     char byte = 1, space[CMSG_SPACE(sizeof(int))] = {0};
@@ -78,7 +80,7 @@ static int take(void) {
     return fd;
 }
 
-/* Notes what was made. */
+/* Records a created object. */
 static int made(u64 number, int code, enum kind kind, u64 at, u64 bytes) {
     if (code == 0) objects[number] = (struct object){ kind, at, 0, bytes, 0 };
     return code;
@@ -96,7 +98,7 @@ static int create(u64 *handle, u64 bytes, int kind, int shared) {
     return CALL(cuMemCreate, handle, bytes, &p, 0ul);
 }
 
-/* A graph that takes memory, and, if `balanced`, gives it back at its end; run once. */
+/* Runs a graph once. The graph allocates memory, and frees it at its end if `balanced`. */
 static int make_graph(u64 number, u64 bytes, int balanced, void *stream) {
     void *graph = 0, *node = 0, *end = 0, *run = 0;
     struct access rw = { { 1, 0 }, 3 };
@@ -116,7 +118,7 @@ static int make_graph(u64 number, u64 bytes, int balanced, void *stream) {
     return code;
 }
 
-/* Ends an object, whatever it is. */
+/* Destroys an object of any kind. */
 static int end(u64 number, struct worker *w) {
     struct object o = objects[number];
     int code = 0;
@@ -129,7 +131,7 @@ static int end(u64 number, struct worker *w) {
     case MIPMAP: code = CALL(cuMipmappedArrayDestroy, o.at); break;
     case HANDLE: code = CALL(cuMemRelease, o.at); break;
     case RANGE:
-        for (u64 i = 0, n; i < CHUNKS; i += n ? n : 1) { /* whole runs, which are whole mappings */
+        for (u64 i = 0, n; i < CHUNKS; i += n ? n : 1) { /* in runs of chunks that are whole mappings */
             for (n = 0; i + n < CHUNKS && o.more >> (i + n) & 1;) n++;
             if (n) code |= CALL(cuMemUnmap, o.at + i * CHUNK, n * CHUNK);
         }
@@ -149,7 +151,7 @@ static int end(u64 number, struct worker *w) {
     return code;
 }
 
-/* What this process's pools hold: the device's own and those it made; then what graphs hold. */
+/* Bytes held by this process's pools, the device's default one and its own; then bytes held by graphs. */
 static int pools(u64 *held, u64 *by_graphs) {
     u64 pool = 0, one = 0;
     int code = CALL(cuDeviceGetDefaultMemPool, &pool, 0);
@@ -176,7 +178,7 @@ static int open_handle(u64 *at, struct token t) {
     return f ? f(at, t, 1) : MISSING;
 }
 
-/* One act of a thread; the answer's further words go to `out`. */
+/* One act of a thread; `out` gets the further words of the answer. */
 static int act(struct worker *w, const char *verb, u64 n, u64 a, u64 b, u64 c, u64 d, u64 e, const char *text, char *out) {
     u64 at = 0, more = 0;
     struct token token;
@@ -189,15 +191,15 @@ static int act(struct worker *w, const char *verb, u64 n, u64 a, u64 b, u64 c, u
     if (IS("pools")) { code = pools(&at, &more); sprintf(out, " %lu %lu", at, more); return code; }
     if (IS("trim-graphs")) return CALL(cuDeviceGraphMemTrim, 0);
     if (n >= OBJECTS) return NO_SUCH;
-    if (IS("forget")) { objects[n].kind = FREE; return 0; } /* it went with its context */
+    if (IS("forget")) { objects[n].kind = FREE; return 0; } /* its context's end destroyed it */
     if (IS("trim")) return objects[n].kind == POOL ? CALL(cuMemPoolTrimTo, objects[n].at, a) : NO_SUCH;
-    if (IS("unmap")) { /* the chunks a to b of a range */
+    if (IS("unmap")) { /* chunks a to b of a range */
         if (objects[n].kind != RANGE) return NO_SUCH;
         code = CALL(cuMemUnmap, objects[n].at + a * CHUNK, (b - a) * CHUNK);
         if (!code) for (u64 i = a; i < b; i++) objects[n].more &= ~(1ul << i);
         return code;
     }
-    if (IS("map")) { /* object a, all of it, at chunk b of the range */
+    if (IS("map")) { /* all of object a, at chunk b of the range */
         if (objects[n].kind != RANGE || objects[a].kind != HANDLE) return NO_SUCH;
         struct access rw = { { 1, 0 }, 3 };
         code = CALL(cuMemMap, objects[n].at + b * CHUNK, objects[a].bytes, 0ul, objects[a].at, 0ul);
@@ -212,7 +214,7 @@ static int act(struct worker *w, const char *verb, u64 n, u64 a, u64 b, u64 c, u
         if (!code) { code = give(text, fd); close(fd); }
         return code;
     }
-    if (IS("offer")) { /* a handle of plain memory, in words */
+    if (IS("offer")) { /* an IPC handle of plain memory, as text */
         if (objects[n].kind != LINEAR) return NO_SUCH;
         code = CALL(cuIpcGetMemHandle, &token, objects[n].at);
         if (!code) sprintf(out, " %s", hex(&token, line));
@@ -249,12 +251,12 @@ static int act(struct worker *w, const char *verb, u64 n, u64 a, u64 b, u64 c, u
     }
     if (IS("create")) { code = create(&at, a, 1, (int)b); return made(n, code, HANDLE, at, a); } /* bytes, kinds of handle */
     if (IS("range")) { code = CALL(cuMemAddressReserve, &at, (u64)CHUNKS * CHUNK, 0ul, 0ul, 0ul); return made(n, code, RANGE, at, 0); }
-    if (IS("retain")) { /* what is mapped at chunk b of range a */
+    if (IS("retain")) { /* the mapping at chunk b of range a */
         if (objects[a].kind != RANGE) return NO_SUCH;
         code = CALL(cuMemRetainAllocationHandle, &at, objects[a].at + b * CHUNK);
         return made(n, code, HANDLE, at, c);
     }
-    if (IS("receive")) { /* what somebody sent: so many bytes */
+    if (IS("receive")) { /* a received allocation of that size in bytes */
         int fd = take();
         if (fd < 0) return NOTHING_CAME;
         code = CALL(cuMemImportFromShareableHandle, &at, (void *)(intptr_t)fd, 1);
@@ -267,7 +269,7 @@ static int act(struct worker *w, const char *verb, u64 n, u64 a, u64 b, u64 c, u
         CALL(cuCtxSetCurrent, w->primary);
         return made(n, code, CONTEXT, at, 0);
     }
-    if (IS("inside")) { /* plain memory that belongs to context b; it ends with it */
+    if (IS("inside")) { /* plain memory in context b, freed with it */
         if (objects[b].kind != CONTEXT) return NO_SUCH;
         CALL(cuCtxSetCurrent, objects[b].at);
         code = CALL(cuMemAlloc_v2, &at, a);
@@ -277,7 +279,7 @@ static int act(struct worker *w, const char *verb, u64 n, u64 a, u64 b, u64 c, u
     }
     if (IS("module")) { code = CALL(cuModuleLoadData, &at, PTX); return made(n, code, MODULE, at, 0); }
     if (IS("graph")) return make_graph(n, a, (int)b, w->stream);
-    if (IS("external")) { /* what somebody sent, as memory of another API: so many bytes */
+    if (IS("external")) { /* a received allocation as external memory of that size in bytes */
         int fd = take();
         if (fd < 0) return NOTHING_CAME;
         struct external desc = { 1, { fd }, a, 0, {0} };
@@ -298,8 +300,8 @@ static u64 draw(struct worker *w, u64 below) {
     return w->state % below;
 }
 
-/* Random acts on this thread's own numbers until told to stop; memory of all families comes and goes. `peers`: how many
- * processes there are, named 0, 1, ...; `without`: a bit for each of the verbs that are left out. */
+/* Random acts on this thread's own numbers until told to stop, with all kinds of memory. `peers` is the number of
+ * processes, named 0, 1, ...; `without` has a bit for each verb to leave out. */
 static void churn(struct worker *w, u64 peers, u64 without) {
     static const char *verbs[] = { "plain", "pitched", "managed", "async", "array", "mipmap", "create", "range", "pool",
                                    "context", "module", "graph", "receive" };
@@ -310,7 +312,7 @@ static void churn(struct worker *w, u64 peers, u64 without) {
         u64 bytes = draw(w, 2) ? small : big, chunk = draw(w, CHUNKS - 1);
         int code;
         out[0] = 0;
-        if (draw(w, 64) == 0) CALL(cuCtxSynchronize); /* until then pools keep what was freed, from everybody */
+        if (draw(w, 64) == 0) CALL(cuCtxSynchronize); /* until then pools keep freed memory that others need */
         struct object *o = &objects[n], *p = &objects[other];
         if (o->kind == FREE) {
             u64 which = draw(w, sizeof verbs / sizeof *verbs);
@@ -341,7 +343,7 @@ static void churn(struct worker *w, u64 peers, u64 without) {
             act(w, "send", n, 0, 0, 0, 0, 0, whom, out);
             continue;
         }
-        if (o->kind == POOL) { /* it stays while something of it lives: that is the driver's to keep, not ours to know */
+        if (o->kind == POOL) { /* in use it is only trimmed: what its destruction does then is the driver's choice */
             int used = 0;
             for (u64 i = base; i < base + OWN; i++) used |= objects[i].kind == POOLED;
             if (used) { act(w, "trim", n, 0, 0, 0, 0, 0, "", out); continue; }
@@ -353,7 +355,7 @@ static void churn(struct worker *w, u64 peers, u64 without) {
     CALL(cuCtxSynchronize);
 }
 
-/* Ends everything of this thread's own, what lives in pools before the pools. */
+/* Destroys all objects of this thread: objects in pools first, then the pools. */
 static int end_all(struct worker *w) {
     int code = 0;
     for (int pools = 0; pools < 2; pools++)
@@ -388,7 +390,7 @@ static void *work(void *argument) {
             printf("%d 0 %lu %lu %lu %lu\n", w->index, w->granted, w->refused, w->failed, w->unfreed);
             continue;
         }
-        if (IS("drain")) { /* what others sent and nobody received */
+        if (IS("drain")) { /* descriptors that were sent and not received */
             int fd;
             while ((fd = take()) >= 0) close(fd);
             printf("%d 0\n", w->index);

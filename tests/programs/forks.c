@@ -1,8 +1,9 @@
-/* Processes that fork: before they touch the driver, and while their threads allocate.
- *   forks tree DEPTH WIDTH BYTES  a tree of processes; each begins anew after it forked its children, allocates and frees
- *                                 many times, holds BYTES, says `node PID CODE` and waits for the end of stdin
- *   forks busy THREADS FORKS      threads allocate and free while the main thread forks; the children try the driver, free
- *                                 what is not theirs, and leave by exit or exec; then `done REFUSED FAILED HELD CRASHED`
+/* Processes that fork: before they use the driver, and while their threads allocate.
+ *   forks tree DEPTH WIDTH BYTES  a tree of processes. Each initialises after it forked its children, allocates and
+ *                                 frees many times, holds BYTES, prints `node PID CODE` and waits for the end of stdin
+ *   forks busy THREADS FORKS      threads allocate and free while the main thread forks. The children try the driver,
+ *                                 free addresses that are not theirs, and leave by exit or exec. Prints `done REFUSED
+ *                                 FAILED HELD CRASHED`
  * Not here: one fork, step by step (member.c). */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -72,9 +73,9 @@ static int busy(int threads, int forks) {
         if (child == 0) {
             u64 p = 0;
             size_t left, total;
-            alarm(30); /* a child that hangs dies of it, and is seen */
+            alarm(30); /* kills a child that hangs, which the test then sees */
             if (i % 4 == 1) execl("/bin/true", "true", (char *)0);
-            if (i % 4 == 2) { /* a child's child */
+            if (i % 4 == 2) { /* a grandchild */
                 pid_t further = fork();
                 if (further == 0) { cuMemAlloc_v2(&p, 4096); _exit(0); }
                 int status = 0;
@@ -84,8 +85,8 @@ static int busy(int threads, int forks) {
             int got = cuMemAlloc_v2(&p, 1 << 20);
             cuMemGetInfo_v2(&left, &total);
             cuDeviceTotalMem_v2(&total, 0);
-            for (int h = 0; h < 64; h++) if (held[h]) cuMemFree_v2(held[h]); /* not its own */
-            _exit(got == 0 ? 8 : 0); /* the driver of a forked child gives nothing */
+            for (int h = 0; h < 64; h++) if (held[h]) cuMemFree_v2(held[h]); /* addresses that are not the child's own */
+            _exit(got == 0 ? 8 : 0); /* the driver gives nothing to a forked child */
         }
         int status = 0;
         waitpid(child, &status, 0);

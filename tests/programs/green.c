@@ -1,4 +1,5 @@
-/* A program with green contexts: one command a line on stdin, one answer a line on stdout, the driver's code first. */
+/* A program with green contexts: one command per line on stdin, one answer per line on stdout, the driver's code
+ * first. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
@@ -25,7 +26,7 @@ int main(void) {
         void *h = 0;
         if (sscanf(line, "%31s %lu", name, &a) < 1) return 2;
         if (code) ;
-        else if (!strcmp(name, "make")) { /* a part of so many multiprocessors */
+        else if (!strcmp(name, "make")) { /* a partition with that number of multiprocessors */
             struct resource all, part, rest;
             void *description;
             unsigned groups = 1;

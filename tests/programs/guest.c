@@ -1,8 +1,9 @@
-/* A library that uses the device, as libraries do: its constructor, its own dlopen, its own threads are its own affair.
- * -DOWN: it finds the driver by a dlopen and dlsym of its own; else it is linked with it. -DNAMED: it exports functions with
- * the driver's names besides, and calls what its own question finds: -DBY_NEXT by RTLD_NEXT, -DBY_GET by cuGetProcAddress,
- * -DBY_DLSYM by the dlsym that stands behind the one it exports, else by its handle of the driver.
- * -DCONSTRUCTOR: it works before main, with GUEST_BYTES of the environment. -DEARLY: many threads ask before main. */
+/* A library that uses the device as real libraries do: in its constructor, by its own dlopen, on its own threads.
+ * -DOWN: finds the driver by its own dlopen and dlsym; otherwise it is linked with it. -DNAMED: also exports
+ * functions with the driver's names and calls the results of its own lookup. That lookup is RTLD_NEXT with
+ * -DBY_NEXT, cuGetProcAddress with -DBY_GET, the dlsym behind its own exported one with -DBY_DLSYM, otherwise its
+ * handle of the driver. -DCONSTRUCTOR: works before main, with GUEST_BYTES of the environment. -DEARLY: many threads
+ * look names up before main. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -56,11 +57,11 @@ int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, 
 int cuInit(), cuDevicePrimaryCtxRetain(), cuCtxSetCurrent(), cuMemAlloc_v2(), cuMemFree_v2();
 #endif
 
-/* Whose is it? Any program may have one of these, too. */
+/* Any program may define this function too; the result shows whose definition was bound. */
 int whose(void) { return 1; }
 int bound_to(void) { return whose(); }
 
-/* The driver's code for so many bytes; 1000 and more: it did not come so far. */
+/* The driver's code for an allocation of `bytes`; 1000 and more is a failure before it. */
 int guest_alloc(uint64_t bytes) {
     void *context = 0;
     uint64_t p = 0;
@@ -74,7 +75,8 @@ int guest_alloc(uint64_t bytes) {
 }
 
 #ifdef OWN
-/* Kernels of 1 ms, 64 of them between two waits, for so many milliseconds: how many, or the driver's code, negative. */
+/* Launches kernels of 1 ms for `ms` milliseconds, with a wait after every 64. Returns their number, or the driver's
+ * code, negative. */
 int guest_work(uint64_t ms) {
     static const char ptx[] = ".version 7.0\n.target sm_50\n.address_size 64\n"
         ".visible .entry vgpu_spin_ns(.param .u64 vgpu_spin_ns_param_0)\n{\nret;\n}\n";
@@ -96,7 +98,7 @@ int guest_work(uint64_t ms) {
 }
 #endif
 
-/* A library found from here, by this library's own search path. */
+/* Opens a library by this library's own search path. */
 void *guest_open(const char *name) { return dlopen(name, RTLD_NOW); }
 
 #ifdef CONSTRUCTOR

@@ -1,4 +1,4 @@
-/* Opens a device's file and keeps it: linked statically it is what no preloaded library is in. */
+/* Opens a device file and keeps it open. Linked statically, so that no preloaded library can be in it. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-/* A program that opens libraries in all the ways there are and says what became of it; compiled with -rdynamic. */
+/* A program that opens libraries in all possible ways and prints the results; compiled with -rdynamic. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>
@@ -26,7 +26,7 @@ static int call(void *library, const char *name, uint64_t argument) {
     return f ? f(argument) : -1;
 }
 
-/* ---- many threads, each by lookups of its own ---- */
+/* ---- many threads, each with its own lookups ---- */
 static uint64_t piece;
 static _Atomic uint64_t granted;
 static _Atomic int strange;
@@ -49,7 +49,7 @@ static void *grab(void *barrier) {
     return 0;
 }
 
-/* ---- code of the driver replaced in place, as hotpatching tools do ---- */
+/* ---- code of the driver patched in place, as hotpatching tools do ---- */
 static unsigned char *patched, saved[14], jump[14] = { 0xff, 0x25, 0, 0, 0, 0 };
 static int detours;
 static void write_code(const unsigned char *bytes) {
@@ -96,7 +96,7 @@ int main(int argc, char **argv) {
         else if (!strcmp(w, "bound")) printf("%d\n", call(library, "bound_to", 0));
         else if (!strcmp(w, "made")) { int (*f)(void) = (int (*)(void))dlsym(library ? library : RTLD_DEFAULT, "guest_made"); printf("%d\n", f ? f() : -1); }
         else if (!strcmp(w, "inner")) { void *(*f)(const char *) = (void *(*)(const char *))dlsym(library, "guest_open"); printf("%s\n", f(argv[++i]) ? "opened" : dlerror()); }
-        else if (!strcmp(w, "in")) { /* a name in that library, its code and words */
+        else if (!strcmp(w, "in")) { /* name in that library: prints its code, calls it with words */
             const char *n = argv[++i];
             dlerror();
             void *f = dlsym(library, n);
@@ -104,11 +104,11 @@ int main(int argc, char **argv) {
             printf("%s %s\n", home(f), e ? e : "-");
         }
         else if (!strcmp(w, "default")) { dlerror(); void *f = dlsym(RTLD_DEFAULT, argv[++i]); printf("%s %s\n", home(f), dlerror() ? "words" : "silent"); }
-        else if (!strcmp(w, "loaders")) { /* whose the loader's functions are, by a handle of the C library */
+        else if (!strcmp(w, "loaders")) { /* the owner of the loader's functions, by a handle of the C library */
             void *c = dlopen("libc.so.6", RTLD_NOW);
             printf("%s %s %s\n", home(dlsym(c, "dlsym")), home(dlvsym(c, "dlopen", "GLIBC_2.2.5")), home(dlsym(c, "dlerror")));
         }
-        else if (!strcmp(w, "threads") || !strcmp(w, "one-first")) { /* all at once, or one and soon the others */
+        else if (!strcmp(w, "threads") || !strcmp(w, "one-first")) { /* all at the same time, or one first */
             pthread_barrier_t barrier;
             pthread_t t[12];
             piece = strtoull(argv[++i], 0, 10);
@@ -129,7 +129,7 @@ int main(int argc, char **argv) {
             printf("%lu %d %d\n", granted, strange, getpid());
             getchar();
         }
-        else if (!strcmp(w, "forks")) { /* so many children, each by lookups of its own, after ours */
+        else if (!strcmp(w, "forks")) { /* that number of children, each with its own lookups, after the parent's */
             int n = atoi(argv[++i]), bad = 0, status;
             void *driver = dlopen("libcuda.so.1", RTLD_NOW);
             dlsym(driver, "cuMemAlloc_v2");
@@ -147,7 +147,7 @@ int main(int argc, char **argv) {
             dl_iterate_phdr(find_driver, 0);
             patch((void *)(driver_base + strtoull(argv[++i], 0, 16)));
         }
-        else if (!strcmp(w, "interposed")) { /* what interposer.c counted: calls, depth */
+        else if (!strcmp(w, "interposed")) { /* counters of interposer.c: calls, depth */
             int *calls = dlsym(RTLD_DEFAULT, "interposer_calls"), *deepest = dlsym(RTLD_DEFAULT, "interposer_deepest");
             printf("%d %d\n", calls ? *calls : -1, deepest ? *deepest : -1);
         }

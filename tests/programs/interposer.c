@@ -1,9 +1,11 @@
-/* A library that somebody else preloads: it stands in front of a function and passes on, by RTLD_NEXT.
- * -DSTEP=n: getppid answers n more than the next. -DDRIVER: cuMemAlloc_v2 is counted; -DBY_LOOKUP: so it is, and the next
- * one found by cuGetProcAddress. With either, -DTHREAD: the call and its lookup are made by a thread of their own, and
- * -DWORKER: by one thread for all calls; -DBY_HANDLE, -DBY_DLVSYM: by the driver's handle, by its handle without a version.
- * -DLAZY: it and three more are, each of which opens the driver when it is first called, as
- * generated wrappers of the driver do. -DLOADER: dlsym and dlopen themselves. -DALLOCATOR: malloc. -DMADE_EARLY: asks before main. */
+/* A third-party preloaded library: it interposes a function and calls the next one by RTLD_NEXT.
+ * -DSTEP=n: getppid returns n more than the next. -DDRIVER: counts calls of cuMemAlloc_v2. -DBY_LOOKUP: as -DDRIVER,
+ * with the next function found by cuGetProcAddress. With either of them, -DTHREAD makes the lookup and the call on a
+ * new thread, -DWORKER on one thread for all calls. -DBY_HANDLE and -DBY_DLVSYM look the next one up by the driver's
+ * handle, and by that handle without a version.
+ * -DLAZY: counts calls of four functions more, each of which opens the driver at its first call, as generated
+ * wrappers do. -DLOADER: interposes dlsym and dlopen. -DALLOCATOR: interposes malloc. -DMADE_EARLY: looks names up
+ * before main. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -25,7 +27,7 @@ typedef int (*allocate)(uint64_t *, size_t);
 static allocate find_next(void) {
     allocate next = 0;
 #ifdef BY_LOOKUP
-    /* Finds the function behind it by the driver's own lookup. */
+    /* Finds the next function by the driver's own lookup. */
     int (*get)(const char *, void **, int, uint64_t, int *) = (int (*)(const char *, void **, int, uint64_t, int *))dlsym(RTLD_DEFAULT, "cuGetProcAddress_v2");
     int status;
     if (!get) get = (int (*)(const char *, void **, int, uint64_t, int *))dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuGetProcAddress_v2");
@@ -82,7 +84,7 @@ int cuMemAlloc_v2(uint64_t *p, size_t bytes) {
 #ifdef THREAD
     if (!pthread_create(&thread, 0, work, &w)) pthread_join(thread, 0);
 #elif defined WORKER
-    /* A call that comes from the worker itself would wait for ever. */
+    /* A call made by the worker itself would wait for ever. */
     pthread_mutex_lock(&lock);
     if (!has_worker++ && !pthread_create(&thread, 0, serve, 0)) pthread_detach(thread);
     if (!queued) {
@@ -108,7 +110,7 @@ __attribute__((constructor)) static void early(void) {
 int made_early(void) { return (early_getpid != 0) + 2 * (early_init == 0) + 4 * (early_next == 0); }
 #endif
 #ifdef LAZY
-/* What such wrappers look like: a table of the driver's functions that the first call of each fills. */
+/* As generated wrappers do: a table of the driver's functions, filled by the first call of each. */
 int interposer_calls, interposer_depth, interposer_deepest;
 #define PASS(name, types, words) int name types { \
     static int (*next) types; \
@@ -125,7 +127,7 @@ PASS(cuMemAlloc_v2, (uint64_t *p, size_t bytes), (p, bytes))
 PASS(cuMemFree_v2, (uint64_t p), (p))
 #endif
 #ifdef LOADER
-/* Stands in front of the loader's functions, and finds them as such tools do: by version. */
+/* Interposes the loader's functions, and finds the next ones by version, as such tools do. */
 int interposer_calls, interposer_deepest = 1;
 void *dlsym(void *handle, const char *name) {
     static void *(*next)(void *, const char *);
@@ -140,7 +142,7 @@ void *dlopen(const char *file, int flags) {
 }
 #endif
 #ifdef ALLOCATOR
-/* An allocator that counts and passes on; it asks for what is behind it at the first allocation of all. */
+/* An allocator that counts and calls the next one. It looks the next one up at the first allocation of the process. */
 #include <string.h>
 static char first[65536];
 static size_t taken;

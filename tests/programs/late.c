@@ -1,7 +1,8 @@
-/* A library in the place of some of the simulated driver's functions. Calls of any thread but the first take long: a load is
- * done and has not come back, an allocation and a free wait before anything is done, as a free does for kernels that run. */
-/* RETAIN: only the first thread that retains the primary context is late, with the context made and not handed out yet;
- * HOLD: it retains the context once more, for itself, and nobody is late. */
+/* A library that replaces some of the simulated driver's functions. Calls of all threads but the first take long: a
+ * load has happened and has not returned, and an allocation or a free waits before it does anything, as a free does
+ * for running kernels. */
+/* RETAIN: only the first thread that retains the primary context is late; the context exists and is not returned
+ * yet. HOLD: the library retains the context once more for itself, and no thread is late. */
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <string.h>

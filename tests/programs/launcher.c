@@ -1,7 +1,7 @@
-/* A launcher as compilers of kernels generate it: C text, compiled into a shared object when the kernel is first used,
- * which looks up the driver's functions by itself and asks about every pointer argument before each launch.
- * launcher CC DIRECTORY COUNT: prints the code of each kind of pointer asked about, then launches COUNT times and prints
- * how many went well. */
+/* A launcher as kernel compilers generate it: C text that is compiled into a shared object at the kernel's first
+ * use. It looks up the driver's functions itself and queries every pointer argument before each launch.
+ * launcher CC DIRECTORY COUNT: prints the code for each kind of pointer, then launches COUNT times and prints the
+ * number of successes. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>

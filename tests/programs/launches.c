@@ -1,6 +1,6 @@
-/* Loops of device work by every way there is to ask for it: one line a loop on stdin, `WAY NS MS BATCH`, one answer on
- * stdout: code, how many calls, the time they took. NS is the time of a kernel, or the bytes of a fill or copy. It waits
- * after every BATCH calls. Between the calls nothing else is asked of the driver. */
+/* Loops of device work through every function that can request it. One loop per line on stdin, `WAY NS MS BATCH`;
+ * one answer on stdout: code, number of calls, time taken. NS is the length of a kernel, or the bytes of a fill or
+ * copy. The program waits after every BATCH calls and makes no other driver call in between. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
@@ -51,7 +51,7 @@ static void *kernel_here(void) {
     return f;
 }
 
-/* A graph of two kernels of half the time each. */
+/* A graph of two kernels, each of half the length. */
 static void *graph_of(u64 ns) {
     void *graph, *made;
     u64 half = ns / 2;
@@ -65,12 +65,12 @@ static void *graph_of(u64 ns) {
 
 static int is(const char *way, const char *name) { return !strcmp(way, name); }
 
-/* The part of each device in a cooperative launch on all of them. */
+/* Launch parameters of each device in a cooperative launch on all devices. */
 static int on_all_devices(u64 ns) {
     struct part parts[8];
     void *params[] = { &ns };
     for (int i = 0; i < devices; i++) {
-        /* The last device first: the order of the list is the program's own affair. */
+        /* The last device comes first: the program is free to order the list. */
         int d = devices - 1 - i;
         parts[i] = (struct part){ d ? other_kernels[d] : kernel, 1, 1, 1, 1, 1, 1, 0, d ? other_streams[d] : stream, params };
     }
@@ -140,7 +140,7 @@ static int finish(const char *way) {
     return CALL(cuCtxSynchronize);
 }
 
-/* What a way needs besides. */
+/* Prepares additional objects of a way. */
 static void prepare(const char *way, u64 n) {
     if (strstr(way, "fill") || strstr(way, "copy") || is(way, "elsewhere") || is(way, "host")) {
         if (is(way, "elsewhere")) MUST(CALL(cuCtxSetCurrent, others[1]));

@@ -1,12 +1,12 @@
-/* A member that lies: says hello at VGPU_SOCKET and joins the device named by its argument, both without the library, and
- * then does what turns.c does. Its report says nothing for ever: nothing wanted, in flight or used. */
+/* A member that lies. It says hello at VGPU_SOCKET and joins the device named by its argument, both without the
+ * library, and then behaves like turns.c. Its report always claims that nothing is wanted, in flight or used. */
 #define main turns
 #include "turns.c"
 #undef main
 #include <sys/socket.h>
 #include <sys/un.h>
 
-/* One line to the daemon; its answer, without the descriptors that come along, which the kernel closes. */
+/* Sends one line to the daemon and reads its answer. The kernel closes the descriptors that come with it. */
 static int ask(int daemon, const char *line) {
     char answer[4096];
     size_t all = 0;

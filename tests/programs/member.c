@@ -1,6 +1,7 @@
-/* A program on the device that does what it is told: one command a line on stdin, one answer a line on stdout, the
- * driver's code first. How it finds the driver's functions is its first argument (the door); it knows nothing of vgpu.
- * Not here: loops of many processes (storm.c), questions about lookups themselves (ask.c). */
+/* A program on the device that obeys commands: one command per line on stdin, one answer per line on stdout, the
+ * driver's code first. Its first argument is the lookup path to the driver's functions (the door). It knows nothing
+ * of vgpu.
+ * Not here: loops of many processes (storm.c), details of lookups (ask.c). */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -26,7 +27,7 @@ struct access { struct location location; int flags; };
 struct pool_properties { int alloc, handles; struct location location; void *win32; size_t max; unsigned char reserved[56]; };
 struct array { size_t width, height; unsigned format, channels; };
 
-/* What the linked variant of this program refers to by name; the others look up the same names. */
+/* Names that the linked variant of this program refers to; the other variants look up the same names. */
 #define FUNCTIONS(F) \
     F(cuInit) F(cuDeviceGet) F(cuDeviceGetCount) F(cuDeviceTotalMem_v2) F(cuDevicePrimaryCtxRetain) \
     F(cuDevicePrimaryCtxRelease_v2) F(cuDevicePrimaryCtxReset_v2) F(cuCtxCreate_v2) F(cuCtxDestroy_v2) \
@@ -54,7 +55,7 @@ static void *library(void) {
     return driver;
 }
 
-/* Name, version and flags as cuGetProcAddress wants them: the base name, and flag 2 for a per-thread twin. */
+/* Name, version and flags as cuGetProcAddress expects them: the base name, and flag 2 for a per-thread twin. */
 static void *ask_driver(const char *name, int second) {
     char base[MAX_NAME];
     snprintf(base, sizeof base, "%s", name);
@@ -93,13 +94,13 @@ static void *find(const char *name) {
     return dlsym(library(), name);
 }
 
-/* The function of that name, or a line that says there is none. */
+/* Finds the function, or prints a line that it is missing. */
 static void *need(const char *name) {
     void *f = find(name);
     if (!f) { printf("! no %s\n", name); exit(3); }
     return f;
 }
-/* Calls through the door. Variadic on purpose: integers and pointers only. */
+/* Calls through the lookup path. Variadic on purpose: integers and pointers only. */
 #define CALL(name, ...) ({ static int (*f_)(); if (!f_) f_ = need(#name); f_(__VA_ARGS__); })
 
 static u64 now(void) {
@@ -114,7 +115,7 @@ static const char PTX[] = ".version 7.0\n.target sm_50\n.address_size 64\n"
 struct config { unsigned gx, gy, gz, bx, by, bz, shared; void *stream, *attributes; unsigned count; };
 enum { PLAIN, OWN_STREAM, COOPERATIVE, HUGE_GRID, EXTENDED, EXTENDED_OWN_STREAM, RETAINING };
 
-/* One kernel of `ns`, by one of the ways there are. */
+/* Launches one kernel of `ns` by one of the possible functions. */
 static int launch(u64 ns, int way) {
     static void *module, *kernel;
     int code;
@@ -127,7 +128,7 @@ static int launch(u64 ns, int way) {
     case COOPERATIVE: return CALL(cuLaunchCooperativeKernel, kernel, 1, 1, 1, 1, 1, 1, 0, (void *)0, parameters);
     case HUGE_GRID: return CALL(cuLaunchKernel, kernel, 0x7fffffff, 65535, 65535, 1, 1, 1, 0, (void *)0, parameters, (void *)0);
     case EXTENDED: return CALL(cuLaunchKernelEx, &one, kernel, parameters, (void *)0);
-    case RETAINING: { /* as a library does that holds the primary context for one call */
+    case RETAINING: { /* as a library does that retains the primary context for one call */
         void *context;
         if ((code = CALL(cuDevicePrimaryCtxRetain, &context, 0))) return code;
         code = CALL(cuLaunchKernel, kernel, 1, 1, 1, 1, 1, 1, 0, (void *)0, parameters, (void *)0);
@@ -139,7 +140,7 @@ static int launch(u64 ns, int way) {
     }
 }
 
-/* Launches kernels of `ns` for `ms`, waiting after every `batch` of them. */
+/* Launches kernels of `ns` for `ms`, with a wait after every `batch` kernels. */
 static void work(u64 ns, u64 ms, u64 batch, int way) {
     u64 begin = now(), launched = 0;
     int code = 0;
@@ -156,7 +157,8 @@ static void on_alarm(int s) { alarms++; }
 
 extern char **environ;
 
-/* As programs do that show a title of their own: the environment moves to the heap, and zeros lie where it was. */
+/* As programs do that show their own title: moves the environment to the heap and overwrites its old place with
+ * zeros. */
 static void retitle(void) {
     int n = 0;
     while (environ[n]) n++;
@@ -168,7 +170,7 @@ static void retitle(void) {
     environ = moved;
 }
 
-/* Everything of a process that a guest must leave alone, as one line. */
+/* Prints everything of the process that a guest library must leave alone, as one line. */
 static void self(void) {
     mode_t mask = umask(0);
     umask(mask);
@@ -199,7 +201,7 @@ static int entries(const char *path) {
     return n;
 }
 
-/* Open descriptors above stderr that an exec would inherit, and their number altogether. */
+/* Number of open descriptors above stderr that an exec would inherit, and of all open descriptors. */
 static void descriptors(void) {
     int all = 0, leaking = 0;
     char names[2048] = "";
@@ -260,7 +262,7 @@ int main(int argc, char **argv) {
             int r = CALL(cuMemGetInfo_v2, &f, &t);
             printf("%d %lu %lu\n", r, f, t);
         }
-        else if (!strcmp(name, "info-null")) { /* which output is null: 1 free, 2 total, 3 both */
+        else if (!strcmp(name, "info-null")) { /* argument: the null outputs: 1 free, 2 total, 3 both */
             size_t f = 0, t = 0;
             int r = CALL(cuMemGetInfo_v2, a & 1 ? (size_t *)0 : &f, a & 2 ? (size_t *)0 : &t);
             printf("%d %lu %lu\n", r, f, t);
@@ -296,7 +298,7 @@ int main(int argc, char **argv) {
         else if (!strcmp(name, "from-pool")) { u64 p = 0; int r = CALL(cuMemAllocFromPoolAsync, &p, a, (void *)b, (void *)0); printf("%d %lu\n", r, p); }
         else if (!strcmp(name, "reserve")) { u64 p = 0; int r = CALL(cuMemAddressReserve, &p, a, 0ul, 0ul, 0ul); printf("%d %lu\n", r, p); }
         else if (!strcmp(name, "unreserve")) printf("%d\n", CALL(cuMemAddressFree, a, b));
-        else if (!strcmp(name, "create")) { /* bytes, kind of place (1 device, 2 host), its number */
+        else if (!strcmp(name, "create")) { /* bytes, location type (1 device, 2 host), its number */
             struct properties p;
             memset(&p, 0, sizeof p);
             p.type = 1;
@@ -318,7 +320,7 @@ int main(int argc, char **argv) {
         else if (!strcmp(name, "host-free")) printf("%d\n", CALL(cuMemFreeHost, (void *)a));
         else if (!strcmp(name, "launch")) { int r = launch(a, 0); if (!r) r = CALL(cuCtxSynchronize); printf("%d\n", r); }
         else if (!strcmp(name, "launch-own")) { int r = launch(a, 1); if (!r) r = CALL(cuCtxSynchronize); printf("%d\n", r); }
-        else if (!strcmp(name, "ahead")) { /* how long it takes to launch b kernels of a ns, none waited for */
+        else if (!strcmp(name, "ahead")) { /* time to launch b kernels of a ns without any wait */
             u64 begin = now();
             int r = 0;
             for (u64 i = 0; !r && i < b; i++) r = launch(a, 0);
@@ -350,24 +352,24 @@ int main(int argc, char **argv) {
             for (unsigned i = 0; !r && i < n; i++) printf(" %u %llu", p[i].pid, p[i].used);
             printf("\n");
         }
-        else if (!strcmp(name, "where")) { /* whose code a name leads to */
+        else if (!strcmp(name, "where")) { /* the object that contains a name's function */
             Dl_info in = {0};
             void *f = find(word);
             if (f) dladdr(f, &in);
             printf("%d %s\n", f ? 0 : 1, f && in.dli_fname ? strrchr(in.dli_fname, '/') ? strrchr(in.dli_fname, '/') + 1 : in.dli_fname : "-");
         }
-        else if (!strcmp(name, "interposed")) { /* what interposer.c counted: calls, depth */
+        else if (!strcmp(name, "interposed")) { /* counters of interposer.c: calls, depth */
             int *calls = dlsym(RTLD_DEFAULT, "interposer_calls"), *deepest = dlsym(RTLD_DEFAULT, "interposer_deepest");
             if (calls && deepest) printf("0 %d %d\n", *calls, *deepest); else printf("1\n");
         }
         else if (!strcmp(name, "self")) self();
         else if (!strcmp(name, "threads")) printf("0 %d\n", entries("/proc/self/task"));
         else if (!strcmp(name, "descriptors")) descriptors();
-        else if (!strcmp(name, "close-all")) { /* as a program does that makes itself a daemon */
+        else if (!strcmp(name, "close-all")) { /* as a program does that becomes a daemon */
             syscall(SYS_close_range, 3u, ~0u, 0u);
             printf("0\n");
         }
-        else if (!strcmp(name, "standard")) { /* where the three standard descriptors lead */
+        else if (!strcmp(name, "standard")) { /* targets of the three standard descriptors */
             printf("0");
             for (int fd = 0; fd < 3; fd++) {
                 char link[64], target[512] = "";
@@ -377,7 +379,7 @@ int main(int argc, char **argv) {
             }
             printf("\n");
         }
-        else if (!strcmp(name, "alarms")) { /* a signal every so many microseconds, as profilers send */
+        else if (!strcmp(name, "alarms")) { /* a signal every a microseconds, as profilers send */
             struct sigaction act;
             memset(&act, 0, sizeof act);
             act.sa_handler = on_alarm;
@@ -387,7 +389,7 @@ int main(int argc, char **argv) {
             printf("%d\n", setitimer(ITIMER_REAL, &every, 0));
         }
         else if (!strcmp(name, "alarmed")) printf("0 %d\n", alarms);
-        else if (!strcmp(name, "fork")) { /* the child answers from here on, until it is told to exit */
+        else if (!strcmp(name, "fork")) { /* from here on the child answers, until it is told to exit */
             fflush(stdout);
             pid_t child = fork();
             if (child == 0) { printf("0 %d\n", getpid()); continue; }
@@ -395,7 +397,7 @@ int main(int argc, char **argv) {
             waitpid(child, &status, 0);
             printf("0 %d\n", status);
         }
-        else if (!strcmp(name, "fork-leave")) { /* the parent ends at once, the child answers */
+        else if (!strcmp(name, "fork-leave")) { /* the parent ends at once, and the child answers */
             fflush(stdout);
             if (fork()) _exit(0);
             printf("0 %d\n", getpid());

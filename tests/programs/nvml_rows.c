@@ -1,8 +1,8 @@
-/* Calls functions of NVML twice with the same arguments: the library's own, at its place in the file, and what `dlsym`
- * finds. One line in: a name, its place, the kinds of its arguments. One line out: the name, both codes, whether code and
- * everything that was written are the same, and the first number that each wrote into a count.
+/* Calls functions of NVML twice with the same arguments: at the address in the library's file, and as `dlsym` finds
+ * them. Input line: a name, its address, the kinds of its arguments. Output line: the name, both codes, 1 if code
+ * and all output are the same, and the first number that each call wrote into a count.
  *
- * usage: nvml_rows PID     (of a process to ask for, where a function asks for one) */
+ * usage: nvml_rows PID     (process id for the functions that take one) */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>
@@ -52,7 +52,7 @@ static unsigned call(any f, int which, const char *name, const char *kinds, unsi
 }
 
 int main(int argc, char **argv) {
-    setvbuf(stdout, 0, _IOLBF, 0); /* what crashes is the one after the last line */
+    setvbuf(stdout, 0, _IOLBF, 0); /* the function after the last printed line is the one that crashed */
     unsigned pid = argc > 1 ? (unsigned)atoi(argv[1]) : 0;
     nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW);
     struct link_map *map;
@@ -67,7 +67,7 @@ int main(int argc, char **argv) {
         any real = (any)(map->l_addr + place), found = (any)find(name);
         unsigned codes[2];
         int same = 0;
-        /* What counts time may change between the two calls. */
+        /* Counters of time may change between the two calls. */
         for (int i = 0; i < 100 && !same; i++) {
             codes[0] = call(real, 0, name, kinds, pid);
             codes[1] = call(found, 1, name, kinds, pid);

@@ -1,5 +1,5 @@
-/* Pairs of an allocation and its release beside LIVE others. pairs COUNT LIVE: prints nanoseconds per pair, the least of
- * five batches. Not here: differences against the bare driver, which benches/ measure. */
+/* Pairs of an allocation and its release next to LIVE live ones. pairs COUNT LIVE: prints nanoseconds per pair, the
+ * minimum of five batches. Not here: differences against the bare driver, which benches/ measure. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-/* Small programs with the call patterns of well-known ones, one by its name as first argument. At every point where the
- * numbers can be compared a program prints `at LABEL HELD FREE TOTAL` (bytes it holds by its own reckoning, and
- * cuMemGetInfo) and waits for a line. A call that fails where it must not ends the program with words and code 3.
+/* Small programs with the call patterns of well-known ones, selected by name as first argument. At every point of
+ * comparison a program prints `at LABEL HELD FREE TOTAL` (bytes by its own account, and cuMemGetInfo) and waits for
+ * a line. An unexpected failure of a call ends the program with a message and code 3.
  * Not here: runtime.c (lookups), launcher.c (a launcher compiled at run time). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -59,7 +59,7 @@ static void reachable(u64 address, u64 bytes) {
     MUST(cuMemSetAccess, address, bytes, &rw, 1ul);
 }
 
-/* A pool that grows in one reservation of 32 GiB: create, map, release at once, allow; its end is one unmap. */
+/* A pool that grows in one reservation of 32 GiB: create, map, release at once, allow access. One unmap ends it. */
 static void release_after_map(void) {
     struct properties p = on(ON_DEVICE, 0, 0);
     u64 grain, base, size = 0, handle;
@@ -86,8 +86,8 @@ static void release_after_map(void) {
     }
 }
 
-/* Segments of 20 MiB that are mapped when they are needed, in addresses for more than the device has; on out of memory
- * the cached ones are unmapped and the request is repeated. */
+/* Segments of 20 MiB that are mapped when needed, in addresses for more than the device has. On out of memory the
+ * cached segments are unmapped and the request is repeated. */
 static void expandable_segments(void) {
     enum { MOST = 4096 };
     static u64 handles[MOST];
@@ -109,7 +109,7 @@ static void expandable_segments(void) {
             if (++mapped == room) fail("more than the limit is mapped", (int)mapped);
         }
         at("full", held);
-        /* The tail is cached: it goes, and a request of its size fits again. */
+        /* The tail is cached: it is unmapped, and a request of its size fits again. */
         cached = mapped / 2;
         for (u64 i = 0; i < cached; i++) {
             mapped--;
@@ -132,8 +132,8 @@ static void expandable_segments(void) {
     at("freed", 0);
 }
 
-/* Weights that are given up for a while: saved to the host, unmapped and released; their addresses stay, and hold the
- * same content after the wake. While it sleeps somebody else may have the room: the wake is then out of memory. */
+/* Weights that are released for a while: saved to the host, unmapped and released. Their addresses stay and have the
+ * same content after the wake. Others may take the room meanwhile; the wake then gets out of memory. */
 static void sleep_mode(void) {
     enum { PIECES = 6 };
     struct properties p = on(ON_DEVICE, 0, 0);
@@ -233,7 +233,7 @@ static void pool_allocator(void) {
         at("quiet", reserved());
     }
     MUST(cuMemPoolTrimTo, pool, 64 * MIB);
-    at("trimmed", reserved()); /* at least that stays, in whole pieces */
+    at("trimmed", reserved()); /* at least that much stays, in whole pieces */
     MUST(cuMemPoolTrimTo, pool, 0ul);
     if (reserved()) fail("a trim did not trim", 0);
     at("emptied", 0);
@@ -242,8 +242,8 @@ static void pool_allocator(void) {
     printf("done %lu %lu\n", granted, refused);
 }
 
-/* Two ranks and a buffer that both reach: made by one, passed as a descriptor over a Unix socket, mapped by both.
- * Flags in host memory cost the device nothing. Printed by rank 0; rank 1 prints when it is alone. */
+/* Two ranks share a buffer: one creates it, passes it as a descriptor over a Unix socket, and both map it. Flags in
+ * host memory take no device memory. Rank 0 prints; rank 1 prints once it is alone. */
 static void pass(int socket, int fd) {
     char byte = 1, space[CMSG_SPACE(sizeof(int))] = {0};
     struct iovec io = { &byte, 1 };
@@ -272,7 +272,7 @@ static void ranks(void) {
     unsigned char seen[64];
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends)) fail("socketpair", 0);
     fflush(stdout);
-    pid_t other = fork(); /* before the driver is touched, as launchers do */
+    pid_t other = fork(); /* before the driver is used, as launchers do */
     int rank = other == 0, mine = ends[rank];
     close(ends[!rank]);
     begin();
@@ -306,7 +306,7 @@ static void ranks(void) {
         if (seen[63] != 42) fail("what the other rank wrote", seen[63]);
     }
     meet(mine);
-    if (!rank) { at("both", buffer); meet(mine); _exit(0); } /* dies with the memory mapped */
+    if (!rank) { at("both", buffer); meet(mine); _exit(0); } /* ends with the memory mapped */
     meet(mine);
     usleep(100000);
     MUST(cuMemcpyDtoH_v2, seen, address, 64ul);
@@ -319,7 +319,7 @@ static void ranks(void) {
     printf("end\n");
 }
 
-/* Most of the total at the start, in one piece, then everything from that. */
+/* Takes most of the total at the start, in one piece, and serves everything from it. */
 static void preallocation(void) {
     size_t total, left;
     u64 arena;

@@ -1,6 +1,6 @@
-/* A program that allocates in stream order and by graphs, as it is told: one command a line on stdin, one answer a line
- * on stdout, the driver's code first. Handles and addresses go in and out as numbers.
- * Not here: plain calls (member.c), all families at random (families.c). */
+/* A program that allocates in stream order and by graphs on command: one command per line on stdin, one answer per
+ * line on stdout, the driver's code first. Handles and addresses are numbers.
+ * Not here: plain calls (member.c), random acts of all kinds (families.c). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -38,7 +38,7 @@ static int spin(u64 ns, void *stream, int anew) {
 
 struct crowd { pthread_t thread; void *context, *pool; u64 rounds, most, seed, granted, refused, other; };
 
-/* Allocates and frees in a stream of its own; half of it stays until the end of a round. */
+/* Allocates and frees in a stream of its own; half of the memory stays until the end of a round. */
 static void *one_of_crowd(void *argument) {
     struct crowd *c = argument;
     void *stream = 0;
@@ -62,7 +62,7 @@ static void *one_of_crowd(void *argument) {
 
 struct churn { void *context; volatile int stop; };
 
-/* Asks for more than there is, so that every pool is looked at, again and again. */
+/* Requests more than there is, again and again, so that every pool is checked. */
 static void *refused_for_ever(void *argument) {
     struct churn *c = argument;
     CALL(cuCtxSetCurrent, c->context);
@@ -72,7 +72,7 @@ static void *refused_for_ever(void *argument) {
     return 0;
 }
 
-/* The word of a library behind ours (between.c), if it is there. */
+/* A variable of the library behind ours (between.c), if that is loaded. */
 static u64 *between(const char *name) {
     static u64 nobodys;
     u64 *word = dlsym(RTLD_DEFAULT, name);
@@ -87,7 +87,7 @@ static void *allocate_beside(void *argument) {
     return argument;
 }
 
-/* Another thread allocates while a free of this one has not returned. */
+/* Another thread allocates while a free of this thread has not returned. */
 static void and_another(void) {
     pthread_t thread;
     pthread_create(&thread, 0, allocate_beside, 0);
@@ -102,7 +102,7 @@ int main(void) {
     void *context = 0, *other;
     int r;
     setvbuf(stdout, 0, _IOLBF, 0);
-    /* A library that stands between finds it as the next. */
+    /* A library in between finds it as the next definition. */
     driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
     if (!driver) { printf("! %s\n", dlerror()); return 3; }
     printf("0 %d\n", getpid());
@@ -128,9 +128,9 @@ int main(void) {
         else if (IS("stream")) TELL(CALL(cuStreamCreate, &other, 1), other);
         else if (IS("stream-destroy")) SAY(CALL(cuStreamDestroy_v2, (void *)a));
         else if (IS("stream-destroy-old")) SAY(CALL(cuStreamDestroy, (void *)a));
-        else if (IS("asked")) TELL(0, *between("driver_was_asked")); /* for how many allocations in stream order */
-        else if (IS("take-before")) { *between("take_before") = a; SAY(0); } /* the next, so many of its size */
-        else if (IS("free-beside")) { /* address, bytes, stream: address that another thread gets meanwhile */
+        else if (IS("asked")) TELL(0, *between("driver_was_asked")); /* number of stream-ordered allocations */
+        else if (IS("take-before")) { *between("take_before") = a; SAY(0); } /* for the next a allocations */
+        else if (IS("free-beside")) { /* address, bytes, stream: prints the address that another thread gets meanwhile */
             beside = (typeof(beside)){ context, (void *)c, b, 0, MISSING };
             *(void (**)(void))between("after_free") = and_another;
             r = CALL(cuMemFreeAsync, a, (void *)c);
@@ -166,7 +166,7 @@ int main(void) {
             if (!r) r = CALL(cuMemPoolGetAttribute, (void *)a, 7, &more);
             printf("%d %lu %lu\n", r, at, more);
         }
-        else if (IS("crowd")) { /* threads, rounds, most bytes; pool by turns the device's and the threads' own */
+        else if (IS("crowd")) { /* threads, rounds, most bytes; the device's pool and the threads' own in turn */
             struct crowd *all = calloc(a, sizeof *all);
             void *pool = 0;
             struct pool_properties p = on_device(0);
@@ -184,7 +184,7 @@ int main(void) {
             free(all);
             printf("0 %lu %lu %lu\n", granted, refused, wrong);
         }
-        else if (IS("churn")) { /* pools that are made, used and destroyed while another thread is refused */
+        else if (IS("churn")) { /* pools that are created, used and destroyed while another thread is refused */
             struct churn other_thread = { context, 0 };
             struct pool_properties p = on_device(0);
             pthread_t thread;

@@ -1,6 +1,6 @@
-/* A rank of a collective: kernels on its own device that wait for a word which the other rank's kernel writes, in memory
- * that both have mapped. One command a line on stdin, one answer a line on stdout, the driver's code first. It knows
- * nothing of vgpu.
+/* A rank of a collective. Its kernel on its own device waits for a word that the other rank's kernel writes, in
+ * memory that both map. One command per line on stdin, one answer per line on stdout, the driver's code first. It
+ * knows nothing of vgpu.
  * Not here: dependencies inside one process (timed.c), allocations (member.c). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -16,9 +16,10 @@
 typedef uint64_t u64;
 enum { NON_BLOCKING = 1, PORTABLE = 1, MISSING = -1 };
 static void *driver;
-/* Two flags for each rank, for odd rounds and even ones: a rank that is ahead writes none that is still waited for. */
+/* Two flags for each rank, one for odd and one for even rounds, so that a rank that is ahead never overwrites a flag
+ * that is still awaited. */
 static struct { uint32_t value[2], rest[14]; } *flags;
-/* What a rank has of its device. */
+/* Objects of a rank on its device. */
 static struct part { void *context, *spin, *wait, *set, *streams[2]; } parts[2];
 
 #define FIND(name) ({ static int (*f_)(); if (!f_) f_ = dlsym(driver, #name); f_; })
@@ -37,7 +38,7 @@ static u64 now(void) {
     return (u64)t.tv_sec * 1000000000 + (u64)t.tv_nsec;
 }
 
-/* The rank's part on device `rank`, and the flags in the file. */
+/* Creates the rank's objects on device `rank` and maps the flags in the file. */
 static int begin(int rank, const char *path) {
     struct part *p = &parts[rank];
     void *module;
@@ -62,14 +63,15 @@ static int begin(int rank, const char *path) {
 
 #define LAUNCH(kernel, stream, parameters) CALL(cuLaunchKernel, kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, (void *)0)
 
-/* Its own work of `ns`, then its part of the collective: the other's flag is set, its own waited for. */
+/* Launches the rank's own work of `ns`, then its part of the collective: it sets the other rank's flag and waits for
+ * its own. */
 static int launch(int rank, uint32_t round, u64 ns) {
     struct part *p = &parts[rank];
     u64 short_work = 20000, mine = (u64)&flags[rank].value[round % 2], theirs = (u64)&flags[!rank].value[round % 2];
     void *work[] = { &ns }, *set[] = { &theirs, &round, &short_work }, *wait[] = { &mine, &round };
     TRY(CALL(cuCtxSetCurrent, p->context));
     if (ns) TRY(LAUNCH(p->spin, p->streams[0], work));
-    /* The one that waits is on the device first: what lets the other rank go on comes behind it. */
+    /* The waiting kernel is launched first; the kernel that releases the other rank comes after it. */
     TRY(LAUNCH(p->wait, p->streams[0], wait));
     return LAUNCH(p->set, p->streams[1], set);
 }
@@ -79,7 +81,7 @@ static int finish(int rank) {
     return CALL(cuStreamSynchronize, parts[rank].streams[0]);
 }
 
-/* One rank, in step with the other's process. Behind each collective so many short kernels that wait for its end. */
+/* One rank, in step with the other process. After each collective `behind` short kernels wait for its end. */
 static int rounds(int rank, uint32_t from, int count, u64 ns, int behind) {
     u64 short_work = 20000;
     void *work[] = { &short_work };
@@ -91,7 +93,7 @@ static int rounds(int rank, uint32_t from, int count, u64 ns, int behind) {
     return 0;
 }
 
-/* Both ranks in one thread, one after the other, as libraries for several devices do it: nothing is waited for between. */
+/* Both ranks in one thread, one after the other, without a wait in between, as multi-device libraries do. */
 static int both(uint32_t from, int count, u64 ns) {
     for (uint32_t round = from; round < from + (uint32_t)count; round++) {
         for (int rank = 0; rank < 2; rank++) TRY(launch(rank, round, ns));

@@ -1,7 +1,7 @@
-/* Lookups as a runtime library does them at its start: cuGetProcAddress_v2 by dlsym, itself again through itself, then
- * hundreds of names, some of them in their per-thread-stream form; then work through what was found.
- * runtime VERSION < lines `NAME FLAGS`: prints for each `NAME FLAGS CODE STATUS OBJECT SYMBOL`, and at the end what an
- * allocation of a GiB answers, and the total. */
+/* Lookups as a runtime library makes them at its start: cuGetProcAddress_v2 by dlsym, the same function through
+ * itself, then hundreds of names, some for per-thread streams; then work through the results.
+ * runtime VERSION < lines `NAME FLAGS`: prints for each `NAME FLAGS CODE STATUS OBJECT SYMBOL`, and at the end the
+ * code of an allocation of a GiB, and the total. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>

@@ -1,6 +1,7 @@
-/* A program that gives its memory other names and takes names of others' memory: one command a line on stdin, one answer
- * a line on stdout, the driver's code first. Names of 64 bytes are written in hexadecimal; descriptors go through sockets.
- * Not here: everything else that a member can be told (member.c). */
+/* A program that exports its memory and opens memory of other processes: one command per line on stdin, one answer
+ * per line on stdout, the driver's code first. IPC handles of 64 bytes are written in hexadecimal; descriptors pass
+ * through sockets.
+ * Not here: all other commands of a member (member.c). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -60,7 +61,7 @@ static int serve(const char *path) {
     return bind(listening, (void *)&a, sizeof a) || listen(listening, 64) ? 1 : 0;
 }
 
-/* Connections that were made and not closed: what is under way stays so while its sender goes on. */
+/* Connections that stay open, so that descriptors remain in transit while the sender continues. */
 static int passing(int connection, int *fd, int sends) {
     char byte = 'x', room[CMSG_SPACE(sizeof(int))] = {0};
     struct iovec data = { &byte, 1 };
@@ -83,7 +84,8 @@ static int send_to(const char *path, int fd) {
     return passing(connection, &fd, 1);
 }
 
-/* Threads that fight over one allocation: each maps and unmaps at an address of its own, and retains what it finds. */
+/* Threads that compete for one allocation: each maps and unmaps it at its own address, and retains the handle of the
+ * mapping. */
 struct fight { u64 handle, address, bytes; int rounds, code; };
 static void *fights(void *argument) {
     struct fight *one = argument;
@@ -97,8 +99,8 @@ static void *fights(void *argument) {
     return 0;
 }
 
-/* Threads that create, map, release and unmap allocations of their own, two at each address: handles and addresses come
- * again at once. Who finds the address taken lets its allocation go. */
+/* Threads that create, map, release and unmap their own allocations, two threads at each address, so that handles
+ * and addresses are reused at once. A thread that finds the address taken releases its allocation. */
 static void *churns(void *argument) {
     struct fight *one = argument;
     struct properties p = { 1, 0, { 1, 0 } };
@@ -112,7 +114,8 @@ static void *churns(void *argument) {
     return 0;
 }
 
-/* Threads that open and close one name, so that it is open in several, in one, in none; the worst answer. */
+/* Threads that open and close one IPC handle, so that it is open in several, in one, in none. Returns the worst
+ * code. */
 struct opening { struct name name; int rounds, code; };
 static void *context;
 static void *opens(void *argument) {
@@ -175,14 +178,14 @@ int main(int argc, char **argv) {
         else if (!strcmp(verb, "free")) printf("%d\n", CALL(cuMemFree_v2, a));
         else if (!strcmp(verb, "async")) { r = CALL(cuMemAllocAsync, &p, a, (void *)0); printf("%d %lu\n", r, p); }
         else if (!strcmp(verb, "free-async")) { r = CALL(cuMemFreeAsync, a, (void *)0); if (!r) r = CALL(cuStreamSynchronize, (void *)0); printf("%d\n", r); }
-        /* names of 64 bytes */
+        /* IPC handles of 64 bytes */
         else if (!strcmp(verb, "name")) { r = CALL(cuIpcGetMemHandle, &n, a); print_name(r, &n); }
         else if (!strcmp(verb, "open")) {
             int (*f)(u64 *, struct name, unsigned) = need("cuIpcOpenMemHandle_v2");
             r = f(&p, read_name(word), 1);
             printf("%d %lu\n", r, p);
         }
-        else if (!strcmp(verb, "opens")) { sscanf(line, "%*s %*s %lu %lu", &a, &b); printf("%d\n", opened_in_threads(read_name(word), (int)a, (int)b)); } /* name, threads, rounds */
+        else if (!strcmp(verb, "opens")) { sscanf(line, "%*s %*s %lu %lu", &a, &b); printf("%d\n", opened_in_threads(read_name(word), (int)a, (int)b)); } /* handle, threads, rounds */
         else if (!strcmp(verb, "close")) printf("%d\n", CALL(cuIpcCloseMemHandle, a));
         /* physical allocations: bytes, device, kinds of handles */
         else if (!strcmp(verb, "create")) {
@@ -217,7 +220,7 @@ int main(int argc, char **argv) {
         else if (!strcmp(verb, "pool-export")) { r = CALL(cuMemPoolExportToShareableHandle, &fd, (void *)a, 1, 0ul); printf("%d %d\n", r, fd); }
         else if (!strcmp(verb, "pool-import")) { r = CALL(cuMemPoolImportFromShareableHandle, &p, (void *)a, 1, 0ul); printf("%d %lu\n", r, p); }
         else if (!strcmp(verb, "pointer-export")) { r = CALL(cuMemPoolExportPointer, &n, a); print_name(r, &n); }
-        else if (!strcmp(verb, "pointer-import")) { /* pool, name */
+        else if (!strcmp(verb, "pointer-import")) { /* pool, handle */
             sscanf(line, "%*s %lu %511s", &a, word);
             n = read_name(word);
             r = CALL(cuMemPoolImportPointer, &p, (void *)a, &n);
@@ -257,13 +260,13 @@ int main(int argc, char **argv) {
             if (!r) r = CALL(cuStreamSynchronize, (void *)0);
             printf("%d\n", r);
         }
-        else if (!strcmp(verb, "tiles")) { /* array, handle, width, height: the same tile so often in one call, of which so many are told */
+        else if (!strcmp(verb, "tiles")) { /* array, handle, width, height, tiles given, tiles claimed */
             u64 count = 1, told = 1;
             sscanf(line, "%*s %*s %*s %*s %*s %lu %lu", &count, &told);
             struct tile *all = calloc(count, sizeof *all);
             for (u64 i = 0; i < count; i++)
                 all[i] = (struct tile){ 0, (void *)a, 0, 0, { 0, 0, 0, 0, 0, (unsigned)c, (unsigned)d, 1 }, b ? 1 : 2, 0, b, 0, 1, 0 };
-            if (told > count) all[count - 1].operation = 7; /* the driver says no before it comes to the end */
+            if (told > count) all[count - 1].operation = 7; /* the driver refuses before it reaches the end */
             r = CALL(cuMemMapArrayAsync, all, (unsigned)told, (void *)0);
             if (!r) r = CALL(cuStreamSynchronize, (void *)0);
             free(all);

@@ -1,5 +1,5 @@
-/* A library in the place of the simulated driver's allocation, which takes a few milliseconds and fails now and then: what
- * is reserved stays undecided for as long. */
+/* A library that replaces the simulated driver's allocation. An allocation takes a few milliseconds and fails from
+ * time to time, so a reservation stays undecided that long. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* A thread with a stack of as many bytes as the argument says makes the calls by which a program begins. The stack is
- * painted first. A line for each step: its code, its name, the bytes of the stack that were used up to its end. */
+/* A thread with a stack of the given number of bytes makes the first calls of a program. The stack is painted first.
+ * Prints a line for each step: its code, its name, and the stack bytes used up to its end. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -21,7 +21,7 @@ static size_t size;
 static struct { const char *name; int code; size_t deep; } steps[STEPS];
 static int count;
 
-/* Bytes of the stack that were used so far. */
+/* Stack bytes used so far. */
 static size_t depth(void) {
     size_t at = 0;
     while (at < size && stack[at] == PAINT) at++;
@@ -58,7 +58,7 @@ int main(int argc, char **argv) {
     pthread_attr_t attributes;
     pthread_t thread;
     size = argc > 1 ? strtoul(argv[1], 0, 0) : 1 << 20;
-    /* A page that nobody may touch lies below, as below every stack of the C library's own making. */
+    /* A guard page below, as below every stack that the C library makes. */
     unsigned char *at = mmap(0, size + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED || mprotect(at, 4096, PROT_NONE)) return 3;
     stack = at + 4096;

@@ -1,5 +1,5 @@
-/* A preloaded library in whose processes the clock of the day is stepped all the time, by up to six hours either way, as
- * somebody who sets it does. Other clocks are the kernel's. */
+/* A preloaded library that steps the wall clock all the time, by up to six hours either way, as a user could. Other
+ * clocks are the kernel's. */
 #define _GNU_SOURCE
 #include <sys/syscall.h>
 #include <sys/time.h>

@@ -1,9 +1,9 @@
-/* One of many processes that allocate at once. Modes:
- *   share  takes its bytes in pieces and gives them back, as fast as it can, in its own time
- *   turns  all take at the same moment, hold until everybody has an answer, and give back
- *   churn  takes and gives back at random until a byte comes on stdin
- * storm MODE SHARED INDEX COUNT BYTES ROUNDS: SHARED is a file of zeroes that all of them map. Prints "ready", waits for
- * a line, runs, prints what it got, waits for the end of stdin holding what it has. */
+/* One of many processes that allocate at the same time. Modes:
+ *   share  takes its bytes in pieces and frees them, as fast as it can, at its own pace
+ *   turns  all processes allocate at the same moment, hold until everyone has an answer, and free
+ *   churn  allocates and frees at random until a byte arrives on stdin
+ * storm MODE SHARED INDEX COUNT BYTES ROUNDS: SHARED is a file of zeroes that all processes map. Prints "ready",
+ * waits for a line, runs, prints its results, and waits for the end of stdin with its memory held. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -70,8 +70,8 @@ static void share(u64 bytes, u64 rounds) {
     }
 }
 
-/* A round is right if everybody was served who could be: with one more member than there is room for, nobody is
- * refused while the driver failed somebody else, and otherwise exactly one. */
+/* A round is right if every process that could be served was served. There is one member more than there is room
+ * for. So no request may be refused if the driver failed another one; otherwise exactly one must be refused. */
 static void turns(struct shared *s, uint32_t index, uint32_t count, u64 bytes, u64 rounds) {
     for (u64 r = 0; r < rounds; r++) {
         u64 p = 0;
@@ -84,7 +84,7 @@ static void turns(struct shared *s, uint32_t index, uint32_t count, u64 bytes, u
                 full += s->answers[i] == 0;
                 out += s->answers[i] == OUT_OF_MEMORY;
             }
-            int fits = full + out < (int)count || out == 0; /* somebody failed, or everybody got it */
+            int fits = full + out < (int)count || out == 0; /* another request failed, or all were granted */
             if (fits ? out != 0 : out != 1) atomic_fetch_add(&s->wrong_rounds, 1);
             if (full == (int)count - 1) atomic_fetch_add(&s->full_rounds, 1);
             atomic_fetch_add(&s->rounds, 1);
@@ -100,7 +100,7 @@ static void churn(u64 bytes) {
         u64 i = draw(64), size = 1 + draw(bytes / 64);
         if (held[i]) {
             if (async[i] ? cuMemFreeAsync(held[i], 0) : cuMemFree_v2(held[i])) unfreed++;
-            if (async[i] && draw(2)) cuStreamSynchronize(0); /* until then the pool keeps it, from everybody */
+            if (async[i] && draw(2)) cuStreamSynchronize(0); /* until then the pool keeps the memory from others */
             held[i] = 0;
         } else {
             async[i] = draw(4) == 0;
@@ -111,7 +111,7 @@ static void churn(u64 bytes) {
             if (code == 0) { held[i] = p; granted++; } else if (code == OUT_OF_MEMORY) refused++; else failed++;
         }
     }
-    /* What a pool holds is more than what lives in it: at the end everything that is left is plain. */
+    /* A pool holds more than its live memory: at the end only plain memory is left. */
     for (int i = 0; i < 64; i++) if (held[i] && async[i] && cuMemFreeAsync(held[i], 0)) unfreed++;
     cuStreamSynchronize(0);
 }
@@ -132,7 +132,7 @@ int main(int argc, char **argv) {
     if (code || s == MAP_FAILED) { printf("! initialisation: %d\n", code); return 3; }
     printf("ready %d\n", getpid());
     fflush(stdout);
-    /* Byte by byte: a "stop" that came along with the "go" must still be seen by poll. */
+    /* Byte by byte: poll must still see a "stop" that arrived together with the "go". */
     setvbuf(stdin, NULL, _IONBF, 0);
     if (!fgets(line, sizeof line, stdin)) return 0;
     if (!strcmp(mode, "share")) share(bytes, rounds);

@@ -1,5 +1,5 @@
-/* Programs as they use device time: one command a line on stdin, one answer a line on stdout, the driver's code first. It
- * knows nothing of vgpu. Times are nanoseconds unless a name says otherwise.
+/* Programs that use device time in typical ways: one command per line on stdin, one answer per line on stdout, the
+ * driver's code first. It knows nothing of vgpu. Times are nanoseconds unless a name says otherwise.
  * Not here: allocations (member.c), captures and their rules (capture.c). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -14,7 +14,7 @@
 
 typedef uint64_t u64;
 enum { NON_BLOCKING = 1, NO_TIME = 2, MANY = 8, MISSING = -1 };
-/* How a loop names its stream, and how it waits. */
+/* Ways in which a loop chooses its stream, and in which it waits. */
 enum { LEGACY, CREATED, PER_THREAD, BLOCKING, COOPERATIVE, IN_TURN };
 enum { BY_CONTEXT, BY_STREAM, BY_EVENT, BY_QUERY };
 static void *driver, *context, *spin, *wait_word, *set_word, *streams[MANY], *blocking, *plain_event;
@@ -65,7 +65,7 @@ static int launch_in(void *kernel, void *stream, u64 ns) {
 
 static int launch(int way, int thread, u64 ns) {
     void *stream = stream_of(way, thread), *parameters[] = { &ns };
-    /* Either name of the thread's own stream. */
+    /* The thread's own stream by either of its names. */
     if (way == PER_THREAD && thread % 2) return CALL(cuLaunchKernel_ptsz, spin, 1, 1, 1, 1, 1, 1, 0, (void *)0, parameters, (void *)0);
     if (way == COOPERATIVE) return CALL(cuLaunchCooperativeKernel, spin, 1, 1, 1, 1, 1, 1, 0, stream, parameters);
     return launch_in(spin, stream, ns);
@@ -82,7 +82,7 @@ static int finish(int way, int thread, int how) {
     }
 }
 
-/* Kernels of `ns` for `ms` or `most` of them, waiting after each `batch` and then computing for `host`. */
+/* Launches kernels of `ns` for `ms`, or `most` of them, with a wait after each `batch` and then `host` of host work. */
 struct loop { u64 ns, ms, most, batch, host; int way, how, thread, code; u64 launched, wall, cpu; };
 
 static void *loop(void *argument) {
@@ -133,7 +133,7 @@ static int graph(u64 ns, int nodes, u64 ms, u64 *launched) {
     return CALL(cuGraphDestroy, captured);
 }
 
-/* `count` times: a kernel that waits for a word, and behind it, in another stream, the one that writes it. */
+/* `count` times: a kernel that waits for a word, and after it, in another stream, the kernel that writes it. */
 static int crossed(int count, u64 ns) {
     u64 word = 0;
     TRY(CALL(cuMemAlloc_v2, &word, (size_t)512));
@@ -147,8 +147,8 @@ static int crossed(int count, u64 ns) {
     return CALL(cuMemFree_v2, word);
 }
 
-/* `count` kernels in each of two streams, each behind the other stream's last one by an event that has no time. At the end
- * such events are asked for their time, and two that have one for the time of a single kernel. */
+/* `count` kernels in each of two streams, each after the other stream's last one by an event without timing. At the
+ * end it asks events without timing for their time, and two timed events for the length of a single kernel. */
 static int in_step(int count, u64 ns, int *refused, u64 *took) {
     void *done[2], *timed[2];
     float ms = 0;
@@ -171,7 +171,7 @@ static int in_step(int count, u64 ns, int *refused, u64 *took) {
     return 0;
 }
 
-/* A kernel that stays for `ms`, until the host says so; kernels of another stream meanwhile. */
+/* A kernel that runs for `ms` until the host ends it, with kernels of another stream meanwhile. */
 static int persistent(u64 ms, u64 ns, u64 *beside) {
     u64 word = 0, start = now();
     uint32_t value = 7;
@@ -200,7 +200,7 @@ static int contexts(int count, int kernels, u64 ns) {
     return CALL(cuCtxSetCurrent, context);
 }
 
-/* Streams that come and go, `count` of them, each ended with a kernel in flight. */
+/* `count` streams, one after the other, each destroyed with a kernel in flight. */
 static int passing(int count, u64 ns) {
     for (int i = 0; i < count; i++) {
         void *stream;
@@ -211,7 +211,8 @@ static int passing(int count, u64 ns) {
     return CALL(cuCtxSynchronize);
 }
 
-/* A function that is short the first time, and long when it comes in numbers: how long it takes to launch these. */
+/* A function that is short at its first launch and long in the `count` launches that follow; returns the time to
+ * launch these. */
 static int flood(u64 first, int count, u64 ns, u64 *took) {
     TRY(launch_in(spin, streams[0], first));
     TRY(finish(CREATED, 0, BY_CONTEXT));
@@ -221,7 +222,8 @@ static int flood(u64 first, int count, u64 ns, u64 *took) {
     return finish(CREATED, 0, BY_CONTEXT);
 }
 
-/* One lock for all threads, as an interpreter has it: one launches with it held, one computes with it. */
+/* One lock for all threads, as in an interpreter: one thread launches while it holds the lock, another computes
+ * while it holds it. */
 static pthread_mutex_t interpreter = PTHREAD_MUTEX_INITIALIZER;
 static volatile int stopped;
 static u64 computed, longest;
@@ -255,13 +257,13 @@ static int locked(u64 ns, u64 ms, u64 *launched) {
     return code ? code : CALL(cuCtxSynchronize);
 }
 
-/* Works while children come and go, which launch what is not theirs. */
+/* Works while children start and end, which launch with handles that are not theirs. */
 static int forked(u64 ns, int count, u64 *crashed) {
     for (int i = 0; i < count; i++) {
         for (int k = 0; k < 20; k++) TRY(launch_in(spin, streams[0], ns));
         pid_t child = fork();
         if (child == 0) {
-            alarm(30); /* a child that hangs dies of it, and is seen */
+            alarm(30); /* kills a child that hangs, which the test then sees */
             launch_in(spin, streams[0], ns);
             CALL(cuStreamSynchronize, streams[0]);
             _exit(0);
@@ -273,7 +275,8 @@ static int forked(u64 ns, int count, u64 *crashed) {
     return CALL(cuCtxSynchronize);
 }
 
-/* `rounds` times: `batch` kernels of `ns` in one stream, then for `us` one each `apart` in another. Nobody waits. */
+/* `rounds` times: `batch` kernels of `ns` in one stream, then for `us` single kernels at intervals of `apart` in
+ * another. No wait. */
 static int by_turns(u64 rounds, u64 batch, u64 ns, u64 us, u64 apart) {
     for (; rounds; rounds--) {
         for (u64 k = 0; k < batch; k++) TRY(launch_in(spin, streams[0], ns));
@@ -285,7 +288,7 @@ static int by_turns(u64 rounds, u64 batch, u64 ns, u64 us, u64 apart) {
     return CALL(cuCtxSynchronize);
 }
 
-/* For `ms`: a kernel of `ns` and behind it another one, of `tail`, and a wait for both by context, stream or event. */
+/* For `ms`: a kernel of `ns` and after it one of `tail`, then a wait for both by context, stream or event. */
 static int tails(u64 ns, u64 tail, u64 ms, int how, u64 *rounds) {
     void *parameters[] = { &tail };
     for (u64 start = now(); now() - start < ms * 1000000; ++*rounds) {
@@ -296,7 +299,7 @@ static int tails(u64 ns, u64 tail, u64 ms, int how, u64 *rounds) {
     return 0;
 }
 
-/* For `ms`: `count` kernels of `ns`, then one of `longer`, all of one function, none waited for. */
+/* For `ms`: `count` kernels of `ns`, then one of `longer`, all of one function, without any wait. */
 static int mixed(u64 ns, u64 count, u64 longer, u64 ms) {
     for (u64 start = now(); now() - start < ms * 1000000;)
         for (u64 i = 0; i <= count; i++) TRY(launch_in(spin, streams[0], i < count ? ns : longer));

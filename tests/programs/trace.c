@@ -1,5 +1,5 @@
-/* Runs a program and prints its system calls, one a line, with the path of those that open a file. Only what happens
- * after the exec. trace PRELOAD PROGRAM ARGS...; exits 77 where tracing is not allowed. */
+/* Runs a program and prints its system calls after the exec, one per line, with the path of those that open a file.
+ * trace PRELOAD PROGRAM ARGS...; exits 77 where tracing is not permitted. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

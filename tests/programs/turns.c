@@ -1,6 +1,6 @@
-/* A program on the device whose members take turns: bursts of kernels with pauses in which it makes no call at all, its
- * threads and their signal masks, signals to the process, a fork in between. One command a line on stdin, one answer a
- * line on stdout, the driver's code first. It knows nothing of vgpu but the name of its thread. */
+/* A program for members that take turns: bursts of kernels with pauses without any call, information about its
+ * threads and their signal masks, signals to the process, a fork in between. One command per line on stdin, one
+ * answer per line on stdout, the driver's code first. It knows nothing of vgpu except the name of its thread. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -19,7 +19,7 @@
 typedef uint64_t u64;
 
 static void *driver;
-/* More than the stack of a small thread: glibc takes it from there. */
+/* More than the stack of a small thread: glibc takes this memory from the stack. */
 static __thread volatile char large[1 << 20];
 
 static void *need(const char *name) {
@@ -82,7 +82,7 @@ static void on_signal(int s) {
     if (syscall(SYS_gettid) != getpid()) elsewhere++;
 }
 
-/* Threads besides the first: how many, and how many of them can take a signal that can be blocked. */
+/* Number of threads besides the first, and of those that can receive a blockable signal. */
 static void threads(void) {
     DIR *d = opendir("/proc/self/task");
     int others = 0, open = 0;
@@ -95,7 +95,7 @@ static void threads(void) {
         while (f && fgets(line, sizeof line, f)) {
             u64 blocked;
             if (sscanf(line, "SigBlk: %lx", &blocked) != 1) continue;
-            /* All but SIGKILL, SIGSTOP and the two that the C library keeps for itself. */
+            /* All signals but SIGKILL, SIGSTOP and the two that the C library reserves. */
             u64 all = ~((u64)1 << (SIGKILL - 1) | (u64)1 << (SIGSTOP - 1) | (u64)3 << 31);
             if ((blocked & all) != all) open++;
         }
@@ -105,7 +105,7 @@ static void threads(void) {
     printf("0 %d %d\n", others, open);
 }
 
-/* Processor time of the process in us, and how often a thread of it slept. */
+/* Processor time of the process in us, and the number of times that its threads slept. */
 static void usage(void) {
     struct rusage r;
     getrusage(RUSAGE_SELF, &r);
@@ -123,7 +123,7 @@ int main(void) {
     sigaction(SIGUSR1, &act, 0);
     printf("0 %d\n", getpid());
     for (;;) {
-        /* A late signal may come while it waits for a line. */
+        /* A late signal may arrive while it waits for a line. */
         if (!fgets(line, sizeof line, stdin)) {
             if (errno != EINTR || feof(stdin)) break;
             clearerr(stdin);

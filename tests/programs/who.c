@@ -1,10 +1,13 @@
-/* Who asks: the same question from libraries and from code that stand at one place after each other, and while another
- * thread is in the middle of a walk over the loader's objects. With -DGUEST it is such a library; with -DDEFINES the
- * library defines cuMemAlloc_v2, as one does that stands in front of the driver.
+/* Makes the same lookup from libraries and generated code that occupy the same addresses one after the other, and
+ * while another thread walks over the loader's objects. With -DGUEST it is such a library; with -DDEFINES that
+ * library defines cuMemAlloc_v2, as an interposer of the driver does.
  *
- *   places LIBRARY...     each is opened, asks, and is closed; `-` is code made at the place where the first one stood.
- *                         For each: what its cuGetProcAddress and its dlsym find, and whether it stands where the first did
- *   walk                  lookups by another thread during a walk: how many came back before it ended, and what they found */
+ *   places LIBRARY...     each library is opened, looks up, and is closed; `-` is code generated at the
+ *                         first one's address.
+ *                         Prints for each: the results of its cuGetProcAddress and its dlsym, and whether it is at the
+ *                         first one's address
+ *   walk                  lookups by another thread during a walk: the number that returned before it ended,
+ *                         and the results */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -30,11 +33,11 @@ void ask(get_t get, sym_t sym, void *driver, void **found) {
     int status;
     get("cuMemAlloc", &found[0], 12020, 0, &status);
     found[1] = sym(driver, "cuMemAlloc_v2");
-    found[2] = 0; /* no tail call above: the return address stays in here */
+    found[2] = 0; /* no tail call above: the return address stays in this function */
 }
 #else
 
-/* Calls its first argument with the others; its bytes work wherever they stand. */
+/* Calls its first argument with the others. Its code is position independent. */
 extern char thunk[], thunk_end[];
 __asm__(".text\nthunk: sub $8, %rsp\n mov %rdi, %rax\n mov %rsi, %rdi\n mov %rdx, %rsi\n mov %rcx, %rdx\n mov %r8, %rcx\n mov %r9, %r8\n"
         " call *%rax\n add $8, %rsp\n ret\nthunk_end:\n");
@@ -124,7 +127,7 @@ int main(int argc, char **argv) {
     if (!get) { printf("%s\n", dlerror()); return 1; }
     void *before;
     int status;
-    get("cuMemAlloc", &before, 12020, 0, &status); /* what is found out once is found out */
+    get("cuMemAlloc", &before, 12020, 0, &status); /* the library caches the result of the first lookup */
     dlsym(driver, "cuMemAlloc_v2");
     dlsym(driver, "getpid");
     return !strcmp(argv[1], "walk") ? walk() : places(argv + 2);

@@ -1,5 +1,6 @@
-//! Where the built parts are: the directories named by `VGPU_LIB_DIR` and `VGPU_SIM_LIB_DIR`, else what cargo builds,
-//! once per test program, into the target directory and with the profile of the test.
+//! Locates the built libraries and programs for the tests, and builds them where nobody did. The directories in
+//! `VGPU_LIB_DIR` and `VGPU_SIM_LIB_DIR` win; otherwise cargo builds once per test program, into the test's target
+//! directory and with the test's profile.
 //!
 //! The loader looks for sonames, so the built libraries get links with those names in `<target>/<profile>/vgpu-tests`.
 
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Root of the checkout.
+/// Root of the source tree.
 pub fn checkout() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ has a parent")
 }
@@ -18,7 +19,7 @@ pub fn checkout() -> &'static Path {
 /// `<target>/<profile>` of the running test.
 pub fn profile_dir() -> PathBuf {
     let exe = env::current_exe().expect("the test knows its own path");
-    // <target>/<profile>/deps/<name>
+    // The test's own path is <target>/<profile>/deps/<name>.
     exe.ancestors().nth(2).expect("a test lies in deps/").to_owned()
 }
 
@@ -29,14 +30,15 @@ fn profile() -> String {
     }
 }
 
-/// Scratch space of the tests in the target directory: programs, links.
+/// Directory in the target directory for compiled test programs and links.
 pub fn scratch() -> PathBuf {
     let dir = profile_dir().join("vgpu-tests");
     fs::create_dir_all(&dir).expect("the target directory is writable");
     dir
 }
 
-/// Builds packages, once and for all tests of a program: a failure is said once by cargo and then by every test.
+/// Builds packages, once for all tests of a program. If the build fails, cargo prints the reason once and every test
+/// fails with it.
 fn cargo_build(packages: &[&str], profile: &str) -> Result<(), String> {
     let target = profile_dir().parent().expect("a profile lies in the target directory").to_owned();
     let mut c = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -44,7 +46,7 @@ fn cargo_build(packages: &[&str], profile: &str) -> Result<(), String> {
     for package in packages {
         c.args(["-p", package]);
     }
-    // What cargo set for this very test would rebuild everything.
+    // Variables that cargo set for this test would make the nested cargo rebuild everything.
     for (name, _) in env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CARGO_PKG_") || text == "CARGO_MANIFEST_DIR" || text == "LD_PRELOAD" {
@@ -70,7 +72,7 @@ fn setting(name: &str) -> Option<PathBuf> {
     })
 }
 
-/// libvgpu.so, as an absolute path.
+/// Absolute path of libvgpu.so.
 pub fn libvgpu() -> PathBuf {
     match setting("VGPU_LIB_DIR") {
         Some(dir) => dir.join("libvgpu.so"),
@@ -78,14 +80,14 @@ pub fn libvgpu() -> PathBuf {
     }
 }
 
-/// Another build of libvgpu.so: as it is shipped.
+/// libvgpu.so built with the `dist` profile, as it is shipped.
 pub fn libvgpu_dist() -> PathBuf {
     static DIST: OnceLock<Result<(), String>> = OnceLock::new();
     DIST.get_or_init(|| cargo_build(&["libvgpu"], "dist")).as_ref().unwrap_or_else(|e| panic!("{e}"));
     profile_dir().parent().expect("a profile lies in the target directory").join("dist/libvgpu.so")
 }
 
-/// A directory with libcuda.so.1 and libnvidia-ml.so.1 of the simulated device, and `libcuda.so` to link with.
+/// Directory with libcuda.so.1 and libnvidia-ml.so.1 of the simulated device, and `libcuda.so` to link with.
 pub fn sim_dir() -> PathBuf {
     if let Some(dir) = setting("VGPU_SIM_LIB_DIR") {
         return dir;
@@ -108,12 +110,12 @@ pub fn sim_dir() -> PathBuf {
     dir
 }
 
-/// The daemon: in `VGPU_BUILD`, the directory of a whole build, else as cargo builds it.
+/// Path of the daemon: in `VGPU_BUILD`, the directory of a complete build, else as cargo builds it.
 pub fn vgpud() -> PathBuf {
     program("vgpud")
 }
 
-/// The command line, as [`vgpud`].
+/// Path of the command line `vgpu`, found as [`vgpud`] is.
 pub fn vgpu() -> PathBuf {
     program("vgpu")
 }
@@ -123,7 +125,7 @@ fn program(name: &str) -> PathBuf {
     there.unwrap_or_else(|| built().join(name))
 }
 
-/// A program of examples/: in `VGPU_BUILD`, else beside this test, else as cargo builds it.
+/// Path of a program of examples/: in `VGPU_BUILD`, else next to this test, else as cargo builds it.
 pub fn example(name: &str) -> PathBuf {
     static BUILT: OnceLock<Result<(), String>> = OnceLock::new();
     let there = setting("VGPU_BUILD").map(|dir| dir.join(name)).filter(|path| path.exists());

@@ -1,7 +1,8 @@
-//! Somebody between members and the daemon, who passes on what both say, descriptors with it, and can keep answers back.
+//! A proxy between members and the daemon. It forwards both directions, descriptors included, and can hold the daemon's
+//! answers back.
 //!
-//! The kernel tells the daemon this process as the peer of all connections: for tests of what members do, not of who they
-//! are.
+//! The kernel reports this process as the peer of every connection. So the proxy serves tests of member behaviour, not
+//! tests of how the daemon identifies a member.
 
 use std::fs;
 use std::io::Write;
@@ -15,10 +16,10 @@ use std::thread;
 
 use shim_sys::descriptors;
 
-/// How many answers pass on each connection until it falls silent.
+/// Lines forwarded per connection when there is no bound.
 const ALL: usize = usize::MAX;
 
-/// The one between; its socket is gone when it is dropped.
+/// The running proxy. Dropping it removes its socket.
 pub struct Between {
     socket: PathBuf,
     shared: Arc<Shared>,
@@ -31,7 +32,8 @@ struct Shared {
 }
 
 impl Between {
-    /// Listens in a new directory `at` and passes on what comes to the daemon's socket, also to one that comes later.
+    /// Listens on `at/vgpud.sock` in the new directory `at` and forwards each connection to the daemon's socket. A
+    /// daemon that starts later on the same path works too.
     pub fn start(at: &Path, daemon: &Path) -> Between {
         fs::create_dir_all(at).expect("own directory");
         let socket = at.join("vgpud.sock");
@@ -49,17 +51,17 @@ impl Between {
         Between { socket, shared }
     }
 
-    /// What `VGPU_SOCKET` names.
+    /// Path of the proxy's socket, for `VGPU_SOCKET`.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// So many lines of the daemon pass on each connection, and no further one.
+    /// Forwards only the first `lines` lines of the daemon on each connection, and drops the rest.
     pub fn passes(&self, lines: usize) {
         self.shared.passes.store(lines, SeqCst);
     }
 
-    /// All lines pass, on connections that come from now on.
+    /// Removes the bound again. Lines dropped before stay lost, so this helps only new connections.
     pub fn passes_all(&self) {
         self.passes(ALL);
     }
@@ -76,7 +78,7 @@ impl Drop for Between {
     }
 }
 
-/// Passes on what one side says, until either is gone.
+/// Forwards one direction until either side closes.
 fn pass(from: &UnixStream, to: &UnixStream, bound: Option<Arc<Shared>>) {
     let (from, to) = (from.try_clone().expect("a descriptor"), to.try_clone().expect("a descriptor"));
     thread::spawn(move || {
@@ -84,7 +86,7 @@ fn pass(from: &UnixStream, to: &UnixStream, bound: Option<Arc<Shared>>) {
         loop {
             let (mut bytes, mut files) = ([0; 4096], Vec::new());
             let Ok(count @ 1..) = descriptors::receive(from.as_fd(), &mut bytes, &mut files) else { break };
-            // Silent, and not gone: the other side waits for an answer.
+            // The line is dropped and the connection stays open: the other side waits for an answer.
             if bound.as_ref().is_some_and(|shared| passed >= shared.passes.load(SeqCst)) {
                 continue;
             }

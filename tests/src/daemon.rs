@@ -1,6 +1,7 @@
-//! A daemon with a configuration file: started, killed, told to read its file again, asked by `vgpu`.
+//! A daemon with a configuration file for tests: start, kill, reload, query by `vgpu`.
 //!
-//! Not here: members ([`crate::member`], under the library; [`crate::peer`], by the protocol alone).
+//! Not here: members. [`crate::member`] has members with the library, [`crate::peer`] has members that speak only the
+//! protocol.
 
 use crate::LONG;
 use crate::artefacts::{vgpu, vgpud};
@@ -12,28 +13,28 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// `vgpud` in a directory of its own; killed when dropped.
+/// A `vgpud` with its own directory. Dropping it kills the daemon.
 pub struct Daemon {
     program: PathBuf,
     child: Option<Child>,
     dir: PathBuf,
-    /// The user that the daemon runs as; `None`: this one.
+    /// User that the daemon runs as; `None` is the test's user.
     user: Option<u32>,
 }
 
-/// A device and tenants, as a file says them.
+/// A device and its tenants, as the configuration file lists them.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// UUID of the one device.
     pub device: String,
-    /// More lines of `[time]`.
+    /// Additional lines for the `[time]` section.
     pub time: String,
-    /// Name and lines of each tenant.
+    /// Name and configuration lines of each tenant.
     pub tenants: Vec<(String, String)>,
 }
 
 impl Plan {
-    /// The file's text.
+    /// Text of the configuration file.
     fn text(&self, dir: &Path) -> String {
         let run = dir.join("run");
         let mut text = format!(
@@ -60,17 +61,17 @@ fn clean(program: PathBuf) -> Command {
 }
 
 impl Daemon {
-    /// Writes the file into `dir` and starts the daemon.
+    /// Writes the configuration file into `dir` and starts the daemon.
     pub fn start(dir: &Path, plan: &Plan) -> Daemon {
         Daemon::start_as(vgpud(), dir, plan)
     }
 
-    /// As [`Daemon::start`], with this `vgpud`.
+    /// As [`Daemon::start`], with the given `vgpud`.
     pub fn start_as(program: PathBuf, dir: &Path, plan: &Plan) -> Daemon {
         Daemon::start_with(program, dir, plan, None)
     }
 
-    /// As [`Daemon::start`], as this user, with directories of that user. Needs root.
+    /// As [`Daemon::start`], as user `uid`, with directories that belong to that user. Needs root.
     pub fn start_as_user(uid: u32, dir: &Path, plan: &Plan) -> Daemon {
         let program = dir.join("vgpud");
         fs::copy(vgpud(), &program).expect("a copy");
@@ -88,14 +89,14 @@ impl Daemon {
         daemon
     }
 
-    /// Writes the file, and tells nobody.
+    /// Writes the file without telling the daemon.
     pub fn write(&self, plan: &Plan) {
         let fresh = self.dir.join("vgpud.toml.new");
         fs::write(&fresh, plan.text(&self.dir)).expect("own directory");
         fs::rename(fresh, self.dir.join("vgpud.toml")).expect("own directory");
     }
 
-    /// Starts it, with the file as it is; does nothing if it runs.
+    /// Starts the daemon with the file as it is. Does nothing if the daemon runs.
     pub fn again(&mut self) {
         if self.child.is_some() {
             return;
@@ -109,7 +110,7 @@ impl Daemon {
         }
         self.child = Some(command.spawn().expect("vgpud starts"));
         let begin = Instant::now();
-        // It answers once every tenant's socket is there, too.
+        // The daemon answers only once every tenant's socket exists too.
         while !self.answers() {
             let status = self.child.as_mut().map(Child::try_wait);
             let over = begin.elapsed() > LONG || matches!(status, Some(Ok(Some(_))));
@@ -125,37 +126,37 @@ impl Daemon {
         asked.and_then(|()| stream.read_exact(&mut [0])).is_ok()
     }
 
-    /// Does it run, as far as this side knows?
+    /// True if this side started the daemon and has not ended it.
     pub fn runs(&self) -> bool {
         self.child.is_some()
     }
 
-    /// Its process.
+    /// Process id of the daemon.
     pub fn pid(&self) -> u32 {
         self.child.as_ref().expect("it runs").id()
     }
 
-    /// The administrative socket.
+    /// Path of the administrative socket.
     pub fn admin(&self) -> PathBuf {
         self.dir.join("run/admin.sock")
     }
 
-    /// The directory that a container of the tenant gets.
+    /// Directory that is mounted into the tenant's container.
     pub fn room(&self, tenant: &str) -> PathBuf {
         self.dir.join("run/tenants").join(tenant)
     }
 
-    /// Where the tenant's members connect.
+    /// Socket that the tenant's members connect to.
     pub fn socket(&self, tenant: &str) -> PathBuf {
         self.room(tenant).join("vgpud.sock")
     }
 
-    /// What it has logged.
+    /// Text that the daemon has logged.
     pub fn log(&self) -> String {
         fs::read_to_string(self.dir.join("vgpud.log")).unwrap_or_default()
     }
 
-    /// At any instruction.
+    /// Kills the daemon with SIGKILL, at any instruction.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().expect("a child");
@@ -165,11 +166,11 @@ impl Daemon {
 
     fn signal(&self, signal: libc::c_int) {
         let pid = libc::pid_t::try_from(self.pid()).expect("a pid");
-        // SAFETY: a child of ours that was not waited for.
+        // SAFETY: the process is a child of this test that was not waited for, so its pid is not reused.
         unsafe { libc::kill(pid, signal) };
     }
 
-    /// Asks it to end, and waits: its exit code.
+    /// Sends SIGTERM, waits for the end and returns the exit code.
     pub fn stop(&mut self) -> Option<i32> {
         self.signal(libc::SIGTERM);
         let mut child = self.child.take()?;
@@ -186,7 +187,8 @@ impl Daemon {
         }
     }
 
-    /// Tells it to read its file again, and waits until it has; panics with its words if it refuses.
+    /// Makes the daemon read its file again and waits until it has. Panics with the daemon's message if it refuses the
+    /// file.
     pub fn reload(&self) {
         let before = self.reloads();
         self.signal(libc::SIGHUP);
@@ -203,12 +205,12 @@ impl Daemon {
         log.matches(" reloaded: ").count()
     }
 
-    /// `vgpu WORD... --socket ADMIN`, as root on the host says it.
+    /// Runs `vgpu WORD... --socket ADMIN`, as root on the host would.
     pub fn vgpu(&self, words: &[&str]) -> Output {
         clean(vgpu()).args(words).arg("--socket").arg(self.admin()).output().expect("vgpu runs")
     }
 
-    /// The same for what must succeed; what it printed.
+    /// As [`Daemon::vgpu`] for a command that must succeed; returns its output.
     #[track_caller]
     pub fn tell(&self, words: &[&str]) -> String {
         let out = self.vgpu(words);
@@ -216,7 +218,7 @@ impl Daemon {
         String::from_utf8_lossy(&out.stdout).into_owned()
     }
 
-    /// Descriptors that it has open.
+    /// Number of descriptors that the daemon has open.
     pub fn descriptors(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.pid())).map_or(0, Iterator::count)
     }

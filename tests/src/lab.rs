@@ -1,5 +1,5 @@
-//! A world of its own for each test: a simulated machine, a place for ledgers, an environment without anything of
-//! ours beyond what the test asks for.
+//! An isolated environment for each test: a simulated machine, a directory for ledgers, and environment variables. No
+//! variable of vgpu is set beyond those that the test asks for.
 
 use crate::artefacts::{libvgpu, sim_dir};
 use crate::member::Member;
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use vgpu_sim::truth::{DeviceTruth, ProcessTruth, Truth};
 use vgpu_sim::{Machine, truth};
 
-/// A machine, a tenant's state, an environment. Everything goes when it is dropped.
+/// A simulated machine, a tenant's state directory and an environment. Dropping it removes all of them.
 pub struct Lab {
     dir: TempDir,
     env: Vec<(String, OsString)>,
@@ -25,7 +25,7 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// A machine with the devices of `profile` (`h200`, `2xt4`, `t4,h200`), and the library in front of it.
+    /// A machine with the devices of `profile` (`h200`, `2xt4`, `t4,h200`), with the library preloaded.
     pub fn new(profile: &str) -> Lab {
         let dir = TempDir::new().expect("a temporary directory");
         for part in ["gpu", "state"] {
@@ -36,7 +36,7 @@ impl Lab {
         Lab { preload: vec![lib.clone()], lib, sim: sim_dir(), env: Vec::new(), uid: None, dir }
     }
 
-    /// With `name=value` in the environment of everything that is started from now on.
+    /// Sets `name=value` in the environment of every program started from now on.
     pub fn with(mut self, name: &str, value: impl AsRef<OsStr>) -> Lab {
         self.set(name, value);
         self
@@ -48,22 +48,23 @@ impl Lab {
         self.env.push((name.to_owned(), value.as_ref().to_owned()));
     }
 
-    /// Without `name` again.
+    /// Removes `name` from that environment.
     pub fn unset(&mut self, name: &str) {
         self.env.retain(|(n, _)| n != name);
     }
 
-    /// Whether a memory limit is set, and the library there to keep it.
+    /// True if a memory limit is set and the library is preloaded to enforce it.
     pub fn limited(&self) -> bool {
         !self.preload.is_empty() && self.env.iter().any(|(name, _)| name == "VGPU_MEMORY_LIMIT")
     }
 
-    /// With these preloaded, in this order, instead of the library alone.
+    /// Preloads these libraries, in this order, instead of only libvgpu.so.
     pub fn preload(&mut self, libraries: &[&Path]) {
         self.preload = libraries.iter().map(|p| (*p).to_owned()).collect();
     }
 
-    /// Open to any user: directories for all, and copies of the libraries where everybody can read them.
+    /// Opens the lab to every user: directories with access for all, and copies of the libraries that everybody can
+    /// read.
     pub fn for_every_user(mut self) -> Lab {
         let root = self.dir.path().to_owned();
         let open = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).expect("own files");
@@ -86,12 +87,12 @@ impl Lab {
         self
     }
 
-    /// What is started from now on runs as this user.
+    /// Runs every program started from now on as user `uid`.
     pub fn become_user(&mut self, uid: u32) {
         self.uid = Some(uid);
     }
 
-    /// A copy of the simulated driver in which some functions have other names.
+    /// Copies the simulated driver and renames the given functions in the copy, so that lookups do not find them.
     pub fn driver_without(&self, names: &[&str]) -> PathBuf {
         let dir = self.path().join("driver");
         fs::create_dir(&dir).unwrap();
@@ -107,7 +108,7 @@ impl Lab {
         dir
     }
 
-    /// With this directory of driver libraries instead of the built one.
+    /// Uses this directory of driver libraries instead of the built one.
     pub fn with_driver(&mut self, dir: &Path) {
         self.sim = dir.to_owned();
     }
@@ -117,22 +118,22 @@ impl Lab {
         self.dir.path()
     }
 
-    /// The simulated machine's state.
+    /// Directory of the simulated machine's state.
     pub fn gpu(&self) -> PathBuf {
         self.dir.path().join("gpu")
     }
 
-    /// Where ledgers are kept.
+    /// Directory of the ledgers.
     pub fn state(&self) -> PathBuf {
         self.dir.path().join("state")
     }
 
-    /// The preloaded library.
+    /// Path of the preloaded library.
     pub fn lib(&self) -> &Path {
         &self.lib
     }
 
-    /// `program` as a member: the library preloaded, the simulated driver on the loader's path, limits as set.
+    /// Runs `program` as a member: the library preloaded, the simulated driver on the loader's path, limits as set.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut c = self.bare(program);
         if !self.preload.is_empty() {
@@ -141,7 +142,7 @@ impl Lab {
         c
     }
 
-    /// The same without the library: what the driver alone does.
+    /// As [`Lab::command`] without the library, to see the driver's own behaviour.
     pub fn bare(&self, program: impl AsRef<OsStr>) -> Command {
         let mut c = Command::new(program);
         for (name, _) in std::env::vars_os() {
@@ -163,18 +164,18 @@ impl Lab {
         c
     }
 
-    /// A process on the device that finds the driver by `dlsym`.
+    /// Starts a process on the device that finds the driver's functions by `dlsym`.
     pub fn member(&self) -> Member {
         self.member_by("dlsym")
     }
 
-    /// A process on the device that finds the driver's functions through this door: `dlsym`, `dlvsym`, `default`,
-    /// `get1`, `get2`, `linked`.
+    /// Starts a process on the device that finds the driver's functions by `door`: `dlsym`, `dlvsym`, `default`,
+    /// `get1`, `get2` or `linked`.
     pub fn member_by(&self, door: &str) -> Member {
         Member::start(self.command(self.member_program(door)).arg(door))
     }
 
-    /// A process on the device without the library.
+    /// Starts a process on the device without the library.
     pub fn bare_member(&self) -> Member {
         Member::start(self.bare(self.member_program("dlsym")).arg("dlsym"))
     }
@@ -187,18 +188,20 @@ impl Lab {
         compile("member", if door == "linked" { Kind::Linked } else { Kind::Program }, &[])
     }
 
-    /// What the device really gave, to whom, now.
+    /// The simulated machine's own record of every allocation, now.
     pub fn truth(&self) -> Truth {
         truth::read(&self.gpu()).expect("the simulated machine")
     }
 
-    /// The truth of device `index`.
+    /// The record of device `index`.
     pub fn device(&self, index: usize) -> DeviceTruth {
         self.truth().devices.swap_remove(index)
     }
 
-    /// Stops a member at whatever instruction of its own it is. A driver's locks are the kernel's, where nobody is stopped;
-    /// the simulated machine's are in the process, so whoever is inside is let out first.
+    /// Stops a member with SIGSTOP at any instruction of its own code.
+    ///
+    /// A real driver holds its locks in the kernel, where a signal stops nobody. The simulated machine's lock is held
+    /// in user space. So this function takes that lock first, which lets a member inside the machine leave it.
     #[track_caller]
     pub fn stop(&self, member: &Member) {
         let machine = Machine::open_at(&self.gpu(), None).expect("the simulated machine");
@@ -207,24 +210,26 @@ impl Lab {
         member.stands();
     }
 
-    /// The truth of a living process on device `index`.
+    /// The record of a living process on device `index`.
     pub fn process(&self, index: usize, pid: u32) -> ProcessTruth {
         let truth = self.truth();
         truth.process(index, pid).unwrap_or_else(|| panic!("process {pid} is not on the device: {truth:?}")).clone()
     }
 }
 
-/// Bytes of all the living on a device that count against a limit: the slabs that requests take, and what contexts take.
+/// Bytes of all living processes on a device that count against a limit: slabs taken for requests, and context
+/// overhead.
 pub fn charged(device: &DeviceTruth) -> u64 {
     device.processes.iter().map(|p| p.slab_bytes + p.overhead_bytes).sum()
 }
 
-/// What a program is shown as used where so much is charged under a limit: what is free is told in whole slabs of 2 MiB.
+/// Bytes that a program sees as used when `charged` bytes count against `limit`: the free rest is shown in whole slabs
+/// of 2 MiB.
 pub fn shown(limit: u64, charged: u64) -> u64 {
     limit - limit.saturating_sub(charged) / (2 << 20) * (2 << 20)
 }
 
-/// A device in few words, for messages: its finished processes can be thousands.
+/// One line about a device for messages. Finished processes are left out: there can be thousands.
 pub fn short(device: &DeviceTruth) -> String {
     let one = |p: &ProcessTruth| {
         format!("pid {}: {} live in {}, overhead {}", p.pid, p.live_bytes, p.allocations, p.overhead_bytes)

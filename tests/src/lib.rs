@@ -1,21 +1,21 @@
-//! What the process-level tests share. The tests themselves are in `tests/`, one file per subject; the C programs they
-//! run are in `programs/`, the Python ones in `clients/`.
+//! Helpers that the process-level tests share. The tests themselves are in `tests/`, one file per subject; the C
+//! programs they run are in `programs/`, the Python ones in `clients/`.
 //!
-//! - [`artefacts`]: where the library, the simulated driver and the daemon are, or how they get built
+//! - [`artefacts`]: locates the library, the simulated driver and the daemon, or builds them
 //! - [`program`]: C programs, compiled when first asked for
-//! - [`lab`]: a machine, a tenant's state and an environment of its own for each test; the device's own truth
-//! - [`member`]: a process on the device that does what it is told, line by line
-//! - [`between`]: somebody between members and the daemon, who can keep answers back
+//! - [`lab`]: a machine, a tenant's state and an environment for each test; the simulated device's own record
+//! - [`member`]: a process on the device that obeys commands, line by line
+//! - [`between`]: a proxy between members and the daemon that can hold answers back
 //! - [`daemon`]: a daemon with a configuration file
-//! - [`peer`]: members by the daemon's protocol alone, thousands in one process
-//! - [`terminal`]: a program on a terminal: keys go in, the screen is read
-//! - [`timed`]: programs that use device time, what the device did and what the tenant paid
-//! - [`optional`]: parts that need not be there, and the words when they are not
+//! - [`peer`]: members that speak only the daemon's protocol, thousands in one process
+//! - [`terminal`]: a program on a terminal: the test sends keys and reads the screen
+//! - [`timed`]: programs that use device time, the device's record and the tenant's payments
+//! - [`optional`]: optional parts of the test environment, and the message when one is missing
 //!
-//! Tests that nothing can turn red are worthless: `tests/mutants` breaks the library on purpose, fault by fault, and checks
-//! that the tests named for each fault fail.
+//! A test that no fault can fail is worthless. `tests/mutants` therefore breaks the library on purpose, fault by fault,
+//! and checks that the tests named for each fault fail.
 //!
-//! Accuracy is judged by [`lab::Lab::truth`] alone, never by what the library says of itself.
+//! Only [`lab::Lab::truth`] judges accuracy, never the library's own report.
 
 pub mod artefacts;
 pub mod between;
@@ -38,23 +38,23 @@ pub const MIB: u64 = 1 << 20;
 /// 2^30.
 pub const GIB: u64 = 1 << 30;
 
-/// CUDA's out of memory.
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
 pub const OUT_OF_MEMORY: i64 = 2;
-/// CUDA's refusal of an initialisation whose limits cannot be kept.
+/// `CUDA_ERROR_NOT_PERMITTED`: initialisation is refused because the limits cannot be enforced.
 pub const NOT_PERMITTED: i64 = 800;
-/// NVML's.
+/// `NVML_ERROR_NO_PERMISSION`.
 pub const NO_PERMISSION: i64 = 4;
 
-/// The most that a healthy answer can take on a busy machine; only a hang reaches it.
+/// Longest time for a correct answer on a busy machine; only a hang reaches it.
 pub const LONG: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// Waits until something holds, looking every 5 ms; panics with `what` after [`LONG`].
+/// Checks a condition every 5 ms until it holds; panics with `what` after [`LONG`].
 #[track_caller]
 pub fn eventually(what: &str, condition: impl FnMut() -> bool) {
     eventually_seen(what, String::new, condition);
 }
 
-/// As [`eventually`]; the panic also shows what is `seen` then.
+/// As [`eventually`]; the panic message also includes the text that `seen` returns at that time.
 #[track_caller]
 pub fn eventually_seen(what: &str, seen: impl Fn() -> String, mut condition: impl FnMut() -> bool) {
     let begin = std::time::Instant::now();
@@ -71,13 +71,13 @@ pub fn run(command: &mut std::process::Command) -> String {
     String::from_utf8_lossy(&out.stdout).into_owned()
 }
 
-/// Status and both outputs, for messages.
+/// Status and both outputs of a command, for messages.
 pub fn text(out: &std::process::Output) -> String {
     let (stdout, stderr) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
     format!("{}\n--- stdout\n{stdout}--- stderr\n{stderr}", out.status)
 }
 
-/// Whether the test runs as root, which some promises about several users need.
+/// True if the test runs as root, as some promises about several users require.
 pub fn is_root() -> bool {
     // SAFETY: no preconditions.
     unsafe { libc::geteuid() == 0 }

@@ -1,5 +1,5 @@
-//! A process on the device that does what it is told, line by line (`programs/member.c`), with a bound on every answer
-//! so that a hang is a failure and not a stuck test.
+//! A process on the device that obeys commands, line by line (`programs/member.c`). Every answer has a time limit, so a
+//! hang fails the test instead of blocking it.
 
 use crate::LONG;
 use std::fs::File;
@@ -9,17 +9,17 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 
-/// A running program with lines in and out. Killed when dropped.
+/// A running program that exchanges lines with the test. Dropping it kills the program.
 pub struct Member {
     child: Child,
     stdin: Option<ChildStdin>,
     lines: Receiver<String>,
     stderr: File,
-    /// Its process id.
+    /// Process id of the program.
     pub pid: u32,
 }
 
-/// An answer: the driver's code and what follows it.
+/// An answer of the program: the driver's code and the words after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The driver's code.
@@ -29,7 +29,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The word at `index` as a number.
+    /// Returns the word at `index` as a number.
     #[track_caller]
     pub fn number(&self, index: usize) -> u64 {
         self.words
@@ -38,14 +38,14 @@ impl Answer {
             .unwrap_or_else(|| panic!("no number at {index} of {self:?}"))
     }
 
-    /// The numbers of the answer, all of them.
+    /// Returns all words as numbers.
     pub fn numbers(&self) -> Vec<u64> {
         (0..self.words.len()).map(|i| self.number(i)).collect()
     }
 }
 
 impl Member {
-    /// Starts `command` and takes its first line, which says `0 <pid>`.
+    /// Starts `command` and reads its first line, `0 <pid>`.
     #[track_caller]
     pub fn start(command: &mut Command) -> Member {
         let mut member = Member::start_silent(command);
@@ -81,14 +81,14 @@ impl Member {
         self.child.try_wait().expect("a child").is_some()
     }
 
-    /// Sends a line and waits for no answer.
+    /// Sends a line without waiting for an answer.
     #[track_caller]
     pub fn tell(&mut self, line: &str) {
         let stdin = self.stdin.as_mut().expect("its input is open");
         writeln!(stdin, "{line}").unwrap_or_else(|e| panic!("{line:?}: {e}; stderr: {}", self.errors()));
     }
 
-    /// The next line it prints.
+    /// Returns the next line that the program prints.
     #[track_caller]
     pub fn line(&mut self) -> String {
         match self.lines.recv_timeout(LONG) {
@@ -101,7 +101,7 @@ impl Member {
         }
     }
 
-    /// The next line as an answer.
+    /// Returns the next line, parsed as an answer.
     #[track_caller]
     pub fn answer(&mut self) -> Answer {
         let line = self.line();
@@ -111,14 +111,14 @@ impl Member {
         Answer { code, words: words.collect() }
     }
 
-    /// Sends a command and takes the answer.
+    /// Sends a command and returns the answer.
     #[track_caller]
     pub fn ask(&mut self, command: &str) -> Answer {
         self.tell(command);
         self.answer()
     }
 
-    /// As [`Member::ask`] for a call that must succeed.
+    /// As [`Member::ask`], for a call that must succeed.
     #[track_caller]
     pub fn ok(&mut self, command: &str) -> Answer {
         let answer = self.ask(command);
@@ -126,13 +126,13 @@ impl Member {
         answer
     }
 
-    /// The code alone.
+    /// As [`Member::ask`]; returns only the driver's code.
     #[track_caller]
     pub fn code(&mut self, command: &str) -> i64 {
         self.ask(command).code
     }
 
-    /// `cuInit` and the primary context of device 0, current.
+    /// Calls `cuInit` and makes the primary context of device 0 current.
     #[track_caller]
     pub fn begin(&mut self) -> &mut Self {
         self.ok("init");
@@ -146,23 +146,23 @@ impl Member {
         self.ok(&format!("alloc {bytes}")).number(0)
     }
 
-    /// `cuMemGetInfo`: free and total.
+    /// Free and total bytes by `cuMemGetInfo`.
     #[track_caller]
     pub fn info(&mut self) -> (u64, u64) {
         let answer = self.ok("info");
         (answer.number(0), answer.number(1))
     }
 
-    /// Bytes that are not free to it: the tenant's charges, as shown.
+    /// Bytes in use as `cuMemGetInfo` shows them: total minus free.
     #[track_caller]
     pub fn used(&mut self) -> u64 {
         let (free, total) = self.info();
         total - free
     }
 
-    /// What it wrote to stderr so far.
+    /// Text that the program wrote to stderr so far.
     pub fn errors(&self) -> String {
-        // Read at positions: the offset is the child's.
+        // Reads at explicit positions, because the child shares the file offset.
         let mut text = Vec::new();
         let mut buffer = [0; 4096];
         while let Ok(n @ 1..) = self.stderr.read_at(&mut buffer, text.len() as u64) {
@@ -171,15 +171,16 @@ impl Member {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// Sends it a signal. To stop it there is [`crate::Lab::stop`].
+    /// Sends a signal. To stop the process use [`crate::Lab::stop`].
     #[track_caller]
     pub fn signal(&self, signal: libc::c_int) {
         let pid = libc::pid_t::try_from(self.pid).expect("a pid");
-        // SAFETY: a child of this process that was not waited for, or the kernel says that there is none.
+        // SAFETY: the pid belongs to a child of this process that was not waited for; otherwise the kernel reports an
+        // error.
         assert_eq!(unsafe { libc::kill(pid, signal) }, 0, "process {pid} is gone");
     }
 
-    /// Waits until all its threads stand still, or it is dead.
+    /// Waits until all threads of the process are stopped, or the process is dead.
     pub(crate) fn stands(&self) {
         // SAFETY: all zeroes is a valid value of this structure, which the kernel fills; the child stays to be waited for.
         unsafe {
@@ -188,13 +189,13 @@ impl Member {
         }
     }
 
-    /// Kills it at whatever instruction it is.
+    /// Kills the process with SIGKILL, at any instruction.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Closes its input and waits for its end.
+    /// Closes the program's input and waits for its exit.
     #[track_caller]
     pub fn finish(&mut self) -> ExitStatus {
         self.stdin = None;

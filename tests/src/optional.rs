@@ -1,4 +1,5 @@
-//! Parts that need not be there: the variables that `tests/setup/all` writes, and what happens without them.
+//! Optional parts of the test environment: the variables that `tests/setup/all` writes, and the message when a part is
+//! missing.
 
 use crate::artefacts::checkout;
 use std::env;
@@ -6,14 +7,14 @@ use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// Says that something was not tested; fails instead under `VGPU_REQUIRE_ALL=1`.
+/// Reports that something was not tested. With `VGPU_REQUIRE_ALL=1` it fails the test instead.
 pub fn skipped(what: &str) {
-    // Past the test runner's capture: a skipped test must be seen.
+    // Writes to stderr directly, past the test runner's capture, so that a skipped test is visible.
     let _ = writeln!(std::io::stderr(), "SKIPPED: {what} (run tests/setup/all)");
     assert!(env::var_os("VGPU_REQUIRE_ALL").is_none_or(|v| v != "1"), "required and missing: {what}");
 }
 
-/// An optional part by its variable, from the environment or from what tests/setup/all wrote.
+/// Path of an optional part, from the environment variable or from the file that tests/setup/all wrote.
 pub fn part(variable: &str, what: &str) -> Option<PathBuf> {
     let written = fs::read_to_string(checkout().join(".cache/test.env")).unwrap_or_default();
     let from_file = || written.lines().find_map(|l| l.strip_prefix(variable)?.strip_prefix('=').map(PathBuf::from));
@@ -24,7 +25,7 @@ pub fn part(variable: &str, what: &str) -> Option<PathBuf> {
     found
 }
 
-/// A Python with the packages of tests/setup/requirements.txt.
+/// Python with the packages of tests/setup/requirements.txt.
 pub fn python() -> Option<PathBuf> {
     part("VGPU_PYTHON", "Python clients")
 }
@@ -34,7 +35,7 @@ pub fn nvidia_smi() -> Option<PathBuf> {
     part("VGPU_NVIDIA_SMI", "nvidia-smi")
 }
 
-/// Prometheus' checker of rules.
+/// Prometheus' rule checker.
 pub fn promtool() -> Option<PathBuf> {
     part("VGPU_PROMTOOL", "promtool")
 }

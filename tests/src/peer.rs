@@ -1,7 +1,8 @@
-//! A member by protocol 2 alone: a connection, the pages, a wish, a lease. No library, no driver.
+//! A member that speaks only protocol 2: it connects, maps the pages, requests a launch and gets a lease. It uses
+//! neither library nor driver.
 //!
-//! What libvgpu does inside a process, as far as the daemon can see it; one process can be thousands of such members. Not
-//! here: devices, kernels, and what a member does when the daemon is gone (libvgpu itself, in `tests/`).
+//! To the daemon it looks like libvgpu in a process, and one process can hold thousands of such members. Not here:
+//! devices, kernels, and the member's behaviour without a daemon (libvgpu itself, tested in `tests/`).
 
 use std::fs::File;
 use std::io::{Error, ErrorKind, Result, Write};
@@ -18,15 +19,15 @@ use vgpu_core::page::{BeatPage, BoardPage, BoardSlot, Grant, ReportPage, ReportS
 use vgpu_core::wire::MAX_LINE;
 use vgpu_core::wire::two::{Descriptor, Hello, Join, Reply, Welcome};
 
-/// What came with a welcome; members of one tenant in one process may share it.
+/// Pages that arrived with a welcome. Members of one tenant in one process may share them.
 pub struct Pages {
-    /// The host's.
+    /// Page of the host's heartbeat.
     pub beat: Mapped<BeatPage>,
-    /// What the daemon says.
+    /// Page that the daemon writes for the members.
     pub board: Mapped<BoardPage>,
-    /// What members say.
+    /// Page that the members write for the daemon.
     pub report: Mapped<ReportPage>,
-    /// Rung when a thread begins to stand at a gate.
+    /// Event descriptor that wakes the daemon when a thread starts to wait for a lease.
     pub bell: File,
 }
 
@@ -35,15 +36,15 @@ pub struct Peer {
     stream: UnixStream,
     input: Vec<u8>,
     files: Vec<OwnedFd>,
-    /// What it was told.
+    /// The daemon's welcome message.
     pub welcome: Welcome,
 }
 
-/// The host's monotonic clock, in nanoseconds.
+/// Time of the host's monotonic clock, in nanoseconds.
 #[must_use]
 pub fn now() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a timespec of ours is filled.
+    // SAFETY: the kernel fills a timespec on this stack frame.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
@@ -53,10 +54,10 @@ fn odd(what: impl Into<String>) -> Error {
 }
 
 impl Peer {
-    /// Connects and says hello; waits at most 30 s for each answer.
+    /// Connects to the daemon and sends hello. Waits at most 30 s for each answer.
     ///
     /// # Errors
-    /// What the kernel says; a refusal, and an answer that is no welcome, in words.
+    /// The kernel's error; a refusal, or an answer other than a welcome, as text.
     pub fn connect(socket: &Path) -> Result<Self> {
         let mut stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(Duration::from_secs(30)))?;
@@ -69,7 +70,7 @@ impl Peer {
         }
     }
 
-    /// Begins to work on a device, of whose time it has measured `busy` ns before; the slot in board and report.
+    /// Joins a device with `busy` ns of device time already measured. Returns the slot's index in board and report.
     ///
     /// # Errors
     /// As [`Peer::connect`].
@@ -82,10 +83,10 @@ impl Peer {
         }
     }
 
-    /// Maps what came with the welcome, and gives the descriptors up.
+    /// Maps the pages that arrived with the welcome and closes their descriptors.
     ///
     /// # Errors
-    /// Something is missing, or is not what it should be, in words.
+    /// A page is missing or malformed; the text names it.
     pub fn pages(&mut self) -> Result<Arc<Pages>> {
         let mut files: Vec<Option<OwnedFd>> = self.files.drain(..).map(Some).collect();
         let came = files.len();
@@ -95,7 +96,7 @@ impl Peer {
         };
         let (beat, board) = (file(Descriptor::Beat)?, file(Descriptor::Board)?);
         let (report, bell) = (file(Descriptor::Report)?, File::from(file(Descriptor::Bell)?));
-        // SAFETY: nothing here writes to either.
+        // SAFETY: no code of this process writes to either page.
         let (beat, board) =
             unsafe { (receive_read_only::<BeatPage>(beat.as_fd())?, receive_read_only::<BoardPage>(board.as_fd())?) };
         let report = receive::<ReportPage>(report.as_fd())?;
@@ -106,13 +107,13 @@ impl Peer {
         Ok(Arc::new(Pages { beat, board, report, bell }))
     }
 
-    /// Closes the descriptors that came with the welcome: another member's pages serve this one too.
+    /// Closes the descriptors that arrived with the welcome, for a member that uses another member's pages.
     pub fn without_pages(&mut self) {
         self.files.clear();
     }
 }
 
-/// The next line as a reply; descriptors that come along are appended.
+/// Reads the next line as a reply. Descriptors that arrive with it are appended to `files`.
 fn reply(stream: &UnixStream, input: &mut Vec<u8>, files: &mut Vec<OwnedFd>) -> Result<Reply> {
     loop {
         if let Some(end) = input.iter().position(|byte| *byte == b'\n') {
@@ -128,31 +129,32 @@ fn reply(stream: &UnixStream, input: &mut Vec<u8>, files: &mut Vec<OwnedFd>) -> 
 }
 
 impl Pages {
-    /// What the daemon says to this slot.
+    /// The daemon's record for this slot.
     #[must_use]
     pub fn board(&self, slot: usize) -> &BoardSlot {
         &self.board.slots[slot]
     }
 
-    /// What this slot says.
+    /// The member's record in this slot.
     #[must_use]
     pub fn said(&self, slot: usize) -> &ReportSlot {
         &self.report.slots[slot]
     }
 
-    /// Rings the tenant's bell.
+    /// Writes to the tenant's event descriptor, which wakes the daemon.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn ring(&self) -> Result<()> {
         (&self.bell).write_all(&1u64.to_ne_bytes())
     }
 
-    /// Stands at the gate until it opens: the grant, and how long it took from the ring. With `spin` the word is watched
-    /// without sleeping, which leaves out how long the host takes to wake a thread.
+    /// Requests a launch and waits for the lease. Returns the grant and the time from the request to it.
+    ///
+    /// With `spin` the thread polls without sleeping, so the time excludes the host's delay in waking a thread.
     ///
     /// # Errors
-    /// `TimedOut`: not within `patience`. `ConnectionAborted`: the epoch ended. Others: what the kernel says.
+    /// `TimedOut`: no lease within `patience`. `ConnectionAborted`: the epoch ended. Otherwise the kernel's error.
     pub fn enter(&self, slot: usize, epoch: u64, patience: Duration, spin: bool) -> Result<(Grant, Duration)> {
         let begin = Instant::now();
         if self.said(slot).wish() {
@@ -182,10 +184,11 @@ impl Pages {
         }
     }
 
-    /// Has done `busy` ns of work in all and wants nothing more; rings if somebody may wait for just this.
+    /// Reports `busy` ns of finished work in total and no further launches. Wakes the daemon if the grant changed
+    /// meanwhile, since another member may be waiting.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn rest(&self, slot: usize, grant: &Grant, busy: u64) -> Result<()> {
         let time = now();
         let said = Said {

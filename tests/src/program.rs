@@ -1,5 +1,5 @@
-//! C programs and libraries of `programs/`, compiled when first asked for and kept in the target directory under a name
-//! that holds source and flags, so that a change compiles anew.
+//! C programs and libraries of `programs/`, compiled when first asked for. The compiled file stays in the target
+//! directory under a name that hashes source and flags, so a changed source is compiled again.
 
 use crate::artefacts::{checkout, scratch, sim_dir};
 use std::fs;
@@ -7,25 +7,25 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// How a source is compiled.
+/// Form in which a source is compiled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// A program that loads the driver itself.
     Program,
-    /// A program that is linked with the driver.
+    /// A program linked with the driver.
     Linked,
     /// A shared library.
     Library,
-    /// A shared library that is linked with the driver.
+    /// A shared library linked with the driver.
     LinkedLibrary,
 }
 
-/// The compiled `programs/<name>.c`.
+/// Compiles `programs/<name>.c` and returns its path.
 pub fn compile(name: &str, kind: Kind, defines: &[&str]) -> PathBuf {
     compile_with(name, kind, defines, &[])
 }
 
-/// As [`compile`], with flags of the compiler besides.
+/// As [`compile`], with additional compiler flags.
 pub fn compile_with(name: &str, kind: Kind, defines: &[&str], flags: &[&str]) -> PathBuf {
     let source = checkout().join("tests/programs").join(name).with_extension("c");
     let text = fs::read(&source).unwrap_or_else(|e| panic!("{}: {e}", source.display()));

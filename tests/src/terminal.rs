@@ -1,6 +1,6 @@
-//! A program on a terminal: keys go in, what it draws becomes a screen that is read.
+//! A program on a terminal: the test sends keys and reads the screen that the program draws.
 //!
-//! The terminal is a pseudo-terminal of the kernel's; what is drawn on it is understood by `vt100`.
+//! The terminal is a pseudo-terminal of the kernel; `vt100` interprets the program's output.
 
 use crate::LONG;
 use std::fs::File;
@@ -11,15 +11,15 @@ use std::process::{Child, Command, ExitStatus};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// What a terminal does with keys and output: flags of input, output, control, and the local ones, and the special letters.
+/// Terminal settings: flags for input, output, control and local modes, and the control characters.
 pub type Settings = ([libc::tcflag_t; 4], Vec<libc::cc_t>);
 
-/// A terminal with a program in front of it, which is killed when this is dropped.
+/// A terminal that runs a program. Dropping it kills the program.
 pub struct Terminal {
     child: Child,
-    /// The side of whoever types and looks.
+    /// The controlling side: keys are written here, output is read here.
     ours: File,
-    /// The program's side, so that the terminal stays when the program has ended.
+    /// The program's side. It stays open so that the terminal survives the program's end.
     its: OwnedFd,
     before: Settings,
     screen: Arc<Mutex<vt100::Parser>>,
@@ -39,31 +39,31 @@ fn at_least_one(count: u16) -> NonZero<u16> {
 
 fn settings(terminal: BorrowedFd<'_>) -> Settings {
     let mut now = std::mem::MaybeUninit::<libc::termios>::uninit();
-    // SAFETY: the descriptor is open, and there is room for what is written.
+    // SAFETY: the descriptor is open, and `now` has room for the structure.
     check(unsafe { libc::tcgetattr(terminal.as_raw_fd(), now.as_mut_ptr()) }, "tcgetattr");
-    // SAFETY: it succeeded.
+    // SAFETY: `tcgetattr` succeeded, so the structure is initialised.
     let now = unsafe { now.assume_init() };
     ([now.c_iflag, now.c_oflag, now.c_cflag, now.c_lflag], now.c_cc.to_vec())
 }
 
 impl Terminal {
-    /// Starts a command on a terminal of so many rows and columns, which is its controlling one.
+    /// Starts a command on a terminal of `rows` by `columns`, as its controlling terminal.
     pub fn start(command: &Command, rows: u16, columns: u16) -> Terminal {
         let (mut ours, mut its) = (-1, -1);
         let size = size_of(rows, columns);
-        // SAFETY: both numbers are ours to write; no name and no settings are asked for.
+        // SAFETY: both descriptors are local variables; the null pointers ask for no name and no settings.
         let opened = unsafe { libc::openpty(&mut ours, &mut its, std::ptr::null_mut(), std::ptr::null(), &size) };
         check(opened, "openpty");
-        // SAFETY: just opened, and nobody else's.
+        // SAFETY: `openpty` just opened both, and nothing else owns them.
         let (ours, its) = unsafe { (File::from_raw_fd(ours), OwnedFd::from_raw_fd(its)) };
         for end in [ours.as_fd(), its.as_fd()] {
-            // SAFETY: an open descriptor.
+            // SAFETY: the descriptor is open.
             let marked = unsafe { libc::fcntl(end.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
             check(marked, "fcntl");
         }
         let before = settings(its.as_fd());
         let end = || its.try_clone().expect("a descriptor");
-        // A session of its own: no terminal of whoever runs the tests is asked for its size.
+        // A session of its own, so that the program cannot ask the terminal that runs the tests for its size.
         let mut started = Command::new("setsid");
         started.arg("--ctty").arg(command.get_program()).args(command.get_args());
         for (name, value) in command.get_envs() {
@@ -80,7 +80,7 @@ impl Terminal {
             let mut bytes = [0; 4096];
             loop {
                 match read.read(&mut bytes) {
-                    // The last descriptor of the other side is closed.
+                    // The last descriptor of the program's side is closed.
                     Ok(0) | Err(_) => return,
                     Ok(count) => drawn.lock().unwrap_or_else(|e| e.into_inner()).process(&bytes[..count]),
                 }
@@ -93,22 +93,22 @@ impl Terminal {
         self.screen.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// What stands on the screen now.
+    /// Text on the screen now.
     pub fn screen(&self) -> String {
         self.parser().screen().contents()
     }
 
-    /// Is it the screen that programs take for themselves?
+    /// True if the program switched to the alternate screen.
     pub fn is_alternate(&self) -> bool {
         self.parser().screen().alternate_screen()
     }
 
-    /// Is the cursor hidden?
+    /// True if the cursor is hidden.
     pub fn hides_cursor(&self) -> bool {
         self.parser().screen().hide_cursor()
     }
 
-    /// Is anything on it in a colour?
+    /// True if any cell on the screen has a colour.
     pub fn is_coloured(&self) -> bool {
         let parser = self.parser();
         let (rows, columns) = parser.screen().size();
@@ -118,25 +118,25 @@ impl Terminal {
             .any(|cell| cell.fgcolor() != vt100::Color::Default || cell.bgcolor() != vt100::Color::Default)
     }
 
-    /// Does the terminal do with keys what it did before the program?
+    /// True if the terminal's settings equal those before the program started.
     pub fn is_as_before(&self) -> bool {
         settings(self.its.as_fd()) == self.before
     }
 
-    /// Presses keys.
+    /// Sends keys to the program.
     pub fn press(&mut self, keys: &str) {
         self.ours.write_all(keys.as_bytes()).expect("the terminal is there");
     }
 
-    /// Gives the window another size.
+    /// Resizes the window.
     pub fn resize(&mut self, rows: u16, columns: u16) {
         self.parser().screen_mut().set_size(at_least_one(rows), at_least_one(columns));
         let size = size_of(rows, columns);
-        // SAFETY: an open terminal, and a size that is only read.
+        // SAFETY: the terminal is open, and the kernel only reads `size`.
         check(unsafe { libc::ioctl(self.ours.as_raw_fd(), libc::TIOCSWINSZ, &size) }, "TIOCSWINSZ");
     }
 
-    /// Waits until the screen is such, and returns it.
+    /// Waits until `is` accepts the screen, and returns the screen.
     #[track_caller]
     pub fn until(&mut self, what: &str, is: impl Fn(&str) -> bool) -> String {
         let begin = Instant::now();
@@ -151,19 +151,19 @@ impl Terminal {
         }
     }
 
-    /// The program's process.
+    /// Process id of the program.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the program.
     pub fn signal(&self, signal: libc::c_int) {
         let pid = libc::pid_t::try_from(self.pid()).expect("a pid");
-        // SAFETY: a child of ours that was not waited for.
+        // SAFETY: the process is a child of this test that was not waited for.
         check(unsafe { libc::kill(pid, signal) }, "kill");
     }
 
-    /// Waits for its end, and until all that it wrote is on the screen.
+    /// Waits until the program has exited and all its output is on the screen.
     #[track_caller]
     pub fn ended(&mut self) -> ExitStatus {
         let begin = Instant::now();
@@ -174,7 +174,7 @@ impl Terminal {
             assert!(begin.elapsed() < LONG, "it does not end:\n{}", self.screen());
             std::thread::sleep(Duration::from_millis(5));
         };
-        // What is read in order ends with this.
+        // Output is read in order, so this line appears after everything that the program wrote.
         let mut its = File::from(self.its.try_clone().expect("a descriptor"));
         its.write_all(b"\r\nEND").expect("the terminal is there");
         while !self.screen().lines().any(|line| line == "END") {

@@ -1,7 +1,8 @@
-//! Device time in tests: a program that uses it (`programs/timed.c`), what the device really did, what the tenant paid.
+//! Device time in tests: a program that uses it (`programs/timed.c`), the device's busy time, and the tenant's
+//! payments.
 //!
-//! What was paid is read from the ledger's file, to be compared with the device's truth; shares are judged by the truth
-//! alone.
+//! Payments are read from the ledger's file and compared with the simulated device's record. Only that record judges
+//! shares.
 
 use crate::lab::Lab;
 use crate::member::Member;
@@ -13,28 +14,29 @@ use std::time::Instant;
 /// A millisecond, in nanoseconds.
 pub const MS: u64 = 1_000_000;
 
-/// Where the slots of a ledger begin, how long each is and where in it the device time stands (vgpu-core's layout).
+/// Position of device time in a ledger file (layout of vgpu-core): first slot's offset, slot size, slot count, offset
+/// of device time in a slot.
 const SLOTS: (usize, usize, usize, usize) = (4096, 128, 1024, 80);
 
-/// Two cores cannot keep several busy devices and their judges: one measurement at a time.
+/// Allows one measurement at a time: two cores cannot run several busy devices and their judges at once.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// A machine with a ceiling.
+/// A machine with a device-time ceiling of `percent`.
 pub fn ceiling(percent: u32) -> Lab {
     Lab::new("h200").with("VGPU_SM_LIMIT", percent.to_string())
 }
 
-/// A program that uses device time, ready.
+/// Starts a program that uses device time; it has a context.
 pub fn timed(lab: &Lab) -> Member {
     let mut m = Member::start(&mut lab.command(compile("timed", Kind::Program, &[])));
     m.ok("begin");
     m
 }
 
-/// Device time that all members of the tenant have paid for, in nanoseconds.
+/// Device time that all members of the tenant have paid, in nanoseconds.
 pub fn paid(lab: &Lab) -> u64 {
     let (begin, size, count, at) = SLOTS;
     let files = fs::read_dir(lab.state()).expect("the state's directory");
@@ -45,31 +47,31 @@ pub fn paid(lab: &Lab) -> u64 {
     ledgers.map(|bytes| (0..count).map(|slot| word(&bytes, begin + slot * size + at)).sum::<u64>()).sum()
 }
 
-/// A stretch of time on the device.
+/// A running measurement of device time.
 pub struct Stretch {
     began: Instant,
     busy: u64,
     paid: u64,
 }
 
-/// What happened in it.
+/// Result of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Spent {
-    /// The device worked so long, in nanoseconds.
+    /// Time that the device worked, in nanoseconds.
     pub busy: u64,
-    /// The tenant paid for so much.
+    /// Device time that the tenant paid, in nanoseconds.
     pub paid: u64,
-    /// Wall time.
+    /// Wall time, in nanoseconds.
     pub wall: u64,
 }
 
 impl Stretch {
-    /// Begins one.
+    /// Begins a measurement.
     pub fn begin(lab: &Lab) -> Stretch {
         Stretch { busy: lab.device(0).busy_ns, paid: paid(lab), began: Instant::now() }
     }
 
-    /// Ends it.
+    /// Ends the measurement.
     pub fn end(&self, lab: &Lab) -> Spent {
         let wall = u64::try_from(self.began.elapsed().as_nanos()).expect("less than centuries");
         Spent { wall, busy: lab.device(0).busy_ns - self.busy, paid: paid(lab) - self.paid }
@@ -77,19 +79,19 @@ impl Stretch {
 }
 
 impl Spent {
-    /// Of the wall time, in percent.
-    #[allow(clippy::cast_precision_loss)] // nanoseconds of seconds
+    /// Busy time in percent of the wall time.
+    #[allow(clippy::cast_precision_loss)] // nanoseconds that add up to seconds
     pub fn share(&self) -> f64 {
         self.busy as f64 / self.wall as f64 * 100.0
     }
 
-    /// What was paid for, in percent of what the device did.
-    #[allow(clippy::cast_precision_loss)] // nanoseconds of seconds
+    /// Paid time in percent of the busy time.
+    #[allow(clippy::cast_precision_loss)] // nanoseconds that add up to seconds
     pub fn paid_percent(&self) -> f64 {
         self.paid as f64 / self.busy as f64 * 100.0
     }
 
-    /// Says it on stderr, and that what was paid is within `points` of what was done.
+    /// Prints the result to stderr and requires that paid and busy time differ by at most `points` percent.
     #[track_caller]
     pub fn is_paid_within(&self, points: f64, what: &str) {
         let percent = self.paid_percent();
@@ -98,8 +100,10 @@ impl Spent {
     }
 }
 
-/// A measurement of shares, which a host that was away for a moment may have spoilt: it is made again then, twice at most.
-/// What is wrong for another reason is wrong three times. Not for promises of liveness, which must hold each time.
+/// Runs a measurement of shares, and repeats it at most twice if it fails.
+///
+/// A host that stalls for a moment can spoil one measurement; a real fault fails three times. Not for promises of
+/// liveness, which must hold every time.
 #[track_caller]
 pub fn measured(measurement: impl Fn()) {
     for again in 1..3 {

@@ -1,14 +1,15 @@
-//! Stream captures beside the library: whatever a program does while a stream captures, in whichever mode, it gets the
-//! answers that the driver alone gives, under a limit on memory and under a ceiling on device time too.
+//! Stream captures under the library. A program that does anything while a stream captures, in any capture mode, gets
+//! the driver's own answers. That holds under a memory limit and under a device-time ceiling.
 //!
-//! The program is `programs/capture.c`. Which answers are right is the simulator's affair (`sim/cuda/tests/capture.rs`).
+//! The program is `programs/capture.c`. The right answers themselves are tested in the simulator
+//! (`sim/cuda/tests/capture.rs`).
 
 use vgpu_tests::program::{Kind, compile};
 use vgpu_tests::{GIB, Lab, MIB, run};
 
 const MODES: [&str; 3] = ["0", "1", "2"];
 
-/// What the program prints by the driver alone and by the library with `limits`.
+/// Output of the program with the driver alone, and with the library under `limits`.
 fn both(limits: &[(&str, &str)], mode: &str) -> (String, String) {
     let program = compile("capture", Kind::Program, &[]);
     let lab = || Lab::new("h200");
@@ -24,7 +25,7 @@ fn same(limits: &[(&str, &str)]) {
             assert_eq!(beside, alone, "mode {mode}, line {number}, with {limits:?}");
         }
         assert_eq!(alone.lines().count(), beside.lines().count(), "mode {mode}");
-        // The positive control: captures were refused, made invalid and ended well.
+        // Positive control: some captures were refused, some were invalidated and some ended well.
         for line in ["cuStreamEndCapture 0", "cuStreamEndCapture 901", "content 707070707070707", "nodes 3"] {
             assert!(alone.contains(line) || (mode == "2" && line.ends_with("901")), "mode {mode}: {line}\n{alone}");
         }
@@ -51,7 +52,7 @@ fn captures_are_what_they_are_under_both() {
     same(&[("VGPU_MEMORY_LIMIT", "4g"), ("VGPU_SM_LIMIT", "40")]);
 }
 
-/// What is in use before the capture, after it, after the launch, at the end; and the launch's code.
+/// Bytes in use before the capture, after it, after the launch and at the end; and the launch's code.
 fn charged(bytes: u64, mode: &str) -> (Vec<u64>, String) {
     let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "2GiB");
     let program = compile("capture", Kind::Program, &[]);

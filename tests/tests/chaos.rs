@@ -1,10 +1,14 @@
-//! Everything that goes wrong, at once and at random: members killed at any instruction, stopped and continued, forked,
-//! out of memory; the daemon killed, ended, started again; limits changed live; pages that hold any bytes; a tenant whose
-//! members write anything over their ledger, remove it, and run another program on their connection. After every round nobody
-//! of the others hangs, every number equals the simulated device's truth, and every limit is in force; at the end nothing is left.
+//! Every kind of failure at the same time and at random, with checks after every round.
 //!
-//! What happens follows from one number alone, which a failure prints: `VGPU_SEED=... cargo test -p vgpu-tests --test chaos`
-//! does the same steps again. `VGPU_CHAOS_SECONDS` (5) and `VGPU_CHAOS_STEPS` (no bound) say how long.
+//! Members are killed at any instruction, stopped, continued, forked and refused memory. The daemon is killed, stopped
+//! and started again. Limits change while programs run, and pages receive arbitrary bytes. One tenant's members
+//! overwrite their ledger, remove it, and run another program on their connection.
+//!
+//! After every round no member of the other tenants hangs, every number equals the simulated device's truth, and every
+//! limit is in force. At the end nothing is left.
+//!
+//! One number determines all steps, and a failure prints it: `VGPU_SEED=... cargo test -p vgpu-tests --test chaos`
+//! repeats the same steps. `VGPU_CHAOS_SECONDS` (5) and `VGPU_CHAOS_STEPS` (unlimited) set the length.
 
 use std::cell::RefCell;
 use std::os::unix::fs::FileExt;
@@ -18,20 +22,21 @@ use vgpu_tests::program::{Kind, compile};
 use vgpu_tests::{GIB, LONG, Lab, MIB, Member, OUT_OF_MEMORY};
 
 const TENANTS: [&str; 3] = ["a", "b", "c"];
-/// The tenant of liars: nothing is promised of its own numbers, and of everybody else's all that is promised without it.
+/// Tenant whose members lie. Its own numbers need not be right; all other tenants keep every promise.
 const LIAR: &str = "d";
 const MOST_LIARS: usize = 3;
-/// Bytes that a liar asks for at once. The device has room for all that liars can take in a run beside the others' limits.
+/// Bytes of one request of a lying member. The device has room for all such requests of a run in addition to the other
+/// tenants' limits.
 const LIE: u64 = 64 * MIB;
 const MOST_MEMBERS: usize = 9;
 const ROUND: u64 = 25;
 
-/// A process under the library, and what this side knows of it.
+/// A process under the library, and its state as this test knows it.
 struct Actor {
     member: Member,
     tenant: usize,
     held: Vec<u64>,
-    /// An answer is owed, to this.
+    /// The command whose answer is still outstanding.
     owed: Option<String>,
     stopped: bool,
 }
@@ -42,7 +47,7 @@ impl Actor {
         self.stopped = false;
     }
 
-    /// Waits for what is owed: nobody hangs, and nothing fails.
+    /// Reads the outstanding answer, which must arrive in time and report success.
     fn settle(&mut self) {
         if self.stopped {
             self.go_on();
@@ -54,7 +59,7 @@ impl Actor {
     }
 }
 
-/// What a tenant may have, by the file or by `vgpu set`.
+/// Limits of a tenant, from the file or from `vgpu set`.
 #[derive(Clone, Debug)]
 struct Limits {
     memory: u64,
@@ -66,7 +71,7 @@ struct World {
     actors: Vec<Actor>,
     liars: Vec<Member>,
     daemon: Daemon,
-    /// What the file says; in force unless somebody set something else since it was read.
+    /// Limits in the file. `vgpu set` overrides them until the file is read again.
     file: Vec<Limits>,
     memory: Vec<u64>,
     paused: [bool; 3],
@@ -103,7 +108,7 @@ impl World {
         let daemon = Daemon::start(&base, &plan(&device, &file));
         let memory = file.iter().map(|limits| limits.memory).collect();
         let mut labs = vec![machine];
-        // One machine; each tenant has a place of its own for its account, as a container has.
+        // All tenants share one machine. Each has a state directory of its own, as containers do.
         for tenant in TENANTS.into_iter().chain([LIAR]) {
             let state = base.join(format!("state-{tenant}"));
             std::fs::create_dir(&state).unwrap();
@@ -138,20 +143,20 @@ impl World {
         command
     }
 
-    /// Bytes that the device really gave to a tenant.
+    /// Bytes that the simulated device really gave to a tenant.
     fn truth(&self, tenant: usize) -> u64 {
         let device = self.labs[0].device(0);
         let ours = |pid| self.actors.iter().any(|actor| actor.tenant == tenant && actor.member.pid == pid);
         device.processes.iter().filter(|p| ours(p.pid)).map(|p| p.slab_bytes + p.overhead_bytes).sum()
     }
 
-    /// The file's limits count again.
+    /// Returns to the memory limits of the file.
     fn as_written(&mut self) {
         self.memory = self.file.iter().map(|limits| limits.memory).collect();
     }
 
     fn one(&mut self, random: &mut fastrand::Rng) {
-        // The same number of draws whatever comes of them.
+        // Draws the same number of random values for every kind of step, so that the seed determines the run.
         let (what, who, more, much) =
             (random.u64(..17), random.u64(..1 << 20), random.u64(..1 << 20), random.u64(..1 << 20));
         self.done[usize::try_from(what).unwrap()] += 1;
@@ -159,14 +164,14 @@ impl World {
         let chosen = usize::try_from(who).unwrap().checked_rem(self.actors.len());
         let free = chosen.filter(|at| self.actors[*at].owed.is_none() && !self.actors[*at].stopped);
         match (what, chosen, free) {
-            // One whose tenant is held would wait for its first launch.
+            // A member of a paused tenant would wait for its first launch.
             (0 | 1, _, _) if self.actors.len() < MOST_MEMBERS && !self.paused[tenant] => {
                 self.note(format!("a member of {}", TENANTS[tenant]));
                 let mut member = Member::start(&mut self.command(tenant));
                 member.ok("init");
                 let mut code = member.code("retain 0");
                 if code == 0 {
-                    // What it works with is loaded while there is room for it.
+                    // The first launch loads the code while there is room for it.
                     code = member.code("launch 10000");
                 }
                 assert!(code == 0 || code == OUT_OF_MEMORY, "{code}: {}", member.errors());
@@ -231,7 +236,7 @@ impl World {
                 self.note(format!("{} forks", self.actors[at].member.pid));
                 let actor = &mut self.actors[at];
                 actor.member.ok("fork");
-                // What a driver says to a child of a process that has used it is its own affair; it must say something.
+                // The driver's answer in a child of a process that has used it is not checked; the call must return.
                 let _ = actor.member.code("info");
                 actor.member.tell("exit 0");
                 actor.member.answer();
@@ -288,7 +293,7 @@ impl World {
         self.daemon.tell(words);
     }
 
-    /// A hostile member of a tenant writes anything into its report.
+    /// A hostile member of a tenant writes random words into its report.
     fn scribble(&mut self, tenant: usize, random: &mut fastrand::Rng) {
         self.note(format!("{} scribbles", TENANTS[tenant]));
         let socket = self.daemon.socket(TENANTS[tenant]);
@@ -315,8 +320,8 @@ impl World {
         }
     }
 
-    /// A member of the liars' tenant comes, goes, takes memory, forges its ledger, or runs another program that keeps the
-    /// connection. Its calls may be refused; they must be answered.
+    /// A lying member starts, exits, takes memory, forges its ledger, or runs another program that keeps the
+    /// connection. Its calls may be refused, but they must be answered.
     fn lie(&mut self, who: u64, more: u64, much: u64, random: &mut fastrand::Rng) {
         let chosen = usize::try_from(who).unwrap().checked_rem(self.liars.len());
         match (more % 6, chosen) {
@@ -351,7 +356,7 @@ impl World {
         }
     }
 
-    /// Zeros over the first page, anything anywhere, or no ledger at all.
+    /// Zeroes the ledger's first page, writes random bytes anywhere in it, or removes it.
     fn forge(&self, much: u64, random: &mut fastrand::Rng) {
         let kept = self.daemon.room(LIAR).join("vgpud.sock.ledgers");
         let files = std::fs::read_dir(kept).into_iter().flatten().map(|entry| entry.unwrap().path());
@@ -360,7 +365,7 @@ impl World {
             match much % 3 {
                 0 => file.write_all_at(&[0; HEADER_SIZE], 0).unwrap(),
                 1 => {
-                    // The header and the slots that are in use, most of all.
+                    // Mostly hits the header and the slots in use.
                     for _ in 0..64 {
                         let word =
                             if random.u64(..2) == 0 { random.u64(..1 << 40) } else { u64::MAX - random.u64(..9) };
@@ -374,7 +379,7 @@ impl World {
         }
     }
 
-    /// The daemon runs; one that was started knows the file and nothing that was set since.
+    /// Starts the daemon if it does not run. A started daemon knows only the file, not later `vgpu set` changes.
     fn again(&mut self) {
         if !self.daemon.runs() {
             self.daemon.again();
@@ -383,7 +388,7 @@ impl World {
         }
     }
 
-    /// All is made well again, and then all must be well.
+    /// Ends all disturbances, and then requires that every number is right.
     fn judge(&mut self) {
         self.again();
         for (tenant, paused) in self.paused.iter_mut().enumerate().filter(|(_, paused)| **paused) {
@@ -391,12 +396,12 @@ impl World {
             *paused = false;
         }
         self.actors.iter_mut().for_each(Actor::settle);
-        // Code that is loaded counts too: everybody has launched before anything is compared.
+        // Loaded code counts too, so every member launches before the comparison.
         self.actors.iter_mut().for_each(|actor| drop(actor.member.ok("launch 10000")));
         for (tenant, name) in TENANTS.iter().enumerate() {
             let (held, limit) = (self.truth(tenant), self.memory[tenant]);
             for actor in self.actors.iter_mut().filter(|actor| actor.tenant == tenant) {
-                // A member that met the daemon's end comes back by itself, when it launches.
+                // A member that lost its daemon connects again at a launch.
                 let begin = Instant::now();
                 let seen = loop {
                     let seen = actor.member.info();
@@ -430,7 +435,7 @@ impl World {
         }
     }
 
-    /// How many members of each tenant the daemon knows, and all that it said.
+    /// Number of each tenant's members as the daemon reports them, and its complete answer.
     fn members(&self) -> ([usize; 3], String) {
         let text = self.daemon.tell(&["status", "--json"]);
         let seen: serde_json::Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
@@ -452,7 +457,7 @@ impl World {
             let dir = self.base.join("fresh");
             let _ = std::fs::create_dir(&dir);
             let fresh = Daemon::start(&dir, &plan(&self.device, &self.file));
-            // The record opens its files in its own time.
+            // The usage record opens its files with a delay.
             std::thread::sleep(Duration::from_millis(1500));
             fresh.descriptors()
         };
@@ -471,12 +476,12 @@ impl World {
     }
 }
 
-/// Device time that a lie claims at most, in ns. A tenant pays for what it says that it used, up to ten seconds at its weight:
-/// beside another one of seven times the weight and a ceiling of a fifth that is minutes, which is no hang.
+/// Most device time that a lie claims, in ns. A tenant pays for claimed usage, up to ten seconds at its weight. Next to
+/// a tenant of seven times the weight and under a ceiling of a fifth that takes minutes, which is no hang.
 const PAID: u64 = 1 << 20;
 
-/// Descriptors that a daemon opens for its first member and keeps: the shelves of pages and of ledgers in flight, with their
-/// places in reserve.
+/// Descriptors that a daemon opens for its first member and keeps: those of the descriptor pools for pages and for
+/// ledgers in transit, with reserved numbers.
 const SHELF: usize = 10;
 
 fn plan(device: &str, limits: &[Limits]) -> Plan {

@@ -1,7 +1,8 @@
-//! Unmodified programs that people use, under a preload and a limit: what they get and what they are shown.
+//! Unmodified third-party programs under the preloaded library and a limit: the memory they get and the numbers they
+//! see.
 //!
-//! cuda-bindings and numba on the bare simulated driver are tested with the driver (sim/cuda), NVML's clients with NVML
-//! (sim/nvml); here it is what the quota makes of them.
+//! sim/cuda tests cuda-bindings and numba on the bare simulated driver, and sim/nvml tests NVML clients. These tests
+//! check the effect of the limit.
 
 use serde_json::Value;
 use vgpu_tests::artefacts::checkout;

@@ -1,5 +1,6 @@
-//! Ranks of one collective on two devices: kernels that wait for each other across devices and processes end, under a
-//! ceiling on both, and nobody hangs who is held back meanwhile. Judged by the simulated devices' own account.
+//! Ranks of one collective on two devices, under a ceiling on both. Their kernels wait for each other across devices
+//! and processes. Every collective must end, and no member may hang while the gate delays a rank. The simulated
+//! devices' own record is the judge.
 //!
 //! Not here: kernels of one process that wait for each other on one device (`time_live.rs`).
 
@@ -9,18 +10,18 @@ use vgpu_tests::program::{Kind, compile};
 use vgpu_tests::timed::MS;
 use vgpu_tests::{Lab, Member};
 
-/// A liveness bound: only a hang reaches it. An answer that does not come ends the test earlier.
+/// Liveness bound, which only a hang reaches. A single missing answer ends the test earlier.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Of a rank's own work before each collective.
+/// Device time of a rank's own work before each collective.
 const WORK: u64 = MS;
 
-/// Two devices, with a ceiling on both or none.
+/// Two devices, both with a ceiling or both without.
 fn lab(percent: Option<u32>) -> Lab {
     let lab = Lab::new("2xh200");
     percent.into_iter().fold(lab, |lab, percent| lab.with("VGPU_SM_LIMIT", percent.to_string()))
 }
 
-/// A process with these ranks, which finds the others in `flags`.
+/// Starts a process with these ranks. Ranks find each other through the file `flags`.
 fn process(lab: &Lab, ranks: &[u32], flags: &Path) -> Member {
     let mut m = Member::start(&mut lab.command(compile("ranks", Kind::Program, &[])));
     for rank in ranks {
@@ -29,13 +30,13 @@ fn process(lab: &Lab, ranks: &[u32], flags: &Path) -> Member {
     m
 }
 
-/// Both ranks of a collective, a process each.
+/// Both ranks of a collective, one process each.
 fn ranks(lab: &Lab, name: &str) -> [Member; 2] {
     let flags = lab.path().join(name);
     [process(lab, &[0], &flags), process(lab, &[1], &flags)]
 }
 
-/// Busy time of both devices so far, and when.
+/// Busy time of both devices, and the time of the reading.
 fn busy(lab: &Lab) -> (Instant, [u64; 2]) {
     let devices = lab.truth().devices;
     (Instant::now(), [devices[0].busy_ns, devices[1].busy_ns])
@@ -45,7 +46,7 @@ fn tell(ranks: &mut [Member; 2], from: u32, count: u32) {
     tell_with(ranks, from, count, 0);
 }
 
-/// With so many kernels behind each collective.
+/// As `tell`, with `behind` further kernels queued after each collective.
 fn tell_with(ranks: &mut [Member; 2], from: u32, count: u32, behind: u32) {
     for (rank, m) in ranks.iter_mut().enumerate() {
         m.tell(&format!("rounds {rank} {from} {count} {WORK} {behind}"));
@@ -61,20 +62,22 @@ fn end(members: &mut [Member], begin: Instant) {
     assert!(begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
 }
 
-/// Share of the wall clock that each device was busy between two readings, in percent.
+/// Percent of the wall clock that each device was busy between two readings.
 fn shares(from: (Instant, [u64; 2]), to: (Instant, [u64; 2])) -> [u64; 2] {
     let wall = u64::try_from((to.0 - from.0).as_nanos()).unwrap();
     [0, 1].map(|device| (to.1[device] - from.1[device]) * 100 / wall)
 }
 
-/// A rank's kernel keeps its device while the other rank is held back at its gate, and pays for it. A hundred rounds end,
-/// each ten of them in time; a busy host spoils shares (without the payment they are 80 and more), so that two tens of ten
-/// must be near the ceiling, and the lesser device always.
+/// A rank's kernel occupies its device while the gate delays the other rank, and the tenant pays for that time.
+///
+/// A hundred rounds end, in batches of ten, each within the liveness bound. A busy host disturbs the measured shares;
+/// without the payment they are 80 % and more. So two batches must be near the ceiling, and the less used device must
+/// be near it overall.
 #[test]
 fn two_ranks_on_two_devices_under_a_ceiling_end_their_collectives() {
     let lab = lab(Some(30));
     let mut ranks = ranks(&lab, "flags");
-    // First launches are of unknown length, and go out one by one.
+    // The library does not know the length of first launches, so it admits them one by one.
     tell(&mut ranks, 1, 20);
     end(&mut ranks, Instant::now());
     let first = busy(&lab);
@@ -97,7 +100,7 @@ fn two_ranks_on_two_devices_under_a_ceiling_end_their_collectives() {
     assert!(kept >= 2, "{tens:?}");
 }
 
-/// The null control: without a ceiling the same ranks are done in little more than their own work takes.
+/// Null control: without a ceiling the same ranks take little longer than their own work.
 #[test]
 fn without_a_ceiling_the_same_ranks_wait_for_each_other_alone() {
     let lab = lab(None);
@@ -108,8 +111,8 @@ fn without_a_ceiling_the_same_ranks_wait_for_each_other_alone() {
     eprintln!("100 collectives without a ceiling: {:?}", begin.elapsed());
 }
 
-/// Libraries for several devices in one process launch on one device after the other: the first kernel waits on its device
-/// for one that the same thread has yet to launch, behind the second device's gate.
+/// Multi-device libraries launch on one device after the other from one thread. The first kernel then waits on its
+/// device for a kernel that the same thread has not launched yet, because the second device's gate delays it.
 #[test]
 fn one_thread_that_launches_on_both_devices_ends_its_collectives() {
     let lab = lab(Some(30));
@@ -120,7 +123,7 @@ fn one_thread_that_launches_on_both_devices_ends_its_collectives() {
     eprintln!("20 collectives of one thread: {:?}", begin.elapsed());
 }
 
-/// Two groups of two ranks on the same two devices: `count` collectives each, five at a time.
+/// Two groups of two ranks on the same two devices: `count` collectives each, in batches of five.
 fn crosswise(percent: u32, count: u32, behind: u32) {
     let lab = lab(Some(percent));
     let mut groups = ["a", "b"].map(|name| ranks(&lab, name));
@@ -132,22 +135,24 @@ fn crosswise(percent: u32, count: u32, behind: u32) {
     eprintln!("twice {count} collectives with {behind} kernels behind each: {:?}", begin.elapsed());
 }
 
-/// Members of one tenant take turns on each device. Whose kernel waits for a rank without the turn over there, while
-/// that turn's holder waits for one without the turn here, would wait for ever if turns did not end.
+/// Members of one tenant take turns on each device, which could deadlock. A kernel waits for a rank that has no turn on
+/// the other device, while the holder of that turn waits for a rank that has none here. Turns therefore end.
 #[test]
 fn collectives_that_wait_crosswise_for_turns_on_two_devices_all_end() {
     crosswise(60, 40, 0);
 }
 
-/// As it is in training: the thread that launched a collective stands at the gate with what comes behind it. A high ceiling,
-/// since what is held back for a low one on either device has the kernels on the other wait, and pay.
+/// As in training: after a collective the same thread waits at the gate with the work that follows.
+///
+/// The ceiling is high. Under a low one, kernels wait on one device for launches that the gate delays on the other, and
+/// that waiting is paid time.
 #[test]
 fn collectives_that_wait_crosswise_end_with_kernels_queued_behind_them() {
     crosswise(90, 20, 100);
 }
 
-/// A rank that dies leaves its partner's kernel on the device for ever, which is the partner's affair; the devices are
-/// there for others.
+/// A rank that dies leaves its partner's kernel on the device for ever. That harms only the partner; the devices serve
+/// others.
 #[test]
 fn a_rank_that_is_killed_leaves_both_devices_to_others() {
     let lab = lab(Some(60));

@@ -1,6 +1,7 @@
-//! Many processes at once: nobody is ever over, nobody is falsely refused, a death at any instruction harms nobody.
+//! Many processes at the same time: no tenant ever exceeds its limit, no request is refused wrongly, and a death at any
+//! instruction harms no other process.
 //!
-//! Judged by the simulated device's truth, read beside the running processes, and by the driver's own answers.
+//! The judges are the simulated device's record, read while the processes run, and the driver's own answers.
 //! `VGPU_KILLS` sets the number of kills (200; the full promise is 1,000), `VGPU_ROUNDS` the rounds (10,000).
 
 use std::fs;
@@ -18,7 +19,7 @@ fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|e| panic!("{name}={text}: {e}")))
 }
 
-/// What the storm's processes are told.
+/// Parameters of the processes in a storm.
 struct Storm<'a> {
     lab: &'a Lab,
     mode: &'a str,
@@ -50,7 +51,7 @@ impl Storm<'_> {
         member
     }
 
-    /// The same where others may hold the room that its context needs: it tries until it is let in.
+    /// As `one`, while other processes may hold the room that the context needs: retries until it succeeds.
     fn one_at_last(&self, index: usize) -> Member {
         let begin = Instant::now();
         loop {
@@ -74,7 +75,7 @@ impl Storm<'_> {
     }
 }
 
-/// Looks at the truth all the time while `work` runs; the highest charge seen, and how often it looked.
+/// Polls the device's record while `work` runs. Returns the result, the highest charge seen and the number of polls.
 fn watched<T>(lab: &Lab, limit: u64, work: impl FnOnce() -> T) -> (T, u64, u64) {
     let stop = Arc::new(AtomicBool::new(false));
     let watcher = {
@@ -99,7 +100,7 @@ fn watched<T>(lab: &Lab, limit: u64, work: impl FnOnce() -> T) -> (T, u64, u64) 
     (result, highest, looks)
 }
 
-/// What a context of the profile takes.
+/// Bytes that a context takes on this device profile.
 fn context_bytes() -> u64 {
     let lab = Lab::new("h200");
     let mut m = lab.bare_member();
@@ -107,13 +108,13 @@ fn context_bytes() -> u64 {
     lab.process(0, m.pid).overhead_bytes
 }
 
-/// A lab whose limit is room for `members` contexts and for `places` requests of `bytes`.
+/// A lab whose limit has room for `members` contexts and `places` requests of `bytes`.
 fn room_for(members: u64, places: u64, bytes: u64) -> (Lab, u64) {
     let limit = members * context_bytes() + places * bytes;
     (Lab::new("h200").with("VGPU_MEMORY_LIMIT", format!("{limit}B")), limit)
 }
 
-/// granted, refused, failed, unfreed, rounds, wrong rounds, full rounds
+/// The counters of each member: granted, refused, failed, unfreed, rounds, wrong rounds, full rounds.
 fn results(members: &mut [Member]) -> Vec<Vec<u64>> {
     members
         .iter_mut()
@@ -201,7 +202,8 @@ fn of_nine_nobody_is_refused_for_the_sake_of_one_whom_the_driver_fails() {
     turns(9, Some("cuMemAlloc_v2:p=0.05:code=719"));
 }
 
-/// The driver takes its time before it fails: who does not fit beside what is undecided must wait for the outcome.
+/// The driver is slow to fail. A request that does not fit next to an undecided reservation must wait for that
+/// reservation's outcome.
 #[test]
 fn who_meets_an_undecided_reservation_waits_for_its_outcome() {
     const BYTES: u64 = 64 * MIB;
@@ -216,18 +218,18 @@ fn who_meets_an_undecided_reservation_waits_for_its_outcome() {
     let all = results(&mut members);
     let failed: u64 = all.iter().map(|one| one[2]).sum();
     assert!(failed > rounds, "failures were made: {all:?}");
-    // Nobody waits longer than 10 ms, which a busy machine may take for a call of 2 ms; without any waiting most rounds
-    // are wrong.
+    // A request waits at most 10 ms, and on a busy machine a call of 2 ms can take that long. Without any waiting most
+    // rounds are wrong.
     assert!(all[0][5] * 20 <= rounds, "{} of {rounds} rounds are wrong: {all:?}", all[0][5]);
 }
 
-/// Random members die at random instructions and are replaced. Afterwards every survivor answers, and the ledger holds
-/// what the device holds, to the byte.
+/// Random members die at random instructions and are replaced. Afterwards every survivor answers, and ledger and device
+/// agree to the byte.
 #[test]
 fn after_kills_at_random_instructions_the_ledger_is_the_truth_and_nobody_hangs() {
     let kills = setting("VGPU_KILLS", 200);
     let count = 6;
-    // They want 1.5 GiB on average: sometimes there is room, sometimes not.
+    // The members ask for 1.5 GiB on average, so they meet both room and refusal.
     let limit = count as u64 * context_bytes() + 3 * GIB / 2 + 100 * MIB;
     let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", format!("{limit}B"));
     let storm = Storm { lab: &lab, mode: "churn", count, bytes: GIB, rounds: 0, faults: None };
@@ -235,14 +237,14 @@ fn after_kills_at_random_instructions_the_ledger_is_the_truth_and_nobody_hangs()
     members.iter_mut().for_each(|m| m.tell("go"));
     let mut random = fastrand::Rng::with_seed(1);
     let begin = Instant::now();
-    // What a process's first context takes is known only when it is there: it may stand above the limit until it is
-    // measured and undone. One process starts at a time.
+    // The size of a process's first context is known only once it exists. So the charge may exceed the limit by one
+    // context until the library has measured and destroyed it. One process starts at a time.
     let ((), highest, _) = watched(&lab, limit + context_bytes(), || {
         for kill in 0..kills {
             thread::sleep(Duration::from_micros(random.u64(..20_000)));
             let victim = random.usize(..count);
             members[victim].kill();
-            // Every third time another dies in the middle of the same repair.
+            // After every third kill another member dies in the middle of the same repair.
             if kill % 3 == 0 {
                 let second = (victim + 1) % count;
                 members[second].kill();
@@ -254,7 +256,7 @@ fn after_kills_at_random_instructions_the_ledger_is_the_truth_and_nobody_hangs()
         }
     });
     assert!(begin.elapsed() < LONG * 10, "{kills} kills took {:?}", begin.elapsed());
-    // The last dead are not replaced: nobody but the living can give their charges back.
+    // The last dead members are not replaced, so only the survivors can release their charges.
     members.drain(..count / 2).for_each(|mut m| m.kill());
     let count = members.len();
     members.iter_mut().for_each(|m| m.tell("stop"));
@@ -279,13 +281,13 @@ fn after_kills_at_random_instructions_the_ledger_is_the_truth_and_nobody_hangs()
     assert_eq!(lab.device(0).used, 0);
 }
 
-/// Members are stopped at random instructions, of the library's too, and stay so: others take, give back and begin, and see
-/// what is really free.
+/// Members are stopped at random instructions, some inside the library, and stay stopped. Others allocate, free and
+/// start, and see the free memory as it is.
 #[test]
 fn who_is_stopped_at_a_random_instruction_holds_up_nobody() {
     let stops = setting("VGPU_KILLS", 200);
     let count = 3;
-    // Room for all that they ever want at once: nobody is refused.
+    // The limit has room for all requests together, so nothing is refused.
     let limit = (count as u64 + 2) * (context_bytes() + 8 * GIB);
     let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", format!("{limit}B"));
     let storm = Storm { lab: &lab, mode: "churn", count, bytes: GIB, rounds: 0, faults: None };
@@ -311,7 +313,7 @@ fn who_is_stopped_at_a_random_instruction_holds_up_nobody() {
     assert_eq!(beside.used(), charged(&truth), "after {stops} stops: {}", short(&truth));
 }
 
-/// Many that start at the same moment: each is charged its own context, nobody another's.
+/// Many processes start at the same moment. Each is charged its own context and no other's.
 #[test]
 fn processes_that_start_at_once_are_each_charged_their_own_context() {
     let count: u64 = 24;
@@ -332,8 +334,8 @@ fn processes_that_start_at_once_are_each_charged_their_own_context() {
     assert_eq!(members[0].info(), (0, limit), "there is room for exactly these");
 }
 
-/// Threads that take the primary context at the same moment are charged one context; what they then take and give back
-/// at once leaves no trace in the ledger.
+/// Threads retain the primary context at the same moment and are charged one context. Memory that they allocate and
+/// free concurrently leaves no trace in the ledger.
 #[test]
 fn threads_at_the_same_moment_leave_no_trace() {
     const BYTES: u64 = 64 * MIB;
@@ -358,7 +360,7 @@ fn threads_at_the_same_moment_leave_no_trace() {
     }
 }
 
-/// From the word go until all have a context, for so many processes at once.
+/// Time from the start command until all `count` processes have a context.
 fn start_storm(lab: &Lab, count: u64) -> Duration {
     let program = compile("member", Kind::Program, &[]);
     let mut members: Vec<Member> =
@@ -385,9 +387,10 @@ fn start_storm(lab: &Lab, count: u64) -> Duration {
     took
 }
 
-/// 300 processes begin at the same moment. The budget, two seconds for what the library adds, is measured elsewhere: all
-/// of them ask the simulated device's one lock, and on two cores it took 0.9 to 11 s on the same machine within an hour.
-/// What is asserted is that they do not wait for each other for ever.
+/// 300 processes start at the same moment. The time budget, two seconds for the library's part, is measured elsewhere.
+///
+/// All processes share the simulated device's one lock. On two cores the run took 0.9 to 11 s on the same machine
+/// within an hour. So this test only asserts that the processes do not wait for each other for ever.
 #[test]
 fn three_hundred_processes_begin_at_once_and_all_of_them_go_on() {
     let count = 300;
@@ -402,8 +405,8 @@ fn three_hundred_processes_begin_at_once_and_all_of_them_go_on() {
     assert!(with < alone * 4 + Duration::from_secs(30), "{with:?} with the library, {alone:?} without");
 }
 
-/// A tree of processes, each of which forks before it touches the driver: every one is a member of its own, holds what
-/// it was given, and leaves nothing behind.
+/// A tree of processes, each of which forks before it uses the driver. Every process is a member with its own charges
+/// and leaves nothing at its end.
 #[test]
 fn a_tree_of_forked_processes_is_charged_to_the_byte() {
     const BYTES: u64 = 4 * MIB;
@@ -430,8 +433,8 @@ fn a_tree_of_forked_processes_is_charged_to_the_byte() {
     }
 }
 
-/// Threads allocate while the process forks; what the children do, which cannot use the driver, changes nobody's
-/// numbers, and none of them hangs.
+/// Threads allocate while the process forks. The children cannot use the driver: their calls change no charge, and none
+/// of them hangs.
 #[test]
 fn forks_while_threads_allocate_harm_nobody() {
     let forks = setting("VGPU_ROUNDS", 400).min(2000);

@@ -1,5 +1,5 @@
-//! With the daemon: its terms are in force, the environment can only tighten them, its death changes nothing for those
-//! who have them, and without it nobody starts.
+//! Members under the daemon. The daemon's limits are in force, and the environment can only tighten them. If the daemon
+//! dies, running members keep their limits; without a daemon no program can start.
 
 use std::fs;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use vgpu_tests::artefacts::vgpud;
 use vgpu_tests::{GIB, LONG, Lab, MIB, Member, NO_PERMISSION, NOT_PERMITTED, OUT_OF_MEMORY};
 
-/// A running daemon; killed when dropped.
+/// A running daemon. Dropping it kills the daemon.
 struct Daemon {
     child: Child,
     socket: PathBuf,
@@ -133,7 +133,7 @@ fn the_daemons_ceiling_on_time_is_in_force() {
     assert!((14..=26).contains(&percent), "{percent} %: {a:?}");
 }
 
-/// Initialisation must fail within two seconds and say what is wrong with the socket.
+/// Initialisation must fail within two seconds with a message about the socket.
 #[track_caller]
 fn nobody_starts(lab: &Lab, words: &str) {
     for init in ["init", "nvinit"] {
@@ -142,7 +142,7 @@ fn nobody_starts(lab: &Lab, words: &str) {
         let code = m.code(init);
         let took = begin.elapsed();
         assert_eq!(code, if init == "init" { NOT_PERMITTED } else { NO_PERMISSION }, "{}", m.errors());
-        // The promise is 2 s; the rest is a busy machine.
+        // The promise is 2 s; the rest allows for a busy machine.
         assert!(took < Duration::from_secs(8), "{took:?}");
         let said = m.errors();
         assert_eq!(said.lines().count(), 1, "{said}");
@@ -157,7 +157,7 @@ fn without_a_daemon_nobody_starts() {
     let gone = lab.path().join("gone.sock");
     let mut lab = lab.with("VGPU_SOCKET", &gone);
     nobody_starts(&lab, "cannot be reached");
-    // A limit in the environment does not stand in for the daemon's.
+    // A limit in the environment does not replace the daemon's limit.
     lab.set("VGPU_MEMORY_LIMIT", "1GiB");
     nobody_starts(&lab, "cannot be reached");
     fs::write(&gone, b"").unwrap();
@@ -168,7 +168,7 @@ fn without_a_daemon_nobody_starts() {
 fn a_dead_daemons_socket_is_an_error_with_words() {
     let (lab, mut daemon) = with_daemon(&["--memory-limit", "2GiB"]);
     daemon.kill();
-    // What it left in writing would do in its stead.
+    // Removes the daemon's written terms, which would otherwise replace the daemon.
     let _ = fs::remove_file(daemon.socket.with_file_name("terms.json"));
     nobody_starts(&lab, "cannot be reached");
 }

@@ -1,5 +1,5 @@
-//! Which devices a tenant has, by the names that a file knows them by: numbers that only the driver can tell, also when it
-//! answers late; MIG instances, which NVML and CUDA name differently.
+//! The devices of a tenant, by every name that a file can use. Device numbers, which only the driver can resolve, also
+//! when it answers late. MIG instances, which NVML and CUDA name differently.
 
 use std::fs;
 use std::process::{Child, Command, Output, Stdio};
@@ -7,7 +7,8 @@ use std::process::{Child, Command, Output, Stdio};
 use vgpu_tests::artefacts::{sim_dir, vgpu, vgpud};
 use vgpu_tests::{GIB, Lab, Member, OUT_OF_MEMORY, eventually};
 
-/// A machine, and a daemon that serves it from a file, with whatever driver libraries lie in a directory.
+/// A machine and a daemon that serves it from a file. The daemon uses the driver libraries of one directory, which may
+/// be empty.
 struct World {
     lab: Lab,
     daemon: Child,
@@ -33,16 +34,16 @@ fn world(profile: &str, file: impl Fn(&Lab) -> String, driver: bool) -> World {
     let mut command = lab.bare(vgpud());
     command.arg("--config").arg(lab.path().join("vgpud.toml")).arg("--runtime-dir").arg(lab.path().join("run"));
     let daemon = command.stdin(Stdio::null()).stderr(log).spawn().unwrap();
-    // The members' driver is there in any case.
+    // The members' driver is complete in any case.
     lab.with_driver(&sim_dir());
     let world = World { lab, daemon };
     eventually("the daemon answers", || !world.status().is_empty());
     world
 }
 
-/// NVML is there from now on.
+/// Installs NVML in the daemon's driver directory.
 fn load(lab: &Lab) {
-    // What NVML's wrapper looks for, and what the driver's package installs.
+    // NVML's Rust wrapper opens the second name; the driver's package installs the first.
     for name in ["libnvidia-ml.so.1", "libnvidia-ml.so"] {
         std::os::unix::fs::symlink(sim_dir().join("libnvidia-ml.so.1"), lab.path().join("driver").join(name)).unwrap();
     }
@@ -62,7 +63,7 @@ impl World {
 
     fn check(&self) -> Output {
         let mut command = self.lab.bare(vgpud());
-        // Without NVML, as the daemon is.
+        // Without NVML, as the daemon itself runs.
         command.env("LD_LIBRARY_PATH", self.lab.path().join("nowhere"));
         command.arg("--check").arg(self.lab.path().join("vgpud.toml")).output().unwrap()
     }
@@ -113,7 +114,7 @@ fn what_was_changed_by_hand_stays_when_the_driver_answers_and_ends_when_the_file
     assert_eq!(tenant["strict"], true, "{tenant}");
     let changed = &tenant["devices"][0]["changed_live"];
     assert_eq!(*changed, serde_json::json!(["memory_limit", "strict"]), "{tenant}");
-    // SAFETY: a child of ours that was not waited for.
+    // SAFETY: the process is a child of this test that was not waited for.
     unsafe { libc::kill(world.daemon.id().try_into().unwrap(), libc::SIGHUP) };
     eventually("the file holds", || m.info().1 == 2 * GIB);
 }
@@ -130,7 +131,7 @@ fn a_driver_is_asked_no_more_once_no_device_needs_it() {
     eventually("the driver is asked again", asks);
     let named = NUMBERED.replace("[0]", "[\"GPU-1\"]").replace("id = 0", "id = \"GPU-1\"");
     fs::write(world.lab.path().join("vgpud.toml"), named).unwrap();
-    // SAFETY: as above.
+    // SAFETY: the process is a child of this test that was not waited for.
     unsafe { libc::kill(world.daemon.id().try_into().unwrap(), libc::SIGHUP) };
     eventually("nobody asks", || !asks());
 }
@@ -157,7 +158,7 @@ fn a_mig_instance_is_the_tenants_under_the_name_that_nvml_writes_with_the_daemon
         let mut m = world.member("a");
         m.begin();
         assert_eq!((m.info().1, m.errors()), (2 * GIB, String::new()), "by the terms file");
-        // The other instance is nobody's.
+        // The other instance belongs to no tenant.
         world.lab.set("CUDA_VISIBLE_DEVICES", world.lab.device(2).uuid);
         let mut m = world.member("a");
         assert_ne!(m.code("init"), 0);

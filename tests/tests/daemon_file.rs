@@ -1,5 +1,5 @@
-//! With a daemon that has a file: members under the limits of the tenant whose socket they came by, and reloads while
-//! they hold memory. The devices and their sizes are the simulated driver's word.
+//! A daemon with a file: members get the limits of the tenant whose socket they used, and reloads happen while they
+//! hold memory. Devices and their sizes are those of the simulated driver.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use vgpu_tests::artefacts::{vgpu, vgpud};
 use vgpu_tests::{GIB, Lab, MIB, Member, OUT_OF_MEMORY, eventually};
 
-/// A machine with a T4, and a daemon that serves it from a file; killed when dropped.
+/// A machine with a T4, and a daemon that serves it from a file. Dropping it kills the daemon.
 struct World {
     lab: Lab,
     daemon: Child,
@@ -28,7 +28,7 @@ impl World {
         c.arg("--config").arg(lab.path().join("vgpud.toml")).arg("--runtime-dir").arg(lab.path().join("run"));
         let daemon = c.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let world = World { lab, daemon };
-        // It answers when all its sockets are there.
+        // The daemon answers once all its sockets exist.
         eventually("the daemon answers", || !world.status().is_empty());
         world
     }
@@ -75,7 +75,7 @@ fn each_member_is_under_the_limit_of_the_tenant_whose_socket_it_came_by() {
         assert_eq!(member.info().1, limit);
         assert_eq!(member.code(&format!("alloc {limit}")), OUT_OF_MEMORY);
     }
-    // Each has a ledger of its own: what one takes is not missing elsewhere.
+    // Each tenant has its own ledger: an allocation of one leaves the others' room unchanged.
     members[0].alloc(GIB);
     assert_eq!(members[0].code(&format!("alloc {GIB}")), OUT_OF_MEMORY, "beside the context");
     members[1].alloc(GIB);
@@ -118,7 +118,7 @@ fn more_than_the_devices_that_are_there_have_is_refused_before_anything_is_start
         let half = lab.device(index).cuda_total / 2;
         assert!(shown.contains(&in_words(half)), "{half} is missing in {shown}");
     }
-    // What fits on the greater one does not fit on the smaller one.
+    // A limit that the larger device can serve exceeds the smaller one.
     let (code, shown) = check(&tenant("a", "memory_limit = \"20GiB\""));
     assert_eq!(code, Some(1), "{shown}");
     assert!(shown.contains(":3:16: tenant.memory_limit = \"20GiB\" is more than device 0 has for tenant a"), "{shown}");
@@ -129,7 +129,7 @@ fn more_than_the_devices_that_are_there_have_is_refused_before_anything_is_start
     assert!(shown.contains("tenant.devices = 2 is not a device of this configuration; accepted: 0 (GPU-"), "{shown}");
 }
 
-/// As the daemon shows it.
+/// The size as the daemon prints it.
 fn in_words(bytes: u64) -> String {
     for (unit, name) in [(1_u64 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")] {
         if bytes.is_multiple_of(unit) {

@@ -1,5 +1,7 @@
-//! MIG instances under the daemon: a device with MIG enabled is its instances, in the file, in limits, leases, status and
-//! findings. Names that NVML and CUDA write differently: `daemon_devices.rs`; without a daemon: `visible.rs`.
+//! MIG instances under the daemon. A device with MIG enabled appears as its instances: in the file, in limits, leases,
+//! status and findings.
+//!
+//! Names that NVML and CUDA write differently: `daemon_devices.rs`; without a daemon: `visible.rs`.
 
 #[path = "leases/world.rs"]
 mod world;
@@ -11,10 +13,10 @@ use vgpu_tests::program::{Kind, compile};
 use vgpu_tests::{GIB, MIB, Member, NOT_PERMITTED, OUT_OF_MEMORY, text};
 use world::{World, eventually, tenant};
 
-/// A whole device with the number 0, and three instances on the device with the number 1.
+/// A whole device as number 0, and three instances on device number 1.
 const MIXED: &str = "t4,a100:mig=3g.40gb+1g.10gb+1g.10gb";
 
-/// UUIDs and CUDA's sizes of all devices: of the whole one, then of the instances.
+/// UUIDs and CUDA's sizes of all devices: the whole device first, then the instances.
 fn devices(world: &World) -> Vec<(String, u64)> {
     world.lab.truth().devices.into_iter().map(|device| (device.uuid, device.cuda_total)).collect()
 }
@@ -94,7 +96,7 @@ fn leases_are_given_for_an_instance_and_its_time_is_counted_there_alone() {
     let status = status(&world);
     for tenant in ["a", "b"] {
         let seconds = row(&status, tenant, &all[2].0)["time"]["gpu_seconds"].as_f64().unwrap();
-        // 40 % of the three seconds, and what a loaded machine takes from it.
+        // 40 % of three seconds, with a margin for a loaded machine.
         assert!((0.3..=1.4).contains(&seconds), "{tenant} {seconds}");
     }
 }
@@ -118,7 +120,7 @@ fn the_number_of_a_partitioned_device_stands_for_its_instances_and_a_uuid_for_on
             )
         ),
     );
-    // The machine of a lab is made anew: an instance has the same UUID.
+    // The lab's machine is created again; an instance keeps its UUID.
     let mut world = World::start_on(MIXED, &file);
     assert_eq!(devices(&world), names);
     for (uuid, memory) in [first, second, third] {

@@ -1,5 +1,5 @@
-//! What the daemon says beside limits: a tenant that is only observed is refused and delayed nothing and is measured, also
-//! when that changes while it runs; strict tenants find no way around the library. The environment loosens neither.
+//! Modes that the daemon sets. An observed tenant is measured, and nothing is refused or delayed; the mode may change
+//! while it runs. Strict tenants find no bypass of the library. The environment can loosen neither.
 
 use std::process::Command;
 use vgpu_tests::daemon::{Daemon, Plan};
@@ -29,7 +29,7 @@ impl World {
         self.daemon.tell(&["set", tenant, "--mode", mode])
     }
 
-    /// What a tenant was charged of device time, in seconds.
+    /// Device time charged to a tenant, in seconds.
     fn charged(&self, tenant: &str) -> f64 {
         let status: serde_json::Value = serde_json::from_str(&self.daemon.tell(&["status", "--json"])).unwrap();
         let tenants = status["tenants"].as_array().unwrap();
@@ -39,7 +39,7 @@ impl World {
     }
 }
 
-/// Launches of 5 ms in a second, eight at a time.
+/// Number of launches of 5 ms in a second, eight in flight.
 fn launched(m: &mut Member) -> u64 {
     m.ok("work 5000000 1000 8 0").number(0)
 }
@@ -62,10 +62,10 @@ fn an_observed_tenant_is_refused_nothing_and_its_use_is_known() {
     let (here, there) = (launched(&mut m), launched(&mut reference));
     assert!(here * 2 > there, "{here} launches, {there} without the library");
     assert_eq!(m.errors(), "");
-    // What the device did for it is what the daemon knows, but for what is not seen complete yet.
+    // The daemon knows all work of the device for this tenant, except work whose completion is not yet observed.
     eventually("its device time is known", || {
         m.ok("launch 1000");
-        #[allow(clippy::cast_precision_loss)] // nanoseconds of seconds
+        #[allow(clippy::cast_precision_loss)] // nanoseconds that add up to seconds
         let truth = world.lab.process(0, m.pid).busy_ns as f64 / 1e9;
         (world.charged("seen") - truth).abs() < truth / 10.0
     });
@@ -98,7 +98,7 @@ fn the_mode_changes_under_a_living_process_both_ways() {
         let kept = launched(&mut m);
         assert!(kept * 4 < free, "round {round}: {kept} launches under 5 %, {free} observed");
     }
-    // The file says enforce; what it says next holds as well.
+    // The file says enforce; its next change takes effect too.
     let lines = format!("{TIGHT}mode = \"observe\"");
     world.plan.tenants = vec![("a".into(), lines)];
     world.daemon.write(&world.plan);
@@ -183,7 +183,7 @@ fn a_terms_file_that_lifts_limits_or_is_no_file_is_refused_and_holds_nobody_up()
     refused("is no file");
 }
 
-/// Asks for a variant that no table knows, before and after the initialisation.
+/// Asks for a variant of a function that is in no table, before and after the initialisation.
 const VARIANT: &str = "
 import ctypes, sys
 cuda = ctypes.CDLL('libcuda.so.1')

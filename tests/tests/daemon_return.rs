@@ -1,4 +1,5 @@
-//! The daemon comes back with another file: what it refuses a process then keeps that process from nothing else.
+//! The daemon starts again with another file. If it then refuses a process one device, the process keeps its other
+//! devices.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -6,7 +7,7 @@ use std::time::{Duration, Instant};
 use vgpu_tests::daemon::{Daemon, Plan};
 use vgpu_tests::{GIB, Lab, Member, eventually};
 
-/// One tenant of so many GiB on these devices.
+/// A plan with one tenant that has a limit of `gib` GiB on these devices.
 fn plan(devices: &[&str], gib: u64) -> Plan {
     let (last, others) = devices.split_last().unwrap();
     let device = |uuid: &&str| format!("[[device]]\nid = {uuid:?}\nmemory = \"16GiB\"\novercommit = 4\n");
@@ -22,18 +23,18 @@ fn begin(lab: &mut Lab, daemon: &Daemon) -> Member {
 }
 
 fn limit(member: &mut Member, device: u32) -> u64 {
-    // That looks for the daemon, too.
+    // This call also looks for the daemon.
     member.info();
     member.ok(&format!("total {device}")).number(0) / GIB
 }
 
-/// How often the daemon said no.
+/// Number of refusals that the daemon counted.
 fn refused(daemon: &Daemon) -> u64 {
     let status: serde_json::Value = serde_json::from_str(&daemon.tell(&["status", "--json"])).unwrap();
     status["tenants"][0]["refused"].as_u64().unwrap()
 }
 
-/// Descriptors, and boards that are mapped.
+/// Open descriptors and mapped boards of the process.
 fn holds(member: &Member) -> (usize, usize) {
     let maps = fs::read_to_string(format!("/proc/{}/maps", member.pid)).unwrap();
     (fs::read_dir(format!("/proc/{}/fd", member.pid)).unwrap().count(), maps.matches("memfd:vgpu-board").count())
@@ -60,7 +61,7 @@ fn a_device_that_the_next_daemon_refuses_keeps_no_other_one_from_it_and_a_hundre
         }
         refusals += refused(&daemon);
     }
-    // Asked for again now and then, not all the time.
+    // The member asks for the device again now and then, not all the time.
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(3) {
         members.iter_mut().for_each(|m| assert_eq!((limit(m, 0), limit(m, 1)), (2, 3 + (rounds - 1) % 2)));
@@ -97,7 +98,7 @@ fn a_device_that_was_refused_is_joined_when_it_is_the_tenants_again() {
     assert_eq!(m.errors(), "");
 }
 
-/// The same for who launches and asks nothing, and for who began while no daemon ran.
+/// The same for a process that only launches and makes no query, and for one that started while no daemon ran.
 #[test]
 fn who_only_launches_joins_a_refused_device_too_when_it_is_the_tenants_again() {
     let mut lab = Lab::new("2xt4");
@@ -129,17 +130,19 @@ fn who_only_launches_joins_a_refused_device_too_when_it_is_the_tenants_again() {
     work(&daemon, "both are on both", &[2, 2]);
 }
 
-/// The members that the daemon knows.
+/// Process ids of the members that the daemon knows.
 fn known(daemon: &Daemon) -> Vec<u64> {
     let status: serde_json::Value = serde_json::from_str(&daemon.tell(&["status", "--json"])).unwrap();
     let members = status["tenants"][0]["members"].as_array().unwrap().clone();
     members.iter().filter_map(|member| member["pid"].as_u64()).collect()
 }
 
-/// Longest way back to a daemon that has just started: a look a second, a try every 1.25 s at most, and a loaded machine.
+/// Longest time until a member is back at a daemon that has just started: one check a second, one attempt every 1.25 s
+/// at most, and a margin for a loaded machine.
 const BACK: Duration = Duration::from_secs(5);
 
-/// No call is made from the daemon's end until the process is back: none that could look for the daemon.
+/// From the daemon's end until the process is back the test makes no call. So no call of the program can look for the
+/// daemon.
 #[test]
 fn who_holds_memory_and_makes_no_call_comes_back_to_the_next_daemon_by_itself() {
     let mut lab = Lab::new("t4");
@@ -149,7 +152,7 @@ fn who_holds_memory_and_makes_no_call_comes_back_to_the_next_daemon_by_itself() 
     there.alloc(GIB);
     for away in [Duration::ZERO, Duration::from_secs(3)] {
         daemon.kill();
-        // One that began without the daemon, too.
+        // A second process that started without the daemon.
         let mut late = begin(&mut lab, &daemon);
         late.alloc(GIB / 2);
         std::thread::sleep(away);
@@ -175,7 +178,8 @@ fn who_holds_memory_and_makes_no_call_comes_back_to_the_next_daemon_by_itself() 
     }
 }
 
-/// A daemon that does not answer for a while is not lost to who does nothing: ten thousand of them would all come again.
+/// An idle process keeps its connection to a daemon that does not answer for a while. Otherwise ten thousand idle
+/// processes would all connect again.
 #[test]
 fn who_does_nothing_keeps_its_connection_over_a_stall_of_the_daemon() {
     let mut lab = Lab::new("t4");
@@ -183,12 +187,12 @@ fn who_does_nothing_keeps_its_connection_over_a_stall_of_the_daemon() {
     let daemon = Daemon::start(lab.path(), &plan(&[&uuid], 2));
     let mut m = begin(&mut lab, &daemon);
     m.alloc(GIB);
-    // The helper thread looks at the device for a second before it is idle.
+    // The helper thread watches the device for one second before it is idle.
     std::thread::sleep(Duration::from_secs(2));
     let joined = || daemon.log().matches("member.joined").count();
     let before = joined();
     for signal in [libc::SIGSTOP, libc::SIGCONT] {
-        // SAFETY: a child of this process that was not waited for.
+        // SAFETY: the process is a child of this test that was not waited for.
         unsafe { libc::kill(libc::pid_t::try_from(daemon.pid()).unwrap(), signal) };
         std::thread::sleep(Duration::from_secs(3));
     }

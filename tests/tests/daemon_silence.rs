@@ -1,4 +1,4 @@
-//! A daemon that answers for one device and not for the next: what was tried leaves nothing behind.
+//! A daemon that answers for one device and not for the next: failed attempts leave no mappings and no descriptors.
 
 use std::fs;
 
@@ -6,14 +6,14 @@ use vgpu_tests::between::Between;
 use vgpu_tests::daemon::{Daemon, Plan};
 use vgpu_tests::{GIB, Lab, Member, eventually};
 
-/// One tenant of so many GiB on two devices.
+/// A plan with one tenant that has a limit of `gib` GiB on two devices.
 fn plan(uuids: [&str; 2], gib: u64) -> Plan {
     let other = format!("[[device]]\nid = {:?}\nmemory = \"16GiB\"\novercommit = 4\n", uuids[0]);
     let tenants = vec![("a".into(), format!("memory_limit = \"{gib}GiB\""))];
     Plan { device: uuids[1].into(), time: other, tenants }
 }
 
-/// What is mapped of daemons' pages, and how many descriptors are open.
+/// Mapped pages of the daemon and open descriptors of the process.
 fn holds(member: &Member) -> (usize, usize) {
     let maps = fs::read_to_string(format!("/proc/{}/maps", member.pid)).unwrap();
     (maps.matches("memfd:vgpu").count(), fs::read_dir(format!("/proc/{}/fd", member.pid)).unwrap().count())
@@ -30,14 +30,14 @@ fn a_daemon_that_answers_for_one_device_and_not_for_the_next_leaves_nothing_behi
     let mut member = lab.member();
     member.begin();
     let limit = |member: &mut Member, device: u32| {
-        // That looks for the daemon, too.
+        // This call also looks for the daemon.
         member.info();
         member.ok(&format!("total {device}")).number(0) / GIB
     };
     assert_eq!((limit(&mut member, 0), limit(&mut member, 1)), (2, 2));
     let before = holds(&member);
     daemon.kill();
-    // The welcome and one slot.
+    // Two lines pass: the welcome and one slot.
     between.passes(2);
     daemon.write(&plan(uuids, 3));
     daemon.again();
@@ -46,7 +46,7 @@ fn a_daemon_that_answers_for_one_device_and_not_for_the_next_leaves_nothing_behi
         assert_eq!((limit(&mut member, 0), limit(&mut member, 1)), (2, 2), "what held last");
         between.connections() >= tried + 5
     });
-    // The last try's own may be there still.
+    // Pages and descriptors of the last attempt may still be open.
     let now = holds(&member);
     assert!(now.0 <= 2 * before.0 && now.1 <= before.1 + 3, "pages and descriptors: {before:?}, then {now:?}");
     between.passes_all();

@@ -11,7 +11,7 @@ use vgpu_tests::{GIB, Lab, Member, NO_PERMISSION, NOT_PERMITTED, OUT_OF_MEMORY, 
 const LISTED: u32 = 4711;
 /// A user that `uids` does not list.
 const UNLISTED: u32 = 4712;
-/// Starts of the unlisted user. The refusal was lost in most starts, not in all.
+/// Number of starts of the unlisted user. The fault under test lost the refusal in most starts, not in all.
 const STARTS: usize = 30;
 
 fn needs_root() -> bool {
@@ -21,14 +21,14 @@ fn needs_root() -> bool {
     is_root()
 }
 
-/// Users that the daemon runs as: root, and one that owns nothing of the members.
+/// Users that the daemon runs as: root, and a user that owns no file of the members.
 const DAEMONS: [Option<u32>; 2] = [None, Some(4713)];
 
 fn world() -> (Lab, Daemon) {
     world_of(None)
 }
 
-/// A daemon of this user, for a tenant that lists one user.
+/// A daemon that runs as this user, with a tenant that lists one user.
 fn world_of(daemon: Option<u32>) -> (Lab, Daemon) {
     let mut lab = Lab::new("t4").for_every_user();
     let lines = format!("memory_limit = \"4GiB\"\nuids = [{LISTED}]");
@@ -41,7 +41,7 @@ fn world_of(daemon: Option<u32>) -> (Lab, Daemon) {
     (lab, daemon)
 }
 
-/// Starts the unlisted user's program: cuInit and nvmlInit are refused, with one line that names the user.
+/// Starts a program of the unlisted user: cuInit and nvmlInit are refused, with one line that names the user.
 #[track_caller]
 fn is_refused(lab: &mut Lab, call: &str, code: i64) {
     lab.become_user(UNLISTED);
@@ -61,7 +61,7 @@ fn begins(lab: &mut Lab) {
     assert_eq!(member.errors(), "");
 }
 
-/// The tenant's ledger of the one device.
+/// Path of the tenant's ledger for the one device.
 fn ledger(lab: &Lab) -> PathBuf {
     lab.state().join(format!("vgpu-t-a-{}.ledger", lab.device(0).uuid))
 }
@@ -83,7 +83,7 @@ fn an_unlisted_user_is_refused_at_every_start_with_the_daemon_and_without_it() {
     begins(&mut lab);
 }
 
-/// A member of the listed user, begun.
+/// A member of the listed user, with a context.
 fn begun(lab: &mut Lab) -> Member {
     lab.become_user(LISTED);
     let mut member = lab.member();
@@ -91,14 +91,14 @@ fn begun(lab: &mut Lab) -> Member {
     member
 }
 
-/// Puts a file of the unlisted user under the ledger's name.
+/// Creates a file of the unlisted user under the ledger's name.
 fn plant(path: &Path) {
     fs::write(path, "").unwrap();
     fs::set_permissions(path, Permissions::from_mode(0o600)).unwrap();
     lchown(path, Some(UNLISTED), Some(UNLISTED)).unwrap();
 }
 
-/// Everything that another user can leave under the ledger's name, in a directory that is writable by all.
+/// Every kind of file that another user can leave under the ledger's name, in a directory that all users can write.
 #[test]
 fn a_file_that_an_unlisted_user_put_in_the_ledgers_place_keeps_no_listed_user_out() {
     if !needs_root() {

@@ -1,6 +1,7 @@
-//! `vgpu doctor` where there is a library, a driver and a limit: what it says is proved by what a child of it gets, and
-//! nothing is left behind. Variables, places and words: scheduler-sidecar/cli/tests/doctor.rs; inside a container:
-//! `container.rs`.
+//! `vgpu doctor` on a machine with library, driver and limit. A child process of the doctor proves its statements, and
+//! nothing is left behind.
+//!
+//! Variables, paths and texts: scheduler-sidecar/cli/tests/doctor.rs; inside a container: `container.rs`.
 
 use serde_json::Value;
 use std::fs;
@@ -15,7 +16,7 @@ fn one_gib() -> Lab {
     Lab::new("h200").with("VGPU_MEMORY_LIMIT", "1GiB")
 }
 
-/// Findings and everything, a line each; the exit code agrees.
+/// Runs the doctor. Returns the findings and the complete output, line by line; the exit code must agree.
 fn visit(lab: &Lab) -> (Vec<String>, String) {
     let library = lab.path().join("libvgpu.so");
     let library = if library.exists() { library } else { lab.lib().to_owned() };
@@ -65,7 +66,7 @@ fn each_device_has_its_own_limit_and_its_own_proof() {
         .with("VGPU_MEMORY_LIMIT_0", "25%")
         .with("VGPU_MEMORY_LIMIT_1", "2GiB")
         .with("VGPU_SM_LIMIT_1", "30");
-    // CUDA counts the fastest device first, limits by the bus.
+    // CUDA lists the fastest device first, limits are numbered in bus order.
     let (_, all) = visit(&lab);
     let line = |begin: &str, word: &str| {
         let found = all.lines().find(|line| line.starts_with(begin) && line.contains(word));
@@ -79,7 +80,7 @@ fn each_device_has_its_own_limit_and_its_own_proof() {
     healthy(&lab, &[]);
 }
 
-/// Its number is that of its device, and NVML lists it there.
+/// A MIG instance has its device's number, and NVML lists it there.
 #[test]
 fn a_mig_instance_is_proved_with_the_limit_of_its_devices_number_and_of_its_own_memory() {
     for (name, value, part) in [("VGPU_MEMORY_LIMIT_1", "2GiB", None), ("VGPU_MEMORY_LIMIT", "50%", Some(2))] {
@@ -109,7 +110,7 @@ fn the_mode_and_who_decided_it_are_told() {
     healthy(&both, &["CUDA_DISABLE_CONTROL=true is set, too: VGPU_MODE wins", "the limit holds"]);
 }
 
-/// What is measured is there to be seen, whoever observes or enforces.
+/// Measured usage is visible in both modes, observe and enforce.
 #[test]
 fn what_the_tenants_processes_hold_and_worked_is_told() {
     for mode in ["observe", "enforce"] {
@@ -127,7 +128,7 @@ fn what_the_tenants_processes_hold_and_worked_is_told() {
         assert!(line.contains(": 2 processes hold 5") && line.contains(" overhead; busy for "), "{line}");
         let seconds = line.rsplit_once("busy for ").unwrap().1.trim_end_matches(" s").parse::<f64>().unwrap();
         let truth = lab.process(0, one.pid).busy_ns;
-        #[allow(clippy::cast_precision_loss)] // nanoseconds of a second
+        #[allow(clippy::cast_precision_loss)] // nanoseconds that add up to seconds
         let truth = truth as f64 / 1e9;
         assert!((seconds - truth).abs() <= truth / 10.0, "{seconds} s told, {truth} s worked");
         two.kill();
@@ -155,7 +156,7 @@ fn a_limit_of_the_whole_device_is_said_to_be_the_devices_own() {
     healthy(&Lab::new("t4").with("VGPU_MEMORY_LIMIT", "100%"), &["the limit is all of the device"]);
 }
 
-/// The control of the control: a library that hooks nothing and is called like ours.
+/// Control of the doctor's own control: a library with our name that hooks nothing.
 #[test]
 fn a_limit_that_does_not_hold_is_found_out() {
     let mut lab = one_gib();
@@ -197,14 +198,14 @@ fn open_doors_that_the_tenants_processes_met_are_told() {
     };
     meet(&["open"]);
     healthy(&lab, &["no process of this tenant met an open door"]);
-    // Met before there is an account, and told to it once there is one.
+    // The bypass happens before a ledger exists, and is reported once there is one.
     meet(&["new", guest.to_str().unwrap(), "open"]);
     ill(&lab, &["met open doors ", "the first: dlmopen of guest"]);
     let (findings, _) = visit(&lab);
     assert_eq!(findings.len(), 1, "{findings:?}");
 }
 
-/// Limits from a daemon, and what `vgpu status` tells of its tenant.
+/// Limits from a daemon. `vgpu status` shows the bypasses that the tenant used.
 #[test]
 fn limits_from_the_daemon_are_proved_and_its_tenants_doors_are_in_the_status() {
     let mut lab = Lab::new("h200");

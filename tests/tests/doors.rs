@@ -1,10 +1,12 @@
-//! Every function of the table through every door, generated from the table: linking, `dlsym` by handle, RTLD_DEFAULT
-//! and RTLD_NEXT, `dlvsym`, cuGetProcAddress in both forms with every version at which an answer changes and every flag.
+//! Every function of the table through every lookup path, generated from the table. The paths are linking, `dlsym` by
+//! handle, RTLD_DEFAULT and RTLD_NEXT, `dlvsym`, and cuGetProcAddress in both forms, with every version at which an
+//! answer changes and every flag.
 //!
-//! The rule that is tested: the answer is our hook exactly if the bare driver's answer to the same question is the
-//! address of a hooked row, else the driver's own address, bit for bit. On three drivers: the simulated one, a stand-in
-//! that has every row, and NVIDIA's own where it is there. What differs from program to program is in
-//! `doors_more.rs` and `lookup.rs`.
+//! The rule under test: the answer is our hook exactly if the bare driver answers the same question with the address of
+//! a hooked row. Otherwise the answer is the driver's own address, bit for bit. Three drivers are tested: the simulated
+//! one, a stand-in that has every row, and NVIDIA's own if it is installed.
+//!
+//! Lookups that differ from program to program are in `doors_more.rs` and `lookup.rs`.
 
 #[path = "doors/generated.rs"]
 mod generated;
@@ -28,7 +30,7 @@ fn asker() -> &'static Path {
 fn exports(library: &Path) -> Vec<(String, u64)> {
     let out = run(Command::new("readelf").args(["-W", "--dyn-syms"]).arg(library).env("LC_ALL", "C"));
     let function = |line: &str| {
-        // Num: Value Size Type Bind Vis Ndx Name
+        // Columns: Num: Value Size Type Bind Vis Ndx Name
         let words: Vec<&str> = line.split_whitespace().collect();
         let is_one = words.len() >= 8 && words[3] == "FUNC" && words[6] != "UND";
         is_one.then(|| (words[7].split('@').next().unwrap().to_owned(), u64::from_str_radix(words[1], 16).unwrap()))
@@ -40,7 +42,7 @@ fn hooked() -> BTreeSet<&'static str> {
     CUDA_HOOK_NAMES.iter().chain(NVML_HOOK_NAMES).map(|name| name.to_str().unwrap()).collect()
 }
 
-/// What the bare driver's answers become: `object+offset` of each hooked function of the driver, and that of the hook.
+/// Maps `object+offset` of each hooked function of the driver to that of its hook.
 fn substitutions(driver: &Path) -> HashMap<String, String> {
     let hooks: BTreeMap<String, u64> = exports(&libvgpu()).into_iter().collect();
     let hooked = hooked();
@@ -56,7 +58,7 @@ fn substitutions(driver: &Path) -> HashMap<String, String> {
     map
 }
 
-/// The versions at which the driver's answers change, and those just before, long before and long after.
+/// Versions at which the driver's answers change, with versions just before, long before and long after.
 fn versions(lab: &Lab) -> Vec<String> {
     let breaks = run(lab.bare(asker()).arg("breaks"));
     let mut all: BTreeSet<i64> = [-1, 0, 1, 12_020, i64::from(i32::MAX)].into();
@@ -66,8 +68,8 @@ fn versions(lab: &Lab) -> Vec<String> {
     all.iter().map(i64::to_string).collect()
 }
 
-/// Compares the answers with and without the library; how many questions there were. Each hooked function of the driver
-/// was met at each door that can lead to it.
+/// Compares the answers with and without the library and returns the number of questions. Each hooked function of the
+/// driver must occur on each lookup path that can return it.
 fn every_answer_follows_the_rule(driver: &Path, variables: &[(&str, &str)]) -> u64 {
     let mut lab = Lab::new("h200");
     lab.with_driver(driver);
@@ -83,7 +85,7 @@ fn every_answer_follows_the_rule(driver: &Path, variables: &[(&str, &str)]) -> u
             Some(hook) => format!("{question} {hook}"),
             None => bare.to_owned(),
         };
-        // The loader binds a name that the driver lacks to our export, where the program is linked with it.
+        // If the driver lacks a name, the loader binds a linked program to our export.
         let name = question.split(' ').nth(1).unwrap_or_default();
         let absent = answer == "null" && question.starts_with("linked ") && hooked.contains(name);
         if let Some(doors) = met.get_mut(answer) {
@@ -102,7 +104,7 @@ fn every_answer_follows_the_rule(driver: &Path, variables: &[(&str, &str)]) -> u
         assert!(missing.is_empty(), "{at} was not met by {missing:?}");
         unknown += usize::from(at.starts_with("libcuda") && !(doors.contains("get1") && doors.contains("get2")));
     }
-    // A simulated driver 535 exports what 580 brought, and its own lookup does not know it.
+    // The simulated driver 535 exports functions that 580 introduced, and its own lookup does not know them.
     assert!(unknown * 10 <= met.len(), "{unknown} of {} hooks were not met by the driver's own lookup", met.len());
     let asked = with.lines().last().unwrap().strip_prefix("asked ").unwrap().parse().unwrap();
     println!("{}: {} versions, {asked} questions, {} hooks", driver.display(), versions.len(), map.len());
@@ -132,14 +134,14 @@ fn the_real_drivers_functions_are_hooked_through_every_door() {
     assert!(asked > 100_000, "{asked}");
 }
 
-/// Also those that a newer driver brought.
+/// Also the functions that a newer driver introduced.
 #[test]
 fn without_limits_the_answers_are_the_same() {
     every_answer_follows_the_rule(&sim_dir(), &[("VGPU_SIM_DRIVER", "580")]);
 }
 
-/// Called with nothing through each door, each hook reaches the function that the bare driver would have given: never a
-/// twin's, never another version's.
+/// Each hook, called with null arguments through each lookup path, calls the function that the bare driver would have
+/// returned: never a twin, never another version.
 #[test]
 fn through_every_door_a_hook_calls_its_own_original() {
     let dir = tempfile::TempDir::new().unwrap();
@@ -153,7 +155,7 @@ fn through_every_door_a_hook_calls_its_own_original() {
         assert_eq!(with, bare);
     }
     assert_eq!(bare.lines().count(), with.lines().count());
-    // Each row was reached by its own name through the four doors that name it in full, and by version.
+    // Each row was reached by its own name through the four lookup paths that use full names, and by version.
     for row in CUDA_ROWS.iter().chain(NVML_ROWS) {
         let reached = bare
             .lines()
@@ -167,8 +169,8 @@ fn through_every_door_a_hook_calls_its_own_original() {
     }
 }
 
-/// An interposer of every function, behind us: the export calls it, it finds a hook, and the driver is called once. A
-/// program that finds a function by the driver's handle calls no interposer, as without us.
+/// An interposer of every function, loaded behind libvgpu. Its export is called, finds a hook, and the driver is called
+/// once. A program that looks a function up by the driver's handle calls no interposer, as without libvgpu.
 #[test]
 fn every_function_that_an_interposer_behind_us_passes_on_reaches_the_driver_once() {
     let dir = tempfile::TempDir::new().unwrap();
@@ -177,10 +179,11 @@ fn every_function_that_an_interposer_behind_us_passes_on_reaches_the_driver_once
     let mut lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "4GiB").with("VGPU_SM_LIMIT", "50");
     lab.set("VGPU_SIM_DRIVER", "580");
     let ours = lab.lib().to_owned();
-    // A successful one of these ends the context or NVML for the calls after it.
+    // A successful call of these ends the context or NVML for the calls after it.
     let ends = ["cuDevicePrimaryCtxReset", "cuDevicePrimaryCtxRelease", "nvmlShutdown"];
     let names: Vec<&str> = hooked().into_iter().filter(|name| !ends.iter().any(|end| name.starts_with(end))).collect();
-    // Each of the driver's functions answers a code of its own, from the second call of those that make the context.
+    // Each function of the driver returns a code of its own. Functions that create the context do so from their second
+    // call on.
     let driver_names: Vec<&str> = names.iter().copied().filter(|name| name.starts_with("cu")).collect();
     let early = ["cuInit", "cuDevicePrimaryCtxRetain", "cuDeviceTotalMem_v2"];
     let spared = ["cuInit", "cuGetProcAddress", "cuGetProcAddress_v2"];
@@ -220,7 +223,7 @@ fn every_function_that_an_interposer_behind_us_passes_on_reaches_the_driver_once
                 absent += 1;
                 continue;
             }
-            // A function that is shut under limits is refused before the interposer.
+            // A function that is refused under limits is refused before the interposer is called.
             if shut.contains(&name) && counts == "0 deep 0" {
                 assert!(alone.ends_with(" 3") || alone.ends_with(" 4"), "{alone}");
                 refused += 1;
@@ -248,8 +251,8 @@ fn a_driver_that_lacks_old_functions_has_all_others_hooked() {
     every_answer_follows_the_rule(dir.path(), LIMITED);
 }
 
-/// A driver that is newer than the table: what charges by a name that we do not know is passed on and told, or refused
-/// as not found where that was asked for; what does not charge is nobody's business.
+/// A driver newer than the table. A charging function under an unknown name passes and is reported as a bypass; under
+/// `strict` it is refused as not found. Functions that charge nothing pass without a report.
 #[test]
 fn a_new_variant_of_a_charging_function_is_an_open_door_and_shut_under_strict() {
     let dir = tempfile::TempDir::new().unwrap();

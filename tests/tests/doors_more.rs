@@ -1,6 +1,8 @@
-//! Ways to the driver that differ from program to program, by hand: constructors, threads, forks, RTLD_DEEPBIND, other
-//! namespaces, other interposers of the driver, of the loader and of malloc, code replaced in place, a second copy of
-//! the driver. Every function through every ordinary door: `doors.rs`; what RTLD_NEXT means: `lookup.rs`.
+//! Lookup paths to the driver that differ from program to program. Constructors, threads, forks, RTLD_DEEPBIND, other
+//! linker namespaces; other interposers of the driver, of the loader and of malloc; code that is patched in place; a
+//! second copy of the driver.
+//!
+//! Every function through every ordinary lookup path: `doors.rs`; the meaning of RTLD_NEXT: `lookup.rs`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +15,7 @@ fn host() -> PathBuf {
     compile_with("host", Kind::Program, &[], &["-rdynamic"])
 }
 
-/// A library that uses the device: linked with the driver, or by lookups of its own.
+/// A library that uses the device: linked with the driver, or with lookups of its own.
 fn guests() -> [(&'static str, PathBuf); 2] {
     [
         ("linked", compile("guest", Kind::LinkedLibrary, &[])),
@@ -25,7 +27,7 @@ fn one_gib() -> Lab {
     Lab::new("h200").with("VGPU_MEMORY_LIMIT", "1GiB")
 }
 
-/// What the host says to these words, and what was said on stderr.
+/// Runs the host program with these arguments. Returns its output lines and its stderr.
 fn ask(command: &mut Command, words: &[&str]) -> (Vec<String>, String) {
     let out: Output = command.args(words).output().unwrap();
     assert!(out.status.success(), "{words:?}: {}", text(&out));
@@ -96,7 +98,7 @@ fn another_namespace_is_an_open_door_and_refused_by_the_loader_under_strict() {
     assert_eq!(errors, "");
 }
 
-/// The loader reads the search path of the library that calls: a frame of ours would lose it.
+/// The loader uses the search path of the calling library. A call frame of ours in between would lose it.
 #[test]
 fn a_library_finds_others_by_its_own_search_path() {
     let lab = one_gib();
@@ -132,7 +134,7 @@ fn a_librarys_constructor_is_limited_whenever_it_runs() {
     }
 }
 
-/// Threads that take 8 MiB at a time until nothing is left of 1 GiB, context included, to the last.
+/// Threads allocate 8 MiB at a time until the limit of 1 GiB, context included, is used to the last piece.
 #[track_caller]
 fn share_one_limit(lab: &Lab, words: &str) {
     let mut m = Member::start_silent(lab.command(host()).args([words, &(8 * MIB).to_string()]));
@@ -153,7 +155,8 @@ fn threads_that_look_up_and_initialise_at_once_share_one_limit() {
     share_one_limit(&one_gib(), "threads");
 }
 
-/// The driver hands the context that one thread makes to all others, before that thread could see what it takes.
+/// The driver hands a context that one thread is still creating to all other threads, before the creating thread could
+/// measure it.
 #[test]
 fn a_context_that_one_thread_still_makes_is_handed_to_others_when_it_is_charged() {
     let mut lab = one_gib();
@@ -162,7 +165,7 @@ fn a_context_that_one_thread_still_makes_is_handed_to_others_when_it_is_charged(
     share_one_limit(&lab, "one-first");
 }
 
-/// A context that does not fit is taken back. Where another library holds it, it stays, and nothing fits beside it.
+/// A context that does not fit is destroyed. If another library holds it, it stays, and nothing else fits.
 #[test]
 fn a_context_that_did_not_fit_and_cannot_be_taken_back_is_charged() {
     let mut lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "100MiB");
@@ -178,7 +181,7 @@ fn a_context_that_did_not_fit_and_cannot_be_taken_back_is_charged() {
     assert!(m.finish().success());
 }
 
-/// Not amid lookups of other threads: the C library's own lock of the loader would be held in the child for good.
+/// The fork must not happen during lookups of other threads: the C library's loader lock would stay held in the child.
 #[test]
 fn forked_children_that_look_up_for_themselves_are_limited() {
     let (_, guest) = &guests()[1];
@@ -187,8 +190,8 @@ fn forked_children_that_look_up_for_themselves_are_limited() {
     assert_eq!(m.line(), "0", "children that were not limited");
 }
 
-/// Another interposer of the driver's function, before and behind us, that finds the next one in each of the ways and
-/// calls it on the thread on which it was called, on a new thread, or on a worker thread.
+/// Another interposer of the driver's function, loaded before and behind libvgpu. It finds the next function in each
+/// possible way and calls it on the same thread, on a new thread, or on a worker thread.
 #[test]
 fn another_interposer_reaches_the_driver_once_from_any_thread() {
     let lookups: [&[&str]; 4] = [&["BY_LOOKUP"], &["DRIVER"], &["DRIVER", "BY_HANDLE"], &["DRIVER", "BY_DLVSYM"]];
@@ -197,11 +200,11 @@ fn another_interposer_reaches_the_driver_once_from_any_thread() {
             let defines: Vec<&str> = lookup.iter().copied().chain(thread).collect();
             let other = compile("interposer", Kind::Library, &defines);
             for door in ["linked", "default", "dlsym", "get1", "get2"] {
-                // A search by RTLD_NEXT finds only a driver that stands in the global scope.
+                // A search by RTLD_NEXT finds only a driver in the global scope.
                 if lookup[0] == "DRIVER" && !lookup.contains(&"BY_HANDLE") && !["linked", "default"].contains(&door) {
                     continue;
                 }
-                // By its own handle, or the driver's lookup, a program finds the driver's function, as without us.
+                // By the driver's own handle or lookup a program finds the driver's function, as without libvgpu.
                 let met = u64::from(["linked", "default"].contains(&door));
                 for we_are_first in [true, false] {
                     let mut lab = one_gib();
@@ -221,12 +224,12 @@ fn another_interposer_reaches_the_driver_once_from_any_thread() {
     }
 }
 
-/// The name that a library exports says nothing of what it does with the answer: it may call it from anywhere.
+/// A library's exported names do not tell how it uses the answer: it may call the function from anywhere.
 #[test]
 fn a_library_that_exports_the_drivers_names_and_asks_for_them_is_limited() {
     let (much, little) = (GIB.to_string(), MIB.to_string());
     for way in ["BY_HANDLE", "BY_NEXT", "BY_GET", "BY_DLSYM"] {
-        // Linked with the driver, so that RTLD_NEXT finds it behind the library.
+        // Linked with the driver, so that RTLD_NEXT finds the driver behind the library.
         let guest = compile("guest", Kind::LinkedLibrary, &["OWN", "NAMED", way]);
         let mut lab = one_gib();
         let us = lab.lib().to_owned();
@@ -240,7 +243,8 @@ fn a_library_that_exports_the_drivers_names_and_asks_for_them_is_limited() {
     }
 }
 
-/// Generated wrappers of the driver, as frameworks carry them: each function looks the driver's up at its first call.
+/// Generated wrappers of the driver, as frameworks contain them: each function looks up the driver's function at its
+/// first call.
 #[test]
 fn wrappers_that_open_the_driver_at_their_first_call_are_limited_in_both_orders() {
     let (much, little) = (GIB.to_string(), MIB.to_string());
@@ -253,7 +257,7 @@ fn wrappers_that_open_the_driver_at_their_first_call_are_limited_in_both_orders(
         let words = ["open", path(&guest), "alloc", &little, "alloc", &much, "interposed"];
         let (said, errors) = ask(&mut lab.command(host()), &words);
         assert_eq!(said[..2], ["0".to_owned(), OUT_OF_MEMORY.to_string()], "we are first: {we_are_first}: {errors}");
-        // Initialise, retain, set current, allocate; free after the one that succeeds.
+        // Calls: initialise, retain, set current, allocate; free after the allocation that succeeds.
         assert_eq!(said[2], "9 1", "calls and depth, we are first: {we_are_first}");
         assert_eq!(errors, "", "we are first: {we_are_first}");
     }
@@ -283,7 +287,7 @@ fn the_loaders_functions_by_a_handle_of_the_c_library_are_ours() {
     assert_eq!(said, ["libvgpu.so libvgpu.so libc.so.6"]);
 }
 
-/// The driver was loaded for its opener only: the program's search of the global scope finds nothing, as without us.
+/// The driver was loaded with RTLD_LOCAL: the program's search of the global scope finds nothing, as without libvgpu.
 #[test]
 fn a_driver_that_was_loaded_for_its_opener_alone_is_not_found_by_everybody() {
     for name in ["cuMemAlloc_v2", "cuInit", "cuNoSuchFunction"] {
@@ -325,7 +329,8 @@ fn a_function_whose_code_was_replaced_in_place_is_still_charged() {
     for (patch, detours) in [(&["patch-driver", offset][..], "1"), (&["patch-found"], "2")] {
         let words = [patch, &work].concat();
         let (said, _) = ask(&mut one_gib().command(host()), &words);
-        // In the driver's own code it sees what we let through; in ours, which it took for the driver's, everything.
+        // A patch in the driver's code sees only the calls that we let through. A patch in our code, taken for the
+        // driver's, sees every call.
         assert_eq!(said, [OUT_OF_MEMORY.to_string(), "0".into(), detours.into()], "{patch:?}");
         let (said, _) = ask(&mut one_gib().bare(host()), &words);
         assert_eq!(said, ["0", "0", "2"], "{patch:?}, alone");
@@ -387,7 +392,7 @@ fn an_openmp_program_runs_as_ever() {
     assert_eq!(ask(&mut lab.command(&program), &[]), alone);
 }
 
-/// PyTorch for the CPU: hundreds of libraries, OpenMP, lookups of everything; nothing of it is a GPU's.
+/// PyTorch for the CPU: hundreds of libraries, OpenMP, lookups of many names, none of which belong to a GPU.
 #[test]
 fn torch_without_a_gpu_runs_as_ever_and_hears_nothing_of_us() {
     let Some(root) = optional::part("VGPU_TORCH", "Debian's python3-torch") else { return };

@@ -1,8 +1,8 @@
-//! Faults that other libraries of this kind were found to have, and the promises that keep them out of this one.
+//! Faults found in other libraries of this kind, and the tests that keep them out of this one.
 //!
-//! The table is `docs/faults-of-others.md`: fault, test, and the way in which `tests/mutants` breaks the library to see
-//! that test turn red; a test here holds the table to what exists. Most of the tests it names stand with their subject;
-//! here are those that belong to no other file.
+//! The table is `docs/faults-of-others.md`: fault, test, and the change by which `tests/mutants` breaks the library to
+//! see that test fail. A test here checks the table's names. Most of the named tests are in the file of their subject;
+//! the rest are here.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ use vgpu_tests::lab::charged;
 use vgpu_tests::program::{Kind, compile};
 use vgpu_tests::{GIB, Lab, MIB, Member, NOT_PERMITTED, OUT_OF_MEMORY, eventually, optional, run};
 
-/// HAMi-core 2: each looked, saw room, and took it.
+/// HAMi-core 2: each process checked, saw room, and took it.
 #[test]
 fn four_processes_that_ask_at_once_get_no_more_than_the_limit() {
     let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "6GiB");
@@ -41,12 +41,12 @@ fn four_processes_that_ask_at_once_get_no_more_than_the_limit() {
     }
 }
 
-/// Each member's bytes on the list of processes.
+/// Bytes of each member in NVML's process list.
 fn listed(observer: &mut Member) -> BTreeMap<u64, u64> {
     observer.ok("nvprocs 0").numbers().chunks(2).map(|entry| (entry[0], entry[1])).collect()
 }
 
-/// HAMi-core 5: the last slot was moved into the dead one's place, while its owner went on writing to the old one.
+/// HAMi-core 5: the last slot was moved into a dead member's place while its owner still wrote to the old one.
 #[test]
 fn when_a_member_in_the_middle_dies_nobody_elses_place_moves() {
     let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "8GiB");
@@ -60,7 +60,7 @@ fn when_a_member_in_the_middle_dies_nobody_elses_place_moves() {
             let held = vec![m.alloc(100 * MIB), m.alloc(50 * MIB)];
             members.push((m, held));
         }
-        // One in the middle dies; everybody else goes on with what is theirs.
+        // A member in the middle dies; the others keep their own slots.
         members[1 + round % 3].0.kill();
         members.remove(1 + round % 3);
         std::thread::sleep(std::time::Duration::from_millis(100));
@@ -80,7 +80,7 @@ fn when_a_member_in_the_middle_dies_nobody_elses_place_moves() {
     members[0].0.alloc(free);
 }
 
-/// System calls of `pairs COUNT 0`, with the library or without; `None` where tracing is not allowed.
+/// System calls of `pairs COUNT 0`, with or without the library; `None` if tracing is not permitted.
 fn calls_of_pairs(lab: &Lab, preloaded: bool, count: u64) -> Option<BTreeMap<u64, u64>> {
     let mut c = lab.bare(compile("trace", Kind::Program, &[]));
     c.arg(if preloaded { lab.lib().to_str().unwrap() } else { "" });
@@ -99,7 +99,8 @@ fn calls_of_pairs(lab: &Lab, preloaded: bool, count: u64) -> Option<BTreeMap<u64
     Some(calls)
 }
 
-/// HAMi-core 15: four getpid per pair. What 5,000 more pairs add, with and without the library, must be the same.
+/// HAMi-core 15: four getpid calls per pair. 5,000 more pairs must add the same number of system calls with and without
+/// the library.
 #[test]
 fn a_pair_of_allocation_and_free_makes_no_system_call() {
     let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "1GiB");
@@ -115,12 +116,14 @@ fn a_pair_of_allocation_and_free_makes_no_system_call() {
     }
     for (number, with) in &added[1] {
         let bare = added[0].get(number).copied().unwrap_or(0);
-        // The dead are looked for now and then, by the clock; a call in each of 5,000 pairs would be 5,000.
+        // The library looks for dead members from time to time, by the clock. A system call in each pair would add
+        // 5,000.
         assert!(*with <= bare + 250, "system call {number}: {with} for 5000 pairs, {bare} without the library");
     }
 }
 
-/// HAMi-core 15: a free searched a list of everything that lives. The bound is far above noise and far below a search.
+/// HAMi-core 15: a free searched a list of everything alive. The bound is far above noise and far below the cost of a
+/// search.
 #[test]
 fn a_free_costs_the_same_beside_a_hundred_thousand_living() {
     let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "64GiB");
@@ -133,12 +136,12 @@ fn a_free_costs_the_same_beside_a_hundred_thousand_living() {
     assert!(many < none * 10 + 5_000, "{many} ns beside 100,000 living, {none} ns beside none");
 }
 
-/// The ledgers in the lab's place.
+/// Ledger files in the lab's state directory.
 fn ledgers(lab: &Lab) -> Vec<PathBuf> {
     fs::read_dir(lab.state()).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_file()).collect()
 }
 
-/// HAMi-core 16, vgpu.rs: limits lay in a file that anybody could write to, as whoever came first had set them.
+/// HAMi-core 16, vgpu.rs: limits were in a file that every user could write, with the values of the first process.
 #[test]
 fn the_ledger_is_its_owners_alone_and_holds_no_limit() {
     let (wide, narrow) = (4 * GIB + 12_345 * 512, 2 * GIB + 54_321 * 512);
@@ -159,7 +162,7 @@ fn the_ledger_is_its_owners_alone_and_holds_no_limit() {
     }
 }
 
-/// vgpu.rs: shared memory without a version. One of another layout is refused in words and left as it is.
+/// vgpu.rs: shared memory had no version. A ledger with another layout is refused with a message and stays unchanged.
 #[test]
 fn a_ledger_of_another_version_is_refused_in_words() {
     let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "4GiB");
@@ -180,7 +183,7 @@ fn a_ledger_of_another_version_is_refused_in_words() {
     assert_eq!(fs::read(&file).unwrap(), content, "it is left as it is");
 }
 
-/// vgpu.rs and two others: a format's bits counted as bytes.
+/// vgpu.rs and two others: bits of a format were counted as bytes.
 #[test]
 fn an_array_counts_bytes_and_never_bits() {
     let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "4GiB");
@@ -195,7 +198,7 @@ fn an_array_counts_bytes_and_never_bits() {
     assert_eq!(m.used(), before);
 }
 
-/// HAMi-core 14: limits were off, silently, where a process could not find its own pid on the host's list.
+/// HAMi-core 14: limits were silently off where a process could not find its own pid in the host's list.
 #[test]
 fn in_a_pid_namespace_of_its_own_a_program_is_limited_and_its_context_measured() {
     let unshare = ["--pid", "--fork", "--kill-child"];
@@ -214,7 +217,7 @@ fn in_a_pid_namespace_of_its_own_a_program_is_limited_and_its_context_measured()
     assert!(m.finish().success());
 }
 
-/// A row of the table: fault, test program, test, how the library is broken to see it red.
+/// Rows of the table: fault, test program, test, and the change that breaks the library.
 fn rows() -> Vec<[String; 4]> {
     let page = fs::read_to_string(checkout().join("docs/faults-of-others.md")).unwrap();
     let row = |line: &str| {
@@ -245,7 +248,7 @@ fn the_table_of_faults_names_tests_and_mutants_that_exist() {
     }
 }
 
-/// The ledger of a joined member, as its process has it open; `None`: a file that nobody can make shorter.
+/// Truncates the ledger of a joined member through the member's own descriptor. `None` if the file cannot be shortened.
 fn truncate_ledger(member: &Member) -> Option<()> {
     let open = fs::read_dir(format!("/proc/{}/fd", member.pid)).unwrap().map(|entry| entry.unwrap().path());
     let size = vgpu_core::ledger::LEDGER_SIZE as u64;
@@ -255,7 +258,8 @@ fn truncate_ledger(member: &Member) -> Option<()> {
     ledger.set_len(0).ok()
 }
 
-/// A page that is gone is a SIGBUS to whoever looks at it. The daemon only reads ledgers as files, and others have theirs.
+/// An access to a truncated page raises SIGBUS. The daemon only reads ledgers as files, and other tenants have their
+/// own.
 #[test]
 fn a_tenant_that_truncates_its_ledger_harms_its_own_members_and_nobody_else() {
     let mut lab = Lab::new("h200");
@@ -277,7 +281,7 @@ fn a_tenant_that_truncates_its_ledger_harms_its_own_members_and_nobody_else() {
     eventually("the daemon has read both", || (0..2).all(|tenant| used(tenant).is_some_and(|used| used >= GIB)));
     let pid = daemon.pid();
     if truncate_ledger(&ours).is_none() {
-        return; // sealed
+        return; // the file is sealed
     }
     // Longer than the daemon takes until it reads a ledger again.
     for _ in 0..8 {
@@ -289,8 +293,8 @@ fn a_tenant_that_truncates_its_ledger_harms_its_own_members_and_nobody_else() {
     }
     assert_eq!(daemon.pid(), pid);
     assert!(!daemon.log().contains("panic"), "{}", daemon.log());
-    // Its own members end at the next look at the page, which their helper thread may have had; later ones begin a new
-    // one.
+    // The tenant's own members die at their next access to the page, which their helper thread may have made already.
+    // Later members create a new ledger.
     if !ours.has_ended() {
         ours.tell(&format!("alloc {MIB}"));
     }

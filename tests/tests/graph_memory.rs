@@ -1,11 +1,12 @@
-//! Memory that graphs allocate: asked for before a launch or an upload, charged as the driver's graph memory holds it,
-//! returned by a trim. Judged by the simulated device's truth and by cuMemGetInfo. Pools: pools.rs. Not here: allocations
-//! that are captured, which the simulated driver does not have yet.
+//! Memory that graphs allocate. It is reserved before a launch or an upload, charged as the driver's graph memory holds
+//! it, and returned by a trim. The judges are the simulated device's record and cuMemGetInfo.
+//!
+//! Pools: pools.rs. Not here: captured allocations, which the simulated driver does not support.
 
 use vgpu_tests::program::{Kind, compile};
 use vgpu_tests::{GIB, Lab, MIB, Member, OUT_OF_MEMORY};
 
-/// What the simulated driver's graph memory grows by at least.
+/// Smallest growth of the simulated driver's graph memory.
 const STEP: u64 = 32 * MIB;
 
 fn member(lab: &Lab) -> Member {
@@ -20,13 +21,13 @@ fn under(limit: &str) -> (Lab, Member) {
     (lab, m)
 }
 
-/// What the device has given, to everybody: contexts, whole pages of plain memory, and what pools hold.
+/// Bytes that the device gave to all processes: contexts, whole pages of plain memory, and pools.
 fn given(lab: &Lab) -> u64 {
     lab.device(0).processes.iter().map(|p| p.physical_bytes).sum()
 }
 
-/// What is shown as used, which must be what the device has given. (Its pages are of 2 MiB: of the plain memory in these
-/// tests, one allocation at a time, the last page need not be full.)
+/// Bytes shown as used, which must equal the bytes that the device gave. The device's pages are 2 MiB, and these tests
+/// hold one plain allocation at a time, so only its last page may be partly used.
 #[track_caller]
 fn used(lab: &Lab, m: &mut Member) -> u64 {
     let (shown, given) = (m.used(), given(lab));
@@ -43,7 +44,7 @@ fn get(m: &mut Member, command: &str) -> u64 {
     m.ok(command).number(0)
 }
 
-/// A graph that allocates `bytes`, and frees them if `balanced`: the graph, and the address.
+/// Creates a graph that allocates `bytes`, and frees them if `balanced`. Returns the graph and the address.
 fn graph(m: &mut Member, bytes: u64, balanced: bool) -> (u64, u64) {
     let graph = get(m, "graph");
     let [node, address] = m.ok(&format!("add-alloc {graph} {bytes}")).numbers()[..] else { panic!("two numbers") };
@@ -158,7 +159,7 @@ fn a_graph_that_is_launched_again_takes_nothing_and_nobody_gives_anything_back_f
             m.ok("sync-context");
         }
     }
-    // What another graph takes may be theirs: then they must ask again.
+    // Another graph may take their memory, so they must reserve again.
     let (third, _) = graph(&mut m, 90 * MIB, true);
     let third = get(&mut m, &format!("instantiate {third} 0"));
     m.ok("sync-context");
@@ -200,7 +201,7 @@ fn a_graph_asks_again_after_its_memory_was_trimmed() {
             m.ok("trim-graphs 0");
         }
         let (free, _) = m.info();
-        // More than there is, if it is to be given back.
+        // With `by_itself` the request exceeds the free memory, so the graph's memory must be trimmed for it.
         let p = get(&mut m, &format!("alloc {}", if by_itself { free + 50 * MIB } else { free }));
         assert_eq!(m.code(&format!("launch {exec} 0")), OUT_OF_MEMORY);
         assert!(used(&lab, &mut m) <= GIB);
@@ -302,7 +303,7 @@ fn an_update_is_asked_for_what_the_new_graph_takes() {
     let (one, _) = graph(&mut m, 64 * MIB, true);
     let exec = get(&mut m, &format!("instantiate {one} 0"));
     let (two, _) = graph(&mut m, 128 * MIB, true);
-    // Drivers refuse to change what a graph allocates; either way the next launch is charged what it takes.
+    // Drivers refuse to change a graph's allocations. Either way the next launch is charged its own memory.
     let _ = m.code(&format!("update {exec} {two}"));
     m.ok(&format!("launch {exec} 0"));
     assert!(used(&lab, &mut m) >= begin + 64 * MIB);

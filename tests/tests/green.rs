@@ -1,5 +1,6 @@
-//! Green contexts hold their device's primary context: what that takes is charged when the first of them makes it, what is
-//! allocated in one is the primary one's and outlives it. Launches in them: `launches.rs`.
+//! Green contexts retain their device's primary context. The first green context that creates it is charged its size.
+//! Memory allocated in a green context belongs to the primary one and survives the green context. Launches in them:
+//! `launches.rs`.
 
 use vgpu_tests::lab::charged;
 use vgpu_tests::program::{Kind, compile};
@@ -14,7 +15,7 @@ fn start(limit: &str) -> (Lab, Member) {
     (lab, member)
 }
 
-/// The charges, as the tenant is shown them, are the device's truth.
+/// Checks that the charges shown to the tenant equal the device's record, and returns them.
 #[track_caller]
 fn agrees(lab: &Lab, member: &mut Member) -> u64 {
     let (free, total) = member.info();
@@ -31,7 +32,7 @@ fn what_a_green_context_makes_and_holds_is_charged() {
     member.ok(&format!("enter {green}"));
     let context = agrees(&lab, &mut member);
     assert!(context > 0, "the primary context was made for it");
-    // A second one, and the program's own hold, make nothing.
+    // A second green context and the program's own retain create nothing.
     let second = member.ok("make 8").number(0);
     member.ok("retain");
     assert_eq!(agrees(&lab, &mut member), context);
@@ -41,14 +42,14 @@ fn what_a_green_context_makes_and_holds_is_charged() {
     assert_eq!(agrees(&lab, &mut member), context + 100 * MIB);
     assert_eq!(member.code(&format!("alloc {}", 4 * GIB)), 2, "the limit holds in it");
 
-    // It ends; what was allocated in it does not, and is returned by its free.
+    // The green context ends. Memory allocated in it stays until it is freed.
     member.ok("retain");
     member.ok(&format!("end {green}"));
     assert_eq!(agrees(&lab, &mut member), context + 100 * MIB);
     member.ok(&format!("free {address}"));
     assert_eq!(agrees(&lab, &mut member), context);
 
-    // With the last who holds it the primary context goes, and what is still in it.
+    // The last release destroys the primary context and all memory left in it.
     member.ok(&format!("alloc {}", 10 * MIB));
     member.ok("release");
     member.ok("release");

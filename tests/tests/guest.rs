@@ -1,4 +1,4 @@
-//! A guest in somebody's process: what the library needs, what it shows, what it leaves alone.
+//! The library as a guest in a process: its needs, the names it exposes, and the things it leaves alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,7 +10,7 @@ use vgpu_tests::daemon::{Daemon, Plan};
 use vgpu_tests::program::{Kind, compile};
 use vgpu_tests::{GIB, Lab, MIB, Member, NO_PERMISSION, NOT_PERMITTED, optional, run};
 
-/// Of libc: itself, the loader, and its companions of old.
+/// Allowed libraries: libc, the loader, and the older companions of libc.
 const ALLOWED: [&str; 4] = ["libc.so.6", "ld-linux-x86-64.so.2", "libdl.so.2", "libpthread.so.0"];
 
 fn readelf(what: &str, library: &Path) -> String {
@@ -38,7 +38,7 @@ fn exports_are_the_tables(library: &Path) {
         .lines()
         .filter_map(|line| {
             let words: Vec<&str> = line.split_whitespace().collect();
-            // Num: Value Size Type Bind Vis Ndx Name
+            // Columns: Num: Value Size Type Bind Vis Ndx Name
             let defined = words.len() >= 8 && words[6] != "UND" && matches!(words[4], "GLOBAL" | "WEAK" | "UNIQUE");
             defined.then(|| words[7].split('@').next().unwrap())
         })
@@ -72,13 +72,13 @@ fn it_has_no_constructor_of_its_own() {
         let line = dynamic.lines().find(|line| line.contains(tag));
         line.map_or(0, |line| line.split_whitespace().nth(2).unwrap().parse::<u64>().unwrap())
     };
-    // One pointer is the compiler's frame_dummy, one the standard library's, which notes argc and argv and does no more;
-    // at the end the compiler's __do_global_dtors_aux.
+    // Two initialisers are allowed: the compiler's frame_dummy, and the standard library's, which only saves argc and
+    // argv. One finaliser is allowed: the compiler's __do_global_dtors_aux.
     assert!(size_of("(INIT_ARRAYSZ)") <= 16, "{dynamic}");
     assert!(size_of("(FINI_ARRAYSZ)") <= 8, "{dynamic}");
 }
 
-/// System calls of a program and the files it opens, from exec to exit; `None` where tracing is not allowed.
+/// System calls of a program and the files it opens, from exec to exit; `None` if tracing is not permitted.
 fn trace(preload: &str, program: &[&str]) -> Option<(BTreeMap<u64, i64>, BTreeSet<String>)> {
     let mut c = Command::new(compile("trace", Kind::Program, &[]));
     let out = c.arg(preload).args(program).env_remove("LD_PRELOAD").output().unwrap();
@@ -98,7 +98,7 @@ fn trace(preload: &str, program: &[&str]) -> Option<(BTreeMap<u64, i64>, BTreeSe
     Some((calls, files))
 }
 
-/// What the loader does for any library, whatever is in it.
+/// System calls that the loader makes for any library, whatever its contents.
 const MAPPING: [libc::c_long; 10] = [
     libc::SYS_openat,
     libc::SYS_read,
@@ -114,9 +114,9 @@ const MAPPING: [libc::c_long; 10] = [
 
 #[test]
 fn a_program_that_uses_no_gpu_makes_no_system_call_of_ours() {
-    // The reference is a preloaded library with nothing in it: what is beyond that is ours.
+    // The reference run preloads an empty library. All calls beyond it are this library's.
     let empty = compile("empty", Kind::Library, &[]);
-    // One that looks up names which begin like the driver's and are not: cudnn's, curl's.
+    // A program that looks up names with prefixes like the driver's: cudnn's and curl's.
     let (asking, foreign) = (compile("ask", Kind::Program, &[]), compile("foreign", Kind::Library, &[]));
     let foreign = foreign.display();
     let asking = format!("exec {} in {foreign} cudnnCreate in {foreign} curl_easy_init > /dev/null", asking.display());
@@ -128,7 +128,7 @@ fn a_program_that_uses_no_gpu_makes_no_system_call_of_ours() {
             assert!(ours.remove(library.to_str().unwrap()), "it is mapped: {files:?}");
             let companions = |path: &String| needed(&library).iter().any(|name| path.ends_with(name.as_str()));
             assert!(ours.iter().all(companions), "files opened for it: {ours:?}");
-            // One library and its companions more to map in each image: never more than a dozen calls of the loader each.
+            // Each program image maps one library and its companions more, with at most a dozen loader calls each.
             let images = 1 + calls.get(&libc::SYS_execve.cast_unsigned()).unwrap_or(&0);
             for number in calls.keys().chain(reference.keys()).collect::<BTreeSet<_>>() {
                 let more = calls.get(number).unwrap_or(&0) - reference.get(number).unwrap_or(&0);
@@ -142,7 +142,7 @@ fn a_program_that_uses_no_gpu_makes_no_system_call_of_ours() {
     }
 }
 
-/// A member that works: contexts, memory, launches through the gate, NVML.
+/// A working member: contexts, memory, launches through the gate, NVML.
 fn at_work(lab: &Lab) -> Member {
     let mut m = lab.member();
     m.ok("self");
@@ -198,7 +198,7 @@ fn no_thread_is_made() {
     assert_eq!(m.ok("threads"), bare.ok("threads"), "as many as without the library");
 }
 
-/// What the library opens beyond the driver's own files: the ledger, and that only once there is a limit.
+/// The only file that the library opens beyond the driver's own is the ledger, and only if there is a limit.
 #[test]
 fn descriptors_do_not_pile_up() {
     let lab = limited();
@@ -223,13 +223,14 @@ fn the_programs_own_exit_code_and_output_are_its_own() {
     assert_eq!((&out.stdout[..], &out.stderr[..]), (&b"out\n"[..], &b"err\n"[..]));
 }
 
-/// The program through a shell that changes what it is born with.
+/// Starts the program through a shell that changes the descriptors it inherits.
 fn born_with(lab: &Lab, shell: &str) -> Member {
     let member = compile("member", Kind::Program, &[]);
     Member::start(lab.command("/bin/sh").args(["-c", shell, "sh"]).arg(member))
 }
 
-/// A closed stderr stays closed: a file of ours in its place would be written to by whoever prints an error.
+/// A closed stderr stays closed. If a file of the library took its number, every error message of the program would be
+/// written to that file.
 #[test]
 fn closed_standard_descriptors_stay_closed() {
     let lab = limited();
@@ -237,7 +238,7 @@ fn closed_standard_descriptors_stay_closed() {
     assert_eq!(m.ok("standard").words, ["pipe", "pipe", "closed"]);
     work(&mut m);
     assert_eq!(m.ok("standard").words, ["pipe", "pipe", "closed"]);
-    // The line of a failed initialisation has nowhere to go, and goes nowhere else.
+    // The error line of a failed initialisation cannot be printed, and must not be written anywhere else.
     let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "abc");
     let mut m = born_with(&lab, "exec \"$1\" dlsym 2>&-");
     assert_eq!(m.code("init"), vgpu_tests::NOT_PERMITTED);
@@ -251,15 +252,15 @@ fn few_descriptors_are_enough() {
     assert_eq!(m.info().1, 4 * GIB);
 }
 
-/// Bytes of a ledger's file.
+/// Size of a ledger's file in bytes.
 const LEDGER: u64 = vgpu_core::ledger::LEDGER_SIZE as u64;
 
-/// A member, with the library or without, whose files may have so many bytes.
+/// A member, with or without the library, whose files may have at most `bytes` bytes.
 fn with_file_limit(lab: &Lab, preloaded: bool, bytes: u64) -> Member {
     let program = compile("member", Kind::Program, &[]);
     let mut c = if preloaded { lab.command(program) } else { lab.bare(program) };
     let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
-    // SAFETY: one system call in the child.
+    // SAFETY: the child makes one system call and nothing else.
     unsafe {
         c.pre_exec(move || match libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) {
             0 => Ok(()),
@@ -269,12 +270,13 @@ fn with_file_limit(lab: &Lab, preloaded: bool, bytes: u64) -> Member {
     Member::start(c.arg("dlsym"))
 }
 
-/// The kernel sends SIGXFSZ to whoever makes a file larger than RLIMIT_FSIZE, which ends a program that does not expect it.
+/// The kernel sends SIGXFSZ when a process grows a file beyond RLIMIT_FSIZE. The signal ends a program that does not
+/// expect it.
 #[test]
 fn a_program_whose_files_may_not_grow_is_told_so_and_gets_no_signal() {
     for bytes in [0, 4096, LEDGER - 1] {
         let lab = limited();
-        with_file_limit(&lab, false, bytes).begin(); // it lives without the library
+        with_file_limit(&lab, false, bytes).begin(); // the program runs without the library
         let mut m = with_file_limit(&lab, true, bytes);
         let before = m.ok("self").words;
         assert_eq!((m.code("init"), m.code("nvinit")), (NOT_PERMITTED, NO_PERMISSION), "{bytes}");
@@ -288,7 +290,7 @@ fn a_program_whose_files_may_not_grow_is_told_so_and_gets_no_signal() {
         }
         assert_eq!(fs::read_dir(lab.state()).unwrap().count(), 0, "no empty file is left");
     }
-    // Just enough; and any limit, where another member has made the ledger.
+    // A file limit of exactly the ledger's size is enough. If another member made the ledger, any file limit is.
     let lab = limited();
     let mut first = with_file_limit(&lab, true, LEDGER);
     first.begin();
@@ -296,7 +298,7 @@ fn a_program_whose_files_may_not_grow_is_told_so_and_gets_no_signal() {
     m.begin();
     assert_eq!(m.info(), first.info());
     assert_eq!((first.errors(), m.errors()), (String::new(), String::new()));
-    // A log file is a file, too.
+    // The log file obeys the file limit too.
     let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "abc");
     let log = lab.path().join("log");
     let lab = lab.with("VGPU_LOG_FILE", &log);
@@ -306,7 +308,7 @@ fn a_program_whose_files_may_not_grow_is_told_so_and_gets_no_signal() {
     assert!(fs::read_to_string(&log).unwrap().contains("VGPU_MEMORY_LIMIT"));
 }
 
-/// The first calls in a thread whose stack has so many bytes: how many of them were used.
+/// Makes the first calls in a thread with a stack of `bytes` bytes and returns the number of stack bytes used.
 #[track_caller]
 fn used_of_a_stack(lab: &Lab, preloaded: bool, bytes: usize) -> usize {
     let program = compile("stack", Kind::Program, &[]);
@@ -318,8 +320,8 @@ fn used_of_a_stack(lab: &Lab, preloaded: bool, bytes: usize) -> usize {
     text.split_whitespace().last().unwrap().parse().unwrap()
 }
 
-/// Threads of language runtimes have stacks as small as 64 KiB, and the C library allows 16. The driver must have room too,
-/// so the library takes little more than that takes by itself.
+/// Language runtimes use thread stacks as small as 64 KiB, and the C library allows 16 KiB. The driver needs most of
+/// that, so the library may use little more than the driver alone.
 #[test]
 fn a_thread_with_a_small_stack_can_begin() {
     const SMALLEST: usize = 16 << 10;

@@ -1,7 +1,8 @@
-//! What a person writes: a limit that is not understood stops the program with one line that can be acted on, in CUDA
-//! and NVML programs alike; a limit that is understood is the one that was meant.
+//! Limits that a person writes. A limit that is not understood stops the program with one actionable line, in CUDA and
+//! in NVML programs. A limit that is understood has the intended value.
 //!
-//! The exact line of every fault is pinned in vgpu-core (`tests/limits.rs`); here is what reaches the user.
+//! The exact line of every fault is tested in vgpu-core (`tests/limits.rs`); these tests check the text that reaches
+//! the user.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -9,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
 use vgpu_tests::{GIB, Lab, NO_PERMISSION, NOT_PERMITTED, OUT_OF_MEMORY, optional, run, text};
 
-/// Variable, value, what the line says of it (the value as it is shown), a form it offers.
+/// Variable, value, the line's text about it (with the value as shown), and an accepted form that the line offers.
 const BAD: &[(&str, &[u8], &str, &str)] = &[
     ("VGPU_MEMORY_LIMIT", b"abc", r#""abc" is not a size"#, "1.5GiB"),
     ("VGPU_MEMORY_LIMIT", b"", r#""" is empty"#, "1.5GiB"),
@@ -78,7 +79,7 @@ const BAD: &[(&str, &[u8], &str, &str)] = &[
 fn bad_lab(name: &str, value: &[u8]) -> Lab {
     let mut lab = Lab::new("h200").with(name, OsStr::from_bytes(value));
     if name == "VGPU_TENANT" {
-        lab.set("VGPU_MEMORY_LIMIT", "1GiB"); // a tenant is asked for only if there is something to enforce
+        lab.set("VGPU_MEMORY_LIMIT", "1GiB"); // the tenant is only determined if there is a limit to enforce
     }
     lab
 }
@@ -98,17 +99,17 @@ fn every_bad_input_stops_cuda_and_nvml_programs_with_one_line() {
             assert!(said.ends_with('\n') && said.starts_with(&format!("vgpu: {name}=")), "{what}: {said}");
             assert!(said.contains(says) && said.contains("accepted") && said.contains(offers), "{what}: {said}");
             assert!(said.bytes().all(|b| b == b'\n' || (b' '..=b'~').contains(&b)), "{what}: {said:?}");
-            // For good, for both libraries, without another word.
+            // The refusal is permanent, holds for both libraries, and prints no second line.
             assert_eq!((m.code("init"), m.code("nvinit")), (NOT_PERMITTED, NO_PERMISSION), "{what}");
             assert_eq!(m.errors(), said, "{what}: once per process");
         }
     }
 }
 
-/// After a failed initialisation no call takes memory or shows a number of it.
+/// After a failed initialisation no call takes memory or shows a memory size.
 #[test]
 fn after_a_failed_initialisation_nothing_is_shown_and_nothing_is_given() {
-    // The first is found out before the driver is initialised, the second after.
+    // The first fault is found before the driver is initialised, the second after.
     for (name, value) in [("VGPU_MEMORY_LIMIT", "abc"), ("VGPU_MEMORY_LIMIT_5", "1GiB")] {
         let lab = Lab::new("h200").with(name, value);
         let mut m = lab.member();
@@ -187,7 +188,7 @@ fn python_monitors_and_nvidia_smi_are_stopped_with_the_same_line() {
     }
 }
 
-/// A floor above a ceiling cannot be kept by anybody: both are named, the daemon is not even asked.
+/// A floor above the ceiling can never be kept. The message names both variables, and the daemon is not asked.
 #[test]
 fn a_request_above_the_limit_stops_programs_and_names_both() {
     let lab = Lab::new("h200").with("VGPU_SM_REQUEST", "50").with("VGPU_SM_LIMIT", "30");
@@ -200,7 +201,7 @@ fn a_request_above_the_limit_stops_programs_and_names_both() {
     }
 }
 
-/// Variables, and the total that the program sees on an H200; `None`: the device's own.
+/// Variables, and the total memory that the program sees on an H200; `None` is the device's own.
 #[test]
 fn good_inputs_mean_what_was_meant() {
     type Row = (&'static [(&'static str, &'static str)], Option<u64>);
@@ -262,7 +263,7 @@ fn percentages_and_fractions_are_of_this_device() {
     assert_eq!(m.ok("total 0").number(0), lab.device(0).cuda_total / 8);
 }
 
-/// A program that links nothing of CUDA never learns of the nonsense: nothing is read before it is needed.
+/// A program that does not link CUDA never notices the invalid value, because variables are read only when needed.
 #[test]
 fn nonsense_does_not_harm_programs_that_use_no_gpu() {
     let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "abc");

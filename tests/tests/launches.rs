@@ -1,6 +1,8 @@
-//! Every way to make a device work is paid for: under a ceiling the simulated device's own clock of work done stays below
-//! it whatever function the program calls. Bounds are generous: that a way pays at all is judged here, how exactly the
-//! ceiling is kept in `time.rs`. Each way has its null control: bare, the same loop takes most of the device.
+//! Every function that makes a device work is charged. Under a ceiling the simulated device's busy time stays below it,
+//! whichever function the program calls.
+//!
+//! The bounds are generous: these tests check that a function is charged at all, and `time.rs` checks the precision.
+//! Each function has a null control: without the library the same loop takes most of the device.
 
 use shim_sys::table::{Action, CUDA_ROWS};
 use std::sync::Mutex;
@@ -10,15 +12,16 @@ use vgpu_tests::program::{Kind, compile};
 use vgpu_tests::timed::measured;
 use vgpu_tests::{Lab, Member};
 
-/// Two cores cannot keep several busy devices and their judges: one measurement at a time.
+/// Allows one measurement at a time: two cores cannot run several busy devices and their judges at once.
 static ALONE: Mutex<()> = Mutex::new(());
 
 const MS: u64 = 1_000_000;
-/// Of a fill or copy: about half a millisecond, and one, of a device that is as slow as this. The simulated device moves
-/// bytes with the processor, which must be the faster one for the device to be busy.
+/// Bytes of a fill or copy: about half a millisecond for a fill and one for a copy, at the speed in `SLOW`. The
+/// simulated device moves bytes with the processor, which must be faster than the device's speed for the device to be
+/// busy.
 const BYTES: u64 = 64 << 10;
 const SLOW: &str = r#"{ "device_bytes_per_us": 100, "host_bytes_per_us": 100 }"#;
-/// The ceiling of all tests here, in percent.
+/// Ceiling of all tests in this file, in percent.
 const CEILING: &str = "20";
 
 fn start(lab: &Lab, with_library: bool) -> Member {
@@ -36,12 +39,13 @@ fn shares(lab: &Lab, member: &mut Member, way: &str, n: u64, milliseconds: u64) 
     busy(lab).iter().zip(before).map(|(now, before)| (now - before) * 100 / took).collect()
 }
 
-/// What a device works at least where nothing holds it up, in percent: far above the ceiling.
+/// Least busy share without a ceiling, in percent; far above the ceiling.
 const FREE: u64 = 35;
-/// What it works at most under the ceiling.
+/// Highest busy share under the ceiling, in percent.
 const HELD: u64 = 28;
 
-/// Measures until the device worked freely on a machine that has other things to do, too; the last measurement.
+/// Repeats the measurement, for at most 30 s, until the device's share exceeds `FREE` on a busy host. Returns the last
+/// one.
 fn freely(device: usize, mut measure: impl FnMut() -> Vec<u64>) -> Vec<u64> {
     let begin = Instant::now();
     loop {
@@ -52,10 +56,10 @@ fn freely(device: usize, mut measure: impl FnMut() -> Vec<u64>) -> Vec<u64> {
     }
 }
 
-/// Ways that are judged at once: each has a machine of its own, and what they do is to wait.
+/// Functions measured at the same time. Each has a machine of its own and mostly waits.
 const AT_ONCE: usize = 4;
 
-/// Each way bare and under a ceiling, on a machine of its own that `lab` makes.
+/// Measures each function without and with a ceiling, on a machine that `lab` makes for it.
 fn pay(lab: impl Fn() -> Lab + Sync, ways: &[&str], n: u64) {
     let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
     for ways in ways.chunks(AT_ONCE) {
@@ -63,14 +67,14 @@ fn pay(lab: impl Fn() -> Lab + Sync, ways: &[&str], n: u64) {
     }
 }
 
-/// Loops `way` bare and under a ceiling. Bare the last device works far more than the ceiling, and under it every device
-/// works, and stays below 1.4 times of it.
+/// Loops `way` without and with a ceiling. Without one the last device works far more than the ceiling. With one the
+/// last device works, and every device's share stays below 1.4 times the ceiling.
 #[track_caller]
 fn pays(lab: &Lab, way: &str, n: u64) {
     let last = lab.truth().devices.len() - 1;
     let bare = freely(last, || shares(lab, &mut start(lab, false), way, n, 300));
     assert!(bare[last] > FREE, "{way}: worked {bare:?} % without a ceiling, so that nothing is shown");
-    // The burst of 50 ms, and what is spent while costs are learned, are small against it.
+    // Long enough that the burst of 50 ms and the time for learning costs are small against it.
     measured(|| {
         let held = shares(lab, &mut start(lab, true), way, n, 1500);
         eprintln!("{way}: bare {bare:?} %, under {CEILING} % {held:?} %");
@@ -82,7 +86,7 @@ fn lab() -> Lab {
     Lab::new("h200").with("VGPU_SM_LIMIT", CEILING)
 }
 
-/// So many devices that copy slowly.
+/// A machine with `devices` devices that copy slowly.
 fn slow_copies(devices: u32) -> Lab {
     let figures = tempfile::NamedTempFile::new().expect("a temporary file");
     std::fs::write(figures.path(), SLOW).expect("own file");
@@ -110,7 +114,7 @@ fn a_launch_on_several_devices_pays_on_each_of_them() {
     pay(|| Lab::new("2xh200").with("VGPU_SM_LIMIT", CEILING), &["devices"], MS);
 }
 
-/// The ceiling of one device holds all of them up: each grid is part of one launch.
+/// A launch on several devices waits for the one with a ceiling: each grid is part of one launch.
 #[test]
 fn a_launch_on_several_devices_waits_for_the_one_with_a_ceiling() {
     let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
@@ -120,7 +124,7 @@ fn a_launch_on_several_devices_waits_for_the_one_with_a_ceiling() {
     assert!(held.iter().all(|held| (1..=HELD).contains(held)), "{held:?}");
 }
 
-/// Two programs that list the same devices wait for each other's gates in one order, and both go on.
+/// Two programs that list the same devices wait for the devices' gates in the same order, so both proceed.
 #[test]
 fn launches_on_several_devices_by_several_members_do_not_wait_crosswise() {
     let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
@@ -154,7 +158,8 @@ fn copies_that_stay_on_devices_pay_where_that_is_asked_for() {
     pay(|| charging_copies(1), &[plain, shaped].concat(), BYTES);
 }
 
-/// In a stream of the second device, while the first one is current: the second one's ceiling holds, and pays.
+/// A copy in a stream of the second device, while the first device is current: the second device's ceiling applies and
+/// is charged.
 #[test]
 fn a_copy_pays_where_its_stream_is() {
     pay(|| charging_copies(2), &["elsewhere"], BYTES);
@@ -177,7 +182,7 @@ fn copies_are_free_unless_that_is_asked_for() {
     }
 }
 
-/// They keep the copy engines busy, not the device.
+/// Copies from the host keep the copy engines busy, not the device.
 #[test]
 fn copies_from_the_host_are_free_also_where_copies_are_charged() {
     let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
@@ -190,8 +195,8 @@ fn copies_from_the_host_are_free_also_where_copies_are_charged() {
     assert!(copied[0] > FREE, "{copied:?} %");
 }
 
-/// A row of the table whose name says that it makes the device work is hooked, or says why not. What launches without a
-/// hook is host code.
+/// Every row of the table whose name suggests device work is hooked or states the reason why not. Functions that launch
+/// without a hook launch host code.
 #[test]
 fn every_function_that_launches_or_copies_is_hooked_or_says_why_not() {
     let mut counts = [0; 2];

@@ -1,12 +1,12 @@
-//! Dependencies point downwards: between crates, and between the modules of a crate, as the table "Layers" of
-//! ARCHITECTURE.md orders them. A crate joins by getting a row there.
+//! Dependencies point downwards, between crates and between the modules of a crate. The table "Layers" of
+//! ARCHITECTURE.md gives the order; a crate is checked once it has a row there.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use vgpu_tests::artefacts::checkout;
 
-/// A row of the table: a crate, and its modules, the lowest first.
+/// A row of the table: a crate and its modules, the lowest first.
 struct Layers {
     place: String,
     modules: Vec<String>,
@@ -26,14 +26,14 @@ fn table() -> Vec<Layers> {
     section.lines().filter_map(row).collect()
 }
 
-/// Code without comments and without the module of unit tests at its end.
+/// Source text without comments and without the unit tests at its end.
 fn code(text: &str) -> String {
     let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     let text = text.split("#[cfg(test)]\npub(crate) mod tests {").next().unwrap_or_default();
     text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
 }
 
-/// The paths that a tree such as `crate::{a::b, c::{self, d}}` names.
+/// Paths that a use tree such as `crate::{a::b, c::{self, d}}` names.
 fn expanded(prefix: &str, tree: &str, paths: &mut Vec<String>) {
     let (mut depth, mut begin) = (0_u32, 0);
     let ends = tree.char_indices().filter_map(|(at, letter)| {
@@ -58,13 +58,13 @@ fn expanded(prefix: &str, tree: &str, paths: &mut Vec<String>) {
     }
 }
 
-/// Every path in code that begins with `crate::` or `super::`.
+/// Every path in the source that begins with `crate::` or `super::`.
 fn paths(code: &str) -> Vec<String> {
     let mut found = Vec::new();
     for begin in ["crate::", "super::"] {
         for (at, _) in code.match_indices(begin) {
             let before = code[..at].chars().next_back();
-            // Part of a longer path, which is found at its own beginning, or of `pub(in crate::x)`.
+            // Part of a longer path, which is found at its own start, or of `pub(in crate::x)`.
             if before.is_some_and(|letter| letter.is_alphanumeric() || "_:$".contains(letter)) {
                 continue;
             }
@@ -81,8 +81,8 @@ fn paths(code: &str) -> Vec<String> {
     found
 }
 
-/// The module of the crate that a path leads to from a file of module `here`; `None`: into its own module. An item of the
-/// crate's root is the module `lib`.
+/// The module of the crate that a path names, seen from a file of module `here`; `None` if it is the file's own module.
+/// Items of the crate's root belong to the module `lib`.
 fn leads_to(here: &[&str], path: &str, modules: &[String]) -> Option<String> {
     let mut names = path.split("::").peekable();
     let mut base: Vec<&str> = here.to_vec();
@@ -101,7 +101,7 @@ fn leads_to(here: &[&str], path: &str, modules: &[String]) -> Option<String> {
     Some(if modules.iter().any(|module| module == top) { top.to_owned() } else { "lib".to_owned() })
 }
 
-/// What a file uses that does not lie below its module.
+/// Modules that a file uses although they are not below its own module.
 fn upward(here: &[&str], text: &str, modules: &[String]) -> Vec<String> {
     let rank = |name: &str| modules.iter().position(|module| module == name).unwrap_or(usize::MAX);
     let Some(top) = here.first() else { return Vec::new() };
@@ -133,7 +133,7 @@ fn modules_use_only_modules_that_lie_below_them() {
         for file in &all {
             let relative = file.strip_prefix(&src).expect("below").with_extension("");
             let here: Vec<&str> = relative.iter().map(|name| name.to_str().expect("a plain name")).collect();
-            // Programs use the whole crate, unit tests whatever they need.
+            // Programs use the whole crate, and unit tests any module.
             if ["lib", "bin", "main"].contains(&here[0]) || here.last().is_some_and(|name| *name == "tests") {
                 continue;
             }

@@ -1,5 +1,5 @@
-//! The daemon's leases, as its members keep them: who dies, comes back, changes, rests or is refused. What they get of the
-//! device is in `time_leases`.
+//! The daemon's leases as members see them when a member dies, comes back, changes, rests or is refused. Shares of the
+//! device are tested in `time_leases`.
 
 #[path = "leases/world.rs"]
 mod world;
@@ -116,7 +116,7 @@ fn a_device_that_the_tenant_may_not_use_is_refused_in_words() {
     assert_eq!((m.info().1, m.errors()), (2 * GIB, String::new()));
 }
 
-/// The child is a member of its own, and the parent stays one.
+/// A forked child becomes a member of its own, and the parent stays one.
 #[test]
 fn a_forked_child_is_registered_anew_and_the_parent_goes_on() {
     let _alone = alone();
@@ -134,7 +134,7 @@ fn a_forked_child_is_registered_anew_and_the_parent_goes_on() {
     finish(&mut members);
 }
 
-/// Its gate opened while it was alone, so that nobody knows what it has in flight; and it makes no call any more.
+/// The tenant's gate opened while it was alone, so nobody knows its work in flight, and it makes no further call.
 #[test]
 fn a_tenant_that_rests_behind_an_open_gate_does_not_count_as_working() {
     let _alone = alone();
@@ -150,7 +150,7 @@ fn a_tenant_that_rests_behind_an_open_gate_does_not_count_as_working() {
     assert_eq!(world.time("a")["state"], "idle");
 }
 
-/// By the members' own cumulative counters: nobody wrote them down.
+/// The next daemon learns the usage from the members' own cumulative counters; the killed daemon wrote nothing down.
 #[test]
 fn what_living_members_used_is_known_to_the_next_daemon() {
     let _alone = alone();
@@ -169,10 +169,11 @@ fn what_living_members_used_is_known_to_the_next_daemon() {
     finish(&mut members);
     for (m, tenant) in members.iter().zip(["a", "b"]) {
         let (said, truth) = (used(&world, tenant), world.lab.process(0, m.pid).busy_ns);
-        #[allow(clippy::cast_precision_loss)] // nanoseconds of seconds
+        #[allow(clippy::cast_precision_loss)] // nanoseconds that add up to seconds
         let truth = truth as f64 / 1e9;
         eprintln!("{tenant}: {said:.2} s of {truth:.2}");
-        // Without the daemon each measured the other's slices too, for 1.5 s at most and what a busy host makes of it.
+        // Without the daemon each member also measured the other's slices, for at most 1.5 s plus the delay of a busy
+        // host.
         assert!(said >= 0.8 * truth && said <= truth + 2.5, "{tenant}: {said} s of {truth}");
     }
 }

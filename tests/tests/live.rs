@@ -1,5 +1,5 @@
-//! Limits that change while programs run, told by `vgpu set` or by a file that is read again: in force within milliseconds,
-//! and nobody is killed by them. Time is judged by the simulated device's truth.
+//! Limits that change while programs run, by `vgpu set` or by a file that is read again. They take effect within
+//! milliseconds and kill no program. The simulated device's record judges device time.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -8,7 +8,7 @@ use vgpu_tests::daemon::{Daemon, Plan};
 use vgpu_tests::timed::{alone, measured, timed};
 use vgpu_tests::{GIB, LONG, Lab, MIB, OUT_OF_MEMORY};
 
-/// The budget is 10 ms; the rest is a busy machine.
+/// The time budget is 10 ms; the rest allows for a busy machine.
 const SOON: Duration = Duration::from_secs(2);
 
 fn plan(lab: &Lab, lines: &str) -> Plan {
@@ -80,13 +80,13 @@ fn limits_that_a_file_changes_are_in_force_for_those_who_are_there() {
     assert!(!daemon.tell(&["status", "--json"]).contains("\"earlier_terms\":true"));
 }
 
-/// Percent of the device's time that it works within the next so many milliseconds.
+/// Percent of the device's time that it works within the next `ms` milliseconds.
 fn share(lab: &Lab, ms: u64) -> f64 {
     let before = lab.truth();
     std::thread::sleep(Duration::from_millis(ms));
     let after = lab.truth();
     let (busy, wall) = (after.devices[0].busy_ns - before.devices[0].busy_ns, after.at_ns - before.at_ns);
-    #[allow(clippy::cast_precision_loss)] // nanoseconds of seconds
+    #[allow(clippy::cast_precision_loss)] // nanoseconds that add up to seconds
     {
         busy as f64 / wall as f64 * 100.0
     }
@@ -102,14 +102,14 @@ fn a_ceiling_that_changes_is_kept_by_a_program_that_launches_without_a_pause() {
         std::thread::sleep(Duration::from_millis(500));
         let free = share(&lab, 500);
         set(&daemon, "sm_limit", "20");
-        // What was saved up, and what is queued, may be used first.
+        // The saved balance and the queued work may be used first.
         std::thread::sleep(Duration::from_millis(200));
         let held = share(&lab, 1000);
         set(&daemon, "sm_limit", "60");
         std::thread::sleep(Duration::from_millis(200));
         let wider = share(&lab, 1000);
         eprintln!("shares: {free:.1} without a ceiling, {held:.1} at 20, {wider:.1} at 60");
-        // Above a ceiling is wrong on any host; below it a busy one may leave the program.
+        // A share above the ceiling is wrong on any host; a busy host may leave the program below it.
         assert!(free > 2.0 * held && (12.0..=24.0).contains(&held) && wider > 1.5 * held && wider < 65.0);
         m.answer();
         assert_eq!(m.errors(), "");
@@ -126,7 +126,7 @@ fn a_tenant_that_is_paused_uses_no_time_and_goes_on_when_it_may() {
     let begin = Instant::now();
     let mut quiet = 0;
     while quiet < 3 {
-        // What was before the device drains.
+        // Work queued on the device drains.
         quiet = if share(&lab, 100) == 0.0 { quiet + 1 } else { 0 };
         assert!(begin.elapsed() < SOON, "it works on");
     }

@@ -1,5 +1,5 @@
-//! Lookups: whatever way a program finds the driver's functions, it ends in the hooks; whatever else it looks for, it
-//! finds as if nobody stood there.
+//! Lookups. Whichever way a program finds the driver's functions, it gets the hooks; for every other name it gets the
+//! answer that it would get without the library.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ fn every_door_ends_in_the_hooks() {
     }
 }
 
-/// A name with a version is found only in a library without versions (nor does the real driver have any).
+/// A lookup with a version succeeds only in a library without symbol versions; the real driver has none either.
 #[test]
 fn dlvsym_ends_in_the_hooks_where_it_finds_the_driver_and_nowhere_else() {
     let mut lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "1GiB");
@@ -70,7 +70,7 @@ fn the_null_control_is_not_limited_through_any_door() {
     }
 }
 
-/// Python's ctypes: dlsym on a handle, from an interpreter that knows nothing of us.
+/// Python's ctypes: dlsym on a handle, from an interpreter that does not know the library.
 #[test]
 fn a_python_program_is_limited() {
     let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "1GiB");
@@ -89,8 +89,8 @@ print(total.value, cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(1 <
     assert_eq!(printed.trim(), format!("{GIB} {OUT_OF_MEMORY} 0"));
 }
 
-/// cuGetProcAddress in both versions, all flags, several versions: what comes back is the hook of exactly the function
-/// that the driver chose, found by comparing with what the driver alone answers.
+/// cuGetProcAddress in both forms, with all flags and several versions. The answer is the hook of exactly the function
+/// that the driver chose, which the driver's own answer shows.
 #[test]
 fn cu_get_proc_address_leads_to_the_variant_the_driver_chose() {
     let script = "
@@ -136,15 +136,15 @@ for name in b'cuMemAlloc cuMemAllocAsync cuMemFreeAsync cuLaunchKernel cuLaunchK
     assert!(swapped > 100 && passed > 100, "{swapped} swapped, {passed} passed");
 }
 
-/// Each hooked function of the driver is made to fail with a code of its own: a hook that called another's original
-/// would bring the wrong one back.
+/// Each hooked function of the driver fails with a code of its own. A hook that called another function's original
+/// would return the wrong code.
 #[test]
 fn every_hook_calls_its_own_original() {
     let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "4GiB").with("VGPU_SM_LIMIT", "50");
-    let lab = lab.with("VGPU_SIM_DRIVER", "580"); // it has the newest ones, too
+    let lab = lab.with("VGPU_SIM_DRIVER", "580"); // driver 580 has the newest functions too
     let spared = ["cuInit", "cuGetProcAddress", "cuGetProcAddress_v2"];
     let names: Vec<&str> = hooks().filter(|name| !spared.contains(name)).collect();
-    // The first call of these is made on the way to the context.
+    // Creating the context makes the first call of these.
     let early = ["cuDevicePrimaryCtxRetain", "cuDeviceTotalMem_v2"];
     let after = |name: &&str| if early.contains(name) { ":after=1" } else { "" };
     let faults: Vec<String> = names
@@ -158,7 +158,7 @@ fn every_hook_calls_its_own_original() {
     assert_eq!(lines.next(), Some("context 0 0"));
     let mut met = 0;
     for (at, (name, line)) in names.iter().zip(lines).enumerate() {
-        // Functions newer than the simulated driver are not found at all, or by RTLD_DEFAULT only.
+        // Functions newer than the simulated driver are not found, or by RTLD_DEFAULT only.
         if line != format!("{name} absent") {
             assert_eq!(line, format!("{name} {}", 3000 + at));
             met += 1;
@@ -167,13 +167,13 @@ fn every_hook_calls_its_own_original() {
     assert!(met >= 50, "{met} of {}", names.len());
 }
 
-/// The same calls, with null for every argument, with and without the library: nothing crashes, and the codes are the
-/// driver's, but where a tenant is not permitted at all.
+/// The same calls with null for every argument, with and without the library. Nothing crashes, and the codes are the
+/// driver's, except for functions that are denied to tenants.
 #[test]
 fn null_for_every_argument_gets_the_drivers_own_code() {
     let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "4GiB").with("VGPU_SM_LIMIT", "50");
     let nvml = shim_sys::table::NVML_HOOK_NAMES.iter().map(|name| name.to_str().unwrap());
-    // A successful one of these ends the context or NVML for the calls after it.
+    // A successful call of these ends the context or NVML for the calls after it.
     let ends = ["cuDevicePrimaryCtxReset", "cuDevicePrimaryCtxRelease", "nvmlShutdown"];
     let names: Vec<&str> = hooks().chain(nvml).filter(|name| !ends.iter().any(|e| name.starts_with(e))).collect();
     for context in [&["context"][..], &[]] {
@@ -183,7 +183,7 @@ fn null_for_every_argument_gets_the_drivers_own_code() {
         let mut denied = 0;
         for (a, w) in alone.lines().zip(with.lines()) {
             match w.strip_suffix(" 4") {
-                // What nobody but an administrator may do is not done to a tenant's nothing either.
+                // A denied function is denied with null arguments too.
                 Some(name) if denies(name) => denied += 1,
                 _ => assert_eq!(w, a, "context: {context:?}"),
             }
@@ -193,7 +193,7 @@ fn null_for_every_argument_gets_the_drivers_own_code() {
     }
 }
 
-/// Whether the table denies NVML's function of that name to tenants.
+/// True if the table denies the NVML function of that name to tenants.
 fn denies(name: &str) -> bool {
     let row = shim_sys::table::NVML_ROWS.iter().find(|row| row.name == name);
     row.is_some_and(|row| matches!(row.action, shim_sys::table::Action::Deny(_)))
@@ -239,7 +239,7 @@ fn rtld_next_means_what_it_means_for_other_preloaded_libraries_in_every_order() 
     }
 }
 
-/// Another interposer of cuMemAlloc_v2, before us and after us: both are called, once each, and the quota holds.
+/// Another interposer of cuMemAlloc_v2, before and after libvgpu: both are called once each, and the limit holds.
 #[test]
 fn rtld_next_for_the_drivers_names_works_beside_another_interposer() {
     let other = compile("interposer", Kind::Library, &["DRIVER"]);
@@ -261,7 +261,7 @@ fn rtld_next_for_the_drivers_names_works_beside_another_interposer() {
     }
 }
 
-/// Two interposers behind us: the first calls the second, and the second calls the hook.
+/// Two interposers behind libvgpu: the first calls the second, and the second calls the hook.
 #[test]
 fn two_interposers_behind_us_are_called_once_each_and_an_allocation_is_charged_once() {
     let (one, two) = (
@@ -277,7 +277,7 @@ fn two_interposers_behind_us_are_called_once_each_and_an_allocation_is_charged_o
         let free = m.info().0;
         m.alloc(100 * MIB);
         assert_eq!(m.info().0, free - 100 * MIB, "charged once: {door}");
-        // Both count in one place, where the second is called by the first.
+        // Where the first calls the second, both increment the same counter.
         assert_eq!(m.ok("interposed").numbers(), [2, 2], "calls and depth: {door}");
         assert_eq!(m.code(&format!("alloc {GIB}")), OUT_OF_MEMORY, "{door}");
         assert_eq!(m.ok("interposed").numbers(), [4, 2], "calls and depth: {door}");
@@ -319,8 +319,8 @@ fn a_driver_that_is_closed_and_opened_again_is_still_hooked() {
     assert_eq!(ask(&lab, &["reload", foreign.to_str().unwrap()]), [format!("libvgpu.so libvgpu.so 0 {GIB}")]);
 }
 
-/// A driver whose cuGetProcAddress answers with a function that is in no table: passed on, because what it is is not
-/// known, or refused as not found where that was asked for.
+/// A driver whose cuGetProcAddress returns a function that is in no table. The function's nature is unknown, so it
+/// passes; under `strict` it is refused as not found.
 #[test]
 fn an_unknown_variant_passes_and_is_refused_under_strict() {
     let mut lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "1GiB");
@@ -342,8 +342,8 @@ for name in b'cuMemAlloc', b'cuMemFree', b'cuCtxSynchronize':
     assert_eq!(run_it(&lab), "0 False 1 500\n0 True 0 0\n0 True 0 0\n");
 }
 
-/// A copy of the simulated driver that says nothing of symbol versions: their entries in the dynamic section become
-/// others that nobody reads (DT_DEBUG, in a library).
+/// A copy of the simulated driver without symbol versions. Their entries in the dynamic section become DT_DEBUG
+/// entries, which nobody reads in a library.
 fn driver_without_versions(lab: &Lab) -> PathBuf {
     const VERSION_TAGS: [u64; 5] = [0x6fff_fff0, 0x6fff_fffc, 0x6fff_fffd, 0x6fff_fffe, 0x6fff_ffff];
     let dir = lab.driver_without(&[]);

@@ -1,9 +1,9 @@
-//! What is of one machine stands in one file on each side: the library's, the command line's, the build's.
+//! Code for one machine architecture is in one file per side: the library's, the command line's, the build's.
 
 use std::fs;
 use std::path::Path;
 
-/// Where a machine may be named, and why.
+/// Paths in which an architecture may be named, with the reason.
 const PLACES: [(&str, &str); 7] = [
     ("libvgpu/src/arch.rs", "chooses the library's file"),
     ("libvgpu/src/arch/", "the library's side: registers, and what only assembly can say"),
@@ -14,7 +14,7 @@ const PLACES: [(&str, &str); 7] = [
     ("tests/tests/", "this test, and fixtures: what a program of this machine needs"),
 ];
 
-/// What names a machine, or is written for one.
+/// Texts that name an architecture or belong to one.
 const SIGNS: [&str; 8] = ["x86_64", "x86-64", "aarch64", "amd64", "asm!(", "EM_X86", "EM_AARCH", "target_arch"];
 
 #[test]
@@ -33,7 +33,7 @@ fn nothing_names_a_machine_but_one_file_on_each_side() {
     }
 }
 
-/// Every text of the checkout, but pages, which say what runs where, and what was made.
+/// Visits every text file of the source tree, except pages, which list supported platforms, and build outputs.
 fn texts(root: &Path, dir: &Path, look: &mut impl FnMut(&str, &str)) {
     for entry in fs::read_dir(dir).unwrap().flatten() {
         let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());

@@ -1,10 +1,10 @@
-//! Memory: the limit is exact, every family counts, every end gives back, all numbers agree. Judged by the simulated
-//! device's own truth.
+//! Device memory: the limit is exact, every kind of memory counts, every free and every end releases its charge, and
+//! all numbers agree. The simulated device's record is the judge.
 
 use vgpu_tests::lab::charged;
 use vgpu_tests::{GIB, KIB, Lab, MIB, Member, OUT_OF_MEMORY};
 
-/// A lab under `limit`, and a member of it with a context.
+/// A lab under `limit`, and a member with a context.
 fn under(limit: &str) -> (Lab, Member) {
     let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", limit);
     let mut member = lab.member();
@@ -12,12 +12,12 @@ fn under(limit: &str) -> (Lab, Member) {
     (lab, member)
 }
 
-/// A view looks for the dead every 50 ms only.
+/// Waits until a death is noticed: a memory query looks for dead members every 50 ms only.
 fn after_a_death() {
     std::thread::sleep(std::time::Duration::from_millis(100));
 }
 
-/// What the process's contexts take, by the truth.
+/// Bytes of the process's contexts in the device's record.
 fn overhead(lab: &Lab, member: &Member) -> u64 {
     lab.process(0, member.pid).overhead_bytes
 }
@@ -66,8 +66,8 @@ fn without_a_limit_nothing_is_changed() {
     assert_eq!(std::fs::read_dir(lab.state()).unwrap().count(), 0, "no ledger without a limit");
 }
 
-/// Fills with `allocate` until it is refused; every grant must be charged what the device has, and `free` must give
-/// all of it back.
+/// Fills the limit with `allocate` until it is refused. Every grant must be charged as the device records it, and
+/// `free` must release all of it.
 fn family(allocate: &str, bytes: u64, free: impl Fn(&[u64]) -> String) {
     let (lab, mut m) = under("3GiB");
     let begin = m.info().0;
@@ -88,7 +88,7 @@ fn family(allocate: &str, bytes: u64, free: impl Fn(&[u64]) -> String) {
     for one in &held {
         m.ok(&free(one));
     }
-    m.ok("sync"); // until then a pool may keep what it has
+    m.ok("sync"); // until then a pool may keep its memory
     assert_eq!(m.info().0, begin, "{allocate}: everything came back");
     assert_eq!(lab.process(0, m.pid).live_bytes, 0);
 }
@@ -416,7 +416,7 @@ fn null_arguments_are_safe() {
     }
 }
 
-/// Two devices; which one the program meets first must not matter.
+/// Two devices. The one that the program uses first must not matter.
 #[test]
 fn a_limit_belongs_to_the_device_whatever_cuda_calls_it() {
     for (order, visible, first) in [("PCI_BUS_ID", "1", 1), ("PCI_BUS_ID", "1,0", 1), ("PCI_BUS_ID", "0,1", 0)] {
@@ -451,7 +451,7 @@ fn a_limit_belongs_to_the_device_whatever_cuda_calls_it() {
 
 #[test]
 fn ordinals_follow_the_bus_also_where_cuda_puts_the_fastest_first() {
-    // NVML counts t4, h200; CUDA counts h200, t4.
+    // NVML's order is t4, h200; CUDA's order is h200, t4.
     let lab = Lab::new("t4,h200").with("VGPU_MEMORY_LIMIT_1", "5GiB");
     let (mut m, mut bare) = (lab.member(), lab.bare_member());
     m.begin();
@@ -489,8 +489,8 @@ fn a_forked_child_has_a_slot_of_its_own_and_the_parents_charge_stays() {
     other.begin();
     m.alloc(GIB);
     let before = other.used();
-    // The child of an initialised process cannot use the driver, as with the real one; what its calls do to the
-    // parent's charges is the question.
+    // The child of an initialised process cannot use the driver, as with the real one. Its calls must not change the
+    // parent's charges.
     let child = m.ok("fork").number(0);
     assert_ne!(child, u64::from(m.pid));
     assert_ne!(m.code("alloc 1048576"), 0);
@@ -531,7 +531,7 @@ fn a_child_that_outlives_its_parent_does_not_keep_its_charges() {
     let alone = other.used() - lab.process(0, m.pid).overhead_bytes;
     m.alloc(GIB);
     m.ok("fork-leave");
-    m.ask("info"); // at its first call the child gives up what it inherited
+    m.ask("info"); // at its first call the child releases its inherited state
     after_a_death();
     assert_eq!(other.used(), alone);
     assert_eq!(other.used(), charged(&lab.device(0)));
@@ -579,7 +579,7 @@ fn memory_belongs_to_its_device_wherever_it_is_freed() {
     assert_eq!((charged(&truth.devices[0]), charged(&truth.devices[1])), (on_first, on_second));
 }
 
-/// What no limit has to decide is decided by the driver: the same codes with and without the library.
+/// Requests that no limit concerns get the driver's own code, with and without the library.
 #[test]
 fn odd_requests_get_the_drivers_own_code() {
     let (lab, mut m) = under("64GiB");
@@ -611,7 +611,7 @@ fn odd_requests_get_the_drivers_own_code() {
         assert_ne!(ours.code, 0, "{call} is odd");
         assert_eq!(m.info(), before, "{call} costs nothing");
     }
-    // No device has as much; the code is out of memory with and without a limit.
+    // No device has that much memory; the code is out of memory with and without a limit.
     for bytes in [u64::MAX, u64::MAX - 511, 1 << 63, (1 << 63) - 1, 1 << 62] {
         for call in ["alloc", "async"] {
             let call = format!("{call} {bytes}");
@@ -652,14 +652,14 @@ fn fill(m: &mut Member, bytes: u64) -> Vec<u64> {
     }
 }
 
-/// Frees the pieces for which `which` says so, by their number; the others are left.
+/// Frees the pieces whose number `which` accepts.
 fn free_some(m: &mut Member, pieces: &mut Vec<u64>, which: impl Fn(usize) -> bool) {
     let (gone, left): (Vec<_>, Vec<_>) = pieces.iter().copied().enumerate().partition(|(at, _)| which(*at));
     gone.iter().for_each(|(_, piece)| _ = m.ok(&format!("free {piece}")));
     *pieces = left.into_iter().map(|(_, piece)| piece).collect();
 }
 
-/// The driver serves requests below a slab of 2 MiB from slabs and gives a slab back only whole.
+/// The driver serves requests below 2 MiB from slabs and returns a slab to the device only as a whole.
 #[test]
 fn the_device_holds_no_more_than_the_limit_however_memory_is_cut_and_freed() {
     for first in [MIB, 256 * KIB, 3 * MIB / 2 + 1, 2 * MIB + 1] {
@@ -673,7 +673,7 @@ fn the_device_holds_no_more_than_the_limit_however_memory_is_cut_and_freed() {
             used
         };
         held("full");
-        // One is left of each slab; of those that have slabs of their own every second one.
+        // Keeps one piece of each slab, or every second piece if each has slabs of its own.
         let keep = if first < MIB { usize::try_from(2 * MIB / first).unwrap() } else { 2 };
         free_some(&mut m, &mut pieces, |at| at % keep != 0);
         let mut more = fill(&mut m, MIB);
@@ -686,7 +686,8 @@ fn the_device_holds_no_more_than_the_limit_however_memory_is_cut_and_freed() {
     }
 }
 
-/// No address tells in which slab an array lies. The simulated device puts small ones together with small requests.
+/// An array's address does not tell its slab. The simulated device puts small arrays and small requests into the same
+/// slabs.
 #[test]
 fn the_device_runs_ahead_of_the_charges_by_a_slab_for_each_small_array_and_no_more() {
     let (lab, mut m) = under("2GiB");
@@ -709,7 +710,7 @@ fn the_device_runs_ahead_of_the_charges_by_a_slab_for_each_small_array_and_no_mo
     assert_eq!(m.info().0, begin, "everything came back");
 }
 
-/// A request that its slab has room for takes nothing of the device, and is granted when nothing is left.
+/// A request that fits into a charged slab takes nothing from the device, so it is granted even when nothing is left.
 #[test]
 fn what_fits_into_a_slab_that_is_charged_is_granted_at_the_limit() {
     const PIECE: u64 = 64 * KIB;

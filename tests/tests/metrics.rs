@@ -1,5 +1,5 @@
-//! What the daemon exports, and the rules made for it, as Prometheus' own programs read them. That it is true and complete:
-//! scheduler-sidecar/daemon/tests/metrics.rs.
+//! The daemon's metrics and the rules made for them, read by Prometheus' own programs. That metrics are true and
+//! complete: scheduler-sidecar/daemon/tests/metrics.rs.
 
 #[path = "leases/world.rs"]
 #[allow(unused_imports, reason = "this program uses a part")]
@@ -13,7 +13,7 @@ use vgpu_tests::artefacts::checkout;
 use vgpu_tests::{GIB, LONG, optional};
 use world::{World, eventually, finish, tenant};
 
-/// As a scraper asks.
+/// Requests the metrics page as a scraper does.
 fn scrape(port: u16) -> Option<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.set_read_timeout(Some(LONG)).ok()?;
@@ -23,7 +23,7 @@ fn scrape(port: u16) -> Option<String> {
     Some(all.split_once("\r\n\r\n")?.1.to_owned())
 }
 
-/// What Prometheus' parser for Python understands of a page.
+/// The page as Prometheus' Python parser reads it.
 fn parsed(text: &str) -> Option<Value> {
     let script = checkout().join("tests/clients/openmetrics.py");
     let mut python = Command::new(optional::python()?);
@@ -35,7 +35,7 @@ fn parsed(text: &str) -> Option<Value> {
     Some(serde_json::from_slice(&out.stdout).unwrap())
 }
 
-/// The value of a tenant's sample.
+/// Value of a tenant's sample.
 fn value(families: &Value, family: &str, sample: &str, tenant: &str) -> Option<f64> {
     let samples = families[family]["samples"].as_array()?;
     samples.iter().find(|one| one[0] == sample && one[1]["tenant"] == tenant)?[2].as_f64()
@@ -62,7 +62,7 @@ fn prometheus_own_parser_reads_the_page_and_finds_what_tenants_used() {
     let info = &info.iter().find(|one| one[1]["tenant"] == "a").unwrap()[1];
     assert_eq!((&info["group"], &info["label_cost_centre"]), (&"lab/vision".into(), &"a \"b\" \\ c".into()));
     let used = value(&families, "vgpu_tenant_gpu_seconds", "vgpu_tenant_gpu_seconds_total", "a").unwrap();
-    #[allow(clippy::cast_precision_loss)] // nanoseconds of a second
+    #[allow(clippy::cast_precision_loss)] // nanoseconds that add up to a second
     let truth = world.lab.device(0).busy_ns as f64 / 1e9;
     assert!((used - truth).abs() < 0.02, "{used} s of {truth}");
     assert!(value(&families, "vgpu_tenant_launches", "vgpu_tenant_launches_total", "a").unwrap() >= 64.0, "{page}");
@@ -71,7 +71,7 @@ fn prometheus_own_parser_reads_the_page_and_finds_what_tenants_used() {
     assert_eq!(value(&families, "vgpu_tenant_members", "vgpu_tenant_members", "idle"), Some(0.0), "{page}");
 }
 
-/// The control of the parser: what it is given is not simply let through.
+/// Control of the parser: it rejects a damaged page.
 #[test]
 fn a_page_that_is_cut_off_is_none() {
     let Some(python) = optional::python() else { return };

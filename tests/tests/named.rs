@@ -1,15 +1,15 @@
-//! The tests that docs/gpu-time-model.md names for device time exist. What they say is theirs.
+//! Checks that the tests named in docs/gpu-time-model.md for device time exist, not that they test the promise.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use vgpu_tests::artefacts::checkout;
 
-/// Where tests are.
+/// Directories that contain tests.
 const PLACES: [&str; 6] =
     ["vgpu-core/src", "vgpu-core/tests", "libvgpu/src", "sim", "scheduler-sidecar", "tests/tests"];
 
-/// Names of all functions under `place` that are tests.
+/// Names of all test functions under `place`.
 fn tests(place: &Path, found: &mut BTreeSet<String>) {
     for entry in fs::read_dir(place).expect("a directory of the checkout") {
         let path = entry.expect("an entry").path();

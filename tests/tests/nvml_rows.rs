@@ -1,5 +1,5 @@
-//! Each function of NVML that is hooked or shut, once as the driver has it and once as a program finds it: without limits
-//! the same code and the same bytes, under limits what its row of the table says.
+//! Calls each hooked or refused NVML function twice: the driver's own, and the one that a program finds. Without limits
+//! code and bytes are the same; under limits they are as the function's row of the table says.
 
 use shim_sys::table::{Action, NVML_ROWS};
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ const NOT_SUPPORTED: i64 = 3;
 const NOT_FOUND: i64 = 6;
 const TOO_SMALL: i64 = 7;
 
-/// Names and types of the arguments of every function whose signature the table has.
+/// Argument names and types of every function whose signature the table has.
 fn signatures() -> HashMap<&'static str, Vec<(&'static str, &'static str)>> {
     macro_rules! signatures {
         (
@@ -30,7 +30,8 @@ fn signatures() -> HashMap<&'static str, Vec<(&'static str, &'static str)>> {
     shim_sys::nvml_table!(signatures)
 }
 
-/// The kinds of its arguments, in the words of `nvml_rows.c`. What has no signature begins with a device.
+/// Kinds of the function's arguments, in the letters of `nvml_rows.c`. A function without a known signature takes a
+/// device first.
 fn kinds(arguments: Option<&Vec<(&str, &str)>>) -> String {
     let Some(arguments) = arguments else { return "dbbbbb".into() };
     let kind = |(name, ty): &(&str, &str)| match (*name, ty.replace(' ', "").as_str()) {
@@ -47,7 +48,7 @@ fn kinds(arguments: Option<&Vec<(&str, &str)>>) -> String {
     if kinds.is_empty() { "-".into() } else { kinds }
 }
 
-/// What came of one function.
+/// Result of one function's calls.
 #[derive(Debug)]
 struct Seen {
     real: i64,
@@ -56,7 +57,7 @@ struct Seen {
     counts: [u64; 2],
 }
 
-/// Calls them all in a process of `lab`, beside a stranger's that has a context and memory.
+/// Calls all functions in a process of `lab`, while another process without the library holds a context and memory.
 fn calls(lab: &Lab) -> HashMap<String, Seen> {
     let mut stranger = lab.bare_member();
     stranger.begin();
@@ -74,7 +75,7 @@ fn calls(lab: &Lab) -> HashMap<String, Seen> {
     let shown = NVML_ROWS.iter().filter(|row| !matches!(row.action, Action::Pass(_) | Action::Hook("entry")));
     let mut lines = String::new();
     for row in shown {
-        // The rest is newer than the simulated driver.
+        // Functions without an address are newer than the simulated driver.
         if let Some(place) = places.get(row.name) {
             lines.push_str(&format!("{} {place} {}\n", row.name, kinds(signatures.get(row.name))));
         }
@@ -123,18 +124,18 @@ fn under_limits_every_function_answers_as_its_row_says() {
         match row.action {
             Action::Deny(_) => assert_eq!(seen.found, NO_PERMISSION, "{what}"),
             Action::Hide(_) => assert_eq!(seen.found, NOT_SUPPORTED, "{what}"),
-            // What is asked of the stranger's process is answered by nobody.
+            // Questions about the other process have no answer.
             _ if ["nvmlSystemGetProcessName", "nvmlDeviceGetAccountingStats"].contains(&row.name) => {
                 assert_eq!((seen.real, seen.found), (0, NOT_FOUND), "{what}");
             }
-            // There is no room for the stranger, and none is needed.
+            // The buffer has no room for the other process, and needs none.
             _ if row.name == "nvmlDeviceGetRunningProcessDetailList" => {
                 assert_eq!((seen.real, seen.found), (TOO_SMALL, 0), "{what}");
             }
             _ => assert_eq!(seen.found, seen.real, "{what}"),
         }
     }
-    // The stranger is on the driver's lists, and on none of ours.
+    // The other process is on the driver's lists, and on none of ours.
     for name in [
         "nvmlDeviceGetComputeRunningProcesses",
         "nvmlDeviceGetComputeRunningProcesses_v3",
@@ -142,6 +143,6 @@ fn under_limits_every_function_answers_as_its_row_says() {
     ] {
         assert_eq!(seen[name].counts, [1, 0], "{name}");
     }
-    // The driver itself answers these: the test sees the difference.
+    // The driver itself answers this function, so the test sees the difference.
     assert_eq!(seen["nvmlDeviceGetEncoderUtilization"].real, 0);
 }

@@ -1,12 +1,12 @@
-//! What the driver takes beyond what was asked for: contexts, code, limits of a context. Charged when it comes, returned
-//! when it goes, once, whatever happens meanwhile; judged by the device's truth.
+//! Device memory that the driver takes beyond the requests: contexts, code, and limits of a context. Each is charged
+//! once when it appears and released when it ends, whatever happens meanwhile. The device's record is the judge.
 
 use std::time::Duration;
 use vgpu_tests::lab::{charged, shown};
 use vgpu_tests::program::{Kind, compile};
 use vgpu_tests::{GIB, KIB, Lab, MIB, Member, OUT_OF_MEMORY};
 
-/// CUDA's answer to a handle that is no context's, or not one that can be ended so.
+/// CUDA's answer to a handle that is not a context, or not one that this call can end.
 const INVALID_CONTEXT: i64 = 201;
 const STACK: u64 = 0;
 const PRINTF: u64 = 1;
@@ -20,25 +20,25 @@ fn contexts(lab: &Lab) -> Member {
     Member::start(&mut lab.command(compile("contexts", Kind::Program, &[])))
 }
 
-/// With the primary context of device 0, current.
+/// A member with the primary context of device 0, current.
 fn begun(lab: &Lab) -> Member {
     let mut member = contexts(lab);
     member.begin();
     member
 }
 
-/// Bytes of contexts, code and limits on the device, of all its processes.
+/// Bytes of contexts, code and context limits of all processes on the device.
 fn overhead(lab: &Lab) -> u64 {
     lab.device(0).processes.iter().map(|p| p.overhead_bytes).sum()
 }
 
-/// Kills it; the ledger looks for the dead now and then.
+/// Kills a member and waits until the ledger notices; it looks for dead members from time to time.
 fn kill(mut member: Member) {
     member.kill();
     std::thread::sleep(Duration::from_millis(60));
 }
 
-/// The ledger is the truth, to the byte.
+/// Checks that ledger and device record agree to the byte.
 #[track_caller]
 fn agrees(lab: &Lab, member: &mut Member, when: &str) {
     let (_, limit) = member.info();
@@ -64,7 +64,7 @@ fn code_is_charged_when_it_is_loaded_and_returned_when_it_is_unloaded() {
     }
 }
 
-/// Small modules lie together: what the first one brought is not gone when it is unloaded.
+/// Small modules share memory. The share that the first one brought stays until the last one is unloaded.
 #[test]
 fn modules_that_lie_together_return_what_they_took_with_the_last_of_them() {
     let lab = limited(4 * GIB);
@@ -93,7 +93,7 @@ fn code_that_does_not_fit_is_refused_and_leaves_nothing() {
         agrees(&lab, &mut m, "what fits is loaded");
         m.ok(&format!("unload {module}"));
     }
-    // The same without a limit: it is the limit that refuses.
+    // Without a limit the same module loads, so the limit was the reason for the refusal.
     lab.unset("VGPU_MEMORY_LIMIT");
     begun(&lab).ok(&format!("module {} 0 0", 7 * MIB));
 }
@@ -135,7 +135,7 @@ fn a_librarys_code_that_does_not_fit_is_refused() {
     agrees(&lab, &mut m, "unloaded");
 }
 
-/// Where libraries are loaded at once, the load itself brings the code: what does not fit is unloaded again.
+/// With eager loading the load itself brings the code. Code that does not fit is unloaded again.
 #[test]
 fn a_library_loaded_at_once_that_does_not_fit_is_refused_and_leaves_nothing() {
     let lab = limited(GIB).with("CUDA_MODULE_LOADING", "EAGER");
@@ -193,7 +193,7 @@ fn a_limit_that_does_not_fit_is_refused_and_stays_as_it_was() {
     agrees(&lab, &mut m, "to the last byte");
 }
 
-/// Everything a context can hold, in the current one.
+/// Fills the current context with every kind of object.
 fn fill(m: &mut Member) {
     m.alloc(3 * MIB + 5);
     m.ok("managed 70000");
@@ -300,7 +300,7 @@ fn an_end_that_fails_changes_nothing() {
     agrees(&lab, &mut m, "detached");
 }
 
-/// Contexts of one device share the places of small modules.
+/// Contexts of one device share the memory of small modules.
 #[test]
 fn contexts_that_share_a_place_of_code_end_one_by_one() {
     let lab = limited(8 * GIB);
@@ -327,8 +327,8 @@ fn a_context_destroyed_under_threads_that_allocate_in_it_leaves_no_trace() {
         let own = m.ok("create2 0").number(0);
         m.ok("churn 4");
         if round % 2 == 1 {
-            // A handle that comes again while threads still call for the one before: some of their frees take away what
-            // the next one was given at the same address, and ledger and device agree but for what is under way then.
+            // The driver reuses the handle while threads still call with the old context. Some of their frees release
+            // memory of the new context at the same address. Ledger and device then agree except for calls in progress.
             m.ok(&format!("destroy2 {own}"));
             let next = m.ok("create2 0").number(0);
             m.alloc(MIB);
@@ -362,7 +362,7 @@ fn threads_that_load_at_once_are_charged_once_for_each_byte() {
     }
 }
 
-/// Threads that load more than fits: some are refused, and what is there is charged.
+/// Threads load more than fits. Some loads are refused, and all loaded code is charged.
 #[test]
 fn threads_that_load_more_than_fits_stay_within_the_limit() {
     for _ in 0..4 {
@@ -377,7 +377,7 @@ fn threads_that_load_more_than_fits_stay_within_the_limit() {
     }
 }
 
-/// With a library behind ours in which calls of other threads than the first take long.
+/// A lab with a library behind ours that delays calls of all threads but the first.
 fn late(limit: u64) -> Lab {
     let mut lab = limited(limit);
     let ours = lab.lib().to_owned();
@@ -385,7 +385,8 @@ fn late(limit: u64) -> Lab {
     lab
 }
 
-/// Of two loads that overlap the first to end is charged for both: its unload must not take the other's code for gone.
+/// Of two overlapping loads, the first to end is charged for both. Its unload must not release the charge for the
+/// other's code.
 #[test]
 fn an_unload_gives_back_its_own_code_and_not_what_another_thread_loaded_beside_it() {
     let lab = late(2 * GIB);
@@ -407,7 +408,7 @@ fn an_unload_gives_back_its_own_code_and_not_what_another_thread_loaded_beside_i
     }
 }
 
-/// A free that waits for kernels, and an allocation that waits, leave no quiet moment in which to look.
+/// A free that waits for kernels, and a slow allocation, leave no moment without concurrent calls for a measurement.
 #[test]
 fn code_loaded_while_another_thread_is_inside_a_free_or_an_allocation_is_charged() {
     let lab = late(2 * GIB);
@@ -443,7 +444,7 @@ fn code_loaded_while_another_thread_is_inside_a_free_or_an_allocation_is_charged
     }
 }
 
-/// The second member reserves what the first one's context took before the driver is asked.
+/// The second member reserves the size of the first one's context before it asks the driver.
 #[test]
 fn a_context_that_does_not_fit_is_not_even_made_where_its_size_is_known() {
     let context = {
@@ -462,7 +463,7 @@ fn a_context_that_does_not_fit_is_not_even_made_where_its_size_is_known() {
     let made = truth.process(0, second.pid).map_or(0, |p| p.peak_bytes);
     assert_eq!(made, 0, "the driver was not asked");
     agrees(&lab, &mut first, "refused");
-    // One byte more, and it fits.
+    // With one byte more it fits.
     lab.set("VGPU_MEMORY_LIMIT", (2 * context).to_string());
     let mut third = begun(&lab);
     assert_eq!(third.info().0, 0, "to the last byte");
@@ -513,7 +514,7 @@ fn a_member_killed_while_it_loads_leaves_nothing_behind() {
     }
 }
 
-/// What is asked of NVML on the way is not seen by the program: its own initialisation begins and ends as always.
+/// The library uses NVML too, and the program does not notice: its own init and shutdown of NVML work as always.
 #[test]
 fn the_programs_nvml_ends_with_its_own_shutdown() {
     const UNINITIALIZED: i64 = 1;

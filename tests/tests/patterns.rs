@@ -1,9 +1,9 @@
-//! Programs with the call patterns of well-known ones, small and real: what each of them does with device memory is
-//! charged as the simulated device has it, at every point where it can be compared.
+//! Small programs with the call patterns of well-known ones. At every point of comparison the charges equal the
+//! simulated device's record.
 //!
-//! The programs are `programs/patterns.c`, `launcher.c` and `runtime.c`; each point compares its own reckoning, its
-//! cuMemGetInfo, NVML as another process sees it, and the device's truth. Not here: unmodified clients (clients.rs), a
-//! library that patches the driver's code (lookup.rs).
+//! The programs are `programs/patterns.c`, `launcher.c` and `runtime.c`. Each point compares the program's own account,
+//! its cuMemGetInfo, NVML seen from another process, and the device's record. Not here: unmodified clients
+//! (clients.rs), a library that patches the driver's code (lookup.rs).
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -12,7 +12,7 @@ use vgpu_tests::lab::{charged, short};
 use vgpu_tests::program::{Kind, compile};
 use vgpu_tests::{GIB, Lab, MIB, Member, OUT_OF_MEMORY, run};
 
-/// A point of a program: its name, what it holds by its own reckoning, and what cuMemGetInfo says.
+/// A point of comparison: its name, the program's own account, and the values of cuMemGetInfo.
 #[derive(Debug)]
 struct Point {
     label: String,
@@ -21,13 +21,13 @@ struct Point {
     total: u64,
 }
 
-/// A program that stops at points, and one beside it that looks by NVML.
+/// A program that stops at points of comparison, and a member that observes it through NVML.
 struct Pattern {
     lab: Lab,
     program: Member,
     observer: Member,
     limit: u64,
-    /// Its numbers are whole slabs: pools, and memory whose maker may be dead.
+    /// True if the program's numbers are whole slabs: it uses pools, or memory whose maker may be dead.
     whole: bool,
     last: Vec<String>,
 }
@@ -44,7 +44,7 @@ impl Pattern {
         Pattern::start(Lab::new("h200").with("VGPU_MEMORY_LIMIT", format!("{limit}B")), name, limit)
     }
 
-    /// The next point, compared; `None` at the end. Other lines are kept in `last`.
+    /// Reads the next point and compares it; `None` at the end. Other output lines are kept in `last`.
     fn point(&mut self) -> Option<Point> {
         loop {
             let line = self.program.line();
@@ -91,13 +91,13 @@ impl Pattern {
         );
     }
 
-    /// What members hold that are not the program's.
+    /// Bytes held by members other than the program.
     fn others(&self, truth: &vgpu_sim::truth::DeviceTruth) -> u64 {
         let others = truth.processes.iter().filter(|p| p.name.contains("/member-"));
         others.map(|p| p.slab_bytes).sum()
     }
 
-    /// Runs on to the end; the labels on the way.
+    /// Runs to the end and returns the labels of the points.
     fn labels(&mut self) -> Vec<String> {
         let mut labels = Vec::new();
         while let Some(point) = self.point() {
@@ -116,7 +116,7 @@ fn a_pool_that_releases_what_it_has_mapped_is_held_to_the_limit() {
         grown += u32::from(point.label == "grown");
         if point.label == "full" {
             full += 1;
-            // The refused growth was half as much again as the last one.
+            // The refused growth was 1.5 times the last one.
             assert!(point.used <= 2 * GIB && point.held > GIB / 2, "{point:?}");
         }
         p.go_on();
@@ -152,7 +152,7 @@ fn a_sleeping_program_gives_its_room_to_others_and_wakes_when_there_is_some() {
     for round in 0..3 {
         let asleep = p.point().unwrap();
         assert_eq!(asleep.label, "asleep", "round {round}");
-        // The first round takes so much that two pieces have no room any more.
+        // In the first round the other member takes so much that two pieces no longer fit.
         let taken = (round == 0).then(|| other.alloc(room + 128 * MIB));
         p.go_on();
         let woken = p.point().unwrap();
@@ -177,7 +177,7 @@ fn a_pool_allocator_of_several_threads_is_charged_what_its_pool_holds() {
     assert!(p.last[1].parse::<u64>().unwrap() > 2000, "granted: {:?}", p.last);
 }
 
-/// With less room than the threads want: refusals are out of memory, and nothing else goes wrong.
+/// There is less room than the threads need: they get out of memory and no other error.
 #[test]
 fn a_pool_allocator_without_room_is_refused_and_goes_on() {
     let mut p = Pattern::under("pool-allocator", 800 * MIB);
@@ -210,8 +210,8 @@ fn most_of_the_total_can_be_taken_at_the_start() {
     assert_eq!(p.labels(), ["arena", "of-free"]);
 }
 
-/// A launcher that is compiled when the kernel is first used, asks about each pointer, and launches by what it found:
-/// same answers as without the library, every launch is one, whatever limits there are.
+/// A launcher that is compiled at the kernel's first use, queries each pointer, and launches by the results. It gets
+/// the same answers as without the library, and every launch runs once, with any limits.
 #[test]
 fn a_launcher_compiled_at_run_time_launches_and_gets_the_drivers_answers() {
     let program = compile("launcher", Kind::Program, &[]);
@@ -238,8 +238,8 @@ fn a_launcher_compiled_at_run_time_launches_and_gets_the_drivers_answers() {
     assert!(seen.first().unwrap().starts_with("0 1 "), "of which the first is good: {seen:?}");
 }
 
-/// Every name that the headers have, in three versions, some for per-thread streams, as a runtime library asks: what
-/// comes back is the driver's choice, or the hook of exactly that.
+/// Looks up every name in the headers in three versions, some with per-thread streams, as a runtime library does. The
+/// answer is the driver's choice or the hook of exactly that function.
 #[test]
 fn a_runtime_that_looks_up_every_name_gets_the_drivers_choice_or_its_hook() {
     let names: BTreeSet<&str> = shim_sys::table::CUDA_ROWS.iter().map(shim_sys::table::Row::base).collect();
@@ -288,7 +288,7 @@ fn a_runtime_that_looks_up_every_name_gets_the_drivers_choice_or_its_hook() {
     }
 }
 
-/// cuMemGetInfo with null for one output or both, before and after there is a context: the driver's own codes.
+/// cuMemGetInfo with null for one output or both, before and after a context exists: the driver's own codes.
 #[test]
 fn memory_questions_with_null_get_the_drivers_own_answers() {
     let script = "

@@ -1,13 +1,14 @@
-//! Stream-ordered memory: a pool is charged what it holds, for as long as it holds it. Judged by the simulated device's
-//! truth and by cuMemGetInfo after every step. Graph memory: graph_memory.rs; random acts of many threads: families.
+//! Stream-ordered memory: a pool is charged its size for as long as it holds the memory. The judges are the simulated
+//! device's record and cuMemGetInfo after every step. Graph memory: graph_memory.rs; random acts of many threads:
+//! families.
 
 use std::time::{Duration, Instant};
 use vgpu_tests::program::{Kind, compile};
 use vgpu_tests::{GIB, Lab, MIB, Member, OUT_OF_MEMORY};
 
-/// What the simulated driver's pools grow by at least.
+/// Smallest growth of the simulated driver's pools.
 const STEP: u64 = 32 * MIB;
-/// Long enough that nothing in a test waits it out by chance, in nanoseconds.
+/// Kernel length in nanoseconds that no test waits out by chance.
 const LONG_SPIN: u64 = 2_000_000_000;
 
 fn lab(limit: &str) -> Lab {
@@ -26,13 +27,13 @@ fn under(limit: &str) -> (Lab, Member) {
     (lab, m)
 }
 
-/// What the device has given, to everybody: contexts, whole pages of plain memory, and what pools hold.
+/// Bytes that the device gave to all processes: contexts, whole pages of plain memory, and pools.
 fn given(lab: &Lab) -> u64 {
     lab.device(0).processes.iter().map(|p| p.physical_bytes).sum()
 }
 
-/// What is shown as used, which must be what the device has given. (Its pages are of 2 MiB: of the plain memory in these
-/// tests, one allocation at a time, the last page need not be full.)
+/// Bytes shown as used, which must equal the bytes that the device gave. The device's pages are 2 MiB, and these tests
+/// hold one plain allocation at a time, so only its last page may be partly used.
 #[track_caller]
 fn used(lab: &Lab, m: &mut Member) -> u64 {
     let (shown, given) = (m.used(), given(lab));
@@ -44,7 +45,7 @@ fn used(lab: &Lab, m: &mut Member) -> u64 {
     shown
 }
 
-/// An allocation that must be granted.
+/// Makes an allocation that must be granted.
 #[track_caller]
 fn get(m: &mut Member, command: &str) -> u64 {
     m.ok(command).number(0)
@@ -69,7 +70,7 @@ fn a_pool_is_charged_what_it_holds() {
     assert_eq!(used(&lab, &mut m), begin, "everything came back");
 }
 
-/// Counted by a fault that stands behind so many questions: each question of ours brings it nearer.
+/// A fault makes the query fail after `QUESTIONS` calls. Every query of the library would bring that failure nearer.
 #[test]
 fn requests_inside_a_pool_and_frees_in_stream_order_ask_the_driver_nothing() {
     const QUESTIONS: u64 = 400;
@@ -238,7 +239,7 @@ fn memory_on_its_way_back_is_charged_until_the_stream_has_come_to_it() {
     m.ok(&format!("spin {stream} 1000"));
     m.ok("sync-context");
     let begin = used(&lab, &mut m);
-    // In a pool.
+    // The memory is in a pool.
     let p = get(&mut m, &format!("async {} {stream}", 512 * MIB));
     m.ok(&format!("spin {stream} {LONG_SPIN}"));
     m.ok(&format!("free-async {p} {stream}"));
@@ -281,7 +282,7 @@ fn a_destroyed_pool_is_charged_until_its_last_allocation_is_gone() {
     assert!(shown >= given(&lab) && given(&lab) > begin, "the stream has not come to it");
     m.ok("sync-context");
     assert_eq!(used(&lab, &mut m), begin, "nothing lives");
-    // With nothing alive, and with frees on their way.
+    // With nothing alive, and with frees in flight.
     for live in [false, true] {
         let pool = get(&mut m, "pool 0");
         let p = get(&mut m, &format!("from-pool {} {pool} {stream}", 100 * MIB));
@@ -350,13 +351,13 @@ fn a_neighbours_pool_is_its_own_and_counts_for_both() {
     let q = get(&mut b, &format!("async {too_many} 0"));
     used(&lab, &mut a);
     a.kill();
-    std::thread::sleep(Duration::from_millis(100)); // a view looks for the dead every 50 ms
+    std::thread::sleep(Duration::from_millis(100)); // a memory query looks for dead members every 50 ms
     b.ok(&format!("free-async {q} 0"));
     b.ok("sync-context");
     used(&lab, &mut b);
 }
 
-/// Threads of several processes, in the device's own pool and in others.
+/// Threads of several processes, in the device's default pool and in other pools.
 #[test]
 fn crowds_at_the_limit_are_held_to_it_and_leave_nothing() {
     let lab = lab("3GiB");
@@ -377,11 +378,11 @@ fn crowds_at_the_limit_are_held_to_it_and_leave_nothing() {
         granted += some;
         refused += no;
     }
-    // In all: a process may find everything held by the others whenever it asks.
+    // The bound is for all processes together: a single one may find all memory held by others whenever it asks.
     assert!(granted > 300, "{granted} were granted");
     assert!(refused > 0, "the limit was reached");
-    // A request that found room inside a pool may lose it to a neighbour's wait before the driver comes to it; the pool
-    // then grows after all. What it may grow by stays charged until it has ended.
+    // A request that found room inside a pool may lose it to another thread's wait before the driver serves it. The
+    // pool then grows after all. So the possible growth stays charged until the call has ended.
     assert!(most <= 3 * GIB, "{} bytes over", most - 3 * GIB);
     for m in &mut members {
         m.ok("sync-context");
@@ -415,7 +416,8 @@ fn addresses_that_were_a_pools_before_a_reset_are_charged_as_what_they_are() {
     assert_eq!(used(&lab, &mut m), begin);
 }
 
-/// A question that fails counts as an answer, and would end the charge of what is still there: so few may be asked.
+/// A failed query counts as a completed free and would end the charge of memory that is still held. The fault allows
+/// three queries per free, so the library may only ask for the oldest free.
 #[test]
 fn of_many_frees_that_a_stream_has_still_to_come_to_the_oldest_is_asked_for() {
     const FREES: u64 = 60;
@@ -435,7 +437,8 @@ fn of_many_frees_that_a_stream_has_still_to_come_to_the_oldest_is_asked_for() {
     assert_eq!(used(&lab, &mut m), begin, "and now to all");
 }
 
-/// Charged until the right wait: neither another stream nor another context says anything.
+/// The memory stays charged until the right wait. Neither another stream nor another context proves the end of the
+/// free.
 #[test]
 fn the_end_of_another_context_is_no_end_of_what_departs() {
     let (lab, mut m) = under("4GiB");
@@ -490,7 +493,7 @@ fn memory_that_another_contexts_stream_frees_waits_for_that_stream() {
     m.ok(&format!("free-async {p} {stream}"));
     m.ok(&format!("sync-stream {idle}"));
     assert_eq!(m.used(), begin + 512 * MIB, "that stream was idle anyway");
-    // Nobody waits for the stream: only a mark in it tells.
+    // No call waits for the stream; only an event recorded in it shows the end.
     let since = Instant::now();
     while m.used() > begin {
         assert!(since.elapsed() < Duration::from_secs(60), "the stream has long come to it");
@@ -528,7 +531,7 @@ fn a_destroyed_pool_is_charged_until_each_stream_has_come_to_its_frees() {
     }
 }
 
-/// A member with a library between ours and the driver, that says what the driver is asked for.
+/// A member with a library between ours and the driver that counts the requests to the driver.
 fn watched(limit: &str) -> (Lab, Member) {
     let mut lab = lab(limit);
     let (us, between) = (lab.lib().to_owned(), compile("between", Kind::Library, &[]));
@@ -537,7 +540,7 @@ fn watched(limit: &str) -> (Lab, Member) {
     (lab, m)
 }
 
-/// Everything that is left is plain memory's.
+/// Fills all remaining room with plain memory.
 #[track_caller]
 fn fill(m: &mut Member) -> u64 {
     let (free, _) = m.info();
@@ -546,7 +549,7 @@ fn fill(m: &mut Member) -> u64 {
     p
 }
 
-/// Refused before the driver was asked: it would have grown the pool.
+/// Checks that the library refuses a request that would grow the pool, before it asks the driver.
 #[track_caller]
 fn refused_by_us(lab: &Lab, m: &mut Member, command: &str) {
     let before = get(m, "asked");
@@ -555,7 +558,7 @@ fn refused_by_us(lab: &Lab, m: &mut Member, command: &str) {
     used(lab, m);
 }
 
-/// The handle of a stream that is destroyed while it is busy, and comes again.
+/// Destroys a busy stream and creates one that gets the same handle.
 fn renewed(m: &mut Member, stream: u64, destroy: &str) {
     m.ok(&format!("{destroy} {stream}"));
     assert_eq!(get(m, "stream"), stream, "handles come again");
@@ -639,7 +642,7 @@ fn a_pool_that_grew_although_there_was_room_inside_is_not_relied_on_again() {
     m.ok(&format!("free-async {first} {stream}"));
     m.ok("sync-context");
     let plain = fill(&mut m);
-    // Something that we do not know of keeps the driver from using the room.
+    // A condition that the library does not know keeps the driver from using the room.
     m.ok("take-before 1");
     let before = get(&mut m, "asked");
     assert_eq!(m.code(&format!("async {} {stream}", 16 * MIB)), OUT_OF_MEMORY, "it does not fit after all");
@@ -698,7 +701,8 @@ fn the_pool_that_is_current_is_the_one_that_is_charged() {
     assert_eq!(used(&lab, &mut m), begin);
 }
 
-/// A device's current pool is its own: the driver refuses another's. What can be asked for by name is charged where it is.
+/// A device's current pool must be its own: the driver refuses another device's pool. An allocation that names a pool
+/// is charged to that pool's device.
 #[test]
 fn streams_of_a_device_without_a_limit_use_a_limited_pool_only_by_its_name() {
     let lab = Lab::new("h200,h200").with("VGPU_MEMORY_LIMIT_0", "4GiB");

@@ -1,5 +1,6 @@
-//! Ways around the library, taken by real programs, and what the daemon says of each: docs/threats.md names these tests. What
-//! is a finding and what is none among members, services and containers: scheduler-sidecar/daemon/tests/proof.rs.
+//! Bypasses of the library, used by real programs, and the daemon's finding for each; docs/threats.md names these
+//! tests. The rules for findings among members, services and containers are tested in
+//! scheduler-sidecar/daemon/tests/proof.rs.
 
 #[path = "leases/world.rs"]
 mod world;
@@ -16,7 +17,7 @@ use vgpu_tests::program::{Kind, compile, compile_with};
 use vgpu_tests::{GIB, LONG, MIB, Member};
 use world::{World, eventually, members_of, tenant};
 
-/// A tenant of 2 GiB, whose processes may be 64 MiB off.
+/// A world with a tenant of 2 GiB, whose processes may be 64 MiB off.
 fn watched() -> World {
     World::start(&format!(
         "[proof]\ninterval = \"100ms\"\nslack = \"64MiB\"\n{}",
@@ -24,13 +25,13 @@ fn watched() -> World {
     ))
 }
 
-/// What was found of a process, as `vgpu status` says it.
+/// The finding about a process in `vgpu status`.
 fn found(world: &World, pid: u32) -> Option<Value> {
     let status: Value = serde_json::from_str(&world.status()).unwrap_or(Value::Null);
     status["findings"].as_array()?.iter().find(|finding| finding["pid"] == pid).cloned()
 }
 
-/// Processes that the daemon has as members. Findings name processes, too.
+/// Number of the daemon's members. Findings name processes too and are not counted.
 fn registered(world: &World) -> usize {
     let status: Value = serde_json::from_str(&world.status()).unwrap_or(Value::Null);
     let tenants = status["tenants"].as_array().into_iter().flatten();
@@ -49,7 +50,7 @@ fn is_found(world: &World, pid: u32, what: &str, tenant: Option<&str>) -> Value 
     finding
 }
 
-/// A program that escapes, as a member of tenant `a` with a context.
+/// A member of tenant `a` with a context that can bypass the library.
 fn escaping(world: &mut World) -> Member {
     world.lab.set("VGPU_SOCKET", world.socket("a"));
     let mut m = Member::start(&mut world.lab.command(compile("escape", Kind::Program, &[])));
@@ -70,7 +71,7 @@ fn a_program_without_the_library_is_found_by_the_drivers_own_list() {
     eventually("it is forgotten", || found(&world, stranger.pid).is_none());
 }
 
-/// Its ledger is read a second later.
+/// The daemon reads the new member's ledger a second later.
 #[test]
 fn a_member_that_comes_and_takes_memory_is_at_no_moment_a_finding() {
     let mut world = watched();
@@ -91,7 +92,7 @@ fn a_member_that_comes_and_takes_memory_is_at_no_moment_a_finding() {
     assert!(grown.iter().all(|m| found(&world, m.pid).is_none()));
 }
 
-/// Where the driver's function lies stands in its file, and a call there meets no hook.
+/// The program reads the address of the driver's function from the driver's file, so its call meets no hook.
 #[test]
 fn memory_that_is_allocated_past_the_library_is_found_and_what_goes_through_it_is_not() {
     let mut world = watched();
@@ -103,7 +104,7 @@ fn memory_that_is_allocated_past_the_library_is_found_and_what_goes_through_it_i
         honest
     };
     assert_ne!(m.code(&format!("alloc {}", 2 * GIB)), 0, "the limit holds on the way through the library");
-    // Its ledger is read before anything is said about it.
+    // The daemon reads the ledger before it judges.
     eventually("both are members", || members_of(&world) == 2);
     m.ok(&format!("read {}", 2 * GIB));
     let finding = is_found(&world, m.pid, "over", Some("a"));
@@ -121,7 +122,7 @@ fn a_library_whose_code_was_written_over_is_found_by_the_memory_that_it_does_not
     is_found(&world, m.pid, "over", Some("a"));
 }
 
-/// The process that says hello may keep its socket and run another program.
+/// The process that said hello may keep its socket and run another program.
 #[test]
 fn a_member_that_runs_another_program_without_the_library_is_a_member_no_more_and_found() {
     let mut world = watched();
@@ -163,7 +164,7 @@ fn a_process_that_says_hello_and_has_no_library_is_found_with_its_tenants_name()
     assert!(explained.contains(&format!("Found (proof.uncontrolled) of process {}", m.pid)), "{explained}");
 }
 
-/// As long as somebody is at a device, connections are looked at.
+/// While a process uses a device, the daemon checks the connections.
 #[test]
 fn a_forked_child_that_keeps_its_dead_parents_connection_is_no_member() {
     let mut world = watched();
@@ -177,17 +178,17 @@ fn a_forked_child_that_keeps_its_dead_parents_connection_is_no_member() {
     drop(child);
 }
 
-/// A process that this one did not start, killed when dropped.
+/// A process that the test did not start itself. Dropping it kills the process.
 struct Orphan(u64);
 
 impl Drop for Orphan {
     fn drop(&mut self) {
-        // SAFETY: a child of a process of ours, which waits for ever.
+        // SAFETY: the process is a child of a process of this test and waits for ever, so its pid is not reused.
         unsafe { libc::kill(i32::try_from(self.0).expect("a pid"), libc::SIGKILL) };
     }
 }
 
-/// Bytes that the first tenant holds by its ledger, as the daemon read it last; 0 before that.
+/// Bytes that the first tenant holds by its ledger at the daemon's last reading; 0 before the first one.
 fn memory_used(world: &World) -> u64 {
     let status: Value = serde_json::from_str(&world.status()).unwrap_or(Value::Null);
     status["tenants"][0]["devices"][0]["memory_used"].as_u64().unwrap_or(0)
@@ -234,7 +235,7 @@ fn a_ledger_that_became_shorter_is_found() {
     let mut world = watched();
     let m = escaping(&mut world);
     eventually("its ledger is read", || memory_used(&world) > 0);
-    // All of its pages stay, so that nobody who has it mapped dies of it.
+    // All pages stay mapped, so that no process dies of SIGBUS.
     ledger(&world).set_len(LEDGER_SIZE as u64 - 1).unwrap();
     is_found(&world, m.pid, "over", Some("a"));
 }
@@ -256,7 +257,7 @@ fn what_a_tenant_holds_above_a_limit_that_was_lowered_or_not_enforced_is_no_find
     };
     let mut m = world.lab.member();
     m.begin();
-    // Raised, taken and lowered before anybody looks twice.
+    // The limit is raised, used and lowered before the daemon's next check.
     set(&world, &["--memory-limit", "8GiB"]);
     let first = m.alloc(6 * GIB);
     set(&world, &["--memory-limit", "2GiB"]);
@@ -267,14 +268,14 @@ fn what_a_tenant_holds_above_a_limit_that_was_lowered_or_not_enforced_is_no_find
     calm(&world, m.pid);
     set(&world, &["--mode", "enforce"]);
     calm(&world, m.pid);
-    // Somebody else is found, so that it is known that it was looked.
+    // A stranger is found, which proves that the daemon has checked in the meantime.
     let mut stranger = world.lab.bare_member();
     stranger.begin();
     is_found(&world, stranger.pid, "uncontrolled", None);
     assert_eq!(found(&world, m.pid), None);
 }
 
-/// Who launches nothing does not come back to the next daemon, and who is stopped cannot.
+/// An idle member does not return to the next daemon, and a stopped member cannot.
 #[test]
 fn members_of_a_former_daemon_that_merely_sit_there_are_no_finding_of_the_next() {
     let mut world = watched();
@@ -296,7 +297,7 @@ fn members_of_a_former_daemon_that_merely_sit_there_are_no_finding_of_the_next()
     while Instant::now() < end {
         assert_eq!((found(&world, idle.pid), found(&world, frozen.pid)), (None, None));
     }
-    // And what they hold above a limit that is lower now.
+    // The same if they hold more than a limit that was lowered meanwhile.
     world.kill();
     let file = world.lab.path().join("vgpud.toml");
     let lower = fs::read_to_string(&file).unwrap().replace("2GiB", "128MiB");
@@ -329,8 +330,8 @@ fn in_its_first_seconds_a_daemon_finds_nobody() {
     assert!(begun.elapsed() >= Duration::from_secs(3), "found after {:?}", begun.elapsed());
 }
 
-/// Files that match the pattern stand for those of devices: what a program says to them by ioctl nobody sees, who has one
-/// open is seen.
+/// Files that match the pattern stand for device files. Nobody can see a program's ioctl calls, but an open device file
+/// is visible.
 #[test]
 fn who_speaks_to_a_devices_file_without_a_library_is_found_and_a_member_is_not() {
     let devices = tempfile::tempdir().unwrap();
@@ -354,7 +355,7 @@ fn who_speaks_to_a_devices_file_without_a_library_is_found_and_a_member_is_not()
     eventually("they are forgotten", || found(&world, raw.pid).is_none() && found(&world, fixed.pid).is_none());
 }
 
-/// On the host of everybody, in a tenant's place of that tenant.
+/// On the host the doctor shows the findings of all tenants; in a tenant's environment only that tenant's.
 #[test]
 fn the_doctor_tells_what_the_daemon_found_and_the_tenant_its_own_alone() {
     let mut world = watched();
@@ -381,7 +382,7 @@ fn the_doctor_tells_what_the_daemon_found_and_the_tenant_its_own_alone() {
     assert!(own.len() == 1 && own[0].contains(" of a on GPU-") && own[0].contains("strict = true"), "{own:?}");
 }
 
-/// Names of all tests under the directories in which tests are.
+/// Names of all tests in the directories with tests.
 fn tests() -> BTreeSet<String> {
     let mut list = Command::new("grep");
     list.args(["-rhA4", "--include=*.rs", "#\\[test\\]"]).current_dir(checkout());

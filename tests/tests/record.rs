@@ -1,5 +1,5 @@
-//! The record of usage, judged by what the simulated device really did: that its sums are the device's, what is lost when a
-//! daemon is killed, and that neither a disk nor a tenant's file holds anybody up.
+//! The usage record, judged by the simulated device: its sums equal the device's, a killed daemon loses little, and
+//! neither a disk nor a tenant's file delays anything.
 
 #[path = "leases/world.rs"]
 #[allow(unused_imports, reason = "this program uses a part")]
@@ -23,15 +23,15 @@ use vgpu_tests::artefacts::vgpu;
 use vgpu_tests::{GIB, LONG, MIB, Member, OUT_OF_MEMORY};
 use world::{World, alone, eventually, finish, tenant};
 
-/// Time of the device in ns; more than a test takes.
+/// One second of device time in ns, more than a test uses.
 const SECOND: u64 = 1_000_000_000;
 
-/// Where these daemons keep their record: their sockets lie at no usual place.
+/// Directory of the daemons' record, next to their sockets, which are not at the usual path.
 fn kept(world: &World) -> PathBuf {
     world.lab.path().join("run/state")
 }
 
-/// What the record in a directory says.
+/// Content of the record in a directory.
 fn usage(dir: &Path, words: &[&str]) -> Value {
     let output = Command::new(vgpu()).args(["usage", "--format", "json", "--state-dir"]).arg(dir).args(words).output();
     let output = output.unwrap();
@@ -53,12 +53,12 @@ fn status(world: &World) -> Value {
     serde_json::from_str(&world.status()).unwrap_or(Value::Null)
 }
 
-#[allow(clippy::cast_precision_loss)] // nanoseconds of seconds
+#[allow(clippy::cast_precision_loss)] // nanoseconds that add up to seconds
 fn percent(part: u64, whole: u64) -> f64 {
     part as f64 / whole as f64 * 100.0
 }
 
-/// Waits until what was recorded of device time is so much of what the device did, in percent.
+/// Waits until the recorded device time is between `least` and `most` percent of the device's record.
 #[track_caller]
 fn settles(dir: &Path, truth: u64, least: f64, most: f64) {
     let begin = Instant::now();
@@ -103,7 +103,7 @@ fn the_tenants_sums_are_what_the_device_did_and_what_was_held_over_the_time_it_w
     for name in TWO {
         assert!(of(&dir, name, "gpu_ns").unwrap() > SECOND / 2, "{}", usage(&dir, &[]));
     }
-    // A GiB, and contexts, of which there were up to three; a reading may be a second late.
+    // One GiB plus at most three contexts; a reading may be one second late.
     let integral = of(&dir, "a", "memory_byte_seconds").unwrap();
     let bytes = |time: Duration, bytes: u64| bytes / 1000 * u64::try_from(time.as_millis()).unwrap();
     let least = bytes(held.saturating_sub(Duration::from_secs(2)), GIB);
@@ -116,7 +116,7 @@ fn the_tenants_sums_are_what_the_device_did_and_what_was_held_over_the_time_it_w
     assert!((99.0..=101.0).contains(&percent(total(&dir, "gpu_ns"), truth)), "without a daemon");
 }
 
-/// Each process ends before the second in which the daemon hears of its tenant's sums is over.
+/// Each process ends within the second after which the daemon would read its tenant's sums.
 #[test]
 fn what_processes_of_less_than_a_second_held_is_recorded() {
     let _alone = alone();
@@ -135,7 +135,7 @@ fn what_processes_of_less_than_a_second_held_is_recorded() {
     let truth = GIB / 1000 * u64::try_from(held.as_millis()).unwrap();
     let recorded = || of(&dir, "a", "memory_byte_seconds").unwrap_or(0);
     eventually("nearly all of it is recorded", || recorded() > truth / 10 * 8);
-    // Contexts are held too, and the end of each process is seen some tenths of a second late on a busy host.
+    // Contexts are held too, and a busy host shows the end of each process some tenths of a second late.
     thread::sleep(Duration::from_secs(2));
     assert!(recorded() < truth * 2, "{} of {truth}", recorded());
 }
@@ -159,7 +159,7 @@ fn status_and_ps_show_what_is_held_in_memory_by_whom() {
     eventually("nothing is held any more", || here(&world)["memory_used"].as_u64().is_none_or(|used| used == 0));
 }
 
-/// The ledgers of other tenants' members are read once a second still.
+/// The ledgers of other tenants' members are still read once a second.
 #[test]
 fn a_tenant_whose_last_member_left_is_shown_no_memory_from_that_moment_on() {
     let mut world = World::start(&two());
@@ -204,7 +204,7 @@ fn who_has_no_process_holds_nothing_by_status_and_by_metrics() {
     eventually("it is read", || sample(&world, "vgpu_tenant_allocations_refused_total") == Some(1.0));
     m.kill();
     eventually("nobody holds it", || sample(&world, "vgpu_tenant_memory_used_bytes") == Some(0.0));
-    // The ledger's record of the dead is still there, in the reading of the file by `vgpu status` too.
+    // The ledger still contains the dead member's record, also when `vgpu status` reads the file.
     thread::sleep(Duration::from_millis(1500));
     assert_eq!(shown(&world), 0);
     assert_eq!(sample(&world, "vgpu_tenant_memory_used_bytes"), Some(0.0));
@@ -215,8 +215,8 @@ fn who_has_no_process_holds_nothing_by_status_and_by_metrics() {
 #[test]
 fn a_killed_daemon_loses_a_second_at_most_and_the_next_one_counts_nothing_twice() {
     let _alone = alone();
-    // Alone, since what is measured while no daemon gives leases contains the time of others; under a ceiling, since who is
-    // alone without one needs no lease and is not measured.
+    // One tenant alone, because a measurement without leases contains the time of other tenants. With a ceiling,
+    // because a lone tenant without one needs no lease and is not measured.
     let mut world = World::start(&tenant("a", "sm_limit = 80"));
     let mut members = world.at_work(&[("a", 1000, 64, 0)], 9_000);
     let dir = kept(&world);
@@ -225,7 +225,7 @@ fn a_killed_daemon_loses_a_second_at_most_and_the_next_one_counts_nothing_twice(
     let truth = world.lab.device(0).busy_ns;
     world.kill();
     let written = total(&dir, "gpu_ns");
-    // A second, and what is before the device and not paid yet; the host of this test may be busy.
+    // One second, plus work queued on the device and not paid yet; the test's host may be busy.
     assert!(written + SECOND + SECOND / 2 > truth, "{written} of {truth}");
     world.restart();
     finish(&mut members);
@@ -261,7 +261,7 @@ fn a_damaged_record_is_moved_aside_and_a_new_one_begun() {
     eventually("it is open", || status(&world)["record"]["words"].is_null());
     world.kill();
     let (dir, file) = (kept(&world), kept(&world).join("record.sqlite"));
-    // With a journal that was begun SQLite would rightly make it whole.
+    // With a journal that was begun, SQLite would rightly restore the file.
     for end in ["", "-wal", "-shm", "-journal"] {
         let _ = fs::remove_file(format!("{}{end}", file.display()));
     }
@@ -277,7 +277,7 @@ fn a_damaged_record_is_moved_aside_and_a_new_one_begun() {
     eventually("the new one is written", || total(&dir, "gpu_ns") > SECOND / 10);
 }
 
-/// A mount of this test's own; unmounted when dropped.
+/// A mount for this test. Dropping it unmounts it.
 struct Mount(PathBuf);
 
 impl Mount {
@@ -285,7 +285,7 @@ impl Mount {
         fs::create_dir_all(&at).unwrap();
         let text = |text: &str| CString::new(text).unwrap();
         let (kind, place, data) = (text("tmpfs"), text(&at.display().to_string()), text(options));
-        // SAFETY: C strings that live through the call.
+        // SAFETY: the C strings live through the call.
         let done = unsafe { libc::mount(kind.as_ptr(), place.as_ptr(), kind.as_ptr(), 0, data.as_ptr().cast()) };
         assert_eq!(done, 0, "this test mounts a tmpfs, as root: {}", std::io::Error::last_os_error());
         Self(at)
@@ -294,7 +294,7 @@ impl Mount {
     fn read_only(&self, read_only: bool) {
         let place = CString::new(self.0.display().to_string()).unwrap();
         let flags = libc::MS_REMOUNT | libc::MS_BIND | if read_only { libc::MS_RDONLY } else { 0 };
-        // SAFETY: as above; the others are not read.
+        // SAFETY: the C strings live through the call; the kernel does not read the other arguments.
         let done = unsafe { libc::mount(c"none".as_ptr(), place.as_ptr(), c"none".as_ptr(), flags, std::ptr::null()) };
         assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
     }
@@ -303,12 +303,12 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         let place = CString::new(self.0.display().to_string()).unwrap();
-        // SAFETY: a C string.
+        // SAFETY: the C string lives through the call.
         unsafe { libc::umount2(place.as_ptr(), libc::MNT_DETACH) };
     }
 }
 
-/// Limits of memory and of time hold, and a new process gets its lease.
+/// Checks that memory limits and ceilings hold and that a new process gets its lease.
 fn enforces(world: &mut World) {
     let begin = Instant::now();
     let mut m = world.plain("a");
@@ -366,7 +366,7 @@ fn a_read_only_disk_is_said_and_holds_nobody_up() {
     world.kill();
 }
 
-/// A member by the protocol alone, which joins with any file.
+/// A member that speaks only the protocol and joins with any file.
 struct Liar(UnixStream);
 
 impl Liar {
@@ -397,9 +397,9 @@ fn whatever_a_tenant_sends_as_its_ledger_stalls_nobody_and_says_nothing() {
     let place = world.lab.path().join("lies");
     fs::create_dir(&place).unwrap();
     let fifo = CString::new(place.join("fifo").display().to_string()).unwrap();
-    // SAFETY: a C string.
+    // SAFETY: the C string lives through the call.
     assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
-    // SAFETY: a C string; the descriptor is nobody else's.
+    // SAFETY: the C string lives through the call; nothing else owns the new descriptor.
     let fifo = unsafe { OwnedFd::from_raw_fd(libc::open(fifo.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC)) };
     let short = place.join("short");
     fs::write(&short, [0; 100]).unwrap();
@@ -416,7 +416,7 @@ fn whatever_a_tenant_sends_as_its_ledger_stalls_nobody_and_says_nothing() {
             liars.push(liar);
         }
     }
-    // One that says more than it may: each line with a file.
+    // A member that sends more than it may: each line with a file.
     for _ in 0..500 {
         let liar = liars.first_mut().unwrap();
         assert!(liar.join(&device, lies[0].as_fd()).contains("slot"));
@@ -437,7 +437,7 @@ fn whatever_a_tenant_sends_as_its_ledger_stalls_nobody_and_says_nothing() {
     eventually("it is read", || !used(&world, 0).is_null());
     let ledger = ledger_of(&m);
     File::options().write(true).open(&ledger).unwrap().set_len(4096).unwrap();
-    // Its member may have met the end of the file: then nobody is left who holds anything.
+    // The member itself may have died at the end of the file; then no process holds any memory.
     eventually("it is none any more", || used(&world, 0).as_u64().unwrap_or(0) == 0);
     finish(&mut world.at_work(&[("b", 1000, 16, 0)], 300));
     assert!(!world.status().is_empty());

@@ -1,5 +1,5 @@
-//! Reports from the record of a real daemon, beside what the simulated device really did: bills that add up, groups that
-//! outlive their names, pages that need nothing else.
+//! Reports from the record of a real daemon, compared with the simulated device. Bills add up, usage stays with the
+//! group name under which it happened, and pages need no other file.
 
 #[path = "leases/world.rs"]
 #[allow(unused_imports, reason = "this program uses a part")]
@@ -37,12 +37,12 @@ fn json(world: &World, words: &[&str]) -> Value {
     serde_json::from_str(&text(world, &[words, &["--json"]].concat())).unwrap()
 }
 
-/// An amount in its last digit's units.
+/// An amount in units of its last digit.
 fn units(amount: &Value) -> u128 {
     amount.as_str().unwrap().replace('.', "").parse().unwrap()
 }
 
-/// The lines of a report by one of their parts; what nobody used is under "".
+/// Lines of a report with the value of one of their parts. Unused time is under "".
 fn by(report: &Value, part: &str) -> Vec<(String, Value)> {
     let lines = report["lines"].as_array().unwrap().iter();
     lines.map(|line| (line[part].as_str().unwrap_or_default().to_owned(), line.clone())).collect()
@@ -64,7 +64,7 @@ fn a_bill_is_what_the_device_did_its_lines_add_up_and_a_renamed_group_keeps_what
     let mut members = world.at_work(&[("a", 1000, 32, 0), ("b", 700, 30, 0)], 1500);
     finish(&mut members);
     drop(members);
-    // The record has it before the name is another.
+    // The record must contain everything before the group's name changes.
     let used = |world: &World, group: &str| -> u64 {
         let report = json(world, &["usage", "--by", "group"]);
         by(&report, "group")
@@ -74,7 +74,7 @@ fn a_bill_is_what_the_device_did_its_lines_add_up_and_a_renamed_group_keeps_what
     };
     let truth = world.lab.device(0).busy_ns;
     eventually("all is recorded", || (used(&world, "one") + used(&world, "two")) * 100 > truth * 98);
-    // Until what came last is there too.
+    // Waits until the last usage is recorded too.
     let mut before = 0;
     eventually("nothing more comes", || {
         thread::sleep(Duration::from_millis(1500));
@@ -94,7 +94,7 @@ fn a_bill_is_what_the_device_did_its_lines_add_up_and_a_renamed_group_keeps_what
     drop(holder);
     world.kill();
 
-    // 3.60 an hour is a thousandth a second: the bill is the seconds that the device worked.
+    // 3.60 per hour is 0.001 per second, so the bill equals the seconds that the device worked.
     let prices =
         ["chargeback", "--gpu-rate", "3.60/h", "--memory-rate", "36/h", "--decimals", "6", "--by", "group,tenant"];
     let bill = json(&world, &[&prices[..], &["--only-used"]].concat());
@@ -109,7 +109,7 @@ fn a_bill_is_what_the_device_did_its_lines_add_up_and_a_renamed_group_keeps_what
     assert!((truth * 98..truth * 102).contains(&(seconds * 100 * 1_000_000)), "{seconds} for {truth} ns: {bill:#}");
     assert!(units(&bill["total"]["memory_cost"]) > 0, "a GiB was held: {bill:#}");
 
-    // With what nobody used it is the price of the device for all of that time.
+    // With the unused time the bill is the price of the device for the whole period.
     let whole = json(&world, &prices[..prices.len() - 2]);
     let period = &whole["period"];
     let time = period["until"].as_u64().unwrap() - period["since"].as_u64().unwrap();
@@ -139,7 +139,7 @@ fn a_bill_is_what_the_device_did_its_lines_add_up_and_a_renamed_group_keeps_what
     );
 }
 
-/// A command that asks the daemon or its record, as text.
+/// Output of a command that asks the daemon or its record.
 fn told(world: &World, words: &[&str], place: &str) -> String {
     let place = match place {
         "--socket" => ["--socket".into(), world.lab.path().join("run/admin.sock")],
@@ -150,8 +150,8 @@ fn told(world: &World, words: &[&str], place: &str) -> String {
     String::from_utf8(out.stdout).unwrap()
 }
 
-/// Memory limits only: of the device's time nobody asks anything, so that nobody measures it. Another tenant asks later, and
-/// it is measured from then on.
+/// With memory limits only, no setting needs device time, so nothing measures it. When another tenant gets such a
+/// setting later, it is measured from then on.
 #[test]
 fn device_time_that_nobody_measures_is_told_as_that_everywhere_and_never_as_nil() {
     let _alone = alone();
@@ -173,7 +173,7 @@ fn device_time_that_nobody_measures_is_told_as_that_everywhere_and_never_as_nil(
         assert_eq!(sample(name, "a"), None, "{page}");
     }
     assert_eq!(sample("vgpu_tenant_unmeasured", "a").as_deref(), Some("1.0"), "{page}");
-    // Whoever launched nothing used nothing.
+    // A process without launches used nothing.
     assert_eq!(sample("vgpu_tenant_unmeasured", "holds").as_deref(), Some("0.0"), "{page}");
     assert_eq!(sample("vgpu_tenant_gpu_seconds_total", "holds").as_deref(), Some("0.0"), "{page}");
     for words in [&["status"][..], &["ps"], &["top", "--once"]] {
@@ -192,7 +192,7 @@ fn device_time_that_nobody_measures_is_told_as_that_everywhere_and_never_as_nil(
     finish(&mut members);
     drop(members);
 
-    // In the record, when it is over.
+    // In the record, after the period has ended.
     let row = |world: &World, tenant: &str| -> Value {
         let all: Value = serde_json::from_str(&told(world, &["usage", "--format", "json"], "--state-dir")).unwrap();
         all["rows"].as_array().unwrap().iter().find(|row| row["tenant"] == tenant).cloned().unwrap_or_default()
@@ -219,7 +219,7 @@ fn device_time_that_nobody_measures_is_told_as_that_everywhere_and_never_as_nil(
     let idle = json(&world, &["idle"]);
     assert!(idle["devices"][0]["idle_percent"].is_null(), "{idle:#}");
 
-    // Somebody asks: what comes now is measured, and what was is not forgotten.
+    // A setting now needs device time: new usage is measured, and earlier usage is kept.
     fs::write(world.lab.path().join("vgpud.toml"), plain + "[time]\narbitrate = true\n").unwrap();
     world.signal("-HUP");
     eventually("it is given out", || {
@@ -267,7 +267,8 @@ fn who_held_and_did_nothing_is_idle_and_a_limit_that_fits_is_suggested() {
     let early = json(&world, &["rightsizing"]);
     assert!(by(&early, "tenant")[0].1["suggested_memory_limit"].is_null(), "an hour was not seen: {early:#}");
 
-    // Held, not computed: of its memory limit a quarter and what a context takes, of its ceiling, if it has one, nothing.
+    // Memory is held and nothing computed: a quarter of the memory limit plus a context, and nothing of the ceiling, if
+    // there is one.
     let kept = json(&world, &["efficiency"]);
     let (_, b) = by(&kept, "tenant").into_iter().find(|(name, _)| name == "b").unwrap();
     let memory: f64 = b["memory_percent"].as_str().unwrap().parse().unwrap();
@@ -281,7 +282,7 @@ fn who_held_and_did_nothing_is_idle_and_a_limit_that_fits_is_suggested() {
         "of an hour no line is drawn: {trend:#}"
     );
 
-    // What cannot be asked is said.
+    // Impossible requests get a message.
     for (words, code, said) in [
         (vec!["chargeback"], 2, "--gpu-rate"),
         (vec!["chargeback", "--gpu-rate", "2.24"], 2, "2.24/h"),

@@ -1,16 +1,16 @@
-//! The shape of the sources that no formatter holds: the width of comments.
+//! Checks a property of the sources that no formatter enforces: the width of comments.
 
 use std::path::{Path, PathBuf};
 use vgpu_tests::artefacts::checkout;
 
-/// Columns of a line, as `max_width` in rustfmt.toml and `max_line_length` in .editorconfig. The stable rustfmt does not
-/// wrap comments.
+/// Widest line in columns, as `max_width` in rustfmt.toml and `max_line_length` in .editorconfig. The stable rustfmt
+/// does not wrap comments.
 const MAX_COLUMNS: usize = 120;
 
-/// Wider comment lines that may remain. The number only falls: whoever rewrites a comment wraps it.
+/// Number of wider comment lines that may remain. It only decreases: each rewritten comment is wrapped.
 const WIDE_LINES_LEFT: usize = 1_040;
 
-/// Rust files below a directory of the checkout.
+/// Rust files below a directory of the source tree.
 fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(dir).expect("a directory of the checkout") {
         let path = entry.expect("an entry").path();

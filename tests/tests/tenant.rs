@@ -1,4 +1,4 @@
-//! Whose charges they are, and where they are kept: users, places, names.
+//! The owner and the place of charges: users, directories, names.
 
 use std::ffi::CString;
 use std::fs::{self, Permissions};
@@ -14,7 +14,7 @@ fn limited() -> Lab {
     Lab::new("h200").with("VGPU_MEMORY_LIMIT", "4GiB").with("VGPU_TENANT", "team")
 }
 
-/// The ledgers in a place.
+/// Ledger files in a directory.
 fn ledgers(place: &Path) -> Vec<PathBuf> {
     fs::read_dir(place)
         .unwrap()
@@ -23,7 +23,7 @@ fn ledgers(place: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The one line that `member` must have said, after both initialisations were refused.
+/// Requires that both initialisations are refused and that `member` printed exactly one line with these words.
 #[track_caller]
 fn refused(mut member: Member, words: &[&str]) {
     assert_eq!(member.code("init"), NOT_PERMITTED, "{}", member.errors());
@@ -114,12 +114,12 @@ fn a_place_that_is_not_there_is_an_error_that_names_it() {
     refused(lab.member(), &["VGPU_STATE_DIR", "/no/such/place", "No such file"]);
 }
 
-/// Runs `set_up` in a mount namespace of the child's own, before the program begins.
+/// Runs `set_up` in a private mount namespace of the child before the program begins.
 fn in_own_mounts(lab: &Lab, set_up: impl Fn() -> Result<(), Error> + Send + Sync + 'static) -> std::process::Command {
     let mut c = lab.command(vgpu_tests::program::compile("member", vgpu_tests::program::Kind::Program, &[]));
     c.arg("dlsym");
     let prepare = move || {
-        // SAFETY: system calls only, with constant strings; nobody else's mounts are touched.
+        // SAFETY: only system calls with constant strings; the private namespace keeps other mounts unchanged.
         let ok = unsafe {
             libc::unshare(libc::CLONE_NEWNS) == 0
                 && libc::mount(
@@ -132,13 +132,13 @@ fn in_own_mounts(lab: &Lab, set_up: impl Fn() -> Result<(), Error> + Send + Sync
         };
         if ok { set_up() } else { Err(Error::last_os_error()) }
     };
-    // SAFETY: async-signal-safe calls only.
+    // SAFETY: `prepare` makes only async-signal-safe calls.
     unsafe { c.pre_exec(prepare) };
     c
 }
 
 fn mount_tmpfs(at: &CString, options: &CString) -> Result<(), Error> {
-    // SAFETY: C strings that live as long as the call.
+    // SAFETY: the C strings live through the call.
     let done = unsafe { libc::mount(c"tmpfs".as_ptr(), at.as_ptr(), c"tmpfs".as_ptr(), 0, options.as_ptr().cast()) };
     if done == 0 { Ok(()) } else { Err(Error::last_os_error()) }
 }
@@ -147,7 +147,7 @@ fn c_text(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap()
 }
 
-/// Whether this machine lets a test mount.
+/// True if this machine permits a test to mount.
 fn may_mount(lab: &Lab) -> bool {
     let may = is_root() && in_own_mounts(lab, || Ok(())).stdin(std::process::Stdio::null()).output().is_ok();
     if !may {
@@ -165,7 +165,7 @@ fn a_full_file_system_is_an_error_at_the_start_and_not_a_crash_later() {
     let (at, options) = (c_text(&lab.state()), CString::new("size=4k").unwrap());
     let full = in_own_mounts(&lab, move || mount_tmpfs(&at, &options));
     refused(Member::start(&mut { full }), &["No space left", lab.state().to_str().unwrap()]);
-    // The positive control: the same with room.
+    // Positive control: the same with room.
     let (at, options) = (c_text(&lab.state()), CString::new("size=4m").unwrap());
     let roomy = in_own_mounts(&lab, move || mount_tmpfs(&at, &options));
     let mut m = Member::start(&mut { roomy });
@@ -186,12 +186,12 @@ fn a_read_only_place_is_an_error_even_for_root() {
 
 fn remount_read_only(at: &CString) -> Result<(), Error> {
     let flags = libc::MS_REMOUNT | libc::MS_RDONLY;
-    // SAFETY: a C string that lives as long as the call.
+    // SAFETY: the C string lives through the call.
     let done = unsafe { libc::mount(c"tmpfs".as_ptr(), at.as_ptr(), c"tmpfs".as_ptr(), flags, core::ptr::null()) };
     if done == 0 { Ok(()) } else { Err(Error::last_os_error()) }
 }
 
-/// It would be another ledger, with a full limit of its own, in each directory that a program starts in.
+/// A relative directory would be another ledger with a full limit in each directory that a program starts in.
 #[test]
 fn a_state_dir_that_is_not_absolute_is_refused_wherever_the_program_starts() {
     let lab = limited().with("VGPU_STATE_DIR", "state");
@@ -203,8 +203,9 @@ fn a_state_dir_that_is_not_absolute_is_refused_wherever_the_program_starts() {
     }
 }
 
-/// Without VGPU_STATE_DIR: beside HAMi's cache file, else /dev/shm, else /tmp; the first that can be written. A full one
-/// can be written, only not now: going on from there would give a second limit to whoever comes when it is full.
+/// Without VGPU_STATE_DIR the ledger is next to HAMi's cache file, else in /dev/shm, else in /tmp: the first directory
+/// that is writable. A full file system counts as writable. Moving on from there would give a second limit to the
+/// processes that start while it is full.
 #[test]
 fn the_ledger_stands_where_hamis_cache_would_and_falls_back_in_order() {
     let mut lab = limited();
@@ -284,7 +285,7 @@ fn without_a_name_processes_of_one_user_here_are_one_tenant() {
     assert_eq!(ledgers(&lab.state()).len(), 1);
 }
 
-/// A member of a tenant of that name, begun.
+/// A member of the tenant with that name, with a context.
 fn begin(lab: &mut Lab, tenant: &str) -> Member {
     lab.set("VGPU_TENANT", tenant);
     let mut m = lab.member();
@@ -292,7 +293,7 @@ fn begin(lab: &mut Lab, tenant: &str) -> Member {
     m
 }
 
-/// The tenants that have ledgers in a place, in their order.
+/// Tenants that have ledgers in a directory, sorted.
 fn tenants(place: &Path) -> Vec<String> {
     let name = |path: PathBuf| {
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
@@ -303,7 +304,7 @@ fn tenants(place: &Path) -> Vec<String> {
     all
 }
 
-/// Else /dev/shm would fill with tenants that were: processes end by SIGKILL and cannot tidy up.
+/// Otherwise /dev/shm would fill with ledgers of past tenants: processes end by SIGKILL and cannot clean up.
 #[test]
 fn the_first_member_of_a_new_ledger_removes_those_that_ended() {
     let mut lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "4GiB");
@@ -311,11 +312,11 @@ fn the_first_member_of_a_new_ledger_removes_those_that_ended() {
         begin(&mut lab, &format!("ended-{round:02}")).kill();
     }
     let mut living = begin(&mut lab, "living");
-    // A member of a ledger that is there looks at nothing else.
+    // A member that joins an existing ledger checks no other.
     fs::copy(&ledgers(&lab.state())[0], lab.state().join("vgpu-t-copied-GPU-1.ledger")).unwrap();
     drop(begin(&mut lab, "living"));
     assert_eq!(tenants(&lab.state()), ["copied", "living"]);
-    // What is no ledger, or of another version, stays; it may be somebody's.
+    // A file that is no ledger, or has another version, stays: it may belong to another program.
     fs::write(lab.state().join("vgpu-t-strange-GPU-1.ledger"), vec![7; 266_240]).unwrap();
     fs::write(lab.state().join("vgpu-t-short-GPU-1.ledger"), b"vgpuledg").unwrap();
     fs::write(lab.state().join("precious"), b"").unwrap();
@@ -326,12 +327,12 @@ fn the_first_member_of_a_new_ledger_removes_those_that_ended() {
     drop((living, fresh));
 }
 
-/// Else a tenant that has used more than its ceiling would get rid of the debt by ending.
+/// Otherwise a tenant that used more than its ceiling could escape the debt by ending.
 #[test]
 fn the_ledger_of_an_ended_tenant_that_owes_device_time_stays_until_that_is_over() {
     let mut lab = Lab::new("h200").with("VGPU_SM_LIMIT", "10");
     let mut m = begin(&mut lab, "debtor");
-    m.ok("launch 300000000"); // 3 s at a tenth
+    m.ok("launch 300000000"); // 3 s at a ceiling of a tenth
     m.kill();
     drop(begin(&mut lab, "first"));
     assert_eq!(tenants(&lab.state()), ["debtor", "first"]);
@@ -353,14 +354,16 @@ fn the_ended_ledgers_of_other_users_are_left_to_them() {
     assert_eq!(tenants(&lab.state()), ["ours", "theirs"]);
 }
 
-/// Ledgers of one tenant come and go while others are made beside them: nobody is left alone with a file that has no name.
+/// Ledgers of one tenant are created and removed while other tenants create theirs. No member may end up with a file
+/// that has no name any more.
 #[test]
 fn who_joins_while_ended_ledgers_are_removed_shares_its_tenants_limit() {
     let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "4GiB");
     let program = vgpu_tests::program::compile("member", vgpu_tests::program::Kind::Program, &[]);
     let start = |tenant: &str| Member::start(lab.command(&program).arg("dlsym").env("VGPU_TENANT", tenant));
     for round in 0..40 {
-        // All at once: two of the tenant, which ended a moment ago, and two that make ledgers and remove its last one.
+        // All at the same time: two members of the tenant, which ended a moment ago, and two members that create
+        // ledgers and remove the tenant's last one.
         let mut all = ["team", "team", &format!("a-{round}"), &format!("b-{round}")].map(start);
         all.iter_mut().for_each(|m| m.tell("init"));
         assert!(all.iter_mut().all(|m| m.answer().code == 0), "round {round}");
@@ -391,7 +394,8 @@ fn a_link_planted_in_the_ledgers_place_is_refused_and_its_target_untouched() {
     assert!(!lab.path().join("made").exists(), "nothing is made at the end of a link");
 }
 
-/// Without a daemon nobody can tell whether that user is of the tenant: the line says what a person needs to decide it.
+/// Without a daemon the library cannot know whether that user belongs to the tenant. The line contains the facts that a
+/// person needs to decide it.
 #[test]
 fn a_file_of_another_user_in_the_ledgers_place_is_named_with_its_owner_and_the_remedy() {
     if !needs_root() {

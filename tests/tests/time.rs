@@ -1,5 +1,5 @@
-//! Device time: a ceiling holds by the simulated device's own clock of work done, for one process and for several of a
-//! tenant together. Shares are of the wall clock between two readings of the truth, taken by this test.
+//! Device time: a ceiling holds by the simulated device's busy time, for one process and for several of a tenant
+//! together. A share is the busy time in percent of the wall clock between two readings that this test takes.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,19 +10,19 @@ use vgpu_tests::program::{Kind, compile, compile_with};
 use vgpu_tests::timed::{Stretch, measured};
 use vgpu_tests::{Lab, Member, run};
 
-/// Two cores cannot keep several busy devices and their judges: one measurement at a time.
+/// Allows one measurement at a time: two cores cannot run several busy devices and their judges at once.
 static ALONE: Mutex<()> = Mutex::new(());
 
 const MS: u64 = 1_000_000;
 
-/// Busy nanoseconds of all members, living or not.
+/// Busy nanoseconds of all members, alive or not.
 fn busy(lab: &Lab) -> (Instant, u64) {
     let device = lab.device(0);
     (Instant::now(), device.busy_ns)
 }
 
-/// Lets each member launch kernels of `ns`, waiting after every `batch`, for `ms`; the device's share in percent over
-/// that time, the first half second (in which a burst is spent and costs are learned) left out.
+/// Makes each member launch kernels of `ns` for `ms`, with a wait after every `batch` kernels. Returns the device's
+/// share in percent, without the first half second, in which the burst is spent and costs are learned.
 fn share(lab: &Lab, members: &mut [Member], ns: u64, batch: u64, ms: u64) -> f64 {
     for m in members.iter_mut() {
         m.tell(&format!("work {ns} {} {batch}", ms + 1000));
@@ -36,7 +36,7 @@ fn share(lab: &Lab, members: &mut [Member], ns: u64, batch: u64, ms: u64) -> f64
         assert_eq!(a.code, 0, "{a:?}; {}", m.errors());
         assert!(a.number(0) > 0, "it launched");
     }
-    #[allow(clippy::cast_precision_loss)] // nanoseconds of seconds
+    #[allow(clippy::cast_precision_loss)] // nanoseconds that add up to seconds
     let percent = (at_end - at_begin) as f64 / (end - begin).as_nanos() as f64 * 100.0;
     eprintln!("{} member(s), kernels of {} us, wait after {batch}: {percent:.1} %", members.len(), ns / 1000);
     percent
@@ -86,7 +86,8 @@ fn hamis_variable_is_a_ceiling_too_and_a_memory_limit_beside_it_changes_nothing(
     });
 }
 
-/// They take turns, so that nobody's intervals hold the other's slices: see `turns.rs`. Two ceilings would be 60 %.
+/// The members take turns, so that no member's samples contain the other's slices: see `turns.rs`. Two separate
+/// ceilings would be 60 %.
 #[test]
 fn two_members_of_a_tenant_share_one_ceiling() {
     measured(|| {
@@ -97,8 +98,8 @@ fn two_members_of_a_tenant_share_one_ceiling() {
     });
 }
 
-/// A library that exports `cuLaunchKernel`, asks for the driver's and launches by the answer. Before every caller got the hook,
-/// it took all of the device, also under `VGPU_STRICT=1`. The bare run is the null control.
+/// A library that exports `cuLaunchKernel`, looks up the driver's and launches by the answer. Before every caller got
+/// the hook, this took the whole device, even under `VGPU_STRICT=1`. The run without the library is the null control.
 #[test]
 fn a_library_that_exports_the_drivers_names_and_launches_by_them_keeps_its_ceiling() {
     let program = compile_with("host", Kind::Program, &[], &["-rdynamic"]);
@@ -107,7 +108,7 @@ fn a_library_that_exports_the_drivers_names_and_launches_by_them_keeps_its_ceili
         for (way, strict, preloaded) in
             [("BY_HANDLE", "0", true), ("BY_HANDLE", "1", false), ("BY_GET", "1", true), ("BY_NEXT", "1", true)]
         {
-            // Linked with the driver, so that RTLD_NEXT finds it behind the library.
+            // Linked with the driver, so that RTLD_NEXT finds the driver behind the library.
             let guest = compile("guest", Kind::LinkedLibrary, &["OWN", "NAMED", way]);
             let mut lab = Lab::new("h200").with("VGPU_SM_LIMIT", "30").with("VGPU_STRICT", strict);
             let us = lab.lib().to_owned();
@@ -128,7 +129,7 @@ fn a_library_that_exports_the_drivers_names_and_launches_by_them_keeps_its_ceili
     });
 }
 
-/// The null control: without a ceiling the same program takes the device; so the measurements above measure something.
+/// Null control: without a ceiling the same program takes the whole device, so the measurements above are meaningful.
 #[test]
 fn without_a_ceiling_a_program_gets_the_whole_device() {
     measured(|| {
@@ -152,8 +153,8 @@ fn a_ceiling_of_all_is_none() {
 const WAYS: [&str; 7] =
     ["plain", "own stream", "cooperative", "huge grid", "extended", "extended, own stream", "retaining"];
 
-/// Every way to launch passes the same gate. A library that counts blocks in 32 bits gives time back for the huge grid.
-/// All at once, each on a machine of its own: what they do is to wait.
+/// Every launch function passes the same gate. A library that counts blocks in 32 bits would credit time for the huge
+/// grid. All run at the same time, each on a machine of its own, because they mostly wait.
 #[test]
 fn every_way_to_launch_pays() {
     let _alone = alone();

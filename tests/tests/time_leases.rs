@@ -1,5 +1,5 @@
-//! The daemon's leases, as its members keep them: shares, latency, ceilings, a device that is never idle while somebody wants
-//! it. Judged by the simulated device's own account of work done. Who dies, comes back or changes is in `leases`.
+//! The daemon's leases as members keep them: shares, latency, ceilings, and a device that is never idle while a tenant
+//! has work. The simulated device's busy time is the judge. Members that die, come back or change are in `leases`.
 
 #[path = "leases/world.rs"]
 mod world;
@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use vgpu_tests::timed::{measured, timed};
 use world::{World, alone, eventually, finish, members_of, tenant};
 
-/// 30 to 70, to two points: of what both got. How much that is depends on the host, which hands the device over.
+/// Checks a split of 30 to 70 within two points, relative to the sum of both shares. The sum itself depends on the
+/// host, which hands the device over.
 #[track_caller]
 fn is_30_to_70(got: &[f64]) {
     let sum: f64 = got.iter().sum();
@@ -53,7 +54,7 @@ fn a_ceiling_is_kept_through_the_daemon_and_the_rest_is_the_others() {
     });
 }
 
-/// A ceiling is one of the tenant, whatever its members.
+/// A ceiling holds for the tenant, however many members it has.
 #[test]
 fn two_members_alone_on_the_device_get_their_tenants_ceiling_together() {
     measured(|| {
@@ -81,7 +82,8 @@ fn a_latency_tenant_is_served_beside_a_batch_one() {
     });
 }
 
-/// One launches 1 ms of work and makes no call for 50 ms; nobody would see its work complete but a thread of ours.
+/// One member launches 1 ms of work and makes no call for 50 ms. Only a thread of the library can notice that its work
+/// has completed.
 #[test]
 fn a_holder_that_computes_leaves_the_device_to_who_waits() {
     measured(|| {
@@ -93,13 +95,13 @@ fn a_holder_that_computes_leaves_the_device_to_who_waits() {
         let mut members = world.at_work(&[("a", 1000, 1, 50_000), ("b", 1000, 64, 0)], 6_500);
         let got = world.shares(&members, Duration::from_secs(4));
         finish(&mut members);
-        // As much as two get who never pause: what handing over costs depends on the host.
+        // Compared with two members that never pause, because the cost of a handover depends on the host.
         assert!(got.iter().sum::<f64>() >= 0.95 * whole && got[0] >= 1.2, "{got:?} of {whole}");
     });
 }
 
-/// Until a second one comes: then both by their weights, what is queued in the driver (a thousand launches, which nobody can
-/// take back) being paid for from that moment on.
+/// A lone tenant has the whole device until a second one arrives; then both get their weights' shares. Up to a thousand
+/// launches are queued in the driver at that moment and cannot be taken back. They are paid from then on.
 #[test]
 fn a_tenant_that_is_alone_has_the_whole_device_and_its_part_from_the_moment_on_at_which_another_comes() {
     measured(|| {
@@ -115,14 +117,14 @@ fn a_tenant_that_is_alone_has_the_whole_device_and_its_part_from_the_moment_on_a
         let now = world.served(&members).1;
         finish(&mut members);
         let (a, b) = (now[0] - before, now[1]);
-        #[allow(clippy::cast_precision_loss)] // nanoseconds of seconds
+        #[allow(clippy::cast_precision_loss)] // nanoseconds that add up to seconds
         let part = a as f64 / (a + b) as f64 * 100.0;
         eprintln!("{part:.1} % of what both got in the first nine seconds");
         assert!((26.0..=33.0).contains(&part), "{part} % of {a} and {b} ns");
     });
 }
 
-/// How late a thread wakes here, in the slowest tenth of all times: what each handover waits for.
+/// Delay with which threads of this host wake, in the slowest tenth of all wakes. Every handover waits that long.
 fn lateness(time: Duration) -> Duration {
     let (begin, nap) = (Instant::now(), Duration::from_millis(1));
     let mut late = Vec::new();
@@ -135,7 +137,8 @@ fn lateness(time: Duration) -> Duration {
     late[late.len() * 9 / 10]
 }
 
-/// Handing over costs little: on a quiet host 98 % and more. Where threads wake late, a lease of 4 ms is followed by that.
+/// A handover costs little: on a quiet host the device works 98 % of the time and more. Where threads wake late, each
+/// lease of 4 ms is followed by such a delay.
 #[test]
 fn the_device_works_while_two_tenants_have_something_for_it() {
     measured(|| {
@@ -187,8 +190,8 @@ fn a_ceiling_of_the_environment_is_kept_below_that_of_the_daemon() {
     });
 }
 
-/// The driver ends a context only when its kernels are over. Were they taken for over before that, the device would be
-/// handed to the neighbour beside them, and the neighbour's events would hold their time.
+/// The driver ends a context only after its kernels. If the library took them for finished earlier, the device would be
+/// given to the neighbour at the same time, and the neighbour's events would contain their time.
 #[test]
 fn a_tenant_that_ends_contexts_with_work_in_flight_is_not_paid_for_by_its_neighbour() {
     measured(|| {
@@ -206,7 +209,7 @@ fn a_tenant_that_ends_contexts_with_work_in_flight_is_not_paid_for_by_its_neighb
         let before = look(&world);
         thread::sleep(Duration::from_secs(4));
         let after = look(&world);
-        #[allow(clippy::cast_precision_loss)] // nanoseconds of seconds
+        #[allow(clippy::cast_precision_loss)] // nanoseconds that add up to seconds
         let (billed, had) = (after.0 - before.0, (after.1 - before.1) as f64);
         eprintln!("beside contexts that end: billed {:.3} times its own", billed / had);
         assert!((0.95..=1.05).contains(&(billed / had)), "it had {had:.0} ns and pays {billed:.0}");

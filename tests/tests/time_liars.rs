@@ -1,5 +1,6 @@
-//! Members that lie about time: they work on the device past the library and say that they do nothing. What the daemon says of
-//! them, and what their neighbour gets and pays. docs/threats.md has the figures that are printed here.
+//! Members that lie about time: they work on the device past the library and report that they do nothing. The tests
+//! check the daemon's findings, and the neighbour's share and payment. docs/threats.md contains the figures that these
+//! tests print.
 
 #[path = "leases/world.rs"]
 mod world;
@@ -21,14 +22,15 @@ fn liar(world: &World) -> Member {
     m
 }
 
-/// Processes that are found to work without a lease.
+/// Process ids found to work without a lease.
 fn found(world: &World) -> Vec<u64> {
     let status: Value = serde_json::from_str(&world.status()).expect("status is JSON");
     let findings = status["findings"].as_array().cloned().unwrap_or_default();
     findings.iter().filter(|finding| finding["what"] == "time").filter_map(|finding| finding["pid"].as_u64()).collect()
 }
 
-/// What one tenant's members had and were charged over three seconds, and what the others had: in ms.
+/// Milliseconds over three seconds: device time of the honest tenant's members, their charge, and device time of the
+/// others.
 fn had_and_paid(world: &World, honest: &[Member], liars: &[Member]) -> (f64, f64, f64) {
     let look = || {
         let paid = world.time("honest")["gpu_seconds"].as_f64().expect("its time is measured") * 1000.0;
@@ -41,7 +43,8 @@ fn had_and_paid(world: &World, honest: &[Member], liars: &[Member]) -> (f64, f64
     (after.0 - before.0, after.1 - before.1, after.2 - before.2)
 }
 
-/// One process or four beside a program that queues, and one beside a program that waits after each kernel.
+/// One lying process or four next to a program that queues work, and one next to a program that waits after each
+/// kernel.
 #[test]
 fn a_member_that_works_without_a_lease_is_named_within_three_seconds_and_its_neighbour_pays_its_own_work() {
     measured(|| {
@@ -50,7 +53,7 @@ fn a_member_that_works_without_a_lease_is_named_within_three_seconds_and_its_nei
             let mut world = World::start(&(tenant("liar", "sm_limit = 30") + &tenant("honest", "sm_request = 50")));
             let mut liars: Vec<Member> = (0..count).map(|_| liar(&world)).collect();
             let mut honest = world.at_work(&[("honest", 1000, burst, pause)], 14_000);
-            // Costs are learned, and the daemon has looked around.
+            // Time to learn costs, and for the daemon's first checks.
             thread::sleep(Duration::from_secs(4));
             assert!(found(&world).is_empty(), "nobody works without a lease yet");
             let begun = Instant::now();

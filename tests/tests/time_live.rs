@@ -1,6 +1,5 @@
-//! Whatever waits for what: under a ceiling programs go on, and end.
-//!
-//! Not here: how exactly time is paid for (`time_paid.rs`), captures (`capture.rs`).
+//! Liveness: under a ceiling every program makes progress and ends, whatever its kernels and threads wait for. Not
+//! here: precision of payments (`time_paid.rs`), captures (`capture.rs`).
 
 use std::thread;
 use std::time::Duration;
@@ -9,8 +8,9 @@ use vgpu_tests::artefacts::libvgpu;
 use vgpu_tests::program::{Kind, compile};
 use vgpu_tests::timed::{MS, Stretch, alone, ceiling, measured, timed};
 
-/// The first kernel keeps the device until the second one, behind it in another stream, has run. The second is held back
-/// while there is no balance, but not for ever. Most of a minute goes by in waiting: the others are measured meanwhile.
+/// The first kernel occupies the device until the second one, launched later in another stream, has run. The gate holds
+/// the second launch while there is no balance, but not for ever. The test waits for most of a minute, so others are
+/// measured at the same time.
 #[test]
 fn a_kernel_that_waits_for_one_of_another_stream_gets_it_a_hundred_times() {
     let lab = ceiling(30);
@@ -26,14 +26,15 @@ fn beside_a_kernel_that_stays_others_run() {
     let mut m = timed(&lab);
     let answer = m.ok("persistent 1200 100000");
     assert!(answer.number(0) >= 3, "{answer:?}");
-    // It has used the device all the time, and what it owes is owed: at 30 % some 3 s.
+    // The kernel used the device all the time, and the debt stays: about 3 s at 30 %.
     let stretch = Stretch::begin(&lab);
     m.ok("loop 1000000 500 0 1 0 1 1");
     let spent = stretch.end(&lab);
     assert!(spent.share() < 60.0, "{spent:?}");
 }
 
-/// A thread that holds the lock of an interpreter while it is held back: the others get it when it is let go.
+/// A thread holds an interpreter's lock while the gate holds its launch. The other threads get the lock once the launch
+/// passes.
 #[test]
 fn a_lock_that_is_held_at_the_gate_is_given_back() {
     let _alone = alone();
@@ -49,7 +50,8 @@ fn a_lock_that_is_held_at_the_gate_is_given_back() {
     assert!(longest < 2000 * MS, "{answer:?}");
 }
 
-/// Contexts end with markers on their way; streams too. Nothing of the next one with their handle is taken for theirs.
+/// Contexts and streams end with event markers in flight. No event of a later context or stream with the same handle is
+/// taken for theirs.
 #[test]
 fn contexts_and_streams_that_end_with_work_in_flight_are_paid_for() {
     let _alone = alone();
@@ -64,8 +66,8 @@ fn contexts_and_streams_that_end_with_work_in_flight_are_paid_for() {
     m.ok("loop 100000 300 0 8 0 1 1");
 }
 
-/// One measurement of a few microseconds vouches for two launches, not for the hundreds that would then go out at once: eight of
-/// 100 ms each, which the device has for most of a second whoever else wants it.
+/// One measurement of a few microseconds permits two launches, not hundreds. Otherwise eight kernels of 100 ms would be
+/// launched at once and occupy the device for most of a second.
 #[test]
 fn what_was_short_once_does_not_go_out_in_numbers() {
     let _alone = alone();
@@ -79,7 +81,8 @@ fn what_was_short_once_does_not_go_out_in_numbers() {
     }
 }
 
-/// More streams than the meter follows, each with a short kernel that nobody waits for: those that are over make room.
+/// More streams than the usage meter follows, each with a short kernel that nothing waits for. Finished streams make
+/// room.
 #[test]
 fn streams_that_come_and_go_by_the_thousand_stay_below_the_ceiling() {
     measured(|| {
@@ -87,7 +90,7 @@ fn streams_that_come_and_go_by_the_thousand_stay_below_the_ceiling() {
         let lab = ceiling(10);
         let mut m = timed(&lab);
         m.ok("passing 2000 6000");
-        // The burst is to last for more streams than are followed.
+        // Saves up a burst that lasts for more streams than the usage meter follows.
         thread::sleep(Duration::from_millis(200));
         let stretch = Stretch::begin(&lab);
         m.ok("passing 40000 6000");
@@ -97,7 +100,7 @@ fn streams_that_come_and_go_by_the_thousand_stay_below_the_ceiling() {
     });
 }
 
-/// Whoever sets the clock of the day changes nothing: balances, leases and waits go by one that nobody can set.
+/// A change of the wall clock has no effect: balances, leases and waits use a clock that nobody can set.
 #[test]
 fn steps_of_the_clock_of_the_day_change_nothing() {
     let date = |lab: &Lab| vgpu_tests::run(lab.command("date").arg("+%s")).trim().parse::<i64>().expect("a number");
@@ -134,8 +137,8 @@ fn children_that_are_forked_at_work_change_nothing() {
     stretch.end(&lab).is_paid_within(10.0, "a parent of forty");
 }
 
-/// Under MPS contexts of processes overlap: what one of them measures contains the other's work, and together they stay
-/// below the ceiling.
+/// Under MPS the contexts of processes run at the same time. Each process's measurement contains the other's work, and
+/// together they stay below the ceiling.
 #[test]
 fn under_mps_the_account_alone_holds_the_ceiling() {
     measured(|| {

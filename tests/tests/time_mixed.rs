@@ -1,8 +1,8 @@
-//! Tenants that do all kinds of things beside each other and alone, for a while, and what everybody says of it: the tenants'
-//! own tools, the daemon, its record. Bytes agree to the byte whenever nothing changes, device time to a percent over the
-//! run, and the daemon names nobody. Judged by the simulated device's own account.
+//! Tenants that mix all kinds of work, together and alone, for a while. Afterwards the tenants' own tools, the daemon
+//! and its record are compared with the simulated device's record. Bytes agree exactly whenever nothing changes, device
+//! time agrees to one percent over the run, and the daemon accuses no process.
 //!
-//! VGPU_MIXED_SECONDS: for how long, from 1 to 86400; `make mixed` is ten minutes.
+//! VGPU_MIXED_SECONDS: length of the run, from 1 to 86400; `make mixed` is ten minutes.
 
 #[path = "leases/world.rs"]
 mod world;
@@ -20,21 +20,21 @@ use world::{World, eventually, tenant};
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 
-/// A tenant that answers, one without a ceiling, one with one.
+/// A latency tenant, a tenant without a ceiling, and one with a ceiling.
 const TENANTS: [(&str, &str); 3] = [
     ("chat", "memory_limit = \"8GiB\"\nclass = \"latency\"\nweight = 20"),
     ("train", "memory_limit = \"16GiB\"\nweight = 60"),
     ("batch", "memory_limit = \"8GiB\"\nweight = 20\nsm_limit = 50"),
 ];
 
-/// What a tenant did, by the device's account and by its programs' own word.
+/// A tenant's usage, by the device's record and by its programs' own reports.
 #[derive(Debug, Default, Clone, Copy)]
 struct Did {
     busy: u64,
     launches: u64,
 }
 
-/// A process that works, has memory and ends.
+/// A process that works, holds memory and ends.
 struct Process {
     tenant: &'static str,
     member: Member,
@@ -49,7 +49,7 @@ impl Process {
         Self { tenant, member, held: Vec::new() }
     }
 
-    /// Kernels of `ns` for `ms`, a wait after every so many.
+    /// Launches kernels of `ns` for `ms`, with a wait after every `batch` kernels.
     fn works(&mut self, ns: u64, batch: u64, ms: u64) {
         self.member.tell(&format!("work {ns} {ms} {batch} 0"));
     }
@@ -70,7 +70,7 @@ impl Process {
         }
     }
 
-    /// By the device's account.
+    /// Busy time in the device's record.
     fn busy(&self, world: &World) -> u64 {
         world.lab.process(0, self.member.pid).busy_ns
     }
@@ -81,7 +81,7 @@ impl Process {
     }
 }
 
-/// Everybody says the same of memory: the device, NVML and CUDA in the tenant, the daemon's status.
+/// Checks that all agree on memory: the device, NVML and CUDA in the tenant, the daemon's status.
 fn bytes_agree(world: &World, processes: &mut [&mut Process]) {
     let truth = world.lab.device(0);
     let of =
@@ -109,7 +109,7 @@ fn everybody<'p>(stays: &'p mut Process, others: &'p mut [Process]) -> Vec<&'p m
     std::iter::once(stays).chain(others).collect()
 }
 
-/// What the record says of a tenant.
+/// A tenant's value in the record.
 fn recorded(world: &World, tenant: &str, what: &str) -> u64 {
     let mut usage = Command::new(vgpu());
     usage.args(["usage", "--format", "json", "--state-dir"]).arg(world.lab.path().join("run/state"));
@@ -118,14 +118,15 @@ fn recorded(world: &World, tenant: &str, what: &str) -> u64 {
     rows.iter().find(|row| row["tenant"] == tenant).and_then(|row| row[what].as_u64()).unwrap_or(0)
 }
 
-/// A percent, and for who used next to nothing 20 ms.
+/// Within one percent, or within 20 ms for a tenant that used almost nothing.
 fn agrees(said: u64, truth: u64) -> bool {
     said.abs_diff(truth) <= (truth / 100).max(20 * MS)
 }
 
-/// A round of everything, with the process that stays: alone, beside others, at rest.
+/// One round of all kinds of work for the process that stays: alone, next to others, at rest.
 fn round(world: &mut World, stays: &mut Process, random: &mut fastrand::Rng, did: &mut BTreeMap<&'static str, Did>) {
-    // Alone and without a ceiling, for longer than it takes until nobody arbitrates: short kernels, long ones, waits.
+    // Alone and without a ceiling, for longer than the daemon takes to stop arbitrating: short kernels, long ones,
+    // waits.
     for (ns, batch, ms) in [(50 * US, 64, 700), (MS, 16, 900), (20 * MS, 2, 700), (300 * US, 1, 600)] {
         stays.works(ns, batch, ms);
         stays.worked(did);
@@ -135,7 +136,7 @@ fn round(world: &mut World, stays: &mut Process, random: &mut fastrand::Rng, did
     others.iter_mut().for_each(|process| process.changes_what_it_holds(random));
     stays.changes_what_it_holds(random);
     bytes_agree(world, &mut everybody(stays, &mut others));
-    // Two tenants, then three, of one two processes.
+    // Two tenants, then three, one of them with two processes.
     stays.works(MS, 32, 1_500);
     others[0].works((1 + random.u64(..4)) * MS, 8, 1_500);
     stays.worked(did);
@@ -150,7 +151,7 @@ fn round(world: &mut World, stays: &mut Process, random: &mut fastrand::Rng, did
     others.into_iter().for_each(|process| process.ends(world, did));
 }
 
-/// Fails if the daemon has named anybody: all processes here are honest.
+/// Fails if the daemon has accused any process: all processes here are honest.
 fn nobody_was_named(world: &World) {
     let mut events = Command::new(vgpu());
     events.args(["events", "--json", "--kind", "proof", "--socket"]).arg(world.lab.path().join("run/admin.sock"));
@@ -159,7 +160,7 @@ fn nobody_was_named(world: &World) {
     assert_eq!(String::from_utf8_lossy(&events.stdout), "", "an honest process was named");
 }
 
-/// For how long.
+/// Length of the run in seconds.
 fn length(text: &str) -> Result<u64, String> {
     let seconds = text.parse().ok().filter(|seconds| (1..=86_400).contains(seconds));
     seconds.ok_or_else(|| format!("VGPU_MIXED_SECONDS: {text:?}: accepted: whole seconds from 1 to 86400, like 600"))
@@ -188,7 +189,7 @@ fn over_a_mixed_run_tools_and_daemon_agree_to_the_byte_and_to_a_percent_of_devic
         nobody_was_named(&world);
         rounds += 1;
     }
-    // The tenant's own tool, of the process that is still there.
+    // The tenant's own tool, in the environment of the process that is still running.
     world.lab.set("VGPU_SOCKET", world.socket("train"));
     let doctor = world.lab.command(vgpu()).arg("doctor").output().unwrap();
     let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
@@ -214,7 +215,7 @@ fn over_a_mixed_run_tools_and_daemon_agree_to_the_byte_and_to_a_percent_of_devic
     };
     for (name, did) in &did {
         let (gpu, launches) = all[name];
-        #[allow(clippy::cast_precision_loss)] // nanoseconds of minutes
+        #[allow(clippy::cast_precision_loss)] // nanoseconds that add up to minutes
         let percent = (gpu as f64 / did.busy as f64 - 1.0) * 100.0;
         eprintln!("{name}: {percent:+.2} % of {:.2} s, {launches} of {} launches", did.busy as f64 / 1e9, did.launches);
         assert!(agrees(gpu, did.busy), "{name}: {gpu} of {did:?}");

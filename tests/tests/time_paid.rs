@@ -1,19 +1,19 @@
-//! Device time is paid for as it was used, however a program launches and waits: what the ledger says is compared with the
-//! simulated device's own clock of work done.
+//! Device time is paid as it was used, however a program launches and waits. The ledger's sum is compared with the
+//! simulated device's busy time.
 //!
-//! Bounds are a few points wide, for a busy machine; a meter that counts a pause, a stream twice or a launch not at all is
-//! off by far more. Not here: the shares that follow from it (`time.rs`, `time_shares.rs`).
+//! Bounds are a few points wide, for a busy machine. A usage meter that counts a pause, counts a stream twice or misses
+//! a launch is off by far more. Not here: the resulting shares (`time.rs`, `time_shares.rs`).
 
 use vgpu_tests::timed::{MS, Stretch, alone, ceiling, measured, timed};
 use vgpu_tests::{Lab, Member};
 
-/// How a loop names its stream.
+/// Ways in which a loop chooses its stream.
 const STREAMS: [(&str, u32); 5] =
     [("legacy", 0), ("created", 1), ("per thread", 2), ("blocking", 3), ("cooperative", 4)];
-/// How it waits.
+/// Ways in which a loop waits.
 const WAITS: [(&str, u32); 4] = [("for the context", 0), ("for the stream", 1), ("for an event", 2), ("by asking", 3)];
 
-/// What a command did, after the costs of its kernels were learned by the same command.
+/// Result of a command, after an identical command taught the library the costs of its kernels.
 fn spent(lab: &Lab, m: &mut Member, command: &str) -> vgpu_tests::timed::Spent {
     m.ok(command);
     let stretch = Stretch::begin(lab);
@@ -28,7 +28,7 @@ fn bursts_of_three_short_kernels_and_long_pauses_are_paid_as_used() {
         let lab = ceiling(50);
         let mut m = timed(&lab);
         for (what, how) in [("without waiting", -1), ("with waiting", 1)] {
-            // Kernels of 60 us, 75 times three of them, each followed by 20 ms on the host.
+            // Three kernels of 60 us, 75 times, each group followed by 20 ms on the host.
             let spent = spent(&lab, &mut m, &format!("loop 60000 0 225 3 20000000 1 {how}"));
             spent.is_paid_within(8.0, &format!("bursts {what}"));
         }
@@ -61,7 +61,7 @@ fn every_kind_of_stream_pays_as_used() {
     });
 }
 
-/// Streams of one process overlap: the time is the device's, and counts once.
+/// Streams of one process overlap: the time is the device's and counts once.
 #[test]
 fn streams_that_overlap_are_paid_once() {
     measured(|| {
@@ -75,8 +75,8 @@ fn streams_that_overlap_are_paid_once() {
     });
 }
 
-/// Events that have no time are the program's to order its streams with. They stay without one, those that have one say
-/// what a kernel took, and its launches are measured by events of the library's own.
+/// The program orders its streams with events without timing. Those stay without timing, the program's timed events
+/// show the kernels' length, and the library measures with events of its own.
 #[test]
 fn events_with_timing_disabled_order_streams_and_what_they_order_is_paid_as_used() {
     measured(|| {
@@ -93,8 +93,8 @@ fn events_with_timing_disabled_order_streams_and_what_they_order_is_paid_as_used
     });
 }
 
-/// Four streams in turn and never a wait: each is idle when it is launched into, and whether the others are nobody has
-/// asked. What launches take is learned all the same.
+/// Four streams in turn without any wait. Each stream is idle at its launch, and nobody has asked about the others. The
+/// library still learns the costs of launches.
 #[test]
 fn streams_that_are_used_in_turn_are_paid_as_used() {
     measured(|| {
@@ -108,8 +108,8 @@ fn streams_that_are_used_in_turn_are_paid_as_used() {
     });
 }
 
-/// A program that is measured by two events for each launch, or by events that it does not give back, would come to the
-/// end of those that this driver has; what is launched then would be paid for by what was learned before.
+/// This driver has a limited number of events. Two events for each launch, or events that are never returned, would use
+/// them up; later launches would then be charged at an outdated cost.
 #[test]
 fn launches_are_sampled_and_events_are_used_again() {
     measured(|| {
@@ -118,7 +118,7 @@ fn launches_are_sampled_and_events_are_used_again() {
         let lab = ceiling(90).with("VGPU_SIM_FAULTS", faults);
         let mut m = timed(&lab);
         m.ok("loop 50000 0 3000 1 0 1 1");
-        // The same function takes six times as long from now on.
+        // From now on the same function takes six times as long.
         m.ok("loop 300000 0 100 1 0 1 1");
         let stretch = Stretch::begin(&lab);
         m.ok("loop 300000 0 300 1 0 1 1");
@@ -126,7 +126,7 @@ fn launches_are_sampled_and_events_are_used_again() {
     });
 }
 
-/// What a launch takes is learned anew when the same function takes longer, whatever was believed before.
+/// The library learns a launch's cost again when the function's length changes, whatever it learned before.
 #[test]
 fn a_function_that_changes_its_length_is_paid_as_used() {
     measured(|| {
@@ -141,8 +141,8 @@ fn a_function_that_changes_its_length_is_paid_as_used() {
     });
 }
 
-/// A kernel that stands behind another one and before a wait has no marker behind it. When it takes ten times as long from
-/// one moment on, that is seen, paid, and learned.
+/// A kernel between another kernel and a wait has no event marker after it. When it suddenly takes ten times as long,
+/// that is noticed, paid and learned.
 #[test]
 fn a_kernel_before_a_wait_that_grows_tenfold_is_paid_and_the_ceiling_holds() {
     const LIMIT: u32 = 30;
@@ -161,7 +161,7 @@ fn a_kernel_before_a_wait_that_grows_tenfold_is_paid_and_the_ceiling_holds() {
     }
 }
 
-/// What ran before an error is paid for, the error is the program's own, and nothing hangs.
+/// Work before an error is paid, the program gets its own error, and nothing hangs.
 #[test]
 fn an_error_of_the_context_stays_the_programs_own() {
     let _alone = alone();
@@ -177,7 +177,8 @@ fn an_error_of_the_context_stays_the_programs_own() {
     assert!(m.finish().success());
 }
 
-/// The meter's questions fail, the program's launches do not: it goes on, and pays by what was learned.
+/// The library's event queries fail while the program's launches succeed. The program continues and pays the costs
+/// learned before.
 #[test]
 fn a_driver_that_cannot_measure_does_not_stop_the_program() {
     let _alone = alone();
@@ -191,7 +192,7 @@ fn a_driver_that_cannot_measure_does_not_stop_the_program() {
     }
 }
 
-/// The account holds such launches back one by one. If only some of them were measured, the long ones that were not would be
+/// The gate holds such launches back one by one. If only some of them were measured, the unmeasured long ones would be
 /// paid as short ones.
 #[test]
 fn a_queue_of_one_function_that_is_mostly_short_keeps_its_ceiling() {

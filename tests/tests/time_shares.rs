@@ -1,18 +1,18 @@
-//! Ceilings hold for kernels of any length, and who is held back uses no processor. A few points of the table; all of it,
-//! in virtual time, is in `vgpu-core/tests/shares`.
+//! Ceilings hold for kernels of any length, and a launch that is held back uses no processor. These are a few points of
+//! the table; `vgpu-core/tests/shares` covers all of it in virtual time.
 //!
-//! Shares are of the wall clock, by the device's own clock of work done; what was paid tells a wrong meter from a machine
+//! Shares are the device's busy time in percent of the wall clock. The payments tell a wrong usage meter from a machine
 //! that was too busy to launch in time.
 
 use std::thread;
 use std::time::Duration;
 use vgpu_tests::timed::{MS, Stretch, alone, ceiling, measured, timed};
 
-/// A ceiling in percent, a kernel in nanoseconds, kernels between two waits, and for how many milliseconds.
+/// Ceiling in percent, kernel in nanoseconds, kernels between two waits, length in milliseconds.
 type Point = (u32, u64, u64, u64);
-/// Who launches often keeps a processor busy.
+/// Points with frequent launches, which keep a processor busy.
 const SHORT: [Point; 2] = [(80, 50_000, 64, 1500), (10, 50_000, 1, 1500)];
-/// Who launches seldom waits, beside others that do.
+/// Points with rare launches, which wait while others run at the same time.
 const LONG: [Point; 4] =
     [(10, 5 * MS, 1000, 2000), (50, 5 * MS, 1, 1500), (30, 200 * MS, 1000, 4000), (50, 1000 * MS, 1000, 6000)];
 
@@ -27,7 +27,7 @@ fn ceilings_hold_for_kernels_of_any_length() {
     });
 }
 
-/// On a machine of its own.
+/// Checks one point, on a machine of its own.
 fn holds((percent, ns, batch, ms): Point) {
     let lab = ceiling(percent);
     let mut m = timed(&lab);
@@ -36,7 +36,7 @@ fn holds((percent, ns, batch, ms): Point) {
     let spent = stretch.end(&lab);
     let what = format!("{percent} %, kernels of {} us", ns / 1000);
     spent.is_paid_within(10.0, &what);
-    // At the end a kernel may be owed, at the beginning a burst is spent, and the first are launched unmeasured.
+    // At the end one kernel may be owed, at the start a burst is spent, and the first launches are unmeasured.
     let over = (60 * MS + 2 * ns) as f64 / spent.wall as f64 * 100.0 + 2.0;
     assert!(spent.share() <= f64::from(percent) + over, "{what}: {spent:?}");
     assert!(spent.share() >= f64::from(percent) * 0.6, "{what}: {spent:?}");
@@ -58,8 +58,8 @@ fn one_long_graph_is_paid_for_as_a_whole() {
     });
 }
 
-/// Held back nine tenths of the time, a thread sleeps: it uses less than a hundredth of a processor for it. The bound is
-/// for a busy machine in a simulator, whose driver costs more than a device's.
+/// A thread that is held back nine tenths of the time sleeps and uses less than a hundredth of a processor. The bound
+/// allows for a busy machine and a simulated driver, which costs more than a real one.
 #[test]
 fn who_is_held_back_sleeps() {
     measured(|| {
@@ -76,7 +76,8 @@ fn who_is_held_back_sleeps() {
     });
 }
 
-/// Threads wait at the gate when their process is stopped for a second: the time is not theirs to use up afterwards.
+/// Threads wait at the gate while their process is stopped for a second. The process may not use the missed time
+/// afterwards.
 #[test]
 fn a_process_that_was_stopped_does_not_make_up_for_it() {
     let _alone = alone();
@@ -100,7 +101,7 @@ fn makes_up_for_nothing(limit: u32) {
     let spent = stretch.end(&lab);
     let answer = m.answer();
     assert_eq!(answer.code, 0, "{answer:?}; {}", m.errors());
-    // A burst of 50 ms, a kernel of each thread before the device, and as much again for a busy machine.
+    // A burst of 50 ms, one kernel of each thread queued on the device, and the same again for a busy machine.
     let most = spent.wall * u64::from(limit) / 100 + 2 * (u64::from(limit) * 50 * MS / 100 + 4 * 5 * MS);
     eprintln!("after a stop, {limit} %: {:.1} %, at most {} us", spent.share(), most / 1000);
     assert!(spent.busy <= most, "{limit} %: {spent:?}, at most {most}");

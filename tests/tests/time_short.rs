@@ -1,14 +1,14 @@
-//! Kernels of a few microseconds, most of which threads launch on credit, without the library's lock: none is forgotten, by
-//! the simulated device's own clock of work done.
+//! Kernels of a few microseconds. Threads launch most of them on credit, without the library's lock. No launch goes
+//! unpaid, by the simulated device's busy time.
 //!
-//! Not here: how exactly they are paid for (what is so short is charged by what was learned of it, and rather too high),
-//! longer kernels (`time_paid.rs`), shares (`time.rs`).
+//! Not here: the precision of payments (kernels that short are charged at a learned cost, rather too high), longer
+//! kernels (`time_paid.rs`), shares (`time.rs`).
 
 use vgpu_tests::timed::{Stretch, alone, ceiling, measured, timed};
 
-/// Most of the device: nobody waits for long, so that launches follow each other closely.
+/// High ceiling in percent, so that launches rarely wait and follow each other closely.
 const LIMIT: u32 = 80;
-/// In percent of what the device did, by what was learned of a kernel.
+/// Smallest payment in percent of the device's busy time; the cost of a kernel is learned.
 const LEAST: f64 = 95.0;
 
 fn none_is_forgotten(what: &str, commands: &[&str]) {
@@ -27,7 +27,7 @@ fn none_is_forgotten(what: &str, commands: &[&str]) {
     });
 }
 
-/// Nothing but tails, which are paid by what was counted: a launch that is not counted is not paid.
+/// All work is in tails that are paid by the number of launches: an uncounted launch would be unpaid.
 #[test]
 fn of_forty_short_kernels_and_a_wait_each_is_paid() {
     none_is_forgotten("bursts", &["loop 3000 0 20000 40 0 1 1", "loop 3000 0 20000 40 0 0 0"]);
@@ -38,13 +38,14 @@ fn of_a_queue_of_short_kernels_each_is_paid() {
     none_is_forgotten("queue", &["loop 3000 500 0 1000000 0 1 -1", "loop 3000 500 0 1000000 0 2 -1"]);
 }
 
-/// Into one stream, where each thread's credit ends with the interval that any of them ends, and each into its own.
+/// Into one stream, where the end of any thread's sample ends every thread's credit; then each thread into its own
+/// stream.
 #[test]
 fn of_short_kernels_of_four_threads_each_is_paid() {
     none_is_forgotten("threads", &["threads 4 3000 500 40 0 0 0", "threads 4 3000 500 40 0 2 1"]);
 }
 
-/// It rests while the program goes on in another one, which keeps the library's clock going.
+/// The stream is idle while the program uses another one, which keeps the library's clock running.
 #[test]
 fn a_stream_that_rests_beside_another_pays_for_its_work_and_not_for_its_rest() {
     measured(|| {
@@ -56,7 +57,8 @@ fn a_stream_that_rests_beside_another_pays_for_its_work_and_not_for_its_rest() {
         m.ok("byturns 400 40 3000 5000 30000");
         let spent = stretch.end(&lab);
         eprintln!("by turns: paid {:.1} % of {} us", spent.paid_percent(), spent.busy / 1000);
-        // What is learned of a single short kernel differs by a quarter on a busy host; its rest is several times its work.
+        // The learned cost of a single short kernel varies by a quarter on a busy host; the stream's idle time is
+        // several times its work.
         assert!((50.0..=180.0).contains(&spent.paid_percent()), "{spent:?}");
     });
 }

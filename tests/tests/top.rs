@@ -1,5 +1,5 @@
-//! `vgpu top` on a terminal, beside a daemon with two tenants on the simulated device: what is seen is so, what keys ask
-//! for is done, and the terminal is given back as it was, whatever ends the view.
+//! `vgpu top` on a terminal, next to a daemon with two tenants on the simulated device. The view shows the truth, keys
+//! take effect, and the terminal is restored however the view ends.
 
 use std::process::Command;
 use vgpu_tests::artefacts::vgpu;
@@ -46,7 +46,7 @@ impl World {
         Terminal::start(command.env("TERM", "xterm-256color").env("LANG", "C.UTF-8"), rows, columns)
     }
 
-    /// A tenant as the daemon says it.
+    /// A tenant's entry in the daemon's status.
     fn tenant(&self, name: &str) -> serde_json::Value {
         let all: serde_json::Value = serde_json::from_str(&self.daemon.tell(&["status", "--json"])).unwrap();
         let tenants = all["tenants"].as_array().unwrap();
@@ -59,7 +59,7 @@ impl World {
     }
 }
 
-/// The place of each tenant's row, from the top.
+/// Line number of each tenant's row, from the top.
 fn places(screen: &str) -> [Option<usize>; 2] {
     TENANTS.map(|name| screen.lines().position(|line| line.starts_with(name)))
 }
@@ -82,7 +82,7 @@ fn both_tenants_are_seen_keys_are_obeyed_by_the_daemon_and_the_terminal_is_given
     let seen = top.screen();
     assert!(seen.contains("2 tenants, 2 processes") && seen.contains("GOT▼"), "{seen}");
 
-    // By name, and the other way round.
+    // Sorted by name, then in reverse.
     for _ in 0..7 {
         top.press("<");
     }
@@ -90,11 +90,11 @@ fn both_tenants_are_seen_keys_are_obeyed_by_the_daemon_and_the_terminal_is_given
     top.press("r");
     top.until("from z to a", |screen| screen.contains("TENANT▲") && places(screen)[0] > places(screen)[1]);
 
-    // What a filter leaves is what keys are about.
+    // Keys act on the rows that the filter leaves.
     top.press("/TRA\r");
     top.until("one tenant", |screen| places(screen)[0].is_none() && places(screen)[1].is_some());
 
-    // Pausing asks; a no is a no.
+    // Pausing asks for confirmation; "n" changes nothing.
     top.press("p");
     top.until("the question", |screen| screen.contains("pause train?") && screen.contains("y/n"));
     top.press("n");
@@ -109,7 +109,7 @@ fn both_tenants_are_seen_keys_are_obeyed_by_the_daemon_and_the_terminal_is_given
     top.until("it goes on", |screen| screen.contains("train: resumed"));
     assert_eq!(world.tenant("train")["paused"], false);
 
-    // Other terms; what is not accepted, here or by the daemon, is said.
+    // Changes terms. A value that the view or the daemon rejects is reported.
     top.press("s");
     top.until("the prompt", |screen| screen.contains("set train:"));
     top.press("sm=400\r");
@@ -123,7 +123,7 @@ fn both_tenants_are_seen_keys_are_obeyed_by_the_daemon_and_the_terminal_is_given
     top.press("memory=2000GiB\r");
     top.until("the daemon's words", |screen| screen.contains("at most") && !screen.contains("set train:"));
 
-    // Everything of it, with both numbers of its process.
+    // The details page, with both process ids of the tenant's process.
     let pid = world.members[1].pid.to_string();
     top.press("\r");
     let details = top.until("the details", |screen| screen.contains("why") && screen.contains("Its terms there"));
@@ -134,7 +134,7 @@ fn both_tenants_are_seen_keys_are_obeyed_by_the_daemon_and_the_terminal_is_given
     top.press("\u{1b}");
     top.until("the table", |screen| screen.contains("TENANT"));
 
-    // Every window.
+    // Windows of every size.
     top.resize(8, 40);
     top.until("a small one", |screen| screen.contains("train") && !screen.contains("HISTORY"));
     top.resize(3, 12);
@@ -142,7 +142,7 @@ fn both_tenants_are_seen_keys_are_obeyed_by_the_daemon_and_the_terminal_is_given
     top.resize(30, 160);
     top.until("a large one", |screen| screen.contains("WEIGHT") && screen.contains("HISTORY"));
 
-    // A key that is pressed while the window changes is not lost.
+    // A key pressed while the window changes is not lost.
     for round in 0_u16..10 {
         top.resize(24 + round % 2, 110);
         top.press("r");
@@ -173,7 +173,7 @@ fn a_daemon_that_goes_is_said_and_one_that_comes_back_is_seen_and_any_end_gives_
     top.until("it is back", |screen| !screen.contains("not of now") && screen.contains("train"));
     world.eventually("the members are back", || world.tenant("train")["members"].as_array().unwrap().len() == 1);
 
-    // Who shall not change anything does not.
+    // A read-only view changes nothing.
     let wall = &mut others[0];
     wall.until("the tenants", |screen| screen.contains("train"));
     wall.press("p");
@@ -186,7 +186,7 @@ fn a_daemon_that_goes_is_said_and_one_that_comes_back_is_seen_and_any_end_gives_
         assert_eq!(top.ended().code(), Some(128 + signal), "{}", top.screen());
         is_given_back(top);
     }
-    // Raw keys: no signal comes of it.
+    // The terminal is in raw mode, so the key causes no signal.
     top.press("\u{3}");
     assert_eq!(top.ended().code(), Some(0));
     is_given_back(&top);

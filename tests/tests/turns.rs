@@ -1,5 +1,5 @@
-//! Members of one tenant take turns on the device: together they get their ceiling, each its part, whoever stops or dies.
-//! Judged by the simulated device's own account of work done.
+//! Members of one tenant take turns on the device. Together they get their ceiling and each gets its part, whichever
+//! member stops or dies. The simulated device's busy time is the judge.
 
 use std::sync::{Mutex, MutexGuard};
 use std::thread;
@@ -8,10 +8,10 @@ use vgpu_tests::program::{Kind, compile};
 use vgpu_tests::timed::{Stretch, measured};
 use vgpu_tests::{Lab, Member};
 
-/// Two cores cannot keep several busy devices and their judges: one measurement at a time.
+/// Allows one measurement at a time: two cores cannot run several busy devices and their judges at once.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// A liveness bound: only a hang reaches it.
+/// Liveness bound, which only a hang reaches.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -28,19 +28,19 @@ fn member(lab: &Lab) -> Member {
     m
 }
 
-/// Device time of each member so far, and when.
+/// Device time of each member so far, and the time of the reading.
 fn served(lab: &Lab, members: &[Member]) -> (Instant, Vec<u64>) {
     let truth = lab.truth();
     (Instant::now(), members.iter().map(|m| truth.process(0, m.pid).map_or(0, |p| p.busy_ns)).collect())
 }
 
-/// What each member gets of the device, in percent, over `time`, after a while in which bursts are spent.
+/// Percent of the device that each member gets during `time`, after half a second in which bursts are spent.
 fn shares(lab: &Lab, members: &[Member], time: Duration) -> Vec<f64> {
     thread::sleep(Duration::from_millis(500));
     let (begin, before) = served(lab, members);
     thread::sleep(time);
     let (end, after) = served(lab, members);
-    #[allow(clippy::cast_precision_loss)] // nanoseconds of seconds
+    #[allow(clippy::cast_precision_loss)] // nanoseconds that add up to seconds
     let percent = |(a, b): (&u64, &u64)| (b - a) as f64 / (end - begin).as_nanos() as f64 * 100.0;
     before.iter().zip(&after).map(percent).collect()
 }
@@ -52,7 +52,7 @@ fn finish(members: &mut [Member]) {
     }
 }
 
-/// Starts `loads` (kernel in us, kernels before a pause, pause in us), each in a member of its own.
+/// Starts one member for each load: kernel in us, kernels before a pause, pause in us.
 fn start(lab: &Lab, loads: &[(u64, u64, u64)], ms: u64) -> Vec<Member> {
     let mut members: Vec<Member> = loads.iter().map(|_| member(lab)).collect();
     for (m, (us, count, pause)) in members.iter_mut().zip(loads) {
@@ -61,7 +61,7 @@ fn start(lab: &Lab, loads: &[(u64, u64, u64)], ms: u64) -> Vec<Member> {
     members
 }
 
-/// Waits until `holds` does.
+/// Waits until `holds` is true.
 #[track_caller]
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let begin = Instant::now();
@@ -99,9 +99,10 @@ fn four_members_of_different_kernels_get_a_quarter_each() {
     });
 }
 
-/// Kernels so short that most have no marker: what is behind the last one is seen complete when the turn ends, and not
-/// when its time has long passed. And the device's change from one member to the other is nobody's: at 10 % a possession is
-/// a dozen launches.
+/// Kernels so short that most have no event marker. The end of a turn must show that the work after the last marker is
+/// complete, without waiting until the turn has long passed.
+///
+/// The device's switch between members is charged to neither: at 10 % a turn is a dozen launches.
 #[test]
 fn two_members_of_short_kernels_get_the_ceiling_and_pay_for_what_they_used() {
     for (percent, least, most) in [(80, 76.0, 82.0), (10, 9.4, 10.7)] {
@@ -120,7 +121,7 @@ fn two_members_of_short_kernels_get_the_ceiling_and_pay_for_what_they_used() {
     }
 }
 
-/// What a thread costs that waits for the balance: it knows when that will be there.
+/// Cost of a thread that waits for its balance: it knows when the balance will suffice, so it sleeps until then.
 #[test]
 fn a_throttled_thread_sleeps_a_few_times_for_each_launch() {
     let _alone = alone();
@@ -133,16 +134,17 @@ fn a_throttled_thread_sleeps_a_few_times_for_each_launch() {
     let wall = begin.elapsed();
     let after = m.ok("usage").numbers();
     let (us, slept) = (after[0] - before[0], after[1] - before[1]);
-    #[allow(clippy::cast_precision_loss)] // microseconds of seconds
+    #[allow(clippy::cast_precision_loss)] // microseconds that add up to seconds
     let core = us as f64 / wall.as_micros() as f64 * 100.0;
     eprintln!("{launched} launches: {slept} sleeps, {core:.2} % of a core");
     assert!(launched > 50, "{launched}");
-    // Two for each launch, and what four launches need to be waited for at the end.
+    // Two sleeps for each launch, plus the waits for the last four launches.
     assert!(slept <= launched * 4, "{slept} sleeps for {launched} launches");
     assert!(core < 5.0, "{core:.2} % of a core");
 }
 
-/// One launches 1 ms of work and makes no call for 50 ms; nobody would see its work complete but a thread of ours.
+/// One member launches 1 ms of work and makes no call for 50 ms. Only a thread of the library can notice that its work
+/// has completed.
 #[test]
 fn a_member_that_computes_leaves_the_device_to_the_other() {
     measured(|| {
@@ -199,7 +201,7 @@ fn the_thread_comes_with_contention_takes_no_signal_and_goes() {
     });
 }
 
-/// The child of an initialised process cannot use the driver; what its calls do to the turn is the question.
+/// The child of an initialised process cannot use the driver. Its calls must not disturb the turn.
 #[test]
 fn a_child_forked_beside_the_thread_has_none_and_holds_up_nobody() {
     let _alone = alone();
@@ -221,7 +223,7 @@ fn a_child_forked_beside_the_thread_has_none_and_holds_up_nobody() {
     assert_eq!(other.answer().code, 0);
 }
 
-/// Under MPS processes run at the same time, and nobody waits for anybody.
+/// Under MPS processes run at the same time, and no member waits for another.
 #[test]
 fn under_mps_there_are_no_turns() {
     let _alone = alone();
@@ -233,7 +235,8 @@ fn under_mps_there_are_no_turns() {
     }
 }
 
-/// Where a launch is killed is left to chance: before it takes the turn, while it holds it, between two words.
+/// Chance decides where a launch is killed: before it takes the turn, while it holds the turn, or between two writes to
+/// shared memory.
 #[test]
 fn members_killed_at_random_leave_nobody_waiting_and_the_ceiling_holds() {
     const KILLS: u64 = 200;
@@ -255,14 +258,14 @@ fn members_killed_at_random_leave_nobody_waiting_and_the_ceiling_holds() {
         doomed[at] = fresh(&lab);
     }
     let (end, after) = (Instant::now(), lab.device(0).busy_ns);
-    #[allow(clippy::cast_precision_loss)] // nanoseconds of seconds
+    #[allow(clippy::cast_precision_loss)] // nanoseconds that add up to seconds
     let (elapsed, done) = ((end - begin).as_nanos() as f64, (after - before) as f64);
-    // Who is killed does not pay for what it has in flight, 2 ms at most; a burst of 15 ms was there at the beginning.
+    // A killed member does not pay for its work in flight, at most 2 ms; the start had a burst of 15 ms.
     #[allow(clippy::cast_precision_loss)]
     let most = elapsed * 0.31 + KILLS as f64 * 2.5e6 + 15e6;
     eprintln!("{KILLS} kills in {:.1} s: {:.1} %", elapsed / 1e9, done / elapsed * 100.0);
     assert!(done <= most, "{done} of {most}");
-    // Everybody who lives gets something, now.
+    // Every living member gets device time now.
     doomed.push(steady);
     let (_, at_first) = served(&lab, &doomed);
     until("a member waits for ever", || served(&lab, &doomed).1.iter().zip(&at_first).all(|(now, then)| now > then));

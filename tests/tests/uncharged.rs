@@ -1,4 +1,4 @@
-//! Memory that the driver holds for a tenant and that no charge explains: with the daemon it counts against the limit.
+//! Memory that the driver holds for a tenant and that no charge explains. With the daemon it counts against the limit.
 
 #[path = "leases/world.rs"]
 mod world;
@@ -9,7 +9,7 @@ use vgpu_tests::program::{Kind, compile};
 use vgpu_tests::{GIB, KIB, MIB, Member, OUT_OF_MEMORY};
 use world::{World, eventually, tenant};
 
-/// A tenant of 2 GiB, whose processes are looked at as often as a daemon does by itself.
+/// A world with a tenant of 2 GiB, checked at the daemon's default interval.
 fn served() -> World {
     World::start(&tenant("a", "memory_limit = \"2GiB\""))
 }
@@ -26,7 +26,7 @@ fn status(world: &World) -> Value {
     serde_json::from_str(&world.status()).unwrap_or(Value::Null)
 }
 
-/// How long until it is so.
+/// Time until the condition holds.
 fn takes(what: &str, is: impl FnMut() -> bool) -> Duration {
     let begin = Instant::now();
     eventually(what, is);
@@ -42,10 +42,10 @@ fn memory_that_no_charge_explains_counts_within_a_second_and_no_longer_than_the_
     let mut other = escaping(&mut world);
     other.ok(&format!("alloc {}", 4 * MIB));
     let (before, total) = honest.info();
-    // Its ledger is read before anything can be compared with it.
+    // The daemon must read the ledger before it can compare anything with it.
     let known = |world: &World| status(world)["tenants"][0]["devices"][0]["memory_used"].as_u64();
     eventually("the ledger is read", || known(&world) == Some(total - before));
-    // The best of four: other tests keep the processors busy.
+    // The fastest of four counts, because other tests keep the processors busy.
     let counted = (1..=4).map(|round| {
         other.ok(&format!("read {}", 128 * MIB));
         takes("it counts", || honest.info().0 == before - round * 128 * MIB)
@@ -70,7 +70,8 @@ fn memory_that_no_charge_explains_counts_within_a_second_and_no_longer_than_the_
     honest.alloc(total - context);
 }
 
-/// A list and a ledger are of two moments: what is allocated and freed in between is nobody's fault.
+/// The driver's list and the ledger are read at different moments. Memory that is allocated or freed in between must
+/// not count as uncharged.
 #[test]
 fn a_program_that_allocates_and_frees_all_the_time_is_never_refused_what_is_its_own() {
     let mut world = World::start(&format!("[proof]\ninterval = \"100ms\"\n{}", tenant("a", "memory_limit = \"2GiB\"")));
@@ -86,7 +87,7 @@ fn a_program_that_allocates_and_frees_all_the_time_is_never_refused_what_is_its_
         std::thread::sleep(Duration::from_millis(rounds % 7));
         rounds += 1;
     }
-    // A context is charged after the driver has taken it.
+    // A context is charged after the driver has taken its memory.
     for _ in 0..4 {
         beside.begin();
         let context = world.lab.process(0, beside.pid).overhead_bytes;
@@ -98,7 +99,7 @@ fn a_program_that_allocates_and_frees_all_the_time_is_never_refused_what_is_its_
     assert!(rounds > 30, "{rounds} rounds");
 }
 
-/// Pieces whose slabs stay with the driver although most of them were freed.
+/// Pieces whose slabs stay with the driver although most pieces were freed.
 #[test]
 fn a_program_that_cuts_its_memory_into_pieces_is_held_to_its_limit_and_not_accused() {
     let mut world = World::start(&format!(

@@ -1,5 +1,5 @@
-//! `vgpu validate` with a real daemon and real programs on the simulated device: that sharing costs what it must, and that
-//! each program is its tenant's.
+//! `vgpu validate` with a real daemon and real programs on the simulated device. Sharing has the expected cost, and
+//! each program belongs to its tenant.
 
 #[path = "leases/world.rs"]
 #[allow(unused_imports, reason = "this program uses a part")]
@@ -18,7 +18,7 @@ fn two_tenants_are_slowed_down_by_each_other_and_the_report_says_by_how_much() {
     let _alone = alone();
     let world = World::start(&(tenant("a", "weight = 50") + &tenant("b", "weight = 50\nmemory_limit = \"1GiB\"")));
     let program = compile("turns", Kind::Program, &[]);
-    // Half a second of the device, in kernels of a millisecond.
+    // Half a second of device time, in kernels of a millisecond.
     let script = format!("printf 'begin\\nbursts 1000000 500 0 1\\n' | exec {}", program.display());
     let out = world.lab.path().join("report");
     let mut command = world.lab.bare(vgpu());
@@ -37,7 +37,8 @@ fn two_tenants_are_slowed_down_by_each_other_and_the_report_says_by_how_much() {
         assert!(alone >= 0.5, "it is half a second of the device: {alone}");
         assert!(result["latency_change_percent"].is_number(), "{report:#}");
     }
-    // Together they want a second of it, whatever the host does: so long after their common start the later one ends.
+    // Together they need one second of device time, so on any host the later one ends about one second after the common
+    // start.
     let runs = |program: usize| report["programs"][program]["together_seconds"].as_array().unwrap().clone();
     for (a, b) in runs(0).iter().zip(&runs(1)) {
         assert!(a.as_f64().unwrap().max(b.as_f64().unwrap()) >= 0.95, "{report:#}");
@@ -45,7 +46,7 @@ fn two_tenants_are_slowed_down_by_each_other_and_the_report_says_by_how_much() {
     let all = &report["together"];
     assert!((0.5..=1.001).contains(&all["fairness"].as_f64().unwrap()), "{report:#}");
     assert!(fs::read_to_string(out.join("report.html")).unwrap().contains("What is kept apart"));
-    // Its programs were the tenants' members.
+    // The programs were members of the tenants.
     eventually("both tenants used the device", || {
         let state = world.lab.path().join("run/state");
         let usage =

@@ -1,4 +1,4 @@
-//! The table of variables (vgpu-core/src/variables/table.rs) against the sources and against docs/environment.md.
+//! Compares the table of variables (vgpu-core/src/variables/table.rs) with the sources and with docs/environment.md.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Where the product's sources are, and what tests are built of.
+/// Source directories of the product, and of the code that tests are built from.
 const PRODUCTS: [&str; 11] = [
     "libvgpu/src",
     "vgpu-core/src",
@@ -25,7 +25,7 @@ const PRODUCTS: [&str; 11] = [
     "scheduler-sidecar/cli/src",
 ];
 
-/// What the product's sources call a variable of ours has a row.
+/// Every name in the product's sources that looks like one of our variables has a row.
 #[test]
 fn every_variable_in_the_sources_has_a_row() {
     let mut unknown = BTreeSet::new();
@@ -38,7 +38,7 @@ fn every_variable_in_the_sources_has_a_row() {
                 let rest = &text[at..];
                 let end = rest.find(|c: char| !(c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_'));
                 let name = &rest[..end.unwrap_or(rest.len())];
-                // Not the beginning of several names (`VGPU_SIM_`).
+                // Skips the prefix of several names (`VGPU_SIM_`).
                 if !name.ends_with('_') && find(name.as_bytes()).is_none() {
                     unknown.insert(format!("{name} in {}", path.display()));
                 }
@@ -48,13 +48,15 @@ fn every_variable_in_the_sources_has_a_row() {
     assert_eq!(unknown, BTreeSet::new());
 }
 
-/// What the tests and the scripts of the checkout read or hand on has a row, too: the doctor would call it misspelt.
+/// Every variable that the tests and scripts of the source tree read or pass on has a row too. Otherwise the doctor
+/// would report it as misspelt.
 #[test]
 fn every_variable_that_the_checkout_reads_has_a_row() {
     let mut unknown = BTreeSet::new();
     let mut look = |path: &Path, text: &str| {
         let script = path.extension().is_none_or(|extension| extension != "rs");
-        // As shells, make, Python and Rust read and set one. A test that sets a wrong name on purpose reads none.
+        // Texts before a variable where shells, make, Python and Rust read or set one. A test that sets a wrong name on
+        // purpose matches none of them.
         let before =
             ["${", "$", "echo \"", "environ[\"", "var(\"", "var_os(\"", "setting(\"", "part(\"", "    ", "\t", " "];
         for (at, _) in text.match_indices("VGPU_") {
@@ -78,7 +80,7 @@ fn every_variable_that_the_checkout_reads_has_a_row() {
     assert_eq!(unknown, BTreeSet::new());
 }
 
-/// Every text of the checkout below a directory.
+/// Visits every text file of the source tree below a directory.
 fn files(dir: &Path, look: &mut impl FnMut(&Path, &str)) {
     for entry in fs::read_dir(dir).unwrap().flatten() {
         let path = entry.path();
@@ -106,7 +108,7 @@ fn sources(dir: &Path, look: &mut impl FnMut(&Path, &str)) {
 
 const BEGIN: &str = "<!-- generated from vgpu-core/src/variables/table.rs: from here on -->\n";
 
-/// The page's tables, of the rows.
+/// The page's tables, generated from the rows.
 fn page() -> String {
     let mut page = String::new();
     for (owner, title) in [

@@ -1,5 +1,5 @@
-//! The daemon and the library are replaced under running programs: one of another version refuses with words, and a program
-//! that runs keeps its last terms. Stubs stand in for the next version.
+//! The daemon and the library are replaced while programs run. Another version refuses with a message, and a running
+//! program keeps its last limits. Stubs act as the next version.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use vgpu_tests::daemon::{Daemon, Plan};
 use vgpu_tests::{GIB, LONG, Lab, Member, NO_PERMISSION, NOT_PERMITTED, OUT_OF_MEMORY, eventually};
 
-/// How a daemon of the next version may answer this version's hello: it refuses the protocol or the pages in words, or it
-/// welcomes by its own protocol or with its own pages.
+/// Answers of a daemon of the next version to this version's hello. It refuses the protocol or the pages with a
+/// message, or it sends a welcome in its own protocol or with its own pages.
 const ANSWERS: [(&str, &str); 4] = [
     ("{\"error\":\"protocol 2 is not spoken here; this side speaks protocol 3\"}\n", "this side speaks protocol 3"),
     ("{\"error\":\"pages of version 1 are not used here; this side uses version 2\"}\n", "this side uses version 2"),
@@ -20,7 +20,7 @@ const ANSWERS: [(&str, &str); 4] = [
     ("{\"hello\":2,\"pages\":2,\"tenant\":\"a\",\"member\":1}\n", "pages of version 2 are not used here"),
 ];
 
-/// A daemon of the next version: it answers every first line in the same way.
+/// A daemon of the next version, which answers every first line in the same way.
 struct NextDaemon {
     socket: PathBuf,
     asked: Arc<AtomicUsize>,
@@ -74,7 +74,7 @@ fn a_program_keeps_its_terms_under_a_daemon_of_the_next_version_and_a_new_one_is
     for (answer, words) in ANSWERS {
         daemon.kill();
         let next = NextDaemon::start(&daemon.socket("a"), answer);
-        // The running program asks it, is refused, and goes on.
+        // The running program asks the new daemon, is refused, and continues.
         eventually("the running program asks the next daemon", || {
             member.info();
             next.asked.load(SeqCst) > 0

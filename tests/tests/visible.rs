@@ -1,5 +1,5 @@
-//! Which limit belongs to which device: no form of CUDA_VISIBLE_DEVICES, no order of devices and no order of
-//! initialisation gives a device another's limit. Which device a CUDA ordinal is, only the simulated machine says.
+//! The limit of each device. No form of CUDA_VISIBLE_DEVICES, no device order and no order of initialisation gives a
+//! device another device's limit. Only the simulated machine decides which device a CUDA ordinal is.
 
 use vgpu_tests::lab::charged;
 use vgpu_tests::{GIB, Lab, MIB, Member, OUT_OF_MEMORY};
@@ -11,7 +11,7 @@ const MACHINE: &str = "l4,h200,t4";
 /// Limits by ordinal, all different.
 const LIMITS: [u64; 3] = [2 * GIB, 3 * GIB, 4 * GIB];
 
-/// What stands first in a program.
+/// The library that the program initialises first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum First {
     Cuda,
@@ -37,7 +37,7 @@ fn start(member: &mut Member, first: First) -> i64 {
     }
 }
 
-/// The device of the machine on which the process has one context more than `before` says.
+/// The device on which the process has one context more than in `before`.
 fn landed(lab: &Lab, pid: u32, before: &[u64]) -> usize {
     let after = contexts(lab, pid);
     let grown: Vec<usize> = (0..after.len()).filter(|i| after[*i] > before[*i]).collect();
@@ -50,7 +50,7 @@ fn contexts(lab: &Lab, pid: u32) -> Vec<u64> {
     (0..truth.devices.len()).map(|i| truth.process(i, pid).map_or(0, |p| p.contexts)).collect()
 }
 
-/// Holds every visible device to its own limit: what is shown, the last byte, and one beyond.
+/// Checks every visible device against its own limit: the shown total, the last byte, and one byte beyond.
 #[track_caller]
 fn judge(lab: &Lab, member: &mut Member, seen: &[usize], limits: &[u64], row: &str) {
     assert_eq!(member.ok("count").number(0), seen.len() as u64, "{row}");
@@ -70,7 +70,7 @@ fn judge(lab: &Lab, member: &mut Member, seen: &[usize], limits: &[u64], row: &s
     }
 }
 
-/// A form of the mask, with the devices' names at hand, and what it shows, in order.
+/// A form of the mask, made from the devices' names, and the devices that it shows, in order.
 struct Row {
     name: &'static str,
     order: Option<&'static str>,
@@ -134,7 +134,7 @@ fn apply(lab: &mut Lab, row: &Row) {
     }
 }
 
-/// NVML knows no mask: every device, in the bus's order, with its own limit.
+/// NVML ignores the mask: it lists every device in bus order, with its own limit.
 #[track_caller]
 fn judge_nvml(member: &mut Member, limits: &[u64], row: &str) {
     assert_eq!(member.ok("nvcount").number(0), limits.len() as u64, "{row}");
@@ -168,7 +168,7 @@ fn no_mask_and_no_order_shifts_a_limit_to_another_device() {
     }
 }
 
-/// The rows are the driver's answers, not this library's: without it they are the same.
+/// The rows are the driver's own answers: without the library they are the same.
 #[test]
 fn the_driver_alone_shows_the_same_devices() {
     for row in rows() {
@@ -189,7 +189,7 @@ fn a_percentage_is_of_the_device_that_it_lands_on() {
     for first in [Cuda, Nvml, CudaAlone] {
         let mut lab = Lab::new(MACHINE).with("VGPU_MEMORY_LIMIT", "25%").with("CUDA_VISIBLE_DEVICES", "2,0,1");
         let limits: Vec<u64> = lab.truth().devices.iter().map(|d| d.cuda_total / 4).collect();
-        // One of them by its ordinal beside the common one.
+        // One device has a limit by its ordinal in addition to the common one.
         lab.set("VGPU_MEMORY_LIMIT_2", "50%");
         let limits = [limits[0], limits[1], 2 * limits[2]];
         let mut member = lab.member();
@@ -214,7 +214,7 @@ fn a_limit_of_a_device_that_is_not_visible_limits_no_other() {
     }
 }
 
-/// As HAMi's schedulers write limits: the same ordinals.
+/// Limits as HAMi's schedulers write them: the same ordinals.
 #[test]
 fn hamis_limits_by_ordinal_follow_the_same_devices() {
     for first in [Cuda, Nvml, CudaAlone] {
@@ -251,7 +251,7 @@ fn members_with_different_masks_share_the_devices_they_both_see() {
 
 const PARTITIONED: &str = "t4,a100:mig=3g.40gb+3g.40gb,a100:mig=1g.10gb";
 
-/// A MIG instance is a device of its own with the ordinal of its board.
+/// A MIG instance is a device of its own, with the ordinal of its board.
 #[test]
 fn a_mig_instance_has_the_limit_of_its_board_and_a_ledger_of_its_own() {
     // Devices of the machine: the T4, two instances on the board with ordinal 1, one on the board with ordinal 2.

@@ -1,4 +1,4 @@
-//! A tenant of the daemon finds the devices of its list in NVML, counted from 0, and no others by any name.
+//! In NVML a tenant of the daemon finds the devices of its list, counted from 0, and no others by any name.
 
 use serde_json::{Value, json};
 use std::fs;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use vgpu_tests::artefacts::{checkout, vgpud};
 use vgpu_tests::{GIB, LONG, Lab, NOT_PERMITTED, optional, run};
 
-/// A machine, and a daemon with one tenant `a` on it.
+/// A machine, and a daemon with one tenant `a`.
 struct World {
     lab: Lab,
     daemon: Child,
@@ -20,7 +20,7 @@ impl Drop for World {
     }
 }
 
-/// The tenant may use the devices with these numbers in the truth, each with 2 GiB.
+/// The tenant may use the devices with these indices in the simulated machine, each with 2 GiB.
 fn world(profile: &str, own: &[usize], mode: &str) -> World {
     let mut lab = Lab::new(profile);
     let names: Vec<String> = own.iter().map(|at| format!("{:?}", lab.device(*at).uuid)).collect();
@@ -49,7 +49,7 @@ impl World {
         self.lab.truth().devices.iter().map(|device| device.uuid.clone()).collect()
     }
 
-    /// What nvidia-ml-py finds.
+    /// Devices that nvidia-ml-py finds.
     fn found(&self, python: &std::path::Path) -> Value {
         let script = checkout().join("tests/clients/nvml_devices.py");
         let asked = serde_json::to_string(&self.uuids()).unwrap();
@@ -73,12 +73,12 @@ fn a_tenant_finds_the_devices_of_its_list_counted_from_0_and_no_others_by_any_na
         assert_eq!(seen["all places"].as_array().unwrap().len(), 2, "{seen}");
     };
     found(&world);
-    // The driver alone shows all three.
+    // The driver alone shows all three devices.
     let mut bare = world.lab.bare(&python);
     bare.arg(checkout().join("tests/clients/nvml_devices.py")).arg("[]");
     let all: Value = serde_json::from_str(&run(&mut bare)).unwrap();
     assert_eq!((&all["boards"], all["all places"].as_array().unwrap().len()), (&json!(uuids), 3));
-    // CUDA is refused where it would show a device that is not the tenant's, and agrees where it does not.
+    // CUDA is refused if it would show a device that is not the tenant's; otherwise its devices agree with NVML's.
     assert_eq!(world.lab.member().code("init"), NOT_PERMITTED);
     world.lab.set("CUDA_VISIBLE_DEVICES", format!("{},{}", uuids[1], uuids[2]));
     let mut member = world.lab.member();
@@ -87,7 +87,7 @@ fn a_tenant_finds_the_devices_of_its_list_counted_from_0_and_no_others_by_any_na
     member.ok("nvinit");
     assert_eq!(member.ok("nvcount").number(0), 2);
     world.lab.unset("CUDA_VISIBLE_DEVICES");
-    // So it stays when the daemon is gone.
+    // The view stays the same when the daemon is gone.
     world.daemon.kill().unwrap();
     world.daemon.wait().unwrap();
     found(&world);

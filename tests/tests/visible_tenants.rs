@@ -1,19 +1,19 @@
-//! Two tenants on one device: what the tools of each show is true and its own, and nothing of the other's. What is true
-//! only the simulated device says.
+//! Two tenants on one device. The tools of each show true values of its own and nothing of the other. Only the
+//! simulated device decides the truth.
 
 use serde_json::{Value, json};
 use std::time::Duration;
 use vgpu_tests::artefacts::checkout;
 use vgpu_tests::{GIB, LONG, Lab, MIB, Member, optional, run};
 
-/// A tenant that uses the device all the time, under a ceiling, and one that has memory and does nothing.
+/// A tenant that always uses the device, under a ceiling, and one that holds memory and does nothing.
 struct Two {
     lab: Lab,
     busy: Member,
     idle: Member,
 }
 
-/// The ceiling of both.
+/// Ceiling of both tenants, in percent.
 const CEILING: u64 = 30;
 
 fn two() -> Two {
@@ -31,7 +31,7 @@ fn two() -> Two {
     busy.alloc(64 * MIB);
     busy.tell(&format!("work 1000000 {} 4 0", LONG.as_millis()));
     let two = Two { lab, busy, idle };
-    // Nothing is known of a kernel before one has run.
+    // A kernel's cost is unknown before one has run.
     let used = || two.lab.process(0, two.busy.pid).busy_ns;
     let begin = std::time::Instant::now();
     while used() < 200_000_000 {
@@ -47,14 +47,14 @@ impl Two {
         &self.lab
     }
 
-    /// Bytes that a member has by the device's truth.
+    /// Bytes of a member in the device's record.
     fn bytes(&self, member: &Member) -> u64 {
         let truth = self.lab.process(0, member.pid);
         truth.slab_bytes + truth.overhead_bytes
     }
 }
 
-/// The ceiling, as far as a window of a sixth of a second shows it.
+/// Requires about the ceiling, with the tolerance of a window of a sixth of a second.
 #[track_caller]
 fn is_about_the_ceiling(percent: &Value) {
     let percent = percent.as_u64().unwrap();
@@ -96,7 +96,7 @@ fn nvidia_ml_py_shows_each_tenant_its_own_processes_memory_and_time() {
     assert_eq!(of_busy["sampled"][0][0], busy, "{of_busy}");
     is_about_the_ceiling(&of_busy["sampled"][0][1]);
     assert_eq!((&of_idle["gpu"], &of_idle["sampled"], &of_idle["samples"]), (&json!(0), &json!([6]), &json!([0])));
-    // The driver alone shows everybody both, and the device as busy as it is.
+    // The driver alone shows every process both tenants and the device's whole utilisation.
     let mut bare = two.lab.bare(&python);
     let all: Value = serde_json::from_str(&run(bare.arg(&script).args([busy.to_string(), idle.to_string()]))).unwrap();
     assert_eq!(all["Compute"].as_array().unwrap().len(), 2, "{all}");
@@ -151,7 +151,8 @@ fn nvidia_smi_shows_each_tenant_its_quota_and_use() {
         } else {
             assert_eq!(words[2], 0, "{shown}");
         }
-        // Its list of processes comes from a private table, which passes: nothing of the others' may be on it.
+        // nvidia-smi reads its list of processes from a private function table, which passes unhooked. The other tenant
+        // must not be on it.
         let table = run(&mut two.lab.command(&smi));
         let other = if tenant == "busy" { &two.idle } else { &two.busy };
         assert!(!table.contains(&other.pid.to_string()), "{table}");

@@ -1,5 +1,6 @@
-//! Every caller finds the hooks, also where libraries come and go and others take their place.
-//! An ordinary caller is told without the loader's lock. What is found through which door: `doors.rs`, `lookup.rs`.
+//! Every caller that looks up a driver function gets the hook, even while libraries are loaded and closed and others
+//! take their addresses. An ordinary lookup gets its answer without the loader's lock. The lookup paths: `doors.rs`,
+//! `lookup.rs`.
 
 use vgpu_tests::program::{Kind, compile};
 use vgpu_tests::{Lab, optional, run};
@@ -8,8 +9,8 @@ fn one_gib() -> Lab {
     Lab::new("h200").with("VGPU_MEMORY_LIMIT", "1GiB")
 }
 
-/// A library that exports a function with the driver's name is no exception, nor are the library and the code made at run
-/// time that take its place after it was closed.
+/// A library that exports a function with the driver's name is no exception. Neither are the library and the generated
+/// code that take its addresses after it was closed.
 #[test]
 fn whoever_asks_gets_the_hook_whatever_it_exports_and_wherever_it_stands() {
     let exports_the_name = compile("who", Kind::Library, &["GUEST", "DEFINES"]);
@@ -25,7 +26,7 @@ fn whoever_asks_gets_the_hook_whatever_it_exports_and_wherever_it_stands() {
 
 #[test]
 fn an_ordinary_lookup_does_not_wait_for_a_walk_over_the_loaders_objects() {
-    // SAFETY: a static C string.
+    // SAFETY: the function returns a static C string.
     let libc = unsafe { std::ffi::CStr::from_ptr(libc::gnu_get_libc_version()) }.to_str().unwrap();
     if libc.split('.').nth(1).and_then(|minor| minor.parse::<u32>().ok()).is_none_or(|minor| minor < 35) {
         return optional::skipped("lookups without the loader's lock: glibc 2.35");

@@ -1,7 +1,7 @@
-//! The ledger on real processors: members in threads, each with a slot of its own, a few thousand rounds.
+//! The ledger on real processors: members run in threads, each with its own slot, for a few thousand rounds.
 //!
-//! The model checker (`src/ledger/loom_tests.rs`) searches the interleavings of few steps; this knows what the
-//! machine really does with many. Locks that end with a process are the shim's to test.
+//! The model checker (`src/ledger/loom_tests.rs`) searches all interleavings of a few steps; these tests run many steps
+//! on the real machine. Locks that end with a process are tested in shim-sys.
 #![allow(clippy::disallowed_methods, reason = "the test stands in for the kernel: it brings clock and waiting")]
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ struct Threads {
     start: Instant,
     slots: Mutex<Vec<bool>>,
     turn: Mutex<bool>,
-    /// Who holds each share's lock, and whether to write. A thread here is a process.
+    /// Holders of each share's lock, and whether they hold it for writing. A thread here stands for a process.
     shares: Mutex<BTreeMap<usize, (Vec<ThreadId>, bool)>>,
 }
 
@@ -47,7 +47,7 @@ impl Threads {
 
 const WATCHED: Watched = Watched { descriptor: 300, node: (1, 2) };
 
-/// Where the locks of second bytes stand in [`Threads::shares`].
+/// Offset in [`Threads::shares`] of the locks that the ledger takes on each share's second byte.
 const KEPT: usize = 1 << 20;
 
 impl Kernel for Threads {
@@ -91,7 +91,7 @@ impl Kernel for Threads {
     fn unlock_turn(&self) {
         *self.turn.lock().unwrap() = false;
     }
-    /// Slow by a factor of a hundred: a thread that the machine leaves standing is not a driver call that hangs.
+    /// Time slowed down by a factor of 100, so that a descheduled thread does not look like a driver call that hangs.
     fn now(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_nanos() / 100).unwrap()
     }
@@ -103,7 +103,7 @@ impl Kernel for Threads {
 const PART: u64 = 1 << 20;
 const LIMIT: u64 = 8 * PART;
 
-/// What the device is really asked to hold.
+/// Bytes that the device was asked to hold.
 #[derive(Default)]
 struct Device(AtomicU64);
 
@@ -154,7 +154,7 @@ fn of_nine_exactly_one_is_refused_in_every_round_also_when_the_driver_fails() {
     members::<9>(&page, &kernel, |number, member| {
         for round in 0..2_000 {
             barrier.wait();
-            // In two of three rounds one member's driver call fails: then there is room for all the others.
+            // In two of three rounds one member's driver call fails. Then all other members fit.
             let fails = (round % 3 != 0).then_some(round % 9);
             match member.reserve(PART, LIMIT, &kernel) {
                 Ok(reservation) if fails == Some(number) => reservation.rollback(),
@@ -215,10 +215,10 @@ fn requests_of_all_sizes_never_exceed_the_limit_and_leave_nothing() {
 #[test]
 fn an_allocation_that_is_passed_on_is_charged_once_and_returned_once() {
     let (page, kernel, device) = (LedgerPage::zeroed(), Threads::new(), Device::default());
-    // Identity of the allocation that was passed on last; each member exports, imports and lets go as it comes.
+    // Identity of the allocation passed on last. Members export, import and release in any order.
     let (latest, ended) = (AtomicU64::new(0), AtomicUsize::new(0));
     let device_of = Mutex::new(BTreeMap::<u64, usize>::new());
-    // The device's own memory of who holds what: freed with the last holder, as a driver does.
+    // The device counts holders and frees the memory with the last one, as a driver does.
     let close = |identity: u64| {
         let mut all = device_of.lock().unwrap();
         let holders = all.get_mut(&identity).unwrap();
@@ -228,7 +228,7 @@ fn an_allocation_that_is_passed_on_is_charged_once_and_returned_once() {
             device.give(PART);
         }
     };
-    // Now and then a descriptor is open for a moment longer, and its last holder keeps the share.
+    // From time to time a descriptor stays open a moment longer, and its last holder keeps the share.
     let let_go = |member: &Member<'_>, share, identity: u64, round: u64| {
         let mut left = member.let_go(share, round.is_multiple_of(3).then_some(WATCHED), &kernel);
         if left == Left::Kept {
@@ -252,7 +252,7 @@ fn an_allocation_that_is_passed_on_is_charged_once_and_returned_once() {
                 let_go(member, share, identity, round);
             } else {
                 let identity = latest.load(Ordering::SeqCst);
-                // Held before the device is asked: what the device then hands out is charged already.
+                // The member holds the share before it asks the device, so the memory that it gets is already charged.
                 let Some(share) = member.hold(identity, &kernel) else { continue };
                 let imported = device_of.lock().unwrap().get_mut(&identity).map(|holders| *holders += 1).is_some();
                 if imported {

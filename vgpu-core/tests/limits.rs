@@ -1,4 +1,4 @@
-//! What a person who mistyped a limit reads, line by line; and what well-written limits come to.
+//! The error line for each mistyped limit, and the values of well-formed limits.
 
 use proptest::prelude::*;
 use vgpu_core::bytes::{Bytes, GIB, MIB};
@@ -24,7 +24,8 @@ fn every_bad_input_has_its_exact_line() {
     let (ours, hami) = (name_form("VGPU_MEMORY_LIMIT"), name_form("CUDA_DEVICE_MEMORY_LIMIT"));
     let (our_sm, hami_sm) = (name_form("VGPU_SM_LIMIT"), name_form("CUDA_DEVICE_SM_LIMIT"));
     let (ours, hami, our_sm, hami_sm) = (ours.as_str(), hami.as_str(), our_sm.as_str(), hami_sm.as_str());
-    // Variable, value as the environment has it, what the line says between the value and "accepted", accepted.
+    // Columns: variable, value in the environment, the line's text between the value and "accepted", the accepted
+    // forms.
     let rows: &[(&str, &[u8], &str, &str)] = &[
         // Sizes.
         ("VGPU_MEMORY_LIMIT", b"abc", r#""abc" is not a size"#, SIZE),
@@ -96,7 +97,7 @@ fn every_bad_input_has_its_exact_line() {
         ("VGPU_SM_LIMIT", b"30 percent", r#""30 percent" has something after the number"#, SHARE),
         ("VGPU_SM_LIMIT", b"12.25", r#""12.25" has more than one decimal"#, SHARE),
         ("VGPU_SM_LIMIT_1", b"12,5", r#""12,5" has a comma (write a decimal point)"#, SHARE),
-        // HAMi's variables: their meaning, but no nonsense either.
+        // HAMi's variables keep HAMi's meaning, and nonsense is refused too.
         ("CUDA_DEVICE_MEMORY_LIMIT", b"abc", r#""abc" is not a size"#, HAMI_SIZE),
         ("CUDA_DEVICE_MEMORY_LIMIT", b"", r#""" is empty"#, HAMI_SIZE),
         ("CUDA_DEVICE_MEMORY_LIMIT", b"-1", r#""-1" is negative"#, HAMI_SIZE),
@@ -199,7 +200,7 @@ fn the_variable_of_a_device_wins_over_the_one_for_all() {
     assert_eq!(memory(&vars, 2, 80 * GIB), None, "also when it says no limit");
     let hami = [("CUDA_DEVICE_MEMORY_LIMIT", "4g"), ("CUDA_DEVICE_MEMORY_LIMIT_1", "0")];
     assert_eq!(memory(&hami, 0, 80 * GIB), Some(4 * GIB));
-    // HAMi's own library takes a device's 0 for unset. A ceiling of 100 is the device's own word.
+    // HAMi's own library treats 0 for a device as unset. A ceiling of 100 is a value for that device.
     assert_eq!(memory(&hami, 1, 80 * GIB), Some(4 * GIB));
     assert_eq!(memory(&hami[1..], 1, 80 * GIB), None);
     let hami = [("CUDA_DEVICE_SM_LIMIT", "30"), ("CUDA_DEVICE_SM_LIMIT_1", "0"), ("CUDA_DEVICE_SM_LIMIT_2", "100")];
@@ -268,7 +269,7 @@ fn hamis_values_keep_their_meaning() {
     }
 }
 
-/// Variables of limits and modes, each with a value that is understood.
+/// Variables of limits and modes, each with a valid value.
 fn environment() -> impl Strategy<Value = Vec<(&'static str, &'static str)>> {
     const SIZES: &[&str] = &["1GiB", "3GiB", "8GiB", "25%", "unlimited"];
     const HAMI_SIZES: &[&str] = &["1g", "3g", "8g", "0"];
@@ -292,7 +293,7 @@ fn environment() -> impl Strategy<Value = Vec<(&'static str, &'static str)>> {
 }
 
 proptest! {
-    /// Whatever stands in the environment, the answer is limits or one printable line of bearable length.
+    /// Any environment results in limits, or in one printable line shorter than 1,200 bytes.
     #[test]
     fn no_environment_panics_or_breaks_the_line(
         vars in prop::collection::vec((
@@ -325,13 +326,13 @@ proptest! {
         }
     }
 
-    /// A process that was started with limits: whatever it changes in its environment later, nothing is looser.
+    /// A process started with limits changes its environment later: no limit gets looser.
     #[test]
     fn no_later_environment_loosens_what_the_start_asks(
         start in environment(), later in environment(), ordinal in 0u32..3, total in GIB..64 * GIB,
     ) {
         let Ok(limits) = RawLimits::from_vars(start.clone()) else { return Ok(()) };
-        // What a name stands for at first counts: the changed environment, before that of the start.
+        // The first value of a name counts: the changed environment comes before that of the start.
         let Ok(changed) = RawLimits::from_vars(later.into_iter().chain(start)) else { return Ok(()) };
         if !limits.decides() {
             return Ok(());
@@ -348,7 +349,7 @@ proptest! {
         prop_assert_eq!(sm(of_both), least(sm(of_start), sm(of_later)));
         prop_assert_eq!(of_both.memory.is_some(), of_both.memory_from.is_some());
         prop_assert_eq!(of_both.sm.is_some(), of_both.sm_from.is_some());
-        // The daemon's terms count beside them.
+        // The daemon's limits apply in addition.
         let daemon = both.with_daemon(Some(Bytes(GIB)), Share::from_percent(5));
         prop_assert!(of(&daemon).memory.is_some_and(|bytes| bytes.0 <= GIB));
         prop_assert!(of(&daemon).sm <= Share::from_percent(5));

@@ -1,4 +1,4 @@
-//! How far the library goes, who decides it, and floors on device time: what each environment comes to.
+//! Modes, their precedence, and floors on device time: the result of each environment.
 
 use vgpu_core::arbiter::Class;
 use vgpu_core::bytes::{Bytes, GIB};
@@ -105,7 +105,7 @@ fn hamis_priority_is_a_class() {
     assert_eq!(class(&[("CUDA_TASK_PRIORITY", "0")]), Class::Latency);
     assert_eq!(class(&[("CUDA_TASK_PRIORITY", "1")]), Class::Normal, "what HAMi takes where none is set");
     assert!(!read(&[("CUDA_TASK_PRIORITY", "0")]).unwrap().asked_for_anything());
-    // HAMi's webhook passes on whatever number the pod asks for.
+    // HAMi's webhook passes on any number that the pod asks for.
     for low in ["2", "10", "007", "18446744073709551616"] {
         assert_eq!(class(&[("CUDA_TASK_PRIORITY", low)]), Class::Normal, "{low}");
     }

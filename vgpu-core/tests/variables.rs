@@ -1,5 +1,5 @@
-//! The table of variables: one row each, checked value by value. That it is complete for the sources and in step with
-//! docs/environment.md: tests/tests/variables.rs, since nothing here reads files.
+//! Checks the table of variables row by row, value by value. Nothing here reads files: tests/tests/variables.rs
+//! compares the table with the sources and with docs/environment.md.
 
 use std::collections::BTreeSet;
 
@@ -37,11 +37,12 @@ fn the_limit_variables_are_the_rows_that_name_a_device() {
     assert_eq!(rows, limits);
 }
 
-/// Every row that takes words takes each of them, and nothing else; what is ignored or read elsewhere takes anything.
+/// A row that accepts words accepts each of them and nothing else. A row that is ignored or read elsewhere accepts any
+/// value.
 #[test]
 fn each_row_takes_what_it_says_and_nothing_else() {
     const NONSENSE: [&str; 4] = ["nonsense \u{7f}", "", "  ", "2"];
-    // HAMi's priority takes every number.
+    // HAMi's priority accepts every number.
     let nonsense = |row: &Row| if row.name == "CUDA_TASK_PRIORITY" { &NONSENSE[..3] } else { &NONSENSE[..] };
     for row in TABLE {
         let read = |value: &str| RawLimits::from_vars([(row.name, value)]).map(drop).map_err(|error| error.to_string());

@@ -1,8 +1,8 @@
-//! The protocol's reader and writer against serde_json, in both directions and on arbitrary bytes.
+//! The protocol's reader and writer compared with serde_json, in both directions and on arbitrary bytes.
 //!
-//! `VGPU_SOAK_SECONDS` says how long the random test at the end runs (2 s unless told).
+//! `VGPU_SOAK_SECONDS` sets the length of the random test at the end (default 2 s).
 
-#![allow(clippy::disallowed_methods)] // tests may look at the clock and the environment
+#![allow(clippy::disallowed_methods)] // tests may read the clock and the environment
 
 use std::time::{Duration, Instant};
 
@@ -172,10 +172,10 @@ fn what_is_not_json_is_refused_with_the_place() {
     }
 }
 
-/// Does our reader's value say the same as serde_json's?
+/// True if our reader's value equals serde_json's.
 fn same(ours: &Value, theirs: &Theirs) -> bool {
     match ours {
-        // A float of serde_json's has 53 bits.
+        // serde_json's floats have 53 bits of precision.
         Value::Tenths(tenths) => theirs.as_f64().is_some_and(|number| {
             theirs.is_f64() && (number * 10.0 - *tenths as f64).abs() <= *tenths as f64 * f64::EPSILON * 4.0
         }),
@@ -184,7 +184,7 @@ fn same(ours: &Value, theirs: &Theirs) -> bool {
     }
 }
 
-/// What our reader keeps of one of serde_json's values.
+/// The value that our reader keeps for a value of serde_json.
 fn kept(theirs: &Theirs) -> Value {
     match theirs {
         Theirs::Null => Value::Null,
@@ -195,7 +195,7 @@ fn kept(theirs: &Theirs) -> Value {
     }
 }
 
-/// Holds our reader to serde_json's answer on any bytes.
+/// Compares our reader with serde_json on any bytes.
 fn agree(line: &[u8]) {
     let ours = Object::parse(line);
     let theirs = serde_json::from_slice::<serde_json::Map<String, Theirs>>(line);

@@ -1,4 +1,4 @@
-//! The terms file: what is written is read back, and what is not understood is no terms.
+//! The terms file: written terms read back the same, and a file that is not understood gives no terms.
 
 use vgpu_core::bytes::Bytes;
 use vgpu_core::gate::loss::OnLoss;

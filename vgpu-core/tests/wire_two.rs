@@ -1,4 +1,5 @@
-//! Protocol 2: what is written is read, both protocols understand each other's refusals, and no bytes hurt.
+//! Protocol 2: written messages read back the same, each protocol understands the other's refusals, and no bytes cause
+//! harm.
 
 use proptest::prelude::*;
 use serde_json::{Value as Theirs, json};
@@ -67,7 +68,7 @@ fn a_member_of_protocol_1_is_served_as_ever_by_whoever_speaks_both() {
 
 #[test]
 fn a_member_of_protocol_2_learns_that_its_daemon_speaks_1() {
-    // What a daemon of protocol 1 makes of the new hello, and of what it then says.
+    // The answer of a daemon of protocol 1 to the new hello.
     let words = wire::Hello::decode(HELLO.as_bytes()).unwrap_err().to_string();
     let line = wire::Reply::Error(words.clone()).encode().unwrap();
     assert_eq!(Reply::decode(line.as_bytes()), Ok(Reply::Refused { words, speaks: 1 }));
@@ -142,7 +143,7 @@ fn what_is_too_long_is_neither_written_nor_read() {
     assert!(join(long(MAX_DEVICE)).encode().is_ok() && join(long(MAX_DEVICE + 1)).encode().is_err());
     let line = format!("{{\"join\":\"{}\"}}", long(MAX_DEVICE + 1));
     assert!(matches!(Ask::decode(line.as_bytes()), Err(WireError::TextTooLong { key: "join", .. })));
-    // The longest welcome is a line.
+    // The longest welcome fits into a line.
     let terms = Terms { tenant: "\u{1}".repeat(MAX_TENANT), memory_limit: Some(Bytes(u64::MAX)), ..welcome().terms };
     let longest = Welcome { terms, member: u64::MAX, epoch: GONE - 1, clock: u64::MAX, ..welcome() };
     let longest = Welcome { descriptors: vec![Descriptor::Unknown; MAX_DESCRIPTORS], ..longest };
@@ -174,7 +175,7 @@ fn any_welcome() -> impl Strategy<Value = Welcome> {
     })
 }
 
-/// Whatever is read can be written, and is then read as the same.
+/// Every message that can be read can be written, and reads back the same.
 fn hurt(line: &[u8]) {
     match Ask::decode(line) {
         Ok(Ask::HelloOne(hello)) => assert_eq!(wire::Hello::decode(line), Ok(hello)),
@@ -193,7 +194,7 @@ fn hurt(line: &[u8]) {
     }
 }
 
-/// One change of a line: where, what kind, and with what.
+/// Applies changes to a line: each has a position, a kind and a byte.
 fn changed(line: &str, changes: &[(prop::sample::Index, u8, u8)]) -> Vec<u8> {
     let mut line = line.as_bytes().to_vec();
     for (place, kind, byte) in changes {

@@ -1,10 +1,8 @@
-//! The command line: what was asked, and the help text.
-//!
-//! Reads the arguments and nothing else; what a step does with its options is in [`crate::steps`].
+//! The command line: its parser and the help text. [`crate::steps`] contains the meaning of a step's options.
 
 use crate::steps;
 
-/// What the command line asks for.
+/// The parsed command line.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
     /// Print the help.
@@ -13,26 +11,26 @@ pub enum Command {
     List,
     /// Run the steps and write the document.
     Probe(Options),
-    /// Run one step in this process (the probe starts itself so).
+    /// Run one step in this process; the probe starts itself with this command.
     Step { name: String, options: Options },
-    /// Play a part in a step of several processes (a step starts the probe so).
+    /// Play a role in a step of several processes; a step starts the probe with this command.
     Worker { role: String, rest: Vec<String>, options: Options },
     /// Time one kind of call, for comparisons with and without a preloaded library.
     Bench(Bench),
 }
 
-/// How the probe is to run.
+/// Options of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// Fewer repetitions and shorter kernels.
     pub quick: bool,
-    /// The CUDA ordinal that is measured.
+    /// CUDA ordinal of the measured device.
     pub device: i32,
-    /// Where the document goes; absent: standard output.
+    /// File for the document; `None` is standard output.
     pub out: Option<String>,
-    /// The steps that run; empty: all.
+    /// Steps to run; empty means all.
     pub only: Vec<String>,
-    /// Seconds for all steps together.
+    /// Time limit in seconds for all steps together.
     pub budget_s: u64,
 }
 
@@ -45,19 +43,19 @@ impl Default for Options {
 /// One timing run of one kind of call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bench {
-    /// Which calls: one of [`crate::bench::KINDS`].
+    /// Kind of call: one of [`crate::bench::KINDS`].
     pub kind: String,
-    /// Batches that are timed.
+    /// Number of timed batches.
     pub batches: usize,
-    /// Calls in a batch.
+    /// Calls per batch.
     pub batch: usize,
-    /// Microseconds between two batches.
+    /// Pause between two batches, in microseconds.
     pub pause_us: u64,
-    /// Kernels of how many nanoseconds (kind `spin`).
+    /// Kernel length in nanoseconds (kind `spin`).
     pub kernel_ns: u64,
-    /// For how many seconds (kind `spin`).
+    /// Length of the run in seconds (kind `spin`).
     pub seconds: f64,
-    /// The CUDA ordinal.
+    /// CUDA ordinal of the device.
     pub device: i32,
 }
 
@@ -84,7 +82,7 @@ pub fn help() -> String {
     text
 }
 
-/// Reads the command line.
+/// Parses the command line.
 ///
 /// # Errors
 /// A sentence that names the argument which was not understood.

@@ -1,6 +1,6 @@
-//! `--bench`: one kind of call timed in this process, for comparisons with and without a preloaded library.
+//! `--bench`: times one kind of call in this process, for comparisons with and without a preloaded library.
 //!
-//! Prints one JSON object. Who compares, and over how many processes, is the caller's business (benches/hardware).
+//! Prints one JSON object. The caller compares the objects of several processes (benches/hardware).
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::kernels::Kernels;
 use crate::stats::{count, float, summary};
 use crate::steps::per_call;
 
-/// What `--bench` can time.
+/// Kinds of calls that `--bench` can time.
 pub const KINDS: &[&str] = &["launch", "alloc", "meminfo", "dlsym", "spin"];
 
 /// Runs the bench and prints its result.
@@ -65,7 +65,7 @@ fn times(gpu: &Gpu<'_>, driver: &Driver, kind: &str, bench: &Bench) -> Result<Ve
     Ok(times)
 }
 
-/// Kernels of a known length one after another, waited for after each batch; how busy the device was.
+/// Runs kernels of a known length with a wait after each batch, and measures how busy the device was.
 fn spin(gpu: &Gpu<'_>, bench: &Bench) -> Result<Value, String> {
     let kernels = Kernels::load(gpu)?;
     let stream = gpu.stream(flags::NON_BLOCKING)?;

@@ -1,31 +1,31 @@
-//! The CUDA driver library, loaded at run time: typed functions by name, result codes with their names.
+//! The CUDA driver library, loaded at run time: typed functions by name, and result codes with their names.
 //!
-//! No policy and no hooks here; the safe layer above is [`crate::gpu`]. A function that the library does not export
-//! is not an error until somebody calls it: the call then answers [`MISSING`].
+//! No policy and no hooks here; [`crate::gpu`] is the safe layer above. A function that the library does not export
+//! causes an error only when it is called: the call then returns [`MISSING`].
 
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt;
 
 use libloading::Library;
 
-/// The code of a call whose function the library does not export; no code of the driver is negative.
+/// Code of a call whose function the library does not export. The driver's own codes are never negative.
 pub const MISSING: i32 = -1;
 
 /// A handle of the driver (context, stream, event, module, function, graph).
 pub type Handle = *mut c_void;
 
-/// What a call answered.
+/// Result of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub struct Code {
-    /// The exported name that was called.
+    /// Exported name of the called function.
     pub call: &'static str,
     /// The CUresult, or [`MISSING`].
     pub value: i32,
 }
 
 impl Code {
-    /// Turns anything but success into a [`Failure`].
+    /// Turns any code but success into a [`Failure`].
     pub fn ok(self) -> Result<(), Failure> {
         if self.value == 0 { Ok(()) } else { Err(Failure(self)) }
     }
@@ -52,7 +52,7 @@ impl From<Failure> for String {
     }
 }
 
-/// The codes that a reader of a report meets most; the number is always printed beside the name.
+/// Names of the codes that occur most in reports. The number is always printed next to the name.
 pub fn code_name(code: i32) -> Option<&'static str> {
     Some(match code {
         0 => "success",
@@ -88,21 +88,21 @@ pub fn code_name(code: i32) -> Option<&'static str> {
     })
 }
 
-/// Which memory an allocation of the VMM interface is: `CUmemAllocationProp`.
+/// Properties of an allocation of the VMM interface: `CUmemAllocationProp`.
 #[repr(C)]
 #[derive(Debug, Default, Clone, Copy)]
 pub struct AllocationProp {
     /// 1: pinned.
     pub kind: i32,
-    /// Handle types that may be exported: none.
+    /// Handle types that may be exported; 0 is none.
     pub handle_types: i32,
     /// 1: a device.
     pub location_kind: i32,
     /// The device's ordinal.
     pub location_id: i32,
-    /// Windows only.
+    /// Used on Windows only.
     pub security: u64,
-    /// Compression and usage: none.
+    /// Compression and usage; 0 is none.
     pub flags: [u8; 8],
 }
 
@@ -118,9 +118,9 @@ macro_rules! driver {
             /// Loads `libcuda.so.1` as any program does.
             ///
             /// # Errors
-            /// The loader's own words.
+            /// The loader's error message.
             pub fn load() -> Result<Self, String> {
-                // SAFETY: the driver library is made to be loaded so; its initialisers have no precondition.
+                // SAFETY: the driver library is made to be loaded this way; its initialisers have no precondition.
                 let library = unsafe { Library::new("libcuda.so.1") }.map_err(|e| format!("libcuda.so.1: {e}"))?;
                 $(
                     // SAFETY: the type is the one that the driver's interface gives this exported name.
@@ -138,7 +138,7 @@ macro_rules! driver {
                 #[allow(clippy::too_many_arguments, reason = "the driver's own signature")]
                 pub unsafe fn $field(&self, $($arg: $ty),*) -> Code {
                     let value = match self.$field {
-                        // SAFETY: the caller keeps the interface's rules; the type is the exported function's.
+                        // SAFETY: the caller obeys the interface's rules; the type is that of the exported function.
                         Some(call) => unsafe { call($($arg),*) },
                         None => MISSING,
                     };
@@ -209,12 +209,12 @@ driver! {
 impl Driver {
     /// The address of an exported name, if the library has it.
     pub fn export(&self, name: &CStr) -> Option<usize> {
-        // SAFETY: the symbol is only looked at as an address, never called or read through.
+        // SAFETY: the symbol is only used as an address, never called or read through.
         let symbol = unsafe { self.library.get::<*const c_void>(name.to_bytes_with_nul()) }.ok()?;
         Some((*symbol).addr())
     }
 
-    /// The file that the library came from, and where it was mapped.
+    /// File of the library, and the address at which it is mapped.
     pub fn file(&self) -> Result<(String, usize), String> {
         let address = self.export(c"cuInit").ok_or("cuInit is not exported")?;
         located(address).ok_or_else(|| "the loader does not know the library's file".to_owned())
@@ -225,7 +225,7 @@ impl Driver {
 pub fn located(address: usize) -> Option<(String, usize)> {
     // SAFETY: Dl_info is plain data; dladdr fills it for any address and reads nothing through it.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: as above; `info` outlives the call.
+    // SAFETY: dladdr accepts any address and reads nothing through it; `info` outlives the call.
     let found = unsafe { libc::dladdr(std::ptr::without_provenance(address), &raw mut info) };
     if found == 0 || info.dli_fname.is_null() {
         return None;

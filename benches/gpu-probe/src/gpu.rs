@@ -1,25 +1,25 @@
-//! A device with a context, through safe functions: what the steps work with.
+//! A device with a context, through safe functions, for the steps.
 //!
-//! Each function is one call of the driver. Handles are plain: a step lives in a process of its own, and what it does
-//! not give back ends with it.
+//! Each function is one call of the driver. Handles are plain values: a step runs in its own process, and everything it
+//! does not release ends with that process.
 
 use std::ffi::{CStr, c_void};
 
 use crate::driver::{AllocationProp, Code, Driver, Failure, Handle};
 use crate::nvml::until_nul;
 
-/// Streams and events that do not synchronise with the legacy stream, without timing and so on: flags of the driver.
+/// Flags of the driver for streams and events.
 pub mod flags {
-    /// A stream apart from the legacy one.
+    /// A stream that does not synchronise with the legacy stream.
     pub const NON_BLOCKING: u32 = 1;
-    /// An event without a time.
+    /// An event without timing.
     pub const NO_TIMING: u32 = 2;
 }
 
 /// The legacy default stream.
 pub const LEGACY: Handle = std::ptr::null_mut();
 
-/// The calling thread's own default stream, by its reserved handle.
+/// Reserved handle of the calling thread's own default stream.
 pub fn per_thread() -> Handle {
     std::ptr::without_provenance_mut(2)
 }
@@ -33,14 +33,14 @@ pub struct Gpu<'d> {
 
 /// Initialises the driver.
 pub fn init(driver: &Driver) -> Result<(), Failure> {
-    // SAFETY: a plain number.
+    // SAFETY: the argument is a plain number.
     unsafe { driver.init(0) }.ok()
 }
 
-/// The device of an ordinal.
+/// The device with this ordinal.
 pub fn device(driver: &Driver, ordinal: i32) -> Result<i32, Failure> {
     let mut device = 0;
-    // SAFETY: a place for one number.
+    // SAFETY: the pointer is to a local number.
     unsafe { driver.device_get(&raw mut device, ordinal) }.ok()?;
     Ok(device)
 }
@@ -48,7 +48,7 @@ pub fn device(driver: &Driver, ordinal: i32) -> Result<i32, Failure> {
 /// An attribute of a device by its number in the driver's interface.
 pub fn attribute(driver: &Driver, device: i32, attribute: i32) -> Result<i32, Failure> {
     let mut value = 0;
-    // SAFETY: a place for one number.
+    // SAFETY: the pointer is to a local number.
     unsafe { driver.device_attribute(&raw mut value, attribute, device) }.ok()?;
     Ok(value)
 }
@@ -56,7 +56,7 @@ pub fn attribute(driver: &Driver, device: i32, attribute: i32) -> Result<i32, Fa
 /// A device's PCI address as text.
 pub fn pci(driver: &Driver, device: i32) -> Result<String, Failure> {
     let mut text = [0_u8; 32];
-    // SAFETY: the buffer is as long as said.
+    // SAFETY: the buffer has the stated length.
     unsafe { driver.device_pci(text.as_mut_ptr().cast(), 32, device) }.ok()?;
     Ok(until_nul(&text))
 }
@@ -74,14 +74,14 @@ impl<'d> Gpu<'d> {
     /// Retains the primary context.
     pub fn retain(driver: &Driver, device: i32) -> Result<Handle, Failure> {
         let mut context = std::ptr::null_mut();
-        // SAFETY: a place for one handle.
+        // SAFETY: the pointer is to a local handle.
         unsafe { driver.primary_retain(&raw mut context, device) }.ok()?;
         Ok(context)
     }
 
     /// Makes the context current in this thread.
     pub fn make_current(&self) -> Result<(), Failure> {
-        // SAFETY: a context of this driver that is never destroyed while the step runs.
+        // SAFETY: the context is of this driver and is never destroyed while the step runs.
         unsafe { self.driver.context_set(self.context) }.ok()
     }
 
@@ -90,45 +90,45 @@ impl<'d> Gpu<'d> {
         self.sync_code().ok()
     }
 
-    /// Waits for everything in the context; the bare code.
+    /// As [`Gpu::sync`]; returns the bare code.
     pub fn sync_code(&self) -> Code {
-        // SAFETY: no argument.
+        // SAFETY: the call has no argument.
         unsafe { self.driver.context_sync() }
     }
 
-    /// Free and total bytes.
+    /// Free and total bytes of the device.
     pub fn mem_info(&self) -> Result<(u64, u64), Failure> {
         let (mut free, mut total) = (0_usize, 0_usize);
-        // SAFETY: places for two numbers.
+        // SAFETY: the pointers are to local numbers.
         unsafe { self.driver.mem_info(&raw mut free, &raw mut total) }.ok()?;
         Ok((free as u64, total as u64))
     }
 
-    /// Allocates.
+    /// Allocates device memory.
     pub fn alloc(&self, bytes: usize) -> Result<u64, Failure> {
         let mut pointer = 0;
-        // SAFETY: a place for one device address.
+        // SAFETY: the pointer is to a local device address.
         unsafe { self.driver.mem_alloc(&raw mut pointer, bytes) }.ok()?;
         Ok(pointer)
     }
 
-    /// Frees what [`Gpu::alloc`] gave.
+    /// Frees an allocation of [`Gpu::alloc`].
     pub fn free(&self, pointer: u64) -> Result<(), Failure> {
-        // SAFETY: a device address, not one of this process; a wrong one is an error code.
+        // SAFETY: the argument is a device address, not one of this process; a wrong one gives an error code.
         unsafe { self.driver.mem_free(pointer) }.ok()
     }
 
-    /// Allocates in a stream's order from the device's pool.
+    /// Allocates in stream order from the device's pool.
     pub fn alloc_async(&self, bytes: usize, stream: Handle) -> Result<u64, Failure> {
         let mut pointer = 0;
-        // SAFETY: a place for one device address and a live stream.
+        // SAFETY: the pointer is to a local device address, and the stream is live.
         unsafe { self.driver.mem_alloc_async(&raw mut pointer, bytes, stream) }.ok()?;
         Ok(pointer)
     }
 
-    /// Frees in a stream's order.
+    /// Frees in stream order.
     pub fn free_async(&self, pointer: u64, stream: Handle) -> Result<(), Failure> {
-        // SAFETY: a device address and a live stream.
+        // SAFETY: a device address and a live stream; a wrong address gives an error code.
         unsafe { self.driver.mem_free_async(pointer, stream) }.ok()
     }
 
@@ -137,33 +137,33 @@ impl<'d> Gpu<'d> {
         AllocationProp { kind: 1, location_kind: 1, location_id: self.device, ..AllocationProp::default() }
     }
 
-    /// The VMM interface's granularity: option 0 the least, 1 the recommended.
+    /// Granularity of the VMM interface: option 0 is the minimum, 1 the recommended one.
     pub fn vmm_granularity(&self, option: i32) -> Result<u64, Failure> {
         let mut bytes = 0_usize;
         let prop = self.vmm_prop();
-        // SAFETY: a place for one number and a property of the interface's layout.
+        // SAFETY: the pointers are to a local number and to properties in the interface's layout.
         unsafe { self.driver.mem_granularity(&raw mut bytes, &raw const prop, option) }.ok()?;
         Ok(bytes as u64)
     }
 
-    /// Makes a physical allocation.
+    /// Creates a physical allocation.
     pub fn vmm_create(&self, bytes: usize) -> Result<u64, Failure> {
         let mut handle = 0;
         let prop = self.vmm_prop();
-        // SAFETY: as above.
+        // SAFETY: the pointers are to a local handle and to properties in the interface's layout.
         unsafe { self.driver.mem_create(&raw mut handle, bytes, &raw const prop, 0) }.ok()?;
         Ok(handle)
     }
 
-    /// Gives a physical allocation back.
+    /// Releases a physical allocation.
     pub fn vmm_release(&self, handle: u64) -> Result<(), Failure> {
-        // SAFETY: a handle of `vmm_create`.
+        // SAFETY: the handle is one of `vmm_create`.
         unsafe { self.driver.mem_release(handle) }.ok()
     }
 
     /// Fills device memory with zeros.
     pub fn zero(&self, pointer: u64, bytes: usize) -> Result<(), Failure> {
-        // SAFETY: the callers give an allocation of their own and its size.
+        // SAFETY: the callers pass an allocation of their own and its size.
         unsafe { self.driver.memset8(pointer, 0, bytes) }.ok()
     }
 
@@ -178,7 +178,7 @@ impl<'d> Gpu<'d> {
     /// Loads device code; `image` ends with a zero byte.
     pub fn module(&self, image: &[u8]) -> Result<Handle, Failure> {
         let mut module = std::ptr::null_mut();
-        // SAFETY: a place for one handle and a terminated text that outlives the call.
+        // SAFETY: the pointers are to a local handle and to a terminated text that outlives the call.
         unsafe { self.driver.module_load(&raw mut module, image.as_ptr().cast()) }.ok()?;
         Ok(module)
     }
@@ -186,7 +186,7 @@ impl<'d> Gpu<'d> {
     /// Finds a kernel in a module.
     pub fn function(&self, module: Handle, name: &CStr) -> Result<Handle, Failure> {
         let mut function = std::ptr::null_mut();
-        // SAFETY: a place for one handle, a live module, a terminated name.
+        // SAFETY: a pointer to a local handle, a live module, a terminated name.
         unsafe { self.driver.module_function(&raw mut function, module, name.as_ptr()) }.ok()?;
         Ok(function)
     }
@@ -203,7 +203,7 @@ impl<'d> Gpu<'d> {
         self.launch_code(kernel, grid, block, stream, words).ok()
     }
 
-    /// Launches a kernel whose parameters are all 64-bit words; the bare code.
+    /// As [`Gpu::launch`]; returns the bare code.
     #[inline]
     pub fn launch_code<const N: usize>(
         &self,
@@ -223,15 +223,15 @@ impl<'d> Gpu<'d> {
         }
     }
 
-    /// Makes a stream.
+    /// Creates a stream.
     pub fn stream(&self, flags: u32) -> Result<Handle, Failure> {
         let mut stream = std::ptr::null_mut();
-        // SAFETY: a place for one handle.
+        // SAFETY: the pointer is to a local handle.
         unsafe { self.driver.stream_create(&raw mut stream, flags) }.ok()?;
         Ok(stream)
     }
 
-    /// Asks whether a stream is through.
+    /// Asks whether all work of a stream is complete.
     pub fn stream_query(&self, stream: Handle) -> Code {
         // SAFETY: a live stream.
         unsafe { self.driver.stream_query(stream) }
@@ -243,17 +243,17 @@ impl<'d> Gpu<'d> {
         unsafe { self.driver.stream_sync(stream) }
     }
 
-    /// Makes an event.
+    /// Creates an event.
     pub fn event(&self, flags: u32) -> Result<Handle, Failure> {
         let mut event = std::ptr::null_mut();
-        // SAFETY: a place for one handle.
+        // SAFETY: the pointer is to a local handle.
         unsafe { self.driver.event_create(&raw mut event, flags) }.ok()?;
         Ok(event)
     }
 
     /// Destroys an event.
     pub fn event_destroy(&self, event: Handle) -> Result<(), Failure> {
-        // SAFETY: a live event that nobody uses afterwards.
+        // SAFETY: the event is live, and nothing uses it afterwards.
         unsafe { self.driver.event_destroy(event) }.ok()
     }
 
@@ -264,7 +264,7 @@ impl<'d> Gpu<'d> {
         unsafe { self.driver.event_record(event, stream) }
     }
 
-    /// Asks whether an event has happened.
+    /// Asks whether an event was reached.
     #[inline]
     pub fn query(&self, event: Handle) -> Code {
         // SAFETY: a live event.
@@ -281,12 +281,12 @@ impl<'d> Gpu<'d> {
     #[inline]
     pub fn elapsed_ns(&self, start: Handle, end: Handle) -> Result<f64, Failure> {
         let mut ms = 0.0_f32;
-        // SAFETY: a place for one number and two live events.
+        // SAFETY: a pointer to a local number and two live events.
         unsafe { self.driver.event_elapsed(&raw mut ms, start, end) }.ok()?;
         Ok(f64::from(ms) * 1e6)
     }
 
-    /// The device time of one kernel by events around it.
+    /// Device time of one kernel, by events around it.
     pub fn timed<const N: usize>(
         &self,
         kernel: Handle,
@@ -306,7 +306,7 @@ impl<'d> Gpu<'d> {
         Ok(ns)
     }
 
-    /// Keeps the device busy for `ns`, so that its clocks rise before something is measured.
+    /// Keeps the device busy for `ns`, so that its clocks are high before a measurement.
     pub fn warm(&self, spin: Handle, ns: u64) -> Result<(), Failure> {
         let mut left = ns;
         while left > 0 {

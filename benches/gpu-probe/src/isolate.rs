@@ -1,6 +1,6 @@
-//! A step in a process of its own: started, read, and ended at its time limit with all that it started.
+//! Runs a step in its own process: starts it, reads its lines, and ends it with all its children at its time limit.
 //!
-//! What the lines mean is in [`crate::sink`]; what is done with the outcome in [`crate::report`].
+//! [`crate::sink`] defines the lines; [`crate::report`] uses the outcome.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -12,30 +12,30 @@ use serde_json::{Value, json};
 
 use crate::sink::Gathered;
 
-/// How long a killed process may take to disappear before it is left behind.
+/// Time for a killed process to disappear; after that it is left behind.
 const REAP: Duration = Duration::from_secs(5);
-/// How much of a step's standard error is kept.
+/// Bytes kept of a step's standard error.
 const STDERR_BYTES: usize = 4096;
 
 /// How a step ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
-    /// Through, every part gave its value.
+    /// The step finished, and every part gave its value.
     Ok,
-    /// Through, but at least one part failed.
+    /// The step finished, but at least one part failed.
     Partial,
-    /// Through or broken off without any value.
+    /// The step finished or stopped without any value.
     Failed,
-    /// Ended at its time limit; what it had found by then is kept.
+    /// The step was ended at its time limit; the values until then are kept.
     Timeout,
-    /// Died before its end; what it had found by then is kept.
+    /// The step died before its end; the values until then are kept.
     Crashed,
-    /// Never started.
+    /// The step was never started.
     Skipped,
 }
 
 impl Status {
-    /// The word in the document.
+    /// The status as the document names it.
     pub fn word(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -48,7 +48,7 @@ impl Status {
     }
 }
 
-/// What became of a step.
+/// Outcome of a step.
 #[derive(Debug)]
 pub struct Outcome {
     pub status: Status,
@@ -58,13 +58,13 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// A step that was not started, and why.
+    /// Outcome of a step that was not started, with the reason.
     pub fn skipped(why: &str) -> Self {
         let gathered = Gathered { errors: vec![why.to_owned()], ..Gathered::default() };
         Self { status: Status::Skipped, seconds: 0.0, gathered, stderr: String::new() }
     }
 
-    /// The document's form.
+    /// The outcome in the document's form.
     pub fn json(&self) -> Value {
         json!({
             "status": self.status.word(),
@@ -76,7 +76,7 @@ impl Outcome {
     }
 }
 
-/// Runs `command`, gathers the lines that it writes, and ends it and its children after `limit`.
+/// Runs `command`, collects its lines, and ends it and its children after `limit`.
 pub fn run(command: &mut Command, limit: Duration) -> Outcome {
     let started = Instant::now();
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
@@ -111,7 +111,7 @@ pub fn run(command: &mut Command, limit: Duration) -> Outcome {
         }
     }
     let seconds = started.elapsed().as_secs_f64();
-    // A step that said its end may still hang while the driver takes its context down: give it a moment.
+    // A step that reported its end may still hang while the driver destroys its context, so it gets a moment.
     let exit = if timed_out { None } else { wait(&mut child, REAP) };
     kill_group(&child);
     let reaped = exit.or_else(|| wait(&mut child, REAP));
@@ -155,15 +155,15 @@ fn wait(child: &mut Child, at_most: Duration) -> Option<ExitStatus> {
     }
 }
 
-/// Ends the child and everything that it started (they share its process group).
+/// Ends the child and everything that it started: all share its process group.
 fn kill_group(child: &Child) {
     let Ok(group) = i32::try_from(child.id()) else { return };
-    // SAFETY: kill has no memory precondition; the group was made for this child, and a group that is gone is an error
-    // that does not matter.
+    // SAFETY: kill has no memory precondition. The group was made for this child; if it is gone, the error does not
+    // matter.
     unsafe { libc::kill(-group, libc::SIGKILL) };
 }
 
-/// The lines of a stream, read by a thread that ends with the stream.
+/// Lines of a stream, read by a thread that ends with the stream.
 pub fn read_lines(stream: Option<impl Read + Send + 'static>) -> Receiver<String> {
     let (send, receive) = channel();
     if let Some(stream) = stream {
@@ -193,7 +193,7 @@ fn read_tail(stream: Option<impl Read + Send + 'static>) -> Receiver<String> {
                 let surplus = kept.len().saturating_sub(STDERR_BYTES);
                 kept.drain(..surplus);
             }
-            // The probe may have gone on without waiting for this.
+            // The probe may have continued without waiting for this.
             let _ = send.send(String::from_utf8_lossy(&kept).into_owned());
         });
     }
@@ -240,7 +240,7 @@ mod tests {
         }
     }
 
-    /// Whether the process runs (a zombie that nobody has waited for yet does not).
+    /// True if the process runs. A zombie does not count.
     fn alive(pid: i64) -> bool {
         std::fs::read_to_string(format!("/proc/{pid}/stat"))
             .is_ok_and(|stat| !stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')))

@@ -1,22 +1,22 @@
-//! The device code as text, and the kernels found in the loaded module.
+//! The device code as text, and the kernels of the loaded module.
 //!
-//! The text is our own and of an old version of the language on purpose: every driver compiles it for its device.
+//! The text is our own and deliberately uses an old PTX version, so that every driver compiles it for its device.
 
 use crate::driver::{Failure, Handle};
 use crate::gpu::Gpu;
 
-/// The text that the driver compiles, with the terminator that it wants.
+/// PTX text that the driver compiles, with the terminator that the driver requires.
 pub const PTX: &str = concat!(include_str!("kernels.ptx"), "\0");
 
 /// The kernels of [`PTX`].
 pub struct Kernels {
     /// Does nothing.
     pub null: Handle,
-    /// `(ns)`: takes so much device time.
+    /// `(ns)`: uses this much device time.
     pub spin: Handle,
     /// `(rounds, out)`: a fixed amount of arithmetic.
     pub work: Handle,
-    /// `(out, capacity, ns, threshold)`: records when the device was taken away.
+    /// `(out, capacity, ns, threshold)`: records the times in which the device was taken away.
     pub slices: Handle,
 }
 
@@ -33,33 +33,34 @@ impl Kernels {
     }
 }
 
-/// The words before the first record of `vgpu_slices`.
+/// Words before the first record of `vgpu_slices`.
 pub const HEAD_WORDS: usize = 8;
-/// The words of one record of `vgpu_slices`.
+/// Words of one record of `vgpu_slices`.
 pub const RECORD_WORDS: usize = 4;
 
-/// What `vgpu_slices` wrote.
+/// The output of `vgpu_slices`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recording {
-    /// Gaps seen; more than `gaps.len()` when the room was too small.
+    /// Number of gaps seen; more than `gaps.len()` if the buffer was too small.
     pub seen: u64,
-    /// How often the timer was read.
+    /// Number of timer readings.
     pub readings: u64,
-    /// The first and the last reading, in ns of the device's timer.
+    /// First timer reading, in ns of the device's timer.
     pub first: u64,
+    /// Last timer reading, in ns of the device's timer.
     pub last: u64,
-    /// The smallest difference of two readings that was not zero: the timer's step.
+    /// Smallest non-zero difference of two readings: the timer's step.
     pub smallest_step: Option<u64>,
-    /// The largest difference below the threshold.
+    /// Largest difference below the threshold.
     pub largest_step: u64,
-    /// Readings of the multiprocessor's cycle counter, first and last.
+    /// First and last reading of the multiprocessor's cycle counter.
     pub cycles: (u64, u64),
     /// Times without the device: (before, after) in ns of the device's timer.
     pub gaps: Vec<(u64, u64)>,
 }
 
 impl Recording {
-    /// Reads the words that the kernel wrote; absent when it wrote none (the device did not execute the kernel).
+    /// Parses the kernel's output; `None` if it wrote nothing because the device did not execute the kernel.
     pub fn read(words: &[u64]) -> Option<Self> {
         let head = words.get(..HEAD_WORDS)?;
         if head[1] == 0 || head[2] == 0 {
@@ -70,7 +71,7 @@ impl Recording {
             .chunks_exact(RECORD_WORDS)
             .take(kept)
             .map(|record| (record[0], record[1]))
-            // A timer that ran backwards for a moment is no gap.
+            // A timer that ran backwards for a moment is not a gap.
             .filter(|(before, after)| after > before)
             .collect();
         Some(Self {
@@ -101,7 +102,7 @@ mod tests {
 
     #[test]
     fn every_loop_of_the_text_has_a_bound_of_its_own() {
-        // One back edge per loop, and in each loop a counter that only falls.
+        // Each loop has one back edge, and a counter that only decreases.
         for (label, counter) in [("SPIN_LOOP", "%left"), ("WORK_LOOP", "%rounds"), ("SLICES_LOOP", "%left")] {
             let body = PTX.split(&format!("{label}:")).nth(1).unwrap();
             let body = &body[..body.find(&format!("bra        {label}")).unwrap()];

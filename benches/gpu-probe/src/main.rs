@@ -1,12 +1,11 @@
-//! `gpu-probe`: measures a GPU and its driver and writes what it found as JSON.
+//! `gpu-probe`: measures a GPU and its driver and writes the results as JSON.
 //!
-//! It shares no code with libvgpu, so that it can say what the driver does when nobody stands in between, and can
-//! measure what libvgpu adds when it is preloaded. Each step runs in a process of its own with a time limit
-//! ([`isolate`]); a step that fails, hangs or crashes is reported and the others go on.
+//! The probe shares no code with libvgpu. So it can show the driver's behaviour without any library in between, and
+//! measure the cost of a preloaded libvgpu. Each step runs in its own process with a time limit ([`isolate`]). A step
+//! that fails, hangs or crashes is reported, and the others continue.
 //!
 //! Reading order: [`args`], [`steps`] (the table of steps), [`isolate`], [`report`] (the document), then [`driver`],
-//! [`nvml`] and [`gpu`] (the libraries), [`kernels`] (the device code). The document is described in
-//! docs/gpu-probe.md.
+//! [`nvml`] and [`gpu`] (the libraries), [`kernels`] (the device code). docs/gpu-probe.md describes the document.
 
 mod args;
 mod bench;

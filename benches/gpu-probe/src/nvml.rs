@@ -16,7 +16,7 @@ struct Memory {
     used: u64,
 }
 
-/// `nvmlMemory_v2_t`; `version` holds the size and the number 2.
+/// `nvmlMemory_v2_t`; `version` contains the size and the number 2.
 #[repr(C)]
 #[derive(Debug, Default, Clone, Copy)]
 struct MemoryV2 {
@@ -39,10 +39,10 @@ struct ProcessInfo {
     compute_instance: u32,
 }
 
-/// NVML's word for a number that it does not have.
+/// NVML's value for a number that it does not have.
 const NOT_AVAILABLE: u64 = u64::MAX;
 
-/// NVML with one device chosen by its PCI address.
+/// NVML with one device, chosen by its PCI address.
 pub struct Nvml {
     library: Library,
     device: Device,
@@ -51,7 +51,7 @@ pub struct Nvml {
 impl Nvml {
     /// Loads and initialises NVML and finds the device.
     pub fn open(pci: &str) -> Result<Self, String> {
-        // SAFETY: NVML is made to be loaded so.
+        // SAFETY: NVML is made to be loaded this way.
         let library = unsafe { Library::new("libnvidia-ml.so.1") }.map_err(|e| format!("libnvidia-ml.so.1: {e}"))?;
         let mut nvml = Self { library, device: std::ptr::null_mut() };
         type Init = unsafe extern "C" fn() -> i32;
@@ -61,29 +61,29 @@ impl Nvml {
         type ByPci = unsafe extern "C" fn(*const c_char, *mut Device) -> i32;
         let by_pci: ByPci = nvml.function("nvmlDeviceGetHandleByPciBusId_v2")?;
         let text = CString::new(pci).map_err(|e| e.to_string())?;
-        // SAFETY: a terminated string and a place for the handle, both alive during the call.
+        // SAFETY: a terminated string and a pointer to the handle, both alive during the call.
         done("nvmlDeviceGetHandleByPciBusId_v2", unsafe { by_pci(text.as_ptr(), &raw mut nvml.device) })?;
         Ok(nvml)
     }
 
     fn function<T: Copy>(&self, name: &str) -> Result<T, String> {
         let terminated = CString::new(name).map_err(|e| e.to_string())?;
-        // SAFETY: the callers below give the type that NVML's interface gives the name.
+        // SAFETY: the callers below pass the type that NVML's interface gives the name.
         let symbol = unsafe { self.library.get::<T>(terminated.as_bytes_with_nul()) };
         symbol.map(|symbol| *symbol).map_err(|e| format!("{name}: {e}"))
     }
 
-    /// The driver's version as NVML prints it.
+    /// Driver version as NVML prints it.
     pub fn driver_version(&self) -> Result<String, String> {
         type Version = unsafe extern "C" fn(*mut c_char, u32) -> i32;
         let call: Version = self.function("nvmlSystemGetDriverVersion")?;
         let mut text = [0_u8; 96];
-        // SAFETY: the buffer is as long as said and outlives the call.
+        // SAFETY: the buffer has the stated length and outlives the call.
         done("nvmlSystemGetDriverVersion", unsafe { call(text.as_mut_ptr().cast(), 96) })?;
         Ok(until_nul(&text))
     }
 
-    /// Memory by the first and the second version of the call.
+    /// Memory by the first and by the second version of the call.
     pub fn memory(&self) -> Result<Value, String> {
         type V1 = unsafe extern "C" fn(Device, *mut Memory) -> i32;
         type V2 = unsafe extern "C" fn(Device, *mut MemoryV2) -> i32;
@@ -94,7 +94,7 @@ impl Nvml {
         let mut value = json!({ "v1": { "total": memory.total, "free": memory.free, "used": memory.used } });
         let mut second = MemoryV2 { version: MEMORY_V2, ..MemoryV2::default() };
         let answer = self.function::<V2>("nvmlDeviceGetMemoryInfo_v2").and_then(|v2| {
-            // SAFETY: as above; `version` says which layout it is.
+            // SAFETY: a handle of this library and a structure of the interface's layout; `version` states which one.
             done("nvmlDeviceGetMemoryInfo_v2", unsafe { v2(self.device, &raw mut second) })
         });
         value["v2"] = match answer {
@@ -110,7 +110,7 @@ impl Nvml {
         self.memory()?["v1"]["used"].as_u64().ok_or_else(|| "no number".to_owned())
     }
 
-    /// The processes that compute on the device: number and bytes (null where NVML has none).
+    /// Compute processes on the device: pid and bytes (`None` where NVML has no number).
     pub fn processes(&self) -> Result<Vec<(u32, Option<u64>)>, String> {
         type Processes = unsafe extern "C" fn(Device, *mut u32, *mut ProcessInfo) -> i32;
         let call: Processes = self.function("nvmlDeviceGetComputeRunningProcesses_v3")?;
@@ -124,19 +124,19 @@ impl Nvml {
         Ok(infos.iter().map(|info| (info.pid, (info.used != NOT_AVAILABLE).then_some(info.used))).collect())
     }
 
-    /// Settings that change what is measured: compute mode, persistence mode, MIG.
+    /// Settings that influence the measurements: compute mode, persistence mode, MIG.
     pub fn modes(&self) -> Value {
         type One = unsafe extern "C" fn(Device, *mut u32) -> i32;
         type Two = unsafe extern "C" fn(Device, *mut u32, *mut u32) -> i32;
         let one = |name: &str| {
             let mut value = 0_u32;
-            // SAFETY: a handle of this library and a place for one number.
+            // SAFETY: a handle of this library and a pointer to a local number.
             let answer = self.function::<One>(name).and_then(|f| done(name, unsafe { f(self.device, &raw mut value) }));
             answer.map_or_else(|error| json!({ "error": error }), |()| json!(value))
         };
         let (mut now, mut pending) = (0_u32, 0_u32);
         let mig = self.function::<Two>("nvmlDeviceGetMigMode").and_then(|f| {
-            // SAFETY: a handle of this library and places for two numbers.
+            // SAFETY: a handle of this library and pointers to local numbers.
             done("nvmlDeviceGetMigMode", unsafe { f(self.device, &raw mut now, &raw mut pending) })
         });
         json!({

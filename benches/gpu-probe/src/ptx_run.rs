@@ -1,6 +1,6 @@
-//! A very small interpreter of the probe's own device code, for tests alone: one thread, the instructions that
-//! kernels.ptx uses and no other, a timer that the test makes up. It checks what the kernels mean; that they are valid
-//! device code is the driver's compiler's word.
+//! A very small interpreter of the probe's own device code, for tests only. It runs one thread with a timer that the
+//! test provides, and knows only the instructions in kernels.ptx. The tests check the kernels' behaviour; only the
+//! driver's compiler decides whether they are valid.
 
 use std::collections::HashMap;
 
@@ -11,11 +11,11 @@ pub struct Thread<'a> {
     pub params: Vec<u64>,
     pub thread: u64,
     pub block: u64,
-    /// Gives the next reading of the device's timer.
+    /// Returns the next reading of the device's timer.
     pub timer: &'a mut dyn FnMut() -> u64,
     /// Device memory by address.
     pub memory: HashMap<u64, u64>,
-    /// Instructions carried out.
+    /// Number of executed instructions.
     pub steps: u64,
 }
 
@@ -119,7 +119,7 @@ mod tests {
 
     const OUT: u64 = 0x10_0000;
 
-    /// Runs a kernel under a timer that goes on by `step` at each reading and jumps where the test says.
+    /// Runs a kernel with a timer that advances by `step` at each reading and jumps where the test requires.
     fn run(kernel: &str, params: &[u64], block: u64, step: u64, jumps: &[(u64, u64)]) -> (HashMap<u64, u64>, u64, u64) {
         let mut now = 1_000_000;
         let mut jumps = jumps.to_vec();
@@ -159,7 +159,8 @@ mod tests {
 
     #[test]
     fn a_timer_that_stands_still_hangs_no_kernel() {
-        // The bound is a million readings beyond the nanoseconds; this length makes that sum wrap round to 2000.
+        // The kernel's bound is a million readings beyond the nanoseconds; this length makes that sum wrap around to
+        // 2000.
         let ns = 0_u64.wrapping_sub(1_000_000) + 2000;
         let (_, steps, _) = run("vgpu_spin_ns", &[ns], 0, 0, &[]);
         assert!((2000..2000 * 12).contains(&steps), "{steps}");

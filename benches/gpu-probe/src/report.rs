@@ -1,6 +1,6 @@
-//! The whole run: every step in turn within the time there is, the document, the summary for a person.
+//! The complete run: every step in turn within the time limit, the document, and a summary for a person.
 //!
-//! The document's form is described in docs/gpu-probe.md; [`SCHEMA_VERSION`] changes when a reader would have to.
+//! docs/gpu-probe.md describes the document; [`SCHEMA_VERSION`] changes when a reader would have to.
 
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
@@ -11,12 +11,12 @@ use crate::args::Options;
 use crate::isolate::{self, Outcome, Status};
 use crate::steps;
 
-/// The document's name in its own `schema` key.
+/// Name of the document in its `schema` key.
 pub const SCHEMA: &str = "vgpu-gpu-probe";
-/// Raised when a key changes its meaning or its place; a new key does not raise it.
+/// Raised when a key changes its meaning or its place. A new key does not raise it.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// Runs the steps that were asked for and writes the document.
+/// Runs the requested steps and writes the document.
 pub fn run(options: &Options) -> ExitCode {
     let program = match std::env::current_exe() {
         Ok(program) => program,
@@ -77,7 +77,7 @@ pub fn document(outcomes: &[(&str, Outcome)], options: &Options, unix_s: u64) ->
     document
 }
 
-/// Where each of the main numbers stands among the steps' data.
+/// Paths of the main numbers in the steps' data.
 const NUMBERS: &[(&str, &str)] = &[
     ("name", "device/data/name"),
     ("driver_version", "device/data/driver_version"),
@@ -114,7 +114,7 @@ const NUMBERS: &[(&str, &str)] = &[
     ("mem_get_info_ns", "call_costs/data/mem_get_info/median"),
 ];
 
-/// The main numbers, flat; null where a number was not measured.
+/// The main numbers, flat; null if a number was not measured.
 fn numbers(steps: &Value) -> Value {
     let numbers: Map<String, Value> = NUMBERS
         .iter()
@@ -123,7 +123,7 @@ fn numbers(steps: &Value) -> Value {
     Value::Object(numbers)
 }
 
-/// What the simulated device's profile reads, by the names it has for them, and where each stands.
+/// Numbers that the simulated device's profile reads: the profile's names, and the paths in the steps' data.
 const PROFILE: &[(&str, &str)] = &[
     ("nvml_total", "device/data/nvml/memory/v2/total"),
     ("cuda_total", "device/data/total_bytes"),
@@ -139,7 +139,7 @@ const PROFILE: &[(&str, &str)] = &[
     ("queue_depth", "launch_cost/data/queue_depth"),
 ];
 
-/// The profile: whole numbers; what was not measured is absent, so that the reader keeps its own figure.
+/// The profile in whole numbers. An unmeasured number is absent, so that the reader keeps its default.
 fn profile(steps: &Value) -> Value {
     let whole = |path: &str| {
         let value = steps.pointer(&format!("/{path}"))?.as_f64()?;
@@ -163,7 +163,7 @@ fn line_of(name: &str, outcome: &Outcome) -> String {
     text
 }
 
-/// The summary for a person: the main numbers, one a line.
+/// Summary for a person: the main numbers, one per line.
 fn summary(document: &Value) -> String {
     let mut text = String::from("\n");
     for (name, _) in NUMBERS {

@@ -1,14 +1,14 @@
-//! The lines by which a step in its own process tells the probe what it found, and the reading of them.
+//! The lines in which a step's process reports its results to the probe, and their parser.
 //!
-//! One JSON object a line: `{"put": "a.b", "value": ...}` as soon as a value is known, `{"error": "..."}` for a part
-//! that failed, `{"end": true}` as the last line. So a step that hangs or crashes later keeps what it had found.
+//! One JSON object per line: `{"put": "a.b", "value": ...}` as soon as a value is known, `{"error": "..."}` for a part
+//! that failed, `{"end": true}` as the last line. So the values of a step that hangs or crashes later are kept.
 
 use std::fmt::Display;
 use std::io::Write;
 
 use serde_json::{Map, Value, json};
 
-/// Where a step puts what it found.
+/// Writes the results of a step.
 pub struct Sink<W: Write> {
     out: W,
 }
@@ -29,7 +29,8 @@ impl<W: Write> Sink<W> {
         self.line(&json!({ "error": what.to_string() }));
     }
 
-    /// Runs one part: its value goes under `key`, its failure among the errors; the step goes on either way.
+    /// Runs one part of a step. Stores its value under `key` or its failure among the errors; the step continues either
+    /// way.
     pub fn attempt(&mut self, key: &str, part: impl FnOnce() -> Result<Value, String>) -> bool {
         match part() {
             Ok(value) => {
@@ -43,30 +44,30 @@ impl<W: Write> Sink<W> {
         }
     }
 
-    /// Says that the step is through.
+    /// Reports that the step is complete.
     pub fn end(&mut self) {
         self.line(&json!({ "end": true }));
     }
 
     fn line(&mut self, value: &Value) {
-        // Nobody reads any more: the probe gave this step up, and there is nobody to tell.
+        // A write error means that the probe gave this step up, and there is no one to report it to.
         let _ = writeln!(self.out, "{value}").and_then(|()| self.out.flush());
     }
 }
 
-/// What the lines of one step amount to.
+/// Collected lines of one step.
 #[derive(Debug, Default, PartialEq)]
 pub struct Gathered {
     /// The values, nested by their dotted keys.
     pub data: Map<String, Value>,
     /// The parts that failed.
     pub errors: Vec<String>,
-    /// Whether the last line came.
+    /// True if the last line has arrived.
     pub ended: bool,
 }
 
 impl Gathered {
-    /// Takes one line.
+    /// Parses one line.
     pub fn take(&mut self, line: &str) {
         let Ok(Value::Object(object)) = serde_json::from_str::<Value>(line) else {
             if !line.trim().is_empty() {
@@ -86,7 +87,7 @@ impl Gathered {
     }
 }
 
-/// Puts `value` under a dotted key; a plain value on the way is replaced by an object.
+/// Stores `value` under a dotted key. A plain value on the path is replaced by an object.
 fn insert(map: &mut Map<String, Value>, key: &str, value: Value) {
     match key.split_once('.') {
         None => {

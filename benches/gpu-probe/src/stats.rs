@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// What a series of measurements says. Percentiles are by nearest rank.
+/// Summary of a series of measurements. Percentiles are by nearest rank.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Summary {
     pub n: usize,
@@ -15,7 +15,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Summarises `values`; absent for an empty series, and for one that holds a value which is not finite.
+    /// Summarises `values`; `None` for an empty series, and for one that contains a non-finite value.
     pub fn of(values: &[f64]) -> Option<Self> {
         if values.is_empty() || values.iter().any(|value| !value.is_finite()) {
             return None;
@@ -34,7 +34,7 @@ impl Summary {
         })
     }
 
-    /// The document's form; figures rounded to three decimals.
+    /// The summary in the document's form, rounded to three decimals.
     pub fn json(&self) -> Value {
         json!({
             "n": self.n, "min": round(self.min), "median": round(self.median), "mean": round(self.mean),
@@ -43,12 +43,12 @@ impl Summary {
     }
 }
 
-/// The document's form of a series: its summary, or null when there is none.
+/// The summary of a series in the document's form; null if there is none.
 pub fn summary(values: &[f64]) -> Value {
     Summary::of(values).map_or(Value::Null, |summary| summary.json())
 }
 
-/// The middle of a series, if it has one.
+/// Median of a series; `None` if it is empty.
 pub fn median(values: &[f64]) -> Option<f64> {
     Summary::of(values).map(|summary| summary.median)
 }

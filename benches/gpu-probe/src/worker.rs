@@ -1,7 +1,7 @@
-//! A second process of a step: the probe started again with a role, talked to by lines.
+//! A second process of a step: the probe started again with a role. Both sides exchange lines.
 //!
-//! The worker writes one JSON object a line and may wait for a line on its standard input. It dies with the process
-//! that started it, and with the handle here.
+//! The worker writes one JSON object per line and may wait for a line on its standard input. It dies with the process
+//! that started it, and when its handle here is dropped.
 
 use std::io::{BufRead, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -13,10 +13,10 @@ use serde_json::Value;
 use crate::args::Options;
 use crate::isolate::read_lines;
 
-/// How long a step waits for a line of its worker unless it says otherwise.
+/// Default time that a step waits for a line of its worker.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A worker, seen from the step that started it; ended when dropped.
+/// A worker, seen from the step that started it. Dropping it ends the worker.
 pub struct Worker {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -43,7 +43,7 @@ impl Worker {
         Ok(Self { child, stdin, lines })
     }
 
-    /// The worker's process number.
+    /// Process id of the worker.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -64,7 +64,7 @@ impl Worker {
         writeln!(stdin, "{text}").and_then(|()| stdin.flush()).map_err(|e| format!("the worker does not listen: {e}"))
     }
 
-    /// Ends the worker the polite way (its input closes) and waits for it; after `patience` it is killed.
+    /// Closes the worker's input, which ends it, and waits for it. After `patience` the worker is killed.
     pub fn finish(mut self, patience: Duration) {
         self.stdin = None;
         let deadline = std::time::Instant::now() + patience;
@@ -79,7 +79,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Already gone is fine; a process stuck in the kernel is left to the limit of the whole step.
+        // The process may be gone already. A process stuck in the kernel is left to the time limit of the step.
         let _ = self.child.kill();
         for _ in 0..200 {
             if !matches!(self.child.try_wait(), Ok(None)) {
@@ -93,11 +93,11 @@ impl Drop for Worker {
 /// In the worker: writes one line.
 pub fn tell(value: &Value) {
     let mut out = std::io::stdout().lock();
-    // The step is gone: the worker notices when its input ends.
+    // A write error means that the step is gone; the worker notices when its input ends.
     let _ = writeln!(out, "{value}").and_then(|()| out.flush());
 }
 
-/// In the worker: waits for a line; absent when the step closed the input.
+/// In the worker: waits for a line; `None` if the step closed the input.
 pub fn hear() -> Option<String> {
     let mut line = String::new();
     match std::io::stdin().lock().read_line(&mut line) {
@@ -106,7 +106,7 @@ pub fn hear() -> Option<String> {
     }
 }
 
-/// Makes this process die with its parent, so that a killed step leaves nobody on the device.
+/// Makes this process die with its parent, so that a killed step leaves no process on the device.
 pub fn die_with_parent() {
     // SAFETY: prctl with this option has no memory precondition.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };

@@ -1,5 +1,5 @@
-//! The probe and the hardware suite as programs, on the simulated driver of `make build` (VGPU_BUILD says where; default
-//! target/release). What needs device code to be executed is not here: it is checked on hardware alone.
+//! The probe and the hardware suite as programs, on the simulated driver of `make build` (directory in VGPU_BUILD,
+//! default target/release). Steps that need executed device code are not here; they are checked on hardware only.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 const PROBE: &str = env!("CARGO_BIN_EXE_gpu-probe");
 
-/// Where the products are, if they are; a missing one is an error when all parts are required.
+/// Directory of the products, if they exist. A missing product is an error when all parts are required.
 fn products() -> Option<PathBuf> {
     let default = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/release");
     let build = PathBuf::from(std::env::var_os("VGPU_BUILD").unwrap_or_else(|| default.into()));
@@ -19,14 +19,14 @@ fn products() -> Option<PathBuf> {
         Some(missing) => {
             let what = format!("{} (make build makes it)", build.join(missing).display());
             assert!(std::env::var_os("VGPU_REQUIRE_ALL").is_none_or(|v| v != "1"), "missing: {what}");
-            // Not by a macro: the harness would hide the line.
+            // Written without a macro, because the test harness would hide the line.
             let _ = writeln!(std::io::stderr(), "SKIPPED: {what}");
             None
         }
     }
 }
 
-/// A command under the simulated driver with a state of its own.
+/// A command under the simulated driver with its own state.
 fn simulated(program: &str, build: &std::path::Path, state: &std::path::Path) -> Command {
     let mut command = Command::new(program);
     command
@@ -103,7 +103,7 @@ fn the_simulated_device_s_profile_reads_the_document() {
         serde_json::from_slice(&output.stdout).unwrap()
     };
     let mut document = probe("h200", "first");
-    // What another machine might have said.
+    // A value that another machine might have measured.
     document["profile"]["context_bytes"] = (300 << 20).into();
     std::fs::write(&measured, document.to_string()).unwrap();
     let again = probe(&format!("h200@{}", measured.display()), "second");
@@ -140,7 +140,7 @@ fn the_suite_fails_when_the_library_enforces_nothing() {
     let Some(build) = products() else { return };
     let scratch = tempfile::tempdir().unwrap();
     let out = scratch.path().join("out");
-    // A library that is loaded and does nothing, under the right name: what a broken build would be.
+    // A broken build: a library with the right name that is loaded and does nothing.
     let idle = scratch.path().join("libvgpu.so");
     std::fs::copy(build.join("sim/libnvidia-ml.so.1"), &idle).unwrap();
     let output = Command::new("python3")

@@ -1,6 +1,6 @@
-/* A stand-in for the driver that does just enough for the steps which need device code: it answers as if the kernels
- * had run, on a made-up device that rotates two processes in slices of 2 ms with 100 us between them, and it knows two
- * rules of stream capture. Compiled by the test beside it; of no use for anything else. */
+/* A stand-in for the driver that does just enough for the steps which need device code. It answers as if the kernels
+ * had run, on an invented device that rotates two processes in slices of 2 ms with 100 us in between. It knows two
+ * rules of stream capture. stand_in.rs compiles it; it has no other use. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
@@ -21,7 +21,7 @@ struct event { u64 at; };
 
 static u64 busy_until;
 static u64 words[WORDS];
-static struct stream *capture;          /* the one stream that captures, if any */
+static struct stream *capture;          /* the only capturing stream, if any */
 static __thread int thread_mode;        /* 0 global, 2 relaxed */
 
 static u64 now(void)
@@ -31,7 +31,7 @@ static u64 now(void)
     return (u64)t.tv_sec * 1000000000ull + (u64)t.tv_nsec;
 }
 
-/* Which of the two turns of the device this process has: processes take them in the order in which they ask. */
+/* This process's turn of the device's two turns: processes take them in the order in which they first ask. */
 static u64 turn(void)
 {
     static u64 mine = UINT64_MAX;
@@ -48,7 +48,7 @@ static u64 turn(void)
     return mine;
 }
 
-/* The next moment at or after t at which this process has the device. */
+/* The next time at or after t at which this process has the device. */
 static u64 running(u64 t)
 {
     for (;; t = (t / SLICE + 1) * SLICE)

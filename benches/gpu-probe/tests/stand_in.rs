@@ -1,6 +1,6 @@
-//! The steps that need device code, against a stand-in for the driver that answers as if it had been executed
-//! (stand_in.c): that the processes start together, that their recordings come back, that a capture case is what it
-//! says. What a real device answers is measured on hardware alone.
+//! The steps that need device code, on a stand-in for the driver that answers as if the code had been executed
+//! (stand_in.c). The tests check that processes start together, that recordings return, and that each capture case is
+//! set up as named. A real device's answers are measured on hardware only.
 
 use std::path::Path;
 use std::process::Command;
@@ -44,7 +44,7 @@ fn slices_and_switches_of_two_processes_are_measured_in_the_device_s_own_time() 
     }
     assert_eq!(document["profile"]["slice_ns"], 1_900_000);
     assert_eq!(document["profile"]["switch_ns"], 100_000);
-    // Seven workers in all have had turns before: the three of one round share two turns, so two of them overlap.
+    // Seven workers had turns before. The three of one round share two turns, so two of them overlap.
     assert!(step["data"]["three_light"]["overlaps"].as_u64().unwrap() > 0, "{step}");
 }
 
@@ -56,15 +56,16 @@ fn a_capture_case_says_what_the_call_did_to_the_capture() {
     let errors = &document["steps"]["capture"]["errors"];
     for (stream, thread) in [("blocking", "same_thread"), ("non_blocking", "other_thread")] {
         let entry = |mode: &str, wrap: &str, call: &str| rules[stream][mode][thread][wrap][call].clone();
-        // The stand-in's two rules: under a global capture a query or an allocation fails and invalidates it ...
+        // First rule of the stand-in: under a global capture a query or an allocation fails and invalidates the
+        // capture.
         assert_eq!(entry("global", "plain", "event_query"), "900/2/901", "{errors}");
         assert_eq!(entry("global", "plain", "mem_alloc"), "900/2/901");
-        // ... unless the calling thread exchanged its own mode; other captures and calls are left alone.
+        // Second rule: not if the calling thread exchanged its own mode. Other captures and calls are unaffected.
         assert_eq!(entry("global", "exchanged", "event_query"), "0/1/0");
         assert_eq!(entry("global", "exchanged", "mem_alloc"), "0/1/0");
         assert_eq!(entry("relaxed", "plain", "event_query"), "0/1/0");
         assert_eq!(entry("global", "plain", "event_create_destroy"), "0/1/0");
-        // A call that this driver does not export is marked as such and harms nothing.
+        // A call that this driver does not export is marked and has no effect.
         assert_eq!(entry("global", "plain", "copy_to_device"), "-1/1/0");
     }
     assert_eq!(rules.as_object().unwrap().len(), 2);
@@ -89,7 +90,7 @@ fn the_device_s_timer_and_the_fixed_work_are_measured() {
     assert_eq!(timer["data"]["step_ns"], 32);
     let inflation = &document["steps"]["inflation"];
     assert_eq!(inflation["status"], "ok", "{inflation}");
-    // Each process of the stand-in has a device of its own: a busy neighbour changes nothing.
+    // Each process of the stand-in has a device of its own, so a busy neighbour changes nothing.
     for case in ["work_10_ms", "spin_10_ms"] {
         let ratio = inflation["data"][case]["inflation"].as_f64().unwrap();
         assert!((0.8..1.25).contains(&ratio), "{case}: {ratio}");

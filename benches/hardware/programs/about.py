@@ -1,4 +1,4 @@
-"""What this machine's device and driver are called, by NVML and the driver alone. One line of JSON."""
+"""Names of this machine's device and driver, from NVML and the driver alone. One line of JSON."""
 import ctypes
 
 from cuda import Nvml, libvgpu_mapped, tell

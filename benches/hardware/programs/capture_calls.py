@@ -1,6 +1,6 @@
-"""Calls that are put into no stream, each made while a stream captures: which of them the driver takes for potentially unsafe.
+"""Calls that use no stream, each made while a stream captures: which of them the driver treats as potentially unsafe.
 
-The driver's list is published only by example. Part of capture_rules.py.
+NVIDIA publishes only examples of that list. Part of capture_rules.py.
 """
 import ctypes
 
@@ -19,7 +19,8 @@ class ArrayDescriptor(ctypes.Structure):
 
 
 def unsafe(s):
-    """Calls into no stream: those that the simulated device takes for potentially unsafe, and some that it does not."""
+    """Calls without a stream: those that the simulated device treats as potentially unsafe, and some that it does
+    not."""
     module, array, pool, host, count = pointer(), pointer(), pointer(), pointer(), size_t()
     free = (ctypes.c_ubyte * SIZE)()
     keep = s.left.append
@@ -83,7 +84,7 @@ def unsafe(s):
 
 
 def registered(s, room):
-    # A page of its own inside the room would need alignment; the driver takes any address.
+    # A page of its own inside the reserved range would need alignment; the driver accepts any address.
     code = s.code("cuMemHostRegister_v2", room, size_t(SIZE), 0)
     if code == 0:
         s.left.append(lambda: s.code("cuMemHostUnregister", room))

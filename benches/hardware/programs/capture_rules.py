@@ -1,10 +1,10 @@
-"""The rules of stream capture, asked of whatever driver is there: for each rule the codes and states that came.
+"""The rules of stream capture, tried on the present driver: the codes and states for each rule.
 
     capture_rules.py [RULE...]      all rules, or these: {"begun": RULE} and {"rule": RULE, "seen": ...} for each, a line each
 
-The rules are those that the simulated device claims (docs/simulated-device.md, "Stream capture"); what it answers itself is
-kept in model/capture-rules.json. A state is 0 none, 1 active, 2 invalidated; an end is its code and whether a graph came.
-Every rule has streams of its own, and ends what it began.
+The rules are those that the simulated device claims (docs/simulated-device.md, "Stream capture"). Its own answers are
+in model/capture-rules.json. A state is 0 none, 1 active, 2 invalidated; an end is its code and whether there was a
+graph. Every rule has streams of its own, and ends its captures.
 """
 import ctypes
 import sys
@@ -146,7 +146,7 @@ QUESTIONS = ("the status of its stream", "the end of its stream", "the status of
 
 
 def asked(s):
-    """The questions that nobody may ask of a capturing stream or a captured event."""
+    """Queries that are forbidden on a capturing stream or a captured event."""
     other, ms = s.event(0), ctypes.c_float()
     timed = s.event(0)
     s.record(other, s.stream())
@@ -166,7 +166,8 @@ for _name, _mode in MODES.items():
     def _(s, mode=_mode):
         found = {}
         for name in QUESTIONS:
-            # New events for each, made before: an event stays captured until it is recorded again.
+            # New events for each question, created before the capture: an event stays captured until it is recorded
+            # again.
             on, ask = s.stream(), asked(s)[name]
             s.begun(on, mode)
             found[name] = [ask(on), s.state(on), s.end(on)]

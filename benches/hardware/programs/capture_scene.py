@@ -1,6 +1,5 @@
-"""What a rule of stream capture is asked with: streams, events and memory of its own, ended when it is through; and the list
-of rules, which capture_rules.py and capture_calls.py fill.
-"""
+"""Objects with which a rule of stream capture is tried: streams, events and memory of its own, destroyed afterwards.
+Also the list of rules, which capture_rules.py and capture_calls.py fill."""
 import ctypes
 import threading
 
@@ -23,7 +22,7 @@ def rule(name):
 
 
 class Scene:
-    """What one rule works on; `over` ends what is left of it."""
+    """Objects of one rule; `over` destroys those that are left."""
 
     def __init__(self, driver):
         self.d, self.streams, self.events, self.left = driver, [], [], []
@@ -80,7 +79,7 @@ class Scene:
         return self.d.launch(on, 1000)
 
     def elsewhere(self, body):
-        """On another thread, in the same context."""
+        """Runs on another thread, in the same context."""
         found = []
 
         def run():

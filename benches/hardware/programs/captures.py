@@ -1,9 +1,9 @@
-"""Stream captures, and what another thread does meanwhile: the code of every call, so that two runs can be compared.
+"""Stream captures with another thread at work meanwhile: the code of every call, so that two runs can be compared.
 
     captures.py steps               in every mode, one thing at a time: a line for each call
-    captures.py storm SECONDS       in every mode, at once: how many captures and calls failed, and with which codes
+    captures.py storm SECONDS       in every mode, all at once: numbers of failed captures and calls, with their codes
 
-The result is one line of JSON. Which code is right is not said here (capture_rules.py); no address and no handle is in it.
+The result is one line of JSON, without addresses and handles. The right codes are the subject of capture_rules.py.
 """
 import ctypes
 import queue
@@ -22,7 +22,7 @@ PATIENCE = 60
 
 
 class Driver:
-    """Calls by name that return the driver's code, and what they work on."""
+    """Calls by name that return the driver's code, and the objects that they use."""
 
     def __init__(self):
         self.cuda = Cuda()
@@ -76,7 +76,7 @@ class Driver:
 
 
 def wishes(driver, own, event):
-    """What the other thread can be asked to do, each with its codes."""
+    """Actions of the other thread, each with its codes."""
     return {
         "launch": lambda: driver.launch(own),
         "launch many": lambda: sorted({driver.launch(own) for _ in range(40)}),
@@ -92,7 +92,7 @@ def wishes(driver, own, event):
 
 
 class Other(threading.Thread):
-    """Another thread that does one thing at a time, while the first one stands still."""
+    """Another thread that executes one action at a time while the first one waits."""
 
     def __init__(self, driver):
         super().__init__(daemon=True)
@@ -121,7 +121,7 @@ class Steps:
         self.lines.append(" ".join(str(word) for word in words))
 
     def whole(self, mode, meanwhile):
-        """A capture of everything that captures allow, forked and joined; its graph is run twice."""
+        """Captures everything that captures allow, with fork and join, and runs the graph twice."""
         d, begin = self.driver, stream(self.driver.cuda)
         fork, join, memory = d.event(), d.event(), u64()
         code, kept = d.cuda.alloc(32)
@@ -153,7 +153,7 @@ class Steps:
                 d.cuda.must("cuMemcpyDtoH_v2", held, u64(kept), size_t(32))
                 self.say(who, "content", sorted(set(held)))
             self.say(who, "destroy", d.code("cuGraphExecDestroy", executable), d.code("cuGraphDestroy", graph))
-        # Whatever happened, the streams can be used again.
+        # The streams must be usable again, whatever happened.
         self.say(who, "afterwards", d.launch(begin), d.code("cuStreamSynchronize", begin), d.launch(self.idle),
                  d.code("cuStreamSynchronize", self.idle))
         for event in (fork, join):
@@ -162,7 +162,7 @@ class Steps:
         d.code("cuStreamDestroy_v2", begin)
 
     def asking(self, mode, flags):
-        """Calls that a capture may forbid, by the capturing thread itself, each in a capture of its own."""
+        """Calls that a capture may forbid, made by the capturing thread itself, each in a capture of its own."""
         d = self.driver
         relaxed = ctypes.c_int(2)
 
@@ -204,7 +204,7 @@ class Steps:
         names = list(wishes(d, self.idle, None))
         for mode in range(len(MODES)):
             for meanwhile in [None, *names]:
-                # There is something to be seen complete.
+                # The library can notice completed work.
                 self.say("before", d.launch(self.idle), d.code("cuStreamSynchronize", self.idle))
                 self.whole(mode, meanwhile)
             for flags in (NON_BLOCKING, 0):
@@ -214,14 +214,14 @@ class Steps:
 
 
 def storm(seconds):
-    """One thread captures and runs what it captured; another does what the mode allows it, without a pause."""
+    """One thread captures and runs its graphs; another does everything that the mode allows it, without a pause."""
     d, found = Driver(), {}
 
     def other(mode, ended, counts):
         d.cuda.must("cuCtxSetCurrent", d.context)
         own, event = stream(d.cuda), d.event()
         can = wishes(d, own, event)
-        # What a global capture forbids every thread is left to the other modes.
+        # Calls that a global capture forbids every thread are left to the other modes.
         names = ["launch", "in order", "numbers"] if mode == 0 else ["launch", "record", "query", "memory", "in order", "numbers"]
         while not ended.is_set():
             for name in names:

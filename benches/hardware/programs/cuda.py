@@ -1,6 +1,6 @@
 """The CUDA driver and NVML by ctypes, as an ordinary program uses them; nothing here knows of libvgpu.
 
-Calls return the driver's code. Used by the programs beside this file; no third-party module is needed.
+Calls return the driver's code. The programs next to this file use it; no third-party module is needed.
 """
 import ctypes
 import json
@@ -25,11 +25,11 @@ class NvmlMemory2(ctypes.Structure):
 
 
 class Refused(Exception):
-    """A call that had to succeed did not."""
+    """A call that must succeed failed."""
 
 
 class Cuda:
-    """One device with its primary context current."""
+    """One device, with its primary context current."""
 
     def __init__(self, ordinal=0):
         self.lib = ctypes.CDLL("libcuda.so.1")
@@ -93,7 +93,7 @@ class Cuda:
 
 
 class Nvml:
-    """NVML with the device of a PCI address, or with its first device."""
+    """NVML with the device at a PCI address, or with its first device."""
 
     def __init__(self, pci=None):
         self.lib = ctypes.CDLL("libnvidia-ml.so.1")
@@ -119,12 +119,12 @@ class Nvml:
 
 
 def libvgpu_mapped():
-    """Whether libvgpu is really in this process: the first thing to prove before its limits are judged."""
+    """True if libvgpu is really mapped in this process; checked before its limits are judged."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         return any("/libvgpu.so" in line for line in maps)
 
 
 def tell(value):
-    """Writes one line of JSON for whoever started this program."""
+    """Writes one line of JSON for the process that started this program."""
     sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()

@@ -1,9 +1,9 @@
-"""Kernels of our own, by PTX text or by NVRTC, that write down when they ran; and what they wrote.
+"""Our own kernels, by PTX text or by NVRTC, that record when they ran; and their records.
 
-`vgpu_spin_ns(ns, out, capacity)` takes `ns` of device time: time between two readings of %globaltimer counts only if it
-is below 200 us, so that the slices of other contexts do not count. With an address in `out` it then writes its begin, its
-end and the time that counted, in nanoseconds of the device's own timer: what the device did is known without any counter
-of whoever limits it. A simulated device knows the kernel by its name and writes nothing.
+`vgpu_spin_ns(ns, out, capacity)` takes `ns` of device time. Time between two readings of %globaltimer counts only if it
+is below 200 us, so that the slices of other contexts do not count. With an address in `out` the kernel then writes its
+begin, its end and the counted time, in nanoseconds of the device's own timer. So the device's work is known without any
+counter of the library that limits it. A simulated device knows the kernel by its name and writes nothing.
 """
 import ctypes
 import glob
@@ -18,8 +18,8 @@ RECORD_WORDS = 4
 NON_BLOCKING = 1
 RELAXED = 2
 
-# Bounded by a count of its own, so that a timer which stands still hangs nothing. An old version of the language on
-# purpose: every driver compiles it for its device.
+# A count of its own bounds the loop, so that a timer which stands still hangs nothing. The PTX version is deliberately
+# old, so that every driver compiles it for its device.
 PTX = """
 .version 6.0
 .target sm_50
@@ -95,11 +95,11 @@ extern "C" __global__ void vgpu_spin_ns(unsigned long long want, unsigned long l
 
 
 class NoCompiler(Exception):
-    """There is no NVRTC on this machine."""
+    """This machine has no NVRTC."""
 
 
 def nvrtc_files():
-    """Where NVRTC may be: named by VGPU_NVRTC, found by the loader, beside PyTorch, in a toolkit."""
+    """Possible paths of NVRTC: VGPU_NVRTC, the loader's, PyTorch's, a toolkit's."""
     found = [os.environ["VGPU_NVRTC"]] if os.environ.get("VGPU_NVRTC") else []
     for place in sys.path:
         for pattern in ("nvidia/*/lib/libnvrtc.so.*", "torch/lib/libnvrtc*.so*"):
@@ -167,7 +167,7 @@ def spin_function(cuda, source="ptx"):
 
 
 class Launch:
-    """A launch that is prepared once: calling it costs little more than the driver's call."""
+    """A prepared launch: calling it costs little more than the driver's call."""
 
     def __init__(self, cuda, function, stream, *values):
         self.values = [u64(value) for value in values]
@@ -186,7 +186,7 @@ class Launch:
 
 
 class Recorder:
-    """Device memory in which every kernel leaves its begin, its end and its own time."""
+    """Device memory in which every kernel writes its begin, its end and its own time."""
 
     def __init__(self, cuda, room):
         self.cuda, self.room = cuda, room
@@ -198,13 +198,13 @@ class Recorder:
         cuda.sync()
 
     def seen(self):
-        """How many kernels have written; 0 on a device that executes no code."""
+        """Number of kernels that have written; 0 on a device that executes no code."""
         word = u64()
         self.cuda.must("cuMemcpyDtoH_v2", ctypes.byref(word), u64(self.at), ctypes.c_size_t(8))
         return word.value
 
     def records(self):
-        """The words of the records, RECORD_WORDS each, in the order in which kernels ended."""
+        """Words of the records, RECORD_WORDS each, in the order in which kernels ended."""
         count = min(self.seen(), self.room)
         words = (u64 * (RECORD_WORDS * count))()
         if count:
@@ -219,7 +219,7 @@ def stream(cuda, flags=NON_BLOCKING):
 
 
 def captured(cuda, on, body):
-    """An executable graph of what `body` puts into the stream."""
+    """An executable graph of the work that `body` submits to the stream."""
     graph, executable = pointer(), pointer()
     cuda.must("cuStreamBeginCapture_v2", on, RELAXED)
     body()

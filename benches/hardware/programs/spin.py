@@ -13,7 +13,7 @@ import time
 from cuda import Cuda, libvgpu_mapped, tell
 from kernels import Launch, NoCompiler, RECORD_WORDS, Recorder, captured, spin_function, stream
 
-# Four streams of the shortest kernels for some seconds: 8 MiB.
+# Room for the records of four streams of the shortest kernels for some seconds: 8 MiB.
 ROOM = 1 << 18
 STREAMS = 4
 
@@ -64,7 +64,8 @@ def rounds(cuda, function, mode, ns, out, batch):
 
 
 def play(round_, kernels, seconds):
-    """(kernels, wall nanoseconds) of whole rounds until the time is over; at least one unless there is no time at all."""
+    """(kernels, wall nanoseconds) of complete rounds until the time is over; at least one round unless the time is
+    zero."""
     begun, count = time.monotonic_ns(), 0
     while time.monotonic_ns() - begun < seconds * 1e9:
         round_()
@@ -91,7 +92,7 @@ def main():
         return
     recorder = Recorder(cuda, ROOM)
     round_, kernels = rounds(cuda, function, arguments.mode, arguments.ns, recorder.at, arguments.batch)
-    # The lazy part of a first launch is over before anything counts; it leaves no record.
+    # The lazy part of a first launch is done before anything counts; it leaves no record.
     Launch(cuda, function, stream(cuda), 1_000_000, 0, 0)()
     cuda.sync()
     if arguments.wait:

@@ -1,4 +1,5 @@
-"""PyTorch captures graphs while another thread works: in every mode the graph is whole and computes what it should.
+"""PyTorch captures graphs while another thread works: in every mode the graph is complete and computes the right
+result.
 
     torch_capture.py ROUNDS
 
@@ -19,7 +20,7 @@ PATIENCE = 60
 
 
 def busy(mode, ended, counts):
-    """What another thread may do during a capture of that mode; nothing here allocates anew."""
+    """Actions of another thread during a capture of that mode; none of them allocates new memory."""
     try:
         own = torch.cuda.Stream()
         with torch.cuda.stream(own):
@@ -64,7 +65,7 @@ def captured(mode, rounds):
 
 def one(mode, rounds):
     ended, counts = threading.Event(), {"launches": 0, "ready": threading.Event(), "ended": threading.Event()}
-    # Everything lazy is over: code is loaded, memory is cached.
+    # Everything lazy is done: code is loaded, memory is cached.
     captured(mode, 1)
     thread = threading.Thread(target=busy, args=(mode, ended, counts), daemon=True)
     thread.start()

@@ -36,14 +36,14 @@ def facts():
 
 
 def tensor(size):
-    # Written on the device: memory that is promised but not there would show.
+    # Written on the device, so that promised but missing memory would show.
     made = torch.empty(size, dtype=torch.uint8, device="cuda")
     made.fill_(7)
     return made
 
 
 def driver_code(size):
-    """What the driver itself answers to a plain allocation in this process, beside PyTorch."""
+    """The driver's own code for a plain allocation in this process, next to PyTorch."""
     address = ctypes.c_uint64()
     lib = ctypes.CDLL("libcuda.so.1")
     code = lib.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size))
@@ -65,7 +65,7 @@ def fill(chunk, cap):
             error = {"kind": type(other).__name__, "text": str(other)[:300]}
             break
     got = len(held) * chunk
-    # Right values in every one, read without allocating anything more: nothing that was given is unbacked.
+    # Every tensor has the right values, read without a further allocation: all granted memory is real.
     intact = all(int(t[at].item()) == 7 for t in held for at in (0, chunk // 2, chunk - 1))
     code = driver_code(cap)
     snapshot = torch.cuda.memory_snapshot() if torch.cuda.memory.get_allocator_backend() == "native" else []

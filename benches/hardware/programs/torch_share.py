@@ -1,11 +1,11 @@
-"""PyTorch's matrix products for some seconds, in the ways in which programs launch them, and what the device took for them.
+"""PyTorch's matrix products for some seconds, in the typical ways of launching, and the device time that they took.
 
     torch_share.py SECONDS [MODE...]        modes: sync, async, graph, streams; all without a name
 
-The device's time is known without any counter of whoever limits it: a graph holds a kernel that writes the device's timer
-(kernels.py), some products, and the same kernel again. Nobody can hold back what is inside a graph, so the two readings
-say what the products take. A mode's time is its number of products times that; in mode graph every replay is measured so.
-The result is one line of JSON; a mode that fails is in it with its error.
+The device time is known without any counter of the library that limits it: a graph contains a kernel that writes the
+device's timer (kernels.py), some products, and the same kernel again. Work inside a graph cannot be held back, so the
+two readings give the time of the products. A mode's device time is its number of products times that time; in mode
+graph every replay is measured this way. The result is one line of JSON; a mode that fails is in it with its error.
 """
 import sys
 import time
@@ -29,13 +29,13 @@ class Work:
         self.b = torch.randn(SIZE, SIZE, device="cuda")
         self.out = [torch.empty(SIZE, SIZE, device="cuda") for _ in range(STREAMS)]
         self.streams = [torch.cuda.Stream() for _ in range(STREAMS)]
-        # The library of products takes its workspace and its code before anything counts, in every stream.
+        # In every stream the library of products takes its workspace and its code before anything counts.
         for at, stream in enumerate(self.streams):
             with torch.cuda.stream(stream):
                 self.product(at)
         self.product()
         torch.cuda.synchronize()
-        # PyTorch's own context is current: the driver is asked beside it, as any extension does.
+        # PyTorch's own context is current. The program calls the driver in addition, as any extension does.
         self.cuda = Cuda()
         self.function, _ = spin_function(self.cuda)
         self.recorder = Recorder(self.cuda, 1 << 14)
@@ -57,13 +57,13 @@ class Work:
         Launch(self.cuda, self.function, stream, 0, self.recorder.at if out is None else out, self.recorder.room)()
 
     def stamped(self, since):
-        """Nanoseconds of each replay since that many records, by the pair of readings around it."""
+        """Nanoseconds of each replay after the given number of records, by the pair of readings around it."""
         words = self.recorder.records()
         pairs = [(words[at], words[at + 1]) for at in range(0, len(words), RECORD_WORDS)][since:]
         return [last[0] - first[1] for first, last in zip(pairs[0::2], pairs[1::2])]
 
     def product_ns(self):
-        """What one product takes now; None where the device executes no code."""
+        """Present time of one product; None if the device executes no code."""
         since = self.recorder.seen()
         for _ in range(3):
             self.graph.replay()
@@ -72,7 +72,7 @@ class Work:
         return times[len(times) // 2] / IN_A_GRAPH if times else None
 
     def round(self, mode):
-        """One round of products with its wait; how many."""
+        """One round of products with its wait; returns their number."""
         if mode == "graph":
             for _ in range(2):
                 self.graph.replay()

@@ -1,4 +1,4 @@
-"""NVML's utilisation of the device until the input ends: an audit beside the kernels' own clock, late and coarse.
+"""NVML's utilisation of the device until the input ends: a late and coarse cross-check of the kernels' own clock.
 
     watch.py        {"watching": true} when it begins, one line with the samples when its input ends:
                     pairs of this machine's monotonic clock in seconds, and percent

@@ -1,5 +1,5 @@
-/* A library under our name that does what ours must not: it asks for the status of the default stream at every launch, which
- * spoils captures, and holds nobody to a ceiling. For the suite's own tests: a check that passes with it checks nothing. */
+/* A library with our name that does what ours must not: it queries the default stream at every launch, which spoils
+ * captures, and enforces no ceiling. For the suite's own tests: a check that passes with it checks nothing. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 
@@ -21,7 +21,7 @@ int cuLaunchKernel(void *f, unsigned a, unsigned b, unsigned c, unsigned d, unsi
     return real(f, a, b, c, d, e, g, shared, stream, parameters, extra);
 }
 
-/* Programs look names up in the driver's own handle: that must find the one above. */
+/* Programs look names up in the driver's own handle; such a lookup must find the function above. */
 void *dlsym(void *handle, const char *name) {
     static void *(*real)(void *, const char *);
     if (!real) *(void **)&real = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");

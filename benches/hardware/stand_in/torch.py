@@ -1,8 +1,9 @@
-"""A stand-in for PyTorch over the driver's interface, for the suite's own tests: a simulated device does not run the real one.
+"""A stand-in for PyTorch over the driver's interface, for the suite's own tests: the real one does not run on a
+simulated device.
 
-It has the calls that programs/torch_*.py make, with PyTorch's names and shapes, so that the programs' own course can be
-tried. It computes nothing: a product takes PRODUCT_NS of the device, an operation OPERATION_NS, comparisons say yes. In the
-bundle there is none.
+It has the calls that programs/torch_*.py make, with PyTorch's names and shapes, so that those programs can be tried. It
+computes nothing: a product takes PRODUCT_NS of the device, an operation OPERATION_NS, and comparisons return true. The
+bundle does not contain it.
 """
 import contextlib
 import ctypes
@@ -37,7 +38,7 @@ class _Driver:
 def _driver():
     if _Driver.one is None:
         _Driver.one = _Driver()
-    # Like the real runtime: every thread has the device's context.
+    # As in the real runtime, every thread has the device's context.
     _Driver.one.cuda.must("cuCtxSetCurrent", _Driver.one.context)
     return _Driver.one
 

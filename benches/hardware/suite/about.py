@@ -1,4 +1,4 @@
-"""What a run is of: date, device, driver, the bundle's version and the command. It stands at the head of every raw file."""
+"""Identification of a run: date, device, driver, the bundle's version and the command. The head of every raw file."""
 import os
 import platform
 import subprocess
@@ -9,7 +9,7 @@ from .runner import NotPossible
 
 
 def version(here):
-    """The commit that the bundle was built from; in a working tree, the tree's."""
+    """Commit that the bundle was built from; in a working tree the tree's commit."""
     try:
         with open(os.path.join(here, "VERSION"), encoding="utf-8") as text:
             return text.read().strip()
@@ -24,7 +24,7 @@ def version(here):
 
 
 def gather(suite, here, started):
-    """The head; what could not be found out is null, and `device_error` says why."""
+    """The head. Unknown values are null, and `device_error` states why."""
     about = {"date_utc": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)), "version": version(here),
              "command": " ".join([os.path.basename(sys.argv[0]), *sys.argv[1:]]), "simulated": bool(suite.sim),
              "kernel": platform.release(), "gpu": None, "driver": None, "cuda_driver_version": None}

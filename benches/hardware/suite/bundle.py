@@ -1,4 +1,4 @@
-"""Where the parts of the bundle are: laid out beside `run`, or in a build tree."""
+"""Paths of the bundle's parts: next to `run`, or in a build tree."""
 import os
 
 
@@ -12,9 +12,9 @@ class Bundle:
 
 
 def find(here, probe=None, library=None):
-    """The parts given by hand first, then those beside `run`, then those of a build tree above it."""
+    """Explicitly named parts first, then those next to `run`, then those of a build tree above it."""
     root = os.path.dirname(os.path.dirname(here))
-    # In a build directory the programs lie beside the library; in a bundle or an installation, in bin.
+    # In a build directory the programs are next to the library; in a bundle or an installation they are in bin.
     beside = os.path.dirname(os.path.abspath(library)) if library else here
     places = {
         "probe": [probe, os.path.join(here, "bin", "gpu-probe"), os.path.join(root, "target", "release", "gpu-probe")],
@@ -25,7 +25,7 @@ def find(here, probe=None, library=None):
     }
     found = {}
     for name, candidates in places.items():
-        # A part named by hand that is not there is an error, not a reason to take another one.
+        # A part named explicitly that does not exist is an error, not a reason to take another one.
         named = [path for path in candidates[:1] if path and name in ("probe", "library")]
         existing = [path for path in (named or candidates) if path and os.path.exists(path)]
         found[name] = os.path.abspath(existing[0]) if existing else (named[0] if named else None)

@@ -1,8 +1,8 @@
-"""Stream captures: the library disturbs none, and what the driver answers by which rule is written down.
+"""Stream captures: the library disturbs none, and the driver's answers to each rule are recorded.
 
-Judged by comparison: the same program bare, bare again (the control) and under the library, line by line. Which answers are
-right is the driver's business; what it answers is kept beside what the simulated device answers (model/*.json), so that the
-model can be corrected.
+Judged by comparison: the same program bare, bare again (the control) and under the library, line by line. The driver
+alone decides the right answers. They are stored next to those of the simulated device (model/*.json), so that the model
+can be corrected.
 """
 import json
 import os
@@ -13,9 +13,9 @@ from .runner import NotPossible
 from .share import ceiling
 
 MODEL = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "model")
-# A rule that takes its process along is told, and the rest is asked in another.
+# If a rule crashes its process, the crash is recorded and the other rules are asked in a new process.
 RESTARTS = 4
-# The driver whose answers the model's files are; a newer one is what hardware will have.
+# Driver whose answers the model's files contain. Hardware will have a newer one.
 SIMULATED_DRIVER = "580"
 STORM_SECONDS = 0.8
 
@@ -29,7 +29,7 @@ def variants(suite):
 
 
 def different(first, second):
-    """[(where, first, second)] of two lists of lines."""
+    """Differences of two lists of lines as [(position, first, second)]."""
     found = [(at, a, b) for at, (a, b) in enumerate(zip(first, second)) if a != b]
     if len(first) != len(second):
         found.append((min(len(first), len(second)), f"{len(first)} lines", f"{len(second)} lines"))
@@ -76,7 +76,7 @@ def storm(suite, claims):
 
 
 def asked(suite, env):
-    """{rule: what was seen} of whatever driver is there, through crashes."""
+    """{rule: result} of the present driver, continued after crashes."""
     seen, names, restarts = {}, [], 0
     while True:
         finished = suite.run(suite.python("capture_rules.py", *names), env, 40)
@@ -106,14 +106,14 @@ def model(name):
 
 
 def flat(value, path=""):
-    """{path: leaf}: what is compared, and can be read in a report."""
+    """{path: leaf} for comparison, in a form that is readable in a report."""
     if not isinstance(value, dict):
         return {path: value}
     return {key: leaf for name, part in value.items() for key, leaf in flat(part, f"{path} / {name}" if path else name).items()}
 
 
 def apart(first, second, names):
-    """Where two tables do not say the same: {path: {name: what it says}}."""
+    """Differences of several tables: {path: {name: value}}."""
     one, two = flat(first), flat(second)
     return {path: {names[0]: one.get(path, "absent"), names[1]: two.get(path, "absent")}
             for path in sorted({*one, *two}) if one.get(path, "absent") != two.get(path, "absent")}
@@ -124,7 +124,7 @@ def driver_of(suite):
 
 
 def compared(suite, claims, file, ask):
-    """Asks without and with the library, keeps the answers, and holds them against the model's."""
+    """Asks without and with the library, stores the answers, and compares them with the model's."""
     bare = ask(suite.environment(**driver_of(suite)))
     loaded = ask(ceiling(suite, 30, **driver_of(suite)))
     if suite.sim and suite.keep_model:

@@ -1,9 +1,9 @@
 """The ceiling on device time, judged by the kernels' own clock.
 
-The spin kernel takes the device time that its parameter says, by the device's own timer and without the time of other
-contexts. So the number of kernels that were through, times that length, over the wall time is the share of the device,
-and no counter of the library under test is part of it. Another program and another count than those of the share table
-(share.py), so that neither is believed alone.
+The spin kernel takes the device time in its parameter, by the device's own timer and without the time of other
+contexts. So the number of completed kernels times that length, divided by the wall time, is the share of the device. No
+counter of the library under test takes part. The program and the count differ from those of the share table (share.py),
+so that each checks the other.
 """
 from .runner import NotPossible
 

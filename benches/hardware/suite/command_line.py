@@ -1,4 +1,4 @@
-"""The command line: the way in which a person would put a program under a limit."""
+"""The command line, as a person would use it to put a program under a limit."""
 import os
 
 from .memory import LIMIT
@@ -12,7 +12,7 @@ def program(suite):
 
 
 def run_under_a_limit(suite, claims):
-    """`vgpu run` puts the library and the limit into a program; without it neither is there."""
+    """`vgpu run` brings the library and the limit into a program; without it the program has neither."""
     argv = suite.python("quota.py", "facts")
     env = suite.environment(VGPU_STATE_DIR=suite.state, VGPU_LIBRARY=suite.bundle.library)
     bare = claims.keep("bare", suite.run(argv, env).json())
@@ -24,8 +24,9 @@ def run_under_a_limit(suite, claims):
 
 
 def doctor(suite, claims):
-    """`vgpu doctor` knows this driver; what it says is kept."""
-    # Under a limit, as a program would be: without the library in what it starts, it would rightly complain.
+    """`vgpu doctor` knows this driver; its output is stored."""
+    # Under a limit, as a program would be: without the library in its child processes the doctor would rightly
+    # complain.
     env = suite.environment(VGPU_STATE_DIR=suite.state, VGPU_LIBRARY=suite.bundle.library)
     finished = suite.run([program(suite), "run", "--memory-limit", "4GiB", "--", program(suite), "doctor"], env)
     with open(os.path.join(suite.out, "doctor.txt"), "w", encoding="utf-8") as out:

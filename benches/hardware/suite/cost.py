@@ -1,13 +1,13 @@
-"""What the library adds to a call: bare and preloaded processes in turn, medians, differences within a round.
+"""The cost that the library adds to a call: bare and preloaded processes in turn, medians, differences within a round.
 
-A null control (bare against bare) gives the noise of the machine; the budget is widened by it, and both are written down.
+A null control (bare against bare) gives the noise of the machine. The budget is widened by it, and both are recorded.
 """
 from . import share
 from .memory import limited
 from .numbers import judge
 from .runner import NotPossible
 
-# Processes take most of the time: more rounds for the call that is made most.
+# Processes take most of the time, so the most frequent call gets more rounds.
 ROUNDS = {"launch": 5}
 FEWER = 3
 MARKER_ROUNDS = 2
@@ -49,8 +49,8 @@ def compare(kind, budgets, *arguments):
 
 
 def markers(mode, ns, seconds):
-    """What gate and markers cost where they never wait: the pace of one kernel after another under a ceiling of 100 %,
-    against the bare one, by the begins that the kernels wrote down."""
+    """The cost of gate and event markers where launches never wait: the pace of consecutive kernels under a ceiling
+    of 100 %, against the bare one, by the begin times that the kernels recorded."""
     def body(suite, claims):
         names = {"bare": None, "bare again": None, "library, no limit": None, "library, SM limit 100": 100}
         paces = {name: [] for name in names}
@@ -63,7 +63,8 @@ def markers(mode, ns, seconds):
                 paces[name].append(found["pace_ns"])
                 claims.that(f"{name}: the library is {'not ' if percent is None and 'bare' in name else ''}there",
                             found["libvgpu"] != name.startswith("bare"), found["libvgpu"])
-        # One percent of the device's time, markers and all; a kernel that is waited for pays for its own two.
+        # One percent of the device's time, event markers included; a kernel that is waited for pays for its own two
+        # markers.
         budget = ns / 100 if mode == "async" else 5_000
         for name in ("library, no limit", "library, SM limit 100"):
             judged = claims.keep(name, judge(paces["bare"], paces["bare again"], paces[name], budget))
@@ -72,7 +73,7 @@ def markers(mode, ns, seconds):
 
 
 CHECKS = [
-    # With an SM limit the bound holds the library's own code and its markers in short bursts of empty kernels.
+    # With an SM limit the bound covers the library's own code and its event markers in short bursts of empty kernels.
     ("cost of a launch", "a launch costs hardly more with the library",
      compare("launch", {"library, no limit": 10, "library, SM limit": 250, "library, SM limit 30": 250})),
     ("cost of alloc and free", "an allocation and its release cost hardly more with the library",

@@ -1,11 +1,11 @@
-"""The memory promises by ctypes alone: they hold for any program, and here no framework can be at fault."""
+"""The memory promises by ctypes alone: they hold for any program, and no framework can be the cause of a fault."""
 import os
 import shutil
 
 from .runner import GIB, MIB, NotPossible
 
 LIMIT = 4 * GIB
-# What contexts may cost beyond the charges before "the quota can be used" is doubted.
+# Bytes that contexts may take beyond the charges before the claim "the quota can be used" fails.
 OVERHEAD = GIB
 
 
@@ -35,7 +35,7 @@ def null_control(suite, claims):
 
 
 def numbers_agree(suite, claims):
-    """Every way to ask gives the limit as total, and the same number as used."""
+    """Every query gives the limit as total, and the same number as used."""
     tenant = suite.tenant()
     holder = suite.hold(suite.python("quota.py", "hold", GIB), limited(suite, tenant))
     held = claims.keep("holder", holder.line(60))
@@ -89,7 +89,7 @@ def refusal(family):
 
 
 def last_byte(suite, claims):
-    """Down to the last 512 bytes, free memory can be had."""
+    """Free memory can be allocated down to the last 512 bytes."""
     got = claims.keep("filled", suite.run(suite.python("quota.py", "last", 8 * GIB), limited(suite)).json())
     claims.that("the library is in the process", got["libvgpu"], got["libvgpu"])
     claims.that("every refusal is out of memory (2)", got["refusal_codes"] == [2], got["refusal_codes"])
@@ -99,7 +99,7 @@ def last_byte(suite, claims):
 
 
 def shared_by_two(suite, claims):
-    """Two processes of one tenant have one quota; the dead one's memory comes back."""
+    """Two processes of one tenant share one quota; a dead process's memory is released."""
     tenant = suite.tenant()
     part = 5 * GIB // 2
     first = suite.hold(suite.python("quota.py", "hold", part), limited(suite, tenant))
@@ -124,7 +124,8 @@ def shared_by_two(suite, claims):
 
 
 def bad_limit(suite, claims):
-    """A limit that is not understood is no limit's absence: initialisation fails, with one line that says why."""
+    """A limit that is not understood does not mean no limit: initialisation fails, with one line that gives the
+    reason."""
     good = claims.keep("control", suite.run(suite.python("quota.py", "init"), limited(suite)).json())
     claims.that("with a good limit both initialise (control)", good["cuInit"] == 0 and good["nvmlInit"] == 0, good)
     env = suite.environment(preload=True, VGPU_TENANT=suite.tenant(), VGPU_MEMORY_LIMIT="abc")

@@ -3,12 +3,12 @@ import statistics
 
 
 def paired(first, second):
-    """Differences second - first of rounds that ran side by side."""
+    """Differences second - first of rounds that ran at the same time."""
     return [b - a for a, b in zip(first, second)]
 
 
 def spread(differences):
-    """How far a difference lies from zero although nothing differs: the largest absolute one of a null control."""
+    """Noise: the largest absolute difference of a null control, where nothing differs."""
     return max((abs(d) for d in differences), default=0.0)
 
 

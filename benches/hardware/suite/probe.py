@@ -1,8 +1,8 @@
-"""gpu-probe's run: its document goes to the output directory as it is."""
+"""Runs gpu-probe; its document goes to the output directory unchanged."""
 import json
 import os
 
-# What needs device code to be executed: a simulated device computes its time instead.
+# Steps that need executed device code: a simulated device computes its time instead.
 NOT_ON_THE_SIMULATED = {"timer", "slices", "inflation", "capture"}
 
 
@@ -14,7 +14,7 @@ def whole(suite, claims):
         text.write(finished.err)
     with open(path, encoding="utf-8") as text:
         document = json.load(text)
-    # What the run is of, as in every file of results; the profile's readers leave it alone.
+    # The run's identification, as in every file of results; readers of the profile ignore it.
     document["about"] = suite.about
     with open(path, "w", encoding="utf-8") as text:
         json.dump(document, text, indent=1)

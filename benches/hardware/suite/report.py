@@ -1,4 +1,4 @@
-"""What is written: results.json with every claim and its evidence, summary.md for a person."""
+"""Output files: results.json with every claim and its evidence, summary.md for a person."""
 import json
 import os
 import platform
@@ -24,7 +24,7 @@ def write(suite, started, arguments, planned):
 
 
 def readable(value, depth=0):
-    """JSON with a line for each leaf: lists stay on one line, so that two files can be compared by eye and by diff."""
+    """JSON with a line for each leaf. Lists stay on one line, so that two files can be compared by eye and by diff."""
     if not isinstance(value, dict) or not value:
         return json.dumps(value)
     inner = ",\n".join(f"{' ' * (depth + 1)}{json.dumps(key)}: {readable(part, depth + 1)}" for key, part in value.items())
@@ -81,7 +81,7 @@ def summary(document):
 
 
 def share(name, value):
-    """A row of the table of shares; what was not asked or not seen stays empty."""
+    """A row of the table of shares; values that were not requested or not seen stay empty."""
     window = value.get("window_ns") or value.get("wall_ns")
     cells = [name, value.get("asked_percent", ""), f"{100 * value['share']:.2f}", value.get("error_points", ""),
              value.get("tolerance_points", ""), f"{window / 1e9:.1f}" if window else "", value.get("truth", ""),

@@ -1,7 +1,7 @@
-"""Running programs under limits of time, and judging what they said.
+"""Runs programs under time limits and judges their output.
 
-A check makes claims. It is PASS when it made at least one and all hold, FAIL when one does not, ERROR when it could not
-be carried out. Nothing that was not carried out counts as passed.
+A check makes claims. It is PASS if it made at least one and all hold, FAIL if one does not hold, ERROR if it could not
+be carried out. A check that was not carried out never counts as passed.
 """
 import json
 import os
@@ -18,22 +18,23 @@ PROGRAMS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 MIB = 1 << 20
 GIB = 1 << 30
 
-# What a limit may be written as: the check's own environment must not carry limits in from outside.
+# Variables that can set a limit: the check's own environment must not bring limits in from outside.
 OURS = ("VGPU_", "CUDA_DEVICE_MEMORY_", "CUDA_DEVICE_SM_", "LD_PRELOAD", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
 class NotPossible(Exception):
-    """The check could not be carried out; says why."""
+    """The check could not be carried out; the message gives the reason."""
 
 
 class Finished:
-    """What a program that ended left behind."""
+    """Output and exit status of a program that ended."""
 
     def __init__(self, rc, out, err, timed_out, seconds):
         self.rc, self.out, self.err, self.timed_out, self.seconds = rc, out, err, timed_out, seconds
 
     def json(self):
-        """The program's line of JSON; a program that gave none is an error of the check, with what it said instead."""
+        """The program's line of JSON. A program without one is an error of the check, with the program's output in
+        the message."""
         for line in reversed(self.out.splitlines()):
             if line.startswith("{"):
                 try:
@@ -45,7 +46,7 @@ class Finished:
 
 
 class Held:
-    """A program that goes on until its input ends; ended in any case when the check is through."""
+    """A program that continues until its input ends. It is ended in any case at the end of the check."""
 
     def __init__(self, process, lines, words):
         self.process, self.lines, self.words = process, lines, words
@@ -70,7 +71,7 @@ class Held:
         return " ".join(os.path.basename(str(word)) for word in self.process.args[:3])
 
     def until(self, condition, patience, what):
-        """Waits for something that the program does outside its output."""
+        """Waits for an effect of the program outside its output."""
         deadline = time.monotonic() + patience
         while not condition():
             if self.process.poll() is not None:
@@ -104,15 +105,15 @@ def end(process):
 
 
 class Suite:
-    """Where things are, how much time is left, and what was found."""
+    """Paths, remaining time, and results of the run."""
 
     def __init__(self, bundle, out, state, sim=None, budget=480, now=time.monotonic, keep_model=False):
         self.bundle, self.out, self.state, self.sim, self.now = bundle, out, state, sim, now
-        # Whether the simulated device's answers become the model that hardware is held against.
+        # True if the simulated device's answers become the model with which hardware is compared.
         self.keep_model = keep_model
         self.deadline = now() + budget
         self.results = []
-        # Whose device, which driver, which version of ours, when and by which command: head of every file of results.
+        # Device, driver, our version, date and command: the head of every file of results.
         self.about = {}
         self.count = 0
         self.held = []
@@ -121,12 +122,13 @@ class Suite:
         return self.deadline - self.now()
 
     def write(self, name, value):
-        """A file of raw results, with what it is of at its head."""
+        """Writes a file of raw results, with the identification of the run at its head."""
         with open(os.path.join(self.out, name), "w", encoding="utf-8") as out:
             out.write(readable({"about": self.about, **value}) + "\n")
 
     def environment(self, preload=False, **extra):
-        """The environment of a program: ours taken out, the simulated driver put in if asked, the limits as given."""
+        """Environment of a program: our variables removed, the simulated driver added if requested, the limits as
+        given."""
         env = {k: v for k, v in os.environ.items() if not k.startswith(OURS) or k.startswith("VGPU_SIM_")}
         env["PYTHONUNBUFFERED"] = "1"
         env["PYTHONDONTWRITEBYTECODE"] = "1"
@@ -139,7 +141,7 @@ class Suite:
         return env
 
     def tenant(self):
-        """A name that no other check uses: each check has a quota of its own."""
+        """A name that no other check uses, so that each check has its own quota."""
         self.count += 1
         return f"hw-{os.getpid()}-{self.count}"
 
@@ -167,13 +169,13 @@ class Suite:
         return Finished(process.returncode, out, err, timed_out, time.monotonic() - started)
 
     def keep(self, argv, env):
-        """Starts a program that outlives the checks; whoever asked for it ends it."""
+        """Starts a program that outlives the checks; the caller ends it."""
         held = self.hold(argv, env)
         self.held.remove(held)
         return held
 
     def hold(self, argv, env):
-        """Starts a program that says one line and waits; ended with the check that started it."""
+        """Starts a program that prints one line and waits. It ends with the check that started it."""
         if self.left() <= 1:
             raise NotPossible("no time left within the budget")
         process = subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -199,7 +201,7 @@ class Suite:
         return [sys.executable, os.path.join(PROGRAMS, program), *map(str, arguments)]
 
     def check(self, name, promise, body):
-        """Carries one check out and keeps its verdict."""
+        """Carries out one check and stores its verdict."""
         claims = Claims()
         started = self.now()
         error = None
@@ -229,7 +231,7 @@ class Suite:
 
 
 class Claims:
-    """What a check says, and what it saw."""
+    """Claims and evidence of a check."""
 
     def __init__(self):
         self.made, self.evidence = [], {}

@@ -1,9 +1,9 @@
-"""The share table: what programs got of the device, judged by the clocks of their own kernels.
+"""The share table: programs' shares of the device, judged by the clocks of their own kernels.
 
-Each point is a check of its own, in processes of its own: what fails in one does not stop the next. All points together
-have TABLE_SECONDS; one that does not fit any more is reported as not carried out. The truth is what the kernels wrote down
-(programs/kernels.py, stamps.py); a simulated device executes no code, and there the kernels that were through are counted.
-NVML's utilisation stands beside each share as an audit, and nothing is judged by it.
+Each point is a check of its own, in processes of its own, so that a failure does not stop the next one. All points
+together have TABLE_SECONDS; a point that no longer fits is reported as not carried out. The truth is the kernels' own
+records (programs/kernels.py, stamps.py). A simulated device executes no code; there completed kernels are counted.
+NVML's utilisation is shown next to each share as a cross-check and judges nothing.
 """
 import os
 import tempfile
@@ -13,9 +13,9 @@ from .runner import NotPossible
 
 # All points together, PyTorch's included.
 TABLE_SECONDS = 150
-# What starting a process on a device may take, and what the last round may take longer than asked.
+# Seconds that the start of a process on a device may take, and that the last round may exceed the request.
 START_SECONDS = 25
-# A tenant's savings under a ceiling: so much of its window may be had at once (gpu-time.md: 50 ms of the ceiling).
+# A tenant's burst under a ceiling: this much of its window may be used at once (gpu-time.md: 50 ms of the ceiling).
 SAVED_NS = 50_000_000
 
 
@@ -24,7 +24,8 @@ def length(ns):
 
 
 def tolerance(percent, ns, window_ns):
-    """Points: one, as promised for long windows, and for these short ones what one kernel and the savings are of them."""
+    """Tolerance in points: one, as promised for long windows, plus the parts of these short windows that one kernel
+    and the burst make up."""
     return 1 + 100 * (ns + SAVED_NS * percent / 100) / window_ns
 
 
@@ -34,13 +35,13 @@ def ceiling(suite, percent, tenant=None, **extra):
 
 
 class Table:
-    """Keeps the time of all points."""
+    """The common time limit of all points."""
 
     def __init__(self, seconds=TABLE_SECONDS):
         self.left = seconds
 
     def point(self, body, needs):
-        """The body as a check, within the table's time."""
+        """Wraps the body as a check within the table's time."""
         def check(suite, claims):
             if self.left < needs:
                 raise NotPossible(f"the share table's {TABLE_SECONDS} s are used up: {needs:.0f} s do not fit any more")
@@ -53,13 +54,13 @@ class Table:
 
 
 class Audit:
-    """NVML's utilisation while something runs."""
+    """NVML's utilisation while a program runs."""
 
-    # Seconds: what NVML says is of the time before, a sixth of a second and more.
+    # Seconds. NVML's value describes the time before it, a sixth of a second and more.
     LATE = 0.2
 
     def __init__(self, suite):
-        # It starts while the program does; nobody waits for it.
+        # It starts while the program runs; nothing waits for it.
         self.watcher, self.samples, self.error = suite.hold(suite.python("watch.py"), suite.environment()), [], None
 
     def end(self):
@@ -74,7 +75,7 @@ class Audit:
             self.watcher.kill()
 
     def mean(self, window):
-        """The mean over a window of the monotonic clock, seconds."""
+        """Mean over a window of the monotonic clock, in seconds."""
         values = [percent for at, percent in self.samples if window[0] + self.LATE <= at <= window[1] + self.LATE]
         if not values:
             return {"error": self.error or "no sample in the window"}
@@ -82,7 +83,7 @@ class Audit:
 
 
 class Spinner:
-    """One process of programs/spin.py, and the records that it left."""
+    """One process of programs/spin.py, and its records."""
 
     def __init__(self, suite, mode, ns, seconds, settle, *options):
         self.suite = suite
@@ -98,11 +99,12 @@ class Spinner:
 
 
 def judged(got, records, suite):
-    """The share of a process that had the device for itself, and where it is from."""
+    """Share of a process that had the device for itself, and the source of that number."""
     if got["recorded"] > got["room"] - 1:
         raise NotPossible("more kernels than there is room for records")
     if records:
-        # What ran before the window, and where nothing did, the first two: their length was not known yet.
+        # Kernels before the window are left out. Without any, the first two are, because their length was not known
+        # yet.
         found = stamps.alone(records, got["settled"] or 2)
         if found is None:
             raise NotPossible(f"too few kernels to judge by: {len(records)} records, {got['settled']} before the window")
@@ -115,7 +117,7 @@ def judged(got, records, suite):
 
 
 def shorter(suite, seconds):
-    """Windows on a simulated device: the programs are tried there, nothing is measured."""
+    """On a simulated device the windows are short: the programs are tried there, and nothing is measured."""
     return seconds * 0.25 if suite.sim else seconds
 
 
@@ -137,7 +139,7 @@ def run(suite, env, mode, ns, seconds, settle, *options, audit=True):
 
 
 def around(claims, found, percent, ns, above_only=False):
-    """The claim of a point: the share is what was asked, to the tolerance of its window."""
+    """The claim of a point: the share is the requested one, within the tolerance of its window."""
     points = tolerance(percent, ns, found["window_ns"])
     error = 100 * found["share"] - percent
     found.update(asked_percent=percent, error_points=round(error, 2), tolerance_points=round(points, 2))
@@ -157,7 +159,7 @@ def alone(mode, ns, percent, seconds, settle=0.5, *options):
 
 
 def without_limit(suite, claims):
-    """The control: the program can keep the device busy, with and without the library."""
+    """Control: the program can keep the device busy, with and without the library."""
     for name, env in (("bare", suite.environment()), ("library, no limit", ceiling(suite, None))):
         _, found = run(suite, env, "async", 1_000_000, 1.5, 0.3)
         claims.keep(name, found)
@@ -167,7 +169,7 @@ def without_limit(suite, claims):
 
 
 def beside(suite, members, seconds, settle):
-    """Starts programs beside one another, lets them go at once; their shares, and NVML's word."""
+    """Starts programs at the same time and returns their shares, and NVML's value."""
     seconds = shorter(suite, seconds)
     spinners, held = [], []
     for env, mode, ns in members:
@@ -222,7 +224,8 @@ def each(claims, found, asked, ns, above_only):
 
 
 def two_tenants(ns, seconds):
-    """Without the daemon each has its own account: ceilings hold. Both under-use, since event time counts the other's slices."""
+    """Without the daemon each has its own account, and ceilings hold. Both use less, because event time includes the
+    other's slices."""
     def body(suite, claims):
         asked = (30, 70)
         found = claims.keep("both", beside(suite, [(ceiling(suite, p), "async", ns) for p in asked], seconds, 0.7))
@@ -232,7 +235,7 @@ def two_tenants(ns, seconds):
 
 
 def two_tenants_of_the_daemon(ns, seconds):
-    """With the daemon the device is arbitrated: each gets what it was given."""
+    """With the daemon the device is arbitrated, and each gets its configured share."""
     def body(suite, claims):
         if not suite.bundle.vgpud:
             raise NotPossible("vgpud is not beside the library")
@@ -253,8 +256,8 @@ def two_tenants_of_the_daemon(ns, seconds):
 
 MS = 1_000_000
 SECOND = 1000 * MS
-# (mode, kernel, percent, seconds of the window, seconds before it): every mode with every ceiling, every length of kernel.
-# Kernels of a fifth of a second and more need no time before: their first two are left out.
+# Columns: mode, kernel, percent, seconds of the window, seconds before it. Every mode occurs with every ceiling and
+# every kernel length. Kernels of a fifth of a second and more need no time before: their first two are left out.
 POINTS = [
     ("async", MS, 30, 2, 0.5), ("sync", MS, 50, 2, 0.5), ("graph", MS, 80, 1.5, 0.5), ("streams", MS, 30, 2, 0.5),
     ("async", 50_000, 30, 1.5, 0.5), ("sync", 50_000, 30, 1.5, 0.5), ("graph", 50_000, 50, 1.5, 0.5),
@@ -267,12 +270,12 @@ POINTS = [
 ]
 
 
-# So many rows come before everything else of the table.
+# Number of rows that come before everything else of the table.
 FIRST = 9
 
 
 def checks(table):
-    """The table's rows, what matters most first."""
+    """The table's rows, the most important first."""
     def row(name, promise, body, seconds):
         return (f"share {name}", promise, table.point(body, seconds + 1))
 

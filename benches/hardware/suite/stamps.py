@@ -1,6 +1,6 @@
-"""What the kernels wrote down of themselves, made into shares of the device. Arithmetic only; the words: programs/kernels.py.
+"""Computes shares of the device from the kernels' own records. Arithmetic only; the record format: programs/kernels.py.
 
-A record is (begin, end, own) in nanoseconds of the device's timer; own leaves out what other contexts had in between.
+A record is (begin, end, own) in nanoseconds of the device's timer; own excludes the time of other contexts in between.
 """
 import os
 from array import array
@@ -28,7 +28,7 @@ def union_ns(records, begin, end):
 
 
 def own_ns(records, begin, end):
-    """The own time of the records inside [begin, end); of one that reaches out, the part that its overlap is."""
+    """Own time of the records inside [begin, end); a record that reaches beyond counts in proportion to its overlap."""
     total = 0.0
     for first, last, own in records:
         inside = min(last, end) - max(first, begin)
@@ -38,13 +38,14 @@ def own_ns(records, begin, end):
 
 
 def middle(values, part):
-    """The value below which `part` of all lie; values in order."""
+    """The value below which the fraction `part` of all values lies; `values` is sorted."""
     return values[min(len(values) - 1, int(part * len(values)))] if values else None
 
 
 def alone(records, skip):
-    """The share of one process that has the device for itself, from the begin of one kernel to that of the last: whole
-    cycles of kernel and pause, so that the length of a kernel is no error. None if too few kernels are left."""
+    """Share of one process that has the device for itself, from the begin of one kernel to that of the last. These
+    are whole cycles of kernel and pause, so that a kernel's length causes no error. None if too few kernels are
+    left."""
     kept = records[skip:]
     if len(kept) < 2 or kept[-1][0] <= kept[0][0]:
         return None
@@ -61,8 +62,8 @@ def alone(records, skip):
 
 
 def together(all_records, settle_ns):
-    """The shares of processes that run beside one another, over the time in which all did, by their own time. None if
-    there is no such time."""
+    """Shares of processes that run at the same time, over the time in which all of them ran, by their own time. None
+    if there is no such time."""
     if not all(all_records):
         return None
     begin = max(records[0][0] for records in all_records) + settle_ns

@@ -6,7 +6,7 @@ ROUNDS = 10
 
 
 def failed(one):
-    """What went wrong in a mode, in words that can be compared."""
+    """Faults in a mode, as texts that can be compared."""
     other = one["other"]
     return [word for word, so in (("an exception", "error" in one), ("a wrong result", one.get("wrong", 0) != 0),
                                   ("the other's exception", "error" in other),

@@ -10,12 +10,12 @@ FIRST = 150
 
 
 def environment_of(allocator):
-    # The second name is that of newer versions; both may be set.
+    # Newer versions use the second name; both may be set.
     return {"PYTORCH_CUDA_ALLOC_CONF": allocator, "PYTORCH_ALLOC_CONF": allocator} if allocator else {}
 
 
 def present(suite, claims):
-    """PyTorch is there and sees the device: without this nothing below means anything."""
+    """PyTorch is installed and sees the device: otherwise nothing below has a meaning."""
     got = claims.keep("torch", suite.run(suite.python("torch_quota.py", "probe"), suite.environment(), FIRST).json())
     claims.that("PyTorch sees a device", got["available"] and got["devices"] >= 1, got)
     loaded = claims.keep("preloaded", suite.run(suite.python("torch_quota.py", "facts"), suite.environment(
@@ -60,7 +60,7 @@ def numbers_agree(suite, claims):
 
 
 def shared_by_two(suite, claims):
-    """Two PyTorch processes of one tenant have one quota."""
+    """Two PyTorch processes of one tenant share one quota."""
     tenant = suite.tenant()
     part = 2 * GIB
     first = suite.hold(suite.python("torch_quota.py", "hold", part), limited(suite, tenant))
@@ -80,7 +80,7 @@ def shared_by_two(suite, claims):
 
 
 def bad_limit(suite, claims):
-    """torch.cuda.init fails on a limit that is not understood, and one line says why."""
+    """torch.cuda.init fails on a limit that is not understood, and one line gives the reason."""
     env = suite.environment(preload=True, VGPU_TENANT=suite.tenant(), VGPU_MEMORY_LIMIT="abc")
     finished = suite.run(suite.python("torch_quota.py", "init"), env, 90)
     got = claims.keep("init", finished.json())

@@ -6,9 +6,10 @@ MODES = ("sync", "async", "graph", "streams")
 SECONDS = 1.2
 # PyTorch's first import on a cold machine reads gigabytes.
 START_SECONDS = 90
-# Points: products are counted, and each is taken as long as one in a graph, under the same clocks of the device.
+# Tolerance in points. Products are counted, and each is assumed to take as long as one in a graph, at the same device
+# clocks.
 TOLERANCE = 3
-# Four streams' products overlap at their ends: so counted, a full device is more than full.
+# Products of four streams overlap at their ends, so a full device counts as more than full.
 OVERLAP = 5
 
 
@@ -42,7 +43,7 @@ def limited(percent):
 
 
 def without_limit(suite, claims):
-    """The control: what the loops get of the device without a ceiling, which 80 % must be less than."""
+    """Control: the loops' shares of the device without a ceiling, which 80 % must be below."""
     got = shares(suite, suite.environment(), MODES[:2])
     claims.keep("torch", {"version": got["torch"], "size": got["size"]})
     claims.that("the library is not there", not got["libvgpu"], got["libvgpu"])

@@ -1,4 +1,5 @@
-//! What is run: tenants that share a device, a latency tenant beside a batch one, two services. Not here: how (`run`).
+//! The measured cases: tenants that share a device, a latency tenant next to a batch one, two services. Not here: the
+//! run itself (`run`).
 
 use super::figures::Due;
 use super::run::Program;
@@ -6,22 +7,22 @@ use std::time::Duration;
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
-/// Lengths of kernels that a program launches in turn.
+/// Kernel lengths that a program launches in turn.
 const MIXED: [u64; 5] = [50 * US, MS, 5 * MS, 20 * MS, 200 * MS];
 
 /// Tenants that always have work.
 pub struct Case {
-    /// What it is chosen by.
+    /// Name by which the user selects it.
     pub name: String,
-    /// Terms of each tenant.
+    /// Configuration lines of each tenant.
     pub terms: Vec<String>,
-    /// Its program.
+    /// Program of each tenant.
     pub programs: Vec<Program>,
-    /// What it is due.
+    /// Due share of each tenant.
     pub dues: Vec<Due>,
 }
 
-/// How a tenant is told its due.
+/// Setting that determines a tenant's due share.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
     Weight,
@@ -49,29 +50,29 @@ impl Case {
         }
     }
 
-    /// The longest kernel, ns.
+    /// Longest kernel, ns.
     pub fn longest(&self) -> u64 {
         self.dues.iter().map(|due| due.longest).max().unwrap_or(0)
     }
 
-    /// How long it runs before it is measured: costs are learned, what the gates let through before is done.
+    /// Time before the measurement. Costs are learned in it, and work admitted earlier by the gates completes.
     pub fn warm(&self) -> Duration {
         Duration::from_millis(1500) + 30 * Duration::from_nanos(self.longest())
     }
 
-    /// How long it is measured, unless `seconds` are given: max(10 s, 50 of the longest kernels).
+    /// Length of the measurement: max(10 s, 50 of the longest kernels), or `seconds`.
     pub fn window(&self, seconds: Option<u64>) -> Duration {
         let due = Duration::from_secs(10).max(50 * Duration::from_nanos(self.longest()));
         seconds.map_or(due, Duration::from_secs)
     }
 }
 
-/// Terms of a tenant, with a part of the device's memory.
+/// Configuration lines of a tenant, with a part of the device's memory.
 pub fn terms(more: &str) -> String {
     format!("memory_limit = \"8GiB\"\n{more}")
 }
 
-/// Tenants side by side.
+/// Cases of tenants that run at the same time.
 pub fn shares() -> Vec<Case> {
     use By::{Ceiling, Weight};
     vec![
@@ -88,26 +89,26 @@ pub fn shares() -> Vec<Case> {
     ]
 }
 
-/// Short requests beside a tenant that always has work.
+/// Short requests next to a tenant that always has work.
 pub struct Latency {
-    /// What it is chosen by.
+    /// Name by which the user selects it.
     pub name: &'static str,
-    /// A request is one kernel of this length, ns, 5 ms after the one before.
+    /// Kernel length of a request, ns. Requests are 5 ms apart.
     pub kernel_ns: u64,
-    /// Kernels of the other one, ns.
+    /// Kernel length of the batch tenant, ns.
     pub batch_ns: u64,
-    /// Whether the budget is for such kernels.
+    /// True if the budget applies to such kernels.
     pub judged: bool,
 }
 
 impl Latency {
-    /// The program whose latency it is.
+    /// The program whose latency is measured.
     pub fn request(&self) -> Program {
         Program::serving(0, 1, self.kernel_ns, 5 * MS)
     }
 }
 
-/// A latency tenant beside a batch one.
+/// Cases of a latency tenant next to a batch one.
 pub fn latency() -> [Latency; 3] {
     [
         Latency { name: "latency/500us-beside-1ms", kernel_ns: 500 * US, batch_ns: MS, judged: true },
@@ -116,11 +117,11 @@ pub fn latency() -> [Latency; 3] {
     ]
 }
 
-/// The two services of the study, a tenth of their size: one answers in 61 kernels of 1 ms, one in 113. Both ask
-/// anew as soon as they are answered.
+/// The two services of the study, at a tenth of their size: one answers in 61 kernels of 1 ms, one in 113. Both start
+/// the next request as soon as one is answered.
 pub const SERVICES: [(&str, u64); 2] = [("A", 61), ("B", 113)];
 
-/// A service of a tenant.
+/// The program of a tenant's service.
 pub fn service(tenant: usize, kernels: u64) -> Program {
     Program::serving(tenant, kernels, MS, 0)
 }

@@ -1,7 +1,8 @@
-//! How long it takes until a changed limit is in force, told the daemon as `vgpu set` and `vgpu pause` tell it, without
-//! the time that a new process takes.
+//! Time until a changed limit is in force. The daemon is asked as `vgpu set` and `vgpu pause` ask it, without the time
+//! that a new process takes.
 //!
-//! Memory is what a living process is shown; time is what the device does, by its own record, sampled.
+//! For memory, the time ends when a living process sees the new limit. For device time, it ends when the device's own
+//! sampled record shows the change.
 
 use super::cases::terms;
 use super::client;
@@ -14,27 +15,27 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 use vgpu_tests::daemon::Daemon;
 
-/// How often the device's record is looked at.
+/// Interval between readings of the device's record.
 const LOOK: Duration = Duration::from_micros(200);
-/// Kernels of the program whose time is changed.
+/// Kernel length of the program whose time limit changes, ns.
 const KERNEL_NS: u64 = 1_000_000;
-/// A device that did nothing for so long was stopped: at 5 % a kernel follows another after 19 ms.
+/// Idle time after which the device counts as stopped, ns. At a ceiling of 5 % kernels start 19 ms apart.
 const STILL_NS: u64 = 12_000_000;
-/// A change that is not seen for so long is lost.
+/// Time after which an unseen change counts as lost, ns.
 const MOST_NS: u64 = 1_000_000_000;
 
-/// How long changes took, ms.
+/// Times that changes took, ms.
 #[derive(Serialize)]
 pub struct Change {
-    /// What it is chosen by.
+    /// Name by which the user selects it.
     pub name: &'static str,
-    /// What was changed, and when it counts as in force.
+    /// The changed setting, and the condition for being in force.
     pub what: &'static str,
-    /// How long it took.
+    /// Times of the changes.
     pub times: Times,
-    /// Changes that were never seen.
+    /// Number of changes that were never seen.
     pub lost: usize,
-    /// On the 99th percentile.
+    /// Verdict on the 99th percentile.
     pub verdict: Verdict,
 }
 
@@ -47,7 +48,7 @@ impl Change {
     }
 }
 
-/// Says a line to the daemon and waits for its answer.
+/// Sends a line to the daemon and waits for its answer.
 fn ask(daemon: &Daemon, line: &str) -> Result<(), String> {
     let tell = || {
         let mut admin = UnixStream::connect(daemon.admin())?;
@@ -73,7 +74,7 @@ fn milliseconds(ns: u64) -> f64 {
     ns as f64 / 1e6
 }
 
-/// A memory limit, so often.
+/// Changes a memory limit `times` times.
 ///
 /// # Errors
 /// The run cannot be made.
@@ -87,7 +88,7 @@ pub fn memory(place: &Place, times: usize) -> Result<Change, String> {
         let gib = if round % 2 == 0 { 4 } else { 8 };
         asked.push((vgpu_sim::now(), gib << 30));
         set(daemon, "memory_limit", &format!("{gib}GiB"))?;
-        // Not in step with anything.
+        // Varies the pause so that it is in step with nothing.
         std::thread::sleep(Duration::from_micros(15_000 + 370 * (round as u64 % 17)));
     }
     std::thread::sleep(Duration::from_millis(100));
@@ -101,7 +102,8 @@ pub fn memory(place: &Place, times: usize) -> Result<Change, String> {
     Ok(Change::of("changes/memory", what, &took.collect::<Vec<_>>()))
 }
 
-/// Looks at the device until `done` of the work done since (ns) and the moment of the last of it.
+/// Samples the device until `done` accepts: the work since the start (ns), the time of the last change, the present
+/// time. Returns the last two.
 fn until(world: &World, done: impl Fn(u64, u64, u64) -> bool) -> Option<(u64, u64)> {
     let (began, before) = (vgpu_sim::now(), world.busy_ns());
     let (mut work, mut last) = (0, began);
@@ -120,7 +122,7 @@ fn until(world: &World, done: impl Fn(u64, u64, u64) -> bool) -> Option<(u64, u6
     }
 }
 
-/// From before `change` until the moment that `seen` finds, ms.
+/// Time in ms from before `change` until the time that `seen` returns.
 fn step(
     change: impl FnOnce() -> Result<(), String>,
     seen: impl FnOnce() -> Option<u64>,
@@ -130,22 +132,22 @@ fn step(
     Ok(seen().map(|end| milliseconds(end.saturating_sub(moment))))
 }
 
-/// The moment at which the device has done 2 ms more.
+/// Time at which the device has worked 2 ms more.
 fn works(world: &World) -> Option<u64> {
     until(world, |work, _, _| work >= 2 * KERNEL_NS).map(|(_, now)| now)
 }
 
-/// The end of the last work before the device rests.
+/// End of the last work before the device stops.
 fn stops(world: &World) -> Option<u64> {
     until(world, |_, last, now| now > last + STILL_NS).map(|(last, _)| last)
 }
 
-/// Long enough for a change to settle, and in step with nothing.
+/// Waits long enough for a change to settle, in step with nothing.
 fn settle(round: usize) {
     std::thread::sleep(Duration::from_micros(150_000 + 3_700 * (round as u64 % 13)));
 }
 
-/// A ceiling that gets wider and narrower, so often each.
+/// Raises and lowers a ceiling, `times` times each.
 ///
 /// # Errors
 /// The run cannot be made.
@@ -156,7 +158,7 @@ pub fn ceiling(place: &Place, times: usize) -> Result<Vec<Change>, String> {
     let daemon = world.daemon.as_ref().ok_or("no daemon")?;
     let (mut wider, mut narrower) = (Vec::new(), Vec::new());
     for round in 0..times {
-        // Behind a kernel, so that the old ceiling allows nothing for a while.
+        // Just after a kernel, so that the old ceiling permits nothing for a while.
         until(&world, |work, last, now| work > 0 && now > last + 1_000_000);
         wider.push(step(|| set(daemon, "sm_limit", "90"), || works(&world))?);
         settle(round);
@@ -169,8 +171,8 @@ pub fn ceiling(place: &Place, times: usize) -> Result<Vec<Change>, String> {
     Ok(vec![wider, Change::of("changes/narrower", what, &narrower)])
 }
 
-/// A tenant without a ceiling that is paused and goes on, so often. It waits for each of its kernels: with an open gate the
-/// driver's queue is long, and what is in it is done.
+/// Pauses and resumes a tenant without a ceiling, `times` times. It waits for each of its kernels: through an open gate
+/// the driver's queue would be long, and queued work still runs.
 ///
 /// # Errors
 /// The run cannot be made.

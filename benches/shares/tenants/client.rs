@@ -1,9 +1,10 @@
-//! Programs that say what they saw: how long requests took, and when a limit was another one. They know nothing of vgpu.
+//! Programs that report their observations: the length of requests, or the time at which a limit changed. They know
+//! nothing of vgpu.
 //!
 //!     vgpu-shares --serve KERNELS NANOSECONDS PAUSE
 //!     vgpu-shares --watch
 //!
-//! They say `ready`, begin when they read a line, and end with their lines when nobody can write to them any more.
+//! They print `ready`, begin when they read a line, and print their results when their input closes.
 
 use crate::driver::Device;
 use std::io::{BufRead, Read, Write};
@@ -13,29 +14,29 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-/// How often a watching program looks.
+/// Interval between a watching program's queries.
 pub const LOOK: Duration = Duration::from_micros(50);
 
-/// One request: when it began (CLOCK_MONOTONIC) and how long it took, ns.
+/// One request: its start (CLOCK_MONOTONIC) and its length, ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// When it began.
+    /// Start time.
     pub began: u64,
-    /// How long it took.
+    /// Length.
     pub took: u64,
 }
 
-/// Whether these are words for a program of this file.
+/// True if the word selects a program of this file.
 pub fn is(word: &str) -> bool {
     ["--serve", "--watch"].contains(&word)
 }
 
-/// Is the program that `words` say.
+/// Runs the program that `words` select.
 ///
 /// # Errors
 /// A call of the driver fails, or a number is missing.
 pub fn run(words: &[String]) -> Result<ExitCode, String> {
-    // SAFETY: has no preconditions. Whoever measures may be killed.
+    // SAFETY: the call has no preconditions. It ends this process if the measuring process is killed.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     let lines = match words {
         [word, kernels, ns, pause] if word == "--serve" => {
@@ -50,7 +51,7 @@ pub fn run(words: &[String]) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The pairs of numbers that such a program ended with.
+/// Parses the pairs of numbers that such a program printed.
 pub fn pairs(text: &str) -> Vec<(u64, u64)> {
     let pair = |line: &str| {
         let (a, b) = line.split_once(' ')?;
@@ -59,7 +60,7 @@ pub fn pairs(text: &str) -> Vec<(u64, u64)> {
     text.lines().filter_map(pair).collect()
 }
 
-/// Says that it is ready, waits for a line, and tells when there will be no more.
+/// Prints `ready`, waits for a line, and returns a flag that becomes true when the input closes.
 fn ready() -> Result<Arc<AtomicBool>, String> {
     println!("ready");
     std::io::stdout().flush().map_err(|why| why.to_string())?;
@@ -73,7 +74,7 @@ fn ready() -> Result<Arc<AtomicBool>, String> {
     Ok(over)
 }
 
-/// Requests of `kernels` launches of `ns` and a wait, one after the other.
+/// Serves requests of `kernels` launches of `ns` and a wait, one after the other.
 fn serve(kernels: u64, ns: u64, pause: Duration) -> Result<Vec<(u64, u64)>, String> {
     let device = Device::open()?;
     let stream = device.stream()?;
@@ -93,7 +94,7 @@ fn serve(kernels: u64, ns: u64, pause: Duration) -> Result<Vec<(u64, u64)>, Stri
     Ok(requests)
 }
 
-/// When the memory that this process is shown was another than before, and how much.
+/// Records each time at which the visible memory changed, and its new size.
 fn watch() -> Result<Vec<(u64, u64)>, String> {
     let device = Device::open()?;
     let over = ready()?;

@@ -1,35 +1,35 @@
-//! From records of tenants to figures and verdicts. Arithmetic only: no clock, no file, no process.
+//! Computes figures and verdicts from records of tenants. Arithmetic only: no clock, no file, no process.
 
 use super::client::Request;
 use super::run::Ran;
 use crate::judge::{self, SHARE_POINTS, SHORT_NS, WINDOW_POINTS};
 use serde::Serialize;
 
-/// Jain's index that tenants of equal shares must reach.
+/// Jain's index that tenants with equal shares must reach.
 pub const JAIN: f64 = 0.999;
-/// The device must work so much while everybody has work for it, percent.
+/// Percent of the time that the device must work while all tenants have work.
 pub const BUSY_PERCENT: f64 = 98.0;
-/// 99 of 100 requests of a latency tenant may take so much longer than alone, ms.
+/// Milliseconds that 99 of 100 requests of a latency tenant may take longer than alone.
 pub const LATENCY_MS: f64 = 2.5;
-/// A change of a limit must be in force within so much, ms.
+/// Milliseconds within which a changed limit must be in force.
 pub const CHANGE_MS: f64 = 10.0;
-/// What tenants get done together, of what they do uncontrolled, percent.
+/// Percent of their uncontrolled throughput that tenants must reach together.
 pub const DONE_PERCENT: f64 = 98.0;
 
-/// Whether a budget is kept.
+/// Verdict of a budget.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// It is.
+    /// Within the budget.
     Kept,
-    /// It would be without what the host took from the programs.
+    /// Within the budget without the time that the host took from the programs.
     Host,
-    /// It is not.
+    /// Outside the budget.
     Missed,
 }
 
 impl Verdict {
-    /// `missing` is by how much the budget is missed, `excuse` what the host took, in the same unit.
+    /// `missing` is the amount by which the budget is missed, `excuse` the host's part, in the same unit.
     pub fn of(missing: f64, excuse: f64) -> Verdict {
         match missing {
             _ if missing <= 1e-9 => Verdict::Kept,
@@ -38,7 +38,7 @@ impl Verdict {
         }
     }
 
-    /// As reports say it.
+    /// Text in reports.
     pub fn word(self) -> &'static str {
         match self {
             Verdict::Kept => "kept",
@@ -48,69 +48,69 @@ impl Verdict {
     }
 }
 
-/// Jain's index of fairness: 1 where all are equal, 1/n where one has everything.
+/// Jain's index of fairness: 1 if all are equal, 1/n if one has everything.
 pub fn jain(values: &[f64]) -> f64 {
     let (sum, squares) = values.iter().fold((0.0, 0.0), |(sum, squares), one| (sum + one, squares + one * one));
     if squares == 0.0 { 0.0 } else { sum * sum / (values.len() as f64 * squares) }
 }
 
-/// By how much `after` is more than `before`, percent.
+/// Change from `before` to `after` in percent.
 pub fn change(before: f64, after: f64) -> f64 {
     (after / before - 1.0) * 100.0
 }
 
-/// What a tenant got. Percent, and points of percent.
+/// A tenant's part, in percent, with errors in points.
 #[derive(Clone, Debug, Serialize)]
 pub struct Part {
-    /// Of the device's time.
+    /// Percent of the device's time.
     pub of_time: f64,
-    /// Of what the device did for all.
+    /// Percent of the device's work for all tenants.
     pub of_work: f64,
-    /// What it is due of either.
+    /// Due percentage of either.
     pub due: f64,
-    /// `of_work - due`, for a ceiling `of_time - due`.
+    /// `of_work - due`; for a ceiling `of_time - due`.
     pub error: f64,
-    /// 99 of 100 windows of 1 s are off by less.
+    /// 99th percentile of the errors of windows of 1 s.
     pub window_p99: f64,
-    /// Run delay of its processes, of the window.
+    /// Run delay of its processes, in percent of the window.
     pub delay: f64,
-    /// On the error.
+    /// Verdict on the error.
     pub share: Verdict,
-    /// On the windows.
+    /// Verdict on the windows.
     pub windows: Verdict,
 }
 
-/// What a run of tenants that always have work shows.
+/// Results of a run of tenants that always have work.
 #[derive(Clone, Debug, Serialize)]
 pub struct Shares {
-    /// Each of them.
+    /// Part of each tenant.
     pub parts: Vec<Part>,
-    /// Of the device's time for anybody.
+    /// Percent of the device's time that it worked for any tenant.
     pub busy: f64,
-    /// Of it for changes between processes.
+    /// Percent of the device's time spent on switches between processes.
     pub switching: f64,
-    /// Run delay of all programs and the daemon, and stolen time.
+    /// Run delay of all programs and the daemon, plus stolen time.
     pub delay: f64,
     /// Run delay of the daemon alone.
     pub daemon_delay: f64,
-    /// Processor time of the daemon, percent of a core.
+    /// Processor time of the daemon, in percent of a core.
     pub daemon_cpu: f64,
-    /// On `busy`; `None`: their ceilings leave some of it.
+    /// Verdict on `busy`; `None` if the ceilings leave part of the device unused.
     pub conserved: Option<Verdict>,
     /// Jain's index of `of_work / due`.
     pub jain: f64,
-    /// On it, where shares are equal.
+    /// Verdict on `jain`, if the due shares are equal.
     pub fair: Option<Verdict>,
 }
 
-/// A tenant's due of a run: percent, its longest kernel, and whether it is a ceiling.
+/// A tenant's due share of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Due {
-    /// Percent.
+    /// Due share in percent.
     pub percent: f64,
-    /// ns.
+    /// Longest kernel in ns.
     pub longest: u64,
-    /// Or a weight.
+    /// True for a ceiling, false for a weight.
     pub ceiling: bool,
 }
 
@@ -118,7 +118,7 @@ fn sum<'a>(values: impl IntoIterator<Item = &'a u64>) -> f64 {
     values.into_iter().sum::<u64>() as f64
 }
 
-/// In each window of 1 s, one every 50 ms: percent of what `whole` says.
+/// Percent of `whole` in each window of 1 s, one every 50 ms.
 fn windows(busy: &[u64], whole: &[u64], bucket_ns: u64) -> Vec<f64> {
     let buckets = |ns: u64| usize::try_from(ns / bucket_ns).unwrap_or(usize::MAX).max(1);
     let (length, step) = (buckets(1_000_000_000), buckets(50_000_000));
@@ -131,7 +131,7 @@ pub fn window_budget(longest: u64) -> f64 {
     if longest <= SHORT_NS { WINDOW_POINTS } else { WINDOW_POINTS + longest as f64 / 1e9 * 100.0 }
 }
 
-/// The figures of a run whose programs are tenants with work all the time.
+/// Figures of a run whose programs are tenants that always have work.
 pub fn shares(ran: &Ran, dues: &[Due]) -> Shares {
     let buckets = ran.busy.iter().map(Vec::len).min().unwrap_or(0);
     let all: Vec<u64> = (0..buckets).map(|at| ran.busy.iter().map(|one| one[at]).sum()).collect();
@@ -153,7 +153,8 @@ pub fn shares(ran: &Ran, dues: &[Due]) -> Shares {
             let off: Vec<f64> =
                 windows(busy, whole, ran.bucket_ns).iter().map(|one| (one - due.percent).abs()).collect();
             let window_p99 = judge::percentile(&off, 0.99);
-            // Too little may be for the host's delay of this one, too much for its delay of the others, but not above a ceiling.
+            // Too small a share may be due to this tenant's delay, too large a one to the others' delay, except above a
+            // ceiling.
             let others = delays.iter().sum::<f64>() - delay;
             let excuse = stolen
                 + if error < 0.0 {
@@ -182,7 +183,8 @@ pub fn shares(ran: &Ran, dues: &[Due]) -> Shares {
     let ceilings = dues.iter().any(|due| due.ceiling) && due < 99.9;
     let jain = jain(&parts.iter().map(|part| part.of_work / part.due).collect::<Vec<_>>());
     let equal = dues.windows(2).all(|two| (two[0].percent - two[1].percent).abs() < 1e-9);
-    // One of n that is off by x of its due takes some x^2/n off the index: delays say how far anybody may be off.
+    // If one of n tenants is off by the fraction x of its due share, the index falls by about x^2/n. The delays limit
+    // x.
     let off =
         delays.iter().zip(dues).map(|(delay, due)| (delay / due.percent).powi(2)).sum::<f64>() / dues.len() as f64;
     Shares {
@@ -198,31 +200,31 @@ pub fn shares(ran: &Ran, dues: &[Due]) -> Shares {
     }
 }
 
-/// How long requests took, ms, and how many there were in a second.
+/// Lengths of requests in ms, and their rate.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Times {
-    /// How many there were.
+    /// Number of requests.
     pub count: usize,
-    /// In a second.
+    /// Requests per second.
     pub per_second: f64,
-    /// The mean.
+    /// Mean.
     pub mean: f64,
-    /// Half took less.
+    /// Median.
     pub p50: f64,
-    /// 99 of 100 took less.
+    /// 99th percentile.
     pub p99: f64,
-    /// The longest.
+    /// Maximum.
     pub max: f64,
 }
 
 impl Times {
-    /// Of the requests of a window.
+    /// From the requests of a window.
     pub fn of(requests: &[Request], window_ns: u64) -> Times {
         let took: Vec<f64> = requests.iter().map(|one| one.took as f64 / 1e6).collect();
         Times { per_second: took.len() as f64 / (window_ns as f64 / 1e9), ..Times::of_ms(&took) }
     }
 
-    /// Of times in ms.
+    /// From times in ms.
     pub fn of_ms(took: &[f64]) -> Times {
         let count = took.len();
         Times {
@@ -241,7 +243,7 @@ mod tests {
     use super::*;
     use crate::host::Usage;
 
-    /// The numbers of the study that the experiment with two services repeats.
+    /// Numbers of the study that the experiment with two services repeats.
     #[test]
     fn changes_are_the_studys() {
         let is = |value: f64, expected: f64| assert!((value - expected).abs() < 0.005, "{value} is not {expected}");
@@ -285,7 +287,7 @@ mod tests {
         assert_eq!((idle.parts[0].share, idle.conserved), (Verdict::Kept, Some(Verdict::Missed)));
         let unfair = of(&[4, 6], &both, 0);
         assert!(unfair.parts.iter().all(|part| (part.share, part.windows) == (Verdict::Missed, Verdict::Missed)));
-        // 1.5 s of 10 s: what the host took explains it.
+        // 1.5 s of 10 s: the host's delay explains it.
         let delayed = of(&[4, 5], &both, 1_500_000_000);
         assert_eq!((delayed.parts[0].share, delayed.conserved), (Verdict::Host, Some(Verdict::Host)));
     }

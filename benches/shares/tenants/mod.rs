@@ -1,11 +1,11 @@
-//! Tenants under the daemon: what each gets of the device, how long short requests take beside long ones, two services
-//! side by side, and how soon a changed limit is in force.
+//! Measures tenants under the daemon: each one's part of the device, and the length of short requests next to long
+//! ones. It also measures two services at the same time, and the time until a changed limit is in force.
 //!
 //!     vgpu-shares tenants [--only TEXT,...] [--seconds S] [--out DIR] [--json] [--check] [--list]
 //!
-//! Real processes under the preload, a real `vgpud`, the simulated device and its own record: [`cases`] says what is run,
-//! [`client`] is what requests and watches are made by, [`run`] and [`changes`] do it, [`figures`] judges, [`report`]
-//! shows. One after the other, since every run has the host's cores for itself.
+//! Real processes with the preloaded library, a real `vgpud`, the simulated device and its own record. [`cases`] lists
+//! the runs, [`client`] makes requests and watches limits, [`run`] and [`changes`] execute, [`figures`] judges,
+//! [`report`] shows. Runs come one after the other, because each needs the host's cores for itself.
 
 mod cases;
 mod changes;
@@ -69,16 +69,16 @@ impl Options {
         self.only.is_empty() || self.only.iter().any(|text| name.contains(text.as_str()))
     }
 
-    /// The window of a run that takes `seconds` by itself.
+    /// Window of a run whose default is `seconds`.
     fn window(&self, seconds: u64) -> Duration {
         Duration::from_secs(self.seconds.unwrap_or(seconds))
     }
 }
 
-/// How long programs run before requests count.
+/// Time that programs run before requests count.
 const WARM: Duration = Duration::from_millis(1500);
 
-/// Measures what `words` ask for, the first of which is this tool's name.
+/// Measures the selection in `words`, the first of which is this tool's name.
 ///
 /// # Errors
 /// A part is missing, or nothing can be written.
@@ -161,7 +161,7 @@ fn side_by_side(place: &Place, case: &Case, options: &Options) -> Result<SharesR
     Ok(SharesRow::new(&case.name, &ran, shares(&ran, &case.dues)))
 }
 
-/// Latency of short requests alone, beside a batch program without us, and with us.
+/// Latency of short requests: alone, next to a batch program without vgpu, and with vgpu.
 fn latency(
     place: &Place,
     one: &cases::Latency,
@@ -189,7 +189,7 @@ fn latency(
     Ok(LatencyRow::new(one, alone, (bare, bare_batch), (with, with_batch), delay))
 }
 
-/// The two services: each alone, both without us, both with us at two divisions.
+/// The two services: each alone, both without vgpu, both with vgpu at two divisions.
 fn services(place: &Place, options: &Options) -> Result<Services, String> {
     says(SERVICES);
     let programs: Vec<Program> =
@@ -216,7 +216,7 @@ fn services(place: &Place, options: &Options) -> Result<Services, String> {
     Ok(Services { alone: own, ways: ways.into_iter().map(|(way, times)| (way, named(times))).collect() })
 }
 
-/// What two tenants with work all the time get done, with us and in the device's own time slices.
+/// Throughput of two tenants that always have work, with vgpu and in the device's own time slices.
 fn done(place: &Place, options: &Options) -> Result<Done, String> {
     says(DONE);
     let programs = [0, 1].map(|tenant| Program::busy(tenant, &[1_000_000]));

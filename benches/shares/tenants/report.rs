@@ -1,4 +1,4 @@
-//! What is shown: the same results as Markdown and as a picture. Not here: how a figure is reckoned (`figures`).
+//! The report: the results as Markdown and as a picture. Not here: the computation of a figure (`figures`).
 
 use super::cases::Latency;
 use super::changes::Change;
@@ -10,31 +10,31 @@ use crate::plot::{self, Line, Panel};
 use serde::Serialize;
 use std::fmt::Write;
 
-/// Everything that was measured.
+/// All results.
 #[derive(Serialize)]
 pub struct Results {
-    /// The machine and the moment.
+    /// The machine and the time of the run.
     pub facts: Facts,
-    /// Tenants that always have work.
+    /// Results of tenants that always have work.
     pub shares: Vec<SharesRow>,
-    /// Short requests beside a batch program.
+    /// Results of short requests next to a batch program.
     pub latency: Vec<LatencyRow>,
-    /// The two services.
+    /// Results of the two services.
     pub services: Option<Services>,
-    /// What two tenants get done.
+    /// Throughput of two tenants.
     pub done: Option<Done>,
-    /// How soon changes are in force.
+    /// Times until changes are in force.
     pub changes: Vec<Change>,
-    /// Runs that could not be made, in words.
+    /// Descriptions of failed runs.
     pub failures: Vec<String>,
 }
 
-/// Tenants side by side.
+/// Tenants at the same time on one device.
 #[derive(Serialize)]
 pub struct SharesRow {
-    /// What it is chosen by.
+    /// Name by which the user selects it.
     pub name: String,
-    /// How long it was measured.
+    /// Length of the measurement.
     pub seconds: f64,
     /// The figures.
     pub figures: Shares,
@@ -43,7 +43,7 @@ pub struct SharesRow {
 }
 
 impl SharesRow {
-    /// Of a run.
+    /// The row of a run.
     pub fn new(name: &str, ran: &Ran, figures: Shares) -> SharesRow {
         let step = usize::try_from(100_000_000 / ran.bucket_ns).unwrap_or(1).max(1);
         let tenths = |busy: &Vec<u64>| {
@@ -56,82 +56,82 @@ impl SharesRow {
     }
 }
 
-/// Short requests: alone, beside a batch program without us, and with us.
+/// Short requests: alone, next to a batch program without vgpu, and with vgpu.
 #[derive(Serialize)]
 pub struct LatencyRow {
-    /// What it is chosen by.
+    /// Name by which the user selects it.
     pub name: &'static str,
-    /// Alone, without us.
+    /// Alone, without vgpu.
     pub alone: Times,
-    /// Beside the other, without us.
+    /// Next to the batch program, without vgpu.
     pub bare: Times,
-    /// With us.
+    /// Next to the batch program, with vgpu.
     pub with: Times,
-    /// What the other one got of the device's time, without us and with us.
+    /// The batch program's percent of the device's time, without and with vgpu.
     pub batch: (f64, f64),
-    /// Run delay of programs and daemon in the run with us, percent of its time.
+    /// Run delay of programs and daemon in the run with vgpu, in percent of its time.
     pub delay: f64,
-    /// On the 99th percentile; `None`: the budget is not for such kernels.
+    /// Verdict on the 99th percentile; `None` if the budget does not apply to such kernels.
     pub verdict: Option<Verdict>,
 }
 
 impl LatencyRow {
-    /// Of three runs.
+    /// The row of three runs.
     pub fn new(one: &Latency, alone: Times, bare: (Times, f64), with: (Times, f64), delay: f64) -> LatencyRow {
         let verdict = one.judged.then(|| Verdict::of(with.0.p99 - alone.p99 - LATENCY_MS, 0.0));
         LatencyRow { name: one.name, alone, bare: bare.0, with: with.0, batch: (bare.1, with.1), delay, verdict }
     }
 }
 
-/// The two services, by how they ran.
+/// The two services, by the way they ran.
 #[derive(Serialize)]
 pub struct Services {
-    /// Each alone on the device, without us.
+    /// Each alone on the device, without vgpu.
     pub alone: Vec<Service>,
-    /// Both at once: the way, and each.
+    /// Both at the same time: name of the way, and results of each.
     pub ways: Vec<(&'static str, Vec<Service>)>,
 }
 
-/// One of them.
+/// One of the services.
 #[derive(Serialize)]
 pub struct Service {
-    /// Its name.
+    /// Name of the service.
     pub name: &'static str,
-    /// Of its requests.
+    /// Times of its requests.
     pub times: Times,
-    /// By how much its mean is more than alone, percent.
+    /// Change of the mean time against alone, percent.
     pub latency_change: f64,
-    /// The same of its throughput.
+    /// Change of the throughput against alone, percent.
     pub throughput_change: f64,
 }
 
 impl Service {
-    /// Beside what it is alone.
+    /// Compares the times with those when alone.
     pub fn new(name: &'static str, times: Times, alone: &Times) -> Service {
         let latency_change = change(alone.mean, times.mean);
         Service { name, times, latency_change, throughput_change: change(alone.per_second, times.per_second) }
     }
 }
 
-/// What two tenants get done together: percent of the device's time.
+/// Throughput of two tenants together, in percent of the device's time.
 #[derive(Serialize)]
 pub struct Done {
-    /// What it is chosen by.
+    /// Name by which the user selects it.
     pub name: &'static str,
     /// In the device's own time slices.
     pub bare: f64,
-    /// With us.
+    /// With vgpu.
     pub with: f64,
-    /// `with` of `bare`, percent.
+    /// `with` in percent of `bare`.
     pub part: f64,
-    /// Run delay of programs and daemon, and stolen time, percent of the run with us.
+    /// Run delay of programs and daemon plus stolen time, in percent of the run with vgpu.
     pub delay: f64,
-    /// On `part`.
+    /// Verdict on `part`.
     pub verdict: Verdict,
 }
 
 impl Done {
-    /// Of two runs.
+    /// The row of two runs.
     pub fn new(name: &'static str, bare: f64, with: f64, delay: f64) -> Done {
         let part = if bare > 0.0 { with / bare * 100.0 } else { 0.0 };
         Done { name, bare, with, part, delay, verdict: Verdict::of(DONE_PERCENT - part, delay) }
@@ -156,13 +156,13 @@ impl Report for Results {
 }
 
 impl Results {
-    /// Nothing yet.
+    /// Empty results.
     pub fn new(facts: Facts) -> Results {
         let (shares, latency, changes, failures) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         Results { facts, shares, latency, services: None, done: None, changes, failures }
     }
 
-    /// Every judged figure: its row and which budget, and the verdict.
+    /// Every judged figure: its row and budget, and the verdict.
     fn verdicts(&self) -> Vec<(String, Verdict)> {
         let mut all = Vec::new();
         for row in &self.shares {
@@ -183,7 +183,7 @@ impl Results {
         all
     }
 
-    /// The rows with such a verdict.
+    /// Rows with such a verdict.
     pub fn names_of(&self, wanted: Verdict) -> Vec<String> {
         self.verdicts().into_iter().filter(|(_, verdict)| *verdict == wanted).map(|(name, _)| name).collect()
     }
@@ -353,7 +353,7 @@ impl Results {
         }
     }
 
-    /// Shares over time.
+    /// Picture of shares over time.
     pub fn over_time(&self) -> Picture {
         let line = |(part, shares): (&figures::Part, &Vec<f64>)| Line {
             name: format!("due {:.1} %", part.due),

@@ -1,6 +1,6 @@
-//! One run under a daemon, or without any: programs are started on a device of their own and judged by its record.
+//! One run, with or without a daemon: programs are started on a private device and judged by its record.
 //!
-//! Not here: what is run (`cases`), what the record means (`figures`).
+//! Not here: the choice of runs (`cases`), the meaning of the record (`figures`).
 
 use super::client::{self, Request};
 use crate::host::{self, Usage};
@@ -10,32 +10,32 @@ use std::time::{Duration, Instant};
 use vgpu_sim::Machine;
 use vgpu_tests::daemon::{Daemon, Plan};
 
-/// The simulated device.
+/// Profile of the simulated device.
 pub const PROFILE: &str = "h200";
 
-/// A program and whose it is.
+/// A program and its tenant.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// Its words.
+    /// Arguments of the program.
     pub words: Vec<String>,
-    /// Number of its tenant; without a daemon there is none.
+    /// Number of its tenant; unused without a daemon.
     pub tenant: usize,
 }
 
 impl Program {
-    /// Launches kernels of these lengths in turn and never waits.
+    /// A program that launches kernels of these lengths in turn and never waits.
     pub fn busy(tenant: usize, lengths: &[u64]) -> Program {
         let lengths: Vec<String> = lengths.iter().map(u64::to_string).collect();
         Program { tenant, words: vec!["--work".into(), "async".into(), lengths.join(",")] }
     }
 
-    /// Answers requests of `kernels` of `ns`, with a pause in between.
+    /// A program that answers requests of `kernels` kernels of `ns`, with a pause in between.
     pub fn serving(tenant: usize, kernels: u64, ns: u64, pause: u64) -> Program {
         let words = ["--serve".into(), kernels.to_string(), ns.to_string(), pause.to_string()];
         Program { tenant, words: words.into() }
     }
 
-    /// Looks at its memory limit all the time.
+    /// A program that queries its memory limit all the time.
     pub fn watching(tenant: usize) -> Program {
         Program { tenant, words: vec!["--watch".into()] }
     }
@@ -45,11 +45,11 @@ impl Program {
     }
 }
 
-/// A device with programs that are ready, and perhaps a daemon. They go when it is dropped.
+/// A device with programs that are ready, and a daemon if there is one. Dropping it ends them.
 pub struct World<'a> {
-    /// The device.
+    /// The simulated device's machine.
     pub machine: Machine,
-    /// The daemon.
+    /// The daemon, if there is one.
     pub daemon: Option<Daemon>,
     /// The programs.
     pub clients: Vec<Client>,
@@ -57,13 +57,13 @@ pub struct World<'a> {
     _room: Room<'a>,
 }
 
-/// The name of a tenant.
+/// Name of a tenant.
 pub fn tenant_name(number: usize) -> String {
     format!("t{number}")
 }
 
 impl World<'_> {
-    /// Starts a daemon with tenants of these terms, `None`: none at all and no library, and the programs.
+    /// Starts the programs, and a daemon with tenants of these terms. With `None` there is neither daemon nor library.
     ///
     /// # Errors
     /// A program does not start.
@@ -93,12 +93,12 @@ impl World<'_> {
     /// Lets all programs begin.
     ///
     /// # Errors
-    /// One does not listen.
+    /// A program does not read its input.
     pub fn begin(&mut self) -> Result<(), String> {
         self.clients.iter_mut().try_for_each(Client::begin)
     }
 
-    /// Device time that was used so far, ns.
+    /// Device time used so far, ns.
     pub fn busy_ns(&self) -> u64 {
         self.machine.truth().devices.first().map_or(0, |device| device.busy_ns)
     }
@@ -109,25 +109,25 @@ impl World<'_> {
     }
 }
 
-/// What a run showed. Times are ns.
+/// Record of a run. Times are ns.
 pub struct Ran {
     /// Length of a bucket.
     pub bucket_ns: u64,
     /// Device time of each program in each whole bucket of the window.
     pub busy: Vec<Vec<u64>>,
-    /// The window by the clock.
+    /// Wall time of the window.
     pub window_ns: u64,
-    /// Time the device spent changing between processes.
+    /// Time that the device spent on switches between processes.
     pub switch_ns: u64,
-    /// What each program took of the host, and last the daemon, if there was one.
+    /// Each program's use of the host; the last entry is the daemon's, if there is one.
     pub host: Vec<Usage>,
-    /// What the machine below took from each core.
+    /// Stolen time per core.
     pub stolen_ns: u64,
     /// Requests of each program that began and ended in the window.
     pub requests: Vec<Vec<Request>>,
 }
 
-/// Runs the programs for `warm` and then for `window`, of which a record is made.
+/// Runs the programs for `warm` and then for `window`, which is recorded.
 ///
 /// # Errors
 /// As [`World::start`]; or a program ends by itself.

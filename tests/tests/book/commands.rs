@@ -1,5 +1,7 @@
-//! Every command in a block of `sh`, `bash` or `console` is executed, those of a page one after the other in one shell; what a
-//! `console` block shows behind a command is what it must print (`...` stands for anything, on a line of its own for any lines).
+//! Executes every command in a block of `sh`, `bash` or `console`. The commands of a page run in order in one shell.
+//!
+//! The lines after a command in a `console` block are its expected output. `...` stands for any text, and on a line of
+//! its own for any lines.
 
 use crate::elsewhere;
 use crate::pages::{self, Page};
@@ -12,20 +14,20 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use vgpu_tests::artefacts::checkout;
 
-/// A command as it stands on a page.
+/// A command of a page.
 #[derive(Debug)]
 pub struct Step {
-    /// Where: `docs/top.md:9`.
+    /// File and line of the command, such as `docs/top.md:9`.
     pub place: String,
     pub text: String,
-    /// What must be printed, where the page shows it.
+    /// Expected output, if the page shows one.
     pub shown: Option<Vec<String>>,
-    /// The mark of its block.
+    /// Mark of the command's block.
     pub mark: Option<String>,
 }
 
 impl Step {
-    /// On one line, without the comment behind it.
+    /// The command on one line, without comment lines.
     pub fn plain(&self) -> String {
         let text = self.text.lines().filter(|line| !line.trim_start().starts_with('#')).collect::<Vec<_>>().join("\n");
         let text = text.replace("\\\n", " ");
@@ -34,7 +36,7 @@ impl Step {
     }
 }
 
-/// Whether bash has nothing more to read behind `text`.
+/// True if bash needs no further line to complete `text`.
 fn is_whole(text: &str) -> bool {
     if text.ends_with('\\') {
         return false;
@@ -43,7 +45,7 @@ fn is_whole(text: &str) -> bool {
     out.status.success() && out.stderr.is_empty()
 }
 
-/// The commands of a page.
+/// Returns the commands of a page.
 pub fn steps(page: &Page) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     for block in page.blocks() {
@@ -80,7 +82,7 @@ pub fn steps(page: &Page) -> Vec<Step> {
                     shown: console.then(Vec::new),
                     mark: block.mark.clone(),
                 };
-                // A line of comment alone is no command.
+                // A block with only comments holds no command.
                 if !step.plain().is_empty() {
                     steps.push(step);
                 }
@@ -91,7 +93,8 @@ pub fn steps(page: &Page) -> Vec<Step> {
     steps
 }
 
-/// How a command is done in the page's shell.
+/// Returns the shell text that runs the command: daemons in the background, views on a terminal, endless output cut
+/// short.
 fn wrapped(step: &Step, setting: &Setting) -> String {
     let (text, plain) = (setting.here(&step.text), step.plain());
     let quoted = format!("'{}'", setting.here(&plain).replace('\'', "'\\''"));
@@ -110,7 +113,7 @@ fn wrapped(step: &Step, setting: &Setting) -> String {
     }
 }
 
-/// Where `...` stands for anything.
+/// Compares a line; `...` in `shown` stands for any text.
 fn is_line(shown: &str, said: &str) -> bool {
     let mut parts = shown.split("...");
     let Some(mut rest) = said.strip_prefix(parts.next().unwrap_or_default()) else { return false };
@@ -125,7 +128,7 @@ fn is_line(shown: &str, said: &str) -> bool {
     rest.is_empty()
 }
 
-/// A line `...` stands for any number of them.
+/// Compares all lines; a line `...` in `shown` stands for any number of lines.
 fn is_shown(shown: &[String], said: &[&str]) -> bool {
     match (shown, said) {
         ([], said) => said.is_empty(),
@@ -143,7 +146,7 @@ fn dots_stand_for_anything_and_nothing_else_does() {
     assert!(!is_shown(&lines("a b"), &["a b", "c"]) && !is_shown(&lines("a ... c"), &["a b d"]));
 }
 
-/// Does commands in a shell; what was printed by each, and its code.
+/// Runs the commands in one shell. Returns the output and exit code of each; `None` if it was not reached.
 fn done(setting: &Setting, steps: &[&Step]) -> Vec<Option<(String, i32)>> {
     let mut script = setting.prelude();
     for (number, step) in steps.iter().enumerate() {
@@ -160,10 +163,10 @@ fn done(setting: &Setting, steps: &[&Step]) -> Vec<Option<(String, i32)>> {
     while child.try_wait().expect("our child").is_none() && begin.elapsed() < Duration::from_secs(300) {
         std::thread::sleep(Duration::from_millis(20));
     }
-    // Daemons and whatever else was started there; those that are stopped too.
+    // Ends daemons and every other process that the page started, stopped ones included.
     let group = -i32::try_from(child.id()).expect("a number of a process");
     for signal in [libc::SIGTERM, libc::SIGCONT, libc::SIGKILL] {
-        // SAFETY: the group is that of our own child, which is not waited for where it still runs, or is empty.
+        // SAFETY: the group id is that of a child that was not yet waited for; otherwise the group is empty.
         unsafe { libc::kill(group, signal) };
         std::thread::sleep(Duration::from_millis(if signal == libc::SIGCONT { 100 } else { 0 }));
     }
@@ -177,7 +180,7 @@ fn done(setting: &Setting, steps: &[&Step]) -> Vec<Option<(String, i32)>> {
     ended
 }
 
-/// What is wrong with the commands of a page, and how many were done.
+/// Returns the faults of a page's commands, and the number of commands that ran.
 fn judged(page: &Page) -> (Vec<String>, usize) {
     let steps = steps(page);
     let mut wrong = Vec::new();
@@ -199,7 +202,7 @@ fn judged(page: &Page) -> (Vec<String>, usize) {
             break;
         };
         if !setting.has_smi && step.text.contains("nvidia-smi") {
-            continue; // it was said that this is skipped
+            continue; // already reported as skipped
         }
         let said = setting.there(&said);
         let lines: Vec<&str> = said.trim_end_matches('\n').lines().map(str::trim_end).collect();

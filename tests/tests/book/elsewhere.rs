@@ -1,27 +1,28 @@
-//! Commands that need more than a shell in a test: minutes, a real engine, root's packages. Where each is executed; that this
-//! place is there and really has it. A command that is neither executed here nor there is red.
+//! Commands that need more than a shell in a test: minutes of time, a real engine, root's packages. Each row names the
+//! file that executes the command, and a test checks that this file contains it. A command that runs neither in the
+//! book's shell nor elsewhere fails the test.
 
 use crate::commands::Step;
 use std::fs;
 use std::process::{Command, Output};
 use vgpu_tests::artefacts::checkout;
 
-/// A command that is executed by something else.
+/// A command that another test or recipe executes.
 pub struct Row {
-    /// What a command, or a part of it between `&&`, begins with.
+    /// Start of the command, or of a part of it between `&&`.
     pub command: &'static str,
-    /// Whether the book's shell does it too, with an engine that only looks at options.
+    /// True if the book's shell executes the command too, with a stand-in engine that only checks options.
     here: bool,
-    /// Files, with words of them that do this.
+    /// Files that execute the command, with the texts in them that do so.
     by: &'static [(&'static str, &'static [&'static str])],
 }
 
-/// By a file alone.
+/// A command that only other files execute.
 const fn row(command: &'static str, by: &'static [(&'static str, &'static [&'static str])]) -> Row {
     Row { command, here: false, by }
 }
 
-/// By an engine there, and by what stands in for it here.
+/// A command that a real engine executes elsewhere and a stand-in engine executes here.
 const fn engine(command: &'static str, by: &'static [(&'static str, &'static [&'static str])]) -> Row {
     Row { command, here: true, by }
 }
@@ -29,7 +30,7 @@ const fn engine(command: &'static str, by: &'static [(&'static str, &'static [&'
 const ADDED: &str = "tests/tests/container/added.rs";
 
 pub const ROWS: &[Row] = &[
-    // make: CI itself, or the tests of the tool that it runs.
+    // make: CI runs these, or the tests of the tool that make runs.
     row("make test", &[(".ci/run", &["make test || rc=$?"])]),
     row("make demo", &[("make/demo.mk", &["vgpu-demo"]), ("packaging/deb/test-in-root", &["inside vgpu-demo"])]),
     row("make deb", &[(".ci/run", &["make gpu-bundle deb"])]),
@@ -45,13 +46,13 @@ pub const ROWS: &[Row] = &[
         &[("benches/report/end_to_end.rs", &["vgpu-bench-report", "--list", "--only"])],
     ),
     row("target/release/vgpu-shares", &[("benches/shares/end_to_end.rs", &["vgpu-shares", "tenants", "--list"])]),
-    // The package: README's story installs it by apt, and the tests in clean roots use what is in it.
+    // The package: README's story installs it by apt, and the tests in clean roots use its contents.
     row(
         "sudo apt install ./target/vgpu_",
         &[("README.md", &["apt install ./target/vgpu_*.deb"]), (".ci/run", &["make story"])],
     ),
     row("vgpu-demo", &[("packaging/deb/test-in-root", &["inside vgpu-demo"])]),
-    // Engines: options are looked at here by the real engine's own list.
+    // Engines: the stand-in checks options against the real engine's own list.
     engine("vgpu docker run --memory-limit", &[(ADDED, &["\"docker\", \"run\"", "--memory-limit"])]),
     engine("vgpu docker run --sim --memory-limit", &[(ADDED, &["\"docker\", \"run\", \"--sim\"", "--memory-limit"])]),
     engine(
@@ -64,7 +65,7 @@ pub const ROWS: &[Row] = &[
 ];
 
 impl Row {
-    /// Whether `step` has this command.
+    /// True if `step` contains this command.
     pub fn is_of(&self, step: &Step) -> bool {
         step.plain().split(" && ").any(|part| self.has(part))
     }
@@ -74,7 +75,7 @@ impl Row {
             .is_some_and(|rest| rest.is_empty() || rest.starts_with(' ') || self.command.ends_with(['_', ' ']))
     }
 
-    /// Whether every place is there and has it.
+    /// Checks that every file exists and contains its texts.
     fn is_kept(&self, part: &str) -> Result<(), String> {
         let mut all = String::new();
         for (file, words) in self.by {
@@ -100,7 +101,8 @@ impl Row {
     }
 }
 
-/// What make would do. Lines with `$(MAKE)` in them are done even then, so that the shell is one that does nothing.
+/// Runs `make -n` and returns its output. `make -n` still executes lines with `$(MAKE)`, so the shell is one without
+/// effect.
 fn make(words: &[&str]) -> Output {
     let mut make = Command::new("make");
     make.args(["-n", "SHELL=/bin/true"])
@@ -112,7 +114,7 @@ fn make(words: &[&str]) -> Output {
         .expect("make")
 }
 
-/// A make target that is there; each variable that is given changes what it does.
+/// Checks that a make target exists and that each given variable changes its commands.
 fn is_made(part: &str) -> Result<(), String> {
     let words: Vec<&str> = part.trim_start_matches("sudo ").split(' ').skip(1).collect();
     let all = make(&words);
@@ -128,7 +130,7 @@ fn is_made(part: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the book's shell is to do this command; an error where nobody does.
+/// True if the book's shell must run this command. Fails if nothing runs it.
 pub fn judged(step: &Step) -> Result<bool, String> {
     if let Some(mark) = step.mark.as_deref().and_then(|mark| mark.strip_prefix("story: ")) {
         let has =

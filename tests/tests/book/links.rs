@@ -1,4 +1,4 @@
-//! The book is whole: every page is in its contents, every link leads somewhere.
+//! Checks that the contents list every page and that every link has a target.
 
 use crate::pages::{self, Page};
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ fn every_page_begins_with_its_title_and_the_readme_leads_to_the_book() {
     assert!(readme.iter().any(|link| link == "docs/SUMMARY.md"), "README.md links docs/SUMMARY.md");
 }
 
-/// A path without `..` in it.
+/// Removes `..` from a path.
 fn plain(path: PathBuf) -> PathBuf {
     path.components().fold(PathBuf::new(), |mut plain, part| {
         if part == Component::ParentDir {
@@ -44,7 +44,7 @@ fn every_link_leads_to_a_file_and_to_a_place_in_it() {
     let pages = pages::every();
     let anchors: BTreeMap<PathBuf, _> = pages.iter().map(|page| (page.path.clone(), page.anchors())).collect();
     let (mut links, mut wrong) = (0, Vec::new());
-    // A run that was measured is kept as the tool wrote it, wherever it was written.
+    // The report of a measured run is kept as the tool wrote it; its links belong to the place where it was written.
     let record = |page: &&Page| page.path.starts_with("docs/measurements") && page.path.ends_with("report.md");
     for page in pages.iter().filter(|page| !record(page)) {
         for link in page.links() {

@@ -1,15 +1,17 @@
-//! The book (README.md and docs/) tells the truth: it is whole, its links lead somewhere, messages and names in it are the
-//! programs', and its commands work: those that the simulated device is enough for are run, the others
-//! are words of a test or a recipe that is named.
+//! Checks that the book (README.md and docs/) is true. Its pages are complete, links have targets, and messages and
+//! names equal those of the programs.
 //!
-//! - [`pages`]: Markdown as far as it is needed here
+//! Commands work: those that need only the simulated device run here; for the others a named test or recipe contains
+//! them.
+//!
+//! - [`pages`]: the Markdown subset that these tests need
 //! - [`links`]: contents, links, anchors
-//! - [`measurements`]: what is kept of runs that were measured
-//! - [`reference`]: rows for every metric, variable, key and event
-//! - [`messages`]: what is looked up by its message is what the programs say
-//! - [`commands`]: every block of commands, in the order of its page, in one shell; [`setting`]: what that shell has around it;
-//!   [`stand_ins`]: programs that stand in for an engine, a service manager, somebody's own program; [`elsewhere`]: commands
-//!   that need more than this, and where they are executed
+//! - [`measurements`]: files kept of measured runs
+//! - [`reference`]: a row for every metric, variable, key and event
+//! - [`messages`]: messages in the troubleshooting tables equal those of the programs
+//! - [`commands`]: every command block of a page, in order, in one shell; [`setting`]: that shell's environment;
+//!   [`stand_ins`]: programs that replace an engine, a service manager, the reader's own program; [`elsewhere`]:
+//!   commands that need more than this, and the files that execute them
 //! - [`texts`]: blocks of TOML, JSON, Python and C
 
 mod commands;

@@ -1,19 +1,19 @@
-//! docs/measurements keeps reports and pictures, and no raw answers.
+//! Checks that docs/measurements keeps reports and pictures, and no raw measurement data.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use vgpu_tests::artefacts::checkout;
 
-/// The largest file that is kept: a picture of 24 panels over time takes 180 KiB.
+/// Size limit of a kept file. A picture of 24 panels over time takes 180 KiB.
 const MAX_FILE_BYTES: u64 = 256 << 10;
 
-/// Paths in a directory of the checkout.
+/// Paths in a directory of the source tree.
 fn entries(path: &Path) -> Vec<PathBuf> {
     let list = std::fs::read_dir(path).unwrap_or_else(|why| panic!("{}: {why}", path.display()));
     list.map(|entry| entry.expect("an entry").path()).collect()
 }
 
-/// The kind of a run on the simulated device: `shares` of `2026-11-23-shares-simulated-2`.
+/// Kind of a run on the simulated device: `shares` for `2026-11-23-shares-simulated-2`.
 fn kind(name: &str) -> Option<&str> {
     let (kind, rest) = name.get("2026-11-23-".len()..)?.rsplit_once("-simulated")?;
     rest.trim_end_matches(".md").trim_start_matches('-').chars().all(|letter| letter.is_ascii_digit()).then_some(kind)

@@ -1,11 +1,12 @@
-//! Troubleshooting by message: what is looked up there is what the programs say, and what the library says can be looked up.
+//! Checks troubleshooting by message: each message in the tables exists in a program, and every message of the library
+//! has an entry.
 
 use crate::pages::Page;
 use std::fs;
 use std::path::Path;
 use vgpu_tests::artefacts::checkout;
 
-/// A heading of docs/troubleshooting.md whose table has messages, and the sources they are in.
+/// A heading of docs/troubleshooting.md whose table lists messages, and the sources that contain them.
 const SECTIONS: &[(&str, &[&str])] = &[
     ("The library: a value is not understood", &["vgpu-core/src", "libvgpu/src"]),
     ("The library: a limit cannot be kept", &["libvgpu/src", "vgpu-core/src", "shim-sys/src"]),
@@ -25,7 +26,8 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("vgpu", &["scheduler-sidecar/cli/src", "scheduler-sidecar/output/src"]),
 ];
 
-/// What people meet first of what `vgpud` and `vgpu` say; all that the library says is found in its sources.
+/// Messages of `vgpud` and `vgpu` that users meet first. The library's messages need no such list: all of them are
+/// found in its sources.
 const CHOSEN: &[&str] = &[
     "no daemon answers at",
     "only the daemon's user and root may ask",
@@ -48,7 +50,8 @@ const CHOSEN: &[&str] = &[
     "is not a key",
 ];
 
-/// Literals of the library with four words or more that reach no user: reasons of panics that cannot be, and what a compiler says.
+/// Literals of the library with four words or more that no user sees: reasons of impossible panics, and texts of
+/// compile-time attributes.
 const INSIDE: &[&str] = &[
     "the index stays half empty",
     "a name holds no zero byte",
@@ -72,7 +75,7 @@ fn sources(path: &Path, all: &mut Vec<(String, String)>) {
     }
 }
 
-/// String literals of Rust text, continued lines put together; comments and attributes are left out.
+/// String literals of Rust source text, with continued lines joined. Comments and attributes are skipped.
 fn literals(text: &str) -> Vec<String> {
     let (mut found, mut letters) = (Vec::new(), text.chars().peekable());
     let mut line = String::new();
@@ -83,7 +86,7 @@ fn literals(text: &str) -> Vec<String> {
                 letters.by_ref().find(|letter| *letter == '\n');
                 line.clear();
             }
-            // A letter by itself, not a lifetime.
+            // A character literal, not a lifetime.
             '\'' if letters.clone().nth(1) == Some('\'') || letters.peek() == Some(&'\\') => {
                 let escaped = letters.next() == Some('\\');
                 letters.by_ref().skip(usize::from(escaped)).find(|letter| *letter == '\'');
@@ -112,7 +115,7 @@ fn literals(text: &str) -> Vec<String> {
     found
 }
 
-/// The parts of a literal between what is filled in.
+/// The constant parts of a literal, between its placeholders.
 fn fixed(literal: &str) -> Vec<String> {
     let (mut parts, mut part, mut depth) = (Vec::new(), String::new(), 0_u32);
     for letter in literal.chars() {
@@ -130,7 +133,7 @@ fn fixed(literal: &str) -> Vec<String> {
     parts
 }
 
-/// Everything in backticks in the first cell of a row, for the rows below a heading.
+/// Everything in backticks in the first cell of each row below a heading.
 fn messages(page: &str, heading: &str) -> Vec<String> {
     let (_, after) = page.split_once(&format!("\n## {heading}\n")).unwrap_or_else(|| panic!("no heading {heading}"));
     let part = after.split("\n## ").next().unwrap_or_default();
@@ -152,9 +155,9 @@ fn every_message_of_the_page_is_one_that_the_programs_say() {
             let parts: Vec<&str> = parts.into_iter().filter(|part| part.len() > 5).collect();
             assert!(!parts.is_empty(), "{heading}: `{message}` says nothing");
             for part in parts {
-                // Two literals that are put together are two parts.
+                // The two parts may come from different literals.
                 let there = |part: &str| said.iter().any(|literal| fixed(literal).join("...").contains(part));
-                // What is put together from several: a key and what is wrong with it, and what is accepted.
+                // Messages composed of several literals: a key with its fault, and the accepted values.
                 let half = |half: &str| {
                     let after = |begin| half.split_once(begin).map_or(half, |(_, rest)| rest);
                     half.len() < 6
@@ -180,7 +183,7 @@ fn everything_that_the_library_says_can_be_looked_up() {
         for literal in literals(text) {
             let words =
                 literal.split(' ').filter(|word| word.len() > 1 && word.chars().all(|c| c.is_ascii_lowercase()));
-            // Instructions of the processor are literals too.
+            // Assembly instructions are literals too.
             if words.count() < 4 || literal.contains(" ptr [") || INSIDE.contains(&literal.as_str()) {
                 continue;
             }
@@ -204,7 +207,7 @@ fn what_people_meet_first_can_be_looked_up() {
     }
 }
 
-/// Codes of CUDA that the library answers by itself are those that the page says it answers.
+/// The CUDA codes that the library returns by itself are exactly those that the page attributes to it.
 #[test]
 fn the_page_says_of_each_code_whether_the_library_gives_it() {
     let page = Page::read("docs/troubleshooting.md").text;

@@ -1,13 +1,13 @@
-//! Markdown as far as these tests need it: pages, headings with their anchors, links, fenced blocks.
+//! The Markdown subset that these tests need: pages, headings with anchors, links, fenced blocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use vgpu_tests::artefacts::checkout;
 
-/// A Markdown file of the checkout.
+/// A Markdown file of the source tree.
 pub struct Page {
-    /// Relative to the checkout.
+    /// Path relative to the root of the source tree.
     pub path: PathBuf,
     pub text: String,
 }
@@ -15,12 +15,12 @@ pub struct Page {
 /// A fenced block.
 #[derive(Clone, Debug)]
 pub struct Block {
-    /// `sh`, `console`, `toml`; nothing where the fence names none.
+    /// `sh`, `console`, `toml`; empty if the fence names no language.
     pub language: String,
-    /// The line of its first line, from 1.
+    /// Number of the block's first line, counted from 1.
     pub line: usize,
     pub text: String,
-    /// The HTML comment in the line before the fence.
+    /// HTML comment in the line before the fence.
     pub mark: Option<String>,
 }
 
@@ -58,7 +58,7 @@ impl Page {
         blocks
     }
 
-    /// Its lines outside of fenced blocks.
+    /// The page's lines outside fenced blocks.
     fn prose(&self) -> impl Iterator<Item = &str> {
         let mut inside = false;
         self.text.lines().filter(move |line| {
@@ -68,7 +68,7 @@ impl Page {
         })
     }
 
-    /// Headings as they are written, without the marks.
+    /// Headings as written, without the leading `#`.
     pub fn headings(&self) -> impl Iterator<Item = &str> {
         let level = |line: &str| line.len() - line.trim_start_matches('#').len();
         self.prose()
@@ -76,7 +76,7 @@ impl Page {
             .map(move |line| line[level(line)..].trim())
     }
 
-    /// What a link to a place of this page may name behind `#`.
+    /// Anchors that a link to this page may name after `#`.
     pub fn anchors(&self) -> BTreeSet<String> {
         let (mut anchors, mut seen) = (BTreeSet::new(), BTreeMap::new());
         for heading in self.headings() {
@@ -91,19 +91,19 @@ impl Page {
         anchors
     }
 
-    /// Targets of its links.
+    /// Targets of the page's links.
     pub fn links(&self) -> Vec<String> {
         let prose = self.prose().map(|line| without_code(line) + "\n").collect::<String>();
         prose.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0.to_owned())).collect()
     }
 }
 
-/// A line without what stands in backticks.
+/// The line with the text in backticks removed.
 fn without_code(line: &str) -> String {
     line.split('`').step_by(2).collect::<Vec<_>>().join("``")
 }
 
-/// The anchor of a heading, as forges and mdBook make it.
+/// Anchor of a heading, as forges and mdBook derive it.
 fn slug(heading: &str) -> String {
     let (mut text, mut tag) = (String::new(), false);
     for letter in heading.chars() {
@@ -114,7 +114,7 @@ fn slug(heading: &str) -> String {
             _ => text.push(letter),
         }
     }
-    // The text of a link without its target.
+    // Keeps a link's text and drops its target.
     while let Some((before, rest)) = text.split_once("](") {
         let after = rest.split_once(')').map_or("", |(_, after)| after);
         text = before.replacen('[', "", 1) + after;
@@ -138,7 +138,7 @@ fn below(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Every Markdown file of the checkout, in order.
+/// Every Markdown file of the source tree, in order.
 pub fn every() -> Vec<Page> {
     let mut found = Vec::new();
     below(checkout(), &mut found);
@@ -147,7 +147,7 @@ pub fn every() -> Vec<Page> {
     found.iter().map(|path| Page::read(&name(path))).collect()
 }
 
-/// What is read from front to back: README and docs/, without the records of measurements.
+/// Pages for reading: README and docs/, without the records of measurements.
 pub fn book() -> Vec<Page> {
     let measured = |page: &Page| page.path.starts_with("docs/measurements");
     let read = |page: &Page| page.path == Path::new("README.md") || page.path.starts_with("docs");

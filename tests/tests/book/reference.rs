@@ -1,18 +1,19 @@
-//! What the pages name has its row in the reference: variables, metrics, kinds of events, keys of the daemon's file. (That
-//! each reference has every row, and no other, is held by the tests that make it: of scheduler-sidecar/, and
-//! variables.rs.)
+//! Checks that every variable, metric, event kind and configuration key on the pages has its row in the reference.
+//!
+//! Not here: that each reference lists every row and no other. The tests of scheduler-sidecar/ and variables.rs check
+//! that.
 
 use crate::pages::{self, Page};
 use std::collections::BTreeSet;
 
-/// The first cells of a page's tables: what stands in backticks there.
+/// Names in backticks in the first cells of a page's tables.
 fn rows(page: &str) -> BTreeSet<String> {
     let text = Page::read(page).text;
     let cells = text.lines().filter(|line| line.starts_with("| `")).filter_map(|line| line.split(" | ").next());
     cells.flat_map(|cell| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>()).collect()
 }
 
-/// Words of a text that begin like this.
+/// Words of a text that start with `begin`.
 fn words<'t>(text: &'t str, begin: &str) -> impl Iterator<Item = &'t str> {
     let name = |c: char| c.is_ascii_alphanumeric() || "_.".contains(c);
     text.split(move |c| !name(c)).map(|word| word.trim_end_matches('.')).filter(move |word| word.starts_with(begin))
@@ -24,7 +25,7 @@ fn every_variable_that_a_page_names_has_its_row() {
     assert!(rows.len() > 60);
     for page in pages::book() {
         for word in ["VGPU_", "CUDA_DEVICE_", "GPU_CORE_"].iter().flat_map(|begin| words(&page.text, begin)) {
-            // `VGPU_MEMORY_LIMIT_0` is in the row of `VGPU_MEMORY_LIMIT`; `VGPU_` alone is a beginning.
+            // `VGPU_MEMORY_LIMIT_0` is covered by the row of `VGPU_MEMORY_LIMIT`; `VGPU_` alone is a prefix.
             let base = word.trim_end_matches(|c: char| c.is_ascii_digit() || c == '_');
             let known = rows.contains(word) || rows.contains(base) || base == "VGPU" || base == "CUDA_DEVICE";
             assert!(known, "{}: {word} has no row in docs/environment.md", page.name());

@@ -1,5 +1,5 @@
-//! What the shell of a page has around it: a simulated device instead of the machine's, directories of its own instead of the
-//! system's, and what the page takes for granted.
+//! Environment of a page's shell: a simulated device instead of the machine's, private directories instead of the
+//! system's, and the state that the page assumes.
 
 use crate::pages::Page;
 use crate::stand_ins;
@@ -9,18 +9,19 @@ use std::process::Command;
 use vgpu_tests::artefacts::{checkout, example, libvgpu, sim_dir, vgpu, vgpud};
 use vgpu_tests::{Lab, optional};
 
-/// Codes besides 0 with which a command of the book may end, and why.
+/// Exit codes other than 0 that a command of the book may have, and the reason.
 const CODES: &[(&str, i32, &str)] = &[
     ("vgpu doctor", 1, "findings: there is no driver but the simulated one, which is beside"),
     ("vgpu check", 1, "no is an answer"),
 ];
 
-/// May this command end with this code?
+/// True if this command may exit with this code.
 pub fn may_end_with(plain: &str, code: i32) -> bool {
     code == 0 || CODES.iter().any(|(command, allowed, _)| plain.starts_with(command) && *allowed == code)
 }
 
-/// What pages take for granted, besides /etc/vgpu/vgpud.toml (the first file that the page shows, else [`FILE`]).
+/// Commands that set up the state a page assumes, in addition to /etc/vgpu/vgpud.toml. That file is the first one that
+/// the page shows, else [`FILE`].
 const BEFORE: &[(&str, &str)] = &[
     ("docs/docker.md", "vgpud --tenant train:memory=1GiB --log warn & served"),
     ("docs/observing.md", JOINED),
@@ -37,23 +38,23 @@ const BEFORE: &[(&str, &str)] = &[
 ];
 
 const DAEMON: &str = "vgpud --config /etc/vgpu/vgpud.toml --log warn & served";
-/// A process was there, which is an event.
+/// A process was there and left, so an event exists.
 const JOINED: &str = "vgpud --config /etc/vgpu/vgpud.toml --log warn & served
 vgpu run --socket /run/vgpu/tenants/train/vgpud.sock -- /usr/lib/vgpu/demo/example-view >/dev/null";
-/// Something was used, and is on record.
+/// A process used device time, so the record holds an entry.
 const USED: &str = "vgpud --config /etc/vgpu/vgpud.toml --log warn & served
 vgpu run --socket /run/vgpu/tenants/train/vgpud.sock -- /usr/lib/vgpu/demo/example-launches 1 >/dev/null
 for _ in $(seq 200); do vgpu usage 2>/dev/null | grep -q train && break; sleep 0.05; done";
 
-/// /etc/vgpu/vgpud.toml where the page shows none.
+/// /etc/vgpu/vgpud.toml for pages that show none.
 const FILE: &str = "[log]\naudit = \"/var/log/vgpu/audit.log\"\n[[tenant]]\nname = \"train\"\nmemory_limit = \"8GiB\"\nsm_limit = 70\n\
     group = \"research\"\n[[tenant]]\nname = \"chat\"\nmemory_limit = \"4GiB\"\nsm_limit = 30\n";
 
 /// Pages whose files or variables name a second device.
 const TWO: &[&str] = &["docs/vgpud.md", "docs/hami.md"];
 
-/// What every shell has. `served` waits for the daemon that was just started; `follow` does a command that does not end by
-/// itself until it has said something; `terminal` does it on a terminal, and presses q.
+/// Shell functions for every page. `served` waits for the daemon that was just started. `follow` runs a command that
+/// does not end by itself until it has printed something. `terminal` runs a command on a terminal and presses q.
 const FUNCTIONS: &str = r#"
 pidof() { [ "$1" = vgpud ] && echo "$VGPUD"; }
 served() {
@@ -86,11 +87,11 @@ terminal() {
 }
 "#;
 
-/// The surroundings of one page; gone when dropped.
+/// Environment of one page. Dropping it removes the directories.
 pub struct Setting {
     lab: Lab,
     before: &'static str,
-    /// Whether what nvidia-smi prints can be looked at.
+    /// True if the output of nvidia-smi can be checked.
     pub has_smi: bool,
 }
 
@@ -101,7 +102,7 @@ impl Setting {
             fs::create_dir_all(lab.path().join(dir)).expect("a directory of our own");
         }
         let link = |from: &Path, to: &str| std::os::unix::fs::symlink(from, lab.path().join(to)).expect("a link");
-        // As it is installed: `vgpu` finds the rest from where it lies.
+        // The layout of an installed package: `vgpu` finds the other files relative to its own path.
         for (program, to) in [(vgpu(), "bin/vgpu"), (vgpud(), "bin/vgpud")] {
             let to = lab.path().join(to);
             fs::hard_link(&program, &to).or_else(|_| fs::copy(&program, &to).map(drop)).expect("a copy");
@@ -130,7 +131,7 @@ impl Setting {
         self.lab.path()
     }
 
-    /// Places of the system and those that stand in for them.
+    /// Directories of the system, and the private ones that replace them.
     fn places(&self) -> [(&'static str, PathBuf); 9] {
         let own = |name: &str| self.path().join(name);
         [
@@ -146,26 +147,26 @@ impl Setting {
         ]
     }
 
-    /// A text of the book with the places that stand in.
+    /// Replaces the system's directories in a text of the book by the private ones.
     pub fn here(&self, text: &str) -> String {
         self.places()
             .iter()
             .fold(text.to_owned(), |text, (there, here)| text.replace(there, &here.display().to_string()))
     }
 
-    /// What was said, with the places of the book.
+    /// Replaces the private directories in an output by the book's.
     pub fn there(&self, text: &str) -> String {
         self.places()
             .iter()
             .fold(text.to_owned(), |text, (there, here)| text.replace(&here.display().to_string(), there))
     }
 
-    /// What the shell does before the page's own commands.
+    /// Shell text that runs before the page's own commands.
     pub fn prelude(&self) -> String {
         format!("cd {}/work || exit\n{FUNCTIONS}\n{}\n", self.path().display(), self.here(self.before))
     }
 
-    /// bash in these surroundings.
+    /// bash with this environment.
     pub fn shell(&self) -> Command {
         let mut shell = self.lab.bare("bash");
         let path = std::env::var("PATH").unwrap_or_default();

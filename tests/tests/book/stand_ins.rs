@@ -1,5 +1,5 @@
-//! Programs that stand in for what a test machine may not have: an engine that knows the real one's options, a service
-//! manager that does what the units say, and the reader's own programs.
+//! Programs that replace those which a test machine may lack: an engine that knows the real one's options, a service
+//! manager that obeys unit files, and the reader's own programs.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -7,7 +7,8 @@ use std::path::Path;
 use std::process::Command;
 use vgpu_tests::optional;
 
-/// docker and podman. Their options are those of the real one's `run --help`; of a CDI device of ours the file must be there.
+/// docker and podman. They accept the options of the real engine's `run --help`. For a CDI device of vgpu they require
+/// the CDI file.
 const ENGINE: &str = r#"#!/usr/bin/env python3
 import json, os, re, shutil, sys
 here = os.environ["STAND_INS"]
@@ -52,7 +53,7 @@ elif verb not in ("rm", "ps", "exec"):
     wrong(f"'{verb}' is not a command")
 "#;
 
-/// systemctl: starts what the unit says, and reads it again by what the unit says.
+/// systemctl: starts the unit's command and reloads it as the unit file says.
 const SYSTEMCTL: &str = r#"#!/bin/bash
 fail() { echo "systemctl: $*" >&2; exit 1; }
 now= verb= units=()
@@ -83,21 +84,22 @@ for unit in "${units[@]}"; do
 done
 "#;
 
-/// A program of the reader's that takes some device time's place: it says how long a step took, in every form that is asked for.
+/// Replaces a program of the reader's that uses device time: it prints the time of a step. One text per language that
+/// the pages use.
 const PROGRAM: &str = "#!/bin/sh\necho 'step 1.25 ms'\n";
 const TRAIN: &str = "print('step 1.25 ms')\n";
 
-/// sqlite3 where there is none.
+/// sqlite3 for machines without it.
 const SQLITE: &str = "#!/usr/bin/env python3\nimport sqlite3, sys\nassert sys.argv[1] == '-readonly', sys.argv\n\
     for row in sqlite3.connect(f'file:{sys.argv[2]}?mode=ro', uri=True).execute(sys.argv[3]):\n    print(*row, sep='|')\n";
 
-/// Writes a program.
+/// Writes an executable script.
 pub fn script(path: &Path, text: &str) {
     fs::write(path, text).expect("a directory of our own");
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("our own file");
 }
 
-/// Puts all of them below `dir`, for a page.
+/// Writes all of them below `dir`, for a page.
 pub fn put(dir: &Path, page: &str) {
     let bin = |name: &str| dir.join("bin").join(name);
     for (name, variable) in [("docker", "VGPU_DOCKER"), ("podman", "VGPU_PODMAN")] {

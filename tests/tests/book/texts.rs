@@ -1,4 +1,5 @@
-//! Blocks of other languages: files of the daemon by the daemon, JSON and Python by their parsers, C by the compiler.
+//! Checks blocks of other languages: the daemon reads its files, parsers read JSON and Python, and the compiler reads
+//! C.
 
 use crate::pages::{self, Block, Page};
 use std::fs;
@@ -22,7 +23,8 @@ fn every_file_of_the_daemon_can_be_served() {
     assert!(all.len() > 4);
     for (page, block) in all {
         let file = dir.path().join("vgpud.toml");
-        // Pieces of a file are shown too: without a tenant nothing can be served, and without a device nothing be added up.
+        // A block may show only part of a file. The daemon needs at least one tenant to serve and one device for its
+        // sums, so missing ones are added.
         let tenant = if block.text.contains("[[tenant]]") { "" } else { "\n[[tenant]]\nname = \"somebody\"\n" };
         let device =
             if block.text.contains("[[device]]") { "" } else { "\n[[device]]\nid = \"*\"\nmemory = \"80GiB\"\n" };
@@ -36,7 +38,7 @@ fn every_file_of_the_daemon_can_be_served() {
 #[test]
 fn every_json_is_json() {
     for (page, block) in all("json") {
-        // `...` stands for more of the same.
+        // `...` stands for more elements of the same kind.
         let text = block.text.replace(", ...", "").replace("{...}", "{}").replace("[...]", "[]");
         let lines = text.lines().map(serde_json::from_str::<serde_json::Value>).collect::<Result<Vec<_>, _>>();
         let whole = serde_json::from_str::<serde_json::Value>(&text);

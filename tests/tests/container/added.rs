@@ -1,4 +1,5 @@
-//! `vgpu docker run` and `vgpu cdi generate` on real engines: what they add is enough, and what the image brings stays.
+//! `vgpu docker run` and `vgpu cdi generate` on real engines: the options they add are sufficient, and settings of the
+//! image survive.
 
 use crate::engine::{Engine, IMAGE, Podman, build, text};
 use crate::{FITS, GIB, HOLDER, LOCKED_DOWN, TOO_MUCH};
@@ -11,10 +12,10 @@ use tempfile::TempDir;
 use vgpu_sim::{Machine, truth};
 use vgpu_tests::daemon::{Daemon, Plan};
 
-/// `vgpu docker run OURS -- --rm --network none THEIRS` on the simulated device in `gpu`.
+/// Runs `vgpu docker run OURS -- --rm --network none THEIRS` on the simulated device in `gpu`.
 fn run(engine: &Engine, gpu: &Path, ours: &[&str], theirs: &[&str]) -> Output {
     let clients = format!("{}:/clients:ro", crate::engine::checkout().join("tests/clients").display());
-    // A directory that is there stays as it is; the container's user may be anybody.
+    // An existing directory keeps its mode, and the container's user may be any user.
     fs::set_permissions(gpu, fs::Permissions::from_mode(0o1777)).unwrap();
     let mut command = Command::new(build().join("vgpu"));
     command.args(["docker", "run", "--sim", "--sim-dir"]).arg(gpu).args(ours);
@@ -22,7 +23,7 @@ fn run(engine: &Engine, gpu: &Path, ours: &[&str], theirs: &[&str]) -> Output {
     engine.around(&mut command).output().unwrap()
 }
 
-/// An image made of the usual one by changes to a container of it: files that are put there, and a line of a Dockerfile.
+/// Derives an image from the usual one: adds `files` and applies a Dockerfile line.
 fn image(engine: &Engine, name: &str, files: &[(&str, &str)], change: Option<&str>) -> String {
     let container = format!("vgpu-made-{name}");
     let done = |words: &[&str]| {
@@ -73,7 +74,7 @@ fn the_exit_code_is_the_containers() {
 fn a_preload_of_the_images_own_stays_behind_ours() {
     let Some(engine) = Engine::get() else { return };
     let gpu = TempDir::new().unwrap();
-    // `cat` needs no libm: only a preload brings it.
+    // `cat` needs no libm, so only a preload can load it.
     let name = image(&engine, "vgpu-own-variable", &[], Some("ENV LD_PRELOAD=libm.so.6"));
     let out = run(&engine, gpu.path(), &[], &[&name, "cat", "/proc/self/maps"]);
     let maps = text(&out);
@@ -128,7 +129,7 @@ fn a_cdi_device_gives_a_container_of_podmans_its_tenants_limits() {
         .output()
         .unwrap();
     assert!(out.status.success(), "{}", text(&out));
-    // This engine reads no later one than 0.5.0.
+    // This engine reads no CDI version after 0.5.0.
     assert!(fs::read_to_string(&spec).unwrap().contains("\"cdiVersion\": \"0.3.0\""));
     for (name, codes) in [("small", "0 0 2\n"), ("large", "0 0 0\n")] {
         let tenant = format!("vgpu.internal/tenant={name}");

@@ -1,4 +1,4 @@
-//! A container engine of the test's own, without a network and without a registry, and the image that all tests use.
+//! A private container engine for the tests, without network and registry, and the image that all tests use.
 
 use serde_json::Value;
 use std::env;
@@ -9,21 +9,21 @@ use std::process::{Command, Output};
 use std::sync::{Arc, Mutex, Weak};
 use tempfile::TempDir;
 
-/// The one image.
+/// Name of the image.
 pub const IMAGE: &str = "vgpu-test";
 
-/// Root of the checkout.
+/// Root of the source tree.
 pub fn checkout() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// Where the libraries were built: `VGPU_BUILD`, or the target directory this test runs from.
+/// Directory of the built libraries: `VGPU_BUILD`, or the target directory that this test runs from.
 pub fn build() -> PathBuf {
     let own = || env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned();
     env::var_os("VGPU_BUILD").map_or_else(own, PathBuf::from)
 }
 
-/// A variable from the environment or from what tests/setup/all wrote.
+/// A variable from the environment or from the file that tests/setup/all wrote.
 fn setting(name: &str) -> Option<PathBuf> {
     let written = fs::read_to_string(checkout().join(".cache/test.env")).unwrap_or_default();
     let from_file = || written.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix('=').map(PathBuf::from));
@@ -34,27 +34,27 @@ fn root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0)
 }
 
-/// Says that a test is skipped; fails it under VGPU_REQUIRE_ALL=1.
+/// Reports a skipped test. With `VGPU_REQUIRE_ALL=1` it fails the test instead.
 fn missing(what: &str) {
     assert!(env::var_os("VGPU_REQUIRE_ALL").is_none_or(|v| v != "1"), "required and missing: {what}");
-    // Past the test runner's capture: a skipped test must be seen.
+    // Writes to stderr directly, past the test runner's capture, so that a skipped test is visible.
     let _ = writeln!(std::io::stderr(), "SKIPPED: {what} (run tests/setup/all)");
 }
 
-/// Status and both outputs, for messages.
+/// Status and both outputs of a command, for messages.
 pub fn text(out: &Output) -> String {
     let (stdout, stderr) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
     format!("{}\n--- stdout\n{stdout}--- stderr\n{stderr}", out.status)
 }
 
-/// A private engine; stopped and removed when the last test that uses it ends.
+/// A private engine. It is stopped and removed when the last test that uses it ends.
 pub struct Engine {
     dir: TempDir,
     docker: PathBuf,
 }
 
 impl Engine {
-    /// `None` where the optional part is missing; that fails instead under VGPU_REQUIRE_ALL=1.
+    /// Returns `None` if the engine is not installed; with `VGPU_REQUIRE_ALL=1` that fails the test.
     pub fn get() -> Option<Arc<Engine>> {
         static RUNNING: Mutex<Weak<Engine>> = Mutex::new(Weak::new());
         let mut running = RUNNING.lock().unwrap_or_else(|e| e.into_inner());
@@ -82,7 +82,7 @@ impl Engine {
         self.dir.path().to_str().unwrap()
     }
 
-    /// The example's own script on the device in `gpu`; `options` stand before the image.
+    /// Runs examples/docker's own script on the device in `gpu`, with `options` before the image name.
     pub fn run(&self, gpu: &Path, options: &[&str], command: &[&str]) -> Output {
         let clients = checkout().join("tests/clients");
         Command::new(checkout().join("examples/docker/run-simulated"))
@@ -100,7 +100,7 @@ impl Engine {
             .unwrap()
     }
 
-    /// What a command of this side needs to find the engine.
+    /// Sets the variables that a command outside the container needs to find the engine.
     pub fn around<'c>(&self, command: &'c mut Command) -> &'c mut Command {
         command
             .env("VGPU_DOCKER", &self.docker)
@@ -110,17 +110,17 @@ impl Engine {
             .env_remove("LD_PRELOAD")
     }
 
-    /// Where it answers, as `DOCKER_HOST` says it.
+    /// Address of the engine, for `DOCKER_HOST`.
     pub fn host(&self) -> String {
         format!("unix://{}/sock", self.state())
     }
 
-    /// The engine's own command.
+    /// Runs the engine's command-line client.
     pub fn docker(&self, arguments: &[&str]) -> Output {
         Command::new(&self.docker).args(arguments).env("DOCKER_HOST", self.host()).output().unwrap()
     }
 
-    /// The Python program of tests/clients with `options`; what it saw.
+    /// Runs the Python program of tests/clients with `options` and returns its report.
     pub fn client(&self, gpu: &Path, options: &[&str], fits: u64, too_much: u64) -> Value {
         let numbers = [fits.to_string(), too_much.to_string()];
         let command = ["/usr/bin/python3", "/clients/container_client.py", &numbers[0], &numbers[1]];
@@ -136,7 +136,7 @@ impl Drop for Engine {
     }
 }
 
-/// `docker-compose`; `None` where it is missing, which fails instead under VGPU_REQUIRE_ALL=1.
+/// Path of `docker-compose`; `None` if it is missing, which fails the test with `VGPU_REQUIRE_ALL=1`.
 pub fn compose() -> Option<PathBuf> {
     let compose = setting("VGPU_COMPOSE");
     if compose.is_none() {
@@ -145,16 +145,16 @@ pub fn compose() -> Option<PathBuf> {
     compose
 }
 
-/// Podman with its data in a directory of its own, and the image; it has no daemon.
+/// Podman with a private data directory and the image. Podman has no daemon.
 pub struct Podman {
     dir: TempDir,
     podman: PathBuf,
-    // The image was made by the one, and lies in the cache.
+    // This engine built the image and holds it in the cache.
     _engine: Arc<Engine>,
 }
 
 impl Podman {
-    /// `None` where it is missing; that fails instead under VGPU_REQUIRE_ALL=1.
+    /// Returns `None` if podman is missing; with `VGPU_REQUIRE_ALL=1` that fails the test.
     pub fn get() -> Option<Podman> {
         let engine = Engine::get()?;
         let Some(podman) = setting("VGPU_PODMAN") else {
@@ -169,12 +169,13 @@ impl Podman {
         Some(podman)
     }
 
-    /// Where it looks for CDI files.
+    /// Directory in which podman looks for CDI files.
     pub fn specs(&self) -> PathBuf {
         self.dir.path().join("cdi")
     }
 
-    /// Its command, in mounts of its own and those of `before`: it would leave its locks in the machine's /dev/shm.
+    /// podman's command in a private mount namespace, after the mounts in `before`. Otherwise it would leave its locks
+    /// in the machine's /dev/shm.
     fn command(&self, before: &str) -> Command {
         let mut command = Command::new("unshare");
         let script = format!("mount -t tmpfs tmpfs /dev/shm; {before} exec \"$@\"");
@@ -195,9 +196,9 @@ impl Podman {
         command
     }
 
-    /// `podman run` on the simulated device in `gpu`; nothing of vgpu is added but by `options`.
+    /// Runs `podman run` on the simulated device in `gpu`. Only `options` adds anything of vgpu.
     pub fn run(&self, gpu: &Path, options: &[&str], words: &[&str]) -> Output {
-        // It looks in /etc/cdi and /run/cdi; the latter is another one for this command.
+        // podman looks in /etc/cdi and /run/cdi. This command sees a private directory as /run/cdi.
         let own = format!("mkdir -p /run/cdi; mount --bind '{}' /run/cdi;", self.specs().display());
         let clients = checkout().join("tests/clients");
         self.command(&own)
@@ -213,7 +214,7 @@ impl Podman {
 }
 
 impl Drop for Podman {
-    /// The place for its mount, which was made if it was not there, goes if nothing is in it.
+    /// Removes the mount point /run/cdi if it is empty.
     fn drop(&mut self) {
         let _ = fs::remove_dir("/run/cdi");
     }

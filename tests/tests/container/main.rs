@@ -1,5 +1,5 @@
-//! The `docker run` line of examples/docker, on a real engine with the simulated device: an ordinary Python program
-//! with nvidia-ml-py and plain driver calls sees its quota and is held to it.
+//! The `docker run` line of examples/docker on a real engine with the simulated device. An ordinary Python program with
+//! nvidia-ml-py and direct driver calls sees its limit and cannot exceed it.
 //!
 //! The engine is private (`tests/setup/docker`): its own data directory, no network, no registry; it needs root. The
 //! image has no libgcc_s, so a preloaded library that needs it would break every program there.
@@ -21,14 +21,15 @@ use vgpu_sim::truth;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const HOLDER: &str = "/clients/container_holder.py";
-/// Fits into 1 GiB beside a context of the simulated H200.
+/// Bytes that fit into 1 GiB together with a context of the simulated H200.
 const FITS: u64 = 400 * MIB;
 const TOO_MUCH: u64 = GIB;
 
-/// As cautious people run containers.
+/// Hardening options that cautious users run containers with.
 const LOCKED_DOWN: &[&str] = &["--user", "1000", "--read-only", "--cap-drop", "ALL"];
 
-/// One container under 1 GiB: every number agrees, the request above is refused, the one that fits is served.
+/// One container under 1 GiB: all numbers agree, the request above the limit is refused, and the one that fits
+/// succeeds.
 fn is_held_to_one_gib(engine: &Engine, gpu: &Path, options: &[&str]) -> Value {
     let mut all = vec!["-e", "VGPU_MEMORY_LIMIT=1GiB"];
     all.extend(options);
@@ -44,7 +45,7 @@ fn is_held_to_one_gib(engine: &Engine, gpu: &Path, options: &[&str]) -> Value {
     assert_eq!(number("nvml_used_after"), GIB - number("cuda_free_after"), "{seen}");
     assert_eq!(number("cuda_free_at_last"), number("cuda_free"), "{seen}");
 
-    // The judge: what the device really gave.
+    // The judge: memory that the simulated device really gave.
     let device = &truth::read(gpu).unwrap().devices[0];
     let pid = u32::try_from(number("pid")).unwrap();
     let process = device.finished.iter().rev().find(|p| p.pid == pid && p.peak_bytes > 0).unwrap();
@@ -80,14 +81,14 @@ fn without_a_limit_it_sees_the_whole_device() {
     assert_eq!((&seen["fits"], &seen["too_much"]), (&0.into(), &2.into()), "{seen}");
 }
 
-/// A container that holds device memory until it is told to end.
+/// A container that holds device memory until the test ends it.
 struct Holder<'scope> {
     thread: Option<std::thread::ScopedJoinHandle<'scope, Output>>,
     enough: PathBuf,
 }
 
 impl<'scope> Holder<'scope> {
-    /// Starts it and waits until it has its `bytes`.
+    /// Starts the container and waits until it holds its `bytes`.
     fn start<'env>(
         scope: &'scope std::thread::Scope<'scope, 'env>,
         engine: &'env Engine,
@@ -109,7 +110,7 @@ impl<'scope> Holder<'scope> {
         holder
     }
 
-    /// Ends it; what it printed.
+    /// Ends the container and returns its output.
     fn end(mut self) -> String {
         let _ = fs::write(&self.enough, "");
         let out = self.thread.take().unwrap().join().unwrap();
@@ -119,13 +120,13 @@ impl<'scope> Holder<'scope> {
 }
 
 impl Drop for Holder<'_> {
-    /// Also when the test fails before.
+    /// Ends the container even if the test fails first.
     fn drop(&mut self) {
         let _ = fs::write(&self.enough, "");
     }
 }
 
-/// The codes that a process gets which enters a running container beside the first and asks for `bytes`.
+/// Enters a running container with a second process that asks for `bytes`. Returns the codes it got.
 fn visit(engine: &Engine, container: &str, options: &[&str], bytes: u64) -> (String, String) {
     let mut all = vec!["exec"];
     all.extend(options);
@@ -171,7 +172,7 @@ fn a_process_that_enters_a_container_shares_its_quota() {
     std::thread::scope(|scope| {
         let options = ["--name", name, "-e", "VGPU_MEMORY_LIMIT=3GiB"];
         let first = Holder::start(scope, &engine, gpu.path(), &options, GIB);
-        // 1 GiB and two contexts of half a GiB are taken: less than 1 GiB is left.
+        // Less than 1 GiB is left: the first process holds 1 GiB, and two contexts take half a GiB.
         assert_eq!(visit(&engine, name, &[], GIB).0, "0 0 2\n");
         assert_eq!(visit(&engine, name, &[], GIB / 2).0, "0 0 0\n");
         assert_eq!(first.end(), "0 0 0\n0\n", "what the visitors had came back");
@@ -213,16 +214,16 @@ fn where_no_account_can_be_kept_there_is_no_device() {
         let out = engine.run(gpu.path(), &all, &["/usr/bin/python3", HOLDER, "1048576:now"]);
         (String::from_utf8_lossy(&out.stdout).into_owned(), text(&out))
     };
-    // Full: the page of the account does not fit, and that is seen at the start, not by SIGBUS later.
+    // A full tmpfs: the ledger's page does not fit. The library notices at initialisation, not by a later SIGBUS.
     let full = ["--read-only", "--tmpfs", "/dev/shm:size=4k,mode=1777"];
     let (codes, all) = run(&full);
     assert_eq!(codes, "800\n", "{all}");
     assert!(all.contains("vgpu: "), "{all}");
-    // Not writable at all.
+    // A directory that is not writable.
     let closed = ["--read-only", "--tmpfs", "/dev/shm:size=4m,mode=0555", "--user", "1000"];
     let (codes, all) = run(&closed);
     assert_eq!(codes, "800\n", "{all}");
-    // The same container without a limit runs.
+    // The same container runs if there is no limit.
     let out = engine.run(gpu.path(), &full, &["/usr/bin/python3", HOLDER, "1048576:now"]);
     assert_eq!(String::from_utf8_lossy(&out.stdout), "0 0 0\n", "{}", text(&out));
 }
@@ -254,7 +255,8 @@ fn programs_without_a_gpu_run_as_ever_in_an_image_without_libgcc() {
     }
 }
 
-/// The same words as outside, from a file system of its own; the image has neither libgcc_s nor anything of ours.
+/// Inside the container, with its own file system, the doctor prints the same lines as outside. The image has neither
+/// libgcc_s nor any file of vgpu.
 #[test]
 fn the_doctor_proves_the_limit_inside_a_container() {
     let Some(engine) = Engine::get() else { return };

@@ -1,4 +1,4 @@
-//! What examples/compose and examples/systemd show is run as it stands, with other places.
+//! Runs the examples of examples/compose and examples/systemd as they are, except for the paths.
 
 use crate::engine::{Engine, IMAGE, build, checkout, compose, text};
 use std::fs;
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use vgpu_sim::{Machine, truth};
 use vgpu_tests::daemon::{Daemon, Plan};
 
-/// A simulated device in `gpu`, and a daemon in `host` with the tenants `chat` of 1 GiB and `train` of 3.
+/// A simulated device in `gpu`, and a daemon in `host` with the tenants `chat` (1 GiB) and `train` (3 GiB).
 fn served(gpu: &Path, host: &Path) -> Daemon {
     drop(Machine::open_at(gpu, Some("h200")).unwrap());
     let device = truth::read(gpu).unwrap().devices[0].uuid.clone();
@@ -43,7 +43,7 @@ fn the_service_of_the_systemd_example_is_held_to_its_tenants_limit() {
     let (gpu, host) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let daemon = served(gpu.path(), host.path());
     let unit = fs::read_to_string(checkout().join("examples/systemd/train.service")).unwrap();
-    // The places of this machine instead of those that the package has.
+    // Replaces the package's paths by those of this machine.
     let build = build().display().to_string();
     let unit = unit
         .replace("/run/vgpu/tenants/train", &daemon.room("train").display().to_string())
@@ -59,7 +59,8 @@ fn the_service_of_the_systemd_example_is_held_to_its_tenants_limit() {
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).env_clear();
         command.env("VGPU_SIM_DIR", gpu.path()).env("LD_LIBRARY_PATH", format!("{build}/sim"));
-        // The ledger of a tenant with a name outlives its programs: here it goes with the test.
+        // The ledger of a named tenant survives its programs. Here its directory belongs to the test and is removed
+        // with it.
         command.env("VGPU_STATE_DIR", host.path());
         command.envs(values("Environment").iter().map(|set| set.split_once('=').unwrap()));
         let out = command.output().unwrap();

@@ -1,5 +1,5 @@
-//! Containers under one daemon on the host: each gets its tenant's directory and nothing else; who gets how much of the
-//! device's time is judged by the device's own truth.
+//! Containers under one daemon on the host. Each container gets its tenant's directory and nothing else. The simulated
+//! device's record judges each tenant's share of device time.
 
 use crate::LOCKED_DOWN;
 use crate::engine::{Engine, text};
@@ -17,7 +17,7 @@ use vgpu_tests::timed::measured;
 
 const WORKER: &str = "/clients/container_worker.py";
 
-/// A busy container of a tenant; ends when the file `enough` appears.
+/// A busy container of a tenant. It ends when the file `enough` appears.
 fn work<'scope>(
     scope: &'scope std::thread::Scope<'scope, '_>,
     engine: &'scope Engine,
@@ -29,7 +29,7 @@ fn work<'scope>(
     let mount = format!("{}:/run/vgpu:ro", room.display());
     let thread = scope.spawn(move || {
         let mut all = vec!["-v", &mount, "-e", "VGPU_SOCKET=/run/vgpu/vgpud.sock"];
-        // Its own word counts for nothing against the daemon's.
+        // The container's own variables cannot override the daemon.
         all.extend(["-e", "VGPU_MODE=off", "-e", "VGPU_ON_ERROR=open"]);
         all.extend(options);
         engine.run(gpu, &all, &["/usr/bin/python3", WORKER, name])
@@ -42,12 +42,12 @@ fn work<'scope>(
     thread
 }
 
-/// Percent of the device's time that each of the two processes got within a moment, the older one first.
-#[allow(clippy::cast_precision_loss)] // nanoseconds of seconds
+/// Percent of the device's time that each of the two processes got during `moment`, the older process first.
+#[allow(clippy::cast_precision_loss)] // nanoseconds that add up to seconds
 fn shares(gpu: &Path, moment: Duration) -> [f64; 2] {
     let look = || {
         let truth = truth::read(gpu).unwrap();
-        // Both are process 1 in their containers: the machine's own numbers tell them apart.
+        // Both are process 1 in their containers; the simulated machine's serial numbers distinguish them.
         let mut all: Vec<_> = truth.devices[0].processes.iter().map(|p| (p.serial, p.busy_ns)).collect();
         all.sort_unstable();
         (truth.at_ns, all)
@@ -59,7 +59,7 @@ fn shares(gpu: &Path, moment: Duration) -> [f64; 2] {
     [0, 1].map(|at| (after[at].1 - before[at].1) as f64 / (end - begin) as f64 * 100.0)
 }
 
-/// Ends the containers also when the test fails before.
+/// Ends the containers even if the test fails first.
 struct Enough<'a>(&'a Path);
 
 impl Drop for Enough<'_> {
@@ -80,7 +80,7 @@ fn vgpu_ps_tells_of_each_process_its_container_and_both_its_numbers() {
     std::thread::scope(|scope| {
         let enough = Enough(gpu.path());
         let container = work(scope, &engine, gpu.path(), &daemon.room("a"), "a", &["--name", "vgpu-seen-by-ps"]);
-        // The engine's files lie where nobody looks for them: it is asked.
+        // The engine keeps its files in an unusual directory, so `vgpu ps` must ask the engine.
         let ps = |options: &[&str]| {
             let mut command = Command::new(vgpu());
             command.arg("ps").args(options).arg("--socket").arg(daemon.admin());
@@ -94,7 +94,7 @@ fn vgpu_ps_tells_of_each_process_its_container_and_both_its_numbers() {
         assert_eq!((String::from_utf8_lossy(&id.stdout), &process["pid_inside"]), (said.into(), &1.into()), "{all}");
         let text = ps(&[]);
         assert!(text.contains(&format!("a       vgpu-seen-by-ps  {}", process["pid"])), "{text}");
-        // Whoever cannot ask it has the id.
+        // Without access to the engine the output shows the container's id.
         let silent = daemon.tell(&["ps"]);
         assert!(silent.contains(&place["id"].as_str().unwrap()[..12]), "{silent}");
         drop(enough);
@@ -109,7 +109,7 @@ fn two_containers_share_thirty_to_seventy_and_the_host_changes_that_while_they_r
         let (gpu, host) = (TempDir::new().unwrap(), TempDir::new().unwrap());
         fs::set_permissions(host.path(), fs::Permissions::from_mode(0o755)).unwrap();
         drop(Machine::open_at(gpu.path(), Some("h200")).unwrap());
-        // The containers' users are not the host's.
+        // The containers' users are not the host's users.
         for file in fs::read_dir(gpu.path()).unwrap() {
             fs::set_permissions(file.unwrap().path(), fs::Permissions::from_mode(0o666)).unwrap();
         }
@@ -132,7 +132,8 @@ fn two_containers_share_thirty_to_seventy_and_the_host_changes_that_while_they_r
                 assert_eq!(String::from_utf8_lossy(&out.stdout), "0\n", "{}", text(&out));
             }
             eprintln!("by weight 3 to 7: {first:.1?}; with a ceiling of 20 for the second: {second:.1?}");
-            // Relative to what both got: a busy host leaves the device idle now and then, whoever's turn it is.
+            // Relative to the sum of both shares: a busy host leaves the device idle now and then, regardless of the
+            // tenant.
             let part = first[0] / (first[0] + first[1]) * 100.0;
             assert!((part - 30.0).abs() < 6.0, "{part:.1} % of what both got");
             assert!((12.0..24.0).contains(&second[1]) && second[0] > first[0], "{second:?} after {first:?}");

@@ -1,8 +1,8 @@
-//! What is generated from the table: the program that asks through every door, and a stand-in for both libraries in
-//! which every function notes its own name.
+//! Sources generated from the table: the program that asks through every lookup path, and a stand-in for both libraries
+//! in which every function records its own name.
 //!
-//! The stand-in exports every row, whatever driver has it, and no symbol versions, so that `dlvsym` finds it. Which
-//! variant its cuGetProcAddress chooses follows a rule of its own: `_v2` came with 3020, `_v3` with 11040, and so on.
+//! The stand-in exports every row, whichever driver introduced it. It has no symbol versions, so `dlvsym` finds it. Its
+//! cuGetProcAddress chooses variants by a rule of its own: `_v2` came with 3020, `_v3` with 11040, and so on.
 
 use shim_sys::table::{CUDA_HOOK_NAMES, CUDA_ROWS, NVML_HOOK_NAMES, NVML_ROWS, base_name};
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,10 +12,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use vgpu_tests::artefacts::{checkout, scratch};
 
-/// First version of CUDA that has variant 1, 2, ...
+/// First CUDA version that has variant 1, 2, ...
 const SINCE: [u32; 6] = [2000, 3020, 11040, 12050, 13000, 13010];
 
-/// Exported by the newer stand-in and in no table: a variant of a function that charges, one of a function that shows.
+/// Functions that the newer stand-in exports and no table lists: a variant of a charging function, and one of a
+/// function that reports memory.
 pub const NEWER: [&str; 2] = ["cuMemAlloc_v3", "cuMemGetInfo_v3"];
 
 fn is_per_thread(name: &str) -> bool {
@@ -28,7 +29,7 @@ fn since(name: &str) -> u32 {
     SINCE[number.parse::<usize>().unwrap() - 1]
 }
 
-/// Everything that cuGetProcAddress is asked for: bases, and full names, which it does not know.
+/// Every name that cuGetProcAddress is asked for: base names, and full names, which it does not know.
 fn bases() -> BTreeSet<&'static str> {
     CUDA_ROWS.iter().flat_map(|row| [row.base(), row.name]).collect()
 }
@@ -41,7 +42,7 @@ fn compile(source: &str, to: &Path, flags: &[&str]) {
     assert!(out.status.success(), "{}", vgpu_tests::text(&out));
 }
 
-/// The stand-in libraries in `dir`, without the functions `lacking`, and with [`NEWER`] if it `is_newer`.
+/// Builds the stand-in libraries in `dir`, without the functions `lacking`, and with [`NEWER`] if `is_newer`.
 pub fn stand_in(dir: &Path, lacking: &[&str], is_newer: bool) {
     fs::create_dir_all(dir).unwrap();
     let lookups = ["cuGetProcAddress", "cuGetProcAddress_v2"];
@@ -98,7 +99,7 @@ pub fn stand_in(dir: &Path, lacking: &[&str], is_newer: bool) {
     }
 }
 
-/// One function per name that notes the name and returns a code that nobody knows.
+/// One C function per name: it records the name and returns a code that no other code uses.
 fn noting(names: &[&str], by_hand: &[&str]) -> String {
     let mut text = String::from("const char *stand_in_noted;\n");
     for (number, name) in names.iter().enumerate() {
@@ -111,7 +112,8 @@ fn noting(names: &[&str], by_hand: &[&str]) -> String {
     text
 }
 
-/// A library that exports every hooked function: each counts its calls and calls the next one, found by RTLD_NEXT.
+/// Builds a library that exports every hooked function. Each function counts its calls and calls the next one, found by
+/// RTLD_NEXT.
 pub fn interposer(dir: &Path) -> PathBuf {
     let words = |with: &str| (0..11).map(|at| format!("{with}a{at}")).collect::<Vec<_>>().join(", ");
     let hooked: Vec<&str> = CUDA_HOOK_NAMES.iter().chain(NVML_HOOK_NAMES).map(|name| name.to_str().unwrap()).collect();
@@ -145,7 +147,7 @@ pub fn interposer(dir: &Path) -> PathBuf {
     library
 }
 
-/// The program of `programs/doors.c` with the table in front, linked with both libraries.
+/// Compiles `programs/doors.c` with the table in front, linked with both libraries.
 pub fn asker() -> PathBuf {
     let body = fs::read_to_string(checkout().join("tests/programs/doors.c")).unwrap();
     let mut text = String::from("#define ROWS(F) \\\n");

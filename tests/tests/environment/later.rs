@@ -1,4 +1,4 @@
-//! A program changes its own environment before its first CUDA call: that can tighten its limits, and never loosen them.
+//! A program changes its own environment before its first CUDA call. That can tighten its limits and never loosen them.
 
 use crate::ledger;
 use std::fs;
@@ -12,7 +12,7 @@ fn limited() -> Lab {
     Lab::new("h200").with("VGPU_MEMORY_LIMIT", "1GiB")
 }
 
-/// A member that sets these variables and then begins.
+/// A member that sets these variables and then creates its context.
 #[track_caller]
 fn after(lab: &Lab, added: &[(&str, &str)]) -> Member {
     let mut m = lab.member();
@@ -20,7 +20,7 @@ fn after(lab: &Lab, added: &[(&str, &str)]) -> Member {
     m
 }
 
-/// The total that a member sees which adds these variables.
+/// Total memory that a member sees after it sets these variables.
 #[track_caller]
 fn total(lab: &Lab, added: &[(&str, &str)]) -> u64 {
     let mut m = after(lab, added);
@@ -30,14 +30,15 @@ fn total(lab: &Lab, added: &[(&str, &str)]) -> u64 {
     total
 }
 
-/// Launches of 5 ms in one second by a member that adds these variables.
+/// Number of launches of 5 ms in one second by a member that sets these variables.
 fn launches(lab: &Lab, added: &[(&str, &str)]) -> u64 {
     let mut m = after(lab, added);
     m.begin();
     m.ok("work 5000000 1000 8 0").number(0)
 }
 
-/// Values that would loosen a memory limit of 1 GiB if the program were started with them, by the row of the table.
+/// Values that would loosen a memory limit of 1 GiB if the program were started with them, one per row of the variable
+/// table.
 const LOOSER: &[(&str, &str)] = &[
     ("VGPU_MEMORY_LIMIT", "8GiB"),
     ("VGPU_MEMORY_LIMIT", "unlimited"),
@@ -80,7 +81,7 @@ fn nothing_that_a_program_adds_later_lifts_its_memory_limit() {
         assert_eq!(m.errors(), "", "{name}={value}");
     }
     assert_eq!(fs::read_dir(lab.state()).unwrap().count(), 1, "one ledger");
-    // All at once, where VGPU_MODE=observe was asked for at the start: measured all the same.
+    // All of them together, after a start with VGPU_MODE=observe: the program is still measured.
     lab.set("VGPU_MODE", "observe");
     let mut m = after(&lab, &[("VGPU_MODE", "off"), ("CUDA_DISABLE_CONTROL", "true")]);
     m.begin();
@@ -88,7 +89,7 @@ fn nothing_that_a_program_adds_later_lifts_its_memory_limit() {
     assert!(ledger(&lab).unwrap().members.iter().any(|member| member.used > 2 * GIB));
 }
 
-/// Each of these would be a second, full limit.
+/// Each of these variables would give the program a second, full limit.
 #[test]
 fn nothing_that_a_program_adds_later_gives_it_another_ledger() {
     let mut lab = Lab::new("h200").with("CUDA_DEVICE_MEMORY_LIMIT", "4g").with("VGPU_TENANT", "team");
@@ -131,7 +132,8 @@ fn nothing_that_a_program_adds_later_lifts_its_ceiling() {
         (ours(), ("VGPU_SM_LIMIT_0", "unlimited")),
         (ours(), ("VGPU_MODE", "observe")),
     ] {
-        // 200 in a second are all of the device; a burst and the last batch come on top of a twentieth.
+        // 200 launches in a second are the whole device. A ceiling of a twentieth allows 10, plus a burst and the last
+        // batch.
         let got = launches(&lab, &[added]);
         assert!(got < 100, "{added:?}: {got} launches of 5 ms in a second under 5 %");
     }
@@ -144,7 +146,7 @@ fn an_error_of_a_program_is_not_opened_by_what_it_adds_later() {
     assert_eq!((m.code("init"), m.code("nvinit")), (NOT_PERMITTED, NO_PERMISSION));
     let mut m = after(&wrong, &[("VGPU_MODE", "off")]);
     assert_eq!((m.code("init"), m.code("nvinit")), (NOT_PERMITTED, NO_PERMISSION));
-    // Nor does a program that may run on without limits make itself an error for that.
+    // A program that may run without limits (`VGPU_ON_ERROR=open`) cannot reach that state by adding a wrong value.
     let open = limited().with("VGPU_ON_ERROR", "open");
     for added in [("VGPU_MEMORY_LIMIT_0", "abc"), ("VGPU_MEMORY_LIMIT_9", "1GiB"), ("VGPU_SM_REQUEST", "3")] {
         let mut m = after(&open, &[added]);
@@ -207,7 +209,7 @@ fn what_a_program_clears_later_stays() {
     assert!(m.info().1 > GIB, "a word that is cleared does not tighten either");
 }
 
-/// As setproctitle does: the kernel shows no environment of the start any more, the C library has it still.
+/// Like setproctitle: the kernel no longer shows the environment of the start, the C library still has it.
 #[test]
 fn a_program_that_writes_its_title_over_its_environment_keeps_its_limits() {
     let lab = limited();
@@ -216,7 +218,7 @@ fn a_program_that_writes_its_title_over_its_environment_keeps_its_limits() {
     m.begin();
     assert_eq!(m.info().1, GIB);
     m.kill();
-    // What was read once stays.
+    // Values that were read once stay in force.
     let mut m = lab.member();
     m.ok("nvinit");
     m.ok("retitle");
@@ -225,8 +227,8 @@ fn a_program_that_writes_its_title_over_its_environment_keeps_its_limits() {
     assert_eq!(m.info().1, GIB);
 }
 
-/// A daemon that lets programs run on without limits where those cannot be kept does not mean a variable that is wrong: the
-/// tenant writes its environment.
+/// The daemon's `on_error = "open"` lets programs run without limits where limits cannot be enforced. It does not cover
+/// a wrong variable, because the tenant writes its own environment.
 #[test]
 fn beside_a_daemon_that_is_open_on_errors_no_variable_is_one() {
     let lab = Lab::new("h200");

@@ -1,5 +1,5 @@
-//! `VGPU_MODE`: while observing a program runs as if the library were not there, and what it used is known; switched off
-//! nothing is touched; beside a daemon neither can be had.
+//! `VGPU_MODE`. In mode observe a program runs as if the library were absent, and its usage is measured. In mode off
+//! the library touches nothing. Under a daemon a program cannot choose either.
 
 use crate::ledger;
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ fn observed() -> Lab {
     Lab::new("h200").with("VGPU_MODE", "observe").with("VGPU_MEMORY_LIMIT", "1GiB").with("VGPU_SM_LIMIT", "5")
 }
 
-/// Everything a program sees while it goes far beyond 1 GiB; addresses and process ids left out.
+/// Everything that a program sees while it allocates far beyond 1 GiB, without addresses and process ids.
 fn seen(m: &mut Member) -> Vec<(String, i64, Vec<u64>)> {
     let mut all = Vec::new();
     let mut see = |m: &mut Member, command: &str, numbers: bool| {
@@ -81,7 +81,7 @@ fn what_an_observed_program_holds_is_known() {
     assert!(near("after a free") < GIB);
 }
 
-/// Without any limit it is measured, too: that is how a limit is found.
+/// Usage is measured without any limit too, so that a user can find the right limit.
 #[test]
 fn use_is_measured_where_no_limit_is_set() {
     let lab = Lab::new("h200").with("VGPU_MODE", "observe");
@@ -92,7 +92,7 @@ fn use_is_measured_where_no_limit_is_set() {
     assert!(ledger(&lab).unwrap().members[0].used > GIB);
 }
 
-/// Launches of 5 ms in a second, eight at a time.
+/// Number of launches of 5 ms in a second, eight in flight.
 fn launched(m: &mut Member) -> u64 {
     m.ok("work 5000000 1000 8 0").number(0)
 }
@@ -103,14 +103,14 @@ fn no_launch_of_an_observed_program_waits_and_its_device_time_is_known() {
     let (mut m, mut reference) = (lab.member(), bare.bare_member());
     let here = launched(m.begin());
     let there = launched(reference.begin());
-    // A ceiling of 5 % would leave a twentieth.
+    // A ceiling of 5 % would leave a twentieth of the launches.
     assert!(here * 2 > there, "{here} launches observed, {there} without the library");
-    // Nor does the program wait for what it launched before: a gate that keeps 2 ms before the device would take as long
-    // as the kernels.
+    // The program does not wait for its earlier launches either. A gate that keeps 2 ms of work queued on the device
+    // would take as long as the kernels.
     let ahead = |m: &mut Member| m.ok("ahead 20000000 50").number(0);
     let (here, there) = (ahead(&mut m), ahead(&mut reference));
     assert!(here < 500_000_000, "{here} ns to launch a second of work, {there} ns without the library");
-    // What is complete is seen at the next launch.
+    // The next launch notices completed work.
     let end = Instant::now() + LONG;
     loop {
         m.ok("launch 1000");
@@ -123,7 +123,7 @@ fn no_launch_of_an_observed_program_waits_and_its_device_time_is_known() {
     }
 }
 
-/// Who observes is no hole in the limit of who does not: its charges count, as the tenant's own.
+/// An observed member is no hole in the limit of the others: its charges count as the tenant's own.
 #[test]
 fn beside_an_observed_member_the_others_keep_to_the_limit() {
     let mut lab = observed().with("VGPU_TENANT", "both").with("VGPU_MEMORY_LIMIT", "2GiB");
@@ -142,7 +142,7 @@ fn beside_an_observed_member_the_others_keep_to_the_limit() {
     assert_eq!(kept.code(&format!("alloc {MIB}")), OUT_OF_MEMORY);
 }
 
-/// The loader and lookups do what they would do without the library; what goes around the hooks that way is not measured.
+/// Loader and lookups behave as without the library. Calls that bypass the hooks this way are not measured.
 #[test]
 fn no_lookup_of_an_observed_program_is_refused_or_bent() {
     let host = compile_with("host", Kind::Program, &[], &["-rdynamic"]);
@@ -157,7 +157,7 @@ fn no_lookup_of_an_observed_program_is_refused_or_bent() {
     for (words, answer) in [
         (&["deep", guest, "bound"][..], "1"),
         (&["new", guest], ""),
-        // The same when the program is initialised already, and with a second copy of the driver.
+        // The same in an initialised program, and with a second copy of the driver.
         (&["open", own, "alloc", "512", "deep", guest, "bound"], "0\n1"),
         (&["open", "libcuda.so.1", "open", copy, "open", own, "alloc", "512"], "0"),
     ] {
@@ -204,7 +204,7 @@ fn what_cannot_be_kept_is_said_once_and_stops_no_observed_program() {
     }
 }
 
-/// Under a limit a call is refused when the ledger is gone; who only observes goes on, and says so once.
+/// Under a limit a call is refused when the ledger is gone. An observed program continues and reports it once.
 #[test]
 fn an_observed_program_outlives_its_ledger() {
     let lab = observed();
@@ -213,7 +213,7 @@ fn an_observed_program_outlives_its_ledger() {
     let first = m.alloc(2 * GIB);
     fs::remove_dir_all(lab.state()).unwrap();
     fs::write(lab.state(), "no directory").unwrap();
-    // Whether the file still has its name is looked at once in 256 reservations.
+    // One of 256 reservations checks whether the file still has its name.
     for _ in 0..600 {
         m.alloc(512);
     }
@@ -234,7 +234,7 @@ fn what_is_not_understood_stops_an_observed_program_too() {
     }
 }
 
-/// The files that a member opens while it initialises and allocates, and whether it used a socket.
+/// Files that a member opens while it initialises and allocates, and whether it created a socket.
 fn opened(lab: &Lab, preload: &str) -> Option<(BTreeSet<String>, bool)> {
     let input = lab.path().join("commands");
     let mut commands = File::create(&input).unwrap();
@@ -275,7 +275,7 @@ fn switched_off_the_library_reads_the_environment_and_opens_nothing_else() {
         assert!(beyond.contains(library) && !sockets, "{name}");
         assert_eq!(fs::read_dir(lab.state()).unwrap().count(), 0, "{name}: no ledger");
     }
-    // The control: under a limit it does open something.
+    // Control: under a limit the library does open a file.
     let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "4GiB");
     let Some((with, _)) = opened(&lab, library) else { return };
     assert!(with.iter().any(|path| path.ends_with(".ledger")), "{with:?}");
@@ -299,7 +299,8 @@ fn switched_off_limits_are_as_if_they_had_not_been_asked_for() {
     assert_eq!(m.info().1, GIB, "our own name wins");
 }
 
-/// Invariant 5. An error and not a silent "enforce": who wrote the variable believes the program to be free of limits.
+/// Invariant 5. The library reports an error instead of a silent "enforce": the author of the variable expects a
+/// program without limits.
 #[test]
 fn beside_a_daemon_no_variable_loosens_anything() {
     let lab = Lab::new("h200");
@@ -324,7 +325,7 @@ fn beside_a_daemon_no_variable_loosens_anything() {
         let mut m = lab.member();
         m.begin();
         assert_eq!(m.info().1, 2 * GIB);
-        // A wrong value beside it does not open what the daemon keeps shut.
+        // A wrong value in addition does not loosen the daemon's limits.
         let lab = Lab::new("h200").with("VGPU_SOCKET", &socket).with("VGPU_MEMORY_LIMIT", "abc");
         let lab = lab.with("VGPU_ON_ERROR", "open");
         assert_eq!(lab.member().code("init"), NOT_PERMITTED);

@@ -1,4 +1,5 @@
-//! Row by row: what is accepted without effect has none and is told; what is honoured from other projects is obeyed.
+//! Row by row: variables that are accepted without effect have none and are reported. Variables that are honoured for
+//! other projects take effect.
 
 use crate::ledger;
 use serde_json::Value;
@@ -10,7 +11,7 @@ fn limited() -> Lab {
     Lab::new("h200").with("VGPU_MEMORY_LIMIT", "1GiB")
 }
 
-/// The words of the doctor's lines about limits and mode.
+/// The doctor's lines about limits and mode.
 fn doctor(lab: &Lab) -> Vec<String> {
     let out = lab.command(vgpu()).args(["doctor", "--json"]).env("VGPU_LIBRARY", lab.lib()).output().unwrap();
     let report: Value =
@@ -40,8 +41,8 @@ fn what_is_accepted_without_effect_changes_nothing_and_is_told() {
     assert!(!doctor(&limited()).iter().any(|line| line.contains("without effect")));
 }
 
-/// Rows of the library's own words, and of HAMi's: each word starts a program, and whatever the word, the memory limit is
-/// what it is unless the row is a mode.
+/// Rows whose values are words, the library's own and HAMi's. A program starts with each word, and the memory limit
+/// stays in force unless the row is a mode.
 #[test]
 fn each_word_of_each_row_lets_programs_start() {
     for row in WORDED {
@@ -63,7 +64,7 @@ fn each_word_of_each_row_lets_programs_start() {
 
 #[test]
 fn every_foreign_row_can_be_set_beside_a_limit_at_once() {
-    // As a scheduler does: everything that HAMi's plugin and webhook, Volcano's and KAI's set.
+    // All variables that HAMi's plugin and webhook, Volcano and KAI set, as a scheduler would.
     let mut lab = Lab::new("h200");
     for row in TABLE {
         let value = match (row.owner, row.name) {
@@ -86,7 +87,7 @@ fn every_foreign_row_can_be_set_beside_a_limit_at_once() {
     assert_eq!(m.errors(), "");
 }
 
-/// How many launches of 5 ms a program gets through in a second.
+/// Number of launches of 5 ms that a program completes in a second.
 fn launches(lab: &Lab) -> u64 {
     let mut m = lab.member();
     m.begin();
@@ -99,19 +100,20 @@ fn hamis_policy_disable_lifts_its_ceiling_and_force_does_not() {
         |policy: &str| Lab::new("h200").with("CUDA_DEVICE_SM_LIMIT", "5").with("GPU_CORE_UTILIZATION_POLICY", policy);
     let (forced, disabled) = (launches(&lab("force")), launches(&lab("disable")));
     assert!(disabled > forced * 3, "{disabled} launches with the ceiling off, {forced} under it");
-    // A ceiling of another family is not lifted by it.
+    // HAMi's policy lifts only HAMi's ceiling, not one set by `VGPU_SM_LIMIT`.
     let ours = launches(&lab("disable").with("VGPU_SM_LIMIT", "5"));
     assert!(disabled > ours * 3, "{disabled} launches without a ceiling, {ours} under our own");
     assert!(doctor(&lab("disable")).iter().any(|line| line.contains("CUDA_DEVICE_SM_LIMIT is not kept")));
 }
 
-/// A ceiling is a ceiling, also for a tenant that is alone: idle time is no reason to exceed it.
+/// A ceiling is never exceeded, not even by a tenant that is alone on an idle device.
 #[test]
 fn default_and_force_are_the_same_ceiling() {
     for policy in ["default", "force"] {
         let lab = Lab::new("h200").with("CUDA_DEVICE_SM_LIMIT", "5").with("GPU_CORE_UTILIZATION_POLICY", policy);
         let got = launches(&lab);
-        // 200 in a second are all of the device; a burst and the last batch come on top of a twentieth.
+        // 200 launches in a second are the whole device. A ceiling of a twentieth allows 10, plus a burst and the last
+        // batch.
         assert!(got < 100, "{policy}: {got} launches of 5 ms in a second under 5 %");
     }
 }

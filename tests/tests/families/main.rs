@@ -1,16 +1,18 @@
-//! Every family of memory at once: random acts of several threads in several processes of one tenant, and after every
-//! act the ledger, the charging rule and the simulated device's own truth say the same.
+//! Every kind of device memory at the same time. Several threads in several processes of one tenant act at random.
+//! After every act the ledger, the charging rule and the simulated device's record must agree.
 //!
-//! A run is a list of steps drawn from a seed; each step means something in any state, so that a failing run is made
-//! shorter by leaving steps out before it is shown. `VGPU_FAMILIES_SEED` runs one seed alone, `VGPU_FAMILIES_WITHOUT` leaves
-//! families out (`Graph,Pool`), `VGPU_SOAK_SECONDS` goes on with new seeds. `families_after_kills...`: members that do all
-//! of this by themselves and are killed; `VGPU_KILLS` says how many.
+//! A run is a list of steps drawn from a seed. Each step has a meaning in every state, so a failing run is shortened by
+//! leaving steps out before it is printed.
 //!
-//! [`steps`]: what can happen, and how it is drawn; [`orders`]: what a step means now; [`play`]: telling, answering,
-//! exchanging; [`world`]: the state by the rule, and the comparison. Not here: what a single call does at its edges
-//! (memory.rs).
+//! `VGPU_FAMILIES_SEED` runs one seed alone. `VGPU_FAMILIES_WITHOUT` leaves kinds out (`Graph,Pool`).
+//! `VGPU_SOAK_SECONDS` continues with new seeds for that time. In `families_after_kills...` members act on their own
+//! and are killed; `VGPU_KILLS` sets the number of kills.
+//!
+//! [`steps`]: the acts and how they are drawn; [`orders`]: the meaning of a step in the present state; [`play`]: sends
+//! commands, reads answers, passes memory between processes; [`world`]: the state by the charging rule, and the
+//! comparison. Not here: edge cases of single calls (memory.rs).
 
-// Random numbers below a hundred become indices, and bytes numbers of chunks, on machines of 64 bits.
+// Random numbers below a hundred become indices, and bytes become chunk numbers, on 64-bit machines only.
 #![allow(clippy::cast_possible_truncation)]
 
 mod orders;
@@ -28,14 +30,14 @@ use vgpu_tests::lab::{charged, short};
 use vgpu_tests::{GIB, Lab, MIB};
 use world::{Process, World};
 
-/// Whether the simulated driver shares memory between processes.
+/// True if the simulated driver shares memory between processes.
 static SHARING: AtomicBool = AtomicBool::new(false);
 
 fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|e| panic!("{name}={text}: {e}")))
 }
 
-/// Which acts the simulated driver has: all of them, else it is said what it answers.
+/// Acts that the simulated driver supports. A missing one is reported with the driver's answer.
 fn present() -> BTreeSet<Act> {
     let mut world = World::new(8 * GIB);
     let mut there: BTreeSet<Act> = WEIGHTS.iter().map(|(act, _)| *act).collect();
@@ -59,7 +61,7 @@ fn present() -> BTreeSet<Act> {
     probe(&[Act::External], &["send 4 0", "external 5 2097152"]);
     probe(&[Act::Offer], &["plain 6 4096", "offer 6"]);
     probe(&[Act::Graph], &["graph 7 4096 1"]);
-    // A pool that keeps nothing is none.
+    // A pool that keeps no memory is not a real pool.
     let held = p.ask(0, "async 8 1000").0 == 0 && p.ask(0, "pools 0").1[0].is_multiple_of(2 * MIB);
     if !held {
         eprintln!("the simulated driver's pools keep nothing: without them");
@@ -71,7 +73,7 @@ fn present() -> BTreeSet<Act> {
     there
 }
 
-/// Plays steps in a world of its own: why it went wrong, and what was done until then.
+/// Plays steps in a new world. On failure returns the reason and the commands so far.
 fn outcome(steps: &[Step], limit: u64, granted: &mut BTreeMap<Act, u64>) -> Result<u64, (String, String)> {
     let mut world = World::new(limit);
     let played = catch_unwind(AssertUnwindSafe(|| world.play(steps)));
@@ -88,7 +90,7 @@ fn outcome(steps: &[Step], limit: u64, granted: &mut BTreeMap<Act, u64>) -> Resu
     }
 }
 
-/// Leaves steps out while it still fails.
+/// Leaves steps out as long as the run still fails.
 fn shorter(mut steps: Vec<Step>, limit: u64) -> Vec<Step> {
     let begin = Instant::now();
     let mut size = steps.len() / 2;
@@ -109,7 +111,7 @@ fn shorter(mut steps: Vec<Step>, limit: u64) -> Vec<Step> {
 }
 
 fn run_seed(seed: u64, acts: &BTreeSet<Act>, granted: &mut BTreeMap<Act, u64>) -> u64 {
-    // Sometimes there is room for everything, sometimes the limit is met all the time.
+    // The limit varies with the seed: some runs always have room, others reach the limit all the time.
     let limit = [2 * GIB, 4 * GIB, 24 * GIB][seed as usize % 3];
     let steps = draw_steps(&mut fastrand::Rng::with_seed(seed), 300, acts);
     match outcome(&steps, limit, granted) {
@@ -158,31 +160,31 @@ fn families_soak_with_new_seeds() {
     }
 }
 
-/// Processes do all of it by themselves in several threads and are killed at random instructions, in the middle of
-/// calls, with descriptors on their way. Afterwards the living answer, and ledger and device agree to the byte.
+/// Processes act on their own in several threads and are killed at random instructions: in the middle of calls, and
+/// with descriptors in transit. Afterwards the survivors answer, and ledger and device agree to the byte.
 #[test]
 fn families_after_kills_at_random_instructions_agree_with_the_device() {
     kill_at_random(1 << MODULE | 1 << ARRAY | 1 << MIPMAP, 0);
 }
 
-/// With modules too. What a module takes is measured as growth, which allocations of other threads at the same moment may
-/// hide, by a place or two that the driver keeps for code. Where nothing else runs meanwhile it is exact: `overhead.rs`.
+/// The same with modules. The size of a module is measured as growth. Allocations of other threads at the same moment
+/// can hide a slab or two that the driver keeps for code. Without concurrent work it is exact: `overhead.rs`.
 #[test]
 fn families_after_kills_with_modules_agree_with_the_device_but_for_slabs() {
     kill_at_random(0, 4 * MIB);
 }
 
-/// The bits of arrays and of modules among the verbs in `programs/families.c`.
+/// Bit numbers of arrays and modules among the verbs in `programs/families.c`.
 const ARRAY: u64 = 4;
 const MIPMAP: u64 = 5;
 const MODULE: u64 = 10;
 
-/// `blur`: by how much a process's overhead may be off.
+/// Kills processes at random and compares. `blur` is the allowed error of a process's overhead in bytes.
 fn kill_at_random(without: u64, blur: u64) {
     let kills = setting("VGPU_KILLS").unwrap_or(100);
     let mut draw = fastrand::Rng::with_seed(u64::from(std::process::id()));
     let limit = 2 * GIB + 512 * MIB;
-    // To find out which family it is that fails.
+    // Leaves other kinds out, to find the one that fails.
     let without = setting("VGPU_FAMILIES_CHURN_WITHOUT").unwrap_or(without);
     let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", format!("{limit}B"));
     let begin = |draw: &mut fastrand::Rng, index: usize| {
@@ -190,8 +192,8 @@ fn kill_at_random(without: u64, blur: u64) {
         churn(&mut p, draw, without);
         p
     };
-    // What contexts take is known to the tenant from a quiet process: the first of its kind beside threads at work is
-    // charged what could be seen, until somebody knows better.
+    // The tenant learns the size of a context from a process without concurrent work. The first context next to working
+    // threads is charged its visible growth, until a better measurement exists.
     let mut quiet = Process::start(&lab, 0, THREADS);
     assert_eq!(quiet.ask(0, "context 1").0, 0);
     assert!(quiet.member.finish().success());
@@ -202,7 +204,7 @@ fn kill_at_random(without: u64, blur: u64) {
         let victim = draw.usize(..PROCESSES);
         processes[victim].member.kill();
         processes[victim] = begin(&mut draw, victim);
-        // Now and then all stop where they are, and everything is compared.
+        // From time to time all processes stop, and everything is compared.
         if kill % 25 == 24 || kill + 1 == kills {
             granted += compare(&lab, &mut processes, limit, kill + 1, blur, without);
             for p in &mut processes {
@@ -212,7 +214,7 @@ fn kill_at_random(without: u64, blur: u64) {
         }
     }
     assert!(granted > kills, "{granted} requests were granted");
-    // The last dead are not replaced.
+    // The last killed processes are not replaced.
     if let Some(mut last) = processes.pop() {
         last.member.kill();
     }
@@ -223,14 +225,15 @@ fn kill_at_random(without: u64, blur: u64) {
     assert_eq!(lab.device(0).used, 0, "the device is empty");
 }
 
-/// Lets all threads of a process draw their own acts.
+/// Makes all threads of a process draw their own acts.
 fn churn(p: &mut Process, draw: &mut fastrand::Rng, without: u64) {
     for thread in 0..THREADS {
         p.member.tell(&format!("{thread} churn {} {PROCESSES} {without}", draw.u32(..)));
     }
 }
 
-/// Stops all processes, waits for their threads, and compares ledger, lists and truth; how many requests were granted.
+/// Stops all processes, waits for their threads, and compares ledger, process lists and the device's record. Returns
+/// the number of granted requests.
 fn compare(lab: &Lab, processes: &mut [Process], limit: u64, kills: u64, blur: u64, without: u64) -> u64 {
     let (process_blur, blur) = (blur, blur * processes.len() as u64);
     processes.iter_mut().for_each(|p| p.member.tell("stop"));
@@ -243,11 +246,13 @@ fn compare(lab: &Lab, processes: &mut [Process], limit: u64, kills: u64, blur: u
             assert_eq!(counts[2..], [0, 0], "neither a request nor an end fails for another reason than the limit");
         }
     }
-    // A thread that stopped first has waited for its own work only, and others went on sending. What departs in stream order
-    // may stay charged until a wait that began after its free has ended: every thread waits, and one of them once more.
+    // The thread that stopped first waited only for its own work, while others still submitted work. A stream-ordered
+    // free stays charged until a wait that began after it has ended. So every thread waits, and one of them waits once
+    // more.
     for line in ["drain 0", "settle 0", "settle 1", "settle 2", "info 0", "settle 0", "info 0"] {
         processes.iter_mut().for_each(|p| assert_eq!(p.ask(0, line).0, 0, "{line}"));
-        // What a process keeps for a descriptor that nobody received it gives back when it looks, now and then.
+        // A process keeps memory for a descriptor that nobody received. It releases that at one of its occasional
+        // checks.
         std::thread::sleep(Duration::from_millis(60));
     }
     let mut observer = lab.member();
@@ -265,7 +270,7 @@ fn compare(lab: &Lab, processes: &mut [Process], limit: u64, kills: u64, blur: u
     }
     let allocations: u64 = truth.processes.iter().map(|p| p.allocations).sum();
     let slabs = 2 * MIB * (allocations + 2 * truth.processes.len() as u64);
-    // A small array is charged by itself also where it lies in a slab that is charged.
+    // A small array is charged by itself, even if it lies in a slab that is already charged.
     let arrays = if without >> ARRAY & 1 == 0 { MIB * allocations } else { 0 };
     let listed: u64 = observer.ok("nvprocs 0").numbers().chunks(2).map(|entry| entry[1]).sum();
     assert!(
@@ -278,7 +283,7 @@ fn compare(lab: &Lab, processes: &mut [Process], limit: u64, kills: u64, blur: u
     );
     assert!(seen <= limit, "{seen} of {limit} are charged");
     assert_eq!(listed.next_multiple_of(2 * MIB), seen, "the list of processes adds up; what is free is whole slabs");
-    // All of it ends: what is left are contexts, to the byte.
+    // Everything is freed. Only contexts are left, to the byte.
     for p in processes.iter_mut() {
         for thread in 0..THREADS {
             assert_eq!(p.ask(thread, "end-all 0").0, 0, "an end");
@@ -297,7 +302,7 @@ fn compare(lab: &Lab, processes: &mut [Process], limit: u64, kills: u64, blur: u
     granted
 }
 
-/// What a process is charged as overhead, in the ledger's file: slots of 128 bytes behind the first page.
+/// Overhead charged to a process according to the ledger's file, which has slots of 128 bytes after the first page.
 fn overhead_in_the_ledger(lab: &Lab, pid: u32) -> u64 {
     let file = std::fs::read_dir(lab.state()).unwrap().map(|entry| entry.unwrap().path()).next().expect("a ledger");
     let bytes = std::fs::read(file).unwrap();

@@ -1,4 +1,4 @@
-//! What a step means in the present state: a line to a thread, and what becomes of the state if it succeeds.
+//! The meaning of a step in the present state: a command to a thread, and the change of state if it succeeds.
 
 use crate::SHARING;
 use crate::steps::{Act, Step};
@@ -8,13 +8,13 @@ use vgpu_tests::MIB;
 
 const CHUNK: u64 = 2 * MIB;
 const CHUNKS: u64 = 16;
-/// A pool may hold this much more than was asked of it.
+/// Bytes that a pool may hold beyond the requests.
 const POOL_GRAIN: u64 = 32 * MIB;
-/// Formats with the bytes of one element of one channel.
+/// Array formats, with the bytes of one element of one channel.
 const FORMATS: [(u32, u64); 6] = [(0x01, 1), (0x02, 2), (0x03, 4), (0x08, 1), (0x10, 2), (0x20, 4)];
 
 impl World {
-    /// What a step means now; `None` if nothing.
+    /// The command for a step in the present state; `None` if the step has no meaning now.
     pub fn order(&mut self, step: &Step, busy: &mut Busy) -> Option<Order> {
         let (process, thread) = (step.process, step.thread);
         let size = |a: u64, b: u64| if b.is_multiple_of(3) { 1 + a % (192 * MIB) } else { 1 + a % (256 << 10) };
@@ -32,7 +32,7 @@ impl World {
             }
             Act::Pitched => {
                 let (width, height) = (1 + step.a % 8192, 1 + step.b % 4096);
-                // The pitch comes with the answer.
+                // The answer contains the pitch.
                 make(self, "pitched", format!("{width} {height}"), own(height), slabs(8704 * height))
             }
             Act::Managed => {
@@ -86,7 +86,7 @@ impl World {
             Act::Create => {
                 let (bytes, exportable) = ((1 + step.a % 4) * CHUNK, step.b.is_multiple_of(2) && SHARING.load(Relaxed));
                 let words = format!("{bytes} {}", u8::from(exportable));
-                // The body gets its number when it is there.
+                // The body gets its number once the call has succeeded.
                 let mut order = make(self, "create", words, Thing::Handle { body: usize::MAX }, bytes)?;
                 order.body = Some((bytes, exportable));
                 Some(order)
@@ -112,7 +112,7 @@ impl World {
             Act::Unmap => {
                 let range = self.pick(process, step.a, busy, |thing| matches!(thing, Thing::Range { .. }))?;
                 let Thing::Range { chunks, .. } = self.thing(process, range) else { return None };
-                // From the beginning of a mapping to the end of it or of a later one without a hole.
+                // From the start of a mapping to the end of it, or to the end of a later mapping without a gap between.
                 let starts: Vec<u64> = (0..CHUNKS).filter(|c| starts_at(chunks, *c)).collect();
                 let from = *starts.get(step.b as usize % starts.len().max(1))?;
                 let mut to = from + 1;
@@ -170,9 +170,9 @@ impl World {
                     return None;
                 }
                 if used.contains(&number) {
-                    return None; // what happens to a pool that is destroyed while used has a test of its own
+                    return None; // another test destroys a pool that is in use
                 }
-                // A context takes its memory along: nobody else ends that at the same moment.
+                // A context's end frees its memory, so no other command may free that memory at the same moment.
                 let inside = self.inside(process, number);
                 if inside.iter().any(|inside| busy.contains(&(process, *inside))) {
                     return None;
@@ -187,7 +187,7 @@ impl World {
     }
 }
 
-/// Whether a mapping begins at this chunk.
+/// True if a mapping begins at this chunk.
 fn starts_at(chunks: &[Option<(usize, u64)>], at: u64) -> bool {
     let at = at as usize;
     chunks[at].is_some() && (at == 0 || chunks[at - 1].map(|one| one.1) != chunks[at].map(|one| one.1))

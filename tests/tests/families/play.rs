@@ -1,4 +1,4 @@
-//! Steps played: orders told and answered, what passes between processes, the comparison after each.
+//! Plays steps: sends commands, reads answers, passes memory between processes, and compares after each step.
 
 use crate::steps::{Act, PROCESSES, Step, THREADS, alone};
 use crate::world::{Body, Busy, Effect, Order, Process, SLAB, Thing, World, grains, slabs};
@@ -19,7 +19,7 @@ impl World {
                 }
                 if let (Thing::Own { bytes, at, .. }, [address, pitch @ ..]) = (&mut thing, words) {
                     *at = *address;
-                    // Rows times the pitch returned.
+                    // The size is the number of rows times the returned pitch.
                     pitch.iter().for_each(|pitch| *bytes = grains(*bytes * pitch));
                 }
                 self.processes[process].things.insert(*number, thing);
@@ -50,7 +50,7 @@ impl World {
         }
     }
 
-    /// Tells all orders at once and takes all answers. An answer of out of memory must be true.
+    /// Sends all commands at once and reads all answers. An out-of-memory answer must be true.
     fn perform(&mut self, orders: &[(Act, Order)]) -> Result<(), String> {
         let before = self.expected()?;
         for (_, order) in orders {
@@ -58,7 +58,7 @@ impl World {
             self.processes[order.process].member.tell(&order.line);
         }
         let asked: u64 = orders.iter().map(|(_, order)| order.cost).fold(0, u64::saturating_add);
-        // Answers of one process come in any order, each with its thread.
+        // Answers of one process arrive in any order; each names its thread.
         let mut answers: Vec<VecDeque<(usize, i64, Vec<u64>)>> = vec![VecDeque::new(); PROCESSES];
         for (_, order) in orders {
             let answer = self.processes[order.process].answer();
@@ -90,7 +90,7 @@ impl World {
         Ok(())
     }
 
-    /// What passes between two processes, and deaths: alone, one after the other.
+    /// Steps that pass memory between two processes, and kills. They run one at a time.
     fn exchange(&mut self, step: &Step) -> Result<bool, String> {
         let (from, thread) = (step.process, step.thread);
         let to = (from + 1 + step.b as usize % (PROCESSES - 1)) % PROCESSES;
@@ -129,7 +129,7 @@ impl World {
                 Ok(true)
             }
             Act::Offer => {
-                // How a part of a slab is charged that others hold too: `share`.
+                // Whole slabs only: a part of a slab that others hold too is charged differently, tested in `share`.
                 let plain = |thing: &Thing| matches!(thing, Thing::Own { plain: true, bytes, .. } if *bytes >= SLAB);
                 let Some(number) = self.pick(from, step.a, &nobody, plain) else { return Ok(false) };
                 let Thing::Own { bytes, .. } = *self.thing(from, number) else { return Ok(false) };
@@ -145,7 +145,7 @@ impl World {
                 *self.granted.entry(step.act).or_insert(0) += 1;
                 self.bodies.push(Body { bytes: slabs(bytes), exportable: false, shared: true, exporter: Some(from) });
                 let body = self.bodies.len() - 1;
-                // From now on it lives while one of the two holds it.
+                // From now on the body lives while one of the two processes holds it.
                 self.processes[from].things.insert(number, Thing::Opened { body });
                 self.processes[to].things.insert(opened, Thing::Opened { body });
                 Ok(true)
@@ -167,7 +167,7 @@ impl World {
             let (mut orders, mut busy, mut threads) = (Vec::new(), Busy::new(), BTreeSet::new());
             while at < steps.len() && (orders.is_empty() || steps[at].together) {
                 let step = &steps[at];
-                // What a context or a module takes is measured, and exact if nothing else happens.
+                // The sizes of contexts and modules are measured, and exact only without concurrent work.
                 let measured = matches!(step.act, Act::Context | Act::Module);
                 if alone(step.act) || measured && !orders.is_empty() {
                     break;
@@ -187,10 +187,10 @@ impl World {
             self.perform(&orders)?;
             self.check()?;
         }
-        // All of it ends, and nothing is left.
+        // Ends everything, after which nothing may be left.
         for process in 0..PROCESSES {
             let mut order: Vec<u64> = self.processes[process].things.keys().copied().collect();
-            // Last the pools, which must be empty, and the contexts, which take their memory along.
+            // Pools go last because they must be empty, then contexts, whose end frees their memory.
             order.sort_by_key(|number| match self.thing(process, *number) {
                 Thing::Pool => 1,
                 Thing::Context => 2,

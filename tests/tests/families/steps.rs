@@ -1,11 +1,11 @@
-//! What can happen, and how it is drawn: steps that mean something in any state.
+//! The acts of a run and how they are drawn. Each step has a meaning in every state.
 
 use std::collections::BTreeSet;
 
 pub const PROCESSES: usize = 3;
 pub const THREADS: usize = 3;
 
-/// The families by the verb of `programs/families.c`.
+/// Kinds of acts, named as the verbs of `programs/families.c`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Act {
     Plain,
@@ -33,7 +33,7 @@ pub enum Act {
     Kill,
 }
 
-/// What can be drawn, and how often.
+/// Acts with their relative frequency.
 pub const WEIGHTS: [(Act, u32); 23] = [
     (Act::Plain, 8),
     (Act::Pitched, 4),
@@ -67,11 +67,11 @@ pub struct Step {
     pub thread: usize,
     pub a: u64,
     pub b: u64,
-    /// Told together with the step before it, without waiting for that one's answer.
+    /// True if the step is sent together with the step before it, without waiting for that step's answer.
     pub together: bool,
 }
 
-/// Steps of the acts that are allowed, by their weights.
+/// Draws `count` steps of the allowed acts, by their weights.
 pub fn draw_steps(random: &mut fastrand::Rng, count: usize, acts: &BTreeSet<Act>) -> Vec<Step> {
     let weights: Vec<(Act, u32)> = WEIGHTS.into_iter().filter(|(act, _)| acts.contains(act)).collect();
     let sum: u32 = weights.iter().map(|(_, weight)| weight).sum();
@@ -97,8 +97,7 @@ pub fn draw_steps(random: &mut fastrand::Rng, count: usize, acts: &BTreeSet<Act>
         .collect()
 }
 
-/// Something that a process holds, under its number there.
-/// What passes between processes: one at a time.
+/// True for acts between two processes and for kills, which run one at a time.
 pub fn alone(act: Act) -> bool {
     matches!(act, Act::Send | Act::External | Act::Offer | Act::Kill)
 }

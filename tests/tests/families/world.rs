@@ -1,4 +1,4 @@
-//! The state of all processes by the charging rule, and its comparison with ledger and truth.
+//! The state of all processes by the charging rule, and its comparison with the ledger and the device's record.
 
 use crate::steps::{Act, PROCESSES, THREADS};
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,18 +8,20 @@ use vgpu_tests::lab::short;
 use vgpu_tests::program::{Kind as Build, compile};
 use vgpu_tests::{LONG, Lab, MIB, Member};
 
-/// Something that a process holds, under its number there.
+/// An object that a process holds, under its number in that process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Thing {
-    /// Charged by the rule for itself alone; inside this context, if it is not the primary one.
+    /// Memory that is charged by the rule for itself alone. `context` is set if it belongs to a context other than the
+    /// primary one.
     Own {
         bytes: u64,
-        /// Its address: below a slab it is charged with its slab.
+        /// Address. A request below a slab is charged with its slab.
         at: u64,
         plain: bool,
         context: Option<u64>,
     },
-    /// Counted by what its pool holds; the pool's number if it is not the device's own.
+    /// Memory inside a pool, charged with the pool's size. `pool` is the pool's number, or `None` for the device's
+    /// default pool.
     InPool {
         pool: Option<u64>,
         bytes: u64,
@@ -36,23 +38,24 @@ pub enum Thing {
         next: u64,
     },
     Context,
-    /// Counted by the device as overhead.
+    /// Code that the device counts as overhead.
     Module,
     Graph,
-    /// Another process's plain memory, or a buffer of another API.
+    /// Plain memory of another process, or a buffer of another API.
     Opened {
         body: usize,
     },
 }
 
-/// A piece of memory that has holders: handles, mappings, processes.
+/// A piece of memory that handles, mappings and processes hold.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Body {
     pub bytes: u64,
     pub exportable: bool,
-    /// Passed to another process at some time.
+    /// True if it was ever passed to another process.
     pub shared: bool,
-    /// By an IPC handle, and whose it is: it must not be freed while others have it open, or what happens is undefined.
+    /// The exporting process, if the memory was passed by an IPC handle. The exporter must not free it while others
+    /// have it open: that is undefined behaviour.
     pub exporter: Option<usize>,
 }
 
@@ -65,16 +68,16 @@ pub enum Effect {
     Nothing,
 }
 
-/// One line to one thread, and what it means if it succeeds.
+/// A command to one thread, and the change of state if it succeeds.
 #[derive(Clone, Debug)]
 pub struct Order {
     pub process: usize,
     pub thread: usize,
     pub line: String,
     pub effect: Effect,
-    /// What success adds at most.
+    /// Most bytes that success can add to the charges.
     pub cost: u64,
-    /// Of the cost: what a pool may take beyond the request.
+    /// Size of the body that success creates, and whether it can be exported.
     pub body: Option<(u64, bool)>,
 }
 
@@ -95,7 +98,7 @@ pub struct World {
     pub granted: BTreeMap<Act, u64>,
 }
 
-/// The driver's unit of memory for plain requests.
+/// Unit in which the driver takes device memory for plain requests.
 pub const SLAB: u64 = 2 * MIB;
 
 pub fn grains(bytes: u64) -> u64 {
@@ -124,14 +127,14 @@ impl World {
         }
     }
 
-    /// A number for a new thing of a process.
+    /// A new number for an object of a process.
     pub fn number(&mut self, process: usize) -> u64 {
         let p = &mut self.processes[process];
         p.next += 1;
         p.next
     }
 
-    /// One of the things that `wanted` picks, by a random number.
+    /// Picks one of the objects that `wanted` accepts, by a random number.
     pub fn pick(&self, process: usize, random: u64, busy: &Busy, wanted: impl Fn(&Thing) -> bool) -> Option<u64> {
         let all: Vec<u64> = self.processes[process]
             .things
@@ -146,7 +149,7 @@ impl World {
         &self.processes[process].things[&number]
     }
 
-    /// What belongs to a context.
+    /// Numbers of the objects that belong to a context.
     pub fn inside(&self, process: usize, number: u64) -> Vec<u64> {
         let things = self.processes[process].things.iter();
         let inside =
@@ -160,7 +163,7 @@ impl World {
         Ok(answer)
     }
 
-    /// What the ledger has to say: charges by the rule, what pools hold, what the device takes beyond that.
+    /// Bytes that the ledger must show: charges by the rule, pool sizes, and the device's overhead.
     pub fn expected(&mut self) -> Result<u64, String> {
         let (mut bodies, mut shared) = (BTreeSet::new(), BTreeSet::new());
         let mut sum = 0;
@@ -192,7 +195,7 @@ impl World {
         Ok(sum + truth.processes.iter().map(|p| p.overhead_bytes).sum::<u64>())
     }
 
-    /// Ledger, rule and truth say the same.
+    /// Checks that ledger, rule and device record agree.
     pub fn check(&mut self) -> Result<(), String> {
         let expected = self.expected()?;
         let truth = self.lab.device(0);
@@ -201,7 +204,7 @@ impl World {
             return Err(format!("cuMemGetInfo answered {code}"));
         }
         let used = info[1] - info[0];
-        // What is free is told in whole slabs; the limits are such.
+        // Free memory is reported in whole slabs; the limits are multiples of a slab.
         if used != slabs(expected) {
             let signed = i128::from(used) - i128::from(expected);
             return Err(format!(
@@ -212,7 +215,7 @@ impl World {
         if used > self.limit {
             return Err(format!("{used} of {} are charged", self.limit));
         }
-        // The device: live bytes piece by piece, and whole slabs for them.
+        // The device's record: live bytes piece by piece, and whole slabs for them.
         let (mut live, mut arrays, mut large, mut graphs) = (0, 0, 0, 0);
         let mut bodies = BTreeSet::new();
         for thing in self.processes.iter().flat_map(|p| p.things.values()) {
@@ -233,8 +236,8 @@ impl World {
         let sum = |bodies: &[usize]| bodies.iter().map(|body| self.bodies[*body].bytes).sum::<u64>();
         live += sum(&own);
         let real: u64 = truth.processes.iter().map(|p| p.live_bytes).sum();
-        // Rows of arrays are padded; what lives in a graph is known to the graph; what is shared counts as its maker's
-        // request while that one holds it.
+        // Array rows are padded. Memory in a graph is known only to the graph. Shared memory counts as a request of its
+        // maker while the maker holds it.
         let (least, most) = (live, live + sum(&shared) + 2 * MIB * arrays);
         if graphs == 0 && !(least..=most).contains(&real) {
             return Err(format!("{live} bytes live by the rule, on the device {real}: {}", short(&truth)));
@@ -251,7 +254,7 @@ impl World {
         Ok(())
     }
 
-    /// The dead are looked for now and then only.
+    /// As `check`, with retries: the library looks for dead members only from time to time.
     pub fn settled_after_death(&mut self) -> Result<(), String> {
         let begin = Instant::now();
         loop {
@@ -266,7 +269,7 @@ impl World {
 pub type Busy = BTreeSet<(usize, u64)>;
 
 impl Process {
-    /// A process in place `index`; while others hold the room that its context needs it tries again.
+    /// Starts process `index`. Retries while others hold the room that its context needs.
     pub fn start(lab: &Lab, index: usize, threads: usize) -> Process {
         let begin = Instant::now();
         loop {
@@ -281,7 +284,7 @@ impl Process {
         }
     }
 
-    /// An answer: thread, code, numbers.
+    /// Reads an answer: thread, code, numbers.
     pub fn answer(&mut self) -> (usize, i64, Vec<u64>) {
         let line = self.member.line();
         let mut words = line.split(' ');

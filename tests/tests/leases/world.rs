@@ -1,4 +1,5 @@
-//! A machine and a daemon that gives its device out in leases; programs there, and what the device really did for each.
+//! A machine with a daemon that gives out its device in leases, programs that use it, and the device's record of each
+//! program.
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use std::fs;
@@ -12,14 +13,14 @@ pub use vgpu_tests::eventually;
 use vgpu_tests::program::{Kind, compile};
 use vgpu_tests::{Lab, Member};
 
-/// Two cores cannot keep several busy devices and their judges: one measurement at a time.
+/// Allows one measurement at a time: two cores cannot run several busy devices and their judges at once.
 static ALONE: Mutex<()> = Mutex::new(());
 
 pub fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// A machine, and a daemon that serves it from a file; killed when dropped.
+/// A machine, and a daemon that serves it from a file. Dropping it kills the daemon.
 pub struct World {
     pub lab: Lab,
     daemon: Child,
@@ -67,7 +68,7 @@ impl World {
         String::from_utf8(c.output().unwrap().stdout).unwrap()
     }
 
-    /// What `vgpu explain` says of a tenant.
+    /// Output of `vgpu explain` for a tenant.
     pub fn explain(&self, tenant: &str) -> String {
         let mut c = Command::new(vgpu());
         c.args(["explain", tenant, "--socket"]).arg(self.lab.path().join("run/admin.sock"));
@@ -78,7 +79,7 @@ impl World {
         self.lab.path().join("run/tenants").join(tenant).join("vgpud.sock")
     }
 
-    /// A program in bursts (`programs/turns.c`).
+    /// Starts a program that works in bursts (`programs/turns.c`).
     pub fn member(&mut self, tenant: &str) -> Member {
         self.lab.set("VGPU_SOCKET", self.socket(tenant));
         let mut m = Member::start(&mut self.lab.command(compile("turns", Kind::Program, &[])));
@@ -86,13 +87,13 @@ impl World {
         m
     }
 
-    /// A process that does what it is told, without a context yet.
+    /// Starts a process that obeys commands; it has no context yet.
     pub fn plain(&mut self, tenant: &str) -> Member {
         self.lab.set("VGPU_SOCKET", self.socket(tenant));
         self.lab.member()
     }
 
-    /// What status says of a tenant's time on the first device that it joined.
+    /// The tenant's device time in `vgpu status`, for the first device that it joined.
     pub fn time(&self, tenant: &str) -> serde_json::Value {
         let status: serde_json::Value = serde_json::from_str(&self.status()).expect("status is JSON");
         let tenants = status["tenants"].as_array().expect("tenants");
@@ -103,7 +104,7 @@ impl World {
             .map_or(serde_json::Value::Null, |row| row["time"].clone())
     }
 
-    /// Members of these tenants at work: kernel in us, kernels before a pause, pause in us; all for `ms`.
+    /// Starts one member for each load: tenant, kernel in us, kernels before a pause, pause in us. All work for `ms`.
     pub fn at_work(&mut self, loads: &[(&str, u64, u64, u64)], ms: u64) -> Vec<Member> {
         let mut members: Vec<Member> = loads.iter().map(|load| self.member(load.0)).collect();
         for (m, (_, us, count, pause)) in members.iter_mut().zip(loads) {
@@ -117,13 +118,13 @@ impl World {
         (Instant::now(), members.iter().map(|m| truth.process(0, m.pid).map_or(0, |p| p.busy_ns)).collect())
     }
 
-    /// What each gets of the device, in percent, over `time`, after a while.
+    /// Percent of the device that each member gets during `time`, measured after a settling time of 800 ms.
     pub fn shares(&self, members: &[Member], time: Duration) -> Vec<f64> {
         thread::sleep(Duration::from_millis(800));
         let (begin, before) = self.served(members);
         thread::sleep(time);
         let (end, after) = self.served(members);
-        #[allow(clippy::cast_precision_loss)] // nanoseconds of seconds
+        #[allow(clippy::cast_precision_loss)] // nanoseconds that add up to seconds
         let percent = |(a, b): (&u64, &u64)| (b - a) as f64 / (end - begin).as_nanos() as f64 * 100.0;
         let got = before.iter().zip(&after).map(percent).collect();
         eprintln!("{got:.1?}");
@@ -138,13 +139,13 @@ pub fn daemon(lab: &Lab) -> Child {
     c.stdin(Stdio::null()).stderr(log).spawn().unwrap()
 }
 
-/// All of them must fit into the device's memory.
+/// A tenant's lines. The default memory limit lets all tenants fit into the device's memory.
 pub fn tenant(name: &str, terms: &str) -> String {
     let memory = if terms.contains("memory_limit") { "" } else { "memory_limit = \"2GiB\"\n" };
     format!("[[tenant]]\nname = \"{name}\"\n{memory}{terms}\n")
 }
 
-/// Processes that the daemon knows.
+/// Number of processes that the daemon knows.
 pub fn members_of(world: &World) -> usize {
     world.status().matches("\"pid_inside\"").count()
 }

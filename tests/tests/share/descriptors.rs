@@ -1,4 +1,4 @@
-//! Descriptors: what they name, and what they keep on their way.
+//! Exported file descriptors: the memory that they name, and the memory that they keep alive in transit.
 
 use crate::*;
 
@@ -8,7 +8,7 @@ fn a_descriptor_passed_over_a_socket_names_the_same_charge() {
     let (mut exporter, mut importer) = (sharer(&lab), sharer(&lab));
     let nothing = agrees(&lab, &mut exporter);
     let (handle, descriptor) = exported(&mut exporter, PART);
-    // Of the same size, exported too: the size tells nothing.
+    // Another exported allocation of the same size, so the size does not identify it.
     let (other, _) = exported(&mut exporter, PART);
     let taken = pass(&lab, &mut exporter, descriptor, &mut importer);
     let imported = number(&mut importer, &format!("import {taken}"));
@@ -65,7 +65,7 @@ fn a_request_is_not_refused_for_a_descriptor_that_was_closed() {
     let (handle, descriptor) = exported(&mut exporter, 2 * GIB);
     exporter.ok(&format!("release {handle}"));
     exporter.ok(&format!("close-descriptor {descriptor}"));
-    // At once: no view came in between.
+    // Immediately, without a memory query in between.
     exporter.alloc(room);
 }
 
@@ -82,7 +82,7 @@ fn a_descriptor_that_another_closes_stands_in_nobodys_way_while_its_exporter_doe
     importer.ok(&format!("close-descriptor {taken}"));
     importer.alloc(room);
     assert_eq!(agrees(&lab, &mut importer), 4 * GIB);
-    // The exporter finds it gone, and goes on.
+    // The exporter finds the memory gone and continues.
     assert_eq!(exporter.used(), 4 * GIB);
     assert_eq!(exporter.code("alloc 1"), OUT_OF_MEMORY);
 }

@@ -1,8 +1,8 @@
-//! Memory with names in several processes: charged once for all of a tenant, to everybody's account who is of another,
-//! for as long as anybody holds it and no longer. Judged by the simulated device's truth.
+//! Memory shared between processes. It is charged once for all members of a tenant, and once to each other tenant that
+//! holds it, as long as any process holds it. The simulated device's record is the judge.
 //!
-//! Here: handles of 64 bytes, pools, memory of other APIs, contexts, kills. [`descriptors`], [`strangers`], [`physical`]:
-//! the rest.
+//! Here: IPC handles of 64 bytes, pools, memory of other APIs, contexts, kills. [`descriptors`], [`strangers`],
+//! [`physical`]: the rest.
 
 mod descriptors;
 mod physical;
@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use vgpu_tests::program::{Kind, compile};
 use vgpu_tests::{GIB, Lab, MIB, Member, OUT_OF_MEMORY};
 
-/// Every request here is a multiple of 2 MiB: what the device spends is what was asked for.
+/// Every request here is a multiple of 2 MiB, so the device gives exactly the requested bytes.
 const PART: u64 = 64 * MIB;
-/// A view looks for the dead every 50 ms.
+/// Time limit for a wait. A memory query looks for dead members every 50 ms.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Kinds of handles: a file descriptor.
+/// Handle type of an exported allocation: a POSIX file descriptor.
 const DESCRIPTOR: u64 = 1;
 
 fn lab(limit: &str) -> Lab {
@@ -38,12 +38,12 @@ fn stranger(lab: &mut Lab) -> Member {
     member
 }
 
-/// What the device has for everybody.
+/// Bytes that the device gave to all processes.
 fn on_device(lab: &Lab) -> u64 {
     lab.device(0).used
 }
 
-/// Waits until what is shown is what the device has: views look for the dead every 50 ms only.
+/// Waits until the shown bytes equal those on the device: a memory query looks for dead members every 50 ms only.
 #[track_caller]
 fn agrees(lab: &Lab, member: &mut Member) -> u64 {
     let begin = Instant::now();
@@ -75,7 +75,7 @@ fn exported(member: &mut Member, bytes: u64) -> (u64, u64) {
     (handle, descriptor)
 }
 
-/// Passes a descriptor to another process, which must take it.
+/// Passes a descriptor to another process, which must receive it.
 #[track_caller]
 fn pass(lab: &Lab, from: &mut Member, descriptor: u64, to: &mut Member) -> u64 {
     let path = lab.path().join(format!("socket-{}", to.pid));
@@ -86,7 +86,7 @@ fn pass(lab: &Lab, from: &mut Member, descriptor: u64, to: &mut Member) -> u64 {
     number(to, "take")
 }
 
-/// Maps a handle at addresses of its own.
+/// Maps a handle at newly reserved addresses.
 #[track_caller]
 fn mapped(member: &mut Member, handle: u64, bytes: u64) -> u64 {
     let at = number(member, &format!("reserve {bytes}"));
@@ -120,7 +120,8 @@ fn an_exported_allocation_is_charged_once_however_many_open_it() {
     assert_eq!(agrees(&lab, &mut exporter), all - GIB);
 }
 
-/// The importers hold the exported bytes, and the exporter's slab may end before them. So an export leaves its slab.
+/// Importers hold the exported bytes, and the exporter's slab may end earlier. So an exported piece is charged by
+/// itself, no longer with its slab.
 #[test]
 fn the_device_runs_ahead_of_the_charges_by_a_slab_for_each_small_export_and_no_more() {
     const PIECE: u64 = MIB / 4;
@@ -343,7 +344,7 @@ fn memory_of_another_api_is_charged_by_the_size_it_is_imported_with() {
     let descriptor = number(&mut member, &format!("open-file {}", path.display()));
     let imported = number(&mut member, &format!("external {descriptor} {GIB}"));
     assert_eq!(member.used(), begin + GIB);
-    // The driver has closed the first.
+    // The driver has closed the first descriptor.
     let second = number(&mut member, &format!("open-file {}", path.display()));
     let room = 3 * GIB - member.used();
     assert_eq!(member.code(&format!("external {second} {}", room + 1)), OUT_OF_MEMORY);
@@ -352,7 +353,7 @@ fn memory_of_another_api_is_charged_by_the_size_it_is_imported_with() {
     assert_eq!(agrees(&lab, &mut member), begin + GIB, "a buffer shows it");
     member.ok(&format!("free {buffer}"));
     assert_eq!(agrees(&lab, &mut member), begin);
-    // Memory of another process of the tenant, by way of a descriptor.
+    // Memory of another process of the tenant, passed by a descriptor.
     let mut exporter = sharer(&lab);
     let (handle, descriptor) = exported(&mut exporter, PART);
     let taken = pass(&lab, &mut exporter, descriptor, &mut member);
@@ -376,7 +377,7 @@ fn exporters_and_importers_killed_at_any_moment_leave_nothing_and_exceed_nothing
         let kept = name(&mut exporter, address);
         let (_, descriptor) = exported(&mut exporter, PART);
         let taken = pass(&lab, &mut exporter, descriptor, &mut importer);
-        // Both are told to do something and killed while they may be doing it.
+        // Both get commands and are killed while they may be executing them.
         importer.tell(&format!("open {kept}"));
         importer.tell(&format!("import {taken}"));
         exporter.tell(&format!("export {address}"));

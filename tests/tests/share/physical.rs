@@ -1,4 +1,4 @@
-//! Physical allocations that are named by more than handles and mappings: multicast objects, tiles, threads that race.
+//! Physical allocations that more than handles and mappings refer to: multicast objects, tiles, racing threads.
 
 use crate::*;
 
@@ -17,7 +17,7 @@ fn what_is_bound_to_a_multicast_object_is_charged_until_it_is_unbound() {
     assert_eq!(agrees(&lab, &mut member), nothing + PART);
     member.ok(&format!("unbind {object} 0 0 {PART}"));
     assert_eq!(agrees(&lab, &mut member), nothing);
-    // By address, and ended with the object.
+    // Bound by address, and released with the object.
     let handle = number(&mut member, &format!("create {PART} 0 0"));
     let at = mapped(&mut member, handle, PART);
     member.ok(&format!("release {handle}"));
@@ -58,7 +58,7 @@ fn threads_that_map_retain_and_release_one_allocation_end_it_once() {
     assert_eq!(agrees(&lab, &mut member), nothing + PART, "the handle is held");
     member.ok(&format!("release {handle}"));
     assert_eq!(agrees(&lab, &mut member), nothing);
-    // Handles and addresses come again at once, in other threads.
+    // Other threads reuse handles and addresses at once.
     member.ok(&format!("churn {at} {} 2000", 2 * MIB));
     assert_eq!(agrees(&lab, &mut member), nothing);
 }
@@ -72,7 +72,7 @@ fn a_count_of_tiles_that_the_driver_refuses_is_the_drivers_to_refuse() {
     let nothing = agrees(&lab, &mut member);
     assert_eq!(member.code(&format!("tiles {array} {handle} 128 128 3 4294967295")), 1, "the last of three is none");
     assert_eq!(agrees(&lab, &mut member), nothing);
-    // More than is noted before the driver was asked.
+    // More tiles than were recorded before the driver was asked.
     member.ok(&format!("tiles {array} {handle} 128 128 70000 70000"));
     member.ok(&format!("release {handle}"));
     assert_eq!(agrees(&lab, &mut member), nothing, "the tile keeps it");

@@ -1,5 +1,5 @@
-//! Memory whose share nobody has: another tenant's, of a process without limits, of an exporter that died while it was
-//! under way.
+//! Shared memory without a clear owner: another tenant's, that of a process without limits, that of an exporter that
+//! died while the descriptor was in transit.
 
 use crate::*;
 
@@ -64,7 +64,7 @@ fn a_strangers_descriptor_is_charged_when_it_is_mapped() {
     other.ok(&format!("release {imported}"));
 }
 
-/// A tenant whose whole limit is taken, with a stranger's memory open in it.
+/// A tenant that uses its whole limit and has another tenant's memory open.
 fn full(lab: &mut Lab) -> (Member, Member, String, u64) {
     let mut exporter = sharer(lab);
     let mut other = stranger(lab);
@@ -96,7 +96,8 @@ fn threads_that_open_and_close_one_name_are_never_refused_for_each_other() {
     let (_exporter, mut other, name, there) = full(&mut lab);
     other.ok(&format!("opens {name} 4 500"));
     other.ok(&format!("close {there}"));
-    // Now it is open in none now and then: who opens it must not wait for room that who closes it has not given back.
+    // Now all threads have closed it from time to time. A thread that opens it must not be refused because of room that
+    // a closing thread has not released yet.
     other.ok(&format!("opens {name} 4 500"));
     assert_eq!(other.used(), 2 * GIB, "nothing is left open");
 }
@@ -128,7 +129,7 @@ fn what_its_dead_exporter_sent_to_several_is_charged_once() {
     let taken = pass(&lab, &mut exporter, descriptor, &mut first);
     let other = pass(&lab, &mut exporter, descriptor, &mut second);
     exporter.kill();
-    // Somebody looks for the dead: nobody holds it now.
+    // This query looks for dead members: now no process holds the memory.
     first.used();
     std::thread::sleep(Duration::from_millis(60));
     let before = first.used();

@@ -1,4 +1,4 @@
-//! What a share must not break: latency, progress, and the device's work. One scenario a test.
+//! Properties that shares must not break: latency, progress, and a busy device. One scenario per test.
 
 use crate::measure;
 use crate::profile::A100;
@@ -47,7 +47,7 @@ fn a_latency_tenant_answers_in_time_beside_a_saturating_batch_tenant() {
 fn a_latency_tenant_waits_for_no_more_than_one_long_kernel_of_others() {
     let solo = answers(MS, None).1;
     let (_, p99) = answers(MS, Some(Work::Queue { kernel: 20 * MS }));
-    // R after its arrival the device is shared by slices, whatever still runs.
+    // When the drain allowance after the arrival is over, the contexts share the device by slices, whatever still runs.
     assert!(p99 <= solo + 21 * MS, "{p99} against {solo}");
 }
 
@@ -62,7 +62,7 @@ fn a_saturating_latency_tenant_starves_neither_floors_nor_classes() {
     assert!(floor >= 29.0, "a floor of 30 % in another class: {floor:.1}");
     let last = measure::share(&world, 0, 2);
     assert!(last >= 0.1, "a class without a floor: {last:.2}");
-    // Every second something.
+    // The tenant gets some time in every second.
     let context = world.members[2].context;
     let buckets = &world.devices[0].contexts[context].buckets;
     for second in 2..19 {
@@ -99,7 +99,7 @@ fn a_kernel_that_waits_for_another_stream_ends_under_a_ceiling() {
     }
 }
 
-/// Beside six others a kernel takes seven times as long as expected: no reason to let the next one go.
+/// Next to six other tenants a kernel takes seven times as long as expected. That is no reason to admit the next one.
 #[test]
 fn without_a_daemon_nobody_beside_six_others_is_over_its_ceiling() {
     let streams = |kernel| Work::Streams { streams: 4, kernel, each: 1_000_000 };
@@ -126,8 +126,8 @@ fn without_a_daemon_nobody_beside_six_others_is_over_its_ceiling() {
     }
 }
 
-/// What nobody has measured goes out alone: the start costs one kernel beyond the ceiling, not one for each stream, nor one
-/// for each time that patience ended.
+/// An unmeasured function is launched once until a measurement exists. The start costs one kernel beyond the ceiling,
+/// not one for each stream, and not one for each expired wait.
 #[test]
 fn the_first_launches_of_a_long_function_are_one() {
     let streams = Work::Streams { streams: 4, kernel: SECOND, each: 1_000_000 };
@@ -152,7 +152,7 @@ fn what_is_used_while_alone_is_not_held_against_anybody() {
     world.run(40 * SECOND);
     let after = [0, 1].map(|at| measure::used(&world, 0, at));
     let got = [0, 1].map(|at| (after[at] - before[at]) as f64 / (10 * SECOND) as f64 * 100.0);
-    // What was queued through the open gate (1024 launches) runs beside the newcomer first.
+    // 1024 launches were queued through the open gate. They run first, at the same time as the newcomer's.
     assert!((got[0] - 50.0).abs() <= 6.0 && (got[1] - 50.0).abs() <= 6.0, "{got:?}");
     let before = after;
     world.run(50 * SECOND);
@@ -162,7 +162,7 @@ fn what_is_used_while_alone_is_not_held_against_anybody() {
     assert!((got[0] - 50.0).abs() <= 1.0, "{got:?}");
 }
 
-/// A thousand launches were queued through the open gate: they run beside the newcomer, and are paid for.
+/// A thousand launches were queued through the open gate. They run at the same time as the newcomer's and are paid.
 #[test]
 fn weights_hold_from_the_moment_on_at_which_a_second_tenant_comes() {
     let mut world = World::new(A100, 1, true, 1);
@@ -190,7 +190,7 @@ fn without_the_daemon_everybody_goes_on_with_what_was_promised() {
     for (at, due) in [(0u32, 20.0), (1, 30.0)] {
         let got = (measure::used(&world, 0, at) - before[at as usize]) as f64 / (10 * SECOND) as f64 * 100.0;
         assert!(got <= due + 1.0, "tenant {at} keeps below {due}: {got:.1}");
-        // Elapsed time contains the other's slices, so that the ceiling may be used in part only.
+        // Elapsed time contains the other tenant's slices, so a tenant may use its ceiling only partly.
         assert!(got >= due / 2.0, "tenant {at} goes on: {got:.1}");
     }
 }
@@ -219,13 +219,13 @@ fn a_changed_limit_is_in_force_within_ten_milliseconds() {
     world.member(0, 0, Terms::default(), Work::Queue { kernel: 200 * US });
     world.run(3 * SECOND);
     world.set(0, 0, ceiling(20));
-    // 1024 launches went through the open gate before: they are on their way.
+    // 1024 launches passed the open gate before the change and are still queued.
     world.run(4 * SECOND);
     let before = measure::used(&world, 0, 0);
     world.run(8 * SECOND);
     let got = (measure::used(&world, 0, 0) - before) as f64 * 100.0 / (4 * SECOND) as f64;
     assert!((got - 20.0).abs() <= 1.0, "{got:.2}");
-    // From a ceiling to another one.
+    // From one ceiling to another.
     world.set(0, 0, ceiling(60));
     let before = measure::used(&world, 0, 0);
     world.run(8 * SECOND + 110 * MS);

@@ -1,4 +1,4 @@
-//! A ceiling is a ceiling, also alone on the device, whatever the kernels' length and the way of launching.
+//! A ceiling is never exceeded, even alone on the device, for any kernel length and any way of launching.
 
 use crate::profile::{self, A100, Profile};
 use crate::program::{MS, US, Work};

@@ -1,4 +1,4 @@
-//! Ranks of one collective on two devices, and kernels that take longer where nothing is measured behind them.
+//! Ranks of one collective on two devices, and kernels that get longer where no event marker follows them.
 
 use crate::measure;
 use crate::profile::A100;
@@ -6,7 +6,8 @@ use crate::program::{MS, SECOND, US, Work};
 use crate::table::ceiling;
 use crate::world::World;
 
-/// Two ranks, each on its own device and by its own account; how much of both devices they had until both had ended.
+/// Runs two ranks, each on its own device with its own account. Returns each device's busy percentage until both ranks
+/// ended, and the time that took.
 fn ranks(limit: u32, kernels: [u64; 2], rounds: u32, seed: u64) -> ([f64; 2], u64) {
     let mut world = World::new(A100, 2, false, seed);
     for (device, kernel) in kernels.into_iter().enumerate() {
@@ -22,7 +23,8 @@ fn ranks(limit: u32, kernels: [u64; 2], rounds: u32, seed: u64) -> ([f64; 2], u6
     ([0, 1].map(|device| measure::share(&world, device, 0)), world.now)
 }
 
-/// Who comes early keeps its device until the other comes, which is paid, and makes neither come later and later.
+/// The rank that comes first occupies its device until the other comes, and pays for that time. The payment must not
+/// make either rank come later and later.
 #[test]
 fn ranks_of_a_collective_keep_near_their_ceilings_and_all_end() {
     for (limit, kernels, most) in [
@@ -44,8 +46,8 @@ fn ranks_of_a_collective_keep_near_their_ceilings_and_all_end() {
     }
 }
 
-/// Ranks that are far apart, or have next to nothing to do, wait for most of the time. One of them may have up to four
-/// fifths of a device, for less than a second, but all end.
+/// Ranks of very different length, or with almost no work, wait most of the time. One of them may use up to four fifths
+/// of a device, for less than a second, but all rounds end.
 #[test]
 fn ranks_that_are_far_apart_all_end() {
     for limit in [10, 30, 50] {
@@ -59,7 +61,7 @@ fn ranks_that_are_far_apart_all_end() {
     }
 }
 
-/// A kernel that stood behind a measured one and takes ten times as long from some round on.
+/// A kernel after a measured one that takes ten times as long from some round on.
 #[test]
 fn what_grows_behind_a_measured_kernel_is_paid_for() {
     for limit in [10, 30, 50] {
@@ -81,7 +83,7 @@ fn what_grows_behind_a_measured_kernel_is_paid_for() {
     }
 }
 
-/// Lengths of one function that differ up to tenfold, each waited for, are paid in full.
+/// Kernels of one function, up to ten times different in length, each waited for, are paid in full.
 #[test]
 fn lengths_that_vary_tenfold_are_paid_for() {
     const LENGTHS: [&[u64]; 2] = [&[MS, 5 * MS], &[50 * US, 500 * US]];

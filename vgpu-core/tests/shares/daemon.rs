@@ -1,4 +1,4 @@
-//! The daemon's part of the world: doorbells, ticks, gates. The arbiter and nothing else.
+//! The daemon's part of the model: wake-ups by members, ticks, gates. The arbiter makes all decisions.
 
 use crate::world::{Event, LINGER, Member, State, World};
 use vgpu_core::arbiter::{Gate, Pages, SlotId, Usage};

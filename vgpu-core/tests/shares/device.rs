@@ -1,9 +1,10 @@
-//! The device: contexts take turns in slices, a context runs its work in the order of submission, nothing can be
-//! withdrawn. Keeps the truth: who used it, per 10 ms. Knows nothing of meters, gates or leases.
+//! The model of a device. Contexts take turns in slices, a context runs its work in the order of submission, and no
+//! work can be withdrawn. The model records the true usage in buckets of 10 ms. It does not know usage meters, gates or
+//! leases.
 
 use std::collections::VecDeque;
 
-/// Length of a bucket of the truth.
+/// Length of a usage bucket in ns.
 pub const BUCKET: u64 = 10_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +13,7 @@ pub enum Kind {
     /// Runs until a [`Kind::Release`] of its context has run.
     Spin,
     Release,
-    /// Ends a [`Kind::Spin`] on another device: whoever hears of it calls [`Device::grant`] there.
+    /// Ends a [`Kind::Spin`] on another device: the world calls [`Device::grant`] there when this completes.
     Signal,
     Marker(usize),
 }
@@ -36,13 +37,13 @@ pub struct Context {
     pub queue: VecDeque<Op>,
     pub busy: u64,
     pub buckets: Vec<u64>,
-    /// Signals from elsewhere that nothing has waited for yet.
+    /// Signals from the other device that no kernel has waited for yet.
     signals: u32,
     gone: bool,
 }
 
 impl Context {
-    /// The operation that runs: the first, or beside a spinning one the first of another stream.
+    /// Index of the operation that runs: the first, or, if that one spins, the first of another stream.
     fn runs(&self) -> Option<usize> {
         let first = self.queue.front()?;
         if first.kind != Kind::Spin {
@@ -80,7 +81,7 @@ pub struct Device {
     slice_end: u64,
     slice: u64,
     switch: u64,
-    /// Events of the owner's loop that are not this number are stale.
+    /// Number of the valid event. The world's events with another number are stale.
     pub generation: u64,
     pub switched: u64,
 }
@@ -95,13 +96,13 @@ impl Device {
         self.contexts.len() - 1
     }
 
-    /// Ends a context; its work is torn down.
+    /// Ends a context and discards its work.
     pub fn kill(&mut self, context: usize) {
         self.contexts[context].queue.clear();
         self.contexts[context].gone = true;
     }
 
-    /// What spins in the context, or the next that will, ends: another device's kernel says so.
+    /// Ends the spinning kernel of the context, or the next one, because another device's kernel signals it.
     pub fn grant(&mut self, context: usize, now: u64, done: &mut Vec<Done>) {
         self.advance(now, done);
         let context = &mut self.contexts[context];
@@ -131,7 +132,7 @@ impl Device {
         self.instant(done);
     }
 
-    /// When something changes by itself; after `advance`.
+    /// Time of the next change without outside action. Valid after `advance`.
     pub fn next(&self) -> Option<u64> {
         let context = &self.contexts[self.current?];
         let op = &context.queue[context.runs()?];
@@ -172,7 +173,7 @@ impl Device {
         }
     }
 
-    /// Completes what takes no more time, and hands over when the context ran dry.
+    /// Completes operations that take no more time, and hands the device over if the context has no work left.
     fn instant(&mut self, done: &mut Vec<Done>) {
         while let Some(current) = self.current {
             let context = &mut self.contexts[current];
@@ -195,7 +196,7 @@ impl Device {
         }
     }
 
-    /// Takes the next context in turn if none has the device.
+    /// Gives the device to the next context in turn if no context has it.
     fn choose(&mut self, now: u64) {
         if self.current.is_some() {
             return;

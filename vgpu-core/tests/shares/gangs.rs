@@ -1,4 +1,4 @@
-//! A tenant on several devices: all its leases in one tick, devices in order, nobody stuck.
+//! A tenant on several devices gets all its leases in one tick, with the devices in order, and no tenant blocks.
 
 use crate::measure;
 use crate::profile::A100;
@@ -11,7 +11,7 @@ fn queue() -> Work {
     Work::Queue { kernel: MS }
 }
 
-/// The grants of a tenant: when, and on which device.
+/// Grants of a tenant: time and device of each.
 fn grants(world: &World, tenant: u32) -> Vec<(u64, u16)> {
     let mut leases = Vec::new();
     let mut last = std::collections::BTreeMap::new();
@@ -39,7 +39,7 @@ fn a_tenant_on_two_devices_gets_both_in_one_tick_in_order() {
     assert!(grants.len() > 1_000, "{}", grants.len());
     let late: Vec<_> = grants.iter().filter(|grant| grant.0 > SECOND).collect();
     let together = late.windows(2).filter(|pair| pair[0].0 == pair[1].0 && (pair[0].1, pair[1].1) == (0, 1)).count();
-    // The rest: one of its members was just not at the gate.
+    // In the remaining cases one of its members was not waiting at the gate.
     assert!(together * 2 * 100 >= late.len() * 90, "{together} pairs of {} grants", late.len());
     for (device, tenant) in [(0, 1), (1, 2)] {
         let (gang, other) = (measure::share(&world, device, 0), measure::share(&world, device, tenant));
@@ -84,6 +84,6 @@ fn a_gang_beside_a_crowd_is_not_starved() {
     assert!(got >= 8.0, "one of eight: {got:.1}");
     let busy = [0, 1].map(|device| measure::busy(&world, device, 0));
     println!("| gang among eight: {got:.1}, busy {busy:.1?} |");
-    // Launches of 20 ms on one device keep the other one waiting for it now and then.
+    // Launches of 20 ms on one device make the other one wait from time to time.
     assert!(busy[0] >= 85.0 && busy[1] >= 98.0, "{busy:?}");
 }

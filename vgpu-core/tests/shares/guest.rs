@@ -1,5 +1,5 @@
-//! What the library does inside a member: markers, the meter, the gate. The decisions are vgpu-core's ([`Keeper`],
-//! [`Marks`], [`Union`], [`CostTable`]); this is the mechanism around them, on the model's device.
+//! The library's part inside a member: event markers, usage meter, gate. vgpu-core makes the decisions ([`Keeper`],
+//! [`Marks`], [`Union`], [`CostTable`]). This file is the mechanism around them, on the model's device.
 
 use crate::device::{Context, Kind};
 use crate::profile::Noise;
@@ -13,21 +13,23 @@ use vgpu_core::gate::union::Union;
 use vgpu_core::gate::{Bounds, Keeper, goes_beside};
 use vgpu_core::share::Share;
 
-/// After the time a tail should have taken, and this, it counts as over.
+/// Time in ns after a tail's expected end when the tail counts as complete. A tail is the work after a stream's last
+/// event marker.
 const TAIL_SLACK: u64 = 50_000;
-/// A tail is measured that was not for so long; after one that was far off, so many are.
+/// Time in ns after which a stream's next tail is measured again.
 const TAIL_EVERY: u64 = 20_000_000;
+/// Tails measured in a row after one whose length was far from its estimate.
 const AGAIN: u32 = 8;
-/// Other streams' work beside which it still can be told whose time it is.
+/// Most work in ns of other streams with which a stream's measured time still counts as its own.
 const BESIDE: u64 = 100_000;
-/// A marker's clock ticks.
+/// Resolution of an event marker's timestamp in ns.
 const TICK: u64 = 500;
 
 struct Interval {
     begin: Option<usize>,
     end: usize,
     open: Open,
-    /// Each with what it was believed to cost.
+    /// Each launched function with its estimated cost.
     keys: Vec<(u64, u64)>,
     /// Host time between the begin marker and the first launch, if the stream was idle.
     lead: u64,
@@ -43,8 +45,9 @@ struct Stream {
     tainted: bool,
     pending: VecDeque<Interval>,
     last: Option<usize>,
-    /// When a tail was measured last, and how many more are.
+    /// Time when a tail was measured last.
     tailed: u64,
+    /// Number of further tails to measure.
     again: u32,
 }
 
@@ -52,32 +55,32 @@ pub struct Guest {
     pub bounds: Bounds,
     pub keeper: Keeper,
     pub gate: Gate,
-    /// When what was in flight as the gate closed had to be done.
+    /// Time by which the work in flight had to be complete when the gate closed.
     pub closed: u64,
     pub costs: CostTable<64>,
-    /// Learned while others were before the device: enough to bound what is in flight, not to pay by.
+    /// Costs learned while other members used the device. They suffice to bound the work in flight, not to pay by.
     rough: CostTable<64>,
     streams: Vec<Stream>,
     union: Union,
-    /// When each marker was reached, by the device's clock.
+    /// Device time at which each event marker was reached.
     pub markers: Vec<u64>,
     pub ceiling: Option<Share>,
     pub account: Account,
-    /// The ceiling is kept by the account here, whatever a daemon says.
+    /// True if this member's own account enforces the ceiling, whatever a daemon says.
     own: bool,
     usual: Usual,
     pub arrears: Arrears,
     pub busy: u64,
     pub finished: u64,
     pub wants: bool,
-    /// Since when something is wanted or in flight.
+    /// Time since which a launch is wanted or in flight.
     pub since: u64,
-    /// Launched through an open gate; what is in flight is not known.
+    /// True after launches through an open gate: the work in flight is unknown.
     pub blind: bool,
-    /// When that gate shut.
+    /// Time when that gate closed.
     pub shut: u64,
     noise: Noise,
-    /// Wrong on purpose, in parts per thousand of what is measured.
+    /// Deliberate error: measured times are multiplied by this and divided by 1000.
     pub bias: u64,
 }
 
@@ -123,14 +126,14 @@ impl Guest {
             self.shut = now;
         }
         if matches!(gate, Gate::Wait | Gate::Cap { .. }) && !matches!(self.gate, Gate::Wait | Gate::Cap { .. }) {
-            // What drains has its own time, and the allowance.
+            // Draining work gets its own length, half of it again, and the drain allowance.
             let left = self.keeper.lasts(now, &self.bounds);
             self.closed = now + left + left / 2 + self.bounds.drain;
         }
         self.gate = gate;
     }
 
-    /// What a launch is believed to cost.
+    /// Estimated cost of a launch.
     pub fn cost(&self, key: u64) -> Guess {
         self.costs.measured(key).unwrap_or_else(|| self.rough.guess(key))
     }
@@ -149,13 +152,14 @@ impl Guest {
         }
     }
 
-    /// What went through the open gate was over at `at`: since that shut it had the device, beside others.
+    /// The work from the open gate completed at `at`. Since the gate closed it used the device at the same time as
+    /// others.
     pub fn sees(&mut self, at: u64) {
         self.blind = false;
         self.charge(at.saturating_sub(self.shut), 0);
     }
 
-    /// Pays for `ns`, of which so much is far beyond the usual.
+    /// Pays for `ns`, of which `excess` is far beyond the usual.
     fn charge(&mut self, ns: u64, excess: u64) {
         let [ns, excess] = [ns, excess].map(|ns| ns * self.bias / 1000);
         self.busy += ns;
@@ -172,7 +176,7 @@ impl Guest {
         self.markers.len() - 1
     }
 
-    /// Before a launch: settles a tail, says whether to record a begin marker.
+    /// Before a launch: settles a tail. Returns the begin marker to record, if any.
     pub fn before(&mut self, stream: usize, cost: Guess, context: &Context, lead: u64, now: u64) -> Option<usize> {
         if self.keeper.in_flight() == 0 && !self.wants {
             self.since = now;
@@ -186,12 +190,12 @@ impl Guest {
         here.marks.sample_tail(only && now.saturating_sub(here.tailed) > TAIL_EVERY);
         let before = here.marks.before(cost, idle, clear);
         if idle {
-            // What another stream measures over several launches would hold this one as well.
+            // A sample of another stream over several launches would contain this launch as well.
             let others = self.streams.iter_mut().enumerate().filter(|(other, _)| *other != stream);
             others.filter(|(_, other)| other.marks.samples_tail()).for_each(|(_, other)| other.marks.doubt());
         }
         if let Some(tail) = before.tail {
-            // It is over, though it was not measured.
+            // The tail is complete, but it was not measured.
             self.streams[stream].keys.iter().for_each(|&(key, _)| self.ripen(key));
             self.tail(stream, tail, now);
         }
@@ -209,11 +213,11 @@ impl Guest {
         self.keeper.completed(tail.estimate, tail.doubt, now);
         let here = &mut self.streams[stream];
         here.keys.clear();
-        // Nothing goes on from the marker before it.
+        // The next sample cannot start from the marker before the tail.
         (here.begin, here.last, here.tainted) = (None, None, false);
     }
 
-    /// After a launch: the end marker to record, if any.
+    /// After a launch: returns the end marker to record, if any.
     pub fn after(&mut self, stream: usize, key: u64, cost: Guess, forced: bool, now: u64) -> Option<usize> {
         self.keeper.launched(cost, now, &self.bounds);
         let here = &mut self.streams[stream];
@@ -234,7 +238,7 @@ impl Guest {
         Some(self.ends(stream, open))
     }
 
-    /// Somebody waits until what is in doubt is over: the marker behind it, if there is none.
+    /// A member waits for the end of uncertain work: returns the marker to record after it if there is none.
     pub fn close(&mut self, stream: usize) -> Option<usize> {
         let marks = &mut self.streams[stream].marks;
         marks.open().filter(|open| open.doubt.young > 0)?;
@@ -256,7 +260,7 @@ impl Guest {
         end
     }
 
-    /// Is something in flight on another stream that is not the same function of unknown cost?
+    /// True if another stream has work in flight, unless all of it is this same function with an unknown cost.
     pub fn beside(&self, stream: usize, key: u64) -> bool {
         let unknown = self.cost(key).is_unknown();
         let busy = |other: &Stream| {
@@ -267,7 +271,7 @@ impl Guest {
         self.streams.iter().enumerate().any(|(at, other)| at != stream && busy(other))
     }
 
-    /// Is all that other streams have in flight measured?
+    /// True if all work in flight on other streams is measured.
     fn clear(&self, stream: usize, context: &Context) -> bool {
         let unmeasured = |other: &Stream| {
             let pending = other.pending.iter().any(|interval| !interval.open.measured);
@@ -276,7 +280,7 @@ impl Guest {
         !self.streams.iter().enumerate().any(|(at, other)| at != stream && unmeasured(other) && !context.idle(at))
     }
 
-    /// What each other stream has in flight, by estimate.
+    /// Estimated work in flight of each other stream.
     fn others(&self, stream: usize) -> impl Iterator<Item = u64> {
         let of = |other: &Stream| {
             let pending: u64 = other.pending.iter().map(|interval| interval.open.estimate).sum();
@@ -285,7 +289,7 @@ impl Guest {
         self.streams.iter().enumerate().filter(move |(at, _)| *at != stream).map(move |(_, other)| of(other))
     }
 
-    /// What other streams have in flight that have more than the bound.
+    /// Sum of the work in flight of those other streams that exceed the bound.
     pub fn long(&self, stream: usize) -> u64 {
         self.others(stream).filter(|&other| self.own && other > self.bounds.in_flight).sum()
     }
@@ -294,8 +298,8 @@ impl Guest {
         self.markers[marker] / TICK * TICK
     }
 
-    /// Charges what completed, in the order of completion: the first of several streams to be counted is taken for the
-    /// one that worked, and its functions for those that cost so much.
+    /// Charges completed samples in the order of completion. If several streams ran at the same time, the first one
+    /// counted is taken for the one that worked, and its functions for that expensive.
     pub fn reap(&mut self) {
         loop {
             let ends = self.streams.iter().enumerate().filter_map(|(at, stream)| {
@@ -308,7 +312,7 @@ impl Guest {
             let end = self.stamp(interval.end);
             let mut alone = false;
             let spent = begin.map(|begin| {
-                // The device reached the marker before the launch that follows was there.
+                // The device reached the begin marker before the following launch arrived, so the lead is not work.
                 let lead = if interval.begin.is_some() { interval.lead } else { 0 };
                 let wrong = self.noise.below(lead / 4 + 1);
                 let from = (self.stamp(begin) + lead / 8).saturating_sub(wrong).min(end);
@@ -319,7 +323,7 @@ impl Guest {
             let id = interval.keys.iter().fold(0u64, |id, &(key, _)| id.rotate_left(7) ^ key);
             let estimate = self.usual.unmeasured(id, interval.open.launches, interval.open.estimate);
             let fresh = spent.unwrap_or(estimate);
-            // Later than that somebody else was let in.
+            // After that time the daemon gave the device to another member.
             let shut = matches!(self.gate, Gate::Wait | Gate::Cap { .. });
             let late = if shut { reached.saturating_sub(self.closed) } else { 0 };
             let late = late.min(fresh);
@@ -327,7 +331,8 @@ impl Guest {
             let own = if far_off { fresh - late / 2 } else { fresh };
             let spoilt = interval.tainted || late > 0 && !far_off;
             let mut ordinary = fresh;
-            // Whoever stands at the gate does not wait for this; and the daemon is paid at once.
+            // Payment of an unusual sample is deferred only where this account enforces the ceiling and no launch waits
+            // at the gate. A daemon is paid at once.
             alone &= self.own && !self.wants && self.streams[stream].pending.is_empty();
             alone &= !self.streams[stream].marks.asks();
             if alone && interval.open.doubt.unknown > 0 && interval.tainted {
@@ -340,7 +345,8 @@ impl Guest {
             }
             self.charge(fresh, fresh - ordinary);
             if spent.is_some() {
-                // Of streams at once each teaches what it added to the time in which any was busy.
+                // For streams that ran at the same time, each sample teaches only the time that it added to the
+                // combined busy time.
                 for &(key, cost) in &interval.keys {
                     let now = u128::from(cost) * u128::from(own) / u128::from(interval.open.estimate.max(1));
                     let now = u64::try_from(now).unwrap_or(NEVER).max(1);
@@ -358,7 +364,7 @@ impl Guest {
             if spent.is_some_and(|ns| ns > 0) && !spoilt && interval.open.doubt.unknown == 0 {
                 self.keeper.took(interval.open.estimate, own);
             }
-            // What is only roughly known is nothing to pay by.
+            // A roughly known cost is no basis for payment.
             let known = interval.keys.iter().all(|&(key, _)| self.costs.measured(key).is_some());
             self.finished += if known { interval.open.estimate } else { 0 };
             self.keeper.completed(interval.open.estimate, interval.open.doubt, reached);
@@ -367,7 +373,8 @@ impl Guest {
         }
     }
 
-    /// Takes tails as over whose time has passed. Only the helper does this, while others wait.
+    /// Treats tails as complete when their expected time has passed. Only the helper thread does this, while others
+    /// wait.
     pub fn expire(&mut self, now: u64) {
         let pending = self.streams.iter().any(|stream| !stream.pending.is_empty());
         if pending || self.keeper.in_flight() == 0 || self.keeper.remaining(now.saturating_sub(TAIL_SLACK)) > 0 {
@@ -380,7 +387,8 @@ impl Guest {
         }
     }
 
-    /// A launch whose length nobody knows is held back beside others of that kind, which may wait for it.
+    /// The launch of a function of unknown length is held back while other such functions are in flight, and those may
+    /// wait for it. Their samples are discarded.
     pub fn crosses(&mut self) {
         for stream in &mut self.streams {
             stream.tainted |= stream.marks.open().is_some_and(|open| open.doubt.unknown > 0);
@@ -389,12 +397,12 @@ impl Guest {
         }
     }
 
-    /// What is in flight may end beside the next holder's work: nothing is learned from it.
+    /// Work in flight may end at the same time as the next holder's work, so nothing is learned from its samples.
     pub fn taint(&mut self) {
         self.streams.iter_mut().flat_map(|stream| &mut stream.pending).for_each(|interval| interval.tainted = true);
     }
 
-    /// The page, as the daemon reads it.
+    /// The member's page as the daemon reads it.
     pub fn usage(&self, now: u64) -> Usage {
         let in_flight = (!self.blind).then(|| self.keeper.left(now, &self.bounds));
         let since = if self.wants || in_flight != Some(0) { self.since } else { now };
@@ -402,7 +410,7 @@ impl Guest {
     }
 }
 
-/// A marker was reached.
+/// Records the time at which an event marker was reached.
 pub fn reached(guest: &mut Guest, kind: Kind, at: u64) {
     if let Kind::Marker(marker) = kind {
         guest.markers[marker] = at;

@@ -1,9 +1,11 @@
-//! Shares of device time in virtual time: the arbiter, the account and the gate against a model of device and programs.
+//! Shares of device time in virtual time: the arbiter, the account and the gate against a model of devices and
+//! programs.
 //!
-//! Everything here is the model's word, not hardware's: [`device`] (contexts in turn, nothing withdrawn, the truth),
-//! [`program`] (scripts), [`guest`] (markers, meter and gate in a member), [`world`] (events, the daemon), [`measure`]
-//! (errors against the truth). No clock and no thread: each run is the same. `cargo test -p vgpu-core --test shares
-//! table -- --nocapture` prints the table in docs/gpu-time-model.md.
+//! All results are the model's, not real hardware's. [`device`]: contexts in turn, no work withdrawn, true usage;
+//! [`program`]: scripts; [`guest`]: event markers, usage meter and gate in a member; [`world`]: events, the daemon;
+//! [`measure`]: errors against the true usage. No clock and no thread: each run is the same.
+//!
+//! `cargo test -p vgpu-core --test shares table -- --nocapture` prints the table in docs/gpu-time-model.md.
 
 mod daemon;
 mod device;

@@ -1,14 +1,14 @@
-//! What the truth says: shares over the whole run and over windows of a second.
+//! Shares by the model's true usage: over the whole run and over windows of a second.
 
 use crate::device::BUCKET;
 use crate::world::World;
 
 const WINDOW: usize = 100;
-/// Windows begin after this: a process's first launches are of unknown length. The share over the whole run has no such
-/// allowance.
+/// Buckets before the first window, because a process's first launches have unknown length. The share over the whole
+/// run has no such allowance.
 const COLD: usize = 200;
 
-/// Error of one tenant against what it should have had, in points of the device.
+/// Error of one tenant's share against its due share, in points of the device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Error {
     pub got: f64,
@@ -77,7 +77,7 @@ pub fn quantile(values: &[u64], percent: usize) -> u64 {
     sorted[(sorted.len() - 1) * percent / 100]
 }
 
-/// Jain's index: 1 when all have the same.
+/// Jain's index: 1 if all values are equal.
 pub fn jain(values: &[f64]) -> f64 {
     let (sum, squares) = (values.iter().sum::<f64>(), values.iter().map(|v| v * v).sum::<f64>());
     sum * sum / (values.len() as f64 * squares)

@@ -1,6 +1,6 @@
-//! The machine's costs, as parameters, and its noise. Durations are nanoseconds.
+//! Costs of the machine as parameters, and its noise. Durations are nanoseconds.
 
-/// A device and the host beside it.
+/// A device and its host.
 #[derive(Clone, Copy, Debug)]
 pub struct Profile {
     pub name: &'static str,
@@ -8,13 +8,15 @@ pub struct Profile {
     pub sms: u64,
     /// Time slice between contexts.
     pub slice: u64,
-    /// Going from one context to another; nobody's.
+    /// Time of a switch between contexts, charged to no one.
     pub switch: u64,
-    /// Host time of a launch, and of a record or query.
+    /// Host time of a launch.
     pub launch: u64,
+    /// Host time of an event record or query.
     pub record: u64,
-    /// Doorbell to daemon, gate to waiting thread.
+    /// Time from a member's wake-up call to the daemon.
     pub ring: u64,
+    /// Time from an opened gate to the waiting thread.
     pub wake: u64,
 }
 
@@ -36,13 +38,13 @@ pub const BIG: Profile = Profile { name: "188 SMs", sms: 188, slice: 1_500_000, 
 pub const ALL: [Profile; 4] = [T4, A100, H200, BIG];
 
 impl Profile {
-    /// A kernel of the script on this device.
+    /// Length of a script's kernel on this device.
     pub fn kernel(&self, ns: u64) -> u64 {
         (ns * 108 / self.sms).max(1_000)
     }
 }
 
-/// xorshift, seeded: the same run every time.
+/// xorshift generator with a seed: the same run every time.
 #[derive(Clone, Debug)]
 pub struct Noise(u64);
 
@@ -62,12 +64,12 @@ impl Noise {
         self.next() % n.max(1)
     }
 
-    /// A duration up to a fifth shorter.
+    /// A duration that is up to a fifth shorter.
     pub fn about(&mut self, ns: u64) -> u64 {
         ns - self.below(ns / 5 + 1)
     }
 
-    /// A thread wakes late: some microseconds, one time in a thousand up to a millisecond.
+    /// Delay of a waking thread: some microseconds, one time in a thousand up to a millisecond.
     pub fn late(&mut self, base: u64) -> u64 {
         if self.below(1000) == 0 { self.below(1_000_000) } else { base + self.below(4 * base) }
     }

@@ -1,4 +1,4 @@
-//! What tenants run: scripts of launches, waits and work of their own.
+//! Programs of tenants: scripts of launches, waits and host work.
 
 use crate::profile::Noise;
 
@@ -9,13 +9,13 @@ pub const SECOND: u64 = 1_000_000_000;
 /// A program that repeats itself for ever.
 #[derive(Clone, Debug)]
 pub enum Work {
-    /// Launches and waits for it, with `gap` of its own in between.
+    /// Launches and waits for the kernel, with `gap` of host work in between.
     Sync { kernel: u64, gap: u64 },
-    /// Launches as fast as the driver takes it.
+    /// Launches as fast as the driver accepts.
     Queue { kernel: u64 },
-    /// The same with lengths drawn from a list; each length is another function, or all are one.
+    /// As `Queue`, with lengths drawn from a list. Each length is a function of its own, or all are one function.
     Mixed { kernels: &'static [u64], one_function: bool },
-    /// The same with lengths in turn, all of one function.
+    /// As `Queue`, with lengths in turn, all of one function.
     InTurn { kernels: &'static [u64] },
     /// Kernels of lengths drawn from a list, all of one function, with a wait after each.
     Varied { kernels: &'static [u64] },
@@ -23,18 +23,18 @@ pub enum Work {
     Graph { nodes: u64, kernel: u64 },
     /// Round robin over streams, waiting for all after `each` launches.
     Streams { streams: usize, kernel: u64, each: u32 },
-    /// `count` kernels at once, wait, then `host` of its own.
+    /// Launches `count` kernels, waits, then does `host` of host work.
     Burst { count: u32, kernel: u64, host: u64 },
-    /// Launches `kernels` and then computes for `host` without any call.
+    /// Launches `kernels` kernels and then computes for `host` without any call.
     Absent { kernel: u64, kernels: u32, host: u64 },
-    /// Every `period` a request: one kernel, waited for.
+    /// Every `period` a request: one kernel that the program waits for.
     Requests { kernel: u64, period: u64 },
     /// On stream 0 a kernel that runs until one on stream 1 has run, then a wait; `times` times.
     Dependent { times: u32 },
-    /// A rank of a collective: its own work, then a kernel that runs until the other rank's signal, and its own signal on
-    /// stream 1; then a wait. `rounds` times.
+    /// A rank of a collective. Each round: its own work, a kernel that runs until the other rank's signal, its own
+    /// signal on stream 1, then a wait. `rounds` rounds.
     Rank { kernel: u64, rounds: u32 },
-    /// A kernel and a shorter one behind it, then a wait; from round `after` on the second one takes `longer`.
+    /// A kernel and a shorter one after it, then a wait. From round `after` on the second kernel takes `longer`.
     Grows { kernel: u64, tail: u64, after: u32, longer: u64 },
 }
 
@@ -48,9 +48,9 @@ pub enum Step {
         release: bool,
         signal: bool,
     },
-    /// Waits until everything is done.
+    /// Waits until all its work is done.
     Wait,
-    /// Own work.
+    /// Host work.
     Host(u64),
     /// Waits for the next request.
     Until(u64),
@@ -82,7 +82,7 @@ impl Program {
         Self { work, at: 0, rounds: 0, due, noise }
     }
 
-    /// When the request that runs was due.
+    /// Time at which the present request was due.
     pub fn due(&self) -> u64 {
         self.due
     }
@@ -167,7 +167,7 @@ impl Program {
         self.rounds
     }
 
-    /// The longest kernel.
+    /// Length of the longest kernel.
     pub fn longest(&self) -> u64 {
         match self.work {
             Work::Sync { kernel, .. }

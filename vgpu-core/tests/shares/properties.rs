@@ -1,5 +1,5 @@
-//! Promises over random tenants: no more than a ceiling and its bucket, everybody gets on, the device works, charges
-//! are true, floors are kept. The tenants are drawn from a fixed seed: each run is the same.
+//! Promises over random tenants: none exceeds its ceiling and burst, every one makes progress, the device is busy,
+//! charges are true, floors are kept. The tenants are drawn from a fixed seed, so each run is the same.
 
 use crate::measure;
 use crate::profile::A100;
@@ -26,7 +26,7 @@ pub(crate) fn work() -> impl Strategy<Value = Work> {
     ]
 }
 
-/// Terms whose floors together are at most 90 %.
+/// Random terms whose floors add up to at most 90 %.
 pub(crate) fn terms() -> impl Strategy<Value = Terms> {
     let limit = prop_oneof![2 => Just(None), 3 => (5u32..100).prop_map(Some)];
     let floor = prop_oneof![2 => Just(None), 1 => (1u32..=15).prop_map(Some)];
@@ -70,7 +70,8 @@ proptest! {
         }
         world.run(SPAN);
         world.report();
-        // A latency tenant does not wait for long kernels of others: then two run by slices, and events see both.
+        // A latency tenant does not wait for others' long kernels. Then two contexts run by slices, and the events of
+        // each contain the other's slices.
         let longest = world.members.iter().map(|member| member.program.longest()).max().unwrap_or(0);
         let latency = tenants.iter().any(|(terms, _)| terms.class == Class::Latency);
         let meter = if latency && longest >= 3 * MS { 0.3 } else { 0.08 };
@@ -78,7 +79,7 @@ proptest! {
             let got = measure::share(&world, 0, at);
             let longest = world.members[at as usize].program.longest() as f64 * 100.0 / SPAN as f64;
             if let Some(limit) = percent(terms.limit().map(|_| terms.ceiling).unwrap_or_default()) {
-                // A bucket of 50 ms, what was credited while a neighbour's kernel ran, and the last kernel.
+                // A burst of 50 ms, the credit earned while a neighbour's kernel ran, and the last kernel.
                 let bucket = limit * (50 * MS + 40 * MS) as f64 / SPAN as f64;
                 prop_assert!(got <= limit * (1.0 + meter / 4.0) + bucket + longest + 0.2, "{at}: {got:.2} over {limit} in {tenants:?}");
             }
@@ -86,14 +87,15 @@ proptest! {
             let charged = world.arbiter.as_ref().unwrap().charged(Tenant(at), DeviceId(0)) as f64 * 100.0 / SPAN as f64;
             let alone = tenants.len() == 1 && terms.limit().is_none();
             prop_assert!(alone || (charged - got).abs() <= got * meter + 0.6, "{at}: charged {charged:.2}, used {got:.2}");
-            // A floor is kept for whoever always wants it. Below a class that takes every moment short kernels come out
-            // up to a quarter short, which is measured in `behaviour` with kernels of 1 ms and not promised here.
+            // A floor is kept for a tenant that always wants it. Below a class that takes every moment, a tenant with
+            // short kernels gets up to a quarter less. `behaviour` measures that case with kernels of 1 ms; it is not
+            // promised here.
             if let (Some(floor), Work::Queue { .. }, false) = (percent(terms.floor), work, latency) {
                 prop_assert!(got >= floor * (1.0 - meter) - longest - 0.2, "{at}: {got:.2} below its floor {floor} in {tenants:?}");
             }
         }
-        // Somebody without a ceiling who always has work queued keeps the device busy, but for the pauses of those that
-        // synchronise after every 50 us: they keep it meanwhile.
+        // A tenant without a ceiling that always has work queued keeps the device busy. Exceptions are the pauses of
+        // tenants that synchronise after every 50 us: they keep their lease during the pause.
         let always = tenants.iter().any(|(terms, work)| terms.limit().is_none() && matches!(work, Work::Queue { .. }));
         let handovers = tenants.iter().all(|(_, work)| matches!(work, Work::Queue { .. }));
         if always {
@@ -103,7 +105,7 @@ proptest! {
         }
     }
 
-    /// What the meter says wrong by some percent is wrong by as much in the share, and by no more.
+    /// A usage meter that is wrong by some percent makes the share wrong by the same percentage and no more.
     #[test]
     fn a_biased_meter_biases_the_share_by_as_much(bias in 900u64..1100, limit in 10u32..70) {
         let mut world = World::new(A100, 1, true, 5);

@@ -1,4 +1,4 @@
-//! The share table: rows, budgets, and the line that is printed for each.
+//! The share table: rows, tolerances, and the printed line of each row.
 
 use crate::measure::{self, Error};
 use crate::profile::{A100, Profile};
@@ -7,7 +7,7 @@ use crate::world::World;
 use vgpu_core::arbiter::Terms;
 use vgpu_core::share::Share;
 
-/// A tenant of a row: its terms, what it runs, what it should have, in percent.
+/// A tenant of a row: its terms, its program, and its due share in percent.
 pub struct Party {
     pub terms: Terms,
     pub work: Work,
@@ -19,7 +19,7 @@ pub struct Row {
     pub profile: Profile,
     pub daemon: bool,
     pub parties: Vec<Party>,
-    /// The device must be busy: somebody without a ceiling always has work queued.
+    /// The device must be busy: a tenant without a ceiling always has work queued.
     pub backlog: bool,
     pub seed: u64,
 }
@@ -30,9 +30,9 @@ pub struct Outcome {
     pub mean: f64,
     pub p99: f64,
     pub busy: f64,
-    /// Least part that anybody had of what was due.
+    /// Smallest share that a tenant got, in percent of its due share.
     pub least: f64,
-    /// Furthest that what was charged is from the truth, in points.
+    /// Largest difference between charged and true usage, in points.
     pub meter: f64,
 }
 
@@ -46,19 +46,19 @@ impl Row {
         self
     }
 
-    /// Nobody was promised a part of the clock.
+    /// True if no tenant was promised a part of the wall clock.
     fn by_weights(&self) -> bool {
         let plain = |party: &Party| party.terms.limit().is_none() && party.terms.floor.is_none();
         self.daemon && self.backlog && self.parties.iter().all(plain)
     }
 
-    /// The longest kernel of the script.
+    /// Length of the longest kernel.
     fn longest(&self) -> u64 {
         let of = |party: &Party| self.profile.kernel(Program::new(party.work.clone(), 1).longest());
         self.parties.iter().map(of).max().unwrap_or(0)
     }
 
-    /// Ten seconds, or fifty of its kernels for everybody.
+    /// Length of the run: ten seconds, or long enough for fifty kernels of every tenant.
     fn span(&self) -> u64 {
         let of = |party: &Party| {
             let kernel = self.profile.kernel(Program::new(party.work.clone(), 1).longest());
@@ -80,12 +80,13 @@ impl Row {
         let mut outcome = Outcome { least: 100.0, busy, ..Outcome::default() };
         for (at, party) in (0u32..).zip(&self.parties) {
             let Error { got, mean, p99 } = measure::error(&world, 0, at, party.due);
-            // A part of what there is: that the device is never idle is judged by itself, and not twice.
+            // By weights the share is relative to the busy time. Idle time is judged separately and must not count
+            // twice.
             let there_is = if self.by_weights() { busy / 100.0 } else { 1.0 };
             outcome.whole = outcome.whole.max((got / there_is - party.due).abs());
             outcome.mean = outcome.mean.max(mean);
             outcome.p99 = outcome.p99.max(p99);
-            // A weight is a part of what there is; a limit or a floor is a promise.
+            // A weight is a part of the busy time; a limit or a floor is a promise of the wall clock.
             if party.terms.limit().is_some() || party.terms.floor.is_some() {
                 outcome.least = outcome.least.min(got * 100.0 / party.due);
             }
@@ -98,7 +99,7 @@ impl Row {
         (world, outcome)
     }
 
-    /// Runs it, prints its line, holds it to the budgets.
+    /// Runs the row, prints its line and asserts its tolerances.
     pub fn keep(&self) -> Outcome {
         let (_, outcome) = self.run();
         let Outcome { whole, mean, p99, busy, least, meter } = outcome;
@@ -125,12 +126,12 @@ pub fn floor(percent: u32) -> Terms {
     Terms { floor: Share::from_percent(percent), ..Terms::default() }
 }
 
-/// Floor and ceiling at once.
+/// A floor and a ceiling of the same share.
 pub fn strict(percent: u32) -> Terms {
     Terms { floor: Share::from_percent(percent), ..ceiling(percent) }
 }
 
-/// What it uses with the device to itself and no limit, in percent.
+/// Percent of the device that the program uses alone and without a limit.
 pub fn alone(profile: Profile, work: &Work) -> f64 {
     let mut world = World::new(profile, 1, false, 1);
     world.member(0, 0, Terms::default(), work.clone());

@@ -7,7 +7,7 @@ use crate::table::{KERNELS, Row, ceiling, floor, name, strict, weight};
 use crate::world::World;
 use vgpu_core::arbiter::Terms;
 
-/// One function takes four thousand times as long at one time as at another.
+/// Kernel lengths that differ by a factor of four thousand.
 const LENGTHS: &[u64] = &[50 * US, MS, 5 * MS, 20 * MS, 200 * MS];
 
 fn queue(kernel: u64) -> Work {
@@ -85,7 +85,7 @@ fn table_of_many_tenants() {
             for _ in 0..4 {
                 row = row.party(strict(25), queue(kernel), 25.0);
             }
-            // Ceilings that add up to the whole leave no room for what handing over costs.
+            // Ceilings that add up to the whole device leave no time for handovers.
             row.backlog = false;
             row.keep();
         }
@@ -102,7 +102,8 @@ fn table_of_many_tenants() {
     }
 }
 
-/// One function that takes four thousand times as long at one time as at another: what it will take is not known before.
+/// One function whose launches differ by a factor of four thousand, so the length of the next one is not known in
+/// advance.
 #[test]
 fn table_of_pairs_whose_one_function_takes_50_us_to_200_ms() {
     let mixed = || Work::Mixed { kernels: LENGTHS, one_function: true };
@@ -115,9 +116,10 @@ fn table_of_pairs_whose_one_function_takes_50_us_to_200_ms() {
     }
 }
 
-/// The shortest comes first, and forty of what is then believed to be as short would be seconds of work: both would have it
-/// beside each other, whose length neither can measure, and one would pay for it for as long. So as many go out as
-/// measurements vouch for, and the shares hold from the first second on.
+/// The shortest length comes first. Forty launches with that estimate would be seconds of work if they are long. Both
+/// tenants' work would then run at the same time, neither length could be measured, and one tenant would pay for it
+/// equally long. So the gate admits only as many launches as measurements permit, and the shares hold from the first
+/// second on.
 #[test]
 fn lengths_in_turn_are_shared_exactly_from_the_beginning() {
     for (a, b) in [(1, 1), (30, 70), (10, 90)] {
@@ -127,7 +129,7 @@ fn lengths_in_turn_are_shared_exactly_from_the_beginning() {
         }
         let share = |world: &World, tenant| measure::share(world, 0, tenant) / 100.0 * world.now as f64;
         let due = f64::from(a) * 100.0 / f64::from(a + b);
-        // From the second half of the first second on, but for one launch of 200 ms.
+        // From the second half of the first second on, with a tolerance of one launch of 200 ms.
         let mut from = SECOND / 2;
         world.run(from);
         for (until, most) in [(10 * SECOND, 2.5), (50 * SECOND, 1.0)] {

@@ -1,6 +1,6 @@
-//! Who works without a lease is found by the driver's samples, and nobody else ever is.
+//! The driver's samples reveal a member that works without a lease, and never accuse another.
 //!
-//! Samples here are the device's truth, as late as a driver's may be.
+//! Samples here are the model's true usage, as late as a driver's samples may be.
 
 use crate::profile::A100;
 use crate::program::{MS, SECOND, Work};
@@ -12,7 +12,7 @@ use vgpu_core::arbiter::audit::Audit;
 
 const LOOK: u64 = 400 * MS;
 
-/// The driver's samples of one member, each look's as late as it may be.
+/// The driver's samples of one member, each as late as it may be.
 #[derive(Default)]
 struct Watched {
     audit: Audit,
@@ -20,7 +20,7 @@ struct Watched {
 }
 
 impl Watched {
-    /// A look, so many looks late: whether it is found.
+    /// Makes one check with a sample that is `late` checks old. Returns true if the member is found.
     fn look(&mut self, world: &mut World, at: usize, late: usize) -> bool {
         let member = &world.members[at];
         self.busy.push(world.devices[0].contexts[member.context].busy);
@@ -31,7 +31,7 @@ impl Watched {
     }
 }
 
-/// The same histories each time; others by `VGPU_SEED`, and `PROPTEST_CASES` of them.
+/// The same histories each time. `VGPU_SEED` chooses others, and `PROPTEST_CASES` sets their number.
 #[expect(clippy::disallowed_methods, reason = "a test says by its variables which histories it draws")]
 fn which() -> ProptestConfig {
     let seed = std::env::var("VGPU_SEED").map_or(7, |text| text.parse().expect("VGPU_SEED"));
@@ -43,7 +43,7 @@ fn which() -> ProptestConfig {
 proptest! {
     #![proptest_config(which())]
 
-    /// Whoever comes, whatever they launch, whoever is killed, on a host whose threads wake up to 30 ms late.
+    /// Any tenants, any launches and any kill, on a host whose threads wake up to 30 ms late.
     #[test]
     fn no_honest_tenant_is_ever_found_to_work_without_a_lease(
         tenants in prop::collection::vec((terms(), work(), 0u32..3), 1..6),

@@ -1,7 +1,7 @@
 //! Devices, members and the daemon in virtual time: one queue of events, no thread, no clock.
 //!
-//! Costs and delays come from the [`Profile`], jitter from a seeded generator. The daemon is the arbiter and nothing
-//! else; it sees pages as the members wrote them and hears doorbells late.
+//! Costs and delays come from the [`Profile`], jitter from a seeded generator. The daemon consists of the arbiter
+//! alone. It reads pages as the members wrote them, and their wake-up calls arrive late.
 
 use crate::device::{Device, Done, Kind, Op};
 use crate::guest::{Guest, reached};
@@ -24,7 +24,7 @@ pub enum Event {
     Host(usize, u64),
     Look(usize, u64),
     Ring(usize),
-    /// A kernel of the other rank has told this member's that it may end.
+    /// A kernel of the other rank signals this member's kernel, which may end.
     Signal(usize),
     Daemon(u64),
 }
@@ -53,7 +53,7 @@ pub struct Member {
     pub looking: bool,
     pub idle_since: Option<u64>,
     pub told: bool,
-    /// The doorbell rang since the last launch or grant.
+    /// True if the member woke the daemon since its last launch or grant.
     pub rung: bool,
     pub blind_marker: Option<usize>,
     pub answers: Vec<u64>,
@@ -77,7 +77,7 @@ pub struct World {
     pub scheduled: Vec<u64>,
     pub noise: Noise,
     pub out: Vec<Decision>,
-    /// All decisions, if they are kept.
+    /// Log of all decisions, if the test keeps one.
     pub log: Option<Vec<(u64, Decision)>>,
     pub ticks: u64,
     pub stuck: u32,
@@ -107,7 +107,7 @@ impl World {
         }
     }
 
-    /// A member of a tenant on a device. Without a daemon only the ceiling of `terms` counts.
+    /// Adds a member of a tenant on a device. Without a daemon only the ceiling of `terms` counts.
     pub fn member(&mut self, tenant: u32, device: usize, terms: Terms, work: Work) -> usize {
         let at = self.members.len();
         let context = self.devices[device].context();
@@ -150,7 +150,7 @@ impl World {
         at
     }
 
-    /// The member's process is killed.
+    /// Kills the member's process.
     pub fn kill(&mut self, m: usize) {
         let (device, context) = (self.members[m].device, self.members[m].context);
         self.members[m].alive = false;
@@ -225,7 +225,7 @@ impl World {
         }
     }
 
-    /// Does something with a device and hears what it completed.
+    /// Acts on a device and handles the operations that this completed.
     fn on_device(&mut self, d: usize, act: impl FnOnce(&mut Device, u64, &mut Vec<Done>)) {
         let mut done = Vec::new();
         self.devices[d].advance(self.now, &mut done);
@@ -312,7 +312,7 @@ impl World {
         }
     }
 
-    /// Without the daemon a member goes on by itself.
+    /// Without the daemon a member continues by its own account.
     fn notice_loss(&mut self, m: usize) {
         let member = &mut self.members[m];
         if member.slot.is_none() || self.daemon_alive || !loss::gone(self.beat, self.now) {
@@ -406,7 +406,7 @@ impl World {
         }
     }
 
-    /// What went through an open gate: a marker behind it says when it is done.
+    /// After launches through an open gate, records an event marker that shows when they are complete.
     fn unblind(&mut self, m: usize, stream: usize) {
         let member = &self.members[m];
         if !member.guest.blind || member.blind_marker.is_some() {
@@ -434,7 +434,7 @@ impl World {
         member.held = Some(step);
         member.state = State::Gated;
         let allowed = matches!(member.guest.gate, Gate::Run { until, .. } if now < until);
-        // While something is in flight the balance is still to be seen.
+        // While work is in flight the final balance is not known yet.
         let admitted = member.guest.keeper.in_flight() > 0
             || member.guest.admission(vgpu_core::account::cost::Guess::UNKNOWN, false, now)
                 == vgpu_core::account::Admission::Admit;
@@ -454,7 +454,7 @@ impl World {
         self.host_at(m, until + late);
     }
 
-    /// Somebody else waits for what this member holds or drains.
+    /// True if another member waits for the device that this member holds or drains.
     pub fn watched(&self, m: usize) -> bool {
         match self.members[m].guest.gate {
             Gate::Open => false,
@@ -463,7 +463,7 @@ impl World {
         }
     }
 
-    /// The helper looks whether the work is done, and tells the daemon.
+    /// The helper thread checks whether the work is done, and tells the daemon.
     fn look(&mut self, m: usize) {
         self.members[m].looking = false;
         if !self.watched(m) || !self.members[m].alive {
@@ -478,7 +478,7 @@ impl World {
         let bounds = member.guest.bounds;
         if member.guest.keeper.in_flight() == 0 {
             if member.state == State::Gated && running {
-                // It waited for room.
+                // The program was waiting for room in the driver's queue.
                 return self.host_at(m, now + 2_000);
             }
             if running {

@@ -1,4 +1,4 @@
-//! What an allocation and its release cost, by size and by how many are alive.
+//! The cost of an allocation and its release, by size and by the number of live allocations.
 
 use serde_json::{Map, Value, json};
 
@@ -8,9 +8,9 @@ use crate::driver::Driver;
 use crate::gpu::{Gpu, flags};
 use crate::stats::summary;
 
-/// Sizes that are timed. The largest is small against every device.
+/// Timed sizes. The largest is small compared with every device.
 const SIZES: &[usize] = &[512, 65536, 1 << 20, 2 << 20, 64 << 20, 512 << 20];
-/// Live allocations of 512 B beside which a pair is timed again.
+/// Numbers of live allocations of 512 B at which a pair is timed again.
 const LIVE: &[usize] = &[0, 1000, 10_000];
 
 pub fn run(options: &Options, sink: &mut Out) -> Result<(), String> {

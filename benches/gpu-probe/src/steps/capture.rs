@@ -1,7 +1,8 @@
-//! Which call does what during a stream capture: its code, whether it invalidates the capture, how the capture ends.
+//! The effect of each call during a stream capture: its code, whether it invalidates the capture, and how the capture
+//! ends.
 //!
-//! Every call is tried in a capture of its own: both kinds of stream, the three modes, from the capturing thread and
-//! from another, plain and with the thread's own mode exchanged to relaxed before. An entry of the result is
+//! Every call is tried in a capture of its own. The cases: both kinds of stream, the three modes, from the capturing
+//! thread and from another, with the thread's own mode unchanged and exchanged to relaxed. An entry of the result is
 //! `[code of the call, state of the capture afterwards (0 none, 1 active, 2 invalidated), code of the end]`.
 
 use std::ffi::c_void;
@@ -19,25 +20,26 @@ use crate::kernels::{Kernels, PTX};
 const MODES: &[(&str, i32)] = &[("global", 0), ("thread_local", 1), ("relaxed", 2)];
 const RELAXED: i32 = 2;
 
-/// What the calls work on.
+/// Objects that the calls work on.
 struct Fixture<'d> {
     gpu: Gpu<'d>,
     null: Handle,
-    /// The stream that captures.
+    /// The capturing stream.
     capturing: Handle,
-    /// A stream apart that does not.
+    /// An independent stream that does not capture.
     other: Handle,
-    /// Events that happened before the capture.
+    /// An event reached before the capture.
     done: Handle,
+    /// A second event reached before the capture.
     later: Handle,
     /// An event that may be recorded.
     spare: Handle,
     memory: u64,
-    /// Allocations that calls made, given back after the capture.
+    /// Allocations made by calls, freed after the capture.
     made: Mutex<Vec<u64>>,
 }
 
-// SAFETY: the driver's handles may be used by any thread; the fixture's only changing part is behind a lock.
+// SAFETY: any thread may use the driver's handles; a lock protects the fixture's only mutable part.
 unsafe impl Sync for Fixture<'_> {}
 
 impl Fixture<'_> {
@@ -48,7 +50,7 @@ impl Fixture<'_> {
 
 type Call = fn(&Fixture<'_>) -> i32;
 
-/// The calls that are tried. Their safety is that of the fixture: every handle in it lives as long as the step.
+/// The tried calls. They are safe because every handle in the fixture lives as long as the step.
 const CALLS: &[(&str, Call)] = &[
     ("event_query", |f| f.gpu.query(f.done).value),
     ("event_synchronize", |f| f.gpu.event_sync(f.done).value),
@@ -105,7 +107,7 @@ const CALLS: &[(&str, Call)] = &[
     }),
     ("copy_to_device", |f| {
         let word = 7_u64;
-        // SAFETY: eight bytes from a local to an allocation of the fixture.
+        // SAFETY: copies eight bytes from a local variable to an allocation of the fixture.
         unsafe { f.gpu.driver.copy_to_device(f.memory, (&raw const word).cast::<c_void>(), 8) }.value
     }),
     ("memset", |f| f.gpu.zero(f.memory, 8).map_or_else(|e| e.0.value, |()| 0)),
@@ -117,12 +119,12 @@ const CALLS: &[(&str, Call)] = &[
     ("launch_legacy", |f| f.gpu.launch_code(f.null, 1, 1, LEGACY, []).value),
     ("launch_capturing", |f| f.gpu.launch_code(f.null, 1, 1, f.capturing, []).value),
     ("module_load_unload", |f| match f.gpu.module(PTX.as_bytes()) {
-        // SAFETY: a module of this call that nobody else knows.
+        // SAFETY: the module was created by this call and nothing else uses it.
         Ok(module) => unsafe { f.gpu.driver.module_unload(module) }.value,
         Err(e) => e.0.value,
     }),
     ("stream_create_destroy", |f| match f.gpu.stream(flags::NON_BLOCKING) {
-        // SAFETY: a stream of this call that nobody else knows.
+        // SAFETY: the stream was created by this call and nothing else uses it.
         Ok(stream) => unsafe { f.gpu.driver.stream_destroy(stream) }.value,
         Err(e) => e.0.value,
     }),
@@ -174,7 +176,7 @@ pub fn run(options: &Options, sink: &mut Out) -> Result<(), String> {
     Ok(())
 }
 
-/// One entry a line: the three numbers as one string, "code/state/end".
+/// One entry per line: the three numbers as one string, "code/state/end".
 fn compact(entries: &Map<String, Value>) -> Value {
     Value::Object(
         entries
@@ -187,7 +189,7 @@ fn compact(entries: &Map<String, Value>) -> Value {
     )
 }
 
-/// The positive control: a capture that holds one launch begins, is active, and ends with a graph.
+/// Positive control: a capture of one launch begins, is active, and ends with a graph.
 fn control(fixture: &mut Fixture<'_>) -> Result<(), String> {
     let entry = case(fixture, flags::NON_BLOCKING, 0, false, false, |f| {
         f.gpu.launch_code(f.null, 1, 1, f.capturing, []).value
@@ -195,7 +197,7 @@ fn control(fixture: &mut Fixture<'_>) -> Result<(), String> {
     if entry == json!([0, 1, 0]) { Ok(()) } else { Err(format!("expected [0,1,0], got {entry}")) }
 }
 
-/// One call in a capture of its own.
+/// Tries one call in a capture of its own.
 fn case(
     fixture: &mut Fixture<'_>,
     stream_flags: u32,
@@ -205,7 +207,7 @@ fn case(
     call: Call,
 ) -> Result<Value, String> {
     let driver = fixture.gpu.driver;
-    // New ones for every case: what a case does to an event or a stream must not show in the next.
+    // Each case gets new events, so that the effect of a case on an event or stream cannot show in the next.
     let events = [fixture.gpu.event(0)?, fixture.gpu.event(0)?, fixture.gpu.event(0)?];
     [fixture.done, fixture.later, fixture.spare] = events;
     for event in events {
@@ -214,7 +216,7 @@ fn case(
     fixture.gpu.sync()?;
     fixture.capturing = fixture.gpu.stream(stream_flags)?;
     let capturing = fixture.capturing;
-    // SAFETY: a live stream and a mode of the interface.
+    // SAFETY: a live stream and a capture mode of the interface.
     unsafe { driver.capture_begin(capturing, mode) }.ok()?;
     let shared: &Fixture<'_> = fixture;
     let code = if elsewhere {
@@ -229,16 +231,16 @@ fn case(
         wrapped(shared, relaxed, call)
     };
     let mut state = -1;
-    // SAFETY: a live stream and a place for one number.
+    // SAFETY: a live stream and a pointer to a local number.
     let asked = unsafe { driver.capture_status(capturing, &raw mut state) };
     let mut graph = std::ptr::null_mut();
-    // SAFETY: as above, and a place for one handle.
+    // SAFETY: a live stream and a pointer to a local handle.
     let end = unsafe { driver.capture_end(capturing, &raw mut graph) };
     if !graph.is_null() {
-        // SAFETY: the graph of this capture, known to nobody else.
+        // SAFETY: the graph of this capture; nothing else uses it.
         unsafe { driver.graph_destroy(graph) }.ok()?;
     }
-    // SAFETY: the stream of this case, used no more.
+    // SAFETY: the stream of this case; nothing uses it afterwards.
     unsafe { driver.stream_destroy(capturing) }.ok()?;
     fixture.gpu.sync()?;
     for event in events {
@@ -252,17 +254,17 @@ fn case(
     Ok(json!([code?, state, end.value]))
 }
 
-/// The call, with the thread's capture mode exchanged to relaxed around it if asked.
+/// Makes the call. If `relaxed`, the thread's capture mode is exchanged to relaxed around it.
 fn wrapped(fixture: &Fixture<'_>, relaxed: bool, call: Call) -> Result<i32, String> {
     let driver = fixture.gpu.driver;
     let mut mode = RELAXED;
     if relaxed {
-        // SAFETY: a place for one number: in the new mode, out the old one.
+        // SAFETY: a pointer to a local number: the new mode on entry, the old one on return.
         unsafe { driver.capture_exchange(&raw mut mode) }.ok()?;
     }
     let code = call(fixture);
     if relaxed {
-        // SAFETY: as above; puts the old mode back.
+        // SAFETY: a pointer to a local number; this restores the old mode.
         unsafe { driver.capture_exchange(&raw mut mode) }.ok()?;
     }
     Ok(code)

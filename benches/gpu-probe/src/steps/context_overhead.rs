@@ -1,7 +1,7 @@
-//! What a context takes from the device beyond any allocation, stage by stage, seen from another process.
+//! Device memory that a context takes beyond any allocation, stage by stage, seen from another process.
 //!
 //! Two independent readings: the free memory of a neighbour, and NVML (device total and per process). Everything is
-//! done twice; figures of two rounds that disagree are reported and not made a number of the profile.
+//! done twice. If two rounds disagree, the figures are reported but do not enter the profile.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ pub fn run(options: &Options, sink: &mut Out) -> Result<(), String> {
     Ok(())
 }
 
-/// One worker taken through its stages; what each stage took since the beginning.
+/// Runs one worker through its stages and returns the memory that each stage took since the start.
 fn round(gpu: &Gpu<'_>, nvml: Option<&Nvml>, options: &Options) -> Result<Value, String> {
     let read = || settled(|| Ok(gpu.mem_info()?.0));
     let used = |nvml: &Nvml| settled(|| nvml.used());
@@ -68,7 +68,7 @@ fn round(gpu: &Gpu<'_>, nvml: Option<&Nvml>, options: &Options) -> Result<Value,
             entry["nvml_process_bytes"] = json!(
                 processes.as_ref().ok().and_then(|list| list.iter().find(|(p, _)| *p == pid)).and_then(|(_, b)| *b)
             );
-            // In a container the numbers may be the host's: the whole list lets a reader find the worker.
+            // In a container NVML's pids may be the host's; the complete list lets a reader find the worker.
             entry["nvml_processes"] = processes.map_or_else(|error| json!(error), |list| json!(list));
         }
         stages.push(entry);
@@ -87,7 +87,7 @@ fn difference(a: u64, b: u64) -> i64 {
     }
 }
 
-/// The free memory that a stage took, if both rounds say the same.
+/// Free memory that a stage took, if both rounds agree.
 fn agreed(rounds: &[Value], stage: &str) -> Result<Value, String> {
     let figures: Vec<i64> = rounds
         .iter()
@@ -101,7 +101,7 @@ fn agreed(rounds: &[Value], stage: &str) -> Result<Value, String> {
     }
 }
 
-/// In the worker: one stage for each line heard; everything is kept until the input ends.
+/// In the worker: runs one stage for each line received and keeps all objects until the input ends.
 pub fn play(options: &Options) -> Result<(), String> {
     let driver = Driver::load()?;
     let mut gpu: Option<Gpu<'_>> = None;
@@ -129,7 +129,7 @@ pub fn play(options: &Options) -> Result<(), String> {
             "second_context" => {
                 let gpu = gpu.as_ref().ok_or_else(ready)?;
                 let mut second = std::ptr::null_mut();
-                // SAFETY: a place for one handle; the context lives as long as this process.
+                // SAFETY: a pointer to a local handle; the context lives as long as this process.
                 unsafe { driver.context_create(&raw mut second, 0, gpu.device) }.ok()?;
             }
             other => return Err(format!("no stage is called {other}")),

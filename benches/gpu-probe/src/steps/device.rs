@@ -1,4 +1,4 @@
-//! Facts of the device by the driver and by NVML; nothing here takes time or memory worth naming.
+//! Facts about the device from the driver and from NVML; their cost in time and memory is negligible.
 
 use serde_json::{Map, Value, json};
 
@@ -38,7 +38,7 @@ pub fn run(options: &Options, sink: &mut Out) -> Result<(), String> {
     let driver = Driver::load()?;
     sink.attempt("driver_version", || {
         let mut version = 0;
-        // SAFETY: a place for one number.
+        // SAFETY: the pointer is to a local number.
         unsafe { driver.driver_version(&raw mut version) }.ok()?;
         Ok(json!(version))
     });
@@ -49,26 +49,26 @@ pub fn run(options: &Options, sink: &mut Out) -> Result<(), String> {
     init(&driver)?;
     sink.attempt("count", || {
         let mut count = 0;
-        // SAFETY: a place for one number.
+        // SAFETY: the pointer is to a local number.
         unsafe { driver.device_count(&raw mut count) }.ok()?;
         Ok(json!(count))
     });
     let handle = device(&driver, options.device)?;
     sink.attempt("name", || {
         let mut text = [0_u8; 256];
-        // SAFETY: the buffer is as long as said.
+        // SAFETY: the buffer has the stated length.
         unsafe { driver.device_name(text.as_mut_ptr().cast(), 256, handle) }.ok()?;
         Ok(json!(until_nul(&text)))
     });
     sink.attempt("uuid", || {
         let mut uuid = [0_u8; 16];
-        // SAFETY: a place for the sixteen bytes.
+        // SAFETY: the pointer is to sixteen local bytes.
         unsafe { driver.device_uuid(&raw mut uuid, handle) }.ok()?;
         Ok(json!(uuid.iter().map(|byte| format!("{byte:02x}")).collect::<String>()))
     });
     sink.attempt("total_bytes", || {
         let mut bytes = 0_usize;
-        // SAFETY: a place for one number.
+        // SAFETY: the pointer is to a local number.
         unsafe { driver.device_total(&raw mut bytes, handle) }.ok()?;
         Ok(json!(bytes))
     });

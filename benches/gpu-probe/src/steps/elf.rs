@@ -1,9 +1,9 @@
-//! The names that a library exports, read from its file: the driver's own word on what there is.
+//! Exported names of a library, read from its file: the authority on which functions the driver has.
 
 /// Defined global functions of the dynamic symbol table, sorted.
 ///
 /// # Errors
-/// A sentence on what is not as a 64-bit little-endian ELF file should be. Nothing outside `file` is ever read.
+/// A sentence about the first deviation from a 64-bit little-endian ELF file. Nothing outside `file` is ever read.
 pub fn exported_functions(file: &[u8]) -> Result<Vec<String>, String> {
     if file.get(..6) != Some(b"\x7fELF\x02\x01") {
         return Err("not a 64-bit little-endian ELF file".to_owned());

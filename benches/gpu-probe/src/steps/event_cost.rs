@@ -1,4 +1,4 @@
-//! What events cost: the processor for each call, the device for each record.
+//! The cost of events: processor time for each call, device time for each record.
 
 use serde_json::{Value, json};
 
@@ -42,13 +42,14 @@ pub fn run(options: &Options, sink: &mut Out) -> Result<(), String> {
             gpu.launch(kernels.spin, 1, 1, stream, [3_000_000])?;
             gpu.record(end, stream).ok()?;
             let batch = per_call(1, 20, || {
-                // 600, not ready, is the answer that is timed here; 0 would mean that the kernel is through already.
+                // This times the answer 600, not ready; 0 would mean that the kernel is already complete.
                 let _ = gpu.query(end);
                 Ok(())
             })?;
             last = gpu.query(end).value;
             gpu.stream_sync(stream).ok()?;
-            // A host that was busy elsewhere for 3 ms has timed something else: that batch does not count.
+            // If the host was busy for 3 ms, the kernel has ended and the batch timed something else. It does not
+            // count.
             if last == 600 {
                 times.extend(batch);
             }
@@ -82,7 +83,7 @@ pub fn run(options: &Options, sink: &mut Out) -> Result<(), String> {
     Ok(())
 }
 
-/// What a record between two kernels costs the device: the same kernels queued with and without records, in turn.
+/// Device time of a record between two kernels: the same kernels are queued with and without records, in turn.
 fn on_the_device(gpu: &Gpu<'_>, kernels: &Kernels, stream: Handle, rounds: usize) -> Result<Value, String> {
     const KERNELS: usize = 200;
     let (start, end, between) = (gpu.event(0)?, gpu.event(0)?, gpu.event(0)?);

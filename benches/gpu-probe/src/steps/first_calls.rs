@@ -1,4 +1,4 @@
-//! How long the first calls take, each in a fresh process: what a program waits for before it can compute.
+//! The time of the first calls, each in a new process: the wait of a program before it can compute.
 
 use std::time::{Duration, Instant};
 
@@ -40,7 +40,7 @@ fn medians(all: &[Value]) -> Value {
     Value::Object(result)
 }
 
-/// In the fresh process: every first call in turn, timed.
+/// In the new process: makes every first call in turn and times it.
 pub fn play(options: &Options) -> Result<(), String> {
     let mut times = Map::new();
     let mut last = Instant::now();
@@ -79,7 +79,7 @@ pub fn play(options: &Options) -> Result<(), String> {
     lap("stream_sync", &mut last);
     let address = pci(&driver, handle)?;
     lap("pci", &mut last);
-    // NVML is a library of its own: without it the other times still stand.
+    // NVML is a separate library; without it the other times remain valid.
     if let Ok(nvml) = Nvml::open(&address) {
         lap("nvml_load_init_and_find", &mut last);
         if nvml.memory().is_ok() {
@@ -87,15 +87,15 @@ pub fn play(options: &Options) -> Result<(), String> {
         }
     }
     let mut second = std::ptr::null_mut();
-    // SAFETY: a place for one handle.
+    // SAFETY: the pointer is to a local handle.
     if unsafe { driver.context_create(&raw mut second, 0, handle) }.ok().is_ok() {
         lap("second_context_create", &mut last);
-        // SAFETY: the context of this line, used by nobody else.
+        // SAFETY: the context was created just above, and nothing else uses it.
         if unsafe { driver.context_destroy(second) }.ok().is_ok() {
             lap("second_context_destroy", &mut last);
         }
     }
-    // SAFETY: the context was retained above and is used no more.
+    // SAFETY: the context was retained above, and nothing uses it afterwards.
     let released = unsafe { driver.primary_release(handle) };
     if released.ok().is_ok() {
         lap("primary_release", &mut last);

@@ -1,4 +1,4 @@
-//! What allocations of each size really take from free memory, how many share a slab, and how they are aligned.
+//! The free memory that allocations of each size really take, the number of allocations per slab, and their alignment.
 
 use serde_json::{Map, Value, json};
 
@@ -10,11 +10,11 @@ use crate::gpu::Gpu;
 const KIB: usize = 1024;
 const MIB: usize = 1024 * KIB;
 
-/// Sizes that are looked at: around the places where an allocator changes its mind.
+/// Measured sizes, around those at which an allocator changes its behaviour.
 const SIZES: &[usize] =
     &[1, 512, 513, 4 * KIB, 64 * KIB, MIB - 512, MIB, MIB + 1, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 3 * MIB, 32 * MIB];
 
-/// The most bytes that the allocations of one size may ask for.
+/// Largest sum in bytes that the allocations of one size may request.
 const AT_MOST: usize = 512 * MIB;
 
 pub fn run(options: &Options, sink: &mut Out) -> Result<(), String> {
@@ -57,7 +57,8 @@ pub fn run(options: &Options, sink: &mut Out) -> Result<(), String> {
     Ok(())
 }
 
-/// Allocates one size again and again until free memory fell three times; where it fell, by how much, the addresses.
+/// Repeats allocations of one size until free memory has fallen three times. Returns the points where it fell, the
+/// amounts, and the addresses.
 fn fill(gpu: &Gpu<'_>, size: usize, quick: bool) -> Result<Value, String> {
     let most = (AT_MOST / size).clamp(4, if quick { 5_000 } else { 14_000 });
     let (before, agrees) = settled(|| Ok(gpu.mem_info()?.0))?;
@@ -98,7 +99,7 @@ fn fill(gpu: &Gpu<'_>, size: usize, quick: bool) -> Result<Value, String> {
     Ok(value)
 }
 
-/// Allocations between two steps: how many fit one slab; null when fewer than two steps were seen.
+/// Allocations between two steps of free memory: the number that fits one slab; null if fewer than two steps were seen.
 fn per_slab(steps: &[Value]) -> Value {
     let at: Vec<u64> = steps.iter().filter_map(|step| step["at"].as_u64()).collect();
     match at[..] {
@@ -107,20 +108,20 @@ fn per_slab(steps: &[Value]) -> Value {
     }
 }
 
-/// The smallest size that was seen alone in its slab, above every size of which several share one; null if there is none.
+/// Smallest size with a slab of its own that is above every size of which several share a slab; null if there is none.
 fn own_slab_from(sizes: &Map<String, Value>) -> Value {
     let per_slab = |size: &usize| sizes.get(&size.to_string())?["per_slab"].as_u64();
     let shared = SIZES.iter().filter(|size| per_slab(size).is_some_and(|n| n > 1)).max();
     json!(SIZES.iter().filter(|size| per_slab(size) == Some(1) && Some(*size) > shared).min())
 }
 
-/// The largest power of two that divides every address.
+/// Largest power of two that divides every address.
 fn alignment(pointers: &[u64]) -> Value {
     let all = pointers.iter().fold(0, |all, pointer| all | pointer);
     if all == 0 { Value::Null } else { json!(1_u64 << all.trailing_zeros()) }
 }
 
-/// The smallest distance of two addresses.
+/// Smallest distance between two addresses.
 fn smallest_distance(pointers: &[u64]) -> Value {
     let mut sorted = pointers.to_vec();
     sorted.sort_unstable();

@@ -1,4 +1,4 @@
-//! The machine around the device: what a reader needs to judge the numbers. No driver call.
+//! Facts about the host that a reader needs to judge the numbers. No driver call.
 
 use std::ffi::CStr;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::Out;
 use crate::args::Options;
 
-/// Variables that change how the driver or a preloaded library behaves.
+/// Variables that influence the driver or a preloaded library.
 const PREFIXES: &[&str] = &["CUDA_", "NVIDIA_", "VGPU_", "LD_PRELOAD", "LD_LIBRARY_PATH"];
 
 pub fn run(_: &Options, sink: &mut Out) -> Result<(), String> {
@@ -21,7 +21,7 @@ pub fn run(_: &Options, sink: &mut Out) -> Result<(), String> {
             "usable": std::thread::available_parallelism().map(usize::from).ok(),
         }))
     });
-    // SAFETY: the function returns a string of the C library that lives as long as the process.
+    // SAFETY: the function returns a static string of the C library.
     let libc_version = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) };
     sink.put("libc", json!(libc_version.to_string_lossy()));
     let environment: Map<String, Value> = std::env::vars_os()
@@ -30,7 +30,7 @@ pub fn run(_: &Options, sink: &mut Out) -> Result<(), String> {
         .map(|(name, value)| (name, Value::from(value)))
         .collect();
     sink.put("environment", Value::Object(environment));
-    // Absent where the kernel module's files are not shown, as in some sandboxes.
+    // Absent where the kernel module's files are hidden, as in some sandboxes.
     sink.put("kernel_module", json!(read("/proc/driver/nvidia/version").ok()));
     let maps = std::fs::read_to_string("/proc/self/maps").map_err(|e| format!("/proc/self/maps: {e}"))?;
     sink.put("libvgpu_mapped", json!(maps.contains("/libvgpu.so")));

@@ -1,8 +1,8 @@
-//! What events say of a kernel's time when another process keeps the device busy.
+//! A kernel's time as events show it while another process keeps the device busy.
 //!
-//! The kernel of fixed work shows the inflation on hardware. The spin kernel does not count the time of others' slices,
-//! so its event time shows the same thing; on a simulated device, which does not execute device code, only that one
-//! has a meaning.
+//! On hardware the kernel of fixed work shows the inflation. The spin kernel does not count the time of others' slices,
+//! so its event time shows the same. A simulated device does not execute device code; there only the spin kernel has a
+//! meaning.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use crate::kernels::Kernels;
 use crate::stats::{float, median, summary};
 use crate::worker::{PATIENCE, Worker, hear, tell};
 
-/// The longest that the neighbour keeps the device busy, whatever happens.
+/// Longest time that the neighbour keeps the device busy, as a safeguard.
 const NEIGHBOUR_AT_MOST: Duration = Duration::from_secs(25);
 
 /// One kernel of the measurement.
@@ -38,7 +38,7 @@ pub fn run(options: &Options, sink: &mut Out) -> Result<(), String> {
     let mut cases = Vec::new();
     for ms in [1, 10, 50] {
         let repeats = if options.quick { 5 } else { 15 };
-        // The second word is one that this kernel does not have: the driver reads as many as the kernel declares.
+        // This kernel has no second parameter: the driver reads as many words as the kernel declares.
         cases.push(Case { key: format!("spin_{ms}_ms"), kernel: kernels.spin, words: [ms * 1_000_000, 0], repeats });
         match rounds_for(&gpu, &kernels, stream, scratch, ms * 1_000_000) {
             Ok(rounds) => cases.push(Case {
@@ -85,14 +85,15 @@ fn inflation(alone: &[f64], beside: &[f64], again: &[f64]) -> Value {
     })
 }
 
-/// How many rounds the work kernel needs for `ns`; checked by a run of that length.
+/// Number of rounds that the work kernel needs for `ns`, checked by a run of that length.
 fn rounds_for(gpu: &Gpu<'_>, kernels: &Kernels, stream: Handle, scratch: u64, ns: u64) -> Result<u64, String> {
     const TRIAL: u64 = 200_000;
     gpu.timed(kernels.work, 1, 1, stream, [TRIAL, scratch])?;
     let trial = gpu.timed(kernels.work, 1, 1, stream, [TRIAL, scratch])?;
     let wanted = float(ns);
     let rounds = float(TRIAL) * wanted / trial.max(1.0);
-    // A round is at least a few cycles: more than two a nanosecond means that the kernel did not do its work.
+    // A round takes at least a few cycles. More than two rounds per nanosecond mean that the kernel did not do its
+    // work.
     if !rounds.is_finite() || rounds < 1.0 || rounds > wanted * 2.0 {
         return Err(format!("{TRIAL} rounds took {trial} ns: this device does not execute device code"));
     }
@@ -105,7 +106,7 @@ fn rounds_for(gpu: &Gpu<'_>, kernels: &Kernels, stream: Handle, scratch: u64, ns
     Ok(rounds)
 }
 
-/// In the neighbour: keeps the device busy with 20 ms kernels, always two in the queue, until the word comes.
+/// In the neighbour: keeps the device busy with kernels of 20 ms, always two in the queue, until a line arrives.
 pub fn play(options: &Options) -> Result<(), String> {
     let driver = Driver::load()?;
     let gpu = Gpu::open(&driver, options.device)?;
@@ -113,7 +114,7 @@ pub fn play(options: &Options) -> Result<(), String> {
     let (sender, stop) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let _ = hear();
-        // The loop below may have reached its own end.
+        // The loop below may have ended at its own limit.
         let _ = sender.send(());
     });
     let begun = Instant::now();

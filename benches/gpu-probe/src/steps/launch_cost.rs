@@ -1,4 +1,4 @@
-//! What a launch costs the processor, and what an empty kernel costs the device.
+//! The processor time of a launch, and the device time of an empty kernel.
 
 use std::time::Instant;
 
@@ -11,11 +11,11 @@ use crate::gpu::{Gpu, LEGACY, flags};
 use crate::kernels::Kernels;
 use crate::stats::{count, median, summary};
 
-/// Launches of one timed batch: far below the depth of any launch queue, so that no launch waits for the device.
+/// Launches per timed batch: far below the depth of any launch queue, so that no launch waits for the device.
 const BATCH: usize = 100;
-/// Launches behind a long kernel that are tried to find the queue's depth.
+/// Most launches after a long kernel that are tried to find the queue's depth.
 const DEEPEST: usize = 6000;
-/// How long the kernel in front of them runs.
+/// Length of that long kernel in ns.
 const BLOCKER_NS: u64 = 300_000_000;
 
 pub fn run(options: &Options, sink: &mut Out) -> Result<(), String> {
@@ -48,7 +48,7 @@ pub fn run(options: &Options, sink: &mut Out) -> Result<(), String> {
         let (start, end) = (gpu.event(0)?, gpu.event(0)?);
         let mut times = Vec::new();
         for _ in 0..batches.min(50) {
-            // A kernel in front keeps the device busy until all are queued: the device's own pace is seen.
+            // A kernel in front keeps the device busy until all are queued, so the device's own pace is measured.
             gpu.launch(kernels.spin, 1, 1, stream, [3_000_000])?;
             gpu.record(start, stream).ok()?;
             for _ in 0..500 {
@@ -64,7 +64,7 @@ pub fn run(options: &Options, sink: &mut Out) -> Result<(), String> {
     Ok(())
 }
 
-/// How many launches fit behind a long kernel before one waits; null when none waited.
+/// Number of launches that fit after a long kernel before one waits; null if none waited.
 fn queue_depth(gpu: &Gpu<'_>, kernels: &Kernels) -> Result<Value, String> {
     let stream = gpu.stream(flags::NON_BLOCKING)?;
     gpu.launch(kernels.spin, 1, 1, stream, [BLOCKER_NS])?;
@@ -74,7 +74,7 @@ fn queue_depth(gpu: &Gpu<'_>, kernels: &Kernels) -> Result<Value, String> {
         let start = Instant::now();
         gpu.launch(kernels.null, 1, 1, stream, [])?;
         if start.elapsed().as_millis() >= 10 {
-            // The long kernel itself is one of those in the queue.
+            // The long kernel itself is in the queue too.
             depth = json!(launched + 1);
             break;
         }

@@ -1,6 +1,6 @@
 //! The table of steps, and running one of them in this process.
 //!
-//! Order: what is precious and safe first, what takes several processes later, the long matrix last.
+//! Order: valuable and safe steps first, steps of several processes later, the long matrix last.
 
 mod alloc_cost;
 mod call_costs;
@@ -33,16 +33,16 @@ use crate::sink::Sink;
 use crate::stats::count;
 use crate::worker;
 
-/// Where the steps put what they found: the process's standard output.
+/// Sink of a step's results: the process's standard output.
 pub type Out = Sink<Stdout>;
 
 /// One step.
 pub struct Step {
     /// Its name on the command line and in the document.
     pub name: &'static str,
-    /// What it finds out.
+    /// One line about its result.
     pub about: &'static str,
-    /// Seconds after which it is ended.
+    /// Time limit in seconds.
     pub limit_s: u64,
     run: fn(&Options, &mut Out) -> Result<(), String>,
 }
@@ -109,7 +109,7 @@ pub fn run_here(name: &str, options: &Options) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Plays one part in a step of several processes.
+/// Plays one role in a step of several processes.
 pub fn work_here(role: &str, rest: &[String], options: &Options) -> ExitCode {
     worker::die_with_parent();
     let played = match role {
@@ -128,7 +128,7 @@ pub fn work_here(role: &str, rest: &[String], options: &Options) -> ExitCode {
     }
 }
 
-/// Times `batches` batches of `batch` calls; the nanoseconds of a call in each batch.
+/// Times `batches` batches of `batch` calls and returns the nanoseconds per call of each batch.
 pub fn per_call(
     batches: usize,
     batch: usize,
@@ -145,7 +145,7 @@ pub fn per_call(
     Ok(times)
 }
 
-/// Repeats a reading until two in a row agree; the last reading, and whether it agreed with the one before.
+/// Repeats a reading until two in a row agree. Returns the last reading, and whether it agreed with the one before.
 pub fn settled<T: PartialEq + Copy>(mut read: impl FnMut() -> Result<T, String>) -> Result<(T, bool), String> {
     let mut last = read()?;
     for _ in 0..40 {

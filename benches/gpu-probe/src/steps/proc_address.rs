@@ -1,7 +1,7 @@
-//! What cuGetProcAddress answers: every name x version x flag, as variants of exported functions.
+//! Answers of cuGetProcAddress for every name x version x flag, as variants of exported functions.
 //!
-//! The question behind it: is every answer the address of an export, so that a substitution by returned address is
-//! complete on this driver? Answers that are not are listed one by one. Needs no device.
+//! The question: is every answer the address of an export? Then substitution by returned address is complete on this
+//! driver. Other answers are listed one by one. Needs no device.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
@@ -13,11 +13,11 @@ use super::{Out, elf};
 use crate::args::Options;
 use crate::driver::{Driver, located};
 
-/// Base names of the interface beside the driver's own exports.
+/// Base names of the interface that are asked in addition to the driver's own exports.
 const NAMES: &str = include_str!("../names.txt");
 /// Flags: default, legacy default stream, per-thread default stream.
 const FLAGS: &[u64] = &[0, 1, 2];
-/// How many single answers are listed before only their number is given.
+/// Number of single answers that are listed; beyond it only their count is given.
 const LISTED: usize = 200;
 
 /// One answer: code, status, address.
@@ -46,7 +46,7 @@ pub fn run(_: &Options, sink: &mut Out) -> Result<(), String> {
     sink.put("exports", json!({ "functions": exports.len(), "addresses": by_address.len() }));
     let shared: Vec<&Vec<String>> = by_address.values().filter(|names| names.len() > 1).collect();
     sink.put("exports_that_share_an_address", json!(shared));
-    // Before cuInit a driver may answer too; the document says which of the two was asked.
+    // A driver may answer before cuInit too; the document states whether it was initialised.
     sink.put("initialised", json!(crate::gpu::init(&driver).is_ok()));
 
     let mut names: BTreeSet<String> = listed_names().map(str::to_owned).collect();
@@ -66,13 +66,13 @@ fn listed_names() -> impl Iterator<Item = &'static str> {
     NAMES.lines().filter(|line| !line.is_empty() && !line.starts_with('#'))
 }
 
-/// What was asked and answered so far.
+/// Questions and answers so far.
 #[derive(Default)]
 struct Survey {
     by_address: BTreeMap<usize, Vec<String>>,
     asked: u64,
     found: u64,
-    /// How often each (code, status) came without an address.
+    /// Number of answers without an address, by (code, status).
     empty: BTreeMap<String, u64>,
     answers: Map<String, Value>,
     not_exports: Vec<Value>,
@@ -97,7 +97,7 @@ impl Survey {
             }
             by_flag.push(versions::text(&runs));
         }
-        // A name that no version knows is not worth a line.
+        // A name that no version knows gets no line.
         if by_flag.iter().any(|text| text.contains(":cu") || text.contains(":?")) {
             let mut entry = Map::from_iter([("0".to_owned(), json!(by_flag[0]))]);
             for (flag, text) in by_flag.iter().enumerate().skip(1) {
@@ -109,7 +109,7 @@ impl Survey {
         }
     }
 
-    /// The word for an answer: an export's name, `?` for an address that is none, or `-code/status`.
+    /// Text of an answer: the name of an export, `?` for an address that is no export, or `-code/status`.
     fn word(&mut self, name: &str, version: i32, flags: u64, (code, status, address): Answer) -> String {
         self.asked += 1;
         if code != 0 || address == 0 {
@@ -120,7 +120,7 @@ impl Survey {
         self.found += 1;
         if let Some(names) = self.by_address.get(&address) {
             self.reached.extend(names.iter().cloned());
-            // Of several exports with this address the one that looks most like the question.
+            // Of several exports with this address, the one that resembles the question most.
             let best = names.iter().find(|export| versions::base(export) == name).unwrap_or(&names[0]);
             return best.clone();
         }
@@ -132,10 +132,10 @@ impl Survey {
         "?".to_owned()
     }
 
-    /// The old call has no status, but should give the same address.
+    /// The old form of the call has no status, but should return the same address.
     fn compare_old(&mut self, driver: &Driver, name: &CString, version: i32, flags: u64, new: Answer) {
         let mut address = std::ptr::null_mut();
-        // SAFETY: a terminated name and a place for one address.
+        // SAFETY: a terminated name and a pointer to a local address.
         let code = unsafe { driver.proc_address(name.as_ptr(), &raw mut address, version, flags) }.value;
         let found = if code == 0 { address.addr() } else { 0 };
         let wanted = if new.0 == 0 { new.2 } else { 0 };
@@ -171,7 +171,7 @@ impl Survey {
 fn answer_v2(driver: &Driver, name: &CString, version: i32, flags: u64) -> Answer {
     let mut address = std::ptr::null_mut();
     let mut status = -1;
-    // SAFETY: a terminated name and places for one address and one number.
+    // SAFETY: a terminated name and pointers to a local address and a local number.
     let code = unsafe { driver.proc_address_v2(name.as_ptr(), &raw mut address, version, flags, &raw mut status) };
     (code.value, status, address.addr())
 }

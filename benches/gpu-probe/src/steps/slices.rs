@@ -1,4 +1,4 @@
-//! Time slices: processes that each keep the device busy, and what the device's timer says of who had it when.
+//! Time slices: several processes keep the device busy, and each records by the device's timer when it had the device.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::gpu::{Gpu, attribute, device, flags, init};
 use crate::kernels::{Kernels, Recording};
 use crate::worker::{PATIENCE, Worker, hear, tell};
 
-/// Threads of a block that fill a multiprocessor by two on every device.
+/// Threads per block with which two blocks fill a multiprocessor on every device.
 const FULL_BLOCK: u32 = 512;
 
 pub fn run(options: &Options, sink: &mut Out) -> Result<(), String> {
@@ -30,7 +30,7 @@ pub fn run(options: &Options, sink: &mut Out) -> Result<(), String> {
     Ok(())
 }
 
-/// Starts the processes, lets them go at the same moment, and puts their recordings together.
+/// Starts the processes, lets them begin at the same moment, and combines their recordings.
 fn together(processes: usize, grid: u32, block: u32, ns: u64, options: &Options) -> Result<Value, String> {
     let arguments = [grid.to_string(), block.to_string(), ns.to_string()];
     let mut workers = Vec::new();
@@ -62,7 +62,7 @@ fn together(processes: usize, grid: u32, block: u32, ns: u64, options: &Options)
     Ok(value)
 }
 
-/// In a worker: says that it is ready, waits for the word, records, and writes its recording.
+/// In a worker: reports that it is ready, waits for a line, records, and writes its recording.
 pub fn play(rest: &[String], options: &Options) -> Result<(), String> {
     let [grid, block, ns] = rest else { return Err("grid, block and ns are wanted".to_owned()) };
     let grid: u32 = grid.parse().map_err(|_| "grid")?;
@@ -83,7 +83,7 @@ pub fn play(rest: &[String], options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads the line that a worker wrote.
+/// Parses the line that a worker wrote.
 fn recording_of(line: &Value) -> Result<Recording, String> {
     let number = |name: &str| line[name].as_u64().ok_or_else(|| format!("{name} is missing in a worker's line"));
     let gaps = line["gaps"].as_array().ok_or("gaps are missing in a worker's line")?;

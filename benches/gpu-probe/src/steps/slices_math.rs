@@ -1,7 +1,7 @@
-//! From recordings of several processes to slices and switches: pure arithmetic on the device's timestamps.
+//! Computes slices and switches from the recordings of several processes: pure arithmetic on the device's timestamps.
 //!
-//! All contexts of a device read the same timer, so the end of one process's slice and the begin of the next one's
-//! can be subtracted.
+//! All contexts of a device read the same timer. So the end of one process's slice can be subtracted from the start of
+//! the next one's.
 
 use serde_json::{Value, json};
 
@@ -16,24 +16,24 @@ pub struct Run {
     pub end: u64,
 }
 
-/// What the recordings say together.
+/// Combined result of the recordings.
 #[derive(Debug, Default, PartialEq)]
 pub struct Slices {
-    /// Lengths of whole slices, ns.
+    /// Lengths of complete slices, ns.
     pub lengths: Vec<f64>,
-    /// Times between the end of one process's slice and the begin of another's, ns.
+    /// Times between the end of one process's slice and the start of another's, ns.
     pub switches: Vec<f64>,
     /// Pairs of runs of different processes that overlapped: contexts that ran at the same time.
     pub overlaps: usize,
-    /// Interruptions after which the same process went on, ns: no switch to another process of this measurement.
+    /// Interruptions after which the same process continued, ns: no switch to another process of this measurement.
     pub hiccups: Vec<f64>,
-    /// The time in which all processes wanted the device, ns.
+    /// Time in which all processes wanted the device, ns.
     pub window: f64,
-    /// Which part of it each process had.
+    /// Each process's part of that time.
     pub shares: Vec<f64>,
 }
 
-/// The runs of one process: what lies between its gaps.
+/// Runs of one process: the times between its gaps.
 fn runs(process: usize, recording: &Recording) -> Vec<Run> {
     let mut runs = Vec::new();
     let mut begin = recording.first;
@@ -41,14 +41,14 @@ fn runs(process: usize, recording: &Recording) -> Vec<Run> {
         runs.push(Run { process, begin, end: before });
         begin = after;
     }
-    // With more gaps than room the time after the last kept gap is unknown.
+    // If there were more gaps than the buffer holds, the time after the last kept gap is unknown.
     if recording.seen <= recording.gaps.len() as u64 {
         runs.push(Run { process, begin, end: recording.last });
     }
     runs
 }
 
-/// Puts the recordings of processes that wanted the device at the same time together.
+/// Combines the recordings of processes that wanted the device at the same time.
 pub fn slices(recordings: &[Recording]) -> Slices {
     let mut result = Slices::default();
     let all: Vec<Vec<Run>> = recordings.iter().enumerate().map(|(process, r)| runs(process, r)).collect();
@@ -64,7 +64,7 @@ pub fn slices(recordings: &[Recording]) -> Slices {
     }
     let mut merged: Vec<Run> = all.into_iter().flatten().filter(|run| run.end > from && run.begin < until).collect();
     merged.sort_by_key(|run| (run.begin, run.end));
-    // A short interruption does not end a slice: runs of one process with nobody in between are one.
+    // A short interruption does not end a slice: runs of one process with no other process in between are merged.
     let mut whole: Vec<Run> = Vec::new();
     for run in merged {
         match whole.last_mut() {
@@ -82,7 +82,7 @@ pub fn slices(recordings: &[Recording]) -> Slices {
             result.overlaps += 1;
         }
     }
-    // The first and the last slice may be cut off by the window.
+    // The window may cut off the first and the last slice.
     let inner = whole.get(1..whole.len().saturating_sub(1)).unwrap_or(&[]);
     result.lengths = inner.iter().map(|run| float(run.end - run.begin)).collect();
     result
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn the_shares_are_of_the_time_in_which_all_wanted_the_device() {
         let got = slices(&in_turn());
-        // Both wanted it from 3100, when the second began, to 11400, when the first ended: two slices each.
+        // Both wanted the device from 3100, when the second began, to 11400, when the first ended: two slices each.
         assert_eq!(got.window, 8300.0);
         assert_eq!(got.shares, [4000.0 / 8300.0, 4000.0 / 8300.0]);
     }

@@ -1,4 +1,4 @@
-//! The device's own timer, and how exactly the spin kernel takes the time that it is told.
+//! The device's own timer, and how precisely the spin kernel takes the requested time.
 
 use serde_json::{Map, Value, json};
 
@@ -9,10 +9,10 @@ use crate::gpu::{Gpu, LEGACY, flags};
 use crate::kernels::{HEAD_WORDS, Kernels, RECORD_WORDS, Recording};
 use crate::stats::{float, summary};
 
-/// Why a recording may be missing although every call succeeded.
+/// Reason for a missing recording although every call succeeded.
 pub const NOT_EXECUTED: &str = "the kernel wrote nothing: this device does not execute device code";
 
-/// Records that a recording has room for.
+/// Number of records that a recording can hold.
 pub const CAPACITY: usize = 4096;
 
 pub fn run(options: &Options, sink: &mut Out) -> Result<(), String> {
@@ -46,7 +46,7 @@ pub fn run(options: &Options, sink: &mut Out) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs the recording kernel with a threshold of 20 us; absent when it wrote nothing.
+/// Runs the recording kernel with a threshold of 20 us; `None` if it wrote nothing.
 pub fn recorded(
     gpu: &Gpu<'_>,
     kernel: Handle,

@@ -1,6 +1,6 @@
-//! Runs of equal answers over versions: how thousands of answers become a short list. Pure.
+//! Runs of equal answers over versions, which shorten thousands of answers to a short list. Pure.
 
-/// Versions of the interface at which a driver's answer may change, and some that lie between and around.
+/// Versions of the interface at which a driver's answer may change, with some between and around them.
 pub const VERSIONS: &[i32] = &[
     0, 1000, 2000, 2010, 2020, 2030, 3000, 3010, 3020, 4000, 4010, 4020, 5000, 5050, 6000, 6050, 7000, 7050, 8000,
     9000, 9010, 9020, 10000, 10010, 10020, 11000, 11010, 11020, 11030, 11040, 11050, 11060, 11070, 11080, 12000, 12010,
@@ -14,7 +14,7 @@ pub fn push(runs: &mut Vec<(i32, String)>, version: i32, answer: String) {
     }
 }
 
-/// The document's form: `2000:cuMemAlloc 3020:cuMemAlloc_v2`, from which version on which answer.
+/// The document's form: `2000:cuMemAlloc 3020:cuMemAlloc_v2`, the first version of each answer.
 pub fn text(runs: &[(i32, String)]) -> String {
     runs.iter().map(|(version, answer)| format!("{version}:{answer}")).collect::<Vec<_>>().join(" ")
 }
