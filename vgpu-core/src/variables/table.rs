@@ -72,9 +72,13 @@ pub const TABLE: &[Row] = &[
         "VGPU_STATE_DIR",
         Library,
         Text("the absolute path of a directory"),
-        Honoured("where the tenant's ledger is kept, and nowhere else"),
+        Honoured("without a daemon: where the tenant's ledger is kept, and nowhere else"),
     ),
-    worded(words::SHARED_UIDS, Library, Honoured("1: several users of one container share its ledger")),
+    worded(
+        words::SHARED_UIDS,
+        Library,
+        Honoured("1: several users of one container share its ledger; with a daemon all users of a tenant do"),
+    ),
     worded(words::STRICT, Library, Honoured("1: lookups that would allocate or launch past the library are refused")),
     worded(
         words::DEEPBIND,
@@ -199,7 +203,7 @@ pub const TABLE: &[Row] = &[
         Hami,
         PATH,
         Honoured(
-            "the ledger is kept in the directory of that file, unless VGPU_STATE_DIR names another; the file itself is neither read nor written",
+            "without a daemon the ledger is kept in the directory of that file, unless VGPU_STATE_DIR names another; the file itself is neither read nor written",
         ),
     ),
     worded(

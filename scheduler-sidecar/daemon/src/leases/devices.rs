@@ -121,6 +121,14 @@ impl Devices {
         self.by_uuid.get(&key(uuid)).map(|device| self.uuid(*device))
     }
 
+    /// The UUIDs of devices that the driver named, without those that only a tenant named.
+    pub fn of_driver(&self) -> impl Iterator<Item = &str> {
+        self.all
+            .iter()
+            .filter(|device| device.by.is_none() && !device.uuid.is_empty())
+            .map(|device| device.uuid.as_str())
+    }
+
     pub fn uuid(&self, device: DeviceId) -> &str {
         self.all.get(usize::from(device.0)).map_or("", |device| &device.uuid)
     }

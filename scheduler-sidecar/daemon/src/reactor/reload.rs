@@ -70,6 +70,8 @@ impl Reactor {
         loaded.source.answered(inventory);
         let text = Ok(loaded.text.clone());
         self.obey(loaded, text, "read against the driver's devices", true);
+        // Tenants that may use every device have ledgers of all from now on.
+        self.rooms.keys().for_each(|id| self.keep_terms(*id));
         if self.marks.is_empty() {
             return;
         }
