@@ -219,8 +219,11 @@ fn a_program_that_starts_without_the_daemon_and_cannot_open_the_ledger_is_refuse
         let said = member.errors();
         assert!(said.contains("start vgpud") && said.contains(why), "{said}");
     };
+    let elsewhere = daemon.room("a").join("elsewhere");
+    fs::rename(ledgers(&daemon), &elsewhere).unwrap();
     daemon.kill();
     refused(&mut lab, "No such file");
+    fs::rename(&elsewhere, ledgers(&daemon)).unwrap();
     daemon.again();
     let mut first = begun(&mut lab);
     shut(&daemon);

@@ -5,9 +5,8 @@
 //! daemon -> member   {"hello":2,"tenant":"a","memory_limit":1073741824,"sm_limit":30,"member":12,"epoch":7,"pages":1,
 //!                     "clock":5000020000,"mode":"enforce","on_error":"closed","on_loss":"local","strict":false,
 //!                     "descriptors":"beat board report bell"}          with these descriptors, in this order
-//! member -> daemon   {"join":"GPU-6b1c...","busy":0}                   once per device it uses; with a read-only
-//!                                                                      descriptor of its ledger, if it has one
-//! daemon -> member   {"join":"GPU-6b1c...","slot":3}                   with the daemon's ledger, if the tenant uses it
+//! member -> daemon   {"join":"GPU-6b1c...","busy":0}                   once per device it uses
+//! daemon -> member   {"join":"GPU-6b1c...","slot":3}                   with a descriptor of the tenant's ledger
 //!                    {"error":"...","speaks":2}                        to any of them
 //! ```
 //!
