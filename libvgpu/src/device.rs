@@ -41,7 +41,7 @@ pub struct Facts {
 pub struct Device {
     /// Its UUID.
     pub uuid: [u8; 16],
-    /// Its index in [`DEVICES`].
+    /// Its index in `DEVICES`.
     pub index: u8,
     /// Its CUDA ordinal; -1: CUDA has not shown it.
     cuda: AtomicI32,
@@ -53,11 +53,12 @@ pub struct Device {
     pub governor: Option<Governor>,
     /// Charges that no ledger counts, because in observe mode the ledger could not take them. Read only if `is_beside`.
     beside: Slot,
+    /// True once `beside` was used.
     is_beside: AtomicBool,
 }
 
-/// UUIDs of devices that the machine shows and the daemon does not let this tenant use. They are leaked, and in the order
-/// in which they were found.
+/// UUIDs of devices that the machine shows and the daemon does not let this tenant use. They are leaked, and in the
+/// order in which they were found.
 static FOREIGN: [AtomicPtr<[u8; 16]>; MAX] = [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX];
 
 static DEVICES: [AtomicPtr<Device>; MAX] = [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX];
@@ -94,7 +95,8 @@ pub fn register(asked: &Asked, shown: &[Facts]) -> Result<(), Trouble> {
                 Err(Unjoined { ledger: Some(ledger), .. }) if matches!(asked.daemon, Some(Start::Session(_))) => ledger,
                 Err(Unjoined { reason, ledger }) if observed => {
                     say::once(&format!("{reason}; this device is not measured (VGPU_MODE=observe)"));
-                    // The daemon may set a limit later. The device is registered so that the limit can then be enforced.
+                    // The daemon may set a limit later. The device is registered so that the limit can then be
+                    // enforced.
                     match ledger.filter(|_| asked.daemon.is_some()) {
                         Some(ledger) => ledger,
                         None => continue,
@@ -243,8 +245,8 @@ impl Device {
         self.cuda.load(Acquire)
     }
 
-    /// Returns the tenant's memory limit on this device in bytes; all ones: no limit. A change by the daemon takes effect at
-    /// the next call.
+    /// Returns the tenant's memory limit on this device in bytes; all ones: no limit. A change by the daemon takes
+    /// effect at the next call.
     ///
     /// # Cost
     /// Two loads; with a daemon five more, some thirty after a change.
@@ -276,15 +278,15 @@ impl Device {
         self.ledger.joined().map_or(0, |joined| joined.member().ledger().overhead())
     }
 
-    /// True in observe mode: use is measured, and nothing is refused, delayed or shown differently. A change by the daemon
-    /// takes effect at the next call.
+    /// True in observe mode: use is measured, and nothing is refused, delayed or shown differently. A change by the
+    /// daemon takes effect at the next call.
     pub fn observed(&self) -> bool {
         self.governor.as_ref().map(|governor| governor.post.memory());
         mode::observing()
     }
 
-    /// Reserves `bytes` for one driver call. Before a refusal, this process's pools and graph memory give back their unused
-    /// bytes, as they would if the device itself were full.
+    /// Reserves `bytes` for one driver call. Before a refusal, this process's pools and graph memory give back their
+    /// unused bytes, as they would if the device itself were full.
     ///
     /// # Errors
     /// The program gets "out of memory", or "not permitted" if the ledger itself is unusable.
@@ -332,8 +334,8 @@ impl Device {
         }
     }
 
-    /// Checks whether the daemon is alive, and looks for a new one if not. Called before a request is refused or a number is
-    /// shown.
+    /// Checks whether the daemon is alive, and looks for a new one if not. Called before a request is refused or a
+    /// number is shown.
     pub fn look(&self) {
         if let Some(governor) = &self.governor {
             governor.post.look();
@@ -395,8 +397,8 @@ impl Device {
         self.ledger.used().is_ok_and(|used| used <= self.room())
     }
 
-    /// As [`Device::fits`], but waits up to [`OUTCOME_WAIT_NS`] for undecided requests of other members, as every refusal
-    /// does.
+    /// As [`Device::fits`], but waits up to [`OUTCOME_WAIT_NS`] for undecided requests of other members, as every
+    /// refusal does.
     pub fn fits_in_the_end(&self) -> bool {
         let since = clock::now();
         while !self.fits() {
@@ -417,8 +419,8 @@ impl Device {
         }
     }
 
-    /// Returns the part of `bytes` to release in the ledger. Charges that no ledger counts are released first, so the ledger
-    /// never releases bytes that it did not charge.
+    /// Returns the part of `bytes` to release in the ledger. Charges that no ledger counts are released first, so the
+    /// ledger never releases bytes that it did not charge.
     ///
     /// # Cost
     /// One load, unless the ledger was unusable before.

@@ -156,7 +156,8 @@ pub struct Ledger {
     handed: AtomicI32,
     joined: AtomicPtr<Joined>,
     joining: Lock<()>,
-    /// Earliest time of the next attempt, for a ledger that could not be joined at the start. [`AT_ONCE`]: every call tries.
+    /// Earliest time of the next attempt, for a ledger that could not be joined at the start. [`AT_ONCE`]: every call
+    /// tries.
     retry: AtomicU64,
 }
 
@@ -392,8 +393,9 @@ impl Ledger {
         Ok(joined)
     }
 
-    /// Reserves bytes without a system call if they fit. `None` is no refusal: [`Ledger::reserve`] must decide. It means
-    /// that the sum was too large, nothing is joined, the charges are damaged, or the file's name is due for a check.
+    /// Reserves bytes without a system call if they fit. `None` is no refusal: [`Ledger::reserve`] must decide. It
+    /// means that the sum was too large, nothing is joined, the charges are damaged, or the file's name is due for a
+    /// check.
     ///
     /// # Cost
     /// Two atomic additions and a scan of the slots ever used.

@@ -66,8 +66,8 @@ impl Wire {
         Self { stream, deadline: Instant::now() + patience, patience, came: Vec::new(), files: Vec::new() }
     }
 
-    /// Sends a line and returns the answer. A daemon that refuses the user answers and closes before it reads. Then the send
-    /// fails, but the refusal can still be read.
+    /// Sends a line and returns the answer. A daemon that refuses the user answers and closes before it reads. Then
+    /// the send fails, but the refusal can still be read.
     fn ask(&mut self, line: &str) -> Result<Vec<u8>, Trouble> {
         let sent = self.send(line);
         let answer = self.hear();
