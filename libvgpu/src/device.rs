@@ -105,8 +105,8 @@ pub fn register(asked: &Asked, shown: &[Facts]) -> Result<(), Trouble> {
                 ledger => ledger.map_err(|unjoined| Trouble::NotKept(unjoined.reason))?,
             };
             let post = match post(asked, &facts.uuid, &ledger) {
-                // NVML shows every device of the machine, so a device of others is only hidden. CUDA shows devices that
-                // the program will use, so there it is an error.
+                // NVML shows every device of the machine, so a device that the tenant may not use is only hidden. CUDA
+                // shows the devices that the program will use, so there it is an error.
                 Err(Unposted::NotIts(words)) if facts.cuda.is_none() => {
                     hide(facts.uuid);
                     refused = Some(words);
@@ -372,7 +372,7 @@ impl Device {
         match self.ledger.reserve(bytes, limit) {
             // The sum is larger than any ledger can count. The driver decides about the request.
             Ok(Err(_)) if limit == u64::MAX && self.observed() => Ok(Reservation::apart(&self.beside, bytes)),
-            // The daemon lifted the limit after it was read here. Charge without a limit, as in observe mode.
+            // The daemon lifted the limit after it was read here. Charge without a limit, as observed use is charged.
             Ok(Err(_)) if self.observed() => self.reserve_below(bytes, u64::MAX),
             Ok(outcome) => outcome.map_err(|_| CUresult::OUT_OF_MEMORY),
             // The daemon may set a limit later, so only this call proceeds and the mode stays.

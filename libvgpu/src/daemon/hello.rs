@@ -214,7 +214,7 @@ fn hang_up() {
     end(true);
 }
 
-/// Closes a forked child's copy of its parent's connection, which stays open. Returns true if there was one.
+/// Closes a forked child's copy of its parent's connection; the parent's stays open. Returns true if there was a copy.
 pub fn close() -> bool {
     end(false)
 }

@@ -14,7 +14,8 @@
 //! ```
 //!
 //! `users` and `devices` count the lines that follow, so a truncated file is rejected. If `users` is null, every user
-//! may start a member. A limit that is null is no limit. A missing key is an error, and so is the mode `off`.
+//! may start a member. A limit that is null is no limit. A missing key is an error, except `on_error` (closed) and
+//! `user_namespace` (not known). The mode `off` is an error too.
 //! `user_namespace` is the inode of the daemon's user namespace, in which the uids are valid. `*` stands for every
 //! device without a line of its own. A device without either may not be used.
 //!

@@ -46,7 +46,7 @@ fn of(tenant: &Tenant, epoch: u64) -> TermsFile {
 }
 
 impl Reactor {
-    /// Removes the terms files of tenants that were removed from the configuration while no daemon ran.
+    /// Removes the terms files and ledgers of tenants that were removed from the configuration while no daemon ran.
     pub(super) fn sweep_terms(&self) {
         let Some(loaded) = &self.loaded else { return };
         let served: BTreeSet<&str> = self.rooms.values().map(|room| room.tenant.name.as_str()).collect();
@@ -77,8 +77,9 @@ impl Reactor {
     }
 }
 
-/// Removes terms files that an earlier daemon left for tenants that are no longer served. `dir` contains the tenants'
-/// directories. A file next to a socket stays, because another daemon may serve that tenant.
+/// Removes the terms files and ledgers that an earlier daemon left for tenants that are no longer served, and their
+/// directories if nothing else is in them. `dir` contains the tenants' directories. A directory with a socket is left
+/// alone, because another daemon may serve that tenant.
 pub(super) fn sweep(dir: &Path, served: impl Fn(&str) -> bool) {
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         let socket = entry.path().join("vgpud.sock");

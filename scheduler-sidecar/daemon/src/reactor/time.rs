@@ -138,7 +138,7 @@ impl Reactor {
             self.record.emptied(id);
             self.owes = true;
             if let Some(furniture) = room.furniture.take() {
-                // Closing the bell is not enough: epoll watches it until every process that has it closed it.
+                // Closing the bell is not enough: epoll keeps watching it while any process has it open.
                 let _ = epoll::delete(&self.epoll, furniture.bell());
             }
             self.shelf.remove(id);
