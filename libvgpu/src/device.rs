@@ -1,8 +1,8 @@
-//! What is enforced on each device, by UUID: the limits, the ledger, the gate.
+//! Holds the limits, the ledger and the gate of each device, by UUID.
 //!
-//! Devices are registered when CUDA or NVML first shows them and stay for the life of the process. A device that has
-//! no limit is not registered: whoever does not find one here passes the call through. Where use is only measured every
-//! device is registered, none with a limit; with a daemon every device is, since its limits may change at any time.
+//! A device is registered when CUDA or NVML first shows it, and stays for the life of the process. A device without a
+//! limit is not registered, and a hook that does not find its device here passes the call through. Two cases register
+//! every device: in observe mode none has a limit, and with a daemon the limits may change at any time.
 
 use crate::boot::{Asked, Trouble};
 use crate::daemon::{Post, Start, renew};
@@ -24,16 +24,16 @@ use vgpu_core::wire::two;
 /// Most devices a process can have.
 const MAX: usize = 64;
 
-/// What CUDA or NVML tells of a device.
+/// Properties of a device that CUDA or NVML reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Facts {
     /// Its UUID.
     pub uuid: [u8; 16],
-    /// Its NVML index, where it is known.
+    /// Its NVML index, if known.
     pub ordinal: Option<u32>,
-    /// Its memory in bytes: the base of percentages.
+    /// Its memory in bytes, from which limits in percent are computed.
     pub total: u64,
-    /// Its ordinal in CUDA, where CUDA showed it.
+    /// Its CUDA ordinal, if CUDA showed it.
     pub cuda: Option<CUdevice>,
 }
 
@@ -41,35 +41,36 @@ pub struct Facts {
 pub struct Device {
     /// Its UUID.
     pub uuid: [u8; 16],
-    /// Its number here.
+    /// Its index in `DEVICES`.
     pub index: u8,
-    /// Its ordinal in CUDA, -1: CUDA has not shown it.
+    /// Its CUDA ordinal; -1: CUDA has not shown it.
     cuda: AtomicI32,
-    /// Most bytes that the tenant may hold by the environment, all ones: no limit. See [`Device::limit`].
+    /// Memory limit in bytes from the environment; all ones: no limit. See [`Device::limit`].
     own: u64,
     /// The tenant's charges.
     pub ledger: Ledger,
-    /// The gate of launches, if there is a ceiling on device time or it is measured.
+    /// The launch gate, if device time has a ceiling or is measured.
     pub governor: Option<Governor>,
-    /// What a ledger that was gone for a moment could not take, while use was only measured. Not looked at before
-    /// `is_beside`.
+    /// Charges that no ledger counts, because in observe mode the ledger could not take them. Read only if `is_beside`.
     beside: Slot,
+    /// True once `beside` was used.
     is_beside: AtomicBool,
 }
 
-/// Devices that the machine shows and the daemon does not let this tenant use: leaked names, in the order in which they came.
+/// UUIDs of devices that the machine shows and the daemon does not let this tenant use. They are leaked, and in the
+/// order in which they were found.
 static FOREIGN: [AtomicPtr<[u8; 16]>; MAX] = [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX];
 
 static DEVICES: [AtomicPtr<Device>; MAX] = [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 static REGISTERING: Lock<()> = Lock::new(());
-/// Device number + 1 by CUDA ordinal, 0: no limit there.
+/// Index in [`DEVICES`] plus 1, by CUDA ordinal; 0: no limit on that device.
 static BY_CUDA: [AtomicU8; MAX] = [const { AtomicU8::new(0) }; MAX];
 
-/// Registers what is to be enforced on the devices that were shown.
+/// Registers the devices in `shown` that have limits, each with its ledger and gate.
 ///
 /// # Errors
-/// [`Trouble`]: which limit does not fit which device, or why the ledger cannot be kept.
+/// [`Trouble`] with the limit that does not fit a device, or the reason why the ledger cannot be kept.
 #[allow(clippy::cast_possible_truncation)] // a device number is below MAX
 pub fn register(asked: &Asked, shown: &[Facts]) -> Result<(), Trouble> {
     let (limits, observed) = (&asked.limits, asked.mode() == limits::Mode::Observe);
@@ -87,13 +88,15 @@ pub fn register(asked: &Asked, shown: &[Facts]) -> Result<(), Trouble> {
                 continue;
             }
             let Some(tenant) = &asked.tenant else { return Err(Trouble::NotKept("the tenant is not known".into())) };
-            // The file is opened before the lock is taken; of two threads that do so one keeps its own.
+            // The ledger is opened before the lock is taken. If two threads register the device, one of them drops its
+            // ledger.
             let ledger = match Ledger::open(tenant, &facts.uuid) {
-                // The daemon hands it over, or refuses the device.
+                // The daemon will hand the ledger over, or refuse the device.
                 Err(Unjoined { ledger: Some(ledger), .. }) if matches!(asked.daemon, Some(Start::Session(_))) => ledger,
                 Err(Unjoined { reason, ledger }) if observed => {
                     say::once(&format!("{reason}; this device is not measured (VGPU_MODE=observe)"));
-                    // What the daemon says next may be a limit: then nobody is let past it unseen.
+                    // The daemon may set a limit later. The device is registered so that the limit can then be
+                    // enforced.
                     match ledger.filter(|_| asked.daemon.is_some()) {
                         Some(ledger) => ledger,
                         None => continue,
@@ -102,7 +105,8 @@ pub fn register(asked: &Asked, shown: &[Facts]) -> Result<(), Trouble> {
                 ledger => ledger.map_err(|unjoined| Trouble::NotKept(unjoined.reason))?,
             };
             let post = match post(asked, &facts.uuid, &ledger) {
-                // NVML shows what the machine has, whatever the tenant may use; CUDA what the program will use.
+                // NVML shows every device of the machine, so a device that the tenant may not use is only hidden. CUDA
+                // shows the devices that the program will use, so there it is an error.
                 Err(Unposted::NotIts(words)) if facts.cuda.is_none() => {
                     hide(facts.uuid);
                     refused = Some(words);
@@ -142,22 +146,23 @@ pub fn register(asked: &Asked, shown: &[Facts]) -> Result<(), Trouble> {
             slot.store(device.index + 1, Release);
         }
     }
-    // A machine on which nothing is the tenant's is refused as a whole.
+    // If the tenant may use no device of the machine, registration fails.
     match refused {
         Some(words) if all().next().is_none() => Err(Trouble::NotKept(words)),
         _ => Ok(()),
     }
 }
 
-/// Why a device has no post.
+/// Reason why the daemon link of a device cannot be made.
 enum Unposted {
-    /// It is not one of the tenant's.
+    /// The tenant may not use the device.
     NotIts(String),
-    /// Something else.
+    /// Any other reason.
     Other(String),
 }
 
-/// What the daemon says of a device; `None`: there is none that has pages.
+/// Joins the device at the daemon, or takes its terms from the terms file while the daemon is away. `None`: no daemon
+/// with pages.
 fn post(asked: &Asked, uuid: &[u8; 16], ledger: &Ledger) -> Result<Option<Post>, Unposted> {
     let name = uuid::text(uuid);
     let refused =
@@ -177,55 +182,55 @@ fn post(asked: &Asked, uuid: &[u8; 16], ledger: &Ledger) -> Result<Option<Post>,
     }
 }
 
-/// Keeps a device from this process's eyes.
+/// Hides a device from this process.
 fn hide(uuid: [u8; 16]) {
     let name = Box::into_raw(Box::new(uuid));
     for place in &FOREIGN {
         let there = place.compare_exchange(core::ptr::null_mut(), name, Release, Acquire);
-        // SAFETY: a name that was leaked here.
+        // SAFETY: a UUID that was leaked here.
         if there.is_ok() || there.is_err_and(|known| unsafe { *known } == uuid) {
             return;
         }
     }
 }
 
-/// Their names, up to the first place that is empty.
+/// Returns the hidden devices' UUIDs, up to the first empty entry.
 fn foreign() -> impl Iterator<Item = &'static [u8; 16]> {
-    // SAFETY: null, or a name that was leaked by `hide` and is never changed.
+    // SAFETY: null, or a UUID that was leaked by `hide` and is never changed.
     FOREIGN.iter().map_while(|place| unsafe { place.load(Acquire).as_ref() })
 }
 
-/// Whether devices are kept from this process's eyes: not where use is only measured.
+/// True if devices are hidden from this process. In observe mode none is.
 ///
 /// # Cost
-/// One load where there are none.
+/// One load if there are none.
 pub fn hides_any() -> bool {
     foreign().next().is_some() && all().any(|device| !device.observed())
 }
 
-/// Whether the daemon does not let this tenant use the device.
+/// True if the device is hidden, because the daemon does not let this tenant use it.
 pub fn is_foreign(uuid: &[u8; 16]) -> bool {
     hides_any() && foreign().any(|name| name == uuid)
 }
 
-/// All devices with limits.
+/// Returns all registered devices.
 pub fn all() -> impl Iterator<Item = &'static Device> {
     (0..COUNT.load(Acquire)).filter_map(at)
 }
 
-/// The device of that number.
+/// Returns the device at this index.
 #[inline]
 pub fn at(index: usize) -> Option<&'static Device> {
     // SAFETY: null, or a leaked Device that is never changed.
     unsafe { DEVICES.get(index)?.load(Acquire).as_ref() }
 }
 
-/// The device of that UUID, if it has limits.
+/// Returns the device with this UUID, if it is registered.
 pub fn by_uuid(uuid: &[u8; 16]) -> Option<&'static Device> {
     all().find(|device| device.uuid == *uuid)
 }
 
-/// The device that CUDA counts as `dev`, if it has limits.
+/// Returns the device with CUDA ordinal `dev`, if it is registered.
 #[inline]
 pub fn by_cuda(dev: CUdevice) -> Option<&'static Device> {
     match BY_CUDA.get(usize::try_from(dev).ok()?)?.load(Acquire) {
@@ -235,33 +240,34 @@ pub fn by_cuda(dev: CUdevice) -> Option<&'static Device> {
 }
 
 impl Device {
-    /// Its ordinal in CUDA, -1 where CUDA has not shown it.
+    /// Returns its CUDA ordinal; -1: CUDA has not shown it.
     pub fn cuda(&self) -> CUdevice {
         self.cuda.load(Acquire)
     }
 
-    /// Most bytes that the tenant may hold here, all ones: no limit. What the daemon changes is in force at the next call.
+    /// Returns the tenant's memory limit on this device in bytes; all ones: no limit. A change by the daemon takes
+    /// effect at the next call.
     ///
     /// # Cost
     /// Two loads; with a daemon five more, some thirty after a change.
     #[inline(always)]
     pub fn limit(&self) -> u64 {
-        // The daemon's word first: the mode comes with it.
+        // The daemon's limit is read first, because that also updates the mode.
         let said = self.governor.as_ref().map_or(u64::MAX, |governor| governor.post.memory());
         if mode::observing() { u64::MAX } else { self.own.min(said) }
     }
 
-    /// Most bytes that charges may come to: the limit, less what the daemon saw that the driver holds beside them.
+    /// Returns the most bytes that charges may reach: the limit minus [`Device::uncharged`].
     ///
     /// # Cost
-    /// That of [`Device::limit`] and one load.
+    /// [`Device::limit`] and one load.
     #[inline(always)]
     pub fn room(&self) -> u64 {
         let limit = self.limit();
         if limit == u64::MAX { limit } else { limit.saturating_sub(self.uncharged()) }
     }
 
-    /// Bytes that the driver holds for the tenant beside its charges, by the daemon's word.
+    /// Returns the bytes that, as the daemon reports, the driver holds for the tenant in addition to its charges.
     #[inline(always)]
     pub fn uncharged(&self) -> u64 {
         self.governor.as_ref().map_or(0, |governor| governor.post.uncharged(|| self.overhead()))
@@ -272,18 +278,18 @@ impl Device {
         self.ledger.joined().map_or(0, |joined| joined.member().ledger().overhead())
     }
 
-    /// Whether it is only measured: nothing is refused, delayed or shown differently. What the daemon changes is in force
-    /// at the next call.
+    /// True in observe mode: use is measured, and nothing is refused, delayed or shown differently. A change by the
+    /// daemon takes effect at the next call.
     pub fn observed(&self) -> bool {
         self.governor.as_ref().map(|governor| governor.post.memory());
         mode::observing()
     }
 
-    /// Reserves `bytes` for one driver call. Before anything is refused, this process's pools and graph memory give back
-    /// what they do not use, as they would if the device itself were full.
+    /// Reserves `bytes` for one driver call. Before a refusal, this process's pools and graph memory give back their
+    /// unused bytes, as they would if the device itself were full.
     ///
     /// # Errors
-    /// What the program sees: out of memory, or not permitted where the ledger itself is gone.
+    /// The program gets "out of memory", or "not permitted" if the ledger itself is unusable.
     #[inline(always)] // hot, and the library is made for size
     pub fn reserve(&'static self, bytes: u64) -> Result<Reservation<'static>, CUresult> {
         match self.ledger.reserve_at_once(bytes, self.room()) {
@@ -301,7 +307,8 @@ impl Device {
         outcome
     }
 
-    /// As [`Device::reserve`], for overhead that the driver has taken already: the daemon may have seen it.
+    /// As [`Device::reserve`], for overhead that the driver already took. It compares with the limit and not with
+    /// [`Device::room`], because the daemon may already count this overhead as uncharged.
     ///
     /// # Errors
     /// As [`Device::reserve`].
@@ -309,7 +316,7 @@ impl Device {
         self.trim_and_reserve(bytes, Self::limit).inspect_err(|_| self.ledger.note_refused())
     }
 
-    /// Counts a request that the program is refused: out of memory.
+    /// Counts a refused request and returns "out of memory".
     #[cold]
     pub fn refused(&self) -> CUresult {
         self.ledger.note_refused();
@@ -319,7 +326,7 @@ impl Device {
     fn trim_and_reserve(&'static self, bytes: u64, room: fn(&Self) -> u64) -> Result<Reservation<'static>, CUresult> {
         self.look();
         match self.reserve_below(bytes, room(self)) {
-            // More than the limit never fits.
+            // A request above the limit never fits, so only a smaller one trims the pools.
             Err(CUresult::OUT_OF_MEMORY) if bytes <= self.limit() && pools::give_back(self) => {
                 self.reserve_below(bytes, room(self))
             }
@@ -327,22 +334,23 @@ impl Device {
         }
     }
 
-    /// Looks whether the daemon lives, and for another one if it does not: before something is refused or shown.
+    /// Checks whether the daemon is alive, and looks for a new one if not. Called before a request is refused or a
+    /// number is shown.
     pub fn look(&self) {
         if let Some(governor) = &self.governor {
             governor.post.look();
         }
     }
 
-    /// Gives back what pools keep if `bytes` would not fit otherwise: for calls whose growth is measured, so that nothing
-    /// goes between the first reading and the call.
+    /// Trims the pools if `bytes` would not fit otherwise. For calls whose growth is measured: a trim between the first
+    /// reading and the call would falsify the measurement.
     pub fn make_room(&'static self, bytes: u64) {
         if self.ledger.reserve_at_once(bytes, self.room()).is_none() {
             drop(self.trim_and_reserve(bytes, Self::room));
         }
     }
 
-    /// As [`Device::reserve`], as things are.
+    /// As [`Device::reserve`], without trimming the pools.
     ///
     /// # Errors
     /// As [`Device::reserve`].
@@ -350,24 +358,24 @@ impl Device {
         self.reserve_below(bytes, self.room())
     }
 
-    /// Reserves what the driver has spent already, whatever the limit.
+    /// Reserves bytes that the driver already spent, without a limit.
     ///
     /// # Errors
-    /// Not permitted where the ledger itself is gone.
+    /// "Not permitted" if the ledger itself is unusable.
     pub fn reserve_spent(&'static self, bytes: u64) -> Result<Reservation<'static>, CUresult> {
         self.reserve_below(bytes, u64::MAX)
     }
 
     fn reserve_below(&'static self, bytes: u64, limit: u64) -> Result<Reservation<'static>, CUresult> {
-        // Nothing fits even where the daemon sees more than the limit.
+        // A request for 0 bytes fits even if the daemon sees the tenant above its limit.
         let limit = if bytes == 0 { u64::MAX } else { limit };
         match self.ledger.reserve(bytes, limit) {
-            // More than any ledger counts: the driver will say what it thinks of it.
+            // The sum is larger than any ledger can count. The driver decides about the request.
             Ok(Err(_)) if limit == u64::MAX && self.observed() => Ok(Reservation::apart(&self.beside, bytes)),
-            // The limit was read before the daemon lifted it: it is charged like everything that is measured.
+            // The daemon lifted the limit after it was read here. Charge without a limit, as observed use is charged.
             Ok(Err(_)) if self.observed() => self.reserve_below(bytes, u64::MAX),
             Ok(outcome) => outcome.map_err(|_| CUresult::OUT_OF_MEMORY),
-            // What the daemon says next may be a limit: this call alone goes on.
+            // The daemon may set a limit later, so only this call proceeds and the mode stays.
             Err(reason) if self.observed() && self.is_governed() => {
                 say::once(&format!("{reason}; not all is measured (the daemon's observe)"));
                 Ok(self.ledger.reserve_as_joined(bytes).unwrap_or_else(|| self.beside(bytes)))
@@ -384,12 +392,13 @@ impl Device {
         }
     }
 
-    /// Whether the tenant is within its limit, as things are.
+    /// True if the tenant is within its limit now.
     pub fn fits(&self) -> bool {
         self.ledger.used().is_ok_and(|used| used <= self.room())
     }
 
-    /// As [`Device::fits`]; requests of others that are undecided are waited for, as before any refusal.
+    /// As [`Device::fits`], but waits up to [`OUTCOME_WAIT_NS`] for undecided requests of other members, as every
+    /// refusal does.
     pub fn fits_in_the_end(&self) -> bool {
         let since = clock::now();
         while !self.fits() {
@@ -401,7 +410,7 @@ impl Device {
         true
     }
 
-    /// Gives back what was charged on this device.
+    /// Releases a charge on this device.
     #[inline]
     pub fn release(&self, bytes: u64) {
         let bytes = self.to_ledger(bytes);
@@ -410,35 +419,35 @@ impl Device {
         }
     }
 
-    /// Of bytes that go back, those that the ledger has: what stands beside it goes first, so that the ledger never counts
-    /// less than what it was told of.
+    /// Returns the part of `bytes` to release in the ledger. Charges that no ledger counts are released first, so the
+    /// ledger never releases bytes that it did not charge.
     ///
     /// # Cost
-    /// One load, unless the ledger was gone.
+    /// One load, unless the ledger was unusable before.
     #[inline(always)]
     pub fn to_ledger(&self, bytes: u64) -> u64 {
         if self.has_beside() { self.beside.take_committed(bytes) } else { bytes }
     }
 
-    /// A reservation that no ledger counts, for a call that goes on all the same.
+    /// Returns a reservation that no ledger counts, for a call that proceeds although its ledger is unusable.
     #[cold]
     fn beside(&'static self, bytes: u64) -> Reservation<'static> {
         self.is_beside.store(true, Relaxed);
         Reservation::apart(&self.beside, bytes)
     }
 
-    /// Whether this process may hold what the ledger does not know of.
+    /// True if this process may hold charges that no ledger counts.
     pub fn has_beside(&self) -> bool {
         self.is_beside.load(Relaxed)
     }
 
-    /// Whether a daemon speaks for it, present or away.
+    /// True if a daemon sets this device's limits, whether it runs or is away.
     fn is_governed(&self) -> bool {
         self.governor.as_ref().is_some_and(|governor| governor.post.is_governed())
     }
 }
 
-/// Gives a holding's charge back to its device, or its hold on a share back to the others.
+/// Releases an allocation record's charge on its device, or its hold on a share or refcounted charge.
 #[inline(always)]
 pub fn release(holding: Holding) {
     match (holding.slab(), at(usize::from(holding.device))) {
@@ -460,9 +469,9 @@ fn release_hold(holding: Holding) {
     holding.counted().and_then(counted::end).into_iter().for_each(release);
 }
 
-/// Gives up the parent's memberships, in a forked child.
+/// Gives up the parent's memberships in a forked child.
 pub fn reborn() {
-    // SAFETY: the child's thread that settles it, before any other goes on.
+    // SAFETY: runs in the child's thread that resets it after the fork, before any other thread runs.
     unsafe { REGISTERING.reset(()) };
     for device in all() {
         device.ledger.forget();
@@ -492,14 +501,14 @@ mod tests {
         }))
     }
 
-    /// One test: what is observed is so in all of the process.
+    /// One test for all cases, because the observe mode applies to the whole process.
     #[test]
     fn what_is_observed_is_charged_or_stands_beside_the_ledger_and_ends_nothing() {
         let folder = std::env::temp_dir().join(format!("vgpu-device-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         mode::observe(true);
 
-        // Refused by a limit that was read just before the daemon lifted it.
+        // The second reservation is refused by a limit that was read just before the daemon lifted it.
         let lifted = device(&folder.join("a"));
         let used = || lifted.ledger.joined().unwrap().member().used();
         lifted.reserve_below(100, u64::MAX).unwrap().commit();

@@ -1,8 +1,8 @@
-//! The tenant's charges on one device: vgpu-core's ledger over a file.
+//! Keeps the tenant's charges on one device: vgpu-core's ledger in a file that the tenant's processes map.
 //!
-//! A process is a member while it holds its slot's lock, which the kernel drops when the last process that has the
-//! open file is gone, as the driver does with the memory itself: a forked child that keeps its parent's descriptors
-//! open keeps both alive.
+//! A process is a member while it holds the lock of its slot. The kernel drops this lock when the last process with the
+//! open file ends. The driver frees device memory by the same rule: a forked child that keeps its parent's descriptors
+//! open keeps the lock and the memory alive.
 
 use crate::clock::{coarse, now, sleep};
 use crate::descriptor;
@@ -26,7 +26,7 @@ use vgpu_core::ledger::{
 };
 use vgpu_core::tenant::{TenantKey, hash64};
 
-/// vgpu-core's page, as something that may be shared.
+/// vgpu-core's [`LedgerPage`] as a type that a file shared between processes may map.
 #[repr(transparent)]
 struct SharedLedger(LedgerPage);
 
@@ -38,19 +38,19 @@ pub struct Joined {
     file: SharedFile<SharedLedger>,
     member: Member<'static>,
     kernel: Turn,
-    /// When the dead were last looked for, in coarse nanoseconds.
+    /// Time of the last search for dead members, in ns of the coarse clock.
     swept: AtomicU64,
-    /// Reservations by the caller's stack, to look at the file's name now and then. One lost between two threads is none
-    /// missed: plain loads and stores suffice.
+    /// Count reservations; the caller's stack selects the counter. Every [`NAME_CHECK`]th reservation checks the file's
+    /// name. A count lost between two threads does no harm, so plain loads and stores suffice.
     calls: [Calls; 8],
 }
 
-/// On a cache line of its own: what is beside it is read in every call.
+/// A counter on a cache line of its own, because every call reads the fields next to it.
 #[derive(Default)]
 #[repr(align(64))]
 struct Calls(AtomicU32);
 
-/// The turn within this process; the file's lock excludes other processes only.
+/// Excludes other threads of this process from the turn. The file's lock excludes only other processes.
 struct Turn {
     taken: AtomicU32,
 }
@@ -66,7 +66,7 @@ impl Kernel for Locks<'_> {
     }
 
     fn unlock_slot(&self, index: usize) {
-        // A lock that cannot be given back goes with the process.
+        // If unlocking fails, the kernel drops the lock when the process ends.
         let _ = self.file.file().map(|file| lock::unlock(file, slot_lock_offset(index)));
     }
 
@@ -110,7 +110,8 @@ impl Kernel for Locks<'_> {
             if self.now() >= deadline {
                 return false;
             }
-            // Many may wait for it, when many begin at once: they must not take the processor from whoever has it.
+            // Many processes may wait when they start at the same time. From the fifth round they sleep 50 to 500 us,
+            // so that they leave the processor to the process that has the turn.
             if round < 4 {
                 self.wait(round)
             } else {
@@ -140,10 +141,10 @@ impl Kernel for Locks<'_> {
     }
 }
 
-/// One reservation in so many looks whether the file still has its name.
+/// Reservations between two checks that the file still has its name.
 const NAME_CHECK: u32 = 256;
 
-/// Why nothing is granted by a ledger that somebody wrote over.
+/// Reason for refusing every request after a process overwrote the ledger.
 const DESTROYED: &str = "the tenant's ledger was overwritten by a process of this container; nothing is granted before all are started again";
 
 /// The charges of a tenant on one device.
@@ -151,34 +152,38 @@ pub struct Ledger {
     identity: Identity,
     path: PathBuf,
     access: Access,
-    /// Descriptor of the ledger that the daemon handed over, which takes the place of the one at `path`; -1: none.
+    /// Descriptor of the ledger that the daemon handed over. It replaces the ledger at `path`. -1: none.
     handed: AtomicI32,
     joined: AtomicPtr<Joined>,
     joining: Lock<()>,
-    /// When joining is tried again, of a ledger that could not be joined at the start; all ones: at every call.
+    /// Earliest time of the next attempt, for a ledger that could not be joined at the start. [`AT_ONCE`]: every call
+    /// tries.
     retry: AtomicU64,
 }
 
-/// Between two tries to join a ledger that could not be joined at the start.
+/// Least time between two attempts to join a ledger that could not be joined at the start.
 const RETRY_NS: u64 = 250_000_000;
+/// Value of [`Ledger::retry`] with which every call tries to join.
 const AT_ONCE: u64 = u64::MAX;
 
 /// A ledger that could not be joined.
 pub struct Unjoined {
-    /// One line that names the places tried and why none can hold the ledger.
+    /// One line that names the paths tried, each with its error.
     pub reason: String,
-    /// The ledger all the same, for a process that is not to be held to a limit before that changes: it joins as soon as
-    /// it can. `None`: there is no place at all.
+    /// The unjoined ledger, for a process that may run without a limit until the ledger can be joined. It retries the
+    /// join later. `None`: there is no directory to try.
     pub ledger: Option<Ledger>,
 }
 
-/// Most files of a directory that are looked at for ended ledgers, and most ledgers among them: 100 us in all.
+/// Most directory entries that one search for ended ledgers reads. Both limits keep a search to about 100 us.
 const MAX_FILES_SEEN: usize = 256;
+/// Most ledgers that one search for ended ledgers opens.
 const MAX_LEDGERS_SEEN: usize = 32;
 
-/// Removes ledgers of this user that no member holds and that nobody would miss: a new one would be the same. Called
-/// where a new ledger was made, so that their number does not grow with every tenant that ever was. Processes end by
-/// SIGKILL: none can be relied on to do it for itself.
+/// Removes this user's ledgers that no member holds and that are settled: a new ledger would be the same.
+///
+/// A process may end by SIGKILL, so no process can be relied on to remove its own ledger. Instead each process that
+/// made a new ledger removes ended ones, which keeps their number from growing with every tenant.
 #[cold]
 fn remove_ended(place: &Path) {
     let mut path = place.as_os_str().as_bytes().to_vec();
@@ -210,7 +215,7 @@ fn remove_ended(place: &Path) {
     unsafe { libc::closedir(directory) };
 }
 
-/// Whether an unused file is an ended ledger of this user.
+/// True if an unused file is a settled ledger of this user.
 fn is_over(file: BorrowedFd<'_>, stat: &libc::stat) -> bool {
     let mut header = [0; 128];
     // SAFETY: an open file, and a local of that length.
@@ -227,7 +232,7 @@ impl Ledger {
         Self { identity, path, access, handed, joined, joining, retry }
     }
 
-    /// A ledger in a file of a test's own, not joined.
+    /// Returns an unjoined ledger in a file of the test.
     #[cfg(test)]
     pub fn of_a_test(path: PathBuf) -> Self {
         Self::at(path, Identity { tenant: 1, device: 1 }, Access::Owner)
@@ -236,7 +241,7 @@ impl Ledger {
     /// Opens the tenant's ledger of the device and becomes a member.
     ///
     /// # Errors
-    /// [`Unjoined`].
+    /// [`Unjoined`] with the reason, if the ledger cannot be opened or joined.
     pub fn open(key: &TenantKey, uuid: &[u8; 16]) -> Result<Self, Unjoined> {
         let text = uuid::text(uuid);
         let name = key.ledger_file(&text);
@@ -265,7 +270,8 @@ impl Ledger {
                     tried.push_str(&format!("{}: {e}", ledger.path.display()));
                     ledger.retry.store(now(), Relaxed);
                     if exists {
-                        // Going on to the next place would give a second full limit to whoever cannot use this one.
+                        // A process that cannot use this file must not try the next directory: it would get a second
+                        // full limit there.
                         later = Some(ledger);
                         break;
                     }
@@ -279,7 +285,8 @@ impl Ledger {
         Err(Unjoined { reason, ledger: later })
     }
 
-    /// Opens the ledger that the daemon keeps. If that fails, the daemon hands it over when this process joins the device.
+    /// Opens by its name the ledger that the daemon keeps. If that fails, the daemon hands the ledger over when this
+    /// process joins the device.
     fn open_kept(path: PathBuf, identity: Identity) -> Result<Self, Unjoined> {
         let ledger = Self::at(path, identity, Access::Given);
         match ledger.join() {
@@ -300,7 +307,7 @@ impl Ledger {
         }
     }
 
-    /// This process's membership; in a forked child a new one.
+    /// Returns this process's membership, and joins first if there is none, as in a forked child.
     ///
     /// # Errors
     /// The reason, if the file cannot be opened again or all slots are taken.
@@ -341,17 +348,19 @@ impl Ledger {
     fn join_named(&self) -> Result<Box<Joined>, String> {
         loop {
             let joined = self.join_file()?;
-            // Whoever tidies up removes a ledger only while holding all its locks: a file that still has its name now
-            // that we hold a slot keeps it.
+            // A cleaner removes a ledger only while it holds all locks of it. This process now holds a slot's lock, so
+            // a file that still has its name keeps it.
             if !joined.file.is_unlinked() {
                 return Ok(Box::new(joined));
             }
         }
     }
 
-    /// Follows a ledger that somebody removed under us (a cleaner, the end of a login session), or in whose place the
-    /// daemon handed over another: those who come later use another file, and what this process holds must count there.
-    /// If the daemon keeps the ledger and has not made another yet, the old one still holds for all.
+    /// Moves this process's charges to the file that replaces `old`.
+    ///
+    /// A cleaner or the end of a login session may have removed the old file, or the daemon handed over another one.
+    /// Processes that start later use the new file, so this process's memory must count there. If the daemon keeps the
+    /// ledger and has not made a new one yet, the old one stays in use.
     #[cold]
     fn follow(&self, old: &'static Joined) -> Result<&'static Joined, String> {
         let fresh = match self.join_named() {
@@ -360,7 +369,7 @@ impl Ledger {
         };
         let overhead = old.member.overhead();
         let used = old.member.used().max(overhead);
-        // Whatever the limit: the driver has spent it already.
+        // No limit applies, because the driver already spent these bytes.
         fresh.charge_spent(used - overhead);
         fresh.member.charge_spent_overhead(overhead);
         let joined = {
@@ -376,7 +385,7 @@ impl Ledger {
             }
         };
         share::follow(old, joined);
-        // In the same file, opened anew, it was counted twice so far.
+        // If the new membership is in the same file, the charge counts twice until it is released here.
         if joined.file.file().is_some_and(|file| old.file.is_same(file)) {
             old.member.release_overhead(overhead);
             old.member.release(used - overhead);
@@ -384,8 +393,9 @@ impl Ledger {
         Ok(joined)
     }
 
-    /// Sets bytes aside if they fit at first sight. `None` says nothing but that [`Ledger::reserve`] must judge: the sum was
-    /// too large, or it is time to look whether the file still has its name.
+    /// Reserves bytes without a system call if they fit. `None` is no refusal: [`Ledger::reserve`] must decide. It
+    /// means that the sum was too large, nothing is joined, the charges are damaged, or the file's name is due for a
+    /// check.
     ///
     /// # Cost
     /// Two atomic additions and a scan of the slots ever used.
@@ -400,17 +410,17 @@ impl Ledger {
         }
     }
 
-    /// Sets bytes aside whatever the limit, in the file that was joined, if it still has its name or not. `None`: none was.
+    /// Reserves bytes without a limit in the joined file, even if the file lost its name. `None`: no file is joined.
     #[cold]
     pub fn reserve_as_joined(&self, bytes: u64) -> Option<Reservation<'static>> {
         // SAFETY: null, or leaked by `join`.
         unsafe { self.joined.load(Acquire).as_ref()? }.member.reserve_at_once(bytes, u64::MAX)
     }
 
-    /// Sets bytes aside; see [`Member::reserve`]. Looks whether the file still has its name.
+    /// Reserves bytes as [`Member::reserve`] does, after a check that the file still has its name.
     ///
     /// # Errors
-    /// `Ok(Err)` with the numbers; `Err` with the reason if the ledger itself cannot be used any more.
+    /// `Ok(Err)` with the numbers if the bytes do not fit. `Err` with the reason if the ledger itself became unusable.
     pub fn reserve(&self, bytes: u64, limit: u64) -> Result<Result<Reservation<'static>, Refusal>, String> {
         let mut joined = self.joined()?;
         if joined.file.is_unlinked() {
@@ -424,7 +434,7 @@ impl Ledger {
         Ok(outcome)
     }
 
-    /// Counts a request that the program is refused.
+    /// Counts a refused request of the program.
     #[cold]
     pub fn note_refused(&self) {
         // SAFETY: null, or leaked by `join`.
@@ -433,14 +443,14 @@ impl Ledger {
         }
     }
 
-    /// The user to whom the file under the ledger's name belongs, if that is another than this process's.
+    /// Returns the owner of the file at the ledger's path, if this is not the process's own user.
     fn owner(&self) -> Option<u32> {
         // SAFETY: no preconditions.
         let uid = unsafe { libc::geteuid() };
         self.path.symlink_metadata().ok().map(|there| there.uid()).filter(|owner| *owner != uid)
     }
 
-    /// Charges from now on in the ledger that the daemon handed over. What this process holds moves there.
+    /// Switches to the ledger that the daemon handed over, and moves this process's charges there.
     ///
     /// # Errors
     /// The reason, if the file is no ledger of this tenant and device or cannot be opened.
@@ -450,12 +460,14 @@ impl Ledger {
         if joined.is_some_and(|joined| joined.file.is_same(file.as_fd()) && joined.file.file().is_some()) {
             return Ok(());
         }
-        // Opened by its name, the ledger is found again after the program closed all descriptors.
+        // A program may close all descriptors. If the path leads to the same file, open the ledger by its path, which
+        // still works then.
         let handed = match leads_to(&self.path, file.as_fd()) {
             true => -1,
             false => out_of_the_way(file).map_err(|e| e.to_string())?.into_raw_fd(),
         };
-        // A former one was closed by the program, or another daemon's: it stays as it is.
+        // The previous descriptor is not closed: the program may have closed it, and its number may now belong to the
+        // program.
         self.handed.store(handed, Release);
         self.retry.store(AT_ONCE, Relaxed);
         let joined = joined.map_or_else(|| self.joined(), |joined| self.follow(joined));
@@ -465,11 +477,11 @@ impl Ledger {
         joined.map(drop)
     }
 
-    /// Bytes the tenant holds. The dead, and the file's name, are looked for at most every 50 ms, since that costs
-    /// system calls.
+    /// Returns the bytes that the tenant holds. At most every 50 ms it also checks the file's name and reclaims dead
+    /// members' charges, since both cost system calls.
     ///
     /// # Errors
-    /// The reason, if the ledger cannot be used any more.
+    /// The reason, if the ledger became unusable.
     pub fn used(&self) -> Result<u64, String> {
         let mut joined = self.joined()?;
         let now = coarse();
@@ -502,7 +514,7 @@ impl Ledger {
         let kernel = Turn { taken: AtomicU32::new(0) };
         let page = &file.page().0;
         let locks = Locks { file: &file, turn: &kernel };
-        // The daemon formats its ledgers: a file without a header in the place of one is the program's.
+        // The daemon formats its own ledgers, so a file without a header at such a path came from the program.
         if !is_given && page.header.check(self.identity) == Err(LayoutError::NotFormatted) {
             if !locks.lock_turn(now() + 2_000_000_000) {
                 return Err("its creator holds it for more than 2 s".into());
@@ -517,7 +529,7 @@ impl Ledger {
         Ok(Joined { file, member, kernel, swept: AtomicU64::new(0), calls: Default::default() })
     }
 
-    /// Gives up the parent's membership, in a forked child. The slot stays the parent's.
+    /// Gives up the parent's membership in a forked child. The parent keeps its slot.
     pub fn forget(&self) {
         // SAFETY: the child's only thread.
         unsafe { self.joining.reset(()) };
@@ -530,7 +542,7 @@ impl Ledger {
 }
 
 impl Drop for Ledger {
-    /// For a ledger that was opened and not needed: the slot becomes free again.
+    /// Frees the slot of a ledger that was opened and is not needed.
     fn drop(&mut self) {
         let joined = self.joined.swap(core::ptr::null_mut(), AcqRel);
         if !joined.is_null() {
@@ -541,7 +553,7 @@ impl Drop for Ledger {
 }
 
 impl Joined {
-    /// Whether this reservation should look at the file's name.
+    /// True if this reservation must check the file's name.
     #[inline(always)]
     fn is_time_to_look(&self) -> bool {
         let calls = &self.calls[quiet::stripe(self.calls.len())].0;
@@ -550,7 +562,7 @@ impl Joined {
         count.is_multiple_of(NAME_CHECK)
     }
 
-    /// Charges that were written over count as nothing: no sum may be judged by them.
+    /// Returns an error if the charges were overwritten, because then no sum of them can decide a request.
     fn check_intact(&self) -> Result<(), &'static str> {
         if self.member.is_intact() { Ok(()) } else { Err(DESTROYED) }
     }
@@ -564,17 +576,17 @@ impl Joined {
         self.member.share(identity, bytes, &self.locks())
     }
 
-    /// Holds the share of that identity; see [`Member::hold`].
+    /// Adds a hold on the share with that identity; see [`Member::hold`].
     pub fn hold(&self, identity: u64) -> Option<ShareId> {
         self.member.hold(identity, &self.locks())
     }
 
-    /// Holds the share of that identity, or begins it; see [`Member::found`].
+    /// Adds a hold on the share with that identity, or creates the share; see [`Member::found`].
     pub fn found(&self, identity: u64) -> Option<ShareId> {
         self.member.found(identity, &self.locks())
     }
 
-    /// Gives a hold back; see [`Member::let_go`].
+    /// Releases a hold; see [`Member::let_go`].
     pub fn let_go(&self, share: ShareId, open: Option<Watched>) -> Left {
         self.member.let_go(share, open, &self.locks())
     }
@@ -584,19 +596,19 @@ impl Joined {
         self.member.keep_no_longer(share, identity, &self.locks())
     }
 
-    /// Charges `bytes` that the driver has spent already, whatever the limit.
+    /// Charges `bytes` that the driver already spent, without a limit.
     pub fn charge_spent(&self, bytes: u64) {
         if let Ok(held) = self.member.reserve(bytes, u64::MAX, &self.locks()) {
             held.commit();
         }
     }
 
-    /// The member itself.
+    /// Returns this process's member.
     pub fn member(&self) -> &Member<'static> {
         &self.member
     }
 
-    /// Settles the charges of members that are dead.
+    /// Settles the charges of dead members.
     pub fn reclaim_dead(&self) {
         self.member.reclaim_dead(&self.locks());
     }
@@ -606,7 +618,7 @@ impl Joined {
         self.member.bury(index, &self.locks())
     }
 
-    /// The living members, after the dead were reclaimed.
+    /// Reclaims the charges of dead members and returns the living ones.
     pub fn members(&self) -> Vec<MemberView> {
         self.reclaim_dead();
         self.member.ledger().members().collect()

@@ -1,4 +1,6 @@
-//! Whose charges these are and where they are kept: the facts the kernel gives, for vgpu-core's rule.
+//! Determines this process's tenant and the directory of its ledgers.
+//!
+//! This module reads the environment, namespaces and user; vgpu-core's [`TenantKey`] derives the tenant from them.
 
 use crate::environment::variable;
 use std::os::unix::ffi::OsStrExt;
@@ -7,13 +9,13 @@ use std::path::{Path, PathBuf};
 use vgpu_core::tenant::{Facts, TenantKey, uid_in_parent};
 use vgpu_core::wire::terms_file::LEDGERS_SUFFIX;
 
-/// Inode of the pid namespace that the kernel made at boot (PROC_PID_INIT_INO).
+/// Inode of the pid namespace that the kernel creates at boot (PROC_PID_INIT_INO).
 const INITIAL_PID_NAMESPACE: u64 = 0xeffffffc;
 
-/// The tenant of this process: the daemon's word (`named`), else `VGPU_TENANT`, else its namespaces.
+/// Returns this process's tenant: the name that the daemon gave (`named`), else `VGPU_TENANT`, else its namespaces.
 ///
 /// # Errors
-/// One line: the variable with what is accepted, or what could not be read.
+/// One line that names the variable and its accepted values, or the file that could not be read.
 pub fn key(named: Option<&str>) -> Result<TenantKey, String> {
     // SAFETY: no preconditions.
     let uid = unsafe { libc::geteuid() };
@@ -31,7 +33,7 @@ pub fn key(named: Option<&str>) -> Result<TenantKey, String> {
         })
     };
     let (mount_namespace, pid_namespace) = (inode("/proc/self/ns/mnt")?, inode("/proc/self/ns/pid")?);
-    // In the host's own namespaces there is no container: each user is a tenant of their own.
+    // A process in the host's own namespaces is in no container. There each user is a tenant.
     let host = pid_namespace == INITIAL_PID_NAMESPACE;
     TenantKey::of(&Facts { mount_namespace, pid_namespace, host, ..facts }).map_err(|e| e.to_string())
 }
@@ -40,8 +42,8 @@ fn inode_of(path: &str) -> std::io::Result<u64> {
     std::fs::metadata(path).map(|file| file.ino())
 }
 
-/// The number of this process's user in the daemon's user namespace, as the daemon would see it: the parent's, where this process
-/// has another namespace.
+/// Returns this process's uid as the daemon sees it. `namespace` is the inode of the daemon's user namespace. If this
+/// process is in another one, its uid map gives the uid in the parent namespace.
 pub fn user_of(namespace: u64) -> u32 {
     // SAFETY: no preconditions.
     let uid = unsafe { libc::geteuid() };
@@ -52,17 +54,17 @@ pub fn user_of(namespace: u64) -> u32 {
     uid_in_parent(&map, uid).unwrap_or(uid)
 }
 
-/// Checks the name in `VGPU_TENANT`, if there is one.
+/// Checks the name in `VGPU_TENANT`, if it is set.
 ///
 /// # Errors
-/// One line: the variable with what is accepted.
+/// One line that names the variable and its accepted values.
 pub fn check_name() -> Result<(), String> {
     let Some(name) = variable("VGPU_TENANT") else { return Ok(()) };
     let facts = Facts { name: Some(name.as_bytes()), mount_namespace: 0, pid_namespace: 0, host: true, uid: 0 };
     TenantKey::of(&facts).map(drop).map_err(|e| e.to_string())
 }
 
-/// Where ledgers may be kept, the first that can be written counts. With `VGPU_STATE_DIR` that place only.
+/// Returns the directories to try for ledgers, in order; the first writable one is used. `VGPU_STATE_DIR` replaces all.
 pub fn places() -> Vec<PathBuf> {
     if let Some(place) = variable("VGPU_STATE_DIR") {
         return vec![path(place)];
@@ -72,14 +74,14 @@ pub fn places() -> Vec<PathBuf> {
     beside.into_iter().chain(["/dev/shm".into(), "/tmp".into()]).collect()
 }
 
-/// Where the daemon keeps the tenant's ledgers; `None`: no daemon is named.
+/// Returns the directory in which the daemon keeps the tenant's ledgers. `None`: `VGPU_SOCKET` is not set.
 pub fn kept_ledgers() -> Option<PathBuf> {
     let mut directory = variable("VGPU_SOCKET")?.to_os_string();
     directory.push(LEDGERS_SUFFIX);
     Some(path(directory))
 }
 
-/// Whether the ledger is common to all users of the container.
+/// True if all users of the container share one ledger (`VGPU_SHARED_UIDS=1`).
 pub fn shared_by_users() -> bool {
     variable("VGPU_SHARED_UIDS").is_some_and(|value| value.as_bytes() == b"1")
 }

@@ -137,7 +137,7 @@ fn works(world: &World) -> Option<u64> {
     until(world, |work, _, _| work >= 2 * KERNEL_NS).map(|(_, now)| now)
 }
 
-/// End of the last work before the device stops.
+/// Time in ns at which the last work ended, once the device did nothing for [`STILL_NS`] after it.
 fn stops(world: &World) -> Option<u64> {
     until(world, |_, last, now| now > last + STILL_NS).map(|(last, _)| last)
 }

@@ -1,7 +1,8 @@
-//! The conversation with the daemon: hello, welcome, joins; each with a deadline, none under a lock of the governor.
+//! Talks to the daemon over its socket: hello, welcome and device joins.
 //!
-//! A daemon of another protocol, or with pages of another version, is a refusal: a process that starts says so and
-//! fails, a process that runs keeps its last terms. Not here: what the pages mean ([`super::session`]).
+//! Each exchange has a deadline, and none runs under a lock of the governor. A daemon with another protocol or page
+//! version counts as a refusal: a starting process reports it and fails, a running process keeps its last terms. Not
+//! here: the meaning of the pages ([`super::session`]).
 
 use super::session::{self, Session};
 use crate::clock;
@@ -19,23 +20,23 @@ use std::time::{Duration, Instant};
 use vgpu_core::wire::MAX_LINE;
 use vgpu_core::wire::two::{self, Hello, Join};
 
-/// How long the daemon may take to answer at the start.
+/// Time limit for the daemon's answer when the process starts.
 pub const DEADLINE: Duration = Duration::from_secs(2);
 
-/// The connection that tells the daemon we live; -1: none.
+/// Descriptor of the connection that shows the daemon that this process is alive; -1: none.
 static CONNECTION: AtomicI32 = AtomicI32::new(-1);
-/// The socket's inode, by which a descriptor that the program made its own is told from ours.
+/// Inode of the connection's socket. The program may close our descriptor and reuse its number; then the inode differs.
 static INODE: AtomicU64 = AtomicU64::new(0);
-/// How many connections were kept so far: the number of the one that is.
+/// Number of connections kept so far, which is the number of the current one.
 static CONVERSATION: AtomicU64 = AtomicU64::new(0);
-/// One conversation at a time.
+/// Allows one exchange with the daemon at a time.
 static TALKING: Lock<()> = Lock::new(());
 
-/// Why there is no answer to go by.
+/// Reason why the daemon gave no usable answer.
 pub enum Trouble {
-    /// Nobody is there, or nobody answers.
+    /// No daemon can be reached, or it does not answer in time or to this question.
     Absent(String),
-    /// It was answered, and the answer is no or makes no sense.
+    /// The daemon refused, or its answer is invalid.
     Refused(String),
 }
 
@@ -46,7 +47,7 @@ fn inode(descriptor: i32) -> Option<u64> {
     (stat.st_mode & libc::S_IFMT == libc::S_IFSOCK).then_some(stat.st_ino)
 }
 
-/// A conversation, until it is kept or dropped.
+/// A connection to the daemon during one exchange, before it is kept or dropped.
 struct Wire {
     stream: UnixStream,
     deadline: Instant,
@@ -65,8 +66,8 @@ impl Wire {
         Self { stream, deadline: Instant::now() + patience, patience, came: Vec::new(), files: Vec::new() }
     }
 
-    /// Sends a line and returns the answer. A daemon that refuses the user answers and closes before it reads: then the send
-    /// fails, and the refusal waits to be read all the same.
+    /// Sends a line and returns the answer. A daemon that refuses the user answers and closes before it reads. Then
+    /// the send fails, but the refusal can still be read.
     fn ask(&mut self, line: &str) -> Result<Vec<u8>, Trouble> {
         let sent = self.send(line);
         let answer = self.hear();
@@ -85,7 +86,7 @@ impl Wire {
         sent.map_err(|e| Absent(format!("the daemon does not listen: {e}")))
     }
 
-    /// The next line, without its newline; descriptors that came along are in `files`.
+    /// Receives the next line, without its newline. Descriptors received with it are added to `files`.
     fn hear(&mut self) -> Result<Vec<u8>, Trouble> {
         loop {
             if let Some(end) = self.came.iter().position(|&byte| byte == b'\n') {
@@ -114,7 +115,7 @@ impl Wire {
         }
     }
 
-    /// Keeps the connection open for the life of the process, in place of the one before.
+    /// Keeps the connection open for the life of the process, and ends the previous one.
     fn keep(self) -> Result<(), Trouble> {
         let fd = out_of_the_way(self.stream.into()).map_err(|e| Refused(format!("no descriptor can be kept: {e}")))?;
         hang_up();
@@ -125,7 +126,8 @@ impl Wire {
     }
 }
 
-/// Says hello, and keeps the connection. The pages go with the session unless it is kept ([`session::keep`]).
+/// Sends the hello and keeps the connection. Dropping the returned session unmaps its pages; [`session::keep`] keeps
+/// them.
 pub fn begin(socket: &Path, patience: Duration) -> Result<Box<Session>, Trouble> {
     let _talking = TALKING.lock();
     let sent = clock::now();
@@ -148,9 +150,12 @@ pub fn begin(socket: &Path, patience: Duration) -> Result<Box<Session>, Trouble>
     Err(Refused(format!("the daemon refused this process: {words}")))
 }
 
-/// Joins a device, of which `busy` ns were measured so far, over the connection by which this session came: the slot.
-/// An answer that does not come in time, or is another question's, ends the connection, since nobody could tell later
-/// whose it was. The answer brings the tenant's ledger of the device, in which this process charges from now on.
+/// Joins a device over the session's connection and returns the member's slot. `busy` is the device time measured so
+/// far, in ns.
+///
+/// An answer that is late or belongs to another question ends the connection, because later answers could not be
+/// matched to their questions. The answer carries the tenant's ledger of the device, in which this process charges from
+/// then on.
 pub fn join(session: &Session, device: &str, busy: u64, ledger: &Ledger, patience: Duration) -> Result<usize, Trouble> {
     let talking = TALKING.lock();
     let connection = CONNECTION.load(Relaxed);
@@ -204,12 +209,12 @@ pub fn is_over() -> bool {
     unsafe { libc::poll(&raw mut look, 1, 0) != 0 }
 }
 
-/// Ends the connection, for the daemon too where a forked child still has a copy of it.
+/// Ends the connection. The daemon sees its end even if a forked child still has a copy of the descriptor.
 fn hang_up() {
     end(true);
 }
 
-/// Closes what a forked child has of its parent's connection, which goes on. Whether there was one.
+/// Closes a forked child's copy of its parent's connection; the parent's stays open. Returns true if there was a copy.
 pub fn close() -> bool {
     end(false)
 }
@@ -217,7 +222,7 @@ pub fn close() -> bool {
 fn end(for_all: bool) -> bool {
     let connection = CONNECTION.swap(-1, Relaxed);
     if connection >= 0 && inode(connection) == Some(INODE.load(Relaxed)) {
-        // SAFETY: our own descriptor, of which nobody else knows.
+        // SAFETY: our own descriptor, as the inode says; no other code uses it.
         unsafe {
             if for_all {
                 libc::shutdown(connection, libc::SHUT_RDWR);
@@ -228,13 +233,13 @@ fn end(for_all: bool) -> bool {
     connection >= 0
 }
 
-/// Opens the lock, in a forked child.
+/// Resets the lock in a forked child.
 pub fn reborn() {
-    // SAFETY: the child's thread that settles it, before any other goes on.
+    // SAFETY: runs in the child's thread that resets it after the fork, before any other thread runs.
     unsafe { TALKING.reset(()) };
 }
 
-/// Connects within the deadline: a daemon that hangs with a full queue would hold a plain `connect` for good.
+/// Connects within the deadline. A plain `connect` would block forever if the daemon hangs and its queue is full.
 #[allow(clippy::cast_possible_truncation)] // AF_UNIX is 1
 fn connect(socket: &Path, patience: Duration) -> std::io::Result<UnixStream> {
     // SAFETY: all zeroes is a valid sockaddr_un.
@@ -284,7 +289,7 @@ mod tests {
         assert!(close());
         assert_eq!(first.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
         let (mut second, _copy) = kept();
-        // Another one in its place.
+        // A new connection replaces the second.
         let (mut third, _copy) = kept();
         assert_eq!(second.read(&mut [0]).unwrap(), 0);
         hang_up();

@@ -1,13 +1,14 @@
-//! Tenants' ledgers: the daemon makes them, keeps them and hands them to members.
+//! Creates and keeps tenants' ledgers, and opens them for members.
 //!
-//! A tenant may have several containers, and each container has a /dev/shm of its own. If members made the ledger there,
-//! each container would have the whole memory limit. So there is one ledger of a tenant and a device, in a directory next to
-//! the tenant's socket. Each member gets a descriptor of it when it joins the device. A member that starts while no daemon
-//! runs opens it by its name, if its container has that directory writable.
+//! A tenant may have several containers, and each container has a /dev/shm of its own. If members made the ledger
+//! there, each container would have the whole memory limit. So the daemon keeps one ledger for each tenant and device,
+//! in a directory next to the tenant's socket. A member gets a descriptor of the ledger when it joins the device. A
+//! member that starts while no daemon runs opens the ledger by its name, if the directory is mounted writable in its
+//! container.
 //!
-//! Only the daemon's user writes the directory; every user may write the ledger, because members may be any user. A ledger
-//! stays as long as its tenant, so the next daemon finds it. Not here: which member gets it (`reactor`), and its content
-//! (libvgpu's `ledger`).
+//! Only the daemon's user may write the directory. Every user may write the ledger, because members may be any user. A
+//! ledger stays as long as its tenant, so the next daemon finds it. Not here: which member gets it (`reactor`), and its
+//! content (libvgpu's `ledger`).
 
 use std::ffi::{CString, OsString};
 use std::fs::{self, DirBuilder, File, Permissions};
@@ -27,9 +28,9 @@ use vgpu_core::wire::terms_file::LEDGERS_SUFFIX;
 
 /// Permissions of a ledger: every user may write it.
 const LEDGER_MODE: Mode = Mode::from_raw_mode(0o666);
-/// Permissions of the directory: every user may open a ledger by its name, and none may put another file there.
+/// Permissions of the directory: every user may open a ledger by its name, only the daemon's user may add a file.
 const DIRECTORY_MODE: u32 = 0o755;
-/// Permissions that the directory must not have: writable for the group or others.
+/// Permissions that the directory must not have: write access for the group or others.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 /// A tenant's ledger of one device, as the daemon keeps it.
@@ -39,27 +40,27 @@ pub struct KeptLedger {
     identity: Identity,
 }
 
-/// The ledger, opened for one member; and opened once more, to read.
+/// The ledger opened twice: read-write for one member, and read-only for the daemon.
 pub type Opened = (OwnedFd, OwnedFd);
 
 impl KeptLedger {
-    /// The ledger of the tenant with this socket on this device. `None`: no ledger has such a tenant's name.
+    /// Returns the ledger of the tenant with this socket on this device. `None`: the name cannot be a tenant's.
     #[must_use]
     pub fn of(socket: &Path, tenant: &str, device: &str) -> Option<Self> {
         let name = Some(tenant.as_bytes());
         let facts = Facts { name, mount_namespace: 0, pid_namespace: 0, host: true, uid: 0 };
         let key = TenantKey::of(&facts).ok()?;
-        // As the library writes it, so that another spelling makes no second file.
+        // Spelled as the library spells it, so that another spelling of the UUID does not make a second file.
         let device = format!("GPU-{}", uuid::key(device));
         let identity = Identity { tenant: key.hash(), device: hash64(device.as_bytes()) };
         Some(Self { dir: directory(socket), name: key.ledger_file(&device), identity })
     }
 
-    /// Opens it, and makes it first if there is none. A file that is no ledger any more, because a member wrote over it or
-    /// cut it, is replaced when no process holds it.
+    /// Opens the ledger, and creates it first if it does not exist. A file that a member overwrote or truncated is
+    /// replaced when no process holds it.
     ///
     /// # Errors
-    /// What the kernel says, the directory is writable for others, or a process holds what is no ledger any more.
+    /// The kernel's error; or others may write the directory; or a process still holds an overwritten ledger.
     pub fn open_or_make(&self) -> io::Result<Opened> {
         match self.open() {
             Err(why) if why.kind() == io::ErrorKind::NotFound => self.make(),
@@ -87,17 +88,17 @@ impl KeptLedger {
         Ok((open(OFlags::RDWR)?, open(OFlags::RDONLY)?))
     }
 
-    /// Makes it whole or not at all.
+    /// Creates the ledger under another name and renames it, so that no process sees an incomplete one.
     fn make(&self) -> io::Result<Opened> {
         make_directory(&self.dir)?;
         let dir = open_directory(&self.dir)?;
         let temporary = format!(".{}", self.name);
-        // Left by a daemon that was killed here.
+        // A daemon that was killed at this place may have left the file.
         let _ = rustix::fs::unlinkat(&dir, &temporary, AtFlags::empty());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | READ_SAFELY;
         let mut file = File::from(rustix::fs::openat(&dir, &temporary, flags, LEDGER_MODE)?);
         rustix::fs::fchmod(&file, LEDGER_MODE)?;
-        // The first member allocates the other blocks: a ledger that nobody uses takes one.
+        // The first member allocates the other blocks, so an unused ledger takes one block.
         file.set_len(LEDGER_SIZE as u64)?;
         file.write_all(&formatted(self.identity))?;
         rustix::fs::renameat(&dir, &temporary, &dir, &self.name)?;
@@ -105,16 +106,18 @@ impl KeptLedger {
     }
 }
 
-/// Why a member is refused whose tenant destroyed its own ledger.
+/// Reason for refusing a member whose tenant destroyed its own ledger.
 const OVERWRITTEN: &str =
     "it was overwritten by a process of the tenant; end all processes of the tenant and start them again";
 
-/// Bytes of a ledger that tell that it is one.
+/// Bytes at the start of a file by which a ledger is recognized.
 const BEGIN: usize = 64;
 
+/// Open flags that follow no link and never block on a pipe.
 const READ_SAFELY: OFlags = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
-/// Where the ledgers of the tenant with this socket lie: two sockets may share a directory.
+/// Returns the directory of the ledgers of the tenant with this socket. Its name contains the socket's name, because
+/// several sockets may be in one directory.
 fn directory(socket: &Path) -> PathBuf {
     let mut name: OsString = socket.file_name().unwrap_or_default().to_owned();
     name.push(LEDGERS_SUFFIX);
@@ -139,8 +142,10 @@ fn open_directory(path: &Path) -> io::Result<OwnedFd> {
     Ok(dir)
 }
 
-/// Makes the tenant's ledgers of these devices, and their directory: an engine can mount it before the first member joins,
-/// and a member that starts while no daemon runs finds its ledger. A failure is told here and refuses the joins later.
+/// Creates the tenant's ledgers of these devices, and their directory.
+///
+/// So a container engine can mount the directory before the first member joins, and a member that starts while no
+/// daemon runs finds its ledger. A failure is logged here, and later joins are refused.
 pub fn prepare<'a>(tenant: &str, socket: &Path, devices: impl Iterator<Item = &'a str>) {
     let mut ledgers = devices.filter_map(|device| KeptLedger::of(socket, tenant, device));
     let made = make_directory(&directory(socket))
@@ -151,11 +156,11 @@ pub fn prepare<'a>(tenant: &str, socket: &Path, devices: impl Iterator<Item = &'
     }
 }
 
-/// Removes the ledgers of the tenant with this socket, which has no members any more.
+/// Removes the ledgers of the tenant with this socket. The tenant must have no members.
 pub fn remove_all(socket: &Path) {
     let dir = directory(socket);
     if open_directory(&dir).is_ok() {
-        // A file that cannot be removed keeps the directory, and harms nobody.
+        // A file that cannot be removed also keeps the directory, which does no harm.
         let _ = fs::remove_dir_all(&dir);
     }
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use vgpu_tests::artefacts::{checkout, scratch};
 
-/// First CUDA version that has variant 1, 2, ...
+/// First CUDA version with each variant, from variant 1 on.
 const SINCE: [u32; 6] = [2000, 3020, 11040, 12050, 13000, 13010];
 
 /// Functions that the newer stand-in exports and no table lists: a variant of a charging function, and one of a

@@ -8,7 +8,7 @@ use crate::share::Share;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tenant(pub u32);
 
-/// A device, by its index in the arbiter: 0, 1, ... Also the order in which a tenant gets leases on several devices.
+/// A device, by its index in the arbiter from 0 on. A tenant gets leases on several devices in the order of this index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(pub u16);
 

@@ -210,7 +210,7 @@ pub fn formatted(identity: Identity) -> [u8; HEADER_SIZE] {
 pub fn is_formatted(bytes: &[u8], identity: Identity) -> bool {
     use core::mem::offset_of;
     let fresh = formatted(identity);
-    // What members write lies between these two parts and behind them.
+    // Members write the bytes between these two parts and after them, so only the two parts are compared.
     let parts = [0..offset_of!(Header, high_slot), offset_of!(Header, tenant)..offset_of!(Header, high_share)];
     parts.into_iter().all(|part| bytes.get(part.clone()).is_some_and(|there| there == &fresh[part]))
 }

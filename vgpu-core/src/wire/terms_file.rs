@@ -1,8 +1,9 @@
-//! The terms file: what a tenant may use, for members that start while the daemon is away.
+//! Encodes and decodes the terms file: a tenant's limits, for members that start while the daemon is away.
 //!
-//! The daemon writes it beside the tenant's socket, whole or not at all (another name, then a rename), when it starts, and
-//! when something changes. A member reads it only if nobody answers at the socket. JSON, one flat object a line, by the
-//! rules of [`super`]; the first line is the tenant's, then come the lines of its users, then those of its devices:
+//! The daemon writes the file next to the tenant's socket when it starts and when the terms change. It writes another
+//! name and renames it, so the file is never incomplete. A member reads it only if no daemon answers at the socket.
+//! Each line is one flat JSON object by the rules of [`super`]. The first line is the tenant's, then follow its users
+//! and its devices:
 //!
 //! ```text
 //! {"terms":1,"epoch":7,"tenant":"a","mode":"enforce","on_error":"closed","on_loss":"local","strict":false,"users":1,
@@ -12,12 +13,13 @@
 //! {"device":"*","memory_limit":null,"sm_limit":null,"sm_request":null}
 //! ```
 //!
-//! `users` and `devices` count the lines that follow: a file that was cut is no terms. With `users` null every user may start.
-//! A limit that is null is none; a key that is missing is an error, and so is the mode `off`.
-//! `user_namespace` is the daemon's: the numbers of users are valid there. `*` is every device that has no line of its own; one
-//! without either may not be used.
+//! `users` and `devices` count the lines that follow, so a truncated file is rejected. If `users` is null, every user
+//! may start a member. A limit that is null is no limit. A missing key is an error, except `on_error` (closed) and
+//! `user_namespace` (not known). The mode `off` is an error too.
+//! `user_namespace` is the inode of the daemon's user namespace, in which the uids are valid. `*` stands for every
+//! device without a line of its own. A device without either may not be used.
 //!
-//! Who uses it: `vgpud` writes, libvgpu reads. Not here: where the file is, who may write it, and how old it may be.
+//! `vgpud` writes the file, libvgpu reads it. Not here: where the file is, who may write it, and how old it may be.
 
 use super::json::{Object, Writer};
 use super::two::{self, MAX_DEVICE, MAX_TENANT};
@@ -29,45 +31,45 @@ use crate::share::Share;
 use crate::uuid;
 use core::ops::RangeInclusive;
 
-/// The number of this format.
+/// Version of this format.
 pub const FORMAT: u64 = 1;
 
-/// The name of the file, beside the tenant's socket.
+/// Name of the file, which is next to the tenant's socket.
 pub const FILE_NAME: &str = "terms.json";
 
-/// The ledgers of a tenant lie in a directory beside its socket: the socket's name, and this.
+/// Suffix of the directory of a tenant's ledgers, which is next to its socket and has the socket's name plus this.
 pub const LEDGERS_SUFFIX: &str = ".ledgers";
 
-/// Longest file in bytes.
+/// Most bytes of a file.
 pub const MAX_FILE: usize = 64 << 10;
 
-/// Every device that is not named.
+/// Device name for all devices without a line of their own.
 pub const ALL_DEVICES: &str = "*";
 
-/// What a tenant may use, on every device.
+/// A tenant's terms on all devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TermsFile {
     /// Epoch of the daemon that wrote it.
     pub epoch: u64,
     /// Name of the tenant.
     pub tenant: String,
-    /// What is done about limits.
+    /// Whether limits are enforced or use is only measured.
     pub mode: Mode,
-    /// What cannot be kept becomes a warning.
+    /// True if a limit that cannot be enforced is only a warning.
     pub open_on_error: bool,
-    /// What holds without the daemon.
+    /// Behaviour of members without the daemon.
     pub on_loss: OnLoss,
-    /// A way around the hooks is refused.
+    /// True if bypasses of the hooks are refused.
     pub strict: bool,
-    /// Users that may start a member; `None`: all.
+    /// Ranges of uids that may start a member; `None`: all.
     pub users: Option<Vec<RangeInclusive<u32>>>,
-    /// Inode of the daemon's user namespace, in which `users` are numbered; 0: not known.
+    /// Inode of the daemon's user namespace, in which the uids of `users` are valid; 0: not known.
     pub user_namespace: u64,
-    /// Each device once.
+    /// Terms of each device, at most one entry a device.
     pub devices: Vec<DeviceTerms>,
 }
 
-/// What it may use on one.
+/// A tenant's terms on one device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceTerms {
     /// The device's UUID, or [`ALL_DEVICES`].
@@ -76,15 +78,15 @@ pub struct DeviceTerms {
     pub memory_limit: Option<Bytes>,
     /// Ceiling on device time, 1 % or more; `None` = no limit.
     pub sm_limit: Option<Share>,
-    /// Floor of it; `None` = none.
+    /// Floor of device time; `None` = none.
     pub sm_request: Option<Share>,
 }
 
 impl TermsFile {
-    /// Writes the file.
+    /// Encodes the file.
     ///
     /// # Errors
-    /// [`WireError::TextTooLong`], [`WireError::TooLong`]: it would be longer than [`MAX_FILE`].
+    /// [`WireError::TextTooLong`]; [`WireError::TooLong`] if it would be longer than [`MAX_FILE`].
     pub fn encode(&self) -> Result<String, WireError> {
         let mut line = Writer::new();
         line.number("terms", FORMAT);
@@ -114,11 +116,11 @@ impl TermsFile {
         if file.len() > MAX_FILE { Err(WireError::TooLong) } else { Ok(file) }
     }
 
-    /// Reads a file.
+    /// Decodes a file.
     ///
     /// # Errors
-    /// Every [`WireError`]. What is not understood is never a default; a device that is named twice, however it is written, is
-    /// [`WireError::DuplicateKey`], lines that are missing or too many are [`WireError::OutOfRange`].
+    /// Every [`WireError`]. A value that is not understood is an error, never a default. A device named twice, in any
+    /// spelling, is [`WireError::DuplicateKey`]. A wrong number of device lines is [`WireError::OutOfRange`].
     pub fn decode(file: &[u8]) -> Result<Self, WireError> {
         if file.len() > MAX_FILE {
             return Err(WireError::TooLong);
@@ -142,7 +144,7 @@ impl TermsFile {
             user_namespace: head.number("user_namespace")?.unwrap_or(0),
             devices: Vec::new(),
         };
-        // A tenant of the daemon has a limit or is observed: no daemon writes `off`.
+        // A tenant of the daemon is limited or observed, so no daemon writes `off`.
         if terms.mode == Mode::Off {
             return Err(WireError::WrongKind { key: "mode", expected: "enforce or observe" });
         }
@@ -162,7 +164,7 @@ impl TermsFile {
             if terms.devices.iter().any(|known| uuid::same(&known.device, &device)) {
                 return Err(WireError::DuplicateKey(device));
             }
-            // `null` is no limit; a key that is missing is a line that was cut.
+            // `null` means no limit. A missing key means that the line is incomplete.
             for key in ["memory_limit", "sm_limit", "sm_request"] {
                 two::required(line.get(key), key)?;
             }
@@ -183,7 +185,7 @@ impl TermsFile {
         self.users.as_ref().is_none_or(|users| users.iter().any(|range| range.contains(&uid)))
     }
 
-    /// What holds on a device; `None`: it may not be used.
+    /// Returns the terms on a device; `None`: the tenant may not use it.
     #[must_use]
     pub fn of(&self, device: &str) -> Option<&DeviceTerms> {
         let named = |name: &str| self.devices.iter().find(|terms| uuid::same(&terms.device, name));

@@ -215,7 +215,7 @@ impl Ledgers {
         &self.broken
     }
 
-    /// What a tenant holds of a device, as it was read last; `None`: its ledger is not read.
+    /// Returns a tenant's allocations on a device at the last reading; `None`: its ledger is not read.
     #[must_use]
     pub fn held_by(&self, whose: &Whose) -> Option<Held> {
         self.kept.get(whose).map(|kept| kept.held.clone())
@@ -233,8 +233,8 @@ impl Ledgers {
         self.kept.iter().map(|(whose, kept)| (whose.clone(), kept.read)).collect()
     }
 
-    /// What a tenant's ledger says that is new since it was first read: how many requests were refused, and the peak if it
-    /// rose.
+    /// Returns the changes since the first reading of a tenant's ledger: the number of refused requests, and the peak
+    /// in bytes if it rose, else 0.
     #[must_use]
     pub fn since(&self, whose: &Whose) -> (u64, u64) {
         self.kept.get(whose).map_or((0, 0), |kept| {

@@ -50,7 +50,7 @@ pub fn p99(values: &[f64]) -> Option<f64> {
 pub fn order_interval(values: &[f64]) -> Option<Interval> {
     let sorted = sorted(values);
     let n = sorted.len();
-    // Probability that fewer than `k` of n values are on one side of the median, for k = 1, 2, ...
+    // Probability that fewer than `k` of n values are on one side of the median, for each k from 1 on.
     let mut term = 0.5_f64.powi(i32::try_from(n).ok()?);
     let (mut below, mut found) = (0.0, None);
     for k in 1..=n / 2 {

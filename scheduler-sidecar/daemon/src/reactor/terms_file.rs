@@ -1,8 +1,8 @@
-//! The terms file of a tenant, beside its socket: what members that start while the daemon is away go by.
+//! Writes the terms file of each tenant, next to its socket, for members that start while the daemon is away.
 //!
 //! The format is [`vgpu_core::wire::terms_file`]'s. The file is written under another name and then renamed, so that a
-//! reader sees one state or the other; mode 0644, since members may be any user. It stays when the daemon ends and goes with
-//! the tenant. A file that says the same already is left as it is.
+//! reader sees the old or the new content. Its mode is 0644, because members may be any user. The file stays when the
+//! daemon ends, and is removed with the tenant. A file with the same content is not rewritten.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -19,13 +19,13 @@ use crate::config::{On, OnError, Tenant, Which};
 use crate::kept_ledger;
 use crate::room::remove_dir;
 
-/// What the file of a tenant says.
+/// Returns the content of a tenant's terms file.
 fn of(tenant: &Tenant, epoch: u64) -> TermsFile {
     let line = |on: &On| {
         let device = match &on.device {
             Which::Uuid(uuid, _) => uuid.clone(),
             Which::Any => ALL_DEVICES.to_owned(),
-            // Which one that is nobody knows; the daemon gives it to nobody either.
+            // The UUID of this number is not known, and the daemon does not grant such a device either.
             Which::Number(_) => return None,
         };
         let (sm_limit, sm_request) = (on.terms.ceiling, on.terms.floor);
@@ -46,15 +46,15 @@ fn of(tenant: &Tenant, epoch: u64) -> TermsFile {
 }
 
 impl Reactor {
-    /// Removes the terms files of tenants that left the configuration while no daemon ran.
+    /// Removes the terms files and ledgers of tenants that were removed from the configuration while no daemon ran.
     pub(super) fn sweep_terms(&self) {
         let Some(loaded) = &self.loaded else { return };
         let served: BTreeSet<&str> = self.rooms.values().map(|room| room.tenant.name.as_str()).collect();
         sweep(&loaded.plan.daemon.run_dir.join("tenants"), |name| served.contains(name));
     }
 
-    /// Keeps the ledgers and the terms file of a room's tenant in step. Tenants whose sockets lie in one directory have none: whose it would be
-    /// could not be told there.
+    /// Updates the ledgers and the terms file of a room's tenant. Tenants whose sockets are in one directory have no
+    /// terms file, because it could not be told which tenant it belongs to.
     pub(super) fn keep_terms(&self, id: u64) {
         let Some(room) = self.rooms.get(&id) else { return };
         let (tenant, dir) = (&room.tenant, room.tenant.socket.parent());
@@ -64,7 +64,7 @@ impl Reactor {
             Which::Number(_) => Vec::new(),
         });
         kept_ledger::prepare(&tenant.name, &tenant.socket, devices);
-        // A file gives each tenant a directory of its own.
+        // With a configuration file each tenant has a directory of its own, so no other tenant is looked for.
         let open =
             self.rooms.iter().filter(|(other, room)| self.loaded.is_none() && **other != id && room.door.is_some());
         match open.map(|(_, room)| &room.tenant).find(|other| other.socket.parent() == dir) {
@@ -77,8 +77,9 @@ impl Reactor {
     }
 }
 
-/// Removes those of tenants that are no longer served, which a daemon left when it ended: `dir` is that of the tenants'
-/// directories. Where a socket lies beside it, another daemon may serve it.
+/// Removes the terms files and ledgers that an earlier daemon left for tenants that are no longer served, and their
+/// directories if nothing else is in them. `dir` contains the tenants' directories. A directory with a socket is left
+/// alone, because another daemon may serve that tenant.
 pub(super) fn sweep(dir: &Path, served: impl Fn(&str) -> bool) {
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         let socket = entry.path().join("vgpud.sock");
@@ -89,8 +90,8 @@ pub(super) fn sweep(dir: &Path, served: impl Fn(&str) -> bool) {
     }
 }
 
-/// Writes it, or says in the log why it cannot: a tenant without a terms file is served, and only members that start without
-/// the daemon miss it.
+/// Writes the terms file, or logs why it cannot. A tenant without a terms file is served all the same; only members
+/// that start without the daemon fail.
 fn keep(tenant: &Tenant, epoch: u64) {
     let path = place(&tenant.socket);
     let written = of(tenant, epoch)
@@ -102,7 +103,7 @@ fn keep(tenant: &Tenant, epoch: u64) {
     }
 }
 
-/// Removes it; one that is not there is no error.
+/// Removes the terms file. A missing file is no error.
 pub(super) fn remove(socket: &Path) {
     let _ = std::fs::remove_file(place(socket));
 }
@@ -116,7 +117,7 @@ fn write(path: &Path, text: &[u8]) -> io::Result<()> {
         return Ok(());
     }
     let temporary = path.with_file_name(format!(".{FILE_NAME}-{}", std::process::id()));
-    // Left by a daemon that had this number and was killed.
+    // A daemon with this process id that was killed may have left the file.
     let _ = std::fs::remove_file(&temporary);
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let readable = Mode::from_raw_mode(0o644);
@@ -131,8 +132,8 @@ fn write(path: &Path, text: &[u8]) -> io::Result<()> {
     written
 }
 
-/// Is there a file that says just this? What lies there may have been put there by whoever can write to the directory: no
-/// link is followed, no pipe waited for, and no more read than is compared.
+/// True if the file has exactly this content. Every user that can write the directory may have put something else
+/// there. So it follows no link, waits for no pipe, and reads at most one byte more than `text` has.
 fn says(path: &Path, text: &[u8]) -> io::Result<bool> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
@@ -183,7 +184,7 @@ mod tests {
         keep(&tenant, 7);
         assert_eq!(meta().ino(), inode);
         tenant.on_error = OnError::Open;
-        // What somebody left under the other name, and a link in the file's place, are not followed.
+        // Links at the temporary name and at the file's own name are not followed.
         let precious = dir.path().join("precious");
         std::fs::write(&precious, "precious").unwrap();
         std::fs::remove_file(&path).unwrap();

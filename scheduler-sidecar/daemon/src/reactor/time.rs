@@ -1,4 +1,6 @@
-//! Members of protocol 2 and their devices' time: the way between sockets, bells and the alarm here, and the leases there.
+//! Connects members of protocol 2 to the leases: passes on hellos, joins, bells and the alarm.
+//!
+//! Not here: the decisions about device time (`leases`).
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -17,17 +19,18 @@ use crate::leases::Past;
 use crate::pages::Furniture;
 use vgpu_accounting::clock;
 
-/// What is listened to at a bell: every ring, once. Whoever leaves it up costs nothing.
+/// Epoll events for a bell: edge-triggered, so each ring wakes the daemon once. A member that leaves its bell readable
+/// costs nothing.
 const RINGS: EventFlags = EventFlags::IN.union(EventFlags::ET);
 
-/// The arbiter's number of a room's tenant.
+/// Returns the arbiter's number for a room's tenant.
 pub(crate) fn number(room: u64) -> Tenant {
-    // Numbers of rooms are given once each and lie below those of bells.
+    // Each room number is used once and is below the numbers of bells.
     Tenant(u32::try_from(room).unwrap_or(u32::MAX))
 }
 
 impl Reactor {
-    /// Answers a hello of protocol 2: the welcome, with the tenant's pages.
+    /// Answers a hello of protocol 2 with the welcome and the descriptors of the tenant's pages.
     pub(super) fn welcome_paged(&mut self, connection: &mut Connection, id: u64, hello: two::Hello) -> io::Result<()> {
         if self.hoards(id) {
             return self.refuse(connection, "too many processes of this tenant have not taken what they were sent");
@@ -36,7 +39,7 @@ impl Reactor {
             warn!(%why, "no pages for a tenant");
             return self.refuse(connection, &format!("the daemon cannot make the tenant's pages: {why}"));
         }
-        // Before the descriptors are sent, so that a member never finds a page that does not beat.
+        // Beat before the descriptors are sent, so that a member never finds a heartbeat page that does not beat.
         self.paged += 1;
         self.heart.beat(true, clock::now());
         let member = self.next_member;
@@ -57,7 +60,7 @@ impl Reactor {
         sent.unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()))
     }
 
-    /// Sees to it that a tenant has pages.
+    /// Creates the tenant's pages and bell, if it has none.
     fn furnish(&mut self, id: u64) -> io::Result<()> {
         let Some(room) = self.rooms.get_mut(&id) else { return Err(io::ErrorKind::NotConnected.into()) };
         if room.furniture.is_some() {
@@ -71,7 +74,7 @@ impl Reactor {
         Ok(())
     }
 
-    /// Answers a join. Who is refused keeps its connection: it may go on with other devices.
+    /// Answers a join. A refused member keeps its connection, because it may use other devices.
     pub(super) fn answer_join(&mut self, connection: &mut Connection, id: u64, join: &two::Join) -> io::Result<()> {
         let Some(member) = connection.member.filter(|_| matches!(connection.state, State::Registered(..))) else {
             return self.refuse(connection, "a hello of protocol 2 comes before a join");
@@ -85,7 +88,7 @@ impl Reactor {
         });
         match joined {
             Ok((slot, (ledger, to_read))) => {
-                // As the leases name it, however it was written.
+                // The leases' spelling of the UUID; the member may have spelled it differently.
                 let device = self.leases.name_of(&join.device);
                 self.record.draft().came.push(((id, device.clone()), past.process, past.busy));
                 self.record.file((id, device), to_read);
@@ -101,13 +104,13 @@ impl Reactor {
         }
     }
 
-    /// The tenant's ledger of a device, opened for one member; the first join of all makes it.
+    /// Opens the tenant's ledger of a device for one member, and creates it if it does not exist.
     ///
     /// # Errors
-    /// The words with which the join is refused: without this ledger the member would have a limit of its own.
+    /// The reason for refusing the join. Without this ledger the member would have a limit of its own.
     fn open_ledger(&self, connection: &Connection, id: u64, device: &str) -> Result<Opened, String> {
         let Some(room) = self.rooms.get(&id) else { return Err("the tenant was removed".into()) };
-        // A member that reads no answers would have as many descriptors in flight as it asks questions.
+        // Each answer carries a descriptor. A member that reads no answers would have one in flight for each question.
         if connection.is_unread() {
             return Err("an answer that was sent before was not read yet".into());
         }
@@ -120,7 +123,7 @@ impl Reactor {
         })
     }
 
-    /// A member of protocol 2 is gone; with the last one of a tenant go its pages.
+    /// Removes a member of protocol 2. With a tenant's last member its pages are removed too.
     pub(super) fn leave_paged(&mut self, id: u64, member: u64) {
         let now = clock::now();
         self.paged -= 1;
@@ -135,7 +138,7 @@ impl Reactor {
             self.record.emptied(id);
             self.owes = true;
             if let Some(furniture) = room.furniture.take() {
-                // Closing is not enough: whoever kept the bell keeps it watched.
+                // Closing the bell is not enough: epoll keeps watching it while any process has it open.
                 let _ = epoll::delete(&self.epoll, furniture.bell());
             }
             self.shelf.remove(id);
@@ -144,19 +147,19 @@ impl Reactor {
         }
     }
 
-    /// A tenant's bell rings.
+    /// Handles a ring of a tenant's bell.
     pub(super) fn bell_rang(&mut self, id: u64) {
         if self.rooms.get(&id).is_none_or(|room| room.furniture.is_none()) {
             return;
         }
-        // The event is over, then the wishes are looked at: a ring meanwhile is another event.
+        // The event was consumed before the launch requests are read, so a ring in between is a new event.
         if let Heard::At(moment) = self.leases.rang(number(id), clock::now()) {
             self.listen(id, false);
             self.muted.insert((moment, id));
         }
     }
 
-    /// Listens to a bell, or not.
+    /// Starts or stops listening to a bell.
     fn listen(&self, id: u64, listen: bool) {
         let Some(furniture) = self.rooms.get(&id).and_then(|room| room.furniture.as_ref()) else { return };
         let interest = if listen { RINGS } else { EventFlags::empty() };
@@ -165,13 +168,15 @@ impl Reactor {
         }
     }
 
-    /// Does what is due now: the beat, decisions, bells that rang too often.
+    /// Does all work that is due now: the heartbeat, listening again to bells that rang too often, and the arbiter's
+    /// decisions.
     pub(super) fn keep_time(&mut self) {
         let now = clock::now();
         self.heart.beat(self.paged > 0, now);
         while let Some((moment, id)) = self.muted.first().copied().filter(|(moment, _)| *moment <= now) {
             self.muted.remove(&(moment, id));
-            // It is up since it rang too early, so that this is an event: its answer.
+            // The bell is still readable from the ring that came too early. Listening again raises an event, which
+            // answers that ring.
             self.listen(id, true);
         }
         if self.leases.deadline().is_some_and(|deadline| deadline <= now) {
@@ -179,15 +184,15 @@ impl Reactor {
         }
     }
 
-    /// Wakes the loop when something is due that is due to the microsecond.
+    /// Sets the alarm that wakes the loop for the next work due. The alarm is exact to the microsecond.
     pub(super) fn set_alarm(&mut self) {
         let muted = self.muted.first().map(|(moment, _)| *moment);
-        // The record is busy, and nobody is there who would wake the loop.
+        // Usage is not recorded yet, and without members nothing else wakes the loop: retry after 1 s.
         let owed = self.owes.then(|| clock::now().saturating_add(1_000_000_000));
         self.alarm.set(self.leases.deadline().into_iter().chain(muted).chain(owed).min());
     }
 
-    /// The daemon goes: every member knows at once.
+    /// Stops the heartbeat and the leases when the daemon ends, so that every member notices at once.
     pub(super) fn end_pages(&mut self) {
         self.heart.stop(clock::now());
         self.leases.end();
