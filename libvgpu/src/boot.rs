@@ -18,7 +18,7 @@ use vgpu_core::limits::{self, RawLimits};
 
 /// The limits that were asked for, and their sources.
 pub struct Asked {
-    /// The limits as written.
+    /// The limits as the environment has them.
     pub limits: RawLimits,
     /// The tenant, known only if there is something to enforce.
     pub tenant: Option<vgpu_core::tenant::TenantKey>,

@@ -339,11 +339,11 @@ fn forget_stream(order: Order) {
 pub enum Waited {
     /// An event, whose stream is unknown.
     Event,
-    /// Everything in a stream.
+    /// The program waited for everything in a stream.
     Stream(Order),
     /// Everything in the current context.
     Current,
-    /// Everything in a context.
+    /// The program waited for everything in a context.
     Context(CUcontext),
 }
 

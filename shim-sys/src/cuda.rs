@@ -300,7 +300,7 @@ pub struct CUDA_ARRAY_DESCRIPTOR {
     pub NumChannels: u32,
 }
 
-/// The same, in the layout of the 32-bit calls.
+/// An array descriptor in the layout of the 32-bit calls.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_ARRAY_DESCRIPTOR_v1 {
@@ -332,7 +332,7 @@ pub struct CUDA_ARRAY3D_DESCRIPTOR {
     pub Flags: u32,
 }
 
-/// The same, in the layout of the 32-bit calls.
+/// A three-dimensional array descriptor in the layout of the 32-bit calls.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_ARRAY3D_DESCRIPTOR_v1 {
@@ -387,7 +387,7 @@ pub struct CUDA_MEMCPY2D {
     pub dstXInBytes: usize,
     /// Destination y.
     pub dstY: usize,
-    /// As `srcMemoryType`.
+    /// Kind of destination memory; values as for `srcMemoryType`.
     pub dstMemoryType: u32,
     /// Destination address, if it is host memory.
     pub dstHost: *mut c_void,

@@ -149,7 +149,7 @@ pub fn remove_unused(name: &CStr, over: impl FnOnce(BorrowedFd<'_>, &libc::stat)
     if !lock::try_lock_all(file.as_fd())? || !over(file.as_fd(), &stat) {
         return Ok(false);
     }
-    // The name may refer to a new file by now.
+    // The name may refer to a new file by now: remove it only if it still names the locked file.
     let named = open(name, 0, 0)?;
     let is_same = Identity::of(named.as_raw_fd()) == Some(Identity { device: stat.st_dev, inode: stat.st_ino });
     // SAFETY: a C string.

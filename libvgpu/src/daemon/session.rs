@@ -21,9 +21,9 @@ pub fn stat(descriptor: i32) -> Option<libc::stat> {
     }
 }
 
-/// One daemon's welcome.
+/// The connection to one daemon, from its welcome on.
 pub struct Session {
-    /// The welcome message.
+    /// The daemon's welcome message.
     pub welcome: Welcome,
     /// Added to this process's clock, gives the daemon's clock, in ns.
     pub offset: i64,
@@ -37,10 +37,10 @@ pub struct Session {
     bell_is: (u64, u64, u32),
 }
 
-/// The present session, leaked.
+/// The current session, leaked so that references to it never end; null: there is none.
 static CURRENT: AtomicPtr<Session> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The present session.
+/// The current session; `None`: there is none.
 pub fn current() -> Option<&'static Session> {
     // SAFETY: null, or leaked by `keep`.
     unsafe { CURRENT.load(Acquire).as_ref() }

@@ -214,13 +214,13 @@ const fn same(a: &[u8], b: &[u8]) -> bool {
 /// How a name is handled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Name {
-    /// It has a hook.
+    /// The name has a hook.
     Hooked(Row),
-    /// It has no hook, and its base is that of functions that charge or launch.
+    /// The name has no hook, but its base name (without suffix) is that of functions that charge or launch.
     Variant,
     /// A function of the loader that this library exports.
     Loader,
-    /// Not handled here.
+    /// The library does not handle the name: the caller gets the real function.
     Foreign,
 }
 

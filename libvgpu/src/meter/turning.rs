@@ -60,7 +60,7 @@ impl Meter {
         }
     }
 
-    /// A look of the helper thread; see [`crate::turn::Turning::attend`].
+    /// The helper thread's look at the turn among the tenant's members; see [`crate::turn::Turning::attend`].
     pub fn attend(&mut self, turn: &Turn<'_>, account: SharedAccount<'_>, share: Option<Share>, now: u64) -> u64 {
         let admit = |share| account.admit_beside(self.keeper.in_flight(), share, now);
         let admission = share.map_or(Admission::Admit, admit);

@@ -40,7 +40,7 @@ pub struct Sample {
     pub charges: u64,
     /// The part of `charges` that other processes may hold too.
     pub shared: u64,
-    /// See [`holdings::events`].
+    /// Number of charges and releases so far: [`holdings::events`].
     pub events: u64,
     /// Changes with every charge and release except the caller's own. `None`: other threads were active, so list and
     /// charges may not match.
@@ -88,7 +88,7 @@ fn bytes(number: u64) -> i64 {
 struct Group {
     /// Change counter.
     changes: u64,
-    /// Calls in flight.
+    /// Calls of the group in flight.
     open: u32,
     /// Whether there ever was a second call.
     shared: bool,

@@ -42,7 +42,7 @@ macro_rules! copy3d {
             pub dstZ: usize,
             /// Destination level of detail, 0.
             pub dstLOD: usize,
-            /// As `srcMemoryType`.
+            /// Kind of destination memory; values as for `srcMemoryType`.
             pub dstMemoryType: u32,
             /// Destination address, if it is host memory.
             pub dstHost: *mut c_void,

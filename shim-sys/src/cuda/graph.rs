@@ -151,7 +151,7 @@ pub struct CUgraphExecUpdateResultInfo {
 pub struct CUgraphEdgeData {
     /// Port of the first node.
     pub from_port: u8,
-    /// Port of the second.
+    /// Port of the second node.
     pub to_port: u8,
     /// Kind of the edge.
     pub kind: u8,
@@ -163,8 +163,8 @@ pub struct CUgraphEdgeData {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUgraphNodeParams {
-    /// Its kind: 0 kernel, 1 copy, 2 fill, 3 host, 4 graph, 5 empty, 6 and 7 events, 8 and 9 semaphores, 10 allocate,
-    /// 11 free, 12 words of memory, 13 conditional.
+    /// The node's kind: 0 kernel, 1 copy, 2 fill, 3 host, 4 graph, 5 empty, 6 and 7 events, 8 and 9 semaphores, 10
+    /// allocate, 11 free, 12 words of memory, 13 conditional.
     pub kind: u32,
     /// Reserved; zero.
     pub reserved0: [i32; 3],

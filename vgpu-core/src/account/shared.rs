@@ -93,7 +93,7 @@ impl<'p> SharedAccount<'p> {
     /// As [`Self::admit`], with `pending` ns counted as paid that will be charged later.
     ///
     /// # Cost
-    /// Two loads; a division only if the answer is no.
+    /// Two loads; a division only if the account does not admit a launch.
     #[inline]
     #[must_use]
     pub fn admit_beside(&self, pending: u64, share: Share, now: u64) -> Admission {

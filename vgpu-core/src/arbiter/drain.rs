@@ -86,8 +86,8 @@ impl Arbiter {
         }
     }
 
-    /// When a drain's allowance ends. A waiting tenant of class latency does not wait for long launches of other
-    /// classes.
+    /// When a drain's allowance ends: from then on others may get the device although work is in flight. A waiting
+    /// tenant of class latency does not wait for long launches of other classes.
     pub(super) fn allowance(&self, d: DeviceId) -> u64 {
         let Phase::Drain { seat, since, until, said } = self.devices[index(d)].phase else { return u64::MAX };
         let terms = &self.seat(seat).terms;
@@ -100,8 +100,8 @@ impl Arbiter {
         }
     }
 
-    /// When a drain is given up that only its own tenant waits for. A learned length does not extend this, because
-    /// the work may have been waiting for that very tenant.
+    /// When a drain is given up if only the drained tenant itself waits for the device. A learned length does not
+    /// extend this, because the work may have been waiting for that very tenant.
     pub(super) fn stuck_at(&self, d: DeviceId) -> u64 {
         let Phase::Drain { said, .. } = self.devices[index(d)].phase else { return u64::MAX };
         let again = self.devices[index(d)].draining.iter().all(|&slot| self.slot(slot).overdue.is_some());

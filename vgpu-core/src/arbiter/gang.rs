@@ -134,7 +134,7 @@ impl Arbiter {
         }
     }
 
-    /// Ends a collection.
+    /// Ends a tenant's collection of several devices at once.
     pub(super) fn release(&mut self, tenant: Tenant) {
         for device in &mut self.devices {
             if device.reserved == Some(tenant) {

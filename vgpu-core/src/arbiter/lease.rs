@@ -37,7 +37,7 @@ impl Arbiter {
             if !others && device.reserved.is_none() {
                 return false;
             }
-            // It had the device to itself; from now on it has one quantum, counted from the grant.
+            // The holder had the device to itself; from now on it has one quantum, counted from the grant.
             let until = since.saturating_add(quantum);
             if until <= now {
                 return true;

@@ -45,15 +45,15 @@ impl<K: Kernel> Drop for Turn<'_, K> {
     }
 }
 
-/// Judgement of a request by a stable reading.
+/// Decision about a request, from one stable reading of the ledger.
 enum Verdict {
-    /// The request fits.
+    /// The request fits within the limit.
     Fits,
-    /// It does not fit next to settled charges.
+    /// The request does not fit next to the bytes that are already committed.
     Never,
-    /// It fits only if pending driver calls fail.
+    /// The request fits only if driver calls of other members, for which bytes are reserved, fail.
     Pending,
-    /// It fits only if undecided claims are withdrawn.
+    /// The request fits only if claims (requests of other members that are not granted yet) are withdrawn.
     Tentative,
 }
 

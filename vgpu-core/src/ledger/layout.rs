@@ -132,17 +132,17 @@ pub struct Slot {
 /// An exported allocation or pool, charged once for all its holders: see `shares.rs`.
 #[repr(C, align(64))]
 pub struct Share {
-    /// Bytes ever added.
+    /// Bytes ever added to the share.
     pub(super) gained: AtomicU64,
-    /// Bytes ever removed.
+    /// Bytes ever removed from the share.
     pub(super) lost: AtomicU64,
     /// Key by which importers find the share; 0: free.
     pub(super) identity: AtomicU64,
     /// Slot of the member that reports these bytes as its own in views.
     pub(super) owner: AtomicU32,
-    /// That member's pid.
+    /// Pid of the member in `owner`.
     pub(super) pid: AtomicU32,
-    /// That member's birth.
+    /// Birth of the member in `owner`, which tells processes with the same pid apart.
     pub(super) birth: AtomicU64,
     /// Pid of the process that keeps the share for an open descriptor. `watch` and `node` name the descriptor of that
     /// process through which others see if one is still open: see `Watched`.
@@ -244,14 +244,14 @@ pub struct Identity {
 pub enum LayoutError {
     /// New, or its creator died before it finished: format it under the turn lock.
     NotFormatted,
-    /// No ledger at all.
+    /// The page is no ledger at all.
     NotALedger,
-    /// Written by another version.
+    /// The ledger was written by another version.
     Version {
         /// Version in the file.
         found: u32,
     },
-    /// Same version, but other sizes or counts.
+    /// The ledger has the same version, but other sizes or counts.
     Dimensions,
     /// Belongs to another tenant or device.
     OtherOwner,

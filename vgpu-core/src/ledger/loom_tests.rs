@@ -353,7 +353,8 @@ fn loom_an_amount_that_changes_hands_is_not_counted_twice() {
     });
 }
 
-/// Red when a withdrawal raises `committed` before `dropped`: for a moment the bytes look settled.
+/// Fails if a request that takes its claimed bytes back raises `committed` before `dropped`: for a moment those
+/// bytes look like a final charge.
 #[test]
 fn loom_a_claim_being_withdrawn_refuses_nobody() {
     check(3, || {

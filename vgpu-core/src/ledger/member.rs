@@ -27,7 +27,7 @@ pub struct Member<'p> {
 /// One member as views and reports show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberView {
-    /// Index of its slot.
+    /// Index of the member's slot.
     pub index: usize,
     /// Process id in its own pid namespace.
     pub pid: u32,
@@ -61,7 +61,7 @@ impl fmt::Debug for Reservation<'_> {
 /// Reasons why a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It does not fit next to settled charges.
+    /// The request does not fit next to the bytes that are already committed.
     OverLimit {
         /// Bytes charged when the request was judged.
         used: Bytes,
@@ -70,7 +70,8 @@ pub enum Refusal {
         /// The limit in bytes.
         limit: Bytes,
     },
-    /// It does not fit next to reservations or claims of other members that were not decided in time.
+    /// The request does not fit next to reservations or claims (requests not granted yet) of other members that
+    /// were not decided in time.
     Pending {
         /// Bytes charged or reserved when the request was judged.
         used: Bytes,
@@ -101,7 +102,7 @@ impl core::error::Error for Refusal {}
 pub enum JoinError {
     /// Every slot has a living holder.
     Full {
-        /// Number of slots.
+        /// Number of slots, one for each member.
         slots: usize,
     },
 }
@@ -414,7 +415,7 @@ impl<'p> Reservation<'p> {
         Self { slot, bytes }
     }
 
-    /// Bytes set aside.
+    /// Bytes that the reservation sets aside.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes

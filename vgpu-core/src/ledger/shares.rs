@@ -62,7 +62,7 @@ pub enum Left {
     ToOthers,
     /// This process keeps it for a descriptor.
     Kept,
-    /// It ended: its bytes are free.
+    /// The share ended: its bytes are free.
     Ended,
 }
 

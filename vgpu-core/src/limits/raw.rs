@@ -34,7 +34,7 @@ pub(super) struct Entry {
     pub(super) written: String,
 }
 
-/// Meaning of a value.
+/// Meaning of a variable's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Limit {
     /// A value that could not be parsed.
@@ -42,7 +42,7 @@ pub(super) enum Limit {
     /// HAMi's 0: treated as unset, so the global limit holds for the device.
     Unsaid,
     Memory(Size),
-    /// `None`: no limit.
+    /// A ceiling or floor on device time; `None`: no limit.
     Time(Option<Share>),
 }
 

@@ -13,7 +13,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"vgpurept");
 
 /// Value of `in_flight`: the queued work takes longer than expected.
 pub(super) const LONGER: u64 = u64::MAX;
-/// Value of `in_flight`: unknown.
+/// Value of `in_flight`: the work in flight is unknown.
 pub(super) const UNKNOWN: u64 = u64::MAX - 1;
 
 /// Report of one member about one device.

@@ -17,7 +17,7 @@ pub(super) const TAKING: u64 = 20_000;
 /// How far behind the others a member that did not rest can be.
 pub(super) const CREDIT: u64 = 100_000_000;
 
-/// A member's virtual time.
+/// A member's virtual time: the member with the least is next.
 pub(super) fn used(slot: &Slot) -> u64 {
     slot.busy.load(Ordering::Relaxed).wrapping_add(slot.turn_shift.load(Ordering::Relaxed))
 }

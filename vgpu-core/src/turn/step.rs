@@ -50,7 +50,7 @@ impl Turn<'_> {
         step
     }
 
-    /// `None`: the word changed meanwhile; look again.
+    /// The look of a member that holds the turn. `None`: the word changed meanwhile; look again.
     fn hold(&self, hand: &mut Hand, here: &Here, word: Word, wake: &mut u32) -> Option<Step> {
         let now = here.now;
         let suspect = if hand.exclusive || now < hand.rescan { None } else { self.survey(hand, now) };

@@ -63,7 +63,7 @@ pub struct TermsFile {
     pub users: Option<Vec<RangeInclusive<u32>>>,
     /// Inode of the daemon's user namespace, in which `users` are numbered; 0: not known.
     pub user_namespace: u64,
-    /// Each device once.
+    /// The tenant's terms on its devices; each device occurs once.
     pub devices: Vec<DeviceTerms>,
 }
 
