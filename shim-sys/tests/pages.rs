@@ -279,7 +279,7 @@ fn tenant_that_sends_to_nobody() {
     assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);
 }
 
-/// Red without MSG_NOSIGNAL.
+/// Fails if the message is sent without MSG_NOSIGNAL: the kernel then kills the sender.
 #[test]
 fn sending_to_nobody_is_an_error_and_kills_nobody() {
     let (mut tenant, _socket) = Daemon::new().admit("tenant_that_sends_to_nobody");

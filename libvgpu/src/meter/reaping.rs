@@ -539,7 +539,7 @@ mod tests {
         }
     }
 
-    /// Under a wide lease a stream may have a thousand markers.
+    /// Under a wide lease (more may be in flight) a stream may have a thousand markers.
     #[test]
     fn every_stream_is_asked_about_however_much_another_has_in_flight() {
         for streams in [2, 10, 100] {

@@ -52,7 +52,7 @@ impl Meter {
         gate
     }
 
-    /// If the possession changed, the work in flight was not alone on the device.
+    /// If the turn was passed on or preempted meanwhile, the work in flight was not alone on the device.
     fn follow(&mut self, before: u64, now: u64) {
         if self.turning.possession() != before && self.keeper.in_flight() > 0 {
             self.patience.robbed(self.pending(), now);

@@ -212,7 +212,8 @@ impl Entry {
         stream.map(|stream| Backing { losses, stream })
     }
 
-    /// Ends a request served at `at`, if the address was known room and no pool may have shrunk since `moment`.
+    /// Ends a request served at `at` without a reading, if that address was known as free inside the pool and no
+    /// pool may have shrunk since `moment`.
     pub(super) fn served_inside(
         &self,
         call: Call,

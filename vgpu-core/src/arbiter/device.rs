@@ -287,10 +287,11 @@ impl Arbiter {
                     self.drain(d, seat, now);
                     return true;
                 }
-                // No other tenant for long: the holder needs no lease, or gets a wide one.
+                // No other tenant was here for long: the holder needs no lease, or gets a wide one (more may be in
+                // flight).
                 let Phase::Held { until, .. } = self.devices[index(d)].phase else { return false };
                 let is_endless = until == u64::MAX;
-                // An arrival may have ended the wide lease; its holder must be told.
+                // A tenant that arrived may have ended the wide lease; its holder must be told.
                 let is_wide = matches!(self.slot(slot).gate, Gate::Run { wide: true, .. });
                 if is_endless && self.may_open(d, seat, now) {
                     self.open(d, seat, out);

@@ -73,7 +73,7 @@ impl Arbiter {
         }
     }
 
-    /// Charges a member that kept the device, by claiming work there, for longer than a drain's allowance. If less
+    /// Charges a member that kept the device for longer than a drain's allowance by reporting unfinished work. If less
     /// than half of that time was measured when the claim ends, the member pays for all of it. Otherwise keeping the
     /// device would cost nothing.
     pub(super) fn settle_claim(&mut self, slot: SlotId, now: u64) {

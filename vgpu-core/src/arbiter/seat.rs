@@ -100,9 +100,8 @@ impl Seat {
         Key { class: self.terms.class, virtual_time: self.virtual_time.saturating_add(self.units(ns)), floor }
     }
 
-    /// Notes that the tenant wants the device again after a pause. What it was due before is reduced by the length
-    /// of the pause. After a long pause its credit is at most one quantum, and its floor joins the one furthest
-    /// behind.
+    /// Notes that the tenant wants the device again after a pause. The length of the pause reduces its
+    /// earlier due. After a long pause its credit is at most one quantum, and its floor joins the one furthest behind.
     pub fn wake(&mut self, least: u64, floor: u64, now: u64, config: &Config) {
         let credit = self.units(config.quantum_of(&self.terms));
         let pause = self.slept.map_or(u64::MAX, |slept| now.saturating_sub(slept));

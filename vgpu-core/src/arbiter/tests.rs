@@ -128,7 +128,7 @@ fn the_second_waits_for_the_lease_and_the_drain_and_no_longer() {
     desk.runs(a, 2 * MS);
     desk.now = MS;
     desk.wants(b);
-    // Its lease has an end from now on.
+    // From now on the first tenant's lease has an end.
     assert!(matches!(desk.tick()[..], [(slot, Gate::Run { until, .. })] if slot == a && until == 4 * MS));
     desk.book.of(a).busy = 4 * MS;
     assert_eq!(desk.at(4 * MS), [(a, Gate::Wait)]);

@@ -210,7 +210,7 @@ pub fn formatted(identity: Identity) -> [u8; HEADER_SIZE] {
 pub fn is_formatted(bytes: &[u8], identity: Identity) -> bool {
     use core::mem::offset_of;
     let fresh = formatted(identity);
-    // What members write lies between these two parts and behind them.
+    // Members write only between these two parts and after them.
     let parts = [0..offset_of!(Header, high_slot), offset_of!(Header, tenant)..offset_of!(Header, high_share)];
     parts.into_iter().all(|part| bytes.get(part.clone()).is_some_and(|there| there == &fresh[part]))
 }
@@ -388,8 +388,8 @@ impl Header {
     }
 
     /// Most bytes the tenant ever held at once: the largest sum under which a request was granted. The sum may
-    /// include undecided claims of other members. So it is never too small, and never above the limits of the members
-    /// that were granted.
+    /// include requests of other members that are not decided yet. So it is never too small, and never above the
+    /// limits of the members that were granted.
     #[must_use]
     pub fn peak(&self) -> u64 {
         self.peak.load(Ordering::Relaxed)

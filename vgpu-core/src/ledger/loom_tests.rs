@@ -26,7 +26,7 @@ pub(super) struct World {
     shares: Vec<Share>,
     /// Lock holders of each share: one bit per process, and one that marks a write lock.
     pub(super) share_locks: Vec<AtomicU32>,
-    /// The same for the shares' second bytes.
+    /// Lock holders of each share's second byte, in the same form.
     pub(super) kept_locks: Vec<AtomicU32>,
     /// Process number that holds the lock of each slot; 0: nobody.
     pub(super) locks: Vec<AtomicU32>,
@@ -311,13 +311,13 @@ fn loom_three_that_fit_are_all_granted() {
     three_members(3, 3);
 }
 
-/// As above: two of three fit.
+/// As in the test before, but of three requests only two fit.
 #[test]
 fn loom_of_three_of_which_two_fit_exactly_one_is_refused() {
     three_members(5, 2);
 }
 
-/// As above: one of three fits.
+/// As in the tests above, but of three requests only one fits.
 #[test]
 fn loom_of_three_of_which_one_fits_exactly_two_are_refused() {
     three_members(6, 1);

@@ -129,14 +129,14 @@ impl<'p> Ledger<'p> {
     /// # Cost
     /// The turn lock, and one lock probe per living member.
     pub fn join<K: Kernel>(&self, pid: u32, birth: u64, kernel: &K) -> Result<Member<'p>, JoinError> {
-        // Under the turn lock: a dead slot that we have locked and not settled yet looks alive. Another member's
+        // Under the turn lock: a dead slot that we have locked and not freed yet looks alive. Another member's
         // request would be refused because of charges that nobody has.
         let _turn = super::contended::Turn::take(kernel);
         let free = (0..self.slots.len()).find(|index| kernel.try_lock_slot(*index));
         let index = free.ok_or(JoinError::Full { slots: self.slots.len() })?;
         let slot = &self.slots[index];
         self.settle(index);
-        // Raise the mark before the first claim, so that every later claim's sum includes this slot.
+        // Raise the mark before the first request, so that the sum of every later request includes this slot.
         let mark = u32::try_from(index + 1).unwrap_or(u32::MAX);
         self.header.high_slot.fetch_max(mark, Ordering::SeqCst);
         slot.birth.store(birth, Ordering::SeqCst);
@@ -214,7 +214,7 @@ impl<'p> Member<'p> {
         if bytes > limit || bytes > MOST { None } else { self.claim(bytes, limit) }
     }
 
-    /// Publishes `bytes` as a claim and grants it if the sum is within the limit; otherwise withdraws it.
+    /// Publishes `bytes` as claimed and grants the request if the sum is within the limit; otherwise withdraws it.
     #[inline(always)]
     pub(super) fn claim(&self, bytes: u64, limit: u64) -> Option<Reservation<'p>> {
         let slot = self.slot;
@@ -233,8 +233,8 @@ impl<'p> Member<'p> {
     #[cold]
     fn withdraw(&self, bytes: u64) {
         let slot = self.slot;
-        // `dropped` first: from here on the claim blocks nobody. Until the last line others see too few settled
-        // bytes, so they wait instead of refusing.
+        // `dropped` first: from here on the request blocks nobody. Until the last line other members see too few
+        // committed bytes, so they wait instead of refusing.
         slot.dropped.fetch_add(bytes, Ordering::SeqCst);
         slot.granted.fetch_add(bytes, Ordering::SeqCst);
         slot.committed.fetch_add(bytes, Ordering::SeqCst);

@@ -36,7 +36,7 @@ impl Driver {
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Alloc(u64),
-    /// The driver refuses.
+    /// An allocation that the driver refuses.
     Fail(u64),
     Free(u64),
     Trim,

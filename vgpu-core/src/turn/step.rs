@@ -84,7 +84,7 @@ impl Turn<'_> {
         None
     }
 
-    /// True if the possession goes on whoever is next, because it has had little of the device.
+    /// True if this member keeps the turn whoever is next, because it has used little of the device.
     fn has_just_begun(&self, hand: &Hand, here: &Here) -> bool {
         let had = used(self.slot).wrapping_sub(hand.began).saturating_add(here.in_flight);
         had < USE && here.now < hand.taken.saturating_add(LEASE)

@@ -1,8 +1,9 @@
-//! The terms file: what a tenant may use, for members that start while the daemon is away.
+//! The terms file: a tenant's limits on its devices, for members that start while the daemon is away.
 //!
-//! The daemon writes it beside the tenant's socket, whole or not at all (another name, then a rename), when it starts, and
-//! when something changes. A member reads it only if nobody answers at the socket. JSON, one flat object a line, by the
-//! rules of [`super`]; the first line is the tenant's, then come the lines of its users, then those of its devices:
+//! The daemon writes it next to the tenant's socket when it starts and when a limit changes. The write is atomic:
+//! another name, then a rename. A member reads the file only if no daemon answers at the socket. The format is JSON,
+//! one flat object per line, by the rules of [`super`]. The first line is about the tenant; then come the lines of its
+//! users, then those of its devices:
 //!
 //! ```text
 //! {"terms":1,"epoch":7,"tenant":"a","mode":"enforce","on_error":"closed","on_loss":"local","strict":false,"users":1,
@@ -12,12 +13,12 @@
 //! {"device":"*","memory_limit":null,"sm_limit":null,"sm_request":null}
 //! ```
 //!
-//! `users` and `devices` count the lines that follow: a file that was cut is no terms. With `users` null every user may start.
-//! A limit that is null is none; a key that is missing is an error, and so is the mode `off`.
-//! `user_namespace` is the daemon's: the numbers of users are valid there. `*` is every device that has no line of its own; one
-//! without either may not be used.
+//! `users` and `devices` count the lines that follow, so that a truncated file is an error. With `users` null every
+//! user may start a member. A limit that is null means no limit; a missing key is an error, and so is the mode `off`.
+//! `user_namespace` is that of the daemon, in which the user numbers are valid. `*` stands for every device without a
+//! line of its own. A device without either line may not be used.
 //!
-//! Who uses it: `vgpud` writes, libvgpu reads. Not here: where the file is, who may write it, and how old it may be.
+//! `vgpud` writes the file, libvgpu reads it. Not here: where the file is, who may write it, and how old it may be.
 
 use super::json::{Object, Writer};
 use super::two::{self, MAX_DEVICE, MAX_TENANT};
@@ -29,62 +30,62 @@ use crate::share::Share;
 use crate::uuid;
 use core::ops::RangeInclusive;
 
-/// The number of this format.
+/// Number of the file's format.
 pub const FORMAT: u64 = 1;
 
-/// The name of the file, beside the tenant's socket.
+/// Name of the file, in the directory of the tenant's socket.
 pub const FILE_NAME: &str = "terms.json";
 
-/// The ledgers of a tenant lie in a directory beside its socket: the socket's name, and this.
+/// A tenant's ledgers are in a directory next to its socket, named as the socket with this suffix.
 pub const LEDGERS_SUFFIX: &str = ".ledgers";
 
-/// Longest file in bytes.
+/// Longest terms file that is read or written, in bytes.
 pub const MAX_FILE: usize = 64 << 10;
 
-/// Every device that is not named.
+/// In a line of the file: every device that no other line names.
 pub const ALL_DEVICES: &str = "*";
 
-/// What a tenant may use, on every device.
+/// A tenant's limits on all its devices, as the file holds them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TermsFile {
-    /// Epoch of the daemon that wrote it.
+    /// Epoch of the daemon that wrote the file.
     pub epoch: u64,
     /// Name of the tenant.
     pub tenant: String,
-    /// What is done about limits.
+    /// Whether limits are enforced or usage is only measured.
     pub mode: Mode,
-    /// What cannot be kept becomes a warning.
+    /// True if a limit that cannot be enforced becomes a warning.
     pub open_on_error: bool,
-    /// What holds without the daemon.
+    /// Rule for device time without the daemon.
     pub on_loss: OnLoss,
-    /// A way around the hooks is refused.
+    /// True if lookups that bypass the hooks are refused.
     pub strict: bool,
     /// Users that may start a member; `None`: all.
     pub users: Option<Vec<RangeInclusive<u32>>>,
     /// Inode of the daemon's user namespace, in which `users` are numbered; 0: not known.
     pub user_namespace: u64,
-    /// The tenant's terms on its devices; each device occurs once.
+    /// The tenant's limits by device; each device occurs once.
     pub devices: Vec<DeviceTerms>,
 }
 
-/// What it may use on one.
+/// A tenant's limits on one device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceTerms {
     /// The device's UUID, or [`ALL_DEVICES`].
     pub device: String,
-    /// Hard memory limit; `None` = no limit. Never 0.
+    /// Hard memory limit; `None`: no limit. Never 0.
     pub memory_limit: Option<Bytes>,
-    /// Ceiling on device time, 1 % or more; `None` = no limit.
+    /// Ceiling on device time, at least 1 %; `None`: no limit.
     pub sm_limit: Option<Share>,
-    /// Floor of it; `None` = none.
+    /// Floor (guaranteed part) of device time; `None`: none.
     pub sm_request: Option<Share>,
 }
 
 impl TermsFile {
-    /// Writes the file.
+    /// Returns the text of the file.
     ///
     /// # Errors
-    /// [`WireError::TextTooLong`], [`WireError::TooLong`]: it would be longer than [`MAX_FILE`].
+    /// [`WireError::TextTooLong`], [`WireError::TooLong`]: the file would be longer than [`MAX_FILE`].
     pub fn encode(&self) -> Result<String, WireError> {
         let mut line = Writer::new();
         line.number("terms", FORMAT);
@@ -114,11 +115,12 @@ impl TermsFile {
         if file.len() > MAX_FILE { Err(WireError::TooLong) } else { Ok(file) }
     }
 
-    /// Reads a file.
+    /// Parses the text of a file.
     ///
     /// # Errors
-    /// Every [`WireError`]. What is not understood is never a default; a device that is named twice, however it is written, is
-    /// [`WireError::DuplicateKey`], lines that are missing or too many are [`WireError::OutOfRange`].
+    /// Every [`WireError`]. A value that is not understood is an error, never a default.
+    /// - [`WireError::DuplicateKey`]: a device is named twice, in whatever spelling of its UUID.
+    /// - [`WireError::OutOfRange`]: lines are missing, or there are too many.
     pub fn decode(file: &[u8]) -> Result<Self, WireError> {
         if file.len() > MAX_FILE {
             return Err(WireError::TooLong);
@@ -142,7 +144,7 @@ impl TermsFile {
             user_namespace: head.number("user_namespace")?.unwrap_or(0),
             devices: Vec::new(),
         };
-        // A tenant of the daemon has a limit or is observed: no daemon writes `off`.
+        // Every tenant of a daemon has a limit or is observed, so no daemon writes `off`.
         if terms.mode == Mode::Off {
             return Err(WireError::WrongKind { key: "mode", expected: "enforce or observe" });
         }
@@ -162,7 +164,7 @@ impl TermsFile {
             if terms.devices.iter().any(|known| uuid::same(&known.device, &device)) {
                 return Err(WireError::DuplicateKey(device));
             }
-            // `null` is no limit; a key that is missing is a line that was cut.
+            // `null` means no limit; a missing key means that the line was truncated.
             for key in ["memory_limit", "sm_limit", "sm_request"] {
                 two::required(line.get(key), key)?;
             }
@@ -183,7 +185,7 @@ impl TermsFile {
         self.users.as_ref().is_none_or(|users| users.iter().any(|range| range.contains(&uid)))
     }
 
-    /// What holds on a device; `None`: it may not be used.
+    /// The tenant's limits on a device; `None`: the tenant may not use it.
     #[must_use]
     pub fn of(&self, device: &str) -> Option<&DeviceTerms> {
         let named = |name: &str| self.devices.iter().find(|terms| uuid::same(&terms.device, name));
