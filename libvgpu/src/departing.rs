@@ -195,7 +195,7 @@ impl Departing {
 
     fn end(self) {
         if self.mark.is_some() {
-            // Otherwise the marker dies with its context.
+            // Only in a living context: otherwise the marker dies with its context.
             asking(|| self.living().into_iter().for_each(Mark::end));
         }
         match self.then {

@@ -239,7 +239,7 @@ impl Releasing {
     pub fn done(self) -> Ended {
         let mut all = ALL.lock();
         let last = all.physical.get(&self.number).is_some_and(|physical| physical.handles == 0);
-        // Unless the driver has reused its number meanwhile.
+        // The handle keeps its record if the driver has reused it for another allocation meanwhile.
         if last && all.handles.get(&self.handle) == Some(&self.number) {
             all.handles.remove(&self.handle);
         }

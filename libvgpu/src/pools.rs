@@ -106,7 +106,7 @@ pub fn allocate(
     entry.outstanding.fetch_add(1, Relaxed);
     let holding = Holding { bytes, device: entry.device.index, context: entry.id };
     if let Some(stale) = POOLED.put(at, holding) {
-        // It was freed by a call that no hook saw.
+        // The earlier block at this address was freed by a call that no hook saw.
         freed(stale, at, None, None);
     }
     result
@@ -199,7 +199,7 @@ pub fn launch(
         true,
         None, // room inside graph memory is not known
         pledge,
-        // The driver reports how much of it is live; no call frees it.
+        // The driver reports how much of graph memory is live; no call frees it.
         |account, reading| account.end(call, false, reading),
         |_, change| {
             if result.ok() && !backed {

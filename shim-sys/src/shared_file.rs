@@ -234,7 +234,7 @@ impl<T: Page + 'static> SharedFile<T> {
         if !may_grow && usize::try_from(stat.st_size) != Ok(size) {
             return Err(Error::new(ErrorKind::InvalidData, "has another size: left by another version?"));
         }
-        // Its creator may have died before it set the size.
+        // An empty file gets its size here: its creator may have died before it set one.
         if may_grow {
             check_file_size_limit(size as u64)?;
         }

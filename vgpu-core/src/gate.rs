@@ -282,7 +282,7 @@ impl Keeper {
     /// When a waiting launch is let through against the rules, because the work in flight may be waiting for it.
     /// `doubted`: only low confidence holds it back; `poor`: the balance does not cover it.
     fn due(&self, stretch: u64, beside: bool, doubted: bool, poor: bool, bounds: &Bounds) -> u64 {
-        // Half as much again, because launches of one function differ in length.
+        // The wait is half as long again as the estimate, because launches of one function differ in length.
         let longest =
             self.by(self.longer).max(self.in_flight.saturating_mul(stretch)).saturating_add(self.in_flight / 2);
         let expected = self.began.saturating_add(longest);

@@ -308,7 +308,7 @@ impl Ledger<'_> {
         let turn = &self.header.turn;
         let word = Word(turn.load(Ordering::SeqCst));
         if word.holder() == Some(index) {
-            // If another member took it first, that serves as well.
+            // If the exchange fails, another member took the turn first, which serves as well.
             let _ = turn.compare_exchange(word.0, Word::free(word.moment()).0, Ordering::SeqCst, Ordering::SeqCst);
         }
     }

@@ -243,7 +243,7 @@ impl Lease {
         match read {
             Ok((grant, allowed)) if allowed.member == member => {
                 changed = self.apply(place, grant, keeper, bounds, now);
-                // Time measured so far is known to the daemon, or will be reported.
+                // Resets the count: the daemon knows the time measured so far, or a report will tell it.
                 let _ = post.owed();
                 post.opens((self.gate == Gate::Open).then_some(self.sequence));
                 post.note(&allowed);
@@ -290,7 +290,7 @@ impl Lease {
         }
         let mut taints = false;
         if self.is_shut() && !was_shut {
-            // Draining work gets its own time, and the allowance.
+            // Draining work gets its own expected time and half as much again, then the drain's allowance.
             let left = keeper.lasts(now, bounds).min(LONGEST_NS);
             self.closed = now.saturating_add(left + left / 2 + bounds.drain);
         } else if !self.is_shut() {

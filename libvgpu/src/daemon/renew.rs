@@ -257,7 +257,7 @@ pub fn join(name: &str, ledger: &Ledger) -> Result<Place, String> {
     while TRYING.swap(true, AcqRel) {
         clock::sleep(WAIT_NS);
     }
-    // Another thread may have found it meanwhile.
+    // Another thread may have found the daemon while this one waited.
     let joined = match join() {
         Err(Trouble::Absent(_)) if again(false, hello::DEADLINE) => join(),
         Err(Trouble::Absent(_)) => first,

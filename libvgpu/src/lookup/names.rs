@@ -234,7 +234,7 @@ pub fn judge(name: &[u8]) -> Name {
         Some(word) => match word.row() {
             Some(row) => Name::Hooked(row),
             None if word.is_guarded() => Name::Variant,
-            // A base name that is no function by itself.
+            // A word that is only the base name of functions, and no function by itself.
             None if word.copies => Name::Foreign,
             None => Name::Loader,
         },

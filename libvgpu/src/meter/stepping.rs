@@ -143,7 +143,7 @@ impl Meter {
             self.ripens(at);
             self.settle(at, now, &pay);
         } else if open && gap {
-            // The stream may have been idle before one of the launches since.
+            // Launches were made without reading the clock; before one of them the stream may have been idle.
             self.doubt(at);
         }
         if wish.share.is_some() {

@@ -138,7 +138,7 @@ pub fn sample(device: &Device, pending: u64, read: fn(&Device) -> Option<Reading
             let sample =
                 Sample { moment, under_way: 0, moved: 0, leaving: false, ..any_sample(device, pending, read)? };
             (0..500).for_each(|_| core::hint::spin_loop());
-            // Memory given back since then shows here, as activity.
+            // Memory that pools gave back since the sample shows here, as activity.
             let waits = pools::settle(device);
             let same = activity(device)? == before
                 && pools::requests() == requests

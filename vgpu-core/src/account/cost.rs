@@ -363,7 +363,7 @@ mod tests {
 
     #[test]
     fn functions_whose_places_are_taken_are_known_beside_those_who_have_them() {
-        // All of them have the same first choice.
+        // All these keys have the same first choice of a place in the table.
         let (table, [a, b, c, d, e, f]) = (CostTable::<4>::new(), [1, 6, 9, 14, 17, 19]);
         (0..7).for_each(|_| [a, b, c, d].iter().for_each(|&key| table.learn(key, 100 * key)));
         assert_eq!([a, b, c, d].map(|key| table.guess(key)), [100, 600, 900, 1_400].map(Guess::sure));

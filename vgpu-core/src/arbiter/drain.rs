@@ -57,7 +57,7 @@ impl Arbiter {
         let draining = &self.devices[index(d)].draining;
         let allowed = |ns: Option<u64>| {
             let ns = ns.unwrap_or(0).min(self.config.longest);
-            // Half as much again: launches of one function differ.
+            // A launch gets half as much time again, because launches of one function differ in length.
             now.saturating_add(ns + ns / 2).saturating_add(self.config.drain_of(&self.seat(seat).terms))
         };
         let until = allowed(draining.iter().map(|&slot| self.slot(slot).lasts(now)).max());
@@ -150,7 +150,7 @@ impl Arbiter {
             if late.is_none() {
                 let owed = self.owed(d, seat, now);
                 self.yield_to_others(seat, owed);
-                // The work that is about to end was not measured yet.
+                // The work in flight that is about to end was not measured yet.
                 self.slot_mut(slot).behind += if flies { owed } else { 0 };
             }
             if self.slot(slot).usage.wants {

@@ -78,7 +78,7 @@ impl Arbiter {
         let mut seats: Vec<SeatIx> = self.gang(tenant).collect();
         seats.sort_unstable_by_key(|&seat| self.seat(seat).device);
         if !seats.iter().any(|&seat| self.seat(seat).device == d) {
-            // The tenant no longer wants this device.
+            // The tenant no longer wants this device, so it stops collecting several devices.
             self.release(tenant);
             return true;
         }

@@ -417,7 +417,8 @@ fn loom_a_member_killed_after_any_step_leaves_nothing() {
     for step in 0..STEPS {
         check(2, move || {
             let world = World::new(2);
-            // No device here: the driver frees a dying process's memory.
+            // The dying member takes nothing from the model's device, because the driver frees a dying process's
+            // memory.
             let dying = joined(&world, 1, 0, move |world, member, _| {
                 live_until(step, world, member);
                 world.locks[member.index()].store(0, Ordering::Release);

@@ -185,7 +185,7 @@ mod tests {
             let end = due.unwrap_or(work.began + 1_990 * MS);
             patience.robbed(work, end);
             waited.push((end - work.began) / MS);
-            // Work soon after it asks for half.
+            // A launch soon after the failed wait asks for half of the time.
             assert!(waits(&mut patience, pending(end + MS, 1_400 * MS)) <= 1_005, "{waited:?}");
         }
     }

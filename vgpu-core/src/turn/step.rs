@@ -146,7 +146,7 @@ impl Turn<'_> {
     }
 
     fn wish(&self, hand: &mut Hand, now: u64, wanted: u64, holder: Option<usize>, quiet: bool, wake: &mut u32) {
-        // A member that was stopped while it waited joins again.
+        // A member that was stopped while it waited lets its request expire, so it joins again.
         if !core::mem::replace(&mut hand.wishing, true) || now >= self.slot.turn_wants.load(Ordering::Relaxed) {
             self.join(wanted, now);
         }

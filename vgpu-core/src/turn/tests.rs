@@ -364,7 +364,7 @@ fn a_page_from_before_the_clock_was_set_back_counts_for_nothing() {
     let _ = table.wants(1, future);
     let _ = table.wants(0, future + 1);
     assert!(!table.members[0].0.turn().contended(NOW));
-    // The reboot ended both; a member that joins now is another one.
+    // The reboot ended both members; a process that joins now is a new member.
     table.kernel.kill(0);
     table.kernel.kill(1);
     let again = table.page.ledger().join(9, 0, &table.kernel).unwrap();

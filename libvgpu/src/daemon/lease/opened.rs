@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(lease.ends(one.place.key).map(|asked| asked.len()), Some(1));
         assert_eq!(lease.ended(&[(one, Answer::Marked(mark(64)))]), []);
         lease.answered();
-        // A later stream with the same handle is another one.
+        // A stream created later with the same handle counts as another stream.
         opens_and_shuts(&mut lease, &[one]);
         let streams = lease.streams.clone();
         assert_eq!(streams.len(), 2);

@@ -266,7 +266,7 @@ fn what_is_given_out_again_before_its_free_has_returned_is_no_room() {
     assert!(!holes.fits(1, 1));
     holes.freed(third, None);
     assert!(holes.fits(4, 1));
-    // A block whose free fails keeps its chunk.
+    // A block whose free fails stays in its chunk, so the chunk is kept.
     let failed = holes.leaving(10, 22);
     holes.stays(failed);
     holes.freed(failed, None);
