@@ -12,7 +12,7 @@ use shim_sys::cuda::{CUcontext, CUresult};
 
 /// One device's share of a call.
 pub struct Part {
-    /// The device.
+    /// The device that the part works on.
     pub device: &'static Device,
     /// The launch on that device.
     pub launch: Launch,

@@ -39,7 +39,7 @@ use vgpu_core::pool::{self, Leaving};
 
 /// Whether a pool, or a deferred free, may release memory at the next synchronisation.
 static MAY_SHRINK: AtomicBool = AtomicBool::new(false);
-/// See [`requests`].
+/// The count that [`requests`] returns.
 static REQUESTS: AtomicU64 = AtomicU64::new(0);
 
 /// Makes the next synchronising call check pools.

@@ -86,7 +86,7 @@ fn bytes(number: u64) -> i64 {
 
 /// A group: the calls that overlap on one device.
 struct Group {
-    /// Change counter.
+    /// Counts changes to the group, so that a sample taken without the lock is used only if nothing changed.
     changes: u64,
     /// Calls of the group in flight.
     open: u32,
@@ -291,7 +291,7 @@ impl Watch {
         self.growth_seen().0
     }
 
-    /// As [`Watch::growth`]; the flag is true if nothing disturbed the measurement.
+    /// As [`Watch::growth`], with a flag that is true if nothing disturbed the measurement.
     pub fn growth_seen(&self) -> (u64, bool) {
         group(self.device).lock().measured = true;
         let (bytes, exact) = self.take(false, |change| change.max(0)).unwrap_or((0, false));

@@ -1,4 +1,4 @@
-//! The same account on two words of a shared page: several processes, one ceiling.
+//! A tenant's account on two words of a shared page, so that several processes keep one ceiling.
 //!
 //! A charge is one compare-exchange on `zero`, so a process that is killed has paid or has not. `latest` is advanced
 //! separately. A process that finds it behind or ahead corrects it, so no step waits for another.

@@ -225,7 +225,7 @@ mod tests {
         let mut audit = Audit::default();
         for look in 0..100u64 {
             let now = SECOND + look * 400_000_000;
-            // Its gate is open for four seconds of each eight, and it works then.
+            // The process's gate is open for four seconds of each eight; the process works then.
             let had = (look % 20 >= 10).then_some(0);
             let seen = if (2..12).contains(&(look % 20)) { 400_000_000 } else { 0 };
             assert!(!audit.look(had, seen, now, now), "look {look}");

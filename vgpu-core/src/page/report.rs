@@ -37,7 +37,7 @@ pub struct ReportSlot {
 pub struct ReportPage {
     header: Header,
     room: [AtomicU64; ROOM],
-    /// Same indices as the slots of the board.
+    /// One slot for each member, at the index of its slot in the board.
     pub slots: [ReportSlot; SLOTS],
 }
 
