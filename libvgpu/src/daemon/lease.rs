@@ -113,7 +113,7 @@ pub struct Lease {
     told: bool,
     /// The daemon was told that the work in flight has ended.
     done: bool,
-    /// Since when nothing is in flight; `None`: something is.
+    /// Since when the helper thread has seen nothing in flight; `None`: it has not.
     idle: Option<u64>,
     /// Launches went through an open gate, so the work in flight is unknown.
     blind: bool,

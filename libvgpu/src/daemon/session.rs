@@ -27,7 +27,7 @@ pub struct Session {
     pub welcome: Welcome,
     /// Added to this process's clock, gives the daemon's clock, in ns.
     pub offset: i64,
-    /// Number of the connection that delivered it ([`super::hello`]).
+    /// Number of the connection that delivered the welcome ([`super::hello`]).
     pub conversation: u64,
     beat: Mapped<BeatPage>,
     board: Mapped<BoardPage>,
@@ -65,7 +65,7 @@ pub fn keep(session: Box<Session>) -> &'static Session {
     session
 }
 
-/// Drops the present session in a forked child.
+/// Drops the current session in a forked child.
 pub fn forget() {
     let former = CURRENT.swap(core::ptr::null_mut(), AcqRel);
     // SAFETY: null, or leaked by `keep`.

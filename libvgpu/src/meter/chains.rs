@@ -120,7 +120,7 @@ pub(super) struct Chain {
     pub pending: VecDeque<Interval>,
     /// Number of intervals in `pending` that are not measured, but charged by their estimate.
     pub unmeasured: u32,
-    /// When the device reached the stream's last end marker; `None`: unknown.
+    /// When the device reached the stream's last end marker, on the context's time axis; `None`: unknown.
     pub last: Option<u64>,
     pub launches: u32,
     /// The stream need not be asked before this time whether it is busy.

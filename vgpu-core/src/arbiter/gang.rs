@@ -1,9 +1,9 @@
 //! Leases on several devices in one tick: a tenant that wants several gets all of them or none.
 //!
-//! The tenant's turn comes when it is first on each of its devices; until then others pass it there, which brings it nearer. Then all
-//! its devices are reserved together, so that no two tenants can wait for each other's. Running leases end at their
-//! own time. Freed devices are lent out until the last device is expected. The grant happens in one tick, devices in
-//! ascending order.
+//! The tenant's turn comes when it is first on each of its devices; until then others pass it there, which brings it
+//! nearer. Then all its devices are reserved together, so that no two tenants can wait for each other's. Running leases
+//! end at their own time. Freed devices are lent out until the last device is expected. The grant happens in one tick,
+//! devices in ascending order.
 //!
 //! A device that the tenant begins to want while it holds others gets a separate lease; from the next turn on they
 //! are granted together.
