@@ -21,7 +21,7 @@ pub fn stat(descriptor: i32) -> Option<libc::stat> {
     }
 }
 
-/// The connection to one daemon, from its welcome on.
+/// One daemon's welcome, and the shared pages and the bell that came with it.
 pub struct Session {
     /// The daemon's welcome message.
     pub welcome: Welcome,
