@@ -18,7 +18,7 @@ use vgpu_core::limits::{self, RawLimits};
 
 /// The limits that were asked for, and their sources.
 pub struct Asked {
-    /// The limits as written.
+    /// The limits as the environment has them.
     pub limits: RawLimits,
     /// The tenant, known only if there is something to enforce.
     pub tenant: Option<vgpu_core::tenant::TenantKey>,
@@ -75,7 +75,7 @@ fn fail(trouble: &Trouble) -> Result<(), Denied> {
     match trouble {
         Trouble::NotKept(text) | Trouble::Variable(text) if mode::observing() => {
             say::once(&format!("{text}; nothing is measured (VGPU_MODE=observe)"));
-            // Devices that are already measured stay so: the other library was initialised before.
+            // If the other library (CUDA or NVML) was initialised before, its devices stay measured.
             if mode::mode() != Mode::On {
                 mode::set(Mode::Off);
             }

@@ -12,9 +12,10 @@ const KNOWN: usize = 64;
 /// Contexts whose device is known. A context's device never changes. A context that ends is removed here before the
 /// program can get another one with the same handle.
 static CONTEXTS: [AtomicUsize; KNOWN] = [const { AtomicUsize::new(0) }; KNOWN];
-/// Their devices: ordinal + 1 in the lower half, a write counter in the upper; 0: empty.
+/// The devices of `CONTEXTS`, by the same index: ordinal + 1 in the lower half, a write counter in the upper; 0:
+/// empty.
 static DEVICES: [AtomicU64; KNOWN] = [const { AtomicU64::new(0) }; KNOWN];
-/// Serialises writes to both.
+/// Held while `CONTEXTS` and `DEVICES` are written.
 static WRITING: Lock<()> = Lock::new(());
 
 fn slot(context: usize) -> usize {
@@ -79,7 +80,7 @@ static ENDING: Lock<Vec<(usize, u64)>> = Lock::new(Vec::new());
 static ENDINGS: AtomicUsize = AtomicUsize::new(0);
 /// Number of contexts that have ended: see [`fate`].
 static ENDED: AtomicU64 = AtomicU64::new(0);
-/// The latest of them, each with its number.
+/// The contexts that ended last, each with its number in the count [`ENDED`].
 static LAST_ENDED: Lock<[(usize, u64); KNOWN]> = Lock::new([(0, 0); KNOWN]);
 /// Steps of 50 us that a thread waits at most for a context's end: 2 s.
 const PATIENCE: u32 = 40_000;
@@ -87,11 +88,11 @@ const PATIENCE: u32 = 40_000;
 /// The state of a context relative to a call that was in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// It exists.
+    /// The context exists.
     Lives,
-    /// The driver is being asked to end it; the end comes after this epoch.
+    /// The driver is being asked to end the context; the end comes after this epoch.
     Ending(u64),
-    /// The driver has ended it, and its records are removed.
+    /// The driver has ended the context, and its records are removed.
     Ended,
 }
 

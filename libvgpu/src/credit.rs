@@ -68,7 +68,7 @@ pub struct Place {
     /// The owner; 0: none yet.
     thread: AtomicUsize,
     terms: UnsafeCell<Terms>,
-    /// The remaining grant.
+    /// The launches that this thread may still count without a lock.
     pub credit: Credit,
 }
 

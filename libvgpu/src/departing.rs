@@ -34,11 +34,11 @@ enum Then {
     Orphan(Arc<Entry>),
 }
 
-/// A deferred free.
+/// A deferred free: memory freed in stream order that the stream may still use.
 struct Departing {
     /// The freed address; 0: unknown.
     address: u64,
-    /// The stream.
+    /// The stream that the free is queued in.
     place: Place,
     /// The number of the free, in the order of the driver's answers.
     stamp: u64,
@@ -82,7 +82,7 @@ impl All {
 static ALL: Lock<All> = Lock::new(All::EMPTY);
 /// Number of deferred frees.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// How many of them have no marker.
+/// Number of deferred frees that have no marker.
 static UNMARKED: AtomicUsize = AtomicUsize::new(0);
 /// The number of the newest free.
 static STAMPS: AtomicU64 = AtomicU64::new(0);
@@ -105,7 +105,7 @@ pub fn newest() -> u64 {
 
 /// A wait that the program has completed.
 pub struct Arrived {
-    /// The streams.
+    /// The streams that the program waited for.
     pub which: Which,
     /// [`newest`], before the wait began.
     pub since: u64,
@@ -113,7 +113,7 @@ pub struct Arrived {
 
 /// Streams that the program has waited for.
 pub enum Which {
-    /// Unknown.
+    /// The streams are unknown.
     Unknown,
     /// One stream; the context matters only for default streams.
     One(Stream, Option<usize>),
@@ -195,7 +195,7 @@ impl Departing {
 
     fn end(self) {
         if self.mark.is_some() {
-            // Otherwise the marker dies with its context.
+            // Only in a living context: otherwise the marker dies with its context.
             asking(|| self.living().into_iter().for_each(Mark::end));
         }
         match self.then {

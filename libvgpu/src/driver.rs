@@ -49,10 +49,10 @@ type CudaFound = Found<{ CudaHook::COUNT }, { slots(CudaHook::COUNT) }>;
 pub static CUDA_FOUND: CudaFound = Found::new();
 static NVML_FOUND: Found<{ NvmlHook::COUNT }, { slots(NvmlHook::COUNT) }> = Found::new();
 
-/// libcuda.so.1.
+/// The hooked driver library, libcuda.so.1.
 pub static CUDA: Library<{ CudaHook::COUNT }, { slots(CudaHook::COUNT) }, { words::bytes(CUDA_HOOK_NAMES) }> =
     Library::new(c"libcuda.so.1", CUDA_HOOK_NAMES, first_number::CUDA, &CUDA_FOUND);
-/// libnvidia-ml.so.1.
+/// The hooked NVML library, libnvidia-ml.so.1.
 pub static NVML: Library<{ NvmlHook::COUNT }, { slots(NvmlHook::COUNT) }, { words::bytes(NVML_HOOK_NAMES) }> =
     Library::new(c"libnvidia-ml.so.1", NVML_HOOK_NAMES, first_number::NVML, &NVML_FOUND);
 
@@ -61,9 +61,9 @@ pub mod first_number {
     use super::{CudaHook, NvmlHook};
     /// The driver's rows come first.
     pub const CUDA: usize = 0;
-    /// NVML's rows follow them.
+    /// Row number of NVML's first row: its rows follow those of CUDA.
     pub const NVML: usize = CudaHook::COUNT;
-    /// Rows of both libraries.
+    /// Number of rows of both libraries.
     pub const ROWS: usize = NVML + NvmlHook::COUNT;
 }
 
@@ -270,7 +270,7 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
         self.loaded() && self.found.real[row].load(Relaxed) != 0
     }
 
-    /// Whether the hook of `row` has a function to call.
+    /// Whether there is a function that the hook of `row` can forward a call to.
     pub fn has_function(&self, row: usize) -> bool {
         !self.called(row).is_null() || !self.find_behind(row).is_null() || !self.interposer(row).is_null()
     }
@@ -302,7 +302,7 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
         self.is_code(caller) || (self.found.code[1].load(Relaxed) == 0 && self.holds(caller))
     }
 
-    /// Whether `address` lies in the library or in another copy of it.
+    /// Whether `address` lies in the hooked library (libcuda or libnvidia-ml) or in another loaded copy of it.
     pub fn holds(&self, address: usize) -> bool {
         self.is_code(address) || elf::object_of(address).is_some_and(|object| object.has_soname(self.soname))
     }

@@ -56,7 +56,7 @@ macro_rules! after_panic {
     (module $closed:expr, $real:expr) => {
         $closed
     };
-    // The driver would show other tenants' processes.
+    // The driver's own function would show other tenants' processes.
     (processes $closed:expr, $real:expr) => {
         $closed
     };

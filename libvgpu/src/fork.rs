@@ -6,7 +6,7 @@
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 
-/// The mark of a process that has settled.
+/// Mark of a process that is no forked child, or has given up the state it inherited.
 const SETTLED: u32 = 1;
 /// A thread of a child is giving up the inherited state.
 const SETTLING: u32 = 2;

@@ -56,12 +56,12 @@ pub fn active() -> bool {
     ACTIVE.load(Relaxed)
 }
 
-/// Makes launches look at the gate: there is a ceiling, or launches must be refused.
+/// From now on each launch looks at its device's gate, because device time has a ceiling or launches must be refused.
 pub fn activate() {
     ACTIVE.store(true, Relaxed);
 }
 
-/// The gate of one device.
+/// Decides for each launch of this process on one device whether it goes or waits; owns the meter and the lease.
 pub struct Governor {
     /// The ceiling that this process keeps by itself, whatever the daemon grants.
     own: Option<Share>,

@@ -43,9 +43,9 @@ struct Need {
 /// The allocations and frees found in a graph's nodes.
 #[derive(Default)]
 struct Nodes {
-    /// Device, address, bytes.
+    /// Allocations in the nodes: device, address, bytes.
     allocations: Vec<(u8, u64, u64)>,
-    /// Addresses of free nodes.
+    /// Addresses that nodes free.
     freed: Vec<u64>,
 }
 

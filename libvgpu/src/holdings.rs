@@ -19,7 +19,7 @@ use std::collections::HashMap;
 pub struct Holding {
     /// Bytes charged.
     pub bytes: u64,
-    /// Number of the device.
+    /// Number of the device that the bytes are on.
     pub device: u8,
     /// The context, as an integer. 0: none, for example for physical allocations, which outlive contexts.
     pub context: usize,
@@ -57,7 +57,7 @@ impl Holding {
         (self.device == IN_SLAB).then_some((device, self.bytes & ((1 << SLAB_DEVICE_SHIFT) - 1)))
     }
 
-    /// The context.
+    /// The context that the charge belongs to.
     pub fn context_handle(&self) -> CUcontext {
         CUcontext(self.context as *mut _)
     }
@@ -134,11 +134,11 @@ pub struct Table {
 
 /// The result of storing a charge record.
 pub enum Put {
-    /// It is stored.
+    /// The record is stored, and its key was free.
     New,
-    /// It is stored and replaces a record of the same key, whose memory was freed by a call that no hook saw.
+    /// The record is stored and replaces one of the same key, whose memory was freed by a call that no hook saw.
     InPlaceOf(Holding),
-    /// It is not stored.
+    /// The record is not stored.
     Not,
 }
 

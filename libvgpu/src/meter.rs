@@ -54,7 +54,8 @@ pub fn key(function: usize, [gx, gy, gz]: [u32; 3], [bx, by, bz]: [u32; 3]) -> u
     (function as u64) ^ volume.rotate_left(32) | 1
 }
 
-/// As [`key`], for an executable graph, which is launched as a whole.
+/// The cost model's key of an executable graph, which is launched as a whole: as [`key`], with the graph's handle
+/// in place of the function.
 pub fn graph_key(exec: CUgraphExec) -> u64 {
     key(exec.0 as usize, [1; 3], [1; 3])
 }
@@ -62,9 +63,9 @@ pub fn graph_key(exec: CUgraphExec) -> u64 {
 /// One launch, as the meter needs to know it.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch {
-    /// The current context.
+    /// The context that is current at the launch.
     pub context: CUcontext,
-    /// The stream.
+    /// The stream that the launch is queued in.
     pub stream: CUstream,
     /// True if the null stream means this thread's own.
     pub per_thread: bool,
@@ -75,7 +76,7 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// Its stream, as calls name it.
+    /// The stream that the launch is queued in, as calls name it.
     pub fn order(&self) -> Order {
         Order { stream: self.stream, per_thread: self.per_thread }
     }
@@ -89,7 +90,7 @@ impl Launch {
 /// The caller's findings since it began to step.
 #[derive(Clone, Copy, Default)]
 pub struct Seen {
-    /// True if it has looked for completed markers.
+    /// True if the caller has looked for completed markers since then.
     pub reaped: bool,
     /// Whether the stream was idle, and the number of its launches at that time.
     pub stream: Option<(bool, u32)>,
@@ -97,9 +98,9 @@ pub struct Seen {
 
 /// A launch's request to the gate.
 pub struct Wish<'a> {
-    /// The launch.
+    /// The launch that asks.
     pub launch: &'a Launch,
-    /// Its estimated cost.
+    /// The launch's estimated device time.
     pub cost: Guess,
     /// The gate where the daemon does not decide.
     pub gate: Gate,
@@ -109,7 +110,7 @@ pub struct Wish<'a> {
     pub share: Option<Share>,
     /// The link to the daemon.
     pub post: &'a Post,
-    /// The tenant's account.
+    /// The tenant's account: the balance of device time that launches are charged to.
     pub account: SharedAccount<'static>,
 }
 
@@ -122,7 +123,7 @@ impl Wish<'_> {
 
 /// The next step of a launch.
 pub enum Step {
-    /// Launch.
+    /// Launch now, with these markers.
     Go(Plan),
     /// Look for completed markers, and step again.
     Reap,
@@ -130,11 +131,11 @@ pub enum Step {
     Ask(u32),
     /// Record an end marker after the stream's queued work, and step again.
     Mark(Plan),
-    /// Wait.
+    /// Wait, then step again.
     Wait {
-        /// When to look again.
+        /// When to step again at the latest.
         until: u64,
-        /// True if it waits for other members: at the turn's bell.
+        /// True if the launch waits for other members of its tenant: the thread sleeps on the bell of the turn.
         for_others: bool,
     },
     /// Too many streams: launch, and charge the estimate.
@@ -149,7 +150,7 @@ pub enum Step {
 #[derive(Clone, Copy)]
 pub struct Plan {
     chain: u64,
-    /// Record a begin marker.
+    /// True: record a begin marker before the launch.
     pub begin: bool,
     /// Record an end marker, for the interval of that number.
     pub end: Option<u64>,
@@ -174,11 +175,11 @@ impl Plan {
 /// A begin marker that was recorded.
 #[derive(Clone, Copy)]
 pub struct Begin {
-    /// The event.
+    /// The driver event that was recorded as the marker.
     pub event: CUevent,
     /// The host time from the marker to the launch; `None`: unknown.
     pub lead: Option<u64>,
-    /// When the device reached it, by the host's clock; 0: it was busy.
+    /// When the device reached the marker, by the host's clock; 0: the stream was busy, so the time is unknown.
     pub at: u64,
 }
 /// An end marker that was recorded, and when, if that was late.
@@ -199,7 +200,7 @@ pub struct Meter {
     /// The probable index of a stream's timeline.
     hints: [u8; HINTS],
     numbers: u64,
-    /// Number of busy timelines.
+    /// Number of stream timelines that have work in flight.
     busy: u32,
     /// Number of timelines with unmeasured work.
     unmeasured: u32,
@@ -207,14 +208,14 @@ pub struct Meter {
     spare: Vec<(usize, CUevent)>,
     /// True while a thread queries the driver about markers.
     reaping: bool,
-    /// The timeline that it queries first.
+    /// The timeline whose markers the next query of the driver begins with.
     asked: usize,
-    /// Contexts that ended meanwhile.
+    /// Contexts that ended while a thread queried the driver about markers.
     gone: Vec<usize>,
     /// Contexts that the driver is ending, with the estimate of their work in nanoseconds and its uncertainty.
     ending: Vec<(usize, u64, Doubt)>,
     presence: Presence,
-    /// When a launch of any stream was last measured.
+    /// When a launch of any stream was last measured by markers, by the host's clock.
     measured: u64,
     /// Threads that wait at the gate.
     waiting: u32,
@@ -226,13 +227,13 @@ pub struct Meter {
     last_lease: u64,
     /// The lease that the daemon granted.
     pub lease: Lease,
-    /// When all launched work should be over, by estimate.
+    /// When all launched work should be over, by the estimates.
     due: u64,
     /// Estimated total of all launched work that is no longer in flight.
     over: u64,
-    /// When the clock was last read.
+    /// When a launch last read the clock; `untimed` launches followed without reading it.
     time: u64,
-    /// Launches since then.
+    /// Launches since the clock was last read.
     untimed: u32,
     launches: u64,
     /// Host time between two launches, when the clock was last read.
@@ -291,10 +292,10 @@ impl Default for Meter {
     }
 }
 
-/// A charge, in nanoseconds.
+/// Device time to charge to the tenant's account, in nanoseconds.
 #[derive(Clone, Copy)]
 pub struct Due {
-    /// Device time.
+    /// All device time to charge.
     pub used: u64,
     /// The part of it that is far beyond the usual, and paid off in parts: [`vgpu_core::account::arrears`].
     pub excess: u64,
@@ -347,7 +348,7 @@ impl Meter {
         self.waiting > 0
     }
 
-    /// Estimated work in flight.
+    /// Estimated work in flight on the device, in ns.
     pub fn in_flight(&self) -> u64 {
         self.keeper.in_flight()
     }

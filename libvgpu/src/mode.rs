@@ -53,7 +53,7 @@ pub fn observe(only: bool) {
     }
 }
 
-/// Sets the mode.
+/// Sets the state of the whole process: off, on or failed.
 pub fn set(mode: Mode) {
     MODE.store(mode as u8, Release);
 }

@@ -15,7 +15,7 @@ const NO_TIME: u32 = 2;
 /// A stream of a context: each context has its own default streams.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Place {
-    /// [`Order::key`].
+    /// The stream's key: [`Order::key`].
     pub key: Stream,
     /// The context, as an integer; 0: unknown.
     pub context: usize,
@@ -31,7 +31,7 @@ impl Place {
 /// A stream, as a call names it.
 #[derive(Clone, Copy)]
 pub struct Order {
-    /// The stream.
+    /// The stream's handle in the call.
     pub stream: CUstream,
     /// Whether the default stream means the thread's own.
     pub per_thread: bool,
@@ -275,7 +275,7 @@ impl Order {
 pub enum End {
     /// The device has passed it.
     Passed,
-    /// It is at this marker.
+    /// The work ends at this marker.
     Marked(Mark),
     /// No marker can be recorded.
     Unknown,
@@ -294,7 +294,7 @@ impl Mark {
         answer != CUresult::NOT_READY && answer != CAPTURED_EVENT
     }
 
-    /// Destroys the marker.
+    /// Destroys the event.
     pub fn end(&self) {
         if let Some(destroy) = own::cuEventDestroy_v2() {
             // SAFETY: as above, and no other code knows the event.

@@ -12,7 +12,7 @@ use shim_sys::cuda::{CUcontext, CUresult};
 
 /// One device's share of a call.
 pub struct Part {
-    /// The device.
+    /// The device that the part works on.
     pub device: &'static Device,
     /// The launch on that device.
     pub launch: Launch,
@@ -31,7 +31,8 @@ pub fn through_all(parts: &mut [Part], real: &mut dyn FnMut() -> CUresult) -> CU
     }
     if parts.len() > 1 {
         for part in parts.iter() {
-            // Launches nothing: the gate takes it for a launch that the driver refused.
+            // Waits at the device's gate without a launch: the gate takes the result for a launch that the driver
+            // refused.
             let _ = through(core::slice::from_ref(part), &mut || CUresult::NOT_READY);
         }
     }

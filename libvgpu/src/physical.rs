@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 
 /// A physical allocation and the references that keep it alive.
 struct Physical {
-    /// Its charge. `None`: host memory, a device without limits, or a multicast object.
+    /// The allocation's charge. `None`: host memory, a device without limits, or a multicast object.
     holding: Option<Holding>,
     /// Imported from another tenant without a share: its size becomes known, and is charged, when it is mapped.
     foreign: bool,
@@ -49,7 +49,7 @@ type Tile = (usize, [u64; 5]);
 struct All {
     /// Handles that the program holds, to the numbers of their allocations.
     handles: Map<u64>,
-    /// Allocations by number.
+    /// The physical allocations, by number.
     physical: Map<Physical>,
     /// Start of a mapping to its length and its allocation's number.
     mapped: BTreeMap<u64, (u64, u64)>,
@@ -235,11 +235,11 @@ pub fn releasing(handle: u64) -> Option<Releasing> {
 }
 
 impl Releasing {
-    /// The driver released it.
+    /// The driver has released the handle.
     pub fn done(self) -> Ended {
         let mut all = ALL.lock();
         let last = all.physical.get(&self.number).is_some_and(|physical| physical.handles == 0);
-        // Unless the driver has reused its number meanwhile.
+        // The handle keeps its record if the driver has reused it for another allocation meanwhile.
         if last && all.handles.get(&self.handle) == Some(&self.number) {
             all.handles.remove(&self.handle);
         }
@@ -287,7 +287,7 @@ impl Unmapping {
         }
     }
 
-    /// The driver unmapped them.
+    /// The driver has unmapped the mappings.
     pub fn done(self) -> Ended {
         let mut all = ALL.lock();
         self.take(&mut all);

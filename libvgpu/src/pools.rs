@@ -39,7 +39,7 @@ use vgpu_core::pool::{self, Leaving};
 
 /// Whether a pool, or a deferred free, may release memory at the next synchronisation.
 static MAY_SHRINK: AtomicBool = AtomicBool::new(false);
-/// See [`requests`].
+/// The count that [`requests`] returns.
 static REQUESTS: AtomicU64 = AtomicU64::new(0);
 
 /// Makes the next synchronising call check pools.
@@ -106,7 +106,7 @@ pub fn allocate(
     entry.outstanding.fetch_add(1, Relaxed);
     let holding = Holding { bytes, device: entry.device.index, context: entry.id };
     if let Some(stale) = POOLED.put(at, holding) {
-        // It was freed by a call that no hook saw.
+        // The earlier block at this address was freed by a call that no hook saw.
         freed(stale, at, None, None);
     }
     result
@@ -199,7 +199,7 @@ pub fn launch(
         true,
         None, // room inside graph memory is not known
         pledge,
-        // The driver reports how much of it is live; no call frees it.
+        // The driver reports how much of graph memory is live; no call frees it.
         |account, reading| account.end(call, false, reading),
         |_, change| {
             if result.ok() && !backed {
@@ -339,11 +339,11 @@ fn forget_stream(order: Order) {
 pub enum Waited {
     /// An event, whose stream is unknown.
     Event,
-    /// Everything in a stream.
+    /// The program waited for everything in a stream.
     Stream(Order),
     /// Everything in the current context.
     Current,
-    /// Everything in a context.
+    /// The program waited for everything in a context.
     Context(CUcontext),
 }
 

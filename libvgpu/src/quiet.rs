@@ -13,7 +13,7 @@ struct Count(AtomicU32);
 
 static COUNTS: [Count; 16] = [const { Count(AtomicU32::new(0)) }; 16];
 
-/// A call in flight; dropping it ends it.
+/// A call in flight that frees device memory; dropping the value ends it.
 #[must_use]
 pub struct UnderWay(&'static AtomicU32);
 

@@ -202,7 +202,7 @@ pub fn set_aside(share: Share, whole: u64) -> Result<Option<Reservation<'static>
     let Some((device, lack)) = owed(share, whole) else { return Ok(None) };
     match device.reserve(lack) {
         Ok(reservation) => Ok(Some(reservation)),
-        // Another importer has charged them meanwhile.
+        // Another importer has charged the missing bytes meanwhile.
         Err(_) if owed(share, whole).is_none() => Ok(None),
         Err(refused) => Err(refused),
     }
@@ -347,7 +347,7 @@ impl Closing {
     pub fn failed(self) {
         let mut all = OPENED.lock();
         *all.or_default(self.address) += 1;
-        // Another thread may have opened it meanwhile and stored its own record.
+        // Another thread may have opened the memory meanwhile and stored its own record.
         let spare = self.last.and_then(|holding| ADDRESSES.put(self.address, holding));
         drop(all);
         spare.into_iter().for_each(device::release);

@@ -37,7 +37,7 @@ fn make(place: &AtomicPtr<AtomicU32>) -> *mut AtomicU32 {
     let fresh = vec![0u32; COUNTS].leak().as_mut_ptr().cast::<AtomicU32>();
     match place.compare_exchange(core::ptr::null_mut(), fresh, AcqRel, Acquire) {
         Ok(_) => fresh,
-        // If two threads race, one leaks 16 KiB, once.
+        // If two threads make the counters at the same time, one set of 16 KiB is leaked, once.
         Err(there) => there,
     }
 }

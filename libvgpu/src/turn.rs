@@ -31,7 +31,7 @@ const TURNS: u8 = 1;
 const NONE: u8 = 2;
 
 impl Rule {
-    /// Not decided yet.
+    /// A rule that is not decided yet: the first launch asks the driver.
     pub const fn new() -> Self {
         Self(AtomicU8::new(UNKNOWN))
     }
@@ -66,14 +66,14 @@ impl Rule {
 #[derive(Default)]
 pub struct Turning {
     hand: Hand,
-    /// When to look again.
+    /// When this process must look at the turn again.
     look: u64,
     chores: Chores,
-    /// Since when work has been overdue; 0: it is not.
+    /// Since when the work in flight has taken longer than its estimate; 0: it has not.
     late: u64,
 }
 
-/// Follow-up work of a look, done without any lock.
+/// Follow-up work of a look at the turn (which members to wake, which may be dead), done without any lock.
 #[derive(Clone, Copy, Default)]
 pub struct Chores {
     wake: u32,
@@ -81,7 +81,8 @@ pub struct Chores {
 }
 
 impl Turning {
-    /// The gate of a launch that needs no look; see [`Turn::keeps`].
+    /// The gate of a launch that needs no look at the shared page, because the process keeps the turn; see
+    /// [`Turn::keeps`]. `None`: it must look.
     #[inline]
     pub fn keeps(&mut self, turn: &Turn<'_>, now: u64) -> Option<Gate> {
         turn.keeps(&mut self.hand, now)
@@ -92,7 +93,7 @@ impl Turning {
         turn.watch(&self.hand, now)
     }
 
-    /// Looks, and notes the follow-up work.
+    /// Looks at the turn in the shared page: takes, renews or passes it on. Notes the follow-up work.
     pub fn step(&mut self, turn: &Turn<'_>, here: &Here) -> Gate {
         let held = turn.holds(&self.hand);
         let step = turn.step(&mut self.hand, here);
@@ -106,7 +107,7 @@ impl Turning {
         step.gate
     }
 
-    /// When a launch that must wait until `until` looks again, and whether it waits for other members.
+    /// When a launch that must wait until `until` looks at the turn again, and whether it waits for other members.
     pub fn until(&self, gate: Gate, until: u64, in_flight: u64) -> (u64, bool) {
         match gate {
             Gate::Run { until: end, .. } => (until.min(end), false),
@@ -122,12 +123,12 @@ impl Turning {
         self.chores.wake != 0 || self.chores.suspect.is_some() || contended && !watcher::runs()
     }
 
-    /// Takes the follow-up work.
+    /// Takes the follow-up work out, so that it is done once.
     pub fn chores(&mut self) -> Chores {
         core::mem::take(&mut self.chores)
     }
 
-    /// The current possession; it changes when the turn was passed on or preempted.
+    /// Identifies the current possession of the turn; it changes when the turn was passed on or preempted.
     pub fn possession(&self) -> u64 {
         self.hand.possession()
     }
@@ -169,7 +170,7 @@ impl Turning {
 }
 
 impl Chores {
-    /// Does the follow-up work.
+    /// Does the follow-up work: wakes members and checks the one that may be dead.
     pub fn do_all(self, joined: &Joined, turn: &Turn<'_>) {
         if self.wake != 0 {
             futex::wake(turn.bell(), self.wake);

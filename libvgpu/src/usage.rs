@@ -27,13 +27,13 @@ struct Look {
 /// By device number: the last look, and the one before it.
 static LOOKS: [Lock<[Option<Box<Look>>; 2]>; 64] = [const { Lock::new([None, None]) }; 64];
 
-/// One process's use.
+/// One process's use of a device.
 pub struct Share {
-    /// Its pid in its own namespace.
+    /// The process's pid in its own namespace.
     pub pid: u32,
     /// Bytes of device memory that it uses.
     pub used: u64,
-    /// Device time in ns.
+    /// Device time of the process in ns.
     pub busy_ns: u64,
 }
 

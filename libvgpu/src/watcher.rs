@@ -34,11 +34,11 @@ const SLACK_NS: libc::c_ulong = 1_000;
 
 /// State of the watcher: 0 (none), `AWAKE` or `DOZES`.
 static RUNS: AtomicU32 = AtomicU32::new(0);
-/// The thread watches devices.
+/// The watcher thread is awake and watches devices.
 const AWAKE: u32 = 1;
 /// The thread exists only to search for the daemon, and sleeps until the next try or until it is started.
 const DOZES: u32 = 2;
-/// Earliest time of the next start.
+/// After a failed creation of the watcher thread: earliest time of the next try, in ns; 0: any time.
 static NOT_BEFORE: AtomicU64 = AtomicU64::new(0);
 
 /// Whether the watcher is awake and need not be started.

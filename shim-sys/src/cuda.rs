@@ -33,7 +33,7 @@ macro_rules! codes {
 }
 
 codes!(CUresult {
-    /// Success.
+    /// The call succeeded.
     SUCCESS = 0;
     /// An argument is out of range, or a pointer is missing.
     INVALID_VALUE = 1;
@@ -43,7 +43,7 @@ codes!(CUresult {
     NOT_INITIALIZED = 3;
     /// The driver is shutting down.
     DEINITIALIZED = 4;
-    /// There is no device.
+    /// The driver found no device.
     NO_DEVICE = 100;
     /// The ordinal names no device.
     INVALID_DEVICE = 101;
@@ -51,9 +51,9 @@ codes!(CUresult {
     INVALID_IMAGE = 200;
     /// No context is current, or the given one was destroyed.
     INVALID_CONTEXT = 201;
-    /// Mapping failed.
+    /// The driver could not map the resource.
     MAP_FAILED = 205;
-    /// Unmapping failed.
+    /// The driver could not unmap the resource.
     UNMAP_FAILED = 206;
     /// The resource is mapped already.
     ALREADY_MAPPED = 208;
@@ -67,7 +67,7 @@ codes!(CUresult {
     INVALID_SOURCE = 300;
     /// A file was not found.
     FILE_NOT_FOUND = 301;
-    /// The handle is invalid.
+    /// A handle in the call is invalid.
     INVALID_HANDLE = 400;
     /// The object is not in a state that allows this.
     ILLEGAL_STATE = 401;
@@ -101,7 +101,7 @@ codes!(CUresult {
     STREAM_CAPTURE_UNMATCHED = 903;
     /// Would create an illegal dependency on the legacy stream.
     STREAM_CAPTURE_IMPLICIT = 906;
-    /// Unknown error.
+    /// An internal error of unknown cause.
     UNKNOWN = 999;
 });
 
@@ -154,9 +154,9 @@ macro_rules! handles {
 }
 
 handles! {
-    /// A context.
+    /// Handle of a context.
     CUcontext;
-    /// A module of kernels.
+    /// Handle of a module of kernels.
     CUmodule;
     /// A kernel in a module; `cuLaunchKernel` also takes a [`CUkernel`] in its place.
     CUfunction;
@@ -164,17 +164,17 @@ handles! {
     CUlibrary;
     /// A kernel of a library, independent of contexts.
     CUkernel;
-    /// A stream.
+    /// Handle of a stream.
     CUstream;
-    /// An event.
+    /// Handle of an event.
     CUevent;
-    /// An array (texture memory).
+    /// Handle of an array (texture memory).
     CUarray;
     /// An array with mip levels.
     CUmipmappedArray;
-    /// A memory pool.
+    /// Handle of a memory pool.
     CUmemoryPool;
-    /// A graph.
+    /// Handle of a graph.
     CUgraph;
     /// A graph that can be launched.
     CUgraphExec;
@@ -182,11 +182,11 @@ handles! {
     CUgraphNode;
     /// A reference-counted object of the program that graphs can own.
     CUuserObject;
-    /// Memory of another API.
+    /// Handle of memory imported from another API.
     CUexternalMemory;
-    /// A link in progress.
+    /// Handle of a link of code that is in progress.
     CUlinkState;
-    /// A texture reference (legacy).
+    /// Handle of a texture reference (legacy).
     CUtexref;
     /// A context with a share of the multiprocessors.
     CUgreenCtx;
@@ -207,7 +207,7 @@ pub struct CUuuid {
     pub bytes: [u8; 16],
 }
 
-/// Location of memory.
+/// Place of memory: a device, or host memory.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CUmemLocation {
@@ -234,7 +234,7 @@ pub struct CUmemAllocationProp {
     pub kind: u32,
     /// Types of handles to which it may be exported.
     pub requestedHandleTypes: u32,
-    /// Location of the memory.
+    /// Device or host on which the memory is.
     pub location: CUmemLocation,
     /// Windows only.
     pub win32HandleMetaData: *mut c_void,
@@ -260,13 +260,13 @@ pub struct CUmemAllocationFlags {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUmemAccessDesc {
-    /// Location that gets access.
+    /// Device or host that gets access to the memory.
     pub location: CUmemLocation,
     /// Access: 0 none, 1 read, 3 read and write.
     pub flags: u32,
 }
 
-/// Properties of a pool.
+/// Properties of a memory pool at its creation.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUmemPoolProps {
@@ -274,7 +274,7 @@ pub struct CUmemPoolProps {
     pub allocType: u32,
     /// Types of handles to which it may be exported.
     pub handleTypes: u32,
-    /// Location of the memory.
+    /// Device or host on which the memory is.
     pub location: CUmemLocation,
     /// Windows only.
     pub win32SecurityAttributes: *mut c_void,
@@ -290,7 +290,7 @@ pub struct CUmemPoolProps {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_ARRAY_DESCRIPTOR {
-    /// Width in elements.
+    /// Width of the array in elements.
     pub Width: usize,
     /// Height in elements; 0: one-dimensional.
     pub Height: usize,
@@ -300,11 +300,11 @@ pub struct CUDA_ARRAY_DESCRIPTOR {
     pub NumChannels: u32,
 }
 
-/// The same, in the layout of the 32-bit calls.
+/// An array descriptor in the layout of the 32-bit calls.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_ARRAY_DESCRIPTOR_v1 {
-    /// Width in elements.
+    /// Width of the array in elements.
     pub Width: u32,
     /// Height in elements; 0: one-dimensional.
     pub Height: u32,
@@ -318,7 +318,7 @@ pub struct CUDA_ARRAY_DESCRIPTOR_v1 {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_ARRAY3D_DESCRIPTOR {
-    /// Width in elements.
+    /// Width of the array in elements.
     pub Width: usize,
     /// Height in elements; 0: one-dimensional.
     pub Height: usize,
@@ -332,11 +332,11 @@ pub struct CUDA_ARRAY3D_DESCRIPTOR {
     pub Flags: u32,
 }
 
-/// The same, in the layout of the 32-bit calls.
+/// A three-dimensional array descriptor in the layout of the 32-bit calls.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_ARRAY3D_DESCRIPTOR_v1 {
-    /// Width in elements.
+    /// Width of the array in elements.
     pub Width: u32,
     /// Height in elements.
     pub Height: u32,
@@ -369,9 +369,9 @@ pub const fn array_format_bytes(format: u32) -> Option<u32> {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_MEMCPY2D {
-    /// Source x in bytes.
+    /// Offset in the source's rows at which the copy begins, in bytes.
     pub srcXInBytes: usize,
-    /// Source y.
+    /// Row of the source at which the copy begins.
     pub srcY: usize,
     /// Type of memory: 1 host, 2 device, 3 array, 4 unified.
     pub srcMemoryType: u32,
@@ -383,11 +383,11 @@ pub struct CUDA_MEMCPY2D {
     pub srcArray: CUarray,
     /// Bytes from one row to the next.
     pub srcPitch: usize,
-    /// Destination x in bytes.
+    /// Offset in the destination's rows at which the copy begins, in bytes.
     pub dstXInBytes: usize,
-    /// Destination y.
+    /// Row of the destination at which the copy begins.
     pub dstY: usize,
-    /// As `srcMemoryType`.
+    /// Kind of destination memory; values as for `srcMemoryType`.
     pub dstMemoryType: u32,
     /// Destination address, if it is host memory.
     pub dstHost: *mut c_void,
@@ -397,9 +397,9 @@ pub struct CUDA_MEMCPY2D {
     pub dstArray: CUarray,
     /// Bytes from one row to the next.
     pub dstPitch: usize,
-    /// Bytes per row.
+    /// Bytes to copy of each row.
     pub WidthInBytes: usize,
-    /// Number of rows.
+    /// Number of rows to copy.
     pub Height: usize,
 }
 
@@ -423,9 +423,9 @@ pub struct CUlaunchConfig {
     pub sharedMemBytes: u32,
     /// Stream of the launch.
     pub hStream: CUstream,
-    /// Attributes; passed through.
+    /// Launch attributes, which the library passes on unread.
     pub attrs: *mut c_void,
-    /// Number of attributes.
+    /// Number of launch attributes.
     pub numAttrs: u32,
 }
 
@@ -449,7 +449,7 @@ pub struct CUdevprop {
     pub memPitch: i32,
     /// Registers available to a block.
     pub regsPerBlock: i32,
-    /// Clock in kHz.
+    /// Clock frequency in kHz.
     pub clockRate: i32,
     /// Alignment of textures, in bytes.
     pub textureAlign: i32,

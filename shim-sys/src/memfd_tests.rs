@@ -81,7 +81,7 @@ fn a_file_that_is_not_what_it_should_be_is_refused_with_the_reason() {
     let other = words(receive::<Twice>(report.file()));
     assert_eq!(other, "has 4096 bytes, not 8192: made by another version?");
 
-    // A file that could become shorter while it is read.
+    // A file that could become shorter while it is read is refused; the error names each missing seal.
     let bare = create(c"bare").unwrap();
     // SAFETY: the descriptor is open.
     assert_eq!(unsafe { libc::ftruncate(bare.as_raw_fd(), 4096) }, 0);

@@ -149,7 +149,7 @@ pub fn remove_unused(name: &CStr, over: impl FnOnce(BorrowedFd<'_>, &libc::stat)
     if !lock::try_lock_all(file.as_fd())? || !over(file.as_fd(), &stat) {
         return Ok(false);
     }
-    // The name may refer to a new file by now.
+    // The name may refer to a new file by now: remove it only if it still names the locked file.
     let named = open(name, 0, 0)?;
     let is_same = Identity::of(named.as_raw_fd()) == Some(Identity { device: stat.st_dev, inode: stat.st_ino });
     // SAFETY: a C string.
@@ -234,7 +234,7 @@ impl<T: Page + 'static> SharedFile<T> {
         if !may_grow && usize::try_from(stat.st_size) != Ok(size) {
             return Err(Error::new(ErrorKind::InvalidData, "has another size: left by another version?"));
         }
-        // Its creator may have died before it set the size.
+        // An empty file gets its size here: its creator may have died before it set one.
         if may_grow {
             check_file_size_limit(size as u64)?;
         }

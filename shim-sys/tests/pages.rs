@@ -113,7 +113,7 @@ fn tenant_that_tries() {
     neither_shorter_nor_longer(report.as_fd(), size_of::<ReportPage>());
     for (file, size) in [(&board, size_of::<BoardPage>()), (&beat, size_of::<BeatPage>())] {
         neither_shorter_nor_longer(file.as_fd(), size);
-        // Neither through this descriptor nor through one opened again.
+        // A tenant can write neither through the received descriptor nor through one opened again by its path.
         let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
         let again = std::fs::File::options().read(true).write(true).custom_flags(0).open(path.to_str().unwrap());
         for file in [Some(file.as_fd()), again.as_ref().ok().map(AsFd::as_fd)].into_iter().flatten() {
@@ -279,7 +279,7 @@ fn tenant_that_sends_to_nobody() {
     assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);
 }
 
-/// Red without MSG_NOSIGNAL.
+/// Fails if the message is sent without MSG_NOSIGNAL: the kernel then kills the sender.
 #[test]
 fn sending_to_nobody_is_an_error_and_kills_nobody() {
     let (mut tenant, _socket) = Daemon::new().admit("tenant_that_sends_to_nobody");

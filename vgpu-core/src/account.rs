@@ -56,7 +56,7 @@ const TICKS: u64 = 16;
 /// The account's answer to a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// Launch.
+    /// The launch may go now.
     Admit,
     /// Not before this time (nanoseconds, same clock as `now`).
     WaitUntil(u64),
@@ -76,7 +76,7 @@ struct State {
 }
 
 impl State {
-    /// The same account, on a clock that shows `now`.
+    /// The same state of the account on a clock that shows `now`.
     fn at(self, now: u64) -> Self {
         if now.saturating_add(STEP_NS) < self.latest {
             // Just above zero. At zero the answer would be "wait", nothing would be charged, and `latest` would never
@@ -181,7 +181,8 @@ impl Account {
         self.state.zero = self.state.zero.max(oldest(until));
     }
 
-    /// Charges `ns` and expires nothing: for a caller that reports with [`Self::rest`] when the tenant was idle.
+    /// Charges `ns` and lets no unused time expire: for a caller that reports with [`Self::rest`] when the tenant
+    /// was idle.
     pub fn spend(&mut self, ns: u64, share: Share) {
         self.state.zero = self.state.zero.saturating_add(wall_ticks(ns, share));
     }

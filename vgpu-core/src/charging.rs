@@ -159,7 +159,7 @@ pub struct ArrayShape {
     pub depth: u64,
     /// Channels per element: 1, 2 or 4.
     pub channels: u32,
-    /// Size of an element.
+    /// Format of an element, which gives its size.
     pub texel: Texel,
     /// True if `depth` counts layers or faces, which mip levels do not shrink.
     pub layered: bool,

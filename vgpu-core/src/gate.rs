@@ -82,7 +82,7 @@ impl Bounds {
 /// One question to the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// The launch's estimated cost.
+    /// The launch's estimated device time.
     pub cost: Guess,
     /// The daemon's decision; [`Gate::Run`] without an end where there is no daemon.
     pub gate: Gate,
@@ -95,14 +95,14 @@ pub struct Ask {
     /// Estimated work in flight that does not count against D: long work of other streams, which may be waiting for
     /// this launch ([`goes_beside`]).
     pub aside: u64,
-    /// The current time.
+    /// The current time, in ns.
     pub now: u64,
 }
 
-/// The gate's answer.
+/// The gate's answer to a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Launch.
+    /// The launch may go now.
     Go,
     /// Launch although a rule forbids it, because the work in flight may be waiting for it. Do not learn costs from
     /// it.
@@ -118,7 +118,7 @@ pub struct Keeper {
     doubt: Doubt,
     /// The earliest time at which the oldest work in flight can have started.
     began: u64,
-    /// When work was last seen complete, or a launch last forced.
+    /// When work was last seen complete, or a launch was last forced (let through against a rule).
     progress: u64,
     forced: u32,
     ahead: bool,
@@ -130,7 +130,7 @@ pub struct Keeper {
     vain: u32,
     /// How much longer than expected recent work took, in eighths of the estimate.
     longer: u64,
-    /// The same, remembered for longer.
+    /// How much longer than expected work took, in eighths of the estimate, remembered for longer than `longer`.
     longest: u64,
 }
 
@@ -149,8 +149,8 @@ pub const MOST_DOUBT: u32 = 64;
 
 /// A launch below this cost may run next to other streams' work without a balance for the work in flight.
 const BESIDE_NS: u64 = 100_000;
-/// So may a launch below this fraction of the work in flight. Other work can slow a launch beyond its estimate; that
-/// excess alone must not hold it back.
+/// A launch below this fraction of the work in flight may also run next to it. Other work can slow a launch beyond
+/// its estimate; that excess alone must not hold it back.
 const BESIDE_PART: u64 = 16;
 
 /// True if a launch may ignore the long work of other streams.
@@ -239,7 +239,7 @@ impl Keeper {
         now.saturating_add((left / 3).max(rest - rest / 3).max(bounds.ahead / 2))
     }
 
-    /// When the work in flight leaves room for the launch; `None`: now.
+    /// When so much of the work in flight will be done that the launch fits under its bound; `None`: now.
     fn room(&mut self, ask: &Ask, bounds: &Bounds) -> Option<u64> {
         if self.in_flight == 0 {
             return None;
@@ -279,9 +279,10 @@ impl Keeper {
         allowed && has_room && !ask.cost.is_unknown() && self.is_in_doubt(ask)
     }
 
-    /// When a launch is forced. `doubted`: only low confidence holds it back; `poor`: the balance does not cover it.
+    /// When a waiting launch is let through against the rules, because the work in flight may be waiting for it.
+    /// `doubted`: only low confidence holds it back; `poor`: the balance does not cover it.
     fn due(&self, stretch: u64, beside: bool, doubted: bool, poor: bool, bounds: &Bounds) -> u64 {
-        // Half as much again, because launches of one function differ in length.
+        // The wait is half as long again as the estimate, because launches of one function differ in length.
         let longest =
             self.by(self.longer).max(self.in_flight.saturating_mul(stretch)).saturating_add(self.in_flight / 2);
         let expected = self.began.saturating_add(longest);
@@ -361,7 +362,7 @@ impl Keeper {
         self.doubt.unknown > 0
     }
 
-    /// Estimated work in flight.
+    /// Estimated work in flight of this process on the device, in ns.
     #[must_use]
     pub const fn in_flight(&self) -> u64 {
         self.in_flight

@@ -18,7 +18,7 @@
 //! used      = claimed - dropped      counts against the limit
 //! tentative = claimed - granted      undecided; its owner decides within its next instructions
 //! pending   = granted - committed    a reservation whose driver call has not returned
-//! settled   = used - tentative - pending
+//! settled   = used - tentative - pending    committed, not released
 //! ```
 //!
 //! # The limit is never exceeded
@@ -28,19 +28,19 @@
 //! within the limit. A sum reads `dropped` before `claimed`: while a slot changes, its sum may be too large, never
 //! too small.
 //!
-//! A member that only observes reserves under the largest possible limit (all bits set), so every claim of its own is
+//! A member that only observes reserves under the largest possible limit (all bits set), so each of its requests is
 //! granted. A tenant with observing members can therefore exceed its limit by the bytes that those members hold.
 //! Members that enforce the limit are then refused until the sum has fallen.
 //!
 //! # No false refusals
-//! A sum above the limit proves nothing. It may contain claims about to be withdrawn, or count one amount twice: in
+//! A sum above the limit proves nothing. It may contain requests about to be withdrawn, or count one amount twice: in
 //! the slot it left and in the slot it moved to. So the member withdraws the request, takes the turn lock, reclaims
 //! the dead and repeats the request (`contended.rs`). A refusal needs a *stable* reading: two sums in a row with
 //! every counter unchanged. Counters never decrease, so equal sums mean equal counters, and the reading is the state
 //! of one instant.
 //!
 //! Only a request that does not fit next to settled charges is refused immediately. A pending reservation gets 10 ms
-//! to succeed or fail. The wait for a tentative claim is longer, since its owner needs only a few nanoseconds of CPU
+//! to succeed or fail. The wait for a tentative request is longer, since its owner needs only a few nanoseconds of CPU
 //! time to decide.
 //!
 //! # Death at any instruction

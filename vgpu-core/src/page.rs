@@ -94,7 +94,7 @@ pub enum PageError {
         /// Version of the page; this side reads [`VERSION`].
         found: u32,
     },
-    /// Same version, another number of slots.
+    /// The page has the same version, but another number of slots.
     Dimensions {
         /// Number of slots of the page.
         found: u32,

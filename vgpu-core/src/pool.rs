@@ -106,7 +106,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// Bytes pledged for it.
+    /// Bytes reserved in the ledger for this call, in case the pool grows.
     #[must_use]
     pub fn pledge(&self) -> u64 {
         self.pledge
@@ -132,7 +132,7 @@ pub struct Change {
 /// Charges and pledges of one pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pool {
-    /// Bytes charged or pledged.
+    /// Bytes charged, or pledged (reserved in the ledger for growth).
     held: u64,
     /// Part of `held`: pledges of calls in progress.
     pledged: u64,
@@ -142,21 +142,21 @@ pub struct Pool {
     busy: u64,
     /// Bytes that the program has allocated and not freed, by its calls.
     live: u64,
-    /// Bytes of calls in progress without a pledge.
+    /// Bytes of calls in progress that pledged nothing, because they are known to fit into free memory of the pool.
     inside: u64,
-    /// Bytes by which these calls may grow the pool if their room is trimmed away.
+    /// Bytes by which the calls of `inside` may grow the pool if their room is trimmed away.
     may_grow: u64,
-    /// Calls in progress.
+    /// Number of calls in progress.
     calls: u32,
     drawn: u64,
     /// The newest ticket whose reading was applied.
     newest: u64,
-    /// Readings applied so far.
+    /// Number of readings applied so far.
     applied: u64,
 }
 
 impl Pool {
-    /// Bytes charged or pledged.
+    /// Bytes charged, or pledged (reserved in the ledger for growth).
     #[must_use]
     pub fn held(&self) -> u64 {
         self.held
@@ -198,7 +198,7 @@ impl Pool {
         self.calls > 0
     }
 
-    /// Smallest pledge for a request that begins now.
+    /// Fewest bytes to pledge (reserve for growth) for a request that begins now.
     #[must_use]
     pub fn least_pledge(&self) -> u64 {
         self.may_grow

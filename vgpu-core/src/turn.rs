@@ -67,10 +67,10 @@ use crate::sync::{AtomicU32, Ordering};
 pub const QUANTUM: u64 = 4_000_000;
 /// How long a drain may take beyond the holder's announced end.
 pub const DRAIN: u64 = 10_000_000;
-/// A lease goes on until its holder has used this much of the device.
+/// A lease goes on, beyond its quantum, until its holder has used this much of the device.
 pub const USE: u64 = 2_000_000;
-/// But at most this long. Under a low ceiling a quantum is only a few launches, and each change of holder costs a
-/// context switch.
+/// An extended lease ends at most this long after its begin. Under a low ceiling a quantum is only a few launches,
+/// and each change of holder costs a context switch.
 pub const LEASE: u64 = 20_000_000;
 /// A holder's announced end is trusted up to this long.
 pub const LONGEST: u64 = 2_000_000_000;
@@ -135,29 +135,29 @@ pub struct Hand {
     /// True while work of its last possession was not yet seen complete.
     owes: bool,
     wishing: bool,
-    /// When to check exclusivity again.
+    /// When to check again whether the possession is exclusive (no other member's work is queued).
     rescan: u64,
     /// Identifies the other members' possessions that have work queued.
     debts: u64,
     /// Since when `debts` has had this value.
     indebted: u64,
-    /// The `turn` word of the holder that it waits for; 0: none.
+    /// The `turn` word of the holder that this process waits for; 0: none.
     seen: u64,
-    /// Since when it waits for that holder.
+    /// Since when this process waits for that holder.
     since: u64,
-    /// When it may suspect that holder of being dead again.
+    /// When this process may again suspect that holder of being dead.
     suspected: u64,
-    /// When it last looked while it waited.
+    /// When this process last looked at the turn while it waited.
     looked: u64,
     /// Since when the turn has been available, but another member was next.
     passed: Option<u64>,
-    /// When it took the turn.
+    /// When this process took the turn.
     taken: u64,
-    /// Its virtual time when it took the turn.
+    /// This member's virtual time when it took the turn.
     began: u64,
-    /// Since when it has held the turn without work or request.
+    /// Since when this process has held the turn without work or request.
     idle: Option<u64>,
-    /// When it last wanted the device or had work queued.
+    /// When this process last wanted the device or had work queued.
     wanted: u64,
 }
 
@@ -175,7 +175,7 @@ impl Hand {
     }
 }
 
-/// A process's queued work and request, at one look.
+/// This process's queued work and request, at one look at the turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Here {
     /// The current time.
@@ -190,13 +190,13 @@ pub struct Here {
     pub due: u64,
 }
 
-/// The outcome of a look.
+/// The outcome of a look at the turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Step {
-    /// The input to [`crate::gate::Keeper::ask`].
+    /// Whether the member may launch now: the input to [`crate::gate::Keeper::ask`].
     pub gate: Gate,
-    /// When to look again, unless the bell or a completion comes first.
+    /// When to look at the turn again, unless the bell or a completion comes first.
     pub look: u64,
     /// Members to wake at the bell: [`bell_bit`] of each; 0: none.
     pub wake: u32,
@@ -308,7 +308,7 @@ impl Ledger<'_> {
         let turn = &self.header.turn;
         let word = Word(turn.load(Ordering::SeqCst));
         if word.holder() == Some(index) {
-            // If another member took it first, that serves as well.
+            // If the exchange fails, another member took the turn first, which serves as well.
             let _ = turn.compare_exchange(word.0, Word::free(word.moment()).0, Ordering::SeqCst, Ordering::SeqCst);
         }
     }

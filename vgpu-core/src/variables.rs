@@ -51,7 +51,7 @@ pub enum Accepted {
 /// Effect of the variable in this project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Honoured, in this way.
+    /// The variable is honoured, in this way.
     Honoured(&'static str),
     /// Accepted without effect, for this reason.
     Ignored(&'static str),
@@ -60,7 +60,7 @@ pub enum Effect {
 /// One variable of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Its name; [`Row::per_device`] allows ordinals after it.
+    /// The variable's name; [`Row::per_device`] allows ordinals after it.
     pub name: &'static str,
     /// True if `<name>_<i>` applies to one device.
     pub per_device: bool,

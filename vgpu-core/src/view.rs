@@ -118,7 +118,7 @@ mod tests {
             if let Some(limit) = limit {
                 prop_assert!(seen.total.0 <= limit);
                 prop_assert!(seen.free.0 <= limit.saturating_sub(used));
-                // Not too low either: all memory that limit and device allow is free.
+                // The free memory shown is not too low either: all memory that limit and device allow is free.
                 let left = limit.min(physical_total).saturating_sub(used);
                 let allowed = (left / SLAB * SLAB).min(physical_free);
                 prop_assert_eq!(seen.free.0, allowed);

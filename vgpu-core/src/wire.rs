@@ -64,7 +64,7 @@ pub struct Terms {
     pub sm_limit: Option<Share>,
 }
 
-/// The daemon's answer.
+/// The daemon's answer to a hello of protocol 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     /// The member is registered, under these terms.
@@ -228,17 +228,17 @@ pub enum WireError {
     },
     /// The other side speaks another protocol.
     Version {
-        /// Its number; ours is [`PROTOCOL`].
+        /// Number of the other side's protocol; ours is [`PROTOCOL`].
         theirs: u64,
     },
     /// The other side speaks neither of our protocols.
     Protocol {
-        /// Its number; ours are [`PROTOCOL`] and [`two::PROTOCOL`].
+        /// Number of the other side's protocol; ours are [`PROTOCOL`] and [`two::PROTOCOL`].
         theirs: u64,
     },
     /// The other side uses pages of another version.
     Pages {
-        /// Its version; ours is [`crate::page::VERSION`].
+        /// Version of the other side's page; ours is [`crate::page::VERSION`].
         theirs: u64,
     },
     /// A text is longer than its key allows.
@@ -252,7 +252,7 @@ pub enum WireError {
     Descriptors {
         /// Number of descriptors in the line.
         announced: usize,
-        /// Number of descriptors received.
+        /// Number of descriptors that arrived with the message.
         came: usize,
     },
 }

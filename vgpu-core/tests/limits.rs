@@ -27,7 +27,7 @@ fn every_bad_input_has_its_exact_line() {
     // Columns: variable, value in the environment, the line's text between the value and "accepted", the accepted
     // forms.
     let rows: &[(&str, &[u8], &str, &str)] = &[
-        // Sizes.
+        // Values that are no memory size.
         ("VGPU_MEMORY_LIMIT", b"abc", r#""abc" is not a size"#, SIZE),
         ("VGPU_MEMORY_LIMIT", b"", r#""" is empty"#, SIZE),
         ("VGPU_MEMORY_LIMIT", b"   ", r#""   " is empty"#, SIZE),
@@ -75,7 +75,7 @@ fn every_bad_input_has_its_exact_line() {
             SIZE,
         ),
         ("VGPU_MEMORY_LIMIT_3", b"lots", r#""lots" is not a size"#, SIZE),
-        // Ordinals.
+        // Names whose suffix is no ordinal.
         ("VGPU_MEMORY_LIMIT_x", b"1G", r#""1G" is not a limit variable"#, ours),
         ("VGPU_MEMORY_LIMIT_", b"1G", r#""1G" is not a limit variable"#, ours),
         ("VGPU_MEMORY_LIMIT_-1", b"1G", r#""1G" is not a limit variable"#, ours),
@@ -87,7 +87,7 @@ fn every_bad_input_has_its_exact_line() {
         ("VGPU_SM_LIMIT_one", b"30", r#""30" is not a limit variable"#, our_sm),
         ("CUDA_DEVICE_MEMORY_LIMIT_x", b"1g", r#""1g" is not a limit variable"#, hami),
         ("CUDA_DEVICE_SM_LIMIT_ 0", b"30", r#""30" is not a limit variable"#, hami_sm),
-        // Shares.
+        // Values that are no share of device time.
         ("VGPU_SM_LIMIT", b"0", r#""0" is zero"#, SHARE),
         ("VGPU_SM_LIMIT", b"", r#""" is empty"#, SHARE),
         ("VGPU_SM_LIMIT", b"101", r#""101" is more than 100%"#, SHARE),

@@ -25,7 +25,7 @@ use vgpu_core::share::Share;
 const LONGEST_NS: u64 = 2_000_000_000;
 /// The daemon's heartbeat is checked this often.
 const BEAT_NS: u64 = 50_000_000;
-/// Streams remembered for launches through an open gate.
+/// Most streams that are remembered after launches through an open gate, to ask each whether it is idle.
 const STREAMS: usize = 256;
 /// After the gate has shut, streams that cannot be asked here (too many, or the default streams of other threads)
 /// count as busy for this long.
@@ -40,7 +40,7 @@ pub enum Word {
     Own,
     /// The daemon: launch, and only count.
     Open,
-    /// The daemon's gate.
+    /// The daemon decides, and this is its gate.
     Said(Gate),
 }
 
@@ -51,25 +51,26 @@ pub struct Changed {
     pub taints: bool,
 }
 
-/// A stream that had launches through an open gate.
+/// A stream that had launches through an open gate, which were not measured.
 #[derive(Clone, Copy)]
 pub struct Stream {
-    /// Its key. Nobody's key: it has ended, and its work in flight precedes the mark.
+    /// The stream's key. [`NOBODY`](vgpu_core::pool::NOBODY): the stream has ended, and its work in flight precedes
+    /// the mark.
     pub place: order::Place,
-    /// The launch.
+    /// The stream's first launch through the gate: names context and stream.
     pub launch: Launch,
     /// Recorded after all work that went through that gate, once it had shut.
     pub mark: Option<CUevent>,
 }
 
-/// A stream's answer.
+/// A stream's answer to whether its unmeasured work is complete.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// Its work that went through the open gate is complete.
+    /// The stream's work that went through the open gate is complete.
     Done,
-    /// That work is not complete.
+    /// The stream's work that went through the open gate is not complete.
     Busy,
-    /// That work is not complete, and this mark follows it now.
+    /// The work that went through the open gate is not complete; this event, recorded now, follows it.
     Marked(CUevent),
     /// The stream cannot be asked here.
     Unasked,
@@ -84,7 +85,7 @@ pub struct Lease {
     ceiling: Option<(Share, Account)>,
     /// The daemon is gone, or has given the slot to another member.
     lost: bool,
-    /// When to check the heartbeat again.
+    /// When to check the daemon's heartbeat again.
     check: u64,
     /// Device time measured before the slot was taken.
     base: u64,
@@ -94,7 +95,7 @@ pub struct Lease {
     /// Launches through an open gate before the slot was taken.
     opened: u64,
     finished: u64,
-    /// As `finished`, at the undisturbed cost of those launches.
+    /// As `finished`, at the cost that those launches have when nothing else slows them.
     known: u64,
     /// The undisturbed cost and the estimate of the launches measured last.
     last_known: (u64, u64),
@@ -102,35 +103,35 @@ pub struct Lease {
     last: u64,
     /// Reported: a thread waits at the gate.
     wants: bool,
-    /// When the bell was last rung for it; 0: not.
+    /// When the daemon's bell was last rung because a thread waits at the gate; 0: not.
     rung: u64,
     /// The bell must be rung once the lock is released.
     ring: bool,
-    /// When the work that was in flight as the gate shut must be done.
+    /// When the work in flight at the moment the gate shut must be done.
     closed: u64,
-    /// The daemon was told that the work is about to end.
+    /// The daemon was told that the work in flight is about to end.
     told: bool,
-    /// The daemon was told that it has ended.
+    /// The daemon was told that the work in flight has ended.
     done: bool,
-    /// Since when nothing is in flight.
+    /// Since when the helper thread has seen nothing in flight; `None`: it has not.
     idle: Option<u64>,
-    /// Launches went through an open gate.
+    /// Launches went through an open gate, so the work in flight is unknown.
     blind: bool,
-    /// The streams that they went into.
+    /// The streams that had launches through the open gate.
     streams: Vec<Stream>,
-    /// Some of them are not in `streams`, or cannot be asked.
+    /// Some streams with such launches are not in `streams`, or cannot be asked.
     crowded: bool,
-    /// A thread asks those streams.
+    /// A thread asks the streams whether their work is complete.
     asked: bool,
-    /// The gate was open again since it began, so its answers concern earlier work.
+    /// The gate was open again since that thread began, so its answers concern earlier work.
     stale: bool,
     /// Marks that are no longer needed, with their contexts.
     unused: Vec<(usize, CUevent)>,
     /// Contexts that ended while a thread asked.
     gone: Vec<usize>,
-    /// When that gate was found shut; 0: it is open.
+    /// When the gate, open before, was found shut; 0: it is open.
     shut: u64,
-    /// Up to when the work of those streams was paid for; 0: the gate is open.
+    /// Up to when the unmeasured work of `streams` was charged; 0: the gate is open.
     paid: u64,
 }
 
@@ -194,7 +195,7 @@ impl Lease {
         }
     }
 
-    /// Reads the current grant.
+    /// Reads the daemon's current grant for this slot.
     #[cold]
     pub fn look(&mut self, post: &Post, keeper: &Keeper, bounds: &mut Bounds, now: u64) -> Changed {
         let mut changed = Changed::default();
@@ -242,7 +243,7 @@ impl Lease {
         match read {
             Ok((grant, allowed)) if allowed.member == member => {
                 changed = self.apply(place, grant, keeper, bounds, now);
-                // Time measured so far is known to the daemon, or will be reported.
+                // Resets the count: the daemon knows the time measured so far, or a report will tell it.
                 let _ = post.owed();
                 post.opens((self.gate == Gate::Open).then_some(self.sequence));
                 post.note(&allowed);
@@ -289,7 +290,7 @@ impl Lease {
         }
         let mut taints = false;
         if self.is_shut() && !was_shut {
-            // Draining work gets its own time, and the allowance.
+            // Draining work gets its own expected time and half as much again, then the drain's allowance.
             let left = keeper.lasts(now, bounds).min(LONGEST_NS);
             self.closed = now.saturating_add(left + left / 2 + bounds.drain);
         } else if !self.is_shut() {

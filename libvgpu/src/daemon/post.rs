@@ -20,9 +20,9 @@ const NEVER: u32 = u32::MAX;
 // Rules in force without the daemon: a ceiling in thousandths (1 to 1000), or one of these values.
 /// The daemon is present, or there never was one.
 const WITH: u32 = 0;
-/// Launches have no ceiling.
+/// Rule without the daemon: launches have no ceiling.
 const UNLIMITED: u32 = 1001;
-/// Launches are blocked.
+/// Rule without the daemon: launches are blocked.
 const BLOCKED: u32 = 1002;
 
 /// A device's state from the daemon, for its governor and its memory limit.
@@ -33,15 +33,15 @@ pub struct Post {
     memory: AtomicU64,
     /// [`Uncharged`] as the daemon sent it last: bytes, then overhead.
     uncharged: [AtomicU64; 2],
-    /// The slot's sequence at the last reading of both.
+    /// The slot's sequence when `memory` and `uncharged` were last read.
     seen: AtomicU32,
-    /// Serialises readings.
+    /// Lets one thread at a time read the slot.
     reading: Lock<()>,
     /// The slot's sequence in which the gate was found open; `NEVER`: it is closed.
     open_at: AtomicU32,
     /// The stream whose launches need not check again ([`stream`]); 0: none.
     open_for: AtomicU64,
-    /// Launches through an open gate.
+    /// Number of launches through an open gate.
     opened: AtomicU64,
     /// The rule in force while the daemon is away; `WITH`: it is not away.
     alone: AtomicU32,

@@ -47,7 +47,7 @@ static REFUSED: AtomicU64 = AtomicU64::new(u64::MAX);
 /// The terms file that the last daemon left next to its socket; `None`: there is none.
 ///
 /// # Errors
-/// One line: the file and what is wrong with it.
+/// The message to print, in one line: the path of the terms file and what is wrong with it.
 pub fn file(socket: &Path) -> Result<Option<TermsFile>, String> {
     let path = socket.with_file_name(FILE_NAME);
     let wrong = |what: &dyn core::fmt::Display| format!("{}: {what}", path.display());
@@ -85,8 +85,8 @@ pub fn seeks() -> bool {
     SOUGHT.load(Relaxed) != 0
 }
 
-/// When to try the next search; all ones: there is a daemon and nothing to search for. `None`: there never was a
-/// daemon.
+/// When to search for the daemon next; all ones: there is a daemon and nothing to search for. `None`: there never
+/// was a daemon.
 pub fn due() -> Option<u64> {
     match SOUGHT.load(Relaxed) {
         0 => session::current().map(|_| u64::MAX),
@@ -257,7 +257,7 @@ pub fn join(name: &str, ledger: &Ledger) -> Result<Place, String> {
     while TRYING.swap(true, AcqRel) {
         clock::sleep(WAIT_NS);
     }
-    // Another thread may have found it meanwhile.
+    // Another thread may have found the daemon while this one waited.
     let joined = match join() {
         Err(Trouble::Absent(_)) if again(false, hello::DEADLINE) => join(),
         Err(Trouble::Absent(_)) => first,

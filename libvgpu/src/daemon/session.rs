@@ -21,13 +21,13 @@ pub fn stat(descriptor: i32) -> Option<libc::stat> {
     }
 }
 
-/// One daemon's welcome.
+/// One daemon's welcome, and the shared pages and the bell that came with it.
 pub struct Session {
-    /// The welcome message.
+    /// The daemon's welcome message.
     pub welcome: Welcome,
     /// Added to this process's clock, gives the daemon's clock, in ns.
     pub offset: i64,
-    /// Number of the connection that delivered it ([`super::hello`]).
+    /// Number of the connection that delivered the welcome ([`super::hello`]).
     pub conversation: u64,
     beat: Mapped<BeatPage>,
     board: Mapped<BoardPage>,
@@ -37,10 +37,10 @@ pub struct Session {
     bell_is: (u64, u64, u32),
 }
 
-/// The present session, leaked.
+/// The current session, leaked so that references to it never end; null: there is none.
 static CURRENT: AtomicPtr<Session> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The present session.
+/// The current session; `None`: there is none.
 pub fn current() -> Option<&'static Session> {
     // SAFETY: null, or leaked by `keep`.
     unsafe { CURRENT.load(Acquire).as_ref() }
@@ -65,7 +65,7 @@ pub fn keep(session: Box<Session>) -> &'static Session {
     session
 }
 
-/// Drops the present session in a forked child.
+/// Drops the current session in a forked child.
 pub fn forget() {
     let former = CURRENT.swap(core::ptr::null_mut(), AcqRel);
     // SAFETY: null, or leaked by `keep`.

@@ -172,6 +172,6 @@ fn ask(streams: &[Stream]) -> Vec<(Stream, Answer)> {
     // While a capture begins, no stream is queried.
     let ask = |stream: &Stream| between_captures(|| ask(stream)).unwrap_or(Answer::Busy);
     let within = |stream: &Stream| within(stream.launch.context.0 as usize, here, || ask(stream));
-    // The end of its context ends its work.
+    // A context that has ended cannot be asked, and its work has ended with it.
     streams.iter().map(|stream| (*stream, within(stream).unwrap_or(Answer::Done))).collect()
 }

@@ -12,9 +12,9 @@ use shim_sys::cuda::CUcontext;
 /// The object that a program waits for.
 #[derive(Clone, Copy)]
 pub enum Awaited {
-    /// A stream.
+    /// The program waits for this stream.
     Stream(Order),
-    /// The whole current context.
+    /// The program waits for all work of the current context.
     Current,
     /// An event, which reveals nothing about any stream.
     Event,

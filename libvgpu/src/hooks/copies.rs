@@ -128,7 +128,7 @@ enum What {
     Rows,
     /// Copies between two device addresses: word 2 is the bytes.
     Line,
-    /// As `Line`, but the addresses may be host memory.
+    /// Copies between two addresses, either of which may be host memory: word 2 is the bytes.
     AnyLine,
     /// Copies between contexts: word 4 is the bytes.
     Peer,
@@ -138,11 +138,11 @@ enum What {
     Array,
     /// Word 0 points to a description of a 2D copy.
     Sheet,
-    /// As `Sheet`, with the structure of CUDA 2.
+    /// Word 0 points to a description of a 2D copy in the structure of CUDA 2.
     OldSheet,
     /// Word 0 points to a description of a 3D copy.
     Block,
-    /// As `Block`, with the structure of CUDA 2.
+    /// Word 0 points to a description of a 3D copy in the structure of CUDA 2.
     OldBlock,
     /// Word 0 points to a description of one 3D copy, in the structure used for batches.
     Operation,
@@ -160,7 +160,7 @@ enum What {
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     what: What,
-    /// Number of arguments.
+    /// Number of the call's arguments.
     arguments: u8,
     /// For fills: bytes per element.
     element: u8,
@@ -168,7 +168,7 @@ struct Shape {
     in_stream: bool,
     /// Whether the null stream means the thread's own stream.
     per_thread: bool,
-    /// Whether sizes are 32-bit.
+    /// Whether the call's sizes are 32-bit.
     narrow: bool,
 }
 

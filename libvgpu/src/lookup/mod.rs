@@ -93,7 +93,7 @@ impl Row {
         number.checked_sub(first_number::NVML).map_or(Row::Cuda(number), Row::Nvml)
     }
 
-    /// The exported hook.
+    /// The address of the exported hook.
     pub fn hook(self) -> *mut c_void {
         match self {
             Row::Cuda(row) => CUDA_HOOKS.at(row),

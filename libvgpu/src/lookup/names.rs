@@ -214,13 +214,13 @@ const fn same(a: &[u8], b: &[u8]) -> bool {
 /// How a name is handled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Name {
-    /// It has a hook.
+    /// The name has a hook.
     Hooked(Row),
-    /// It has no hook, and its base is that of functions that charge or launch.
+    /// The name has no hook, but its base name (without suffix) is that of functions that charge or launch.
     Variant,
     /// A function of the loader that this library exports.
     Loader,
-    /// Not handled here.
+    /// The library does not handle the name: the caller gets the real function.
     Foreign,
 }
 
@@ -234,7 +234,7 @@ pub fn judge(name: &[u8]) -> Name {
         Some(word) => match word.row() {
             Some(row) => Name::Hooked(row),
             None if word.is_guarded() => Name::Variant,
-            // A base name that is no function by itself.
+            // A word that is only the base name of functions, and no function by itself.
             None if word.copies => Name::Foreign,
             None => Name::Loader,
         },

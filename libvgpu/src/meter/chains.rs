@@ -46,23 +46,24 @@ impl Keys {
 /// Launches that end at a marker.
 pub(super) struct Interval {
     pub serial: u64,
-    /// Its own begin marker; `None`: it begins at the end marker before it.
+    /// The interval's own begin marker; `None`: the interval begins at the end marker before it.
     pub begin: Option<CUevent>,
     /// Host time between its begin marker and its first launch.
     pub lead: u64,
-    /// When its begin marker was reached, by the host's clock; 0: unknown.
+    /// When the interval's begin marker was reached, by the host's clock; 0: unknown.
     pub begun: u64,
-    /// `None`: not recorded yet.
+    /// The interval's end marker; `None`: not recorded yet.
     pub end: Option<CUevent>,
     pub open: Open,
     /// Estimated work launched into all streams between its markers; it shares the interval's time.
     pub all: u64,
     pub keys: Keys,
-    /// True: its costs are not learned.
+    /// True: no costs are learned from the interval, because its time may be disturbed.
     pub tainted: bool,
     /// Device time in it that another member pays for.
     pub beside: u64,
-    /// True if it begins with the first launch of a turn: see [`super::reaping::Costs`].
+    /// True if the interval begins with the first launch of a turn, so that it includes the device's context
+    /// switch: see [`super::reaping::Costs`].
     pub first: bool,
 }
 
@@ -106,34 +107,34 @@ pub(super) struct Chain {
     pub lead: u64,
     /// See [`Interval::begun`]; for the open work.
     pub begun: u64,
-    /// When the open work's first launch was made, by the host's clock.
+    /// When the first launch of the open work (after the last marker) was made, by the host's clock.
     pub opened: u64,
     /// Total work launched into all streams when its begin marker was recorded: [`Meter::given_out`].
     pub from: u64,
-    /// When a launch was last measured.
+    /// When a launch of this stream was last measured, by the host's clock.
     pub measured: u64,
     pub keys: Keys,
     pub tainted: bool,
     pub first: bool,
     /// Intervals that were not yet seen complete, the oldest first.
     pub pending: VecDeque<Interval>,
-    /// Number of those that are not measured.
+    /// Number of intervals in `pending` that are not measured, but charged by their estimate.
     pub unmeasured: u32,
-    /// When the last end marker was reached.
+    /// When the device reached the stream's last end marker, on the context's time axis; `None`: unknown.
     pub last: Option<u64>,
     pub launches: u32,
     /// The stream need not be asked before this time whether it is busy.
     pub ask_at: u64,
-    /// When the open work counts as over, if the stream is not asked.
+    /// When the open work (after the last marker) counts as over, if the stream is not asked.
     pub over_by: u64,
-    /// When a tail was last measured.
+    /// When a tail (open work of a stream that turned out idle) was last measured.
     pub tailed: u64,
     /// Further tails to measure before `tailed` is set.
     pub again: u32,
 }
 
 impl Chain {
-    /// Estimated work in flight.
+    /// Estimated work of the stream that is in flight, in ns.
     pub fn in_flight(&self) -> u64 {
         let parts = self.pending.iter().map(|interval| interval.open).chain(self.marks.open());
         parts.fold(0, |all, part| all.saturating_add(part.estimate))
@@ -143,7 +144,7 @@ impl Chain {
         self.marks.pending() > 0 || self.marks.asks()
     }
 
-    /// True if it has work in flight that is charged by its estimate.
+    /// True if the stream has work in flight that is charged by its estimate.
     pub fn is_unmeasured(&self) -> bool {
         self.unmeasured > 0 || self.marks.open().is_some_and(|open| !open.measured)
     }

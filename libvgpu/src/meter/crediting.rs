@@ -29,13 +29,14 @@ const OVER_NS: u64 = 1_000_000_000;
 pub(super) struct Given {
     place: &'static Place,
     pub chain: u64,
-    /// When its stream may have become idle: a thread that reads the clock then revokes it.
+    /// When the credit's stream may have become idle. A thread that reads the clock after that time revokes the
+    /// credit.
     until: u64,
     counted: Counted,
 }
 
 impl Given {
-    /// Revokes it.
+    /// Revokes the credit: its owner counts no more launches without the lock.
     pub fn revoke(&self) {
         self.place.credit.revoke();
     }

@@ -108,7 +108,7 @@ impl Meter {
         Some(look)
     }
 
-    /// Counts launches as complete.
+    /// Counts launches as complete, by their total `estimate`.
     pub(super) fn completed(&mut self, estimate: u64, doubt: Doubt, at: u64) {
         self.lease.knows_tail(estimate);
         self.measured(estimate, doubt, true, at);

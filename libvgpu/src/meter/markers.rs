@@ -74,36 +74,36 @@ fn elapsed(begin: CUevent, end: CUevent) -> Option<i64> {
     (known && ms.is_finite()).then(|| (f64::from(ms) * 1e6) as i64)
 }
 
-/// When an interval began and ended on its axis.
+/// When an interval began and ended, on the time axis of its context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
     /// The time of its own begin marker, if it has one.
     pub begin: Option<u64>,
     /// The time of its end marker.
     pub end: u64,
-    /// The same by the host's clock.
+    /// The end marker's time by the host's clock.
     pub host: u64,
 }
 
 /// The markers of an interval.
 #[derive(Clone, Copy)]
 pub struct Markers {
-    /// Its own begin marker, if it has one, and when that was reached by the host's clock; 0: unknown.
+    /// The interval's own begin marker, if it has one, and when that was reached by the host's clock; 0: unknown.
     pub begin: Option<(CUevent, u64)>,
-    /// Its end marker.
+    /// The interval's end marker.
     pub end: CUevent,
 }
 
 /// The driver's answer about an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Its end marker was not reached.
+    /// The device has not reached the interval's end marker.
     Pending,
-    /// Its end marker was reached. `kept`: it is the new base.
+    /// The device has reached the interval's end marker. `kept`: it is the new base of the time axis.
     Reached {
-        /// When.
+        /// When the interval began and ended.
         times: Times,
-        /// True if the marker is still needed.
+        /// True if the end marker is still needed, as the base.
         kept: bool,
     },
     /// The times are unknown for good.
@@ -113,15 +113,15 @@ pub enum Answer {
 /// The time axis of a context.
 #[derive(Clone, Copy)]
 pub struct Axis {
-    /// The context.
+    /// The context, as an integer.
     pub context: usize,
     /// The marker that times are measured from.
     pub base: CUevent,
-    /// Its position on the axis.
+    /// The base marker's position on the axis.
     at: u64,
-    /// The host's clock minus the axis, at most.
+    /// Upper bound of the host's clock minus the axis.
     ahead: i64,
-    /// The same, from markers seen since the last base.
+    /// The same bound as `ahead`, from the markers seen since the last base.
     next: i64,
 }
 

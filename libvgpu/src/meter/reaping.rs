@@ -28,9 +28,9 @@ const OTHERS_NS: u64 = 10_000_000;
 /// After a measurement that was far off, this many tails are measured.
 const AGAIN: u32 = 8;
 
-/// Learned costs of launches.
+/// Learned device time of launches, by function and grid.
 pub struct Costs {
-    /// Learned from undisturbed intervals.
+    /// Costs learned from undisturbed intervals; charges use them.
     exact: CostTable<1024>,
     /// Undisturbed costs: the time of launches when no process slows them, not even an unseen one.
     least: CostTable<1024>,
@@ -50,7 +50,7 @@ impl Costs {
         }
     }
 
-    /// Creates empty tables.
+    /// Creates tables without any learned cost.
     #[cfg(test)]
     pub const fn new() -> Self {
         Self { exact: CostTable::new(), least: CostTable::new(), rough: CostTable::new() }
@@ -123,7 +123,7 @@ struct Item {
     chain: u64,
     context: usize,
     begin: Option<CUevent>,
-    /// When the begin marker was reached, by the host's clock; 0: unknown.
+    /// When the interval's begin marker was reached, by the host's clock; 0: unknown.
     begun: u64,
     end: CUevent,
     answer: Answer,
@@ -194,7 +194,7 @@ impl Meter {
         let (before, from) = self.chains.split_at(first);
         for (at, chain) in from.iter().chain(before).enumerate() {
             if items.len() >= MOST {
-                // The rest comes first the next time.
+                // The batch is full: the next query begins with this stream, so that none is left out for ever.
                 self.asked = (first + at) % self.chains.len();
                 break;
             }
@@ -279,7 +279,7 @@ impl Meter {
         !done.is_empty()
     }
 
-    /// When an interval, taken out of its timeline, began on its axis.
+    /// When an interval, already taken out of its timeline, began on its context's time axis.
     fn began(&self, at: usize, interval: &Interval, times: Times) -> Option<u64> {
         times.begin.map(|begin| begin + interval.lead).or(self.chains[at].last).map(|began| began.min(times.end))
     }
@@ -393,7 +393,7 @@ impl Meter {
         spent.saturating_sub(ordinary)
     }
 
-    /// The estimated work in flight of each other stream.
+    /// The estimated work in flight, in ns, of each stream except the one at index `at`.
     pub(super) fn beside(&self, at: usize) -> impl Iterator<Item = u64> {
         let others = self.chains.iter().enumerate().filter(move |(other, _)| *other != at);
         others.map(|(_, chain)| chain.in_flight())
@@ -493,7 +493,7 @@ mod tests {
     fn streams_that_are_launched_into_in_turn_pay_their_own_and_teach_what_they_take() {
         let (mut meter, costs) = (Meter::default(), Costs::new());
         costs.exact.learn(9, 50_000);
-        // Some work is always in flight.
+        // The meter counts work in flight all the time, as for a program that never lets the device become idle.
         let bounds = meter.bounds;
         meter.keeper.launched(Guess::sure(250_000), 1_000_000, &bounds);
         for n in 0..40 {
@@ -539,7 +539,7 @@ mod tests {
         }
     }
 
-    /// Under a wide lease a stream may have a thousand markers.
+    /// Under a wide lease (more may be in flight) a stream may have a thousand markers.
     #[test]
     fn every_stream_is_asked_about_however_much_another_has_in_flight() {
         for streams in [2, 10, 100] {

@@ -85,7 +85,8 @@ impl Meter {
         }
         let mut unused = plan.events;
         if plan.begin {
-            // The next interval would begin at a marker that is too early.
+            // The launch was refused after its begin marker: the next interval would begin at a marker that is too
+            // early.
             (chain.begin, chain.lead, chain.begun) = parts(begin);
             chain.marks.doubt();
             unused[0] = None;

@@ -40,7 +40,7 @@ impl Meter {
         self.expire_beside(usize::MAX, now, &pay);
     }
 
-    /// As [`Self::expire`], except for one timeline, whose stream can be asked.
+    /// As [`Self::expire`], except for the timeline `but`, whose stream the caller asks instead.
     pub(super) fn expire_beside(&mut self, but: usize, now: u64, pay: &impl Pay) {
         for at in (0..self.chains.len()).filter(|&at| at != but) {
             let chain = &self.chains[at];

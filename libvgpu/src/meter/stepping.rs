@@ -16,9 +16,10 @@ use vgpu_core::gate::{Ask, Verdict, goes_beside};
 pub(super) const ASK_NS: u64 = 50_000;
 /// Below this cost the clock is not read before every launch.
 pub const SHORT_NS: u64 = 5_000;
-/// With at most this many busy streams, one may wait for another's launch.
+/// Only while at most this many streams are busy may a short launch ignore the long work of other streams, which
+/// may be waiting for it ([`goes_beside`]).
 const FEW: u32 = 8;
-/// One in this many of those launches reads the clock.
+/// Of short launches into busy streams (below [`SHORT_NS`]), one in this many reads the clock.
 const UNTIMED: u32 = 8;
 /// An interval ends after this much host time, and a stream that was not measured for this long is measured. With
 /// estimates that are far too small neither would otherwise happen.
@@ -142,7 +143,7 @@ impl Meter {
             self.ripens(at);
             self.settle(at, now, &pay);
         } else if open && gap {
-            // The stream may have been idle before one of the launches since.
+            // Launches were made without reading the clock; before one of them the stream may have been idle.
             self.doubt(at);
         }
         if wish.share.is_some() {
@@ -289,7 +290,8 @@ impl Meter {
             chain.opened = now;
         }
         if idle {
-            // Its begin marker is reached at once, and before its launch the others' work in flight is done.
+            // The stream is idle: the device reaches the begin marker at once, and the other streams' work in
+            // flight is done before the launch.
             chain.from = given_out.wrapping_sub(self.keeper.remaining(now));
         }
         if chain.measured == 0 {
@@ -418,7 +420,7 @@ mod tests {
                     return plan;
                 }
                 Step::Reap => seen.reaped = true,
-                // The stream is busy.
+                // The driver says that the stream is busy.
                 Step::Ask(launches) => seen.stream = Some((false, launches)),
                 _ => panic!("nothing holds it back"),
             }

@@ -52,7 +52,7 @@ impl Meter {
         gate
     }
 
-    /// If the possession changed, the work in flight was not alone on the device.
+    /// If the turn was passed on or preempted meanwhile, the work in flight was not alone on the device.
     fn follow(&mut self, before: u64, now: u64) {
         if self.turning.possession() != before && self.keeper.in_flight() > 0 {
             self.patience.robbed(self.pending(), now);
@@ -60,7 +60,7 @@ impl Meter {
         }
     }
 
-    /// A look of the helper thread; see [`crate::turn::Turning::attend`].
+    /// The helper thread's look at the turn among the tenant's members; see [`crate::turn::Turning::attend`].
     pub fn attend(&mut self, turn: &Turn<'_>, account: SharedAccount<'_>, share: Option<Share>, now: u64) -> u64 {
         let admit = |share| account.admit_beside(self.keeper.in_flight(), share, now);
         let admission = share.map_or(Admission::Admit, admit);

@@ -12,10 +12,10 @@ use crate::lock::Lock;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use shim_sys::cuda::CUcontext;
 
-/// The cause of overhead.
+/// The cause of overhead: device memory that the driver takes beyond the program's allocations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Key {
-    /// Code and its globals.
+    /// Code and global variables of loaded modules.
     Code,
     /// Code of contexts that have ended, in blocks that other contexts share.
     Inherited,
@@ -23,7 +23,7 @@ pub enum Key {
     Limit(u32),
 }
 
-/// An amount of overhead and the context that holds it.
+/// An amount of overhead (driver memory beyond the program's allocations) and the context that holds it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Holder {
     key: Key,
@@ -32,7 +32,7 @@ struct Holder {
     bytes: u64,
 }
 
-/// All overhead besides contexts' own.
+/// All overhead that is charged, except that of the contexts themselves.
 static HOLDERS: Lock<Vec<Holder>> = Lock::new(Vec::new());
 
 /// A loaded object that can be unloaded, by its handle.
@@ -40,7 +40,7 @@ static HOLDERS: Lock<Vec<Holder>> = Lock::new(Vec::new());
 pub enum Made {
     /// A module, which also ends with its context.
     Module(usize),
-    /// A library.
+    /// A library (`CUlibrary`), by its handle.
     Library(usize),
     /// A part of an object that is already loaded.
     Part,
@@ -176,7 +176,7 @@ pub fn devices() -> Vec<&'static Device> {
     numbers.into_iter().filter_map(|number| device::at(usize::from(number))).collect()
 }
 
-/// Whether any code is held on a device.
+/// Whether this process is charged for loaded code on the device.
 pub fn any(device: &Device) -> bool {
     HOLDERS.lock().iter().any(|one| !matches!(one.key, Key::Limit(_)) && one.device == device.index)
 }

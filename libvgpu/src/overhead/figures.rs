@@ -10,10 +10,10 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Figures by device number: of a process's first context, and of further ones; all ones: none yet.
 static FIGURES: [[AtomicU64; 2]; 64] = [const { [const { AtomicU64::new(u64::MAX) }; 2] }; 64];
 
-/// A figure known before the driver is called.
+/// The overhead of a context, known before the driver is called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Figure {
-    /// Bytes to reserve.
+    /// Bytes to reserve for the context.
     pub bytes: u64,
     /// Whether this process measured it; then it need not measure again.
     pub own: bool,

@@ -128,9 +128,9 @@ pub fn around(
 struct Creation {
     figure: Option<figures::Figure>,
     further: bool,
-    /// Overhead charged before it.
+    /// Overhead that was charged before the context's creation.
     spent: u64,
-    /// Whether other measurements overlapped with it.
+    /// Whether other measurements overlapped with the creation, so that the readings are uncertain.
     shared: bool,
 }
 
@@ -204,7 +204,7 @@ fn correct(device: &'static Device) {
     }
 }
 
-/// A context's charge.
+/// The overhead charged for one context.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Charged {
     context: usize,
@@ -215,7 +215,7 @@ pub struct Charged {
 }
 
 impl Charged {
-    /// The device that it is on.
+    /// The device that the context is on.
     pub fn device(&self) -> Option<&'static Device> {
         crate::device::at(usize::from(self.device))
     }

@@ -50,7 +50,7 @@ pub enum Growth {
     Own {
         /// The pid in NVML's list.
         pid: u32,
-        /// The growth in bytes.
+        /// Growth of the process's entry in bytes.
         bytes: u64,
     },
     /// Growth of the device's used memory while no entry on the list changed. Valid for this context only.

@@ -40,7 +40,7 @@ pub struct Sample {
     pub charges: u64,
     /// The part of `charges` that other processes may hold too.
     pub shared: u64,
-    /// See [`holdings::events`].
+    /// Number of charges and releases so far: [`holdings::events`].
     pub events: u64,
     /// Changes with every charge and release except the caller's own. `None`: other threads were active, so list and
     /// charges may not match.
@@ -86,9 +86,9 @@ fn bytes(number: u64) -> i64 {
 
 /// A group: the calls that overlap on one device.
 struct Group {
-    /// Change counter.
+    /// Counts changes to the group, so that a sample taken without the lock is used only if nothing changed.
     changes: u64,
-    /// Calls in flight.
+    /// Calls of the group in flight.
     open: u32,
     /// Whether there ever was a second call.
     shared: bool,
@@ -138,7 +138,7 @@ pub fn sample(device: &Device, pending: u64, read: fn(&Device) -> Option<Reading
             let sample =
                 Sample { moment, under_way: 0, moved: 0, leaving: false, ..any_sample(device, pending, read)? };
             (0..500).for_each(|_| core::hint::spin_loop());
-            // Memory given back since then shows here, as activity.
+            // Memory that pools gave back since the sample shows here, as activity.
             let waits = pools::settle(device);
             let same = activity(device)? == before
                 && pools::requests() == requests
@@ -291,7 +291,7 @@ impl Watch {
         self.growth_seen().0
     }
 
-    /// As [`Watch::growth`]; the flag is true if nothing disturbed the measurement.
+    /// As [`Watch::growth`], with a flag that is true if nothing disturbed the measurement.
     pub fn growth_seen(&self) -> (u64, bool) {
         group(self.device).lock().measured = true;
         let (bytes, exact) = self.take(false, |change| change.max(0)).unwrap_or((0, false));

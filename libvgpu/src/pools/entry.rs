@@ -80,7 +80,7 @@ impl Source {
 
 /// A pool that is charged.
 pub struct Entry {
-    /// Where its memory lives.
+    /// The device that the pool's memory is on.
     pub device: &'static Device,
     pub(super) id: usize,
     pub(super) source: Source,
@@ -89,7 +89,7 @@ pub struct Entry {
     pub(super) state: Lock<State>,
     /// Bytes that it keeps when the program synchronises.
     pub(super) threshold: AtomicU64,
-    /// Maximum size in bytes.
+    /// The pool's maximum size in bytes.
     pub(super) max: u64,
     /// Number of its allocations that the program holds.
     pub(super) outstanding: AtomicU64,
@@ -130,7 +130,7 @@ pub(super) struct State {
     /// Streams that may not have reached a free yet, with number and epoch of their last free. Only for pools that
     /// can be destroyed.
     pub(super) unreached: Map<Place, (u64, u64)>,
-    /// Its charge has ended; later readings are ignored.
+    /// The pool's charge has ended; later readings are ignored.
     pub(super) closed: bool,
 }
 
@@ -212,7 +212,8 @@ impl Entry {
         stream.map(|stream| Backing { losses, stream })
     }
 
-    /// Ends a request served at `at`, if the address was known room and no pool may have shrunk since `moment`.
+    /// Ends a request served at `at` without a reading, if that address was known as free inside the pool and no
+    /// pool may have shrunk since `moment`.
     pub(super) fn served_inside(
         &self,
         call: Call,
@@ -304,10 +305,11 @@ impl Entry {
         }
     }
 
-    /// Reads the pool's size until `apply` accepts a reading, then updates the charge. Returns the change to the
-    /// ledger. `then` updates the known room under the same lock. `began` is the moment at which a request began. If
-    /// pools may have shrunk since then, the reading may hide the request's growth. Known room is then reduced, so
-    /// that a lowered charge is not matched by room that was given back.
+    /// Reads the pool's size until `apply` accepts a reading, then updates the charge and returns the change to the
+    /// ledger. `then` updates the known room (free pieces inside the pool, [`Holes`]) under the same lock. `began`
+    /// is the moment at which a request began. If pools may have shrunk since then, the reading may hide the
+    /// request's growth. Known room is then reduced: otherwise a later request could rely on room that the pool
+    /// gave back and that is no longer charged.
     pub(super) fn follow(
         &self,
         used: bool,

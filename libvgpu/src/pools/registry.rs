@@ -21,7 +21,7 @@ impl Registry {
 }
 
 static REGISTRY: Lock<Registry> = Lock::new(Registry::EMPTY);
-/// Number of charged pools.
+/// Number of memory pools that are charged.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// How many of them are graph memory.
 static GRAPHS: AtomicUsize = AtomicUsize::new(0);
@@ -93,7 +93,7 @@ pub fn current(device: &'static Device) -> Option<Arc<Entry>> {
     of_handle(pool.0 as usize, || Some(device))
 }
 
-/// The device's graph memory.
+/// The entry of the device's graph memory.
 pub fn graph_memory(device: &'static Device) -> Option<Arc<Entry>> {
     entry(Source::Graph(device.cuda()), || Some(device))
 }

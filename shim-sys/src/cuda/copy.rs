@@ -12,11 +12,11 @@ macro_rules! copy3d {
         #[repr(C)]
         #[derive(Clone, Copy, Debug)]
         pub struct $name {
-            /// Source x in bytes.
+            /// Offset in the source's rows at which the copy begins, in bytes.
             pub srcXInBytes: usize,
-            /// Source y.
+            /// Row of the source at which the copy begins.
             pub srcY: usize,
-            /// Source z.
+            /// Slice of the source at which the copy begins.
             pub srcZ: usize,
             /// Source level of detail, 0.
             pub srcLOD: usize,
@@ -34,15 +34,15 @@ macro_rules! copy3d {
             pub srcPitch: usize,
             /// Rows from one slice to the next.
             pub srcHeight: usize,
-            /// Destination x in bytes.
+            /// Offset in the destination's rows at which the copy begins, in bytes.
             pub dstXInBytes: usize,
-            /// Destination y.
+            /// Row of the destination at which the copy begins.
             pub dstY: usize,
-            /// Destination z.
+            /// Slice of the destination at which the copy begins.
             pub dstZ: usize,
             /// Destination level of detail, 0.
             pub dstLOD: usize,
-            /// As `srcMemoryType`.
+            /// Kind of destination memory; values as for `srcMemoryType`.
             pub dstMemoryType: u32,
             /// Destination address, if it is host memory.
             pub dstHost: *mut c_void,
@@ -56,11 +56,11 @@ macro_rules! copy3d {
             pub dstPitch: usize,
             /// Rows from one slice to the next.
             pub dstHeight: usize,
-            /// Bytes per row.
+            /// Bytes to copy of each row.
             pub WidthInBytes: usize,
-            /// Number of rows.
+            /// Number of rows to copy.
             pub Height: usize,
-            /// Number of slices.
+            /// Number of slices to copy.
             pub Depth: usize,
         }
     };
@@ -111,9 +111,9 @@ pub struct CUDA_ARRAY_SPARSE_PROPERTIES {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_MEMCPY2D_v1 {
-    /// Source x in bytes.
+    /// Offset in the source's rows at which the copy begins, in bytes.
     pub srcXInBytes: u32,
-    /// Source y.
+    /// Row of the source at which the copy begins.
     pub srcY: u32,
     /// Type of memory: 1 host, 2 device, 3 array, 4 unified.
     pub srcMemoryType: u32,
@@ -125,9 +125,9 @@ pub struct CUDA_MEMCPY2D_v1 {
     pub srcArray: CUarray,
     /// Bytes from one row to the next.
     pub srcPitch: u32,
-    /// Destination x in bytes.
+    /// Offset in the destination's rows at which the copy begins, in bytes.
     pub dstXInBytes: u32,
-    /// Destination y.
+    /// Row of the destination at which the copy begins.
     pub dstY: u32,
     /// Type of memory: 1 host, 2 device, 3 array, 4 unified.
     pub dstMemoryType: u32,
@@ -139,9 +139,9 @@ pub struct CUDA_MEMCPY2D_v1 {
     pub dstArray: CUarray,
     /// Bytes from one row to the next.
     pub dstPitch: u32,
-    /// Bytes per row.
+    /// Bytes to copy of each row.
     pub WidthInBytes: u32,
-    /// Number of rows.
+    /// Number of rows to copy.
     pub Height: u32,
 }
 
@@ -149,11 +149,11 @@ pub struct CUDA_MEMCPY2D_v1 {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_MEMCPY3D_v1 {
-    /// Source x in bytes.
+    /// Offset in the source's rows at which the copy begins, in bytes.
     pub srcXInBytes: u32,
-    /// Source y.
+    /// Row of the source at which the copy begins.
     pub srcY: u32,
-    /// Source z.
+    /// Slice of the source at which the copy begins.
     pub srcZ: u32,
     /// Source level of detail, 0.
     pub srcLOD: u32,
@@ -171,11 +171,11 @@ pub struct CUDA_MEMCPY3D_v1 {
     pub srcPitch: u32,
     /// Rows from one slice to the next.
     pub srcHeight: u32,
-    /// Destination x in bytes.
+    /// Offset in the destination's rows at which the copy begins, in bytes.
     pub dstXInBytes: u32,
-    /// Destination y.
+    /// Row of the destination at which the copy begins.
     pub dstY: u32,
-    /// Destination z.
+    /// Slice of the destination at which the copy begins.
     pub dstZ: u32,
     /// Destination level of detail, 0.
     pub dstLOD: u32,
@@ -193,11 +193,11 @@ pub struct CUDA_MEMCPY3D_v1 {
     pub dstPitch: u32,
     /// Rows from one slice to the next.
     pub dstHeight: u32,
-    /// Bytes per row.
+    /// Bytes to copy of each row.
     pub WidthInBytes: u32,
-    /// Number of rows.
+    /// Number of rows to copy.
     pub Height: u32,
-    /// Number of slices.
+    /// Number of slices to copy.
     pub Depth: u32,
 }
 
@@ -243,11 +243,11 @@ pub struct CUmemDecompressParams {
     pub dstNumBytes: usize,
     /// Address to which the number of decompressed bytes is written.
     pub dstActBytes: *mut u32,
-    /// The compressed data.
+    /// Address of the compressed data.
     pub src: *const c_void,
     /// Destination of the decompressed data.
     pub dst: *mut c_void,
-    /// Compression algorithm.
+    /// Compression algorithm of the data.
     pub algo: u32,
     /// Reserved; zero.
     pub padding: [u8; 20],

@@ -5,7 +5,7 @@ use super::{
 };
 use core::ffi::c_void;
 
-/// A kernel node.
+/// Parameters of a kernel node.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_KERNEL_NODE_PARAMS {
@@ -25,7 +25,7 @@ pub struct CUDA_KERNEL_NODE_PARAMS {
     pub blockDimZ: u32,
     /// Bytes of dynamic shared memory.
     pub sharedMemBytes: u32,
-    /// Pointers to the arguments.
+    /// Pointers to the kernel's arguments.
     pub kernelParams: *mut *mut c_void,
     /// Alternative to `kernelParams`: a packed list of the arguments.
     pub extra: *mut *mut c_void,
@@ -39,7 +39,7 @@ pub struct CUDA_KERNEL_NODE_PARAMS {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_KERNEL_NODE_PARAMS_v1 {
-    /// The kernel.
+    /// The kernel that the node launches.
     pub func: CUfunction,
     /// Blocks of the grid in x.
     pub gridDimX: u32,
@@ -55,7 +55,7 @@ pub struct CUDA_KERNEL_NODE_PARAMS_v1 {
     pub blockDimZ: u32,
     /// Bytes of dynamic shared memory.
     pub sharedMemBytes: u32,
-    /// Pointers to the arguments.
+    /// Pointers to the kernel's arguments.
     pub kernelParams: *mut *mut c_void,
     /// Alternative to `kernelParams`: a packed list of the arguments.
     pub extra: *mut *mut c_void,
@@ -65,17 +65,17 @@ pub struct CUDA_KERNEL_NODE_PARAMS_v1 {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_MEMSET_NODE_PARAMS {
-    /// Address of the memory.
+    /// Address of the memory to fill.
     pub dst: CUdeviceptr,
     /// Bytes from one row to the next.
     pub pitch: usize,
-    /// Value to fill with.
+    /// Value that each element is filled with.
     pub value: u32,
     /// Bytes of an element: 1, 2 or 4.
     pub elementSize: u32,
-    /// Elements per row.
+    /// Elements to fill in each row.
     pub width: usize,
-    /// Number of rows.
+    /// Number of rows to fill.
     pub height: usize,
 }
 
@@ -83,13 +83,13 @@ pub struct CUDA_MEMSET_NODE_PARAMS {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_HOST_NODE_PARAMS {
-    /// Function to run.
+    /// Host function that the node calls.
     pub f: CUhostFn,
-    /// Argument of the function.
+    /// Argument of the host function.
     pub userData: *mut c_void,
 }
 
-/// A node that allocates.
+/// Parameters of a node that allocates memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_MEM_ALLOC_NODE_PARAMS {
@@ -97,9 +97,9 @@ pub struct CUDA_MEM_ALLOC_NODE_PARAMS {
     pub poolProps: CUmemPoolProps,
     /// Further devices that get access, apart from the memory's own.
     pub accessDescs: *const CUmemAccessDesc,
-    /// Number of these entries.
+    /// Number of entries in `accessDescs`.
     pub accessDescCount: usize,
-    /// Size in bytes.
+    /// Bytes to allocate.
     pub bytesize: usize,
     /// Written by the driver: the address.
     pub dptr: CUdeviceptr,
@@ -109,11 +109,11 @@ pub struct CUDA_MEM_ALLOC_NODE_PARAMS {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_BATCH_MEM_OP_NODE_PARAMS {
-    /// Context of the operations.
+    /// Context in which the operations run.
     pub ctx: CUcontext,
-    /// Number of operations.
+    /// Number of operations in `paramArray`.
     pub count: u32,
-    /// Array of operations.
+    /// Array of the operations on memory words.
     pub paramArray: *mut c_void,
     /// Reserved; zero.
     pub flags: u32,
@@ -125,7 +125,7 @@ pub struct CUDA_BATCH_MEM_OP_NODE_PARAMS {
 pub struct CUDA_GRAPH_INSTANTIATE_PARAMS {
     /// 1: free on launch; 2: upload; 4: launch from the device; 8: priorities of nodes.
     pub flags: u64,
-    /// Stream for the upload.
+    /// Stream in which the graph is uploaded.
     pub hUploadStream: CUstream,
     /// Written by the driver: the node that failed.
     pub hErrNode_out: CUgraphNode,
@@ -137,7 +137,7 @@ pub struct CUDA_GRAPH_INSTANTIATE_PARAMS {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUgraphExecUpdateResultInfo {
-    /// 0: success.
+    /// Reason of a failed update; 0: success.
     pub result: u32,
     /// The node that failed.
     pub errorNode: CUgraphNode,
@@ -151,9 +151,9 @@ pub struct CUgraphExecUpdateResultInfo {
 pub struct CUgraphEdgeData {
     /// Port of the first node.
     pub from_port: u8,
-    /// Port of the second.
+    /// Port of the second node.
     pub to_port: u8,
-    /// Kind of the edge.
+    /// Kind of the dependency between the nodes.
     pub kind: u8,
     /// Reserved; zero.
     pub reserved: [u8; 5],
@@ -163,8 +163,8 @@ pub struct CUgraphEdgeData {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUgraphNodeParams {
-    /// Its kind: 0 kernel, 1 copy, 2 fill, 3 host, 4 graph, 5 empty, 6 and 7 events, 8 and 9 semaphores, 10 allocate,
-    /// 11 free, 12 words of memory, 13 conditional.
+    /// The node's kind: 0 kernel, 1 copy, 2 fill, 3 host, 4 graph, 5 empty, 6 and 7 events, 8 and 9 semaphores, 10
+    /// allocate, 11 free, 12 words of memory, 13 conditional.
     pub kind: u32,
     /// Reserved; zero.
     pub reserved0: [i32; 3],
@@ -178,7 +178,7 @@ pub struct CUgraphNodeParams {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_LAUNCH_PARAMS {
-    /// The kernel.
+    /// The kernel that this device runs.
     pub function: CUfunction,
     /// Blocks of the grid in x.
     pub gridDimX: u32,
@@ -196,15 +196,15 @@ pub struct CUDA_LAUNCH_PARAMS {
     pub sharedMemBytes: u32,
     /// Stream of the launch.
     pub hStream: CUstream,
-    /// Pointers to the arguments.
+    /// Pointers to the kernel's arguments.
     pub kernelParams: *mut *mut c_void,
 }
 
 /// Attribute of a device's graph memory: bytes held by allocations.
 pub const CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT: u32 = 0;
-/// The largest value of it since the last reset.
+/// Attribute of a device's graph memory: most bytes held by allocations since the last reset.
 pub const CU_GRAPH_MEM_ATTR_USED_MEM_HIGH: u32 = 1;
-/// Bytes kept for graphs.
+/// Attribute of a device's graph memory: bytes that the driver keeps for graphs.
 pub const CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT: u32 = 2;
-/// The largest value of it since the last reset.
+/// Attribute of a device's graph memory: most bytes that the driver kept for graphs since the last reset.
 pub const CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH: u32 = 3;

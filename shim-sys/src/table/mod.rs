@@ -20,12 +20,12 @@
 mod cuda;
 mod nvml;
 
-/// Treatment of a function.
+/// How the library treats a driver function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
     /// libvgpu hooks it; the subject of the hook.
     Hook(&'static str),
-    /// It needs no hook; the reason.
+    /// The function needs no hook, for this reason.
     Pass(&'static str),
     /// Under limits it returns "no permission", as the driver does to a caller that is not an administrator; the
     /// reason.
@@ -37,7 +37,7 @@ pub enum Action {
 /// One function of the headers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Row {
-    /// The exported symbol.
+    /// Name of the exported symbol.
     pub name: &'static str,
     /// Treatment of the function.
     pub action: Action,

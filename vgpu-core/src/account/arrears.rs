@@ -28,7 +28,7 @@ const EASED: u32 = 667;
 pub const MOST_NS: u64 = 50_000_000;
 /// An instalment is this part of the debt.
 const PART: u64 = 16;
-/// The smallest instalment.
+/// The smallest part of the arrears that is paid at once.
 const LEAST_NS: u64 = 10_000;
 /// The largest instalment, as a multiple of the work it is charged with.
 const TIMES: u64 = 2;

@@ -48,7 +48,7 @@ const UNKNOWN: u64 = 1 << 15;
 pub struct Guess(u64);
 
 impl Guess {
-    /// Never measured.
+    /// The cost of a function that was never measured.
     pub const UNKNOWN: Self = Self(UNKNOWN << DOUBT_SHIFT | UNKNOWN_NS);
 
     /// The estimate of a function that was measured often enough.
@@ -64,7 +64,7 @@ impl Guess {
         self.0 & ((1 << DOUBT_SHIFT) - 1)
     }
 
-    /// How uncertain it is.
+    /// How uncertain the estimate is.
     #[inline]
     #[must_use]
     pub const fn doubt(self) -> Doubt {
@@ -72,14 +72,14 @@ impl Guess {
         if self.is_unknown() { Doubt { unknown: 1, young: 0 } } else { Doubt { unknown: 0, young: doubt } }
     }
 
-    /// True if it was never measured.
+    /// True if the launch was never measured.
     #[inline]
     #[must_use]
     pub const fn is_unknown(self) -> bool {
         self.0 >= UNKNOWN << DOUBT_SHIFT
     }
 
-    /// True if it was measured often enough.
+    /// True if the launch was measured often enough.
     #[inline]
     #[must_use]
     pub const fn is_sure(self) -> bool {
@@ -105,10 +105,10 @@ pub struct Doubt {
 }
 
 impl Doubt {
-    /// No uncertainty.
+    /// No uncertainty: every estimate was measured often enough.
     pub const NONE: Self = Self { unknown: 0, young: 0 };
 
-    /// The sum of both.
+    /// The sum of two uncertainties.
     #[inline]
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
@@ -144,7 +144,7 @@ const WAYS: usize = 4;
 
 struct Entry {
     key: AtomicU64,
-    /// 0: never measured.
+    /// The learned cost; 0: never measured.
     guess: AtomicU64,
 }
 
@@ -363,7 +363,7 @@ mod tests {
 
     #[test]
     fn functions_whose_places_are_taken_are_known_beside_those_who_have_them() {
-        // All of them have the same first choice.
+        // All these keys have the same first choice of a place in the table.
         let (table, [a, b, c, d, e, f]) = (CostTable::<4>::new(), [1, 6, 9, 14, 17, 19]);
         (0..7).for_each(|_| [a, b, c, d].iter().for_each(|&key| table.learn(key, 100 * key)));
         assert_eq!([a, b, c, d].map(|key| table.guess(key)), [100, 600, 900, 1_400].map(Guess::sure));

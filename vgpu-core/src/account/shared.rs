@@ -1,4 +1,4 @@
-//! The same account on two words of a shared page: several processes, one ceiling.
+//! A tenant's account on two words of a shared page, so that several processes keep one ceiling.
 //!
 //! A charge is one compare-exchange on `zero`, so a process that is killed has paid or has not. `latest` is advanced
 //! separately. A process that finds it behind or ahead corrects it, so no step waits for another.
@@ -93,7 +93,7 @@ impl<'p> SharedAccount<'p> {
     /// As [`Self::admit`], with `pending` ns counted as paid that will be charged later.
     ///
     /// # Cost
-    /// Two loads; a division only if the answer is no.
+    /// Two loads; a division only if the account does not admit a launch.
     #[inline]
     #[must_use]
     pub fn admit_beside(&self, pending: u64, share: Share, now: u64) -> Admission {

@@ -24,7 +24,7 @@ pub struct Audit {
 /// One reading of both figures. All times are in ns of the caller's clock.
 #[derive(Clone, Copy, Debug)]
 struct Look {
-    /// When the driver was asked for samples.
+    /// When the driver was asked for these samples.
     sampled: u64,
     /// Earliest work that these samples can show.
     from: u64,
@@ -68,11 +68,12 @@ impl Audit {
     }
 }
 
-/// Device time of known cost, measured while claims exist, that makes one finding about them.
+/// Device time of launches of known cost that makes one finding for or against claims (a member's reports that its
+/// work still runs after its drain's allowance).
 const FINDING_NS: u64 = 25_000_000;
-/// This many findings in a row against claims end the trust in them.
+/// The arbiter stops trusting claims after this many findings in a row against them.
 const FINDINGS: u32 = 2;
-/// So does this much time without anything that confirms them.
+/// The arbiter also stops trusting claims after this much time in which nothing confirms them.
 const PATIENCE_NS: u64 = 2_000_000_000;
 
 /// Trust in members that claim to have work on the device after their drain's allowance, sharing it with the holder.
@@ -89,7 +90,8 @@ pub struct Doubt {
 }
 
 impl Doubt {
-    /// Notes another claim, which starts trust again.
+    /// Notes another claim (a member's report that its work still runs after its drain's allowance); it restarts
+    /// trust.
     pub fn claimed(&mut self, now: u64) {
         *self = Self { backed: now, ..Self::default() };
     }
@@ -223,7 +225,7 @@ mod tests {
         let mut audit = Audit::default();
         for look in 0..100u64 {
             let now = SECOND + look * 400_000_000;
-            // Its gate is open for four seconds of each eight, and it works then.
+            // The process's gate is open for four seconds of each eight; the process works then.
             let had = (look % 20 >= 10).then_some(0);
             let seen = if (2..12).contains(&(look % 20)) { 400_000_000 } else { 0 };
             assert!(!audit.look(had, seen, now, now), "look {look}");

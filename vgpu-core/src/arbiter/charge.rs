@@ -106,7 +106,7 @@ impl Arbiter {
         let paid = self.seat(seat).charged.saturating_sub(device.charged_before);
         let elapsed = now.saturating_sub(device.granted);
         let each = elapsed.saturating_sub(device.lost.saturating_sub(device.lost_before));
-        // The tenant's own overdue members use their part for it.
+        // The tenant's own overdue members use their part of the device for the tenant itself.
         let own = device.overdue.iter().filter(|&&slot| self.slot(slot).seat == seat).count() as u64;
         let holder = match device.phase {
             Phase::Held { slot, .. } => Some(slot),

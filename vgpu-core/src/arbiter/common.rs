@@ -48,7 +48,8 @@ impl Arbiter {
         self.seat(seat).members.clone()
     }
 
-    /// Ends leases, waits, overdue states and claims alike.
+    /// Ends all leases, waits, overdue states and claims (work kept on the device after a lease), so that every
+    /// member may launch.
     pub(super) fn make_common(&mut self, d: DeviceId) -> bool {
         for seat in self.seats_of(d) {
             if self.take_out(seat) == Place::Ready {

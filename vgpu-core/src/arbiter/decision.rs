@@ -9,7 +9,7 @@ use crate::share::Share;
 pub enum Gate {
     /// Alone and without a ceiling: launch without asking.
     Open,
-    /// Launch until `until`.
+    /// Launch until this time.
     Run {
         /// Number of this lease on the device.
         lease: u64,
@@ -27,7 +27,7 @@ pub enum Gate {
     Wait,
     /// The ceiling is used up; no new lease before `until`.
     Cap {
-        /// When the balance will be sufficient again.
+        /// When the balance will be sufficient for a lease again.
         until: u64,
     },
 }
@@ -35,13 +35,13 @@ pub enum Gate {
 /// A gate that changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// The member.
+    /// The member on its device.
     pub slot: SlotId,
-    /// Its tenant.
+    /// The member's tenant.
     pub tenant: Tenant,
     /// The device.
     pub device: DeviceId,
-    /// The new gate.
+    /// The member's new gate.
     pub gate: Gate,
 }
 
@@ -53,14 +53,14 @@ pub struct Usage {
     pub busy: u64,
     /// Estimates of the launches that were seen complete since it joined.
     pub finished: u64,
-    /// As `finished`, at the undisturbed cost of those launches.
+    /// As `finished`, at the cost that those launches have when nothing else slows them.
     pub known: u64,
     /// Estimated work in flight now: 0 only if all was seen complete, `u64::MAX` if it takes longer than expected;
     /// `None`: unknown, as after an open gate.
     pub in_flight: Option<u64>,
     /// True if a thread waits at the gate.
     pub wants: bool,
-    /// Since when it has wanted the device or had work in flight without a pause; now, if it has neither.
+    /// Since when the member has wanted the device or had work in flight without a pause; now, if it has neither.
     pub since: u64,
 }
 

@@ -19,7 +19,7 @@ use super::{Arbiter, index};
 /// quantum in flight and leave the rest of their slice to it. Measured: it gets three times a member's time.
 const UNSEEN_PART: u64 = 4;
 
-/// The device's state.
+/// State of the device: free, used without leases, or held by one tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Free,
@@ -58,9 +58,9 @@ pub(super) struct Device {
     pub order: Order,
     /// Slots whose work the drain waits for.
     pub draining: Vec<SlotId>,
-    /// Slots whose work was not over when its drain's allowance ended.
+    /// Slots of members whose work was not over when their drain's allowance ended.
     pub overdue: Vec<SlotId>,
-    /// Evidence for and against the claims of overdue members.
+    /// Evidence for and against claims: reports of overdue members that their work still runs on the device.
     pub doubt: Doubt,
     /// Processes that are no members and were seen working here.
     pub strangers: u64,
@@ -71,28 +71,28 @@ pub(super) struct Device {
     pub dirty: bool,
     /// The tenant that reserves this device while it collects several at once.
     pub reserved: Option<Tenant>,
-    /// When the last of that tenant's devices is expected to be free.
+    /// When the last of the devices that `reserved` collects is expected to be free.
     pub expected: u64,
     pub lent_again: bool,
     /// An arrival is entitled to the device: the lease ends now.
     pub revoke: bool,
     /// The holder's total charge when it got the device.
     pub charged_before: u64,
-    /// When the holder got the device.
+    /// When the holder (the tenant with the lease) got the device.
     pub granted: u64,
     /// The value of `lost` when the holder got the device.
     pub lost_before: u64,
-    /// Up to when the holder's floor had been served at that time.
+    /// Up to when the holder's floor (guaranteed share) had been served when it got the device.
     pub floor_before: u64,
-    /// Since when others have waited for the holder, and its total charge then.
+    /// Since when others have waited for the holder to give the device up, and its total charge then.
     pub contended: Option<(u64, u64)>,
-    /// No arrival ends the lease.
+    /// True: no tenant that arrives ends the current lease.
     pub firm: bool,
-    /// No tenant that may use it has terms about time: it is to be common.
+    /// True: no tenant that may use the device has terms about time, so it is used by all without leases.
     pub common: bool,
-    /// A member arrived, or was paused or resumed, since gates were last set in common.
+    /// A member arrived, or was paused or resumed, since gates were last set for use without leases.
     pub fresh: bool,
-    /// When it last passed from one tenant to another, or another tenant wanted it.
+    /// When the device last passed from one tenant to another, or another tenant wanted it.
     pub shared_at: u64,
     pub last: Option<SeatIx>,
     /// Total time that each member on the device lost to the others.
@@ -245,7 +245,7 @@ impl Arbiter {
         self.watched = watched;
     }
 
-    /// Makes tenants ready again whose balance is sufficient.
+    /// Makes tenants whose ceiling was used up ready again, once their balance of device time is sufficient.
     fn refill(&mut self, d: DeviceId, now: u64) {
         while let Some((refill, seat)) = self.devices[index(d)].order.refill() {
             if refill > now {
@@ -287,10 +287,11 @@ impl Arbiter {
                     self.drain(d, seat, now);
                     return true;
                 }
-                // No other tenant for long: the holder needs no lease, or gets a wide one.
+                // No other tenant was here for long: the holder needs no lease, or gets a wide one (more may be in
+                // flight).
                 let Phase::Held { until, .. } = self.devices[index(d)].phase else { return false };
                 let is_endless = until == u64::MAX;
-                // An arrival may have ended the wide lease; its holder must be told.
+                // A tenant that arrived may have ended the wide lease; its holder must be told.
                 let is_wide = matches!(self.slot(slot).gate, Gate::Run { wide: true, .. });
                 if is_endless && self.may_open(d, seat, now) {
                     self.open(d, seat, out);
@@ -324,11 +325,12 @@ impl Arbiter {
         }
     }
 
-    /// When this device must be looked at again without an event.
+    /// When this device must be looked at again even if no member reports anything.
     fn deadline(&self, d: DeviceId, now: u64) -> u64 {
         let device = &self.devices[index(d)];
         let refill = device.order.refill().map_or(u64::MAX, |(refill, _)| refill);
-        // When a lease without an end turns into an open gate, or becomes a wide one.
+        // When a holder that nobody else waits for needs no lease: its gate opens (launches are not measured), or
+        // its lease becomes wide (more in flight).
         let opens = |until: u64| {
             let is_alone = until == u64::MAX && !device.order.any();
             let opens = if is_alone { device.shared_at.saturating_add(self.config.alone) } else { u64::MAX };
@@ -337,7 +339,8 @@ impl Arbiter {
         let phase = match device.phase {
             Phase::Free | Phase::Common | Phase::Open { .. } => u64::MAX,
             Phase::Held { seat, slot, until: u64::MAX, .. } if self.slot(slot).idle() => {
-                // It may launch again without asking. Its own account limits it; an occasional look is enough.
+                // The holder may launch again without asking. Its own account limits it, so an occasional check is
+                // enough.
                 let limited = self.seat(seat).terms.limit().is_some();
                 if limited { now.saturating_add(self.config.alone) } else { opens(u64::MAX) }
             }

@@ -57,7 +57,7 @@ impl Arbiter {
         let draining = &self.devices[index(d)].draining;
         let allowed = |ns: Option<u64>| {
             let ns = ns.unwrap_or(0).min(self.config.longest);
-            // Half as much again: launches of one function differ.
+            // A launch gets half as much time again, because launches of one function differ in length.
             now.saturating_add(ns + ns / 2).saturating_add(self.config.drain_of(&self.seat(seat).terms))
         };
         let until = allowed(draining.iter().map(|&slot| self.slot(slot).lasts(now)).max());
@@ -73,7 +73,7 @@ impl Arbiter {
         }
     }
 
-    /// Charges a member that kept the device, by claiming work there, for longer than a drain's allowance. If less
+    /// Charges a member that kept the device for longer than a drain's allowance by reporting unfinished work. If less
     /// than half of that time was measured when the claim ends, the member pays for all of it. Otherwise keeping the
     /// device would cost nothing.
     pub(super) fn settle_claim(&mut self, slot: SlotId, now: u64) {
@@ -86,8 +86,8 @@ impl Arbiter {
         }
     }
 
-    /// When a drain's allowance ends. A waiting tenant of class latency does not wait for long launches of other
-    /// classes.
+    /// When a drain's allowance ends: from then on others may get the device although work is in flight. A waiting
+    /// tenant of class latency does not wait for long launches of other classes.
     pub(super) fn allowance(&self, d: DeviceId) -> u64 {
         let Phase::Drain { seat, since, until, said } = self.devices[index(d)].phase else { return u64::MAX };
         let terms = &self.seat(seat).terms;
@@ -100,8 +100,8 @@ impl Arbiter {
         }
     }
 
-    /// When a drain is given up that only its own tenant waits for. A learned length does not extend this, because
-    /// the work may have been waiting for that very tenant.
+    /// When a drain is given up if only the drained tenant itself waits for the device. A learned length does not
+    /// extend this, because the work may have been waiting for that very tenant.
     pub(super) fn stuck_at(&self, d: DeviceId) -> u64 {
         let Phase::Drain { said, .. } = self.devices[index(d)].phase else { return u64::MAX };
         let again = self.devices[index(d)].draining.iter().all(|&slot| self.slot(slot).overdue.is_some());
@@ -150,7 +150,7 @@ impl Arbiter {
             if late.is_none() {
                 let owed = self.owed(d, seat, now);
                 self.yield_to_others(seat, owed);
-                // The work that is about to end was not measured yet.
+                // The work in flight that is about to end was not measured yet.
                 self.slot_mut(slot).behind += if flies { owed } else { 0 };
             }
             if self.slot(slot).usage.wants {

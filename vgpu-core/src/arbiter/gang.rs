@@ -1,9 +1,9 @@
 //! Leases on several devices in one tick: a tenant that wants several gets all of them or none.
 //!
-//! Its turn comes when it is first on each of them; until then others pass it there, which brings it nearer. Then all
-//! its devices are reserved together, so that no two tenants can wait for each other's. Running leases end at their
-//! own time. Freed devices are lent out until the last device is expected. The grant happens in one tick, devices in
-//! ascending order.
+//! The tenant's turn comes when it is first on each of its devices; until then others pass it there, which brings it
+//! nearer. Then all its devices are reserved together, so that no two tenants can wait for each other's. Running leases
+//! end at their own time. Freed devices are lent out until the last device is expected. The grant happens in one tick,
+//! devices in ascending order.
 //!
 //! A device that the tenant begins to want while it holds others gets a separate lease; from the next turn on they
 //! are granted together.
@@ -78,7 +78,7 @@ impl Arbiter {
         let mut seats: Vec<SeatIx> = self.gang(tenant).collect();
         seats.sort_unstable_by_key(|&seat| self.seat(seat).device);
         if !seats.iter().any(|&seat| self.seat(seat).device == d) {
-            // The tenant no longer wants this device.
+            // The tenant no longer wants this device, so it stops collecting several devices.
             self.release(tenant);
             return true;
         }
@@ -134,7 +134,7 @@ impl Arbiter {
         }
     }
 
-    /// Ends a collection.
+    /// Ends a tenant's collection of several devices at once.
     pub(super) fn release(&mut self, tenant: Tenant) {
         for device in &mut self.devices {
             if device.reserved == Some(tenant) {

@@ -18,7 +18,7 @@ impl Arbiter {
         let charged = self.seat(seat).charged;
         let before = self.devices[index(d)].contended;
         self.devices[index(d)].contended = others.then(|| before.unwrap_or((now, charged)));
-        // Work in flight counts towards its floor when it is measured.
+        // If work is in flight, it counts towards the tenant's floor later, when it is measured.
         if others && before.is_none() && self.slot(slot).usage.in_flight == Some(0) {
             self.was_alone(d, seat, now);
         }
@@ -37,7 +37,7 @@ impl Arbiter {
             if !others && device.reserved.is_none() {
                 return false;
             }
-            // It had the device to itself; from now on it has one quantum, counted from the grant.
+            // The holder had the device to itself; from now on it has one quantum, counted from the grant.
             let until = since.saturating_add(quantum);
             if until <= now {
                 return true;
@@ -117,7 +117,7 @@ impl Arbiter {
         };
         self.devices[index(d)].revoke = false;
         self.slot_mut(slot).queued = false;
-        // Assumed until its page shows otherwise.
+        // The new holder is assumed to want the device until its page shows otherwise.
         self.slot_mut(slot).usage.wants = true;
         self.slot_mut(slot).lost_to = self.devices[index(d)].lost;
         self.slot_mut(slot).lost = 0;

@@ -1,6 +1,6 @@
 //! Members that join and leave, and their tenants' terms.
 //!
-//! A tenant stays when its last member leaves, with its debts and claims, until it is forgotten. Not here: the charge
+//! A tenant stays when its last member leaves, with its debts and dues, until it is forgotten. Not here: the charge
 //! for a death ([`super::charge`]), and members' requests ([`super::wishes`]).
 
 use super::decision::Gate;
@@ -88,7 +88,7 @@ impl Arbiter {
             self.place(seat, now);
         }
         if last {
-            // Debts and claims stay: a program that is started again and again is one tenant.
+            // The tenant keeps its debts and what it is due: a program that is started again and again is one tenant.
             self.release(self.seat(seat).tenant);
             self.latency[index(d)] -= u32::from(self.seat(seat).terms.class == Class::Latency);
         }
@@ -152,8 +152,9 @@ impl Arbiter {
         self.devices[index(device)].revoke |= place == Place::Current;
     }
 
-    /// Changes terms so that neither debts nor claims from the old terms persist. A debt of 100 ms at 5 % would be
-    /// two seconds without a lease at 90 %. An hour without a floor would be an hour for which all other floors wait.
+    /// Changes terms so that neither debts nor dues from the old terms persist. A debt of 100 ms at 5 % would be
+    /// two seconds without a lease at 90 %. An hour without a floor would be an hour for which all other floors
+    /// wait.
     fn other_terms(&mut self, seat: SeatIx, terms: Terms, now: u64) {
         let config = self.config;
         let order = &self.devices[index(self.seat(seat).device)].order;

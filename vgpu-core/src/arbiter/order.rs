@@ -15,25 +15,26 @@ use super::seat::SeatIx;
 use super::terms::{Class, Config};
 use std::collections::BTreeSet;
 
-/// The furthest that floors lag together before their clock slips.
+/// Longest time, in ns, that a tenant may be behind its floor (guaranteed share). Beyond that the floors' clock is
+/// set back, for all tenants alike, and the excess is not made up.
 const LAG_NS: u64 = 1_000_000_000;
 
 /// The tenants that want a device: those that may have it, and those whose ceiling is used up.
 #[derive(Debug, Default)]
 pub(super) struct Order {
-    /// By virtual time.
+    /// Seats that may have the device, of each class, by virtual time.
     ready: [BTreeSet<(u64, SeatIx)>; Class::COUNT],
-    /// Those of `ready` that have a floor, by the time their floor was last served in full.
+    /// Seats of `ready` that have a floor, by the time their floor was last served in full.
     floors: [BTreeSet<(u64, SeatIx)>; Class::COUNT],
-    /// By the time of their refill.
+    /// Seats whose ceiling is used up, by the time of their refill.
     capped: BTreeSet<(u64, SeatIx)>,
-    /// When each class last held the device or wanted nothing.
+    /// When each class last held the device, or had no tenant that wanted it.
     served: [u64; Class::COUNT],
     /// The last pick was for a floor: it does not count as serving its class's tenants without a floor.
     for_floor: bool,
     /// The last pick went before its class, because it had waited for long: no arrival ends its lease.
     pub overdue: bool,
-    /// How far the floors' clock is behind.
+    /// How far the floors' clock is behind, because the floors could not all be met.
     slip: u64,
     /// The least virtual time in each class among the tenants that want the device; never decreases. Virtual times of
     /// different classes are not comparable: a class that is served first runs ahead for ever.
@@ -73,7 +74,7 @@ impl Order {
         self.capped.remove(&(refill, seat));
     }
 
-    /// The next refill.
+    /// The next refill: when a balance will be sufficient again, and whose.
     pub fn refill(&self) -> Option<(u64, SeatIx)> {
         self.capped.first().copied()
     }
@@ -108,7 +109,7 @@ impl Order {
         }
     }
 
-    /// The floors' clock.
+    /// The floors' clock: `now`, less the time by which it was set back because the floors could not all be met.
     pub fn floor_clock(&self, now: u64) -> u64 {
         now.saturating_sub(self.slip)
     }
@@ -134,8 +135,8 @@ impl Order {
         self.least[class.rank()]
     }
 
-    /// The same, or the least among the waiting tenants if that is more: the base for how far a tenant outside the
-    /// queue is ahead.
+    /// The least virtual time of a class, or the least among its waiting tenants if that is more: the base for how
+    /// far a tenant outside the queue is ahead.
     pub fn least_waiting(&self, class: Class) -> u64 {
         let waiting = self.ready[class.rank()].first().map_or(0, |first| first.0);
         waiting.max(self.least(class))

@@ -23,18 +23,18 @@ const LONGEST_NS: u64 = 2_000_000_000;
 /// The furthest that a floor is served ahead.
 const AHEAD_NS: u64 = 50_000_000;
 
-/// The position of a seat.
+/// State of a tenant on a device, with regard to the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Wants nothing.
+    /// The tenant does not want the device.
     Idle,
-    /// Waits in the order.
+    /// The tenant waits for a lease.
     Ready,
-    /// Its ceiling is used up until this time.
+    /// The tenant's ceiling is used up until this time.
     Capped(u64),
-    /// Holds the device, or drains.
+    /// The tenant holds the device, or its work drains.
     Current,
-    /// Its work is overdue and drains next to others.
+    /// The tenant's work is overdue and drains next to others' work.
     Overdue,
 }
 
@@ -45,19 +45,19 @@ pub(super) struct Seat {
     pub terms: Terms,
     pub place: Place,
     pub virtual_time: u64,
-    /// When the floor was last served in full.
+    /// When the tenant's floor (guaranteed share) was last served in full.
     pub floor_zero: u64,
     pub account: Account,
     /// Members that wait at the gate, in turn.
     pub queue: VecDeque<SlotId>,
     pub members: Vec<SlotId>,
-    /// Its member's own account stopped it while it held the device.
+    /// The account in the tenant's own member stopped it while it held the device.
     pub tired: bool,
     /// Paused: it gets nothing until it is resumed.
     pub paused: bool,
-    /// When it last stopped wanting the device.
+    /// When the tenant last stopped wanting the device.
     pub slept: Option<u64>,
-    /// All device time charged to it.
+    /// All device time charged to the tenant here, in ns.
     pub charged: u64,
 }
 
@@ -100,8 +100,8 @@ impl Seat {
         Key { class: self.terms.class, virtual_time: self.virtual_time.saturating_add(self.units(ns)), floor }
     }
 
-    /// Notes that the tenant wants the device again after a pause. It keeps its earlier claim less the length of the
-    /// pause. After a long pause its credit is at most one quantum, and its floor joins the one furthest behind.
+    /// Notes that the tenant wants the device again after a pause. The length of the pause reduces its
+    /// earlier due. After a long pause its credit is at most one quantum, and its floor joins the one furthest behind.
     pub fn wake(&mut self, least: u64, floor: u64, now: u64, config: &Config) {
         let credit = self.units(config.quantum_of(&self.terms));
         let pause = self.slept.map_or(u64::MAX, |slept| now.saturating_sub(slept));
@@ -138,7 +138,7 @@ impl Seat {
         }
     }
 
-    /// True if it may have an open gate when no other tenant is here.
+    /// True if the tenant may launch without a lease and unmeasured (an open gate) when no other tenant is here.
     pub fn may_be_alone(&self) -> bool {
         self.terms.limit().is_none() && !self.paused
     }
@@ -192,10 +192,10 @@ pub(super) struct Slot {
     pub seat: SeatIx,
     pub gate: Gate,
     pub joined: u64,
-    /// Its last report.
+    /// The member's last report.
     pub usage: Usage,
     pub queued: bool,
-    /// When its drain's allowance ended, while its work still drains next to others.
+    /// When the allowance of the member's drain ended, while its work still drains next to others.
     pub overdue: Option<u64>,
     /// The device's total lost time up to which this slot's part is known.
     pub lost_to: u64,
@@ -203,19 +203,19 @@ pub(super) struct Slot {
     pub lost: u64,
     /// The device passed to the next member while its last work was about to end.
     pub trailing: bool,
-    /// Its claim: its lease is over, but its work, it reports, is not.
+    /// The member's claim: it reports that its work goes on after its lease.
     pub claim: Option<Claim>,
-    /// Charged in advance for leases next to its own overdue work; to be subtracted from the measurement of that
-    /// work.
+    /// Device time charged in advance for leases next to the member's own overdue work; to be subtracted from the
+    /// measurement of that work.
     pub ahead: u64,
     /// Device time by which it already moved back in the order, for work that is about to end.
     pub behind: u64,
-    /// When it last completed work.
+    /// When the member last completed work.
     pub moved: u64,
-    /// How long it has held the device, drained or been overdue.
+    /// How long the member has held the device, drained or been overdue.
     pub had: u64,
-    /// Its drain was given up because its own tenant waited. Its work may have waited for that tenant, so its length
-    /// teaches nothing.
+    /// The member's drain was given up because its own tenant waited. Its work may have waited for that tenant, so
+    /// its length teaches nothing.
     pub is_let_go: bool,
     /// The longest single measurement that far exceeded its estimate: a launch may take that long again. It decays
     /// slowly.
@@ -226,9 +226,9 @@ pub(super) struct Slot {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim {
     pub from: u64,
-    /// When the device was granted to others regardless; `None`: it was not.
+    /// When the device was granted to others although the work was not over; `None`: it was not.
     pub to: Option<u64>,
-    /// Its tenant's total charge when the claim began.
+    /// The tenant's total charge when the claim began.
     pub charged: u64,
 }
 
@@ -270,9 +270,9 @@ impl Slot {
         if self.overdue.is_some() { self.says(now) } else { self.says(now).max(self.longest) }
     }
 
-    /// The same by its own report, without the learned length. Overdue work counts for its learned length while the
-    /// member completed something within the last twice that length, as work that shares the device does. Other
-    /// overdue work counts for nothing: some work never ends.
+    /// How long the work may still take by the member's own report, without the learned length. Overdue work counts
+    /// for its learned length while the member completed something within the last twice that length, as work that
+    /// shares the device does. Other overdue work counts for nothing: some work never ends.
     pub fn says(&self, now: u64) -> u64 {
         match self.overdue {
             None => self.usage.expected(),

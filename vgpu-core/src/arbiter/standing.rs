@@ -10,43 +10,44 @@ use super::{Arbiter, index};
 pub enum State {
     /// There are no leases on this device.
     Common,
-    /// An administrator paused it.
+    /// An administrator paused the tenant.
     Paused,
-    /// Alone, with an open gate.
+    /// The tenant is alone, with an open gate: it launches without a lease.
     Open,
-    /// It has a lease until then; `u64::MAX` while no other tenant wants the device.
+    /// The tenant has a lease until this time; `u64::MAX` while no other tenant wants the device.
     Holds {
         /// The lease's end.
         until: u64,
     },
-    /// Its lease is over, its work is not.
+    /// The tenant's lease is over, its work in flight is not.
     Drains,
-    /// Its work takes longer than its lease allowed and runs next to others; it gets no lease before that is done.
+    /// The tenant's work takes longer than its lease allowed and runs next to others; it gets no lease before that
+    /// is done.
     Overdue,
-    /// It wants the device while another tenant has it.
+    /// The tenant wants the device while another tenant has it.
     Waits,
-    /// Its ceiling is used up.
+    /// The tenant's ceiling is used up.
     Capped,
-    /// It wants nothing.
+    /// The tenant wants nothing.
     Idle,
 }
 
-/// A tenant's standing on a device.
+/// A tenant's position on a device, as status output shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// Its state.
+    /// The tenant's state.
     pub state: State,
     /// The tenant that has the device now.
     pub holder: Option<Tenant>,
-    /// Number of its members there.
+    /// Number of the tenant's members on the device.
     pub members: usize,
-    /// Number of those that wait at the gate without a lease.
+    /// Number of members that wait at the gate without a lease.
     pub queued: usize,
-    /// Device time that it may use at once under its ceiling, in ns; negative is debt. `None`: no ceiling.
+    /// Device time that the tenant may use at once under its ceiling, in ns; negative is debt. `None`: no ceiling.
     pub balance: Option<i64>,
-    /// When it may have a lease again, if its ceiling is used up.
+    /// When the tenant may have a lease again, if its ceiling is used up.
     pub refill: Option<u64>,
-    /// All device time charged to it there, in ns.
+    /// All device time charged to the tenant there, in ns.
     pub charged: u64,
 }
 

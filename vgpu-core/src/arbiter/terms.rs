@@ -41,25 +41,26 @@ impl Class {
     /// Number of classes.
     pub const COUNT: usize = 3;
 
-    /// `0` is the first.
+    /// Position of the class in the order of leases; `0` is the first.
     #[must_use]
     pub const fn rank(self) -> usize {
         self as usize
     }
 }
 
-/// A tenant's terms on a device.
+/// The limits that a tenant has on a device: class, floor, ceiling, weight and length of its leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// The priority class.
+    /// The priority class, which decides who is served first.
     pub class: Class,
-    /// sm request: guaranteed when wanted. The caller ensures that a device's floors sum to at most the whole.
+    /// The floor (`sm_request`): device time that is guaranteed while the tenant wants it. The caller ensures that
+    /// a device's floors sum to at most the whole.
     pub floor: Option<Share>,
-    /// sm limit: never exceeded, even alone on the device.
+    /// The ceiling (`sm_limit`): device time that is never exceeded, even alone on the device.
     pub ceiling: Option<Share>,
-    /// Its weight against others of its class in sharing the time that floors leave. 0 counts as 1.
+    /// The tenant's weight against others of its class in sharing the time that floors leave. 0 counts as 1.
     pub weight: u32,
-    /// Length of its leases; `None`: as configured for its class.
+    /// Length of the tenant's leases, in ns; `None`: as configured for its class.
     pub quantum: Option<u64>,
 }
 
@@ -77,10 +78,10 @@ impl Terms {
     }
 }
 
-/// Durations, in nanoseconds.
+/// Durations that the arbiter works with, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Length of a lease.
+    /// Length of a lease, unless the tenant's terms or its class say otherwise.
     pub quantum: u64,
     /// Length of a lease of class latency.
     pub latency_quantum: u64,
@@ -98,9 +99,10 @@ pub struct Config {
     pub patience: u64,
     /// A class that is passed over for this long gets a lease.
     pub ageing: u64,
-    /// A tenant that was alone for this long needs no lease.
+    /// A tenant that was alone for this long needs no lease: its gate opens.
     pub alone: u64,
-    /// True: such a tenant still gets a lease, a wide one, because its device time is measured only under a lease.
+    /// True: a tenant that was alone for `alone` still gets a lease, a wide one (more may be in flight), because
+    /// its device time is measured only under a lease.
     pub measures_all: bool,
 }
 

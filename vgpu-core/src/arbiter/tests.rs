@@ -128,7 +128,7 @@ fn the_second_waits_for_the_lease_and_the_drain_and_no_longer() {
     desk.runs(a, 2 * MS);
     desk.now = MS;
     desk.wants(b);
-    // Its lease has an end from now on.
+    // From now on the first tenant's lease has an end.
     assert!(matches!(desk.tick()[..], [(slot, Gate::Run { until, .. })] if slot == a && until == 4 * MS));
     desk.book.of(a).busy = 4 * MS;
     assert_eq!(desk.at(4 * MS), [(a, Gate::Wait)]);
@@ -153,7 +153,7 @@ fn a_drain_longer_than_its_allowance_lets_the_next_one_in_beside_it() {
     assert!(desk.at(14 * MS - 1).is_empty());
     let next = desk.at(14 * MS);
     assert!(matches!(next[..], [(slot, Gate::Run { exclusive: false, .. })] if slot == b), "{next:?}");
-    // Both worked for 20 ms in slices; each measured all of it.
+    // Both members worked for 20 ms in slices of the device; the measurement of each contains the other's slices.
     desk.now = 34 * MS;
     desk.runs(b, MS);
     desk.done(a, 34 * MS);
@@ -392,7 +392,7 @@ fn where_all_is_measured_the_lease_of_who_is_alone_is_wide_until_somebody_else_w
     let (a, b) = (desk.join(1, Terms::default()), desk.join(2, Terms::default()));
     desk.wants(a);
     assert_eq!(leases(&desk.tick(), a), [(true, false)], "who has just come");
-    // Idle when it is due, and without a new request.
+    // The member is idle when a wide lease is due, and makes no new request.
     desk.done(a, 0);
     desk.runs(a, 0);
     desk.tick();

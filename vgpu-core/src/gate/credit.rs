@@ -53,9 +53,9 @@ pub struct Counted {
 /// Launches that are new since the last count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// Their estimated work.
+    /// Estimated device time of the launches, in ns.
     pub estimate: u64,
-    /// Their number.
+    /// Number of launches.
     pub launches: u64,
 }
 
@@ -66,7 +66,7 @@ impl Default for Credit {
 }
 
 impl Credit {
-    /// Nothing granted, nothing spent.
+    /// A credit with no launches granted and none spent.
     #[cfg(not(loom))]
     #[must_use]
     pub const fn new() -> Self {
@@ -80,7 +80,7 @@ impl Credit {
         }
     }
 
-    /// Nothing granted, nothing spent.
+    /// A credit with no launches granted and none spent.
     #[cfg(loom)]
     #[must_use]
     pub fn new() -> Self {

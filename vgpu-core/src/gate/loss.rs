@@ -13,18 +13,18 @@ pub enum OnLoss {
     Local,
     /// Continue without a limit on time.
     Open,
-    /// Launch nothing.
+    /// Without the daemon, launch nothing.
     Block,
 }
 
 /// The limit that a member applies to itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alone {
-    /// Its own account, at this ceiling.
+    /// The tenant's own account limits launches, at this ceiling.
     Ceiling(Share),
-    /// No limit.
+    /// Launches have no limit.
     Unlimited,
-    /// No launches at all.
+    /// No launch is allowed.
     Blocked,
 }
 

@@ -20,17 +20,17 @@ pub const MARK_NS: u64 = 250_000;
 /// Work after the last marker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Open {
-    /// Its estimated time.
+    /// Estimated device time of the work, in ns.
     pub estimate: u64,
     /// The confidence of that estimate.
     pub doubt: Doubt,
     /// True if a marker precedes it.
     pub measured: bool,
-    /// Number of launches.
+    /// Number of launches in the work.
     pub launches: u32,
-    /// True if it is to end after as many launches as the last tail had.
+    /// True if the work is to end after as many launches as the last tail had, so that a tail is measured.
     pub tail: bool,
-    /// True if it ends after this launch.
+    /// True if the work ends after this launch, with a marker.
     sample: bool,
 }
 
@@ -50,7 +50,7 @@ pub struct Marks {
     samples: bool,
 }
 
-/// Actions before a launch.
+/// Actions before a launch: work to charge, and a marker to record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Before {
     /// A tail that is over and must be charged by its estimate.

@@ -353,7 +353,7 @@ fn a_launch_that_the_driver_refused_leaves_nothing() {
     assert_eq!(keeper.ask(&ask(Guess::UNKNOWN, run(), 0), &bounds), Verdict::Go, "none of unknown cost is left");
 }
 
-/// Launches with an estimated cost near zero.
+/// Launches with an estimated cost near zero never add up to an interval, so a sample must be asked for.
 #[test]
 fn what_would_never_come_to_a_marker_is_measured_on_demand() {
     let mut marks = Marks::default();

@@ -4,13 +4,13 @@
 //! allocation. Not here: where the times come from (one base event per context, renewed every few seconds, because
 //! the driver reports differences as a float of milliseconds).
 
-/// Number of stretches kept.
+/// Number of stretches of time that are kept.
 const KEPT: usize = 16;
 
 /// The stretches of time that were counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Union {
-    /// In ascending order, disjoint.
+    /// The stretches, in ascending order, disjoint.
     kept: [(u64, u64); KEPT],
     len: usize,
     /// All time before this is counted or given up.

@@ -1,12 +1,12 @@
 //! Slow path of a request that did not fit at the first attempt: under the turn lock, dead members reclaimed, on
 //! stable readings.
 //!
-//! The turn lock is for progress, not for safety. Without it two claims that each see the other and both withdraw
+//! The turn lock is for progress, not for safety. Without it two requests that each see the other and both withdraw
 //! could repeat that forever. The holder of the turn lock competes with fast paths only; each of those makes one
 //! attempt and then queues here. If the lock is not obtained in time (its holder is stopped), the request proceeds
 //! without it. The limit still holds; only progress is less certain.
 //!
-//! Slot locks are probed under the turn lock only. A dead slot that somebody has locked and not yet settled looks
+//! Slot locks are probed under the turn lock only. A dead slot that another process has locked and not yet freed looks
 //! like a living one, and a refusal must not rest on it.
 
 use super::{Kernel, Member, Refusal, Reservation};
@@ -14,7 +14,8 @@ use crate::bytes::Bytes;
 
 /// Longest wait for driver calls of other members, in nanoseconds: 10 ms.
 pub const OUTCOME_WAIT_NS: u64 = 10_000_000;
-/// Longest wait for a claim whose owner does not run, or for a stable reading: 1 s.
+/// Longest wait for the decision of another member's request, while that member does not run, or for a stable
+/// reading: 1 s.
 pub const STUCK_WAIT_NS: u64 = 1_000_000_000;
 /// Longest wait for the turn lock: 200 ms.
 pub const TURN_WAIT_NS: u64 = 200_000_000;
@@ -45,15 +46,15 @@ impl<K: Kernel> Drop for Turn<'_, K> {
     }
 }
 
-/// Judgement of a request by a stable reading.
+/// Decision about a request, from one stable reading of the ledger.
 enum Verdict {
-    /// The request fits.
+    /// The request fits within the limit.
     Fits,
-    /// It does not fit next to settled charges.
+    /// The request does not fit next to the bytes that are already committed.
     Never,
-    /// It fits only if pending driver calls fail.
+    /// The request fits only if driver calls of other members, for which bytes are reserved, fail.
     Pending,
-    /// It fits only if undecided claims are withdrawn.
+    /// The request fits only if claims (requests of other members that are not granted yet) are withdrawn.
     Tentative,
 }
 

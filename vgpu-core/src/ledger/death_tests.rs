@@ -37,7 +37,7 @@ fn a_claim_nobody_decides_is_waited_for_a_second_and_no_longer() {
     a.slot.claimed.fetch_add(6_000, crate::sync::Ordering::SeqCst);
     assert!(matches!(b.reserve(6_000, LIMIT, &kernel).unwrap_err(), Refusal::Pending { .. }));
     assert!((STUCK_WAIT_NS..2 * STUCK_WAIT_NS).contains(&kernel.now.get()), "{}", kernel.now.get());
-    // It blocks only requests that do not fit next to it.
+    // The undecided request of `a` blocks only requests that do not fit next to it.
     b.reserve(4_000, LIMIT, &kernel).unwrap().commit();
 }
 

@@ -4,7 +4,7 @@
 /// A descriptor of a process through which others can see if an exported descriptor is still open anywhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Watched {
-    /// Its number in that process.
+    /// The descriptor's number in that process.
     pub descriptor: u32,
     /// Device and inode of its file. If another file has that number by now, nothing can be concluded.
     pub node: (u64, u64),

@@ -26,7 +26,7 @@ pub(super) struct World {
     shares: Vec<Share>,
     /// Lock holders of each share: one bit per process, and one that marks a write lock.
     pub(super) share_locks: Vec<AtomicU32>,
-    /// The same for the shares' second bytes.
+    /// Lock holders of each share's second byte, in the same form.
     pub(super) kept_locks: Vec<AtomicU32>,
     /// Process number that holds the lock of each slot; 0: nobody.
     pub(super) locks: Vec<AtomicU32>,
@@ -311,13 +311,13 @@ fn loom_three_that_fit_are_all_granted() {
     three_members(3, 3);
 }
 
-/// As above: two of three fit.
+/// As in the test before, but of three requests only two fit.
 #[test]
 fn loom_of_three_of_which_two_fit_exactly_one_is_refused() {
     three_members(5, 2);
 }
 
-/// As above: one of three fits.
+/// As in the tests above, but of three requests only one fits.
 #[test]
 fn loom_of_three_of_which_one_fits_exactly_two_are_refused() {
     three_members(6, 1);
@@ -353,7 +353,8 @@ fn loom_an_amount_that_changes_hands_is_not_counted_twice() {
     });
 }
 
-/// Red when a withdrawal raises `committed` before `dropped`: for a moment the bytes look settled.
+/// Fails if a request that takes its claimed bytes back raises `committed` before `dropped`: for a moment those
+/// bytes look like a final charge.
 #[test]
 fn loom_a_claim_being_withdrawn_refuses_nobody() {
     check(3, || {
@@ -416,7 +417,8 @@ fn loom_a_member_killed_after_any_step_leaves_nothing() {
     for step in 0..STEPS {
         check(2, move || {
             let world = World::new(2);
-            // No device here: the driver frees a dying process's memory.
+            // The dying member takes nothing from the model's device, because the driver frees a dying process's
+            // memory.
             let dying = joined(&world, 1, 0, move |world, member, _| {
                 live_until(step, world, member);
                 world.locks[member.index()].store(0, Ordering::Release);

@@ -27,7 +27,7 @@ pub struct Member<'p> {
 /// One member as views and reports show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberView {
-    /// Index of its slot.
+    /// Index of the member's slot.
     pub index: usize,
     /// Process id in its own pid namespace.
     pub pid: u32,
@@ -61,7 +61,7 @@ impl fmt::Debug for Reservation<'_> {
 /// Reasons why a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It does not fit next to settled charges.
+    /// The request does not fit next to the bytes that are already committed.
     OverLimit {
         /// Bytes charged when the request was judged.
         used: Bytes,
@@ -70,7 +70,8 @@ pub enum Refusal {
         /// The limit in bytes.
         limit: Bytes,
     },
-    /// It does not fit next to reservations or claims of other members that were not decided in time.
+    /// The request does not fit next to reservations or claims (requests not granted yet) of other members that
+    /// were not decided in time.
     Pending {
         /// Bytes charged or reserved when the request was judged.
         used: Bytes,
@@ -101,7 +102,7 @@ impl core::error::Error for Refusal {}
 pub enum JoinError {
     /// Every slot has a living holder.
     Full {
-        /// Number of slots.
+        /// Number of slots, one for each member.
         slots: usize,
     },
 }
@@ -128,14 +129,14 @@ impl<'p> Ledger<'p> {
     /// # Cost
     /// The turn lock, and one lock probe per living member.
     pub fn join<K: Kernel>(&self, pid: u32, birth: u64, kernel: &K) -> Result<Member<'p>, JoinError> {
-        // Under the turn lock: a dead slot that we have locked and not settled yet looks alive. Another member's
+        // Under the turn lock: a dead slot that we have locked and not freed yet looks alive. Another member's
         // request would be refused because of charges that nobody has.
         let _turn = super::contended::Turn::take(kernel);
         let free = (0..self.slots.len()).find(|index| kernel.try_lock_slot(*index));
         let index = free.ok_or(JoinError::Full { slots: self.slots.len() })?;
         let slot = &self.slots[index];
         self.settle(index);
-        // Raise the mark before the first claim, so that every later claim's sum includes this slot.
+        // Raise the mark before the first request, so that the sum of every later request includes this slot.
         let mark = u32::try_from(index + 1).unwrap_or(u32::MAX);
         self.header.high_slot.fetch_max(mark, Ordering::SeqCst);
         slot.birth.store(birth, Ordering::SeqCst);
@@ -213,7 +214,7 @@ impl<'p> Member<'p> {
         if bytes > limit || bytes > MOST { None } else { self.claim(bytes, limit) }
     }
 
-    /// Publishes `bytes` as a claim and grants it if the sum is within the limit; otherwise withdraws it.
+    /// Publishes `bytes` as claimed and grants the request if the sum is within the limit; otherwise withdraws it.
     #[inline(always)]
     pub(super) fn claim(&self, bytes: u64, limit: u64) -> Option<Reservation<'p>> {
         let slot = self.slot;
@@ -232,8 +233,8 @@ impl<'p> Member<'p> {
     #[cold]
     fn withdraw(&self, bytes: u64) {
         let slot = self.slot;
-        // `dropped` first: from here on the claim blocks nobody. Until the last line others see too few settled
-        // bytes, so they wait instead of refusing.
+        // `dropped` first: from here on the request blocks nobody. Until the last line other members see too few
+        // committed bytes, so they wait instead of refusing.
         slot.dropped.fetch_add(bytes, Ordering::SeqCst);
         slot.granted.fetch_add(bytes, Ordering::SeqCst);
         slot.committed.fetch_add(bytes, Ordering::SeqCst);
@@ -414,7 +415,7 @@ impl<'p> Reservation<'p> {
         Self { slot, bytes }
     }
 
-    /// Bytes set aside.
+    /// Bytes that the reservation sets aside.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes

@@ -295,7 +295,7 @@ fn an_exporter_killed_at_any_step_has_never_counted_too_little_and_leaves_nothin
         let share = &page.shares[0];
         {
             let slot = tenant.members[0].as_ref().unwrap().slot;
-            // The same steps as `Member::share`.
+            // The steps of `Member::share`, one by one.
             let steps: [&dyn Fn(); 6] = [
                 &|| _ = slot.claimed.fetch_add(BYTES, SeqCst),
                 &|| _ = slot.granted.fetch_add(BYTES, SeqCst),

@@ -62,7 +62,7 @@ pub enum Left {
     ToOthers,
     /// This process keeps it for a descriptor.
     Kept,
-    /// It ended: its bytes are free.
+    /// The share ended: its bytes are free.
     Ended,
 }
 
@@ -245,7 +245,7 @@ impl<'p> Member<'p> {
         };
         let share = &self.ledger.shares[index];
         share.settle();
-        // Raise the mark before the bytes, so that every later claim's sum includes this share.
+        // Raise the mark before the bytes, so that the sum of every later request includes this share.
         let mark = u32::try_from(index + 1).unwrap_or(u32::MAX);
         self.ledger.header.high_share.fetch_max(mark, Ordering::SeqCst);
         self.answer_for(share);

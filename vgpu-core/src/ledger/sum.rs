@@ -21,11 +21,11 @@ pub struct Ledger<'p> {
 pub struct Totals {
     /// Bytes that count against a limit.
     pub used: u64,
-    /// Part of `used`: claims that their owners have not decided yet.
+    /// Part of `used`: claimed by requests that their members have neither granted nor withdrawn yet.
     pub tentative: u64,
     /// Part of `used`: reserved, and the driver call has not returned.
     pub pending: u64,
-    /// Part of `used`: committed.
+    /// Part of `used`: charged after the driver's success (committed).
     pub settled: u64,
 }
 

@@ -34,7 +34,7 @@ pub(super) struct Entry {
     pub(super) written: String,
 }
 
-/// Meaning of a value.
+/// Meaning of a variable's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Limit {
     /// A value that could not be parsed.
@@ -42,7 +42,7 @@ pub(super) enum Limit {
     /// HAMi's 0: treated as unset, so the global limit holds for the device.
     Unsaid,
     Memory(Size),
-    /// `None`: no limit.
+    /// A ceiling or floor on device time; `None`: no limit.
     Time(Option<Share>),
 }
 
@@ -110,7 +110,7 @@ impl RawLimits {
     fn read_other(&mut self, name: &[u8], value: &[u8]) -> Result<(), LimitError> {
         self.daemon_named |= name == b"VGPU_SOCKET";
         if name == b"VGPU_STATE_DIR" && !core::mem::replace(&mut self.placed, true) && !value.starts_with(b"/") {
-            // Each directory would have its own ledger, each with the full limit.
+            // With a relative path each working directory would have its own ledger, each with the full limit.
             return Err(LimitError::word("VGPU_STATE_DIR", value, Problem::Relative));
         }
         let Some(at) = WORDED.iter().position(|worded| worded.name.as_bytes() == name) else { return Ok(()) };

@@ -35,7 +35,7 @@ const _: () = assert!(size_of::<BeatPage>() == super::HEADER_SIZE);
 pub struct Beating {
     /// Beats so far, including this one.
     pub count: u64,
-    /// Its time, in nanoseconds of the host's monotonic clock.
+    /// When the daemon wrote the heartbeat, in nanoseconds of the host's monotonic clock.
     pub time: u64,
     /// Epoch of the daemon. If it is not the welcome's: send a new hello.
     pub epoch: u64,

@@ -4,7 +4,7 @@
 //! afterwards it reads the tenant's launch requests. It reads the words of all members of the tenant, so a ring of a
 //! tenant with many members uses more of the allowance. Not here: the eventfd.
 
-/// Answer to a ring.
+/// When the daemon reads a tenant's launch requests after a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
     /// Read the launch requests now.

@@ -163,7 +163,7 @@ pub enum Unread {
     },
     /// The slot's epoch has ended, or it belongs to another daemon: send a new hello.
     Ended {
-        /// Epoch in the slot.
+        /// Epoch (lifetime of one daemon) in the slot.
         epoch: u64,
     },
 }
@@ -217,7 +217,7 @@ impl BoardSlot {
         self.0.write(|head, words| encode_gate(gate, head, words));
     }
 
-    /// Frees the slot.
+    /// Frees the slot of a member that left.
     pub fn leave(&self) {
         self.0.write(|head, words| {
             *head = NOBODY;
@@ -387,7 +387,7 @@ fn encode_allowed(allowed: &Allowed, words: &mut [u64; WORDS]) {
         Class::Normal => 2,
         Class::Batch => 3,
     };
-    // The wide flag belongs to the gate: keep it.
+    // The wide flag (more may be in flight) belongs to the gate: keep it.
     let wide = words[WAYS].to_le_bytes()[WIDE];
     words[WAYS] = u64::from_le_bytes([mode, on_loss, class, wide, 0, 0, 0, 0]);
     words[DEVICE] = allowed.device;

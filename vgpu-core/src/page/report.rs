@@ -13,7 +13,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"vgpurept");
 
 /// Value of `in_flight`: the queued work takes longer than expected.
 pub(super) const LONGER: u64 = u64::MAX;
-/// Value of `in_flight`: unknown.
+/// Value of `in_flight`: the work in flight is unknown.
 pub(super) const UNKNOWN: u64 = u64::MAX - 1;
 
 /// Report of one member about one device.
@@ -37,7 +37,7 @@ pub struct ReportSlot {
 pub struct ReportPage {
     header: Header,
     room: [AtomicU64; ROOM],
-    /// Same indices as the slots of the board.
+    /// One slot for each member, at the index of its slot in the board.
     pub slots: [ReportSlot; SLOTS],
 }
 

@@ -288,7 +288,7 @@ fn beside_a_liar(seed: u64) -> (u64, [u64; 2]) {
         if random() & 1 == 0 {
             arbiter.wants(slots[1], now);
         }
-        // The honest one always wants the device, and works whenever its gate allows.
+        // The honest member always wants the device, and works whenever its gate allows.
         let _ = honest.wish();
         arbiter.wants(slots[0], now);
         if runs {

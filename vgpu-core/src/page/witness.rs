@@ -122,7 +122,7 @@ struct Place<P> {
 }
 
 impl<P: Deref<Target = ReportPage>> Reports<P> {
-    /// No reports yet.
+    /// A witness without reports.
     #[must_use]
     pub const fn new() -> Self {
         Self { now: 0, places: Vec::new() }

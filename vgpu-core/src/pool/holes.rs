@@ -54,7 +54,7 @@ pub struct Holes {
     /// Total bytes of all chunks.
     known: u64,
     gaps: BTreeMap<u64, Gap>,
-    /// The same pieces, ordered by the stream that can use them (`None`: all), length and address.
+    /// The pieces of `gaps`, ordered by the stream that can use them (`None`: all), length and address.
     sizes: BTreeSet<(Option<Stream>, u64, u64)>,
     /// Pieces that lie in no known chunk.
     strays: BTreeSet<u64>,
@@ -138,7 +138,7 @@ impl Holes {
         }
     }
 
-    /// The free failed.
+    /// The free failed: the block stays in use.
     pub fn stays(&mut self, leaving: Leaving) {
         let _ = self.is_still(leaving);
         self.used(leaving.at, true);

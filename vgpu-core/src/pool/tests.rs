@@ -36,7 +36,7 @@ impl Driver {
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Alloc(u64),
-    /// The driver refuses.
+    /// An allocation that the driver refuses.
     Fail(u64),
     Free(u64),
     Trim,
@@ -61,7 +61,7 @@ struct World {
     /// The ledger's bytes: charges here, reservations in the next field.
     committed: u64,
     reservations: u64,
-    /// Readings applied in another order than their tickets.
+    /// Number of readings that were applied in another order than their tickets were drawn.
     stale: u32,
     lacks: u32,
     again: u32,

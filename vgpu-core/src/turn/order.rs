@@ -2,8 +2,8 @@
 //!
 //! A member's virtual time is its measured device time plus a shift. A member that returns from a rest is moved to a
 //! quantum behind the least of those that want or hold the device now, and of those that took it. So rest earns no
-//! claim, but a member that returns briefly now and then goes first. A pause shorter than [`WISH`], as between two
-//! launches, is no rest: a member that was passed over because it woke up late keeps its claim, up to [`CREDIT`].
+//! device time, but a member that returns briefly now and then goes first. A pause shorter than [`WISH`], as between
+//! two launches, is no rest: a member that was passed over because it woke up late keeps its place, up to [`CREDIT`].
 //! Debts stay: a member that ran a long kernel waits until the others have had as much. Each taking costs [`TAKING`],
 //! so that every member's turn comes even where nothing is measured.
 
@@ -17,7 +17,7 @@ pub(super) const TAKING: u64 = 20_000;
 /// How far behind the others a member that did not rest can be.
 pub(super) const CREDIT: u64 = 100_000_000;
 
-/// A member's virtual time.
+/// A member's virtual time: the member with the least is next.
 pub(super) fn used(slot: &Slot) -> u64 {
     slot.busy.load(Ordering::Relaxed).wrapping_add(slot.turn_shift.load(Ordering::Relaxed))
 }
@@ -65,7 +65,7 @@ impl Turn<'_> {
 
     /// Charges this member for taking the turn.
     pub(super) fn pay_taking(&self, now: u64) {
-        // A member that passes another over must not move the clock beyond that one's claim.
+        // A member that passes another over must not move the clock beyond that one's virtual time.
         let least = self.first(now).map_or(u64::MAX, |(used, _)| used).min(used(self.slot));
         self.ledger.header.turn_clock.fetch_max(least, Ordering::Relaxed);
         self.advance(TAKING);
@@ -76,7 +76,7 @@ impl Turn<'_> {
     pub(super) fn overdue(&self) -> (Option<usize>, u64) {
         let mut found = (None, 0u64);
         for (index, slot) in self.others() {
-            // In this order: a possession was taken before it was drained.
+            // `turn_drained` is read first, because a member stores it after `turn_taken`.
             let drained = slot.turn_drained.load(Ordering::SeqCst);
             let taken = slot.turn_taken.load(Ordering::SeqCst);
             if taken != drained {

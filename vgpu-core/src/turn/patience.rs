@@ -10,7 +10,8 @@ use super::{HEARTBEAT, LONGEST};
 
 /// Slack beyond one and a half times the estimate.
 const LATE: u64 = 100_000_000;
-/// The same for work that was never measured: unless a first launch is measured alone, it is not charged correctly.
+/// Slack, in place of `LATE`, for work that was never measured: unless a first launch is measured alone, it is not
+/// charged correctly.
 const FIRST: u64 = 1_500_000_000;
 /// The request is halved at most this many times; at once after a failed wait for a first launch.
 const MOST: u32 = 5;
@@ -22,9 +23,9 @@ const FADE: u64 = 10_000_000_000;
 /// Queued work that was not yet seen complete.
 #[derive(Clone, Copy, Debug)]
 pub struct Pending {
-    /// Since when: the last completion, or the launch.
+    /// Since when the work is pending: the last completion, or the launch.
     pub began: u64,
-    /// Its estimate, in nanoseconds; 0: there is none.
+    /// Estimated device time of the work, in nanoseconds; 0: there is none.
     pub estimate: u64,
     /// True if some of it was never measured.
     pub is_unknown: bool,
@@ -33,7 +34,7 @@ pub struct Pending {
 /// A process's memory of past waits for its work. One for each device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Patience {
-    /// Times that the request is halved.
+    /// Number of times that the request for waiting is halved.
     vain: u32,
     /// When `vain` last changed.
     at: u64,
@@ -184,7 +185,7 @@ mod tests {
             let end = due.unwrap_or(work.began + 1_990 * MS);
             patience.robbed(work, end);
             waited.push((end - work.began) / MS);
-            // Work soon after it asks for half.
+            // A launch soon after the failed wait asks for half of the time.
             assert!(waits(&mut patience, pending(end + MS, 1_400 * MS)) <= 1_005, "{waited:?}");
         }
     }

@@ -50,7 +50,7 @@ impl Turn<'_> {
         step
     }
 
-    /// `None`: the word changed meanwhile; look again.
+    /// The look of a member that holds the turn. `None`: the word changed meanwhile; look again.
     fn hold(&self, hand: &mut Hand, here: &Here, word: Word, wake: &mut u32) -> Option<Step> {
         let now = here.now;
         let suspect = if hand.exclusive || now < hand.rescan { None } else { self.survey(hand, now) };
@@ -84,7 +84,7 @@ impl Turn<'_> {
         None
     }
 
-    /// True if the possession goes on whoever is next, because it has had little of the device.
+    /// True if this member keeps the turn whoever is next, because it has used little of the device.
     fn has_just_begun(&self, hand: &Hand, here: &Here) -> bool {
         let had = used(self.slot).wrapping_sub(hand.began).saturating_add(here.in_flight);
         had < USE && here.now < hand.taken.saturating_add(LEASE)
@@ -146,7 +146,7 @@ impl Turn<'_> {
     }
 
     fn wish(&self, hand: &mut Hand, now: u64, wanted: u64, holder: Option<usize>, quiet: bool, wake: &mut u32) {
-        // A member that was stopped while it waited joins again.
+        // A member that was stopped while it waited lets its request expire, so it joins again.
         if !core::mem::replace(&mut hand.wishing, true) || now >= self.slot.turn_wants.load(Ordering::Relaxed) {
             self.join(wanted, now);
         }

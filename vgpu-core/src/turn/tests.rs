@@ -91,7 +91,7 @@ fn a_lease_ends_when_somebody_waits_and_the_next_one_has_the_device_to_itself() 
     let step = table.wants(1, late);
     assert_eq!(step.gate, Gate::Wait);
     assert_eq!(step.wake, bell_bit(0), "the holder sleeps with nothing to look for: it is told");
-    // Its lease was over long ago, and it has work queued.
+    // The lease of the holder, member 0, was over long ago, and it has work queued.
     assert_eq!(table.keeps(0, late + 1), None);
     let step = table.step(0, Here { wants: true, ..flying(late + 2, MS) });
     assert_eq!(step.gate, Gate::Wait, "it drains");
@@ -132,7 +132,7 @@ fn a_measurement_counts_only_if_the_possession_lasted() {
     assert!(!lasts(&table, 0, begun), "somebody was let in beside it");
     assert_eq!(stamp(&table, 1), 0, "and who was let in is not alone either");
     assert_eq!(table.keeps(0, NOW + 101 * MS), None);
-    // When the preempted member has seen its work complete, the other is exclusive from its next look on.
+    // Once the preempted member has seen its work complete, the other is alone on the device from its next look on.
     let _ = table.step(0, Here { now: NOW + 102 * MS, ..Here::default() });
     assert!(matches!(table.keeps(1, NOW + 102 * MS), None | Some(Gate::Run { exclusive: false, .. })));
     assert_eq!(is_exclusive(&table.wants(1, NOW + 103 * MS)), Some(true));
@@ -157,7 +157,7 @@ fn who_is_idle_and_says_nothing_keeps_nobody_from_being_alone_for_ever() {
     let holder = if table.holds(1) { 1 } else { 2 };
     let step = table.wants(holder, now + 100 * MS);
     assert_eq!((is_exclusive(&step), step.suspect), (Some(true), None), "its work is over, or as long as none");
-    // It returns, and is preempted again: that is another possession.
+    // The idle member returns and is preempted again: the work of this new possession counts again.
     let now = now + 200 * MS;
     let (now, _) = table.waits(0, now, now + 100 * MS).expect("it does not wait for ever");
     assert!(table.holds(0));
@@ -235,7 +235,7 @@ fn one_member_that_passed_on_does_not_keep_the_turn_contended_by_itself() {
     let _ = table.wants(1, NOW + 1);
     let _ = table.step(1, Here { now: NOW + 2, ..Here::default() });
     let mut now = NOW + 2;
-    // It launches, rests and passes on, repeatedly, with its account empty at times.
+    // Member 0 launches, rests and passes the turn on, repeatedly, with its account empty at times.
     while now < NOW + 2 * WISH {
         let _ = table.step(0, Here { admitted: u64::MAX, ..wants(now) });
         let _ = table.wants(0, now + 1_000);
@@ -364,7 +364,7 @@ fn a_page_from_before_the_clock_was_set_back_counts_for_nothing() {
     let _ = table.wants(1, future);
     let _ = table.wants(0, future + 1);
     assert!(!table.members[0].0.turn().contended(NOW));
-    // The reboot ended both; a member that joins now is another one.
+    // The reboot ended both members; a process that joins now is a new member.
     table.kernel.kill(0);
     table.kernel.kill(1);
     let again = table.page.ledger().join(9, 0, &table.kernel).unwrap();

@@ -46,9 +46,9 @@ struct Agent {
     runs: bool,
     lives: bool,
     served: u64,
-    /// Since when it has wanted the device while none of its kernels was on it.
+    /// Since when the member has wanted the device while none of its kernels was on it.
     hungry: Option<u64>,
-    /// The longest such time.
+    /// The longest time that the member was hungry.
     longest: u64,
 }
 
@@ -327,7 +327,8 @@ proptest! {
         // addition.
         let launch: u64 = programs.iter().map(|program| program.kernel.max(IN_FLIGHT) * 2 + 3 * QUANTUM + DRAIN).sum();
         let longest = programs.iter().map(|program| program.kernel).max().unwrap();
-        // And as much again for each change of their order, because one was stopped or continued.
+        // The same bound counts once more for each change of the members' order, because one was stopped or
+        // continued.
         let bound = (launch + longest * programs.len() as u64) * 3;
         for agent in world.agents.iter().filter(|agent| agent.runs) {
             prop_assert!(agent.longest <= bound, "waited for {} of {} us", agent.longest / US, bound / US);

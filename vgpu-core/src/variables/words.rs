@@ -6,9 +6,9 @@ use crate::limits::Mode;
 /// A variable and the words it accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Worded {
-    /// Its name.
+    /// The variable's name.
     pub name: &'static str,
-    /// The only accepted values.
+    /// The only values that the variable accepts.
     pub words: &'static [&'static str],
 }
 

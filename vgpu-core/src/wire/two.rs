@@ -78,7 +78,7 @@ pub enum Ask {
 /// Kinds of descriptors in a welcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Descriptor {
-    /// The host's page.
+    /// The page, one for the whole host, with the daemon's heartbeat.
     Beat,
     /// The tenant's page that the daemon writes.
     Board,
@@ -137,16 +137,16 @@ pub fn is_not_its_device(words: &str) -> bool {
 /// Any message of the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// Answer to a hello.
+    /// The daemon's answer to a hello.
     Welcome(Welcome),
-    /// Answer to a join.
+    /// The daemon's answer to a join.
     Slot {
         /// The device's UUID.
         device: String,
         /// Index of the slot in board and report.
         slot: usize,
     },
-    /// Refusal of any message.
+    /// The daemon's refusal of any message.
     Refused {
         /// Reason of the refusal, as text.
         words: String,

@@ -225,7 +225,7 @@ fn a_changed_limit_is_in_force_within_ten_milliseconds() {
     world.run(8 * SECOND);
     let got = (measure::used(&world, 0, 0) - before) as f64 * 100.0 / (4 * SECOND) as f64;
     assert!((got - 20.0).abs() <= 1.0, "{got:.2}");
-    // From one ceiling to another.
+    // Changes the tenant's ceiling from one value to another.
     world.set(0, 0, ceiling(60));
     let before = measure::used(&world, 0, 0);
     world.run(8 * SECOND + 110 * MS);

@@ -323,7 +323,7 @@ impl Guest {
             let id = interval.keys.iter().fold(0u64, |id, &(key, _)| id.rotate_left(7) ^ key);
             let estimate = self.usual.unmeasured(id, interval.open.launches, interval.open.estimate);
             let fresh = spent.unwrap_or(estimate);
-            // After that time the daemon gave the device to another member.
+            // After the time `closed` the daemon gave the device to another member.
             let shut = matches!(self.gate, Gate::Wait | Gate::Cap { .. });
             let late = if shut { reached.saturating_sub(self.closed) } else { 0 };
             let late = late.min(fresh);

@@ -50,7 +50,7 @@ pub enum Step {
     },
     /// Waits until all its work is done.
     Wait,
-    /// Host work.
+    /// Work on the host, in ns.
     Host(u64),
     /// Waits for the next request.
     Until(u64),

@@ -31,7 +31,7 @@ impl Watched {
     }
 }
 
-/// The same histories each time. `VGPU_SEED` chooses others, and `PROPTEST_CASES` sets their number.
+/// By default each run draws the same histories. `VGPU_SEED` chooses others, and `PROPTEST_CASES` sets their number.
 #[expect(clippy::disallowed_methods, reason = "a test says by its variables which histories it draws")]
 fn which() -> ProptestConfig {
     let seed = std::env::var("VGPU_SEED").map_or(7, |text| text.parse().expect("VGPU_SEED"));

@@ -12,7 +12,7 @@ use vgpu_core::gate::{Bounds, Keeper};
 use vgpu_core::pool::NOBODY;
 
 impl Stream {
-    /// Its context, as a word.
+    /// The stream's context, as a word.
     fn context(&self) -> usize {
         self.launch.context.0 as usize
     }
@@ -63,13 +63,13 @@ impl Lease {
         Some(self.streams.clone())
     }
 
-    /// True if a thread asks them.
+    /// True while a thread asks the streams whether their unmeasured work is complete.
     pub fn is_asked(&self) -> bool {
         self.asked
     }
 
-    /// They were asked at `now`. Returns the unpaid time in which they worked (from, to), and marks to destroy before
-    /// [`Self::answered`].
+    /// The streams of [`Self::unseen`] were asked at `now`. Returns the unpaid time in which they worked (from,
+    /// to), and marks to destroy before [`Self::answered`].
     pub fn sees(&mut self, answers: &[(Stream, Answer)], now: u64) -> ((u64, u64), Vec<CUevent>) {
         let is_shut = self.blind && self.gate != Gate::Open && !self.stale;
         for (asked, answer) in answers {
@@ -89,7 +89,7 @@ impl Lease {
         let busy = is(|answer| matches!(answer, Answer::Busy | Answer::Marked(_)));
         let unasked = self.crowded || is(|answer| answer == Answer::Unasked);
         if busy {
-            // They worked all the time since the gate shut.
+            // A stream is still busy, so the device counts as busy all the time since the gate shut.
             self.paid = now;
             return ((from, now), self.take_unused());
         }
@@ -139,8 +139,8 @@ impl Lease {
         Some(wanted.copied().collect())
     }
 
-    /// They were asked. A stream that was about to end is kept by its mark only. Returns marks to destroy before
-    /// [`Self::answered`].
+    /// The streams of [`Self::ends`] were asked. A stream that was about to end is kept by its mark only. Returns
+    /// marks to destroy before [`Self::answered`].
     pub fn ended(&mut self, answers: &[(Stream, Answer)]) -> Vec<CUevent> {
         for (asked, answer) in answers {
             match (answer, self.streams.iter().position(|stream| stream.is(asked))) {
@@ -151,7 +151,7 @@ impl Lease {
                 }
                 (Answer::Marked(mark), None) => self.unused.push((asked.context(), *mark)),
                 (Answer::Busy | Answer::Unasked, Some(at)) if asked.mark.is_none() => {
-                    // It cannot be asked later.
+                    // The stream ends without a mark, so it cannot be asked later.
                     self.streams.swap_remove(at);
                     self.crowded = true;
                 }
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(lease.ends(one.place.key).map(|asked| asked.len()), Some(1));
         assert_eq!(lease.ended(&[(one, Answer::Marked(mark(64)))]), []);
         lease.answered();
-        // A later stream with the same handle is another one.
+        // A stream created later with the same handle counts as another stream.
         opens_and_shuts(&mut lease, &[one]);
         let streams = lease.streams.clone();
         assert_eq!(streams.len(), 2);

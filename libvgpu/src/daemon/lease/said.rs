@@ -174,7 +174,8 @@ impl Lease {
         }
         let contended = !matches!(self.gate, Gate::Run { until: u64::MAX, .. });
         let look = if self.blind {
-            // At most a sixteenth of its time is noticed late.
+            // Asks the streams again after a sixteenth of the time since the gate shut: the end of their work is
+            // noticed no later.
             now.saturating_add((now.saturating_sub(self.shut) / 16).clamp(LINGER_NS, 10 * LINGER_NS))
         } else if contended {
             keeper.look(now, bounds)

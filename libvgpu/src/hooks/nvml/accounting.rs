@@ -41,7 +41,7 @@ pub unsafe fn nvmlDeviceGetAccountingStats(
     if stats.is_null() {
         return nvmlReturn_t::INVALID_ARGUMENT;
     }
-    // As above; "process not found" does not mean that accounting is disabled.
+    // The driver decides whether accounting is enabled; "process not found" does not mean that it is disabled.
     let mut theirs = nvmlAccountingStats_t::default();
     let result = unsafe { real(dev, pid, &raw mut theirs) };
     if !result.ok() && result != nvmlReturn_t::NOT_FOUND {

@@ -66,7 +66,7 @@ fn claims_are_not_believed_for_time_that_nobody_pays_for() {
         for liar in [a, c] {
             desk.book.of(liar).busy += 5 * MS;
         }
-        // Its work uses all of the device, and was never measured alone.
+        // The work of `b` uses all of the device, and was never measured alone.
         let usage = desk.book.of(b);
         (usage.busy, usage.wants, usage.in_flight) = (usage.busy + 10 * MS, true, Some(0));
         let usage = *usage;
@@ -103,7 +103,7 @@ fn who_keeps_the_device_by_saying_so_pays_for_the_time() {
     desk.wants(b);
     desk.tick();
     desk.at(4 * MS);
-    // It claims so until just before its time ends, and that it measured nothing.
+    // Until just before its time ends, member `a` reports that its work still runs and that it measured nothing.
     desk.now = 2_900 * MS;
     desk.done(a, 0);
     assert_eq!(runs(&desk.tick()), [b]);

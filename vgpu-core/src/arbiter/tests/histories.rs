@@ -161,7 +161,8 @@ fn deed() -> impl Strategy<Value = Deed> {
     ]
 }
 
-/// The same histories each time; `make soak` draws others by `VGPU_SEED`, and `PROPTEST_CASES` of them.
+/// By default each run draws the same histories; `make soak` draws others by `VGPU_SEED`, and `PROPTEST_CASES` of
+/// them.
 #[expect(clippy::disallowed_methods, reason = "a test says by its variables which histories it draws")]
 fn which() -> ProptestConfig {
     let seed = std::env::var("VGPU_SEED").map_or(7, |text| text.parse().expect("VGPU_SEED"));

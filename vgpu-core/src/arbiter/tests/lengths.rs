@@ -80,8 +80,8 @@ fn no_drain_is_allowed_an_hour_for_what_was_learned() {
     assert_eq!(slot.lasts(0), 2_000 * MS);
 }
 
-/// Its kernel runs until another member of its tenant has run. The drain is given up after two seconds, so that the
-/// other can run.
+/// The kernel of a member runs until another member of the same tenant has run. The drain is given up after two
+/// seconds, so that the other can run.
 #[test]
 fn of_what_waited_for_its_own_tenant_nothing_is_learned() {
     let mut desk = Desk::new(1);

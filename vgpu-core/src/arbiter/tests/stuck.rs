@@ -48,7 +48,8 @@ fn beside_another_tenant_too_and_that_one_waits_for_the_allowance_only() {
     desk.wants(sibling);
     desk.wants(other);
     assert_eq!(until_runs(&mut desk, other), 4 * MS + DRAIN);
-    // It keeps working and reports it; the tenant with the stopped member returns in its time.
+    // The other tenant keeps working and reports it; the tenant with the stopped member gets the device again in
+    // time.
     let mut at = desk.now;
     while at < 4 * MS + DRAIN + stuck() {
         desk.now = at;

@@ -64,7 +64,7 @@ fn beside_somebody_unseen_no_gate_is_open_and_no_lease_is_exclusive() {
     assert!(matches!(desk.tick()[..], [(slot, Gate::Run { exclusive: false, .. })] if slot == a));
     desk.runs(a, MS);
     assert_eq!(desk.at(9_000 * MS), []);
-    // The process ends.
+    // The process that was seen working without a lease ends.
     desk.arbiter.leaves(b, desk.now);
     assert!(matches!(desk.tick()[..], [(slot, Gate::Open)] if slot == a), "{:?}", desk.arbiter);
 }

@@ -236,7 +236,7 @@ fn pieces_of_unknown_chunks_serve_until_the_pool_gives_anything_back() {
     free(&mut holes, 50, 10, None);
     free(&mut holes, 70, 10, Some(1));
     assert!(holes.fits(10, 2));
-    // Then the pool grows there again.
+    // The pool grows into the range whose chunk was unknown.
     holes.grew(60, 5, 32);
     holes.placed(60, 5);
     agrees(&holes);
@@ -258,7 +258,7 @@ fn what_is_given_out_again_before_its_free_has_returned_is_no_room() {
     holes.placed(0, 8);
     holes.freed(first, Some(1));
     assert!(!holes.fits(1, 1) && !holes.has(0, 1), "another's block lies there");
-    // That block is freed too, before a third thread's free has returned.
+    // The block that now lies there is freed too, before a third thread's free has returned.
     let second = holes.leaving(0, 8);
     holes.placed(0, 4);
     let third = holes.leaving(0, 4);
@@ -266,7 +266,7 @@ fn what_is_given_out_again_before_its_free_has_returned_is_no_room() {
     assert!(!holes.fits(1, 1));
     holes.freed(third, None);
     assert!(holes.fits(4, 1));
-    // A block whose free fails keeps its chunk.
+    // A block whose free fails stays in its chunk, so the chunk is kept.
     let failed = holes.leaving(10, 22);
     holes.stays(failed);
     holes.freed(failed, None);
