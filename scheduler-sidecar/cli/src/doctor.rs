@@ -50,7 +50,7 @@ pub struct Args {
 struct Line {
     /// The thing that was checked.
     subject: &'static str,
-    /// True if it is fine.
+    /// True if the check found no problem.
     ok: bool,
     /// The observation, and for a finding what to do.
     words: String,

@@ -148,7 +148,7 @@ fn has_ended(pid: u32) -> bool {
 pub struct Ledger {
     /// Path of the file.
     pub path: PathBuf,
-    /// Key of the tenant.
+    /// Key of the tenant in the file name, which identifies the tenant.
     pub tenant: String,
     /// Name of the device.
     pub device: String,
@@ -183,7 +183,7 @@ fn parts_of(name: &str) -> Option<(&str, &str)> {
 pub enum Fate {
     /// No process uses it; it may be removed, or was.
     Free,
-    /// A process uses it.
+    /// A process uses the ledger.
     InUse,
     /// Another user owns it, and this process is not root.
     Foreign,

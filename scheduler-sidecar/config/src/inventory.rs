@@ -11,7 +11,7 @@ pub struct Found {
     pub index: u32,
     /// UUID of the device that a MIG instance belongs to; `None` for a whole device.
     pub parent: Option<String>,
-    /// Its UUID.
+    /// UUID of the device.
     pub uuid: String,
     /// Memory that programs can use: NVML's total less the driver's reserve, which equals CUDA's total.
     pub memory: Bytes,

@@ -44,11 +44,11 @@ struct Question {
 pub struct Own {
     /// Number of the protocol.
     pub hello: u64,
-    /// The tenant of this socket.
+    /// Name of the tenant whose socket was asked.
     pub tenant: String,
     /// Findings, at most [`MOST`].
     pub findings: Vec<Finding>,
-    /// Number of further findings.
+    /// Number of findings that are left out.
     #[serde(default)]
     pub more: usize,
 }

@@ -19,7 +19,7 @@ const FIRST: i32 = 3;
 pub struct Activated {
     /// The socket; non-blocking.
     pub listener: OwnedFd,
-    /// Its path.
+    /// Path of the socket.
     pub path: PathBuf,
 }
 

@@ -40,18 +40,18 @@ impl Peer {
 /// The listener by which the peer connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// A tenant's, by the number of its room.
+    /// A tenant's listener, by the number of the tenant's room.
     Member(u64),
-    /// The administrative one.
+    /// The administrative listener.
     Admin,
 }
 
 /// State of the conversation with a peer.
 #[derive(Debug)]
 pub enum State {
-    /// No line from it was understood yet.
+    /// The peer has sent no line that was understood.
     Silent,
-    /// It said hello at that time.
+    /// The peer said hello, at that time.
     Registered(Hello, Instant),
     /// An administrator that receives events from this number on. If true, it follows later ones too.
     Following(u64, bool),

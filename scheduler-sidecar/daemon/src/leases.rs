@@ -47,7 +47,7 @@ pub struct Leases<B, R> {
     epoch: u64,
     time: Time,
     arbitrate: Arbitrate,
-    /// See [`Self::measure_all`].
+    /// True if a tenant that is alone on its device keeps a lease too, so that all its device time is measured.
     measures_all: bool,
     arbiter: Arbiter,
     reports: Reports<R>,
@@ -73,15 +73,16 @@ struct House<B, R> {
     paused: bool,
     pages: Option<Pages<B, R>>,
     bell: Bell,
-    /// True if its sums may have changed since they were last read.
+    /// True if the tenant's sums of usage may have changed since the view last read them.
     stirred: bool,
-    /// Sums of members that left.
+    /// Wait time and launches of the tenant's members that left, by device.
     gone: BTreeMap<DeviceId, Totals>,
     /// Device time that members used before this daemon started.
     former: BTreeMap<DeviceId, Former>,
-    /// Limits how long rejoined members may claim queued work.
+    /// Limits how long members that join again may count as having queued work without a measurement, by device.
     belief: BTreeMap<DeviceId, Belief>,
-    /// Memory that counts against its limits although its ledgers do not contain it.
+    /// Memory that counts against the tenant's limits although its ledgers (charges in shared memory) do not contain
+    /// it.
     uncharged: BTreeMap<DeviceId, Uncharged>,
 }
 
@@ -92,11 +93,11 @@ struct Pages<B, R> {
     slots: Vec<Option<Slot>>,
     /// Unused indices below `slots.len()`.
     free: Vec<usize>,
-    /// Slot indices by member number.
+    /// Slot indices of each member, one for each device that it joined.
     members: HashMap<u64, Vec<usize>>,
 }
 
-/// A member on a device.
+/// A member on one device: its place in the tenant's pages and its state.
 #[derive(Debug)]
 struct Slot {
     id: SlotId,
@@ -104,16 +105,16 @@ struct Slot {
     allowed: Allowed,
     past: Past,
     gate: Gate,
-    /// When its gate last opened, in ns.
+    /// Time at which the member's gate (the word that lets launches pass) last opened, in ns.
     granted: u64,
-    /// Since when it waits at the gate, in ns.
+    /// Time since which the member waits at its gate for permission to launch, in ns; `None`: it does not wait.
     stands: Option<u64>,
     waited: u64,
     /// Device time already passed to the record, in ns, including prior usage.
     told: u64,
-    /// Measured device time, in ns, that was already credited to its claim.
+    /// Measured device time, in ns, that was already credited to the member's claim to have queued work.
     heard: u64,
-    /// It launched through an open gate, where nothing is measured.
+    /// True if the member launched through an open gate (no lease needed), where device time is not measured.
     unmeasured: bool,
 }
 
@@ -152,7 +153,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         self.devices.know(known, &mut self.arbiter, now);
     }
 
-    /// Epoch of all pages.
+    /// Epoch of all pages: the time base of their time stamps.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch

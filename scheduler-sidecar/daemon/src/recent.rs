@@ -15,9 +15,9 @@ const KEPT: usize = 5;
 /// Cumulative sums of a tenant on a device, in ns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Sums {
-    /// Device time charged.
+    /// Device time charged to the tenant.
     pub charged: u64,
-    /// Time its members waited at the gate.
+    /// Time that the tenant's members waited at the gate for permission to launch.
     pub wait: u64,
 }
 
@@ -66,7 +66,7 @@ impl Recent {
         }
     }
 
-    /// Removes a tenant.
+    /// Removes the sums of a tenant that is no longer served.
     pub fn forget(&mut self, tenant: &str) {
         self.sums.retain(|(name, _), _| name != tenant);
     }

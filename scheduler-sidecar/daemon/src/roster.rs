@@ -33,7 +33,7 @@ const FEW_LINES: usize = 4096;
 /// A process that said hello to the previous daemon and has not yet said hello to this one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prior {
-    /// Its tenant at that time.
+    /// Tenant that the process belonged to under the previous daemon.
     pub tenant: String,
     /// The program that said hello.
     pub image: Image,
@@ -49,7 +49,7 @@ pub struct Roster {
     lines: (usize, usize),
     /// Connections of each member. A member that says hello again has two for a moment.
     present: HashMap<Image, usize>,
-    /// By process ID.
+    /// Members of the previous daemon that have not said hello again, by process ID.
     prior: HashMap<u32, Prior>,
     limits: HashMap<String, ByDevice>,
 }

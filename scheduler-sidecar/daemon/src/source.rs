@@ -108,7 +108,7 @@ impl Source {
         (self.around.inventory, self.silent) = (Some(inventory), None);
     }
 
-    /// The text of the file as it is now.
+    /// Reads the configuration file again and returns its text.
     ///
     /// # Errors
     /// [`SourceError::Unreadable`].

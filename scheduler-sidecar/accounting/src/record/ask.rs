@@ -36,7 +36,7 @@ impl By {
     }
 }
 
-/// A query.
+/// A query of the usage record.
 #[derive(Debug, Clone)]
 pub struct Question {
     /// Names of tenants; empty for all.
@@ -101,7 +101,7 @@ impl Used {
     }
 }
 
-/// An answer.
+/// Rows of the usage record that answer a [`Question`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Answer {
     /// Rows sorted by time, tenant, device.
@@ -154,9 +154,9 @@ pub fn ask(dir: &Path, question: &Question) -> Result<Answer, Trouble> {
 /// A recorded row: a tenant on a device during a minute or an hour.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Line {
-    /// First second, since 1970.
+    /// First second of the period, since 1970.
     pub start: i64,
-    /// Length in seconds.
+    /// Length of the period, in seconds.
     pub span: i64,
     /// Name of the tenant at that time.
     pub tenant: String,
@@ -314,7 +314,7 @@ mod tests {
             (answer.total.peak_bytes, answer.total.refused_allocations, answer.total.launches),
             (30, Some(3), None)
         );
-        // Rolling up loses nothing.
+        // Summing minutes into hours loses nothing.
         store.tidy(Keep { fine: 3600, all: 1 << 40 }, 86_400).unwrap();
         assert_eq!(ask(dir, &question).unwrap(), answer);
         drop(store);

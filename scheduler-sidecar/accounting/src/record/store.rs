@@ -253,7 +253,7 @@ impl Store {
         change.execute("DELETE FROM usage WHERE span = 60 AND start + 60 <= ?1", [ago(keep.all)])?;
         change.execute("DELETE FROM mark WHERE seen < ?1", [now.saturating_sub(MARKS_KEPT)])?;
         change.commit()?;
-        // Each step of the statement frees one page.
+        // SQLite frees one page for each row that is read, so all rows must be read.
         let mut vacuum = self.connection.prepare("PRAGMA incremental_vacuum(256)")?;
         let mut pages = vacuum.query([])?;
         while pages.next()?.is_some() {}

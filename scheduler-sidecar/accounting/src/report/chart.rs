@@ -11,7 +11,7 @@ const ROW: f64 = 26.0;
 /// A bar of a chart.
 #[derive(Debug, Clone)]
 pub struct Bar {
-    /// Its name.
+    /// Name shown to the left of the bar.
     pub name: String,
     /// The value that sets its length.
     pub value: f64,

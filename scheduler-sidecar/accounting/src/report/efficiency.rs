@@ -20,7 +20,7 @@ use crate::record::ask;
 pub struct Kept {
     /// Seconds with activity, summed over tenants and devices.
     pub seconds: u64,
-    /// Device time, in ns.
+    /// Device time used, in ns.
     pub gpu_ns: u128,
     /// Part of `gpu_ns` in minutes with a ceiling.
     pub limited_ns: u128,

@@ -159,7 +159,7 @@ impl Used {
     }
 }
 
-/// Grouped rows.
+/// Recorded rows, summed by group.
 #[derive(Debug, Clone)]
 pub struct Gathered {
     /// Columns by which rows are grouped.
@@ -173,13 +173,13 @@ pub struct Gathered {
 }
 
 impl Gathered {
-    /// Starts without rows.
+    /// Starts an empty grouping by these columns.
     #[must_use]
     pub fn new(by: Vec<By>) -> Self {
         Self { by, lines: BTreeMap::new(), devices: BTreeMap::new(), unmeasured: BTreeSet::new() }
     }
 
-    /// Adds a row.
+    /// Adds a recorded row to the sums of its group.
     pub fn add(&mut self, line: &Line) {
         let whose = Whose::Of(self.by.iter().map(|by| by.of(line)).collect());
         self.lines.entry(whose).or_default().add(line);

@@ -26,7 +26,7 @@ pub struct Question {
     pub gpu_price: Amount,
     /// Additional price of each tenant for an hour.
     pub tenant_price: Amount,
-    /// Number of hours.
+    /// Number of hours that are compared.
     pub hours: Amount,
     /// Cost of the added latency.
     pub latency: Option<Latency>,
@@ -63,7 +63,7 @@ impl Amount {
 /// The result, in hundredths of the currency.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Savings {
-    /// The question.
+    /// Question that these costs answer.
     pub question: Question,
     /// Cost of the dedicated GPUs.
     pub dedicated: u128,

@@ -33,7 +33,7 @@ pub struct Sum {
     pub wait_ns: u128,
 }
 
-/// The length of a step.
+/// A step: the period that each row of the trend sums over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
     /// `hour`, `day` or `week`.
@@ -44,7 +44,7 @@ pub struct Step {
     pub from: i64,
 }
 
-/// Builds the report.
+/// Collects recorded rows and builds the report from them.
 #[derive(Debug)]
 pub struct Trend {
     by: Vec<By>,
@@ -59,7 +59,7 @@ pub struct Trend {
 /// A straight line through sums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slope {
-    /// Mean of a step.
+    /// Mean value of a step.
     pub mean: u128,
     /// Change from each step to the next.
     pub change: i128,

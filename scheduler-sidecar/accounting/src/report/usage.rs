@@ -11,7 +11,7 @@ use super::sheet::{Sheet, Table};
 /// A line of the report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
-    /// Identifies the line.
+    /// The tenant, group, label or device of the line.
     pub whose: Whose,
     /// Recorded usage.
     pub used: Used,

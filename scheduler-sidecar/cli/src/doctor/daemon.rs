@@ -80,7 +80,7 @@ pub fn look(report: &mut Report, asked: Option<&Asked>) {
     }
 }
 
-/// The terms that a member would receive.
+/// Limits and mode that the daemon would send to a process that connects as a member.
 pub struct Said {
     /// The tenant and its limits.
     pub terms: Terms,

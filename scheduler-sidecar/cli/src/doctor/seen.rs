@@ -7,7 +7,7 @@ pub const CHILD: &str = "--doctors-child";
 /// Size of the small allocation, and the excess of the large one over the limit; 2 MiB.
 pub const STEP: u64 = 2 << 20;
 
-/// All observations of one child.
+/// Observations of a child process that runs under the library, for `vgpu doctor`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Seen {
     /// Path of libvgpu.so, if it is mapped in the child.
@@ -40,13 +40,13 @@ pub struct Doors {
 /// A device as a program observes it.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Device {
-    /// CUDA's ordinal.
+    /// Number by which CUDA orders the device.
     pub ordinal: u32,
-    /// UUID, `GPU-...`.
+    /// UUID of the device, `GPU-...`.
     pub uuid: String,
     /// NVML's number, by which limits name the device.
     pub index: Option<u32>,
-    /// Result of cuDeviceTotalMem.
+    /// Memory size by cuDeviceTotalMem, in bytes.
     pub total: u64,
     /// NVML's memory size, on which percentages are based.
     pub memory: Option<u64>,
@@ -54,7 +54,7 @@ pub struct Device {
     pub control: Option<Control>,
 }
 
-/// Result codes of the driver.
+/// Results of allocations below and above the memory limit, as codes of the driver.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Control {
     /// Creating the context; unless 0, nothing else was tried.

@@ -10,26 +10,26 @@ pub type Key = (String, String);
 /// An answer of the daemon, and its time.
 #[derive(Debug, Clone)]
 pub struct Look {
-    /// The answer.
+    /// Status that the daemon answered.
     pub status: Status,
     /// Time since the view began.
     pub at: Duration,
 }
 
-/// A tenant on a device.
+/// A row of the view: a tenant on one device, its terms and its usage.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Row {
     /// Name of the tenant.
     pub tenant: String,
     /// The daemon's name of the device; `*` if the terms hold for any device and the tenant has joined none.
     pub device: String,
-    /// `latency`, `normal` or `batch`.
+    /// Priority class: `latency`, `normal` or `batch`.
     pub class: String,
-    /// Weight for sharing the time that floors leave.
+    /// Weight for sharing the time that guaranteed shares (floors) leave.
     pub weight: u32,
-    /// The floor, in percent.
+    /// Floor: guaranteed share of device time, in percent; `None`: none.
     pub floor: Option<f64>,
-    /// The ceiling, in percent.
+    /// Ceiling: most device time, in percent; `None`: no limit.
     pub ceiling: Option<f64>,
     /// Percent of the last seconds in which it wanted the device; `None` if it has joined none.
     pub wanted: Option<f64>,
@@ -44,11 +44,11 @@ pub struct Row {
     pub gpu_seconds: Option<f64>,
     /// True if it uses the device without being measured.
     pub unmeasured: bool,
-    /// Bytes held.
+    /// Bytes that the tenant holds on the device; `None`: not known.
     pub used: Option<u64>,
     /// Memory limit in bytes.
     pub limit: Option<u64>,
-    /// Members waiting at the gate now.
+    /// Members that wait at the gate for permission to launch now.
     pub waiting: usize,
     /// Connected processes.
     pub members: usize,

@@ -75,7 +75,7 @@ pub enum Mode {
     },
     /// A confirmation: `y` means yes, every other key no.
     Sure {
-        /// The question.
+        /// Question shown to the user.
         question: String,
         /// The request to send after yes.
         ask: Ask,
@@ -94,7 +94,7 @@ pub enum Mode {
 /// A line at the bottom, shown until the next key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// The text.
+    /// Text of the message.
     pub words: String,
     /// True for an error.
     pub wrong: bool,
@@ -121,9 +121,9 @@ pub struct Top {
     pub selected: Option<Key>,
     /// The part of the view that receives keys.
     pub mode: Mode,
-    /// The message at the bottom.
+    /// Message at the bottom of the view; `None`: none.
     pub message: Option<Message>,
-    /// True if changes are disabled.
+    /// True if the view only shows, and keys that change a tenant are refused.
     watches: bool,
     /// Time between two refreshes.
     pub interval: Duration,
@@ -146,7 +146,7 @@ pub struct Wishes {
     pub filter: String,
     /// Show only this device.
     pub device: Option<String>,
-    /// True if changes are disabled.
+    /// True if the view only shows, and keys that change a tenant are refused.
     pub read_only: bool,
     /// Time between two refreshes.
     pub interval: Duration,

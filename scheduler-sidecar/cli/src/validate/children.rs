@@ -28,7 +28,7 @@ const MOST: usize = 1_000_000;
 /// Time for a program to end after a request, and for its remaining output to arrive.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// The output of a child.
+/// Output of a child: its end, and the iterations found in it.
 #[derive(Debug, Default)]
 pub struct Heard {
     tail: VecDeque<u8>,
@@ -42,7 +42,7 @@ pub struct Running {
     pid: Pid,
     began: Instant,
     heard: Arc<Mutex<Heard>>,
-    /// Closed after all its output was read.
+    /// Closed after all output of the child was read.
     read: Receiver<()>,
 }
 
@@ -52,7 +52,7 @@ pub struct Ended {
     pub wall: Duration,
     /// Exit status.
     pub status: ExitStatus,
-    /// Its output.
+    /// Output of the child.
     pub heard: Heard,
 }
 
@@ -107,7 +107,7 @@ pub fn start(
         while let Err(rustix::io::Errno::INTR) = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
         {
         }
-        // The receiver may be gone.
+        // After an early end nobody receives, which is no error.
         let _ = told.send((index, number, Instant::now()));
     });
     Ok(Running { child, pid, began, heard, read })
@@ -156,7 +156,7 @@ impl Running {
     /// # Errors
     /// The process cannot be waited for.
     pub fn finish(mut self, at: Instant) -> Result<Ended, Failure> {
-        // It is not reaped yet, so the group id still belongs to it.
+        // The child is not reaped yet, so its process group ID cannot belong to other processes.
         let _ = kill_process_group(self.pid, Signal::KILL);
         let status = self
             .child

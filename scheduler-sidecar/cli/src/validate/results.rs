@@ -26,7 +26,7 @@ pub struct Program {
     pub name: String,
     /// Command line, quoted for a shell.
     pub command: String,
-    /// Its limits, in words.
+    /// Limits of the program's tenant, in words.
     pub limits: String,
     /// Runs without other programs.
     pub alone: Vec<Run>,
@@ -41,7 +41,7 @@ pub struct Results {
     pub programs: Vec<Program>,
     /// Source of an iteration's duration.
     pub measure: Measure,
-    /// Number of rounds requested.
+    /// Number of rounds of measurement that were requested.
     pub wanted: usize,
     /// Why fewer rounds were made; `None` if all were.
     pub cut: Option<String>,
@@ -56,7 +56,7 @@ pub struct Results {
 /// Durations of a program in one situation, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Latency {
-    /// Median over its runs.
+    /// Median of the program's runs, each represented by its median iteration.
     pub median: f64,
     /// Confidence interval of the median.
     pub interval: Option<Interval>,
@@ -69,9 +69,9 @@ pub struct Latency {
 /// Comparison of a program alone and together with the others.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Change {
-    /// Durations alone.
+    /// Durations when the program runs alone.
     pub alone: Latency,
-    /// Durations together with the others.
+    /// Durations when the program runs at the same time as the others.
     pub together: Latency,
     /// Change of the median duration, in percent.
     pub latency: f64,

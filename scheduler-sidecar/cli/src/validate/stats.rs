@@ -154,7 +154,7 @@ mod tests {
     }
 
     proptest! {
-        // Each case resamples twenty thousand times.
+        // Few cases, because each resamples twenty thousand times.
         #![proptest_config(ProptestConfig::with_cases(12))]
 
         #[test]

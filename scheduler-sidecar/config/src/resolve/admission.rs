@@ -52,13 +52,13 @@ pub(crate) fn ask(terms: &TermsPlan) -> Ask {
     Ask { memory: terms.memory, floor: terms.floor, ceiling: terms.ceiling }
 }
 
-/// A refusal in words.
+/// A refusal of a configuration that promises too much, in the words of a problem.
 pub(crate) struct Told {
     /// Index of the ask that no longer fits.
     pub at: usize,
-    /// `memory_limit` or `sm_request`.
+    /// Key that asks for too much: `memory_limit` or `sm_request`.
     pub key: &'static str,
-    /// The error, as a predicate.
+    /// The error, as a predicate: `is more than device 0 has`.
     pub what: String,
     /// The accepted values.
     pub accepted: String,

@@ -34,7 +34,7 @@ impl Past {
 pub struct Former {
     busy: u64,
     known: BTreeMap<u32, Known>,
-    /// Number of updates.
+    /// Number of updates so far; serves as the clock for forgetting the process that was seen longest ago.
     looks: u64,
 }
 
@@ -89,11 +89,11 @@ mod tests {
         former.comes(past(7, 1_000));
         former.comes(past(7, 1_000));
         assert_eq!(former.busy(), 1_000);
-        // It measures 500 ns more and changes its connection.
+        // The process measures 500 ns more under this daemon, then connects again: that is not prior usage.
         former.saw(past(7, 1_000), 500);
         former.comes(past(7, 1_500));
         assert_eq!(former.busy(), 1_000);
-        // It worked on while it was not connected.
+        // The process measured 200 ns more while it was not connected.
         former.comes(past(7, 1_700));
         assert_eq!(former.busy(), 1_200);
         former.comes(past(8, 10));

@@ -1,7 +1,8 @@
 //! Tests of GPU time sharing in virtual time, on pages in ordinary memory: random sequences checked against
 //! invariants.
 //!
-//! Members here are honest: they launch only through a gate that is open to them, and ring as the library does.
+//! Members here are honest: they launch only while their gate lets them, and wake the daemon (ring its bell) in the
+//! same cases as the library does.
 
 use std::rc::Rc;
 
@@ -28,7 +29,7 @@ struct Member {
     wants: bool,
     /// When its launched work completes, and how much that is, in ns.
     ends: Option<(u64, u64)>,
-    /// It launched through an open gate, so that it measured nothing.
+    /// True if the member launched through an open gate, so that it measured nothing.
     blind: bool,
     runs: u64,
 }
@@ -86,7 +87,7 @@ impl World {
     }
 
     fn ring(&mut self, tenant: Number) {
-        // The limit of rings has its own tests; here every ring is heard.
+        // `Leases::rang` ignores rings that come too often. That has its own tests, so this ring skips it.
         self.leases.look(tenant, self.now);
         self.leases.tick(self.now);
     }
@@ -217,7 +218,7 @@ enum Deed {
 fn terms() -> impl Strategy<Value = Terms> {
     let class = prop_oneof![Just(Class::Normal), Just(Class::Latency), Just(Class::Batch)];
     let ceiling = prop::option::of(10..100_u32);
-    // All floors together are at most the whole device.
+    // Floors (guaranteed shares of time) of all tenants together are at most the whole device.
     let floor = prop::option::of(1..25_u32);
     (class, ceiling, floor, 1..4_u32, prop::option::of(500_000..9_000_000_u64)).prop_map(
         |(class, ceiling, floor, weight, quantum)| {
@@ -452,7 +453,7 @@ fn who_joins_again_brings_its_past_and_shares_the_device_until_it_says_otherwise
     assert_eq!((used(&mut world).charged, used(&mut world).before), (0, 3_000 * MS));
     world.wish(fresh);
     assert!(matches!(world.gate_of(fresh), Gate::Run { exclusive: false, .. }), "{:?}", world.gate_of(fresh));
-    // It reports no queued work, so the next lease is exclusive.
+    // The member that joined again reports no queued work, so the next lease of the device is exclusive.
     world.pages[1].1.slots[slot].say(&Said { in_flight: Some(0), ..Said::default() });
     world.ring(Number(1));
     world.launch(MS);

@@ -13,7 +13,7 @@ use super::{Former, Leases, Totals};
 pub struct Used {
     /// The device's UUID.
     pub device: String,
-    /// Members with a slot there.
+    /// Number of the tenant's members that joined the device.
     pub members: usize,
     /// Charged device time, in ns.
     pub charged: u64,
@@ -23,29 +23,30 @@ pub struct Used {
     pub wait: u64,
     /// Launches, as its members report them.
     pub launches: u64,
-    /// Whether some of its device time is not measured.
+    /// Tells if some of the tenant's device time on this device is missing from the sums.
     pub unmeasured: Unmeasured,
 }
 
 /// Launches through an open gate, whose device time is in no sum.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Unmeasured {
-    /// A connected process did so, and its gate is still open.
+    /// True if a connected process launched through an open gate, and that gate is still open.
     pub now: bool,
-    /// Now or earlier.
+    /// True if a process of the tenant launched through an open gate, now or earlier.
     pub ever: bool,
 }
 
-/// A member on a device.
+/// State and usage of one member on one device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OnDevice {
     /// Member number, from its welcome.
     pub member: u64,
     /// The device's UUID.
     pub device: String,
-    /// `open`, `run`, `wait`, `cap`.
+    /// State of the member's gate: `open` (needs no lease), `run` (has a lease), `wait`, or `cap` (waits for the
+    /// ceiling).
     pub gate: &'static str,
-    /// True if it waits at the gate without a lease.
+    /// True if the member waits to launch and has no lease.
     pub stands: bool,
     /// Device time that it measured, in ns, as far as that is plausible.
     pub busy: u64,
@@ -64,7 +65,7 @@ pub struct Explained {
     pub arbitrated: bool,
     /// One word: `open`, `running`, `draining`, `waiting`, `capped`, `overdue`, `idle`, `paused`.
     pub state: &'static str,
-    /// The same in a sentence, with names and numbers.
+    /// The state in a sentence, with names and numbers.
     pub words: String,
     /// Name of the tenant that holds the device.
     pub holder: Option<String>,

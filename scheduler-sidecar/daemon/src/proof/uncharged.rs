@@ -24,7 +24,7 @@ pub type Key = (String, String);
 pub struct Excess {
     /// Bytes; never 0.
     pub bytes: u64,
-    /// The ledger.
+    /// The ledger that the driver's figure was compared with.
     pub reading: LedgerReading,
 }
 
