@@ -89,7 +89,7 @@ enum Word {
 #[derive(Default)]
 struct Shown {
     held: Mutex<BTreeMap<Whose, Held>>,
-    /// Start of the reading that each value comes from.
+    /// Start of the reading of the ledgers that each value in `held` comes from.
     read: Mutex<BTreeMap<Whose, Instant>>,
     /// Why a ledger that was readable before cannot be read now.
     broken: Mutex<BTreeMap<Whose, &'static str>>,
@@ -291,7 +291,7 @@ impl Work {
                 Ok(Word::Keep(keep)) => (self.settings.keep, self.tidied) = (keep, None),
                 Ok(Word::End(done)) => {
                     self.look(true);
-                    // The waiting thread may have given up.
+                    // The thread that waits for this may have given up, which is no error.
                     let _ = done.try_send(());
                     return;
                 }

@@ -181,7 +181,7 @@ fn parts_of(name: &str) -> Option<(&str, &str)> {
 /// Result of checking or removing a ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// No process uses it; it may be removed, or was.
+    /// No process uses the ledger; it may be removed, or was.
     Free,
     /// A process uses the ledger.
     InUse,

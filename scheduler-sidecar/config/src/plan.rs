@@ -119,7 +119,7 @@ pub struct ProofPlan {
     pub devices: Vec<String>,
     /// Programs outside of containers that may use devices freely.
     pub allow: Vec<PathBuf>,
-    /// Bytes by which a process may exceed its ledger.
+    /// Bytes of memory that a process may use, by the driver's figures, beyond its ledger (the library's charges).
     pub slack: u64,
     /// True to stop processes in containers that belong to no tenant.
     pub stop: bool,
@@ -176,9 +176,9 @@ impl DevicePlan {
 /// A tenant: who may connect, and its limits on each device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TenantPlan {
-    /// Name, which is also the name of its directory.
+    /// Name of the tenant, which is also the name of its socket's directory.
     pub name: String,
-    /// Socket that its members connect to.
+    /// Socket that the tenant's members connect to.
     pub socket: PathBuf,
     /// Group and labels by which reports charge the tenant's cost.
     pub bearer: Bearer,

@@ -123,7 +123,7 @@ pub struct RawProof {
     pub devices: Option<At<Vec<At<PathBuf>>>>,
     /// Programs that may use devices freely.
     pub allow: Option<At<Vec<At<PathBuf>>>>,
-    /// Memory by which a process may exceed its ledger.
+    /// Memory that a process may use, by the driver's figures, beyond its ledger (the library's charges).
     pub slack: Option<At<Bytes>>,
     /// True to stop processes in containers that belong to no tenant.
     pub action: Option<At<bool>>,

@@ -18,8 +18,8 @@ use vgpu_config::value::span;
 pub struct Explained {
     /// The device: its UUID, or its name in the file.
     pub device: String,
-    /// One word: `observed`, `running`, `open`, `draining`, `overdue`, `waiting`, `capped`, `paused`, `idle`; `free`:
-    /// the device is not shared by leases; `absent`: the tenant has no member there.
+    /// State in one word: `observed`, `running`, `open`, `draining`, `overdue`, `waiting`, `capped`, `paused`, `idle`;
+    /// `free`: the device is not shared by leases; `absent`: the tenant has no member there.
     pub state: String,
     /// The meaning of the state, and the rule that it follows from.
     pub sentences: Vec<String>,

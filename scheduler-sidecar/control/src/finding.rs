@@ -47,7 +47,7 @@ pub struct Finding {
     /// The process that the finding is about.
     #[serde(flatten)]
     pub process: Process,
-    /// Process ID in its own pid namespace; `None`: not known.
+    /// Process ID in the process's own pid namespace; `None`: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_inside: Option<u32>,
     /// Name of the process, as it chose it.

@@ -54,7 +54,7 @@ pub struct Fault {
 pub struct Configuration {
     /// Path of the file.
     pub file: PathBuf,
-    /// How often it was read again and accepted.
+    /// Number of times that the file was read again and accepted.
     pub reloads: u64,
     /// Why the last reading was refused, one line for each error; null: it was accepted.
     pub refused: Option<String>,
@@ -112,18 +112,18 @@ pub(super) fn enforce() -> String {
 pub struct TenantStatus {
     /// Name of the tenant.
     pub name: String,
-    /// Owner of its costs: `group`, null if none was given, and `labels` by their names.
+    /// Owner of the tenant's costs: `group`, null if none was given, and `labels` by their names.
     #[serde(flatten)]
     pub bearer: Bearer,
-    /// Path of the socket where its members connect.
+    /// Path of the socket where the tenant's members connect.
     pub socket: PathBuf,
-    /// Lowest memory limit of all its devices, in bytes; null: no limit.
+    /// Lowest memory limit of all the tenant's devices, in bytes; null: no limit.
     pub memory_limit: Option<u64>,
-    /// Lowest ceiling of all its devices, in percent; null: no limit.
+    /// Lowest ceiling (most device time) of all the tenant's devices, in percent; null: no limit.
     pub sm_limit: Option<f64>,
     /// Connections refused since the start: wrong protocol, unreadable lines, silence, too many.
     pub refused: u64,
-    /// True if it was removed from the configuration. No new member can join, and it ends with its last member.
+    /// True if the tenant was removed from the configuration. No new member can join, and it ends with its last member.
     #[serde(default)]
     pub removed: bool,
     /// Reason why this tenant cannot be served while others are: the path of its socket is taken.
@@ -160,7 +160,7 @@ pub struct TermsStatus {
     pub weight: u32,
     /// Priority class: `latency`, `normal` or `batch`.
     pub class: String,
-    /// Length of its leases in nanoseconds; null: the length of its class.
+    /// Length of the tenant's leases in nanoseconds; null: the length of its class.
     pub quantum: Option<u64>,
     /// Keys that an administrator changed since the file was read. They are lost when it is read again.
     pub changed_live: Vec<String>,
@@ -213,13 +213,13 @@ pub struct TimeStatus {
 pub struct MemberStatus {
     /// Process ID from the kernel; null: the process is outside the daemon's pid namespace.
     pub pid: Option<u32>,
-    /// Process ID in its own pid namespace, as it reports it.
+    /// Process ID in the member's own pid namespace, as the member reports it.
     pub pid_inside: u32,
     /// User ID.
     pub uid: u32,
     /// Group ID.
     pub gid: u32,
-    /// Version of its library, as it reports it.
+    /// Version of the member's library, as the member reports it.
     pub version: String,
     /// Seconds since the member said hello.
     pub connected_seconds: u64,

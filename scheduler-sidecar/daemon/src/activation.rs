@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, sockopt};
 
-/// First descriptor that a manager passes.
+/// First descriptor that a service manager passes to a process.
 const FIRST: i32 = 3;
 
 /// A listening socket of the service manager.

@@ -54,19 +54,19 @@ pub struct Config {
 pub struct Tenant {
     /// Name of the tenant, valid as the name of a directory.
     pub name: String,
-    /// Absolute path of the socket where its members connect.
+    /// Absolute path of the socket where the tenant's members connect.
     pub socket: PathBuf,
-    /// Terms on each device that it may use. Empty: it may use none.
+    /// Terms on each device that the tenant may use. Empty: it may use none.
     pub on: Vec<On>,
     /// Tells if the tenant's limits are enforced, or its use is only measured.
     pub mode: Mode,
     /// True if bypasses of the library are refused.
     pub strict: bool,
-    /// Action of its members if a limit cannot be enforced.
+    /// Action of the tenant's members if a limit cannot be enforced.
     pub on_error: OnError,
-    /// Action of its members if the daemon is gone.
+    /// Action of the tenant's members if the daemon is gone.
     pub on_loss: OnLoss,
-    /// Owner of its costs.
+    /// Group and labels that the tenant's costs are charged to.
     pub bearer: Bearer,
     /// Users that may connect; `None`: all.
     pub uids: Option<Vec<RangeInclusive<u32>>>,
@@ -215,13 +215,13 @@ impl Tenant {
         if self.mode == Mode::Enforce { (self.memory(), self.sm()) } else { (None, None) }
     }
 
-    /// The lowest memory limit on any of its devices.
+    /// The lowest memory limit on any of the tenant's devices.
     #[must_use]
     pub fn memory(&self) -> Option<Bytes> {
         self.on.iter().filter_map(|on| on.memory).min()
     }
 
-    /// The lowest ceiling on any of its devices.
+    /// The lowest ceiling (most device time) on any of the tenant's devices.
     #[must_use]
     pub fn sm(&self) -> Option<Share> {
         self.on.iter().filter_map(|on| on.terms.ceiling).min()

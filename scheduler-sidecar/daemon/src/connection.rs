@@ -53,7 +53,7 @@ pub enum State {
     Silent,
     /// The peer said hello, at that time.
     Registered(Hello, Instant),
-    /// An administrator that receives events from this number on. If true, it follows later ones too.
+    /// The peer is an administrator that receives events from this number on. If true, it follows later ones too.
     Following(u64, bool),
     /// The connection is closed after the pending output is sent.
     Leaving,
@@ -80,7 +80,7 @@ pub struct Connection {
     stream: OwnedFd,
     /// The peer's credentials.
     pub peer: Peer,
-    /// The listener by which it connected.
+    /// The listener by which the peer connected.
     pub side: Side,
     /// State of the conversation.
     pub state: State,
@@ -190,7 +190,7 @@ impl Connection {
         shim_sys::descriptors::is_unread(self.stream.as_fd())
     }
 
-    /// True if descriptors were sent to it.
+    /// True if descriptors were sent to the peer.
     #[must_use]
     pub fn was_welcomed(&self) -> bool {
         self.member.is_some() || matches!(self.state, State::Over)

@@ -119,8 +119,8 @@ struct Slot {
 }
 
 impl Slot {
-    /// True if its launches are not measured: its gate is open. A tenant that is only observed measures behind any
-    /// gate.
+    /// True if the member's launches are not measured: its gate is open. Members of a tenant that is only observed
+    /// measure behind any gate.
     fn is_unmeasured<R: Deref<Target = ReportPage>>(&self, reports: &Reports<R>) -> bool {
         self.gate == Gate::Open
             && self.allowed.mode == Mode::Enforce
@@ -341,7 +341,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         let mut concerned = 0;
         for (index, slot) in pages.slots.iter_mut().enumerate() {
             let Some(slot) = slot else { continue };
-            // A device removed from the tenant's list: members there keep their terms.
+            // Case: the device was removed from the tenant's list. Members on it keep their terms.
             let Ok(on) = tenant.on_device(self.devices.uuid(slot.device)) else { continue };
             let beside = uncharged.get(&slot.device).copied().unwrap_or_default();
             let fresh = allowed(tenant, on, &self.time, slot.allowed.device, slot.allowed.member, beside);

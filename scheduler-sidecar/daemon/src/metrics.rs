@@ -167,7 +167,7 @@ impl Asking {
         {
             return Some(text.clone());
         }
-        // Answers that were too late for an earlier request.
+        // Drop answers that came too late for an earlier request.
         while to.answers.try_recv().is_ok() {}
         to.ask.write_all(&[0]).ok()?;
         let status = to.answers.recv_timeout(PATIENCE).ok()?;

@@ -112,7 +112,7 @@ impl Heart {
 #[derive(Debug)]
 pub struct Alarm {
     timer: OwnedFd,
-    /// Time in ns at which it fires.
+    /// Time in ns at which the timer fires; `None`: it is not set.
     set: Option<u64>,
 }
 

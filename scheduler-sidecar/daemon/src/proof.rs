@@ -213,7 +213,7 @@ struct Looking {
     since: HashMap<(What, Process), Since>,
     /// Last answer of the reactor.
     known: Registered,
-    /// Time of that answer, in ns.
+    /// Time of the reactor's last answer, in ns.
     told: u64,
     /// Location of the socket directories, with their tenants.
     places: Vec<(Place, String)>,
@@ -405,7 +405,8 @@ impl Looking {
                     quotas.clear();
                 }
                 let whose = finding.tenant.clone().or_else(|| finding.container.clone()).unwrap_or_default();
-                // Limited, so that a tenant cannot flush earlier events out of the event ring and the audit log.
+                // Reports are limited, so that a tenant cannot flush earlier events out of the journal and the audit
+                // log.
                 if quotas.entry(whose).or_default().allows(Instant::now()).is_some() {
                     tell(finding);
                 }

@@ -41,7 +41,7 @@ pub(super) struct Room {
     pub refused: u64,
     /// The highest memory limits that were in force since the tenant last had no members.
     pub limits_before: ByDevice,
-    /// When its memory limits changed last.
+    /// Time of the last change of the tenant's memory limits; `None`: never.
     pub limits_changed: Option<Instant>,
     pub log: Quota,
     /// Limits how often the tenant may ask for its findings.

@@ -39,7 +39,7 @@ pub struct Prior {
     pub image: Image,
 }
 
-/// The list in memory, and its file.
+/// List of members and limits, in memory and in its file, by which the next daemon knows them.
 #[derive(Debug, Default)]
 pub struct Roster {
     /// `None`: there is no directory, or the enforcement check is off.
@@ -126,7 +126,7 @@ impl Roster {
         self.prior.values()
     }
 
-    /// True if the tenant has such members.
+    /// True if the tenant has members of the previous daemon that have not said hello again.
     pub fn has_prior(&self, tenant: &str) -> bool {
         self.prior.values().any(|prior| prior.tenant == tenant)
     }

@@ -373,7 +373,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let question = Question { tenants: Vec::new(), devices: false, span: (0, 1), by: By::Total };
         assert!(matches!(ask(dir.path(), &question), Err(Trouble::Place(..))));
-        // A daemon has begun to create it.
+        // Case: a daemon has begun to create the record, and the file has no tables yet.
         let file = dir.path().join(FILE);
         std::fs::write(&file, "").unwrap();
         assert_eq!(ask(dir.path(), &question).unwrap().rows, []);

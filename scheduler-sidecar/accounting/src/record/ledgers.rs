@@ -37,7 +37,7 @@ pub type Whose = (u64, String);
 /// Memory that one process holds on a device, from a ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
-    /// Process id in its own pid namespace.
+    /// Process ID of the process in its own pid namespace.
     pub pid: u32,
     /// Bytes that count against the limit.
     pub used: u64,

@@ -45,7 +45,7 @@ pub type Mark = (String, String, u32);
 pub enum Trouble {
     /// The directory cannot be created or used.
     Place(PathBuf, std::io::Error),
-    /// Another daemon stores its record there.
+    /// Another daemon stores its record in this directory.
     Taken(PathBuf),
     /// The tables are of another version.
     Version(i32),

@@ -13,7 +13,7 @@ const ROW: f64 = 26.0;
 pub struct Bar {
     /// Name shown to the left of the bar.
     pub name: String,
-    /// The value that sets its length.
+    /// Value that sets the length of the bar.
     pub value: f64,
     /// Text after the bar.
     pub shown: String,
@@ -49,7 +49,7 @@ pub struct Dots {
     pub values: Vec<f64>,
     /// Median of the values.
     pub median: f64,
-    /// Interval that the median may lie in.
+    /// Confidence interval of the median.
     pub interval: Option<(f64, f64)>,
     /// True for the second colour.
     pub second: bool,

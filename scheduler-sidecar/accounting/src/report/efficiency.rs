@@ -24,11 +24,11 @@ pub struct Kept {
     pub gpu_ns: u128,
     /// Part of `gpu_ns` in minutes with a ceiling.
     pub limited_ns: u128,
-    /// Device time that those ceilings allowed, in ns.
+    /// Device time that the ceilings allowed in those minutes, in ns.
     pub ceiling_ns: u128,
     /// Bytes held multiplied by seconds, in minutes with a memory limit.
     pub byte_seconds: u128,
-    /// Bytes multiplied by seconds that those limits allowed.
+    /// Bytes multiplied by seconds that the memory limits allowed in those minutes.
     pub limit_byte_seconds: u128,
     /// Time spent waiting at the launch gate in ns, summed over processes.
     pub wait_ns: u128,

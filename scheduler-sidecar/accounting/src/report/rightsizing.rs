@@ -27,11 +27,11 @@ pub struct Care {
 /// Observed use of a tenant on a device.
 #[derive(Debug, Clone)]
 pub struct Seen {
-    /// Total length of its rows, in seconds.
+    /// Total length of the rows of this tenant on this device, in seconds.
     pub seconds: u64,
     /// Most bytes held at once.
     pub peak: u64,
-    /// Refused allocations; `None` if its memory is unknown.
+    /// Refused allocations; `None` if the tenant's memory is unknown.
     pub refused: Option<u64>,
     /// Last memory limit in force.
     pub memory_limit: Option<u64>,

@@ -20,7 +20,7 @@ pub struct Question {
     pub dedicated: u32,
     /// Number of shared GPUs.
     pub shared: u32,
-    /// Number of tenants that share them.
+    /// Number of tenants that share the shared GPUs.
     pub tenants: u32,
     /// Price of a GPU for an hour.
     pub gpu_price: Amount,

@@ -29,7 +29,7 @@ pub struct Seen {
 pub struct Doors {
     /// Number of functions in the table.
     pub rows: usize,
-    /// Number of lookups that return our hook.
+    /// Number of lookups that return the library's hook.
     pub hooked: usize,
     /// Functions that this driver does not have.
     pub lacking: Vec<String>,
@@ -50,7 +50,7 @@ pub struct Device {
     pub total: u64,
     /// NVML's memory size, on which percentages are based.
     pub memory: Option<u64>,
-    /// Results of the allocations, if there were any.
+    /// Results of the test allocations, if any were tried.
     pub control: Option<Control>,
 }
 
@@ -59,7 +59,7 @@ pub struct Device {
 pub struct Control {
     /// Creating the context; unless 0, nothing else was tried.
     pub context: u32,
-    /// Free memory in that context, by cuMemGetInfo.
+    /// Free memory in bytes in the context, by cuMemGetInfo.
     pub free: u64,
     /// Allocating [`STEP`] bytes; `None` if less was free, so it was not tried.
     pub below: Option<u32>,

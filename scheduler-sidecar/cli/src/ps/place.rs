@@ -34,7 +34,7 @@ pub enum Engine {
 /// Container, pod or systemd unit that a process runs in.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Place {
-    /// Engine of its container; null if it is in none.
+    /// Engine of the process's container; null if it is in none.
     pub engine: Option<Engine>,
     /// Id of the container, or its name for engines without ids.
     pub id: Option<String>,

@@ -7,7 +7,7 @@ use vgpu_control::{DeviceStatus, Status, TenantStatus, TermsStatus};
 /// Identifies a row: a tenant on a device.
 pub type Key = (String, String);
 
-/// An answer of the daemon, and its time.
+/// A status that the daemon answered, and the time of the answer.
 #[derive(Debug, Clone)]
 pub struct Look {
     /// Status that the daemon answered.
@@ -31,18 +31,18 @@ pub struct Row {
     pub floor: Option<f64>,
     /// Ceiling: most device time, in percent; `None`: no limit.
     pub ceiling: Option<f64>,
-    /// Percent of the last seconds in which it wanted the device; `None` if it has joined none.
+    /// Percent of the last seconds in which the tenant wanted the device; `None` if it has joined none.
     pub wanted: Option<f64>,
-    /// Percent of the last seconds that it received.
+    /// Percent of the last seconds in which the tenant had the device.
     pub got: Option<f64>,
-    /// Percent of the time since the last refresh that its members waited at the launch gate, on average; `None` if
-    /// unknown yet.
+    /// Percent of the time since the last refresh that the tenant's members waited for permission to launch, on
+    /// average; `None` if unknown yet.
     pub wait: Option<f64>,
-    /// Seconds waited at the gate since its first member joined, summed over members.
+    /// Seconds waited for permission to launch since the tenant's first member joined, summed over members.
     pub waited: Option<f64>,
-    /// Device time in seconds since its first member joined.
+    /// Device time in seconds since the tenant's first member joined.
     pub gpu_seconds: Option<f64>,
-    /// True if it uses the device without being measured.
+    /// True if the tenant uses the device without being measured.
     pub unmeasured: bool,
     /// Bytes that the tenant holds on the device; `None`: not known.
     pub used: Option<u64>,
@@ -54,7 +54,7 @@ pub struct Row {
     pub members: usize,
     /// State in one word, as in `vgpu explain`; `-` if unknown.
     pub state: String,
-    /// True if an administrator paused it.
+    /// True if an administrator paused the tenant.
     pub paused: bool,
 }
 
@@ -93,7 +93,7 @@ pub struct Device {
     pub memory: Option<u64>,
     /// True if the device is scheduled by leases.
     pub arbitrated: bool,
-    /// Tenant that holds the lease now.
+    /// Tenant that holds the device now.
     pub holder: Option<String>,
 }
 

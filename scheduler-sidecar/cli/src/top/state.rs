@@ -129,7 +129,7 @@ pub struct Top {
     pub interval: Duration,
     /// The explanation of the tenant whose details are shown.
     pub explained: Option<(String, Result<Vec<Explained>, String>)>,
-    /// The containers of its processes, by process id.
+    /// Containers of the processes of the tenant whose details are shown, by process ID.
     pub places: BTreeMap<u32, String>,
     /// The last hour from the record.
     pub hour: Option<Result<BTreeMap<Key, Vec<f64>>, String>>,

@@ -146,7 +146,7 @@ impl Running {
         self.child.id() == number
     }
 
-    /// Returns how long it has been running.
+    /// Returns how long the child has been running.
     pub fn runs(&self) -> Duration {
         self.began.elapsed()
     }

@@ -21,7 +21,7 @@ pub struct Cell {
     pub degree: Degree,
     /// Extent of the isolation, in words.
     pub words: &'static str,
-    /// Tests that show it, by file and name.
+    /// Tests that show this isolation, by file and name.
     pub tests: &'static [(&'static str, &'static str)],
 }
 

@@ -8,7 +8,7 @@ use super::stats::{Interval, change_interval, jain, latency_change, median, orde
 pub struct Run {
     /// Wall time from start to end.
     pub wall: f64,
-    /// Durations of its iterations: as printed by the program, or the run itself.
+    /// Durations of the run's iterations: as printed by the program, or the run itself.
     pub iterations: Vec<f64>,
 }
 
@@ -22,7 +22,7 @@ impl Run {
 /// A program with its runs.
 #[derive(Debug, Clone)]
 pub struct Program {
-    /// Tenant that it ran as.
+    /// Tenant that the program ran as.
     pub name: String,
     /// Command line, quoted for a shell.
     pub command: String,
@@ -60,7 +60,7 @@ pub struct Latency {
     pub median: f64,
     /// Confidence interval of the median.
     pub interval: Option<Interval>,
-    /// 99th percentile over all its iterations.
+    /// 99th percentile of the durations of all iterations.
     pub p99: f64,
     /// Number of iterations.
     pub iterations: usize,
@@ -75,7 +75,7 @@ pub struct Change {
     pub together: Latency,
     /// Change of the median duration, in percent.
     pub latency: f64,
-    /// Confidence interval of that change.
+    /// Confidence interval of the change of the median.
     pub latency_interval: Option<Interval>,
     /// Change of the throughput, in percent.
     pub throughput: f64,

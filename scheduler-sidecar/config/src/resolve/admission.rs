@@ -54,7 +54,7 @@ pub(crate) fn ask(terms: &TermsPlan) -> Ask {
 
 /// A refusal of a configuration that promises too much, in the words of a problem.
 pub(crate) struct Told {
-    /// Index of the ask that no longer fits.
+    /// Index of the tenant whose limits no longer fit.
     pub at: usize,
     /// Key that asks for too much: `memory_limit` or `sm_request`.
     pub key: &'static str,
@@ -64,7 +64,7 @@ pub(crate) struct Told {
     pub accepted: String,
 }
 
-/// Words a refusal, given the tenants and their terms on the device.
+/// Puts a refusal into words, given the tenants with terms on the device.
 pub(crate) fn told(refusal: &Refusal, device: &str, capacity: &Capacity, there: &[(&str, &TermsPlan)]) -> Told {
     match *refusal {
         Refusal::Alone { at } => {

@@ -92,7 +92,7 @@ impl<'r> Layers<'r> {
         let ceiling = self.first(over, |terms| terms.sm_limit.as_ref()).and_then(|at| at.value);
         let floor = self.floor(over);
         let share = floor.as_ref().and_then(|floor| match (floor.share, ceiling) {
-            // A floor implied by a part of the device is lowered to the ceiling.
+            // A floor that only follows from the part of the device is lowered to the ceiling instead of refused.
             (Some(share), Some(ceiling)) if floor.implied => Some(share.min(ceiling)),
             (share, _) => share,
         });

@@ -13,12 +13,12 @@ use vgpu_core::page::SLOTS;
 /// Processes remembered for each tenant and device: twice as many as can be present.
 const MOST: usize = 2 * SLOTS;
 
-/// A process's own report when it joins a device.
+/// Prior usage that a process itself reports when it joins a device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Past {
     /// Process ID from the kernel, or the process's own if the kernel cannot see it. 0: not known.
     pub process: u32,
-    /// Device time that it measured there since it started, in ns. 0: it has just started.
+    /// Device time that the process measured on the device since it started, in ns. 0: it has just started.
     pub busy: u64,
 }
 

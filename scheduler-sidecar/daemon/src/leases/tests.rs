@@ -127,7 +127,7 @@ impl World {
         }
     }
 
-    /// Completes the work that is due, and rings where another member may wait for it.
+    /// Completes the work that is due, and rings the bell where another member may wait for that.
     fn complete(&mut self) {
         for at in 0..self.members.len() {
             let shut = matches!(self.gate_of(at), Gate::Wait | Gate::Cap { .. });
@@ -321,7 +321,7 @@ fn a_program_that_is_killed_again_and_again_stays_below_its_ceiling() {
         while world.members[a].ends.is_none() && world.now < start + 1_000 * MS {
             world.run(MS, 200 * MS);
         }
-        // Killed before it saw its work complete. If that work were free, the program would get 95 %.
+        // The member is killed before it saw its work complete. If that work were free, the program would get 95 %.
         world.run(20 * MS, MS);
         used += 20 * MS;
         world.leave(a);
@@ -357,7 +357,7 @@ fn a_wish_that_was_granted_already_is_no_sign_of_an_empty_account() {
     let (a, b) = (world.join(0, 0), world.join(0, 0));
     world.wish(a);
     assert!(matches!(world.gate_of(a), Gate::Run { .. }));
-    // Another member of the tenant rings before a wakes up.
+    // Another member of the tenant rings the bell before member `a` wakes up.
     world.wish(b);
     world.run(100_000, MS);
     assert!(matches!(world.gate_of(a), Gate::Run { .. }), "{:?}", world.gate_of(a));
@@ -395,7 +395,7 @@ fn what_is_used_is_known_after_its_members_are_gone() {
     assert!(world.leases.used(Number(0), world.now).is_empty());
 }
 
-/// A member that has not launched misses no measurement. A tenant that is only observed measures behind any gate.
+/// A member that has not launched has no unmeasured use. A tenant that is only observed measures behind any gate.
 #[test]
 fn what_goes_through_an_open_gate_is_told_as_not_measured_while_it_does_and_ever_after() {
     let mut world = World::new(&[Terms::default(), Terms::default()]);
@@ -413,7 +413,7 @@ fn what_goes_through_an_open_gate_is_told_as_not_measured_while_it_does_and_ever
     }
     world.run(10 * MS, MS);
     assert_eq!((told(&mut world, 0), told(&mut world, 1)), ((true, true), (false, false)));
-    // A tenant gets terms about time: gates close, and the unmeasured past stays known.
+    // A tenant gets a weight, so the device is shared by leases: gates close, and the unmeasured past stays known.
     world.leases.put(Number(1), tenant(1, weight(2)), world.now);
     world.leases.tick(world.now);
     assert_ne!(world.gate_of(a), Gate::Open);

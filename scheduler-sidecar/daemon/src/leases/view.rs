@@ -17,9 +17,9 @@ pub struct Used {
     pub members: usize,
     /// Charged device time, in ns.
     pub charged: u64,
-    /// Device time of its living processes before this daemon started, in ns, as they report it.
+    /// Device time of the tenant's living processes before this daemon started, in ns, as they report it.
     pub before: u64,
-    /// Time that its members waited at the gate, in ns, summed over members.
+    /// Time that the tenant's members waited for permission to launch, in ns, summed over members.
     pub wait: u64,
     /// Launches, as its members report them.
     pub launches: u64,
@@ -27,7 +27,7 @@ pub struct Used {
     pub unmeasured: Unmeasured,
 }
 
-/// Launches through an open gate, whose device time is in no sum.
+/// Tells of launches through an open gate (no lease needed), whose device time is in no sum.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Unmeasured {
     /// True if a connected process launched through an open gate, and that gate is still open.
@@ -39,7 +39,7 @@ pub struct Unmeasured {
 /// State and usage of one member on one device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OnDevice {
-    /// Member number, from its welcome.
+    /// Number that the member got in its welcome.
     pub member: u64,
     /// The device's UUID.
     pub device: String,
@@ -48,11 +48,12 @@ pub struct OnDevice {
     pub gate: &'static str,
     /// True if the member waits to launch and has no lease.
     pub stands: bool,
-    /// Device time that it measured, in ns, as far as that is plausible.
+    /// Device time that the member measured, in ns, as far as that is plausible.
     pub busy: u64,
-    /// Time that it waited at the gate, in ns.
+    /// Time that the member waited at the gate for permission to launch, in ns.
     pub waited: u64,
-    /// True if it launched through an open gate, so that not all of its device time is measured.
+    /// True if the member launched through an open gate (no lease needed), so that not all of its device time is
+    /// measured.
     pub unmeasured: bool,
 }
 
@@ -63,13 +64,13 @@ pub struct Explained {
     pub device: String,
     /// True if the device is shared by leases.
     pub arbitrated: bool,
-    /// One word: `open`, `running`, `draining`, `waiting`, `capped`, `overdue`, `idle`, `paused`.
+    /// State in one word: `open`, `running`, `draining`, `waiting`, `capped`, `overdue`, `idle`, `paused`.
     pub state: &'static str,
     /// The state in a sentence, with names and numbers.
     pub words: String,
     /// Name of the tenant that holds the device.
     pub holder: Option<String>,
-    /// Device time left under its ceiling, in ns; negative is debt.
+    /// Device time that the tenant's ceiling leaves now, in ns; negative is debt.
     pub balance: Option<i64>,
     /// Time in ns until the ceiling allows the next lease.
     pub refill: Option<u64>,

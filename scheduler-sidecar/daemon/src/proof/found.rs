@@ -20,7 +20,7 @@ pub(super) struct Found {
     pub uncharged: HashMap<Key, Uncharged>,
     /// Connections whose process runs another program than the one that said hello; the reactor ends them.
     pub changed: Vec<u64>,
-    /// Processes that work on devices without holding them.
+    /// Processes that work on a device while they hold no lease of it, with the device.
     pub unseen: Vec<(u32, String)>,
     /// Time at which the last round of the check began.
     pub looked: Option<Instant>,

@@ -64,7 +64,7 @@ pub struct Allowed {
 }
 
 impl Registered {
-    /// The member that this process is.
+    /// Returns the registered member that this process is; `None`: it said no hello.
     #[must_use]
     pub fn member(&self, process: &Process, image: Option<Image>) -> Option<&Member> {
         self.members.get(&process.pid)?.iter().find(|member| member.is(process, image))

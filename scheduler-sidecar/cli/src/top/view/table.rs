@@ -15,7 +15,7 @@ const BARS: (usize, usize) = (10, 60);
 const BAR: usize = 6;
 /// Longest tenant name where there is space.
 const NAME: usize = 24;
-/// Longest tenant name where there is not.
+/// Longest tenant name where space is scarce.
 const USUAL: usize = 14;
 
 /// The chosen columns with their widths.
