@@ -76,7 +76,7 @@ pub struct Break {
 /// Result for a log whose chain is intact.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Chain {
-    /// Number of lines.
+    /// Number of lines in the log.
     pub lines: usize,
     /// Number of incomplete lines: the daemon ended, or the disk was full, while it wrote them.
     pub cut: usize,

@@ -210,7 +210,7 @@ fn why_not(complaints: &[String]) -> String {
     }
 }
 
-/// Inspects a running process.
+/// Inspects a running process for the mapped library.
 fn running(pid: u32, wanted: Option<&Path>, answer: &mut Answer) -> Result<PathBuf, No> {
     let read = |what: &str| format!("/proc/{pid}/{what}");
     let maps = fs::read_to_string(read("maps"))

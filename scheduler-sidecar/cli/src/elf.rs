@@ -10,7 +10,7 @@ use object::elf::{self, FileHeader32, FileHeader64, Machine};
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader as _};
 use object::{Endianness, FileKind, Object as _, ReadCache};
 
-/// The type of a file.
+/// Type of a file, by which the kernel decides how to run it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Image {
     /// An ELF file.

@@ -146,7 +146,7 @@ fn has_ended(pid: u32) -> bool {
 /// A ledger, identified by its file name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ledger {
-    /// Path of the file.
+    /// Path of the ledger file.
     pub path: PathBuf,
     /// Key of the tenant in the file name, which identifies the tenant.
     pub tenant: String,

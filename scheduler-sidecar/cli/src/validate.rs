@@ -27,7 +27,7 @@ use line::{Measure, Pattern};
 use results::Results;
 use rounds::{End, Rounds};
 
-/// Exit code after an interruption.
+/// Exit code after an interruption by a signal: 128 + SIGINT.
 const INTERRUPTED: u8 = 130;
 
 /// Runs programs alone and together, each as its tenant, and reports what sharing costs: latency, throughput, P99, fairness.

@@ -30,7 +30,7 @@ pub struct Ask {
 pub enum Refusal {
     /// One memory limit is greater than the device's memory.
     Alone {
-        /// Index of the ask.
+        /// Index of the tenant's ask that cannot be granted.
         at: usize,
     },
     /// The memory limits add up to more than may be promised.
@@ -44,7 +44,7 @@ pub enum Refusal {
     },
     /// A tenant's floor (guaranteed share of time) is above its ceiling (most time).
     FloorAboveCeiling {
-        /// Index of the ask.
+        /// Index of the tenant's ask that cannot be granted.
         at: usize,
     },
     /// The floors (guaranteed shares of time) add up to more than the device's time.

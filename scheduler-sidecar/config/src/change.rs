@@ -20,19 +20,19 @@ pub struct Words {
     /// A size, a percentage of the device, or `unlimited`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_limit: Option<String>,
-    /// 1 to 100, or `unlimited`.
+    /// Ceiling (most device time): 1 to 100 percent, or `unlimited`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sm_limit: Option<String>,
-    /// 1 to 100, or `none`.
+    /// Floor (guaranteed device time): 1 to 100 percent, or `none`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sm_request: Option<String>,
-    /// 1 to 10000.
+    /// Weight for sharing the time that guaranteed shares leave: 1 to 10000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<String>,
-    /// `latency`, `normal` or `batch`.
+    /// Priority class: `latency`, `normal` or `batch`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
-    /// A duration, or `default`.
+    /// Lease length: a duration, or `default` for that of the class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantum: Option<String>,
     /// `enforce` or `observe`; applies to the tenant on all its devices.

@@ -59,7 +59,7 @@ fn found(index: u32, device: &Device<'_>) -> Result<Vec<Found>, NvmlError> {
 /// # Errors
 /// NVML's.
 pub fn instances<'n>(device: &Device<'n>) -> Result<Option<Vec<Device<'n>>>, NvmlError> {
-    /// `NVML_DEVICE_MIG_ENABLE`.
+    /// NVML's value for an enabled MIG mode (`NVML_DEVICE_MIG_ENABLE`).
     const MIG_IS_ENABLED: u32 = 1;
     match device.mig_mode() {
         Ok(mode) if mode.current == MIG_IS_ENABLED => {}

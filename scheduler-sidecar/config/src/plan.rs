@@ -58,7 +58,7 @@ pub struct Plan {
 /// Settings of the daemon itself, such as its directories and its administrative socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DaemonPlan {
-    /// Directory of the sockets; absolute.
+    /// Directory of the tenants' sockets; an absolute path.
     pub run_dir: PathBuf,
     /// Directory of state that outlives the daemon; `None` keeps no state.
     pub state_dir: Option<PathBuf>,
@@ -68,7 +68,7 @@ pub struct DaemonPlan {
     pub keep: Keep,
     /// Path of the administrative socket; `None` for no such socket.
     pub admin: Option<PathBuf>,
-    /// Most connections of one tenant.
+    /// Most connections that one tenant may have open.
     pub max_connections: u32,
     /// Lowest level of lines that the log contains.
     pub log: String,
@@ -85,7 +85,7 @@ pub struct LogPlan {
     pub max_size: u64,
     /// Rotated files kept for each log.
     pub keep: u32,
-    /// The audit log's file.
+    /// Path of the audit log; `None` for no audit log.
     pub audit: Option<PathBuf>,
 }
 
@@ -113,7 +113,7 @@ impl Default for MetricsPlan {
 /// How enforcement is verified against the processes that use the devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProofPlan {
-    /// Time between two checks.
+    /// Time between two rounds of the check.
     pub interval: Duration,
     /// Patterns of the device files whose users are checked.
     pub devices: Vec<String>,
@@ -151,7 +151,7 @@ impl Default for ProofPlan {
 pub struct DevicePlan {
     /// NVML number, if known; a MIG instance has the number of its device.
     pub index: Option<u32>,
-    /// UUID, if known.
+    /// UUID of the device, if known.
     pub uuid: Option<String>,
     /// UUID of the device that a MIG instance belongs to.
     pub parent: Option<String>,

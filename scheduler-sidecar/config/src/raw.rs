@@ -54,13 +54,13 @@ pub struct RawFile {
 /// Values of section `[daemon]`; `None`: the file does not give the key.
 #[derive(Debug, Default)]
 pub struct RawDaemon {
-    /// Directory of the sockets.
+    /// Directory of the tenants' sockets.
     pub run_dir: Option<At<PathBuf>>,
     /// Directory of state that outlives the daemon.
     pub state_dir: Option<At<Option<PathBuf>>>,
     /// The administrative socket; the value `None` is `none`.
     pub admin_socket: Option<At<Option<PathBuf>>>,
-    /// Most connections of one tenant.
+    /// Most connections that one tenant may have open.
     pub max_connections: Option<At<u32>>,
     /// Lowest level of lines that the log contains.
     pub log: Option<At<&'static str>>,
@@ -150,7 +150,7 @@ pub struct RawPolicy {
     pub on_error: Option<At<OnError>>,
     /// Behaviour of a member if the daemon is gone.
     pub on_loss: Option<At<OnLoss>>,
-    /// Group that bears the cost.
+    /// Group that reports charge the tenant's cost to.
     pub group: Option<At<String>>,
     /// Further names and values by which reports group tenants.
     pub labels: Option<BTreeMap<String, String>>,
@@ -169,7 +169,7 @@ pub struct RawTerms {
     pub weight: Option<At<u32>>,
     /// Priority class, which decides which waiting tenant gets the device first.
     pub class: Option<At<Class>>,
-    /// Lease length in ns.
+    /// Length of the tenant's leases (periods in which it may launch), in ns.
     pub quantum: Option<At<u64>>,
 }
 
@@ -185,7 +185,7 @@ pub struct RawTemplate {
 /// One section `[[device]]`.
 #[derive(Debug)]
 pub struct RawDevice {
-    /// Which device.
+    /// Device that the section is about, as written.
     pub id: Option<At<DeviceId>>,
     /// Memory size of the device, if the file gives it.
     pub memory: Option<At<Bytes>>,
@@ -215,7 +215,7 @@ pub struct RawTenant {
 /// One section `[[tenant.device]]`: settings of a tenant that differ on one device.
 #[derive(Debug)]
 pub struct RawOverride {
-    /// Which device.
+    /// Device that the section is about, as written.
     pub id: Option<At<DeviceId>>,
     /// Settings of the tenant on this device.
     pub terms: RawTerms,

@@ -33,7 +33,7 @@ pub enum Written<'t> {
 pub struct Wrong {
     /// The error, as a predicate: `is not a size`.
     pub what: String,
-    /// The accepted values.
+    /// Values that would be accepted, in words.
     pub accepted: String,
 }
 

@@ -65,7 +65,7 @@ pub fn kind(name: &str) -> Option<&'static Kind> {
     KINDS.iter().find(|kind| kind.name == name)
 }
 
-/// An event.
+/// An event of the daemon.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Event {
     /// Number of the event: counts from 1 at each start of the daemon.
@@ -88,7 +88,7 @@ pub struct Event {
     /// The administrator who requested the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<By>,
-    /// Description in a sentence.
+    /// Description of the event in a sentence.
     pub words: String,
     /// Further fields of the event, by name.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
@@ -98,7 +98,7 @@ pub struct Event {
 /// An administrator, identified by the kernel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct By {
-    /// User ID.
+    /// User ID of the administrator.
     pub uid: u32,
     /// Process ID; 0: the process is outside the daemon's pid namespace.
     #[serde(default)]

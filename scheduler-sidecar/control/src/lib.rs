@@ -40,7 +40,7 @@ pub use status::{
     TenantStatus, TermsStatus, TimeStatus,
 };
 
-/// Number of this protocol.
+/// Version number of the administrative protocol.
 pub const PROTOCOL: u64 = 2;
 
 /// Longest answer that is read, in bytes.
@@ -49,7 +49,7 @@ const MAX_ANSWER: u64 = 64 << 20;
 /// A request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Question {
-    /// [`PROTOCOL`].
+    /// Protocol version of the sender; see [`PROTOCOL`].
     pub hello: u64,
     /// The request, with its own fields.
     #[serde(flatten)]
@@ -71,7 +71,7 @@ pub enum Ask {
         /// Only this device, by UUID or as the file names it; absent: all of the tenant's.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         device: Option<String>,
-        /// The new values.
+        /// New values of the tenant's settings.
         change: Box<Words>,
     },
     /// Grants a tenant no more leases until it is resumed.

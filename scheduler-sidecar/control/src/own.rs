@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::finding::Finding;
 
-/// Time limit for an answer.
+/// Longest time to wait for the daemon's answer.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Number of the members' protocol that has this request.
@@ -42,7 +42,7 @@ struct Question {
 /// Findings about a tenant's processes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Own {
-    /// Number of the protocol.
+    /// Version number of the members' protocol.
     pub hello: u64,
     /// Name of the tenant whose socket was asked.
     pub tenant: String,

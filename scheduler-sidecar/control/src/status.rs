@@ -49,7 +49,7 @@ pub struct Fault {
     pub words: String,
 }
 
-/// State of the configuration file.
+/// State of the configuration file, and result of the last reading.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Configuration {
     /// Path of the file.
@@ -148,9 +148,9 @@ pub struct TenantStatus {
 /// Terms of a tenant on a device (limits and share of time), and its usage there.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TermsStatus {
-    /// [`DeviceStatus::name`].
+    /// Name of the device; see [`DeviceStatus::name`].
     pub device: String,
-    /// Memory limit in bytes.
+    /// Memory limit of the tenant on the device, in bytes; null: no limit.
     pub memory_limit: Option<u64>,
     /// Ceiling: the most device time that the tenant may use, in percent; null: no limit.
     pub sm_limit: Option<f64>,
@@ -187,7 +187,7 @@ pub struct TermsStatus {
 /// Device time of a tenant on one device, and its members' waiting.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TimeStatus {
-    /// Members that joined the device.
+    /// Number of the tenant's members that joined the device.
     pub members: usize,
     /// Number of members that wait at the gate, that is, for permission to launch.
     pub waiting: usize,
@@ -215,9 +215,9 @@ pub struct MemberStatus {
     pub pid: Option<u32>,
     /// Process ID in the member's own pid namespace, as the member reports it.
     pub pid_inside: u32,
-    /// User ID.
+    /// User ID of the member's process.
     pub uid: u32,
-    /// Group ID.
+    /// Group ID of the member's process.
     pub gid: u32,
     /// Version of the member's library, as the member reports it.
     pub version: String,
@@ -237,7 +237,7 @@ pub struct MemberStatus {
 /// State of a member on a device.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct MemberDevice {
-    /// [`DeviceStatus::name`].
+    /// Name of the device; see [`DeviceStatus::name`].
     pub device: String,
     /// State of the member's gate: `open` (needs no lease), `run` (has a lease), `wait`, or `cap` (waits for the
     /// ceiling).

@@ -31,7 +31,7 @@ pub struct Config {
     pub admin: Option<PathBuf>,
     /// Directory of the sockets without an explicit path; `None`: all have one.
     pub run_dir: Option<PathBuf>,
-    /// Most connections of one tenant.
+    /// Most connections that one tenant may have open.
     pub max_connections: usize,
     /// How usage is recorded, and where.
     pub record: Settings,
@@ -75,7 +75,7 @@ pub struct Tenant {
 /// Limits of a tenant on one device, and its share and order in device time (terms).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct On {
-    /// The device.
+    /// Device that these terms are for.
     pub device: Which,
     /// Hard memory limit in bytes; `None`: unlimited.
     pub memory: Option<Bytes>,

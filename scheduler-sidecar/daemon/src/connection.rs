@@ -19,9 +19,9 @@ use crate::proof::image::Image;
 pub struct Peer {
     /// Process ID; `None`: the process is outside the daemon's pid namespace.
     pub pid: Option<u32>,
-    /// User ID.
+    /// User ID of the peer.
     pub uid: u32,
-    /// Group ID.
+    /// Group ID of the peer.
     pub gid: u32,
 }
 
@@ -61,14 +61,14 @@ pub enum State {
     Over,
 }
 
-/// Result of a read.
+/// Result of reading from a peer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Input {
     /// A line without its newline.
     Line(Vec<u8>),
     /// No complete line yet.
     Nothing,
-    /// [`MAX_LINE`] bytes without a newline.
+    /// The peer sent [`MAX_LINE`] bytes without a newline.
     TooLong,
     /// The peer closed the connection.
     End,

@@ -131,7 +131,7 @@ impl Door {
         }
     }
 
-    /// The path.
+    /// Returns the path of the socket.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

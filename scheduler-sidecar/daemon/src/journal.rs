@@ -22,7 +22,7 @@ use super::audit::Audit;
 use vgpu_control::AuditStatus;
 use vgpu_control::event::{Event, Following, kind};
 
-/// Events that are kept.
+/// Number of events that are kept for administrators who ask for earlier ones.
 pub const KEPT: usize = 4096;
 
 /// The events since the daemon started. Clones share them.

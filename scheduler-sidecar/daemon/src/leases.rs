@@ -169,7 +169,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         arbiter::Config { measures_all: self.measures_all, ..self.time.arbiter() }
     }
 
-    /// Changes the settings.
+    /// Changes the constants of time sharing, and which devices are shared by leases.
     pub fn settle(&mut self, time: Time, arbitrate: Arbitrate, now: u64) {
         let other = self.time != time;
         (self.time, self.arbitrate) = (time, arbitrate);

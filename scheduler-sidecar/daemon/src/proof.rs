@@ -147,7 +147,7 @@ impl Proof {
         let _ = self.answer.try_send(registered);
     }
 
-    /// The current findings.
+    /// Returns the findings of the last round of the check.
     #[must_use]
     pub fn findings(&self) -> Vec<Finding> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner).findings.clone()

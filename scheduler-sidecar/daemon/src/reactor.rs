@@ -114,7 +114,7 @@ pub struct Told {
     pub reload: UnixStream,
 }
 
-/// The running daemon.
+/// The running daemon: one event loop with all its sockets, tenants and leases.
 pub struct Reactor {
     epoll: OwnedFd,
     told: Told,

@@ -29,7 +29,7 @@ pub(super) struct Room {
     pub door: Option<Door>,
     /// Why the socket path is unusable; `None`: it is usable.
     pub unusable: Option<String>,
-    /// Open connections.
+    /// Number of open connections of the tenant.
     pub open: usize,
     /// Open connections whose member speaks protocol 2, which shares pages with the daemon.
     pub paged: usize,
@@ -37,7 +37,7 @@ pub(super) struct Room {
     pub untaken: usize,
     /// The tenant's bell, the eventfd by which its members wake the daemon; `None`: no member of protocol 2.
     pub furniture: Option<Furniture>,
-    /// Connections refused so far.
+    /// Number of connections refused since the daemon started.
     pub refused: u64,
     /// The highest memory limits that were in force since the tenant last had no members.
     pub limits_before: ByDevice,

@@ -35,7 +35,7 @@ const FEW_LINES: usize = 4096;
 pub struct Prior {
     /// Tenant that the process belonged to under the previous daemon.
     pub tenant: String,
-    /// The program that said hello.
+    /// Program that said hello, to recognise the process when it connects again.
     pub image: Image,
 }
 

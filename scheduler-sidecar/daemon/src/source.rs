@@ -37,9 +37,9 @@ pub enum SourceError {
     Unreadable(String),
     /// The file has errors.
     Wrong {
-        /// The file's name.
+        /// Name of the file, for messages.
         file: String,
-        /// The errors.
+        /// All errors of the file.
         report: Report,
     },
 }

@@ -72,7 +72,7 @@ impl World {
         words.extend(["sh", "-c", &script, self.dir.path().to_str().unwrap()]);
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        // Own process group, so that the children are killed with the program.
+        // The program and its children form a process group of their own.
         command.process_group(0);
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();

@@ -54,7 +54,7 @@ pub struct Question {
 pub struct Used {
     /// First second of the period, since 1970; null for the whole query.
     pub start: Option<i64>,
-    /// Tenant; null for all.
+    /// Name of the tenant; null for the sum of all.
     pub tenant: Option<String>,
     /// UUID of the device; null for all.
     pub device: Option<String>,
@@ -64,11 +64,11 @@ pub struct Used {
     pub unmeasured_ns: u64,
     /// Time spent waiting at the launch gate in ns, summed over processes.
     pub wait_ns: u64,
-    /// Bytes held, multiplied by seconds.
+    /// Memory over time: bytes held, multiplied by the seconds for which they were held.
     pub memory_byte_seconds: u64,
     /// Most bytes held at once on one device.
     pub peak_bytes: u64,
-    /// Launches; null if not counted.
+    /// Number of launches; null if not counted.
     pub launches: Option<u64>,
     /// Allocation requests refused; null if unknown.
     pub refused_allocations: Option<u64>,
@@ -170,9 +170,9 @@ pub struct Line {
     pub unmeasured_ns: u64,
     /// Time spent waiting at the launch gate in ns, summed over processes.
     pub wait_ns: u64,
-    /// Bytes held, multiplied by seconds.
+    /// Memory over time: bytes held, multiplied by the seconds for which they were held.
     pub memory_byte_seconds: u64,
-    /// Most bytes held at once.
+    /// Most bytes that the tenant held at once.
     pub peak_bytes: u64,
     /// Allocation requests refused; `None` if unknown.
     pub refused: Option<u64>,

@@ -41,15 +41,15 @@ pub struct Row {
     pub unmeasured_ns: u64,
     /// Time that members waited at the launch gate, in ns, summed over members.
     pub wait_ns: u64,
-    /// Bytes held, multiplied by seconds.
+    /// Memory over time: bytes held, multiplied by the seconds for which they were held.
     pub memory_byte_seconds: u64,
-    /// Most bytes held at once.
+    /// Most bytes that the tenant held at once.
     pub peak_bytes: u64,
-    /// Launches; `None` if not counted.
+    /// Number of launches; `None` if not counted.
     pub launches: Option<u64>,
     /// Allocation requests refused; `None` if the ledger is not read.
     pub refused: Option<u64>,
-    /// Most members at once.
+    /// Most members (connected processes) at once.
     pub members: u64,
     /// Last memory limit in force; `None` for no limit.
     pub memory_limit: Option<u64>,
@@ -68,9 +68,9 @@ pub struct Sums {
     pub gpu_ns: u64,
     /// Time that members waited at the launch gate, in ns.
     pub wait_ns: u64,
-    /// Launches; `None` if not counted.
+    /// Number of launches; `None` if not counted.
     pub launches: Option<u64>,
-    /// Members at present.
+    /// Number of members (connected processes) at present.
     pub members: u64,
     /// Memory limit in force now, in bytes; `None` for no limit.
     pub memory_limit: Option<u64>,

@@ -52,7 +52,7 @@ impl Line {
     }
 }
 
-/// The bill.
+/// The bill: cost of recorded usage by the given rates.
 #[derive(Debug, Clone)]
 pub struct Bill {
     /// Lines, highest cost first, unattributed ones last.

@@ -45,13 +45,13 @@ pub fn bars(title: &str, bars: &[Bar]) -> String {
 pub struct Dots {
     /// Name of the row.
     pub name: String,
-    /// The values.
+    /// Values, one for each dot.
     pub values: Vec<f64>,
     /// Median of the values.
     pub median: f64,
     /// Confidence interval of the median.
     pub interval: Option<(f64, f64)>,
-    /// True for the second colour.
+    /// True to draw the row in the second colour.
     pub second: bool,
     /// Text next to the dots.
     pub shown: String,

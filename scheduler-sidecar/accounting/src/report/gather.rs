@@ -112,7 +112,7 @@ impl Whose {
     }
 }
 
-/// Sums of recorded rows.
+/// Usage summed over recorded rows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Used {
     /// Measured device time in ns.
@@ -121,7 +121,7 @@ pub struct Used {
     pub unmeasured_ns: u128,
     /// Time spent waiting at the launch gate in ns, summed over processes.
     pub wait_ns: u128,
-    /// Bytes held, multiplied by seconds.
+    /// Memory over time: bytes held, multiplied by the seconds for which they were held.
     pub byte_seconds: u128,
     /// Most bytes held at once on one device.
     pub peak_bytes: u64,
@@ -168,7 +168,7 @@ pub struct Gathered {
     pub lines: BTreeMap<Whose, Used>,
     /// For each device, in ns: measured device time, and the time during which further use was not measured.
     pub devices: BTreeMap<String, (u128, u128)>,
-    /// Tenants with unmeasured use.
+    /// Names of tenants whose use was not all measured.
     pub unmeasured: BTreeSet<String>,
 }
 

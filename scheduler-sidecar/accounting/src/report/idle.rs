@@ -120,7 +120,7 @@ impl Idle {
     }
 }
 
-/// The finished report.
+/// The finished report on memory that is held while the device is not used.
 #[derive(Debug, Clone)]
 pub struct Answer {
     /// Lines by tenant and device, most idle memory first.

@@ -29,7 +29,7 @@ pub struct Care {
 pub struct Seen {
     /// Total length of the rows of this tenant on this device, in seconds.
     pub seconds: u64,
-    /// Most bytes held at once.
+    /// Most bytes that the tenant held at once.
     pub peak: u64,
     /// Refused allocations; `None` if the tenant's memory is unknown.
     pub refused: Option<u64>,

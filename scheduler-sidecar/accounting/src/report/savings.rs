@@ -28,9 +28,9 @@ pub struct Question {
     pub tenant_price: Amount,
     /// Number of hours that are compared.
     pub hours: Amount,
-    /// Cost of the added latency.
+    /// Revenue lost through added latency; `None`: not asked about.
     pub latency: Option<Latency>,
-    /// Written after amounts.
+    /// Currency written after amounts; empty for none.
     pub currency: String,
 }
 
@@ -41,7 +41,7 @@ pub struct Latency {
     pub added_ms: Amount,
     /// Percent of the revenue lost for each 100 ms.
     pub loss: Amount,
-    /// Revenue of an hour.
+    /// Revenue earned in an hour.
     pub revenue: Amount,
 }
 

@@ -24,13 +24,13 @@ pub struct Sheet {
 pub struct Table {
     /// Heading; empty if it is the only table.
     pub heading: String,
-    /// Column headings.
+    /// Heading of each column.
     pub heads: Vec<String>,
     /// Number of leading columns that are text and left-aligned; the others are numbers.
     pub words: usize,
     /// Rows, each with one text for each column.
     pub rows: Vec<Vec<String>>,
-    /// Totals of the rows.
+    /// Last row with totals, if the table has one.
     pub total: Option<Vec<String>>,
 }
 

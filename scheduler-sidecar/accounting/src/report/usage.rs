@@ -13,7 +13,7 @@ use super::sheet::{Sheet, Table};
 pub struct Line {
     /// The tenant, group, label or device of the line.
     pub whose: Whose,
-    /// Recorded usage.
+    /// Usage recorded for the line.
     pub used: Used,
     /// Part of all device time in tenths of a percent; all lines sum to 1000.
     pub gpu_permille: u128,
@@ -25,7 +25,7 @@ pub struct Line {
     pub milli_gib_hours: u128,
 }
 
-/// The report.
+/// Report on usage by tenant, group, label or device.
 #[derive(Debug, Clone)]
 pub struct Usage {
     /// Lines, most device time first.

@@ -18,9 +18,9 @@ pub struct Seen {
     pub cuda: Doors,
     /// Lookups of the hooked functions of NVML, by `dlsym`.
     pub nvml: Doors,
-    /// Result of cuInit.
+    /// Result code of cuInit; `None` if it was not called.
     pub init: Option<u32>,
-    /// Devices in CUDA's order.
+    /// Devices that the child sees, in CUDA's order.
     pub devices: Vec<Device>,
 }
 

@@ -12,7 +12,7 @@ pub type Key = (String, String);
 pub struct Look {
     /// Status that the daemon answered.
     pub status: Status,
-    /// Time since the view began.
+    /// Time of the answer, since the view began.
     pub at: Duration,
 }
 
@@ -46,11 +46,11 @@ pub struct Row {
     pub unmeasured: bool,
     /// Bytes that the tenant holds on the device; `None`: not known.
     pub used: Option<u64>,
-    /// Memory limit in bytes.
+    /// Memory limit of the tenant on the device, in bytes; `None`: no limit.
     pub limit: Option<u64>,
     /// Members that wait at the gate for permission to launch now.
     pub waiting: usize,
-    /// Connected processes.
+    /// Number of the tenant's connected processes on the device.
     pub members: usize,
     /// State in one word, as in `vgpu explain`; `-` if unknown.
     pub state: String,
@@ -83,13 +83,13 @@ impl Row {
 pub struct Device {
     /// The daemon's name of the device.
     pub name: String,
-    /// Model name.
+    /// Model name of the device; `None`: not known.
     pub model: Option<String>,
     /// Percent of the last seconds that all tenants received; `None` if some use is not measured.
     pub busy: Option<f64>,
     /// Bytes that all tenants hold; `None` if no tenant's use is known.
     pub used: Option<u64>,
-    /// Memory size in bytes.
+    /// Memory size of the device in bytes; `None`: not known.
     pub memory: Option<u64>,
     /// True if the device is scheduled by leases.
     pub arbitrated: bool,

@@ -36,7 +36,7 @@ pub struct Heard {
     pub iterations: Vec<f64>,
 }
 
-/// A running child.
+/// A running program of the validation.
 pub struct Running {
     child: Child,
     pid: Pid,
@@ -46,11 +46,11 @@ pub struct Running {
     read: Receiver<()>,
 }
 
-/// An ended child.
+/// A program of the validation that ended.
 pub struct Ended {
-    /// Time from start to end.
+    /// Wall time from the program's start to its end.
     pub wall: Duration,
-    /// Exit status.
+    /// Exit status of the program.
     pub status: ExitStatus,
     /// Output of the child.
     pub heard: Heard,

@@ -17,7 +17,7 @@ pub enum Degree {
 /// A cell of the matrix: isolation of one resource in one setup.
 #[derive(Debug, Clone, Copy)]
 pub struct Cell {
-    /// Degree of isolation.
+    /// Degree to which tenants are isolated in this resource.
     pub degree: Degree,
     /// Extent of the isolation, in words.
     pub words: &'static str,

@@ -18,7 +18,7 @@ const AND: &str = "--and";
 /// Most programs at the same time.
 const MOST: usize = 16;
 
-/// A program to run.
+/// A program to run and measure, with its tenant and environment.
 #[derive(Debug)]
 pub struct Program {
     /// Name of the tenant that the program runs as.

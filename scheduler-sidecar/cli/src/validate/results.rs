@@ -19,7 +19,7 @@ impl Run {
     }
 }
 
-/// A program with its runs.
+/// A measured program with its runs.
 #[derive(Debug, Clone)]
 pub struct Program {
     /// Tenant that the program ran as.
@@ -34,7 +34,7 @@ pub struct Program {
     pub together: Vec<Run>,
 }
 
-/// All measurements.
+/// All measurements of `vgpu validate`.
 #[derive(Debug, Clone)]
 pub struct Results {
     /// Programs in the order of the command line.
@@ -49,7 +49,7 @@ pub struct Results {
     pub began: i64,
     /// Facts about the machine and the software.
     pub facts: Vec<(String, String)>,
-    /// Notes for the reader.
+    /// Notes for the reader of the report.
     pub notes: Vec<String>,
 }
 
@@ -62,7 +62,7 @@ pub struct Latency {
     pub interval: Option<Interval>,
     /// 99th percentile of the durations of all iterations.
     pub p99: f64,
-    /// Number of iterations.
+    /// Number of iterations over all runs.
     pub iterations: usize,
 }
 

@@ -60,7 +60,7 @@ pub(crate) struct Told {
     pub key: &'static str,
     /// The error, as a predicate: `is more than device 0 has`.
     pub what: String,
-    /// The accepted values.
+    /// Values that would be accepted, in words.
     pub accepted: String,
 }
 

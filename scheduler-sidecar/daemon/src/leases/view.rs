@@ -15,7 +15,7 @@ pub struct Used {
     pub device: String,
     /// Number of the tenant's members that joined the device.
     pub members: usize,
-    /// Charged device time, in ns.
+    /// Device time charged to the tenant, in ns.
     pub charged: u64,
     /// Device time of the tenant's living processes before this daemon started, in ns, as they report it.
     pub before: u64,

@@ -22,7 +22,7 @@ pub type Key = (String, String);
 /// Bytes that the driver reports beyond the ledger, rounded down to whole slabs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Excess {
-    /// Bytes; never 0.
+    /// Bytes beyond the ledger; never 0.
     pub bytes: u64,
     /// The ledger that the driver's figure was compared with.
     pub reading: LedgerReading,

@@ -21,7 +21,7 @@ const USUAL: usize = 14;
 /// The chosen columns with their widths.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// From left to right.
+    /// Columns from left to right, each with its width.
     columns: Vec<(Column, usize)>,
     /// Width of the history bars; 0 for none.
     history: usize,
