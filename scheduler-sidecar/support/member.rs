@@ -79,13 +79,13 @@ impl Member {
         }
     }
 
-    /// Joins a device.
+    /// Joins the device, and panics if the daemon refuses.
     pub fn join(mut self, uuid: &str) -> On {
         let slot = self.try_join(uuid).unwrap();
         On { member: self, slot, said: Said::default() }
     }
 
-    /// Rings the tenant's bell.
+    /// Rings the tenant's bell, which wakes the daemon to read the tenant's report.
     pub fn ring(&self) {
         rustix::io::write(&self.bell, &1_u64.to_ne_bytes()).unwrap();
     }
@@ -102,7 +102,7 @@ fn settled<T>(mut read: impl FnMut() -> Result<T, Unread>) -> Result<T, Unread> 
     }
 }
 
-/// A member on a device.
+/// A member (process connected to the daemon) of the tests that joined one device.
 pub struct On {
     pub member: Member,
     pub slot: usize,
@@ -130,14 +130,14 @@ impl On {
         settled(|| self.board().allowed(self.member.welcome.epoch)).unwrap().1
     }
 
-    /// Sets the launch request, and rings if that is new.
+    /// Reports that a launch waits, and rings the bell if that was not reported yet.
     pub fn wish(&self) {
         if self.report().wish() {
             self.member.ring();
         }
     }
 
-    /// Sleeps until the gate satisfies `is`.
+    /// Sleeps until the member's gate satisfies `is`.
     pub fn until(&self, what: &str, mut is: impl FnMut(&Gate) -> bool) -> Gate {
         self.until_all(what, |grant| is(&grant.gate)).gate
     }

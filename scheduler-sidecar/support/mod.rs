@@ -115,7 +115,7 @@ impl Drop for Daemon {
     }
 }
 
-/// A client of the daemon.
+/// A connection to a socket of the daemon, for tests.
 pub struct Peer {
     pub reader: BufReader<UnixStream>,
 }

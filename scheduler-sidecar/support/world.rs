@@ -22,7 +22,7 @@ impl World {
         Self::start_in(TempDir::new().unwrap(), file)
     }
 
-    /// Starts it in an existing directory.
+    /// Starts a daemon with this file in an existing directory.
     pub fn start_in(dir: TempDir, file: &str) -> Self {
         fs::write(dir.path().join("vgpud.toml"), file).unwrap();
         Self::start_by(vgpud(), dir, "off", Stdio::inherit())

@@ -1,7 +1,7 @@
 //! Chains the lines of an audit log: each line contains a hash over its text and the hash of the line before it. No
 //! I/O here.
 //!
-//! The daemon writes such lines; `vgpu audit --verify` checks them.
+//! The daemon writes the chained lines; `vgpu audit --verify` checks the chain.
 
 use std::fmt::Write as _;
 use std::io;
@@ -15,7 +15,7 @@ use vgpu_control::event::Event;
 /// Separates the hashed text of a line from the hash.
 const HASH: &str = ",\"hash\":\"";
 
-/// Follows the hash.
+/// Text that ends a line, after the hash.
 const END: &str = "\"}";
 
 /// Returns the line of an event, and its hash; `prev` is the hash of the line before it.
@@ -62,21 +62,21 @@ fn hash(line: &[u8]) -> String {
     hex
 }
 
-/// A defect of audit logs.
+/// A place where the chain of an audit log is broken: a line was changed, removed or inserted.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Break {
     /// Index of the file, from 0.
     pub file: usize,
     /// Line in the file, from 1.
     pub line: usize,
-    /// Message.
+    /// The defect in words.
     pub words: String,
 }
 
 /// Result for a log whose chain is intact.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Chain {
-    /// Number of lines.
+    /// Number of lines in the log.
     pub lines: usize,
     /// Number of incomplete lines: the daemon ended, or the disk was full, while it wrote them.
     pub cut: usize,

@@ -22,14 +22,14 @@ type Level = Gauge<f64, AtomicU64>;
 type Sum = Counter<f64, AtomicU64>;
 type Made<M> = Family<Labels, M, fn() -> M>;
 
-/// A metric family.
+/// A metric as exported: name, labels and description.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Name {
     /// Name as exported.
     pub name: &'static str,
-    /// Names of its labels.
+    /// Names of the metric's labels.
     pub labels: &'static str,
-    /// Its description.
+    /// Description of the metric, exported as its help text.
     pub says: &'static str,
 }
 

@@ -47,12 +47,12 @@ const SELDOM: Duration = Duration::from_secs(10);
 /// Most processes remembered while nothing can be written.
 const MARKS: usize = 65_536;
 
-/// Settings of the record.
+/// Settings of the usage record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// Directory of the record; `None` records nothing.
     pub dir: Option<PathBuf>,
-    /// How long rows are kept.
+    /// How long the record keeps its rows.
     pub keep: Keep,
     /// True if the device time of a tenant that is alone on its device is measured too.
     pub exact: bool,
@@ -85,11 +85,11 @@ enum Word {
     End(SyncSender<()>),
 }
 
-/// State that the thread publishes.
+/// Results of the record's thread, for the reactor to read.
 #[derive(Default)]
 struct Shown {
     held: Mutex<BTreeMap<Whose, Held>>,
-    /// Start of the reading that each value comes from.
+    /// Start of the reading of the ledgers that each value in `held` comes from.
     read: Mutex<BTreeMap<Whose, Instant>>,
     /// Why a ledger that was readable before cannot be read now.
     broken: Mutex<BTreeMap<Whose, &'static str>>,
@@ -218,7 +218,7 @@ impl Record {
     }
 }
 
-/// State of the thread.
+/// State of the thread that reads ledgers and writes the usage record.
 struct Work {
     settings: Settings,
     ledgers: Ledgers,
@@ -238,7 +238,7 @@ struct Work {
     aside: Option<String>,
     written: Instant,
     tidied: Option<Instant>,
-    /// Both clocks at the start, to detect that the wall clock was set.
+    /// Monotonic and wall clock at the start, to detect that the wall clock was set.
     began: Moment,
     /// Number of the last file taken from each tenant (by room).
     numbers: BTreeMap<u64, u64>,
@@ -291,7 +291,7 @@ impl Work {
                 Ok(Word::Keep(keep)) => (self.settings.keep, self.tidied) = (keep, None),
                 Ok(Word::End(done)) => {
                     self.look(true);
-                    // The waiting thread may have given up.
+                    // The thread that waits for this may have given up, which is no error.
                     let _ = done.try_send(());
                     return;
                 }

@@ -26,7 +26,7 @@ pub mod sheet;
 /// The period of a report, in seconds since 1970; the end is excluded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Period {
-    /// First second.
+    /// First second of the period, since 1970.
     pub since: i64,
     /// First second after the period.
     pub until: i64,

@@ -68,7 +68,7 @@ impl<const N: usize> Shelf<N> {
     /// Most files out at once: the requested ones, and those being moved.
     const PLACES: usize = 2 * N;
 
-    /// Stores the files of `tag`.
+    /// Stores files under `tag`, off the daemon's table of descriptors where possible.
     pub fn put(&mut self, tag: u64, files: [OwnedFd; N]) {
         if !self.queues.iter().any(|queue| queue.whose.len() < EACH) {
             self.queues.extend(Queue::new());

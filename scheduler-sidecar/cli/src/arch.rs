@@ -5,9 +5,9 @@ use object::elf::{self, Machine};
 
 /// Machine that this program was built for; the library next to it is built for the same.
 pub const HOST: Machine = host::MACHINE;
-/// Path at which its programs expect glibc's loader.
+/// Path at which programs of this architecture expect glibc's loader.
 pub const LOADER: &str = host::LOADER;
-/// Path at which its programs expect musl's loader.
+/// Path at which programs of this architecture expect musl's loader.
 pub const MUSL: &str = host::MUSL;
 
 #[cfg(target_arch = "x86_64")]

@@ -56,7 +56,7 @@ pub fn no_answer() -> Failure {
 pub(super) fn words(socket: &Path, why: &io::Error) -> String {
     let at = socket.display();
     match why.kind() {
-        // The daemon's own message.
+        // An error of this kind carries the daemon's own message.
         io::ErrorKind::Other => why.to_string(),
         io::ErrorKind::PermissionDenied => {
             format!("{at}: {why}; only the daemon's user and root may ask: try it with sudo")
@@ -84,7 +84,7 @@ pub fn percent(percent: Option<f64>, none: &str) -> String {
     percent.map_or(none.into(), |percent| format!("{percent} %"))
 }
 
-/// Returns a tenant's terms on a device as a table row with the columns of [`TERMS`].
+/// Returns a tenant's limits and share of time on a device as a table row with the columns of [`TERMS`].
 #[must_use]
 pub fn terms(tenant: &str, terms: &TermsStatus) -> Vec<String> {
     vec![

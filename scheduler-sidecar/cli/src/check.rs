@@ -62,16 +62,16 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
-/// The answer.
+/// Answer of `vgpu check`: if the library would be mapped, and why.
 #[derive(Debug, Serialize)]
 struct Answer {
     /// True if the library would be mapped; null if unknown.
     mapped: Option<bool>,
     /// The program that was inspected.
     program: Option<PathBuf>,
-    /// The scripts that led to it.
+    /// The scripts through which the command leads to that program.
     scripts: Vec<PathBuf>,
-    /// The library found.
+    /// Path of the library that would be mapped or is mapped.
     library: Option<PathBuf>,
     /// The reason why it is not mapped, or why the answer is unknown.
     reason: Option<String>,
@@ -210,7 +210,7 @@ fn why_not(complaints: &[String]) -> String {
     }
 }
 
-/// Inspects a running process.
+/// Inspects a running process for the mapped library.
 fn running(pid: u32, wanted: Option<&Path>, answer: &mut Answer) -> Result<PathBuf, No> {
     let read = |what: &str| format!("/proc/{pid}/{what}");
     let maps = fs::read_to_string(read("maps"))

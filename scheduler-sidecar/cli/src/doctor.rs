@@ -48,18 +48,18 @@ pub struct Args {
 /// A line of the report.
 #[derive(Debug, Serialize)]
 struct Line {
-    /// The thing that was checked.
+    /// Name of the thing that was checked.
     subject: &'static str,
-    /// True if it is fine.
+    /// True if the check found no problem.
     ok: bool,
     /// The observation, and for a finding what to do.
     words: String,
 }
 
-/// All lines, in order.
+/// Lines of the report, in order of the checks.
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
-    /// Number of findings.
+    /// Number of lines that report a problem.
     findings: usize,
     lines: Vec<Line>,
 }
@@ -70,7 +70,7 @@ impl Report {
         self.lines.push(Line { subject, ok: true, words: words.into() });
     }
 
-    /// Adds a finding.
+    /// Adds a line that reports a problem.
     fn finding(&mut self, subject: &'static str, words: impl Into<String>) {
         self.findings += 1;
         self.lines.push(Line { subject, ok: false, words: words.into() });

@@ -10,7 +10,7 @@ use object::elf::{self, FileHeader32, FileHeader64, Machine};
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader as _};
 use object::{Endianness, FileKind, Object as _, ReadCache};
 
-/// The type of a file.
+/// Type of a file, by which the kernel decides how to run it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Image {
     /// An ELF file.
@@ -19,7 +19,7 @@ pub enum Image {
     Script {
         /// Path of the interpreter.
         interpreter: PathBuf,
-        /// Everything after it on the line, as one argument.
+        /// Text after the interpreter on the line, as one argument.
         argument: Option<OsString>,
     },
     /// Anything that the kernel does not execute; a shell runs it as a shell script.
@@ -35,7 +35,7 @@ pub struct Elf {
     pub machine: Machine,
     /// True for a shared object: a library or a position-independent program.
     pub shared: bool,
-    /// The loader that it requests; `None` for a static program.
+    /// Loader that the program requests; `None` for a static program.
     pub interpreter: Option<PathBuf>,
 }
 

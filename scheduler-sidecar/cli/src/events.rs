@@ -85,7 +85,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
 enum Ended {
     /// The daemon does not answer, or refuses.
     Daemon(Failure),
-    /// Standard output is not writable.
+    /// Standard output cannot be written, so that the command ends.
     Output(Failure),
 }
 

@@ -146,9 +146,9 @@ fn has_ended(pid: u32) -> bool {
 /// A ledger, identified by its file name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ledger {
-    /// Path of the file.
+    /// Path of the ledger file.
     pub path: PathBuf,
-    /// Key of the tenant.
+    /// Key of the tenant in the file name, which identifies the tenant.
     pub tenant: String,
     /// Name of the device.
     pub device: String,
@@ -181,9 +181,9 @@ fn parts_of(name: &str) -> Option<(&str, &str)> {
 /// Result of checking or removing a ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// No process uses it; it may be removed, or was.
+    /// No process uses the ledger; it may be removed, or was.
     Free,
-    /// A process uses it.
+    /// A process uses the ledger.
     InUse,
     /// Another user owns it, and this process is not root.
     Foreign,

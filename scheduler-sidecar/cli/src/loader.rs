@@ -11,12 +11,12 @@ use std::process::{Command, Stdio};
 
 use super::elf::{self, Image};
 
-/// The answer of a loader.
+/// Answer of a dynamic loader that lists the files it would map.
 #[derive(Debug, Default)]
 pub struct Listing {
     /// Every file that it would map, with the path it found.
     pub files: Vec<PathBuf>,
-    /// Its error messages, one line each.
+    /// Error messages of the loader, one line each.
     pub complaints: Vec<String>,
 }
 

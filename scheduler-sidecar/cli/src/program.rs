@@ -16,9 +16,9 @@ const MAX_CHAIN: usize = 5;
 /// An ELF file that would run.
 #[derive(Debug)]
 pub struct Step {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Its properties.
+    /// Properties read from the ELF headers of the file.
     pub elf: Elf,
     /// True if the kernel starts it with more rights than its caller's, so that the loader ignores LD_PRELOAD.
     pub secure: bool,
@@ -27,7 +27,7 @@ pub struct Step {
 /// Everything that one command would run.
 #[derive(Debug, Default)]
 pub struct Chain {
-    /// Scripts, in order.
+    /// Scripts that are run on the way to the ELF file, in order.
     pub scripts: Vec<PathBuf>,
     /// ELF files: one, or `env` and what it starts.
     pub steps: Vec<Step>,
@@ -93,7 +93,7 @@ pub fn follow(name: &OsStr) -> Result<Chain, Lost> {
                     }
                 };
             }
-            // execvp passes a file that the kernel refuses to the shell.
+            // A file that the kernel refuses is run by the shell, as execvp does it: follow /bin/sh.
             Image::Other => {
                 chain.scripts.push(path);
                 path = PathBuf::from("/bin/sh");

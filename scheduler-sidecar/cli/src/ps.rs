@@ -57,7 +57,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
 struct Placed {
     #[serde(flatten)]
     process: Process,
-    /// Null if unknown.
+    /// Container or unit of the process; null if unknown.
     place: Option<Place>,
 }
 

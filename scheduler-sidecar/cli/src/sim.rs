@@ -147,7 +147,7 @@ fn read(place: &Place) -> Result<Truth, Failure> {
 struct Stat<'a> {
     #[serde(flatten)]
     truth: &'a Truth,
-    /// One for each device.
+    /// Recent work of each device, if it was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     timelines: Option<&'a [Timeline]>,
 }

@@ -73,7 +73,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         let answer = args.daemon.ask(&Ask::Status).and_then(|answer| answer.status.ok_or_else(no_answer));
         let status = match (answer, args.watch) {
             (Ok(status), _) => status,
-            // The daemon may be restarting.
+            // With --watch, a daemon that answered before may be restarting: ask again.
             (Err(why), Some(pause)) if seen => {
                 let _code = say::failure(&why);
                 std::thread::sleep(pause);
@@ -207,7 +207,7 @@ fn shown(status: &Status) -> String {
         ]);
         rows.push(row);
     }
-    // A failing record is listed as a fault below.
+    // Only hints of a working record are shown here. A failing record is listed as a fault below.
     if let Some(RecordStatus { ok: true, words: Some(words), .. }) = &status.record {
         remarks.push(format!("the record of usage: {words}\n"));
     }

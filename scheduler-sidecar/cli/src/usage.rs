@@ -136,7 +136,7 @@ pub(super) fn place(state_dir: Option<&PathBuf>, daemon: &Where) -> Result<PathB
     }
 }
 
-/// Failure for an unreadable record.
+/// Returns the failure to report if the usage record cannot be read.
 pub(super) fn unread(why: &Trouble) -> Failure {
     let hint = "; --state-dir names another place, and `vgpu status` says where the daemon keeps it";
     Failure::new(FINDINGS, format!("no record of usage can be read: {why}{hint}"))

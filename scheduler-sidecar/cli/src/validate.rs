@@ -27,7 +27,7 @@ use line::{Measure, Pattern};
 use results::Results;
 use rounds::{End, Rounds};
 
-/// Exit code after an interruption.
+/// Exit code after an interruption by a signal: 128 + SIGINT.
 const INTERRUPTED: u8 = 130;
 
 /// Runs programs alone and together, each as its tenant, and reports what sharing costs: latency, throughput, P99, fairness.
@@ -174,7 +174,8 @@ fn write(args: &Args, results: &Results) -> Result<(), Failure> {
         say::file(&out.join("report.md"), &sheet.markdown())?;
         say::file(&out.join("report.json"), &pretty)?;
     }
-    // The isolation matrix is too wide for a terminal, and always the same.
+    // The last table says which resources are isolated. It is too wide for a terminal and the same for every
+    // measurement, so the text output leaves it out.
     sheet.tables.pop();
     sheet.notes.pop();
     if args.daemon.json { say::json(&json) } else { say::text(&sheet.text()) }

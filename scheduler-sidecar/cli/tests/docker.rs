@@ -103,7 +103,7 @@ fn an_images_own_ld_so_preload_is_merged_into_the_one_that_is_mounted() {
         "whoever is in the container reads it"
     );
     assert!(!told.iter().any(|word| word.starts_with("LD_PRELOAD=")), "{told:?}");
-    // The same list is the same file, so that a container can be started again.
+    // An equal preload list gets the same file on the host, so that a stopped container can be started again.
     let again = lab.told(&["--preload", "file", "--", "--gpus", "all", "img"]);
     assert_eq!(again, told);
 }

@@ -280,7 +280,7 @@ fn of_many_devices_and_tenants_the_chosen_one_is_always_seen() {
     let picture = picture(&top, &FINE, (80, 24));
     assert!(picture.contains("and 9 more; d shows them one by one"), "{picture}");
     assert!(picture.contains("more\n") && picture.contains("DEVICE"), "{picture}");
-    // One device after the other, then all again.
+    // Key `d` shows one device after the other, then all again.
     for number in 0..16 {
         press(&mut top, &[KeyCode::Char('d')]);
         assert_eq!(top.device, Some(number.to_string()));
@@ -380,7 +380,7 @@ fn what_is_set_is_what_vgpu_set_would_ask_and_what_lifts_limits_is_asked_about()
         ("train", None, "memory_limit=60GiB sm_limit=40")
     );
     assert_eq!(top.mode, Mode::Table);
-    // Rejected input stays for correction.
+    // Input that is rejected stays in the line, so that it can be corrected.
     typed(&mut top, "ssm=400");
     assert_eq!(press(&mut top, &[KeyCode::Enter]), []);
     let said = picture(&top, &FINE, (100, 24));

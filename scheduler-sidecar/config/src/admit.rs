@@ -30,7 +30,7 @@ pub struct Ask {
 pub enum Refusal {
     /// One memory limit is greater than the device's memory.
     Alone {
-        /// Index of the ask.
+        /// Index of the tenant's ask that cannot be granted.
         at: usize,
     },
     /// The memory limits add up to more than may be promised.
@@ -39,19 +39,19 @@ pub enum Refusal {
         at: usize,
         /// Sum of all limits, in bytes.
         asked: u128,
-        /// Bytes that may be promised.
+        /// Bytes that memory limits may add up to on the device.
         promised: u128,
     },
-    /// A floor is above its own ceiling.
+    /// A tenant's floor (guaranteed share of time) is above its ceiling (most time).
     FloorAboveCeiling {
-        /// Index of the ask.
+        /// Index of the tenant's ask that cannot be granted.
         at: usize,
     },
-    /// The floors add up to more than the device's time.
+    /// The floors (guaranteed shares of time) add up to more than the device's time.
     Floors {
         /// Index of the ask with which the running sum first exceeds 100 %.
         at: usize,
-        /// Sum of all floors, in thousandths.
+        /// Sum of all floors, in thousandths of the device's time.
         asked: u64,
     },
 }

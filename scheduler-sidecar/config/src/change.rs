@@ -20,19 +20,19 @@ pub struct Words {
     /// A size, a percentage of the device, or `unlimited`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_limit: Option<String>,
-    /// 1 to 100, or `unlimited`.
+    /// Ceiling (most device time): 1 to 100 percent, or `unlimited`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sm_limit: Option<String>,
-    /// 1 to 100, or `none`.
+    /// Floor (guaranteed device time): 1 to 100 percent, or `none`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sm_request: Option<String>,
-    /// 1 to 10000.
+    /// Weight for sharing the time that guaranteed shares leave: 1 to 10000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<String>,
-    /// `latency`, `normal` or `batch`.
+    /// Priority class: `latency`, `normal` or `batch`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
-    /// A duration, or `default`.
+    /// Lease length: a duration, or `default` for that of the class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantum: Option<String>,
     /// `enforce` or `observe`; applies to the tenant on all its devices.
@@ -46,19 +46,19 @@ pub struct Words {
 /// The requested changes, parsed. `None` leaves a value unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Change {
-    /// Memory limit.
+    /// New memory limit.
     pub memory: Option<Amount>,
-    /// Ceiling; the inner `None` removes it.
+    /// New ceiling (most device time); the inner `None` removes it.
     pub ceiling: Option<Option<Share>>,
-    /// Floor; the inner `None` removes it.
+    /// New floor (guaranteed share of time); the inner `None` removes it.
     pub floor: Option<Option<Share>>,
-    /// Weight for sharing the time that floors leave.
+    /// New weight for sharing the time that guaranteed shares (floors) leave.
     pub weight: Option<u32>,
-    /// Priority class.
+    /// New priority class.
     pub class: Option<Class>,
-    /// Lease length in ns; the inner `None` restores the default of the class.
+    /// New lease length in ns; the inner `None` restores the default of the class.
     pub quantum: Option<Option<u64>>,
-    /// Limits are enforced, or use is only measured.
+    /// New mode: limits are enforced, or use is only measured.
     pub mode: Option<Mode>,
     /// True to refuse bypasses of the library.
     pub strict: Option<bool>,

@@ -20,7 +20,7 @@ const MAX_DEVICES: usize = 256;
 /// Most names that a message lists.
 const MAX_LISTED: usize = 20;
 
-/// A device with its plan.
+/// A device of the configuration or of the driver, as tenants' sections can name it.
 #[derive(Debug)]
 pub(super) struct Described {
     pub plan: DevicePlan,

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::plan::{Plan, TenantPlan};
 
-/// The difference between two plans.
+/// Difference between the plan in force and a new one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Difference {
     /// New tenants, in the order of the new plan.
     pub added: Vec<TenantPlan>,
-    /// Names of removed tenants, sorted.
+    /// Names of tenants that only the old plan has, sorted.
     pub removed: Vec<String>,
     /// Tenants that are in both plans and differ, in the order of the new plan.
     pub changed: Vec<Changed>,
@@ -26,7 +26,7 @@ pub struct Difference {
 pub struct Changed {
     /// The tenant in the new plan.
     pub tenant: TenantPlan,
-    /// Keys that differ, sorted.
+    /// Keys of the tenant that differ, sorted.
     pub what: Vec<&'static str>,
     /// True if members must be sent other limits than before.
     pub other_terms: bool,

@@ -11,7 +11,7 @@ pub struct Found {
     pub index: u32,
     /// UUID of the device that a MIG instance belongs to; `None` for a whole device.
     pub parent: Option<String>,
-    /// Its UUID.
+    /// UUID of the device.
     pub uuid: String,
     /// Memory that programs can use: NVML's total less the driver's reserve, which equals CUDA's total.
     pub memory: Bytes,
@@ -59,7 +59,7 @@ fn found(index: u32, device: &Device<'_>) -> Result<Vec<Found>, NvmlError> {
 /// # Errors
 /// NVML's.
 pub fn instances<'n>(device: &Device<'n>) -> Result<Option<Vec<Device<'n>>>, NvmlError> {
-    /// `NVML_DEVICE_MIG_ENABLE`.
+    /// NVML's value for an enabled MIG mode (`NVML_DEVICE_MIG_ENABLE`).
     const MIG_IS_ENABLED: u32 = 1;
     match device.mig_mode() {
         Ok(mode) if mode.current == MIG_IS_ENABLED => {}

@@ -5,7 +5,7 @@
 //! (tests/config_docs.rs, tests/config_reference.rs). The constants of `[time]` have their own table,
 //! [`super::time::CONSTANTS`].
 
-/// A key of a section.
+/// A key that a section of the configuration file accepts.
 #[derive(Debug, Clone, Copy)]
 pub struct Key {
     /// The key as written in the file.

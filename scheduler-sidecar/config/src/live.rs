@@ -14,7 +14,7 @@ use crate::change::Change;
 /// Most names that a message lists.
 const MAX_LISTED: usize = 20;
 
-/// A tenant after a change.
+/// Result of changing a tenant while the daemon runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Changed {
     /// The tenant with the change applied.
@@ -135,7 +135,7 @@ fn apply(terms: &mut TermsPlan, device: Option<&DevicePlan>, change: &Change) ->
     Ok(())
 }
 
-/// Returns the keys in which the terms differ.
+/// Returns the keys in which a tenant's terms on a device differ after a change.
 fn different(was: &TermsPlan, now: &TermsPlan) -> Vec<&'static str> {
     let keys = [
         ("memory_limit", was.memory == now.memory),

@@ -20,9 +20,9 @@ use super::time::Time;
 /// How long the usage record keeps its rows, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keep {
-    /// Rows of one minute each.
+    /// Time to keep rows of one minute each, in seconds.
     pub fine: u64,
-    /// Rows of one hour each.
+    /// Time to keep rows of one hour each, in seconds.
     pub all: u64,
 }
 
@@ -35,15 +35,15 @@ impl Default for Keep {
 /// A checked configuration: every promise in it can be kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// Settings of the daemon itself.
+    /// Settings of the daemon itself, such as its directories and its administrative socket.
     pub daemon: DaemonPlan,
     /// Destinations of the log and of the audit log.
     pub log: LogPlan,
-    /// Where metrics are served.
+    /// Address of the metrics server, and names of the metrics.
     pub metrics: MetricsPlan,
-    /// How enforcement is verified; `None` if it is not.
+    /// Settings of the check that no process uses a device past its limits; `None`: no check.
     pub proof: Option<ProofPlan>,
-    /// Constants of device time.
+    /// Constants of device time sharing, such as lease lengths.
     pub time: Time,
     /// Which devices are scheduled by leases.
     pub arbitrate: Arbitrate,
@@ -55,10 +55,10 @@ pub struct Plan {
     pub notes: Vec<String>,
 }
 
-/// Settings of the daemon itself.
+/// Settings of the daemon itself, such as its directories and its administrative socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DaemonPlan {
-    /// Directory of the sockets; absolute.
+    /// Directory of the tenants' sockets; an absolute path.
     pub run_dir: PathBuf,
     /// Directory of state that outlives the daemon; `None` keeps no state.
     pub state_dir: Option<PathBuf>,
@@ -68,9 +68,9 @@ pub struct DaemonPlan {
     pub keep: Keep,
     /// Path of the administrative socket; `None` for no such socket.
     pub admin: Option<PathBuf>,
-    /// Most connections of one tenant.
+    /// Most connections that one tenant may have open.
     pub max_connections: u32,
-    /// Log level.
+    /// Lowest level of lines that the log contains.
     pub log: String,
 }
 
@@ -85,7 +85,7 @@ pub struct LogPlan {
     pub max_size: u64,
     /// Rotated files kept for each log.
     pub keep: u32,
-    /// The audit log's file.
+    /// Path of the audit log; `None` for no audit log.
     pub audit: Option<PathBuf>,
 }
 
@@ -95,7 +95,7 @@ impl Default for LogPlan {
     }
 }
 
-/// Where metrics are served.
+/// Address of the metrics server, and names of the metrics.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MetricsPlan {
     /// Address of the HTTP server; `None` for no server.
@@ -113,17 +113,17 @@ impl Default for MetricsPlan {
 /// How enforcement is verified against the processes that use the devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProofPlan {
-    /// Time between two checks.
+    /// Time between two rounds of the check.
     pub interval: Duration,
-    /// Patterns of device files.
+    /// Patterns of the device files whose users are checked.
     pub devices: Vec<String>,
     /// Programs outside of containers that may use devices freely.
     pub allow: Vec<PathBuf>,
-    /// Bytes by which a process may exceed its ledger.
+    /// Bytes of memory that a process may use, by the driver's figures, beyond its ledger (the library's charges).
     pub slack: u64,
     /// True to stop processes in containers that belong to no tenant.
     pub stop: bool,
-    /// How long such a process may run before it is stopped.
+    /// Time that a process without a tenant may run before it is stopped.
     pub grace: Duration,
     /// True to only log which processes would be stopped.
     pub dry_run: bool,
@@ -146,12 +146,12 @@ impl Default for ProofPlan {
     }
 }
 
-/// A device.
+/// A device that tenants may be given, and the memory that may be promised on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DevicePlan {
     /// NVML number, if known; a MIG instance has the number of its device.
     pub index: Option<u32>,
-    /// UUID, if known.
+    /// UUID of the device, if known.
     pub uuid: Option<String>,
     /// UUID of the device that a MIG instance belongs to.
     pub parent: Option<String>,
@@ -173,45 +173,45 @@ impl DevicePlan {
     }
 }
 
-/// A tenant.
+/// A tenant: who may connect, and its limits on each device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TenantPlan {
-    /// Name, which is also the name of its directory.
+    /// Name of the tenant, which is also the name of its socket's directory.
     pub name: String,
-    /// Socket that its members connect to.
+    /// Socket that the tenant's members connect to.
     pub socket: PathBuf,
-    /// Group and labels that its cost is charged to.
+    /// Group and labels by which reports charge the tenant's cost.
     pub bearer: Bearer,
-    /// User ids that may connect; `None` allows all.
+    /// User IDs of processes that may connect as members; `None` allows all.
     pub uids: Option<Vec<RangeInclusive<u32>>>,
-    /// Limits are enforced, or use is only measured.
+    /// Tells if the tenant's limits are enforced, or its use is only measured.
     pub mode: Mode,
     /// True if bypasses of the library are refused.
     pub strict: bool,
-    /// Behaviour of its members if a limit cannot be kept.
+    /// Behaviour of the tenant's members if the library cannot keep a limit.
     pub on_error: OnError,
-    /// Behaviour of its members if the daemon is gone.
+    /// Behaviour of the tenant's members if the daemon is gone.
     pub on_loss: OnLoss,
-    /// Terms for each of its devices.
+    /// Limits and share of time (terms) on each of the tenant's devices.
     pub terms: Vec<TermsPlan>,
 }
 
-/// A tenant's terms on a device.
+/// Terms of a tenant on one device: memory limit, and its share and order in device time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TermsPlan {
-    /// [`DevicePlan::name`].
+    /// Name of the device; see [`DevicePlan::name`].
     pub device: String,
-    /// [`DevicePlan::uuid`].
+    /// UUID of the device; see [`DevicePlan::uuid`].
     pub uuid: Option<String>,
-    /// Memory limit.
+    /// Memory limit in bytes; `None` for no limit.
     pub memory: Option<Bytes>,
-    /// The ceiling (sm limit).
+    /// Ceiling (`sm_limit`): the most device time that the tenant may use; `None` for no limit.
     pub ceiling: Option<Share>,
-    /// The floor (sm request).
+    /// Floor (`sm_request`): the share of device time that the tenant is guaranteed; `None` for none.
     pub floor: Option<Share>,
-    /// Weight for sharing the time that floors leave.
+    /// Weight by which tenants share the time that the guaranteed shares (floors) leave.
     pub weight: u32,
-    /// Priority class.
+    /// Priority class, which decides which waiting tenant gets the device first.
     pub class: Class,
     /// Lease length in ns; `None` is the default of the class.
     pub quantum: Option<u64>,

@@ -17,9 +17,9 @@ const MAX_VALUE: usize = 60;
 /// A range of the file's text, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
-    /// Its first byte.
+    /// Offset of the first byte of the range.
     pub start: usize,
-    /// The byte after its last one.
+    /// Offset of the byte after the range.
     pub end: usize,
 }
 
@@ -32,7 +32,7 @@ impl From<Range<usize>> for Place {
 /// A value with its place in the text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct At<T> {
-    /// The value.
+    /// The value itself.
     pub value: T,
     /// Place of the value in the text.
     pub place: Place,
@@ -41,7 +41,7 @@ pub struct At<T> {
 /// One problem of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// Line, from 1.
+    /// Line of the problem in the file, from 1.
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
@@ -51,7 +51,7 @@ pub struct Problem {
     pub value: Option<String>,
     /// The error, as a predicate: `is not a size`.
     pub what: String,
-    /// The accepted values.
+    /// Values that would be accepted, in words; `None`: the message needs none.
     pub accepted: Option<String>,
 }
 
@@ -78,7 +78,7 @@ impl fmt::Display for Problem {
 pub struct Report {
     /// Problems ordered by place, at most [`MAX_SHOWN`].
     pub problems: Vec<Problem>,
-    /// Number of problems beyond those.
+    /// Number of problems that are left out because [`MAX_SHOWN`] is reached.
     pub more: usize,
 }
 

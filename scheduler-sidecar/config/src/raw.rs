@@ -20,30 +20,30 @@ use super::time::RawTime;
 /// Most labels of a section, and of a tenant including inherited ones.
 pub const MAX_LABELS: usize = 16;
 
-/// The whole file.
+/// All values of a configuration file as written, each with its place in the file.
 #[derive(Debug, Default)]
 pub struct RawFile {
-    /// `[daemon]`.
+    /// Values of section `[daemon]`.
     pub daemon: RawDaemon,
-    /// `[log]`.
+    /// Values of section `[log]`.
     pub log: RawLog,
-    /// `[metrics]`.
+    /// Values of section `[metrics]`.
     pub metrics: RawMetrics,
-    /// `[proof]`.
+    /// Values of section `[proof]`.
     pub proof: RawProof,
-    /// `[time]`.
+    /// Values of section `[time]`, except `arbitrate`.
     pub time: RawTime,
-    /// `[record]`.
+    /// Values of section `[record]`.
     pub record: RawRecord,
-    /// `arbitrate` in `[time]`.
+    /// Key `arbitrate` of `[time]`: which devices are shared by leases.
     pub arbitrate: Option<At<Arbitrate>>,
-    /// `[defaults]`.
+    /// Section `[defaults]`: settings of tenants that neither they nor their template give.
     pub defaults: RawPolicy,
-    /// `[template.NAME]`.
+    /// Sections `[template.NAME]`: settings that tenants can take over by name.
     pub templates: Vec<RawTemplate>,
-    /// `[[device]]`, in the order of the file.
+    /// Sections `[[device]]`, in the order of the file.
     pub devices: Vec<RawDevice>,
-    /// `[[tenant]]`, in the order of the file.
+    /// Sections `[[tenant]]`, in the order of the file.
     pub tenants: Vec<RawTenant>,
     /// True if `[time]` had an error, already reported; its values are then not compared.
     pub time_is_wrong: bool,
@@ -51,22 +51,22 @@ pub struct RawFile {
     pub devices_are_wrong: bool,
 }
 
-/// `[daemon]`.
+/// Values of section `[daemon]`; `None`: the file does not give the key.
 #[derive(Debug, Default)]
 pub struct RawDaemon {
-    /// Directory of the sockets.
+    /// Directory of the tenants' sockets.
     pub run_dir: Option<At<PathBuf>>,
     /// Directory of state that outlives the daemon.
     pub state_dir: Option<At<Option<PathBuf>>>,
     /// The administrative socket; the value `None` is `none`.
     pub admin_socket: Option<At<Option<PathBuf>>>,
-    /// Most connections of one tenant.
+    /// Most connections that one tenant may have open.
     pub max_connections: Option<At<u32>>,
-    /// Log level.
+    /// Lowest level of lines that the log contains.
     pub log: Option<At<&'static str>>,
 }
 
-/// `[log]`.
+/// Values of section `[log]`; `None`: the file does not give the key.
 #[derive(Debug, Default)]
 pub struct RawLog {
     /// The log file; the value `None` is `none` and means standard error.
@@ -88,11 +88,11 @@ pub enum LogFormat {
     /// Text for people.
     #[default]
     Text,
-    /// A JSON object.
+    /// One JSON object a line.
     Json,
 }
 
-/// `[metrics]`.
+/// Values of section `[metrics]`; `None`: the file does not give the key.
 #[derive(Debug, Default)]
 pub struct RawMetrics {
     /// Address of the HTTP server; the value `None` is `none`.
@@ -104,30 +104,30 @@ pub struct RawMetrics {
 /// `[record]`: how long rows are kept, in seconds.
 #[derive(Debug, Default)]
 pub struct RawRecord {
-    /// Rows of one hour each.
+    /// Time to keep rows of one hour each.
     pub keep: Option<At<u64>>,
-    /// Rows of one minute each.
+    /// Time to keep rows of one minute each.
     pub keep_fine: Option<At<u64>>,
     /// True if the device time of a tenant that is alone on its device is measured too.
     pub exact: Option<At<bool>>,
 }
 
-/// `[proof]`.
+/// Values of section `[proof]`; `None`: the file does not give the key.
 #[derive(Debug, Default)]
 pub struct RawProof {
     /// True if device use is checked at all.
     pub enabled: Option<At<bool>>,
     /// Time between two checks, in ns.
     pub interval: Option<At<u64>>,
-    /// Patterns of device files.
+    /// Patterns of the device files whose users are checked.
     pub devices: Option<At<Vec<At<PathBuf>>>>,
     /// Programs that may use devices freely.
     pub allow: Option<At<Vec<At<PathBuf>>>>,
-    /// Memory by which a process may exceed its ledger.
+    /// Memory that a process may use, by the driver's figures, beyond its ledger (the library's charges).
     pub slack: Option<At<Bytes>>,
     /// True to stop processes in containers that belong to no tenant.
     pub action: Option<At<bool>>,
-    /// How long such a process may run before it is stopped, in ns.
+    /// Time that a process without a tenant may run before it is stopped, in ns.
     pub grace: Option<At<u64>>,
     /// True to only log which processes would be stopped.
     pub dry_run: Option<At<bool>>,
@@ -136,13 +136,13 @@ pub struct RawProof {
 /// Settings of a tenant: the keys that tenants, templates and the defaults share.
 #[derive(Debug, Clone, Default)]
 pub struct RawPolicy {
-    /// Part of a device, in thousandths: gives a memory limit and a floor.
+    /// Part of a device, in thousandths: gives a memory limit and a floor (guaranteed share of time).
     pub gpu: Option<At<u32>>,
     /// Settings that may differ from device to device.
     pub terms: RawTerms,
-    /// User ids that may connect.
+    /// User IDs of processes that may connect as members.
     pub uids: Option<At<Vec<RangeInclusive<u32>>>>,
-    /// Limits are enforced, or use is only measured.
+    /// Tells if the tenant's limits are enforced, or its use is only measured.
     pub mode: Option<At<Mode>>,
     /// True if bypasses of the library are refused.
     pub strict: Option<At<bool>>,
@@ -150,7 +150,7 @@ pub struct RawPolicy {
     pub on_error: Option<At<OnError>>,
     /// Behaviour of a member if the daemon is gone.
     pub on_loss: Option<At<OnLoss>>,
-    /// Group that bears the cost.
+    /// Group that reports charge the tenant's cost to.
     pub group: Option<At<String>>,
     /// Further names and values by which reports group tenants.
     pub labels: Option<BTreeMap<String, String>>,
@@ -159,74 +159,74 @@ pub struct RawPolicy {
 /// Settings that may differ from device to device.
 #[derive(Debug, Clone, Default)]
 pub struct RawTerms {
-    /// Memory limit.
+    /// Memory limit: bytes, or a part of the device.
     pub memory_limit: Option<At<Amount>>,
-    /// Ceiling; the value `None` is `unlimited`.
+    /// Ceiling: the most device time that the tenant may use; the value `None` is `unlimited`.
     pub sm_limit: Option<At<Option<Share>>>,
-    /// Floor; the value `None` is `none`.
+    /// Floor: the share of device time that the tenant is guaranteed; the value `None` is `none`.
     pub sm_request: Option<At<Option<Share>>>,
-    /// Weight for sharing the time that floors leave.
+    /// Weight by which tenants share the time that the guaranteed shares (floors) leave.
     pub weight: Option<At<u32>>,
-    /// Priority class.
+    /// Priority class, which decides which waiting tenant gets the device first.
     pub class: Option<At<Class>>,
-    /// Lease length in ns.
+    /// Length of the tenant's leases (periods in which it may launch), in ns.
     pub quantum: Option<At<u64>>,
 }
 
-/// `[template.NAME]`.
+/// One section `[template.NAME]`.
 #[derive(Debug)]
 pub struct RawTemplate {
-    /// Its name.
+    /// Name of the template, by which tenants refer to it.
     pub name: String,
-    /// Settings that it gives.
+    /// Settings that tenants with this template take over.
     pub policy: RawPolicy,
 }
 
-/// `[[device]]`.
+/// One section `[[device]]`.
 #[derive(Debug)]
 pub struct RawDevice {
-    /// Which device.
+    /// Device that the section is about, as written.
     pub id: Option<At<DeviceId>>,
-    /// Memory size.
+    /// Memory size of the device, if the file gives it.
     pub memory: Option<At<Bytes>>,
     /// Part of the memory that limits may add up to, in thousandths.
     pub overcommit: Option<At<u32>>,
 }
 
-/// `[[tenant]]`.
+/// One section `[[tenant]]`.
 #[derive(Debug)]
 pub struct RawTenant {
-    /// Place of the entry.
+    /// Place of the section in the file, named in error messages.
     pub place: Place,
-    /// Its name.
+    /// Name of the tenant.
     pub name: Option<At<String>>,
     /// Template for the keys that the tenant does not set.
     pub template: Option<At<String>>,
-    /// Devices that it may use; `None` is all.
+    /// Devices that the tenant may use; `None` is all.
     pub devices: Option<Vec<At<DeviceId>>>,
     /// Number of equal slots that the tenant is split into.
     pub replicas: Option<At<u32>>,
-    /// Its settings.
+    /// Settings that the tenant's own section gives.
     pub policy: RawPolicy,
-    /// `[[tenant.device]]`.
+    /// Sections `[[tenant.device]]`: settings of the tenant that differ on one device.
     pub overrides: Vec<RawOverride>,
 }
 
-/// `[[tenant.device]]`.
+/// One section `[[tenant.device]]`: settings of a tenant that differ on one device.
 #[derive(Debug)]
 pub struct RawOverride {
-    /// Which device.
+    /// Device that the section is about, as written.
     pub id: Option<At<DeviceId>>,
-    /// Settings for that device.
+    /// Settings of the tenant on this device.
     pub terms: RawTerms,
 }
 
 /// A device's name in the file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DeviceId {
-    /// By its NVML number.
+    /// Number by which NVML lists the device.
     Index(u32),
-    /// By its UUID, `GPU-...` or `MIG-...`.
+    /// UUID of the device, `GPU-...` or `MIG-...`.
     Uuid(String),
     /// `*`: every device without a name of its own.
     Any,
@@ -247,7 +247,7 @@ impl std::fmt::Display for DeviceId {
 pub enum Amount {
     /// A size or percentage as written.
     Size(Size),
-    /// One of this many equal slots.
+    /// One slot of a device that is split into this many equal slots.
     Slot(u32),
 }
 
@@ -276,10 +276,10 @@ impl Amount {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnError {
-    /// Fails its initialisation.
+    /// The member's process fails its CUDA or NVML initialisation.
     #[default]
     Closed,
-    /// Warns and continues.
+    /// The member's process warns, and runs on without limits.
     Open,
 }
 

@@ -328,7 +328,7 @@ impl Reader<'_, '_> {
         Some(At { value: all, place })
     }
 
-    /// `[key]`
+    /// Reads a table `[key]` of the file.
     fn table<'a, 'v>(
         &mut self,
         table: &'a DeTable<'v>,
@@ -345,7 +345,7 @@ impl Reader<'_, '_> {
         inner.map(|inner| (inner, place))
     }
 
-    /// `[[key]]`
+    /// Reads a list of tables `[[key]]` of the file.
     fn tables<'a, 'v>(&mut self, table: &'a DeTable<'v>, section: Section, key: &str) -> Vec<(&'a DeTable<'v>, Place)> {
         debug_assert!(section.has(key), "{key} is not in the table of keys");
         let Some(value) = table.get(key) else { return Vec::new() };

@@ -50,9 +50,10 @@ pub struct Surroundings {
 /// A tenant, with the places of its settings in the file.
 struct Housed {
     plan: TenantPlan,
-    /// Place of its name, or of its entry.
+    /// Place of the tenant's name in the file, or of its section.
     place: Place,
-    /// Parallel to [`TenantPlan::terms`]: the device, and the places that set its memory limit and floor.
+    /// For each entry of [`TenantPlan::terms`]: the device, and the places that set its memory limit and its floor
+    /// (guaranteed share of time).
     origins: Vec<Origin>,
 }
 

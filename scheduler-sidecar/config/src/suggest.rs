@@ -18,7 +18,7 @@ pub fn nearest<'k>(written: &str, known: impl IntoIterator<Item = &'k str>) -> O
         .map(|(_, word)| word)
 }
 
-/// Returns the number of slips between two words.
+/// Returns the number of typing slips between two words: letters changed, added, left out, or swapped.
 fn distance(a: &[char], b: &[char]) -> usize {
     let mut above: Vec<usize> = Vec::new();
     let mut row: Vec<usize> = (0..=b.len()).collect();

@@ -25,11 +25,11 @@ pub const NOT_HERE: &[(&str, &str)] = &[
 /// A configurable constant: a duration in nanoseconds.
 #[derive(Debug, Clone, Copy)]
 pub struct Constant {
-    /// Its key in `[time]`.
+    /// Key of the constant in `[time]`.
     pub name: &'static str,
     /// Accepted range in nanoseconds.
     pub range: (u64, u64),
-    /// Its meaning, for the reference.
+    /// Meaning of the constant, for the reference.
     pub what: &'static str,
 }
 
@@ -47,7 +47,7 @@ macro_rules! constants {
             }
         }
 
-        /// `[time]` as written.
+        /// Section `[time]` as written; `None`: the file does not give the key.
         #[derive(Debug, Default)]
         pub struct RawTime {
             $(#[doc = $what] pub $name: Option<At<u64>>,)*

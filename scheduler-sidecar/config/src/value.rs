@@ -33,7 +33,7 @@ pub enum Written<'t> {
 pub struct Wrong {
     /// The error, as a predicate: `is not a size`.
     pub what: String,
-    /// The accepted values.
+    /// Values that would be accepted, in words.
     pub accepted: String,
 }
 
@@ -91,7 +91,7 @@ pub fn ceiling(written: &Written<'_>) -> Result<Option<Share>, Wrong> {
     parse_share(text_of(written, SHARE_FORMS)?).or_else(|why| wrong(why.to_string(), SHARE_FORMS))
 }
 
-/// Reads a floor of device time; `None` is `none`.
+/// Reads a floor (guaranteed share of device time); `None` is `none`.
 pub fn floor(written: &Written<'_>) -> Result<Option<Share>, Wrong> {
     const FORMS: &str = "a percentage of the device's time from 1 to 100 like 30 or 12.5, or \"none\"";
     match text_of(written, FORMS)? {

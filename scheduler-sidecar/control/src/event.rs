@@ -8,11 +8,11 @@ use serde_json::{Map, Value};
 /// A kind of event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kind {
-    /// Its name: a subject and what happened to it, such as `tenant.paused`.
+    /// Name of the kind: a subject and what happened to it, such as `tenant.paused`.
     pub name: &'static str,
     /// True if the audit log keeps it too: joins with their limits, and every change of limits.
     pub audited: bool,
-    /// Its description.
+    /// Meaning of the kind in a sentence, for people.
     pub says: &'static str,
 }
 
@@ -59,38 +59,38 @@ pub const KINDS: &[Kind] = &[
     seen("events.lost", "so many events came faster than they were read, and are not shown"),
 ];
 
-/// The kind with this name.
+/// Returns the kind with this name; `None`: there is none.
 #[must_use]
 pub fn kind(name: &str) -> Option<&'static Kind> {
     KINDS.iter().find(|kind| kind.name == name)
 }
 
-/// An event.
+/// An event of the daemon.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Event {
-    /// Its number: counts from 1 at each start of the daemon.
+    /// Number of the event: counts from 1 at each start of the daemon.
     pub seq: u64,
     /// Time: UTC, RFC 3339, with milliseconds.
     pub at: String,
     /// The name of its [`Kind`].
     pub kind: String,
-    /// `info`, `warning` or `error`.
+    /// Level: `info`, `warning` or `error`.
     pub level: String,
-    /// Name of the tenant.
+    /// Name of the tenant that the event is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
     /// The device: its UUID, or its name in the configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
-    /// Process ID, from the kernel.
+    /// Process that the event is about, by the process ID from the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u64>,
-    /// The administrator who requested it.
+    /// The administrator who requested the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<By>,
-    /// Description in a sentence.
+    /// Description of the event in a sentence.
     pub words: String,
-    /// Further fields, by name.
+    /// Further fields of the event, by name.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub more: Map<String, Value>,
 }
@@ -98,7 +98,7 @@ pub struct Event {
 /// An administrator, identified by the kernel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct By {
-    /// User ID.
+    /// User ID of the administrator.
     pub uid: u32,
     /// Process ID; 0: the process is outside the daemon's pid namespace.
     #[serde(default)]

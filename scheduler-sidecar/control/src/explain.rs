@@ -18,44 +18,44 @@ use vgpu_config::value::span;
 pub struct Explained {
     /// The device: its UUID, or its name in the file.
     pub device: String,
-    /// One word: `observed`, `running`, `open`, `draining`, `overdue`, `waiting`, `capped`, `paused`, `idle`; `free`:
-    /// the device is not shared by leases; `absent`: the tenant has no member there.
+    /// State in one word: `observed`, `running`, `open`, `draining`, `overdue`, `waiting`, `capped`, `paused`, `idle`;
+    /// `free`: the device is not shared by leases; `absent`: the tenant has no member there.
     pub state: String,
     /// The meaning of the state, and the rule that it follows from.
     pub sentences: Vec<String>,
 }
 
-/// Facts about a tenant on all devices.
+/// Facts about a tenant that hold on all devices.
 #[derive(Debug, Clone, Default)]
 pub struct Whole {
-    /// Connected processes.
+    /// Number of the tenant's connected processes.
     pub connected: usize,
-    /// Those of protocol 1, which have no leases.
+    /// Number of those processes that speak protocol 1, which has no leases.
     pub older: usize,
-    /// True if it launches nothing until it is resumed.
+    /// True if the tenant launches nothing until it is resumed.
     pub paused: bool,
-    /// True if it is only measured.
+    /// True if the tenant's use is only measured, and no limit is enforced.
     pub observed: bool,
 }
 
 /// Facts about a tenant, at one moment, on a device that one of its members has joined.
 #[derive(Debug, Clone)]
 pub struct Facts {
-    /// The device.
+    /// Name or UUID of the device.
     pub device: String,
     /// True if the device is shared by leases.
     pub arbitrated: bool,
-    /// Its class, which decides the order of tenants.
+    /// Class of the tenant, which decides which waiting tenant gets the device first.
     pub class: Class,
-    /// Its floor.
+    /// Floor: the share of device time that the tenant is guaranteed; `None`: none.
     pub floor: Option<Share>,
-    /// Its ceiling.
+    /// Ceiling: the most device time that the tenant may use; `None`: no limit.
     pub ceiling: Option<Share>,
     /// State in one word: `running`, `open`, `draining`, `overdue`, `waiting`, `capped`, `paused`, `idle`.
     pub state: &'static str,
     /// The state in a sentence, with numbers.
     pub words: String,
-    /// The other tenant that has the device, and its class.
+    /// Other tenant that holds the device now, and the class of that tenant.
     pub holder: Option<(String, Class)>,
     /// Time in ns until the ceiling allows the next lease.
     pub refill: Option<u64>,
@@ -169,7 +169,7 @@ fn waits(facts: &Facts) -> String {
     format!("It waits behind {tenant} of class {}{rule}: {}.", show::class(*class), facts.words)
 }
 
-/// The terms of a tenant on a device, in a sentence.
+/// Returns a sentence with the class, floor and ceiling of a tenant on a device.
 fn rules(facts: &Facts) -> String {
     let class = show::class(facts.class);
     let floor = facts.floor.map_or("no floor".to_owned(), |floor| format!("a floor of {floor}"));

@@ -6,18 +6,19 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum What {
-    /// It uses a device and no limit applies to it.
+    /// The process uses a device and no limit applies to it.
     Uncontrolled,
-    /// It can reach a tenant's socket and uses a device, but has not said hello.
+    /// The process can reach a tenant's socket and uses a device, but has not said hello.
     Unregistered,
-    /// Its tenant uses more memory than its ledger or its limit says, or has a ledger that cannot be valid.
+    /// The tenant of the process uses more memory than its ledger or its limit says, or has a ledger that cannot be
+    /// valid.
     Over,
-    /// It is a member and works on a device without a lease.
+    /// The process is a member and works on a device without a lease (permission to launch).
     Time,
 }
 
 impl What {
-    /// Its name in events and metrics.
+    /// Name of the kind in events and metrics.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -43,23 +44,23 @@ pub struct Process {
 pub struct Finding {
     /// Kind of the finding.
     pub what: What,
-    /// The process.
+    /// The process that the finding is about.
     #[serde(flatten)]
     pub process: Process,
-    /// Process ID in its own pid namespace; `None`: not known.
+    /// Process ID in the process's own pid namespace; `None`: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_inside: Option<u32>,
     /// Name of the process, as it chose it.
     pub name: String,
-    /// Its tenant, if known.
+    /// Tenant of the process, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
     /// The device, if known: a UUID or a device file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
-    /// True if it has its own root directory and mount namespace, as in a container.
+    /// True if the process has its own root directory and mount namespace, as in a container.
     pub contained: bool,
-    /// Last part of its control group's path, which container engines derive from the container.
+    /// Last part of the path of the process's control group, which container engines derive from the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
     /// Description in a sentence, with what to do.

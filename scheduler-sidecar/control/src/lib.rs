@@ -40,7 +40,7 @@ pub use status::{
     TenantStatus, TermsStatus, TimeStatus,
 };
 
-/// Number of this protocol.
+/// Version number of the administrative protocol.
 pub const PROTOCOL: u64 = 2;
 
 /// Longest answer that is read, in bytes.
@@ -49,9 +49,9 @@ const MAX_ANSWER: u64 = 64 << 20;
 /// A request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Question {
-    /// [`PROTOCOL`].
+    /// Protocol version of the sender; see [`PROTOCOL`].
     pub hello: u64,
-    /// The request itself.
+    /// The request, with its own fields.
     #[serde(flatten)]
     pub ask: Ask,
 }
@@ -62,16 +62,16 @@ pub struct Question {
 pub enum Ask {
     /// Returns everything about devices, tenants and members.
     Status,
-    /// Lists every member.
+    /// Lists the members (connected processes) of all tenants.
     Ps,
-    /// Changes a tenant's terms until the file is read again.
+    /// Changes a tenant's limits and share of time (terms) until the file is read again.
     Set {
         /// Name of the tenant.
         tenant: String,
         /// Only this device, by UUID or as the file names it; absent: all of the tenant's.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         device: Option<String>,
-        /// The new values.
+        /// New values of the tenant's settings.
         change: Box<Words>,
     },
     /// Grants a tenant no more leases until it is resumed.
@@ -79,7 +79,7 @@ pub enum Ask {
         /// Name of the tenant.
         tenant: String,
     },
-    /// Ends a pause.
+    /// Ends the pause of a tenant.
     Resume {
         /// Name of the tenant.
         tenant: String,
@@ -110,16 +110,16 @@ impl Ask {
 pub struct Answer {
     /// Protocol of the daemon.
     pub hello: u64,
-    /// The answer to `status`.
+    /// Answer to the request `status`; absent for other requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<Status>,
-    /// The answer to `ps`.
+    /// Answer to the request `ps`; absent for other requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub members: Option<Vec<Process>>,
     /// The answer to `set`, `pause` and `resume`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub done: Option<Done>,
-    /// The answer to `explain`.
+    /// Answer to the request `explain`; absent for other requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub explained: Option<Vec<Explained>>,
     /// The answer to `events`; the events follow, one line each.
@@ -139,13 +139,13 @@ pub struct Done {
     pub changed: Vec<String>,
     /// True if the tenant is paused now.
     pub paused: bool,
-    /// `enforce` or `observe`.
+    /// Mode of the tenant: `enforce` or `observe`.
     #[serde(default = "status::enforce")]
     pub mode: String,
     /// True if bypasses of the library are refused.
     #[serde(default)]
     pub strict: bool,
-    /// All its terms now, changed or not.
+    /// Limits and share of time (terms) of the tenant on each device now, changed or not.
     pub devices: Vec<TermsStatus>,
     /// Hints for the caller: how long the change lasts, which processes it does not reach.
     pub notes: Vec<String>,

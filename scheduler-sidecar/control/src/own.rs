@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::finding::Finding;
 
-/// Time limit for an answer.
+/// Longest time to wait for the daemon's answer.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Number of the members' protocol that has this request.
@@ -42,13 +42,13 @@ struct Question {
 /// Findings about a tenant's processes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Own {
-    /// Number of the protocol.
+    /// Version number of the members' protocol.
     pub hello: u64,
-    /// The tenant of this socket.
+    /// Name of the tenant whose socket was asked.
     pub tenant: String,
     /// Findings, at most [`MOST`].
     pub findings: Vec<Finding>,
-    /// Number of further findings.
+    /// Number of findings that are left out.
     #[serde(default)]
     pub more: usize,
 }

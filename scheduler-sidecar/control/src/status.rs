@@ -16,7 +16,7 @@ pub struct Status {
     pub version: String,
     /// Process ID of the daemon.
     pub pid: u32,
-    /// Seconds since it started.
+    /// Seconds since the daemon started.
     pub uptime_seconds: u64,
     /// The configuration file; null: there is none.
     #[serde(default)]
@@ -27,7 +27,7 @@ pub struct Status {
     /// The audit log; null: it is off.
     #[serde(default)]
     pub audit: Option<AuditStatus>,
-    /// The known devices.
+    /// Devices that the daemon knows.
     #[serde(default)]
     pub devices: Vec<DeviceStatus>,
     /// The tenants, in the order in which they were added.
@@ -45,16 +45,16 @@ pub struct Status {
 pub struct Fault {
     /// Name of the service: `audit`, `metrics`, `record`, `proof`.
     pub what: String,
-    /// Why.
+    /// Reason why the service does not work.
     pub words: String,
 }
 
-/// State of the configuration file.
+/// State of the configuration file, and result of the last reading.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Configuration {
     /// Path of the file.
     pub file: PathBuf,
-    /// How often it was read again and accepted.
+    /// Number of times that the file was read again and accepted.
     pub reloads: u64,
     /// Why the last reading was refused, one line for each error; null: it was accepted.
     pub refused: Option<String>,
@@ -65,11 +65,11 @@ pub struct Configuration {
 /// State of the usage record.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordStatus {
-    /// True if it is written, or turned off on purpose.
+    /// True if the usage record is written, or turned off on purpose.
     pub ok: bool,
     /// The problem, or a hint; null: none.
     pub words: Option<String>,
-    /// Its directory; null: it is off.
+    /// Directory of the usage record; null: the record is off.
     pub dir: Option<PathBuf>,
 }
 
@@ -85,18 +85,18 @@ pub struct AuditStatus {
 /// State of a device.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct DeviceStatus {
-    /// Its name in the file: the number, else the UUID, else `*`.
+    /// Name of the device in the configuration: the number, else the UUID, else `*`.
     pub name: String,
-    /// Its UUID, if known.
+    /// UUID of the device; null: not known.
     pub uuid: Option<String>,
     /// Model name; null: the driver did not report it.
     #[serde(default)]
     pub model: Option<String>,
     /// Memory in bytes; null: not known.
     pub memory: Option<u64>,
-    /// Factor up to which its memory may be promised to tenants.
+    /// Factor of the device's memory up to which memory may be promised to tenants.
     pub overcommit: f64,
-    /// True if it is shared by leases.
+    /// True if the device is shared by leases (periods in which one tenant may launch).
     pub arbitrated: bool,
     /// Tenant that holds the device now.
     pub holder: Option<String>,
@@ -110,26 +110,26 @@ pub(super) fn enforce() -> String {
 /// State of a tenant.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TenantStatus {
-    /// Its name.
+    /// Name of the tenant.
     pub name: String,
-    /// Owner of its costs: `group`, null if none was given, and `labels` by their names.
+    /// Owner of the tenant's costs: `group`, null if none was given, and `labels` by their names.
     #[serde(flatten)]
     pub bearer: Bearer,
-    /// Path of the socket where its members connect.
+    /// Path of the socket where the tenant's members connect.
     pub socket: PathBuf,
-    /// Lowest memory limit of all its devices, in bytes; null: no limit.
+    /// Lowest memory limit of all the tenant's devices, in bytes; null: no limit.
     pub memory_limit: Option<u64>,
-    /// Lowest ceiling of all its devices, in percent; null: no limit.
+    /// Lowest ceiling (most device time) of all the tenant's devices, in percent; null: no limit.
     pub sm_limit: Option<f64>,
     /// Connections refused since the start: wrong protocol, unreadable lines, silence, too many.
     pub refused: u64,
-    /// True if it was removed from the configuration. No new member can join, and it ends with its last member.
+    /// True if the tenant was removed from the configuration. No new member can join, and it ends with its last member.
     #[serde(default)]
     pub removed: bool,
-    /// Why it cannot be served, while other tenants are: its socket's path is taken.
+    /// Reason why this tenant cannot be served while others are: the path of its socket is taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unusable: Option<String>,
-    /// True if it launches nothing until it is resumed.
+    /// True if the tenant launches nothing until it is resumed.
     #[serde(default)]
     pub paused: bool,
     /// `enforce`, or `observe`: it is measured, but nothing is refused or delayed.
@@ -138,33 +138,33 @@ pub struct TenantStatus {
     /// True if bypasses of the library are refused.
     #[serde(default)]
     pub strict: bool,
-    /// Its terms on each device, and what it got there.
+    /// Limits and share of time (terms) on each device, and usage there.
     #[serde(default)]
     pub devices: Vec<TermsStatus>,
     /// Connected members, the longest connected first.
     pub members: Vec<MemberStatus>,
 }
 
-/// Terms of a tenant on a device, and what it gets there.
+/// Terms of a tenant on a device (limits and share of time), and its usage there.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TermsStatus {
-    /// [`DeviceStatus::name`].
+    /// Name of the device; see [`DeviceStatus::name`].
     pub device: String,
-    /// Memory limit in bytes.
+    /// Memory limit of the tenant on the device, in bytes; null: no limit.
     pub memory_limit: Option<u64>,
-    /// The ceiling, in percent.
+    /// Ceiling: the most device time that the tenant may use, in percent; null: no limit.
     pub sm_limit: Option<f64>,
-    /// The floor, in percent.
+    /// Floor: the share of device time that the tenant is guaranteed, in percent; null: none.
     pub sm_request: Option<f64>,
-    /// Its weight for the time that floors leave.
+    /// Weight by which the tenant shares the time that the guaranteed shares (floors) leave.
     pub weight: u32,
-    /// `latency`, `normal` or `batch`.
+    /// Priority class: `latency`, `normal` or `batch`.
     pub class: String,
-    /// Length of its leases in nanoseconds; null: the length of its class.
+    /// Length of the tenant's leases in nanoseconds; null: the length of its class.
     pub quantum: Option<u64>,
     /// Keys that an administrator changed since the file was read. They are lost when it is read again.
     pub changed_live: Vec<String>,
-    /// Time that it got; null: no member has joined the device.
+    /// Device time of the tenant; null: no member has joined the device.
     pub time: Option<TimeStatus>,
     /// Bytes that its processes hold there, by the ledgers that its members sent, which the tenant can write. A
     /// ledger that does not change is read every 10 s. Null: no ledger was sent.
@@ -184,21 +184,21 @@ pub struct TermsStatus {
     pub launches: Option<u64>,
 }
 
-/// Device time of a tenant.
+/// Device time of a tenant on one device, and its members' waiting.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TimeStatus {
-    /// Members that joined the device.
+    /// Number of the tenant's members that joined the device.
     pub members: usize,
-    /// Those that wait at the gate.
+    /// Number of members that wait at the gate, that is, for permission to launch.
     pub waiting: usize,
-    /// See [`super::Explained::state`].
+    /// State in one word; see [`super::Explained::state`].
     pub state: String,
     /// Device time in seconds since the tenant's first member joined; null: none of it was measured.
     pub gpu_seconds: Option<f64>,
-    /// True if its processes launch through open gates now, where usage is not measured.
+    /// True if processes of the tenant launch without a lease now (gate open), where usage is not measured.
     #[serde(default)]
     pub unmeasured: bool,
-    /// Seconds in which the tenant waited at the gate without having the device.
+    /// Seconds in which the tenant waited for permission to launch (at the gate) without having the device.
     pub waited_seconds: f64,
     /// Span of `wanted` and `got`, in seconds.
     pub over_seconds: f64,
@@ -213,15 +213,15 @@ pub struct TimeStatus {
 pub struct MemberStatus {
     /// Process ID from the kernel; null: the process is outside the daemon's pid namespace.
     pub pid: Option<u32>,
-    /// Process ID in its own pid namespace, as it reports it.
+    /// Process ID in the member's own pid namespace, as the member reports it.
     pub pid_inside: u32,
-    /// User ID.
+    /// User ID of the member's process.
     pub uid: u32,
-    /// Group ID.
+    /// Group ID of the member's process.
     pub gid: u32,
-    /// Version of its library, as it reports it.
+    /// Version of the member's library, as the member reports it.
     pub version: String,
-    /// Seconds since its hello.
+    /// Seconds since the member said hello.
     pub connected_seconds: u64,
     /// True if it was told other limits than its tenant has now. They stay in force until it is restarted.
     #[serde(default)]
@@ -229,7 +229,7 @@ pub struct MemberStatus {
     /// Protocol version; members of protocol 1 have no leases.
     #[serde(default)]
     pub protocol: u64,
-    /// Devices that it uses.
+    /// State of the member on each device that it uses.
     #[serde(default)]
     pub devices: Vec<MemberDevice>,
 }
@@ -237,18 +237,19 @@ pub struct MemberStatus {
 /// State of a member on a device.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct MemberDevice {
-    /// [`DeviceStatus::name`].
+    /// Name of the device; see [`DeviceStatus::name`].
     pub device: String,
-    /// State of its gate: `open`, `run`, `wait`, `cap`.
+    /// State of the member's gate: `open` (needs no lease), `run` (has a lease), `wait`, or `cap` (waits for the
+    /// ceiling).
     pub lease: String,
-    /// True if one of its threads waits at the gate.
+    /// True if a thread of the member waits at the gate for permission to launch.
     pub waits: bool,
-    /// Device time that it reports, in seconds, as far as plausible; null: none of its usage was measured.
+    /// Device time that the member reports, in seconds, as far as plausible; null: none of its usage was measured.
     pub gpu_seconds: Option<f64>,
-    /// Seconds in which it waited at the gate.
+    /// Seconds in which the member waited at the gate for permission to launch.
     pub waited_seconds: f64,
-    /// Bytes that it holds, without memory that it shares; see [`TermsStatus::memory_used`]. Null: not known, for
-    /// instance because several processes of the tenant report the same process ID.
+    /// Bytes that the member holds, without memory shared with others; see [`TermsStatus::memory_used`]. Null: not
+    /// known, for instance because several processes of the tenant report the same process ID.
     #[serde(default)]
     pub memory_used: Option<u64>,
     /// The part of `memory_used` that the program did not request.
@@ -261,7 +262,7 @@ pub struct MemberDevice {
 pub struct Process {
     /// Name of the tenant.
     pub tenant: String,
-    /// The member.
+    /// State of the process, a member of that tenant.
     #[serde(flatten)]
     pub member: MemberStatus,
 }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, sockopt};
 
-/// First descriptor that a manager passes.
+/// First descriptor that a service manager passes to a process.
 const FIRST: i32 = 3;
 
 /// A listening socket of the service manager.
@@ -19,7 +19,7 @@ const FIRST: i32 = 3;
 pub struct Activated {
     /// The socket; non-blocking.
     pub listener: OwnedFd,
-    /// Its path.
+    /// Path of the socket.
     pub path: PathBuf,
 }
 

@@ -10,7 +10,7 @@ use vgpu_control::{self as control, Ask, Question};
 /// Descriptors sent with a welcome, in this order.
 pub const DESCRIPTORS: [Descriptor; 4] = [Descriptor::Beat, Descriptor::Board, Descriptor::Report, Descriptor::Bell];
 
-/// The terms that a tenant's members are told.
+/// Returns the tenant's name, memory limit and ceiling, as sent to its members at the hello.
 #[must_use]
 pub fn terms(tenant: &Tenant) -> Terms {
     let (memory_limit, sm_limit) = tenant.told();

@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read as _};
 use std::os::unix::net::UnixStream;
 
-/// Result of reading the socket.
+/// Result of reading the socket that carries requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
     /// One or several requests; the greatest of their bytes that were read last.

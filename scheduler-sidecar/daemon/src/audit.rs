@@ -121,7 +121,7 @@ fn set_fault(state: &Mutex<State>, words: Option<String>) -> bool {
 
 struct Writer {
     file: Rotating,
-    /// Hash of the last line.
+    /// Hash of the last line, which the next line refers to.
     last: String,
     state: Arc<Mutex<State>>,
 }

@@ -31,7 +31,7 @@ pub struct Config {
     pub admin: Option<PathBuf>,
     /// Directory of the sockets without an explicit path; `None`: all have one.
     pub run_dir: Option<PathBuf>,
-    /// Most connections of one tenant.
+    /// Most connections that one tenant may have open.
     pub max_connections: usize,
     /// How usage is recorded, and where.
     pub record: Settings,
@@ -52,43 +52,43 @@ pub struct Config {
 /// A tenant and its limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tenant {
-    /// Its name, valid as the name of a directory.
+    /// Name of the tenant, valid as the name of a directory.
     pub name: String,
-    /// Absolute path of the socket where its members connect.
+    /// Absolute path of the socket where the tenant's members connect.
     pub socket: PathBuf,
-    /// Terms on each device that it may use. Empty: it may use none.
+    /// Terms on each device that the tenant may use. Empty: it may use none.
     pub on: Vec<On>,
-    /// Whether its limits are enforced, or its use is only measured.
+    /// Tells if the tenant's limits are enforced, or its use is only measured.
     pub mode: Mode,
     /// True if bypasses of the library are refused.
     pub strict: bool,
-    /// Action of its members if a limit cannot be enforced.
+    /// Action of the tenant's members if a limit cannot be enforced.
     pub on_error: OnError,
-    /// Action of its members if the daemon is gone.
+    /// Action of the tenant's members if the daemon is gone.
     pub on_loss: OnLoss,
-    /// Owner of its costs.
+    /// Group and labels that the tenant's costs are charged to.
     pub bearer: Bearer,
     /// Users that may connect; `None`: all.
     pub uids: Option<Vec<RangeInclusive<u32>>>,
 }
 
-/// A tenant's terms on a device.
+/// Limits of a tenant on one device, and its share and order in device time (terms).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct On {
-    /// The device.
+    /// Device that these terms are for.
     pub device: Which,
     /// Hard memory limit in bytes; `None`: unlimited.
     pub memory: Option<Bytes>,
     /// Floor, ceiling, weight, class and lease length.
     pub terms: Terms,
-    /// [`TermsPlan::has_weight`].
+    /// True if the file gives a weight; see [`TermsPlan::has_weight`].
     pub has_weight: bool,
-    /// [`TermsPlan::has_class`].
+    /// True if the file gives a class; see [`TermsPlan::has_class`].
     pub has_class: bool,
 }
 
 impl On {
-    /// True if any of the terms is about the device's time.
+    /// True if any of the terms is about device time, which makes the daemon share the device by leases by default.
     #[must_use]
     pub fn asks_for_time(&self) -> bool {
         self.has_weight || self.has_class || self.terms != Terms::default()
@@ -98,7 +98,7 @@ impl On {
 /// A device, as far as it is identified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Which {
-    /// Every device that has no terms of its own.
+    /// Every device that the tenant's list does not name.
     Any,
     /// The device with this UUID, and its number if the driver reported it.
     Uuid(String, Option<u32>),
@@ -178,7 +178,7 @@ impl Tenant {
         Self { name: name.to_owned(), socket, on: vec![on], mode, strict, on_error, on_loss, bearer, uids: None }
     }
 
-    /// Its terms on the device with this UUID; `None`: it may not use that device.
+    /// Returns the tenant's terms on the device with this UUID; `None`: it may not use that device.
     #[must_use]
     pub fn on(&self, uuid: &str) -> Option<&On> {
         let named = |on: &&On| matches!(&on.device, Which::Uuid(here, _) if uuid::same(here, uuid));
@@ -215,13 +215,13 @@ impl Tenant {
         if self.mode == Mode::Enforce { (self.memory(), self.sm()) } else { (None, None) }
     }
 
-    /// The lowest memory limit on any of its devices.
+    /// The lowest memory limit on any of the tenant's devices.
     #[must_use]
     pub fn memory(&self) -> Option<Bytes> {
         self.on.iter().filter_map(|on| on.memory).min()
     }
 
-    /// The lowest ceiling on any of its devices.
+    /// The lowest ceiling (most device time) on any of the tenant's devices.
     #[must_use]
     pub fn sm(&self) -> Option<Share> {
         self.on.iter().filter_map(|on| on.terms.ceiling).min()

@@ -19,9 +19,9 @@ use crate::proof::image::Image;
 pub struct Peer {
     /// Process ID; `None`: the process is outside the daemon's pid namespace.
     pub pid: Option<u32>,
-    /// User ID.
+    /// User ID of the peer.
     pub uid: u32,
-    /// Group ID.
+    /// Group ID of the peer.
     pub gid: u32,
 }
 
@@ -40,20 +40,20 @@ impl Peer {
 /// The listener by which the peer connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// A tenant's, by the number of its room.
+    /// A tenant's listener, by the number of the tenant's room.
     Member(u64),
-    /// The administrative one.
+    /// The administrative listener.
     Admin,
 }
 
 /// State of the conversation with a peer.
 #[derive(Debug)]
 pub enum State {
-    /// No line from it was understood yet.
+    /// The peer has sent no line that was understood.
     Silent,
-    /// It said hello at that time.
+    /// The peer said hello, at that time.
     Registered(Hello, Instant),
-    /// An administrator that receives events from this number on. If true, it follows later ones too.
+    /// The peer is an administrator that receives events from this number on. If true, it follows later ones too.
     Following(u64, bool),
     /// The connection is closed after the pending output is sent.
     Leaving,
@@ -61,14 +61,14 @@ pub enum State {
     Over,
 }
 
-/// Result of a read.
+/// Result of reading from a peer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Input {
     /// A line without its newline.
     Line(Vec<u8>),
     /// No complete line yet.
     Nothing,
-    /// [`MAX_LINE`] bytes without a newline.
+    /// The peer sent [`MAX_LINE`] bytes without a newline.
     TooLong,
     /// The peer closed the connection.
     End,
@@ -80,7 +80,7 @@ pub struct Connection {
     stream: OwnedFd,
     /// The peer's credentials.
     pub peer: Peer,
-    /// The listener by which it connected.
+    /// The listener by which the peer connected.
     pub side: Side,
     /// State of the conversation.
     pub state: State,
@@ -190,7 +190,7 @@ impl Connection {
         shim_sys::descriptors::is_unread(self.stream.as_fd())
     }
 
-    /// True if descriptors were sent to it.
+    /// True if descriptors were sent to the peer.
     #[must_use]
     pub fn was_welcomed(&self) -> bool {
         self.member.is_some() || matches!(self.state, State::Over)

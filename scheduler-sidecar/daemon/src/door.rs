@@ -42,7 +42,7 @@ pub struct Door {
 /// Why a listener cannot be opened.
 #[derive(Debug)]
 pub enum DoorError {
-    /// A daemon accepts connections there.
+    /// A daemon already accepts connections at this path.
     Alive(PathBuf),
     /// The path is something other than a socket, and is left alone.
     NotASocket(PathBuf),
@@ -131,7 +131,7 @@ impl Door {
         }
     }
 
-    /// The path.
+    /// Returns the path of the socket.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -250,7 +250,7 @@ fn refuse_if_taken(dir: &OwnedFd, name: &OsStr, path: &Path) -> Result<(), DoorE
     match rustix::net::connect(&caller, &address) {
         // A full backlog also means that a daemon listens.
         Ok(()) | Err(Errno::AGAIN) => Err(DoorError::Alive(path.to_owned())),
-        // Left by a killed daemon.
+        // Nobody listens: the socket file was left by a killed daemon, so it may be removed.
         Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(()),
         Err(why) => Err(failed(why)),
     }

@@ -22,7 +22,7 @@ use super::audit::Audit;
 use vgpu_control::AuditStatus;
 use vgpu_control::event::{Event, Following, kind};
 
-/// Events that are kept.
+/// Number of events that are kept for administrators who ask for earlier ones.
 pub const KEPT: usize = 4096;
 
 /// The events since the daemon started. Clones share them.
@@ -40,7 +40,7 @@ struct Shared {
 #[derive(Default)]
 struct Ring {
     events: VecDeque<Arc<Event>>,
-    /// Number of the last event.
+    /// Number of the newest event.
     last: u64,
     /// The audit log, or why it is not written; `None`: it is off.
     audit: Option<Result<Audit, String>>,
@@ -165,7 +165,7 @@ impl Journal {
         self.0.bell.as_ref().map(OwnedFd::as_fd)
     }
 
-    /// Resets [`Self::bell`].
+    /// Makes [`Self::bell`] unreadable until the next event.
     pub fn heard(&self) {
         if let Some(bell) = &self.0.bell {
             let _ = rustix::io::read(bell, &mut [0_u8; 8]);

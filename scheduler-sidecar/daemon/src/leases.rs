@@ -47,7 +47,7 @@ pub struct Leases<B, R> {
     epoch: u64,
     time: Time,
     arbitrate: Arbitrate,
-    /// See [`Self::measure_all`].
+    /// True if a tenant that is alone on its device keeps a lease too, so that all its device time is measured.
     measures_all: bool,
     arbiter: Arbiter,
     reports: Reports<R>,
@@ -73,15 +73,16 @@ struct House<B, R> {
     paused: bool,
     pages: Option<Pages<B, R>>,
     bell: Bell,
-    /// True if its sums may have changed since they were last read.
+    /// True if the tenant's sums of usage may have changed since the view last read them.
     stirred: bool,
-    /// Sums of members that left.
+    /// Wait time and launches of the tenant's members that left, by device.
     gone: BTreeMap<DeviceId, Totals>,
     /// Device time that members used before this daemon started.
     former: BTreeMap<DeviceId, Former>,
-    /// Limits how long rejoined members may claim queued work.
+    /// Limits how long members that join again may count as having queued work without a measurement, by device.
     belief: BTreeMap<DeviceId, Belief>,
-    /// Memory that counts against its limits although its ledgers do not contain it.
+    /// Memory that counts against the tenant's limits although its ledgers (charges in shared memory) do not contain
+    /// it.
     uncharged: BTreeMap<DeviceId, Uncharged>,
 }
 
@@ -92,11 +93,11 @@ struct Pages<B, R> {
     slots: Vec<Option<Slot>>,
     /// Unused indices below `slots.len()`.
     free: Vec<usize>,
-    /// Slot indices by member number.
+    /// Slot indices of each member, one for each device that it joined.
     members: HashMap<u64, Vec<usize>>,
 }
 
-/// A member on a device.
+/// A member on one device: its place in the tenant's pages and its state.
 #[derive(Debug)]
 struct Slot {
     id: SlotId,
@@ -104,22 +105,22 @@ struct Slot {
     allowed: Allowed,
     past: Past,
     gate: Gate,
-    /// When its gate last opened, in ns.
+    /// Time at which the member's gate (the word that lets launches pass) last opened, in ns.
     granted: u64,
-    /// Since when it waits at the gate, in ns.
+    /// Time since which the member waits at its gate for permission to launch, in ns; `None`: it does not wait.
     stands: Option<u64>,
     waited: u64,
     /// Device time already passed to the record, in ns, including prior usage.
     told: u64,
-    /// Measured device time, in ns, that was already credited to its claim.
+    /// Measured device time, in ns, that was already credited to the member's claim to have queued work.
     heard: u64,
-    /// It launched through an open gate, where nothing is measured.
+    /// True if the member launched through an open gate (no lease needed), where device time is not measured.
     unmeasured: bool,
 }
 
 impl Slot {
-    /// True if its launches are not measured: its gate is open. A tenant that is only observed measures behind any
-    /// gate.
+    /// True if the member's launches are not measured: its gate is open. Members of a tenant that is only observed
+    /// measure behind any gate.
     fn is_unmeasured<R: Deref<Target = ReportPage>>(&self, reports: &Reports<R>) -> bool {
         self.gate == Gate::Open
             && self.allowed.mode == Mode::Enforce
@@ -152,7 +153,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         self.devices.know(known, &mut self.arbiter, now);
     }
 
-    /// Epoch of all pages.
+    /// Epoch of all pages: the time base of their time stamps.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch
@@ -168,7 +169,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         arbiter::Config { measures_all: self.measures_all, ..self.time.arbiter() }
     }
 
-    /// Changes the settings.
+    /// Changes the constants of time sharing, and which devices are shared by leases.
     pub fn settle(&mut self, time: Time, arbitrate: Arbitrate, now: u64) {
         let other = self.time != time;
         (self.time, self.arbitrate) = (time, arbitrate);
@@ -340,7 +341,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         let mut concerned = 0;
         for (index, slot) in pages.slots.iter_mut().enumerate() {
             let Some(slot) = slot else { continue };
-            // A device removed from the tenant's list: members there keep their terms.
+            // Case: the device was removed from the tenant's list. Members on it keep their terms.
             let Ok(on) = tenant.on_device(self.devices.uuid(slot.device)) else { continue };
             let beside = uncharged.get(&slot.device).copied().unwrap_or_default();
             let fresh = allowed(tenant, on, &self.time, slot.allowed.device, slot.allowed.member, beside);

@@ -40,7 +40,7 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 const PLAIN: &str = "text/plain; charset=utf-8";
 const INDEX: &str = "vgpud: /metrics (OpenMetrics), /healthz\n";
 
-/// The reactor's end.
+/// The reactor's side of the metrics server: takes requests for the status, and sends it.
 #[derive(Debug)]
 pub struct Metrics {
     asked: UnixStream,
@@ -100,11 +100,11 @@ struct Asking {
     ended: Condvar,
 }
 
-/// The connections that are open.
+/// Open connections of the metrics server.
 #[derive(Default)]
 struct Served {
     open: usize,
-    /// Those without a complete request, oldest first.
+    /// Connections that have not sent a complete request, oldest first.
     asking: VecDeque<Arc<TcpStream>>,
 }
 
@@ -139,7 +139,7 @@ impl Asking {
         let mut served = self.served();
         while served.open >= MOST {
             if let Some(oldest) = served.asking.pop_front() {
-                // Its thread reads the end of input and closes it.
+                // The thread of that connection then reads the end of input, and closes the connection.
                 let _ = oldest.shutdown(Shutdown::Both);
             }
             served = self.ended.wait(served).unwrap_or_else(PoisonError::into_inner);
@@ -167,7 +167,7 @@ impl Asking {
         {
             return Some(text.clone());
         }
-        // Answers that were too late for an earlier request.
+        // Drop answers that came too late for an earlier request.
         while to.answers.try_recv().is_ok() {}
         to.ask.write_all(&[0]).ok()?;
         let status = to.answers.recv_timeout(PATIENCE).ok()?;

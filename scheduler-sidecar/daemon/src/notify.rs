@@ -38,7 +38,7 @@ impl Notifier {
         Self { to }
     }
 
-    /// Every tenant is served.
+    /// Tells the service manager that every tenant is served.
     pub fn ready(&self, status: &str) {
         self.say(&format!("READY=1\nSTATUS={}", line(status)));
     }
@@ -50,7 +50,7 @@ impl Notifier {
         self.say(&format!("RELOADING=1\nMONOTONIC_USEC={us}"));
     }
 
-    /// The daemon ends.
+    /// Tells the service manager that the daemon ends.
     pub fn stopping(&self) {
         self.say("STOPPING=1");
     }

@@ -17,7 +17,7 @@ use vgpu_accounting::clock::nanoseconds;
 /// File descriptors of a tenant's board and report, stored together on the `Shelf`.
 pub type Files = [OwnedFd; 2];
 
-/// The bell of a tenant's members; exists while the tenant has members of protocol 2.
+/// The bell of a tenant: an eventfd by which members wake the daemon. It exists while members of protocol 2 do.
 pub struct Furniture {
     bell: OwnedFd,
 }
@@ -87,7 +87,7 @@ impl Heart {
         }
     }
 
-    /// Sets the interval.
+    /// Sets the time between two heartbeats, in ns.
     pub fn settle(&mut self, every: u64) {
         self.every = every;
     }
@@ -112,7 +112,7 @@ impl Heart {
 #[derive(Debug)]
 pub struct Alarm {
     timer: OwnedFd,
-    /// Time in ns at which it fires.
+    /// Time in ns at which the timer fires; `None`: it is not set.
     set: Option<u64>,
 }
 

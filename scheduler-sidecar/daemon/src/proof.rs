@@ -57,39 +57,40 @@ const SETTLING: Duration = Duration::from_secs(3);
 /// Pause before a finding is looked at again: a process that is saying hello just now is no finding.
 const AGAIN: Duration = Duration::from_millis(150);
 
-/// Longest wait for the reactor's answer.
+/// Longest time that the checking thread waits for an answer of the daemon's event loop (reactor).
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Time for which a driver that does not answer is not asked again.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// Time between SIGTERM and SIGKILL.
+/// Time that a process has to end after SIGTERM before it gets SIGKILL.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
-/// Duration after which a look counts as stuck: longer than any pause between looks, and than any timeout within one.
+/// Duration after which a look (one round of the check) counts as stuck: longer than any pause between looks, and than
+/// any timeout within one.
 const STUCK: Duration = Duration::from_secs(90);
 
-/// Shortest time between requests for all data.
+/// Shortest time between two requests [`ALL`], which are costly for the reactor.
 const SELDOM: Duration = Duration::from_secs(2);
 
-/// Request for the registered members.
+/// Request to the reactor: send the registered members.
 const MEMBERS: u8 = 1;
-/// Request for members, limits and ledgers.
+/// Request to the reactor: send members, limits and ledgers.
 const ALL: u8 = 2;
-/// As [`ALL`], and the ledgers of suspects are read again.
+/// Request to the reactor as [`ALL`], with the ledgers of suspected tenants read again first.
 pub(super) const READ: u8 = 3;
-/// Message that the memory counted in addition to the ledgers changed.
+/// Message to the reactor: the memory that counts in addition to the ledgers changed.
 pub(super) const COUNT: u8 = 4;
 
-/// Longest wait for a ledger to be read again.
+/// Longest time that the checking thread waits for a ledger to be read again.
 const ANEW: Duration = Duration::from_millis(500);
-/// Pause between two checks whether it was.
+/// Pause between two checks for the ledger that is being read again.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Most findings that are kept and reported.
 const MOST: usize = 256;
 
-/// The reactor's end.
+/// The reactor's side of the checking thread: takes requests, sends answers, reads findings.
 #[derive(Debug)]
 pub struct Proof {
     asked: UnixStream,
@@ -146,7 +147,7 @@ impl Proof {
         let _ = self.answer.try_send(registered);
     }
 
-    /// The current findings.
+    /// Returns the findings of the last round of the check.
     #[must_use]
     pub fn findings(&self) -> Vec<Finding> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner).findings.clone()
@@ -192,11 +193,11 @@ impl AsFd for Proof {
     }
 }
 
-/// Actions taken for a finding.
+/// Times of a finding that lasts, and the steps taken so far to stop its process.
 #[derive(Debug, Clone, Copy)]
 struct Since {
     seen: Instant,
-    /// When it was sent SIGTERM, or would have been in a dry run.
+    /// Time at which the process was sent SIGTERM, or would have been in a dry run.
     asked: Option<Instant>,
     killed: bool,
 }
@@ -212,18 +213,18 @@ struct Looking {
     since: HashMap<(What, Process), Since>,
     /// Last answer of the reactor.
     known: Registered,
-    /// Time of that answer, in ns.
+    /// Time of the reactor's last answer, in ns.
     told: u64,
     /// Location of the socket directories, with their tenants.
     places: Vec<(Place, String)>,
-    /// Memory that tenants may hold.
+    /// Memory that a tenant may still hold on a device after its limit was lowered.
     bounds: Bounds,
     looks: u32,
     /// Limits how many findings are reported for each tenant or control group.
     quotas: HashMap<String, Quota>,
-    /// Memory that the last look found in addition to the ledgers.
+    /// Memory of tenants that the last look (round of the check) found in addition to their ledgers.
     excess: HashMap<Key, Excess>,
-    /// The part that counts; `None`: the reactor has not been told yet.
+    /// The part of `excess` that counts against limits; `None`: the reactor has not been told yet.
     counted: Option<HashMap<Key, Uncharged>>,
     times: Times,
 }
@@ -262,7 +263,7 @@ impl Looking {
         }
     }
 
-    /// The findings of one look; `None`: it was impossible.
+    /// Runs one round of the check and returns its findings; `None`: the check was impossible.
     fn look(&mut self) -> Option<Vec<Finding>> {
         let holders = match self.processes.holders() {
             Ok(holders) => holders,
@@ -404,7 +405,8 @@ impl Looking {
                     quotas.clear();
                 }
                 let whose = finding.tenant.clone().or_else(|| finding.container.clone()).unwrap_or_default();
-                // Limited, so that a tenant cannot flush earlier events out of the event ring and the audit log.
+                // Reports are limited, so that a tenant cannot flush earlier events out of the journal and the audit
+                // log.
                 if quotas.entry(whose).or_default().allows(Instant::now()).is_some() {
                     tell(finding);
                 }

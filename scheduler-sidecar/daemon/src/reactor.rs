@@ -72,7 +72,7 @@ const EVENTS: u64 = 5;
 const METRICS: u64 = 6;
 const PROOF: u64 = 7;
 const FIRST_ROOM: u64 = 8;
-/// Token of a tenant's bell: this plus the number of its room.
+/// Epoll token of a tenant's bell (eventfd of its members): this plus the number of the tenant's room.
 const FIRST_BELL: u64 = 1 << 31;
 const FIRST_CONNECTION: u64 = 1 << 32;
 
@@ -114,7 +114,7 @@ pub struct Told {
     pub reload: UnixStream,
 }
 
-/// The running daemon.
+/// The running daemon: one event loop with all its sockets, tenants and leases.
 pub struct Reactor {
     epoll: OwnedFd,
     told: Told,
@@ -124,7 +124,7 @@ pub struct Reactor {
     pub(super) rooms: BTreeMap<u64, Room>,
     pub(super) next_room: u64,
     pub(super) max_connections: usize,
-    /// Limit of open file descriptors.
+    /// Most file descriptors that the daemon may have open.
     descriptors: usize,
     /// Most undelivered welcomes of all tenants together; `None`: the kernel does not limit descriptors in flight.
     most_untaken: Option<u64>,
@@ -132,7 +132,7 @@ pub struct Reactor {
     /// The driver while it is being asked for its devices.
     pub(super) asking: Option<Asking>,
     pub(super) notifier: Notifier,
-    /// The events.
+    /// Log of the daemon's events, which administrators can follow.
     journal: Journal,
     /// The enforcement check; `None`: it is off.
     pub(super) proof: Option<Proof>,
@@ -151,13 +151,13 @@ pub struct Reactor {
     pub(super) recent: Recent,
     /// Record of usage, on disk.
     pub(super) record: Record,
-    /// True while the record has not taken the last usage: the last member left, or the record was busy.
+    /// True while usage is still to be passed to the record: the last member left, or the record was busy.
     owes: bool,
     /// Keys that administrators changed since the file was read.
     pub(super) marks: Marks,
-    /// Bells that ring too often: the time in ns at which to listen again, and the room.
+    /// Bells that members ring too often, and that are ignored for a while: time in ns to listen again, and room.
     muted: BTreeSet<(u64, u64)>,
-    /// Connected members of protocol 2.
+    /// Number of connected members that speak protocol 2.
     paged: usize,
     next_member: u64,
     next_token: u64,

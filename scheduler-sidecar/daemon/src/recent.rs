@@ -15,9 +15,9 @@ const KEPT: usize = 5;
 /// Cumulative sums of a tenant on a device, in ns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Sums {
-    /// Device time charged.
+    /// Device time charged to the tenant.
     pub charged: u64,
-    /// Time its members waited at the gate.
+    /// Time that the tenant's members waited at the gate for permission to launch.
     pub wait: u64,
 }
 
@@ -66,7 +66,7 @@ impl Recent {
         }
     }
 
-    /// Removes a tenant.
+    /// Removes the sums of a tenant that is no longer served.
     pub fn forget(&mut self, tenant: &str) {
         self.sums.retain(|(name, _), _| name != tenant);
     }
@@ -104,7 +104,7 @@ mod tests {
         let mut recent = Recent::default();
         assert!(recent.due(start));
         assert_eq!(recent.rates("a", "0", Sums::default(), start), Rates::default(), "nothing is known yet");
-        // An hour at 100 %, then 10 s at 30 % and 20 % at the gate.
+        // The tenant has the device for an hour, then for 30 % of 10 s, and waits at the gate for 20 % of them.
         let sums = |t: u64| Sums { charged: 3_600_000_000_000 + t * 300_000_000, wait: t * 200_000_000 };
         for t in 0..10_u64 {
             let now = start + second * u32::try_from(t).unwrap();

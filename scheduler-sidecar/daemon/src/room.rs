@@ -29,19 +29,19 @@ pub(super) struct Room {
     pub door: Option<Door>,
     /// Why the socket path is unusable; `None`: it is usable.
     pub unusable: Option<String>,
-    /// Open connections.
+    /// Number of open connections of the tenant.
     pub open: usize,
-    /// Those of protocol 2.
+    /// Open connections whose member speaks protocol 2, which shares pages with the daemon.
     pub paged: usize,
-    /// Those that ended but are kept, because their descriptors are still in flight.
+    /// Connections that ended but are kept, because descriptors sent over them are not received yet.
     pub untaken: usize,
-    /// The bell of the tenant's members; `None`: it has no member of protocol 2.
+    /// The tenant's bell, the eventfd by which its members wake the daemon; `None`: no member of protocol 2.
     pub furniture: Option<Furniture>,
-    /// Connections refused so far.
+    /// Number of connections refused since the daemon started.
     pub refused: u64,
     /// The highest memory limits that were in force since the tenant last had no members.
     pub limits_before: ByDevice,
-    /// When its memory limits changed last.
+    /// Time of the last change of the tenant's memory limits; `None`: never.
     pub limits_changed: Option<Instant>,
     pub log: Quota,
     /// Limits how often the tenant may ask for its findings.
@@ -75,7 +75,7 @@ impl Room {
         Self { unusable: Some(why), ..Self::without(tenant) }
     }
 
-    /// Sets new terms. Memory held under earlier limits may be kept until it is freed.
+    /// Sets the tenant's new limits and share of time. Memory held under earlier limits may be kept until it is freed.
     pub fn take_terms(&mut self, fresh: Tenant) {
         let before = limits_of(&self.tenant);
         if before != limits_of(&fresh) {
@@ -90,12 +90,12 @@ impl Room {
         self.tenant.uids.as_ref().is_none_or(|uids| uids.iter().any(|range| range.contains(&uid)))
     }
 
-    /// Connections that have not ended.
+    /// Number of connections that have not ended.
     pub fn members(&self) -> usize {
         self.open - self.untaken
     }
 
-    /// Those that do not speak protocol 2.
+    /// Connections that do not speak protocol 2: the member speaks protocol 1, or has not said hello yet.
     pub fn older(&self) -> usize {
         self.members() - self.paged
     }

@@ -33,13 +33,13 @@ const FEW_LINES: usize = 4096;
 /// A process that said hello to the previous daemon and has not yet said hello to this one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prior {
-    /// Its tenant at that time.
+    /// Tenant that the process belonged to under the previous daemon.
     pub tenant: String,
-    /// The program that said hello.
+    /// Program that said hello, to recognise the process when it connects again.
     pub image: Image,
 }
 
-/// The list in memory, and its file.
+/// List of members and limits, in memory and in its file, by which the next daemon knows them.
 #[derive(Debug, Default)]
 pub struct Roster {
     /// `None`: there is no directory, or the enforcement check is off.
@@ -49,7 +49,7 @@ pub struct Roster {
     lines: (usize, usize),
     /// Connections of each member. A member that says hello again has two for a moment.
     present: HashMap<Image, usize>,
-    /// By process ID.
+    /// Members of the previous daemon that have not said hello again, by process ID.
     prior: HashMap<u32, Prior>,
     limits: HashMap<String, ByDevice>,
 }
@@ -126,7 +126,7 @@ impl Roster {
         self.prior.values()
     }
 
-    /// True if the tenant has such members.
+    /// True if the tenant has members of the previous daemon that have not said hello again.
     pub fn has_prior(&self, tenant: &str) -> bool {
         self.prior.values().any(|prior| prior.tenant == tenant)
     }

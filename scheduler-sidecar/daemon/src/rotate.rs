@@ -18,9 +18,9 @@ const LOOK: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Rotating {
     path: PathBuf,
-    /// Size in bytes at which it is renamed.
+    /// Size in bytes at which the file is renamed and a new one begun.
     most: u64,
-    /// Old files that are kept.
+    /// Number of old files that are kept.
     keep: u32,
     open: Option<(File, u64)>,
     looked: Option<Instant>,

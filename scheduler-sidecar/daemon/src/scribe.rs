@@ -55,7 +55,7 @@ impl Scribe {
             word = back;
             thread::sleep(Duration::from_millis(1));
         }
-        // If the reader has stalled, the rest is lost.
+        // If the reader of the log has stalled, the lines that are left are lost.
         let _ = seen.recv_timeout(end.saturating_duration_since(Instant::now()));
     }
 }

@@ -37,9 +37,9 @@ pub enum SourceError {
     Unreadable(String),
     /// The file has errors.
     Wrong {
-        /// The file's name.
+        /// Name of the file, for messages.
         file: String,
-        /// The errors.
+        /// All errors of the file.
         report: Report,
     },
 }
@@ -108,7 +108,7 @@ impl Source {
         (self.around.inventory, self.silent) = (Some(inventory), None);
     }
 
-    /// The text of the file as it is now.
+    /// Reads the configuration file again and returns its text.
     ///
     /// # Errors
     /// [`SourceError::Unreadable`].

@@ -63,7 +63,8 @@ fn a_bell_that_is_made_to_block_and_taken_down_by_somebody_else_does_not_stop_th
     let hostile = Member::hello(&a).join(GPU);
     let bell = hostile.member.bell.as_fd().try_clone_to_owned().unwrap();
     for _ in 0..200 {
-        // More rings than are handled at once, so that some are due later. Then the counter is already reset.
+        // Ring more often than the daemon handles at once, so that it reads the bell again later, when the counter is
+        // already reset.
         (0..100).for_each(|_| up(&bell));
         blocking(&bell, false);
         down(&bell);

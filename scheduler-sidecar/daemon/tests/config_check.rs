@@ -320,7 +320,7 @@ fn a_device_with_mig_is_its_instances_by_its_number_by_its_uuid_and_by_theirs() 
     assert!(gone.contains("device.id = 'MIG-c' is not a device of this machine"), "{gone}");
     let none = refused(&tenant("devices = ['MIG-c']"));
     assert!(none.contains("accepted: 0 (GPU-0), MIG-b (an instance of 1), MIG-a (an instance of 1), \"*\""), "{none}");
-    // Each instance has its own time and memory.
+    // Case: 50 % and 60 % of one MIG instance are promised. Each instance has its own memory, so that is too much.
     let crowd = "[[tenant]]\nname = 'b'\nmemory_limit = '60%'\ndevices = ['MIG-a']\n";
     let crowded = refused(&(tenant("") + crowd));
     assert!(crowded.contains("on device MIG-a to"), "{crowded}");

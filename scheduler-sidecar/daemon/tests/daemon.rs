@@ -78,7 +78,7 @@ fn a_hello_in_pieces_and_two_in_one_are_both_answered() {
     assert_eq!((quick.line(), quick.line()), (TERMS.to_owned(), TERMS.to_owned()));
 }
 
-/// Also without an administrative socket. A daemon that finds every path taken does not start.
+/// This holds without an administrative socket too. A daemon that finds every path taken does not start.
 #[test]
 fn who_listens_at_one_tenants_place_keeps_no_other_tenant_from_being_served() {
     let dir = TempDir::new().unwrap();

@@ -33,7 +33,7 @@ fn a_tenant_that_takes_all_descriptors_does_not_lose_the_pages_of_another() {
     std::thread::sleep(Duration::from_millis(100));
     let hello = Hello { pid: std::process::id(), version: "test".into(), clock: now() };
     second.write_all(hello.encode().unwrap().as_bytes()).unwrap();
-    // With or without a welcome.
+    // The daemon may answer with a welcome or refuse: both are allowed here.
     second.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
     let _ = second.read(&mut [0; 4096]);
     drop((crowd, second));
@@ -51,7 +51,7 @@ fn a_tenant_that_connects_without_end_keeps_no_other_tenant_out() {
     command.args(["-c", "ulimit -n 200; exec \"$0\" \"$@\""]).arg(vgpud);
     let world = World::start_by(command, dir, "off", Stdio::inherit());
     let [a, b] = ["a", "b"].map(|tenant| world.socket(tenant));
-    // Each says hello, so that it may stay connected.
+    // Each peer says hello, since a silent one would be disconnected.
     let begin = |_| {
         let mut peer = Peer::connect(&a);
         let answer = peer.hello();

@@ -116,7 +116,7 @@ fn what_happens_is_told_in_order_with_who_did_it() {
     assert!(!ok && err.contains("accepted: ") && err.contains("tenant.paused"), "{err}");
 }
 
-/// Also after a restart of the daemon, and while another follower reads nothing.
+/// A follower gets each event after a restart of the daemon too, and while another follower reads nothing.
 #[test]
 fn who_follows_is_told_each_event_once_over_a_restart_of_the_daemon_too() {
     let mut world = World::start("");

@@ -137,7 +137,7 @@ fn a_changed_limit_is_in_force_for_members_that_are_there() {
     eprintln!("a file changed: in force after {:?}", begin.elapsed());
     let known = |grant: &vgpu_core::page::Grant| match grant.gate {
         Gate::Run { ceiling: Some((share, _)), .. } => Some(share) == Share::from_percent(25),
-        // Its lease under the earlier ceiling has ended.
+        // In every other state, b's lease under the earlier ceiling has ended.
         _ => true,
     };
     b.until_all("b runs by its new ceiling or not at all", known);
@@ -299,7 +299,7 @@ fn a_member_costs_one_descriptor_and_a_tenants_pages_little_more_than_one() {
     let before = open();
     let members: Vec<Member> = names.iter().chain(&names).map(|name| world.hello(name)).collect();
     let more = open() - before;
-    // One for each connection, a bell for each tenant, two for every twelve tenants, and four spare ones.
+    // Descriptors: one for each connection, a bell for each tenant, two for every twelve tenants, and four spare ones.
     assert!(more <= members.len() + 24 + 6 + 4, "{more} for 24 tenants and {} members", members.len());
     drop(members);
     eventually("all of it comes back", || open() <= before + 2 + 4);

@@ -97,7 +97,7 @@ fn a_device_that_only_observed_tenants_ask_time_of_is_not_given_out_in_leases() 
     assert!(arbitrated(&world));
 }
 
-/// A weight or class in the file counts as a request for time, even if it equals the default.
+/// A weight or class in the file, even the default one, makes the daemon share the device by leases.
 #[test]
 fn a_weight_or_a_class_that_is_written_gives_the_device_out_in_leases() {
     let leased = |world: &World| {

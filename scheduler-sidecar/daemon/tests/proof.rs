@@ -72,7 +72,7 @@ impl World {
         words.extend(["sh", "-c", &script, self.dir.path().to_str().unwrap()]);
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        // Its children end with it.
+        // The program and its children form a process group of their own.
         command.process_group(0);
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -142,7 +142,7 @@ fn a_member_is_no_finding_and_neither_is_a_program_that_is_allowed() {
     let _allowed = Guard(
         Command::new("sleep").arg("600").stdin(fs::File::open(world.dir.path().join("gpu0")).unwrap()).spawn().unwrap(),
     );
-    // A process that is a finding shows that a look has happened.
+    // When this process is found, a round of the check has happened, and it has not found the others.
     let holder = world.holder(&["env"], "");
     eventually("the third is found", || world.found(What::Uncontrolled, holder.pid));
     let found: Vec<u32> = world.status().findings.iter().map(|finding| finding.process.pid).collect();

@@ -303,7 +303,7 @@ fn a_bad_file_at_a_reload_changes_nothing_and_is_told() {
     fs::remove_file(world.dir.path().join("vgpud.toml")).unwrap();
     assert!(world.reload_as_it_is().contains("refused"));
     assert!(world.status().configuration.unwrap().refused.unwrap().contains("No such file"));
-    // Then a valid file again.
+    // Case: after the unreadable file, a valid one is there again.
     assert_eq!(world.reload(&(two + &tenant("d", 1))), "serving 3 tenants");
     assert_eq!(world.status().configuration.unwrap().refused, None);
     assert_eq!(world.tenants(), ["a", "b", "d"]);

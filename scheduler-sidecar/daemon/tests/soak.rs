@@ -23,7 +23,7 @@ use vgpu_core::wire::two;
 
 const TERMS: &str = "{\"hello\":1,\"tenant\":\"a\",\"memory_limit\":1073741824,\"sm_limit\":30}\n";
 
-/// One random connection.
+/// Opens a connection that sends random valid, cut, oversized or meaningless data.
 fn misbehave(socket: &Path, random: &mut fastrand::Rng, kept: &mut Vec<UnixStream>) {
     let Ok(mut stream) = UnixStream::connect(socket) else { return };
     stream.set_nonblocking(true).unwrap();

@@ -27,7 +27,7 @@ pub const NOT_FOUND: u8 = 127;
 /// The reason why a command ended, with its exit code.
 #[derive(Debug)]
 pub struct Failure {
-    /// The exit code.
+    /// Exit code that the process ends with.
     pub code: u8,
     /// Message for stderr; empty if everything has been said.
     pub words: String,

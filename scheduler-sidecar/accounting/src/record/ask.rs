@@ -36,7 +36,7 @@ impl By {
     }
 }
 
-/// A query.
+/// A query of the usage record.
 #[derive(Debug, Clone)]
 pub struct Question {
     /// Names of tenants; empty for all.
@@ -54,7 +54,7 @@ pub struct Question {
 pub struct Used {
     /// First second of the period, since 1970; null for the whole query.
     pub start: Option<i64>,
-    /// Tenant; null for all.
+    /// Name of the tenant; null for the sum of all.
     pub tenant: Option<String>,
     /// UUID of the device; null for all.
     pub device: Option<String>,
@@ -64,11 +64,11 @@ pub struct Used {
     pub unmeasured_ns: u64,
     /// Time spent waiting at the launch gate in ns, summed over processes.
     pub wait_ns: u64,
-    /// Bytes held, multiplied by seconds.
+    /// Memory over time: bytes held, multiplied by the seconds for which they were held.
     pub memory_byte_seconds: u64,
     /// Most bytes held at once on one device.
     pub peak_bytes: u64,
-    /// Launches; null if not counted.
+    /// Number of launches; null if not counted.
     pub launches: Option<u64>,
     /// Allocation requests refused; null if unknown.
     pub refused_allocations: Option<u64>,
@@ -101,7 +101,7 @@ impl Used {
     }
 }
 
-/// An answer.
+/// Rows of the usage record that answer a [`Question`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Answer {
     /// Rows sorted by time, tenant, device.
@@ -154,9 +154,9 @@ pub fn ask(dir: &Path, question: &Question) -> Result<Answer, Trouble> {
 /// A recorded row: a tenant on a device during a minute or an hour.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Line {
-    /// First second, since 1970.
+    /// First second of the period, since 1970.
     pub start: i64,
-    /// Length in seconds.
+    /// Length of the period, in seconds.
     pub span: i64,
     /// Name of the tenant at that time.
     pub tenant: String,
@@ -170,9 +170,9 @@ pub struct Line {
     pub unmeasured_ns: u64,
     /// Time spent waiting at the launch gate in ns, summed over processes.
     pub wait_ns: u64,
-    /// Bytes held, multiplied by seconds.
+    /// Memory over time: bytes held, multiplied by the seconds for which they were held.
     pub memory_byte_seconds: u64,
-    /// Most bytes held at once.
+    /// Most bytes that the tenant held at once.
     pub peak_bytes: u64,
     /// Allocation requests refused; `None` if unknown.
     pub refused: Option<u64>,
@@ -314,7 +314,7 @@ mod tests {
             (answer.total.peak_bytes, answer.total.refused_allocations, answer.total.launches),
             (30, Some(3), None)
         );
-        // Rolling up loses nothing.
+        // Summing minutes into hours loses nothing.
         store.tidy(Keep { fine: 3600, all: 1 << 40 }, 86_400).unwrap();
         assert_eq!(ask(dir, &question).unwrap(), answer);
         drop(store);
@@ -373,7 +373,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let question = Question { tenants: Vec::new(), devices: false, span: (0, 1), by: By::Total };
         assert!(matches!(ask(dir.path(), &question), Err(Trouble::Place(..))));
-        // A daemon has begun to create it.
+        // Case: a daemon has begun to create the record, and the file has no tables yet.
         let file = dir.path().join(FILE);
         std::fs::write(&file, "").unwrap();
         assert_eq!(ask(dir.path(), &question).unwrap().rows, []);

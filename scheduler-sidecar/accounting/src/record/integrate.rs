@@ -19,7 +19,7 @@ const NS_PER_SECOND: u128 = 1_000_000_000;
 /// A longer interval (one hour) is not split: it counts in the minute in which it ended.
 const LONG_NS: u64 = 3_600_000_000_000;
 
-/// Identifies a row.
+/// Identifies one row of the usage record: one minute of a tenant on a device.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     /// Name of the tenant.
@@ -32,7 +32,7 @@ pub struct Key {
     pub bearer: Bearer,
 }
 
-/// Increments for a row.
+/// Amounts to add to one row of the usage record.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Row {
     /// Measured device time, in ns.
@@ -41,19 +41,19 @@ pub struct Row {
     pub unmeasured_ns: u64,
     /// Time that members waited at the launch gate, in ns, summed over members.
     pub wait_ns: u64,
-    /// Bytes held, multiplied by seconds.
+    /// Memory over time: bytes held, multiplied by the seconds for which they were held.
     pub memory_byte_seconds: u64,
-    /// Most bytes held at once.
+    /// Most bytes that the tenant held at once.
     pub peak_bytes: u64,
-    /// Launches; `None` if not counted.
+    /// Number of launches; `None` if not counted.
     pub launches: Option<u64>,
     /// Allocation requests refused; `None` if the ledger is not read.
     pub refused: Option<u64>,
-    /// Most members at once.
+    /// Most members (connected processes) at once.
     pub members: u64,
     /// Last memory limit in force; `None` for no limit.
     pub memory_limit: Option<u64>,
-    /// Last ceiling in force, in thousandths; `None` for no limit.
+    /// Highest share of device time that was in force last, in thousandths of the device; `None` for no limit.
     pub sm_limit: Option<u64>,
 }
 
@@ -68,19 +68,19 @@ pub struct Sums {
     pub gpu_ns: u64,
     /// Time that members waited at the launch gate, in ns.
     pub wait_ns: u64,
-    /// Launches; `None` if not counted.
+    /// Number of launches; `None` if not counted.
     pub launches: Option<u64>,
-    /// Members at present.
+    /// Number of members (connected processes) at present.
     pub members: u64,
-    /// Memory limit in force.
+    /// Memory limit in force now, in bytes; `None` for no limit.
     pub memory_limit: Option<u64>,
-    /// Ceiling in force, in thousandths.
+    /// Highest share of device time that the tenant may use now, in thousandths of the device; `None` for no limit.
     pub sm_limit: Option<u64>,
-    /// True while members launch through open gates, where nothing is measured.
+    /// True while members launch without a lease (gate open), so that their device time is not measured.
     pub unmeasured: bool,
 }
 
-/// A point in time on both clocks.
+/// One moment on both clocks, to relate them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment {
     /// Monotonic clock, in ns.

@@ -34,10 +34,10 @@ const MOST_BYTES: u64 = 1 << 50;
 /// A tenant on a device: the number of its room and the device's UUID.
 pub type Whose = (u64, String);
 
-/// Memory that one process holds.
+/// Memory that one process holds on a device, from a ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
-    /// Process id in its own pid namespace.
+    /// Process ID of the process in its own pid namespace.
     pub pid: u32,
     /// Bytes that count against the limit.
     pub used: u64,
@@ -54,7 +54,7 @@ pub struct Held {
     pub overhead: u64,
     /// Most bytes held at once since the ledgers were created.
     pub peak: u64,
-    /// Allocation requests refused since then.
+    /// Allocation requests refused since the ledgers were created.
     pub refused: u64,
     /// Bytes that the programs ever requested, modulo 2^64.
     pub claimed: u64,
@@ -78,7 +78,7 @@ impl Held {
 type Identity = (u64, u64);
 
 struct Kept {
-    /// Its place on the shelf.
+    /// Tag under which the shelf stores the ledger's file.
     tag: u64,
     identity: Identity,
     held: Held,

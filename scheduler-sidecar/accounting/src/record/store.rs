@@ -45,7 +45,7 @@ pub type Mark = (String, String, u32);
 pub enum Trouble {
     /// The directory cannot be created or used.
     Place(PathBuf, std::io::Error),
-    /// Another daemon stores its record there.
+    /// Another daemon stores its record in this directory.
     Taken(PathBuf),
     /// The tables are of another version.
     Version(i32),
@@ -253,7 +253,7 @@ impl Store {
         change.execute("DELETE FROM usage WHERE span = 60 AND start + 60 <= ?1", [ago(keep.all)])?;
         change.execute("DELETE FROM mark WHERE seen < ?1", [now.saturating_sub(MARKS_KEPT)])?;
         change.commit()?;
-        // Each step of the statement frees one page.
+        // SQLite frees one page for each row that is read, so all rows must be read.
         let mut vacuum = self.connection.prepare("PRAGMA incremental_vacuum(256)")?;
         let mut pages = vacuum.query([])?;
         while pages.next()?.is_some() {}

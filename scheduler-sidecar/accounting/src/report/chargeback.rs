@@ -21,7 +21,7 @@ pub struct Prices {
     pub memory: Option<Rate>,
     /// Written after amounts; empty for none.
     pub currency: String,
-    /// Decimals of an amount.
+    /// Decimals with which amounts are shown.
     pub digits: u32,
 }
 
@@ -30,7 +30,7 @@ pub struct Prices {
 pub struct Line {
     /// The tenant, group, label or device of the line.
     pub whose: Whose,
-    /// Recorded usage.
+    /// Usage that the line charges for.
     pub used: Used,
     /// Device time as shown, in ms.
     pub gpu_ms: u128,
@@ -38,7 +38,7 @@ pub struct Line {
     pub milli_gib_hours: u128,
     /// Cost of device time.
     pub gpu_cost: u128,
-    /// Cost of memory.
+    /// Cost of memory held.
     pub memory_cost: u128,
     /// Part of the whole bill, in tenths of a percent.
     pub permille: u128,
@@ -52,14 +52,14 @@ impl Line {
     }
 }
 
-/// The bill.
+/// The bill: cost of recorded usage by the given rates.
 #[derive(Debug, Clone)]
 pub struct Bill {
     /// Lines, highest cost first, unattributed ones last.
     pub lines: Vec<Line>,
     /// Columns by which lines are grouped.
     pub by: Vec<By>,
-    /// The rates used.
+    /// Rates that the amounts were computed with.
     pub prices: Prices,
 }
 

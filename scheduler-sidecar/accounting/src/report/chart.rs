@@ -11,9 +11,9 @@ const ROW: f64 = 26.0;
 /// A bar of a chart.
 #[derive(Debug, Clone)]
 pub struct Bar {
-    /// Its name.
+    /// Name shown to the left of the bar.
     pub name: String,
-    /// The value that sets its length.
+    /// Value that sets the length of the bar.
     pub value: f64,
     /// Text after the bar.
     pub shown: String,
@@ -45,13 +45,13 @@ pub fn bars(title: &str, bars: &[Bar]) -> String {
 pub struct Dots {
     /// Name of the row.
     pub name: String,
-    /// The values.
+    /// Values, one for each dot.
     pub values: Vec<f64>,
     /// Median of the values.
     pub median: f64,
-    /// Interval that the median may lie in.
+    /// Confidence interval of the median.
     pub interval: Option<(f64, f64)>,
-    /// True for the second colour.
+    /// True to draw the row in the second colour.
     pub second: bool,
     /// Text next to the dots.
     pub shown: String,

@@ -20,15 +20,15 @@ use crate::record::ask;
 pub struct Kept {
     /// Seconds with activity, summed over tenants and devices.
     pub seconds: u64,
-    /// Device time, in ns.
+    /// Device time used, in ns.
     pub gpu_ns: u128,
     /// Part of `gpu_ns` in minutes with a ceiling.
     pub limited_ns: u128,
-    /// Device time that those ceilings allowed, in ns.
+    /// Device time that the ceilings allowed in those minutes, in ns.
     pub ceiling_ns: u128,
     /// Bytes held multiplied by seconds, in minutes with a memory limit.
     pub byte_seconds: u128,
-    /// Bytes multiplied by seconds that those limits allowed.
+    /// Bytes multiplied by seconds that the memory limits allowed in those minutes.
     pub limit_byte_seconds: u128,
     /// Time spent waiting at the launch gate in ns, summed over processes.
     pub wait_ns: u128,

@@ -112,7 +112,7 @@ impl Whose {
     }
 }
 
-/// Sums of recorded rows.
+/// Usage summed over recorded rows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Used {
     /// Measured device time in ns.
@@ -121,7 +121,7 @@ pub struct Used {
     pub unmeasured_ns: u128,
     /// Time spent waiting at the launch gate in ns, summed over processes.
     pub wait_ns: u128,
-    /// Bytes held, multiplied by seconds.
+    /// Memory over time: bytes held, multiplied by the seconds for which they were held.
     pub byte_seconds: u128,
     /// Most bytes held at once on one device.
     pub peak_bytes: u64,
@@ -159,7 +159,7 @@ impl Used {
     }
 }
 
-/// Grouped rows.
+/// Recorded rows, summed by group.
 #[derive(Debug, Clone)]
 pub struct Gathered {
     /// Columns by which rows are grouped.
@@ -168,18 +168,18 @@ pub struct Gathered {
     pub lines: BTreeMap<Whose, Used>,
     /// For each device, in ns: measured device time, and the time during which further use was not measured.
     pub devices: BTreeMap<String, (u128, u128)>,
-    /// Tenants with unmeasured use.
+    /// Names of tenants whose use was not all measured.
     pub unmeasured: BTreeSet<String>,
 }
 
 impl Gathered {
-    /// Starts without rows.
+    /// Starts an empty grouping by these columns.
     #[must_use]
     pub fn new(by: Vec<By>) -> Self {
         Self { by, lines: BTreeMap::new(), devices: BTreeMap::new(), unmeasured: BTreeSet::new() }
     }
 
-    /// Adds a row.
+    /// Adds a recorded row to the sums of its group.
     pub fn add(&mut self, line: &Line) {
         let whose = Whose::Of(self.by.iter().map(|by| by.of(line)).collect());
         self.lines.entry(whose).or_default().add(line);

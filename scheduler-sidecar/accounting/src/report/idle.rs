@@ -15,11 +15,11 @@ use crate::record::ask;
 /// Memory held by a tenant on a device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Seconds with memory held.
+    /// Seconds in which the tenant held memory on the device.
     pub held: u64,
-    /// Seconds of those with less device time than the threshold.
+    /// Seconds of `held` that were idle: with less device time than the threshold.
     pub idle: u64,
-    /// Longest idle run in seconds.
+    /// Longest time without a break in which the memory was idle, in seconds.
     pub longest: u64,
     /// Device time during the held seconds, in ns.
     pub gpu_ns: u128,
@@ -120,7 +120,7 @@ impl Idle {
     }
 }
 
-/// The finished report.
+/// The finished report on memory that is held while the device is not used.
 #[derive(Debug, Clone)]
 pub struct Answer {
     /// Lines by tenant and device, most idle memory first.

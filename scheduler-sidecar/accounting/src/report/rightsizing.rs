@@ -15,7 +15,7 @@ const STEP: u64 = 256 << 20;
 /// Suggested ceilings are multiples of this, in thousandths.
 const SHARE_STEP: u32 = 50;
 
-/// Margins for suggestions.
+/// Headroom that suggested limits leave above the use, and the data that a suggestion needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Care {
     /// Headroom above the use, in percent.
@@ -27,15 +27,15 @@ pub struct Care {
 /// Observed use of a tenant on a device.
 #[derive(Debug, Clone)]
 pub struct Seen {
-    /// Total length of its rows, in seconds.
+    /// Total length of the rows of this tenant on this device, in seconds.
     pub seconds: u64,
-    /// Most bytes held at once.
+    /// Most bytes that the tenant held at once.
     pub peak: u64,
-    /// Refused allocations; `None` if its memory is unknown.
+    /// Refused allocations; `None` if the tenant's memory is unknown.
     pub refused: Option<u64>,
     /// Last memory limit in force.
     pub memory_limit: Option<u64>,
-    /// Last ceiling in force, in thousandths.
+    /// Ceiling (most device time) that was in force last, in thousandths of the device.
     pub sm_limit: Option<u32>,
     /// Measured device time in ns.
     pub gpu_ns: u128,
@@ -60,7 +60,7 @@ fn share_of(seconds: u64, gpu_ns: u128) -> Option<u32> {
 pub struct Advice<T> {
     /// The suggested limit; `None` to keep the present one.
     pub limit: Option<T>,
-    /// The reason, in words.
+    /// Reason for the advice, in words.
     pub why: String,
 }
 
@@ -147,7 +147,7 @@ impl Seen {
         }
     }
 
-    /// Suggests a ceiling, in thousandths.
+    /// Suggests a ceiling (most device time), in thousandths of the device.
     #[must_use]
     pub fn share(&self, care: Care) -> Advice<u32> {
         if let Some(why) = self.too_short(care) {

@@ -20,17 +20,17 @@ pub struct Question {
     pub dedicated: u32,
     /// Number of shared GPUs.
     pub shared: u32,
-    /// Number of tenants that share them.
+    /// Number of tenants that share the shared GPUs.
     pub tenants: u32,
     /// Price of a GPU for an hour.
     pub gpu_price: Amount,
     /// Additional price of each tenant for an hour.
     pub tenant_price: Amount,
-    /// Number of hours.
+    /// Number of hours that are compared.
     pub hours: Amount,
-    /// Cost of the added latency.
+    /// Revenue lost through added latency; `None`: not asked about.
     pub latency: Option<Latency>,
-    /// Written after amounts.
+    /// Currency written after amounts; empty for none.
     pub currency: String,
 }
 
@@ -41,7 +41,7 @@ pub struct Latency {
     pub added_ms: Amount,
     /// Percent of the revenue lost for each 100 ms.
     pub loss: Amount,
-    /// Revenue of an hour.
+    /// Revenue earned in an hour.
     pub revenue: Amount,
 }
 
@@ -63,7 +63,7 @@ impl Amount {
 /// The result, in hundredths of the currency.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Savings {
-    /// The question.
+    /// Question that these costs answer.
     pub question: Question,
     /// Cost of the dedicated GPUs.
     pub dedicated: u128,

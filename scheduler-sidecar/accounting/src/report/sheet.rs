@@ -2,16 +2,16 @@
 
 use vgpu_output::say::{self, escaped};
 
-/// A report for people.
+/// A report for people, independent of the format that it is written in.
 #[derive(Debug, Clone, Default)]
 pub struct Sheet {
-    /// Its title.
+    /// Title of the report.
     pub title: String,
     /// A warning above everything else: data that is missing from the report.
     pub warning: Option<String>,
     /// Names and values that hold for the whole report.
     pub facts: Vec<(String, String)>,
-    /// Its tables.
+    /// Tables of the report, in the order shown.
     pub tables: Vec<Table>,
     /// Pictures as SVG, shown in HTML only.
     pub pictures: Vec<String>,
@@ -19,18 +19,18 @@ pub struct Sheet {
     pub notes: Vec<String>,
 }
 
-/// A table.
+/// A table of a report.
 #[derive(Debug, Clone, Default)]
 pub struct Table {
     /// Heading; empty if it is the only table.
     pub heading: String,
-    /// Column headings.
+    /// Heading of each column.
     pub heads: Vec<String>,
     /// Number of leading columns that are text and left-aligned; the others are numbers.
     pub words: usize,
-    /// Rows.
+    /// Rows, each with one text for each column.
     pub rows: Vec<Vec<String>>,
-    /// Totals of the rows.
+    /// Last row with totals, if the table has one.
     pub total: Option<Vec<String>>,
 }
 

@@ -27,24 +27,24 @@ pub const FEWEST: u64 = 3;
 pub struct Sum {
     /// Measured device time in ns.
     pub gpu_ns: u128,
-    /// Bytes held, multiplied by seconds.
+    /// Memory over time: bytes held, multiplied by the seconds for which they were held.
     pub byte_seconds: u128,
     /// Time spent waiting at the launch gate in ns, summed over processes.
     pub wait_ns: u128,
 }
 
-/// The length of a step.
+/// A step: the period that each row of the trend sums over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
-    /// `hour`, `day` or `week`.
+    /// Name of the step: `hour`, `day` or `week`.
     pub name: &'static str,
-    /// Length in seconds.
+    /// Length of the step, in seconds.
     pub seconds: i64,
     /// Start of some step, to which the others are aligned; for weeks a Monday.
     pub from: i64,
 }
 
-/// Builds the report.
+/// Collects recorded rows and builds the report from them.
 #[derive(Debug)]
 pub struct Trend {
     by: Vec<By>,
@@ -56,10 +56,10 @@ pub struct Trend {
     unmeasured: bool,
 }
 
-/// A straight line through sums.
+/// A straight line fitted to the sums of the steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slope {
-    /// Mean of a step.
+    /// Mean value of a step.
     pub mean: u128,
     /// Change from each step to the next.
     pub change: i128,
@@ -101,7 +101,7 @@ impl Trend {
         Self { by, step, sums: BTreeMap::new(), first: None, unmeasured: false }
     }
 
-    /// Adds a row.
+    /// Adds a recorded row to the sums of its step.
     pub fn add(&mut self, line: &ask::Line) {
         self.unmeasured |= line.unmeasured_ns > 0;
         self.first = Some(self.first.map_or(line.start, |first| first.min(line.start)));
@@ -134,7 +134,7 @@ impl Trend {
     }
 }
 
-/// The finished report.
+/// The finished report on usage from step to step.
 #[derive(Debug, Clone)]
 pub struct Answer {
     by: Vec<By>,

@@ -11,9 +11,9 @@ use super::sheet::{Sheet, Table};
 /// A line of the report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
-    /// Identifies the line.
+    /// The tenant, group, label or device of the line.
     pub whose: Whose,
-    /// Recorded usage.
+    /// Usage recorded for the line.
     pub used: Used,
     /// Part of all device time in tenths of a percent; all lines sum to 1000.
     pub gpu_permille: u128,
@@ -25,7 +25,7 @@ pub struct Line {
     pub milli_gib_hours: u128,
 }
 
-/// The report.
+/// Report on usage by tenant, group, label or device.
 #[derive(Debug, Clone)]
 pub struct Usage {
     /// Lines, most device time first.

@@ -17,7 +17,7 @@ use vgpu_output::say::{Failure, NOT_EXECUTABLE, NOT_FOUND, RUN_FAILED};
 /// The file in which glibc's loader finds system-wide preloads.
 pub const SYSTEM_LIST: &str = "/etc/ld.so.preload";
 
-/// Largest accepted list, in bytes.
+/// Largest /etc/ld.so.preload that is accepted, in bytes.
 const LONGEST_LIST: u64 = 64 * 1024;
 
 /// The loader that an image's programs use.
@@ -25,22 +25,22 @@ const LONGEST_LIST: u64 = 64 * 1024;
 pub enum Loader {
     /// glibc's, which can map the library.
     Glibc,
-    /// musl's, which cannot.
+    /// musl's, which cannot map the library.
     Musl,
     /// None at the usual paths: its programs are static, or bring their own loader.
     None,
 }
 
-/// The findings.
+/// Settings of a container image that decide if the library can be loaded.
 #[derive(Debug, Default)]
 pub struct Image {
-    /// Its LD_PRELOAD.
+    /// Value of LD_PRELOAD in the image's environment.
     pub preload: Option<OsString>,
-    /// Its LD_LIBRARY_PATH.
+    /// Value of LD_LIBRARY_PATH in the image's environment.
     pub library_path: Option<OsString>,
-    /// Its /etc/ld.so.preload, if that was asked for.
+    /// Content of the image's /etc/ld.so.preload, if that was asked for.
     pub list: Option<String>,
-    /// Its loader; `None` if it was not inspected.
+    /// Loader of the image's programs; `None` if it was not inspected.
     pub loader: Option<Loader>,
 }
 

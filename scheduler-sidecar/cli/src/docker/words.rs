@@ -47,7 +47,7 @@ const GPU: &[&str] = &["gpus", "runtime", "device", "privileged"];
 pub struct Words {
     /// All arguments except variables of ours that were removed.
     pub kept: Vec<OsString>,
-    /// The image.
+    /// Name of the image to run.
     pub image: Option<OsString>,
     /// Value of `-e LD_PRELOAD=...`; not in `kept`.
     pub preload: Option<OsString>,

@@ -80,7 +80,7 @@ pub fn look(report: &mut Report, asked: Option<&Asked>) {
     }
 }
 
-/// The terms that a member would receive.
+/// Limits and mode that the daemon would send to a process that connects as a member.
 pub struct Said {
     /// The tenant and its limits.
     pub terms: Terms,
@@ -90,8 +90,8 @@ pub struct Said {
     pub strict: bool,
 }
 
-/// Returns the terms that a member would receive. The daemon sees a short-lived member. Descriptors sent with the
-/// answer are not received.
+/// Returns the limits and mode that a process which connects as a member would receive. The daemon sees a short-lived
+/// member. Descriptors sent with the answer are not received.
 pub fn terms(socket: &Path) -> Result<Said, String> {
     let hello = two::Hello { pid: std::process::id(), version: env!("CARGO_PKG_VERSION").to_owned(), clock: 0 };
     let line = asked(socket, &hello.encode().map_err(|why| why.to_string())?)?;

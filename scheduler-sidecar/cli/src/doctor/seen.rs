@@ -7,7 +7,7 @@ pub const CHILD: &str = "--doctors-child";
 /// Size of the small allocation, and the excess of the large one over the limit; 2 MiB.
 pub const STEP: u64 = 2 << 20;
 
-/// All observations of one child.
+/// Observations of a child process that runs under the library, for `vgpu doctor`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Seen {
     /// Path of libvgpu.so, if it is mapped in the child.
@@ -18,9 +18,9 @@ pub struct Seen {
     pub cuda: Doors,
     /// Lookups of the hooked functions of NVML, by `dlsym`.
     pub nvml: Doors,
-    /// Result of cuInit.
+    /// Result code of cuInit; `None` if it was not called.
     pub init: Option<u32>,
-    /// Devices in CUDA's order.
+    /// Devices that the child sees, in CUDA's order.
     pub devices: Vec<Device>,
 }
 
@@ -29,7 +29,7 @@ pub struct Seen {
 pub struct Doors {
     /// Number of functions in the table.
     pub rows: usize,
-    /// Number of lookups that return our hook.
+    /// Number of lookups that return the library's hook.
     pub hooked: usize,
     /// Functions that this driver does not have.
     pub lacking: Vec<String>,
@@ -40,26 +40,26 @@ pub struct Doors {
 /// A device as a program observes it.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Device {
-    /// CUDA's ordinal.
+    /// Number by which CUDA orders the device.
     pub ordinal: u32,
-    /// UUID, `GPU-...`.
+    /// UUID of the device, `GPU-...`.
     pub uuid: String,
     /// NVML's number, by which limits name the device.
     pub index: Option<u32>,
-    /// Result of cuDeviceTotalMem.
+    /// Memory size by cuDeviceTotalMem, in bytes.
     pub total: u64,
     /// NVML's memory size, on which percentages are based.
     pub memory: Option<u64>,
-    /// Results of the allocations, if there were any.
+    /// Results of the test allocations, if any were tried.
     pub control: Option<Control>,
 }
 
-/// Result codes of the driver.
+/// Results of allocations below and above the memory limit, as codes of the driver.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Control {
     /// Creating the context; unless 0, nothing else was tried.
     pub context: u32,
-    /// Free memory in that context, by cuMemGetInfo.
+    /// Free memory in bytes in the context, by cuMemGetInfo.
     pub free: u64,
     /// Allocating [`STEP`] bytes; `None` if less was free, so it was not tried.
     pub below: Option<u32>,

@@ -31,16 +31,16 @@ pub enum Engine {
     Unknown,
 }
 
-/// The place of a process.
+/// Container, pod or systemd unit that a process runs in.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Place {
-    /// Engine of its container; null if it is in none.
+    /// Engine of the process's container; null if it is in none.
     pub engine: Option<Engine>,
     /// Id of the container, or its name for engines without ids.
     pub id: Option<String>,
     /// Name of the container.
     pub name: Option<String>,
-    /// UID of its Kubernetes pod.
+    /// UID of the Kubernetes pod of the container.
     pub pod: Option<String>,
     /// The systemd unit, for a process outside of containers.
     pub unit: Option<String>,
@@ -70,7 +70,7 @@ pub fn of(cgroup: &str) -> Place {
 fn of_path(path: &str) -> Place {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     let pod = parts.iter().rev().find_map(|part| pod(part));
-    // Containers nest; the innermost counts.
+    // Containers nest, and the innermost counts, so search from the end of the path.
     for (at, part) in parts.iter().enumerate().rev() {
         let above = at.checked_sub(1).and_then(|at| parts.get(at)).copied().unwrap_or_default();
         if let Some((engine, id)) = container(part, above, pod.is_some()) {

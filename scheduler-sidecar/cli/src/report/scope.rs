@@ -72,11 +72,11 @@ enum Format {
 
 /// A report in all its formats.
 pub struct Made {
-    /// For people.
+    /// The report for people, for the formats table, Markdown and HTML.
     pub sheet: Sheet,
-    /// For programs.
+    /// The report for programs, as JSON.
     pub json: Value,
-    /// For spreadsheets.
+    /// The report for spreadsheets: headings, and rows.
     pub csv: (Vec<String>, Vec<Vec<String>>),
 }
 

@@ -42,7 +42,7 @@ pub fn first(socket: &Path, began: Instant, wishes: &Wishes) -> Result<(Look, Wi
     Ok((look, Wishes { device, ..wishes.clone() }))
 }
 
-/// State of the thread.
+/// State of the thread that asks the daemon and carries out changes.
 struct Feed {
     socket: PathBuf,
     began: Instant,
@@ -50,7 +50,7 @@ struct Feed {
     to: Sender<Input>,
     /// Directory of the record, from the last answer.
     record: Option<PathBuf>,
-    /// Time of its last reading.
+    /// Time of the last reading of the record.
     read: Option<Instant>,
     /// Processes of the last answer, by tenant, each with its process ids on the host and inside.
     members: BTreeMap<String, Vec<(u32, u32)>>,
@@ -83,7 +83,7 @@ impl Feed {
                 Ok(order) => {
                     let changes = matches!(order, Effect::Change(_));
                     let told = self.does(order);
-                    // Show a change at once.
+                    // Ask the daemon again at once, so that a change is shown without delay.
                     if changes { told.and_then(|()| self.looks(&mut next)) } else { told }
                 }
                 Err(RecvTimeoutError::Timeout) => self.looks(&mut next),

@@ -29,9 +29,9 @@ pub enum Command {
     Device,
     /// Show all details of a tenant.
     Details,
-    /// Pause or resume the tenant.
+    /// Pause or resume the selected tenant.
     Pause,
-    /// Change the tenant's terms.
+    /// Change the selected tenant's limits and share of time.
     Set,
     /// Show the help.
     Help,
@@ -43,12 +43,12 @@ pub enum Command {
     Quit,
 }
 
-/// A line of the help.
+/// A key binding, and its line in the help.
 #[derive(Debug)]
 pub struct Binding {
-    /// The names of the keys.
+    /// Names of the keys, as the help shows them.
     pub shown: &'static str,
-    /// Description.
+    /// Effect of the keys, as the help shows it.
     pub what: &'static str,
     /// The command of each of the keys.
     keys: &'static [(KeyCode, Command)],

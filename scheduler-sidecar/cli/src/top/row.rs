@@ -7,54 +7,54 @@ use vgpu_control::{DeviceStatus, Status, TenantStatus, TermsStatus};
 /// Identifies a row: a tenant on a device.
 pub type Key = (String, String);
 
-/// An answer of the daemon, and its time.
+/// A status that the daemon answered, and the time of the answer.
 #[derive(Debug, Clone)]
 pub struct Look {
-    /// The answer.
+    /// Status that the daemon answered.
     pub status: Status,
-    /// Time since the view began.
+    /// Time of the answer, since the view began.
     pub at: Duration,
 }
 
-/// A tenant on a device.
+/// A row of the view: a tenant on one device, its terms and its usage.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Row {
     /// Name of the tenant.
     pub tenant: String,
     /// The daemon's name of the device; `*` if the terms hold for any device and the tenant has joined none.
     pub device: String,
-    /// `latency`, `normal` or `batch`.
+    /// Priority class: `latency`, `normal` or `batch`.
     pub class: String,
-    /// Weight for sharing the time that floors leave.
+    /// Weight for sharing the time that guaranteed shares (floors) leave.
     pub weight: u32,
-    /// The floor, in percent.
+    /// Floor: guaranteed share of device time, in percent; `None`: none.
     pub floor: Option<f64>,
-    /// The ceiling, in percent.
+    /// Ceiling: most device time, in percent; `None`: no limit.
     pub ceiling: Option<f64>,
-    /// Percent of the last seconds in which it wanted the device; `None` if it has joined none.
+    /// Percent of the last seconds in which the tenant wanted the device; `None` if it has joined none.
     pub wanted: Option<f64>,
-    /// Percent of the last seconds that it received.
+    /// Percent of the last seconds in which the tenant had the device.
     pub got: Option<f64>,
-    /// Percent of the time since the last refresh that its members waited at the launch gate, on average; `None` if
-    /// unknown yet.
+    /// Percent of the time since the last refresh that the tenant's members waited for permission to launch, on
+    /// average; `None` if unknown yet.
     pub wait: Option<f64>,
-    /// Seconds waited at the gate since its first member joined, summed over members.
+    /// Seconds waited for permission to launch since the tenant's first member joined, summed over members.
     pub waited: Option<f64>,
-    /// Device time in seconds since its first member joined.
+    /// Device time in seconds since the tenant's first member joined.
     pub gpu_seconds: Option<f64>,
-    /// True if it uses the device without being measured.
+    /// True if the tenant uses the device without being measured.
     pub unmeasured: bool,
-    /// Bytes held.
+    /// Bytes that the tenant holds on the device; `None`: not known.
     pub used: Option<u64>,
-    /// Memory limit in bytes.
+    /// Memory limit of the tenant on the device, in bytes; `None`: no limit.
     pub limit: Option<u64>,
-    /// Members waiting at the gate now.
+    /// Members that wait at the gate for permission to launch now.
     pub waiting: usize,
-    /// Connected processes.
+    /// Number of the tenant's connected processes on the device.
     pub members: usize,
     /// State in one word, as in `vgpu explain`; `-` if unknown.
     pub state: String,
-    /// True if an administrator paused it.
+    /// True if an administrator paused the tenant.
     pub paused: bool,
 }
 
@@ -83,17 +83,17 @@ impl Row {
 pub struct Device {
     /// The daemon's name of the device.
     pub name: String,
-    /// Model name.
+    /// Model name of the device; `None`: not known.
     pub model: Option<String>,
     /// Percent of the last seconds that all tenants received; `None` if some use is not measured.
     pub busy: Option<f64>,
     /// Bytes that all tenants hold; `None` if no tenant's use is known.
     pub used: Option<u64>,
-    /// Memory size in bytes.
+    /// Memory size of the device in bytes; `None`: not known.
     pub memory: Option<u64>,
     /// True if the device is scheduled by leases.
     pub arbitrated: bool,
-    /// Tenant that holds the lease now.
+    /// Tenant that holds the device now.
     pub holder: Option<String>,
 }
 

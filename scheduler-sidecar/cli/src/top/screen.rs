@@ -37,7 +37,7 @@ impl Screen {
             }));
         });
         take()?;
-        // From here on, the drop restores it.
+        // From here on, dropping this value restores the terminal.
         fresh().map(Self).inspect_err(|_| give_back())
     }
 
@@ -87,7 +87,7 @@ impl Drop for Screen {
 /// Restores the terminal; does nothing if it is not taken.
 pub fn give_back() {
     if TAKEN.swap(false, Ordering::SeqCst) {
-        // If that fails, nobody is left to be informed.
+        // If restoring the terminal fails, nobody is left to be informed.
         let _ = execute!(io::stdout(), LeaveAlternateScreen, Show);
         let _ = disable_raw_mode();
         let _ = io::stdout().flush();

@@ -57,46 +57,46 @@ pub enum Effect {
 /// The part of the view that receives keys.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Mode {
-    /// The table of tenants.
+    /// Shows the table of tenants.
     Table,
     /// The filter typed after `/`; Esc restores `before`.
     Filter {
-        /// The typed filter.
+        /// Filter that is being typed.
         line: Line,
-        /// The previous filter.
+        /// Filter before typing began, which Escape restores.
         before: String,
     },
-    /// The change typed after `s`.
+    /// Input of a change, after the key `s`.
     Set {
         /// The tenant and device to change.
         of: Key,
-        /// The typed change.
+        /// Change that is being typed.
         line: Line,
     },
     /// A confirmation: `y` means yes, every other key no.
     Sure {
-        /// The question.
+        /// Question shown to the user.
         question: String,
         /// The request to send after yes.
         ask: Ask,
     },
-    /// The details of a tenant.
+    /// Shows the details of a tenant.
     Details {
         /// Name of the tenant.
         tenant: String,
-        /// Number of lines scrolled away.
+        /// Number of lines at the top that are scrolled away.
         skipped: u16,
     },
-    /// The help.
+    /// Shows the list of keys.
     Help,
 }
 
 /// A line at the bottom, shown until the next key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// The text.
+    /// Text of the message.
     pub words: String,
-    /// True for an error.
+    /// True if the message is an error.
     pub wrong: bool,
 }
 
@@ -109,27 +109,27 @@ pub struct Top {
     pub lost: Option<String>,
     /// All rows of the last answer, sorted.
     rows: Vec<Row>,
-    /// Earlier values of the rows.
+    /// Earlier values of the rows, for the history bars.
     pub history: History,
-    /// Order of the rows.
+    /// Order in which the rows are shown.
     pub sort: Sort,
     /// Show only tenants whose name contains this.
     pub filter: String,
-    /// Show only this device.
+    /// Device whose rows are shown; `None`: all devices.
     pub device: Option<String>,
-    /// The selected row.
+    /// Tenant and device of the selected row; `None`: none.
     pub selected: Option<Key>,
     /// The part of the view that receives keys.
     pub mode: Mode,
-    /// The message at the bottom.
+    /// Message at the bottom of the view; `None`: none.
     pub message: Option<Message>,
-    /// True if changes are disabled.
+    /// True if the view only shows, and keys that change a tenant are refused.
     watches: bool,
-    /// Time between two refreshes.
+    /// Time between two requests to the daemon.
     pub interval: Duration,
     /// The explanation of the tenant whose details are shown.
     pub explained: Option<(String, Result<Vec<Explained>, String>)>,
-    /// The containers of its processes, by process id.
+    /// Containers of the processes of the tenant whose details are shown, by process ID.
     pub places: BTreeMap<u32, String>,
     /// The last hour from the record.
     pub hour: Option<Result<BTreeMap<Key, Vec<f64>>, String>>,
@@ -140,15 +140,15 @@ pub struct Top {
 /// The options with which the view started.
 #[derive(Debug, Clone)]
 pub struct Wishes {
-    /// Order of the rows.
+    /// Order in which the rows are shown.
     pub sort: Sort,
     /// Show only tenants whose name contains this.
     pub filter: String,
-    /// Show only this device.
+    /// Device whose rows are shown; `None`: all devices.
     pub device: Option<String>,
-    /// True if changes are disabled.
+    /// True if the view only shows, and keys that change a tenant are refused.
     pub read_only: bool,
-    /// Time between two refreshes.
+    /// Time between two requests to the daemon.
     pub interval: Duration,
 }
 

@@ -28,7 +28,7 @@ const MOST: usize = 1_000_000;
 /// Time for a program to end after a request, and for its remaining output to arrive.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// The output of a child.
+/// Output of a child: its end, and the iterations found in it.
 #[derive(Debug, Default)]
 pub struct Heard {
     tail: VecDeque<u8>,
@@ -36,23 +36,23 @@ pub struct Heard {
     pub iterations: Vec<f64>,
 }
 
-/// A running child.
+/// A running program of the validation.
 pub struct Running {
     child: Child,
     pid: Pid,
     began: Instant,
     heard: Arc<Mutex<Heard>>,
-    /// Closed after all its output was read.
+    /// Closed after all output of the child was read.
     read: Receiver<()>,
 }
 
-/// An ended child.
+/// A program of the validation that ended.
 pub struct Ended {
-    /// Time from start to end.
+    /// Wall time from the program's start to its end.
     pub wall: Duration,
-    /// Exit status.
+    /// Exit status of the program.
     pub status: ExitStatus,
-    /// Its output.
+    /// Output of the child.
     pub heard: Heard,
 }
 
@@ -107,7 +107,7 @@ pub fn start(
         while let Err(rustix::io::Errno::INTR) = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
         {
         }
-        // The receiver may be gone.
+        // After an early end nobody receives, which is no error.
         let _ = told.send((index, number, Instant::now()));
     });
     Ok(Running { child, pid, began, heard, read })
@@ -146,7 +146,7 @@ impl Running {
         self.child.id() == number
     }
 
-    /// Returns how long it has been running.
+    /// Returns how long the child has been running.
     pub fn runs(&self) -> Duration {
         self.began.elapsed()
     }
@@ -156,7 +156,7 @@ impl Running {
     /// # Errors
     /// The process cannot be waited for.
     pub fn finish(mut self, at: Instant) -> Result<Ended, Failure> {
-        // It is not reaped yet, so the group id still belongs to it.
+        // The child is not reaped yet, so its process group ID cannot belong to other processes.
         let _ = kill_process_group(self.pid, Signal::KILL);
         let status = self
             .child

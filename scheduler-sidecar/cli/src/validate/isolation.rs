@@ -14,14 +14,14 @@ pub enum Degree {
     None,
 }
 
-/// A cell of the matrix.
+/// A cell of the matrix: isolation of one resource in one setup.
 #[derive(Debug, Clone, Copy)]
 pub struct Cell {
-    /// Degree of isolation.
+    /// Degree to which tenants are isolated in this resource.
     pub degree: Degree,
-    /// Description.
+    /// Extent of the isolation, in words.
     pub words: &'static str,
-    /// Tests that show it, by file and name.
+    /// Tests that show this isolation, by file and name.
     pub tests: &'static [(&'static str, &'static str)],
 }
 
@@ -30,15 +30,15 @@ pub struct Cell {
 pub struct Axis {
     /// Name of the resource.
     pub name: &'static str,
-    /// With the daemon.
+    /// Isolation with the daemon.
     pub daemon: Cell,
-    /// With the library alone, configured by environment variables.
+    /// Isolation with the library alone, configured by environment variables.
     pub alone: Cell,
 }
 
 const LEASES: &str = "tests/tests/time_leases.rs";
 
-/// The matrix.
+/// The isolation matrix, one row for each resource.
 pub const MATRIX: [Axis; 4] = [
     Axis {
         name: "memory",

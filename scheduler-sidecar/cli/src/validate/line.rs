@@ -14,7 +14,7 @@ pub enum Measure {
 }
 
 impl Measure {
-    /// Describes the source.
+    /// Describes in words where the duration of an iteration comes from.
     #[must_use]
     pub fn words(&self) -> String {
         match self {

@@ -13,21 +13,21 @@ use vgpu_control::status::TenantStatus;
 use vgpu_core::bytes::Bytes;
 use vgpu_output::say::{self, FINDINGS, Failure, USAGE};
 
-/// Separates two programs.
+/// Argument that separates the command lines of two programs.
 const AND: &str = "--and";
 /// Most programs at the same time.
 const MOST: usize = 16;
 
-/// A program to run.
+/// A program to run and measure, with its tenant and environment.
 #[derive(Debug)]
 pub struct Program {
-    /// Name of the tenant.
+    /// Name of the tenant that the program runs as.
     pub name: String,
     /// The program and its arguments.
     pub command: Vec<OsString>,
-    /// Changes to its environment.
+    /// Environment variables to set for the program.
     pub changes: Vec<(&'static str, OsString)>,
-    /// Its limits, in words.
+    /// Limits of the program's tenant, in words.
     limits: String,
 }
 

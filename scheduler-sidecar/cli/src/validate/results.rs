@@ -8,7 +8,7 @@ use super::stats::{Interval, change_interval, jain, latency_change, median, orde
 pub struct Run {
     /// Wall time from start to end.
     pub wall: f64,
-    /// Durations of its iterations: as printed by the program, or the run itself.
+    /// Durations of the run's iterations: as printed by the program, or the run itself.
     pub iterations: Vec<f64>,
 }
 
@@ -19,14 +19,14 @@ impl Run {
     }
 }
 
-/// A program with its runs.
+/// A measured program with its runs.
 #[derive(Debug, Clone)]
 pub struct Program {
-    /// Tenant that it ran as.
+    /// Tenant that the program ran as.
     pub name: String,
     /// Command line, quoted for a shell.
     pub command: String,
-    /// Its limits, in words.
+    /// Limits of the program's tenant, in words.
     pub limits: String,
     /// Runs without other programs.
     pub alone: Vec<Run>,
@@ -34,14 +34,14 @@ pub struct Program {
     pub together: Vec<Run>,
 }
 
-/// All measurements.
+/// All measurements of `vgpu validate`.
 #[derive(Debug, Clone)]
 pub struct Results {
     /// Programs in the order of the command line.
     pub programs: Vec<Program>,
     /// Source of an iteration's duration.
     pub measure: Measure,
-    /// Number of rounds requested.
+    /// Number of rounds of measurement that were requested.
     pub wanted: usize,
     /// Why fewer rounds were made; `None` if all were.
     pub cut: Option<String>,
@@ -49,33 +49,33 @@ pub struct Results {
     pub began: i64,
     /// Facts about the machine and the software.
     pub facts: Vec<(String, String)>,
-    /// Notes for the reader.
+    /// Notes for the reader of the report.
     pub notes: Vec<String>,
 }
 
 /// Durations of a program in one situation, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Latency {
-    /// Median over its runs.
+    /// Median of the program's runs, each represented by its median iteration.
     pub median: f64,
     /// Confidence interval of the median.
     pub interval: Option<Interval>,
-    /// 99th percentile over all its iterations.
+    /// 99th percentile of the durations of all iterations.
     pub p99: f64,
-    /// Number of iterations.
+    /// Number of iterations over all runs.
     pub iterations: usize,
 }
 
 /// Comparison of a program alone and together with the others.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Change {
-    /// Durations alone.
+    /// Durations when the program runs alone.
     pub alone: Latency,
-    /// Durations together with the others.
+    /// Durations when the program runs at the same time as the others.
     pub together: Latency,
     /// Change of the median duration, in percent.
     pub latency: f64,
-    /// Confidence interval of that change.
+    /// Confidence interval of the change of the median.
     pub latency_interval: Option<Interval>,
     /// Change of the throughput, in percent.
     pub throughput: f64,

@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// The reason for an early end.
 #[derive(Debug)]
 pub enum End {
-    /// A signal arrived.
+    /// A signal asked to stop.
     Interrupted,
     /// A program failed: the exit code, and a message with the end of its output.
     Failed(u8, String),

@@ -7,12 +7,12 @@ pub const COVERAGE: f64 = 0.95;
 /// Number of resamplings for a bootstrap.
 const DRAWS: usize = 10_000;
 
-/// A confidence interval.
+/// A confidence interval of a median or of a change.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Interval {
-    /// Lower bound.
+    /// Lower bound of the interval.
     pub low: f64,
-    /// Upper bound.
+    /// Upper bound of the interval.
     pub high: f64,
     /// Least probability that the interval contains the true value.
     pub coverage: f64,
@@ -154,7 +154,7 @@ mod tests {
     }
 
     proptest! {
-        // Each case resamples twenty thousand times.
+        // Few cases, because each resamples twenty thousand times.
         #![proptest_config(ProptestConfig::with_cases(12))]
 
         #[test]

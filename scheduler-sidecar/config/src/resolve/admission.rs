@@ -52,19 +52,19 @@ pub(crate) fn ask(terms: &TermsPlan) -> Ask {
     Ask { memory: terms.memory, floor: terms.floor, ceiling: terms.ceiling }
 }
 
-/// A refusal in words.
+/// A refusal of a configuration that promises too much, in the words of a problem.
 pub(crate) struct Told {
-    /// Index of the ask that no longer fits.
+    /// Index of the tenant whose limits no longer fit.
     pub at: usize,
-    /// `memory_limit` or `sm_request`.
+    /// Key that asks for too much: `memory_limit` or `sm_request`.
     pub key: &'static str,
-    /// The error, as a predicate.
+    /// The error, as a predicate: `is more than device 0 has`.
     pub what: String,
-    /// The accepted values.
+    /// Values that would be accepted, in words.
     pub accepted: String,
 }
 
-/// Words a refusal, given the tenants and their terms on the device.
+/// Puts a refusal into words, given the tenants with terms on the device.
 pub(crate) fn told(refusal: &Refusal, device: &str, capacity: &Capacity, there: &[(&str, &TermsPlan)]) -> Told {
     match *refusal {
         Refusal::Alone { at } => {

@@ -21,16 +21,16 @@ pub(super) struct Layers<'r> {
 /// The place that sets a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Word {
-    /// Place of the value.
+    /// Place of the value in the file.
     pub place: Place,
-    /// `section.key`
+    /// Name of the key, as `section.key`.
     pub key: String,
 }
 
-/// Terms on a device, and the places that set its memory limit and its floor.
+/// A tenant's terms on a device, with the places that set its memory limit and its floor (guaranteed share of time).
 pub(super) type Spoken = (TermsPlan, Option<Word>, Option<Word>);
 
-/// A floor; `implied` is true if it follows from `gpu` or `replicas` instead of `sm_request`.
+/// A floor (guaranteed share of time); `implied`: it follows from `gpu` or `replicas` instead of `sm_request`.
 struct Floor {
     share: Option<Share>,
     word: Word,
@@ -92,7 +92,7 @@ impl<'r> Layers<'r> {
         let ceiling = self.first(over, |terms| terms.sm_limit.as_ref()).and_then(|at| at.value);
         let floor = self.floor(over);
         let share = floor.as_ref().and_then(|floor| match (floor.share, ceiling) {
-            // A floor implied by a part of the device is lowered to the ceiling.
+            // A floor that only follows from the part of the device is lowered to the ceiling instead of refused.
             (Some(share), Some(ceiling)) if floor.implied => Some(share.min(ceiling)),
             (share, _) => share,
         });

@@ -83,7 +83,7 @@ impl Visit for Fields {
             return;
         }
         let text = format!("{value:?}");
-        // These fields stay text, whatever they look like.
+        // A tenant named `7` must not become a number, so the fields that hold names stay text.
         if ["tenant", "device", "why", "what"].contains(&field.name()) {
             return self.put(field, text.into());
         }

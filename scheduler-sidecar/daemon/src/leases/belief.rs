@@ -6,17 +6,17 @@
 
 use vgpu_core::arbiter::Usage;
 
-/// Most unconfirmed claim time, in ns.
+/// Longest total time, in ns, for which a tenant's members may claim queued work that no measurement confirms.
 const PATIENCE: u64 = 2_000_000_000;
 /// The allowance refills at this fraction of real time: 1 ns in 8 ns.
 const AGAIN: u64 = 8;
 
-/// The claim allowance of a tenant on a device.
+/// Time for which a tenant's rejoined members may still claim queued work on one device without a measurement.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Belief {
-    /// Number of members that claim now.
+    /// Number of members that claim queued work now.
     claims: usize,
-    /// Start of the current claims, in ns.
+    /// Time since which at least one member claims queued work, in ns.
     since: u64,
     /// Allowance used up so far, as of `at`, in ns.
     spent: u64,
@@ -30,7 +30,7 @@ impl Belief {
         self.spent.saturating_sub(rest.saturating_sub(self.at) / AGAIN).saturating_add(claimed).min(2 * PATIENCE)
     }
 
-    /// True if one more claim is accepted at `now`.
+    /// True if allowance is left at `now`, so that one more member may claim queued work.
     pub fn is_left(&self, now: u64) -> bool {
         self.spent(now) < PATIENCE
     }
@@ -57,7 +57,7 @@ impl Belief {
         usage.in_flight == Some(0)
     }
 
-    /// Ends a member's claim.
+    /// Ends one member's claim to have queued work. With the last claim, the allowance starts to refill.
     pub fn ends(&mut self, now: u64) {
         if self.claims == 1 {
             (self.spent, self.at) = (self.spent(now), now);

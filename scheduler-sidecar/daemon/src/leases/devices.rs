@@ -16,7 +16,7 @@ use crate::config::{Arbitrate, On};
 /// Most devices added for one tenant; no machine has more.
 const MOST_MADE: usize = 16;
 
-/// Most devices in total, since each event looks at all of them.
+/// Most devices in total. Each event costs a check of all of them, so the number is limited.
 const MOST: usize = 4096;
 
 #[derive(Debug, Default)]
@@ -146,7 +146,7 @@ impl Devices {
         (0..count).map(DeviceId)
     }
 
-    /// Notes that tenants, terms or devices changed.
+    /// Notes that tenants, terms or devices changed, so that [`Self::share_out`] must decide again.
     pub fn stale(&mut self) {
         self.stale = true;
     }

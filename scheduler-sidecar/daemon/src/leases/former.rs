@@ -13,12 +13,12 @@ use vgpu_core::page::SLOTS;
 /// Processes remembered for each tenant and device: twice as many as can be present.
 const MOST: usize = 2 * SLOTS;
 
-/// A process's own report when it joins a device.
+/// Prior usage that a process itself reports when it joins a device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Past {
     /// Process ID from the kernel, or the process's own if the kernel cannot see it. 0: not known.
     pub process: u32,
-    /// Device time that it measured there since it started, in ns. 0: it has just started.
+    /// Device time that the process measured on the device since it started, in ns. 0: it has just started.
     pub busy: u64,
 }
 
@@ -34,7 +34,7 @@ impl Past {
 pub struct Former {
     busy: u64,
     known: BTreeMap<u32, Known>,
-    /// Number of updates.
+    /// Number of updates so far; serves as the clock for forgetting the process that was seen longest ago.
     looks: u64,
 }
 
@@ -89,11 +89,11 @@ mod tests {
         former.comes(past(7, 1_000));
         former.comes(past(7, 1_000));
         assert_eq!(former.busy(), 1_000);
-        // It measures 500 ns more and changes its connection.
+        // The process measures 500 ns more under this daemon, then connects again: that is not prior usage.
         former.saw(past(7, 1_000), 500);
         former.comes(past(7, 1_500));
         assert_eq!(former.busy(), 1_000);
-        // It worked on while it was not connected.
+        // The process measured 200 ns more while it was not connected.
         former.comes(past(7, 1_700));
         assert_eq!(former.busy(), 1_200);
         former.comes(past(8, 10));

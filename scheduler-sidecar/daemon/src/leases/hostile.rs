@@ -88,7 +88,7 @@ fn open_beside(looks: u64, stays: bool, busy: u64) -> u64 {
         }
         let past = Past { process: 7, busy: 1_000 };
         let place = leases.join_again(Number(0), look, "GPU-0", past, now).unwrap();
-        // It drains at once, and has new work as soon as it may launch.
+        // The honest member drains its work at once, and has new work as soon as it may launch.
         report.slots[slot].say(&Said { in_flight: Some(0), ..Said::default() });
         let _ = report.slots[slot].wish();
         leases.look(Number(1), now);

@@ -128,7 +128,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         self.tick(now);
     }
 
-    /// Ends claims of rejoined members that have no queued work any more.
+    /// Reads the reports of members that joined again, and ends the claim to queued work of each that has none left.
     pub(super) fn hear_claims(&mut self, now: u64) {
         let (houses, reports) = (&mut self.houses, &mut self.reports);
         self.claiming.retain(|Place { tenant, index }| {

@@ -1,7 +1,8 @@
 //! Tests of GPU time sharing in virtual time, on pages in ordinary memory: random sequences checked against
 //! invariants.
 //!
-//! Members here are honest: they launch only through a gate that is open to them, and ring as the library does.
+//! Members here are honest: they launch only while their gate lets them, and wake the daemon (ring its bell) in the
+//! same cases as the library does.
 
 use std::rc::Rc;
 
@@ -28,7 +29,7 @@ struct Member {
     wants: bool,
     /// When its launched work completes, and how much that is, in ns.
     ends: Option<(u64, u64)>,
-    /// It launched through an open gate, so that it measured nothing.
+    /// True if the member launched through an open gate, so that it measured nothing.
     blind: bool,
     runs: u64,
 }
@@ -86,7 +87,7 @@ impl World {
     }
 
     fn ring(&mut self, tenant: Number) {
-        // The limit of rings has its own tests; here every ring is heard.
+        // `Leases::rang` ignores rings that come too often. That has its own tests, so this ring skips it.
         self.leases.look(tenant, self.now);
         self.leases.tick(self.now);
     }
@@ -126,7 +127,7 @@ impl World {
         }
     }
 
-    /// Completes the work that is due, and rings where another member may wait for it.
+    /// Completes the work that is due, and rings the bell where another member may wait for that.
     fn complete(&mut self) {
         for at in 0..self.members.len() {
             let shut = matches!(self.gate_of(at), Gate::Wait | Gate::Cap { .. });
@@ -217,7 +218,7 @@ enum Deed {
 fn terms() -> impl Strategy<Value = Terms> {
     let class = prop_oneof![Just(Class::Normal), Just(Class::Latency), Just(Class::Batch)];
     let ceiling = prop::option::of(10..100_u32);
-    // All floors together are at most the whole device.
+    // Floors (guaranteed shares of time) of all tenants together are at most the whole device.
     let floor = prop::option::of(1..25_u32);
     (class, ceiling, floor, 1..4_u32, prop::option::of(500_000..9_000_000_u64)).prop_map(
         |(class, ceiling, floor, weight, quantum)| {
@@ -320,7 +321,7 @@ fn a_program_that_is_killed_again_and_again_stays_below_its_ceiling() {
         while world.members[a].ends.is_none() && world.now < start + 1_000 * MS {
             world.run(MS, 200 * MS);
         }
-        // Killed before it saw its work complete. If that work were free, the program would get 95 %.
+        // The member is killed before it saw its work complete. If that work were free, the program would get 95 %.
         world.run(20 * MS, MS);
         used += 20 * MS;
         world.leave(a);
@@ -356,7 +357,7 @@ fn a_wish_that_was_granted_already_is_no_sign_of_an_empty_account() {
     let (a, b) = (world.join(0, 0), world.join(0, 0));
     world.wish(a);
     assert!(matches!(world.gate_of(a), Gate::Run { .. }));
-    // Another member of the tenant rings before a wakes up.
+    // Another member of the tenant rings the bell before member `a` wakes up.
     world.wish(b);
     world.run(100_000, MS);
     assert!(matches!(world.gate_of(a), Gate::Run { .. }), "{:?}", world.gate_of(a));
@@ -394,7 +395,7 @@ fn what_is_used_is_known_after_its_members_are_gone() {
     assert!(world.leases.used(Number(0), world.now).is_empty());
 }
 
-/// A member that has not launched misses no measurement. A tenant that is only observed measures behind any gate.
+/// A member that has not launched has no unmeasured use. A tenant that is only observed measures behind any gate.
 #[test]
 fn what_goes_through_an_open_gate_is_told_as_not_measured_while_it_does_and_ever_after() {
     let mut world = World::new(&[Terms::default(), Terms::default()]);
@@ -412,7 +413,7 @@ fn what_goes_through_an_open_gate_is_told_as_not_measured_while_it_does_and_ever
     }
     world.run(10 * MS, MS);
     assert_eq!((told(&mut world, 0), told(&mut world, 1)), ((true, true), (false, false)));
-    // A tenant gets terms about time: gates close, and the unmeasured past stays known.
+    // A tenant gets a weight, so the device is shared by leases: gates close, and the unmeasured past stays known.
     world.leases.put(Number(1), tenant(1, weight(2)), world.now);
     world.leases.tick(world.now);
     assert_ne!(world.gate_of(a), Gate::Open);
@@ -452,7 +453,7 @@ fn who_joins_again_brings_its_past_and_shares_the_device_until_it_says_otherwise
     assert_eq!((used(&mut world).charged, used(&mut world).before), (0, 3_000 * MS));
     world.wish(fresh);
     assert!(matches!(world.gate_of(fresh), Gate::Run { exclusive: false, .. }), "{:?}", world.gate_of(fresh));
-    // It reports no queued work, so the next lease is exclusive.
+    // The member that joined again reports no queued work, so the next lease of the device is exclusive.
     world.pages[1].1.slots[slot].say(&Said { in_flight: Some(0), ..Said::default() });
     world.ring(Number(1));
     world.launch(MS);

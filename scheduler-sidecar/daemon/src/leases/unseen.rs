@@ -8,8 +8,8 @@ use vgpu_core::page::{BoardPage, ReportPage};
 use super::Leases;
 
 impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases<B, R> {
-    /// How long each process has held each device that it joined, in ns; `None`: not counted, since its gate is open
-    /// or its tenant is only observed.
+    /// Returns how long each process held each device that it joined (had a lease of it), in ns; `None`: not counted,
+    /// since the gate of the process is open or its tenant is only observed.
     pub fn had(&mut self, now: u64) -> Vec<(u32, String, Option<u64>)> {
         let slots = self.houses.values().flat_map(|house| &house.pages).flat_map(|pages| pages.slots.iter().flatten());
         let slots = slots.map(|slot| (slot.past.process, slot.device, slot.id, slot.allowed.mode));

@@ -13,45 +13,47 @@ use super::{Former, Leases, Totals};
 pub struct Used {
     /// The device's UUID.
     pub device: String,
-    /// Members with a slot there.
+    /// Number of the tenant's members that joined the device.
     pub members: usize,
-    /// Charged device time, in ns.
+    /// Device time charged to the tenant, in ns.
     pub charged: u64,
-    /// Device time of its living processes before this daemon started, in ns, as they report it.
+    /// Device time of the tenant's living processes before this daemon started, in ns, as they report it.
     pub before: u64,
-    /// Time that its members waited at the gate, in ns, summed over members.
+    /// Time that the tenant's members waited for permission to launch, in ns, summed over members.
     pub wait: u64,
     /// Launches, as its members report them.
     pub launches: u64,
-    /// Whether some of its device time is not measured.
+    /// Tells if some of the tenant's device time on this device is missing from the sums.
     pub unmeasured: Unmeasured,
 }
 
-/// Launches through an open gate, whose device time is in no sum.
+/// Tells of launches through an open gate (no lease needed), whose device time is in no sum.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Unmeasured {
-    /// A connected process did so, and its gate is still open.
+    /// True if a connected process launched through an open gate, and that gate is still open.
     pub now: bool,
-    /// Now or earlier.
+    /// True if a process of the tenant launched through an open gate, now or earlier.
     pub ever: bool,
 }
 
-/// A member on a device.
+/// State and usage of one member on one device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OnDevice {
-    /// Member number, from its welcome.
+    /// Number that the member got in its welcome.
     pub member: u64,
     /// The device's UUID.
     pub device: String,
-    /// `open`, `run`, `wait`, `cap`.
+    /// State of the member's gate: `open` (needs no lease), `run` (has a lease), `wait`, or `cap` (waits for the
+    /// ceiling).
     pub gate: &'static str,
-    /// True if it waits at the gate without a lease.
+    /// True if the member waits to launch and has no lease.
     pub stands: bool,
-    /// Device time that it measured, in ns, as far as that is plausible.
+    /// Device time that the member measured, in ns, as far as that is plausible.
     pub busy: u64,
-    /// Time that it waited at the gate, in ns.
+    /// Time that the member waited at the gate for permission to launch, in ns.
     pub waited: u64,
-    /// True if it launched through an open gate, so that not all of its device time is measured.
+    /// True if the member launched through an open gate (no lease needed), so that not all of its device time is
+    /// measured.
     pub unmeasured: bool,
 }
 
@@ -62,13 +64,13 @@ pub struct Explained {
     pub device: String,
     /// True if the device is shared by leases.
     pub arbitrated: bool,
-    /// One word: `open`, `running`, `draining`, `waiting`, `capped`, `overdue`, `idle`, `paused`.
+    /// State in one word: `open`, `running`, `draining`, `waiting`, `capped`, `overdue`, `idle`, `paused`.
     pub state: &'static str,
-    /// The same in a sentence, with names and numbers.
+    /// The state in a sentence, with names and numbers.
     pub words: String,
     /// Name of the tenant that holds the device.
     pub holder: Option<String>,
-    /// Device time left under its ceiling, in ns; negative is debt.
+    /// Device time that the tenant's ceiling leaves now, in ns; negative is debt.
     pub balance: Option<i64>,
     /// Time in ns until the ceiling allows the next lease.
     pub refill: Option<u64>,

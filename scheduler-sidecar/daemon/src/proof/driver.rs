@@ -26,7 +26,7 @@ pub struct Working {
     pub pid: u32,
     /// The device's UUID.
     pub device: String,
-    /// Device time, in ns.
+    /// Device time of the process in the sampled time, in ns.
     pub seen: u64,
 }
 

@@ -8,7 +8,7 @@ use vgpu_core::page::Uncharged;
 use crate::proof::uncharged::Key;
 use vgpu_control::finding::Finding;
 
-/// Results so far.
+/// Latest results of the checking thread.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub findings: Vec<Finding>,
@@ -18,11 +18,11 @@ pub(super) struct Found {
     pub suspects: Vec<String>,
     /// Memory that counts against limits in addition to the ledgers.
     pub uncharged: HashMap<Key, Uncharged>,
-    /// Connections to end.
+    /// Connections whose process runs another program than the one that said hello; the reactor ends them.
     pub changed: Vec<u64>,
-    /// Processes that work on devices without holding them.
+    /// Processes that work on a device while they hold no lease of it, with the device.
     pub unseen: Vec<(u32, String)>,
-    /// When the last look began.
+    /// Time at which the last round of the check began.
     pub looked: Option<Instant>,
 }
 

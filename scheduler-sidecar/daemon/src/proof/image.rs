@@ -9,12 +9,12 @@ use vgpu_control::finding::Process;
 /// whether it has the library still applies then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Image {
-    /// The process.
+    /// Process that runs the program.
     pub process: Process,
     /// Device and inode of the program's file; zeros: it cannot be read.
     pub program: (u64, u64),
-    /// Start address of the code.
+    /// Start address of the code in memory, new at each exec.
     pub code: u64,
-    /// Start address of the stack.
+    /// Start address of the stack in memory, new at each exec.
     pub stack: u64,
 }

@@ -15,7 +15,7 @@ use super::uncharged::Key;
 use vgpu_accounting::record::reading::LedgerReading;
 use vgpu_control::finding::{Finding, Process, What};
 
-/// The reactor's data.
+/// Data of the daemon's event loop that processes at the devices are compared with.
 #[derive(Debug, Clone, Default)]
 pub struct Registered {
     /// Members by process ID.
@@ -26,7 +26,7 @@ pub struct Registered {
     pub ledgers: HashMap<Key, LedgerReading>,
     /// Why a ledger that was read before can no longer be read, by tenant and device.
     pub broken: HashMap<Key, &'static str>,
-    /// Memory limits of each tenant.
+    /// Memory limits by tenant name.
     pub limits: HashMap<String, Limits>,
     /// Time for which members held devices, by process and device; see `had` of the leases.
     pub had: HashMap<(u32, String), Option<u64>>,
@@ -36,14 +36,14 @@ pub struct Registered {
     pub dirs: Vec<(PathBuf, String)>,
 }
 
-/// A process that said hello.
+/// A registered process: one that said hello on a tenant's socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Its tenant.
+    /// Name of the tenant whose socket the process connected to.
     pub tenant: String,
     /// The program that said hello; `None`: it could not be read.
     pub image: Option<Image>,
-    /// Its connection; `None`: it said hello to the previous daemon and not yet to this one.
+    /// Token of the process's connection; `None`: it said hello to the previous daemon and not yet to this one.
     pub connection: Option<u64>,
 }
 
@@ -54,7 +54,7 @@ impl Member {
     }
 }
 
-/// Exceptions from findings.
+/// Uses of a device that are no findings: allowed programs, and a tolerance of memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Allowed {
     /// Programs in the daemon's own mount namespace that may use devices freely.
@@ -64,7 +64,7 @@ pub struct Allowed {
 }
 
 impl Registered {
-    /// The member that this process is.
+    /// Returns the registered member that this process is; `None`: it said no hello.
     #[must_use]
     pub fn member(&self, process: &Process, image: Option<Image>) -> Option<&Member> {
         self.members.get(&process.pid)?.iter().find(|member| member.is(process, image))
@@ -166,7 +166,7 @@ pub fn judge(
 struct Sum {
     /// Bytes, as the driver reports them.
     used: u64,
-    /// Members there.
+    /// Number of the tenant's members on the device.
     members: u64,
     /// The member that uses most, and its bytes.
     most: (u32, u64),
@@ -201,7 +201,8 @@ fn sums<'k>(
 /// other half.
 const MOST_OVERHEAD: u64 = 1 << 30;
 
-/// The fault of a tenant's memory on a device, in words; `None`: none.
+/// Says in words how a tenant's memory on a device exceeds its ledger or its limit, or that the ledger is unreadable;
+/// `None`: no fault.
 fn fault(sum: &Sum, said: Option<&LedgerReading>, broken: Option<&str>, bound: u64, slack: u64) -> Option<String> {
     let slack = slack.saturating_mul(sum.members);
     let used = Bytes(sum.used);

@@ -14,14 +14,14 @@ use super::uncharged::Key;
 /// Limits in bytes by the configuration's names of devices; `u64::MAX`: no limit.
 pub type ByDevice = Vec<(String, u64)>;
 
-/// Memory limits of a tenant.
+/// Memory limits of a tenant, now and before.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Limits in force now.
     pub now: ByDevice,
     /// The highest limit of each name since the tenant last had no members.
     pub before: ByDevice,
-    /// When they changed last; `None`: never.
+    /// Time of the last change of the tenant's limits; `None`: never.
     pub changed: Option<Instant>,
 }
 
@@ -53,14 +53,14 @@ pub fn raise(before: &mut ByDevice, limits: impl IntoIterator<Item = (String, u6
     }
 }
 
-/// Bounds that fell since the tenants' limits changed last.
+/// Memory that tenants may still hold above a lowered limit: falls as the tenant frees memory.
 #[derive(Debug, Default)]
 pub struct Bounds(HashMap<Key, Bound>);
 
 #[derive(Debug)]
 struct Bound {
     bytes: u64,
-    /// The change of limits after which it fell.
+    /// Time of the change of limits after which the bound fell.
     changed: Option<Instant>,
 }
 
@@ -110,7 +110,7 @@ mod tests {
             bounds.note(key.clone(), &limits, held, at(second));
             assert_eq!(bounds.of(&key, &limits), bound, "in second {second}");
         }
-        // The limit was raised and lowered between two looks.
+        // The limit was raised and lowered between two rounds of the check.
         limits.changed = Some(at(11));
         assert_eq!(bounds.of(&key, &limits), 8);
         limits.before.clear();

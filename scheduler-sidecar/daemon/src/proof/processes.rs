@@ -16,39 +16,39 @@ use super::image::Image;
 use vgpu_config::problem::shown;
 use vgpu_control::finding::Process;
 
-/// Every so many looks, all descriptors are read again.
+/// Rounds of the check after which all descriptors are read again, even if their number did not change.
 pub const THOROUGH: u32 = 16;
 
-/// A process at a device.
+/// A process that has a device file open, or that the driver lists.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Its name, as it chose it.
+    /// Name of the process, as it chose it.
     pub name: String,
-    /// The device file that it has open; `None`: the driver listed it.
+    /// Device file that the process has open; `None`: the driver listed the process.
     pub device: Option<String>,
-    /// True if the library is mapped in it as code; `None`: its memory map cannot be read.
+    /// True if the library is mapped in the process as code; `None`: its memory map cannot be read.
     pub library: Option<bool>,
-    /// The program it runs; `None`: it cannot be read.
+    /// Program that the process runs; `None`: it cannot be read.
     pub image: Option<Image>,
-    /// Path of its program in its own mount namespace; `None`: it cannot be read.
+    /// Path of the program in the process's own mount namespace; `None`: it cannot be read.
     pub program: Option<PathBuf>,
     /// True if it has another root directory and another mount namespace than the host's first process. Services
     /// without access to parts of the file system have only another namespace.
     pub contained: bool,
-    /// Its control group.
+    /// Path of the process's control group.
     pub group: String,
-    /// Process ID in its own pid namespace; `None`: not known.
+    /// Process ID in the process's own pid namespace; `None`: not known.
     pub inside: Option<u32>,
-    /// Tenants whose socket directories are mounted in it.
+    /// Tenants whose socket directories are mounted in the process's mount namespace.
     pub tenants: Vec<String>,
 }
 
-/// Reads /proc, and remembers results from one look to the next.
+/// Reads /proc, and remembers results from one round of the check to the next.
 #[derive(Debug)]
 pub struct Processes {
     root: PathBuf,
     patterns: Vec<String>,
-    /// By process ID.
+    /// Results of earlier rounds of the check, by process ID.
     known: HashMap<u32, Known>,
     looks: u32,
     /// Mount namespace and root directory of the host's first process. `None`: they cannot be read, so no process
@@ -56,16 +56,16 @@ pub struct Processes {
     host: Option<(PathBuf, (u64, u64))>,
 }
 
-/// Results for a process from earlier looks.
+/// Results for a process from earlier rounds of the check.
 #[derive(Debug)]
 struct Known {
-    /// Inode of its list of descriptors. Another process with the same ID has another one.
+    /// Inode of the process's list of descriptors in /proc. A later process with the same ID has another inode.
     inode: u64,
     /// Number of descriptors when they were read; 0: the kernel does not report it.
     count: u64,
-    /// The device file among them.
+    /// Device file among the descriptors, with the process that has it open; `None`: none.
     holds: Option<(Process, String)>,
-    /// The look that saw it last.
+    /// Number of the round of the check that saw the process last.
     look: u32,
 }
 
@@ -244,7 +244,7 @@ pub fn place(mounts: &str, dir: &Path) -> Option<Place> {
     });
     let (mount, rest) = over.max_by_key(|(mount, _)| mount.point.len())?;
     let path = Path::new(OsStr::from_bytes(&mount.root)).join(rest);
-    // Without a trailing slash.
+    // Collecting the parts again removes a trailing slash.
     let path = path.components().collect::<PathBuf>().into_os_string().into_vec();
     Some(Place { system: mount.system, path })
 }

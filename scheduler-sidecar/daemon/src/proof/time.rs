@@ -23,7 +23,7 @@ impl Times {
         (working, sampled): (&[Working], u64),
         (known, told): (&Registered, u64),
     ) -> Vec<(Process, String)> {
-        // Processes that ended are forgotten.
+        // Forget processes that ended.
         self.0.retain(|(process, _), _| seen.contains_key(process));
         // Members are watched from their join on, so that no time is missing when they start to work.
         let samples = working.iter().map(|one| ((one.pid, key(&one.device)), one));

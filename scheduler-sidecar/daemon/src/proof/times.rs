@@ -12,7 +12,7 @@ use vgpu_accounting::clock;
 use vgpu_control::finding::{Finding, Process};
 
 impl Proof {
-    /// Processes that work on devices without holding them.
+    /// Processes that work on a device while they hold no lease of it, with the device.
     #[must_use]
     pub fn unseen(&self) -> Vec<(u32, String)> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner).unseen.clone()

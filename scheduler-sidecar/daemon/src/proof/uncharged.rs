@@ -22,9 +22,9 @@ pub type Key = (String, String);
 /// Bytes that the driver reports beyond the ledger, rounded down to whole slabs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Excess {
-    /// Bytes; never 0.
+    /// Bytes beyond the ledger; never 0.
     pub bytes: u64,
-    /// The ledger.
+    /// The ledger that the driver's figure was compared with.
     pub reading: LedgerReading,
 }
 
@@ -124,7 +124,8 @@ mod tests {
         assert_eq!(count(&counted(6), &HashMap::new(), None), none);
     }
 
-    /// If it was requested and freed between list and ledger, it would look like memory that was never charged.
+    /// Memory that was requested and freed between the reading of the driver's list and of the ledger would look like
+    /// memory that was never charged.
     #[test]
     fn what_may_have_been_freed_meanwhile_does_not_count() {
         let none = HashMap::new();

@@ -132,7 +132,7 @@ impl Reactor {
         self.done(name, changed, notes)
     }
 
-    /// The terms of a tenant after the request.
+    /// Returns the answer to a change: the tenant's terms after it, the changed keys and the notes.
     fn done(&mut self, name: &str, changed: Vec<String>, notes: Vec<String>) -> Result<Done, String> {
         let id = self.known(name)?;
         let devices = self.terms_status(id);

@@ -22,7 +22,7 @@ const MAX_ADMINS: usize = 16;
 
 /// Descriptors that the daemon needs for itself. Each tenant needs one more, its listener.
 const OWN: usize = 24;
-/// Descriptors of a tenant with members of protocol 2: its bell, and its part of those for pages.
+/// Descriptors needed for a tenant with members of protocol 2: one for its bell, and a part of those that hold pages.
 const FURNISHED: usize = 2;
 
 /// Most callers accepted before other events are served.

@@ -21,7 +21,7 @@ use vgpu_accounting::clock;
 use vgpu_accounting::record::ledgers::Whose;
 
 impl Reactor {
-    /// Watches for requests of the checking thread.
+    /// Makes the event loop listen for requests from the thread that checks enforcement.
     pub(super) fn watch_proof(&self) -> Result<(), ServeError> {
         let Some(proof) = &self.proof else { return Ok(()) };
         epoll::add(&self.epoll, proof, EventData::new_u64(PROOF), EventFlags::IN).map_err(failed("prove enforcement"))

@@ -280,7 +280,7 @@ impl Reactor {
         behind
     }
 
-    /// A summary in one line.
+    /// Returns the state of the daemon in one line, for the service manager.
     pub(super) fn summary(&self) -> String {
         let tenants = self.rooms.values().filter(|room| room.door.is_some()).count();
         format!("serving {tenants} tenant{}", if tenants == 1 { "" } else { "s" })

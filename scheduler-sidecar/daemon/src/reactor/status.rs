@@ -363,7 +363,7 @@ fn counted(used: &Used) -> Option<u64> {
     (used.launches > 0 || used.charged == 0).then_some(used.launches)
 }
 
-/// Device time in ns; `None`: all of it ran through an open gate, where nothing is measured.
+/// Device time in ns; `None`: all launches passed an open gate (no lease needed), where nothing is measured.
 fn measured(used: &Used) -> Option<u64> {
     let sum = used.charged.saturating_add(used.before);
     (sum > 0 || !used.unmeasured.ever).then_some(sum)

@@ -18,7 +18,7 @@ use vgpu_control::{self as control, Ask, own};
 impl Reactor {
     /// Handles an event of a connection.
     pub(super) fn serve(&mut self, token: u64) {
-        // Taken out of the map, so that answering can look at all other connections.
+        // The connection is taken out of the map, so that the code that answers can read all other connections.
         let Some(mut connection) = self.connections.remove(&token) else { return };
         if matches!(connection.state, State::Over) {
             return self.part(token, connection);

@@ -68,7 +68,7 @@ fn look(control: bool) -> Seen {
     seen
 }
 
-/// Address ranges of mapped files.
+/// Address ranges of the files that are mapped in this process.
 struct Map {
     files: Vec<(usize, usize, String)>,
 }

@@ -15,13 +15,13 @@ const BARS: (usize, usize) = (10, 60);
 const BAR: usize = 6;
 /// Longest tenant name where there is space.
 const NAME: usize = 24;
-/// Longest tenant name where there is not.
+/// Longest tenant name where space is scarce.
 const USUAL: usize = 14;
 
 /// The chosen columns with their widths.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// From left to right.
+    /// Columns from left to right, each with its width.
     columns: Vec<(Column, usize)>,
     /// Width of the history bars; 0 for none.
     history: usize,
