@@ -39,7 +39,7 @@ const LAZY_ZERO: u64 = 1 << 20;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Tag(pub(crate) u64);
 
-/// Origin of an allocation.
+/// Origin of an allocation: the kind of call that made it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Plain,
@@ -54,12 +54,12 @@ pub(crate) enum Kind {
     Graph,
 }
 
-/// A live allocation.
+/// A live allocation of this process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Allocation {
     pub(crate) bytes: u64,
     pub(crate) len: u64,
-    /// CUDA ordinal.
+    /// CUDA ordinal of the device.
     pub(crate) device: i32,
     pub(crate) tag: Tag,
     pub(crate) kind: Kind,
@@ -169,7 +169,7 @@ impl Memory {
         })
     }
 
-    /// Locks the tables.
+    /// Locks the tables of allocations.
     pub(crate) fn tables(&self) -> parking_lot::MutexGuard<'_, Inner> {
         hold(&self.inner)
     }

@@ -28,7 +28,7 @@ pub(crate) struct Numbers {
     pub(crate) used_high: u64,
 }
 
-/// A pending free.
+/// Number of a pending free: one in stream order that the stream has not reached yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub(crate) struct Ticket(u64);
 
@@ -60,10 +60,10 @@ struct Gap {
 /// Pending frees that a request may reuse, in addition to finished ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum From {
-    /// None of them.
+    /// No pending free: only memory whose free is finished.
     #[allow(dead_code)] // for graph memory
     Nobody,
-    /// Those of this stream.
+    /// Pending frees in this stream.
     Stream(StreamId),
     /// Any free with an event: the requesting stream then waits for it.
     AnyMarked,
@@ -114,7 +114,7 @@ impl Core {
         self.take_behind(bytes, from, &HashSet::new())
     }
 
-    /// The same; may also reuse the frees in `behind`, which the request follows.
+    /// As [`Core::take`]; may also reuse the frees in `behind`, which the request follows.
     pub(crate) fn take_behind(
         &mut self,
         bytes: u64,
@@ -156,7 +156,7 @@ impl Core {
         (least <= room).then(|| (least.max(CHUNK.min(room / PAGE * PAGE)), least))
     }
 
-    /// Adds a chunk.
+    /// Adds a chunk of `len` bytes at `at`, all of it free.
     pub(crate) fn grow(&mut self, at: u64, len: u64) {
         self.chunks.insert(at, len);
         self.gaps.insert(at, Gap { len, late: None });
@@ -271,7 +271,7 @@ impl Core {
         self.chunks.range(..=at).next_back().map(|(b, l)| (*b, *l)).filter(|(b, l)| at < b + l)
     }
 
-    /// All chunks.
+    /// All chunks of the pool: address and length.
     pub(crate) fn chunks(&self) -> Vec<(u64, u64)> {
         self.chunks.iter().map(|(at, len)| (*at, *len)).collect()
     }

@@ -371,7 +371,7 @@ fn whatever_comes_and_goes_the_truth_is_the_sum_of_what_lives() {
         }
         living.iter().for_each(|t| end(l, &t.0));
         assert_eq!(truth(dir), (0, 0));
-        // The same from several threads at once; nothing may be left.
+        // Creates and destroys arrays and memory from several threads at once; nothing may be left.
         std::thread::scope(|scope| {
             for k in 0..4u64 {
                 scope.spawn(move || {

@@ -236,7 +236,7 @@ fn a_stream_that_waits_for_a_captured_event_joins_the_capture_and_must_come_back
         let g = ended(l, s);
         assert_eq!((status(l, s), status(l, t)), (0, 0), "all streams leave the capture together");
         assert_eq!(shape(l, g), (vec![0; 4], vec![(0, 1), (0, 2), (1, 3), (2, 3)]));
-        // The same without rejoining.
+        // If the forked stream does not rejoin, the capture ends with an error.
         begin(l, s, GLOBAL);
         ok!(l, cuEventRecord(fork, s));
         ok!(l, cuStreamWaitEvent(t, fork, 0));
@@ -616,7 +616,7 @@ fn stream_ordered_memory_becomes_memory_of_the_graph() {
     });
 }
 
-/// cuStreamGetCaptureInfo, cuStreamUpdateCaptureDependencies.
+/// Tests `cuStreamGetCaptureInfo` and `cuStreamUpdateCaptureDependencies`.
 #[test]
 fn the_program_sees_and_changes_what_comes_next() {
     on_machine("t4", &[("VGPU_SIM_DRIVER", "580")], |l, _| {
@@ -667,7 +667,7 @@ fn the_program_sees_and_changes_what_comes_next() {
         assert_eq!(ended(l, s), g);
         run(l, g);
         ok!(l, cuGraphDestroy(g));
-        // The same for a fork that rejoined and was then removed.
+        // A fork that rejoined may also be removed from the dependencies.
         begin(l, s, GLOBAL);
         ok!(l, cuEventRecord(e, s));
         ok!(l, cuStreamWaitEvent(t, e, 0));
@@ -679,7 +679,7 @@ fn the_program_sees_and_changes_what_comes_next() {
     });
 }
 
-/// cuStreamBeginCaptureToGraph.
+/// Tests `cuStreamBeginCaptureToGraph`.
 #[test]
 fn a_capture_can_go_on_in_a_graph_that_is_there() {
     on_machine("t4", &[("VGPU_SIM_DRIVER", "580")], |l, _| {

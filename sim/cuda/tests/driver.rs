@@ -214,7 +214,7 @@ fn physical_memory_lives_until_it_is_released_and_unmapped() {
         for released_first in [true, false] {
             ok!(l, cuMemCreate(&mut handle, n, &prop, 0));
             assert_eq!(physical(dir), (n as u64, n as u64));
-            // The same memory at two addresses.
+            // Maps the same memory at two addresses.
             for k in 0..2 {
                 ok!(l, cuMemMap(at + (k * n) as u64, n, 0, handle, 0));
             }

@@ -206,7 +206,7 @@ fn an_update_takes_parameters_and_says_what_else_differs() {
         ok!(l, cuGraphMemsetNodeSetParams(a, &rows));
         assert_eq!(update(h), (910, 5, a, none), "rows where there was a line");
         assert_eq!(byte_after(l, x, q), 2, "what was refused changed nothing");
-        // The same number of edges, but from another node.
+        // An update is refused if a node has as many edges, but from another node.
         let three = |from: usize| {
             let g = graph(l);
             let two = [empty(l, g, &[]), empty(l, g, &[])];

@@ -206,7 +206,7 @@ fn a_launch_takes_the_time_of_its_kernels_and_does_not_wait_for_them() {
         let x = instantiate(l, g, 0);
         // The graph, its nodes and the variables they were made from are no longer needed.
         ok!(l, cuGraphDestroy(g));
-        // Follows other work, so that the launch begins when that work ends.
+        // Another graph runs first in the same stream, so that the measured launch begins when that work ends.
         let busy = graph(l);
         spin(l, busy, &[], f, 30_000_000);
         ok!(l, cuGraphLaunch(instantiate(l, busy, 0), s));
@@ -314,7 +314,7 @@ fn arguments_are_copied_when_the_node_is_made() {
         let (now, words) = got(node);
         assert_eq!(words, (0x1122_3344_5566, 77));
         assert_eq!((now.func, now.gridDimY, now.blockDimX, now.sharedMemBytes, now.ctx), (f, 3, 64, 512, ctx));
-        // A packed list.
+        // The kernel's arguments as one packed list (`extra`).
         let mut packed = [0u8; 12];
         packed[..8].copy_from_slice(&5u64.to_le_bytes());
         packed[8] = 6;

@@ -317,13 +317,13 @@ fn before_any_refusal_unused_memory_of_pools_goes_back() {
             ok!(l, cuStreamSynchronize(s));
             assert!(free() < (16 << 20));
         };
-        // Memory of `cuMemAlloc`.
+        // `cuMemAlloc` gets the unused memory of a pool.
         fill();
         let mut p = 0;
         ok!(l, cuMemAlloc_v2(&mut p, 40 * MIB));
         assert_eq!(has(l, pool), (0, 0));
         ok!(l, cuMemFree_v2(p));
-        // Physical allocations.
+        // A physical allocation gets the unused memory of a pool.
         fill();
         let prop = CUmemAllocationProp {
             kind: 1,
@@ -335,13 +335,13 @@ fn before_any_refusal_unused_memory_of_pools_goes_back() {
         let mut h = 0;
         ok!(l, cuMemCreate(&mut h, 40 * MIB, &prop, 0));
         ok!(l, cuMemRelease(h));
-        // Another pool.
+        // Another pool gets the unused memory of a pool.
         fill();
         let b = from(l, second, 40 * MIB, s);
         assert_eq!(has(l, pool), (0, 0));
         ok!(l, cuMemFreeAsync(b, s));
         ok!(l, cuStreamSynchronize(s));
-        // Contexts.
+        // A new context gets the unused memory of a pool.
         fill();
         let mut ctx = CUcontext::NULL;
         ok!(l, cuCtxCreate_v2(&mut ctx, 0, 0));

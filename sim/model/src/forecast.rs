@@ -30,7 +30,7 @@ fn line(body: &Body, slot: usize, device: usize, lane: usize, mark: u64, horizon
     at.min(horizon)
 }
 
-/// The same for one queue as if it had no gates.
+/// When one queue of a slot has passed `mark` if no gate (dependency on another engine) holds it up, or `horizon`.
 fn alone(body: &Body, slot: usize, device: usize, lane: usize, mark: u64, horizon: u64) -> u64 {
     let d = &body.devices[device];
     let mut view = d.lanes[lane];

@@ -12,7 +12,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamId(pub(crate) u64);
 
-/// A context's streams.
+/// The streams of one context as a group, so that the engine can wait for all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GroupId(pub(crate) u64);
 
@@ -23,13 +23,13 @@ pub struct EventId(pub(crate) usize);
 /// Type of a piece of work. It selects the engine and the counters of the ground truth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A kernel.
+    /// A kernel that runs on the device.
     Kernel,
     /// A fill, or a copy that stays on the device.
     Copy,
-    /// A copy from the host.
+    /// A copy from the host to the device.
     FromHost,
-    /// A copy to the host.
+    /// A copy from the device to the host.
     ToHost,
     /// Neither kernel nor copy: the cost of an event record.
     Other,
@@ -82,7 +82,7 @@ pub(crate) struct Stream {
     pub(crate) lane: usize,
     pub(crate) pushed: u64,
     pub(crate) done: u64,
-    /// Destroyed by the program; removed once its held operations are carried out.
+    /// True after the program destroyed the stream; it is removed once its held operations are carried out.
     pub(crate) closing: bool,
     pub(crate) queue: VecDeque<Queued>,
     pub(crate) behind: Behind,

@@ -9,11 +9,11 @@ use crate::machine::{Machine, now};
 /// A change of this process's record on one device. Additional physical bytes must fit on the device.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Change {
-    /// Contexts.
+    /// Number of contexts added.
     pub contexts: i64,
-    /// Allocations.
+    /// Number of allocations added.
     pub allocations: i64,
-    /// Bytes that the program requested.
+    /// Bytes that the program requested, added.
     pub requested: i64,
     /// Bytes rounded to the allocator's alignment.
     pub live: i64,
@@ -47,9 +47,9 @@ impl Change {
 /// The device has not enough free memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full {
-    /// Bytes that were needed.
+    /// Bytes that the change needs.
     pub needed: u64,
-    /// Bytes that are free.
+    /// Bytes free on the device.
     pub free: u64,
 }
 

@@ -85,7 +85,7 @@ impl Extents {
     }
 }
 
-/// A live allocation.
+/// A live allocation on the heap of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
     /// Size the program requested, bytes.
@@ -108,7 +108,7 @@ pub struct Heap {
 }
 
 impl Heap {
-    /// An empty heap.
+    /// A heap without allocations for `device`.
     pub fn new(device: usize, profile: Profile) -> Heap {
         Heap {
             device,
@@ -229,7 +229,7 @@ impl Heap {
         self.live.keys().copied().collect()
     }
 
-    /// Number of live allocations.
+    /// Number of live allocations on the heap.
     pub fn len(&self) -> usize {
         self.live.len()
     }

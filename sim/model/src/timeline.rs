@@ -26,9 +26,9 @@ pub struct Timeline {
 pub struct Served {
     /// Process id, as the process sees it.
     pub pid: u32,
-    /// Its number on this machine.
+    /// Number of the process on this machine.
     pub serial: u64,
-    /// Path of its executable.
+    /// Path of the process's executable.
     pub name: String,
     /// Busy ns in each bucket.
     pub busy_ns: Vec<u32>,

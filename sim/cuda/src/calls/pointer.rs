@@ -23,7 +23,7 @@ struct Target {
     pool: u64,
     /// Types of handles to which it may be exported.
     handle_types: u32,
-    /// True for managed memory.
+    /// True if the pointer is to managed memory.
     managed: bool,
 }
 

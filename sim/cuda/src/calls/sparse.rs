@@ -28,7 +28,7 @@ impl Step {
         }
     }
 
-    /// Carries out the entry.
+    /// Maps or unmaps the tiles of this entry of a map request.
     fn run(&self, d: &Driver) {
         match &self.storage.home {
             Home::Deferred(one) => {

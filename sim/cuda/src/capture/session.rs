@@ -13,16 +13,17 @@ pub(crate) struct Line {
     pub(crate) context: Arc<Context>,
     /// True if it and the legacy stream would wait for each other.
     pub(crate) blocking: bool,
-    /// Nodes that its next operation depends on.
+    /// Nodes that the stream's next operation depends on.
     pub(crate) after: Vec<Id>,
-    /// The same as last returned to the program, with data for as many edges.
+    /// Copy of `after` that was last returned to the program, with data for as many edges; the program keeps pointers
+    /// to it.
     pub(crate) shown: (Vec<CUgraphNode>, Vec<CUgraphEdgeData>),
 }
 
 // SAFETY: the handles are numbers.
 unsafe impl Send for Line {}
 
-/// One capture.
+/// State of one stream capture, from its begin to its end.
 pub(crate) struct Session {
     pub(crate) graph: Id,
     /// True if the graph was made for this capture.

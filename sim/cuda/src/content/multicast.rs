@@ -14,7 +14,7 @@ use vgpu_sim::share;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Binding {
     object: u64,
-    /// CUDA ordinal.
+    /// CUDA ordinal of the device.
     device: i32,
     offset: u64,
     bytes: u64,
@@ -125,7 +125,7 @@ impl Memory {
         bind(d, &mut t, handle, offset, part)
     }
 
-    /// The same for the memory that is mapped at `at`, whose handle may have been released already.
+    /// As [`Memory::multicast_bind`], for the memory that is mapped at `at`; its handle may have been released already.
     pub(crate) fn multicast_bind_address(
         &self,
         d: &Driver,

@@ -63,14 +63,14 @@ impl Name {
 #[derive(Clone, Copy, Debug)]
 struct Opened {
     share: u64,
-    /// Opens minus closes.
+    /// Number of opens minus number of closes.
     count: u32,
 }
 
 /// Memory that this process has opened by names.
 #[derive(Default)]
 pub(super) struct Names {
-    /// Opened allocations, by address.
+    /// Opened allocations of other processes, by address.
     opened: BTreeMap<u64, Opened>,
     /// Mapped shares, by number: address, length, and how many of `opened` are in each.
     shown: HashMap<u64, (u64, u64, u32)>,
@@ -133,7 +133,7 @@ impl Memory {
         self.open(d, &mut t, &name, (Kind::Opened, tag, device))
     }
 
-    /// Ends one open.
+    /// Ends one open of a legacy IPC handle.
     pub(crate) fn close_legacy(&self, d: &Driver, at: u64) -> Result<(), CUresult> {
         let mut t = self.tables();
         if t.live.get(&at).is_none_or(|a| a.kind != Kind::Opened) {
@@ -148,7 +148,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Opens the named range; `meant`: kind, context and device of the new allocation.
+    /// Opens the memory that an exported name describes; `meant`: kind, context and device of the new allocation.
     fn open(&self, d: &Driver, t: &mut Inner, name: &Name, meant: (Kind, Tag, i32)) -> Result<u64, CUresult> {
         let (kind, tag, device) = meant;
         let gone = if kind == Kind::Opened { CUresult::INVALID_HANDLE } else { CUresult::INVALID_VALUE };

@@ -21,7 +21,7 @@ pub(crate) enum What {
     External,
 }
 
-/// A physical allocation.
+/// A physical allocation (`cuMemCreate`), which the program maps to addresses itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Physical {
     pub(crate) what: What,

@@ -28,7 +28,7 @@ use vgpu_sim::share;
 /// A pool of this process.
 pub(super) struct Pool {
     core: Core,
-    /// CUDA ordinal.
+    /// CUDA ordinal of the device.
     device: i32,
     threshold: u64,
     /// Reuse policies: follow event dependencies, opportunistic, internal dependencies.
@@ -45,7 +45,7 @@ pub(super) struct Pool {
 /// A stream on a device.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
-    /// CUDA ordinal.
+    /// CUDA ordinal of the device.
     pub(crate) device: i32,
     pub(crate) stream: StreamId,
 }

@@ -68,7 +68,7 @@ pub(crate) struct Inner {
     pub(crate) objects: Held,
 }
 
-/// An executable graph.
+/// An executable graph (`CUgraphExec`).
 pub(crate) struct Exec {
     pub(crate) number: u64,
     pub(crate) flags: u64,
@@ -308,7 +308,7 @@ fn may_become(old: &Kind, new: &Kind) -> Result<(), u32> {
     if fits { Ok(()) } else { Err(parameters) }
 }
 
-/// Instantiates a graph.
+/// Makes an executable graph from `graph`.
 pub(crate) fn instantiate(driver: &'static Driver, graph: Id, flags: u64) -> Result<Arc<Exec>, Refusal> {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let mut world = driver.graphs.world();
@@ -383,7 +383,7 @@ impl Exec {
         hold(&self.inner).body.update(new)
     }
 
-    /// Whether a step is enabled; `to`: first enables or disables it.
+    /// Returns whether a step is enabled; with `to`, first enables or disables it.
     pub(crate) fn enabled(&self, source: Id, to: Option<bool>) -> Result<bool, CUresult> {
         let mut inner = hold(&self.inner);
         let step = inner.body.step(source).filter(|s| s.kind.can_rest()).ok_or(CUresult::INVALID_VALUE)?;

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use vgpu_sim::engine::{Engine, StreamId};
 
-/// A range of addresses.
+/// A reserved range of device addresses for graph memory; dropping it releases the range.
 pub(crate) struct Span {
     pub(crate) at: u64,
     pub(crate) bytes: u64,
@@ -106,7 +106,7 @@ impl Holding {
 /// A stream of a device.
 #[derive(Clone)]
 pub(crate) struct Line {
-    /// CUDA ordinal.
+    /// CUDA ordinal of the device.
     pub(crate) device: i32,
     pub(crate) engine: Arc<Engine>,
     pub(crate) stream: StreamId,

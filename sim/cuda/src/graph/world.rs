@@ -12,19 +12,19 @@ use std::sync::Arc;
 
 const INVALID: CUresult = CUresult::INVALID_VALUE;
 
-/// A node.
+/// A node of a graph, with its dependencies.
 pub(crate) struct Node {
     pub(crate) kind: Kind,
-    /// Nodes it depends on.
+    /// Nodes that this node depends on.
     pub(crate) after: Vec<Id>,
     /// The node it was cloned from.
     pub(crate) source: Option<Id>,
 }
 
-/// A graph.
+/// A graph that can be changed and instantiated.
 #[derive(Default)]
 pub(crate) struct Graph {
-    /// Sorted by creation.
+    /// The nodes, sorted by creation.
     pub(crate) nodes: BTreeMap<Id, Node>,
     /// True if it belongs to a child node and ends with it.
     pub(crate) embedded: bool,
@@ -111,7 +111,7 @@ impl World {
         self.graph(graph)?.only_known(after)
     }
 
-    /// Adds a node.
+    /// Adds a node that depends on `after` to the graph.
     pub(crate) fn add(&mut self, graph: Id, after: &[Id], kind: Kind) -> Result<Id, CUresult> {
         self.can_add(graph, after)?;
         let id = self.fresh();

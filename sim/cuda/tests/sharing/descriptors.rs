@@ -38,7 +38,7 @@ fn descriptors_carry_physical_memory_to_another_process() {
         ok!(l, cuMemGetAllocationPropertiesFromHandle(&mut p, h));
         assert_eq!((p.location, p.requestedHandleTypes), (prop(0).location, 1));
         line.tell(0);
-        // The same memory again: two handles, one copy, and it can be exported again.
+        // Imports the same memory again: two handles, one copy, and it can be exported again.
         let second = import(l, &line.fd());
         let there = shown(l, second, N);
         assert_eq!(first(l, there + 9), 8);

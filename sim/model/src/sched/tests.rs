@@ -198,7 +198,7 @@ fn a_step_left_half_made_is_completed_once() {
     advance(&mut b, 0, 5_500);
     let whole = state(&b);
     for torn in 0..4 {
-        // As after a writer that died between its stores.
+        // Undoes some stores of the step, as if the writer died between them.
         if torn & 1 == 0 {
             b.slots[1].devices[0].lanes[COMPUTE].busy = before_slot.lanes[COMPUTE].busy;
         }
