@@ -100,7 +100,7 @@ fn work_as(arguments: &[String]) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Requested points.
+/// The points (settings under test) that the user requested.
 fn chosen(options: &Options) -> Result<Vec<Point>, String> {
     let all = if options.quick { points::quick() } else { points::full() };
     if options.points.is_empty() {

@@ -45,7 +45,7 @@ pub struct Run {
 /// One tenant of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct TenantRun {
-    /// The tenant's processes.
+    /// The processes of this tenant.
     pub processes: Vec<ProcessRun>,
     /// Device time in the window by the library's own usage meter, ns; `None` without the library.
     pub metered_ns: Option<u64>,

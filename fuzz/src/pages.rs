@@ -100,7 +100,7 @@ pub fn report(bytes: &[u8]) {
     });
 }
 
-/// A registered member.
+/// A member (client process) that the daemon registered.
 struct Seat {
     slot: SlotId,
     tenant: usize,
@@ -153,7 +153,7 @@ pub fn arbiter(bytes: &[u8]) {
                 }
                 3 => now = now.saturating_add(1 << (what % 34)),
                 4 => {
-                    // As an honest member reports it: the work in flight is done.
+                    // Writes what an honest member reports when its work in flight is done.
                     if let Some(seat) = seats.get(chosen) {
                         papers[seat.tenant].write(seat.place, 0, 0);
                         papers[seat.tenant].write(seat.place, 8, 0);

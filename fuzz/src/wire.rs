@@ -7,7 +7,7 @@ use vgpu_core::wire::terms_file::TermsFile;
 use vgpu_core::wire::two::{self, Ask};
 use vgpu_core::wire::{Hello, MAX_LINE, Reply, WireError};
 
-/// Valid lines from members.
+/// Valid lines from members, from which the fuzzer starts.
 pub const ASKS: &[&[u8]] = &[
     b"{\"hello\":1,\"pid\":123,\"version\":\"0.1.0\"}\n",
     b"{\"hello\":2,\"pid\":123,\"version\":\"0.1.0\",\"pages\":1,\"clock\":5000000000}\n",

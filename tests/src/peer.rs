@@ -31,12 +31,12 @@ pub struct Pages {
     pub bell: File,
 }
 
-/// A registered member.
+/// A member (client of the daemon) that the daemon registered, without library and driver.
 pub struct Peer {
     stream: UnixStream,
     input: Vec<u8>,
     files: Vec<OwnedFd>,
-    /// The daemon's welcome message.
+    /// Welcome message that the daemon sent.
     pub welcome: Welcome,
 }
 

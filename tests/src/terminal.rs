@@ -128,7 +128,7 @@ impl Terminal {
         self.ours.write_all(keys.as_bytes()).expect("the terminal is there");
     }
 
-    /// Resizes the window.
+    /// Resizes the terminal's window.
     pub fn resize(&mut self, rows: u16, columns: u16) {
         self.parser().screen_mut().set_size(at_least_one(rows), at_least_one(columns));
         let size = size_of(rows, columns);

@@ -54,24 +54,24 @@ pub struct Stretch {
     paid: u64,
 }
 
-/// Result of a measurement.
+/// Times that a measurement counted.
 #[derive(Clone, Copy, Debug)]
 pub struct Spent {
     /// Time that the device worked, in nanoseconds.
     pub busy: u64,
     /// Device time that the tenant paid, in nanoseconds.
     pub paid: u64,
-    /// Wall time, in nanoseconds.
+    /// Wall time of the measurement, in nanoseconds.
     pub wall: u64,
 }
 
 impl Stretch {
-    /// Begins a measurement.
+    /// Begins a measurement of the device's busy time and of the tenant's payments.
     pub fn begin(lab: &Lab) -> Stretch {
         Stretch { busy: lab.device(0).busy_ns, paid: paid(lab), began: Instant::now() }
     }
 
-    /// Ends the measurement.
+    /// Ends the measurement and returns the times since it began.
     pub fn end(&self, lab: &Lab) -> Spent {
         let wall = u64::try_from(self.began.elapsed().as_nanos()).expect("less than centuries");
         Spent { wall, busy: lab.device(0).busy_ns - self.busy, paid: paid(lab) - self.paid }

@@ -46,7 +46,7 @@ fn tell(ranks: &mut [Member; 2], from: u32, count: u32) {
     tell_with(ranks, from, count, 0);
 }
 
-/// As `tell`, with `behind` further kernels queued after each collective.
+/// As `tell`, with `behind` further kernels queued after each collective operation.
 fn tell_with(ranks: &mut [Member; 2], from: u32, count: u32, behind: u32) {
     for (rank, m) in ranks.iter_mut().enumerate() {
         m.tell(&format!("rounds {rank} {from} {count} {WORK} {behind}"));

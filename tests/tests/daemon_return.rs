@@ -23,7 +23,7 @@ fn begin(lab: &mut Lab, daemon: &Daemon) -> Member {
 }
 
 fn limit(member: &mut Member, device: u32) -> u64 {
-    // This call also looks for the daemon.
+    // `cuMemGetInfo` also makes the library look for the daemon.
     member.info();
     member.ok(&format!("total {device}")).number(0) / GIB
 }
@@ -98,7 +98,8 @@ fn a_device_that_was_refused_is_joined_when_it_is_the_tenants_again() {
     assert_eq!(m.errors(), "");
 }
 
-/// The same for a process that only launches and makes no query, and for one that started while no daemon ran.
+/// A refused device is also joined again by a process that only launches and makes no query, and by one that started
+/// while no daemon ran.
 #[test]
 fn who_only_launches_joins_a_refused_device_too_when_it_is_the_tenants_again() {
     let mut lab = Lab::new("2xt4");

@@ -30,7 +30,7 @@ fn a_daemon_that_answers_for_one_device_and_not_for_the_next_leaves_nothing_behi
     let mut member = lab.member();
     member.begin();
     let limit = |member: &mut Member, device: u32| {
-        // This call also looks for the daemon.
+        // `cuMemGetInfo` also makes the library look for the daemon.
         member.info();
         member.ok(&format!("total {device}")).number(0) / GIB
     };

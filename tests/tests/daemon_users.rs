@@ -174,7 +174,7 @@ fn ledgers(daemon: &Daemon) -> PathBuf {
     daemon.room("a").join("vgpud.sock.ledgers")
 }
 
-/// As in a container that has the directory read-only: its members cannot open a ledger by its name.
+/// Closes the ledgers' directory, as if a container had it read-only: members cannot open a ledger by its name.
 fn shut(daemon: &Daemon) {
     fs::set_permissions(ledgers(daemon), Permissions::from_mode(0o700)).unwrap();
 }

@@ -16,7 +16,7 @@ pub struct Case {
     pub name: String,
     /// Configuration lines of each tenant.
     pub terms: Vec<String>,
-    /// Program of each tenant.
+    /// Program that each tenant runs.
     pub programs: Vec<Program>,
     /// Due share of each tenant.
     pub dues: Vec<Due>,
@@ -50,7 +50,7 @@ impl Case {
         }
     }
 
-    /// Longest kernel, ns.
+    /// Device time of the longest kernel, ns.
     pub fn longest(&self) -> u64 {
         self.dues.iter().map(|due| due.longest).max().unwrap_or(0)
     }

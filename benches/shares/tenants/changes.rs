@@ -31,11 +31,11 @@ pub struct Change {
     pub name: &'static str,
     /// The changed setting, and the condition for being in force.
     pub what: &'static str,
-    /// Times of the changes.
+    /// Distribution of the times until a change was in force.
     pub times: Times,
     /// Number of changes that were never seen.
     pub lost: usize,
-    /// Verdict on the 99th percentile.
+    /// Verdict on the 99th percentile of the times.
     pub verdict: Verdict,
 }
 

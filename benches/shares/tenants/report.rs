@@ -10,7 +10,7 @@ use crate::plot::{self, Line, Panel};
 use serde::Serialize;
 use std::fmt::Write;
 
-/// All results.
+/// All results of a run of `vgpu-shares tenants`.
 #[derive(Serialize)]
 pub struct Results {
     /// The machine and the time of the run.
@@ -21,11 +21,11 @@ pub struct Results {
     pub latency: Vec<LatencyRow>,
     /// Results of the two services.
     pub services: Option<Services>,
-    /// Throughput of two tenants.
+    /// Throughput of two tenants, with and without vgpu.
     pub done: Option<Done>,
-    /// Times until changes are in force.
+    /// Times until changed settings are in force.
     pub changes: Vec<Change>,
-    /// Descriptions of failed runs.
+    /// Descriptions of runs that failed.
     pub failures: Vec<String>,
 }
 
@@ -34,9 +34,9 @@ pub struct Results {
 pub struct SharesRow {
     /// Name by which the user selects it.
     pub name: String,
-    /// Length of the measurement.
+    /// Length of the measurement, in seconds.
     pub seconds: f64,
-    /// The figures.
+    /// Shares, errors and verdicts of the run.
     pub figures: Shares,
     /// Percent of the device's time for each tenant in each tenth of a second.
     pub tenths: Vec<Vec<f64>>,
@@ -61,11 +61,11 @@ impl SharesRow {
 pub struct LatencyRow {
     /// Name by which the user selects it.
     pub name: &'static str,
-    /// Alone, without vgpu.
+    /// Times of requests alone on the device, without vgpu.
     pub alone: Times,
-    /// Next to the batch program, without vgpu.
+    /// Times of requests next to the batch program, without vgpu.
     pub bare: Times,
-    /// Next to the batch program, with vgpu.
+    /// Times of requests next to the batch program, with vgpu.
     pub with: Times,
     /// The batch program's percent of the device's time, without and with vgpu.
     pub batch: (f64, f64),
@@ -92,12 +92,12 @@ pub struct Services {
     pub ways: Vec<(&'static str, Vec<Service>)>,
 }
 
-/// One of the services.
+/// Results of one of the two services.
 #[derive(Serialize)]
 pub struct Service {
-    /// Name of the service.
+    /// Name of the service in the report.
     pub name: &'static str,
-    /// Times of its requests.
+    /// Times of the service's requests.
     pub times: Times,
     /// Change of the mean time against alone, percent.
     pub latency_change: f64,
@@ -118,15 +118,15 @@ impl Service {
 pub struct Done {
     /// Name by which the user selects it.
     pub name: &'static str,
-    /// In the device's own time slices.
+    /// Throughput in the device's own time slices, without vgpu.
     pub bare: f64,
-    /// With vgpu.
+    /// Throughput with vgpu.
     pub with: f64,
     /// `with` in percent of `bare`.
     pub part: f64,
     /// Run delay of programs and daemon plus stolen time, in percent of the run with vgpu.
     pub delay: f64,
-    /// Verdict on `part`.
+    /// Verdict on `part` against the budget.
     pub verdict: Verdict,
 }
 
@@ -156,7 +156,7 @@ impl Report for Results {
 }
 
 impl Results {
-    /// Empty results.
+    /// Results before the first measurement.
     pub fn new(facts: Facts) -> Results {
         let (shares, latency, changes, failures) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         Results { facts, shares, latency, services: None, done: None, changes, failures }

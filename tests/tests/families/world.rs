@@ -254,7 +254,7 @@ impl World {
         Ok(())
     }
 
-    /// As `check`, with retries: the library looks for dead members only from time to time.
+    /// Checks as `check` does, with retries: the library looks for dead members only from time to time.
     pub fn settled_after_death(&mut self) -> Result<(), String> {
         let begin = Instant::now();
         loop {

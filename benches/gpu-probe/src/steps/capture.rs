@@ -24,7 +24,7 @@ const RELAXED: i32 = 2;
 struct Fixture<'d> {
     gpu: Gpu<'d>,
     null: Handle,
-    /// The capturing stream.
+    /// The stream that captures.
     capturing: Handle,
     /// An independent stream that does not capture.
     other: Handle,
