@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::fs;
 use std::process::Command;
 
-/// Counters at one time, in ns.
+/// A process's use of processors up to one moment, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Usage {
     /// Time that threads ran on a processor.

@@ -16,7 +16,7 @@ pub struct Line {
     pub ceiling: Option<f64>,
 }
 
-/// Tenants of one point over time.
+/// One panel of the picture: the shares of a point's tenants over time.
 pub struct Panel {
     /// Title above the panel: the point's name.
     pub title: String,

@@ -117,7 +117,7 @@ impl Drop for Room {
     }
 }
 
-/// One repetition's results in one environment.
+/// Results of one repetition in one environment.
 #[derive(Clone, Debug, Default)]
 struct Seen {
     /// Total memory as the process sees it.
@@ -130,7 +130,7 @@ struct Seen {
     recoveries: Vec<f64>,
     /// Percent of the promises about exhausted memory that held.
     score: f64,
-    /// Promises that did not hold.
+    /// Promises about exhausted memory that did not hold.
     broken: Vec<String>,
     /// A neighbour's memory that was visible, MiB.
     leaked: f64,

@@ -54,7 +54,7 @@ fn cell(cell: Option<Cell>, word: fn(f64) -> String) -> String {
 }
 
 impl Report {
-    /// Measured metrics of a group.
+    /// The measured metrics of a group.
     fn of(&self, group: Group) -> Vec<&Metric> {
         self.metrics.iter().filter(|metric| metric.group == group && metric.is_measured()).collect()
     }

@@ -37,7 +37,7 @@ pub struct Row {
     pub id: &'static str,
     /// Name of the figure in this row.
     pub what: String,
-    /// How to read the columns.
+    /// Relation of the columns to the native one.
     pub kind: Kind,
     /// Figure of the bare simulated driver.
     pub native: Option<Cell>,
@@ -47,7 +47,7 @@ pub struct Row {
     pub no_limits: Option<Cell>,
     /// The library with a limit from its environment.
     pub limits: Option<Cell>,
-    /// The library and the daemon.
+    /// Figure with the library and the daemon.
     pub daemon: Option<Cell>,
     /// The last of these columns minus native.
     pub difference: Option<Cell>,

@@ -14,7 +14,7 @@ const DIVIDED: f64 = 1.6;
 /// One repetition: the native figure, if there is one, and ours.
 type Pair = (Option<f64>, f64);
 
-/// Column of our figure.
+/// Column in which vgpu's own figure is shown.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Column {
     Limits,

@@ -59,7 +59,7 @@ pub fn needs(id: &str) -> &'static [Source] {
 /// Length and number of the measurements.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Repetitions of shares and tenants.
+    /// Number of repetitions of the measurements of shares and tenants.
     pub runs: u32,
     /// Length of each repetition, in seconds.
     pub seconds: u32,
@@ -76,7 +76,7 @@ pub struct Told {
     pub tenants: Vec<Value>,
     /// JSON of `vgpu-daemon-bench`.
     pub leases: Option<Value>,
-    /// Measurements that failed, with the reason.
+    /// Descriptions of measurements that failed.
     pub failures: Vec<String>,
 }
 

@@ -30,9 +30,9 @@ const BURST_NS: u64 = 50_000_000;
 /// A tenant's figures in one run. Shares are percent of the device's time, errors are points.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figures {
-    /// Share from the beginning to the first launch after the window's length.
+    /// Share of the device's time, from the beginning to the first launch after the window's length.
     pub share: f64,
-    /// Length of that time, s.
+    /// Length of the time over which `share` is taken, s.
     pub over_s: f64,
     /// Share that the tenant should get: min(ceiling, own use).
     pub expected: f64,
@@ -207,11 +207,11 @@ impl Verdict {
 /// Verdicts on a tenant of a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Verdicts {
-    /// On the share over the whole window.
+    /// Verdict on the share over the whole window.
     pub share: Verdict,
-    /// On windows of 1 s.
+    /// Verdict on windows of 1 s.
     pub window: Verdict,
-    /// On the share relative to the possible one.
+    /// Verdict on the share relative to the possible one.
     pub got: Verdict,
 }
 

@@ -21,7 +21,7 @@ pub struct Results {
     pub facts: Facts,
     /// Runs of each point; the report shows their medians.
     pub runs: usize,
-    /// The programs' use without a limit.
+    /// Null controls: the programs' use without the library.
     pub nulls: Vec<Null>,
     /// Points (settings under test) with their figures.
     pub points: Vec<Measured>,
@@ -68,7 +68,7 @@ pub struct TenantResult {
     pub range: (f64, f64),
     /// Verdicts of the budgets on the medians.
     pub verdicts: Verdicts,
-    /// Figures of each single run.
+    /// Figures of each single run of the point.
     pub runs: Vec<Figures>,
     /// Percent in each tenth of a second of the first run, start included.
     pub tenths: Vec<f64>,
@@ -112,7 +112,7 @@ impl Measured {
     }
 }
 
-/// Median of each figure separately.
+/// Figures of the runs combined: the median of each figure by itself.
 pub fn middle(runs: &[Figures]) -> Figures {
     let of = |figure: fn(&Figures) -> f64| median(runs.iter().map(figure));
     let metered: Vec<f64> = runs.iter().filter_map(|run| run.meter).collect();

@@ -111,7 +111,7 @@ struct Seat {
 
 fn terms(byte: u8) -> Terms {
     let class = [Class::Latency, Class::Normal, Class::Batch, Class::Normal][usize::from(byte & 3)];
-    // The floors of three tenants stay below the whole device, as the daemon's configuration ensures.
+    // The floors (least shares of device time) of three tenants stay below the whole device, as the daemon ensures.
     let floor = (byte & 4 != 0).then(|| Share::from_percent(u32::from(byte >> 4) + 1)).flatten();
     let ceiling = (byte & 8 != 0).then(|| Share::from_percent(20 + u32::from(byte >> 4) * 5)).flatten();
     let quantum = (byte & 0x30 == 0).then_some(500_000);

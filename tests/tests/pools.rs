@@ -642,7 +642,7 @@ fn a_pool_that_grew_although_there_was_room_inside_is_not_relied_on_again() {
     m.ok(&format!("free-async {first} {stream}"));
     m.ok("sync-context");
     let plain = fill(&mut m);
-    // A condition that the library does not know keeps the driver from using the room.
+    // The driver keeps that memory for a reason that the library does not know, so its forecast is wrong.
     m.ok("take-before 1");
     let before = get(&mut m, "asked");
     assert_eq!(m.code(&format!("async {} {stream}", 16 * MIB)), OUT_OF_MEMORY, "it does not fit after all");

@@ -225,7 +225,8 @@ fn a_killed_daemon_loses_a_second_at_most_and_the_next_one_counts_nothing_twice(
     let truth = world.lab.device(0).busy_ns;
     world.kill();
     let written = total(&dir, "gpu_ns");
-    // One second, plus work queued on the device and not paid yet; the test's host may be busy.
+    // The record may lack one second, and work queued on the device that is not charged yet; the test's host may be
+    // busy.
     assert!(written + SECOND + SECOND / 2 > truth, "{written} of {truth}");
     world.restart();
     finish(&mut members);

@@ -165,7 +165,7 @@ fn a_full_file_system_is_an_error_at_the_start_and_not_a_crash_later() {
     let (at, options) = (c_text(&lab.state()), CString::new("size=4k").unwrap());
     let full = in_own_mounts(&lab, move || mount_tmpfs(&at, &options));
     refused(Member::start(&mut { full }), &["No space left", lab.state().to_str().unwrap()]);
-    // Positive control: the same with room.
+    // Positive control: the member starts if the file system has enough space.
     let (at, options) = (c_text(&lab.state()), CString::new("size=4m").unwrap());
     let roomy = in_own_mounts(&lab, move || mount_tmpfs(&at, &options));
     let mut m = Member::start(&mut { roomy });

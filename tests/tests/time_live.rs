@@ -81,8 +81,8 @@ fn what_was_short_once_does_not_go_out_in_numbers() {
     }
 }
 
-/// More streams than the usage meter follows, each with a short kernel that nothing waits for. Finished streams make
-/// room.
+/// More streams than the usage meter follows, each with a short kernel that nothing waits for. Streams that finished
+/// make room in the meter.
 #[test]
 fn streams_that_come_and_go_by_the_thousand_stay_below_the_ceiling() {
     measured(|| {

@@ -27,7 +27,7 @@ fn ceilings_hold_for_kernels_of_any_length() {
     });
 }
 
-/// Checks one point, on a machine of its own.
+/// Checks one point: the share of a program with this ceiling, kernel length and batch, on a machine of its own.
 fn holds((percent, ns, batch, ms): Point) {
     let lab = ceiling(percent);
     let mut m = timed(&lab);

@@ -10,7 +10,7 @@ const MS: u64 = 1_000_000;
 /// Kernel lengths that a program launches in turn.
 const MIXED: [u64; 5] = [50 * US, MS, 5 * MS, 20 * MS, 200 * MS];
 
-/// Tenants that always have work.
+/// A case to measure: tenants that always have work.
 pub struct Case {
     /// Name by which the user selects it.
     pub name: String,
@@ -18,7 +18,7 @@ pub struct Case {
     pub terms: Vec<String>,
     /// Program that each tenant runs.
     pub programs: Vec<Program>,
-    /// Due share of each tenant.
+    /// Share that each tenant should get.
     pub dues: Vec<Due>,
 }
 

@@ -43,7 +43,7 @@ pub struct SharesRow {
 }
 
 impl SharesRow {
-    /// The row of a run.
+    /// Makes the row of a run.
     pub fn new(name: &str, ran: &Ran, figures: Shares) -> SharesRow {
         let step = usize::try_from(100_000_000 / ran.bucket_ns).unwrap_or(1).max(1);
         let tenths = |busy: &Vec<u64>| {
@@ -122,7 +122,7 @@ pub struct Done {
     pub bare: f64,
     /// Throughput with vgpu.
     pub with: f64,
-    /// `with` in percent of `bare`.
+    /// Throughput with vgpu in percent of the throughput without it.
     pub part: f64,
     /// Run delay of programs and daemon plus stolen time, in percent of the run with vgpu.
     pub delay: f64,
@@ -183,7 +183,7 @@ impl Results {
         all
     }
 
-    /// Rows with such a verdict.
+    /// Names of the rows with such a verdict.
     pub fn names_of(&self, wanted: Verdict) -> Vec<String> {
         self.verdicts().into_iter().filter(|(_, verdict)| *verdict == wanted).map(|(name, _)| name).collect()
     }

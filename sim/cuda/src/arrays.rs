@@ -18,7 +18,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Backing {
     pub(crate) handle: u64,
-    /// Content address of its first byte.
+    /// Content address of the part's first byte.
     pub(crate) content: u64,
 }
 

@@ -137,7 +137,7 @@ pub(crate) struct Link {
     pub(crate) done: Mutex<Option<Box<[u8]>>>,
 }
 
-/// The handle of a pool.
+/// Data of a memory pool's handle.
 pub(crate) struct Pool {
     /// CUDA ordinal of the device.
     pub(crate) device: i32,

@@ -88,7 +88,7 @@ impl Core {
         Core { max, ..Core::default() }
     }
 
-    /// Bytes now and at most.
+    /// Bytes of the pool now, and their highest values.
     pub(crate) fn numbers(&self) -> Numbers {
         self.numbers
     }

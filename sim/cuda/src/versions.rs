@@ -27,7 +27,7 @@ pub(crate) const fn t(
     Family { base, plain, per_thread: Some(per_thread) }
 }
 
-/// Exported, but unknown to `cuGetProcAddress`.
+/// Names that are exported, but unknown to `cuGetProcAddress`.
 #[allow(dead_code)] // read by build.rs
 pub const ALSO_EXPORTED: &[&str] = &["cuEGLApiInit", "cuMemGetAttribute", "cuMemGetAttribute_v2"];
 

@@ -77,7 +77,7 @@ fn set(l: &Library, pool: CUmemoryPool, attribute: u32, mut v: u64) {
     ok!(l, cuMemPoolSetAttribute(pool, attribute, (&raw mut v).cast()));
 }
 
-/// Reserved and used bytes.
+/// Reserved and used bytes of the pool.
 fn has(l: &Library, pool: CUmemoryPool) -> (u64, u64) {
     (get(l, pool, 5), get(l, pool, 7))
 }

@@ -23,7 +23,7 @@ pub const CHECKPOINTED: u32 = 2;
 /// Interval at which a waiting call checks again.
 const LOOK_AGAIN: Duration = Duration::from_micros(500);
 
-/// Why a step is refused.
+/// Reasons why a step of a checkpoint is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// There is no such process on this machine.

@@ -41,7 +41,7 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"vgpu-sim");
 pub const VERSION: u32 = 5;
 /// Most live shares (`share`: memory that several processes can hold).
 pub const SHARES: usize = 4096;
-/// No slot, or no device.
+/// Value that stands for no slot, or for no device.
 pub const NOBODY: u32 = u32::MAX;
 /// Words of a bit set with one bit per slot.
 pub const WORDS: usize = SLOTS / 64;
@@ -68,7 +68,7 @@ pub struct Shared {
 pub struct Body {
     /// Identity of the machine, new with every reset.
     pub boot: u64,
-    /// Wall clock at creation, ns.
+    /// Wall clock when the machine was made, ns.
     pub created_ns: u64,
     /// Number of devices of the machine.
     pub device_count: u32,
@@ -165,7 +165,7 @@ pub struct Use {
     pub large: u64,
     /// Physical bytes of contexts and modules.
     pub overhead: u64,
-    /// Most physical bytes so far.
+    /// Most physical bytes in use so far.
     pub peak: u64,
     /// Work enqueued, ns of device time. [`Body::used`] fills in this and the times below.
     pub submitted: u64,
@@ -215,7 +215,7 @@ pub struct Segment {
 pub struct SlotDevice {
     /// Memory and work counters, the base of the ground truth.
     pub used: Use,
-    /// The newest utilisation window in `windows`.
+    /// Number of the newest utilisation window in `windows`.
     pub window: u64,
     /// Busy ns per window, indexed modulo [`WINDOWS`].
     pub windows: [u32; WINDOWS],
@@ -251,7 +251,7 @@ pub struct Line {
     pub submitted: u64,
     /// Work of this queue done so far, ns.
     pub busy: u64,
-    /// Segments written to `ring` so far.
+    /// Number of segments (stretches of service) written to `ring` so far.
     pub wrote: u64,
     /// Number of segments that the owner of the queue (its process) has read. It dates its events from them.
     pub read: u64,
@@ -394,15 +394,15 @@ pub struct Journal {
     pub switches: u64,
     /// Value of [`Line::busy`] of the served slot after the step.
     pub busy: u64,
-    /// New total time in which waiting kernels kept the device.
+    /// Value of [`SlotDevice::waited`] of the served slot after the step.
     pub waited: u64,
-    /// New number of gates passed.
+    /// Value of [`Line::gates_read`] of the served queue after the step.
     pub gates_read: u64,
-    /// New write index of its segment ring.
+    /// Value of [`Line::wrote`] of the served queue after the step.
     pub wrote: u64,
-    /// New entry at `wrote - 1`.
+    /// Entry of the queue's ring at `wrote - 1` after the step.
     pub newest: Segment,
-    /// New entry at `wrote - 2`.
+    /// Entry of the queue's ring at `wrote - 2` after the step.
     pub before: Segment,
 }
 
@@ -412,7 +412,7 @@ pub struct Journal {
 pub struct Burial {
     /// 1 while the removal may be half applied.
     pub open: u32,
-    /// Slot of the dead process.
+    /// Slot of the process that is removed.
     pub slot: u32,
     /// The device from which the process is removed.
     pub device: u32,

@@ -67,7 +67,7 @@ pub(crate) struct Queued {
 /// of operations pushed to it.
 pub(crate) type Behind = Arc<BTreeMap<StreamId, u64>>;
 
-/// The later position on each queue.
+/// For each queue, the later of two positions.
 pub(crate) fn later(a: Marks, b: Marks) -> Marks {
     std::array::from_fn(|l| a[l].max(b[l]))
 }
@@ -76,9 +76,9 @@ pub(crate) struct Stream {
     pub(crate) group: GroupId,
     pub(crate) blocking: bool,
     pub(crate) legacy: bool,
-    /// End of its last operation on each queue.
+    /// End of the stream's last operation on each queue.
     pub(crate) tail: Marks,
-    /// Engine of its last operation.
+    /// Engine of the stream's last operation.
     pub(crate) lane: usize,
     pub(crate) pushed: u64,
     pub(crate) done: u64,
@@ -92,7 +92,7 @@ pub(crate) struct Stream {
 pub(crate) struct Event {
     pub(crate) in_use: bool,
     pub(crate) timing: bool,
-    /// Recorded since the event was opened.
+    /// True if the event was recorded since it was opened.
     pub(crate) mine: bool,
     pub(crate) asked: u64,
     pub(crate) recorded: u64,
@@ -105,7 +105,7 @@ pub(crate) struct Event {
     pub(crate) at: Option<u64>,
 }
 
-/// A context's streams as a whole.
+/// The streams of one context as a group.
 #[derive(Clone, Copy)]
 pub(crate) struct Group {
     pub(crate) legacy: StreamId,

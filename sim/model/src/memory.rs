@@ -15,13 +15,13 @@ pub struct Change {
     pub allocations: i64,
     /// Bytes that the program requested, added.
     pub requested: i64,
-    /// Bytes rounded to the allocator's alignment.
+    /// Bytes of allocations, rounded to the allocator's alignment, added.
     pub live: i64,
-    /// Physical bytes of slabs that small requests share.
+    /// Physical bytes of slabs that small requests share, added.
     pub slabs: i64,
-    /// Physical bytes of allocations with slabs of their own.
+    /// Physical bytes of allocations with slabs of their own, added.
     pub large: i64,
-    /// Physical bytes of contexts and modules.
+    /// Physical bytes of contexts and modules, added.
     pub overhead: i64,
 }
 

@@ -55,7 +55,7 @@ pub struct Info {
     pub id: u64,
     /// A [`Kind`] as a number.
     pub kind: u32,
-    /// The device; `None`: host memory.
+    /// The device on which the share is; `None`: host memory.
     pub device: Option<usize>,
     /// Bytes of the share's content.
     pub bytes: u64,

@@ -54,7 +54,7 @@ pub struct DeviceTruth {
     pub finished: Vec<ProcessTruth>,
 }
 
-/// One process on one device.
+/// Ground truth of one process on one device.
 #[derive(Clone, Debug, Serialize, PartialEq, Eq)]
 pub struct ProcessTruth {
     /// Process id, as the process sees it.
@@ -79,7 +79,7 @@ pub struct ProcessTruth {
     pub overhead_bytes: u64,
     /// Physical bytes of allocations and contexts together.
     pub physical_bytes: u64,
-    /// Most physical bytes so far.
+    /// Most physical bytes in use so far.
     pub peak_bytes: u64,
     /// Device time used, ns: kernels (also while they wait for memory), fills, copies inside the device.
     pub busy_ns: u64,

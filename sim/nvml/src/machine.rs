@@ -58,7 +58,7 @@ fn boards() -> Answer<Vec<(u32, bool)>> {
     })
 }
 
-/// Number of boards.
+/// Number of boards (whole devices, partitioned or not).
 pub fn count() -> Answer<u32> {
     Ok(u32::try_from(boards()?.len()).unwrap_or(0))
 }
@@ -189,7 +189,7 @@ impl Gpu {
 /// A process that has used the device.
 #[derive(Clone)]
 pub struct Process {
-    /// Process id, as it sees itself.
+    /// Process id, as the process sees it.
     pub pid: u32,
     /// Number on the machine; a lower one is older.
     pub serial: u64,
@@ -216,13 +216,13 @@ pub struct View {
     /// Sizes, names and costs of the device.
     pub profile: Profile,
     uuid: String,
-    /// PCI domain.
+    /// PCI domain of the device.
     pub pci_domain: u32,
-    /// PCI bus.
+    /// PCI bus of the device.
     pub pci_bus: u32,
     /// PCI device number.
     pub pci_device: u32,
-    /// Number of its device file.
+    /// Minor number: the number of the device file.
     pub minor: u32,
     /// Bytes in use by living processes.
     pub used: u64,

@@ -20,7 +20,7 @@ pub fn newest(view: &View) -> u64 {
     (view.now / WINDOW_NS).saturating_sub(2)
 }
 
-/// The oldest window that is kept.
+/// Number of the oldest utilisation window that is kept.
 fn oldest(view: &View) -> u64 {
     newest(view).saturating_sub(WINDOWS as u64 - 4)
 }

@@ -60,7 +60,7 @@ pub(crate) enum Cost {
     Set(u64, u32, u64),
 }
 
-/// A [`Cost`] with its address resolved.
+/// A [`Cost`] whose address is resolved to a pointer.
 pub(crate) enum Known {
     Time(u64),
     Wait(Word, u32),

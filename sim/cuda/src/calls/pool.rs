@@ -27,7 +27,7 @@ fn pools_of(d: &Door, dev: i32) -> Result<(Arc<Pool>, Arc<Pool>), CUresult> {
     Ok(both.clone())
 }
 
-/// A pool of this process.
+/// Finds a pool that this process made.
 fn own(d: &Door, pool: CUmemoryPool) -> Result<Arc<Pool>, CUresult> {
     let p = known(&d.driver()?.pools, pool.0)?;
     if p.imported == 0 { Ok(p) } else { Err(CUresult::INVALID_VALUE) }

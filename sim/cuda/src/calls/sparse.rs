@@ -12,7 +12,7 @@ use shim_sys::cuda::*;
 use std::sync::Arc;
 use vgpu_sim::engine::Kind;
 
-/// One checked entry of the list.
+/// One checked entry of a map request for a sparse array.
 struct Step {
     storage: Arc<Storage>,
     /// The tiles in the order of their memory; empty: the whole of an array with deferred mapping.

@@ -8,7 +8,7 @@ use shim_sys::cuda::{CUgraphEdgeData, CUgraphNode};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-/// A stream in a capture.
+/// State of one stream that takes part in a capture.
 pub(crate) struct Line {
     pub(crate) context: Arc<Context>,
     /// True if it and the legacy stream would wait for each other.
@@ -29,9 +29,9 @@ pub(crate) struct Session {
     /// True if the graph was made for this capture.
     pub(crate) own: bool,
     pub(crate) mode: u32,
-    /// The thread that began it (`rules::me`).
+    /// The thread that began the capture (`rules::me`).
     pub(crate) thread: u64,
-    /// The stream in which it began.
+    /// The stream in which the capture began.
     pub(crate) origin: Key,
     pub(crate) invalid: bool,
     pub(crate) streams: BTreeMap<Key, Line>,

@@ -88,7 +88,7 @@ impl Memory {
         }))
     }
 
-    /// Adds a device to the team.
+    /// Adds a device to the team of the multicast object.
     pub(crate) fn multicast_add(&self, d: &Driver, handle: u64, device: i32) -> Result<(), CUresult> {
         let share = object(&mut self.tables(), handle)?.share;
         let bit = 1u64 << d.device(device)?.index;

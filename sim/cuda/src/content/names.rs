@@ -20,7 +20,7 @@ use vgpu_sim::share;
 const LEGACY: u64 = u64::from_le_bytes(*b"sim-ipc1");
 const POINTER: u64 = u64::from_le_bytes(*b"sim-ptr1");
 
-/// The contents of a 64-byte name.
+/// Contents of the 64-byte handle by which one process exports memory to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Name {
     kind: u64,

@@ -17,7 +17,7 @@ pub(crate) enum What {
     Memory,
     /// A multicast object: no memory of its own.
     Multicast,
-    /// Memory of another API.
+    /// Memory imported from another API.
     External,
 }
 

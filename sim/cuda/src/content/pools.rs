@@ -25,7 +25,7 @@ use vgpu_sim::engine::{self, StreamId};
 use vgpu_sim::memory::{Change, plus};
 use vgpu_sim::share;
 
-/// A pool of this process.
+/// A memory pool that this process made.
 pub(super) struct Pool {
     core: Core,
     /// CUDA ordinal of the device.
@@ -34,15 +34,15 @@ pub(super) struct Pool {
     /// Reuse policies: follow event dependencies, opportunistic, internal dependencies.
     reuse: [bool; 3],
     handle_types: u32,
-    /// The program destroyed it; it ends with its last block.
+    /// True after the program destroyed the pool; the pool ends with its last block.
     destroyed: bool,
-    /// The share that identifies it once exported, 0: not exported.
+    /// Number of the share that identifies the exported pool to other processes, 0: not exported.
     share: u64,
-    /// The shares of its chunks, by start address.
+    /// Numbers of the shares that the chunks are, by start address of the chunk.
     common: BTreeMap<u64, u64>,
 }
 
-/// A stream on a device.
+/// A stream and its device.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     /// CUDA ordinal of the device.

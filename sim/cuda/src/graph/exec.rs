@@ -34,7 +34,7 @@ pub(crate) struct Step {
     pub(crate) kind: Kind,
     after: Vec<usize>,
     pub(crate) enabled: bool,
-    /// Content of a child node.
+    /// Steps of the child graph, for a child node.
     pub(crate) child: Option<Body>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Need {
     pub(crate) passing: u64,
     /// Bytes for regions that outlive a launch.
     pub(crate) lasting: u64,
-    /// The regions that outlive a launch.
+    /// The regions (memory of allocation nodes) that outlive a launch.
     pub(crate) outlive: Vec<Arc<Region>>,
     /// The regions that the graph itself frees.
     pub(crate) pass: Vec<Arc<Region>>,

@@ -43,18 +43,18 @@ impl Drop for Span {
 pub(crate) struct Region {
     pub(crate) span: Arc<Span>,
     pub(crate) bytes: u64,
-    /// The graph of its allocation node.
+    /// The graph with the node that allocates this region.
     pub(crate) graph: Id,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// True if a node of its own graph frees it.
+    /// True if a node of the region's own graph frees it.
     freed_inside: bool,
-    /// Other graphs with a node that frees it.
+    /// Other graphs with a node that frees the region.
     freed_by: HashSet<Id>,
-    /// The block behind it while it is allocated, for a region that outlives the launch.
+    /// The block behind the region while it is allocated, for a region that outlives the launch.
     holding: Option<Arc<Holding>>,
 }
 
@@ -103,7 +103,7 @@ impl Holding {
     }
 }
 
-/// A stream of a device.
+/// A stream and its device.
 #[derive(Clone)]
 pub(crate) struct Line {
     /// CUDA ordinal of the device.
@@ -330,7 +330,7 @@ impl GraphMemory {
         }
     }
 
-    /// Memory of a device's pool.
+    /// Reserved and used bytes of the device's pool for graph memory.
     pub(crate) fn numbers(&self, device: i32) -> Numbers {
         let pools = hold(&self.pools);
         let Some(pool) = pools.get(&device) else { return Numbers::default() };
