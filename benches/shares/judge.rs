@@ -326,7 +326,7 @@ mod tests {
         let point = point(300, 1_000_000, 1);
         let figures = figures(&run, &run.tenants[0], &point.tenants[0], 100.0);
         let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-6, "{a} {b}: {figures:?}");
-        // The start counts: half a second at 70 points more than due.
+        // The share includes the start: half a second at 70 points more than due.
         near(figures.share, 44.0);
         near(figures.error, 14.0);
         near(figures.over_s, 2.5);

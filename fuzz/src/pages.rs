@@ -204,7 +204,7 @@ fn judge(seats: &[Seat], arbiter: &Arbiter, now: u64) {
     }
     for seat in seats {
         let charged = arbiter.charged(Tenant(u32::try_from(seat.tenant).unwrap_or(0)), DeviceId(seat.device));
-        // Includes members that have left.
+        // `charged` is the tenant's sum, which includes members that have left.
         assert!(charged <= (now - BEGIN).saturating_mul(2048), "{charged} charged in {}", now - BEGIN);
     }
     if let Some(deadline) = arbiter.next_deadline() {

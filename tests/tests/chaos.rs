@@ -365,7 +365,7 @@ impl World {
             match much % 3 {
                 0 => file.write_all_at(&[0; HEADER_SIZE], 0).unwrap(),
                 1 => {
-                    // Mostly hits the header and the slots in use.
+                    // Overwrites words within twice the header's size: mostly the header and the slots in use.
                     for _ in 0..64 {
                         let word =
                             if random.u64(..2) == 0 { random.u64(..1 << 40) } else { u64::MAX - random.u64(..9) };

@@ -144,7 +144,7 @@ fn every_hook_calls_its_own_original() {
     let lab = lab.with("VGPU_SIM_DRIVER", "580"); // driver 580 has the newest functions too
     let spared = ["cuInit", "cuGetProcAddress", "cuGetProcAddress_v2"];
     let names: Vec<&str> = hooks().filter(|name| !spared.contains(name)).collect();
-    // Creating the context makes the first call of these.
+    // The context's creation makes the first call of these functions, so their fault begins at the second.
     let early = ["cuDevicePrimaryCtxRetain", "cuDeviceTotalMem_v2"];
     let after = |name: &&str| if early.contains(name) { ":after=1" } else { "" };
     let faults: Vec<String> = names

@@ -417,7 +417,7 @@ fn whatever_a_tenant_sends_as_its_ledger_stalls_nobody_and_says_nothing() {
             liars.push(liar);
         }
     }
-    // A member that sends more than it may: each line with a file.
+    // A member sends more lines than it may, each with a file.
     for _ in 0..500 {
         let liar = liars.first_mut().unwrap();
         assert!(liar.join(&device, lies[0].as_fd()).contains("slot"));
@@ -432,7 +432,7 @@ fn whatever_a_tenant_sends_as_its_ledger_stalls_nobody_and_says_nothing() {
     finish(&mut world.at_work(&[("b", 1000, 16, 0)], 300));
     drop(liars);
 
-    // A ledger that shrinks while the daemon reads it.
+    // A ledger shrinks while the daemon reads it.
     let mut m = world.plain("a");
     m.begin();
     eventually("it is read", || !used(&world, 0).is_null());

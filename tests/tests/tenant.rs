@@ -312,7 +312,7 @@ fn the_first_member_of_a_new_ledger_removes_those_that_ended() {
         begin(&mut lab, &format!("ended-{round:02}")).kill();
     }
     let mut living = begin(&mut lab, "living");
-    // A member that joins an existing ledger checks no other.
+    // A member that joins an existing ledger checks no other ledger, so the copied file stays.
     fs::copy(&ledgers(&lab.state())[0], lab.state().join("vgpu-t-copied-GPU-1.ledger")).unwrap();
     drop(begin(&mut lab, "living"));
     assert_eq!(tenants(&lab.state()), ["copied", "living"]);

@@ -134,7 +134,7 @@ fn both_tenants_are_seen_keys_are_obeyed_by_the_daemon_and_the_terminal_is_given
     top.press("\u{1b}");
     top.until("the table", |screen| screen.contains("TENANT"));
 
-    // Windows of every size.
+    // The view adapts to windows of every size.
     top.resize(8, 40);
     top.until("a small one", |screen| screen.contains("train") && !screen.contains("HISTORY"));
     top.resize(3, 12);

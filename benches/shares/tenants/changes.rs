@@ -158,7 +158,7 @@ pub fn ceiling(place: &Place, times: usize) -> Result<Vec<Change>, String> {
     let daemon = world.daemon.as_ref().ok_or("no daemon")?;
     let (mut wider, mut narrower) = (Vec::new(), Vec::new());
     for round in 0..times {
-        // Just after a kernel, so that the old ceiling permits nothing for a while.
+        // Changes the ceiling just after a kernel, so that the old ceiling permits nothing for a while.
         until(&world, |work, last, now| work > 0 && now > last + 1_000_000);
         wider.push(step(|| set(daemon, "sm_limit", "90"), || works(&world))?);
         settle(round);

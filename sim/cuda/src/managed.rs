@@ -110,7 +110,7 @@ impl Managed {
             Ok((t, at))
         };
         let (mut t, at) = match attempt() {
-            // Pools return unused memory; called without our lock.
+            // Pools return unused memory for the second attempt. The call takes other locks, so ours is not held.
             Err(CUresult::OUT_OF_MEMORY) if d.memory.give_back(d, device) => attempt()?,
             other => other?,
         };

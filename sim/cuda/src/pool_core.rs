@@ -137,7 +137,8 @@ impl Core {
         }
         let mut wait = None;
         if let Some(l) = gap.late.and_then(|ticket| self.late.get_mut(&ticket)) {
-            // Counted once: the part that the previous user still counted as used ends here.
+            // Bytes of a pending free are not counted twice: the part that is reused no longer counts for the previous
+            // user.
             let part = l.counted.min(need);
             l.counted -= part;
             self.numbers.used -= part;

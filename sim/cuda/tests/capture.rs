@@ -286,7 +286,7 @@ fn a_capture_begins_once_in_a_stream_of_its_own_and_ends_there() {
         begin(l, CU_STREAM_PER_THREAD, GLOBAL);
         assert_eq!(status(l, CU_STREAM_PER_THREAD), 1);
         ended(l, CU_STREAM_PER_THREAD);
-        // The first form of the call always uses global mode.
+        // The first form of `cuStreamBeginCapture` always uses global mode.
         ok!(l, cuStreamBeginCapture(s));
         let p = potentially_unsafe(l, e);
         assert_eq!(p[1], ("cuMemAlloc", UNSUPPORTED));
@@ -360,12 +360,12 @@ fn unsafe_calls_are_forbidden_by_the_modes_of_capture_and_thread() {
             (g, t, false),
             (g, r, true),
             (g, r, false),
-            // A thread-local capture forbids them only in its own thread.
+            // A thread-local capture forbids these calls only in its own thread.
             (t, g, false),
             (t, t, false),
             (t, r, true),
             (t, r, false),
-            // A relaxed capture forbids nothing.
+            // A relaxed capture forbids none of these calls.
             (r, g, true),
             (r, g, false),
             (r, t, true),

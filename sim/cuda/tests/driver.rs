@@ -452,7 +452,7 @@ fn a_wrong_launch_is_refused() {
         assert_eq!(bad, CUresult::INVALID_HANDLE);
         ok!(l, cuFuncSetAttribute(f, 8, 60 << 10));
         assert_eq!(go(1, 1, 1, 1, 49 << 10, none, p).0, 0);
-        // The packed form of arguments.
+        // A launch also accepts the packed form of arguments.
         let (size, end) = (std::cell::Cell::new(12usize), null_mut());
         let mut extra =
             [std::ptr::without_provenance_mut(1), at, std::ptr::without_provenance_mut(2), size.as_ptr().cast(), end];

@@ -160,7 +160,7 @@ fn copies_and_fills_do_what_they_say_in_the_order_of_the_edges() {
         let source: Vec<u8> = (0..=255).cycle().take(MIB).collect();
         let mut target = vec![0u8; MIB];
         let g = graph(l);
-        // Made in the wrong order: only the edges define the order.
+        // The nodes are made in the wrong order: only the edges define the order.
         let out = copy(l, g, &[], target.as_mut_ptr() as u64, b, MIB);
         let mark = fill(l, g, &[], b + 100, 7, 50);
         let over = copy(l, g, &[], b, a, MIB);
@@ -169,7 +169,7 @@ fn copies_and_fills_do_what_they_say_in_the_order_of_the_edges() {
         ok!(l, cuGraphAddDependencies(g, from.as_ptr(), to.as_ptr(), 3));
         run(l, g);
         assert!(target[..100] == source[..100] && target[100..150] == [7; 50] && target[150..] == source[150..]);
-        // Rows with a pitch, and elements of four bytes.
+        // A memset node fills rows with a pitch, and elements of four bytes.
         let g = graph(l);
         let rows =
             CUDA_MEMSET_NODE_PARAMS { dst: a, pitch: 64, value: 0x0403_0201, elementSize: 4, width: 2, height: 3 };

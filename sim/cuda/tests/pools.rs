@@ -258,11 +258,11 @@ fn a_stream_that_waited_for_anothers_free_may_have_it() {
             ok!(l, cuEventRecord(early, s));
             ok!(l, cuMemFreeAsync(a, s));
             ok!(l, cuEventRecord(late, s));
-            // An event before the free is not enough.
+            // A stream that waits for an event before the free cannot reuse the freed memory.
             ok!(l, cuStreamWaitEvent(other, early, 0));
             let b = from(l, pool, 32 * MIB, other);
             assert_eq!(has(l, pool).0, 2 * CHUNK, "{on}");
-            // An event after it is enough, through a third stream too.
+            // A stream that waits for an event after the free can reuse it, through a third stream too.
             ok!(l, cuStreamWaitEvent(middle, late, 0));
             ok!(l, cuEventRecord(through, middle));
             ok!(l, cuStreamWaitEvent(other, through, 0));

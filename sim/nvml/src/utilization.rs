@@ -77,7 +77,7 @@ pub fn nvmlDeviceGetProcessUtilization(
         });
     }
     if all.is_empty() {
-        // No process was busy since then. The needed capacity, 0, is still reported.
+        // No process was busy since that time. The needed capacity, 0, is still reported.
         count.put(0)?;
         return Err(code::NOT_FOUND);
     }

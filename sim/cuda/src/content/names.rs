@@ -119,7 +119,7 @@ impl Memory {
             let other = t.live.get(&at).is_some_and(|a| a.tag != tag);
             if let Some(o) = t.names.opened.get_mut(&at) {
                 if other {
-                    // Only one context of a process may open it.
+                    // Only one context of a process may open an exported allocation.
                     return Err(CUresult::INVALID_CONTEXT);
                 }
                 o.count += 1;

@@ -237,7 +237,7 @@ impl Memory {
             if !device.engine.event_done(mark.event) {
                 continue;
             }
-            // If several threads saw it, only one ends it.
+            // If several threads see that the event was reached, only one of them ends the pending free.
             let mine = self.tables().pools.get_mut(&number).is_some_and(|p| p.core.end(ticket));
             if mine {
                 device.engine.close_event(mark.event);

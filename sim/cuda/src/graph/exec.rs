@@ -342,7 +342,7 @@ pub(crate) fn destroy(driver: &'static Driver, exec: &Arc<Exec>) -> Result<(), C
     let Some(last) = inner.last.take() else { return Ok(()) };
     drop(inner);
     let engine = &driver.device(last.device)?.engine;
-    // The objects live until an outstanding launch is done.
+    // The user objects of a destroyed graph live until its outstanding launch is done.
     if !objects.is_empty() && !engine.event_done(last.event) {
         let group = *hold(&driver.graphs.keepers).entry(last.device).or_insert_with(|| engine.open_group());
         let stream = engine.open_stream(group, false);

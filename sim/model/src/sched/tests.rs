@@ -233,7 +233,7 @@ fn what_waits_for_another_engine_begins_at_the_moment_that_is_done() {
     let copied = super::submit(&mut b, 1, 0, TO_DEVICE, 700, &[0; LANES]).unwrap();
     let computed = super::submit(&mut b, 1, 0, COMPUTE, 300, &[0, copied, 0]).unwrap();
     super::submit(&mut b, 1, 0, TO_HOST, 50, &[computed, 0, 0]).unwrap();
-    // The kernel engine serves another process meanwhile, and is free in time.
+    // The kernel engine serves another process meanwhile, and is free when the gate opens.
     super::submit(&mut b, 2, 0, COMPUTE, 400, &[0; LANES]).unwrap();
     assert_eq!(forecast(&b, 1, 0, &[0, 0, 50], u64::MAX), 1_050);
     advance(&mut b, 0, 699);
