@@ -43,13 +43,13 @@ pub struct Row {
     pub native: Option<Cell>,
     /// Null control: the bare driver against itself, as a difference.
     pub bare_again: Option<Cell>,
-    /// Null control: the library without a limit.
+    /// Null control: figure with the library without a limit.
     pub no_limits: Option<Cell>,
-    /// The library with a limit from its environment.
+    /// Figure with the library and a limit from its environment.
     pub limits: Option<Cell>,
     /// Figure with the library and the daemon.
     pub daemon: Option<Cell>,
-    /// The last of these columns minus native.
+    /// Last of these columns that has a figure, minus native.
     pub difference: Option<Cell>,
     /// Positive control: proof that the limit was in force.
     pub control: Control,

@@ -40,11 +40,11 @@ pub struct Figures {
     pub error: f64,
     /// Mean over windows of 1 s: how far each is below `expected` or above the ceiling.
     pub window_mean: f64,
-    /// 99th percentile of those distances over the windows.
+    /// 99th percentile of the windows' distances, as in `window_mean`.
     pub window_p99: f64,
     /// The share in percent of `expected`.
     pub got: f64,
-    /// Run delay of its processes and stolen time, in points.
+    /// Run delay of the tenant's processes and stolen time, in points.
     pub host: f64,
     /// The part of `host` that can have cost device time. For a program that does not reach its ceiling that is all of
     /// it; under a ceiling it is the part that the burst cannot make up for.
@@ -55,7 +55,7 @@ pub struct Figures {
     pub meter: Option<f64>,
     /// Number of kernels launched per second.
     pub kernels: f64,
-    /// Processor time of its processes, in percent of a core.
+    /// Processor time of the tenant's processes, in percent of a core.
     pub cpu: f64,
     /// Processor time per kernel, in microseconds.
     pub cpu_per_kernel_us: f64,

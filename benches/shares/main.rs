@@ -117,7 +117,7 @@ fn chosen(options: &Options) -> Result<Vec<Point>, String> {
     Ok(all.iter().filter(|point| options.points.iter().any(|text| holds(point, text))).cloned().collect())
 }
 
-/// The programs of these points without the library, each once.
+/// Null controls of these points: their programs without the library, each once.
 fn nulls_of(points: &[Point]) -> Vec<Point> {
     let mut nulls: Vec<Point> = Vec::new();
     for point in points {

@@ -28,7 +28,7 @@ const NULL_NS: u64 = 3 * S;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pattern {
-    /// A kernel, then a wait for it, repeated.
+    /// Launches a kernel, then waits for it, repeatedly.
     Sync,
     /// Kernels into one stream without any wait.
     Async,
@@ -101,7 +101,7 @@ pub struct Tenant {
 /// One row of the table: tenants on a device of their own.
 #[derive(Clone, Debug, Serialize)]
 pub struct Point {
-    /// Name by which the user selects it.
+    /// Name by which the user selects the point.
     pub name: String,
     /// Profile of the simulated device.
     pub profile: &'static str,

@@ -34,7 +34,7 @@ impl Job {
 pub struct Width {
     /// Largest number of runs at the same time.
     pub runs: usize,
-    /// Estimated cores that they may use together. A run that needs more runs alone.
+    /// Estimated cores that all runs may use together. A run that needs more runs alone.
     pub cores: f64,
 }
 

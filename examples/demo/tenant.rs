@@ -102,7 +102,7 @@ impl Program {
         Err(format!("{} ended before it said \"{last}\"; it said: {:?}", self.name, self.said))
     }
 
-    /// Closes its input so that it ends; returns everything it printed.
+    /// Closes the program's input so that it ends; returns everything it printed.
     pub fn output(mut self) -> Result<Vec<String>, Trouble> {
         drop(self.child.stdin.take());
         let mut lines = std::mem::take(&mut self.said);

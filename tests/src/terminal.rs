@@ -19,7 +19,7 @@ pub struct Terminal {
     child: Child,
     /// The controlling side: keys are written here, output is read here.
     ours: File,
-    /// The program's side. It stays open so that the terminal survives the program's end.
+    /// The program's side of the terminal. It stays open so that the terminal survives the program's end.
     its: OwnedFd,
     before: Settings,
     screen: Arc<Mutex<vt100::Parser>>,

@@ -476,8 +476,9 @@ impl World {
     }
 }
 
-/// Most device time that a lie claims, in ns. A tenant pays for claimed usage, up to ten seconds at its weight. Next to
-/// a tenant of seven times the weight and under a ceiling of a fifth that takes minutes, which is no hang.
+/// Most device time that a lying report claims, in ns. A tenant is charged for claimed usage, up to ten seconds at its
+/// weight. Next to a tenant of seven times the weight and under a ceiling of a fifth that takes minutes, which is no
+/// hang.
 const PAID: u64 = 1 << 20;
 
 /// Descriptors that a daemon opens for its first member and keeps: those of the descriptor pools for pages and for

@@ -142,7 +142,7 @@ fn a_program_that_uses_no_gpu_makes_no_system_call_of_ours() {
     }
 }
 
-/// A working member: contexts, memory, launches through the gate, NVML.
+/// A member at work: it makes contexts and allocations, launches under a ceiling, and queries NVML.
 fn at_work(lab: &Lab) -> Member {
     let mut m = lab.member();
     m.ok("self");

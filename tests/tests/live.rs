@@ -80,7 +80,7 @@ fn limits_that_a_file_changes_are_in_force_for_those_who_are_there() {
     assert!(!daemon.tell(&["status", "--json"]).contains("\"earlier_terms\":true"));
 }
 
-/// Percent of the device's time that it works within the next `ms` milliseconds.
+/// Percent of the next `ms` milliseconds in which the device works.
 fn share(lab: &Lab, ms: u64) -> f64 {
     let before = lab.truth();
     std::thread::sleep(Duration::from_millis(ms));

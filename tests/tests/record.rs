@@ -309,7 +309,7 @@ impl Drop for Mount {
     }
 }
 
-/// Checks that memory limits and ceilings hold and that a new process gets its lease.
+/// Checks that memory limits and ceilings hold and that a new process gets device time.
 fn enforces(world: &mut World) {
     let begin = Instant::now();
     let mut m = world.plain("a");

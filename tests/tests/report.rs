@@ -37,7 +37,7 @@ fn json(world: &World, words: &[&str]) -> Value {
     serde_json::from_str(&text(world, &[words, &["--json"]].concat())).unwrap()
 }
 
-/// An amount in units of its last digit.
+/// Returns an amount of money in units of its last digit.
 fn units(amount: &Value) -> u128 {
     amount.as_str().unwrap().replace('.', "").parse().unwrap()
 }

@@ -12,7 +12,7 @@ const MIXED: [u64; 5] = [50 * US, MS, 5 * MS, 20 * MS, 200 * MS];
 
 /// A case to measure: tenants that always have work.
 pub struct Case {
-    /// Name by which the user selects it.
+    /// Name by which the user selects the case.
     pub name: String,
     /// Configuration lines of each tenant.
     pub terms: Vec<String>,
@@ -91,7 +91,7 @@ pub fn shares() -> Vec<Case> {
 
 /// Short requests next to a tenant that always has work.
 pub struct Latency {
-    /// Name by which the user selects it.
+    /// Name by which the user selects the case.
     pub name: &'static str,
     /// Kernel length of a request, ns. Requests are 5 ms apart.
     pub kernel_ns: u64,

@@ -27,7 +27,7 @@ const MOST_NS: u64 = 1_000_000_000;
 /// Times that changes took, ms.
 #[derive(Serialize)]
 pub struct Change {
-    /// Name by which the user selects it.
+    /// Name by which the user selects the case.
     pub name: &'static str,
     /// The changed setting, and the condition for being in force.
     pub what: &'static str,

@@ -72,7 +72,7 @@ pub struct Part {
     pub error: f64,
     /// 99th percentile of the errors of windows of 1 s.
     pub window_p99: f64,
-    /// Run delay of its processes, in percent of the window.
+    /// Run delay of the tenant's processes, in percent of the window.
     pub delay: f64,
     /// Verdict on `error` against the budget.
     pub share: Verdict,

@@ -32,7 +32,7 @@ pub struct Results {
 /// Tenants at the same time on one device.
 #[derive(Serialize)]
 pub struct SharesRow {
-    /// Name by which the user selects it.
+    /// Name by which the user selects the case.
     pub name: String,
     /// Length of the measurement, in seconds.
     pub seconds: f64,
@@ -59,7 +59,7 @@ impl SharesRow {
 /// Short requests: alone, next to a batch program without vgpu, and with vgpu.
 #[derive(Serialize)]
 pub struct LatencyRow {
-    /// Name by which the user selects it.
+    /// Name by which the user selects the case.
     pub name: &'static str,
     /// Times of requests alone on the device, without vgpu.
     pub alone: Times,
@@ -83,7 +83,7 @@ impl LatencyRow {
     }
 }
 
-/// The two services, by the way they ran.
+/// Results of the two services, alone and together in several ways.
 #[derive(Serialize)]
 pub struct Services {
     /// Each alone on the device, without vgpu.
@@ -116,7 +116,7 @@ impl Service {
 /// Throughput of two tenants together, in percent of the device's time.
 #[derive(Serialize)]
 pub struct Done {
-    /// Name by which the user selects it.
+    /// Name by which the user selects the case.
     pub name: &'static str,
     /// Throughput in the device's own time slices, without vgpu.
     pub bare: f64,

@@ -18,7 +18,7 @@ pub const PROFILE: &str = "h200";
 pub struct Program {
     /// Command-line arguments of the program.
     pub words: Vec<String>,
-    /// Number of its tenant; unused without a daemon.
+    /// Number of the program's tenant; unused without a daemon.
     pub tenant: usize,
 }
 

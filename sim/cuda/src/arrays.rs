@@ -170,7 +170,7 @@ pub(crate) struct Array {
     pub(crate) shape: Shape,
     /// Level or plane in the storage.
     pub(crate) index: u32,
-    /// True if an array-creating call made it and it must be destroyed; false for a level or plane.
+    /// True if an array-creating call made the array and it must be destroyed; false for a level or plane.
     pub(crate) whole: bool,
 }
 

@@ -43,7 +43,7 @@ pub(crate) struct Tag(pub(crate) u64);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Plain,
-    /// From a pool of this process.
+    /// Memory from a pool of this process.
     Async,
     Global,
     /// Another process's allocation, opened by its legacy IPC handle.
@@ -64,7 +64,7 @@ pub(crate) struct Allocation {
     pub(crate) tag: Tag,
     pub(crate) kind: Kind,
     pub(crate) number: u64,
-    /// The pool it comes from, 0: none.
+    /// Number of the pool that the allocation comes from, 0: none.
     pub(crate) pool: u64,
     dirty: bool,
 }
@@ -260,7 +260,7 @@ impl Memory {
         Ok(at)
     }
 
-    /// Returns such a range; nothing in it may be in use.
+    /// Returns a range of [`Memory::take_chunk`]; nothing in it may be in use.
     fn return_chunk(&self, d: &Driver, t: &mut Inner, device: i32, at: u64, len: u64) {
         self.forget(at, len);
         t.space.give(at, len);

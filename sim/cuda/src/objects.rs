@@ -76,7 +76,7 @@ pub(crate) struct Event {
     pub(crate) context: Arc<Context>,
     pub(crate) id: EventId,
     pub(crate) flags: u32,
-    /// Node of its last record, if that was captured.
+    /// Node of the event's last record, if that was captured.
     pub(crate) captured: Mutex<Option<crate::capture::Recorded>>,
 }
 

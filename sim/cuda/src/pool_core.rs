@@ -43,7 +43,7 @@ pub(crate) struct Mark {
 #[derive(Clone, Copy, Debug)]
 struct Late {
     stream: StreamId,
-    /// Bytes of it that still count as used.
+    /// Bytes of the pending free that still count as used.
     counted: u64,
     mark: Option<Mark>,
     /// Operations of the stream up to and including the free.
@@ -53,7 +53,7 @@ struct Late {
 #[derive(Clone, Copy, Debug)]
 struct Gap {
     len: u64,
-    /// The pending free it belongs to; `None`: available to anyone.
+    /// The pending free that the gap belongs to; `None`: available to anyone.
     late: Option<Ticket>,
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct Core {
     gaps: BTreeMap<u64, Gap>,
     taken: BTreeMap<u64, u64>,
     late: HashMap<Ticket, Late>,
-    /// Most bytes it may hold; 0: unlimited.
+    /// Most bytes that the pool may hold; 0: unlimited.
     max: u64,
     next: u64,
     numbers: Numbers,

@@ -74,7 +74,7 @@ pub struct Memory {
 pub struct ProcessUse {
     /// Process id, as the process sees it.
     pub pid: u32,
-    /// Device memory it uses, contexts included, bytes.
+    /// Device memory that the process uses, contexts included, bytes.
     pub bytes: u64,
     /// Path of the process's executable.
     pub name: String,

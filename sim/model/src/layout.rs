@@ -305,7 +305,7 @@ pub struct Slot {
     pub since: u64,
     /// Path of the process's executable.
     pub name: [u8; 128],
-    /// Devices it has used, one bit each.
+    /// Devices that the process has used, one bit each.
     pub touched: u32,
     /// Checkpoint state of the process, a constant of `checkpoint`.
     pub checkpoint: u32,
@@ -323,7 +323,7 @@ pub struct Share {
     pub kind: u32,
     /// The device, or [`NOBODY`] for host memory.
     pub device: u32,
-    /// Slot of the process that made it.
+    /// Slot of the process that made the share.
     pub creator: u32,
     /// 1: a slab that small requests share.
     pub small: u32,
@@ -331,7 +331,7 @@ pub struct Share {
     pub descriptors: u32,
     /// Unused.
     pub pad: u32,
-    /// Number of the process that made it.
+    /// Number of the process that made the share.
     pub creator_serial: u64,
     /// Physical bytes on the device.
     pub bytes: u64,
@@ -341,7 +341,7 @@ pub struct Share {
     pub node: [u64; 2],
     /// Data of the driver, opaque to the model.
     pub words: [u64; 4],
-    /// Slots that hold it, one bit each.
+    /// Slots of the processes that hold the share, one bit each.
     pub holders: [u64; WORDS],
 }
 
@@ -359,7 +359,7 @@ pub struct Finished {
     pub slot: u32,
     /// Unused.
     pub pad: u32,
-    /// When another process noticed its death, or when it left.
+    /// When another process noticed the death of this one, or when it left.
     pub at: u64,
     /// Path of the process's executable.
     pub name: [u8; 128],

@@ -100,7 +100,7 @@ pub(crate) struct Event {
     pub(crate) asked_at: u64,
     /// Queues that have not passed the marks of the last record.
     pub(crate) left: u8,
-    /// When the last of the other queues passed its mark, ns.
+    /// When the last of the other queues passed the event's mark, ns.
     pub(crate) latest: u64,
     pub(crate) at: Option<u64>,
 }

@@ -59,7 +59,7 @@ pub struct Info {
     pub device: Option<usize>,
     /// Bytes of the share's content.
     pub bytes: u64,
-    /// Number of the process that made it.
+    /// Number of the process that made the share.
     pub creator: u64,
     /// True while that process lives and holds it.
     pub held_by_creator: bool,

@@ -90,9 +90,9 @@ impl Extents {
 pub struct Block {
     /// Size the program requested, bytes.
     pub requested: u64,
-    /// Size it occupies, bytes: a multiple of 512 in a slab, whole slabs otherwise.
+    /// Size that the allocation occupies, bytes: a multiple of 512 in a slab, whole slabs otherwise.
     pub len: u64,
-    /// True if it has slabs of its own.
+    /// True if the allocation has slabs of its own.
     pub large: bool,
 }
 

@@ -67,7 +67,7 @@ pub struct ProcessTruth {
     pub contexts: u64,
     /// Number of the process's live allocations.
     pub allocations: u64,
-    /// Sum of the sizes it requested in live allocations, bytes; imported memory does not count.
+    /// Sum of the sizes that the program requested in live allocations, bytes; imported memory does not count.
     pub requested_bytes: u64,
     /// Sum of the sizes of live allocations, each rounded to the allocator's alignment, bytes.
     pub live_bytes: u64,
@@ -83,7 +83,7 @@ pub struct ProcessTruth {
     pub peak_bytes: u64,
     /// Device time used, ns: kernels (also while they wait for memory), fills, copies inside the device.
     pub busy_ns: u64,
-    /// Time the copy engines worked for it, ns, both directions added.
+    /// Time the copy engines worked for the process, ns, both directions added.
     pub copying_ns: u64,
     /// Device time enqueued and not yet used, ns.
     pub queued_ns: u64,

@@ -195,14 +195,14 @@ pub struct Process {
     pub serial: u64,
     /// Memory and work of the process on the device.
     pub used: Use,
-    /// The MIG instance it uses, 0: none.
+    /// Number of the MIG instance that the process uses, 0: none.
     pub instance: u32,
     window: u64,
     windows: [u32; WINDOWS],
 }
 
 impl Process {
-    /// Time the device worked for it in window `w`, ns.
+    /// Time the device worked for the process in window `w`, ns.
     pub fn busy_in(&self, w: u64) -> u64 {
         if w > self.window || self.window - w >= WINDOWS as u64 {
             return 0;

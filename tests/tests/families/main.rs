@@ -167,8 +167,9 @@ fn families_after_kills_at_random_instructions_agree_with_the_device() {
     kill_at_random(1 << MODULE | 1 << ARRAY | 1 << MIPMAP, 0);
 }
 
-/// The same with modules. The size of a module is measured as growth. Allocations of other threads at the same moment
-/// can hide a slab or two that the driver keeps for code. Without concurrent work it is exact: `overhead.rs`.
+/// As the test above, with modules. The size of a module is measured as growth. Allocations of other threads at the
+/// same moment can hide a slab or two that the driver keeps for code. Without concurrent work the size is exact:
+/// `overhead.rs`.
 #[test]
 fn families_after_kills_with_modules_agree_with_the_device_but_for_slabs() {
     kill_at_random(0, 4 * MIB);

@@ -100,7 +100,7 @@ fn tiles(s: &Storage, e: &CUarrayMapInfo) -> Option<Vec<Tile>> {
     Some(all)
 }
 
-/// Checks an entry; the memory it maps is kept alive from here on.
+/// Checks an entry; the memory that the entry maps is kept alive from here on.
 fn check(d: &Driver, device: i32, e: &CUarrayMapInfo) -> Result<Step, CUresult> {
     let invalid = CUresult::INVALID_VALUE;
     let storage = match e.resourceType {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// State of one stream that takes part in a capture.
 pub(crate) struct Line {
     pub(crate) context: Arc<Context>,
-    /// True if it and the legacy stream would wait for each other.
+    /// True if the stream and the legacy stream would wait for each other.
     pub(crate) blocking: bool,
     /// Nodes that the stream's next operation depends on.
     pub(crate) after: Vec<Id>,

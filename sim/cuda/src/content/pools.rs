@@ -217,7 +217,7 @@ impl Memory {
         uncount(d, a);
     }
 
-    /// Frees a block at once: its users are done.
+    /// Frees a block of a pool at once, because its users are done.
     pub(super) fn to_pool(&self, d: &Driver, t: &mut Inner, at: u64, a: &Allocation) {
         if let Some(p) = t.pools.get_mut(&a.pool)
             && p.core.give(at)

@@ -29,7 +29,7 @@ pub(crate) const USE_NODE_PRIORITY: u64 = 8;
 
 /// A node of an executable graph.
 pub(crate) struct Step {
-    /// The node of the graph it was made from.
+    /// The node from which this step was made.
     source: Id,
     pub(crate) kind: Kind,
     after: Vec<usize>,

@@ -59,7 +59,7 @@ struct State {
 }
 
 impl Region {
-    /// True if an enqueued launch allocated it and no free was enqueued.
+    /// True if an enqueued launch allocated the region and no free was enqueued.
     pub(crate) fn is_live(&self) -> bool {
         hold(&self.state).holding.is_some()
     }
@@ -74,12 +74,12 @@ impl Region {
         if free { Ok(()) } else { Err(CUresult::INVALID_VALUE) }
     }
 
-    /// A launch allocates it, backed by `holding`.
+    /// Notes that a launch allocates the region, backed by `holding`.
     pub(crate) fn begin(&self, holding: &Arc<Holding>) {
         hold(&self.state).holding = Some(holding.clone());
     }
 
-    /// Frees it in the order of a stream. False: it was not allocated.
+    /// Frees the region in the order of a stream. False: it was not allocated.
     pub(crate) fn end(&self, driver: &'static Driver, line: &Line) -> bool {
         let Some(h) = hold(&self.state).holding.take() else { return false };
         if h.left.fetch_sub(1, Ordering::AcqRel) == 1 {

@@ -17,7 +17,7 @@ pub(crate) struct Node {
     pub(crate) kind: Kind,
     /// Nodes that this node depends on.
     pub(crate) after: Vec<Id>,
-    /// The node it was cloned from.
+    /// The node from which this one was cloned.
     pub(crate) source: Option<Id>,
 }
 
@@ -26,17 +26,17 @@ pub(crate) struct Node {
 pub(crate) struct Graph {
     /// The nodes, sorted by creation.
     pub(crate) nodes: BTreeMap<Id, Node>,
-    /// True if it belongs to a child node and ends with it.
+    /// True if the graph belongs to a child node and ends with it.
     pub(crate) embedded: bool,
-    /// True while a capture adds to it: it may not be destroyed, shrunk or instantiated meanwhile.
+    /// True while a capture adds to the graph: it may not be destroyed, shrunk or instantiated meanwhile.
     pub(crate) capturing: bool,
-    /// Number of live executable graphs made from it.
+    /// Number of live executable graphs made from this graph.
     pub(crate) instances: usize,
     pub(crate) objects: Held,
 }
 
 impl Graph {
-    /// True if it has nodes that allocate or free: such a graph may not be cloned, embedded or shrunk.
+    /// True if the graph has nodes that allocate or free: it may not be cloned, embedded or shrunk.
     pub(crate) fn has_memory(&self) -> bool {
         self.nodes.values().any(|n| matches!(n.kind, Kind::Alloc(_) | Kind::Free(_)))
     }
