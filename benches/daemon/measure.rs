@@ -46,9 +46,9 @@ pub struct Figures {
     /// Resident memory in MiB, including the touched parts of the pages.
     memory_mib: f64,
     memory_before_mib: f64,
-    /// Time from the request to the lease, with a sleeping thread.
+    /// Time from a member's request to its lease (permission to launch), with a sleeping thread.
     pub asleep: Times,
-    /// Time from the request to the lease, with a polling thread.
+    /// Time from a member's request to its lease (permission to launch), with a polling thread.
     watching: Times,
     /// Time between two threads of this process that sleep on the same kind of word: the host's part.
     host: Times,

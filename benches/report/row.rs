@@ -49,7 +49,7 @@ pub struct Row {
     pub limits: Option<Cell>,
     /// Figure with the library and the daemon.
     pub daemon: Option<Cell>,
-    /// Last of these columns that has a figure, minus native. For [`Kind::Added`] it is that column, already a difference.
+    /// Last of these columns that has a figure, minus native; for [`Kind::Added`] that column itself.
     pub difference: Option<Cell>,
     /// Positive control: proof that the limit was in force.
     pub control: Control,
