@@ -63,7 +63,8 @@ pub fn tenant_name(number: usize) -> String {
 }
 
 impl World<'_> {
-    /// Starts the programs, and a daemon with a tenant for each text of configuration lines in `terms`. With `None` there is neither daemon nor library.
+    /// Starts the programs, and a daemon with a tenant for each text of configuration lines in `terms`. With `None`
+    /// there is neither daemon nor library.
     ///
     /// # Errors
     /// A program does not start.
