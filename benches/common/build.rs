@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 pub struct Build {
     /// Path of the running program.
     own: PathBuf,
-    /// Path of libvgpu.so.
+    /// Path of the library under test, libvgpu.so.
     library: PathBuf,
     /// Directory of the simulated driver.
     simulated: PathBuf,

@@ -7,12 +7,12 @@ use serde::Serialize;
 use std::fs;
 use std::process::Command;
 
-/// Counters at one time, in ns.
+/// A process's use of processors up to one moment, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Usage {
-    /// Time on a processor.
+    /// Time that threads ran on a processor.
     pub cpu_ns: u64,
-    /// Time runnable without a processor.
+    /// Time that threads were runnable without a processor.
     pub delay_ns: u64,
 }
 
@@ -62,17 +62,17 @@ pub fn cores() -> usize {
 /// Facts about the machine and the run, for the head of a report.
 #[derive(Clone, Debug, Serialize)]
 pub struct Facts {
-    /// Number of cores.
+    /// Number of cores that this process may use.
     pub cores: usize,
-    /// Name of the processor.
+    /// Model name of the processor.
     pub processor: String,
-    /// Kernel version.
+    /// Version of the Linux kernel.
     pub kernel: String,
-    /// Date in UTC.
+    /// Date of the run, UTC.
     pub date: String,
     /// Commit of the source tree, with `-dirty` if it was changed.
     pub commit: String,
-    /// Command line as typed.
+    /// Command line of the tool in this run.
     pub command: String,
     /// Load average at the start.
     pub load: String,

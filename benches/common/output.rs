@@ -20,7 +20,7 @@ pub struct Output {
 
 /// Results of a measurement, in all forms.
 pub trait Report: Serialize {
-    /// The report as Markdown.
+    /// Returns the report as Markdown.
     fn markdown(&self) -> String;
 
     /// Pictures that the report shows.
@@ -31,7 +31,7 @@ pub trait Report: Serialize {
 pub struct Picture {
     /// Name of both files, without the extension.
     pub name: &'static str,
-    /// The picture as SVG.
+    /// The picture itself as SVG.
     pub svg: String,
     /// The numbers as CSV, with a line of column names.
     pub csv: String,

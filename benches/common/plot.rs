@@ -16,23 +16,23 @@ pub struct Line {
     pub ceiling: Option<f64>,
 }
 
-/// Tenants of one point over time.
+/// One panel of the picture: the shares of a point's tenants over time.
 pub struct Panel {
-    /// Title above the panel.
+    /// Title above the panel: the point's name.
     pub title: String,
     /// Length of a step in seconds.
     pub step: f64,
-    /// One line per tenant.
+    /// The panel's lines, one per tenant.
     pub lines: Vec<Line>,
 }
 
 /// A measured error, drawn as a dot.
 pub struct Dot {
-    /// Index of the column.
+    /// Index of the column in which the dot is drawn.
     pub column: usize,
-    /// Index of the series.
+    /// Index of the series, which selects the colour.
     pub series: usize,
-    /// Error in points.
+    /// Measured error, in points (percent of the device's time).
     pub error: f64,
     /// Text that appears when the reader points at the dot.
     pub name: String,
@@ -65,7 +65,7 @@ pub fn text(out: &mut String, x: f64, y: f64, anchor: &str, more: &str, words: &
     let _ = writeln!(out, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\"{more}>{words}</text>");
 }
 
-/// Writes a straight line.
+/// Writes a straight line to the SVG.
 pub fn rule(out: &mut String, from: (f64, f64), to: (f64, f64), style: &str) {
     let ((x1, y1), (x2, y2)) = (from, to);
     let _ = writeln!(out, "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" {style}/>");

@@ -12,14 +12,14 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const HANDOVERS_PER_SECOND: u32 = 100;
 const SAMPLES: usize = 2000;
 
-/// Durations in microseconds.
+/// Distribution of measured durations, in microseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Times {
-    /// Median.
+    /// Median of the durations.
     pub p50: f64,
-    /// 99th percentile.
+    /// 99th percentile of the durations.
     pub p99: f64,
-    /// Maximum.
+    /// Longest duration.
     pub max: f64,
 }
 
@@ -31,7 +31,7 @@ impl Times {
     }
 }
 
-/// All measured figures.
+/// All figures that this benchmark measures.
 #[derive(Debug, Serialize)]
 pub struct Figures {
     tenants: usize,
@@ -46,9 +46,9 @@ pub struct Figures {
     /// Resident memory in MiB, including the touched parts of the pages.
     memory_mib: f64,
     memory_before_mib: f64,
-    /// Time from the request to the lease, with a sleeping thread.
+    /// Time from a member's request to its lease (permission to launch), with a sleeping thread.
     pub asleep: Times,
-    /// Time from the request to the lease, with a polling thread.
+    /// Time from a member's request to its lease (permission to launch), with a polling thread.
     watching: Times,
     /// Time between two threads of this process that sleep on the same kind of word: the host's part.
     host: Times,
@@ -71,7 +71,7 @@ struct Member {
     epoch: u64,
 }
 
-/// Makes all measurements.
+/// Makes all measurements of the daemon with `members` connections.
 pub fn all(tenants: usize, members: usize, seconds: u64) -> Result<Figures, String> {
     if tenants == 0 || members < tenants {
         return Err("at least one tenant, and a member for each".into());

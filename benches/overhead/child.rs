@@ -12,15 +12,15 @@ use std::time::Instant;
 /// A measured difference, in nanoseconds per call.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
-    /// Name of the call.
+    /// Name of the measured call.
     pub name: String,
     /// Median of the bare call.
     pub bare: f64,
     /// Median of the paired differences.
     pub added: f64,
-    /// Lower end of its 95 % interval.
+    /// Lower end of the 95 % interval of `added`.
     pub low: f64,
-    /// Upper end of its 95 % interval.
+    /// Upper end of the 95 % interval of `added`.
     pub high: f64,
 }
 
@@ -192,8 +192,8 @@ pub fn measure(scenario: &Scenario) -> Vec<Row> {
             ok(our_free(address), "cuMemFree");
         }
 
-        // The same in stream order: with an increasing number of live allocations in the pool, and with equally many
-        // free pieces.
+        // Measures the stream-ordered calls as well: with an increasing number of live allocations in the pool, and
+        // with equally many free pieces.
         let (alloc, our_alloc) = pair::<AllocAsync>(driver, c"cuMemAllocAsync");
         let (free, our_free) = pair::<FreeAsync>(driver, c"cuMemFreeAsync");
         let (mut live, mut rest) = (Vec::new(), Vec::new());

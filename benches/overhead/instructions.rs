@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::Command;
 use std::ptr::null_mut;
 
-/// Counted calls.
+/// Names of the calls whose instructions are counted.
 pub const CALLS: [&str; 12] = [
     "launch that the driver refuses",
     "alloc + free, 0 live",
@@ -46,7 +46,7 @@ const LAUNCH: &str = "launch, positive balance";
 
 /// One count: the bare call, and the library's addition.
 pub struct Count {
-    /// Name of the call.
+    /// Name of the counted call.
     pub name: &'static str,
     /// Instructions of the driver's own function.
     pub bare: f64,

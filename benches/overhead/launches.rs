@@ -20,7 +20,7 @@ const TRIED: Duration = Duration::from_millis(200);
 /// Device time of a measured launch, and the pause after a block in which the account refills. A launch that is
 /// measured alone costs half a microsecond with its event marker, so a block of them costs 600 us.
 const SHORT: (Duration, Duration) = (Duration::from_nanos(100), Duration::from_micros(1000));
-/// Launches per block.
+/// Number of launches in a measured block.
 const BLOCK: u32 = 1000;
 
 /// Kinds of calls that `nothing.c` counts.

@@ -116,7 +116,7 @@ impl Place {
     }
 }
 
-/// This program's path, and its directories.
+/// Path of this program, and the directories of the build.
 fn place() -> (PathBuf, Place) {
     let own = std::env::current_exe().expect("this program has a path");
     let build =

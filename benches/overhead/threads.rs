@@ -24,13 +24,13 @@ fn processor_ns() -> u64 {
 /// The driver's functions and their hooks.
 #[derive(Clone, Copy)]
 pub struct Pairs {
-    /// The driver's own functions.
+    /// The driver's own functions, without the library.
     pub bare: (Alloc, Free),
-    /// The functions that a program finds.
+    /// The functions that a program finds, with the library's hooks.
     pub ours: (Alloc, Free),
-    /// Makes a context current.
+    /// Function that makes a context current in a new thread.
     pub set_current: SetCurrent,
-    /// The context as a number.
+    /// The context, as a number so that threads can share it.
     pub context: usize,
 }
 

@@ -87,7 +87,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Requested ids, in the table's order.
+/// The ids of the requested metrics, in the table's order.
 fn chosen(only: &[String]) -> Result<Vec<&'static str>, String> {
     let meant = |id: &str, text: &str| id == text || id.strip_prefix(text).is_some_and(|rest| rest.starts_with('-'));
     for text in only {

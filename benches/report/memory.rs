@@ -17,7 +17,7 @@ const TAKEN: u64 = 2 << 30;
 /// Timed blocks of calls per process.
 const BLOCKS: usize = 200;
 
-/// Environment of a process.
+/// Environment in which a process runs: the bare driver, the library without a limit, or with one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Native,
@@ -117,20 +117,20 @@ impl Drop for Room {
     }
 }
 
-/// One repetition's results in one environment.
+/// Results of one repetition in one environment.
 #[derive(Clone, Debug, Default)]
 struct Seen {
     /// Total memory as the process sees it.
     total: f64,
     /// Memory that two processes got together, in percent of the allowed amount.
     accuracy: f64,
-    /// Times of refused allocations, ns.
+    /// Times that refused allocations took, ns.
     refusals: Vec<f64>,
-    /// Times of recoveries, ns.
+    /// Times that recoveries after a refusal took, ns.
     recoveries: Vec<f64>,
     /// Percent of the promises about exhausted memory that held.
     score: f64,
-    /// Promises that did not hold.
+    /// Promises about exhausted memory that did not hold.
     broken: Vec<String>,
     /// A neighbour's memory that was visible, MiB.
     leaked: f64,

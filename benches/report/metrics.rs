@@ -4,7 +4,7 @@
 pub use crate::table::METRICS;
 use serde::Serialize;
 
-/// Subject of a metric.
+/// Subject of a metric, by which the report is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Group {
@@ -47,7 +47,7 @@ pub enum Better {
 }
 
 impl Better {
-    /// Text for a heading.
+    /// Words for a heading of the report.
     pub fn word(self) -> &'static str {
         match self {
             Better::Lower => "lower is better",
@@ -56,30 +56,30 @@ impl Better {
     }
 }
 
-/// Treatment of a metric.
+/// Treatment of a metric in this report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum How {
-    /// Measured, with the definition.
+    /// The metric is measured; the text is its definition.
     Measured(&'static str),
-    /// Not measured, with the reason.
+    /// The metric is not measured; the text is the reason.
     NotMeasured(&'static str),
 }
 
-/// One metric.
+/// One metric of the published suite.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Metric {
-    /// Id in the suite.
+    /// Id of the metric in the suite, such as `OH-001`.
     pub id: &'static str,
-    /// Name in the suite.
+    /// Name of the metric in the suite.
     pub name: &'static str,
-    /// Subject.
+    /// Subject of the metric.
     pub group: Group,
-    /// Unit of its figures.
+    /// Unit of the metric's figures.
     pub unit: &'static str,
-    /// Better direction of its figures.
+    /// Direction in which the metric's figures are better.
     pub better: Better,
-    /// Definition, or reason why it is not measured.
+    /// Definition of the metric, or the reason why it is not measured.
     pub how: How,
 }
 

@@ -17,7 +17,7 @@ pub const WORD: &str = "--probe";
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: c_int = 2;
 const MIB: usize = 1 << 20;
-/// Sizes with which it fills memory, one after the other.
+/// Sizes with which the probe fills memory, one after the other.
 const PIECES: [usize; 5] = [256 * MIB, 64 * MIB, 16 * MIB, 4 * MIB, MIB];
 /// Calls that are timed together.
 const BLOCK: u32 = 50;
@@ -132,7 +132,7 @@ impl Probe {
         Ok(true)
     }
 
-    /// Takes all memory that it can get. Returns the bytes held.
+    /// Takes all memory that the probe can get. Returns the bytes held.
     fn fill(&mut self) -> Result<usize, String> {
         for piece in PIECES {
             loop {

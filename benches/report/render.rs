@@ -16,9 +16,9 @@ pub struct Report {
     pub facts: Facts,
     /// True: the device is simulated, so the figures are the model's.
     pub simulated: bool,
-    /// Number of repetitions.
+    /// Number of repetitions of each measurement.
     pub runs: u32,
-    /// Seconds of each repetition.
+    /// Length of each repetition, in seconds.
     pub seconds: u32,
     /// Probability in percent that the range of the repetitions contains the median.
     pub confidence: Option<f64>,
@@ -54,7 +54,7 @@ fn cell(cell: Option<Cell>, word: fn(f64) -> String) -> String {
 }
 
 impl Report {
-    /// Measured metrics of a group.
+    /// The measured metrics of a group.
     fn of(&self, group: Group) -> Vec<&Metric> {
         self.metrics.iter().filter(|metric| metric.group == group && metric.is_measured()).collect()
     }
@@ -194,7 +194,7 @@ fn line(out: &mut String, row: &Row) {
     );
 }
 
-/// A report of these metrics.
+/// Report of the metrics in `ids`, with the rows that belong to them.
 pub fn report(facts: Facts, runs: u32, seconds: u32, ids: &[&str], rows: Vec<Row>, failures: Vec<String>) -> Report {
     let metrics = METRICS.iter().filter(|metric| ids.contains(&metric.id)).copied().collect();
     // One source may serve several metrics, so rows of unrequested ones are removed.

@@ -33,30 +33,30 @@ impl Control {
 /// One figure of a metric in all columns. A column without meaning for it is empty.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// Id of the metric.
+    /// Id of the metric in the suite.
     pub id: &'static str,
-    /// Name of the figure.
+    /// Name of the figure in this row.
     pub what: String,
-    /// How to read the columns.
+    /// Relation of the columns to the native one.
     pub kind: Kind,
-    /// The bare simulated driver.
+    /// Figure of the bare simulated driver.
     pub native: Option<Cell>,
-    /// Null control: bare against bare, a difference.
+    /// Null control: the bare driver against itself, as a difference.
     pub bare_again: Option<Cell>,
-    /// Null control: the library without a limit.
+    /// Null control: figure with the library without a limit.
     pub no_limits: Option<Cell>,
-    /// The library with a limit from its environment.
+    /// Figure with the library and a limit from its environment.
     pub limits: Option<Cell>,
-    /// The library and the daemon.
+    /// Figure with the library and the daemon.
     pub daemon: Option<Cell>,
-    /// The last of these columns minus native.
+    /// Last of these columns that has a figure, minus native; for [`Kind::Added`] that column itself.
     pub difference: Option<Cell>,
-    /// Positive control.
+    /// Positive control: proof that the limit was in force.
     pub control: Control,
 }
 
 impl Row {
-    /// A row without figures.
+    /// A row whose columns are still empty.
     pub fn new(id: &'static str, what: impl Into<String>, kind: Kind, control: Control) -> Row {
         Row {
             id,

@@ -14,7 +14,7 @@ const DIVIDED: f64 = 1.6;
 /// One repetition: the native figure, if there is one, and ours.
 type Pair = (Option<f64>, f64);
 
-/// Column of our figure.
+/// Column in which vgpu's own figure is shown.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Column {
     Limits,
@@ -159,7 +159,7 @@ fn way(told: &Value, at: usize) -> Option<Way> {
     Some(([part(0)?, part(1)?], (p99 - p50) / p50 * 100.0))
 }
 
-/// Each part relative to its weight's share.
+/// Each tenant's part of the throughput, relative to the share that its weight gives.
 fn of_due(parts: [f64; 2], weights: [f64; 2]) -> [f64; 2] {
     let sum = weights[0] + weights[1];
     [0, 1].map(|at| parts[at] / (weights[at] / sum))

@@ -21,19 +21,19 @@ pub enum Source {
     Memory,
 }
 
-/// A ceiling of 50 %.
+/// Point: one tenant with a ceiling of 50 %.
 pub const CEILING: &str = "h200/async/5ms/50";
-/// Four streams under a ceiling of 80 %.
+/// Point: one tenant with four streams under a ceiling of 80 %.
 pub const STREAMS: &str = "h200/streams/5ms/80";
-/// Two tenants by weight.
+/// Case: two tenants with weights of 30 and 70.
 pub const WEIGHTS: &str = "shares/30-70/1ms";
-/// Two tenants that always have work.
+/// Case: two tenants that always have work, for their throughput together.
 pub const DONE: &str = "done/2x50/1ms";
-/// Two services.
+/// Case: two services that answer requests.
 pub const SERVICES: &str = "services";
-/// Requests next to a batch tenant.
+/// Case: short requests next to a batch tenant.
 pub const LATENCY: &str = "latency/500us-beside-1ms";
-/// A ceiling that changes.
+/// Case: a tenant whose ceiling changes during the run.
 pub const CHANGES: &str = "changes/ceiling";
 
 /// Sources of that metric's figures; empty if it is not measured.
@@ -59,24 +59,24 @@ pub fn needs(id: &str) -> &'static [Source] {
 /// Length and number of the measurements.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Repetitions of shares and tenants.
+    /// Number of repetitions of the measurements of shares and tenants.
     pub runs: u32,
-    /// Seconds of each repetition.
+    /// Length of each repetition, in seconds.
     pub seconds: u32,
 }
 
-/// Output of the tools.
+/// Output of the measuring tools, from which the rows are made.
 #[derive(Default)]
 pub struct Told {
-    /// Output of `vgpu-overhead`.
+    /// JSON of `vgpu-overhead`.
     pub calls: Option<Value>,
     /// Output of `vgpu-shares`, one per repetition.
     pub points: Vec<Value>,
     /// Output of `vgpu-shares tenants`, one per repetition.
     pub tenants: Vec<Value>,
-    /// Output of `vgpu-daemon-bench`.
+    /// JSON of `vgpu-daemon-bench`.
     pub leases: Option<Value>,
-    /// Measurements that failed, with the reason.
+    /// Descriptions of measurements that failed.
     pub failures: Vec<String>,
 }
 

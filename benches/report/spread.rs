@@ -9,9 +9,9 @@ use serde::Serialize;
 /// A figure and its interval; no interval if only one number is known.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Cell {
-    /// The median.
+    /// Median of the measured values.
     pub value: f64,
-    /// Its interval.
+    /// Lowest and highest value that the median may have; `None` if only one number is known.
     pub interval: Option<(f64, f64)>,
 }
 

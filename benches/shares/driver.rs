@@ -131,7 +131,7 @@ impl Device {
         Ok(Graph(made))
     }
 
-    /// Launches a graph.
+    /// Launches a graph in a stream.
     pub fn launch_graph(&self, graph: Graph, stream: Stream) -> Result<(), String> {
         ok(unsafe { (self.driver.graph_launch)(graph.0, stream.0) }, "cuGraphLaunch")
     }

@@ -30,32 +30,32 @@ const BURST_NS: u64 = 50_000_000;
 /// A tenant's figures in one run. Shares are percent of the device's time, errors are points.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figures {
-    /// Share from the beginning to the first launch after the window's length.
+    /// Share of the device's time, from the beginning to the first launch after the window's length.
     pub share: f64,
-    /// Length of that time, s.
+    /// Length of the time over which `share` is taken, s.
     pub over_s: f64,
-    /// min(ceiling, own use).
+    /// Share that the tenant should get: min(ceiling, own use).
     pub expected: f64,
-    /// `share - expected`.
+    /// `share - expected`, in points.
     pub error: f64,
-    /// Mean of the windows' distances of 1 s below `expected` or above the ceiling.
+    /// Mean over windows of 1 s: how far each is below `expected` or above the ceiling.
     pub window_mean: f64,
-    /// 99th percentile of those distances.
+    /// 99th percentile of the windows' distances, as in `window_mean`.
     pub window_p99: f64,
     /// The share in percent of `expected`.
     pub got: f64,
-    /// Run delay of its processes and stolen time, in points.
+    /// Run delay of the tenant's processes and stolen time, in points.
     pub host: f64,
     /// The part of `host` that can have cost device time. For a program that does not reach its ceiling that is all of
     /// it; under a ceiling it is the part that the burst cannot make up for.
     pub excuse: f64,
-    /// As `window_p99`, with each window's own excuse added to its share.
+    /// As `window_p99`, with the time that the host took in each window added to its share.
     pub excused_p99: f64,
     /// Error of the library's own usage meter against the device's record, in percent.
     pub meter: Option<f64>,
-    /// Launched kernels per second.
+    /// Number of kernels launched per second.
     pub kernels: f64,
-    /// Processor time of its processes, in percent of a core.
+    /// Processor time of the tenant's processes, in percent of a core.
     pub cpu: f64,
     /// Processor time per kernel, in microseconds.
     pub cpu_per_kernel_us: f64,
@@ -162,7 +162,8 @@ fn spread(excuses: &[u64], run: &Run, bucket: usize) -> u64 {
     excuses.get(tick).map_or(0, |excuse| excuse / buckets)
 }
 
-/// Distance of a window that is `beyond` points above its due (negative: below), if the host cost `lost` points.
+/// Distance of a window of 1 s from its due, in points. `beyond`: points above the due (negative: below). `lost`:
+/// points that the host took, which reduce a shortfall.
 fn excused(beyond: f64, lost: f64) -> f64 {
     if beyond < 0.0 { (-beyond - lost).max(0.0) } else { beyond }
 }
@@ -181,18 +182,18 @@ pub fn device_busy(run: &Run) -> f64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// Within the budget.
+    /// The figure is within the budget.
     Kept,
-    /// Below it by no more than the host's run delay and stolen time can explain.
+    /// The figure is below the budget by no more than the host's run delay and stolen time can explain.
     Host,
-    /// Below it, as expected of several tenants without a daemon.
+    /// The figure is below the budget, as expected of several tenants without a daemon.
     Alone,
-    /// Outside the budget.
+    /// The figure is outside the budget.
     Missed,
 }
 
 impl Verdict {
-    /// Text in reports.
+    /// Word for the verdict in reports.
     pub fn word(self) -> &'static str {
         match self {
             Verdict::Kept => "kept",
@@ -206,16 +207,16 @@ impl Verdict {
 /// Verdicts on a tenant of a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Verdicts {
-    /// On the share over the whole window.
+    /// Verdict on the share over the whole window.
     pub share: Verdict,
-    /// On windows of 1 s.
+    /// Verdict on windows of 1 s.
     pub window: Verdict,
-    /// On the share relative to the possible one.
+    /// Verdict on the share relative to the possible one.
     pub got: Verdict,
 }
 
 impl Verdicts {
-    /// All three verdicts.
+    /// The three verdicts as a list.
     pub fn all(self) -> [Verdict; 3] {
         [self.share, self.window, self.got]
     }
@@ -325,7 +326,7 @@ mod tests {
         let point = point(300, 1_000_000, 1);
         let figures = figures(&run, &run.tenants[0], &point.tenants[0], 100.0);
         let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-6, "{a} {b}: {figures:?}");
-        // The start counts: half a second at 70 points more than due.
+        // The share includes the start: half a second at 70 points more than due.
         near(figures.share, 44.0);
         near(figures.error, 14.0);
         near(figures.over_s, 2.5);

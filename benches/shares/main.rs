@@ -100,7 +100,7 @@ fn work_as(arguments: &[String]) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Requested points.
+/// The points (settings under test) that the user requested.
 fn chosen(options: &Options) -> Result<Vec<Point>, String> {
     let all = if options.quick { points::quick() } else { points::full() };
     if options.points.is_empty() {
@@ -117,7 +117,7 @@ fn chosen(options: &Options) -> Result<Vec<Point>, String> {
     Ok(all.iter().filter(|point| options.points.iter().any(|text| holds(point, text))).cloned().collect())
 }
 
-/// The programs of these points without the library, each once.
+/// Null controls of these points: their programs without the library, each once.
 fn nulls_of(points: &[Point]) -> Vec<Point> {
     let mut nulls: Vec<Point> = Vec::new();
     for point in points {

@@ -23,7 +23,7 @@ const START: Duration = Duration::from_secs(60);
 /// Everything that the figures of a run are computed from.
 #[derive(Clone, Debug, Serialize)]
 pub struct Run {
-    /// Length of a bucket, ns.
+    /// Length of a bucket, the period over which device time is added up, ns.
     pub bucket_ns: u64,
     /// Buckets of the start, in which costs are learned; windows of 1 s begin after them.
     pub warm: usize,
@@ -42,10 +42,10 @@ pub struct Run {
     pub beside: usize,
 }
 
-/// One tenant of a run.
+/// Record of one tenant of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct TenantRun {
-    /// The tenant's processes.
+    /// The processes of this tenant.
     pub processes: Vec<ProcessRun>,
     /// Device time in the window by the library's own usage meter, ns; `None` without the library.
     pub metered_ns: Option<u64>,
@@ -53,7 +53,7 @@ pub struct TenantRun {
     pub delay_ns: Vec<u64>,
 }
 
-/// One process of a tenant.
+/// Record of one process of a tenant.
 #[derive(Clone, Debug, Serialize)]
 pub struct ProcessRun {
     /// Device time in each bucket since the start, ns.

@@ -60,7 +60,7 @@ impl Room<'_> {
         self.dir.join("gpu")
     }
 
-    /// Directory of the ledgers.
+    /// Directory of the library's ledgers.
     pub fn state(&self) -> PathBuf {
         self.dir.join("state")
     }

@@ -11,7 +11,7 @@ const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 const S: u64 = 1_000_000_000;
 
-/// Kernel lengths, ns.
+/// Device times of one kernel under test, ns.
 pub const KERNELS: [u64; 6] = [50 * US, MS, 5 * MS, 20 * MS, 200 * MS, S];
 /// Ceilings in permille of the device's time.
 pub const CEILINGS: [u32; 4] = [100, 300, 500, 800];
@@ -28,7 +28,7 @@ const NULL_NS: u64 = 3 * S;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pattern {
-    /// A kernel, then a wait for it, repeated.
+    /// Launches a kernel, then waits for it, repeatedly.
     Sync,
     /// Kernels into one stream without any wait.
     Async,
@@ -64,11 +64,11 @@ impl Pattern {
 /// The work of a tenant's processes, the same for all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Load {
-    /// Launch pattern.
+    /// Pattern in which a process launches and waits.
     pub pattern: Pattern,
     /// Device time of one launch, ns.
     pub kernel_ns: u64,
-    /// Number of processes.
+    /// Number of processes of the tenant.
     pub processes: usize,
 }
 
@@ -94,18 +94,18 @@ pub fn length(ns: u64) -> String {
 pub struct Tenant {
     /// Permille of the device's time; `None` runs without the library.
     pub ceiling: Option<u32>,
-    /// The tenant's work.
+    /// Work of the tenant's processes.
     pub load: Load,
 }
 
 /// One row of the table: tenants on a device of their own.
 #[derive(Clone, Debug, Serialize)]
 pub struct Point {
-    /// Name by which the user selects it.
+    /// Name by which the user selects the point.
     pub name: String,
     /// Profile of the simulated device.
     pub profile: &'static str,
-    /// Tenants on the device.
+    /// Tenants that run on the device at the same time.
     pub tenants: Vec<Tenant>,
 }
 
@@ -115,7 +115,7 @@ impl Point {
         Point { name, profile, tenants: vec![Tenant { ceiling: Some(ceiling), load }] }
     }
 
-    /// The same program without the library: its use without a limit.
+    /// Null control: the program without the library, which shows its use without a limit.
     pub fn null(profile: &'static str, load: Load) -> Point {
         Point {
             name: format!("{profile}/{}/null", load.name()),
@@ -204,7 +204,7 @@ fn beside(name: &str, ceilings: &[u32], kernel_ns: u64) -> Point {
     }
 }
 
-/// The complete table.
+/// All points of the complete table.
 pub fn full() -> Vec<Point> {
     let mut points = Vec::new();
     for (p, profile) in PROFILES.into_iter().enumerate() {

@@ -14,61 +14,61 @@ const STEP: usize = 10;
 /// Number of panels in the picture over time.
 const PANELS: usize = 24;
 
-/// All results.
+/// All results of a run of this tool.
 #[derive(Serialize)]
 pub struct Results {
     /// The machine and the time of the run.
     pub facts: Facts,
     /// Runs of each point; the report shows their medians.
     pub runs: usize,
-    /// The programs' use without a limit.
+    /// Null controls: the programs' use without the library.
     pub nulls: Vec<Null>,
-    /// The points.
+    /// Points (settings under test) with their figures.
     pub points: Vec<Measured>,
     /// Points that were measured again, alone on the host.
     pub alone: Vec<Alone>,
-    /// Descriptions of failed runs.
+    /// Descriptions of runs that failed.
     pub failures: Vec<String>,
 }
 
-/// A null control.
+/// A null control: a program without the library, which shows its use without a limit.
 #[derive(Serialize)]
 pub struct Null {
     /// Name of the null control.
     pub name: String,
-    /// The program.
+    /// The program that ran.
     pub load: Load,
-    /// Profile of the device.
+    /// Profile of the simulated device.
     pub profile: &'static str,
-    /// Figures of the run.
+    /// Figures of the null control's run.
     pub figures: Figures,
 }
 
-/// A point with its figures.
+/// A point (setting under test) with its figures.
 #[derive(Serialize)]
 pub struct Measured {
-    /// The measured point.
+    /// The setting under test: device profile, tenants, ceilings and work.
     pub point: Point,
-    /// Seconds after the start.
+    /// Length of the measurement after the start, in seconds.
     pub seconds: f64,
     /// Percent of the device's time that it worked for any process, median of the runs.
     pub device_busy: f64,
     /// Largest number of runs that shared the host with one of these.
     pub beside: usize,
-    /// Results of each tenant.
+    /// Results of each tenant of the point.
     pub tenants: Vec<TenantResult>,
 }
 
-/// Results of one tenant.
+/// Results of one tenant over all runs of a point.
 #[derive(Serialize)]
 pub struct TenantResult {
     /// Median of each figure over the runs.
     pub median: Figures,
     /// Lowest and highest share of the runs.
     pub range: (f64, f64),
-    /// Verdicts on the medians.
+    /// Verdicts of the budgets on the medians.
     pub verdicts: Verdicts,
-    /// Figures of each run.
+    /// Figures of each single run of the point.
     pub runs: Vec<Figures>,
     /// Percent in each tenth of a second of the first run, start included.
     pub tenths: Vec<f64>,
@@ -77,7 +77,7 @@ pub struct TenantResult {
 /// A point measured alone and together with others.
 #[derive(Serialize)]
 pub struct Alone {
-    /// Name of the point.
+    /// Name of the measured point.
     pub name: String,
     /// Share of the first tenant (median of the runs), number of other runs at the same time, range of the share.
     pub together: (f64, usize, (f64, f64)),
@@ -112,7 +112,7 @@ impl Measured {
     }
 }
 
-/// Median of each figure separately.
+/// Figures of the runs combined: the median of each figure by itself.
 pub fn middle(runs: &[Figures]) -> Figures {
     let of = |figure: fn(&Figures) -> f64| median(runs.iter().map(figure));
     let metered: Vec<f64> = runs.iter().filter_map(|run| run.meter).collect();

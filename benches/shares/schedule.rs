@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// A run that is to be made.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// The point to measure.
+    /// The point (setting under test) to measure.
     pub point: Point,
     /// Length of the run in seconds if it is not the point's own.
     pub seconds: Option<u64>,
@@ -32,14 +32,14 @@ impl Job {
 /// Limits of runs at the same time.
 #[derive(Clone, Copy, Debug)]
 pub struct Width {
-    /// Largest number of runs.
+    /// Largest number of runs at the same time.
     pub runs: usize,
-    /// Estimated cores that they may use together. A run that needs more runs alone.
+    /// Estimated cores that all runs may use together. A run that needs more runs alone.
     pub cores: f64,
 }
 
 impl Width {
-    /// One run after another.
+    /// Only one run at a time.
     pub const ALONE: Width = Width { runs: 1, cores: 0.0 };
 
     /// Limits for half of this host.

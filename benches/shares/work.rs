@@ -10,7 +10,7 @@ use crate::points::Pattern;
 use std::io::{BufRead, Write};
 use std::time::Duration;
 
-/// Kernels per graph.
+/// Number of kernels in a graph.
 pub const NODES: u64 = 10;
 /// Kernels per burst, and the time without a call after it.
 pub const BURST: (u32, Duration) = (3, Duration::from_millis(20));

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// Time between two lines of the table.
 const LINE: Duration = Duration::from_millis(1000);
-/// Lines before the change, and after it.
+/// Number of lines that are shown before the change, and after it.
 const LINES: usize = 4;
 
 /// `vgpud` with two tenants; dropping this value ends it.

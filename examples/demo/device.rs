@@ -14,11 +14,11 @@ pub const LOOK: &str = "--look-for-a-device";
 
 /// The device of the demo, and its paths.
 pub struct Gpu {
-    /// Description for the reader.
+    /// Text that describes the device to the reader.
     pub description: String,
     /// True for the simulated device.
     pub simulated: bool,
-    /// Its memory in bytes.
+    /// Memory of the device in bytes.
     pub total: u64,
     /// Directory of the build: the examples, libvgpu.so, sim/.
     pub build: PathBuf,

@@ -2,7 +2,7 @@
 
 use std::io::{IsTerminal, Write};
 
-/// How to print.
+/// Settings for the demo's output.
 pub struct Style {
     colours: bool,
     terminal: bool,
@@ -20,7 +20,7 @@ impl Style {
         if self.colours { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
 
-    /// A heading.
+    /// Returns `text` as a heading, bold if colours are on.
     pub fn strong(&self, text: &str) -> String {
         self.paint("1", text)
     }

@@ -10,9 +10,9 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 /// A tenant, and the limits of its programs.
 pub struct Tenant {
-    /// Its name.
+    /// Name of the tenant.
     pub name: &'static str,
-    /// Memory limit, bytes.
+    /// Limit of the tenant's memory, bytes.
     pub limit: u64,
     /// Limit of device time, percent.
     pub ceiling: u32,
@@ -23,7 +23,7 @@ pub struct Tenant {
 }
 
 impl Tenant {
-    /// A tenant of `gpu`.
+    /// A tenant with these limits on `gpu`.
     pub fn new(name: &'static str, limit: u64, ceiling: u32, gpu: &Gpu) -> Self {
         Self {
             name,
@@ -85,12 +85,12 @@ pub struct Program {
 }
 
 impl Program {
-    /// Its process id.
+    /// Process id of the program.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Its output up to the line that begins with `last`.
+    /// Output of the program up to the line that begins with `last`.
     pub fn lines_until(&mut self, last: &str) -> Result<Vec<String>, Trouble> {
         for line in self.output.iter_mut().flatten() {
             let line = line.map_err(|e| format!("{}: {e}", self.name))?;
@@ -102,7 +102,7 @@ impl Program {
         Err(format!("{} ended before it said \"{last}\"; it said: {:?}", self.name, self.said))
     }
 
-    /// Closes its input so that it ends; returns everything it printed.
+    /// Closes the program's input so that it ends; returns everything it printed.
     pub fn output(mut self) -> Result<Vec<String>, Trouble> {
         drop(self.child.stdin.take());
         let mut lines = std::mem::take(&mut self.said);

@@ -6,7 +6,7 @@ use vgpu_config::resolve::Surroundings;
 use vgpu_control::Ask;
 use vgpu_daemon::answer;
 
-/// Valid configuration files.
+/// Valid configuration files, from which the fuzzer starts.
 pub const CONFIGS: &[&[u8]] = &[
     include_bytes!("../../examples/daemon/vgpud.toml"),
     include_bytes!("../../scheduler-sidecar/daemon/tests/config/plan.toml"),
@@ -98,7 +98,7 @@ pub const WORDS: &[&str] = &[
     "\"\u{e9}\u{202e}\"",
 ];
 
-/// Valid requests of administrators.
+/// Valid requests of administrators, from which the fuzzer starts.
 pub const QUESTIONS: &[&[u8]] = &[
     b"{\"hello\":2,\"ask\":\"status\"}",
     b"{\"hello\":2,\"ask\":\"pause\",\"tenant\":\"a\"}",
@@ -106,7 +106,7 @@ pub const QUESTIONS: &[&[u8]] = &[
 \"sm_request\":\"none\",\"weight\":\"3\",\"class\":\"batch\",\"quantum\":\"4ms\"}}",
 ];
 
-/// Words for administrators' requests.
+/// Words from which requests of administrators are built.
 pub const KEYS: &[&str] = &[
     "\"hello\":1",
     "\"hello\":2",

@@ -16,10 +16,10 @@ pub mod pages;
 pub mod random;
 pub mod wire;
 
-/// A fuzz target.
+/// A fuzz target: a function of the product's inputs and the seeds for it.
 #[derive(Clone, Copy)]
 pub struct Target {
-    /// Its name: `make fuzz TARGETS=name`.
+    /// Name of the target: `make fuzz TARGETS=name`.
     pub name: &'static str,
     /// Checks one input; panics if a guarantee is broken.
     pub run: fn(&[u8]),
@@ -27,7 +27,7 @@ pub struct Target {
     pub seeds: &'static [&'static [u8]],
     /// Words from which inputs are built.
     pub words: &'static [&'static str],
-    /// Longest useful input, bytes.
+    /// Length of the longest input that is useful, bytes.
     pub longest: usize,
 }
 

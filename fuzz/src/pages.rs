@@ -100,7 +100,7 @@ pub fn report(bytes: &[u8]) {
     });
 }
 
-/// A registered member.
+/// A member (client process) that the daemon registered.
 struct Seat {
     slot: SlotId,
     tenant: usize,
@@ -111,7 +111,7 @@ struct Seat {
 
 fn terms(byte: u8) -> Terms {
     let class = [Class::Latency, Class::Normal, Class::Batch, Class::Normal][usize::from(byte & 3)];
-    // The floors of three tenants stay below the whole device, as the daemon's configuration ensures.
+    // The floors (least shares of device time) of three tenants stay below the whole device, as the daemon ensures.
     let floor = (byte & 4 != 0).then(|| Share::from_percent(u32::from(byte >> 4) + 1)).flatten();
     let ceiling = (byte & 8 != 0).then(|| Share::from_percent(20 + u32::from(byte >> 4) * 5)).flatten();
     let quantum = (byte & 0x30 == 0).then_some(500_000);
@@ -153,7 +153,7 @@ pub fn arbiter(bytes: &[u8]) {
                 }
                 3 => now = now.saturating_add(1 << (what % 34)),
                 4 => {
-                    // As an honest member reports it: the work in flight is done.
+                    // Writes what an honest member reports when its work in flight is done.
                     if let Some(seat) = seats.get(chosen) {
                         papers[seat.tenant].write(seat.place, 0, 0);
                         papers[seat.tenant].write(seat.place, 8, 0);
@@ -204,7 +204,7 @@ fn judge(seats: &[Seat], arbiter: &Arbiter, now: u64) {
     }
     for seat in seats {
         let charged = arbiter.charged(Tenant(u32::try_from(seat.tenant).unwrap_or(0)), DeviceId(seat.device));
-        // Includes members that have left.
+        // `charged` is the tenant's sum, which includes members that have left.
         assert!(charged <= (now - BEGIN).saturating_mul(2048), "{charged} charged in {}", now - BEGIN);
     }
     if let Some(deadline) = arbiter.next_deadline() {

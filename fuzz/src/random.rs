@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::Target;
 
-/// Boundary values.
+/// Numbers at which code often changes its behaviour.
 const EDGES: &[u64] = &[0, 1, 63, 64, 1023, 1024, 0x7fff_ffff, 0xffff_ffff, 1 << 32, 1 << 63, u64::MAX - 1, u64::MAX];
 
 /// An input of `target`; the same number always gives the same input.

@@ -7,7 +7,7 @@ use vgpu_core::wire::terms_file::TermsFile;
 use vgpu_core::wire::two::{self, Ask};
 use vgpu_core::wire::{Hello, MAX_LINE, Reply, WireError};
 
-/// Valid lines from members.
+/// Valid lines from members, from which the fuzzer starts.
 pub const ASKS: &[&[u8]] = &[
     b"{\"hello\":1,\"pid\":123,\"version\":\"0.1.0\"}\n",
     b"{\"hello\":2,\"pid\":123,\"version\":\"0.1.0\",\"pages\":1,\"clock\":5000000000}\n",
@@ -15,7 +15,7 @@ pub const ASKS: &[&[u8]] = &[
     b"{\"join\":\"MIG-6b1c\",\"more\":[1,{\"a\":null}],\"\\u00e9\\n\":-1.5e9}",
 ];
 
-/// Valid lines from the daemon.
+/// Valid lines from the daemon, from which the fuzzer starts.
 pub const REPLIES: &[&[u8]] = &[
     b"{\"hello\":1,\"tenant\":\"a\",\"memory_limit\":1073741824,\"sm_limit\":30}\n",
     b"{\"hello\":2,\"tenant\":\"a\",\"memory_limit\":null,\"sm_limit\":12.5,\"member\":12,\"epoch\":7,\"pages\":1,\
@@ -25,7 +25,7 @@ pub const REPLIES: &[&[u8]] = &[
     b"{\"error\":\"no such tenant\",\"speaks\":2}\n",
 ];
 
-/// Valid terms files, which the daemon leaves for members that start without it.
+/// Valid files with a tenant's limits (terms files), which the daemon leaves for members that start without it.
 pub const TERMS: &[&[u8]] = &[
     b"{\"terms\":1,\"epoch\":7,\"tenant\":\"a\",\"mode\":\"enforce\",\"on_error\":\"closed\",\"on_loss\":\"local\",\"strict\":false,\
 \"devices\":2}\n{\"device\":\"GPU-6b1c\",\"memory_limit\":1073741824,\"sm_limit\":30,\"sm_request\":20}\n\
@@ -173,7 +173,7 @@ pub fn reply(line: &[u8]) {
     }
 }
 
-/// Checks a terms file, which any process that may write into the tenant's directory may have written.
+/// Checks a file with a tenant's limits, which any process that may write into the tenant's directory may have written.
 pub fn terms(file: &[u8]) {
     let Ok(terms) = TermsFile::decode(file) else { return };
     match terms.encode() {

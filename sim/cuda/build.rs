@@ -37,7 +37,7 @@ macro_rules! collect {
 
 shim_sys::cuda_table!(collect);
 
-/// Callable before `cuInit`.
+/// Functions that a program may call before `cuInit`.
 const EARLY: &[&str] =
     &["cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString", "cuGetProcAddress", "cuGetProcAddress_v2"];
 

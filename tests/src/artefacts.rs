@@ -72,7 +72,7 @@ fn setting(name: &str) -> Option<PathBuf> {
     })
 }
 
-/// Absolute path of libvgpu.so.
+/// Absolute path of the libvgpu.so under test.
 pub fn libvgpu() -> PathBuf {
     match setting("VGPU_LIB_DIR") {
         Some(dir) => dir.join("libvgpu.so"),

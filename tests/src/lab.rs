@@ -42,7 +42,7 @@ impl Lab {
         self
     }
 
-    /// As [`Lab::with`], in place.
+    /// As [`Lab::with`], for a lab that is not moved.
     pub fn set(&mut self, name: &str, value: impl AsRef<OsStr>) {
         self.env.retain(|(n, _)| n != name);
         self.env.push((name.to_owned(), value.as_ref().to_owned()));
@@ -113,7 +113,7 @@ impl Lab {
         self.sim = dir.to_owned();
     }
 
-    /// The test's own directory.
+    /// Directory that belongs to this test alone.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
@@ -123,7 +123,7 @@ impl Lab {
         self.dir.path().join("gpu")
     }
 
-    /// Directory of the ledgers.
+    /// Directory of the library's ledgers.
     pub fn state(&self) -> PathBuf {
         self.dir.path().join("state")
     }

@@ -31,11 +31,11 @@ pub mod timed;
 pub use lab::Lab;
 pub use member::Member;
 
-/// 2^10.
+/// Bytes of a KiB.
 pub const KIB: u64 = 1 << 10;
-/// 2^20.
+/// Bytes of a MiB.
 pub const MIB: u64 = 1 << 20;
-/// 2^30.
+/// Bytes of a GiB.
 pub const GIB: u64 = 1 << 30;
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.

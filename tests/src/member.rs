@@ -22,9 +22,9 @@ pub struct Member {
 /// An answer of the program: the driver's code and the words after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The driver's code.
+    /// The driver's result code.
     pub code: i64,
-    /// The rest of the line.
+    /// Words of the answer after the code.
     pub words: Vec<String>,
 }
 

@@ -21,7 +21,7 @@ use vgpu_core::wire::two::{Descriptor, Hello, Join, Reply, Welcome};
 
 /// Pages that arrived with a welcome. Members of one tenant in one process may share them.
 pub struct Pages {
-    /// Page of the host's heartbeat.
+    /// Page with the heartbeat of the host's daemon.
     pub beat: Mapped<BeatPage>,
     /// Page that the daemon writes for the members.
     pub board: Mapped<BoardPage>,
@@ -31,12 +31,12 @@ pub struct Pages {
     pub bell: File,
 }
 
-/// A registered member.
+/// A member (client of the daemon) that the daemon registered, without library and driver.
 pub struct Peer {
     stream: UnixStream,
     input: Vec<u8>,
     files: Vec<OwnedFd>,
-    /// The daemon's welcome message.
+    /// Welcome message that the daemon sent.
     pub welcome: Welcome,
 }
 
@@ -70,7 +70,8 @@ impl Peer {
         }
     }
 
-    /// Joins a device with `busy` ns of device time already measured. Returns the slot's index in board and report.
+    /// Joins a device with `busy` ns of device time already measured. Returns the index of the member's slot in both
+    /// pages.
     ///
     /// # Errors
     /// As [`Peer::connect`].
@@ -129,13 +130,13 @@ fn reply(stream: &UnixStream, input: &mut Vec<u8>, files: &mut Vec<OwnedFd>) -> 
 }
 
 impl Pages {
-    /// The daemon's record for this slot.
+    /// The daemon's record for this slot: the grant of device time to the member.
     #[must_use]
     pub fn board(&self, slot: usize) -> &BoardSlot {
         &self.board.slots[slot]
     }
 
-    /// The member's record in this slot.
+    /// The member's record in this slot: work done and requests for device time.
     #[must_use]
     pub fn said(&self, slot: usize) -> &ReportSlot {
         &self.report.slots[slot]

@@ -14,7 +14,7 @@ pub enum Kind {
     Program,
     /// A program linked with the driver.
     Linked,
-    /// A shared library.
+    /// A shared library that a test program loads.
     Library,
     /// A shared library linked with the driver.
     LinkedLibrary,

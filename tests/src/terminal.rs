@@ -19,7 +19,7 @@ pub struct Terminal {
     child: Child,
     /// The controlling side: keys are written here, output is read here.
     ours: File,
-    /// The program's side. It stays open so that the terminal survives the program's end.
+    /// The program's side of the terminal. It stays open so that the terminal survives the program's end.
     its: OwnedFd,
     before: Settings,
     screen: Arc<Mutex<vt100::Parser>>,
@@ -128,7 +128,7 @@ impl Terminal {
         self.ours.write_all(keys.as_bytes()).expect("the terminal is there");
     }
 
-    /// Resizes the window.
+    /// Resizes the terminal's window.
     pub fn resize(&mut self, rows: u16, columns: u16) {
         self.parser().screen_mut().set_size(at_least_one(rows), at_least_one(columns));
         let size = size_of(rows, columns);

@@ -36,7 +36,7 @@ pub fn timed(lab: &Lab) -> Member {
     m
 }
 
-/// Device time that all members of the tenant have paid, in nanoseconds.
+/// Device time charged to all members of the tenant so far, in nanoseconds.
 pub fn paid(lab: &Lab) -> u64 {
     let (begin, size, count, at) = SLOTS;
     let files = fs::read_dir(lab.state()).expect("the state's directory");
@@ -47,31 +47,31 @@ pub fn paid(lab: &Lab) -> u64 {
     ledgers.map(|bytes| (0..count).map(|slot| word(&bytes, begin + slot * size + at)).sum::<u64>()).sum()
 }
 
-/// A running measurement of device time.
+/// A measurement of device time that has begun.
 pub struct Stretch {
     began: Instant,
     busy: u64,
     paid: u64,
 }
 
-/// Result of a measurement.
+/// Result of a measurement of device time.
 #[derive(Clone, Copy, Debug)]
 pub struct Spent {
     /// Time that the device worked, in nanoseconds.
     pub busy: u64,
-    /// Device time that the tenant paid, in nanoseconds.
+    /// Device time charged to the tenant, in nanoseconds.
     pub paid: u64,
-    /// Wall time, in nanoseconds.
+    /// Wall time of the measurement, in nanoseconds.
     pub wall: u64,
 }
 
 impl Stretch {
-    /// Begins a measurement.
+    /// Begins a measurement of the device's busy time and of the time charged to the tenant.
     pub fn begin(lab: &Lab) -> Stretch {
         Stretch { busy: lab.device(0).busy_ns, paid: paid(lab), began: Instant::now() }
     }
 
-    /// Ends the measurement.
+    /// Ends the measurement and returns the times since it began.
     pub fn end(&self, lab: &Lab) -> Spent {
         let wall = u64::try_from(self.began.elapsed().as_nanos()).expect("less than centuries");
         Spent { wall, busy: lab.device(0).busy_ns - self.busy, paid: paid(lab) - self.paid }

@@ -365,7 +365,7 @@ impl World {
             match much % 3 {
                 0 => file.write_all_at(&[0; HEADER_SIZE], 0).unwrap(),
                 1 => {
-                    // Mostly hits the header and the slots in use.
+                    // Overwrites words within twice the header's size: mostly the header and the slots in use.
                     for _ in 0..64 {
                         let word =
                             if random.u64(..2) == 0 { random.u64(..1 << 40) } else { u64::MAX - random.u64(..9) };
@@ -476,8 +476,9 @@ impl World {
     }
 }
 
-/// Most device time that a lie claims, in ns. A tenant pays for claimed usage, up to ten seconds at its weight. Next to
-/// a tenant of seven times the weight and under a ceiling of a fifth that takes minutes, which is no hang.
+/// Most device time that a lying report claims, in ns. A tenant is charged for claimed usage, up to ten seconds at its
+/// weight. Next to a tenant of seven times the weight and under a ceiling of a fifth that takes minutes, which is no
+/// hang.
 const PAID: u64 = 1 << 20;
 
 /// Descriptors that a daemon opens for its first member and keeps: those of the descriptor pools for pages and for

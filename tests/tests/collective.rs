@@ -46,7 +46,7 @@ fn tell(ranks: &mut [Member; 2], from: u32, count: u32) {
     tell_with(ranks, from, count, 0);
 }
 
-/// As `tell`, with `behind` further kernels queued after each collective.
+/// As `tell`, with `behind` further kernels queued after each collective operation.
 fn tell_with(ranks: &mut [Member; 2], from: u32, count: u32, behind: u32) {
     for (rank, m) in ranks.iter_mut().enumerate() {
         m.tell(&format!("rounds {rank} {from} {count} {WORK} {behind}"));
@@ -142,10 +142,10 @@ fn collectives_that_wait_crosswise_for_turns_on_two_devices_all_end() {
     crosswise(60, 40, 0);
 }
 
-/// As in training: after a collective the same thread waits at the gate with the work that follows.
+/// As in training: after a collective the same thread waits to launch the work that follows, as the ceiling requires.
 ///
-/// The ceiling is high. Under a low one, kernels wait on one device for launches that the gate delays on the other, and
-/// that waiting is paid time.
+/// The ceiling is high. Under a low one, kernels wait on one device for launches that the library holds back on the
+/// other, and the tenant is charged for that waiting.
 #[test]
 fn collectives_that_wait_crosswise_end_with_kernels_queued_behind_them() {
     crosswise(90, 20, 100);

@@ -51,7 +51,8 @@ impl Storm<'_> {
         member
     }
 
-    /// As `one`, while other processes may hold the room that the context needs: retries until it succeeds.
+    /// Starts a member as `one` does, and retries until it succeeds: other processes may hold the memory that its
+    /// context needs.
     fn one_at_last(&self, index: usize) -> Member {
         let begin = Instant::now();
         loop {

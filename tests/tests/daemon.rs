@@ -168,7 +168,7 @@ fn without_a_daemon_nobody_starts() {
 fn a_dead_daemons_socket_is_an_error_with_words() {
     let (lab, mut daemon) = with_daemon(&["--memory-limit", "2GiB"]);
     daemon.kill();
-    // Removes the daemon's written terms, which would otherwise replace the daemon.
+    // Removes the file in which the daemon left the tenant's limits (terms); it would otherwise replace the daemon.
     let _ = fs::remove_file(daemon.socket.with_file_name("terms.json"));
     nobody_starts(&lab, "cannot be reached");
 }

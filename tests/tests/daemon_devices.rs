@@ -63,7 +63,7 @@ impl World {
 
     fn check(&self) -> Output {
         let mut command = self.lab.bare(vgpud());
-        // Without NVML, as the daemon itself runs.
+        // The check runs without NVML, like the daemon.
         command.env("LD_LIBRARY_PATH", self.lab.path().join("nowhere"));
         command.arg("--check").arg(self.lab.path().join("vgpud.toml")).output().unwrap()
     }
@@ -158,7 +158,7 @@ fn a_mig_instance_is_the_tenants_under_the_name_that_nvml_writes_with_the_daemon
         let mut m = world.member("a");
         m.begin();
         assert_eq!((m.info().1, m.errors()), (2 * GIB, String::new()), "by the terms file");
-        // The other instance belongs to no tenant.
+        // An instance that belongs to no tenant is refused.
         world.lab.set("CUDA_VISIBLE_DEVICES", world.lab.device(2).uuid);
         let mut m = world.member("a");
         assert_ne!(m.code("init"), 0);

@@ -129,7 +129,7 @@ fn more_than_the_devices_that_are_there_have_is_refused_before_anything_is_start
     assert!(shown.contains("tenant.devices = 2 is not a device of this configuration; accepted: 0 (GPU-"), "{shown}");
 }
 
-/// The size as the daemon prints it.
+/// Returns a size as the daemon prints it.
 fn in_words(bytes: u64) -> String {
     for (unit, name) in [(1_u64 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")] {
         if bytes.is_multiple_of(unit) {

@@ -23,7 +23,7 @@ fn begin(lab: &mut Lab, daemon: &Daemon) -> Member {
 }
 
 fn limit(member: &mut Member, device: u32) -> u64 {
-    // This call also looks for the daemon.
+    // `cuMemGetInfo` also makes the library look for the daemon.
     member.info();
     member.ok(&format!("total {device}")).number(0) / GIB
 }
@@ -61,7 +61,7 @@ fn a_device_that_the_next_daemon_refuses_keeps_no_other_one_from_it_and_a_hundre
         }
         refusals += refused(&daemon);
     }
-    // The member asks for the device again now and then, not all the time.
+    // The member asks for the refused device again now and then, not at every call.
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(3) {
         members.iter_mut().for_each(|m| assert_eq!((limit(m, 0), limit(m, 1)), (2, 3 + (rounds - 1) % 2)));
@@ -98,7 +98,8 @@ fn a_device_that_was_refused_is_joined_when_it_is_the_tenants_again() {
     assert_eq!(m.errors(), "");
 }
 
-/// The same for a process that only launches and makes no query, and for one that started while no daemon ran.
+/// A refused device is also joined again by a process that only launches and makes no query, and by one that started
+/// while no daemon ran.
 #[test]
 fn who_only_launches_joins_a_refused_device_too_when_it_is_the_tenants_again() {
     let mut lab = Lab::new("2xt4");
@@ -152,7 +153,7 @@ fn who_holds_memory_and_makes_no_call_comes_back_to_the_next_daemon_by_itself() 
     there.alloc(GIB);
     for away in [Duration::ZERO, Duration::from_secs(3)] {
         daemon.kill();
-        // A second process that started without the daemon.
+        // Starts a second process of the tenant while no daemon runs.
         let mut late = begin(&mut lab, &daemon);
         late.alloc(GIB / 2);
         std::thread::sleep(away);

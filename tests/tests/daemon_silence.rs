@@ -30,7 +30,7 @@ fn a_daemon_that_answers_for_one_device_and_not_for_the_next_leaves_nothing_behi
     let mut member = lab.member();
     member.begin();
     let limit = |member: &mut Member, device: u32| {
-        // This call also looks for the daemon.
+        // `cuMemGetInfo` also makes the library look for the daemon.
         member.info();
         member.ok(&format!("total {device}")).number(0) / GIB
     };
@@ -46,7 +46,7 @@ fn a_daemon_that_answers_for_one_device_and_not_for_the_next_leaves_nothing_behi
         assert_eq!((limit(&mut member, 0), limit(&mut member, 1)), (2, 2), "what held last");
         between.connections() >= tried + 5
     });
-    // Pages and descriptors of the last attempt may still be open.
+    // The member may still hold pages and descriptors of its last attempt to join.
     let now = holds(&member);
     assert!(now.0 <= 2 * before.0 && now.1 <= before.1 + 3, "pages and descriptors: {before:?}, then {now:?}");
     between.passes_all();

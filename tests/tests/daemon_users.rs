@@ -174,7 +174,7 @@ fn ledgers(daemon: &Daemon) -> PathBuf {
     daemon.room("a").join("vgpud.sock.ledgers")
 }
 
-/// As in a container that has the directory read-only: its members cannot open a ledger by its name.
+/// Closes the ledgers' directory, as if a container had it read-only: members cannot open a ledger by its name.
 fn shut(daemon: &Daemon) {
     fs::set_permissions(ledgers(daemon), Permissions::from_mode(0o700)).unwrap();
 }
@@ -246,7 +246,7 @@ fn members_of_a_ledger_that_was_removed_move_to_the_next_one() {
     fs::remove_file(fs::read_dir(ledgers(&daemon)).unwrap().next().unwrap().unwrap().path()).unwrap();
     first.alloc(GIB);
     let mut second = begun(&mut lab);
-    // The first one looks for the file's name when it asks for more than fits at first sight.
+    // A member checks the ledger file's name only when a request seems not to fit: it then finds the removal and moves.
     assert_eq!(first.code(&format!("alloc {}", 2 * GIB)), OUT_OF_MEMORY);
     assert_eq!(second.code(&format!("alloc {}", 2 * GIB)), OUT_OF_MEMORY, "one limit");
     assert_eq!(second.info(), first.info());

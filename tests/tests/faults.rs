@@ -283,7 +283,7 @@ fn a_tenant_that_truncates_its_ledger_harms_its_own_members_and_nobody_else() {
     if truncate_ledger(&ours).is_none() {
         return; // the file is sealed
     }
-    // Longer than the daemon takes until it reads a ledger again.
+    // Runs for longer than the daemon waits before it reads a ledger again.
     for _ in 0..8 {
         std::thread::sleep(Duration::from_millis(500));
         let p = theirs.alloc(MIB);

@@ -159,7 +159,7 @@ fn a_graph_that_is_launched_again_takes_nothing_and_nobody_gives_anything_back_f
             m.ok("sync-context");
         }
     }
-    // Another graph may take their memory, so they must reserve again.
+    // Another graph may take the memory of these graphs, so their next launches must reserve it again.
     let (third, _) = graph(&mut m, 90 * MIB, true);
     let third = get(&mut m, &format!("instantiate {third} 0"));
     m.ok("sync-context");

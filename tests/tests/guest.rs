@@ -142,7 +142,7 @@ fn a_program_that_uses_no_gpu_makes_no_system_call_of_ours() {
     }
 }
 
-/// A working member: contexts, memory, launches through the gate, NVML.
+/// A member at work: it makes contexts and allocations, launches under a ceiling, and queries NVML.
 fn at_work(lab: &Lab) -> Member {
     let mut m = lab.member();
     m.ok("self");
@@ -298,7 +298,7 @@ fn a_program_whose_files_may_not_grow_is_told_so_and_gets_no_signal() {
     m.begin();
     assert_eq!(m.info(), first.info());
     assert_eq!((first.errors(), m.errors()), (String::new(), String::new()));
-    // The log file obeys the file limit too.
+    // The log file obeys the process's limit on file sizes (RLIMIT_FSIZE) too: with 0 no message is written.
     let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "abc");
     let log = lab.path().join("log");
     let lab = lab.with("VGPU_LOG_FILE", &log);

@@ -188,7 +188,8 @@ fn python_monitors_and_nvidia_smi_are_stopped_with_the_same_line() {
     }
 }
 
-/// A floor above the ceiling can never be kept. The message names both variables, and the daemon is not asked.
+/// A least share of device time (floor) above the ceiling can never be kept. The message names both variables, and the
+/// daemon is not asked.
 #[test]
 fn a_request_above_the_limit_stops_programs_and_names_both() {
     let lab = Lab::new("h200").with("VGPU_SM_REQUEST", "50").with("VGPU_SM_LIMIT", "30");

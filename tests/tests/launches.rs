@@ -124,7 +124,8 @@ fn a_launch_on_several_devices_waits_for_the_one_with_a_ceiling() {
     assert!(held.iter().all(|held| (1..=HELD).contains(held)), "{held:?}");
 }
 
-/// Two programs that list the same devices wait for the devices' gates in the same order, so both proceed.
+/// Two programs launch on the same devices. Each launch waits for the devices' gates (ceilings) in the same order, so
+/// both proceed.
 #[test]
 fn launches_on_several_devices_by_several_members_do_not_wait_crosswise() {
     let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());

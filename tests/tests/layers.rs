@@ -101,7 +101,7 @@ fn leads_to(here: &[&str], path: &str, modules: &[String]) -> Option<String> {
     Some(if modules.iter().any(|module| module == top) { top.to_owned() } else { "lib".to_owned() })
 }
 
-/// Modules that a file uses although they are not below its own module.
+/// Modules that a file uses although they are not below its own module in `modules`, which has the lowest layer first.
 fn upward(here: &[&str], text: &str, modules: &[String]) -> Vec<String> {
     let rank = |name: &str| modules.iter().position(|module| module == name).unwrap_or(usize::MAX);
     let Some(top) = here.first() else { return Vec::new() };

@@ -134,7 +134,8 @@ fn a_forked_child_is_registered_anew_and_the_parent_goes_on() {
     finish(&mut members);
 }
 
-/// The tenant's gate opened while it was alone, so nobody knows its work in flight, and it makes no further call.
+/// A tenant that was alone launched without leases (open gate), so nobody knows its work in flight, and it makes no
+/// further call.
 #[test]
 fn a_tenant_that_rests_behind_an_open_gate_does_not_count_as_working() {
     let _alone = alone();

@@ -80,7 +80,7 @@ fn limits_that_a_file_changes_are_in_force_for_those_who_are_there() {
     assert!(!daemon.tell(&["status", "--json"]).contains("\"earlier_terms\":true"));
 }
 
-/// Percent of the device's time that it works within the next `ms` milliseconds.
+/// Percent of the next `ms` milliseconds in which the device works.
 fn share(lab: &Lab, ms: u64) -> f64 {
     let before = lab.truth();
     std::thread::sleep(Duration::from_millis(ms));
@@ -102,7 +102,7 @@ fn a_ceiling_that_changes_is_kept_by_a_program_that_launches_without_a_pause() {
         std::thread::sleep(Duration::from_millis(500));
         let free = share(&lab, 500);
         set(&daemon, "sm_limit", "20");
-        // The saved balance and the queued work may be used first.
+        // After the change the tenant may still use its saved balance and the work queued on the device.
         std::thread::sleep(Duration::from_millis(200));
         let held = share(&lab, 1000);
         set(&daemon, "sm_limit", "60");
@@ -126,7 +126,7 @@ fn a_tenant_that_is_paused_uses_no_time_and_goes_on_when_it_may() {
     let begin = Instant::now();
     let mut quiet = 0;
     while quiet < 3 {
-        // Work queued on the device drains.
+        // Work queued on the device still drains after the pause, so the test waits for three quiet readings.
         quiet = if share(&lab, 100) == 0.0 { quiet + 1 } else { 0 };
         assert!(begin.elapsed() < SOON, "it works on");
     }

@@ -144,7 +144,7 @@ fn every_hook_calls_its_own_original() {
     let lab = lab.with("VGPU_SIM_DRIVER", "580"); // driver 580 has the newest functions too
     let spared = ["cuInit", "cuGetProcAddress", "cuGetProcAddress_v2"];
     let names: Vec<&str> = hooks().filter(|name| !spared.contains(name)).collect();
-    // Creating the context makes the first call of these.
+    // The context's creation makes the first call of these functions, so their fault begins at the second.
     let early = ["cuDevicePrimaryCtxRetain", "cuDeviceTotalMem_v2"];
     let after = |name: &&str| if early.contains(name) { ":after=1" } else { "" };
     let faults: Vec<String> = names
@@ -167,8 +167,8 @@ fn every_hook_calls_its_own_original() {
     assert!(met >= 50, "{met} of {}", names.len());
 }
 
-/// The same calls with null for every argument, with and without the library. Nothing crashes, and the codes are the
-/// driver's, except for functions that are denied to tenants.
+/// Calls the hooked functions with null for every argument, with and without the library. Nothing crashes, and the
+/// codes are the driver's, except for functions that are denied to tenants.
 #[test]
 fn null_for_every_argument_gets_the_drivers_own_code() {
     let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "4GiB").with("VGPU_SM_LIMIT", "50");

@@ -71,7 +71,7 @@ fn prometheus_own_parser_reads_the_page_and_finds_what_tenants_used() {
     assert_eq!(value(&families, "vgpu_tenant_members", "vgpu_tenant_members", "idle"), Some(0.0), "{page}");
 }
 
-/// Control of the parser: it rejects a damaged page.
+/// Control of the metrics parser: it rejects a page that is cut off.
 #[test]
 fn a_page_that_is_cut_off_is_none() {
     let Some(python) = optional::python() else { return };

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use vgpu_tests::artefacts::checkout;
 
-/// Directories that contain tests.
+/// Directories whose Rust files contain tests.
 const PLACES: [&str; 6] =
     ["vgpu-core/src", "vgpu-core/tests", "libvgpu/src", "sim", "scheduler-sidecar", "tests/tests"];
 

@@ -463,7 +463,7 @@ fn a_context_that_does_not_fit_is_not_even_made_where_its_size_is_known() {
     let made = truth.process(0, second.pid).map_or(0, |p| p.peak_bytes);
     assert_eq!(made, 0, "the driver was not asked");
     agrees(&lab, &mut first, "refused");
-    // With one byte more it fits.
+    // A limit that is one byte higher admits the second context.
     lab.set("VGPU_MEMORY_LIMIT", (2 * context).to_string());
     let mut third = begun(&lab);
     assert_eq!(third.info().0, 0, "to the last byte");

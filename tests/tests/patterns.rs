@@ -12,7 +12,7 @@ use vgpu_tests::lab::{charged, short};
 use vgpu_tests::program::{Kind, compile};
 use vgpu_tests::{GIB, Lab, MIB, Member, OUT_OF_MEMORY, run};
 
-/// A point of comparison: its name, the program's own account, and the values of cuMemGetInfo.
+/// A point of comparison in a program: its name, the bytes the program counts itself, and the values of cuMemGetInfo.
 #[derive(Debug)]
 struct Point {
     label: String,
@@ -44,7 +44,8 @@ impl Pattern {
         Pattern::start(Lab::new("h200").with("VGPU_MEMORY_LIMIT", format!("{limit}B")), name, limit)
     }
 
-    /// Reads the next point and compares it; `None` at the end. Other output lines are kept in `last`.
+    /// Reads the program's next point and compares it with the device; `None` at the end. Other lines are kept in
+    /// `last`.
     fn point(&mut self) -> Option<Point> {
         loop {
             let line = self.program.line();

@@ -239,7 +239,7 @@ fn memory_on_its_way_back_is_charged_until_the_stream_has_come_to_it() {
     m.ok(&format!("spin {stream} 1000"));
     m.ok("sync-context");
     let begin = used(&lab, &mut m);
-    // The memory is in a pool.
+    // Memory of a pool stays charged until the stream has reached its free.
     let p = get(&mut m, &format!("async {} {stream}", 512 * MIB));
     m.ok(&format!("spin {stream} {LONG_SPIN}"));
     m.ok(&format!("free-async {p} {stream}"));
@@ -247,7 +247,7 @@ fn memory_on_its_way_back_is_charged_until_the_stream_has_come_to_it() {
     assert_eq!(used(&lab, &mut m), begin + 512 * MIB);
     m.ok(&format!("sync-stream {stream}"));
     assert_eq!(used(&lab, &mut m), begin);
-    // Plain memory, freed in stream order.
+    // Plain memory that is freed in stream order stays charged until the stream has reached the free, too.
     let p = get(&mut m, &format!("alloc {}", 512 * MIB));
     m.ok(&format!("spin {stream} {LONG_SPIN}"));
     m.ok(&format!("free-async {p} {stream}"));
@@ -282,7 +282,7 @@ fn a_destroyed_pool_is_charged_until_its_last_allocation_is_gone() {
     assert!(shown >= given(&lab) && given(&lab) > begin, "the stream has not come to it");
     m.ok("sync-context");
     assert_eq!(used(&lab, &mut m), begin, "nothing lives");
-    // With nothing alive, and with frees in flight.
+    // Destroys a pool when none of its memory is alive, and while a free is pending.
     for live in [false, true] {
         let pool = get(&mut m, "pool 0");
         let p = get(&mut m, &format!("from-pool {} {pool} {stream}", 100 * MIB));
@@ -642,7 +642,7 @@ fn a_pool_that_grew_although_there_was_room_inside_is_not_relied_on_again() {
     m.ok(&format!("free-async {first} {stream}"));
     m.ok("sync-context");
     let plain = fill(&mut m);
-    // A condition that the library does not know keeps the driver from using the room.
+    // The driver keeps that memory for a reason that the library does not know, so its forecast is wrong.
     m.ok("take-before 1");
     let before = get(&mut m, "asked");
     assert_eq!(m.code(&format!("async {} {stream}", 16 * MIB)), OUT_OF_MEMORY, "it does not fit after all");

@@ -297,7 +297,7 @@ fn members_of_a_former_daemon_that_merely_sit_there_are_no_finding_of_the_next()
     while Instant::now() < end {
         assert_eq!((found(&world, idle.pid), found(&world, frozen.pid)), (None, None));
     }
-    // The same if they hold more than a limit that was lowered meanwhile.
+    // They are no finding either if they hold more than a limit that was lowered meanwhile.
     world.kill();
     let file = world.lab.path().join("vgpud.toml");
     let lower = fs::read_to_string(&file).unwrap().replace("2GiB", "128MiB");

@@ -225,7 +225,8 @@ fn a_killed_daemon_loses_a_second_at_most_and_the_next_one_counts_nothing_twice(
     let truth = world.lab.device(0).busy_ns;
     world.kill();
     let written = total(&dir, "gpu_ns");
-    // One second, plus work queued on the device and not paid yet; the test's host may be busy.
+    // The record may lack one second, and work queued on the device that is not charged yet; the test's host may be
+    // busy.
     assert!(written + SECOND + SECOND / 2 > truth, "{written} of {truth}");
     world.restart();
     finish(&mut members);
@@ -308,7 +309,7 @@ impl Drop for Mount {
     }
 }
 
-/// Checks that memory limits and ceilings hold and that a new process gets its lease.
+/// Checks that memory limits and ceilings hold and that a new process gets device time.
 fn enforces(world: &mut World) {
     let begin = Instant::now();
     let mut m = world.plain("a");
@@ -416,7 +417,7 @@ fn whatever_a_tenant_sends_as_its_ledger_stalls_nobody_and_says_nothing() {
             liars.push(liar);
         }
     }
-    // A member that sends more than it may: each line with a file.
+    // A member sends more lines than it may, each with a file.
     for _ in 0..500 {
         let liar = liars.first_mut().unwrap();
         assert!(liar.join(&device, lies[0].as_fd()).contains("slot"));
@@ -431,7 +432,7 @@ fn whatever_a_tenant_sends_as_its_ledger_stalls_nobody_and_says_nothing() {
     finish(&mut world.at_work(&[("b", 1000, 16, 0)], 300));
     drop(liars);
 
-    // A ledger that shrinks while the daemon reads it.
+    // A ledger shrinks while the daemon reads it.
     let mut m = world.plain("a");
     m.begin();
     eventually("it is read", || used(&world, 0).as_u64().is_some_and(|used| used > 0));

@@ -37,7 +37,7 @@ fn json(world: &World, words: &[&str]) -> Value {
     serde_json::from_str(&text(world, &[words, &["--json"]].concat())).unwrap()
 }
 
-/// An amount in units of its last digit.
+/// Returns an amount of money in units of its last digit.
 fn units(amount: &Value) -> u128 {
     amount.as_str().unwrap().replace('.', "").parse().unwrap()
 }
@@ -115,7 +115,7 @@ fn a_bill_is_what_the_device_did_its_lines_add_up_and_a_renamed_group_keeps_what
     let time = period["until"].as_u64().unwrap() - period["since"].as_u64().unwrap();
     assert_eq!(units(&whole["total"]["gpu_cost"]), u128::from(time) * 1000, "{whole:#}");
     assert!(whole["lines"].as_array().unwrap().last().unwrap()["not_used"].as_bool().unwrap());
-    // By the label, and in all forms.
+    // The report can be grouped by a label, in all output forms.
     let label = json(&world, &["usage", "--by", "label:cost", "--only-used"]);
     assert_eq!(
         by(&label, "label:cost").iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().len(),
@@ -192,7 +192,7 @@ fn device_time_that_nobody_measures_is_told_as_that_everywhere_and_never_as_nil(
     finish(&mut members);
     drop(members);
 
-    // In the record, after the period has ended.
+    // The record shows the unmeasured time too, after its period has ended.
     let row = |world: &World, tenant: &str| -> Value {
         let all: Value = serde_json::from_str(&told(world, &["usage", "--format", "json"], "--state-dir")).unwrap();
         all["rows"].as_array().unwrap().iter().find(|row| row["tenant"] == tenant).cloned().unwrap_or_default()

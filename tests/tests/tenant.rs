@@ -165,7 +165,7 @@ fn a_full_file_system_is_an_error_at_the_start_and_not_a_crash_later() {
     let (at, options) = (c_text(&lab.state()), CString::new("size=4k").unwrap());
     let full = in_own_mounts(&lab, move || mount_tmpfs(&at, &options));
     refused(Member::start(&mut { full }), &["No space left", lab.state().to_str().unwrap()]);
-    // Positive control: the same with room.
+    // Positive control: the member starts if the file system has enough space.
     let (at, options) = (c_text(&lab.state()), CString::new("size=4m").unwrap());
     let roomy = in_own_mounts(&lab, move || mount_tmpfs(&at, &options));
     let mut m = Member::start(&mut { roomy });
@@ -312,7 +312,7 @@ fn the_first_member_of_a_new_ledger_removes_those_that_ended() {
         begin(&mut lab, &format!("ended-{round:02}")).kill();
     }
     let mut living = begin(&mut lab, "living");
-    // A member that joins an existing ledger checks no other.
+    // A member that joins an existing ledger checks no other ledger, so the copied file stays.
     fs::copy(&ledgers(&lab.state())[0], lab.state().join("vgpu-t-copied-GPU-1.ledger")).unwrap();
     drop(begin(&mut lab, "living"));
     assert_eq!(tenants(&lab.state()), ["copied", "living"]);

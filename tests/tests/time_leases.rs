@@ -137,8 +137,8 @@ fn lateness(time: Duration) -> Duration {
     late[late.len() * 9 / 10]
 }
 
-/// A handover costs little: on a quiet host the device works 98 % of the time and more. Where threads wake late, each
-/// lease of 4 ms is followed by such a delay.
+/// A handover of the device from one tenant to another costs little: on a quiet host the device works 98 % of the time
+/// and more. Where threads wake late, each lease (time slice of a tenant) of 4 ms is followed by such a delay.
 #[test]
 fn the_device_works_while_two_tenants_have_something_for_it() {
     measured(|| {

@@ -22,7 +22,7 @@ fn liar(world: &World) -> Member {
     m
 }
 
-/// Process ids found to work without a lease.
+/// Process ids that the daemon found to use device time without a lease (permission to launch).
 fn found(world: &World) -> Vec<u64> {
     let status: Value = serde_json::from_str(&world.status()).expect("status is JSON");
     let findings = status["findings"].as_array().cloned().unwrap_or_default();

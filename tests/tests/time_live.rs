@@ -8,9 +8,9 @@ use vgpu_tests::artefacts::libvgpu;
 use vgpu_tests::program::{Kind, compile};
 use vgpu_tests::timed::{MS, Stretch, alone, ceiling, measured, timed};
 
-/// The first kernel occupies the device until the second one, launched later in another stream, has run. The gate holds
-/// the second launch while there is no balance, but not for ever. The test waits for most of a minute, so others are
-/// measured at the same time.
+/// The first kernel occupies the device until the second one, launched later in another stream, has run. The library
+/// holds the second launch while the tenant has no balance of device time, but not for ever. The test waits for most of
+/// a minute, so others are measured at the same time.
 #[test]
 fn a_kernel_that_waits_for_one_of_another_stream_gets_it_a_hundred_times() {
     let lab = ceiling(30);
@@ -33,8 +33,8 @@ fn beside_a_kernel_that_stays_others_run() {
     assert!(spent.share() < 60.0, "{spent:?}");
 }
 
-/// A thread holds an interpreter's lock while the gate holds its launch. The other threads get the lock once the launch
-/// passes.
+/// A thread holds an interpreter's lock while the library holds its launch back. The other threads get the lock once
+/// the launch passes.
 #[test]
 fn a_lock_that_is_held_at_the_gate_is_given_back() {
     let _alone = alone();
@@ -81,8 +81,8 @@ fn what_was_short_once_does_not_go_out_in_numbers() {
     }
 }
 
-/// More streams than the usage meter follows, each with a short kernel that nothing waits for. Finished streams make
-/// room.
+/// More streams than the usage meter follows, each with a short kernel that nothing waits for. Streams that finished
+/// make room in the meter.
 #[test]
 fn streams_that_come_and_go_by_the_thousand_stay_below_the_ceiling() {
     measured(|| {

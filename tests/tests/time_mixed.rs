@@ -109,7 +109,7 @@ fn everybody<'p>(stays: &'p mut Process, others: &'p mut [Process]) -> Vec<&'p m
     std::iter::once(stays).chain(others).collect()
 }
 
-/// A tenant's value in the record.
+/// Value `what` of a tenant in the daemon's usage record.
 fn recorded(world: &World, tenant: &str, what: &str) -> u64 {
     let mut usage = Command::new(vgpu());
     usage.args(["usage", "--format", "json", "--state-dir"]).arg(world.lab.path().join("run/state"));

@@ -192,8 +192,8 @@ fn a_driver_that_cannot_measure_does_not_stop_the_program() {
     }
 }
 
-/// The gate holds such launches back one by one. If only some of them were measured, the unmeasured long ones would be
-/// paid as short ones.
+/// The library holds such launches back one by one under a ceiling. If only some of them were measured, the unmeasured
+/// long ones would be charged as short ones.
 #[test]
 fn a_queue_of_one_function_that_is_mostly_short_keeps_its_ceiling() {
     measured(|| {

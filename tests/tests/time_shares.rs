@@ -27,7 +27,7 @@ fn ceilings_hold_for_kernels_of_any_length() {
     });
 }
 
-/// Checks one point, on a machine of its own.
+/// Checks one point: the share of a program with this ceiling, kernel length and batch, on a machine of its own.
 fn holds((percent, ns, batch, ms): Point) {
     let lab = ceiling(percent);
     let mut m = timed(&lab);
@@ -76,8 +76,8 @@ fn who_is_held_back_sleeps() {
     });
 }
 
-/// Threads wait at the gate while their process is stopped for a second. The process may not use the missed time
-/// afterwards.
+/// Threads wait for device time at a launch while their process is stopped for a second. The process may not use the
+/// missed time afterwards.
 #[test]
 fn a_process_that_was_stopped_does_not_make_up_for_it() {
     let _alone = alone();

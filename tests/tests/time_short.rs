@@ -8,7 +8,7 @@ use vgpu_tests::timed::{Stretch, alone, ceiling, measured, timed};
 
 /// High ceiling in percent, so that launches rarely wait and follow each other closely.
 const LIMIT: u32 = 80;
-/// Smallest payment in percent of the device's busy time; the cost of a kernel is learned.
+/// Smallest charged time, in percent of the device's busy time, once the cost of a kernel is learned.
 const LEAST: f64 = 95.0;
 
 fn none_is_forgotten(what: &str, commands: &[&str]) {
@@ -27,7 +27,7 @@ fn none_is_forgotten(what: &str, commands: &[&str]) {
     });
 }
 
-/// All work is in tails that are paid by the number of launches: an uncounted launch would be unpaid.
+/// The kernels before each wait are charged by the number of launches: an uncounted launch would not be charged.
 #[test]
 fn of_forty_short_kernels_and_a_wait_each_is_paid() {
     none_is_forgotten("bursts", &["loop 3000 0 20000 40 0 1 1", "loop 3000 0 20000 40 0 0 0"]);

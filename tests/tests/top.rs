@@ -109,7 +109,7 @@ fn both_tenants_are_seen_keys_are_obeyed_by_the_daemon_and_the_terminal_is_given
     top.until("it goes on", |screen| screen.contains("train: resumed"));
     assert_eq!(world.tenant("train")["paused"], false);
 
-    // Changes terms. A value that the view or the daemon rejects is reported.
+    // Changes the tenant's limits. A value that the view or the daemon rejects is reported.
     top.press("s");
     top.until("the prompt", |screen| screen.contains("set train:"));
     top.press("sm=400\r");
@@ -134,7 +134,7 @@ fn both_tenants_are_seen_keys_are_obeyed_by_the_daemon_and_the_terminal_is_given
     top.press("\u{1b}");
     top.until("the table", |screen| screen.contains("TENANT"));
 
-    // Windows of every size.
+    // The view adapts to windows of every size.
     top.resize(8, 40);
     top.until("a small one", |screen| screen.contains("train") && !screen.contains("HISTORY"));
     top.resize(3, 12);

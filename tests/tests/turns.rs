@@ -265,7 +265,7 @@ fn members_killed_at_random_leave_nobody_waiting_and_the_ceiling_holds() {
     let most = elapsed * 0.31 + KILLS as f64 * 2.5e6 + 15e6;
     eprintln!("{KILLS} kills in {:.1} s: {:.1} %", elapsed / 1e9, done / elapsed * 100.0);
     assert!(done <= most, "{done} of {most}");
-    // Every living member gets device time now.
+    // No killed process keeps the turn: every living member gets device time now.
     doomed.push(steady);
     let (_, at_first) = served(&lab, &doomed);
     until("a member waits for ever", || served(&lab, &doomed).1.iter().zip(&at_first).all(|(now, then)| now > then));

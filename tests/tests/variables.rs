@@ -25,7 +25,7 @@ const PRODUCTS: [&str; 11] = [
     "scheduler-sidecar/cli/src",
 ];
 
-/// Every name in the product's sources that looks like one of our variables has a row.
+/// Every name in the product's sources that looks like one of our environment variables has a row in `TABLE`.
 #[test]
 fn every_variable_in_the_sources_has_a_row() {
     let mut unknown = BTreeSet::new();

@@ -214,7 +214,7 @@ fn a_limit_of_a_device_that_is_not_visible_limits_no_other() {
     }
 }
 
-/// Limits as HAMi's schedulers write them: the same ordinals.
+/// HAMi's schedulers write limits with the same ordinals.
 #[test]
 fn hamis_limits_by_ordinal_follow_the_same_devices() {
     for first in [Cuda, Nvml, CudaAlone] {

@@ -49,7 +49,7 @@ impl World {
         self.lab.truth().devices.iter().map(|device| device.uuid.clone()).collect()
     }
 
-    /// Devices that nvidia-ml-py finds.
+    /// Devices that a program with nvidia-ml-py finds.
     fn found(&self, python: &std::path::Path) -> Value {
         let script = checkout().join("tests/clients/nvml_devices.py");
         let asked = serde_json::to_string(&self.uuids()).unwrap();

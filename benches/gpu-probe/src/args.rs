@@ -19,7 +19,7 @@ pub enum Command {
     Bench(Bench),
 }
 
-/// Options of a run.
+/// Options of a run, from the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// Fewer repetitions and shorter kernels.
@@ -45,9 +45,9 @@ impl Default for Options {
 pub struct Bench {
     /// Kind of call: one of [`crate::bench::KINDS`].
     pub kind: String,
-    /// Number of timed batches.
+    /// Number of batches of calls that are timed.
     pub batches: usize,
-    /// Calls per batch.
+    /// Number of calls in one batch.
     pub batch: usize,
     /// Pause between two batches, in microseconds.
     pub pause_us: u64,

@@ -14,7 +14,7 @@ pub const MISSING: i32 = -1;
 /// A handle of the driver (context, stream, event, module, function, graph).
 pub type Handle = *mut c_void;
 
-/// Result of a call.
+/// Result of a driver call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub struct Code {
@@ -92,15 +92,15 @@ pub fn code_name(code: i32) -> Option<&'static str> {
 #[repr(C)]
 #[derive(Debug, Default, Clone, Copy)]
 pub struct AllocationProp {
-    /// 1: pinned.
+    /// Kind of memory; 1 is pinned memory.
     pub kind: i32,
     /// Handle types that may be exported; 0 is none.
     pub handle_types: i32,
-    /// 1: a device.
+    /// Kind of location; 1 is a device.
     pub location_kind: i32,
-    /// The device's ordinal.
+    /// CUDA ordinal of that device.
     pub location_id: i32,
-    /// Used on Windows only.
+    /// Security attributes, used on Windows only.
     pub security: u64,
     /// Compression and usage; 0 is none.
     pub flags: [u8; 8],

@@ -12,7 +12,7 @@ use crate::nvml::until_nul;
 pub mod flags {
     /// A stream that does not synchronise with the legacy stream.
     pub const NON_BLOCKING: u32 = 1;
-    /// An event without timing.
+    /// Event flag: the event has no timing.
     pub const NO_TIMING: u32 = 2;
 }
 
@@ -90,7 +90,7 @@ impl<'d> Gpu<'d> {
         self.sync_code().ok()
     }
 
-    /// As [`Gpu::sync`]; returns the bare code.
+    /// As [`Gpu::sync`]; returns the driver's result code.
     pub fn sync_code(&self) -> Code {
         // SAFETY: the call has no argument.
         unsafe { self.driver.context_sync() }
@@ -126,7 +126,7 @@ impl<'d> Gpu<'d> {
         Ok(pointer)
     }
 
-    /// Frees in stream order.
+    /// Frees memory in the order of `stream`.
     pub fn free_async(&self, pointer: u64, stream: Handle) -> Result<(), Failure> {
         // SAFETY: a device address and a live stream; a wrong address gives an error code.
         unsafe { self.driver.mem_free_async(pointer, stream) }.ok()
@@ -203,7 +203,7 @@ impl<'d> Gpu<'d> {
         self.launch_code(kernel, grid, block, stream, words).ok()
     }
 
-    /// As [`Gpu::launch`]; returns the bare code.
+    /// As [`Gpu::launch`]; returns the driver's result code.
     #[inline]
     pub fn launch_code<const N: usize>(
         &self,
@@ -237,7 +237,7 @@ impl<'d> Gpu<'d> {
         unsafe { self.driver.stream_query(stream) }
     }
 
-    /// Waits for a stream.
+    /// Waits until all work of a stream is done.
     pub fn stream_sync(&self, stream: Handle) -> Code {
         // SAFETY: a live stream.
         unsafe { self.driver.stream_sync(stream) }
@@ -271,13 +271,13 @@ impl<'d> Gpu<'d> {
         unsafe { self.driver.event_query(event) }
     }
 
-    /// Waits for an event.
+    /// Waits until an event is reached.
     pub fn event_sync(&self, event: Handle) -> Code {
         // SAFETY: a live event.
         unsafe { self.driver.event_sync(event) }
     }
 
-    /// Nanoseconds between two events.
+    /// Time between two events on the device, in ns.
     #[inline]
     pub fn elapsed_ns(&self, start: Handle, end: Handle) -> Result<f64, Failure> {
         let mut ms = 0.0_f32;

@@ -48,7 +48,7 @@ impl Status {
     }
 }
 
-/// Outcome of a step.
+/// Outcome of a step: status, length, values and errors.
 #[derive(Debug)]
 pub struct Outcome {
     pub status: Status,

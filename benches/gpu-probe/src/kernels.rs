@@ -10,13 +10,13 @@ pub const PTX: &str = concat!(include_str!("kernels.ptx"), "\0");
 
 /// The kernels of [`PTX`].
 pub struct Kernels {
-    /// Does nothing.
+    /// Kernel without parameters that does nothing.
     pub null: Handle,
-    /// `(ns)`: uses this much device time.
+    /// Kernel `(ns)`: uses this much device time.
     pub spin: Handle,
-    /// `(rounds, out)`: a fixed amount of arithmetic.
+    /// Kernel `(rounds, out)`: a fixed amount of arithmetic.
     pub work: Handle,
-    /// `(out, capacity, ns, threshold)`: records the times in which the device was taken away.
+    /// Kernel `(out, capacity, ns, threshold)`: records the times in which the device was taken away.
     pub slices: Handle,
 }
 
@@ -38,12 +38,12 @@ pub const HEAD_WORDS: usize = 8;
 /// Words of one record of `vgpu_slices`.
 pub const RECORD_WORDS: usize = 4;
 
-/// The output of `vgpu_slices`.
+/// The parsed output of the kernel `vgpu_slices`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recording {
     /// Number of gaps seen; more than `gaps.len()` if the buffer was too small.
     pub seen: u64,
-    /// Number of timer readings.
+    /// Number of readings of the device's timer.
     pub readings: u64,
     /// First timer reading, in ns of the device's timer.
     pub first: u64,

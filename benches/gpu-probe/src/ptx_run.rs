@@ -13,9 +13,9 @@ pub struct Thread<'a> {
     pub block: u64,
     /// Returns the next reading of the device's timer.
     pub timer: &'a mut dyn FnMut() -> u64,
-    /// Device memory by address.
+    /// Words of device memory, by address.
     pub memory: HashMap<u64, u64>,
-    /// Number of executed instructions.
+    /// Number of instructions executed so far.
     pub steps: u64,
 }
 

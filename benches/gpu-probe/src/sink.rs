@@ -60,14 +60,14 @@ impl<W: Write> Sink<W> {
 pub struct Gathered {
     /// The values, nested by their dotted keys.
     pub data: Map<String, Value>,
-    /// The parts that failed.
+    /// Messages of the parts that failed.
     pub errors: Vec<String>,
     /// True if the last line has arrived.
     pub ended: bool,
 }
 
 impl Gathered {
-    /// Parses one line.
+    /// Parses one line of a step's output and adds its value.
     pub fn take(&mut self, line: &str) {
         let Ok(Value::Object(object)) = serde_json::from_str::<Value>(line) else {
             if !line.trim().is_empty() {

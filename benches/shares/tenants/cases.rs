@@ -10,15 +10,15 @@ const MS: u64 = 1_000_000;
 /// Kernel lengths that a program launches in turn.
 const MIXED: [u64; 5] = [50 * US, MS, 5 * MS, 20 * MS, 200 * MS];
 
-/// Tenants that always have work.
+/// A case to measure: tenants that always have work.
 pub struct Case {
-    /// Name by which the user selects it.
+    /// Name by which the user selects the case.
     pub name: String,
     /// Configuration lines of each tenant.
     pub terms: Vec<String>,
-    /// Program of each tenant.
+    /// Program that each tenant runs.
     pub programs: Vec<Program>,
-    /// Due share of each tenant.
+    /// Share that each tenant should get.
     pub dues: Vec<Due>,
 }
 
@@ -50,7 +50,7 @@ impl Case {
         }
     }
 
-    /// Longest kernel, ns.
+    /// Device time of the longest kernel, ns.
     pub fn longest(&self) -> u64 {
         self.dues.iter().map(|due| due.longest).max().unwrap_or(0)
     }
@@ -91,7 +91,7 @@ pub fn shares() -> Vec<Case> {
 
 /// Short requests next to a tenant that always has work.
 pub struct Latency {
-    /// Name by which the user selects it.
+    /// Name by which the user selects the case.
     pub name: &'static str,
     /// Kernel length of a request, ns. Requests are 5 ms apart.
     pub kernel_ns: u64,

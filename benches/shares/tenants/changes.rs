@@ -27,15 +27,15 @@ const MOST_NS: u64 = 1_000_000_000;
 /// Times that changes took, ms.
 #[derive(Serialize)]
 pub struct Change {
-    /// Name by which the user selects it.
+    /// Name by which the user selects the case.
     pub name: &'static str,
     /// The changed setting, and the condition for being in force.
     pub what: &'static str,
-    /// Times of the changes.
+    /// Distribution of the times until a change was in force.
     pub times: Times,
     /// Number of changes that were never seen.
     pub lost: usize,
-    /// Verdict on the 99th percentile.
+    /// Verdict on the 99th percentile of the times.
     pub verdict: Verdict,
 }
 
@@ -158,7 +158,7 @@ pub fn ceiling(place: &Place, times: usize) -> Result<Vec<Change>, String> {
     let daemon = world.daemon.as_ref().ok_or("no daemon")?;
     let (mut wider, mut narrower) = (Vec::new(), Vec::new());
     for round in 0..times {
-        // Just after a kernel, so that the old ceiling permits nothing for a while.
+        // Changes the ceiling just after a kernel, so that the old ceiling permits nothing for a while.
         until(&world, |work, last, now| work > 0 && now > last + 1_000_000);
         wider.push(step(|| set(daemon, "sm_limit", "90"), || works(&world))?);
         settle(round);

@@ -20,9 +20,9 @@ pub const LOOK: Duration = Duration::from_micros(50);
 /// One request: its start (CLOCK_MONOTONIC) and its length, ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Start time.
+    /// Start of the request, ns of CLOCK_MONOTONIC.
     pub began: u64,
-    /// Length.
+    /// Length of the request, ns.
     pub took: u64,
 }
 

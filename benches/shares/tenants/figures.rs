@@ -16,15 +16,15 @@ pub const CHANGE_MS: f64 = 10.0;
 /// Percent of their uncontrolled throughput that tenants must reach together.
 pub const DONE_PERCENT: f64 = 98.0;
 
-/// Verdict of a budget.
+/// Verdict of a budget on a figure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// Within the budget.
+    /// The figure is within the budget.
     Kept,
-    /// Within the budget without the time that the host took from the programs.
+    /// The figure is within the budget without the time that the host took from the programs.
     Host,
-    /// Outside the budget.
+    /// The figure is outside the budget.
     Missed,
 }
 
@@ -38,7 +38,7 @@ impl Verdict {
         }
     }
 
-    /// Text in reports.
+    /// Word for the verdict in reports.
     pub fn word(self) -> &'static str {
         match self {
             Verdict::Kept => "kept",
@@ -66,24 +66,24 @@ pub struct Part {
     pub of_time: f64,
     /// Percent of the device's work for all tenants.
     pub of_work: f64,
-    /// Due percentage of either.
+    /// Percentage that the tenant should get, of time or of work.
     pub due: f64,
     /// `of_work - due`; for a ceiling `of_time - due`.
     pub error: f64,
     /// 99th percentile of the errors of windows of 1 s.
     pub window_p99: f64,
-    /// Run delay of its processes, in percent of the window.
+    /// Run delay of the tenant's processes, in percent of the window.
     pub delay: f64,
-    /// Verdict on the error.
+    /// Verdict on `error` against the budget.
     pub share: Verdict,
-    /// Verdict on the windows.
+    /// Verdict on `window_p99` against the budget.
     pub windows: Verdict,
 }
 
 /// Results of a run of tenants that always have work.
 #[derive(Clone, Debug, Serialize)]
 pub struct Shares {
-    /// Part of each tenant.
+    /// Share and errors of each tenant.
     pub parts: Vec<Part>,
     /// Percent of the device's time that it worked for any tenant.
     pub busy: f64,
@@ -106,9 +106,9 @@ pub struct Shares {
 /// A tenant's due share of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Due {
-    /// Due share in percent.
+    /// Due share of the tenant, in percent.
     pub percent: f64,
-    /// Longest kernel in ns.
+    /// Device time of the tenant's longest kernel, ns.
     pub longest: u64,
     /// True for a ceiling, false for a weight.
     pub ceiling: bool,
@@ -203,28 +203,28 @@ pub fn shares(ran: &Ran, dues: &[Due]) -> Shares {
 /// Lengths of requests in ms, and their rate.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Times {
-    /// Number of requests.
+    /// Number of requests measured.
     pub count: usize,
-    /// Requests per second.
+    /// Number of requests per second.
     pub per_second: f64,
-    /// Mean.
+    /// Mean time of a request.
     pub mean: f64,
-    /// Median.
+    /// Median time of a request.
     pub p50: f64,
-    /// 99th percentile.
+    /// 99th percentile of the times.
     pub p99: f64,
-    /// Maximum.
+    /// Longest time of a request.
     pub max: f64,
 }
 
 impl Times {
-    /// From the requests of a window.
+    /// Computes the figures from the requests of a window.
     pub fn of(requests: &[Request], window_ns: u64) -> Times {
         let took: Vec<f64> = requests.iter().map(|one| one.took as f64 / 1e6).collect();
         Times { per_second: took.len() as f64 / (window_ns as f64 / 1e9), ..Times::of_ms(&took) }
     }
 
-    /// From times in ms.
+    /// Computes the figures from times in ms; the rate is left out.
     pub fn of_ms(took: &[f64]) -> Times {
         let count = took.len();
         Times {

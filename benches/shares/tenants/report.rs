@@ -10,7 +10,7 @@ use crate::plot::{self, Line, Panel};
 use serde::Serialize;
 use std::fmt::Write;
 
-/// All results.
+/// All results of a run of `vgpu-shares tenants`.
 #[derive(Serialize)]
 pub struct Results {
     /// The machine and the time of the run.
@@ -21,29 +21,29 @@ pub struct Results {
     pub latency: Vec<LatencyRow>,
     /// Results of the two services.
     pub services: Option<Services>,
-    /// Throughput of two tenants.
+    /// Throughput of two tenants, with and without vgpu.
     pub done: Option<Done>,
-    /// Times until changes are in force.
+    /// Times until changed settings are in force.
     pub changes: Vec<Change>,
-    /// Descriptions of failed runs.
+    /// Descriptions of runs that failed.
     pub failures: Vec<String>,
 }
 
 /// Tenants at the same time on one device.
 #[derive(Serialize)]
 pub struct SharesRow {
-    /// Name by which the user selects it.
+    /// Name by which the user selects the case.
     pub name: String,
-    /// Length of the measurement.
+    /// Length of the measurement, in seconds.
     pub seconds: f64,
-    /// The figures.
+    /// Shares, errors and verdicts of the run.
     pub figures: Shares,
     /// Percent of the device's time for each tenant in each tenth of a second.
     pub tenths: Vec<Vec<f64>>,
 }
 
 impl SharesRow {
-    /// The row of a run.
+    /// Makes the row of a run.
     pub fn new(name: &str, ran: &Ran, figures: Shares) -> SharesRow {
         let step = usize::try_from(100_000_000 / ran.bucket_ns).unwrap_or(1).max(1);
         let tenths = |busy: &Vec<u64>| {
@@ -59,13 +59,13 @@ impl SharesRow {
 /// Short requests: alone, next to a batch program without vgpu, and with vgpu.
 #[derive(Serialize)]
 pub struct LatencyRow {
-    /// Name by which the user selects it.
+    /// Name by which the user selects the case.
     pub name: &'static str,
-    /// Alone, without vgpu.
+    /// Times of requests alone on the device, without vgpu.
     pub alone: Times,
-    /// Next to the batch program, without vgpu.
+    /// Times of requests next to the batch program, without vgpu.
     pub bare: Times,
-    /// Next to the batch program, with vgpu.
+    /// Times of requests next to the batch program, with vgpu.
     pub with: Times,
     /// The batch program's percent of the device's time, without and with vgpu.
     pub batch: (f64, f64),
@@ -83,7 +83,7 @@ impl LatencyRow {
     }
 }
 
-/// The two services, by the way they ran.
+/// Results of the two services, alone and together in several ways.
 #[derive(Serialize)]
 pub struct Services {
     /// Each alone on the device, without vgpu.
@@ -92,12 +92,12 @@ pub struct Services {
     pub ways: Vec<(&'static str, Vec<Service>)>,
 }
 
-/// One of the services.
+/// Results of one of the two services.
 #[derive(Serialize)]
 pub struct Service {
-    /// Name of the service.
+    /// Name of the service in the report.
     pub name: &'static str,
-    /// Times of its requests.
+    /// Times of the service's requests.
     pub times: Times,
     /// Change of the mean time against alone, percent.
     pub latency_change: f64,
@@ -116,17 +116,17 @@ impl Service {
 /// Throughput of two tenants together, in percent of the device's time.
 #[derive(Serialize)]
 pub struct Done {
-    /// Name by which the user selects it.
+    /// Name by which the user selects the case.
     pub name: &'static str,
-    /// In the device's own time slices.
+    /// Throughput in the device's own time slices, without vgpu.
     pub bare: f64,
-    /// With vgpu.
+    /// Throughput with vgpu.
     pub with: f64,
-    /// `with` in percent of `bare`.
+    /// Throughput with vgpu in percent of the throughput without it.
     pub part: f64,
     /// Run delay of programs and daemon plus stolen time, in percent of the run with vgpu.
     pub delay: f64,
-    /// Verdict on `part`.
+    /// Verdict on `part` against the budget.
     pub verdict: Verdict,
 }
 
@@ -156,7 +156,7 @@ impl Report for Results {
 }
 
 impl Results {
-    /// Empty results.
+    /// Results before the first measurement.
     pub fn new(facts: Facts) -> Results {
         let (shares, latency, changes, failures) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         Results { facts, shares, latency, services: None, done: None, changes, failures }
@@ -183,7 +183,7 @@ impl Results {
         all
     }
 
-    /// Rows with such a verdict.
+    /// Names of the rows with such a verdict.
     pub fn names_of(&self, wanted: Verdict) -> Vec<String> {
         self.verdicts().into_iter().filter(|(_, verdict)| *verdict == wanted).map(|(name, _)| name).collect()
     }

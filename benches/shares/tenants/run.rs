@@ -16,9 +16,9 @@ pub const PROFILE: &str = "h200";
 /// A program and its tenant.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// Arguments of the program.
+    /// Command-line arguments of the program.
     pub words: Vec<String>,
-    /// Number of its tenant; unused without a daemon.
+    /// Number of the program's tenant; unused without a daemon.
     pub tenant: usize,
 }
 
@@ -47,23 +47,24 @@ impl Program {
 
 /// A device with programs that are ready, and a daemon if there is one. Dropping it ends them.
 pub struct World<'a> {
-    /// The simulated device's machine.
+    /// The machine with the simulated device.
     pub machine: Machine,
     /// The daemon, if there is one.
     pub daemon: Option<Daemon>,
-    /// The programs.
+    /// The running programs.
     pub clients: Vec<Client>,
     answering: Vec<bool>,
     _room: Room<'a>,
 }
 
-/// Name of a tenant.
+/// Name of the tenant with this number.
 pub fn tenant_name(number: usize) -> String {
     format!("t{number}")
 }
 
 impl World<'_> {
-    /// Starts the programs, and a daemon with tenants of these terms. With `None` there is neither daemon nor library.
+    /// Starts the programs, and a daemon with a tenant for each text of configuration lines in `terms`. With `None`
+    /// there is neither daemon nor library.
     ///
     /// # Errors
     /// A program does not start.
@@ -111,7 +112,7 @@ impl World<'_> {
 
 /// Record of a run. Times are ns.
 pub struct Ran {
-    /// Length of a bucket.
+    /// Length of a bucket (period in which device time is added up).
     pub bucket_ns: u64,
     /// Device time of each program in each whole bucket of the window.
     pub busy: Vec<Vec<u64>>,
@@ -121,7 +122,7 @@ pub struct Ran {
     pub switch_ns: u64,
     /// Each program's use of the host; the last entry is the daemon's, if there is one.
     pub host: Vec<Usage>,
-    /// Stolen time per core.
+    /// Time per core that the hypervisor took in the window.
     pub stolen_ns: u64,
     /// Requests of each program that began and ended in the window.
     pub requests: Vec<Vec<Request>>,

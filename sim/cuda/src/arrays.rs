@@ -18,7 +18,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Backing {
     pub(crate) handle: u64,
-    /// Content address of its first byte.
+    /// Content address of the part's first byte.
     pub(crate) content: u64,
 }
 
@@ -170,7 +170,7 @@ pub(crate) struct Array {
     pub(crate) shape: Shape,
     /// Level or plane in the storage.
     pub(crate) index: u32,
-    /// True if an array-creating call made it and it must be destroyed; false for a level or plane.
+    /// True if an array-creating call made the array and it must be destroyed; false for a level or plane.
     pub(crate) whole: bool,
 }
 

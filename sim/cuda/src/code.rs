@@ -16,7 +16,7 @@ const ALIGN: u64 = 512;
 /// Location of a module's memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
-    /// CUDA ordinal.
+    /// CUDA ordinal of the device.
     device: i32,
     pub(crate) at: u64,
     len: u64,
@@ -27,7 +27,7 @@ pub(crate) struct Place {
 pub(crate) struct Code(Mutex<HashMap<i32, Extents>>);
 
 impl Code {
-    /// Allocates `bytes` on `device`.
+    /// Allocates `bytes` for a module on `device`.
     pub(crate) fn take(&self, d: &Driver, device: i32, bytes: u64) -> Result<Place, CUresult> {
         let none = CUresult::OUT_OF_MEMORY;
         let board = d.device(device)?;

@@ -39,11 +39,11 @@ const LAZY_ZERO: u64 = 1 << 20;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Tag(pub(crate) u64);
 
-/// Origin of an allocation.
+/// Origin of an allocation: the kind of call that made it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Plain,
-    /// From a pool of this process.
+    /// Memory from a pool of this process.
     Async,
     Global,
     /// Another process's allocation, opened by its legacy IPC handle.
@@ -54,17 +54,17 @@ pub(crate) enum Kind {
     Graph,
 }
 
-/// A live allocation.
+/// A live allocation of this process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Allocation {
     pub(crate) bytes: u64,
     pub(crate) len: u64,
-    /// CUDA ordinal.
+    /// CUDA ordinal of the device.
     pub(crate) device: i32,
     pub(crate) tag: Tag,
     pub(crate) kind: Kind,
     pub(crate) number: u64,
-    /// The pool it comes from, 0: none.
+    /// Number of the pool that the allocation comes from, 0: none.
     pub(crate) pool: u64,
     dirty: bool,
 }
@@ -169,7 +169,7 @@ impl Memory {
         })
     }
 
-    /// Locks the tables.
+    /// Locks the tables of allocations.
     pub(crate) fn tables(&self) -> parking_lot::MutexGuard<'_, Inner> {
         hold(&self.inner)
     }
@@ -260,7 +260,7 @@ impl Memory {
         Ok(at)
     }
 
-    /// Returns such a range; nothing in it may be in use.
+    /// Returns a range of [`Memory::take_chunk`]; nothing in it may be in use.
     fn return_chunk(&self, d: &Driver, t: &mut Inner, device: i32, at: u64, len: u64) {
         self.forget(at, len);
         t.space.give(at, len);

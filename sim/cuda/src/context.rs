@@ -14,9 +14,9 @@ use vgpu_sim::Profile;
 use vgpu_sim::engine::{GroupId, StreamId};
 use vgpu_sim::memory::{Change, plus};
 
-/// A context.
+/// A CUDA context of this process.
 pub(crate) struct Context {
-    /// Its number in this process.
+    /// Number of the context in this process; its allocations name their owner by it.
     pub(crate) number: u64,
     /// CUDA ordinal of its device.
     pub(crate) device: i32,
@@ -160,7 +160,7 @@ pub(crate) fn destroy(driver: &'static Driver, context: &Arc<Context>) -> Answer
 }
 
 impl Door {
-    /// The current context.
+    /// The calling thread's current context.
     pub(crate) fn context(&self) -> Result<Arc<Context>, CUresult> {
         top().ok_or(CUresult::INVALID_CONTEXT)?.living()
     }

@@ -6,7 +6,7 @@ use core::ffi::c_void;
 use shim_sys::cuda::CUresult;
 use vgpu_sim::release::Release;
 
-/// Result of a call.
+/// Result of a driver call.
 pub(crate) type Answer = Result<(), CUresult>;
 
 /// The address of an export.

@@ -23,7 +23,7 @@ use vgpu_sim::{Identity, Machine, Profile};
 
 /// A device as this process sees it.
 pub(crate) struct Device {
-    /// Its index on the machine.
+    /// Index of the device on the machine.
     pub(crate) index: usize,
     pub(crate) profile: Profile,
     pub(crate) identity: Identity,

@@ -5,7 +5,7 @@
 
 use shim_sys::cuda::CUresult;
 
-/// A kernel.
+/// A kernel that the image contains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) name: String,

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use vgpu_sim::Profile;
 use vgpu_sim::slab::{Extents, Heap};
 
-/// Granularity of advice, bytes.
+/// Granularity of `cuMemAdvise`, bytes.
 const PAGE: u64 = 4096;
 
 /// Advice for a range of pages.
@@ -27,11 +27,11 @@ pub(crate) struct Advice {
     pub(crate) prefetched: Option<CUmemLocation>,
 }
 
-/// A live allocation.
+/// A live allocation of managed memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Range {
     pub(crate) bytes: u64,
-    /// CUDA ordinal.
+    /// CUDA ordinal of the device.
     pub(crate) device: i32,
     pub(crate) tag: Tag,
     pub(crate) number: u64,
@@ -110,7 +110,7 @@ impl Managed {
             Ok((t, at))
         };
         let (mut t, at) = match attempt() {
-            // Pools return unused memory; called without our lock.
+            // Pools return unused memory for the second attempt. The call takes other locks, so ours is not held.
             Err(CUresult::OUT_OF_MEMORY) if d.memory.give_back(d, device) => attempt()?,
             other => other?,
         };

@@ -62,7 +62,7 @@ pub(crate) fn handle<T>(object: &Arc<T>) -> *mut c_void {
     Arc::as_ptr(object).cast_mut().cast()
 }
 
-/// A stream.
+/// A CUDA stream with its context.
 pub(crate) struct Stream {
     pub(crate) context: Arc<Context>,
     pub(crate) id: StreamId,
@@ -71,12 +71,12 @@ pub(crate) struct Stream {
     pub(crate) number: u64,
 }
 
-/// An event.
+/// A CUDA event with its context.
 pub(crate) struct Event {
     pub(crate) context: Arc<Context>,
     pub(crate) id: EventId,
     pub(crate) flags: u32,
-    /// Node of its last record, if that was captured.
+    /// Node of the event's last record, if that was captured.
     pub(crate) captured: Mutex<Option<crate::capture::Recorded>>,
 }
 
@@ -84,16 +84,16 @@ pub(crate) struct Event {
 pub(crate) struct Module {
     pub(crate) context: Arc<Context>,
     pub(crate) functions: Vec<Arc<Function>>,
-    /// Name, device address and size in bytes of each.
+    /// Name, device address and size in bytes of each global variable.
     pub(crate) globals: Vec<(String, u64, u64)>,
-    /// Its device memory, globals included.
+    /// Device memory of the module, its global variables included.
     pub(crate) place: crate::code::Place,
 }
 
 /// A kernel of a module or of a library.
 pub(crate) struct Function {
     pub(crate) entry: Entry,
-    /// Its name as a C string.
+    /// Name of the kernel as a C string.
     pub(crate) name: CString,
     /// Set for a test kernel that is known by its name.
     pub(crate) test: Option<Test>,
@@ -130,18 +130,18 @@ pub(crate) struct Library {
     pub(crate) modules: Mutex<HashMap<u64, Arc<Module>>>,
 }
 
-/// A link in progress.
+/// A link in progress: the code added so far, and the result.
 #[derive(Default)]
 pub(crate) struct Link {
     pub(crate) parts: Mutex<Vec<Vec<u8>>>,
     pub(crate) done: Mutex<Option<Box<[u8]>>>,
 }
 
-/// The handle of a pool.
+/// Data of a memory pool's handle.
 pub(crate) struct Pool {
-    /// CUDA ordinal.
+    /// CUDA ordinal of the device.
     pub(crate) device: i32,
-    /// Its number among this process's pools; 0 for another process's pool.
+    /// Number of the pool among this process's pools; 0 for another process's pool.
     pub(crate) number: u64,
     /// The share of another process's pool; 0 for a pool of this process.
     pub(crate) imported: u64,

@@ -28,7 +28,7 @@ pub(crate) struct Numbers {
     pub(crate) used_high: u64,
 }
 
-/// A pending free.
+/// Number of a pending free: one in stream order that the stream has not reached yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub(crate) struct Ticket(u64);
 
@@ -43,7 +43,7 @@ pub(crate) struct Mark {
 #[derive(Clone, Copy, Debug)]
 struct Late {
     stream: StreamId,
-    /// Bytes of it that still count as used.
+    /// Bytes of the pending free that still count as used.
     counted: u64,
     mark: Option<Mark>,
     /// Operations of the stream up to and including the free.
@@ -53,17 +53,17 @@ struct Late {
 #[derive(Clone, Copy, Debug)]
 struct Gap {
     len: u64,
-    /// The pending free it belongs to; `None`: available to anyone.
+    /// The pending free that the gap belongs to; `None`: available to anyone.
     late: Option<Ticket>,
 }
 
 /// Pending frees that a request may reuse, in addition to finished ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum From {
-    /// None of them.
+    /// No pending free: only memory whose free is finished.
     #[allow(dead_code)] // for graph memory
     Nobody,
-    /// Those of this stream.
+    /// Pending frees in this stream.
     Stream(StreamId),
     /// Any free with an event: the requesting stream then waits for it.
     AnyMarked,
@@ -76,7 +76,7 @@ pub(crate) struct Core {
     gaps: BTreeMap<u64, Gap>,
     taken: BTreeMap<u64, u64>,
     late: HashMap<Ticket, Late>,
-    /// Most bytes it may hold; 0: unlimited.
+    /// Most bytes that the pool may hold; 0: unlimited.
     max: u64,
     next: u64,
     numbers: Numbers,
@@ -88,7 +88,7 @@ impl Core {
         Core { max, ..Core::default() }
     }
 
-    /// Bytes now and at most.
+    /// Bytes of the pool now, and their highest values.
     pub(crate) fn numbers(&self) -> Numbers {
         self.numbers
     }
@@ -114,7 +114,7 @@ impl Core {
         self.take_behind(bytes, from, &HashSet::new())
     }
 
-    /// The same; may also reuse the frees in `behind`, which the request follows.
+    /// As [`Core::take`]; may also reuse the frees in `behind`, which the request follows.
     pub(crate) fn take_behind(
         &mut self,
         bytes: u64,
@@ -137,7 +137,8 @@ impl Core {
         }
         let mut wait = None;
         if let Some(l) = gap.late.and_then(|ticket| self.late.get_mut(&ticket)) {
-            // Counted once: the part that the previous user still counted as used ends here.
+            // Bytes of a pending free are not counted twice: the part that is reused no longer counts for the previous
+            // user.
             let part = l.counted.min(need);
             l.counted -= part;
             self.numbers.used -= part;
@@ -156,7 +157,7 @@ impl Core {
         (least <= room).then(|| (least.max(CHUNK.min(room / PAGE * PAGE)), least))
     }
 
-    /// Adds a chunk.
+    /// Adds a chunk of `len` bytes at `at`, all of it free.
     pub(crate) fn grow(&mut self, at: u64, len: u64) {
         self.chunks.insert(at, len);
         self.gaps.insert(at, Gap { len, late: None });
@@ -271,7 +272,7 @@ impl Core {
         self.chunks.range(..=at).next_back().map(|(b, l)| (*b, *l)).filter(|(b, l)| at < b + l)
     }
 
-    /// All chunks.
+    /// All chunks of the pool: address and length.
     pub(crate) fn chunks(&self) -> Vec<(u64, u64)> {
         self.chunks.iter().map(|(at, len)| (*at, *len)).collect()
     }

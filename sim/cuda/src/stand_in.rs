@@ -16,7 +16,7 @@ thread_local!(
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 );
 
-/// The replacement of one export.
+/// Function that replaces one export in this process.
 pub(crate) struct StandIn(OnceLock<Option<Function>>);
 
 #[derive(Clone, Copy)]

@@ -21,7 +21,7 @@ const ALL_FLAGS: u32 = 0x1FF;
 /// A plane of a multi-planar format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Plane {
-    /// Bytes per channel.
+    /// Bytes of one channel in this plane.
     pub(crate) bytes: u32,
     pub(crate) channels: u32,
     /// Number of times the columns are halved.
@@ -30,7 +30,7 @@ pub(crate) struct Plane {
     half_y: u32,
 }
 
-/// Size of an element.
+/// Size of an array element, by the kind of format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Element {
     /// Bytes per channel; 1, 2 or 4 channels.
@@ -39,7 +39,7 @@ enum Element {
     Whole(u64, u32),
     /// Bytes of a block of four by four elements, and the exact number of channels.
     Block(u64, u32),
-    /// Planes; three channels.
+    /// A multi-planar format: its planes, three channels in all.
     Planes(&'static [Plane]),
 }
 
@@ -107,7 +107,7 @@ impl Surface {
     }
 }
 
-/// A checked descriptor.
+/// A checked array descriptor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) desc: CUDA_ARRAY3D_DESCRIPTOR,

@@ -10,7 +10,8 @@ pub struct Family {
     pub base: &'static str,
     /// First CUDA version and exported symbol of each variant, oldest first.
     pub plain: &'static [(i32, &'static str)],
-    /// The same for callers with per-thread default streams; `None`: as `plain`.
+    /// First CUDA version and exported symbol of each variant for callers with per-thread default streams; `None`: as
+    /// `plain`.
     pub per_thread: Option<&'static [(i32, &'static str)]>,
 }
 
@@ -26,11 +27,11 @@ pub(crate) const fn t(
     Family { base, plain, per_thread: Some(per_thread) }
 }
 
-/// Exported, but unknown to `cuGetProcAddress`.
+/// Names that are exported, but unknown to `cuGetProcAddress`.
 #[allow(dead_code)] // read by build.rs
 pub const ALSO_EXPORTED: &[&str] = &["cuEGLApiInit", "cuMemGetAttribute", "cuMemGetAttribute_v2"];
 
-/// All families, sorted by base name.
+/// All families (variants of one function such as `cuMemFree` and `cuMemFree_v2`), sorted by the name without suffix.
 #[rustfmt::skip]
 pub const FAMILIES: &[Family] = &[
     f("cuArray3DCreate", &[(2000, "cuArray3DCreate"), (3020, "cuArray3DCreate_v2")]),

@@ -14,7 +14,7 @@
 use std::cmp::Reverse;
 use vgpu_sim::{Identity, Profile};
 
-/// Machine indices of the visible devices.
+/// Machine indices of the devices that `CUDA_VISIBLE_DEVICES` lets the program see.
 pub(crate) fn choose(all: &[(Profile, Identity)], order: &str, mask: Option<&str>) -> Vec<usize> {
     // Boards by their first entry: a whole device, or the first of its instances.
     let mut boards: Vec<usize> = (0..all.len()).filter(|i| all[*i].1.mig <= 1).collect();

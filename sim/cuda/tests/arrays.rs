@@ -149,7 +149,7 @@ fn boxes_of_bytes_go_in_and_come_out() {
         for (i, b) in part.iter().enumerate() {
             assert_eq!(*b, at(40 + i % 8, 7 + i / 8 % 3, 28 + i / 24));
         }
-        // Beyond each edge, and in the middle of an element.
+        // A part beyond an edge, or in the middle of an element, is refused.
         let invalid = CUresult::INVALID_VALUE;
         for (place, size) in
             [([196, 0, 0], [8, 1, 1]), ([0, 39, 0], [8, 2, 1]), ([0, 0, 29], [8, 1, 2]), ([2, 0, 0], [4, 1, 1])]
@@ -157,7 +157,7 @@ fn boxes_of_bytes_go_in_and_come_out() {
             let mut few = vec![0; size.iter().product()];
             assert_eq!(boxed(l, a, place, size, &mut few, false), invalid, "{place:?}");
         }
-        // From array to array, and to pitched device memory.
+        // Copies from array to array, and to pitched device memory.
         let b = array(l, &desc(100, 40, 30, 0x03, 1, 0));
         let mut c = nothing();
         (c.srcMemoryType, c.srcArray, c.dstMemoryType, c.dstArray) = (3, a, 3, b);
@@ -371,7 +371,7 @@ fn whatever_comes_and_goes_the_truth_is_the_sum_of_what_lives() {
         }
         living.iter().for_each(|t| end(l, &t.0));
         assert_eq!(truth(dir), (0, 0));
-        // The same from several threads at once; nothing may be left.
+        // Creates and destroys arrays and memory from several threads at once; nothing may be left.
         std::thread::scope(|scope| {
             for k in 0..4u64 {
                 scope.spawn(move || {

@@ -236,7 +236,7 @@ fn a_stream_that_waits_for_a_captured_event_joins_the_capture_and_must_come_back
         let g = ended(l, s);
         assert_eq!((status(l, s), status(l, t)), (0, 0), "all streams leave the capture together");
         assert_eq!(shape(l, g), (vec![0; 4], vec![(0, 1), (0, 2), (1, 3), (2, 3)]));
-        // The same without rejoining.
+        // If the forked stream does not rejoin, the capture ends with an error.
         begin(l, s, GLOBAL);
         ok!(l, cuEventRecord(fork, s));
         ok!(l, cuStreamWaitEvent(t, fork, 0));
@@ -286,7 +286,7 @@ fn a_capture_begins_once_in_a_stream_of_its_own_and_ends_there() {
         begin(l, CU_STREAM_PER_THREAD, GLOBAL);
         assert_eq!(status(l, CU_STREAM_PER_THREAD), 1);
         ended(l, CU_STREAM_PER_THREAD);
-        // The first form of the call always uses global mode.
+        // The first form of `cuStreamBeginCapture` always uses global mode.
         ok!(l, cuStreamBeginCapture(s));
         let p = potentially_unsafe(l, e);
         assert_eq!(p[1], ("cuMemAlloc", UNSUPPORTED));
@@ -360,12 +360,12 @@ fn unsafe_calls_are_forbidden_by_the_modes_of_capture_and_thread() {
             (g, t, false),
             (g, r, true),
             (g, r, false),
-            // A thread-local capture forbids them only in its own thread.
+            // A thread-local capture forbids these calls only in its own thread.
             (t, g, false),
             (t, t, false),
             (t, r, true),
             (t, r, false),
-            // A relaxed capture forbids nothing.
+            // A relaxed capture forbids none of these calls.
             (r, g, true),
             (r, g, false),
             (r, t, true),
@@ -616,7 +616,7 @@ fn stream_ordered_memory_becomes_memory_of_the_graph() {
     });
 }
 
-/// cuStreamGetCaptureInfo, cuStreamUpdateCaptureDependencies.
+/// Tests `cuStreamGetCaptureInfo` and `cuStreamUpdateCaptureDependencies`.
 #[test]
 fn the_program_sees_and_changes_what_comes_next() {
     on_machine("t4", &[("VGPU_SIM_DRIVER", "580")], |l, _| {
@@ -667,7 +667,7 @@ fn the_program_sees_and_changes_what_comes_next() {
         assert_eq!(ended(l, s), g);
         run(l, g);
         ok!(l, cuGraphDestroy(g));
-        // The same for a fork that rejoined and was then removed.
+        // A fork that rejoined may also be removed from the dependencies.
         begin(l, s, GLOBAL);
         ok!(l, cuEventRecord(e, s));
         ok!(l, cuStreamWaitEvent(t, e, 0));
@@ -679,7 +679,7 @@ fn the_program_sees_and_changes_what_comes_next() {
     });
 }
 
-/// cuStreamBeginCaptureToGraph.
+/// Tests `cuStreamBeginCaptureToGraph`.
 #[test]
 fn a_capture_can_go_on_in_a_graph_that_is_there() {
     on_machine("t4", &[("VGPU_SIM_DRIVER", "580")], |l, _| {

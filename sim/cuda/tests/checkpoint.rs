@@ -394,7 +394,7 @@ fn a_process_that_dies_while_it_is_checkpointed_leaves_nothing() {
     });
     other.end(libc::SIGKILL);
     assert_eq!(used(dir.path()), 0);
-    // A running process takes its slot.
+    // A running process takes the slot of the killed one.
     in_child(&[("VGPU_SIM_DIR", dir.path().to_str().unwrap()), NEWER], |l| {
         ready(l);
         assert_eq!(state(l, me()), RUNNING);

@@ -214,7 +214,7 @@ fn physical_memory_lives_until_it_is_released_and_unmapped() {
         for released_first in [true, false] {
             ok!(l, cuMemCreate(&mut handle, n, &prop, 0));
             assert_eq!(physical(dir), (n as u64, n as u64));
-            // The same memory at two addresses.
+            // Maps the same memory at two addresses.
             for k in 0..2 {
                 ok!(l, cuMemMap(at + (k * n) as u64, n, 0, handle, 0));
             }
@@ -452,7 +452,7 @@ fn a_wrong_launch_is_refused() {
         assert_eq!(bad, CUresult::INVALID_HANDLE);
         ok!(l, cuFuncSetAttribute(f, 8, 60 << 10));
         assert_eq!(go(1, 1, 1, 1, 49 << 10, none, p).0, 0);
-        // The packed form of arguments.
+        // A launch also accepts the packed form of arguments.
         let (size, end) = (std::cell::Cell::new(12usize), null_mut());
         let mut extra =
             [std::ptr::without_provenance_mut(1), at, std::ptr::without_provenance_mut(2), size.as_ptr().cast(), end];

@@ -76,14 +76,14 @@ fn a_child_graph_is_a_copy_that_belongs_to_its_node() {
         ok!(l, cuGraphLaunch(x, CUstream::NULL));
         ok!(l, cuCtxSynchronize());
         assert_eq!(read(l, p, 16), [[3; 4], [2; 4], [1; 4], [1; 4]].concat());
-        // A node of the child graph, addressed in the executable graph.
+        // Changes a node of the child graph in the executable graph only.
         assert_eq!(cu!(l, cuGraphNodeGetType(inside, &mut 0)), INVALID);
         let (mut deep, mut n) = (CUgraphNode::NULL, 1);
         ok!(l, cuGraphGetNodes(own, &mut deep, &mut n));
         ok!(l, cuGraphExecMemsetNodeSetParams(x, deep, &bytes_of(p + 4, 5, 4), CUcontext::NULL));
         ok!(l, cuGraphLaunch(x, CUstream::NULL));
         assert_eq!(read(l, p, 16), [[3; 4], [5; 4], [1; 4], [1; 4]].concat());
-        // The whole child graph, from a graph of the same shape.
+        // Replaces the whole child graph by a graph of the same shape.
         let other = graph(l);
         fill(l, other, &[], p + 8, 6, 8);
         ok!(l, cuGraphExecChildGraphNodeSetParams(x, node, other));
@@ -206,7 +206,7 @@ fn an_update_takes_parameters_and_says_what_else_differs() {
         ok!(l, cuGraphMemsetNodeSetParams(a, &rows));
         assert_eq!(update(h), (910, 5, a, none), "rows where there was a line");
         assert_eq!(byte_after(l, x, q), 2, "what was refused changed nothing");
-        // The same number of edges, but from another node.
+        // An update is refused if a node has as many edges, but from another node.
         let three = |from: usize| {
             let g = graph(l);
             let two = [empty(l, g, &[]), empty(l, g, &[])];
@@ -365,7 +365,7 @@ fn an_object_lives_as_long_as_somebody_holds_it() {
         assert_eq!(destroyed(), 0, "the clone holds it");
         ok!(l, cuGraphDestroy(copy));
         assert_eq!(destroyed(), 1);
-        // Transferred to the graph, and held by outstanding launches.
+        // A user object that was transferred to the graph is held by outstanding launches too.
         let (g, (_, o)) = (graph(l), object(1, 1));
         ok!(l, cuGraphRetainUserObject(g, o, 1, 1));
         let (s, mut go) = (stream(l), 0u64);

@@ -191,7 +191,7 @@ fn another_graph_may_free_and_only_one_way_is_allowed() {
             assert_eq!(launch(l, y), INVALID);
         }
         assert_eq!(cu!(l, cuMemFree_v2(at)), INVALID);
-        // The reverse: freed in its own graph, so not in another.
+        // Memory that its own graph frees cannot be freed by another graph.
         let (h, m, at) = leaving(l, MIB);
         give(l, h, &[m], at);
         assert_eq!((add(graph(l), at), add(h, at)), (INVALID, INVALID));
@@ -242,7 +242,7 @@ fn allocations_whose_lives_do_not_overlap_share_memory() {
     on_machine("t4", &[], |l, dir| {
         ready(l);
         let n = 64 * MIB;
-        // Ordered by edges: the same memory and the same address.
+        // Allocations that edges order one after the other get the same memory and the same address.
         let g = graph(l);
         let (a, first) = take(l, g, &[], n);
         let f = give(l, g, &[a], first);

@@ -160,7 +160,7 @@ fn copies_and_fills_do_what_they_say_in_the_order_of_the_edges() {
         let source: Vec<u8> = (0..=255).cycle().take(MIB).collect();
         let mut target = vec![0u8; MIB];
         let g = graph(l);
-        // Made in the wrong order: only the edges define the order.
+        // The nodes are made in the wrong order: only the edges define the order.
         let out = copy(l, g, &[], target.as_mut_ptr() as u64, b, MIB);
         let mark = fill(l, g, &[], b + 100, 7, 50);
         let over = copy(l, g, &[], b, a, MIB);
@@ -169,7 +169,7 @@ fn copies_and_fills_do_what_they_say_in_the_order_of_the_edges() {
         ok!(l, cuGraphAddDependencies(g, from.as_ptr(), to.as_ptr(), 3));
         run(l, g);
         assert!(target[..100] == source[..100] && target[100..150] == [7; 50] && target[150..] == source[150..]);
-        // Rows with a pitch, and elements of four bytes.
+        // A memset node fills rows with a pitch, and elements of four bytes.
         let g = graph(l);
         let rows =
             CUDA_MEMSET_NODE_PARAMS { dst: a, pitch: 64, value: 0x0403_0201, elementSize: 4, width: 2, height: 3 };
@@ -206,7 +206,7 @@ fn a_launch_takes_the_time_of_its_kernels_and_does_not_wait_for_them() {
         let x = instantiate(l, g, 0);
         // The graph, its nodes and the variables they were made from are no longer needed.
         ok!(l, cuGraphDestroy(g));
-        // Follows other work, so that the launch begins when that work ends.
+        // Another graph runs first in the same stream, so that the measured launch begins when that work ends.
         let busy = graph(l);
         spin(l, busy, &[], f, 30_000_000);
         ok!(l, cuGraphLaunch(instantiate(l, busy, 0), s));
@@ -314,7 +314,7 @@ fn arguments_are_copied_when_the_node_is_made() {
         let (now, words) = got(node);
         assert_eq!(words, (0x1122_3344_5566, 77));
         assert_eq!((now.func, now.gridDimY, now.blockDimX, now.sharedMemBytes, now.ctx), (f, 3, 64, 512, ctx));
-        // A packed list.
+        // The kernel's arguments as one packed list (`extra`).
         let mut packed = [0u8; 12];
         packed[..8].copy_from_slice(&5u64.to_le_bytes());
         packed[8] = 6;

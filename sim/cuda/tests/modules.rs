@@ -29,7 +29,7 @@ fn module(l: &Library, text: &CString) -> CUmodule {
     m
 }
 
-/// Overhead, and bytes in allocations.
+/// Physical bytes of contexts and modules, and bytes in allocations.
 fn truth(dir: &Path) -> (u64, u64) {
     let t = vgpu_sim::truth::read(dir).unwrap();
     t.process(0, std::process::id()).map_or((0, 0), |p| (p.overhead_bytes, p.slab_bytes))
@@ -54,7 +54,7 @@ fn code_and_globals_are_overhead_until_they_are_unloaded() {
         let b = module(l, &small);
         assert_eq!(truth(dir).0, base + 2 * MIB, "two small ones share a slab");
         let c = module(l, &large);
-        // 10 MiB of a global and more than 2 MiB of code; whole slabs.
+        // The module has a global of 10 MiB and more than 2 MiB of code, in whole slabs.
         let taken = truth(dir).0 - base - 2 * MIB;
         assert!((12 * MIB..=14 * MIB).contains(&taken) && taken.is_multiple_of(2 * MIB), "{taken}");
         ok!(l, cuModuleUnload(a));
@@ -122,7 +122,7 @@ fn a_library_takes_memory_in_each_context_that_uses_it() {
         ok!(l, cuLibraryLoadData(&mut library, text.as_ptr().cast(), none, null_mut(), 0, null_mut(), null_mut(), 0));
         ok!(l, cuLibraryGetKernel(&mut k, library, c"k".as_ptr()));
         assert_eq!(truth(dir).0, base, "code without a context");
-        // A launch loads it into the context.
+        // A launch loads the library's kernel into the context.
         let mut ns = 0u64;
         let mut params = [(&raw mut ns).cast::<c_void>()];
         let f = CUfunction(k.0);
@@ -242,7 +242,7 @@ fn a_primary_context_that_is_reset_is_still_held() {
         ok!(l, cuDevicePrimaryCtxGetState(0, &mut flags, &mut active));
         assert_eq!((active, truth(dir)), (0, (0, 0)));
         assert_eq!(cu!(l, cuDevicePrimaryCtxRelease_v2(0)), CUresult::INVALID_CONTEXT);
-        // A release after a reset alone: nothing to destroy, and no error.
+        // After a reset, a release has nothing to destroy and is no error.
         ok!(l, cuDevicePrimaryCtxRetain(&mut again, 0));
         ok!(l, cuDevicePrimaryCtxReset_v2(0));
         ok!(l, cuDevicePrimaryCtxRelease_v2(0));

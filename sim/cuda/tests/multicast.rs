@@ -97,7 +97,7 @@ fn bound_memory_lives_until_it_is_unbound() {
         ok!(l, cuMulticastUnbind(mc, 0, 0, 2 * N));
         assert_eq!(cu!(l, cuMulticastUnbind(mc, 0, 0, 2 * N)), CUresult::INVALID_VALUE);
         assert_eq!((used(0), used(1)), (0, 4 * N as u64));
-        // Mapped, by handle and by address.
+        // Maps the multicast object, and binds memory by handle and by address.
         let mut at = 0;
         ok!(l, cuMemAddressReserve(&mut at, 8 * N, 0, 0, 0));
         ok!(l, cuMemMap(at, 4 * N, 0, mc, 0));
@@ -131,7 +131,7 @@ fn two_processes_make_one_team() {
         ok!(l, cuMulticastAddDevice(mc, 0));
         ok!(l, cuMemExportToShareableHandle((&raw mut fd).cast(), mc, 1, 0));
         line.tell_fd(fd);
-        // Waits until the other process adds its device.
+        // The bind waits until the other process adds its device.
         let h = memory(l, 0, N);
         ok!(l, cuMulticastBindMem(mc, 0, h, 0, N, 0));
         line.tell(1);

@@ -77,7 +77,7 @@ fn set(l: &Library, pool: CUmemoryPool, attribute: u32, mut v: u64) {
     ok!(l, cuMemPoolSetAttribute(pool, attribute, (&raw mut v).cast()));
 }
 
-/// Reserved and used bytes.
+/// Reserved and used bytes of the pool.
 fn has(l: &Library, pool: CUmemoryPool) -> (u64, u64) {
     (get(l, pool, 5), get(l, pool, 7))
 }
@@ -258,11 +258,11 @@ fn a_stream_that_waited_for_anothers_free_may_have_it() {
             ok!(l, cuEventRecord(early, s));
             ok!(l, cuMemFreeAsync(a, s));
             ok!(l, cuEventRecord(late, s));
-            // An event before the free is not enough.
+            // A stream that waits for an event before the free cannot reuse the freed memory.
             ok!(l, cuStreamWaitEvent(other, early, 0));
             let b = from(l, pool, 32 * MIB, other);
             assert_eq!(has(l, pool).0, 2 * CHUNK, "{on}");
-            // An event after it is enough, through a third stream too.
+            // A stream that waits for an event after the free can reuse it, through a third stream too.
             ok!(l, cuStreamWaitEvent(middle, late, 0));
             ok!(l, cuEventRecord(through, middle));
             ok!(l, cuStreamWaitEvent(other, through, 0));
@@ -317,13 +317,13 @@ fn before_any_refusal_unused_memory_of_pools_goes_back() {
             ok!(l, cuStreamSynchronize(s));
             assert!(free() < (16 << 20));
         };
-        // Memory of `cuMemAlloc`.
+        // `cuMemAlloc` gets the unused memory of a pool.
         fill();
         let mut p = 0;
         ok!(l, cuMemAlloc_v2(&mut p, 40 * MIB));
         assert_eq!(has(l, pool), (0, 0));
         ok!(l, cuMemFree_v2(p));
-        // Physical allocations.
+        // A physical allocation gets the unused memory of a pool.
         fill();
         let prop = CUmemAllocationProp {
             kind: 1,
@@ -335,13 +335,13 @@ fn before_any_refusal_unused_memory_of_pools_goes_back() {
         let mut h = 0;
         ok!(l, cuMemCreate(&mut h, 40 * MIB, &prop, 0));
         ok!(l, cuMemRelease(h));
-        // Another pool.
+        // Another pool gets the unused memory of a pool.
         fill();
         let b = from(l, second, 40 * MIB, s);
         assert_eq!(has(l, pool), (0, 0));
         ok!(l, cuMemFreeAsync(b, s));
         ok!(l, cuStreamSynchronize(s));
-        // Contexts.
+        // A new context gets the unused memory of a pool.
         fill();
         let mut ctx = CUcontext::NULL;
         ok!(l, cuCtxCreate_v2(&mut ctx, 0, 0));

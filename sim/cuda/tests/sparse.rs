@@ -74,7 +74,7 @@ fn tiles_of_a_sparse_array_hold_content_while_they_are_mapped() {
             let there = (512..1536).contains(&(i % 2048));
             assert_eq!(*b, if there { *w } else { 0 }, "{i}");
         }
-        // One of the four tiles is unmapped; then the others.
+        // Unmaps one of the four tiles, then the others.
         let mut list = [entry(a.0, tiles(0, 0, [256, 128, 0], [128, 128, 1]), 0, 0)];
         ok!(l, cuMemMapArrayAsync_ptsz(list.as_mut_ptr(), 1, CUstream::NULL));
         ok!(l, cuCtxSynchronize());

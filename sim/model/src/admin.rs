@@ -5,7 +5,7 @@ use crate::profile::{BUILT_IN, Profile, parse_list};
 use std::io::{Error, ErrorKind};
 use std::path::Path;
 
-/// The built-in devices.
+/// The devices that the simulator can imitate without a measurement.
 pub fn profiles() -> &'static [Profile] {
     &BUILT_IN
 }

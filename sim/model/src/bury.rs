@@ -19,7 +19,7 @@ pub fn bury(body: &mut Body, slot: usize, time: u64) {
     for d in 0..body.device_count as usize {
         for lane in &mut body.devices[d].lanes {
             if lane.last as usize == slot {
-                // The next process has no predecessor to switch from.
+                // The process that ran last is removed, so the next one has no predecessor to switch from.
                 lane.last = NOBODY;
             }
             if lane.current as usize == slot {
@@ -49,7 +49,7 @@ fn settle(body: &mut Body, slot: usize, d: usize, time: u64) {
         name: s.name,
         used,
     };
-    // Does not count yet: an entry beyond `finished_count` is ignored.
+    // The new entry does not count yet: an entry beyond `finished_count` is ignored.
     body.finished[ring_index(body.finished_count, FINISHED)] = entry;
     done.busy += used.busy;
     done.copying += used.copying;

@@ -13,17 +13,17 @@ use crate::memory::Full;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// State: calls are answered.
+/// Checkpoint state of a process: its CUDA calls are answered.
 pub const RUNNING: u32 = 0;
-/// State: calls wait.
+/// Checkpoint state of a process: its CUDA calls wait.
 pub const LOCKED: u32 = 1;
-/// State: calls wait, and the memory is not on the device.
+/// Checkpoint state of a process: its CUDA calls wait, and its memory is not on the device.
 pub const CHECKPOINTED: u32 = 2;
 
 /// Interval at which a waiting call checks again.
 const LOOK_AGAIN: Duration = Duration::from_micros(500);
 
-/// Why a step is refused.
+/// Reasons why a step of a checkpoint is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// There is no such process on this machine.
@@ -32,7 +32,7 @@ pub enum Refusal {
     WrongState,
     /// The work of the process did not end within the limit.
     NotInTime,
-    /// The process holds shares.
+    /// The process holds shares (memory that several processes may hold), which cannot be checkpointed.
     Shared,
     /// The memory does not fit on the device; the process stays checkpointed.
     Full(Full),

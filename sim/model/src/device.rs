@@ -7,18 +7,18 @@ use crate::layout::{Slot, WINDOW_NS, WINDOWS, bits, ring_index};
 use crate::machine::{Machine, now, wall};
 use crate::profile::{Profile, c_text};
 
-/// Identity of a device.
+/// Numbers by which CUDA and NVML identify a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The 16 bytes of the UUID.
     pub uuid: [u8; 16],
-    /// PCI domain.
+    /// PCI domain of the device.
     pub domain: u32,
-    /// PCI bus.
+    /// PCI bus of the device.
     pub bus: u32,
     /// PCI device number.
     pub device: u32,
-    /// NVML minor number.
+    /// NVML minor number: the number of the device file.
     pub minor: u32,
     /// The profile's `mig`: 0 for a whole device.
     pub mig: u32,
@@ -57,11 +57,11 @@ impl Identity {
 /// Memory of a device at one moment, bytes. `cuda_total = nvml_total - reserved`; `free` can be allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// NVML's total.
+    /// Total memory that NVML reports.
     pub nvml_total: u64,
-    /// NVML's reserved.
+    /// Reserved memory that NVML reports.
     pub reserved: u64,
-    /// CUDA's total.
+    /// Total memory that CUDA reports.
     pub cuda_total: u64,
     /// In use: allocations in whole slabs, contexts, and each share once.
     pub used: u64,
@@ -74,18 +74,18 @@ pub struct Memory {
 pub struct ProcessUse {
     /// Process id, as the process sees it.
     pub pid: u32,
-    /// Device memory it uses, contexts included, bytes.
+    /// Device memory that the process uses, contexts included, bytes.
     pub bytes: u64,
-    /// Path of its executable.
+    /// Path of the process's executable.
     pub name: String,
-    /// Its number on this machine.
+    /// Number of the process on this machine, never used twice.
     pub serial: u64,
 }
 
 /// A utilisation sample of a process over one finished window of a sixth of a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// Process id.
+    /// Process id, as the process sees it.
     pub pid: u32,
     /// End of the window, microseconds of the wall clock.
     pub at_us: u64,
@@ -96,7 +96,7 @@ pub struct Sample {
 }
 
 impl crate::layout::Device {
-    /// Identity of this device.
+    /// Identity of this device: UUID, PCI address, minor number.
     pub fn identity(&self) -> Identity {
         Identity {
             uuid: self.uuid,
@@ -110,7 +110,7 @@ impl crate::layout::Device {
 }
 
 impl Machine {
-    /// Identity of device `i`.
+    /// Identity of device `i`: UUID, PCI address, minor number.
     pub fn identity(&self, i: usize) -> Identity {
         self.lock().devices[i].identity()
     }

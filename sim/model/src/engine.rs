@@ -115,7 +115,7 @@ impl Engine {
         }
     }
 
-    /// Opens an event.
+    /// Creates an event; `timing`: it can be used to measure times.
     pub fn open_event(&self, timing: bool) -> EventId {
         let mut s = self.state();
         let e = Event { in_use: true, timing, ..Event::default() };
@@ -216,7 +216,7 @@ impl Engine {
         self.state().streams.get(&id).and_then(|st| st.behind.get(&other).copied()).is_some_and(|m| m >= n)
     }
 
-    /// Whether all work of a stream is done; `None`: there is no such stream.
+    /// Returns whether all work of a stream is done; `None`: there is no such stream.
     pub fn stream_done(&self, id: StreamId) -> Option<bool> {
         let mut s = self.state();
         let (tail, held) = s.goal(id)?;
@@ -241,14 +241,14 @@ impl Engine {
         self.wait_all(s, &all, Some(group));
     }
 
-    /// Whether the last record of an event was reached; true for an event that was never recorded.
+    /// Returns whether the last record of an event was reached; true for an event that was never recorded.
     pub fn event_done(&self, e: EventId) -> bool {
         let mut s = self.state();
         let Some(ev) = s.events.get(e.0).copied() else { return true };
         ev.recorded == ev.asked && (ev.at.is_some() || self.reached(&mut s, &ev.mark))
     }
 
-    /// Whether an event was ever recorded.
+    /// Returns whether an event was ever recorded.
     pub fn event_recorded(&self, e: EventId) -> bool {
         self.state().events.get(e.0).is_some_and(|ev| ev.mine)
     }
@@ -288,7 +288,7 @@ impl Engine {
         sched::withdraw(&mut b, slot, self.device);
     }
 
-    /// Index of the device.
+    /// Index of the device that this engine simulates.
     pub fn device(&self) -> usize {
         self.device
     }

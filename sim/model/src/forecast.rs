@@ -20,7 +20,7 @@ fn line(body: &Body, slot: usize, device: usize, lane: usize, mark: u64, horizon
         return 0;
     }
     let mut at = alone(body, slot, device, lane, mark, horizon);
-    // Work after the last gate before the mark.
+    // Only the last gate before the mark matters: the work after it begins when that gate opens.
     let gates = (l.gates_read..l.gates_wrote).map(|i| l.gates[ring_index(i, GATES)]);
     if let Some(g) = gates.take_while(|g| g.at < mark).last().filter(|_| deep > 0) {
         let other = usize::try_from(g.lane).unwrap_or(0);
@@ -30,7 +30,7 @@ fn line(body: &Body, slot: usize, device: usize, lane: usize, mark: u64, horizon
     at.min(horizon)
 }
 
-/// The same for one queue as if it had no gates.
+/// When one queue of a slot has passed `mark` if no gate (dependency on another engine) holds it up, or `horizon`.
 fn alone(body: &Body, slot: usize, device: usize, lane: usize, mark: u64, horizon: u64) -> u64 {
     let d = &body.devices[device];
     let mut view = d.lanes[lane];

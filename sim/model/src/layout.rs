@@ -41,7 +41,7 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"vgpu-sim");
 pub const VERSION: u32 = 5;
 /// Most live shares (`share`: memory that several processes can hold).
 pub const SHARES: usize = 4096;
-/// No slot, or no device.
+/// Value that stands for no slot, or for no device.
 pub const NOBODY: u32 = u32::MAX;
 /// Words of a bit set with one bit per slot.
 pub const WORDS: usize = SLOTS / 64;
@@ -49,9 +49,9 @@ pub const WORDS: usize = SLOTS / 64;
 /// The whole file. Only the holder of `lock` reads and writes `body`.
 #[repr(C)]
 pub struct Shared {
-    /// [`MAGIC`]
+    /// [`MAGIC`], by which a state file is recognised.
     pub magic: u64,
-    /// [`VERSION`]
+    /// [`VERSION`] of the layout.
     pub version: u32,
     /// `size_of::<Shared>()`, a second guard against another layout.
     pub size: u64,
@@ -68,9 +68,9 @@ pub struct Shared {
 pub struct Body {
     /// Identity of the machine, new with every reset.
     pub boot: u64,
-    /// Wall clock at creation, ns.
+    /// Wall clock when the machine was made, ns.
     pub created_ns: u64,
-    /// Devices present.
+    /// Number of devices of the machine.
     pub device_count: u32,
     /// Unused.
     pub pad: u32,
@@ -95,9 +95,9 @@ pub struct Body {
     pub processes: u64,
     /// Finished entries written so far; the next goes to this modulo [`FINISHED`].
     pub finished_count: u64,
-    /// The devices.
+    /// The devices; `device_count` says how many entries are in use.
     pub devices: [Device; DEVICES],
-    /// The processes.
+    /// The processes; `live` says which entries are in use.
     pub slots: [Slot; SLOTS],
     /// The numbers of finished processes, a ring.
     pub finished: [Finished; FINISHED],
@@ -105,29 +105,29 @@ pub struct Body {
     pub shares: [Share; SHARES],
 }
 
-/// One device.
+/// One device of the machine: profile, identity, engines and totals.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Device {
     /// Sizes, names and costs of the device.
     pub profile: Profile,
-    /// UUID bytes.
+    /// The 16 bytes of the UUID.
     pub uuid: [u8; 16],
-    /// PCI domain.
+    /// PCI domain of the device.
     pub pci_domain: u32,
-    /// PCI bus.
+    /// PCI bus of the device.
     pub pci_bus: u32,
     /// PCI device number.
     pub pci_device: u32,
-    /// NVML minor number.
+    /// NVML minor number: the number of the device file.
     pub minor: u32,
-    /// Its engines.
+    /// The device's engines: one for kernels, one copy engine per direction.
     pub lanes: [Lane; LANES],
     /// Time spent switching between processes, ns.
     pub switch_ns: u64,
-    /// Switches between processes.
+    /// Number of switches between processes.
     pub switches: u64,
-    /// Sum over finished processes.
+    /// Counters of all finished processes, added up.
     pub done: Use,
 }
 
@@ -151,13 +151,13 @@ pub struct Lane {
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Use {
-    /// Contexts.
+    /// Number of contexts.
     pub contexts: u64,
-    /// Live allocations.
+    /// Number of live allocations.
     pub allocations: u64,
     /// Sum of the sizes the program asked for in live allocations, bytes.
     pub requested: u64,
-    /// The same sum, each size rounded to the allocator's alignment.
+    /// Sum of the sizes of live allocations, each rounded to the allocator's alignment, bytes.
     pub live: u64,
     /// Physical bytes of slabs that small requests share.
     pub slabs: u64,
@@ -165,7 +165,7 @@ pub struct Use {
     pub large: u64,
     /// Physical bytes of contexts and modules.
     pub overhead: u64,
-    /// Most physical bytes so far.
+    /// Most physical bytes in use so far.
     pub peak: u64,
     /// Work enqueued, ns of device time. [`Body::used`] fills in this and the times below.
     pub submitted: u64,
@@ -173,9 +173,9 @@ pub struct Use {
     pub busy: u64,
     /// Time the copy engines worked, ns, both directions added.
     pub copying: u64,
-    /// Kernels launched.
+    /// Number of kernels launched.
     pub kernels: u64,
-    /// Copies and fills enqueued.
+    /// Number of copies and fills enqueued.
     pub copies: u64,
 }
 
@@ -205,7 +205,7 @@ pub struct Segment {
     pub span: u64,
     /// Time from the start of one slice to the start of the next, ns.
     pub period: u64,
-    /// Number of slices.
+    /// Number of slices in this stretch.
     pub count: u64,
 }
 
@@ -215,7 +215,7 @@ pub struct Segment {
 pub struct SlotDevice {
     /// Memory and work counters, the base of the ground truth.
     pub used: Use,
-    /// The newest utilisation window in `windows`.
+    /// Number of the newest utilisation window in `windows`.
     pub window: u64,
     /// Busy ns per window, indexed modulo [`WINDOWS`].
     pub windows: [u32; WINDOWS],
@@ -235,9 +235,9 @@ pub struct SlotDevice {
 pub struct Buckets {
     /// Serial number of the process that was served.
     pub serial: u64,
-    /// The first period kept.
+    /// Number of the first period kept in `busy`.
     pub first: u64,
-    /// The last period kept.
+    /// Number of the last period kept in `busy`.
     pub last: u64,
     /// Busy ns of each period, indexed modulo [`BUCKETS`].
     pub busy: [u32; BUCKETS],
@@ -247,19 +247,19 @@ pub struct Buckets {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Line {
-    /// Work enqueued, ns.
+    /// Work enqueued on this queue so far, ns.
     pub submitted: u64,
-    /// Work done, ns.
+    /// Work of this queue done so far, ns.
     pub busy: u64,
-    /// Segments written to `ring` so far.
+    /// Number of segments (stretches of service) written to `ring` so far.
     pub wrote: u64,
-    /// Segments that the owner has read.
+    /// Number of segments that the owner of the queue (its process) has read. It dates its events from them.
     pub read: u64,
-    /// Gates written so far.
+    /// Number of gates (dependencies on other engines) written to `gates` so far.
     pub gates_wrote: u64,
-    /// Gates passed so far.
+    /// Number of gates passed so far.
     pub gates_read: u64,
-    /// Ring of service segments.
+    /// Ring of segments, which record when the engine served this queue.
     pub ring: [Segment; SEGMENTS],
     /// Ring of gates, ordered by `at`.
     pub gates: [Gate; GATES],
@@ -283,15 +283,15 @@ pub struct Gate {
     pub mark: u64,
     /// When the other queue passed `mark`, ns of CLOCK_MONOTONIC; 0: not yet.
     pub open: u64,
-    /// The other engine.
+    /// The engine whose queue must pass `mark`.
     pub lane: u64,
 }
 
-/// A process.
+/// Entry of one process in the table of processes.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Slot {
-    /// 0 free, 1 in use.
+    /// 1 while a process uses this entry, 0 if it is free.
     pub state: u32,
     /// Counts the holders of this slot; the lock word uses it to tell successive holders apart.
     pub generation: u32,
@@ -303,13 +303,13 @@ pub struct Slot {
     pub serial: u64,
     /// When the process joined, ns of CLOCK_MONOTONIC.
     pub since: u64,
-    /// Path of its executable.
+    /// Path of the process's executable.
     pub name: [u8; 128],
-    /// Devices it has used, one bit each.
+    /// Devices that the process has used, one bit each.
     pub touched: u32,
-    /// Its checkpoint state (`checkpoint`).
+    /// Checkpoint state of the process, a constant of `checkpoint`.
     pub checkpoint: u32,
-    /// Its state on each device.
+    /// State of the process on each device.
     pub devices: [SlotDevice; DEVICES],
 }
 
@@ -317,13 +317,13 @@ pub struct Slot {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Share {
-    /// Its number, never used twice.
+    /// Number of the share, never used twice.
     pub id: u64,
     /// Kind (`share::Kind` as a number).
     pub kind: u32,
     /// The device, or [`NOBODY`] for host memory.
     pub device: u32,
-    /// Slot of the process that made it.
+    /// Slot of the process that made the share.
     pub creator: u32,
     /// 1: a slab that small requests share.
     pub small: u32,
@@ -331,17 +331,17 @@ pub struct Share {
     pub descriptors: u32,
     /// Unused.
     pub pad: u32,
-    /// Number of the process that made it.
+    /// Number of the process that made the share.
     pub creator_serial: u64,
     /// Physical bytes on the device.
     pub bytes: u64,
-    /// Bytes of content.
+    /// Bytes of the share's content.
     pub size: u64,
     /// Device and inode number of the file with the content.
     pub node: [u64; 2],
     /// Data of the driver, opaque to the model.
     pub words: [u64; 4],
-    /// Slots that hold it, one bit each.
+    /// Slots of the processes that hold the share, one bit each.
     pub holders: [u64; WORDS],
 }
 
@@ -349,21 +349,21 @@ pub struct Share {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Finished {
-    /// Number of the process.
+    /// Number of the finished process on this machine.
     pub serial: u64,
-    /// Its pid.
+    /// Process id of the finished process, as it saw itself.
     pub pid: u32,
-    /// The device.
+    /// The device that this entry is about.
     pub device: u32,
-    /// The slot it used.
+    /// Slot that the process used.
     pub slot: u32,
     /// Unused.
     pub pad: u32,
-    /// When another process noticed its death, or when it left.
+    /// When another process noticed the death of this one, or when it left.
     pub at: u64,
-    /// Its executable.
+    /// Path of the process's executable.
     pub name: [u8; 128],
-    /// Its counters at that time.
+    /// Counters of the process on the device at that time.
     pub used: Use,
 }
 
@@ -374,35 +374,35 @@ pub struct Finished {
 pub struct Journal {
     /// 1 while the step may be half applied.
     pub open: u32,
-    /// The device.
+    /// The device whose clock the step advances.
     pub device: u32,
     /// The slot that is served, or [`NOBODY`].
     pub slot: u32,
-    /// The engine.
+    /// The engine whose clock the step advances.
     pub lane: u32,
-    /// New `current`.
+    /// Value of [`Lane::current`] after the step.
     pub current: u32,
-    /// New `last`.
+    /// Value of [`Lane::last`] after the step.
     pub last: u32,
-    /// New clock.
+    /// Value of [`Lane::clock`] after the step.
     pub clock: u64,
-    /// New end of the slice.
+    /// Value of [`Lane::slice_end`] after the step.
     pub slice_end: u64,
-    /// New total switching time.
+    /// Value of [`Device::switch_ns`] after the step.
     pub switch_ns: u64,
-    /// New number of switches.
+    /// Value of [`Device::switches`] after the step.
     pub switches: u64,
-    /// New busy time of the slot.
+    /// Value of [`Line::busy`] of the served slot after the step.
     pub busy: u64,
-    /// New total time in which waiting kernels kept the device.
+    /// Value of [`SlotDevice::waited`] of the served slot after the step.
     pub waited: u64,
-    /// New number of gates passed.
+    /// Value of [`Line::gates_read`] of the served queue after the step.
     pub gates_read: u64,
-    /// New write index of its segment ring.
+    /// Value of [`Line::wrote`] of the served queue after the step.
     pub wrote: u64,
-    /// New entry at `wrote - 1`.
+    /// Entry of the queue's ring at `wrote - 1` after the step.
     pub newest: Segment,
-    /// New entry at `wrote - 2`.
+    /// Entry of the queue's ring at `wrote - 2` after the step.
     pub before: Segment,
 }
 
@@ -412,15 +412,15 @@ pub struct Journal {
 pub struct Burial {
     /// 1 while the removal may be half applied.
     pub open: u32,
-    /// Slot of the dead process.
+    /// Slot of the process that is removed.
     pub slot: u32,
-    /// The device.
+    /// The device from which the process is removed.
     pub device: u32,
     /// Unused.
     pub pad: u32,
-    /// New number of finished entries.
+    /// Value of [`Body::finished_count`] after the removal.
     pub count: u64,
-    /// New sum over finished processes.
+    /// Value of [`Device::done`] after the removal.
     pub done: Use,
 }
 

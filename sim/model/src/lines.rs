@@ -12,7 +12,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamId(pub(crate) u64);
 
-/// A context's streams.
+/// The streams of one context as a group, so that the engine can wait for all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GroupId(pub(crate) u64);
 
@@ -23,13 +23,13 @@ pub struct EventId(pub(crate) usize);
 /// Type of a piece of work. It selects the engine and the counters of the ground truth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A kernel.
+    /// A kernel that runs on the device.
     Kernel,
     /// A fill, or a copy that stays on the device.
     Copy,
-    /// A copy from the host.
+    /// A copy from the host to the device.
     FromHost,
-    /// A copy to the host.
+    /// A copy from the device to the host.
     ToHost,
     /// Neither kernel nor copy: the cost of an event record.
     Other,
@@ -67,7 +67,7 @@ pub(crate) struct Queued {
 /// of operations pushed to it.
 pub(crate) type Behind = Arc<BTreeMap<StreamId, u64>>;
 
-/// The later position on each queue.
+/// For each queue, the later of two positions.
 pub(crate) fn later(a: Marks, b: Marks) -> Marks {
     std::array::from_fn(|l| a[l].max(b[l]))
 }
@@ -76,13 +76,13 @@ pub(crate) struct Stream {
     pub(crate) group: GroupId,
     pub(crate) blocking: bool,
     pub(crate) legacy: bool,
-    /// End of its last operation on each queue.
+    /// End of the stream's last operation on each queue.
     pub(crate) tail: Marks,
-    /// Engine of its last operation.
+    /// Engine of the stream's last operation.
     pub(crate) lane: usize,
     pub(crate) pushed: u64,
     pub(crate) done: u64,
-    /// Destroyed by the program; removed once its held operations are carried out.
+    /// True after the program destroyed the stream; it is removed once its held operations are carried out.
     pub(crate) closing: bool,
     pub(crate) queue: VecDeque<Queued>,
     pub(crate) behind: Behind,
@@ -92,7 +92,7 @@ pub(crate) struct Stream {
 pub(crate) struct Event {
     pub(crate) in_use: bool,
     pub(crate) timing: bool,
-    /// Recorded since the event was opened.
+    /// True if the event was recorded since it was opened.
     pub(crate) mine: bool,
     pub(crate) asked: u64,
     pub(crate) recorded: u64,
@@ -100,12 +100,12 @@ pub(crate) struct Event {
     pub(crate) asked_at: u64,
     /// Queues that have not passed the marks of the last record.
     pub(crate) left: u8,
-    /// When the last of the other queues passed its mark, ns.
+    /// When the last of the other queues passed the event's mark, ns.
     pub(crate) latest: u64,
     pub(crate) at: Option<u64>,
 }
 
-/// A context's streams as a whole.
+/// The streams of one context as a group.
 #[derive(Clone, Copy)]
 pub(crate) struct Group {
     pub(crate) legacy: StreamId,

@@ -30,7 +30,7 @@ impl Holder {
 /// State in which the lock was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// The lock was free.
+    /// The lock was free, so the protected state is complete.
     Clean,
     /// The holder is dead: the protected state may be half changed.
     FromTheDead,

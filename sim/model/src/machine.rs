@@ -71,12 +71,12 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// CLOCK_MONOTONIC, ns.
+/// Time of CLOCK_MONOTONIC, ns.
 pub fn now() -> u64 {
     clock(libc::CLOCK_MONOTONIC)
 }
 
-/// CLOCK_REALTIME, ns.
+/// Time of CLOCK_REALTIME, ns.
 pub fn wall() -> u64 {
     clock(libc::CLOCK_REALTIME)
 }
@@ -131,7 +131,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Directory of the state.
+    /// Directory that holds the machine's state.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -152,7 +152,7 @@ impl Machine {
         self.file.as_raw_fd()
     }
 
-    /// Number of devices.
+    /// Number of devices of the machine.
     pub fn device_count(&self) -> usize {
         self.lock().device_count as usize
     }
@@ -169,7 +169,7 @@ impl Machine {
         (b.boot, b.slots[self.slot].serial)
     }
 
-    /// This process's slot.
+    /// Index of this process's entry in the table of processes.
     pub fn slot(&self) -> usize {
         self.slot
     }
@@ -197,7 +197,8 @@ impl Machine {
         self.at_moment(device, None)
     }
 
-    /// The same for the time `moment`, which is not long ago; another process may have advanced the device beyond it.
+    /// As [`Machine::at_present`], for the time `moment`, which is not long ago; another process may have advanced the
+    /// device beyond it.
     pub fn at_moment(&self, device: usize, moment: Option<u64>) -> (Locked<'_>, u64) {
         let mut body = self.lock();
         let time = moment.unwrap_or_else(now);

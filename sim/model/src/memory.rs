@@ -9,19 +9,19 @@ use crate::machine::{Machine, now};
 /// A change of this process's record on one device. Additional physical bytes must fit on the device.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Change {
-    /// Contexts.
+    /// Number of contexts added.
     pub contexts: i64,
-    /// Allocations.
+    /// Number of allocations added.
     pub allocations: i64,
-    /// Bytes that the program requested.
+    /// Bytes that the program requested, added.
     pub requested: i64,
-    /// Bytes rounded to the allocator's alignment.
+    /// Bytes of allocations, rounded to the allocator's alignment, added.
     pub live: i64,
-    /// Physical bytes of slabs that small requests share.
+    /// Physical bytes of slabs that small requests share, added.
     pub slabs: i64,
-    /// Physical bytes of allocations with slabs of their own.
+    /// Physical bytes of allocations with slabs of their own, added.
     pub large: i64,
-    /// Physical bytes of contexts and modules.
+    /// Physical bytes of contexts and modules, added.
     pub overhead: i64,
 }
 
@@ -47,9 +47,9 @@ impl Change {
 /// The device has not enough free memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full {
-    /// Bytes that were needed.
+    /// Bytes that the change needs.
     pub needed: u64,
-    /// Bytes that are free.
+    /// Bytes free on the device.
     pub free: u64,
 }
 

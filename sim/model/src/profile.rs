@@ -16,7 +16,7 @@ pub struct Profile {
     /// Product name as CUDA and NVML show it.
     #[serde(serialize_with = "text")]
     pub name: [u8; 64],
-    /// Video BIOS version.
+    /// Video BIOS version that NVML reports.
     #[serde(serialize_with = "text")]
     pub vbios: [u8; 24],
     /// Compute capability, major.
@@ -27,9 +27,9 @@ pub struct Profile {
     pub architecture: u32,
     /// NVML brand number (GeForce 5, Tesla 2, NVIDIA 12, NVIDIA RTX 14).
     pub brand: u32,
-    /// Streaming multiprocessors.
+    /// Number of streaming multiprocessors.
     pub sms: u32,
-    /// CUDA cores.
+    /// Number of CUDA cores.
     pub cores: u32,
     /// Resident threads of one multiprocessor.
     pub threads_per_sm: u32,
@@ -39,11 +39,11 @@ pub struct Profile {
     pub shared_per_sm: u32,
     /// Largest opt-in shared memory of one block, bytes.
     pub shared_optin: u32,
-    /// Second-level cache, bytes.
+    /// Size of the second-level cache, bytes.
     pub l2_bytes: u32,
-    /// Memory bus width, bits.
+    /// Width of the memory bus, bits.
     pub bus_bits: u32,
-    /// Copy engines.
+    /// Number of copy engines.
     pub copy_engines: u32,
     /// Highest multiprocessor clock, MHz.
     pub sm_mhz: u32,
@@ -195,7 +195,7 @@ const BASE: Profile = Profile {
     mps: 0,
 };
 
-/// The built-in devices.
+/// The devices that the simulator can imitate without a measurement.
 pub const BUILT_IN: [Profile; 6] = [
     Profile {
         key: fixed("t4"),
@@ -384,12 +384,12 @@ impl Profile {
         BUILT_IN.iter().find(|p| p.key().eq_ignore_ascii_case(key)).copied()
     }
 
-    /// Short name.
+    /// Short name by which `VGPU_SIM_PROFILE` selects the device.
     pub fn key(&self) -> &str {
         c_text(&self.key)
     }
 
-    /// Product name.
+    /// Product name that CUDA and NVML report.
     pub fn name(&self) -> &str {
         c_text(&self.name)
     }

@@ -7,13 +7,13 @@ use std::sync::OnceLock;
 /// Version numbers of one driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Release {
-    /// The number in `VGPU_SIM_DRIVER`.
+    /// Number by which `VGPU_SIM_DRIVER` selects this driver.
     pub key: &'static str,
     /// Driver version as NVML shows it.
     pub driver: &'static str,
-    /// Version of NVML itself.
+    /// Version of the NVML library.
     pub nvml: &'static str,
-    /// Result of `cuDriverGetVersion`.
+    /// CUDA version that `cuDriverGetVersion` returns.
     pub cuda: i32,
 }
 

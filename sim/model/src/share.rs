@@ -21,7 +21,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Kind of a share.
+/// Type of a share, an object that several processes may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
@@ -29,14 +29,14 @@ pub enum Kind {
     Memory = 1,
     /// Identity of a memory pool; the pool's memory is shared chunk by chunk.
     Pool = 2,
-    /// A multicast object.
+    /// A multicast object of CUDA.
     Multicast = 3,
 }
 
 /// Description of a share to be made.
 #[derive(Clone, Copy, Debug)]
 pub struct New {
-    /// Its kind.
+    /// Type of the new share.
     pub kind: Kind,
     /// The device; `None`: host memory, which is counted nowhere.
     pub device: Option<usize>,
@@ -51,15 +51,15 @@ pub struct New {
 /// A share as its holders see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Info {
-    /// Its number, never used twice.
+    /// Number of the share, never used twice.
     pub id: u64,
     /// A [`Kind`] as a number.
     pub kind: u32,
-    /// The device; `None`: host memory.
+    /// The device on which the share is; `None`: host memory.
     pub device: Option<usize>,
-    /// Bytes of content.
+    /// Bytes of the share's content.
     pub bytes: u64,
-    /// Number of the process that made it.
+    /// Number of the process that made the share.
     pub creator: u64,
     /// True while that process lives and holds it.
     pub held_by_creator: bool,

@@ -85,14 +85,14 @@ impl Extents {
     }
 }
 
-/// A live allocation.
+/// A live allocation on the heap of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
     /// Size the program requested, bytes.
     pub requested: u64,
-    /// Size it occupies, bytes: a multiple of 512 in a slab, whole slabs otherwise.
+    /// Size that the allocation occupies, bytes: a multiple of 512 in a slab, whole slabs otherwise.
     pub len: u64,
-    /// True if it has slabs of its own.
+    /// True if the allocation has slabs of its own.
     pub large: bool,
 }
 
@@ -108,7 +108,7 @@ pub struct Heap {
 }
 
 impl Heap {
-    /// An empty heap.
+    /// A heap without allocations for `device`.
     pub fn new(device: usize, profile: Profile) -> Heap {
         Heap {
             device,
@@ -229,7 +229,7 @@ impl Heap {
         self.live.keys().copied().collect()
     }
 
-    /// Number of live allocations.
+    /// Number of live allocations on the heap.
     pub fn len(&self) -> usize {
         self.live.len()
     }

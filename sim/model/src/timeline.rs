@@ -13,7 +13,7 @@ use serde::Serialize;
 /// Busy time on one device over a stretch of time.
 #[derive(Clone, Debug, Serialize, PartialEq, Eq)]
 pub struct Timeline {
-    /// Length of a bucket, ns.
+    /// Length of a bucket, the period over which busy time is added up, ns.
     pub bucket_ns: u64,
     /// CLOCK_MONOTONIC at the start of the first bucket, ns.
     pub from_ns: u64,
@@ -26,11 +26,11 @@ pub struct Timeline {
 pub struct Served {
     /// Process id, as the process sees it.
     pub pid: u32,
-    /// Its number on this machine.
+    /// Number of the process on this machine.
     pub serial: u64,
-    /// Path of its executable.
+    /// Path of the process's executable.
     pub name: String,
-    /// Busy ns in each bucket.
+    /// Busy time of the process in each bucket, ns.
     pub busy_ns: Vec<u32>,
 }
 

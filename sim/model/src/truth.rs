@@ -13,24 +13,24 @@ use std::path::Path;
 /// The ground truth at one moment.
 #[derive(Clone, Debug, Serialize)]
 pub struct Truth {
-    /// CLOCK_MONOTONIC, ns.
+    /// Time of the reading, ns of CLOCK_MONOTONIC.
     pub at_ns: u64,
-    /// The devices, in order.
+    /// The machine's devices, in order of their index.
     pub devices: Vec<DeviceTruth>,
 }
 
-/// One device.
+/// Ground truth of one device.
 #[derive(Clone, Debug, Serialize)]
 pub struct DeviceTruth {
-    /// Index.
+    /// Index of the device on the machine.
     pub index: usize,
-    /// Product name.
+    /// Product name of the device.
     pub name: String,
-    /// `GPU-...`
+    /// UUID as NVML shows it, such as `GPU-...`.
     pub uuid: String,
-    /// NVML's total, bytes.
+    /// Total memory that NVML reports, bytes.
     pub nvml_total: u64,
-    /// CUDA's total, bytes.
+    /// Total memory that CUDA reports, bytes.
     pub cuda_total: u64,
     /// Bytes that can be allocated on an idle device.
     pub capacity: u64,
@@ -40,56 +40,56 @@ pub struct DeviceTruth {
     pub shared: u64,
     /// Part of `used` that only descriptors keep, whose maker is dead.
     pub unclaimed: u64,
-    /// Bytes free.
+    /// Bytes free for allocations.
     pub free: u64,
     /// Work done for all processes, finished ones included, ns.
     pub busy_ns: u64,
     /// Time spent switching between processes, ns.
     pub switch_ns: u64,
-    /// Switches between processes.
+    /// Number of switches between processes.
     pub switches: u64,
-    /// The living processes.
+    /// The living processes that use the device.
     pub processes: Vec<ProcessTruth>,
     /// The finished processes, oldest first; the last 4,096 of the machine.
     pub finished: Vec<ProcessTruth>,
 }
 
-/// One process on one device.
+/// Ground truth of one process on one device.
 #[derive(Clone, Debug, Serialize, PartialEq, Eq)]
 pub struct ProcessTruth {
     /// Process id, as the process sees it.
     pub pid: u32,
-    /// Its number on this machine; never used twice.
+    /// Number of the process on this machine, never used twice.
     pub serial: u64,
-    /// Path of its executable.
+    /// Path of the process's executable.
     pub name: String,
-    /// Contexts.
+    /// Number of the process's contexts.
     pub contexts: u64,
-    /// Live allocations.
+    /// Number of the process's live allocations.
     pub allocations: u64,
-    /// Sum of the sizes it requested in live allocations, bytes; imported memory does not count.
+    /// Sum of the sizes that the program requested in live allocations, bytes; imported memory does not count.
     pub requested_bytes: u64,
-    /// The same sum, each size rounded to the allocator's alignment.
+    /// Sum of the sizes of live allocations, each rounded to the allocator's alignment, bytes.
     pub live_bytes: u64,
     /// Physical bytes of allocations: shared slabs, whole slabs, and pools with everything they hold.
     pub slab_bytes: u64,
     /// Part of `slab_bytes` in slabs that small requests share.
     pub small_slab_bytes: u64,
-    /// Physical bytes of contexts.
+    /// Physical bytes of contexts and modules.
     pub overhead_bytes: u64,
-    /// All physical bytes.
+    /// Physical bytes of allocations and contexts together.
     pub physical_bytes: u64,
-    /// Most physical bytes so far.
+    /// Most physical bytes in use so far.
     pub peak_bytes: u64,
     /// Device time used, ns: kernels (also while they wait for memory), fills, copies inside the device.
     pub busy_ns: u64,
-    /// Time the copy engines worked for it, ns, both directions added.
+    /// Time the copy engines worked for the process, ns, both directions added.
     pub copying_ns: u64,
     /// Device time enqueued and not yet used, ns.
     pub queued_ns: u64,
-    /// Kernels launched.
+    /// Number of kernels launched.
     pub kernels: u64,
-    /// Copies and fills.
+    /// Number of copies and fills enqueued.
     pub copies: u64,
 }
 

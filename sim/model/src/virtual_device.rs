@@ -49,7 +49,7 @@ impl VirtualDevice {
         VirtualDevice { body, now: 0 }
     }
 
-    /// The virtual time, ns.
+    /// Present time of the virtual device, ns.
     pub fn now(&self) -> u64 {
         self.now
     }
@@ -94,7 +94,7 @@ impl VirtualDevice {
         sched::wait(&mut self.body, who, 0, -1);
     }
 
-    /// Whether the work is done.
+    /// Returns whether the work up to `mark` is done.
     pub fn is_done(&self, mark: Mark) -> bool {
         self.line(mark.who, mark.lane).busy >= mark.at
     }

@@ -38,7 +38,7 @@ pub fn text(code: u32) -> &'static CStr {
     }
 }
 
-/// As NVML declares it.
+/// `nvmlErrorString`, as NVML declares it.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)]
 pub extern "C" fn nvmlErrorString(result: nvmlReturn_t) -> *const c_char {

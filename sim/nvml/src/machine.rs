@@ -58,7 +58,7 @@ fn boards() -> Answer<Vec<(u32, bool)>> {
     })
 }
 
-/// Number of boards.
+/// Number of boards (whole devices, partitioned or not).
 pub fn count() -> Answer<u32> {
     Ok(u32::try_from(boards()?.len()).unwrap_or(0))
 }
@@ -79,7 +79,7 @@ pub fn process_name(pid: u32) -> Option<String> {
 /// An existing device: a whole one, a partitioned board, or an instance of one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gpu {
-    /// Its device index on the machine; for a board that of its first instance.
+    /// Index of the device on the machine; for a partitioned board the index of its first instance.
     at: u32,
     partitioned: bool,
 }
@@ -91,7 +91,7 @@ impl Gpu {
         Ok(Gpu { at, partitioned })
     }
 
-    /// All boards.
+    /// All boards, in PCI order.
     pub fn all() -> Answer<Vec<Gpu>> {
         Ok(boards()?.into_iter().map(|(at, partitioned)| Gpu { at, partitioned }).collect())
     }
@@ -114,7 +114,7 @@ impl Gpu {
         self.partitioned
     }
 
-    /// Its index: of a board among the boards, of an instance on its board.
+    /// NVML index: of a board among the boards, of an instance on its board.
     pub fn index(self) -> Answer<u32> {
         let instance = with(|machine| machine.identity(self.at as usize).mig)?;
         if instance > 0 && !self.partitioned {
@@ -124,7 +124,7 @@ impl Gpu {
         Ok(place.and_then(|n| u32::try_from(n).ok()).unwrap_or(0))
     }
 
-    /// Its handle.
+    /// NVML handle of the device.
     pub fn handle(self) -> nvmlDevice_t {
         let place = self.at as usize + if self.partitioned { DEVICES } else { 0 };
         nvmlDevice_t((&raw const HANDLES[place]).cast_mut().cast())
@@ -189,20 +189,20 @@ impl Gpu {
 /// A process that has used the device.
 #[derive(Clone)]
 pub struct Process {
-    /// Process id, as it sees itself.
+    /// Process id, as the process sees it.
     pub pid: u32,
     /// Number on the machine; a lower one is older.
     pub serial: u64,
-    /// Its memory and work.
+    /// Memory and work of the process on the device.
     pub used: Use,
-    /// The MIG instance it uses, 0: none.
+    /// Number of the MIG instance that the process uses, 0: none.
     pub instance: u32,
     window: u64,
     windows: [u32; WINDOWS],
 }
 
 impl Process {
-    /// Time the device worked for it in window `w`, ns.
+    /// Time the device worked for the process in window `w`, ns.
     pub fn busy_in(&self, w: u64) -> u64 {
         if w > self.window || self.window - w >= WINDOWS as u64 {
             return 0;
@@ -216,13 +216,13 @@ pub struct View {
     /// Sizes, names and costs of the device.
     pub profile: Profile,
     uuid: String,
-    /// PCI domain.
+    /// PCI domain of the device.
     pub pci_domain: u32,
-    /// PCI bus.
+    /// PCI bus of the device.
     pub pci_bus: u32,
     /// PCI device number.
     pub pci_device: u32,
-    /// Number of its device file.
+    /// Minor number: the number of the device file.
     pub minor: u32,
     /// Bytes in use by living processes.
     pub used: u64,

@@ -20,7 +20,7 @@ pub fn newest(view: &View) -> u64 {
     (view.now / WINDOW_NS).saturating_sub(2)
 }
 
-/// The oldest window that is kept.
+/// Number of the oldest utilisation window that is kept.
 fn oldest(view: &View) -> u64 {
     newest(view).saturating_sub(WINDOWS as u64 - 4)
 }
@@ -77,7 +77,7 @@ pub fn nvmlDeviceGetProcessUtilization(
         });
     }
     if all.is_empty() {
-        // No process was busy since then. The needed capacity, 0, is still reported.
+        // No process was busy since that time. The needed capacity, 0, is still reported.
         count.put(0)?;
         return Err(code::NOT_FOUND);
     }

@@ -78,7 +78,7 @@ fn process_lists_tell_the_room_they_need() {
     let dev = handle(&lib, LISTS);
     let none = nvmlProcessInfo_t::default();
 
-    // No process: a null pointer and capacity 0 are fine.
+    // If no process uses the device, a null pointer and capacity 0 are valid.
     let mut count = 0;
     assert_eq!(call!(lib, nvmlDeviceGetComputeRunningProcesses_v3(dev, &raw mut count, null_mut())), 0);
     assert_eq!(count, 0);
@@ -92,10 +92,10 @@ fn process_lists_tell_the_room_they_need() {
     count = 1;
     assert_eq!(call!(lib, nvmlDeviceGetComputeRunningProcesses_v3(dev, &raw mut count, infos.as_mut_ptr())), 7);
     assert_eq!((count, infos), (2, [none; 4]));
-    // Capacity without a pointer.
+    // A capacity without a pointer is invalid.
     count = 4;
     assert_eq!(call!(lib, nvmlDeviceGetComputeRunningProcesses_v3(dev, &raw mut count, null_mut())), 2);
-    // More capacity than needed.
+    // A capacity beyond the need is valid.
     count = 4;
     assert_eq!(call!(lib, nvmlDeviceGetComputeRunningProcesses_v3(dev, &raw mut count, infos.as_mut_ptr())), 0);
     assert_eq!(count, 2);

@@ -7,7 +7,7 @@ use std::fs;
 use std::process::{Command, Output};
 use vgpu_tests::artefacts::checkout;
 
-/// A command that another test or recipe executes.
+/// A command of the book that another test, or a script of make or CI, executes.
 pub struct Row {
     /// Start of the command, or of a part of it between `&&`.
     pub command: &'static str,

@@ -12,7 +12,7 @@ pub struct Page {
     pub text: String,
 }
 
-/// A fenced block.
+/// A fenced block of code in a page.
 #[derive(Clone, Debug)]
 pub struct Block {
     /// `sh`, `console`, `toml`; empty if the fence names no language.

@@ -166,7 +166,7 @@ impl Setting {
         format!("cd {}/work || exit\n{FUNCTIONS}\n{}\n", self.path().display(), self.here(self.before))
     }
 
-    /// bash with this environment.
+    /// bash in the environment that the book's commands expect.
     pub fn shell(&self) -> Command {
         let mut shell = self.lab.bare("bash");
         let path = std::env::var("PATH").unwrap_or_default();

@@ -99,7 +99,7 @@ pub fn script(path: &Path, text: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("our own file");
 }
 
-/// Writes all of them below `dir`, for a page.
+/// Writes all stand-in programs below `dir`, for a page.
 pub fn put(dir: &Path, page: &str) {
     let bin = |name: &str| dir.join("bin").join(name);
     for (name, variable) in [("docker", "VGPU_DOCKER"), ("podman", "VGPU_PODMAN")] {

@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use std::sync::{Arc, Mutex, Weak};
 use tempfile::TempDir;
 
-/// Name of the image.
+/// Name of the container image that the tests build.
 pub const IMAGE: &str = "vgpu-test";
 
 /// Root of the source tree.

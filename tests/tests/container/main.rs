@@ -45,7 +45,7 @@ fn is_held_to_one_gib(engine: &Engine, gpu: &Path, options: &[&str]) -> Value {
     assert_eq!(number("nvml_used_after"), GIB - number("cuda_free_after"), "{seen}");
     assert_eq!(number("cuda_free_at_last"), number("cuda_free"), "{seen}");
 
-    // The judge: memory that the simulated device really gave.
+    // Ground truth: memory that the simulated device really gave.
     let device = &truth::read(gpu).unwrap().devices[0];
     let pid = u32::try_from(number("pid")).unwrap();
     let process = device.finished.iter().rev().find(|p| p.pid == pid && p.peak_bytes > 0).unwrap();
@@ -219,11 +219,11 @@ fn where_no_account_can_be_kept_there_is_no_device() {
     let (codes, all) = run(&full);
     assert_eq!(codes, "800\n", "{all}");
     assert!(all.contains("vgpu: "), "{all}");
-    // A directory that is not writable.
+    // A directory for ledgers that is not writable also fails the initialisation.
     let closed = ["--read-only", "--tmpfs", "/dev/shm:size=4m,mode=0555", "--user", "1000"];
     let (codes, all) = run(&closed);
     assert_eq!(codes, "800\n", "{all}");
-    // The same container runs if there is no limit.
+    // The container with the full tmpfs runs if there is no limit.
     let out = engine.run(gpu.path(), &full, &["/usr/bin/python3", HOLDER, "1048576:now"]);
     assert_eq!(String::from_utf8_lossy(&out.stdout), "0 0 0\n", "{}", text(&out));
 }

@@ -81,7 +81,7 @@ fn nothing_that_a_program_adds_later_lifts_its_memory_limit() {
         assert_eq!(m.errors(), "", "{name}={value}");
     }
     assert_eq!(fs::read_dir(lab.state()).unwrap().count(), 1, "one ledger");
-    // All of them together, after a start with VGPU_MODE=observe: the program is still measured.
+    // Sets all these variables together after a start with VGPU_MODE=observe: the program is still measured.
     lab.set("VGPU_MODE", "observe");
     let mut m = after(&lab, &[("VGPU_MODE", "off"), ("CUDA_DISABLE_CONTROL", "true")]);
     m.begin();
@@ -218,7 +218,7 @@ fn a_program_that_writes_its_title_over_its_environment_keeps_its_limits() {
     m.begin();
     assert_eq!(m.info().1, GIB);
     m.kill();
-    // Values that were read once stay in force.
+    // Values that the library has read once stay in force.
     let mut m = lab.member();
     m.ok("nvinit");
     m.ok("retitle");

@@ -105,12 +105,12 @@ fn no_launch_of_an_observed_program_waits_and_its_device_time_is_known() {
     let there = launched(reference.begin());
     // A ceiling of 5 % would leave a twentieth of the launches.
     assert!(here * 2 > there, "{here} launches observed, {there} without the library");
-    // The program does not wait for its earlier launches either. A gate that keeps 2 ms of work queued on the device
-    // would take as long as the kernels.
+    // The program does not wait for its earlier launches either. If the library kept at most 2 ms of work queued on the
+    // device, the launches would take as long as the kernels.
     let ahead = |m: &mut Member| m.ok("ahead 20000000 50").number(0);
     let (here, there) = (ahead(&mut m), ahead(&mut reference));
     assert!(here < 500_000_000, "{here} ns to launch a second of work, {there} ns without the library");
-    // The next launch notices completed work.
+    // The library notices completed work only at the next launch, so this loop launches until the ledger has it.
     let end = Instant::now() + LONG;
     loop {
         m.ok("launch 1000");
@@ -157,7 +157,7 @@ fn no_lookup_of_an_observed_program_is_refused_or_bent() {
     for (words, answer) in [
         (&["deep", guest, "bound"][..], "1"),
         (&["new", guest], ""),
-        // The same in an initialised program, and with a second copy of the driver.
+        // The lookups also behave so in an initialised program, and with a second copy of the driver.
         (&["open", own, "alloc", "512", "deep", guest, "bound"], "0\n1"),
         (&["open", "libcuda.so.1", "open", copy, "open", own, "alloc", "512"], "0"),
     ] {

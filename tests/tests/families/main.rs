@@ -61,7 +61,7 @@ fn present() -> BTreeSet<Act> {
     probe(&[Act::External], &["send 4 0", "external 5 2097152"]);
     probe(&[Act::Offer], &["plain 6 4096", "offer 6"]);
     probe(&[Act::Graph], &["graph 7 4096 1"]);
-    // A pool that keeps no memory is not a real pool.
+    // Leaves out stream-ordered memory if the driver's pools keep none: such a pool is not a real one.
     let held = p.ask(0, "async 8 1000").0 == 0 && p.ask(0, "pools 0").1[0].is_multiple_of(2 * MIB);
     if !held {
         eprintln!("the simulated driver's pools keep nothing: without them");
@@ -167,8 +167,9 @@ fn families_after_kills_at_random_instructions_agree_with_the_device() {
     kill_at_random(1 << MODULE | 1 << ARRAY | 1 << MIPMAP, 0);
 }
 
-/// The same with modules. The size of a module is measured as growth. Allocations of other threads at the same moment
-/// can hide a slab or two that the driver keeps for code. Without concurrent work it is exact: `overhead.rs`.
+/// As the test above, with modules. The size of a module is measured as growth. Allocations of other threads at the
+/// same moment can hide a slab or two that the driver keeps for code. Without concurrent work the size is exact:
+/// `overhead.rs`.
 #[test]
 fn families_after_kills_with_modules_agree_with_the_device_but_for_slabs() {
     kill_at_random(0, 4 * MIB);

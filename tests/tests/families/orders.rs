@@ -32,7 +32,7 @@ impl World {
             }
             Act::Pitched => {
                 let (width, height) = (1 + step.a % 8192, 1 + step.b % 4096);
-                // The answer contains the pitch.
+                // The program's answer contains the pitch, from which the size is computed later.
                 make(self, "pitched", format!("{width} {height}"), own(height), slabs(8704 * height))
             }
             Act::Managed => {

@@ -33,7 +33,7 @@ pub enum Act {
     Kill,
 }
 
-/// Acts with their relative frequency.
+/// Kinds of acts with the relative frequency at which they are drawn.
 pub const WEIGHTS: [(Act, u32); 23] = [
     (Act::Plain, 8),
     (Act::Pitched, 4),

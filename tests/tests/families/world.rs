@@ -52,7 +52,7 @@ pub enum Thing {
 pub struct Body {
     pub bytes: u64,
     pub exportable: bool,
-    /// True if it was ever passed to another process.
+    /// True if the memory was ever passed to another process.
     pub shared: bool,
     /// The exporting process, if the memory was passed by an IPC handle. The exporter must not free it while others
     /// have it open: that is undefined behaviour.
@@ -254,7 +254,7 @@ impl World {
         Ok(())
     }
 
-    /// As `check`, with retries: the library looks for dead members only from time to time.
+    /// Checks as `check` does, with retries: the library looks for dead members only from time to time.
     pub fn settled_after_death(&mut self) -> Result<(), String> {
         let begin = Instant::now();
         loop {
@@ -269,7 +269,7 @@ impl World {
 pub type Busy = BTreeSet<(usize, u64)>;
 
 impl Process {
-    /// Starts process `index`. Retries while others hold the room that its context needs.
+    /// Starts process `index`. Retries while other processes hold the memory that its context needs.
     pub fn start(lab: &Lab, index: usize, threads: usize) -> Process {
         let begin = Instant::now();
         loop {

@@ -48,7 +48,7 @@ fn a_descriptor_under_way_keeps_its_charge_as_it_keeps_the_memory() {
     assert_eq!(agrees(&lab, &mut importer), nothing + PART, "it is imported");
     importer.ok(&format!("release {imported}"));
     assert_eq!(agrees(&lab, &mut exporter), nothing);
-    // Closed without ever being imported.
+    // A descriptor that is closed without an import releases its memory.
     let (handle, descriptor) = exported(&mut exporter, PART);
     exporter.ok(&format!("release {handle}"));
     assert_eq!(agrees(&lab, &mut exporter), nothing + PART, "the descriptor keeps it");
@@ -65,7 +65,7 @@ fn a_request_is_not_refused_for_a_descriptor_that_was_closed() {
     let (handle, descriptor) = exported(&mut exporter, 2 * GIB);
     exporter.ok(&format!("release {handle}"));
     exporter.ok(&format!("close-descriptor {descriptor}"));
-    // Immediately, without a memory query in between.
+    // The released memory can be allocated immediately, without a memory query in between.
     exporter.alloc(room);
 }
 

@@ -17,7 +17,7 @@ fn what_is_bound_to_a_multicast_object_is_charged_until_it_is_unbound() {
     assert_eq!(agrees(&lab, &mut member), nothing + PART);
     member.ok(&format!("unbind {object} 0 0 {PART}"));
     assert_eq!(agrees(&lab, &mut member), nothing);
-    // Bound by address, and released with the object.
+    // Memory that is bound by its address is released with the multicast object.
     let handle = number(&mut member, &format!("create {PART} 0 0"));
     let at = mapped(&mut member, handle, PART);
     member.ok(&format!("release {handle}"));
@@ -72,7 +72,7 @@ fn a_count_of_tiles_that_the_driver_refuses_is_the_drivers_to_refuse() {
     let nothing = agrees(&lab, &mut member);
     assert_eq!(member.code(&format!("tiles {array} {handle} 128 128 3 4294967295")), 1, "the last of three is none");
     assert_eq!(agrees(&lab, &mut member), nothing);
-    // More tiles than were recorded before the driver was asked.
+    // Maps more tiles than the library recorded before it called the driver.
     member.ok(&format!("tiles {array} {handle} 128 128 70000 70000"));
     member.ok(&format!("release {handle}"));
     assert_eq!(agrees(&lab, &mut member), nothing, "the tile keeps it");

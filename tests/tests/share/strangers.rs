@@ -129,7 +129,7 @@ fn what_its_dead_exporter_sent_to_several_is_charged_once() {
     let taken = pass(&lab, &mut exporter, descriptor, &mut first);
     let other = pass(&lab, &mut exporter, descriptor, &mut second);
     exporter.kill();
-    // This query looks for dead members: now no process holds the memory.
+    // The library looks for dead members in this query: now no process holds the memory.
     first.used();
     std::thread::sleep(Duration::from_millis(60));
     let before = first.used();

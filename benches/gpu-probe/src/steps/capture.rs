@@ -20,11 +20,11 @@ use crate::kernels::{Kernels, PTX};
 const MODES: &[(&str, i32)] = &[("global", 0), ("thread_local", 1), ("relaxed", 2)];
 const RELAXED: i32 = 2;
 
-/// Objects that the calls work on.
+/// Handles that the measured calls use.
 struct Fixture<'d> {
     gpu: Gpu<'d>,
     null: Handle,
-    /// The capturing stream.
+    /// The stream that captures.
     capturing: Handle,
     /// An independent stream that does not capture.
     other: Handle,

@@ -36,13 +36,13 @@ use crate::worker;
 /// Sink of a step's results: the process's standard output.
 pub type Out = Sink<Stdout>;
 
-/// One step.
+/// One step of the probe: a group of measurements in a process of its own.
 pub struct Step {
-    /// Its name on the command line and in the document.
+    /// Name of the step on the command line and in the document.
     pub name: &'static str,
-    /// One line about its result.
+    /// One line about the result of the step, for the help.
     pub about: &'static str,
-    /// Time limit in seconds.
+    /// Time after which the step is ended, in seconds.
     pub limit_s: u64,
     run: fn(&Options, &mut Out) -> Result<(), String>,
 }

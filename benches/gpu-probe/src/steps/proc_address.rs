@@ -20,7 +20,7 @@ const FLAGS: &[u64] = &[0, 1, 2];
 /// Number of single answers that are listed; beyond it only their count is given.
 const LISTED: usize = 200;
 
-/// One answer: code, status, address.
+/// Answer of one lookup: result code, symbol status, address.
 type Answer = (i32, i32, usize);
 
 pub fn run(_: &Options, sink: &mut Out) -> Result<(), String> {
@@ -66,7 +66,7 @@ fn listed_names() -> impl Iterator<Item = &'static str> {
     NAMES.lines().filter(|line| !line.is_empty() && !line.starts_with('#'))
 }
 
-/// Questions and answers so far.
+/// Lookups and their answers so far.
 #[derive(Default)]
 struct Survey {
     by_address: BTreeMap<usize, Vec<String>>,

@@ -89,7 +89,7 @@ pub fn slices(recordings: &[Recording]) -> Slices {
 }
 
 impl Slices {
-    /// The document's form.
+    /// The results in the document's form.
     pub fn json(&self) -> Value {
         json!({
             "slice_ns": summary(&self.lengths),

@@ -54,7 +54,7 @@ impl End {
 }
 
 impl Move {
-    /// Moves the bytes.
+    /// Copies the bytes of all rows.
     pub(crate) fn run(&self) {
         for z in 0..self.slices {
             for y in 0..self.rows {
@@ -133,7 +133,7 @@ fn enqueue(d: &Door, stream: CUstream, params: &CUDA_MEMCPY3D, wait: bool) -> An
     Ok(())
 }
 
-/// An empty copy.
+/// A copy descriptor with all fields zero.
 const EMPTY: CUDA_MEMCPY3D = CUDA_MEMCPY3D {
     srcXInBytes: 0,
     srcY: 0,

@@ -46,7 +46,7 @@ pub(crate) unsafe fn cuDeviceGetUuid_v2(d: &Door, uuid: *mut CUuuid, dev: CUdevi
     unsafe { put(uuid, CUuuid { bytes }) }
 }
 
-/// Windows only.
+/// Always an error, because only Windows has LUIDs.
 pub(crate) unsafe fn cuDeviceGetLuid(d: &Door, _luid: *mut c_char, _mask: *mut u32, dev: CUdevice) -> Answer {
     d.driver()?.device(dev)?;
     Err(CUresult::NOT_SUPPORTED)

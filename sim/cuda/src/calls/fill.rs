@@ -19,7 +19,7 @@ pub(crate) struct Fill {
 unsafe impl Send for Fill {}
 
 impl Fill {
-    /// Writes the bytes.
+    /// Writes the pattern to all rows.
     pub(crate) fn run(&self) {
         self.driver.memory.fill(&self.pieces, &self.pattern);
     }

@@ -46,7 +46,7 @@ pub(crate) unsafe fn cuIpcOpenMemHandle_v2(
 pub(crate) unsafe fn cuIpcCloseMemHandle(d: &Door, dptr: CUdeviceptr) -> Answer {
     let c = d.context()?;
     let driver = d.driver()?;
-    // As for a free, the context's work is finished first.
+    // The context's work is finished before its memory is unmapped, as a free does it.
     driver.device(c.device)?.engine.group_wait(c.group);
     driver.memory.close_legacy(driver, dptr)
 }

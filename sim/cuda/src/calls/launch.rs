@@ -52,15 +52,15 @@ impl Test {
 /// Duration and effect of a launch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Cost {
-    /// Device time, ns.
+    /// Device time of the launch, ns; it changes no memory.
     Time(u64),
-    /// Until the word at the address has the value.
+    /// The launch lasts until the word at the address has the value.
     Wait(u64, u32),
-    /// Device time, ns; then the word at the address is written.
+    /// Device time of the launch, ns; then the word at the address is written.
     Set(u64, u32, u64),
 }
 
-/// A [`Cost`] with its address resolved.
+/// A [`Cost`] whose address is resolved to a pointer.
 pub(crate) enum Known {
     Time(u64),
     Wait(Word, u32),

@@ -7,7 +7,7 @@ use crate::driver::hold;
 use core::ffi::c_void;
 use shim_sys::cuda::*;
 
-/// Most bytes of arguments.
+/// Most bytes of arguments that a kernel may have.
 const MOST: usize = 4096;
 
 /// Launch settings of a function.

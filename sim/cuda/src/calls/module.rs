@@ -148,7 +148,7 @@ pub(crate) unsafe fn cuModuleGetTexRef(d: &Door, _t: *mut CUtexref, module: CUmo
     Err(CUresult::NOT_FOUND)
 }
 
-/// Eager: code is loaded with its module.
+/// The mode is always eager: code is loaded with its module.
 pub(crate) unsafe fn cuModuleGetLoadingMode(_: &Door, mode: *mut u32) -> Answer {
     unsafe { put(mode, 1) }
 }

@@ -17,13 +17,13 @@ struct Target {
     device: i32,
     tag: Option<Tag>,
     mapped: bool,
-    /// True if it can have a legacy IPC handle.
+    /// True if the allocation can have a legacy IPC handle.
     legacy: bool,
-    /// Number of the pool it comes from.
+    /// Number of the pool that the allocation comes from.
     pool: u64,
-    /// Types of handles to which it may be exported.
+    /// Types of handles to which the allocation may be exported.
     handle_types: u32,
-    /// True for managed memory.
+    /// True if the pointer is to managed memory.
     managed: bool,
 }
 

@@ -27,7 +27,7 @@ fn pools_of(d: &Door, dev: i32) -> Result<(Arc<Pool>, Arc<Pool>), CUresult> {
     Ok(both.clone())
 }
 
-/// A pool of this process.
+/// Finds a pool that this process made.
 fn own(d: &Door, pool: CUmemoryPool) -> Result<Arc<Pool>, CUresult> {
     let p = known(&d.driver()?.pools, pool.0)?;
     if p.imported == 0 { Ok(p) } else { Err(CUresult::INVALID_VALUE) }
@@ -142,7 +142,7 @@ pub(crate) unsafe fn cuMemPoolDestroy(d: &Door, pool: CUmemoryPool) -> Answer {
     if Arc::ptr_eq(&p, &current) {
         hold(&driver.device(p.device)?.state).pools = Some((default.clone(), default));
     }
-    // If two threads destroy it, only one succeeds.
+    // If two threads destroy the pool, only one succeeds.
     driver.pools.remove(pool.0).ok_or(CUresult::INVALID_HANDLE)?;
     match p.imported {
         0 => driver.memory.destroy_pool(driver, p.number),

@@ -119,7 +119,7 @@ pub(crate) unsafe fn cuMemPoolImportPointer(
     if dptr.is_null() || data.is_null() || p.imported == 0 {
         return Err(CUresult::INVALID_VALUE);
     }
-    // It ends with the context in which it was opened, like an allocation.
+    // The imported pointer ends with the context in which it was opened, like an allocation.
     let tag = Tag(d.context()?.number);
     let name = unsafe { data.read_unaligned() };
     let at = driver.memory.open_pool_pointer(driver, p.imported, &name.reserved, tag)?;

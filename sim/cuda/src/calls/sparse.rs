@@ -12,7 +12,7 @@ use shim_sys::cuda::*;
 use std::sync::Arc;
 use vgpu_sim::engine::Kind;
 
-/// One checked entry of the list.
+/// One checked entry of a map request for a sparse array.
 struct Step {
     storage: Arc<Storage>,
     /// The tiles in the order of their memory; empty: the whole of an array with deferred mapping.
@@ -28,7 +28,7 @@ impl Step {
         }
     }
 
-    /// Carries out the entry.
+    /// Maps or unmaps the tiles of this entry of a map request.
     fn run(&self, d: &Driver) {
         match &self.storage.home {
             Home::Deferred(one) => {
@@ -100,7 +100,7 @@ fn tiles(s: &Storage, e: &CUarrayMapInfo) -> Option<Vec<Tile>> {
     Some(all)
 }
 
-/// Checks an entry; the memory it maps is kept alive from here on.
+/// Checks an entry; the memory that the entry maps is kept alive from here on.
 fn check(d: &Driver, device: i32, e: &CUarrayMapInfo) -> Result<Step, CUresult> {
     let invalid = CUresult::INVALID_VALUE;
     let storage = match e.resourceType {

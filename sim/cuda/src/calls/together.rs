@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use vgpu_sim::Profile;
 
 const TOO_LARGE: CUresult = CUresult(720);
-/// Flag: a device does not wait for earlier work of the others.
+/// Flag of a cooperative launch on several devices: a device does not wait for earlier work of the others.
 const NO_WAIT_BEFORE: u32 = 1;
-/// Flag: later work waits only for its own device.
+/// Flag of a cooperative launch on several devices: later work waits only for its own device.
 const NO_WAIT_AFTER: u32 = 2;
 
 /// Checks that all blocks of a grid can be resident at the same time.

@@ -26,7 +26,7 @@ impl Captures {
             let code = match &recorded {
                 Some(r) if r.session == mine => None,
                 Some(r) if s.sessions.contains_key(&r.session) => Some(MERGE),
-                // The event was executed, or its capture is over.
+                // The event was recorded outside captures, or in a capture that is over.
                 _ => Some(ISOLATION),
             };
             let other = recorded.as_ref().map(|r| r.session);
@@ -53,7 +53,7 @@ impl Captures {
     /// A stream that does not capture waits for an event of a capture: it joins that capture.
     pub(crate) fn fork(&self, context: &Arc<Context>, key: Key, legacy: bool, blocking: bool, r: &Recorded) -> Answer {
         self.with(|s| {
-            // Once its capture is over, a captured event never happened for a stream outside.
+            // After the capture of an event is over, streams outside cannot wait for that event.
             let c = s.sessions.get_mut(&r.session).ok_or(CAPTURED_EVENT)?;
             if c.invalid {
                 return Err(CUresult::STREAM_CAPTURE_INVALIDATED);

@@ -192,7 +192,7 @@ impl State {
         if refused { Err(CUresult::STREAM_CAPTURE_IMPLICIT) } else { Ok(()) }
     }
 
-    /// Removes a session.
+    /// Removes the capture session `id`.
     pub(crate) fn close(&mut self, id: u64) -> Option<Session> {
         self.of.retain(|_, of| *of != id);
         self.sessions.remove(&id)

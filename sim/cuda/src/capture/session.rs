@@ -8,29 +8,30 @@ use shim_sys::cuda::{CUgraphEdgeData, CUgraphNode};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-/// A stream in a capture.
+/// State of one stream that takes part in a capture.
 pub(crate) struct Line {
     pub(crate) context: Arc<Context>,
-    /// True if it and the legacy stream would wait for each other.
+    /// True if the stream and the legacy stream would wait for each other.
     pub(crate) blocking: bool,
-    /// Nodes that its next operation depends on.
+    /// Nodes that the stream's next operation depends on.
     pub(crate) after: Vec<Id>,
-    /// The same as last returned to the program, with data for as many edges.
+    /// Copy of `after` that was last returned to the program, with data for as many edges; the program keeps pointers
+    /// to it.
     pub(crate) shown: (Vec<CUgraphNode>, Vec<CUgraphEdgeData>),
 }
 
 // SAFETY: the handles are numbers.
 unsafe impl Send for Line {}
 
-/// One capture.
+/// State of one stream capture, from its begin to its end.
 pub(crate) struct Session {
     pub(crate) graph: Id,
     /// True if the graph was made for this capture.
     pub(crate) own: bool,
     pub(crate) mode: u32,
-    /// The thread that began it (`rules::me`).
+    /// The thread that began the capture (`rules::me`).
     pub(crate) thread: u64,
-    /// The stream in which it began.
+    /// The stream in which the capture began.
     pub(crate) origin: Key,
     pub(crate) invalid: bool,
     pub(crate) streams: BTreeMap<Key, Line>,

@@ -13,7 +13,7 @@ impl Memory {
         self.take_slabs(d, &mut t, device, bytes).map(|(at, _)| at)
     }
 
-    /// Frees memory of [`Memory::take`].
+    /// Frees memory that [`Memory::take`] returned.
     pub(crate) fn give(&self, d: &Driver, device: i32, at: u64) {
         let mut t = self.tables();
         self.give_slabs(d, &mut t, device, at, true);
@@ -38,7 +38,7 @@ impl Memory {
         Ok(p.content + offset)
     }
 
-    /// The same for memory of another API, by its handle.
+    /// As [`Memory::keep`], for memory of another API, by its handle.
     pub(crate) fn keep_external(&self, handle: u64, offset: u64, bytes: u64, device: i32) -> Result<u64, CUresult> {
         let mut t = self.tables();
         let p = t.physical.get_mut(&handle).filter(|p| p.handles > 0 && p.what == What::External);
@@ -50,7 +50,7 @@ impl Memory {
         Ok(p.content + offset)
     }
 
-    /// Ends one [`Memory::keep`].
+    /// Ends the effect of one [`Memory::keep`] on the allocation.
     pub(crate) fn let_go(&self, d: &Driver, handle: u64) {
         let mut t = self.tables();
         self.unpin(d, &mut t, handle);
@@ -80,7 +80,7 @@ impl Memory {
             .insert(at, Allocation { bytes: len, len, device, tag, kind: Kind::Global, number, pool: 0, dirty: false });
     }
 
-    /// Unregisters a global.
+    /// Removes a module's global from the known addresses.
     pub(crate) fn hide_global(&self, at: u64) {
         self.tables().live.remove(&at);
     }

@@ -80,7 +80,7 @@ impl Memory {
             let n = usize::try_from((len - done) / PAGE).unwrap_or(ENTRIES).min(ENTRIES);
             pages.read_exact_at(&mut entries[..n * 8], (first + done) / PAGE * 8)?;
             for entry in entries[..n * 8].as_chunks::<8>().0 {
-                // The page is present or swapped out.
+                // Takes only pages that are present or swapped out; all others are zero.
                 if u64::from_ne_bytes(*entry) >> 62 != 0 {
                     // SAFETY: one page of our content mapping, which stays mapped; no effect of the device runs
                     // meanwhile.

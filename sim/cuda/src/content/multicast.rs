@@ -14,7 +14,7 @@ use vgpu_sim::share;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Binding {
     object: u64,
-    /// CUDA ordinal.
+    /// CUDA ordinal of the device.
     device: i32,
     offset: u64,
     bytes: u64,
@@ -88,7 +88,7 @@ impl Memory {
         }))
     }
 
-    /// Adds a device to the team.
+    /// Adds a device to the team of the multicast object.
     pub(crate) fn multicast_add(&self, d: &Driver, handle: u64, device: i32) -> Result<(), CUresult> {
         let share = object(&mut self.tables(), handle)?.share;
         let bit = 1u64 << d.device(device)?.index;
@@ -125,7 +125,7 @@ impl Memory {
         bind(d, &mut t, handle, offset, part)
     }
 
-    /// The same for the memory that is mapped at `at`, whose handle may have been released already.
+    /// As [`Memory::multicast_bind`], for the memory that is mapped at `at`; its handle may have been released already.
     pub(crate) fn multicast_bind_address(
         &self,
         d: &Driver,

@@ -20,7 +20,7 @@ use vgpu_sim::share;
 const LEGACY: u64 = u64::from_le_bytes(*b"sim-ipc1");
 const POINTER: u64 = u64::from_le_bytes(*b"sim-ptr1");
 
-/// The contents of a 64-byte name.
+/// Contents of the 64-byte handle by which one process exports memory to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Name {
     kind: u64,
@@ -63,14 +63,14 @@ impl Name {
 #[derive(Clone, Copy, Debug)]
 struct Opened {
     share: u64,
-    /// Opens minus closes.
+    /// Number of opens minus number of closes.
     count: u32,
 }
 
 /// Memory that this process has opened by names.
 #[derive(Default)]
 pub(super) struct Names {
-    /// Opened allocations, by address.
+    /// Opened allocations of other processes, by address.
     opened: BTreeMap<u64, Opened>,
     /// Mapped shares, by number: address, length, and how many of `opened` are in each.
     shown: HashMap<u64, (u64, u64, u32)>,
@@ -119,7 +119,7 @@ impl Memory {
             let other = t.live.get(&at).is_some_and(|a| a.tag != tag);
             if let Some(o) = t.names.opened.get_mut(&at) {
                 if other {
-                    // Only one context of a process may open it.
+                    // Only one context of a process may open an exported allocation.
                     return Err(CUresult::INVALID_CONTEXT);
                 }
                 o.count += 1;
@@ -133,7 +133,7 @@ impl Memory {
         self.open(d, &mut t, &name, (Kind::Opened, tag, device))
     }
 
-    /// Ends one open.
+    /// Ends one open of a legacy IPC handle.
     pub(crate) fn close_legacy(&self, d: &Driver, at: u64) -> Result<(), CUresult> {
         let mut t = self.tables();
         if t.live.get(&at).is_none_or(|a| a.kind != Kind::Opened) {
@@ -148,7 +148,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Opens the named range; `meant`: kind, context and device of the new allocation.
+    /// Opens the memory that an exported name describes; `meant`: kind, context and device of the new allocation.
     fn open(&self, d: &Driver, t: &mut Inner, name: &Name, meant: (Kind, Tag, i32)) -> Result<u64, CUresult> {
         let (kind, tag, device) = meant;
         let gone = if kind == Kind::Opened { CUresult::INVALID_HANDLE } else { CUresult::INVALID_VALUE };

@@ -17,11 +17,11 @@ pub(crate) enum What {
     Memory,
     /// A multicast object: no memory of its own.
     Multicast,
-    /// Memory of another API.
+    /// Memory imported from another API.
     External,
 }
 
-/// A physical allocation.
+/// A physical allocation (`cuMemCreate`), which the program maps to addresses itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Physical {
     pub(crate) what: What,
@@ -29,11 +29,11 @@ pub(crate) struct Physical {
     /// CUDA ordinal; `None`: host memory, which is not counted.
     pub(crate) device: Option<i32>,
     pub(crate) location: (u32, i32),
-    /// Types of handles to which it may be exported.
+    /// Types of handles to which the allocation may be exported.
     pub(crate) handle_types: u32,
     pub(crate) handles: u32,
     pub(crate) maps: u32,
-    /// The share it is part of, 0: private to this process.
+    /// Number of the share that the allocation is part of, 0: private to this process.
     pub(super) share: u64,
     /// Bytes in this process's own record; those of a share are not included.
     pub(super) counted: u64,

@@ -25,27 +25,27 @@ use vgpu_sim::engine::{self, StreamId};
 use vgpu_sim::memory::{Change, plus};
 use vgpu_sim::share;
 
-/// A pool of this process.
+/// A memory pool that this process made.
 pub(super) struct Pool {
     core: Core,
-    /// CUDA ordinal.
+    /// CUDA ordinal of the device.
     device: i32,
     threshold: u64,
     /// Reuse policies: follow event dependencies, opportunistic, internal dependencies.
     reuse: [bool; 3],
     handle_types: u32,
-    /// The program destroyed it; it ends with its last block.
+    /// True after the program destroyed the pool; the pool ends with its last block.
     destroyed: bool,
-    /// The share that identifies it once exported, 0: not exported.
+    /// Number of the share that identifies the exported pool to other processes, 0: not exported.
     share: u64,
-    /// The shares of its chunks, by start address.
+    /// Numbers of the shares that the chunks are, by start address of the chunk.
     common: BTreeMap<u64, u64>,
 }
 
-/// A stream on a device.
+/// A stream and its device.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
-    /// CUDA ordinal.
+    /// CUDA ordinal of the device.
     pub(crate) device: i32,
     pub(crate) stream: StreamId,
 }
@@ -217,7 +217,7 @@ impl Memory {
         uncount(d, a);
     }
 
-    /// Frees a block at once: its users are done.
+    /// Frees a block of a pool at once, because its users are done.
     pub(super) fn to_pool(&self, d: &Driver, t: &mut Inner, at: u64, a: &Allocation) {
         if let Some(p) = t.pools.get_mut(&a.pool)
             && p.core.give(at)
@@ -237,7 +237,7 @@ impl Memory {
             if !device.engine.event_done(mark.event) {
                 continue;
             }
-            // If several threads saw it, only one ends it.
+            // If several threads see that the event was reached, only one of them ends the pending free.
             let mine = self.tables().pools.get_mut(&number).is_some_and(|p| p.core.end(ticket));
             if mine {
                 device.engine.close_event(mark.event);

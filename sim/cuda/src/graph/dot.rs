@@ -6,9 +6,9 @@ use super::world::World;
 use shim_sys::cuda::CUresult;
 use std::fmt::Write as _;
 
-/// Flag: print handles.
+/// Flag of `cuGraphDebugDotPrint`: print handles.
 const HANDLES: u32 = 1 << 10;
-/// Flag: print everything.
+/// Flag of `cuGraphDebugDotPrint`: print everything.
 const VERBOSE: u32 = 1;
 
 /// The graph as DOT text.

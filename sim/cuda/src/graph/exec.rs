@@ -29,12 +29,12 @@ pub(crate) const USE_NODE_PRIORITY: u64 = 8;
 
 /// A node of an executable graph.
 pub(crate) struct Step {
-    /// The node of the graph it was made from.
+    /// The node from which this step was made.
     source: Id,
     pub(crate) kind: Kind,
     after: Vec<usize>,
     pub(crate) enabled: bool,
-    /// Content of a child node.
+    /// Steps of the child graph, for a child node.
     pub(crate) child: Option<Body>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Need {
     pub(crate) passing: u64,
     /// Bytes for regions that outlive a launch.
     pub(crate) lasting: u64,
-    /// The regions that outlive a launch.
+    /// The regions (memory of allocation nodes) that outlive a launch.
     pub(crate) outlive: Vec<Arc<Region>>,
     /// The regions that the graph itself frees.
     pub(crate) pass: Vec<Arc<Region>>,
@@ -68,7 +68,7 @@ pub(crate) struct Inner {
     pub(crate) objects: Held,
 }
 
-/// An executable graph.
+/// An executable graph (`CUgraphExec`).
 pub(crate) struct Exec {
     pub(crate) number: u64,
     pub(crate) flags: u64,
@@ -308,7 +308,7 @@ fn may_become(old: &Kind, new: &Kind) -> Result<(), u32> {
     if fits { Ok(()) } else { Err(parameters) }
 }
 
-/// Instantiates a graph.
+/// Makes an executable graph from `graph`.
 pub(crate) fn instantiate(driver: &'static Driver, graph: Id, flags: u64) -> Result<Arc<Exec>, Refusal> {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let mut world = driver.graphs.world();
@@ -342,7 +342,7 @@ pub(crate) fn destroy(driver: &'static Driver, exec: &Arc<Exec>) -> Result<(), C
     let Some(last) = inner.last.take() else { return Ok(()) };
     drop(inner);
     let engine = &driver.device(last.device)?.engine;
-    // The objects live until an outstanding launch is done.
+    // The user objects of a destroyed graph live until its outstanding launch is done.
     if !objects.is_empty() && !engine.event_done(last.event) {
         let group = *hold(&driver.graphs.keepers).entry(last.device).or_insert_with(|| engine.open_group());
         let stream = engine.open_stream(group, false);
@@ -383,7 +383,7 @@ impl Exec {
         hold(&self.inner).body.update(new)
     }
 
-    /// Whether a step is enabled; `to`: first enables or disables it.
+    /// Returns whether a step is enabled; with `to`, first enables or disables it.
     pub(crate) fn enabled(&self, source: Id, to: Option<bool>) -> Result<bool, CUresult> {
         let mut inner = hold(&self.inner);
         let step = inner.body.step(source).filter(|s| s.kind.can_rest()).ok_or(CUresult::INVALID_VALUE)?;

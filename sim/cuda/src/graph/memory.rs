@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use vgpu_sim::engine::{Engine, StreamId};
 
-/// A range of addresses.
+/// A reserved range of device addresses for graph memory; dropping it releases the range.
 pub(crate) struct Span {
     pub(crate) at: u64,
     pub(crate) bytes: u64,
@@ -43,23 +43,23 @@ impl Drop for Span {
 pub(crate) struct Region {
     pub(crate) span: Arc<Span>,
     pub(crate) bytes: u64,
-    /// The graph of its allocation node.
+    /// The graph with the node that allocates this region.
     pub(crate) graph: Id,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// True if a node of its own graph frees it.
+    /// True if a node of the region's own graph frees it.
     freed_inside: bool,
-    /// Other graphs with a node that frees it.
+    /// Other graphs with a node that frees the region.
     freed_by: HashSet<Id>,
-    /// The block behind it while it is allocated, for a region that outlives the launch.
+    /// The block behind the region while it is allocated, for a region that outlives the launch.
     holding: Option<Arc<Holding>>,
 }
 
 impl Region {
-    /// True if an enqueued launch allocated it and no free was enqueued.
+    /// True if an enqueued launch allocated the region and no free was enqueued.
     pub(crate) fn is_live(&self) -> bool {
         hold(&self.state).holding.is_some()
     }
@@ -74,12 +74,12 @@ impl Region {
         if free { Ok(()) } else { Err(CUresult::INVALID_VALUE) }
     }
 
-    /// A launch allocates it, backed by `holding`.
+    /// Notes that a launch allocates the region, backed by `holding`.
     pub(crate) fn begin(&self, holding: &Arc<Holding>) {
         hold(&self.state).holding = Some(holding.clone());
     }
 
-    /// Frees it in the order of a stream. False: it was not allocated.
+    /// Frees the region in the order of a stream. False: it was not allocated.
     pub(crate) fn end(&self, driver: &'static Driver, line: &Line) -> bool {
         let Some(h) = hold(&self.state).holding.take() else { return false };
         if h.left.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -103,10 +103,10 @@ impl Holding {
     }
 }
 
-/// A stream of a device.
+/// A stream and its device.
 #[derive(Clone)]
 pub(crate) struct Line {
-    /// CUDA ordinal.
+    /// CUDA ordinal of the device.
     pub(crate) device: i32,
     pub(crate) engine: Arc<Engine>,
     pub(crate) stream: StreamId,
@@ -330,7 +330,7 @@ impl GraphMemory {
         }
     }
 
-    /// Memory of a device's pool.
+    /// Reserved and used bytes of the device's pool for graph memory.
     pub(crate) fn numbers(&self, device: i32) -> Numbers {
         let pools = hold(&self.pools);
         let Some(pool) = pools.get(&device) else { return Numbers::default() };

@@ -127,14 +127,14 @@ impl Arguments {
         self.pointers.as_ptr().cast_mut()
     }
 
-    /// The arguments as `extra`.
+    /// The arguments in the form of the launch parameter `extra`; null if the program passed none so.
     pub(crate) fn list(&self) -> *mut *mut c_void {
         debug_assert_eq!(*self.size, self.bytes.len());
         self.list.as_ref().map_or(std::ptr::null_mut(), |l| l.as_ptr().cast_mut())
     }
 }
 
-/// A kernel node.
+/// A kernel node of a graph.
 #[derive(Clone)]
 pub(crate) struct Kernel {
     pub(crate) f: Arc<Function>,
@@ -149,7 +149,7 @@ pub(crate) struct Kernel {
     pub(crate) attributes: BTreeMap<u32, [u8; 64]>,
 }
 
-/// A copy node.
+/// A copy node of a graph.
 #[derive(Clone)]
 pub(crate) struct Copy {
     pub(crate) params: CUDA_MEMCPY3D,
@@ -178,7 +178,7 @@ impl Copy {
     }
 }
 
-/// A node that fills.
+/// A memset node of a graph.
 #[derive(Clone)]
 pub(crate) struct Fill {
     pub(crate) params: CUDA_MEMSET_NODE_PARAMS,
@@ -203,7 +203,7 @@ impl Fill {
     }
 }
 
-/// A host node.
+/// A host node of a graph: it calls a function of the program.
 #[derive(Clone)]
 pub(crate) struct Host {
     pub(crate) f: unsafe extern "C" fn(*mut c_void),
@@ -216,14 +216,14 @@ unsafe impl Send for Host {}
 unsafe impl Sync for Host {}
 
 impl Host {
-    /// Calls the host function.
+    /// Calls the program's function.
     pub(crate) fn call(&self) {
         // SAFETY: the program's own function with its own argument.
         unsafe { (self.f)(self.data) }
     }
 }
 
-/// A node that allocates.
+/// A node that allocates memory when the graph runs.
 #[derive(Clone)]
 pub(crate) struct Alloc {
     pub(crate) region: Arc<Region>,

@@ -192,7 +192,7 @@ fn close(driver: &'static Driver, inner: &mut Inner, line: &Line) {
         if old.device == line.device {
             device.engine.close_event(old.event);
         } else {
-            // A wait from another device refers to the event until it is over.
+            // A stream of another device refers to the old event until its wait is over.
             let engine = device.engine.clone();
             line.engine.host(line.stream, move || engine.close_event(old.event));
         }
@@ -223,7 +223,7 @@ pub(crate) fn launch(driver: &'static Driver, exec: &Exec, line: &Line) -> Resul
 pub(crate) fn upload(driver: &'static Driver, exec: &Exec, line: &Line) -> Result<(), CUresult> {
     let mut inner = hold(&exec.inner);
     follow(driver, &mut inner, line);
-    // Memory that is still allocated already has its block.
+    // Memory of an earlier launch that is still allocated already has its block.
     if !unfreed(&inner) {
         let passing = take_memory(driver, exec.number, &inner, line, false)?;
         give_back(driver, &passing, line);

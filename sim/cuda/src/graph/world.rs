@@ -12,31 +12,31 @@ use std::sync::Arc;
 
 const INVALID: CUresult = CUresult::INVALID_VALUE;
 
-/// A node.
+/// A node of a graph, with its dependencies.
 pub(crate) struct Node {
     pub(crate) kind: Kind,
-    /// Nodes it depends on.
+    /// Nodes that this node depends on.
     pub(crate) after: Vec<Id>,
-    /// The node it was cloned from.
+    /// The node from which this one was cloned.
     pub(crate) source: Option<Id>,
 }
 
-/// A graph.
+/// A graph that can be changed and instantiated.
 #[derive(Default)]
 pub(crate) struct Graph {
-    /// Sorted by creation.
+    /// The nodes, sorted by creation.
     pub(crate) nodes: BTreeMap<Id, Node>,
-    /// True if it belongs to a child node and ends with it.
+    /// True if the graph belongs to a child node and ends with it.
     pub(crate) embedded: bool,
-    /// True while a capture adds to it: it may not be destroyed, shrunk or instantiated meanwhile.
+    /// True while a capture adds to the graph: it may not be destroyed, shrunk or instantiated meanwhile.
     pub(crate) capturing: bool,
-    /// Number of live executable graphs made from it.
+    /// Number of live executable graphs made from this graph.
     pub(crate) instances: usize,
     pub(crate) objects: Held,
 }
 
 impl Graph {
-    /// True if it has nodes that allocate or free: such a graph may not be cloned, embedded or shrunk.
+    /// True if the graph has nodes that allocate or free: it may not be cloned, embedded or shrunk.
     pub(crate) fn has_memory(&self) -> bool {
         self.nodes.values().any(|n| matches!(n.kind, Kind::Alloc(_) | Kind::Free(_)))
     }
@@ -111,7 +111,7 @@ impl World {
         self.graph(graph)?.only_known(after)
     }
 
-    /// Adds a node.
+    /// Adds a node that depends on `after` to the graph.
     pub(crate) fn add(&mut self, graph: Id, after: &[Id], kind: Kind) -> Result<Id, CUresult> {
         self.can_add(graph, after)?;
         let id = self.fresh();

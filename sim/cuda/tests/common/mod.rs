@@ -34,7 +34,7 @@ pub fn library() -> &'static Path {
     })
 }
 
-/// The folder for `LD_LIBRARY_PATH`.
+/// Directory of the simulated driver, for `LD_LIBRARY_PATH`.
 pub fn folder() -> &'static Path {
     library().parent().unwrap()
 }
@@ -54,7 +54,7 @@ macro_rules! cu {
     };
 }
 
-/// The same; asserts success.
+/// As `cu!`; asserts that the call succeeds.
 #[macro_export]
 macro_rules! ok {
     ($library:expr, $name:ident ( $($arg:expr),* $(,)? )) => {
@@ -129,7 +129,7 @@ pub fn on_machine(profile: &str, variables: &[(&str, &str)], f: impl FnOnce(&Lib
     });
 }
 
-/// Root of the checkout.
+/// Root directory of the source tree.
 pub fn checkout() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
 }

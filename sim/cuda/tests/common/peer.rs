@@ -24,29 +24,29 @@ impl Line {
         Line(UnixStream::pair().unwrap().0)
     }
 
-    /// Its descriptor.
+    /// File descriptor of this end of the connection.
     pub fn raw(&self) -> i32 {
         self.0.as_raw_fd()
     }
 
-    /// Sends a number.
+    /// Sends a number to the other process.
     pub fn tell(&mut self, number: u64) {
         self.0.write_all(&number.to_ne_bytes()).unwrap();
     }
 
-    /// Waits for a number.
+    /// Waits for a number from the other process.
     pub fn number(&mut self) -> u64 {
         let mut b = [0; 8];
         self.0.read_exact(&mut b).expect("the other process ended");
         u64::from_ne_bytes(b)
     }
 
-    /// Sends 64 bytes.
+    /// Sends 64 bytes to the other process.
     pub fn tell_name(&mut self, name: &[u8; 64]) {
         self.0.write_all(name).unwrap();
     }
 
-    /// Waits for 64 bytes.
+    /// Waits for 64 bytes from the other process.
     pub fn name(&mut self) -> [u8; 64] {
         let mut b = [0; 64];
         self.0.read_exact(&mut b).expect("the other process ended");
@@ -58,7 +58,7 @@ impl Line {
         let _ = self.0.read_exact(&mut [0]);
     }
 
-    /// Sends a file descriptor.
+    /// Sends a file descriptor to the other process.
     pub fn tell_fd(&mut self, fd: i32) {
         let (mut byte, mut room) = ([1u8], Ancillary([0; 24]));
         let mut io = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
@@ -151,7 +151,7 @@ impl Peer {
         assert_eq!(status, 0, "{}", std::fs::read_to_string(self.file.path()).unwrap());
     }
 
-    /// Kills the process.
+    /// Kills the other process.
     pub fn kill(mut self) {
         // SAFETY: our own child, not yet waited for.
         unsafe { libc::kill(self.pid, libc::SIGKILL) };

@@ -194,7 +194,7 @@ pub unsafe extern "C" fn note(data: *mut c_void) {
     }
 }
 
-/// A digit, and the number to which it is appended.
+/// Argument of [`note`]: a digit, and the number to which it is appended. The number shows the order of the calls.
 #[derive(Clone, Copy)]
 pub struct Note(pub u64, pub *mut u64);
 

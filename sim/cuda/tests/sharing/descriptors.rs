@@ -38,7 +38,7 @@ fn descriptors_carry_physical_memory_to_another_process() {
         ok!(l, cuMemGetAllocationPropertiesFromHandle(&mut p, h));
         assert_eq!((p.location, p.requestedHandleTypes), (prop(0).location, 1));
         line.tell(0);
-        // The same memory again: two handles, one copy, and it can be exported again.
+        // Imports the same memory again: two handles, one copy, and it can be exported again.
         let second = import(l, &line.fd());
         let there = shown(l, second, N);
         assert_eq!(first(l, there + 9), 8);
@@ -211,7 +211,7 @@ fn mappings_end_as_they_were_made_and_keep_their_memory() {
         }
         assert_eq!((physical(), first(l, at_part(3))), (6 * SLAB, 6), "a refused end changes nothing");
         assert_eq!(cu!(l, cuMemAddressFree(at, 16 * N)), CUresult::INVALID_VALUE, "in use");
-        // Released while mapped, and retained again through the mapping.
+        // A handle that was released while mapped is retained again through the mapping.
         ok!(l, cuMemRelease(one));
         assert_eq!(cu!(l, cuMemRelease(one)), CUresult::INVALID_VALUE);
         assert_eq!(cu!(l, cuMemMap(at_part(8), 4 * N, 0, one, 0)), CUresult::INVALID_VALUE);
@@ -220,7 +220,7 @@ fn mappings_end_as_they_were_made_and_keep_their_memory() {
         ok!(l, cuMemRetainAllocationHandle(&mut again, at_part(3) as *mut c_void));
         assert_eq!(again, one);
         ok!(l, cuMemMap(at_part(8), 4 * N, 0, one, 0));
-        // Several mappings at once.
+        // One call removes several mappings at once.
         ok!(l, cuMemUnmap(at, 6 * N));
         assert_eq!(physical(), 6 * SLAB);
         ok!(l, cuMemRelease(two));

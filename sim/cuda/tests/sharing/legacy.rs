@@ -141,7 +141,7 @@ fn an_exporter_that_frees_leaves_it_to_the_importer() {
         let p = exporter(l, line, 3 * MIB);
         line.number();
         ok!(l, cuMemFree_v2(p));
-        // The addresses are reused with other content.
+        // The exporter reuses the addresses with other content.
         let q = alloc(l, 3 * MIB);
         fill(l, q, 1, 3 * MIB);
         line.tell(0);
@@ -180,7 +180,7 @@ fn small_allocations_share_the_slab_they_lie_in() {
         assert!(handles[0] != handles[1] && handles[0] == handles[2], "one name for each");
         handles[..2].iter().for_each(|h| line.tell_name(&h.reserved));
         line.number();
-        // More memory in the same slab, and the end of the slab.
+        // Allocates more memory in the same slab, and frees all of the slab.
         let r = alloc(l, 5000);
         for x in [p, q, r] {
             ok!(l, cuMemFree_v2(x));

@@ -44,7 +44,7 @@ fn blocks_of_a_pool_are_opened_by_another_process() {
     let mut a = Peer::start(dir.path(), |l, line| {
         ready(l);
         let pool = pool_of(l, 1);
-        // One chunk before the export, one after it.
+        // The pool gets one chunk before the export, one after it.
         let p = from(l, pool, 20 * MIB);
         fill(l, p, 1, 20 * MIB);
         line.tell_fd(export_pool(l, pool).as_raw_fd());

@@ -198,7 +198,7 @@ fn a_step_left_half_made_is_completed_once() {
     advance(&mut b, 0, 5_500);
     let whole = state(&b);
     for torn in 0..4 {
-        // As after a writer that died between its stores.
+        // Undoes some stores of the step, as if the writer died between them.
         if torn & 1 == 0 {
             b.slots[1].devices[0].lanes[COMPUTE].busy = before_slot.lanes[COMPUTE].busy;
         }
@@ -233,7 +233,7 @@ fn what_waits_for_another_engine_begins_at_the_moment_that_is_done() {
     let copied = super::submit(&mut b, 1, 0, TO_DEVICE, 700, &[0; LANES]).unwrap();
     let computed = super::submit(&mut b, 1, 0, COMPUTE, 300, &[0, copied, 0]).unwrap();
     super::submit(&mut b, 1, 0, TO_HOST, 50, &[computed, 0, 0]).unwrap();
-    // The kernel engine serves another process meanwhile, and is free in time.
+    // The kernel engine serves another process meanwhile, and is free when the gate opens.
     super::submit(&mut b, 2, 0, COMPUTE, 400, &[0; LANES]).unwrap();
     assert_eq!(forecast(&b, 1, 0, &[0, 0, 50], u64::MAX), 1_050);
     advance(&mut b, 0, 699);

@@ -80,7 +80,7 @@ impl Lab {
         Lab::process_at(self.dir(), device, bytes)
     }
 
-    /// The same on the machine in `dir`.
+    /// As [`Lab::process`], on the machine in `dir`.
     pub fn process_at(dir: &Path, device: usize, bytes: u64) -> Load {
         let machine = Arc::new(Machine::open_at(dir, None).unwrap());
         let context = machine.profile(device).context_bytes;
@@ -142,7 +142,7 @@ pub fn text(out: &Output) -> String {
     format!("--- stdout\n{}--- stderr\n{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
 }
 
-/// Root of the checkout.
+/// Root directory of the source tree.
 pub fn checkout() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
 }
