@@ -38,7 +38,7 @@ impl Reactor {
         }
         // Before the descriptors are sent, so that a member never finds a page that does not beat.
         self.paged += 1;
-        self.heart.beat(true, clock::now());
+        self.beat(clock::now());
         let member = self.next_member;
         self.next_member += 1;
         connection.member = Some(member);
@@ -165,10 +165,17 @@ impl Reactor {
         }
     }
 
+    /// Beats if it is due. After a silence members may have worked without leases, and are not judged for a while.
+    fn beat(&mut self, now: u64) {
+        if self.heart.beat(self.paged > 0, now) {
+            self.leases.was_silent(now);
+        }
+    }
+
     /// Does what is due now: the beat, decisions, bells that rang too often.
     pub(super) fn keep_time(&mut self) {
         let now = clock::now();
-        self.heart.beat(self.paged > 0, now);
+        self.beat(now);
         while let Some((moment, id)) = self.muted.first().copied().filter(|(moment, _)| *moment <= now) {
             self.muted.remove(&(moment, id));
             // It is up since it rang too early, so that this is an event: its answer.
