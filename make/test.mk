@@ -3,7 +3,7 @@
 # Seconds of `make soak`: 40 minutes at most, `make soak SECONDS=60` for a slice.
 SECONDS ?= 1800
 
-.PHONY: test test-quick soak mixed fuzz lint bench bench-instructions bench-quick bench-shares bench-tenants bench-alone bench-daemon bench-report mutants
+.PHONY: test test-quick soak audit-histories mixed fuzz lint bench bench-instructions bench-quick bench-shares bench-tenants bench-alone bench-daemon bench-report mutants
 test: ## everything: format, lints, all packages, the model checker, processes under LD_PRELOAD, containers
 	@CARGO="$(CARGO)" MAKE="$(MAKE)" make/test all
 
@@ -15,6 +15,13 @@ lint: ## format and lints, warnings are errors
 
 soak: ## random kills, failures and inputs for SECONDS (default 1800): make soak SECONDS=60
 	@CARGO="$(CARGO)" MAKE="$(MAKE)" make/soak $(SECONDS)
+
+# The histories with a liar are a tenth of HONEST. VGPU_SEED draws others.
+HONEST ?= 100000
+audit-histories: ## random histories of the proof audit: no honest tenant is named, a liar is; HONEST=1000 for fewer, VGPU_SEED=n for others
+	$(CARGO) test --release -q -p vgpu-core --test shares --no-run
+	PROPTEST_CASES=$(HONEST) $(CARGO) test --release -q -p vgpu-core --test shares -- no_honest_tenant_is_ever_found --nocapture
+	PROPTEST_CASES=$$(($(HONEST) / 10)) $(CARGO) test --release -q -p vgpu-core --test shares -- a_liar_among_honest_tenants --nocapture
 
 # Ten minutes, unless SECONDS was set to another value than the soak's default.
 mixed: build ## a mixed run in which tenants' tools and the daemon must agree: ten minutes; make mixed SECONDS=60

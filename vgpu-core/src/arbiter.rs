@@ -66,6 +66,8 @@ pub struct Arbiter {
     free_slots: Vec<SlotId>,
     tenants: BTreeMap<Tenant, Vec<SeatIx>>,
     watched: Vec<SlotId>,
+    /// Held time is not counted before this moment, in ns: see [`Self::was_silent`].
+    counts_from: u64,
 }
 
 fn index(d: DeviceId) -> usize {
@@ -86,6 +88,7 @@ impl Arbiter {
             free_slots: Vec::new(),
             tenants: BTreeMap::new(),
             watched: Vec::new(),
+            counts_from: 0,
         }
     }
 

@@ -199,7 +199,8 @@ impl Keeper {
         let now = ask.now;
         let word = match ask.gate {
             Gate::Run { until, .. } if now < until => None,
-            Gate::Cap { until } => Some(until.max(now + 1)),
+            // After that moment the member waits for the daemon's next word, as at a closed gate.
+            Gate::Cap { until } if now < until => Some(until),
             _ => Some(u64::MAX),
         };
         let balance = match ask.admission {

@@ -10,6 +10,7 @@ use rustix::time::{
     ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 use shim_sys::memfd::{Made, Mapped, Reach};
+use vgpu_core::gate::loss;
 use vgpu_core::page::{BeatPage, BoardPage, GONE, ReportPage};
 
 use vgpu_accounting::clock::nanoseconds;
@@ -75,16 +76,20 @@ impl Heart {
     }
 
     /// Writes a heartbeat if it is due, or if there were no listeners before. It may be half an interval early: when
-    /// the loop is awake for another event, it need not wake again for this.
-    pub fn beat(&mut self, listeners: bool, now: u64) {
+    /// the loop is awake for another event, it need not wake again for this. Returns true if members may have counted
+    /// the daemon as gone before this heartbeat.
+    pub fn beat(&mut self, listeners: bool, now: u64) -> bool {
         match self.next {
             _ if !listeners => self.next = None,
             Some(next) if now < next.saturating_sub(self.every / 2) => {}
-            _ => {
+            listened => {
+                let last = self.page.page().last();
                 self.page.page().beat(self.epoch, now);
                 self.next = Some(now.saturating_add(self.every));
+                return listened.is_some() && last.is_some_and(|beat| loss::gone(beat.time, now));
             }
         }
+        false
     }
 
     /// Sets the time between two heartbeats, in ns.
@@ -230,5 +235,15 @@ mod tests {
         assert_eq!(heart.next(), Some(18 * MS));
         heart.beat(true, 40 * MS);
         assert_eq!((heart.next(), heart.page.page().last().map(|beat| beat.time)), (Some(50 * MS), Some(40 * MS)));
+    }
+
+    #[test]
+    fn a_heart_tells_whether_members_may_have_counted_it_as_gone() {
+        let mut heart = Heart::new(7, 10 * MS, MS).unwrap();
+        assert!(!heart.beat(true, 900 * MS), "nobody listened");
+        assert!(!heart.beat(true, 1_150 * MS), "250 ms are no loss");
+        assert!(heart.beat(true, 1_401 * MS));
+        assert!(!heart.beat(true, 1_411 * MS), "it is told once");
+        assert!(!heart.beat(false, 2_000 * MS) && !heart.beat(true, 3_000 * MS), "nobody listened");
     }
 }

@@ -34,6 +34,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tracing::{info, warn};
+use vgpu_core::gate::loss::SETTLING_NS;
 use vgpu_core::page::Uncharged;
 
 use self::found::Found;
@@ -50,9 +51,8 @@ use vgpu_accounting::clock;
 use vgpu_config::plan::ProofPlan;
 use vgpu_control::finding::{Finding, Process, What};
 
-/// Time after the daemon's start without any finding. Members look for a lost daemon every 1 to 1.25 s and wait 0.3 s
-/// for its answer, so each has tried twice in this time.
-const SETTLING: Duration = Duration::from_secs(3);
+/// Time after the daemon's start without any finding: until its members have joined again.
+const SETTLING: Duration = Duration::from_nanos(SETTLING_NS);
 
 /// Pause before a finding is looked at again: a process that is saying hello just now is no finding.
 const AGAIN: Duration = Duration::from_millis(150);

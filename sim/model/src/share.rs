@@ -343,6 +343,7 @@ fn node_of(fd: i32) -> Result<[u64; 2], Error> {
 
 fn first_byte(kind: libc::c_int) -> libc::flock {
     // Only the first byte: the program may use locks of its own on the rest of the file.
+    // SAFETY: all zeroes is a valid flock.
     let mut l: libc::flock = unsafe { std::mem::zeroed() };
     l.l_type = libc::c_short::try_from(kind).unwrap_or(0);
     l.l_whence = libc::c_short::try_from(libc::SEEK_SET).unwrap_or(0);

@@ -8,6 +8,7 @@ use super::device::Phase;
 use super::seat::{Place, Seat, SeatIx, Slot};
 use super::terms::{Class, DeviceId, SlotId, Tenant, Terms};
 use super::{Arbiter, index};
+use crate::gate::loss;
 
 impl Arbiter {
     /// Adds a member to a device, with the gate [`Gate::Wait`](crate::arbiter::Gate::Wait). `terms` apply if the
@@ -60,11 +61,13 @@ impl Arbiter {
         self.place(seat, now);
     }
 
-    /// Removes a member, with all it had in flight. Its slot may be given to another.
-    pub fn leaves(&mut self, slot: SlotId, now: u64) {
+    /// Removes a member, with all it had in flight. Its slot may be given to another. Returns how long the slot held the
+    /// device, in ns: a process that joins again keeps that time.
+    pub fn leaves(&mut self, slot: SlotId, now: u64) -> u64 {
         let seat = self.slot(slot).seat;
         let d = self.seat(seat).device;
         self.count(d, now);
+        let had = self.slot(slot).had;
         self.settle_death(slot, now);
         self.devices[index(d)].overdue.retain(|&member| member != slot);
         self.devices[index(d)].accused.retain(|&member| member != slot);
@@ -92,6 +95,7 @@ impl Arbiter {
             self.release(self.seat(seat).tenant);
             self.latency[index(d)] -= u32::from(self.seat(seat).terms.class == Class::Latency);
         }
+        had
     }
 
     /// Sets which processes work on a device without holding it: a number of processes that are no members, and these
@@ -106,12 +110,19 @@ impl Arbiter {
         }
     }
 
-    /// How long a member has held its device: an upper bound of its use. `None`: its gate is open, so this is not
-    /// counted.
+    /// Notes that the daemon wrote no heartbeat for longer than [`GONE_NS`](loss::GONE_NS), up to `now`. Members worked
+    /// without leases meanwhile, and that work may still be queued on the device. So no member's time is counted until
+    /// all have joined again.
+    pub const fn was_silent(&mut self, now: u64) {
+        self.counts_from = now.saturating_add(loss::SETTLING_NS);
+    }
+
+    /// How long a member has held its device: an upper bound of its use. `None`: this is not counted, since its gate is
+    /// open or the daemon was [silent](Self::was_silent).
     pub fn had(&mut self, slot: SlotId, now: u64) -> Option<u64> {
         self.count(self.seat(self.slot(slot).seat).device, now);
         let slot = self.slot(slot);
-        (slot.gate != Gate::Open).then_some(slot.had)
+        (slot.gate != Gate::Open && now >= self.counts_from).then_some(slot.had)
     }
 
     /// Forgets a tenant that is gone for good, with its debts. A tenant that has members stays.

@@ -81,6 +81,8 @@ fn whoever_may_not_launch_waits_for_the_word_or_the_refill() {
     let cost = sure(50 * US);
     assert_eq!(keeper.ask(&ask(cost, Gate::Wait, 5), &bounds), Verdict::Wait(5 + 10 * MS));
     assert_eq!(keeper.ask(&ask(cost, Gate::Cap { until: 3 * MS }, 5), &bounds), Verdict::Wait(3 * MS));
+    // The end of the pause opens no gate by itself. A look each nanosecond would only keep a processor busy.
+    assert_eq!(keeper.ask(&ask(cost, Gate::Cap { until: 3 * MS }, 3 * MS), &bounds), Verdict::Wait(13 * MS));
     let over = Gate::Run { lease: 1, until: 4 * MS, exclusive: true, ceiling: None, wide: false };
     assert_eq!(keeper.ask(&ask(cost, over, 4 * MS - 1), &bounds), Verdict::Go);
     assert_eq!(keeper.ask(&ask(cost, over, 4 * MS), &bounds), Verdict::Wait(14 * MS));

@@ -31,7 +31,7 @@ impl World {
     }
 
     pub(crate) fn tick(&mut self) {
-        if !self.daemon_alive {
+        if !self.daemon_alive || self.now < self.stalled_until {
             return;
         }
         self.ticks += 1;
@@ -61,7 +61,8 @@ impl World {
         }
     }
 
-    fn apply(&mut self, m: usize, gate: Gate) {
+    pub(crate) fn apply(&mut self, m: usize, gate: Gate) {
+        (self.members[m].board, self.members[m].is_lost) = (gate, false);
         self.members[m].guest.set_gate(gate, self.now);
         self.members[m].told = false;
         self.members[m].rung &= matches!(gate, Gate::Wait | Gate::Cap { .. });

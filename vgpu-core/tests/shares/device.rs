@@ -35,6 +35,8 @@ pub struct Done {
 #[derive(Default, Debug)]
 pub struct Context {
     pub queue: VecDeque<Op>,
+    /// Operations of each stream in `queue`.
+    queued: Vec<u32>,
     pub busy: u64,
     pub buckets: Vec<u64>,
     /// Signals from the other device that no kernel has waited for yet.
@@ -68,7 +70,21 @@ impl Context {
     }
 
     pub fn idle(&self, stream: usize) -> bool {
-        !self.queue.iter().any(|op| op.stream == stream)
+        self.queued.get(stream).is_none_or(|&count| count == 0)
+    }
+
+    fn push(&mut self, op: Op) {
+        if self.queued.len() <= op.stream {
+            self.queued.resize(op.stream + 1, 0);
+        }
+        self.queued[op.stream] += 1;
+        self.queue.push_back(op);
+    }
+
+    /// The operation at this place, which the device completed.
+    fn take(&mut self, at: usize) {
+        let op = if at == 0 { self.queue.pop_front() } else { self.queue.remove(at) };
+        op.iter().for_each(|op| self.queued[op.stream] -= 1);
     }
 }
 
@@ -99,6 +115,7 @@ impl Device {
     /// Ends a context and discards its work.
     pub fn kill(&mut self, context: usize) {
         self.contexts[context].queue.clear();
+        self.contexts[context].queued.clear();
         self.contexts[context].gone = true;
     }
 
@@ -127,7 +144,7 @@ impl Device {
             here.signals -= 1;
             (op.kind, op.left) = (Kind::Kernel, 0);
         }
-        here.queue.push_back(op);
+        here.push(op);
         self.choose(now);
         self.instant(done);
     }
@@ -186,7 +203,7 @@ impl Device {
             if op.kind == Kind::Spin || op.left > 0 {
                 return;
             }
-            context.queue.remove(runs);
+            context.take(runs);
             done.push(Done { context: current, kind: op.kind, at: self.clock });
             if op.kind == Kind::Release
                 && let Some(spin) = context.queue.iter_mut().find(|op| op.kind == Kind::Spin)

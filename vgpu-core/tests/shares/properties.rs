@@ -17,6 +17,11 @@ fn kernel() -> impl Strategy<Value = u64> {
 }
 
 pub(crate) fn work() -> impl Strategy<Value = Work> {
+    work_of(kernel)
+}
+
+/// Work whose kernels are as long as `kernel` draws.
+pub(crate) fn work_of<K: Strategy<Value = u64>>(kernel: fn() -> K) -> impl Strategy<Value = Work> {
     prop_oneof![
         4 => kernel().prop_map(|kernel| Work::Queue { kernel }),
         2 => (kernel(), 1u64..400).prop_map(|(kernel, gap)| Work::Sync { kernel, gap: gap * US }),

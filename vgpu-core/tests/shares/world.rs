@@ -6,7 +6,7 @@
 use crate::device::{Device, Done, Kind, Op};
 use crate::guest::{Guest, reached};
 use crate::profile::{Noise, Profile};
-use crate::program::{Program, Step, Work};
+use crate::program::{MS, Program, Step, Work};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use vgpu_core::account::Account;
@@ -27,6 +27,8 @@ pub enum Event {
     /// A kernel of the other rank signals this member's kernel, which may end.
     Signal(usize),
     Daemon(u64),
+    /// The member looks for its daemon again.
+    Back(usize),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +63,14 @@ pub struct Member {
     pub alive: bool,
     /// The other rank of its collectives.
     pub partner: Option<usize>,
+    /// Its threads run again at this moment.
+    pub frozen_until: u64,
+    /// It goes on by itself: its daemon is gone, or did not beat for long.
+    pub is_lost: bool,
+    /// The gate that the daemon wrote last.
+    pub board: Gate,
+    /// How long its former slots held the device, in ns.
+    pub had_before: u64,
 }
 
 pub struct World {
@@ -71,12 +81,19 @@ pub struct World {
     pub arbiter: Option<Arbiter>,
     pub daemon_alive: bool,
     pub beat: u64,
+    /// The daemon's loop runs again at this moment.
+    pub stalled_until: u64,
+    stalled_since: Option<u64>,
     pub events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     pub count: u64,
     pub daemon_turn: u64,
     pub scheduled: Vec<u64>,
     pub noise: Noise,
     pub out: Vec<Decision>,
+    /// Operations that a device completed; empty between uses.
+    done: Vec<Done>,
+    /// The member of each context of each device.
+    by_context: Vec<Vec<usize>>,
     /// Log of all decisions, if the test keeps one.
     pub log: Option<Vec<(u64, Decision)>>,
     pub ticks: u64,
@@ -95,12 +112,16 @@ impl World {
             arbiter: daemon.then(|| Arbiter::new(config, count, 0)),
             daemon_alive: daemon,
             beat: 0,
+            stalled_until: 0,
+            stalled_since: None,
             events: BinaryHeap::new(),
             count: 0,
             daemon_turn: 0,
             scheduled: vec![u64::MAX; devices],
             noise: Noise::new(seed + 1),
             out: Vec::new(),
+            done: Vec::new(),
+            by_context: vec![Vec::new(); devices],
             log: None,
             ticks: 0,
             stuck: 0,
@@ -111,6 +132,7 @@ impl World {
     pub fn member(&mut self, tenant: u32, device: usize, terms: Terms, work: Work) -> usize {
         let at = self.members.len();
         let context = self.devices[device].context();
+        self.by_context[device].push(at);
         let slot = self
             .arbiter
             .as_mut()
@@ -145,9 +167,23 @@ impl World {
             launched: 0,
             alive: true,
             partner: None,
+            frozen_until: 0,
+            is_lost: false,
+            board: gate,
+            had_before: 0,
         });
         self.host_at(at, self.now + 1_000 * (at as u64 + 1));
         at
+    }
+
+    /// Adds a context that works past the library: it has no slot, and its gate is open.
+    pub fn unregistered(&mut self, tenant: u32, work: Work) -> usize {
+        let m = self.member(tenant, 0, Terms::default(), work);
+        if let (Some(arbiter), Some(slot)) = (&mut self.arbiter, self.members[m].slot.take()) {
+            arbiter.leaves(slot, self.now);
+        }
+        self.members[m].guest.gate = Gate::Open;
+        m
     }
 
     /// Kills the member's process.
@@ -164,6 +200,71 @@ impl World {
             arbiter.leaves(slot, self.now);
             self.tick();
         }
+    }
+
+    /// The member's threads do not run for so long; its work on the device does.
+    pub fn freeze(&mut self, m: usize, ns: u64) {
+        self.members[m].frozen_until = self.now + ns;
+    }
+
+    /// The daemon's loop does not run for so long.
+    pub fn stall(&mut self, ns: u64) {
+        self.stalled_since = self.stalled_since.or(Some(self.now));
+        self.stalled_until = self.now + ns;
+        self.at(self.stalled_until, Event::Daemon(self.daemon_turn));
+    }
+
+    /// Another daemon begins after `ns` without any.
+    pub fn restart(&mut self, ns: u64) {
+        self.daemon_turn += 1;
+        self.stall(ns);
+        let devices = u16::try_from(self.devices.len()).unwrap();
+        self.arbiter = Some(Arbiter::new(Config::default(), devices, self.now));
+        for m in 0..self.members.len() {
+            let member = &mut self.members[m];
+            if member.alive && member.slot.take().is_some() {
+                (member.is_lost, member.had_before) = (true, 0);
+                let later = self.now + self.noise.below(1_250 * MS);
+                self.at(later, Event::Back(m));
+            }
+        }
+    }
+
+    /// When this event's thread runs again, if it does not run now.
+    fn sleeps_until(&self, event: Event) -> Option<u64> {
+        let until = match event {
+            Event::Host(m, _) | Event::Look(m, _) | Event::Back(m) => self.members[m].frozen_until,
+            Event::Ring(_) | Event::Daemon(_) => self.stalled_until,
+            Event::Device(..) | Event::Signal(_) => 0,
+        };
+        (until > self.now).then_some(until)
+    }
+
+    /// A lost member says hello again: by a new slot, and with work that may be in flight.
+    fn look_for_daemon(&mut self, m: usize) {
+        let now = self.now;
+        let member = &self.members[m];
+        if !member.alive {
+            return;
+        }
+        if now < self.stalled_until || !self.daemon_alive {
+            let later = now + 1_000 * MS + self.noise.below(250 * MS);
+            return self.at(later, Event::Back(m));
+        }
+        let (tenant, device, terms) = (member.tenant, member.device, member.terms);
+        let Some(arbiter) = &mut self.arbiter else { return };
+        if let Some(slot) = self.members[m].slot {
+            let had = arbiter.leaves(slot, now);
+            self.members[m].had_before += had;
+        }
+        let slot = arbiter.join(Tenant(tenant), DeviceId(u16::try_from(device).unwrap()), terms, now);
+        arbiter.comes_back(slot, now);
+        let member = &mut self.members[m];
+        // A slot is told what its member measured since it took the slot.
+        (member.slot, member.guest.busy, member.guest.finished) = (Some(slot), 0, 0);
+        self.apply(m, Gate::Wait);
+        self.tick();
+        self.ring(m);
     }
 
     pub fn set(&mut self, tenant: u32, device: usize, terms: Terms) {
@@ -201,8 +302,18 @@ impl World {
             self.stuck = if time > self.now { 0 } else { self.stuck + 1 };
             assert!(self.stuck < 100_000, "time stands still at {time}: {event:?}");
             self.now = self.now.max(time);
-            if self.daemon_alive {
+            if self.daemon_alive && self.now >= self.stalled_until {
+                if let Some(since) = self.stalled_since.take()
+                    && loss::gone(since, self.now)
+                    && let Some(arbiter) = &mut self.arbiter
+                {
+                    arbiter.was_silent(self.now);
+                }
                 self.beat = self.now;
+            }
+            if let Some(later) = self.sleeps_until(event) {
+                self.at(later, event);
+                continue;
             }
             match event {
                 Event::Device(d, generation) if self.devices[d].generation == generation => {
@@ -216,6 +327,7 @@ impl World {
                     self.on_device(there, |device, now, done| device.grant(context, now, done));
                 }
                 Event::Daemon(turn) if self.daemon_turn == turn => self.tick(),
+                Event::Back(m) => self.look_for_daemon(m),
                 _ => {}
             }
         }
@@ -227,13 +339,13 @@ impl World {
 
     /// Acts on a device and handles the operations that this completed.
     fn on_device(&mut self, d: usize, act: impl FnOnce(&mut Device, u64, &mut Vec<Done>)) {
-        let mut done = Vec::new();
+        let mut done = std::mem::take(&mut self.done);
         self.devices[d].advance(self.now, &mut done);
         act(&mut self.devices[d], self.now, &mut done);
         self.devices[d].advance(self.now, &mut done);
         let mut signals = Vec::new();
-        for Done { context, kind, at } in done {
-            let Some(m) = self.members.iter().position(|m| m.device == d && m.context == context) else { continue };
+        for Done { context, kind, at } in done.drain(..) {
+            let m = self.by_context[d][context];
             if kind == Kind::Signal {
                 signals.extend(self.members[m].partner);
             }
@@ -260,6 +372,7 @@ impl World {
                 self.host_at(m, self.now + late);
             }
         }
+        self.done = done;
         let next = self.devices[d].next().unwrap_or(u64::MAX);
         if next != self.scheduled[d] || next <= self.now {
             self.scheduled[d] = next;
@@ -314,10 +427,22 @@ impl World {
 
     /// Without the daemon a member continues by its own account.
     fn notice_loss(&mut self, m: usize) {
+        let is_gone = loss::gone(self.beat, self.now);
         let member = &mut self.members[m];
-        if member.slot.is_none() || self.daemon_alive || !loss::gone(self.beat, self.now) {
+        if member.is_lost && member.slot.is_some() && !is_gone {
+            // The daemon only was slow.
+            member.is_lost = false;
+            member.guest.set_gate(member.board, self.now);
+        }
+        let member = &mut self.members[m];
+        if !member.is_lost && (member.slot.is_none() || !is_gone) {
             return;
         }
+        if !member.is_lost {
+            member.is_lost = true;
+            self.at(self.now + 300 * MS, Event::Back(m));
+        }
+        let member = &mut self.members[m];
         let gate = |ceiling| Gate::Run { lease: u64::MAX, until: u64::MAX, exclusive: false, ceiling, wide: false };
         let next = match loss::alone(OnLoss::Local, member.terms.floor, member.terms.limit()) {
             Alone::Unlimited => Gate::Open,
@@ -356,6 +481,8 @@ impl World {
         if self.members[m].guest.gate == Gate::Open {
             let member = &mut self.members[m];
             (member.guest.blind, member.launched, member.guest.wants) = (true, member.launched + 1, false);
+            // A marker of a former open gate stands before this launch.
+            member.blind_marker = None;
             self.on_device(d, |device, now, done| device.submit(context, op, now, done));
             return self.host_at(m, now + self.profile.launch);
         }

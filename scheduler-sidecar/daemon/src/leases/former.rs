@@ -41,6 +41,8 @@ pub struct Former {
 #[derive(Debug, Clone, Copy, Default)]
 struct Known {
     busy: u64,
+    /// Time for which slots that the process left held the device, in ns.
+    had: u64,
     /// Number of the update that saw the process last.
     seen: u64,
 }
@@ -54,8 +56,9 @@ impl Former {
     /// Adds a process that joins. Usage that was not known before counts.
     pub fn comes(&mut self, past: Past) {
         if past.busy == 0 {
-            // The process ID is used again by a new process.
-            self.known.remove(&past.process);
+            // The process ID is used again. The held time stays: the proof compares differences, and another program
+            // in the same process must not start below an earlier value.
+            self.known.entry(past.process).and_modify(|known| known.busy = 0);
             return;
         }
         let known = self.known.get(&past.process).map_or(0, |known| known.busy);
@@ -74,7 +77,19 @@ impl Former {
         }
         self.looks += 1;
         let known = self.known.entry(past.process).or_default();
-        *known = Known { busy: past.busy.saturating_add(busy).max(known.busy), seen: self.looks };
+        known.busy = past.busy.saturating_add(busy).max(known.busy);
+        known.seen = self.looks;
+    }
+
+    /// A process left the slot in which it had measured `busy` and held the device for `had`, both in ns.
+    pub fn left(&mut self, past: Past, busy: u64, had: u64) {
+        self.saw(past, busy);
+        self.known.entry(past.process).and_modify(|known| known.had = known.had.saturating_add(had));
+    }
+
+    /// How long each process held the device in slots that it left, in ns.
+    pub fn had(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.known.iter().filter(|(_, known)| known.had > 0).map(|(process, known)| (*process, known.had))
     }
 }
 

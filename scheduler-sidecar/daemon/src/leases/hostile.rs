@@ -138,3 +138,42 @@ fn a_tenant_that_rings_all_day_with_all_its_slots_costs_little_more_than_one_of_
     }
     assert!(looks[1] < looks[0] * 10, "{looks:?}");
 }
+
+/// How long a process held the only device, as the proof is told.
+fn had(leases: &mut World, process: u32, now: u64) -> Option<u64> {
+    leases.had(now).into_iter().filter(|(one, ..)| *one == process).map(|(.., had)| had).sum()
+}
+
+#[test]
+fn a_process_that_joins_again_keeps_the_time_in_which_it_held_the_device() {
+    let mut leases = world();
+    let report = move_in(&mut leases, 0);
+    move_in(&mut leases, 1);
+    leases.join(Number(1), 9, "GPU-0", MS).unwrap();
+    let (mut now, mut held) = (MS, 0);
+    // After a slow daemon a process says hello with its past, and another program in the same process without any.
+    for (member, busy) in [(1, 1), (2, 0), (3, 1), (4, 0)] {
+        let past = Past { process: 42, busy };
+        let slot = leases.join_again(Number(0), member, "GPU-0", past, now).unwrap();
+        assert_eq!(had(&mut leases, 42, now), Some(held), "hello {member}");
+        let _ = report.slots[slot].wish();
+        leases.look(Number(0), now);
+        leases.tick(now);
+        now += 3 * MS;
+        held = had(&mut leases, 42, now).unwrap();
+        assert!(held >= member * 3 * MS, "hello {member}: {held} ns");
+        leases.leave(Number(0), member, now);
+        assert_eq!(had(&mut leases, 42, now), Some(held), "gone after hello {member}");
+    }
+}
+
+#[test]
+fn of_time_in_which_the_daemon_was_silent_and_soon_after_nobody_is_judged() {
+    let mut leases = world();
+    move_in(&mut leases, 0);
+    leases.join_again(Number(0), 1, "GPU-0", Past { process: 42, busy: 0 }, MS).unwrap();
+    assert_eq!(had(&mut leases, 42, 2 * MS), Some(0));
+    leases.was_silent(300 * MS);
+    assert_eq!(had(&mut leases, 42, 3_299 * MS), None);
+    assert_eq!(had(&mut leases, 42, 3_300 * MS), Some(0));
+}

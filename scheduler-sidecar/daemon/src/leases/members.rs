@@ -106,12 +106,12 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
             let Some(mut slot) = pages.slots.get_mut(index).and_then(Option::take) else { continue };
             let usage = arbiter::Pages::usage(&mut self.reports, slot.id);
             self.arbiter.reports(slot.id, usage, now);
-            self.arbiter.leaves(slot.id, now);
+            let had = self.arbiter.leaves(slot.id, now);
             if let Some(belief) = house.belief.get_mut(&slot.device).filter(|_| claims) {
                 belief.hears(&usage, &mut slot.heard, now);
                 belief.ends(now);
             }
-            house.former.entry(slot.device).or_default().saw(slot.past, usage.busy);
+            house.former.entry(slot.device).or_default().left(slot.past, usage.busy, had);
             let totals = house.gone.entry(slot.device).or_default();
             totals.wait += slot.waited + slot.stands.map_or(0, |since| now.saturating_sub(since));
             let said = self.reports.witness(slot.id).map_or(0, |witness| witness.launched());

@@ -8,8 +8,9 @@ use vgpu_core::page::{BoardPage, ReportPage};
 use super::Leases;
 
 impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases<B, R> {
-    /// Returns how long each process held each device that it joined (had a lease of it), in ns; `None`: not counted,
-    /// since the gate of the process is open or its tenant is only observed.
+    /// Returns how long each process held each device that it joined (had a lease of it), in ns: a value for each of its
+    /// slots, and one for all slots that it left. `None`: not counted, since the gate of the process is open, its tenant
+    /// is only observed, or the daemon was silent.
     pub fn had(&mut self, now: u64) -> Vec<(u32, String, Option<u64>)> {
         let slots = self.houses.values().flat_map(|house| &house.pages).flat_map(|pages| pages.slots.iter().flatten());
         let slots = slots.map(|slot| (slot.past.process, slot.device, slot.id, slot.allowed.mode));
@@ -17,7 +18,16 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
             let had = self.arbiter.had(id, now).filter(|_| mode == Mode::Enforce);
             (process, self.devices.uuid(device).to_owned(), had)
         };
-        slots.map(had).collect()
+        let mut all: Vec<_> = slots.map(had).collect();
+        for (device, former) in self.houses.values().flat_map(|house| &house.former) {
+            all.extend(former.had().map(|(process, had)| (process, self.devices.uuid(*device).to_owned(), Some(had))));
+        }
+        all
+    }
+
+    /// The daemon did not beat up to `now` for so long that members may have gone on by themselves.
+    pub fn was_silent(&mut self, now: u64) {
+        self.arbiter.was_silent(now);
     }
 
     /// Notes the processes that work on devices without holding them. Replaces the list of the last call.

@@ -29,6 +29,8 @@ impl Reactor {
 
     /// Answers a request of the checking thread, which asks when a process is at a device.
     pub(super) fn proves(&mut self) {
+        // Other events may have taken long: a silence must be known before anybody is judged.
+        self.keep_time();
         let Some(proof) = &mut self.proof else { return };
         match proof.heard() {
             Asked::Yes(what) => {

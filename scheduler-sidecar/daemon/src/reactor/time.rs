@@ -41,7 +41,7 @@ impl Reactor {
         }
         // Beat before the descriptors are sent, so that a member never finds a heartbeat page that does not beat.
         self.paged += 1;
-        self.heart.beat(true, clock::now());
+        self.beat(clock::now());
         let member = self.next_member;
         self.next_member += 1;
         connection.member = Some(member);
@@ -168,11 +168,19 @@ impl Reactor {
         }
     }
 
+    /// Beats if a beat is due. After a silence of the daemon members may have worked without leases, so they are not
+    /// judged for a while.
+    fn beat(&mut self, now: u64) {
+        if self.heart.beat(self.paged > 0, now) {
+            self.leases.was_silent(now);
+        }
+    }
+
     /// Does all work that is due now: the heartbeat, listening again to bells that rang too often, and the arbiter's
     /// decisions.
     pub(super) fn keep_time(&mut self) {
         let now = clock::now();
-        self.heart.beat(self.paged > 0, now);
+        self.beat(now);
         while let Some((moment, id)) = self.muted.first().copied().filter(|(moment, _)| *moment <= now) {
             self.muted.remove(&(moment, id));
             // The bell is still readable from the ring that came too early. Listening again raises an event, which
