@@ -41,6 +41,8 @@ mod shared;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+#[cfg(not(loom))]
+pub use shared::is_settled;
 pub use shared::{Engaged, SharedAccount};
 
 use crate::share::Share;

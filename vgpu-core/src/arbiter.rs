@@ -45,9 +45,10 @@ mod terms;
 mod tests;
 mod wishes;
 
+pub use crate::limits::Class;
 pub use decision::{Decision, Gate, Pages, Usage};
 pub use standing::{Standing, State};
-pub use terms::{Class, Config, DeviceId, QUANTUM, SlotId, Tenant, Terms};
+pub use terms::{Config, DeviceId, QUANTUM, SlotId, Tenant, Terms};
 
 use device::Device;
 use seat::{Seat, SeatIx, Slot};

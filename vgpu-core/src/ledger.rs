@@ -85,7 +85,9 @@ mod tests;
 
 pub use contended::{OUTCOME_WAIT_NS, STUCK_WAIT_NS, TURN_WAIT_NS};
 #[cfg(not(loom))]
-pub use copy::{Copied, copied, extent, is_settled};
+pub(crate) use copy::account_zero;
+#[cfg(not(loom))]
+pub use copy::{Copied, copied, extent};
 pub use kernel::{Kernel, Watched};
 pub use layout::{
     HEADER_SIZE, Header, Identity, LEDGER_SIZE, LayoutError, LedgerPage, MAGIC, SHARE_SIZE, SHARES, SLOT_SIZE, SLOTS,

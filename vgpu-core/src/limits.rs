@@ -11,6 +11,7 @@
 //! Also here: the enforcement mode ([`Mode`]), floors ([`Quantity::SmRequest`], which only a daemon can guarantee)
 //! and the class for the daemon's arbiter. [`crate::variables`] lists all variables.
 
+mod class;
 mod error;
 mod later;
 mod mode;
@@ -18,6 +19,7 @@ mod raw;
 mod request;
 mod variable;
 
+pub use class::Class;
 pub use error::LimitError;
 pub(crate) use error::escape;
 pub use mode::Mode;

@@ -14,7 +14,9 @@
 //! times for a clock that was set back, and forgive each other's debts.
 
 use super::{Account, Admission, State, oldest};
-use crate::ledger::{Header, Ledger};
+#[cfg(not(loom))]
+use crate::ledger::account_zero;
+use crate::ledger::{Header, Ledger, Member};
 use crate::share::Share;
 use crate::sync::{AtomicU64, Ordering};
 
@@ -196,4 +198,20 @@ impl<'p> Ledger<'p> {
     pub fn account(&self) -> SharedAccount<'p> {
         SharedAccount::new(self.header)
     }
+}
+
+impl<'p> Member<'p> {
+    /// The tenant's ceiling on device time, in this ledger's header.
+    #[must_use]
+    pub fn account(&self) -> SharedAccount<'p> {
+        self.ledger.account()
+    }
+}
+
+/// True if the bytes are the beginning of a ledger whose time account equals a new one at `now`: the tenant has no
+/// debt, and its unused time is older than one burst.
+#[cfg(not(loom))]
+#[must_use]
+pub fn is_settled(bytes: &[u8], now: u64) -> bool {
+    account_zero(bytes).is_some_and(|zero| zero <= oldest(now))
 }

@@ -422,3 +422,28 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_ledger_is_settled_once_it_owes_nothing_and_a_new_one_would_be_the_same() {
+    use crate::ledger::{MAGIC, VERSION};
+    use crate::sync::Ordering;
+    let bytes = |page: &LedgerPage| -> Vec<u8> {
+        let (magic, version) = (MAGIC.to_le_bytes(), VERSION.to_le_bytes());
+        let mut bytes = vec![0; 128];
+        bytes[..8].copy_from_slice(&magic);
+        bytes[8..12].copy_from_slice(&version);
+        bytes[64..72].copy_from_slice(&page.header.account_zero.load(Ordering::SeqCst).to_le_bytes());
+        bytes
+    };
+    let (page, now, tenth) = (LedgerPage::zeroed(), 1_000_000_000_000, Share::from_percent(10).unwrap());
+    assert!(is_settled(&bytes(&page), now), "never used");
+    page.ledger().account().charge(300_000_000, tenth, now);
+    // Paid from the burst that was unused when the 300 ms began.
+    let owed = now - 300_000_000 - BURST_NS + 3_000_000_000;
+    assert!(!is_settled(&bytes(&page), now));
+    assert!(!is_settled(&bytes(&page), owed - 1_000_000), "a debt");
+    assert!(!is_settled(&bytes(&page), owed + BURST_NS / 2), "half of a burst");
+    assert!(is_settled(&bytes(&page), owed + 2 * BURST_NS));
+    assert!(!is_settled(&bytes(&page)[..71], u64::MAX), "too short");
+    assert!(!is_settled(&[7; 128], u64::MAX), "no ledger");
+}

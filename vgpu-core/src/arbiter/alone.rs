@@ -6,8 +6,9 @@
 use super::decision::{Decision, Gate};
 use super::device::Phase;
 use super::seat::SeatIx;
-use super::terms::{Class, DeviceId};
+use super::terms::DeviceId;
 use super::{Arbiter, index};
+use crate::limits::Class;
 
 impl Arbiter {
     pub(super) fn wanted_by_others(&self, d: DeviceId, now: u64) -> bool {

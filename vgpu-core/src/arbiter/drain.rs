@@ -21,8 +21,9 @@
 
 use super::device::Phase;
 use super::seat::{Claim, Place, SeatIx};
-use super::terms::{Class, DeviceId, SlotId};
+use super::terms::{DeviceId, SlotId};
 use super::{Arbiter, index};
+use crate::limits::Class;
 
 impl Arbiter {
     pub(super) fn settle_overdue(&mut self, d: DeviceId, now: u64) {

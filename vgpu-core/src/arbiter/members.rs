@@ -6,9 +6,10 @@
 use super::decision::Gate;
 use super::device::Phase;
 use super::seat::{Place, Seat, SeatIx, Slot};
-use super::terms::{Class, DeviceId, SlotId, Tenant, Terms};
+use super::terms::{DeviceId, SlotId, Tenant, Terms};
 use super::{Arbiter, index};
 use crate::gate::loss;
+use crate::limits::Class;
 
 impl Arbiter {
     /// Adds a member to a device, with the gate [`Gate::Wait`](crate::arbiter::Gate::Wait). `terms` apply if the

@@ -12,7 +12,8 @@
 //! Not here: leases ([`super::device`]), and the conditions for a seat to be ready ([`super::seat`]).
 
 use super::seat::SeatIx;
-use super::terms::{Class, Config};
+use super::terms::Config;
+use crate::limits::Class;
 use std::collections::BTreeSet;
 
 /// Longest time, in ns, that a tenant may be behind its floor (guaranteed share). Beyond that the floors' clock is

@@ -5,8 +5,8 @@
 
 use super::device::Phase;
 use super::seat::{Place, SeatIx};
-use super::terms::Class;
 use super::{Arbiter, index};
+use crate::limits::Class;
 
 impl Arbiter {
     /// Sets the position of a seat that neither holds nor drains.

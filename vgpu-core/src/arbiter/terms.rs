@@ -2,6 +2,7 @@
 //! effects ([`super::order`], [`super::device`]).
 
 use crate::account::BURST_NS;
+use crate::limits::Class;
 use crate::share::Share;
 
 /// A tenant, by the number its owner gave it.
@@ -22,29 +23,6 @@ impl SlotId {
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
-    }
-}
-
-/// Priority classes. A class that is passed over for [`Config::ageing`] gets one lease nevertheless.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Class {
-    /// Interactive work: its arrival ends a lease of another class at once; its own leases are short.
-    Latency,
-    /// All other work.
-    #[default]
-    Normal,
-    /// Work that no user waits for.
-    Batch,
-}
-
-impl Class {
-    /// Number of classes.
-    pub const COUNT: usize = 3;
-
-    /// Position of the class in the order of leases; `0` is the first.
-    #[must_use]
-    pub const fn rank(self) -> usize {
-        self as usize
     }
 }
 

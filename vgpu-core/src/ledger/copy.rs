@@ -5,8 +5,6 @@
 
 use core::mem::offset_of;
 
-use crate::account::oldest;
-
 use super::layout::{Header, Share, Slot, is_one};
 use super::sum::distance;
 use super::{HEADER_SIZE, MemberView, SHARE_SIZE, SHARES, SLOT_SIZE, SLOTS};
@@ -48,13 +46,12 @@ pub fn extent(header: &[u8]) -> Option<(core::ops::Range<usize>, core::ops::Rang
     Some((HEADER_SIZE..HEADER_SIZE + slots * SLOT_SIZE, first..first + shares * SHARE_SIZE))
 }
 
-/// True if the bytes begin a ledger whose time account at `now` equals a new one: the tenant has no debt, and all the
-/// time it left unused is forgotten.
-#[must_use]
-pub fn is_settled(bytes: &[u8], now: u64) -> bool {
+/// The word `account_zero` in the bytes of a ledger's beginning; `None`: they are no ledger of this version, or too
+/// short.
+pub(crate) fn account_zero(bytes: &[u8]) -> Option<u64> {
     let at = offset_of!(Header, account_zero);
     let zero = bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()).copied().map(u64::from_le_bytes);
-    is_one(bytes) && zero.is_some_and(|zero| zero <= oldest(now))
+    zero.filter(|_| is_one(bytes))
 }
 
 /// Parses the bytes of a whole ledger. `None`: not a ledger of this version.

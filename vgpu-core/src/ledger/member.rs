@@ -15,7 +15,7 @@ const MOST: u64 = i64::MAX.unsigned_abs();
 
 /// This process's membership in a ledger. Its threads share it; a forked child does not inherit it.
 pub struct Member<'p> {
-    pub(super) ledger: Ledger<'p>,
+    pub(crate) ledger: Ledger<'p>,
     pub(super) slot: &'p Slot,
     index: usize,
     /// 1 while a thread of this process probes locks: file locks do not exclude threads of one process.
@@ -297,12 +297,6 @@ impl<'p> Member<'p> {
     #[inline]
     pub fn add_busy(&self, ns: u64) {
         self.slot.busy.fetch_add(ns, Ordering::Relaxed);
-    }
-
-    /// The tenant's budget of device time, in this ledger's header.
-    #[must_use]
-    pub fn account(&self) -> crate::account::SharedAccount<'p> {
-        self.ledger.account()
     }
 
     /// Settles the slots of dead members under the turn lock. Returns the bytes this freed.

@@ -2,8 +2,7 @@
 
 use super::error::Problem;
 use super::variable::Name;
-use super::{DeviceLimits, Family, LimitError, Mode, Quantity, Source, Variable};
-use crate::arbiter::Class;
+use super::{Class, DeviceLimits, Family, LimitError, Mode, Quantity, Source, Variable};
 use crate::bytes::{Bytes, Size, parse_hami_size, parse_size};
 use crate::share::{Share, ShareError, parse_hami_share, parse_request, parse_share};
 use crate::variables::{CONTROL, MODE, POLICY, PRIORITY, WORDED};
