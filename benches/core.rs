@@ -6,10 +6,10 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::hint::black_box;
-use vgpu_core::account::Account;
-use vgpu_core::bytes::parse_size;
-use vgpu_core::ledger::{Kernel, LedgerPage, Watched};
-use vgpu_core::share::parse_share;
+use vgpu_core::memory::ledger::{Kernel, LedgerPage, Watched};
+use vgpu_core::time::account::Account;
+use vgpu_core::units::bytes::parse_size;
+use vgpu_core::units::share::parse_share;
 
 /// A kernel with uncontended locks and a clock that stands still.
 #[derive(Default)]

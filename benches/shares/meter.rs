@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use vgpu_core::ledger::LedgerPage;
+use vgpu_core::memory::ledger::LedgerPage;
 
 /// Device time in ns that the members of `tenant` have measured so far; `None` if the tenant has no ledger.
 pub fn measured_ns(state: &Path, tenant: &str) -> Option<u64> {

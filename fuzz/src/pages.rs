@@ -6,9 +6,9 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
 use shim_sys::memfd::{Made, Mapped, Reach};
-use vgpu_core::arbiter::{Arbiter, Class, Config, DeviceId, Gate, SlotId, Tenant, Terms, Usage};
-use vgpu_core::page::{HEADER_SIZE, ReportPage, Reports, SLOT_SIZE, Witness};
-use vgpu_core::share::Share;
+use vgpu_core::protocol::page::{HEADER_SIZE, ReportPage, Reports, SLOT_SIZE, Witness};
+use vgpu_core::time::arbiter::{Arbiter, Class, Config, DeviceId, Gate, SlotId, Tenant, Terms, Usage};
+use vgpu_core::units::share::Share;
 
 /// Steps for both targets; any bytes are valid steps.
 pub const SEEDS: &[&[u8]] = &[

@@ -2,10 +2,10 @@
 //! decoded line that is encoded again decodes to the same value.
 
 use serde_json::{Map, Value};
-use vgpu_core::wire::json::Object;
-use vgpu_core::wire::terms_file::TermsFile;
-use vgpu_core::wire::two::{self, Ask};
-use vgpu_core::wire::{Hello, MAX_LINE, Reply, WireError};
+use vgpu_core::protocol::wire::json::Object;
+use vgpu_core::protocol::wire::terms_file::TermsFile;
+use vgpu_core::protocol::wire::two::{self, Ask};
+use vgpu_core::protocol::wire::{Hello, MAX_LINE, Reply, WireError};
 
 /// Valid lines from members, from which the fuzzer starts.
 pub const ASKS: &[&[u8]] = &[

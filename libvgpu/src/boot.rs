@@ -21,7 +21,7 @@ pub struct Asked {
     /// The limits as the environment has them.
     pub limits: RawLimits,
     /// The tenant, known only if there is something to enforce.
-    pub tenant: Option<vgpu_core::tenant::TenantKey>,
+    pub tenant: Option<vgpu_core::limits::tenant::TenantKey>,
     /// The daemon's answer, if a daemon was named.
     pub daemon: Option<Start>,
 }

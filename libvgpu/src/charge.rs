@@ -8,8 +8,8 @@ use crate::mode::Denied;
 use crate::order::Order;
 use crate::{context, departing, enforce, pools, quiet, slabs};
 use shim_sys::cuda::{CUcontext, CUresult};
-use vgpu_core::charging;
-use vgpu_core::ledger::Reservation;
+use vgpu_core::memory::charging;
+use vgpu_core::memory::ledger::Reservation;
 
 /// CUDA's pointer attribute for the memory type: host or device.
 const MEMORY_TYPE: u32 = 2;

@@ -3,10 +3,10 @@
 //! A thread that keeps launching into one stream gets a credit when it takes the governor's lock
 //! ([`Meter::allow`](crate::meter::Meter::allow)). The credit allows a number of launches and an amount of estimated
 //! work, up to the next clock read, marker or query. The thread counts its launches by itself
-//! ([`vgpu_core::gate::credit`]). The next thread that takes the governor's lock counts them there first, and revokes
-//! a credit that is no longer valid. That is so when the interval ended, the stream was found idle, or the stream or
-//! the context ends. Some conditions change without the lock. The owner checks them before each launch: the turn
-//! among the tenant's members, a capture that has begun, a fork, the mode of this process.
+//! ([`vgpu_core::time::gate::credit`]). The next thread that takes the governor's lock counts them there first, and
+//! revokes a credit that is no longer valid. That is so when the interval ended, the stream was found idle, or the
+//! stream or the context ends. Some conditions change without the lock. The owner checks them before each launch: the
+//! turn among the tenant's members, a capture that has begun, a fork, the mode of this process.
 //!
 //! The owner of an entry is identified by the address of its thread's control block, which no two living threads
 //! share. An entry is never freed. When its thread ends, its words stay and are still counted; the next thread with
@@ -25,8 +25,8 @@ use crate::order::{self, Order};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 use shim_sys::cuda::{CUcontext, CUfunction, CUstream};
-use vgpu_core::gate::credit::Credit;
-use vgpu_core::turn::Watch;
+use vgpu_core::time::gate::credit::Credit;
+use vgpu_core::time::turn::Watch;
 
 /// Entries in the table, each for a thread and a stream; a power of two.
 const PLACES: usize = 256;

@@ -25,7 +25,7 @@ pub use session::{Place, Session};
 use crate::tenant;
 use std::path::Path;
 use vgpu_core::limits::Mode;
-use vgpu_core::wire::terms_file::{FILE_NAME, TermsFile};
+use vgpu_core::protocol::wire::terms_file::{FILE_NAME, TermsFile};
 
 /// The daemon's answer at the start of a process.
 pub enum Start {

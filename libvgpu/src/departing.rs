@@ -24,7 +24,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use shim_sys::cuda::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUcontext, CUresult};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use vgpu_core::pool::Stream;
+use vgpu_core::memory::pool::Stream;
 
 /// The action at the end of a deferred free.
 enum Then {

@@ -18,8 +18,8 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use vgpu_core::ledger::Watched;
-use vgpu_core::tenant::hash64;
+use vgpu_core::limits::tenant::hash64;
+use vgpu_core::memory::ledger::Watched;
 
 /// Marks are at this position and above: no device and no file of ours has a byte there.
 const BASE: u64 = 1 << 62;

@@ -14,12 +14,12 @@ use crate::mode::{self, Mode};
 use crate::{clock, counted, pools, say, share, slabs, uuid};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicUsize, Ordering::*};
 use shim_sys::cuda::{CUdevice, CUresult};
-use vgpu_core::bytes::Bytes;
-use vgpu_core::charging;
-use vgpu_core::ledger::{OUTCOME_WAIT_NS, Reservation, Slot};
 use vgpu_core::limits::{self, DeviceLimits};
-use vgpu_core::wire::terms_file::FILE_NAME;
-use vgpu_core::wire::two;
+use vgpu_core::memory::charging;
+use vgpu_core::memory::ledger::{OUTCOME_WAIT_NS, Reservation, Slot};
+use vgpu_core::protocol::wire::terms_file::FILE_NAME;
+use vgpu_core::protocol::wire::two;
+use vgpu_core::units::bytes::Bytes;
 
 /// Most devices a process can have.
 const MAX: usize = 64;
@@ -485,7 +485,7 @@ pub fn reborn() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vgpu_core::gate::loss::OnLoss;
+    use vgpu_core::time::gate::loss::OnLoss;
 
     fn device(path: &std::path::Path) -> &'static Device {
         let post = Post::left(None, OnLoss::Open, None, None);

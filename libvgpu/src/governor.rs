@@ -1,7 +1,7 @@
 //! The launch gate of a device under a ceiling on device time: pay first, or wait.
 //!
-//! A launch goes when the gate's rules allow it ([`vgpu_core::gate::Keeper`]). The tenant's account, which all its
-//! members share in the ledger, must have a positive balance after the work in flight, and that work must be less
+//! A launch goes when the gate's rules allow it ([`vgpu_core::time::gate::Keeper`]). The tenant's account, which all
+//! its members share in the ledger, must have a positive balance after the work in flight, and that work must be less
 //! than 2 ms by estimate. The time that a launch really took is charged when the meter sees it complete. So a long
 //! kernel is paid for afterwards, and no unused time expires while work of this process is queued. Waiting is bounded
 //! by progress: if nothing of this process completes for long enough, one launch is forced, because the running work
@@ -29,13 +29,13 @@ use crate::{clock, context, device, meter, mode, turn, watcher};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use shim_sys::cuda::*;
 use shim_sys::futex;
-use vgpu_core::account::Engaged;
-use vgpu_core::account::arrears::{eased, rest};
-use vgpu_core::account::cost::Guess;
-use vgpu_core::arbiter::Gate;
-use vgpu_core::gate::loss::Alone;
-use vgpu_core::share::Share;
-use vgpu_core::turn::{HEARTBEAT, Turn};
+use vgpu_core::time::account::Engaged;
+use vgpu_core::time::account::arrears::{eased, rest};
+use vgpu_core::time::account::cost::Guess;
+use vgpu_core::time::arbiter::Gate;
+use vgpu_core::time::gate::loss::Alone;
+use vgpu_core::time::turn::{HEARTBEAT, Turn};
+use vgpu_core::units::share::Share;
 
 /// If more time than this passes between two of our calls, the thread was descheduled meanwhile.
 const AWAY_NS: u64 = 50_000;

@@ -15,7 +15,7 @@ use crate::pools::{self, Backing};
 use crate::sorted::Map;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 use shim_sys::cuda::*;
-use vgpu_core::charging;
+use vgpu_core::memory::charging;
 
 // Node kinds: `CUgraphNodeType`.
 const CHILD: u32 = 4;

@@ -20,12 +20,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use vgpu_core::account::is_settled;
-use vgpu_core::ledger::{
+use vgpu_core::limits::tenant::{TenantKey, hash64};
+use vgpu_core::memory::ledger::{
     Identity, Kernel, LEDGER_SIZE, LayoutError, LedgerPage, Left, Member, MemberView, Refusal, Reservation, ShareId,
     TURN_LOCK_OFFSET, Watched, kept_lock_offset, share_lock_offset, slot_lock_offset,
 };
-use vgpu_core::tenant::{TenantKey, hash64};
+use vgpu_core::time::account::is_settled;
 
 /// vgpu-core's [`LedgerPage`] as a type that a file shared between processes may map.
 #[repr(transparent)]

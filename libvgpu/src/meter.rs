@@ -34,16 +34,16 @@ use crediting::Given;
 use markers::Axis;
 use shim_sys::cuda::*;
 pub use stepping::SHORT_NS;
-use vgpu_core::account::arrears::{Arrears, Usual};
-use vgpu_core::account::cost::{Doubt, Guess};
-use vgpu_core::account::{Engaged, SharedAccount};
-use vgpu_core::arbiter::Gate;
-use vgpu_core::gate::presence::Presence;
-use vgpu_core::gate::union::Union;
-use vgpu_core::gate::{Bounds, Keeper};
-use vgpu_core::share::Share;
-use vgpu_core::turn::Turn;
-use vgpu_core::turn::patience::Patience;
+use vgpu_core::time::account::arrears::{Arrears, Usual};
+use vgpu_core::time::account::cost::{Doubt, Guess};
+use vgpu_core::time::account::{Engaged, SharedAccount};
+use vgpu_core::time::arbiter::Gate;
+use vgpu_core::time::gate::presence::Presence;
+use vgpu_core::time::gate::union::Union;
+use vgpu_core::time::gate::{Bounds, Keeper};
+use vgpu_core::time::turn::Turn;
+use vgpu_core::time::turn::patience::Patience;
+use vgpu_core::units::share::Share;
 
 /// The key under which a launch's cost is learned: the function and the total size. 64-bit arithmetic: a grid may
 /// have more than 2^32 blocks.
@@ -297,7 +297,7 @@ impl Default for Meter {
 pub struct Due {
     /// All device time to charge.
     pub used: u64,
-    /// The part of it that is far beyond the usual, and paid off in parts: [`vgpu_core::account::arrears`].
+    /// The part of it that is far beyond the usual, and paid off in parts: [`vgpu_core::time::account::arrears`].
     pub excess: u64,
     /// Earlier excess of which the rest is paid now.
     pub arrears: u64,

@@ -5,7 +5,7 @@ use crate::driver::own;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use shim_sys::cuda::*;
-use vgpu_core::pool::{NOBODY, Stream};
+use vgpu_core::memory::pool::{NOBODY, Stream};
 
 /// The error of querying an event that was recorded into a capture.
 const CAPTURED_EVENT: CUresult = CUresult(907);

@@ -35,7 +35,7 @@ use entry::Begun;
 use registry::all;
 use shim_sys::cuda::*;
 use std::sync::Arc;
-use vgpu_core::pool::{self, Leaving};
+use vgpu_core::memory::pool::{self, Leaving};
 
 /// Whether a pool, or a deferred free, may release memory at the next synchronisation.
 static MAY_SHRINK: AtomicBool = AtomicBool::new(false);

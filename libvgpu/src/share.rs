@@ -30,8 +30,8 @@ use crate::sorted::Map;
 use core::num::NonZeroU32;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use shim_sys::cuda::CUresult;
-use vgpu_core::ledger::{Left, Reservation, ShareId, Shared};
-use vgpu_core::tenant::hash64;
+use vgpu_core::limits::tenant::hash64;
+use vgpu_core::memory::ledger::{Left, Reservation, ShareId, Shared};
 
 /// A share that this process holds, by a process-local number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -67,7 +67,7 @@ pub fn forget() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vgpu_core::charging::SLAB;
+    use vgpu_core::memory::charging::SLAB;
 
     #[test]
     fn each_slab_has_a_counter_of_its_own_and_there_is_none_beyond_the_addresses_of_a_process() {

@@ -6,8 +6,8 @@ use crate::environment::variable;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use vgpu_core::tenant::{Facts, TenantKey, uid_in_parent};
-use vgpu_core::wire::terms_file::LEDGERS_SUFFIX;
+use vgpu_core::limits::tenant::{Facts, TenantKey, uid_in_parent};
+use vgpu_core::protocol::wire::terms_file::LEDGERS_SUFFIX;
 
 /// Inode of the pid namespace that the kernel creates at boot (PROC_PID_INIT_INO).
 const INITIAL_PID_NAMESPACE: u64 = 0xeffffffc;

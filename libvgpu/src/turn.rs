@@ -1,6 +1,6 @@
 //! This process's part in the turn for a device: its memory between two looks, and the follow-up work of a look.
 //!
-//! [`vgpu_core::turn`] decides who holds the turn and who is next; its words are in the tenant's ledger. A look
+//! [`vgpu_core::time::turn`] decides who holds the turn and who is next; its words are in the tenant's ledger. A look
 //! happens under the governor's lock, together with the count of work in flight, so that no launch slips in after the
 //! turn was passed on. Its follow-up work (waking a member, checking whether a member lives, watching) happens
 //! without the lock: [`Chores`]. Without a ceiling there is no governor, and no turn. Not here: the helper thread
@@ -11,8 +11,8 @@ use crate::ledger::Joined;
 use crate::{clock, watcher};
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use shim_sys::futex;
-use vgpu_core::arbiter::Gate;
-use vgpu_core::turn::{HEARTBEAT, Hand, Here, Turn, Watch};
+use vgpu_core::time::arbiter::Gate;
+use vgpu_core::time::turn::{HEARTBEAT, Hand, Here, Turn, Watch};
 
 /// Device attribute: MPS shares the device's contexts, so several processes run at once.
 const MPS_ENABLED: u32 = 133;

@@ -9,7 +9,7 @@ use crate::clock;
 use crate::device::{self, Device};
 use crate::lock::Lock;
 use std::time::{SystemTime, UNIX_EPOCH};
-use vgpu_core::ledger::MemberView;
+use vgpu_core::memory::ledger::MemberView;
 
 /// Minimum time between two looks.
 const PERIOD_NS: u64 = 166_666_667;

@@ -10,9 +10,9 @@ use std::time::Instant;
 use rustix::time::{ClockId, clock_gettime};
 use shim_sys::memfd::{Mapped, receive, receive_read_only};
 use shim_sys::{descriptors, futex};
-use vgpu_core::arbiter::Gate;
-use vgpu_core::page::{Allowed, BeatPage, BoardPage, BoardSlot, Grant, ReportPage, ReportSlot, Said, Unread};
-use vgpu_core::wire::two::{Descriptor, Hello, Join, Reply, Welcome};
+use vgpu_core::protocol::page::{Allowed, BeatPage, BoardPage, BoardSlot, Grant, ReportPage, ReportSlot, Said, Unread};
+use vgpu_core::protocol::wire::two::{Descriptor, Hello, Join, Reply, Welcome};
+use vgpu_core::time::arbiter::Gate;
 
 use crate::support::LONG;
 

@@ -21,7 +21,7 @@ use std::io::{Error, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
-use vgpu_core::page::{BeatPage, BoardPage, ReportPage};
+use vgpu_core::protocol::page::{BeatPage, BoardPage, ReportPage};
 
 use crate::shared_file::Page;
 

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use shim_sys::memfd::{Made, Reach, receive, receive_read_only};
 use shim_sys::{descriptors, futex};
-use vgpu_core::arbiter::{Gate, Terms, Usage};
-use vgpu_core::gate::loss::OnLoss;
 use vgpu_core::limits::Mode;
-use vgpu_core::page::{Allowed, BeatPage, BoardPage, GONE, ReportPage, Said, Uncharged, Unread, Witness};
+use vgpu_core::protocol::page::{Allowed, BeatPage, BoardPage, GONE, ReportPage, Said, Uncharged, Unread, Witness};
+use vgpu_core::time::arbiter::{Gate, Terms, Usage};
+use vgpu_core::time::gate::loss::OnLoss;
 
 const EPOCH: u64 = 7;
 const SLOT: usize = 3;

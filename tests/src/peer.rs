@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use shim_sys::memfd::{Mapped, receive, receive_read_only};
 use shim_sys::{descriptors, futex};
-use vgpu_core::arbiter::Gate;
-use vgpu_core::page::{BeatPage, BoardPage, BoardSlot, Grant, ReportPage, ReportSlot, Said, Unread};
-use vgpu_core::wire::MAX_LINE;
-use vgpu_core::wire::two::{Descriptor, Hello, Join, Reply, Welcome};
+use vgpu_core::protocol::page::{BeatPage, BoardPage, BoardSlot, Grant, ReportPage, ReportSlot, Said, Unread};
+use vgpu_core::protocol::wire::MAX_LINE;
+use vgpu_core::protocol::wire::two::{Descriptor, Hello, Join, Reply, Welcome};
+use vgpu_core::time::arbiter::Gate;
 
 /// Pages that arrived with a welcome. Members of one tenant in one process may share them.
 pub struct Pages {

@@ -15,7 +15,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use vgpu_core::ledger::{HEADER_SIZE, LEDGER_SIZE};
+use vgpu_core::memory::ledger::{HEADER_SIZE, LEDGER_SIZE};
 use vgpu_tests::daemon::{Daemon, Plan};
 use vgpu_tests::peer::Peer;
 use vgpu_tests::program::{Kind, compile};
@@ -304,7 +304,7 @@ impl World {
             let mut word = || if random.u64(..3) == 0 { u64::MAX - random.u64(..3) } else { random.u64(..1 << 40) };
             let (finished, submitted, last_launch, since) = (word(), word(), word(), word());
             let busy = word() % PAID;
-            said.say(&vgpu_core::page::Said {
+            said.say(&vgpu_core::protocol::page::Said {
                 busy,
                 finished,
                 submitted,

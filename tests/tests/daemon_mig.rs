@@ -73,7 +73,7 @@ fn a_file_that_names_no_device_serves_whole_devices_and_instances_with_percentag
     let plan = text(&check(&world));
     for (uuid, memory) in &all[1..] {
         let line = plan.lines().find(|line| line.starts_with(uuid)).unwrap_or_else(|| panic!("no {uuid}: {plan}"));
-        assert!(line.contains(&vgpu_core::bytes::Bytes(*memory).to_string()), "{line}");
+        assert!(line.contains(&vgpu_core::units::bytes::Bytes(*memory).to_string()), "{line}");
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::fs;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use vgpu_core::bytes::Bytes;
+use vgpu_core::units::bytes::Bytes;
 use vgpu_tests::artefacts::{vgpu, vgpud};
 use vgpu_tests::program::{Kind, compile, compile_with};
 use vgpu_tests::{GIB, LONG, Lab, MIB};

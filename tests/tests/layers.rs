@@ -134,7 +134,7 @@ fn modules_use_only_modules_that_lie_below_them() {
             let relative = file.strip_prefix(&src).expect("below").with_extension("");
             let here: Vec<&str> = relative.iter().map(|name| name.to_str().expect("a plain name")).collect();
             // Programs use the whole crate, and unit tests any module.
-            if ["lib", "bin", "main"].contains(&here[0]) || here.last().is_some_and(|name| *name == "tests") {
+            if ["lib", "bin", "main"].contains(&here[0]) || here.iter().any(|name| name.ends_with("tests")) {
                 continue;
             }
             there.insert(here[0].to_owned());

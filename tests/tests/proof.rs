@@ -11,7 +11,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use vgpu_core::ledger::{HEADER_SIZE, LEDGER_SIZE};
+use vgpu_core::memory::ledger::{HEADER_SIZE, LEDGER_SIZE};
 use vgpu_tests::artefacts::{checkout, vgpu};
 use vgpu_tests::program::{Kind, compile, compile_with};
 use vgpu_tests::{GIB, LONG, MIB, Member};

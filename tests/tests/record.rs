@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use shim_sys::descriptors;
-use vgpu_core::ledger::LEDGER_SIZE;
-use vgpu_core::wire::two::{Hello, Join};
+use vgpu_core::memory::ledger::LEDGER_SIZE;
+use vgpu_core::protocol::wire::two::{Hello, Join};
 use vgpu_tests::artefacts::vgpu;
 use vgpu_tests::{GIB, LONG, MIB, Member, OUT_OF_MEMORY};
 use world::{World, alone, eventually, finish, tenant};

@@ -1,10 +1,11 @@
-//! Compares the table of variables (vgpu-core/src/variables/table.rs) with the sources and with docs/environment.md.
+//! Compares the table of variables (vgpu-core/src/limits/variables/table.rs) with the sources and with
+//! docs/environment.md.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use vgpu_core::variables::{Accepted, Effect, Owner, Row, TABLE, find};
+use vgpu_core::limits::variables::{Accepted, Effect, Owner, Row, TABLE, find};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -106,7 +107,7 @@ fn sources(dir: &Path, look: &mut impl FnMut(&Path, &str)) {
     }
 }
 
-const BEGIN: &str = "<!-- generated from vgpu-core/src/variables/table.rs: from here on -->\n";
+const BEGIN: &str = "<!-- generated from vgpu-core/src/limits/variables/table.rs: from here on -->\n";
 
 /// The page's tables, generated from the rows.
 fn page() -> String {

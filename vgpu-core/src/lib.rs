@@ -1,43 +1,25 @@
-//! Policy and shared data layouts of vgpu: no `unsafe`, no IO, no clock.
+//! Pure policy and vocabulary of vgpu: no unsafe code, no input or output, no clock.
 //!
-//! In reading order:
-//! - amounts and fractions: [`bytes`], [`share`];
-//! - the limits of a container ([`limits`]) and the environment variables that set them ([`variables`]);
-//! - the bytes that a call is charged ([`charging`]), the ledger that holds the charges ([`ledger`]), the key of its
-//!   tenant ([`tenant`]);
-//! - device time: budget of a tenant ([`account`]), order among tenants ([`arbiter`]) and among the members of one
-//!   tenant ([`turn`]), and the decision about one launch ([`gate`]);
-//! - the files and messages between daemon and members: [`page`], [`wire`];
-//! - the memory numbers that a tenant sees: [`view`].
+//! The rooms stand in order of dependency; a room uses only rooms above it in this table:
 //!
-//! [`mix`] hashes a key to its index in a small table. Time is always an argument, in nanoseconds. A trait supplies
-//! everything that only the kernel knows.
+//! | room | holds |
+//! |---|---|
+//! | [`units`] | amounts of memory, shares of device time, device UUIDs |
+//! | [`limits`] | limits as written and as understood, environment variables, the tenant's key |
+//! | [`memory`] | the ledger of charges, the charging rule, pools, and the figures a tenant sees |
+//! | [`time`] | the account of device time, the scheduler of leases, the launch gate, turns within a tenant |
+//! | [`protocol`] | the messages and shared pages between the daemon and its members |
 //!
-//! Not here: mappings, locks and the driver's C types (shim-sys); hooks (libvgpu).
+//! [`mix`] finds the index of a key in a small table. Time is always an argument, in nanoseconds. Facts that only a
+//! kernel knows come through a trait. Mappings, locks and the C types of the driver are in shim-sys; the hooks are in
+//! libvgpu.
 #![forbid(unsafe_code)]
 
-mod decimal;
 pub mod mix;
 mod sync;
 
-pub mod bytes;
-pub mod share;
-
 pub mod limits;
-pub mod variables;
-
-pub mod charging;
-pub mod ledger;
-pub mod pool;
-pub mod tenant;
-
-pub mod account;
-pub mod arbiter;
-pub mod gate;
-pub mod page;
-pub mod turn;
-pub mod uuid;
-
-pub mod view;
-
-pub mod wire;
+pub mod memory;
+pub mod protocol;
+pub mod time;
+pub mod units;

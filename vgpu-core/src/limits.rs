@@ -1,15 +1,16 @@
 //! Limits from environment variables, in two stages: the values as written ([`RawLimits`]), then their meaning for
 //! one device ([`DeviceLimits`]).
 //!
-//! The first stage needs no device. The second resolves percentages and chooses between variables. [`crate::bytes`]
-//! and [`crate::share`] parse the values. Not here: reading the environment, and enforcement.
+//! The first stage needs no device. The second resolves percentages and chooses between variables.
+//! [`crate::units::bytes`] and [`crate::units::share`] parse the values. Not here: reading the environment, and
+//! enforcement.
 //!
 //! Precedence: within one family (ours or HAMi's) a device's own variable overrides the global one, even if it says
 //! "no limit". The exception is HAMi's 0, which HAMi treats as unset. Between the two families and the daemon's
 //! terms, the lowest limit holds.
 //!
 //! Also here: the enforcement mode ([`Mode`]), floors ([`Quantity::SmRequest`], which only a daemon can guarantee)
-//! and the class for the daemon's arbiter. [`crate::variables`] lists all variables.
+//! and the class for the daemon's arbiter. [`crate::limits::variables`] lists all variables.
 
 mod class;
 mod error;
@@ -17,7 +18,9 @@ mod later;
 mod mode;
 mod raw;
 mod request;
+pub mod tenant;
 mod variable;
+pub mod variables;
 
 pub use class::Class;
 pub use error::LimitError;
@@ -27,8 +30,8 @@ pub use raw::RawLimits;
 pub(crate) use variable::ordinal;
 pub use variable::{Family, Quantity, Source, Variable};
 
-use crate::bytes::Bytes;
-use crate::share::Share;
+use crate::units::bytes::Bytes;
+use crate::units::share::Share;
 
 /// The highest ordinal in a variable's name. No machine has more devices, so a higher one is a typo.
 pub const MAX_ORDINAL: u32 = 255;

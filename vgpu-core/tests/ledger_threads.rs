@@ -10,7 +10,7 @@ use std::sync::{Barrier, Mutex};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-use vgpu_core::ledger::{Kernel, LedgerPage, Left, Member, SLOTS, Totals, Watched};
+use vgpu_core::memory::ledger::{Kernel, LedgerPage, Left, Member, SLOTS, Totals, Watched};
 
 struct Threads {
     start: Instant,

@@ -1,9 +1,9 @@
 //! The error line for each mistyped limit, and the values of well-formed limits.
 
 use proptest::prelude::*;
-use vgpu_core::bytes::{Bytes, GIB, MIB};
 use vgpu_core::limits::{Family, Quantity, RawLimits, Source, Variable};
-use vgpu_core::share::Share;
+use vgpu_core::units::bytes::{Bytes, GIB, MIB};
+use vgpu_core::units::share::Share;
 
 const SIZE: &str = "bytes or a number with K, M, G, T, KiB..TiB (1024) or KB..TB (1000) like 1.5GiB, a percentage of the \
                     device like 25%, or unlimited";

@@ -1,9 +1,9 @@
 //! Modes, their precedence, and floors on device time: the result of each environment.
 
-use vgpu_core::arbiter::Class;
-use vgpu_core::bytes::{Bytes, GIB};
 use vgpu_core::limits::{Mode, RawLimits};
-use vgpu_core::share::Share;
+use vgpu_core::time::arbiter::Class;
+use vgpu_core::units::bytes::{Bytes, GIB};
+use vgpu_core::units::share::Share;
 
 fn read(vars: &[(&str, &str)]) -> Result<RawLimits, String> {
     RawLimits::from_vars(vars.iter().copied()).map_err(|error| error.to_string())

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
+use vgpu_core::limits::variables::{Accepted, Effect, Owner, Row, TABLE, WORDED, find};
 use vgpu_core::limits::{Family, Quantity, RawLimits, Variable};
-use vgpu_core::variables::{Accepted, Effect, Owner, Row, TABLE, WORDED, find};
 
 #[test]
 fn each_variable_has_one_row_and_each_row_its_words() {
@@ -72,7 +72,7 @@ fn what_is_ignored_asks_for_nothing_and_changes_no_limit() {
     let limits = |more: Option<&'static str>| {
         let vars = [("VGPU_MEMORY_LIMIT", "1G"), ("VGPU_SM_LIMIT", "30")].into_iter();
         let limits = RawLimits::from_vars(vars.chain(more.map(|name| (name, "1")))).unwrap();
-        limits.for_device(0, vgpu_core::bytes::Bytes(1 << 40)).unwrap()
+        limits.for_device(0, vgpu_core::units::bytes::Bytes(1 << 40)).unwrap()
     };
     for row in TABLE.iter().filter(|row| row.ignored().is_some()) {
         assert!(!RawLimits::from_vars([(row.name, "1")]).unwrap().asked_for_anything(), "{}", row.name);

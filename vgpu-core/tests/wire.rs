@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use serde_json::Value as Theirs;
-use vgpu_core::bytes::{Bytes, GIB};
-use vgpu_core::share::Share;
-use vgpu_core::wire::json::{Object, Value, Writer};
-use vgpu_core::wire::{Hello, MAX_DEPTH, MAX_LINE, Reply, Terms, WireError};
+use vgpu_core::protocol::wire::json::{Object, Value, Writer};
+use vgpu_core::protocol::wire::{Hello, MAX_DEPTH, MAX_LINE, Reply, Terms, WireError};
+use vgpu_core::units::bytes::{Bytes, GIB};
+use vgpu_core::units::share::Share;
 
 fn terms() -> Terms {
     Terms { tenant: "a".into(), memory_limit: Some(Bytes(GIB)), sm_limit: Share::from_percent(30) }

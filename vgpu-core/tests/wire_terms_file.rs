@@ -1,10 +1,10 @@
 //! The terms file: written terms read back the same, and a file that is not understood gives no terms.
 
-use vgpu_core::bytes::Bytes;
-use vgpu_core::gate::loss::OnLoss;
 use vgpu_core::limits::Mode;
-use vgpu_core::share::Share;
-use vgpu_core::wire::terms_file::{ALL_DEVICES, DeviceTerms, MAX_FILE, TermsFile};
+use vgpu_core::protocol::wire::terms_file::{ALL_DEVICES, DeviceTerms, MAX_FILE, TermsFile};
+use vgpu_core::time::gate::loss::OnLoss;
+use vgpu_core::units::bytes::Bytes;
+use vgpu_core::units::share::Share;
 
 const WRITTEN: &str = concat!(
     "{\"terms\":1,\"epoch\":7,\"tenant\":\"a\",\"mode\":\"enforce\",\"on_error\":\"open\",\"on_loss\":\"block\",\"strict\":true,",

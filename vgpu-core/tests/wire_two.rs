@@ -3,15 +3,15 @@
 
 use proptest::prelude::*;
 use serde_json::{Value as Theirs, json};
-use vgpu_core::bytes::{Bytes, GIB};
-use vgpu_core::gate::loss::OnLoss;
 use vgpu_core::limits::Mode;
-use vgpu_core::page::{GONE, SLOTS};
-use vgpu_core::share::Share;
-use vgpu_core::wire::two::{
+use vgpu_core::protocol::page::{GONE, SLOTS};
+use vgpu_core::protocol::wire::two::{
     Ask, Descriptor, Hello, Join, MAX_DESCRIPTORS, MAX_DEVICE, MAX_TENANT, MAX_VERSION, Reply, Welcome, clock_offset,
 };
-use vgpu_core::wire::{self, MAX_LINE, Terms, WireError};
+use vgpu_core::protocol::wire::{self, MAX_LINE, Terms, WireError};
+use vgpu_core::time::gate::loss::OnLoss;
+use vgpu_core::units::bytes::{Bytes, GIB};
+use vgpu_core::units::share::Share;
 
 const HELLO: &str = "{\"hello\":2,\"pid\":123,\"version\":\"0.1.0\",\"pages\":1,\"clock\":5000000000}\n";
 const WELCOME: &str = concat!(

@@ -17,8 +17,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use vgpu_core::wire::MAX_LINE;
-use vgpu_core::wire::two::{self, Hello, Join};
+use vgpu_core::protocol::wire::MAX_LINE;
+use vgpu_core::protocol::wire::two::{self, Hello, Join};
 
 /// Time limit for the daemon's answer when the process starts.
 pub const DEADLINE: Duration = Duration::from_secs(2);

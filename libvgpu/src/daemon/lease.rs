@@ -4,7 +4,7 @@
 //! before that load, and the daemon writes a shut gate before it reads the report: one of the two sees the other. The
 //! work launched through an open gate is unknown, and the report says so until its streams were seen idle. Once the
 //! gate has shut, the member pays for the time in which they were not. In [`opened`]: such work; in `said`: the
-//! report, and when the daemon's bell is rung. Not here: the gate's rules ([`vgpu_core::gate`]), the queries of
+//! report, and when the daemon's bell is rung. Not here: the gate's rules ([`vgpu_core::time::gate`]), the queries of
 //! streams ([`crate::governor`]), atomics that need no lock ([`super::Post`]).
 
 mod opened;
@@ -14,12 +14,12 @@ use super::{Place, Post, renew, session};
 use crate::meter::Launch;
 use crate::order;
 use shim_sys::cuda::CUevent;
-use vgpu_core::account::{Account, Admission};
-use vgpu_core::arbiter::Gate;
-use vgpu_core::gate::{Bounds, Keeper};
 use vgpu_core::limits::Mode;
-use vgpu_core::page::{Grant, Unread};
-use vgpu_core::share::Share;
+use vgpu_core::protocol::page::{Grant, Unread};
+use vgpu_core::time::account::{Account, Admission};
+use vgpu_core::time::arbiter::Gate;
+use vgpu_core::time::gate::{Bounds, Keeper};
+use vgpu_core::units::share::Share;
 
 /// The daemon trusts no launch to take longer than this.
 const LONGEST_NS: u64 = 2_000_000_000;
@@ -54,8 +54,8 @@ pub struct Changed {
 /// A stream that had launches through an open gate, which were not measured.
 #[derive(Clone, Copy)]
 pub struct Stream {
-    /// The stream's key. [`NOBODY`](vgpu_core::pool::NOBODY): the stream has ended, and its work in flight precedes
-    /// the mark.
+    /// The stream's key. [`NOBODY`](vgpu_core::memory::pool::NOBODY): the stream has ended, and its work in flight
+    /// precedes the mark.
     pub place: order::Place,
     /// The stream's first launch through the gate: names context and stream.
     pub launch: Launch,

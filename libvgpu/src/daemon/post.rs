@@ -8,11 +8,11 @@ use crate::lock::Lock;
 use crate::meter::Launch;
 use crate::mode;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
-use vgpu_core::bytes::Bytes;
-use vgpu_core::gate::loss::{self, Alone, OnLoss};
 use vgpu_core::limits::Mode;
-use vgpu_core::page::{Allowed, Uncharged};
-use vgpu_core::share::Share;
+use vgpu_core::protocol::page::{Allowed, Uncharged};
+use vgpu_core::time::gate::loss::{self, Alone, OnLoss};
+use vgpu_core::units::bytes::Bytes;
+use vgpu_core::units::share::Share;
 
 /// A sequence number that no state of a slot has.
 const NEVER: u32 = u32::MAX;

@@ -19,7 +19,7 @@ use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
-use vgpu_core::wire::terms_file::{FILE_NAME, MAX_FILE, TermsFile};
+use vgpu_core::protocol::wire::terms_file::{FILE_NAME, MAX_FILE, TermsFile};
 
 /// Time between two tries, plus up to a quarter, so that the members of a tenant do not all try at once.
 const RETRY_NS: u64 = 1_000_000_000;

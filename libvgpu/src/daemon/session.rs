@@ -8,9 +8,9 @@ use core::sync::atomic::{AtomicPtr, Ordering::*};
 use shim_sys::memfd::{self, Mapped};
 use shim_sys::shared_file::out_of_the_way;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
-use vgpu_core::gate::loss;
-use vgpu_core::page::{BeatPage, BoardPage, BoardSlot, ReportPage, ReportSlot};
-use vgpu_core::wire::two::{Descriptor, Welcome};
+use vgpu_core::protocol::page::{BeatPage, BoardPage, BoardSlot, ReportPage, ReportSlot};
+use vgpu_core::protocol::wire::two::{Descriptor, Welcome};
+use vgpu_core::time::gate::loss;
 
 /// The kernel's description of a descriptor.
 pub fn stat(descriptor: i32) -> Option<libc::stat> {

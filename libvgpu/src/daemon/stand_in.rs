@@ -4,12 +4,12 @@ use super::{Place, Session, session};
 use crate::clock;
 use shim_sys::memfd::{Made, Mapped, Reach};
 use std::os::fd::{FromRawFd, OwnedFd};
-use vgpu_core::arbiter::{Gate, Terms};
-use vgpu_core::gate::loss::OnLoss;
 use vgpu_core::limits::Mode;
-use vgpu_core::page::{Allowed, BeatPage, BoardPage, ReportPage, Uncharged};
-use vgpu_core::wire;
-use vgpu_core::wire::two::{Descriptor, Welcome};
+use vgpu_core::protocol::page::{Allowed, BeatPage, BoardPage, ReportPage, Uncharged};
+use vgpu_core::protocol::wire;
+use vgpu_core::protocol::wire::two::{Descriptor, Welcome};
+use vgpu_core::time::arbiter::{Gate, Terms};
+use vgpu_core::time::gate::loss::OnLoss;
 
 const EPOCH: u64 = 7;
 const MEMBER: u64 = 1;

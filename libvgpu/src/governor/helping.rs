@@ -6,7 +6,7 @@ use crate::ledger::Joined;
 use crate::meter::{Launch, Plan, markers};
 use crate::order::quietly;
 use crate::{clock, context, order};
-use vgpu_core::turn::Turn;
+use vgpu_core::time::turn::Turn;
 
 impl Governor {
     /// Charges completed work, including tails whose estimated time has passed. For the helper thread, in any current

@@ -11,8 +11,8 @@ use crate::order::{self, between_captures};
 use crate::{clock, watcher};
 use core::sync::atomic::AtomicU32;
 use shim_sys::cuda::{CUevent, CUresult};
-use vgpu_core::account::{Admission, SharedAccount};
-use vgpu_core::arbiter::Gate;
+use vgpu_core::time::account::{Admission, SharedAccount};
+use vgpu_core::time::arbiter::Gate;
 
 /// The first launch of a stream through an open gate. From then on the helper thread notices when the gate shuts,
 /// because a program that makes no call would not.

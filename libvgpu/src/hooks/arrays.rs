@@ -9,7 +9,7 @@ use crate::driver::Call;
 use crate::holdings::ARRAYS;
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
-use vgpu_core::charging::{self, ArrayShape, Texel};
+use vgpu_core::memory::charging::{self, ArrayShape, Texel};
 
 /// Flags for arrays whose depth counts layers (1) or cube faces (4).
 const LAYERED: u32 = 0x01 | 0x04;

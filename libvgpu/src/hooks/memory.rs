@@ -11,7 +11,7 @@ use crate::holdings::{ADDRESSES, Holding};
 use crate::mode::Denied;
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
-use vgpu_core::charging;
+use vgpu_core::memory::charging;
 
 pub unsafe fn cuMemAlloc_v2(real: cuda_fn::cuMemAlloc_v2, dptr: *mut CUdeviceptr, bytes: usize) -> CUresult {
     allocate_plain(bytes as u64, &mut || unsafe { real(dptr, bytes) }, &|| unsafe { *dptr })

@@ -15,7 +15,7 @@ use crate::{context, device, enforce, pools};
 use core::ffi::c_void;
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
-use vgpu_core::charging;
+use vgpu_core::memory::charging;
 
 /// The pool attribute for the bytes that a pool keeps.
 const RELEASE_THRESHOLD: u32 = 4;

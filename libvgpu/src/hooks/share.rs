@@ -25,8 +25,8 @@ use crate::{counted, descriptor, physical, pools};
 use core::ffi::c_void;
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
-use vgpu_core::charging;
-use vgpu_core::ledger::Reservation;
+use vgpu_core::memory::charging;
+use vgpu_core::memory::ledger::Reservation;
 
 /// Moves the charge of an exported allocation to a share, or returns the share it already has.
 fn exported(holding: Holding, identity: u64) -> Option<Share> {

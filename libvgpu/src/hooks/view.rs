@@ -11,8 +11,8 @@ use crate::mode::Denied;
 use crate::{departing, device, enforce};
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
-use vgpu_core::bytes::Bytes;
-use vgpu_core::view::{self, MemoryView, Physical};
+use vgpu_core::memory::view::{self, MemoryView, Physical};
+use vgpu_core::units::bytes::Bytes;
 
 /// The device of the current context, if its numbers must be shown differently.
 fn changed() -> Result<Option<&'static Device>, Denied> {

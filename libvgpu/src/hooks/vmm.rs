@@ -17,8 +17,8 @@ use crate::share::{self, Share};
 use core::ffi::c_void;
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
-use vgpu_core::charging;
-use vgpu_core::ledger::Reservation;
+use vgpu_core::memory::charging;
+use vgpu_core::memory::ledger::Reservation;
 
 fn release_all(ended: Ended) {
     ended.into_iter().for_each(device::release);

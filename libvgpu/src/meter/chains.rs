@@ -4,8 +4,8 @@ use super::Meter;
 use crate::order::Place;
 use shim_sys::cuda::CUevent;
 use std::collections::VecDeque;
-use vgpu_core::account::cost::Guess;
-use vgpu_core::gate::marks::{Marks, Open};
+use vgpu_core::time::account::cost::Guess;
+use vgpu_core::time::gate::marks::{Marks, Open};
 
 /// Timelines kept; beyond that idle ones are dropped, and if there is none, launches are not measured.
 const MAX_CHAINS: usize = 256;
@@ -218,7 +218,7 @@ pub(super) fn slot(place: Place) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vgpu_core::account::cost::CostTable;
+    use vgpu_core::time::account::cost::CostTable;
 
     #[test]
     fn of_more_functions_than_there_is_room_for_what_is_in_doubt_is_learned_from() {

@@ -8,10 +8,10 @@ use super::stepping::{ASK_NS, SHORT_NS, TAIL_SLACK_NS};
 use super::{Meter, Pay, Plan, Wish};
 use crate::credit::{self, Place, Terms};
 use crate::governor::Governor;
-use vgpu_core::account::Admission;
-use vgpu_core::account::cost::Guess;
-use vgpu_core::arbiter::Gate;
-use vgpu_core::gate::credit::Counted;
+use vgpu_core::time::account::Admission;
+use vgpu_core::time::account::cost::Guess;
+use vgpu_core::time::arbiter::Gate;
+use vgpu_core::time::gate::credit::Counted;
 
 /// The most work on a credit, by estimate.
 const MOST_NS: u64 = 50_000;

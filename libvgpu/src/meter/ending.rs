@@ -5,7 +5,7 @@ use super::stepping::TAIL_SLACK_NS;
 use super::{Meter, Pay};
 use crate::order::Place;
 use shim_sys::cuda::CUevent;
-use vgpu_core::account::cost::Doubt;
+use vgpu_core::time::account::cost::Doubt;
 
 impl Meter {
     /// A context is about to end: no marker will report its work. The work counts as in flight until

@@ -6,9 +6,9 @@ use super::{Meter, Pay, Wish};
 use crate::daemon::Post;
 use crate::daemon::lease::{Answer, Stream, Word};
 use shim_sys::cuda::CUevent;
-use vgpu_core::account::Admission;
-use vgpu_core::account::cost::{Doubt, Guess};
-use vgpu_core::arbiter::Gate;
+use vgpu_core::time::account::Admission;
+use vgpu_core::time::account::cost::{Doubt, Guess};
+use vgpu_core::time::arbiter::Gate;
 
 impl Meter {
     /// The gate that applies now.

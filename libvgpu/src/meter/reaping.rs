@@ -4,7 +4,7 @@
 //! One thread at a time queries the driver. It takes the intervals with it ([`Meter::collect`]), queries without the
 //! lock, and returns the answers ([`Meter::apply`]). Streams that were busy at the same time share the time in
 //! proportion to the estimates of all launched work ([`Interval::own`]). Where the estimates are unknown, the first
-//! interval counted gets the time ([`vgpu_core::gate::union::Union`]), and its functions the cost.
+//! interval counted gets the time ([`vgpu_core::time::gate::union::Union`]), and its functions the cost.
 
 use super::chains::{Chain, Interval};
 use super::markers::{self, Answer, Axis, Markers, Times};
@@ -12,8 +12,8 @@ use super::{Due, Meter, Pay};
 use crate::driver::own;
 use shim_sys::cuda::*;
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
-use vgpu_core::account::SharedAccount;
-use vgpu_core::account::cost::{CostTable, Guess, MAX_NS, is_far};
+use vgpu_core::time::account::SharedAccount;
+use vgpu_core::time::account::cost::{CostTable, Guess, MAX_NS, is_far};
 
 /// Intervals queried in one pass.
 const MOST: usize = 64;
@@ -381,7 +381,7 @@ impl Meter {
         is_last && self.beside(at).fold(hidden, u64::saturating_add) <= most
     }
 
-    /// The time of an interval far beyond the usual: [`vgpu_core::account::arrears`]. For work that was never
+    /// The time of an interval far beyond the usual: [`vgpu_core::time::account::arrears`]. For work that was never
     /// measured and may have waited for a launch held at the gate, all time beyond the estimate.
     fn excess(&mut self, interval: &Interval, spent: u64, clean: bool) -> u64 {
         let open = &interval.open;
@@ -406,7 +406,7 @@ mod tests {
     use super::*;
     use crate::order::Place;
     use core::cell::Cell;
-    use vgpu_core::gate::marks::Open;
+    use vgpu_core::time::gate::marks::Open;
 
     /// The charges for intervals of these streams, seen complete in this order.
     fn charged(intervals: &[(u64, u64, u64)]) -> Vec<u64> {
@@ -459,7 +459,7 @@ mod tests {
     #[test]
     fn members_whose_kernels_are_on_the_device_at_once_pay_for_that_time_once() {
         const MS: u64 = 1 << 20;
-        let page = vgpu_core::ledger::LedgerPage::zeroed();
+        let page = vgpu_core::memory::ledger::LedgerPage::zeroed();
         let account = page.ledger().account();
         assert_eq!(charged_beside(account, 1_000 * MS, 1_300 * MS), (300 * MS, 0));
         assert_eq!(charged_beside(account, 1_100 * MS, 1_350 * MS), (50 * MS, 200 * MS));

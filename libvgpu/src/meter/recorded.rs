@@ -5,7 +5,7 @@
 use super::reaping::Costs;
 use super::{Begin, End, Meter, Pay, Plan};
 use shim_sys::cuda::CUevent;
-use vgpu_core::account::cost::Guess;
+use vgpu_core::time::account::cost::Guess;
 
 impl Meter {
     /// The launch was made, and its markers were recorded, or not (`None`). Returns events to destroy.

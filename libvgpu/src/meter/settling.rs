@@ -3,7 +3,7 @@
 //! Not here: intervals that end at a marker ([`super::reaping`]).
 
 use super::{Meter, Pay};
-use vgpu_core::account::cost::Guess;
+use vgpu_core::time::account::cost::Guess;
 
 impl Meter {
     /// The stream of a timeline is idle and its intervals are done: charges the tail by the cost of its launches.

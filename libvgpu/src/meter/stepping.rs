@@ -6,11 +6,11 @@ use crate::clock;
 use crate::daemon::lease::Word;
 use crate::daemon::renew;
 use crate::watcher;
-use vgpu_core::account::Admission;
-use vgpu_core::arbiter::Gate;
-use vgpu_core::gate::marks::Open;
-use vgpu_core::gate::presence::PAUSE_NS;
-use vgpu_core::gate::{Ask, Verdict, goes_beside};
+use vgpu_core::time::account::Admission;
+use vgpu_core::time::arbiter::Gate;
+use vgpu_core::time::gate::marks::Open;
+use vgpu_core::time::gate::presence::PAUSE_NS;
+use vgpu_core::time::gate::{Ask, Verdict, goes_beside};
 
 /// Shortest time between two queries whether a stream is busy.
 pub(super) const ASK_NS: u64 = 50_000;
@@ -386,10 +386,10 @@ mod tests {
     use crate::meter::{Begin, Launch};
     use shim_sys::cuda::{CUcontext, CUevent, CUstream};
     use std::sync::LazyLock;
-    use vgpu_core::account::cost::Guess;
-    use vgpu_core::gate::marks::Marks;
-    use vgpu_core::ledger::LedgerPage;
-    use vgpu_core::share::Share;
+    use vgpu_core::memory::ledger::LedgerPage;
+    use vgpu_core::time::account::cost::Guess;
+    use vgpu_core::time::gate::marks::Marks;
+    use vgpu_core::units::share::Share;
 
     const COST: u64 = 10_000;
 

@@ -3,11 +3,11 @@
 use super::{Meter, Wish};
 use crate::daemon::lease::Word;
 use crate::device;
-use vgpu_core::account::{Admission, SharedAccount};
-use vgpu_core::arbiter::Gate;
-use vgpu_core::share::Share;
-use vgpu_core::turn::patience::Pending;
-use vgpu_core::turn::{Here, Turn};
+use vgpu_core::time::account::{Admission, SharedAccount};
+use vgpu_core::time::arbiter::Gate;
+use vgpu_core::time::turn::patience::Pending;
+use vgpu_core::time::turn::{Here, Turn};
+use vgpu_core::units::share::Share;
 
 impl Meter {
     /// The work that the others wait for. With several devices the wait for a first launch is no longer than for
@@ -76,7 +76,7 @@ impl Meter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vgpu_core::account::cost::Guess;
+    use vgpu_core::time::account::cost::Guess;
 
     /// A thread at the gate, whose member's kernel waits for another member's kernel, would keep its member next for
     /// ever; the other would never run.

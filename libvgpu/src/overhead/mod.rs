@@ -30,8 +30,8 @@ use crate::{say, share, watcher};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use reading::Growth;
 use shim_sys::cuda::{CUcontext, CUresult};
-use vgpu_core::bytes::Bytes;
-use vgpu_core::ledger::Reservation;
+use vgpu_core::memory::ledger::Reservation;
+use vgpu_core::units::bytes::Bytes;
 use watch::Sample;
 pub use watch::Watch;
 

@@ -185,7 +185,7 @@ fn released(device: &Device) -> u64 {
     member.activity().1.saturating_sub(member.used()) / 2
 }
 
-/// See [`Member::activity`](vgpu_core::ledger::Member::activity).
+/// See [`Member::activity`](vgpu_core::memory::ledger::Member::activity).
 fn activity(device: &Device) -> Option<(u64, u64)> {
     device.ledger.joined().ok().map(|joined| joined.member().activity())
 }

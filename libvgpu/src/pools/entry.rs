@@ -12,8 +12,8 @@ use crate::share::{self, Share};
 use crate::sorted::Map;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use shim_sys::cuda::*;
-use vgpu_core::ledger::{OUTCOME_WAIT_NS, Reservation};
-use vgpu_core::pool::{self, Call, Change, Holes, Reading, Stream};
+use vgpu_core::memory::ledger::{OUTCOME_WAIT_NS, Reservation};
+use vgpu_core::memory::pool::{self, Call, Change, Holes, Reading, Stream};
 
 /// Pool attribute: bytes that the pool keeps when the program synchronises.
 const THRESHOLD: u32 = 4;

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use vgpu_core::bytes::Bytes;
+use vgpu_core::units::bytes::Bytes;
 
 use vgpu_config::paths;
 use vgpu_control::{self as control, Answer, Ask, Done, TermsStatus};

@@ -17,11 +17,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::{Subcommand, ValueEnum};
-use vgpu_core::bytes::{SIZE_FORMS, parse_size};
 use vgpu_core::limits::Mode;
-use vgpu_core::share::{SHARE_FORMS, parse_share};
-use vgpu_core::tenant::hash64;
-use vgpu_core::wire::terms_file::LEDGERS_SUFFIX;
+use vgpu_core::limits::tenant::hash64;
+use vgpu_core::protocol::wire::terms_file::LEDGERS_SUFFIX;
+use vgpu_core::units::bytes::{SIZE_FORMS, parse_size};
+use vgpu_core::units::share::{SHARE_FORMS, parse_share};
 
 use super::library;
 use super::run::check_option;

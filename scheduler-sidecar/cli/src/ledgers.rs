@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 
 use shim_sys::lock::held_by_another;
 use shim_sys::shared_file::remove_unused;
-use vgpu_core::ledger::{Copied, HEADER_SIZE, LEDGER_SIZE, copied, open_doors_in, slot_lock_offset};
-use vgpu_core::tenant::TenantKey;
+use vgpu_core::limits::tenant::TenantKey;
+use vgpu_core::memory::ledger::{Copied, HEADER_SIZE, LEDGER_SIZE, copied, open_doors_in, slot_lock_offset};
 
 use rustix::fs::{Access, AtFlags, CWD, OFlags};
 

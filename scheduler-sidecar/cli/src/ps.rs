@@ -7,7 +7,7 @@ pub mod place;
 use std::process::ExitCode;
 
 use serde::Serialize;
-use vgpu_core::bytes::Bytes;
+use vgpu_core::units::bytes::Bytes;
 
 use self::names::Names;
 use self::place::Place;

@@ -7,10 +7,10 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use vgpu_core::bytes::{SIZE_FORMS, parse_size};
+use vgpu_core::limits::tenant::{Facts, TenantKey, hash64};
 use vgpu_core::limits::{Mode, RawLimits};
-use vgpu_core::share::{SHARE_FORMS, parse_share};
-use vgpu_core::tenant::{Facts, TenantKey, hash64};
+use vgpu_core::units::bytes::{SIZE_FORMS, parse_size};
+use vgpu_core::units::share::{SHARE_FORMS, parse_share};
 
 use super::ledgers::{self, NEW_TENANT};
 use super::library;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use serde::Serialize;
-use vgpu_core::bytes::Bytes;
+use vgpu_core::units::bytes::Bytes;
 use vgpu_sim::truth::{DeviceTruth, Truth};
 use vgpu_sim::{Machine, Timeline, admin, profile, truth};
 

@@ -6,9 +6,9 @@ use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use vgpu_core::bytes::Bytes;
-use vgpu_core::tenant::{Facts, TenantKey};
-use vgpu_core::uuid;
+use vgpu_core::limits::tenant::{Facts, TenantKey};
+use vgpu_core::units::bytes::Bytes;
+use vgpu_core::units::uuid;
 
 use super::ask::{self, TERMS, Where, no_answer};
 use super::ledgers;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 use serde_json::json;
-use vgpu_core::bytes::Bytes;
+use vgpu_core::units::bytes::Bytes;
 
 use super::ask::Where;
 use super::when::{self, When, shown};

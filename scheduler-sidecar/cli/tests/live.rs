@@ -15,10 +15,10 @@ use support::world::World;
 use support::{Daemon, Peer, eventually, texts, vgpu, vgpud};
 use tempfile::TempDir;
 use vgpu_control::{self as control, Ask, Done, Explained, Process, TermsStatus};
-use vgpu_core::arbiter::{Class, Gate};
-use vgpu_core::bytes::Bytes;
-use vgpu_core::share::Share;
-use vgpu_core::wire::terms_file::TermsFile;
+use vgpu_core::protocol::wire::terms_file::TermsFile;
+use vgpu_core::time::arbiter::{Class, Gate};
+use vgpu_core::units::bytes::Bytes;
+use vgpu_core::units::share::Share;
 
 const GPU: &str = "GPU-00000000-0000-0000-0000-000000000001";
 const MS: u64 = 1_000_000;

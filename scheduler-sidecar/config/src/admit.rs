@@ -2,8 +2,8 @@
 //!
 //! Integer arithmetic only. [`super::resolve`] words a refusal and finds its place in the file.
 
-use vgpu_core::bytes::Bytes;
-use vgpu_core::share::Share;
+use vgpu_core::units::bytes::Bytes;
+use vgpu_core::units::share::Share;
 
 /// The memory of a device, and how much of it may be promised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,9 +5,9 @@
 //! afterwards.
 
 use serde::{Deserialize, Serialize};
-use vgpu_core::arbiter::Class;
 use vgpu_core::limits::Mode;
-use vgpu_core::share::Share;
+use vgpu_core::time::arbiter::Class;
+use vgpu_core::units::share::Share;
 
 use crate::raw::Amount;
 use crate::value::{self, Written, Wrong};
@@ -134,7 +134,7 @@ fn read<T>(
 
 #[cfg(test)]
 mod tests {
-    use vgpu_core::bytes::{Bytes, Size};
+    use vgpu_core::units::bytes::{Bytes, Size};
 
     use super::*;
 

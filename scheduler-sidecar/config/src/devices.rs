@@ -7,7 +7,7 @@
 //! On a device with MIG enabled, programs compute on the instances and never on the device itself. So the device's
 //! number or UUID selects each of its instances.
 
-use vgpu_core::uuid;
+use vgpu_core::units::uuid;
 
 use super::inventory::{Found, Inventory};
 use super::plan::DevicePlan;

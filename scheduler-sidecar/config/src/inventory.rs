@@ -2,7 +2,7 @@
 
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
-use vgpu_core::bytes::Bytes;
+use vgpu_core::units::bytes::Bytes;
 
 /// A device that programs compute on: a whole device or a MIG instance.
 #[derive(Debug, Clone, PartialEq, Eq)]

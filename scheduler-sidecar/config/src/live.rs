@@ -3,7 +3,7 @@
 //! The check is the same as for a file ([`super::admit`]): a live promise must fit next to all other promises. Pure
 //! functions; the daemon's reactor applies the result. [`crate::change`] defines how a change is written.
 
-use vgpu_core::uuid;
+use vgpu_core::units::uuid;
 
 use super::admit::{Ask, Capacity, refusals};
 use super::plan::{DevicePlan, TenantPlan, TermsPlan};
@@ -189,9 +189,9 @@ fn refused<'p>(
 
 #[cfg(test)]
 mod tests {
-    use vgpu_core::arbiter::Class;
-    use vgpu_core::bytes::Bytes;
     use vgpu_core::limits::Mode;
+    use vgpu_core::time::arbiter::Class;
+    use vgpu_core::units::bytes::Bytes;
 
     use super::*;
     use crate as config;

@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
-use vgpu_core::arbiter::{self, Class};
-use vgpu_core::bytes::Bytes;
 use vgpu_core::limits::Mode;
-use vgpu_core::share::Share;
+use vgpu_core::time::arbiter::{self, Class};
+use vgpu_core::units::bytes::Bytes;
+use vgpu_core::units::share::Share;
 
 use super::bearer::Bearer;
 use super::raw::{Arbitrate, LogFormat, OnError, OnLoss};

@@ -8,11 +8,11 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use serde::Serialize;
-use vgpu_core::arbiter::Class;
-use vgpu_core::bytes::{Bytes, Percent, Size};
-pub use vgpu_core::gate::loss::OnLoss;
 use vgpu_core::limits::Mode;
-use vgpu_core::share::Share;
+use vgpu_core::time::arbiter::Class;
+pub use vgpu_core::time::gate::loss::OnLoss;
+use vgpu_core::units::bytes::{Bytes, Percent, Size};
+use vgpu_core::units::share::Share;
 
 use super::problem::{At, Place};
 use super::time::RawTime;

@@ -1,9 +1,9 @@
 //! Shows a plan as a table for people and as JSON for programs.
 
 use serde_json::{Value, json};
-use vgpu_core::arbiter::Class;
 use vgpu_core::limits::Mode;
-use vgpu_core::share::Share;
+use vgpu_core::time::arbiter::Class;
+use vgpu_core::units::share::Share;
 
 use super::plan::{Plan, TenantPlan, TermsPlan};
 use super::problem::Report;
@@ -20,7 +20,7 @@ pub fn table(plan: &Plan) -> String {
         let name = device.name();
         let there = || plan.tenants.iter().flat_map(|tenant| &tenant.terms).filter(|terms| terms.device == name);
         let limited = there().filter_map(|terms| terms.memory);
-        let sum = limited.fold(vgpu_core::bytes::Bytes::ZERO, |sum, limit| sum.saturating_add(limit));
+        let sum = limited.fold(vgpu_core::units::bytes::Bytes::ZERO, |sum, limit| sum.saturating_add(limit));
         let unlimited = there().filter(|terms| terms.memory.is_none()).count();
         let floors: u64 = there().filter_map(|terms| terms.floor).map(|floor| u64::from(floor.permille())).sum();
         devices.push(vec![

@@ -1,12 +1,12 @@
 //! The constants of device time, each declared once with its key, default, range and meaning.
 //!
-//! [`vgpu_core::arbiter`] documents their effect on a lease. Defaults that exist there or in [`vgpu_core::gate`] are
-//! taken from there.
+//! [`vgpu_core::time::arbiter`] documents their effect on a lease. Defaults that exist there or in
+//! [`vgpu_core::time::gate`] are taken from there.
 
 use std::ops::RangeInclusive;
 
 use serde::Serialize;
-use vgpu_core::arbiter;
+use vgpu_core::time::arbiter;
 
 use super::problem::At;
 
@@ -98,7 +98,7 @@ constants! {
 }
 
 /// A member misses at least two beats before it counts the daemon as gone.
-const _: () = assert!(2 * 125_000_000 <= vgpu_core::gate::loss::GONE_NS);
+const _: () = assert!(2 * 125_000_000 <= vgpu_core::time::gate::loss::GONE_NS);
 
 impl Time {
     /// Returns the constants that the arbiter uses.

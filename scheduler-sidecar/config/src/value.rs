@@ -4,10 +4,10 @@
 
 use std::ops::RangeInclusive;
 
-use vgpu_core::arbiter::Class;
-use vgpu_core::bytes::{Bytes, SIZE_FORMS, Size, parse_size};
 use vgpu_core::limits::Mode;
-use vgpu_core::share::{SHARE_FORMS, Share, parse_share};
+use vgpu_core::time::arbiter::Class;
+use vgpu_core::units::bytes::{Bytes, SIZE_FORMS, Size, parse_size};
+use vgpu_core::units::share::{SHARE_FORMS, Share, parse_share};
 
 mod places;
 
@@ -187,7 +187,7 @@ pub fn duration(written: &Written<'_>, accepted: &RangeInclusive<u64>) -> Result
 
 /// Reads the length of a tenant's leases.
 pub fn quantum(written: &Written<'_>) -> Result<u64, Wrong> {
-    duration(written, &vgpu_core::arbiter::QUANTUM)
+    duration(written, &vgpu_core::time::arbiter::QUANTUM)
 }
 
 /// Formats a duration in the largest unit that divides it.

@@ -10,8 +10,8 @@ use vgpu_config::inventory::{Found, Inventory};
 use vgpu_config::plan::{DaemonPlan, Plan, TenantPlan, TermsPlan};
 use vgpu_config::raw::Amount;
 use vgpu_config::resolve::Surroundings;
-use vgpu_core::bytes::Bytes;
-use vgpu_core::share::Share;
+use vgpu_core::units::bytes::Bytes;
+use vgpu_core::units::share::Share;
 
 fn share() -> impl Strategy<Value = Option<Share>> {
     prop::option::of((10..=1000_u32).prop_map(|permille| Share::from_permille(permille).unwrap()))

@@ -5,9 +5,9 @@
 use std::cmp::Ordering;
 
 use serde::{Deserialize, Serialize};
-use vgpu_core::arbiter::Class;
-use vgpu_core::share::Share;
-use vgpu_core::uuid::same;
+use vgpu_core::time::arbiter::Class;
+use vgpu_core::units::share::Share;
+use vgpu_core::units::uuid::same;
 
 use crate::finding::Finding;
 use vgpu_config::show;

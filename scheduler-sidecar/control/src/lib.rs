@@ -1,8 +1,8 @@
 //! The administrative protocol: requests of `vgpu` to the daemon, and its answers.
 //!
 //! A request and its answer are one line of JSON each, on the administrative socket. Only the daemon's own user and
-//! root can open that socket. Members use [`vgpu_core::wire`] instead, on their tenant's socket, where [`own`] is the
-//! only other request.
+//! root can open that socket. Members use [`vgpu_core::protocol::wire`] instead, on their tenant's socket, where
+//! [`own`] is the only other request.
 //!
 //! ```text
 //! -> {"hello":2,"ask":"status"}                          <- {"hello":2,"status":{...}}

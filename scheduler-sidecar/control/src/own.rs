@@ -22,7 +22,7 @@ use super::finding::Finding;
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Number of the members' protocol that has this request.
-const HELLO: u64 = vgpu_core::wire::two::PROTOCOL;
+const HELLO: u64 = vgpu_core::protocol::wire::two::PROTOCOL;
 
 /// Name of the request.
 const FINDINGS: &str = "findings";

@@ -1,7 +1,7 @@
 //! Parses the lines of administrators and builds the daemon's answers. No IO, no clock.
 
-use vgpu_core::wire::Terms;
-use vgpu_core::wire::two::{self, Descriptor, Welcome};
+use vgpu_core::protocol::wire::Terms;
+use vgpu_core::protocol::wire::two::{self, Descriptor, Welcome};
 
 use super::config::{OnError, Tenant};
 use vgpu_config::problem::shown;
@@ -74,9 +74,9 @@ pub fn question(line: &[u8]) -> Result<Ask, String> {
 
 #[cfg(test)]
 mod tests {
-    use vgpu_core::bytes::Bytes;
-    use vgpu_core::share::Share;
-    use vgpu_core::wire::Reply;
+    use vgpu_core::protocol::wire::Reply;
+    use vgpu_core::units::bytes::Bytes;
+    use vgpu_core::units::share::Share;
 
     use super::*;
     use vgpu_config::change::Words;

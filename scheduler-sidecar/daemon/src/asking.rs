@@ -74,7 +74,7 @@ fn until_found(ask: &dyn Fn() -> Result<Inventory, String>, is_wanted: &dyn Fn(D
 mod tests {
     use std::cell::{Cell, RefCell};
 
-    use vgpu_core::bytes::Bytes;
+    use vgpu_core::units::bytes::Bytes;
 
     use super::*;
     use vgpu_config::inventory::Found;

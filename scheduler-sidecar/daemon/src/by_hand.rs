@@ -50,10 +50,10 @@ fn any(tenant: &Tenant) -> Option<&On> {
 
 #[cfg(test)]
 mod tests {
-    use vgpu_core::arbiter::Terms;
-    use vgpu_core::bytes::Bytes;
     use vgpu_core::limits::Mode;
-    use vgpu_core::share::Share;
+    use vgpu_core::time::arbiter::Terms;
+    use vgpu_core::units::bytes::Bytes;
+    use vgpu_core::units::share::Share;
 
     use super::*;
 

@@ -8,12 +8,12 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-use vgpu_core::arbiter::Terms;
-use vgpu_core::bytes::Bytes;
 use vgpu_core::limits::Mode;
-use vgpu_core::share::Share;
-use vgpu_core::uuid;
-use vgpu_core::wire::two::{NOT_ITS_DEVICE, NOT_KNOWN_YET};
+use vgpu_core::protocol::wire::two::{NOT_ITS_DEVICE, NOT_KNOWN_YET};
+use vgpu_core::time::arbiter::Terms;
+use vgpu_core::units::bytes::Bytes;
+use vgpu_core::units::share::Share;
+use vgpu_core::units::uuid;
 
 use vgpu_accounting::record::Settings;
 use vgpu_config::bearer::Bearer;

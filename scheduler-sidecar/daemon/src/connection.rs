@@ -8,9 +8,9 @@ use nix::sys::socket::{getsockopt, sockopt};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
-use vgpu_core::bytes::Bytes;
-use vgpu_core::share::Share;
-use vgpu_core::wire::{Hello, MAX_LINE};
+use vgpu_core::protocol::wire::{Hello, MAX_LINE};
+use vgpu_core::units::bytes::Bytes;
+use vgpu_core::units::share::Share;
 
 use crate::proof::image::Image;
 

@@ -21,10 +21,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use shim_sys::shared_file::remove_unused;
 use tracing::warn;
-use vgpu_core::ledger::{Identity, LEDGER_SIZE, formatted, is_formatted};
-use vgpu_core::tenant::{Facts, TenantKey, hash64};
-use vgpu_core::uuid;
-use vgpu_core::wire::terms_file::LEDGERS_SUFFIX;
+use vgpu_core::limits::tenant::{Facts, TenantKey, hash64};
+use vgpu_core::memory::ledger::{Identity, LEDGER_SIZE, formatted, is_formatted};
+use vgpu_core::protocol::wire::terms_file::LEDGERS_SUFFIX;
+use vgpu_core::units::uuid;
 
 /// Permissions of a ledger: every user may write it.
 const LEDGER_MODE: Mode = Mode::from_raw_mode(0o666);
@@ -171,7 +171,7 @@ mod tests {
 
     use shim_sys::lock;
     use std::os::fd::AsFd as _;
-    use vgpu_core::ledger::copied;
+    use vgpu_core::memory::ledger::copied;
 
     use super::*;
 

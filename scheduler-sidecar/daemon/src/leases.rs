@@ -30,10 +30,10 @@ pub mod view;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Deref;
 
-use vgpu_core::arbiter::{self, Arbiter, Decision, DeviceId, Gate, SlotId, Usage};
 use vgpu_core::limits::Mode;
-use vgpu_core::page::bell::{Bell, Heard};
-use vgpu_core::page::{Allowed, BoardPage, GONE, ReportPage, Reports, Uncharged};
+use vgpu_core::protocol::page::bell::{Bell, Heard};
+use vgpu_core::protocol::page::{Allowed, BoardPage, GONE, ReportPage, Reports, Uncharged};
+use vgpu_core::time::arbiter::{self, Arbiter, Decision, DeviceId, Gate, SlotId, Usage};
 
 use super::config::{Arbitrate, On, Tenant};
 use belief::Belief;

@@ -10,8 +10,8 @@ use rustix::time::{
     ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 use shim_sys::memfd::{Made, Mapped, Reach};
-use vgpu_core::gate::loss;
-use vgpu_core::page::{BeatPage, BoardPage, GONE, ReportPage};
+use vgpu_core::protocol::page::{BeatPage, BoardPage, GONE, ReportPage};
+use vgpu_core::time::gate::loss;
 
 use vgpu_accounting::clock::nanoseconds;
 

@@ -34,8 +34,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tracing::{info, warn};
-use vgpu_core::gate::loss::SETTLING_NS;
-use vgpu_core::page::Uncharged;
+use vgpu_core::protocol::page::Uncharged;
+use vgpu_core::time::gate::loss::SETTLING_NS;
 
 use self::found::Found;
 use super::asked::{Asked, heard};

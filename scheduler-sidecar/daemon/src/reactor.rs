@@ -32,7 +32,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use shim_sys::memfd::Mapped;
 pub(super) use time::number;
 use tracing::{info, warn};
-use vgpu_core::page::{BoardPage, ReportPage};
+use vgpu_core::protocol::page::{BoardPage, ReportPage};
 
 use super::asking::Asking;
 use super::by_hand::Marks;

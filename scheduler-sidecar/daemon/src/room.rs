@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use rustix::process::geteuid;
 use tracing::info;
-use vgpu_core::bytes::Bytes;
-use vgpu_core::share::Share;
+use vgpu_core::units::bytes::Bytes;
+use vgpu_core::units::share::Share;
 
 use super::config::Tenant;
 use super::connection::Peer;

@@ -57,7 +57,7 @@ pub struct Roster {
 /// A tenant's memory limits for this list and the enforcement check. A tenant that is only observed has none.
 pub fn limits_of(tenant: &Tenant) -> ByDevice {
     let is_kept = tenant.mode == vgpu_core::limits::Mode::Enforce;
-    let limit = |memory: Option<vgpu_core::bytes::Bytes>| memory.filter(|_| is_kept).map_or(u64::MAX, u64::from);
+    let limit = |memory: Option<vgpu_core::units::bytes::Bytes>| memory.filter(|_| is_kept).map_or(u64::MAX, u64::from);
     tenant.on.iter().map(|on| (on.device.to_string(), limit(on.memory))).collect()
 }
 

@@ -13,7 +13,7 @@ use member::Member;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use support::world::World;
 use support::{Daemon, Peer};
-use vgpu_core::arbiter::Gate;
+use vgpu_core::time::arbiter::Gate;
 
 const GPU: &str = "GPU-00000000-0000-0000-0000-000000000001";
 const TENANTS: &str = "[[tenant]]\nname = \"a\"\nweight = 2\n[[tenant]]\nname = \"b\"\n";

@@ -18,8 +18,8 @@ use vgpu_config::keys::Section;
 use vgpu_config::plan::Plan;
 use vgpu_config::resolve::Surroundings;
 use vgpu_config::time::CONSTANTS;
-use vgpu_core::bytes::{Bytes, GIB};
-use vgpu_core::share::Share;
+use vgpu_core::units::bytes::{Bytes, GIB};
+use vgpu_core::units::share::Share;
 
 fn cases() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/config")
@@ -210,7 +210,7 @@ fn the_constants_defaults_lie_in_their_ranges_and_go_together() {
         let value = values[constant.name].as_u64().unwrap();
         assert!((constant.range.0..=constant.range.1).contains(&value), "{}: {value}", constant.name);
     }
-    assert_eq!(plan.time.arbiter(), vgpu_core::arbiter::Config::default());
+    assert_eq!(plan.time.arbiter(), vgpu_core::time::arbiter::Config::default());
     assert!(plan.notes.is_empty(), "{:?}", plan.notes);
 }
 
@@ -218,9 +218,9 @@ fn the_constants_defaults_lie_in_their_ranges_and_go_together() {
 fn what_the_arbiter_is_to_be_told_is_what_was_written() {
     let text = "[[tenant]]\nname = 'a'\nsm_request = 20\nsm_limit = 50\nweight = 7\nclass = 'batch'\nquantum = '9ms'\n";
     let plan = plan_with(text, None).unwrap();
-    let terms = vgpu_core::arbiter::Terms::from(&plan.tenants[0].terms[0]);
-    let expected = vgpu_core::arbiter::Terms {
-        class: vgpu_core::arbiter::Class::Batch,
+    let terms = vgpu_core::time::arbiter::Terms::from(&plan.tenants[0].terms[0]);
+    let expected = vgpu_core::time::arbiter::Terms {
+        class: vgpu_core::time::arbiter::Class::Batch,
         floor: Share::from_percent(20),
         ceiling: Share::from_percent(50),
         weight: 7,

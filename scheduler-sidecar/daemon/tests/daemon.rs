@@ -15,9 +15,9 @@ use rustix::process::Signal;
 use support::{Daemon, Guard, LONG, Peer, eventually, texts, vgpud};
 use tempfile::TempDir;
 use vgpu_control as control;
-use vgpu_core::bytes::Bytes;
-use vgpu_core::share::Share;
-use vgpu_core::wire::{Hello, MAX_LINE, Reply, Terms, two};
+use vgpu_core::protocol::wire::{Hello, MAX_LINE, Reply, Terms, two};
+use vgpu_core::units::bytes::Bytes;
+use vgpu_core::units::share::Share;
 
 const TERMS: &str = "{\"hello\":1,\"tenant\":\"a\",\"memory_limit\":1073741824,\"sm_limit\":30}\n";
 

@@ -13,11 +13,11 @@ use rustix::process::Signal;
 use support::world::World;
 use support::{LONG, Peer, eventually};
 use tempfile::TempDir;
-use vgpu_core::arbiter::Gate;
-use vgpu_core::bytes::Bytes;
-use vgpu_core::gate::loss::OnLoss;
-use vgpu_core::page::{GONE, Said, Unread};
-use vgpu_core::share::Share;
+use vgpu_core::protocol::page::{GONE, Said, Unread};
+use vgpu_core::time::arbiter::Gate;
+use vgpu_core::time::gate::loss::OnLoss;
+use vgpu_core::units::bytes::Bytes;
+use vgpu_core::units::share::Share;
 
 const GPU: &str = "GPU-00000000-0000-0000-0000-000000000001";
 const MS: u64 = 1_000_000;
@@ -64,7 +64,7 @@ fn a_member_is_welcomed_with_pages_and_its_slot_says_its_terms() {
     let a = member.join(GPU);
     let allowed = a.allowed();
     assert_eq!((allowed.memory, allowed.terms.weight, allowed.terms.ceiling), (Some(Bytes(10 << 30)), 3, None));
-    assert_eq!((allowed.member, allowed.device), (number, vgpu_core::tenant::hash64(GPU.as_bytes())));
+    assert_eq!((allowed.member, allowed.device), (number, vgpu_core::limits::tenant::hash64(GPU.as_bytes())));
     assert_eq!((allowed.terms.quantum, allowed.in_flight), (Some(4 * MS), 2 * MS));
     let b = world.on("b").allowed();
     assert_eq!((b.memory, b.terms.ceiling), (None, Share::from_percent(60)));
@@ -135,7 +135,7 @@ fn a_changed_limit_is_in_force_for_members_that_are_there() {
         std::hint::spin_loop();
     }
     eprintln!("a file changed: in force after {:?}", begin.elapsed());
-    let known = |grant: &vgpu_core::page::Grant| match grant.gate {
+    let known = |grant: &vgpu_core::protocol::page::Grant| match grant.gate {
         Gate::Run { ceiling: Some((share, _)), .. } => Some(share) == Share::from_percent(25),
         // In every other state, b's lease under the earlier ceiling has ended.
         _ => true,

@@ -12,9 +12,9 @@ use serde_json::Value;
 use support::world::World;
 use support::{Guard, Peer, eventually, texts, vgpu, vgpud};
 use vgpu_control::Done;
-use vgpu_core::bytes::Bytes;
 use vgpu_core::limits::Mode;
-use vgpu_core::wire::terms_file::TermsFile;
+use vgpu_core::protocol::wire::terms_file::TermsFile;
+use vgpu_core::units::bytes::Bytes;
 
 const GPU: &str = "GPU-00000000-0000-0000-0000-000000000001";
 

@@ -17,9 +17,9 @@ use support::world::World;
 use support::{Daemon, Peer, eventually};
 use tempfile::TempDir;
 use vgpu_control as control;
-use vgpu_core::arbiter::Gate;
-use vgpu_core::page::Said;
-use vgpu_core::wire::two;
+use vgpu_core::protocol::page::Said;
+use vgpu_core::protocol::wire::two;
+use vgpu_core::time::arbiter::Gate;
 
 const TERMS: &str = "{\"hello\":1,\"tenant\":\"a\",\"memory_limit\":1073741824,\"sm_limit\":30}\n";
 

@@ -3,7 +3,7 @@
 use crate::ledger;
 use std::fs;
 use std::path::Path;
-use vgpu_core::variables::{Owner, TABLE};
+use vgpu_core::limits::variables::{Owner, TABLE};
 use vgpu_tests::daemon::{Daemon, Plan};
 use vgpu_tests::program::{Kind, compile, compile_with};
 use vgpu_tests::{GIB, Lab, Member, NO_PERMISSION, NOT_PERMITTED, OUT_OF_MEMORY};

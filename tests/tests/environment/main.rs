@@ -8,7 +8,7 @@ mod modes;
 mod rows;
 
 use std::fs;
-use vgpu_core::ledger::{Copied, copied};
+use vgpu_core::memory::ledger::{Copied, copied};
 use vgpu_tests::Lab;
 
 /// A copy of the lab's only ledger; `None` if there is none.

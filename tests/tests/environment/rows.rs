@@ -3,7 +3,7 @@
 
 use crate::ledger;
 use serde_json::Value;
-use vgpu_core::variables::{Owner, Row, TABLE, WORDED};
+use vgpu_core::limits::variables::{Owner, Row, TABLE, WORDED};
 use vgpu_tests::artefacts::vgpu;
 use vgpu_tests::{GIB, Lab, OUT_OF_MEMORY};
 

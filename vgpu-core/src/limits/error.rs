@@ -3,8 +3,8 @@
 use core::fmt;
 
 use super::{Family, MAX_ORDINAL, Quantity, Variable};
-use crate::bytes::{HAMI_SIZE_FORMS, SIZE_FORMS, SizeError};
-use crate::share::{HAMI_SHARE_FORMS, REQUEST_FORMS, SHARE_FORMS, ShareError};
+use crate::units::bytes::{HAMI_SIZE_FORMS, SIZE_FORMS, SizeError};
+use crate::units::share::{HAMI_SHARE_FORMS, REQUEST_FORMS, SHARE_FORMS, ShareError};
 
 /// A limit variable that cannot be applied.
 ///

@@ -3,9 +3,9 @@
 use super::error::Problem;
 use super::variable::Name;
 use super::{Class, DeviceLimits, Family, LimitError, Mode, Quantity, Source, Variable};
-use crate::bytes::{Bytes, Size, parse_hami_size, parse_size};
-use crate::share::{Share, ShareError, parse_hami_share, parse_request, parse_share};
-use crate::variables::{CONTROL, MODE, POLICY, PRIORITY, WORDED};
+use crate::limits::variables::{CONTROL, MODE, POLICY, PRIORITY, WORDED};
+use crate::units::bytes::{Bytes, Size, parse_hami_size, parse_size};
+use crate::units::share::{Share, ShareError, parse_hami_share, parse_request, parse_share};
 
 /// Every limit variable that is set, parsed but not yet applied to a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl Entry {
 }
 
 impl RawLimits {
-    /// Reads limits, and the variables that take words ([`crate::variables`]), from an environment; ignores
+    /// Reads limits, and the variables that take words ([`crate::limits::variables`]), from an environment; ignores
     /// everything else.
     ///
     /// Names and values are bytes, as the kernel passes them. Of a name that occurs twice the first one counts, as
@@ -300,7 +300,7 @@ impl RawLimits {
             {
                 let variable = entry.variable;
                 if bytes == Bytes::ZERO {
-                    return Err(entry.refused(Problem::Size(variable, crate::bytes::SizeError::TooSmall)));
+                    return Err(entry.refused(Problem::Size(variable, crate::units::bytes::SizeError::TooSmall)));
                 }
                 let bytes = bytes.min(total);
                 if limits.memory.is_none_or(|lowest| bytes < lowest) {

@@ -6,7 +6,7 @@
 use super::error::Problem;
 use super::raw::{Entry, Limit};
 use super::{Family, LimitError, Quantity, RawLimits};
-use crate::share::Share;
+use crate::units::share::Share;
 
 impl RawLimits {
     /// The floor on one device's time, if there is one.

@@ -5,8 +5,8 @@ use crate::profile::A100;
 use crate::program::{MS, SECOND, US, Work};
 use crate::table::{ceiling, floor, weight};
 use crate::world::World;
-use vgpu_core::arbiter::{Class, Gate, Tenant, Terms};
-use vgpu_core::share::Share;
+use vgpu_core::time::arbiter::{Class, Gate, Tenant, Terms};
+use vgpu_core::units::share::Share;
 
 fn class(class: Class) -> Terms {
     Terms { class, ..Terms::default() }
@@ -207,7 +207,7 @@ fn a_dead_holder_costs_the_others_nothing() {
     let got = (measure::used(&world, 0, 1) - before) as f64 * 100.0 / (5 * SECOND) as f64;
     assert!(got > 99.0, "{got:.1} % of the time after");
     let arbiter = world.arbiter.as_mut().unwrap();
-    let device = vgpu_core::arbiter::DeviceId(0);
+    let device = vgpu_core::time::arbiter::DeviceId(0);
     assert!(arbiter.charged(Tenant(0), device) > 0, "what it owes stays, should it come back");
     arbiter.forget(Tenant(0));
     assert_eq!(arbiter.charged(Tenant(0), device), 0, "its seat is gone");

@@ -1,7 +1,7 @@
 //! The daemon's part of the model: wake-ups by members, ticks, gates. The arbiter makes all decisions.
 
 use crate::world::{Event, LINGER, Member, State, World};
-use vgpu_core::arbiter::{Gate, Pages, SlotId, Usage};
+use vgpu_core::time::arbiter::{Gate, Pages, SlotId, Usage};
 
 struct PagesOf<'m> {
     members: &'m [Member],

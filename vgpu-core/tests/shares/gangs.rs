@@ -5,7 +5,7 @@ use crate::profile::A100;
 use crate::program::{MS, SECOND, Work};
 use crate::table::weight;
 use crate::world::World;
-use vgpu_core::arbiter::{Gate, Tenant};
+use vgpu_core::time::arbiter::{Gate, Tenant};
 
 fn queue() -> Work {
     Work::Queue { kernel: MS }

@@ -4,14 +4,14 @@
 use crate::device::{Context, Kind};
 use crate::profile::Noise;
 use std::collections::VecDeque;
-use vgpu_core::account::arrears::{Arrears, Usual, eased, rest};
-use vgpu_core::account::cost::{CostTable, Guess, is_far};
-use vgpu_core::account::{Account, Admission};
-use vgpu_core::arbiter::{Gate, Usage};
-use vgpu_core::gate::marks::{Marks, Open};
-use vgpu_core::gate::union::Union;
-use vgpu_core::gate::{Bounds, Keeper, goes_beside};
-use vgpu_core::share::Share;
+use vgpu_core::time::account::arrears::{Arrears, Usual, eased, rest};
+use vgpu_core::time::account::cost::{CostTable, Guess, is_far};
+use vgpu_core::time::account::{Account, Admission};
+use vgpu_core::time::arbiter::{Gate, Usage};
+use vgpu_core::time::gate::marks::{Marks, Open};
+use vgpu_core::time::gate::union::Union;
+use vgpu_core::time::gate::{Bounds, Keeper, goes_beside};
+use vgpu_core::units::share::Share;
 
 /// Time in ns after a tail's expected end when the tail counts as complete. A tail is the work after a stream's last
 /// event marker.

@@ -7,8 +7,8 @@ use crate::program::{MS, SECOND, US, Work};
 use crate::world::World;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use vgpu_core::arbiter::{Class, DeviceId, Tenant, Terms};
-use vgpu_core::share::Share;
+use vgpu_core::time::arbiter::{Class, DeviceId, Tenant, Terms};
+use vgpu_core::units::share::Share;
 
 const SPAN: u64 = 8 * SECOND;
 

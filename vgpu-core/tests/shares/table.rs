@@ -4,8 +4,8 @@ use crate::measure::{self, Error};
 use crate::profile::{A100, Profile};
 use crate::program::{Program, SECOND, US, Work};
 use crate::world::World;
-use vgpu_core::arbiter::Terms;
-use vgpu_core::share::Share;
+use vgpu_core::time::arbiter::Terms;
+use vgpu_core::units::share::Share;
 
 /// A tenant of a row: its terms, its program, and its due share in percent.
 pub struct Party {
@@ -91,7 +91,8 @@ impl Row {
                 outcome.least = outcome.least.min(got * 100.0 / party.due);
             }
             if let Some(arbiter) = &world.arbiter {
-                let charged = arbiter.charged(vgpu_core::arbiter::Tenant(at), vgpu_core::arbiter::DeviceId(0));
+                let charged =
+                    arbiter.charged(vgpu_core::time::arbiter::Tenant(at), vgpu_core::time::arbiter::DeviceId(0));
                 let said = charged as f64 * 100.0 / world.now as f64;
                 outcome.meter = if (said - got).abs() > outcome.meter.abs() { said - got } else { outcome.meter };
             }

@@ -5,7 +5,7 @@ use crate::profile::{self, A100, H200};
 use crate::program::{MS, SECOND, US, Work};
 use crate::table::{KERNELS, Row, ceiling, floor, name, strict, weight};
 use crate::world::World;
-use vgpu_core::arbiter::Terms;
+use vgpu_core::time::arbiter::Terms;
 
 /// Kernel lengths that differ by a factor of four thousand.
 const LENGTHS: &[u64] = &[50 * US, MS, 5 * MS, 20 * MS, 200 * MS];

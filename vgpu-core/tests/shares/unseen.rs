@@ -11,9 +11,9 @@ use crate::world::World;
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
 use std::cell::Cell;
-use vgpu_core::arbiter::Terms;
-use vgpu_core::arbiter::audit::Audit;
-use vgpu_core::gate::loss::SETTLING_NS;
+use vgpu_core::time::arbiter::Terms;
+use vgpu_core::time::arbiter::audit::Audit;
+use vgpu_core::time::gate::loss::SETTLING_NS;
 
 /// Pause between two looks of the daemon.
 const LOOK: u64 = 400 * MS;

@@ -9,10 +9,10 @@ use crate::profile::{Noise, Profile};
 use crate::program::{MS, Program, Step, Work};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use vgpu_core::account::Account;
-use vgpu_core::arbiter::{Arbiter, Config, Decision, DeviceId, Gate, SlotId, Tenant, Terms};
-use vgpu_core::gate::Verdict;
-use vgpu_core::gate::loss::{self, Alone, OnLoss};
+use vgpu_core::time::account::Account;
+use vgpu_core::time::arbiter::{Arbiter, Config, Decision, DeviceId, Gate, SlotId, Tenant, Terms};
+use vgpu_core::time::gate::Verdict;
+use vgpu_core::time::gate::loss::{self, Alone, OnLoss};
 
 /// Launches that the driver queues before it makes the program wait.
 const DEPTH: usize = 1024;
@@ -491,9 +491,12 @@ impl World {
         let cost = guest.cost(key);
         let beside = guest.beside(stream, key);
         let admission = guest.admission(cost, beside, now);
-        let aside =
-            if vgpu_core::gate::goes_beside(cost, guest.keeper.in_flight(), beside) { guest.long(stream) } else { 0 };
-        let ask = vgpu_core::gate::Ask { cost, gate: guest.gate, admission, beside, aside, now };
+        let aside = if vgpu_core::time::gate::goes_beside(cost, guest.keeper.in_flight(), beside) {
+            guest.long(stream)
+        } else {
+            0
+        };
+        let ask = vgpu_core::time::gate::Ask { cost, gate: guest.gate, admission, beside, aside, now };
         let bounds = guest.bounds;
         let forced = match guest.keeper.ask(&ask, &bounds) {
             Verdict::Go => false,
@@ -563,8 +566,8 @@ impl World {
         let allowed = matches!(member.guest.gate, Gate::Run { until, .. } if now < until);
         // While work is in flight the final balance is not known yet.
         let admitted = member.guest.keeper.in_flight() > 0
-            || member.guest.admission(vgpu_core::account::cost::Guess::UNKNOWN, false, now)
-                == vgpu_core::account::Admission::Admit;
+            || member.guest.admission(vgpu_core::time::account::cost::Guess::UNKNOWN, false, now)
+                == vgpu_core::time::account::Admission::Admit;
         if !member.guest.wants && member.guest.keeper.in_flight() == 0 {
             member.guest.since = now;
         }

@@ -7,9 +7,9 @@ use super::{Answer, CLOSE_NS, Lease, STREAMS, Stream, UNASKED_NS};
 use crate::daemon::Post;
 use crate::meter::Launch;
 use shim_sys::cuda::CUevent;
-use vgpu_core::arbiter::Gate;
-use vgpu_core::gate::{Bounds, Keeper};
-use vgpu_core::pool::NOBODY;
+use vgpu_core::memory::pool::NOBODY;
+use vgpu_core::time::arbiter::Gate;
+use vgpu_core::time::gate::{Bounds, Keeper};
 
 impl Stream {
     /// The stream's context, as a word.

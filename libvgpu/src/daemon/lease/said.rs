@@ -4,9 +4,9 @@
 use super::{BEAT_NS, Lease};
 use crate::daemon::{Place, Post};
 use core::sync::atomic::AtomicU32;
-use vgpu_core::arbiter::Gate;
-use vgpu_core::gate::{Bounds, Keeper};
-use vgpu_core::page::Said;
+use vgpu_core::protocol::page::Said;
+use vgpu_core::time::arbiter::Gate;
+use vgpu_core::time::gate::{Bounds, Keeper};
 
 /// A device held for this long with nothing in flight and no request is given back.
 const LINGER_NS: u64 = 100_000;

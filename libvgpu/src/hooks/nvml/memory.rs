@@ -10,7 +10,7 @@ use crate::driver::own;
 use crate::hooks::view::seen;
 use shim_sys::nvml::*;
 use shim_sys::table::nvml_fn;
-use vgpu_core::view::MemoryView;
+use vgpu_core::memory::view::MemoryView;
 
 /// The tenant's view of a device by NVML's handle. `None`: the driver does not report its memory.
 pub fn view_of(device: &Device, dev: nvmlDevice_t) -> Option<MemoryView> {

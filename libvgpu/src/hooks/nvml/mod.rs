@@ -27,7 +27,7 @@ use crate::mode::{self, Denied, Mode};
 use crate::{boot, enforce, inventory, usage};
 use shim_sys::nvml::*;
 use shim_sys::table::nvml_fn;
-use vgpu_core::ledger::MemberView;
+use vgpu_core::memory::ledger::MemberView;
 
 fn init(real: impl FnOnce() -> nvmlReturn_t) -> nvmlReturn_t {
     enforce::settle_child();

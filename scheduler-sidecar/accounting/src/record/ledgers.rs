@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, fstat};
 use shim_sys::lock;
-use vgpu_core::ledger::{HEADER_SIZE, LEDGER_SIZE, copied, extent, open_doors_in, slot_lock_offset};
+use vgpu_core::memory::ledger::{HEADER_SIZE, LEDGER_SIZE, copied, extent, open_doors_in, slot_lock_offset};
 
 use crate::shelf::Shelf;
 
@@ -316,7 +316,7 @@ mod tests {
     use std::io::{Seek as _, Write as _};
     use std::path::Path;
 
-    use vgpu_core::ledger::{MAGIC, SLOT_SIZE, VERSION};
+    use vgpu_core::memory::ledger::{MAGIC, SLOT_SIZE, VERSION};
 
     use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use vgpu_core::bytes::Bytes;
+use vgpu_core::units::bytes::Bytes;
 
 use super::apportion::decimal;
 use super::gather::NS;

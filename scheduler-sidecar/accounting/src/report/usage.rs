@@ -1,7 +1,7 @@
 //! Reports each line's part of the devices' time and memory, in percentages that sum to 100.0 %.
 
 use serde_json::{Value, json};
-use vgpu_core::bytes::Bytes;
+use vgpu_core::units::bytes::Bytes;
 
 use super::apportion::{apportion, decimal, rounded};
 use super::chart::{Bar, bars};

@@ -8,8 +8,8 @@ use std::io::Read as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use vgpu_core::bytes::Bytes;
 use vgpu_core::limits::{DeviceLimits, Mode, RawLimits, Source};
+use vgpu_core::units::bytes::Bytes;
 
 use super::seen::{CHILD, Control, Device, Doors, STEP, Seen};
 use super::{Report, daemon, variable};

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use vgpu_core::limits::Mode;
-use vgpu_core::wire::{Hello, MAX_LINE, Reply, Terms, WireError, two};
+use vgpu_core::protocol::wire::{Hello, MAX_LINE, Reply, Terms, WireError, two};
 
 use super::{Report, found, variable};
 use vgpu_config::paths;

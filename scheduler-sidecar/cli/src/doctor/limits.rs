@@ -1,11 +1,11 @@
 //! Reports the limits in the environment as the library parses them, and the mode with the variable that decides it.
 //! Also reports variables without effect: accepted ones that do nothing here, and unknown ones.
 
-use vgpu_core::arbiter::Class;
-use vgpu_core::bytes::{Bytes, Size, parse_hami_size, parse_size};
+use vgpu_core::limits::variables;
 use vgpu_core::limits::{Family, Mode, Quantity, RawLimits, Variable};
-use vgpu_core::share::{Share, parse_hami_share, parse_request, parse_share};
-use vgpu_core::variables;
+use vgpu_core::time::arbiter::Class;
+use vgpu_core::units::bytes::{Bytes, Size, parse_hami_size, parse_size};
+use vgpu_core::units::share::{Share, parse_hami_share, parse_request, parse_share};
 
 use super::{Report, variable};
 

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::StatVfsMountFlags;
-use vgpu_core::bytes::Bytes;
-use vgpu_core::ledger::MemberView;
-use vgpu_core::tenant::{Facts, TenantKey};
+use vgpu_core::limits::tenant::{Facts, TenantKey};
+use vgpu_core::memory::ledger::MemberView;
+use vgpu_core::units::bytes::Bytes;
 
 use super::Report;
 use crate::ledgers;

@@ -205,7 +205,7 @@ fn device_of(device: &DeviceStatus, status: &Status) -> Device {
 /// Returns true if `name` is a name of this device.
 #[must_use]
 pub fn is(device: &DeviceStatus, name: &str) -> bool {
-    device.name == name || device.uuid.as_deref().is_some_and(|uuid| vgpu_core::uuid::same(uuid, name))
+    device.name == name || device.uuid.as_deref().is_some_and(|uuid| vgpu_core::units::uuid::same(uuid, name))
 }
 
 /// Finds a device by number or UUID, and returns the view's name for it.

@@ -10,7 +10,7 @@ use vgpu_config::suggest::nearest;
 use vgpu_config::value::is_name;
 use vgpu_control::Ask;
 use vgpu_control::status::TenantStatus;
-use vgpu_core::bytes::Bytes;
+use vgpu_core::units::bytes::Bytes;
 use vgpu_output::say::{self, FINDINGS, Failure, USAGE};
 
 /// Argument that separates the command lines of two programs.

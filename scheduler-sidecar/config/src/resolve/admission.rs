@@ -6,8 +6,8 @@ use crate::admit::{Ask, Capacity, Refusal, refusals};
 use crate::devices::Described;
 use crate::plan::TermsPlan;
 use crate::problem::Problems;
-use vgpu_core::bytes::Bytes;
-use vgpu_core::share::Share;
+use vgpu_core::units::bytes::Bytes;
+use vgpu_core::units::share::Share;
 
 /// Most tenants that a message lists.
 const MAX_LISTED: usize = 8;

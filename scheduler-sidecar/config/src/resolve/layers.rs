@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use vgpu_core::limits::Mode;
-use vgpu_core::share::Share;
+use vgpu_core::units::share::Share;
 
 use crate::bearer::Bearer;
 use crate::plan::{DevicePlan, TermsPlan};

@@ -1,7 +1,7 @@
 //! Notes the devices whose use of time nobody measures.
 
-use vgpu_core::arbiter::Terms;
 use vgpu_core::limits::Mode;
+use vgpu_core::time::arbiter::Terms;
 
 use crate::plan::{DevicePlan, TenantPlan};
 use crate::raw::Arbitrate;

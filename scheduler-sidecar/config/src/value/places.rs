@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use vgpu_core::bytes::Bytes;
+use vgpu_core::units::bytes::Bytes;
 
 use super::{Written, Wrong, bytes, count, duration, strict, string, word, wrong};
 use crate::raw::LogFormat;

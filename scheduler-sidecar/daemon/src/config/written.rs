@@ -3,9 +3,9 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use vgpu_core::bytes::{Bytes, SIZE_FORMS, Size, parse_size};
 use vgpu_core::limits::Mode;
-use vgpu_core::share::{SHARE_FORMS, Share, parse_share};
+use vgpu_core::units::bytes::{Bytes, SIZE_FORMS, Size, parse_size};
+use vgpu_core::units::share::{SHARE_FORMS, Share, parse_share};
 
 use super::{Arbitrate, Config, Tenant};
 use vgpu_accounting::record::Settings;

@@ -1,10 +1,11 @@
 //! Limits how long a tenant's rejoined processes can claim queued work without any measurement that confirms it.
 //!
-//! The arbiter judges claims that last ([`vgpu_core::arbiter::audit`]), and starts from zero with each new claim. A
-//! process that leaves and joins again makes a new claim each time, and would never be judged. So the unconfirmed
-//! time of all of a tenant's claims is summed here. Not here: claims that follow a lease, since those are paid for.
+//! The arbiter judges claims that last ([`vgpu_core::time::arbiter::audit`]), and starts from zero with each new
+//! claim. A process that leaves and joins again makes a new claim each time, and would never be judged. So the
+//! unconfirmed time of all of a tenant's claims is summed here. Not here: claims that follow a lease, since those are
+//! paid for.
 
-use vgpu_core::arbiter::Usage;
+use vgpu_core::time::arbiter::Usage;
 
 /// Longest total time, in ns, for which a tenant's members may claim queued work that no measurement confirms.
 const PATIENCE: u64 = 2_000_000_000;

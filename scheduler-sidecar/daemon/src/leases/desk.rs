@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 
 use shim_sys::futex;
-use vgpu_core::arbiter::{self, Decision, Gate, SlotId, Usage};
-use vgpu_core::page::{BoardPage, BoardSlot, ReportPage, Reports};
+use vgpu_core::protocol::page::{BoardPage, BoardSlot, ReportPage, Reports};
+use vgpu_core::time::arbiter::{self, Decision, Gate, SlotId, Usage};
 
 use super::{House, Place};
 

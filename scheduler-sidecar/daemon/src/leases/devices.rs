@@ -5,10 +5,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use vgpu_core::arbiter::{Arbiter, DeviceId, Tenant};
 use vgpu_core::limits::Mode;
-use vgpu_core::tenant::hash64;
-use vgpu_core::uuid::key;
+use vgpu_core::limits::tenant::hash64;
+use vgpu_core::time::arbiter::{Arbiter, DeviceId, Tenant};
+use vgpu_core::units::uuid::key;
 
 use super::House;
 use crate::config::{Arbitrate, On};

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use vgpu_core::page::SLOTS;
+use vgpu_core::protocol::page::SLOTS;
 
 /// Processes remembered for each tenant and device: twice as many as can be present.
 const MOST: usize = 2 * SLOTS;

@@ -3,9 +3,9 @@
 use std::rc::Rc;
 use std::time::Instant;
 
-use vgpu_core::arbiter::{Gate, Tenant as Number, Terms};
-use vgpu_core::page::bell::Heard;
-use vgpu_core::page::{BoardPage, ReportPage, SLOTS, Said};
+use vgpu_core::protocol::page::bell::Heard;
+use vgpu_core::protocol::page::{BoardPage, ReportPage, SLOTS, Said};
+use vgpu_core::time::arbiter::{Gate, Tenant as Number, Terms};
 
 use super::{Leases, Past};
 use crate::config::{Arbitrate, Tenant};

@@ -2,8 +2,8 @@
 
 use std::ops::Deref;
 
-use vgpu_core::arbiter::{self, Gate};
-use vgpu_core::page::{BoardPage, ReportPage, SLOTS};
+use vgpu_core::protocol::page::{BoardPage, ReportPage, SLOTS};
+use vgpu_core::time::arbiter::{self, Gate};
 
 use super::{Leases, Past, Place, Slot, allowed, desk};
 

@@ -7,10 +7,10 @@
 use std::rc::Rc;
 
 use proptest::prelude::*;
-use vgpu_core::arbiter::{Class, Gate, Tenant as Number, Terms};
 use vgpu_core::limits::Mode;
-use vgpu_core::page::{BoardPage, ReportPage, Said};
-use vgpu_core::share::Share;
+use vgpu_core::protocol::page::{BoardPage, ReportPage, Said};
+use vgpu_core::time::arbiter::{Class, Gate, Tenant as Number, Terms};
+use vgpu_core::units::share::Share;
 
 use super::Leases;
 use crate::config::{Arbitrate, Tenant};
@@ -367,7 +367,7 @@ fn a_wish_that_was_granted_already_is_no_sign_of_an_empty_account() {
 #[test]
 fn the_last_slot_is_given_away_and_one_more_is_refused() {
     let mut world = World::new(&[weight(2)]);
-    for _ in 0..vgpu_core::page::SLOTS {
+    for _ in 0..vgpu_core::protocol::page::SLOTS {
         world.join(0, 0);
     }
     let words = world.leases.join(Number(0), 99_999, "GPU-0", world.now).unwrap_err();

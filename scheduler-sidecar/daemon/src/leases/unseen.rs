@@ -3,7 +3,7 @@
 use std::ops::Deref;
 
 use vgpu_core::limits::Mode;
-use vgpu_core::page::{BoardPage, ReportPage};
+use vgpu_core::protocol::page::{BoardPage, ReportPage};
 
 use super::Leases;
 

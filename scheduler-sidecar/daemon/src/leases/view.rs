@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::ops::Deref;
 
-use vgpu_core::arbiter::{self, DeviceId, Gate, State, Tenant};
-use vgpu_core::page::{BoardPage, ReportPage};
+use vgpu_core::protocol::page::{BoardPage, ReportPage};
+use vgpu_core::time::arbiter::{self, DeviceId, Gate, State, Tenant};
 
 use super::{Former, Leases, Totals};
 

@@ -6,7 +6,7 @@ use std::sync::PoisonError;
 use std::thread;
 use std::time::Instant;
 
-use vgpu_core::page::Uncharged;
+use vgpu_core::protocol::page::Uncharged;
 
 use super::{ALL, ANEW, COUNT, LOOK, Looking, READ};
 use crate::proof::driver::OnDevice;
@@ -34,7 +34,7 @@ impl Looking {
         let mut question = READ;
         // A member that joined after the last [`ALL`] has a ledger that is not known here yet.
         let unknown = |on: &OnDevice| {
-            let key = (tenant_of(on, seen, &self.known)?.to_owned(), vgpu_core::uuid::key(&on.device));
+            let key = (tenant_of(on, seen, &self.known)?.to_owned(), vgpu_core::units::uuid::key(&on.device));
             (!self.known.ledgers.contains_key(&key)).then_some(())
         };
         if listed.iter().find_map(unknown).is_some() && self.known.all.is_none_or(|asked| asked.elapsed() >= ANEW) {

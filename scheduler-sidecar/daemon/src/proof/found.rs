@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use vgpu_core::page::Uncharged;
+use vgpu_core::protocol::page::Uncharged;
 
 use crate::proof::uncharged::Key;
 use vgpu_control::finding::Finding;

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 use std::time::Instant;
 
-use vgpu_core::bytes::Bytes;
-use vgpu_core::uuid::key;
+use vgpu_core::units::bytes::Bytes;
+use vgpu_core::units::uuid::key;
 
 use super::driver::OnDevice;
 use super::image::Image;

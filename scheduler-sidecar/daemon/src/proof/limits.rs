@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use vgpu_core::uuid;
+use vgpu_core::units::uuid;
 
 use super::uncharged::Key;
 

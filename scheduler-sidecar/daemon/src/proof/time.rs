@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use vgpu_core::arbiter::audit::Audit;
-use vgpu_core::uuid::key;
+use vgpu_core::time::arbiter::audit::Audit;
+use vgpu_core::units::uuid::key;
 
 use super::driver::Working;
 use super::judge::Registered;
 use super::processes::Seen;
 use vgpu_control::finding::{Finding, Process, What};
 
-/// History of each process on each device ([`vgpu_core::uuid::key`]).
+/// History of each process on each device ([`vgpu_core::units::uuid::key`]).
 #[derive(Debug, Default)]
 pub struct Times(HashMap<(Process, String), Audit>);
 

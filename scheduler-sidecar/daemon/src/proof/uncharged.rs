@@ -10,8 +10,8 @@
 
 use std::collections::HashMap;
 
-use vgpu_core::charging::SLAB;
-use vgpu_core::page::Uncharged;
+use vgpu_core::memory::charging::SLAB;
+use vgpu_core::protocol::page::Uncharged;
 
 use super::driver::OnDevice;
 use vgpu_accounting::record::reading::LedgerReading;
@@ -38,7 +38,7 @@ pub fn compare<'k>(
     let mut sums: HashMap<Key, u64> = HashMap::new();
     for on in listed {
         let (Some(tenant), Some(used)) = (tenant(on), on.used) else { continue };
-        let sum = sums.entry((tenant.to_owned(), vgpu_core::uuid::key(&on.device))).or_default();
+        let sum = sums.entry((tenant.to_owned(), vgpu_core::units::uuid::key(&on.device))).or_default();
         *sum = sum.saturating_add(used);
     }
     let of = |(key, sum): (Key, u64)| {

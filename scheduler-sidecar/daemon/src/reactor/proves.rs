@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use tracing::warn;
-use vgpu_core::page::Uncharged;
-use vgpu_core::uuid::key;
+use vgpu_core::protocol::page::Uncharged;
+use vgpu_core::units::uuid::key;
 
 use super::time::number;
 use super::{PROOF, Reactor, ServeError, State, failed};

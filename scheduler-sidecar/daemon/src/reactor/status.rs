@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use vgpu_core::limits::Mode;
-use vgpu_core::uuid::{self, key};
+use vgpu_core::units::uuid::{self, key};
 
 use super::reload::Loaded;
 use super::{Reactor, Room, number};
@@ -233,7 +233,7 @@ impl Reactor {
     }
 
     fn row(&self, tenant: &Tenant, on: &On, device: String, time: Option<TimeStatus>) -> TermsStatus {
-        let percent = |share: vgpu_core::share::Share| f64::from(share.permille()) / 10.0;
+        let percent = |share: vgpu_core::units::share::Share| f64::from(share.permille()) / 10.0;
         let marks = self.marks.get(&(tenant.name.clone(), device_name(&on.device)));
         TermsStatus {
             device,

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use rustix::event::epoll::{self, EventData};
 use tracing::{info, warn};
-use vgpu_core::wire::{Hello, Reply, WireError, two};
+use vgpu_core::protocol::wire::{Hello, Reply, WireError, two};
 
 use super::{PATIENCE, Reactor};
 use crate::answer;

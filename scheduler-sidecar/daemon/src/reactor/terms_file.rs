@@ -1,8 +1,8 @@
 //! Writes the terms file of each tenant, next to its socket, for members that start while the daemon is away.
 //!
-//! The format is [`vgpu_core::wire::terms_file`]'s. The file is written under another name and then renamed, so that a
-//! reader sees the old or the new content. Its mode is 0644, because members may be any user. The file stays when the
-//! daemon ends, and is removed with the tenant. A file with the same content is not rewritten.
+//! The format is [`vgpu_core::protocol::wire::terms_file`]'s. The file is written under another name and then
+//! renamed, so that a reader sees the old or the new content. Its mode is 0644, because members may be any user. The
+//! file stays when the daemon ends, and is removed with the tenant. A file with the same content is not rewritten.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 use tracing::warn;
-use vgpu_core::wire::terms_file::{ALL_DEVICES, DeviceTerms, FILE_NAME, TermsFile};
+use vgpu_core::protocol::wire::terms_file::{ALL_DEVICES, DeviceTerms, FILE_NAME, TermsFile};
 
 use super::Reactor;
 use crate::config::{On, OnError, Tenant, Which};
@@ -149,9 +149,9 @@ fn says(path: &Path, text: &[u8]) -> io::Result<bool> {
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
-    use vgpu_core::arbiter::Terms;
-    use vgpu_core::bytes::Bytes;
-    use vgpu_core::share::Share;
+    use vgpu_core::time::arbiter::Terms;
+    use vgpu_core::units::bytes::Bytes;
+    use vgpu_core::units::share::Share;
 
     use super::*;
 

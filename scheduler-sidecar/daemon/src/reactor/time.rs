@@ -7,9 +7,9 @@ use std::os::fd::AsFd as _;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use tracing::warn;
-use vgpu_core::arbiter::Tenant;
-use vgpu_core::page::bell::Heard;
-use vgpu_core::wire::{Hello, two};
+use vgpu_core::protocol::page::bell::Heard;
+use vgpu_core::protocol::wire::{Hello, two};
+use vgpu_core::time::arbiter::Tenant;
 
 use super::{FIRST_BELL, Reactor, State};
 use crate::answer;

@@ -1,7 +1,7 @@
 //! Renders the suggested limits for people, programs and spreadsheets.
 
 use serde_json::{Value, json};
-use vgpu_core::bytes::Bytes;
+use vgpu_core::units::bytes::Bytes;
 
 use super::{Care, Rightsizing, Seen};
 use crate::report::apportion::decimal;

@@ -11,7 +11,7 @@ use shim_sys::table::{Action, CUDA_HOOK_NAMES, CUDA_ROWS, CudaHook, NVML_HOOK_NA
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 use vgpu_cli::doctor::seen::{Control, Device, Doors, STEP, Seen};
-use vgpu_core::uuid;
+use vgpu_core::units::uuid;
 
 /// Looks everything up, and with `control` allocates.
 pub fn run(control: bool) -> ExitCode {

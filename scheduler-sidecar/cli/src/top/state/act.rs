@@ -1,7 +1,7 @@
 //! Handles keys.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent};
-use vgpu_core::bytes::{Size, parse_size};
+use vgpu_core::units::bytes::{Size, parse_size};
 
 use super::{Effect, Message, Mode, Top};
 use crate::top::change;

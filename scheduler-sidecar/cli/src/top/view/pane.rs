@@ -1,7 +1,7 @@
 //! Draws the panes that replace the table: a tenant's details, and the help.
 
 use ratatui::text::{Line, Span};
-use vgpu_core::bytes::Bytes;
+use vgpu_core::units::bytes::Bytes;
 
 use super::theme::Theme;
 use super::wrapped;
@@ -88,7 +88,7 @@ fn on_device(top: &Top, theme: &Theme, row: &Row, width: usize, lines: &mut Vec<
         Some(Ok(all)) => {
             let status = top.look.status.devices.iter().find(|device| row::is(device, &row.device));
             let same = |uuid: &str| {
-                status.map_or_else(|| vgpu_core::uuid::same(uuid, &row.device), |device| row::is(device, uuid))
+                status.map_or_else(|| vgpu_core::units::uuid::same(uuid, &row.device), |device| row::is(device, uuid))
             };
             let line = all.iter().find(|((tenant, uuid), _)| *tenant == row.tenant && same(uuid));
             let nothing = vec![0.0; MINUTES];

@@ -1,0 +1,198 @@
+//! The page that a tenant's members write about their device use. The daemon does not trust it.
+//!
+//! Here: the layout and the member's side. `witness` is the daemon's side.
+//!
+//! Each slot has one writer, the thread that holds its process's governor. The order of its writes guarantees that a
+//! reader that sees nothing in flight also sees all the time measured for it.
+
+use super::{Header, PageError, SLOTS, zero, zeros};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// First word of a report: `vgpurept`, little-endian.
+const MAGIC: u64 = u64::from_le_bytes(*b"vgpurept");
+
+/// Value of `in_flight`: the queued work takes longer than expected.
+pub(super) const LONGER: u64 = u64::MAX;
+/// Value of `in_flight`: the work in flight is unknown.
+pub(super) const UNKNOWN: u64 = u64::MAX - 1;
+
+/// Report of one member about one device.
+#[repr(C, align(128))]
+pub struct ReportSlot {
+    pub(super) wants: AtomicU32,
+    pad: AtomicU32,
+    pub(super) in_flight: AtomicU64,
+    pub(super) busy: AtomicU64,
+    pub(super) finished: AtomicU64,
+    pub(super) submitted: AtomicU64,
+    pub(super) last_launch: AtomicU64,
+    pub(super) since: AtomicU64,
+    pub(super) launched: AtomicU64,
+    pub(super) known: AtomicU64,
+    room: [AtomicU64; 7],
+}
+
+/// The page as it is mapped: 132 KiB. Only touched parts take memory.
+#[repr(C)]
+pub struct ReportPage {
+    header: Header,
+    room: [AtomicU64; ROOM],
+    /// One slot for each member, at the index of its slot in the board.
+    pub slots: [ReportSlot; SLOTS],
+}
+
+#[cfg(not(loom))]
+const ROOM: usize = (super::HEADER_SIZE - size_of::<Header>()) / 8;
+#[cfg(loom)]
+const ROOM: usize = 0;
+
+#[cfg(not(loom))]
+const _: () = {
+    use super::{HEADER_SIZE, SLOT_SIZE};
+    assert!(size_of::<ReportSlot>() == SLOT_SIZE);
+    assert!(core::mem::offset_of!(ReportPage, slots) == HEADER_SIZE);
+    assert!(core::mem::offset_of!(ReportSlot, known) <= 64);
+};
+
+/// Values that a member reports together. Durations and times are in nanoseconds of the host's monotonic clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    /// Device time measured by events since the member took the slot: the union over its streams. Only grows.
+    pub busy: u64,
+    /// Sum of the estimates of launches that were seen complete since then. Only grows.
+    pub finished: u64,
+    /// Sum of the estimates of all launches since then. Only grows.
+    pub submitted: u64,
+    /// Estimated work queued on the device. 0 only if all launches were seen complete; `u64::MAX` if the work takes
+    /// longer than expected ([`crate::time::gate::Keeper::left`]). `None`: unknown, for example after an open gate.
+    pub in_flight: Option<u64>,
+    /// Time of the last launch.
+    pub last_launch: u64,
+    /// Begin of the current period in which something was continuously wanted or in flight; the current time if
+    /// nothing is.
+    pub since: u64,
+    /// Launches counted since the member took the slot. Only grows.
+    pub launched: u64,
+    /// As `finished`, with estimates of the same launches when no other work slows them
+    /// ([`crate::time::account::cost::CostTable::learn_least`]). Only grows.
+    pub known: u64,
+}
+
+impl ReportSlot {
+    /// A slot of zeros, as in a new memory file.
+    #[must_use]
+    pub fn zeroed() -> Self {
+        Self {
+            wants: AtomicU32::new(0),
+            pad: AtomicU32::new(0),
+            in_flight: zero(),
+            busy: zero(),
+            finished: zero(),
+            submitted: zero(),
+            last_launch: zero(),
+            since: zero(),
+            launched: zero(),
+            known: zero(),
+            room: zeros(),
+        }
+    }
+
+    /// Erases the report of the previous member. The daemon calls this before it gives the slot away.
+    pub fn clear(&self) {
+        self.wants.store(0, Ordering::SeqCst);
+        self.say(&Said { in_flight: Some(0), ..Said::default() });
+    }
+
+    /// Reports unknown work in flight on behalf of the next member, which may have queued work, until it reports
+    /// itself. The daemon calls this after [`Self::clear`].
+    pub fn presume(&self) {
+        self.in_flight.store(UNKNOWN, Ordering::SeqCst);
+    }
+
+    /// Reports that a thread waits at the gate. True if none waited before: the caller must now ring the tenant's
+    /// bell.
+    ///
+    /// # Cost
+    /// One exchange, and only for a thread that cannot launch.
+    #[must_use = "the daemon looks only when the bell rings"]
+    pub fn wish(&self) -> bool {
+        self.wants.swap(1, Ordering::SeqCst) == 0
+    }
+
+    /// Reports that no thread waits at the gate any more.
+    pub fn content(&self) {
+        self.wants.store(0, Ordering::SeqCst);
+    }
+
+    /// Announces a launch before it is passed to the driver. With it, an estimated `in_flight` ns (not 0) are queued
+    /// on the device and `submitted` ns were submitted in total. `since` is [`Said::since`].
+    ///
+    /// The caller may launch if [`BoardSlot::stands`](super::BoardSlot::stands) is true afterwards. Otherwise its
+    /// gate has changed, and the caller revokes the announcement with [`Self::say`].
+    ///
+    /// # Cost
+    /// One load and four stores in one cache line; a fence if nothing was in flight.
+    #[inline]
+    pub fn launches(&self, in_flight: u64, submitted: u64, since: u64, now: u64) {
+        self.submitted.store(submitted, Ordering::Relaxed);
+        self.last_launch.store(now, Ordering::Relaxed);
+        self.since.store(since, Ordering::Relaxed);
+        let word = encode(Some(in_flight.max(1)));
+        // Only the first launch needs the fence: otherwise a reader already sees work in flight.
+        let first = self.in_flight.load(Ordering::Relaxed) == 0;
+        self.in_flight.store(word, Ordering::Release);
+        if first {
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    /// Writes the whole report: after completions were seen, or after a launch that did not happen.
+    ///
+    /// If nothing is in flight any more and [`BoardSlot::stands`](super::BoardSlot::stands) is false afterwards, the
+    /// daemon may be waiting for exactly this: the caller rings the tenant's bell.
+    ///
+    /// # Cost
+    /// Eight stores and a fence.
+    pub fn say(&self, said: &Said) {
+        self.submitted.store(said.submitted, Ordering::Relaxed);
+        self.last_launch.store(said.last_launch, Ordering::Relaxed);
+        self.since.store(said.since, Ordering::Relaxed);
+        self.finished.store(said.finished, Ordering::Relaxed);
+        self.busy.store(said.busy, Ordering::Relaxed);
+        self.launched.store(said.launched, Ordering::Relaxed);
+        self.known.store(said.known, Ordering::Relaxed);
+        // Written last, so that a reader that sees nothing in flight also sees the sums.
+        self.in_flight.store(encode(said.in_flight), Ordering::Release);
+        fence(Ordering::SeqCst);
+    }
+}
+
+fn encode(in_flight: Option<u64>) -> u64 {
+    match in_flight {
+        None => UNKNOWN,
+        Some(LONGER) => LONGER,
+        Some(ns) => ns.min(UNKNOWN - 1),
+    }
+}
+
+impl ReportPage {
+    /// A zeroed page in ordinary memory, for tests.
+    #[must_use]
+    pub fn zeroed() -> Box<Self> {
+        let slots = core::array::from_fn(|_| ReportSlot::zeroed());
+        Box::new(Self { header: Header::zeroed(), room: zeros(), slots })
+    }
+
+    /// Turns a new memory file into a report. Only members check the header; the daemon never reads it again.
+    pub fn format(&self, epoch: u64) {
+        self.header.format(MAGIC, epoch);
+    }
+
+    /// Checks that this is a report of this version and of this epoch.
+    ///
+    /// # Errors
+    /// [`PageError`].
+    pub fn check(&self, epoch: u64) -> Result<(), PageError> {
+        self.header.check(MAGIC, epoch)
+    }
+}

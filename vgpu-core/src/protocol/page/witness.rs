@@ -1,0 +1,185 @@
+//! The daemon's checks of a report: any bytes become possible values.
+//!
+//! Sums are a tenant's claims, and the clock limits them. A sum never shrinks. Device time cannot exceed the time
+//! since the member joined, since each slot is one member on one device. Estimates have the same limit, so they are
+//! never worth more than time. These checks cannot detect a report that is too low; that is the task of the audit
+//! ([`crate::time::arbiter::audit`]).
+
+use core::ops::Deref;
+
+use super::report::{LONGER, ReportPage, ReportSlot, UNKNOWN};
+use crate::sync::Ordering;
+use crate::time::arbiter::{Pages, SlotId, Usage};
+
+/// Upper limit for reported work in flight: one hour, in nanoseconds.
+const LONGEST: u64 = 3_600_000_000_000;
+
+/// Numbers of impossible reports by a member. For the daemon's metrics; they decide nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// A sum was smaller than before.
+    pub shrank: u64,
+    /// Device time exceeded the elapsed time.
+    pub outran: u64,
+    /// A time lay in the future, or before the member joined.
+    pub misdated: u64,
+}
+
+/// History of one slot, kept by the daemon.
+#[derive(Clone, Copy, Debug)]
+pub struct Witness {
+    joined: u64,
+    busy: u64,
+    finished: u64,
+    known: u64,
+    launched: u64,
+    last_launch: u64,
+    faults: Faults,
+}
+
+impl Witness {
+    /// For a slot that is given to a member at `now`, after [`ReportSlot::clear`].
+    #[must_use]
+    pub const fn new(now: u64) -> Self {
+        let faults = Faults { shrank: 0, outran: 0, misdated: 0 };
+        Self { joined: now, busy: 0, finished: 0, known: 0, launched: 0, last_launch: now, faults }
+    }
+
+    /// Reads the member's report at `now`, which never decreases.
+    ///
+    /// Guarantees for the result: sums are not less than before and not more than the time since the slot was taken.
+    /// `since` lies between that time and `now`. The work in flight is unknown, [`u64::MAX`] or at most one hour.
+    ///
+    /// # Cost
+    /// Eight loads. No word is read twice, and the daemon never waits.
+    pub fn look(&mut self, slot: &ReportSlot, now: u64) -> Usage {
+        // Read first: if it says that nothing is in flight, the sums read below are complete.
+        let in_flight = slot.in_flight.load(Ordering::Acquire);
+        let wants = slot.wants.load(Ordering::Acquire) != 0;
+        let elapsed = now.saturating_sub(self.joined);
+        let busy = slot.busy.load(Ordering::Relaxed);
+        self.faults.outran += u64::from(busy > elapsed);
+        let faults = &mut self.faults;
+        let mut sum = |old: &mut u64, said: u64| {
+            faults.shrank += u64::from(said < *old);
+            *old = said.min(elapsed).max(*old);
+            *old
+        };
+        let finished = sum(&mut self.finished, slot.finished.load(Ordering::Relaxed));
+        let known = sum(&mut self.known, slot.known.load(Ordering::Relaxed));
+        let busy = sum(&mut self.busy, busy);
+        self.launched = self.launched.max(slot.launched.load(Ordering::Relaxed));
+        let since = self.dated(slot.since.load(Ordering::Relaxed), now);
+        self.last_launch = self.dated(slot.last_launch.load(Ordering::Relaxed), now).max(self.last_launch);
+        let in_flight = match in_flight {
+            UNKNOWN => None,
+            LONGER => Some(LONGER),
+            ns => Some(ns.min(LONGEST)),
+        };
+        let idle = !wants && in_flight == Some(0);
+        Usage { busy, finished, known, in_flight, wants, since: if idle { now } else { since } }
+    }
+
+    /// Moves a time into the range from taking the slot to now. 0 means that nothing was reported yet and is no
+    /// fault.
+    fn dated(&mut self, moment: u64, now: u64) -> u64 {
+        let possible = moment.min(now).max(self.joined.min(now));
+        self.faults.misdated += u64::from(moment != possible && moment != 0);
+        possible
+    }
+
+    /// Launches the member says it counted. Only grows; nothing is decided by it.
+    #[must_use]
+    pub const fn launched(&self) -> u64 {
+        self.launched
+    }
+
+    /// Time of the last launch by the member's own report; the time it joined, if it has not launched.
+    #[must_use]
+    pub const fn last_launch(&self) -> u64 {
+        self.last_launch
+    }
+
+    /// Impossible values it reported so far.
+    #[must_use]
+    pub const fn faults(&self) -> Faults {
+        self.faults
+    }
+}
+
+/// All reports of a host, by the arbiter's slots. `P` is a mapping of a tenant's page, shared by that tenant's slots.
+#[derive(Debug)]
+pub struct Reports<P> {
+    now: u64,
+    places: Vec<Option<Place<P>>>,
+}
+
+#[derive(Debug)]
+struct Place<P> {
+    page: P,
+    index: usize,
+    witness: Witness,
+}
+
+impl<P: Deref<Target = ReportPage>> Reports<P> {
+    /// A witness without reports.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { now: 0, places: Vec::new() }
+    }
+
+    /// Sets the time of the readings that follow. A time before the last one counts as the last one.
+    pub fn at(&mut self, now: u64) {
+        self.now = self.now.max(now);
+    }
+
+    /// Reads the arbiter's `slot` from slot `index` of `page` from now on, and clears that slot. Returns false and
+    /// does nothing if the page has no such slot.
+    pub fn join(&mut self, slot: SlotId, page: P, index: usize) -> bool {
+        let Some(place) = page.slots.get(index) else { return false };
+        place.clear();
+        if self.places.len() <= slot.index() {
+            self.places.resize_with(slot.index() + 1, || None);
+        }
+        self.places[slot.index()] = Some(Place { page, index, witness: Witness::new(self.now) });
+        true
+    }
+
+    /// Reports unknown work in flight for a member that has just joined and does not know it yet: it may have queued
+    /// work.
+    pub fn presume(&self, slot: SlotId) {
+        let place = self.places.get(slot.index()).and_then(Option::as_ref);
+        if let Some(report) = place.and_then(|place| place.page.slots.get(place.index)) {
+            report.presume();
+        }
+    }
+
+    /// Removes a member. Returns the numbers of its impossible reports.
+    pub fn leave(&mut self, slot: SlotId) -> Option<Faults> {
+        self.places.get_mut(slot.index()).and_then(Option::take).map(|place| place.witness.faults)
+    }
+
+    /// History of a slot; `None`: no such slot.
+    #[must_use]
+    pub fn witness(&self, slot: SlotId) -> Option<&Witness> {
+        self.places.get(slot.index())?.as_ref().map(|place| &place.witness)
+    }
+}
+
+impl<P: Deref<Target = ReportPage>> Default for Reports<P> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A slot without a report has nothing in flight and wants nothing.
+impl<P: Deref<Target = ReportPage>> Pages for Reports<P> {
+    fn usage(&mut self, slot: SlotId) -> Usage {
+        let now = self.now;
+        let place = self.places.get_mut(slot.index()).and_then(Option::as_mut);
+        match place.and_then(|place| Some((place.page.slots.get(place.index)?, &mut place.witness))) {
+            Some((report, witness)) => witness.look(report, now),
+            None => Usage { in_flight: Some(0), since: now, ..Usage::default() },
+        }
+    }
+}

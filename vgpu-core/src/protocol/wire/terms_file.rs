@@ -1,0 +1,256 @@
+//! Encodes and decodes the terms file: a tenant's limits, for members that start while the daemon is away.
+//!
+//! The daemon writes the file next to the tenant's socket when it starts and when the terms change. It writes another
+//! name and renames it, so the file is never incomplete. A member reads it only if no daemon answers at the socket.
+//! Each line is one flat JSON object by the rules of [`super`]. The first line is the tenant's, then follow its users
+//! and its devices:
+//!
+//! ```text
+//! {"terms":1,"epoch":7,"tenant":"a","mode":"enforce","on_error":"closed","on_loss":"local","strict":false,"users":1,
+//!  "user_namespace":4026531837,"devices":2}
+//! {"uid":100000,"last":165535}
+//! {"device":"GPU-6b1c...","memory_limit":1073741824,"sm_limit":30,"sm_request":20}
+//! {"device":"*","memory_limit":null,"sm_limit":null,"sm_request":null}
+//! ```
+//!
+//! `users` and `devices` count the lines that follow, so a truncated file is rejected. If `users` is null, every user
+//! may start a member. A limit that is null is no limit. A missing key is an error, except `on_error` (closed) and
+//! `user_namespace` (not known). The mode `off` is an error too.
+//! `user_namespace` is the inode of the daemon's user namespace, in which the uids are valid. `*` stands for every
+//! device without a line of its own. A device without either may not be used.
+//!
+//! `vgpud` writes the file, libvgpu reads it. Not here: where the file is, who may write it, and how old it may be.
+
+use super::json::{Object, Writer};
+use super::two::{self, MAX_DEVICE, MAX_TENANT};
+use super::{WireError, share, write_limits};
+use crate::limits::Mode;
+use crate::time::gate::loss::OnLoss;
+use crate::units::bytes::Bytes;
+use crate::units::share::Share;
+use crate::units::uuid;
+use core::ops::RangeInclusive;
+
+/// Version of this format.
+pub const FORMAT: u64 = 1;
+
+/// Name of the file, which is next to the tenant's socket.
+pub const FILE_NAME: &str = "terms.json";
+
+/// Suffix of the directory of a tenant's ledgers, which is next to its socket and has the socket's name plus this.
+pub const LEDGERS_SUFFIX: &str = ".ledgers";
+
+/// Most bytes of a file.
+pub const MAX_FILE: usize = 64 << 10;
+
+/// Device name for all devices without a line of their own.
+pub const ALL_DEVICES: &str = "*";
+
+/// A tenant's terms on all devices.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TermsFile {
+    /// Epoch of the daemon that wrote it.
+    pub epoch: u64,
+    /// Name of the tenant.
+    pub tenant: String,
+    /// Whether limits are enforced or use is only measured.
+    pub mode: Mode,
+    /// True if a limit that cannot be enforced is only a warning.
+    pub open_on_error: bool,
+    /// Behaviour of members without the daemon.
+    pub on_loss: OnLoss,
+    /// True if bypasses of the hooks are refused.
+    pub strict: bool,
+    /// Ranges of uids that may start a member; `None`: all.
+    pub users: Option<Vec<RangeInclusive<u32>>>,
+    /// Inode of the daemon's user namespace, in which the uids of `users` are valid; 0: not known.
+    pub user_namespace: u64,
+    /// Terms of each device, at most one entry a device.
+    pub devices: Vec<DeviceTerms>,
+}
+
+/// A tenant's terms on one device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceTerms {
+    /// The device's UUID, or [`ALL_DEVICES`].
+    pub device: String,
+    /// Hard memory limit; `None` = no limit. Never 0.
+    pub memory_limit: Option<Bytes>,
+    /// Ceiling on device time, 1 % or more; `None` = no limit.
+    pub sm_limit: Option<Share>,
+    /// Floor of device time; `None` = none.
+    pub sm_request: Option<Share>,
+}
+
+impl TermsFile {
+    /// Encodes the file.
+    ///
+    /// # Errors
+    /// [`WireError::TextTooLong`]; [`WireError::TooLong`] if it would be longer than [`MAX_FILE`].
+    pub fn encode(&self) -> Result<String, WireError> {
+        let mut line = Writer::new();
+        line.number("terms", FORMAT);
+        line.number("epoch", self.epoch);
+        line.string("tenant", two::short("tenant", &self.tenant, MAX_TENANT)?);
+        line.string("mode", two::mode_word(self.mode));
+        line.string("on_error", two::on_error_word(self.open_on_error));
+        line.string("on_loss", two::on_loss_word(self.on_loss));
+        line.boolean("strict", self.strict);
+        line.number_or_null("users", self.users.as_ref().map(|users| users.len() as u64));
+        line.number("user_namespace", self.user_namespace);
+        line.number("devices", self.devices.len() as u64);
+        let mut file = line.finish()?;
+        for users in self.users.iter().flatten() {
+            let mut line = Writer::new();
+            line.number("uid", u64::from(*users.start()));
+            line.number("last", u64::from(*users.end()));
+            file.push_str(&line.finish()?);
+        }
+        for terms in &self.devices {
+            let mut line = Writer::new();
+            line.string("device", two::short("device", &terms.device, MAX_DEVICE)?);
+            write_limits(terms.memory_limit, terms.sm_limit, &mut line);
+            line.share_or_null("sm_request", terms.sm_request);
+            file.push_str(&line.finish()?);
+        }
+        if file.len() > MAX_FILE { Err(WireError::TooLong) } else { Ok(file) }
+    }
+
+    /// Decodes a file.
+    ///
+    /// # Errors
+    /// Every [`WireError`]. A value that is not understood is an error, never a default. A device named twice, in any
+    /// spelling, is [`WireError::DuplicateKey`]. A wrong number of device lines is [`WireError::OutOfRange`].
+    pub fn decode(file: &[u8]) -> Result<Self, WireError> {
+        if file.len() > MAX_FILE {
+            return Err(WireError::TooLong);
+        }
+        let mut lines = file.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        let head = Object::parse(lines.next().unwrap_or_default())?;
+        match two::required(head.number("terms")?, "terms")? {
+            FORMAT => {}
+            value => return Err(WireError::OutOfRange { key: "terms", value, accepted: "1" }),
+        }
+        let tenant = two::required(head.string("tenant")?, "tenant")?;
+        let count = two::required(head.number("devices")?, "devices")?;
+        let mut terms = Self {
+            epoch: two::required(head.number("epoch")?, "epoch")?,
+            tenant: two::short("tenant", tenant, MAX_TENANT)?.to_owned(),
+            mode: two::read_mode(&head)?,
+            open_on_error: two::read_on_error(&head)?,
+            on_loss: two::read_on_loss(&head)?,
+            strict: two::required(head.boolean("strict")?, "strict")?,
+            users: None,
+            user_namespace: head.number("user_namespace")?.unwrap_or(0),
+            devices: Vec::new(),
+        };
+        // A tenant of the daemon is limited or observed, so no daemon writes `off`.
+        if terms.mode == Mode::Off {
+            return Err(WireError::WrongKind { key: "mode", expected: "enforce or observe" });
+        }
+        two::required(head.get("users"), "users")?;
+        if let Some(count) = head.number("users")? {
+            let mut users = Vec::new();
+            for _ in 0..count {
+                let line = Object::parse(lines.next().unwrap_or_default())?;
+                users.push(uid(&line, "uid")?..=uid(&line, "last")?);
+            }
+            terms.users = Some(users);
+        }
+        for line in lines {
+            let line = Object::parse(line)?;
+            let device = two::required(line.string("device")?, "device")?;
+            let device = two::short("device", device, MAX_DEVICE)?.to_owned();
+            if terms.devices.iter().any(|known| uuid::same(&known.device, &device)) {
+                return Err(WireError::DuplicateKey(device));
+            }
+            // `null` means no limit. A missing key means that the line is incomplete.
+            for key in ["memory_limit", "sm_limit", "sm_request"] {
+                two::required(line.get(key), key)?;
+            }
+            let (memory_limit, sm_limit) = super::read_limits(&line)?;
+            let sm_request = line.tenths("sm_request")?.map(|tenths| share("sm_request", tenths)).transpose()?;
+            terms.devices.push(DeviceTerms { device, memory_limit, sm_limit, sm_request });
+        }
+        if terms.devices.len() as u64 != count {
+            let accepted = "the number of lines that follow";
+            return Err(WireError::OutOfRange { key: "devices", value: count, accepted });
+        }
+        Ok(terms)
+    }
+
+    /// True if this user may start a member.
+    #[must_use]
+    pub fn admits(&self, uid: u32) -> bool {
+        self.users.as_ref().is_none_or(|users| users.iter().any(|range| range.contains(&uid)))
+    }
+
+    /// Returns the terms on a device; `None`: the tenant may not use it.
+    #[must_use]
+    pub fn of(&self, device: &str) -> Option<&DeviceTerms> {
+        let named = |name: &str| self.devices.iter().find(|terms| uuid::same(&terms.device, name));
+        named(device).or_else(|| named(ALL_DEVICES))
+    }
+}
+
+fn uid(line: &Object, key: &'static str) -> Result<u32, WireError> {
+    let value = two::required(line.number(key)?, key)?;
+    u32::try_from(value).map_err(|_| WireError::OutOfRange { key, value, accepted: "0 to 4294967295" })
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn file(devices: &[&str]) -> Result<TermsFile, WireError> {
+        let count = devices.len();
+        let mut text = format!(
+            "{{\"terms\":1,\"epoch\":7,\"tenant\":\"a\",\"mode\":\"enforce\",\"on_loss\":\"local\",\"strict\":false,\
+             \"users\":null,\"devices\":{count}}}\n"
+        );
+        for device in devices {
+            text.push_str(&format!(
+                "{{\"device\":\"{device}\",\"memory_limit\":null,\"sm_limit\":null,\"sm_request\":null}}\n"
+            ));
+        }
+        TermsFile::decode(text.as_bytes())
+    }
+
+    #[test]
+    fn nothing_that_the_file_does_not_say_lifts_a_limit() {
+        let terms = TermsFile {
+            epoch: 7,
+            tenant: "a".into(),
+            mode: Mode::Enforce,
+            open_on_error: false,
+            on_loss: OnLoss::Local,
+            strict: false,
+            users: None,
+            user_namespace: 0,
+            devices: vec![DeviceTerms {
+                device: ALL_DEVICES.into(),
+                memory_limit: None,
+                sm_limit: None,
+                sm_request: None,
+            }],
+        };
+        let text = terms.encode().unwrap();
+        assert_eq!(TermsFile::decode(text.as_bytes()).unwrap(), terms);
+        for key in ["users", "memory_limit", "sm_limit", "sm_request"] {
+            let renamed = text.replace(&format!("\"{key}\""), "\"other\"");
+            assert_eq!(TermsFile::decode(renamed.as_bytes()), Err(WireError::Missing(key)));
+        }
+        let off = TermsFile { mode: Mode::Off, ..terms }.encode().unwrap();
+        assert!(matches!(TermsFile::decode(off.as_bytes()), Err(WireError::WrongKind { key: "mode", .. })));
+    }
+
+    #[test]
+    fn a_device_stands_there_once_however_it_is_written_and_is_found_by_either_name() {
+        for again in ["GPU-00aa", "gpu-00AA", "MIG-00aa"] {
+            assert!(matches!(file(&["GPU-00aa", again]), Err(WireError::DuplicateKey(_))), "{again}");
+        }
+        let there = file(&["MIG-00aa", "GPU-00ab"]).unwrap();
+        assert_eq!(there.of("GPU-00AA").map(|terms| terms.device.as_str()), Some("MIG-00aa"));
+        assert!(there.of("GPU-00ac").is_none());
+    }
+}

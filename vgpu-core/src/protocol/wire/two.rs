@@ -1,0 +1,408 @@
+//! Protocol 2: protocol 1, plus the shared pages ([`crate::protocol::page`]) that come with the welcome.
+//!
+//! ```text
+//! member -> daemon   {"hello":2,"pid":123,"version":"0.1.0","pages":1,"clock":5000000000}
+//! daemon -> member   {"hello":2,"tenant":"a","memory_limit":1073741824,"sm_limit":30,"member":12,"epoch":7,"pages":1,
+//!                     "clock":5000020000,"mode":"enforce","on_error":"closed","on_loss":"local","strict":false,
+//!                     "descriptors":"beat board report bell"}          with these descriptors, in this order
+//! member -> daemon   {"join":"GPU-6b1c...","busy":0}                   once per device it uses
+//! daemon -> member   {"join":"GPU-6b1c...","slot":3}                   with a descriptor of the tenant's ledger
+//!                    {"error":"...","speaks":2}                        to any of them
+//! ```
+//!
+//! The welcome's limits are those of protocol 1; the limits per device are in the slot of the board. Each line
+//! follows the rules of [`super`]. New here:
+//! - *The older side is answered in its own protocol.* A daemon reads both hellos ([`Ask::decode`]). A refusal
+//!   carries the latest protocol the daemon speaks in `speaks`. A refusal without it comes from a daemon that speaks
+//!   only protocol 1, so the member disconnects and sends hello 1. Members of protocol 1 ignore the key.
+//! - *Page versions must agree.* Both hellos carry them, so the newer side reports a mismatch as an error.
+//! - *A slot's file is the ledger.* The daemon keeps the tenant's ledger of the device and passes it with the slot: one
+//!   ledger for all containers of the tenant. Each join gets a separate open file description, because locks belong to
+//!   the description and each member holds its own.
+//! - *Descriptors are counted.* An unknown word still counts as one descriptor; the member closes that one.
+//!
+//! Users: libvgpu sends hello and join; `vgpud` answers. Not here: how descriptors are passed (shim-sys:
+//! `descriptors`), deadlines, and which processes are welcomed.
+
+use super::json::{Object, Writer};
+use super::{Hello as HelloOne, Terms, WireError, cut, read_terms, write_terms};
+use crate::limits::Mode;
+use crate::protocol::page::{self, GONE, SLOTS};
+use crate::time::gate::loss::OnLoss;
+
+/// The number of this protocol, the latest one.
+pub const PROTOCOL: u64 = 2;
+
+/// Longest name of a tenant, in bytes.
+pub const MAX_TENANT: usize = 255;
+/// Longest device name in bytes; UUIDs of MIG instances have about 60.
+pub const MAX_DEVICE: usize = 96;
+/// Longest version of a library, in bytes.
+pub const MAX_VERSION: usize = 64;
+/// Most descriptors that come with a welcome.
+pub const MAX_DESCRIPTORS: usize = 16;
+
+/// A member's first line: it names its process and library.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hello {
+    /// Process id in the process's own pid namespace. The daemon trusts only the id that the kernel reports.
+    pub pid: u32,
+    /// Version of the library.
+    pub version: String,
+    /// The member's monotonic clock in nanoseconds when it wrote the line: see [`clock_offset`].
+    pub clock: u64,
+}
+
+/// Message of a member that begins to use a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Join {
+    /// The device's UUID.
+    pub device: String,
+    /// Device time it has measured there so far, in nanoseconds; an earlier daemon may not have recorded all of it.
+    /// 0: it has just begun. A member that joined before sends at least 1; it may have queued work until its report
+    /// says otherwise.
+    pub busy: u64,
+}
+
+/// Any message of a member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ask {
+    /// Hello of protocol 1, answered with [`super::Reply`].
+    HelloOne(HelloOne),
+    /// Hello of this protocol.
+    Hello(Hello),
+    /// Message of a member that begins to use a device, after either hello.
+    Join(Join),
+}
+
+/// Kinds of descriptors in a welcome.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Descriptor {
+    /// The page, one for the whole host, with the daemon's heartbeat.
+    Beat,
+    /// The tenant's page that the daemon writes.
+    Board,
+    /// The tenant's page that its members write.
+    Report,
+    /// The eventfd that a member rings when a thread begins to wait at a gate.
+    Bell,
+    /// A kind that this version does not know; the receiver closes the descriptor.
+    Unknown,
+}
+
+const DESCRIPTORS: [(Descriptor, &str); 4] = [
+    (Descriptor::Beat, "beat"),
+    (Descriptor::Board, "board"),
+    (Descriptor::Report, "report"),
+    (Descriptor::Bell, "bell"),
+];
+
+const ON_LOSS: [(OnLoss, &str); 3] = [(OnLoss::Local, "local"), (OnLoss::Open, "open"), (OnLoss::Block, "block")];
+
+/// Answer to a hello: the member is registered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Welcome {
+    /// The tenant and its limits, as in protocol 1.
+    pub terms: Terms,
+    /// The member's number, which its slots of the board carry. Never 0.
+    pub member: u64,
+    /// The daemon's epoch: neither 0 nor [`GONE`].
+    pub epoch: u64,
+    /// The daemon's monotonic clock in nanoseconds when it wrote this.
+    pub clock: u64,
+    /// Enforcement mode.
+    pub mode: Mode,
+    /// True if a limit that cannot be enforced becomes a warning. In the line `on_error`: `open`; `closed`, or
+    /// absent, is false.
+    pub open_on_error: bool,
+    /// Policy after the loss of the daemon.
+    pub on_loss: OnLoss,
+    /// True if lookups that bypass the hooks are refused.
+    pub strict: bool,
+    /// Descriptors that come with this line, in order.
+    pub descriptors: Vec<Descriptor>,
+}
+
+/// Part of the refusal of a device that does not belong to the tenant.
+pub const NOT_ITS_DEVICE: &str = "is not one of the devices of tenant";
+/// Added to [`NOT_ITS_DEVICE`] while the daemon cannot tell yet.
+pub const NOT_KNOWN_YET: &str = "as far as the daemon can tell";
+
+/// True if the refusal is permanent: the device does not belong to the tenant.
+#[must_use]
+pub fn is_not_its_device(words: &str) -> bool {
+    words.contains(NOT_ITS_DEVICE) && !words.contains(NOT_KNOWN_YET)
+}
+
+/// Any message of the daemon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// The daemon's answer to a hello.
+    Welcome(Welcome),
+    /// The daemon's answer to a join.
+    Slot {
+        /// The device's UUID.
+        device: String,
+        /// Index of the slot in board and report.
+        slot: usize,
+    },
+    /// The daemon's refusal of any message.
+    Refused {
+        /// Reason of the refusal, as text.
+        words: String,
+        /// The latest protocol that the daemon speaks.
+        speaks: u64,
+    },
+}
+
+impl Hello {
+    /// Writes the line, newline included.
+    ///
+    /// # Errors
+    /// [`WireError::TextTooLong`].
+    pub fn encode(&self) -> Result<String, WireError> {
+        let mut line = Writer::new();
+        line.number("hello", PROTOCOL);
+        line.number("pid", u64::from(self.pid));
+        line.string("version", short("version", &self.version, MAX_VERSION)?);
+        line.number("pages", u64::from(page::VERSION));
+        line.number("clock", self.clock);
+        line.finish()
+    }
+
+    fn read(object: &Object) -> Result<Self, WireError> {
+        check_pages(object)?;
+        let version = short("version", required(object.string("version")?, "version")?, MAX_VERSION)?.to_owned();
+        let clock = required(object.number("clock")?, "clock")?;
+        Ok(Self { pid: super::read_pid(object)?, version, clock })
+    }
+}
+
+impl Join {
+    /// Writes the line, newline included.
+    ///
+    /// # Errors
+    /// [`WireError::TextTooLong`]; [`WireError::TooLong`] if the name needs too many escapes.
+    pub fn encode(&self) -> Result<String, WireError> {
+        let mut line = Writer::new();
+        line.string("join", short("join", &self.device, MAX_DEVICE)?);
+        line.number("busy", self.busy);
+        line.finish()
+    }
+}
+
+impl Ask {
+    /// Reads a member's line of either protocol, with or without its newline.
+    ///
+    /// # Errors
+    /// Every [`WireError`]; its text is the answer to send to the member. [`WireError::Protocol`] and
+    /// [`WireError::Pages`] are checked before everything else.
+    pub fn decode(line: &[u8]) -> Result<Self, WireError> {
+        let object = Object::parse(line)?;
+        match object.number("hello")? {
+            Some(super::PROTOCOL) => return HelloOne::decode(line).map(Self::HelloOne),
+            Some(PROTOCOL) => return Hello::read(&object).map(Self::Hello),
+            Some(theirs) => return Err(WireError::Protocol { theirs }),
+            None => {}
+        }
+        let device = required(object.string("join")?, "hello or join")?;
+        let device = short("join", device, MAX_DEVICE)?.to_owned();
+        Ok(Self::Join(Join { device, busy: object.number("busy")?.unwrap_or(0) }))
+    }
+}
+
+impl Welcome {
+    /// Index of this descriptor among the received ones.
+    ///
+    /// # Errors
+    /// [`WireError::Descriptors`]: the number received differs from the number announced.
+    pub fn place(&self, descriptor: Descriptor, came: usize) -> Result<Option<usize>, WireError> {
+        match self.descriptors.len() {
+            announced if announced == came => Ok(self.descriptors.iter().position(|here| *here == descriptor)),
+            announced => Err(WireError::Descriptors { announced, came }),
+        }
+    }
+
+    fn write(&self, line: &mut Writer) -> Result<(), WireError> {
+        short("tenant", &self.terms.tenant, MAX_TENANT)?;
+        write_terms(&self.terms, PROTOCOL, line);
+        line.number("member", in_range("member", self.member, 1..=u64::MAX, "1 or more")?);
+        line.number("epoch", epoch(self.epoch)?);
+        line.number("pages", u64::from(page::VERSION));
+        line.number("clock", self.clock);
+        line.string("mode", mode_word(self.mode));
+        line.string("on_error", on_error_word(self.open_on_error));
+        line.string("on_loss", on_loss_word(self.on_loss));
+        line.boolean("strict", self.strict);
+        if self.descriptors.len() > MAX_DESCRIPTORS {
+            return Err(WireError::Descriptors { announced: self.descriptors.len(), came: MAX_DESCRIPTORS });
+        }
+        let words: Vec<&str> = self.descriptors.iter().map(|descriptor| word(*descriptor)).collect();
+        line.string("descriptors", &words.join(" "));
+        Ok(())
+    }
+
+    fn read(object: &Object) -> Result<Self, WireError> {
+        check_pages(object)?;
+        let terms = read_terms(object)?;
+        short("tenant", &terms.tenant, MAX_TENANT)?;
+        let member = required(object.number("member")?, "member")?;
+        let member = in_range("member", member, 1..=u64::MAX, "1 or more")?;
+        let epoch = epoch(required(object.number("epoch")?, "epoch")?)?;
+        let clock = required(object.number("clock")?, "clock")?;
+        let (mode, open_on_error, on_loss) = (read_mode(object)?, read_on_error(object)?, read_on_loss(object)?);
+        let strict = required(object.boolean("strict")?, "strict")?;
+        let descriptors = descriptors(required(object.string("descriptors")?, "descriptors")?)?;
+        Ok(Self { terms, member, epoch, clock, mode, open_on_error, on_loss, strict, descriptors })
+    }
+}
+
+impl Reply {
+    /// Writes the line, newline included. The text of a refusal is cut to 512 bytes.
+    ///
+    /// # Errors
+    /// Everything that [`Reply::decode`] refuses.
+    pub fn encode(&self) -> Result<String, WireError> {
+        let mut line = Writer::new();
+        match self {
+            Self::Welcome(welcome) => welcome.write(&mut line)?,
+            Self::Slot { device, slot } => {
+                line.string("join", short("join", device, MAX_DEVICE)?);
+                line.number("slot", in_page(*slot as u64).map(|slot| slot as u64)?);
+            }
+            Self::Refused { words, speaks } => {
+                line.string("error", cut(words));
+                line.number("speaks", *speaks);
+            }
+        }
+        line.finish()
+    }
+
+    /// Reads a line, with or without its newline. A line with the key `error` is a refusal regardless of its other
+    /// keys.
+    ///
+    /// # Errors
+    /// Every [`WireError`]. There are no defaults: a member that cannot read its welcome has none.
+    pub fn decode(line: &[u8]) -> Result<Self, WireError> {
+        let object = Object::parse(line)?;
+        if let Some(words) = object.string("error")? {
+            let speaks = object.number("speaks")?.unwrap_or(super::PROTOCOL);
+            return Ok(Self::Refused { words: words.to_owned(), speaks });
+        }
+        match object.number("hello")? {
+            Some(PROTOCOL) => return Welcome::read(&object).map(Self::Welcome),
+            Some(theirs) => return Err(WireError::Protocol { theirs }),
+            None => {}
+        }
+        let device = required(object.string("join")?, "hello or join")?;
+        let slot = in_page(required(object.number("slot")?, "slot")?)?;
+        Ok(Self::Slot { device: short("join", device, MAX_DEVICE)?.to_owned(), slot })
+    }
+}
+
+/// Nanoseconds to add to the member's clock to get the daemon's. The daemon's clock was `theirs` at some time between
+/// `sent` (the hello's `clock`) and `received` (arrival of the welcome), both by the member's clock.
+///
+/// 0 if one shared clock explains these times. Otherwise the member is in another time namespace, and the result is
+/// exact to half of the round trip.
+#[must_use]
+pub const fn clock_offset(sent: u64, theirs: u64, received: u64) -> i64 {
+    if sent <= theirs && theirs <= received {
+        return 0;
+    }
+    let between = sent.midpoint(received);
+    // Two's complement: right for all distances below 2^63.
+    theirs.wrapping_sub(between).cast_signed()
+}
+
+pub(super) fn required<T>(value: Option<T>, key: &'static str) -> Result<T, WireError> {
+    value.ok_or(WireError::Missing(key))
+}
+
+pub(super) fn short<'a>(key: &'static str, text: &'a str, most: usize) -> Result<&'a str, WireError> {
+    if text.len() > most { Err(WireError::TextTooLong { key, most }) } else { Ok(text) }
+}
+
+fn in_range(
+    key: &'static str,
+    value: u64,
+    range: core::ops::RangeInclusive<u64>,
+    accepted: &'static str,
+) -> Result<u64, WireError> {
+    if range.contains(&value) { Ok(value) } else { Err(WireError::OutOfRange { key, value, accepted }) }
+}
+
+fn epoch(epoch: u64) -> Result<u64, WireError> {
+    in_range("epoch", epoch, 1..=GONE - 1, "1 to 18446744073709551614")
+}
+
+fn in_page(slot: u64) -> Result<usize, WireError> {
+    let place = usize::try_from(slot).ok().filter(|slot| *slot < SLOTS);
+    place.ok_or(WireError::OutOfRange { key: "slot", value: slot, accepted: "a slot of the page: 0 to 1023" })
+}
+
+fn check_pages(object: &Object) -> Result<(), WireError> {
+    match required(object.number("pages")?, "pages")? {
+        theirs if theirs == u64::from(page::VERSION) => Ok(()),
+        theirs => Err(WireError::Pages { theirs }),
+    }
+}
+
+pub(super) const fn mode_word(mode: Mode) -> &'static str {
+    let [enforce, observe, off] = Mode::WORDS;
+    match mode {
+        Mode::Enforce => enforce,
+        Mode::Observe => observe,
+        Mode::Off => off,
+    }
+}
+
+pub(super) fn read_mode(object: &Object) -> Result<Mode, WireError> {
+    let mode = required(object.string("mode")?, "mode")?;
+    match Mode::WORDS.iter().position(|word| *word == mode) {
+        Some(0) => Ok(Mode::Enforce),
+        Some(1) => Ok(Mode::Observe),
+        Some(_) => Ok(Mode::Off),
+        None => Err(WireError::WrongKind { key: "mode", expected: "enforce, observe or off" }),
+    }
+}
+
+pub(super) const fn on_error_word(open: bool) -> &'static str {
+    if open { "open" } else { "closed" }
+}
+
+pub(super) fn read_on_error(object: &Object) -> Result<bool, WireError> {
+    match object.string("on_error")? {
+        None | Some("closed") => Ok(false),
+        Some("open") => Ok(true),
+        Some(_) => Err(WireError::WrongKind { key: "on_error", expected: "closed or open" }),
+    }
+}
+
+pub(super) fn on_loss_word(on_loss: OnLoss) -> &'static str {
+    ON_LOSS.iter().find(|(known, _)| *known == on_loss).map_or("block", |(_, word)| word)
+}
+
+pub(super) fn read_on_loss(object: &Object) -> Result<OnLoss, WireError> {
+    let on_loss = required(object.string("on_loss")?, "on_loss")?;
+    let known = ON_LOSS.iter().find(|(_, word)| *word == on_loss).map(|(on_loss, _)| *on_loss);
+    known.ok_or(WireError::WrongKind { key: "on_loss", expected: "local, open or block" })
+}
+
+fn word(descriptor: Descriptor) -> &'static str {
+    DESCRIPTORS.iter().find(|(known, _)| *known == descriptor).map_or("unknown", |(_, word)| word)
+}
+
+fn descriptors(words: &str) -> Result<Vec<Descriptor>, WireError> {
+    let mut read = Vec::new();
+    for word in words.split(' ').filter(|word| !word.is_empty()) {
+        let known = DESCRIPTORS.iter().find(|(_, known)| *known == word);
+        let descriptor = known.map_or(Descriptor::Unknown, |(descriptor, _)| *descriptor);
+        if read.len() == MAX_DESCRIPTORS || descriptor != Descriptor::Unknown && read.contains(&descriptor) {
+            let expected = "at most 16 words, none of them twice";
+            return Err(WireError::WrongKind { key: "descriptors", expected });
+        }
+        read.push(descriptor);
+    }
+    Ok(read)
+}

@@ -1,0 +1,7 @@
+//! Device time: the account that a ceiling refills ([`account`]), the scheduler of leases between tenants
+//! ([`arbiter`]), turns between the members of one tenant ([`turn`]), and the decision about one launch ([`gate`]).
+
+pub mod account;
+pub mod arbiter;
+pub mod gate;
+pub mod turn;

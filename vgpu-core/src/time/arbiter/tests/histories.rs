@@ -1,0 +1,275 @@
+//! In any history of events and reports: no tenant is forgotten, and an honest one makes progress.
+
+use super::*;
+use crate::time::arbiter::seat::Place;
+use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
+use std::collections::BTreeMap;
+
+/// An event in the history of a test setup.
+#[derive(Clone, Debug)]
+enum Deed {
+    Join(u32, u8, Terms),
+    Leave(usize),
+    Want(usize),
+    Launch(usize, u64),
+    Finish(usize, u64),
+    Set(u32, u8, Terms),
+    Pause(u32, u8, bool),
+    /// Reports anything, now and then.
+    Lie(usize, Usage),
+    /// Was here under another arbiter.
+    Back(usize),
+    Common(u8, bool),
+    /// From now on all usage is to be measured, or no longer.
+    Measure(bool),
+    Pass(u64),
+}
+
+fn lie() -> impl Strategy<Value = Usage> {
+    let flight = prop_oneof![Just(None), Just(Some(0)), Just(Some(u64::MAX)), (0..10_000 * MS).prop_map(Some)];
+    (flight, any::<bool>(), 0..50 * MS, 0..50 * MS).prop_map(|(in_flight, wants, busy, finished)| Usage {
+        busy,
+        finished,
+        known: finished,
+        in_flight,
+        wants,
+        since: 0,
+    })
+}
+
+impl Desk {
+    fn measures(&mut self, all: bool) {
+        self.arbiter.configure(Config { measures_all: all, ..Config::default() });
+    }
+
+    /// No member in a queue is forgotten there.
+    fn is_sound(&self) -> Result<(), String> {
+        for (at, seat) in self.arbiter.seats.iter().enumerate().filter_map(|(at, seat)| Some((at, seat.as_ref()?))) {
+            let phase = self.arbiter.devices[index(seat.device)].phase;
+            if phase != Phase::Common && seat.place == Place::Idle && !seat.queue.is_empty() {
+                return Err(format!("seat {at} is idle with {:?} in its queue", seat.queue));
+            }
+            if seat.place == Place::Current && phase.seat() != Some(SeatIx::try_from(at).unwrap()) {
+                return Err(format!("seat {at} is current on a device that is {phase:?}"));
+            }
+            for &slot in &seat.members {
+                if self.arbiter.slot(slot).queued != seat.queue.contains(&slot) {
+                    return Err(format!("{slot:?} of seat {at} is queued or not: {:?}", seat.queue));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The latest gates, and when each tenant's latest gate on a device was shut.
+#[derive(Default)]
+struct Told {
+    gates: BTreeMap<SlotId, Gate>,
+    shut: BTreeMap<(DeviceId, Tenant), u64>,
+}
+
+impl Told {
+    fn tell(&mut self, desk: &Desk, slot: SlotId, gate: Option<Gate>) {
+        let seat = desk.arbiter.seat(desk.arbiter.slot(slot).seat);
+        let lets_in = |gate: &Gate| matches!(gate, Gate::Run { .. } | Gate::Open);
+        if self.gates.remove(&slot).is_some_and(|before| lets_in(&before)) && !gate.is_some_and(|gate| lets_in(&gate)) {
+            self.shut.insert((seat.device, seat.tenant), desk.now);
+        }
+        self.gates.extend(gate.map(|gate| (slot, gate)));
+    }
+
+    /// The promises of a wide lease. It exists only where all usage is measured, has no end, and belongs to a tenant
+    /// that was alone for long. No other tenant wants the device, and no latency tenant is registered. Where all
+    /// usage is measured, no gate is open.
+    fn keeps(&self, desk: &Desk) -> Result<(), String> {
+        let (arbiter, now) = (&desk.arbiter, desk.now);
+        for (slot, gate) in &self.gates {
+            let seat = arbiter.seat(arbiter.slot(*slot).seat);
+            let is_common = arbiter.devices[index(seat.device)].phase == Phase::Common;
+            if *gate == Gate::Open && arbiter.config.measures_all && !is_common {
+                return Err(format!("{slot:?} has an open gate, through which nothing is measured"));
+            }
+            let Gate::Run { until, wide: true, .. } = *gate else { continue };
+            let others = || {
+                let here = arbiter.seats.iter().flatten().filter(|one| one.device == seat.device);
+                here.filter(|one| one.tenant != seat.tenant)
+            };
+            let lately = |(whose, shut): (&(DeviceId, Tenant), &u64)| {
+                whose.0 == seat.device && whose.1 != seat.tenant && now - shut < arbiter.config.alone
+            };
+            let refused = [
+                (!arbiter.config.measures_all, "although its use need not be measured"),
+                (until != u64::MAX, "with an end"),
+                (others().any(|one| one.place == Place::Ready), "although somebody else wants the device"),
+                (
+                    others().any(|one| one.terms.class == Class::Latency && !one.members.is_empty()),
+                    "beside a latency tenant",
+                ),
+                (self.shut.iter().any(lately), "although somebody else had the device lately"),
+            ];
+            if let Some((_, why)) = refused.into_iter().find(|(is, _)| *is) {
+                return Err(format!("{slot:?} has a wide lease {why}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// After this many steps, a quarter of an hour, no member waits without a reason.
+const FOR_NOTHING: usize = 20_000;
+
+impl Desk {
+    /// Time that was claimed for minutes under a ceiling of a hundredth is paid off in hours. In a class that is not
+    /// the first on its device a tenant gets a lease now and then, in their order.
+    fn has_reason_to_wait(&self, slot: SlotId) -> bool {
+        let seat = self.arbiter.seat(self.arbiter.slot(slot).seat);
+        let here = self.arbiter.seats.iter().flatten().filter(|other| other.device == seat.device);
+        let mut before = here.filter(|other| matches!(other.place, Place::Ready | Place::Current));
+        matches!(seat.place, Place::Capped(_)) || before.any(|other| other.terms.class < seat.terms.class)
+    }
+}
+
+fn terms() -> impl Strategy<Value = Terms> {
+    let share = |most| prop::option::of((1u32..=most).prop_map(|p| Share::from_percent(p).unwrap()));
+    // Floors leave some time: where they leave none, a tenant without a floor gets nothing.
+    (share(15), share(100), 0u32..20, 0u8..3).prop_map(|(floor, ceiling, weight, class)| Terms {
+        class: [Class::Latency, Class::Normal, Class::Batch][usize::from(class)],
+        floor,
+        ceiling,
+        weight,
+        quantum: None,
+    })
+}
+
+fn deed() -> impl Strategy<Value = Deed> {
+    prop_oneof![
+        (0u32..5, 0u8..3, terms()).prop_map(|(tenant, device, terms)| Deed::Join(tenant, device, terms)),
+        (0usize..16).prop_map(Deed::Leave),
+        (0usize..16).prop_map(Deed::Want),
+        (0usize..16, prop_oneof![Just(10_000), Just(3 * MS), Just(u64::MAX)])
+            .prop_map(|(slot, ns)| Deed::Launch(slot, ns)),
+        (0usize..16, 0u64..30 * MS).prop_map(|(slot, ns)| Deed::Finish(slot, ns)),
+        (0u32..5, 0u8..3, terms()).prop_map(|(tenant, device, terms)| Deed::Set(tenant, device, terms)),
+        (0u32..5, 0u8..3, any::<bool>()).prop_map(|(tenant, device, on)| Deed::Pause(tenant, device, on)),
+        (0usize..16, lie()).prop_map(|(slot, usage)| Deed::Lie(slot, usage)),
+        (0usize..16).prop_map(Deed::Back),
+        (0u8..9, any::<bool>()).prop_map(|(device, common)| Deed::Common(device, common)),
+        any::<bool>().prop_map(Deed::Measure),
+        prop_oneof![1u64..20 * MS, 1u64..5_000 * MS].prop_map(Deed::Pass),
+    ]
+}
+
+/// By default each run draws the same histories; `make soak` draws others by `VGPU_SEED`, and `PROPTEST_CASES` of
+/// them.
+#[expect(clippy::disallowed_methods, reason = "a test says by its variables which histories it draws")]
+fn which() -> ProptestConfig {
+    let seed = std::env::var("VGPU_SEED").map_or(7, |text| text.parse().expect("VGPU_SEED"));
+    let told = ProptestConfig::default();
+    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { told.cases } else { 4_096 };
+    ProptestConfig { cases, rng_seed: RngSeed::Fixed(seed), failure_persistence: None, ..told }
+}
+
+proptest! {
+    #![proptest_config(which())]
+
+    /// For any actions of the members: a device has at most one lease (an open gate counts for its tenant). Deadlines
+    /// lie in the future after a tick. Each waiting member makes progress while the others behave.
+    #[test]
+    fn no_history_breaks_it(measures_all: bool, deeds in prop::collection::vec(deed(), 1..300)) {
+        let (mut desk, mut told) = (Desk::new(3), Told::default());
+        desk.measures(measures_all);
+        let mut slots: Vec<SlotId> = Vec::new();
+        for deed in deeds {
+            let now = desk.now;
+            let pick = |at: usize| (!slots.is_empty()).then(|| slots[at % slots.len()]);
+            match deed {
+                Deed::Join(tenant, device, terms) => {
+                    let slot = desk.arbiter.join(Tenant(tenant), DeviceId(u16::from(device)), terms, now);
+                    *desk.book.of(slot) = Usage { in_flight: Some(0), since: now, ..Usage::default() };
+                    told.tell(&desk, slot, Some(Gate::Wait));
+                    slots.push(slot);
+                }
+                Deed::Leave(at) => if let Some(slot) = pick(at) {
+                    slots.retain(|&other| other != slot);
+                    told.tell(&desk, slot, None);
+                    desk.arbiter.leaves(slot, now);
+                },
+                Deed::Want(at) => if let Some(slot) = pick(at) { desk.wants(slot) },
+                Deed::Launch(at, ns) => if let Some(slot) = pick(at) { desk.runs(slot, ns) },
+                Deed::Finish(at, ns) => if let Some(slot) = pick(at) { desk.done(slot, ns) },
+                Deed::Set(tenant, device, terms) => {
+                    desk.arbiter.set(Tenant(tenant), DeviceId(u16::from(device)), terms, now);
+                }
+                Deed::Pause(tenant, device, on) => {
+                    desk.arbiter.pause(Tenant(tenant), DeviceId(u16::from(device)), on, now);
+                }
+                Deed::Lie(at, usage) => if let Some(slot) = pick(at) {
+                    *desk.book.of(slot) = usage;
+                    if usage.wants {
+                        desk.arbiter.wants(slot, now);
+                    }
+                },
+                Deed::Back(at) => if let Some(slot) = pick(at) { desk.arbiter.comes_back(slot, now) },
+                Deed::Common(device, common) => if device < 3 {
+                    desk.arbiter.share_out(DeviceId(u16::from(device)), common);
+                },
+                Deed::Measure(all) => desk.measures(all),
+                Deed::Pass(ns) => desk.now += ns,
+            }
+            for (slot, gate) in desk.tick() {
+                told.tell(&desk, slot, Some(gate));
+            }
+            for device in 0..3u16 {
+                let holders = told.gates.iter().filter(|&(&slot, gate)| {
+                    matches!(gate, Gate::Run { .. }) && desk.arbiter.seat(desk.arbiter.slot(slot).seat).device.0 == device
+                });
+                prop_assert!(holders.count() <= 1);
+            }
+            prop_assert_eq!(told.keeps(&desk), Ok(()), "{:?}", desk.arbiter);
+            prop_assert!(desk.arbiter.next_deadline().is_none_or(|due| due > desk.now || due == 0));
+            prop_assert_eq!(desk.is_sound(), Ok(()), "{:?}", desk.arbiter);
+        }
+        // From now on every member finishes its work and wants one more launch, except for some that repeat their
+        // last report for ever; all others get their turn.
+        let mut served = std::collections::BTreeSet::new();
+        for (tenant, device) in (0..5).flat_map(|tenant| (0..3).map(move |device| (tenant, device))) {
+            desk.arbiter.pause(Tenant(tenant), DeviceId(device), false, desk.now);
+        }
+        slots.retain(|slot| slot.index() % 3 != 0);
+        for &slot in &slots {
+            desk.runs(slot, 0);
+            desk.done(slot, 0);
+            desk.wants(slot);
+        }
+        for step in 0..40_000 {
+            for (slot, gate) in desk.tick() {
+                told.gates.insert(slot, gate);
+            }
+            for &slot in &slots {
+                if matches!(told.gates[&slot], Gate::Run { .. } | Gate::Open) && desk.book.of(slot).wants {
+                    served.insert(slot);
+                    desk.runs(slot, 0);
+                    desk.done(slot, 0);
+                }
+            }
+            if served.len() == slots.len() {
+                break;
+            }
+            if step == FOR_NOTHING {
+                let waits = slots.iter().find(|&slot| !served.contains(slot) && !desk.has_reason_to_wait(*slot));
+                prop_assert_eq!(waits, None, "{:?}", desk.arbiter);
+            }
+            desk.now += match step {
+                0..4_000 => MS,
+                4_000..=FOR_NOTHING => 50 * MS,
+                _ => 10_000 * MS,
+            };
+            if let Some(due) = desk.arbiter.next_deadline() {
+                desk.now = desk.now.max(due);
+            }
+        }
+        prop_assert_eq!(served.len(), slots.len(), "{:?}", desk.arbiter);
+    }
+}

@@ -1,0 +1,244 @@
+//! One look at the turn: keep it, renew it, pass it on, request it, take it.
+//!
+//! Each action is one atomic operation on this member's own word, or one compare-exchange on the turn. Other members
+//! can handle every state between two actions: see the head of `turn.rs`.
+
+use super::order::used;
+use super::{
+    DRAIN, HEARTBEAT, Hand, Here, IDLE, LEASE, LONGEST, PASS, QUANTUM, SUSPECT, Step, Turn, USE, WISH, Word, bell_bit,
+};
+use crate::sync::{Ordering, total_order};
+use crate::time::arbiter::Gate;
+
+/// Lost compare-exchanges in one look before the caller must look again.
+const TRIES: u32 = if cfg!(loom) { 2 } else { 4 };
+
+impl Step {
+    fn wait(look: u64) -> Self {
+        Self { gate: Gate::Wait, look, wake: 0, suspect: None }
+    }
+}
+
+impl Turn<'_> {
+    /// Looks at the turn and acts. For a thread at the gate when [`Turn::keeps`] returns `None`, and for the thread
+    /// that watches completions while the turn is contended.
+    ///
+    /// # Cost
+    /// A few atomic operations; a scan of the slots ever used where another member waits or the turn changes holder.
+    pub fn step(&self, hand: &mut Hand, here: &Here) -> Step {
+        let mut wake = 0;
+        let wanted = hand.wanted;
+        if here.wants || here.in_flight > 0 {
+            hand.wanted = here.now;
+        }
+        let mut step = Step::wait(here.now);
+        for _ in 0..TRIES {
+            let word = self.word();
+            let done = if hand.possession != 0 && word.holder() == Some(self.me) {
+                self.hold(hand, here, word, &mut wake)
+            } else {
+                self.seek(hand, here, word, wanted, &mut wake)
+            };
+            if let Some(done) = done {
+                step = done;
+                break;
+            }
+        }
+        // A caller that looks again at once, over and over, would take the processor from the thread that must act.
+        step.look = step.look.max(here.now + 1).min(here.now.saturating_add(HEARTBEAT));
+        step.wake = wake;
+        step
+    }
+
+    /// The look of a member that holds the turn. `None`: the word changed meanwhile; look again.
+    fn hold(&self, hand: &mut Hand, here: &Here, word: Word, wake: &mut u32) -> Option<Step> {
+        let now = here.now;
+        let suspect = if hand.exclusive || now < hand.rescan { None } else { self.survey(hand, now) };
+        let idle = here.in_flight == 0 && !here.wants;
+        let contended = self.contended(now);
+        let run = |hand: &Hand, word: Word, look| {
+            Some(Step { gate: self.run(hand, word, contended), look, wake: 0, suspect })
+        };
+        if !contended {
+            hand.idle = None;
+            return run(hand, word, u64::MAX);
+        }
+        self.slot.turn_due.store(here.due, Ordering::Relaxed);
+        if now < word.moment() {
+            if !idle {
+                hand.idle = None;
+                return run(hand, word, word.moment());
+            }
+            let ends = hand.idle.get_or_insert(now).saturating_add(IDLE).min(word.moment());
+            if now < ends {
+                return run(hand, word, ends);
+            }
+        } else if here.wants && (self.has_just_begun(hand, here) || self.is_first(here.in_flight, now)) {
+            let renewed = Word::held(self.me, now + QUANTUM);
+            return self.exchange(word, renewed).then(|| run(hand, renewed, renewed.moment())).flatten();
+        } else if here.in_flight > 0 {
+            return Some(Step { suspect, ..Step::wait(u64::MAX) });
+        }
+        self.pass_on(hand, word, now, wake);
+        // Go on as a member that does not hold, whether this one still wants the turn or not.
+        None
+    }
+
+    /// True if this member keeps the turn whoever is next, because it has used little of the device.
+    fn has_just_begun(&self, hand: &Hand, here: &Here) -> bool {
+        let had = used(self.slot).wrapping_sub(hand.began).saturating_add(here.in_flight);
+        had < USE && here.now < hand.taken.saturating_add(LEASE)
+    }
+
+    /// All launched work is complete: passes the turn on.
+    fn pass_on(&self, hand: &mut Hand, word: Word, now: u64, wake: &mut u32) {
+        self.settle_debt(hand);
+        hand.possession = 0;
+        hand.idle = None;
+        if self.exchange(word, Word::free(now)) {
+            self.ring(wake, self.first(now).map_or(u32::MAX, |(_, index)| bell_bit(index)));
+        }
+    }
+
+    fn settle_debt(&self, hand: &mut Hand) {
+        if hand.owes {
+            hand.owes = false;
+            let taken = self.slot.turn_taken.load(Ordering::Relaxed);
+            self.slot.turn_drained.store(taken, Ordering::SeqCst);
+        }
+    }
+
+    fn ring(&self, wake: &mut u32, whom: u32) {
+        self.bell().fetch_add(1, Ordering::SeqCst);
+        *wake |= whom;
+    }
+
+    /// A look by a member that does not hold the turn, or not any more.
+    fn seek(&self, hand: &mut Hand, here: &Here, word: Word, wanted: u64, wake: &mut u32) -> Option<Step> {
+        hand.possession = 0;
+        hand.idle = None;
+        if here.in_flight == 0 {
+            self.settle_debt(hand);
+        }
+        if !here.wants {
+            if core::mem::take(&mut hand.wishing) {
+                self.slot.turn_wants.store(0, Ordering::SeqCst);
+            }
+            (hand.seen, hand.passed) = (0, None);
+            return Some(Step::wait(u64::MAX));
+        }
+        // A word that names this slot although this process did not take it is left over from the slot's previous
+        // owner, which is gone.
+        let holder = word.holder().filter(|holder| *holder != self.me);
+        // No member holds the turn or waits for it: there is no contention, and this look causes none.
+        let quiet = holder.is_none() && (!self.contended(here.now) || self.first(here.now).is_none());
+        if quiet && here.now >= here.admitted {
+            if !hand.wishing {
+                self.join(wanted, here.now);
+            }
+            return self.take(hand, here, word);
+        }
+        self.wish(hand, here.now, wanted, holder, quiet, wake);
+        match holder {
+            None => self.claim(hand, here, word),
+            Some(holder) => self.await_holder(hand, here, word, holder),
+        }
+    }
+
+    fn wish(&self, hand: &mut Hand, now: u64, wanted: u64, holder: Option<usize>, quiet: bool, wake: &mut u32) {
+        // A member that was stopped while it waited lets its request expire, so it joins again.
+        if !core::mem::replace(&mut hand.wishing, true) || now >= self.slot.turn_wants.load(Ordering::Relaxed) {
+            self.join(wanted, now);
+        }
+        let until = now.saturating_add(WISH);
+        self.slot.turn_wants.store(until, Ordering::SeqCst);
+        if quiet {
+            return;
+        }
+        let contended = &self.ledger.header.turn_contended;
+        let before = contended.load(Ordering::Relaxed);
+        if before <= now.saturating_add(WISH / 2) || before > now.saturating_add(WISH + HEARTBEAT) {
+            contended.store(until, Ordering::SeqCst);
+            if before <= now {
+                self.ring(wake, holder.map_or(0, bell_bit));
+            }
+        }
+    }
+
+    /// There is no holder, or its time is over: takes the turn, if this member is next.
+    fn claim(&self, hand: &mut Hand, here: &Here, word: Word) -> Option<Step> {
+        if here.now < here.admitted {
+            hand.passed = None;
+            return Some(Step::wait(here.admitted));
+        }
+        if !self.is_first(0, here.now) {
+            let due = hand.passed.get_or_insert(here.now).saturating_add(PASS);
+            if here.now < due {
+                return Some(Step::wait(due));
+            }
+        }
+        self.take(hand, here, word)
+    }
+
+    fn await_holder(&self, hand: &mut Hand, here: &Here, word: Word, holder: usize) -> Option<Step> {
+        let now = here.now;
+        // Time passes for a stopped process, too. A member has waited only if it looked again and again.
+        let paused = now.saturating_sub(core::mem::replace(&mut hand.looked, now)) > 2 * HEARTBEAT;
+        if hand.seen != word.0 || paused {
+            (hand.seen, hand.since, hand.suspected, hand.passed) = (word.0, now, 0, None);
+        }
+        let end = word.moment().min(hand.since.saturating_add(QUANTUM)).max(hand.since);
+        let due = self.ledger.in_use().get(holder).map_or(0, |slot| slot.turn_due.load(Ordering::Relaxed));
+        let due = due.min(hand.since.saturating_add(LONGEST)).max(end);
+        let patience = due.saturating_add(DRAIN);
+        let mut suspect = None;
+        if now >= end.saturating_add(SUSPECT) && now >= hand.suspected {
+            hand.suspected = now.saturating_add(HEARTBEAT);
+            suspect = Some(holder);
+        }
+        if now < patience {
+            let look = patience.min(end.saturating_add(SUSPECT).max(hand.suspected));
+            return Some(Step { suspect, ..Step::wait(look) });
+        }
+        let step = self.claim(hand, here, word)?;
+        Some(Step { suspect: suspect.or(step.suspect), ..step })
+    }
+
+    fn take(&self, hand: &mut Hand, here: &Here, word: Word) -> Option<Step> {
+        let now = here.now;
+        // No two possessions of a member use the same word.
+        let before = self.slot.turn_taken.load(Ordering::Relaxed);
+        let mut new = Word::held(self.me, now + QUANTUM);
+        if new.0 == before || new == word {
+            new = Word(new.0 + (1 << super::HOLDER_BITS));
+        }
+        if !self.exchange(word, new) {
+            return None;
+        }
+        self.slot.turn_taken.store(new.0, Ordering::SeqCst);
+        total_order();
+        hand.owes = true;
+        if self.word() != new {
+            // Another member preempted us meanwhile, and may not have seen that we took the turn.
+            return None;
+        }
+        hand.possession = new.0;
+        (hand.seen, hand.passed) = (0, None);
+        if core::mem::take(&mut hand.wishing) {
+            self.slot.turn_wants.store(0, Ordering::SeqCst);
+        }
+        self.slot.turn_due.store(here.due, Ordering::Relaxed);
+        self.pay_taking(now);
+        (hand.taken, hand.began) = (now, used(self.slot));
+        let suspect = self.survey(hand, now);
+        let contended = self.contended(now);
+        let look = if contended { new.moment() } else { u64::MAX };
+        Some(Step { gate: self.run(hand, new, contended), look, wake: 0, suspect })
+    }
+
+    /// This member's virtual time: for tests and reports.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        used(self.slot)
+    }
+}
