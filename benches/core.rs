@@ -13,9 +13,9 @@ use vgpu_core::units::share::parse_share;
 
 /// A kernel with uncontended locks and a clock that stands still.
 #[derive(Default)]
-struct Alone(RefCell<BTreeSet<usize>>);
+struct UncontendedKernel(RefCell<BTreeSet<usize>>);
 
-impl Kernel for Alone {
+impl Kernel for UncontendedKernel {
     fn try_lock_slot(&self, index: usize) -> bool {
         self.0.borrow_mut().insert(index)
     }
@@ -47,11 +47,12 @@ impl Kernel for Alone {
     fn wait(&self, _round: u32) {}
 }
 
-fn ledger(c: &mut Criterion) {
+fn bench_ledger(c: &mut Criterion) {
     let mut group = c.benchmark_group("ledger: reserve, commit, release");
     for members in [1, 8, 64] {
-        let (page, kernel) = (LedgerPage::zeroed(), Alone::default());
-        let all: Vec<_> = (0..members).map(|pid| page.ledger().join(pid, 0, &kernel).expect("a free slot")).collect();
+        let (page, kernel) = (LedgerPage::zeroed(), UncontendedKernel::default());
+        let all: Vec<_> =
+            (0..members).map(|pid| page.as_ledger().join(pid, 0, &kernel).expect("a free slot")).collect();
         assert!(all.iter().enumerate().all(|(index, member)| member.index() == index), "each has a slot of its own");
         group.bench_function(format!("{members} members"), |b| {
             b.iter(|| {
@@ -62,11 +63,11 @@ fn ledger(c: &mut Criterion) {
     }
 }
 
-fn account(c: &mut Criterion) {
+fn bench_account(c: &mut Criterion) {
     let share = parse_share("30").expect("a share").expect("a limit");
     c.bench_function("account: admit", |b| {
         let account = Account::default();
-        b.iter(|| account.admit(black_box(1_000_000_000)));
+        b.iter(|| account.admit_launch(black_box(1_000_000_000)));
     });
     c.bench_function("account: charge", |b| {
         let (mut account, mut now) = (Account::default(), 1_000_000_000);
@@ -77,7 +78,7 @@ fn account(c: &mut Criterion) {
     });
 }
 
-fn sizes(c: &mut Criterion) {
+fn bench_sizes(c: &mut Criterion) {
     c.bench_function("bytes: read 1.5GiB", |b| b.iter(|| parse_size(black_box("1.5GiB"))));
 }
 
@@ -87,6 +88,6 @@ criterion_group! {
         .warm_up_time(std::time::Duration::from_millis(500))
         .measurement_time(std::time::Duration::from_secs(2))
         .sample_size(50);
-    targets = ledger, account, sizes
+    targets = bench_ledger, bench_account, bench_sizes
 }
 criterion_main!(parts);

@@ -9,7 +9,7 @@ use cudarc::nvrtc::Ptx;
 use std::time::{Duration, Instant};
 
 /// Launches between two synchronisations: the device always has work, and the queue stays bounded.
-const BATCH: u64 = 32;
+const LAUNCHES_PER_BATCH: u64 = 32;
 
 fn main() -> Result<(), DriverError> {
     let mut arguments = std::env::args().skip(1).map_while(|text| text.parse().ok());
@@ -27,11 +27,11 @@ fn main() -> Result<(), DriverError> {
 
     let (started, mut launched) = (Instant::now(), 0u64);
     while started.elapsed().as_secs_f64() < seconds {
-        for _ in 0..BATCH {
+        for _ in 0..LAUNCHES_PER_BATCH {
             // SAFETY: the kernel has this one parameter and touches no memory.
             unsafe { stream.launch_builder(&spin).arg(&nanoseconds).launch(one) }?;
         }
-        launched += BATCH;
+        launched += LAUNCHES_PER_BATCH;
         stream.synchronize()?;
     }
     let took = started.elapsed();

@@ -9,33 +9,33 @@ use std::process::Command;
 
 /// A process's use of processors up to one moment, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Usage {
+pub struct HostUsage {
     /// Time that threads ran on a processor.
     pub cpu_ns: u64,
     /// Time that threads were runnable without a processor.
     pub delay_ns: u64,
 }
 
-impl Usage {
+impl HostUsage {
     /// Sum over all threads of a process; zero if the process is gone.
-    pub fn of(pid: u32) -> Usage {
-        let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Usage::default() };
+    pub fn of_process(pid: u32) -> HostUsage {
+        let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return HostUsage::default() };
         let stats = tasks.flatten().filter_map(|task| fs::read_to_string(task.path().join("schedstat")).ok());
-        stats.map(|text| Usage::read(&text)).fold(Usage::default(), |sum, one| Usage {
+        stats.map(|text| HostUsage::read(&text)).fold(HostUsage::default(), |sum, one| HostUsage {
             cpu_ns: sum.cpu_ns + one.cpu_ns,
             delay_ns: sum.delay_ns + one.delay_ns,
         })
     }
 
     /// Parses the text of a `schedstat` file.
-    fn read(text: &str) -> Usage {
+    fn read(text: &str) -> HostUsage {
         let mut words = text.split_whitespace().map(|word| word.parse().unwrap_or(0));
-        Usage { cpu_ns: words.next().unwrap_or(0), delay_ns: words.next().unwrap_or(0) }
+        HostUsage { cpu_ns: words.next().unwrap_or(0), delay_ns: words.next().unwrap_or(0) }
     }
 
     /// Difference to an earlier reading.
-    pub fn since(self, before: Usage) -> Usage {
-        Usage {
+    pub fn since_reading(self, before: HostUsage) -> HostUsage {
+        HostUsage {
             cpu_ns: self.cpu_ns.saturating_sub(before.cpu_ns),
             delay_ns: self.delay_ns.saturating_sub(before.delay_ns),
         }
@@ -44,10 +44,10 @@ impl Usage {
 
 /// Time per core that the hypervisor took from this machine, in ns.
 pub fn stolen_ns() -> u64 {
-    fs::read_to_string("/proc/stat").map_or(0, |text| stolen(&text) / cores() as u64)
+    fs::read_to_string("/proc/stat").map_or(0, |text| stolen_ticks(&text) / usable_cores() as u64)
 }
 
-fn stolen(stat: &str) -> u64 {
+fn stolen_ticks(stat: &str) -> u64 {
     const NS_PER_TICK: u64 = 10_000_000; // the kernel reports /proc values at USER_HZ = 100
     let all = stat.lines().find_map(|line| line.strip_prefix("cpu "));
     let steal = all.and_then(|words| words.split_whitespace().nth(7)?.parse::<u64>().ok());
@@ -55,13 +55,13 @@ fn stolen(stat: &str) -> u64 {
 }
 
 /// Number of cores that this process may use.
-pub fn cores() -> usize {
+pub fn usable_cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Facts about the machine and the run, for the head of a report.
 #[derive(Clone, Debug, Serialize)]
-pub struct Facts {
+pub struct HostFacts {
     /// Number of cores that this process may use.
     pub cores: usize,
     /// Model name of the processor.
@@ -78,10 +78,10 @@ pub struct Facts {
     pub load: String,
 }
 
-impl Facts {
+impl HostFacts {
     /// Head of a report. `model` states that the device is simulated.
-    pub fn head(&self, model: &str) -> String {
-        let Facts { cores, processor, kernel, date, commit, command, load } = self;
+    pub fn report_head(&self, model: &str) -> String {
+        let HostFacts { cores, processor, kernel, date, commit, command, load } = self;
         format!(
             "Measured on {date} at commit {commit} with\n\n```sh\n{command}\n```\n\n\
              Machine: {cores} cores of {processor}, Linux {kernel}, load average at the beginning {load}. {model}\n\n"
@@ -89,7 +89,7 @@ impl Facts {
     }
 
     /// Collects the facts. `tool` is the program's name.
-    pub fn ask(tool: &str) -> Facts {
+    pub fn ask_machine(tool: &str) -> HostFacts {
         let said = |program: &str, arguments: &[&str]| {
             let out = Command::new(program).args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).output();
             let text = out.ok().filter(|out| out.status.success()).map(|out| out.stdout);
@@ -102,8 +102,8 @@ impl Facts {
         if let Some(own) = command.first_mut() {
             *own = tool.into();
         }
-        Facts {
-            cores: cores(),
+        HostFacts {
+            cores: usable_cores(),
             processor: model.unwrap_or("unknown").trim().to_owned(),
             kernel: file("/proc/sys/kernel/osrelease").trim().to_owned(),
             date: said("date", &["-u", "+%Y-%m-%d %H:%M UTC"]),
@@ -120,14 +120,14 @@ mod tests {
 
     #[test]
     fn the_kernels_words_are_understood() {
-        assert_eq!(Usage::read("420000 77000 12\n"), Usage { cpu_ns: 420_000, delay_ns: 77_000 });
-        assert_eq!(stolen("cpu  1 2 3 4 5 6 7 8 9 10\ncpu0 1 1 1 1 1 1 1 99 1 1\n"), 80_000_000);
-        assert_eq!(stolen(""), 0);
+        assert_eq!(HostUsage::read("420000 77000 12\n"), HostUsage { cpu_ns: 420_000, delay_ns: 77_000 });
+        assert_eq!(stolen_ticks("cpu  1 2 3 4 5 6 7 8 9 10\ncpu0 1 1 1 1 1 1 1 99 1 1\n"), 80_000_000);
+        assert_eq!(stolen_ticks(""), 0);
     }
 
     #[test]
     fn a_process_that_works_has_used_a_processor() {
-        assert!(Usage::of(std::process::id()).cpu_ns > 0);
-        assert_eq!(Usage::of(u32::MAX), Usage::default());
+        assert!(HostUsage::of_process(std::process::id()).cpu_ns > 0);
+        assert_eq!(HostUsage::of_process(u32::MAX), HostUsage::default());
     }
 }

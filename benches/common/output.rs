@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 /// Options that each way of measuring has.
 #[derive(clap::Args, Debug)]
-pub struct Output {
+pub struct OutputOptions {
     /// Print JSON instead of the report.
     #[arg(long)]
     pub json: bool,
@@ -19,12 +19,12 @@ pub struct Output {
 }
 
 /// Results of a measurement, in all forms.
-pub trait Report: Serialize {
+pub trait MeasuredReport: Serialize {
     /// Returns the report as Markdown.
-    fn markdown(&self) -> String;
+    fn to_markdown(&self) -> String;
 
     /// Pictures that the report shows.
-    fn pictures(&self) -> Vec<Picture>;
+    fn all_pictures(&self) -> Vec<Picture>;
 }
 
 /// A picture and the numbers that it is drawn from.
@@ -51,7 +51,7 @@ pub fn csv(heads: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Strin
 ///
 /// # Errors
 /// The directory cannot be created.
-pub fn prepare(out: &Path) -> Result<(), String> {
+pub fn prepare_output(out: &Path) -> Result<(), String> {
     std::fs::create_dir_all(out).map_err(|why| format!("--out {}: {why}", out.display()))
 }
 
@@ -59,8 +59,8 @@ pub fn prepare(out: &Path) -> Result<(), String> {
 ///
 /// # Errors
 /// A file cannot be written.
-pub fn write(results: &impl Report, out: &Path, json: bool) -> Result<(), String> {
-    let (report, pictures) = (results.markdown(), results.pictures());
+pub fn write(results: &impl MeasuredReport, out: &Path, json: bool) -> Result<(), String> {
+    let (report, pictures) = (results.to_markdown(), results.all_pictures());
     let mut files = vec![("report.md".to_owned(), &report)];
     for Picture { name, svg, csv } in &pictures {
         files.extend([(format!("{name}.svg"), svg), (format!("{name}.csv"), csv)]);
@@ -78,9 +78,9 @@ pub fn write(results: &impl Report, out: &Path, json: bool) -> Result<(), String
     Ok(())
 }
 
-impl Output {
+impl OutputOptions {
     /// Exit code of the tool.
-    pub fn code(&self, failed: bool, missed: bool) -> ExitCode {
+    pub fn exit_code(&self, failed: bool, missed: bool) -> ExitCode {
         if failed || (self.check && missed) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
     }
 }

@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// UUID of the device that all members use.
-pub const DEVICE: &str = "GPU-00000000-1111-2222-3333-444444444444";
+pub const BENCH_DEVICE: &str = "GPU-00000000-1111-2222-3333-444444444444";
 
 /// A running daemon. Dropping it kills the daemon and removes its directory.
-pub struct Daemon {
+pub struct BenchDaemon {
     child: Child,
     dir: TempDir,
 }
 
-impl Daemon {
+impl BenchDaemon {
     /// Starts `vgpud` of `VGPU_BUILD`, else the one next to this program, with `tenants` tenants, and waits for the
     /// last one's socket.
     pub fn start(tenants: usize) -> Result<Self, String> {
@@ -25,7 +25,7 @@ impl Daemon {
         let program = build.join("vgpud");
         let dir = TempDir::new().map_err(|why| why.to_string())?;
         let file = dir.path().join("vgpud.toml");
-        fs::write(&file, configuration(dir.path(), tenants)).map_err(|why| why.to_string())?;
+        fs::write(&file, daemon_file(dir.path(), tenants)).map_err(|why| why.to_string())?;
         let mut command = Command::new(&program);
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("VGPU_")) {
             command.env_remove(name);
@@ -33,7 +33,7 @@ impl Daemon {
         command.arg("--config").arg(&file).args(["--driver", "none", "--log", "warn"]).stdin(Stdio::null());
         let child = command.spawn().map_err(|why| format!("{}: {why}", program.display()))?;
         let mut daemon = Self { child, dir };
-        let (begin, last) = (Instant::now(), daemon.socket(tenants - 1));
+        let (begin, last) = (Instant::now(), daemon.tenant_socket(tenants - 1));
         while !last.exists() {
             if let Ok(Some(status)) = daemon.child.try_wait() {
                 return Err(format!("{}: {status}", program.display()));
@@ -47,34 +47,34 @@ impl Daemon {
     }
 
     /// Socket for the members of a tenant.
-    pub fn socket(&self, tenant: usize) -> PathBuf {
+    pub fn tenant_socket(&self, tenant: usize) -> PathBuf {
         self.dir.path().join(format!("tenants/t{tenant}/vgpud.sock"))
     }
 
     /// Number of open descriptors of the daemon.
-    pub fn descriptors(&self) -> usize {
+    pub fn open_descriptors(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.child.id())).map_or(0, Iterator::count)
     }
 
     /// Resident memory in KiB, including shared pages.
-    pub fn resident(&self) -> u64 {
-        self.status("VmRSS:")
+    pub fn resident_kib(&self) -> u64 {
+        self.proc_status("VmRSS:")
     }
 
-    fn status(&self, key: &str) -> u64 {
+    fn proc_status(&self, key: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix(key));
         line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
     }
 
     /// Processor time so far, in ns. The daemon has one thread.
-    pub fn cpu(&self) -> u64 {
+    pub fn cpu_ns(&self) -> u64 {
         let text = fs::read_to_string(format!("/proc/{}/schedstat", self.child.id())).unwrap_or_default();
         text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0)
     }
 }
 
-impl Drop for Daemon {
+impl Drop for BenchDaemon {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -82,9 +82,9 @@ impl Drop for Daemon {
 }
 
 /// Configuration with tenants t0, t1, ... that share one device by weight, with leases and without ceilings.
-fn configuration(run_dir: &Path, tenants: usize) -> String {
+fn daemon_file(run_dir: &Path, tenants: usize) -> String {
     let mut text = format!(
-        "[daemon]\nrun_dir = {:?}\nstate_dir = {:?}\nadmin_socket = \"none\"\n[time]\narbitrate = true\n[[device]]\nid = \"{DEVICE}\"\nmemory = \"64TiB\"\n",
+        "[daemon]\nrun_dir = {:?}\nstate_dir = {:?}\nadmin_socket = \"none\"\n[time]\narbitrate = true\n[[device]]\nid = \"{BENCH_DEVICE}\"\nmemory = \"64TiB\"\n",
         run_dir.display().to_string(),
         run_dir.join("state").display().to_string(),
     );

@@ -23,10 +23,10 @@ mod daemon;
 mod measure;
 
 use clap::Parser;
-use measure::Figures;
+use measure::DaemonFigures;
 use std::path::Path;
 use std::process::ExitCode;
-use vgpu_benches::host::Facts;
+use vgpu_benches::host::HostFacts;
 use vgpu_benches::output;
 
 /// What the daemon costs with many tenants.
@@ -53,18 +53,19 @@ struct Options {
 }
 
 /// Name, budget, unit, and the figure that it applies to.
-type Budget = (&'static str, f64, &'static str, fn(&Figures) -> f64);
+type FigureBudget = (&'static str, f64, &'static str, fn(&DaemonFigures) -> f64);
 
-const BUDGETS: &[Budget] = &[
+const FIGURE_BUDGETS: &[FigureBudget] = &[
     ("ring to awake, p99", 100.0, "us", |f| f.asleep.p99),
     ("descriptors per member", 1.3, "", |f| f.descriptors_per_member),
     ("processor at 100 handovers/s", 1.0, "% of a core", |f| f.busy_percent),
 ];
 
 /// Writes the figures, the machine and the command as report.md.
-fn write(figures: &Figures, facts: Facts, out: &Path) -> Result<(), String> {
-    output::prepare(out)?;
-    let head = facts.head("The members are simulated inside one process; sockets, pages, bells and sleeps are real.");
+fn write(figures: &DaemonFigures, facts: HostFacts, out: &Path) -> Result<(), String> {
+    output::prepare_output(out)?;
+    let head =
+        facts.report_head("The members are simulated inside one process; sockets, pages, bells and sleeps are real.");
     let path = out.join("report.md");
     let text = format!("# The daemon with many tenants, measured\n\n{head}```text\n{figures}```\n");
     std::fs::write(&path, text).map_err(|why| format!("{}: {why}", path.display()))
@@ -72,7 +73,7 @@ fn write(figures: &Figures, facts: Facts, out: &Path) -> Result<(), String> {
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    let facts = Facts::ask("vgpu-daemon-bench");
+    let facts = HostFacts::ask_machine("vgpu-daemon-bench");
     let figures = match measure::all(options.tenants, options.members, options.seconds) {
         Ok(figures) => figures,
         Err(why) => {
@@ -90,7 +91,7 @@ fn main() -> ExitCode {
         print!("{figures}");
     }
     let mut kept = true;
-    for (name, budget, unit, figure) in BUDGETS {
+    for (name, budget, unit, figure) in FIGURE_BUDGETS {
         let value = figure(&figures);
         let over = value > *budget;
         kept &= !over;

@@ -1,6 +1,6 @@
 //! Measurements with ten thousand members, and their figures.
 
-use crate::daemon::{DEVICE, Daemon};
+use crate::daemon::{BENCH_DEVICE, BenchDaemon};
 use serde::Serialize;
 use std::fmt;
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use vgpu_tests::peer::{Pages, Peer};
 
 /// Longer than any lease takes; only a hang reaches it.
-const PATIENCE: Duration = Duration::from_secs(30);
+const GRANT_TIMEOUT: Duration = Duration::from_secs(30);
 const HANDOVERS_PER_SECOND: u32 = 100;
-const SAMPLES: usize = 2000;
+const GRANT_SAMPLES: usize = 2000;
 
 /// Distribution of measured durations, in microseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Times {
+pub struct GrantTimes {
     /// Median of the durations.
     pub p50: f64,
     /// 99th percentile of the durations.
@@ -23,8 +23,8 @@ pub struct Times {
     pub max: f64,
 }
 
-impl Times {
-    fn of(mut times: Vec<f64>) -> Self {
+impl GrantTimes {
+    fn from_samples(mut times: Vec<f64>) -> Self {
         times.sort_by(f64::total_cmp);
         let at = |percent: usize| times.get((times.len() * percent / 100).min(times.len() - 1)).copied();
         Self { p50: at(50).unwrap_or(f64::NAN), p99: at(99).unwrap_or(f64::NAN), max: at(100).unwrap_or(f64::NAN) }
@@ -33,7 +33,7 @@ impl Times {
 
 /// All figures that this benchmark measures.
 #[derive(Debug, Serialize)]
-pub struct Figures {
+pub struct DaemonFigures {
     tenants: usize,
     members: usize,
     /// Seconds until the last member was welcomed and had its slot.
@@ -47,11 +47,11 @@ pub struct Figures {
     memory_mib: f64,
     memory_before_mib: f64,
     /// Time from a member's request to its lease (permission to launch), with a sleeping thread.
-    pub asleep: Times,
+    pub asleep: GrantTimes,
     /// Time from a member's request to its lease (permission to launch), with a polling thread.
-    watching: Times,
+    watching: GrantTimes,
     /// Time between two threads of this process that sleep on the same kind of word: the host's part.
-    host: Times,
+    host: GrantTimes,
     /// Processor use in percent of a core when no member wants anything.
     idle_percent: f64,
     /// Processor use in percent of a core at [`HANDOVERS_PER_SECOND`].
@@ -64,7 +64,7 @@ pub struct Figures {
     load: f64,
 }
 
-struct Member {
+struct BenchMember {
     _peer: Peer,
     pages: Arc<Pages>,
     slot: usize,
@@ -72,45 +72,46 @@ struct Member {
 }
 
 /// Makes all measurements of the daemon with `members` connections.
-pub fn all(tenants: usize, members: usize, seconds: u64) -> Result<Figures, String> {
+pub fn all(tenants: usize, members: usize, seconds: u64) -> Result<DaemonFigures, String> {
     if tenants == 0 || members < tenants {
         return Err("at least one tenant, and a member for each".into());
     }
     raise_descriptor_limit();
-    let daemon = Daemon::start(tenants)?;
-    let (memory_before, before) = (daemon.resident(), daemon.cpu());
+    let daemon = BenchDaemon::start(tenants)?;
+    let (memory_before, before) = (daemon.resident_kib(), daemon.cpu_ns());
     let begin = Instant::now();
-    let everybody = welcome(&daemon, tenants, members).map_err(|why| format!("a member was not welcomed: {why}"))?;
+    let everybody =
+        welcome_members(&daemon, tenants, members).map_err(|why| format!("a member was not welcomed: {why}"))?;
     let welcomed = begin.elapsed();
-    let welcome_cpu = daemon.cpu() - before;
+    let welcome_cpu = daemon.cpu_ns() - before;
 
-    let idle = share(&daemon, Duration::from_secs(seconds), || std::thread::sleep(Duration::from_millis(100)))?;
-    let mut turns = Turns { everybody: &everybody, at: 1 };
-    let asleep = turns.times(SAMPLES, false)?;
-    let watching = turns.times(SAMPLES, true)?;
+    let idle = cpu_share(&daemon, Duration::from_secs(seconds), || std::thread::sleep(Duration::from_millis(100)))?;
+    let mut turns = MemberTurns { everybody: &everybody, at: 1 };
+    let asleep = turns.measure_times(GRANT_SAMPLES, false)?;
+    let watching = turns.measure_times(GRANT_SAMPLES, true)?;
     let mut handovers = 0u32;
     let began = Instant::now();
-    let busy = share(&daemon, Duration::from_secs(seconds), || {
+    let busy = cpu_share(&daemon, Duration::from_secs(seconds), || {
         // Paced by the clock, because delays of single sleeps would add up.
         let due = began + Duration::from_secs(1) * handovers / HANDOVERS_PER_SECOND;
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         handovers += 1;
-        turns.one(false).map(drop).unwrap_or_else(|why| panic!("{why}"));
+        turns.take_one_turn(false).map(drop).unwrap_or_else(|why| panic!("{why}"));
     })?;
     let per_second = f64::from(handovers) / began.elapsed().as_secs_f64();
-    let descriptors = daemon.descriptors();
-    Ok(Figures {
+    let descriptors = daemon.open_descriptors();
+    Ok(DaemonFigures {
         tenants,
         members,
         welcomed_s: welcomed.as_secs_f64(),
-        welcome_cpu_us: real(welcome_cpu) / 1e3 / count(members),
+        welcome_cpu_us: to_float(welcome_cpu) / 1e3 / count_to_float(members),
         descriptors,
-        descriptors_per_member: count(descriptors) / count(members),
-        memory_mib: real(daemon.resident()) / 1024.0,
-        memory_before_mib: real(memory_before) / 1024.0,
+        descriptors_per_member: count_to_float(descriptors) / count_to_float(members),
+        memory_mib: to_float(daemon.resident_kib()) / 1024.0,
+        memory_before_mib: to_float(memory_before) / 1024.0,
         asleep,
         watching,
-        host: host(),
+        host: host_wake_times(),
         idle_percent: idle,
         busy_percent: busy,
         handovers_per_second: per_second,
@@ -120,67 +121,67 @@ pub fn all(tenants: usize, members: usize, seconds: u64) -> Result<Figures, Stri
 }
 
 /// Connects all members. Members of a tenant share the pages of its first one.
-fn welcome(daemon: &Daemon, tenants: usize, members: usize) -> std::io::Result<Vec<Member>> {
+fn welcome_members(daemon: &BenchDaemon, tenants: usize, members: usize) -> std::io::Result<Vec<BenchMember>> {
     let mut pages: Vec<Option<Arc<Pages>>> = vec![None; tenants];
     let mut everybody = Vec::with_capacity(members);
     for number in 0..members {
         let tenant = number % tenants;
-        let mut peer = Peer::connect(&daemon.socket(tenant))?;
-        let slot = peer.join(DEVICE, 0)?;
+        let mut peer = Peer::connect(&daemon.tenant_socket(tenant))?;
+        let slot = peer.join(BENCH_DEVICE, 0)?;
         let pages = match &pages[tenant] {
             Some(pages) => Arc::clone(pages),
             None => Arc::clone(pages[tenant].insert(peer.pages()?)),
         };
         peer.without_pages();
         let epoch = peer.welcome.epoch;
-        everybody.push(Member { _peer: peer, pages, slot, epoch });
+        everybody.push(BenchMember { _peer: peer, pages, slot, epoch });
     }
     Ok(everybody)
 }
 
 /// Members of different tenants, one after the other.
-struct Turns<'a> {
-    everybody: &'a [Member],
+struct MemberTurns<'a> {
+    everybody: &'a [BenchMember],
     at: usize,
 }
 
-impl Turns<'_> {
+impl MemberTurns<'_> {
     /// One member requests a launch, gets the device and reports that it is done.
-    fn one(&mut self, spin: bool) -> Result<Duration, String> {
+    fn take_one_turn(&mut self, spin: bool) -> Result<Duration, String> {
         // A step that reaches every member, and never the same tenant twice in a row.
         self.at = (self.at + 7919) % self.everybody.len();
         let member = &self.everybody[self.at];
         let (grant, took) = member
             .pages
-            .enter(member.slot, member.epoch, PATIENCE, spin)
+            .enter(member.slot, member.epoch, GRANT_TIMEOUT, spin)
             .map_err(|why| format!("member {}: {why}", self.at))?;
         member.pages.rest(member.slot, &grant, 0).map_err(|why| why.to_string())?;
         Ok(took)
     }
 
-    fn times(&mut self, samples: usize, spin: bool) -> Result<Times, String> {
+    fn measure_times(&mut self, samples: usize, spin: bool) -> Result<GrantTimes, String> {
         let mut times = Vec::with_capacity(samples);
         for _ in 0..samples {
-            times.push(self.one(spin)?.as_secs_f64() * 1e6);
+            times.push(self.take_one_turn(spin)?.as_secs_f64() * 1e6);
             // A longer pause than the daemon's minimum between two wake-ups by a tenant.
             std::thread::sleep(Duration::from_millis(1));
         }
-        Ok(Times::of(times))
+        Ok(GrantTimes::from_samples(times))
     }
 }
 
 /// Percent of a core that the daemon uses while `step` runs.
-fn share(daemon: &Daemon, time: Duration, mut step: impl FnMut()) -> Result<f64, String> {
-    let (begin, before) = (Instant::now(), daemon.cpu());
+fn cpu_share(daemon: &BenchDaemon, time: Duration, mut step: impl FnMut()) -> Result<f64, String> {
+    let (begin, before) = (Instant::now(), daemon.cpu_ns());
     while begin.elapsed() < time {
         step();
     }
-    let cpu = daemon.cpu().checked_sub(before).ok_or("the daemon is gone")?;
-    Ok(real(cpu) / 1e9 / begin.elapsed().as_secs_f64() * 100.0)
+    let cpu = daemon.cpu_ns().checked_sub(before).ok_or("the daemon is gone")?;
+    Ok(to_float(cpu) / 1e9 / begin.elapsed().as_secs_f64() * 100.0)
 }
 
 /// The host's time to wake two threads, there and back, without a daemon.
-fn host() -> Times {
+fn host_wake_times() -> GrantTimes {
     use std::os::unix::net::UnixDatagram;
     let (here, there) = UnixDatagram::pair().expect("a pair of sockets");
     std::thread::scope(|scope| {
@@ -190,15 +191,15 @@ fn host() -> Times {
                 let _ = there.send(&byte);
             }
         });
-        let mut times = Vec::with_capacity(SAMPLES);
-        for _ in 0..SAMPLES {
+        let mut times = Vec::with_capacity(GRANT_SAMPLES);
+        for _ in 0..GRANT_SAMPLES {
             let begin = Instant::now();
             let _ = here.send(&[1]).and_then(|_| here.recv(&mut [0]));
             times.push(begin.elapsed().as_secs_f64() * 1e6);
             std::thread::sleep(Duration::from_millis(1));
         }
         let _ = here.send(&[0]);
-        Times::of(times)
+        GrantTimes::from_samples(times)
     })
 }
 
@@ -219,16 +220,16 @@ fn load() -> f64 {
 }
 
 #[allow(clippy::cast_precision_loss)] // far below 2^53
-fn real(number: u64) -> f64 {
+fn to_float(number: u64) -> f64 {
     number as f64
 }
 
 #[allow(clippy::cast_precision_loss)] // far below 2^53
-fn count(number: usize) -> f64 {
+fn count_to_float(number: usize) -> f64 {
     number as f64
 }
 
-impl fmt::Display for Figures {
+impl fmt::Display for DaemonFigures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { tenants, members, .. } = self;
         writeln!(f, "{members} members of {tenants} tenants on one device, load of the host {:.1}", self.load)?;
@@ -252,7 +253,7 @@ impl fmt::Display for Figures {
             ("ring to awake, watching", self.watching),
             ("the host alone, there and back", self.host),
         ] {
-            let Times { p50, p99, max } = times;
+            let GrantTimes { p50, p99, max } = times;
             writeln!(f, "{name:<32} {p50:>9.1} us p50, {p99:.1} p99, {max:.1} max")?;
         }
         writeln!(f, "processor, nobody wants anything {:>9.3} % of a core", self.idle_percent)?;

@@ -7,7 +7,7 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use shim_sys::elf;
 
 /// A handle of the driver, loaded as every CUDA program loads it.
-pub fn driver() -> *mut c_void {
+pub fn driver_handle() -> *mut c_void {
     // SAFETY: this is the driver's soname; the library stays loaded.
     let handle = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
     assert!(!handle.is_null(), "libcuda.so.1 is not found: LD_LIBRARY_PATH must name the simulated driver");
@@ -15,14 +15,14 @@ pub fn driver() -> *mut c_void {
 }
 
 /// Address of the function in the object with that soname.
-pub fn bare(soname: &CStr, name: &CStr) -> usize {
-    elf::walk(|object| object.has_soname(soname).then(|| object.function(name)))
+pub fn bare_function(soname: &CStr, name: &CStr) -> usize {
+    elf::for_each_object(|object| object.has_soname(soname).then(|| object.find_function(name)))
         .flatten()
         .unwrap_or_else(|| panic!("{soname:?} has no {name:?}")) as usize
 }
 
 /// Address of the function as a program gets it.
-pub fn found(driver: *mut c_void, name: &CStr) -> usize {
+pub fn found_function(driver: *mut c_void, name: &CStr) -> usize {
     // SAFETY: a handle of the loader and a C string.
     unsafe { libc::dlsym(driver, name.as_ptr()) as usize }
 }
@@ -34,11 +34,11 @@ pub fn linked_dlsym() -> usize {
 }
 
 /// Names for the driver's own lookup: a function with a hook, and one without.
-pub const ASKED: [(&str, &CStr); 2] = [("hooked", c"cuMemAlloc"), ("not hooked", c"cuDeviceGetAttribute")];
+pub const ASKED_NAMES: [(&str, &CStr); 2] = [("hooked", c"cuMemAlloc"), ("not hooked", c"cuDeviceGetAttribute")];
 
 /// Names without a hook, and the handles in which they are looked up. Two are of the C library, found by RTLD_DEFAULT.
 /// Some begin like names of the driver and NVML, and `driver` does not have them.
-pub fn foreign(driver: *mut c_void) -> [(*mut c_void, &'static CStr); 6] {
+pub fn foreign_names(driver: *mut c_void) -> [(*mut c_void, &'static CStr); 6] {
     let all = libc::RTLD_DEFAULT;
     [
         (all, c"getpid"),
@@ -77,7 +77,7 @@ signatures! {
 ///
 /// # Safety
 /// The address is that of a function with the signature `F`.
-pub unsafe fn typed<F: Copy>(address: usize) -> F {
+pub unsafe fn typed_function<F: Copy>(address: usize) -> F {
     assert_eq!(size_of::<F>(), size_of::<usize>());
     assert_ne!(address, 0, "a function that must be there is missing");
     // SAFETY: the caller guarantees the signature; the sizes were compared.

@@ -4,9 +4,9 @@
 //! N, is the cost of one call. This is done with the driver's own function and with the one that a program finds. Both
 //! contain the simulated driver's instructions, so their difference is the library's.
 
-use crate::calls::{self, Alloc, Dlsym, Free, Init, Launch, MemInfo, ProcAddress, Retain, SetCurrent, typed};
-use crate::child::ok;
-use crate::launches::Launcher;
+use crate::calls::{self, Alloc, Dlsym, Free, Init, Launch, MemInfo, ProcAddress, Retain, SetCurrent, typed_function};
+use crate::child::require_ok;
+use crate::launches::KernelLauncher;
 use core::ffi::{CStr, c_void};
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -15,7 +15,7 @@ use std::process::Command;
 use std::ptr::null_mut;
 
 /// Names of the calls whose instructions are counted.
-pub const CALLS: [&str; 12] = [
+pub const COUNTED_CALLS: [&str; 12] = [
     "launch that the driver refuses",
     "alloc + free, 0 live",
     "alloc + free, 10000 live",
@@ -32,7 +32,7 @@ pub const CALLS: [&str; 12] = [
 
 /// Largest number of instructions that the library may add: as many as the bare call for cuGetProcAddress, a fixed
 /// number for `dlsym`. Instruction counts do not depend on the load of the machine, so they can be checked anywhere.
-fn budget(name: &str, bare: f64) -> f64 {
+fn instruction_budget(name: &str, bare: f64) -> f64 {
     match name {
         _ if name.starts_with("cuGetProcAddress, ") => bare,
         "dlsym of cuMemAlloc_v2" => f64::INFINITY, // the library decides this answer itself, it does not pass it on
@@ -41,11 +41,11 @@ fn budget(name: &str, bare: f64) -> f64 {
     }
 }
 
-/// A launch under a ceiling. It is split by object and has no row among [`CALLS`].
+/// A launch under a ceiling. It is split by object and has no row among [`COUNTED_CALLS`].
 const LAUNCH: &str = "launch, positive balance";
 
 /// One count: the bare call, and the library's addition.
-pub struct Count {
+pub struct InstructionCount {
     /// Name of the counted call.
     pub name: &'static str,
     /// Instructions of the driver's own function.
@@ -54,16 +54,16 @@ pub struct Count {
     pub added: f64,
 }
 
-impl Count {
+impl InstructionCount {
     /// True if the addition is within the budget, or there is no budget.
     pub fn is_kept(&self) -> bool {
-        self.added <= budget(self.name, self.bare)
+        self.added <= instruction_budget(self.name, self.bare)
     }
 }
 
 /// Counts all calls in processes made by `command`, which gets this program's arguments. Returns an error if valgrind
 /// is missing.
-pub fn count(command: impl Fn() -> Command) -> Result<Vec<Count>, String> {
+pub fn count_instructions(command: impl Fn() -> Command) -> Result<Vec<InstructionCount>, String> {
     let one = |name: &str, variant: &str, times: u32| -> Result<f64, String> {
         let out = command().args(["--repeat", name, variant, &times.to_string()]).output();
         let out = out.map_err(|e| format!("valgrind: {e}"))?;
@@ -75,18 +75,18 @@ pub fn count(command: impl Fn() -> Command) -> Result<Vec<Count>, String> {
         let times = 2_000;
         Ok((one(name, variant, 3 * times)? - one(name, variant, times)?) / f64::from(2 * times))
     };
-    CALLS
+    COUNTED_CALLS
         .iter()
         .map(|name| {
             let bare = per_call(name, "bare")?;
-            Ok(Count { name, bare, added: per_call(name, "ours")? - bare })
+            Ok(InstructionCount { name, bare, added: per_call(name, "ours")? - bare })
         })
         .collect()
 }
 
 /// Instructions of one launch under a ceiling, by the object that contains them: the library, the driver (including the
 /// library's event records and queries), others.
-pub struct Split {
+pub struct LaunchSplit {
     /// Instructions of the driver's own function.
     pub bare: f64,
     /// Instructions in the library's own code.
@@ -97,8 +97,8 @@ pub struct Split {
     pub other: f64,
 }
 
-/// Splits a launch under a ceiling. `command` is as for [`count`], and gets a path for callgrind's output.
-pub fn split(command: impl Fn(&Path) -> Command, scratch: &Path) -> Result<Split, String> {
+/// Splits a launch under a ceiling. `command` is as for [`count_instructions`], and gets a path for callgrind's output.
+pub fn split_launch(command: impl Fn(&Path) -> Command, scratch: &Path) -> Result<LaunchSplit, String> {
     let one = |variant: &str, times: u32| -> Result<[u64; 3], String> {
         let file = scratch.join(format!("callgrind-{variant}-{times}"));
         let out = command(&file).args(["--repeat", LAUNCH, variant, &times.to_string()]).output();
@@ -116,7 +116,7 @@ pub fn split(command: impl Fn(&Path) -> Command, scratch: &Path) -> Result<Split
     };
     let (bare, ours) = (per_launch("bare")?, per_launch("ours")?);
     let more = |at: usize| ours[at] - bare[at];
-    Ok(Split { bare: bare.iter().sum(), own: more(0), driver: more(1), other: more(2) })
+    Ok(LaunchSplit { bare: bare.iter().sum(), own: more(0), driver: more(1), other: more(2) })
 }
 
 /// Instructions executed in the library, in the driver and elsewhere, from callgrind's output format. A cost belongs to
@@ -148,73 +148,76 @@ fn by_object(text: &str) -> [u64; 3] {
 }
 
 /// One variant of a function: the library's hook or the bare function.
-fn chosen<F: Copy>(driver: *mut c_void, name: &CStr, ours: bool) -> F {
-    let address = if ours { calls::found(driver, name) } else { calls::bare(c"libcuda.so.1", name) };
+fn chosen_variant<F: Copy>(driver: *mut c_void, name: &CStr, ours: bool) -> F {
+    let address = if ours { calls::found_function(driver, name) } else { calls::bare_function(c"libcuda.so.1", name) };
     // SAFETY: the address is that of the driver's function `name` or its hook, and `F` is its signature.
-    unsafe { typed(address) }
+    unsafe { typed_function(address) }
 }
 
 /// Repeats one call, in a process that valgrind counts.
 ///
 /// # Panics
 /// If a call fails.
-pub fn repeat(name: &str, variant: &str, times: u32) {
-    let driver = calls::driver();
+pub fn repeat_call(name: &str, variant: &str, times: u32) {
+    let driver = calls::driver_handle();
     let ours = variant == "ours";
     if name == LAUNCH {
-        let launcher = Launcher::new(driver);
+        let launcher = KernelLauncher::new(driver);
         // No wait between the launches: it would spin for as long as the kernel takes. A kernel of no length is
         // complete at the next check.
-        return (0..times).for_each(|_| launcher.once(ours));
+        return (0..times).for_each(|_| launcher.launch_once(ours));
     }
     // SAFETY: the driver's functions have their own signatures and get valid pointers to locals; device memory is never
     // touched, and every pointer is freed once.
     unsafe {
         let mut context = null_mut();
-        ok(chosen::<Init>(driver, c"cuInit", true)(0), "cuInit");
-        ok(
-            chosen::<Retain>(driver, c"cuDevicePrimaryCtxRetain", true)(&raw mut context, 0),
+        require_ok(chosen_variant::<Init>(driver, c"cuInit", true)(0), "cuInit");
+        require_ok(
+            chosen_variant::<Retain>(driver, c"cuDevicePrimaryCtxRetain", true)(&raw mut context, 0),
             "cuDevicePrimaryCtxRetain",
         );
-        ok(chosen::<SetCurrent>(driver, c"cuCtxSetCurrent", true)(context), "cuCtxSetCurrent");
+        require_ok(chosen_variant::<SetCurrent>(driver, c"cuCtxSetCurrent", true)(context), "cuCtxSetCurrent");
         let all = 0..times;
         match name {
             "launch that the driver refuses" => {
-                let launch = chosen::<Launch>(driver, c"cuLaunchKernel", ours);
+                let launch = chosen_variant::<Launch>(driver, c"cuLaunchKernel", ours);
                 all.for_each(|_| {
                     black_box(launch(null_mut(), 1, 1, 1, 1, 1, 1, 0, null_mut(), null_mut(), null_mut()));
                 });
             }
             "alloc + free, 0 live" | "alloc + free, 10000 live" => {
-                let alloc = chosen::<Alloc>(driver, c"cuMemAlloc_v2", ours);
-                let free = chosen::<Free>(driver, c"cuMemFree_v2", ours);
+                let alloc = chosen_variant::<Alloc>(driver, c"cuMemAlloc_v2", ours);
+                let free = chosen_variant::<Free>(driver, c"cuMemFree_v2", ours);
                 let mut address = 0;
                 for _ in 0..if name.contains("10000") { 10_000 } else { 0 } {
-                    ok(chosen::<Alloc>(driver, c"cuMemAlloc_v2", true)(&raw mut address, 512), "cuMemAlloc");
+                    require_ok(
+                        chosen_variant::<Alloc>(driver, c"cuMemAlloc_v2", true)(&raw mut address, 512),
+                        "cuMemAlloc",
+                    );
                 }
                 for _ in all {
-                    ok(alloc(&raw mut address, 4096), "cuMemAlloc");
-                    ok(free(address), "cuMemFree");
+                    require_ok(alloc(&raw mut address, 4096), "cuMemAlloc");
+                    require_ok(free(address), "cuMemFree");
                 }
             }
             "cuMemGetInfo" => {
-                let info = chosen::<MemInfo>(driver, c"cuMemGetInfo_v2", ours);
+                let info = chosen_variant::<MemInfo>(driver, c"cuMemGetInfo_v2", ours);
                 let (mut left, mut total) = (0, 0);
-                all.for_each(|_| ok(info(&raw mut left, &raw mut total), "cuMemGetInfo"));
+                all.for_each(|_| require_ok(info(&raw mut left, &raw mut total), "cuMemGetInfo"));
             }
             _ if name.starts_with("cuGetProcAddress, ") => {
                 let (_, symbol) =
-                    calls::ASKED.iter().find(|(kind, _)| name.ends_with(&format!(", {kind}"))).expect(name);
-                let look = chosen::<ProcAddress>(driver, c"cuGetProcAddress_v2", ours);
+                    calls::ASKED_NAMES.iter().find(|(kind, _)| name.ends_with(&format!(", {kind}"))).expect(name);
+                let look = chosen_variant::<ProcAddress>(driver, c"cuGetProcAddress_v2", ours);
                 let (mut address, mut status) = (null_mut(), 0);
                 all.for_each(|_| {
-                    ok(look(symbol.as_ptr(), &raw mut address, 12_000, 0, &raw mut status), "cuGetProcAddress");
+                    require_ok(look(symbol.as_ptr(), &raw mut address, 12_000, 0, &raw mut status), "cuGetProcAddress");
                 });
             }
             _ if name.starts_with("dlsym of ") => {
-                let own = typed::<Dlsym>(calls::bare(c"libc.so.6", c"dlsym"));
-                let look = if ours { typed::<Dlsym>(calls::linked_dlsym()) } else { own };
-                let foreign = calls::foreign(driver);
+                let own = typed_function::<Dlsym>(calls::bare_function(c"libc.so.6", c"dlsym"));
+                let look = if ours { typed_function::<Dlsym>(calls::linked_dlsym()) } else { own };
+                let foreign = calls::foreign_names(driver);
                 let found = foreign.iter().find(|(_, symbol)| name.as_bytes().ends_with(symbol.to_bytes()));
                 let (handle, symbol) = found.copied().unwrap_or((driver, c"cuMemAlloc_v2"));
                 all.for_each(|_| {

@@ -7,16 +7,16 @@
 //! checked first.
 
 use crate::calls::{self, GetFunction, Init, Launch, LoadData, Retain, SetCurrent};
-use crate::child::{Row, compare, ok, pair};
+use crate::child::{DifferenceRow, bare_and_found, compare_bodies, require_ok};
 use core::ffi::{CStr, c_void};
 use std::hint::black_box;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
 /// Ceiling of these scenarios, in percent.
-pub const CEILING: u64 = 95;
+pub const CEILING_PERCENT: u64 = 95;
 /// Device time launched to check that the ceiling is in force.
-const TRIED: Duration = Duration::from_millis(200);
+const CEILING_CHECK_TIME: Duration = Duration::from_millis(200);
 /// Device time of a measured launch, and the pause after a block in which the account refills. A launch that is
 /// measured alone costs half a microsecond with its event marker, so a block of them costs 600 us.
 const SHORT: (Duration, Duration) = (Duration::from_nanos(100), Duration::from_micros(1000));
@@ -24,11 +24,11 @@ const SHORT: (Duration, Duration) = (Duration::from_nanos(100), Duration::from_m
 const BLOCK: u32 = 1000;
 
 /// Kinds of calls that `nothing.c` counts.
-const COUNTED: [&str; 6] =
+const COUNTED_KINDS: [&str; 6] =
     ["launches", "records", "event queries", "stream queries", "questions about captures", "exchanges of modes"];
 
 /// A kernel whose length is its parameter, and both variants of the launch function.
-pub struct Launcher {
+pub struct KernelLauncher {
     kernel: *mut c_void,
     bare: Launch,
     ours: Launch,
@@ -36,26 +36,26 @@ pub struct Launcher {
 
 // SAFETY of the calls below: the driver's functions have their own signatures and get pointers to locals.
 #[allow(clippy::undocumented_unsafe_blocks)]
-impl Launcher {
+impl KernelLauncher {
     /// Creates a context and loads the kernel.
     ///
     /// # Panics
     /// If a call fails.
-    pub fn new(driver: *mut c_void) -> Launcher {
+    pub fn new(driver: *mut c_void) -> KernelLauncher {
         let (mut context, mut module, mut kernel) = (null_mut(), null_mut(), null_mut());
         let image = concat!(include_str!("../../examples/kernels/spin.ptx"), "\0");
         unsafe {
-            ok(pair::<Init>(driver, c"cuInit").1(0), "cuInit");
-            let retain = pair::<Retain>(driver, c"cuDevicePrimaryCtxRetain").1;
-            ok(retain(&raw mut context, 0), "cuDevicePrimaryCtxRetain");
-            ok(pair::<SetCurrent>(driver, c"cuCtxSetCurrent").1(context), "cuCtxSetCurrent");
-            let load = pair::<LoadData>(driver, c"cuModuleLoadData").1;
-            ok(load(&raw mut module, image.as_ptr().cast()), "cuModuleLoadData");
-            let function = pair::<GetFunction>(driver, c"cuModuleGetFunction").1;
-            ok(function(&raw mut kernel, module, c"vgpu_spin_ns".as_ptr()), "cuModuleGetFunction");
+            require_ok(bare_and_found::<Init>(driver, c"cuInit").1(0), "cuInit");
+            let retain = bare_and_found::<Retain>(driver, c"cuDevicePrimaryCtxRetain").1;
+            require_ok(retain(&raw mut context, 0), "cuDevicePrimaryCtxRetain");
+            require_ok(bare_and_found::<SetCurrent>(driver, c"cuCtxSetCurrent").1(context), "cuCtxSetCurrent");
+            let load = bare_and_found::<LoadData>(driver, c"cuModuleLoadData").1;
+            require_ok(load(&raw mut module, image.as_ptr().cast()), "cuModuleLoadData");
+            let function = bare_and_found::<GetFunction>(driver, c"cuModuleGetFunction").1;
+            require_ok(function(&raw mut kernel, module, c"vgpu_spin_ns".as_ptr()), "cuModuleGetFunction");
         }
-        let (bare, ours) = pair::<Launch>(driver, c"cuLaunchKernel");
-        Launcher { kernel, bare, ours }
+        let (bare, ours) = bare_and_found::<Launch>(driver, c"cuLaunchKernel");
+        KernelLauncher { kernel, bare, ours }
     }
 
     fn launch(&self, launch: Launch, mut ns: u64) {
@@ -64,31 +64,35 @@ impl Launcher {
         let code = unsafe {
             black_box(launch)(black_box(self.kernel), 1, 1, 1, 1, 1, 1, 0, null_mut(), parameters, null_mut())
         };
-        ok(code, "cuLaunchKernel");
+        require_ok(code, "cuLaunchKernel");
     }
 
     /// Makes an empty launch, as a program would or past the library.
-    pub fn once(&self, ours: bool) {
+    pub fn launch_once(&self, ours: bool) {
         self.launch(if ours { self.ours } else { self.bare }, 0);
     }
 
-    /// Launches kernels that report [`TRIED`] of device time together, then short ones until their cost is forgotten.
+    /// Launches kernels that report [`CEILING_CHECK_TIME`] of device time together, then short ones until their cost
+    /// is forgotten.
     ///
     /// # Panics
     /// If the launches took almost no time with this driver, which does nothing: then no ceiling is in force.
-    fn try_ceiling(&self, nothing: Nothing) {
+    fn try_ceiling(&self, nothing: NothingDriver) {
         const LAUNCHES: u32 = 100;
-        nothing.takes(TRIED / LAUNCHES);
+        nothing.set_launch_time(CEILING_CHECK_TIME / LAUNCHES);
         let begun = Instant::now();
         for _ in 0..LAUNCHES {
-            self.once(true);
+            self.launch_once(true);
         }
         let took = begun.elapsed();
-        assert!(took > TRIED / 2, "{TRIED:?} of work under {CEILING} % took {took:?}: the ceiling is not in force");
-        nothing.takes(SHORT.0);
+        assert!(
+            took > CEILING_CHECK_TIME / 2,
+            "{CEILING_CHECK_TIME:?} of work under {CEILING_PERCENT} % took {took:?}: the ceiling is not in force"
+        );
+        nothing.set_launch_time(SHORT.0);
         for _ in 0..200 {
             for _ in 0..BLOCK {
-                self.once(true);
+                self.launch_once(true);
             }
             std::thread::sleep(SHORT.1);
         }
@@ -97,28 +101,29 @@ impl Launcher {
 
 /// The variables of `nothing.c`: its counters, and the kernel length that it reports.
 #[derive(Clone, Copy)]
-struct Nothing {
+struct NothingDriver {
     counts: *const u64,
     takes_ms: *mut f32,
 }
 
-impl Nothing {
+impl NothingDriver {
     /// Finds the variables; `None` if the driver is another one.
-    fn find(driver: *mut c_void) -> Option<Nothing> {
-        let find = |name: &CStr| calls::found(driver, name);
+    fn find(driver: *mut c_void) -> Option<NothingDriver> {
+        let find = |name: &CStr| calls::found_function(driver, name);
         let (counts, takes) = (find(c"nothing_counts"), find(c"nothing_takes_ms"));
-        (counts != 0 && takes != 0).then_some(Nothing { counts: counts as *const u64, takes_ms: takes as *mut f32 })
+        (counts != 0 && takes != 0)
+            .then_some(NothingDriver { counts: counts as *const u64, takes_ms: takes as *mut f32 })
     }
 
     /// Sets the length that each launch reports from now on.
-    fn takes(self, time: Duration) {
+    fn set_launch_time(self, time: Duration) {
         // SAFETY: a variable of that type, which only this thread's calls of the driver read.
         unsafe { self.takes_ms.write_volatile(time.as_secs_f32() * 1e3) };
     }
 
-    fn counts(self) -> [u64; COUNTED.len()] {
+    fn call_counts(self) -> [u64; COUNTED_KINDS.len()] {
         // SAFETY: an array of that many words, which only this thread's calls write.
-        unsafe { self.counts.cast::<[u64; COUNTED.len()]>().read_volatile() }
+        unsafe { self.counts.cast::<[u64; COUNTED_KINDS.len()]>().read_volatile() }
     }
 }
 
@@ -126,20 +131,27 @@ impl Nothing {
 ///
 /// # Panics
 /// If the driver is another one, the ceiling is not in force, or a call fails.
-pub fn measure(effort: u32) -> Vec<Row> {
-    let driver = calls::driver();
-    let launcher = Launcher::new(driver);
-    let nothing = Nothing::find(driver).expect("the driver that does nothing");
+pub fn measure_launches(effort: u32) -> Vec<DifferenceRow> {
+    let driver = calls::driver_handle();
+    let launcher = KernelLauncher::new(driver);
+    let nothing = NothingDriver::find(driver).expect("the driver that does nothing");
     launcher.try_ceiling(nothing);
-    let before = nothing.counts();
+    let before = nothing.call_counts();
     let rest = || std::thread::sleep(SHORT.1);
-    let row = compare("launch, own code", 400 * effort, BLOCK, || launcher.once(false), || launcher.once(true), rest);
-    let after = nothing.counts();
+    let row = compare_bodies(
+        "launch, own code",
+        400 * effort,
+        BLOCK,
+        || launcher.launch_once(false),
+        || launcher.launch_once(true),
+        rest,
+    );
+    let after = nothing.call_counts();
     // Every second launch was bare.
     let launches = (after[0] - before[0]) as f64 / 2000.0;
-    let counted = COUNTED.iter().zip(before).zip(after).skip(1).map(|((kind, before), after)| {
+    let counted = COUNTED_KINDS.iter().zip(before).zip(after).skip(1).map(|((kind, before), after)| {
         let each = (after - before) as f64 / launches;
-        Row { name: format!("{kind} per 1000 launches"), bare: 0.0, added: each, low: each, high: each }
+        DifferenceRow { name: format!("{kind} per 1000 launches"), bare: 0.0, added: each, low: each, high: each }
     });
     [row].into_iter().chain(counted).collect()
 }

@@ -25,7 +25,7 @@ mod launches;
 mod stats;
 mod threads;
 
-use child::{Row, Scenario};
+use child::{DifferenceRow, OverheadScenario};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -33,7 +33,7 @@ use std::time::Instant;
 
 /// Budgets: nanoseconds that a call may cost more; for cuGetProcAddress as much as the bare call. A name that ends with
 /// a comma or a blank stands for all names with that prefix.
-const BUDGETS: [(&str, f64); 10] = [
+const CALL_BUDGETS: [(&str, f64); 10] = [
     ("launch", 5.0),
     ("launch, ceiling", 25.0),
     ("launch, own code", 25.0),
@@ -46,26 +46,26 @@ const BUDGETS: [(&str, f64); 10] = [
     ("dlsym of ", 10.0),
 ];
 
-const LIMIT: u64 = 64 << 30;
+const LIMIT_BYTES: u64 = 64 << 30;
 /// Ceiling in percent, so high that the measured launches stay below it.
-const CEILING: &str = "95";
+const CEILING_VALUE: &str = "95";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let has = |name: &str| arguments.iter().any(|argument| argument == name);
     match arguments.first().map(String::as_str) {
         Some("--measure") => {
-            let scenario = Scenario {
+            let scenario = OverheadScenario {
                 preloaded: arguments[1] != "bare",
-                limit: (arguments[1] == "limit").then_some(LIMIT),
+                limit: (arguments[1] == "limit").then_some(LIMIT_BYTES),
                 ceiling: arguments[1] == "ceiling",
                 effort: arguments[2].parse().expect("a number of rounds"),
             };
-            println!("{}", serde_json::to_string(&child::measure(&scenario)).expect("rows are plain numbers"));
+            println!("{}", serde_json::to_string(&child::measure_scenario(&scenario)).expect("rows are plain numbers"));
             ExitCode::SUCCESS
         }
         Some("--launches") => {
-            let rows = launches::measure(arguments[1].parse().expect("a number of rounds"));
+            let rows = launches::measure_launches(arguments[1].parse().expect("a number of rounds"));
             println!("{}", serde_json::to_string(&rows).expect("rows are plain numbers"));
             ExitCode::SUCCESS
         }
@@ -74,22 +74,22 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Some("--repeat") => {
-            instructions::repeat(&arguments[1], &arguments[2], arguments[3].parse().expect("a number of calls"));
+            instructions::repeat_call(&arguments[1], &arguments[2], arguments[3].parse().expect("a number of calls"));
             ExitCode::SUCCESS
         }
-        _ if has("--instructions") => count(has("--check")),
-        _ => report(if has("--quick") { 2 } else { 10 }, has("--json"), has("--check")),
+        _ if has("--instructions") => run_counts(has("--check")),
+        _ => run_report(if has("--quick") { 2 } else { 10 }, has("--json"), has("--check")),
     }
 }
 
 /// Directory of the libraries (`VGPU_BUILD`, else this program's directory), and scratch space.
-struct Place {
+struct OverheadPlace {
     build: PathBuf,
     scratch: PathBuf,
 }
 
-impl Place {
-    fn command(&self, program: &Path, scenario: &str) -> Command {
+impl OverheadPlace {
+    fn command_for(&self, program: &Path, scenario: &str) -> Command {
         let mut command = Command::new(program);
         command
             .env("LD_LIBRARY_PATH", self.build.join("sim"))
@@ -104,9 +104,9 @@ impl Place {
             command.env("LD_PRELOAD", self.build.join("libvgpu.so"));
         }
         match scenario {
-            "limit" => command.env("VGPU_MEMORY_LIMIT", LIMIT.to_string()),
-            "ceiling" => command.env("VGPU_SM_LIMIT", CEILING),
-            "split" | "nothing" => command.env("VGPU_SM_LIMIT", launches::CEILING.to_string()),
+            "limit" => command.env("VGPU_MEMORY_LIMIT", LIMIT_BYTES.to_string()),
+            "ceiling" => command.env("VGPU_SM_LIMIT", CEILING_VALUE),
+            "split" | "nothing" => command.env("VGPU_SM_LIMIT", launches::CEILING_PERCENT.to_string()),
             _ => &mut command,
         };
         if scenario == "nothing" {
@@ -117,27 +117,27 @@ impl Place {
 }
 
 /// Path of this program, and the directories of the build.
-fn place() -> (PathBuf, Place) {
+fn own_place() -> (PathBuf, OverheadPlace) {
     let own = std::env::current_exe().expect("this program has a path");
     let build =
         std::env::var_os("VGPU_BUILD").map_or_else(|| own.parent().expect("a directory").to_owned(), PathBuf::from);
     let scratch = std::env::temp_dir().join(format!("vgpu-overhead-{}", std::process::id()));
     std::fs::create_dir(&scratch).expect("a temporary directory can be made");
-    (own, Place { build, scratch })
+    (own, OverheadPlace { build, scratch })
 }
 
 /// Counts instructions instead of nanoseconds.
-fn count(check: bool) -> ExitCode {
-    let (own, place) = place();
+fn run_counts(check: bool) -> ExitCode {
+    let (own, place) = own_place();
     let mut code = ExitCode::SUCCESS;
     println!("{:<34}{:>12}{:>12}", "instructions per call", "bare", "added");
     for (scenario, title) in [("bare", "library absent"), ("off", "no limits"), ("limit", "memory limit")] {
         let command = || {
-            let mut c = place.command(Path::new("valgrind"), scenario);
+            let mut c = place.command_for(Path::new("valgrind"), scenario);
             c.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(&own).stderr(Stdio::piped());
             c
         };
-        match instructions::count(command) {
+        match instructions::count_instructions(command) {
             Ok(rows) => {
                 println!("{title}");
                 for row in rows {
@@ -157,13 +157,13 @@ fn count(check: bool) -> ExitCode {
     }
     for (scenario, title) in [("split", "the simulated driver"), ("nothing", "a driver that does nothing")] {
         let command = |file: &Path| {
-            let mut c = place.command(Path::new("valgrind"), scenario);
+            let mut c = place.command_for(Path::new("valgrind"), scenario);
             let mut to = std::ffi::OsString::from("--callgrind-out-file=");
             to.push(file);
             c.arg("--tool=callgrind").arg(to).arg(&own).stderr(Stdio::piped());
             c
         };
-        match instructions::split(command, &place.scratch) {
+        match instructions::split_launch(command, &place.scratch) {
             Ok(split) => {
                 println!("launch under a ceiling, positive balance, {title}");
                 let parts =
@@ -183,8 +183,8 @@ fn count(check: bool) -> ExitCode {
     code
 }
 
-fn report(effort: u32, as_json: bool, check: bool) -> ExitCode {
-    let (own, place) = place();
+fn run_report(effort: u32, as_json: bool, check: bool) -> ExitCode {
+    let (own, place) = own_place();
 
     let mut table = Vec::new();
     let scenarios = [
@@ -195,16 +195,16 @@ fn report(effort: u32, as_json: bool, check: bool) -> ExitCode {
     ];
     for (scenario, title) in scenarios {
         eprintln!("measuring: {title}");
-        let out = place.command(&own, scenario).args(["--measure", scenario, &effort.to_string()]).output();
+        let out = place.command_for(&own, scenario).args(["--measure", scenario, &effort.to_string()]).output();
         let out = out.expect("this program can be started");
         assert!(out.status.success(), "the measurement \"{title}\" failed: {}", out.status);
-        let rows: Vec<Row> = serde_json::from_slice(&out.stdout).expect("rows from the child");
+        let rows: Vec<DifferenceRow> = serde_json::from_slice(&out.stdout).expect("rows from the child");
         table.push((title, rows));
     }
     let title = "ceiling, a driver that does nothing";
     if place.build.join("nothing/libcuda.so.1").exists() {
         eprintln!("measuring: {title}");
-        let out = place.command(&own, "nothing").args(["--launches", &effort.to_string()]).output();
+        let out = place.command_for(&own, "nothing").args(["--launches", &effort.to_string()]).output();
         let out = out.expect("this program can be started");
         assert!(out.status.success(), "the measurement \"{title}\" failed: {}", out.status);
         table.push((title, serde_json::from_slice(&out.stdout).expect("rows from the child")));
@@ -212,34 +212,37 @@ fn report(effort: u32, as_json: bool, check: bool) -> ExitCode {
         eprintln!("SKIPPED: {title} (benches/overhead/nothing.c is not built: make bench builds it)");
     }
     eprintln!("measuring: processes");
-    let processes = processes(&place, &own, 30 * effort);
+    let processes = measure_processes(&place, &own, 30 * effort);
     let _ = std::fs::remove_dir_all(&place.scratch);
 
     let over = if as_json {
         println!("{:#}", json!({ "calls": table, "processes": processes }));
-        table.iter().flat_map(|(title, rows)| rows.iter().filter(move |row| verdict(title, row) == Some(false))).count()
+        table
+            .iter()
+            .flat_map(|(title, rows)| rows.iter().filter(move |row| budget_verdict(title, row) == Some(false)))
+            .count()
     } else {
-        print(&table, &processes)
+        print_table(&table, &processes)
     };
     if check && over > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 /// True if the row is within its budget; `None` if there is none.
-fn verdict(title: &str, row: &Row) -> Option<bool> {
+fn budget_verdict(title: &str, row: &DifferenceRow) -> Option<bool> {
     let meant = |name: &str| name == row.name || (name.ends_with([',', ' ']) && row.name.starts_with(name));
-    let (_, budget) = BUDGETS.iter().find(|(name, _)| meant(name))?;
+    let (_, budget) = CALL_BUDGETS.iter().find(|(name, _)| meant(name))?;
     let budget = if budget.is_nan() { row.bare } else { *budget };
     // A launch's budget is that of a process without a ceiling; the null control has none.
     (title != "library absent" && budget.is_finite()).then_some(row.low <= budget)
 }
 
-fn print(table: &[(&str, Vec<Row>)], processes: &[(String, f64, f64, f64, f64)]) -> usize {
+fn print_table(table: &[(&str, Vec<DifferenceRow>)], processes: &[(String, f64, f64, f64, f64)]) -> usize {
     let mut over = 0;
     println!("{:<34}{:>12}{:>12}{:>22}  budget", "nanoseconds per call", "bare", "added", "95 % interval");
     for (title, rows) in table {
         println!("{title}");
         for row in rows {
-            let word = match verdict(title, row) {
+            let word = match budget_verdict(title, row) {
                 Some(true) => "kept",
                 Some(false) => "OVER",
                 None => "",
@@ -258,15 +261,15 @@ fn print(table: &[(&str, Vec<Row>)], processes: &[(String, f64, f64, f64, f64)])
 
 /// Times whole processes in microseconds, with and without the library in turn: one that never uses a GPU, and the
 /// first call of one that does.
-fn processes(place: &Place, own: &Path, rounds: u32) -> Vec<(String, f64, f64, f64, f64)> {
+fn measure_processes(place: &OverheadPlace, own: &Path, rounds: u32) -> Vec<(String, f64, f64, f64, f64)> {
     let idle = |scenario: &str| {
-        let mut command = place.command(Path::new("/bin/true"), scenario);
+        let mut command = place.command_for(Path::new("/bin/true"), scenario);
         let started = Instant::now();
         assert!(command.status().expect("/bin/true").success());
         started.elapsed().as_secs_f64() * 1e6
     };
     let first = |scenario: &str| {
-        let out = place.command(own, scenario).arg("--first-call").output().expect("this program can be started");
+        let out = place.command_for(own, scenario).arg("--first-call").output().expect("this program can be started");
         String::from_utf8_lossy(&out.stdout).trim().parse::<f64>().expect("nanoseconds") / 1e3
     };
     let row = |name: &str, measure: &dyn Fn(&str) -> f64, ours: &str| {
@@ -282,7 +285,7 @@ fn processes(place: &Place, own: &Path, rounds: u32) -> Vec<(String, f64, f64, f
             bares.push(b);
             differences.push(o - b);
         }
-        let (bare, added) = (stats::median(&mut bares), stats::median(&mut differences));
+        let (bare, added) = (stats::median_interval(&mut bares), stats::median_interval(&mut differences));
         (name.to_owned(), bare.value, added.value, added.low, added.high)
     };
     vec![row("/bin/true, start to end", &idle, "limit"), row("cuInit, memory limit", &first, "limit")]

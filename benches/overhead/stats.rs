@@ -2,14 +2,14 @@
 
 /// A median and its 95 % interval, by order statistics.
 #[derive(Clone, Copy, Debug)]
-pub struct Median {
+pub struct MedianInterval {
     pub value: f64,
     pub low: f64,
     pub high: f64,
 }
 
 /// Median of `samples`, which this function sorts.
-pub fn median(samples: &mut [f64]) -> Median {
+pub fn median_interval(samples: &mut [f64]) -> MedianInterval {
     samples.sort_by(f64::total_cmp);
     let n = samples.len();
     assert!(n > 1, "one sample has no interval");
@@ -18,7 +18,7 @@ pub fn median(samples: &mut [f64]) -> Median {
         samples[index.min(n - 1)]
     };
     let (middle, reach) = (n as f64 / 2.0, 0.98 * (n as f64).sqrt());
-    Median { value: at(middle), low: at(middle - reach), high: at(middle + reach) }
+    MedianInterval { value: at(middle), low: at(middle - reach), high: at(middle + reach) }
 }
 
 #[cfg(test)]
@@ -29,7 +29,7 @@ mod tests {
     fn the_interval_holds_the_median_and_narrows_with_more_samples() {
         let spread = |n: u32| {
             let mut samples: Vec<f64> = (0..n).map(|i| f64::from(i * 7919 % n) / f64::from(n)).collect();
-            let m = median(&mut samples);
+            let m = median_interval(&mut samples);
             assert!(m.low <= m.value && m.value <= m.high, "{m:?}");
             assert!((m.value - 0.5).abs() < 0.1, "{m:?}");
             m.high - m.low

@@ -5,8 +5,8 @@
 //! the driver's lock, and the report shows their difference.
 
 use crate::calls::{Alloc, Free, SetCurrent};
-use crate::child::{Row, ok};
-use crate::stats::median;
+use crate::child::{DifferenceRow, require_ok};
+use crate::stats::median_interval;
 use core::ffi::c_void;
 use std::hint::black_box;
 use std::sync::{Barrier, Mutex};
@@ -23,7 +23,7 @@ fn processor_ns() -> u64 {
 
 /// The driver's functions and their hooks.
 #[derive(Clone, Copy)]
-pub struct Pairs {
+pub struct FunctionPairs {
     /// The driver's own functions, without the library.
     pub bare: (Alloc, Free),
     /// The functions that a program finds, with the library's hooks.
@@ -34,21 +34,21 @@ pub struct Pairs {
     pub context: usize,
 }
 
-impl Pairs {
+impl FunctionPairs {
     /// Runs `threads` threads, all with the same variant at the same moment, `rounds` times for each variant.
-    pub fn row(self, name: &str, threads: usize, rounds: u32) -> Row {
+    pub fn thread_row(self, name: &str, threads: usize, rounds: u32) -> DifferenceRow {
         let (start, all) = (Barrier::new(threads), Mutex::new(Vec::new()));
         std::thread::scope(|scope| {
             for _ in 0..threads {
                 scope.spawn(|| {
                     // SAFETY: the driver's function has its own signature; the context lives as long as the process.
-                    ok(unsafe { (self.set_current)(self.context as *mut c_void) }, "cuCtxSetCurrent");
+                    require_ok(unsafe { (self.set_current)(self.context as *mut c_void) }, "cuCtxSetCurrent");
                     let mut own = Vec::new();
                     for round in 0..rounds + rounds / 10 {
                         let order = if round % 2 == 0 { [self.bare, self.ours] } else { [self.ours, self.bare] };
                         let took = order.map(|pair| {
                             start.wait();
-                            block(pair)
+                            block_ns(pair)
                         });
                         let (bare, ours) = if round % 2 == 0 { (took[0], took[1]) } else { (took[1], took[0]) };
                         if round >= rounds / 10 {
@@ -61,21 +61,21 @@ impl Pairs {
         });
         let all = all.into_inner().expect("no thread panics with it");
         let (mut bares, mut differences): (Vec<f64>, Vec<f64>) = all.into_iter().unzip();
-        let (bare, added) = (median(&mut bares), median(&mut differences));
-        Row { name: name.to_owned(), bare: bare.value, added: added.value, low: added.low, high: added.high }
+        let (bare, added) = (median_interval(&mut bares), median_interval(&mut differences));
+        DifferenceRow { name: name.to_owned(), bare: bare.value, added: added.value, low: added.low, high: added.high }
     }
 }
 
 /// Nanoseconds per pair in one block.
-fn block((alloc, free): (Alloc, Free)) -> f64 {
+fn block_ns((alloc, free): (Alloc, Free)) -> f64 {
     let begin = processor_ns();
     for _ in 0..CALLS {
         let mut address = 0;
         // SAFETY: the driver's functions have their own signatures and get a pointer to a local; the address is freed
         // once.
         unsafe {
-            ok(black_box(alloc)(&raw mut address, 4096), "cuMemAlloc");
-            ok(black_box(free)(address), "cuMemFree");
+            require_ok(black_box(alloc)(&raw mut address, 4096), "cuMemAlloc");
+            require_ok(black_box(free)(address), "cuMemFree");
         }
     }
     (processor_ns() - begin) as f64 / f64::from(CALLS)

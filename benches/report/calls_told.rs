@@ -1,20 +1,20 @@
 //! Rows for the added cost of calls, from the output of `vgpu-overhead`: a median of paired differences with its 95 %
 //! interval.
 
-use crate::row::{Control, Kind, Row};
-use crate::spread::Cell;
+use crate::row::{LimitControl, MetricRow, RowKind};
+use crate::spread::FigureCell;
 use serde::Deserialize;
 use serde_json::Value;
 
 const ABSENT: &str = "library absent";
 const OFF: &str = "no limits";
-const LIMIT: &str = "memory limit";
-const CEILING: &str = "ceiling on device time";
+const LIMIT_LABEL: &str = "memory limit";
+const CEILING_LABEL: &str = "ceiling on device time";
 const NOTHING: &str = "ceiling, a driver that does nothing";
 
 /// A line of the tool's output.
 #[derive(Clone, Deserialize)]
-struct Timed {
+struct TimedLine {
     name: String,
     bare: f64,
     added: f64,
@@ -22,13 +22,13 @@ struct Timed {
     high: f64,
 }
 
-impl Timed {
-    fn native(&self) -> Cell {
-        Cell::plain(self.bare)
+impl TimedLine {
+    fn native_cell(&self) -> FigureCell {
+        FigureCell::without_interval(self.bare)
     }
 
-    fn added(&self) -> Cell {
-        Cell::with(self.added, self.low, self.high)
+    fn added_cell(&self) -> FigureCell {
+        FigureCell::with_interval(self.added, self.low, self.high)
     }
 }
 
@@ -49,66 +49,86 @@ const UNDER_A_MEMORY_LIMIT: [(&str, &str, &str); 12] = [
 ];
 
 /// Returns the rows and the missing lines.
-pub fn rows(told: &Value) -> Result<Vec<Row>, String> {
-    let line = |title: &str, name: &str| -> Result<Timed, String> {
+pub fn call_rows(told: &Value) -> Result<Vec<MetricRow>, String> {
+    let line = |title: &str, name: &str| -> Result<TimedLine, String> {
         let missing = || format!("vgpu-overhead has no \"{name}\" under \"{title}\"");
         let titles = told["calls"].as_array().ok_or_else(missing)?;
         let lines = titles.iter().find(|one| one[0] == title).and_then(|one| one[1].as_array()).ok_or_else(missing)?;
-        let mut found = lines.iter().filter_map(|one| serde_json::from_value::<Timed>(one.clone()).ok());
+        let mut found = lines.iter().filter_map(|one| serde_json::from_value::<TimedLine>(one.clone()).ok());
         found.find(|one| one.name == name).ok_or_else(missing)
     };
     let limited =
-        || Control::new("hooks are in front of the driver, and cuMemGetInfo shows the limit as the total", true);
+        || LimitControl::new("hooks are in front of the driver, and cuMemGetInfo shows the limit as the total", true);
     let mut rows = Vec::new();
     for (id, what, name) in UNDER_A_MEMORY_LIMIT {
         rows.push(under_a_memory_limit(
             id,
             what,
             limited(),
-            &[line(ABSENT, name)?, line(OFF, name)?, line(LIMIT, name)?],
+            &[line(ABSENT, name)?, line(OFF, name)?, line(LIMIT_LABEL, name)?],
         ));
     }
     let mut refused = rows[5].clone();
     (refused.id, refused.what) = ("ERR-001", "a launch of no function".into());
     rows.push(refused);
 
-    let (free, gated) = (line(OFF, "launch")?, line(CEILING, "launch, ceiling")?);
-    let passes = Control::new(
+    let (free, gated) = (line(OFF, "launch")?, line(CEILING_LABEL, "launch, ceiling")?);
+    let passes = LimitControl::new(
         format!("a launch adds more under the ceiling ({:.1} ns) than without limits ({:.1})", gated.added, free.added),
         gated.low > free.high,
     );
     rows.push(under_a_ceiling("OH-001", "under a ceiling of 95 %", passes.clone(), &gated));
-    rows.push(under_a_ceiling("SCHED-002", "launch by itself", passes, &line(CEILING, "launch + wait, ceiling")?));
+    rows.push(under_a_ceiling(
+        "SCHED-002",
+        "launch by itself",
+        passes,
+        &line(CEILING_LABEL, "launch + wait, ceiling")?,
+    ));
     let own = line(NOTHING, "launch, own code")?;
-    let tried = Control::new("200 ms of launches were held to the ceiling first", true);
+    let tried = LimitControl::new("200 ms of launches were held to the ceiling first", true);
     rows.push(under_a_ceiling("OH-008", "own code of a launch under a ceiling of 95 %", tried, &own));
     rows.push(first_call(told, limited()).ok_or("vgpu-overhead has no first call")?);
     Ok(rows)
 }
 
-fn under_a_memory_limit(id: &'static str, what: &str, control: Control, [absent, off, limit]: &[Timed; 3]) -> Row {
-    Row {
-        native: Some(absent.native()),
-        bare_again: Some(absent.added()),
-        no_limits: Some(off.added()),
-        limits: Some(limit.added()),
-        difference: Some(limit.added()),
-        ..Row::new(id, what, Kind::Added, control)
+fn under_a_memory_limit(
+    id: &'static str,
+    what: &str,
+    control: LimitControl,
+    [absent, off, limit]: &[TimedLine; 3],
+) -> MetricRow {
+    MetricRow {
+        native: Some(absent.native_cell()),
+        bare_again: Some(absent.added_cell()),
+        no_limits: Some(off.added_cell()),
+        limits: Some(limit.added_cell()),
+        difference: Some(limit.added_cell()),
+        ..MetricRow::new(id, what, RowKind::Added, control)
     }
 }
 
-fn under_a_ceiling(id: &'static str, what: &str, control: Control, line: &Timed) -> Row {
-    let added = Some(line.added());
-    Row { native: Some(line.native()), limits: added, difference: added, ..Row::new(id, what, Kind::Added, control) }
+fn under_a_ceiling(id: &'static str, what: &str, control: LimitControl, line: &TimedLine) -> MetricRow {
+    let added = Some(line.added_cell());
+    MetricRow {
+        native: Some(line.native_cell()),
+        limits: added,
+        difference: added,
+        ..MetricRow::new(id, what, RowKind::Added, control)
+    }
 }
 
 /// The first call of a process; the tool lists whole processes separately.
-fn first_call(told: &Value, control: Control) -> Option<Row> {
+fn first_call(told: &Value, control: LimitControl) -> Option<MetricRow> {
     let line = told["processes"].as_array()?.iter().find(|one| one[0] == "cuInit, memory limit")?;
     let number = |at: usize| line[at].as_f64();
-    let added = Some(Cell::with(number(2)?, number(3)?, number(4)?));
-    let native = Some(Cell::plain(number(1)?));
-    Some(Row { native, limits: added, difference: added, ..Row::new("OH-004", "cuInit", Kind::Added, control) })
+    let added = Some(FigureCell::with_interval(number(2)?, number(3)?, number(4)?));
+    let native = Some(FigureCell::without_interval(number(1)?));
+    Some(MetricRow {
+        native,
+        limits: added,
+        difference: added,
+        ..MetricRow::new("OH-004", "cuInit", RowKind::Added, control)
+    })
 }
 
 #[cfg(test)]
@@ -126,8 +146,8 @@ mod tests {
             "calls": [
                 [ABSENT, of(0.1)],
                 [OFF, of(2.0)],
-                [LIMIT, of(40.0)],
-                [CEILING, [line("launch, ceiling", 110.0, 60.0), line("launch + wait, ceiling", 300.0, 80.0)]],
+                [LIMIT_LABEL, of(40.0)],
+                [CEILING_LABEL, [line("launch, ceiling", 110.0, 60.0), line("launch + wait, ceiling", 300.0, 80.0)]],
                 [NOTHING, [line("launch, own code", 5.0, 15.0)]],
             ],
             "processes": [["/bin/true, start to end", 900.0, 30.0, 20.0, 40.0], ["cuInit, memory limit", 500.0, 200.0, 150.0, 250.0]],
@@ -136,14 +156,14 @@ mod tests {
 
     #[test]
     fn each_column_is_its_own_scenario() {
-        let rows = rows(&told()).unwrap();
+        let rows = call_rows(&told()).unwrap();
         let row = rows.iter().find(|row| row.id == "OH-002").unwrap();
-        assert_eq!(row.native, Some(Cell::plain(100.0)));
-        assert_eq!(row.bare_again, Some(Cell::with(0.1, -0.4, 0.6)));
-        assert_eq!(row.no_limits, Some(Cell::with(2.0, 1.5, 2.5)));
-        assert_eq!((row.limits, row.difference), (Some(Cell::with(40.0, 39.5, 40.5)), row.limits));
+        assert_eq!(row.native, Some(FigureCell::without_interval(100.0)));
+        assert_eq!(row.bare_again, Some(FigureCell::with_interval(0.1, -0.4, 0.6)));
+        assert_eq!(row.no_limits, Some(FigureCell::with_interval(2.0, 1.5, 2.5)));
+        assert_eq!((row.limits, row.difference), (Some(FigureCell::with_interval(40.0, 39.5, 40.5)), row.limits));
         let first = rows.iter().find(|row| row.id == "OH-004").unwrap();
-        assert_eq!(first.limits, Some(Cell::with(200.0, 150.0, 250.0)));
+        assert_eq!(first.limits, Some(FigureCell::with_interval(200.0, 150.0, 250.0)));
         assert!(rows.iter().all(|row| row.control.holds));
     }
 
@@ -152,7 +172,7 @@ mod tests {
         let mut told = told();
         told["calls"][3][1][0] =
             json!({ "name": "launch, ceiling", "bare": 110.0, "added": 2.0, "low": 1.5, "high": 2.5 });
-        let rows = rows(&told).unwrap();
+        let rows = call_rows(&told).unwrap();
         let broken: Vec<&str> = rows.iter().filter(|row| !row.control.holds).map(|row| row.id).collect();
         assert_eq!(broken, ["OH-001", "SCHED-002"]);
     }
@@ -161,6 +181,6 @@ mod tests {
     fn a_line_that_is_missing_is_named() {
         let mut told = told();
         told["calls"].as_array_mut().unwrap().pop();
-        assert!(rows(&told).unwrap_err().contains("launch, own code"));
+        assert!(call_rows(&told).unwrap_err().contains("launch, own code"));
     }
 }

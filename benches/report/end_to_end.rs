@@ -3,7 +3,7 @@
 use std::process::{Command, Output};
 use vgpu_tests::artefacts;
 
-fn report(arguments: &[&str]) -> Output {
+fn run_report(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_vgpu-bench-report"))
         .args(arguments)
         .env("VGPU_BUILD", artefacts::vgpud().parent().expect("a directory"))
@@ -18,7 +18,7 @@ fn memory_failures_and_neighbours_are_measured_with_all_columns_and_reported() {
     let out = tempfile::tempdir().expect("a temporary directory");
     let path = out.path().to_str().expect("plain letters");
     let only = "IS-001,IS-002,IS-005,IS-010,ERR-002,ERR-003,CACHE-001";
-    let ran = report(&["--only", only, "--runs", "2", "--json", "--out", path]);
+    let ran = run_report(&["--only", only, "--runs", "2", "--json", "--out", path]);
     let said = String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.success(), "{}: {said}", ran.status);
     let told: serde_json::Value = serde_json::from_slice(&ran.stdout).expect("JSON");
@@ -42,9 +42,9 @@ fn memory_failures_and_neighbours_are_measured_with_all_columns_and_reported() {
 
 #[test]
 fn a_metric_that_there_is_not_is_named_and_the_list_has_all() {
-    let ran = report(&["--only", "IS-011"]);
+    let ran = run_report(&["--only", "IS-011"]);
     assert_eq!(ran.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&ran.stderr).contains("--only IS-011: no metric has this id"));
-    let listed = String::from_utf8(report(&["--list"]).stdout).expect("text");
+    let listed = String::from_utf8(run_report(&["--list"]).stdout).expect("text");
     assert_eq!(listed.lines().filter(|line| !line.starts_with(' ')).count(), 56);
 }

@@ -27,9 +27,9 @@ mod table;
 mod calls;
 
 use clap::Parser;
-use metrics::{How, METRICS};
-use place::Place;
-use sources::{Effort, Source};
+use metrics::{MetricMethod, REPORT_METRICS};
+use place::ReportPlace;
+use sources::{FigureSource, MeasuringEffort};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -76,10 +76,10 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    let outcome = if std::env::args().nth(1).as_deref() == Some(probe::WORD) {
+    let outcome = if std::env::args().nth(1).as_deref() == Some(probe::PROBE_WORD) {
         probe::run().map(|()| ExitCode::SUCCESS)
     } else {
-        measure(&Options::parse())
+        measure_all(&Options::parse())
     };
     outcome.unwrap_or_else(|why| {
         eprintln!("vgpu-bench-report: {why}");
@@ -88,60 +88,62 @@ fn main() -> ExitCode {
 }
 
 /// The ids of the requested metrics, in the table's order.
-fn chosen(only: &[String]) -> Result<Vec<&'static str>, String> {
+fn chosen_ids(only: &[String]) -> Result<Vec<&'static str>, String> {
     let meant = |id: &str, text: &str| id == text || id.strip_prefix(text).is_some_and(|rest| rest.starts_with('-'));
     for text in only {
-        if !METRICS.iter().any(|metric| meant(metric.id, text)) {
+        if !REPORT_METRICS.iter().any(|metric| meant(metric.id, text)) {
             return Err(format!(
                 "--only {text}: no metric has this id or this beginning (OH, IS-003, ...); --list shows them"
             ));
         }
     }
     let wanted = |id: &str| only.is_empty() || only.iter().any(|text| meant(id, text));
-    Ok(METRICS.iter().map(|metric| metric.id).filter(|id| wanted(id)).collect())
+    Ok(REPORT_METRICS.iter().map(|metric| metric.id).filter(|id| wanted(id)).collect())
 }
 
 /// Prints the table as text or JSON.
-fn list(ids: &[&str], json: bool) -> Result<(), String> {
-    let metrics: Vec<_> = METRICS.iter().filter(|metric| ids.contains(&metric.id)).collect();
+fn list_metrics(ids: &[&str], json: bool) -> Result<(), String> {
+    let metrics: Vec<_> = REPORT_METRICS.iter().filter(|metric| ids.contains(&metric.id)).collect();
     if json {
         println!("{}", serde_json::to_string_pretty(&metrics).map_err(|why| why.to_string())?);
         return Ok(());
     }
     for metric in metrics {
         let (word, text) = match metric.how {
-            How::Measured(text) => (format!("{}, {}", metric.unit, metric.better.word()), text),
-            How::NotMeasured(text) => ("not measured".to_owned(), text),
+            MetricMethod::Measured(text) => (format!("{}, {}", metric.unit, metric.better.direction_word()), text),
+            MetricMethod::NotMeasured(text) => ("not measured".to_owned(), text),
         };
         println!("{:<10} {} ({word})\n           {text}", metric.id, metric.name);
     }
     Ok(())
 }
 
-fn measure(options: &Options) -> Result<ExitCode, String> {
-    let ids = chosen(&options.only)?;
+fn measure_all(options: &Options) -> Result<ExitCode, String> {
+    let ids = chosen_ids(&options.only)?;
     if options.list {
-        list(&ids, options.json)?;
+        list_metrics(&ids, options.json)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let facts = host::Facts::ask("vgpu-bench-report");
-    let place = Place::find()?;
-    output::prepare(&options.out)?;
+    let facts = host::HostFacts::ask_machine("vgpu-bench-report");
+    let place = ReportPlace::find()?;
+    output::prepare_output(&options.out)?;
 
-    let wanted: BTreeSet<Source> = ids.iter().flat_map(|id| sources::needs(id)).copied().collect();
-    let effort = Effort { runs: options.runs, seconds: options.seconds };
-    let mut told = sources::ask(&place, &wanted, effort);
+    let wanted: BTreeSet<FigureSource> = ids.iter().flat_map(|id| sources::sources_of(id)).copied().collect();
+    let effort = MeasuringEffort { runs: options.runs, seconds: options.seconds };
+    let mut told = sources::ask_tools(&place, &wanted, effort);
     let mut rows = Vec::new();
     if let Some(calls) = &told.calls {
-        rows.extend(calls_told::rows(calls).map_err(|why| told.failures.push(why)).unwrap_or_default());
+        rows.extend(calls_told::call_rows(calls).map_err(|why| told.failures.push(why)).unwrap_or_default());
     }
-    if wanted.contains(&Source::Memory) {
-        rows.extend(memory::rows(&place, options.runs).map_err(|why| told.failures.push(why)).unwrap_or_default());
+    if wanted.contains(&FigureSource::Memory) {
+        rows.extend(
+            memory::memory_rows(&place, options.runs).map_err(|why| told.failures.push(why)).unwrap_or_default(),
+        );
     }
-    rows.extend(shares_told::rows(&told));
+    rows.extend(shares_told::share_rows(&told));
     let report = render::report(facts, options.runs, options.seconds, &ids, rows, told.failures);
     output::write(&report, &options.out, options.json)?;
-    let faults = report.faults();
+    let faults = report.report_faults();
     faults.iter().for_each(|fault| eprintln!("fault: {fault}"));
     Ok(if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -152,7 +154,7 @@ mod tests {
 
     #[test]
     fn ids_and_their_beginnings_choose_and_anything_else_is_named() {
-        let of = |texts: &[&str]| chosen(&texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
+        let of = |texts: &[&str]| chosen_ids(&texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
         assert_eq!(of(&[]).unwrap().len(), 56);
         assert_eq!(of(&["IS-003"]).unwrap(), ["IS-003"]);
         assert_eq!(of(&["ERR", "OH-001"]).unwrap(), ["OH-001", "ERR-001", "ERR-002", "ERR-003"]);

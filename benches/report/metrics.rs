@@ -1,13 +1,13 @@
 //! The metric ids of a published suite of 56 for GPU virtualisation, each with its meaning here or the reason why it is
 //! not measured ([`crate::table`]). The names are the suite's; the definitions are ours.
 
-pub use crate::table::METRICS;
+pub use crate::table::REPORT_METRICS;
 use serde::Serialize;
 
 /// Subject of a metric, by which the report is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Group {
+pub enum MetricGroup {
     /// Added cost of calls.
     Overhead,
     /// Effects of limits on tenants, and of tenants on each other.
@@ -20,18 +20,19 @@ pub enum Group {
     Other,
 }
 
-impl Group {
+impl MetricGroup {
     /// Groups with measured metrics, in the order of the report.
-    pub const MEASURED: [Group; 4] = [Group::Overhead, Group::Isolation, Group::Scheduling, Group::Errors];
+    pub const MEASURED_GROUPS: [MetricGroup; 4] =
+        [MetricGroup::Overhead, MetricGroup::Isolation, MetricGroup::Scheduling, MetricGroup::Errors];
 
     /// Name in files and headings.
     pub fn name(self) -> &'static str {
         match self {
-            Group::Overhead => "overhead",
-            Group::Isolation => "isolation",
-            Group::Scheduling => "scheduling",
-            Group::Errors => "errors",
-            Group::Other => "other",
+            MetricGroup::Overhead => "overhead",
+            MetricGroup::Isolation => "isolation",
+            MetricGroup::Scheduling => "scheduling",
+            MetricGroup::Errors => "errors",
+            MetricGroup::Other => "other",
         }
     }
 }
@@ -39,19 +40,19 @@ impl Group {
 /// Direction in which a figure is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Better {
+pub enum BetterDirection {
     /// Lower figures are better.
     Lower,
     /// Higher figures are better.
     Higher,
 }
 
-impl Better {
+impl BetterDirection {
     /// Words for a heading of the report.
-    pub fn word(self) -> &'static str {
+    pub fn direction_word(self) -> &'static str {
         match self {
-            Better::Lower => "lower is better",
-            Better::Higher => "higher is better",
+            BetterDirection::Lower => "lower is better",
+            BetterDirection::Higher => "higher is better",
         }
     }
 }
@@ -59,7 +60,7 @@ impl Better {
 /// Treatment of a metric in this report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum How {
+pub enum MetricMethod {
     /// The metric is measured; the text is its definition.
     Measured(&'static str),
     /// The metric is not measured; the text is the reason.
@@ -68,31 +69,31 @@ pub enum How {
 
 /// One metric of the published suite.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Metric {
+pub struct ReportMetric {
     /// Id of the metric in the suite, such as `OH-001`.
     pub id: &'static str,
     /// Name of the metric in the suite.
     pub name: &'static str,
     /// Subject of the metric.
-    pub group: Group,
+    pub group: MetricGroup,
     /// Unit of the metric's figures.
     pub unit: &'static str,
     /// Direction in which the metric's figures are better.
-    pub better: Better,
+    pub better: BetterDirection,
     /// Definition of the metric, or the reason why it is not measured.
-    pub how: How,
+    pub how: MetricMethod,
 }
 
-impl Metric {
+impl ReportMetric {
     /// True if the report has figures of it.
     pub fn is_measured(&self) -> bool {
-        matches!(self.how, How::Measured(_))
+        matches!(self.how, MetricMethod::Measured(_))
     }
 }
 
 /// The metric with that id.
-pub fn find(id: &str) -> Option<&'static Metric> {
-    METRICS.iter().find(|metric| metric.id == id)
+pub fn find(id: &str) -> Option<&'static ReportMetric> {
+    REPORT_METRICS.iter().find(|metric| metric.id == id)
 }
 
 #[cfg(test)]
@@ -102,10 +103,10 @@ mod tests {
 
     #[test]
     fn all_56_ids_are_there_once_and_in_the_suites_numbers() {
-        let ids: HashSet<&str> = METRICS.iter().map(|metric| metric.id).collect();
-        assert_eq!(ids.len(), METRICS.len());
+        let ids: HashSet<&str> = REPORT_METRICS.iter().map(|metric| metric.id).collect();
+        assert_eq!(ids.len(), REPORT_METRICS.len());
         let mut count: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
-        for metric in &METRICS {
+        for metric in &REPORT_METRICS {
             let (kind, number) = metric.id.split_once('-').expect("KIND-NUMBER");
             count.entry(kind).or_default().push(number.parse().expect("a number"));
         }
@@ -129,25 +130,30 @@ mod tests {
 
     #[test]
     fn every_metric_is_defined_or_has_a_reason_and_the_four_groups_of_this_report_are_measured() {
-        for metric in &METRICS {
-            let (How::Measured(words) | How::NotMeasured(words)) = metric.how;
+        for metric in &REPORT_METRICS {
+            let (MetricMethod::Measured(words) | MetricMethod::NotMeasured(words)) = metric.how;
             assert!(words.len() > 40, "{}: {words}", metric.id);
             assert!(!metric.unit.is_empty() && !metric.name.is_empty(), "{}", metric.id);
-            assert_eq!(metric.group == Group::Other, !metric.is_measured() && metric.id != "OH-003", "{}", metric.id);
+            assert_eq!(
+                metric.group == MetricGroup::Other,
+                !metric.is_measured() && metric.id != "OH-003",
+                "{}",
+                metric.id
+            );
         }
-        for group in Group::MEASURED {
-            assert!(METRICS.iter().filter(|metric| metric.group == group && metric.is_measured()).count() >= 3);
+        for group in MetricGroup::MEASURED_GROUPS {
+            assert!(REPORT_METRICS.iter().filter(|metric| metric.group == group && metric.is_measured()).count() >= 3);
         }
     }
 
     #[test]
     fn reasons_name_metrics_that_are_measured() {
-        for metric in METRICS.iter().filter(|metric| !metric.is_measured()) {
-            let How::NotMeasured(why) = metric.how else { continue };
+        for metric in REPORT_METRICS.iter().filter(|metric| !metric.is_measured()) {
+            let MetricMethod::NotMeasured(why) = metric.how else { continue };
             for word in why.split(|c: char| !c.is_ascii_alphanumeric() && c != '-') {
                 let is_id =
                     word.split_once('-').is_some_and(|(_, number)| number.len() == 3 && number.parse::<u32>().is_ok());
-                assert!(!is_id || find(word).is_some_and(Metric::is_measured), "{}: {word}", metric.id);
+                assert!(!is_id || find(word).is_some_and(ReportMetric::is_measured), "{}: {word}", metric.id);
             }
         }
     }

@@ -5,21 +5,21 @@ use std::process::Command;
 use vgpu_benches::build::Build;
 
 /// The tools, the libraries, and scratch space.
-pub struct Place {
+pub struct ReportPlace {
     build: Build,
 }
 
-impl Place {
+impl ReportPlace {
     /// Finds the libraries as `vgpu-shares` does.
     ///
     /// # Errors
     /// One is missing, or scratch space cannot be created.
-    pub fn find() -> Result<Place, String> {
-        Ok(Place { build: Build::find("vgpu-bench-report")? })
+    pub fn find() -> Result<ReportPlace, String> {
+        Ok(ReportPlace { build: Build::find("vgpu-bench-report")? })
     }
 
     /// Path of the scratch directory.
-    pub fn scratch(&self) -> &Path {
+    pub fn scratch_path(&self) -> &Path {
         self.build.scratch()
     }
 
@@ -27,7 +27,7 @@ impl Place {
     ///
     /// # Errors
     /// The tool does not exist.
-    pub fn tool(&self, name: &str) -> Result<PathBuf, String> {
+    pub fn tool_path(&self, name: &str) -> Result<PathBuf, String> {
         let path = self.build.own().with_file_name(name);
         if path.exists() {
             return Ok(path);
@@ -36,9 +36,9 @@ impl Place {
     }
 
     /// Runs this program again as a probe, on the simulated device in `room`, without the library.
-    pub fn probe(&self, room: &Path) -> Command {
+    pub fn probe_command(&self, room: &Path) -> Command {
         let mut command = self.build.again(&room.join("gpu"), "h200");
-        command.arg(crate::probe::WORD);
+        command.arg(crate::probe::PROBE_WORD);
         command
     }
 

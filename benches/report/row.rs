@@ -1,12 +1,12 @@
 //! The rows of a metric, and the controls without which a row is meaningless.
 
-use crate::spread::Cell;
+use crate::spread::FigureCell;
 use serde::Serialize;
 
 /// Relation of a row's columns to the native one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum RowKind {
     /// Native is an absolute figure. All other columns are the added part, measured in blocks that alternate with
     /// native ones.
     Added,
@@ -16,49 +16,49 @@ pub enum Kind {
 
 /// Proof that a limit was in force during the measurement.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Control {
+pub struct LimitControl {
     /// The check and its result.
     pub what: String,
     /// True if the result is as required.
     pub holds: bool,
 }
 
-impl Control {
+impl LimitControl {
     /// A control with this result.
-    pub fn new(what: impl Into<String>, holds: bool) -> Control {
-        Control { what: what.into(), holds }
+    pub fn new(what: impl Into<String>, holds: bool) -> LimitControl {
+        LimitControl { what: what.into(), holds }
     }
 }
 
 /// One figure of a metric in all columns. A column without meaning for it is empty.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct MetricRow {
     /// Id of the metric in the suite.
     pub id: &'static str,
     /// Name of the figure in this row.
     pub what: String,
     /// Relation of the columns to the native one.
-    pub kind: Kind,
+    pub kind: RowKind,
     /// Figure of the bare simulated driver.
-    pub native: Option<Cell>,
+    pub native: Option<FigureCell>,
     /// Null control: the bare driver against itself, as a difference.
-    pub bare_again: Option<Cell>,
+    pub bare_again: Option<FigureCell>,
     /// Null control: figure with the library without a limit.
-    pub no_limits: Option<Cell>,
+    pub no_limits: Option<FigureCell>,
     /// Figure with the library and a limit from its environment.
-    pub limits: Option<Cell>,
+    pub limits: Option<FigureCell>,
     /// Figure with the library and the daemon.
-    pub daemon: Option<Cell>,
-    /// Last of these columns that has a figure, minus native; for [`Kind::Added`] that column itself.
-    pub difference: Option<Cell>,
+    pub daemon: Option<FigureCell>,
+    /// Last of these columns that has a figure, minus native; for [`RowKind::Added`] that column itself.
+    pub difference: Option<FigureCell>,
     /// Positive control: proof that the limit was in force.
-    pub control: Control,
+    pub control: LimitControl,
 }
 
-impl Row {
+impl MetricRow {
     /// A row whose columns are still empty.
-    pub fn new(id: &'static str, what: impl Into<String>, kind: Kind, control: Control) -> Row {
-        Row {
+    pub fn new(id: &'static str, what: impl Into<String>, kind: RowKind, control: LimitControl) -> MetricRow {
+        MetricRow {
             id,
             what: what.into(),
             kind,
@@ -73,9 +73,9 @@ impl Row {
     }
 
     /// Cells on one scale, with their column's name.
-    pub fn scaled(&self) -> Vec<(&'static str, Cell)> {
-        let native = (self.kind == Kind::Whole).then_some(self.native).flatten();
-        let again = (self.kind == Kind::Added).then_some(self.bare_again).flatten();
+    pub fn scaled_cells(&self) -> Vec<(&'static str, FigureCell)> {
+        let native = (self.kind == RowKind::Whole).then_some(self.native).flatten();
+        let again = (self.kind == RowKind::Added).then_some(self.bare_again).flatten();
         let columns = [
             ("native", native),
             ("bare again", again),

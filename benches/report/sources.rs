@@ -1,14 +1,14 @@
 //! Sources of figures: the measuring tools, each run as a program whose JSON output is read. Nothing is measured twice
 //! or in another way. Processes of this tool supply the figures that no tool measures (`memory`).
 
-use crate::place::Place;
+use crate::place::ReportPlace;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 
 /// Source of a metric's figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Source {
+pub enum FigureSource {
     /// `vgpu-overhead`: calls in alternating blocks.
     Calls,
     /// `vgpu-shares`: the point with that name and its null control.
@@ -22,7 +22,7 @@ pub enum Source {
 }
 
 /// Point: one tenant with a ceiling of 50 %.
-pub const CEILING: &str = "h200/async/5ms/50";
+pub const CEILING_POINT: &str = "h200/async/5ms/50";
 /// Point: one tenant with four streams under a ceiling of 80 %.
 pub const STREAMS: &str = "h200/streams/5ms/80";
 /// Case: two tenants with weights of 30 and 70.
@@ -30,15 +30,15 @@ pub const WEIGHTS: &str = "shares/30-70/1ms";
 /// Case: two tenants that always have work, for their throughput together.
 pub const DONE: &str = "done/2x50/1ms";
 /// Case: two services that answer requests.
-pub const SERVICES: &str = "services";
+pub const SERVICES_CASE: &str = "services";
 /// Case: short requests next to a batch tenant.
 pub const LATENCY: &str = "latency/500us-beside-1ms";
 /// Case: a tenant whose ceiling changes during the run.
 pub const CHANGES: &str = "changes/ceiling";
 
 /// Sources of that metric's figures; empty if it is not measured.
-pub fn needs(id: &str) -> &'static [Source] {
-    use Source::{Calls, Leases, Memory, Point, Tenants};
+pub fn sources_of(id: &str) -> &'static [FigureSource] {
+    use FigureSource::{Calls, Leases, Memory, Point, Tenants};
     match id {
         "OH-001" | "OH-002" | "OH-004" | "OH-005" | "OH-006" | "OH-007" | "OH-008" | "SCHED-002" | "ERR-001" => {
             &[Calls]
@@ -46,9 +46,9 @@ pub fn needs(id: &str) -> &'static [Source] {
         "OH-009" => &[Tenants(WEIGHTS)],
         "OH-010" => &[Tenants(DONE), Tenants(WEIGHTS)],
         "IS-001" | "IS-002" | "IS-005" | "IS-010" | "ERR-002" | "ERR-003" => &[Memory],
-        "IS-003" => &[Point(CEILING), Tenants(WEIGHTS)],
+        "IS-003" => &[Point(CEILING_POINT), Tenants(WEIGHTS)],
         "IS-004" => &[Tenants(CHANGES)],
-        "IS-006" | "IS-007" | "IS-008" => &[Tenants(SERVICES)],
+        "IS-006" | "IS-007" | "IS-008" => &[Tenants(SERVICES_CASE)],
         "IS-009" | "SCHED-004" => &[Tenants(LATENCY), Tenants(WEIGHTS)],
         "SCHED-001" => &[Leases],
         "SCHED-003" => &[Point(STREAMS)],
@@ -58,7 +58,7 @@ pub fn needs(id: &str) -> &'static [Source] {
 
 /// Length and number of the measurements.
 #[derive(Clone, Copy, Debug)]
-pub struct Effort {
+pub struct MeasuringEffort {
     /// Number of repetitions of the measurements of shares and tenants.
     pub runs: u32,
     /// Length of each repetition, in seconds.
@@ -67,7 +67,7 @@ pub struct Effort {
 
 /// Output of the measuring tools, from which the rows are made.
 #[derive(Default)]
-pub struct Told {
+pub struct ToldResults {
     /// JSON of `vgpu-overhead`.
     pub calls: Option<Value>,
     /// Output of `vgpu-shares`, one per repetition.
@@ -81,17 +81,18 @@ pub struct Told {
 }
 
 /// Runs the tools that `wanted` needs. A tool that fails is recorded, and the others continue.
-pub fn ask(place: &Place, wanted: &BTreeSet<Source>, effort: Effort) -> Told {
-    let mut told = Told::default();
+pub fn ask_tools(place: &ReportPlace, wanted: &BTreeSet<FigureSource>, effort: MeasuringEffort) -> ToldResults {
+    let mut told = ToldResults::default();
     let seconds = effort.seconds.to_string();
-    if wanted.contains(&Source::Calls) {
+    if wanted.contains(&FigureSource::Calls) {
         eprintln!("measuring calls: vgpu-overhead --quick");
         told.calls = run(place, "vgpu-overhead", &["--quick", "--json"]).map_err(|why| told.failures.push(why)).ok();
     }
-    let points = names(wanted, |source| if let Source::Point(name) = source { Some(name) } else { None });
-    let tenants = names(wanted, |source| if let Source::Tenants(name) = source { Some(name) } else { None });
+    let points = option_names(wanted, |source| if let FigureSource::Point(name) = source { Some(name) } else { None });
+    let tenants =
+        option_names(wanted, |source| if let FigureSource::Tenants(name) = source { Some(name) } else { None });
     for number in 1..=effort.runs {
-        let out = place.scratch().join("out");
+        let out = place.scratch_path().join("out");
         let out = out.to_string_lossy();
         if !points.is_empty() {
             eprintln!("measuring shares, {number} of {}: {points}", effort.runs);
@@ -105,7 +106,7 @@ pub fn ask(place: &Place, wanted: &BTreeSet<Source>, effort: Effort) -> Told {
             told.tenants.extend(run(place, "vgpu-shares", &words).map_err(|why| told.failures.push(why)));
         }
     }
-    if wanted.contains(&Source::Leases) {
+    if wanted.contains(&FigureSource::Leases) {
         eprintln!("measuring leases: vgpu-daemon-bench, 4 tenants");
         let words = ["--tenants", "4", "--members", "8", "--seconds", "1", "--json"];
         told.leases = run(place, "vgpu-daemon-bench", &words).map_err(|why| told.failures.push(why)).ok();
@@ -114,13 +115,13 @@ pub fn ask(place: &Place, wanted: &BTreeSet<Source>, effort: Effort) -> Told {
 }
 
 /// Names of one kind of source, in the form of an option's value.
-fn names(wanted: &BTreeSet<Source>, of: impl Fn(Source) -> Option<&'static str>) -> String {
+fn option_names(wanted: &BTreeSet<FigureSource>, of: impl Fn(FigureSource) -> Option<&'static str>) -> String {
     wanted.iter().filter_map(|source| of(*source)).collect::<Vec<_>>().join(",")
 }
 
 /// Runs a tool and returns its JSON output. Its stderr is shown if it fails.
-fn run(place: &Place, tool: &str, words: &[&str]) -> Result<Value, String> {
-    let program = place.tool(tool)?;
+fn run(place: &ReportPlace, tool: &str, words: &[&str]) -> Result<Value, String> {
+    let program = place.tool_path(tool)?;
     let mut command = Command::new(&program);
     // The user's own limits must not influence the measurement.
     for (name, _) in std::env::vars_os() {
@@ -146,19 +147,25 @@ fn run(place: &Place, tool: &str, words: &[&str]) -> Result<Value, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::METRICS;
+    use crate::metrics::REPORT_METRICS;
 
     #[test]
     fn every_measured_metric_has_a_source_and_no_other_has() {
-        for metric in &METRICS {
-            assert_eq!(metric.is_measured(), !needs(metric.id).is_empty(), "{}", metric.id);
+        for metric in &REPORT_METRICS {
+            assert_eq!(metric.is_measured(), !sources_of(metric.id).is_empty(), "{}", metric.id);
         }
     }
 
     #[test]
     fn names_are_told_apart_by_their_tool() {
-        let wanted = BTreeSet::from([Source::Calls, Source::Point("a/b"), Source::Tenants("c"), Source::Tenants("d")]);
-        let tenants = names(&wanted, |source| if let Source::Tenants(name) = source { Some(name) } else { None });
+        let wanted = BTreeSet::from([
+            FigureSource::Calls,
+            FigureSource::Point("a/b"),
+            FigureSource::Tenants("c"),
+            FigureSource::Tenants("d"),
+        ]);
+        let tenants =
+            option_names(&wanted, |source| if let FigureSource::Tenants(name) = source { Some(name) } else { None });
         assert_eq!(tenants, "c,d");
     }
 }

@@ -8,41 +8,41 @@ use serde::Serialize;
 
 /// A figure and its interval; no interval if only one number is known.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Cell {
+pub struct FigureCell {
     /// Median of the measured values.
     pub value: f64,
     /// Lowest and highest value that the median may have; `None` if only one number is known.
     pub interval: Option<(f64, f64)>,
 }
 
-impl Cell {
+impl FigureCell {
     /// A number without an interval.
-    pub fn plain(value: f64) -> Cell {
-        Cell { value, interval: None }
+    pub fn without_interval(value: f64) -> FigureCell {
+        FigureCell { value, interval: None }
     }
 
     /// A median with its interval.
-    pub fn with(value: f64, low: f64, high: f64) -> Cell {
-        Cell { value, interval: Some((low, high)) }
+    pub fn with_interval(value: f64, low: f64, high: f64) -> FigureCell {
+        FigureCell { value, interval: Some((low, high)) }
     }
 
     /// Median of some runs, with the range from lowest to highest if there are several; `None` without runs.
-    pub fn of_runs(runs: &[f64]) -> Option<Cell> {
+    pub fn of_runs(runs: &[f64]) -> Option<FigureCell> {
         let mut runs: Vec<f64> = runs.iter().copied().filter(|run| run.is_finite()).collect();
         runs.sort_by(f64::total_cmp);
         let (low, high) = (*runs.first()?, *runs.last()?);
         let value = (runs[(runs.len() - 1) / 2] + runs[runs.len() / 2]) / 2.0;
-        Some(Cell { value, interval: (runs.len() > 1).then_some((low, high)) })
+        Some(FigureCell { value, interval: (runs.len() > 1).then_some((low, high)) })
     }
 
     /// Difference to `other`, which was measured separately: the interval contains every difference that the two
     /// intervals permit.
-    pub fn minus(self, other: Cell) -> Cell {
+    pub fn minus_cell(self, other: FigureCell) -> FigureCell {
         let interval = match (self.interval, other.interval) {
             (Some((low, high)), Some((least, most))) => Some((low - most, high - least)),
             _ => None,
         };
-        Cell { value: self.value - other.value, interval }
+        FigureCell { value: self.value - other.value, interval }
     }
 
     /// True if the interval is on one side of zero.
@@ -52,30 +52,30 @@ impl Cell {
 }
 
 /// Differences within each run, as a cell: both sides of a run had the same host conditions.
-pub fn paired(ours: &[f64], bare: &[f64]) -> Option<Cell> {
+pub fn paired_differences(ours: &[f64], bare: &[f64]) -> Option<FigureCell> {
     let differences: Vec<f64> = ours.iter().zip(bare).map(|(ours, bare)| ours - bare).collect();
-    Cell::of_runs(&differences)
+    FigureCell::of_runs(&differences)
 }
 
 /// Null control of repeated runs: each run against the one before it. `None` for fewer than two runs.
-pub fn against_itself(runs: &[f64]) -> Option<Cell> {
+pub fn against_itself(runs: &[f64]) -> Option<FigureCell> {
     let differences: Vec<f64> = runs.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    Cell::of_runs(&differences)
+    FigureCell::of_runs(&differences)
 }
 
 /// Probability in percent that the range of `runs` runs contains the median; `None` for fewer than two runs.
-pub fn confidence(runs: u32) -> Option<f64> {
+pub fn range_confidence(runs: u32) -> Option<f64> {
     (runs > 1).then(|| 100.0 * (1.0 - 0.5f64.powi(runs.min(60).cast_signed() - 1)))
 }
 
 /// Jain's index of parts that should be equal: 1 if they are, 1/n if one has everything.
-pub fn jain(parts: &[f64]) -> f64 {
+pub fn jain_index(parts: &[f64]) -> f64 {
     let (sum, squares): (f64, f64) = (parts.iter().sum(), parts.iter().map(|part| part * part).sum());
     if squares == 0.0 { f64::NAN } else { sum * sum / (parts.len() as f64 * squares) }
 }
 
 /// Closeness of `got` to `due`, in percent of `due`; 0 if it is off by `due` or more.
-pub fn accuracy(got: f64, due: f64) -> f64 {
+pub fn accuracy_percent(got: f64, due: f64) -> f64 {
     if due == 0.0 { f64::NAN } else { (100.0 * (1.0 - (got - due).abs() / due)).max(0.0) }
 }
 
@@ -85,48 +85,48 @@ mod tests {
 
     #[test]
     fn a_cell_is_the_median_of_its_runs_and_their_range() {
-        assert_eq!(Cell::of_runs(&[3.0, 1.0, 2.0]), Some(Cell::with(2.0, 1.0, 3.0)));
-        assert_eq!(Cell::of_runs(&[4.0, 1.0, 2.0, 3.0]), Some(Cell::with(2.5, 1.0, 4.0)));
-        assert_eq!(Cell::of_runs(&[4.0]), Some(Cell::plain(4.0)));
-        assert_eq!(Cell::of_runs(&[]), None);
-        assert_eq!(Cell::of_runs(&[f64::NAN]), None);
+        assert_eq!(FigureCell::of_runs(&[3.0, 1.0, 2.0]), Some(FigureCell::with_interval(2.0, 1.0, 3.0)));
+        assert_eq!(FigureCell::of_runs(&[4.0, 1.0, 2.0, 3.0]), Some(FigureCell::with_interval(2.5, 1.0, 4.0)));
+        assert_eq!(FigureCell::of_runs(&[4.0]), Some(FigureCell::without_interval(4.0)));
+        assert_eq!(FigureCell::of_runs(&[]), None);
+        assert_eq!(FigureCell::of_runs(&[f64::NAN]), None);
     }
 
     #[test]
     fn the_range_of_six_runs_is_more_than_95_percent_and_of_one_nothing() {
-        assert_eq!(confidence(1), None);
-        assert_eq!(confidence(2), Some(50.0));
-        assert!((confidence(6).unwrap() - 96.875).abs() < 1e-9);
+        assert_eq!(range_confidence(1), None);
+        assert_eq!(range_confidence(2), Some(50.0));
+        assert!((range_confidence(6).unwrap() - 96.875).abs() < 1e-9);
     }
 
     #[test]
     fn differences_are_taken_within_a_run_and_a_drift_of_both_cancels() {
         let (bare, ours) = ([10.0, 20.0, 30.0], [11.0, 21.0, 31.0]);
-        assert_eq!(paired(&ours, &bare), Some(Cell::with(1.0, 1.0, 1.0)));
-        assert_eq!(against_itself(&bare), Some(Cell::with(10.0, 10.0, 10.0)));
+        assert_eq!(paired_differences(&ours, &bare), Some(FigureCell::with_interval(1.0, 1.0, 1.0)));
+        assert_eq!(against_itself(&bare), Some(FigureCell::with_interval(10.0, 10.0, 10.0)));
         assert_eq!(against_itself(&bare[..1]), None);
     }
 
     #[test]
     fn a_difference_of_what_was_measured_apart_holds_all_that_both_allow() {
-        let difference = Cell::with(5.0, 4.0, 7.0).minus(Cell::with(4.0, 3.0, 6.0));
-        assert_eq!(difference, Cell::with(1.0, -2.0, 4.0));
+        let difference = FigureCell::with_interval(5.0, 4.0, 7.0).minus_cell(FigureCell::with_interval(4.0, 3.0, 6.0));
+        assert_eq!(difference, FigureCell::with_interval(1.0, -2.0, 4.0));
         assert!(!difference.is_told_from_zero());
-        assert!(Cell::with(1.0, 0.5, 2.0).is_told_from_zero());
-        assert!(!Cell::plain(1.0).is_told_from_zero(), "one number is no evidence");
+        assert!(FigureCell::with_interval(1.0, 0.5, 2.0).is_told_from_zero());
+        assert!(!FigureCell::without_interval(1.0).is_told_from_zero(), "one number is no evidence");
     }
 
     #[test]
     fn jains_index_is_one_for_equals_and_a_part_for_one_that_has_all() {
-        assert!((jain(&[0.3, 0.3, 0.3]) - 1.0).abs() < 1e-12);
-        assert!((jain(&[1.0, 0.0, 0.0, 0.0]) - 0.25).abs() < 1e-12);
-        assert!(jain(&[0.0, 0.0]).is_nan());
+        assert!((jain_index(&[0.3, 0.3, 0.3]) - 1.0).abs() < 1e-12);
+        assert!((jain_index(&[1.0, 0.0, 0.0, 0.0]) - 0.25).abs() < 1e-12);
+        assert!(jain_index(&[0.0, 0.0]).is_nan());
     }
 
     #[test]
     fn accuracy_is_the_same_above_and_below_and_never_negative() {
-        assert!((accuracy(45.0, 50.0) - 90.0).abs() < 1e-9);
-        assert!((accuracy(55.0, 50.0) - 90.0).abs() < 1e-9);
-        assert_eq!(accuracy(150.0, 50.0), 0.0);
+        assert!((accuracy_percent(45.0, 50.0) - 90.0).abs() < 1e-9);
+        assert!((accuracy_percent(55.0, 50.0) - 90.0).abs() < 1e-9);
+        assert_eq!(accuracy_percent(150.0, 50.0), 0.0);
     }
 }

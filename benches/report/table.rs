@@ -1,19 +1,19 @@
 //! The table of all 56 metrics: the meaning of each here, or the reason why it is not measured.
 
-use crate::metrics::Better::{self, Higher, Lower};
-use crate::metrics::Group::{self, Errors, Isolation, Other, Overhead, Scheduling};
-use crate::metrics::How::{self, Measured, NotMeasured};
-use crate::metrics::Metric;
+use crate::metrics::BetterDirection::{self, Higher, Lower};
+use crate::metrics::MetricGroup::{self, Errors, Isolation, Other, Overhead, Scheduling};
+use crate::metrics::MetricMethod::{self, Measured, NotMeasured};
+use crate::metrics::ReportMetric;
 
 const fn metric(
     id: &'static str,
     name: &'static str,
-    group: Group,
+    group: MetricGroup,
     unit: &'static str,
-    better: Better,
-    how: How,
-) -> Metric {
-    Metric { id, name, group, unit, better, how }
+    better: BetterDirection,
+    how: MetricMethod,
+) -> ReportMetric {
+    ReportMetric { id, name, group, unit, better, how }
 }
 
 const COMPUTES_NOTHING: &str =
@@ -26,7 +26,7 @@ const PLACED_BY_DRIVER: &str = "where an allocation lies is the driver's choice,
 
 /// All metrics, in the suite's order.
 #[rustfmt::skip] // one entry after the other, not one word per line
-pub static METRICS: [Metric; 56] = [
+pub static REPORT_METRICS: [ReportMetric; 56] = [
     metric("OH-001", "Kernel launch latency", Overhead, "ns", Lower, Measured(
         "Time in cuLaunchKernel for a kernel that takes no device time, in the calling thread. Under a ceiling with \
          a positive balance too; there the library's markers and questions to the driver are in it.")),

@@ -6,15 +6,15 @@ use tempfile::TempDir;
 use vgpu_tests::artefacts;
 
 /// Output and files of a run.
-struct Ran {
+struct ToolRun {
     out: TempDir,
     said: String,
     told: serde_json::Value,
 }
 
-impl Ran {
+impl ToolRun {
     /// Runs the tool with `arguments`, on the libraries that were built for tests.
-    fn with(arguments: &[&str]) -> Ran {
+    fn run_with(arguments: &[&str]) -> ToolRun {
         let out = tempfile::tempdir().expect("a temporary directory");
         let ran = Command::new(env!("CARGO_BIN_EXE_vgpu-shares"))
             .args(arguments)
@@ -27,14 +27,14 @@ impl Ran {
             .expect("the tool can be started");
         let said = String::from_utf8_lossy(&ran.stderr).into_owned();
         assert!(ran.status.success(), "{}: {said}", ran.status);
-        Ran { out, said, told: serde_json::from_slice(&ran.stdout).expect("JSON") }
+        ToolRun { out, said, told: serde_json::from_slice(&ran.stdout).expect("JSON") }
     }
 
-    fn number(&self, pointer: &str) -> f64 {
+    fn told_number(&self, pointer: &str) -> f64 {
         self.told.pointer(pointer).and_then(|value| value.as_f64()).unwrap_or(f64::NAN)
     }
 
-    fn file(&self, name: &str) -> String {
+    fn written_file(&self, name: &str) -> String {
         std::fs::read_to_string(self.out.path().join(name)).unwrap_or_else(|why| panic!("{name}: {why}"))
     }
 }
@@ -42,18 +42,21 @@ impl Ran {
 #[test]
 fn a_point_is_measured_with_its_null_control_and_reported() {
     let name = "h200/async/5ms/30";
-    let ran = Ran::with(&["--points", name, "--seconds", "2"]);
+    let ran = ToolRun::run_with(&["--points", name, "--seconds", "2"]);
     let (told, said) = (&ran.told, &ran.said);
     assert_eq!(told.pointer("/points/0/point/name").and_then(|name| name.as_str()), Some(name), "{told:#}");
     // Two cores are shared with other tests, so the bounds only separate limited from unlimited.
-    let (free, share) = (ran.number("/nulls/0/figures/share"), ran.number("/points/0/tenants/0/median/share"));
+    let (free, share) =
+        (ran.told_number("/nulls/0/figures/share"), ran.told_number("/points/0/tenants/0/median/share"));
     assert!(free > 80.0, "without the library: {free} %; {said}");
     assert!((10.0..60.0).contains(&share), "under 30 %: {share} %; {said}");
-    assert!(ran.number("/points/0/tenants/0/median/kernels") > 10.0, "{told:#}");
-    assert!(ran.number("/points/0/tenants/0/median/meter").abs() < 50.0, "{told:#}");
-    assert!(ran.file("report.md").contains(&format!("| {name} |")));
-    assert!(ran.file("errors.svg").contains("<circle") && ran.file("over-time.svg").contains("<polyline"));
-    assert!(ran.file("errors.csv").contains(name) && ran.file("over-time.csv").contains(name));
+    assert!(ran.told_number("/points/0/tenants/0/median/kernels") > 10.0, "{told:#}");
+    assert!(ran.told_number("/points/0/tenants/0/median/meter").abs() < 50.0, "{told:#}");
+    assert!(ran.written_file("report.md").contains(&format!("| {name} |")));
+    assert!(
+        ran.written_file("errors.svg").contains("<circle") && ran.written_file("over-time.svg").contains("<polyline")
+    );
+    assert!(ran.written_file("errors.csv").contains(name) && ran.written_file("over-time.csv").contains(name));
     assert!(!ran.out.path().join("shares.json").exists(), "all figures are printed, not kept");
 }
 
@@ -68,14 +71,24 @@ fn a_text_that_no_point_has_is_told() {
 #[test]
 fn tenants_under_the_daemon_are_measured_and_what_is_missed_is_named() {
     let only = "shares/30-70/1ms,latency/500us-beside-1ms,changes/memory";
-    let ran = Ran::with(&["tenants", "--only", only, "--seconds", "2", "--changes", "4"]);
+    let ran = ToolRun::run_with(&["tenants", "--only", only, "--seconds", "2", "--changes", "4"]);
     let (told, said) = (&ran.told, &ran.said);
     // Two cores are shared with other tests, so the bounds only show that there are leases, requests and changes.
-    assert!((20.0..40.0).contains(&ran.number("/shares/0/figures/parts/0/of_work")), "{told:#}");
-    assert!(ran.number("/shares/0/figures/busy") > 40.0, "{told:#}");
-    assert!(ran.number("/latency/0/alone/p50") >= 0.5 && ran.number("/latency/0/with/count") > 20.0, "{told:#}");
-    assert_eq!((ran.number("/changes/0/times/count"), ran.number("/changes/0/lost")), (20.0, 0.0), "{told:#}");
-    assert!(ran.file("report.md").contains("the model's figures") && ran.file("over-time.svg").contains("<polyline"));
-    let named = ran.file("report.md").lines().filter(|line| line.starts_with("- missed: ")).count();
+    assert!((20.0..40.0).contains(&ran.told_number("/shares/0/figures/parts/0/of_work")), "{told:#}");
+    assert!(ran.told_number("/shares/0/figures/busy") > 40.0, "{told:#}");
+    assert!(
+        ran.told_number("/latency/0/alone/p50") >= 0.5 && ran.told_number("/latency/0/with/count") > 20.0,
+        "{told:#}"
+    );
+    assert_eq!(
+        (ran.told_number("/changes/0/times/count"), ran.told_number("/changes/0/lost")),
+        (20.0, 0.0),
+        "{told:#}"
+    );
+    assert!(
+        ran.written_file("report.md").contains("the model's figures")
+            && ran.written_file("over-time.svg").contains("<polyline")
+    );
+    let named = ran.written_file("report.md").lines().filter(|line| line.starts_with("- missed: ")).count();
     assert_eq!(said.lines().filter(|line| line.starts_with("MISSED: ")).count(), named, "{said}");
 }

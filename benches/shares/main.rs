@@ -23,13 +23,13 @@ mod tenants;
 mod work;
 
 use clap::Parser;
-use judge::Verdict;
-use measure::Run;
-use output::Output;
-use place::Place;
-use points::{Load, Pattern, Point};
-use report::{Alone, Measured, Null, Results};
-use schedule::{Job, Width};
+use judge::BudgetVerdict;
+use measure::MeasuredRun;
+use output::OutputOptions;
+use place::MeasuringPlace;
+use points::{LaunchPattern, MeasuredPoint, TenantLoad};
+use report::{AloneAndTogether, NullControl, PointResult, ShareResults};
+use schedule::{ScheduleWidth, ScheduledRun};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use vgpu_benches::{host, output, plot};
@@ -76,16 +76,16 @@ struct Options {
     #[arg(long, value_name = "DIR", default_value = "target/shares")]
     out: PathBuf,
     #[command(flatten)]
-    output: Output,
+    output: OutputOptions,
 }
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match arguments.first().map(String::as_str) {
         Some("--work") => work_as(&arguments[1..]),
-        Some(word) if tenants::client::is(word) => tenants::client::run(&arguments),
-        Some("tenants") => tenants::measure(&arguments),
-        _ => measure(&Options::parse()),
+        Some(word) if tenants::client::is_program(word) => tenants::client::run(&arguments),
+        Some("tenants") => tenants::measure_tenants(&arguments),
+        _ => measure_points(&Options::parse()),
     };
     outcome.unwrap_or_else(|why| {
         eprintln!("vgpu-shares: {why}");
@@ -94,21 +94,23 @@ fn main() -> ExitCode {
 }
 
 fn work_as(arguments: &[String]) -> Result<ExitCode, String> {
-    let pattern = arguments.first().and_then(|name| Pattern::named(name)).ok_or("--work needs a pattern")?;
+    let pattern =
+        arguments.first().and_then(|name| LaunchPattern::pattern_named(name)).ok_or("--work needs a pattern")?;
     let lengths = arguments.get(1).map(|text| text.split(',').map(str::parse).collect::<Result<Vec<u64>, _>>());
-    work::work(pattern, &lengths.and_then(Result::ok).ok_or("--work needs nanoseconds")?)?;
+    work::work_by_pattern(pattern, &lengths.and_then(Result::ok).ok_or("--work needs nanoseconds")?)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// The points (settings under test) that the user requested.
-fn chosen(options: &Options) -> Result<Vec<Point>, String> {
+fn chosen_points(options: &Options) -> Result<Vec<MeasuredPoint>, String> {
     let all = if options.quick { points::quick() } else { points::full() };
     if options.points.is_empty() {
         return Ok(all);
     }
     let whole = |text: &String| all.iter().any(|point| point.name == *text);
-    let holds =
-        |point: &Point, text: &String| if whole(text) { point.name == *text } else { point.name.contains(text) };
+    let holds = |point: &MeasuredPoint, text: &String| {
+        if whole(text) { point.name == *text } else { point.name.contains(text) }
+    };
     for text in &options.points {
         if !all.iter().any(|point| holds(point, text)) {
             return Err(format!("--points {text}: no point's name holds this; --list shows the names"));
@@ -118,11 +120,11 @@ fn chosen(options: &Options) -> Result<Vec<Point>, String> {
 }
 
 /// Null controls of these points: their programs without the library, each once.
-fn nulls_of(points: &[Point]) -> Vec<Point> {
-    let mut nulls: Vec<Point> = Vec::new();
+fn nulls_of(points: &[MeasuredPoint]) -> Vec<MeasuredPoint> {
+    let mut nulls: Vec<MeasuredPoint> = Vec::new();
     for point in points {
         for tenant in &point.tenants {
-            let null = Point::null(point.profile, tenant.load);
+            let null = MeasuredPoint::null_control(point.profile, tenant.load);
             if !nulls.iter().any(|other| other.name == null.name) {
                 nulls.push(null);
             }
@@ -131,8 +133,8 @@ fn nulls_of(points: &[Point]) -> Vec<Point> {
     nulls
 }
 
-fn measure(options: &Options) -> Result<ExitCode, String> {
-    let points = chosen(options)?;
+fn measure_points(options: &Options) -> Result<ExitCode, String> {
+    let points = chosen_points(options)?;
     let runs = usize::try_from(options.runs).unwrap_or(1);
     if options.output.list {
         for point in &points {
@@ -140,57 +142,63 @@ fn measure(options: &Options) -> Result<ExitCode, String> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let (place, facts) = (Place::find()?, host::Facts::ask("vgpu-shares"));
-    output::prepare(&options.out)?;
-    eprintln!("measuring {}", place.library().display());
-    let width = if options.alone { Width::ALONE } else { Width::of_host() };
-    let one =
-        |job: &Job| measure::run(&place, &job.point, job.seconds).map_err(|why| format!("{}: {why}", job.point.name));
-    let job = |point: &Point| Job { point: point.clone(), seconds: options.seconds };
+    let (place, facts) = (MeasuringPlace::find()?, host::HostFacts::ask_machine("vgpu-shares"));
+    output::prepare_output(&options.out)?;
+    eprintln!("measuring {}", place.library_path().display());
+    let width = if options.alone { ScheduleWidth::ONE_AT_A_TIME } else { ScheduleWidth::of_host() };
+    let one = |job: &ScheduledRun| {
+        measure::run(&place, &job.point, job.seconds).map_err(|why| format!("{}: {why}", job.point.name))
+    };
+    let job = |point: &MeasuredPoint| ScheduledRun { point: point.clone(), seconds: options.seconds };
     let mut failures = Vec::new();
 
     let null_points = nulls_of(&points);
-    let jobs: Vec<Job> = (0..runs).flat_map(|_| null_points.iter().map(job)).collect();
+    let jobs: Vec<ScheduledRun> = (0..runs).flat_map(|_| null_points.iter().map(job)).collect();
     let made = of_each(null_points.len(), schedule::all("null controls", &jobs, width, one), &mut failures);
     let nulls = null_points.iter().zip(&made).filter_map(|(point, runs)| {
         // Takes the run with the largest share: a busy host can only reduce the program's use.
-        let figures = runs.iter().map(|run| judge::figures(run, &run.tenants[0], &point.tenants[0], 100.0));
+        let figures = runs.iter().map(|run| judge::tenant_figures(run, &run.tenants[0], &point.tenants[0], 100.0));
         let figures = figures.max_by(|a, b| a.share.total_cmp(&b.share))?;
-        Some(Null { name: point.name.clone(), load: point.tenants[0].load, profile: point.profile, figures })
+        Some(NullControl { name: point.name.clone(), load: point.tenants[0].load, profile: point.profile, figures })
     });
-    let nulls: Vec<Null> = nulls.collect();
+    let nulls: Vec<NullControl> = nulls.collect();
 
-    let jobs: Vec<Job> = (0..runs).flat_map(|_| points.iter().map(job)).collect();
+    let jobs: Vec<ScheduledRun> = (0..runs).flat_map(|_| points.iter().map(job)).collect();
     let made = of_each(points.len(), schedule::all("points", &jobs, width, one), &mut failures);
-    let by_itself = |profile: &str, load: Load| {
+    let by_itself = |profile: &str, load: TenantLoad| {
         let null = nulls.iter().find(|null| null.profile == profile && null.load == load);
         null.map_or(100.0, |null| null.figures.share)
     };
-    let unlimited = |point: &Point| -> Vec<f64> {
+    let unlimited = |point: &MeasuredPoint| -> Vec<f64> {
         point.tenants.iter().map(|tenant| by_itself(point.profile, tenant.load)).collect()
     };
-    let measured = points.iter().zip(&made).filter_map(|(point, runs)| Measured::of(point, runs, &unlimited(point)));
-    let measured: Vec<Measured> = measured.collect();
+    let measured =
+        points.iter().zip(&made).filter_map(|(point, runs)| PointResult::of_runs(point, runs, &unlimited(point)));
+    let measured: Vec<PointResult> = measured.collect();
 
     let compared = to_compare(&measured, options.compare);
-    let jobs: Vec<Job> = compared.iter().map(|measured| job(&measured.point)).collect();
-    let made = schedule::all("alone", &jobs, Width::ALONE, one);
+    let jobs: Vec<ScheduledRun> = compared.iter().map(|measured| job(&measured.point)).collect();
+    let made = schedule::all("alone", &jobs, ScheduleWidth::ONE_AT_A_TIME, one);
     let mut alone = Vec::new();
     for (together, answer) in compared.into_iter().zip(made) {
         match answer {
-            Ok(run) => alone.extend(beside(together, &run, &unlimited(&together.point))),
+            Ok(run) => alone.extend(alone_and_together(together, &run, &unlimited(&together.point))),
             Err(why) => failures.push(why),
         }
     }
 
-    let results = Results { facts, runs, nulls, points: measured, alone, failures };
+    let results = ShareResults { facts, runs, nulls, points: measured, alone, failures };
     output::write(&results, &options.out, options.output.json)?;
-    Ok(options.output.code(!results.failures.is_empty(), results.count(Verdict::Missed) > 0))
+    Ok(options.output.exit_code(!results.failures.is_empty(), results.count_verdicts(BudgetVerdict::Missed) > 0))
 }
 
 /// Sorts the answers into runs of each of `count` points. The answers cycle through the points.
-fn of_each(count: usize, answers: Vec<Result<Run, String>>, failures: &mut Vec<String>) -> Vec<Vec<Run>> {
-    let mut runs: Vec<Vec<Run>> = (0..count).map(|_| Vec::new()).collect();
+fn of_each(
+    count: usize,
+    answers: Vec<Result<MeasuredRun, String>>,
+    failures: &mut Vec<String>,
+) -> Vec<Vec<MeasuredRun>> {
+    let mut runs: Vec<Vec<MeasuredRun>> = (0..count).map(|_| Vec::new()).collect();
     for (at, answer) in answers.into_iter().enumerate() {
         match answer {
             Ok(run) => runs[at % count].push(run),
@@ -201,17 +209,17 @@ fn of_each(count: usize, answers: Vec<Result<Run, String>>, failures: &mut Vec<S
 }
 
 /// Points that shared the host, the busiest first, because those would suffer most.
-fn to_compare(measured: &[Measured], count: usize) -> Vec<&Measured> {
-    let mut shared: Vec<&Measured> = measured.iter().filter(|measured| measured.beside > 1).collect();
-    shared.sort_by(|a, b| b.point.cores().total_cmp(&a.point.cores()));
+fn to_compare(measured: &[PointResult], count: usize) -> Vec<&PointResult> {
+    let mut shared: Vec<&PointResult> = measured.iter().filter(|measured| measured.beside > 1).collect();
+    shared.sort_by(|a, b| b.point.cores_needed().total_cmp(&a.point.cores_needed()));
     shared.truncate(count);
     shared
 }
 
-fn beside(together: &Measured, run: &Run, unlimited: &[f64]) -> Option<Alone> {
-    let alone = Measured::of(&together.point, std::slice::from_ref(run), unlimited)?;
+fn alone_and_together(together: &PointResult, run: &MeasuredRun, unlimited: &[f64]) -> Option<AloneAndTogether> {
+    let alone = PointResult::of_runs(&together.point, std::slice::from_ref(run), unlimited)?;
     let (ours, theirs) = (together.tenants.first()?, alone.tenants.first()?);
-    Some(Alone {
+    Some(AloneAndTogether {
         name: together.point.name.clone(),
         together: (ours.median.share, together.beside, ours.range),
         alone: theirs.median.share,

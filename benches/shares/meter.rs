@@ -17,5 +17,5 @@ pub fn measured_ns(state: &Path, tenant: &str) -> Option<u64> {
     unsafe {
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), std::ptr::from_mut::<LedgerPage>(&mut page).cast(), length);
     }
-    Some(page.ledger().members().map(|member| member.busy_ns).sum())
+    Some(page.as_ledger().members().map(|member| member.busy_ns).sum())
 }

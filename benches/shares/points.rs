@@ -9,25 +9,25 @@ use serde::Serialize;
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
-const S: u64 = 1_000_000_000;
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// Device times of one kernel under test, ns.
-pub const KERNELS: [u64; 6] = [50 * US, MS, 5 * MS, 20 * MS, 200 * MS, S];
+pub const KERNEL_LENGTHS: [u64; 6] = [50 * US, MS, 5 * MS, 20 * MS, 200 * MS, SECOND_NS];
 /// Ceilings in permille of the device's time.
-pub const CEILINGS: [u32; 4] = [100, 300, 500, 800];
+pub const MEASURED_CEILINGS: [u32; 4] = [100, 300, 500, 800];
 /// The profile that gets every point, then those that get a covering part.
-pub const PROFILES: [&str; 4] = ["h200", "t4", "a100", "rtxpro6000"];
+pub const MEASURED_PROFILES: [&str; 4] = ["h200", "t4", "a100", "rtxpro6000"];
 /// Length of the share's window in ns, unless [`KERNELS_PER_WINDOW`] of the longest kernels take longer.
-pub const WINDOW_NS: u64 = 10 * S;
+pub const POINT_WINDOW_NS: u64 = 10 * SECOND_NS;
 /// Least number of the longest kernels in a share's window.
 pub const KERNELS_PER_WINDOW: u64 = 50;
 /// Length of a null control in ns. It needs no longer window: it shows the program's use without a limit.
-const NULL_NS: u64 = 3 * S;
+const NULL_NS: u64 = 3 * SECOND_NS;
 
 /// Launch pattern of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Pattern {
+pub enum LaunchPattern {
     /// Launches a kernel, then waits for it, repeatedly.
     Sync,
     /// Kernels into one stream without any wait.
@@ -40,50 +40,50 @@ pub enum Pattern {
     Bursts,
 }
 
-impl Pattern {
+impl LaunchPattern {
     /// All patterns with their names.
-    pub const ALL: [(Pattern, &str); 5] = [
-        (Pattern::Sync, "sync"),
-        (Pattern::Async, "async"),
-        (Pattern::Graphs, "graphs"),
-        (Pattern::Streams, "streams"),
-        (Pattern::Bursts, "bursts"),
+    pub const ALL_PATTERNS: [(LaunchPattern, &str); 5] = [
+        (LaunchPattern::Sync, "sync"),
+        (LaunchPattern::Async, "async"),
+        (LaunchPattern::Graphs, "graphs"),
+        (LaunchPattern::Streams, "streams"),
+        (LaunchPattern::Bursts, "bursts"),
     ];
 
     /// Name in points and on the command line of a workload.
     pub fn name(self) -> &'static str {
-        Self::ALL.iter().find(|(pattern, _)| *pattern == self).map_or("", |(_, name)| name)
+        Self::ALL_PATTERNS.iter().find(|(pattern, _)| *pattern == self).map_or("", |(_, name)| name)
     }
 
     /// The pattern with that name.
-    pub fn named(name: &str) -> Option<Pattern> {
-        Self::ALL.iter().find(|(_, own)| *own == name).map(|(pattern, _)| *pattern)
+    pub fn pattern_named(name: &str) -> Option<LaunchPattern> {
+        Self::ALL_PATTERNS.iter().find(|(_, own)| *own == name).map(|(pattern, _)| *pattern)
     }
 }
 
 /// The work of a tenant's processes, the same for all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-pub struct Load {
+pub struct TenantLoad {
     /// Pattern in which a process launches and waits.
-    pub pattern: Pattern,
+    pub pattern: LaunchPattern,
     /// Device time of one launch, ns.
     pub kernel_ns: u64,
     /// Number of processes of the tenant.
     pub processes: usize,
 }
 
-impl Load {
+impl TenantLoad {
     /// Name such as `async/1ms` or `2x-async/1ms`.
     pub fn name(&self) -> String {
         let several = if self.processes == 1 { String::new() } else { format!("{}x-", self.processes) };
-        format!("{several}{}/{}", self.pattern.name(), length(self.kernel_ns))
+        format!("{several}{}/{}", self.pattern.name(), format_length(self.kernel_ns))
     }
 }
 
 /// Length such as `50us`, `20ms` or `1s`.
-pub fn length(ns: u64) -> String {
+pub fn format_length(ns: u64) -> String {
     match ns {
-        _ if ns.is_multiple_of(S) => format!("{}s", ns / S),
+        _ if ns.is_multiple_of(SECOND_NS) => format!("{}s", ns / SECOND_NS),
         _ if ns.is_multiple_of(MS) => format!("{}ms", ns / MS),
         _ => format!("{}us", ns / US),
     }
@@ -91,36 +91,36 @@ pub fn length(ns: u64) -> String {
 
 /// A tenant's ceiling and work.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Tenant {
+pub struct PointTenant {
     /// Permille of the device's time; `None` runs without the library.
     pub ceiling: Option<u32>,
     /// Work of the tenant's processes.
-    pub load: Load,
+    pub load: TenantLoad,
 }
 
 /// One row of the table: tenants on a device of their own.
 #[derive(Clone, Debug, Serialize)]
-pub struct Point {
+pub struct MeasuredPoint {
     /// Name by which the user selects the point.
     pub name: String,
     /// Profile of the simulated device.
     pub profile: &'static str,
     /// Tenants that run on the device at the same time.
-    pub tenants: Vec<Tenant>,
+    pub tenants: Vec<PointTenant>,
 }
 
-impl Point {
-    fn one(profile: &'static str, load: Load, ceiling: u32) -> Point {
-        let name = format!("{profile}/{}/{}", load.name(), percent(ceiling));
-        Point { name, profile, tenants: vec![Tenant { ceiling: Some(ceiling), load }] }
+impl MeasuredPoint {
+    fn single_tenant(profile: &'static str, load: TenantLoad, ceiling: u32) -> MeasuredPoint {
+        let name = format!("{profile}/{}/{}", load.name(), format_percent(ceiling));
+        MeasuredPoint { name, profile, tenants: vec![PointTenant { ceiling: Some(ceiling), load }] }
     }
 
     /// Null control: the program without the library, which shows its use without a limit.
-    pub fn null(profile: &'static str, load: Load) -> Point {
-        Point {
+    pub fn null_control(profile: &'static str, load: TenantLoad) -> MeasuredPoint {
+        MeasuredPoint {
             name: format!("{profile}/{}/null", load.name()),
             profile,
-            tenants: vec![Tenant { ceiling: None, load }],
+            tenants: vec![PointTenant { ceiling: None, load }],
         }
     }
 
@@ -130,44 +130,44 @@ impl Point {
     }
 
     /// Longest kernel of all tenants, ns.
-    pub fn longest(&self) -> u64 {
+    pub fn longest_kernel_ns(&self) -> u64 {
         self.tenants.iter().map(|tenant| tenant.load.kernel_ns).max().unwrap_or(0)
     }
 
     /// Least length of the share's window in ns; `seconds` overrides it.
     pub fn window_ns(&self, seconds: Option<u64>) -> u64 {
         match seconds {
-            _ if self.is_null() => NULL_NS.max(5 * self.longest()),
-            Some(seconds) => seconds * S,
-            None => WINDOW_NS.max(KERNELS_PER_WINDOW * self.longest()),
+            _ if self.is_null() => NULL_NS.max(5 * self.longest_kernel_ns()),
+            Some(seconds) => seconds * SECOND_NS,
+            None => POINT_WINDOW_NS.max(KERNELS_PER_WINDOW * self.longest_kernel_ns()),
         }
     }
 
     /// Time in ns before windows of 1 s begin. Costs are learned and the first burst is spent in it.
     pub fn warm_ns(&self) -> u64 {
-        1_500 * MS + 2 * self.longest()
+        1_500 * MS + 2 * self.longest_kernel_ns()
     }
 
     /// Length of the run in ns.
     ///
-    /// A share is taken from the beginning to the first launch after [`Point::window_ns`]. That launch comes within one
-    /// kernel's period at the lowest ceiling. The start must not reduce the number of windows of 1 s.
+    /// A share is taken from the beginning to the first launch after [`MeasuredPoint::window_ns`]. That launch comes
+    /// within one kernel's period at the lowest ceiling. The start must not reduce the number of windows of 1 s.
     pub fn record_ns(&self, seconds: Option<u64>) -> u64 {
         let lowest = self.tenants.iter().filter_map(|tenant| tenant.ceiling).min().unwrap_or(1000).max(1);
-        let period = self.longest() * 1000 / u64::from(lowest) + 500 * MS;
+        let period = self.longest_kernel_ns() * 1000 / u64::from(lowest) + 500 * MS;
         self.window_ns(seconds) + self.warm_ns().max(if self.is_null() { 0 } else { period })
     }
 
     /// Estimated number of cores that the run uses, which decides whether others may run at the same time. A wait for
     /// the device spins for the last 100 us (sim/model, `engine`), and a launch takes some microseconds.
-    pub fn cores(&self) -> f64 {
-        let one = |tenant: &Tenant| {
-            let Load { pattern, kernel_ns, processes } = tenant.load;
+    pub fn cores_needed(&self) -> f64 {
+        let one = |tenant: &PointTenant| {
+            let TenantLoad { pattern, kernel_ns, processes } = tenant.load;
             let per_launch = match pattern {
-                Pattern::Sync => 10 * US + kernel_ns.min(100 * US),
-                Pattern::Async | Pattern::Streams => 5 * US,
-                Pattern::Graphs => 20 * US,
-                Pattern::Bursts => 10 * US,
+                LaunchPattern::Sync => 10 * US + kernel_ns.min(100 * US),
+                LaunchPattern::Async | LaunchPattern::Streams => 5 * US,
+                LaunchPattern::Graphs => 20 * US,
+                LaunchPattern::Bursts => 10 * US,
             };
             let share = f64::from(tenant.ceiling.unwrap_or(1000)) / 1000.0;
             0.03 * processes as f64 + share * per_launch as f64 / kernel_ns as f64
@@ -177,7 +177,7 @@ impl Point {
 }
 
 /// Permille as percent in the library's syntax: `30`, `12.5`.
-pub fn percent(permille: u32) -> String {
+pub fn format_percent(permille: u32) -> String {
     if permille.is_multiple_of(10) {
         (permille / 10).to_string()
     } else {
@@ -185,47 +185,58 @@ pub fn percent(permille: u32) -> String {
     }
 }
 
-fn load(pattern: Pattern, kernel_ns: u64, processes: usize) -> Load {
-    Load { pattern, kernel_ns, processes }
+fn load(pattern: LaunchPattern, kernel_ns: u64, processes: usize) -> TenantLoad {
+    TenantLoad { pattern, kernel_ns, processes }
 }
 
 /// Launch patterns that every kernel and ceiling is measured with: four patterns, and two processes of one tenant.
-fn ways() -> [(Pattern, usize); 5] {
-    [(Pattern::Sync, 1), (Pattern::Async, 1), (Pattern::Graphs, 1), (Pattern::Streams, 1), (Pattern::Async, 2)]
+fn launch_ways() -> [(LaunchPattern, usize); 5] {
+    [
+        (LaunchPattern::Sync, 1),
+        (LaunchPattern::Async, 1),
+        (LaunchPattern::Graphs, 1),
+        (LaunchPattern::Streams, 1),
+        (LaunchPattern::Async, 2),
+    ]
 }
 
 /// Several tenants on one device, each with the same program.
-fn beside(name: &str, ceilings: &[u32], kernel_ns: u64) -> Point {
-    let load = load(Pattern::Async, kernel_ns, 1);
-    Point {
-        name: format!("h200/tenants-{name}/{}", length(kernel_ns)),
+fn beside(name: &str, ceilings: &[u32], kernel_ns: u64) -> MeasuredPoint {
+    let load = load(LaunchPattern::Async, kernel_ns, 1);
+    MeasuredPoint {
+        name: format!("h200/tenants-{name}/{}", format_length(kernel_ns)),
         profile: "h200",
-        tenants: ceilings.iter().map(|&ceiling| Tenant { ceiling: Some(ceiling), load }).collect(),
+        tenants: ceilings.iter().map(|&ceiling| PointTenant { ceiling: Some(ceiling), load }).collect(),
     }
 }
 
 /// All points of the complete table.
-pub fn full() -> Vec<Point> {
+pub fn full() -> Vec<MeasuredPoint> {
     let mut points = Vec::new();
-    for (p, profile) in PROFILES.into_iter().enumerate() {
-        for (k, kernel) in KERNELS.into_iter().enumerate() {
-            for (w, (pattern, processes)) in ways().into_iter().enumerate() {
+    for (p, profile) in MEASURED_PROFILES.into_iter().enumerate() {
+        for (k, kernel) in KERNEL_LENGTHS.into_iter().enumerate() {
+            for (w, (pattern, processes)) in launch_ways().into_iter().enumerate() {
                 let load = load(pattern, kernel, processes);
                 if p == 0 {
-                    points.extend(CEILINGS.map(|ceiling| Point::one(profile, load, ceiling)));
+                    points
+                        .extend(MEASURED_CEILINGS.map(|ceiling| MeasuredPoint::single_tenant(profile, load, ceiling)));
                 } else if (p + k + w).is_multiple_of(2) {
-                    points.push(Point::one(profile, load, CEILINGS[((p + k + w) / 2 + k) % CEILINGS.len()]));
+                    points.push(MeasuredPoint::single_tenant(
+                        profile,
+                        load,
+                        MEASURED_CEILINGS[((p + k + w) / 2 + k) % MEASURED_CEILINGS.len()],
+                    ));
                 }
             }
         }
     }
     for (kernel, ceiling) in [(200 * US, 100), (MS, 100), (5 * MS, 100), (5 * MS, 300), (20 * MS, 500)] {
-        points.push(Point::one("h200", load(Pattern::Bursts, kernel, 1), ceiling));
+        points.push(MeasuredPoint::single_tenant("h200", load(LaunchPattern::Bursts, kernel, 1), ceiling));
     }
     for (pattern, kernel, ceiling) in
-        [(Pattern::Sync, MS, 300), (Pattern::Async, 5 * MS, 500), (Pattern::Async, 200 * MS, 300)]
+        [(LaunchPattern::Sync, MS, 300), (LaunchPattern::Async, 5 * MS, 500), (LaunchPattern::Async, 200 * MS, 300)]
     {
-        points.push(Point::one("h200", load(pattern, kernel, 4), ceiling));
+        points.push(MeasuredPoint::single_tenant("h200", load(pattern, kernel, 4), ceiling));
     }
     // One to seven twenty-eighths, rounded down.
     let weights: Vec<u32> = (1..=7).map(|weight| 1000 * weight / 28).collect();
@@ -242,7 +253,7 @@ pub fn full() -> Vec<Point> {
 }
 
 /// Points of `make bench-quick`: each ceiling, pattern and profile, with kernels whose window is 10 s.
-pub fn quick() -> Vec<Point> {
+pub fn quick() -> Vec<MeasuredPoint> {
     const NAMES: [&str; 12] = [
         "h200/sync/1ms/30",
         "h200/async/50us/30",
@@ -293,21 +304,21 @@ mod tests {
                     && (ceiling == 0 || tenant.ceiling == Some(ceiling))
             })
         };
-        for profile in PROFILES {
-            assert!(KERNELS.iter().all(|&kernel| has(profile, kernel, 0)), "{profile}");
-            assert!(CEILINGS.iter().all(|&ceiling| has(profile, 0, ceiling)), "{profile}");
-            for (pattern, _) in ways() {
+        for profile in MEASURED_PROFILES {
+            assert!(KERNEL_LENGTHS.iter().all(|&kernel| has(profile, kernel, 0)), "{profile}");
+            assert!(MEASURED_CEILINGS.iter().all(|&ceiling| has(profile, 0, ceiling)), "{profile}");
+            for (pattern, _) in launch_ways() {
                 assert!(single().any(|point| point.profile == profile && point.tenants[0].load.pattern == pattern));
             }
         }
-        assert!(KERNELS.iter().all(|&kernel| CEILINGS.iter().all(|&ceiling| has("", kernel, ceiling))));
+        assert!(KERNEL_LENGTHS.iter().all(|&kernel| MEASURED_CEILINGS.iter().all(|&ceiling| has("", kernel, ceiling))));
     }
 
     #[test]
     fn the_quick_points_are_twelve_of_ten_seconds() {
         let quick = quick();
         assert_eq!(quick.len(), 12, "{:?}", quick.iter().map(|point| &point.name).collect::<Vec<_>>());
-        assert!(quick.iter().all(|point| point.window_ns(None) == WINDOW_NS));
+        assert!(quick.iter().all(|point| point.window_ns(None) == POINT_WINDOW_NS));
         for profile in ["h200", "a100", "rtxpro6000"] {
             assert!(quick.iter().any(|point| point.profile == profile));
         }
@@ -315,7 +326,7 @@ mod tests {
 
     #[test]
     fn lengths_and_shares_are_written_as_people_do() {
-        assert_eq!([50_000, 20_000_000, 1_000_000_000].map(length), ["50us", "20ms", "1s"]);
-        assert_eq!([300, 125].map(percent), ["30", "12.5"]);
+        assert_eq!([50_000, 20_000_000, 1_000_000_000].map(format_length), ["50us", "20ms", "1s"]);
+        assert_eq!([300, 125].map(format_percent), ["30", "12.5"]);
     }
 }

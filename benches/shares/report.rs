@@ -1,54 +1,54 @@
 //! The report: the results as Markdown and as pictures. Not here: the computation of a figure (`judge`).
 
-use crate::host::Facts;
-use crate::judge::{self, Figures, Verdict, Verdicts, median};
-use crate::measure::Run;
-use crate::output::{Picture, Report};
-use crate::plot::{self, Dot, Line, Panel};
-use crate::points::{Load, Point, length, percent};
+use crate::host::HostFacts;
+use crate::judge::{self, BudgetVerdict, PointVerdicts, TenantFigures, lower_median};
+use crate::measure::MeasuredRun;
+use crate::output::{MeasuredReport, Picture};
+use crate::plot::{self, PlotDot, PlotLine, PlotPanel};
+use crate::points::{MeasuredPoint, TenantLoad, format_length, format_percent};
 use serde::Serialize;
 use std::fmt::Write;
 
 /// Buckets of 10 ms that form one step of the pictures and of the series in JSON.
-const STEP: usize = 10;
+const BUCKETS_PER_STEP: usize = 10;
 /// Number of panels in the picture over time.
-const PANELS: usize = 24;
+const MAX_PANELS: usize = 24;
 
 /// All results of a run of this tool.
 #[derive(Serialize)]
-pub struct Results {
+pub struct ShareResults {
     /// The machine and the time of the run.
-    pub facts: Facts,
+    pub facts: HostFacts,
     /// Runs of each point; the report shows their medians.
     pub runs: usize,
     /// Null controls: the programs' use without the library.
-    pub nulls: Vec<Null>,
+    pub nulls: Vec<NullControl>,
     /// Points (settings under test) with their figures.
-    pub points: Vec<Measured>,
+    pub points: Vec<PointResult>,
     /// Points that were measured again, alone on the host.
-    pub alone: Vec<Alone>,
+    pub alone: Vec<AloneAndTogether>,
     /// Descriptions of runs that failed.
     pub failures: Vec<String>,
 }
 
 /// A null control: a program without the library, which shows its use without a limit.
 #[derive(Serialize)]
-pub struct Null {
+pub struct NullControl {
     /// Name of the null control.
     pub name: String,
     /// The program that ran.
-    pub load: Load,
+    pub load: TenantLoad,
     /// Profile of the simulated device.
     pub profile: &'static str,
     /// Figures of the null control's run.
-    pub figures: Figures,
+    pub figures: TenantFigures,
 }
 
 /// A point (setting under test) with its figures.
 #[derive(Serialize)]
-pub struct Measured {
+pub struct PointResult {
     /// The setting under test: device profile, tenants, ceilings and work.
-    pub point: Point,
+    pub point: MeasuredPoint,
     /// Length of the measurement after the start, in seconds.
     pub seconds: f64,
     /// Percent of the device's time that it worked for any process, median of the runs.
@@ -63,20 +63,20 @@ pub struct Measured {
 #[derive(Serialize)]
 pub struct TenantResult {
     /// Median of each figure over the runs.
-    pub median: Figures,
+    pub median: TenantFigures,
     /// Lowest and highest share of the runs.
     pub range: (f64, f64),
     /// Verdicts of the budgets on the medians.
-    pub verdicts: Verdicts,
+    pub verdicts: PointVerdicts,
     /// Figures of each single run of the point.
-    pub runs: Vec<Figures>,
+    pub runs: Vec<TenantFigures>,
     /// Percent in each tenth of a second of the first run, start included.
     pub tenths: Vec<f64>,
 }
 
 /// A point measured alone and together with others.
 #[derive(Serialize)]
-pub struct Alone {
+pub struct AloneAndTogether {
     /// Name of the measured point.
     pub name: String,
     /// Share of the first tenant (median of the runs), number of other runs at the same time, range of the share.
@@ -87,25 +87,25 @@ pub struct Alone {
     pub window_p99: (f64, f64),
 }
 
-impl Measured {
+impl PointResult {
     /// Results of a point from its runs; its tenants use `unlimited` percent without a limit. `None` if there is no
     /// run.
-    pub fn of(point: &Point, runs: &[Run], unlimited: &[f64]) -> Option<Measured> {
+    pub fn of_runs(point: &MeasuredPoint, runs: &[MeasuredRun], unlimited: &[f64]) -> Option<PointResult> {
         let first = runs.first()?;
         let tenants = point.tenants.iter().enumerate().map(|(index, tenant)| {
-            let each = runs.iter().map(|run| judge::figures(run, &run.tenants[index], tenant, unlimited[index]));
-            let runs: Vec<Figures> = each.collect();
-            let median = middle(&runs);
+            let each = runs.iter().map(|run| judge::tenant_figures(run, &run.tenants[index], tenant, unlimited[index]));
+            let runs: Vec<TenantFigures> = each.collect();
+            let median = median_figures(&runs);
             let shares = || runs.iter().map(|figures| figures.share);
             let range = (shares().fold(f64::INFINITY, f64::min), shares().fold(0.0, f64::max));
-            let busy = first.tenants[index].busy();
-            let tenths = busy.chunks(STEP).map(|part| judge::share(part, first.bucket_ns)).collect();
-            TenantResult { verdicts: judge::judge(point, &median), median, range, runs, tenths }
+            let busy = first.tenants[index].busy_buckets();
+            let tenths = busy.chunks(BUCKETS_PER_STEP).map(|part| judge::busy_percent(part, first.bucket_ns)).collect();
+            TenantResult { verdicts: judge::judge_point(point, &median), median, range, runs, tenths }
         });
-        Some(Measured {
+        Some(PointResult {
             point: point.clone(),
             seconds: first.window_ns as f64 / 1e9,
-            device_busy: median(runs.iter().map(judge::device_busy)),
+            device_busy: lower_median(runs.iter().map(judge::device_busy)),
             beside: runs.iter().map(|run| run.beside).max().unwrap_or(1),
             tenants: tenants.collect(),
         })
@@ -113,10 +113,10 @@ impl Measured {
 }
 
 /// Figures of the runs combined: the median of each figure by itself.
-pub fn middle(runs: &[Figures]) -> Figures {
-    let of = |figure: fn(&Figures) -> f64| median(runs.iter().map(figure));
+pub fn median_figures(runs: &[TenantFigures]) -> TenantFigures {
+    let of = |figure: fn(&TenantFigures) -> f64| lower_median(runs.iter().map(figure));
     let metered: Vec<f64> = runs.iter().filter_map(|run| run.meter).collect();
-    Figures {
+    TenantFigures {
         share: of(|f| f.share),
         over_s: of(|f| f.over_s),
         expected: of(|f| f.expected),
@@ -127,7 +127,7 @@ pub fn middle(runs: &[Figures]) -> Figures {
         host: of(|f| f.host),
         excuse: of(|f| f.excuse),
         excused_p99: of(|f| f.excused_p99),
-        meter: (!metered.is_empty()).then(|| median(metered)),
+        meter: (!metered.is_empty()).then(|| lower_median(metered)),
         kernels: of(|f| f.kernels),
         cpu: of(|f| f.cpu),
         cpu_per_kernel_us: of(|f| f.cpu_per_kernel_us),
@@ -136,71 +136,72 @@ pub fn middle(runs: &[Figures]) -> Figures {
     }
 }
 
-impl Report for Results {
-    fn markdown(&self) -> String {
+impl MeasuredReport for ShareResults {
+    fn to_markdown(&self) -> String {
         let mut out = String::from("# Shares of device time, measured\n\n");
-        self.head(&mut out);
-        self.accuracy(&mut out);
-        self.cost(&mut out);
-        self.controls(&mut out);
+        self.write_head(&mut out);
+        self.write_accuracy(&mut out);
+        self.write_cost(&mut out);
+        self.write_controls(&mut out);
         out
     }
 
-    fn pictures(&self) -> Vec<Picture> {
-        vec![self.errors(), self.over_time()]
+    fn all_pictures(&self) -> Vec<Picture> {
+        vec![self.errors_picture(), self.over_time()]
     }
 }
 
-impl Results {
+impl ShareResults {
     /// Number of tenants with at least one verdict of that kind.
-    pub fn count(&self, wanted: Verdict) -> usize {
-        self.tenants().filter(|(_, tenant)| tenant.verdicts.all().contains(&wanted)).count()
+    pub fn count_verdicts(&self, wanted: BudgetVerdict) -> usize {
+        self.tenant_results().filter(|(_, tenant)| tenant.verdicts.all().contains(&wanted)).count()
     }
 
-    fn tenants(&self) -> impl Iterator<Item = (&Measured, &TenantResult)> {
+    fn tenant_results(&self) -> impl Iterator<Item = (&PointResult, &TenantResult)> {
         self.points.iter().flat_map(|measured| measured.tenants.iter().map(move |tenant| (measured, tenant)))
     }
 
     /// Share of a program in its null control.
-    fn null(&self, profile: &str, load: Load) -> f64 {
+    fn null_of(&self, profile: &str, load: TenantLoad) -> f64 {
         let null = self.nulls.iter().find(|null| null.profile == profile && null.load == load);
         null.map_or(100.0, |null| null.figures.share)
     }
 
-    fn head(&self, out: &mut String) {
+    fn write_head(&self, out: &mut String) {
         out.push_str(
-            &self
-                .facts
-                .head("The device is simulated ([how](../../simulated-device.md)), processes and clock are real."),
+            &self.facts.report_head(
+                "The device is simulated ([how](../../simulated-device.md)), processes and clock are real.",
+            ),
         );
-        let all = self.tenants().count();
-        let only_kept = self.tenants().filter(|(_, tenant)| tenant.verdicts.all() == [Verdict::Kept; 3]).count();
+        let all = self.tenant_results().count();
+        let only_kept =
+            self.tenant_results().filter(|(_, tenant)| tenant.verdicts.all() == [BudgetVerdict::Kept; 3]).count();
         let _ = writeln!(
             out,
             "**{} points, {all} tenants: {only_kept} keep every budget; {} miss one; {} are below one by no more than the \
              host explains; {} are below one as several tenants without a daemon may be; {} runs failed.** Medians of \
              {} run(s).\n",
             self.points.len(),
-            self.count(Verdict::Missed),
-            self.count(Verdict::Host),
-            self.count(Verdict::Alone),
+            self.count_verdicts(BudgetVerdict::Missed),
+            self.count_verdicts(BudgetVerdict::Host),
+            self.count_verdicts(BudgetVerdict::Alone),
             self.failures.len(),
             self.runs
         );
         for failure in &self.failures {
             let _ = writeln!(out, "- failed: {failure}");
         }
-        out.push_str(METHOD);
+        out.push_str(METHOD_TEXT);
     }
 
-    fn accuracy(&self, out: &mut String) {
+    fn write_accuracy(&self, out: &mut String) {
         out.push_str("\n## Accuracy\n\n![errors](errors.svg)\n\n![shares over time](over-time.svg)\n\n");
         out.push_str(
             "| point | s | ceiling | by itself | share | lowest .. highest | error (1) | 1 s mean | 1 s p99 (budget) | got (98) | \
              device | host (excuse) | verdicts: share, 1 s, got |\n|---|--:|--:|--:|--:|---|--:|--:|---|--:|--:|--:|---|\n",
         );
         for measured in &self.points {
-            let Measured { point, device_busy, tenants, .. } = measured;
+            let PointResult { point, device_busy, tenants, .. } = measured;
             for (index, (tenant, result)) in point.tenants.iter().zip(tenants).enumerate() {
                 let (f, v) = (&result.median, result.verdicts);
                 let name =
@@ -209,26 +210,26 @@ impl Results {
                     out,
                     "| {name} | {:.1} | {} | {:.1} | {:.2} | {:.2} .. {:.2} | {:+.2} | {:.2} | {:.2} ({:.0}) | {:.1} | {:.1} | {:.1} ({:.1}) | {} |",
                     f.over_s,
-                    tenant.ceiling.map_or("-".into(), percent),
-                    self.null(point.profile, tenant.load),
+                    tenant.ceiling.map_or("-".into(), format_percent),
+                    self.null_of(point.profile, tenant.load),
                     f.share,
                     result.range.0,
                     result.range.1,
                     f.error,
                     f.window_mean,
                     f.window_p99,
-                    judge::window_budget(point.longest()),
+                    judge::window_budget(point.longest_kernel_ns()),
                     f.got,
                     device_busy,
                     f.host,
                     f.excuse,
-                    verdict(v),
+                    verdict_text(v),
                 );
             }
         }
     }
 
-    fn cost(&self, out: &mut String) {
+    fn write_cost(&self, out: &mut String) {
         out.push_str("\n## What it took\n\n");
         out.push_str(
             "| point | kernels/s | own meter against truth, % | processor, % of a core | us per kernel | start excess, ms | \
@@ -258,13 +259,13 @@ impl Results {
         }
     }
 
-    fn controls(&self, out: &mut String) {
+    fn write_controls(&self, out: &mut String) {
         out.push_str("\n## Null control: the same programs without the library\n\n");
         out.push_str(
             "| program | share | host | kernels/s | processor, % of a core | us per kernel | |\n|---|--:|--:|--:|--:|--:|---|\n",
         );
-        for Null { name, load, figures: f, .. } in &self.nulls {
-            use crate::points::Pattern::{Bursts, Sync};
+        for NullControl { name, load, figures: f, .. } in &self.nulls {
+            use crate::points::LaunchPattern::{Bursts, Sync};
             let waits = matches!(load.pattern, Sync | Bursts);
             let word = match f.share {
                 _ if waits => "waits by itself",
@@ -288,7 +289,9 @@ impl Results {
              | point | runs at once | share together (lowest .. highest) | alone | difference | 1 s p99 together | alone |\n\
              |---|--:|---|--:|--:|--:|--:|\n",
         );
-        for Alone { name, together: (share, beside, (low, high)), alone, window_p99: (p99, p99_alone) } in &self.alone {
+        for AloneAndTogether { name, together: (share, beside, (low, high)), alone, window_p99: (p99, p99_alone) } in
+            &self.alone
+        {
             let difference = share - alone;
             let _ = writeln!(
                 out,
@@ -298,12 +301,12 @@ impl Results {
     }
 
     /// Picture of errors by kernel length, for points with one tenant.
-    pub fn errors(&self) -> Picture {
-        let single: Vec<&Measured> = self.points.iter().filter(|measured| measured.tenants.len() == 1).collect();
-        let mut lengths: Vec<u64> = single.iter().map(|measured| measured.point.longest()).collect();
+    pub fn errors_picture(&self) -> Picture {
+        let single: Vec<&PointResult> = self.points.iter().filter(|measured| measured.tenants.len() == 1).collect();
+        let mut lengths: Vec<u64> = single.iter().map(|measured| measured.point.longest_kernel_ns()).collect();
         lengths.sort_unstable();
         lengths.dedup();
-        let series_of = |point: &Point| {
+        let series_of = |point: &MeasuredPoint| {
             let load = point.tenants[0].load;
             let name = load.pattern.name();
             if load.processes > 1 { "several processes".to_owned() } else { name.to_owned() }
@@ -315,32 +318,36 @@ impl Results {
                 series.push(name);
             }
         }
-        let dots = single.iter().map(|measured| Dot {
-            column: lengths.iter().position(|length| *length == measured.point.longest()).unwrap_or(0),
+        let dots = single.iter().map(|measured| PlotDot {
+            column: lengths.iter().position(|length| *length == measured.point.longest_kernel_ns()).unwrap_or(0),
             series: series.iter().position(|name| *name == series_of(&measured.point)).unwrap_or(0),
             error: measured.tenants[0].median.error,
             name: measured.point.name.clone(),
         });
-        let columns: Vec<String> = lengths.iter().map(|ns| length(*ns)).collect();
-        plot::errors(&columns, &series, &dots.collect::<Vec<_>>(), judge::SHARE_POINTS)
+        let columns: Vec<String> = lengths.iter().map(|ns| format_length(*ns)).collect();
+        plot::errors_picture(&columns, &series, &dots.collect::<Vec<_>>(), judge::SHARE_POINTS)
     }
 
     /// Picture of shares over time: points with several tenants first, then those with the largest errors.
     pub fn over_time(&self) -> Picture {
-        let mut chosen: Vec<&Measured> = self.points.iter().collect();
+        let mut chosen: Vec<&PointResult> = self.points.iter().collect();
         let off =
-            |measured: &Measured| measured.tenants.iter().map(|tenant| tenant.median.window_p99).fold(0.0, f64::max);
+            |measured: &PointResult| measured.tenants.iter().map(|tenant| tenant.median.window_p99).fold(0.0, f64::max);
         chosen.sort_by(|a, b| (b.tenants.len() > 1).cmp(&(a.tenants.len() > 1)).then(off(b).total_cmp(&off(a))));
-        let panels = chosen.into_iter().take(PANELS).map(|measured| Panel {
+        let panels = chosen.into_iter().take(MAX_PANELS).map(|measured| PlotPanel {
             title: measured.point.name.clone(),
-            step: STEP as f64 * 0.01,
+            step: BUCKETS_PER_STEP as f64 * 0.01,
             lines: measured
                 .point
                 .tenants
                 .iter()
                 .zip(&measured.tenants)
-                .map(|(tenant, result)| Line {
-                    name: format!("{}, ceiling {} %", tenant.load.name(), tenant.ceiling.map_or("no".into(), percent)),
+                .map(|(tenant, result)| PlotLine {
+                    name: format!(
+                        "{}, ceiling {} %",
+                        tenant.load.name(),
+                        tenant.ceiling.map_or("no".into(), format_percent)
+                    ),
                     shares: result.tenths.clone(),
                     ceiling: tenant.ceiling.map(|permille| f64::from(permille) / 10.0),
                 })
@@ -350,11 +357,11 @@ impl Results {
     }
 }
 
-fn verdict(verdicts: Verdicts) -> String {
-    verdicts.all().map(Verdict::word).join(", ")
+fn verdict_text(verdicts: PointVerdicts) -> String {
+    verdicts.all().map(BudgetVerdict::verdict_word).join(", ")
 }
 
-const METHOD: &str = "
+const METHOD_TEXT: &str = "
 **Method.** Each point has a simulated device of its own and real processes under `LD_PRELOAD=libvgpu.so`; each tenant its \
 ceiling (`VGPU_SM_LIMIT`) and name. The judge is the device's own record of whom it worked for, in buckets of 10 ms \
 (`vgpu sim stat --timeline`); nothing that the library says enters a share. *By itself* is what the same program uses \

@@ -57,10 +57,10 @@ impl Style {
 
 /// A size in GiB or MiB.
 pub fn gib(bytes: u64) -> String {
-    const GIB: u64 = 1 << 30;
+    const GIB_BYTES: u64 = 1 << 30;
     match bytes {
-        bytes if bytes % GIB == 0 => format!("{} GiB", bytes / GIB),
-        bytes if bytes >= GIB => format!("{:.2} GiB", bytes as f64 / GIB as f64),
+        bytes if bytes % GIB_BYTES == 0 => format!("{} GiB", bytes / GIB_BYTES),
+        bytes if bytes >= GIB_BYTES => format!("{:.2} GiB", bytes as f64 / GIB_BYTES as f64),
         bytes => format!("{} MiB", bytes >> 20),
     }
 }

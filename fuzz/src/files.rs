@@ -1,9 +1,9 @@
 //! The configuration file and the administrator's line: every input gets an answer in bounded time.
 
-use vgpu_config::plan;
-use vgpu_config::problem::MAX_SHOWN;
+use vgpu_config::make_plan;
+use vgpu_config::problem::MAX_PROBLEMS_SHOWN;
 use vgpu_config::resolve::Surroundings;
-use vgpu_control::Ask;
+use vgpu_control::ControlCommand;
 use vgpu_daemon::answer;
 
 /// Valid configuration files, from which the fuzzer starts.
@@ -15,7 +15,7 @@ pub const CONFIGS: &[&[u8]] = &[
 ];
 
 /// Words for configuration files; some occur more often, and some make a file invalid.
-pub const WORDS: &[&str] = &[
+pub const FILE_WORDS: &[&str] = &[
     "[daemon]",
     "[time]",
     "[defaults]",
@@ -154,17 +154,17 @@ pub const KEYS: &[&str] = &[
 /// Checks a configuration file: it gives a plan, or printable problems with their positions in the text.
 pub fn config(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
-    match plan(&text, &Surroundings { run_dir: "/run/vgpu".into(), ..Default::default() }) {
+    match make_plan(&text, &Surroundings { run_dir: "/run/vgpu".into(), ..Default::default() }) {
         Ok(_) => {}
         Err(report) => {
-            assert!(!report.problems.is_empty() && report.problems.len() <= MAX_SHOWN);
+            assert!(!report.problems.is_empty() && report.problems.len() <= MAX_PROBLEMS_SHOWN);
             let lines: Vec<&str> = text.split('\n').collect();
             for problem in &report.problems {
                 let line = problem.line.checked_sub(1).and_then(|line| lines.get(line));
                 let line = line.unwrap_or_else(|| panic!("{problem} is nowhere"));
                 assert!((1..=line.chars().count() + 2).contains(&problem.column), "{problem}");
             }
-            assert!(report.lines("f").chars().all(|c| c == '\n' || (' '..='~').contains(&c)), "can be printed");
+            assert!(report.to_lines("f").chars().all(|c| c == '\n' || (' '..='~').contains(&c)), "can be printed");
         }
     }
 }
@@ -172,11 +172,11 @@ pub fn config(bytes: &[u8]) {
 /// Checks an administrator's line: it is understood, or refused with printable words. The values of `set` are
 /// parsed like those of the configuration file.
 pub fn admin(line: &[u8]) {
-    let asked = match answer::question(line) {
+    let asked = match answer::parse_question(line) {
         Ok(asked) => asked,
         Err(words) => return assert!(!words.is_empty()),
     };
-    if let Ask::Set { change, .. } = asked
+    if let ControlCommand::Set { change, .. } = asked
         && let Err(words) = change.read(str::to_owned)
     {
         assert!(!words.is_empty() && !words.contains(['\n', '\0', '\u{202e}']), "can be printed: {words:?}");

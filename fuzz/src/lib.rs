@@ -33,11 +33,11 @@ pub struct Target {
 
 /// All fuzz targets.
 pub const TARGETS: &[Target] = &[
-    Target { name: "ask", run: wire::ask, seeds: wire::ASKS, words: wire::WORDS, longest: 4200 },
-    Target { name: "reply", run: wire::reply, seeds: wire::REPLIES, words: wire::WORDS, longest: 4200 },
-    Target { name: "terms", run: wire::terms, seeds: wire::TERMS, words: wire::WORDS, longest: 8192 },
+    Target { name: "ask", run: wire::ask, seeds: wire::ASKS, words: wire::WIRE_WORDS, longest: 4200 },
+    Target { name: "reply", run: wire::reply, seeds: wire::REPLIES, words: wire::WIRE_WORDS, longest: 4200 },
+    Target { name: "terms", run: wire::terms, seeds: wire::TERMS, words: wire::WIRE_WORDS, longest: 8192 },
     Target { name: "report", run: pages::report, seeds: pages::SEEDS, words: &[], longest: 4096 },
     Target { name: "arbiter", run: pages::arbiter, seeds: pages::SEEDS, words: &[], longest: 4096 },
-    Target { name: "config", run: files::config, seeds: files::CONFIGS, words: files::WORDS, longest: 8192 },
+    Target { name: "config", run: files::config, seeds: files::CONFIGS, words: files::FILE_WORDS, longest: 8192 },
     Target { name: "admin", run: files::admin, seeds: files::QUESTIONS, words: files::KEYS, longest: 4200 },
 ];

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
-use shim_sys::memfd::{Made, Mapped, Reach};
-use vgpu_core::protocol::page::{HEADER_SIZE, ReportPage, Reports, SLOT_SIZE, Witness};
-use vgpu_core::time::arbiter::{Arbiter, Class, Config, DeviceId, Gate, SlotId, Tenant, Terms, Usage};
+use shim_sys::memfd::{MappedPage, OwnedPage, WriteAccess};
+use vgpu_core::protocol::page::{PAGE_HEADER_BYTES, PAGE_SLOT_BYTES, ReportHistory, ReportPage, Reports};
+use vgpu_core::time::arbiter::{Arbiter, ArbiterConfig, Class, DeviceId, Gate, MemberUsage, SlotId, TenantId, Terms};
 use vgpu_core::units::share::Share;
 
 /// Steps for both targets; any bytes are valid steps.
@@ -42,25 +42,25 @@ impl Steps<'_> {
 
 /// A report page as the daemon makes it, and the file descriptor that its tenant has.
 struct Paper {
-    page: Mapped<ReportPage>,
+    page: MappedPage<ReportPage>,
     file: File,
 }
 
 impl Paper {
     fn new() -> Self {
-        let made = Made::<ReportPage>::new(c"vgpu-fuzz", Reach::Everybody).expect("a memory file");
-        let file = File::from(made.file().try_clone_to_owned().expect("a descriptor"));
-        Self { page: made.page().clone(), file }
+        let made = OwnedPage::<ReportPage>::new(c"vgpu-fuzz", WriteAccess::Everybody).expect("a memory file");
+        let file = File::from(made.file_to_hand_out().try_clone_to_owned().expect("a descriptor"));
+        Self { page: made.mapped_page().clone(), file }
     }
 
     /// Writes `word` at any byte offset of a slot, across fields too.
     fn write(&self, slot: usize, place: u8, word: u64) {
-        let at = HEADER_SIZE + slot * SLOT_SIZE + usize::from(place) % (SLOT_SIZE - 8);
+        let at = PAGE_HEADER_BYTES + slot * PAGE_SLOT_BYTES + usize::from(place) % (PAGE_SLOT_BYTES - 8);
         self.file.write_all_at(&word.to_le_bytes(), at as u64).expect("the file is as long as its page");
     }
 
     fn clear(&self, slots: usize) {
-        self.file.write_all_at(&vec![0; slots * SLOT_SIZE], HEADER_SIZE as u64).expect("as above");
+        self.file.write_all_at(&vec![0; slots * PAGE_SLOT_BYTES], PAGE_HEADER_BYTES as u64).expect("as above");
     }
 }
 
@@ -81,15 +81,15 @@ fn with_papers(work: impl FnOnce(&[Paper])) {
 pub fn report(bytes: &[u8]) {
     with_papers(|papers| {
         let (paper, mut steps) = (&papers[0], Steps(bytes));
-        let (mut now, mut last) = (BEGIN, Usage::default());
-        let mut witness = Witness::new(BEGIN);
+        let (mut now, mut last) = (BEGIN, MemberUsage::default());
+        let mut witness = ReportHistory::new(BEGIN);
         while let Some(step) = steps.byte() {
             if step < 128 {
                 let (Some(place), Some(word)) = (steps.byte(), steps.word()) else { return };
                 paper.write(0, place, word);
             }
             now = now.saturating_add(1 << (step % 44));
-            let usage = witness.look(&paper.page.slots[0], now);
+            let usage = witness.read_report(&paper.page.slots[0], now);
             let elapsed = now - BEGIN;
             assert!(usage.busy >= last.busy && usage.finished >= last.finished, "a sum shrank: {last:?}, {usage:?}");
             assert!(usage.busy <= elapsed && usage.finished <= elapsed, "outran the clock: {usage:?} in {elapsed}");
@@ -127,9 +127,9 @@ fn terms(byte: u8) -> Terms {
 pub fn arbiter(bytes: &[u8]) {
     with_papers(|papers| {
         let mut steps = Steps(bytes);
-        let mut arbiter = Arbiter::new(Config::default(), DEVICES, BEGIN);
+        let mut arbiter = Arbiter::new(ArbiterConfig::default(), DEVICES, BEGIN);
         let mut reports = Reports::new();
-        reports.at(BEGIN);
+        reports.set_now(BEGIN);
         let (mut seats, mut out, mut now): (Vec<Seat>, Vec<_>, u64) = (Vec::new(), Vec::new(), BEGIN);
         while let Some(step) = steps.byte() {
             let Some(what) = steps.byte() else { return };
@@ -140,7 +140,7 @@ pub fn arbiter(bytes: &[u8]) {
                     let place =
                         (0..16).find(|place| !seats.iter().any(|seat| (seat.tenant, seat.place) == (tenant, *place)));
                     let place = place.expect("fewer than sixteen");
-                    let id = Tenant(u32::try_from(tenant).unwrap_or(0));
+                    let id = TenantId(u32::try_from(tenant).unwrap_or(0));
                     let slot = arbiter.join(id, DeviceId(device), terms(what), now);
                     assert!(reports.join(slot, papers[tenant].page.clone(), place));
                     seats.push(Seat { slot, tenant, device, place, gate: Gate::Wait });
@@ -162,21 +162,21 @@ pub fn arbiter(bytes: &[u8]) {
                 5 => {
                     if let Some(seat) = seats.get(chosen) {
                         papers[seat.tenant].write(seat.place, 0, 1);
-                        arbiter.wants(seat.slot, now);
+                        arbiter.request_launch(seat.slot, now);
                     }
                 }
                 6 if !seats.is_empty() => {
                     let seat = seats.swap_remove(chosen);
-                    arbiter.leaves(seat.slot, now);
-                    assert!(reports.leave(seat.slot).is_some());
+                    arbiter.leave_device(seat.slot, now);
+                    assert!(reports.leave_slot(seat.slot).is_some());
                 }
                 7 => {
-                    let tenant = Tenant(u32::from(what) % 3);
+                    let tenant = TenantId(u32::from(what) % 3);
                     arbiter.set(tenant, DeviceId(u16::from(what >> 4) % DEVICES), terms(what.rotate_left(3)), now);
                 }
                 _ => {}
             }
-            reports.at(now);
+            reports.set_now(now);
             arbiter.tick(now, &mut reports, &mut out);
             assert!(out.len() <= 64 * (seats.len() + 1), "{} decisions at once", out.len());
             for decision in out.drain(..) {
@@ -203,7 +203,7 @@ fn judge(seats: &[Seat], arbiter: &Arbiter, now: u64) {
         assert!(runs.iter().all(|(tenant, _)| *tenant == runs[0].0), "device {device}: two tenants at once: {runs:?}");
     }
     for seat in seats {
-        let charged = arbiter.charged(Tenant(u32::try_from(seat.tenant).unwrap_or(0)), DeviceId(seat.device));
+        let charged = arbiter.charged_ns(TenantId(u32::try_from(seat.tenant).unwrap_or(0)), DeviceId(seat.device));
         // `charged` is the tenant's sum, which includes members that have left.
         assert!(charged <= (now - BEGIN).saturating_mul(2048), "{charged} charged in {}", now - BEGIN);
     }

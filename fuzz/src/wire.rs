@@ -2,9 +2,9 @@
 //! decoded line that is encoded again decodes to the same value.
 
 use serde_json::{Map, Value};
-use vgpu_core::protocol::wire::json::Object;
+use vgpu_core::protocol::wire::json::JsonObject;
 use vgpu_core::protocol::wire::terms_file::TermsFile;
-use vgpu_core::protocol::wire::two::{self, Ask};
+use vgpu_core::protocol::wire::two::{self, MemberMessage};
 use vgpu_core::protocol::wire::{Hello, MAX_LINE, Reply, WireError};
 
 /// Valid lines from members, from which the fuzzer starts.
@@ -33,7 +33,7 @@ pub const TERMS: &[&[u8]] = &[
 ];
 
 /// Keys, values, and fragments that make a line invalid.
-pub const WORDS: &[&str] = &[
+pub const WIRE_WORDS: &[&str] = &[
     "\"hello\":1",
     "\"hello\":2",
     "\"hello\":3",
@@ -108,8 +108,8 @@ pub const WORDS: &[&str] = &[
 /// Our reader must agree with serde_json, except for lines that it refuses on purpose.
 fn agrees(line: &[u8]) {
     let theirs = serde_json::from_slice::<Map<String, Value>>(line);
-    match (Object::parse(line), theirs) {
-        (Ok(ours), Ok(theirs)) => assert_eq!(ours.entries().count(), theirs.len(), "keys of {line:?}"),
+    match (JsonObject::parse(line), theirs) {
+        (Ok(ours), Ok(theirs)) => assert_eq!(ours.all_entries().count(), theirs.len(), "keys of {line:?}"),
         // Our reader skips a number that is too large for serde_json.
         (Ok(_), Err(why)) => assert!(why.to_string().contains("number out of range"), "{why}"),
         (Err(WireError::TooLong), _) => assert!(line.len() > MAX_LINE),
@@ -134,19 +134,23 @@ fn refusal(why: &WireError) {
 pub fn ask(line: &[u8]) {
     agrees(line);
     if let Ok(hello) = Hello::decode(line) {
-        assert_eq!(Ask::decode(line), Ok(Ask::HelloOne(hello)), "a daemon of both reads what a daemon of 1 reads");
+        assert_eq!(
+            MemberMessage::decode(line),
+            Ok(MemberMessage::HelloOne(hello)),
+            "a daemon of both reads what a daemon of 1 reads"
+        );
     }
-    let ask = match Ask::decode(line) {
+    let ask = match MemberMessage::decode(line) {
         Ok(ask) => ask,
         Err(why) => return refusal(&why),
     };
     let again = match &ask {
-        Ask::HelloOne(hello) => hello.encode(),
-        Ask::Hello(hello) => Ok(hello.encode().expect("its version is short")),
-        Ask::Join(join) => Ok(join.encode().expect("its device is short")),
+        MemberMessage::HelloOne(hello) => hello.encode(),
+        MemberMessage::Hello(hello) => Ok(hello.encode().expect("its version is short")),
+        MemberMessage::Join(join) => Ok(join.encode().expect("its device is short")),
     };
     match again {
-        Ok(again) => assert_eq!(Ask::decode(again.as_bytes()), Ok(ask)),
+        Ok(again) => assert_eq!(MemberMessage::decode(again.as_bytes()), Ok(ask)),
         Err(why) => assert_eq!(why, WireError::TooLong),
     }
 }
@@ -181,7 +185,7 @@ pub fn terms(file: &[u8]) {
         Err(why) => assert_eq!(why, WireError::TooLong),
     }
     for device in &terms.devices {
-        let found = terms.of(&device.device.to_ascii_uppercase());
+        let found = terms.terms_of_device(&device.device.to_ascii_uppercase());
         assert_eq!(found, Some(device), "a device has one line, however it is written");
     }
 }

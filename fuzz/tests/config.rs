@@ -4,11 +4,11 @@
 use std::time::Instant;
 
 use proptest::prelude::*;
-use vgpu_config::plan;
-use vgpu_config::problem::Report;
+use vgpu_config::make_plan;
+use vgpu_config::problem::ConfigReport;
 use vgpu_config::read::MAX_FILE;
 use vgpu_config::resolve::Surroundings;
-use vgpu_fuzz::files::{WORDS, config};
+use vgpu_fuzz::files::{FILE_WORDS, config};
 
 /// Far longer than the slowest file takes unoptimised on a busy machine; only an endless loop or quadratic time
 /// reaches it.
@@ -23,8 +23,8 @@ fn judged(text: &str) {
     assert!(begin.elapsed() < LONG, "{} bytes took {:?}", text.len(), begin.elapsed());
 }
 
-fn answer(text: &str) -> Result<(), Report> {
-    plan(text, &Surroundings { run_dir: "/run/vgpu".into(), ..Default::default() }).map(drop)
+fn answer(text: &str) -> Result<(), ConfigReport> {
+    make_plan(text, &Surroundings { run_dir: "/run/vgpu".into(), ..Default::default() }).map(drop)
 }
 
 proptest! {
@@ -36,13 +36,13 @@ proptest! {
     }
 
     #[test]
-    fn random_words_are_answered(words in prop::collection::vec(prop::sample::select(WORDS), 0..120), gap in " ?") {
+    fn random_words_are_answered(words in prop::collection::vec(prop::sample::select(FILE_WORDS), 0..120), gap in " ?") {
         judged(&words.join(&gap));
     }
 
     #[test]
     fn a_real_file_with_something_torn_out_put_in_or_doubled_is_answered(
-        cuts in prop::collection::vec((any::<prop::sample::Index>(), 0..40_usize, prop::sample::select(WORDS)), 1..6),
+        cuts in prop::collection::vec((any::<prop::sample::Index>(), 0..40_usize, prop::sample::select(FILE_WORDS)), 1..6),
     ) {
         let mut text: Vec<char> = EXAMPLE.chars().collect();
         for (at, length, word) in cuts {

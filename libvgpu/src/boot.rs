@@ -5,11 +5,11 @@
 //! `VGPU_ON_ERROR=open`. With `VGPU_MODE=observe` only a request that is not understood does. With no request, and
 //! with `VGPU_MODE=off`, no file, socket or device is touched.
 
-use crate::daemon::{self, Start};
-use crate::device::{self, Facts};
-use crate::environment::{self, variable};
+use crate::daemon::{self, DaemonStart};
+use crate::device::{self, DeviceFacts};
+use crate::environment::{self, decisive_variable};
 use crate::lock::Lock;
-use crate::mode::{self, Denied, Mode};
+use crate::mode::{self, Denied, ProcessMode};
 use crate::{door, doors, fork, hooks, inventory, say, tenant};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
 use std::os::unix::ffi::OsStrExt;
@@ -17,79 +17,79 @@ use std::path::Path;
 use vgpu_core::limits::{self, RawLimits};
 
 /// The limits that were asked for, and their sources.
-pub struct Asked {
+pub struct Configuration {
     /// The limits as the environment has them.
     pub limits: RawLimits,
     /// The tenant, known only if there is something to enforce.
     pub tenant: Option<vgpu_core::limits::tenant::TenantKey>,
     /// The daemon's answer, if a daemon was named.
-    pub daemon: Option<Start>,
+    pub daemon: Option<DaemonStart>,
 }
 
-impl Asked {
+impl Configuration {
     /// The mode for limits: the daemon's, if a daemon was named, else the environment's.
-    pub fn mode(&self) -> limits::Mode {
-        self.daemon.as_ref().map_or_else(|| self.limits.mode(), Start::mode)
+    pub fn enforcement_mode(&self) -> limits::Mode {
+        self.daemon.as_ref().map_or_else(|| self.limits.asked_mode(), DaemonStart::enforcement_mode)
     }
 
     /// Whether anything is to be enforced or measured.
     fn asks_for_anything(&self) -> bool {
         match &self.daemon {
             None => self.limits.asked_for_anything(),
-            Some(daemon) => daemon.mode() != limits::Mode::Off,
+            Some(daemon) => daemon.enforcement_mode() != limits::Mode::Off,
         }
     }
 }
 
 /// The reason why initialisation fails.
-pub enum Trouble {
+pub enum StartError {
     /// A value that has no meaning. An error in every mode but off.
     NotUnderstood(String),
     /// A variable asks for something that cannot be kept. With `VGPU_MODE=observe` it is reported and ignored.
     Variable(String),
-    /// As [`Trouble::Variable`], for a reason that is not in the environment.
+    /// As [`StartError::Variable`], for a reason that is not in the environment.
     NotKept(String),
 }
 
 /// The result of the first stage, leaked; null until it ran.
-static ASKED: AtomicPtr<Result<Asked, Denied>> = AtomicPtr::new(core::ptr::null_mut());
+static CONFIGURATION: AtomicPtr<Result<Configuration, Denied>> = AtomicPtr::new(core::ptr::null_mut());
 /// Held while the environment is read and the daemon is asked, which may take up to 2 s.
-static ASKING: Lock<()> = Lock::new(());
+static CONFIGURING: Lock<()> = Lock::new(());
 /// Whether the daemon turns requests that cannot be kept into warnings.
 static OPEN_ON_ERROR: AtomicBool = AtomicBool::new(false);
 /// Whether the program changed the variables it was started with. Then no failure lifts the limits they ask for.
-static CHANGED: AtomicBool = AtomicBool::new(false);
+static ENVIRONMENT_CHANGED: AtomicBool = AtomicBool::new(false);
 /// Whether the devices of each library (CUDA, NVML) are registered, so that repeated initialisation is cheap.
-static READY: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
+static DEVICES_REGISTERED: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
 
 /// Reports a failure and decides its effect. With `VGPU_ON_ERROR=open` the process runs on without limits; with
 /// `VGPU_MODE=observe` it runs on unmeasured. Under a daemon no variable can loosen this, not even by an invalid
 /// value. Variables that the program adds later cannot either.
-fn fail(trouble: &Trouble) -> Result<(), Denied> {
-    let open = if variable("VGPU_SOCKET").is_some() {
-        OPEN_ON_ERROR.load(Relaxed) && matches!(trouble, Trouble::NotKept(_))
+fn fail_start(trouble: &StartError) -> Result<(), Denied> {
+    let open = if decisive_variable("VGPU_SOCKET").is_some() {
+        OPEN_ON_ERROR.load(Relaxed) && matches!(trouble, StartError::NotKept(_))
     } else {
-        variable("VGPU_ON_ERROR").is_some_and(|value| value.as_bytes() == b"open")
+        decisive_variable("VGPU_ON_ERROR").is_some_and(|value| value.as_bytes() == b"open")
     };
-    let open = open && !CHANGED.load(Relaxed);
+    let open = open && !ENVIRONMENT_CHANGED.load(Relaxed);
     match trouble {
-        Trouble::NotKept(text) | Trouble::Variable(text) if mode::observing() => {
-            say::once(&format!("{text}; nothing is measured (VGPU_MODE=observe)"));
+        StartError::NotKept(text) | StartError::Variable(text) if mode::is_observing() => {
+            say::warn_once(&format!("{text}; nothing is measured (VGPU_MODE=observe)"));
             // If the other library (CUDA or NVML) was initialised before, its devices stay measured.
-            if mode::mode() != Mode::On {
-                mode::set(Mode::Off);
+            if mode::process_mode() != ProcessMode::On {
+                mode::set(ProcessMode::Off);
             }
             Ok(())
         }
-        Trouble::NotKept(text) | Trouble::Variable(text) | Trouble::NotUnderstood(text) if open => {
-            say::once(&format!("{text}; running WITHOUT limits (VGPU_ON_ERROR=open, or the daemon's on_error)"));
-            mode::set(Mode::Off);
+        StartError::NotKept(text) | StartError::Variable(text) | StartError::NotUnderstood(text) if open => {
+            say::warn_once(&format!("{text}; running WITHOUT limits (VGPU_ON_ERROR=open, or the daemon's on_error)"));
+            mode::set(ProcessMode::Off);
             Ok(())
         }
-        Trouble::NotKept(text) | Trouble::Variable(text) | Trouble::NotUnderstood(text) => {
-            say::once(text);
-            mode::set(Mode::Failed);
-            crate::governor::activate(); // launches must check the mode, to be refused
+        StartError::NotKept(text) | StartError::Variable(text) | StartError::NotUnderstood(text) => {
+            say::warn_once(text);
+            mode::set(ProcessMode::Failed);
+            crate::governor::activate_gates(); // launches must check the mode, to be refused
             Err(Denied)
         }
     }
@@ -99,16 +99,16 @@ fn fail(trouble: &Trouble) -> Result<(), Denied> {
 ///
 /// # Errors
 /// [`Denied`], after the reason was reported.
-pub fn ask() -> Result<&'static Asked, Denied> {
+pub fn configuration() -> Result<&'static Configuration, Denied> {
     // SAFETY: null, or leaked below.
-    let known = || unsafe { ASKED.load(Acquire).as_ref() };
+    let known = || unsafe { CONFIGURATION.load(Acquire).as_ref() };
     let asked = known().unwrap_or_else(|| {
-        fork::watch();
-        let _asking = ASKING.lock();
+        fork::place_mark();
+        let _asking = CONFIGURING.lock();
         known().unwrap_or_else(|| {
-            door::silence();
+            door::silence_panics();
             let asked = Box::leak(Box::new(first_stage()));
-            ASKED.store(asked, Release);
+            CONFIGURATION.store(asked, Release);
             asked
         })
     });
@@ -116,41 +116,43 @@ pub fn ask() -> Result<&'static Asked, Denied> {
 }
 
 /// Reads the request and sets the mode for it.
-fn first_stage() -> Result<Asked, Denied> {
+fn first_stage() -> Result<Configuration, Denied> {
     match read() {
         Ok(asked) => {
             if asked.asks_for_anything() {
                 hooks::charge_copies();
             } else {
-                mode::set(Mode::Off);
+                mode::set(ProcessMode::Off);
             }
             Ok(asked)
         }
-        Err(trouble) => fail(&trouble).map(|()| Asked { limits: RawLimits::default(), tenant: None, daemon: None }),
+        Err(trouble) => {
+            fail_start(&trouble).map(|()| Configuration { limits: RawLimits::default(), tenant: None, daemon: None })
+        }
     }
 }
 
 /// Resets the lock in a forked child.
-pub fn reborn() {
+pub fn reset_after_fork() {
     // SAFETY: called by the child's settling thread, before any other thread continues.
-    unsafe { ASKING.reset(()) };
+    unsafe { CONFIGURING.reset(()) };
 }
 
 /// Reads the environment and asks the daemon.
-fn read() -> Result<Asked, Trouble> {
-    let limits = environment::limits().map_err(|(error, is_changed)| {
-        CHANGED.store(is_changed, Relaxed);
-        Trouble::NotUnderstood(error.to_string())
+fn read() -> Result<Configuration, StartError> {
+    let limits = environment::read_limits().map_err(|(error, is_changed)| {
+        ENVIRONMENT_CHANGED.store(is_changed, Relaxed);
+        StartError::NotUnderstood(error.to_string())
     })?;
-    CHANGED.store(limits.is_changed(), Relaxed);
+    ENVIRONMENT_CHANGED.store(limits.is_changed(), Relaxed);
     let mut daemon = None;
-    if let Some(socket) = variable("VGPU_SOCKET") {
-        let start = daemon::start(Path::new(&socket)).map_err(Trouble::NotKept)?;
+    if let Some(socket) = decisive_variable("VGPU_SOCKET") {
+        let start = daemon::start(Path::new(&socket)).map_err(StartError::NotKept)?;
         OPEN_ON_ERROR.store(start.is_open_on_error(), Relaxed);
         if start.is_strict() {
-            doors::shut();
-            if let (limits::Mode::Enforce, Some(name)) = (start.mode(), doors::passed()) {
-                return Err(Trouble::NotKept(format!(
+            doors::set_daemon_strict();
+            if let (limits::Mode::Enforce, Some(name)) = (start.enforcement_mode(), doors::passed_bypass()) {
+                return Err(StartError::NotKept(format!(
                     "the daemon is strict, and {name} leads around the limits and was found before it could be asked; \
                      VGPU_STRICT=1 in this environment refuses it from the start"
                 )));
@@ -158,27 +160,27 @@ fn read() -> Result<Asked, Trouble> {
         }
         daemon = Some(start);
     }
-    let mut asked = Asked { limits, tenant: None, daemon };
-    if asked.mode() == limits::Mode::Observe {
-        mode::observe(true);
+    let mut asked = Configuration { limits, tenant: None, daemon };
+    if asked.enforcement_mode() == limits::Mode::Observe {
+        mode::set_observing(true);
     }
     if asked.asks_for_anything() {
-        tenant::check_name().map_err(Trouble::NotUnderstood)?;
+        tenant::check_name().map_err(StartError::NotUnderstood)?;
         if let Err(error) = asked.limits.check_requests() {
-            keep_measuring(Trouble::Variable(error.to_string()))?;
+            keep_measuring(StartError::Variable(error.to_string()))?;
         }
         // The daemon decides the tenant's identity.
-        let named = asked.daemon.as_ref().map(Start::tenant);
-        asked.tenant = Some(tenant::key(named).map_err(Trouble::NotKept)?);
+        let named = asked.daemon.as_ref().map(DaemonStart::tenant_name);
+        asked.tenant = Some(tenant::tenant_key(named).map_err(StartError::NotKept)?);
     }
     Ok(asked)
 }
 
 /// With `VGPU_MODE=observe`: reports a request that cannot be kept and continues.
-fn keep_measuring(trouble: Trouble) -> Result<(), Trouble> {
+fn keep_measuring(trouble: StartError) -> Result<(), StartError> {
     match trouble {
-        Trouble::NotKept(text) | Trouble::Variable(text) if mode::observing() => {
-            say::once(&format!("{text}; use is measured without it (VGPU_MODE=observe)"));
+        StartError::NotKept(text) | StartError::Variable(text) if mode::is_observing() => {
+            say::warn_once(&format!("{text}; use is measured without it (VGPU_MODE=observe)"));
             Ok(())
         }
         trouble => Err(trouble),
@@ -190,7 +192,7 @@ fn keep_measuring(trouble: Trouble) -> Result<(), Trouble> {
 /// # Errors
 /// [`Denied`], after the reason was reported.
 pub fn cuda_ready() -> Result<(), Denied> {
-    ready(&READY[0], inventory::cuda_devices)
+    register_devices(&DEVICES_REGISTERED[0], inventory::cuda_devices)
 }
 
 /// Second stage, after a successful `nvmlInit`.
@@ -198,29 +200,32 @@ pub fn cuda_ready() -> Result<(), Denied> {
 /// # Errors
 /// [`Denied`], after the reason was reported.
 pub fn nvml_ready() -> Result<(), Denied> {
-    ready(&READY[1], inventory::all_devices)
+    register_devices(&DEVICES_REGISTERED[1], inventory::all_devices)
 }
 
-fn ready(done: &AtomicBool, devices: impl Fn(&RawLimits) -> Result<Vec<Facts>, String>) -> Result<(), Denied> {
-    let asked = ask()?;
-    match mode::mode() {
-        Mode::Off => return Ok(()),
-        Mode::Failed => return Err(Denied),
-        Mode::On if done.load(Acquire) => return Ok(()),
-        Mode::Asleep | Mode::On => {}
+fn register_devices(
+    done: &AtomicBool,
+    devices: impl Fn(&RawLimits) -> Result<Vec<DeviceFacts>, String>,
+) -> Result<(), Denied> {
+    let asked = configuration()?;
+    match mode::process_mode() {
+        ProcessMode::Off => return Ok(()),
+        ProcessMode::Failed => return Err(Denied),
+        ProcessMode::On if done.load(Acquire) => return Ok(()),
+        ProcessMode::Asleep | ProcessMode::On => {}
     }
     let shown = devices(&asked.limits).or_else(|text| {
         // If reading the devices works without the variables, the variables are the cause.
-        let facts = devices(&RawLimits::default()).map_err(Trouble::NotKept)?;
-        keep_measuring(Trouble::Variable(text)).map(|()| facts)
+        let facts = devices(&RawLimits::default()).map_err(StartError::NotKept)?;
+        keep_measuring(StartError::Variable(text)).map(|()| facts)
     });
     let registered = shown.and_then(|facts| device::register(asked, &facts));
     match registered {
         Ok(()) => {
             done.store(true, Release);
-            mode::set(Mode::On);
+            mode::set(ProcessMode::On);
             Ok(())
         }
-        Err(trouble) => fail(&trouble),
+        Err(trouble) => fail_start(&trouble),
     }
 }

@@ -4,15 +4,15 @@ use core::sync::atomic::AtomicU32;
 
 /// Monotonic time in ns.
 pub fn now() -> u64 {
-    clock(libc::CLOCK_MONOTONIC)
+    read_clock(libc::CLOCK_MONOTONIC)
 }
 
 /// Monotonic time in ns; up to a few milliseconds late, but cheaper.
-pub fn coarse() -> u64 {
-    clock(libc::CLOCK_MONOTONIC_COARSE)
+pub fn coarse_now() -> u64 {
+    read_clock(libc::CLOCK_MONOTONIC_COARSE)
 }
 
-fn timespec(ns: u64) -> libc::timespec {
+fn to_timespec(ns: u64) -> libc::timespec {
     libc::timespec {
         tv_sec: libc::time_t::try_from(ns / 1_000_000_000).unwrap_or(libc::time_t::MAX),
         tv_nsec: libc::c_long::try_from(ns % 1_000_000_000).unwrap_or(0),
@@ -20,7 +20,7 @@ fn timespec(ns: u64) -> libc::timespec {
 }
 
 #[allow(clippy::cast_sign_loss)] // the monotonic clock is not negative
-fn clock(id: libc::clockid_t) -> u64 {
+fn read_clock(id: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a valid pointer; these clocks always exist.
     unsafe { libc::clock_gettime(id, &raw mut time) };
@@ -35,7 +35,7 @@ pub fn give_way() {
 
 /// Sleeps until `moment` on the monotonic clock, or until `word` differs from `seen` and a thread wakes its waiters.
 pub fn wait(word: &AtomicU32, seen: u32, moment: u64) {
-    let time = timespec(moment);
+    let time = to_timespec(moment);
     let operation = libc::FUTEX_WAIT_BITSET | libc::FUTEX_PRIVATE_FLAG;
     // SAFETY: a word that is borrowed, and a valid time; any early return is allowed.
     unsafe {
@@ -47,7 +47,7 @@ pub fn wait(word: &AtomicU32, seen: u32, moment: u64) {
 /// Sleeps for at most `ns`. Uses the system call directly: the C library's function may end a thread that the program
 /// has cancelled, with a lock of ours held or our frames on its stack.
 pub fn sleep(ns: u64) {
-    let time = timespec(ns);
+    let time = to_timespec(ns);
     // SAFETY: a valid pointer; an early return by a signal is allowed.
     unsafe { libc::syscall(libc::SYS_nanosleep, &raw const time, core::ptr::null_mut::<libc::timespec>()) };
 }

@@ -1,8 +1,8 @@
 //! The short path of a launch: which thread owns which credit, and how it launches on it without a lock.
 //!
 //! A thread that keeps launching into one stream gets a credit when it takes the governor's lock
-//! ([`Meter::allow`](crate::meter::Meter::allow)). The credit allows a number of launches and an amount of estimated
-//! work, up to the next clock read, marker or query. The thread counts its launches by itself
+//! ([`UsageMeter::allow`](crate::meter::UsageMeter::allow_credit)). The credit allows a number of launches and an
+//! amount of estimated work, up to the next clock read, marker or query. The thread counts its launches by itself
 //! ([`vgpu_core::time::gate::credit`]). The next thread that takes the governor's lock counts them there first, and
 //! revokes a credit that is no longer valid. That is so when the interval ended, the stream was found idle, or the
 //! stream or the context ends. Some conditions change without the lock. The owner checks them before each launch: the
@@ -19,35 +19,41 @@
 use crate::arch::this_thread;
 use crate::fork;
 use crate::governor::Governor;
-use crate::meter::Launch;
-use crate::mode::{Mode, mode};
-use crate::order::{self, Order};
+use crate::meter::MeteredLaunch;
+use crate::mode::{ProcessMode, process_mode};
+use crate::order::{self, StreamId};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 use shim_sys::cuda::{CUcontext, CUfunction, CUstream};
-use vgpu_core::time::gate::credit::Credit;
-use vgpu_core::time::turn::Watch;
+use vgpu_core::time::gate::credit::LaunchCredit;
+use vgpu_core::time::turn::TurnWatch;
 
 /// Entries in the table, each for a thread and a stream; a power of two.
-const PLACES: usize = 256;
+const CREDIT_PLACES: usize = 256;
 
 /// The conditions of a credit. For a daemon's gate they would also need its sequence and `BoardSlot::stands`.
-pub struct Terms {
+pub struct CreditTerms {
     /// The governor whose lock counts the launches; `None`: nothing was ever granted.
     pub governor: Option<&'static Governor>,
     /// The launch that took the lock: only its stream and context matter, not its function.
-    pub launch: Launch,
+    pub launch: MeteredLaunch,
     /// The stream timeline that counts the launches.
     pub chain: u64,
     /// The turn among the tenant's members, if they take turns.
-    pub watch: Option<Watch<'static>>,
+    pub watch: Option<TurnWatch<'static>>,
 }
 
-impl Terms {
+impl CreditTerms {
     /// Nothing granted: zeros, so that the table takes no space in the library's file.
-    const NONE: Self = Self {
+    const NOT_GRANTED: Self = Self {
         governor: None,
-        launch: Launch { context: CUcontext::NULL, stream: CUstream::NULL, per_thread: false, key: 0, in_parts: false },
+        launch: MeteredLaunch {
+            context: CUcontext::NULL,
+            stream: CUstream::NULL,
+            per_thread: false,
+            key: 0,
+            in_parts: false,
+        },
         chain: 0,
         watch: None,
     };
@@ -64,33 +70,37 @@ impl Terms {
 
 /// The entry of one thread and one stream.
 #[repr(align(128))]
-pub struct Place {
+pub struct CreditPlace {
     /// The owner; 0: none yet.
     thread: AtomicUsize,
-    terms: UnsafeCell<Terms>,
+    terms: UnsafeCell<CreditTerms>,
     /// The launches that this thread may still count without a lock.
-    pub credit: Credit,
+    pub credit: LaunchCredit,
 }
 
 // SAFETY: `terms` is touched only by the thread that `thread` names, and by nobody while it is 0; the rest are atomics.
-unsafe impl Sync for Place {}
+unsafe impl Sync for CreditPlace {}
 
-static TABLE: [Place; PLACES] =
-    [const { Place { thread: AtomicUsize::new(0), terms: UnsafeCell::new(Terms::NONE), credit: Credit::new() } };
-        PLACES];
+static CREDIT_TABLE: [CreditPlace; CREDIT_PLACES] = [const {
+    CreditPlace {
+        thread: AtomicUsize::new(0),
+        terms: UnsafeCell::new(CreditTerms::NOT_GRANTED),
+        credit: LaunchCredit::new(),
+    }
+}; CREDIT_PLACES];
 
 /// The two entries where a thread's credit for a stream may be.
 #[inline(always)]
-fn pair(thread: usize, stream: CUstream, per_thread: bool) -> [&'static Place; 2] {
+fn places_of(thread: usize, stream: CUstream, per_thread: bool) -> [&'static CreditPlace; 2] {
     let key = thread as u64 ^ (stream.0 as u64).rotate_left(19) ^ u64::from(per_thread);
-    let at = vgpu_core::mix::slot(key, PLACES);
-    [&TABLE[at % PLACES], &TABLE[(at ^ 1) % PLACES]]
+    let at = vgpu_core::mix::slot_of(key, CREDIT_PLACES);
+    [&CREDIT_TABLE[at % CREDIT_PLACES], &CREDIT_TABLE[(at ^ 1) % CREDIT_PLACES]]
 }
 
-impl Place {
+impl CreditPlace {
     /// The conditions that this thread was granted here. `None`: another thread owns the entry, or no thread does.
     #[inline(always)]
-    fn terms(&self, thread: usize) -> Option<&Terms> {
+    fn granted_terms(&self, thread: usize) -> Option<&CreditTerms> {
         if self.thread.load(Relaxed) != thread {
             return None;
         }
@@ -101,16 +111,16 @@ impl Place {
 }
 
 /// A launch on a credit, already counted.
-pub struct Passed {
-    place: &'static Place,
+pub struct CountedLaunch {
+    place: &'static CreditPlace,
     cost: u64,
 }
 
-impl Passed {
+impl CountedLaunch {
     /// Takes the launch back after the driver refused it.
     #[cold]
-    pub fn refused(self) {
-        if let Some(terms) = self.place.terms(this_thread())
+    pub fn undo_launch(self) {
+        if let Some(terms) = self.place.granted_terms(this_thread())
             && let Some(governor) = terms.governor
         {
             governor.refused_on_credit(terms.chain, self.cost);
@@ -124,64 +134,73 @@ impl Passed {
 /// # Cost
 /// Some twenty loads and comparisons, two stores; for a default stream one call of the driver.
 #[inline(always)]
-pub fn pass(f: CUfunction, grid: [u32; 3], block: [u32; 3], stream: CUstream, per_thread: bool) -> Option<Passed> {
-    if mode() != Mode::On || !fork::is_settled() || order::may_capture() {
+pub fn launch_on_credit(
+    f: CUfunction,
+    grid: [u32; 3],
+    block: [u32; 3],
+    stream: CUstream,
+    per_thread: bool,
+) -> Option<CountedLaunch> {
+    if process_mode() != ProcessMode::On || !fork::is_settled() || order::may_capture() {
         return None;
     }
     let thread = this_thread();
-    let [first, second] = pair(thread, stream, per_thread);
-    let found = |place: &'static Place| place.terms(thread).filter(|terms| terms.is_of(stream, per_thread));
+    let [first, second] = places_of(thread, stream, per_thread);
+    let found =
+        |place: &'static CreditPlace| place.granted_terms(thread).filter(|terms| terms.is_of(stream, per_thread));
     let (place, terms) = match found(first) {
         Some(terms) => (first, terms),
         None => (second, found(second)?),
     };
     // A stream keeps its context as long as it lives, and its end revokes the credit; a default stream belongs to the
     // current context.
-    if (Order { stream, per_thread }).is_special() && order::current() != terms.launch.context {
+    if (StreamId { stream, per_thread }).is_special() && order::current() != terms.launch.context {
         return None;
     }
-    if terms.watch.as_ref().is_some_and(|watch| !watch.stands()) {
+    if terms.watch.as_ref().is_some_and(|watch| !watch.is_unchanged()) {
         return None;
     }
-    let key = crate::meter::key(f.0 as usize, grid, block);
+    let key = crate::meter::cost_key_of(f.0 as usize, grid, block);
     let cost = terms.governor?.short_cost(key)?;
-    place.credit.take(key, cost).then_some(Passed { place, cost })
+    place.credit.take_launch(key, cost).then_some(CountedLaunch { place, cost })
 }
 
 /// This thread's entry for launches into the stream of `launch`, by `governor`: its existing one, a new one, or one
 /// of its others. `None`: no entry is available.
-pub fn place_of(governor: &'static Governor, launch: &Launch) -> Option<&'static Place> {
+pub fn place_of(governor: &'static Governor, launch: &MeteredLaunch) -> Option<&'static CreditPlace> {
     let thread = this_thread();
-    let pair = pair(thread, launch.stream, launch.per_thread);
-    let is_for = |place: &&&'static Place| {
-        place.terms(thread).is_some_and(|terms| terms.is_of(launch.stream, launch.per_thread) && terms.is_by(governor))
+    let pair = places_of(thread, launch.stream, launch.per_thread);
+    let is_for = |place: &&&'static CreditPlace| {
+        place
+            .granted_terms(thread)
+            .is_some_and(|terms| terms.is_of(launch.stream, launch.per_thread) && terms.is_by(governor))
     };
-    let is_new = |place: &&&'static Place| {
+    let is_new = |place: &&&'static CreditPlace| {
         place.thread.load(Relaxed) == 0 && place.thread.compare_exchange(0, thread, Relaxed, Relaxed).is_ok()
     };
     // Another governor counts under its own lock, which must not be taken under this one's.
-    let is_other = |place: &&&'static Place| {
-        place.terms(thread).is_some_and(|terms| terms.governor.is_none() || terms.is_by(governor))
+    let is_other = |place: &&&'static CreditPlace| {
+        place.granted_terms(thread).is_some_and(|terms| terms.governor.is_none() || terms.is_by(governor))
     };
     pair.iter().find(is_for).or_else(|| pair.iter().find(is_new)).or_else(|| pair.iter().find(is_other)).copied()
 }
 
-impl Place {
+impl CreditPlace {
     /// Grants this much on these terms. For the entry's own thread, under the governor's lock, after a count.
-    pub fn grant(&self, terms: Terms, estimate: u64, launches: u64) {
+    pub fn grant_credit(&self, terms: CreditTerms, estimate: u64, launches: u64) {
         debug_assert_eq!(self.thread.load(Relaxed), this_thread());
         // SAFETY: this thread's entry, from `place_of`; no reference to the terms is alive.
         unsafe { *self.terms.get() = terms };
-        self.credit.grant(estimate, launches);
+        self.credit.grant_work(estimate, launches);
     }
 }
 
 /// Forgets the parent's threads, in a forked child.
-pub fn reborn() {
-    for place in &TABLE {
-        place.credit.revoke();
+pub fn reset_after_fork() {
+    for place in &CREDIT_TABLE {
+        place.credit.revoke_credit();
         // SAFETY: the child's thread that settles it, before any other continues; terms have nothing to drop.
-        unsafe { *place.terms.get() = Terms::NONE };
+        unsafe { *place.terms.get() = CreditTerms::NOT_GRANTED };
         place.thread.store(0, Relaxed);
     }
 }

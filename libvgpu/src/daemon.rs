@@ -19,25 +19,25 @@ pub mod session;
 #[cfg(test)]
 pub mod stand_in;
 
-pub use post::Post;
-pub use session::{Place, Session};
+pub use post::DaemonLink;
+pub use session::{PagesSlot, Session};
 
 use crate::tenant;
 use std::path::Path;
 use vgpu_core::limits::Mode;
-use vgpu_core::protocol::wire::terms_file::{FILE_NAME, TermsFile};
+use vgpu_core::protocol::wire::terms_file::{TERMS_FILE_NAME, TermsFile};
 
 /// The daemon's answer at the start of a process.
-pub enum Start {
+pub enum DaemonStart {
     /// Shared pages from a running daemon: each device is joined.
     Session(&'static Session),
     /// The terms file that the last daemon left.
     File(TermsFile),
 }
 
-impl Start {
+impl DaemonStart {
     /// The tenant's name.
-    pub fn tenant(&self) -> &str {
+    pub fn tenant_name(&self) -> &str {
         match self {
             Self::Session(session) => &session.welcome.terms.tenant,
             Self::File(file) => &file.tenant,
@@ -45,7 +45,7 @@ impl Start {
     }
 
     /// The mode for limits.
-    pub fn mode(&self) -> Mode {
+    pub fn enforcement_mode(&self) -> Mode {
         match self {
             Self::Session(session) => session.welcome.mode,
             Self::File(file) => file.mode,
@@ -73,19 +73,22 @@ impl Start {
 ///
 /// # Errors
 /// One line that names the socket and what went wrong.
-pub fn start(socket: &Path) -> Result<Start, String> {
+pub fn start(socket: &Path) -> Result<DaemonStart, String> {
     let wrong = |what: &str| format!("VGPU_SOCKET=\"{}\": {what}", socket.display());
-    match hello::begin(socket, hello::DEADLINE) {
-        Ok(session) => Ok(Start::Session(session::keep(session))),
-        Err(hello::Trouble::Refused(words)) => Err(wrong(&words)),
-        Err(hello::Trouble::Absent(words)) => match renew::file(socket) {
+    match hello::say_hello(socket, hello::ANSWER_TIMEOUT) {
+        Ok(session) => Ok(DaemonStart::Session(session::set_current(session))),
+        Err(hello::HelloError::Refused(words)) => Err(wrong(&words)),
+        Err(hello::HelloError::Absent(words)) => match renew::read_terms_file(socket) {
             Ok(Some(file)) => {
                 let uid = tenant::user_of(file.user_namespace);
-                if !file.admits(uid) {
-                    return Err(wrong(&format!("tenant {} does not accept user {uid} ({FILE_NAME})", file.tenant)));
+                if !file.admits_user(uid) {
+                    return Err(wrong(&format!(
+                        "tenant {} does not accept user {uid} ({TERMS_FILE_NAME})",
+                        file.tenant
+                    )));
                 }
                 renew::is_lost();
-                Ok(Start::File(file))
+                Ok(DaemonStart::File(file))
             }
             Ok(None) => Err(wrong(&words)),
             Err(file) => Err(wrong(&format!("{words}; {file}"))),

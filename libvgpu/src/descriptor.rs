@@ -22,26 +22,26 @@ use vgpu_core::limits::tenant::hash64;
 use vgpu_core::memory::ledger::Watched;
 
 /// Marks are at this position and above: no device and no file of ours has a byte there.
-const BASE: u64 = 1 << 62;
+const MARK_BASE: u64 = 1 << 62;
 
-/// An identity that no other export of any process has: see [`mark`].
+/// An identity that no other export of any process has: see [`mark_descriptor`].
 pub fn fresh_identity() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
+    static NEXT_IDENTITY: AtomicU64 = AtomicU64::new(0);
     let mut words = [0; 24];
     words[..8].copy_from_slice(&u64::from(std::process::id()).to_le_bytes());
     words[8..16].copy_from_slice(&crate::clock::now().to_le_bytes());
-    words[16..].copy_from_slice(&NEXT.fetch_add(1, Relaxed).to_le_bytes());
-    hash64(&words) % (BASE - 1) + 1
+    words[16..].copy_from_slice(&NEXT_IDENTITY.fetch_add(1, Relaxed).to_le_bytes());
+    hash64(&words) % (MARK_BASE - 1) + 1
 }
 
-fn borrow<'a>(descriptor: i32) -> Option<BorrowedFd<'a>> {
+fn borrow_descriptor<'a>(descriptor: i32) -> Option<BorrowedFd<'a>> {
     // SAFETY: used for the length of one call; a number that is not open is an error of that call.
     (descriptor >= 0).then(|| unsafe { BorrowedFd::borrow_raw(descriptor) })
 }
 
 /// Marks the open file behind `descriptor`. Returns whether that succeeded.
-pub fn mark(descriptor: i32, identity: u64) -> bool {
-    borrow(descriptor).is_some_and(|file| lock::try_hold(file, BASE + identity).unwrap_or(false))
+pub fn mark_descriptor(descriptor: i32, identity: u64) -> bool {
+    borrow_descriptor(descriptor).is_some_and(|file| lock::try_hold(file, MARK_BASE + identity).unwrap_or(false))
 }
 
 /// The identity with which the open file behind `descriptor` is marked.
@@ -55,10 +55,10 @@ pub fn read(descriptor: i32) -> Option<u64> {
 /// The line is `lock:  1: OFDLCK ADVISORY  READ -1 00:01:1024 FIRST LAST`.
 fn parse(text: &str) -> Option<u64> {
     let locks = text.lines().filter_map(|line| line.strip_prefix("lock:")).filter(|line| line.contains("OFDLCK"));
-    locks.filter_map(position).find(|at| *at > BASE).map(|at| at - BASE)
+    locks.filter_map(lock_position).find(|at| *at > MARK_BASE).map(|at| at - MARK_BASE)
 }
 
-fn position(line: &str) -> Option<u64> {
+fn lock_position(line: &str) -> Option<u64> {
     let mut words = line.split_ascii_whitespace().rev();
     let (last, first) = (words.next()?, words.next()?);
     (first == last).then(|| first.parse().ok())?
@@ -66,22 +66,22 @@ fn position(line: &str) -> Option<u64> {
 
 /// Detects whether a marked file is open anywhere, through an open file of our own on the same device node. There is
 /// one such file per node.
-pub struct Watch {
-    node: Node,
+pub struct DescriptorWatch {
+    node: FileNode,
     identity: u64,
 }
 
-type Node = (u64, u64);
+type FileNode = (u64, u64);
 
-struct Probe {
-    node: Node,
+struct NodeProbe {
+    node: FileNode,
     descriptor: i32,
     watches: u32,
 }
 
-static PROBES: Lock<Vec<Probe>> = Lock::new(Vec::new());
+static NODE_PROBES: Lock<Vec<NodeProbe>> = Lock::new(Vec::new());
 
-fn node_of(descriptor: i32) -> Option<Node> {
+fn node_of(descriptor: i32) -> Option<FileNode> {
     // SAFETY: all zeroes is a valid stat, which fstat fills; a number that is not open is an error.
     unsafe {
         let mut stat: libc::stat = core::mem::zeroed();
@@ -89,35 +89,36 @@ fn node_of(descriptor: i32) -> Option<Node> {
     }
 }
 
-impl Watch {
+impl DescriptorWatch {
     /// Watches for open files that are marked with `identity`, of which `descriptor` is one.
-    pub fn on(descriptor: i32, identity: u64) -> Option<Self> {
+    pub fn watch_marks(descriptor: i32, identity: u64) -> Option<Self> {
         let node = node_of(descriptor)?;
-        if let Some(probe) = PROBES.lock().iter_mut().find(|probe| probe.node == node) {
+        if let Some(probe) = NODE_PROBES.lock().iter_mut().find(|probe| probe.node == node) {
             probe.watches += 1;
             return Some(Self { node, identity });
         }
-        let own = reopened(&format!("/proc/self/fd/{descriptor}"), node)?;
+        let own = reopen_node(&format!("/proc/self/fd/{descriptor}"), node)?;
         let own = out_of_the_way(OwnedFd::from(own)).ok()?;
         // Two threads may both have opened one: the second entry stays unused in the list.
-        PROBES.lock().push(Probe { node, descriptor: own.into_raw_fd(), watches: 1 });
+        NODE_PROBES.lock().push(NodeProbe { node, descriptor: own.into_raw_fd(), watches: 1 });
         Some(Self { node, identity })
     }
 
     /// Whether a file with that mark is open in any process or in transit to one. If so, returns the descriptor
     /// through which others can check.
     pub fn open(&self) -> Option<Watched> {
-        let descriptor = PROBES.lock().iter().find(|probe| probe.node == self.node).map(|probe| probe.descriptor)?;
+        let descriptor =
+            NODE_PROBES.lock().iter().find(|probe| probe.node == self.node).map(|probe| probe.descriptor)?;
         let ours = Some(descriptor).filter(|descriptor| node_of(*descriptor) == Some(self.node));
-        let open = lock::held_by_another(ours.and_then(borrow)?, BASE + self.identity).unwrap_or(false);
+        let open = lock::held_by_another(ours.and_then(borrow_descriptor)?, MARK_BASE + self.identity).unwrap_or(false);
         let descriptor = u32::try_from(descriptor).ok()?;
         open.then_some(Watched { descriptor, node: self.node })
     }
 }
 
-impl Drop for Watch {
+impl Drop for DescriptorWatch {
     fn drop(&mut self) {
-        let mut probes = PROBES.lock();
+        let mut probes = NODE_PROBES.lock();
         let Some(at) = probes.iter().position(|probe| probe.node == self.node) else { return };
         probes[at].watches -= 1;
         if probes[at].watches == 0 {
@@ -135,13 +136,13 @@ impl Drop for Watch {
 /// If that descriptor cannot be opened, or is another file by now, the answer is unknown and counts as open.
 pub fn is_closed(keeper: u32, watched: Watched, identity: u64) -> bool {
     let path = format!("/proc/{keeper}/fd/{}", watched.descriptor);
-    let Some(file) = reopened(&path, watched.node) else { return false };
-    matches!(lock::held_by_another(file.as_fd(), BASE + identity), Ok(false))
+    let Some(file) = reopen_node(&path, watched.node) else { return false };
+    matches!(lock::held_by_another(file.as_fd(), MARK_BASE + identity), Ok(false))
 }
 
 /// Opens `node`, expected at `path`, once more. The path is checked with O_PATH first, because the descriptor number
 /// may name anything by now: opening a pipe wakes its writers, and opening a device runs its driver.
-fn reopened(path: &str, node: Node) -> Option<File> {
+fn reopen_node(path: &str, node: FileNode) -> Option<File> {
     let place = File::options().read(true).custom_flags(libc::O_PATH | libc::O_CLOEXEC).open(path).ok()?;
     if node_of(place.as_raw_fd()) != Some(node) {
         return None;
@@ -152,9 +153,9 @@ fn reopened(path: &str, node: Node) -> Option<File> {
 }
 
 /// Clears the parent's watches in a forked child; the descriptors are closed on exec.
-pub fn forget() {
+pub fn reset_after_fork() {
     // SAFETY: called by the child's settling thread, before any other thread continues.
-    unsafe { PROBES.reset(Vec::new()) };
+    unsafe { NODE_PROBES.reset(Vec::new()) };
 }
 
 /// The identity of an opaque handle that is passed by value or through a socket.
@@ -179,13 +180,13 @@ mod tests {
         let (file, other) = exported();
         let (identity, number) = (fresh_identity(), file.as_raw_fd());
         assert_eq!(read(number), None);
-        assert!(mark(number, identity));
-        assert!(mark(number, identity), "exported again");
+        assert!(mark_descriptor(number, identity));
+        assert!(mark_descriptor(number, identity), "exported again");
         let copy = file.try_clone().unwrap();
         assert_eq!((read(number), read(copy.as_raw_fd())), (Some(identity), Some(identity)));
         assert_eq!(read(other.as_raw_fd()), None, "another open file of the same node");
-        assert!(mark(other.as_raw_fd(), fresh_identity()));
-        let watch = Watch::on(number, identity).unwrap();
+        assert!(mark_descriptor(other.as_raw_fd(), fresh_identity()));
+        let watch = DescriptorWatch::watch_marks(number, identity).unwrap();
         let seen = watch.open().unwrap();
         drop(file);
         assert_eq!(watch.open(), Some(seen), "a copy is open");
@@ -225,9 +226,12 @@ mod tests {
     #[test]
     fn a_watch_closes_what_it_opened_and_nothing_else() {
         let (file, _other) = exported();
-        let probe_of = |node| PROBES.lock().iter().find(|probe| probe.node == node).map(|probe| probe.descriptor);
+        let probe_of = |node| NODE_PROBES.lock().iter().find(|probe| probe.node == node).map(|probe| probe.descriptor);
         let node = node_of(file.as_raw_fd()).unwrap();
-        let (first, second) = (Watch::on(file.as_raw_fd(), 1).unwrap(), Watch::on(file.as_raw_fd(), 2).unwrap());
+        let (first, second) = (
+            DescriptorWatch::watch_marks(file.as_raw_fd(), 1).unwrap(),
+            DescriptorWatch::watch_marks(file.as_raw_fd(), 2).unwrap(),
+        );
         let probe = probe_of(node).unwrap();
         drop(first);
         assert_eq!(probe_of(node), Some(probe));
@@ -240,8 +244,8 @@ mod tests {
         let line = |kind: &str, first: u64, last: &str| {
             format!("pos:\t0\nlock:\t1: {kind} ADVISORY  READ -1 00:01:1024 {first} {last}\n")
         };
-        assert_eq!(parse(&line("OFDLCK", BASE + 7, &(BASE + 7).to_string())), Some(7));
-        assert_eq!(parse(&line("POSIX ", BASE + 7, &(BASE + 7).to_string())), None);
+        assert_eq!(parse(&line("OFDLCK", MARK_BASE + 7, &(MARK_BASE + 7).to_string())), Some(7));
+        assert_eq!(parse(&line("POSIX ", MARK_BASE + 7, &(MARK_BASE + 7).to_string())), None);
         assert_eq!(parse(&line("OFDLCK", 0, "EOF")), None);
         assert_eq!(parse(&line("OFDLCK", 5, "5")), None);
         assert_eq!(parse("lock:\n"), None);
@@ -250,6 +254,6 @@ mod tests {
     #[test]
     fn identities_differ() {
         assert_ne!(fresh_identity(), fresh_identity());
-        assert!((1..BASE).contains(&fresh_identity()));
+        assert!((1..MARK_BASE).contains(&fresh_identity()));
     }
 }

@@ -3,14 +3,14 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The result type of a C function's signature.
-pub trait Signature {
+pub trait CFunction {
     /// The return type.
     type Output;
 }
 
 macro_rules! signatures {
     ($($($arg:ident)*;)*) => {$(
-        impl<R $(, $arg)*> Signature for unsafe extern "C" fn($($arg),*) -> R {
+        impl<R $(, $arg)*> CFunction for unsafe extern "C" fn($($arg),*) -> R {
             type Output = R;
         }
     )*};
@@ -36,13 +36,13 @@ signatures! {
 /// # Cost
 /// No code on the path without a panic, only unwinding tables.
 #[inline]
-pub fn guard<R>(body: impl FnOnce() -> R) -> Option<R> {
+pub fn catch_panic<R>(body: impl FnOnce() -> R) -> Option<R> {
     // The payload is not dropped: dropping it may panic again, with no guard around it.
     catch_unwind(AssertUnwindSafe(body)).map_err(core::mem::forget).ok()
 }
 
 /// Replaces this library's copy of the standard panic message by silence: a guest prints nothing unasked. A program
 /// written in Rust has its own copy of the panic hook, which is not touched.
-pub fn silence() {
+pub fn silence_panics() {
     std::panic::set_hook(Box::new(|_| {}));
 }

@@ -19,84 +19,86 @@ use shim_sys::elf;
 use shim_sys::table::base_length;
 
 /// Bypasses detected in this process.
-static COUNT: AtomicU64 = AtomicU64::new(0);
-/// How many of [`COUNT`] are recorded in the tenant's ledgers, which exist only after the first initialisation.
-static TOLD: AtomicU64 = AtomicU64::new(0);
+static BYPASS_COUNT: AtomicU64 = AtomicU64::new(0);
+/// How many of [`BYPASS_COUNT`] are recorded in the tenant's ledgers, which exist only after the first initialisation.
+static RECORDED_COUNT: AtomicU64 = AtomicU64::new(0);
 /// Name of the first bypass, leaked; null until there is one.
-static FIRST: AtomicPtr<String> = AtomicPtr::new(core::ptr::null_mut());
+static FIRST_BYPASS: AtomicPtr<String> = AtomicPtr::new(core::ptr::null_mut());
 /// Whether the process was searched for further copies of the driver.
-static SEARCHED: AtomicBool = AtomicBool::new(false);
+static SEARCHED_FOR_COPIES: AtomicBool = AtomicBool::new(false);
 
 /// Advice for the message about a lookup.
-const CURE: &str = "VGPU_STRICT=1 refuses it";
+const STRICT_REMEDY: &str = "VGPU_STRICT=1 refuses it";
 
 /// Whether a bypass was allowed that strict mode would have refused.
-static PASSED: AtomicBool = AtomicBool::new(false);
+static PASSED_BEFORE_STRICT: AtomicBool = AtomicBool::new(false);
 
 /// Whether the daemon wants bypasses refused.
-static SHUT: AtomicBool = AtomicBool::new(false);
+static DAEMON_STRICT: AtomicBool = AtomicBool::new(false);
 
 /// Refuses bypasses from now on, as the daemon asks.
-pub fn shut() {
-    SHUT.store(true, Relaxed);
+pub fn set_daemon_strict() {
+    DAEMON_STRICT.store(true, Relaxed);
 }
 
 /// The first bypass detected, if strict mode would have refused one that this process allowed. Lookups happen before
 /// the first CUDA call, and only that call asks the daemon whether it is strict.
-pub fn passed() -> Option<&'static str> {
+pub fn passed_bypass() -> Option<&'static str> {
     // SAFETY: null, or leaked by `met`.
-    PASSED.load(Relaxed).then(|| unsafe { FIRST.load(Acquire).as_ref() }.map_or("", String::as_str))
+    PASSED_BEFORE_STRICT
+        .load(Relaxed)
+        .then(|| unsafe { FIRST_BYPASS.load(Acquire).as_ref() }.map_or("", String::as_str))
 }
 
 /// Whether lookups of unknown variants, and other namespaces, are refused.
-pub fn strict() -> bool {
-    SHUT.load(Relaxed) || is_on("VGPU_STRICT")
+pub fn is_strict() -> bool {
+    DAEMON_STRICT.load(Relaxed) || is_on("VGPU_STRICT")
 }
 
 /// Counts an allowed bypass and reports it, once per process. `words` describes the bypass, `cure` the remedy.
 #[cold]
-pub fn met(name: &str, words: &str, cure: &str) {
-    COUNT.fetch_add(1, Relaxed);
-    if FIRST.load(Acquire).is_null() {
+pub fn count_bypass(name: &str, words: &str, cure: &str) {
+    BYPASS_COUNT.fetch_add(1, Relaxed);
+    if FIRST_BYPASS.load(Acquire).is_null() {
         let ours = Box::into_raw(Box::new(name.to_owned()));
-        if FIRST.compare_exchange(core::ptr::null_mut(), ours, AcqRel, Acquire).is_err() {
+        if FIRST_BYPASS.compare_exchange(core::ptr::null_mut(), ours, AcqRel, Acquire).is_err() {
             // SAFETY: no other thread has seen it.
             drop(unsafe { Box::from_raw(ours) });
         }
     }
-    tell();
-    say::once(&format!("{words} leads around the limits that were asked for; {cure}; vgpu doctor shows them all"));
+    record_bypasses();
+    say::warn_once(&format!("{words} leads around the limits that were asked for; {cure}; vgpu doctor shows them all"));
 }
 
 /// Refuses a bypass in strict mode and reports it; otherwise counts it. Returns whether it is refused. `words`
 /// describes it.
-pub fn judged(name: &str, words: &str) -> bool {
-    if strict() {
-        say::once(&format!(
+pub fn refuse_if_strict(name: &str, words: &str) -> bool {
+    if is_strict() {
+        say::warn_once(&format!(
             "{words} leads around the limits that were asked for and is refused (VGPU_STRICT=1, or the daemon's strict)"
         ));
         return true;
     }
-    PASSED.store(true, Relaxed);
-    met(name, words, CURE);
+    PASSED_BEFORE_STRICT.store(true, Relaxed);
+    count_bypass(name, words, STRICT_REMEDY);
     false
 }
 
 /// Writes the new count into the ledgers, if there are any yet.
-fn tell() {
+fn record_bypasses() {
     if device::all().next().is_none() {
         return;
     }
-    let (count, told) = (COUNT.load(Relaxed), TOLD.load(Relaxed));
-    if count <= told || TOLD.compare_exchange(told, count, Relaxed, Relaxed).is_err() {
+    let (count, told) = (BYPASS_COUNT.load(Relaxed), RECORDED_COUNT.load(Relaxed));
+    if count <= told || RECORDED_COUNT.compare_exchange(told, count, Relaxed, Relaxed).is_err() {
         return; // nothing new, or another thread writes it
     }
     // SAFETY: null, or leaked above.
-    let name = unsafe { FIRST.load(Acquire).as_ref() }.map_or("", String::as_str);
+    let name = unsafe { FIRST_BYPASS.load(Acquire).as_ref() }.map_or("", String::as_str);
     for device in device::all() {
-        if let Ok(joined) = device.ledger.joined() {
+        if let Ok(joined) = device.ledger.membership() {
             for _ in told..count {
-                joined.member().ledger().header().note_open_door(name);
+                joined.joined_member().member_ledger().header().note_open_door(name);
             }
         }
     }
@@ -104,20 +106,20 @@ fn tell() {
 
 /// After an initialisation under limits: records earlier bypasses in the ledgers, and searches the process once for a
 /// second copy of the driver.
-pub fn settled() {
-    if !SEARCHED.swap(true, Relaxed) {
+pub fn search_and_record() {
+    if !SEARCHED_FOR_COPIES.swap(true, Relaxed) {
         for name in further_drivers() {
-            met(name, &format!("{name}, a second copy of the driver,"), "nobody counts its calls");
+            count_bypass(name, &format!("{name}, a second copy of the driver,"), "nobody counts its calls");
         }
     }
-    tell();
+    record_bypasses();
 }
 
 /// Copies of the driver besides the hooked one. Mapped code of a libcuda.so.1 that the loader's list lacks belongs to
 /// another namespace. A second entry in that list was loaded by its path.
 fn further_drivers() -> Vec<&'static str> {
     let mut listed: usize = 0;
-    elf::walk(|object| {
+    elf::for_each_object(|object| {
         listed += usize::from(object.has_soname(c"libcuda.so.1"));
         None::<()>
     });
@@ -150,50 +152,50 @@ fn further_drivers() -> Vec<&'static str> {
 /// Checks whether `found`, the driver's answer for `name`, bypasses the hooks: an unknown variant of a function that
 /// charges or launches. Counts it if so. `Some(true)`: it must not be handed out.
 #[inline]
-pub fn variant(name: &CStr, found: *mut c_void) -> Option<bool> {
+pub fn judge_variant(name: &CStr, found: *mut c_void) -> Option<bool> {
     // The name first: a foreign name (`curl_easy_init`, `cudnnCreate`) must not cause a read of the environment.
-    if found.is_null() || !guards(name) {
+    if found.is_null() || !guards_base(name) {
         return None;
     }
-    unknown(name, found)
+    judge_unknown(name, found)
 }
 
 #[cold]
-fn unknown(name: &CStr, found: *mut c_void) -> Option<bool> {
+fn judge_unknown(name: &CStr, found: *mut c_void) -> Option<bool> {
     let text = name.to_str().ok()?;
     if is_known(text, found) || !asked::for_limits() {
         return None;
     }
-    Some(judged(text, &format!("{text}, a variant that this version does not know,")))
+    Some(refuse_if_strict(text, &format!("{text}, a variant that this version does not know,")))
 }
 
-/// As [`variant`], for a name that the driver has just read.
+/// As [`judge_variant`], for a name that the driver has just read.
 ///
 /// # Safety
 /// `name` is null or a C string.
 #[inline]
-pub unsafe fn variant_text(name: *const c_char, found: *mut c_void) -> Option<bool> {
+pub unsafe fn judge_variant_name(name: *const c_char, found: *mut c_void) -> Option<bool> {
     // SAFETY: upheld by the caller.
-    if name.is_null() { None } else { variant(unsafe { CStr::from_ptr(name) }, found) }
+    if name.is_null() { None } else { judge_variant(unsafe { CStr::from_ptr(name) }, found) }
 }
 
 /// Counts a hooked function that was found in another copy of the driver. `Some(true)`: it must not be handed out.
-pub fn second_copy(name: &CStr) -> Option<bool> {
+pub fn judge_second_copy(name: &CStr) -> Option<bool> {
     let text = name.to_str().ok()?;
-    if !guards(name) || !asked::for_limits() {
+    if !guards_base(name) || !asked::for_limits() {
         return None;
     }
-    Some(judged(text, &format!("{text} of a second copy of the driver")))
+    Some(refuse_if_strict(text, &format!("{text} of a second copy of the driver")))
 }
 
 /// Whether the table lists exactly this function as one to leave unhooked.
-pub fn passes(name: &CStr) -> bool {
-    words::passed().any(|row| row == name)
+pub fn is_passed_row(name: &CStr) -> bool {
+    words::passed_names().any(|row| row == name)
 }
 
 /// Whether functions of the name's base charge or launch.
 #[inline]
-fn guards(name: &CStr) -> bool {
+fn guards_base(name: &CStr) -> bool {
     let name = name.to_bytes();
     name.get(..base_length(name)).is_some_and(is_guarded)
 }
@@ -201,8 +203,8 @@ fn guards(name: &CStr) -> bool {
 /// Whether `found` is a variant that the table lists, with a reason, as one to leave unhooked.
 fn is_known(name: &str, found: *mut c_void) -> bool {
     let length = base_length(name.as_bytes());
-    words::passed().any(|row| {
+    words::passed_names().any(|row| {
         let text = row.to_bytes();
-        base_length(text) == length && text[..length] == name.as_bytes()[..length] && CUDA.function(row) == found
+        base_length(text) == length && text[..length] == name.as_bytes()[..length] && CUDA.function_named(row) == found
     })
 }

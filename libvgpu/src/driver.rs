@@ -5,7 +5,7 @@
 //! store the same results.
 
 use crate::lookup::next_after_us;
-use crate::words::{self, Names};
+use crate::words::{self, NameText};
 use core::cell::Cell;
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering::*};
@@ -17,19 +17,19 @@ use shim_sys::table::{CUDA_HOOK_NAMES, CudaHook, NVML_HOOK_NAMES, NvmlHook};
 /// Calls the driver's function with the program's arguments; used once.
 ///
 /// One type for every hook: a separate closure type would copy the code around the call into each hook.
-pub type Call<'a> = &'a mut dyn FnMut() -> CUresult;
+pub type DriverCall<'a> = &'a mut dyn FnMut() -> CUresult;
 
 /// A real library and its hooked rows.
 pub struct Library<const ROWS: usize, const SLOTS: usize, const BYTES: usize> {
     soname: &'static CStr,
-    names: Names<BYTES, ROWS>,
+    names: NameText<BYTES, ROWS>,
     /// Number of the first row among the rows of both libraries.
     first_number: usize,
-    found: &'static Found<ROWS, SLOTS>,
+    found: &'static FoundFunctions<ROWS, SLOTS>,
 }
 
 /// The addresses found in a library. All zeroes at first, so that they take no space in the file of this library.
-pub struct Found<const ROWS: usize, const SLOTS: usize> {
+pub struct FoundFunctions<const ROWS: usize, const SLOTS: usize> {
     ready: AtomicBool,
     /// The library's own address of each row; 0: it lacks the function.
     real: [AtomicUsize; ROWS],
@@ -43,18 +43,24 @@ pub struct Found<const ROWS: usize, const SLOTS: usize> {
     index: [AtomicU16; SLOTS],
 }
 
-type CudaFound = Found<{ CudaHook::COUNT }, { slots(CudaHook::COUNT) }>;
+type FoundCuda = FoundFunctions<{ CudaHook::COUNT }, { index_slots(CudaHook::COUNT) }>;
 
 /// The addresses found in libcuda.so.1.
-pub static CUDA_FOUND: CudaFound = Found::new();
-static NVML_FOUND: Found<{ NvmlHook::COUNT }, { slots(NvmlHook::COUNT) }> = Found::new();
+pub static CUDA_FOUND: FoundCuda = FoundFunctions::new();
+static NVML_FOUND: FoundFunctions<{ NvmlHook::COUNT }, { index_slots(NvmlHook::COUNT) }> = FoundFunctions::new();
 
 /// The hooked driver library, libcuda.so.1.
-pub static CUDA: Library<{ CudaHook::COUNT }, { slots(CudaHook::COUNT) }, { words::bytes(CUDA_HOOK_NAMES) }> =
-    Library::new(c"libcuda.so.1", CUDA_HOOK_NAMES, first_number::CUDA, &CUDA_FOUND);
+pub static CUDA: Library<
+    { CudaHook::COUNT },
+    { index_slots(CudaHook::COUNT) },
+    { words::text_bytes(CUDA_HOOK_NAMES) },
+> = Library::new(c"libcuda.so.1", CUDA_HOOK_NAMES, first_number::CUDA, &CUDA_FOUND);
 /// The hooked NVML library, libnvidia-ml.so.1.
-pub static NVML: Library<{ NvmlHook::COUNT }, { slots(NvmlHook::COUNT) }, { words::bytes(NVML_HOOK_NAMES) }> =
-    Library::new(c"libnvidia-ml.so.1", NVML_HOOK_NAMES, first_number::NVML, &NVML_FOUND);
+pub static NVML: Library<
+    { NvmlHook::COUNT },
+    { index_slots(NvmlHook::COUNT) },
+    { words::text_bytes(NVML_HOOK_NAMES) },
+> = Library::new(c"libnvidia-ml.so.1", NVML_HOOK_NAMES, first_number::NVML, &NVML_FOUND);
 
 /// Number of each library's first row among the rows of both.
 pub mod first_number {
@@ -68,14 +74,14 @@ pub mod first_number {
 }
 
 /// Offset in [`CUDA_FOUND`] of the addresses that its hooks call: for code without a frame.
-pub const CUDA_CALLED_AT: usize = core::mem::offset_of!(CudaFound, call);
+pub const CUDA_CALLED_AT: usize = core::mem::offset_of!(FoundCuda, call);
 
 /// Slots of an index for `rows` rows: at least half of them stay empty.
-const fn slots(rows: usize) -> usize {
+const fn index_slots(rows: usize) -> usize {
     (2 * rows).next_power_of_two()
 }
 
-impl<const ROWS: usize, const SLOTS: usize> Found<ROWS, SLOTS> {
+impl<const ROWS: usize, const SLOTS: usize> FoundFunctions<ROWS, SLOTS> {
     const fn new() -> Self {
         assert!(SLOTS.is_power_of_two() && SLOTS >= 2 * ROWS, "the index stays half empty");
         Self {
@@ -94,26 +100,26 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
         soname: &'static CStr,
         names: &[&CStr],
         first_number: usize,
-        found: &'static Found<ROWS, SLOTS>,
+        found: &'static FoundFunctions<ROWS, SLOTS>,
     ) -> Self {
-        Self { soname, names: Names::of(names), first_number, found }
+        Self { soname, names: NameText::from_names(names), first_number, found }
     }
 
     /// Whether the library is loaded. Reads its addresses the first time that it is.
-    pub fn loaded(&self) -> bool {
+    pub fn is_loaded(&self) -> bool {
         self.found.ready.load(Acquire) || self.read()
     }
 
     #[cold]
     fn read(&self) -> bool {
-        let found = elf::walk(|object| {
+        let found = elf::for_each_object(|object| {
             object.has_soname(self.soname).then(|| {
                 for row in 0..ROWS {
-                    if let Some(address) = object.function(self.name(row)) {
+                    if let Some(address) = object.find_function(self.name(row)) {
                         self.found.real[row].store(address as usize, Relaxed);
                     }
                 }
-                object.code()
+                object.code_range()
             })
         });
         let Some((start, end)) = found else { return false };
@@ -128,7 +134,7 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
         for row in 0..ROWS {
             let address = self.found.real[row].load(Relaxed);
             if address != 0 {
-                self.enter(address, row);
+                self.enter_address(address, row);
             }
         }
         self.found.ready.store(true, Release);
@@ -136,9 +142,9 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
     }
 
     #[allow(clippy::cast_possible_truncation)] // a row number fits u16: ROWS is below SLOTS
-    fn enter(&self, address: usize, row: usize) {
+    fn enter_address(&self, address: usize, row: usize) {
         let mark = row as u16 + 1;
-        let mut at = Self::slot(address);
+        let mut at = Self::address_slot(address);
         while let Err(there) = self.found.index[at].compare_exchange(0, mark, Relaxed, Relaxed) {
             if there == mark {
                 return;
@@ -147,8 +153,8 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
         }
     }
 
-    fn slot(address: usize) -> usize {
-        vgpu_core::mix::slot(address as u64 >> 4, SLOTS)
+    fn address_slot(address: usize) -> usize {
+        vgpu_core::mix::slot_of(address as u64 >> 4, SLOTS)
     }
 
     /// The row whose real function is at `address`.
@@ -156,10 +162,10 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
     /// # Cost
     /// One or two cache lines.
     pub fn row_at(&self, address: *const c_void) -> Option<usize> {
-        if !self.loaded() {
+        if !self.is_loaded() {
             return None;
         }
-        let mut at = Self::slot(address as usize);
+        let mut at = Self::address_slot(address as usize);
         loop {
             match self.found.index[at].load(Relaxed) {
                 0 => return None,
@@ -191,19 +197,19 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
     /// # Cost
     /// One load after the first time.
     #[inline]
-    pub fn call(&self, row: usize) -> *mut c_void {
+    pub fn call_target(&self, row: usize) -> *mut c_void {
         match self.found.call[row].load(Relaxed) {
             0 => self.find_call(row),
             address => address as *mut c_void,
         }
     }
 
-    /// As [`Self::call`], without a lookup: null until [`Self::call`] has found it.
+    /// As [`Self::call_target`], without a lookup: null until [`Self::call_target`] has found it.
     ///
     /// # Cost
     /// One load, and no stack frame in the caller.
     #[inline]
-    pub fn called(&self, row: usize) -> *mut c_void {
+    pub fn known_target(&self, row: usize) -> *mut c_void {
         self.found.call[row].load(Relaxed) as *mut c_void
     }
 
@@ -231,7 +237,7 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
             return core::ptr::null_mut();
         }
         let next = next_after_us(self.name(row));
-        if !self.loaded() {
+        if !self.is_loaded() {
             // A wrapper that opens the driver at its first call counts as an interposer. Or there is no driver at
             // all.
             return next;
@@ -242,7 +248,7 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
             // SAFETY: no preconditions.
             unsafe { libc::dlerror() };
         }
-        if next.is_null() || real.is_null() || next == real || self.holds(next as usize) {
+        if next.is_null() || real.is_null() || next == real || self.contains_address(next as usize) {
             let address = if next.is_null() { real } else { next };
             self.found.call[row].store(address as usize, Relaxed);
             return address;
@@ -251,7 +257,7 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
         core::ptr::null_mut()
     }
 
-    /// The function of an interposer behind us, if [`Self::call`] found one; null: none.
+    /// The function of an interposer behind us, if [`Self::call_target`] found one; null: none.
     pub fn interposer(&self, row: usize) -> *mut c_void {
         self.found.interposers[row].load(Relaxed) as *mut c_void
     }
@@ -262,34 +268,35 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
     /// One load after the first time, without an interposer.
     #[inline]
     pub fn is_interposed(&self, row: usize) -> bool {
-        self.called(row).is_null() && self.find_behind(row).is_null() && !self.interposer(row).is_null()
+        self.known_target(row).is_null() && self.find_behind(row).is_null() && !self.interposer(row).is_null()
     }
 
     /// Whether the library is loaded and has the function of `row`.
     pub fn has_real(&self, row: usize) -> bool {
-        self.loaded() && self.found.real[row].load(Relaxed) != 0
+        self.is_loaded() && self.found.real[row].load(Relaxed) != 0
     }
 
     /// Whether there is a function that the hook of `row` can forward a call to.
     pub fn has_function(&self, row: usize) -> bool {
-        !self.called(row).is_null() || !self.find_behind(row).is_null() || !self.interposer(row).is_null()
+        !self.known_target(row).is_null() || !self.find_behind(row).is_null() || !self.interposer(row).is_null()
     }
 
     /// The library's function `name`, whether hooked or not, without any interposer.
-    pub fn function(&self, name: &CStr) -> *mut c_void {
-        elf::walk(|object| object.has_soname(self.soname).then(|| object.function(name)))
+    pub fn function_named(&self, name: &CStr) -> *mut c_void {
+        elf::for_each_object(|object| object.has_soname(self.soname).then(|| object.find_function(name)))
             .flatten()
             .unwrap_or(core::ptr::null_mut())
     }
 
-    /// Whether `address` lies in the code of the hooked library. `false` is not certain: see [`Self::holds`].
+    /// Whether `address` lies in the code of the hooked library. `false` is not certain: see
+    /// [`Self::contains_address`].
     ///
     /// # Cost
     /// Three loads.
     #[inline]
     pub fn is_code(&self, address: usize) -> bool {
         let [start, end] = &self.found.code;
-        self.loaded() && address >= start.load(Relaxed) && address < end.load(Relaxed)
+        self.is_loaded() && address >= start.load(Relaxed) && address < end.load(Relaxed)
     }
 
     /// Whether the code at `caller` belongs to the hooked library. It looks up its own functions; given a hook, it
@@ -298,12 +305,12 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
     /// # Cost
     /// Three loads; a walk over the loader's objects if the address range of its code is not certain.
     #[inline]
-    pub fn asks(&self, caller: usize) -> bool {
-        self.is_code(caller) || (self.found.code[1].load(Relaxed) == 0 && self.holds(caller))
+    pub fn is_caller(&self, caller: usize) -> bool {
+        self.is_code(caller) || (self.found.code[1].load(Relaxed) == 0 && self.contains_address(caller))
     }
 
     /// Whether `address` lies in the hooked library (libcuda or libnvidia-ml) or in another loaded copy of it.
-    pub fn holds(&self, address: usize) -> bool {
+    pub fn contains_address(&self, address: usize) -> bool {
         self.is_code(address) || elf::object_of(address).is_some_and(|object| object.has_soname(self.soname))
     }
 }
@@ -316,8 +323,8 @@ thread_local!(
     static IN_PLACE: Cell<usize> = const { Cell::new(0) };
 );
 
-/// After [`Library::call`] returned null on this thread: the interposer's function of that row, or the error code for
-/// a function that no library has.
+/// After [`Library::call_target`] returned null on this thread: the interposer's function of that row, or the error
+/// code for a function that no library has.
 pub extern "C" fn find_detour() -> usize {
     let number = LAST_ROW.get();
     let (interposer, absent) = match number.checked_sub(first_number::NVML) {
@@ -346,7 +353,7 @@ pub mod own {
         name: &CStr,
         known: &AtomicUsize,
     ) -> usize {
-        let at = library.function(name) as usize;
+        let at = library.function_named(name) as usize;
         known.store(at, Relaxed);
         at
     }

@@ -2,37 +2,37 @@
 
 use crate::device::{self, Device};
 use crate::driver::own;
-use crate::mode::{Denied, Mode, mode};
+use crate::mode::{Denied, ProcessMode, process_mode};
 use crate::{boot, context, credit, fork, holdings, order, overhead, pools, quiet, say};
 use shim_sys::cuda::CUcontext;
 
 /// Whether limits are enforced here. Every hook that could charge, release or show numbers calls this first.
 ///
 /// # Errors
-/// [`Mode::Failed`] as `Err`: the call must be refused.
+/// [`ProcessMode::Failed`] as `Err`: the call must be refused.
 ///
 /// # Cost
 /// One load when nothing was asked for, three otherwise.
 #[inline(always)] // hot, and the crate is optimised for size
-pub fn enforced() -> Result<bool, Denied> {
+pub fn is_enforced() -> Result<bool, Denied> {
     // Two branches in sequence: a jump table costs more than two branches that the processor predicts.
-    let mode = mode();
-    if mode == Mode::On {
+    let mode = process_mode();
+    if mode == ProcessMode::On {
         settle_child();
         return Ok(true);
     }
-    if mode == Mode::Off { Ok(false) } else { unsettled() }
+    if mode == ProcessMode::Off { Ok(false) } else { settle_or_refuse() }
 }
 
 #[cold]
-fn unsettled() -> Result<bool, Denied> {
-    if mode() == Mode::Failed { Err(Denied) } else { wake() }
+fn settle_or_refuse() -> Result<bool, Denied> {
+    if process_mode() == ProcessMode::Failed { Err(Denied) } else { initialise_late() }
 }
 
 /// Handles a charging call before any `cuInit` passed a hook. If the driver is initialised, the program bypassed the
 /// hook, and the limits must apply all the same. If not, the driver will refuse the call.
 #[cold]
-fn wake() -> Result<bool, Denied> {
+fn initialise_late() -> Result<bool, Denied> {
     let mut count = 0;
     // SAFETY: a pointer to a local.
     let initialised = own::cuDeviceGetCount().is_some_and(|ask| unsafe { ask(&raw mut count) }.ok());
@@ -41,28 +41,28 @@ fn wake() -> Result<bool, Denied> {
     }
     settle_child();
     boot::cuda_ready()?;
-    Ok(mode() == Mode::On)
+    Ok(process_mode() == ProcessMode::On)
 }
 
 /// Runs at a forked child's first call: gives up the parent's slot, socket and allocation records, and resets every
 /// lock that a thread of the parent may have held.
 #[inline(always)]
 pub fn settle_child() {
-    fork::settle(|| {
-        say::reborn();
-        boot::reborn();
-        credit::reborn();
-        device::reborn();
-        context::reborn();
-        holdings::forget();
-        overhead::forget();
-        quiet::reborn();
-        order::reborn();
-        crate::watcher::reborn();
-        crate::usage::reborn();
-        pools::forget();
+    fork::reset_in_child(|| {
+        say::reset_after_fork();
+        boot::reset_after_fork();
+        credit::reset_after_fork();
+        device::reset_after_fork();
+        context::reset_after_fork();
+        holdings::reset_after_fork();
+        overhead::reset_after_fork();
+        quiet::reset_after_fork();
+        order::reset_after_fork();
+        crate::watcher::reset_after_fork();
+        crate::usage::reset_after_fork();
+        pools::reset_after_fork();
         crate::hooks::forget_primaries();
-        crate::daemon::renew::reborn();
+        crate::daemon::renew::reset_after_fork();
     });
 }
 
@@ -72,5 +72,5 @@ pub fn settle_child() {
 /// [`Denied`]: limits were asked for and cannot be kept.
 #[inline]
 pub fn on_current() -> Result<Option<(CUcontext, &'static Device)>, Denied> {
-    Ok(if enforced()? { context::current() } else { None })
+    Ok(if is_enforced()? { context::current() } else { None })
 }

@@ -18,24 +18,24 @@ use std::os::unix::ffi::OsStringExt;
 use vgpu_core::limits::{LimitError, RawLimits};
 
 /// The initial environment, entries ended by zero bytes; leaked, null until read.
-static START: AtomicPtr<Vec<u8>> = AtomicPtr::new(core::ptr::null_mut());
+static START_ENTRIES: AtomicPtr<Vec<u8>> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Whether the initial environment asks for anything: one of the three values below.
-static DECIDES: AtomicU8 = AtomicU8::new(UNREAD);
-const UNREAD: u8 = 0;
-const NOTHING: u8 = 1;
-const SOMETHING: u8 = 2;
+static START_DECIDES: AtomicU8 = AtomicU8::new(START_UNREAD);
+const START_UNREAD: u8 = 0;
+const START_ASKS_NOTHING: u8 = 1;
+const START_ASKS_SOMETHING: u8 = 2;
 
 /// A variable: its name and its value.
-type Pair = (&'static [u8], &'static [u8]);
+type NameAndValue = (&'static [u8], &'static [u8]);
 
 fn at_start() -> &'static [u8] {
     // SAFETY: null, or leaked below.
-    if let Some(start) = unsafe { START.load(Acquire).as_ref() } {
+    if let Some(start) = unsafe { START_ENTRIES.load(Acquire).as_ref() } {
         return start;
     }
     let read = Box::into_raw(Box::new(std::fs::read("/proc/self/environ").unwrap_or_default()));
-    match START.compare_exchange(core::ptr::null_mut(), read, AcqRel, Acquire) {
+    match START_ENTRIES.compare_exchange(core::ptr::null_mut(), read, AcqRel, Acquire) {
         // SAFETY: leaked from here on.
         Ok(_) => unsafe { &*read },
         Err(theirs) => {
@@ -52,8 +52,8 @@ fn at_start() -> &'static [u8] {
 ///
 /// # Errors
 /// [`LimitError`]; the flag is true if the program's own change of a limiting environment caused it.
-pub fn limits() -> Result<RawLimits, (LimitError, bool)> {
-    let decides = decides();
+pub fn read_limits() -> Result<RawLimits, (LimitError, bool)> {
+    let decides = start_decides();
     if decides && !is_changed() {
         return read(&mut start()).map_err(|error| (error, false));
     }
@@ -61,29 +61,29 @@ pub fn limits() -> Result<RawLimits, (LimitError, bool)> {
     if !decides {
         return changed;
     }
-    Ok(read(&mut start()).map_err(|error| (error, false))?.tightened(changed?))
+    Ok(read(&mut start()).map_err(|error| (error, false))?.tightened_by(changed?))
 }
 
 /// Whether the program added or changed a variable that can tighten. HAMi's other names can only loosen.
 fn is_changed() -> bool {
-    let tightens = |entry: &&[u8]| entry.starts_with(b"VGPU_") || asked::begins(entry);
+    let tightens = |entry: &&[u8]| entry.starts_with(b"VGPU_") || asked::has_limit_prefix(entry);
     now().filter(tightens).any(|entry| !start().any(|known| known == entry))
 }
 
 /// Whether the initial environment asks for anything. A value that is not understood counts as yes, because it leads
 /// to an error.
-fn decides() -> bool {
-    if DECIDES.load(Relaxed) == UNREAD {
-        let decides = read(&mut start()).map_or(true, |limits| limits.decides());
-        DECIDES.store(if decides { SOMETHING } else { NOTHING }, Relaxed);
+fn start_decides() -> bool {
+    if START_DECIDES.load(Relaxed) == START_UNREAD {
+        let decides = read(&mut start()).map_or(true, |limits| limits.asks_for_enforcement());
+        START_DECIDES.store(if decides { START_ASKS_SOMETHING } else { START_ASKS_NOTHING }, Relaxed);
     }
-    DECIDES.load(Relaxed) == SOMETHING
+    START_DECIDES.load(Relaxed) == START_ASKS_SOMETHING
 }
 
 /// The value of a variable that could loosen a limit: from the initial environment. If that asks for nothing, a value
 /// the program added counts too.
-pub fn variable(name: &str) -> Option<OsString> {
-    let later = || if decides() { None } else { find(&mut now(), name) };
+pub fn decisive_variable(name: &str) -> Option<OsString> {
+    let later = || if start_decides() { None } else { find(&mut now(), name) };
     find(&mut start(), name).or_else(later).map(|value| OsString::from_vec(value.to_vec()))
 }
 
@@ -94,18 +94,18 @@ pub fn is_on(name: &str) -> bool {
 
 /// Some entries of an environment. Not generic: code for each kind of iterator would be most of this file's machine
 /// code.
-type Entries<'a> = &'a mut dyn Iterator<Item = &'static [u8]>;
+type EntryIterator<'a> = &'a mut dyn Iterator<Item = &'static [u8]>;
 
-fn read(entries: Entries<'_>) -> Result<RawLimits, LimitError> {
-    RawLimits::from_vars(entries.filter_map(pair))
+fn read(entries: EntryIterator<'_>) -> Result<RawLimits, LimitError> {
+    RawLimits::from_vars(entries.filter_map(split_entry))
 }
 
 #[inline(never)]
-fn find(entries: Entries<'_>, name: &str) -> Option<&'static [u8]> {
-    entries.filter_map(pair).find(|(n, _)| *n == name.as_bytes()).map(|(_, value)| value)
+fn find(entries: EntryIterator<'_>, name: &str) -> Option<&'static [u8]> {
+    entries.filter_map(split_entry).find(|(n, _)| *n == name.as_bytes()).map(|(_, value)| value)
 }
 
-fn pair(entry: &'static [u8]) -> Option<Pair> {
+fn split_entry(entry: &'static [u8]) -> Option<NameAndValue> {
     let at = entry.iter().position(|&byte| byte == b'=')?;
     Some((&entry[..at], &entry[at + 1..]))
 }

@@ -14,12 +14,12 @@ use shim_sys::table::{CudaHook, NvmlHook, cuda_fn, nvml_fn};
 /// The addresses of a library's hooks, by row number. They are stored as distances from here, so that the loader has
 /// nothing to relocate.
 #[repr(transparent)]
-pub struct Hooks<const ROWS: usize>([i32; ROWS]);
+pub struct HookAddresses<const ROWS: usize>([i32; ROWS]);
 
-impl<const ROWS: usize> Hooks<ROWS> {
+impl<const ROWS: usize> HookAddresses<ROWS> {
     /// The address of a row's hook; null if there is no such row.
     #[inline]
-    pub fn at(&self, row: usize) -> *mut c_void {
+    pub fn hook_of_row(&self, row: usize) -> *mut c_void {
         let distance = self.0.get(row);
         distance.map_or(core::ptr::null_mut(), |&far| {
             core::ptr::from_ref(self).cast_mut().cast::<c_void>().wrapping_offset(far as isize)
@@ -72,20 +72,20 @@ macro_rules! after_panic {
 /// `holdings`.
 macro_rules! under_way {
     (release) => {
-        crate::quiet::enter()
+        crate::quiet::enter_free()
     };
     (share) => {
-        crate::quiet::enter()
+        crate::quiet::enter_free()
     };
     (pool) => {
-        crate::quiet::enter()
+        crate::quiet::enter_free()
     };
     ($subject:ident) => {
         ()
     };
 }
 
-/// Calls [`arch::detour`] as the row's function, after [`crate::driver::Library::call`] returned null.
+/// Calls [`arch::detour`] as the row's function, after [`crate::driver::Library::call_target`] returned null.
 macro_rules! detour {
     ($fns:ident $h:ident ( $($a:ident),* )) => {{
         let at = arch::detour as *const () as *mut c_void;
@@ -108,8 +108,8 @@ macro_rules! one {
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         #[allow(non_snake_case, clippy::too_many_arguments)]
-        pub unsafe extern "C" fn $h($(_: $t),*) -> <$fns::$h as door::Signature>::Output {
-            arch::jump_to!($numbers::$h as usize, arch::copy)
+        pub unsafe extern "C" fn $h($(_: $t),*) -> <$fns::$h as door::CFunction>::Output {
+            arch::jump_to!($numbers::$h as usize, arch::enter_copy)
         }
     };
     (kernel $library:ident $numbers:ident $fns:ident $closed:expr; $h:ident ( $($a:ident : $t:ty),* )) => {
@@ -119,52 +119,52 @@ macro_rules! one {
         /// As the driver's function.
         #[unsafe(no_mangle)]
         #[allow(non_snake_case, clippy::too_many_arguments)]
-        pub unsafe extern "C" fn $h($($a: $t),*) -> <$fns::$h as door::Signature>::Output {
+        pub unsafe extern "C" fn $h($($a: $t),*) -> <$fns::$h as door::CFunction>::Output {
             /// Null (None), or the function that this hook calls.
             #[inline(always)]
-            fn typed(real: *mut c_void) -> Option<$fns::$h> {
+            fn typed_function(real: *mut c_void) -> Option<$fns::$h> {
                 // SAFETY: null or a function that the loader knows by this row's name, whose signature is the table's.
                 unsafe { core::mem::transmute(real) }
             }
             // Both have the hook's own arguments, so the hook jumps to them and needs no frame.
             #[cold]
             #[inline(never)]
-            unsafe extern "C" fn long($($a: $t),*) -> <$fns::$h as door::Signature>::Output {
-                let Some(real) = typed($library.call($numbers::$h as usize)) else {
+            unsafe extern "C" fn launch_long_way($($a: $t),*) -> <$fns::$h as door::CFunction>::Output {
+                let Some(real) = typed_function($library.call_target($numbers::$h as usize)) else {
                     return detour!($fns $h ($($a),*));
                 };
-                if !crate::governor::active() {
+                if !crate::governor::is_active() {
                     // SAFETY: the program's own arguments, for the function it called.
                     return unsafe { real($($a),*) };
                 }
                 // SAFETY: as above.
-                door::guard(|| unsafe { hooks::$h(real, $($a),*) }).unwrap_or($closed)
+                door::catch_panic(|| unsafe { hooks::$h(real, $($a),*) }).unwrap_or($closed)
             }
             #[inline(never)]
-            unsafe extern "C" fn under_ceiling($($a: $t),*) -> <$fns::$h as door::Signature>::Output {
-                let Some(real) = typed($library.called($numbers::$h as usize)) else {
+            unsafe extern "C" fn under_ceiling($($a: $t),*) -> <$fns::$h as door::CFunction>::Output {
+                let Some(real) = typed_function($library.known_target($numbers::$h as usize)) else {
                     // SAFETY: the program's own arguments, for the function it called.
-                    return unsafe { long($($a),*) };
+                    return unsafe { launch_long_way($($a),*) };
                 };
                 // SAFETY: as above.
                 let Some(passed) = (unsafe { hooks::short::$h($($a),*) }) else {
                     // SAFETY: as above.
-                    return unsafe { long($($a),*) };
+                    return unsafe { launch_long_way($($a),*) };
                 };
                 // SAFETY: as above.
                 let result = unsafe { real($($a),*) };
                 if !result.ok() {
-                    passed.refused();
+                    passed.undo_launch();
                 }
                 result
             }
-            match typed($library.called($numbers::$h as usize)) {
+            match typed_function($library.known_target($numbers::$h as usize)) {
                 // SAFETY: the program's own arguments, for the function it called.
-                Some(real) if !crate::governor::active() => unsafe { real($($a),*) },
+                Some(real) if !crate::governor::is_active() => unsafe { real($($a),*) },
                 // SAFETY: as above.
                 Some(_) => unsafe { under_ceiling($($a),*) },
                 // SAFETY: as above.
-                None => unsafe { long($($a),*) },
+                None => unsafe { launch_long_way($($a),*) },
             }
         }
     };
@@ -175,8 +175,8 @@ macro_rules! one {
         /// As the driver's function.
         #[unsafe(no_mangle)]
         #[allow(non_snake_case, clippy::too_many_arguments)]
-        pub unsafe extern "C" fn $h($($a: $t),*) -> <$fns::$h as door::Signature>::Output {
-            let real = $library.call($numbers::$h as usize);
+        pub unsafe extern "C" fn $h($($a: $t),*) -> <$fns::$h as door::CFunction>::Output {
+            let real = $library.call_target($numbers::$h as usize);
             // SAFETY: null (None) or a function that the loader knows by this row's name, whose signature is the
             // table's.
             let Some(real) = (unsafe { core::mem::transmute::<*mut c_void, Option<$fns::$h>>(real) }) else {
@@ -185,7 +185,7 @@ macro_rules! one {
             #[allow(clippy::let_unit_value)]
             let _under_way = under_way!($subject);
             // SAFETY: the program's own arguments, for the function it called.
-            match door::guard(|| unsafe { hooks::$h(real, $($a),*) }) {
+            match door::catch_panic(|| unsafe { hooks::$h(real, $($a),*) }) {
                 Some(result) => result,
                 // SAFETY: as above.
                 #[allow(unused_unsafe)]
@@ -222,7 +222,7 @@ macro_rules! export {
 
         unsafe extern "C" {
             #[doc = concat!("Where the hooks of ", stringify!($library), " are.")]
-            pub safe static $hooks: Hooks<{ $numbers::COUNT }>;
+            pub safe static $hooks: HookAddresses<{ $numbers::COUNT }>;
         }
     };
 }

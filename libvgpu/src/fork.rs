@@ -7,18 +7,18 @@
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 
 /// Mark of a process that is no forked child, or has given up the state it inherited.
-const SETTLED: u32 = 1;
+const CHILD_SETTLED: u32 = 1;
 /// A thread of a child is giving up the inherited state.
-const SETTLING: u32 = 2;
+const CHILD_SETTLING: u32 = 2;
 
 /// The mark's page; null until placed.
-static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+static FORK_MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 /// Where the kernel cannot wipe a page (before 4.14, some sandboxes): the process id that placed the mark; else 0.
-static OWNER: AtomicU32 = AtomicU32::new(0);
+static MARK_OWNER: AtomicU32 = AtomicU32::new(0);
 
 /// Places the mark, before there is state that a child could inherit. May be called again.
-pub fn watch() {
-    if !MARK.load(Acquire).is_null() || OWNER.load(Acquire) != 0 {
+pub fn place_mark() {
+    if !FORK_MARK.load(Acquire).is_null() || MARK_OWNER.load(Acquire) != 0 {
         return;
     }
     let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -26,19 +26,19 @@ pub fn watch() {
     // SAFETY: a fresh private mapping of one page at an address of the kernel's choice.
     let page = unsafe { libc::mmap(core::ptr::null_mut(), 4096, protection, flags, -1, 0) };
     if page == libc::MAP_FAILED {
-        OWNER.store(std::process::id(), Release);
+        MARK_OWNER.store(std::process::id(), Release);
         return;
     }
     let mark = page.cast::<AtomicU32>();
     // SAFETY: the page is ours, zeroed, and large enough.
     let wiped = unsafe {
-        (*mark).store(SETTLED, Relaxed);
+        (*mark).store(CHILD_SETTLED, Relaxed);
         libc::madvise(page, 4096, libc::MADV_WIPEONFORK) == 0
     };
     if !wiped {
-        OWNER.store(std::process::id(), Release);
+        MARK_OWNER.store(std::process::id(), Release);
     }
-    if !wiped || MARK.compare_exchange(core::ptr::null_mut(), mark, AcqRel, Acquire).is_err() {
+    if !wiped || FORK_MARK.compare_exchange(core::ptr::null_mut(), mark, AcqRel, Acquire).is_err() {
         // SAFETY: no other thread knows the page.
         unsafe { libc::munmap(page, 4096) };
     }
@@ -50,9 +50,9 @@ pub fn watch() {
 /// Two loads.
 #[inline(always)]
 pub fn is_settled() -> bool {
-    let mark = MARK.load(Relaxed);
+    let mark = FORK_MARK.load(Relaxed);
     // SAFETY: a mark once placed is never unmapped.
-    !mark.is_null() && unsafe { &*mark }.load(Acquire) == SETTLED
+    !mark.is_null() && unsafe { &*mark }.load(Acquire) == CHILD_SETTLED
 }
 
 /// Runs `settle` if this process is a child that has not yet given up its inherited state. Other threads wait until
@@ -61,29 +61,29 @@ pub fn is_settled() -> bool {
 /// # Cost
 /// Three loads; where the kernel cannot wipe pages, a system call.
 #[inline]
-pub fn settle(settle: impl FnOnce()) {
-    let mark = MARK.load(Relaxed);
+pub fn reset_in_child(settle: impl FnOnce()) {
+    let mark = FORK_MARK.load(Relaxed);
     if mark.is_null() {
-        let owner = OWNER.load(Relaxed);
-        if owner != 0 && owner != std::process::id() && OWNER.swap(std::process::id(), AcqRel) == owner {
+        let owner = MARK_OWNER.load(Relaxed);
+        if owner != 0 && owner != std::process::id() && MARK_OWNER.swap(std::process::id(), AcqRel) == owner {
             settle();
         }
         return;
     }
     // SAFETY: a mark once placed is never unmapped.
     let mark = unsafe { &*mark };
-    if mark.load(Acquire) != SETTLED {
-        born(mark, settle);
+    if mark.load(Acquire) != CHILD_SETTLED {
+        reset_once(mark, settle);
     }
 }
 
 #[cold]
-fn born(mark: &AtomicU32, settle: impl FnOnce()) {
-    if mark.compare_exchange(0, SETTLING, AcqRel, Acquire).is_ok() {
+fn reset_once(mark: &AtomicU32, settle: impl FnOnce()) {
+    if mark.compare_exchange(0, CHILD_SETTLING, AcqRel, Acquire).is_ok() {
         settle();
-        mark.store(SETTLED, Release);
+        mark.store(CHILD_SETTLED, Release);
     }
-    while mark.load(Acquire) != SETTLED {
+    while mark.load(Acquire) != CHILD_SETTLED {
         crate::clock::sleep(10_000);
     }
 }

@@ -1,8 +1,8 @@
 //! The launch gate of a device under a ceiling on device time: pay first, or wait.
 //!
-//! A launch goes when the gate's rules allow it ([`vgpu_core::time::gate::Keeper`]). The tenant's account, which all
-//! its members share in the ledger, must have a positive balance after the work in flight, and that work must be less
-//! than 2 ms by estimate. The time that a launch really took is charged when the meter sees it complete. So a long
+//! A launch goes when the gate's rules allow it ([`vgpu_core::time::gate::LaunchGate`]). The tenant's account, which
+//! all its members share in the ledger, must have a positive balance after the work in flight, and that work must be
+//! less than 2 ms by estimate. The time that a launch really took is charged when the meter sees it complete. So a long
 //! kernel is paid for afterwards, and no unused time expires while work of this process is queued. Waiting is bounded
 //! by progress: if nothing of this process completes for long enough, one launch is forced, because the running work
 //! may be waiting for it.
@@ -16,49 +16,51 @@ mod leasing;
 mod synchronising;
 mod waiting;
 
-pub use synchronising::{Awaited, after, before, stream_ending};
+pub use synchronising::{WaitTarget, after_wait, before_wait, stream_ending};
 
-use crate::daemon::{Post, renew};
-use crate::ledger::Joined;
-use crate::lock::{Held, Lock};
+use crate::daemon::{DaemonLink, renew};
+use crate::ledger::JoinedLedger;
+use crate::lock::{Lock, LockGuard};
 use crate::meter::markers;
-use crate::meter::reaping::Costs;
-use crate::meter::{Begin, Due, Launch, Meter, Plan, SHORT_NS, Seen, Step, Wish};
-use crate::order::{self, quietly};
+use crate::meter::reaping::LaunchCosts;
+use crate::meter::{
+    BeginMarker, DueTime, LaunchQuery, LaunchStep, MarkerPlan, MeteredLaunch, SHORT_LAUNCH_NS, StepFindings, UsageMeter,
+};
+use crate::order::{self, without_captures};
 use crate::{clock, context, device, meter, mode, turn, watcher};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use shim_sys::cuda::*;
 use shim_sys::futex;
-use vgpu_core::time::account::Engaged;
-use vgpu_core::time::account::arrears::{eased, rest};
-use vgpu_core::time::account::cost::Guess;
+use vgpu_core::time::account::WorkStart;
+use vgpu_core::time::account::arrears::{eased_rate, rest_due};
+use vgpu_core::time::account::cost::CostGuess;
 use vgpu_core::time::arbiter::Gate;
-use vgpu_core::time::gate::loss::Alone;
-use vgpu_core::time::turn::{HEARTBEAT, Turn};
+use vgpu_core::time::gate::loss::AloneMode;
+use vgpu_core::time::turn::{HEARTBEAT_NS, Turn};
 use vgpu_core::units::share::Share;
 
 /// If more time than this passes between two of our calls, the thread was descheduled meanwhile.
-const AWAY_NS: u64 = 50_000;
+const THREAD_AWAY_NS: u64 = 50_000;
 /// After this many measurements in a row that were rejected, one is accepted.
-const VAGUE: u32 = 2;
+const MAX_REJECTED_SAMPLES: u32 = 2;
 /// How many times the end of a context or a stream waits 20 us for a thread that queries its markers.
-const ENDING_TRIES: u32 = 5_000;
+const MAX_ENDING_WAITS: u32 = 5_000;
 
 /// True once a device has a governor, or launches must be refused.
-static ACTIVE: AtomicBool = AtomicBool::new(false);
+static ANY_CEILING: AtomicBool = AtomicBool::new(false);
 
 /// True if launches must look at the gate at all.
 ///
 /// # Cost
 /// One load and a predictable branch: the whole cost of a launch without a ceiling.
 #[inline]
-pub fn active() -> bool {
-    ACTIVE.load(Relaxed)
+pub fn is_active() -> bool {
+    ANY_CEILING.load(Relaxed)
 }
 
 /// From now on each launch looks at its device's gate, because device time has a ceiling or launches must be refused.
-pub fn activate() {
-    ACTIVE.store(true, Relaxed);
+pub fn activate_gates() {
+    ANY_CEILING.store(true, Relaxed);
 }
 
 /// Decides for each launch of this process on one device whether it goes or waits; owns the meter and the lease.
@@ -66,40 +68,40 @@ pub struct Governor {
     /// The ceiling that this process keeps by itself, whatever the daemon grants.
     own: Option<Share>,
     /// The link to the daemon.
-    pub post: Post,
-    costs: Box<Costs>,
+    pub post: DaemonLink,
+    costs: Box<LaunchCosts>,
     /// Held for a few dozen instructions, never across a call of the driver.
-    meter: Lock<Meter>,
+    meter: Lock<UsageMeter>,
     /// Changes when work in flight completes; waiting threads sleep on it.
     bell: AtomicU32,
     /// Measurements in a row that were rejected.
     vague: AtomicU32,
     /// Whether members of the tenant take turns on this device.
-    turns: turn::Rule,
+    turns: turn::TurnRule,
 }
 
 impl Governor {
     /// Creates a gate that enforces our own ceiling, if there is one, and the daemon's decisions, if there is a
     /// daemon. When only observing it is always open and measures the launches.
-    pub fn new(own: Option<Share>, post: Post) -> Self {
-        activate();
+    pub fn new(own: Option<Share>, post: DaemonLink) -> Self {
+        activate_gates();
         Self {
             own,
             post,
-            costs: Costs::boxed(),
-            meter: Lock::new(Meter::default()),
+            costs: LaunchCosts::new_boxed(),
+            meter: Lock::new(UsageMeter::default()),
             bell: AtomicU32::new(0),
             vague: AtomicU32::new(0),
-            turns: turn::Rule::new(),
+            turns: turn::TurnRule::new(),
         }
     }
 
     /// The gate where the daemon does not decide: only the account bounds a launch.
-    fn gate(&self) -> Gate {
-        match self.post.alone() {
-            _ if self.observes() => Gate::Open,
-            Some(Alone::Blocked) => Gate::Wait,
-            Some(Alone::Unlimited) if self.own.is_none() => Gate::Open,
+    fn granted_gate(&self) -> Gate {
+        match self.post.alone_terms() {
+            _ if self.is_observing() => Gate::Open,
+            Some(AloneMode::Blocked) => Gate::Wait,
+            Some(AloneMode::Unlimited) if self.own.is_none() => Gate::Open,
             _ => Gate::Run { lease: 0, until: u64::MAX, exclusive: true, ceiling: None, wide: false },
         }
     }
@@ -107,31 +109,31 @@ impl Governor {
     /// The ceiling that the tenant's account enforces: our own, and while the daemon is away the one it set in
     /// advance.
     #[inline]
-    fn share(&self) -> Option<Share> {
-        match self.post.alone() {
-            _ if self.observes() => None,
-            Some(Alone::Ceiling(share)) => Some(self.own.map_or(share, |own| own.min(share))),
+    fn kept_ceiling(&self) -> Option<Share> {
+        match self.post.alone_terms() {
+            _ if self.is_observing() => None,
+            Some(AloneMode::Ceiling(share)) => Some(self.own.map_or(share, |own| own.min(share))),
             _ => self.own,
         }
     }
 
     /// True if the daemon grants the device to one member at a time, so that the tenant's members need no turns.
     fn is_leased(&self) -> bool {
-        self.post.place().is_some() && self.post.alone().is_none() && !self.post.was_open()
+        self.post.pages_slot().is_some() && self.post.alone_terms().is_none() && !self.post.was_open()
     }
 
     /// The turn among the tenant's members, if they take turns on the current device.
     #[inline]
-    fn turn(&self, joined: &Joined) -> Option<Turn<'static>> {
-        if self.is_leased() || self.share().is_none() {
+    fn turn_of_members(&self, joined: &JoinedLedger) -> Option<Turn<'static>> {
+        if self.is_leased() || self.kept_ceiling().is_none() {
             return None;
         }
-        let turns = self.turns.known().unwrap_or_else(|| self.turns.ask());
-        turns.then(|| joined.member().turn())
+        let turns = self.turns.known_rule().unwrap_or_else(|| self.turns.ask_driver());
+        turns.then(|| joined.joined_member().device_turn())
     }
 
     /// The meter, under its lock, with the launches that threads made on credit counted.
-    fn meter(&self) -> Held<'_, Meter> {
+    fn lock_meter(&self) -> LockGuard<'_, UsageMeter> {
         let mut meter = self.meter.lock();
         meter.count_credits();
         meter
@@ -139,20 +141,20 @@ impl Governor {
 
     /// True if launches are only measured: none waits, none is charged to the account, and no turns are taken.
     #[inline]
-    pub fn observes(&self) -> bool {
-        mode::observing()
+    pub fn is_observing(&self) -> bool {
+        mode::is_observing()
     }
 
     /// The cost of a launch, if it may use a credit.
     #[inline(always)]
     pub fn short_cost(&self, key: u64) -> Option<u64> {
-        self.costs.guess(key).below(SHORT_NS)
+        self.costs.guess_cost(key).known_below(SHORT_LAUNCH_NS)
     }
 
     /// Takes back a launch on a credit that the driver refused.
     #[cold]
     pub fn refused_on_credit(&self, chain: u64, cost: u64) {
-        self.refused(&Plan::plain(chain), Guess::sure(cost), None);
+        self.undo_refused(&MarkerPlan::without_marker(chain), CostGuess::with_certainty(cost), None);
     }
 
     /// Passes one launch: waits for its turn, measures it, charges completed work.
@@ -162,109 +164,120 @@ impl Governor {
     /// driver queries are extra: one record and one query in about 250 us of device time. A stream that may have
     /// become idle is queried every 50 us at most.
     #[inline]
-    pub fn launch(&'static self, joined: &Joined, launch: Launch, real: impl FnOnce() -> CUresult) -> CUresult {
+    pub fn launch(
+        &'static self,
+        joined: &JoinedLedger,
+        launch: MeteredLaunch,
+        real: impl FnOnce() -> CUresult,
+    ) -> CUresult {
         if self.post.is_open(&launch) {
             return real();
         }
         if order::may_capture() {
-            match captures(&launch) {
+            match is_capturing(&launch) {
                 Some(false) => {}
                 // Recorded, not run: the graph's launch is charged.
                 Some(true) => return real(),
                 // The stream cannot be queried now, so the launch cannot be measured either.
-                None => return self.unmeasured(joined, &launch, real),
+                None => return self.launch_unmeasured(joined, &launch, real),
             }
         }
-        let cost = self.costs.guess(launch.key);
-        let account = joined.member().account();
-        let turn = self.turn(joined);
-        let (gate, share, post) = (self.gate(), self.share(), &self.post);
-        let mut wish = Wish { launch: &launch, cost, gate, turn, share, post, account };
-        let short = self.meter().go_on(&wish);
+        let cost = self.costs.guess_cost(launch.key);
+        let account = joined.joined_member().time_account();
+        let turn = self.turn_of_members(joined);
+        let (gate, share, post) = (self.granted_gate(), self.kept_ceiling(), &self.post);
+        let mut wish = LaunchQuery { launch: &launch, cost, gate, turn, share, post, account };
+        let short = self.lock_meter().go_on(&wish);
         if let Some(chain) = short {
             let result = real();
             if !result.ok() {
-                self.refused(&Plan::plain(chain), cost, None);
+                self.undo_refused(&MarkerPlan::without_marker(chain), cost, None);
             }
             return result;
         }
-        let plan = match self.step(joined, &wish, Seen::default()) {
-            Step::Go(plan) => plan,
-            Step::Open => return leasing::opened(real),
-            other => match self.negotiate(joined, &mut wish, other) {
-                Step::Go(plan) => plan,
-                Step::Open => return leasing::opened(real),
-                _ => return self.unmeasured(joined, &launch, real),
+        let plan = match self.step_launch(joined, &wish, StepFindings::default()) {
+            LaunchStep::Go(plan) => plan,
+            LaunchStep::Open => return leasing::launch_through_open_gate(real),
+            other => match self.negotiate_launch(joined, &mut wish, other) {
+                LaunchStep::Go(plan) => plan,
+                LaunchStep::Open => return leasing::launch_through_open_gate(real),
+                _ => return self.launch_unmeasured(joined, &launch, real),
             },
         };
         if !plan.is_plain() {
-            return self.marked(joined, &launch, wish.cost, &plan, real);
+            return self.launch_with_markers(joined, &launch, wish.cost, &plan, real);
         }
         let result = real();
         if !result.ok() {
-            self.refused(&plan, wish.cost, None);
+            self.undo_refused(&plan, wish.cost, None);
         }
         result
     }
 
     #[inline(never)] // rarer than it seems: keeps the short path short
-    fn step(&'static self, joined: &Joined, wish: &Wish<'_>, seen: Seen) -> Step {
-        let mut meter = self.meter();
-        let step = meter.step(wish, seen, |due, since| self.charge(joined, due, since));
-        meter.ripen(&self.costs);
-        if let Step::Go(plan) = &step
+    fn step_launch(&'static self, joined: &JoinedLedger, wish: &LaunchQuery<'_>, seen: StepFindings) -> LaunchStep {
+        let mut meter = self.lock_meter();
+        let step = meter.step_launch(wish, seen, |due, since| self.charge(joined, due, since));
+        meter.age_doubts(&self.costs);
+        if let LaunchStep::Go(plan) = &step
             && plan.is_plain()
         {
-            meter.allow(wish, plan, self);
+            meter.allow_credit(wish, plan, self);
         }
         step
     }
 
-    /// Does the work that the steps ask for until the launch may go: [`Step::Go`], [`Step::Open`], or
-    /// [`Step::Unmeasured`].
+    /// Does the work that the steps ask for until the launch may go: [`LaunchStep::Go`], [`LaunchStep::Open`], or
+    /// [`LaunchStep::Unmeasured`].
     #[cold]
-    fn negotiate(&'static self, joined: &Joined, wish: &mut Wish<'_>, first: Step) -> Step {
+    fn negotiate_launch(
+        &'static self,
+        joined: &JoinedLedger,
+        wish: &mut LaunchQuery<'_>,
+        first: LaunchStep,
+    ) -> LaunchStep {
         let pay = |due, since| self.charge(joined, due, since);
         let mut waiting = None;
-        let (mut seen, mut step, mut heard) = (Seen::default(), first, 0);
+        let (mut seen, mut step, mut heard) = (StepFindings::default(), first, 0);
         let outcome = loop {
             match step {
-                Step::Go(_) | Step::Open => break step,
-                Step::Unmeasured if seen.reaped => break step,
-                Step::Again => {}
-                Step::Unmeasured | Step::Reap => {
-                    self.reap(joined, wish.launch.context);
+                LaunchStep::Go(_) | LaunchStep::Open => break step,
+                LaunchStep::Unmeasured if seen.reaped => break step,
+                LaunchStep::Again => {}
+                LaunchStep::Unmeasured | LaunchStep::Reap => {
+                    self.reap_completed(joined, wish.launch.context);
                     seen.reaped = true;
                 }
-                Step::Ask(launches) => {
-                    seen.stream = Some((quietly(|| markers::is_idle(wish.launch)), launches));
+                LaunchStep::Ask(launches) => {
+                    seen.stream = Some((without_captures(|| markers::is_idle(wish.launch)), launches));
                 }
-                Step::Mark(plan) => self.mark_tail(joined, wish.launch, &plan),
-                Step::Wait { .. } if !seen.reaped => {
-                    self.reap(joined, wish.launch.context);
+                LaunchStep::Mark(plan) => self.mark_tail(joined, wish.launch, &plan),
+                LaunchStep::Wait { .. } if !seen.reaped => {
+                    self.reap_completed(joined, wish.launch.context);
                     seen.reaped = true;
                 }
-                Step::Wait { until, for_others } => {
-                    let waiting = waiting.get_or_insert_with(|| waiting::Waiting::begin(self));
-                    match (self.outward(joined), &wish.turn) {
+                LaunchStep::Wait { until, for_others } => {
+                    let waiting = waiting.get_or_insert_with(|| waiting::WaitingThread::begin_waiting(self));
+                    match (self.ring_before_wait(joined), &wish.turn) {
                         (Some((word, seen)), _) if for_others => futex::wait(word, seen, until, u32::MAX),
                         (None, Some(turn)) => {
-                            self.tend(joined, turn);
-                            if for_others { turn::wait(turn, heard, until) } else { waiting.until(until) }
+                            self.do_chores(joined, turn);
+                            if for_others { turn::wait(turn, heard, until) } else { waiting.wait_until(until) }
                         }
-                        _ => waiting.until(until),
+                        _ => waiting.wait_until(until),
                     }
                     // The daemon may have appeared or disappeared meanwhile.
-                    (wish.gate, wish.share, wish.turn) = (self.gate(), self.share(), self.turn(joined));
-                    self.reap(joined, wish.launch.context);
-                    self.meter().expire(clock::now(), pay);
-                    seen = Seen { reaped: true, stream: None };
+                    (wish.gate, wish.share, wish.turn) =
+                        (self.granted_gate(), self.kept_ceiling(), self.turn_of_members(joined));
+                    self.reap_completed(joined, wish.launch.context);
+                    self.lock_meter().settle_expired(clock::now(), pay);
+                    seen = StepFindings { reaped: true, stream: None };
                 }
             }
             // Completed work may have taught the cost of this launch.
-            wish.cost = self.costs.guess(wish.launch.key);
-            heard = wish.turn.as_ref().map_or(0, |turn| turn.bell().load(SeqCst));
-            step = self.step(joined, wish, seen);
+            wish.cost = self.costs.guess_cost(wish.launch.key);
+            heard = wish.turn.as_ref().map_or(0, |turn| turn.bell_word().load(SeqCst));
+            step = self.step_launch(joined, wish, seen);
         };
         drop(waiting);
         outcome
@@ -272,26 +285,26 @@ impl Governor {
 
     /// A launch with markers before or after it.
     #[cold]
-    fn marked(
+    fn launch_with_markers(
         &self,
-        joined: &Joined,
-        launch: &Launch,
-        cost: Guess,
-        plan: &Plan,
+        joined: &JoinedLedger,
+        launch: &MeteredLaunch,
+        cost: CostGuess,
+        plan: &MarkerPlan,
         real: impl FnOnce() -> CUresult,
     ) -> CUresult {
         if plan.tend {
-            match self.turn(joined) {
-                Some(turn) if !renew::seeks() => self.tend(joined, &turn),
+            match self.turn_of_members(joined) {
+                Some(turn) if !renew::is_seeking() => self.do_chores(joined, &turn),
                 _ => watcher::start(),
             }
         }
-        let moment = context::moment();
+        let moment = context::epoch();
         // Work that this process does not measure may be ahead in the stream, so that the marker is not reached at
         // once. The first call after a pause is slow: this query takes that, not the marker.
-        let is_idle = plan.begin && quietly(|| markers::is_idle(launch));
+        let is_idle = plan.begin && without_captures(|| markers::is_idle(launch));
         let asked = clock::now();
-        let begin = if plan.begin { quietly(|| markers::record(launch, plan.events[0])) } else { None };
+        let begin = if plan.begin { without_captures(|| markers::record_event(launch, plan.events[0])) } else { None };
         let recorded = clock::now();
         let result = real();
         let launched = clock::now();
@@ -303,22 +316,23 @@ impl Governor {
         let between = if launch.in_parts { calls - launching / 2 } else { calls };
         let lead = match (is_idle, cost.is_unknown()) {
             (false, _) => Some(0),
-            (true, true) => Some(if calls < AWAY_NS { between / 2 } else { launching }),
-            (true, false) => self.is_believed(calls, cost.ns()).then_some(between / 2),
+            (true, true) => Some(if calls < THREAD_AWAY_NS { between / 2 } else { launching }),
+            (true, false) => self.is_believed(calls, cost.as_ns()).then_some(between / 2),
         };
         let at = if is_idle { asked + (recorded - asked) / 2 } else { 0 };
-        let begin = begin.map(|event| Begin { event, lead, at });
+        let begin = begin.map(|event| BeginMarker { event, lead, at });
         if !result.ok() {
-            self.refused(plan, cost, begin);
+            self.undo_refused(plan, cost, begin);
             return result;
         }
-        let end = if plan.end.is_some() { quietly(|| markers::record(launch, plan.events[1])) } else { None };
+        let end =
+            if plan.end.is_some() { without_captures(|| markers::record_event(launch, plan.events[1])) } else { None };
         let at = clock::now();
-        let end = end.map(|event| (event, Some(at).filter(|at| at.saturating_sub(launched) > AWAY_NS)));
-        if context::fate(launch.context.0 as usize, moment) == context::Fate::Lives {
+        let end = end.map(|event| (event, Some(at).filter(|at| at.saturating_sub(launched) > THREAD_AWAY_NS)));
+        if context::context_fate(launch.context.0 as usize, moment) == context::ContextFate::Lives {
             let pay = |due, since| self.charge(joined, due, since);
-            let unused = self.meter().recorded(plan, begin, end, &self.costs, pay);
-            destroy(unused);
+            let unused = self.lock_meter().note_recorded(plan, begin, end, &self.costs, pay);
+            destroy_events(unused);
         }
         result
     }
@@ -326,131 +340,136 @@ impl Governor {
     /// True if calls that took this long may enclose the measurement of a launch of `cost`. If they take long every
     /// time, the cause is not a descheduled thread.
     fn is_believed(&self, calls: u64, cost: u64) -> bool {
-        let is_short = calls < AWAY_NS.max(cost / 16);
+        let is_short = calls < THREAD_AWAY_NS.max(cost / 16);
         let before = if is_short { self.vague.swap(0, Relaxed) } else { self.vague.fetch_add(1, Relaxed) };
-        is_short || before >= VAGUE
+        is_short || before >= MAX_REJECTED_SAMPLES
     }
 
     #[cold]
-    fn refused(&self, plan: &Plan, cost: Guess, begin: Option<Begin>) {
+    fn undo_refused(&self, plan: &MarkerPlan, cost: CostGuess, begin: Option<BeginMarker>) {
         let unused = {
-            let mut meter = self.meter();
-            let unused = meter.refused(plan, cost, begin);
-            meter.report(&self.post, clock::now());
+            let mut meter = self.lock_meter();
+            let unused = meter.undo_refused(plan, cost, begin);
+            meter.write_report(&self.post, clock::now());
             unused
         };
-        destroy(unused);
+        destroy_events(unused);
     }
 
     #[cold]
-    fn unmeasured(&self, joined: &Joined, launch: &Launch, real: impl FnOnce() -> CUresult) -> CUresult {
-        let account = joined.member().account();
-        if !self.observes() {
+    fn launch_unmeasured(
+        &self,
+        joined: &JoinedLedger,
+        launch: &MeteredLaunch,
+        real: impl FnOnce() -> CUresult,
+    ) -> CUresult {
+        let account = joined.joined_member().time_account();
+        if !self.is_observing() {
             // Unmeasured work is charged by its estimate, and waits for the balance like all other work.
             let mut waiting = None;
             while let Some(until) = self.kept_until(account) {
-                let waiting = waiting.get_or_insert_with(|| waiting::Waiting::begin(self));
-                self.outward(joined);
-                waiting.until(until.min(clock::now().saturating_add(HEARTBEAT)));
+                let waiting = waiting.get_or_insert_with(|| waiting::WaitingThread::begin_waiting(self));
+                self.ring_before_wait(joined);
+                waiting.wait_until(until.min(clock::now().saturating_add(HEARTBEAT_NS)));
             }
         }
-        let since = account.begin(clock::now());
+        let since = account.begin_work(clock::now());
         let result = real();
         if result.ok() {
-            let used = self.costs.guess(launch.key).ns();
-            self.charge(joined, Due { used, excess: 0, arrears: 0, beside: 0 }, since);
+            let used = self.costs.guess_cost(launch.key).as_ns();
+            self.charge(joined, DueTime { used, excess: 0, arrears: 0, beside: 0 }, since);
         }
         result
     }
 
-    fn charge(&self, joined: &Joined, due: Due, since: Engaged) {
-        if let Some(share) = self.share() {
-            let (account, now) = (joined.member().account(), clock::now());
-            let ordinary = due.used.saturating_sub(due.excess).saturating_add(rest(due.arrears, share));
+    fn charge(&self, joined: &JoinedLedger, due: DueTime, since: WorkStart) {
+        if let Some(share) = self.kept_ceiling() {
+            let (account, now) = (joined.joined_member().time_account(), clock::now());
+            let ordinary = due.used.saturating_sub(due.excess).saturating_add(rest_due(due.arrears, share));
             account.charge_since(ordinary, share, since, now);
             if due.excess > 0 {
-                account.charge_since(due.excess, eased(share), since, now);
+                account.charge_since(due.excess, eased_rate(share), since, now);
             }
         }
         self.post.charge(due.used);
-        joined.member().add_busy(due.used.saturating_add(due.beside));
+        joined.joined_member().add_busy(due.used.saturating_add(due.beside));
     }
 
     /// Charges completed work; queries the driver from the context that is current here.
-    fn reap(&self, joined: &Joined, here: CUcontext) {
-        let collected = self.meter().collect();
+    fn reap_completed(&self, joined: &JoinedLedger, here: CUcontext) {
+        let collected = self.lock_meter().collect_batch();
         let Some(mut batch) = collected else { return };
-        quietly(|| batch.ask(here));
+        without_captures(|| batch.ask_markers(here));
         let now = clock::now();
         let pay = |due, since| self.charge(joined, due, since);
-        let turns = !self.is_leased() && self.turns.known().is_some_and(|turns| turns);
-        let turn = turns.then(|| joined.member().turn());
+        let turns = !self.is_leased() && self.turns.known_rule().is_some_and(|turns| turns);
+        let turn = turns.then(|| joined.joined_member().device_turn());
         let completed = {
-            let mut meter = self.meter();
+            let mut meter = self.lock_meter();
             if turn.is_some_and(|turn| !meter.turning.is_clean(&turn)) {
-                meter.taint();
+                meter.discard_in_flight();
             }
-            let shared = turn.map(|_| joined.member().account());
-            let completed = meter.apply(batch, &self.costs, now, shared, pay);
-            meter.report(&self.post, now);
+            let shared = turn.map(|_| joined.joined_member().time_account());
+            let completed = meter.apply_batch(batch, &self.costs, now, shared, pay);
+            meter.write_report(&self.post, now);
             completed
         };
         if completed {
-            self.ring();
+            self.ring_waiters();
         }
     }
 
     /// Measures the completed work of a context that is about to end; [`Self::context_ended`] charges the rest. Waits
     /// briefly for a thread that is querying its markers.
-    pub fn end_context(&self, joined: &Joined, context: CUcontext) {
+    pub fn end_context(&self, joined: &JoinedLedger, context: CUcontext) {
         self.post.forget_stream();
-        self.reap(joined, order::current());
-        for _ in 0..ENDING_TRIES {
-            if !self.meter().is_reaping() {
+        self.reap_completed(joined, order::current());
+        for _ in 0..MAX_ENDING_WAITS {
+            if !self.lock_meter().is_reaping() {
                 break;
             }
             clock::sleep(20_000);
         }
-        let events = self.meter().end_context(context.0 as usize);
-        destroy(events.into_iter().map(Some));
+        let events = self.lock_meter().end_context(context.0 as usize);
+        destroy_events(events.into_iter().map(Some));
     }
 
     /// The driver has ended a context, or refused to: charges its unmeasured work by the estimate.
-    pub fn context_ended(&self, joined: &Joined, context: CUcontext) {
+    pub fn context_ended(&self, joined: &JoinedLedger, context: CUcontext) {
         let now = clock::now();
         {
-            let mut meter = self.meter();
+            let mut meter = self.lock_meter();
             meter.context_ended(context.0 as usize, now, |due, since| self.charge(joined, due, since));
-            meter.report(&self.post, now);
+            meter.write_report(&self.post, now);
         }
-        self.ring();
-        self.tell();
+        self.ring_waiters();
+        self.ring_daemon();
     }
 
     /// Resets the meter and the daemon link in a forked child.
-    pub fn forget(&self) {
+    pub fn forget_all(&self) {
         // SAFETY: called in a forked child, whose only thread this is.
-        unsafe { self.meter.reset(Meter::default()) };
-        self.post.forget();
+        unsafe { self.meter.reset(UsageMeter::default()) };
+        self.post.forget_slot();
     }
 }
 
 /// A graph was made executable: forgets the cost of the graph that had this handle before.
 pub fn graph_made(exec: CUgraphExec) {
-    if active() {
+    if is_active() {
         let governors = device::all().filter_map(|device| device.governor.as_ref());
-        governors.for_each(|governor| governor.costs.forget(meter::graph_key(exec)));
+        governors.for_each(|governor| governor.costs.forget_key(meter::graph_key(exec)));
     }
 }
 
-fn destroy(events: impl IntoIterator<Item = Option<CUevent>>) {
+fn destroy_events(events: impl IntoIterator<Item = Option<CUevent>>) {
     for event in events.into_iter().flatten() {
-        quietly(|| markers::destroy(event));
+        without_captures(|| markers::destroy_event(event));
     }
 }
 
 /// True if the launch is recorded into a graph instead of run; `None`: the driver does not report it.
 #[cold]
-fn captures(launch: &Launch) -> Option<bool> {
-    launch.order().captures()
+fn is_capturing(launch: &MeteredLaunch) -> Option<bool> {
+    launch.stream_id().capture_status()
 }

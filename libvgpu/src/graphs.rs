@@ -7,50 +7,50 @@
 //! pool without a handle.
 
 use crate::device;
-use crate::driver::{Call, own};
+use crate::driver::{DriverCall, own};
 use crate::enforce;
 use crate::lock::Lock;
-use crate::order::Order;
-use crate::pools::{self, Backing};
-use crate::sorted::Map;
+use crate::order::StreamId;
+use crate::pools::{self, GraphBacking};
+use crate::sorted::SortedMap;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 use shim_sys::cuda::*;
 use vgpu_core::memory::charging;
 
 // Node kinds: `CUgraphNodeType`.
-const CHILD: u32 = 4;
-const ALLOCATION: u32 = 10;
-const FREE: u32 = 11;
+const CHILD_NODE: u32 = 4;
+const ALLOCATION_NODE: u32 = 10;
+const FREE_NODE: u32 = 11;
 /// Maximum depth of child graphs. The driver allows no cycles; this stops the walk in any case.
-const DEPTH: u32 = 32;
+const MAX_GRAPH_DEPTH: u32 = 32;
 
 /// The memory that a graph may take.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
-pub struct Needs {
-    all: Vec<Need>,
+pub struct GraphNeeds {
+    all: Vec<DeviceNeed>,
 }
 
 /// The needs on one device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Need {
+struct DeviceNeed {
     device: u8,
     /// Bytes that the graph frees itself, and bytes that outlive a launch.
     parts: [u64; 2],
     /// The memory backing of its last launch.
-    backing: Option<Backing>,
+    backing: Option<GraphBacking>,
 }
 
 /// The allocations and frees found in a graph's nodes.
 #[derive(Default)]
-struct Nodes {
+struct GraphNodes {
     /// Allocations in the nodes: device, address, bytes.
     allocations: Vec<(u8, u64, u64)>,
     /// Addresses that nodes free.
     freed: Vec<u64>,
 }
 
-impl Nodes {
-    fn needs(&self) -> Needs {
+impl GraphNodes {
+    fn to_needs(&self) -> GraphNeeds {
         let mut devices: Vec<u8> = Vec::new();
         for one in &self.allocations {
             if !devices.contains(&one.0) {
@@ -60,15 +60,15 @@ impl Nodes {
         let of = |device: u8, passing: bool| {
             let chosen =
                 self.allocations.iter().filter(|one| one.0 == device && self.freed.contains(&one.1) == passing);
-            covered(chosen.map(|one| (one.1, one.2)))
+            bytes_covered(chosen.map(|one| (one.1, one.2)))
         };
-        let need = |device: u8| Need { device, parts: [of(device, true), of(device, false)], backing: None };
-        Needs { all: devices.into_iter().map(need).collect() }
+        let need = |device: u8| DeviceNeed { device, parts: [of(device, true), of(device, false)], backing: None };
+        GraphNeeds { all: devices.into_iter().map(need).collect() }
     }
 }
 
 /// Bytes in the union of the ranges.
-fn covered(found: impl Iterator<Item = (u64, u64)>) -> u64 {
+fn bytes_covered(found: impl Iterator<Item = (u64, u64)>) -> u64 {
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     for range in found {
         ranges.insert(ranges.partition_point(|other| *other < range), range);
@@ -82,25 +82,25 @@ fn covered(found: impl Iterator<Item = (u64, u64)>) -> u64 {
     sum
 }
 
-impl Needs {
+impl GraphNeeds {
     /// Whether the graph takes no memory.
     pub fn is_nothing(&self) -> bool {
         self.all.is_empty()
     }
 }
 
-static EXECS: Lock<Map<usize, Needs>> = Lock::new(Map::new());
+static EXECUTABLE_GRAPHS: Lock<SortedMap<usize, GraphNeeds>> = Lock::new(SortedMap::new());
 /// Number of executable graphs that allocate.
-static COUNT: AtomicUsize = AtomicUsize::new(0);
+static ALLOCATING_GRAPHS: AtomicUsize = AtomicUsize::new(0);
 
 /// Adds up the allocations of a graph's nodes.
-pub fn needs_of(graph: CUgraph) -> Needs {
-    let mut nodes = Nodes::default();
-    walk(graph, DEPTH, &mut nodes);
-    nodes.needs()
+pub fn needs_of(graph: CUgraph) -> GraphNeeds {
+    let mut nodes = GraphNodes::default();
+    walk_graph(graph, MAX_GRAPH_DEPTH, &mut nodes);
+    nodes.to_needs()
 }
 
-fn walk(graph: CUgraph, depth: u32, found: &mut Nodes) -> Option<()> {
+fn walk_graph(graph: CUgraph, depth: u32, found: &mut GraphNodes) -> Option<()> {
     let (list, kind_of) = (own::cuGraphGetNodes()?, own::cuGraphNodeGetType()?);
     let mut count = 0;
     // SAFETY: here and below the program's graph, or a child that the driver has just named; pointers are to locals
@@ -120,16 +120,16 @@ fn walk(graph: CUgraph, depth: u32, found: &mut Nodes) -> Option<()> {
             continue;
         }
         match kind {
-            ALLOCATION => allocation(node, found),
-            FREE => free(node, found),
-            CHILD => child(node).and_then(|child| walk(child, depth - 1, found)),
+            ALLOCATION_NODE => read_allocation_node(node, found),
+            FREE_NODE => free(node, found),
+            CHILD_NODE => child_graph(node).and_then(|child| walk_graph(child, depth - 1, found)),
             _ => None,
         };
     }
     Some(())
 }
 
-fn allocation(node: CUgraphNode, found: &mut Nodes) -> Option<()> {
+fn read_allocation_node(node: CUgraphNode, found: &mut GraphNodes) -> Option<()> {
     let mut params = core::mem::MaybeUninit::<CUDA_MEM_ALLOC_NODE_PARAMS>::zeroed();
     // SAFETY: as above; the struct has only integers and pointers, for which zero is valid, and the driver fills it
     // on success.
@@ -141,11 +141,11 @@ fn allocation(node: CUgraphNode, found: &mut Nodes) -> Option<()> {
     };
     let location = params.poolProps.location;
     let device = device::by_cuda(location.id).filter(|_| location.kind == CU_MEM_LOCATION_TYPE_DEVICE)?;
-    found.allocations.push((device.index, params.dptr, charging::linear(params.bytesize as u64)?));
+    found.allocations.push((device.index, params.dptr, charging::charge_linear(params.bytesize as u64)?));
     Some(())
 }
 
-fn free(node: CUgraphNode, found: &mut Nodes) -> Option<()> {
+fn free(node: CUgraphNode, found: &mut GraphNodes) -> Option<()> {
     let mut address = 0;
     // SAFETY: as above.
     if unsafe { own::cuGraphMemFreeNodeGetParams()?(node, &raw mut address) }.ok() {
@@ -154,28 +154,28 @@ fn free(node: CUgraphNode, found: &mut Nodes) -> Option<()> {
     Some(())
 }
 
-fn child(node: CUgraphNode) -> Option<CUgraph> {
+fn child_graph(node: CUgraphNode) -> Option<CUgraph> {
     let mut graph = CUgraph(core::ptr::null_mut());
     // SAFETY: as above.
     unsafe { own::cuGraphChildGraphNodeGetGraph()?(node, &raw mut graph) }.ok().then_some(graph)
 }
 
 /// Records the needs of a new or updated executable graph.
-pub fn note(exec: CUgraphExec, needs: Needs) {
-    let mut all = EXECS.lock();
+pub fn note_executable(exec: CUgraphExec, needs: GraphNeeds) {
+    let mut all = EXECUTABLE_GRAPHS.lock();
     if needs.is_nothing() {
         all.remove(&(exec.0 as usize));
     } else {
         all.insert(exec.0 as usize, needs);
     }
-    COUNT.store(all.len(), Release);
+    ALLOCATING_GRAPHS.store(all.len(), Release);
 }
 
 /// Removes an executable graph before it is destroyed, and returns its needs.
-pub fn take(exec: CUgraphExec) -> Option<Needs> {
-    let mut all = EXECS.lock();
+pub fn take_executable(exec: CUgraphExec) -> Option<GraphNeeds> {
+    let mut all = EXECUTABLE_GRAPHS.lock();
     let taken = all.remove(&(exec.0 as usize));
-    COUNT.store(all.len(), Release);
+    ALLOCATING_GRAPHS.store(all.len(), Release);
     taken
 }
 
@@ -184,30 +184,30 @@ pub fn take(exec: CUgraphExec) -> Option<Needs> {
 /// # Cost
 /// One load where no graph allocates.
 #[inline]
-pub fn launch(exec: CUgraphExec, order: Order, real: Call<'_>) -> CUresult {
-    if COUNT.load(Acquire) == 0 { real() } else { launch_noted(exec, order, real) }
+pub fn launch(exec: CUgraphExec, order: StreamId, real: DriverCall<'_>) -> CUresult {
+    if ALLOCATING_GRAPHS.load(Acquire) == 0 { real() } else { launch_noted(exec, order, real) }
 }
 
 #[cold]
-fn launch_noted(exec: CUgraphExec, order: Order, real: Call<'_>) -> CUresult {
+fn launch_noted(exec: CUgraphExec, order: StreamId, real: DriverCall<'_>) -> CUresult {
     // A forked child has no graphs.
-    if enforce::enforced() != Ok(true) {
+    if enforce::is_enforced() != Ok(true) {
         return real();
     }
-    let needs = EXECS.lock().get(&(exec.0 as usize)).cloned();
+    let needs = EXECUTABLE_GRAPHS.lock().get(&(exec.0 as usize)).cloned();
     let Some(mut needs) = needs else { return real() };
-    let result = with(&mut needs, Some(order), real);
+    let result = call_with_needs(&mut needs, Some(order), real);
     if result.ok()
-        && let Some(noted) = EXECS.lock().get_mut(&(exec.0 as usize))
+        && let Some(noted) = EXECUTABLE_GRAPHS.lock().get_mut(&(exec.0 as usize))
     {
         noted.has_taken(&needs);
     }
     result
 }
 
-impl Needs {
+impl GraphNeeds {
     /// Records the backing after a launch with `launched`, unless the needs were changed meanwhile.
-    fn has_taken(&mut self, launched: &Needs) {
+    fn has_taken(&mut self, launched: &GraphNeeds) {
         for (noted, launched) in self.all.iter_mut().zip(&launched.all) {
             if (noted.device, noted.parts) == (launched.device, launched.parts) {
                 noted.backing = launched.backing;
@@ -217,30 +217,32 @@ impl Needs {
 }
 
 /// Makes a call that may take the memory in `needs`, in the order of a stream if that is known.
-pub fn with(needs: &mut Needs, order: Option<Order>, real: Call<'_>) -> CUresult {
-    nested(&mut needs.all, order, real)
+pub fn call_with_needs(needs: &mut GraphNeeds, order: Option<StreamId>, real: DriverCall<'_>) -> CUresult {
+    call_with_rest(&mut needs.all, order, real)
 }
 
-fn nested(left: &mut [Need], order: Option<Order>, real: Call<'_>) -> CUresult {
+fn call_with_rest(left: &mut [DeviceNeed], order: Option<StreamId>, real: DriverCall<'_>) -> CUresult {
     let Some((need, rest)) = left.split_first_mut() else { return real() };
-    match device::at(usize::from(need.device)).and_then(pools::graph_memory) {
-        Some(entry) => pools::launch(&entry, need.parts, order, &mut need.backing, &mut || nested(rest, order, real)),
-        None => nested(rest, order, real),
+    match device::by_index(usize::from(need.device)).and_then(pools::graph_memory) {
+        Some(entry) => {
+            pools::launch(&entry, need.parts, order, &mut need.backing, &mut || call_with_rest(rest, order, real))
+        }
+        None => call_with_rest(rest, order, real),
     }
 }
 
 /// Measures graph memory after a call that does not say whether it takes any.
-pub fn measure(needs: &Needs) {
-    for entry in needs.all.iter().filter_map(|need| pools::graph_memory(device::at(usize::from(need.device))?)) {
-        entry.measure();
+pub fn measure_needs(needs: &GraphNeeds) {
+    for entry in needs.all.iter().filter_map(|need| pools::graph_memory(device::by_index(usize::from(need.device))?)) {
+        entry.measure_held();
     }
 }
 
 /// Clears the parent's graphs in a forked child.
-pub fn forget() {
+pub fn reset_after_fork() {
     // SAFETY: called by the child's settling thread, before any other thread continues.
-    unsafe { EXECS.reset(Map::new()) };
-    COUNT.store(0, Relaxed);
+    unsafe { EXECUTABLE_GRAPHS.reset(SortedMap::new()) };
+    ALLOCATING_GRAPHS.store(0, Relaxed);
 }
 
 #[cfg(test)]
@@ -249,21 +251,21 @@ mod tests {
 
     #[test]
     fn allocations_at_the_same_addresses_are_counted_once() {
-        assert_eq!(covered([].into_iter()), 0);
-        assert_eq!(covered([(100, 50), (100, 50), (100, 20)].into_iter()), 50);
-        assert_eq!(covered([(300, 10), (100, 50), (140, 20)].into_iter()), 70);
-        assert_eq!(covered([(u64::MAX - 5, 100)].into_iter()), 5, "nonsense does not overflow");
+        assert_eq!(bytes_covered([].into_iter()), 0);
+        assert_eq!(bytes_covered([(100, 50), (100, 50), (100, 20)].into_iter()), 50);
+        assert_eq!(bytes_covered([(300, 10), (100, 50), (140, 20)].into_iter()), 70);
+        assert_eq!(bytes_covered([(u64::MAX - 5, 100)].into_iter()), 5, "nonsense does not overflow");
     }
 
     #[test]
     fn what_a_graph_frees_itself_is_counted_apart_and_by_device() {
-        let nodes = Nodes {
+        let nodes = GraphNodes {
             allocations: vec![(0, 4096, 512), (0, 4096, 1024), (0, 8192, 512), (1, 4096, 512)],
             freed: vec![4096],
         };
-        let needs = nodes.needs();
-        let zero = Need { device: 0, parts: [1024, 512], backing: None };
-        assert_eq!(needs.all, [zero, Need { device: 1, parts: [512, 0], backing: None }]);
-        assert!(Nodes::default().needs().is_nothing());
+        let needs = nodes.to_needs();
+        let zero = DeviceNeed { device: 0, parts: [1024, 512], backing: None };
+        assert_eq!(needs.all, [zero, DeviceNeed { device: 1, parts: [512, 0], backing: None }]);
+        assert!(GraphNodes::default().to_needs().is_nothing());
     }
 }

@@ -5,7 +5,7 @@
 //! same device. A MIG instance is a device of its own with its board's ordinal. A limit that names the board applies
 //! to each instance of it; a percentage is of the instance's memory.
 
-use crate::device::{Device, Facts};
+use crate::device::{Device, DeviceFacts};
 use crate::driver::{NVML, own};
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
@@ -14,7 +14,7 @@ use shim_sys::nvml::{nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t};
 use vgpu_core::limits::{Quantity, RawLimits};
 
 /// The devices as CUDA numbers them. Their ordinals come from NVML if a limit has an ordinal or a percentage.
-pub fn cuda_devices(limits: &RawLimits) -> Result<Vec<Facts>, String> {
+pub fn cuda_devices(limits: &RawLimits) -> Result<Vec<DeviceFacts>, String> {
     // The first version returns the whole device's UUID where the second returns the MIG instance's.
     let uuid_of = own::cuDeviceGetUuid_v2().or(own::cuDeviceGetUuid());
     let (Some(count_of), Some(device_of), Some(uuid_of), Some(total_of)) =
@@ -39,7 +39,7 @@ pub fn cuda_devices(limits: &RawLimits) -> Result<Vec<Facts>, String> {
         if !known {
             return Err(format!("the driver does not describe device {ordinal}"));
         }
-        facts.push(Facts { uuid: uuid.bytes, ordinal: None, total: total as u64, cuda: Some(dev) });
+        facts.push(DeviceFacts { uuid: uuid.bytes, ordinal: None, total: total as u64, cuda: Some(dev) });
     }
     if needs_nvml(limits) {
         let all = with_nvml(|| all_devices(limits)).unwrap_or_else(|| {
@@ -52,7 +52,7 @@ pub fn cuda_devices(limits: &RawLimits) -> Result<Vec<Facts>, String> {
                 return Err(format!(
                     "NVML does not know the device {}, so that its ordinal is not known; write a size for all devices \
                      instead",
-                    crate::uuid::text(&fact.uuid)
+                    crate::uuid::uuid_text(&fact.uuid)
                 ));
             };
             fact.ordinal = same.ordinal;
@@ -64,7 +64,7 @@ pub fn cuda_devices(limits: &RawLimits) -> Result<Vec<Facts>, String> {
 
 /// The devices as NVML numbers them, for a program that has initialised it. Checks first that every ordinal in a
 /// limit exists.
-pub fn all_devices(limits: &RawLimits) -> Result<Vec<Facts>, String> {
+pub fn all_devices(limits: &RawLimits) -> Result<Vec<DeviceFacts>, String> {
     let (count, facts) = nvml_devices()?;
     limits.check_devices(count).map_err(|e| e.to_string())?;
     Ok(facts)
@@ -72,12 +72,14 @@ pub fn all_devices(limits: &RawLimits) -> Result<Vec<Facts>, String> {
 
 fn needs_nvml(limits: &RawLimits) -> bool {
     limits.has_ordinals()
-        || limits.written().any(|(variable, value)| variable.quantity == Quantity::Memory && value.contains('%'))
+        || limits
+            .written_variables()
+            .any(|(variable, value)| variable.quantity == Quantity::Memory && value.contains('%'))
 }
 
 /// The number of boards, and the devices that can be described, as NVML numbers them: PCI order, before
 /// CUDA_VISIBLE_DEVICES; the instances of a partitioned board follow it. NVML must be initialised.
-fn nvml_devices() -> Result<(u32, Vec<Facts>), String> {
+fn nvml_devices() -> Result<(u32, Vec<DeviceFacts>), String> {
     let (Some(count_of), Some(handle_of)) = (own::nvmlDeviceGetCount_v2(), own::nvmlDeviceGetHandleByIndex_v2()) else {
         return Err("this NVML is too old: it does not tell a device's UUID, so that no limit can be kept".into());
     };
@@ -90,7 +92,7 @@ fn nvml_devices() -> Result<(u32, Vec<Facts>), String> {
     // A device that is lost or not visible cannot be used either: it gets no limits, and its ordinal stays reserved.
     let mut describe = |handle, ordinal| {
         if let Some((total, uuid)) = total(handle).zip(nvml_uuid(handle)) {
-            facts.push(Facts { uuid, ordinal: Some(ordinal), total, cuda: None });
+            facts.push(DeviceFacts { uuid, ordinal: Some(ordinal), total, cuda: None });
         }
     };
     for ordinal in 0..count {
@@ -98,7 +100,7 @@ fn nvml_devices() -> Result<(u32, Vec<Facts>), String> {
         // SAFETY: as above.
         if unsafe { handle_of(ordinal, &raw mut handle) }.ok() {
             describe(handle, ordinal);
-            instances(handle).into_iter().for_each(|instance| describe(instance, ordinal));
+            mig_instances(handle).into_iter().for_each(|instance| describe(instance, ordinal));
         }
     }
     Ok((count, facts))
@@ -118,7 +120,7 @@ fn total(handle: nvmlDevice_t) -> Option<u64> {
 }
 
 /// The MIG instances of a board; none if it is not partitioned or NVML does not support MIG.
-pub fn instances(board: nvmlDevice_t) -> Vec<nvmlDevice_t> {
+pub fn mig_instances(board: nvmlDevice_t) -> Vec<nvmlDevice_t> {
     let (Some(most), Some(handle_of)) =
         (own::nvmlDeviceGetMaxMigDeviceCount(), own::nvmlDeviceGetMigDeviceHandleByIndex())
     else {
@@ -138,11 +140,11 @@ pub fn instances(board: nvmlDevice_t) -> Vec<nvmlDevice_t> {
 }
 
 /// Handles by device number, valid while NVML stays initialised; 0: not looked up yet.
-static HANDLES: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
+static NVML_HANDLES: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 
 /// NVML's handle of a device. NVML must stay initialised.
 pub fn kept_handle(device: &Device) -> Option<nvmlDevice_t> {
-    let kept = HANDLES.get(usize::from(device.index))?;
+    let kept = NVML_HANDLES.get(usize::from(device.index))?;
     match kept.load(Relaxed) {
         0 => {
             let handle = nvml_device(&device.uuid)?;
@@ -168,7 +170,7 @@ fn nvml_device(uuid: &[u8; 16]) -> Option<nvmlDevice_t> {
         })
         .collect();
     let is = |handle: &nvmlDevice_t| nvml_uuid(*handle) == Some(*uuid);
-    boards.iter().copied().find(is).or_else(|| boards.iter().flat_map(|board| instances(*board)).find(is))
+    boards.iter().copied().find(is).or_else(|| boards.iter().flat_map(|board| mig_instances(*board)).find(is))
 }
 
 /// The UUID of an NVML device as bytes, without its prefix.
@@ -184,24 +186,24 @@ pub fn nvml_uuid(handle: nvmlDevice_t) -> Option<[u8; 16]> {
 }
 
 /// Number of times the program has initialised NVML, minus its shutdowns.
-static PROGRAM: AtomicU32 = AtomicU32::new(0);
+static PROGRAM_INITS: AtomicU32 = AtomicU32::new(0);
 /// Whether this library has left NVML initialised once, for frequent queries.
-static KEPT: AtomicBool = AtomicBool::new(false);
+static NVML_KEPT: AtomicBool = AtomicBool::new(false);
 
 /// Records that the program initialised NVML.
 pub fn program_began() {
-    PROGRAM.fetch_add(1, Relaxed);
+    PROGRAM_INITS.fetch_add(1, Relaxed);
 }
 
 /// Records that the program is about to shut NVML down. Before its last shutdown our own initialisation is undone
 /// too, so that NVML is as uninitialised as the program expects.
 pub fn program_ends() {
-    let fewer = PROGRAM.fetch_update(Relaxed, Relaxed, |count| count.checked_sub(1)).unwrap_or(0);
+    let fewer = PROGRAM_INITS.fetch_update(Relaxed, Relaxed, |count| count.checked_sub(1)).unwrap_or(0);
     if fewer <= 1
-        && KEPT.swap(false, Relaxed)
+        && NVML_KEPT.swap(false, Relaxed)
         && let Some(shutdown) = own::nvmlShutdown()
     {
-        HANDLES.iter().for_each(|handle| handle.store(0, Relaxed));
+        NVML_HANDLES.iter().for_each(|handle| handle.store(0, Relaxed));
         // SAFETY: paired with the init that was kept.
         let _ = unsafe { shutdown() };
     }
@@ -211,10 +213,10 @@ pub fn program_ends() {
 /// on a real machine. It stays so until the program's last shutdown of NVML, or for the life of the process.
 pub fn with_nvml_kept<T>(f: impl FnOnce() -> T) -> Option<T> {
     with_nvml(|| {
-        if !KEPT.swap(true, Relaxed) {
+        if !NVML_KEPT.swap(true, Relaxed) {
             // SAFETY: no preconditions; NVML counts one more user.
             let kept = own::nvmlInit_v2().is_some_and(|init| unsafe { init() }.ok());
-            KEPT.store(kept, Relaxed);
+            NVML_KEPT.store(kept, Relaxed);
         }
         f()
     })
@@ -222,7 +224,7 @@ pub fn with_nvml_kept<T>(f: impl FnOnce() -> T) -> Option<T> {
 
 /// Runs `f` with NVML initialised by this library. `None`: it cannot be initialised.
 pub fn with_nvml<T>(f: impl FnOnce() -> T) -> Option<T> {
-    if !NVML.loaded() {
+    if !NVML.is_loaded() {
         // SAFETY: loading the vendor's library by its soname; it stays loaded.
         unsafe { libc::dlopen(c"libnvidia-ml.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
     }

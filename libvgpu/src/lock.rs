@@ -8,10 +8,10 @@ use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
-const FREE: u32 = 0;
-const HELD: u32 = 1;
+const LOCK_FREE: u32 = 0;
+const LOCK_HELD: u32 = 1;
 /// Spins of a waiter before it sleeps: by then the holder is probably not running.
-const SPINS: u32 = 100;
+const SPINS_BEFORE_SLEEP: u32 = 100;
 
 /// A value and the lock that guards it.
 pub struct Lock<T> {
@@ -25,7 +25,7 @@ unsafe impl<T: Send> Sync for Lock<T> {}
 impl<T> Lock<T> {
     /// An unlocked lock around `value`.
     pub const fn new(value: T) -> Self {
-        Self { word: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
+        Self { word: AtomicU32::new(LOCK_FREE), value: UnsafeCell::new(value) }
     }
 
     /// Takes the lock.
@@ -33,18 +33,20 @@ impl<T> Lock<T> {
     /// # Cost
     /// One compare-exchange when it is free.
     #[inline]
-    pub fn lock(&self) -> Held<'_, T> {
-        if self.word.compare_exchange(FREE, HELD, Acquire, Relaxed).is_err() {
+    pub fn lock(&self) -> LockGuard<'_, T> {
+        if self.word.compare_exchange(LOCK_FREE, LOCK_HELD, Acquire, Relaxed).is_err() {
             self.wait();
         }
-        Held { lock: self }
+        LockGuard { lock: self }
     }
 
     #[cold]
     fn wait(&self) {
         let mut round = 0;
-        while self.word.load(Relaxed) != FREE || self.word.compare_exchange(FREE, HELD, Acquire, Relaxed).is_err() {
-            if round < SPINS {
+        while self.word.load(Relaxed) != LOCK_FREE
+            || self.word.compare_exchange(LOCK_FREE, LOCK_HELD, Acquire, Relaxed).is_err()
+        {
+            if round < SPINS_BEFORE_SLEEP {
                 round += 1;
                 core::hint::spin_loop();
             } else {
@@ -61,16 +63,16 @@ impl<T> Lock<T> {
         // SAFETY: by the caller's contract no other thread knows it. The parent's thread may have left the old value
         // half written, so it is forgotten, not dropped.
         unsafe { core::ptr::write(self.value.get(), value) };
-        self.word.store(FREE, Release);
+        self.word.store(LOCK_FREE, Release);
     }
 }
 
 /// Guard of a held lock.
-pub struct Held<'a, T> {
+pub struct LockGuard<'a, T> {
     lock: &'a Lock<T>,
 }
 
-impl<T> Deref for Held<'_, T> {
+impl<T> Deref for LockGuard<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
         // SAFETY: the lock is held.
@@ -78,17 +80,17 @@ impl<T> Deref for Held<'_, T> {
     }
 }
 
-impl<T> DerefMut for Held<'_, T> {
+impl<T> DerefMut for LockGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: the lock is held, and by this value alone.
         unsafe { &mut *self.lock.value.get() }
     }
 }
 
-impl<T> Drop for Held<'_, T> {
+impl<T> Drop for LockGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        self.lock.word.store(FREE, Release);
+        self.lock.word.store(LOCK_FREE, Release);
     }
 }
 

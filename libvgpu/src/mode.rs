@@ -5,30 +5,30 @@ use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::*};
 /// The library's mode in this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Mode {
+pub enum ProcessMode {
     /// Initial: neither CUDA nor NVML was initialised.
     Asleep = 0,
     /// Nothing was asked for, or `VGPU_MODE=off`.
     Off = 1,
-    /// Limits are enforced, or use is measured: [`observing`].
+    /// Limits are enforced, or use is measured: [`is_observing`].
     On = 2,
     /// Limits were asked for and cannot be enforced: every call that allocates, launches or shows numbers is refused.
     Failed = 3,
 }
 
-static MODE: AtomicU8 = AtomicU8::new(Mode::Asleep as u8);
+static PROCESS_MODE: AtomicU8 = AtomicU8::new(ProcessMode::Asleep as u8);
 
 /// The library's mode in this process.
 ///
 /// # Cost
 /// One load.
 #[inline(always)]
-pub fn mode() -> Mode {
-    match MODE.load(Acquire) {
-        1 => Mode::Off,
-        2 => Mode::On,
-        3 => Mode::Failed,
-        _ => Mode::Asleep,
+pub fn process_mode() -> ProcessMode {
+    match PROCESS_MODE.load(Acquire) {
+        1 => ProcessMode::Off,
+        2 => ProcessMode::On,
+        3 => ProcessMode::Failed,
+        _ => ProcessMode::Asleep,
     }
 }
 
@@ -37,23 +37,23 @@ pub fn mode() -> Mode {
 pub struct Denied;
 
 /// Whether use is measured only.
-static OBSERVING: AtomicBool = AtomicBool::new(false);
+static OBSERVE_ONLY: AtomicBool = AtomicBool::new(false);
 
 /// Whether use is measured only: by `VGPU_MODE=observe`, or by the daemon's latest terms. Then nothing is refused,
 /// delayed or shown differently.
 #[inline]
-pub fn observing() -> bool {
-    OBSERVING.load(Relaxed)
+pub fn is_observing() -> bool {
+    OBSERVE_ONLY.load(Relaxed)
 }
 
 /// Sets whether use is measured only. The environment sets it once, the daemon at every change.
-pub fn observe(only: bool) {
-    if observing() != only {
-        OBSERVING.store(only, Relaxed);
+pub fn set_observing(only: bool) {
+    if is_observing() != only {
+        OBSERVE_ONLY.store(only, Relaxed);
     }
 }
 
 /// Sets the state of the whole process: off, on or failed.
-pub fn set(mode: Mode) {
-    MODE.store(mode as u8, Release);
+pub fn set(mode: ProcessMode) {
+    PROCESS_MODE.store(mode as u8, Release);
 }

@@ -5,32 +5,32 @@ use crate::driver::own;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use shim_sys::cuda::*;
-use vgpu_core::memory::pool::{NOBODY, Stream};
+use vgpu_core::memory::pool::{NO_STREAM, StreamKey};
 
 /// The error of querying an event that was recorded into a capture.
-const CAPTURED_EVENT: CUresult = CUresult(907);
+const CAPTURED_EVENT_ERROR: CUresult = CUresult(907);
 /// Flag for an event without timestamps.
-const NO_TIME: u32 = 2;
+const EVENT_WITHOUT_TIME: u32 = 2;
 
 /// A stream of a context: each context has its own default streams.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Place {
-    /// The stream's key: [`Order::key`].
-    pub key: Stream,
+pub struct StreamLocation {
+    /// The stream's key: [`StreamId::stream_key`].
+    pub key: StreamKey,
     /// The context, as an integer; 0: unknown.
     pub context: usize,
 }
 
-impl Place {
+impl StreamLocation {
     /// The key, in the same context, of a stream that no call can name any more.
-    pub fn nobodys(self) -> Self {
-        Self { key: NOBODY, ..self }
+    pub fn without_stream(self) -> Self {
+        Self { key: NO_STREAM, ..self }
     }
 }
 
 /// A stream, as a call names it.
 #[derive(Clone, Copy)]
-pub struct Order {
+pub struct StreamId {
     /// The stream's handle in the call.
     pub stream: CUstream,
     /// Whether the default stream means the thread's own.
@@ -38,40 +38,40 @@ pub struct Order {
 }
 
 /// Whether this process has ever begun a capture.
-static CAPTURES: AtomicBool = AtomicBool::new(false);
+static HAS_CAPTURED: AtomicBool = AtomicBool::new(false);
 
 /// Our own driver calls in flight that would disturb a capture, or that no capture may overlap.
-static UNGUARDED: AtomicUsize = AtomicUsize::new(0);
+static UNGUARDED_CALLS: AtomicUsize = AtomicUsize::new(0);
 
 /// Program calls in flight that begin a capture.
-static BEGINNING: AtomicUsize = AtomicUsize::new(0);
+static BEGINNING_CAPTURES: AtomicUsize = AtomicUsize::new(0);
 
 /// Guard of a call that begins a capture.
-pub struct Beginning(());
+pub struct CaptureBeginning(());
 
-impl Drop for Beginning {
+impl Drop for CaptureBeginning {
     fn drop(&mut self) {
-        BEGINNING.fetch_sub(1, SeqCst);
+        BEGINNING_CAPTURES.fetch_sub(1, SeqCst);
     }
 }
 
 /// Announces a capture that is about to begin. First waits until no driver call of ours is in flight that could
 /// disturb it.
 #[must_use]
-pub fn expect_captures() -> Beginning {
+pub fn expect_captures() -> CaptureBeginning {
     // In this order: if a call of ours and a beginning overlap, at least one sees the other.
-    BEGINNING.fetch_add(1, SeqCst);
-    CAPTURES.store(true, SeqCst);
-    if UNGUARDED.load(SeqCst) > 0 {
-        context::wait_until(|| UNGUARDED.load(SeqCst) == 0);
+    BEGINNING_CAPTURES.fetch_add(1, SeqCst);
+    HAS_CAPTURED.store(true, SeqCst);
+    if UNGUARDED_CALLS.load(SeqCst) > 0 {
+        context::wait_until(|| UNGUARDED_CALLS.load(SeqCst) == 0);
     }
-    Beginning(())
+    CaptureBeginning(())
 }
 
 /// Clears the parent's calls in flight in a forked child.
-pub fn reborn() {
-    UNGUARDED.store(0, SeqCst);
-    BEGINNING.store(0, SeqCst);
+pub fn reset_after_fork() {
+    UNGUARDED_CALLS.store(0, SeqCst);
+    BEGINNING_CAPTURES.store(0, SeqCst);
 }
 
 /// Whether there may be a capture.
@@ -80,7 +80,7 @@ pub fn reborn() {
 /// One load.
 #[inline]
 pub fn may_capture() -> bool {
-    CAPTURES.load(SeqCst)
+    HAS_CAPTURED.load(SeqCst)
 }
 
 /// Runs `work` with this thread in relaxed capture mode, so that our own driver calls do not disturb a capture by the
@@ -88,11 +88,11 @@ pub fn may_capture() -> bool {
 ///
 /// # Cost
 /// Two atomic additions until the program begins its first capture; from then on two driver calls.
-pub fn quietly<T>(work: impl FnOnce() -> T) -> T {
+pub fn without_captures<T>(work: impl FnOnce() -> T) -> T {
     if !may_capture() {
-        UNGUARDED.fetch_add(1, SeqCst);
+        UNGUARDED_CALLS.fetch_add(1, SeqCst);
         let result = if may_capture() { Err(work) } else { Ok(work()) };
-        UNGUARDED.fetch_sub(1, SeqCst);
+        UNGUARDED_CALLS.fetch_sub(1, SeqCst);
         return match result {
             Ok(result) => result,
             Err(work) => in_relaxed_mode(work),
@@ -101,19 +101,19 @@ pub fn quietly<T>(work: impl FnOnce() -> T) -> T {
     in_relaxed_mode(work)
 }
 
-/// As [`quietly`], while no capture can begin, so that a stream that does not capture can be queried. `None`: one is
-/// about to begin.
+/// As [`without_captures`], while no capture can begin, so that a stream that does not capture can be queried.
+/// `None`: one is about to begin.
 ///
 /// # Cost
-/// As [`quietly`]; a call that begins a capture waits for `work`.
+/// As [`without_captures`]; a call that begins a capture waits for `work`.
 pub fn between_captures<T>(work: impl FnOnce() -> T) -> Option<T> {
-    UNGUARDED.fetch_add(1, SeqCst);
-    let result = match (BEGINNING.load(SeqCst), may_capture()) {
+    UNGUARDED_CALLS.fetch_add(1, SeqCst);
+    let result = match (BEGINNING_CAPTURES.load(SeqCst), may_capture()) {
         (0, true) => Some(in_relaxed_mode(work)),
         (0, false) => Some(work()),
         _ => None,
     };
-    UNGUARDED.fetch_sub(1, SeqCst);
+    UNGUARDED_CALLS.fetch_sub(1, SeqCst);
     result
 }
 
@@ -141,11 +141,11 @@ pub fn current() -> CUcontext {
 
 /// A number for this thread that no other thread gets, even after this one has ended.
 fn this_thread() -> u64 {
-    static THREADS: AtomicU64 = AtomicU64::new(0);
+    static THREAD_NUMBERS: AtomicU64 = AtomicU64::new(0);
     thread_local!(static NUMBER: AtomicU64 = const { AtomicU64::new(0) });
     NUMBER.with(|number| match number.load(Relaxed) {
         0 => {
-            let new = THREADS.fetch_add(1, Relaxed) + 1;
+            let new = THREAD_NUMBERS.fetch_add(1, Relaxed) + 1;
             number.store(new, Relaxed);
             new
         }
@@ -153,9 +153,9 @@ fn this_thread() -> u64 {
     })
 }
 
-impl Order {
+impl StreamId {
     /// A number that identifies the stream within the process.
-    pub fn key(self) -> Stream {
+    pub fn stream_key(self) -> StreamKey {
         let own = self.stream == CU_STREAM_PER_THREAD || (self.per_thread && self.stream.is_null());
         if own {
             return this_thread() | 1 << 63;
@@ -169,22 +169,22 @@ impl Order {
     }
 
     /// The stream and its context.
-    pub fn place(self) -> Place {
+    pub fn location(self) -> StreamLocation {
         let mut context = CUcontext::NULL;
         // SAFETY: the stream of a call that has just used it; a pointer to a local.
         let mut ask = |stream| own::cuStreamGetCtx().is_some_and(|ask| unsafe { ask(stream, &raw mut context) }.ok());
         let known = !self.is_special() && ask(self.stream);
-        Place { key: self.key(), context: if known { context } else { current() }.0 as usize }
+        StreamLocation { key: self.stream_key(), context: if known { context } else { current() }.0 as usize }
     }
 
     /// Whether calls in this stream become nodes of a graph.
     pub fn is_captured(self) -> bool {
-        self.captures() == Some(true)
+        self.capture_status() == Some(true)
     }
 
-    /// As [`Order::is_captured`]. `None`: unknown at present, and the stream must not be queried. The legacy stream
+    /// As [`StreamId::is_captured`]. `None`: unknown at present, and the stream must not be queried. The legacy stream
     /// is in this state while a stream captures that waits for it.
-    pub fn captures(self) -> Option<bool> {
+    pub fn capture_status(self) -> Option<bool> {
         if !may_capture() {
             return Some(false);
         }
@@ -217,22 +217,23 @@ impl Order {
     }
 
     /// Finds the end of all work that is in the stream now. `place` is the stream's key.
-    pub fn end(self, place: Place) -> End {
-        quietly(|| {
-            if self.captures() != Some(false) {
-                return End::Unknown;
+    pub fn end_of_work(self, place: StreamLocation) -> WorkEnd {
+        without_captures(|| {
+            if self.capture_status() != Some(false) {
+                return WorkEnd::Unknown;
             }
             if self.is_idle() {
-                return End::Passed;
+                return WorkEnd::Passed;
             }
-            self.mark_in(place.context).map_or(End::Unknown, End::Marked)
+            self.mark_in(place.context).map_or(WorkEnd::Unknown, WorkEnd::Marked)
         })
     }
 
-    /// As [`Order::mark`], in the stream's context: an event can be recorded only in streams of its own context.
-    fn mark_in(self, context: usize) -> Option<Mark> {
+    /// As [`StreamId::record_mark`], in the stream's context: an event can be recorded only in streams of its own
+    /// context.
+    fn mark_in(self, context: usize) -> Option<StreamMark> {
         if context == current().0 as usize {
-            return self.mark();
+            return self.record_mark();
         }
         let mut before = CUcontext::NULL;
         // SAFETY: a context that the driver has just named; the pop restores the current one.
@@ -240,20 +241,20 @@ impl Order {
             if !own::cuCtxPushCurrent_v2()?(CUcontext(context as *mut c_void)).ok() {
                 return None;
             }
-            let mark = self.mark();
+            let mark = self.record_mark();
             let _ = own::cuCtxPopCurrent_v2()?(&raw mut before);
             mark
         }
     }
 
     /// Records an event marker after all work that is in the stream now. `None`: no marker can be recorded.
-    fn mark(self) -> Option<Mark> {
+    fn record_mark(self) -> Option<StreamMark> {
         let mut event = CUevent(core::ptr::null_mut());
         // SAFETY: a pointer to a local.
-        if !unsafe { own::cuEventCreate()?(&raw mut event, NO_TIME) }.ok() {
+        if !unsafe { own::cuEventCreate()?(&raw mut event, EVENT_WITHOUT_TIME) }.ok() {
             return None;
         }
-        let mark = Mark(event.0 as usize);
+        let mark = StreamMark(event.0 as usize);
         // SAFETY: the event that was just created, and the stream of a call that has just used it.
         let recorded = unsafe {
             if self.per_thread {
@@ -265,37 +266,37 @@ impl Order {
         if recorded.ok() {
             Some(mark)
         } else {
-            mark.end();
+            mark.destroy();
             None
         }
     }
 }
 
 /// The end of a stream's present work.
-pub enum End {
+pub enum WorkEnd {
     /// The device has passed it.
     Passed,
     /// The work ends at this marker.
-    Marked(Mark),
+    Marked(StreamMark),
     /// No marker can be recorded.
     Unknown,
 }
 
-/// An event marker recorded in a stream. It dies with its context, or by [`Mark::end`].
-pub struct Mark(usize);
+/// An event marker recorded in a stream. It dies with its context, or by [`StreamMark::destroy`].
+pub struct StreamMark(usize);
 
-impl Mark {
+impl StreamMark {
     /// Whether the stream has reached the marker.
     pub fn is_passed(&self) -> bool {
         let Some(ask) = own::cuEventQuery() else { return true };
         // SAFETY: a live event of ours: `departing` does not query events of ending contexts.
-        let answer = quietly(|| unsafe { ask(CUevent(self.0 as *mut c_void)) });
+        let answer = without_captures(|| unsafe { ask(CUevent(self.0 as *mut c_void)) });
         // An event that was captured after all returns an error of its own, which tells nothing about the stream.
-        answer != CUresult::NOT_READY && answer != CAPTURED_EVENT
+        answer != CUresult::NOT_READY && answer != CAPTURED_EVENT_ERROR
     }
 
     /// Destroys the event.
-    pub fn end(&self) {
+    pub fn destroy(&self) {
         if let Some(destroy) = own::cuEventDestroy_v2() {
             // SAFETY: as above, and no other code knows the event.
             let _ = unsafe { destroy(CUevent(self.0 as *mut c_void)) };
@@ -313,19 +314,19 @@ mod tests {
         let begins = expect_captures();
         assert_eq!(between_captures(|| 1), None);
         drop(begins);
-        let asking = between_captures(|| UNGUARDED.load(SeqCst));
+        let asking = between_captures(|| UNGUARDED_CALLS.load(SeqCst));
         assert!(asking > Some(0), "whoever begins one waits: {asking:?}");
     }
 
     #[test]
     fn no_thread_has_the_default_stream_of_one_that_has_ended() {
-        let key = || Order { stream: CU_STREAM_PER_THREAD, per_thread: false }.key();
+        let key = || StreamId { stream: CU_STREAM_PER_THREAD, per_thread: false }.stream_key();
         let own = key();
-        assert_eq!(own, Order { stream: CUstream(core::ptr::null_mut()), per_thread: true }.key());
+        assert_eq!(own, StreamId { stream: CUstream(core::ptr::null_mut()), per_thread: true }.stream_key());
         let one = || std::thread::scope(|scope| scope.spawn(key).join().unwrap());
-        let others: Vec<Stream> = (0..8).map(|_| one()).collect();
-        let all: std::collections::BTreeSet<Stream> = others.iter().copied().chain([own]).collect();
+        let others: Vec<StreamKey> = (0..8).map(|_| one()).collect();
+        let all: std::collections::BTreeSet<StreamKey> = others.iter().copied().chain([own]).collect();
         assert_eq!(all.len(), 9, "{others:?}");
-        assert!(all.iter().all(|key| *key >> 63 == 1 && *key != NOBODY));
+        assert!(all.iter().all(|key| *key >> 63 == 1 && *key != NO_STREAM));
     }
 }

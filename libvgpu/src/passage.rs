@@ -6,21 +6,21 @@
 
 use crate::device::Device;
 use crate::driver::own;
-use crate::meter::Launch;
+use crate::meter::MeteredLaunch;
 use crate::order;
 use shim_sys::cuda::{CUcontext, CUresult};
 
 /// One device's share of a call.
-pub struct Part {
+pub struct CallPart {
     /// The device that the part works on.
     pub device: &'static Device,
     /// The launch on that device.
-    pub launch: Launch,
+    pub launch: MeteredLaunch,
 }
 
 /// Makes a call that works on several devices. First waits at each gate once without launching: a wait at one gate
 /// would otherwise be measured as work on a device whose gate was already passed.
-pub fn through_all(parts: &mut [Part], real: &mut dyn FnMut() -> CUresult) -> CUresult {
+pub fn through_all(parts: &mut [CallPart], real: &mut dyn FnMut() -> CUresult) -> CUresult {
     // Insertion sort: there are a few devices at most, and the standard library's sort takes 3 KB of code.
     for end in 1..parts.len() {
         let mut at = end;
@@ -33,48 +33,48 @@ pub fn through_all(parts: &mut [Part], real: &mut dyn FnMut() -> CUresult) -> CU
         for part in parts.iter() {
             // Waits at the device's gate without a launch: the gate takes the result for a launch that the driver
             // refused.
-            let _ = through(core::slice::from_ref(part), &mut || CUresult::NOT_READY);
+            let _ = pass_gates(core::slice::from_ref(part), &mut || CUresult::NOT_READY);
         }
     }
-    through(parts, real)
+    pass_gates(parts, real)
 }
 
 /// Passes the gates of `parts` one after the other, then makes the call.
-pub fn through(parts: &[Part], real: &mut dyn FnMut() -> CUresult) -> CUresult {
+pub fn pass_gates(parts: &[CallPart], real: &mut dyn FnMut() -> CUresult) -> CUresult {
     let Some((part, rest)) = parts.split_first() else { return real() };
-    let Some(governor) = &part.device.governor else { return through(rest, real) };
-    let joined = match part.device.ledger.joined() {
+    let Some(governor) = &part.device.governor else { return pass_gates(rest, real) };
+    let joined = match part.device.ledger.membership() {
         Ok(joined) => joined,
-        Err(_) if part.device.observed() => return through(rest, real),
+        Err(_) if part.device.is_observed() => return pass_gates(rest, real),
         Err(_) => return CUresult::NOT_PERMITTED,
     };
     let context = part.launch.context;
     if order::current() == context {
-        let further: &mut dyn FnMut() -> CUresult = &mut || through(rest, real);
+        let further: &mut dyn FnMut() -> CUresult = &mut || pass_gates(rest, real);
         return governor.launch(joined, part.launch, further);
     }
-    if !enter(context) {
-        return through(rest, real);
+    if !enter_context(context) {
+        return pass_gates(rest, real);
     }
     let further: &mut dyn FnMut() -> CUresult = &mut || {
-        leave();
-        let result = through(rest, real);
-        enter(context);
+        leave_context();
+        let result = pass_gates(rest, real);
+        enter_context(context);
         result
     };
     let result = governor.launch(joined, part.launch, further);
-    leave();
+    leave_context();
     result
 }
 
 /// Makes `context` current; false: the driver refused.
-fn enter(context: CUcontext) -> bool {
+fn enter_context(context: CUcontext) -> bool {
     // SAFETY: a context that the driver has just named; `leave` pops every successful push.
     own::cuCtxPushCurrent_v2().is_some_and(|push| unsafe { push(context) }.ok())
 }
 
 /// Restores the context that was current before `enter`.
-fn leave() {
+fn leave_context() {
     let mut left = CUcontext::NULL;
     if let Some(pop) = own::cuCtxPopCurrent_v2() {
         // SAFETY: a pointer to a local; `enter` pushed the context that is popped.

@@ -7,22 +7,23 @@
 //!
 //! # Threads
 //! No lock is held during a driver call, so another thread may do anything between the driver's answer and our record
-//! of it. A call that adds a reference is therefore recorded *before* it is made ([`pin`], [`pin_at`]) and undone if
-//! the driver refuses. A call that removes a reference sets it aside before ([`releasing`], [`unmapping`]) and drops
-//! or restores it afterwards. In between, an allocation has one reference too many, never one too few. So nothing
-//! ends too early when a map overtakes a release, or when another thread maps addresses again during their unmap. A
-//! handle that is being released is still found until the driver reuses its number ([`created`]).
+//! of it. A call that adds a reference is therefore recorded *before* it is made ([`pin_handle`], [`pin_at`]) and
+//! undone if the driver refuses. A call that removes a reference sets it aside before ([`begin_release`],
+//! [`begin_unmap`]) and drops or restores it afterwards. In between, an allocation has one reference too many, never
+//! one too few. So nothing ends too early when a map overtakes a release, or when another thread maps addresses again
+//! during their unmap. A handle that is being released is still found until the driver reuses its number
+//! ([`note_created`]).
 //!
 //! Not here: charges of addresses and arrays (`holdings`), memory that several processes hold (`share`).
 
-use crate::holdings::{Holding, Map, empty};
+use crate::holdings::{AllocationRecord, Map, empty_map};
 use crate::lock::Lock;
 use std::collections::BTreeMap;
 
 /// A physical allocation and the references that keep it alive.
-struct Physical {
+struct PhysicalAllocation {
     /// The allocation's charge. `None`: host memory, a device without limits, or a multicast object.
-    holding: Option<Holding>,
+    holding: Option<AllocationRecord>,
     /// Imported from another tenant without a share: its size becomes known, and is charged, when it is mapped.
     foreign: bool,
     /// Handles that the program holds.
@@ -30,11 +31,11 @@ struct Physical {
     /// Mappings, tiles, bindings, and calls in flight.
     uses: u32,
     /// For a multicast object: the memory bound to it.
-    bound: Vec<Bound>,
+    bound: Vec<MulticastBinding>,
 }
 
 /// Memory bound to a multicast object.
-struct Bound {
+struct MulticastBinding {
     /// Number of the device, if it has limits.
     device: Option<u8>,
     offset: u64,
@@ -46,11 +47,11 @@ struct Bound {
 /// A part of a sparse array: the array, and the part in the driver's own numbers.
 type Tile = (usize, [u64; 5]);
 
-struct All {
+struct PhysicalState {
     /// Handles that the program holds, to the numbers of their allocations.
     handles: Map<u64>,
     /// The physical allocations, by number.
-    physical: Map<Physical>,
+    physical: Map<PhysicalAllocation>,
     /// Start of a mapping to its length and its allocation's number.
     mapped: BTreeMap<u64, (u64, u64)>,
     /// Mappings that the driver is being asked to end: start, length, allocation number.
@@ -60,48 +61,48 @@ struct All {
     next: u64,
 }
 
-impl All {
-    const EMPTY: All = All {
-        handles: empty(),
-        physical: empty(),
+impl PhysicalState {
+    const NO_ALLOCATIONS: PhysicalState = PhysicalState {
+        handles: empty_map(),
+        physical: empty_map(),
         mapped: BTreeMap::new(),
         leaving: Vec::new(),
         tiles: BTreeMap::new(),
         next: 0,
     };
 
-    fn add(&mut self, handle: u64, physical: Physical) {
+    fn add(&mut self, handle: u64, physical: PhysicalAllocation) {
         let number = self.next;
         self.next += 1;
         self.handles.insert(handle, number);
         self.physical.insert(number, physical);
     }
 
-    fn use_once(&mut self, number: u64) -> Option<Pin> {
+    fn use_once(&mut self, number: u64) -> Option<PinnedAllocation> {
         self.physical.get_mut(&number)?.uses += 1;
-        Some(Pin { number })
+        Some(PinnedAllocation { number })
     }
 
     /// Drops a reference, and the allocation with the last one. Its charges are added to `ended`.
-    fn unuse(&mut self, number: u64, ended: &mut Ended) {
+    fn drop_name(&mut self, number: u64, ended: &mut EndedCharges) {
         if let Some(physical) = self.physical.get_mut(&number) {
             physical.uses = physical.uses.saturating_sub(1);
         }
-        self.end(number, ended);
+        self.end_allocation(number, ended);
     }
 
-    fn end(&mut self, number: u64, ended: &mut Ended) {
+    fn end_allocation(&mut self, number: u64, ended: &mut EndedCharges) {
         if !self.physical.get(&number).is_some_and(|physical| physical.handles == 0 && physical.uses == 0) {
             return;
         }
         let Some(physical) = self.physical.remove(&number) else { return };
         ended.extend(physical.holding);
         for bound in physical.bound {
-            self.unuse(bound.number, ended);
+            self.drop_name(bound.number, ended);
         }
     }
 
-    fn behind(&self, address: u64) -> Option<u64> {
+    fn mapped_at(&self, address: u64) -> Option<u64> {
         let mapping =
             self.mapped.range(..=address).next_back().map(|(start, (bytes, number))| (*start, *bytes, *number));
         let mut candidates = mapping.into_iter().chain(self.leaving.iter().copied());
@@ -111,26 +112,29 @@ impl All {
     }
 }
 
-static ALL: Lock<All> = Lock::new(All::EMPTY);
+static PHYSICAL_STATE: Lock<PhysicalState> = Lock::new(PhysicalState::NO_ALLOCATIONS);
 
 /// Charges that ended; the caller releases them.
-pub type Ended = Vec<Holding>;
+pub type EndedCharges = Vec<AllocationRecord>;
 
-/// Keeps an allocation alive during a call. Pass it to the function that records the call's result, or to [`unpin`].
+/// Keeps an allocation alive during a call. Pass it to the function that records the call's result, or to
+/// [`unpin_unused`].
 #[must_use]
-pub struct Pin {
+pub struct PinnedAllocation {
     number: u64,
 }
 
 /// Records a new allocation or multicast object: one handle, no mapping.
-pub fn created(handle: u64, holding: Option<Holding>) {
-    ALL.lock().add(handle, Physical { holding, foreign: false, handles: 1, uses: 0, bound: Vec::new() });
+pub fn note_created(handle: u64, holding: Option<AllocationRecord>) {
+    PHYSICAL_STATE
+        .lock()
+        .add(handle, PhysicalAllocation { holding, foreign: false, handles: 1, uses: 0, bound: Vec::new() });
 }
 
 /// Records an import. `foreign`: another tenant's memory; then `holding` only names the device, and nothing is
 /// charged yet. A known handle is the same allocation again: `holding` is returned then.
-pub fn imported(handle: u64, holding: Option<Holding>, foreign: bool) -> Option<Holding> {
-    let mut all = ALL.lock();
+pub fn note_imported(handle: u64, holding: Option<AllocationRecord>, foreign: bool) -> Option<AllocationRecord> {
+    let mut all = PHYSICAL_STATE.lock();
     let known = all.handles.get(&handle).copied();
     if let Some(physical) = known.and_then(|number| all.physical.get_mut(&number))
         && physical.handles > 0
@@ -138,47 +142,47 @@ pub fn imported(handle: u64, holding: Option<Holding>, foreign: bool) -> Option<
         physical.handles += 1;
         return holding;
     }
-    all.add(handle, Physical { holding, foreign, handles: 1, uses: 0, bound: Vec::new() });
+    all.add(handle, PhysicalAllocation { holding, foreign, handles: 1, uses: 0, bound: Vec::new() });
     None
 }
 
 /// Pins the allocation of a handle for the length of a call.
-pub fn pin(handle: u64) -> Option<Pin> {
-    let mut all = ALL.lock();
+pub fn pin_handle(handle: u64) -> Option<PinnedAllocation> {
+    let mut all = PHYSICAL_STATE.lock();
     let number = *all.handles.get(&handle)?;
     all.use_once(number)
 }
 
 /// Pins the allocation mapped at `address`, which may be any address inside the mapping, for the length of a call.
-pub fn pin_at(address: u64) -> Option<Pin> {
-    let mut all = ALL.lock();
-    let number = all.behind(address)?;
+pub fn pin_at(address: u64) -> Option<PinnedAllocation> {
+    let mut all = PHYSICAL_STATE.lock();
+    let number = all.mapped_at(address)?;
     all.use_once(number)
 }
 
 /// Unpins after a call that failed or added no reference.
-pub fn unpin(pin: Pin) -> Ended {
-    let mut ended = Ended::new();
-    ALL.lock().unuse(pin.number, &mut ended);
+pub fn unpin_unused(pin: PinnedAllocation) -> EndedCharges {
+    let mut ended = EndedCharges::new();
+    PHYSICAL_STATE.lock().drop_name(pin.number, &mut ended);
     ended
 }
 
 /// The allocation's charge.
-pub fn holding(pin: &Pin) -> Option<Holding> {
-    ALL.lock().physical.get(&pin.number)?.holding
+pub fn record_of(pin: &PinnedAllocation) -> Option<AllocationRecord> {
+    PHYSICAL_STATE.lock().physical.get(&pin.number)?.holding
 }
 
 /// Replaces the allocation's charge after an export.
-pub fn set_holding(pin: &Pin, holding: Holding) {
-    if let Some(physical) = ALL.lock().physical.get_mut(&pin.number) {
+pub fn set_holding(pin: &PinnedAllocation, holding: AllocationRecord) {
+    if let Some(physical) = PHYSICAL_STATE.lock().physical.get_mut(&pin.number) {
         physical.holding = Some(holding);
         physical.foreign = false;
     }
 }
 
 /// The device number, and the bytes not charged yet that a mapping of `bytes` shows of another tenant's memory.
-pub fn owed(pin: &Pin, bytes: u64) -> Option<(u8, u64)> {
-    let all = ALL.lock();
+pub fn uncharged_part(pin: &PinnedAllocation, bytes: u64) -> Option<(u8, u64)> {
+    let all = PHYSICAL_STATE.lock();
     let physical = all.physical.get(&pin.number).filter(|physical| physical.foreign)?;
     let holding = physical.holding?;
     let more = bytes.saturating_sub(holding.bytes);
@@ -187,8 +191,8 @@ pub fn owed(pin: &Pin, bytes: u64) -> Option<(u8, u64)> {
 
 /// Records that `more` bytes were charged for a mapping of `bytes`. Returns how many of them another thread had
 /// charged already.
-pub fn paid(pin: &Pin, bytes: u64, more: u64) -> u64 {
-    let mut all = ALL.lock();
+pub fn note_charged(pin: &PinnedAllocation, bytes: u64, more: u64) -> u64 {
+    let mut all = PHYSICAL_STATE.lock();
     // If it was exported meanwhile, its whole charge is in its share.
     let physical = all.physical.get_mut(&pin.number).filter(|physical| physical.foreign);
     let Some(holding) = physical.and_then(|physical| physical.holding.as_mut()) else { return more };
@@ -198,13 +202,13 @@ pub fn paid(pin: &Pin, bytes: u64, more: u64) -> u64 {
 }
 
 /// Records that `bytes` at `address` map the allocation.
-pub fn mapped(pin: Pin, address: u64, bytes: u64) {
-    ALL.lock().mapped.insert(address, (bytes, pin.number));
+pub fn note_mapped(pin: PinnedAllocation, address: u64, bytes: u64) {
+    PHYSICAL_STATE.lock().mapped.insert(address, (bytes, pin.number));
 }
 
 /// Records that the driver gave out another handle of it.
-pub fn retained(pin: Pin, handle: u64) -> Ended {
-    let mut all = ALL.lock();
+pub fn note_retained(pin: PinnedAllocation, handle: u64) -> EndedCharges {
+    let mut all = PHYSICAL_STATE.lock();
     // A known handle identifies the allocation; the address may have been mapped again before the driver read it.
     let known = all.handles.get(&handle).copied().filter(|number| all.physical.contains_key(number));
     let number = known.unwrap_or(pin.number);
@@ -212,54 +216,56 @@ pub fn retained(pin: Pin, handle: u64) -> Ended {
         physical.handles += 1;
         all.handles.insert(handle, number);
     }
-    let mut ended = Ended::new();
-    all.unuse(pin.number, &mut ended);
+    let mut ended = EndedCharges::new();
+    all.drop_name(pin.number, &mut ended);
     ended
 }
 
-/// A handle that is being released: [`Releasing::done`] or [`Releasing::failed`] follows the driver's answer.
+/// A handle that is being released: [`ReleaseInProgress::finish`] or [`ReleaseInProgress::undo`] follows the driver's
+/// answer.
 #[must_use]
-pub struct Releasing {
+pub struct ReleaseInProgress {
     handle: u64,
     number: u64,
 }
 
 /// Counts a handle out before the driver releases it, because its number may be reused right after.
-pub fn releasing(handle: u64) -> Option<Releasing> {
-    let mut all = ALL.lock();
+pub fn begin_release(handle: u64) -> Option<ReleaseInProgress> {
+    let mut all = PHYSICAL_STATE.lock();
     let number = *all.handles.get(&handle)?;
     let physical = all.physical.get_mut(&number).filter(|physical| physical.handles > 0)?;
     physical.handles -= 1;
     physical.uses += 1;
-    Some(Releasing { handle, number })
+    Some(ReleaseInProgress { handle, number })
 }
 
-impl Releasing {
+impl ReleaseInProgress {
     /// The driver has released the handle.
-    pub fn done(self) -> Ended {
-        let mut all = ALL.lock();
+    pub fn finish(self) -> EndedCharges {
+        let mut all = PHYSICAL_STATE.lock();
         let last = all.physical.get(&self.number).is_some_and(|physical| physical.handles == 0);
         // The handle keeps its record if the driver has reused it for another allocation meanwhile.
         if last && all.handles.get(&self.handle) == Some(&self.number) {
             all.handles.remove(&self.handle);
         }
-        let mut ended = Ended::new();
-        all.unuse(self.number, &mut ended);
+        let mut ended = EndedCharges::new();
+        all.drop_name(self.number, &mut ended);
         ended
     }
 
     /// The driver refused to release it.
-    pub fn failed(self) {
-        if let Some(physical) = ALL.lock().physical.get_mut(&self.number) {
+    pub fn undo(self) {
+        if let Some(physical) = PHYSICAL_STATE.lock().physical.get_mut(&self.number) {
             physical.handles += 1;
             physical.uses -= 1;
         }
     }
 }
 
-/// Mappings that are being unmapped: [`Unmapping::done`] or [`Unmapping::failed`] follows the driver's answer.
+/// Mappings that are being unmapped: [`UnmapInProgress::finish`] or [`UnmapInProgress::undo`] follows the driver's
+/// answer.
 #[must_use]
-pub struct Unmapping {
+pub struct UnmapInProgress {
     mappings: Vec<(u64, u64, u64)>,
 }
 
@@ -267,19 +273,19 @@ pub struct Unmapping {
 /// after.
 ///
 /// The driver unmaps whole mappings only: one, or several adjacent ones.
-pub fn unmapping(address: u64, bytes: u64) -> Unmapping {
-    let mut all = ALL.lock();
+pub fn begin_unmap(address: u64, bytes: u64) -> UnmapInProgress {
+    let mut all = PHYSICAL_STATE.lock();
     let range = address..address.saturating_add(bytes);
     let mappings: Vec<_> = all.mapped.range(range).map(|(start, (bytes, number))| (*start, *bytes, *number)).collect();
     for mapping in &mappings {
         all.mapped.remove(&mapping.0);
     }
     all.leaving.extend(&mappings);
-    Unmapping { mappings }
+    UnmapInProgress { mappings }
 }
 
-impl Unmapping {
-    fn take(&self, all: &mut All) {
+impl UnmapInProgress {
+    fn take_mappings(&self, all: &mut PhysicalState) {
         for mapping in &self.mappings {
             if let Some(at) = all.leaving.iter().position(|leaving| leaving == mapping) {
                 all.leaving.swap_remove(at);
@@ -288,20 +294,20 @@ impl Unmapping {
     }
 
     /// The driver has unmapped the mappings.
-    pub fn done(self) -> Ended {
-        let mut all = ALL.lock();
-        self.take(&mut all);
-        let mut ended = Ended::new();
+    pub fn finish(self) -> EndedCharges {
+        let mut all = PHYSICAL_STATE.lock();
+        self.take_mappings(&mut all);
+        let mut ended = EndedCharges::new();
         for (_, _, number) in self.mappings {
-            all.unuse(number, &mut ended);
+            all.drop_name(number, &mut ended);
         }
         ended
     }
 
     /// The driver refused to unmap them.
-    pub fn failed(self) {
-        let mut all = ALL.lock();
-        self.take(&mut all);
+    pub fn undo(self) {
+        let mut all = PHYSICAL_STATE.lock();
+        self.take_mappings(&mut all);
         for (start, bytes, number) in self.mappings {
             all.mapped.insert(start, (bytes, number));
         }
@@ -309,50 +315,57 @@ impl Unmapping {
 }
 
 /// Records that `bytes` of the allocation `memory` are bound to the multicast object `object` at `offset`.
-pub fn bound(object: Pin, memory: Pin, device: Option<u8>, offset: u64, bytes: u64) -> Ended {
-    let mut all = ALL.lock();
-    let mut ended = Ended::new();
+pub fn note_bound(
+    object: PinnedAllocation,
+    memory: PinnedAllocation,
+    device: Option<u8>,
+    offset: u64,
+    bytes: u64,
+) -> EndedCharges {
+    let mut all = PHYSICAL_STATE.lock();
+    let mut ended = EndedCharges::new();
     match all.physical.get_mut(&object.number) {
-        Some(physical) => physical.bound.push(Bound { device, offset, bytes, number: memory.number }),
-        None => all.unuse(memory.number, &mut ended),
+        Some(physical) => physical.bound.push(MulticastBinding { device, offset, bytes, number: memory.number }),
+        None => all.drop_name(memory.number, &mut ended),
     }
-    all.unuse(object.number, &mut ended);
+    all.drop_name(object.number, &mut ended);
     ended
 }
 
 /// Removes the bindings of the object in that range on that device.
-pub fn unbound(object: &Pin, device: Option<u8>, offset: u64, bytes: u64) -> Ended {
-    let mut all = ALL.lock();
-    let mut ended = Ended::new();
+pub fn note_unbound(object: &PinnedAllocation, device: Option<u8>, offset: u64, bytes: u64) -> EndedCharges {
+    let mut all = PHYSICAL_STATE.lock();
+    let mut ended = EndedCharges::new();
     let Some(physical) = all.physical.get_mut(&object.number) else { return ended };
     let range = offset..offset.saturating_add(bytes);
-    let gone = |bound: &Bound| range.contains(&bound.offset) && bound.bytes <= bytes && bound.device == device;
+    let gone =
+        |bound: &MulticastBinding| range.contains(&bound.offset) && bound.bytes <= bytes && bound.device == device;
     let (gone, stay) = core::mem::take(&mut physical.bound).into_iter().partition(gone);
     physical.bound = stay;
-    let gone: Vec<Bound> = gone;
+    let gone: Vec<MulticastBinding> = gone;
     for bound in gone {
-        all.unuse(bound.number, &mut ended);
+        all.drop_name(bound.number, &mut ended);
     }
     ended
 }
 
 /// Records that a part of a sparse array maps the allocation; drops the allocation that the part mapped before.
-pub fn tile_mapped(pin: Pin, array: usize, part: [u64; 5]) -> Ended {
-    let mut all = ALL.lock();
-    let mut ended = Ended::new();
+pub fn tile_mapped(pin: PinnedAllocation, array: usize, part: [u64; 5]) -> EndedCharges {
+    let mut all = PHYSICAL_STATE.lock();
+    let mut ended = EndedCharges::new();
     if let Some(before) = all.tiles.insert((array, part), pin.number) {
-        all.unuse(before, &mut ended);
+        all.drop_name(before, &mut ended);
     }
     ended
 }
 
 /// Records that a part of a sparse array maps nothing. A part that was not mapped with these exact bounds is ignored:
 /// its allocation stays until the array ends.
-pub fn tile_unmapped(array: usize, part: [u64; 5]) -> Ended {
-    let mut all = ALL.lock();
-    let mut ended = Ended::new();
+pub fn tile_unmapped(array: usize, part: [u64; 5]) -> EndedCharges {
+    let mut all = PHYSICAL_STATE.lock();
+    let mut ended = EndedCharges::new();
     if let Some(number) = all.tiles.remove(&(array, part)) {
-        all.unuse(number, &mut ended);
+        all.drop_name(number, &mut ended);
     }
     ended
 }
@@ -360,7 +373,7 @@ pub fn tile_unmapped(array: usize, part: [u64; 5]) -> Ended {
 /// Tiles of an array that is being destroyed, set aside before the driver destroys it because its handle may be
 /// reused right after.
 #[must_use]
-pub struct Tiles {
+pub struct TilesInProgress {
     array: usize,
     tiles: Vec<([u64; 5], u64)>,
 }
@@ -369,39 +382,39 @@ pub struct Tiles {
 ///
 /// # Cost
 /// One lock and one search where no array has tiles.
-pub fn array_ending(array: usize) -> Tiles {
-    let mut all = ALL.lock();
+pub fn array_ending(array: usize) -> TilesInProgress {
+    let mut all = PHYSICAL_STATE.lock();
     let mut tiles = Vec::new();
     while let Some((&(of, part), _)) = all.tiles.range((array, [0; 5])..=(array, [u64::MAX; 5])).next() {
         tiles.extend(all.tiles.remove(&(of, part)).map(|number| (part, number)));
     }
-    Tiles { array, tiles }
+    TilesInProgress { array, tiles }
 }
 
-impl Tiles {
+impl TilesInProgress {
     /// The driver destroyed the array.
-    pub fn done(self) -> Ended {
-        let mut ended = Ended::new();
+    pub fn finish(self) -> EndedCharges {
+        let mut ended = EndedCharges::new();
         if !self.tiles.is_empty() {
-            let mut all = ALL.lock();
-            self.tiles.into_iter().for_each(|(_, number)| all.unuse(number, &mut ended));
+            let mut all = PHYSICAL_STATE.lock();
+            self.tiles.into_iter().for_each(|(_, number)| all.drop_name(number, &mut ended));
         }
         ended
     }
 
     /// The driver refused to destroy it.
-    pub fn failed(self) {
+    pub fn undo(self) {
         if !self.tiles.is_empty() {
-            let tiles = &mut ALL.lock().tiles;
+            let tiles = &mut PHYSICAL_STATE.lock().tiles;
             tiles.extend(self.tiles.into_iter().map(|(part, number)| ((self.array, part), number)));
         }
     }
 }
 
 /// Clears everything in a forked child: the allocations are the parent's.
-pub fn forget() {
+pub fn reset_after_fork() {
     // SAFETY: called by the child's settling thread, before any other thread continues.
-    unsafe { ALL.reset(All::EMPTY) };
+    unsafe { PHYSICAL_STATE.reset(PhysicalState::NO_ALLOCATIONS) };
 }
 
 #[cfg(test)]

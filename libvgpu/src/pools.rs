@@ -4,7 +4,7 @@
 //! A pool is tracked from its first allocation. A request that fits inside the pool is passed on. Any other request
 //! first reserves the expected growth of the pool. Afterwards the driver is asked for the pool's size and the charge
 //! follows. The driver is not asked if the returned address shows that the request was served from inside, nor after
-//! frees in stream order. It is asked after immediate frees, trims and synchronising calls ([`synchronised`]),
+//! frees in stream order. It is asked after immediate frees, trims and synchronising calls ([`note_synchronised`]),
 //! because the driver takes memory back in those (`shrinking`). Memory that a pool keeps but does not use can be
 //! given back: [`give_back`] does so before any request is refused for memory.
 //!
@@ -18,29 +18,29 @@ mod entry;
 mod registry;
 mod shrinking;
 
-pub use common::{exported, imported, share_of_imported};
-pub use entry::{Backing, Entry, Source};
-pub use registry::{any, created, current, graph_memory, of_handle};
-pub use shrinking::Shrinking;
+pub use common::{note_imported, share_of_imported, share_pool};
+pub use entry::{GraphBacking, PoolEntry, PoolSource};
+pub use registry::{any, current, graph_memory, note_created, of_handle};
+pub use shrinking::ShrinkingCall;
 
-use crate::departing::{Arrived, Which};
+use crate::departing::{AwaitedStreams, AwaitedWork};
 use crate::device::{self, Device};
-use crate::driver::Call;
-use crate::holdings::{Holding, POOLED};
-use crate::order::{self, Order, Place};
+use crate::driver::DriverCall;
+use crate::holdings::{AllocationRecord, POOLED_RECORDS};
+use crate::order::{self, StreamId, StreamLocation};
 use crate::{context, departing, enforce, graphs, share};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
-use entry::Begun;
+use entry::PoolAllocation;
 use registry::all;
 use shim_sys::cuda::*;
 use std::sync::Arc;
-use vgpu_core::memory::pool::{self, Leaving};
+use vgpu_core::memory::pool::{self, PendingFree};
 
 /// Whether a pool, or a deferred free, may release memory at the next synchronisation.
 static MAY_SHRINK: AtomicBool = AtomicBool::new(false);
-/// The count that [`requests`] returns.
-static REQUESTS: AtomicU64 = AtomicU64::new(0);
+/// The count that [`request_count`] returns.
+static REQUEST_COUNT: AtomicU64 = AtomicU64::new(0);
 
 /// Makes the next synchronising call check pools.
 fn expect_shrinking() {
@@ -51,16 +51,16 @@ fn expect_shrinking() {
 
 /// Allocates from a pool. `real` calls the driver, `address` reads the result, `undo` frees it again.
 pub fn allocate(
-    entry: &Arc<Entry>,
+    entry: &Arc<PoolEntry>,
     bytes: u64,
-    order: Order,
-    real: Call<'_>,
+    order: StreamId,
+    real: DriverCall<'_>,
     address: &dyn Fn() -> u64,
     undo: &dyn Fn(u64),
 ) -> CUresult {
-    REQUESTS.fetch_add(1, SeqCst);
-    let (moment, _growing) = (shrinking::now(), shrinking::growing());
-    let Begun { call, mut pledge } = match entry.begin(bytes, order.key()) {
+    REQUEST_COUNT.fetch_add(1, SeqCst);
+    let (moment, _growing) = (shrinking::now(), shrinking::begin_growing());
+    let PoolAllocation { call, mut pledge } = match entry.begin_allocation(bytes, order.stream_key()) {
         Ok(begun) => begun,
         Err(refused) => return refused,
     };
@@ -68,81 +68,82 @@ pub fn allocate(
     let result = real();
     let at = if result.ok() { address() } else { 0 };
     if !(result.ok() && entry.served_inside(call, &mut pledge, at, bytes, moment)) {
-        let change = entry.follow(
+        let change = entry.follow_reading(
             false,
             Some(moment),
             pledge,
-            |account, reading| account.end(call, result.ok(), reading),
+            |account, reading| account.end_request(call, result.ok(), reading),
             |holes, change| {
                 if result.ok() {
-                    change.grew.into_iter().for_each(|by| holes.grew(at, bytes, by));
-                    holes.placed(at, bytes);
+                    change.grew.into_iter().for_each(|by| holes.note_growth(at, bytes, by));
+                    holes.note_placed(at, bytes);
                 }
             },
         );
         // Unless a shrinking call may have taken the room away meanwhile.
-        if inside && change.lack > 0 && moment.lasts() {
+        if inside && change.lack > 0 && moment.is_still_quiet() {
             entry.state.lock().surprised = true;
         }
-        let fits = entry.cover(change.lack);
+        let fits = entry.charge_growth(change.lack);
         if !result.ok() {
             return result;
         }
-        change.grew.into_iter().for_each(|by| entry.learn(bytes, by));
+        change.grew.into_iter().for_each(|by| entry.learn_step(bytes, by));
         if !fits {
-            let leaving = entry.state.lock().holes.leaving(at, bytes);
+            let leaving = entry.state.lock().holes.begin_free(at, bytes);
             undo(at);
             {
                 let mut state = entry.state.lock();
-                state.holes.freed(leaving, Some(order.key()));
-                state.account.freed(bytes);
+                state.holes.finish_free(leaving, Some(order.stream_key()));
+                state.account.note_freed(bytes);
             }
             // If the stream has not reached the free, synchronising calls try again.
-            entry.trim();
-            return entry.device.refused();
+            entry.trim_and_measure();
+            return entry.device.refuse_request();
         }
     }
     departing::came_again(at);
     entry.outstanding.fetch_add(1, Relaxed);
-    let holding = Holding { bytes, device: entry.device.index, context: entry.id };
-    if let Some(stale) = POOLED.put(at, holding) {
+    let holding = AllocationRecord { bytes, device: entry.device.index, context: entry.id };
+    if let Some(stale) = POOLED_RECORDS.insert_record(at, holding) {
         // The earlier block at this address was freed by a call that no hook saw.
-        freed(stale, at, None, None);
+        note_freed(stale, at, None, None);
     }
     result
 }
 
-/// Frees memory of a pool, which the caller has taken out of [`POOLED`]. Without an order the memory is freed at
-/// once.
-pub fn free(holding: Holding, address: u64, order: Option<Order>, real: Call<'_>) -> CUresult {
-    REQUESTS.fetch_add(1, SeqCst);
-    let entry = registry::numbered(holding.context);
+/// Frees memory of a pool, which the caller has taken out of [`POOLED_RECORDS`]. Without an order the memory is freed
+/// at once.
+pub fn free(holding: AllocationRecord, address: u64, order: Option<StreamId>, real: DriverCall<'_>) -> CUresult {
+    REQUEST_COUNT.fetch_add(1, SeqCst);
+    let entry = registry::by_number(holding.context);
     // Before the driver is called: it may give the memory out again before it has answered.
-    let leaving = entry.as_ref().map(|entry| entry.state.lock().holes.leaving(address, holding.bytes));
+    let leaving = entry.as_ref().map(|entry| entry.state.lock().holes.begin_free(address, holding.bytes));
     let result = real();
     if result.ok() {
-        freed(holding, address, order, leaving);
+        note_freed(holding, address, order, leaving);
     } else {
         if let Some((entry, leaving)) = entry.zip(leaving) {
-            entry.state.lock().holes.stays(leaving);
+            entry.state.lock().holes.cancel_free(leaving);
         }
-        POOLED.put(address, holding);
+        POOLED_RECORDS.insert_record(address, holding);
     }
     result
 }
 
 /// Records a free. `leaving`: the program's free as begun in `holes`. Without it, the driver dropped the block in a
 /// way no hook saw, so all knowledge of room in the pool is discarded.
-fn freed(holding: Holding, address: u64, order: Option<Order>, leaving: Option<Leaving>) {
-    let Some(entry) = registry::numbered(holding.context) else { return };
+fn note_freed(holding: AllocationRecord, address: u64, order: Option<StreamId>, leaving: Option<PendingFree>) {
+    let Some(entry) = registry::by_number(holding.context) else { return };
     // The destruction of a pool needs to know which streams have not reached a free.
-    let stands = order.filter(|_| entry.made).map(|order| (order.place(), (departing::stamp(), context::moment())));
+    let stands =
+        order.filter(|_| entry.made).map(|order| (order.location(), (departing::next_free_number(), context::epoch())));
     let may_shrink = {
         let mut state = entry.state.lock();
-        state.account.freed(holding.bytes);
+        state.account.note_freed(holding.bytes);
         match leaving {
-            Some(leaving) => state.holes.freed(leaving, order.map(Order::key)),
-            None => state.holes.forget(),
+            Some(leaving) => state.holes.finish_free(leaving, order.map(StreamId::stream_key)),
+            None => state.holes.forget_all(),
         }
         if let Some((place, free)) = stands {
             state.unreached.insert(place, free);
@@ -154,9 +155,9 @@ fn freed(holding: Holding, address: u64, order: Option<Order>, leaving: Option<L
     }
     entry.outstanding.fetch_sub(1, AcqRel);
     if entry.gone.load(SeqCst) {
-        departing::orphan(address, &entry, order);
+        departing::defer_orphan(address, &entry, order);
     } else if order.is_none() {
-        entry.measure();
+        entry.measure_held();
     }
 }
 
@@ -167,40 +168,41 @@ fn freed(holding: Holding, address: u64, order: Option<Order>, leaving: Option<L
 #[inline]
 pub fn came_again(address: u64) {
     if any()
-        && let Some(stale) = POOLED.take(address)
+        && let Some(stale) = POOLED_RECORDS.take_record(address)
     {
-        freed(stale, address, None, None);
+        note_freed(stale, address, None, None);
     }
 }
 
 /// Launches or uploads a graph in the order of a stream (`None`: unknown stream). `parts` are the bytes it takes:
 /// those that the graph frees itself, and those that outlive the launch. `backing`: the memory backing of its last
-/// launch, see [`Backing`]; replaced by that of this launch.
+/// launch, see [`GraphBacking`]; replaced by that of this launch.
 pub fn launch(
-    entry: &Arc<Entry>,
+    entry: &Arc<PoolEntry>,
     parts: [u64; 2],
-    order: Option<Order>,
-    backing: &mut Option<Backing>,
-    real: Call<'_>,
+    order: Option<StreamId>,
+    backing: &mut Option<GraphBacking>,
+    real: DriverCall<'_>,
 ) -> CUresult {
-    REQUESTS.fetch_add(1, SeqCst);
-    entry.measure();
-    let stream = order.map(Order::key);
-    let before = entry.backing(stream);
-    let Begun { call, pledge } = match entry.begin_launch(parts, backing.filter(|backing| Some(*backing) == before)) {
-        Ok(begun) => begun,
-        Err(refused) => return refused,
-    };
+    REQUEST_COUNT.fetch_add(1, SeqCst);
+    entry.measure_held();
+    let stream = order.map(StreamId::stream_key);
+    let before = entry.graph_backing(stream);
+    let PoolAllocation { call, pledge } =
+        match entry.begin_launch(parts, backing.filter(|backing| Some(*backing) == before)) {
+            Ok(begun) => begun,
+            Err(refused) => return refused,
+        };
     let backed = pledge.is_none();
     let result = real();
     let least: Option<u64> = parts.into_iter().map(pool::least_growth).sum();
     let taken = Cell::new(*backing);
-    let change = entry.follow(
+    let change = entry.follow_reading(
         true,
         None, // room inside graph memory is not known
         pledge,
         // The driver reports how much of graph memory is live; no call frees it.
-        |account, reading| account.end(call, false, reading),
+        |account, reading| account.end_request(call, false, reading),
         |_, change| {
             if result.ok() && !backed {
                 // If graph memory grew by less than the launch needs, the launch may have taken memory from other
@@ -212,17 +214,17 @@ pub fn launch(
     );
     *backing = taken.get();
     if let (Some(by), [part, 0] | [0, part]) = (change.grew, parts) {
-        entry.learn(part, by);
+        entry.learn_step(part, by);
     }
     // A launch cannot be undone, so memory that does not fit is charged all the same.
-    entry.cover(change.lack);
+    entry.charge_growth(change.lack);
     result
 }
 
 /// Destroys a pool. Gives back its unused memory first, because afterwards the driver cannot be asked.
-pub fn destroy(pool: CUmemoryPool, real: Call<'_>) -> CUresult {
+pub fn destroy_pool(pool: CUmemoryPool, real: DriverCall<'_>) -> CUresult {
     let pool = pool.0 as usize;
-    let Some(Some(entry)) = registry::noted(pool) else {
+    let Some(Some(entry)) = registry::find_noted(pool) else {
         let imported = common::take_imported(pool);
         let result = real();
         if result.ok() {
@@ -235,10 +237,10 @@ pub fn destroy(pool: CUmemoryPool, real: Call<'_>) -> CUresult {
     if !entry.made {
         return real();
     }
-    entry.trim();
+    entry.trim_and_measure();
     // The charge must not end before all pending frees are recorded. From `say_gone` on no other thread uses this
     // handle.
-    entry.awaits(1);
+    entry.await_streams(1);
     entry.say_gone();
     let result = real();
     if !result.ok() {
@@ -248,18 +250,18 @@ pub fn destroy(pool: CUmemoryPool, real: Call<'_>) -> CUresult {
     }
     registry::forget_handle(pool, Some(&entry));
     let unreached = core::mem::take(&mut entry.state.lock().unreached);
-    departing::orphans(&entry, unreached);
+    departing::defer_orphans(&entry, unreached);
     result
 }
 
 /// A stream has reached its frees of a destroyed pool's memory. For `departing`.
-pub fn awaited(entry: &Arc<Entry>) {
+pub fn note_awaited(entry: &Arc<PoolEntry>) {
     entry.awaited.fetch_sub(1, SeqCst);
-    ended(entry);
+    note_ended(entry);
 }
 
 /// Memory of a destroyed pool was freed; with the last of it the pool's charge ends. For `departing`.
-pub fn ended(entry: &Arc<Entry>) {
+pub fn note_ended(entry: &Arc<PoolEntry>) {
     if entry.outstanding.load(Acquire) > 0 || entry.awaited.load(SeqCst) > 0 {
         return;
     }
@@ -270,7 +272,7 @@ pub fn ended(entry: &Arc<Entry>) {
         }
         // Bytes pledged for a call in flight are released by that call.
         let bytes = state.account.charged();
-        state.account = pool::Pool::default();
+        state.account = pool::PoolAccount::default();
         (bytes, state.share)
     };
     match share {
@@ -286,17 +288,17 @@ pub fn ended(entry: &Arc<Entry>) {
 /// # Cost
 /// One load where there is no pool; else one atomic addition, and another when the call ends.
 #[inline]
-pub fn shrinking() -> Option<Shrinking> {
-    any().then(shrinking::begin)
+pub fn begin_shrinking() -> Option<ShrinkingCall> {
+    any().then(shrinking::begin_shrinking)
 }
 
 /// Handles the end of a wait, in which pools may have given memory back. `since` and `announced` are the results of
-/// [`departing::newest`] and [`shrinking`] from before the wait.
+/// [`departing::last_free_number`] and [`shrinking`] from before the wait.
 ///
 /// # Cost
 /// One branch where no pool holds unused memory; else two questions to the driver for each that does.
 #[inline]
-pub fn synchronised(waited_for: Waited, since: u64, announced: Option<Shrinking>) {
+pub fn note_synchronised(waited_for: WaitedFor, since: u64, announced: Option<ShrinkingCall>) {
     if MAY_SHRINK.load(Acquire) {
         look_again(waited_for, since, announced.as_ref());
     }
@@ -308,25 +310,25 @@ pub fn synchronised(waited_for: Waited, since: u64, announced: Option<Shrinking>
 /// # Cost
 /// Two loads where no pool is charged and no free is deferred.
 #[inline]
-pub fn stream_ending(order: Order) {
+pub fn stream_ending(order: StreamId) {
     if any() || departing::is_doubtful() {
         forget_stream(order);
     }
 }
 
 #[cold]
-fn forget_stream(order: Order) {
-    if order.is_special() || enforce::enforced() != Ok(true) {
+fn forget_stream(order: StreamId) {
+    if order.is_special() || enforce::is_enforced() != Ok(true) {
         return;
     }
-    let key = order.key();
+    let key = order.stream_key();
     for entry in all() {
         let mut state = entry.state.lock();
-        state.holes.nobodys(key);
-        let of_it: Vec<Place> = state.unreached.keys().copied().filter(|place| place.key == key).collect();
+        state.holes.forget_stream(key);
+        let of_it: Vec<StreamLocation> = state.unreached.keys().copied().filter(|place| place.key == key).collect();
         for place in of_it {
             if let Some((stamp, moment)) = state.unreached.remove(&place) {
-                let all = state.unreached.or_default(place.nobodys());
+                let all = state.unreached.or_default(place.without_stream());
                 *all = (stamp.max(all.0), moment.max(all.1));
             }
         }
@@ -336,51 +338,51 @@ fn forget_stream(order: Order) {
 
 /// The object of a wait by the program.
 #[derive(Clone, Copy)]
-pub enum Waited {
+pub enum WaitedFor {
     /// An event, whose stream is unknown.
     Event,
     /// The program waited for everything in a stream.
-    Stream(Order),
+    Stream(StreamId),
     /// Everything in the current context.
     Current,
     /// The program waited for everything in a context.
     Context(CUcontext),
 }
 
-impl Waited {
-    fn which(self) -> Which {
+impl WaitedFor {
+    fn to_streams(self) -> AwaitedStreams {
         let current = || order::current().0 as usize;
         match self {
-            Waited::Event => Which::Unknown,
-            Waited::Stream(order) => Which::One(order.key(), order.is_special().then(current)),
-            Waited::Context(context) if !context.is_null() => Which::Context(context.0 as usize),
-            Waited::Current | Waited::Context(_) => Which::Context(current()),
+            WaitedFor::Event => AwaitedStreams::Unknown,
+            WaitedFor::Stream(order) => AwaitedStreams::One(order.stream_key(), order.is_special().then(current)),
+            WaitedFor::Context(context) if !context.is_null() => AwaitedStreams::Context(context.0 as usize),
+            WaitedFor::Current | WaitedFor::Context(_) => AwaitedStreams::Context(current()),
         }
     }
 }
 
 #[cold]
-fn look_again(waited_for: Waited, since: u64, announced: Option<&Shrinking>) {
+fn look_again(waited_for: WaitedFor, since: u64, announced: Option<&ShrinkingCall>) {
     // A forked child has no pools.
-    if enforce::enforced() != Ok(true) {
+    if enforce::is_enforced() != Ok(true) {
         return;
     }
     // Any slack found from here on sets the flag again.
     MAY_SHRINK.store(false, Release);
-    let arrived = Arrived { which: waited_for.which(), since };
+    let arrived = AwaitedWork { which: waited_for.to_streams(), since };
     for entry in all() {
         let mut state = entry.state.lock();
         match waited_for {
-            Waited::Stream(order) => state.holes.arrived(Some(order.key())),
-            Waited::Current | Waited::Context(_) => state.holes.arrived(None),
-            Waited::Event => {}
+            WaitedFor::Stream(order) => state.holes.pass_frees(Some(order.stream_key())),
+            WaitedFor::Current | WaitedFor::Context(_) => state.holes.pass_frees(None),
+            WaitedFor::Event => {}
         }
-        state.unreached.retain(|place, (stamp, _)| !arrived.at(*place, *stamp));
+        state.unreached.retain(|place, (stamp, _)| !arrived.covers(*place, *stamp));
         if !state.unreached.is_empty() {
             expect_shrinking();
         }
         if announced.is_none() {
-            state.holes.forget(); // the first pool appeared during the call
+            state.holes.forget_all(); // the first pool appeared during the call
         }
         let may_shrink = state.account.may_shrink();
         let may_trim = state.account.held() > entry.threshold.load(Relaxed);
@@ -388,14 +390,14 @@ fn look_again(waited_for: Waited, since: u64, announced: Option<&Shrinking>) {
         if may_shrink {
             // A pool that has shrunk shows it. One that has not may have shrunk and grown by the same amount, so its
             // known room is discarded.
-            entry.measure_after(|| may_trim && !announced.is_some_and(Shrinking::nothing_grew));
+            entry.measure_after(|| may_trim && !announced.is_some_and(ShrinkingCall::nothing_grew));
         }
     }
-    if departing::resolve(Some(&arrived)) {
+    if departing::finish_passed(Some(&arrived)) {
         MAY_SHRINK.store(true, Release);
     }
     // Memory that could not be taken back at once when unforeseen growth did not fit.
-    for device in device::all().filter(|device| !device.fits()) {
+    for device in device::all().filter(|device| !device.fits_limit()) {
         give_back(device);
     }
 }
@@ -408,13 +410,13 @@ pub fn expect_departure() {
 /// Gives back the unused memory of pools and graph memory on the device. Returns whether that lowered the charge.
 #[cold]
 pub fn give_back(device: &Device) -> bool {
-    let used = || device.ledger.joined().map_or(0, |joined| joined.member().used());
+    let used = || device.ledger.membership().map_or(0, |joined| joined.joined_member().used_bytes());
     let before = used();
     let mut came = 0;
-    order::quietly(|| {
+    order::without_captures(|| {
         for entry in all() {
             if entry.device.index == device.index {
-                came += entry.trim();
+                came += entry.trim_and_measure();
             }
         }
     });
@@ -428,7 +430,7 @@ pub fn give_back(device: &Device) -> bool {
 /// # Cost
 /// Two loads where no pool is charged and no free is deferred; else two questions to the driver for each pool that
 /// may have shrunk.
-pub fn settle(device: &Device) -> bool {
+pub fn settle_device(device: &Device) -> bool {
     let mut busy = false;
     if any() {
         for entry in all().into_iter().filter(|entry| entry.device.index == device.index) {
@@ -438,7 +440,7 @@ pub fn settle(device: &Device) -> bool {
                 state.account.may_shrink()
             };
             if may_shrink {
-                entry.measure();
+                entry.measure_held();
             }
         }
     }
@@ -448,18 +450,18 @@ pub fn settle(device: &Device) -> bool {
 
 /// Number of requests and frees that pools have seen. A pool that gives memory back and takes it again leaves no
 /// other trace.
-pub fn requests() -> u64 {
-    REQUESTS.load(SeqCst)
+pub fn request_count() -> u64 {
+    REQUEST_COUNT.load(SeqCst)
 }
 
 /// Measures a pool again after a trim, or after its threshold was set.
-pub fn changed(pool: CUmemoryPool, threshold: Option<u64>) {
-    if let Some(entry) = registry::noted(pool.0 as usize).flatten() {
+pub fn remeasure_pool(pool: CUmemoryPool, threshold: Option<u64>) {
+    if let Some(entry) = registry::find_noted(pool.0 as usize).flatten() {
         match threshold {
             Some(threshold) => entry.threshold.store(threshold, Relaxed),
-            None => entry.state.lock().holes.trimmed(),
+            None => entry.state.lock().holes.note_trim(),
         }
-        entry.measure();
+        entry.measure_held();
     }
 }
 
@@ -467,8 +469,8 @@ pub fn changed(pool: CUmemoryPool, threshold: Option<u64>) {
 pub fn graphs_changed() {
     if registry::any_graphs() {
         for entry in all() {
-            if matches!(entry.source, Source::Graph(_)) {
-                entry.measure();
+            if matches!(entry.source, PoolSource::Graph(_)) {
+                entry.measure_held();
             }
         }
     }
@@ -480,22 +482,22 @@ pub fn graphs_trimmed(device: &'static Device) {
         && let Some(entry) = graph_memory(device)
     {
         _ = entry.others_may_have_lost(None);
-        entry.measure();
+        entry.measure_held();
     }
 }
 
 /// Handles the end of a context and of the allocations made in it.
 #[cold]
 pub fn context_ended() {
-    let now = context::moment();
+    let now = context::epoch();
     departing::context_ended();
     for entry in all() {
-        entry.measure();
+        entry.measure_held();
         let empty = {
             let mut state = entry.state.lock();
-            state.account.emptied();
+            state.account.forget_allocations();
             // Blocks ended without a free.
-            state.holes.forget();
+            state.holes.forget_all();
             state.unreached.retain(|place, (_, moment)| {
                 let stays = !context::has_ended(place.context, *moment);
                 *moment = now.max(*moment);
@@ -506,20 +508,20 @@ pub fn context_ended() {
         // Memory that the driver took away is never freed by the program, and its addresses may be reused, so its
         // records are removed.
         if empty {
-            let taken = POOLED.take_of_context(CUcontext(core::ptr::without_provenance_mut(entry.id)));
+            let taken = POOLED_RECORDS.take_of_context(CUcontext(core::ptr::without_provenance_mut(entry.id)));
             entry.outstanding.fetch_sub(taken.len() as u64, AcqRel);
         }
     }
 }
 
 /// Clears the parent's pools in a forked child.
-pub fn forget() {
-    registry::forget();
-    common::forget();
-    shrinking::forget();
+pub fn reset_after_fork() {
+    registry::reset_after_fork();
+    common::reset_after_fork();
+    shrinking::reset_after_fork();
     MAY_SHRINK.store(false, Relaxed);
-    departing::forget();
-    graphs::forget();
+    departing::reset_after_fork();
+    graphs::reset_after_fork();
 }
 
 #[cfg(test)]

@@ -5,43 +5,43 @@
 //! counted next to their charges, which costs half as much: `holdings`.
 
 use crate::holdings;
-use crate::mode::{Mode, mode};
+use crate::mode::{ProcessMode, process_mode};
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
 #[repr(align(64))]
-struct Count(AtomicU32);
+struct StripedCount(AtomicU32);
 
-static COUNTS: [Count; 16] = [const { Count(AtomicU32::new(0)) }; 16];
+static FREES_IN_FLIGHT: [StripedCount; 16] = [const { StripedCount(AtomicU32::new(0)) }; 16];
 
 /// A call in flight that frees device memory; dropping the value ends it.
 #[must_use]
-pub struct UnderWay(&'static AtomicU32);
+pub struct FreeInFlight(&'static AtomicU32);
 
 /// Records that a call begins.
 ///
 /// # Cost
 /// One load where nothing is enforced; else one atomic addition, and one when the call ends.
 #[inline]
-pub fn enter() -> Option<UnderWay> {
-    (mode() == Mode::On).then(count)
+pub fn enter_free() -> Option<FreeInFlight> {
+    (process_mode() == ProcessMode::On).then(count_free)
 }
 
 /// A number below `of` that mostly differs between threads, taken from the page of the caller's stack. Stacks are one
 /// page more than a power of two apart, so plain address bits would be the same in all of them.
 #[inline]
-pub fn stripe(of: usize) -> usize {
+pub fn thread_stripe(of: usize) -> usize {
     let here = 0u8;
-    vgpu_core::mix::slot((&raw const here as u64) >> 12, of)
+    vgpu_core::mix::slot_of((&raw const here as u64) >> 12, of)
 }
 
 #[inline]
-fn count() -> UnderWay {
-    let count = &COUNTS[stripe(COUNTS.len())].0;
+fn count_free() -> FreeInFlight {
+    let count = &FREES_IN_FLIGHT[thread_stripe(FREES_IN_FLIGHT.len())].0;
     count.fetch_add(1, SeqCst);
-    UnderWay(count)
+    FreeInFlight(count)
 }
 
-impl Drop for UnderWay {
+impl Drop for FreeInFlight {
     #[inline]
     fn drop(&mut self) {
         // Not below zero: a forked child may have reset the counter while this call was in flight.
@@ -51,12 +51,12 @@ impl Drop for UnderWay {
 
 /// Whether no free is in flight.
 pub fn is_now() -> bool {
-    COUNTS.iter().all(|count| count.0.load(SeqCst) == 0) && holdings::is_quiet()
+    FREES_IN_FLIGHT.iter().all(|count| count.0.load(SeqCst) == 0) && holdings::is_quiet()
 }
 
 /// Clears the counters in a forked child, where the parent's calls never end.
-pub fn reborn() {
-    COUNTS.iter().for_each(|count| count.0.store(0, SeqCst));
+pub fn reset_after_fork() {
+    FREES_IN_FLIGHT.iter().for_each(|count| count.0.store(0, SeqCst));
 }
 
 #[cfg(test)]
@@ -65,15 +65,15 @@ mod tests {
 
     #[test]
     fn it_is_quiet_when_every_call_has_ended() {
-        let one = count();
-        let other = std::thread::scope(|scope| scope.spawn(count).join().unwrap());
+        let one = count_free();
+        let other = std::thread::scope(|scope| scope.spawn(count_free).join().unwrap());
         drop(one);
         assert!(!is_now());
         drop(other);
         assert!(is_now());
-        holdings::ADDRESSES.put(4096, holdings::Holding { bytes: 512, device: 0, context: 1 });
+        holdings::ADDRESS_RECORDS.insert_record(4096, holdings::AllocationRecord { bytes: 512, device: 0, context: 1 });
         assert!(is_now());
-        let (_, leaving) = holdings::ADDRESSES.take_to_free(4096).unwrap();
+        let (_, leaving) = holdings::ADDRESS_RECORDS.take_to_free(4096).unwrap();
         assert!(!is_now(), "a plain free is under way");
         drop(leaving);
         assert!(is_now());

@@ -5,20 +5,20 @@
 //! several processes do not mix. A file that may not grow (`RLIMIT_FSIZE`) is not written: the program would get a
 //! signal.
 
-use crate::environment::variable;
+use crate::environment::decisive_variable;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use shim_sys::shared_file::may_write;
 use std::os::unix::ffi::OsStrExt;
 
-static SAID: AtomicBool = AtomicBool::new(false);
+static HAS_WARNED: AtomicBool = AtomicBool::new(false);
 
 /// Writes `vgpu: <text>` and a newline, the first time it is called.
-pub fn once(text: &str) {
-    if SAID.swap(true, Relaxed) || variable("VGPU_LOG").is_some_and(|value| value.as_bytes() == b"off") {
+pub fn warn_once(text: &str) {
+    if HAS_WARNED.swap(true, Relaxed) || decisive_variable("VGPU_LOG").is_some_and(|value| value.as_bytes() == b"off") {
         return;
     }
     let line = format!("vgpu: {text}\n");
-    match variable("VGPU_LOG_FILE").and_then(|path| std::ffi::CString::new(path.as_bytes()).ok()) {
+    match decisive_variable("VGPU_LOG_FILE").and_then(|path| std::ffi::CString::new(path.as_bytes()).ok()) {
         Some(path) => {
             let flags =
                 libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
@@ -44,6 +44,6 @@ fn write(descriptor: libc::c_int, line: &str) {
 }
 
 /// Allows a forked child its own line.
-pub fn reborn() {
-    SAID.store(false, Relaxed);
+pub fn reset_after_fork() {
+    HAS_WARNED.store(false, Relaxed);
 }

@@ -7,15 +7,15 @@
 
 /// The map.
 #[derive(Debug, Clone)]
-pub struct Map<K, V>(Vec<(K, V)>);
+pub struct SortedMap<K, V>(Vec<(K, V)>);
 
-impl<K, V> Default for Map<K, V> {
+impl<K, V> Default for SortedMap<K, V> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<K, V> Map<K, V> {
+impl<K, V> SortedMap<K, V> {
     /// An empty map; allocates nothing.
     pub const fn new() -> Self {
         Self(Vec::new())
@@ -57,27 +57,27 @@ impl<K, V> Map<K, V> {
     }
 }
 
-impl<K: Ord, V> Map<K, V> {
+impl<K: Ord, V> SortedMap<K, V> {
     /// The index of a key, or in `Err` the index at which it would be inserted.
-    fn place(&self, key: &K) -> Result<usize, usize> {
+    fn find_place(&self, key: &K) -> Result<usize, usize> {
         self.0.binary_search_by(|(here, _)| here.cmp(key))
     }
 
     /// The value of a key.
     pub fn get(&self, key: &K) -> Option<&V> {
-        let place = self.place(key).ok()?;
+        let place = self.find_place(key).ok()?;
         self.0.get(place).map(|(_, value)| value)
     }
 
     /// As [`Self::get`], mutable.
     pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
-        let place = self.place(key).ok()?;
+        let place = self.find_place(key).ok()?;
         self.0.get_mut(place).map(|(_, value)| value)
     }
 
     /// Sets the value of a key; returns the previous one.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
-        match self.place(&key) {
+        match self.find_place(&key) {
             Ok(place) => self.0.get_mut(place).map(|(_, here)| core::mem::replace(here, value)),
             Err(place) => {
                 // An insertion index is at most the length.
@@ -90,7 +90,7 @@ impl<K: Ord, V> Map<K, V> {
     /// Removes a key; returns its value.
     pub fn remove(&mut self, key: &K) -> Option<V> {
         // An index that was found is below the length.
-        self.place(key).ok().map(|place| self.0.remove(place).1)
+        self.find_place(key).ok().map(|place| self.0.remove(place).1)
     }
 
     /// The value of a key; inserts the default if there is none.
@@ -98,7 +98,7 @@ impl<K: Ord, V> Map<K, V> {
     where
         V: Default,
     {
-        let place = match self.place(&key) {
+        let place = match self.find_place(&key) {
             Ok(place) => place,
             Err(place) => {
                 self.0.insert(place, (key, V::default()));
@@ -110,7 +110,7 @@ impl<K: Ord, V> Map<K, V> {
     }
 }
 
-impl<K, V> IntoIterator for Map<K, V> {
+impl<K, V> IntoIterator for SortedMap<K, V> {
     type Item = (K, V);
     type IntoIter = std::vec::IntoIter<(K, V)>;
 
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn it_is_the_same_as_a_search_tree_whatever_is_done_to_it() {
-        let (mut map, mut tree, mut state) = (Map::new(), BTreeMap::new(), 88_172_645_463_325_252_u64);
+        let (mut map, mut tree, mut state) = (SortedMap::new(), BTreeMap::new(), 88_172_645_463_325_252_u64);
         for step in 0..20_000_u64 {
             state ^= state << 13;
             state ^= state >> 7;

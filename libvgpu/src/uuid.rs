@@ -1,7 +1,7 @@
 //! A device's UUID: sixteen bytes, and its text form.
 
 /// A UUID's text: `GPU-` and digits in groups.
-pub fn text(uuid: &[u8; 16]) -> String {
+pub fn uuid_text(uuid: &[u8; 16]) -> String {
     let mut out = String::from("GPU");
     for (at, byte) in uuid.iter().enumerate() {
         if matches!(at, 0 | 4 | 6 | 8 | 10) {
@@ -38,7 +38,7 @@ mod tests {
     #[test]
     fn a_uuid_is_read_as_it_is_written() {
         let uuid: [u8; 16] = core::array::from_fn(|at| u8::try_from(at * 17).unwrap());
-        let written = text(&uuid);
+        let written = uuid_text(&uuid);
         assert_eq!(written, "GPU-00112233-4455-6677-8899-aabbccddeeff");
         assert_eq!(parse(written.as_bytes()), Some(uuid));
         assert_eq!(parse(written.replace("GPU", "MIG").to_uppercase().as_bytes()), Some(uuid));

@@ -8,8 +8,8 @@
 //!
 //! All signals are blocked before the thread exists, and it holds no lock across a driver call. It calls the driver
 //! only while an event marker is in flight, so not at the exit of a program that has waited for its work. A forked
-//! child has no watcher, and records that ([`reborn`]). If it cannot be started, only time is lost: a waiting launch
-//! polls every 10 ms and takes the turn after the drain deadline.
+//! child has no watcher, and records that ([`reset_after_fork`]). If it cannot be started, only time is lost: a
+//! waiting launch polls every 10 ms and takes the turn after the drain deadline.
 
 use crate::clock;
 use crate::daemon::renew;
@@ -20,34 +20,34 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use shim_sys::futex;
 
 /// Time without contention after which the watcher ends.
-const LINGER_NS: u64 = 1_000_000_000;
+const IDLE_EXIT_NS: u64 = 1_000_000_000;
 /// Time until the next try after a failed start.
-const RETRY_NS: u64 = 1_000_000_000;
+const START_RETRY_NS: u64 = 1_000_000_000;
 /// Stack size: the driver's queries need some tens of KiB. The program's thread-local data on the stack come on top.
-const STACK: usize = 256 << 10;
+const STACK_BYTES: usize = 256 << 10;
 /// Polling interval with several devices: the watcher can wait on one device's bell only.
-const SEVERAL_NS: u64 = 1_000_000;
+const SEVERAL_DEVICES_POLL_NS: u64 = 1_000_000;
 /// Polling interval while only open gates are left to watch.
-const OPEN_NS: u64 = 10_000_000;
+const OPEN_GATE_POLL_NS: u64 = 10_000_000;
 /// How late the thread's timers may fire.
-const SLACK_NS: libc::c_ulong = 1_000;
+const TIMER_SLACK_NS: libc::c_ulong = 1_000;
 
-/// State of the watcher: 0 (none), `AWAKE` or `DOZES`.
-static RUNS: AtomicU32 = AtomicU32::new(0);
+/// State of the watcher: 0 (none), `HELPER_AWAKE` or `HELPER_DOZES`.
+static HELPER_STATE: AtomicU32 = AtomicU32::new(0);
 /// The watcher thread is awake and watches devices.
-const AWAKE: u32 = 1;
+const HELPER_AWAKE: u32 = 1;
 /// The thread exists only to search for the daemon, and sleeps until the next try or until it is started.
-const DOZES: u32 = 2;
+const HELPER_DOZES: u32 = 2;
 /// After a failed creation of the watcher thread: earliest time of the next try, in ns; 0: any time.
-static NOT_BEFORE: AtomicU64 = AtomicU64::new(0);
+static START_NOT_BEFORE: AtomicU64 = AtomicU64::new(0);
 
 /// Whether the watcher is awake and need not be started.
 ///
 /// # Cost
 /// One load.
 #[inline]
-pub fn runs() -> bool {
-    RUNS.load(Relaxed) == AWAKE
+pub fn is_running() -> bool {
+    HELPER_STATE.load(Relaxed) == HELPER_AWAKE
 }
 
 /// Whether the watcher thread exists, awake or dozing, so that searches for the daemon are done.
@@ -56,13 +56,13 @@ pub fn runs() -> bool {
 /// One load.
 #[inline]
 pub fn is_there() -> bool {
-    RUNS.load(Relaxed) != 0
+    HELPER_STATE.load(Relaxed) != 0
 }
 
 /// Records in a forked child that it has no watcher.
-pub fn reborn() {
-    RUNS.store(0, Relaxed);
-    NOT_BEFORE.store(0, Relaxed);
+pub fn reset_after_fork() {
+    HELPER_STATE.store(0, Relaxed);
+    START_NOT_BEFORE.store(0, Relaxed);
 }
 
 /// Starts or wakes the watcher if it is not awake.
@@ -70,39 +70,41 @@ pub fn reborn() {
 /// # Cost
 /// One load if it is awake; some tens of microseconds if not.
 pub fn start() {
-    if runs() {
+    if is_running() {
         return;
     }
-    if RUNS.compare_exchange(DOZES, AWAKE, AcqRel, Relaxed).is_ok() {
-        return futex::wake(&RUNS, u32::MAX);
+    if HELPER_STATE.compare_exchange(HELPER_DOZES, HELPER_AWAKE, AcqRel, Relaxed).is_ok() {
+        return futex::wake(&HELPER_STATE, u32::MAX);
     }
-    if clock::now() < NOT_BEFORE.load(Relaxed) || RUNS.compare_exchange(0, AWAKE, AcqRel, Relaxed).is_err() {
+    if clock::now() < START_NOT_BEFORE.load(Relaxed)
+        || HELPER_STATE.compare_exchange(0, HELPER_AWAKE, AcqRel, Relaxed).is_err()
+    {
         return;
     }
-    if create().is_none() {
-        NOT_BEFORE.store(clock::now() + RETRY_NS, Relaxed);
-        RUNS.store(0, Release);
+    if create_thread().is_none() {
+        START_NOT_BEFORE.store(clock::now() + START_RETRY_NS, Relaxed);
+        HELPER_STATE.store(0, Release);
     }
 }
 
 /// Starts the watcher under a daemon, when the process begins to hold memory.
 #[cold]
 pub fn start_beside_daemon() {
-    if renew::due().is_some() && !is_there() {
+    if renew::next_try().is_some() && !is_there() {
         start();
     }
 }
 
-type Create = unsafe extern "C" fn(
+type PthreadCreate = unsafe extern "C" fn(
     *mut libc::pthread_t,
     *const libc::pthread_attr_t,
     extern "C" fn(*mut c_void) -> *mut c_void,
     *mut c_void,
 ) -> c_int;
-type Init = unsafe extern "C" fn(*mut libc::pthread_attr_t) -> c_int;
-type SetState = unsafe extern "C" fn(*mut libc::pthread_attr_t, c_int) -> c_int;
-type SetSize = unsafe extern "C" fn(*mut libc::pthread_attr_t, usize) -> c_int;
-type Least = unsafe extern "C" fn(*const libc::pthread_attr_t) -> usize;
+type AttributeInit = unsafe extern "C" fn(*mut libc::pthread_attr_t) -> c_int;
+type SetDetachState = unsafe extern "C" fn(*mut libc::pthread_attr_t, c_int) -> c_int;
+type SetStackSize = unsafe extern "C" fn(*mut libc::pthread_attr_t, usize) -> c_int;
+type MinimumStack = unsafe extern "C" fn(*const libc::pthread_attr_t) -> usize;
 
 /// A function of the C library's threads. Looked up by name: before glibc 2.34 these are in libpthread, which this
 /// library must not depend on and which every driver has loaded.
@@ -110,7 +112,7 @@ fn find(name: &CStr) -> Option<*mut c_void> {
     Some(next_after_us(name)).filter(|at| !at.is_null())
 }
 
-fn create() -> Option<()> {
+fn create_thread() -> Option<()> {
     let (create, init) = (find(c"pthread_create")?, find(c"pthread_attr_init")?);
     let (state, size) = (find(c"pthread_attr_setdetachstate")?, find(c"pthread_attr_setstacksize")?);
     // Bytes that glibc takes from a thread's stack before it begins, mostly the thread-local data of all libraries.
@@ -118,16 +120,17 @@ fn create() -> Option<()> {
     // SAFETY: the C library's own functions of these names, with these signatures; locals that it initialises. The
     // signal mask is this thread's and is restored; the C library keeps its own signals out of it.
     unsafe {
-        let create = core::mem::transmute::<*mut c_void, Create>(create);
-        let init = core::mem::transmute::<*mut c_void, Init>(init);
-        let state = core::mem::transmute::<*mut c_void, SetState>(state);
-        let size = core::mem::transmute::<*mut c_void, SetSize>(size);
+        let create = core::mem::transmute::<*mut c_void, PthreadCreate>(create);
+        let init = core::mem::transmute::<*mut c_void, AttributeInit>(init);
+        let state = core::mem::transmute::<*mut c_void, SetDetachState>(state);
+        let size = core::mem::transmute::<*mut c_void, SetStackSize>(size);
         let mut attributes: libc::pthread_attr_t = core::mem::zeroed();
         if init(&raw mut attributes) != 0 {
             return None;
         }
-        let taken = least.map_or(0, |least| core::mem::transmute::<*mut c_void, Least>(least)(&raw const attributes));
-        let stack = STACK.saturating_add(taken).next_multiple_of(4096);
+        let taken =
+            least.map_or(0, |least| core::mem::transmute::<*mut c_void, MinimumStack>(least)(&raw const attributes));
+        let stack = STACK_BYTES.saturating_add(taken).next_multiple_of(4096);
         if state(&raw mut attributes, libc::PTHREAD_CREATE_DETACHED) != 0 || size(&raw mut attributes, stack) != 0 {
             return None;
         }
@@ -137,44 +140,44 @@ fn create() -> Option<()> {
             return None;
         }
         let mut thread: libc::pthread_t = core::mem::zeroed();
-        let made = create(&raw mut thread, &raw const attributes, watch, core::ptr::null_mut());
+        let made = create(&raw mut thread, &raw const attributes, run_helper, core::ptr::null_mut());
         libc::sigprocmask(libc::SIG_SETMASK, &raw const before, core::ptr::null_mut());
         (made == 0).then_some(())
     }
 }
 
-extern "C" fn watch(_: *mut c_void) -> *mut c_void {
+extern "C" fn run_helper(_: *mut c_void) -> *mut c_void {
     // A panic ends here, as in every hook: none is expected, and none may unwind into the C library.
     let _ = std::panic::catch_unwind(|| {
         // SAFETY: both affect this thread only.
         unsafe {
-            libc::prctl(libc::PR_SET_TIMERSLACK, SLACK_NS);
+            libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK_NS);
             libc::prctl(libc::PR_SET_NAME, c"vgpu-turn".as_ptr());
         }
         let mut last = clock::now();
-        while look(&mut last) {}
+        while look_at_devices(&mut last) {}
     });
-    RUNS.store(0, Release);
+    HELPER_STATE.store(0, Release);
     core::ptr::null_mut()
 }
 
-/// Checks every device once, then waits. False: the turn has not been contended for `LINGER_NS`.
-fn look(last: &mut u64) -> bool {
+/// Checks every device once, then waits. False: the turn has not been contended for `IDLE_EXIT_NS`.
+fn look_at_devices(last: &mut u64) -> bool {
     let now = clock::now();
-    let (mut next, mut bells, mut bell) = (now.saturating_add(LINGER_NS), 0, None);
+    let (mut next, mut bells, mut bell) = (now.saturating_add(IDLE_EXIT_NS), 0, None);
     // True if a gate is watched. If its next check is far off, only open gates are watched, which is not urgent.
     let mut is_open = false;
-    renew::tend();
+    renew::reconnect_if_due();
     for device in device::all() {
         let Some(governor) = &device.governor else { continue };
-        let Ok(joined) = device.ledger.joined() else { continue };
-        let turn = joined.member().turn();
-        let heard = turn.bell().load(SeqCst);
+        let Ok(joined) = device.ledger.membership() else { continue };
+        let turn = joined.joined_member().device_turn();
+        let heard = turn.bell_word().load(SeqCst);
         bells += 1;
-        let look = governor.attend(joined);
+        let look = governor.watch_turn(joined);
         let (word, heard, bits) = match governor.daemon_word() {
             Some((word, sequence)) => (word, sequence, u32::MAX),
-            None => (turn.bell(), heard, turn.bit()),
+            None => (turn.bell_word(), heard, turn.bell_bit()),
         };
         if let Some(look) = look {
             (*last, is_open) = (now, true);
@@ -184,28 +187,33 @@ fn look(last: &mut u64) -> bool {
             bell = Some((word, heard, bits));
         }
     }
-    let end = last.saturating_add(LINGER_NS);
+    let end = last.saturating_add(IDLE_EXIT_NS);
     let Some((word, heard, bits)) = bell else { return false };
     if now >= end {
         loop {
-            let Some(due) = renew::due() else { return false };
+            let Some(due) = renew::next_try() else { return false };
             let now = clock::now();
-            let is_started = doze(due.clamp(now.saturating_add(OPEN_NS), now.saturating_add(LINGER_NS)));
+            let is_started =
+                doze_until(due.clamp(now.saturating_add(OPEN_GATE_POLL_NS), now.saturating_add(IDLE_EXIT_NS)));
             if is_started || renew::notices_loss() {
                 return true;
             }
         }
     }
-    let several = if is_open && next > now.saturating_add(LINGER_NS / 2) { OPEN_NS } else { SEVERAL_NS };
+    let several = if is_open && next > now.saturating_add(IDLE_EXIT_NS / 2) {
+        OPEN_GATE_POLL_NS
+    } else {
+        SEVERAL_DEVICES_POLL_NS
+    };
     let most = if bells > 1 { now.saturating_add(several) } else { end };
     futex::wait(word, heard, next.min(end).min(most), bits);
     true
 }
 
 /// Sleeps until that time or until the watcher is started. True: it was started.
-fn doze(moment: u64) -> bool {
-    if RUNS.compare_exchange(AWAKE, DOZES, AcqRel, Relaxed).is_ok() {
-        futex::wait(&RUNS, DOZES, moment, u32::MAX);
+fn doze_until(moment: u64) -> bool {
+    if HELPER_STATE.compare_exchange(HELPER_AWAKE, HELPER_DOZES, AcqRel, Relaxed).is_ok() {
+        futex::wait(&HELPER_STATE, HELPER_DOZES, moment, u32::MAX);
     }
-    RUNS.compare_exchange(DOZES, AWAKE, AcqRel, Relaxed).is_err()
+    HELPER_STATE.compare_exchange(HELPER_DOZES, HELPER_AWAKE, AcqRel, Relaxed).is_err()
 }

@@ -5,13 +5,13 @@ use core::ffi::CStr;
 use shim_sys::table::{CUDA_ROWS, CudaHook, base_length};
 
 /// Names in sequence, each ended by a zero byte, and the start of each.
-pub struct Names<const BYTES: usize, const COUNT: usize> {
+pub struct NameText<const BYTES: usize, const COUNT: usize> {
     text: [u8; BYTES],
     at: [u16; COUNT],
 }
 
 /// Bytes of the names, with their terminators.
-pub const fn bytes(names: &[&CStr]) -> usize {
+pub const fn text_bytes(names: &[&CStr]) -> usize {
     let (mut all, mut number) = (0, 0);
     while number < names.len() {
         all += names[number].count_bytes() + 1;
@@ -20,15 +20,15 @@ pub const fn bytes(names: &[&CStr]) -> usize {
     all
 }
 
-impl<const BYTES: usize, const COUNT: usize> Names<BYTES, COUNT> {
+impl<const BYTES: usize, const COUNT: usize> NameText<BYTES, COUNT> {
     /// Packs the names, in their order.
     #[allow(clippy::cast_possible_truncation)] // asserted
-    pub const fn of(names: &[&CStr]) -> Self {
+    pub const fn from_names(names: &[&CStr]) -> Self {
         assert!(names.len() == COUNT && BYTES <= u16::MAX as usize);
         let (mut all, mut number, mut end) = (Self { text: [0; BYTES], at: [0; COUNT] }, 0, 0);
         while number < COUNT {
             all.at[number] = end as u16;
-            end = append(&mut all.text, end, names[number].to_bytes());
+            end = append_name(&mut all.text, end, names[number].to_bytes());
             number += 1;
         }
         assert!(end == BYTES);
@@ -49,7 +49,7 @@ impl<const BYTES: usize, const COUNT: usize> Names<BYTES, COUNT> {
     }
 }
 
-const fn append(text: &mut [u8], mut end: usize, name: &[u8]) -> usize {
+const fn append_name(text: &mut [u8], mut end: usize, name: &[u8]) -> usize {
     let mut at = 0;
     while at < name.len() {
         text[end] = name[at];
@@ -58,7 +58,7 @@ const fn append(text: &mut [u8], mut end: usize, name: &[u8]) -> usize {
     end + 1
 }
 
-const PASSED_BYTES: usize = {
+const PASSED_NAMES_BYTES: usize = {
     let (mut all, mut row) = (0, CudaHook::COUNT);
     while row < CUDA_ROWS.len() {
         if is_variant_of_a_hook(CUDA_ROWS[row].name.as_bytes()) {
@@ -70,11 +70,11 @@ const PASSED_BYTES: usize = {
 };
 
 /// Driver functions that the table lists as unhooked although others of their base name are hooked.
-static PASSED: [u8; PASSED_BYTES] = {
-    let (mut text, mut row, mut end) = ([0; PASSED_BYTES], CudaHook::COUNT, 0);
+static PASSED_NAMES: [u8; PASSED_NAMES_BYTES] = {
+    let (mut text, mut row, mut end) = ([0; PASSED_NAMES_BYTES], CudaHook::COUNT, 0);
     while row < CUDA_ROWS.len() {
         if is_variant_of_a_hook(CUDA_ROWS[row].name.as_bytes()) {
-            end = append(&mut text, end, CUDA_ROWS[row].name.as_bytes());
+            end = append_name(&mut text, end, CUDA_ROWS[row].name.as_bytes());
         }
         row += 1;
     }
@@ -103,8 +103,8 @@ const fn is_variant_of_a_hook(name: &[u8]) -> bool {
 
 /// Names of driver functions that the table lists as unhooked although others of their base name are hooked. Lookups
 /// need no others.
-pub fn passed() -> impl Iterator<Item = &'static CStr> {
-    PASSED.split_inclusive(|&byte| byte == 0).filter_map(|name| CStr::from_bytes_with_nul(name).ok())
+pub fn passed_names() -> impl Iterator<Item = &'static CStr> {
+    PASSED_NAMES.split_inclusive(|&byte| byte == 0).filter_map(|name| CStr::from_bytes_with_nul(name).ok())
 }
 
 #[cfg(test)]
@@ -114,7 +114,8 @@ mod tests {
 
     #[test]
     fn names_come_out_as_they_went_in() {
-        static ALL: Names<{ bytes(CUDA_HOOK_NAMES) }, { CudaHook::COUNT }> = Names::of(CUDA_HOOK_NAMES);
+        static ALL: NameText<{ text_bytes(CUDA_HOOK_NAMES) }, { CudaHook::COUNT }> =
+            NameText::from_names(CUDA_HOOK_NAMES);
         for (number, name) in CUDA_HOOK_NAMES.iter().enumerate() {
             assert_eq!(ALL.get(number), *name);
             assert!(ALL.begins_with(number, name.to_bytes()) && !ALL.begins_with(number, b"cv"));
@@ -122,9 +123,9 @@ mod tests {
         assert_eq!(ALL.get(CudaHook::COUNT), c"");
         assert!(!ALL.begins_with(CudaHook::COUNT, b"cu"));
         let (hooks, passes) = CUDA_ROWS.split_at(CudaHook::COUNT);
-        let variants = passes.iter().filter(|row| hooks.iter().any(|hook| hook.base() == row.base()));
+        let variants = passes.iter().filter(|row| hooks.iter().any(|hook| hook.base_name() == row.base_name()));
         let variants: Vec<&str> = variants.map(|row| row.name).collect();
         // None at present: all variants of a hook are hooks.
-        assert!(passed().map(|name| name.to_str().unwrap()).eq(variants));
+        assert!(passed_names().map(|name| name.to_str().unwrap()).eq(variants));
     }
 }

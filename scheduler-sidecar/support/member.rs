@@ -8,13 +8,15 @@ use std::path::Path;
 use std::time::Instant;
 
 use rustix::time::{ClockId, clock_gettime};
-use shim_sys::memfd::{Mapped, receive, receive_read_only};
+use shim_sys::memfd::{MappedPage, receive_page, receive_read_only};
 use shim_sys::{descriptors, futex};
-use vgpu_core::protocol::page::{Allowed, BeatPage, BoardPage, BoardSlot, Grant, ReportPage, ReportSlot, Said, Unread};
-use vgpu_core::protocol::wire::two::{Descriptor, Hello, Join, Reply, Welcome};
+use vgpu_core::protocol::page::{
+    AllowedUse, BeatPage, BoardPage, BoardSlot, LaunchGrant, MemberReport, ReportPage, ReportSlot, UnreadSlot,
+};
+use vgpu_core::protocol::wire::two::{Descriptor, Hello, JoinDevice, Reply, Welcome};
 use vgpu_core::time::arbiter::Gate;
 
-use crate::support::LONG;
+use crate::support::LONG_TIMEOUT;
 
 /// Returns the monotonic clock in nanoseconds.
 pub fn now() -> u64 {
@@ -26,9 +28,9 @@ pub fn now() -> u64 {
 pub struct Member {
     pub lines: BufReader<UnixStream>,
     pub welcome: Welcome,
-    pub beat: Mapped<BeatPage>,
-    pub board: Mapped<BoardPage>,
-    pub report: Mapped<ReportPage>,
+    pub beat: MappedPage<BeatPage>,
+    pub board: MappedPage<BoardPage>,
+    pub report: MappedPage<ReportPage>,
     pub bell: OwnedFd,
 }
 
@@ -36,16 +38,16 @@ impl Member {
     /// Says hello and maps the pages that the daemon sends.
     pub fn hello(socket: &Path) -> Self {
         let mut stream = UnixStream::connect(socket).unwrap();
-        stream.set_read_timeout(Some(LONG)).unwrap();
+        stream.set_read_timeout(Some(LONG_TIMEOUT)).unwrap();
         let hello = Hello { pid: std::process::id(), version: "test".into(), clock: now() };
         stream.write_all(hello.encode().unwrap().as_bytes()).unwrap();
         let (mut bytes, mut files) = (vec![0; 4096], Vec::new());
-        let length = descriptors::receive(stream.as_fd(), &mut bytes, &mut files).unwrap();
+        let length = descriptors::receive_descriptors(stream.as_fd(), &mut bytes, &mut files).unwrap();
         let line = String::from_utf8_lossy(&bytes[..length]).into_owned();
         let reply = Reply::decode(line.trim_end().as_bytes()).unwrap();
         let Reply::Welcome(welcome) = reply else { panic!("{line}") };
         let take = |which| {
-            let place = welcome.place(which, files.len()).unwrap().unwrap();
+            let place = welcome.find_descriptor(which, files.len()).unwrap().unwrap();
             files[place].try_clone().unwrap()
         };
         let (beat, board) = (take(Descriptor::Beat), take(Descriptor::Board));
@@ -53,8 +55,8 @@ impl Member {
         // SAFETY: only the member's side is called on these, which makes relaxed loads.
         let (beat, board) =
             unsafe { (receive_read_only(beat.as_fd()).unwrap(), receive_read_only(board.as_fd()).unwrap()) };
-        let (beat, board): (Mapped<BeatPage>, Mapped<BoardPage>) = (beat, board);
-        let report: Mapped<ReportPage> = receive(report.as_fd()).unwrap();
+        let (beat, board): (MappedPage<BeatPage>, MappedPage<BoardPage>) = (beat, board);
+        let report: MappedPage<ReportPage> = receive_page(report.as_fd()).unwrap();
         beat.check(welcome.epoch).unwrap();
         board.check(welcome.epoch).unwrap();
         report.check(welcome.epoch).unwrap();
@@ -71,7 +73,7 @@ impl Member {
 
     /// Joins a device; returns the slot, or the message of the refusal.
     pub fn try_join(&mut self, uuid: &str) -> Result<usize, String> {
-        let answer = self.ask(&Join { device: uuid.into(), busy: 0 }.encode().unwrap());
+        let answer = self.ask(&JoinDevice { device: uuid.into(), busy: 0 }.encode().unwrap());
         match Reply::decode(answer.trim_end().as_bytes()).unwrap() {
             Reply::Slot { device, slot } if device == uuid => Ok(slot),
             Reply::Refused { words, speaks: 2 } => Err(words),
@@ -82,7 +84,7 @@ impl Member {
     /// Joins the device, and panics if the daemon refuses.
     pub fn join(mut self, uuid: &str) -> On {
         let slot = self.try_join(uuid).unwrap();
-        On { member: self, slot, said: Said::default() }
+        On { member: self, slot, said: MemberReport::default() }
     }
 
     /// Rings the tenant's bell, which wakes the daemon to read the tenant's report.
@@ -92,11 +94,11 @@ impl Member {
 }
 
 /// Repeats a read until the daemon is not writing at the same time.
-fn settled<T>(mut read: impl FnMut() -> Result<T, Unread>) -> Result<T, Unread> {
+fn settled<T>(mut read: impl FnMut() -> Result<T, UnreadSlot>) -> Result<T, UnreadSlot> {
     let start = Instant::now();
     loop {
         match read() {
-            Err(Unread::Busy { .. }) if start.elapsed() < LONG => std::thread::yield_now(),
+            Err(UnreadSlot::Busy { .. }) if start.elapsed() < LONG_TIMEOUT => std::thread::yield_now(),
             other => return other,
         }
     }
@@ -106,7 +108,7 @@ fn settled<T>(mut read: impl FnMut() -> Result<T, Unread>) -> Result<T, Unread> 
 pub struct On {
     pub member: Member,
     pub slot: usize,
-    said: Said,
+    said: MemberReport,
 }
 
 impl On {
@@ -118,21 +120,21 @@ impl On {
         &self.member.report.slots[self.slot]
     }
 
-    pub fn grant(&self) -> Result<Grant, Unread> {
-        self.board().grant(self.member.welcome.epoch)
+    pub fn grant(&self) -> Result<LaunchGrant, UnreadSlot> {
+        self.board().read_grant(self.member.welcome.epoch)
     }
 
     pub fn gate(&self) -> Gate {
         settled(|| self.grant()).unwrap().gate
     }
 
-    pub fn allowed(&self) -> Allowed {
-        settled(|| self.board().allowed(self.member.welcome.epoch)).unwrap().1
+    pub fn allowed(&self) -> AllowedUse {
+        settled(|| self.board().read_allowed(self.member.welcome.epoch)).unwrap().1
     }
 
     /// Reports that a launch waits, and rings the bell if that was not reported yet.
     pub fn wish(&self) {
-        if self.report().wish() {
+        if self.report().begin_waiting() {
             self.member.ring();
         }
     }
@@ -143,17 +145,17 @@ impl On {
     }
 
     /// Sleeps until the slot's grant satisfies `is`.
-    pub fn until_all(&self, what: &str, mut is: impl FnMut(&Grant) -> bool) -> Grant {
+    pub fn until_all(&self, what: &str, mut is: impl FnMut(&LaunchGrant) -> bool) -> LaunchGrant {
         let start = Instant::now();
         loop {
             let sequence = match self.grant() {
                 Ok(grant) if is(&grant) => return grant,
                 Ok(grant) => grant.sequence,
-                Err(Unread::Busy { sequence }) => sequence,
+                Err(UnreadSlot::Busy { sequence }) => sequence,
                 Err(other) => panic!("{what}: {other}"),
             };
-            assert!(start.elapsed() < LONG, "still not: {what}: {:?}", self.grant());
-            futex::wait(self.board().futex(), sequence, now() + 100_000_000, u32::MAX);
+            assert!(start.elapsed() < LONG_TIMEOUT, "still not: {what}: {:?}", self.grant());
+            futex::wait(self.board().futex_word(), sequence, now() + 100_000_000, u32::MAX);
         }
     }
 
@@ -167,8 +169,8 @@ impl On {
         self.said.since = moment;
         self.said.last_launch = moment;
         self.said.in_flight = Some(ns);
-        self.report().launches(ns, self.said.submitted, moment, moment);
-        self.report().content();
+        self.report().report_launch(ns, self.said.submitted, moment, moment);
+        self.report().stop_waiting();
         gate
     }
 
@@ -177,7 +179,7 @@ impl On {
         self.said.busy += busy;
         self.said.finished = self.said.submitted;
         self.said.in_flight = Some(0);
-        self.report().say(&self.said);
+        self.report().report_all(&self.said);
         if !matches!(self.gate(), Gate::Open) {
             self.member.ring();
         }

@@ -14,7 +14,7 @@ use vgpu_tests::artefacts;
 pub use vgpu_tests::eventually;
 
 /// Timeout for hangs; longer than anything takes here.
-pub const LONG: Duration = Duration::from_secs(30);
+pub const LONG_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Runs the command line in an environment without vgpu's variables.
 pub fn vgpu() -> Command {
@@ -123,15 +123,15 @@ pub struct Peer {
 impl Peer {
     pub fn connect(socket: &Path) -> Self {
         let stream = UnixStream::connect(socket).unwrap();
-        stream.set_read_timeout(Some(LONG)).unwrap();
-        stream.set_write_timeout(Some(LONG)).unwrap();
+        stream.set_read_timeout(Some(LONG_TIMEOUT)).unwrap();
+        stream.set_write_timeout(Some(LONG_TIMEOUT)).unwrap();
         Self { reader: BufReader::new(stream) }
     }
 
     /// Says hello; `None` if nobody listens or answers.
     pub fn try_hello(socket: &Path) -> Option<String> {
         let reader = BufReader::new(UnixStream::connect(socket).ok()?);
-        reader.get_ref().set_read_timeout(Some(LONG)).ok()?;
+        reader.get_ref().set_read_timeout(Some(LONG_TIMEOUT)).ok()?;
         Some(Self { reader }.hello()).filter(|line| !line.is_empty())
     }
 

@@ -52,7 +52,7 @@ impl World {
         self.dir.path().join("run/tenants").join(tenant).join("vgpud.sock")
     }
 
-    pub fn status(&self) -> control::Status {
+    pub fn status(&self) -> control::DaemonStatus {
         control::ask_status(&self.admin()).unwrap()
     }
 

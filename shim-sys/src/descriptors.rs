@@ -11,17 +11,17 @@ use std::io::{Error, ErrorKind};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// Most descriptors in one message.
-pub const MOST: usize = 16;
+pub const MAX_DESCRIPTORS_PER_MESSAGE: usize = 16;
 
-/// Buffer for [`MOST`] descriptors and their header, aligned as the kernel requires.
+/// Buffer for [`MAX_DESCRIPTORS_PER_MESSAGE`] descriptors and their header, aligned as the kernel requires.
 #[repr(C)]
-union Room {
+union DescriptorRoom {
     bytes: [u8; CONTROL],
     _align: libc::cmsghdr,
 }
 
 #[allow(clippy::cast_possible_truncation)] // constants below 100
-const PAYLOAD: u32 = (MOST * size_of::<RawFd>()) as u32;
+const PAYLOAD: u32 = (MAX_DESCRIPTORS_PER_MESSAGE * size_of::<RawFd>()) as u32;
 // SAFETY: arithmetic on a number; no memory is touched.
 const CONTROL: usize = unsafe { libc::CMSG_SPACE(PAYLOAD) } as usize;
 
@@ -56,15 +56,15 @@ pub fn is_unread(socket: BorrowedFd<'_>) -> bool {
 /// less than all, the caller sends the rest without descriptors, by another call or a plain `send`.
 ///
 /// # Errors
-/// `InvalidInput`: no byte, or more than [`MOST`] files. `WouldBlock`: nothing was sent, on a nonblocking socket.
-/// Others: the kernel's error; a closed peer is an error and not a signal.
+/// `InvalidInput`: no byte, or more than [`MAX_DESCRIPTORS_PER_MESSAGE`] files. `WouldBlock`: nothing was sent, on a
+/// nonblocking socket. Others: the kernel's error; a closed peer is an error and not a signal.
 pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>]) -> std::io::Result<usize> {
-    if bytes.is_empty() || files.len() > MOST {
+    if bytes.is_empty() || files.len() > MAX_DESCRIPTORS_PER_MESSAGE {
         return Err(Error::from(ErrorKind::InvalidInput));
     }
-    let mut room = Room { bytes: [0; CONTROL] };
+    let mut room = DescriptorRoom { bytes: [0; CONTROL] };
     let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    let mut message = message(&mut part, &mut room);
+    let mut message = message_header(&mut part, &mut room);
     if files.is_empty() {
         message.msg_control = core::ptr::null_mut();
         message.msg_controllen = 0;
@@ -89,7 +89,7 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>]) -> s
         let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
         match usize::try_from(sent) {
             Ok(sent) => return Ok(sent),
-            Err(_) => interrupted()?,
+            Err(_) => retry_if_interrupted()?,
         }
     }
 }
@@ -99,21 +99,25 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>]) -> s
 /// the caller moves those that it keeps ([`crate::shared_file::out_of_the_way`]).
 ///
 /// # Errors
-/// `InvalidInput`: `bytes` is empty. `InvalidData`: more than [`MOST`] descriptors arrived, or more than this process
-/// may have; all of them are closed. `WouldBlock` and others: the kernel's error.
-pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], files: &mut Vec<OwnedFd>) -> std::io::Result<usize> {
+/// `InvalidInput`: `bytes` is empty. `InvalidData`: more than [`MAX_DESCRIPTORS_PER_MESSAGE`] descriptors arrived, or
+/// more than this process may have; all of them are closed. `WouldBlock` and others: the kernel's error.
+pub fn receive_descriptors(
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+    files: &mut Vec<OwnedFd>,
+) -> std::io::Result<usize> {
     if bytes.is_empty() {
         return Err(Error::from(ErrorKind::InvalidInput));
     }
-    let mut room = Room { bytes: [0; CONTROL] };
+    let mut room = DescriptorRoom { bytes: [0; CONTROL] };
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    let mut message = message(&mut part, &mut room);
+    let mut message = message_header(&mut part, &mut room);
     let got = loop {
         // SAFETY: as in `send`; the kernel writes at most what the lengths say.
         let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
         match usize::try_from(got) {
             Ok(got) => break got,
-            Err(_) => interrupted()?,
+            Err(_) => retry_if_interrupted()?,
         }
     };
     let before = files.len();
@@ -140,7 +144,7 @@ pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], files: &mut Vec<OwnedFd
     Ok(got)
 }
 
-fn message(part: &mut libc::iovec, room: &mut Room) -> libc::msghdr {
+fn message_header(part: &mut libc::iovec, room: &mut DescriptorRoom) -> libc::msghdr {
     // SAFETY: msghdr is a plain C struct for which all zeroes is valid (and its padding must be zero).
     let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
     message.msg_iov = part;
@@ -151,7 +155,7 @@ fn message(part: &mut libc::iovec, room: &mut Room) -> libc::msghdr {
 }
 
 /// `Ok`: interrupted by a signal, try again.
-fn interrupted() -> std::io::Result<()> {
+fn retry_if_interrupted() -> std::io::Result<()> {
     let error = Error::last_os_error();
     if error.kind() == ErrorKind::Interrupted { Ok(()) } else { Err(error) }
 }
@@ -184,13 +188,17 @@ mod tests {
     #[test]
     fn descriptors_come_with_their_bytes_in_order_and_close_on_exec() {
         let (here, there) = UnixStream::pair().unwrap();
-        let sent: Vec<UnixStream> = (0..MOST).map(|_| UnixStream::pair().unwrap().0).collect();
+        let sent: Vec<UnixStream> = (0..MAX_DESCRIPTORS_PER_MESSAGE).map(|_| UnixStream::pair().unwrap().0).collect();
         let borrowed: Vec<_> = sent.iter().map(AsFd::as_fd).collect();
         assert_eq!(send(here.as_fd(), b"one\n", &borrowed).unwrap(), 4);
         assert_eq!(send(here.as_fd(), b"two\n", &borrowed[..2]).unwrap(), 4);
         assert_eq!(send(here.as_fd(), b"three\n", &[]).unwrap(), 6);
         let (mut buffer, mut files) = ([0; 64], Vec::new());
-        assert_eq!(receive(there.as_fd(), &mut buffer, &mut files).unwrap(), 4, "never two messages' descriptors");
+        assert_eq!(
+            receive_descriptors(there.as_fd(), &mut buffer, &mut files).unwrap(),
+            4,
+            "never two messages' descriptors"
+        );
         assert_eq!(files.iter().map(inode).collect::<Vec<_>>(), sent.iter().map(inode).collect::<Vec<_>>());
         for file in &files {
             // SAFETY: asks for the flags of an open descriptor.
@@ -199,11 +207,11 @@ mod tests {
         files.clear();
         let mut got = 0;
         while got < 10 {
-            got += receive(there.as_fd(), &mut buffer[got..], &mut files).unwrap();
+            got += receive_descriptors(there.as_fd(), &mut buffer[got..], &mut files).unwrap();
         }
         assert_eq!((&buffer[..10], files.len()), (b"two\nthree\n".as_slice(), 2));
         drop(here);
-        assert_eq!(receive(there.as_fd(), &mut buffer, &mut files).unwrap(), 0);
+        assert_eq!(receive_descriptors(there.as_fd(), &mut buffer, &mut files).unwrap(), 0);
     }
 
     #[test]
@@ -221,12 +229,18 @@ mod tests {
     #[test]
     fn what_cannot_be_sent_or_received_is_an_error() {
         let (here, there) = UnixStream::pair().unwrap();
-        let many = vec![here.as_fd(); MOST + 1];
+        let many = vec![here.as_fd(); MAX_DESCRIPTORS_PER_MESSAGE + 1];
         assert_eq!(send(here.as_fd(), b"x", &many).unwrap_err().kind(), ErrorKind::InvalidInput);
         assert_eq!(send(here.as_fd(), b"", &[]).unwrap_err().kind(), ErrorKind::InvalidInput);
-        assert_eq!(receive(here.as_fd(), &mut [], &mut Vec::new()).unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert_eq!(
+            receive_descriptors(here.as_fd(), &mut [], &mut Vec::new()).unwrap_err().kind(),
+            ErrorKind::InvalidInput
+        );
         here.set_nonblocking(true).unwrap();
-        assert_eq!(receive(here.as_fd(), &mut [0], &mut Vec::new()).unwrap_err().kind(), ErrorKind::WouldBlock);
+        assert_eq!(
+            receive_descriptors(here.as_fd(), &mut [0], &mut Vec::new()).unwrap_err().kind(),
+            ErrorKind::WouldBlock
+        );
         drop(there);
         assert_eq!(send(here.as_fd(), b"x", &[]).unwrap_err().kind(), ErrorKind::BrokenPipe);
     }
@@ -238,7 +252,7 @@ mod tests {
         // Twice the allowed number in one message, which only a hostile sender does.
         let mut room = [0u64; 64];
         let mut part = libc::iovec { iov_base: b"x".as_ptr().cast_mut().cast(), iov_len: 1 };
-        let count = 2 * MOST;
+        let count = 2 * MAX_DESCRIPTORS_PER_MESSAGE;
         // SAFETY: as in `send`, with room for twice as many.
         unsafe {
             let mut message: libc::msghdr = core::mem::zeroed();
@@ -257,7 +271,7 @@ mod tests {
         }
         drop(one);
         let mut files = vec![there.try_clone().unwrap().into()];
-        let error = receive(there.as_fd(), &mut [0; 8], &mut files).unwrap_err();
+        let error = receive_descriptors(there.as_fd(), &mut [0; 8], &mut files).unwrap_err();
         assert_eq!((error.kind(), files.len()), (ErrorKind::InvalidData, 1));
         assert_eq!((&other).read(&mut [0]).unwrap(), 0, "all of them are closed");
     }

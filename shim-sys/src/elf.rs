@@ -19,13 +19,13 @@ const DT_GNU_HASH: i64 = 0x6fff_fef5;
 const STT_FUNC: u8 = 2;
 
 #[repr(C)]
-struct Dyn {
+struct DynamicEntry {
     tag: i64,
     value: u64,
 }
 
 #[repr(C)]
-struct Sym {
+struct SymbolEntry {
     name: u32,
     info: u8,
     other: u8,
@@ -36,7 +36,7 @@ struct Sym {
 
 /// One loaded object, borrowed from the loader for the duration of a walk.
 #[derive(Clone, Copy)]
-pub struct Object {
+pub struct LoadedObject {
     base: usize,
     phdrs: *const libc::Elf64_Phdr,
     phnum: u16,
@@ -44,27 +44,29 @@ pub struct Object {
     pub index: usize,
 }
 
-impl Object {
-    fn headers(&self) -> &[libc::Elf64_Phdr] {
+impl LoadedObject {
+    fn program_headers(&self) -> &[libc::Elf64_Phdr] {
         if self.phdrs.is_null() {
             return &[];
         }
-        // SAFETY: the loader passes `phnum` program headers that stay mapped while the object is loaded. An `Object`
-        // does not leave the walk that got it, except for our own object and the C library, which are never unloaded.
+        // SAFETY: the loader passes `phnum` program headers that stay mapped while the object is loaded. An
+        // `LoadedObject` does not leave the walk that got it, except for our own object and the C library, which are
+        // never unloaded.
         unsafe { core::slice::from_raw_parts(self.phdrs, usize::from(self.phnum)) }
     }
 
     /// True if one of the object's loaded segments contains `address`.
-    pub fn holds(&self, address: usize) -> bool {
-        self.headers().iter().any(|header| {
+    pub fn contains_address(&self, address: usize) -> bool {
+        self.program_headers().iter().any(|header| {
             let start = self.base.wrapping_add(header.p_vaddr as usize);
             header.p_type == PT_LOAD && address >= start && address - start < header.p_memsz as usize
         })
     }
 
     /// Start and end of the object's largest code segment; (0, 0): it has none.
-    pub fn code(&self) -> (usize, usize) {
-        let code = self.headers().iter().filter(|header| header.p_type == PT_LOAD && header.p_flags & libc::PF_X != 0);
+    pub fn code_range(&self) -> (usize, usize) {
+        let code =
+            self.program_headers().iter().filter(|header| header.p_type == PT_LOAD && header.p_flags & libc::PF_X != 0);
         code.max_by_key(|header| header.p_memsz).map_or((0, 0), |header| {
             let start = self.base.wrapping_add(header.p_vaddr as usize);
             (start, start.wrapping_add(header.p_memsz as usize))
@@ -75,41 +77,41 @@ impl Object {
     ///
     /// # Cost
     /// A few cache lines with a GNU hash table; with a DT_HASH table the length of a bucket's chain.
-    pub fn function(&self, name: &CStr) -> Option<*mut c_void> {
-        let tables = self.tables()?;
+    pub fn find_function(&self, name: &CStr) -> Option<*mut c_void> {
+        let tables = self.symbol_tables()?;
         // SAFETY: `tables` come from the object's own dynamic section, which the loader has accepted.
         unsafe { tables.find(name.to_bytes()) }.map(|value| self.base.wrapping_add(value as usize) as *mut c_void)
     }
 
     /// True if the object's DT_SONAME is `name`.
     pub fn has_soname(&self, name: &CStr) -> bool {
-        let Some(tables) = self.tables() else { return false };
+        let Some(tables) = self.symbol_tables() else { return false };
         // SAFETY: DT_SONAME is an offset into the object's own string table.
         tables.soname.is_some_and(|at| unsafe { CStr::from_ptr(tables.strings.add(at)) } == name)
     }
 
-    fn tables(&self) -> Option<Tables> {
-        let dynamic = self.headers().iter().find(|header| header.p_type == PT_DYNAMIC)?;
-        let mut entry = self.base.wrapping_add(dynamic.p_vaddr as usize) as *const Dyn;
+    fn symbol_tables(&self) -> Option<SymbolTables> {
+        let dynamic = self.program_headers().iter().find(|header| header.p_type == PT_DYNAMIC)?;
+        let mut entry = self.base.wrapping_add(dynamic.p_vaddr as usize) as *const DynamicEntry;
         let (mut strings, mut symbols, mut sysv, mut gnu, mut soname) = (0, 0, 0, 0, None);
         loop {
             // SAFETY: PT_DYNAMIC points to entries that a DT_NULL ends.
-            let Dyn { tag, value } = unsafe { core::ptr::read(entry) };
+            let DynamicEntry { tag, value } = unsafe { core::ptr::read(entry) };
             match tag {
                 0 => break,
-                DT_STRTAB => strings = self.absolute(value),
-                DT_SYMTAB => symbols = self.absolute(value),
-                DT_HASH => sysv = self.absolute(value),
-                DT_GNU_HASH => gnu = self.absolute(value),
+                DT_STRTAB => strings = self.absolute_address(value),
+                DT_SYMTAB => symbols = self.absolute_address(value),
+                DT_HASH => sysv = self.absolute_address(value),
+                DT_GNU_HASH => gnu = self.absolute_address(value),
                 DT_SONAME => soname = Some(value as usize),
                 _ => {}
             }
             // SAFETY: not at DT_NULL yet.
             entry = unsafe { entry.add(1) };
         }
-        (strings != 0 && symbols != 0).then_some(Tables {
+        (strings != 0 && symbols != 0).then_some(SymbolTables {
             strings: strings as *const c_char,
-            symbols: symbols as *const Sym,
+            symbols: symbols as *const SymbolEntry,
             sysv: sysv as *const u32,
             gnu: gnu as *const u32,
             soname,
@@ -118,21 +120,21 @@ impl Object {
 
     /// glibc replaces offsets in the dynamic section by absolute addresses; other loaders (and the vDSO) keep
     /// offsets.
-    fn absolute(&self, value: u64) -> usize {
+    fn absolute_address(&self, value: u64) -> usize {
         let value = value as usize;
         if value < self.base { self.base.wrapping_add(value) } else { value }
     }
 }
 
-struct Tables {
+struct SymbolTables {
     strings: *const c_char,
-    symbols: *const Sym,
+    symbols: *const SymbolEntry,
     sysv: *const u32,
     gnu: *const u32,
     soname: Option<usize>,
 }
 
-impl Tables {
+impl SymbolTables {
     /// # Safety
     /// The tables are those of a loaded object.
     unsafe fn find(&self, name: &[u8]) -> Option<u64> {
@@ -149,14 +151,14 @@ impl Tables {
     }
 
     /// # Safety
-    /// As [`Tables::find`]; `gnu` is not null.
+    /// As [`SymbolTables::find`]; `gnu` is not null.
     unsafe fn find_gnu(&self, name: &[u8]) -> Option<u64> {
         // SAFETY: the caller's; the symbols are those that the hash table numbers.
-        unsafe { GnuHash { table: self.gnu }.each(gnu_hash(name), |at| self.match_at(at, name)) }
+        unsafe { GnuHashTable { table: self.gnu }.for_each_symbol(gnu_hash(name), |at| self.match_at(at, name)) }
     }
 
     /// # Safety
-    /// As [`Tables::find`]; `sysv` is not null.
+    /// As [`SymbolTables::find`]; `sysv` is not null.
     unsafe fn find_sysv(&self, name: &[u8]) -> Option<u64> {
         let hash = name.iter().fold(0u32, |h, &b| {
             let h = (h << 4).wrapping_add(u32::from(b));
@@ -185,7 +187,7 @@ impl Tables {
     }
 
     /// # Safety
-    /// As [`Tables::find`]; `at` is a symbol of the object.
+    /// As [`SymbolTables::find`]; `at` is a symbol of the object.
     unsafe fn match_at(&self, at: u32, name: &[u8]) -> Option<u64> {
         // SAFETY: the caller's.
         unsafe {
@@ -211,16 +213,16 @@ const fn gnu_hash(name: &[u8]) -> u32 {
 }
 
 /// A DT_GNU_HASH table.
-struct GnuHash {
+struct GnuHashTable {
     table: *const u32,
 }
 
-impl GnuHash {
+impl GnuHashTable {
     /// Calls `visit` with the index of each symbol whose name has that hash, until it returns `Some`.
     ///
     /// # Safety
     /// The table belongs to a loaded object.
-    unsafe fn each<T>(&self, hash: u32, mut visit: impl FnMut(u32) -> Option<T>) -> Option<T> {
+    unsafe fn for_each_symbol<T>(&self, hash: u32, mut visit: impl FnMut(u32) -> Option<T>) -> Option<T> {
         // SAFETY: layout of DT_GNU_HASH: four words, a Bloom filter of 64-bit words, buckets, chains; a chain ends at
         // a hash with bit 0 set.
         unsafe {
@@ -259,37 +261,41 @@ impl GnuHash {
 /// Calls `visit` for each loaded object in the loader's order, until it returns `Some`.
 ///
 /// Holds the loader's lock during the walk and allocates nothing. `visit` must not call the loader.
-pub fn walk<T>(mut visit: impl FnMut(Object) -> Option<T>) -> Option<T> {
-    struct Walk<'a, T> {
-        visit: &'a mut dyn FnMut(Object) -> Option<T>,
+pub fn for_each_object<T>(mut visit: impl FnMut(LoadedObject) -> Option<T>) -> Option<T> {
+    struct ObjectWalk<'a, T> {
+        visit: &'a mut dyn FnMut(LoadedObject) -> Option<T>,
         found: Option<T>,
         index: usize,
     }
 
-    unsafe extern "C" fn step<T>(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
+    unsafe extern "C" fn visit_object<T>(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
         // SAFETY: `data` is the Walk below, for the time of dl_iterate_phdr; the loader's info is valid in the call.
-        let (walk, info) = unsafe { (&mut *data.cast::<Walk<'_, T>>(), &*info) };
-        let object =
-            Object { base: info.dlpi_addr as usize, phdrs: info.dlpi_phdr, phnum: info.dlpi_phnum, index: walk.index };
+        let (walk, info) = unsafe { (&mut *data.cast::<ObjectWalk<'_, T>>(), &*info) };
+        let object = LoadedObject {
+            base: info.dlpi_addr as usize,
+            phdrs: info.dlpi_phdr,
+            phnum: info.dlpi_phnum,
+            index: walk.index,
+        };
         walk.index += 1;
         walk.found = (walk.visit)(object);
         c_int::from(walk.found.is_some())
     }
 
-    let mut state = Walk { visit: &mut visit, found: None, index: 0 };
+    let mut state = ObjectWalk { visit: &mut visit, found: None, index: 0 };
     // SAFETY: `step` has the signature the loader wants and `state` outlives the call.
-    unsafe { libc::dl_iterate_phdr(Some(step::<T>), (&raw mut state).cast()) };
+    unsafe { libc::dl_iterate_phdr(Some(visit_object::<T>), (&raw mut state).cast()) };
     state.found
 }
 
 /// The object that contains `address`, if any.
-pub fn object_of(address: usize) -> Option<Object> {
-    walk(|object| object.holds(address).then_some(object))
+pub fn object_of(address: usize) -> Option<LoadedObject> {
+    for_each_object(|object| object.contains_address(address).then_some(object))
 }
 
 /// The first function `name` in the objects after index `index` of the loader's order.
 pub fn function_after(index: usize, name: &CStr) -> Option<*mut c_void> {
-    walk(|object| if object.index > index { object.function(name) } else { None })
+    for_each_object(|object| if object.index > index { object.find_function(name) } else { None })
 }
 
 #[cfg(test)]
@@ -302,14 +308,14 @@ mod tests {
             // SAFETY: plain lookup.
             let expected = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
             assert!(!expected.is_null());
-            assert_eq!(walk(|object| object.function(name)), Some(expected), "{name:?}");
+            assert_eq!(for_each_object(|object| object.find_function(name)), Some(expected), "{name:?}");
         }
     }
 
     #[test]
     fn data_and_unknown_names_are_not_functions() {
-        assert_eq!(walk(|object| object.function(c"environ")), None);
-        assert_eq!(walk(|object| object.function(c"no_such_function_anywhere")), None);
+        assert_eq!(for_each_object(|object| object.find_function(c"environ")), None);
+        assert_eq!(for_each_object(|object| object.find_function(c"no_such_function_anywhere")), None);
     }
 
     #[test]
@@ -327,10 +333,15 @@ mod tests {
     #[test]
     fn the_code_of_every_object_lies_in_it() {
         let mut objects = 0;
-        walk(|object| {
+        for_each_object(|object| {
             // The vDSO, the kernel's own object, is in the list and has no path.
-            let (start, end) = object.code();
-            assert!(start < end && object.holds(start) && object.holds(end - 1) && !object.holds(end + (1 << 20)));
+            let (start, end) = object.code_range();
+            assert!(
+                start < end
+                    && object.contains_address(start)
+                    && object.contains_address(end - 1)
+                    && !object.contains_address(end + (1 << 20))
+            );
             objects += 1;
             None::<()>
         });

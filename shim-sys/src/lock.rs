@@ -7,7 +7,7 @@
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 #[allow(clippy::cast_possible_truncation)] // constants of one digit
-fn request(kind: libc::c_int, byte: u64, length: libc::off_t) -> libc::flock {
+fn lock_request(kind: libc::c_int, byte: u64, length: libc::off_t) -> libc::flock {
     // SAFETY: flock is a plain C struct for which all zeroes is a valid value (and l_pid must be zero).
     let mut lock: libc::flock = unsafe { core::mem::zeroed() };
     lock.l_type = kind as libc::c_short;
@@ -17,7 +17,7 @@ fn request(kind: libc::c_int, byte: u64, length: libc::off_t) -> libc::flock {
     lock
 }
 
-fn control(file: BorrowedFd<'_>, command: libc::c_int, lock: &mut libc::flock) -> std::io::Result<()> {
+fn control_lock(file: BorrowedFd<'_>, command: libc::c_int, lock: &mut libc::flock) -> std::io::Result<()> {
     // SAFETY: the descriptor is open for the borrow and `lock` is a valid flock.
     match unsafe { libc::fcntl(file.as_raw_fd(), command, core::ptr::from_mut(lock)) } {
         -1 => Err(std::io::Error::last_os_error()),
@@ -47,7 +47,7 @@ fn try_lock_range(file: BorrowedFd<'_>, byte: u64, length: libc::off_t) -> std::
 
 fn try_range(file: BorrowedFd<'_>, kind: libc::c_int, byte: u64, length: libc::off_t) -> std::io::Result<bool> {
     loop {
-        match control(file, libc::F_OFD_SETLK, &mut request(kind, byte, length)) {
+        match control_lock(file, libc::F_OFD_SETLK, &mut lock_request(kind, byte, length)) {
             Ok(()) => return Ok(true),
             Err(e) => match e.raw_os_error() {
                 Some(libc::EINTR) => continue,
@@ -72,7 +72,7 @@ pub fn try_hold(file: BorrowedFd<'_>, byte: u64) -> std::io::Result<bool> {
 /// # Errors
 /// The kernel's error for the descriptor.
 pub fn unlock(file: BorrowedFd<'_>, byte: u64) -> std::io::Result<()> {
-    control(file, libc::F_OFD_SETLK, &mut request(libc::F_UNLCK as libc::c_int, byte, 1))
+    control_lock(file, libc::F_OFD_SETLK, &mut lock_request(libc::F_UNLCK as libc::c_int, byte, 1))
 }
 
 /// True if another open file description holds a lock on `byte`. Our own does not count.
@@ -92,8 +92,8 @@ pub fn any_held_by_another(file: BorrowedFd<'_>) -> std::io::Result<bool> {
 }
 
 fn held_in(file: BorrowedFd<'_>, byte: u64, length: libc::off_t) -> std::io::Result<bool> {
-    let mut lock = request(libc::F_WRLCK as libc::c_int, byte, length);
-    control(file, libc::F_OFD_GETLK, &mut lock)?;
+    let mut lock = lock_request(libc::F_WRLCK as libc::c_int, byte, length);
+    control_lock(file, libc::F_OFD_GETLK, &mut lock)?;
     Ok(libc::c_int::from(lock.l_type) != libc::F_UNLCK as libc::c_int)
 }
 

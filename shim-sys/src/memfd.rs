@@ -5,9 +5,10 @@
 //! /proc. If the file became smaller than its page, a reader past its end would die of SIGBUS. So the size is sealed
 //! before another process gets the file, and a receiver checks size and seals before it maps.
 //!
-//! - [`Reach::Everybody`]: the size is sealed, and everybody can write. A reader must not trust the contents.
-//! - [`Reach::Maker`]: only mappings made before the seal can write: the maker's own, which a forked child shares.
-//!   The kernel refuses new writable mappings, `write`, `fallocate` and `mprotect` (F_SEAL_FUTURE_WRITE, Linux 5.1).
+//! - [`WriteAccess::Everybody`]: the size is sealed, and everybody can write. A reader must not trust the contents.
+//! - [`WriteAccess::Maker`]: only mappings made before the seal can write: the maker's own, which a forked child
+//!   shares. The kernel refuses new writable mappings, `write`, `fallocate` and `mprotect` (F_SEAL_FUTURE_WRITE,
+//!   Linux 5.1).
 //!
 //! A holder of a file that everybody can write can still punch a hole into it; all readers then see zeroes there.
 //!
@@ -34,18 +35,18 @@ unsafe impl Page for ReportPage {}
 
 /// Processes that may write to the page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Reach {
+pub enum WriteAccess {
     /// Only the process that made the file.
     Maker,
     /// Every process that has a descriptor.
     Everybody,
 }
 
-impl Reach {
+impl WriteAccess {
     const SIZE: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
     /// The seals that a receiver requires.
-    const fn seals(self) -> libc::c_int {
+    const fn required_seals(self) -> libc::c_int {
         match self {
             Self::Maker => Self::SIZE | libc::F_SEAL_FUTURE_WRITE,
             Self::Everybody => Self::SIZE,
@@ -54,31 +55,31 @@ impl Reach {
 }
 
 /// A [`Page`] in a mapping of its own. Clones share the mapping; dropping the last one unmaps it.
-pub struct Mapped<T: Page>(Arc<Region<T>>);
+pub struct MappedPage<T: Page>(Arc<MappedRegion<T>>);
 
-struct Region<T> {
+struct MappedRegion<T> {
     at: *const T,
 }
 
 // SAFETY: a Page is Sync, and a region hands out nothing but shared references to it.
-unsafe impl<T: Page> Send for Region<T> {}
+unsafe impl<T: Page> Send for MappedRegion<T> {}
 // SAFETY: as above.
-unsafe impl<T: Page> Sync for Region<T> {}
+unsafe impl<T: Page> Sync for MappedRegion<T> {}
 
-impl<T> Drop for Region<T> {
+impl<T> Drop for MappedRegion<T> {
     fn drop(&mut self) {
         // SAFETY: mapped by `map` with this size; no reference to it outlives the region.
         unsafe { libc::munmap(self.at.cast_mut().cast(), size_of::<T>()) };
     }
 }
 
-impl<T: Page> Clone for Mapped<T> {
+impl<T: Page> Clone for MappedPage<T> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<T: Page> Deref for Mapped<T> {
+impl<T: Page> Deref for MappedPage<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -88,7 +89,7 @@ impl<T: Page> Deref for Mapped<T> {
     }
 }
 
-impl<T: Page> core::fmt::Debug for Mapped<T> {
+impl<T: Page> core::fmt::Debug for MappedPage<T> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_tuple("Mapped").field(&self.0.at).finish()
     }
@@ -96,21 +97,21 @@ impl<T: Page> core::fmt::Debug for Mapped<T> {
 
 /// A page made by this process, and its file for other processes.
 #[derive(Debug)]
-pub struct Made<T: Page> {
+pub struct OwnedPage<T: Page> {
     file: OwnedFd,
-    page: Mapped<T>,
+    page: MappedPage<T>,
 }
 
-impl<T: Page> Made<T> {
+impl<T: Page> OwnedPage<T> {
     /// Makes a file of zeroes of the size of `T`, maps it readable and writable, and seals it. /proc shows `name`.
     ///
     /// # Errors
     /// - `Unsupported`: the kernel has no memory files, or cannot seal one against writing; the text names the first
     ///   version that can.
     /// - Others: the kernel's error (too many descriptors, no memory).
-    pub fn new(name: &CStr, reach: Reach) -> std::io::Result<Self> {
+    pub fn new(name: &CStr, reach: WriteAccess) -> std::io::Result<Self> {
         const { assert!(align_of::<T>() <= 4096) };
-        let file = create(name)?;
+        let file = create_memfd(name)?;
         let size = libc::off_t::try_from(size_of::<T>()).map_err(|_| Error::from(ErrorKind::InvalidInput))?;
         // SAFETY: the descriptor is open.
         if unsafe { libc::ftruncate(file.as_raw_fd(), size) } != 0 {
@@ -118,25 +119,25 @@ impl<T: Page> Made<T> {
         }
         // Map first: after the seal against writing, no writable mapping can be made.
         let page = map(file.as_fd(), libc::PROT_READ | libc::PROT_WRITE)?;
-        seal(file.as_fd(), reach.seals())?;
+        add_seals(file.as_fd(), reach.required_seals())?;
         Ok(Self { file, page })
     }
 
     /// The page, writable.
     #[must_use]
-    pub fn page(&self) -> &Mapped<T> {
+    pub fn mapped_page(&self) -> &MappedPage<T> {
         &self.page
     }
 
     /// The file, to pass on or to close, and the page, which stays mapped.
     #[must_use]
-    pub fn into_parts(self) -> (OwnedFd, Mapped<T>) {
+    pub fn into_parts(self) -> (OwnedFd, MappedPage<T>) {
         (self.file, self.page)
     }
 
     /// The file, to pass on; close-on-exec.
     #[must_use]
-    pub fn file(&self) -> BorrowedFd<'_> {
+    pub fn file_to_hand_out(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 }
@@ -145,8 +146,8 @@ impl<T: Page> Made<T> {
 ///
 /// # Errors
 /// As [`receive_read_only`].
-pub fn receive<T: Page>(file: BorrowedFd<'_>) -> std::io::Result<Mapped<T>> {
-    verify::<T>(file, Reach::Everybody)?;
+pub fn receive_page<T: Page>(file: BorrowedFd<'_>) -> std::io::Result<MappedPage<T>> {
+    verify_file::<T>(file, WriteAccess::Everybody)?;
     map(file, libc::PROT_READ | libc::PROT_WRITE)
 }
 
@@ -158,12 +159,12 @@ pub fn receive<T: Page>(file: BorrowedFd<'_>) -> std::io::Result<Mapped<T>> {
 ///
 /// # Errors
 /// `InvalidData`: not a memory file, another size, or seals missing; the text says which. Others: the kernel's error.
-pub unsafe fn receive_read_only<T: Page>(file: BorrowedFd<'_>) -> std::io::Result<Mapped<T>> {
-    verify::<T>(file, Reach::Maker)?;
+pub unsafe fn receive_read_only<T: Page>(file: BorrowedFd<'_>) -> std::io::Result<MappedPage<T>> {
+    verify_file::<T>(file, WriteAccess::Maker)?;
     map(file, libc::PROT_READ)
 }
 
-fn create(name: &CStr) -> std::io::Result<OwnedFd> {
+fn create_memfd(name: &CStr) -> std::io::Result<OwnedFd> {
     const PLAIN: libc::c_uint = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // The file is never executable. Since Linux 6.3; a system may require the flag (vm.memfd_noexec).
     const NOEXEC: libc::c_uint = 0x8;
@@ -183,13 +184,13 @@ fn create(name: &CStr) -> std::io::Result<OwnedFd> {
     };
     made.map_err(|e| match e.raw_os_error() {
         Some(libc::ENOSYS) => {
-            unsupported("the kernel has no memory files (memfd_create): Linux 3.17 or later is needed")
+            unsupported_error("the kernel has no memory files (memfd_create): Linux 3.17 or later is needed")
         }
         _ => e,
     })
 }
 
-fn seal(file: BorrowedFd<'_>, seals: libc::c_int) -> std::io::Result<()> {
+fn add_seals(file: BorrowedFd<'_>, seals: libc::c_int) -> std::io::Result<()> {
     // SAFETY: the descriptor is open; the argument is an int.
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
         0 => Ok(()),
@@ -200,18 +201,18 @@ fn seal(file: BorrowedFd<'_>, seals: libc::c_int) -> std::io::Result<()> {
 /// An older kernel answers EINVAL to an unknown seal.
 fn seal_error(error: Error, seals: libc::c_int) -> Error {
     match error.raw_os_error() {
-        Some(libc::EINVAL) if seals & libc::F_SEAL_FUTURE_WRITE != 0 => unsupported(
+        Some(libc::EINVAL) if seals & libc::F_SEAL_FUTURE_WRITE != 0 => unsupported_error(
             "the kernel cannot seal a memory file against writing (F_SEAL_FUTURE_WRITE): Linux 5.1 or later is needed",
         ),
         _ => error,
     }
 }
 
-fn unsupported(words: &'static str) -> Error {
+fn unsupported_error(words: &'static str) -> Error {
     Error::new(ErrorKind::Unsupported, words)
 }
 
-fn verify<T>(file: BorrowedFd<'_>, reach: Reach) -> std::io::Result<()> {
+fn verify_file<T>(file: BorrowedFd<'_>, reach: WriteAccess) -> std::io::Result<()> {
     let invalid = |words: String| Err(Error::new(ErrorKind::InvalidData, words));
     // SAFETY: the descriptor is open for the borrow.
     let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
@@ -219,7 +220,7 @@ fn verify<T>(file: BorrowedFd<'_>, reach: Reach) -> std::io::Result<()> {
         // Only memory files have seals.
         return invalid("is no memory file".into());
     }
-    let missing = reach.seals() & !seals;
+    let missing = reach.required_seals() & !seals;
     if missing != 0 {
         let names = [
             (libc::F_SEAL_SHRINK, "shrink"),
@@ -230,7 +231,7 @@ fn verify<T>(file: BorrowedFd<'_>, reach: Reach) -> std::io::Result<()> {
         let names: Vec<&str> = names.iter().filter(|(bit, _)| missing & bit != 0).map(|(_, name)| *name).collect();
         return invalid(format!("is not sealed: {} missing", names.join(", ")));
     }
-    if reach == Reach::Everybody && seals & (libc::F_SEAL_WRITE | libc::F_SEAL_FUTURE_WRITE) != 0 {
+    if reach == WriteAccess::Everybody && seals & (libc::F_SEAL_WRITE | libc::F_SEAL_FUTURE_WRITE) != 0 {
         return invalid("is sealed against writing".into());
     }
     // SAFETY: all zeroes is a valid stat, which fstat fills.
@@ -248,7 +249,7 @@ fn verify<T>(file: BorrowedFd<'_>, reach: Reach) -> std::io::Result<()> {
     Ok(())
 }
 
-fn map<T: Page>(file: BorrowedFd<'_>, protection: libc::c_int) -> std::io::Result<Mapped<T>> {
+fn map<T: Page>(file: BorrowedFd<'_>, protection: libc::c_int) -> std::io::Result<MappedPage<T>> {
     const { assert!(size_of::<T>() > 0) };
     // SAFETY: a fresh shared mapping of an open file, at an address of the kernel's choice.
     let at =
@@ -256,7 +257,7 @@ fn map<T: Page>(file: BorrowedFd<'_>, protection: libc::c_int) -> std::io::Resul
     if at == libc::MAP_FAILED {
         return Err(Error::last_os_error());
     }
-    Ok(Mapped(Arc::new(Region { at: at.cast_const().cast() })))
+    Ok(MappedPage(Arc::new(MappedRegion { at: at.cast_const().cast() })))
 }
 
 #[cfg(test)]

@@ -28,8 +28,8 @@ pub unsafe trait Page: Sync {}
 ///   replaced.
 pub struct SharedFile<T: Page + 'static> {
     path: CString,
-    access: Access,
-    identity: Identity,
+    access: FileAccess,
+    identity: SharedFileIdentity,
     /// A descriptor of the open file description that holds the locks, or its replacement.
     file: AtomicI32,
     anchor: *mut libc::c_void,
@@ -43,14 +43,14 @@ unsafe impl<T: Page> Send for SharedFile<T> {}
 
 /// Identity of a file, whatever its name.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Identity {
+struct SharedFileIdentity {
     device: libc::dev_t,
     inode: libc::ino_t,
 }
 
 /// Users that may open the file, apart from the one that creates it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Access {
+pub enum FileAccess {
     /// Mode 0600: this user only.
     Owner,
     /// Mode 0666: every user of the container.
@@ -62,7 +62,7 @@ pub enum Access {
     HandedOver,
 }
 
-impl Access {
+impl FileAccess {
     /// True if this process creates the file when it does not exist.
     fn may_make(self) -> bool {
         matches!(self, Self::Owner | Self::Everybody)
@@ -91,8 +91,8 @@ pub fn out_of_the_way(fresh: OwnedFd) -> std::io::Result<OwnedFd> {
 const OPEN: libc::c_int = libc::O_RDWR | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
 
 /// As [`open`], but follows the link that is the path of a file passed on.
-fn open_again(path: &CStr, access: Access) -> std::io::Result<OwnedFd> {
-    open_by(path, if access == Access::HandedOver { OPEN & !libc::O_NOFOLLOW } else { OPEN }, 0)
+fn open_again(path: &CStr, access: FileAccess) -> std::io::Result<OwnedFd> {
+    open_by(path, if access == FileAccess::HandedOver { OPEN & !libc::O_NOFOLLOW } else { OPEN }, 0)
 }
 
 fn open(path: &CStr, flags: libc::c_int, mode: libc::c_uint) -> std::io::Result<OwnedFd> {
@@ -110,7 +110,7 @@ fn open_by(path: &CStr, flags: libc::c_int, mode: libc::c_uint) -> std::io::Resu
     }
 }
 
-fn status(descriptor: libc::c_int) -> std::io::Result<libc::stat> {
+fn file_status(descriptor: libc::c_int) -> std::io::Result<libc::stat> {
     // SAFETY: all zeroes is a valid stat, which fstat fills; a number that is not open is an error.
     unsafe {
         let mut stat: libc::stat = core::mem::zeroed();
@@ -118,9 +118,9 @@ fn status(descriptor: libc::c_int) -> std::io::Result<libc::stat> {
     }
 }
 
-impl Identity {
-    fn of(descriptor: libc::c_int) -> Option<Self> {
-        status(descriptor).ok().map(|stat| Self { device: stat.st_dev, inode: stat.st_ino })
+impl SharedFileIdentity {
+    fn of_descriptor(descriptor: libc::c_int) -> Option<Self> {
+        file_status(descriptor).ok().map(|stat| Self { device: stat.st_dev, inode: stat.st_ino })
     }
 }
 
@@ -133,8 +133,8 @@ fn map(file: &OwnedFd, size: usize, protection: libc::c_int) -> std::io::Result<
 /// True if this process can open `path` to read and write, and `file` is what it opens.
 pub fn leads_to(path: &Path, file: BorrowedFd<'_>) -> bool {
     let Ok(name) = CString::new(path.as_os_str().as_bytes()) else { return false };
-    let there = open(&name, 0, 0).ok().and_then(|there| Identity::of(there.as_raw_fd()));
-    there.is_some() && there == Identity::of(file.as_raw_fd())
+    let there = open(&name, 0, 0).ok().and_then(|there| SharedFileIdentity::of_descriptor(there.as_raw_fd()));
+    there.is_some() && there == SharedFileIdentity::of_descriptor(file.as_raw_fd())
 }
 
 /// Removes a file on which nobody holds a lock, if `over` returns true. Returns true if it did. A process that joins
@@ -145,13 +145,14 @@ pub fn leads_to(path: &Path, file: BorrowedFd<'_>) -> bool {
 /// The kernel's error.
 pub fn remove_unused(name: &CStr, over: impl FnOnce(BorrowedFd<'_>, &libc::stat) -> bool) -> std::io::Result<bool> {
     let file = open(name, 0, 0)?;
-    let stat = status(file.as_raw_fd())?;
+    let stat = file_status(file.as_raw_fd())?;
     if !lock::try_lock_all(file.as_fd())? || !over(file.as_fd(), &stat) {
         return Ok(false);
     }
     // The name may refer to a new file by now: remove it only if it still names the locked file.
     let named = open(name, 0, 0)?;
-    let is_same = Identity::of(named.as_raw_fd()) == Some(Identity { device: stat.st_dev, inode: stat.st_ino });
+    let is_same = SharedFileIdentity::of_descriptor(named.as_raw_fd())
+        == Some(SharedFileIdentity { device: stat.st_dev, inode: stat.st_ino });
     // SAFETY: a C string.
     if is_same && unsafe { libc::unlink(name.as_ptr()) } != 0 {
         return Err(Error::last_os_error());
@@ -178,7 +179,7 @@ fn file_size_limit() -> u64 {
 
 /// True if a write to this descriptor cannot cause SIGXFSZ: it is not a regular file, or the file may still grow.
 pub fn may_write(descriptor: libc::c_int) -> bool {
-    let Ok(stat) = status(descriptor) else { return true };
+    let Ok(stat) = file_status(descriptor) else { return true };
     // SAFETY: queries the position of the next write; a descriptor without a position is an error.
     let at = unsafe { libc::lseek(descriptor, 0, libc::SEEK_CUR) };
     stat.st_mode & libc::S_IFMT != libc::S_IFREG || stat.st_size.max(at).cast_unsigned() < file_size_limit()
@@ -192,7 +193,7 @@ impl<T: Page + 'static> SharedFile<T> {
     /// - `InvalidData`: it is not a regular file, its owner is not allowed, or it has another size.
     /// - `Other`: it does not exist, and `RLIMIT_FSIZE` is too small to create it.
     /// - `StorageFull` and others: the kernel's error.
-    pub fn open(path: &Path, access: Access) -> std::io::Result<Self> {
+    pub fn open(path: &Path, access: FileAccess) -> std::io::Result<Self> {
         let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| Error::from(ErrorKind::InvalidInput))?;
         loop {
             if let Some(file) = Self::open_once(&name, access)? {
@@ -202,9 +203,9 @@ impl<T: Page + 'static> SharedFile<T> {
     }
 
     /// `None`: the file was removed, or replaced by a new one, in the meantime.
-    fn open_once(name: &CStr, access: Access) -> std::io::Result<Option<Self>> {
+    fn open_once(name: &CStr, access: FileAccess) -> std::io::Result<Option<Self>> {
         let size = size_of::<T>();
-        let mode: libc::c_uint = if access == Access::Everybody { 0o666 } else { 0o600 };
+        let mode: libc::c_uint = if access == FileAccess::Everybody { 0o666 } else { 0o600 };
         // In a sticky world-writable directory (/dev/shm, /tmp) the kernel may refuse O_CREAT on another user's file
         // although opening is allowed (fs.protected_regular). So try without O_CREAT first.
         let file = match open_again(name, access) {
@@ -214,16 +215,16 @@ impl<T: Page + 'static> SharedFile<T> {
             }
             other => other?,
         };
-        let stat = status(file.as_raw_fd())?;
+        let stat = file_status(file.as_raw_fd())?;
         if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
             return Err(Error::new(ErrorKind::InvalidData, "is not a plain file"));
         }
         // SAFETY: no preconditions.
         let uid = unsafe { libc::geteuid() };
-        if stat.st_uid != uid && stat.st_uid != 0 && access == Access::Owner {
+        if stat.st_uid != uid && stat.st_uid != 0 && access == FileAccess::Owner {
             return Err(Error::new(ErrorKind::InvalidData, "belongs to another user"));
         }
-        if stat.st_uid == uid && access == Access::Everybody && stat.st_mode & 0o666 != 0o666 {
+        if stat.st_uid == uid && access == FileAccess::Everybody && stat.st_mode & 0o666 != 0o666 {
             // The process's umask removed bits at creation; the umask belongs to the program and stays unchanged.
             // SAFETY: the descriptor is open.
             if unsafe { libc::fchmod(file.as_raw_fd(), mode) } != 0 {
@@ -248,14 +249,14 @@ impl<T: Page + 'static> SharedFile<T> {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
             other => other?,
         };
-        let identity = Identity { device: stat.st_dev, inode: stat.st_ino };
-        if Identity::of(apart.as_raw_fd()) != Some(identity) {
+        let identity = SharedFileIdentity { device: stat.st_dev, inode: stat.st_ino };
+        if SharedFileIdentity::of_descriptor(apart.as_raw_fd()) != Some(identity) {
             return Ok(None);
         }
         let page = map(&apart, size, libc::PROT_READ | libc::PROT_WRITE)?;
-        let anchor = map(&file, ANCHOR, libc::PROT_NONE)?;
+        let anchor = map(&file, ANCHOR_BYTES, libc::PROT_NONE)?;
         // SAFETY: the anchor is ours, just mapped.
-        unsafe { libc::madvise(anchor, ANCHOR, libc::MADV_DONTFORK) };
+        unsafe { libc::madvise(anchor, ANCHOR_BYTES, libc::MADV_DONTFORK) };
         Ok(Some(Self {
             path: name.to_owned(),
             access,
@@ -270,11 +271,11 @@ impl<T: Page + 'static> SharedFile<T> {
 
     /// True if `other` is the same file, under any name or descriptor.
     pub fn is_same(&self, other: BorrowedFd<'_>) -> bool {
-        Identity::of(other.as_raw_fd()) == Some(self.identity)
+        SharedFileIdentity::of_descriptor(other.as_raw_fd()) == Some(self.identity)
     }
 
     /// The page. It stays mapped until the process ends, even after this value is dropped.
-    pub fn page(&self) -> &'static T {
+    pub fn shared_page(&self) -> &'static T {
         self.page
     }
 
@@ -284,10 +285,10 @@ impl<T: Page + 'static> SharedFile<T> {
     /// # Cost
     /// One system call.
     pub fn is_unlinked(&self) -> bool {
-        if self.access == Access::HandedOver {
+        if self.access == FileAccess::HandedOver {
             return false;
         }
-        let stat = self.file().and_then(|file| status(file.as_raw_fd()).ok());
+        let stat = self.lock_file().and_then(|file| file_status(file.as_raw_fd()).ok());
         stat.is_none_or(|stat| stat.st_nlink == 0)
     }
 
@@ -296,11 +297,11 @@ impl<T: Page + 'static> SharedFile<T> {
     ///
     /// # Cost
     /// One system call.
-    pub fn file(&self) -> Option<BorrowedFd<'_>> {
+    pub fn lock_file(&self) -> Option<BorrowedFd<'_>> {
         let mut descriptor = self.file.load(Ordering::Acquire);
-        if Identity::of(descriptor) != Some(self.identity) {
+        if SharedFileIdentity::of_descriptor(descriptor) != Some(self.identity) {
             let again = open_again(&self.path, self.access).ok()?;
-            if Identity::of(again.as_raw_fd()) != Some(self.identity) {
+            if SharedFileIdentity::of_descriptor(again.as_raw_fd()) != Some(self.identity) {
                 return None;
             }
             let fresh = again.into_raw_fd();
@@ -319,27 +320,27 @@ impl<T: Page + 'static> SharedFile<T> {
 
     fn close(&mut self) {
         let descriptor = self.file.swap(-1, Ordering::AcqRel);
-        if Identity::of(descriptor) == Some(self.identity) {
+        if SharedFileIdentity::of_descriptor(descriptor) == Some(self.identity) {
             // SAFETY: ours; if the program reused the number, it names another file and is left alone.
             unsafe { libc::close(descriptor) };
         }
     }
 
     /// In a forked child: closes the inherited descriptor. The anchor stays, since the child did not inherit it.
-    pub fn disinherit(mut self) {
+    pub fn give_up_inherited(mut self) {
         self.close();
         core::mem::forget(self);
     }
 }
 
 /// Bytes of the mapping that keeps the locks.
-const ANCHOR: usize = 4096;
+const ANCHOR_BYTES: usize = 4096;
 
 impl<T: Page + 'static> Drop for SharedFile<T> {
     fn drop(&mut self) {
         self.close();
         // SAFETY: mapped by `open_once` in this process, unmapped here only.
-        unsafe { libc::munmap(self.anchor, ANCHOR) };
+        unsafe { libc::munmap(self.anchor, ANCHOR_BYTES) };
     }
 }
 
@@ -363,10 +364,10 @@ mod tests {
     #[test]
     fn two_openers_see_one_page() {
         let path = place("two");
-        let a = SharedFile::<Words>::open(&path, Access::Owner).unwrap();
-        let b = SharedFile::<Words>::open(&path, Access::Owner).unwrap();
-        a.page().0[3].store(42, Ordering::SeqCst);
-        assert_eq!(b.page().0[3].load(Ordering::SeqCst), 42);
+        let a = SharedFile::<Words>::open(&path, FileAccess::Owner).unwrap();
+        let b = SharedFile::<Words>::open(&path, FileAccess::Owner).unwrap();
+        a.shared_page().0[3].store(42, Ordering::SeqCst);
+        assert_eq!(b.shared_page().0[3].load(Ordering::SeqCst), 42);
         assert!(!a.is_unlinked());
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         std::fs::remove_file(path).unwrap();
@@ -376,19 +377,19 @@ mod tests {
     #[test]
     fn a_file_that_was_handed_over_is_joined_by_its_descriptor_and_never_enlarged() {
         let path = place("handed");
-        let made = SharedFile::<Words>::open(&path, Access::Everybody).unwrap();
-        made.page().0[7].store(42, Ordering::SeqCst);
-        let handed = made.file().unwrap().try_clone_to_owned().unwrap();
+        let made = SharedFile::<Words>::open(&path, FileAccess::Everybody).unwrap();
+        made.shared_page().0[7].store(42, Ordering::SeqCst);
+        let handed = made.lock_file().unwrap().try_clone_to_owned().unwrap();
         let name = |file: &OwnedFd| std::path::PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        let joined = SharedFile::<Words>::open(&name(&handed), Access::HandedOver).unwrap();
-        assert_eq!(joined.page().0[7].load(Ordering::SeqCst), 42);
+        let joined = SharedFile::<Words>::open(&name(&handed), FileAccess::HandedOver).unwrap();
+        assert_eq!(joined.shared_page().0[7].load(Ordering::SeqCst), 42);
         assert!(joined.is_same(handed.as_fd()) && made.is_same(handed.as_fd()));
-        assert!(crate::lock::try_lock(made.file().unwrap(), 9).unwrap());
-        assert!(!crate::lock::try_lock(joined.file().unwrap(), 9).unwrap(), "an open file of its own");
+        assert!(crate::lock::try_lock(made.lock_file().unwrap(), 9).unwrap());
+        assert!(!crate::lock::try_lock(joined.lock_file().unwrap(), 9).unwrap(), "an open file of its own");
         std::fs::remove_file(&path).unwrap();
         assert!(made.is_unlinked() && !joined.is_unlinked(), "its names do not matter");
         let other = std::fs::File::options().read(true).write(true).create_new(true).open(&path).unwrap();
-        let refused = SharedFile::<Words>::open(&name(&other.into()), Access::HandedOver).err().unwrap();
+        let refused = SharedFile::<Words>::open(&name(&other.into()), FileAccess::HandedOver).err().unwrap();
         assert_eq!(refused.kind(), ErrorKind::InvalidData);
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 0, "somebody else's file stays as it is");
         std::fs::remove_file(&path).unwrap();
@@ -397,16 +398,19 @@ mod tests {
     #[test]
     fn a_file_that_is_given_by_name_is_never_made_or_enlarged_and_another_in_its_place_is_noticed() {
         let path = place("given");
-        let open = || SharedFile::<Words>::open(&path, Access::Given);
+        let open = || SharedFile::<Words>::open(&path, FileAccess::Given);
         assert_eq!(open().err().unwrap().kind(), ErrorKind::NotFound);
         std::fs::File::create(&path).unwrap();
         assert_eq!(open().err().unwrap().kind(), ErrorKind::InvalidData);
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
         std::fs::remove_file(&path).unwrap();
-        let made = SharedFile::<Words>::open(&path, Access::Everybody).unwrap();
+        let made = SharedFile::<Words>::open(&path, FileAccess::Everybody).unwrap();
         let given = open().unwrap();
-        assert!(given.is_same(made.file().unwrap()) && !given.is_unlinked());
-        assert!(leads_to(&path, made.file().unwrap()) && !leads_to(Path::new("/etc/passwd"), made.file().unwrap()));
+        assert!(given.is_same(made.lock_file().unwrap()) && !given.is_unlinked());
+        assert!(
+            leads_to(&path, made.lock_file().unwrap())
+                && !leads_to(Path::new("/etc/passwd"), made.lock_file().unwrap())
+        );
         std::fs::remove_file(&path).unwrap();
         assert!(given.is_unlinked());
         symlink("/etc/passwd", &path).unwrap();
@@ -417,22 +421,22 @@ mod tests {
     #[test]
     fn a_lock_outlives_its_descriptor_and_a_strangers_file_is_left_alone() {
         let (path, other) = (place("closed"), place("stranger"));
-        let a = SharedFile::<Words>::open(&path, Access::Owner).unwrap();
-        let b = SharedFile::<Words>::open(&path, Access::Owner).unwrap();
-        assert!(crate::lock::try_lock(a.file().unwrap(), 9).unwrap());
-        let number = a.file().unwrap().as_raw_fd();
+        let a = SharedFile::<Words>::open(&path, FileAccess::Owner).unwrap();
+        let b = SharedFile::<Words>::open(&path, FileAccess::Owner).unwrap();
+        assert!(crate::lock::try_lock(a.lock_file().unwrap(), 9).unwrap());
+        let number = a.lock_file().unwrap().as_raw_fd();
         assert!(number >= 3, "0, 1 and 2 are the program's");
         // A program that closes all descriptors it does not know, and then opens its own files.
         let stranger = std::fs::File::create(&other).unwrap();
         // SAFETY: both numbers are open.
         assert_eq!(unsafe { libc::dup2(stranger.as_raw_fd(), number) }, number);
-        assert!(!crate::lock::try_lock(b.file().unwrap(), 9).unwrap(), "the lock is still held");
-        let replaced = a.file().unwrap().as_raw_fd();
+        assert!(!crate::lock::try_lock(b.lock_file().unwrap(), 9).unwrap(), "the lock is still held");
+        let replaced = a.lock_file().unwrap().as_raw_fd();
         assert_ne!(replaced, number);
-        assert!(crate::lock::try_lock(a.file().unwrap(), 10).unwrap());
-        assert!(!crate::lock::try_lock(b.file().unwrap(), 10).unwrap(), "the replacement locks the same file");
+        assert!(crate::lock::try_lock(a.lock_file().unwrap(), 10).unwrap());
+        assert!(!crate::lock::try_lock(b.lock_file().unwrap(), 10).unwrap(), "the replacement locks the same file");
         drop(a);
-        assert!(crate::lock::try_lock(b.file().unwrap(), 9).unwrap(), "the lock ends with its owner");
+        assert!(crate::lock::try_lock(b.lock_file().unwrap(), 9).unwrap(), "the lock ends with its owner");
         // SAFETY: asks whether the number is open.
         assert!(unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0, "the stranger's descriptor is not ours to close");
         // SAFETY: the copy made above.
@@ -445,16 +449,16 @@ mod tests {
     fn a_lock_ends_with_its_owner_although_the_page_stays_mapped() {
         let path = place("lock");
         let (a, b) = (
-            SharedFile::<Words>::open(&path, Access::Owner).unwrap(),
-            SharedFile::<Words>::open(&path, Access::Owner).unwrap(),
+            SharedFile::<Words>::open(&path, FileAccess::Owner).unwrap(),
+            SharedFile::<Words>::open(&path, FileAccess::Owner).unwrap(),
         );
-        let page = a.page();
-        assert!(crate::lock::try_lock(a.file().unwrap(), 9).unwrap());
-        assert!(!crate::lock::try_lock(b.file().unwrap(), 9).unwrap());
+        let page = a.shared_page();
+        assert!(crate::lock::try_lock(a.lock_file().unwrap(), 9).unwrap());
+        assert!(!crate::lock::try_lock(b.lock_file().unwrap(), 9).unwrap());
         drop(a);
-        assert!(crate::lock::try_lock(b.file().unwrap(), 9).unwrap());
+        assert!(crate::lock::try_lock(b.lock_file().unwrap(), 9).unwrap());
         page.0[0].store(1, Ordering::SeqCst);
-        assert_eq!(b.page().0[0].load(Ordering::SeqCst), 1);
+        assert_eq!(b.shared_page().0[0].load(Ordering::SeqCst), 1);
         std::fs::remove_file(path).unwrap();
     }
 
@@ -462,13 +466,13 @@ mod tests {
     fn a_link_a_directory_and_another_size_are_refused() {
         let path = place("link");
         symlink("/etc/passwd", &path).unwrap();
-        assert!(SharedFile::<Words>::open(&path, Access::Owner).is_err());
+        assert!(SharedFile::<Words>::open(&path, FileAccess::Owner).is_err());
         std::fs::remove_file(&path).unwrap();
         std::fs::create_dir(&path).unwrap();
-        assert!(SharedFile::<Words>::open(&path, Access::Owner).is_err());
+        assert!(SharedFile::<Words>::open(&path, FileAccess::Owner).is_err());
         std::fs::remove_dir(&path).unwrap();
         std::fs::write(&path, b"something else").unwrap();
-        let error = SharedFile::<Words>::open(&path, Access::Owner).err().unwrap();
+        let error = SharedFile::<Words>::open(&path, FileAccess::Owner).err().unwrap();
         assert!(error.to_string().contains("another size"), "{error}");
         assert_eq!(std::fs::read(&path).unwrap(), b"something else", "nothing of a stranger's is lost");
         std::fs::remove_file(path).unwrap();
@@ -477,7 +481,7 @@ mod tests {
     #[test]
     fn a_common_file_is_common_whatever_the_umask() {
         let path = place("common");
-        SharedFile::<Words>::open(&path, Access::Everybody).unwrap();
+        SharedFile::<Words>::open(&path, FileAccess::Everybody).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o666);
         std::fs::remove_file(path).unwrap();
     }

@@ -3,7 +3,7 @@
 //! The lists next to this file name the functions that the headers of CUDA 12.9 and 13.5 declare, one per line. To
 //! support a newer header, add its names there first; this test then requires a decision for each.
 
-use shim_sys::table::{Action, CUDA_ROWS, NVML_ROWS, Row};
+use shim_sys::table::{CUDA_ROWS, NVML_ROWS, Row, RowAction};
 use std::collections::BTreeSet;
 
 fn difference(rows: &[Row], list: &str) -> (Vec<String>, Vec<String>) {
@@ -35,9 +35,11 @@ fn an_unclassified_function_is_noticed() {
 fn every_row_says_why() {
     for row in CUDA_ROWS.iter().chain(NVML_ROWS) {
         match row.action {
-            Action::Hook(subject) => assert!(row.typed && !subject.is_empty(), "{}", row.name),
-            Action::Pass(why) => assert!(why.len() > 8, "{} passes without a reason", row.name),
-            Action::Deny(why) | Action::Hide(why) => assert!(why.len() > 8, "{} is shut without a reason", row.name),
+            RowAction::Hook(subject) => assert!(row.typed && !subject.is_empty(), "{}", row.name),
+            RowAction::Pass(why) => assert!(why.len() > 8, "{} passes without a reason", row.name),
+            RowAction::Deny(why) | RowAction::Hide(why) => {
+                assert!(why.len() > 8, "{} is shut without a reason", row.name)
+            }
         }
     }
 }
@@ -65,6 +67,6 @@ fn allocation_context_and_kernel_launch_rows_are_hooked() {
         "cuGetProcAddress_v2",
     ] {
         let row = CUDA_ROWS.iter().find(|row| row.name == name).expect(name);
-        assert!(matches!(row.action, Action::Hook(_)), "{name} is not hooked");
+        assert!(matches!(row.action, RowAction::Hook(_)), "{name} is not hooked");
     }
 }

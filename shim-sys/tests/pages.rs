@@ -12,11 +12,13 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use shim_sys::memfd::{Made, Reach, receive, receive_read_only};
+use shim_sys::memfd::{OwnedPage, WriteAccess, receive_page, receive_read_only};
 use shim_sys::{descriptors, futex};
 use vgpu_core::limits::Mode;
-use vgpu_core::protocol::page::{Allowed, BeatPage, BoardPage, GONE, ReportPage, Said, Uncharged, Unread, Witness};
-use vgpu_core::time::arbiter::{Gate, Terms, Usage};
+use vgpu_core::protocol::page::{
+    AllowedUse, BeatPage, BoardPage, GONE_EPOCH, MemberReport, ReportHistory, ReportPage, Uncharged, UnreadSlot,
+};
+use vgpu_core::time::arbiter::{Gate, MemberUsage, Terms};
 use vgpu_core::time::gate::loss::OnLoss;
 
 const EPOCH: u64 = 7;
@@ -24,27 +26,27 @@ const SLOT: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Daemon {
-    board: Made<BoardPage>,
-    report: Made<ReportPage>,
-    beat: Made<BeatPage>,
+    board: OwnedPage<BoardPage>,
+    report: OwnedPage<ReportPage>,
+    beat: OwnedPage<BeatPage>,
 }
 
 impl Daemon {
     fn new() -> Self {
         let daemon = Self {
-            board: Made::new(c"vgpu-board", Reach::Maker).unwrap(),
-            report: Made::new(c"vgpu-report", Reach::Everybody).unwrap(),
-            beat: Made::new(c"vgpu-beat", Reach::Maker).unwrap(),
+            board: OwnedPage::new(c"vgpu-board", WriteAccess::Maker).unwrap(),
+            report: OwnedPage::new(c"vgpu-report", WriteAccess::Everybody).unwrap(),
+            beat: OwnedPage::new(c"vgpu-beat", WriteAccess::Maker).unwrap(),
         };
-        daemon.board.page().format(EPOCH);
-        daemon.report.page().format(EPOCH);
-        daemon.beat.page().format(EPOCH);
-        daemon.beat.page().beat(EPOCH, 1);
+        daemon.board.mapped_page().format_page(EPOCH);
+        daemon.report.mapped_page().format_page(EPOCH);
+        daemon.beat.mapped_page().format_page(EPOCH);
+        daemon.beat.mapped_page().make_beat(EPOCH, 1);
         let (mode, on_loss) = (Mode::Enforce, OnLoss::Local);
         let terms = Terms { quantum: Some(4), ..Terms::default() };
         let (memory, uncharged) = (None, Uncharged::default());
-        let allowed = Allowed { device: 1, member: 2, memory, uncharged, terms, in_flight: 2, mode, on_loss };
-        daemon.board.page().slots[SLOT].take(&allowed, EPOCH);
+        let allowed = AllowedUse { device: 1, member: 2, memory, uncharged, terms, in_flight: 2, mode, on_loss };
+        daemon.board.mapped_page().slots[SLOT].take_slot(&allowed, EPOCH);
         daemon
     }
 
@@ -56,7 +58,7 @@ impl Daemon {
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .spawn()
             .unwrap();
-        let files = [self.board.file(), self.report.file(), self.beat.file()];
+        let files = [self.board.file_to_hand_out(), self.report.file_to_hand_out(), self.beat.file_to_hand_out()];
         assert_eq!(descriptors::send(ours.as_fd(), b"p", &files).unwrap(), 1);
         ours.set_read_timeout(Some(PATIENCE)).unwrap();
         (child, ours)
@@ -67,7 +69,7 @@ impl Daemon {
 fn welcome() -> (UnixStream, [OwnedFd; 3]) {
     let socket = std::io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from).unwrap();
     let (mut byte, mut files) = ([0], Vec::new());
-    assert_eq!(descriptors::receive(socket.as_fd(), &mut byte, &mut files).unwrap(), 1);
+    assert_eq!(descriptors::receive_descriptors(socket.as_fd(), &mut byte, &mut files).unwrap(), 1);
     (socket, files.try_into().unwrap())
 }
 
@@ -140,28 +142,37 @@ fn tenant_that_tries() {
         }
     }
     // Allowed: writing any bytes into the report, and punching holes into it.
-    let said = receive::<ReportPage>(report.as_fd()).unwrap();
+    let said = receive_page::<ReportPage>(report.as_fd()).unwrap();
     assert!(said.check(EPOCH).is_ok());
-    said.slots[SLOT].say(&Said { busy: u64::MAX, since: u64::MAX, in_flight: Some(1), ..Said::default() });
-    assert!(said.slots[SLOT].wish());
+    said.slots[SLOT].report_all(&MemberReport {
+        busy: u64::MAX,
+        since: u64::MAX,
+        in_flight: Some(1),
+        ..MemberReport::default()
+    });
+    assert!(said.slots[SLOT].begin_waiting());
     assert_eq!(hole(report.as_fd(), size_of::<ReportPage>()), 0);
-    assert!(said.slots[SLOT].wish(), "zeroes again");
+    assert!(said.slots[SLOT].begin_waiting(), "zeroes again");
 }
 
 /// Red without F_SEAL_FUTURE_WRITE, or without F_SEAL_SHRINK.
 #[test]
 fn what_a_tenant_tries_with_the_daemons_pages_fails_and_the_daemon_reads_on() {
     let daemon = Daemon::new();
-    let slot = &daemon.report.page().slots[SLOT];
-    slot.say(&Said { busy: 5, in_flight: Some(0), ..Said::default() });
-    let mut witness = Witness::new(0);
-    assert_eq!(witness.look(slot, 10).busy, 5);
+    let slot = &daemon.report.mapped_page().slots[SLOT];
+    slot.report_all(&MemberReport { busy: 5, in_flight: Some(0), ..MemberReport::default() });
+    let mut witness = ReportHistory::new(0);
+    assert_eq!(witness.read_report(slot, 10).busy, 5);
     let (mut tenant, _socket) = daemon.admit("tenant_that_tries");
     assert!(tenant.wait().unwrap().success());
-    assert!(daemon.board.page().check(EPOCH).is_ok() && daemon.beat.page().check(EPOCH).is_ok());
-    assert_eq!(daemon.board.page().slots[SLOT].grant(EPOCH).unwrap().gate, Gate::Wait, "as the daemon wrote it");
-    let usage = witness.look(slot, 20);
-    assert_eq!(usage, Usage { busy: 5, finished: 0, known: 0, in_flight: Some(0), wants: true, since: 0 });
+    assert!(daemon.board.mapped_page().check(EPOCH).is_ok() && daemon.beat.mapped_page().check(EPOCH).is_ok());
+    assert_eq!(
+        daemon.board.mapped_page().slots[SLOT].read_grant(EPOCH).unwrap().gate,
+        Gate::Wait,
+        "as the daemon wrote it"
+    );
+    let usage = witness.read_report(slot, 20);
+    assert_eq!(usage, MemberUsage { busy: 5, finished: 0, known: 0, in_flight: Some(0), wants: true, since: 0 });
 }
 
 #[test]
@@ -172,31 +183,31 @@ fn tenant_that_works() {
     let (board, beat) = unsafe {
         (receive_read_only::<BoardPage>(board.as_fd()).unwrap(), receive_read_only::<BeatPage>(beat.as_fd()).unwrap())
     };
-    let report = receive::<ReportPage>(report.as_fd()).unwrap();
+    let report = receive_page::<ReportPage>(report.as_fd()).unwrap();
     assert_eq!((board.check(EPOCH), report.check(EPOCH), beat.check(EPOCH)), (Ok(()), Ok(()), Ok(())));
-    assert_eq!(beat.last().map(|beat| beat.epoch), Some(EPOCH));
+    assert_eq!(beat.last_beat().map(|beat| beat.epoch), Some(EPOCH));
     let (slot, said) = (&board.slots[SLOT], &report.slots[SLOT]);
     let begin = Instant::now();
     let sleep = |sequence: u32| {
         assert!(begin.elapsed() < PATIENCE, "never woken");
         // The wait may return early; the loop then checks again.
-        futex::wait(slot.futex(), sequence, u64::MAX / 2, u32::MAX);
+        futex::wait(slot.futex_word(), sequence, u64::MAX / 2, u32::MAX);
     };
-    if said.wish() {
+    if said.begin_waiting() {
         socket.write_all(b"r").unwrap();
     }
     let sequence = loop {
-        match slot.grant(EPOCH) {
+        match slot.read_grant(EPOCH) {
             Ok(grant) if matches!(grant.gate, Gate::Run { .. }) => break grant.sequence,
             Ok(grant) => sleep(grant.sequence),
-            Err(Unread::Busy { sequence }) => sleep(sequence),
+            Err(UnreadSlot::Busy { sequence }) => sleep(sequence),
             Err(why) => panic!("{why}"),
         }
     };
-    said.content();
-    said.launches(500, 500, 10, 10);
-    assert!(slot.stands(sequence));
-    said.say(&Said {
+    said.stop_waiting();
+    said.report_launch(500, 500, 10, 10);
+    assert!(slot.is_unchanged(sequence));
+    said.report_all(&MemberReport {
         busy: 400,
         finished: 500,
         known: 300,
@@ -208,10 +219,10 @@ fn tenant_that_works() {
     });
     socket.write_all(b"d").unwrap();
     loop {
-        match slot.grant(EPOCH) {
+        match slot.read_grant(EPOCH) {
             Ok(grant) => sleep(grant.sequence),
-            Err(Unread::Busy { sequence }) => sleep(sequence),
-            Err(why) => break assert_eq!(why, Unread::Ended { epoch: GONE }),
+            Err(UnreadSlot::Busy { sequence }) => sleep(sequence),
+            Err(why) => break assert_eq!(why, UnreadSlot::Ended { epoch: GONE_EPOCH }),
         }
     }
 }
@@ -220,18 +231,21 @@ fn tenant_that_works() {
 fn a_member_in_another_process_sleeps_for_its_gate_and_learns_that_the_epoch_ends() {
     let daemon = Daemon::new();
     let (mut tenant, mut socket) = daemon.admit("tenant_that_works");
-    let (slot, mut byte) = (&daemon.board.page().slots[SLOT], [0]);
-    let mut witness = Witness::new(0);
+    let (slot, mut byte) = (&daemon.board.mapped_page().slots[SLOT], [0]);
+    let mut witness = ReportHistory::new(0);
     socket.read_exact(&mut byte).unwrap();
     assert_eq!(&byte, b"r");
-    assert!(witness.look(&daemon.report.page().slots[SLOT], 5).wants);
-    slot.tell(&Gate::Run { lease: 1, until: u64::MAX, exclusive: true, ceiling: None, wide: false });
-    futex::wake(slot.futex(), u32::MAX);
+    assert!(witness.read_report(&daemon.report.mapped_page().slots[SLOT], 5).wants);
+    slot.change_gate(&Gate::Run { lease: 1, until: u64::MAX, exclusive: true, ceiling: None, wide: false });
+    futex::wake(slot.futex_word(), u32::MAX);
     socket.read_exact(&mut byte).unwrap();
-    let usage = witness.look(&daemon.report.page().slots[SLOT], 1000);
-    assert_eq!(usage, Usage { busy: 400, finished: 500, known: 300, in_flight: Some(0), wants: false, since: 1000 });
-    daemon.board.page().end(GONE);
-    futex::wake(slot.futex(), u32::MAX);
+    let usage = witness.read_report(&daemon.report.mapped_page().slots[SLOT], 1000);
+    assert_eq!(
+        usage,
+        MemberUsage { busy: 400, finished: 500, known: 300, in_flight: Some(0), wants: false, since: 1000 }
+    );
+    daemon.board.mapped_page().end_epoch_of_all(GONE_EPOCH);
+    futex::wake(slot.futex_word(), u32::MAX);
     assert!(tenant.wait().unwrap().success());
 }
 
@@ -239,11 +253,16 @@ fn a_member_in_another_process_sleeps_for_its_gate_and_learns_that_the_epoch_end
 #[ignore = "a part of the_pages_outlive_a_tenant_that_is_killed"]
 fn tenant_that_dies() {
     let (mut socket, [_, report, _]) = welcome();
-    let report = receive::<ReportPage>(report.as_fd()).unwrap();
+    let report = receive_page::<ReportPage>(report.as_fd()).unwrap();
     socket.write_all(b"x").unwrap();
     let begin = Instant::now();
     for busy in 1.. {
-        report.slots[SLOT].say(&Said { busy, finished: busy, submitted: busy, ..Said::default() });
+        report.slots[SLOT].report_all(&MemberReport {
+            busy,
+            finished: busy,
+            submitted: busy,
+            ..MemberReport::default()
+        });
         assert!(begin.elapsed() < PATIENCE, "never killed");
     }
 }
@@ -253,17 +272,17 @@ fn the_pages_outlive_a_tenant_that_is_killed() {
     let daemon = Daemon::new();
     let (mut tenant, mut socket) = daemon.admit("tenant_that_dies");
     socket.read_exact(&mut [0]).unwrap();
-    let slot = &daemon.report.page().slots[SLOT];
-    let (mut witness, begin, mut last) = (Witness::new(0), Instant::now(), 0);
+    let slot = &daemon.report.mapped_page().slots[SLOT];
+    let (mut witness, begin, mut last) = (ReportHistory::new(0), Instant::now(), 0);
     while last < 1000 && begin.elapsed() < PATIENCE {
-        let usage = witness.look(slot, u64::MAX);
+        let usage = witness.read_report(slot, u64::MAX);
         assert!(usage.busy >= last);
         last = usage.busy;
     }
     tenant.kill().unwrap();
     tenant.wait().unwrap();
-    let dead = witness.look(slot, u64::MAX);
-    assert!(dead.busy >= 1000 && witness.look(slot, u64::MAX) == dead);
+    let dead = witness.read_report(slot, u64::MAX);
+    assert!(dead.busy >= 1000 && witness.read_report(slot, u64::MAX) == dead);
     assert_eq!(socket.read(&mut [0]).unwrap(), 0, "its death is the end of its socket");
 }
 

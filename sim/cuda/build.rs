@@ -56,14 +56,14 @@ fn main() {
     println!("cargo:rustc-link-search=native={}", place.display());
 
     let mut exported: BTreeSet<&str> = versions::ALSO_EXPORTED.iter().copied().collect();
-    for family in versions::FAMILIES.iter().chain(newer::NEWER) {
+    for family in versions::NAME_FAMILIES.iter().chain(newer::NEWER_FAMILIES) {
         let both = family.plain.iter().chain(family.per_thread.unwrap_or(&[]));
         exported.extend(both.map(|(_, symbol)| *symbol));
     }
-    let all = |families: &'static [versions::Family]| {
+    let all = |families: &'static [versions::NameFamily]| {
         families.iter().flat_map(|f| f.plain.iter().chain(f.per_thread.unwrap_or(&[]))).map(|(_, symbol)| *symbol)
     };
-    let newer: BTreeSet<&str> = all(newer::NEWER).collect();
+    let newer: BTreeSet<&str> = all(newer::NEWER_FAMILIES).collect();
     let typed: BTreeMap<&str, &Row> = TYPED.iter().map(|r| (r.name, r)).collect();
     for name in &exported {
         assert!(
@@ -79,7 +79,7 @@ fn main() {
     }
 
     let mut out = String::new();
-    let mut addresses = String::from("pub(crate) static EXPORTS: &[(&str, Export)] = &[\n");
+    let mut addresses = String::from("pub(crate) static EXPORTS: &[(&str, ExportAddress)] = &[\n");
     let (mut done, mut absent) = (0, 0);
     for (number, name) in exported.iter().enumerate() {
         let plain = name.strip_suffix("_ptsz").or_else(|| name.strip_suffix("_ptds"));
@@ -92,12 +92,12 @@ fn main() {
             let types = list(|(_, t)| (*t).to_owned());
             let early = EARLY.contains(name);
             let module = &bodies[body];
-            let enter = if newer.contains(name) { "enter_newer" } else { "enter" };
+            let enter = if newer.contains(name) { "enter_newer" } else { "enter_call" };
             writeln!(
                 out,
                 "#[unsafe(no_mangle)]\nunsafe extern \"C\" fn {name}({args}) -> CUresult {{\n    \
                  static STAND_IN: StandIn = StandIn::new();\n    \
-                 if let Some((function, _inside)) = STAND_IN.enter(c\"{name}\", {name} as *const c_void) {{\n        \
+                 if let Some((function, _inside)) = STAND_IN.enter_stand_in(c\"{name}\", {name} as *const c_void) {{\n        \
                  // SAFETY: the test library that answered has a function of this signature.\n        \
                  let function: unsafe extern \"C\" fn({types}) -> CUresult = unsafe {{ core::mem::transmute(function) }};\n        \
                  // SAFETY: as below.\n        \
@@ -110,12 +110,12 @@ fn main() {
         } else {
             writeln!(
                 out,
-                "#[unsafe(no_mangle)]\nextern \"C\" fn {name}() -> CUresult {{\n    absent(\"{name}\", {number})\n}}"
+                "#[unsafe(no_mangle)]\nextern \"C\" fn {name}() -> CUresult {{\n    answer_absent(\"{name}\", {number})\n}}"
             )
             .unwrap();
             absent += 1;
         }
-        writeln!(addresses, "    (\"{name}\", Export({name} as *const c_void)),").unwrap();
+        writeln!(addresses, "    (\"{name}\", ExportAddress({name} as *const c_void)),").unwrap();
     }
     addresses.push_str("];\n");
     writeln!(out, "{addresses}").unwrap();

@@ -17,7 +17,7 @@ use std::thread;
 use shim_sys::descriptors;
 
 /// Lines forwarded per connection when there is no bound.
-const ALL: usize = usize::MAX;
+const NEVER_SILENT: usize = usize::MAX;
 
 /// The running proxy. Dropping it removes its socket.
 pub struct Between {
@@ -38,7 +38,7 @@ impl Between {
         fs::create_dir_all(at).expect("own directory");
         let socket = at.join("vgpud.sock");
         let listener = UnixListener::bind(&socket).expect("own directory");
-        let shared = Arc::new(Shared { passes: AtomicUsize::new(ALL), connections: AtomicUsize::new(0) });
+        let shared = Arc::new(Shared { passes: AtomicUsize::new(NEVER_SILENT), connections: AtomicUsize::new(0) });
         let (daemon, theirs) = (daemon.to_owned(), shared.clone());
         thread::spawn(move || {
             for member in listener.incoming().map_while(Result::ok) {
@@ -63,7 +63,7 @@ impl Between {
 
     /// Removes the bound again. Lines dropped before stay lost, so this helps only new connections.
     pub fn passes_all(&self) {
-        self.passes(ALL);
+        self.passes(NEVER_SILENT);
     }
 
     /// Connections that reached the daemon so far.
@@ -85,7 +85,7 @@ fn pass(from: &UnixStream, to: &UnixStream, bound: Option<Arc<Shared>>) {
         let mut passed = 0;
         loop {
             let (mut bytes, mut files) = ([0; 4096], Vec::new());
-            let Ok(count @ 1..) = descriptors::receive(from.as_fd(), &mut bytes, &mut files) else { break };
+            let Ok(count @ 1..) = descriptors::receive_descriptors(from.as_fd(), &mut bytes, &mut files) else { break };
             // The line is dropped and the connection stays open: the other side waits for an answer.
             if bound.as_ref().is_some_and(|shared| passed >= shared.passes.load(SeqCst)) {
                 continue;

@@ -3,7 +3,7 @@
 //! Not here: members. [`crate::member`] has members with the library, [`crate::peer`] has members that speak only the
 //! protocol.
 
-use crate::LONG;
+use crate::LONG_TIMEOUT;
 use crate::artefacts::{vgpu, vgpud};
 use std::fs;
 use std::io::{Read, Write};
@@ -113,7 +113,7 @@ impl Daemon {
         // The daemon answers only once every tenant's socket exists too.
         while !self.answers() {
             let status = self.child.as_mut().map(Child::try_wait);
-            let over = begin.elapsed() > LONG || matches!(status, Some(Ok(Some(_))));
+            let over = begin.elapsed() > LONG_TIMEOUT || matches!(status, Some(Ok(Some(_))));
             assert!(!over, "the daemon does not listen ({status:?}): {}", self.log());
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -121,8 +121,9 @@ impl Daemon {
 
     fn answers(&self) -> bool {
         let Ok(mut stream) = UnixStream::connect(self.admin()) else { return false };
-        let asked =
-            stream.set_read_timeout(Some(LONG)).and_then(|()| stream.write_all(b"{\"hello\":2,\"ask\":\"status\"}\n"));
+        let asked = stream
+            .set_read_timeout(Some(LONG_TIMEOUT))
+            .and_then(|()| stream.write_all(b"{\"hello\":2,\"ask\":\"status\"}\n"));
         asked.and_then(|()| stream.read_exact(&mut [0])).is_ok()
     }
 
@@ -179,7 +180,7 @@ impl Daemon {
             if let Some(status) = child.try_wait().expect("a child") {
                 return status.code();
             }
-            if begin.elapsed() > LONG {
+            if begin.elapsed() > LONG_TIMEOUT {
                 let _ = child.kill();
                 panic!("the daemon does not end: {}", self.log());
             }
@@ -194,7 +195,7 @@ impl Daemon {
         self.signal(libc::SIGHUP);
         let begin = Instant::now();
         while self.reloads() == before {
-            assert!(begin.elapsed() < LONG, "not reloaded: {}", self.log());
+            assert!(begin.elapsed() < LONG_TIMEOUT, "not reloaded: {}", self.log());
             std::thread::sleep(Duration::from_millis(1));
         }
     }

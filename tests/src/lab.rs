@@ -11,8 +11,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
-use vgpu_sim::truth::{DeviceTruth, ProcessTruth, Truth};
-use vgpu_sim::{Machine, truth};
+use vgpu_sim::truth::{DeviceTruth, MachineTruth, ProcessTruth};
+use vgpu_sim::{MachineView, truth};
 
 /// A simulated machine, a tenant's state directory and an environment. Dropping it removes all of them.
 pub struct Lab {
@@ -31,7 +31,7 @@ impl Lab {
         for part in ["gpu", "state"] {
             fs::create_dir(dir.path().join(part)).expect("a directory");
         }
-        drop(Machine::open_at(&dir.path().join("gpu"), Some(profile)).expect("a simulated machine"));
+        drop(MachineView::open_at(&dir.path().join("gpu"), Some(profile)).expect("a simulated machine"));
         let lib = libvgpu();
         Lab { preload: vec![lib.clone()], lib, sim: sim_dir(), env: Vec::new(), uid: None, dir }
     }
@@ -189,7 +189,7 @@ impl Lab {
     }
 
     /// The simulated machine's own record of every allocation, now.
-    pub fn truth(&self) -> Truth {
+    pub fn truth(&self) -> MachineTruth {
         truth::read(&self.gpu()).expect("the simulated machine")
     }
 
@@ -204,7 +204,7 @@ impl Lab {
     /// in user space. So this function takes that lock first, which lets a member inside the machine leave it.
     #[track_caller]
     pub fn stop(&self, member: &Member) {
-        let machine = Machine::open_at(&self.gpu(), None).expect("the simulated machine");
+        let machine = MachineView::open_at(&self.gpu(), None).expect("the simulated machine");
         let _inside_is_nobody = machine.lock();
         member.signal(libc::SIGSTOP);
         member.stands();
@@ -213,7 +213,10 @@ impl Lab {
     /// The record of a living process on device `index`.
     pub fn process(&self, index: usize, pid: u32) -> ProcessTruth {
         let truth = self.truth();
-        truth.process(index, pid).unwrap_or_else(|| panic!("process {pid} is not on the device: {truth:?}")).clone()
+        truth
+            .living_process(index, pid)
+            .unwrap_or_else(|| panic!("process {pid} is not on the device: {truth:?}"))
+            .clone()
     }
 }
 

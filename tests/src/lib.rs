@@ -46,9 +46,9 @@ pub const NOT_PERMITTED: i64 = 800;
 pub const NO_PERMISSION: i64 = 4;
 
 /// Longest time for a correct answer on a busy machine; only a hang reaches it.
-pub const LONG: std::time::Duration = std::time::Duration::from_secs(60);
+pub const LONG_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// Checks a condition every 5 ms until it holds; panics with `what` after [`LONG`].
+/// Checks a condition every 5 ms until it holds; panics with `what` after [`LONG_TIMEOUT`].
 #[track_caller]
 pub fn eventually(what: &str, condition: impl FnMut() -> bool) {
     eventually_seen(what, String::new, condition);
@@ -59,7 +59,7 @@ pub fn eventually(what: &str, condition: impl FnMut() -> bool) {
 pub fn eventually_seen(what: &str, seen: impl Fn() -> String, mut condition: impl FnMut() -> bool) {
     let begin = std::time::Instant::now();
     while !condition() {
-        assert!(begin.elapsed() < LONG, "still not: {what} {}", seen());
+        assert!(begin.elapsed() < LONG_TIMEOUT, "still not: {what} {}", seen());
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
 }

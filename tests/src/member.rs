@@ -1,7 +1,7 @@
 //! A process on the device that obeys commands, line by line (`programs/member.c`). Every answer has a time limit, so a
 //! hang fails the test instead of blocking it.
 
-use crate::LONG;
+use crate::LONG_TIMEOUT;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
@@ -91,7 +91,7 @@ impl Member {
     /// Returns the next line that the program prints.
     #[track_caller]
     pub fn line(&mut self) -> String {
-        match self.lines.recv_timeout(LONG) {
+        match self.lines.recv_timeout(LONG_TIMEOUT) {
             Ok(line) => line,
             Err(RecvTimeoutError::Timeout) => panic!("process {} hangs; stderr: {}", self.pid, self.errors()),
             Err(RecvTimeoutError::Disconnected) => {
@@ -204,7 +204,7 @@ impl Member {
             if let Some(status) = self.child.try_wait().expect("a child") {
                 return status;
             }
-            assert!(begin.elapsed() < LONG, "process {} does not end; stderr: {}", self.pid, self.errors());
+            assert!(begin.elapsed() < LONG_TIMEOUT, "process {} does not end; stderr: {}", self.pid, self.errors());
             thread::sleep(std::time::Duration::from_millis(2));
         }
     }

@@ -12,21 +12,23 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use shim_sys::memfd::{Mapped, receive, receive_read_only};
+use shim_sys::memfd::{MappedPage, receive_page, receive_read_only};
 use shim_sys::{descriptors, futex};
-use vgpu_core::protocol::page::{BeatPage, BoardPage, BoardSlot, Grant, ReportPage, ReportSlot, Said, Unread};
+use vgpu_core::protocol::page::{
+    BeatPage, BoardPage, BoardSlot, LaunchGrant, MemberReport, ReportPage, ReportSlot, UnreadSlot,
+};
 use vgpu_core::protocol::wire::MAX_LINE;
-use vgpu_core::protocol::wire::two::{Descriptor, Hello, Join, Reply, Welcome};
+use vgpu_core::protocol::wire::two::{Descriptor, Hello, JoinDevice, Reply, Welcome};
 use vgpu_core::time::arbiter::Gate;
 
 /// Pages that arrived with a welcome. Members of one tenant in one process may share them.
 pub struct Pages {
     /// Page with the heartbeat of the host's daemon.
-    pub beat: Mapped<BeatPage>,
+    pub beat: MappedPage<BeatPage>,
     /// Page that the daemon writes for the members.
-    pub board: Mapped<BoardPage>,
+    pub board: MappedPage<BoardPage>,
     /// Page that the members write for the daemon.
-    pub report: Mapped<ReportPage>,
+    pub report: MappedPage<ReportPage>,
     /// Event descriptor that wakes the daemon when a thread starts to wait for a lease.
     pub bell: File,
 }
@@ -76,7 +78,7 @@ impl Peer {
     /// # Errors
     /// As [`Peer::connect`].
     pub fn join(&mut self, device: &str, busy: u64) -> Result<usize> {
-        let join = Join { device: device.into(), busy };
+        let join = JoinDevice { device: device.into(), busy };
         self.stream.write_all(join.encode().map_err(|why| odd(why.to_string()))?.as_bytes())?;
         match reply(&self.stream, &mut self.input, &mut self.files)? {
             Reply::Slot { slot, .. } => Ok(slot),
@@ -92,7 +94,7 @@ impl Peer {
         let mut files: Vec<Option<OwnedFd>> = self.files.drain(..).map(Some).collect();
         let came = files.len();
         let mut file = |descriptor| {
-            let place = self.welcome.place(descriptor, came).map_err(|why| odd(why.to_string()))?;
+            let place = self.welcome.find_descriptor(descriptor, came).map_err(|why| odd(why.to_string()))?;
             place.and_then(|place| files[place].take()).ok_or_else(|| odd(format!("no {descriptor:?}")))
         };
         let (beat, board) = (file(Descriptor::Beat)?, file(Descriptor::Board)?);
@@ -100,7 +102,7 @@ impl Peer {
         // SAFETY: no code of this process writes to either page.
         let (beat, board) =
             unsafe { (receive_read_only::<BeatPage>(beat.as_fd())?, receive_read_only::<BoardPage>(board.as_fd())?) };
-        let report = receive::<ReportPage>(report.as_fd())?;
+        let report = receive_page::<ReportPage>(report.as_fd())?;
         let epoch = self.welcome.epoch;
         for checked in [beat.check(epoch), board.check(epoch), report.check(epoch)] {
             checked.map_err(|why| odd(why.to_string()))?;
@@ -122,7 +124,7 @@ fn reply(stream: &UnixStream, input: &mut Vec<u8>, files: &mut Vec<OwnedFd>) -> 
             return Reply::decode(&line).map_err(|why| odd(why.to_string()));
         }
         let mut buffer = [0; MAX_LINE];
-        match descriptors::receive(stream.as_fd(), &mut buffer, files)? {
+        match descriptors::receive_descriptors(stream.as_fd(), &mut buffer, files)? {
             0 => return Err(Error::new(ErrorKind::UnexpectedEof, "the daemon hung up")),
             length => input.extend_from_slice(&buffer[..length]),
         }
@@ -156,21 +158,23 @@ impl Pages {
     ///
     /// # Errors
     /// `TimedOut`: no lease within `patience`. `ConnectionAborted`: the epoch ended. Otherwise the kernel's error.
-    pub fn enter(&self, slot: usize, epoch: u64, patience: Duration, spin: bool) -> Result<(Grant, Duration)> {
+    pub fn enter(&self, slot: usize, epoch: u64, patience: Duration, spin: bool) -> Result<(LaunchGrant, Duration)> {
         let begin = Instant::now();
-        if self.said(slot).wish() {
+        if self.said(slot).begin_waiting() {
             self.ring()?;
         }
         loop {
-            let sequence = match self.board(slot).grant(epoch) {
+            let sequence = match self.board(slot).read_grant(epoch) {
                 Ok(grant) if matches!(grant.gate, Gate::Run { .. } | Gate::Open) => {
                     let took = begin.elapsed();
-                    self.said(slot).content();
+                    self.said(slot).stop_waiting();
                     return Ok((grant, took));
                 }
                 Ok(grant) => grant.sequence,
-                Err(Unread::Busy { sequence } | Unread::Nobody { sequence } | Unread::Unknown { sequence }) => sequence,
-                Err(why @ Unread::Ended { .. }) => {
+                Err(
+                    UnreadSlot::Busy { sequence } | UnreadSlot::Nobody { sequence } | UnreadSlot::Unknown { sequence },
+                ) => sequence,
+                Err(why @ UnreadSlot::Ended { .. }) => {
                     return Err(Error::new(ErrorKind::ConnectionAborted, why.to_string()));
                 }
             };
@@ -180,7 +184,7 @@ impl Pages {
             if spin {
                 std::hint::spin_loop();
             } else {
-                futex::wait(self.board(slot).futex(), sequence, now() + 50_000_000, u32::MAX);
+                futex::wait(self.board(slot).futex_word(), sequence, now() + 50_000_000, u32::MAX);
             }
         }
     }
@@ -190,9 +194,9 @@ impl Pages {
     ///
     /// # Errors
     /// The kernel's error.
-    pub fn rest(&self, slot: usize, grant: &Grant, busy: u64) -> Result<()> {
+    pub fn rest(&self, slot: usize, grant: &LaunchGrant, busy: u64) -> Result<()> {
         let time = now();
-        let said = Said {
+        let said = MemberReport {
             busy,
             finished: busy,
             submitted: busy,
@@ -202,7 +206,7 @@ impl Pages {
             launched: 1,
             known: busy,
         };
-        self.said(slot).say(&said);
-        if self.board(slot).stands(grant.sequence) { Ok(()) } else { self.ring() }
+        self.said(slot).report_all(&said);
+        if self.board(slot).is_unchanged(grant.sequence) { Ok(()) } else { self.ring() }
     }
 }

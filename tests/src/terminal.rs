@@ -2,7 +2,7 @@
 //!
 //! The terminal is a pseudo-terminal of the kernel; `vt100` interprets the program's output.
 
-use crate::LONG;
+use crate::LONG_TIMEOUT;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::num::NonZero;
@@ -146,7 +146,7 @@ impl Terminal {
                 return screen;
             }
             let ended = self.child.try_wait().expect("a child");
-            assert!(begin.elapsed() < LONG && ended.is_none(), "{what}: still not ({ended:?}):\n{screen}");
+            assert!(begin.elapsed() < LONG_TIMEOUT && ended.is_none(), "{what}: still not ({ended:?}):\n{screen}");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -171,14 +171,14 @@ impl Terminal {
             if let Some(status) = self.child.try_wait().expect("a child") {
                 break status;
             }
-            assert!(begin.elapsed() < LONG, "it does not end:\n{}", self.screen());
+            assert!(begin.elapsed() < LONG_TIMEOUT, "it does not end:\n{}", self.screen());
             std::thread::sleep(Duration::from_millis(5));
         };
         // Output is read in order, so this line appears after everything that the program wrote.
         let mut its = File::from(self.its.try_clone().expect("a descriptor"));
         its.write_all(b"\r\nEND").expect("the terminal is there");
         while !self.screen().lines().any(|line| line == "END") {
-            assert!(begin.elapsed() < LONG, "not all is read:\n{}", self.screen());
+            assert!(begin.elapsed() < LONG_TIMEOUT, "not all is read:\n{}", self.screen());
             std::thread::sleep(Duration::from_millis(5));
         }
         status

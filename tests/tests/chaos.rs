@@ -15,11 +15,11 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use vgpu_core::memory::ledger::{HEADER_SIZE, LEDGER_SIZE};
+use vgpu_core::memory::ledger::{LEDGER_BYTES, LEDGER_HEADER_BYTES};
 use vgpu_tests::daemon::{Daemon, Plan};
 use vgpu_tests::peer::Peer;
 use vgpu_tests::program::{Kind, compile};
-use vgpu_tests::{GIB, LONG, Lab, MIB, Member, OUT_OF_MEMORY};
+use vgpu_tests::{GIB, LONG_TIMEOUT, Lab, MIB, Member, OUT_OF_MEMORY};
 
 const TENANTS: [&str; 3] = ["a", "b", "c"];
 /// Tenant whose members lie. Its own numbers need not be right; all other tenants keep every promise.
@@ -304,7 +304,7 @@ impl World {
             let mut word = || if random.u64(..3) == 0 { u64::MAX - random.u64(..3) } else { random.u64(..1 << 40) };
             let (finished, submitted, last_launch, since) = (word(), word(), word(), word());
             let busy = word() % PAID;
-            said.say(&vgpu_core::protocol::page::Said {
+            said.report_all(&vgpu_core::protocol::page::MemberReport {
                 busy,
                 finished,
                 submitted,
@@ -314,7 +314,7 @@ impl World {
                 launched: word(),
                 known: word(),
             });
-            if random.u64(..4) == 0 && said.wish() {
+            if random.u64(..4) == 0 && said.begin_waiting() {
                 pages.ring().unwrap();
             }
         }
@@ -360,16 +360,16 @@ impl World {
     fn forge(&self, much: u64, random: &mut fastrand::Rng) {
         let kept = self.daemon.room(LIAR).join("vgpud.sock.ledgers");
         let files = std::fs::read_dir(kept).into_iter().flatten().map(|entry| entry.unwrap().path());
-        for path in files.filter(|path| path.metadata().is_ok_and(|meta| meta.len() == LEDGER_SIZE as u64)) {
+        for path in files.filter(|path| path.metadata().is_ok_and(|meta| meta.len() == LEDGER_BYTES as u64)) {
             let file = std::fs::File::options().write(true).open(&path).unwrap();
             match much % 3 {
-                0 => file.write_all_at(&[0; HEADER_SIZE], 0).unwrap(),
+                0 => file.write_all_at(&[0; LEDGER_HEADER_BYTES], 0).unwrap(),
                 1 => {
                     // Overwrites words within twice the header's size: mostly the header and the slots in use.
                     for _ in 0..64 {
                         let word =
                             if random.u64(..2) == 0 { random.u64(..1 << 40) } else { u64::MAX - random.u64(..9) };
-                        let place = random.u64(..2 * HEADER_SIZE as u64 / 8) * 8;
+                        let place = random.u64(..2 * LEDGER_HEADER_BYTES as u64 / 8) * 8;
                         file.write_all_at(&word.to_le_bytes(), place).unwrap();
                     }
                 }
@@ -409,7 +409,10 @@ impl World {
                         break seen;
                     }
                     let words = actor.member.errors();
-                    assert!(begin.elapsed() < LONG, "{name}: {seen:?}, but {held} of {limit} are held; {words}");
+                    assert!(
+                        begin.elapsed() < LONG_TIMEOUT,
+                        "{name}: {seen:?}, but {held} of {limit} are held; {words}"
+                    );
                     actor.member.ok("launch 10000");
                     std::thread::sleep(Duration::from_millis(20));
                 };
@@ -429,7 +432,7 @@ impl World {
             if told == ours {
                 return;
             }
-            assert!(begin.elapsed() < LONG, "{ours:?} members are alive, the daemon knows {told:?}: {seen}");
+            assert!(begin.elapsed() < LONG_TIMEOUT, "{ours:?} members are alive, the daemon knows {told:?}: {seen}");
             self.actors.iter_mut().for_each(|actor| drop(actor.member.ok("launch 10000")));
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -464,7 +467,10 @@ impl World {
         let fresh = fresh();
         while self.daemon.descriptors() > fresh + SHELF {
             let open = self.daemon.descriptors();
-            assert!(begin.elapsed() < LONG, "{open} descriptors are open, {fresh} in a daemon that served nobody");
+            assert!(
+                begin.elapsed() < LONG_TIMEOUT,
+                "{open} descriptors are open, {fresh} in a daemon that served nobody"
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
         assert_eq!(self.daemon.stop(), Some(0));

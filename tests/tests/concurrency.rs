@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use vgpu_sim::Machine;
+use vgpu_sim::MachineView;
 use vgpu_tests::lab::{charged, short};
 use vgpu_tests::program::{Kind, compile};
-use vgpu_tests::{GIB, LONG, Lab, MIB, Member};
+use vgpu_tests::{GIB, LONG_TIMEOUT, Lab, MIB, Member};
 
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|e| panic!("{name}={text}: {e}")))
@@ -62,11 +62,14 @@ impl Storm<'_> {
                 return member;
             }
             assert_eq!(line, "! initialisation: 2", "{}", member.errors());
-            if begin.elapsed() > LONG {
+            if begin.elapsed() > LONG_TIMEOUT {
                 let mut observer = self.lab.member();
                 observer.ok("nvinit");
                 let seen = observer.ok("nvmem 0").numbers();
-                panic!("no room for a context in {LONG:?}: NVML {seen:?}, device: {}", short(&self.lab.device(0)));
+                panic!(
+                    "no room for a context in {LONG_TIMEOUT:?}: NVML {seen:?}, device: {}",
+                    short(&self.lab.device(0))
+                );
             }
         }
     }
@@ -82,10 +85,10 @@ fn watched<T>(lab: &Lab, limit: u64, work: impl FnOnce() -> T) -> (T, u64, u64) 
     let watcher = {
         let (stop, gpu) = (stop.clone(), lab.gpu());
         thread::spawn(move || {
-            let machine = Machine::open_at(&gpu, None).unwrap();
+            let machine = MachineView::open_at(&gpu, None).unwrap();
             let (mut highest, mut looks) = (0, 0);
             while !stop.load(Ordering::Relaxed) {
-                let truth = machine.truth();
+                let truth = machine.read_truth();
                 let held = charged(&truth.devices[0]);
                 assert!(held <= limit, "over the limit by {}: {}", held - limit, short(&truth.devices[0]));
                 highest = highest.max(held);
@@ -256,7 +259,7 @@ fn after_kills_at_random_instructions_the_ledger_is_the_truth_and_nobody_hangs()
             members[victim].tell("go");
         }
     });
-    assert!(begin.elapsed() < LONG * 10, "{kills} kills took {:?}", begin.elapsed());
+    assert!(begin.elapsed() < LONG_TIMEOUT * 10, "{kills} kills took {:?}", begin.elapsed());
     // The last dead members are not replaced, so only the survivors can release their charges.
     members.drain(..count / 2).for_each(|mut m| m.kill());
     let count = members.len();
@@ -429,7 +432,7 @@ fn a_tree_of_forked_processes_is_charged_to_the_byte() {
     assert!(root.finish().success());
     let begin = Instant::now();
     while lab.device(0).used > 0 || observer.ok("nvmem 0").number(2) > 0 {
-        assert!(begin.elapsed() < LONG, "something stays: {}", short(&lab.device(0)));
+        assert!(begin.elapsed() < LONG_TIMEOUT, "something stays: {}", short(&lab.device(0)));
         thread::sleep(Duration::from_millis(20));
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use vgpu_tests::artefacts::vgpud;
-use vgpu_tests::{GIB, LONG, Lab, MIB, Member, NO_PERMISSION, NOT_PERMITTED, OUT_OF_MEMORY};
+use vgpu_tests::{GIB, LONG_TIMEOUT, Lab, MIB, Member, NO_PERMISSION, NOT_PERMITTED, OUT_OF_MEMORY};
 
 /// A running daemon. Dropping it kills the daemon.
 struct Daemon {
@@ -27,7 +27,7 @@ impl Daemon {
         let daemon = Daemon { child, socket };
         let begin = Instant::now();
         while UnixStream::connect(&daemon.socket).is_err() {
-            assert!(begin.elapsed() < LONG, "the daemon does not listen");
+            assert!(begin.elapsed() < LONG_TIMEOUT, "the daemon does not listen");
             std::thread::sleep(Duration::from_millis(5));
         }
         daemon

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use vgpu_core::units::bytes::Bytes;
 use vgpu_tests::artefacts::{vgpu, vgpud};
 use vgpu_tests::program::{Kind, compile, compile_with};
-use vgpu_tests::{GIB, LONG, Lab, MIB};
+use vgpu_tests::{GIB, LONG_TIMEOUT, Lab, MIB};
 
 fn one_gib() -> Lab {
     Lab::new("h200").with("VGPU_MEMORY_LIMIT", "1GiB")
@@ -213,7 +213,7 @@ fn limits_from_the_daemon_are_proved_and_its_tenants_doors_are_in_the_status() {
     let mut daemon = Command::new(vgpud());
     daemon.args(["--tenant", "a", "--memory-limit", "1GiB", "--socket"]).arg(&socket).arg("--admin-socket").arg(&admin);
     let mut daemon = daemon.stderr(Stdio::null()).stdin(Stdio::null()).spawn().unwrap();
-    let end = Instant::now() + LONG;
+    let end = Instant::now() + LONG_TIMEOUT;
     while !(socket.exists() && admin.exists()) && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(5));
     }

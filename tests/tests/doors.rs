@@ -11,7 +11,7 @@
 #[path = "doors/generated.rs"]
 mod generated;
 
-use shim_sys::table::{Action, CUDA_HOOK_NAMES, CUDA_ROWS, NVML_HOOK_NAMES, NVML_ROWS, Row};
+use shim_sys::table::{CUDA_HOOK_NAMES, CUDA_ROWS, NVML_HOOK_NAMES, NVML_ROWS, Row, RowAction};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -196,7 +196,7 @@ fn every_function_that_an_interposer_behind_us_passes_on_reaches_the_driver_once
             format!("{name}:every=1:code={}{after}", 3000 + at)
         })
         .collect();
-    let is_shut = |row: &&Row| !matches!(row.action, Action::Hook(_));
+    let is_shut = |row: &&Row| !matches!(row.action, RowAction::Hook(_));
     let shut: BTreeSet<&str> = NVML_ROWS.iter().filter(is_shut).map(|row| row.name).collect();
     for copies in ["0", "1"] {
         lab.set("VGPU_CHARGE_COPIES", copies);

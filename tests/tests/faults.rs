@@ -251,7 +251,7 @@ fn the_table_of_faults_names_tests_and_mutants_that_exist() {
 /// Truncates the ledger of a joined member through the member's own descriptor. `None` if the file cannot be shortened.
 fn truncate_ledger(member: &Member) -> Option<()> {
     let open = fs::read_dir(format!("/proc/{}/fd", member.pid)).unwrap().map(|entry| entry.unwrap().path());
-    let size = vgpu_core::memory::ledger::LEDGER_SIZE as u64;
+    let size = vgpu_core::memory::ledger::LEDGER_BYTES as u64;
     let ledger =
         open.into_iter().find(|file| fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.len() == size));
     let ledger = fs::File::options().write(true).open(ledger.expect("its ledger")).ok()?;

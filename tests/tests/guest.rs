@@ -253,7 +253,7 @@ fn few_descriptors_are_enough() {
 }
 
 /// Size of a ledger's file in bytes.
-const LEDGER: u64 = vgpu_core::memory::ledger::LEDGER_SIZE as u64;
+const LEDGER: u64 = vgpu_core::memory::ledger::LEDGER_BYTES as u64;
 
 /// A member, with or without the library, whose files may have at most `bytes` bytes.
 fn with_file_limit(lab: &Lab, preloaded: bool, bytes: u64) -> Member {

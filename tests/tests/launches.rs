@@ -4,7 +4,7 @@
 //! The bounds are generous: these tests check that a function is charged at all, and `time.rs` checks the precision.
 //! Each function has a null control: without the library the same loop takes most of the device.
 
-use shim_sys::table::{Action, CUDA_ROWS};
+use shim_sys::table::{CUDA_ROWS, RowAction};
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -207,15 +207,15 @@ fn every_function_that_launches_or_copies_is_hooked_or_says_why_not() {
         let moves =
             row.name.starts_with("cuMemcpy") || row.name.starts_with("cuMemset") || row.name.contains("FabricCpy");
         match row.action {
-            Action::Hook(subject) if launches || moves => {
+            RowAction::Hook(subject) if launches || moves => {
                 assert!(["kernel", "launch", "copy"].contains(&subject), "{}: {subject}", row.name);
                 counts[usize::from(moves)] += 1;
             }
-            Action::Hook(_) => {}
-            Action::Pass(why) if launches => assert!(why.contains("host code"), "{}: {why}", row.name),
-            Action::Pass(why) if moves => assert!(why.contains("between host and device"), "{}: {why}", row.name),
-            Action::Pass(_) => {}
-            Action::Deny(_) | Action::Hide(_) => panic!("{}: nothing of CUDA's is shut", row.name),
+            RowAction::Hook(_) => {}
+            RowAction::Pass(why) if launches => assert!(why.contains("host code"), "{}: {why}", row.name),
+            RowAction::Pass(why) if moves => assert!(why.contains("between host and device"), "{}: {why}", row.name),
+            RowAction::Pass(_) => {}
+            RowAction::Deny(_) | RowAction::Hide(_) => panic!("{}: nothing of CUDA's is shut", row.name),
         }
     }
     assert_eq!(counts, [14, 86], "launches, and copies and fills");

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use vgpu_tests::daemon::{Daemon, Plan};
 use vgpu_tests::timed::{alone, measured, timed};
-use vgpu_tests::{GIB, LONG, Lab, MIB, OUT_OF_MEMORY};
+use vgpu_tests::{GIB, LONG_TIMEOUT, Lab, MIB, OUT_OF_MEMORY};
 
 /// The time budget is 10 ms; the rest allows for a busy machine.
 const SOON: Duration = Duration::from_secs(2);
@@ -136,7 +136,7 @@ fn a_tenant_that_is_paused_uses_no_time_and_goes_on_when_it_may() {
     daemon.tell(&["resume", "a"]);
     let begin = Instant::now();
     while share(&lab, 20) == 0.0 {
-        assert!(begin.elapsed() < LONG, "it does not go on: {}", m.errors());
+        assert!(begin.elapsed() < LONG_TIMEOUT, "it does not go on: {}", m.errors());
     }
     eprintln!("it works again {:?} after its resume", begin.elapsed());
     assert_eq!(m.answer().code, 0, "{}", m.errors());

@@ -196,7 +196,7 @@ fn null_for_every_argument_gets_the_drivers_own_code() {
 /// True if the table denies the NVML function of that name to tenants.
 fn denies(name: &str) -> bool {
     let row = shim_sys::table::NVML_ROWS.iter().find(|row| row.name == name);
-    row.is_some_and(|row| matches!(row.action, shim_sys::table::Action::Deny(_)))
+    row.is_some_and(|row| matches!(row.action, shim_sys::table::RowAction::Deny(_)))
 }
 
 fn ask(lab: &Lab, arguments: &[&str]) -> Vec<String> {

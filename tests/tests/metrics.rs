@@ -10,13 +10,13 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use vgpu_tests::artefacts::checkout;
-use vgpu_tests::{GIB, LONG, optional};
+use vgpu_tests::{GIB, LONG_TIMEOUT, optional};
 use world::{World, eventually, finish, tenant};
 
 /// Requests the metrics page as a scraper does.
 fn scrape(port: u16) -> Option<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
-    stream.set_read_timeout(Some(LONG)).ok()?;
+    stream.set_read_timeout(Some(LONG_TIMEOUT)).ok()?;
     write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").ok()?;
     let mut all = String::new();
     stream.read_to_string(&mut all).ok()?;

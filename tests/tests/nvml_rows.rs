@@ -1,7 +1,7 @@
 //! Calls each hooked or refused NVML function twice: the driver's own, and the one that a program finds. Without limits
 //! code and bytes are the same; under limits they are as the function's row of the table says.
 
-use shim_sys::table::{Action, NVML_ROWS};
+use shim_sys::table::{NVML_ROWS, RowAction};
 use std::collections::HashMap;
 use std::process::{Command, Stdio};
 use vgpu_tests::artefacts::sim_dir;
@@ -72,7 +72,7 @@ fn calls(lab: &Lab) -> HashMap<String, Seen> {
         })
         .collect();
     let signatures = signatures();
-    let shown = NVML_ROWS.iter().filter(|row| !matches!(row.action, Action::Pass(_) | Action::Hook("entry")));
+    let shown = NVML_ROWS.iter().filter(|row| !matches!(row.action, RowAction::Pass(_) | RowAction::Hook("entry")));
     let mut lines = String::new();
     for row in shown {
         // Functions without an address are newer than the simulated driver.
@@ -122,8 +122,8 @@ fn under_limits_every_function_answers_as_its_row_says() {
         let Some(seen) = seen.get(row.name) else { continue };
         let what = format!("{}: {seen:?}", row.name);
         match row.action {
-            Action::Deny(_) => assert_eq!(seen.found, NO_PERMISSION, "{what}"),
-            Action::Hide(_) => assert_eq!(seen.found, NOT_SUPPORTED, "{what}"),
+            RowAction::Deny(_) => assert_eq!(seen.found, NO_PERMISSION, "{what}"),
+            RowAction::Hide(_) => assert_eq!(seen.found, NOT_SUPPORTED, "{what}"),
             // Questions about the other process have no answer.
             _ if ["nvmlSystemGetProcessName", "nvmlDeviceGetAccountingStats"].contains(&row.name) => {
                 assert_eq!((seen.real, seen.found), (0, NOT_FOUND), "{what}");

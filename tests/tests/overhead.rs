@@ -460,7 +460,7 @@ fn a_context_that_does_not_fit_is_not_even_made_where_its_size_is_known() {
     assert_eq!(second.code("retain 0"), OUT_OF_MEMORY);
     assert_eq!(second.code("create2 0"), OUT_OF_MEMORY);
     let truth = lab.truth();
-    let made = truth.process(0, second.pid).map_or(0, |p| p.peak_bytes);
+    let made = truth.living_process(0, second.pid).map_or(0, |p| p.peak_bytes);
     assert_eq!(made, 0, "the driver was not asked");
     agrees(&lab, &mut first, "refused");
     // A limit that is one byte higher admits the second context.

@@ -243,11 +243,11 @@ fn a_launcher_compiled_at_run_time_launches_and_gets_the_drivers_answers() {
 /// answer is the driver's choice or the hook of exactly that function.
 #[test]
 fn a_runtime_that_looks_up_every_name_gets_the_drivers_choice_or_its_hook() {
-    let names: BTreeSet<&str> = shim_sys::table::CUDA_ROWS.iter().map(shim_sys::table::Row::base).collect();
+    let names: BTreeSet<&str> = shim_sys::table::CUDA_ROWS.iter().map(shim_sys::table::Row::base_name).collect();
     let twins: BTreeSet<&str> = shim_sys::table::CUDA_ROWS
         .iter()
         .filter(|row| row.name.ends_with("_ptsz") || row.name.ends_with("_ptds"))
-        .map(shim_sys::table::Row::base)
+        .map(shim_sys::table::Row::base_name)
         .collect();
     assert!(names.len() > 450 && twins.len() > 60, "{} names, {} twins", names.len(), twins.len());
     let hooks: BTreeSet<&str> = shim_sys::table::CUDA_HOOK_NAMES.iter().map(|name| name.to_str().unwrap()).collect();

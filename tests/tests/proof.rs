@@ -11,10 +11,10 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use vgpu_core::memory::ledger::{HEADER_SIZE, LEDGER_SIZE};
+use vgpu_core::memory::ledger::{LEDGER_BYTES, LEDGER_HEADER_BYTES};
 use vgpu_tests::artefacts::{checkout, vgpu};
 use vgpu_tests::program::{Kind, compile, compile_with};
-use vgpu_tests::{GIB, LONG, MIB, Member};
+use vgpu_tests::{GIB, LONG_TIMEOUT, MIB, Member};
 use world::{World, eventually, members_of, tenant};
 
 /// A world with a tenant of 2 GiB, whose processes may be 64 MiB off.
@@ -42,7 +42,7 @@ fn registered(world: &World) -> usize {
 fn is_found(world: &World, pid: u32, what: &str, tenant: Option<&str>) -> Value {
     let begin = Instant::now();
     while found(world, pid).is_none_or(|finding| finding["what"] != what) {
-        assert!(begin.elapsed() < LONG, "no finding {what} of process {pid}: {}", world.status());
+        assert!(begin.elapsed() < LONG_TIMEOUT, "no finding {what} of process {pid}: {}", world.status());
         std::thread::sleep(Duration::from_millis(20));
     }
     let finding = found(world, pid).expect("it is found for as long as it lasts");
@@ -199,7 +199,7 @@ fn ledger(world: &World) -> fs::File {
     let mut all = fs::read_dir(world.socket("a").with_file_name("vgpud.sock.ledgers"))
         .unwrap()
         .map(|entry| entry.unwrap().path());
-    let path = all.find(|path| path.metadata().is_ok_and(|meta| meta.len() == LEDGER_SIZE as u64)).expect("a ledger");
+    let path = all.find(|path| path.metadata().is_ok_and(|meta| meta.len() == LEDGER_BYTES as u64)).expect("a ledger");
     fs::File::options().read(true).write(true).open(path).unwrap()
 }
 
@@ -208,7 +208,7 @@ fn zeros_over_the_first_page_of_a_ledger_lift_no_limit_and_are_found() {
     let mut world = watched();
     let mut m = escaping(&mut world);
     eventually("its ledger is read", || memory_used(&world) > 0);
-    ledger(&world).write_all_at(&[0; HEADER_SIZE], 0).unwrap();
+    ledger(&world).write_all_at(&[0; LEDGER_HEADER_BYTES], 0).unwrap();
     let granted = (0..40).filter(|_| m.code(&format!("alloc {GIB}")) == 0).count();
     assert_eq!(granted, 0, "allocations of 1 GiB, of 40");
     let finding = is_found(&world, m.pid, "over", Some("a"));
@@ -220,7 +220,7 @@ fn a_ledger_that_says_more_than_its_limit_is_found_and_allows_nothing_more() {
     let mut world = watched();
     let mut m = escaping(&mut world);
     eventually("its ledger is read", || memory_used(&world) > 0);
-    let claimed = HEADER_SIZE as u64;
+    let claimed = LEDGER_HEADER_BYTES as u64;
     ledger(&world).write_all_at(&129_000_000_000u64.to_le_bytes(), claimed).unwrap();
     let finding = is_found(&world, m.pid, "over", Some("a"));
     assert!(finding["words"].as_str().is_some_and(|words| words.contains("its limit")), "{finding}");
@@ -236,7 +236,7 @@ fn a_ledger_that_became_shorter_is_found() {
     let m = escaping(&mut world);
     eventually("its ledger is read", || memory_used(&world) > 0);
     // All pages stay mapped, so that no process dies of SIGBUS.
-    ledger(&world).set_len(LEDGER_SIZE as u64 - 1).unwrap();
+    ledger(&world).set_len(LEDGER_BYTES as u64 - 1).unwrap();
     is_found(&world, m.pid, "over", Some("a"));
 }
 

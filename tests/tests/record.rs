@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use shim_sys::descriptors;
-use vgpu_core::memory::ledger::LEDGER_SIZE;
-use vgpu_core::protocol::wire::two::{Hello, Join};
+use vgpu_core::memory::ledger::LEDGER_BYTES;
+use vgpu_core::protocol::wire::two::{Hello, JoinDevice};
 use vgpu_tests::artefacts::vgpu;
-use vgpu_tests::{GIB, LONG, MIB, Member, OUT_OF_MEMORY};
+use vgpu_tests::{GIB, LONG_TIMEOUT, MIB, Member, OUT_OF_MEMORY};
 use world::{World, alone, eventually, finish, tenant};
 
 /// One second of device time in ns, more than a test uses.
@@ -67,7 +67,7 @@ fn settles(dir: &Path, truth: u64, least: f64, most: f64) {
         if (least..=most).contains(&all) {
             return;
         }
-        assert!(begin.elapsed() < LONG, "{all:.2} % of {truth} ns: {}", usage(dir, &["--device"]));
+        assert!(begin.elapsed() < LONG_TIMEOUT, "{all:.2} % of {truth} ns: {}", usage(dir, &["--device"]));
         thread::sleep(Duration::from_millis(100));
     }
 }
@@ -373,16 +373,16 @@ struct Liar(UnixStream);
 impl Liar {
     fn hello(socket: &Path) -> Self {
         let mut stream = UnixStream::connect(socket).unwrap();
-        stream.set_read_timeout(Some(LONG)).unwrap();
+        stream.set_read_timeout(Some(LONG_TIMEOUT)).unwrap();
         let hello = Hello { pid: std::process::id(), version: "liar".into(), clock: vgpu_tests::peer::now() };
         stream.write_all(hello.encode().unwrap().as_bytes()).unwrap();
         let (mut bytes, mut files) = ([0; 4096], Vec::new());
-        assert!(descriptors::receive(stream.as_fd(), &mut bytes, &mut files).unwrap() > 0);
+        assert!(descriptors::receive_descriptors(stream.as_fd(), &mut bytes, &mut files).unwrap() > 0);
         Self(stream)
     }
 
     fn join(&mut self, device: &str, file: BorrowedFd<'_>) -> String {
-        let line = Join { device: device.into(), busy: 0 }.encode().unwrap();
+        let line = JoinDevice { device: device.into(), busy: 0 }.encode().unwrap();
         descriptors::send(self.0.as_fd(), line.as_bytes(), &[file]).unwrap();
         let mut bytes = [0; 4096];
         let got = self.0.read(&mut bytes).unwrap();
@@ -405,7 +405,7 @@ fn whatever_a_tenant_sends_as_its_ledger_stalls_nobody_and_says_nothing() {
     let short = place.join("short");
     fs::write(&short, [0; 100]).unwrap();
     let zeroes = place.join("zeroes");
-    File::create(&zeroes).unwrap().set_len(LEDGER_SIZE as u64).unwrap();
+    File::create(&zeroes).unwrap().set_len(LEDGER_BYTES as u64).unwrap();
     let opened = |path: &Path| OwnedFd::from(File::open(path).unwrap());
     let lies = [fifo, opened(&place), opened(Path::new("/dev/zero")), opened(&short), opened(&zeroes)];
     let begin = Instant::now();
@@ -448,6 +448,6 @@ fn whatever_a_tenant_sends_as_its_ledger_stalls_nobody_and_says_nothing() {
 fn ledger_of(member: &Member) -> PathBuf {
     let open = fs::read_dir(format!("/proc/{}/fd", member.pid)).unwrap();
     let links = open.filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());
-    let mut ledgers = links.filter(|path| fs::metadata(path).is_ok_and(|meta| meta.len() == LEDGER_SIZE as u64));
+    let mut ledgers = links.filter(|path| fs::metadata(path).is_ok_and(|meta| meta.len() == LEDGER_BYTES as u64));
     ledgers.next().expect("a ledger is open")
 }

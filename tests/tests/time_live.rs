@@ -109,7 +109,7 @@ fn steps_of_the_clock_of_the_day_change_nothing() {
         let steps = compile("steps", Kind::Library, &[]);
         let mut lab = ceiling(30);
         lab.preload(&[&libvgpu(), &steps]);
-        let real = vgpu_sim::wall() / 1_000_000_000;
+        let real = vgpu_sim::wall_ns() / 1_000_000_000;
         assert!(date(&lab).abs_diff(i64::try_from(real).unwrap()) > 1800, "the clock is stepped");
         let mut members = [timed(&lab), timed(&lab)];
         members.iter_mut().for_each(|m| m.tell("loop 1000000 2500 0 4 0 1 1"));

@@ -14,7 +14,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 use vgpu_tests::artefacts::vgpu;
-use vgpu_tests::{LONG, MIB, Member};
+use vgpu_tests::{LONG_TIMEOUT, MIB, Member};
 use world::{World, eventually, tenant};
 
 const US: u64 = 1_000;
@@ -200,7 +200,7 @@ fn over_a_mixed_run_tools_and_daemon_agree_to_the_byte_and_to_a_percent_of_devic
     stays.ends(&world, &mut did);
     let total: u64 = did.values().map(|did| did.busy).sum();
     assert!(u128::from(total) > begin.elapsed().as_nanos() / 3, "the device worked: {did:?}");
-    let end = Instant::now() + LONG;
+    let end = Instant::now() + LONG_TIMEOUT;
     let all = loop {
         let said = |name: &&str| (recorded(&world, name, "gpu_ns"), recorded(&world, name, "launches"));
         let all: BTreeMap<&str, (u64, u64)> = did.keys().map(|name| (*name, said(name))).collect();

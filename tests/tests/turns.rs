@@ -31,7 +31,7 @@ fn member(lab: &Lab) -> Member {
 /// Device time of each member so far, and the time of the reading.
 fn served(lab: &Lab, members: &[Member]) -> (Instant, Vec<u64>) {
     let truth = lab.truth();
-    (Instant::now(), members.iter().map(|m| truth.process(0, m.pid).map_or(0, |p| p.busy_ns)).collect())
+    (Instant::now(), members.iter().map(|m| truth.living_process(0, m.pid).map_or(0, |p| p.busy_ns)).collect())
 }
 
 /// Percent of the device that each member gets during `time`, after half a second in which bursts are spent.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use vgpu_core::limits::variables::{Accepted, Effect, Owner, Row, TABLE, find};
+use vgpu_core::limits::variables::{AcceptedValue, VARIABLES, VariableEffect, VariableOwner, VariableRow, find};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -113,32 +113,32 @@ const BEGIN: &str = "<!-- generated from vgpu-core/src/limits/variables/table.rs
 fn page() -> String {
     let mut page = String::new();
     for (owner, title) in [
-        (Owner::Library, "The library's own"),
-        (Owner::Hami, "HAMi's, and Volcano's vGPU plugin's"),
-        (Owner::Volcano, "Volcano's older GPU sharing"),
-        (Owner::Kai, "KAI's (Run:ai's)"),
-        (Owner::Nvidia, "NVIDIA's"),
-        (Owner::Tools, "`vgpu` and `vgpud`"),
-        (Owner::Simulator, "The simulated device"),
-        (Owner::Checkout, "Building and testing"),
+        (VariableOwner::Library, "The library's own"),
+        (VariableOwner::Hami, "HAMi's, and Volcano's vGPU plugin's"),
+        (VariableOwner::Volcano, "Volcano's older GPU sharing"),
+        (VariableOwner::Kai, "KAI's (Run:ai's)"),
+        (VariableOwner::Nvidia, "NVIDIA's"),
+        (VariableOwner::Tools, "`vgpu` and `vgpud`"),
+        (VariableOwner::Simulator, "The simulated device"),
+        (VariableOwner::Checkout, "Building and testing"),
     ] {
         page.push_str(&format!("\n## {title}\n\n| variable | accepted | what it does |\n|---|---|---|\n"));
-        for row in TABLE.iter().filter(|row| row.owner == owner) {
+        for row in VARIABLES.iter().filter(|row| row.owner == owner) {
             page.push_str(&line(row));
         }
     }
     page
 }
 
-fn line(row: &Row) -> String {
+fn line(row: &VariableRow) -> String {
     let name = if row.per_device { format!("`{0}`, `{0}_<i>`", row.name) } else { format!("`{}`", row.name) };
     let accepted = match row.accepted {
-        Accepted::Words(words) => words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", "),
-        Accepted::Text(text) => text.to_owned(),
+        AcceptedValue::Words(words) => words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", "),
+        AcceptedValue::Text(text) => text.to_owned(),
     };
     match row.effect {
-        Effect::Honoured(how) => format!("| {name} | {accepted} | {how} |\n"),
-        Effect::Ignored(why) => format!("| {name} | {accepted} | *no effect:* {why} |\n"),
+        VariableEffect::Honoured(how) => format!("| {name} | {accepted} | {how} |\n"),
+        VariableEffect::Ignored(why) => format!("| {name} | {accepted} | *no effect:* {why} |\n"),
     }
 }
 
@@ -153,7 +153,7 @@ fn the_page_has_every_variable_of_the_table_and_no_other() {
     }
     let there = fs::read_to_string(&path).unwrap();
     assert!(there == wanted, "{} is not what the table says; UPDATE=1 rewrites it", path.display());
-    for row in TABLE {
+    for row in VARIABLES {
         assert!(there.contains(&format!("| `{}`", row.name)), "{}", row.name);
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use vgpu_tests::daemon::{Daemon, Plan};
-use vgpu_tests::{GIB, LONG, Lab, Member, NO_PERMISSION, NOT_PERMITTED, OUT_OF_MEMORY, eventually};
+use vgpu_tests::{GIB, LONG_TIMEOUT, Lab, Member, NO_PERMISSION, NOT_PERMITTED, OUT_OF_MEMORY, eventually};
 
 /// Answers of a daemon of the next version to this version's hello. It refuses the protocol or the pages with a
 /// message, or it sends a welcome in its own protocol or with its own pages.
@@ -109,7 +109,7 @@ fn a_library_of_the_next_version_is_refused_with_words_and_disturbs_no_member() 
         ("{\"hello\":2,\"pid\":7,\"version\":\"9\",\"pages\":2,\"clock\":1}\n", "pages of version 2 are not used here"),
     ] {
         let mut stream = UnixStream::connect(daemon.socket("a")).unwrap();
-        stream.set_read_timeout(Some(LONG)).unwrap();
+        stream.set_read_timeout(Some(LONG_TIMEOUT)).unwrap();
         stream.write_all(hello.as_bytes()).unwrap();
         let mut reader = BufReader::new(stream);
         let (mut said, mut rest) = (String::new(), Vec::new());

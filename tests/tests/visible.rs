@@ -47,7 +47,7 @@ fn landed(lab: &Lab, pid: u32, before: &[u64]) -> usize {
 
 fn contexts(lab: &Lab, pid: u32) -> Vec<u64> {
     let truth = lab.truth();
-    (0..truth.devices.len()).map(|i| truth.process(i, pid).map_or(0, |p| p.contexts)).collect()
+    (0..truth.devices.len()).map(|i| truth.living_process(i, pid).map_or(0, |p| p.contexts)).collect()
 }
 
 /// Checks every visible device against its own limit: the shown total, the last byte, and one byte beyond.

@@ -5,7 +5,7 @@ use std::fs;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 use vgpu_tests::artefacts::{checkout, vgpud};
-use vgpu_tests::{GIB, LONG, Lab, NOT_PERMITTED, optional, run};
+use vgpu_tests::{GIB, LONG_TIMEOUT, Lab, NOT_PERMITTED, optional, run};
 
 /// A machine, and a daemon with one tenant `a`.
 struct World {
@@ -37,7 +37,7 @@ fn world(profile: &str, own: &[usize], mode: &str) -> World {
     let begin = Instant::now();
     while !socket.exists() {
         let log = || fs::read_to_string(lab.path().join("vgpud.log")).unwrap_or_default();
-        assert!(begin.elapsed() < LONG, "no daemon: {}", log());
+        assert!(begin.elapsed() < LONG_TIMEOUT, "no daemon: {}", log());
         std::thread::sleep(Duration::from_millis(20));
     }
     lab.set("VGPU_SOCKET", socket);

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use std::time::Duration;
 use vgpu_tests::artefacts::checkout;
-use vgpu_tests::{GIB, LONG, Lab, MIB, Member, optional, run};
+use vgpu_tests::{GIB, LONG_TIMEOUT, Lab, MIB, Member, optional, run};
 
 /// A tenant that always uses the device, under a ceiling, and one that holds memory and does nothing.
 struct Two {
@@ -29,13 +29,13 @@ fn two() -> Two {
     let mut busy = lab.member();
     busy.begin();
     busy.alloc(64 * MIB);
-    busy.tell(&format!("work 1000000 {} 4 0", LONG.as_millis()));
+    busy.tell(&format!("work 1000000 {} 4 0", LONG_TIMEOUT.as_millis()));
     let two = Two { lab, busy, idle };
     // A kernel's cost is unknown before one has run.
     let used = || two.lab.process(0, two.busy.pid).busy_ns;
     let begin = std::time::Instant::now();
     while used() < 200_000_000 {
-        assert!(begin.elapsed() < LONG, "the device never works");
+        assert!(begin.elapsed() < LONG_TIMEOUT, "the device never works");
         std::thread::sleep(Duration::from_millis(20));
     }
     two

@@ -24,10 +24,10 @@ pub mod variables;
 
 pub use class::Class;
 pub use error::LimitError;
-pub(crate) use error::escape;
+pub(crate) use error::escape_bytes;
 pub use mode::Mode;
 pub use raw::RawLimits;
-pub(crate) use variable::ordinal;
+pub(crate) use variable::parse_ordinal;
 pub use variable::{Family, Quantity, Source, Variable};
 
 use crate::units::bytes::Bytes;

@@ -10,7 +10,7 @@ use std::sync::{Barrier, Mutex};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-use vgpu_core::memory::ledger::{Kernel, LedgerPage, Left, Member, SLOTS, Totals, Watched};
+use vgpu_core::memory::ledger::{Kernel, LEDGER_SLOTS, LedgerPage, Member, Release, Totals, Watched};
 
 struct Threads {
     start: Instant,
@@ -24,7 +24,7 @@ impl Threads {
     fn new() -> Self {
         Self {
             start: Instant::now(),
-            slots: Mutex::new(vec![false; SLOTS]),
+            slots: Mutex::new(vec![false; LEDGER_SLOTS]),
             turn: Mutex::new(false),
             shares: Mutex::default(),
         }
@@ -123,13 +123,13 @@ fn members<const N: usize>(page: &LedgerPage, kernel: &Threads, act: impl Fn(usi
             let act = &act;
             scope.spawn(move || {
                 let pid = u32::try_from(number).unwrap() + 1;
-                let member = page.ledger().join(pid, 0, kernel).expect("a slot");
+                let member = page.as_ledger().join(pid, 0, kernel).expect("a slot");
                 act(number, &member);
-                member.leave(kernel);
+                member.leave_ledger(kernel);
             });
         }
     });
-    assert_eq!(page.ledger().stable(1), Some(Totals::default()), "nothing is left");
+    assert_eq!(page.as_ledger().stable(1), Some(Totals::default()), "nothing is left");
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn of_nine_exactly_one_is_refused_in_every_round_also_when_the_driver_fails() {
             // In two of three rounds one member's driver call fails. Then all other members fit.
             let fails = (round % 3 != 0).then_some(round % 9);
             match member.reserve(PART, LIMIT, &kernel) {
-                Ok(reservation) if fails == Some(number) => reservation.rollback(),
+                Ok(reservation) if fails == Some(number) => reservation.roll_back(),
                 Ok(reservation) => {
                     device.take(PART);
                     reservation.commit();
@@ -167,9 +167,9 @@ fn of_nine_exactly_one_is_refused_in_every_round_also_when_the_driver_fails() {
             }
             barrier.wait();
             assert_eq!(granted.load(Ordering::SeqCst), 8, "round {round}");
-            assert_eq!(page.ledger().used(), LIMIT);
+            assert_eq!(page.as_ledger().used(), LIMIT);
             barrier.wait();
-            if member.used() > 0 {
+            if member.used_bytes() > 0 {
                 device.give(PART);
                 member.release(PART);
                 granted.fetch_sub(1, Ordering::SeqCst);
@@ -190,7 +190,7 @@ fn requests_of_all_sizes_never_exceed_the_limit_and_leave_nothing() {
             let bytes = ((random >> 40) % (LIMIT / 512 / 2) + 1) * 512;
             match random >> 62 {
                 0 | 1 if held.len() < 6 => match member.reserve(bytes, LIMIT, &kernel) {
-                    Ok(reservation) if random & 64 == 0 => reservation.rollback(),
+                    Ok(reservation) if random & 64 == 0 => reservation.roll_back(),
                     Ok(reservation) => {
                         device.take(bytes);
                         reservation.commit();
@@ -205,7 +205,7 @@ fn requests_of_all_sizes_never_exceed_the_limit_and_leave_nothing() {
                     }
                 }
             }
-            assert_eq!(member.used(), held.iter().sum::<u64>());
+            assert_eq!(member.used_bytes(), held.iter().sum::<u64>());
         }
         device.give(held.iter().sum());
     });
@@ -231,11 +231,11 @@ fn an_allocation_that_is_passed_on_is_charged_once_and_returned_once() {
     // From time to time a descriptor stays open a moment longer, and its last holder keeps the share.
     let let_go = |member: &Member<'_>, share, identity: u64, round: u64| {
         let mut left = member.let_go(share, round.is_multiple_of(3).then_some(WATCHED), &kernel);
-        if left == Left::Kept {
+        if left == Release::Kept {
             std::thread::yield_now();
             left = member.keep_no_longer(share, identity, &kernel);
         }
-        ended.fetch_add(usize::from(left == Left::Ended), Ordering::SeqCst);
+        ended.fetch_add(usize::from(left == Release::Ended), Ordering::SeqCst);
     };
     members::<6>(&page, &kernel, |number, member| {
         for round in 0..3_000_u64 {
@@ -245,7 +245,7 @@ fn an_allocation_that_is_passed_on_is_charged_once_and_returned_once() {
                 reservation.commit();
                 let identity = round * 8 + number as u64 + 1;
                 device_of.lock().unwrap().insert(identity, 1);
-                let share = member.share(identity, PART, &kernel).expect("a share");
+                let share = member.begin_shared(identity, PART, &kernel).expect("a share");
                 latest.store(identity, Ordering::SeqCst);
                 std::thread::yield_now();
                 close(identity);
@@ -253,7 +253,7 @@ fn an_allocation_that_is_passed_on_is_charged_once_and_returned_once() {
             } else {
                 let identity = latest.load(Ordering::SeqCst);
                 // The member holds the share before it asks the device, so the memory that it gets is already charged.
-                let Some(share) = member.hold(identity, &kernel) else { continue };
+                let Some(share) = member.hold_again(identity, &kernel) else { continue };
                 let imported = device_of.lock().unwrap().get_mut(&identity).map(|holders| *holders += 1).is_some();
                 if imported {
                     std::thread::yield_now();

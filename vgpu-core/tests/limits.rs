@@ -111,7 +111,7 @@ fn every_bad_input_has_its_exact_line() {
     for (name, value, says, accepted) in rows {
         let error = RawLimits::from_vars([(name, *value)]).expect_err(name);
         assert_eq!(error.to_string(), format!("{name}={says}; accepted: {accepted}"));
-        assert_eq!(error.variable(), *name);
+        assert_eq!(error.variable_name(), *name);
     }
 }
 
@@ -162,7 +162,7 @@ fn other_variables_are_nobodys_business() {
         ("", ""),
     ];
     let raw = read(&vars).unwrap();
-    assert!(!raw.asked_for_anything() && !raw.has_ordinals() && raw.written().next().is_none());
+    assert!(!raw.asked_for_anything() && !raw.has_ordinals() && raw.written_variables().next().is_none());
     assert!(raw.for_device(0, Bytes(GIB)).unwrap().is_unlimited());
 }
 
@@ -189,7 +189,7 @@ fn memory(vars: &[(&str, &str)], ordinal: u32, total: u64) -> Option<u64> {
 }
 
 fn sm(vars: &[(&str, &str)], ordinal: u32) -> Option<u16> {
-    read(vars).unwrap().for_device(ordinal, Bytes(GIB)).unwrap().sm.map(Share::permille)
+    read(vars).unwrap().for_device(ordinal, Bytes(GIB)).unwrap().sm.map(Share::as_permille)
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn the_daemons_terms_only_lose_to_something_lower() {
         let raw = read(vars).unwrap().with_daemon(Some(Bytes(GIB)), Share::from_percent(30));
         assert!(raw.asked_for_anything());
         let limits = raw.for_device(0, Bytes(80 * GIB)).unwrap();
-        (limits.memory.unwrap().0, limits.memory_from.unwrap().to_string(), limits.sm.unwrap().permille())
+        (limits.memory.unwrap().0, limits.memory_from.unwrap().to_string(), limits.sm.unwrap().as_permille())
     };
     assert_eq!(terms(&[]), (GIB, "the daemon".to_owned(), 300));
     assert_eq!(terms(&[("VGPU_MEMORY_LIMIT", "unlimited"), ("VGPU_SM_LIMIT", "unlimited")]).0, GIB);
@@ -334,17 +334,17 @@ proptest! {
         let Ok(limits) = RawLimits::from_vars(start.clone()) else { return Ok(()) };
         // The first value of a name counts: the changed environment comes before that of the start.
         let Ok(changed) = RawLimits::from_vars(later.into_iter().chain(start)) else { return Ok(()) };
-        if !limits.decides() {
+        if !limits.asks_for_enforcement() {
             return Ok(());
         }
-        let both = limits.clone().tightened(changed.clone());
+        let both = limits.clone().tightened_by(changed.clone());
         prop_assert!(both.is_changed() && !limits.is_changed());
-        prop_assert!(both.mode() <= limits.mode() && both.decides());
+        prop_assert!(both.asked_mode() <= limits.asked_mode() && both.asks_for_enforcement());
         let of = |raw: &RawLimits| raw.for_device(ordinal, Bytes(total)).unwrap();
         let (of_start, of_later, of_both) = (of(&limits), of(&changed), of(&both));
         let least = |a: Option<u64>, b: Option<u64>| a.into_iter().chain(b).min();
         let memory = |limits: vgpu_core::limits::DeviceLimits| limits.memory.map(|bytes| bytes.0);
-        let sm = |limits: vgpu_core::limits::DeviceLimits| limits.sm.map(|share| u64::from(share.permille()));
+        let sm = |limits: vgpu_core::limits::DeviceLimits| limits.sm.map(|share| u64::from(share.as_permille()));
         prop_assert_eq!(memory(of_both), least(memory(of_start), memory(of_later)));
         prop_assert_eq!(sm(of_both), least(sm(of_start), sm(of_later)));
         prop_assert_eq!(of_both.memory.is_some(), of_both.memory_from.is_some());

@@ -11,7 +11,7 @@ fn read(vars: &[(&str, &str)]) -> Result<RawLimits, String> {
 
 fn mode(vars: &[(&str, &str)]) -> (Mode, Option<&'static str>) {
     let limits = read(vars).unwrap();
-    (limits.mode(), limits.mode_from().map(|(name, _)| name))
+    (limits.asked_mode(), limits.mode_from().map(|(name, _)| name))
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn a_mode_that_is_not_understood_is_an_error_whatever_else_is_set() {
 fn beside_a_daemon_no_variable_loosens_the_mode() {
     for (name, value) in [("VGPU_MODE", "observe"), ("VGPU_MODE", "off"), ("CUDA_DISABLE_CONTROL", "true")] {
         let limits = read(&[("VGPU_SOCKET", "/run/a.sock"), (name, value)]).unwrap();
-        assert_eq!((limits.mode(), limits.unheard_mode()), (Mode::Enforce, Some((name, value))));
+        assert_eq!((limits.asked_mode(), limits.unheard_mode()), (Mode::Enforce, Some((name, value))));
         assert_eq!(read(&[(name, value)]).unwrap().unheard_mode(), None, "nobody is there who says otherwise");
     }
     for (name, value) in [("VGPU_MODE", "enforce"), ("CUDA_DISABLE_CONTROL", "false")] {
@@ -78,7 +78,7 @@ fn beside_a_daemon_no_variable_loosens_the_mode() {
 }
 
 fn sm(vars: &[(&str, &str)]) -> Option<u16> {
-    read(vars).unwrap().for_device(0, Bytes(GIB)).unwrap().sm.map(Share::permille)
+    read(vars).unwrap().for_device(0, Bytes(GIB)).unwrap().sm.map(Share::as_permille)
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn hamis_policy_switches_its_own_ceiling_off_and_no_other() {
 
 #[test]
 fn hamis_priority_is_a_class() {
-    let class = |vars: &[(&str, &str)]| read(vars).unwrap().class();
+    let class = |vars: &[(&str, &str)]| read(vars).unwrap().asked_class();
     assert_eq!(class(&[]), Class::Normal);
     assert_eq!(class(&[("CUDA_TASK_PRIORITY", "0")]), Class::Latency);
     assert_eq!(class(&[("CUDA_TASK_PRIORITY", "1")]), Class::Normal, "what HAMi takes where none is set");
@@ -161,7 +161,10 @@ fn a_request_that_nobody_guarantees_is_refused_with_what_to_do() {
     let beside = check(&[("VGPU_SM_REQUEST_2", "12.5"), ("VGPU_SOCKET", "/run/a.sock")]).unwrap_err();
     assert!(beside.starts_with(r#"VGPU_SM_REQUEST_2="12.5" asks"#) && beside.contains("does not hand out"), "{beside}");
     let limits = read(&[("VGPU_SM_REQUEST", "30"), ("VGPU_SM_REQUEST_1", "20")]).unwrap();
-    assert_eq!((limits.request(0), limits.request(1)), (Share::from_percent(30), Share::from_percent(20)));
+    assert_eq!(
+        (limits.requested_share(0), limits.requested_share(1)),
+        (Share::from_percent(30), Share::from_percent(20))
+    );
     assert!(limits.asked_for_anything() && limits.has_ordinals());
     assert!(read(&[("VGPU_SM_REQUEST", "unlimited")]).unwrap_err().contains("accepted: a percentage"));
     assert!(read(&[("VGPU_SM_REQUEST_x", "30")]).unwrap_err().contains("VGPU_SM_REQUEST_<i>"));

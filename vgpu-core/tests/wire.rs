@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use serde_json::Value as Theirs;
-use vgpu_core::protocol::wire::json::{Object, Value, Writer};
+use vgpu_core::protocol::wire::json::{JsonObject, JsonValue, JsonWriter};
 use vgpu_core::protocol::wire::{Hello, MAX_DEPTH, MAX_LINE, Reply, Terms, WireError};
 use vgpu_core::units::bytes::{Bytes, GIB};
 use vgpu_core::units::share::Share;
@@ -113,7 +113,7 @@ fn another_protocol_is_refused_naming_both_numbers() {
 #[test]
 fn a_key_that_appears_twice_is_refused_also_when_spelled_differently() {
     for line in [r#"{"hello":1,"hello":1}"#, r#"{"hello":1,"\u0068ello":2}"#, r#"{"x":[],"x":{}}"#] {
-        assert!(matches!(Object::parse(line.as_bytes()), Err(WireError::DuplicateKey(_))), "{line}");
+        assert!(matches!(JsonObject::parse(line.as_bytes()), Err(WireError::DuplicateKey(_))), "{line}");
     }
 }
 
@@ -121,8 +121,8 @@ fn a_key_that_appears_twice_is_refused_also_when_spelled_differently() {
 fn the_longest_line_is_read_and_one_byte_more_is_not() {
     let line = |length: usize| format!("{{\"x\":\"{}\"}}", "a".repeat(length - 8));
     assert_eq!(line(MAX_LINE).len(), MAX_LINE);
-    assert!(Object::parse(line(MAX_LINE).as_bytes()).is_ok());
-    assert_eq!(Object::parse(line(MAX_LINE + 1).as_bytes()), Err(WireError::TooLong));
+    assert!(JsonObject::parse(line(MAX_LINE).as_bytes()).is_ok());
+    assert_eq!(JsonObject::parse(line(MAX_LINE + 1).as_bytes()), Err(WireError::TooLong));
 
     let hello = |length| Hello { pid: 1, version: "v".repeat(length) };
     let room = MAX_LINE - hello(0).encode().unwrap().len();
@@ -133,11 +133,11 @@ fn the_longest_line_is_read_and_one_byte_more_is_not() {
 #[test]
 fn the_deepest_value_is_skipped_and_one_level_more_is_not() {
     let nested = |depth: usize| format!("{{\"x\":{}{}}}", "[".repeat(depth), "]".repeat(depth));
-    assert!(Object::parse(nested(MAX_DEPTH).as_bytes()).is_ok());
-    assert_eq!(Object::parse(nested(MAX_DEPTH + 1).as_bytes()), Err(WireError::TooDeep));
+    assert!(JsonObject::parse(nested(MAX_DEPTH).as_bytes()).is_ok());
+    assert_eq!(JsonObject::parse(nested(MAX_DEPTH + 1).as_bytes()), Err(WireError::TooDeep));
     let objects = |depth: usize| format!("{{\"x\":{}1{}}}", "{\"k\":".repeat(depth), "}".repeat(depth));
-    assert!(Object::parse(objects(MAX_DEPTH).as_bytes()).is_ok());
-    assert_eq!(Object::parse(objects(MAX_DEPTH + 1).as_bytes()), Err(WireError::TooDeep));
+    assert!(JsonObject::parse(objects(MAX_DEPTH).as_bytes()).is_ok());
+    assert_eq!(JsonObject::parse(objects(MAX_DEPTH + 1).as_bytes()), Err(WireError::TooDeep));
 }
 
 #[test]
@@ -160,49 +160,51 @@ fn what_is_not_json_is_refused_with_the_place() {
         ("{\"a\":\"\\x\"}", 7),
         ("{\"a\":\"", 6),
     ] {
-        match Object::parse(line.as_bytes()) {
+        match JsonObject::parse(line.as_bytes()) {
             Err(WireError::Syntax { at: place, .. }) => assert_eq!(place, at, "{line}"),
             other => panic!("{line}: {other:?}"),
         }
         assert!(serde_json::from_str::<serde_json::Map<String, Theirs>>(line).is_err(), "{line}");
     }
-    assert_eq!(Object::parse(b"{\"\xff\":1}"), Err(WireError::NotUtf8));
+    assert_eq!(JsonObject::parse(b"{\"\xff\":1}"), Err(WireError::NotUtf8));
     for half in [r#"{"a":"\ud800"}"#, r#"{"a":"\ud800\u0041"}"#, r#"{"a":"\udc00"}"#, r#"{"a":"\u00g0"}"#] {
-        assert!(matches!(Object::parse(half.as_bytes()), Err(WireError::Syntax { .. })), "{half}");
+        assert!(matches!(JsonObject::parse(half.as_bytes()), Err(WireError::Syntax { .. })), "{half}");
     }
 }
 
 /// True if our reader's value equals serde_json's.
-fn same(ours: &Value, theirs: &Theirs) -> bool {
+fn same(ours: &JsonValue, theirs: &Theirs) -> bool {
     match ours {
         // serde_json's floats have 53 bits of precision.
-        Value::Tenths(tenths) => theirs.as_f64().is_some_and(|number| {
+        JsonValue::Tenths(tenths) => theirs.as_f64().is_some_and(|number| {
             theirs.is_f64() && (number * 10.0 - *tenths as f64).abs() <= *tenths as f64 * f64::EPSILON * 4.0
         }),
-        Value::Skipped => !matches!(kept(theirs), Value::String(_) | Value::Number(_) | Value::Bool(_) | Value::Null),
+        JsonValue::Skipped => {
+            !matches!(kept(theirs), JsonValue::String(_) | JsonValue::Number(_) | JsonValue::Bool(_) | JsonValue::Null)
+        }
         _ => *ours == kept(theirs),
     }
 }
 
 /// The value that our reader keeps for a value of serde_json.
-fn kept(theirs: &Theirs) -> Value {
+fn kept(theirs: &Theirs) -> JsonValue {
     match theirs {
-        Theirs::Null => Value::Null,
-        Theirs::Bool(value) => Value::Bool(*value),
-        Theirs::String(text) => Value::String(text.clone()),
-        Theirs::Number(number) => number.as_u64().map_or(Value::Skipped, Value::Number),
-        Theirs::Array(_) | Theirs::Object(_) => Value::Skipped,
+        Theirs::Null => JsonValue::Null,
+        Theirs::Bool(value) => JsonValue::Bool(*value),
+        Theirs::String(text) => JsonValue::String(text.clone()),
+        Theirs::Number(number) => number.as_u64().map_or(JsonValue::Skipped, JsonValue::Number),
+        Theirs::Array(_) | Theirs::Object(_) => JsonValue::Skipped,
     }
 }
 
 /// Compares our reader with serde_json on any bytes.
 fn agree(line: &[u8]) {
-    let ours = Object::parse(line);
+    let ours = JsonObject::parse(line);
     let theirs = serde_json::from_slice::<serde_json::Map<String, Theirs>>(line);
     match (ours, theirs) {
         (Ok(ours), Ok(theirs)) => {
-            assert_eq!(ours.entries().count(), theirs.len(), "{line:?}");
-            for (key, value) in ours.entries() {
+            assert_eq!(ours.all_entries().count(), theirs.len(), "{line:?}");
+            for (key, value) in ours.all_entries() {
                 assert!(same(value, &theirs[key]), "{key:?} of {line:?}: {value:?}");
             }
         }
@@ -266,7 +268,7 @@ proptest! {
         let theirs: serde_json::Map<String, Theirs> = map.into_iter().collect();
         let line = if pretty { serde_json::to_string_pretty(&theirs) } else { serde_json::to_string(&theirs) }.unwrap();
         prop_assume!(line.len() <= MAX_LINE);
-        let ours = Object::parse(line.as_bytes()).unwrap();
+        let ours = JsonObject::parse(line.as_bytes()).unwrap();
         for (key, value) in &theirs {
             let ours = ours.get(key).unwrap();
             prop_assert!(same(ours, value), "{:?} is not {}", ours, value);
@@ -275,10 +277,10 @@ proptest! {
 
     #[test]
     fn a_boolean_comes_back(value in any::<bool>()) {
-        let mut line = Writer::new();
-        line.boolean("b", value);
-        let line = line.finish().unwrap();
-        prop_assert_eq!(Object::parse(line.as_bytes()).unwrap().boolean("b"), Ok(Some(value)));
+        let mut line = JsonWriter::new();
+        line.write_boolean("b", value);
+        let line = line.finish_line().unwrap();
+        prop_assert_eq!(JsonObject::parse(line.as_bytes()).unwrap().boolean_value("b"), Ok(Some(value)));
     }
 
     #[test]

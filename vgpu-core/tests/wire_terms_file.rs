@@ -1,7 +1,7 @@
 //! The terms file: written terms read back the same, and a file that is not understood gives no terms.
 
 use vgpu_core::limits::Mode;
-use vgpu_core::protocol::wire::terms_file::{ALL_DEVICES, DeviceTerms, MAX_FILE, TermsFile};
+use vgpu_core::protocol::wire::terms_file::{ALL_DEVICES, DeviceTerms, MAX_TERMS_FILE_BYTES, TermsFile};
 use vgpu_core::time::gate::loss::OnLoss;
 use vgpu_core::units::bytes::Bytes;
 use vgpu_core::units::share::Share;
@@ -79,10 +79,10 @@ fn a_file_that_was_cut_or_changed_is_no_terms() {
 #[test]
 fn a_device_has_its_own_terms_or_those_of_all_or_may_not_be_used() {
     let all = terms();
-    assert_eq!(all.of("gpu-1"), all.devices.first());
-    assert_eq!(all.of("GPU-2"), all.devices.get(1));
+    assert_eq!(all.terms_of_device("gpu-1"), all.devices.first());
+    assert_eq!(all.terms_of_device("GPU-2"), all.devices.get(1));
     let one = TermsFile { devices: all.devices[..1].to_vec(), ..all };
-    assert_eq!(one.of("GPU-2"), None);
+    assert_eq!(one.terms_of_device("GPU-2"), None);
 }
 
 #[test]
@@ -91,15 +91,15 @@ fn a_file_has_room_for_all_devices_of_a_machine_and_no_more_than_its_bound() {
     let many = |count| TermsFile { devices: (0..count).map(device).collect(), ..terms() };
     assert!(many(128).encode().is_ok());
     assert!(many(1000).encode().is_err());
-    assert!(TermsFile::decode(&vec![b' '; MAX_FILE + 1]).is_err());
+    assert!(TermsFile::decode(&vec![b' '; MAX_TERMS_FILE_BYTES + 1]).is_err());
 }
 
 #[test]
 fn the_file_admits_the_users_that_it_lists_and_all_where_it_has_no_list() {
     let listed = terms();
     for (uid, admitted) in [(0, true), (1, false), (999, false), (1000, true), (2000, true), (2001, false)] {
-        assert_eq!(listed.admits(uid), admitted, "{uid}");
+        assert_eq!(listed.admits_user(uid), admitted, "{uid}");
     }
-    assert!(TermsFile { users: None, ..terms() }.admits(4711));
-    assert!(!TermsFile { users: Some(Vec::new()), ..terms() }.admits(0), "an empty list admits nobody");
+    assert!(TermsFile { users: None, ..terms() }.admits_user(4711));
+    assert!(!TermsFile { users: Some(Vec::new()), ..terms() }.admits_user(0), "an empty list admits nobody");
 }

@@ -4,9 +4,10 @@
 use proptest::prelude::*;
 use serde_json::{Value as Theirs, json};
 use vgpu_core::limits::Mode;
-use vgpu_core::protocol::page::{GONE, SLOTS};
+use vgpu_core::protocol::page::{GONE_EPOCH, PAGE_SLOTS};
 use vgpu_core::protocol::wire::two::{
-    Ask, Descriptor, Hello, Join, MAX_DESCRIPTORS, MAX_DEVICE, MAX_TENANT, MAX_VERSION, Reply, Welcome, clock_offset,
+    Descriptor, Hello, JoinDevice, MAX_DESCRIPTORS, MAX_DEVICE, MAX_TENANT, MAX_VERSION, MemberMessage, Reply, Welcome,
+    clock_offset,
 };
 use vgpu_core::protocol::wire::{self, MAX_LINE, Terms, WireError};
 use vgpu_core::time::gate::loss::OnLoss;
@@ -41,16 +42,16 @@ fn welcome() -> Welcome {
 #[test]
 fn the_lines_are_those_of_the_protocol() {
     assert_eq!(hello().encode().unwrap(), HELLO);
-    assert_eq!(Ask::decode(HELLO.as_bytes()), Ok(Ask::Hello(hello())));
+    assert_eq!(MemberMessage::decode(HELLO.as_bytes()), Ok(MemberMessage::Hello(hello())));
     assert_eq!(Reply::Welcome(welcome()).encode().unwrap(), WELCOME);
     assert_eq!(Reply::decode(WELCOME.as_bytes()), Ok(Reply::Welcome(welcome())));
 
-    let join = Join { device: "GPU-6b1c".into(), busy: 9 };
+    let join = JoinDevice { device: "GPU-6b1c".into(), busy: 9 };
     assert_eq!(join.encode().unwrap(), "{\"join\":\"GPU-6b1c\",\"busy\":9}\n");
-    assert_eq!(Ask::decode(join.encode().unwrap().as_bytes()), Ok(Ask::Join(join)));
+    assert_eq!(MemberMessage::decode(join.encode().unwrap().as_bytes()), Ok(MemberMessage::Join(join)));
     assert_eq!(
-        Ask::decode(br#"{"join":"GPU-6b1c"}"#),
-        Ok(Ask::Join(Join { device: "GPU-6b1c".into(), busy: 0 })),
+        MemberMessage::decode(br#"{"join":"GPU-6b1c"}"#),
+        Ok(MemberMessage::Join(JoinDevice { device: "GPU-6b1c".into(), busy: 0 })),
         "whoever has measured nothing need not say so"
     );
     let slot = Reply::Slot { device: "GPU-6b1c".into(), slot: 3 };
@@ -61,7 +62,7 @@ fn the_lines_are_those_of_the_protocol() {
 #[test]
 fn a_member_of_protocol_1_is_served_as_ever_by_whoever_speaks_both() {
     let old = wire::Hello { pid: 5, version: "0.0.9".into() };
-    assert_eq!(Ask::decode(old.encode().unwrap().as_bytes()), Ok(Ask::HelloOne(old)));
+    assert_eq!(MemberMessage::decode(old.encode().unwrap().as_bytes()), Ok(MemberMessage::HelloOne(old)));
     let refusal = Reply::Refused { words: "no such tenant".into(), speaks: 2 }.encode().unwrap();
     assert_eq!(wire::Reply::decode(refusal.as_bytes()), Ok(wire::Reply::Error("no such tenant".into())));
 }
@@ -80,7 +81,7 @@ fn a_member_of_protocol_2_learns_that_its_daemon_speaks_1() {
 fn another_protocol_or_page_is_refused_in_words_by_either_side() {
     for line in [HELLO, WELCOME] {
         let decode = |line: &str| match line.contains("pid") {
-            true => Ask::decode(line.as_bytes()).unwrap_err(),
+            true => MemberMessage::decode(line.as_bytes()).unwrap_err(),
             false => Reply::decode(line.as_bytes()).unwrap_err(),
         };
         let newer = decode(&line.replace("\"hello\":2", "\"hello\":3")).to_string();
@@ -101,7 +102,7 @@ fn a_welcome_that_is_not_understood_is_none() {
         ("\"on_loss\":\"local\"", "\"on_loss\":\"shut\""),
         ("\"strict\":false", "\"strict\":null"),
         ("\"epoch\":7", "\"epoch\":0"),
-        ("\"epoch\":7", &format!("\"epoch\":{GONE}")),
+        ("\"epoch\":7", &format!("\"epoch\":{GONE_EPOCH}")),
         ("\"member\":12", "\"member\":0"),
         ("\"clock\":5000020000", "\"clock\":-1"),
         ("\"memory_limit\":1073741824", "\"memory_limit\":0"),
@@ -114,7 +115,7 @@ fn a_welcome_that_is_not_understood_is_none() {
         assert_ne!(line, WELCOME, "{from}");
         assert!(Reply::decode(line.as_bytes()).is_err(), "{line}");
     }
-    let slots = format!("{{\"join\":\"GPU-1\",\"slot\":{SLOTS}}}");
+    let slots = format!("{{\"join\":\"GPU-1\",\"slot\":{PAGE_SLOTS}}}");
     let words = Reply::decode(slots.as_bytes()).unwrap_err().to_string();
     assert_eq!(words, "the key \"slot\" is 1024; accepted: a slot of the page: 0 to 1023");
 }
@@ -123,9 +124,9 @@ fn a_welcome_that_is_not_understood_is_none() {
 fn descriptors_are_found_by_their_place_and_counted() {
     let line = WELCOME.replace("beat board report bell", "beat later board report");
     let Ok(Reply::Welcome(welcome)) = Reply::decode(line.as_bytes()) else { panic!("{line}") };
-    assert_eq!(welcome.place(Descriptor::Board, 4), Ok(Some(2)), "behind one that is not known yet");
-    assert_eq!(welcome.place(Descriptor::Bell, 4), Ok(None));
-    assert_eq!(welcome.place(Descriptor::Beat, 3), Err(WireError::Descriptors { announced: 4, came: 3 }));
+    assert_eq!(welcome.find_descriptor(Descriptor::Board, 4), Ok(Some(2)), "behind one that is not known yet");
+    assert_eq!(welcome.find_descriptor(Descriptor::Bell, 4), Ok(None));
+    assert_eq!(welcome.find_descriptor(Descriptor::Beat, 3), Err(WireError::Descriptors { announced: 4, came: 3 }));
     let many = Welcome { descriptors: vec![Descriptor::Unknown; MAX_DESCRIPTORS + 1], ..welcome };
     assert!(Reply::Welcome(many).encode().is_err());
 }
@@ -138,14 +139,14 @@ fn what_is_too_long_is_neither_written_nor_read() {
     let error = WireError::TextTooLong { key: "version", most: MAX_VERSION };
     assert_eq!(hello(long(MAX_VERSION + 1)).encode(), Err(error.clone()));
     let line = HELLO.replace("0.1.0", &long(MAX_VERSION + 1));
-    assert_eq!(Ask::decode(line.as_bytes()), Err(error));
-    let join = |device| Join { device, busy: 0 };
+    assert_eq!(MemberMessage::decode(line.as_bytes()), Err(error));
+    let join = |device| JoinDevice { device, busy: 0 };
     assert!(join(long(MAX_DEVICE)).encode().is_ok() && join(long(MAX_DEVICE + 1)).encode().is_err());
     let line = format!("{{\"join\":\"{}\"}}", long(MAX_DEVICE + 1));
-    assert!(matches!(Ask::decode(line.as_bytes()), Err(WireError::TextTooLong { key: "join", .. })));
+    assert!(matches!(MemberMessage::decode(line.as_bytes()), Err(WireError::TextTooLong { key: "join", .. })));
     // The longest welcome fits into a line.
     let terms = Terms { tenant: "\u{1}".repeat(MAX_TENANT), memory_limit: Some(Bytes(u64::MAX)), ..welcome().terms };
-    let longest = Welcome { terms, member: u64::MAX, epoch: GONE - 1, clock: u64::MAX, ..welcome() };
+    let longest = Welcome { terms, member: u64::MAX, epoch: GONE_EPOCH - 1, clock: u64::MAX, ..welcome() };
     let longest = Welcome { descriptors: vec![Descriptor::Unknown; MAX_DESCRIPTORS], ..longest };
     assert!(Reply::Welcome(longest).encode().unwrap().len() <= MAX_LINE);
 }
@@ -161,7 +162,7 @@ fn one_clock_has_no_offset_and_two_have_theirs() {
 fn any_welcome() -> impl Strategy<Value = Welcome> {
     let known = [Descriptor::Beat, Descriptor::Board, Descriptor::Report, Descriptor::Bell];
     let terms = (any::<String>(), prop::option::of(1u64..), prop::option::of(10u32..=1000));
-    let numbers = (1u64.., 1..GONE, any::<u64>(), any::<bool>());
+    let numbers = (1u64.., 1..GONE_EPOCH, any::<u64>(), any::<bool>());
     let ways = (
         prop::sample::select(vec![Mode::Enforce, Mode::Observe, Mode::Off]),
         prop::sample::select(vec![OnLoss::Local, OnLoss::Open, OnLoss::Block]),
@@ -177,13 +178,13 @@ fn any_welcome() -> impl Strategy<Value = Welcome> {
 
 /// Every message that can be read can be written, and reads back the same.
 fn hurt(line: &[u8]) {
-    match Ask::decode(line) {
-        Ok(Ask::HelloOne(hello)) => assert_eq!(wire::Hello::decode(line), Ok(hello)),
-        Ok(Ask::Hello(hello)) => {
-            assert_eq!(Ask::decode(hello.encode().unwrap().as_bytes()), Ok(Ask::Hello(hello)));
+    match MemberMessage::decode(line) {
+        Ok(MemberMessage::HelloOne(hello)) => assert_eq!(wire::Hello::decode(line), Ok(hello)),
+        Ok(MemberMessage::Hello(hello)) => {
+            assert_eq!(MemberMessage::decode(hello.encode().unwrap().as_bytes()), Ok(MemberMessage::Hello(hello)));
         }
-        Ok(Ask::Join(join)) => {
-            assert_eq!(Ask::decode(join.encode().unwrap().as_bytes()), Ok(Ask::Join(join)));
+        Ok(MemberMessage::Join(join)) => {
+            assert_eq!(MemberMessage::decode(join.encode().unwrap().as_bytes()), Ok(MemberMessage::Join(join)));
         }
         Err(why) => assert!(!why.to_string().is_empty()),
     }
@@ -212,7 +213,7 @@ fn changed(line: &str, changes: &[(prop::sample::Index, u8, u8)]) -> Vec<u8> {
 proptest! {
     #[test]
     fn serde_json_reads_what_we_write_and_so_do_we(welcome in any_welcome(), pid in 1u32.., version in any::<String>(),
-        clock in any::<u64>(), device in any::<String>(), busy in any::<u64>(), slot in 0..SLOTS) {
+        clock in any::<u64>(), device in any::<String>(), busy in any::<u64>(), slot in 0..PAGE_SLOTS) {
         if let Ok(line) = Reply::Welcome(welcome.clone()).encode() {
             let theirs: Theirs = serde_json::from_str(&line).unwrap();
             prop_assert_eq!(&theirs["tenant"], &json!(welcome.terms.tenant));
@@ -229,8 +230,8 @@ proptest! {
         if let Ok(line) = (Reply::Slot { device: device.clone(), slot }).encode() {
             prop_assert_eq!(Reply::decode(line.as_bytes()), Ok(Reply::Slot { device: device.clone(), slot }));
         }
-        if let Ok(line) = (Join { device: device.clone(), busy }).encode() {
-            prop_assert_eq!(Ask::decode(line.as_bytes()), Ok(Ask::Join(Join { device, busy })));
+        if let Ok(line) = (JoinDevice { device: device.clone(), busy }).encode() {
+            prop_assert_eq!(MemberMessage::decode(line.as_bytes()), Ok(MemberMessage::Join(JoinDevice { device, busy })));
         }
     }
 

@@ -4,7 +4,7 @@ use crate::steps;
 
 /// The parsed command line.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Command {
+pub enum ProbeCommand {
     /// Print the help.
     Help,
     /// Print the names of the steps.
@@ -16,7 +16,7 @@ pub enum Command {
     /// Play a role in a step of several processes; a step starts the probe with this command.
     Worker { role: String, rest: Vec<String>, options: Options },
     /// Time one kind of call, for comparisons with and without a preloaded library.
-    Bench(Bench),
+    Bench(BenchOptions),
 }
 
 /// Options of a run, from the command line.
@@ -42,8 +42,8 @@ impl Default for Options {
 
 /// One timing run of one kind of call.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Bench {
-    /// Kind of call: one of [`crate::bench::KINDS`].
+pub struct BenchOptions {
+    /// Kind of call: one of [`crate::bench::BENCH_KINDS`].
     pub kind: String,
     /// Number of batches of calls that are timed.
     pub batches: usize,
@@ -60,7 +60,7 @@ pub struct Bench {
 }
 
 /// The text of `--help`.
-pub fn help() -> String {
+pub fn help_text() -> String {
     let mut text = String::from(
         "gpu-probe measures a GPU and its driver and writes what it found as JSON.\n\n\
          Usage: gpu-probe [--out FILE] [--only STEP[,STEP...]] [--quick] [--device N] [--budget SECONDS]\n\
@@ -76,7 +76,7 @@ pub fn help() -> String {
          Exit code: 0 when every step gave its result, 1 when one did not, 2 for a wrong command line.\n\n\
          Steps:\n",
     );
-    for step in steps::ALL {
+    for step in steps::ALL_STEPS {
         text.push_str(&format!("  {:<18} {}\n", step.name, step.about));
     }
     text
@@ -86,9 +86,9 @@ pub fn help() -> String {
 ///
 /// # Errors
 /// A sentence that names the argument which was not understood.
-pub fn parse(arguments: &[String]) -> Result<Command, String> {
+pub fn parse(arguments: &[String]) -> Result<ProbeCommand, String> {
     let mut options = Options::default();
-    let mut bench = Bench {
+    let mut bench = BenchOptions {
         kind: String::new(),
         batches: 200,
         batch: 50,
@@ -105,61 +105,61 @@ pub fn parse(arguments: &[String]) -> Result<Command, String> {
     while let Some(argument) = at.next() {
         let mut value = |name: &str| at.next().cloned().ok_or_else(|| format!("{name} needs a value"));
         match argument.as_str() {
-            "--help" | "-h" => return Ok(Command::Help),
+            "--help" | "-h" => return Ok(ProbeCommand::Help),
             "--list" => list = true,
             "--quick" => options.quick = true,
             "--out" => options.out = Some(value("--out")?),
             "--only" => {
                 for name in value("--only")?.split(',').filter(|name| !name.is_empty()) {
-                    known(name)?;
+                    check_step(name)?;
                     options.only.push(name.to_owned());
                 }
             }
-            "--device" => options.device = number("--device", &value("--device")?)?,
-            "--budget" => options.budget_s = number("--budget", &value("--budget")?)?,
+            "--device" => options.device = parse_number("--device", &value("--device")?)?,
+            "--budget" => options.budget_s = parse_number("--budget", &value("--budget")?)?,
             "--step" => step = Some(value("--step")?),
             "--worker" => worker = Some(value("--worker")?),
             "--bench" => bench.kind = value("--bench")?,
-            "--batches" => bench.batches = number("--batches", &value("--batches")?)?,
-            "--batch" => bench.batch = number("--batch", &value("--batch")?)?,
-            "--pause-us" => bench.pause_us = number("--pause-us", &value("--pause-us")?)?,
-            "--kernel-ns" => bench.kernel_ns = number("--kernel-ns", &value("--kernel-ns")?)?,
-            "--seconds" => bench.seconds = number("--seconds", &value("--seconds")?)?,
+            "--batches" => bench.batches = parse_number("--batches", &value("--batches")?)?,
+            "--batch" => bench.batch = parse_number("--batch", &value("--batch")?)?,
+            "--pause-us" => bench.pause_us = parse_number("--pause-us", &value("--pause-us")?)?,
+            "--kernel-ns" => bench.kernel_ns = parse_number("--kernel-ns", &value("--kernel-ns")?)?,
+            "--seconds" => bench.seconds = parse_number("--seconds", &value("--seconds")?)?,
             other if worker.is_some() && !other.starts_with('-') => rest.push(other.to_owned()),
             other => return Err(format!("{other} is not an option")),
         }
     }
     if list {
-        return Ok(Command::List);
+        return Ok(ProbeCommand::List);
     }
     if let Some(name) = step {
-        known(&name)?;
-        return Ok(Command::Step { name, options });
+        check_step(&name)?;
+        return Ok(ProbeCommand::Step { name, options });
     }
     if let Some(role) = worker {
-        return Ok(Command::Worker { role, rest, options });
+        return Ok(ProbeCommand::Worker { role, rest, options });
     }
     if !bench.kind.is_empty() {
-        if !crate::bench::KINDS.contains(&bench.kind.as_str()) {
-            return Err(format!("--bench {} is not one of {}", bench.kind, crate::bench::KINDS.join(", ")));
+        if !crate::bench::BENCH_KINDS.contains(&bench.kind.as_str()) {
+            return Err(format!("--bench {} is not one of {}", bench.kind, crate::bench::BENCH_KINDS.join(", ")));
         }
         if bench.batch == 0 || bench.batches == 0 {
             return Err("--batch and --batches must be at least 1".to_owned());
         }
         bench.device = options.device;
-        return Ok(Command::Bench(bench));
+        return Ok(ProbeCommand::Bench(bench));
     }
-    Ok(Command::Probe(options))
+    Ok(ProbeCommand::Probe(options))
 }
 
-fn known(name: &str) -> Result<(), String> {
-    if steps::ALL.iter().any(|step| step.name == name) {
+fn check_step(name: &str) -> Result<(), String> {
+    if steps::ALL_STEPS.iter().any(|step| step.name == name) {
         return Ok(());
     }
     Err(format!("{name} is not a step (--list prints them)"))
 }
 
-fn number<T: std::str::FromStr>(name: &str, text: &str) -> Result<T, String> {
+fn parse_number<T: std::str::FromStr>(name: &str, text: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("{name} {text}: not a number in range"))
 }
 
@@ -167,18 +167,18 @@ fn number<T: std::str::FromStr>(name: &str, text: &str) -> Result<T, String> {
 mod tests {
     use super::*;
 
-    fn read(line: &str) -> Result<Command, String> {
+    fn read(line: &str) -> Result<ProbeCommand, String> {
         parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     }
 
     #[test]
     fn no_argument_means_every_step() {
-        assert_eq!(read(""), Ok(Command::Probe(Options::default())));
+        assert_eq!(read(""), Ok(ProbeCommand::Probe(Options::default())));
     }
 
     #[test]
     fn only_takes_a_list_and_refuses_an_unknown_step() {
-        let Ok(Command::Probe(options)) = read("--only device,capture --quick --device 2") else {
+        let Ok(ProbeCommand::Probe(options)) = read("--only device,capture --quick --device 2") else {
             panic!("not a probe")
         };
         assert_eq!(options.only, ["device", "capture"]);
@@ -200,7 +200,7 @@ mod tests {
     fn a_worker_keeps_its_own_arguments() {
         assert_eq!(
             read("--worker slices 1 32 5000"),
-            Ok(Command::Worker {
+            Ok(ProbeCommand::Worker {
                 role: "slices".into(),
                 rest: vec!["1".into(), "32".into(), "5000".into()],
                 options: Options::default()
@@ -210,8 +210,8 @@ mod tests {
 
     #[test]
     fn the_help_names_every_step() {
-        let help = help();
-        for step in steps::ALL {
+        let help = help_text();
+        for step in steps::ALL_STEPS {
             assert!(help.contains(step.name), "{} is missing", step.name);
         }
     }

@@ -1,7 +1,7 @@
 //! The CUDA driver library, loaded at run time: typed functions by name, and result codes with their names.
 //!
 //! No policy and no hooks here; [`crate::gpu`] is the safe layer above. A function that the library does not export
-//! causes an error only when it is called: the call then returns [`MISSING`].
+//! causes an error only when it is called: the call then returns [`MISSING_FUNCTION`].
 
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt;
@@ -9,45 +9,45 @@ use std::fmt;
 use libloading::Library;
 
 /// Code of a call whose function the library does not export. The driver's own codes are never negative.
-pub const MISSING: i32 = -1;
+pub const MISSING_FUNCTION: i32 = -1;
 
 /// A handle of the driver (context, stream, event, module, function, graph).
-pub type Handle = *mut c_void;
+pub type DriverHandle = *mut c_void;
 
 /// Result of a driver call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
-pub struct Code {
+pub struct DriverCode {
     /// Exported name of the called function.
     pub call: &'static str,
-    /// The CUresult, or [`MISSING`].
+    /// The CUresult, or [`MISSING_FUNCTION`].
     pub value: i32,
 }
 
-impl Code {
-    /// Turns any code but success into a [`Failure`].
-    pub fn ok(self) -> Result<(), Failure> {
-        if self.value == 0 { Ok(()) } else { Err(Failure(self)) }
+impl DriverCode {
+    /// Turns any code but success into a [`CallFailure`].
+    pub fn ok(self) -> Result<(), CallFailure> {
+        if self.value == 0 { Ok(()) } else { Err(CallFailure(self)) }
     }
 }
 
 /// A call that did not succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Failure(pub Code);
+pub struct CallFailure(pub DriverCode);
 
-impl fmt::Display for Failure {
+impl fmt::Display for CallFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Code { call, value } = self.0;
+        let DriverCode { call, value } = self.0;
         match (value, code_name(value)) {
-            (MISSING, _) => write!(f, "{call} is not exported by this driver"),
+            (MISSING_FUNCTION, _) => write!(f, "{call} is not exported by this driver"),
             (_, Some(name)) => write!(f, "{call} answered {value} ({name})"),
             _ => write!(f, "{call} answered {value}"),
         }
     }
 }
 
-impl From<Failure> for String {
-    fn from(failure: Failure) -> Self {
+impl From<CallFailure> for String {
+    fn from(failure: CallFailure) -> Self {
         failure.to_string()
     }
 }
@@ -109,12 +109,12 @@ pub struct AllocationProp {
 macro_rules! driver {
     ($( $field:ident = $symbol:literal ( $($arg:ident : $ty:ty),* ); )*) => {
         /// The driver library with the functions that the probe calls.
-        pub struct Driver {
+        pub struct ProbedDriver {
             library: Library,
             $( $field: Option<unsafe extern "C" fn($($ty),*) -> i32>, )*
         }
 
-        impl Driver {
+        impl ProbedDriver {
             /// Loads `libcuda.so.1` as any program does.
             ///
             /// # Errors
@@ -136,13 +136,13 @@ macro_rules! driver {
                 /// # Safety
                 /// The arguments must be what the driver's interface asks for; pointers valid for the call.
                 #[allow(clippy::too_many_arguments, reason = "the driver's own signature")]
-                pub unsafe fn $field(&self, $($arg: $ty),*) -> Code {
+                pub unsafe fn $field(&self, $($arg: $ty),*) -> DriverCode {
                     let value = match self.$field {
                         // SAFETY: the caller obeys the interface's rules; the type is that of the exported function.
                         Some(call) => unsafe { call($($arg),*) },
-                        None => MISSING,
+                        None => MISSING_FUNCTION,
                     };
-                    Code { call: $symbol, value }
+                    DriverCode { call: $symbol, value }
                 }
             )*
         }
@@ -159,70 +159,70 @@ driver! {
     device_total = "cuDeviceTotalMem_v2"(bytes: *mut usize, device: i32);
     device_attribute = "cuDeviceGetAttribute"(value: *mut i32, attribute: i32, device: i32);
     device_pci = "cuDeviceGetPCIBusId"(text: *mut c_char, len: i32, device: i32);
-    primary_retain = "cuDevicePrimaryCtxRetain"(context: *mut Handle, device: i32);
+    primary_retain = "cuDevicePrimaryCtxRetain"(context: *mut DriverHandle, device: i32);
     primary_release = "cuDevicePrimaryCtxRelease_v2"(device: i32);
-    context_create = "cuCtxCreate_v2"(context: *mut Handle, flags: u32, device: i32);
-    context_destroy = "cuCtxDestroy_v2"(context: Handle);
-    context_set = "cuCtxSetCurrent"(context: Handle);
-    context_get = "cuCtxGetCurrent"(context: *mut Handle);
+    context_create = "cuCtxCreate_v2"(context: *mut DriverHandle, flags: u32, device: i32);
+    context_destroy = "cuCtxDestroy_v2"(context: DriverHandle);
+    context_set = "cuCtxSetCurrent"(context: DriverHandle);
+    context_get = "cuCtxGetCurrent"(context: *mut DriverHandle);
     context_device = "cuCtxGetDevice"(device: *mut i32);
     context_sync = "cuCtxSynchronize"();
     mem_info = "cuMemGetInfo_v2"(free: *mut usize, total: *mut usize);
     mem_alloc = "cuMemAlloc_v2"(pointer: *mut u64, bytes: usize);
     mem_free = "cuMemFree_v2"(pointer: u64);
-    mem_alloc_async = "cuMemAllocAsync"(pointer: *mut u64, bytes: usize, stream: Handle);
-    mem_free_async = "cuMemFreeAsync"(pointer: u64, stream: Handle);
+    mem_alloc_async = "cuMemAllocAsync"(pointer: *mut u64, bytes: usize, stream: DriverHandle);
+    mem_free_async = "cuMemFreeAsync"(pointer: u64, stream: DriverHandle);
     mem_granularity = "cuMemGetAllocationGranularity"(bytes: *mut usize, prop: *const AllocationProp, option: i32);
     mem_create = "cuMemCreate"(handle: *mut u64, bytes: usize, prop: *const AllocationProp, flags: u64);
     mem_release = "cuMemRelease"(handle: u64);
     memset8 = "cuMemsetD8_v2"(pointer: u64, value: u8, count: usize);
-    memset8_async = "cuMemsetD8Async"(pointer: u64, value: u8, count: usize, stream: Handle);
+    memset8_async = "cuMemsetD8Async"(pointer: u64, value: u8, count: usize, stream: DriverHandle);
     copy_to_host = "cuMemcpyDtoH_v2"(host: *mut c_void, device: u64, bytes: usize);
     copy_to_device = "cuMemcpyHtoD_v2"(device: u64, host: *const c_void, bytes: usize);
     pointer_attribute = "cuPointerGetAttribute"(data: *mut c_void, attribute: i32, pointer: u64);
-    module_load = "cuModuleLoadData"(module: *mut Handle, image: *const c_void);
-    module_unload = "cuModuleUnload"(module: Handle);
-    module_function = "cuModuleGetFunction"(function: *mut Handle, module: Handle, name: *const c_char);
-    launch = "cuLaunchKernel"(function: Handle, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32,
-        stream: Handle, params: *mut *mut c_void, extra: *mut *mut c_void);
-    stream_create = "cuStreamCreate"(stream: *mut Handle, flags: u32);
-    stream_destroy = "cuStreamDestroy_v2"(stream: Handle);
-    stream_query = "cuStreamQuery"(stream: Handle);
-    stream_sync = "cuStreamSynchronize"(stream: Handle);
-    stream_wait_event = "cuStreamWaitEvent"(stream: Handle, event: Handle, flags: u32);
-    capture_begin = "cuStreamBeginCapture_v2"(stream: Handle, mode: i32);
-    capture_end = "cuStreamEndCapture"(stream: Handle, graph: *mut Handle);
-    capture_status = "cuStreamIsCapturing"(stream: Handle, status: *mut i32);
+    module_load = "cuModuleLoadData"(module: *mut DriverHandle, image: *const c_void);
+    module_unload = "cuModuleUnload"(module: DriverHandle);
+    module_function = "cuModuleGetFunction"(function: *mut DriverHandle, module: DriverHandle, name: *const c_char);
+    launch = "cuLaunchKernel"(function: DriverHandle, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32,
+        stream: DriverHandle, params: *mut *mut c_void, extra: *mut *mut c_void);
+    stream_create = "cuStreamCreate"(stream: *mut DriverHandle, flags: u32);
+    stream_destroy = "cuStreamDestroy_v2"(stream: DriverHandle);
+    stream_query = "cuStreamQuery"(stream: DriverHandle);
+    stream_sync = "cuStreamSynchronize"(stream: DriverHandle);
+    stream_wait_event = "cuStreamWaitEvent"(stream: DriverHandle, event: DriverHandle, flags: u32);
+    capture_begin = "cuStreamBeginCapture_v2"(stream: DriverHandle, mode: i32);
+    capture_end = "cuStreamEndCapture"(stream: DriverHandle, graph: *mut DriverHandle);
+    capture_status = "cuStreamIsCapturing"(stream: DriverHandle, status: *mut i32);
     capture_exchange = "cuThreadExchangeStreamCaptureMode"(mode: *mut i32);
-    graph_destroy = "cuGraphDestroy"(graph: Handle);
-    event_create = "cuEventCreate"(event: *mut Handle, flags: u32);
-    event_destroy = "cuEventDestroy_v2"(event: Handle);
-    event_record = "cuEventRecord"(event: Handle, stream: Handle);
-    event_query = "cuEventQuery"(event: Handle);
-    event_sync = "cuEventSynchronize"(event: Handle);
-    event_elapsed = "cuEventElapsedTime"(ms: *mut f32, start: Handle, end: Handle);
+    graph_destroy = "cuGraphDestroy"(graph: DriverHandle);
+    event_create = "cuEventCreate"(event: *mut DriverHandle, flags: u32);
+    event_destroy = "cuEventDestroy_v2"(event: DriverHandle);
+    event_record = "cuEventRecord"(event: DriverHandle, stream: DriverHandle);
+    event_query = "cuEventQuery"(event: DriverHandle);
+    event_sync = "cuEventSynchronize"(event: DriverHandle);
+    event_elapsed = "cuEventElapsedTime"(ms: *mut f32, start: DriverHandle, end: DriverHandle);
     proc_address = "cuGetProcAddress"(symbol: *const c_char, function: *mut *mut c_void, version: i32, flags: u64);
     proc_address_v2 = "cuGetProcAddress_v2"(symbol: *const c_char, function: *mut *mut c_void, version: i32, flags: u64,
         status: *mut i32);
 }
 
-impl Driver {
+impl ProbedDriver {
     /// The address of an exported name, if the library has it.
-    pub fn export(&self, name: &CStr) -> Option<usize> {
+    pub fn export_address(&self, name: &CStr) -> Option<usize> {
         // SAFETY: the symbol is only used as an address, never called or read through.
         let symbol = unsafe { self.library.get::<*const c_void>(name.to_bytes_with_nul()) }.ok()?;
         Some((*symbol).addr())
     }
 
     /// File of the library, and the address at which it is mapped.
-    pub fn file(&self) -> Result<(String, usize), String> {
-        let address = self.export(c"cuInit").ok_or("cuInit is not exported")?;
-        located(address).ok_or_else(|| "the loader does not know the library's file".to_owned())
+    pub fn library_file(&self) -> Result<(String, usize), String> {
+        let address = self.export_address(c"cuInit").ok_or("cuInit is not exported")?;
+        file_at_address(address).ok_or_else(|| "the loader does not know the library's file".to_owned())
     }
 }
 
 /// The file that holds `address`, and its load address.
-pub fn located(address: usize) -> Option<(String, usize)> {
+pub fn file_at_address(address: usize) -> Option<(String, usize)> {
     // SAFETY: Dl_info is plain data; dladdr fills it for any address and reads nothing through it.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
     // SAFETY: dladdr accepts any address and reads nothing through it; `info` outlives the call.
@@ -242,11 +242,13 @@ mod tests {
     #[test]
     fn a_failure_names_call_code_and_meaning() {
         assert_eq!(
-            Failure(Code { call: "cuMemAlloc_v2", value: 2 }).to_string(),
+            CallFailure(DriverCode { call: "cuMemAlloc_v2", value: 2 }).to_string(),
             "cuMemAlloc_v2 answered 2 (out of memory)"
         );
-        assert_eq!(Failure(Code { call: "cuFoo", value: 12345 }).to_string(), "cuFoo answered 12345");
-        assert!(Failure(Code { call: "cuFoo", value: MISSING }).to_string().contains("not exported"));
+        assert_eq!(CallFailure(DriverCode { call: "cuFoo", value: 12345 }).to_string(), "cuFoo answered 12345");
+        assert!(
+            CallFailure(DriverCode { call: "cuFoo", value: MISSING_FUNCTION }).to_string().contains("not exported")
+        );
     }
 
     #[test]
@@ -258,7 +260,7 @@ mod tests {
 
     #[test]
     fn an_address_of_libc_is_located_in_a_file() {
-        let (file, base) = located((libc::getpid as *const ()).addr()).unwrap();
+        let (file, base) = file_at_address((libc::getpid as *const ()).addr()).unwrap();
         assert!(!file.is_empty());
         assert!(base > 0);
     }

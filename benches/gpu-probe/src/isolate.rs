@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::sink::Gathered;
+use crate::sink::GatheredStep;
 
 /// Time for a killed process to disappear; after that it is left behind.
-const REAP: Duration = Duration::from_secs(5);
+const REAP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes kept of a step's standard error.
 const STDERR_BYTES: usize = 4096;
 
 /// How a step ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Status {
+pub enum StepStatus {
     /// The step finished, and every part gave its value.
     Ok,
     /// The step finished, but at least one part failed.
@@ -34,9 +34,9 @@ pub enum Status {
     Skipped,
 }
 
-impl Status {
+impl StepStatus {
     /// The status as the document names it.
-    pub fn word(self) -> &'static str {
+    pub fn status_word(self) -> &'static str {
         match self {
             Self::Ok => "ok",
             Self::Partial => "partial",
@@ -50,24 +50,24 @@ impl Status {
 
 /// Outcome of a step: status, length, values and errors.
 #[derive(Debug)]
-pub struct Outcome {
-    pub status: Status,
+pub struct StepOutcome {
+    pub status: StepStatus,
     pub seconds: f64,
-    pub gathered: Gathered,
+    pub gathered: GatheredStep,
     pub stderr: String,
 }
 
-impl Outcome {
+impl StepOutcome {
     /// Outcome of a step that was not started, with the reason.
-    pub fn skipped(why: &str) -> Self {
-        let gathered = Gathered { errors: vec![why.to_owned()], ..Gathered::default() };
-        Self { status: Status::Skipped, seconds: 0.0, gathered, stderr: String::new() }
+    pub fn skipped_step(why: &str) -> Self {
+        let gathered = GatheredStep { errors: vec![why.to_owned()], ..GatheredStep::default() };
+        Self { status: StepStatus::Skipped, seconds: 0.0, gathered, stderr: String::new() }
     }
 
     /// The outcome in the document's form.
-    pub fn json(&self) -> Value {
+    pub fn to_json(&self) -> Value {
         json!({
-            "status": self.status.word(),
+            "status": self.status.status_word(),
             "seconds": (self.seconds * 1000.0).round() / 1000.0,
             "data": Value::Object(self.gathered.data.clone()),
             "errors": self.gathered.errors,
@@ -77,19 +77,20 @@ impl Outcome {
 }
 
 /// Runs `command`, collects its lines, and ends it and its children after `limit`.
-pub fn run(command: &mut Command, limit: Duration) -> Outcome {
+pub fn run(command: &mut Command, limit: Duration) -> StepOutcome {
     let started = Instant::now();
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {
-            let gathered = Gathered { errors: vec![format!("could not be started: {error}")], ..Gathered::default() };
-            return Outcome { status: Status::Failed, seconds: 0.0, gathered, stderr: String::new() };
+            let gathered =
+                GatheredStep { errors: vec![format!("could not be started: {error}")], ..GatheredStep::default() };
+            return StepOutcome { status: StepStatus::Failed, seconds: 0.0, gathered, stderr: String::new() };
         }
     };
     let lines = read_lines(child.stdout.take());
     let stderr = read_tail(child.stderr.take());
-    let mut gathered = Gathered::default();
+    let mut gathered = GatheredStep::default();
     let deadline = started + limit;
     let mut timed_out = false;
     loop {
@@ -99,7 +100,7 @@ pub fn run(command: &mut Command, limit: Duration) -> Outcome {
             break;
         }
         match lines.recv_timeout(deadline - now) {
-            Ok(line) => gathered.take(&line),
+            Ok(line) => gathered.take_line(&line),
             Err(RecvTimeoutError::Timeout) => {
                 timed_out = true;
                 break;
@@ -112,35 +113,35 @@ pub fn run(command: &mut Command, limit: Duration) -> Outcome {
     }
     let seconds = started.elapsed().as_secs_f64();
     // A step that reported its end may still hang while the driver destroys its context, so it gets a moment.
-    let exit = if timed_out { None } else { wait(&mut child, REAP) };
+    let exit = if timed_out { None } else { wait(&mut child, REAP_TIMEOUT) };
     kill_group(&child);
-    let reaped = exit.or_else(|| wait(&mut child, REAP));
+    let reaped = exit.or_else(|| wait(&mut child, REAP_TIMEOUT));
     if reaped.is_none() {
         gathered.errors.push("the killed process did not disappear within 5 s (stuck in the kernel?)".to_owned());
     }
-    let status = judge(&mut gathered, timed_out, exit, limit);
+    let status = judge_step(&mut gathered, timed_out, exit, limit);
     let stderr = stderr.recv_timeout(Duration::from_millis(500)).unwrap_or_default();
-    Outcome { status, seconds, gathered, stderr }
+    StepOutcome { status, seconds, gathered, stderr }
 }
 
-fn judge(gathered: &mut Gathered, timed_out: bool, exit: Option<ExitStatus>, limit: Duration) -> Status {
+fn judge_step(gathered: &mut GatheredStep, timed_out: bool, exit: Option<ExitStatus>, limit: Duration) -> StepStatus {
     if timed_out {
         gathered.errors.push(format!("not through after {} s", limit.as_secs()));
-        return Status::Timeout;
+        return StepStatus::Timeout;
     }
     match exit {
         Some(status) if !gathered.ended => {
             let how = status.signal().map_or_else(|| format!("exit {:?}", status.code()), |s| format!("signal {s}"));
             gathered.errors.push(format!("died before its end: {how}"));
-            return Status::Crashed;
+            return StepStatus::Crashed;
         }
         None => gathered.errors.push("did not exit by itself after its end".to_owned()),
         Some(_) => {}
     }
     match (gathered.errors.is_empty(), gathered.data.is_empty()) {
-        (true, false) => Status::Ok,
-        (false, false) => Status::Partial,
-        (_, true) => Status::Failed,
+        (true, false) => StepStatus::Ok,
+        (false, false) => StepStatus::Partial,
+        (_, true) => StepStatus::Failed,
     }
 }
 
@@ -204,7 +205,7 @@ fn read_tail(stream: Option<impl Read + Send + 'static>) -> Receiver<String> {
 mod tests {
     use super::*;
 
-    fn shell(script: &str, limit: Duration) -> Outcome {
+    fn shell(script: &str, limit: Duration) -> StepOutcome {
         run(Command::new("/bin/sh").args(["-c", script]), limit)
     }
 
@@ -213,7 +214,7 @@ mod tests {
     #[test]
     fn a_step_that_ends_well_is_ok() {
         let outcome = shell(r#"echo '{"put":"a","value":7}'; echo '{"end":true}'; echo note >&2"#, LONG);
-        assert_eq!(outcome.status, Status::Ok);
+        assert_eq!(outcome.status, StepStatus::Ok);
         assert_eq!(outcome.gathered.data["a"], json!(7));
         assert_eq!(outcome.stderr, "note\n");
     }
@@ -221,7 +222,7 @@ mod tests {
     #[test]
     fn a_step_that_fails_in_part_keeps_the_rest() {
         let outcome = shell(r#"echo '{"put":"a","value":7}'; echo '{"error":"b: no"}'; echo '{"end":true}'"#, LONG);
-        assert_eq!(outcome.status, Status::Partial);
+        assert_eq!(outcome.status, StepStatus::Partial);
         assert_eq!(outcome.gathered.errors, ["b: no"]);
     }
 
@@ -231,7 +232,7 @@ mod tests {
         let started = Instant::now();
         let outcome = shell(script, Duration::from_millis(500));
         assert!(started.elapsed() < LONG);
-        assert_eq!(outcome.status, Status::Timeout);
+        assert_eq!(outcome.status, StepStatus::Timeout);
         let child = outcome.gathered.data["child"].as_i64().unwrap();
         let deadline = Instant::now() + LONG;
         while alive(child) {
@@ -249,7 +250,7 @@ mod tests {
     #[test]
     fn a_step_that_crashes_is_named_by_its_signal() {
         let outcome = shell(r#"echo '{"put":"a","value":7}'; kill -SEGV $$"#, LONG);
-        assert_eq!(outcome.status, Status::Crashed);
+        assert_eq!(outcome.status, StepStatus::Crashed);
         assert_eq!(outcome.gathered.data["a"], json!(7));
         assert!(outcome.gathered.errors[0].contains("signal 11"), "{:?}", outcome.gathered.errors);
     }
@@ -257,12 +258,12 @@ mod tests {
     #[test]
     fn a_step_that_cannot_be_started_is_failed() {
         let outcome = run(&mut Command::new("/nonexistent/program"), LONG);
-        assert_eq!(outcome.status, Status::Failed);
+        assert_eq!(outcome.status, StepStatus::Failed);
         assert!(outcome.gathered.errors[0].contains("could not be started"));
     }
 
     #[test]
     fn a_step_without_any_value_is_failed_even_if_it_ends() {
-        assert_eq!(shell(r#"echo '{"end":true}'"#, LONG).status, Status::Failed);
+        assert_eq!(shell(r#"echo '{"end":true}'"#, LONG).status, StepStatus::Failed);
     }
 }

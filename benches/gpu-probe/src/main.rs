@@ -24,25 +24,25 @@ mod worker;
 
 use std::process::ExitCode;
 
-use args::Command;
+use args::ProbeCommand;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match args::parse(&arguments) {
-        Ok(Command::Help) => {
-            print!("{}", args::help());
+        Ok(ProbeCommand::Help) => {
+            print!("{}", args::help_text());
             ExitCode::SUCCESS
         }
-        Ok(Command::List) => {
-            for step in steps::ALL {
+        Ok(ProbeCommand::List) => {
+            for step in steps::ALL_STEPS {
                 println!("{:<18} {}", step.name, step.about);
             }
             ExitCode::SUCCESS
         }
-        Ok(Command::Probe(options)) => report::run(&options),
-        Ok(Command::Step { name, options }) => steps::run_here(&name, &options),
-        Ok(Command::Worker { role, rest, options }) => steps::work_here(&role, &rest, &options),
-        Ok(Command::Bench(bench)) => bench::run(&bench),
+        Ok(ProbeCommand::Probe(options)) => report::run(&options),
+        Ok(ProbeCommand::Step { name, options }) => steps::run_here(&name, &options),
+        Ok(ProbeCommand::Worker { role, rest, options }) => steps::work_here(&role, &rest, &options),
+        Ok(ProbeCommand::Bench(bench)) => bench::run(&bench),
         Err(message) => {
             eprintln!("gpu-probe: {message} (--help says what there is)");
             ExitCode::from(2)

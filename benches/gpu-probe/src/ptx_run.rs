@@ -4,10 +4,10 @@
 
 use std::collections::HashMap;
 
-use crate::kernels::PTX;
+use crate::kernels::KERNEL_PTX;
 
 /// One thread of one kernel, run to its end.
-pub struct Thread<'a> {
+pub struct PtxThread<'a> {
     pub params: Vec<u64>,
     pub thread: u64,
     pub block: u64,
@@ -19,10 +19,10 @@ pub struct Thread<'a> {
     pub steps: u64,
 }
 
-impl Thread<'_> {
+impl PtxThread<'_> {
     /// Runs a kernel of the text.
     pub fn run(&mut self, kernel: &str) {
-        let code = instructions(kernel);
+        let code = kernel_instructions(kernel);
         let labels: HashMap<&str, usize> =
             code.iter().enumerate().filter_map(|(at, line)| Some((line.strip_suffix(':')?, at))).collect();
         let mut registers: HashMap<String, u64> = HashMap::new();
@@ -47,13 +47,13 @@ impl Thread<'_> {
                 "ret" => return,
                 "bra" | "bra.uni" => at = labels[operands[0]],
                 "bar.sync" => {}
-                _ => self.one(opcode, &operands, &mut registers),
+                _ => self.run_instruction(opcode, &operands, &mut registers),
             }
         }
         panic!("the kernel has no end");
     }
 
-    fn one(&mut self, opcode: &str, operands: &[&str], registers: &mut HashMap<String, u64>) {
+    fn run_instruction(&mut self, opcode: &str, operands: &[&str], registers: &mut HashMap<String, u64>) {
         let narrow = opcode.ends_with("32");
         let cut = |value: u64| if narrow { value & 0xffff_ffff } else { value };
         let value = |operand: &str| -> u64 {
@@ -104,8 +104,8 @@ impl Thread<'_> {
 }
 
 /// The instructions and labels of one kernel, without declarations.
-fn instructions(kernel: &str) -> Vec<&'static str> {
-    let text = PTX.split(&format!(".entry {kernel}(")).nth(1).expect("the kernel is in the text");
+fn kernel_instructions(kernel: &str) -> Vec<&'static str> {
+    let text = KERNEL_PTX.split(&format!(".entry {kernel}(")).nth(1).expect("the kernel is in the text");
     let body = &text[text.find('{').unwrap() + 1..text.find('}').unwrap()];
     body.lines()
         .map(|line| line.split("//").next().unwrap().trim().trim_end_matches(';').trim())
@@ -115,7 +115,7 @@ fn instructions(kernel: &str) -> Vec<&'static str> {
 
 mod tests {
     use super::*;
-    use crate::kernels::{HEAD_WORDS, RECORD_WORDS, Recording};
+    use crate::kernels::{HEAD_WORDS, RECORD_WORDS, SliceRecording};
 
     const OUT: u64 = 0x10_0000;
 
@@ -130,18 +130,24 @@ mod tests {
             }
             now
         };
-        let mut thread =
-            Thread { params: params.to_vec(), thread: 0, block, timer: &mut timer, memory: HashMap::new(), steps: 0 };
+        let mut thread = PtxThread {
+            params: params.to_vec(),
+            thread: 0,
+            block,
+            timer: &mut timer,
+            memory: HashMap::new(),
+            steps: 0,
+        };
         thread.run(kernel);
         let (memory, steps) = (thread.memory, thread.steps);
         (memory, steps, now - 1_000_000)
     }
 
-    fn recording(memory: &HashMap<u64, u64>, capacity: usize) -> Option<Recording> {
+    fn run_recording(memory: &HashMap<u64, u64>, capacity: usize) -> Option<SliceRecording> {
         let words: Vec<u64> = (0..HEAD_WORDS + capacity * RECORD_WORDS)
             .map(|word| memory.get(&(OUT + 8 * word as u64)).copied().unwrap_or(0))
             .collect();
-        Recording::read(&words)
+        SliceRecording::read(&words)
     }
 
     #[test]
@@ -166,14 +172,14 @@ mod tests {
         assert!((2000..2000 * 12).contains(&steps), "{steps}");
         let (memory, steps, _) = run("vgpu_slices", &[OUT, 4, ns, 20_000], 0, 0, &[]);
         assert!((2000..2000 * 25).contains(&steps), "{steps}");
-        assert_eq!(recording(&memory, 4).unwrap().smallest_step, None);
+        assert_eq!(run_recording(&memory, 4).unwrap().smallest_step, None);
     }
 
     #[test]
     fn the_recorder_writes_every_gap_with_its_two_ends() {
         let jumps = [(1_100_000, 2_000_000), (3_300_000, 50_000)];
         let (memory, _, _) = run("vgpu_slices", &[OUT, 8, 3_000_000, 20_000], 0, 100, &jumps);
-        let got = recording(&memory, 8).unwrap();
+        let got = run_recording(&memory, 8).unwrap();
         assert_eq!((got.seen, got.gaps.len()), (2, 2));
         let lengths: Vec<u64> = got.gaps.iter().map(|(before, after)| after - before).collect();
         assert!((2_000_000..2_000_300).contains(&lengths[0]) && (50_000..50_300).contains(&lengths[1]), "{lengths:?}");
@@ -185,7 +191,7 @@ mod tests {
     fn the_recorder_counts_on_but_writes_nothing_beyond_its_room() {
         let jumps: Vec<(u64, u64)> = (1..=5).map(|i| (1_000_000 + i * 200_000, 100_000)).collect();
         let (memory, _, _) = run("vgpu_slices", &[OUT, 2, 3_000_000, 20_000], 0, 100, &jumps);
-        let got = recording(&memory, 2).unwrap();
+        let got = run_recording(&memory, 2).unwrap();
         assert_eq!((got.seen, got.gaps.len()), (5, 2));
         let beyond = OUT + 8 * (HEAD_WORDS + 2 * RECORD_WORDS) as u64;
         assert!(memory.keys().all(|address| *address < beyond));

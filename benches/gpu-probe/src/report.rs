@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 
 use crate::args::Options;
-use crate::isolate::{self, Outcome, Status};
+use crate::isolate::{self, StepOutcome, StepStatus};
 use crate::steps;
 
 /// Name of the document in its `schema` key.
-pub const SCHEMA: &str = "vgpu-gpu-probe";
+pub const DOCUMENT_SCHEMA: &str = "vgpu-gpu-probe";
 /// Raised when a key changes its meaning or its place. A new key does not raise it.
 pub const SCHEMA_VERSION: u32 = 1;
 
@@ -27,13 +27,13 @@ pub fn run(options: &Options) -> ExitCode {
     };
     let deadline = Instant::now() + Duration::from_secs(options.budget_s);
     let mut outcomes = Vec::new();
-    for step in steps::ALL {
+    for step in steps::ALL_STEPS {
         if !options.only.is_empty() && !options.only.iter().any(|name| name == step.name) {
             continue;
         }
         let left = deadline.saturating_duration_since(Instant::now());
         let outcome = if left < Duration::from_secs(2) {
-            Outcome::skipped("no time left within the budget")
+            StepOutcome::skipped_step("no time left within the budget")
         } else {
             let mut command = Command::new(&program);
             command.args(["--device", &options.device.to_string()]);
@@ -46,9 +46,9 @@ pub fn run(options: &Options) -> ExitCode {
         eprintln!("{}", line_of(step.name, &outcome));
         outcomes.push((step.name, outcome));
     }
-    let document = document(&outcomes, options, seconds_since_epoch());
-    let good = outcomes.iter().all(|(_, outcome)| outcome.status == Status::Ok);
-    eprint!("{}", summary(&document));
+    let document = make_document(&outcomes, options, seconds_since_epoch());
+    let good = outcomes.iter().all(|(_, outcome)| outcome.status == StepStatus::Ok);
+    eprint!("{}", text_summary(&document));
     match write(&document, options) {
         Ok(()) if good => ExitCode::SUCCESS,
         Ok(()) => ExitCode::FAILURE,
@@ -60,11 +60,11 @@ pub fn run(options: &Options) -> ExitCode {
 }
 
 /// The document of a run.
-pub fn document(outcomes: &[(&str, Outcome)], options: &Options, unix_s: u64) -> Value {
+pub fn make_document(outcomes: &[(&str, StepOutcome)], options: &Options, unix_s: u64) -> Value {
     let steps: Map<String, Value> =
-        outcomes.iter().map(|(name, outcome)| ((*name).to_owned(), outcome.json())).collect();
+        outcomes.iter().map(|(name, outcome)| ((*name).to_owned(), outcome.to_json())).collect();
     let mut document = json!({
-        "schema": SCHEMA,
+        "schema": DOCUMENT_SCHEMA,
         "schema_version": SCHEMA_VERSION,
         "probe_version": env!("CARGO_PKG_VERSION"),
         "unix_time_s": unix_s,
@@ -72,13 +72,13 @@ pub fn document(outcomes: &[(&str, Outcome)], options: &Options, unix_s: u64) ->
         "device_ordinal": options.device,
         "steps": steps,
     });
-    document["numbers"] = numbers(&document["steps"]);
-    document["profile"] = profile(&document["steps"]);
+    document["numbers"] = main_numbers(&document["steps"]);
+    document["profile"] = make_profile(&document["steps"]);
     document
 }
 
 /// Paths of the main numbers in the steps' data.
-const NUMBERS: &[(&str, &str)] = &[
+const MAIN_NUMBERS: &[(&str, &str)] = &[
     ("name", "device/data/name"),
     ("driver_version", "device/data/driver_version"),
     ("driver", "device/data/nvml/driver"),
@@ -115,8 +115,8 @@ const NUMBERS: &[(&str, &str)] = &[
 ];
 
 /// The main numbers, flat; null if a number was not measured.
-fn numbers(steps: &Value) -> Value {
-    let numbers: Map<String, Value> = NUMBERS
+fn main_numbers(steps: &Value) -> Value {
+    let numbers: Map<String, Value> = MAIN_NUMBERS
         .iter()
         .map(|(name, path)| ((*name).to_owned(), steps.pointer(&format!("/{path}")).cloned().unwrap_or(Value::Null)))
         .collect();
@@ -124,7 +124,7 @@ fn numbers(steps: &Value) -> Value {
 }
 
 /// Numbers that the simulated device's profile reads: the profile's names, and the paths in the steps' data.
-const PROFILE: &[(&str, &str)] = &[
+const PROFILE_KEYS: &[(&str, &str)] = &[
     ("nvml_total", "device/data/nvml/memory/v2/total"),
     ("cuda_total", "device/data/total_bytes"),
     ("context_bytes", "context_overhead/data/context_bytes"),
@@ -140,19 +140,19 @@ const PROFILE: &[(&str, &str)] = &[
 ];
 
 /// The profile in whole numbers. An unmeasured number is absent, so that the reader keeps its default.
-fn profile(steps: &Value) -> Value {
+fn make_profile(steps: &Value) -> Value {
     let whole = |path: &str| {
         let value = steps.pointer(&format!("/{path}"))?.as_f64()?;
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked on this line")]
         (0.5..9e15).contains(&value).then_some(value.round() as u64)
     };
     let numbers: Map<String, Value> =
-        PROFILE.iter().filter_map(|(name, path)| Some(((*name).to_owned(), json!(whole(path)?)))).collect();
+        PROFILE_KEYS.iter().filter_map(|(name, path)| Some(((*name).to_owned(), json!(whole(path)?)))).collect();
     Value::Object(numbers)
 }
 
-fn line_of(name: &str, outcome: &Outcome) -> String {
-    let mut text = format!("{name:<18} {:<8} {:6.2} s", outcome.status.word(), outcome.seconds);
+fn line_of(name: &str, outcome: &StepOutcome) -> String {
+    let mut text = format!("{name:<18} {:<8} {:6.2} s", outcome.status.status_word(), outcome.seconds);
     for error in outcome.gathered.errors.iter().take(3) {
         text.push_str("\n    ");
         text.extend(error.chars().take(160));
@@ -164,9 +164,9 @@ fn line_of(name: &str, outcome: &Outcome) -> String {
 }
 
 /// Summary for a person: the main numbers, one per line.
-fn summary(document: &Value) -> String {
+fn text_summary(document: &Value) -> String {
     let mut text = String::from("\n");
-    for (name, _) in NUMBERS {
+    for (name, _) in MAIN_NUMBERS {
         let value = match &document["numbers"][name] {
             Value::Null => "not measured".to_owned(),
             Value::String(words) => words.clone(),
@@ -195,23 +195,23 @@ fn seconds_since_epoch() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::Gathered;
+    use crate::sink::GatheredStep;
 
-    fn outcome(data: Value) -> Outcome {
+    fn outcome(data: Value) -> StepOutcome {
         let Value::Object(data) = data else { panic!("an object is wanted") };
-        Outcome {
-            status: Status::Ok,
+        StepOutcome {
+            status: StepStatus::Ok,
             seconds: 1.0,
-            gathered: Gathered { data, errors: vec![], ended: true },
+            gathered: GatheredStep { data, errors: vec![], ended: true },
             stderr: String::new(),
         }
     }
 
     #[test]
     fn the_document_says_its_schema_and_holds_every_step() {
-        let outcomes = [("device", outcome(json!({"name": "X"}))), ("slices", Outcome::skipped("no time"))];
-        let got = document(&outcomes, &Options::default(), 5);
-        assert_eq!(got["schema"], SCHEMA);
+        let outcomes = [("device", outcome(json!({"name": "X"}))), ("slices", StepOutcome::skipped_step("no time"))];
+        let got = make_document(&outcomes, &Options::default(), 5);
+        assert_eq!(got["schema"], DOCUMENT_SCHEMA);
         assert_eq!(got["schema_version"], SCHEMA_VERSION);
         assert_eq!(got["steps"]["device"]["status"], "ok");
         assert_eq!(got["steps"]["slices"]["status"], "skipped");
@@ -224,26 +224,26 @@ mod tests {
             ("device", outcome(json!({"name": "X", "attributes": {"multiprocessors": 132}}))),
             ("slices", outcome(json!({"two_light": {"slice_ns": {"median": 2_000_000.4}}}))),
         ];
-        let got = document(&outcomes, &Options::default(), 5);
+        let got = make_document(&outcomes, &Options::default(), 5);
         assert_eq!(got["numbers"]["name"], "X");
         assert_eq!(got["numbers"]["multiprocessors"], 132);
         assert_eq!(got["numbers"]["slice_ns"], 2_000_000.4);
         assert_eq!(got["numbers"]["switch_ns"], Value::Null);
-        assert_eq!(got["numbers"].as_object().unwrap().len(), NUMBERS.len());
+        assert_eq!(got["numbers"].as_object().unwrap().len(), MAIN_NUMBERS.len());
         assert_eq!(got["profile"], json!({ "slice_ns": 2_000_000 }));
     }
 
     #[test]
     fn every_number_of_the_profile_comes_from_a_step_that_exists() {
-        for (name, path) in PROFILE.iter().chain(NUMBERS) {
+        for (name, path) in PROFILE_KEYS.iter().chain(MAIN_NUMBERS) {
             let step = path.split('/').next().unwrap();
-            assert!(steps::ALL.iter().any(|s| s.name == step), "{name} comes from {step}");
+            assert!(steps::ALL_STEPS.iter().any(|s| s.name == step), "{name} comes from {step}");
         }
     }
 
     #[test]
     fn the_summary_says_what_was_not_measured() {
-        let text = summary(&document(&[], &Options::default(), 5));
+        let text = text_summary(&make_document(&[], &Options::default(), 5));
         assert!(text.contains("slice_ns"));
         assert!(text.contains("not measured"));
     }

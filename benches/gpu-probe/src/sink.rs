@@ -9,47 +9,47 @@ use std::io::Write;
 use serde_json::{Map, Value, json};
 
 /// Writes the results of a step.
-pub struct Sink<W: Write> {
+pub struct StepSink<W: Write> {
     out: W,
 }
 
-impl<W: Write> Sink<W> {
+impl<W: Write> StepSink<W> {
     /// A sink that writes lines to `out`.
     pub fn new(out: W) -> Self {
         Self { out }
     }
 
     /// Reports one value under a dotted key.
-    pub fn put(&mut self, key: &str, value: Value) {
-        self.line(&json!({ "put": key, "value": value }));
+    pub fn put_value(&mut self, key: &str, value: Value) {
+        self.write_line(&json!({ "put": key, "value": value }));
     }
 
     /// Reports that a part of the step failed.
-    pub fn fail(&mut self, what: impl Display) {
-        self.line(&json!({ "error": what.to_string() }));
+    pub fn put_failure(&mut self, what: impl Display) {
+        self.write_line(&json!({ "error": what.to_string() }));
     }
 
     /// Runs one part of a step. Stores its value under `key` or its failure among the errors; the step continues either
     /// way.
-    pub fn attempt(&mut self, key: &str, part: impl FnOnce() -> Result<Value, String>) -> bool {
+    pub fn run_part(&mut self, key: &str, part: impl FnOnce() -> Result<Value, String>) -> bool {
         match part() {
             Ok(value) => {
-                self.put(key, value);
+                self.put_value(key, value);
                 true
             }
             Err(error) => {
-                self.fail(format_args!("{key}: {error}"));
+                self.put_failure(format_args!("{key}: {error}"));
                 false
             }
         }
     }
 
     /// Reports that the step is complete.
-    pub fn end(&mut self) {
-        self.line(&json!({ "end": true }));
+    pub fn end_step(&mut self) {
+        self.write_line(&json!({ "end": true }));
     }
 
-    fn line(&mut self, value: &Value) {
+    fn write_line(&mut self, value: &Value) {
         // A write error means that the probe gave this step up, and there is no one to report it to.
         let _ = writeln!(self.out, "{value}").and_then(|()| self.out.flush());
     }
@@ -57,7 +57,7 @@ impl<W: Write> Sink<W> {
 
 /// Collected lines of one step.
 #[derive(Debug, Default, PartialEq)]
-pub struct Gathered {
+pub struct GatheredStep {
     /// The values, nested by their dotted keys.
     pub data: Map<String, Value>,
     /// Messages of the parts that failed.
@@ -66,9 +66,9 @@ pub struct Gathered {
     pub ended: bool,
 }
 
-impl Gathered {
+impl GatheredStep {
     /// Parses one line of a step's output and adds its value.
-    pub fn take(&mut self, line: &str) {
+    pub fn take_line(&mut self, line: &str) {
         let Ok(Value::Object(object)) = serde_json::from_str::<Value>(line) else {
             if !line.trim().is_empty() {
                 self.errors.push(format!("not a line of the probe: {}", line.chars().take(200).collect::<String>()));
@@ -109,10 +109,10 @@ fn insert(map: &mut Map<String, Value>, key: &str, value: Value) {
 mod tests {
     use super::*;
 
-    fn gather(text: &[u8]) -> Gathered {
-        let mut gathered = Gathered::default();
+    fn gather(text: &[u8]) -> GatheredStep {
+        let mut gathered = GatheredStep::default();
         for line in String::from_utf8(text.to_vec()).unwrap().lines() {
-            gathered.take(line);
+            gathered.take_line(line);
         }
         gathered
     }
@@ -120,11 +120,11 @@ mod tests {
     #[test]
     fn what_is_put_comes_back_nested() {
         let mut bytes = Vec::new();
-        let mut sink = Sink::new(&mut bytes);
-        sink.put("a.b", json!(1));
-        sink.put("a.c", json!([2, 3]));
-        sink.put("d", json!("x"));
-        sink.end();
+        let mut sink = StepSink::new(&mut bytes);
+        sink.put_value("a.b", json!(1));
+        sink.put_value("a.c", json!([2, 3]));
+        sink.put_value("d", json!("x"));
+        sink.end_step();
         let got = gather(&bytes);
         assert_eq!(Value::Object(got.data), json!({"a": {"b": 1, "c": [2, 3]}, "d": "x"}));
         assert!(got.ended);
@@ -134,9 +134,9 @@ mod tests {
     #[test]
     fn a_failed_part_is_an_error_with_its_key_and_the_next_goes_on() {
         let mut bytes = Vec::new();
-        let mut sink = Sink::new(&mut bytes);
-        assert!(!sink.attempt("broken", || Err("no".into())));
-        assert!(sink.attempt("whole", || Ok(json!(5))));
+        let mut sink = StepSink::new(&mut bytes);
+        assert!(!sink.run_part("broken", || Err("no".into())));
+        assert!(sink.run_part("whole", || Ok(json!(5))));
         let got = gather(&bytes);
         assert_eq!(got.errors, ["broken: no"]);
         assert_eq!(got.data["whole"], json!(5));

@@ -14,16 +14,16 @@ use crate::args::Options;
 use crate::isolate::read_lines;
 
 /// Default time that a step waits for a line of its worker.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const LINE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A worker, seen from the step that started it. Dropping it ends the worker.
-pub struct Worker {
+pub struct StepWorker {
     child: Child,
     stdin: Option<ChildStdin>,
     lines: Receiver<String>,
 }
 
-impl Worker {
+impl StepWorker {
     /// Starts a worker with a role and its arguments.
     pub fn start(role: &str, arguments: &[String], options: &Options) -> Result<Self, String> {
         let program = std::env::current_exe().map_err(|e| format!("the probe's own file: {e}"))?;
@@ -44,12 +44,12 @@ impl Worker {
     }
 
     /// Process id of the worker.
-    pub fn pid(&self) -> u32 {
+    pub fn process_id(&self) -> u32 {
         self.child.id()
     }
 
     /// Waits for the worker's next line; an `{"error": ...}` of the worker is an error here.
-    pub fn line(&mut self, patience: Duration) -> Result<Value, String> {
+    pub fn next_line(&mut self, patience: Duration) -> Result<Value, String> {
         let line = self.lines.recv_timeout(patience).map_err(|e| format!("no line from the worker: {e}"))?;
         let value: Value = serde_json::from_str(&line).map_err(|e| format!("the worker wrote {line:?}: {e}"))?;
         match value.get("error") {
@@ -59,13 +59,13 @@ impl Worker {
     }
 
     /// Sends the worker a line.
-    pub fn say(&mut self, text: &str) -> Result<(), String> {
+    pub fn send_line(&mut self, text: &str) -> Result<(), String> {
         let stdin = self.stdin.as_mut().ok_or("the worker's input is closed")?;
         writeln!(stdin, "{text}").and_then(|()| stdin.flush()).map_err(|e| format!("the worker does not listen: {e}"))
     }
 
     /// Closes the worker's input, which ends it, and waits for it. After `patience` the worker is killed.
-    pub fn finish(mut self, patience: Duration) {
+    pub fn finish_worker(mut self, patience: Duration) {
         self.stdin = None;
         let deadline = std::time::Instant::now() + patience;
         while std::time::Instant::now() < deadline {
@@ -77,7 +77,7 @@ impl Worker {
     }
 }
 
-impl Drop for Worker {
+impl Drop for StepWorker {
     fn drop(&mut self) {
         // The process may be gone already. A process stuck in the kernel is left to the time limit of the step.
         let _ = self.child.kill();
@@ -91,14 +91,14 @@ impl Drop for Worker {
 }
 
 /// In the worker: writes one line.
-pub fn tell(value: &Value) {
+pub fn write_line(value: &Value) {
     let mut out = std::io::stdout().lock();
     // A write error means that the step is gone; the worker notices when its input ends.
     let _ = writeln!(out, "{value}").and_then(|()| out.flush());
 }
 
 /// In the worker: waits for a line; `None` if the step closed the input.
-pub fn hear() -> Option<String> {
+pub fn read_line() -> Option<String> {
     let mut line = String::new();
     match std::io::stdin().lock().read_line(&mut line) {
         Ok(n) if n > 0 => Some(line.trim().to_owned()),

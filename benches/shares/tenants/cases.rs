@@ -1,96 +1,105 @@
 //! The measured cases: tenants that share a device, a latency tenant next to a batch one, two services. Not here: the
 //! run itself (`run`).
 
-use super::figures::Due;
-use super::run::Program;
+use super::figures::TenantDue;
+use super::run::TenantProgramSpec;
 use std::time::Duration;
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 /// Kernel lengths that a program launches in turn.
-const MIXED: [u64; 5] = [50 * US, MS, 5 * MS, 20 * MS, 200 * MS];
+const MIXED_LENGTHS: [u64; 5] = [50 * US, MS, 5 * MS, 20 * MS, 200 * MS];
 
 /// A case to measure: tenants that always have work.
-pub struct Case {
+pub struct TenantsCase {
     /// Name by which the user selects the case.
     pub name: String,
     /// Configuration lines of each tenant.
     pub terms: Vec<String>,
     /// Program that each tenant runs.
-    pub programs: Vec<Program>,
+    pub programs: Vec<TenantProgramSpec>,
     /// Share that each tenant should get.
-    pub dues: Vec<Due>,
+    pub dues: Vec<TenantDue>,
 }
 
 /// Setting that determines a tenant's due share.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum By {
+enum DueKind {
     Weight,
     Ceiling,
 }
 
-impl Case {
-    fn new(name: &str, by: By, numbers: &[u32], lengths: &[&[u64]]) -> Case {
+impl TenantsCase {
+    fn new(name: &str, by: DueKind, numbers: &[u32], lengths: &[&[u64]]) -> TenantsCase {
         let sum: u32 = numbers.iter().sum();
         let of = |at: usize| lengths[at % lengths.len()];
         let terms = numbers.iter().map(|number| match by {
-            By::Weight => terms(&format!("weight = {number}")),
-            By::Ceiling => terms(&format!("sm_limit = {number}")),
+            DueKind::Weight => tenant_terms(&format!("weight = {number}")),
+            DueKind::Ceiling => tenant_terms(&format!("sm_limit = {number}")),
         });
-        let due = |(at, number): (usize, &u32)| Due {
-            percent: if by == By::Ceiling { f64::from(*number) } else { f64::from(*number) / f64::from(sum) * 100.0 },
+        let due = |(at, number): (usize, &u32)| TenantDue {
+            percent: if by == DueKind::Ceiling {
+                f64::from(*number)
+            } else {
+                f64::from(*number) / f64::from(sum) * 100.0
+            },
             longest: of(at).iter().copied().max().unwrap_or(0),
-            ceiling: by == By::Ceiling,
+            ceiling: by == DueKind::Ceiling,
         };
-        Case {
+        TenantsCase {
             name: name.into(),
             terms: terms.collect(),
-            programs: (0..numbers.len()).map(|at| Program::busy(at, of(at))).collect(),
+            programs: (0..numbers.len()).map(|at| TenantProgramSpec::busy_program(at, of(at))).collect(),
             dues: numbers.iter().enumerate().map(due).collect(),
         }
     }
 
     /// Device time of the longest kernel, ns.
-    pub fn longest(&self) -> u64 {
+    pub fn longest_kernel_ns(&self) -> u64 {
         self.dues.iter().map(|due| due.longest).max().unwrap_or(0)
     }
 
     /// Time before the measurement. Costs are learned in it, and work admitted earlier by the gates completes.
-    pub fn warm(&self) -> Duration {
-        Duration::from_millis(1500) + 30 * Duration::from_nanos(self.longest())
+    pub fn warm_up_time(&self) -> Duration {
+        Duration::from_millis(1500) + 30 * Duration::from_nanos(self.longest_kernel_ns())
     }
 
     /// Length of the measurement: max(10 s, 50 of the longest kernels), or `seconds`.
-    pub fn window(&self, seconds: Option<u64>) -> Duration {
-        let due = Duration::from_secs(10).max(50 * Duration::from_nanos(self.longest()));
+    pub fn window_time(&self, seconds: Option<u64>) -> Duration {
+        let due = Duration::from_secs(10).max(50 * Duration::from_nanos(self.longest_kernel_ns()));
         seconds.map_or(due, Duration::from_secs)
     }
 }
 
 /// Configuration lines of a tenant, with a part of the device's memory.
-pub fn terms(more: &str) -> String {
+pub fn tenant_terms(more: &str) -> String {
     format!("memory_limit = \"8GiB\"\n{more}")
 }
 
 /// Cases of tenants that run at the same time.
-pub fn shares() -> Vec<Case> {
-    use By::{Ceiling, Weight};
+pub fn share_cases() -> Vec<TenantsCase> {
+    use DueKind::{Ceiling, Weight};
     vec![
-        Case::new("shares/30-70/1ms", Weight, &[30, 70], &[&[MS]]),
-        Case::new("shares/30-70/50us-and-5ms", Weight, &[30, 70], &[&[50 * US], &[5 * MS]]),
-        Case::new("shares/30-70/mixed", Weight, &[30, 70], &[&MIXED]),
-        Case::new("shares/10-90/1ms", Weight, &[10, 90], &[&[MS]]),
-        Case::new("shares/10-90/20ms-and-1ms", Weight, &[10, 90], &[&[20 * MS], &[MS]]),
-        Case::new("shares/4x25/1ms", Weight, &[1; 4], &[&[MS]]),
-        Case::new("shares/4x25/50us-1ms-20ms-200ms", Weight, &[1; 4], &[&[50 * US], &[MS], &[20 * MS], &[200 * MS]]),
-        Case::new("shares/weights-1-to-7/5ms", Weight, &[1, 2, 3, 4, 5, 6, 7], &[&[5 * MS]]),
-        Case::new("shares/8x12.5/1ms", Weight, &[1; 8], &[&[MS]]),
-        Case::new("shares/ceilings-30-60/1ms", Ceiling, &[30, 60], &[&[MS]]),
+        TenantsCase::new("shares/30-70/1ms", Weight, &[30, 70], &[&[MS]]),
+        TenantsCase::new("shares/30-70/50us-and-5ms", Weight, &[30, 70], &[&[50 * US], &[5 * MS]]),
+        TenantsCase::new("shares/30-70/mixed", Weight, &[30, 70], &[&MIXED_LENGTHS]),
+        TenantsCase::new("shares/10-90/1ms", Weight, &[10, 90], &[&[MS]]),
+        TenantsCase::new("shares/10-90/20ms-and-1ms", Weight, &[10, 90], &[&[20 * MS], &[MS]]),
+        TenantsCase::new("shares/4x25/1ms", Weight, &[1; 4], &[&[MS]]),
+        TenantsCase::new(
+            "shares/4x25/50us-1ms-20ms-200ms",
+            Weight,
+            &[1; 4],
+            &[&[50 * US], &[MS], &[20 * MS], &[200 * MS]],
+        ),
+        TenantsCase::new("shares/weights-1-to-7/5ms", Weight, &[1, 2, 3, 4, 5, 6, 7], &[&[5 * MS]]),
+        TenantsCase::new("shares/8x12.5/1ms", Weight, &[1; 8], &[&[MS]]),
+        TenantsCase::new("shares/ceilings-30-60/1ms", Ceiling, &[30, 60], &[&[MS]]),
     ]
 }
 
 /// Short requests next to a tenant that always has work.
-pub struct Latency {
+pub struct LatencyCase {
     /// Name by which the user selects the case.
     pub name: &'static str,
     /// Kernel length of a request, ns. Requests are 5 ms apart.
@@ -101,19 +110,19 @@ pub struct Latency {
     pub judged: bool,
 }
 
-impl Latency {
+impl LatencyCase {
     /// The program whose latency is measured.
-    pub fn request(&self) -> Program {
-        Program::serving(0, 1, self.kernel_ns, 5 * MS)
+    pub fn request_program(&self) -> TenantProgramSpec {
+        TenantProgramSpec::serving_program(0, 1, self.kernel_ns, 5 * MS)
     }
 }
 
 /// Cases of a latency tenant next to a batch one.
-pub fn latency() -> [Latency; 3] {
+pub fn latency_cases() -> [LatencyCase; 3] {
     [
-        Latency { name: "latency/500us-beside-1ms", kernel_ns: 500 * US, batch_ns: MS, judged: true },
-        Latency { name: "latency/50us-beside-1ms", kernel_ns: 50 * US, batch_ns: MS, judged: true },
-        Latency { name: "latency/500us-beside-20ms", kernel_ns: 500 * US, batch_ns: 20 * MS, judged: false },
+        LatencyCase { name: "latency/500us-beside-1ms", kernel_ns: 500 * US, batch_ns: MS, judged: true },
+        LatencyCase { name: "latency/50us-beside-1ms", kernel_ns: 50 * US, batch_ns: MS, judged: true },
+        LatencyCase { name: "latency/500us-beside-20ms", kernel_ns: 500 * US, batch_ns: 20 * MS, judged: false },
     ]
 }
 
@@ -122,8 +131,8 @@ pub fn latency() -> [Latency; 3] {
 pub const SERVICES: [(&str, u64); 2] = [("A", 61), ("B", 113)];
 
 /// The program of a tenant's service.
-pub fn service(tenant: usize, kernels: u64) -> Program {
-    Program::serving(tenant, kernels, MS, 0)
+pub fn service_program(tenant: usize, kernels: u64) -> TenantProgramSpec {
+    TenantProgramSpec::serving_program(tenant, kernels, MS, 0)
 }
 
 #[cfg(test)]
@@ -132,12 +141,12 @@ mod tests {
 
     #[test]
     fn dues_of_weights_are_the_whole_device_and_each_tenant_has_a_program() {
-        for case in shares() {
+        for case in share_cases() {
             let sum: f64 = case.dues.iter().map(|due| due.percent).sum();
             let whole = (sum - 100.0).abs() < 1e-9;
             assert!(whole || (sum < 100.0 && case.dues[0].ceiling), "{}: {sum}", case.name);
             assert!([case.terms.len(), case.programs.len()].iter().all(|len| *len == case.dues.len()), "{}", case.name);
-            assert_eq!(case.window(None), Duration::from_secs(10), "{}", case.name);
+            assert_eq!(case.window_time(None), Duration::from_secs(10), "{}", case.name);
         }
     }
 }

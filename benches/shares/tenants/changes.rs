@@ -4,11 +4,11 @@
 //! For memory, the time ends when a living process sees the new limit. For device time, it ends when the device's own
 //! sampled record shows the change.
 
-use super::cases::terms;
+use super::cases::tenant_terms;
 use super::client;
-use super::figures::{CHANGE_MS, Times, Verdict};
-use super::run::{Program, World, tenant_name};
-use crate::place::Place;
+use super::figures::{CHANGE_MS, RequestTimes, TenantsVerdict};
+use super::run::{TenantProgramSpec, TenantsWorld, tenant_name};
+use crate::place::MeasuringPlace;
 use serde::Serialize;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -16,40 +16,41 @@ use std::time::Duration;
 use vgpu_tests::daemon::Daemon;
 
 /// Interval between readings of the device's record.
-const LOOK: Duration = Duration::from_micros(200);
+const RECORD_POLL: Duration = Duration::from_micros(200);
 /// Kernel length of the program whose time limit changes, ns.
 const KERNEL_NS: u64 = 1_000_000;
 /// Idle time after which the device counts as stopped, ns. At a ceiling of 5 % kernels start 19 ms apart.
 const STILL_NS: u64 = 12_000_000;
 /// Time after which an unseen change counts as lost, ns.
-const MOST_NS: u64 = 1_000_000_000;
+const MAX_CHANGE_NS: u64 = 1_000_000_000;
 
 /// Times that changes took, ms.
 #[derive(Serialize)]
-pub struct Change {
+pub struct ChangeTimes {
     /// Name by which the user selects the case.
     pub name: &'static str,
     /// The changed setting, and the condition for being in force.
     pub what: &'static str,
     /// Distribution of the times until a change was in force.
-    pub times: Times,
+    pub times: RequestTimes,
     /// Number of changes that were never seen.
     pub lost: usize,
     /// Verdict on the 99th percentile of the times.
-    pub verdict: Verdict,
+    pub verdict: TenantsVerdict,
 }
 
-impl Change {
-    fn of(name: &'static str, what: &'static str, times: &[Option<f64>]) -> Change {
+impl ChangeTimes {
+    fn from_times(name: &'static str, what: &'static str, times: &[Option<f64>]) -> ChangeTimes {
         let seen: Vec<f64> = times.iter().flatten().copied().collect();
-        let (lost, times) = (times.len() - seen.len(), Times::of_ms(&seen));
-        let verdict = if lost > 0 { Verdict::Missed } else { Verdict::of(times.p99 - CHANGE_MS, 0.0) };
-        Change { name, what, times, lost, verdict }
+        let (lost, times) = (times.len() - seen.len(), RequestTimes::of_ms(&seen));
+        let verdict =
+            if lost > 0 { TenantsVerdict::Missed } else { TenantsVerdict::judge_missing(times.p99 - CHANGE_MS, 0.0) };
+        ChangeTimes { name, what, times, lost, verdict }
     }
 }
 
 /// Sends a line to the daemon and waits for its answer.
-fn ask(daemon: &Daemon, line: &str) -> Result<(), String> {
+fn ask_daemon(daemon: &Daemon, line: &str) -> Result<(), String> {
     let tell = || {
         let mut admin = UnixStream::connect(daemon.admin())?;
         writeln!(admin, "{{\"hello\":2,{line}}}")?;
@@ -67,10 +68,10 @@ fn ask(daemon: &Daemon, line: &str) -> Result<(), String> {
 
 fn set(daemon: &Daemon, key: &str, value: &str) -> Result<(), String> {
     let tenant = tenant_name(0);
-    ask(daemon, &format!("\"ask\":\"set\",\"tenant\":\"{tenant}\",\"change\":{{\"{key}\":\"{value}\"}}"))
+    ask_daemon(daemon, &format!("\"ask\":\"set\",\"tenant\":\"{tenant}\",\"change\":{{\"{key}\":\"{value}\"}}"))
 }
 
-fn milliseconds(ns: u64) -> f64 {
+fn to_milliseconds(ns: u64) -> f64 {
     ns as f64 / 1e6
 }
 
@@ -78,9 +79,9 @@ fn milliseconds(ns: u64) -> f64 {
 ///
 /// # Errors
 /// The run cannot be made.
-pub fn memory(place: &Place, times: usize) -> Result<Change, String> {
-    let mut world = World::start(place, Some(&[terms("")]), &[Program::watching(0)])?;
-    world.begin()?;
+pub fn measure_memory(place: &MeasuringPlace, times: usize) -> Result<ChangeTimes, String> {
+    let mut world = TenantsWorld::start(place, Some(&[tenant_terms("")]), &[TenantProgramSpec::watching_program(0)])?;
+    world.begin_all()?;
     std::thread::sleep(Duration::from_millis(200));
     let mut asked = Vec::new();
     let daemon = world.daemon.as_ref().ok_or("no daemon")?;
@@ -92,19 +93,19 @@ pub fn memory(place: &Place, times: usize) -> Result<Change, String> {
         std::thread::sleep(Duration::from_micros(15_000 + 370 * (round as u64 % 17)));
     }
     std::thread::sleep(Duration::from_millis(100));
-    let seen = client::pairs(&world.clients[0].end()?);
+    let seen = client::parse_pairs(&world.clients[0].end_work()?);
     let next = |at: usize| asked.get(at + 1).map_or(u64::MAX, |one| one.0);
     let took = asked.iter().enumerate().map(|(at, &(moment, bytes))| {
         let first = seen.iter().find(|one| one.0 > moment && one.0 < next(at) && one.1 == bytes);
-        first.map(|one| milliseconds(one.0 - moment))
+        first.map(|one| to_milliseconds(one.0 - moment))
     });
     let what = "memory_limit 8 <-> 4 GiB: until cuMemGetInfo of a living process says so (asked every 50 us)";
-    Ok(Change::of("changes/memory", what, &took.collect::<Vec<_>>()))
+    Ok(ChangeTimes::from_times("changes/memory", what, &took.collect::<Vec<_>>()))
 }
 
 /// Samples the device until `done` accepts: the work since the start (ns), the time of the last change, the present
 /// time. Returns the last two.
-fn until(world: &World, done: impl Fn(u64, u64, u64) -> bool) -> Option<(u64, u64)> {
+fn look_until(world: &TenantsWorld, done: impl Fn(u64, u64, u64) -> bool) -> Option<(u64, u64)> {
     let (began, before) = (vgpu_sim::now(), world.busy_ns());
     let (mut work, mut last) = (0, began);
     loop {
@@ -115,35 +116,35 @@ fn until(world: &World, done: impl Fn(u64, u64, u64) -> bool) -> Option<(u64, u6
         if done(work, last, now) {
             return Some((last, now));
         }
-        if now > began + MOST_NS {
+        if now > began + MAX_CHANGE_NS {
             return None;
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(RECORD_POLL);
     }
 }
 
 /// Time in ms from before `change` until the time that `seen` returns.
-fn step(
+fn measure_step(
     change: impl FnOnce() -> Result<(), String>,
     seen: impl FnOnce() -> Option<u64>,
 ) -> Result<Option<f64>, String> {
     let moment = vgpu_sim::now();
     change()?;
-    Ok(seen().map(|end| milliseconds(end.saturating_sub(moment))))
+    Ok(seen().map(|end| to_milliseconds(end.saturating_sub(moment))))
 }
 
 /// Time at which the device has worked 2 ms more.
-fn works(world: &World) -> Option<u64> {
-    until(world, |work, _, _| work >= 2 * KERNEL_NS).map(|(_, now)| now)
+fn when_working(world: &TenantsWorld) -> Option<u64> {
+    look_until(world, |work, _, _| work >= 2 * KERNEL_NS).map(|(_, now)| now)
 }
 
 /// Time in ns at which the last work ended, once the device did nothing for [`STILL_NS`] after it.
-fn stops(world: &World) -> Option<u64> {
-    until(world, |_, last, now| now > last + STILL_NS).map(|(last, _)| last)
+fn when_stopped(world: &TenantsWorld) -> Option<u64> {
+    look_until(world, |_, last, now| now > last + STILL_NS).map(|(last, _)| last)
 }
 
 /// Waits long enough for a change to settle, in step with nothing.
-fn settle(round: usize) {
+fn settle_change(round: usize) {
     std::thread::sleep(Duration::from_micros(150_000 + 3_700 * (round as u64 % 13)));
 }
 
@@ -151,24 +152,28 @@ fn settle(round: usize) {
 ///
 /// # Errors
 /// The run cannot be made.
-pub fn ceiling(place: &Place, times: usize) -> Result<Vec<Change>, String> {
-    let mut world = World::start(place, Some(&[terms("sm_limit = 5")]), &[Program::busy(0, &[KERNEL_NS])])?;
-    world.begin()?;
+pub fn measure_ceiling(place: &MeasuringPlace, times: usize) -> Result<Vec<ChangeTimes>, String> {
+    let mut world = TenantsWorld::start(
+        place,
+        Some(&[tenant_terms("sm_limit = 5")]),
+        &[TenantProgramSpec::busy_program(0, &[KERNEL_NS])],
+    )?;
+    world.begin_all()?;
     std::thread::sleep(Duration::from_millis(1500));
     let daemon = world.daemon.as_ref().ok_or("no daemon")?;
     let (mut wider, mut narrower) = (Vec::new(), Vec::new());
     for round in 0..times {
         // Changes the ceiling just after a kernel, so that the old ceiling permits nothing for a while.
-        until(&world, |work, last, now| work > 0 && now > last + 1_000_000);
-        wider.push(step(|| set(daemon, "sm_limit", "90"), || works(&world))?);
-        settle(round);
-        narrower.push(step(|| set(daemon, "sm_limit", "5"), || stops(&world))?);
-        settle(round);
+        look_until(&world, |work, last, now| work > 0 && now > last + 1_000_000);
+        wider.push(measure_step(|| set(daemon, "sm_limit", "90"), || when_working(&world))?);
+        settle_change(round);
+        narrower.push(measure_step(|| set(daemon, "sm_limit", "5"), || when_stopped(&world))?);
+        settle_change(round);
     }
     let what = "sm_limit 5 -> 90: until 2 ms of work are done, which at 5 % take 20 ms at least";
-    let wider = Change::of("changes/wider", what, &wider);
+    let wider = ChangeTimes::from_times("changes/wider", what, &wider);
     let what = "sm_limit 90 -> 5: until the end of the last kernel before the first rest of 12 ms";
-    Ok(vec![wider, Change::of("changes/narrower", what, &narrower)])
+    Ok(vec![wider, ChangeTimes::from_times("changes/narrower", what, &narrower)])
 }
 
 /// Pauses and resumes a tenant without a ceiling, `times` times. It waits for each of its kernels: through an open gate
@@ -176,19 +181,23 @@ pub fn ceiling(place: &Place, times: usize) -> Result<Vec<Change>, String> {
 ///
 /// # Errors
 /// The run cannot be made.
-pub fn pause(place: &Place, times: usize) -> Result<Vec<Change>, String> {
-    let mut world = World::start(place, Some(&[terms("")]), &[Program::serving(0, 1, KERNEL_NS, 0)])?;
-    world.begin()?;
+pub fn measure_pause(place: &MeasuringPlace, times: usize) -> Result<Vec<ChangeTimes>, String> {
+    let mut world = TenantsWorld::start(
+        place,
+        Some(&[tenant_terms("")]),
+        &[TenantProgramSpec::serving_program(0, 1, KERNEL_NS, 0)],
+    )?;
+    world.begin_all()?;
     std::thread::sleep(Duration::from_millis(1500));
     let daemon = world.daemon.as_ref().ok_or("no daemon")?;
-    let say = |word: &str| ask(daemon, &format!("\"ask\":\"{word}\",\"tenant\":\"{}\"", tenant_name(0)));
+    let say = |word: &str| ask_daemon(daemon, &format!("\"ask\":\"{word}\",\"tenant\":\"{}\"", tenant_name(0)));
     let (mut paused, mut resumed) = (Vec::new(), Vec::new());
     for round in 0..times {
-        paused.push(step(|| say("pause"), || stops(&world))?);
-        settle(round);
-        resumed.push(step(|| say("resume"), || works(&world))?);
-        settle(round);
+        paused.push(measure_step(|| say("pause"), || when_stopped(&world))?);
+        settle_change(round);
+        resumed.push(measure_step(|| say("resume"), || when_working(&world))?);
+        settle_change(round);
     }
-    let paused = Change::of("changes/pause", "pause: until the end of the last kernel", &paused);
-    Ok(vec![paused, Change::of("changes/resume", "resume: until 2 ms of work are done", &resumed)])
+    let paused = ChangeTimes::from_times("changes/pause", "pause: until the end of the last kernel", &paused);
+    Ok(vec![paused, ChangeTimes::from_times("changes/resume", "resume: until 2 ms of work are done", &resumed)])
 }

@@ -6,7 +6,7 @@
 //!
 //! They print `ready`, begin when they read a line, and print their results when their input closes.
 
-use crate::driver::Device;
+use crate::driver::BenchDevice;
 use std::io::{BufRead, Read, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use std::thread;
 use std::time::Duration;
 
 /// Interval between a watching program's queries.
-pub const LOOK: Duration = Duration::from_micros(50);
+pub const LIMIT_POLL: Duration = Duration::from_micros(50);
 
 /// One request: its start (CLOCK_MONOTONIC) and its length, ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct ServedRequest {
     /// Start of the request, ns of CLOCK_MONOTONIC.
     pub began: u64,
     /// Length of the request, ns.
@@ -27,7 +27,7 @@ pub struct Request {
 }
 
 /// True if the word selects a program of this file.
-pub fn is(word: &str) -> bool {
+pub fn is_program(word: &str) -> bool {
     ["--serve", "--watch"].contains(&word)
 }
 
@@ -43,7 +43,7 @@ pub fn run(words: &[String]) -> Result<ExitCode, String> {
             let number = |text: &String| text.parse::<u64>().map_err(|why| format!("{text}: {why}"));
             serve(number(kernels)?, number(ns)?, Duration::from_nanos(number(pause)?))?
         }
-        [word] if word == "--watch" => watch()?,
+        [word] if word == "--watch" => watch_limit()?,
         _ => return Err("--serve KERNELS NANOSECONDS PAUSE, or --watch".into()),
     };
     let text: String = lines.iter().map(|(a, b)| format!("{a} {b}\n")).collect();
@@ -52,7 +52,7 @@ pub fn run(words: &[String]) -> Result<ExitCode, String> {
 }
 
 /// Parses the pairs of numbers that such a program printed.
-pub fn pairs(text: &str) -> Vec<(u64, u64)> {
+pub fn parse_pairs(text: &str) -> Vec<(u64, u64)> {
     let pair = |line: &str| {
         let (a, b) = line.split_once(' ')?;
         Some((a.parse().ok()?, b.parse().ok()?))
@@ -61,7 +61,7 @@ pub fn pairs(text: &str) -> Vec<(u64, u64)> {
 }
 
 /// Prints `ready`, waits for a line, and returns a flag that becomes true when the input closes.
-fn ready() -> Result<Arc<AtomicBool>, String> {
+fn wait_until_started() -> Result<Arc<AtomicBool>, String> {
     println!("ready");
     std::io::stdout().flush().map_err(|why| why.to_string())?;
     let over = Arc::new(AtomicBool::new(false));
@@ -76,16 +76,16 @@ fn ready() -> Result<Arc<AtomicBool>, String> {
 
 /// Serves requests of `kernels` launches of `ns` and a wait, one after the other.
 fn serve(kernels: u64, ns: u64, pause: Duration) -> Result<Vec<(u64, u64)>, String> {
-    let device = Device::open()?;
-    let stream = device.stream()?;
-    let over = ready()?;
+    let device = BenchDevice::open()?;
+    let stream = device.make_stream()?;
+    let over = wait_until_started()?;
     let mut requests = Vec::new();
     while !over.load(Relaxed) {
         let began = vgpu_sim::now();
         for _ in 0..kernels {
             device.launch(stream, ns)?;
         }
-        device.synchronize(stream)?;
+        device.synchronize_stream(stream)?;
         requests.push((began, vgpu_sim::now() - began));
         if !pause.is_zero() {
             thread::sleep(pause);
@@ -95,17 +95,17 @@ fn serve(kernels: u64, ns: u64, pause: Duration) -> Result<Vec<(u64, u64)>, Stri
 }
 
 /// Records each time at which the visible memory changed, and its new size.
-fn watch() -> Result<Vec<(u64, u64)>, String> {
-    let device = Device::open()?;
-    let over = ready()?;
-    let (mut changes, mut last) = (Vec::new(), device.memory()?);
+fn watch_limit() -> Result<Vec<(u64, u64)>, String> {
+    let device = BenchDevice::open()?;
+    let over = wait_until_started()?;
+    let (mut changes, mut last) = (Vec::new(), device.shown_memory()?);
     while !over.load(Relaxed) {
-        let now = device.memory()?;
+        let now = device.shown_memory()?;
         if now != last {
             changes.push((vgpu_sim::now(), now as u64));
             last = now;
         }
-        thread::sleep(LOOK);
+        thread::sleep(LIMIT_POLL);
     }
     Ok(changes)
 }
@@ -116,6 +116,6 @@ mod tests {
 
     #[test]
     fn what_a_program_says_is_understood_and_what_it_does_not_say_is_left_out() {
-        assert_eq!(pairs("12 34\nnonsense\n5 x\n7 8\n"), [(12, 34), (7, 8)]);
+        assert_eq!(parse_pairs("12 34\nnonsense\n5 x\n7 8\n"), [(12, 34), (7, 8)]);
     }
 }

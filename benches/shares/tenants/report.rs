@@ -1,30 +1,32 @@
 //! The report: the results as Markdown and as a picture. Not here: the computation of a figure (`figures`).
 
-use super::cases::Latency;
-use super::changes::Change;
-use super::figures::{self, CHANGE_MS, DONE_PERCENT, LATENCY_MS, Shares, Times, Verdict, change};
-use super::run::Ran;
-use crate::host::Facts;
-use crate::output::{Picture, Report};
-use crate::plot::{self, Line, Panel};
+use super::cases::LatencyCase;
+use super::changes::ChangeTimes;
+use super::figures::{
+    self, CHANGE_MS, DONE_PERCENT, LATENCY_MS, RequestTimes, ShareFigures, TenantsVerdict, change_percent,
+};
+use super::run::TenantsRun;
+use crate::host::HostFacts;
+use crate::output::{MeasuredReport, Picture};
+use crate::plot::{self, PlotLine, PlotPanel};
 use serde::Serialize;
 use std::fmt::Write;
 
 /// All results of a run of `vgpu-shares tenants`.
 #[derive(Serialize)]
-pub struct Results {
+pub struct TenantsResults {
     /// The machine and the time of the run.
-    pub facts: Facts,
+    pub facts: HostFacts,
     /// Results of tenants that always have work.
     pub shares: Vec<SharesRow>,
     /// Results of short requests next to a batch program.
     pub latency: Vec<LatencyRow>,
     /// Results of the two services.
-    pub services: Option<Services>,
+    pub services: Option<ServicesResult>,
     /// Throughput of two tenants, with and without vgpu.
-    pub done: Option<Done>,
+    pub done: Option<DoneResult>,
     /// Times until changed settings are in force.
-    pub changes: Vec<Change>,
+    pub changes: Vec<ChangeTimes>,
     /// Descriptions of runs that failed.
     pub failures: Vec<String>,
 }
@@ -37,14 +39,14 @@ pub struct SharesRow {
     /// Length of the measurement, in seconds.
     pub seconds: f64,
     /// Shares, errors and verdicts of the run.
-    pub figures: Shares,
+    pub figures: ShareFigures,
     /// Percent of the device's time for each tenant in each tenth of a second.
     pub tenths: Vec<Vec<f64>>,
 }
 
 impl SharesRow {
     /// Makes the row of a run.
-    pub fn new(name: &str, ran: &Ran, figures: Shares) -> SharesRow {
+    pub fn new(name: &str, ran: &TenantsRun, figures: ShareFigures) -> SharesRow {
         let step = usize::try_from(100_000_000 / ran.bucket_ns).unwrap_or(1).max(1);
         let tenths = |busy: &Vec<u64>| {
             let part =
@@ -62,60 +64,71 @@ pub struct LatencyRow {
     /// Name by which the user selects the case.
     pub name: &'static str,
     /// Times of requests alone on the device, without vgpu.
-    pub alone: Times,
+    pub alone: RequestTimes,
     /// Times of requests next to the batch program, without vgpu.
-    pub bare: Times,
+    pub bare: RequestTimes,
     /// Times of requests next to the batch program, with vgpu.
-    pub with: Times,
+    pub with: RequestTimes,
     /// The batch program's percent of the device's time, without and with vgpu.
     pub batch: (f64, f64),
     /// Run delay of programs and daemon in the run with vgpu, in percent of its time.
     pub delay: f64,
     /// Verdict on the 99th percentile; `None` if the budget does not apply to such kernels.
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<TenantsVerdict>,
 }
 
 impl LatencyRow {
     /// The row of three runs.
-    pub fn new(one: &Latency, alone: Times, bare: (Times, f64), with: (Times, f64), delay: f64) -> LatencyRow {
-        let verdict = one.judged.then(|| Verdict::of(with.0.p99 - alone.p99 - LATENCY_MS, 0.0));
+    pub fn new(
+        one: &LatencyCase,
+        alone: RequestTimes,
+        bare: (RequestTimes, f64),
+        with: (RequestTimes, f64),
+        delay: f64,
+    ) -> LatencyRow {
+        let verdict = one.judged.then(|| TenantsVerdict::judge_missing(with.0.p99 - alone.p99 - LATENCY_MS, 0.0));
         LatencyRow { name: one.name, alone, bare: bare.0, with: with.0, batch: (bare.1, with.1), delay, verdict }
     }
 }
 
 /// Results of the two services, alone and together in several ways.
 #[derive(Serialize)]
-pub struct Services {
+pub struct ServicesResult {
     /// Each alone on the device, without vgpu.
-    pub alone: Vec<Service>,
+    pub alone: Vec<ServiceResult>,
     /// Both at the same time: name of the way, and results of each.
-    pub ways: Vec<(&'static str, Vec<Service>)>,
+    pub ways: Vec<(&'static str, Vec<ServiceResult>)>,
 }
 
 /// Results of one of the two services.
 #[derive(Serialize)]
-pub struct Service {
+pub struct ServiceResult {
     /// Name of the service in the report.
     pub name: &'static str,
     /// Times of the service's requests.
-    pub times: Times,
+    pub times: RequestTimes,
     /// Change of the mean time against alone, percent.
     pub latency_change: f64,
     /// Change of the throughput against alone, percent.
     pub throughput_change: f64,
 }
 
-impl Service {
+impl ServiceResult {
     /// Compares the times with those when alone.
-    pub fn new(name: &'static str, times: Times, alone: &Times) -> Service {
-        let latency_change = change(alone.mean, times.mean);
-        Service { name, times, latency_change, throughput_change: change(alone.per_second, times.per_second) }
+    pub fn new(name: &'static str, times: RequestTimes, alone: &RequestTimes) -> ServiceResult {
+        let latency_change = change_percent(alone.mean, times.mean);
+        ServiceResult {
+            name,
+            times,
+            latency_change,
+            throughput_change: change_percent(alone.per_second, times.per_second),
+        }
     }
 }
 
 /// Throughput of two tenants together, in percent of the device's time.
 #[derive(Serialize)]
-pub struct Done {
+pub struct DoneResult {
     /// Name by which the user selects the case.
     pub name: &'static str,
     /// Throughput in the device's own time slices, without vgpu.
@@ -127,43 +140,43 @@ pub struct Done {
     /// Run delay of programs and daemon plus stolen time, in percent of the run with vgpu.
     pub delay: f64,
     /// Verdict on `part` against the budget.
-    pub verdict: Verdict,
+    pub verdict: TenantsVerdict,
 }
 
-impl Done {
+impl DoneResult {
     /// The row of two runs.
-    pub fn new(name: &'static str, bare: f64, with: f64, delay: f64) -> Done {
+    pub fn new(name: &'static str, bare: f64, with: f64, delay: f64) -> DoneResult {
         let part = if bare > 0.0 { with / bare * 100.0 } else { 0.0 };
-        Done { name, bare, with, part, delay, verdict: Verdict::of(DONE_PERCENT - part, delay) }
+        DoneResult { name, bare, with, part, delay, verdict: TenantsVerdict::judge_missing(DONE_PERCENT - part, delay) }
     }
 }
 
-impl Report for Results {
-    fn markdown(&self) -> String {
+impl MeasuredReport for TenantsResults {
+    fn to_markdown(&self) -> String {
         let mut out = String::from("# Tenants under the daemon, measured\n\n");
-        self.head(&mut out);
+        self.write_head(&mut out);
         self.side_by_side(&mut out);
-        self.latencies(&mut out);
+        self.write_latencies(&mut out);
         self.two_services(&mut out);
         self.what_is_done(&mut out);
-        self.changed(&mut out);
+        self.write_changes(&mut out);
         out
     }
 
-    fn pictures(&self) -> Vec<Picture> {
+    fn all_pictures(&self) -> Vec<Picture> {
         vec![self.over_time()]
     }
 }
 
-impl Results {
+impl TenantsResults {
     /// Results before the first measurement.
-    pub fn new(facts: Facts) -> Results {
+    pub fn new(facts: HostFacts) -> TenantsResults {
         let (shares, latency, changes, failures) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Results { facts, shares, latency, services: None, done: None, changes, failures }
+        TenantsResults { facts, shares, latency, services: None, done: None, changes, failures }
     }
 
     /// Every judged figure: its row and budget, and the verdict.
-    fn verdicts(&self) -> Vec<(String, Verdict)> {
+    fn all_verdicts(&self) -> Vec<(String, TenantsVerdict)> {
         let mut all = Vec::new();
         for row in &self.shares {
             let mut note = |what: String, verdict| all.push((format!("{}, {what}", row.name), verdict));
@@ -184,12 +197,12 @@ impl Results {
     }
 
     /// Names of the rows with such a verdict.
-    pub fn names_of(&self, wanted: Verdict) -> Vec<String> {
-        self.verdicts().into_iter().filter(|(_, verdict)| *verdict == wanted).map(|(name, _)| name).collect()
+    pub fn names_of(&self, wanted: TenantsVerdict) -> Vec<String> {
+        self.all_verdicts().into_iter().filter(|(_, verdict)| *verdict == wanted).map(|(name, _)| name).collect()
     }
 
-    fn head(&self, out: &mut String) {
-        out.push_str(&self.facts.head(
+    fn write_head(&self, out: &mut String) {
+        out.push_str(&self.facts.report_head(
             "**These are the model's figures:** the device is simulated ([how](../../simulated-device.md)); processes, \
              daemon and clock are real.",
         ));
@@ -197,16 +210,16 @@ impl Results {
         let _ = writeln!(
             out,
             "**{} budgets: {} kept, {} missed by no more than the host took, {} missed; {} runs failed.**\n",
-            self.verdicts().len(),
-            count(Verdict::Kept),
-            count(Verdict::Host),
-            count(Verdict::Missed),
+            self.all_verdicts().len(),
+            count(TenantsVerdict::Kept),
+            count(TenantsVerdict::Host),
+            count(TenantsVerdict::Missed),
             self.failures.len()
         );
         let said =
             |word: &str, lines: &[String]| lines.iter().map(|line| format!("- {word}: {line}\n")).collect::<String>();
-        out.push_str(&said("missed", &self.names_of(Verdict::Missed)));
-        out.push_str(&said("host", &self.names_of(Verdict::Host)));
+        out.push_str(&said("missed", &self.names_of(TenantsVerdict::Missed)));
+        out.push_str(&said("host", &self.names_of(TenantsVerdict::Host)));
         out.push_str(&said("failed", &self.failures));
         out.push_str(METHOD);
     }
@@ -233,8 +246,8 @@ impl Results {
                     part.error,
                     part.window_p99,
                     part.delay,
-                    part.share.word(),
-                    part.windows.word()
+                    part.share.verdict_word(),
+                    part.windows.verdict_word()
                 );
             }
         }
@@ -242,7 +255,7 @@ impl Results {
             "\n| run | s | device busy (98) | changing processes | Jain (0.999) | host, all | of it the daemon | \
              daemon, % of a core | verdicts: busy, equal |\n|---|--:|--:|--:|--:|--:|--:|--:|---|\n",
         );
-        let word = |verdict: Option<Verdict>| verdict.map_or("-", Verdict::word);
+        let word = |verdict: Option<TenantsVerdict>| verdict.map_or("-", TenantsVerdict::verdict_word);
         for SharesRow { name, seconds, figures: f, .. } in &self.shares {
             let _ = writeln!(
                 out,
@@ -259,7 +272,7 @@ impl Results {
         }
     }
 
-    fn latencies(&self, out: &mut String) {
+    fn write_latencies(&self, out: &mut String) {
         if self.latency.is_empty() {
             return;
         }
@@ -276,7 +289,7 @@ impl Results {
             ];
             for (way, times, batch) in ways {
                 let judged = way == "with us";
-                let word = row.verdict.map_or("not judged", Verdict::word);
+                let word = row.verdict.map_or("not judged", TenantsVerdict::verdict_word);
                 let _ = writeln!(
                     out,
                     "| {} | {way} | {} | {:.2} | {:.2} | {:.2} | {:.2} | {} | {:+.2}{} |",
@@ -305,7 +318,7 @@ impl Results {
         let alone = ("alone", &services.alone);
         for (way, each) in std::iter::once(alone).chain(services.ways.iter().map(|(way, each)| (*way, each))) {
             let together = each.iter().map(|one| one.throughput_change / 100.0 + 1.0).sum::<f64>();
-            for (at, Service { name, times, latency_change, throughput_change }) in each.iter().enumerate() {
+            for (at, ServiceResult { name, times, latency_change, throughput_change }) in each.iter().enumerate() {
                 let sum = if at == 0 && way != "alone" { format!("{together:.3}") } else { String::new() };
                 let _ = writeln!(
                     out,
@@ -327,11 +340,11 @@ impl Results {
             done.with,
             done.part,
             done.delay,
-            done.verdict.word()
+            done.verdict.verdict_word()
         );
     }
 
-    fn changed(&self, out: &mut String) {
+    fn write_changes(&self, out: &mut String) {
         if self.changes.is_empty() {
             return;
         }
@@ -340,7 +353,7 @@ impl Results {
             "\n## Limits that change\n\nmilliseconds from before the daemon is asked; budget {CHANGE_MS} for the 99th percentile.\n\n\
              | change | times | p50 | p99 | longest | never | verdict | what |\n|---|--:|--:|--:|--:|--:|---|---|"
         );
-        for Change { name, what, times, lost, verdict } in &self.changes {
+        for ChangeTimes { name, what, times, lost, verdict } in &self.changes {
             let _ = writeln!(
                 out,
                 "| {name} | {} | {:.2} | {:.2} | {:.2} | {lost} | {} | {what} |",
@@ -348,19 +361,19 @@ impl Results {
                 times.p50,
                 times.p99,
                 times.max,
-                verdict.word()
+                verdict.verdict_word()
             );
         }
     }
 
     /// Picture of shares over time.
     pub fn over_time(&self) -> Picture {
-        let line = |(part, shares): (&figures::Part, &Vec<f64>)| Line {
+        let line = |(part, shares): (&figures::TenantPart, &Vec<f64>)| PlotLine {
             name: format!("due {:.1} %", part.due),
             shares: shares.clone(),
             ceiling: Some(part.due),
         };
-        let panels = self.shares.iter().map(|row| Panel {
+        let panels = self.shares.iter().map(|row| PlotPanel {
             title: row.name.clone(),
             step: 0.1,
             lines: row.figures.parts.iter().zip(&row.tenths).map(line).collect(),
@@ -387,7 +400,7 @@ mod tests {
 
     #[test]
     fn what_is_missed_is_named_and_the_report_says_whose_figures_these_are() {
-        let facts = Facts {
+        let facts = HostFacts {
             cores: 2,
             processor: "p".into(),
             kernel: "k".into(),
@@ -396,15 +409,18 @@ mod tests {
             command: "vgpu-shares tenants".into(),
             load: "0".into(),
         };
-        let mut results = Results::new(facts);
-        results.done = Some(Done::new("done", 98.0, 90.0, 1.0));
-        assert_eq!(results.names_of(Verdict::Missed).len(), 1);
-        let text = results.markdown();
+        let mut results = TenantsResults::new(facts);
+        results.done = Some(DoneResult::new("done", 98.0, 90.0, 1.0));
+        assert_eq!(results.names_of(TenantsVerdict::Missed).len(), 1);
+        let text = results.to_markdown();
         assert!(
             text.contains("the model's figures") && text.contains("- missed: done: 91.84 % of uncontrolled"),
             "{text}"
         );
-        results.done = Some(Done::new("done", 98.0, 90.0, 7.0));
-        assert_eq!((results.names_of(Verdict::Missed).len(), results.names_of(Verdict::Host).len()), (0, 1));
+        results.done = Some(DoneResult::new("done", 98.0, 90.0, 7.0));
+        assert_eq!(
+            (results.names_of(TenantsVerdict::Missed).len(), results.names_of(TenantsVerdict::Host).len()),
+            (0, 1)
+        );
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::driver::{CUDA_CALLED_AT, CUDA_FOUND, begin_in_place, find_detour, first_number};
 use crate::hooks::{COPIES_CHARGED, ask_driver, ask_driver_v2, decide_copy, judge_shut};
-use crate::lookup::{NEXT, REAL, Row, answer, loader};
+use crate::lookup::{HookRow, NEXT_FUNCTIONS, REAL_FUNCTIONS, answer_lookup, loader};
 use core::ffi::{c_char, c_int, c_long, c_void};
 use shim_sys::cuda::CUresult;
 
@@ -86,7 +86,7 @@ macro_rules! loaders {
                 "mov rax, qword ptr [rip + {real}]",
                 "jmp rax",
                 real = sym $real,
-                answer = sym answer,
+                answer = sym answer_lookup,
             )
         }
 
@@ -120,7 +120,7 @@ macro_rules! loaders {
                 "mov rax, qword ptr [rip + {real} + 8]",
                 "jmp rax",
                 real = sym $real,
-                answer = sym answer,
+                answer = sym answer_lookup,
                 none = sym NO_VERSION,
             )
         }
@@ -188,8 +188,8 @@ macro_rules! loaders {
     };
 }
 
-loaders!(NEXT, #[unsafe(no_mangle)] dlsym dlvsym dlopen dlmopen);
-loaders!(REAL, last_dlsym last_dlvsym last_dlopen last_dlmopen);
+loaders!(NEXT_FUNCTIONS, #[unsafe(no_mangle)] dlsym dlvsym dlopen dlmopen);
+loaders!(REAL_FUNCTIONS, last_dlsym last_dlvsym last_dlopen last_dlmopen);
 
 /// Replaces a null version in `dlvsym`.
 static NO_VERSION: u8 = 0;
@@ -241,8 +241,8 @@ macro_rules! jump_to {
 pub(crate) use jump_to;
 
 /// A function without a frame that calls `$judge` with the number in eax and the call's first argument. It then jumps
-/// to the function that `$judge` returned, with the call's arguments unchanged. A result below [`CODES`] is returned
-/// as an error code instead.
+/// to the function that `$judge` returned, with the call's arguments unchanged. A result below [`FIRST_ADDRESS`] is
+/// returned as an error code instead.
 ///
 /// None of these functions has floating-point arguments, so only the integer registers are saved.
 macro_rules! judged {
@@ -276,7 +276,7 @@ macro_rules! judged {
                 "2:",
                 "ret",
                 judge = sym $judge,
-                codes = const CODES,
+                codes = const FIRST_ADDRESS,
             )
         }
     };
@@ -340,14 +340,14 @@ pub fn in_place(number: usize) -> *mut c_void {
 extern "C" fn find_in_place(after: usize) -> usize {
     let number = after.wrapping_sub(in_place(1) as usize) / CALL_BYTES;
     begin_in_place(number);
-    Row::numbered(number).hook() as usize
+    HookRow::of_number(number).hook_address() as usize
 }
 
 /// A result below this is an error code, not an address.
-const CODES: usize = 4096;
+const FIRST_ADDRESS: usize = 4096;
 
 /// Number of arguments passed in registers; further ones are on the stack, in order.
-pub const IN_REGISTERS: usize = 6;
+pub const REGISTER_ARGUMENTS: usize = 6;
 
 /// The target of every copy, with its row number in eax: jumps to the function that the hook calls, or calls
 /// [`decide_copy`].
@@ -355,7 +355,7 @@ pub const IN_REGISTERS: usize = 6;
 /// # Safety
 /// Jumped to by the export of a row of copies, as the driver's function was called.
 #[unsafe(naked)]
-pub unsafe extern "C" fn copy() {
+pub unsafe extern "C" fn enter_copy() {
     core::arch::naked_asm!(
         "cmp byte ptr [rip + {charged}], 0",
         "jne 2f",

@@ -18,37 +18,37 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use vgpu_core::protocol::wire::MAX_LINE;
-use vgpu_core::protocol::wire::two::{self, Hello, Join};
+use vgpu_core::protocol::wire::two::{self, Hello, JoinDevice};
 
 /// Time limit for the daemon's answer when the process starts.
-pub const DEADLINE: Duration = Duration::from_secs(2);
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Descriptor of the connection that shows the daemon that this process is alive; -1: none.
 static CONNECTION: AtomicI32 = AtomicI32::new(-1);
 /// Inode of the connection's socket. The program may close our descriptor and reuse its number; then the inode differs.
-static INODE: AtomicU64 = AtomicU64::new(0);
+static SOCKET_INODE: AtomicU64 = AtomicU64::new(0);
 /// Number of connections kept so far, which is the number of the current one.
-static CONVERSATION: AtomicU64 = AtomicU64::new(0);
+static CONVERSATION_NUMBER: AtomicU64 = AtomicU64::new(0);
 /// Allows one exchange with the daemon at a time.
-static TALKING: Lock<()> = Lock::new(());
+static CONVERSING: Lock<()> = Lock::new(());
 
 /// Reason why the daemon gave no usable answer.
-pub enum Trouble {
+pub enum HelloError {
     /// No daemon can be reached, or it does not answer in time or to this question.
     Absent(String),
     /// The daemon refused, or its answer is invalid.
     Refused(String),
 }
 
-use Trouble::{Absent, Refused};
+use HelloError::{Absent, Refused};
 
-fn inode(descriptor: i32) -> Option<u64> {
-    let stat = session::stat(descriptor)?;
+fn socket_inode(descriptor: i32) -> Option<u64> {
+    let stat = session::stat_descriptor(descriptor)?;
     (stat.st_mode & libc::S_IFMT == libc::S_IFSOCK).then_some(stat.st_ino)
 }
 
 /// A connection to the daemon during one exchange, before it is kept or dropped.
-struct Wire {
+struct Conversation {
     stream: UnixStream,
     deadline: Instant,
     patience: Duration,
@@ -56,28 +56,28 @@ struct Wire {
     files: Vec<OwnedFd>,
 }
 
-impl Wire {
-    fn open(socket: &Path, patience: Duration) -> Result<Self, Trouble> {
+impl Conversation {
+    fn open(socket: &Path, patience: Duration) -> Result<Self, HelloError> {
         let stream = connect(socket, patience).map_err(|e| Absent(format!("the daemon cannot be reached: {e}")))?;
-        Ok(Self::over(stream, patience))
+        Ok(Self::over_stream(stream, patience))
     }
 
-    fn over(stream: UnixStream, patience: Duration) -> Self {
+    fn over_stream(stream: UnixStream, patience: Duration) -> Self {
         Self { stream, deadline: Instant::now() + patience, patience, came: Vec::new(), files: Vec::new() }
     }
 
     /// Sends a line and returns the answer. A daemon that refuses the user answers and closes before it reads. Then
     /// the send fails, but the refusal can still be read.
-    fn ask(&mut self, line: &str) -> Result<Vec<u8>, Trouble> {
+    fn send_and_receive(&mut self, line: &str) -> Result<Vec<u8>, HelloError> {
         let sent = self.send(line);
-        let answer = self.hear();
+        let answer = self.receive_line();
         if answer.is_err() {
             sent?;
         }
         answer
     }
 
-    fn send(&self, line: &str) -> Result<(), Trouble> {
+    fn send(&self, line: &str) -> Result<(), HelloError> {
         let sent = self
             .stream
             .set_write_timeout(Some(self.patience))
@@ -87,7 +87,7 @@ impl Wire {
     }
 
     /// Receives the next line, without its newline. Descriptors received with it are added to `files`.
-    fn hear(&mut self) -> Result<Vec<u8>, Trouble> {
+    fn receive_line(&mut self) -> Result<Vec<u8>, HelloError> {
         loop {
             if let Some(end) = self.came.iter().position(|&byte| byte == b'\n') {
                 let mut line: Vec<u8> = self.came.drain(..=end).collect();
@@ -105,7 +105,7 @@ impl Wire {
             let got = self
                 .stream
                 .set_read_timeout(Some(left))
-                .and_then(|()| descriptors::receive(self.stream.as_fd(), &mut buffer, &mut self.files));
+                .and_then(|()| descriptors::receive_descriptors(self.stream.as_fd(), &mut buffer, &mut self.files));
             match got {
                 Ok(0) => return Err(Absent("the daemon hung up".to_owned())),
                 Ok(n) => self.came.extend_from_slice(buffer.get(..n).unwrap_or_default()),
@@ -116,31 +116,31 @@ impl Wire {
     }
 
     /// Keeps the connection open for the life of the process, and ends the previous one.
-    fn keep(self) -> Result<(), Trouble> {
+    fn keep_connection(self) -> Result<(), HelloError> {
         let fd = out_of_the_way(self.stream.into()).map_err(|e| Refused(format!("no descriptor can be kept: {e}")))?;
         hang_up();
-        CONVERSATION.fetch_add(1, Relaxed);
-        INODE.store(inode(fd.as_raw_fd()).unwrap_or(0), Relaxed);
+        CONVERSATION_NUMBER.fetch_add(1, Relaxed);
+        SOCKET_INODE.store(socket_inode(fd.as_raw_fd()).unwrap_or(0), Relaxed);
         CONNECTION.store(fd.into_raw_fd(), Relaxed);
         Ok(())
     }
 }
 
-/// Sends the hello and keeps the connection. Dropping the returned session unmaps its pages; [`session::keep`] keeps
-/// them.
-pub fn begin(socket: &Path, patience: Duration) -> Result<Box<Session>, Trouble> {
-    let _talking = TALKING.lock();
+/// Sends the hello and keeps the connection. Dropping the returned session unmaps its pages; [`session::set_current`]
+/// keeps them.
+pub fn say_hello(socket: &Path, patience: Duration) -> Result<Box<Session>, HelloError> {
+    let _talking = CONVERSING.lock();
     let sent = clock::now();
-    let mut wire = Wire::open(socket, patience)?;
+    let mut wire = Conversation::open(socket, patience)?;
     let hello = Hello { pid: std::process::id(), version: env!("CARGO_PKG_VERSION").to_owned(), clock: sent };
-    let line = wire.ask(&hello.encode().unwrap_or_default())?;
+    let line = wire.send_and_receive(&hello.encode().unwrap_or_default())?;
     let words = match two::Reply::decode(&line) {
         Ok(two::Reply::Welcome(welcome)) => {
             let offset = two::clock_offset(sent, welcome.clock, clock::now());
             let files = core::mem::take(&mut wire.files);
-            let next = CONVERSATION.load(Relaxed) + 1;
-            let session = Session::of(welcome, offset, next, &files).map_err(Refused)?;
-            wire.keep()?;
+            let next = CONVERSATION_NUMBER.load(Relaxed) + 1;
+            let session = Session::from_welcome(welcome, offset, next, &files).map_err(Refused)?;
+            wire.keep_connection()?;
             return Ok(Box::new(session));
         }
         Ok(two::Reply::Refused { words, .. }) => words,
@@ -156,17 +156,23 @@ pub fn begin(socket: &Path, patience: Duration) -> Result<Box<Session>, Trouble>
 /// An answer that is late or belongs to another question ends the connection, because later answers could not be
 /// matched to their questions. The answer carries the tenant's ledger of the device, in which this process charges from
 /// then on.
-pub fn join(session: &Session, device: &str, busy: u64, ledger: &Ledger, patience: Duration) -> Result<usize, Trouble> {
-    let talking = TALKING.lock();
+pub fn join(
+    session: &Session,
+    device: &str,
+    busy: u64,
+    ledger: &Ledger,
+    patience: Duration,
+) -> Result<usize, HelloError> {
+    let talking = CONVERSING.lock();
     let connection = CONNECTION.load(Relaxed);
-    let is_ours = connection >= 0 && inode(connection) == Some(INODE.load(Relaxed));
-    if !is_ours || session.conversation != CONVERSATION.load(Relaxed) {
+    let is_ours = connection >= 0 && socket_inode(connection) == Some(SOCKET_INODE.load(Relaxed));
+    if !is_ours || session.conversation != CONVERSATION_NUMBER.load(Relaxed) {
         return Err(Absent("the connection to the daemon was closed".to_owned()));
     }
     // SAFETY: our own descriptor, as the inode says; it is not closed here.
     let stream = ManuallyDrop::new(unsafe { UnixStream::from_raw_fd(connection) });
     let stream = stream.try_clone().map_err(|e| Absent(format!("the connection to the daemon cannot be used: {e}")))?;
-    let joined = ask(stream, device, busy, patience);
+    let joined = request_join(stream, device, busy, patience);
     if matches!(joined, Err(Absent(_))) {
         hang_up();
     }
@@ -179,10 +185,10 @@ pub fn join(session: &Session, device: &str, busy: u64, ledger: &Ledger, patienc
 /// The slot, and the tenant's ledger.
 type Joined = (usize, OwnedFd);
 
-fn ask(stream: UnixStream, device: &str, busy: u64, patience: Duration) -> Result<Joined, Trouble> {
-    let mut wire = Wire::over(stream, patience);
-    let line = Join { device: device.to_owned(), busy }.encode().map_err(|e| Refused(e.to_string()))?;
-    match two::Reply::decode(&wire.ask(&line)?) {
+fn request_join(stream: UnixStream, device: &str, busy: u64, patience: Duration) -> Result<Joined, HelloError> {
+    let mut wire = Conversation::over_stream(stream, patience);
+    let line = JoinDevice { device: device.to_owned(), busy }.encode().map_err(|e| Refused(e.to_string()))?;
+    match two::Reply::decode(&wire.send_and_receive(&line)?) {
         Ok(two::Reply::Slot { device: joined, slot }) if joined == device => {
             let file = wire.files.pop().ok_or_else(|| Refused("the daemon's answer brings no ledger".to_owned()))?;
             Ok((slot, file))
@@ -201,7 +207,7 @@ fn ask(stream: UnixStream, device: &str, busy: u64, patience: Duration) -> Resul
 /// Two system calls.
 pub fn is_over() -> bool {
     let connection = CONNECTION.load(Relaxed);
-    if connection < 0 || inode(connection) != Some(INODE.load(Relaxed)) {
+    if connection < 0 || socket_inode(connection) != Some(SOCKET_INODE.load(Relaxed)) {
         return true;
     }
     let mut look = libc::pollfd { fd: connection, events: libc::POLLRDHUP, revents: 0 };
@@ -211,17 +217,17 @@ pub fn is_over() -> bool {
 
 /// Ends the connection. The daemon sees its end even if a forked child still has a copy of the descriptor.
 fn hang_up() {
-    end(true);
+    close_connection(true);
 }
 
 /// Closes a forked child's copy of its parent's connection; the parent's stays open. Returns true if there was a copy.
 pub fn close() -> bool {
-    end(false)
+    close_connection(false)
 }
 
-fn end(for_all: bool) -> bool {
+fn close_connection(for_all: bool) -> bool {
     let connection = CONNECTION.swap(-1, Relaxed);
-    if connection >= 0 && inode(connection) == Some(INODE.load(Relaxed)) {
+    if connection >= 0 && socket_inode(connection) == Some(SOCKET_INODE.load(Relaxed)) {
         // SAFETY: our own descriptor, as the inode says; no other code uses it.
         unsafe {
             if for_all {
@@ -234,9 +240,9 @@ fn end(for_all: bool) -> bool {
 }
 
 /// Resets the lock in a forked child.
-pub fn reborn() {
+pub fn reset_after_fork() {
     // SAFETY: runs in the child's thread that resets it after the fork, before any other thread runs.
-    unsafe { TALKING.reset(()) };
+    unsafe { CONVERSING.reset(()) };
 }
 
 /// Connects within the deadline. A plain `connect` would block forever if the daemon hangs and its queue is full.
@@ -282,7 +288,7 @@ mod tests {
             let (ours, theirs) = UnixStream::pair().unwrap();
             theirs.set_nonblocking(true).unwrap();
             let copy = ours.try_clone().unwrap();
-            assert!(Wire::over(ours, DEADLINE).keep().is_ok());
+            assert!(Conversation::over_stream(ours, ANSWER_TIMEOUT).keep_connection().is_ok());
             (theirs, copy)
         };
         let (mut first, _copy) = kept();

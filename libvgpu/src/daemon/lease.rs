@@ -5,37 +5,37 @@
 //! work launched through an open gate is unknown, and the report says so until its streams were seen idle. Once the
 //! gate has shut, the member pays for the time in which they were not. In [`opened`]: such work; in `said`: the
 //! report, and when the daemon's bell is rung. Not here: the gate's rules ([`vgpu_core::time::gate`]), the queries of
-//! streams ([`crate::governor`]), atomics that need no lock ([`super::Post`]).
+//! streams ([`crate::governor`]), atomics that need no lock ([`super::DaemonLink`]).
 
 mod opened;
 mod said;
 
-use super::{Place, Post, renew, session};
-use crate::meter::Launch;
+use super::{DaemonLink, PagesSlot, renew, session};
+use crate::meter::MeteredLaunch;
 use crate::order;
 use shim_sys::cuda::CUevent;
 use vgpu_core::limits::Mode;
-use vgpu_core::protocol::page::{Grant, Unread};
+use vgpu_core::protocol::page::{LaunchGrant, UnreadSlot};
 use vgpu_core::time::account::{Account, Admission};
 use vgpu_core::time::arbiter::Gate;
-use vgpu_core::time::gate::{Bounds, Keeper};
+use vgpu_core::time::gate::{GateBounds, LaunchGate};
 use vgpu_core::units::share::Share;
 
 /// The daemon trusts no launch to take longer than this.
-const LONGEST_NS: u64 = 2_000_000_000;
+const MAX_LAUNCH_NS: u64 = 2_000_000_000;
 /// The daemon's heartbeat is checked this often.
-const BEAT_NS: u64 = 50_000_000;
+const BEAT_CHECK_NS: u64 = 50_000_000;
 /// Most streams that are remembered after launches through an open gate, to ask each whether it is idle.
-const STREAMS: usize = 256;
+const MAX_OPEN_STREAMS: usize = 256;
 /// After the gate has shut, streams that cannot be asked here (too many, or the default streams of other threads)
 /// count as busy for this long.
-const UNASKED_NS: u64 = 2_000_000_000;
+const UNASKED_TIMEOUT_NS: u64 = 2_000_000_000;
 /// If a stream was busy at one look and idle at the next, at most this much later, it counts as busy until then.
-const CLOSE_NS: u64 = 2_000_000;
+const IDLE_LOOK_GAP_NS: u64 = 2_000_000;
 
 /// The gate that applies to a launch.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Word {
+pub enum LeaseWord {
     /// No daemon decides: only this process and its tenant's members.
     Own,
     /// The daemon: launch, and only count.
@@ -46,26 +46,26 @@ pub enum Word {
 
 /// The effect of reading a changed grant.
 #[derive(Clone, Copy, Default)]
-pub struct Changed {
+pub struct LeaseChange {
     /// True if the work in flight was launched in another lease.
     pub taints: bool,
 }
 
 /// A stream that had launches through an open gate, which were not measured.
 #[derive(Clone, Copy)]
-pub struct Stream {
-    /// The stream's key. [`NOBODY`](vgpu_core::memory::pool::NOBODY): the stream has ended, and its work in flight
+pub struct OpenStream {
+    /// The stream's key. [`NOBODY`](vgpu_core::memory::pool::NO_STREAM): the stream has ended, and its work in flight
     /// precedes the mark.
-    pub place: order::Place,
+    pub place: order::StreamLocation,
     /// The stream's first launch through the gate: names context and stream.
-    pub launch: Launch,
+    pub launch: MeteredLaunch,
     /// Recorded after all work that went through that gate, once it had shut.
     pub mark: Option<CUevent>,
 }
 
 /// A stream's answer to whether its unmeasured work is complete.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
+pub enum StreamAnswer {
     /// The stream's work that went through the open gate is complete.
     Done,
     /// The stream's work that went through the open gate is not complete.
@@ -78,7 +78,7 @@ pub enum Answer {
 
 /// A process's lease of one device.
 pub struct Lease {
-    place: Option<&'static Place>,
+    place: Option<&'static PagesSlot>,
     /// The slot's sequence when it was last read.
     sequence: u32,
     gate: Gate,
@@ -118,7 +118,7 @@ pub struct Lease {
     /// Launches went through an open gate, so the work in flight is unknown.
     blind: bool,
     /// The streams that had launches through the open gate.
-    streams: Vec<Stream>,
+    streams: Vec<OpenStream>,
     /// Some streams with such launches are not in `streams`, or cannot be asked.
     crowded: bool,
     /// A thread asks the streams whether their work is complete.
@@ -185,11 +185,13 @@ impl Lease {
     /// # Cost
     /// A load where there is a daemon; else none.
     #[inline]
-    pub fn stands(&self, post: &Post, now: u64) -> bool {
-        match (self.place, post.place()) {
+    pub fn is_current(&self, post: &DaemonLink, now: u64) -> bool {
+        match (self.place, post.pages_slot()) {
             (None, None) => true,
             (Some(place), Some(there)) => {
-                core::ptr::eq(place, there) && now < self.check && (self.lost || place.board().stands(self.sequence))
+                core::ptr::eq(place, there)
+                    && now < self.check
+                    && (self.lost || place.board_slot().is_unchanged(self.sequence))
             }
             _ => false,
         }
@@ -197,108 +199,122 @@ impl Lease {
 
     /// Reads the daemon's current grant for this slot.
     #[cold]
-    pub fn look(&mut self, post: &Post, keeper: &Keeper, bounds: &mut Bounds, now: u64) -> Changed {
-        let mut changed = Changed::default();
-        let there = post.place();
+    pub fn read_grant(
+        &mut self,
+        post: &DaemonLink,
+        keeper: &LaunchGate,
+        bounds: &mut GateBounds,
+        now: u64,
+    ) -> LeaseChange {
+        let mut changed = LeaseChange::default();
+        let there = post.pages_slot();
         if there.map(core::ptr::from_ref) != self.place.map(core::ptr::from_ref) {
             let (blind, crowded, streams) = (self.blind, self.crowded, core::mem::take(&mut self.streams));
             // In another slot the gate is shut.
             (self.shut, self.paid) = if self.shut == 0 && blind { (now, now) } else { (self.shut, self.paid) };
             let (shut, paid, asked, unused) = (self.shut, self.paid, self.asked, core::mem::take(&mut self.unused));
-            let (base, stale, gone) = (post.busy(), asked, core::mem::take(&mut self.gone));
+            let (base, stale, gone) = (post.busy_ns(), asked, core::mem::take(&mut self.gone));
             let streams = Self { streams, asked, stale, unused, gone, ..Self::default() };
-            *self = Self { place: there, base, opened: post.opened(), blind, crowded, shut, paid, ..streams };
+            *self =
+                Self { place: there, base, opened: post.open_gate_launches(), blind, crowded, shut, paid, ..streams };
             // An odd counter, which no read returns.
             (self.sequence, self.since) = (u32::MAX, now);
             if there.is_some() {
                 // A thread that still looked at the previous slot may have reported it as gone.
-                post.regain();
+                post.note_regained();
                 self.submitted = keeper.in_flight();
-                self.say(post, keeper, bounds, now);
+                self.write_report(post, keeper, bounds, now);
             }
         }
         let Some(place) = self.place else { return changed };
         if now >= self.check {
-            self.check = now.saturating_add(BEAT_NS);
+            self.check = now.saturating_add(BEAT_CHECK_NS);
             if !session::is_present(place.session) {
                 // Another daemon runs, and has refused this device or is about to be asked.
-                self.lose(post);
+                self.lose_lease(post);
                 renew::is_refused(now);
-            } else if !place.session.lives(now) {
-                self.lose(post);
+            } else if !place.session.is_beating(now) {
+                self.lose_lease(post);
             } else if self.lost {
                 // The daemon was only slow; unless the slot is no longer ours, which shows below.
                 (self.lost, self.sequence) = (false, u32::MAX);
-                post.regain();
+                post.note_regained();
             }
         }
-        if self.lost || place.board().stands(self.sequence) {
+        if self.lost || place.board_slot().is_unchanged(self.sequence) {
             return changed;
         }
         let (epoch, member) = (place.session.welcome.epoch, place.session.welcome.member);
-        let read = place.board().grant(epoch).and_then(|grant| {
-            let (sequence, allowed) = place.board().allowed(epoch)?;
-            if sequence == grant.sequence { Ok((grant, allowed)) } else { Err(Unread::Busy { sequence }) }
+        let read = place.board_slot().read_grant(epoch).and_then(|grant| {
+            let (sequence, allowed) = place.board_slot().read_allowed(epoch)?;
+            if sequence == grant.sequence { Ok((grant, allowed)) } else { Err(UnreadSlot::Busy { sequence }) }
         });
         match read {
             Ok((grant, allowed)) if allowed.member == member => {
-                changed = self.apply(place, grant, keeper, bounds, now);
+                changed = self.apply_grant(place, grant, keeper, bounds, now);
                 // Resets the count: the daemon knows the time measured so far, or a report will tell it.
-                let _ = post.owed();
-                post.opens((self.gate == Gate::Open).then_some(self.sequence));
-                post.note(&allowed);
+                let _ = post.take_unpaid();
+                post.note_open_gate((self.gate == Gate::Open).then_some(self.sequence));
+                post.note_terms(&allowed);
             }
-            Ok(_) | Err(Unread::Nobody { .. } | Unread::Ended { .. }) => self.lose(post),
+            Ok(_) | Err(UnreadSlot::Nobody { .. } | UnreadSlot::Ended { .. }) => self.lose_lease(post),
             // The slot was written meanwhile: its current state was not read, so it is no state to sleep on. An odd
             // counter is.
-            Err(Unread::Busy { sequence }) => (self.sequence, self.gate) = (sequence | 1, Gate::Wait),
-            Err(Unread::Unknown { sequence }) => (self.sequence, self.gate) = (sequence, Gate::Wait),
+            Err(UnreadSlot::Busy { sequence }) => (self.sequence, self.gate) = (sequence | 1, Gate::Wait),
+            Err(UnreadSlot::Unknown { sequence }) => (self.sequence, self.gate) = (sequence, Gate::Wait),
         }
         changed
     }
 
-    fn lose(&mut self, post: &Post) {
+    fn lose_lease(&mut self, post: &DaemonLink) {
         if !self.lost {
             self.lost = true;
-            post.lose();
+            post.note_lost();
             match self.place {
-                Some(place) => renew::lose(place.session),
+                Some(place) => renew::note_lost(place.session),
                 None => renew::is_lost(),
             }
         }
     }
 
-    fn apply(&mut self, place: &Place, grant: Grant, keeper: &Keeper, bounds: &mut Bounds, now: u64) -> Changed {
+    fn apply_grant(
+        &mut self,
+        place: &PagesSlot,
+        grant: LaunchGrant,
+        keeper: &LaunchGate,
+        bounds: &mut GateBounds,
+        now: u64,
+    ) -> LeaseChange {
         let was_shut = self.is_shut();
         let before = self.gate;
         self.sequence = grant.sequence;
-        *bounds = Bounds { in_flight: grant.in_flight.max(1), ..Bounds::of_quantum(grant.quantum) };
+        *bounds = GateBounds { in_flight: grant.in_flight.max(1), ..GateBounds::of_quantum(grant.quantum) };
         self.gate = match grant.gate {
             _ if grant.mode != Mode::Enforce => Gate::Open,
-            Gate::Cap { until } => Gate::Cap { until: place.session.ours(until) },
+            Gate::Cap { until } => Gate::Cap { until: place.session.to_our_clock(until) },
             Gate::Run { lease, until, exclusive, ceiling, wide } => {
                 self.ceiling = ceiling;
-                Gate::Run { lease, until: place.session.ours(until), exclusive, ceiling: None, wide }
+                Gate::Run { lease, until: place.session.to_our_clock(until), exclusive, ceiling: None, wide }
             }
             gate => gate,
         };
         (self.told, self.done, self.idle) = (false, false, None);
         if self.gate == Gate::Open {
-            self.opens();
+            self.note_open();
         } else if self.blind && self.shut == 0 {
             (self.shut, self.paid) = (now, now);
         }
         let mut taints = false;
         if self.is_shut() && !was_shut {
             // Draining work gets its own expected time and half as much again, then the drain's allowance.
-            let left = keeper.lasts(now, bounds).min(LONGEST_NS);
+            let left = keeper.cautious_remaining(now, bounds).min(MAX_LAUNCH_NS);
             self.closed = now.saturating_add(left + left / 2 + bounds.drain);
         } else if !self.is_shut() {
             self.rung = 0;
             let number = |gate: Gate| if let Gate::Run { lease, .. } = gate { Some(lease) } else { None };
             taints = keeper.in_flight() > 0 && was_shut && number(before) != number(self.gate);
         }
-        Changed { taints }
+        LeaseChange { taints }
     }
 
     /// True if nothing may be launched.
@@ -308,43 +324,43 @@ impl Lease {
 
     /// The gate as it was last read.
     #[inline]
-    pub fn word(&self) -> Word {
+    pub fn current_word(&self) -> LeaseWord {
         match (self.is_on(), self.gate) {
-            (false, _) => Word::Own,
-            (true, Gate::Open) => Word::Open,
-            (true, gate) => Word::Said(gate),
+            (false, _) => LeaseWord::Own,
+            (true, Gate::Open) => LeaseWord::Open,
+            (true, gate) => LeaseWord::Said(gate),
         }
     }
 
     /// The answer of the grant's account, with the time measured since charged to it, and the work in flight counted
     /// as paid.
     #[inline]
-    pub fn admission(&mut self, post: &Post, in_flight: u64, now: u64) -> Admission {
+    pub fn account_admission(&mut self, post: &DaemonLink, in_flight: u64, now: u64) -> Admission {
         let (true, Some(place), Some((share, account))) = (self.is_on(), self.place, &mut self.ceiling) else {
             return Admission::Admit;
         };
-        let owed = post.owed();
+        let owed = post.take_unpaid();
         if owed > 0 {
-            account.spend(owed, *share);
+            account.pay_exactly(owed, *share);
         }
-        match account.admit_beside(in_flight, *share, place.session.theirs(now)) {
+        match account.admit_beside(in_flight, *share, place.session.to_daemon_clock(now)) {
             Admission::Admit => Admission::Admit,
-            Admission::WaitUntil(until) => Admission::WaitUntil(place.session.ours(until)),
+            Admission::WaitUntil(until) => Admission::WaitUntil(place.session.to_our_clock(until)),
         }
     }
 
     /// A launch is considered: if nothing is in flight and no thread waits, unused time expires.
     #[inline]
-    pub fn begins(&mut self, in_flight: u64, now: u64) {
+    pub fn note_considered(&mut self, in_flight: u64, now: u64) {
         if in_flight == 0 && !self.wants && self.is_on() {
-            self.rest(now);
+            self.note_idle(now);
         }
     }
 
-    fn rest(&mut self, now: u64) {
+    fn note_idle(&mut self, now: u64) {
         self.since = now;
         if let (Some(place), Some((_, account))) = (self.place, &mut self.ceiling) {
-            account.rest(place.session.theirs(now));
+            account.note_idle(place.session.to_daemon_clock(now));
         }
     }
 }

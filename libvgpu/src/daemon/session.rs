@@ -5,7 +5,7 @@
 //! were touched.
 
 use core::sync::atomic::{AtomicPtr, Ordering::*};
-use shim_sys::memfd::{self, Mapped};
+use shim_sys::memfd::{self, MappedPage};
 use shim_sys::shared_file::out_of_the_way;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use vgpu_core::protocol::page::{BeatPage, BoardPage, BoardSlot, ReportPage, ReportSlot};
@@ -13,7 +13,7 @@ use vgpu_core::protocol::wire::two::{Descriptor, Welcome};
 use vgpu_core::time::gate::loss;
 
 /// The kernel's description of a descriptor.
-pub fn stat(descriptor: i32) -> Option<libc::stat> {
+pub fn stat_descriptor(descriptor: i32) -> Option<libc::stat> {
     // SAFETY: all zeroes is a valid stat, which fstat fills; a number that is not open is an error.
     unsafe {
         let mut stat: libc::stat = core::mem::zeroed();
@@ -29,21 +29,21 @@ pub struct Session {
     pub offset: i64,
     /// Number of the connection that delivered the welcome ([`super::hello`]).
     pub conversation: u64,
-    beat: Mapped<BeatPage>,
-    board: Mapped<BoardPage>,
-    report: Mapped<ReportPage>,
+    beat: MappedPage<BeatPage>,
+    board: MappedPage<BoardPage>,
+    report: MappedPage<ReportPage>,
     bell: i32,
     /// Device, inode and mode of the bell, to detect that the program has reused its descriptor number.
     bell_is: (u64, u64, u32),
 }
 
 /// The current session, leaked so that references to it never end; null: there is none.
-static CURRENT: AtomicPtr<Session> = AtomicPtr::new(core::ptr::null_mut());
+static CURRENT_SESSION: AtomicPtr<Session> = AtomicPtr::new(core::ptr::null_mut());
 
 /// The current session; `None`: there is none.
 pub fn current() -> Option<&'static Session> {
     // SAFETY: null, or leaked by `keep`.
-    unsafe { CURRENT.load(Acquire).as_ref() }
+    unsafe { CURRENT_SESSION.load(Acquire).as_ref() }
 }
 
 /// Whether this is the present session.
@@ -51,13 +51,13 @@ pub fn current() -> Option<&'static Session> {
 /// # Cost
 /// One load.
 pub fn is_present(session: &Session) -> bool {
-    core::ptr::eq(CURRENT.load(Relaxed), session)
+    core::ptr::eq(CURRENT_SESSION.load(Relaxed), session)
 }
 
 /// Makes this the present session.
-pub fn keep(session: Box<Session>) -> &'static Session {
+pub fn set_current(session: Box<Session>) -> &'static Session {
     let session = Box::leak(session);
-    let former = CURRENT.swap(session, AcqRel);
+    let former = CURRENT_SESSION.swap(session, AcqRel);
     // SAFETY: null, or leaked by an earlier call.
     if let Some(former) = unsafe { former.as_ref() } {
         former.forget_bell();
@@ -66,16 +66,16 @@ pub fn keep(session: Box<Session>) -> &'static Session {
 }
 
 /// Drops the current session in a forked child.
-pub fn forget() {
-    let former = CURRENT.swap(core::ptr::null_mut(), AcqRel);
+pub fn reset_after_fork() {
+    let former = CURRENT_SESSION.swap(core::ptr::null_mut(), AcqRel);
     // SAFETY: null, or leaked by `keep`.
     if let Some(former) = unsafe { former.as_ref() } {
         former.forget_bell();
     }
 }
 
-fn identity(descriptor: i32) -> Option<(u64, u64, u32)> {
-    stat(descriptor).map(|stat| (stat.st_dev, stat.st_ino, stat.st_mode))
+fn file_identity(descriptor: i32) -> Option<(u64, u64, u32)> {
+    stat_descriptor(descriptor).map(|stat| (stat.st_dev, stat.st_ino, stat.st_mode))
 }
 
 impl Session {
@@ -83,9 +83,11 @@ impl Session {
     ///
     /// # Errors
     /// One line: the file that is missing or invalid.
-    pub fn of(welcome: Welcome, offset: i64, conversation: u64, files: &[OwnedFd]) -> Result<Self, String> {
+    pub fn from_welcome(welcome: Welcome, offset: i64, conversation: u64, files: &[OwnedFd]) -> Result<Self, String> {
         let file = |which: Descriptor, name: &str| -> Result<BorrowedFd<'_>, String> {
-            let place = welcome.place(which, files.len()).map_err(|e| format!("the daemon's welcome is wrong: {e}"))?;
+            let place = welcome
+                .find_descriptor(which, files.len())
+                .map_err(|e| format!("the daemon's welcome is wrong: {e}"))?;
             let file = place.and_then(|at| files.get(at));
             file.map(AsFd::as_fd).ok_or_else(|| format!("the daemon's welcome brings no {name}"))
         };
@@ -99,13 +101,13 @@ impl Session {
         // reads.
         let board = unsafe { memfd::receive_read_only::<BoardPage>(board) }.map_err(|e| wrong("board", &e))?;
         let report = file(Descriptor::Report, "report")?;
-        let report = memfd::receive::<ReportPage>(report).map_err(|e| wrong("report", &e))?;
+        let report = memfd::receive_page::<ReportPage>(report).map_err(|e| wrong("report", &e))?;
         beat.check(epoch).map_err(|e| wrong("beat", &e))?;
         board.check(epoch).map_err(|e| wrong("board", &e))?;
         report.check(epoch).map_err(|e| wrong("report", &e))?;
         let bell = file(Descriptor::Bell, "bell")?.try_clone_to_owned().and_then(out_of_the_way);
         let bell = bell.map_err(|e| format!("no descriptor can be kept: {e}"))?;
-        let bell_is = identity(bell.as_raw_fd()).ok_or("the daemon's bell is no file")?;
+        let bell_is = file_identity(bell.as_raw_fd()).ok_or("the daemon's bell is no file")?;
         Ok(Self { welcome, offset, conversation, beat, board, report, bell: bell.into_raw_fd(), bell_is })
     }
 
@@ -116,8 +118,8 @@ impl Session {
     ///
     /// # Cost
     /// Two system calls. Must not be called under a lock.
-    pub fn ring(&self) {
-        if identity(self.bell) == Some(self.bell_is) {
+    pub fn ring_bell(&self) {
+        if file_identity(self.bell) == Some(self.bell_is) {
             let nothing = 0u64;
             // SAFETY: our own descriptor, as far as the check above can tell, and eight bytes of a local.
             unsafe { libc::write(self.bell, (&raw const nothing).cast(), 8) };
@@ -125,7 +127,7 @@ impl Session {
     }
 
     fn forget_bell(&self) {
-        if identity(self.bell) == Some(self.bell_is) {
+        if file_identity(self.bell) == Some(self.bell_is) {
             // SAFETY: our own descriptor.
             unsafe { libc::close(self.bell) };
         }
@@ -135,18 +137,20 @@ impl Session {
     ///
     /// # Cost
     /// Six loads.
-    pub fn lives(&self, now: u64) -> bool {
-        let beat = self.beat.last();
-        beat.is_some_and(|beat| beat.epoch == self.welcome.epoch && !loss::gone(beat.time, self.theirs(now)))
+    pub fn is_beating(&self, now: u64) -> bool {
+        let beat = self.beat.last_beat();
+        beat.is_some_and(|beat| {
+            beat.epoch == self.welcome.epoch && !loss::is_gone(beat.time, self.to_daemon_clock(now))
+        })
     }
 
     /// Converts a time of this process's clock to the daemon's clock.
-    pub fn theirs(&self, now: u64) -> u64 {
+    pub fn to_daemon_clock(&self, now: u64) -> u64 {
         now.saturating_add_signed(self.offset)
     }
 
     /// Converts a time of the daemon's clock to this process's clock; "never" (all ones) is unchanged.
-    pub fn ours(&self, moment: u64) -> u64 {
+    pub fn to_our_clock(&self, moment: u64) -> u64 {
         if moment == u64::MAX { moment } else { moment.saturating_add_signed(self.offset.saturating_neg()) }
     }
 }
@@ -159,13 +163,13 @@ impl Drop for Session {
 }
 
 /// A slot in a session's pages: this process on one device.
-pub struct Place {
+pub struct PagesSlot {
     /// The session whose pages hold the slot.
     pub session: &'static Session,
     index: usize,
 }
 
-impl Place {
+impl PagesSlot {
     /// The slot of that number, below the number of slots.
     pub fn new(session: &'static Session, index: usize) -> Self {
         Self { session, index: index.min(session.board.slots.len() - 1) }
@@ -173,14 +177,14 @@ impl Place {
 
     /// The board slot, which the daemon writes.
     #[inline]
-    pub fn board(&self) -> &'static BoardSlot {
+    pub fn board_slot(&self) -> &'static BoardSlot {
         let session: &'static Session = self.session;
         &session.board.slots[self.index]
     }
 
     /// The report slot, which this process writes.
     #[inline]
-    pub fn report(&self) -> &'static ReportSlot {
+    pub fn report_slot(&self) -> &'static ReportSlot {
         let session: &'static Session = self.session;
         &session.report.slots[self.index]
     }

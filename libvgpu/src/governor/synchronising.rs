@@ -3,17 +3,17 @@
 //! So a program that synchronises after every launch is never asked whether its stream is busy: it has just found
 //! out.
 
-use super::{Governor, active};
-use crate::ledger::Joined;
-use crate::order::{Order, Place};
+use super::{Governor, is_active};
+use crate::ledger::JoinedLedger;
+use crate::order::{StreamId, StreamLocation};
 use crate::{clock, device};
 use shim_sys::cuda::CUcontext;
 
 /// The object that a program waits for.
 #[derive(Clone, Copy)]
-pub enum Awaited {
+pub enum WaitTarget {
     /// The program waits for this stream.
-    Stream(Order),
+    Stream(StreamId),
     /// The program waits for all work of the current context.
     Current,
     /// An event, which reveals nothing about any stream.
@@ -21,12 +21,12 @@ pub enum Awaited {
 }
 
 /// The work in flight when a program began to wait.
-pub struct Before {
+pub struct BeforeWait {
     governor: &'static Governor,
-    joined: &'static Joined,
+    joined: &'static JoinedLedger,
     context: CUcontext,
-    awaited: Awaited,
-    stream: Option<Place>,
+    awaited: WaitTarget,
+    stream: Option<StreamLocation>,
     launches: u64,
 }
 
@@ -35,40 +35,40 @@ pub struct Before {
 /// # Cost
 /// One load where there is no ceiling; else one driver call.
 #[inline]
-pub fn before(awaited: Awaited) -> Option<Before> {
-    if active() { note(awaited) } else { None }
+pub fn before_wait(awaited: WaitTarget) -> Option<BeforeWait> {
+    if is_active() { note_in_flight(awaited) } else { None }
 }
 
 #[cold]
-fn note(awaited: Awaited) -> Option<Before> {
+fn note_in_flight(awaited: WaitTarget) -> Option<BeforeWait> {
     let (context, device) = crate::enforce::on_current().ok()??;
     let governor = device.governor.as_ref()?;
-    let joined = device.ledger.joined().ok()?;
+    let joined = device.ledger.membership().ok()?;
     let stream = match awaited {
-        Awaited::Stream(order) => Some(Place { key: order.key(), context: context.0 as usize }),
-        Awaited::Current | Awaited::Event => None,
+        WaitTarget::Stream(order) => Some(StreamLocation { key: order.stream_key(), context: context.0 as usize }),
+        WaitTarget::Current | WaitTarget::Event => None,
     };
-    let launches = governor.meter().launches(stream);
-    Some(Before { governor, joined, context, awaited, stream, launches })
+    let launches = governor.lock_meter().launch_count(stream);
+    Some(BeforeWait { governor, joined, context, awaited, stream, launches })
 }
 
 /// The driver has waited: charges completed work.
 #[cold]
-pub fn after(before: &Before) {
-    let Before { governor, joined, context, awaited, stream, launches } = *before;
-    governor.reap(joined, context);
-    if !matches!(awaited, Awaited::Event) {
+pub fn after_wait(before: &BeforeWait) {
+    let BeforeWait { governor, joined, context, awaited, stream, launches } = *before;
+    governor.reap_completed(joined, context);
+    if !matches!(awaited, WaitTarget::Event) {
         let pay = |due, since| governor.charge(joined, due, since);
-        governor.meter().drained(context.0 as usize, stream, launches, clock::now(), pay);
+        governor.lock_meter().note_drained(context.0 as usize, stream, launches, clock::now(), pay);
     }
     governor.settle_debt(joined);
 }
 
 /// A stream is about to end.
-pub fn stream_ending(order: Order) {
-    if active() && !order.is_special() {
+pub fn stream_ending(order: StreamId) {
+    if is_active() && !order.is_special() {
         device::all().filter_map(|device| device.governor.as_ref()).for_each(|governor| {
-            governor.stream_ended(order.key());
+            governor.stream_ended(order.stream_key());
         });
     }
 }

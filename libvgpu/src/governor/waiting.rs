@@ -12,9 +12,9 @@ impl Governor {
     ///
     /// # Cost
     /// One atomic addition and one short lock; a system call if a thread waits.
-    pub fn ring(&self) {
+    pub fn ring_waiters(&self) {
         self.bell.fetch_add(1, Release);
-        if self.meter().is_waited_for() {
+        if self.lock_meter().is_waited_for() {
             // SAFETY: a word that lives as long as the process.
             unsafe {
                 libc::syscall(
@@ -29,30 +29,30 @@ impl Governor {
 }
 
 /// A thread that waits at the gate: as long as there is one, the tenant wants the device.
-pub struct Waiting<'a> {
+pub struct WaitingThread<'a> {
     governor: &'a Governor,
 }
 
-impl<'a> Waiting<'a> {
+impl<'a> WaitingThread<'a> {
     /// Counts this thread as waiting.
-    pub fn begin(governor: &'a Governor) -> Self {
-        governor.meter().wait(true);
+    pub fn begin_waiting(governor: &'a Governor) -> Self {
+        governor.lock_meter().wait(true);
         Self { governor }
     }
 
     /// Waits until `moment`, until the bell rings, or until a signal arrives.
-    pub fn until(&self, moment: u64) {
+    pub fn wait_until(&self, moment: u64) {
         let heard = self.governor.bell.load(Acquire);
         clock::wait(&self.governor.bell, heard, moment);
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingThread<'_> {
     fn drop(&mut self) {
-        let mut meter = self.governor.meter();
+        let mut meter = self.governor.lock_meter();
         meter.wait(false);
         if !meter.is_waited_for() {
-            meter.lease.leaves();
+            meter.lease.note_none_waiting();
         }
     }
 }

@@ -5,17 +5,17 @@
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use crate::charge::{allocate, free};
-use crate::driver::Call;
-use crate::holdings::ARRAYS;
+use crate::driver::DriverCall;
+use crate::holdings::ARRAY_RECORDS;
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
 use vgpu_core::memory::charging::{self, ArrayShape, Texel};
 
 /// Flags for arrays whose depth counts layers (1) or cube faces (4).
-const LAYERED: u32 = 0x01 | 0x04;
+const LAYERED_FLAGS: u32 = 0x01 | 0x04;
 
 /// The shape of a descriptor. `None`: an array without memory of its own (sparse, or mapped later).
-fn shape(desc: &CUDA_ARRAY3D_DESCRIPTOR) -> Option<ArrayShape> {
+fn array_shape(desc: &CUDA_ARRAY3D_DESCRIPTOR) -> Option<ArrayShape> {
     if desc.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING) != 0 {
         return None;
     }
@@ -26,11 +26,11 @@ fn shape(desc: &CUDA_ARRAY3D_DESCRIPTOR) -> Option<ArrayShape> {
         channels: desc.NumChannels,
         // An unknown format is charged as the widest element, never as zero.
         texel: Texel::of_format(desc.Format).unwrap_or(Texel::WIDEST),
-        layered: desc.Flags & LAYERED != 0,
+        layered: desc.Flags & LAYERED_FLAGS != 0,
     })
 }
 
-fn three(desc: &CUDA_ARRAY3D_DESCRIPTOR_v1) -> CUDA_ARRAY3D_DESCRIPTOR {
+fn upgrade_descriptor(desc: &CUDA_ARRAY3D_DESCRIPTOR_v1) -> CUDA_ARRAY3D_DESCRIPTOR {
     CUDA_ARRAY3D_DESCRIPTOR {
         Width: desc.Width as usize,
         Height: desc.Height as usize,
@@ -41,13 +41,13 @@ fn three(desc: &CUDA_ARRAY3D_DESCRIPTOR_v1) -> CUDA_ARRAY3D_DESCRIPTOR {
     }
 }
 
-fn flat(width: usize, height: usize, format: u32, channels: u32) -> CUDA_ARRAY3D_DESCRIPTOR {
+fn flat_descriptor(width: usize, height: usize, format: u32, channels: u32) -> CUDA_ARRAY3D_DESCRIPTOR {
     CUDA_ARRAY3D_DESCRIPTOR { Width: width, Height: height, Depth: 0, Format: format, NumChannels: channels, Flags: 0 }
 }
 
-fn array(desc: Option<CUDA_ARRAY3D_DESCRIPTOR>, array: *mut CUarray, real: Call<'_>) -> CUresult {
-    let charge = || charging::array(&shape(desc.as_ref()?)?);
-    allocate(&ARRAYS, &charge, real, &|| unsafe { *array }.0 as u64)
+fn create_array(desc: Option<CUDA_ARRAY3D_DESCRIPTOR>, array: *mut CUarray, real: DriverCall<'_>) -> CUresult {
+    let charge = || charging::charge_array(&array_shape(desc.as_ref()?)?);
+    allocate(&ARRAY_RECORDS, &charge, real, &|| unsafe { *array }.0 as u64)
 }
 
 pub unsafe fn cuArrayCreate_v2(
@@ -55,8 +55,8 @@ pub unsafe fn cuArrayCreate_v2(
     handle: *mut CUarray,
     desc: *const CUDA_ARRAY_DESCRIPTOR,
 ) -> CUresult {
-    let read = unsafe { desc.as_ref() }.map(|d| flat(d.Width, d.Height, d.Format, d.NumChannels));
-    array(read, handle, &mut || unsafe { real(handle, desc) })
+    let read = unsafe { desc.as_ref() }.map(|d| flat_descriptor(d.Width, d.Height, d.Format, d.NumChannels));
+    create_array(read, handle, &mut || unsafe { real(handle, desc) })
 }
 
 pub unsafe fn cuArrayCreate(
@@ -64,8 +64,9 @@ pub unsafe fn cuArrayCreate(
     handle: *mut CUarray,
     desc: *const CUDA_ARRAY_DESCRIPTOR_v1,
 ) -> CUresult {
-    let read = unsafe { desc.as_ref() }.map(|d| flat(d.Width as usize, d.Height as usize, d.Format, d.NumChannels));
-    array(read, handle, &mut || unsafe { real(handle, desc) })
+    let read =
+        unsafe { desc.as_ref() }.map(|d| flat_descriptor(d.Width as usize, d.Height as usize, d.Format, d.NumChannels));
+    create_array(read, handle, &mut || unsafe { real(handle, desc) })
 }
 
 pub unsafe fn cuArray3DCreate_v2(
@@ -73,7 +74,7 @@ pub unsafe fn cuArray3DCreate_v2(
     handle: *mut CUarray,
     desc: *const CUDA_ARRAY3D_DESCRIPTOR,
 ) -> CUresult {
-    array(unsafe { desc.as_ref() }.copied(), handle, &mut || unsafe { real(handle, desc) })
+    create_array(unsafe { desc.as_ref() }.copied(), handle, &mut || unsafe { real(handle, desc) })
 }
 
 pub unsafe fn cuArray3DCreate(
@@ -81,7 +82,7 @@ pub unsafe fn cuArray3DCreate(
     handle: *mut CUarray,
     desc: *const CUDA_ARRAY3D_DESCRIPTOR_v1,
 ) -> CUresult {
-    array(unsafe { desc.as_ref() }.map(three), handle, &mut || unsafe { real(handle, desc) })
+    create_array(unsafe { desc.as_ref() }.map(upgrade_descriptor), handle, &mut || unsafe { real(handle, desc) })
 }
 
 pub unsafe fn cuMipmappedArrayCreate(
@@ -90,14 +91,18 @@ pub unsafe fn cuMipmappedArrayCreate(
     desc: *const CUDA_ARRAY3D_DESCRIPTOR,
     levels: u32,
 ) -> CUresult {
-    let charge = || charging::mipmapped(&shape(unsafe { desc.as_ref()? })?, levels);
-    allocate(&ARRAYS, &charge, &mut || unsafe { real(handle, desc, levels) }, &|| unsafe { *handle }.0 as u64)
+    let charge = || charging::charge_mipmapped(&array_shape(unsafe { desc.as_ref()? })?, levels);
+    allocate(&ARRAY_RECORDS, &charge, &mut || unsafe { real(handle, desc, levels) }, &|| unsafe { *handle }.0 as u64)
 }
 
 pub unsafe fn cuArrayDestroy(real: cuda_fn::cuArrayDestroy, handle: CUarray) -> CUresult {
-    free(&ARRAYS, handle.0 as u64, &mut || super::vmm::with_tiles(handle.0 as usize, &mut || unsafe { real(handle) }))
+    free(&ARRAY_RECORDS, handle.0 as u64, &mut || {
+        super::vmm::with_tiles(handle.0 as usize, &mut || unsafe { real(handle) })
+    })
 }
 
 pub unsafe fn cuMipmappedArrayDestroy(real: cuda_fn::cuMipmappedArrayDestroy, handle: CUmipmappedArray) -> CUresult {
-    free(&ARRAYS, handle.0 as u64, &mut || super::vmm::with_tiles(handle.0 as usize, &mut || unsafe { real(handle) }))
+    free(&ARRAY_RECORDS, handle.0 as u64, &mut || {
+        super::vmm::with_tiles(handle.0 as usize, &mut || unsafe { real(handle) })
+    })
 }

@@ -11,10 +11,10 @@
 #![allow(clippy::cast_sign_loss)]
 
 use crate::arch::this_thread;
-use crate::driver::{Call, own};
+use crate::driver::{DriverCall, own};
 use crate::governor::Governor;
-use crate::holdings::{ADDRESSES, ARRAYS, EXTERNALS};
-use crate::ledger::Joined;
+use crate::holdings::{ADDRESS_RECORDS, ARRAY_RECORDS, EXTERNAL_RECORDS};
+use crate::ledger::JoinedLedger;
 use crate::mode::Denied;
 use crate::{clock, context, device, enforce, overhead};
 use core::ffi::c_void;
@@ -23,17 +23,17 @@ use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
 
 /// Primary contexts by CUDA ordinal, as the driver returned them last.
-static PRIMARY: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
+static PRIMARY_CONTEXTS: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 /// How often the program has retained each primary context.
-static RETAINED: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
+static RETAIN_COUNTS: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 /// Threads that are about to retain each primary context. An end waits for them, and they wait for an end. So when
 /// the driver is asked whether the context is active, the answer is about the one that was to end.
-static RETAINING: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
-/// The thread that has its turn at each primary context; 0: none; see [`Turn`].
-static TURNS: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
+static RETAINING_THREADS: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
+/// The thread that has its turn at each primary context; 0: none; see [`PrimaryTurn`].
+static PRIMARY_TURNS: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 
-fn create(dev: CUdevice, handle: *mut CUcontext, real: Call<'_>) -> CUresult {
-    match enforce::enforced() {
+fn create_context(dev: CUdevice, handle: *mut CUcontext, real: DriverCall<'_>) -> CUresult {
+    match enforce::is_enforced() {
         Ok(false) => return real(),
         Err(Denied) => return CUresult::NOT_PERMITTED,
         Ok(true) => {}
@@ -46,28 +46,28 @@ fn create(dev: CUdevice, handle: *mut CUcontext, real: Call<'_>) -> CUresult {
         }
         result
     };
-    overhead::around(device, &mut call, &|| unsafe { *handle }, &|context| {
+    overhead::create_charged(device, &mut call, &|| unsafe { *handle }, &|context| {
         own::cuCtxDestroy_v2().is_some_and(|destroy| unsafe { destroy(context) }.ok())
     })
 }
 
 /// Asks the driver to end a context; `real` returns whether it has ended.
-fn end(handle: CUcontext, real: &mut dyn FnMut() -> (CUresult, bool)) -> CUresult {
+fn end_context(handle: CUcontext, real: &mut dyn FnMut() -> (CUresult, bool)) -> CUresult {
     if handle.is_null() {
         return real().0;
     }
-    context::ending(handle);
+    context::begin_end(handle);
     let result = end_announced(handle, real);
-    context::settled(handle);
+    context::finish_end(handle);
     result
 }
 
 /// Ends a context or a green context. The meter's event markers die with it, so they are read before. The rest of its
 /// work counts as in flight until the driver has ended it.
 pub(super) fn end_metered<T>(handle: CUcontext, real: impl FnOnce() -> T) -> T {
-    let each = |tell: fn(&'static Governor, &Joined, CUcontext)| {
+    let each = |tell: fn(&'static Governor, &JoinedLedger, CUcontext)| {
         for device in device::all() {
-            if let (Some(governor), Ok(joined)) = (&device.governor, device.ledger.joined()) {
+            if let (Some(governor), Ok(joined)) = (&device.governor, device.ledger.membership()) {
                 tell(governor, joined, handle);
             }
         }
@@ -82,23 +82,23 @@ fn end_announced(handle: CUcontext, real: &mut dyn FnMut() -> (CUresult, bool)) 
     let mut announced = || {
         let (result, ended) = real();
         if ended {
-            context::forget(handle);
+            context::forget_context(handle);
             // First mark, then sweep: records stored before the mark are swept, and later callers see the mark.
-            context::ended(handle);
-            let held = [&ADDRESSES, &ARRAYS, &EXTERNALS].map(|table| table.take_of_context(handle));
+            context::note_ended(handle);
+            let held = [&ADDRESS_RECORDS, &ARRAY_RECORDS, &EXTERNAL_RECORDS].map(|table| table.take_of_context(handle));
             held.into_iter().flatten().for_each(|(_, holding)| device::release(holding));
             crate::pools::context_ended();
         }
         (result, ended)
     };
-    end_metered(handle, || overhead::ending(handle, &mut announced))
+    end_metered(handle, || overhead::end_charged(handle, &mut announced))
 }
 
-fn destroy(handle: CUcontext, real: Call<'_>) -> CUresult {
-    if enforce::enforced() != Ok(true) {
+fn destroy_context(handle: CUcontext, real: DriverCall<'_>) -> CUresult {
+    if enforce::is_enforced() != Ok(true) {
         return real();
     }
-    end(handle, &mut || {
+    end_context(handle, &mut || {
         let result = real();
         (result, result.ok())
     })
@@ -107,7 +107,7 @@ fn destroy(handle: CUcontext, real: Call<'_>) -> CUresult {
 macro_rules! creation {
     ($name:ident on $device:ident: $($arg:ident : $ty:ty),*) => {
         pub unsafe fn $name(real: cuda_fn::$name, ctx: *mut CUcontext, $($arg: $ty),*) -> CUresult {
-            create($device, ctx, &mut || unsafe { real(ctx, $($arg),*) })
+            create_context($device, ctx, &mut || unsafe { real(ctx, $($arg),*) })
         }
     };
 }
@@ -122,17 +122,17 @@ creation!(cuVDPAUCtxCreate on dev: flags: u32, dev: CUdevice, vdp_device: u32, v
 creation!(cuVDPAUCtxCreate_v2 on dev: flags: u32, dev: CUdevice, vdp_device: u32, vdp_lookup: *mut c_void);
 
 pub unsafe fn cuCtxDestroy(real: cuda_fn::cuCtxDestroy, ctx: CUcontext) -> CUresult {
-    destroy(ctx, &mut || unsafe { real(ctx) })
+    destroy_context(ctx, &mut || unsafe { real(ctx) })
 }
 
 pub unsafe fn cuCtxDestroy_v2(real: cuda_fn::cuCtxDestroy_v2, ctx: CUcontext) -> CUresult {
-    destroy(ctx, &mut || unsafe { real(ctx) })
+    destroy_context(ctx, &mut || unsafe { real(ctx) })
 }
 
 pub unsafe fn cuCtxAttach(real: cuda_fn::cuCtxAttach, ctx: *mut CUcontext, flags: u32) -> CUresult {
     let result = unsafe { real(ctx, flags) };
-    if result.ok() && enforce::enforced() == Ok(true) {
-        context::attached(unsafe { *ctx });
+    if result.ok() && enforce::is_enforced() == Ok(true) {
+        context::note_attached(unsafe { *ctx });
     }
     result
 }
@@ -140,17 +140,17 @@ pub unsafe fn cuCtxAttach(real: cuda_fn::cuCtxAttach, ctx: *mut CUcontext, flags
 /// Ends the context unless it was attached more often than detached. The context must be current; it no longer is if
 /// this call has ended it.
 pub unsafe fn cuCtxDetach(real: cuda_fn::cuCtxDetach, ctx: CUcontext) -> CUresult {
-    if enforce::enforced() != Ok(true) {
+    if enforce::is_enforced() != Ok(true) {
         return unsafe { real(ctx) };
     }
-    if context::detached(ctx) {
+    if context::take_attachment(ctx) {
         let result = unsafe { real(ctx) };
         if !result.ok() {
-            context::attached(ctx);
+            context::note_attached(ctx);
         }
         return result;
     }
-    end(ctx, &mut || {
+    end_context(ctx, &mut || {
         let result = unsafe { real(ctx) };
         let mut now = CUcontext::NULL;
         let told = result.ok() && own::cuCtxGetCurrent().is_some_and(|ask| unsafe { ask(&raw mut now) }.ok());
@@ -164,26 +164,26 @@ fn is_active(dev: CUdevice) -> bool {
         .is_some_and(|state| unsafe { state(dev, &raw mut flags, &raw mut active) }.ok() && active != 0)
 }
 
-fn primary(dev: CUdevice) -> Option<&'static AtomicUsize> {
-    PRIMARY.get(usize::try_from(dev).ok()?)
+fn primary_slot(dev: CUdevice) -> Option<&'static AtomicUsize> {
+    PRIMARY_CONTEXTS.get(usize::try_from(dev).ok()?)
 }
 
 /// The primary context's entry, if anything is enforced. Otherwise the driver gets only the program's own calls.
 fn limited_primary(dev: CUdevice) -> Option<&'static AtomicUsize> {
-    (enforce::enforced() == Ok(true)).then(|| primary(dev)).flatten()
+    (enforce::is_enforced() == Ok(true)).then(|| primary_slot(dev)).flatten()
 }
 
 /// Clears the parent's primary contexts in a forked child.
 pub fn forget_primaries() {
-    for word in PRIMARY.iter().chain(&RETAINED).chain(&RETAINING).chain(&TURNS) {
+    for word in PRIMARY_CONTEXTS.iter().chain(&RETAIN_COUNTS).chain(&RETAINING_THREADS).chain(&PRIMARY_TURNS) {
         word.store(0, Relaxed);
     }
-    super::green::forget();
+    super::green::reset_after_fork();
 }
 
 /// The primary context of a device, as the driver returned it last.
 pub(super) fn primary_of(dev: CUdevice) -> CUcontext {
-    primary(dev).map_or(CUcontext::NULL, |slot| CUcontext(slot.load(Acquire) as *mut c_void))
+    primary_slot(dev).map_or(CUcontext::NULL, |slot| CUcontext(slot.load(Acquire) as *mut c_void))
 }
 
 pub unsafe fn cuDevicePrimaryCtxRetain(
@@ -202,17 +202,17 @@ pub unsafe fn cuDevicePrimaryCtxRetain(
 /// `undo` releases it again.
 pub(super) fn retain_primary(
     dev: CUdevice,
-    real: Call<'_>,
+    real: DriverCall<'_>,
     handle: &dyn Fn() -> CUcontext,
     undo: &dyn Fn(),
 ) -> CUresult {
-    match enforce::enforced() {
+    match enforce::is_enforced() {
         Ok(false) => return real(),
         Err(Denied) => return CUresult::NOT_PERMITTED,
         Ok(true) => {}
     }
-    let (Some(device), Some(slot)) = (device::by_cuda(dev), primary(dev)) else { return real() };
-    let retaining = &RETAINING[dev as usize];
+    let (Some(device), Some(slot)) = (device::by_cuda(dev), primary_slot(dev)) else { return real() };
+    let retaining = &RETAINING_THREADS[dev as usize];
     let known = || CUcontext(slot.load(SeqCst) as *mut c_void);
     // Count first, then check: if a retain and an end overlap, at least one sees the other.
     retaining.fetch_add(1, SeqCst);
@@ -225,16 +225,16 @@ pub(super) fn retain_primary(
         retaining.fetch_add(1, SeqCst);
         false
     });
-    let result = retain(device, dev, slot, real, handle, undo);
+    let result = retain_counted(device, dev, slot, real, handle, undo);
     retaining.fetch_sub(1, SeqCst);
     result
 }
 
-fn retain(
+fn retain_counted(
     device: &'static device::Device,
     dev: CUdevice,
     slot: &AtomicUsize,
-    real: Call<'_>,
+    real: DriverCall<'_>,
     handle: &dyn Fn() -> CUcontext,
     undo: &dyn Fn(),
 ) -> CUresult {
@@ -242,16 +242,16 @@ fn retain(
         let result = real();
         if result.ok() {
             slot.store(handle().0 as usize, Release);
-            RETAINED[dev as usize].fetch_add(1, AcqRel);
+            RETAIN_COUNTS[dev as usize].fetch_add(1, AcqRel);
         }
         result
     };
-    let _turn = Turn::take(&TURNS[dev as usize], TURN_PATIENCE_NS);
+    let _turn = PrimaryTurn::wait_for_turn(&PRIMARY_TURNS[dev as usize], PRIMARY_TURN_TIMEOUT_NS);
     if is_active(dev) {
         return call();
     }
-    overhead::around(device, &mut call, handle, &|_| {
-        RETAINED[dev as usize].fetch_sub(1, AcqRel);
+    overhead::create_charged(device, &mut call, handle, &|_| {
+        RETAIN_COUNTS[dev as usize].fetch_sub(1, AcqRel);
         undo();
         !is_active(dev)
     })
@@ -263,26 +263,26 @@ fn retain(
 ///
 /// The turn is held during the driver call, which may call back into a hook: a thread that has the turn needs no
 /// second one. `None` stands for that.
-struct Turn(Option<&'static AtomicUsize>);
+struct PrimaryTurn(Option<&'static AtomicUsize>);
 
 /// Longer than any driver takes to create a context: 60 s.
-const TURN_PATIENCE_NS: u64 = 60_000_000_000;
+const PRIMARY_TURN_TIMEOUT_NS: u64 = 60_000_000_000;
 
-impl Turn {
+impl PrimaryTurn {
     /// Waits for the turn, as the driver makes threads wait for a context that another one creates. A thread that has
     /// kept its turn for `patience` nanoseconds loses it: it is assumed never to return, and later threads need not
     /// wait for it.
-    fn take(turn: &'static AtomicUsize, patience: u64) -> Turn {
+    fn wait_for_turn(turn: &'static AtomicUsize, patience: u64) -> PrimaryTurn {
         let me = this_thread();
         let (mut had_by, mut since) = (0, clock::now());
         loop {
             match turn.compare_exchange(0, me, SeqCst, SeqCst) {
-                Ok(_) => return Turn(Some(turn)),
-                Err(owner) if owner == me => return Turn(None),
+                Ok(_) => return PrimaryTurn(Some(turn)),
+                Err(owner) if owner == me => return PrimaryTurn(None),
                 Err(owner) if owner != had_by => (had_by, since) = (owner, clock::now()),
                 Err(owner) if clock::now().saturating_sub(since) >= patience => {
                     if turn.compare_exchange(owner, me, SeqCst, Relaxed).is_ok() {
-                        return Turn(Some(turn));
+                        return PrimaryTurn(Some(turn));
                     }
                 }
                 Err(_) => {}
@@ -292,7 +292,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for PrimaryTurn {
     fn drop(&mut self) {
         // No effect if another thread has taken the turn over.
         self.0.into_iter().for_each(|turn| _ = turn.compare_exchange(this_thread(), 0, SeqCst, Relaxed));
@@ -300,26 +300,26 @@ impl Drop for Turn {
 }
 
 /// Ends a primary context if `real` really does: afterwards the driver is asked whether it is active.
-fn end_primary(dev: CUdevice, handle: CUcontext, real: Call<'_>) -> CUresult {
+fn end_primary(dev: CUdevice, handle: CUcontext, real: DriverCall<'_>) -> CUresult {
     if handle.is_null() {
         return real();
     }
-    context::ending(handle);
-    context::wait_until(|| RETAINING[dev as usize].load(SeqCst) == 0);
+    context::begin_end(handle);
+    context::wait_until(|| RETAINING_THREADS[dev as usize].load(SeqCst) == 0);
     let result = end_announced(handle, &mut || {
         let result = real();
         (result, result.ok() && !is_active(dev))
     });
-    context::settled(handle);
+    context::finish_end(handle);
     result
 }
 
 /// Releases a primary context. Only the release that should be the last may end it, so an earlier one does not
 /// disturb the measurements of a living context.
-pub(super) fn release_primary(dev: CUdevice, real: Call<'_>) -> CUresult {
+pub(super) fn release_primary(dev: CUdevice, real: DriverCall<'_>) -> CUresult {
     let Some(slot) = limited_primary(dev) else { return real() };
     let handle = CUcontext(slot.load(Acquire) as *mut c_void);
-    let retained = &RETAINED[dev as usize];
+    let retained = &RETAIN_COUNTS[dev as usize];
     let fewer = |count: usize| count.checked_sub(1);
     let before = retained.fetch_update(AcqRel, Acquire, fewer).unwrap_or(0);
     let mut counted = || {
@@ -332,12 +332,12 @@ pub(super) fn release_primary(dev: CUdevice, real: Call<'_>) -> CUresult {
     if before > 1 {
         let result = counted();
         // If two threads release at once, the last to count need not be the last that the driver served.
-        return if result.ok() && !is_active(dev) { end(handle, &mut || (result, true)) } else { result };
+        return if result.ok() && !is_active(dev) { end_context(handle, &mut || (result, true)) } else { result };
     }
     end_primary(dev, handle, &mut counted)
 }
 
-fn reset_primary(dev: CUdevice, real: Call<'_>) -> CUresult {
+fn reset_primary(dev: CUdevice, real: DriverCall<'_>) -> CUresult {
     match limited_primary(dev) {
         Some(slot) => end_primary(dev, CUcontext(slot.load(Acquire) as *mut c_void), real),
         None => real(),
@@ -373,8 +373,8 @@ mod tests {
         let done = std::sync::Arc::new(AtomicUsize::new(0));
         let inside = done.clone();
         let thread = std::thread::spawn(move || {
-            let _outer = Turn::take(&TURN, LONG);
-            drop(Turn::take(&TURN, LONG));
+            let _outer = PrimaryTurn::wait_for_turn(&TURN, LONG);
+            drop(PrimaryTurn::wait_for_turn(&TURN, LONG));
             inside.store(TURN.load(SeqCst), SeqCst);
             this_thread()
         });
@@ -390,10 +390,10 @@ mod tests {
     #[test]
     fn a_holder_that_never_returns_is_waited_for_once_and_clears_nobody_elses_turn() {
         static TURN: AtomicUsize = AtomicUsize::new(0);
-        let (me, stuck) = (this_thread(), Turn(Some(&TURN)));
+        let (me, stuck) = (this_thread(), PrimaryTurn(Some(&TURN)));
         TURN.store(me, SeqCst);
         std::thread::spawn(move || {
-            let taken = Turn::take(&TURN, 10_000_000);
+            let taken = PrimaryTurn::wait_for_turn(&TURN, 10_000_000);
             let owner = TURN.load(SeqCst);
             assert_eq!(owner, this_thread(), "it is taken over");
             // The lost holder's drop runs on its own thread, so it is imitated here.
@@ -401,7 +401,7 @@ mod tests {
             drop(taken);
             assert_eq!(TURN.load(SeqCst), 0);
             // No thread waits for the lost holder again.
-            core::mem::forget(Turn::take(&TURN, LONG));
+            core::mem::forget(PrimaryTurn::wait_for_turn(&TURN, LONG));
         })
         .join()
         .unwrap();

@@ -2,19 +2,19 @@
 //!
 //! Without it each copy jumps straight to the driver, for a compare and two jumps. One stub without a stack frame
 //! serves all of them, because a hundred hook functions that almost no program calls would be a twentieth of the
-//! library. [`SHAPES`] describes the arguments of each call. The cost is learned by kind and size class.
+//! library. [`COPY_SHAPES`] describes the arguments of each call. The cost is learned by kind and size class.
 //!
 //! Copies between host and device are not hooked: separate copy engines do them while kernels run. Where a call's
 //! name does not tell the direction, the driver is asked. Not here: copies described by structures (`described`).
 
 use super::described;
-use crate::arch::IN_REGISTERS;
+use crate::arch::REGISTER_ARGUMENTS;
 use crate::driver::{CUDA, own};
 use crate::environment::is_on;
-use crate::meter::Launch;
+use crate::meter::MeteredLaunch;
 use crate::mode::Denied;
-use crate::order::{Order, quietly};
-use crate::passage::{self, Part};
+use crate::order::{StreamId, without_captures};
+use crate::passage::{self, CallPart};
 use crate::{context, door, enforce};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
@@ -22,7 +22,7 @@ use shim_sys::cuda::*;
 use shim_sys::table::{CudaHook, cuda_fn};
 
 /// The variable that makes copies pass the gate.
-const VARIABLE: &str = "VGPU_CHARGE_COPIES";
+const CHARGE_COPIES_VARIABLE: &str = "VGPU_CHARGE_COPIES";
 
 /// 1: copies pass the gate.
 pub static COPIES_CHARGED: AtomicU8 = AtomicU8::new(0);
@@ -35,38 +35,44 @@ pub fn charge_copies() {
 /// Whether the environment asks for charged copies.
 #[cold]
 pub fn copies_asked_for() -> bool {
-    is_on(VARIABLE)
+    is_on(CHARGE_COPIES_VARIABLE)
 }
 
 /// Maximum number of arguments of a copy.
-const MOST: usize = 9;
+const MAX_ARGUMENTS: usize = 9;
 
 /// The common signature of all copies: integers and pointers only. Each function reads as many as it has.
-type Any = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize, usize, usize) -> CUresult;
+type AnyCopy = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize, usize, usize) -> CUresult;
 
 /// Handles a copy that the stub does not pass straight to the driver.
 ///
 /// # Safety
 /// `registers` holds the arguments passed in registers, `stack` points at the further ones.
-pub unsafe extern "C" fn decide_copy(row: usize, registers: &[usize; IN_REGISTERS], stack: *const usize) -> CUresult {
-    let mut real = CUDA.call(row);
+pub unsafe extern "C" fn decide_copy(
+    row: usize,
+    registers: &[usize; REGISTER_ARGUMENTS],
+    stack: *const usize,
+) -> CUresult {
+    let mut real = CUDA.call_target(row);
     let is_interposer = real.is_null();
     if is_interposer {
         real = CUDA.interposer(row);
     }
     // SAFETY: null (None), or the row's function. The driver's C interface gives it at most nine arguments, all
     // integers or pointers; in this calling convention a function does not notice surplus arguments.
-    let Some(real) = (unsafe { core::mem::transmute::<*mut c_void, Option<Any>>(real) }) else {
+    let Some(real) = (unsafe { core::mem::transmute::<*mut c_void, Option<AnyCopy>>(real) }) else {
         return CUresult::NOT_SUPPORTED;
     };
-    let Some(shape) = row.checked_sub(FIRST).and_then(|at| SHAPES.get(at)) else { return CUresult::NOT_SUPPORTED };
-    let mut w = [0; MOST];
+    let Some(shape) = row.checked_sub(FIRST_COPY_ROW).and_then(|at| COPY_SHAPES.get(at)) else {
+        return CUresult::NOT_SUPPORTED;
+    };
+    let mut w = [0; MAX_ARGUMENTS];
     let arguments = usize::from(shape.arguments);
     for (at, word) in w.iter_mut().enumerate().take(arguments) {
         *word = match registers.get(at) {
             Some(word) => *word,
             // SAFETY: the program has put `arguments` arguments there.
-            None => unsafe { stack.add(at - IN_REGISTERS).read() },
+            None => unsafe { stack.add(at - REGISTER_ARGUMENTS).read() },
         };
     }
     // SAFETY: the program's own arguments, for the function it called.
@@ -75,27 +81,27 @@ pub unsafe extern "C" fn decide_copy(row: usize, registers: &[usize; IN_REGISTER
         return call();
     }
     // No retry after a panic: the driver may have done the copy already.
-    door::guard(|| pay(shape, &w, &mut call)).unwrap_or(CUresult::NOT_PERMITTED)
+    door::catch_panic(|| charge_copy(shape, &w, &mut call)).unwrap_or(CUresult::NOT_PERMITTED)
 }
 
 /// Makes a call that moves bytes on devices, behind the gate of its stream's device.
-fn pay(shape: &Shape, words: &[usize; MOST], real: &mut dyn FnMut() -> CUresult) -> CUresult {
-    match enforce::enforced() {
+fn charge_copy(shape: &CopyShape, words: &[usize; MAX_ARGUMENTS], real: &mut dyn FnMut() -> CUresult) -> CUresult {
+    match enforce::is_enforced() {
         Ok(false) => return real(),
         Err(Denied) => return CUresult::NOT_PERMITTED,
         Ok(true) => {}
     }
-    let Some(bytes) = shape.bytes(words).filter(|bytes| *bytes > 0) else { return real() };
+    let Some(bytes) = shape.device_bytes(words).filter(|bytes| *bytes > 0) else { return real() };
     let stream = if shape.in_stream { words[usize::from(shape.arguments) - 1] } else { 0 };
-    let order = Order { stream: CUstream(stream as *mut c_void), per_thread: shape.per_thread };
+    let order = StreamId { stream: CUstream(stream as *mut c_void), per_thread: shape.per_thread };
     let Some((context, device)) = context::of_stream(order.stream) else { return real() };
-    let Order { stream, per_thread } = order;
-    let launch = Launch { context, stream, per_thread, key: key(shape.what, bytes), in_parts: false };
-    passage::through(&[Part { device, launch }], real)
+    let StreamId { stream, per_thread } = order;
+    let launch = MeteredLaunch { context, stream, per_thread, key: cost_key(shape.what, bytes), in_parts: false };
+    passage::pass_gates(&[CallPart { device, launch }], real)
 }
 
 /// The key by which the cost is learned: the kind, and the bytes rounded to a quarter of a power of two.
-const fn key(what: What, bytes: u64) -> u64 {
+const fn cost_key(what: CopyKind, bytes: u64) -> u64 {
     let power = 63 - (bytes | 4).leading_zeros() as u64;
     let class = power << 2 | (bytes | 4) >> (power - 2) & 3;
     (what as u64) << 16 | class << 1 | 1
@@ -103,25 +109,25 @@ const fn key(what: What, bytes: u64) -> u64 {
 
 /// Whether the driver knows an address as device memory.
 pub(super) fn is_device(address: u64) -> bool {
-    const MEMORY_TYPE: u32 = 2;
-    const DEVICE: u32 = 2;
+    const POINTER_MEMORY_TYPE: u32 = 2;
+    const DEVICE_MEMORY: u32 = 2;
     let mut kind = 0u32;
     let ask = |ask: cuda_fn::cuPointerGetAttribute| {
         // SAFETY: a pointer to a local; an unknown address is an error.
-        quietly(|| unsafe { ask((&raw mut kind).cast(), MEMORY_TYPE, address) }).ok()
+        without_captures(|| unsafe { ask((&raw mut kind).cast(), POINTER_MEMORY_TYPE, address) }).ok()
     };
-    own::cuPointerGetAttribute().is_some_and(ask) && kind == DEVICE
+    own::cuPointerGetAttribute().is_some_and(ask) && kind == DEVICE_MEMORY
 }
 
 /// The bytes of `rows` rows of `count` elements.
-pub(super) fn times(count: usize, element: usize, rows: usize) -> u64 {
+pub(super) fn bytes_of_rows(count: usize, element: usize, rows: usize) -> u64 {
     (count as u64).saturating_mul(element as u64).saturating_mul(rows as u64)
 }
 
 /// The kind of a copy, and which arguments (words, from 0) give its size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-enum What {
+enum CopyKind {
     /// Fills a range with a value: word 2 is the number of elements.
     Fill = 1,
     /// Fills rows with a value: words 3 and 4 are width and height.
@@ -158,8 +164,8 @@ enum What {
 
 /// The meaning of a call's arguments.
 #[derive(Clone, Copy, Debug)]
-struct Shape {
-    what: What,
+struct CopyShape {
+    what: CopyKind,
     /// Number of the call's arguments.
     arguments: u8,
     /// For fills: bytes per element.
@@ -172,31 +178,33 @@ struct Shape {
     narrow: bool,
 }
 
-impl Shape {
+impl CopyShape {
     /// The bytes moved on devices. `None`: the copy touches the host.
-    fn bytes(&self, w: &[usize; MOST]) -> Option<u64> {
+    fn device_bytes(&self, w: &[usize; MAX_ARGUMENTS]) -> Option<u64> {
         let size = |at: usize| if self.narrow { w[at] & 0xffff_ffff } else { w[at] };
         let element = usize::from(self.element);
-        let count = |at: usize| times(size(at), 1, 1);
+        let count = |at: usize| bytes_of_rows(size(at), 1, 1);
         match self.what {
-            What::Fill => Some(times(size(2), element, 1)),
-            What::Rows => Some(times(size(3), element, size(4))),
-            What::Line => Some(count(2)),
-            What::AnyLine => (is_device(w[0] as u64) && is_device(w[1] as u64)).then(|| count(2)),
-            What::Peer | What::Arrays => Some(count(4)),
-            What::Array => Some(count(3)),
-            What::Fabric => Some(count(0)),
+            CopyKind::Fill => Some(bytes_of_rows(size(2), element, 1)),
+            CopyKind::Rows => Some(bytes_of_rows(size(3), element, size(4))),
+            CopyKind::Line => Some(count(2)),
+            CopyKind::AnyLine => (is_device(w[0] as u64) && is_device(w[1] as u64)).then(|| count(2)),
+            CopyKind::Peer | CopyKind::Arrays => Some(count(4)),
+            CopyKind::Array => Some(count(3)),
+            CopyKind::Fabric => Some(count(0)),
             // SAFETY: the program's own pointers, for a function that reads them in this way.
             _ => unsafe {
                 match self.what {
-                    What::Sheet => described::sheet(w[0] as *const _),
-                    What::OldSheet => described::old_sheet(w[0] as *const _),
-                    What::Block => described::block(w[0] as *const _),
-                    What::OldBlock => described::old_block(w[0] as *const _),
-                    What::Operation => described::operations(w[0] as *const _, 1),
-                    What::Operations => described::operations(w[1] as *const _, w[0]),
-                    What::Lines => described::lines(w[0] as *const _, w[1] as *const _, w[2] as *const _, w[3]),
-                    _ => described::unpacked(w[0] as *const _, w[1]),
+                    CopyKind::Sheet => described::sheet(w[0] as *const _),
+                    CopyKind::OldSheet => described::old_sheet(w[0] as *const _),
+                    CopyKind::Block => described::block(w[0] as *const _),
+                    CopyKind::OldBlock => described::old_block(w[0] as *const _),
+                    CopyKind::Operation => described::bytes_of_operations(w[0] as *const _, 1),
+                    CopyKind::Operations => described::bytes_of_operations(w[1] as *const _, w[0]),
+                    CopyKind::Lines => {
+                        described::bytes_of_lines(w[0] as *const _, w[1] as *const _, w[2] as *const _, w[3])
+                    }
+                    _ => described::bytes_unpacked(w[0] as *const _, w[1]),
                 }
             },
         }
@@ -204,10 +212,10 @@ impl Shape {
 }
 
 /// Row of the first copy; copies are consecutive in the table.
-const FIRST: usize = CudaHook::cuFabricCpyBatchAsync as usize;
-const COUNT: usize = CudaHook::cuMemsetD8_v2_ptds as usize - FIRST + 1;
+const FIRST_COPY_ROW: usize = CudaHook::cuFabricCpyBatchAsync as usize;
+const COPY_ROWS: usize = CudaHook::cuMemsetD8_v2_ptds as usize - FIRST_COPY_ROW + 1;
 
-const fn ends(name: &str, with: &str) -> bool {
+const fn name_ends(name: &str, with: &str) -> bool {
     let (name, with) = (name.as_bytes(), with.as_bytes());
     match name.split_at_checked(name.len().wrapping_sub(with.len())) {
         Some((_, end)) => matches!((end, with), ([a, b, c, d, e], [f, g, h, i, j])
@@ -220,11 +228,11 @@ const fn ends(name: &str, with: &str) -> bool {
 /// then names.
 macro_rules! shapes {
     ($($what:ident $arguments:literal $element:literal $in_stream:literal $narrow:literal: $($name:ident)*;)*) => {{
-        let mut all: [Option<Shape>; COUNT] = [None; COUNT];
+        let mut all: [Option<CopyShape>; COPY_ROWS] = [None; COPY_ROWS];
         $($(
-            let per_thread = ends(stringify!($name), "_ptsz") || ends(stringify!($name), "_ptds");
-            all[CudaHook::$name as usize - FIRST] = Some(Shape {
-                what: What::$what,
+            let per_thread = name_ends(stringify!($name), "_ptsz") || name_ends(stringify!($name), "_ptds");
+            all[CudaHook::$name as usize - FIRST_COPY_ROW] = Some(CopyShape {
+                what: CopyKind::$what,
                 arguments: $arguments,
                 element: $element,
                 in_stream: $in_stream,
@@ -236,7 +244,7 @@ macro_rules! shapes {
     }};
 }
 
-static SHAPES: [Shape; COUNT] = {
+static COPY_SHAPES: [CopyShape; COPY_ROWS] = {
     let given = shapes! {
         Fill 3 1 false false: cuMemsetD8_v2 cuMemsetD8_v2_ptds;
         Fill 3 2 false false: cuMemsetD16_v2 cuMemsetD16_v2_ptds;
@@ -285,10 +293,16 @@ static SHAPES: [Shape; COUNT] = {
         Fabric 4 1 true false: cuFabricCpyBatchAsync cuFabricCpyBatchAsync_ptsz;
         Unpack 5 1 true false: cuMemBatchDecompressAsync cuMemBatchDecompressAsync_ptsz;
     };
-    let nothing =
-        Shape { what: What::Fill, arguments: 0, element: 0, in_stream: false, per_thread: false, narrow: false };
-    let (mut all, mut at) = ([nothing; COUNT], 0);
-    while at < COUNT {
+    let nothing = CopyShape {
+        what: CopyKind::Fill,
+        arguments: 0,
+        element: 0,
+        in_stream: false,
+        per_thread: false,
+        narrow: false,
+    };
+    let (mut all, mut at) = ([nothing; COPY_ROWS], 0);
+    while at < COPY_ROWS {
         all[at] = match given[at] {
             Some(shape) => shape,
             None => panic!("a row of copies whose words nobody has told"),
@@ -302,7 +316,7 @@ static SHAPES: [Shape; COUNT] = {
 mod tests {
     use super::*;
     use core::ffi::c_char;
-    use shim_sys::table::{Action, CUDA_HOOK_NAMES, CUDA_ROWS};
+    use shim_sys::table::{CUDA_HOOK_NAMES, CUDA_ROWS, RowAction};
 
     #[test]
     fn copies_stand_together_in_the_table_and_their_words_are_those_of_their_signatures() {
@@ -315,24 +329,24 @@ mod tests {
         let table: &[(&str, Arguments)] = shim_sys::cuda_table!(arguments);
         let mut found = 0;
         for (row, (name, arguments)) in CUDA_ROWS.iter().zip(table) {
-            if row.action != Action::Hook("copy") {
+            if row.action != RowAction::Hook("copy") {
                 continue;
             }
-            let shape = SHAPES[found];
-            assert_eq!(CUDA_HOOK_NAMES[FIRST + found].to_str(), Ok(*name));
+            let shape = COPY_SHAPES[found];
+            assert_eq!(CUDA_HOOK_NAMES[FIRST_COPY_ROW + found].to_str(), Ok(*name));
             assert_eq!(usize::from(shape.arguments), arguments.len(), "{name}");
             assert_eq!(shape.in_stream, arguments.last().unwrap().0 == "stream", "{name}");
             assert_eq!(shape.per_thread, name.ends_with("_ptsz") || name.ends_with("_ptds"), "{name}");
             // Position and width of the size argument.
             let at = match shape.what {
-                What::Fill | What::Line | What::AnyLine => Some((2, ["count", "bytes"])),
-                What::Rows => Some((3, ["width"; 2])),
-                What::Peer | What::Arrays => Some((4, ["bytes"; 2])),
-                What::Array => Some((3, ["bytes"; 2])),
-                What::Fabric => Some((0, ["count"; 2])),
-                What::Operations => Some((0, ["count"; 2])),
-                What::Unpack => Some((1, ["count"; 2])),
-                What::Lines => Some((3, ["count"; 2])),
+                CopyKind::Fill | CopyKind::Line | CopyKind::AnyLine => Some((2, ["count", "bytes"])),
+                CopyKind::Rows => Some((3, ["width"; 2])),
+                CopyKind::Peer | CopyKind::Arrays => Some((4, ["bytes"; 2])),
+                CopyKind::Array => Some((3, ["bytes"; 2])),
+                CopyKind::Fabric => Some((0, ["count"; 2])),
+                CopyKind::Operations => Some((0, ["count"; 2])),
+                CopyKind::Unpack => Some((1, ["count"; 2])),
+                CopyKind::Lines => Some((3, ["count"; 2])),
                 _ => None,
             };
             if let Some((at, names)) = at {
@@ -344,7 +358,7 @@ mod tests {
             }
             found += 1;
         }
-        assert_eq!(found, COUNT);
+        assert_eq!(found, COPY_ROWS);
     }
 
     #[test]
@@ -352,12 +366,12 @@ mod tests {
         let bytes = [0, 1, 4, 5, 6, 7, 8, 1 << 20, 5 << 18, 3 << 19, 7 << 18, 1 << 21, u64::MAX >> 1];
         let mut seen = std::collections::BTreeSet::new();
         for one in bytes {
-            seen.insert(key(What::Fill, one));
-            assert_eq!(key(What::Fill, one) & 1, 1, "never nothing");
-            assert_ne!(key(What::Fill, one), key(What::Line, one));
+            seen.insert(cost_key(CopyKind::Fill, one));
+            assert_eq!(cost_key(CopyKind::Fill, one) & 1, 1, "never nothing");
+            assert_ne!(cost_key(CopyKind::Fill, one), cost_key(CopyKind::Line, one));
         }
         assert_eq!(seen.len(), bytes.len() - 2, "what is below four bytes is as one of the next");
-        assert_eq!(key(What::Fill, 1 << 20), key(What::Fill, (1 << 20) + 1000));
-        assert_eq!(times(usize::MAX, 4, 5), u64::MAX);
+        assert_eq!(cost_key(CopyKind::Fill, 1 << 20), cost_key(CopyKind::Fill, (1 << 20) + 1000));
+        assert_eq!(bytes_of_rows(usize::MAX, 4, 5), u64::MAX);
     }
 }

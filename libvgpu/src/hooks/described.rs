@@ -5,18 +5,18 @@
 //! same way.
 #![allow(clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks)]
 
-use super::copies::{is_device, times};
+use super::copies::{bytes_of_rows, is_device};
 use shim_sys::cuda::*;
 
 // Kinds of memory in the structures: `CUmemorytype`.
-const DEVICE: u32 = 2;
-const ARRAY: u32 = 3;
-const UNIFIED: u32 = 4;
+const KIND_DEVICE: u32 = 2;
+const KIND_ARRAY: u32 = 3;
+const KIND_UNIFIED: u32 = 4;
 
 fn on_device(kind: u32, address: u64) -> bool {
     match kind {
-        DEVICE | ARRAY => true,
-        UNIFIED => is_device(address),
+        KIND_DEVICE | KIND_ARRAY => true,
+        KIND_UNIFIED => is_device(address),
         _ => false,
     }
 }
@@ -27,7 +27,7 @@ macro_rules! described {
             let c = unsafe { copy.as_ref() }?;
             let ends = [(c.srcMemoryType, u64::from(c.srcDevice)), (c.dstMemoryType, u64::from(c.dstDevice))];
             let depth = [1 $(, c.$depth as usize)?];
-            let bytes = times(c.WidthInBytes as usize, c.Height as usize, depth[depth.len() - 1]);
+            let bytes = bytes_of_rows(c.WidthInBytes as usize, c.Height as usize, depth[depth.len() - 1]);
             ends.iter().all(|(kind, at)| on_device(*kind, *at)).then_some(bytes)
         }
     )*};
@@ -41,16 +41,16 @@ described! {
 }
 
 /// Copies of a batch that are inspected one by one; the rest of a longer batch is assumed to be alike.
-const LOOKED_AT: usize = 16;
+const MAX_COPIES_READ: usize = 16;
 
 /// Sums the bytes of a batch's copies that stay on devices, scaled up to the whole batch.
 fn sum(count: usize, bytes_of: impl Fn(usize) -> Option<u64>) -> Option<u64> {
-    let looked_at = count.min(LOOKED_AT);
+    let looked_at = count.min(MAX_COPIES_READ);
     let found = (0..looked_at).filter_map(bytes_of).reduce(u64::saturating_add)?;
     Some(found.saturating_mul(count as u64) / looked_at as u64)
 }
 
-pub(super) unsafe fn lines(
+pub(super) unsafe fn bytes_of_lines(
     to: *const CUdeviceptr,
     from: *const CUdeviceptr,
     sizes: *const usize,
@@ -65,18 +65,18 @@ pub(super) unsafe fn lines(
     })
 }
 
-pub(super) unsafe fn operations(list: *const CUDA_MEMCPY3D_BATCH_OP, count: usize) -> Option<u64> {
+pub(super) unsafe fn bytes_of_operations(list: *const CUDA_MEMCPY3D_BATCH_OP, count: usize) -> Option<u64> {
     if list.is_null() {
         return None;
     }
     let ours = |end: &CUmemcpy3DOperand| end.kind != 1 || is_device(end.at);
     sum(count, |at| {
         let one = unsafe { &*list.add(at) };
-        (ours(&one.src) && ours(&one.dst)).then(|| times(one.extent[0], one.extent[1], one.extent[2]))
+        (ours(&one.src) && ours(&one.dst)).then(|| bytes_of_rows(one.extent[0], one.extent[1], one.extent[2]))
     })
 }
 
-pub(super) unsafe fn unpacked(list: *const CUmemDecompressParams, count: usize) -> Option<u64> {
+pub(super) unsafe fn bytes_unpacked(list: *const CUmemDecompressParams, count: usize) -> Option<u64> {
     if list.is_null() {
         return None;
     }

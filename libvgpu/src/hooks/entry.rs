@@ -10,7 +10,7 @@ use shim_sys::table::{CudaHook, cuda_fn};
 
 pub unsafe fn cuInit(real: cuda_fn::cuInit, flags: u32) -> CUresult {
     enforce::settle_child();
-    if boot::ask().is_err() || mode::mode() == mode::Mode::Failed {
+    if boot::configuration().is_err() || mode::process_mode() == mode::ProcessMode::Failed {
         return CUresult::NOT_PERMITTED;
     }
     // SAFETY: the program's own argument.
@@ -18,8 +18,8 @@ pub unsafe fn cuInit(real: cuda_fn::cuInit, flags: u32) -> CUresult {
     if result.ok() && boot::cuda_ready().is_err() {
         return CUresult::NOT_PERMITTED;
     }
-    if result.ok() && mode::mode() == mode::Mode::On && !mode::observing() {
-        doors::settled();
+    if result.ok() && mode::process_mode() == mode::ProcessMode::On && !mode::is_observing() {
+        doors::search_and_record();
     }
     result
 }
@@ -27,7 +27,7 @@ pub unsafe fn cuInit(real: cuda_fn::cuInit, flags: u32) -> CUresult {
 /// The driver's lookup function and false. If an interposer behind us has it, the interposer's and true: the
 /// interposer then asks through a hook itself.
 fn lookup_function(row: CudaHook) -> (*mut c_void, bool) {
-    let real = CUDA.call(row as usize);
+    let real = CUDA.call_target(row as usize);
     if real.is_null() { (CUDA.interposer(row as usize), true) } else { (real, false) }
 }
 
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn ask_driver(
         return result;
     }
     // SAFETY: a successful driver has read the name and written the output.
-    match door::guard(|| unsafe { answered(result, symbol, pfn, caller) }) {
+    match door::catch_panic(|| unsafe { answer_with_hook(result, symbol, pfn, caller) }) {
         Some(Ok(())) => result,
         Some(Err(())) => CUresult::NOT_FOUND,
         None => CUresult::NOT_PERMITTED,
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn ask_driver_v2(
         return result;
     }
     // SAFETY: as above.
-    match door::guard(|| unsafe { answered(result, symbol, pfn, caller) }) {
+    match door::catch_panic(|| unsafe { answer_with_hook(result, symbol, pfn, caller) }) {
         Some(Ok(())) => {}
         Some(Err(())) => {
             // SAFETY: may be null, as for the driver, which has otherwise just written through it.
@@ -92,7 +92,12 @@ pub unsafe extern "C" fn ask_driver_v2(
 }
 
 /// Replaces the driver's answer by our hook; `Err`: nothing is handed out.
-unsafe fn answered(result: CUresult, symbol: *const c_char, pfn: *mut *mut c_void, caller: usize) -> Result<(), ()> {
+unsafe fn answer_with_hook(
+    result: CUresult,
+    symbol: *const c_char,
+    pfn: *mut *mut c_void,
+    caller: usize,
+) -> Result<(), ()> {
     if !result.ok() || pfn.is_null() {
         return Ok(());
     }

@@ -8,37 +8,37 @@
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-use crate::driver::Call;
-use crate::graphs::{self, Needs};
+use crate::driver::DriverCall;
+use crate::graphs::{self, GraphNeeds};
 use crate::mode::Denied;
-use crate::order::Order;
+use crate::order::StreamId;
 use crate::{device, enforce, governor, pools};
 use core::ffi::c_char;
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
 
 /// Instantiation flag: upload at once.
-const UPLOAD: u64 = 2;
+const UPLOAD_FLAG: u64 = 2;
 
-fn instantiate(graph: CUgraph, upload: bool, exec: *mut CUgraphExec, real: Call<'_>) -> CUresult {
-    match enforce::enforced() {
+fn instantiate_graph(graph: CUgraph, upload: bool, exec: *mut CUgraphExec, real: DriverCall<'_>) -> CUresult {
+    match enforce::is_enforced() {
         Ok(false) => return real(),
         Err(Denied) => return CUresult::NOT_PERMITTED,
         Ok(true) => {}
     }
-    let mut needs = if graph.0.is_null() { Needs::default() } else { graphs::needs_of(graph) };
+    let mut needs = if graph.0.is_null() { GraphNeeds::default() } else { graphs::needs_of(graph) };
     if needs.is_nothing() {
         let result = real();
         if result.ok() {
-            graphs::note(unsafe { *exec }, needs); // the handle may have belonged to another graph
+            graphs::note_executable(unsafe { *exec }, needs); // the handle may have belonged to another graph
             governor::graph_made(unsafe { *exec });
         }
         return result;
     }
-    let result = if upload { graphs::with(&mut needs, None, real) } else { real() };
+    let result = if upload { graphs::call_with_needs(&mut needs, None, real) } else { real() };
     if result.ok() {
-        graphs::measure(&needs);
-        graphs::note(unsafe { *exec }, needs);
+        graphs::measure_needs(&needs);
+        graphs::note_executable(unsafe { *exec }, needs);
         governor::graph_made(unsafe { *exec });
     }
     result
@@ -54,7 +54,7 @@ macro_rules! instantiation {
             log: *mut c_char,
             size: usize,
         ) -> CUresult {
-            instantiate(graph, false, exec, &mut || unsafe { real(exec, graph, error_node, log, size) })
+            instantiate_graph(graph, false, exec, &mut || unsafe { real(exec, graph, error_node, log, size) })
         }
     };
 }
@@ -68,7 +68,7 @@ pub unsafe fn cuGraphInstantiateWithFlags(
     graph: CUgraph,
     flags: u64,
 ) -> CUresult {
-    instantiate(graph, flags & UPLOAD != 0, exec, &mut || unsafe { real(exec, graph, flags) })
+    instantiate_graph(graph, flags & UPLOAD_FLAG != 0, exec, &mut || unsafe { real(exec, graph, flags) })
 }
 
 macro_rules! instantiation_with_params {
@@ -80,8 +80,8 @@ macro_rules! instantiation_with_params {
             params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
         ) -> CUresult {
             // Null is the driver's error to report.
-            let upload = unsafe { params.as_ref() }.is_some_and(|params| params.flags & UPLOAD != 0);
-            instantiate(graph, upload, exec, &mut || unsafe { real(exec, graph, params) })
+            let upload = unsafe { params.as_ref() }.is_some_and(|params| params.flags & UPLOAD_FLAG != 0);
+            instantiate_graph(graph, upload, exec, &mut || unsafe { real(exec, graph, params) })
         }
     };
 }
@@ -90,11 +90,11 @@ instantiation_with_params!(cuGraphInstantiateWithParams);
 instantiation_with_params!(cuGraphInstantiateWithParams_ptsz);
 
 /// Records an update that the driver accepted: from now on the executable graph has the needs of `graph`.
-fn updated(exec: CUgraphExec, graph: CUgraph, result: CUresult) -> CUresult {
-    if result.ok() && enforce::enforced() == Ok(true) {
+fn note_update(exec: CUgraphExec, graph: CUgraph, result: CUresult) -> CUresult {
+    if result.ok() && enforce::is_enforced() == Ok(true) {
         let needs = graphs::needs_of(graph);
-        graphs::measure(&needs);
-        graphs::note(exec, needs);
+        graphs::measure_needs(&needs);
+        graphs::note_executable(exec, needs);
     }
     result
 }
@@ -106,7 +106,7 @@ pub unsafe fn cuGraphExecUpdate(
     error_node: *mut CUgraphNode,
     answer: *mut u32,
 ) -> CUresult {
-    updated(exec, graph, unsafe { real(exec, graph, error_node, answer) })
+    note_update(exec, graph, unsafe { real(exec, graph, error_node, answer) })
 }
 
 pub unsafe fn cuGraphExecUpdate_v2(
@@ -115,36 +115,36 @@ pub unsafe fn cuGraphExecUpdate_v2(
     graph: CUgraph,
     answer: *mut CUgraphExecUpdateResultInfo,
 ) -> CUresult {
-    updated(exec, graph, unsafe { real(exec, graph, answer) })
+    note_update(exec, graph, unsafe { real(exec, graph, answer) })
 }
 
 pub unsafe fn cuGraphExecDestroy(real: cuda_fn::cuGraphExecDestroy, exec: CUgraphExec) -> CUresult {
-    if enforce::enforced() != Ok(true) {
+    if enforce::is_enforced() != Ok(true) {
         return unsafe { real(exec) };
     }
     // Taken out before, because the handle may be reused right after.
-    let taken = graphs::take(exec);
+    let taken = graphs::take_executable(exec);
     let result = unsafe { real(exec) };
     match taken {
-        Some(needs) if result.ok() => graphs::measure(&needs),
-        Some(needs) => graphs::note(exec, needs),
+        Some(needs) if result.ok() => graphs::measure_needs(&needs),
+        Some(needs) => graphs::note_executable(exec, needs),
         None => {}
     }
     result
 }
 
 pub unsafe fn cuGraphUpload(real: cuda_fn::cuGraphUpload, exec: CUgraphExec, stream: CUstream) -> CUresult {
-    graphs::launch(exec, Order { stream, per_thread: false }, &mut || unsafe { real(exec, stream) })
+    graphs::launch(exec, StreamId { stream, per_thread: false }, &mut || unsafe { real(exec, stream) })
 }
 
 pub unsafe fn cuGraphUpload_ptsz(real: cuda_fn::cuGraphUpload_ptsz, exec: CUgraphExec, stream: CUstream) -> CUresult {
-    graphs::launch(exec, Order { stream, per_thread: true }, &mut || unsafe { real(exec, stream) })
+    graphs::launch(exec, StreamId { stream, per_thread: true }, &mut || unsafe { real(exec, stream) })
 }
 
 pub unsafe fn cuDeviceGraphMemTrim(real: cuda_fn::cuDeviceGraphMemTrim, dev: CUdevice) -> CUresult {
     let result = unsafe { real(dev) };
     if result.ok()
-        && enforce::enforced() == Ok(true)
+        && enforce::is_enforced() == Ok(true)
         && let Some(device) = device::by_cuda(dev)
     {
         pools::graphs_trimmed(device);

@@ -10,19 +10,19 @@
 
 use super::context::{end_metered, primary_of, release_primary, retain_primary};
 use crate::driver::own;
-use crate::holdings::{ADDRESSES, ARRAYS, EXTERNALS, Holding};
+use crate::holdings::{ADDRESS_RECORDS, ARRAY_RECORDS, AllocationRecord, EXTERNAL_RECORDS};
 use crate::lock::Lock;
 use crate::{context, enforce};
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
 
 /// Live green contexts and their devices.
-static ALL: Lock<Vec<(usize, CUdevice)>> = Lock::new(Vec::new());
+static GREEN_CONTEXTS: Lock<Vec<(usize, CUdevice)>> = Lock::new(Vec::new());
 
 /// Clears the parent's green contexts in a forked child.
-pub(super) fn forget() {
+pub(super) fn reset_after_fork() {
     // SAFETY: called by the child's settling thread, before any other thread continues.
-    unsafe { ALL.reset(Vec::new()) };
+    unsafe { GREEN_CONTEXTS.reset(Vec::new()) };
 }
 
 /// The primary context of a device on which it is active. The driver returns the handle only from a retain, so it is
@@ -50,15 +50,15 @@ pub unsafe fn cuGreenCtxCreate(
                 let _ = unsafe { destroy(*green) };
             }
         });
-    if result.ok() && enforce::enforced() == Ok(true) {
-        ALL.lock().push((unsafe { *green }.0 as usize, dev));
+    if result.ok() && enforce::is_enforced() == Ok(true) {
+        GREEN_CONTEXTS.lock().push((unsafe { *green }.0 as usize, dev));
     }
     result
 }
 
 pub unsafe fn cuGreenCtxDestroy(real: cuda_fn::cuGreenCtxDestroy, green: CUgreenCtx) -> CUresult {
-    let known = ALL.lock().iter().find(|one| one.0 == green.0 as usize).copied();
-    let Some((_, dev)) = known.filter(|_| enforce::enforced() == Ok(true)) else { return unsafe { real(green) } };
+    let known = GREEN_CONTEXTS.lock().iter().find(|one| one.0 == green.0 as usize).copied();
+    let Some((_, dev)) = known.filter(|_| enforce::is_enforced() == Ok(true)) else { return unsafe { real(green) } };
     let mut current = CUcontext::NULL;
     let told = own::cuCtxFromGreenCtx().is_some_and(|ask| unsafe { ask(&raw mut current, green) }.ok());
     let is_named = told && !current.is_null();
@@ -66,22 +66,22 @@ pub unsafe fn cuGreenCtxDestroy(real: cuda_fn::cuGreenCtxDestroy, green: CUgreen
         hand_over(current, primary_of(dev));
     }
     // Taken out before, because the handle may be reused right after.
-    ALL.lock().retain(|one| one.0 != green.0 as usize);
+    GREEN_CONTEXTS.lock().retain(|one| one.0 != green.0 as usize);
     let release = || release_primary(dev, &mut || unsafe { real(green) });
     let result = if is_named { end_metered(current, release) } else { release() };
     if !result.ok() {
-        ALL.lock().push((green.0 as usize, dev));
+        GREEN_CONTEXTS.lock().push((green.0 as usize, dev));
     } else if told {
-        context::forget(current);
+        context::forget_context(current);
     }
     result
 }
 
 /// Moves the allocation records of a green context to the primary context.
 fn hand_over(from: CUcontext, to: CUcontext) {
-    for table in [&ADDRESSES, &ARRAYS, &EXTERNALS] {
+    for table in [&ADDRESS_RECORDS, &ARRAY_RECORDS, &EXTERNAL_RECORDS] {
         for (name, holding) in table.take_of_context(from) {
-            table.put(name, Holding { context: to.0 as usize, ..holding });
+            table.insert_record(name, AllocationRecord { context: to.0 as usize, ..holding });
         }
     }
 }

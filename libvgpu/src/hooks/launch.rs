@@ -3,10 +3,10 @@
 // SAFETY of every block in this file: the program's own arguments for the function it called, passed on unchanged.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-use crate::meter::Launch;
+use crate::meter::MeteredLaunch;
 use crate::mode::Denied;
-use crate::order::Order;
-use crate::passage::{self, Part};
+use crate::order::StreamId;
+use crate::passage::{self, CallPart};
 use crate::{context, credit, enforce, governor, graphs, meter};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -14,15 +14,15 @@ use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
 
 /// The object of a launch.
-enum What {
+enum LaunchKind {
     /// A function, with grid and block dimensions.
     Kernel(CUfunction, [u32; 3], [u32; 3]),
     Graph(CUgraphExec),
 }
 
 #[cold]
-fn gated(
-    what: What,
+fn launch_through_gate(
+    what: LaunchKind,
     stream: CUstream,
     per_thread: bool,
     // A trait object, to keep the library small: one copy of this code instead of one for each launch function.
@@ -34,16 +34,16 @@ fn gated(
         Err(Denied) => return CUresult::NOT_PERMITTED,
     };
     let Some(governor) = &device.governor else { return real() };
-    let joined = match device.ledger.joined() {
+    let joined = match device.ledger.membership() {
         Ok(joined) => joined,
-        Err(_) if device.observed() => return real(),
+        Err(_) if device.is_observed() => return real(),
         Err(_) => return CUresult::NOT_PERMITTED,
     };
     let (key, in_parts) = match what {
-        What::Kernel(f, grid, block) => (meter::key(f.0 as usize, grid, block), false),
-        What::Graph(exec) => (meter::graph_key(exec), true),
+        LaunchKind::Kernel(f, grid, block) => (meter::cost_key_of(f.0 as usize, grid, block), false),
+        LaunchKind::Graph(exec) => (meter::graph_key(exec), true),
     };
-    governor.launch(joined, Launch { context, stream, per_thread, key, in_parts }, real)
+    governor.launch(joined, MeteredLaunch { context, stream, per_thread, key, in_parts }, real)
 }
 
 macro_rules! launch_kernel {
@@ -63,12 +63,15 @@ macro_rules! launch_kernel {
             params: *mut *mut c_void,
             extra: *mut *mut c_void,
         ) -> CUresult {
-            if !governor::active() {
+            if !governor::is_active() {
                 return unsafe { real(f, gx, gy, gz, bx, by, bz, shared, stream, params, extra) };
             }
-            gated(What::Kernel(f, [gx, gy, gz], [bx, by, bz]), stream, $per_thread, &mut || unsafe {
-                real(f, gx, gy, gz, bx, by, bz, shared, stream, params, extra)
-            })
+            launch_through_gate(
+                LaunchKind::Kernel(f, [gx, gy, gz], [bx, by, bz]),
+                stream,
+                $per_thread,
+                &mut || unsafe { real(f, gx, gy, gz, bx, by, bz, shared, stream, params, extra) },
+            )
         }
     };
 }
@@ -87,11 +90,11 @@ macro_rules! launch_kernel_ex {
             extra: *mut *mut c_void,
         ) -> CUresult {
             // A null configuration is the driver's error to report.
-            let Some(c) = (governor::active()).then(|| unsafe { config.as_ref() }).flatten() else {
+            let Some(c) = (governor::is_active()).then(|| unsafe { config.as_ref() }).flatten() else {
                 return unsafe { real(config, f, params, extra) };
             };
             let (grid, block) = ([c.gridDimX, c.gridDimY, c.gridDimZ], [c.blockDimX, c.blockDimY, c.blockDimZ]);
-            gated(What::Kernel(f, grid, block), c.hStream, $per_thread, &mut || unsafe {
+            launch_through_gate(LaunchKind::Kernel(f, grid, block), c.hStream, $per_thread, &mut || unsafe {
                 real(config, f, params, extra)
             })
         }
@@ -118,8 +121,8 @@ macro_rules! launch_cooperative {
             params: *mut *mut c_void,
         ) -> CUresult {
             let mut call = || unsafe { real(f, gx, gy, gz, bx, by, bz, shared, stream, params) };
-            if governor::active() {
-                gated(What::Kernel(f, [gx, gy, gz], [bx, by, bz]), stream, $per_thread, &mut call)
+            if governor::is_active() {
+                launch_through_gate(LaunchKind::Kernel(f, [gx, gy, gz], [bx, by, bz]), stream, $per_thread, &mut call)
             } else {
                 call()
             }
@@ -139,10 +142,10 @@ pub unsafe fn cuLaunchCooperativeKernelMultiDevice(
 ) -> CUresult {
     let mut call = || unsafe { real(list, count, flags) };
     // A null list, or one longer than any machine has devices, is the driver's error to report.
-    if !governor::active() || list.is_null() || count > MOST_DEVICES {
+    if !governor::is_active() || list.is_null() || count > MAX_LAUNCH_DEVICES {
         return call();
     }
-    match enforce::enforced() {
+    match enforce::is_enforced() {
         Ok(false) => return call(),
         Err(Denied) => return CUresult::NOT_PERMITTED,
         Ok(true) => {}
@@ -151,39 +154,42 @@ pub unsafe fn cuLaunchCooperativeKernelMultiDevice(
         let one = unsafe { list.add(at as usize).read() };
         let (context, device) = context::of_stream(one.hStream)?;
         let (grid, block) = ([one.gridDimX, one.gridDimY, one.gridDimZ], [one.blockDimX, one.blockDimY, one.blockDimZ]);
-        let key = meter::key(one.function.0 as usize, grid, block);
-        Some(Part { device, launch: Launch { context, stream: one.hStream, per_thread: false, key, in_parts: false } })
+        let key = meter::cost_key_of(one.function.0 as usize, grid, block);
+        Some(CallPart {
+            device,
+            launch: MeteredLaunch { context, stream: one.hStream, per_thread: false, key, in_parts: false },
+        })
     };
-    let mut parts: Vec<Part> = (0..count).filter_map(part).collect();
+    let mut parts: Vec<CallPart> = (0..count).filter_map(part).collect();
     passage::through_all(&mut parts, &mut call)
 }
 
 /// More devices than a process can have.
-const MOST_DEVICES: u32 = 64;
+const MAX_LAUNCH_DEVICES: u32 = 64;
 
 /// Threads of a block as set by `cuFuncSetBlockShape`, for the launches of CUDA 2, by function. Each entry holds the
 /// low bits of the function's handle, then the threads. A function without an entry counts as one thread, which only
 /// costs accuracy.
-static SHAPES: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+static BLOCK_SHAPES: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 /// Mask of the bits for threads. A block has at most 1024 threads; more is the driver's error to report.
-const THREADS: u64 = (1 << 24) - 1;
+const THREADS_MASK: u64 = (1 << 24) - 1;
 
 /// The entry of a function, and the handle bits that mark it.
 fn shape_of(f: CUfunction) -> (&'static AtomicU64, u64) {
     let handle = f.0 as u64 >> 4;
-    (&SHAPES[vgpu_core::mix::slot(handle, SHAPES.len())], handle & (u64::MAX >> 24))
+    (&BLOCK_SHAPES[vgpu_core::mix::slot_of(handle, BLOCK_SHAPES.len())], handle & (u64::MAX >> 24))
 }
 
 fn note_shape(f: CUfunction, block: [i32; 3]) {
     let threads = block.iter().fold(1u64, |all, n| all.saturating_mul(u64::from(n.unsigned_abs())));
     let (place, mark) = shape_of(f);
-    place.store(mark << 24 | threads.min(THREADS), Relaxed);
+    place.store(mark << 24 | threads.min(THREADS_MASK), Relaxed);
 }
 
 fn threads_of(f: CUfunction) -> u32 {
     let (place, mark) = shape_of(f);
     let word = place.load(Relaxed);
-    if word >> 24 == mark { u32::try_from(word & THREADS).unwrap_or(1) } else { 1 }
+    if word >> 24 == mark { u32::try_from(word & THREADS_MASK).unwrap_or(1) } else { 1 }
 }
 
 /// Stores the block shape, because the driver has no function to query it.
@@ -202,20 +208,26 @@ pub unsafe fn cuFuncSetBlockShape(
 }
 
 /// The launches of CUDA 2, whose block shape was set on the function before.
-fn legacy(f: CUfunction, width: i32, height: i32, stream: CUstream, real: &mut dyn FnMut() -> CUresult) -> CUresult {
-    if !governor::active() {
+fn launch_legacy(
+    f: CUfunction,
+    width: i32,
+    height: i32,
+    stream: CUstream,
+    real: &mut dyn FnMut() -> CUresult,
+) -> CUresult {
+    if !governor::is_active() {
         return real();
     }
     let grid = [width.unsigned_abs(), height.unsigned_abs(), 1];
-    gated(What::Kernel(f, grid, [threads_of(f), 1, 1]), stream, false, real)
+    launch_through_gate(LaunchKind::Kernel(f, grid, [threads_of(f), 1, 1]), stream, false, real)
 }
 
 pub unsafe fn cuLaunch(real: cuda_fn::cuLaunch, f: CUfunction) -> CUresult {
-    legacy(f, 1, 1, CUstream::NULL, &mut || unsafe { real(f) })
+    launch_legacy(f, 1, 1, CUstream::NULL, &mut || unsafe { real(f) })
 }
 
 pub unsafe fn cuLaunchGrid(real: cuda_fn::cuLaunchGrid, f: CUfunction, width: i32, height: i32) -> CUresult {
-    legacy(f, width, height, CUstream::NULL, &mut || unsafe { real(f, width, height) })
+    launch_legacy(f, width, height, CUstream::NULL, &mut || unsafe { real(f, width, height) })
 }
 
 pub unsafe fn cuLaunchGridAsync(
@@ -225,16 +237,20 @@ pub unsafe fn cuLaunchGridAsync(
     height: i32,
     stream: CUstream,
 ) -> CUresult {
-    legacy(f, width, height, stream, &mut || unsafe { real(f, width, height, stream) })
+    launch_legacy(f, width, height, stream, &mut || unsafe { real(f, width, height, stream) })
 }
 
 macro_rules! launch_graph {
     ($name:ident $per_thread:literal) => {
         /// A graph is charged as a whole, by its measured cost. Memory that its nodes allocate is reserved first.
         pub unsafe fn $name(real: cuda_fn::$name, exec: CUgraphExec, stream: CUstream) -> CUresult {
-            let order = Order { stream, per_thread: $per_thread };
+            let order = StreamId { stream, per_thread: $per_thread };
             let mut call = || graphs::launch(exec, order, &mut || unsafe { real(exec, stream) });
-            if governor::active() { gated(What::Graph(exec), stream, $per_thread, &mut call) } else { call() }
+            if governor::is_active() {
+                launch_through_gate(LaunchKind::Graph(exec), stream, $per_thread, &mut call)
+            } else {
+                call()
+            }
         }
     };
 }
@@ -245,7 +261,7 @@ launch_graph!(cuGraphLaunch_ptsz true);
 /// The fast path of each kernel launch: passes on this thread's credit ([`credit`]). `None`: use the slow path.
 pub mod short {
     use super::{CUDA_LAUNCH_PARAMS, CUfunction, CUlaunchConfig, CUstream, c_void, credit};
-    use credit::Passed;
+    use credit::CountedLaunch;
 
     macro_rules! short {
         ($($kernel:ident $cooperative:ident $ex:ident $per_thread:literal)*) => {$(
@@ -262,8 +278,8 @@ pub mod short {
                 stream: CUstream,
                 _params: *mut *mut c_void,
                 _extra: *mut *mut c_void,
-            ) -> Option<Passed> {
-                credit::pass(f, [gx, gy, gz], [bx, by, bz], stream, $per_thread)
+            ) -> Option<CountedLaunch> {
+                credit::launch_on_credit(f, [gx, gy, gz], [bx, by, bz], stream, $per_thread)
             }
 
             #[inline(always)]
@@ -278,8 +294,8 @@ pub mod short {
                 _shared: u32,
                 stream: CUstream,
                 _params: *mut *mut c_void,
-            ) -> Option<Passed> {
-                credit::pass(f, [gx, gy, gz], [bx, by, bz], stream, $per_thread)
+            ) -> Option<CountedLaunch> {
+                credit::launch_on_credit(f, [gx, gy, gz], [bx, by, bz], stream, $per_thread)
             }
 
             #[inline(always)]
@@ -288,10 +304,10 @@ pub mod short {
                 f: CUfunction,
                 _params: *mut *mut c_void,
                 _extra: *mut *mut c_void,
-            ) -> Option<Passed> {
+            ) -> Option<CountedLaunch> {
                 let c = unsafe { config.as_ref() }?;
                 let (grid, block) = ([c.gridDimX, c.gridDimY, c.gridDimZ], [c.blockDimX, c.blockDimY, c.blockDimZ]);
-                credit::pass(f, grid, block, c.hStream, $per_thread)
+                credit::launch_on_credit(f, grid, block, c.hStream, $per_thread)
             }
         )*};
     }
@@ -304,7 +320,7 @@ pub mod short {
     macro_rules! none {
         ($($name:ident($($ty:ty),*))*) => {$(
             #[inline(always)]
-            pub unsafe fn $name($(_: $ty),*) -> Option<Passed> {
+            pub unsafe fn $name($(_: $ty),*) -> Option<CountedLaunch> {
                 None
             }
         )*};
@@ -337,6 +353,6 @@ mod tests {
         let kept = (0..1000).filter(|at| threads_of(function(*at)) != 1).count();
         assert!((32..=64).contains(&kept), "{kept}");
         note_shape(function(0), [i32::MIN, i32::MAX, i32::MAX]);
-        assert_eq!(u64::from(threads_of(function(0))), THREADS);
+        assert_eq!(u64::from(threads_of(function(0))), THREADS_MASK);
     }
 }

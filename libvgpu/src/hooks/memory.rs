@@ -4,10 +4,10 @@
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-use crate::charge::{allocate_plain, allocate_small, free_address, note, undo_allocation};
-use crate::driver::Call;
+use crate::charge::{allocate_plain, allocate_small, free_address, note_charge, undo_allocation};
+use crate::driver::DriverCall;
 use crate::enforce;
-use crate::holdings::{ADDRESSES, Holding};
+use crate::holdings::{ADDRESS_RECORDS, AllocationRecord};
 use crate::mode::Denied;
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
@@ -33,13 +33,13 @@ pub unsafe fn cuMemAllocManaged(
 }
 
 /// Pitched memory: reserved with the expected pitch, charged with the pitch that the driver returned.
-fn pitched(width: u64, height: u64, real: Call<'_>, answer: &dyn Fn() -> (u64, u64)) -> CUresult {
+fn allocate_pitched(width: u64, height: u64, real: DriverCall<'_>, answer: &dyn Fn() -> (u64, u64)) -> CUresult {
     let (context, device) = match enforce::on_current() {
         Ok(Some(current)) => current,
         Ok(None) => return real(),
         Err(Denied) => return CUresult::NOT_PERMITTED,
     };
-    let expected = charging::expected_pitch(width).and_then(|pitch| charging::pitched(pitch, height));
+    let expected = charging::expected_pitch(width).and_then(|pitch| charging::charge_pitched(pitch, height));
     let Some(expected) = expected else { return real() };
     if charging::may_share_a_slab(expected) {
         return allocate_small(device, context, real, &|| answer().0);
@@ -48,13 +48,13 @@ fn pitched(width: u64, height: u64, real: Call<'_>, answer: &dyn Fn() -> (u64, u
         Ok(reservation) => reservation,
         Err(refused) => return refused,
     };
-    let moment = crate::context::moment();
+    let moment = crate::context::epoch();
     let result = real();
     if !result.ok() {
         return result;
     }
     let (address, pitch) = answer();
-    let bytes = charging::pitched(pitch, height).unwrap_or(expected);
+    let bytes = charging::charge_pitched(pitch, height).unwrap_or(expected);
     let more = bytes.saturating_sub(expected);
     if more > 0 {
         match device.reserve(more) {
@@ -69,7 +69,12 @@ fn pitched(width: u64, height: u64, real: Call<'_>, answer: &dyn Fn() -> (u64, u
     if bytes < expected {
         device.release(expected - bytes);
     }
-    note(&ADDRESSES, address, Holding { bytes, device: device.index, context: context.0 as usize }, moment);
+    note_charge(
+        &ADDRESS_RECORDS,
+        address,
+        AllocationRecord { bytes, device: device.index, context: context.0 as usize },
+        moment,
+    );
     result
 }
 
@@ -82,7 +87,7 @@ pub unsafe fn cuMemAllocPitch_v2(
     element: u32,
 ) -> CUresult {
     let mut call = || unsafe { real(dptr, pitch, width, height, element) };
-    pitched(width as u64, height as u64, &mut call, &|| unsafe { (*dptr, *pitch as u64) })
+    allocate_pitched(width as u64, height as u64, &mut call, &|| unsafe { (*dptr, *pitch as u64) })
 }
 
 pub unsafe fn cuMemAllocPitch(
@@ -94,7 +99,9 @@ pub unsafe fn cuMemAllocPitch(
     element: u32,
 ) -> CUresult {
     let mut call = || unsafe { real(dptr, pitch, width, height, element) };
-    pitched(u64::from(width), u64::from(height), &mut call, &|| unsafe { (u64::from(*dptr), u64::from(*pitch)) })
+    allocate_pitched(u64::from(width), u64::from(height), &mut call, &|| unsafe {
+        (u64::from(*dptr), u64::from(*pitch))
+    })
 }
 
 pub unsafe fn cuMemFree_v2(real: cuda_fn::cuMemFree_v2, dptr: CUdeviceptr) -> CUresult {

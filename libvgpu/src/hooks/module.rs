@@ -14,65 +14,65 @@
 #![allow(clippy::too_many_arguments)]
 
 use crate::device::Device;
-use crate::driver::{Call, own};
+use crate::driver::{DriverCall, own};
 use crate::enforce;
 use crate::mode::Denied;
-use crate::overhead::code::{self, Key, Made};
-use crate::overhead::{Watch, figures, spent};
+use crate::overhead::code::{self, CodeSource, LoadedHandle};
+use crate::overhead::{OverheadWatch, charge_spent, figures};
 use core::ffi::{c_char, c_void};
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
 
 /// `CU_LIMIT_MALLOC_HEAP_SIZE`: the only limit whose bytes are known beforehand.
-const HEAP: u32 = 2;
+const MALLOC_HEAP_LIMIT: u32 = 2;
 
 /// The current context and its device, if memory is limited there.
-fn limited() -> Result<Option<(CUcontext, &'static Device)>, Denied> {
-    Ok(enforce::on_current()?.filter(|(_, device)| device.limit() != u64::MAX || device.observed()))
+fn limited_context() -> Result<Option<(CUcontext, &'static Device)>, Denied> {
+    Ok(enforce::on_current()?.filter(|(_, device)| device.memory_limit() != u64::MAX || device.is_observed()))
 }
 
 /// Runs `real` and charges the code it brought. `undo` unloads it, where that is possible.
-fn measured(real: Call<'_>, made: &dyn Fn() -> Made, undo: Option<&dyn Fn()>) -> CUresult {
-    let (context, device) = match limited() {
+fn load_measured(real: DriverCall<'_>, made: &dyn Fn() -> LoadedHandle, undo: Option<&dyn Fn()>) -> CUresult {
+    let (context, device) = match limited_context() {
         Ok(Some(current)) => current,
         Ok(None) => return real(),
         Err(Denied) => return CUresult::NOT_PERMITTED,
     };
     let first = code::is_first(device);
-    let watch = Watch::begin(device);
+    let watch = OverheadWatch::begin_growth(device);
     let result = real();
     if !result.ok() {
-        watch.finish(device, context);
+        watch.finish_call(device, context);
         return result;
     }
-    let bytes = growth(&watch, device, first);
+    let bytes = load_growth(&watch, device, first);
     let answer = match (device.reserve_taken(bytes), undo) {
         (Ok(reservation), _) => {
             reservation.commit_overhead();
             // In this order: code memory held while no load is recorded would be released by another thread's unload.
-            code::loaded(made(), context, device, bytes, !watch.shared());
-            code::add(Key::Code, context, device, bytes);
+            code::note_loaded(made(), context, device, bytes, !watch.has_overlapped());
+            code::add(CodeSource::Code, context, device, bytes);
             result
         }
         (Err(refused), Some(undo)) => {
             undo();
-            watch.attributed(-bytes.cast_signed());
+            watch.note_attributed(-bytes.cast_signed());
             refused
         }
         (Err(refused), None) => {
-            spent(device, context, bytes);
+            charge_spent(device, context, bytes);
             refused
         }
     };
-    watch.finish(device, context);
+    watch.finish_call(device, context);
     answer
 }
 
 /// The size of a load. If other threads' requests hide it, the first code of the process counts as at least the size
 /// seen before.
-fn growth(watch: &Watch, device: &Device, first: bool) -> u64 {
+fn load_growth(watch: &OverheadWatch, device: &Device, first: bool) -> u64 {
     let (bytes, exact) = watch.growth_seen();
-    if !first || watch.shared() {
+    if !first || watch.has_overlapped() {
         return bytes;
     }
     if exact {
@@ -80,32 +80,33 @@ fn growth(watch: &Watch, device: &Device, first: bool) -> u64 {
         return bytes;
     }
     let least = figures::first_code(device).max(bytes);
-    watch.attributed((least - bytes).cast_signed());
+    watch.note_attributed((least - bytes).cast_signed());
     least
 }
 
 /// Runs `real`, which unloads `made`, and releases the code memory it freed, on every device with charged code. If
 /// other threads' requests hide that, the measured size of the load is released.
-fn unloaded(made: Made, real: Call<'_>) -> CUresult {
-    if enforce::enforced() != Ok(true) {
+fn unload_measured(made: LoadedHandle, real: DriverCall<'_>) -> CUresult {
+    if enforce::is_enforced() != Ok(true) {
         return real();
     }
-    let watches: Vec<_> = code::devices().into_iter().map(|device| (device, Watch::begin(device))).collect();
+    let watches: Vec<_> =
+        code::devices_with_code().into_iter().map(|device| (device, OverheadWatch::begin_growth(device))).collect();
     let result = real();
-    let took = if result.ok() { code::unloaded(made) } else { None };
+    let took = if result.ok() { code::note_unloaded(made) } else { None };
     for (device, watch) in watches {
         if result.ok() {
-            let gone = watch.shrinkage();
+            let gone = watch.take_shrinkage();
             let known = took.filter(|(index, _)| *index == device.index).map_or(0, |(_, bytes)| bytes);
-            let returned = code::gone(device, gone.unwrap_or(known)) + code::beyond_what_is_loaded(device);
-            watch.attributed(gone.unwrap_or(0).cast_signed() - returned.cast_signed());
+            let returned = code::give_back(device, gone.unwrap_or(known)) + code::beyond_what_is_loaded(device);
+            watch.note_attributed(gone.unwrap_or(0).cast_signed() - returned.cast_signed());
         }
-        watch.finish(device, CUcontext::NULL);
+        watch.finish_call(device, CUcontext::NULL);
     }
     result
 }
 
-fn unload(module: CUmodule) {
+fn unload_module(module: CUmodule) {
     if let Some(unload) = own::cuModuleUnload() {
         let _ = unsafe { unload(module) };
     }
@@ -116,7 +117,7 @@ macro_rules! loads {
         pub unsafe fn $name(real: cuda_fn::$name, module: *mut CUmodule, $($arg: $ty),*) -> CUresult {
             let loaded = || unsafe { *module };
             let mut call = || unsafe { real(module, $($arg),*) };
-            measured(&mut call, &|| Made::Module(loaded().0 as usize), Some(&|| unload(loaded())))
+            load_measured(&mut call, &|| LoadedHandle::Module(loaded().0 as usize), Some(&|| unload_module(loaded())))
         }
     )*};
 }
@@ -129,17 +130,17 @@ loads! {
 }
 
 pub unsafe fn cuModuleUnload(real: cuda_fn::cuModuleUnload, module: CUmodule) -> CUresult {
-    unloaded(Made::Module(module.0 as usize), &mut || unsafe { real(module) })
+    unload_measured(LoadedHandle::Module(module.0 as usize), &mut || unsafe { real(module) })
 }
 
 pub unsafe fn cuLibraryUnload(real: cuda_fn::cuLibraryUnload, library: CUlibrary) -> CUresult {
-    unloaded(Made::Library(library.0 as usize), &mut || unsafe { real(library) })
+    unload_measured(LoadedHandle::Library(library.0 as usize), &mut || unsafe { real(library) })
 }
 
 macro_rules! brings {
     ($($name:ident($($arg:ident : $ty:ty),*);)*) => {$(
         pub unsafe fn $name(real: cuda_fn::$name, $($arg: $ty),*) -> CUresult {
-            measured(&mut || unsafe { real($($arg),*) }, &|| Made::Part, None)
+            load_measured(&mut || unsafe { real($($arg),*) }, &|| LoadedHandle::Part, None)
         }
     )*};
 }
@@ -175,7 +176,7 @@ macro_rules! libraries {
             let made = || unsafe { *library };
             let mut call =
                 || unsafe { real(library, $from, jit_options, jit_values, jit_count, options, values, count) };
-            measured(&mut call, &|| Made::Library(made().0 as usize), Some(&|| unload_library(made())))
+            load_measured(&mut call, &|| LoadedHandle::Library(made().0 as usize), Some(&|| unload_library(made())))
         }
     )*};
 }
@@ -195,45 +196,45 @@ fn limit_now(limit: u32) -> Option<u64> {
 /// it.
 pub unsafe fn cuCtxSetLimit(real: cuda_fn::cuCtxSetLimit, limit: u32, value: usize) -> CUresult {
     let call = || unsafe { real(limit, value) };
-    let (context, device) = match limited() {
+    let (context, device) = match limited_context() {
         Ok(Some(current)) => current,
         Ok(None) => return call(),
         Err(Denied) => return CUresult::NOT_PERMITTED,
     };
     let Some(old) = limit_now(limit) else { return call() };
-    let ahead = if limit == HEAP { (value as u64).saturating_sub(old) } else { 0 };
+    let ahead = if limit == MALLOC_HEAP_LIMIT { (value as u64).saturating_sub(old) } else { 0 };
     device.make_room(ahead);
-    let watch = Watch::begin(device);
+    let watch = OverheadWatch::begin_growth(device);
     let reserved = match device.reserve(ahead) {
         Ok(reserved) => reserved,
         Err(refused) => {
-            watch.finish(device, context);
+            watch.finish_call(device, context);
             return refused;
         }
     };
     let result = call();
     if !result.ok() {
         drop(reserved);
-        watch.finish(device, context);
+        watch.finish_call(device, context);
         return result;
     }
-    watch.attributed(ahead.cast_signed());
+    watch.note_attributed(ahead.cast_signed());
     reserved.commit_overhead();
-    let key = Key::Limit(limit);
+    let key = CodeSource::Limit(limit);
     code::add(key, context, device, ahead);
     // If the driver takes the memory at once, the growth is visible and the surplus is released; otherwise the whole
     // amount stays charged.
     if ahead > 0 {
-        match watch.shrinkage() {
+        match watch.take_shrinkage() {
             Some(less) if less < ahead => {
-                let returned = code::shrink(key, Some(context), device, less);
-                watch.attributed((less - returned).cast_signed());
+                let returned = code::give_back_of(key, Some(context), device, less);
+                watch.note_attributed((less - returned).cast_signed());
             }
-            Some(unseen) => watch.attributed(unseen.cast_signed()),
+            Some(unseen) => watch.note_attributed(unseen.cast_signed()),
             None => {}
         }
     }
-    let more = watch.growth();
+    let more = watch.take_growth();
     let answer = match device.reserve_taken(more) {
         Ok(reservation) => {
             reservation.commit_overhead();
@@ -242,21 +243,21 @@ pub unsafe fn cuCtxSetLimit(real: cuda_fn::cuCtxSetLimit, limit: u32, value: usi
         }
         Err(refused) => {
             let _ = unsafe { real(limit, usize::try_from(old).unwrap_or(usize::MAX)) };
-            watch.attributed(-(more + code::shrink(key, Some(context), device, ahead)).cast_signed());
+            watch.note_attributed(-(more + code::give_back_of(key, Some(context), device, ahead)).cast_signed());
             refused
         }
     };
     if answer.ok() && (value as u64) < old {
         // Memory that the driver gave back is measured; memory that was reserved but never taken is computed from the
         // values.
-        let gone = watch.shrinkage().unwrap_or(0);
-        let returned = code::shrink(key, Some(context), device, gone);
-        watch.attributed((gone - returned).cast_signed());
-        if limit == HEAP && gone == 0 {
-            let returned = code::shrink(key, Some(context), device, old - value as u64);
-            watch.attributed(-returned.cast_signed());
+        let gone = watch.take_shrinkage().unwrap_or(0);
+        let returned = code::give_back_of(key, Some(context), device, gone);
+        watch.note_attributed((gone - returned).cast_signed());
+        if limit == MALLOC_HEAP_LIMIT && gone == 0 {
+            let returned = code::give_back_of(key, Some(context), device, old - value as u64);
+            watch.note_attributed(-returned.cast_signed());
         }
     }
-    watch.finish(device, context);
+    watch.finish_call(device, context);
     answer
 }

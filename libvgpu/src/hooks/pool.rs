@@ -8,9 +8,9 @@
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use crate::charge::free_address;
-use crate::driver::{Call, own};
+use crate::driver::{DriverCall, own};
 use crate::mode::Denied;
-use crate::order::Order;
+use crate::order::StreamId;
 use crate::{context, device, enforce, pools};
 use core::ffi::c_void;
 use shim_sys::cuda::*;
@@ -18,10 +18,10 @@ use shim_sys::table::cuda_fn;
 use vgpu_core::memory::charging;
 
 /// The pool attribute for the bytes that a pool keeps.
-const RELEASE_THRESHOLD: u32 = 4;
+const THRESHOLD_ATTRIBUTE: u32 = 4;
 
 /// Frees an allocation that was just made and turned out not to fit.
-fn undo(address: u64, order: Order) {
+fn undo_allocation(address: u64, order: StreamId) {
     let _ = unsafe {
         if order.per_thread {
             own::cuMemFreeAsync_ptsz().map(|free| free(address, order.stream))
@@ -37,9 +37,9 @@ fn allocate(
     per_thread: bool,
     bytes: usize,
     dptr: *mut CUdeviceptr,
-    real: Call<'_>,
+    real: DriverCall<'_>,
 ) -> CUresult {
-    match enforce::enforced() {
+    match enforce::is_enforced() {
         Ok(false) => return real(),
         Err(Denied) => return CUresult::NOT_PERMITTED,
         Ok(true) => {}
@@ -50,14 +50,14 @@ fn allocate(
         None => home().and_then(pools::current),
     };
     // Zero bytes, or more than any device has, is the driver's error to report.
-    let charge = charging::linear(bytes as u64).filter(|bytes| (1..1 << 62).contains(bytes));
+    let charge = charging::charge_linear(bytes as u64).filter(|bytes| (1..1 << 62).contains(bytes));
     let (Some(entry), Some(charge)) = (entry, charge) else { return real() };
-    let order = Order { stream, per_thread };
+    let order = StreamId { stream, per_thread };
     // In a capturing stream the allocation becomes a graph node, which takes no memory before its launch.
     if dptr.is_null() || order.is_captured() {
         return real();
     }
-    pools::allocate(&entry, charge, order, real, &|| unsafe { *dptr }, &|address| undo(address, order))
+    pools::allocate(&entry, charge, order, real, &|| unsafe { *dptr }, &|address| undo_allocation(address, order))
 }
 
 macro_rules! async_allocation {
@@ -89,22 +89,22 @@ pool_allocation!(cuMemAllocFromPoolAsync false);
 pool_allocation!(cuMemAllocFromPoolAsync_ptsz true);
 
 pub unsafe fn cuMemFreeAsync(real: cuda_fn::cuMemFreeAsync, dptr: CUdeviceptr, stream: CUstream) -> CUresult {
-    free_address(dptr, Some(Order { stream, per_thread: false }), &mut || unsafe { real(dptr, stream) })
+    free_address(dptr, Some(StreamId { stream, per_thread: false }), &mut || unsafe { real(dptr, stream) })
 }
 
 pub unsafe fn cuMemFreeAsync_ptsz(real: cuda_fn::cuMemFreeAsync_ptsz, dptr: CUdeviceptr, stream: CUstream) -> CUresult {
-    free_address(dptr, Some(Order { stream, per_thread: true }), &mut || unsafe { real(dptr, stream) })
+    free_address(dptr, Some(StreamId { stream, per_thread: true }), &mut || unsafe { real(dptr, stream) })
 }
 
 /// Allocation type of pools whose pages migrate between host and devices, like managed memory.
-const MANAGED: u32 = 2;
+const MANAGED_POOL: u32 = 2;
 
 /// Whether a pool can take device memory, and on which device if it names one.
 fn lives_on(props: &CUmemPoolProps) -> Option<Option<CUdevice>> {
     match props.location.kind {
         CU_MEM_LOCATION_TYPE_DEVICE => Some(Some(props.location.id)),
         // Managed pages may migrate to a device all at once at any time, wherever they are now.
-        _ if props.allocType == MANAGED => Some(None),
+        _ if props.allocType == MANAGED_POOL => Some(None),
         _ => None,
     }
 }
@@ -115,7 +115,7 @@ pub unsafe fn cuMemPoolCreate(
     pool: *mut CUmemoryPool,
     props: *const CUmemPoolProps,
 ) -> CUresult {
-    let limited = match enforce::enforced() {
+    let limited = match enforce::is_enforced() {
         Ok(limited) => limited,
         Err(Denied) => return CUresult::NOT_PERMITTED,
     };
@@ -125,23 +125,23 @@ pub unsafe fn cuMemPoolCreate(
         let max = if props.maxSize == 0 { u64::MAX } else { props.maxSize as u64 };
         let current = || context::current().map(|(_, device)| device).or_else(|| device::all().next());
         let on_device = lives_on(props).and_then(|named| named.map_or_else(current, device::by_cuda));
-        pools::created(unsafe { *pool }.0 as usize, on_device, max);
+        pools::note_created(unsafe { *pool }.0 as usize, on_device, max);
     }
     result
 }
 
 pub unsafe fn cuMemPoolDestroy(real: cuda_fn::cuMemPoolDestroy, pool: CUmemoryPool) -> CUresult {
-    if enforce::enforced() != Ok(true) {
+    if enforce::is_enforced() != Ok(true) {
         return unsafe { real(pool) };
     }
-    pools::destroy(pool, &mut || unsafe { real(pool) })
+    pools::destroy_pool(pool, &mut || unsafe { real(pool) })
 }
 
 pub unsafe fn cuMemPoolTrimTo(real: cuda_fn::cuMemPoolTrimTo, pool: CUmemoryPool, keep: usize) -> CUresult {
-    let _announced = pools::shrinking();
+    let _announced = pools::begin_shrinking();
     let result = unsafe { real(pool, keep) };
-    if result.ok() && enforce::enforced() == Ok(true) {
-        pools::changed(pool, None);
+    if result.ok() && enforce::is_enforced() == Ok(true) {
+        pools::remeasure_pool(pool, None);
     }
     result
 }
@@ -153,11 +153,11 @@ pub unsafe fn cuMemPoolSetAttribute(
     attribute: u32,
     value: *mut c_void,
 ) -> CUresult {
-    let _announced = if attribute == RELEASE_THRESHOLD { pools::shrinking() } else { None };
+    let _announced = if attribute == THRESHOLD_ATTRIBUTE { pools::begin_shrinking() } else { None };
     let result = unsafe { real(pool, attribute, value) };
-    if result.ok() && attribute == RELEASE_THRESHOLD && enforce::enforced() == Ok(true) {
+    if result.ok() && attribute == THRESHOLD_ATTRIBUTE && enforce::is_enforced() == Ok(true) {
         // The driver has just read the value, so it exists and is 64 bits wide.
-        pools::changed(pool, Some(unsafe { value.cast::<u64>().read_unaligned() }));
+        pools::remeasure_pool(pool, Some(unsafe { value.cast::<u64>().read_unaligned() }));
     }
     result
 }
@@ -177,9 +177,9 @@ mod tests {
         };
         assert_eq!(of(1, CU_MEM_LOCATION_TYPE_DEVICE, 3), Some(Some(3)));
         assert_eq!(of(1, 2, 0), None, "the host's own");
-        assert_eq!(of(MANAGED, CU_MEM_LOCATION_TYPE_DEVICE, 3), Some(Some(3)));
+        assert_eq!(of(MANAGED_POOL, CU_MEM_LOCATION_TYPE_DEVICE, 3), Some(Some(3)));
         for elsewhere in [0, 2, 3] {
-            assert_eq!(of(MANAGED, elsewhere, 0), Some(None));
+            assert_eq!(of(MANAGED_POOL, elsewhere, 0), Some(None));
         }
     }
 }

@@ -16,11 +16,11 @@
 use crate::charge;
 use crate::context;
 use crate::device::{self, Device};
-use crate::driver::{Call, own};
+use crate::driver::{DriverCall, own};
 use crate::enforce;
-use crate::holdings::{ADDRESSES, ARRAYS, EXTERNALS, Holding, Table};
+use crate::holdings::{ADDRESS_RECORDS, ARRAY_RECORDS, AllocationRecord, EXTERNAL_RECORDS, RecordTable};
 use crate::mode::Denied;
-use crate::share::{self, Share};
+use crate::share::{self, LocalShare};
 use crate::{counted, descriptor, physical, pools};
 use core::ffi::c_void;
 use shim_sys::cuda::*;
@@ -29,22 +29,22 @@ use vgpu_core::memory::charging;
 use vgpu_core::memory::ledger::Reservation;
 
 /// Moves the charge of an exported allocation to a share, or returns the share it already has.
-fn exported(holding: Holding, identity: u64) -> Option<Share> {
-    match holding.share() {
+fn share_exported(holding: AllocationRecord, identity: u64) -> Option<LocalShare> {
+    match holding.as_share() {
         Some(share) => Some(share),
-        None => share::export(device::at(usize::from(holding.device))?, identity, holding.bytes),
+        None => share::export_charge(device::by_index(usize::from(holding.device))?, identity, holding.bytes),
     }
 }
 
 /// Charges an allocation of `bytes` by itself if it shares a slab; the other allocations stay in the slab. `None`:
 /// its own charge does not fit in addition to the slab.
-fn apart(holding: Holding, bytes: u64) -> Option<Holding> {
-    let Some((number, _)) = holding.slab() else { return Some(holding) };
-    let device = device::at(usize::from(number))?;
-    let bytes = charging::linear(bytes)?;
+fn charge_separately(holding: AllocationRecord, bytes: u64) -> Option<AllocationRecord> {
+    let Some((number, _)) = holding.as_slab() else { return Some(holding) };
+    let device = device::by_index(usize::from(number))?;
+    let bytes = charging::charge_linear(bytes)?;
     device.try_reserve(bytes).ok()?.commit();
     device::release(holding);
-    Some(Holding { bytes, device: number, ..holding })
+    Some(AllocationRecord { bytes, device: number, ..holding })
 }
 
 pub unsafe fn cuIpcGetMemHandle(
@@ -53,23 +53,23 @@ pub unsafe fn cuIpcGetMemHandle(
     dptr: CUdeviceptr,
 ) -> CUresult {
     let result = unsafe { real(handle, dptr) };
-    if result.ok() && enforce::enforced() == Ok(true) {
+    if result.ok() && enforce::is_enforced() == Ok(true) {
         let identity = descriptor::of_bytes(&unsafe { *handle }.reserved);
         let base = base_of(dptr);
         let whole = range_of(base).map_or(0, |(_, bytes)| bytes);
-        share::exporting(|| {
+        share::with_export_turn(|| {
             // Take the record out meanwhile, as a free does: if an export and a free overlap, only one of them gets
             // the charge.
-            let Some(holding) = ADDRESSES.take(base) else { return };
-            let Some(holding) = apart(holding, whole) else {
-                ADDRESSES.put(base, holding);
+            let Some(holding) = ADDRESS_RECORDS.take_record(base) else { return };
+            let Some(holding) = charge_separately(holding, whole) else {
+                ADDRESS_RECORDS.insert_record(base, holding);
                 return;
             };
-            let now = match exported(holding, identity) {
-                Some(share) => Holding::of_share(share, holding.context),
+            let now = match share_exported(holding, identity) {
+                Some(share) => AllocationRecord::of_share(share, holding.context),
                 None => holding,
             };
-            ADDRESSES.put(base, now);
+            ADDRESS_RECORDS.insert_record(base, now);
         });
     }
     result
@@ -77,7 +77,7 @@ pub unsafe fn cuIpcGetMemHandle(
 
 /// The address under which the allocation around `dptr` is charged.
 fn base_of(dptr: CUdeviceptr) -> CUdeviceptr {
-    if ADDRESSES.get(dptr).is_some() { dptr } else { range_of(dptr).map_or(dptr, |(base, _)| base) }
+    if ADDRESS_RECORDS.get(dptr).is_some() { dptr } else { range_of(dptr).map_or(dptr, |(base, _)| base) }
 }
 
 fn range_of(dptr: CUdeviceptr) -> Option<(CUdeviceptr, u64)> {
@@ -86,22 +86,22 @@ fn range_of(dptr: CUdeviceptr) -> Option<(CUdeviceptr, u64)> {
     asked.ok().then_some((base, bytes as u64))
 }
 
-fn open(handle: &CUipcMemHandle, dptr: *mut CUdeviceptr, real: Call<'_>) -> CUresult {
-    match enforce::enforced() {
+fn open(handle: &CUipcMemHandle, dptr: *mut CUdeviceptr, real: DriverCall<'_>) -> CUresult {
+    match enforce::is_enforced() {
         Ok(false) => return real(),
         Err(Denied) => return CUresult::NOT_PERMITTED,
         Ok(true) => {}
     }
-    let (context, moment) = (current_context(), context::moment());
+    let (context, moment) = (current_context(), context::epoch());
     let identity = descriptor::of_bytes(&handle.reserved);
-    let share = share::import(identity);
+    let share = share::import_share(identity);
     let result = real();
     if !result.ok() {
         share.into_iter().for_each(share::let_go);
         return result;
     }
     let at = unsafe { *dptr };
-    let holding = match charged(share, identity, at, context) {
+    let holding = match hold_imported(share, identity, at, context) {
         Ok(Some(holding)) => holding,
         Ok(None) => return result,
         Err(refused) => {
@@ -111,39 +111,44 @@ fn open(handle: &CUipcMemHandle, dptr: *mut CUdeviceptr, real: Call<'_>) -> CUre
             return refused;
         }
     };
-    share::opened(at, holding).into_iter().for_each(device::release);
+    share::note_opened(at, holding).into_iter().for_each(device::release);
     // The record may have been stored after the context's end had removed all its records.
     if context::has_ended(context, moment) {
-        ADDRESSES.take(at).into_iter().for_each(device::release);
+        ADDRESS_RECORDS.take_record(at).into_iter().for_each(device::release);
     }
     result
 }
 
 /// Charges imported memory at address `at`: to the share it has, or to one founded for it, with its whole size
 /// charged. `None`: it is on no device with limits.
-fn charged(share: Option<Share>, identity: u64, at: CUdeviceptr, context: usize) -> Result<Option<Holding>, CUresult> {
-    let whole = || range_of(at).and_then(|(_, bytes)| charging::plain(bytes));
+fn hold_imported(
+    share: Option<LocalShare>,
+    identity: u64,
+    at: CUdeviceptr,
+    context: usize,
+) -> Result<Option<AllocationRecord>, CUresult> {
+    let whole = || range_of(at).and_then(|(_, bytes)| charging::charge_plain(bytes));
     match share {
-        Some(share) if share::is_founded(share) => paid(share, whole().unwrap_or(0), context).map(Some),
-        Some(share) => Ok(Some(Holding::of_share(share, context))),
+        Some(share) if share::is_founded(share) => charge_share(share, whole().unwrap_or(0), context).map(Some),
+        Some(share) => Ok(Some(AllocationRecord::of_share(share, context))),
         None => {
             // A peer's memory stays where it is, which need not be the current context's device.
             let home = device_of_pointer(at).and_then(device::by_cuda).zip(whole());
             let Some((home, whole)) = home else { return Ok(None) };
-            if let Some(share) = share::found(home, identity) {
-                return paid(share, whole, context).map(Some);
+            if let Some(share) = share::hold_or_begin(home, identity) {
+                return charge_share(share, whole, context).map(Some);
             }
             home.reserve(whole)?.commit();
-            Ok(Some(Holding { bytes: whole, device: home.index, context }))
+            Ok(Some(AllocationRecord { bytes: whole, device: home.index, context }))
         }
     }
 }
 
 /// Charges `whole` to a share that is already held. If that does not fit, the share is let go.
-fn paid(share: Share, whole: u64, context: usize) -> Result<Holding, CUresult> {
+fn charge_share(share: LocalShare, whole: u64, context: usize) -> Result<AllocationRecord, CUresult> {
     let aside = share::set_aside(share, whole).inspect_err(|_| share::let_go(share))?;
-    share::pay(share, whole, aside);
-    Ok(Holding::of_share(share, context))
+    share::charge_reserved(share, whole, aside);
+    Ok(AllocationRecord::of_share(share, context))
 }
 
 /// The current context as an integer, whether or not its device has limits.
@@ -155,10 +160,10 @@ fn current_context() -> usize {
 
 /// The ordinal of the device that an address is on.
 fn device_of_pointer(dptr: CUdeviceptr) -> Option<CUdevice> {
-    const DEVICE_ORDINAL: u32 = 9;
+    const POINTER_DEVICE_ORDINAL: u32 = 9;
     let mut dev: CUdevice = -1;
     let into = core::ptr::from_mut(&mut dev).cast::<c_void>();
-    unsafe { own::cuPointerGetAttribute()?(into, DEVICE_ORDINAL, dptr) }.ok().then_some(dev)
+    unsafe { own::cuPointerGetAttribute()?(into, POINTER_DEVICE_ORDINAL, dptr) }.ok().then_some(dev)
 }
 
 pub unsafe fn cuIpcOpenMemHandle(
@@ -180,74 +185,74 @@ pub unsafe fn cuIpcOpenMemHandle_v2(
 }
 
 pub unsafe fn cuIpcCloseMemHandle(real: cuda_fn::cuIpcCloseMemHandle, dptr: CUdeviceptr) -> CUresult {
-    if enforce::enforced() != Ok(true) {
+    if enforce::is_enforced() != Ok(true) {
         return unsafe { real(dptr) };
     }
-    let Some(closing) = share::closing(dptr) else { return unsafe { real(dptr) } };
+    let Some(closing) = share::begin_close(dptr) else { return unsafe { real(dptr) } };
     let result = unsafe { real(dptr) };
     if result.ok() {
-        closing.done().into_iter().for_each(device::release);
+        closing.finish().into_iter().for_each(device::release);
     } else {
-        closing.failed();
+        closing.undo();
     }
     result
 }
 
 /// An exported handle: a file descriptor, or opaque bytes.
-enum Name {
+enum HandleName {
     Descriptor(i32),
     Bytes(u64),
 }
 
 /// Reads a handle of that kind. `None`: a kind that does not exist on Linux.
-unsafe fn name(os_handle: *const c_void, kind: u32, by_value: bool) -> Option<Name> {
+unsafe fn name(os_handle: *const c_void, kind: u32, by_value: bool) -> Option<HandleName> {
     if os_handle.is_null() && !by_value {
         return None;
     }
     match kind {
         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR if by_value => {
             #[allow(clippy::cast_possible_truncation)] // a descriptor, passed as a pointer
-            Some(Name::Descriptor(os_handle as usize as i32))
+            Some(HandleName::Descriptor(os_handle as usize as i32))
         }
-        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => Some(Name::Descriptor(unsafe { *os_handle.cast::<i32>() })),
+        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => Some(HandleName::Descriptor(unsafe { *os_handle.cast::<i32>() })),
         CU_MEM_HANDLE_TYPE_FABRIC if !os_handle.is_null() => {
-            Some(Name::Bytes(descriptor::of_bytes(unsafe { &*os_handle.cast::<[u8; 64]>() })))
+            Some(HandleName::Bytes(descriptor::of_bytes(unsafe { &*os_handle.cast::<[u8; 64]>() })))
         }
         _ => None,
     }
 }
 
-impl Name {
+impl HandleName {
     /// The identity to export under.
-    fn identity(&self) -> u64 {
+    fn export_identity(&self) -> u64 {
         match self {
-            Name::Descriptor(_) => descriptor::fresh_identity(),
-            Name::Bytes(identity) => *identity,
+            HandleName::Descriptor(_) => descriptor::fresh_identity(),
+            HandleName::Bytes(identity) => *identity,
         }
     }
 
     /// Makes the share findable through this handle.
-    fn mark(&self, share: Share) {
-        if let Name::Descriptor(descriptor) = self {
-            share::mark(share, *descriptor);
+    fn mark_share(&self, share: LocalShare) {
+        if let HandleName::Descriptor(descriptor) = self {
+            share::mark_descriptor(share, *descriptor);
         }
     }
 
     /// The handle's identity, and its share, which the caller holds from here on.
-    fn import(&self) -> (Option<u64>, Option<Share>) {
-        let identity = self.known();
+    fn import_share(&self) -> (Option<u64>, Option<LocalShare>) {
+        let identity = self.known_identity();
         let share = identity.and_then(|identity| match self {
-            Name::Descriptor(descriptor) => share::import_descriptor(*descriptor, identity),
-            Name::Bytes(_) => share::import(identity),
+            HandleName::Descriptor(descriptor) => share::import_descriptor(*descriptor, identity),
+            HandleName::Bytes(_) => share::import_share(identity),
         });
         (identity, share)
     }
 
     /// The identity that the exporter gave the handle, if any.
-    fn known(&self) -> Option<u64> {
+    fn known_identity(&self) -> Option<u64> {
         match self {
-            Name::Descriptor(descriptor) => descriptor::read(*descriptor),
-            Name::Bytes(identity) => Some(*identity),
+            HandleName::Descriptor(descriptor) => descriptor::read(*descriptor),
+            HandleName::Bytes(identity) => Some(*identity),
         }
     }
 }
@@ -259,25 +264,25 @@ pub unsafe fn cuMemExportToShareableHandle(
     kind: u32,
     flags: u64,
 ) -> CUresult {
-    if enforce::enforced() != Ok(true) {
+    if enforce::is_enforced() != Ok(true) {
         return unsafe { real(shareable, handle, kind, flags) };
     }
-    let pin = physical::pin(handle);
+    let pin = physical::pin_handle(handle);
     let result = unsafe { real(shareable, handle, kind, flags) };
     let Some(pin) = pin else { return result };
     if result.ok()
         && let Some(name) = unsafe { name(shareable, kind, false) }
     {
-        share::exporting(|| {
+        share::with_export_turn(|| {
             // Another tenant's memory of which nothing is charged yet has no charge to move.
-            let Some(holding) = physical::holding(&pin).filter(|holding| holding.bytes > 0) else { return };
-            if let Some(share) = exported(holding, name.identity()) {
-                physical::set_holding(&pin, Holding::of_share(share, 0));
-                name.mark(share);
+            let Some(holding) = physical::record_of(&pin).filter(|holding| holding.bytes > 0) else { return };
+            if let Some(share) = share_exported(holding, name.export_identity()) {
+                physical::set_holding(&pin, AllocationRecord::of_share(share, 0));
+                name.mark_share(share);
             }
         });
     }
-    physical::unpin(pin).into_iter().for_each(device::release);
+    physical::unpin_unused(pin).into_iter().for_each(device::release);
     result
 }
 
@@ -299,12 +304,12 @@ pub unsafe fn cuMemImportFromShareableHandle(
     os_handle: *mut c_void,
     kind: u32,
 ) -> CUresult {
-    match enforce::enforced() {
+    match enforce::is_enforced() {
         Ok(false) => return unsafe { real(handle, os_handle, kind) },
         Err(Denied) => return CUresult::NOT_PERMITTED,
         Ok(true) => {}
     }
-    let (identity, share) = unsafe { name(os_handle, kind, true) }.map_or((None, None), |name| name.import());
+    let (identity, share) = unsafe { name(os_handle, kind, true) }.map_or((None, None), |name| name.import_share());
     let result = unsafe { real(handle, os_handle, kind) };
     if !result.ok() {
         share.into_iter().for_each(share::let_go);
@@ -312,13 +317,13 @@ pub unsafe fn cuMemImportFromShareableHandle(
     }
     let new = unsafe { *handle };
     let home = if share.is_none() { home_of(new) } else { None };
-    let share = share.or_else(|| share::found(home?, identity?));
+    let share = share.or_else(|| share::hold_or_begin(home?, identity?));
     let spare = match share {
         // A share whose full size is unknown is charged when the memory is mapped.
-        Some(share) => physical::imported(new, Some(Holding::of_share(share, 0)), false),
+        Some(share) => physical::note_imported(new, Some(AllocationRecord::of_share(share, 0)), false),
         None => {
-            let home = home.map(|device| Holding { bytes: 0, device: device.index, context: 0 });
-            physical::imported(new, home, true)
+            let home = home.map(|device| AllocationRecord { bytes: 0, device: device.index, context: 0 });
+            physical::note_imported(new, home, true)
         }
     };
     spare.into_iter().for_each(device::release);
@@ -334,11 +339,11 @@ pub unsafe fn cuMemPoolExportToShareableHandle(
 ) -> CUresult {
     let result = unsafe { real(shareable, pool, kind, flags) };
     if result.ok()
-        && enforce::enforced() == Ok(true)
+        && enforce::is_enforced() == Ok(true)
         && let Some(name) = unsafe { name(shareable, kind, false) }
-        && let Some(share) = pools::exported(pool, || name.identity())
+        && let Some(share) = pools::share_pool(pool, || name.export_identity())
     {
-        name.mark(share);
+        name.mark_share(share);
     }
     result
 }
@@ -350,15 +355,15 @@ pub unsafe fn cuMemPoolImportFromShareableHandle(
     kind: u32,
     flags: u64,
 ) -> CUresult {
-    match enforce::enforced() {
+    match enforce::is_enforced() {
         Ok(false) => return unsafe { real(pool, os_handle, kind, flags) },
         Err(Denied) => return CUresult::NOT_PERMITTED,
         Ok(true) => {}
     }
-    let identity = unsafe { name(os_handle, kind, true) }.and_then(|name| name.known());
+    let identity = unsafe { name(os_handle, kind, true) }.and_then(|name| name.known_identity());
     let result = unsafe { real(pool, os_handle, kind, flags) };
     if result.ok() {
-        pools::imported(unsafe { *pool }, identity);
+        pools::note_imported(unsafe { *pool }, identity);
     }
     result
 }
@@ -371,22 +376,22 @@ pub unsafe fn cuMemPoolImportPointer(
     pool: CUmemoryPool,
     data: *mut CUmemPoolPtrExportData,
 ) -> CUresult {
-    match enforce::enforced() {
+    match enforce::is_enforced() {
         Ok(false) => return unsafe { real(dptr, pool, data) },
         Err(Denied) => return CUresult::NOT_PERMITTED,
         Ok(true) => {}
     }
-    let moment = context::moment();
+    let moment = context::epoch();
     // The driver reads it too; null is its error to report.
     let identity = unsafe { data.as_ref() }.map_or(0, |data| descriptor::of_bytes(&data.reserved));
-    let share = pools::share_of_imported(pool).or_else(|| share::import(identity));
+    let share = pools::share_of_imported(pool).or_else(|| share::import_share(identity));
     let result = unsafe { real(dptr, pool, data) };
     if !result.ok() {
         share.into_iter().for_each(share::let_go);
         return result;
     }
     let at = unsafe { *dptr };
-    let holding = match charged(share, identity, at, 0) {
+    let holding = match hold_imported(share, identity, at, 0) {
         Ok(Some(holding)) => holding,
         Ok(None) => return result,
         Err(refused) => {
@@ -396,7 +401,7 @@ pub unsafe fn cuMemPoolImportPointer(
             return refused;
         }
     };
-    charge::note(&ADDRESSES, at, holding, moment);
+    charge::note_charge(&ADDRESS_RECORDS, at, holding, moment);
     result
 }
 
@@ -407,9 +412,9 @@ pub unsafe fn cuImportExternalMemory(
     memory: *mut CUexternalMemory,
     desc: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC,
 ) -> CUresult {
-    const OPAQUE_DESCRIPTOR: u32 = 1;
+    const OPAQUE_DESCRIPTOR_KIND: u32 = 1;
     let call = || unsafe { real(memory, desc) };
-    let moment = context::moment();
+    let moment = context::epoch();
     let (context, device) = match enforce::on_current() {
         Ok(Some(current)) => current,
         Ok(None) => return call(),
@@ -417,12 +422,12 @@ pub unsafe fn cuImportExternalMemory(
     };
     // The driver reads the struct too; null is its error to report.
     let Some(desc) = (unsafe { desc.as_ref() }) else { return call() };
-    let Some(whole) = charging::plain(desc.size) else { return call() };
+    let Some(whole) = charging::charge_plain(desc.size) else { return call() };
     // Before the call, because the driver owns an imported descriptor and closes it.
     #[allow(clippy::cast_possible_truncation)] // the first four of its bytes
-    let name = (desc.kind == OPAQUE_DESCRIPTOR).then(|| Name::Descriptor(desc.handle[0] as i32));
-    let (identity, share) = name.map_or((None, None), |name| name.import());
-    let share = share.or_else(|| share::found(device, identity?));
+    let name = (desc.kind == OPAQUE_DESCRIPTOR_KIND).then(|| HandleName::Descriptor(desc.handle[0] as i32));
+    let (identity, share) = name.map_or((None, None), |name| name.import_share());
+    let share = share.or_else(|| share::hold_or_begin(device, identity?));
     let aside = match share {
         Some(share) => share::set_aside(share, whole).inspect_err(|_| share::let_go(share)),
         None => device.reserve(whole).map(Some),
@@ -433,16 +438,16 @@ pub unsafe fn cuImportExternalMemory(
     };
     let context = context.0 as usize;
     let holding = match share {
-        Some(share) => Holding::of_share(share, context),
-        None => Holding { bytes: whole, device: device.index, context },
+        Some(share) => AllocationRecord::of_share(share, context),
+        None => AllocationRecord { bytes: whole, device: device.index, context },
     };
     let result = call();
     if result.ok() {
         match share {
-            Some(share) => share::pay(share, whole, aside),
+            Some(share) => share::charge_reserved(share, whole, aside),
             None => aside.into_iter().for_each(Reservation::commit),
         }
-        charge::note(&EXTERNALS, unsafe { *memory }.0 as u64, counted::begin(holding), moment);
+        charge::note_charge(&EXTERNAL_RECORDS, unsafe { *memory }.0 as u64, counted::share_charge(holding), moment);
     } else {
         share.into_iter().for_each(share::let_go);
     }
@@ -451,15 +456,20 @@ pub unsafe fn cuImportExternalMemory(
 
 /// Adds a reference for an object mapped from external memory, stored in `table` under the `key` that the driver
 /// returns.
-fn shown(memory: CUexternalMemory, table: &Table, real: Call<'_>, key: &dyn Fn() -> u64) -> CUresult {
-    if enforce::enforced() != Ok(true) {
+fn map_external(
+    memory: CUexternalMemory,
+    table: &RecordTable,
+    real: DriverCall<'_>,
+    key: &dyn Fn() -> u64,
+) -> CUresult {
+    if enforce::is_enforced() != Ok(true) {
         return real();
     }
-    let moment = context::moment();
-    let name = EXTERNALS.get(memory.0 as u64).and_then(|object| counted::again(object, current_context()));
+    let moment = context::epoch();
+    let name = EXTERNAL_RECORDS.get(memory.0 as u64).and_then(|object| counted::add_name(object, current_context()));
     let result = real();
     match name {
-        Some(name) if result.ok() => charge::note(table, key(), name, moment),
+        Some(name) if result.ok() => charge::note_charge(table, key(), name, moment),
         name => name.into_iter().for_each(device::release),
     }
     result
@@ -471,7 +481,7 @@ pub unsafe fn cuExternalMemoryGetMappedBuffer(
     memory: CUexternalMemory,
     desc: *const CUDA_EXTERNAL_MEMORY_BUFFER_DESC,
 ) -> CUresult {
-    shown(memory, &ADDRESSES, &mut || unsafe { real(dptr, memory, desc) }, &|| unsafe { *dptr })
+    map_external(memory, &ADDRESS_RECORDS, &mut || unsafe { real(dptr, memory, desc) }, &|| unsafe { *dptr })
 }
 
 pub unsafe fn cuExternalMemoryGetMappedMipmappedArray(
@@ -480,9 +490,9 @@ pub unsafe fn cuExternalMemoryGetMappedMipmappedArray(
     memory: CUexternalMemory,
     desc: *const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC,
 ) -> CUresult {
-    shown(memory, &ARRAYS, &mut || unsafe { real(array, memory, desc) }, &|| unsafe { *array }.0 as u64)
+    map_external(memory, &ARRAY_RECORDS, &mut || unsafe { real(array, memory, desc) }, &|| unsafe { *array }.0 as u64)
 }
 
 pub unsafe fn cuDestroyExternalMemory(real: cuda_fn::cuDestroyExternalMemory, memory: CUexternalMemory) -> CUresult {
-    charge::free(&EXTERNALS, memory.0 as u64, &mut || unsafe { real(memory) })
+    charge::free(&EXTERNAL_RECORDS, memory.0 as u64, &mut || unsafe { real(memory) })
 }

@@ -7,9 +7,9 @@
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use crate::departing;
-use crate::governor::{self, Awaited};
-use crate::order::Order;
-use crate::pools::{self, Waited};
+use crate::governor::{self, WaitTarget};
+use crate::order::StreamId;
+use crate::pools::{self, WaitedFor};
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
 
@@ -17,12 +17,12 @@ macro_rules! wait {
     ($($name:ident ( $($arg:ident : $ty:ty)? ) for $what:expr, $awaited:expr;)*) => {$(
         #[inline]
         pub unsafe fn $name(real: cuda_fn::$name $(, $arg: $ty)?) -> CUresult {
-            let (since, announced) = (departing::newest(), pools::shrinking());
-            let in_flight = governor::before($awaited);
+            let (since, announced) = (departing::last_free_number(), pools::begin_shrinking());
+            let in_flight = governor::before_wait($awaited);
             let result = unsafe { real($($arg)?) };
             if result.ok() {
-                pools::synchronised($what, since, announced);
-                in_flight.as_ref().into_iter().for_each(governor::after);
+                pools::note_synchronised($what, since, announced);
+                in_flight.as_ref().into_iter().for_each(governor::after_wait);
             }
             result
         }
@@ -30,11 +30,11 @@ macro_rules! wait {
 }
 
 wait! {
-    cuStreamSynchronize(stream: CUstream) for Waited::Stream(Order { stream, per_thread: false }), Awaited::Stream(Order { stream, per_thread: false });
-    cuStreamSynchronize_ptsz(stream: CUstream) for Waited::Stream(Order { stream, per_thread: true }), Awaited::Stream(Order { stream, per_thread: true });
-    cuEventSynchronize(event: CUevent) for Waited::Event, Awaited::Event;
-    cuCtxSynchronize() for Waited::Current, Awaited::Current;
-    cuCtxSynchronize_v2(ctx: CUcontext) for Waited::Context(ctx), Awaited::Event;
+    cuStreamSynchronize(stream: CUstream) for WaitedFor::Stream(StreamId { stream, per_thread: false }), WaitTarget::Stream(StreamId { stream, per_thread: false });
+    cuStreamSynchronize_ptsz(stream: CUstream) for WaitedFor::Stream(StreamId { stream, per_thread: true }), WaitTarget::Stream(StreamId { stream, per_thread: true });
+    cuEventSynchronize(event: CUevent) for WaitedFor::Event, WaitTarget::Event;
+    cuCtxSynchronize() for WaitedFor::Current, WaitTarget::Current;
+    cuCtxSynchronize_v2(ctx: CUcontext) for WaitedFor::Context(ctx), WaitTarget::Event;
 }
 
 macro_rules! end {
@@ -42,8 +42,8 @@ macro_rules! end {
         /// Work that the stream has not reached must not be attributed to a later stream with the same handle.
         #[inline]
         pub unsafe fn $name(real: cuda_fn::$name, stream: CUstream) -> CUresult {
-            pools::stream_ending(Order { stream, per_thread: false });
-            governor::stream_ending(Order { stream, per_thread: false });
+            pools::stream_ending(StreamId { stream, per_thread: false });
+            governor::stream_ending(StreamId { stream, per_thread: false });
             unsafe { real(stream) }
         }
     )*};

@@ -11,34 +11,34 @@ use crate::mode::Denied;
 use crate::{departing, device, enforce};
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
-use vgpu_core::memory::view::{self, MemoryView, Physical};
+use vgpu_core::memory::view::{self, MemoryView, PhysicalMemory};
 use vgpu_core::units::bytes::Bytes;
 
 /// The device of the current context, if its numbers must be shown differently.
-fn changed() -> Result<Option<&'static Device>, Denied> {
-    Ok(enforce::on_current()?.map(|(_, device)| device).filter(|device| !device.observed()))
+fn changed_device() -> Result<Option<&'static Device>, Denied> {
+    Ok(enforce::on_current()?.map(|(_, device)| device).filter(|device| !device.is_observed()))
 }
 
 /// The device with CUDA ordinal `dev`, if its numbers must be shown differently.
 fn changed_by_cuda(dev: CUdevice) -> Option<&'static Device> {
-    device::by_cuda(dev).filter(|device| !device.observed())
+    device::by_cuda(dev).filter(|device| !device.is_observed())
 }
 
 /// The tenant's view of `device`.
-pub fn seen(device: &Device, total: u64, free: u64) -> MemoryView {
-    let physical = Physical { total: Bytes(total), free: Bytes(free) };
+pub fn tenant_view(device: &Device, total: u64, free: u64) -> MemoryView {
+    let physical = PhysicalMemory { total: Bytes(total), free: Bytes(free) };
     departing::look_again();
-    device.look();
-    let used = device.ledger.used().unwrap_or(device.limit()).saturating_add(device.uncharged());
-    view::memory(limit(device), Bytes(used), physical)
+    device.look_for_daemon();
+    let used = device.ledger.tenant_used().unwrap_or(device.memory_limit()).saturating_add(device.uncharged_bytes());
+    view::view_memory(shown_limit(device), Bytes(used), physical)
 }
 
-fn limit(device: &Device) -> Option<Bytes> {
-    Some(device.limit()).filter(|limit| *limit != u64::MAX).map(Bytes)
+fn shown_limit(device: &Device) -> Option<Bytes> {
+    Some(device.memory_limit()).filter(|limit| *limit != u64::MAX).map(Bytes)
 }
 
 pub unsafe fn cuMemGetInfo_v2(real: cuda_fn::cuMemGetInfo_v2, free: *mut usize, total: *mut usize) -> CUresult {
-    let current = match changed() {
+    let current = match changed_device() {
         Ok(current) => current,
         Err(Denied) => return CUresult::NOT_PERMITTED,
     };
@@ -56,7 +56,7 @@ pub unsafe fn cuMemGetInfo_v2(real: cuda_fn::cuMemGetInfo_v2, free: *mut usize, 
                 }
             }
         }
-        let seen = seen(device, physical_total as u64, physical_free as u64);
+        let seen = tenant_view(device, physical_total as u64, physical_free as u64);
         if let Some(free) = unsafe { free.as_mut() } {
             *free = seen.free.0 as usize;
         }
@@ -69,7 +69,7 @@ pub unsafe fn cuMemGetInfo_v2(real: cuda_fn::cuMemGetInfo_v2, free: *mut usize, 
 
 /// The 32-bit call: numbers beyond 4 GiB are shown as `u32::MAX`.
 pub unsafe fn cuMemGetInfo(real: cuda_fn::cuMemGetInfo, free: *mut u32, total: *mut u32) -> CUresult {
-    let current = match changed() {
+    let current = match changed_device() {
         Ok(current) => current,
         Err(Denied) => return CUresult::NOT_PERMITTED,
     };
@@ -79,7 +79,7 @@ pub unsafe fn cuMemGetInfo(real: cuda_fn::cuMemGetInfo, free: *mut u32, total: *
     {
         let (mut physical_free, mut physical_total) = (0, 0);
         if unsafe { wide(&raw mut physical_free, &raw mut physical_total) }.ok() {
-            let seen = seen(device, physical_total as u64, physical_free as u64);
+            let seen = tenant_view(device, physical_total as u64, physical_free as u64);
             if let Some(free) = unsafe { free.as_mut() } {
                 *free = u32::try_from(seen.free.0).unwrap_or(u32::MAX);
             }
@@ -92,7 +92,7 @@ pub unsafe fn cuMemGetInfo(real: cuda_fn::cuMemGetInfo, free: *mut u32, total: *
 }
 
 pub unsafe fn cuDeviceTotalMem_v2(real: cuda_fn::cuDeviceTotalMem_v2, bytes: *mut usize, dev: CUdevice) -> CUresult {
-    let limited = match enforce::enforced() {
+    let limited = match enforce::is_enforced() {
         Ok(enforced) => enforced,
         Err(Denied) => return CUresult::NOT_PERMITTED,
     };
@@ -101,13 +101,13 @@ pub unsafe fn cuDeviceTotalMem_v2(real: cuda_fn::cuDeviceTotalMem_v2, bytes: *mu
         && limited
         && let (Some(device), Some(bytes)) = (changed_by_cuda(dev), unsafe { bytes.as_mut() })
     {
-        *bytes = view::total(limit(device), Bytes(*bytes as u64)).0 as usize;
+        *bytes = view::total(shown_limit(device), Bytes(*bytes as u64)).0 as usize;
     }
     result
 }
 
 pub unsafe fn cuDeviceTotalMem(real: cuda_fn::cuDeviceTotalMem, bytes: *mut u32, dev: CUdevice) -> CUresult {
-    let limited = match enforce::enforced() {
+    let limited = match enforce::is_enforced() {
         Ok(enforced) => enforced,
         Err(Denied) => return CUresult::NOT_PERMITTED,
     };
@@ -116,7 +116,7 @@ pub unsafe fn cuDeviceTotalMem(real: cuda_fn::cuDeviceTotalMem, bytes: *mut u32,
         && limited
         && let (Some(device), Some(bytes)) = (changed_by_cuda(dev), unsafe { bytes.as_mut() })
     {
-        let limit = u32::try_from(device.limit()).unwrap_or(u32::MAX);
+        let limit = u32::try_from(device.memory_limit()).unwrap_or(u32::MAX);
         *bytes = (*bytes).min(limit);
     }
     result

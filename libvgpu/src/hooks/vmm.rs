@@ -8,19 +8,19 @@
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use crate::device::{self, Device};
-use crate::driver::{Call, own};
+use crate::driver::{DriverCall, own};
 use crate::enforce;
-use crate::holdings::Holding;
+use crate::holdings::AllocationRecord;
 use crate::mode::Denied;
-use crate::physical::{self, Ended};
-use crate::share::{self, Share};
+use crate::physical::{self, EndedCharges};
+use crate::share::{self, LocalShare};
 use core::ffi::c_void;
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
 use vgpu_core::memory::charging;
 use vgpu_core::memory::ledger::Reservation;
 
-fn release_all(ended: Ended) {
+fn release_all(ended: EndedCharges) {
     ended.into_iter().for_each(device::release);
 }
 
@@ -46,20 +46,20 @@ pub unsafe fn cuMemCreate(
     flags: u64,
 ) -> CUresult {
     let call = || unsafe { real(handle, bytes, prop, flags) };
-    match enforce::enforced() {
+    match enforce::is_enforced() {
         Ok(false) => return call(),
         Err(Denied) => return CUresult::NOT_PERMITTED,
         Ok(true) => {}
     }
     let charge = charged_device(prop).and_then(|(device, granularity)| {
-        let bytes = charging::physical(bytes as u64, granularity)?;
+        let bytes = charging::charge_physical(bytes as u64, granularity)?;
         Some((device, bytes))
     });
     let Some((device, bytes)) = charge else {
         let result = call();
         if result.ok() {
             // The handle may have belonged to an allocation whose release has not returned here yet.
-            physical::created(unsafe { *handle }, None);
+            physical::note_created(unsafe { *handle }, None);
         }
         return result;
     };
@@ -70,20 +70,20 @@ pub unsafe fn cuMemCreate(
     let result = call();
     if result.ok() {
         reservation.commit();
-        physical::created(unsafe { *handle }, Some(Holding { bytes, device: device.index, context: 0 }));
+        physical::note_created(unsafe { *handle }, Some(AllocationRecord { bytes, device: device.index, context: 0 }));
     }
     result
 }
 
 pub unsafe fn cuMemRelease(real: cuda_fn::cuMemRelease, handle: CUmemGenericAllocationHandle) -> CUresult {
-    if enforce::enforced() != Ok(true) {
+    if enforce::is_enforced() != Ok(true) {
         return unsafe { real(handle) };
     }
-    let releasing = physical::releasing(handle);
+    let releasing = physical::begin_release(handle);
     let result = unsafe { real(handle) };
     match releasing {
-        Some(releasing) if result.ok() => release_all(releasing.done()),
-        Some(releasing) => releasing.failed(),
+        Some(releasing) if result.ok() => release_all(releasing.finish()),
+        Some(releasing) => releasing.undo(),
         None => {}
     }
     result
@@ -94,47 +94,51 @@ pub unsafe fn cuMemRetainAllocationHandle(
     handle: *mut CUmemGenericAllocationHandle,
     addr: *mut c_void,
 ) -> CUresult {
-    if enforce::enforced() != Ok(true) {
+    if enforce::is_enforced() != Ok(true) {
         return unsafe { real(handle, addr) };
     }
     let pin = physical::pin_at(addr as u64);
     let result = unsafe { real(handle, addr) };
     if let Some(pin) = pin {
-        release_all(if result.ok() { physical::retained(pin, unsafe { *handle }) } else { physical::unpin(pin) });
+        release_all(if result.ok() {
+            physical::note_retained(pin, unsafe { *handle })
+        } else {
+            physical::unpin_unused(pin)
+        });
     }
     result
 }
 
 /// The charge still due for imported memory that a mapping shows.
-enum Due {
+enum MappingCharge {
     Nothing,
     /// To the share it belongs to, with the reserved bytes.
-    ToShare(Share, Option<Reservation<'static>>),
+    ToShare(LocalShare, Option<Reservation<'static>>),
     /// To this process: device, bytes, reservation.
     Own(&'static Device, u64, Reservation<'static>),
 }
 
-impl Due {
+impl MappingCharge {
     /// Reserves the bytes due for a mapping of the first `shown` bytes.
-    fn of(pin: &physical::Pin, shown: u64) -> Result<Self, CUresult> {
-        if let Some(share) = physical::holding(pin).and_then(|holding| holding.share()) {
+    fn reserve_mapping(pin: &physical::PinnedAllocation, shown: u64) -> Result<Self, CUresult> {
+        if let Some(share) = physical::record_of(pin).and_then(|holding| holding.as_share()) {
             return Ok(Self::ToShare(share, share::set_aside(share, shown)?));
         }
-        let owed = physical::owed(pin, shown);
-        match owed.and_then(|(number, more)| Some((device::at(usize::from(number))?, more))) {
+        let owed = physical::uncharged_part(pin, shown);
+        match owed.and_then(|(number, more)| Some((device::by_index(usize::from(number))?, more))) {
             Some((device, more)) => Ok(Self::Own(device, more, device.reserve(more)?)),
             None => Ok(Self::Nothing),
         }
     }
 
     /// Charges the reserved bytes after the driver has mapped the memory.
-    fn pay(self, pin: &physical::Pin, shown: u64) {
+    fn commit_mapping(self, pin: &physical::PinnedAllocation, shown: u64) {
         match self {
             Self::Nothing => {}
-            Self::ToShare(share, aside) => share::pay(share, shown, aside),
+            Self::ToShare(share, aside) => share::charge_reserved(share, shown, aside),
             Self::Own(device, more, reservation) => {
                 reservation.commit();
-                device.release(physical::paid(pin, shown, more));
+                device.release(physical::note_charged(pin, shown, more));
             }
         }
     }
@@ -150,41 +154,41 @@ pub unsafe fn cuMemMap(
     flags: u64,
 ) -> CUresult {
     let call = || unsafe { real(dptr, bytes, offset, handle, flags) };
-    match enforce::enforced() {
+    match enforce::is_enforced() {
         Ok(false) => return call(),
         Err(Denied) => return CUresult::NOT_PERMITTED,
         Ok(true) => {}
     }
-    let Some(pin) = physical::pin(handle) else { return call() };
+    let Some(pin) = physical::pin_handle(handle) else { return call() };
     let bytes = bytes as u64;
     let shown = bytes.saturating_add(offset as u64);
-    let due = match Due::of(&pin, shown) {
+    let due = match MappingCharge::reserve_mapping(&pin, shown) {
         Ok(due) => due,
         Err(refused) => {
-            release_all(physical::unpin(pin));
+            release_all(physical::unpin_unused(pin));
             return refused;
         }
     };
     let result = call();
     if !result.ok() {
-        release_all(physical::unpin(pin));
+        release_all(physical::unpin_unused(pin));
         return result;
     }
-    due.pay(&pin, shown);
-    physical::mapped(pin, dptr, bytes);
+    due.commit_mapping(&pin, shown);
+    physical::note_mapped(pin, dptr, bytes);
     result
 }
 
 pub unsafe fn cuMemUnmap(real: cuda_fn::cuMemUnmap, dptr: CUdeviceptr, bytes: usize) -> CUresult {
-    if enforce::enforced() != Ok(true) {
+    if enforce::is_enforced() != Ok(true) {
         return unsafe { real(dptr, bytes) };
     }
-    let unmapping = physical::unmapping(dptr, bytes as u64);
+    let unmapping = physical::begin_unmap(dptr, bytes as u64);
     let result = unsafe { real(dptr, bytes) };
     if result.ok() {
-        release_all(unmapping.done());
+        release_all(unmapping.finish());
     } else {
-        unmapping.failed();
+        unmapping.undo();
     }
     result
 }
@@ -192,23 +196,23 @@ pub unsafe fn cuMemUnmap(real: cuda_fn::cuMemUnmap, dptr: CUdeviceptr, bytes: us
 /// Most tiles whose allocations are pinned before the driver is called. A longer list is read only after the driver
 /// has accepted it: the count may be garbage, and must not lead to gigabytes of copies or to reads of unmapped
 /// memory.
-const TILES_BEFORE: usize = 65_536;
+const MAX_TILES_READ: usize = 65_536;
 
 /// Records tile mappings of sparse arrays, which reference physical memory as address mappings do.
 ///
 /// The operations are queued, but references are counted at once. Memory unmapped in stream order may therefore be
 /// uncharged before the stream reaches the unmap, while the driver still holds it. That lasts only until the stream
 /// gets there.
-fn map_arrays(list: *mut CUarrayMapInfo, count: u32, real: Call<'_>) -> CUresult {
-    if list.is_null() || enforce::enforced() != Ok(true) {
+fn map_arrays(list: *mut CUarrayMapInfo, count: u32, real: DriverCall<'_>) -> CUresult {
+    if list.is_null() || enforce::is_enforced() != Ok(true) {
         return real();
     }
     let count = count as usize;
     let pin = |one: &CUarrayMapInfo| {
         let maps = one.memOperationType == CU_MEM_OPERATION_TYPE_MAP;
-        if maps { physical::pin(one.memHandle) } else { None }
+        if maps { physical::pin_handle(one.memHandle) } else { None }
     };
-    if count > TILES_BEFORE {
+    if count > MAX_TILES_READ {
         let result = real();
         if result.ok() {
             // The driver has read `count` entries.
@@ -225,13 +229,13 @@ fn map_arrays(list: *mut CUarrayMapInfo, count: u32, real: Call<'_>) -> CUresult
 }
 
 /// Records one tile operation and the memory it maps, after the driver's answer.
-fn note_tile(one: &CUarrayMapInfo, pin: Option<physical::Pin>, done: bool) {
+fn note_tile(one: &CUarrayMapInfo, pin: Option<physical::PinnedAllocation>, done: bool) {
     let array = one.resource as usize;
     let [a, b, c, d] = one.subresource;
     let part = [u64::from(one.subresourceType), a, b, c, d];
     match pin {
         Some(pin) if done => release_all(physical::tile_mapped(pin, array, part)),
-        Some(pin) => release_all(physical::unpin(pin)),
+        Some(pin) => release_all(physical::unpin_unused(pin)),
         None if done && one.memOperationType == CU_MEM_OPERATION_TYPE_UNMAP => {
             release_all(physical::tile_unmapped(array, part));
         }
@@ -258,16 +262,16 @@ pub unsafe fn cuMemMapArrayAsync_ptsz(
 }
 
 /// Ends a sparse array, and with it the references of its tiles.
-pub fn with_tiles(array: usize, real: Call<'_>) -> CUresult {
-    if enforce::enforced() != Ok(true) {
+pub fn with_tiles(array: usize, real: DriverCall<'_>) -> CUresult {
+    if enforce::is_enforced() != Ok(true) {
         return real();
     }
     let tiles = physical::array_ending(array);
     let result = real();
     if result.ok() {
-        release_all(tiles.done());
+        release_all(tiles.finish());
     } else {
-        tiles.failed();
+        tiles.undo();
     }
     result
 }
@@ -279,8 +283,8 @@ pub unsafe fn cuMulticastCreate(
     prop: *const CUmulticastObjectProp,
 ) -> CUresult {
     let result = unsafe { real(multicast, prop) };
-    if result.ok() && enforce::enforced() == Ok(true) {
-        physical::created(unsafe { *multicast }, None);
+    if result.ok() && enforce::is_enforced() == Ok(true) {
+        physical::note_created(unsafe { *multicast }, None);
     }
     result
 }
@@ -288,16 +292,16 @@ pub unsafe fn cuMulticastCreate(
 /// Binds the memory that `memory` pins to a multicast object, which keeps it alive as a mapping does.
 fn bind(
     object: CUmemGenericAllocationHandle,
-    memory: &dyn Fn() -> Option<physical::Pin>,
+    memory: &dyn Fn() -> Option<physical::PinnedAllocation>,
     dev: Option<CUdevice>,
     offset: usize,
     bytes: usize,
-    real: Call<'_>,
+    real: DriverCall<'_>,
 ) -> CUresult {
-    if enforce::enforced() != Ok(true) {
+    if enforce::is_enforced() != Ok(true) {
         return real();
     }
-    let pins = (physical::pin(object), memory());
+    let pins = (physical::pin_handle(object), memory());
     let result = real();
     match pins {
         (Some(object), Some(memory)) if result.ok() => {
@@ -305,17 +309,17 @@ fn bind(
                 Some(dev) => device::by_cuda(dev).map(|device| device.index),
                 None => number_of_device(&memory),
             };
-            release_all(physical::bound(object, memory, device, offset as u64, bytes as u64));
+            release_all(physical::note_bound(object, memory, device, offset as u64, bytes as u64));
         }
-        (object, memory) => object.into_iter().chain(memory).map(physical::unpin).for_each(release_all),
+        (object, memory) => object.into_iter().chain(memory).map(physical::unpin_unused).for_each(release_all),
     }
     result
 }
 
 /// The device that an allocation is on, if it has limits.
-fn number_of_device(memory: &physical::Pin) -> Option<u8> {
-    let holding = physical::holding(memory)?;
-    holding.share().map_or(Some(holding.device), share::device_of)
+fn number_of_device(memory: &physical::PinnedAllocation) -> Option<u8> {
+    let holding = physical::record_of(memory)?;
+    holding.as_share().map_or(Some(holding.device), share::device_of)
 }
 
 pub unsafe fn cuMulticastBindMem(
@@ -328,7 +332,7 @@ pub unsafe fn cuMulticastBindMem(
     flags: u64,
 ) -> CUresult {
     let mut call = || unsafe { real(multicast, offset, mem_handle, mem_offset, size, flags) };
-    bind(multicast, &|| physical::pin(mem_handle), None, offset, size, &mut call)
+    bind(multicast, &|| physical::pin_handle(mem_handle), None, offset, size, &mut call)
 }
 
 #[allow(clippy::too_many_arguments)] // the driver's signature
@@ -343,7 +347,7 @@ pub unsafe fn cuMulticastBindMem_v2(
     flags: u64,
 ) -> CUresult {
     let mut call = || unsafe { real(multicast, dev, offset, mem_handle, mem_offset, size, flags) };
-    bind(multicast, &|| physical::pin(mem_handle), Some(dev), offset, size, &mut call)
+    bind(multicast, &|| physical::pin_handle(mem_handle), Some(dev), offset, size, &mut call)
 }
 
 pub unsafe fn cuMulticastBindAddr(
@@ -379,15 +383,15 @@ pub unsafe fn cuMulticastUnbind(
     size: usize,
 ) -> CUresult {
     let call = || unsafe { real(multicast, dev, offset, size) };
-    if enforce::enforced() != Ok(true) {
+    if enforce::is_enforced() != Ok(true) {
         return call();
     }
-    let Some(object) = physical::pin(multicast) else { return call() };
+    let Some(object) = physical::pin_handle(multicast) else { return call() };
     let result = call();
     if result.ok() {
         let device = device::by_cuda(dev).map(|device| device.index);
-        release_all(physical::unbound(&object, device, offset as u64, size as u64));
+        release_all(physical::note_unbound(&object, device, offset as u64, size as u64));
     }
-    release_all(physical::unpin(object));
+    release_all(physical::unpin_unused(object));
     result
 }

@@ -9,39 +9,39 @@
 //! find the driver through the C library's `dlsym`. Our export jumps to an interposer of these functions behind us,
 //! so the interposer itself gets a variant that jumps to the C library.
 
-use super::{Answer, NAMES, next, real};
 use super::{Dlsym, Dlvsym};
+use super::{LOADER_NAMES, LookupAnswer, next, real_function};
 use crate::arch;
-use crate::environment::variable;
+use crate::environment::decisive_variable;
 use crate::{asked, doors};
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
-use next::Asker;
+use next::CallerPosition;
 use shim_sys::elf;
 use std::os::unix::ffi::OsStrExt;
 
 /// The last namespace there can be (glibc has 16). The loader refuses it as invalid, unless the program opened all of
 /// them.
-const NO_NAMESPACE: c_long = 15;
+const LAST_NAMESPACE: c_long = 15;
 /// The program's own namespace.
-const BASE: c_long = 0;
+const BASE_NAMESPACE: c_long = 0;
 
 /// The loader's functions that this library exports.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
-pub enum Function {
+pub enum LoaderFunction {
     Dlsym = 0,
     Dlvsym = 1,
     Dlopen = 2,
     Dlmopen = 3,
 }
 
-impl Function {
-    fn named(name: &CStr) -> Option<Self> {
-        [Self::Dlsym, Self::Dlvsym, Self::Dlopen, Self::Dlmopen].into_iter().find(|f| NAMES[*f as usize] == name)
+impl LoaderFunction {
+    fn from_name(name: &CStr) -> Option<Self> {
+        [Self::Dlsym, Self::Dlvsym, Self::Dlopen, Self::Dlmopen].into_iter().find(|f| LOADER_NAMES[*f as usize] == name)
     }
 
     /// Our export; it jumps to an interposer behind us, if there is one.
-    fn ours(self) -> *mut c_void {
+    fn our_export(self) -> *mut c_void {
         match self {
             Self::Dlsym => arch::dlsym as *mut c_void,
             Self::Dlvsym => arch::dlvsym as *mut c_void,
@@ -61,30 +61,37 @@ impl Function {
     }
 }
 
-/// Decides a lookup of one of the loader's functions in [`Function`].
+/// Decides a lookup of one of the loader's functions in [`LoaderFunction`].
 ///
 /// # Safety
-/// As [`super::answer`]; the real `dlsym`, and with a version the real `dlvsym`, are known.
+/// As [`super::answer_lookup`]; the real `dlsym`, and with a version the real `dlvsym`, are known.
 #[cold]
-pub unsafe fn answer(handle: *mut c_void, name: &CStr, version: *const c_char, caller: usize) -> Answer {
-    let Some(function) = Function::named(name) else { return Answer::JUMP };
-    let found = match (next::asker(caller), handle == libc::RTLD_NEXT) {
+pub unsafe fn answer_loader_lookup(
+    handle: *mut c_void,
+    name: &CStr,
+    version: *const c_char,
+    caller: usize,
+) -> LookupAnswer {
+    let Some(function) = LoaderFunction::from_name(name) else { return LookupAnswer::JUMP };
+    let found = match (next::caller_position(caller), handle == libc::RTLD_NEXT) {
         // Our exports have no version, so the loader's own search would skip them.
-        (Asker::Before, true) if !version.is_null() => return Answer::is(function.ours()),
-        (Asker::Before, true) => return Answer::JUMP,
+        (CallerPosition::Before, true) if !version.is_null() => return LookupAnswer::handled(function.our_export()),
+        (CallerPosition::Before, true) => return LookupAnswer::JUMP,
         // Fall back to the C library's function: a library opened at run time has its own search order, so the walk
         // may miss it.
-        (Asker::Behind(index), true) => elf::function_after(index, name).unwrap_or(real(function) as *mut c_void),
+        (CallerPosition::Behind(index), true) => {
+            elf::function_after(index, name).unwrap_or(real_function(function) as *mut c_void)
+        }
         // SAFETY: upheld by the caller.
-        (_, false) => unsafe { super::ask(handle, name, version) },
+        (_, false) => unsafe { super::ask_loader(handle, name, version) },
     };
-    let is_real = found as usize == real(function) && !found.is_null();
-    Answer::is(if is_real { function.in_place() } else { found })
+    let is_real = found as usize == real_function(function) && !found.is_null();
+    LookupAnswer::handled(if is_real { function.in_place() } else { found })
 }
 
 /// Namespace and flags that the naked `dlmopen` passes to the real one.
 #[repr(C)]
-pub struct Opening {
+pub struct OpenRequest {
     namespace: c_long,
     flags: usize,
 }
@@ -94,9 +101,9 @@ pub struct Opening {
 /// # Safety
 /// `file` is null or a C string.
 pub unsafe extern "C" fn open(file: *const c_char, flags: c_int) -> usize {
-    real(Function::Dlopen);
+    real_function(LoaderFunction::Dlopen);
     // SAFETY: upheld by the caller.
-    flags_of(unsafe { bound(file, flags) })
+    flags_of(unsafe { bind_flags(file, flags) })
 }
 
 /// Decides namespace and flags of a `dlmopen`. The naked function calls this for RTLD_DEEPBIND, for another
@@ -104,19 +111,19 @@ pub unsafe extern "C" fn open(file: *const c_char, flags: c_int) -> usize {
 ///
 /// # Safety
 /// As [`open`].
-pub unsafe extern "C" fn open_in(namespace: c_long, file: *const c_char, flags: c_int) -> Opening {
-    real(Function::Dlmopen);
-    if namespace == BASE {
+pub unsafe extern "C" fn open_in(namespace: c_long, file: *const c_char, flags: c_int) -> OpenRequest {
+    real_function(LoaderFunction::Dlmopen);
+    if namespace == BASE_NAMESPACE {
         // SAFETY: upheld by the caller.
-        return Opening { namespace, flags: flags_of(unsafe { bound(file, flags) }) };
+        return OpenRequest { namespace, flags: flags_of(unsafe { bind_flags(file, flags) }) };
     }
     if !asked::for_limits() {
-        return Opening { namespace, flags: flags_of(flags) };
+        return OpenRequest { namespace, flags: flags_of(flags) };
     }
     // SAFETY: upheld by the caller.
     let name = format!("dlmopen of {}", unsafe { name_of(file) });
-    let namespace = if doors::judged(&name, &name) { NO_NAMESPACE } else { namespace };
-    Opening { namespace, flags: flags_of(flags) }
+    let namespace = if doors::refuse_if_strict(&name, &name) { LAST_NAMESPACE } else { namespace };
+    OpenRequest { namespace, flags: flags_of(flags) }
 }
 
 /// Widens the int to the register that holds it.
@@ -128,17 +135,17 @@ fn flags_of(flags: c_int) -> usize {
 ///
 /// # Safety
 /// As [`open`].
-unsafe fn bound(file: *const c_char, flags: c_int) -> c_int {
+unsafe fn bind_flags(file: *const c_char, flags: c_int) -> c_int {
     if flags & libc::RTLD_DEEPBIND == 0 || !asked::for_limits() {
         return flags;
     }
-    let keep = variable("VGPU_DEEPBIND").is_some_and(|value| value.as_bytes() == b"keep");
-    if !keep || doors::strict() {
+    let keep = decisive_variable("VGPU_DEEPBIND").is_some_and(|value| value.as_bytes() == b"keep");
+    if !keep || doors::is_strict() {
         return flags & !libc::RTLD_DEEPBIND;
     }
     // SAFETY: upheld by the caller.
     let name = format!("dlopen with RTLD_DEEPBIND of {}", unsafe { name_of(file) });
-    doors::met(&name, &name, "without VGPU_DEEPBIND=keep the flag is cleared");
+    doors::count_bypass(&name, &name, "without VGPU_DEEPBIND=keep the flag is cleared");
     flags
 }
 
@@ -158,11 +165,11 @@ unsafe fn name_of(file: *const c_char) -> String {
 /// The real `dlsym`, if there is one.
 pub fn real_dlsym() -> Option<Dlsym> {
     // SAFETY: 0 (None) or the address of a function that the loader's objects export as `dlsym`.
-    unsafe { core::mem::transmute::<usize, Option<Dlsym>>(real(Function::Dlsym)) }
+    unsafe { core::mem::transmute::<usize, Option<Dlsym>>(real_function(LoaderFunction::Dlsym)) }
 }
 
 /// The real `dlvsym`, if there is one.
 pub fn real_dlvsym() -> Option<Dlvsym> {
     // SAFETY: as for `real_dlsym`.
-    unsafe { core::mem::transmute::<usize, Option<Dlvsym>>(real(Function::Dlvsym)) }
+    unsafe { core::mem::transmute::<usize, Option<Dlvsym>>(real_function(LoaderFunction::Dlvsym)) }
 }

@@ -2,10 +2,10 @@
 //!
 //! `dlsym` and `dlvsym` are exported as naked functions. For a foreign name they jump into the real function with the
 //! caller's return address on top of the stack, because that address decides the meaning of RTLD_NEXT. Nothing is
-//! allocated or stored. A name of the table is passed to [`answer`]. It calls the real function with the caller's own
-//! handle, and replaces the result only if that is the address of a hooked function. `dlopen` and `dlmopen` jump in
-//! the same way ([`loader`]). The driver's own lookup (`cuGetProcAddress`) uses [`swap`], with the address of the
-//! code that asks.
+//! allocated or stored. A name of the table is passed to [`answer_lookup`]. It calls the real function with the
+//! caller's own handle, and replaces the result only if that is the address of a hooked function. `dlopen` and
+//! `dlmopen` jump in the same way ([`loader`]). The driver's own lookup (`cuGetProcAddress`) uses [`swap`], with the
+//! address of the code that asks.
 //!
 //! Every caller gets a hook, even a library that exports a function of that name, because it may call the result from
 //! anywhere. Only the driver gets its own functions. A name that an interposer behind us exports too has two hooks.
@@ -23,11 +23,11 @@ pub(crate) mod loader;
 mod names;
 mod next;
 
-use loader::{Function, real_dlsym, real_dlvsym};
-pub(crate) use names::Row;
+use loader::{LoaderFunction, real_dlsym, real_dlvsym};
+pub(crate) use names::HookRow;
 pub use names::is_guarded;
-use names::{Name, judge};
-use next::Asker;
+use names::{NameKind, classify_name};
+use next::CallerPosition;
 pub use next::next_after_us;
 
 use crate::driver::{CUDA, NVML, first_number};
@@ -40,64 +40,64 @@ use shim_sys::elf;
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
 
-/// Names of the loader's functions that this library exports, indexed by [`Function`].
-const NAMES: [&CStr; 4] = [c"dlsym", c"dlvsym", c"dlopen", c"dlmopen"];
+/// Names of the loader's functions that this library exports, indexed by [`LoaderFunction`].
+const LOADER_NAMES: [&CStr; 4] = [c"dlsym", c"dlvsym", c"dlopen", c"dlmopen"];
 /// Addresses to which our exports of the loader's functions jump: the next definition behind us, which may be another
 /// preloaded library's. 0 until the first call.
-pub(crate) static NEXT: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
+pub(crate) static NEXT_FUNCTIONS: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
 /// The C library's own functions, 0 until the first call.
-pub(crate) static REAL: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
+pub(crate) static REAL_FUNCTIONS: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
 
 /// The C library's own function. Without a C library, the next definition behind us; 0 if there is neither. Fills
-/// both [`NEXT`] and [`REAL`] at the first call.
-fn real(function: Function) -> usize {
-    match REAL[function as usize].load(Relaxed) {
+/// both [`NEXT_FUNCTIONS`] and [`REAL_FUNCTIONS`] at the first call.
+fn real_function(function: LoaderFunction) -> usize {
+    match REAL_FUNCTIONS[function as usize].load(Relaxed) {
         0 => find_real(function),
         at => at,
     }
 }
 
 #[cold]
-fn find_real(function: Function) -> usize {
-    let name = NAMES[function as usize];
-    let us = elf::object_of(find_real as fn(Function) -> usize as usize).map_or(0, |object| object.index);
+fn find_real(function: LoaderFunction) -> usize {
+    let name = LOADER_NAMES[function as usize];
+    let us = elf::object_of(find_real as fn(LoaderFunction) -> usize as usize).map_or(0, |object| object.index);
     let next = elf::function_after(us, name);
     // Before glibc 2.34 these functions are in libdl, a separate library.
-    let is_c_library = |object: &elf::Object| object.has_soname(c"libc.so.6") || object.has_soname(c"libdl.so.2");
-    let own = elf::walk(|object| is_c_library(&object).then(|| object.function(name)).flatten());
+    let is_c_library = |object: &elf::LoadedObject| object.has_soname(c"libc.so.6") || object.has_soname(c"libdl.so.2");
+    let own = elf::for_each_object(|object| is_c_library(&object).then(|| object.find_function(name)).flatten());
     let [next, own] = [next.or(own), own.or(next)].map(|found| found.map_or(0, |address| address as usize));
-    NEXT[function as usize].store(next, Relaxed);
-    REAL[function as usize].store(own, Relaxed);
+    NEXT_FUNCTIONS[function as usize].store(next, Relaxed);
+    REAL_FUNCTIONS[function as usize].store(own, Relaxed);
     own
 }
 
 /// Tells a naked function its next step: return `address` (`handled` != 0), or jump to the real function (`handled` =
 /// 0).
 #[repr(C)]
-pub struct Answer {
+pub struct LookupAnswer {
     address: *mut c_void,
     handled: usize,
 }
 
-impl Answer {
-    const JUMP: Answer = Answer { address: core::ptr::null_mut(), handled: 0 };
+impl LookupAnswer {
+    const JUMP: LookupAnswer = LookupAnswer { address: core::ptr::null_mut(), handled: 0 };
 
-    fn is(address: *mut c_void) -> Self {
+    fn handled(address: *mut c_void) -> Self {
         Self { address, handled: 1 }
     }
 }
 
-impl Row {
+impl HookRow {
     /// The row with `number`, counted through the rows of both libraries.
-    pub fn numbered(number: usize) -> Self {
-        number.checked_sub(first_number::NVML).map_or(Row::Cuda(number), Row::Nvml)
+    pub fn of_number(number: usize) -> Self {
+        number.checked_sub(first_number::NVML).map_or(HookRow::Cuda(number), HookRow::Nvml)
     }
 
     /// The address of the exported hook.
-    pub fn hook(self) -> *mut c_void {
+    pub fn hook_address(self) -> *mut c_void {
         match self {
-            Row::Cuda(row) => CUDA_HOOKS.at(row),
-            Row::Nvml(row) => NVML_HOOKS.at(row),
+            HookRow::Cuda(row) => CUDA_HOOKS.hook_of_row(row),
+            HookRow::Nvml(row) => NVML_HOOKS.hook_of_row(row),
         }
     }
 
@@ -106,51 +106,51 @@ impl Row {
     #[inline(never)] // hot and short: a call is cheaper than a copy for each caller
     fn in_place(self) -> *mut c_void {
         let (is_interposed, number) = match self {
-            Row::Cuda(row) => (CUDA.is_interposed(row), first_number::CUDA + row),
-            Row::Nvml(row) => (NVML.is_interposed(row), first_number::NVML + row),
+            HookRow::Cuda(row) => (CUDA.is_interposed(row), first_number::CUDA + row),
+            HookRow::Nvml(row) => (NVML.is_interposed(row), first_number::NVML + row),
         };
-        if is_interposed { arch::in_place(number) } else { self.hook() }
+        if is_interposed { arch::in_place(number) } else { self.hook_address() }
     }
 
     /// Whether the hook has a function to call behind it.
     fn has_function(self) -> bool {
         match self {
-            Row::Cuda(row) => CUDA.has_function(row),
-            Row::Nvml(row) => NVML.has_function(row),
+            HookRow::Cuda(row) => CUDA.has_function(row),
+            HookRow::Nvml(row) => NVML.has_function(row),
         }
     }
 
     /// Whether the hooked library is loaded and has the function.
     fn is_in_the_driver(self) -> bool {
         match self {
-            Row::Cuda(row) => CUDA.has_real(row),
-            Row::Nvml(row) => NVML.has_real(row),
+            HookRow::Cuda(row) => CUDA.has_real(row),
+            HookRow::Nvml(row) => NVML.has_real(row),
         }
     }
 
     /// Whether the code at `caller` is the hooked library's.
     fn library_asks(self, caller: usize) -> bool {
         match self {
-            Row::Cuda(_) => CUDA.asks(caller),
-            Row::Nvml(_) => NVML.asks(caller),
+            HookRow::Cuda(_) => CUDA.is_caller(caller),
+            HookRow::Nvml(_) => NVML.is_caller(caller),
         }
     }
 
     /// Whether `address` is code of the library that the row belongs to.
     fn library_holds(self, address: usize) -> bool {
         match self {
-            Row::Cuda(_) => CUDA.holds(address),
-            Row::Nvml(_) => NVML.holds(address),
+            HookRow::Cuda(_) => CUDA.contains_address(address),
+            HookRow::Nvml(_) => NVML.contains_address(address),
         }
     }
 }
 
 /// Our hook for a real function, or the address itself. Substitution happens only here.
-pub fn substitute(address: *mut c_void) -> *mut c_void {
+pub fn substitute_hook(address: *mut c_void) -> *mut c_void {
     if let Some(row) = CUDA.row_at(address) {
-        Row::Cuda(row).in_place()
+        HookRow::Cuda(row).in_place()
     } else if let Some(row) = NVML.row_at(address) {
-        Row::Nvml(row).in_place()
+        HookRow::Nvml(row).in_place()
     } else {
         address
     }
@@ -167,10 +167,10 @@ pub fn substitute(address: *mut c_void) -> *mut c_void {
 #[inline]
 pub unsafe fn swap(name: *const c_char, found: *mut c_void, caller: usize) -> Option<*mut c_void> {
     if let Some(row) = CUDA.row_at(found) {
-        return Some(if CUDA.asks(caller) { found } else { Row::Cuda(row).in_place() });
+        return Some(if CUDA.is_caller(caller) { found } else { HookRow::Cuda(row).in_place() });
     }
     // SAFETY: upheld by the caller.
-    match unsafe { doors::variant_text(name, found) } {
+    match unsafe { doors::judge_variant_name(name, found) } {
         Some(true) => None,
         _ => Some(found),
     }
@@ -180,7 +180,7 @@ pub unsafe fn swap(name: *const c_char, found: *mut c_void, caller: usize) -> Op
 ///
 /// # Safety
 /// The program's own handle, name and version; the real function is known.
-unsafe fn ask(handle: *mut c_void, name: &CStr, version: *const c_char) -> *mut c_void {
+unsafe fn ask_loader(handle: *mut c_void, name: &CStr, version: *const c_char) -> *mut c_void {
     // SAFETY: upheld by the caller.
     unsafe {
         match (version.is_null(), real_dlsym(), real_dlvsym()) {
@@ -192,102 +192,110 @@ unsafe fn ask(handle: *mut c_void, name: &CStr, version: *const c_char) -> *mut 
 }
 
 /// Refuses an existing symbol: returns null and sets the `dlerror` text of a missing symbol.
-fn refused(handle: *mut c_void) -> Answer {
+fn refuse_lookup(handle: *mut c_void) -> LookupAnswer {
     // SAFETY: a C string. No object exports this name, so the loader sets its text for a missing symbol.
-    Answer::is(unsafe { ask(handle, c"(refused by VGPU_STRICT=1)", core::ptr::null()) })
+    LookupAnswer::handled(unsafe { ask_loader(handle, c"(refused by VGPU_STRICT=1)", core::ptr::null()) })
 }
 
 /// Decides a `dlsym` or `dlvsym` whose name begins like one of the table. `version` is null for `dlsym`.
 ///
 /// # Safety
 /// `name` is a C string; `handle` and `version` are what the program passed.
-pub(crate) unsafe extern "C" fn answer(
+pub(crate) unsafe extern "C" fn answer_lookup(
     handle: *mut c_void,
     name: *const c_char,
     version: *const c_char,
     caller: usize,
-) -> Answer {
+) -> LookupAnswer {
     // The naked functions may jump through these addresses after any answer, so both must be known.
     if real_dlsym().is_none() || (!version.is_null() && real_dlvsym().is_none()) {
-        return Answer::is(core::ptr::null_mut());
+        return LookupAnswer::handled(core::ptr::null_mut());
     }
     if name.is_null() {
-        return Answer::JUMP;
+        return LookupAnswer::JUMP;
     }
     // SAFETY: upheld by the caller.
     let name = unsafe { CStr::from_ptr(name) };
-    match judge(name.to_bytes()) {
-        Name::Foreign => Answer::JUMP,
+    match classify_name(name.to_bytes()) {
+        NameKind::Foreign => LookupAnswer::JUMP,
         // SAFETY: upheld by the caller.
-        Name::Hooked(row) => unsafe { hooked(row, handle, name, version, caller) },
+        NameKind::Hooked(row) => unsafe { answer_hooked(row, handle, name, version, caller) },
         // SAFETY: upheld by the caller.
-        Name::Variant => unsafe { variant(handle, name, version, caller) },
+        NameKind::Variant => unsafe { answer_variant(handle, name, version, caller) },
         // SAFETY: upheld by the caller.
-        Name::Loader => unsafe { loader::answer(handle, name, version, caller) },
+        NameKind::Loader => unsafe { loader::answer_loader_lookup(handle, name, version, caller) },
     }
 }
 
 /// Decides a name that has a hook.
 ///
 /// # Safety
-/// As [`answer`].
+/// As [`answer_lookup`].
 #[inline(never)]
-unsafe fn hooked(row: Row, handle: *mut c_void, name: &CStr, version: *const c_char, caller: usize) -> Answer {
+unsafe fn answer_hooked(
+    row: HookRow,
+    handle: *mut c_void,
+    name: &CStr,
+    version: *const c_char,
+    caller: usize,
+) -> LookupAnswer {
     if row.library_asks(caller) {
-        return Answer::JUMP;
+        return LookupAnswer::JUMP;
     }
     if handle == libc::RTLD_NEXT {
-        return match next::asker(caller) {
+        return match next::caller_position(caller) {
             // The loader would answer with our own export, but no driver is behind it: answer as at the end of this
             // function.
-            Asker::Before if next::meets(row.hook(), caller, name) && !row.has_function() => {
-                Answer::is(next_after_us(name))
+            CallerPosition::Before
+                if next::meets_hook_first(row.hook_address(), caller, name) && !row.has_function() =>
+            {
+                LookupAnswer::handled(next_after_us(name))
             }
-            Asker::Before => Answer::JUMP,
+            CallerPosition::Before => LookupAnswer::JUMP,
             // The loader's own answer is not used: a library opened at run time has a scope in another order, and the
             // driver may be in it.
-            Asker::Behind(index) => match elf::function_after(index, name) {
-                Some(found) => Answer::is(substitute(found)),
-                None if row.is_in_the_driver() => Answer::is(row.in_place()),
-                None => Answer::JUMP,
+            CallerPosition::Behind(index) => match elf::function_after(index, name) {
+                Some(found) => LookupAnswer::handled(substitute_hook(found)),
+                None if row.is_in_the_driver() => LookupAnswer::handled(row.in_place()),
+                None => LookupAnswer::JUMP,
             },
         };
     }
     // SAFETY: the program's own handle, name and version, passed on unchanged.
-    let found = unsafe { ask(handle, name, version) };
-    if found == row.hook() && (!row.has_function() || next::sees_what_we_see(handle, caller)) {
+    let found = unsafe { ask_loader(handle, name, version) };
+    if found == row.hook_address() && (!row.has_function() || next::sees_what_we_see(handle, caller)) {
         // Our own export answered a search of the global scope. The program wants to know whether there is a driver.
         // If none is behind us in that scope, `dlerror` then has the loader's own text.
         let behind = next_after_us(name);
-        return Answer::is(if behind.is_null() { behind } else { found });
+        return LookupAnswer::handled(if behind.is_null() { behind } else { found });
     }
-    let answer = substitute(found);
-    if answer == found && row.library_holds(found as usize) && doors::second_copy(name) == Some(true) {
-        return refused(handle);
+    let answer = substitute_hook(found);
+    if answer == found && row.library_holds(found as usize) && doors::judge_second_copy(name) == Some(true) {
+        return refuse_lookup(handle);
     }
-    Answer::is(answer)
+    LookupAnswer::handled(answer)
 }
 
 /// Decides a name that has no hook but shares its base with functions that charge or launch: perhaps a new variant.
 ///
 /// # Safety
-/// As [`answer`].
+/// As [`answer_lookup`].
 #[cold]
-unsafe fn variant(handle: *mut c_void, name: &CStr, version: *const c_char, caller: usize) -> Answer {
-    if doors::passes(name) || CUDA.holds(caller) {
-        return Answer::JUMP;
+unsafe fn answer_variant(handle: *mut c_void, name: &CStr, version: *const c_char, caller: usize) -> LookupAnswer {
+    if doors::is_passed_row(name) || CUDA.contains_address(caller) {
+        return LookupAnswer::JUMP;
     }
     let found = if handle != libc::RTLD_NEXT {
         // SAFETY: upheld by the caller.
-        unsafe { ask(handle, name, version) }
-    } else if let Asker::Behind(index) = next::asker(caller) {
+        unsafe { ask_loader(handle, name, version) }
+    } else if let CallerPosition::Behind(index) = next::caller_position(caller) {
         elf::function_after(index, name).unwrap_or(core::ptr::null_mut())
     } else {
         next_after_us(name)
     };
-    match CUDA.holds(found as usize).then(|| doors::variant(name, found)).flatten() {
-        Some(true) => refused(handle),
+    match CUDA.contains_address(found as usize).then(|| doors::judge_variant(name, found)).flatten() {
+        Some(true) => refuse_lookup(handle),
         // The real function asks again, with the caller's own return address.
-        _ => Answer::JUMP,
+        _ => LookupAnswer::JUMP,
     }
 }

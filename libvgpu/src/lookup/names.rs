@@ -1,17 +1,17 @@
 //! Decides which names are handled here: hooked functions, their unknown variants, and the loader's own functions.
 //!
 //! The compiler builds one hash table of words from the table of rows. Each match is confirmed by comparing the text,
-//! so a foreign name never matches. Not here: the decision about a lookup ([`super::answer`]), and the meaning of a
-//! variant that the table does not know (`doors`).
+//! so a foreign name never matches. Not here: the decision about a lookup ([`super::answer_lookup`]), and the meaning
+//! of a variant that the table does not know (`doors`).
 
 use crate::driver::{CUDA, NVML};
 use core::ffi::CStr;
-use shim_sys::table::{Action, CUDA_HOOK_NAMES, CUDA_ROWS, CudaHook, NVML_HOOK_NAMES, NvmlHook, base_length};
+use shim_sys::table::{CUDA_HOOK_NAMES, CUDA_ROWS, CudaHook, NVML_HOOK_NAMES, NvmlHook, RowAction, base_length};
 use vgpu_core::mix;
 
 /// Which library's table holds a name, and the row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Row {
+pub enum HookRow {
     /// A row of the driver.
     Cuda(usize),
     /// A row of NVML.
@@ -21,8 +21,8 @@ pub enum Row {
 /// A name, or the base of one, that is handled here. Its text is stored as list and number, not as a pointer, so the
 /// loader has nothing to relocate.
 #[derive(Clone, Copy)]
-struct Word {
-    list: List,
+struct KnownName {
+    list: NameList,
     /// Number of the name in that list.
     number: u16,
     length: u8,
@@ -36,27 +36,27 @@ struct Word {
 
 /// The list that holds the name.
 #[derive(Clone, Copy)]
-enum List {
+enum NameList {
     Cuda,
     Nvml,
     Loader,
 }
 
-impl Word {
-    const fn text(&self) -> &'static [u8] {
+impl KnownName {
+    const fn name_text(&self) -> &'static [u8] {
         let names: &[&CStr] = match self.list {
-            List::Cuda => CUDA_HOOK_NAMES,
-            List::Nvml => NVML_HOOK_NAMES,
-            List::Loader => &super::NAMES,
+            NameList::Cuda => CUDA_HOOK_NAMES,
+            NameList::Nvml => NVML_HOOK_NAMES,
+            NameList::Loader => &super::LOADER_NAMES,
         };
         names[self.number as usize].to_bytes().split_at(self.length as usize).0
     }
 
     /// The hook of exactly this name.
-    fn row(&self) -> Option<Row> {
+    fn hooked_row(&self) -> Option<HookRow> {
         match self.list {
-            List::Cuda if self.hooked => Some(Row::Cuda(usize::from(self.number))),
-            List::Nvml if self.hooked => Some(Row::Nvml(usize::from(self.number))),
+            NameList::Cuda if self.hooked => Some(HookRow::Cuda(usize::from(self.number))),
+            NameList::Nvml if self.hooked => Some(HookRow::Nvml(usize::from(self.number))),
             _ => None,
         }
     }
@@ -67,46 +67,47 @@ impl Word {
     }
 
     /// Whether `text`, which has this word's length, equals the word.
-    fn is(&self, text: &[u8]) -> bool {
+    fn equals(&self, text: &[u8]) -> bool {
         let number = usize::from(self.number);
         match self.list {
-            List::Cuda => CUDA.names_begin(number, text),
-            List::Nvml => NVML.names_begin(number, text),
-            List::Loader => super::NAMES.get(number).is_some_and(|name| name.to_bytes().starts_with(text)),
+            NameList::Cuda => CUDA.names_begin(number, text),
+            NameList::Nvml => NVML.names_begin(number, text),
+            NameList::Loader => super::LOADER_NAMES.get(number).is_some_and(|name| name.to_bytes().starts_with(text)),
         }
     }
 }
 
 /// Upper bound of words: hooked names, their bases, the loader's functions.
-const MOST: usize = 2 * CudaHook::COUNT + NvmlHook::COUNT + super::NAMES.len();
+const MAX_NAMES: usize = 2 * CudaHook::COUNT + NvmlHook::COUNT + super::LOADER_NAMES.len();
 /// Slots of the index: more than half of them stay empty.
-const PLACES: usize = (2 * MOST).next_power_of_two();
+const INDEX_SLOTS: usize = (2 * MAX_NAMES).next_power_of_two();
 
-struct Words {
-    all: [Word; MOST],
+struct NameIndex {
+    all: [KnownName; MAX_NAMES],
     count: usize,
-    /// Open addressing by [`place`]: number of the word + 1; 0 is empty.
-    index: [u16; PLACES],
+    /// Open addressing by [`index_slot`]: number of the word + 1; 0 is empty.
+    index: [u16; INDEX_SLOTS],
 }
 
-static WORDS: Words = Words::of_the_table();
+static NAME_INDEX: NameIndex = NameIndex::of_the_table();
 
 #[allow(clippy::cast_possible_truncation)] // values are compared before the cast
-impl Words {
+impl NameIndex {
     const fn of_the_table() -> Self {
-        let empty = Word { list: List::Loader, number: 0, length: 0, hooked: false, guards: false, copies: false };
-        let mut words = Words { all: [empty; MOST], count: 0, index: [0; PLACES] };
+        let empty =
+            KnownName { list: NameList::Loader, number: 0, length: 0, hooked: false, guards: false, copies: false };
+        let mut words = NameIndex { all: [empty; MAX_NAMES], count: 0, index: [0; INDEX_SLOTS] };
         let mut row = 0;
         while row < CudaHook::COUNT {
             let name = CUDA_HOOK_NAMES[row].to_bytes();
             // The naked functions check only this prefix.
             assert!(matches!(name, [b'c', b'u', b'A'..=b'Z', ..]), "a function of the driver has a name like cuInit");
-            let at = words.enter(List::Cuda, row, name.len());
+            let at = words.enter_name(NameList::Cuda, row, name.len());
             words.all[at].hooked = true;
             words.all[at].number = row as u16;
-            let (guards, copies) = (guards(CUDA_ROWS[row].action), copies(CUDA_ROWS[row].action));
+            let (guards, copies) = (guards_action(CUDA_ROWS[row].action), copies_action(CUDA_ROWS[row].action));
             if guards || copies {
-                let at = words.enter(List::Cuda, row, base_length(name));
+                let at = words.enter_name(NameList::Cuda, row, base_length(name));
                 words.all[at].guards |= guards;
                 words.all[at].copies |= copies;
             }
@@ -116,30 +117,30 @@ impl Words {
         while row < NvmlHook::COUNT {
             let name = NVML_HOOK_NAMES[row].to_bytes();
             assert!(matches!(name, [b'n', b'v', b'm', b'l', ..]), "a function of NVML has a name like nvmlInit");
-            let at = words.enter(List::Nvml, row, name.len());
+            let at = words.enter_name(NameList::Nvml, row, name.len());
             words.all[at].hooked = true;
             row += 1;
         }
         row = 0;
-        while row < super::NAMES.len() {
-            words.enter(List::Loader, row, super::NAMES[row].count_bytes());
+        while row < super::LOADER_NAMES.len() {
+            words.enter_name(NameList::Loader, row, super::LOADER_NAMES[row].count_bytes());
             row += 1;
         }
         words
     }
 
     /// The number of the word made of the first `length` bytes of a name; adds the word if it is new.
-    const fn enter(&mut self, list: List, number: usize, length: usize) -> usize {
-        assert!(number < u16::MAX as usize && length <= u8::MAX as usize && MOST < u16::MAX as usize);
+    const fn enter_name(&mut self, list: NameList, number: usize, length: usize) -> usize {
+        assert!(number < u16::MAX as usize && length <= u8::MAX as usize && MAX_NAMES < u16::MAX as usize);
         let (number, length) = (number as u16, length as u8);
-        let word = Word { list, number, length, hooked: false, guards: false, copies: false };
-        let mut at = place(word.text());
+        let word = KnownName { list, number, length, hooked: false, guards: false, copies: false };
+        let mut at = index_slot(word.name_text());
         while self.index[at] != 0 {
             let number = self.index[at] as usize - 1;
-            if same(self.all[number].text(), word.text()) {
+            if equals_bytes(self.all[number].name_text(), word.name_text()) {
                 return number;
             }
-            at = (at + 1) % PLACES;
+            at = (at + 1) % INDEX_SLOTS;
         }
         let number = self.count;
         self.all[number] = word;
@@ -149,23 +150,23 @@ impl Words {
     }
 
     #[inline]
-    fn find(&self, text: &[u8]) -> Option<&Word> {
-        let mut at = place(text);
+    fn find(&self, text: &[u8]) -> Option<&KnownName> {
+        let mut at = index_slot(text);
         loop {
             // An empty slot ends the search: 0 - 1 wraps to an index beyond all words.
             let word = self.all.get(usize::from(*self.index.get(at)?).wrapping_sub(1))?;
-            if usize::from(word.length) == text.len() && word.is(text) {
+            if usize::from(word.length) == text.len() && word.equals(text) {
                 return Some(word);
             }
-            at = (at + 1) % PLACES;
+            at = (at + 1) % INDEX_SLOTS;
         }
     }
 }
 
 /// Whether functions with this action charge or launch, so that a variant that bypasses the hooks is counted. Every
 /// subject of the table is listed here; an unlisted one fails to compile.
-const fn guards(action: Action) -> bool {
-    let Action::Hook(subject) = action else { return false };
+const fn guards_action(action: RowAction) -> bool {
+    let RowAction::Hook(subject) = action else { return false };
     match subject.as_bytes() {
         b"charge" | b"kernel" | b"launch" | b"context" | b"pool" | b"share" | b"module" => true,
         b"entry" | b"ask" | b"free" | b"release" | b"view" | b"sync" | b"copy" => false,
@@ -175,17 +176,17 @@ const fn guards(action: Action) -> bool {
 
 /// Whether functions with this action are charged only with `VGPU_CHARGE_COPIES=1`, which then makes them guarded
 /// like launches.
-const fn copies(action: Action) -> bool {
-    matches!(action, Action::Hook(subject) if matches!(subject.as_bytes(), b"copy"))
+const fn copies_action(action: RowAction) -> bool {
+    matches!(action, RowAction::Hook(subject) if matches!(subject.as_bytes(), b"copy"))
 }
 
 /// The slot where the search for a word begins. Hashes eight bytes at a time: most names have two to four such
 /// pieces.
 #[inline]
-const fn place(text: &[u8]) -> usize {
+const fn index_slot(text: &[u8]) -> usize {
     let (mut hash, mut rest) = (text.len() as u64, text);
     while let Some((piece, others)) = rest.split_first_chunk::<8>() {
-        hash = mix::spread(hash ^ u64::from_le_bytes(*piece));
+        hash = mix::spread_key(hash ^ u64::from_le_bytes(*piece));
         hash ^= hash >> 32;
         rest = others;
     }
@@ -194,10 +195,10 @@ const fn place(text: &[u8]) -> usize {
     } else if let (Some(first), Some(last)) = (text.first_chunk::<4>(), text.last_chunk::<4>()) {
         hash ^= (u32::from_le_bytes(*first) as u64) << 32 | (u32::from_le_bytes(*last) as u64) << 8;
     }
-    (mix::spread(hash) >> 40) as usize & (PLACES - 1)
+    (mix::spread_key(hash) >> 40) as usize & (INDEX_SLOTS - 1)
 }
 
-const fn same(a: &[u8], b: &[u8]) -> bool {
+const fn equals_bytes(a: &[u8], b: &[u8]) -> bool {
     if a.len() != b.len() {
         return false;
     }
@@ -213,9 +214,9 @@ const fn same(a: &[u8], b: &[u8]) -> bool {
 
 /// How a name is handled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Name {
+pub enum NameKind {
     /// The name has a hook.
-    Hooked(Row),
+    Hooked(HookRow),
     /// The name has no hook, but its base name (without suffix) is that of functions that charge or launch.
     Variant,
     /// A function of the loader that this library exports.
@@ -229,19 +230,19 @@ pub enum Name {
 /// # Cost
 /// A hash of the name, and of its base if it has a suffix; no comparison for nearly every foreign name.
 #[inline]
-pub fn judge(name: &[u8]) -> Name {
-    match WORDS.find(name) {
-        Some(word) => match word.row() {
-            Some(row) => Name::Hooked(row),
-            None if word.is_guarded() => Name::Variant,
+pub fn classify_name(name: &[u8]) -> NameKind {
+    match NAME_INDEX.find(name) {
+        Some(word) => match word.hooked_row() {
+            Some(row) => NameKind::Hooked(row),
+            None if word.is_guarded() => NameKind::Variant,
             // A word that is only the base name of functions, and no function by itself.
-            None if word.copies => Name::Foreign,
-            None => Name::Loader,
+            None if word.copies => NameKind::Foreign,
+            None => NameKind::Loader,
         },
         None => {
             let base = base_length(name);
             let suffixed = base < name.len() && name.get(..base).is_some_and(is_guarded);
-            if suffixed { Name::Variant } else { Name::Foreign }
+            if suffixed { NameKind::Variant } else { NameKind::Foreign }
         }
     }
 }
@@ -249,7 +250,7 @@ pub fn judge(name: &[u8]) -> Name {
 /// Whether functions of that base name charge or launch.
 #[inline]
 pub fn is_guarded(base: &[u8]) -> bool {
-    WORDS.find(base).is_some_and(Word::is_guarded)
+    NAME_INDEX.find(base).is_some_and(KnownName::is_guarded)
 }
 
 #[cfg(test)]
@@ -259,8 +260,8 @@ mod tests {
 
     /// The same rule computed directly from the rows.
     fn guarded_by_rows(base: &str) -> bool {
-        let subjects = ["charge", "kernel", "launch", "context", "pool", "share", "module"].map(Action::Hook);
-        CUDA_ROWS.iter().any(|row| row.base() == base && subjects.contains(&row.action))
+        let subjects = ["charge", "kernel", "launch", "context", "pool", "share", "module"].map(RowAction::Hook);
+        CUDA_ROWS.iter().any(|row| row.base_name() == base && subjects.contains(&row.action))
     }
 
     #[test]
@@ -268,24 +269,24 @@ mod tests {
         let mut variants = 0;
         for (at, row) in CUDA_ROWS.iter().enumerate() {
             let expected = match at {
-                at if at < CudaHook::COUNT => Name::Hooked(Row::Cuda(at)),
-                _ if guarded_by_rows(row.base()) => Name::Variant,
-                _ => Name::Foreign,
+                at if at < CudaHook::COUNT => NameKind::Hooked(HookRow::Cuda(at)),
+                _ if guarded_by_rows(row.base_name()) => NameKind::Variant,
+                _ => NameKind::Foreign,
             };
-            assert_eq!(judge(row.name.as_bytes()), expected, "{}", row.name);
+            assert_eq!(classify_name(row.name.as_bytes()), expected, "{}", row.name);
             for suffix in ["_v9", "_v77_ptsz", "_ptds"] {
-                let newer = format!("{}{suffix}", row.base());
+                let newer = format!("{}{suffix}", row.base_name());
                 let known = CUDA_ROWS.iter().any(|row| row.name == newer);
-                let expected = if guarded_by_rows(row.base()) { Name::Variant } else { Name::Foreign };
-                assert!(known || judge(newer.as_bytes()) == expected, "{newer}");
-                variants += usize::from(expected == Name::Variant && !known);
+                let expected = if guarded_by_rows(row.base_name()) { NameKind::Variant } else { NameKind::Foreign };
+                assert!(known || classify_name(newer.as_bytes()) == expected, "{newer}");
+                variants += usize::from(expected == NameKind::Variant && !known);
             }
-            assert_eq!(is_guarded(row.base().as_bytes()), guarded_by_rows(base_name(row.name)), "{}", row.name);
+            assert_eq!(is_guarded(row.base_name().as_bytes()), guarded_by_rows(base_name(row.name)), "{}", row.name);
         }
         assert!(variants > 100, "{variants}");
         for (at, row) in NVML_ROWS.iter().enumerate() {
-            let expected = if at < NvmlHook::COUNT { Name::Hooked(Row::Nvml(at)) } else { Name::Foreign };
-            assert_eq!(judge(row.name.as_bytes()), expected, "{}", row.name);
+            let expected = if at < NvmlHook::COUNT { NameKind::Hooked(HookRow::Nvml(at)) } else { NameKind::Foreign };
+            assert_eq!(classify_name(row.name.as_bytes()), expected, "{}", row.name);
         }
     }
 
@@ -294,26 +295,31 @@ mod tests {
         for name in
             ["", "c", "cu", "nv", "dl", "cuda", "cudnnCreate", "curl_easy_init", "cuMyOwn", "nvmlFoo", "dlclose"]
         {
-            assert_eq!(judge(name.as_bytes()), Name::Foreign, "{name}");
+            assert_eq!(classify_name(name.as_bytes()), NameKind::Foreign, "{name}");
         }
         for row in CUDA_ROWS[..CudaHook::COUNT].iter().chain(NVML_ROWS) {
             for name in [format!("{}X", row.name), row.name[..row.name.len() - 1].to_owned(), format!("x{}", row.name)]
             {
                 let there = CUDA_ROWS.iter().chain(NVML_ROWS).any(|row| row.name == name);
                 let variant = guarded_by_rows(base_name(&name));
-                assert!(there || variant || judge(name.as_bytes()) == Name::Foreign, "{name}");
+                assert!(there || variant || classify_name(name.as_bytes()) == NameKind::Foreign, "{name}");
             }
         }
-        for name in super::super::NAMES {
-            assert_eq!(judge(name.to_bytes()), Name::Loader);
+        for name in super::super::LOADER_NAMES {
+            assert_eq!(classify_name(name.to_bytes()), NameKind::Loader);
         }
     }
 
     #[test]
     fn a_search_for_a_word_ends_soon() {
-        let longest =
-            (0..PLACES).map(|at| (0..PLACES).take_while(|n| WORDS.index[(at + n) % PLACES] != 0).count()).max();
-        assert!(longest.unwrap() <= 16, "{longest:?} places in a row are taken, of {PLACES} for {}", WORDS.count);
-        assert!(2 * WORDS.count < PLACES);
+        let longest = (0..INDEX_SLOTS)
+            .map(|at| (0..INDEX_SLOTS).take_while(|n| NAME_INDEX.index[(at + n) % INDEX_SLOTS] != 0).count())
+            .max();
+        assert!(
+            longest.unwrap() <= 16,
+            "{longest:?} places in a row are taken, of {INDEX_SLOTS} for {}",
+            NAME_INDEX.count
+        );
+        assert!(2 * NAME_INDEX.count < INDEX_SLOTS);
     }
 }

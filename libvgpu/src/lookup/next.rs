@@ -1,13 +1,14 @@
 //! RTLD_NEXT for this library's own lookups and for callers.
 //!
-//! The loader starts that search after the *caller's* object, so the result depends on the caller; see [`Asker`].
+//! The loader starts that search after the *caller's* object, so the result depends on the caller; see
+//! [`CallerPosition`].
 
 use super::loader::real_dlsym;
 use core::ffi::{CStr, c_void};
 use shim_sys::elf;
 
-fn us() -> usize {
-    elf::object_of(us as fn() -> usize as usize).map_or(0, |object| object.index)
+fn our_index() -> usize {
+    elf::object_of(our_index as fn() -> usize as usize).map_or(0, |object| object.index)
 }
 
 /// The next definition of `name` behind this library in the loader's search order, or null.
@@ -21,7 +22,7 @@ pub fn next_after_us(name: &CStr) -> *mut c_void {
 
 /// The caller's position relative to this library, as far as the meaning of RTLD_NEXT depends on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Asker {
+pub enum CallerPosition {
     /// Before this library: a search from there finds our export without help.
     Before,
     /// Behind this library, at this object index: the program's library, or an interposer of the driver or the
@@ -33,16 +34,16 @@ pub enum Asker {
 ///
 /// # Cost
 /// One walk over the objects.
-pub fn asker(caller: usize) -> Asker {
-    let (ours, mut behind) = (us as fn() -> usize as usize, false);
-    let found = elf::walk(|object| {
-        if object.holds(caller) {
-            return Some(if behind { Asker::Behind(object.index) } else { Asker::Before });
+pub fn caller_position(caller: usize) -> CallerPosition {
+    let (ours, mut behind) = (our_index as fn() -> usize as usize, false);
+    let found = elf::for_each_object(|object| {
+        if object.contains_address(caller) {
+            return Some(if behind { CallerPosition::Behind(object.index) } else { CallerPosition::Before });
         }
-        behind |= object.holds(ours);
+        behind |= object.contains_address(ours);
         None
     });
-    found.unwrap_or(Asker::Before) // code generated at run time belongs to no object
+    found.unwrap_or(CallerPosition::Before) // code generated at run time belongs to no object
 }
 
 /// Whether a global search with `handle` by code at `caller` has the same scope as this library's own search. True
@@ -52,7 +53,7 @@ pub fn sees_what_we_see(handle: *mut c_void, caller: usize) -> bool {
 }
 
 /// Whether RTLD_NEXT by code at `caller`, before this library, finds `hook` first.
-pub fn meets(hook: *mut c_void, caller: usize, name: &CStr) -> bool {
+pub fn meets_hook_first(hook: *mut c_void, caller: usize, name: &CStr) -> bool {
     let from = elf::object_of(caller).map_or(0, |object| object.index);
     elf::function_after(from, name) == Some(hook)
 }

@@ -1,11 +1,11 @@
 //! The timelines of launches, one per stream, found without a search.
 
-use super::Meter;
-use crate::order::Place;
+use super::UsageMeter;
+use crate::order::StreamLocation;
 use shim_sys::cuda::CUevent;
 use std::collections::VecDeque;
-use vgpu_core::time::account::cost::Guess;
-use vgpu_core::time::gate::marks::{Marks, Open};
+use vgpu_core::time::account::cost::CostGuess;
+use vgpu_core::time::gate::marks::{OpenInterval, StreamMarkers};
 
 /// Timelines kept; beyond that idle ones are dropped, and if there is none, launches are not measured.
 const MAX_CHAINS: usize = 256;
@@ -14,21 +14,21 @@ const MAX_KEYS: usize = 16;
 
 /// A set of different functions, with the estimated cost of a launch of each.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Keys {
+pub(super) struct LearnedFunctions {
     list: [(u64, u64); MAX_KEYS],
     pub len: usize,
 }
 
-impl Keys {
+impl LearnedFunctions {
     /// Adds a function. A low-confidence one replaces another if the set is full, because its launches are held back
     /// until it is measured.
     #[inline]
-    pub fn add(&mut self, key: u64, cost: Guess) {
+    pub fn add(&mut self, key: u64, cost: CostGuess) {
         let known = &self.list[..self.len];
         let is = |one: &(u64, u64)| one.0 == key;
         if !known.last().is_some_and(is) && !known.iter().any(is) && (self.len < MAX_KEYS || !cost.is_sure()) {
             let at = self.len.min(MAX_KEYS - 1);
-            self.list[at] = (key, cost.ns());
+            self.list[at] = (key, cost.as_ns());
             self.len = at + 1;
         }
     }
@@ -38,7 +38,7 @@ impl Keys {
     }
 
     /// One word that identifies the set.
-    pub fn id(&self) -> u64 {
+    pub fn id_of_keys(&self) -> u64 {
         self.all().iter().fold(0, |id, one| id.rotate_left(7) ^ one.0)
     }
 }
@@ -54,16 +54,16 @@ pub(super) struct Interval {
     pub begun: u64,
     /// The interval's end marker; `None`: not recorded yet.
     pub end: Option<CUevent>,
-    pub open: Open,
+    pub open: OpenInterval,
     /// Estimated work launched into all streams between its markers; it shares the interval's time.
     pub all: u64,
-    pub keys: Keys,
+    pub keys: LearnedFunctions,
     /// True: no costs are learned from the interval, because its time may be disturbed.
     pub tainted: bool,
     /// Device time in it that another member pays for.
     pub beside: u64,
     /// True if the interval begins with the first launch of a turn, so that it includes the device's context
-    /// switch: see [`super::reaping::Costs`].
+    /// switch: see [`super::reaping::LaunchCosts`].
     pub first: bool,
 }
 
@@ -78,7 +78,7 @@ impl Interval {
     /// moved no further from the estimate than the proportion is. An interval with its own begin marker holds one
     /// launch, and the work on the device at that moment is not known to the microsecond. Its result is `spent`,
     /// unless another interval was counted for it.
-    pub fn own(&self, length: u64, spent: u64) -> u64 {
+    pub fn own_part(&self, length: u64, spent: u64) -> u64 {
         let estimate = self.open.estimate;
         let is_told_apart = self.begin.is_some() && spent >= estimate / 2;
         if self.open.doubt.unknown > 0 || self.all <= estimate || is_told_apart {
@@ -97,10 +97,10 @@ impl Interval {
 }
 
 /// The timeline of one stream.
-pub(super) struct Chain {
+pub(super) struct StreamTimeline {
     pub number: u64,
-    pub place: Place,
-    pub marks: Marks,
+    pub place: StreamLocation,
+    pub marks: StreamMarkers,
     /// The begin marker of the open work.
     pub begin: Option<CUevent>,
     /// See [`Interval::lead`]; for the open work.
@@ -109,11 +109,11 @@ pub(super) struct Chain {
     pub begun: u64,
     /// When the first launch of the open work (after the last marker) was made, by the host's clock.
     pub opened: u64,
-    /// Total work launched into all streams when its begin marker was recorded: [`Meter::given_out`].
+    /// Total work launched into all streams when its begin marker was recorded: [`UsageMeter::given_out`].
     pub from: u64,
     /// When a launch of this stream was last measured, by the host's clock.
     pub measured: u64,
-    pub keys: Keys,
+    pub keys: LearnedFunctions,
     pub tainted: bool,
     pub first: bool,
     /// Intervals that were not yet seen complete, the oldest first.
@@ -133,7 +133,7 @@ pub(super) struct Chain {
     pub again: u32,
 }
 
-impl Chain {
+impl StreamTimeline {
     /// Estimated work of the stream that is in flight, in ns.
     pub fn in_flight(&self) -> u64 {
         let parts = self.pending.iter().map(|interval| interval.open).chain(self.marks.open());
@@ -141,7 +141,7 @@ impl Chain {
     }
 
     pub fn is_busy(&self) -> bool {
-        self.marks.pending() > 0 || self.marks.asks()
+        self.marks.pending_intervals() > 0 || self.marks.must_ask()
     }
 
     /// True if the stream has work in flight that is charged by its estimate.
@@ -150,11 +150,11 @@ impl Chain {
     }
 }
 
-impl Meter {
+impl UsageMeter {
     /// The index of a stream's timeline, which is created if there is none. `None`: there are too many.
     #[inline]
-    pub fn find(&mut self, place: Place) -> Option<usize> {
-        let hint = usize::from(self.hints[slot(place)]);
+    pub fn find(&mut self, place: StreamLocation) -> Option<usize> {
+        let hint = usize::from(self.hints[hint_slot(place)]);
         if self.chains.get(hint).is_some_and(|chain| chain.place == place) {
             return Some(hint);
         }
@@ -162,35 +162,35 @@ impl Meter {
     }
 
     #[cold]
-    fn look_up(&mut self, place: Place) -> Option<usize> {
+    fn look_up(&mut self, place: StreamLocation) -> Option<usize> {
         let known = self.chains.iter().position(|chain| chain.place == place);
         let at = match known {
             Some(at) => at,
-            None => self.found(place)?,
+            None => self.find_chain(place)?,
         };
-        self.hints[slot(place)] = u8::try_from(at).unwrap_or(0);
+        self.hints[hint_slot(place)] = u8::try_from(at).unwrap_or(0);
         Some(at)
     }
 
-    fn found(&mut self, place: Place) -> Option<usize> {
+    fn find_chain(&mut self, place: StreamLocation) -> Option<usize> {
         if self.chains.len() >= MAX_CHAINS {
-            self.chains.retain(Chain::is_busy);
+            self.chains.retain(StreamTimeline::is_busy);
             if self.chains.len() >= MAX_CHAINS {
                 return None;
             }
         }
         self.numbers += 1;
-        self.chains.push(Chain {
+        self.chains.push(StreamTimeline {
             number: self.numbers,
             place,
-            marks: Marks::default(),
+            marks: StreamMarkers::default(),
             begin: None,
             lead: 0,
             begun: 0,
             opened: 0,
             from: 0,
             measured: 0,
-            keys: Keys::default(),
+            keys: LearnedFunctions::default(),
             tainted: false,
             first: false,
             pending: VecDeque::new(),
@@ -205,14 +205,14 @@ impl Meter {
         Some(self.chains.len() - 1)
     }
 
-    pub fn numbered(&self, number: u64) -> Option<usize> {
+    pub fn chain_of_number(&self, number: u64) -> Option<usize> {
         self.chains.iter().position(|chain| chain.number == number)
     }
 }
 
 #[inline]
-pub(super) fn slot(place: Place) -> usize {
-    vgpu_core::mix::slot(place.key ^ (place.context as u64).rotate_left(20), super::HINTS)
+pub(super) fn hint_slot(place: StreamLocation) -> usize {
+    vgpu_core::mix::slot_of(place.key ^ (place.context as u64).rotate_left(20), super::HINT_SLOTS)
 }
 
 #[cfg(test)]
@@ -223,12 +223,12 @@ mod tests {
     #[test]
     fn of_more_functions_than_there_is_room_for_what_is_in_doubt_is_learned_from() {
         let costs = CostTable::<1>::new();
-        costs.learn(99, 7);
-        let mut keys = Keys::default();
-        (1..=40).for_each(|key| keys.add(key, Guess::sure(5)));
+        costs.learn_cost(99, 7);
+        let mut keys = LearnedFunctions::default();
+        (1..=40).for_each(|key| keys.add(key, CostGuess::with_certainty(5)));
         assert_eq!(keys.all().len(), MAX_KEYS);
-        keys.add(99, costs.guess(99));
-        keys.add(50, Guess::sure(5));
+        keys.add(99, costs.guess_cost(99));
+        keys.add(50, CostGuess::with_certainty(5));
         assert_eq!((keys.all().len(), keys.all()[MAX_KEYS - 1]), (MAX_KEYS, (99, 7)));
     }
 }

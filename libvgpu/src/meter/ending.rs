@@ -1,32 +1,32 @@
 //! Contexts and streams that end, and programs that wait for work in flight.
 
-use super::crediting::Given;
+use super::crediting::GrantedCredit;
 use super::stepping::TAIL_SLACK_NS;
-use super::{Meter, Pay};
-use crate::order::Place;
+use super::{PaySink, UsageMeter};
+use crate::order::StreamLocation;
 use shim_sys::cuda::CUevent;
-use vgpu_core::time::account::cost::Doubt;
+use vgpu_core::time::account::cost::CostDoubt;
 
-impl Meter {
+impl UsageMeter {
     /// A context is about to end: no marker will report its work. The work counts as in flight until
-    /// [`Meter::context_ended`]. Returns the context's events.
+    /// [`UsageMeter::context_ended`]. Returns the context's events.
     pub fn end_context(&mut self, context: usize) -> Vec<CUevent> {
         let mut events = self.lease.forget_context(context);
-        let (mut unpaid, mut doubt) = (0u64, Doubt::NONE);
+        let (mut unpaid, mut doubt) = (0u64, CostDoubt::NO_DOUBT);
         for chain in self.chains.iter_mut().filter(|chain| chain.place.context == context) {
-            self.given.iter().filter(|given| given.chain == chain.number).for_each(Given::revoke);
+            self.given.iter().filter(|given| given.chain == chain.number).for_each(GrantedCredit::revoke_credit);
             events.extend(chain.begin.take());
             let open = chain.marks.open();
             for part in chain.pending.iter().map(|interval| interval.open).chain(open) {
-                (unpaid, doubt) = (unpaid.saturating_add(part.estimate), doubt.and(part.doubt));
+                (unpaid, doubt) = (unpaid.saturating_add(part.estimate), doubt.add_doubt(part.doubt));
             }
             for interval in chain.pending.drain(..) {
                 events.extend([interval.begin, interval.end].into_iter().flatten());
             }
         }
         self.chains.retain(|chain| chain.place.context != context);
-        self.tally();
-        if unpaid > 0 || doubt != Doubt::NONE {
+        self.check_tally();
+        if unpaid > 0 || doubt != CostDoubt::NO_DOUBT {
             self.ending.push((context, unpaid, doubt));
         }
         let (of_it, others) = core::mem::take(&mut self.spare).into_iter().partition(|spare| spare.0 == context);
@@ -43,11 +43,11 @@ impl Meter {
 
     /// The driver has ended a context, and its work is over: charges it by the estimate. If it counted as over any
     /// sooner, the daemon would let the next tenant in while the driver still waits for that work.
-    pub fn context_ended(&mut self, context: usize, now: u64, pay: impl Pay) {
+    pub fn context_ended(&mut self, context: usize, now: u64, pay: impl PaySink) {
         while let Some(at) = self.ending.iter().position(|one| one.0 == context) {
             let (_, unpaid, doubt) = self.ending.swap_remove(at);
-            self.completed(unpaid, doubt, now);
-            pay(self.due(unpaid, 0), self.presence.since());
+            self.note_completed(unpaid, doubt, now);
+            pay(self.split_due(unpaid, 0), self.presence.engaged_since());
         }
     }
 
@@ -55,13 +55,13 @@ impl Meter {
     pub fn stream_ended(&mut self, key: u64) {
         self.lease.forget_stream(key);
         for chain in self.chains.iter_mut().filter(|chain| chain.place.key == key) {
-            self.given.iter().filter(|given| given.chain == chain.number).for_each(Given::revoke);
-            chain.place = chain.place.nobodys();
+            self.given.iter().filter(|given| given.chain == chain.number).for_each(GrantedCredit::revoke_credit);
+            chain.place = chain.place.without_stream();
         }
     }
 
-    /// Number of launches of a stream, or of all streams; an input to [`Meter::drained`].
-    pub fn launches(&self, stream: Option<Place>) -> u64 {
+    /// Number of launches of a stream, or of all streams; an input to [`UsageMeter::note_drained`].
+    pub fn launch_count(&self, stream: Option<StreamLocation>) -> u64 {
         match stream {
             Some(place) => {
                 self.chains.iter().find(|chain| chain.place == place).map_or(0, |chain| chain.launches.into())
@@ -72,15 +72,22 @@ impl Meter {
 
     /// The program has waited for a stream, or for all of a context, since `launches` were counted. Tails are over if
     /// there were no more launches since.
-    pub fn drained(&mut self, context: usize, stream: Option<Place>, launches: u64, now: u64, pay: impl Pay) {
-        if self.launches(stream) != launches {
+    pub fn note_drained(
+        &mut self,
+        context: usize,
+        stream: Option<StreamLocation>,
+        launches: u64,
+        now: u64,
+        pay: impl PaySink,
+    ) {
+        if self.launch_count(stream) != launches {
             return;
         }
         for at in 0..self.chains.len() {
             let place = self.chains[at].place;
             if stream.map_or(place.context == context, |stream| stream == place) {
-                self.ripens(at);
-                self.settle(at, now, &pay);
+                self.age_tail_doubt(at);
+                self.settle_tail(at, now, &pay);
             }
         }
         // The work left is at most this, however long the finished work was estimated to take.

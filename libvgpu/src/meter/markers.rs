@@ -5,49 +5,49 @@
 //! reached replaces it. The axis starts at the host's clock and then follows the device's. Every marker seen bounds
 //! the difference between the two: it was reached before it was seen.
 //!
-//! No lock is held here. Every call is made so that it disturbs no capture ([`crate::order::quietly`], by the
+//! No lock is held here. Every call is made so that it disturbs no capture ([`crate::order::without_captures`], by the
 //! caller).
 
 // SAFETY of every driver call in this file: events are ours, created in a context that the governor has not been told
 // the end of; streams are those the program is launching into at this moment; outputs are locals.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-use super::Launch;
+use super::MeteredLaunch;
 use crate::driver::own;
 use shim_sys::cuda::*;
 
 /// The base is replaced after this much time on the axis.
-const REBASE_NS: u64 = 4_000_000_000;
+const MAX_BASE_AGE_NS: u64 = 4_000_000_000;
 
 /// Creates an event with timing, in the current context.
-pub fn create() -> Option<CUevent> {
+pub fn create_event() -> Option<CUevent> {
     let mut event = CUevent::NULL;
     unsafe { own::cuEventCreate()?(&raw mut event, 0) }.ok().then_some(event)
 }
 
 /// Destroys an event; the driver keeps what it still needs of it.
-pub fn destroy(event: CUevent) {
+pub fn destroy_event(event: CUevent) {
     if let Some(destroy) = own::cuEventDestroy_v2() {
         let _ = unsafe { destroy(event) };
     }
 }
 
 /// Records `event`, or a new one, in the stream of `launch`.
-pub fn record(launch: &Launch, event: Option<CUevent>) -> Option<CUevent> {
+pub fn record_event(launch: &MeteredLaunch, event: Option<CUevent>) -> Option<CUevent> {
     let event = match event {
         Some(event) => event,
-        None => create()?,
+        None => create_event()?,
     };
     let record = if launch.per_thread { own::cuEventRecord_ptsz() } else { own::cuEventRecord() };
     if record.is_some_and(|record| unsafe { record(event, launch.stream) }.ok()) {
         return Some(event);
     }
-    destroy(event);
+    destroy_event(event);
     None
 }
 
 /// True if the device has completed all work in the stream of `launch`.
-pub fn is_idle(launch: &Launch) -> bool {
+pub fn is_idle(launch: &MeteredLaunch) -> bool {
     let query = if launch.per_thread { own::cuStreamQuery_ptsz() } else { own::cuStreamQuery() };
     query.is_none_or(|query| unsafe { query(launch.stream) } != CUresult::NOT_READY)
 }
@@ -68,7 +68,7 @@ pub fn is_passed(event: CUevent) -> bool {
 
 /// Nanoseconds between two markers that were reached; negative if the second came first.
 #[allow(clippy::cast_possible_truncation)] // finite, and far below 2^63
-fn elapsed(begin: CUevent, end: CUevent) -> Option<i64> {
+fn elapsed_ns(begin: CUevent, end: CUevent) -> Option<i64> {
     let mut ms = 0f32;
     let known = unsafe { own::cuEventElapsedTime()?(&raw mut ms, begin, end) }.ok();
     (known && ms.is_finite()).then(|| (f64::from(ms) * 1e6) as i64)
@@ -76,7 +76,7 @@ fn elapsed(begin: CUevent, end: CUevent) -> Option<i64> {
 
 /// When an interval began and ended, on the time axis of its context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Times {
+pub struct SampleTimes {
     /// The time of its own begin marker, if it has one.
     pub begin: Option<u64>,
     /// The time of its end marker.
@@ -87,7 +87,7 @@ pub struct Times {
 
 /// The markers of an interval.
 #[derive(Clone, Copy)]
-pub struct Markers {
+pub struct IntervalMarkers {
     /// The interval's own begin marker, if it has one, and when that was reached by the host's clock; 0: unknown.
     pub begin: Option<(CUevent, u64)>,
     /// The interval's end marker.
@@ -96,13 +96,13 @@ pub struct Markers {
 
 /// The driver's answer about an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum MarkerAnswer {
     /// The device has not reached the interval's end marker.
     Pending,
     /// The device has reached the interval's end marker. `kept`: it is the new base of the time axis.
     Reached {
         /// When the interval began and ended.
-        times: Times,
+        times: SampleTimes,
         /// True if the end marker is still needed, as the base.
         kept: bool,
     },
@@ -112,7 +112,7 @@ pub enum Answer {
 
 /// The time axis of a context.
 #[derive(Clone, Copy)]
-pub struct Axis {
+pub struct ContextAxis {
     /// The context, as an integer.
     pub context: usize,
     /// The marker that times are measured from.
@@ -125,18 +125,18 @@ pub struct Axis {
     next: i64,
 }
 
-impl Axis {
+impl ContextAxis {
     /// An axis that begins with a marker reached at `at` by the host's clock.
     fn new(context: usize, base: CUevent, at: u64) -> Self {
         Self { context, base, at, ahead: 0, next: i64::MAX }
     }
 
-    fn place(&self, event: CUevent) -> Option<u64> {
-        if event == self.base { Some(self.at) } else { self.at.checked_add_signed(elapsed(self.base, event)?) }
+    fn place_on_axis(&self, event: CUevent) -> Option<u64> {
+        if event == self.base { Some(self.at) } else { self.at.checked_add_signed(elapsed_ns(self.base, event)?) }
     }
 
     /// The host's time of a position on the axis that was seen at `now`.
-    fn host(&mut self, place: u64, now: u64) -> u64 {
+    fn host_time(&mut self, place: u64, now: u64) -> u64 {
         let seen = now.cast_signed().saturating_sub(place.cast_signed());
         (self.ahead, self.next) = (self.ahead.min(seen), self.next.min(seen));
         place.saturating_add_signed(self.ahead).min(now)
@@ -144,19 +144,24 @@ impl Axis {
 }
 
 /// Queries one interval. Creates the context's axis if there is none; a replaced base is added to `free`.
-pub fn ask(axes: &mut Vec<Axis>, context: usize, markers: Markers, free: &mut Vec<(usize, CUevent)>) -> Answer {
-    let Markers { begin, end } = markers;
+pub fn ask_interval(
+    axes: &mut Vec<ContextAxis>,
+    context: usize,
+    markers: IntervalMarkers,
+    free: &mut Vec<(usize, CUevent)>,
+) -> MarkerAnswer {
+    let IntervalMarkers { begin, end } = markers;
     match is_reached(end) {
-        Ok(false) => return Answer::Pending,
-        Err(()) => return Answer::Lost,
+        Ok(false) => return MarkerAnswer::Pending,
+        Err(()) => return MarkerAnswer::Lost,
         Ok(true) => {}
     }
     let now = crate::clock::now();
     // Measured against each other: for two close markers that is more exact than by a distant base.
     let length = match begin {
-        Some((event, at)) => match elapsed(event, end) {
+        Some((event, at)) => match elapsed_ns(event, end) {
             Some(length) => Some((length.unsigned_abs(), at)),
-            None => return Answer::Lost,
+            None => return MarkerAnswer::Lost,
         },
         None => None,
     };
@@ -166,19 +171,19 @@ pub fn ask(axes: &mut Vec<Axis>, context: usize, markers: Markers, free: &mut Ve
         None => {
             // The marker was seen late; the time of its begin marker shows how late.
             let reached = length.filter(|begin| begin.1 > 0).map_or(now, |(length, at)| (at + length).min(now));
-            axes.push(Axis::new(context, end, reached));
+            axes.push(ContextAxis::new(context, end, reached));
             kept = true;
             axes.len() - 1
         }
     };
     let axis = &mut axes[at];
-    let Some(place) = axis.place(end) else { return Answer::Lost };
+    let Some(place) = axis.place_on_axis(end) else { return MarkerAnswer::Lost };
     let begin = length.map(|(length, _)| place.saturating_sub(length));
-    let host = axis.host(place, now);
-    if place.saturating_sub(axis.at) > REBASE_NS {
+    let host = axis.host_time(place, now);
+    if place.saturating_sub(axis.at) > MAX_BASE_AGE_NS {
         free.push((context, axis.base));
         (axis.base, axis.at, kept) = (end, place, true);
         (axis.ahead, axis.next) = (axis.next, i64::MAX);
     }
-    Answer::Reached { times: Times { begin, end: place, host }, kept }
+    MarkerAnswer::Reached { times: SampleTimes { begin, end: place, host }, kept }
 }

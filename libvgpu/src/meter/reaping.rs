@@ -1,35 +1,36 @@
 //! Charges and learns from markers that were reached, in the order in which they were; only undisturbed intervals
 //! teach costs.
 //!
-//! One thread at a time queries the driver. It takes the intervals with it ([`Meter::collect`]), queries without the
-//! lock, and returns the answers ([`Meter::apply`]). Streams that were busy at the same time share the time in
-//! proportion to the estimates of all launched work ([`Interval::own`]). Where the estimates are unknown, the first
-//! interval counted gets the time ([`vgpu_core::time::gate::union::Union`]), and its functions the cost.
+//! One thread at a time queries the driver. It takes the intervals with it ([`UsageMeter::collect_batch`]), queries
+//! without the lock, and returns the answers ([`UsageMeter::apply_batch`]). Streams that were busy at the same time
+//! share the time in proportion to the estimates of all launched work ([`Interval::own_part`]). Where the estimates
+//! are unknown, the first interval counted gets the time ([`vgpu_core::time::gate::union::TimeUnion`]), and its
+//! functions the cost.
 
-use super::chains::{Chain, Interval};
-use super::markers::{self, Answer, Axis, Markers, Times};
-use super::{Due, Meter, Pay};
+use super::chains::{Interval, StreamTimeline};
+use super::markers::{self, ContextAxis, IntervalMarkers, MarkerAnswer, SampleTimes};
+use super::{DueTime, PaySink, UsageMeter};
 use crate::driver::own;
 use shim_sys::cuda::*;
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use vgpu_core::time::account::SharedAccount;
-use vgpu_core::time::account::cost::{CostTable, Guess, MAX_NS, is_far};
+use vgpu_core::time::account::cost::{CostGuess, CostTable, MAX_GUESS_NS, is_far};
 
 /// Intervals queried in one pass.
-const MOST: usize = 64;
+const MAX_REAPED_INTERVALS: usize = 64;
 /// The minimum for each stream if there are several: a stream with a thousand intervals delays no other.
-const LEAST: usize = 4;
+const MIN_REAPED_PER_STREAM: usize = 4;
 /// The first interval of a turn includes the device's context switch: up to this, an overrun is taken for that.
-const CHANGE_NS: u64 = 200_000;
+const CONTEXT_CHANGE_NS: u64 = 200_000;
 /// If other streams have at most this much estimated work, an interval's time still counts as its own.
-const BESIDE_NS: u64 = 100_000;
+const MAX_OTHER_WORK_NS: u64 = 100_000;
 /// Others' slices may take this much of an interval, however short it is.
-const OTHERS_NS: u64 = 10_000_000;
+const MAX_OTHERS_SLICES_NS: u64 = 10_000_000;
 /// After a measurement that was far off, this many tails are measured.
-const AGAIN: u32 = 8;
+const REMEASURED_TAILS: u32 = 8;
 
 /// Learned device time of launches, by function and grid.
-pub struct Costs {
+pub struct LaunchCosts {
     /// Costs learned from undisturbed intervals; charges use them.
     exact: CostTable<1024>,
     /// Undisturbed costs: the time of launches when no process slows them, not even an unseen one.
@@ -38,9 +39,9 @@ pub struct Costs {
     rough: CostTable<1024>,
 }
 
-impl Costs {
+impl LaunchCosts {
     /// Creates empty tables, directly on the heap: their 48 KiB exceed the stack that some threads have left.
-    pub fn boxed() -> Box<Self> {
+    pub fn new_boxed() -> Box<Self> {
         let layout = Layout::new::<Self>();
         // SAFETY: the size is not zero. Tables of atomics: all zeros are valid, and are empty tables. The box frees
         // with the layout that it was allocated with.
@@ -58,18 +59,18 @@ impl Costs {
 
     /// The estimated cost of a launch, which is also the charge for one that is not measured.
     #[inline]
-    pub fn guess(&self, key: u64) -> Guess {
-        self.exact.measured(key).unwrap_or_else(|| self.rough.guess(key))
+    pub fn guess_cost(&self, key: u64) -> CostGuess {
+        self.exact.measured_cost(key).unwrap_or_else(|| self.rough.guess_cost(key))
     }
 
     /// True if all of these were measured while no other work was on the device.
     fn are_exact(&self, believed: &[(u64, u64)]) -> bool {
-        believed.iter().all(|&(key, _)| self.exact.measured(key).is_some())
+        believed.iter().all(|&(key, _)| self.exact.measured_cost(key).is_some())
     }
 
     /// Forgets a key, which names something else from now on.
-    pub fn forget(&self, key: u64) {
-        [&self.exact, &self.least, &self.rough].into_iter().for_each(|table| table.forget(key));
+    pub fn forget_key(&self, key: u64) {
+        [&self.exact, &self.least, &self.rough].into_iter().for_each(|table| table.forget_key(key));
     }
 
     /// The charge for the first interval of a turn, if all its functions are known and it took about the expected
@@ -77,32 +78,32 @@ impl Costs {
     /// teaches nothing, because its two parts cannot be told apart.
     fn beside_change(&self, believed: &[(u64, u64)], estimate: u64, spent: u64) -> Option<u64> {
         let known = self.are_exact(believed);
-        let usual = estimate / 2..=estimate.saturating_add(CHANGE_NS);
+        let usual = estimate / 2..=estimate.saturating_add(CONTEXT_CHANGE_NS);
         (known && !believed.is_empty() && usual.contains(&spent)).then_some(spent.min(estimate))
     }
 
     /// Learns from launches of these functions. `believed` holds each function's estimated cost; together they were
     /// estimated at `estimate` and took `spent`. If others may have run, a far longer time is not learned, but it
     /// does not raise the confidence either.
-    fn learn(&self, believed: &[(u64, u64)], estimate: u64, spent: u64, clean: bool) {
-        let is_far_off = spent > OTHERS_NS && is_far(spent, estimate);
+    fn learn_costs(&self, believed: &[(u64, u64)], estimate: u64, spent: u64, clean: bool) {
+        let is_far_off = spent > MAX_OTHERS_SLICES_NS && is_far(spent, estimate);
         for &(key, cost) in believed {
             let scaled = u128::from(cost) * u128::from(spent) / u128::from(estimate.max(1));
-            let cost = u64::try_from(scaled).unwrap_or(MAX_NS).max(1);
+            let cost = u64::try_from(scaled).unwrap_or(MAX_GUESS_NS).max(1);
             self.least.learn_least(key, cost, clean);
             if clean {
-                self.exact.learn(key, cost);
-            } else if self.guess(key).is_unknown() {
-                self.rough.learn(key, cost);
+                self.exact.learn_cost(key, cost);
+            } else if self.guess_cost(key).is_unknown() {
+                self.rough.learn_cost(key, cost);
             } else if !is_far_off {
-                self.ripen(key);
+                self.age_doubt(key);
             }
         }
     }
 
     /// The undisturbed time of launches of these functions, estimated at `estimate` together.
-    fn least(&self, believed: &[(u64, u64)], estimate: u64) -> u64 {
-        let least = |&(key, cost): &(u64, u64)| self.least.measured(key).map_or(cost, Guess::ns);
+    fn least_time(&self, believed: &[(u64, u64)], estimate: u64) -> u64 {
+        let least = |&(key, cost): &(u64, u64)| self.least.measured_cost(key).map_or(cost, CostGuess::as_ns);
         let part = |costs: &dyn Fn(&(u64, u64)) -> u64| believed.iter().map(|one| u128::from(costs(one))).sum::<u128>();
         let (least, all) = (part(&least), part(&|one| one.1));
         u64::try_from(u128::from(estimate) * least / all.max(1)).unwrap_or(estimate)
@@ -110,54 +111,56 @@ impl Costs {
 
     /// Launches of these functions are over and taught nothing: raises the confidence in them.
     fn ripen_all(&self, believed: &[(u64, u64)]) {
-        believed.iter().for_each(|&(key, _)| self.ripen(key));
+        believed.iter().for_each(|&(key, _)| self.age_doubt(key));
     }
 
-    fn ripen(&self, key: u64) {
-        self.exact.ripen(key);
-        self.rough.ripen(key);
+    fn age_doubt(&self, key: u64) {
+        self.exact.age_doubt(key);
+        self.rough.age_doubt(key);
     }
 }
 
-struct Item {
+struct BatchItem {
     chain: u64,
     context: usize,
     begin: Option<CUevent>,
     /// When the interval's begin marker was reached, by the host's clock; 0: unknown.
     begun: u64,
     end: CUevent,
-    answer: Answer,
+    answer: MarkerAnswer,
 }
 
-impl Item {
-    fn markers(&self) -> Markers {
-        Markers { begin: self.begin.map(|begin| (begin, self.begun)), end: self.end }
+impl BatchItem {
+    fn interval_markers(&self) -> IntervalMarkers {
+        IntervalMarkers { begin: self.begin.map(|begin| (begin, self.begun)), end: self.end }
     }
 }
 
 /// Intervals that the driver is queried about.
-pub struct Batch {
-    items: Vec<Item>,
-    axes: Vec<Axis>,
+pub struct ReapBatch {
+    items: Vec<BatchItem>,
+    axes: Vec<ContextAxis>,
     free: Vec<(usize, CUevent)>,
 }
 
-impl Batch {
+impl ReapBatch {
     /// Queries the driver; `here` is the current context. Stops at the first interval of a timeline that was not
     /// reached.
     ///
     /// # Cost
     /// A query for each, and two more calls for each that was reached.
-    pub fn ask(&mut self, here: CUcontext) {
+    pub fn ask_markers(&mut self, here: CUcontext) {
         let mut blocked = 0;
         for item in &mut self.items {
             if item.chain == blocked {
                 continue;
             }
             let (axes, free) = (&mut self.axes, &mut self.free);
-            let answer = within(item.context, here, || markers::ask(axes, item.context, item.markers(), free));
-            item.answer = answer.unwrap_or(Answer::Lost);
-            if item.answer == Answer::Pending {
+            let answer = in_context(item.context, here, || {
+                markers::ask_interval(axes, item.context, item.interval_markers(), free)
+            });
+            item.answer = answer.unwrap_or(MarkerAnswer::Lost);
+            if item.answer == MarkerAnswer::Pending {
                 blocked = item.chain;
             }
         }
@@ -165,7 +168,7 @@ impl Batch {
 }
 
 /// Runs `work` in a context of the program that may not be the current one. `None`: the context is gone.
-pub fn within<T>(context: usize, here: CUcontext, work: impl FnOnce() -> T) -> Option<T> {
+pub fn in_context<T>(context: usize, here: CUcontext, work: impl FnOnce() -> T) -> Option<T> {
     if context == here.0 as usize {
         return Some(work());
     }
@@ -181,35 +184,36 @@ pub fn within<T>(context: usize, here: CUcontext, work: impl FnOnce() -> T) -> O
     }
 }
 
-impl Meter {
+impl UsageMeter {
     /// The intervals to query the driver about. `None`: there are none, or another thread is querying.
-    pub fn collect(&mut self) -> Option<Batch> {
+    pub fn collect_batch(&mut self) -> Option<ReapBatch> {
         if self.reaping {
             return None;
         }
         let mut items = Vec::new();
-        let ends = |chain: &Chain| chain.pending.front().is_some_and(|interval| interval.end.is_some());
-        let each = (MOST / self.chains.iter().filter(|chain| ends(chain)).count().max(1)).max(LEAST);
+        let ends = |chain: &StreamTimeline| chain.pending.front().is_some_and(|interval| interval.end.is_some());
+        let each = (MAX_REAPED_INTERVALS / self.chains.iter().filter(|chain| ends(chain)).count().max(1))
+            .max(MIN_REAPED_PER_STREAM);
         let first = core::mem::take(&mut self.asked).min(self.chains.len());
         let (before, from) = self.chains.split_at(first);
         for (at, chain) in from.iter().chain(before).enumerate() {
-            if items.len() >= MOST {
+            if items.len() >= MAX_REAPED_INTERVALS {
                 // The batch is full: the next query begins with this stream, so that none is left out for ever.
                 self.asked = (first + at) % self.chains.len();
                 break;
             }
             for interval in chain.pending.iter().take(each) {
-                let (Some(end), true) = (interval.end, items.len() < MOST) else { break };
+                let (Some(end), true) = (interval.end, items.len() < MAX_REAPED_INTERVALS) else { break };
                 let (context, begin) = (chain.place.context, interval.begin);
-                let (begun, answer) = (interval.begun, Answer::Pending);
-                items.push(Item { chain: chain.number, context, begin, begun, end, answer });
+                let (begun, answer) = (interval.begun, MarkerAnswer::Pending);
+                items.push(BatchItem { chain: chain.number, context, begin, begun, end, answer });
             }
         }
         if items.is_empty() {
             return None;
         }
         self.reaping = true;
-        Some(Batch { items, axes: core::mem::take(&mut self.axes), free: Vec::new() })
+        Some(ReapBatch { items, axes: core::mem::take(&mut self.axes), free: Vec::new() })
     }
 
     /// Raises the confidence in functions that are due for it.
@@ -217,7 +221,7 @@ impl Meter {
     /// # Cost
     /// A comparison where there is nothing.
     #[inline]
-    pub fn ripen(&mut self, costs: &Costs) {
+    pub fn age_doubts(&mut self, costs: &LaunchCosts) {
         if self.ripe.len > 0 {
             costs.ripen_all(core::mem::take(&mut self.ripe).all());
         }
@@ -230,25 +234,25 @@ impl Meter {
 
     /// Charges the intervals that were reached. Returns whether there were any. `shared`: the account, where members
     /// take turns.
-    pub fn apply(
+    pub fn apply_batch(
         &mut self,
-        batch: Batch,
-        costs: &Costs,
+        batch: ReapBatch,
+        costs: &LaunchCosts,
         now: u64,
         shared: Option<SharedAccount<'_>>,
-        pay: impl Pay,
+        pay: impl PaySink,
     ) -> bool {
         self.reaping = false;
         let gone = core::mem::take(&mut self.gone);
         let lives = |context: usize| !gone.contains(&context);
         self.axes.extend(batch.axes.into_iter().filter(|axis| lives(axis.context)));
         self.spare.extend(batch.free.into_iter().filter(|spare| lives(spare.0)));
-        let reached = |item: &Item| match item.answer {
-            Answer::Pending => None,
-            Answer::Lost => Some(0),
-            Answer::Reached { times, .. } => Some(times.end),
+        let reached = |item: &BatchItem| match item.answer {
+            MarkerAnswer::Pending => None,
+            MarkerAnswer::Lost => Some(0),
+            MarkerAnswer::Reached { times, .. } => Some(times.end),
         };
-        let mut done: Vec<(u64, &Item)> = batch
+        let mut done: Vec<(u64, &BatchItem)> = batch
             .items
             .iter()
             .filter(|item| lives(item.context))
@@ -258,29 +262,29 @@ impl Meter {
         // KB of code.
         done.sort_unstable_by_key(|&(end, item)| (end, core::ptr::from_ref(item)));
         for (_, item) in &done {
-            let Some(at) = self.numbered(item.chain) else { continue };
+            let Some(at) = self.chain_of_number(item.chain) else { continue };
             let pending = &mut self.chains[at].pending;
             if pending.front().is_none_or(|interval| interval.end != Some(item.end)) {
                 continue;
             }
             let Some(mut interval) = pending.pop_front() else { continue };
             let (times, kept) = match item.answer {
-                Answer::Reached { times, kept } => (Some(times), kept),
+                MarkerAnswer::Reached { times, kept } => (Some(times), kept),
                 _ => (None, false),
             };
             if let (Some(times), Some(account), true) = (times, shared, interval.tainted) {
                 interval.beside = self.paid_beside(at, &interval, times, account);
             }
-            self.done(at, &interval, times, now, &pay, costs);
+            self.finish_interval(at, &interval, times, now, &pay, costs);
             for event in [item.begin, Some(item.end).filter(|_| !kept)].into_iter().flatten() {
-                self.recycle(item.context, event);
+                self.keep_event(item.context, event);
             }
         }
         !done.is_empty()
     }
 
     /// When an interval, already taken out of its timeline, began on its context's time axis.
-    fn began(&self, at: usize, interval: &Interval, times: Times) -> Option<u64> {
+    fn begin_of_interval(&self, at: usize, interval: &Interval, times: SampleTimes) -> Option<u64> {
         times.begin.map(|begin| begin + interval.lead).or(self.chains[at].last).map(|began| began.min(times.end))
     }
 
@@ -288,27 +292,29 @@ impl Meter {
     /// tenant pays for it once. Otherwise kernels of two members that wait for each other's turns would double their
     /// waits as debts, and each debt is the other device's next wait.
     #[cold]
-    fn paid_beside(&self, at: usize, interval: &Interval, times: Times, account: SharedAccount<'_>) -> u64 {
-        let Some(began) = self.began(at, interval, times).filter(|_| interval.open.measured) else { return 0 };
+    fn paid_beside(&self, at: usize, interval: &Interval, times: SampleTimes, account: SharedAccount<'_>) -> u64 {
+        let Some(began) = self.begin_of_interval(at, interval, times).filter(|_| interval.open.measured) else {
+            return 0;
+        };
         let on_axis = |host: u64| (times.end + host).saturating_sub(times.host);
-        let (from, to) = account.cover((times.host + began).saturating_sub(times.end), times.host);
+        let (from, to) = account.note_paid((times.host + began).saturating_sub(times.end), times.host);
         let (mut own, mut all) = (self.union, self.union);
         all.add(on_axis(from), on_axis(to).min(times.end));
         own.add(began, times.end).saturating_sub(all.add(began, times.end))
     }
 
     /// An interval, taken out of its timeline, is over: charges its time, and learns from it.
-    pub(super) fn done(
+    pub(super) fn finish_interval(
         &mut self,
         at: usize,
         interval: &Interval,
-        times: Option<Times>,
+        times: Option<SampleTimes>,
         now: u64,
-        pay: &impl Pay,
-        costs: &Costs,
+        pay: &impl PaySink,
+        costs: &LaunchCosts,
     ) {
         let open = interval.open;
-        let began = times.and_then(|times| self.began(at, interval, times));
+        let began = times.and_then(|times| self.begin_of_interval(at, interval, times));
         let (mut fresh, mut excess, mut counted) = (None, 0, None);
         let mut teaches = false;
         if let (Some(times), Some(began), true) = (times, began, open.measured) {
@@ -317,11 +323,11 @@ impl Meter {
             // their launches: nothing to learn.
             let keys = interval.keys.all();
             let usual = if interval.first { costs.beside_change(keys, open.estimate, spent) } else { None };
-            let part = interval.own(times.end.saturating_sub(began), spent);
+            let part = interval.own_part(times.end.saturating_sub(began), spent);
             // Work that ran on after others were admitted used at least half of that time. It teaches only if it took
             // far longer than estimated, because it would otherwise run next to others for ever. A moderate overrun
             // is not learned: others may have started sooner, or be several, and caused it.
-            let late = self.lease.late(times.host).min(spent);
+            let late = self.lease.late_ns(times.host).min(spent);
             // Work that took far longer than estimated pays its counted time: with several streams the cause cannot
             // be identified.
             let used = if late > 0 || part / 2 > open.estimate { spent } else { part };
@@ -334,13 +340,13 @@ impl Meter {
                     (false, _) => spent,
                 };
                 let clean = !interval.tainted && (late == 0 || is_far_off);
-                costs.learn(keys, open.estimate, own, clean);
+                costs.learn_costs(keys, open.estimate, own, clean);
                 if clean && open.doubt.unknown == 0 {
-                    self.keeper.took(open.estimate, own);
+                    self.keeper.learn_slowdown(open.estimate, own);
                 }
                 let hidden = times.end.saturating_sub(began).saturating_sub(spent);
                 if self.is_waited_out(at, hidden, spent, open.doubt.unknown > 0 && !clean) {
-                    excess = self.excess(interval, used, clean);
+                    excess = self.excess_of(interval, used, clean);
                 }
             }
             fresh = Some(usual.unwrap_or(used));
@@ -351,24 +357,28 @@ impl Meter {
             costs.ripen_all(interval.keys.all());
         }
         if excess > 0 {
-            (self.chains[at].tailed, self.chains[at].again) = (0, AGAIN);
+            (self.chains[at].tailed, self.chains[at].again) = (0, REMEASURED_TAILS);
         }
         let chain = &mut self.chains[at];
         chain.last = times.map(|times| times.end);
-        chain.marks.completed();
+        chain.marks.complete_oldest();
         chain.unmeasured = chain.unmeasured.saturating_sub(u32::from(!open.measured));
         let (keys, exact) = (interval.keys.all(), costs.are_exact(interval.keys.all()));
-        let least =
-            if open.doubt.unknown == 0 { costs.least(keys, open.estimate) } else { fresh.unwrap_or(open.estimate) };
-        self.lease.knows(least, open.estimate);
-        self.measured(open.estimate, open.doubt, exact, times.map_or(now, |times| times.host));
-        self.tally();
+        let least = if open.doubt.unknown == 0 {
+            costs.least_time(keys, open.estimate)
+        } else {
+            fresh.unwrap_or(open.estimate)
+        };
+        self.lease.note_known_cost(least, open.estimate);
+        self.note_measured(open.estimate, open.doubt, exact, times.map_or(now, |times| times.host));
+        self.check_tally();
         // Without a measurement the estimate is all there is.
-        let used = fresh.unwrap_or_else(|| self.usual.unmeasured(interval.keys.id(), open.launches, open.estimate));
-        let used = self.balance(counted.unwrap_or(0), used);
+        let used = fresh
+            .unwrap_or_else(|| self.usual.cost_of_unmeasured(interval.keys.id_of_keys(), open.launches, open.estimate));
+        let used = self.share_among_streams(counted.unwrap_or(0), used);
         let beside = interval.beside.min(used);
         let used = used - beside;
-        pay(Due { beside, ..self.due(used, excess.min(used)) }, self.presence.since());
+        pay(DueTime { beside, ..self.split_due(used, excess.min(used)) }, self.presence.engaged_since());
     }
 
     /// True if an interval was the last of its stream, the program has waited for it, and its time was its own. While
@@ -376,17 +386,17 @@ impl Meter {
     /// `hidden`: its time that was counted for others; `crossed`: it may have waited for the launch at the gate.
     fn is_waited_out(&self, at: usize, hidden: u64, spent: u64, crossed: bool) -> bool {
         let chain = &self.chains[at];
-        let most = BESIDE_NS.saturating_add(spent / 16);
-        let is_last = chain.pending.is_empty() && !chain.marks.asks() && (self.waiting == 0 || crossed);
-        is_last && self.beside(at).fold(hidden, u64::saturating_add) <= most
+        let most = MAX_OTHER_WORK_NS.saturating_add(spent / 16);
+        let is_last = chain.pending.is_empty() && !chain.marks.must_ask() && (self.waiting == 0 || crossed);
+        is_last && self.work_of_others(at).fold(hidden, u64::saturating_add) <= most
     }
 
     /// The time of an interval far beyond the usual: [`vgpu_core::time::account::arrears`]. For work that was never
     /// measured and may have waited for a launch held at the gate, all time beyond the estimate.
-    fn excess(&mut self, interval: &Interval, spent: u64, clean: bool) -> u64 {
+    fn excess_of(&mut self, interval: &Interval, spent: u64, clean: bool) -> u64 {
         let open = &interval.open;
         let ordinary = match (open.doubt.unknown, clean) {
-            (0, _) => self.usual.ordinary(interval.keys.id(), open.launches, open.estimate, spent),
+            (0, _) => self.usual.split_ordinary(interval.keys.id_of_keys(), open.launches, open.estimate, spent),
             (_, true) => spent,
             (_, false) => open.estimate,
         };
@@ -394,7 +404,7 @@ impl Meter {
     }
 
     /// The estimated work in flight, in ns, of each stream except the one at index `at`.
-    pub(super) fn beside(&self, at: usize) -> impl Iterator<Item = u64> {
+    pub(super) fn work_of_others(&self, at: usize) -> impl Iterator<Item = u64> {
         let others = self.chains.iter().enumerate().filter(move |(other, _)| *other != at);
         others.map(|(_, chain)| chain.in_flight())
     }
@@ -402,22 +412,22 @@ impl Meter {
 
 #[cfg(test)]
 mod tests {
-    use super::super::chains::Keys;
+    use super::super::chains::LearnedFunctions;
     use super::*;
-    use crate::order::Place;
+    use crate::order::StreamLocation;
     use core::cell::Cell;
-    use vgpu_core::time::gate::marks::Open;
+    use vgpu_core::time::gate::marks::OpenInterval;
 
     /// The charges for intervals of these streams, seen complete in this order.
     fn charged(intervals: &[(u64, u64, u64)]) -> Vec<u64> {
-        let (mut meter, costs) = (Meter::default(), Costs::new());
+        let (mut meter, costs) = (UsageMeter::default(), LaunchCosts::new());
         let paid = Cell::new(0);
         let mut all = Vec::new();
         for &(stream, begin, end) in intervals {
-            let at = meter.find(Place { key: stream, context: 1 }).unwrap();
-            let mut open = Open::default();
+            let at = meter.find(StreamLocation { key: stream, context: 1 }).unwrap();
+            let mut open = OpenInterval::default();
             (open.measured, open.estimate) = (true, 7);
-            let keys = Keys::default();
+            let keys = LearnedFunctions::default();
             let interval = Interval {
                 serial: 1,
                 begin: None,
@@ -431,9 +441,9 @@ mod tests {
                 beside: 0,
                 first: false,
             };
-            let times = Times { begin: Some(begin), end, host: end };
+            let times = SampleTimes { begin: Some(begin), end, host: end };
             paid.set(0);
-            meter.done(at, &interval, Some(times), end, &|due, _| paid.set(due.used), &costs);
+            meter.finish_interval(at, &interval, Some(times), end, &|due, _| paid.set(due.used), &costs);
             all.push(paid.get());
         }
         all
@@ -442,17 +452,17 @@ mod tests {
     /// A member's charge for one interval in which others of its tenant had work on the device, and the part that
     /// others pay.
     fn charged_beside(account: SharedAccount<'_>, begin: u64, end: u64) -> (u64, u64) {
-        let (mut meter, costs) = (Meter::default(), Costs::new());
-        let at = meter.find(Place { key: 1, context: 1 }).unwrap();
+        let (mut meter, costs) = (UsageMeter::default(), LaunchCosts::new());
+        let at = meter.find(StreamLocation { key: 1, context: 1 }).unwrap();
         meter.chains[at].last = Some(begin);
         let event = CUevent(64 as *mut core::ffi::c_void);
         let interval = Interval { end: Some(event), tainted: true, ..of_five(None, 250_000, 250_000) };
         meter.chains[at].pending.push_back(interval);
-        let answer = Answer::Reached { times: Times { begin: None, end, host: end }, kept: false };
-        let item = Item { chain: meter.chains[at].number, context: 1, begin: None, begun: 0, end: event, answer };
-        let batch = Batch { items: vec![item], axes: Vec::new(), free: Vec::new() };
+        let answer = MarkerAnswer::Reached { times: SampleTimes { begin: None, end, host: end }, kept: false };
+        let item = BatchItem { chain: meter.chains[at].number, context: 1, begin: None, begun: 0, end: event, answer };
+        let batch = ReapBatch { items: vec![item], axes: Vec::new(), free: Vec::new() };
         let charged = Cell::new((0, 0));
-        meter.apply(batch, &costs, end, Some(account), |due, _| charged.set((due.used, due.beside)));
+        meter.apply_batch(batch, &costs, end, Some(account), |due, _| charged.set((due.used, due.beside)));
         charged.get()
     }
 
@@ -460,7 +470,7 @@ mod tests {
     fn members_whose_kernels_are_on_the_device_at_once_pay_for_that_time_once() {
         const MS: u64 = 1 << 20;
         let page = vgpu_core::memory::ledger::LedgerPage::zeroed();
-        let account = page.ledger().account();
+        let account = page.as_ledger().time_account();
         assert_eq!(charged_beside(account, 1_000 * MS, 1_300 * MS), (300 * MS, 0));
         assert_eq!(charged_beside(account, 1_100 * MS, 1_350 * MS), (50 * MS, 200 * MS));
         assert_eq!(charged_beside(account, 2_000 * MS, 2_100 * MS), (100 * MS, 0), "nobody else was there");
@@ -468,10 +478,10 @@ mod tests {
 
     /// An interval of five launches of 50 us, each estimated at that, among `all` work of all streams.
     fn of_five(begin: Option<CUevent>, estimate: u64, all: u64) -> Interval {
-        let mut open = Open::default();
+        let mut open = OpenInterval::default();
         (open.measured, open.estimate, open.launches) = (true, estimate, 5);
-        let mut keys = Keys::default();
-        keys.add(9, Guess::sure(50_000));
+        let mut keys = LearnedFunctions::default();
+        keys.add(9, CostGuess::with_certainty(50_000));
         Interval {
             serial: 1,
             begin,
@@ -491,46 +501,46 @@ mod tests {
     /// time of all; the others get only their last launch.
     #[test]
     fn streams_that_are_launched_into_in_turn_pay_their_own_and_teach_what_they_take() {
-        let (mut meter, costs) = (Meter::default(), Costs::new());
-        costs.exact.learn(9, 50_000);
+        let (mut meter, costs) = (UsageMeter::default(), LaunchCosts::new());
+        costs.exact.learn_cost(9, 50_000);
         // The meter counts work in flight all the time, as for a program that never lets the device become idle.
         let bounds = meter.bounds;
-        meter.keeper.launched(Guess::sure(250_000), 1_000_000, &bounds);
+        meter.keeper.note_launch(CostGuess::with_certainty(250_000), 1_000_000, &bounds);
         for n in 0..40 {
             let (stream, round) = (n % 4, n / 4);
-            let at = meter.find(Place { key: stream, context: 1 }).unwrap();
+            let at = meter.find(StreamLocation { key: stream, context: 1 }).unwrap();
             let begin = 1_000_000 + stream * 50_000 + round * 1_000_000;
-            meter.keeper.launched(Guess::sure(250_000), begin, &bounds);
+            meter.keeper.note_launch(CostGuess::with_certainty(250_000), begin, &bounds);
             meter.chains[at].last = Some(begin);
             let end = begin + 1_000_000;
             let paid = Cell::new(0);
-            let times = Times { begin: None, end, host: end };
+            let times = SampleTimes { begin: None, end, host: end };
             let interval = of_five(None, 250_000, 1_000_000);
-            meter.done(at, &interval, Some(times), end, &|due, _| paid.set(due.used), &costs);
-            assert_eq!((paid.get(), costs.guess(9).ns()), (250_000, 50_000), "interval {n}");
+            meter.finish_interval(at, &interval, Some(times), end, &|due, _| paid.set(due.used), &costs);
+            assert_eq!((paid.get(), costs.guess_cost(9).as_ns()), (250_000, 50_000), "interval {n}");
         }
     }
 
     /// Two streams; on the device one waits until the other is done. Launches made in turn do not run in turn.
     #[test]
     fn streams_that_wait_for_each_other_on_the_device_pay_all_that_was_counted() {
-        let (mut meter, costs) = (Meter::default(), Costs::new());
-        costs.exact.learn(9, 50_000);
+        let (mut meter, costs) = (UsageMeter::default(), LaunchCosts::new());
+        costs.exact.learn_cost(9, 50_000);
         let (mut paid, mut now, bounds) = (0, 1_000_000, meter.bounds);
         // Some work is always in flight.
-        meter.keeper.launched(Guess::sure(250_000), now, &bounds);
+        meter.keeper.note_launch(CostGuess::with_certainty(250_000), now, &bounds);
         for round in 0..400 {
             for stream in [1, 2] {
-                let at = meter.find(Place { key: stream, context: 1 }).unwrap();
+                let at = meter.find(StreamLocation { key: stream, context: 1 }).unwrap();
                 // One after the other: four intervals of 250 us each, of 500 launched between their markers.
                 for _ in 0..4 {
-                    meter.keeper.launched(Guess::sure(250_000), now, &bounds);
+                    meter.keeper.note_launch(CostGuess::with_certainty(250_000), now, &bounds);
                     meter.chains[at].last = Some(now);
                     now += 250_000;
-                    let times = Times { begin: None, end: now, host: now };
+                    let times = SampleTimes { begin: None, end: now, host: now };
                     let charged = Cell::new(0);
                     let interval = of_five(None, 250_000, 500_000);
-                    meter.done(at, &interval, Some(times), now, &|due, _| charged.set(due.used), &costs);
+                    meter.finish_interval(at, &interval, Some(times), now, &|due, _| charged.set(due.used), &costs);
                     paid += charged.get();
                 }
             }
@@ -543,9 +553,9 @@ mod tests {
     #[test]
     fn every_stream_is_asked_about_however_much_another_has_in_flight() {
         for streams in [2, 10, 100] {
-            let mut meter = Meter::default();
+            let mut meter = UsageMeter::default();
             for stream in 0..streams {
-                let at = meter.find(Place { key: stream, context: 1 }).unwrap();
+                let at = meter.find(StreamLocation { key: stream, context: 1 }).unwrap();
                 for _ in 0..if stream == 0 { 1000 } else { 1 } {
                     let end = Some(CUevent::NULL);
                     meter.chains[at].pending.push_back(Interval { end, ..of_five(None, 250_000, 250_000) });
@@ -554,8 +564,8 @@ mod tests {
             let numbers: Vec<u64> = meter.chains.iter().map(|chain| chain.number).collect();
             let mut asked = std::collections::BTreeSet::new();
             for _ in 0..streams / 32 + 1 {
-                let batch = meter.collect().unwrap();
-                assert!(batch.items.len() <= MOST);
+                let batch = meter.collect_batch().unwrap();
+                assert!(batch.items.len() <= MAX_REAPED_INTERVALS);
                 asked.extend(batch.items.iter().map(|item| item.chain));
                 meter.reaping = false;
             }
@@ -567,53 +577,61 @@ mod tests {
     /// of such launches must not go.
     #[test]
     fn what_takes_far_longer_beside_others_is_not_trusted_more_and_not_learned() {
-        let costs = Costs::new();
-        let beside = |spent| costs.learn(&[(9, costs.guess(9).ns())], costs.guess(9).ns(), spent, false);
-        let guess = || (costs.guess(9).ns(), costs.guess(9).doubt().young);
-        costs.learn(&[(9, 20_000)], 20_000, 50_000, true);
+        let costs = LaunchCosts::new();
+        let beside =
+            |spent| costs.learn_costs(&[(9, costs.guess_cost(9).as_ns())], costs.guess_cost(9).as_ns(), spent, false);
+        let guess = || (costs.guess_cost(9).as_ns(), costs.guess_cost(9).doubt_of().young);
+        costs.learn_costs(&[(9, 20_000)], 20_000, 50_000, true);
         (0..10).for_each(|_| beside(200_000_000));
         assert_eq!(guess(), (50_000, 32));
         beside(150_000);
         assert_eq!(guess(), (50_000, 16), "others make it so long");
-        costs.learn(&[(9, 50_000)], 50_000, 200_000_000, true);
+        costs.learn_costs(&[(9, 50_000)], 50_000, 200_000_000, true);
         assert_eq!(guess(), (25_043_750, 8), "alone it is learned");
-        costs.forget(9);
-        assert!(costs.guess(9).is_unknown());
+        costs.forget_key(9);
+        assert!(costs.guess_cost(9).is_unknown());
         beside(200_000_000);
         assert_eq!(guess(), (200_000_000, 32), "all there is");
         (0..10).for_each(|_| beside(50_000));
-        assert_eq!(costs.guess(9), Guess::sure(200_000_000));
+        assert_eq!(costs.guess_cost(9), CostGuess::with_certainty(200_000_000));
     }
 
     /// A launch whose time cannot be attributed is not held back for ever because of that.
     #[test]
     fn what_is_over_is_trusted_more_though_it_taught_nothing() {
-        let (mut meter, costs) = (Meter::default(), Costs::new());
-        costs.learn(&[(9, 20_000)], 20_000, 50_000, true);
-        let at = meter.find(Place { key: 1, context: 1 }).unwrap();
+        let (mut meter, costs) = (UsageMeter::default(), LaunchCosts::new());
+        costs.learn_costs(&[(9, 20_000)], 20_000, 50_000, true);
+        let at = meter.find(StreamLocation { key: 1, context: 1 }).unwrap();
         for young in [16, 8, 4, 2, 1, 0, 0] {
-            meter.done(at, &of_five(None, 250_000, 250_000), None, 1_000_000, &|_, _| {}, &costs);
-            assert_eq!((costs.guess(9).ns(), costs.guess(9).doubt().young), (50_000, young));
+            meter.finish_interval(at, &of_five(None, 250_000, 250_000), None, 1_000_000, &|_, _| {}, &costs);
+            assert_eq!((costs.guess_cost(9).as_ns(), costs.guess_cost(9).doubt_of().young), (50_000, young));
         }
     }
 
     #[test]
     fn what_takes_far_longer_than_believed_beside_others_is_paid_in_full() {
-        let (mut meter, costs) = (Meter::default(), Costs::new());
-        costs.exact.learn(9, 50_000);
-        let at = meter.find(Place { key: 1, context: 1 }).unwrap();
+        let (mut meter, costs) = (UsageMeter::default(), LaunchCosts::new());
+        costs.exact.learn_cost(9, 50_000);
+        let at = meter.find(StreamLocation { key: 1, context: 1 }).unwrap();
         meter.chains[at].last = Some(1_000);
         let end = 1_000_001_000;
         let paid = Cell::new(0);
-        let times = Times { begin: None, end, host: end };
-        meter.done(at, &of_five(None, 50_000, 300_000), Some(times), end, &|due, _| paid.set(due.used), &costs);
+        let times = SampleTimes { begin: None, end, host: end };
+        meter.finish_interval(
+            at,
+            &of_five(None, 50_000, 300_000),
+            Some(times),
+            end,
+            &|due, _| paid.set(due.used),
+            &costs,
+        );
         assert_eq!(paid.get(), 1_000_000_000);
     }
 
     #[test]
     fn what_is_launched_beside_others_pays_its_part_only_where_that_can_be_told() {
         let own = |begin: bool, estimate, all, length, spent| {
-            of_five(begin.then_some(CUevent::NULL), estimate, all).own(length, spent)
+            of_five(begin.then_some(CUevent::NULL), estimate, all).own_part(length, spent)
         };
         assert_eq!(own(false, 250, 250, 400, 400), 400, "alone it is what was counted");
         assert_eq!(own(false, 250, 1000, 1200, 900), 300, "a fifth longer than believed, as all of them");

@@ -14,7 +14,7 @@ use shim_sys::cuda::CUcontext;
 
 /// The cause of overhead: device memory that the driver takes beyond the program's allocations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Key {
+pub enum CodeSource {
     /// Code and global variables of loaded modules.
     Code,
     /// Code of contexts that have ended, in blocks that other contexts share.
@@ -25,19 +25,19 @@ pub enum Key {
 
 /// An amount of overhead (driver memory beyond the program's allocations) and the context that holds it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Holder {
-    key: Key,
+struct CodeHolder {
+    key: CodeSource,
     context: usize,
     device: u8,
     bytes: u64,
 }
 
 /// All overhead that is charged, except that of the contexts themselves.
-static HOLDERS: Lock<Vec<Holder>> = Lock::new(Vec::new());
+static CODE_HOLDERS: Lock<Vec<CodeHolder>> = Lock::new(Vec::new());
 
 /// A loaded object that can be unloaded, by its handle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Made {
+pub enum LoadedHandle {
     /// A module, which also ends with its context.
     Module(usize),
     /// A library (`CUlibrary`), by its handle.
@@ -48,8 +48,8 @@ pub enum Made {
 
 /// A loaded object and its measured size, which is released where its unload cannot be measured.
 #[derive(Clone, Copy, Debug)]
-struct Record {
-    made: Made,
+struct LoadRecord {
+    made: LoadedHandle,
     context: usize,
     device: u8,
     /// `None`: unknown, because another measured call overlapped and the first one to finish took the growth of both.
@@ -57,22 +57,22 @@ struct Record {
 }
 
 /// All loaded modules and libraries.
-static LOADED: Lock<Vec<Record>> = Lock::new(Vec::new());
+static LOAD_RECORDS: Lock<Vec<LoadRecord>> = Lock::new(Vec::new());
 
 /// Records a loaded object. `alone`: no other measured call overlapped, so the bytes are its own.
-pub fn loaded(made: Made, context: CUcontext, device: &Device, bytes: u64, alone: bool) {
+pub fn note_loaded(made: LoadedHandle, context: CUcontext, device: &Device, bytes: u64, alone: bool) {
     match made {
-        Made::Part => _ = PARTS[at(device)].fetch_add(bytes, Relaxed),
+        LoadedHandle::Part => _ = UNATTRIBUTED_CODE[device_slot(device)].fetch_add(bytes, Relaxed),
         _ => {
             let bytes = alone.then_some(bytes);
-            LOADED.lock().push(Record { made, context: context.0 as usize, device: device.index, bytes });
+            LOAD_RECORDS.lock().push(LoadRecord { made, context: context.0 as usize, device: device.index, bytes });
         }
     }
 }
 
 /// Records an unload. Returns the device and the measured size, 0 if unknown.
-pub fn unloaded(made: Made) -> Option<(u8, u64)> {
-    let mut all = LOADED.lock();
+pub fn note_unloaded(made: LoadedHandle) -> Option<(u8, u64)> {
+    let mut all = LOAD_RECORDS.lock();
     let at = all.iter().position(|one| one.made == made)?;
     let one = all.swap_remove(at);
     Some((one.device, one.bytes.unwrap_or(0)))
@@ -80,53 +80,56 @@ pub fn unloaded(made: Made) -> Option<(u8, u64)> {
 
 /// Size of the driver's blocks for small code. Code that took no memory when it was loaded is in a block that other
 /// code brought.
-pub const PLACE: u64 = 2 << 20;
+pub const CODE_SLAB_BYTES: u64 = 2 << 20;
 
 /// Releases code memory that unloads left charged because other threads' requests disturbed their measurement. Loaded
 /// code can hold at most its measured size, or one block shared with others. Returns the bytes released: none while
 /// the size of any loaded object is unknown.
 pub fn beyond_what_is_loaded(device: &Device) -> u64 {
-    let parts = &PARTS[at(device)];
-    let most = most(&LOADED.lock(), device.index, parts.load(Relaxed)).unwrap_or_else(|| {
+    let parts = &UNATTRIBUTED_CODE[device_slot(device)];
+    let most = max_held(&LOAD_RECORDS.lock(), device.index, parts.load(Relaxed)).unwrap_or_else(|| {
         parts.store(0, Relaxed);
         0
     });
-    gone(device, held(device).saturating_sub(most))
+    give_back(device, held_bytes(device).saturating_sub(most))
 }
 
 /// Upper bound of the memory held by loaded objects, plus `parts`, which have no record of their own. `None`: nothing
 /// is loaded.
-fn most(loaded: &[Record], device: u8, parts: u64) -> Option<u64> {
-    let mut here = loaded.iter().filter(|one| one.device == device || matches!(one.made, Made::Library(_))).peekable();
+fn max_held(loaded: &[LoadRecord], device: u8, parts: u64) -> Option<u64> {
+    let mut here =
+        loaded.iter().filter(|one| one.device == device || matches!(one.made, LoadedHandle::Library(_))).peekable();
     here.peek()?;
-    Some(here.fold(parts, |sum, one| sum.saturating_add(one.bytes.map_or(u64::MAX, |bytes| bytes.max(PLACE)))))
+    Some(
+        here.fold(parts, |sum, one| sum.saturating_add(one.bytes.map_or(u64::MAX, |bytes| bytes.max(CODE_SLAB_BYTES)))),
+    )
 }
 
 /// Bytes of code on each device from parts of loaded objects, or found only after the call that caused them.
-static PARTS: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+static UNATTRIBUTED_CODE: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 
-fn at(device: &Device) -> usize {
-    usize::from(device.index) % PARTS.len()
+fn device_slot(device: &Device) -> usize {
+    usize::from(device.index) % UNATTRIBUTED_CODE.len()
 }
 
 /// Bytes of code held on a device.
-fn held(device: &Device) -> u64 {
-    let code = |one: &&Holder| !matches!(one.key, Key::Limit(_)) && one.device == device.index;
-    HOLDERS.lock().iter().filter(code).map(|one| one.bytes).sum()
+fn held_bytes(device: &Device) -> u64 {
+    let code = |one: &&CodeHolder| !matches!(one.key, CodeSource::Limit(_)) && one.device == device.index;
+    CODE_HOLDERS.lock().iter().filter(code).map(|one| one.bytes).sum()
 }
 
 /// Whether nothing is loaded, and no code is held on the device.
 pub fn is_first(device: &Device) -> bool {
-    LOADED.lock().is_empty() && held(device) == 0
+    LOAD_RECORDS.lock().is_empty() && held_bytes(device) == 0
 }
 
 /// Records `bytes` that are charged already.
-pub fn add(key: Key, context: CUcontext, device: &Device, bytes: u64) {
-    put(&mut HOLDERS.lock(), Holder { key, context: context.0 as usize, device: device.index, bytes });
+pub fn add(key: CodeSource, context: CUcontext, device: &Device, bytes: u64) {
+    add_holder(&mut CODE_HOLDERS.lock(), CodeHolder { key, context: context.0 as usize, device: device.index, bytes });
 }
 
-fn put(all: &mut Vec<Holder>, new: Holder) {
-    let same = |one: &&mut Holder| (one.key, one.context, one.device) == (new.key, new.context, new.device);
+fn add_holder(all: &mut Vec<CodeHolder>, new: CodeHolder) {
+    let same = |one: &&mut CodeHolder| (one.key, one.context, one.device) == (new.key, new.context, new.device);
     match all.iter_mut().find(same) {
         Some(there) => there.bytes += new.bytes,
         None if new.bytes > 0 => all.push(new),
@@ -136,23 +139,24 @@ fn put(all: &mut Vec<Holder>, new: Holder) {
 
 /// Records that code was freed, of whichever context: releases up to `bytes` of the code held on the device. Returns
 /// how many.
-pub fn gone(device: &Device, bytes: u64) -> u64 {
+pub fn give_back(device: &Device, bytes: u64) -> u64 {
     let left = {
-        let mut all = HOLDERS.lock();
-        let left = take(&mut all, Key::Inherited, None, device.index, bytes);
-        take(&mut all, Key::Code, None, device.index, left)
+        let mut all = CODE_HOLDERS.lock();
+        let left = take_bytes(&mut all, CodeSource::Inherited, None, device.index, bytes);
+        take_bytes(&mut all, CodeSource::Code, None, device.index, left)
     };
     release(device.index, bytes - left)
 }
 
 /// Releases up to `bytes` held for `key` on a device, in one context or (`None`) in any. Returns how many.
-pub fn shrink(key: Key, context: Option<CUcontext>, device: &Device, bytes: u64) -> u64 {
-    let left = take(&mut HOLDERS.lock(), key, context.map(|context| context.0 as usize), device.index, bytes);
+pub fn give_back_of(key: CodeSource, context: Option<CUcontext>, device: &Device, bytes: u64) -> u64 {
+    let left =
+        take_bytes(&mut CODE_HOLDERS.lock(), key, context.map(|context| context.0 as usize), device.index, bytes);
     release(device.index, bytes - left)
 }
 
 /// Removes up to `bytes` from the records; returns the remainder.
-fn take(all: &mut Vec<Holder>, key: Key, context: Option<usize>, device: u8, bytes: u64) -> u64 {
+fn take_bytes(all: &mut Vec<CodeHolder>, key: CodeSource, context: Option<usize>, device: u8, bytes: u64) -> u64 {
     let mut left = bytes;
     all.retain_mut(|one| {
         if one.key == key && one.device == device && context.is_none_or(|context| one.context == context) {
@@ -166,52 +170,52 @@ fn take(all: &mut Vec<Holder>, key: Key, context: Option<usize>, device: u8, byt
 }
 
 /// Devices on which code is held.
-pub fn devices() -> Vec<&'static Device> {
+pub fn devices_with_code() -> Vec<&'static Device> {
     let mut numbers: Vec<u8> = Vec::new();
-    for one in HOLDERS.lock().iter().filter(|one| !matches!(one.key, Key::Limit(_))) {
+    for one in CODE_HOLDERS.lock().iter().filter(|one| !matches!(one.key, CodeSource::Limit(_))) {
         if !numbers.contains(&one.device) {
             numbers.push(one.device);
         }
     }
-    numbers.into_iter().filter_map(|number| device::at(usize::from(number))).collect()
+    numbers.into_iter().filter_map(|number| device::by_index(usize::from(number))).collect()
 }
 
 /// Whether this process is charged for loaded code on the device.
 pub fn any(device: &Device) -> bool {
-    HOLDERS.lock().iter().any(|one| !matches!(one.key, Key::Limit(_)) && one.device == device.index)
+    CODE_HOLDERS.lock().iter().any(|one| !matches!(one.key, CodeSource::Limit(_)) && one.device == device.index)
 }
 
 /// Handles the end of a context that freed `gone` bytes of its code memory (`None`: all). The rest is shared with
 /// other contexts and is charged to `heir`. Returns the bytes released.
 pub fn end_of_context(context: CUcontext, gone: Option<u64>, heir: Option<usize>) -> u64 {
-    let module = |one: &Record| matches!(one.made, Made::Module(_)) && one.context == context.0 as usize;
-    LOADED.lock().retain(|one| !module(one));
+    let module = |one: &LoadRecord| matches!(one.made, LoadedHandle::Module(_)) && one.context == context.0 as usize;
+    LOAD_RECORDS.lock().retain(|one| !module(one));
     let (device, bytes) = {
-        let mut all = HOLDERS.lock();
-        inherit(&mut all, context.0 as usize, gone, heir)
+        let mut all = CODE_HOLDERS.lock();
+        inherit_code(&mut all, context.0 as usize, gone, heir)
     };
     release(device, bytes)
 }
 
-fn inherit(all: &mut Vec<Holder>, context: usize, gone: Option<u64>, heir: Option<usize>) -> (u8, u64) {
+fn inherit_code(all: &mut Vec<CodeHolder>, context: usize, gone: Option<u64>, heir: Option<usize>) -> (u8, u64) {
     let (ended, stay): (Vec<_>, Vec<_>) = all.drain(..).partition(|one| one.context == context);
     *all = stay;
     let total: u64 = ended.iter().map(|one| one.bytes).sum();
     let device = ended.first().map_or(0, |one| one.device);
     let back = if heir.is_some() { gone.unwrap_or(total).min(total) } else { total };
     if let Some(heir) = heir.filter(|_| back < total) {
-        put(all, Holder { key: Key::Inherited, context: heir, device, bytes: total - back });
+        add_holder(all, CodeHolder { key: CodeSource::Inherited, context: heir, device, bytes: total - back });
     }
     (device, back)
 }
 
 /// Clears the parent's code in a forked child.
-pub fn forget() {
+pub fn reset_after_fork() {
     // SAFETY: called in a forked child, which has only this thread.
     unsafe {
-        HOLDERS.reset(Vec::new());
-        LOADED.reset(Vec::new());
-        PARTS.iter().for_each(|bytes| bytes.store(0, Relaxed));
+        CODE_HOLDERS.reset(Vec::new());
+        LOAD_RECORDS.reset(Vec::new());
+        UNATTRIBUTED_CODE.iter().for_each(|bytes| bytes.store(0, Relaxed));
     }
 }
 
@@ -219,43 +223,46 @@ pub fn forget() {
 mod tests {
     use super::*;
 
-    fn holder(key: Key, context: usize, bytes: u64) -> Holder {
-        Holder { key, context, device: 0, bytes }
+    fn holder(key: CodeSource, context: usize, bytes: u64) -> CodeHolder {
+        CodeHolder { key, context, device: 0, bytes }
     }
 
     #[test]
     fn what_an_unload_returned_is_taken_from_any_context_and_never_more_than_there_is() {
-        let mut all = vec![holder(Key::Code, 1, 10), holder(Key::Limit(2), 1, 100), holder(Key::Code, 2, 5)];
-        assert_eq!(take(&mut all, Key::Code, None, 0, 12), 0);
-        assert_eq!(all, [holder(Key::Limit(2), 1, 100), holder(Key::Code, 2, 3)]);
-        assert_eq!(take(&mut all, Key::Code, None, 0, 12), 9);
-        assert_eq!(take(&mut all, Key::Limit(2), Some(2), 0, 12), 12, "another context's");
-        assert_eq!(take(&mut all, Key::Limit(2), Some(1), 1, 12), 12, "another device's");
+        let mut all =
+            vec![holder(CodeSource::Code, 1, 10), holder(CodeSource::Limit(2), 1, 100), holder(CodeSource::Code, 2, 5)];
+        assert_eq!(take_bytes(&mut all, CodeSource::Code, None, 0, 12), 0);
+        assert_eq!(all, [holder(CodeSource::Limit(2), 1, 100), holder(CodeSource::Code, 2, 3)]);
+        assert_eq!(take_bytes(&mut all, CodeSource::Code, None, 0, 12), 9);
+        assert_eq!(take_bytes(&mut all, CodeSource::Limit(2), Some(2), 0, 12), 12, "another context's");
+        assert_eq!(take_bytes(&mut all, CodeSource::Limit(2), Some(1), 1, 12), 12, "another device's");
     }
 
     #[test]
     fn what_is_loaded_holds_what_it_took_or_a_place_and_nothing_holds_nothing() {
-        let record = |device, bytes| Record { made: Made::Module(1), context: 1, device, bytes: Some(bytes) };
-        let loaded = [record(0, 0), record(0, 5 * PLACE), record(1, 7 * PLACE)];
-        assert_eq!(most(&loaded, 0, 0), Some(6 * PLACE));
-        assert_eq!(most(&loaded, 1, 3), Some(7 * PLACE + 3), "and what came by parts");
-        assert_eq!(most(&loaded, 2, 3), None);
-        let unknown = Record { bytes: None, ..record(0, 0) };
-        assert_eq!(most(&[record(0, 0), unknown], 0, 3), Some(u64::MAX), "one of them may hold anything");
-        assert_eq!(most(&[unknown], 1, 0), None);
-        let library = Record { made: Made::Library(1), ..record(0, 0) };
-        assert_eq!(most(&[library], 2, 0), Some(PLACE), "a library is on any device");
+        let record =
+            |device, bytes| LoadRecord { made: LoadedHandle::Module(1), context: 1, device, bytes: Some(bytes) };
+        let loaded = [record(0, 0), record(0, 5 * CODE_SLAB_BYTES), record(1, 7 * CODE_SLAB_BYTES)];
+        assert_eq!(max_held(&loaded, 0, 0), Some(6 * CODE_SLAB_BYTES));
+        assert_eq!(max_held(&loaded, 1, 3), Some(7 * CODE_SLAB_BYTES + 3), "and what came by parts");
+        assert_eq!(max_held(&loaded, 2, 3), None);
+        let unknown = LoadRecord { bytes: None, ..record(0, 0) };
+        assert_eq!(max_held(&[record(0, 0), unknown], 0, 3), Some(u64::MAX), "one of them may hold anything");
+        assert_eq!(max_held(&[unknown], 1, 0), None);
+        let library = LoadRecord { made: LoadedHandle::Library(1), ..record(0, 0) };
+        assert_eq!(max_held(&[library], 2, 0), Some(CODE_SLAB_BYTES), "a library is on any device");
     }
 
     #[test]
     fn what_others_share_of_a_context_that_ends_stays_charged_with_them() {
-        let start = vec![holder(Key::Code, 1, 10), holder(Key::Limit(0), 1, 4), holder(Key::Code, 2, 5)];
+        let start =
+            vec![holder(CodeSource::Code, 1, 10), holder(CodeSource::Limit(0), 1, 4), holder(CodeSource::Code, 2, 5)];
         let mut all = start.clone();
-        assert_eq!(inherit(&mut all, 1, Some(8), Some(2)), (0, 8));
-        assert_eq!(all, [holder(Key::Code, 2, 5), holder(Key::Inherited, 2, 6)]);
+        assert_eq!(inherit_code(&mut all, 1, Some(8), Some(2)), (0, 8));
+        assert_eq!(all, [holder(CodeSource::Code, 2, 5), holder(CodeSource::Inherited, 2, 6)]);
         let mut all = start.clone();
-        assert_eq!(inherit(&mut all, 1, None, Some(2)), (0, 14), "not seen: it went with its context");
+        assert_eq!(inherit_code(&mut all, 1, None, Some(2)), (0, 14), "not seen: it went with its context");
         let mut all = start;
-        assert_eq!(inherit(&mut all, 1, Some(0), None), (0, 14), "nobody is left to share it");
+        assert_eq!(inherit_code(&mut all, 1, Some(0), None), (0, 14), "nobody is left to share it");
     }
 }

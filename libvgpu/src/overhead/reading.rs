@@ -12,31 +12,31 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use shim_sys::nvml::{nvmlDevice_t, nvmlMemory_t, nvmlProcessInfo_t, nvmlReturn_t};
 
 /// More than this is no context and no module: another process allocated meanwhile.
-pub const IMPLAUSIBLE: u64 = 4 << 30;
+pub const MAX_PLAUSIBLE_BYTES: u64 = 4 << 30;
 /// Number of tries, 1 ms apart, for two readings that agree.
-const TRIES: u32 = 20;
+const MAX_SETTLE_TRIES: u32 = 20;
 
 /// This process's pid in NVML's list; 0: not known yet.
-static OWN: AtomicU32 = AtomicU32::new(0);
+static OWN_NVML_PID: AtomicU32 = AtomicU32::new(0);
 
 /// This process's pid in NVML's list, once known.
 pub fn own_pid() -> Option<u32> {
-    Some(OWN.load(Relaxed)).filter(|&pid| pid != 0)
+    Some(OWN_NVML_PID.load(Relaxed)).filter(|&pid| pid != 0)
 }
 
 /// Stores this process's pid in NVML's list.
-pub fn learn(pid: u32) {
-    OWN.store(pid, Relaxed);
+pub fn set_own_pid(pid: u32) {
+    OWN_NVML_PID.store(pid, Relaxed);
 }
 
 /// Forgets the pid in a forked child, which has another one.
-pub fn reborn() {
-    OWN.store(0, Relaxed);
+pub fn reset_after_fork() {
+    OWN_NVML_PID.store(0, Relaxed);
 }
 
 /// A device's memory use at one moment.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
-pub struct Reading {
+pub struct DeviceReading {
     /// Bytes in use by all processes, if requested and if two readings agreed.
     used: Option<u64>,
     /// The processes and their bytes, in order of pids.
@@ -45,7 +45,7 @@ pub struct Reading {
 
 /// The measured size of a context, and how it was measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Growth {
+pub enum ContextGrowth {
     /// Growth of this entry, this process's own or the only new one. Valid for later contexts too.
     Own {
         /// The pid in NVML's list.
@@ -57,44 +57,44 @@ pub enum Growth {
     Device(u64),
 }
 
-impl Reading {
+impl DeviceReading {
     /// The size of a context created between two readings, for a process that knows itself as `pid`. `surely`: NVML
     /// has shown that pid before, so a new entry is another process.
-    pub fn growth_to(&self, after: &Reading, pid: u32, surely: bool) -> Option<Growth> {
-        let plausible = |bytes: &u64| *bytes < IMPLAUSIBLE;
+    pub fn growth_to(&self, after: &DeviceReading, pid: u32, surely: bool) -> Option<ContextGrowth> {
+        let plausible = |bytes: &u64| *bytes < MAX_PLAUSIBLE_BYTES;
         if let Some(bytes) = self.change_of(after, pid)
             && let Ok(bytes) = u64::try_from(bytes)
             && bytes > 0
             && plausible(&bytes)
         {
-            return Some(Growth::Own { pid, bytes });
+            return Some(ContextGrowth::Own { pid, bytes });
         }
         if surely {
             return None;
         }
         // A pid on the list that does not grow belongs to a process in another pid namespace.
-        let came = beyond(&after.processes, &self.processes);
-        let went = beyond(&self.processes, &after.processes);
-        let mut fresh = came.iter().filter(|entry| of(&went, entry.0).is_empty());
+        let came = entries_beyond(&after.processes, &self.processes);
+        let went = entries_beyond(&self.processes, &after.processes);
+        let mut fresh = came.iter().filter(|entry| bytes_of_pid(&went, entry.0).is_empty());
         match (fresh.next(), fresh.next()) {
-            (Some(&(pid, bytes)), None) => Some(Growth::Own { pid, bytes }).filter(|_| plausible(&bytes)),
+            (Some(&(pid, bytes)), None) => Some(ContextGrowth::Own { pid, bytes }).filter(|_| plausible(&bytes)),
             (None, _) if self.processes == after.processes => {
-                after.used?.checked_sub(self.used?).filter(plausible).map(Growth::Device)
+                after.used?.checked_sub(self.used?).filter(plausible).map(ContextGrowth::Device)
             }
             _ => None,
         }
     }
 
     /// Whether there is an entry of `pid`.
-    pub fn lists(&self, pid: u32) -> bool {
+    pub fn lists_pid(&self, pid: u32) -> bool {
         self.processes.iter().any(|entry| entry.0 == pid)
     }
 
     /// The change of the entry of `pid`. `None`: it is on neither list, or cannot be told apart from others.
-    pub fn change_of(&self, after: &Reading, pid: u32) -> Option<i64> {
+    pub fn change_of(&self, after: &DeviceReading, pid: u32) -> Option<i64> {
         // Two containers may both have a process 1, so whole entries are compared, with their multiplicity.
-        let came = of(&beyond(&after.processes, &self.processes), pid);
-        let went = of(&beyond(&self.processes, &after.processes), pid);
+        let came = bytes_of_pid(&entries_beyond(&after.processes, &self.processes), pid);
+        let went = bytes_of_pid(&entries_beyond(&self.processes, &after.processes), pid);
         match (&went[..], &came[..]) {
             ([], []) => after.processes.iter().any(|entry| entry.0 == pid).then_some(0),
             ([], &[now]) => now.try_into().ok(),
@@ -105,12 +105,12 @@ impl Reading {
     }
 }
 
-fn of(entries: &[(u32, u64)], pid: u32) -> Vec<u64> {
+fn bytes_of_pid(entries: &[(u32, u64)], pid: u32) -> Vec<u64> {
     entries.iter().filter(|entry| entry.0 == pid).map(|entry| entry.1).collect()
 }
 
 /// The entries of `these` that `those` lacks, or has fewer times.
-fn beyond(these: &[(u32, u64)], those: &[(u32, u64)]) -> Vec<(u32, u64)> {
+fn entries_beyond(these: &[(u32, u64)], those: &[(u32, u64)]) -> Vec<(u32, u64)> {
     let mut left = those.to_vec();
     let unmatched = |entry: &&(u32, u64)| match left.iter().position(|other| other == *entry) {
         Some(at) => {
@@ -123,18 +123,18 @@ fn beyond(these: &[(u32, u64)], those: &[(u32, u64)]) -> Vec<(u32, u64)> {
 }
 
 /// The process list alone. NVML stays initialised.
-pub fn list(device: &Device) -> Option<Reading> {
-    Some(Reading { used: None, processes: processes(kept_handle(device)?)? })
+pub fn read_list(device: &Device) -> Option<DeviceReading> {
+    Some(DeviceReading { used: None, processes: read_processes(kept_handle(device)?)? })
 }
 
-/// As [`list`], with an empty list where NVML gives none.
-pub fn list_or_none(device: &Device) -> Option<Reading> {
-    Some(Reading { used: None, processes: processes(kept_handle(device)?).unwrap_or_default() })
+/// As [`read_list`], with an empty read_list where NVML gives none.
+pub fn list_or_none(device: &Device) -> Option<DeviceReading> {
+    Some(DeviceReading { used: None, processes: read_processes(kept_handle(device)?).unwrap_or_default() })
 }
 
-impl Reading {
+impl DeviceReading {
     /// Whether the list is unchanged: then only the device's used memory can show the growth.
-    pub fn processes_are_those_of(&self, after: &Reading) -> bool {
+    pub fn processes_are_those_of(&self, after: &DeviceReading) -> bool {
         self.processes == after.processes
     }
 
@@ -143,16 +143,16 @@ impl Reading {
         self.used.is_some()
     }
 
-    /// Adds the device's used memory. `needed`: the list shows nothing, so used memory must; it is tried `TRIES`
-    /// times. Before that is known, two tries are enough.
+    /// Adds the device's used memory. `needed`: the list shows nothing, so used memory must; it is tried
+    /// `MAX_SETTLE_TRIES` times. Before that is known, two tries are enough.
     pub fn add_used(&mut self, device: &Device, needed: bool) {
-        let tries = if needed { TRIES } else { 2 };
-        self.used = with_nvml_kept(|| settled(kept_handle(device)?, tries)).flatten();
+        let tries = if needed { MAX_SETTLE_TRIES } else { 2 };
+        self.used = with_nvml_kept(|| settled_usage(kept_handle(device)?, tries)).flatten();
     }
 }
 
 /// Bytes in use on the device, once two consecutive readings agree.
-fn settled(handle: nvmlDevice_t, tries: u32) -> Option<u64> {
+fn settled_usage(handle: nvmlDevice_t, tries: u32) -> Option<u64> {
     let read = || {
         let mut memory = nvmlMemory_t::default();
         // SAFETY: NVML is initialised and gave the handle; pointers are to locals.
@@ -171,7 +171,7 @@ fn settled(handle: nvmlDevice_t, tries: u32) -> Option<u64> {
 }
 
 /// NVML's process list, in order of pids; entries without a byte count are left out.
-fn processes(handle: nvmlDevice_t) -> Option<Vec<(u32, u64)>> {
+fn read_processes(handle: nvmlDevice_t) -> Option<Vec<(u32, u64)>> {
     let list = own::nvmlDeviceGetComputeRunningProcesses_v3()?;
     let mut all = vec![nvmlProcessInfo_t::default(); 512];
     loop {
@@ -199,12 +199,12 @@ fn processes(handle: nvmlDevice_t) -> Option<Vec<(u32, u64)>> {
 mod tests {
     use super::*;
 
-    fn reading(used: u64, processes: &[(u32, u64)]) -> Reading {
-        Reading { used: Some(used), processes: processes.to_vec() }
+    fn reading(used: u64, processes: &[(u32, u64)]) -> DeviceReading {
+        DeviceReading { used: Some(used), processes: processes.to_vec() }
     }
 
-    fn own(pid: u32, bytes: u64) -> Option<Growth> {
-        Some(Growth::Own { pid, bytes })
+    fn own(pid: u32, bytes: u64) -> Option<ContextGrowth> {
+        Some(ContextGrowth::Own { pid, bytes })
     }
 
     #[test]
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn without_a_list_the_device_grew_only_if_nobody_moved() {
-        assert_eq!(reading(900, &[]).growth_to(&reading(1400, &[]), 1, false), Some(Growth::Device(500)));
+        assert_eq!(reading(900, &[]).growth_to(&reading(1400, &[]), 1, false), Some(ContextGrowth::Device(500)));
         assert_eq!(
             reading(900, &[(7, 1)]).growth_to(&reading(1400, &[(7, 2)]), 1, false),
             None,

@@ -11,12 +11,12 @@
 //! waits up to 20 ms for its end; after that, the memory given back may disturb it. Readings are taken at moments
 //! when no other thread of this process allocates or frees. If there is none within some 10 ms (a free waits for
 //! running kernels), one is taken all the same. Growth then counts only as far as it exceeds the bytes in flight, see
-//! [`Sample::doubt`]. A group that begins this way keeps the previous group's reading if that is no more uncertain,
-//! so that bytes which stay in flight are not subtracted each time. If other threads allocated or freed *between* two
-//! readings, the driver's slabs may have changed by up to 2 MiB for each address or array. Growth counts only as far
-//! as it exceeds that.
+//! [`OverheadSample::uncertainty_until`]. A group that begins this way keeps the previous group's reading if that is
+//! no more uncertain, so that bytes which stay in flight are not subtracted each time. If other threads allocated or
+//! freed *between* two readings, the driver's slabs may have changed by up to 2 MiB for each address or array. Growth
+//! counts only as far as it exceeds that.
 
-use super::reading::{self, Reading};
+use super::reading::{self, DeviceReading};
 use crate::device::Device;
 use crate::holdings;
 use crate::inventory;
@@ -24,23 +24,23 @@ use crate::lock::Lock;
 use crate::{pools, quiet, share};
 
 /// How often a measurement checks, 50 us apart, whether a call that only gives back has ended: 20 ms in all.
-const PATIENCE: u32 = 400;
+const MAX_WAITS: u32 = 400;
 /// Bytes not counted for each address or array that another thread allocated or freed meanwhile: the driver's slabs
 /// are larger than the charges.
-const SLAB: i64 = 2 << 20;
+const SLAB_TOLERANCE_BYTES: i64 = 2 << 20;
 /// Number of tries for a reading while other threads allocate.
-const TRIES: u32 = 100;
+const MAX_READ_TRIES: u32 = 100;
 
 /// A reading of the list, and this process's own charges at that moment.
 #[derive(Clone)]
-pub struct Sample {
+pub struct OverheadSample {
     /// NVML's process list.
-    pub list: Reading,
+    pub list: DeviceReading,
     /// Bytes charged, without overhead.
     pub charges: u64,
     /// The part of `charges` that other processes may hold too.
     pub shared: u64,
-    /// Number of charges and releases so far: [`holdings::events`].
+    /// Number of charges and releases so far: [`holdings::record_events`].
     pub events: u64,
     /// Changes with every charge and release except the caller's own. `None`: other threads were active, so list and
     /// charges may not match.
@@ -55,37 +55,38 @@ pub struct Sample {
     leaving: bool,
 }
 
-impl Sample {
+impl OverheadSample {
     /// Upper bound of apparent growth until `after` that may be none: slabs that have changed. If this sample was
     /// disturbed, also bytes charged before it that reached the device later, and bytes that had left the device and
     /// were released later.
-    pub fn doubt(&self, after: &Sample) -> i64 {
+    pub fn uncertainty_until(&self, after: &OverheadSample) -> i64 {
         let events = i64::try_from(after.events.wrapping_sub(self.events)).unwrap_or(i64::MAX);
         let freed = if self.leaving { after.released.saturating_sub(self.released).min(self.charges) } else { 0 };
         // A request in flight has caused no event yet, but may already have its slab.
         let events = events.saturating_add(i64::from(after.under_way > 0));
-        let sure = events.saturating_mul(SLAB).saturating_add(bytes(freed));
-        sure.saturating_add(self.unsure()).saturating_add(bytes(after.moved))
+        let sure = events.saturating_mul(SLAB_TOLERANCE_BYTES).saturating_add(to_signed(freed));
+        sure.saturating_add(self.initial_uncertainty()).saturating_add(to_signed(after.moved))
     }
 
-    /// The part of [`Sample::doubt`] that was known when this sample was taken.
-    fn unsure(&self) -> i64 {
-        if self.moment.is_some() { 0 } else { bytes(self.under_way.saturating_add(self.moved)) }
+    /// The part of [`OverheadSample::uncertainty_until`] that was known when this sample was taken.
+    fn initial_uncertainty(&self) -> i64 {
+        if self.moment.is_some() { 0 } else { to_signed(self.under_way.saturating_add(self.moved)) }
     }
 
     /// Whether growth may be counted from here as well as from `fresh`, which was disturbed: true if this sample has
     /// not become more uncertain than `fresh`.
-    fn is_as_good_as(&self, fresh: &Sample) -> bool {
-        self.shared == fresh.shared && self.doubt(fresh).saturating_sub(self.unsure()) <= fresh.unsure()
+    fn is_as_good_as(&self, fresh: &OverheadSample) -> bool {
+        self.shared == fresh.shared
+            && self.uncertainty_until(fresh).saturating_sub(self.initial_uncertainty()) <= fresh.initial_uncertainty()
     }
 }
 
-fn bytes(number: u64) -> i64 {
+fn to_signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 /// A group: the calls that overlap on one device.
-struct Group {
+struct CallGroup {
     /// Counts changes to the group, so that a sample taken without the lock is used only if nothing changed.
     changes: u64,
     /// Calls of the group in flight.
@@ -95,103 +96,107 @@ struct Group {
     /// Whether any of them asks for growth that is not known beforehand.
     measured: bool,
     /// The sample to compare with. `None`: no call in the group measures, or there was nothing to read.
-    before: Option<Box<Sample>>,
+    before: Option<Box<OverheadSample>>,
     /// Overhead charged during the group, less overhead given back.
     attributed: i64,
 }
 
-static GROUPS: [Lock<Group>; 64] =
-    [const { Lock::new(Group { changes: 0, open: 0, shared: false, measured: false, before: None, attributed: 0 }) };
-        64];
+static CALL_GROUPS: [Lock<CallGroup>; 64] = [const {
+    Lock::new(CallGroup { changes: 0, open: 0, shared: false, measured: false, before: None, attributed: 0 })
+}; 64];
 
 /// A watched call in flight.
 #[must_use]
-pub struct Watch {
+pub struct OverheadWatch {
     device: &'static Device,
 }
 
-fn group(device: &Device) -> &'static Lock<Group> {
-    &GROUPS[usize::from(device.index) % GROUPS.len()]
+fn group_of(device: &Device) -> &'static Lock<CallGroup> {
+    &CALL_GROUPS[usize::from(device.index) % CALL_GROUPS.len()]
 }
 
 /// This process's own charges on the device without overhead, which the groups count; and the part that other
 /// processes may hold too. The latter changes when one of them dies, so dead processes are reclaimed first.
-fn charges(device: &Device) -> (u64, u64) {
-    let Ok(joined) = device.ledger.joined() else { return (0, 0) };
+fn own_charges(device: &Device) -> (u64, u64) {
+    let Ok(joined) = device.ledger.membership() else { return (0, 0) };
     if share::any() {
         joined.reclaim_dead();
     }
-    let member = joined.member();
-    let shared = member.used_and_shared().saturating_sub(member.used());
-    (member.used().saturating_sub(member.overhead()) + shared, shared)
+    let member = joined.joined_member();
+    let shared = member.used_and_shared().saturating_sub(member.used_bytes());
+    (member.used_bytes().saturating_sub(member.overhead_bytes()) + shared, shared)
 }
 
 /// An undisturbed sample. No request of another thread was in flight, or began or ended shortly before or after the
 /// reading. No free from a pool or in stream order was pending. `pending`: bytes that the caller itself has reserved.
 /// `None`: there was no such moment, or no list.
-pub fn sample(device: &Device, pending: u64, read: fn(&Device) -> Option<Reading>) -> Option<Sample> {
-    for round in 0..TRIES {
-        let waits = pools::settle(device);
-        let (before, requests) = (activity(device)?, pools::requests());
+pub fn sample_when_quiet(
+    device: &Device,
+    pending: u64,
+    read: fn(&Device) -> Option<DeviceReading>,
+) -> Option<OverheadSample> {
+    for round in 0..MAX_READ_TRIES {
+        let waits = pools::settle_device(device);
+        let (before, requests) = (member_activity(device)?, pools::request_count());
         if !waits && before.0 == pending && quiet::is_now() {
             let moment = Some(before.1.wrapping_sub(pending).wrapping_add(requests));
             let sample =
-                Sample { moment, under_way: 0, moved: 0, leaving: false, ..any_sample(device, pending, read)? };
+                OverheadSample { moment, under_way: 0, moved: 0, leaving: false, ..any_sample(device, pending, read)? };
             (0..500).for_each(|_| core::hint::spin_loop());
             // Memory that pools gave back since the sample shows here, as activity.
-            let waits = pools::settle(device);
-            let same = activity(device)? == before
-                && pools::requests() == requests
-                && holdings::events() == sample.events
-                && charges(device) == (sample.charges + pending, sample.shared);
+            let waits = pools::settle_device(device);
+            let same = member_activity(device)? == before
+                && pools::request_count() == requests
+                && holdings::record_events() == sample.events
+                && own_charges(device) == (sample.charges + pending, sample.shared);
             if !waits && same && quiet::is_now() {
                 return Some(sample);
             }
         }
         // At first without sleep: the less time between two samples, the fewer changes.
-        if round < TRIES / 2 { crate::clock::give_way() } else { crate::clock::sleep(20_000) }
+        if round < MAX_READ_TRIES / 2 { crate::clock::give_way() } else { crate::clock::sleep(20_000) }
     }
     None
 }
 
 /// A sample taken at once, disturbed or not.
-pub fn any_sample(device: &Device, pending: u64, read: fn(&Device) -> Option<Reading>) -> Option<Sample> {
-    let (under_way, before) = activity(device)?;
-    let waits = pools::settle(device) || !quiet::is_now();
-    let ((charges, shared), events) = (charges(device), holdings::events());
-    let released = released(device);
+pub fn any_sample(device: &Device, pending: u64, read: fn(&Device) -> Option<DeviceReading>) -> Option<OverheadSample> {
+    let (under_way, before) = member_activity(device)?;
+    let waits = pools::settle_device(device) || !quiet::is_now();
+    let ((charges, shared), events) = (own_charges(device), holdings::record_events());
+    let released = released_bytes(device);
     let charges = charges.saturating_sub(pending);
     let list = inventory::with_nvml_kept(|| read(device)).flatten()?;
     let leaving = waits || !quiet::is_now();
-    let moved = activity(device)?.1.wrapping_sub(before);
+    let moved = member_activity(device)?.1.wrapping_sub(before);
     let under_way = under_way.saturating_sub(pending);
-    Some(Sample { list, charges, shared, events, moment: None, under_way, moved, released, leaving })
+    Some(OverheadSample { list, charges, shared, events, moment: None, under_way, moved, released, leaving })
 }
 
-fn quiet_sample(device: &Device) -> Option<Sample> {
-    sample(device, 0, reading::list)
+fn quiet_sample(device: &Device) -> Option<OverheadSample> {
+    sample_when_quiet(device, 0, reading::read_list)
 }
 
 /// An undisturbed sample, or else any.
-fn best_sample(device: &Device) -> Option<Sample> {
-    quiet_sample(device).or_else(|| any_sample(device, 0, reading::list))
+fn best_sample(device: &Device) -> Option<OverheadSample> {
+    quiet_sample(device).or_else(|| any_sample(device, 0, reading::read_list))
 }
 
 /// Bytes released by this process so far. Activity counts charged plus released bytes, so the rest over current use
 /// is halved.
-fn released(device: &Device) -> u64 {
-    let Ok(joined) = device.ledger.joined() else { return 0 };
-    let member = joined.member();
-    member.activity().1.saturating_sub(member.used()) / 2
+fn released_bytes(device: &Device) -> u64 {
+    let Ok(joined) = device.ledger.membership() else { return 0 };
+    let member = joined.joined_member();
+    member.pending_and_moved().1.saturating_sub(member.used_bytes()) / 2
 }
 
-/// See [`Member::activity`](vgpu_core::memory::ledger::Member::activity).
-fn activity(device: &Device) -> Option<(u64, u64)> {
-    device.ledger.joined().ok().map(|joined| joined.member().activity())
+/// See [`Member::member_activity`](vgpu_core::memory::ledger::Member::pending_and_moved).
+fn member_activity(device: &Device) -> Option<(u64, u64)> {
+    device.ledger.membership().ok().map(|joined| joined.joined_member().pending_and_moved())
 }
 
-impl Group {
-    fn open(&mut self, device: &'static Device, before: Option<Box<Sample>>) -> Watch {
+impl CallGroup {
+    fn open(&mut self, device: &'static Device, before: Option<Box<OverheadSample>>) -> OverheadWatch {
         self.changes += 1;
         if self.open == 0 {
             let goes_on = match (&self.before, &before) {
@@ -199,25 +204,25 @@ impl Group {
                 _ => false,
             };
             let (before, attributed) = if goes_on { (self.before.take(), self.attributed) } else { (before, 0) };
-            *self = Group { open: 1, shared: false, measured: false, before, attributed, ..*self };
+            *self = CallGroup { open: 1, shared: false, measured: false, before, attributed, ..*self };
         } else {
             self.open += 1;
             self.shared = true;
         }
-        Watch { device }
+        OverheadWatch { device }
     }
 }
 
-impl Watch {
+impl OverheadWatch {
     /// Begins a call whose growth will be measured.
     ///
     /// # Cost
     /// One reading of NVML's list; none while another measurement is in flight.
-    pub fn begin(device: &'static Device) -> Watch {
+    pub fn begin_growth(device: &'static Device) -> OverheadWatch {
         let mut noisy = 0;
-        for _ in 0..PATIENCE {
+        for _ in 0..MAX_WAITS {
             let changes = {
-                let mut group = group(device).lock();
+                let mut group = group_of(device).lock();
                 match group.open {
                     0 => Some(group.changes),
                     _ if group.before.is_some() => return group.open(device, None),
@@ -225,10 +230,10 @@ impl Watch {
                 }
             };
             if let Some(changes) = changes {
-                let before =
-                    if noisy < 4 { best_sample(device) } else { any_sample(device, 0, reading::list) }.map(Box::new);
+                let before = if noisy < 4 { best_sample(device) } else { any_sample(device, 0, reading::read_list) }
+                    .map(Box::new);
                 noisy += u32::from(before.as_ref().is_some_and(|before| before.moment.is_none()));
-                let mut group = group(device).lock();
+                let mut group = group_of(device).lock();
                 if before.is_none() || (group.open == 0 && group.changes == changes) {
                     return group.open(device, before);
                 }
@@ -238,7 +243,7 @@ impl Watch {
         }
         // Calls that only give back are in flight all this time: count the growth that becomes visible from now on.
         let before = best_sample(device).map(Box::new);
-        let mut group = group(device).lock();
+        let mut group = group_of(device).lock();
         if group.open > 0 && group.before.is_none() {
             (group.before, group.attributed) = (before.clone(), 0);
         }
@@ -246,34 +251,35 @@ impl Watch {
     }
 
     /// Begins a call that only gives memory back.
-    pub fn ending(device: &'static Device) -> Watch {
-        group(device).lock().open(device, None)
+    pub fn begin_shrinkage(device: &'static Device) -> OverheadWatch {
+        group_of(device).lock().open(device, None)
     }
 
     /// The sample with which this call began, if it is alone so far and the sample was undisturbed.
-    pub fn before(&self) -> Option<Sample> {
-        let group = group(self.device).lock();
+    pub fn first_sample(&self) -> Option<OverheadSample> {
+        let group = group_of(self.device).lock();
         group
             .before
             .as_ref()
             .filter(|before| !group.shared && before.moment.is_some())
-            .map(|before| Sample::clone(before))
+            .map(|before| OverheadSample::clone(before))
     }
 
     /// Whether another call has overlapped with this one so far.
-    pub fn shared(&self) -> bool {
-        group(self.device).lock().shared
+    pub fn has_overlapped(&self) -> bool {
+        group_of(self.device).lock().shared
     }
 
-    /// Records overhead that was charged (or, if negative, released) by another measurement than [`Watch::growth`].
-    pub fn attributed(&self, bytes: i64) {
-        let mut group = group(self.device).lock();
+    /// Records overhead that was charged (or, if negative, released) by another measurement than
+    /// [`OverheadWatch::take_growth`].
+    pub fn note_attributed(&self, bytes: i64) {
+        let mut group = group_of(self.device).lock();
         group.changes += 1;
         group.attributed += bytes;
     }
 
     /// The change of this process's memory beyond its charges and the attributed bytes. `None`: it cannot be seen.
-    fn change(&self, after: &Sample, group: &Group) -> Option<i64> {
+    fn unattributed_change(&self, after: &OverheadSample, group: &CallGroup) -> Option<i64> {
         let before = group.before.as_ref()?;
         if before.shared != after.shared {
             // The driver may count shared memory for another process than the ledger does.
@@ -281,43 +287,43 @@ impl Watch {
         }
         let own = before.list.change_of(&after.list, reading::own_pid()?)?;
         let change = own - after.charges.wrapping_sub(before.charges).cast_signed() - group.attributed;
-        let doubt = before.doubt(after);
+        let doubt = before.uncertainty_until(after);
         Some(change - change.clamp(-doubt, doubt))
     }
 
     /// Bytes that have appeared and are not attributed yet. They are attributed to the caller, who charges them or
-    /// takes them back with [`Watch::attributed`].
-    pub fn growth(&self) -> u64 {
+    /// takes them back with [`OverheadWatch::note_attributed`].
+    pub fn take_growth(&self) -> u64 {
         self.growth_seen().0
     }
 
-    /// As [`Watch::growth`], with a flag that is true if nothing disturbed the measurement.
+    /// As [`OverheadWatch::take_growth`], with a flag that is true if nothing disturbed the measurement.
     pub fn growth_seen(&self) -> (u64, bool) {
-        group(self.device).lock().measured = true;
-        let (bytes, exact) = self.take(false, |change| change.max(0)).unwrap_or((0, false));
+        group_of(self.device).lock().measured = true;
+        let (bytes, exact) = self.take_part(false, |change| change.max(0)).unwrap_or((0, false));
         (bytes.unsigned_abs(), exact)
     }
 
     /// Bytes that are gone from the device but not released yet. They are attributed to the caller, who releases
     /// them. `None`: this cannot be seen.
-    pub fn shrinkage(&self) -> Option<u64> {
-        self.take(true, |change| change.min(0)).map(|(bytes, _)| bytes.unsigned_abs())
+    pub fn take_shrinkage(&self) -> Option<u64> {
+        self.take_part(true, |change| change.min(0)).map(|(bytes, _)| bytes.unsigned_abs())
     }
 
     fn change_now(&self) -> i64 {
         let Some(after) = best_sample(self.device) else { return 0 };
-        self.change(&after, &group(self.device).lock()).unwrap_or(0)
+        self.unattributed_change(&after, &group_of(self.device).lock()).unwrap_or(0)
     }
 
-    fn take(&self, exactly: bool, part: impl Fn(i64) -> i64) -> Option<(i64, bool)> {
+    fn take_part(&self, exactly: bool, part: impl Fn(i64) -> i64) -> Option<(i64, bool)> {
         let after = if exactly { quiet_sample(self.device)? } else { best_sample(self.device)? };
-        let mut group = group(self.device).lock();
+        let mut group = group_of(self.device).lock();
         let before = group.before.as_ref()?;
         let exact = before.events == after.events && before.moment.is_some() && after.moment.is_some();
         if exactly && !exact {
             return None;
         }
-        let taken = self.change(&after, &group).map(part)?;
+        let taken = self.unattributed_change(&after, &group).map(part)?;
         group.attributed += taken;
         group.changes += 1;
         Some((taken, exact))
@@ -326,16 +332,16 @@ impl Watch {
     /// Ends the call. The last of several overlapping calls returns the growth that none of them could see.
     pub fn close(self) -> u64 {
         let (last, shared) = {
-            let group = group(self.device).lock();
+            let group = group_of(self.device).lock();
             (group.open == 1, group.shared && group.measured)
         };
         // Unseen growth must last 1 ms: a thread that was stopped in the middle of a free is not growth.
         let mut rest = 0;
         if last && shared && self.change_now() > 0 {
             crate::clock::sleep(1_000_000);
-            rest = self.growth();
+            rest = self.take_growth();
         }
-        let mut group = group(self.device).lock();
+        let mut group = group_of(self.device).lock();
         group.changes += 1;
         group.open = group.open.saturating_sub(1);
         rest
@@ -343,11 +349,11 @@ impl Watch {
 }
 
 /// Clears the parent's calls in a forked child.
-pub fn forget() {
-    for group in &GROUPS {
+pub fn reset_after_fork() {
+    for group in &CALL_GROUPS {
         // SAFETY: called in a forked child, which has only this thread.
         unsafe {
-            group.reset(Group { changes: 0, open: 0, shared: false, measured: false, before: None, attributed: 0 });
+            group.reset(CallGroup { changes: 0, open: 0, shared: false, measured: false, before: None, attributed: 0 });
         }
     }
 }

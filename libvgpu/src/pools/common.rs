@@ -4,19 +4,19 @@
 
 use super::registry;
 use crate::lock::Lock;
-use crate::share::{self, Share};
-use crate::sorted::Map;
+use crate::share::{self, LocalShare};
+use crate::sorted::SortedMap;
 use shim_sys::cuda::CUmemoryPool;
 
 /// Moves the charge of an exported pool to a share of the ledger with `identity`, or returns the share it already
 /// has. From then on the pool's growth and shrinking are charged to the share. `None`: the pool is not charged here,
 /// or all places for shares are taken.
-pub fn exported(pool: CUmemoryPool, identity: impl FnOnce() -> u64) -> Option<Share> {
+pub fn share_pool(pool: CUmemoryPool, identity: impl FnOnce() -> u64) -> Option<LocalShare> {
     // An unrecorded pool stays so: its first allocation shows which device it is on.
-    let entry = registry::noted(pool.0 as usize).flatten()?;
+    let entry = registry::find_noted(pool.0 as usize).flatten()?;
     let mut state = entry.state.lock();
     if state.share.is_none() {
-        let share = share::export(entry.device, identity(), 0)?;
+        let share = share::export_charge(entry.device, identity(), 0)?;
         share::hand_over(share, state.account.charged());
         state.share = Some(share);
     }
@@ -25,36 +25,36 @@ pub fn exported(pool: CUmemoryPool, identity: impl FnOnce() -> u64) -> Option<Sh
 
 /// Identities of the imported pools. An imported pool holds no share; its imported pointers do, and they keep the
 /// memory alive after the exporter's end.
-static IMPORTED: Lock<Map<usize, u64>> = Lock::new(Map::new());
+static IMPORTED_POOLS: Lock<SortedMap<usize, u64>> = Lock::new(SortedMap::new());
 
 /// Records a pool that another process created, and the identity that its exporter gave it, if any.
-pub fn imported(pool: CUmemoryPool, identity: Option<u64>) {
+pub fn note_imported(pool: CUmemoryPool, identity: Option<u64>) {
     let pool = pool.0 as usize;
     registry::not_ours(pool);
     match identity {
-        Some(identity) => IMPORTED.lock().insert(pool, identity),
-        None => IMPORTED.lock().remove(&pool),
+        Some(identity) => IMPORTED_POOLS.lock().insert(pool, identity),
+        None => IMPORTED_POOLS.lock().remove(&pool),
     };
 }
 
 /// The share of an imported pool of the same tenant, held for a pointer.
-pub fn share_of_imported(pool: CUmemoryPool) -> Option<Share> {
-    let identity = IMPORTED.lock().get(&(pool.0 as usize)).copied()?;
-    share::import(identity)
+pub fn share_of_imported(pool: CUmemoryPool) -> Option<LocalShare> {
+    let identity = IMPORTED_POOLS.lock().get(&(pool.0 as usize)).copied()?;
+    share::import_share(identity)
 }
 
 /// Removes an imported pool before it is destroyed, because its handle may be reused right after.
 pub(super) fn take_imported(pool: usize) -> Option<u64> {
-    IMPORTED.lock().remove(&pool)
+    IMPORTED_POOLS.lock().remove(&pool)
 }
 
 /// Restores the pool after the driver refused to destroy it.
 pub(super) fn put_back(pool: usize, identity: u64) {
-    IMPORTED.lock().insert(pool, identity);
+    IMPORTED_POOLS.lock().insert(pool, identity);
 }
 
 /// Clears the parent's imported pools in a forked child.
-pub(super) fn forget() {
+pub(super) fn reset_after_fork() {
     // SAFETY: called by the child's settling thread, before any other thread continues.
-    unsafe { IMPORTED.reset(Map::new()) };
+    unsafe { IMPORTED_POOLS.reset(SortedMap::new()) };
 }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use vgpu_control::event::Event;
+use vgpu_control::event::DaemonEvent;
 
 /// Separates the hashed text of a line from the hash.
 const HASH: &str = ",\"hash\":\"";
@@ -22,7 +22,7 @@ const END: &str = "\"}";
 ///
 /// # Errors
 /// None in practice: serialising writes into memory.
-pub fn chained(event: &Event, prev: &str) -> io::Result<(Vec<u8>, String)> {
+pub fn chained(event: &DaemonEvent, prev: &str) -> io::Result<(Vec<u8>, String)> {
     let mut value = serde_json::to_value(event)?;
     if let Some(object) = value.as_object_mut() {
         object.insert("prev".into(), Value::String(prev.to_owned()));

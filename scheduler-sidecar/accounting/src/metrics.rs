@@ -1,7 +1,7 @@
 //! Renders the daemon's status as OpenMetrics text. No I/O.
 //!
-//! Values are in base units. A tenant without members has samples of zero; an unknown value has no sample. [`NAMES`]
-//! lists all metrics; tests compare the documentation, the dashboard and the alert rules with it.
+//! Values are in base units. A tenant without members has samples of zero; an unknown value has no sample.
+//! [`FAMILY_NAMES`] lists all metrics; tests compare the documentation, the dashboard and the alert rules with it.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -14,17 +14,17 @@ use prometheus_client::metrics::family::{Family, MetricConstructor};
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use vgpu_control::finding::What;
-use vgpu_control::{DeviceStatus, Status, TenantStatus, TermsStatus, TimeStatus};
+use vgpu_control::finding::FindingKind;
+use vgpu_control::{DaemonStatus, DeviceStatus, TenantStatus, TermsStatus, TimeStatus};
 
-type Labels = Vec<(Cow<'static, str>, String)>;
-type Level = Gauge<f64, AtomicU64>;
-type Sum = Counter<f64, AtomicU64>;
-type Made<M> = Family<Labels, M, fn() -> M>;
+type SampleLabels = Vec<(Cow<'static, str>, String)>;
+type LevelMetric = Gauge<f64, AtomicU64>;
+type SumMetric = Counter<f64, AtomicU64>;
+type MetricFamily<M> = Family<SampleLabels, M, fn() -> M>;
 
 /// A metric as exported: name, labels and description.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Name {
+pub struct FamilyName {
     /// Name as exported.
     pub name: &'static str,
     /// Names of the metric's labels.
@@ -33,17 +33,17 @@ pub struct Name {
     pub says: &'static str,
 }
 
-const DEVICE: &str = "device";
-const TENANT: &str = "tenant";
-const BOTH: &str = "tenant, device";
-const HAMI: &str = "podnamespace, podname, ctrname, vdeviceid, deviceuuid";
+const DEVICE_LABELS: &str = "device";
+const TENANT_LABELS: &str = "tenant";
+const TENANT_DEVICE_LABELS: &str = "tenant, device";
+const HAMI_LABELS: &str = "podnamespace, podname, ctrname, vdeviceid, deviceuuid";
 
-const fn name(name: &'static str, labels: &'static str, says: &'static str) -> Name {
-    Name { name, labels, says }
+const fn name(name: &'static str, labels: &'static str, says: &'static str) -> FamilyName {
+    FamilyName { name, labels, says }
 }
 
 /// All metric families, those with HAMi's names last.
-pub const NAMES: &[Name] = &[
+pub const FAMILY_NAMES: &[FamilyName] = &[
     name("vgpu_build_info", "version", "Always 1: the version of the daemon."),
     name("vgpu_uptime_seconds", "", "How long the daemon has been running."),
     name(
@@ -61,48 +61,60 @@ pub const NAMES: &[Name] = &[
         "",
         "1 if the last reading of the configuration changed nothing, since it has errors.",
     ),
-    name("vgpu_device_memory_bytes", DEVICE, "Memory of the device."),
-    name("vgpu_device_memory_promised_bytes", DEVICE, "Memory limits of its tenants together."),
-    name("vgpu_device_arbitrated", DEVICE, "1 if the device is given out in leases."),
-    name("vgpu_tenant_memory_limit_bytes", BOTH, "Memory limit; none: no sample."),
-    name("vgpu_tenant_memory_used_bytes", BOTH, "Memory charged."),
-    name("vgpu_tenant_memory_peak_bytes", BOTH, "Most memory charged at once."),
-    name("vgpu_tenant_sm_limit_ratio", BOTH, "Ceiling on the device's time, 0 to 1; none: no sample."),
-    name("vgpu_tenant_sm_request_ratio", BOTH, "Floor of the device's time, 0 to 1; none: no sample."),
-    name("vgpu_tenant_weight", BOTH, "Its part of what floors leave."),
+    name("vgpu_device_memory_bytes", DEVICE_LABELS, "Memory of the device."),
+    name("vgpu_device_memory_promised_bytes", DEVICE_LABELS, "Memory limits of its tenants together."),
+    name("vgpu_device_arbitrated", DEVICE_LABELS, "1 if the device is given out in leases."),
+    name("vgpu_tenant_memory_limit_bytes", TENANT_DEVICE_LABELS, "Memory limit; none: no sample."),
+    name("vgpu_tenant_memory_used_bytes", TENANT_DEVICE_LABELS, "Memory charged."),
+    name("vgpu_tenant_memory_peak_bytes", TENANT_DEVICE_LABELS, "Most memory charged at once."),
+    name("vgpu_tenant_sm_limit_ratio", TENANT_DEVICE_LABELS, "Ceiling on the device's time, 0 to 1; none: no sample."),
+    name("vgpu_tenant_sm_request_ratio", TENANT_DEVICE_LABELS, "Floor of the device's time, 0 to 1; none: no sample."),
+    name("vgpu_tenant_weight", TENANT_DEVICE_LABELS, "Its part of what floors leave."),
     name(
         "vgpu_tenant_gpu_seconds_total",
-        BOTH,
+        TENANT_DEVICE_LABELS,
         "Device time used, by the driver's events; none was measured: no sample.",
     ),
-    name("vgpu_tenant_wait_seconds_total", BOTH, "Time in which it stood at the gate without the device."),
+    name(
+        "vgpu_tenant_wait_seconds_total",
+        TENANT_DEVICE_LABELS,
+        "Time in which it stood at the gate without the device.",
+    ),
     name(
         "vgpu_tenant_wanted_ratio",
-        BOTH,
+        TENANT_DEVICE_LABELS,
         "Part of the last seconds in which it wanted the device, 0 to 1; not measured: no sample.",
     ),
-    name("vgpu_tenant_got_ratio", BOTH, "Part of the last seconds that it got, 0 to 1; not measured: no sample."),
+    name(
+        "vgpu_tenant_got_ratio",
+        TENANT_DEVICE_LABELS,
+        "Part of the last seconds that it got, 0 to 1; not measured: no sample.",
+    ),
     name(
         "vgpu_tenant_unmeasured",
-        BOTH,
+        TENANT_DEVICE_LABELS,
         "1 while its processes launch without leases, so that the device time they use is not measured.",
     ),
-    name("vgpu_tenant_waiting", BOTH, "Members that stand at the gate."),
-    name("vgpu_tenant_launches_total", BOTH, "Launches, by its processes' own count."),
-    name("vgpu_tenant_allocations_refused_total", BOTH, "Allocations refused, since they were beyond the limit."),
+    name("vgpu_tenant_waiting", TENANT_DEVICE_LABELS, "Members that stand at the gate."),
+    name("vgpu_tenant_launches_total", TENANT_DEVICE_LABELS, "Launches, by its processes' own count."),
+    name(
+        "vgpu_tenant_allocations_refused_total",
+        TENANT_DEVICE_LABELS,
+        "Allocations refused, since they were beyond the limit.",
+    ),
     name(
         "vgpu_tenant_info",
         "tenant, group, label_NAME",
         "Always 1: its group, empty if it has none, and each of its labels.",
     ),
-    name("vgpu_tenant_members", TENANT, "Processes that are connected."),
-    name("vgpu_tenant_connections_refused_total", TENANT, "Connections turned away."),
+    name("vgpu_tenant_members", TENANT_LABELS, "Processes that are connected."),
+    name("vgpu_tenant_connections_refused_total", TENANT_LABELS, "Connections turned away."),
     name(
         "vgpu_tenant_enforced",
-        TENANT,
+        TENANT_LABELS,
         "1 if its limits are kept, 0 if its use is only measured or it cannot be served.",
     ),
-    name("vgpu_tenant_paused", TENANT, "1 while it launches nothing until it is resumed."),
+    name("vgpu_tenant_paused", TENANT_LABELS, "1 while it launches nothing until it is resumed."),
     name(
         "hami_vgpu_memory_used_bytes",
         "zone, namespace, pod, container, vdevice_index, device_uuid",
@@ -118,20 +130,20 @@ pub const NAMES: &[Name] = &[
         "zone, namespace, pod, container, vdevice_index, device_uuid",
         "As vgpu_tenant_got_ratio, in percent.",
     ),
-    name("vGPU_device_memory_usage_in_bytes", HAMI, "As vgpu_tenant_memory_used_bytes."),
-    name("vGPU_device_memory_limit_in_bytes", HAMI, "As hami_vgpu_memory_limit_bytes."),
-    name("Device_utilization_desc_of_container", HAMI, "As vgpu_tenant_got_ratio, in percent."),
+    name("vGPU_device_memory_usage_in_bytes", HAMI_LABELS, "As vgpu_tenant_memory_used_bytes."),
+    name("vGPU_device_memory_limit_in_bytes", HAMI_LABELS, "As hami_vgpu_memory_limit_bytes."),
+    name("Device_utilization_desc_of_container", HAMI_LABELS, "As vgpu_tenant_got_ratio, in percent."),
 ];
 
 /// Registers metric families on first use, so that families without a sample are not exported.
-struct Page {
+struct MetricsPage {
     registry: Registry,
-    levels: HashMap<&'static str, Made<Level>>,
-    sums: HashMap<&'static str, Made<Sum>>,
+    levels: HashMap<&'static str, MetricFamily<LevelMetric>>,
+    sums: HashMap<&'static str, MetricFamily<SumMetric>>,
 }
 
 /// Returns the name without the unit and the `_total` that the encoder appends.
-fn stem(shown: &'static str) -> (&'static str, Option<Unit>) {
+fn name_stem(shown: &'static str) -> (&'static str, Option<Unit>) {
     let short = shown.strip_suffix("_total").unwrap_or(shown);
     for (unit, word) in [(Unit::Bytes, "_bytes"), (Unit::Seconds, "_seconds"), (Unit::Ratios, "_ratios")] {
         // HAMi's names are fixed and encode no unit.
@@ -144,34 +156,35 @@ fn stem(shown: &'static str) -> (&'static str, Option<Unit>) {
     (short, None)
 }
 
-impl Page {
+impl MetricsPage {
     fn new() -> Self {
         Self { registry: Registry::default(), levels: HashMap::new(), sums: HashMap::new() }
     }
 
-    fn level(&mut self, name: &'static str, labels: Labels, value: f64) {
+    fn add_level(&mut self, name: &'static str, labels: SampleLabels, value: f64) {
         let registry = &mut self.registry;
-        let made = self.levels.entry(name).or_insert_with(|| made(registry, name, Level::default));
+        let made = self.levels.entry(name).or_insert_with(|| make_family(registry, name, LevelMetric::default));
         made.get_or_create(&labels).set(value);
     }
 
-    fn sum(&mut self, name: &'static str, labels: Labels, value: f64) {
+    fn sum(&mut self, name: &'static str, labels: SampleLabels, value: f64) {
         let registry = &mut self.registry;
-        let made = self.sums.entry(name).or_insert_with(|| made(registry, name, Sum::default));
+        let made = self.sums.entry(name).or_insert_with(|| make_family(registry, name, SumMetric::default));
         made.get_or_create(&labels).inc_by(value);
     }
 }
 
-fn made<M>(registry: &mut Registry, name: &'static str, one: fn() -> M) -> Made<M>
+fn make_family<M>(registry: &mut Registry, name: &'static str, one: fn() -> M) -> MetricFamily<M>
 where
     M: TypedMetric + Clone + Send + Sync + std::fmt::Debug + prometheus_client::encoding::EncodeMetric + 'static,
     fn() -> M: MetricConstructor<M>,
 {
     debug_assert!(!matches!(M::TYPE, MetricType::Histogram));
-    let family = Made::<M>::new_with_constructor(one);
-    let says = NAMES.iter().find(|known| known.name == name).map_or("", |known| known.says.trim_end_matches('.'));
+    let family = MetricFamily::<M>::new_with_constructor(one);
+    let says =
+        FAMILY_NAMES.iter().find(|known| known.name == name).map_or("", |known| known.says.trim_end_matches('.'));
     debug_assert!(!says.is_empty(), "{name} is not in the table");
-    match stem(name) {
+    match name_stem(name) {
         (stem, Some(unit)) => registry.register_with_unit(stem, says, unit, family.clone()),
         (stem, None) => registry.register(stem, says, family.clone()),
     }
@@ -180,39 +193,39 @@ where
 
 /// Converts a size or a count to a sample, rounded above 2^53.
 #[allow(clippy::cast_precision_loss)]
-fn sample(number: u64) -> f64 {
+fn to_sample(number: u64) -> f64 {
     number as f64
 }
 
-fn truth(truth: bool) -> f64 {
+fn truth_sample(truth: bool) -> f64 {
     f64::from(u8::from(truth))
 }
 
 /// Returns the status as text; `hami` adds HAMi's names.
 #[must_use]
-pub fn text(status: &Status, hami: bool) -> String {
-    let mut page = Page::new();
-    page.level("vgpu_build_info", vec![("version".into(), status.version.clone())], 1.0);
-    page.level("vgpu_uptime_seconds", vec![], sample(status.uptime_seconds));
+pub fn metrics_text(status: &DaemonStatus, hami: bool) -> String {
+    let mut page = MetricsPage::new();
+    page.add_level("vgpu_build_info", vec![("version".into(), status.version.clone())], 1.0);
+    page.add_level("vgpu_uptime_seconds", vec![], to_sample(status.uptime_seconds));
     if let Some(configuration) = &status.configuration {
-        page.level("vgpu_configuration_refused", vec![], truth(configuration.refused.is_some()));
+        page.add_level("vgpu_configuration_refused", vec![], truth_sample(configuration.refused.is_some()));
     }
     for fault in &status.faults {
-        page.level("vgpu_faults", vec![("what".into(), fault.what.clone())], 1.0);
+        page.add_level("vgpu_faults", vec![("what".into(), fault.what.clone())], 1.0);
     }
-    for what in [What::Uncontrolled, What::Unregistered, What::Over, What::Time] {
+    for what in [FindingKind::Uncontrolled, FindingKind::Unregistered, FindingKind::Over, FindingKind::Time] {
         let found = status.findings.iter().filter(|finding| finding.what == what).count();
-        page.level("vgpu_findings", vec![("kind".into(), what.word().to_owned())], sample(found as u64));
+        page.add_level("vgpu_findings", vec![("kind".into(), what.kind_word().to_owned())], to_sample(found as u64));
     }
     for device in &status.devices {
-        let labels = vec![("device".into(), called(device))];
+        let labels = vec![("device".into(), device_label(device))];
         if let Some(memory) = device.memory {
-            page.level("vgpu_device_memory_bytes", labels.clone(), sample(memory));
+            page.add_level("vgpu_device_memory_bytes", labels.clone(), to_sample(memory));
         }
-        page.level("vgpu_device_arbitrated", labels.clone(), truth(device.arbitrated));
+        page.add_level("vgpu_device_arbitrated", labels.clone(), truth_sample(device.arbitrated));
         let promised = status.tenants.iter().flat_map(|tenant| &tenant.devices);
         let promised = promised.filter(|terms| terms.device == device.name).filter_map(|terms| terms.memory_limit);
-        page.level("vgpu_device_memory_promised_bytes", labels, promised.map(sample).sum());
+        page.add_level("vgpu_device_memory_promised_bytes", labels, promised.map(to_sample).sum());
     }
     for tenant in status.tenants.iter().filter(|tenant| !tenant.removed || !tenant.members.is_empty()) {
         of_tenant(&mut page, tenant);
@@ -231,24 +244,28 @@ pub fn text(status: &Status, hami: bool) -> String {
 }
 
 /// Returns a device's UUID, or its name in the configuration.
-fn called(device: &DeviceStatus) -> String {
+fn device_label(device: &DeviceStatus) -> String {
     device.uuid.clone().unwrap_or_else(|| device.name.clone())
 }
 
-fn of_tenant(page: &mut Page, tenant: &TenantStatus) {
+fn of_tenant(page: &mut MetricsPage, tenant: &TenantStatus) {
     let labels = || vec![("tenant".into(), tenant.name.clone())];
-    page.level("vgpu_tenant_info", info(tenant), 1.0);
-    page.level("vgpu_tenant_members", labels(), sample(tenant.members.len() as u64));
-    page.sum("vgpu_tenant_connections_refused_total", labels(), sample(tenant.refused));
-    page.level("vgpu_tenant_enforced", labels(), truth(tenant.mode == "enforce" && tenant.unusable.is_none()));
-    page.level("vgpu_tenant_paused", labels(), truth(tenant.paused));
+    page.add_level("vgpu_tenant_info", info(tenant), 1.0);
+    page.add_level("vgpu_tenant_members", labels(), to_sample(tenant.members.len() as u64));
+    page.sum("vgpu_tenant_connections_refused_total", labels(), to_sample(tenant.refused));
+    page.add_level(
+        "vgpu_tenant_enforced",
+        labels(),
+        truth_sample(tenant.mode == "enforce" && tenant.unusable.is_none()),
+    );
+    page.add_level("vgpu_tenant_paused", labels(), truth_sample(tenant.paused));
 }
 
 /// Returns a tenant's group and labels as metric labels. Those names allow only letters, digits and `_`; names that
 /// become equal get a number appended, in the order of the original names.
-fn info(tenant: &TenantStatus) -> Labels {
+fn info(tenant: &TenantStatus) -> SampleLabels {
     let group = tenant.bearer.group.clone().unwrap_or_default();
-    let mut labels: Labels = vec![("tenant".into(), tenant.name.clone()), ("group".into(), group)];
+    let mut labels: SampleLabels = vec![("tenant".into(), tenant.name.clone()), ("group".into(), group)];
     for (name, value) in &tenant.bearer.labels {
         let plain: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
         let named = |number: u32| match number {
@@ -263,27 +280,27 @@ fn info(tenant: &TenantStatus) -> Labels {
     labels
 }
 
-fn on_device(page: &mut Page, tenant: &TenantStatus, terms: &TermsStatus, device: Option<&DeviceStatus>) {
-    let name = device.map_or_else(|| terms.device.clone(), called);
+fn on_device(page: &mut MetricsPage, tenant: &TenantStatus, terms: &TermsStatus, device: Option<&DeviceStatus>) {
+    let name = device.map_or_else(|| terms.device.clone(), device_label);
     let labels = || vec![("tenant".into(), tenant.name.clone()), ("device".into(), name.clone())];
     let mut level = |name, value: Option<f64>| {
         if let Some(value) = value {
-            page.level(name, labels(), value);
+            page.add_level(name, labels(), value);
         }
     };
     // Before a member joins there is nothing to measure, so zero is exact.
     let none = || TimeStatus { gpu_seconds: Some(0.0), wanted: Some(0.0), got: Some(0.0), ..TimeStatus::default() };
     let time = terms.time.clone().unwrap_or_else(none);
-    level("vgpu_tenant_memory_limit_bytes", terms.memory_limit.map(sample));
-    level("vgpu_tenant_memory_used_bytes", terms.memory_used.map(sample));
-    level("vgpu_tenant_memory_peak_bytes", terms.memory_peak.map(sample));
+    level("vgpu_tenant_memory_limit_bytes", terms.memory_limit.map(to_sample));
+    level("vgpu_tenant_memory_used_bytes", terms.memory_used.map(to_sample));
+    level("vgpu_tenant_memory_peak_bytes", terms.memory_peak.map(to_sample));
     level("vgpu_tenant_sm_limit_ratio", terms.sm_limit.map(|percent| percent / 100.0));
     level("vgpu_tenant_sm_request_ratio", terms.sm_request.map(|percent| percent / 100.0));
     level("vgpu_tenant_weight", Some(f64::from(terms.weight)));
     level("vgpu_tenant_wanted_ratio", time.wanted.map(|percent| percent / 100.0));
     level("vgpu_tenant_got_ratio", time.got.map(|percent| percent / 100.0));
-    level("vgpu_tenant_unmeasured", Some(truth(time.unmeasured)));
-    level("vgpu_tenant_waiting", Some(sample(time.waiting as u64)));
+    level("vgpu_tenant_unmeasured", Some(truth_sample(time.unmeasured)));
+    level("vgpu_tenant_waiting", Some(to_sample(time.waiting as u64)));
     let mut sum = |name, value: Option<f64>| {
         if let Some(value) = value {
             page.sum(name, labels(), value);
@@ -291,13 +308,19 @@ fn on_device(page: &mut Page, tenant: &TenantStatus, terms: &TermsStatus, device
     };
     sum("vgpu_tenant_gpu_seconds_total", time.gpu_seconds);
     sum("vgpu_tenant_wait_seconds_total", Some(time.waited_seconds));
-    sum("vgpu_tenant_launches_total", terms.launches.map(sample));
-    sum("vgpu_tenant_allocations_refused_total", terms.refused_allocations.map(sample));
+    sum("vgpu_tenant_launches_total", terms.launches.map(to_sample));
+    sum("vgpu_tenant_allocations_refused_total", terms.refused_allocations.map(to_sample));
 }
 
 /// Exports the metrics that HAMi's dashboards query. The tenant stands for the pod; the namespace is empty.
-fn as_hami(page: &mut Page, tenant: &TenantStatus, terms: &TermsStatus, device: Option<&DeviceStatus>, at: usize) {
-    let uuid = device.map_or_else(|| terms.device.clone(), called);
+fn as_hami(
+    page: &mut MetricsPage,
+    tenant: &TenantStatus,
+    terms: &TermsStatus,
+    device: Option<&DeviceStatus>,
+    at: usize,
+) {
+    let uuid = device.map_or_else(|| terms.device.clone(), device_label);
     let (name, at) = (&tenant.name, at.to_string());
     let new = || {
         vec![
@@ -321,13 +344,13 @@ fn as_hami(page: &mut Page, tenant: &TenantStatus, terms: &TermsStatus, device: 
     let limit = terms.memory_limit.or(device.and_then(|device| device.memory));
     let got = terms.time.as_ref().map_or(Some(0.0), |time| time.got);
     for (value, first, second) in [
-        (terms.memory_used.map(sample), "hami_vgpu_memory_used_bytes", "vGPU_device_memory_usage_in_bytes"),
-        (limit.map(sample), "hami_vgpu_memory_limit_bytes", "vGPU_device_memory_limit_in_bytes"),
+        (terms.memory_used.map(to_sample), "hami_vgpu_memory_used_bytes", "vGPU_device_memory_usage_in_bytes"),
+        (limit.map(to_sample), "hami_vgpu_memory_limit_bytes", "vGPU_device_memory_limit_in_bytes"),
         (got, "hami_container_device_utilization_ratio", "Device_utilization_desc_of_container"),
     ] {
         if let Some(value) = value {
-            page.level(first, new(), value);
-            page.level(second, old(), value);
+            page.add_level(first, new(), value);
+            page.add_level(second, old(), value);
         }
     }
 }

@@ -25,31 +25,31 @@ use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
 use crate::clock;
-use integrate::{Integral, Moment, Sums};
-use ledgers::{Held, Ledgers, QUICK, QUICK_READINGS, Whose};
+use integrate::{ClockMoment, UsageIntegral, UsageSums};
+use ledgers::{HeldMemory, LedgerFiles, QUICK, QUICK_READINGS, RoomDevice};
 use reading::LedgerReading;
-use store::{Mark, Store};
-use told::Told;
+use store::{ProcessMark, RecordStore};
+use told::ToldRefusals;
 use vgpu_config::plan::Keep;
 use vgpu_control::RecordStatus;
 
 /// Time between two runs of the thread without messages; slightly more than the reactor's second.
-const PAUSE: Duration = Duration::from_millis(1200);
-/// First pause after a failed write; it doubles up to [`AT_MOST`].
-const AGAIN: Duration = Duration::from_secs(1);
-const AT_MOST: Duration = Duration::from_secs(30);
+const LOOK_INTERVAL: Duration = Duration::from_millis(1200);
+/// First pause after a failed write; it doubles up to [`MAX_WRITE_RETRY`].
+const FIRST_WRITE_RETRY: Duration = Duration::from_secs(1);
+const MAX_WRITE_RETRY: Duration = Duration::from_secs(30);
 /// Time between two removals of old rows.
-const TIDY: Duration = Duration::from_secs(600);
+const TIDY_INTERVAL: Duration = Duration::from_secs(600);
 /// Up to this many rows are written every second. Beyond it, rows of tenants whose allocations are unchanged and that
-/// do nothing else are written every [`SELDOM`].
-const FEW: usize = 100;
-const SELDOM: Duration = Duration::from_secs(10);
+/// do nothing else are written every [`QUIET_ROWS_INTERVAL`].
+const ROWS_EVERY_SECOND: usize = 100;
+const QUIET_ROWS_INTERVAL: Duration = Duration::from_secs(10);
 /// Most processes remembered while nothing can be written.
-const MARKS: usize = 65_536;
+const MAX_MARKS: usize = 65_536;
 
 /// Settings of the usage record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
+pub struct RecordSettings {
     /// Directory of the record; `None` records nothing.
     pub dir: Option<PathBuf>,
     /// How long the record keeps its rows.
@@ -60,13 +60,13 @@ pub struct Settings {
 
 /// Numbers that the reactor hands over in one message.
 #[derive(Debug, Default)]
-pub struct Batch {
+pub struct RecordBatch {
     /// Changed sums of tenants on devices.
-    pub sums: BTreeMap<Whose, Sums>,
+    pub sums: BTreeMap<RoomDevice, UsageSums>,
     /// Processes that joined a device, each with the device time that it measured before.
-    pub came: Vec<(Whose, u32, u64)>,
+    pub came: Vec<(RoomDevice, u32, u64)>,
     /// Total device time of each process, in ns.
-    pub marks: BTreeMap<(Whose, u32), u64>,
+    pub marks: BTreeMap<(RoomDevice, u32), u64>,
     /// Tenants (by room) whose last member has left, each with the number of the last file received from it.
     emptied: BTreeMap<u64, u64>,
     /// Tenants (by room) that were removed.
@@ -74,9 +74,9 @@ pub struct Batch {
     token: Option<Arc<()>>,
 }
 
-enum Word {
-    File(Whose, OwnedFd, u64),
-    Told(Box<Batch>),
+enum RecordMessage {
+    File(RoomDevice, OwnedFd, u64),
+    Told(Box<RecordBatch>),
     /// A process of this tenant joined or left.
     Moved(u64),
     Keep(Keep),
@@ -87,12 +87,12 @@ enum Word {
 
 /// Results of the record's thread, for the reactor to read.
 #[derive(Default)]
-struct Shown {
-    held: Mutex<BTreeMap<Whose, Held>>,
+struct SharedRecord {
+    held: Mutex<BTreeMap<RoomDevice, HeldMemory>>,
     /// Start of the reading of the ledgers that each value in `held` comes from.
-    read: Mutex<BTreeMap<Whose, Instant>>,
+    read: Mutex<BTreeMap<RoomDevice, Instant>>,
     /// Why a ledger that was readable before cannot be read now.
-    broken: Mutex<BTreeMap<Whose, &'static str>>,
+    broken: Mutex<BTreeMap<RoomDevice, &'static str>>,
     state: Mutex<RecordStatus>,
 }
 
@@ -100,58 +100,58 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The reactor's handle. No method waits for the disk or for a file, except [`Record::finish`].
-pub struct Record {
-    tell: Sender<Word>,
-    shown: Arc<Shown>,
-    draft: Batch,
+/// The reactor's handle. No method waits for the disk or for a file, except [`UsageRecord::finish_writing`].
+pub struct UsageRecord {
+    tell: Sender<RecordMessage>,
+    shown: Arc<SharedRecord>,
+    draft: RecordBatch,
     /// Cloned into the batch that is on its way.
     token: Arc<()>,
     number: u64,
 }
 
-impl Record {
+impl UsageRecord {
     /// Starts the thread.
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub fn start(settings: Settings) -> std::io::Result<Self> {
+    pub fn start(settings: RecordSettings) -> std::io::Result<Self> {
         let (tell, told) = channel();
-        let shown = Arc::new(Shown::default());
+        let shown = Arc::new(SharedRecord::default());
         let begins = match &settings.dir {
             None => RecordStatus { ok: true, words: Some("off: state_dir is \"none\"".into()), dir: None },
             Some(dir) => RecordStatus { ok: true, words: Some("not open yet".into()), dir: Some(dir.clone()) },
         };
         *lock(&shown.state) = begins;
-        let work = Work::new(settings, shown.clone());
+        let work = RecordThread::new(settings, shown.clone());
         thread::Builder::new().name("vgpud-record".into()).spawn(move || work.run(&told))?;
-        Ok(Self { tell, shown, draft: Batch::default(), token: Arc::new(()), number: 0 })
+        Ok(Self { tell, shown, draft: RecordBatch::default(), token: Arc::new(()), number: 0 })
     }
 
     /// Takes the ledger with which a member joined the device.
-    pub fn file(&mut self, whose: Whose, file: OwnedFd) {
+    pub fn offer_file(&mut self, whose: RoomDevice, file: OwnedFd) {
         self.number += 1;
         // The thread lives as long as the daemon. A file that cannot be sent is closed, as all are at the end.
-        let _ = self.tell.send(Word::File(whose, file, self.number));
+        let _ = self.tell.send(RecordMessage::File(whose, file, self.number));
     }
 
     /// Returns the batch for the next handover; new numbers are merged into it.
-    pub fn draft(&mut self) -> &mut Batch {
+    pub fn next_batch(&mut self) -> &mut RecordBatch {
         &mut self.draft
     }
 
     /// Notes that a member has left; its allocations are released about now.
     pub fn left(&self, room: u64) {
-        let _ = self.tell.send(Word::Moved(room));
+        let _ = self.tell.send(RecordMessage::Moved(room));
     }
 
     /// Notes that a tenant's last member has left.
-    pub fn emptied(&mut self, room: u64) {
+    pub fn note_emptied(&mut self, room: u64) {
         self.draft.emptied.insert(room, self.number);
     }
 
     /// Notes that a tenant was removed for good.
-    pub fn gone(&mut self, room: u64) {
+    pub fn note_gone(&mut self, room: u64) {
         self.draft.gone.insert(room);
     }
 
@@ -162,35 +162,35 @@ impl Record {
         }
         let mut batch = std::mem::take(&mut self.draft);
         batch.token = Some(self.token.clone());
-        let _ = self.tell.send(Word::Told(Box::new(batch)));
+        let _ = self.tell.send(RecordMessage::Told(Box::new(batch)));
         true
     }
 
     /// Sets how long rows are kept.
-    pub fn keep(&self, keep: Keep) {
-        let _ = self.tell.send(Word::Keep(keep));
+    pub fn set_keep(&self, keep: Keep) {
+        let _ = self.tell.send(RecordMessage::Keep(keep));
     }
 
     /// Returns a tenant's allocations on a device at the last reading; `None` if unknown.
     #[must_use]
-    pub fn held(&self, whose: &Whose) -> Option<Held> {
+    pub fn held_by(&self, whose: &RoomDevice) -> Option<HeldMemory> {
         lock(&self.shown.held).get(whose).cloned()
     }
 
     /// Returns the tenants with a ledger that was readable before and is not now, and the reason.
     #[must_use]
-    pub fn broken(&self) -> BTreeMap<Whose, &'static str> {
+    pub fn broken(&self) -> BTreeMap<RoomDevice, &'static str> {
         lock(&self.shown.broken).clone()
     }
 
     /// Returns all ledgers' numbers at the last reading, each with a time that is never later than the reading.
     #[must_use]
-    pub fn readings(&self) -> BTreeMap<Whose, LedgerReading> {
+    pub fn ledger_readings(&self) -> BTreeMap<RoomDevice, LedgerReading> {
         // Take the times first: a number newer than its time does no harm.
         let read = lock(&self.shown.read).clone();
         let held = lock(&self.shown.held);
         let of = |(whose, read)| {
-            let Held { used, overhead, claimed, .. } = *held.get(&whose)?;
+            let HeldMemory { used, overhead, claimed, .. } = *held.get(&whose)?;
             Some((whose, LedgerReading { used, overhead, claimed, read }))
         };
         read.into_iter().filter_map(of).collect()
@@ -198,40 +198,40 @@ impl Record {
 
     /// Reads the ledgers of these tenants now instead of when they are due.
     pub fn read_now(&self, rooms: Vec<u64>) {
-        let _ = self.tell.send(Word::Read(rooms));
+        let _ = self.tell.send(RecordMessage::Read(rooms));
     }
 
     /// Returns the state of the record.
     #[must_use]
-    pub fn status(&self) -> RecordStatus {
+    pub fn record_status(&self) -> RecordStatus {
         lock(&self.shown.state).clone()
     }
 
     /// Hands over everything left and waits until it is written, at most `patience`.
-    pub fn finish(&mut self, patience: Duration) {
+    pub fn finish_writing(&mut self, patience: Duration) {
         let mut batch = std::mem::take(&mut self.draft);
         batch.token = Some(self.token.clone());
-        let _ = self.tell.send(Word::Told(Box::new(batch)));
+        let _ = self.tell.send(RecordMessage::Told(Box::new(batch)));
         let (done, seen) = sync_channel(1);
-        let _ = self.tell.send(Word::End(done));
+        let _ = self.tell.send(RecordMessage::End(done));
         let _ = seen.recv_timeout(patience);
     }
 }
 
 /// State of the thread that reads ledgers and writes the usage record.
-struct Work {
-    settings: Settings,
-    ledgers: Ledgers,
-    shown: Arc<Shown>,
-    integral: Integral,
-    told: Told,
-    store: Option<Store>,
+struct RecordThread {
+    settings: RecordSettings,
+    ledgers: LedgerFiles,
+    shown: Arc<SharedRecord>,
+    integral: UsageIntegral,
+    told: ToldRefusals,
+    store: Option<RecordStore>,
     /// Device time that earlier daemons recorded for processes that have not joined again; `None` until the store is
     /// open.
-    former: Option<BTreeMap<Mark, u64>>,
+    former: Option<BTreeMap<ProcessMark, u64>>,
     /// Processes that joined before the store was open.
-    early: Vec<(Mark, u64)>,
-    marks: BTreeMap<Mark, u64>,
+    early: Vec<(ProcessMark, u64)>,
+    marks: BTreeMap<ProcessMark, u64>,
     /// Time of the next try after a failure, and the pause after that try.
     again: Option<(Instant, Duration)>,
     /// Where a damaged record was moved.
@@ -239,19 +239,19 @@ struct Work {
     written: Instant,
     tidied: Option<Instant>,
     /// Monotonic and wall clock at the start, to detect that the wall clock was set.
-    began: Moment,
+    began: ClockMoment,
     /// Number of the last file taken from each tenant (by room).
     numbers: BTreeMap<u64, u64>,
 }
 
-impl Work {
-    fn new(settings: Settings, shown: Arc<Shown>) -> Self {
+impl RecordThread {
+    fn new(settings: RecordSettings, shown: Arc<SharedRecord>) -> Self {
         Self {
             settings,
-            ledgers: Ledgers::default(),
+            ledgers: LedgerFiles::default(),
             shown,
-            integral: Integral::default(),
-            told: Told::default(),
+            integral: UsageIntegral::default(),
+            told: ToldRefusals::default(),
             store: None,
             former: None,
             early: Vec::new(),
@@ -260,37 +260,37 @@ impl Work {
             aside: None,
             written: Instant::now(),
             tidied: None,
-            began: moment(),
+            began: current_moment(),
             numbers: BTreeMap::new(),
         }
     }
 
-    fn run(mut self, told: &Receiver<Word>) {
+    fn run(mut self, told: &Receiver<RecordMessage>) {
         self.open(Instant::now());
-        let mut next = Instant::now() + PAUSE;
+        let mut next = Instant::now() + LOOK_INTERVAL;
         let mut glanced = Instant::now();
         loop {
-            let busy = self.ledgers.due().is_some() || !self.integral.is_idle() || self.again.is_some();
+            let busy = self.ledgers.next_due().is_some() || !self.integral.is_idle() || self.again.is_some();
             let quick = self.ledgers.is_quick().then(|| glanced + QUICK);
             let until = quick.map_or(next, |quick| quick.min(next));
-            let wait = if busy { until.saturating_duration_since(Instant::now()) } else { TIDY };
+            let wait = if busy { until.saturating_duration_since(Instant::now()) } else { TIDY_INTERVAL };
             let mut look = false;
             match told.recv_timeout(wait) {
-                Ok(Word::File(whose, file, number)) => self.take(whose, file, number),
-                Ok(Word::Told(batch)) => {
-                    self.hear(*batch);
+                Ok(RecordMessage::File(whose, file, number)) => self.take_file(whose, file, number),
+                Ok(RecordMessage::Told(batch)) => {
+                    self.take_batch(*batch);
                     look = true;
                 }
-                Ok(Word::Moved(room)) => self.ledgers.moved(room, Instant::now()),
-                Ok(Word::Read(rooms)) => {
+                Ok(RecordMessage::Moved(room)) => self.ledgers.moved(room, Instant::now()),
+                Ok(RecordMessage::Read(rooms)) => {
                     let read = |room| self.ledgers.read_room(room, Instant::now());
-                    let changed: BTreeSet<Whose> = rooms.into_iter().flat_map(read).collect();
+                    let changed: BTreeSet<RoomDevice> = rooms.into_iter().flat_map(read).collect();
                     self.hold_of(&changed);
-                    self.show();
+                    self.publish();
                 }
-                Ok(Word::Keep(keep)) => (self.settings.keep, self.tidied) = (keep, None),
-                Ok(Word::End(done)) => {
-                    self.look(true);
+                Ok(RecordMessage::Keep(keep)) => (self.settings.keep, self.tidied) = (keep, None),
+                Ok(RecordMessage::End(done)) => {
+                    self.read_and_write(true);
                     // The thread that waits for this may have given up, which is no error.
                     let _ = done.try_send(());
                     return;
@@ -299,8 +299,8 @@ impl Work {
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             if look || Instant::now() >= next || !busy {
-                self.look(false);
-                next = Instant::now() + PAUSE;
+                self.read_and_write(false);
+                next = Instant::now() + LOOK_INTERVAL;
             } else if quick.is_some_and(|quick| Instant::now() >= quick) {
                 self.glance();
                 glanced = Instant::now();
@@ -308,21 +308,21 @@ impl Work {
         }
     }
 
-    fn take(&mut self, whose: Whose, file: OwnedFd, number: u64) {
+    fn take_file(&mut self, whose: RoomDevice, file: OwnedFd, number: u64) {
         self.numbers.insert(whose.0, number);
         let (room, device) = (whose.0, whose.1.clone());
         match self.ledgers.take(whose.clone(), file, Instant::now()) {
             Ok(()) => {
                 self.hold_of(&BTreeSet::from([whose]));
-                self.show();
+                self.publish();
             }
             Err(why) => warn!(room, device, why, "a tenant's ledger cannot be read"),
         }
     }
 
-    fn hear(&mut self, batch: Batch) {
-        let now = moment();
-        let mut written: BTreeMap<Whose, u64> = BTreeMap::new();
+    fn take_batch(&mut self, batch: RecordBatch) {
+        let now = current_moment();
+        let mut written: BTreeMap<RoomDevice, u64> = BTreeMap::new();
         for (whose, process, busy) in batch.came {
             let tenant = batch.sums.get(&whose).map(|sums| sums.tenant.clone());
             let Some(tenant) = tenant.or_else(|| self.integral.name(&whose).map(str::to_owned)) else { continue };
@@ -334,18 +334,18 @@ impl Work {
                     let before = former.remove(&mark).unwrap_or(0).min(busy);
                     *written.entry(whose).or_default() += before;
                 }
-                None if self.settings.dir.is_some() && self.early.len() < MARKS => self.early.push((mark, busy)),
+                None if self.settings.dir.is_some() && self.early.len() < MAX_MARKS => self.early.push((mark, busy)),
                 None => {}
             }
         }
         for (whose, sums) in batch.sums {
             self.ledgers.stir(whose.0, Instant::now());
             let before = written.get(&whose).copied().unwrap_or(0);
-            self.integral.hears(&whose, sums, before, now);
+            self.integral.add_sums(&whose, sums, before, now);
         }
         for ((whose, process), busy) in batch.marks {
             // While writing fails, an unmarked process may be counted twice, which is better than filling the memory.
-            if self.marks.len() >= MARKS {
+            if self.marks.len() >= MAX_MARKS {
                 break;
             }
             if let Some(tenant) = self.integral.name(&whose) {
@@ -356,25 +356,25 @@ impl Work {
             // A new member may have joined since, with a newer file.
             if self.numbers.get(&room).is_none_or(|last| *last <= number) {
                 self.ledgers.read_room(room, Instant::now());
-                self.hold();
-                self.ledgers.forget(room);
+                self.integrate_held();
+                self.ledgers.forget_room(room);
                 self.numbers.remove(&room);
             }
         }
-        self.hold();
+        self.integrate_held();
         for room in batch.gone {
-            self.integral.forget(room);
-            self.ledgers.forget(room);
+            self.integral.forget_room(room);
+            self.ledgers.forget_room(room);
             self.numbers.remove(&room);
             lock(&self.shown.held).retain(|(of, _), _| *of != room);
         }
     }
 
     /// Reads the ledgers that are due, and writes the waiting rows.
-    fn look(&mut self, last: bool) {
+    fn read_and_write(&mut self, last: bool) {
         self.ledgers.read_due(Instant::now(), usize::MAX);
-        self.hold();
-        self.show();
+        self.integrate_held();
+        self.publish();
         self.write(last);
     }
 
@@ -391,45 +391,46 @@ impl Work {
             }
         }
         if gone {
-            self.show();
+            self.publish();
         }
     }
 
     /// Applies new readings of these tenants' ledgers.
-    fn hold_of(&mut self, changed: &BTreeSet<Whose>) {
-        let now = moment();
+    fn hold_of(&mut self, changed: &BTreeSet<RoomDevice>) {
+        let now = current_moment();
         for whose in changed {
             let held = self.ledgers.held_by(whose);
-            let (refused, rose) = self.ledgers.since(whose);
+            let (refused, rose) = self.ledgers.new_since_first(whose);
             let used = held.as_ref().map_or(0, |held| held.used);
             self.integral.holds_one(whose, used, held.map(|_| refused), rose, now);
         }
     }
 
-    fn hold(&mut self) {
+    fn integrate_held(&mut self) {
         let Self { ledgers, integral, told, .. } = self;
-        let held = ledgers.held();
-        integral.holds(&held, |whose| ledgers.since(whose), moment());
-        told.hears(&held, |whose| integral.name(whose).map(str::to_owned));
+        let held = ledgers.held_memory();
+        integral.add_held(&held, |whose| ledgers.new_since_first(whose), current_moment());
+        told.tell_new(&held, |whose| integral.name(whose).map(str::to_owned));
     }
 
-    fn show(&self) {
-        let mut held = self.ledgers.held();
+    fn publish(&self) {
+        let mut held = self.ledgers.held_memory();
         let mut shown = lock(&self.shown.held);
         for (whose, before) in std::mem::take(&mut *shown) {
             // The processes are gone. The peak and the refusals stay, so that exported counters do not restart.
-            let counted = Held { peak: before.peak, refused: before.refused, ..Held::default() };
+            let counted = HeldMemory { peak: before.peak, refused: before.refused, ..HeldMemory::default() };
             held.entry(whose).or_insert(counted);
         }
         *shown = held;
         drop(shown);
         *lock(&self.shown.read) = self.ledgers.read_at();
-        lock(&self.shown.broken).clone_from(self.ledgers.broken());
+        lock(&self.shown.broken).clone_from(self.ledgers.broken_ledgers());
     }
 
     fn open(&mut self, now: Instant) {
         let Some(dir) = &self.settings.dir else { return };
-        let opened = Store::open(dir).and_then(|(mut store, aside)| Ok((store.marks(&boot())?, store, aside)));
+        let opened =
+            RecordStore::open(dir).and_then(|(mut store, aside)| Ok((store.read_marks(&boot_id())?, store, aside)));
         match opened {
             Ok((marks, store, aside)) => {
                 if let Some(aside) = &aside {
@@ -444,13 +445,13 @@ impl Work {
                 if let Some(aside) = aside {
                     self.aside = Some(format!("the last one was damaged and lies in {}", aside.display()));
                 }
-                self.fares(true, None);
+                self.note_outcome(true, None);
             }
-            Err(why) => self.failed(&why.to_string(), now),
+            Err(why) => self.note_failure(&why.to_string(), now),
         }
     }
 
-    fn fares(&mut self, ok: bool, words: Option<String>) {
+    fn note_outcome(&mut self, ok: bool, words: Option<String>) {
         let mut state = lock(&self.shown.state);
         if ok && !state.ok && self.again.is_some() {
             info!(kind = "record.resumed", "the record is written again");
@@ -461,20 +462,20 @@ impl Work {
         }
     }
 
-    fn failed(&mut self, why: &str, now: Instant) {
-        let pause = self.again.map_or(AGAIN, |(_, pause)| (pause * 2).min(AT_MOST));
+    fn note_failure(&mut self, why: &str, now: Instant) {
+        let pause = self.again.map_or(FIRST_WRITE_RETRY, |(_, pause)| (pause * 2).min(MAX_WRITE_RETRY));
         let new = lock(&self.shown.state).words.as_deref() != Some(why);
         if new {
             warn!(kind = "record.failed", why, "usage is not recorded at the moment; limits are kept as ever");
         }
         self.again = Some((now + pause, pause));
-        self.fares(false, Some(why.to_owned()));
+        self.note_outcome(false, Some(why.to_owned()));
     }
 
     fn write(&mut self, last: bool) {
         let now = Instant::now();
         if self.settings.dir.is_none() {
-            return self.integral.written();
+            return self.integral.clear_written();
         }
         if self.again.is_some_and(|(at, _)| now < at) && !last {
             return;
@@ -482,30 +483,33 @@ impl Work {
         if self.store.is_none() {
             self.open(now);
         }
-        let (rows, urgent) = self.integral.waiting();
-        let due = last || urgent > 0 || rows.len() <= FEW || now.saturating_duration_since(self.written) >= SELDOM;
+        let (rows, urgent) = self.integral.waiting_rows();
+        let due = last
+            || urgent > 0
+            || rows.len() <= ROWS_EVERY_SECOND
+            || now.saturating_duration_since(self.written) >= QUIET_ROWS_INTERVAL;
         let something = !(rows.is_empty() && self.marks.is_empty());
         let Some(store) = &mut self.store else { return };
-        let added = if due && something { Some(store.add(rows, &self.marks, moment().wall)) } else { None };
+        let added = if due && something { Some(store.add(rows, &self.marks, current_moment().wall)) } else { None };
         match added {
             Some(Ok(())) => {
-                self.integral.written();
+                self.integral.clear_written();
                 self.marks.clear();
                 self.written = now;
-                self.fares(true, None);
+                self.note_outcome(true, None);
             }
             Some(Err(why)) => {
                 // A full disk may get space again. After any other error the file is opened and checked again.
                 if !why.is_full() {
                     self.store = None;
                 }
-                return self.failed(&why.to_string(), now);
+                return self.note_failure(&why.to_string(), now);
             }
             None => {}
         }
         let Some(store) = &mut self.store else { return };
-        if !last && self.tidied.is_none_or(|at| now.saturating_duration_since(at) >= TIDY) {
-            let at = moment();
+        if !last && self.tidied.is_none_or(|at| now.saturating_duration_since(at) >= TIDY_INTERVAL) {
+            let at = current_moment();
             if at.was_set_since(&self.began) {
                 // The age of rows is now unknown, and rows deleted by a wrong clock are lost.
                 self.tidied = Some(now);
@@ -514,7 +518,7 @@ impl Work {
                 );
                 return;
             }
-            match store.tidy(self.settings.keep, at.wall) {
+            match store.roll_up_old(self.settings.keep, at.wall) {
                 Ok(more) => self.tidied = if more { None } else { Some(now) },
                 // If the error persists, adding rows reports it too.
                 Err(why) => {
@@ -526,12 +530,12 @@ impl Work {
     }
 }
 
-fn moment() -> Moment {
+fn current_moment() -> ClockMoment {
     let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    Moment { ns: clock::now(), wall: i64::try_from(wall).unwrap_or(i64::MAX) }
+    ClockMoment { ns: clock::now(), wall: i64::try_from(wall).unwrap_or(i64::MAX) }
 }
 
 /// Identifies this boot of the host, since process numbers restart with the next one.
-fn boot() -> String {
+fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }

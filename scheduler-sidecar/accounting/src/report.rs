@@ -25,17 +25,17 @@ pub mod sheet;
 
 /// The period of a report, in seconds since 1970; the end is excluded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Period {
+pub struct ReportPeriod {
     /// First second of the period, since 1970.
     pub since: i64,
     /// First second after the period.
     pub until: i64,
 }
 
-impl Period {
+impl ReportPeriod {
     /// Returns the length in seconds.
     #[must_use]
-    pub fn seconds(self) -> u128 {
+    pub fn length_seconds(self) -> u128 {
         u128::try_from(self.until.saturating_sub(self.since)).unwrap_or(0)
     }
 }

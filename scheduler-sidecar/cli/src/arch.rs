@@ -4,11 +4,11 @@
 use object::elf::{self, Machine};
 
 /// Machine that this program was built for; the library next to it is built for the same.
-pub const HOST: Machine = host::MACHINE;
+pub const HOST_MACHINE: Machine = host::MACHINE;
 /// Path at which programs of this architecture expect glibc's loader.
-pub const LOADER: &str = host::LOADER;
+pub const GLIBC_LOADER: &str = host::LOADER;
 /// Path at which programs of this architecture expect musl's loader.
-pub const MUSL: &str = host::MUSL;
+pub const MUSL_LOADER: &str = host::MUSL;
 
 #[cfg(target_arch = "x86_64")]
 mod host {

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use vgpu_core::units::bytes::Bytes;
 
 use vgpu_config::paths;
-use vgpu_control::{self as control, Answer, Ask, Done, TermsStatus};
-use vgpu_output::say::{FINDINGS, Failure};
+use vgpu_control::{self as control, ChangeResult, ControlAnswer, ControlCommand, TermsStatus};
+use vgpu_output::say::{EXIT_FINDINGS, Failure};
 
 /// Where the daemon is, and how the answer is shown.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Where {
+pub struct DaemonAddress {
     /// The administrative socket [default: admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or $XDG_RUNTIME_DIR/vgpu].
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
@@ -21,10 +21,10 @@ pub struct Where {
     pub json: bool,
 }
 
-impl Where {
+impl DaemonAddress {
     /// Returns the path of the administrative socket.
     #[must_use]
-    pub fn path(&self) -> PathBuf {
+    pub fn socket_path(&self) -> PathBuf {
         self.socket.clone().unwrap_or_else(|| paths::admin_socket(&paths::runtime_dir()))
     }
 
@@ -32,28 +32,28 @@ impl Where {
     ///
     /// # Errors
     /// [`Failure`] with code 1: nobody answers there, or the daemon refuses, with the daemon's message.
-    pub fn ask(&self, ask: &Ask) -> Result<Answer, Failure> {
-        let socket = self.path();
-        control::ask(&socket, ask).map_err(|why| Failure::new(FINDINGS, words(&socket, &why)))
+    pub fn ask_daemon(&self, ask: &ControlCommand) -> Result<ControlAnswer, Failure> {
+        let socket = self.socket_path();
+        control::ask_daemon(&socket, ask).map_err(|why| Failure::new(EXIT_FINDINGS, explain_failure(&socket, &why)))
     }
 
     /// Sends a command to the daemon.
     ///
     /// # Errors
-    /// As [`Self::ask`].
-    pub fn done(&self, ask: &Ask) -> Result<Done, Failure> {
-        self.ask(ask)?.done.ok_or_else(no_answer)
+    /// As [`Self::ask_daemon`].
+    pub fn request_change(&self, ask: &ControlCommand) -> Result<ChangeResult, Failure> {
+        self.ask_daemon(ask)?.done.ok_or_else(no_answer)
     }
 }
 
 /// Failure for an answer of the wrong kind.
 #[must_use]
 pub fn no_answer() -> Failure {
-    Failure::new(FINDINGS, "the daemon's answer is to something else; is it older than this program? restart it")
+    Failure::new(EXIT_FINDINGS, "the daemon's answer is to something else; is it older than this program? restart it")
 }
 
 /// Explains why there is no answer, and what to do.
-pub(super) fn words(socket: &Path, why: &io::Error) -> String {
+pub(super) fn explain_failure(socket: &Path, why: &io::Error) -> String {
     let at = socket.display();
     match why.kind() {
         // An error of this kind carries the daemon's own message.
@@ -80,26 +80,26 @@ pub fn size(bytes: Option<u64>) -> String {
 
 /// Formats a percentage, or `none` if there is no value.
 #[must_use]
-pub fn percent(percent: Option<f64>, none: &str) -> String {
+pub fn format_percent(percent: Option<f64>, none: &str) -> String {
     percent.map_or(none.into(), |percent| format!("{percent} %"))
 }
 
-/// Returns a tenant's limits and share of time on a device as a table row with the columns of [`TERMS`].
+/// Returns a tenant's limits and share of time on a device as a table row with the columns of [`TERMS_HEADINGS`].
 #[must_use]
-pub fn terms(tenant: &str, terms: &TermsStatus) -> Vec<String> {
+pub fn terms_rows(tenant: &str, terms: &TermsStatus) -> Vec<String> {
     vec![
         tenant.to_owned(),
         terms.device.clone(),
         terms.class.clone(),
         terms.weight.to_string(),
-        percent(terms.sm_request, "none"),
-        percent(terms.sm_limit, "unlimited"),
+        format_percent(terms.sm_request, "none"),
+        format_percent(terms.sm_limit, "unlimited"),
         size(terms.memory_limit),
     ]
 }
 
-/// Column headings of [`terms`].
-pub const TERMS: [&str; 7] = ["TENANT", "DEVICE", "CLASS", "WEIGHT", "REQUEST", "LIMIT", "MEMORY"];
+/// Column headings of [`terms_rows`].
+pub const TERMS_HEADINGS: [&str; 7] = ["TENANT", "DEVICE", "CLASS", "WEIGHT", "REQUEST", "LIMIT", "MEMORY"];
 
 #[cfg(test)]
 mod tests {
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn whoever_gets_no_answer_is_told_where_was_looked_and_what_to_do() {
         let socket = Path::new("/run/vgpu/admin.sock");
-        let said = |kind: io::ErrorKind| words(socket, &io::Error::from(kind));
+        let said = |kind: io::ErrorKind| explain_failure(socket, &io::Error::from(kind));
         for (kind, parts) in [
             (io::ErrorKind::NotFound, ["no daemon answers at /run/vgpu/admin.sock", "vgpud --config"]),
             (io::ErrorKind::ConnectionRefused, ["no daemon answers at /run/vgpu/admin.sock", "--socket"]),
@@ -118,6 +118,6 @@ mod tests {
             assert!(parts.iter().all(|part| said(kind).contains(part)), "{}", said(kind));
         }
         let refused = io::Error::other("there is no tenant \"x\"");
-        assert_eq!(words(socket, &refused), "there is no tenant \"x\"");
+        assert_eq!(explain_failure(socket, &refused), "there is no tenant \"x\"");
     }
 }

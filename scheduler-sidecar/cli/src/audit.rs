@@ -4,12 +4,12 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use super::ask::Where;
+use super::ask::DaemonAddress;
 use super::events;
 use vgpu_accounting::audit_chain::{self, Head};
-use vgpu_control::event::Event;
-use vgpu_control::{Ask, AuditStatus};
-use vgpu_output::say::{self, FINDINGS, Failure, UNKNOWN};
+use vgpu_control::event::DaemonEvent;
+use vgpu_control::{AuditStatus, ControlCommand};
+use vgpu_output::say::{self, EXIT_FINDINGS, EXIT_UNKNOWN, Failure};
 
 /// Shows an audit log, or checks that nothing in it was changed or taken out.
 ///
@@ -39,7 +39,7 @@ pub struct Args {
     verify: bool,
 
     /// The hash of a line that must be there: of the last one at the time it was kept.
-    #[arg(long, value_name = "HASH", requires = "verify", value_parser = head)]
+    #[arg(long, value_name = "HASH", requires = "verify", value_parser = parse_head)]
     head: Vec<String>,
 
     /// The administrative socket of the daemon that writes the file [default: as in vgpu status; nobody needs to answer there].
@@ -52,7 +52,7 @@ pub struct Args {
 }
 
 /// Parses a SHA-256 in hexadecimal digits.
-fn head(text: &str) -> Result<String, String> {
+fn parse_head(text: &str) -> Result<String, String> {
     let is_hash = text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     if is_hash {
         Ok(text.to_owned())
@@ -67,19 +67,19 @@ fn head(text: &str) -> Result<String, String> {
 /// [`Failure`]: the file cannot be read, or the chain is broken.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     if args.verify {
-        return verify(args);
+        return verify_files(args);
     }
     for bytes in read(&args.file)?.1 {
         for line in bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
             let text = String::from_utf8_lossy(line);
-            match serde_json::from_str::<Event>(&text) {
+            match serde_json::from_str::<DaemonEvent>(&text) {
                 Ok(mut event) if !args.json => {
                     // The chain's fields mean nothing to a reader.
                     event.more.retain(|key, _| !["prev", "hash"].contains(&key.as_str()));
-                    say::text(&events::shown(&event))?;
+                    say::print_text(&events::format_event(&event))?;
                 }
-                Ok(_) => say::exact(&say::plain_json(&format!("{text}\n")))?,
-                Err(_) => say::text(&format!("{}\n", say::escaped(&text)))?,
+                Ok(_) => say::print_exact(&say::plain_json(&format!("{text}\n")))?,
+                Err(_) => say::print_text(&format!("{}\n", say::escape_line(&text)))?,
             }
         }
     }
@@ -88,7 +88,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
 
 /// Returns names and content of the file and its rotated files, oldest first.
 fn read(file: &Path) -> Result<(Vec<PathBuf>, Vec<Vec<u8>>), Failure> {
-    let unreadable = |path: &Path, why| Failure::new(UNKNOWN, format!("{}: {why}", path.display()));
+    let unreadable = |path: &Path, why| Failure::new(EXIT_UNKNOWN, format!("{}: {why}", path.display()));
     let mut files = Vec::new();
     for number in 1_u32.. {
         let aside = PathBuf::from(format!("{}.{number}", file.display()));
@@ -103,21 +103,21 @@ fn read(file: &Path) -> Result<(Vec<PathBuf>, Vec<Vec<u8>>), Failure> {
     Ok(files.into_iter().unzip())
 }
 
-fn verify(args: &Args) -> Result<ExitCode, Failure> {
+fn verify_files(args: &Args) -> Result<ExitCode, Failure> {
     // Ask before reading the file, so that lines written meanwhile come after this one.
-    let served = served(args)?;
+    let served = served_head(args)?;
     let (names, contents) = read(&args.file)?;
     let by_daemon = served.iter().map(|hash| Head { hash, by: "the daemon that writes it" });
     let kept = args.head.iter().map(|hash| Head { hash, by: "--head" });
     let heads: Vec<Head<'_>> = by_daemon.chain(kept).collect();
     let chain = audit_chain::verify(&contents, &heads).map_err(|found| {
         let name = names.get(found.file).map(|name| name.display().to_string()).unwrap_or_default();
-        Failure::new(FINDINGS, format!("{name}:{}: {}", found.line, found.words))
+        Failure::new(EXIT_FINDINGS, format!("{name}:{}: {}", found.line, found.words))
     })?;
     let (lines, cut, files, last, first) = (chain.lines, chain.cut, names.len(), chain.head, chain.is_from_first);
     if args.json {
         let end = if heads.is_empty() { None } else { Some(true) };
-        say::json(&serde_json::json!({
+        say::print_json(&serde_json::json!({
             "ok": true, "lines": lines, "not_whole": cut, "files": files, "head": last, "end_is_known": end,
             "is_from_first": first,
         }))?;
@@ -140,17 +140,17 @@ fn verify(args: &Args) -> Result<ExitCode, Failure> {
             "whether lines are missing at the end is not known: no daemon that writes this file answers, and no --head was given\n"
         }
     });
-    say::text(&words)?;
+    say::print_text(&words)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Returns the hash of the last line that the daemon wrote into this file; `None` if no daemon answers that writes
 /// it.
-fn served(args: &Args) -> Result<Option<String>, Failure> {
-    let daemon = Where { socket: args.socket.clone(), json: false };
-    let answer = match daemon.ask(&Ask::Status) {
+fn served_head(args: &Args) -> Result<Option<String>, Failure> {
+    let daemon = DaemonAddress { socket: args.socket.clone(), json: false };
+    let answer = match daemon.ask_daemon(&ControlCommand::Status) {
         Ok(answer) => answer,
-        Err(why) if args.socket.is_some() => return Err(Failure::new(UNKNOWN, why.words)),
+        Err(why) if args.socket.is_some() => return Err(Failure::new(EXIT_UNKNOWN, why.words)),
         Err(_) => return Ok(None),
     };
     let here = args.file.canonicalize().ok();
@@ -160,7 +160,7 @@ fn served(args: &Args) -> Result<Option<String>, Failure> {
         Some(AuditStatus { head, .. }) => Ok(Some(head).filter(|head| !head.is_empty())),
         None if args.socket.is_some() => {
             let words = format!("the daemon there does not write {}", args.file.display());
-            Err(Failure::new(UNKNOWN, words))
+            Err(Failure::new(EXIT_UNKNOWN, words))
         }
         None => Ok(None),
     }

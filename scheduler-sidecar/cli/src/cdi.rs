@@ -12,13 +12,13 @@ use std::{fs, io};
 use clap::Subcommand;
 use serde::Serialize;
 
-use super::ask::{Where, no_answer};
+use super::ask::{DaemonAddress, no_answer};
 use super::docker::{LIBRARY_DIR, TENANT_DIR, ledgers_of};
 use super::library;
 use vgpu_config::resolve::Surroundings;
 use vgpu_config::{self as config, paths};
-use vgpu_control::Ask;
-use vgpu_output::say::{self, FINDINGS, Failure, RUN_FAILED, USAGE};
+use vgpu_control::ControlCommand;
+use vgpu_output::say::{self, EXIT_FINDINGS, EXIT_RUN_FAILED, EXIT_USAGE, Failure};
 
 /// Describes tenants to container engines, by the Container Device Interface.
 #[derive(Debug, clap::Args)]
@@ -30,12 +30,12 @@ Exit codes:
   as vgpu cdi generate --help says")]
 pub struct Args {
     #[command(subcommand)]
-    verb: Verb,
+    verb: CdiVerb,
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
-    Generate(Generate),
+enum CdiVerb {
+    Generate(GenerateArgs),
 }
 
 /// Writes a CDI specification with a device for each tenant of vgpud.
@@ -54,9 +54,9 @@ Exit codes:
   1    no daemon answers, the file of --config has errors, or the output cannot be written
   2    usage: a kind or a tenant's name is not one that CDI accepts
   125  libvgpu.so was not found")]
-struct Generate {
+struct GenerateArgs {
     #[command(flatten)]
-    daemon: Socket,
+    daemon: SocketArg,
 
     /// Take the tenants from this file of vgpud instead of asking the daemon.
     #[arg(long, value_name = "FILE", conflicts_with = "socket")]
@@ -76,7 +76,7 @@ struct Generate {
 }
 
 #[derive(Debug, clap::Args)]
-struct Socket {
+struct SocketArg {
     /// The administrative socket [default: admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or $XDG_RUNTIME_DIR/vgpu].
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
@@ -85,29 +85,29 @@ struct Socket {
 /// The CDI file.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Spec {
+struct CdiSpec {
     cdi_version: &'static str,
     kind: String,
-    devices: Vec<Device>,
-    container_edits: Edits,
+    devices: Vec<CdiDevice>,
+    container_edits: CdiEdits,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Device {
+struct CdiDevice {
     name: String,
-    container_edits: Edits,
+    container_edits: CdiEdits,
 }
 
 #[derive(Debug, Serialize)]
-struct Edits {
+struct CdiEdits {
     env: Vec<String>,
-    mounts: Vec<Mount>,
+    mounts: Vec<CdiMount>,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Mount {
+struct CdiMount {
     host_path: String,
     container_path: String,
     options: Vec<&'static str>,
@@ -118,88 +118,90 @@ struct Mount {
 /// # Errors
 /// [`Failure`] with a message; an existing file is unchanged.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let Verb::Generate(args) = &args.verb;
-    check_kind(&args.kind).map_err(|why| Failure::new(USAGE, format!("--kind {:?} {why}", args.kind)))?;
-    let library = library::find(args.library.as_deref()).map_err(|why| Failure::new(RUN_FAILED, why))?;
+    let CdiVerb::Generate(args) = &args.verb;
+    check_kind(&args.kind).map_err(|why| Failure::new(EXIT_USAGE, format!("--kind {:?} {why}", args.kind)))?;
+    let library = library::find(args.library.as_deref()).map_err(|why| Failure::new(EXIT_RUN_FAILED, why))?;
     let tenants = match &args.config {
         Some(file) => from_file(file)?,
         None => from_daemon(args.daemon.socket.clone())?,
     };
-    let spec = spec(&args.kind, &library, &tenants)?;
+    let spec = build_spec(&args.kind, &library, &tenants)?;
     match &args.output {
-        None => say::json(&spec)?,
-        Some(file) => {
-            write(file, &spec).map_err(|why| Failure::new(FINDINGS, format!("--output {}: {why}", file.display())))?
-        }
+        None => say::print_json(&spec)?,
+        Some(file) => write(file, &spec)
+            .map_err(|why| Failure::new(EXIT_FINDINGS, format!("--output {}: {why}", file.display())))?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Asks the daemon for the tenants' names and sockets.
 fn from_daemon(socket: Option<PathBuf>) -> Result<BTreeMap<String, PathBuf>, Failure> {
-    let status = Where { socket, json: false }.ask(&Ask::Status)?.status.ok_or_else(no_answer)?;
+    let status =
+        DaemonAddress { socket, json: false }.ask_daemon(&ControlCommand::Status)?.status.ok_or_else(no_answer)?;
     Ok(status.tenants.into_iter().filter(|tenant| !tenant.removed).map(|tenant| (tenant.name, tenant.socket)).collect())
 }
 
 /// Reads the tenants' names and sockets from the file, without asking a driver.
 fn from_file(file: &Path) -> Result<BTreeMap<String, PathBuf>, Failure> {
-    let text = fs::read_to_string(file).map_err(|why| Failure::new(FINDINGS, format!("{}: {why}", file.display())))?;
+    let text =
+        fs::read_to_string(file).map_err(|why| Failure::new(EXIT_FINDINGS, format!("{}: {why}", file.display())))?;
     let around = Surroundings { run_dir: paths::runtime_dir(), ..Surroundings::default() };
-    let plan = config::plan(&text, &around)
-        .map_err(|report| Failure::new(FINDINGS, report.lines(&file.display().to_string()).trim_end().to_owned()))?;
+    let plan = config::make_plan(&text, &around).map_err(|report| {
+        Failure::new(EXIT_FINDINGS, report.to_lines(&file.display().to_string()).trim_end().to_owned())
+    })?;
     Ok(plan.tenants.into_iter().map(|tenant| (tenant.name, tenant.socket)).collect())
 }
 
-fn spec(kind: &str, library: &Path, tenants: &BTreeMap<String, PathBuf>) -> Result<Spec, Failure> {
+fn build_spec(kind: &str, library: &Path, tenants: &BTreeMap<String, PathBuf>) -> Result<CdiSpec, Failure> {
     let dir = library.parent().unwrap_or(Path::new("/"));
     let file = library.file_name().unwrap_or_default().to_string_lossy();
     let mut devices = Vec::new();
     for (name, socket) in tenants {
         check_name(name)
-            .map_err(|why| Failure::new(USAGE, format!("the tenant {name:?} {why}; give it another name")))?;
+            .map_err(|why| Failure::new(EXIT_USAGE, format!("the tenant {name:?} {why}; give it another name")))?;
         let room = socket.parent().unwrap_or(Path::new("/"));
         let file = socket.file_name().unwrap_or_default();
         let ledgers = ledgers_of(file).to_string_lossy().into_owned();
         let file = file.to_string_lossy();
-        devices.push(Device {
+        devices.push(CdiDevice {
             name: name.clone(),
-            container_edits: Edits {
+            container_edits: CdiEdits {
                 env: vec![format!("VGPU_SOCKET={TENANT_DIR}/{file}")],
                 mounts: vec![
-                    mount(room, TENANT_DIR, &["ro", "noexec"])?,
-                    mount(&room.join(&ledgers), &format!("{TENANT_DIR}/{ledgers}"), &["rw", "noexec"])?,
+                    read_only_mount(room, TENANT_DIR, &["ro", "noexec"])?,
+                    read_only_mount(&room.join(&ledgers), &format!("{TENANT_DIR}/{ledgers}"), &["rw", "noexec"])?,
                 ],
             },
         });
     }
-    let digit = |device: &Device| device.name.starts_with(|first: char| first.is_ascii_digit());
-    Ok(Spec {
+    let digit = |device: &CdiDevice| device.name.starts_with(|first: char| first.is_ascii_digit());
+    Ok(CdiSpec {
         cdi_version: if devices.iter().any(digit) { "0.5.0" } else { "0.3.0" },
         kind: kind.to_owned(),
         devices,
-        container_edits: Edits {
+        container_edits: CdiEdits {
             env: vec![format!("LD_PRELOAD={LIBRARY_DIR}/{file}")],
-            mounts: vec![mount(dir, LIBRARY_DIR, &["ro"])?],
+            mounts: vec![read_only_mount(dir, LIBRARY_DIR, &["ro"])?],
         },
     })
 }
 
 /// Returns a mount of a host directory.
-fn mount(from: &Path, to: &str, how: &[&'static str]) -> Result<Mount, Failure> {
+fn read_only_mount(from: &Path, to: &str, how: &[&'static str]) -> Result<CdiMount, Failure> {
     let host_path =
-        from.to_str().ok_or_else(|| Failure::new(USAGE, format!("{from:?} is not UTF-8, and CDI files are")))?;
+        from.to_str().ok_or_else(|| Failure::new(EXIT_USAGE, format!("{from:?} is not UTF-8, and CDI files are")))?;
     let options = [how, &["nosuid", "nodev", "bind"]].concat();
-    Ok(Mount { host_path: host_path.to_owned(), container_path: to.to_owned(), options })
+    Ok(CdiMount { host_path: host_path.to_owned(), container_path: to.to_owned(), options })
 }
 
 /// Writes the file atomically, because engines may read it at any time.
-fn write(file: &Path, spec: &Spec) -> io::Result<()> {
+fn write(file: &Path, spec: &CdiSpec) -> io::Result<()> {
     let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::create_dir_all(dir)?;
     let mut text = serde_json::to_string_pretty(spec)?;
     text.push('\n');
     // The temporary name does not end in .json, so no engine reads a half-written file.
-    say::whole(file, &text)
+    say::replace_file(file, &text)
 }
 
 /// Checks that `kind` is `vendor/class` as CDI requires: a domain and a word.
@@ -230,11 +232,11 @@ fn check_name(name: &str) -> Result<(), &'static str> {
 mod tests {
     use super::*;
 
-    fn made(names: &[&str]) -> Result<Spec, Failure> {
+    fn made(names: &[&str]) -> Result<CdiSpec, Failure> {
         let tenants = names
             .iter()
             .map(|name| ((*name).to_owned(), PathBuf::from(format!("/run/vgpu/tenants/{name}/vgpud.sock"))));
-        spec("vgpu.internal/tenant", Path::new("/usr/lib/vgpu/libvgpu.so"), &tenants.collect())
+        build_spec("vgpu.internal/tenant", Path::new("/usr/lib/vgpu/libvgpu.so"), &tenants.collect())
     }
 
     #[test]

@@ -13,10 +13,10 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use super::arch::{self, HOST};
-use super::program::{self, Step};
+use super::arch::{self, HOST_MACHINE};
+use super::program::{self, ChainStep};
 use super::{library, loader};
-use vgpu_output::say::{self, Colour, FINDINGS, Failure, UNKNOWN};
+use vgpu_output::say::{self, Colour, EXIT_FINDINGS, EXIT_UNKNOWN, Failure};
 
 /// Says whether libvgpu.so is mapped in a program, which is not run.
 ///
@@ -64,7 +64,7 @@ pub struct Args {
 
 /// Answer of `vgpu check`: if the library would be mapped, and why.
 #[derive(Debug, Serialize)]
-struct Answer {
+struct CheckAnswer {
     /// True if the library would be mapped; null if unknown.
     mapped: Option<bool>,
     /// The program that was inspected.
@@ -78,7 +78,7 @@ struct Answer {
 }
 
 /// The reason why the answer is not yes.
-enum No {
+enum CheckFailure {
     Unmapped(String),
     Unknown(String),
 }
@@ -88,12 +88,14 @@ enum No {
 /// # Errors
 /// Stdout is closed.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let mut answer = Answer { mapped: None, program: None, scripts: Vec::new(), library: None, reason: None };
+    let mut answer = CheckAnswer { mapped: None, program: None, scripts: Vec::new(), library: None, reason: None };
     let outcome = match args.pid {
-        Some(pid) => running(pid, args.library.as_deref(), &mut answer),
-        None => {
-            startable(args.command.first().map_or(OsStr::new(""), |name| name), args.library.as_deref(), &mut answer)
-        }
+        Some(pid) => check_running(pid, args.library.as_deref(), &mut answer),
+        None => check_startable(
+            args.command.first().map_or(OsStr::new(""), |name| name),
+            args.library.as_deref(),
+            &mut answer,
+        ),
     };
     let code = match outcome {
         Ok(library) => {
@@ -101,18 +103,18 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
             answer.library = Some(library);
             0
         }
-        Err(No::Unmapped(why)) => {
+        Err(CheckFailure::Unmapped(why)) => {
             answer.mapped = Some(false);
             answer.reason = Some(why);
-            FINDINGS
+            EXIT_FINDINGS
         }
-        Err(No::Unknown(why)) => {
+        Err(CheckFailure::Unknown(why)) => {
             answer.reason = Some(why);
-            UNKNOWN
+            EXIT_UNKNOWN
         }
     };
     if args.json {
-        say::json(&answer)?;
+        say::print_json(&answer)?;
         return Ok(ExitCode::from(code));
     }
     let program = answer.program.as_ref().map_or("the program".into(), |path| path.display().to_string());
@@ -120,78 +122,86 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         (Some(library), _) => {
             let script = answer.scripts.first().map(|path| format!(", the interpreter of {}", path.display()));
             let script = script.unwrap_or_default();
-            let yes = say::coloured(Colour::Green, "mapped");
-            say::text(&format!("{yes}: {} in {program}{script}\n", library.display()))?;
+            let yes = say::in_colour(Colour::Green, "mapped");
+            say::print_text(&format!("{yes}: {} in {program}{script}\n", library.display()))?;
             Ok(ExitCode::SUCCESS)
         }
-        (None, Some(why)) if code == FINDINGS => Err(Failure::new(code, format!("not mapped in {program}: {why}"))),
+        (None, Some(why)) if code == EXIT_FINDINGS => {
+            Err(Failure::new(code, format!("not mapped in {program}: {why}")))
+        }
         (None, why) => Err(Failure::new(code, why.clone().unwrap_or_default())),
     }
 }
 
 /// Inspects a program that could be started.
-fn startable(name: &OsStr, wanted: Option<&Path>, answer: &mut Answer) -> Result<PathBuf, No> {
-    let chain = program::follow(name).map_err(|lost| No::Unknown(lost.0))?;
+fn check_startable(name: &OsStr, wanted: Option<&Path>, answer: &mut CheckAnswer) -> Result<PathBuf, CheckFailure> {
+    let chain = program::follow_program(name).map_err(|lost| CheckFailure::Unknown(lost.0))?;
     answer.scripts = chain.scripts;
     let mut library = None;
     let last = chain.steps.len();
     for (index, step) in chain.steps.iter().enumerate() {
         answer.program = Some(step.path.clone());
         if let Some(why) = chain.drops_environment.as_ref().filter(|_| index + 1 == last) {
-            return Err(No::Unmapped(why.clone()));
+            return Err(CheckFailure::Unmapped(why.clone()));
         }
-        library = Some(judge(step, wanted)?);
+        library = Some(judge_step(step, wanted)?);
     }
-    library.ok_or_else(|| No::Unknown("nothing there is a program".into()))
+    library.ok_or_else(|| CheckFailure::Unknown("nothing there is a program".into()))
 }
 
 /// Inspects one ELF file: first without its loader, then by asking its loader.
-fn judge(step: &Step, wanted: Option<&Path>) -> Result<PathBuf, No> {
-    let Step { path, elf, secure } = step;
-    if (elf.machine, elf.bits) != (HOST, 64) {
-        return Err(No::Unmapped(format!(
+fn judge_step(step: &ChainStep, wanted: Option<&Path>) -> Result<PathBuf, CheckFailure> {
+    let ChainStep { path, elf, secure } = step;
+    if (elf.machine, elf.bits) != (HOST_MACHINE, 64) {
+        return Err(CheckFailure::Unmapped(format!(
             "it is built for {} ({} bit), libvgpu.so for {} (64 bit)",
             arch::name(elf.machine),
             elf.bits,
-            arch::name(HOST)
+            arch::name(HOST_MACHINE)
         )));
     }
     let Some(interpreter) = &elf.interpreter else {
-        return Err(No::Unmapped("it is a static program: no loader runs, so nothing can be preloaded".into()));
+        return Err(CheckFailure::Unmapped(
+            "it is a static program: no loader runs, so nothing can be preloaded".into(),
+        ));
     };
     if interpreter.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"ld-musl")) {
-        return Err(No::Unmapped("its loader is musl's; libvgpu.so is built for glibc".into()));
+        return Err(CheckFailure::Unmapped("its loader is musl's; libvgpu.so is built for glibc".into()));
     }
     if !loader::is_glibc(interpreter) {
-        return Err(No::Unknown(format!("{}: its loader {} is not known", path.display(), interpreter.display())));
+        return Err(CheckFailure::Unknown(format!(
+            "{}: its loader {} is not known",
+            path.display(),
+            interpreter.display()
+        )));
     }
     // In secure mode the loader ignores LD_PRELOAD, but not /etc/ld.so.preload.
     let ignored = ("LD_PRELOAD", None);
     let changes = if *secure { std::slice::from_ref(&ignored) } else { &[] };
-    let listing = loader::list(interpreter, path, changes)
-        .map_err(|why| No::Unknown(format!("{} cannot be started: {why}", path.display())))?;
-    match (listing.file(library::NAME), wanted) {
+    let listing = loader::list_libraries(interpreter, path, changes)
+        .map_err(|why| CheckFailure::Unknown(format!("{} cannot be started: {why}", path.display())))?;
+    match (listing.file_named(library::LIBRARY_NAME), wanted) {
         (Some(found), None) => Ok(found.to_owned()),
         (Some(found), Some(wanted)) if same_file(found, wanted) => Ok(found.to_owned()),
         (Some(found), Some(wanted)) => {
-            Err(No::Unmapped(format!("{} is mapped there instead of {}", found.display(), wanted.display())))
+            Err(CheckFailure::Unmapped(format!("{} is mapped there instead of {}", found.display(), wanted.display())))
         }
-        (None, _) if *secure => Err(No::Unmapped(
+        (None, _) if *secure => Err(CheckFailure::Unmapped(
             "it is started with more rights than its caller has (setuid, setgid or capabilities), where the loader \
              ignores LD_PRELOAD; only /etc/ld.so.preload reaches it"
                 .into(),
         )),
-        (None, _) => Err(No::Unmapped(why_not(&listing.complaints))),
+        (None, _) => Err(CheckFailure::Unmapped(why_not(&listing.complaints))),
     }
 }
 
 /// Explains why our library is not preloaded, from the environment and the loader's messages.
 fn why_not(complaints: &[String]) -> String {
-    const CURE: &str = "start it by `vgpu run -- ...`, or set LD_PRELOAD to the absolute path of libvgpu.so";
-    let complaint = complaints.iter().find(|line| line.contains(library::NAME));
+    const RUN_REMEDY: &str = "start it by `vgpu run -- ...`, or set LD_PRELOAD to the absolute path of libvgpu.so";
+    let complaint = complaints.iter().find(|line| line.contains(library::LIBRARY_NAME));
     let preload = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     let preload = preload.to_string_lossy();
-    let ours = preload.split([':', ' ']).find(|entry| entry.rsplit('/').next() == Some(library::NAME));
+    let ours = preload.split([':', ' ']).find(|entry| entry.rsplit('/').next() == Some(library::LIBRARY_NAME));
     match (ours, complaint) {
         (Some(entry), _) if !entry.contains('/') => format!(
             "LD_PRELOAD names {entry} without a path, and the loader does not find it; it must be an absolute path"
@@ -204,17 +214,17 @@ fn why_not(complaints: &[String]) -> String {
         (_, Some(complaint)) => format!("the loader says: {complaint}"),
         (Some(entry), None) => format!("LD_PRELOAD names {entry}, and the loader does not map it"),
         (None, None) if preload.trim().is_empty() => {
-            format!("LD_PRELOAD is not set and /etc/ld.so.preload does not name it; {CURE}")
+            format!("LD_PRELOAD is not set and /etc/ld.so.preload does not name it; {RUN_REMEDY}")
         }
-        (None, None) => format!("LD_PRELOAD=\"{preload}\" does not name libvgpu.so; {CURE}"),
+        (None, None) => format!("LD_PRELOAD=\"{preload}\" does not name libvgpu.so; {RUN_REMEDY}"),
     }
 }
 
 /// Inspects a running process for the mapped library.
-fn running(pid: u32, wanted: Option<&Path>, answer: &mut Answer) -> Result<PathBuf, No> {
+fn check_running(pid: u32, wanted: Option<&Path>, answer: &mut CheckAnswer) -> Result<PathBuf, CheckFailure> {
     let read = |what: &str| format!("/proc/{pid}/{what}");
     let maps = fs::read_to_string(read("maps"))
-        .map_err(|why| No::Unknown(format!("the process {pid} cannot be looked at: {why}")))?;
+        .map_err(|why| CheckFailure::Unknown(format!("the process {pid} cannot be looked at: {why}")))?;
     answer.program = fs::read_link(read("exe")).ok();
     // address perms offset device inode path
     let path =
@@ -223,11 +233,11 @@ fn running(pid: u32, wanted: Option<&Path>, answer: &mut Answer) -> Result<PathB
         .lines()
         .filter_map(path)
         .map(PathBuf::from)
-        .find(|path| path.file_name() == Some(OsStr::new(library::NAME)));
+        .find(|path| path.file_name() == Some(OsStr::new(library::LIBRARY_NAME)));
     match (found, wanted) {
-        (None, _) => Err(No::Unmapped(format!("the process {pid} runs without libvgpu.so"))),
+        (None, _) => Err(CheckFailure::Unmapped(format!("the process {pid} runs without libvgpu.so"))),
         (Some(found), Some(wanted)) if !same_file(&found, wanted) => {
-            Err(No::Unmapped(format!("{} is mapped there instead of {}", found.display(), wanted.display())))
+            Err(CheckFailure::Unmapped(format!("{} is mapped there instead of {}", found.display(), wanted.display())))
         }
         (Some(found), _) => Ok(found),
     }

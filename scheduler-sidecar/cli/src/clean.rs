@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use super::ledgers::{self, Fate};
-use vgpu_output::say::{self, FINDINGS, Failure};
+use super::ledgers::{self, LedgerFate};
+use vgpu_output::say::{self, EXIT_FINDINGS, Failure};
 
 /// Removes what ended programs left in memory: ledgers that no process holds.
 ///
@@ -42,7 +42,7 @@ pub struct Args {
 
 /// A ledger with its state, for the output.
 #[derive(Debug, Serialize)]
-struct Found {
+struct ShownLedger {
     path: String,
     /// Tenant key from the file name: `t-` and the tenant's name, `c-` and a container's namespaces, or `u-` and a
     /// user.
@@ -61,41 +61,42 @@ struct Found {
 /// [`Failure`]: a named directory cannot be read, or a ledger cannot be removed.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let named = !args.dir.is_empty();
-    let places: BTreeSet<PathBuf> = if named { args.dir.clone() } else { ledgers::places() }.into_iter().collect();
+    let places: BTreeSet<PathBuf> =
+        if named { args.dir.clone() } else { ledgers::ledger_directories() }.into_iter().collect();
     let mut all = Vec::new();
     for place in places {
         match std::fs::read_dir(&place) {
-            Ok(_) => all.extend(ledgers::all(&place).into_iter().map(|one| judged(one, args.dry_run))),
+            Ok(_) => all.extend(ledgers::all(&place).into_iter().map(|one| judge_ledger(one, args.dry_run))),
             Err(why) if named => {
-                return Err(Failure::new(FINDINGS, format!("--dir {}: {why}", place.display())));
+                return Err(Failure::new(EXIT_FINDINGS, format!("--dir {}: {why}", place.display())));
             }
             Err(_) => {} // a default place without ledgers
         }
     }
     if args.json {
-        say::json(&all)?;
+        say::print_json(&all)?;
     } else if all.is_empty() {
-        say::text("no ledgers\n")?;
+        say::print_text("no ledgers\n")?;
     } else {
         let mut rows = vec![["LEDGER", "STATE"].map(str::to_owned).to_vec()];
-        rows.extend(all.iter().map(|one| vec![say::shown(one.path.as_ref()), one.state.to_owned()]));
-        say::text(&say::table(&rows))?;
+        rows.extend(all.iter().map(|one| vec![say::quote_shown(one.path.as_ref()), one.state.to_owned()]));
+        say::print_text(&say::lay_out_table(&rows))?;
     }
     let failed: Vec<String> =
         all.iter().filter_map(|one| Some(format!("{}: {}", one.path, one.reason.as_ref()?))).collect();
-    if failed.is_empty() { Ok(ExitCode::SUCCESS) } else { Err(Failure::new(FINDINGS, failed.join("; "))) }
+    if failed.is_empty() { Ok(ExitCode::SUCCESS) } else { Err(Failure::new(EXIT_FINDINGS, failed.join("; "))) }
 }
 
-fn judged(ledger: ledgers::Ledger, dry: bool) -> Found {
-    let fate = if dry { ledgers::look(&ledger.path) } else { ledgers::remove(&ledger.path) };
+fn judge_ledger(ledger: ledgers::LedgerFile, dry: bool) -> ShownLedger {
+    let fate = if dry { ledgers::ledger_fate(&ledger.path) } else { ledgers::remove(&ledger.path) };
     let (state, reason) = match fate {
-        Ok(Fate::Free) if dry => ("unused", None),
-        Ok(Fate::Free) => ("removed", None),
-        Ok(Fate::InUse) => ("in use", None),
-        Ok(Fate::Foreign) => ("another user's", None),
-        Ok(Fate::NoFile) => ("no file", None),
+        Ok(LedgerFate::Free) if dry => ("unused", None),
+        Ok(LedgerFate::Free) => ("removed", None),
+        Ok(LedgerFate::InUse) => ("in use", None),
+        Ok(LedgerFate::Foreign) => ("another user's", None),
+        Ok(LedgerFate::NoFile) => ("no file", None),
         Err(why) => ("failed", Some(why.to_string())),
     };
     let path = ledger.path.display().to_string();
-    Found { path, tenant: ledger.tenant, device: ledger.device, state, reason }
+    ShownLedger { path, tenant: ledger.tenant, device: ledger.device, state, reason }
 }

@@ -22,14 +22,14 @@ Exit codes:
 pub struct Args {
     /// Of which program.
     #[arg(long, value_name = "PROGRAM", default_value = "vgpu")]
-    of: Program,
+    of: CompletedProgram,
 
     /// For which shell.
     shell: Shell,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Program {
+enum CompletedProgram {
     Vgpu,
     Vgpud,
 }
@@ -40,11 +40,11 @@ enum Program {
 /// Stdout is closed.
 pub fn run(args: &Args, vgpu: Command) -> Result<ExitCode, Failure> {
     let (mut command, name) = match args.of {
-        Program::Vgpu => (vgpu, "vgpu"),
-        Program::Vgpud => (Options::command(), "vgpud"),
+        CompletedProgram::Vgpu => (vgpu, "vgpu"),
+        CompletedProgram::Vgpud => (Options::command(), "vgpud"),
     };
     let mut out = Vec::new();
     clap_complete::generate(args.shell, &mut command, name, &mut out);
-    say::exact(&String::from_utf8_lossy(&out))?;
+    say::print_exact(&String::from_utf8_lossy(&out))?;
     Ok(ExitCode::SUCCESS)
 }

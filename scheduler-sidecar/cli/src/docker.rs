@@ -25,9 +25,9 @@ use vgpu_core::units::share::{SHARE_FORMS, parse_share};
 
 use super::library;
 use super::run::check_option;
-use image::{Image, Loader};
+use image::{ImageLoader, InspectedImage};
 use vgpu_config::paths;
-use vgpu_output::say::{self, Failure, RUN_FAILED, USAGE};
+use vgpu_output::say::{self, EXIT_RUN_FAILED, EXIT_USAGE, Failure};
 
 /// Directory of the library inside a container; the documentation names it too.
 pub const LIBRARY_DIR: &str = "/vgpu";
@@ -46,12 +46,12 @@ Exit codes:
   as vgpu docker run --help says")]
 pub struct Args {
     #[command(subcommand)]
-    verb: Verb,
+    verb: DockerVerb,
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
-    Run(Box<Run>),
+enum DockerVerb {
+    Run(Box<DockerRunArgs>),
 }
 
 /// Adds libvgpu.so and limits to a `docker run`, and becomes it.
@@ -74,7 +74,7 @@ Exit codes:
   125  libvgpu.so was not found, or the image cannot be looked at, or could not load it
   126  the engine's command cannot be executed
   127  the engine's command was not found")]
-pub struct Run {
+pub struct DockerRunArgs {
     /// Memory limit per device: 4GiB, 1500M, 25%, unlimited [sets VGPU_MEMORY_LIMIT].
     #[arg(long, value_name = "SIZE")]
     memory_limit: Option<OsString>,
@@ -101,8 +101,8 @@ pub struct Run {
 
     /// How the library gets into programs: env (LD_PRELOAD) or file (/etc/ld.so.preload, also for programs that are started
     /// without an environment or with more rights than their caller).
-    #[arg(long, value_name = "HOW", value_enum, default_value_t = Preload::Env)]
-    preload: Preload,
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = PreloadMethod::Env)]
+    preload: PreloadMethod,
 
     /// Give the container the simulated GPU instead of a real one.
     #[arg(long)]
@@ -132,7 +132,7 @@ pub struct Run {
 
 /// How the library gets into programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Preload {
+enum PreloadMethod {
     Env,
     File,
 }
@@ -142,18 +142,18 @@ enum Preload {
 /// # Errors
 /// [`Failure`]: nothing was started.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let Verb::Run(args) = &args.verb;
-    let command = command(args)?;
+    let DockerVerb::Run(args) = &args.verb;
+    let command = build_command(args)?;
     if args.print {
-        let words: Vec<String> = command.iter().map(|word| say::shown(word)).collect();
-        say::text(&format!("{}\n", words.join(" ")))?;
+        let words: Vec<String> = command.iter().map(|word| say::quote_shown(word)).collect();
+        say::print_text(&format!("{}\n", words.join(" ")))?;
         return Ok(ExitCode::SUCCESS);
     }
     become_engine(&command).map(|never| match never {})
 }
 
 /// Builds the whole command line.
-fn command(args: &Run) -> Result<Vec<OsString>, Failure> {
+fn build_command(args: &DockerRunArgs) -> Result<Vec<OsString>, Failure> {
     if let Some(size) = &args.memory_limit {
         check_option("--memory-limit", size, SIZE_FORMS, |text| parse_size(text).map(drop))?;
     }
@@ -163,21 +163,21 @@ fn command(args: &Run) -> Result<Vec<OsString>, Failure> {
     let words = words::read(&args.words, args.sim);
     let Some(name) = &words.image else {
         return Err(Failure::new(
-            USAGE,
+            EXIT_USAGE,
             "no image behind `--`; accepted: -- [OPTIONS OF THE ENGINE] IMAGE [COMMAND...]",
         ));
     };
-    let room = room(args)?;
-    let library = library::find(args.library.as_deref()).map_err(|why| Failure::new(RUN_FAILED, why))?;
+    let room = tenant_directory(args)?;
+    let library = library::find(args.library.as_deref()).map_err(|why| Failure::new(EXIT_RUN_FAILED, why))?;
     let engine = args.engine.clone().or_else(|| std::env::var_os("VGPU_DOCKER")).unwrap_or_else(|| "docker".into());
     let image = if args.unchecked {
-        Image::default()
+        InspectedImage::default()
     } else {
-        image::look(&engine, name, words.pulls, args.preload == Preload::File)?
+        image::inspect_image(&engine, name, words.pulls, args.preload == PreloadMethod::File)?
     };
-    fit(name, image.loader)?;
+    check_image(name, image.loader)?;
     if !words.gpu && !args.sim {
-        say::note(
+        say::print_note(
             "no --gpus, --runtime or --device behind `--`: there is a GPU in the container only if the engine gives one to all",
         );
     }
@@ -197,19 +197,21 @@ fn command(args: &Run) -> Result<Vec<OsString>, Failure> {
             mount(&dir.join(&ledgers), &format!("{TENANT_DIR}/{}", ledgers.to_string_lossy()), "")?;
         }
     }
-    let ours = Path::new(LIBRARY_DIR).join(library.file_name().unwrap_or(OsStr::new(library::NAME)));
+    let ours = Path::new(LIBRARY_DIR).join(library.file_name().unwrap_or(OsStr::new(library::LIBRARY_NAME)));
     let mut vars: Vec<(&str, OsString)> = Vec::new();
     match args.preload {
-        Preload::Env => vars.push(("LD_PRELOAD", library::preloaded_first(&ours, words.preload.or(image.preload)))),
-        Preload::File => {
-            let file = list(&ours, image.list.as_deref())?;
-            mount(&file, image::SYSTEM_LIST, ":ro")?;
+        PreloadMethod::Env => {
+            vars.push(("LD_PRELOAD", library::preloaded_first(&ours, words.preload.or(image.preload))))
+        }
+        PreloadMethod::File => {
+            let file = write_preload_list(&ours, image.list.as_deref())?;
+            mount(&file, image::SYSTEM_PRELOAD_LIST, ":ro")?;
             // An LD_PRELOAD given to the engine was removed from its arguments, so pass it on.
             vars.extend(words.preload.map(|list| ("LD_PRELOAD", list)));
         }
     }
     if args.sim {
-        let machine = machine(args)?;
+        let machine = simulated_directory(args)?;
         mount(&machine, MACHINE_DIR, "")?;
         let sim = Path::new(LIBRARY_DIR).join("sim");
         let path = library::searched_first(&sim, words.library_path.or(image.library_path));
@@ -231,18 +233,18 @@ fn command(args: &Run) -> Result<Vec<OsString>, Failure> {
 }
 
 /// Refuses an image whose loader would ignore the library: its programs would run without limits.
-fn fit(name: &OsStr, loader: Option<Loader>) -> Result<(), Failure> {
+fn check_image(name: &OsStr, loader: Option<ImageLoader>) -> Result<(), Failure> {
     let why = match loader {
-        None | Some(Loader::Glibc) => return Ok(()),
-        Some(Loader::Musl) => {
+        None | Some(ImageLoader::Glibc) => return Ok(()),
+        Some(ImageLoader::Musl) => {
             "is built on musl (as Alpine is), whose loader cannot load libvgpu.so; take an image that is built on glibc"
         }
-        Some(Loader::None) => {
+        Some(ImageLoader::None) => {
             "has no loader of glibc: its programs are static, or bring a loader of their own, and nothing is preloaded into them"
         }
     };
     Err(Failure::new(
-        RUN_FAILED,
+        EXIT_RUN_FAILED,
         format!("{name:?} {why}. It would run without limits; --unchecked starts it all the same"),
     ))
 }
@@ -257,24 +259,24 @@ pub fn ledgers_of(socket: &OsStr) -> OsString {
 }
 
 /// Returns the tenant's directory and the name of the socket in it.
-fn room(args: &Run) -> Result<Option<(PathBuf, OsString)>, Failure> {
+fn tenant_directory(args: &DockerRunArgs) -> Result<Option<(PathBuf, OsString)>, Failure> {
     let socket = match (&args.tenant, &args.socket) {
         (Some(tenant), _) => {
             let tenants = paths::runtime_dir().join("tenants");
             let socket = tenants.join(tenant).join("vgpud.sock");
             if tenant.is_empty() || tenant.contains('/') || !socket.exists() {
-                return Err(Failure::new(USAGE, format!("--tenant {tenant:?}: {}", who_is_there(&tenants))));
+                return Err(Failure::new(EXIT_USAGE, format!("--tenant {tenant:?}: {}", who_is_there(&tenants))));
             }
             socket
         }
         (None, Some(socket)) => {
             let path = std::path::absolute(socket)
-                .map_err(|why| Failure::new(USAGE, format!("--socket {socket:?}: {why}")))?;
+                .map_err(|why| Failure::new(EXIT_USAGE, format!("--socket {socket:?}: {why}")))?;
             if !path.exists() {
                 let words = format!(
                     "--socket {socket:?} is not there; is the daemon running? accepted: a tenant's socket, as `vgpu status` shows it"
                 );
-                return Err(Failure::new(USAGE, words));
+                return Err(Failure::new(EXIT_USAGE, words));
             }
             path
         }
@@ -299,22 +301,22 @@ fn who_is_there(tenants: &Path) -> String {
 }
 
 /// Returns the directory of the simulated machine; everybody may use it, like a real device's files.
-fn machine(args: &Run) -> Result<PathBuf, Failure> {
+fn simulated_directory(args: &DockerRunArgs) -> Result<PathBuf, Failure> {
     let named = args.sim_dir.clone().or_else(|| std::env::var_os("VGPU_SIM_DIR").map(PathBuf::from));
     let dir =
         named.unwrap_or_else(|| PathBuf::from(format!("/dev/shm/vgpu-sim-{}", rustix::process::geteuid().as_raw())));
-    let dir = std::path::absolute(&dir).map_err(|why| Failure::new(USAGE, format!("--sim-dir {dir:?}: {why}")))?;
+    let dir = std::path::absolute(&dir).map_err(|why| Failure::new(EXIT_USAGE, format!("--sim-dir {dir:?}: {why}")))?;
     if args.print {
         return Ok(dir);
     }
-    let cannot = |why: std::io::Error| Failure::new(RUN_FAILED, format!("{}: {why}", dir.display()));
+    let cannot = |why: std::io::Error| Failure::new(EXIT_RUN_FAILED, format!("{}: {why}", dir.display()));
     std::fs::create_dir_all(dir.parent().unwrap_or(Path::new("/"))).map_err(cannot)?;
     match std::fs::create_dir(&dir) {
         Ok(()) => std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o1777)).map_err(cannot)?,
         // Keep an existing directory's permissions: its creator decides who may use it.
         Err(why) if why.kind() == std::io::ErrorKind::AlreadyExists && dir.is_dir() => {
             if std::fs::metadata(&dir).map_err(cannot)?.permissions().mode() & 0o003 != 0o003 {
-                say::note(&format!(
+                say::print_note(&format!(
                     "{} is closed to others: only programs of its owner can use the simulated GPU; chmod 1777 opens it",
                     dir.display()
                 ));
@@ -327,7 +329,7 @@ fn machine(args: &Run) -> Result<PathBuf, Failure> {
 
 /// Creates a replacement for /etc/ld.so.preload with our library and the image's own entries. The file is named by a
 /// hash of its content, so that a stopped container can start again while the file exists.
-fn list(ours: &Path, image: Option<&str>) -> Result<PathBuf, Failure> {
+fn write_preload_list(ours: &Path, image: Option<&str>) -> Result<PathBuf, Failure> {
     let ours = ours.display().to_string();
     let mut text = format!("{ours}\n");
     for line in image.unwrap_or_default().lines().filter(|line| line.trim() != ours) {
@@ -336,7 +338,8 @@ fn list(ours: &Path, image: Option<&str>) -> Result<PathBuf, Failure> {
     }
     let dir = paths::state_dir(&paths::runtime_dir()).join("preload");
     let file = dir.join(format!("{:016x}", hash64(text.as_bytes())));
-    let cannot = |why: std::io::Error| Failure::new(RUN_FAILED, format!("--preload file: {}: {why}", file.display()));
+    let cannot =
+        |why: std::io::Error| Failure::new(EXIT_RUN_FAILED, format!("--preload file: {}: {why}", file.display()));
     if std::fs::read_to_string(&file).is_ok_and(|there| there == text) {
         return Ok(file);
     }
@@ -352,7 +355,10 @@ fn list(ours: &Path, image: Option<&str>) -> Result<PathBuf, Failure> {
 /// Returns `FROM:TO:ro`; refuses a colon in the path, at which the engine would split it.
 fn bind(from: &Path, to: &str, how: &str) -> Result<OsString, Failure> {
     if from.as_os_str().as_bytes().contains(&b':') {
-        return Err(Failure::new(USAGE, format!("{from:?} has a colon in its path, where the engine would cut it")));
+        return Err(Failure::new(
+            EXIT_USAGE,
+            format!("{from:?} has a colon in its path, where the engine would cut it"),
+        ));
     }
     let mut word = from.as_os_str().to_owned();
     word.push(format!(":{to}{how}"));

@@ -1,10 +1,10 @@
 //! `vgpu doctor`: reports which guarantees would hold for a program started here, and which would not.
 //!
-//! Each section checks one thing and adds lines to the [`Report`]: `preload` (the library and the preload that names
-//! it), `driver`, `limits` (the variables), `state` (tenant, place of the ledger, bypasses found), `daemon` (and its
-//! `found` processes), `control` (hooks and limits in force, tested in a child process). A line is fine or a finding;
-//! a finding says what to do. Nothing is changed. This process loads no driver; its child does (`bin/vgpu/child.rs`)
-//! and reports its observations as [`seen`].
+//! Each section checks one thing and adds lines to the [`DoctorReport`]: `preload` (the library and the preload that
+//! names it), `driver`, `limits` (the variables), `state` (tenant, place of the ledger, bypasses found), `daemon`
+//! (and its `found` processes), `control` (hooks and limits in force, tested in a child process). A line is fine or a
+//! finding; a finding says what to do. Nothing is changed. This process loads no driver; its child does
+//! (`bin/vgpu/child.rs`) and reports its observations as [`seen`].
 
 mod control;
 mod daemon;
@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use vgpu_output::say::{self, Colour, FINDINGS, Failure};
+use vgpu_output::say::{self, Colour, EXIT_FINDINGS, Failure};
 
 /// Looks at this environment: library, driver, limits, tenant, daemon and what it found, and proves the limits.
 ///
@@ -47,7 +47,7 @@ pub struct Args {
 
 /// A line of the report.
 #[derive(Debug, Serialize)]
-struct Line {
+struct DoctorLine {
     /// Name of the thing that was checked.
     subject: &'static str,
     /// True if the check found no problem.
@@ -58,22 +58,22 @@ struct Line {
 
 /// Lines of the report, in order of the checks.
 #[derive(Debug, Default, Serialize)]
-pub struct Report {
+pub struct DoctorReport {
     /// Number of lines that report a problem.
     findings: usize,
-    lines: Vec<Line>,
+    lines: Vec<DoctorLine>,
 }
 
-impl Report {
+impl DoctorReport {
     /// Adds a line that is fine.
-    fn fine(&mut self, subject: &'static str, words: impl Into<String>) {
-        self.lines.push(Line { subject, ok: true, words: words.into() });
+    fn add_fine(&mut self, subject: &'static str, words: impl Into<String>) {
+        self.lines.push(DoctorLine { subject, ok: true, words: words.into() });
     }
 
     /// Adds a line that reports a problem.
-    fn finding(&mut self, subject: &'static str, words: impl Into<String>) {
+    fn add_finding(&mut self, subject: &'static str, words: impl Into<String>) {
         self.findings += 1;
-        self.lines.push(Line { subject, ok: false, words: words.into() });
+        self.lines.push(DoctorLine { subject, ok: false, words: words.into() });
     }
 }
 
@@ -82,26 +82,26 @@ impl Report {
 /// # Errors
 /// Stdout is closed.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let mut report = Report::default();
-    let asked = daemon::Asked::here();
-    preload::look(&mut report);
-    driver::look(&mut report);
-    limits::look(&mut report);
-    state::look(&mut report, asked.as_ref().and_then(daemon::Asked::tenant));
-    daemon::look(&mut report, asked.as_ref());
-    control::look(&mut report);
+    let mut report = DoctorReport::default();
+    let asked = daemon::DaemonAnswer::ask_named();
+    preload::examine_preload(&mut report);
+    driver::examine_driver(&mut report);
+    limits::examine_limits(&mut report);
+    state::examine_state(&mut report, asked.as_ref().and_then(daemon::DaemonAnswer::tenant_name));
+    daemon::examine_daemon(&mut report, asked.as_ref());
+    control::examine_control(&mut report);
     if args.json {
-        say::json(&report)?;
+        say::print_json(&report)?;
     } else {
-        say::text(&shown(&report))?;
+        say::print_text(&format_report(&report))?;
     }
-    Ok(ExitCode::from(if report.findings == 0 { 0 } else { FINDINGS }))
+    Ok(ExitCode::from(if report.findings == 0 { 0 } else { EXIT_FINDINGS }))
 }
 
-fn shown(report: &Report) -> String {
+fn format_report(report: &DoctorReport) -> String {
     let mut out = String::new();
-    for Line { subject, ok, words } in &report.lines {
-        let mark = if *ok { say::coloured(Colour::Green, "ok     ") } else { say::coloured(Colour::Red, "FINDING") };
+    for DoctorLine { subject, ok, words } in &report.lines {
+        let mark = if *ok { say::in_colour(Colour::Green, "ok     ") } else { say::in_colour(Colour::Red, "FINDING") };
         out.push_str(&format!("{mark}  {subject:<8}  {words}\n"));
     }
     out.push_str(&match report.findings {
@@ -113,6 +113,6 @@ fn shown(report: &Report) -> String {
 }
 
 /// Returns an environment variable as text; an empty one counts as unset.
-fn variable(name: &str) -> Option<String> {
+fn environment_text(name: &str) -> Option<String> {
     std::env::var_os(name).filter(|value| !value.is_empty()).map(|value| value.to_string_lossy().into_owned())
 }

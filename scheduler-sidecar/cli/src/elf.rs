@@ -12,9 +12,9 @@ use object::{Endianness, FileKind, Object as _, ReadCache};
 
 /// Type of a file, by which the kernel decides how to run it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Image {
+pub enum FileImage {
     /// An ELF file.
-    Elf(Elf),
+    Elf(ElfFacts),
     /// A script: `#!interpreter [argument]`, split as the kernel splits it.
     Script {
         /// Path of the interpreter.
@@ -28,7 +28,7 @@ pub enum Image {
 
 /// Relevant properties of an ELF file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Elf {
+pub struct ElfFacts {
     /// Word size: 32 or 64.
     pub bits: u8,
     /// Architecture (`e_machine`).
@@ -43,27 +43,27 @@ pub struct Elf {
 ///
 /// # Errors
 /// The file cannot be read, or starts like an ELF file and is not one.
-pub fn look(path: &Path) -> io::Result<Image> {
+pub fn read_image(path: &Path) -> io::Result<FileImage> {
     let mut file = File::open(path)?;
     let mut head = Vec::new();
     file.by_ref().take(256).read_to_end(&mut head)?;
     if let Some(line) = head.strip_prefix(b"#!") {
-        return Ok(script(line));
+        return Ok(parse_shebang(line));
     }
     if !head.starts_with(&elf::ELFMAG) {
-        return Ok(Image::Other);
+        return Ok(FileImage::Other);
     }
     let data = ReadCache::new(file);
     let broken =
         |why: object::Error| io::Error::new(io::ErrorKind::InvalidData, format!("not a whole ELF file: {why}"));
     match FileKind::parse(&data).map_err(broken)? {
-        FileKind::Elf64 => inspect::<FileHeader64<Endianness>>(&data, 64).map_err(broken).map(Image::Elf),
-        FileKind::Elf32 => inspect::<FileHeader32<Endianness>>(&data, 32).map_err(broken).map(Image::Elf),
-        _ => Ok(Image::Other),
+        FileKind::Elf64 => inspect_elf::<FileHeader64<Endianness>>(&data, 64).map_err(broken).map(FileImage::Elf),
+        FileKind::Elf32 => inspect_elf::<FileHeader32<Endianness>>(&data, 32).map_err(broken).map(FileImage::Elf),
+        _ => Ok(FileImage::Other),
     }
 }
 
-fn inspect<H: FileHeader<Endian = Endianness>>(data: &ReadCache<File>, bits: u8) -> object::Result<Elf> {
+fn inspect_elf<H: FileHeader<Endian = Endianness>>(data: &ReadCache<File>, bits: u8) -> object::Result<ElfFacts> {
     let header = H::parse(data)?;
     let endian = header.endian()?;
     let mut interpreter = None;
@@ -72,18 +72,18 @@ fn inspect<H: FileHeader<Endian = Endianness>>(data: &ReadCache<File>, bits: u8)
             interpreter = Some(PathBuf::from(OsStr::from_bytes(path)));
         }
     }
-    Ok(Elf { bits, machine: header.e_machine(endian), shared: header.e_type(endian) == elf::ET_DYN, interpreter })
+    Ok(ElfFacts { bits, machine: header.e_machine(endian), shared: header.e_type(endian) == elf::ET_DYN, interpreter })
 }
 
 /// Parses a script's first line after `#!`. The kernel trims it and splits it once, at the first white space.
-fn script(line: &[u8]) -> Image {
+fn parse_shebang(line: &[u8]) -> FileImage {
     let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii();
     let end = line.iter().position(|byte| matches!(byte, b' ' | b'\t')).unwrap_or(line.len());
     let argument = line[end..].trim_ascii();
     if end == 0 {
-        return Image::Other;
+        return FileImage::Other;
     }
-    Image::Script {
+    FileImage::Script {
         interpreter: PathBuf::from(OsStr::from_bytes(&line[..end])),
         argument: (!argument.is_empty()).then(|| OsString::from_vec(argument.to_vec())),
     }
@@ -100,7 +100,7 @@ pub fn build_id(path: &Path) -> Option<String> {
 
 /// Returns true if a file contains these bytes, which tells a library from another of the same name.
 #[must_use]
-pub fn holds(path: &Path, mark: &[u8]) -> bool {
+pub fn contains_bytes(path: &Path, mark: &[u8]) -> bool {
     std::fs::read(path).is_ok_and(|bytes| bytes.windows(mark.len()).any(|window| window == mark))
 }
 
@@ -108,26 +108,26 @@ pub fn holds(path: &Path, mark: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn parsed(line: &str) -> Image {
-        script(line.as_bytes())
+    fn parsed(line: &str) -> FileImage {
+        parse_shebang(line.as_bytes())
     }
 
     #[test]
     fn a_scripts_line_is_split_as_the_kernel_splits_it() {
-        let image = |interpreter: &str, argument: Option<&str>| Image::Script {
+        let image = |interpreter: &str, argument: Option<&str>| FileImage::Script {
             interpreter: interpreter.into(),
             argument: argument.map(Into::into),
         };
         assert_eq!(parsed("/bin/sh\nx"), image("/bin/sh", None));
         assert_eq!(parsed("  /bin/sh  -e -u \nx"), image("/bin/sh", Some("-e -u")));
         assert_eq!(parsed("/usr/bin/env\tpython3"), image("/usr/bin/env", Some("python3")));
-        assert_eq!(parsed("\n"), Image::Other);
+        assert_eq!(parsed("\n"), FileImage::Other);
     }
 
     #[test]
     fn this_test_is_a_dynamic_program_of_this_machine_with_a_known_loader() {
-        let Image::Elf(elf) = look(&std::env::current_exe().unwrap()).unwrap() else { panic!() };
-        assert_eq!((elf.bits, elf.machine), (64, super::super::arch::HOST));
+        let FileImage::Elf(elf) = read_image(&std::env::current_exe().unwrap()).unwrap() else { panic!() };
+        assert_eq!((elf.bits, elf.machine), (64, super::super::arch::HOST_MACHINE));
         assert!(elf.interpreter.unwrap().to_str().unwrap().contains("ld-"));
     }
 
@@ -136,10 +136,10 @@ mod tests {
         let dir = tempfile::TempDir::new().unwrap();
         let path = dir.path().join("x");
         std::fs::write(&path, b"\x7fELF\x02\x01\x01").unwrap();
-        assert!(look(&path).is_err());
+        assert!(read_image(&path).is_err());
         std::fs::write(&path, b"echo hello\n").unwrap();
-        assert_eq!(look(&path).unwrap(), Image::Other);
+        assert_eq!(read_image(&path).unwrap(), FileImage::Other);
         std::fs::write(&path, b"").unwrap();
-        assert_eq!(look(&path).unwrap(), Image::Other);
+        assert_eq!(read_image(&path).unwrap(), FileImage::Other);
     }
 }

@@ -5,14 +5,14 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::ask::{self, Where, no_answer};
+use super::ask::{self, DaemonAddress, no_answer};
 use vgpu_config::problem;
-use vgpu_control::event::{Event, Following};
-use vgpu_control::{self as control, Answer, Ask, Question};
-use vgpu_output::say::{self, FINDINGS, Failure};
+use vgpu_control::event::{DaemonEvent, EventPosition};
+use vgpu_control::{self as control, ControlAnswer, ControlCommand, ControlRequest};
+use vgpu_output::say::{self, EXIT_FINDINGS, Failure};
 
 /// Time between two attempts to reach a restarting daemon.
-const PAUSE: Duration = Duration::from_millis(500);
+const RESTART_POLL: Duration = Duration::from_millis(500);
 
 /// Shows what happened: members that came and went, changes and who made them, refusals, findings.
 ///
@@ -44,16 +44,16 @@ pub struct Args {
     tenant: Option<String>,
 
     /// Of this kind, or of this subject, only: member.joined, tenant, proof; repeatable.
-    #[arg(long, value_name = "KIND", value_parser = kind)]
+    #[arg(long, value_name = "KIND", value_parser = parse_kind)]
     kind: Vec<String>,
 
     #[command(flatten)]
-    daemon: Where,
+    daemon: DaemonAddress,
 }
 
 /// Parses the name of an event kind, or the prefix of several.
-fn kind(text: &str) -> Result<String, String> {
-    let kinds = control::event::KINDS.iter().map(|kind| kind.name);
+fn parse_kind(text: &str) -> Result<String, String> {
+    let kinds = control::event::EVENT_KINDS.iter().map(|kind| kind.name);
     let subject = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
     if kinds.clone().any(|name| name == text || subject(name) == text) {
         return Ok(text.to_owned());
@@ -70,13 +70,13 @@ fn kind(text: &str) -> Result<String, String> {
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let (mut next, mut boot) = (args.since.max(1), None);
     loop {
-        match stream(args, &mut next, &mut boot) {
+        match stream_events(args, &mut next, &mut boot) {
             // Stop if output fails, since further events would be lost. A closed pipe ends here too: its reader has
             // seen enough.
             Err(Ended::Output(failure)) => return Err(failure),
             Err(Ended::Daemon(failure)) if boot.is_none() || !args.follow => return Err(failure),
             Ok(()) if !args.follow => return Ok(ExitCode::SUCCESS),
-            _ => std::thread::sleep(PAUSE),
+            _ => std::thread::sleep(RESTART_POLL),
         }
     }
 }
@@ -90,11 +90,14 @@ enum Ended {
 }
 
 /// Shows events until the daemon closes the connection; stores the number after the last one in `next`.
-fn stream(args: &Args, next: &mut u64, boot: &mut Option<u64>) -> Result<(), Ended> {
-    let socket = args.daemon.path();
-    let told = |why: io::Error| Ended::Daemon(Failure::new(FINDINGS, ask::words(&socket, &why)));
-    let question = |since| Question { hello: control::PROTOCOL, ask: Ask::Events { since, follow: args.follow } };
-    let open = |since| -> io::Result<(BufReader<UnixStream>, Answer)> {
+fn stream_events(args: &Args, next: &mut u64, boot: &mut Option<u64>) -> Result<(), Ended> {
+    let socket = args.daemon.socket_path();
+    let told = |why: io::Error| Ended::Daemon(Failure::new(EXIT_FINDINGS, ask::explain_failure(&socket, &why)));
+    let question = |since| ControlRequest {
+        hello: control::CONTROL_PROTOCOL,
+        ask: ControlCommand::Events { since, follow: args.follow },
+    };
+    let open = |since| -> io::Result<(BufReader<UnixStream>, ControlAnswer)> {
         let mut stream = UnixStream::connect(&socket)?;
         stream.set_read_timeout(Some(control::own::PATIENCE))?;
         let mut line = serde_json::to_vec(&question(since))?;
@@ -111,15 +114,14 @@ fn stream(args: &Args, next: &mut u64, boot: &mut Option<u64>) -> Result<(), End
         Ok((reader, serde_json::from_str(&first)?))
     };
     let (mut reader, mut answer) = open(*next).map_err(told)?;
-    let other =
-        |answer: &Answer| matches!((answer.following, *boot), (Some(Following { boot, .. }), Some(old)) if boot != old);
+    let other = |answer: &ControlAnswer| matches!((answer.following, *boot), (Some(EventPosition { boot, .. }), Some(old)) if boot != old);
     if other(&answer) {
         // A restarted daemon numbers its events from 1.
         *next = 1;
         (reader, answer) = open(1).map_err(told)?;
     }
     if let Some(why) = answer.error {
-        return Err(Ended::Daemon(Failure::new(FINDINGS, why)));
+        return Err(Ended::Daemon(Failure::new(EXIT_FINDINGS, why)));
     }
     let following = answer.following.ok_or_else(no_answer).map_err(Ended::Daemon)?;
     *boot = Some(following.boot);
@@ -134,12 +136,12 @@ fn stream(args: &Args, next: &mut u64, boot: &mut Option<u64>) -> Result<(), End
             Err(why) => return Err(told(why)),
         }
         // Skip a line that the daemon's end cut off.
-        let Ok(event) = serde_json::from_str::<Event>(&line) else { continue };
+        let Ok(event) = serde_json::from_str::<DaemonEvent>(&line) else { continue };
         *next = event.seq + 1;
-        if args.wants(&event) {
+        if args.wants_event(&event) {
             match args.daemon.json {
-                true => say::exact(&say::plain_json(&line)),
-                false => say::text(&shown(&event)),
+                true => say::print_exact(&say::plain_json(&line)),
+                false => say::print_text(&format_event(&event)),
             }
             .map_err(Ended::Output)?;
         }
@@ -147,7 +149,7 @@ fn stream(args: &Args, next: &mut u64, boot: &mut Option<u64>) -> Result<(), End
 }
 
 impl Args {
-    fn wants(&self, event: &Event) -> bool {
+    fn wants_event(&self, event: &DaemonEvent) -> bool {
         let subject = event.kind.split('.').next().unwrap_or_default();
         let kind = self.kind.is_empty() || self.kind.iter().any(|kind| *kind == event.kind || kind == subject);
         let tenant = self.tenant.is_none() || self.tenant == event.tenant;
@@ -157,11 +159,11 @@ impl Args {
 
 /// Formats an event as one line.
 #[must_use]
-pub fn shown(event: &Event) -> String {
+pub fn format_event(event: &DaemonEvent) -> String {
     let mut line = format!("{}  {:<18}", event.at, event.kind);
     let mut put = |name: &str, value: String| {
         // A tenant chooses the names of files and programs, so escape them.
-        line.push_str(&format!(" {name}={}", problem::shown(&value)));
+        line.push_str(&format!(" {name}={}", problem::escape_value(&value)));
     };
     if let Some(tenant) = &event.tenant {
         put("tenant", tenant.clone());
@@ -179,13 +181,13 @@ pub fn shown(event: &Event) -> String {
         put(name, value.as_str().map_or_else(|| value.to_string(), |text| format!("{text:?}")));
     }
     line.push_str("  ");
-    line.push_str(&say::escaped(&event.words));
+    line.push_str(&say::escape_line(&event.words));
     let colour = match event.level.as_str() {
         "error" | "warning" => Some(say::Colour::Yellow),
         _ => None,
     };
     let line = match colour {
-        Some(colour) => say::coloured(colour, &line),
+        Some(colour) => say::in_colour(colour, &line),
         None => line,
     };
     line + "\n"
@@ -197,8 +199,8 @@ mod tests {
 
     #[test]
     fn a_kind_or_its_subject_is_accepted_and_anything_else_is_told_what_there_is() {
-        assert!(kind("member").is_ok() && kind("member.joined").is_ok());
-        let words = kind("members").unwrap_err();
+        assert!(parse_kind("member").is_ok() && parse_kind("member.joined").is_ok());
+        let words = parse_kind("members").unwrap_err();
         assert!(words.contains("member, ") && words.contains("tenant.paused"), "{words}");
     }
 }

@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use super::ask::{Where, no_answer};
-use vgpu_control::Ask;
+use super::ask::{DaemonAddress, no_answer};
+use vgpu_control::ControlCommand;
 use vgpu_output::say::{self, Failure};
 
 /// Says why a tenant waits or does not: who is before it, which rule limits it, when that ends.
@@ -24,7 +24,7 @@ pub struct Args {
     tenant: String,
 
     #[command(flatten)]
-    daemon: Where,
+    daemon: DaemonAddress,
 }
 
 /// Asks the daemon and prints the answer.
@@ -32,19 +32,19 @@ pub struct Args {
 /// # Errors
 /// [`Failure`]: the daemon does not answer, or there is no such tenant.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let answer = args.daemon.ask(&Ask::Explain { tenant: args.tenant.clone() })?;
+    let answer = args.daemon.ask_daemon(&ControlCommand::Explain { tenant: args.tenant.clone() })?;
     let explained = answer.explained.ok_or_else(no_answer)?;
     if args.daemon.json {
-        say::json(&explained)?;
+        say::print_json(&explained)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut text = String::new();
     for device in explained {
         let head = format!("{} on device {}: {}", args.tenant, device.device, device.state);
-        text.push_str(&say::coloured(say::Colour::Bold, &head));
+        text.push_str(&say::in_colour(say::Colour::Bold, &head));
         text.push('\n');
         text.extend(device.sentences.iter().map(|sentence| format!("  {sentence}\n")));
     }
-    say::text(&text)?;
+    say::print_text(&text)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -16,20 +16,22 @@ use std::path::{Path, PathBuf};
 use shim_sys::lock::held_by_another;
 use shim_sys::shared_file::remove_unused;
 use vgpu_core::limits::tenant::TenantKey;
-use vgpu_core::memory::ledger::{Copied, HEADER_SIZE, LEDGER_SIZE, copied, open_doors_in, slot_lock_offset};
+use vgpu_core::memory::ledger::{
+    LEDGER_BYTES, LEDGER_HEADER_BYTES, LedgerCopy, open_doors_in, parse_ledger, slot_lock_offset,
+};
 
 use rustix::fs::{Access, AtFlags, CWD, OFlags};
 
 use super::docker::ledgers_of;
 
 /// Prefix of the tenant names that `vgpu run` generates; the process id follows.
-pub const NEW_TENANT: &str = "run-";
+pub const NEW_TENANT_PREFIX: &str = "run-";
 
 /// Least free bytes in a place that can hold a ledger.
-const ENOUGH: u64 = 1 << 20;
+const MIN_FREE_BYTES: u64 = 1 << 20;
 
 /// Most ledgers removed by one run, so that a single run never cleans up after all earlier ones.
-const AT_ONCE: usize = 64;
+const MAX_SWEPT: usize = 64;
 
 /// Returns the directory in which the daemon keeps this tenant's ledgers. `None`: no daemon is named.
 #[must_use]
@@ -41,13 +43,13 @@ pub fn kept_by_daemon() -> Option<PathBuf> {
 /// Returns the places that can hold ledgers of this tenant.
 #[must_use]
 pub fn readable() -> Vec<PathBuf> {
-    kept_by_daemon().map_or_else(places, |place| vec![place])
+    kept_by_daemon().map_or_else(ledger_directories, |place| vec![place])
 }
 
 /// Returns the places where the library would create a ledger without a daemon, in its order; with `VGPU_STATE_DIR`
 /// only that one.
 #[must_use]
-pub fn places() -> Vec<PathBuf> {
+pub fn ledger_directories() -> Vec<PathBuf> {
     let set = |name| std::env::var_os(name).map(PathBuf::from);
     if let Some(place) = set("VGPU_STATE_DIR") {
         return vec![place];
@@ -59,7 +61,7 @@ pub fn places() -> Vec<PathBuf> {
 
 /// Returns why no ledger can be created in `place`. The check creates nothing.
 #[must_use]
-pub fn unusable(place: &Path) -> Option<String> {
+pub fn why_unusable(place: &Path) -> Option<String> {
     let writable = rustix::fs::accessat(CWD, place, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS);
     if let Err(why) = writable {
         return Some(format!("cannot be written: {}", io::Error::from(why)));
@@ -68,7 +70,7 @@ pub fn unusable(place: &Path) -> Option<String> {
         return Some("is not a directory".into());
     }
     let room = rustix::fs::statvfs(place).map_or(u64::MAX, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
-    (room < ENOUGH).then(|| format!("has only {room} bytes left"))
+    (room < MIN_FREE_BYTES).then(|| format!("has only {room} bytes left"))
 }
 
 /// Returns the number of bypasses that the tenant's members found, and the name of the first one, from its ledgers in
@@ -77,21 +79,21 @@ pub fn unusable(place: &Path) -> Option<String> {
 pub fn open_doors(place: &Path, key: &TenantKey) -> Option<(u64, String)> {
     let all = of_tenant(place, key).into_iter();
     // Every device's ledger counts all bypasses, so take the maximum, not the sum.
-    all.filter_map(|(_, path)| open_doors_in(&begin_of(&path, HEADER_SIZE)?)).max_by_key(|(count, _)| *count)
+    all.filter_map(|(_, path)| open_doors_in(&begin_of(&path, LEDGER_HEADER_BYTES)?)).max_by_key(|(count, _)| *count)
 }
 
 /// Returns the content of the tenant's ledgers in `place`, by device. Dead members are left out.
 #[must_use]
-pub fn use_of(place: &Path, key: &TenantKey) -> Vec<(String, Copied)> {
+pub fn use_of(place: &Path, key: &TenantKey) -> Vec<(String, LedgerCopy)> {
     let all = of_tenant(place, key).into_iter();
     all.filter_map(|(device, path)| Some((device, of_the_living(&path)?))).collect()
 }
 
-fn of_the_living(path: &Path) -> Option<Copied> {
+fn of_the_living(path: &Path) -> Option<LedgerCopy> {
     let file = open_to_read(path)?;
     let mut bytes = Vec::new();
-    (&file).take(LEDGER_SIZE as u64).read_to_end(&mut bytes).ok()?;
-    let mut said = copied(&bytes)?;
+    (&file).take(LEDGER_BYTES as u64).read_to_end(&mut bytes).ok()?;
+    let mut said = parse_ledger(&bytes)?;
     said.members.retain(|member| held_by_another(file.as_fd(), slot_lock_offset(member.index)).unwrap_or(true));
     Some(said)
 }
@@ -123,15 +125,15 @@ fn begin_of(path: &Path, length: usize) -> Option<Vec<u8>> {
 }
 
 /// Removes this user's ledgers of ended runs and returns their number. Ledgers that cannot be removed stay.
-pub fn sweep(place: &Path) -> usize {
+pub fn sweep_ended(place: &Path) -> usize {
     let Ok(entries) = fs::read_dir(place) else { return 0 };
     let left = entries.flatten().filter(|entry| run_of(&entry.file_name()).is_some_and(has_ended));
-    left.take(AT_ONCE).filter(|entry| remove(&entry.path()).is_ok_and(|fate| fate == Fate::Free)).count()
+    left.take(MAX_SWEPT).filter(|entry| remove(&entry.path()).is_ok_and(|fate| fate == LedgerFate::Free)).count()
 }
 
 /// Returns the process id in a ledger's name: `vgpu-t-run-<pid>-<16 digits>-<device>.ledger`.
 fn run_of(name: &OsStr) -> Option<u32> {
-    let name = name.to_str()?.strip_prefix("vgpu-t-")?.strip_prefix(NEW_TENANT)?.strip_suffix(".ledger")?;
+    let name = name.to_str()?.strip_prefix("vgpu-t-")?.strip_prefix(NEW_TENANT_PREFIX)?.strip_suffix(".ledger")?;
     let mut parts = name.splitn(3, '-');
     let (pid, random, device) = (parts.next()?, parts.next()?, parts.next()?);
     let ours = random.len() == 16 && random.bytes().all(|byte| byte.is_ascii_hexdigit()) && !device.is_empty();
@@ -145,7 +147,7 @@ fn has_ended(pid: u32) -> bool {
 
 /// A ledger, identified by its file name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ledger {
+pub struct LedgerFile {
     /// Path of the ledger file.
     pub path: PathBuf,
     /// Key of the tenant in the file name, which identifies the tenant.
@@ -156,13 +158,13 @@ pub struct Ledger {
 
 /// Returns all ledgers in `place`, sorted by name.
 #[must_use]
-pub fn all(place: &Path) -> Vec<Ledger> {
+pub fn all(place: &Path) -> Vec<LedgerFile> {
     let entries = fs::read_dir(place).into_iter().flatten().flatten();
-    let mut all: Vec<Ledger> = entries
+    let mut all: Vec<LedgerFile> = entries
         .filter_map(|entry| {
             let name = entry.file_name();
             let (tenant, device) = parts_of(name.to_str()?)?;
-            Some(Ledger { path: entry.path(), tenant: tenant.to_owned(), device: device.to_owned() })
+            Some(LedgerFile { path: entry.path(), tenant: tenant.to_owned(), device: device.to_owned() })
         })
         .collect();
     all.sort_unstable_by(|one, other| one.path.cmp(&other.path));
@@ -180,7 +182,7 @@ fn parts_of(name: &str) -> Option<(&str, &str)> {
 
 /// Result of checking or removing a ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub enum LedgerFate {
     /// No process uses the ledger; it may be removed, or was.
     Free,
     /// A process uses the ledger.
@@ -195,32 +197,32 @@ pub enum Fate {
 ///
 /// # Errors
 /// The file cannot be checked.
-pub fn look(path: &Path) -> io::Result<Fate> {
-    let file = match opened(path)? {
+pub fn ledger_fate(path: &Path) -> io::Result<LedgerFate> {
+    let file = match open_removable(path)? {
         Ok(file) => file,
         Err(fate) => return Ok(fate),
     };
-    Ok(if shim_sys::lock::any_held_by_another(file.as_fd())? { Fate::InUse } else { Fate::Free })
+    Ok(if shim_sys::lock::any_held_by_another(file.as_fd())? { LedgerFate::InUse } else { LedgerFate::Free })
 }
 
 /// Removes a ledger unless a member holds one of its locks.
 ///
 /// # Errors
 /// The file cannot be checked or removed.
-pub fn remove(path: &Path) -> io::Result<Fate> {
-    if let Err(fate) = opened(path)? {
+pub fn remove(path: &Path) -> io::Result<LedgerFate> {
+    if let Err(fate) = open_removable(path)? {
         return Ok(fate);
     }
     let name = CString::new(path.as_os_str().as_bytes())?;
-    Ok(if remove_unused(&name, |_, _| true)? { Fate::Free } else { Fate::InUse })
+    Ok(if remove_unused(&name, |_, _| true)? { LedgerFate::Free } else { LedgerFate::InUse })
 }
 
 /// Opens the file if this user may remove it, else returns the reason.
-fn opened(path: &Path) -> io::Result<Result<File, Fate>> {
+fn open_removable(path: &Path) -> io::Result<Result<File, LedgerFate>> {
     let uid = rustix::process::geteuid();
     let is_kept = |meta: &fs::Metadata| match meta.is_file() {
-        false => Some(Fate::NoFile),
-        true => Some(Fate::Foreign).filter(|_| !uid.is_root() && meta.uid() != uid.as_raw()),
+        false => Some(LedgerFate::NoFile),
+        true => Some(LedgerFate::Foreign).filter(|_| !uid.is_root() && meta.uid() != uid.as_raw()),
     };
     if let Some(fate) = is_kept(&fs::symlink_metadata(path)?) {
         return Ok(Err(fate));

@@ -70,11 +70,11 @@ Environment:
 )]
 pub struct Cli {
     #[command(subcommand)]
-    verb: Verb,
+    verb: CliVerb,
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
+enum CliVerb {
     Run(run::Args),
     Check(check::Args),
     Doctor(doctor::Args),
@@ -82,8 +82,8 @@ enum Verb {
     Top(top::Args),
     Ps(ps::Args),
     Set(set::Args),
-    Pause(pause::Pause),
-    Resume(pause::Resume),
+    Pause(pause::PauseArgs),
+    Resume(pause::ResumeArgs),
     Explain(explain::Args),
     Usage(usage::Args),
     Report(report::Args),
@@ -106,28 +106,28 @@ impl Cli {
     /// [`say::Failure`]: a message with its exit code.
     pub fn run(self) -> Result<ExitCode, say::Failure> {
         match self.verb {
-            Verb::Run(args) => run::run(&args).map(|never| match never {}),
-            Verb::Check(args) => check::run(&args),
-            Verb::Doctor(args) => doctor::run(&args),
-            Verb::Status(args) => status::run(&args),
-            Verb::Top(args) => top::run(&args),
-            Verb::Ps(args) => ps::run(&args),
-            Verb::Set(args) => set::run(&args),
-            Verb::Pause(args) => pause::pause(&args),
-            Verb::Resume(args) => pause::resume(&args),
-            Verb::Explain(args) => explain::run(&args),
-            Verb::Usage(args) => usage::run(&args),
-            Verb::Report(args) => report::run(&args),
-            Verb::Validate(args) => validate::run(&args),
-            Verb::Events(args) => events::run(&args),
-            Verb::Audit(args) => audit::run(&args),
-            Verb::Metrics(args) => metrics::run(&args),
-            Verb::Docker(args) => docker::run(&args),
-            Verb::Cdi(args) => cdi::run(&args),
-            Verb::Sim(args) => sim::run(&args),
-            Verb::Clean(args) => clean::run(&args),
-            Verb::Completions(args) => completions::run(&args, Self::command()),
-            Verb::Man(args) => man::run(&args, Self::command()),
+            CliVerb::Run(args) => run::run(&args).map(|never| match never {}),
+            CliVerb::Check(args) => check::run(&args),
+            CliVerb::Doctor(args) => doctor::run(&args),
+            CliVerb::Status(args) => status::run(&args),
+            CliVerb::Top(args) => top::run(&args),
+            CliVerb::Ps(args) => ps::run(&args),
+            CliVerb::Set(args) => set::run(&args),
+            CliVerb::Pause(args) => pause::pause(&args),
+            CliVerb::Resume(args) => pause::resume(&args),
+            CliVerb::Explain(args) => explain::run(&args),
+            CliVerb::Usage(args) => usage::run(&args),
+            CliVerb::Report(args) => report::run(&args),
+            CliVerb::Validate(args) => validate::run(&args),
+            CliVerb::Events(args) => events::run(&args),
+            CliVerb::Audit(args) => audit::run(&args),
+            CliVerb::Metrics(args) => metrics::run(&args),
+            CliVerb::Docker(args) => docker::run(&args),
+            CliVerb::Cdi(args) => cdi::run(&args),
+            CliVerb::Sim(args) => sim::run(&args),
+            CliVerb::Clean(args) => clean::run(&args),
+            CliVerb::Completions(args) => completions::run(&args, Self::command()),
+            CliVerb::Man(args) => man::run(&args, Self::command()),
         }
     }
 }

@@ -8,13 +8,13 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use super::arch;
-use super::elf::{self, Elf, Image};
+use super::elf::{self, ElfFacts, FileImage};
 
 /// File name of the library. HAMi's library has the same name, by which its schedulers mount it.
-pub const NAME: &str = "libvgpu.so";
+pub const LIBRARY_NAME: &str = "libvgpu.so";
 
 /// File names of the driver's libraries.
-pub const DRIVERS: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
+pub const DRIVER_NAMES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
 
 /// Returns the absolute path of the library to preload: `--library`, else `VGPU_LIBRARY`, else the one next to this
 /// program.
@@ -26,7 +26,7 @@ pub fn find(option: Option<&Path>) -> Result<PathBuf, String> {
     let (path, by) = match (option, named) {
         (Some(path), _) => (path.to_owned(), "--library"),
         (None, Some(path)) => (path, "VGPU_LIBRARY"),
-        (None, None) => (beside(&["../lib/vgpu/libvgpu.so", NAME])?, "found"),
+        (None, None) => (find_relative(&["../lib/vgpu/libvgpu.so", LIBRARY_NAME])?, "found"),
     };
     let path = std::path::absolute(&path).map_err(|why| format!("{by} {path:?}: {why}"))?;
     check(&path).map_err(|why| format!("{by} {path:?} {why}"))?;
@@ -39,18 +39,18 @@ pub fn find(option: Option<&Path>) -> Result<PathBuf, String> {
 /// A message: there is none, and where it was looked for.
 pub fn find_sim(library: Option<&Path>) -> Result<PathBuf, String> {
     let near_library = library.and_then(Path::parent).map(|dir| dir.join("sim"));
-    let complete = |dir: &PathBuf| DRIVERS.iter().all(|name| dir.join(name).exists());
+    let complete = |dir: &PathBuf| DRIVER_NAMES.iter().all(|name| dir.join(name).exists());
     match near_library.filter(complete) {
         Some(dir) => Ok(dir),
         None => {
-            let driver = beside(&["../lib/vgpu/sim/libcuda.so.1", "sim/libcuda.so.1"])?;
+            let driver = find_relative(&["../lib/vgpu/sim/libcuda.so.1", "sim/libcuda.so.1"])?;
             Ok(driver.parent().unwrap_or(Path::new("/")).to_owned())
         }
     }
 }
 
 /// Returns the first existing one of some paths relative to this program's directory.
-fn beside(places: &[&str]) -> Result<PathBuf, String> {
+fn find_relative(places: &[&str]) -> Result<PathBuf, String> {
     let program = std::env::current_exe().map_err(|why| format!("where this program lies is not known: {why}"))?;
     let dir = program.parent().unwrap_or(Path::new("/"));
     let candidates = places.iter().map(|place| match place.strip_prefix("../") {
@@ -61,7 +61,7 @@ fn beside(places: &[&str]) -> Result<PathBuf, String> {
     candidates.iter().find(|path| path.exists()).cloned().ok_or_else(|| {
         let looked: Vec<String> = candidates.iter().map(|path| path.display().to_string()).collect();
         let name = Path::new(places[0]).file_name().unwrap_or_default().display();
-        let hint = if places[0].ends_with(NAME) { "; name it with --library or VGPU_LIBRARY" } else { "" };
+        let hint = if places[0].ends_with(LIBRARY_NAME) { "; name it with --library or VGPU_LIBRARY" } else { "" };
         format!("{name} was not found; looked for {}{hint}", looked.join(" and "))
     })
 }
@@ -73,14 +73,16 @@ fn check(path: &Path) -> Result<(), String> {
         let what = if *byte == b':' { "a colon" } else { "white space" };
         return Err(format!("has {what} in its path, where LD_PRELOAD would be cut; move it, or name it by a link"));
     }
-    match elf::look(path) {
+    match elf::read_image(path) {
         Err(why) => Err(format!("cannot be read: {why}")),
-        Ok(Image::Elf(Elf { bits: 64, machine: arch::HOST, shared: true, .. })) => Ok(()),
-        Ok(Image::Elf(Elf { machine, bits, .. })) if (machine, bits) != (arch::HOST, 64) => Err(format!(
-            "is built for {} ({bits} bit), this machine is {}",
-            arch::name(machine),
-            arch::name(arch::HOST)
-        )),
+        Ok(FileImage::Elf(ElfFacts { bits: 64, machine: arch::HOST_MACHINE, shared: true, .. })) => Ok(()),
+        Ok(FileImage::Elf(ElfFacts { machine, bits, .. })) if (machine, bits) != (arch::HOST_MACHINE, 64) => {
+            Err(format!(
+                "is built for {} ({bits} bit), this machine is {}",
+                arch::name(machine),
+                arch::name(arch::HOST_MACHINE)
+            ))
+        }
         Ok(_) => Err("is not a shared library".into()),
     }
 }

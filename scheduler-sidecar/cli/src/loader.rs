@@ -9,21 +9,21 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::elf::{self, Image};
+use super::elf::{self, FileImage};
 
 /// Answer of a dynamic loader that lists the files it would map.
 #[derive(Debug, Default)]
-pub struct Listing {
+pub struct LoaderListing {
     /// Every file that it would map, with the path it found.
     pub files: Vec<PathBuf>,
     /// Error messages of the loader, one line each.
     pub complaints: Vec<String>,
 }
 
-impl Listing {
+impl LoaderListing {
     /// Returns the file with this name.
     #[must_use]
-    pub fn file(&self, name: &str) -> Option<&Path> {
+    pub fn file_named(&self, name: &str) -> Option<&Path> {
         self.files.iter().map(PathBuf::as_path).find(|path| path.file_name() == Some(OsStr::new(name)))
     }
 }
@@ -43,7 +43,11 @@ pub fn is_glibc(interpreter: &Path) -> bool {
 ///
 /// # Errors
 /// A message: the loader cannot be started, or reports that the program cannot be.
-pub fn list(interpreter: &Path, program: &Path, changes: &[(&str, Option<&OsStr>)]) -> Result<Listing, String> {
+pub fn list_libraries(
+    interpreter: &Path,
+    program: &Path,
+    changes: &[(&str, Option<&OsStr>)],
+) -> Result<LoaderListing, String> {
     // Given a name without a slash, a loader searches for a library.
     let program = std::path::absolute(program).map_err(|why| format!("{}: {why}", program.display()))?;
     let mut command = Command::new(interpreter);
@@ -61,11 +65,11 @@ pub fn list(interpreter: &Path, program: &Path, changes: &[(&str, Option<&OsStr>
         return Err(complaints.last().cloned().unwrap_or_else(|| format!("its loader ended with {}", output.status)));
     }
     let stdout = String::from_utf8_lossy(&output.stdout);
-    Ok(Listing { files: stdout.lines().filter_map(mapped).collect(), complaints })
+    Ok(LoaderListing { files: stdout.lines().filter_map(parse_line).collect(), complaints })
 }
 
 /// Parses the file of a line: `name => /path (0x...)` or `/path (0x...)`.
-fn mapped(line: &str) -> Option<PathBuf> {
+fn parse_line(line: &str) -> Option<PathBuf> {
     let (text, _) = line.trim().rsplit_once(" (0x")?;
     let path = text.rsplit_once(" => ").map_or(text, |(_, path)| path);
     Some(PathBuf::from(path))
@@ -73,14 +77,16 @@ fn mapped(line: &str) -> Option<PathBuf> {
 
 /// Returns where the loader finds a library in this environment.
 #[must_use]
-pub fn finds(library: &str) -> Option<PathBuf> {
+pub fn find_library(library: &str) -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
-    let Ok(Image::Elf(elf::Elf { interpreter: Some(interpreter), .. })) = elf::look(&program) else { return None };
+    let Ok(FileImage::Elf(elf::ElfFacts { interpreter: Some(interpreter), .. })) = elf::read_image(&program) else {
+        return None;
+    };
     if !is_glibc(&interpreter) {
         return None;
     }
-    let listing = list(&interpreter, &program, &[("LD_PRELOAD", Some(OsStr::new(library)))]).ok()?;
-    listing.file(library).map(Path::to_owned)
+    let listing = list_libraries(&interpreter, &program, &[("LD_PRELOAD", Some(OsStr::new(library)))]).ok()?;
+    listing.file_named(library).map(Path::to_owned)
 }
 
 #[cfg(test)]
@@ -90,16 +96,19 @@ mod tests {
 
     #[test]
     fn lines_of_a_listing_are_read() {
-        assert_eq!(mapped("\tlibz.so.1 => /lib/libz.so.1 (0x00007f91c0784000)"), Some("/lib/libz.so.1".into()));
-        assert_eq!(mapped("\t/opt/my libs/libvgpu.so (0x00007f91c0784000)"), Some("/opt/my libs/libvgpu.so".into()));
-        assert_eq!(mapped("\tlinux-vdso.so.1 (0x00007f91c07be000)"), Some("linux-vdso.so.1".into()));
-        assert_eq!(mapped("\tlibx.so => not found"), None);
+        assert_eq!(parse_line("\tlibz.so.1 => /lib/libz.so.1 (0x00007f91c0784000)"), Some("/lib/libz.so.1".into()));
+        assert_eq!(
+            parse_line("\t/opt/my libs/libvgpu.so (0x00007f91c0784000)"),
+            Some("/opt/my libs/libvgpu.so".into())
+        );
+        assert_eq!(parse_line("\tlinux-vdso.so.1 (0x00007f91c07be000)"), Some("linux-vdso.so.1".into()));
+        assert_eq!(parse_line("\tlibx.so => not found"), None);
     }
 
     #[test]
     fn only_glibcs_loaders_are_asked() {
         for (path, known) in
-            [(arch::LOADER, true), ("/lib/ld-linux.so.2", true), (arch::MUSL, false), ("/bin/true", false)]
+            [(arch::GLIBC_LOADER, true), ("/lib/ld-linux.so.2", true), (arch::MUSL_LOADER, false), ("/bin/true", false)]
         {
             assert_eq!(is_glibc(Path::new(path)), known, "{path}");
         }
@@ -107,7 +116,7 @@ mod tests {
 
     #[test]
     fn the_loader_says_where_it_finds_the_c_library() {
-        assert_eq!(finds("libc.so.6").unwrap().file_name(), Some(OsStr::new("libc.so.6")));
-        assert_eq!(finds("libno-such-library.so.9"), None);
+        assert_eq!(find_library("libc.so.6").unwrap().file_name(), Some(OsStr::new("libc.so.6")));
+        assert_eq!(find_library("libno-such-library.so.9"), None);
     }
 }

@@ -10,7 +10,7 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
 use vgpu_config::options::Options;
-use vgpu_output::say::{self, FINDINGS, Failure};
+use vgpu_output::say::{self, EXIT_FINDINGS, Failure};
 
 /// Writes the manual pages of vgpu and vgpud.
 ///
@@ -33,7 +33,7 @@ pub struct Args {
 
 /// A manual page.
 #[derive(Debug)]
-pub struct Page {
+pub struct ManPage {
     /// Name, like `vgpu-run`.
     pub name: String,
     /// Section: 1, or 8 for programs that administrators start.
@@ -47,13 +47,13 @@ pub struct Page {
 /// # Errors
 /// A directory or a file cannot be written; the pages before it are.
 pub fn run(args: &Args, vgpu: Command) -> Result<ExitCode, Failure> {
-    for page in pages(vgpu)? {
+    for page in all_pages(vgpu)? {
         let dir = args.dir.join(format!("man{}", page.section));
         let file = dir.join(format!("{}.{}", page.name, page.section));
-        let cannot = |what: &Path, why: &io::Error| Failure::new(FINDINGS, format!("{}: {why}", what.display()));
+        let cannot = |what: &Path, why: &io::Error| Failure::new(EXIT_FINDINGS, format!("{}: {why}", what.display()));
         fs::create_dir_all(&dir).map_err(|why| cannot(&dir, &why))?;
         fs::write(&file, page.text).map_err(|why| cannot(&file, &why))?;
-        say::text(&format!("{}\n", file.display()))?;
+        say::print_text(&format!("{}\n", file.display()))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -62,7 +62,7 @@ pub fn run(args: &Args, vgpu: Command) -> Result<ExitCode, Failure> {
 ///
 /// # Errors
 /// None in practice: rendering writes into memory.
-pub fn pages(vgpu: Command) -> io::Result<Vec<Page>> {
+pub fn all_pages(vgpu: Command) -> io::Result<Vec<ManPage>> {
     let mut pages = Vec::new();
     for (command, section, others) in
         [(vgpu, "1", "vgpud(8)"), (Options::command(), "8", "vgpu(1), vgpu-status(1), vgpu-set(1)")]
@@ -74,9 +74,9 @@ pub fn pages(vgpu: Command) -> io::Result<Vec<Page>> {
     Ok(pages)
 }
 
-fn add(command: &Command, section: &'static str, others: &str, pages: &mut Vec<Page>) -> io::Result<()> {
+fn add(command: &Command, section: &'static str, others: &str, pages: &mut Vec<ManPage>) -> io::Result<()> {
     let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
-    pages.push(Page { text: text(command, &name, section, others)?, name: name.clone(), section });
+    pages.push(ManPage { text: page_text(command, &name, section, others)?, name: name.clone(), section });
     let others = format!("{name}({section}), {others}");
     for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set()) {
         add(verb, section, &others, pages)?;
@@ -84,7 +84,7 @@ fn add(command: &Command, section: &'static str, others: &str, pages: &mut Vec<P
     Ok(())
 }
 
-fn text(command: &Command, name: &str, section: &str, others: &str) -> io::Result<String> {
+fn page_text(command: &Command, name: &str, section: &str, others: &str) -> io::Result<String> {
     let man = Man::new(command.clone()).title(name).section(section).manual("vgpu");
     let man = man.source(concat!("vgpu ", env!("CARGO_PKG_VERSION")));
     let mut page = Vec::new();
@@ -98,7 +98,7 @@ fn text(command: &Command, name: &str, section: &str, others: &str) -> io::Resul
     }
     let mut roff = Roff::new();
     if let Some(after) = command.get_after_long_help().or_else(|| command.get_after_help()) {
-        sections(&after.to_string(), &mut roff);
+        add_sections(&after.to_string(), &mut roff);
     }
     roff.control("SH", ["SEE ALSO"]).text([roman(others)]);
     roff.to_writer(&mut page)?;
@@ -107,7 +107,7 @@ fn text(command: &Command, name: &str, section: &str, others: &str) -> io::Resul
 
 /// Renders the text after the options in `--help`. A line like `Examples:` becomes a heading; the lines below it keep
 /// their breaks.
-fn sections(after: &str, roff: &mut Roff) {
+fn add_sections(after: &str, roff: &mut Roff) {
     for line in after.lines() {
         match line.strip_suffix(':').filter(|heading| !heading.starts_with(' ')) {
             Some(heading) => {
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn headings_of_the_help_are_sections_and_lines_stay_lines() {
         let mut roff = Roff::new();
-        sections("Examples:\n  vgpu x -- y\n\nExit codes:\n  0  fine\n  .so is no request", &mut roff);
+        add_sections("Examples:\n  vgpu x -- y\n\nExit codes:\n  0  fine\n  .so is no request", &mut roff);
         let text = roff.to_roff();
         assert!(text.contains(".SH EXAMPLES\n.nf\n\\fBvgpu x \\-\\- y\\fR\n"), "{text}");
         assert!(text.contains(".SH \"EXIT CODES\"\n.nf\n0  fine\n\\&.so is no request\n.fi"), "{text}");
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_page_for_each_program_and_verb() {
-        let pages = pages(crate::Cli::command()).unwrap();
+        let pages = all_pages(crate::Cli::command()).unwrap();
         let names: Vec<_> = pages.iter().map(|page| format!("{}.{}", page.name, page.section)).collect();
         for name in ["vgpu.1", "vgpu-run.1", "vgpu-sim-stat.1", "vgpud.8"] {
             assert!(names.iter().any(|known| known == name), "{name} is not among {names:?}");

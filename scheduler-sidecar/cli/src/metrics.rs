@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use super::ask::{Where, no_answer};
+use super::ask::{DaemonAddress, no_answer};
 use vgpu_accounting::metrics;
-use vgpu_control::Ask;
+use vgpu_control::ControlCommand;
 use vgpu_output::say::{self, Failure};
 
 /// Prints the daemon's metrics in the OpenMetrics text format.
@@ -29,7 +29,7 @@ pub struct Args {
     no_hami_names: bool,
 
     #[command(flatten)]
-    daemon: Where,
+    daemon: DaemonAddress,
 }
 
 /// Asks the daemon and prints the metrics.
@@ -37,11 +37,11 @@ pub struct Args {
 /// # Errors
 /// [`Failure`]: the daemon does not answer.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let status = args.daemon.ask(&Ask::Status)?.status.ok_or_else(no_answer)?;
+    let status = args.daemon.ask_daemon(&ControlCommand::Status)?.status.ok_or_else(no_answer)?;
     if args.daemon.json {
-        say::json(&status)?;
+        say::print_json(&status)?;
     } else {
-        say::exact(&metrics::text(&status, !args.no_hami_names))?;
+        say::print_exact(&metrics::metrics_text(&status, !args.no_hami_names))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use super::ask::Where;
-use vgpu_control::Ask;
+use super::ask::DaemonAddress;
+use vgpu_control::ControlCommand;
 use vgpu_output::say::{self, Failure};
 
 /// Lets a tenant launch nothing until it is resumed; what it holds stays, what is in flight ends.
@@ -20,12 +20,12 @@ Exit codes:
   0  paused; or it was so already
   1  no such tenant; or no daemon answers there
   2  usage")]
-pub struct Pause {
+pub struct PauseArgs {
     /// The tenant, by its name.
     tenant: String,
 
     #[command(flatten)]
-    daemon: Where,
+    daemon: DaemonAddress,
 }
 
 /// Lets a paused tenant launch again.
@@ -38,34 +38,34 @@ Exit codes:
   0  resumed; or it was not paused
   1  no such tenant; or no daemon answers there
   2  usage")]
-pub struct Resume {
+pub struct ResumeArgs {
     /// The tenant, by its name.
     tenant: String,
 
     #[command(flatten)]
-    daemon: Where,
+    daemon: DaemonAddress,
 }
 
 /// Pauses the tenant and reports it.
 ///
 /// # Errors
 /// [`Failure`]: the daemon does not answer, or there is no such tenant.
-pub fn pause(args: &Pause) -> Result<ExitCode, Failure> {
-    tell(&args.daemon, &Ask::Pause { tenant: args.tenant.clone() })
+pub fn pause(args: &PauseArgs) -> Result<ExitCode, Failure> {
+    ask_and_tell(&args.daemon, &ControlCommand::Pause { tenant: args.tenant.clone() })
 }
 
 /// Resumes the tenant and reports it.
 ///
 /// # Errors
 /// [`Failure`]: the daemon does not answer, or there is no such tenant.
-pub fn resume(args: &Resume) -> Result<ExitCode, Failure> {
-    tell(&args.daemon, &Ask::Resume { tenant: args.tenant.clone() })
+pub fn resume(args: &ResumeArgs) -> Result<ExitCode, Failure> {
+    ask_and_tell(&args.daemon, &ControlCommand::Resume { tenant: args.tenant.clone() })
 }
 
-fn tell(daemon: &Where, ask: &Ask) -> Result<ExitCode, Failure> {
-    let done = daemon.done(ask)?;
+fn ask_and_tell(daemon: &DaemonAddress, ask: &ControlCommand) -> Result<ExitCode, Failure> {
+    let done = daemon.request_change(ask)?;
     if daemon.json {
-        say::json(&done)?;
+        say::print_json(&done)?;
         return Ok(ExitCode::SUCCESS);
     }
     let what = match (done.paused, done.changed.is_empty()) {
@@ -75,6 +75,6 @@ fn tell(daemon: &Where, ask: &Ask) -> Result<ExitCode, Failure> {
         (false, true) => "was not paused",
     };
     let notes: String = done.notes.iter().map(|note| format!("note: {note}\n")).collect();
-    say::text(&format!("{} {what}\n{notes}", done.tenant))?;
+    say::print_text(&format!("{} {what}\n{notes}", done.tenant))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -8,47 +8,47 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::StatVfsMountFlags;
 
-use super::elf::{self, Elf, Image};
+use super::elf::{self, ElfFacts, FileImage};
 
 /// Longest chain of interpreters; the kernel allows five.
-const MAX_CHAIN: usize = 5;
+const MAX_INTERPRETERS: usize = 5;
 
 /// An ELF file that would run.
 #[derive(Debug)]
-pub struct Step {
+pub struct ChainStep {
     /// Path of the file.
     pub path: PathBuf,
     /// Properties read from the ELF headers of the file.
-    pub elf: Elf,
+    pub elf: ElfFacts,
     /// True if the kernel starts it with more rights than its caller's, so that the loader ignores LD_PRELOAD.
     pub secure: bool,
 }
 
 /// Everything that one command would run.
 #[derive(Debug, Default)]
-pub struct Chain {
+pub struct ProgramChain {
     /// Scripts that are run on the way to the ELF file, in order.
     pub scripts: Vec<PathBuf>,
     /// ELF files: one, or `env` and what it starts.
-    pub steps: Vec<Step>,
+    pub steps: Vec<ChainStep>,
     /// The reason why the environment does not reach the last ELF file.
     pub drops_environment: Option<String>,
 }
 
 /// The reason why a command cannot be followed; it could not be started either.
 #[derive(Debug)]
-pub struct Lost(pub String);
+pub struct NotStartable(pub String);
 
 /// Finds a program as `execvp` does.
 ///
 /// # Errors
-/// [`Lost`] if there is no such file, or none that may be executed.
-pub fn find(name: &OsStr) -> Result<PathBuf, Lost> {
+/// [`NotStartable`] if there is no such file, or none that may be executed.
+pub fn find(name: &OsStr) -> Result<PathBuf, NotStartable> {
     if name.as_bytes().contains(&b'/') {
         let path = PathBuf::from(name);
         return match fs::metadata(&path) {
-            Err(why) => Err(Lost(format!("{}: {why}", path.display()))),
-            Ok(_) if !is_executable(&path) => Err(Lost(format!("{} is not executable", path.display()))),
+            Err(why) => Err(NotStartable(format!("{}: {why}", path.display()))),
+            Ok(_) if !is_executable(&path) => Err(NotStartable(format!("{} is not executable", path.display()))),
             Ok(_) => Ok(path),
         };
     }
@@ -56,7 +56,7 @@ pub fn find(name: &OsStr) -> Result<PathBuf, Lost> {
     std::env::split_paths(&path)
         .map(|dir| dir.join(name))
         .find(|candidate| is_executable(candidate))
-        .ok_or_else(|| Lost(format!("{}: there is no such program in PATH", name.display())))
+        .ok_or_else(|| NotStartable(format!("{}: there is no such program in PATH", name.display())))
 }
 
 fn is_executable(path: &Path) -> bool {
@@ -66,45 +66,45 @@ fn is_executable(path: &Path) -> bool {
 /// Follows a program to the ELF files that would run.
 ///
 /// # Errors
-/// [`Lost`] if one of the files does not exist, cannot be read, or is not executable.
-pub fn follow(name: &OsStr) -> Result<Chain, Lost> {
-    let mut chain = Chain::default();
+/// [`NotStartable`] if one of the files does not exist, cannot be read, or is not executable.
+pub fn follow_program(name: &OsStr) -> Result<ProgramChain, NotStartable> {
+    let mut chain = ProgramChain::default();
     let mut path = find(name)?;
-    for _ in 0..=MAX_CHAIN {
-        match elf::look(&path).map_err(|why| Lost(format!("{}: {why}", path.display())))? {
-            Image::Elf(elf) => {
+    for _ in 0..=MAX_INTERPRETERS {
+        match elf::read_image(&path).map_err(|why| NotStartable(format!("{}: {why}", path.display())))? {
+            FileImage::Elf(elf) => {
                 let secure = is_secure(&path);
-                chain.steps.push(Step { path, elf, secure });
+                chain.steps.push(ChainStep { path, elf, secure });
                 return Ok(chain);
             }
-            Image::Script { interpreter, argument } => {
+            FileImage::Script { interpreter, argument } => {
                 let through_env = interpreter.file_name() == Some(OsStr::new("env"));
                 chain.scripts.push(path);
                 path = match through_env.then(|| started_by_env(argument.as_deref(), &mut chain)).flatten() {
                     None => find(interpreter.as_os_str())?,
                     Some(target) => {
                         let env = find(interpreter.as_os_str())?;
-                        if let Image::Elf(elf) =
-                            elf::look(&env).map_err(|why| Lost(format!("{}: {why}", env.display())))?
+                        if let FileImage::Elf(elf) =
+                            elf::read_image(&env).map_err(|why| NotStartable(format!("{}: {why}", env.display())))?
                         {
-                            chain.steps.push(Step { secure: is_secure(&env), path: env, elf });
+                            chain.steps.push(ChainStep { secure: is_secure(&env), path: env, elf });
                         }
                         find(&target)?
                     }
                 };
             }
             // A file that the kernel refuses is run by the shell, as execvp does it: follow /bin/sh.
-            Image::Other => {
+            FileImage::Other => {
                 chain.scripts.push(path);
                 path = PathBuf::from("/bin/sh");
             }
         }
     }
-    Err(Lost(format!("{}: more than {MAX_CHAIN} interpreters behind each other", name.display())))
+    Err(NotStartable(format!("{}: more than {MAX_INTERPRETERS} interpreters behind each other", name.display())))
 }
 
 /// Returns the program that `env` in a script's first line starts; notes options that remove LD_PRELOAD.
-fn started_by_env(argument: Option<&OsStr>, chain: &mut Chain) -> Option<OsString> {
+fn started_by_env(argument: Option<&OsStr>, chain: &mut ProgramChain) -> Option<OsString> {
     let argument = argument?;
     // Without -S the kernel passes everything as one argument.
     let split = argument.as_bytes().starts_with(b"-S") || argument.as_bytes().starts_with(b"--split-string");
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     fn env(argument: &str) -> (Option<String>, bool) {
-        let mut chain = Chain::default();
+        let mut chain = ProgramChain::default();
         let target = started_by_env(Some(OsStr::new(argument)), &mut chain);
         (target.map(|target| target.into_string().unwrap()), chain.drops_environment.is_some())
     }

@@ -9,10 +9,10 @@ use std::process::ExitCode;
 use serde::Serialize;
 use vgpu_core::units::bytes::Bytes;
 
-use self::names::Names;
-use self::place::Place;
-use super::ask::{Where, no_answer};
-use vgpu_control::{Ask, Process};
+use self::names::ContainerNames;
+use self::place::ProcessPlace;
+use super::ask::{DaemonAddress, no_answer};
+use vgpu_control::{ControlCommand, ProcessStatus};
 use vgpu_output::say::{self, Failure};
 
 /// Shows every process that is connected to the daemon, its container, and what it got of each device.
@@ -33,7 +33,7 @@ Exit codes:
   2  usage")]
 pub struct Args {
     #[command(flatten)]
-    daemon: Where,
+    daemon: DaemonAddress,
 }
 
 /// Asks the daemon and prints the processes.
@@ -41,36 +41,39 @@ pub struct Args {
 /// # Errors
 /// [`Failure`]: the daemon does not answer.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let processes = args.daemon.ask(&Ask::Ps)?.members.ok_or_else(no_answer)?;
-    let mut names = Names::here();
-    let all: Vec<Placed> = processes.into_iter().map(|process| Placed::new(process, &mut names)).collect();
+    let processes = args.daemon.ask_daemon(&ControlCommand::Ps)?.members.ok_or_else(no_answer)?;
+    let mut names = ContainerNames::on_this_host();
+    let all: Vec<PlacedProcess> =
+        processes.into_iter().map(|process| PlacedProcess::new(process, &mut names)).collect();
     if args.daemon.json {
-        say::json(&all)?;
+        say::print_json(&all)?;
     } else {
-        say::text(&shown(&all))?;
+        say::print_text(&format_processes(&all))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// A process and its container.
 #[derive(Debug, Serialize)]
-struct Placed {
+struct PlacedProcess {
     #[serde(flatten)]
-    process: Process,
+    process: ProcessStatus,
     /// Container or unit of the process; null if unknown.
-    place: Option<Place>,
+    place: Option<ProcessPlace>,
 }
 
-impl Placed {
-    fn new(process: Process, names: &mut Names) -> Self {
+impl PlacedProcess {
+    fn new(process: ProcessStatus, names: &mut ContainerNames) -> Self {
         let member = &process.member;
-        let place =
-            member.pid.map(|pid| names.place(pid, member.pid_inside)).filter(|place| *place != Place::default());
+        let place = member
+            .pid
+            .map(|pid| names.place_of(pid, member.pid_inside))
+            .filter(|place| *place != ProcessPlace::default());
         Self { process, place }
     }
 }
 
-fn shown(processes: &[Placed]) -> String {
+fn format_processes(processes: &[PlacedProcess]) -> String {
     let heads = [
         "TENANT",
         "CONTAINER",
@@ -86,8 +89,8 @@ fn shown(processes: &[Placed]) -> String {
         "LIBRARY",
     ];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
-    for Placed { process: Process { tenant, member }, place } in processes {
-        let container = place.as_ref().and_then(Place::shown).unwrap_or_else(|| "-".into());
+    for PlacedProcess { process: ProcessStatus { tenant, member }, place } in processes {
+        let container = place.as_ref().and_then(ProcessPlace::short_text).unwrap_or_else(|| "-".into());
         let row = |device: &str, lease: String, gpu: String, waited: String, memory: String| {
             vec![
                 tenant.clone(),
@@ -100,8 +103,8 @@ fn shown(processes: &[Placed]) -> String {
                 gpu,
                 waited,
                 memory,
-                span(member.connected_seconds),
-                say::escaped(&member.version),
+                format_span(member.connected_seconds),
+                say::escape_line(&member.version),
             ]
         };
         if member.devices.is_empty() {
@@ -116,11 +119,11 @@ fn shown(processes: &[Placed]) -> String {
             rows.push(row(&here.device, lease, gpu, waited, memory));
         }
     }
-    say::table(&rows)
+    say::lay_out_table(&rows)
 }
 
 /// Formats seconds for people.
-pub(super) fn span(seconds: u64) -> String {
+pub(super) fn format_span(seconds: u64) -> String {
     match seconds {
         0..=119 => format!("{seconds} s"),
         120..=7199 => format!("{} min", seconds / 60),
@@ -154,9 +157,12 @@ mod tests {
         };
         let two = MemberStatus { devices: vec![device("0", false), device("1", true)], ..member };
         let old = MemberStatus { protocol: 1, ..MemberStatus::default() };
-        let place = Place { name: Some("trainer".into()), ..Place::default() };
-        let process = |member| Placed { process: Process { tenant: "a".into(), member }, place: Some(place.clone()) };
-        let text = shown(&[process(two), process(old)]);
+        let place = ProcessPlace { name: Some("trainer".into()), ..ProcessPlace::default() };
+        let process = |member| PlacedProcess {
+            process: ProcessStatus { tenant: "a".into(), member },
+            place: Some(place.clone()),
+        };
+        let text = format_processes(&[process(two), process(old)]);
         assert_eq!(text.lines().count(), 4, "{text}");
         assert!(
             text.contains(

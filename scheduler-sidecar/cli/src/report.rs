@@ -37,11 +37,11 @@ Exit codes:
   2  usage")]
 pub struct Args {
     #[command(subcommand)]
-    verb: Verb,
+    verb: ReportVerb,
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
+enum ReportVerb {
     Usage(usage::Args),
     Chargeback(chargeback::Args),
     Idle(idle::Args),
@@ -57,13 +57,13 @@ enum Verb {
 /// [`Failure`]: there is no record, or the report cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     match &args.verb {
-        Verb::Usage(args) => usage::run(args),
-        Verb::Chargeback(args) => chargeback::run(args),
-        Verb::Idle(args) => idle::run(args),
-        Verb::Rightsizing(args) => rightsizing::run(args),
-        Verb::Efficiency(args) => efficiency::run(args),
-        Verb::Trend(args) => trend::run(args),
-        Verb::Savings(args) => savings::run(args),
+        ReportVerb::Usage(args) => usage::run(args),
+        ReportVerb::Chargeback(args) => chargeback::run(args),
+        ReportVerb::Idle(args) => idle::run(args),
+        ReportVerb::Rightsizing(args) => rightsizing::run(args),
+        ReportVerb::Efficiency(args) => efficiency::run(args),
+        ReportVerb::Trend(args) => trend::run(args),
+        ReportVerb::Savings(args) => savings::run(args),
     }?;
     Ok(ExitCode::SUCCESS)
 }

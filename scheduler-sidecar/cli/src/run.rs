@@ -7,15 +7,15 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use vgpu_core::limits::tenant::{Facts, TenantKey, hash64};
+use vgpu_core::limits::tenant::{ProcessFacts, TenantKey, hash64};
 use vgpu_core::limits::{Mode, RawLimits};
 use vgpu_core::units::bytes::{SIZE_FORMS, parse_size};
 use vgpu_core::units::share::{SHARE_FORMS, parse_share};
 
-use super::ledgers::{self, NEW_TENANT};
+use super::ledgers::{self, NEW_TENANT_PREFIX};
 use super::library;
 use super::program;
-use vgpu_output::say::{self, Failure, NOT_EXECUTABLE, NOT_FOUND, RUN_FAILED, USAGE};
+use vgpu_output::say::{self, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_RUN_FAILED, EXIT_USAGE, Failure};
 
 /// Starts a program under limits.
 ///
@@ -77,14 +77,14 @@ pub struct Args {
 /// # Errors
 /// [`Failure`]: the program was not started.
 pub fn run(args: &Args) -> Result<Infallible, Failure> {
-    become_program(&args.command, changes(args)?)
+    become_program(&args.command, environment_changes(args)?)
 }
 
 /// Returns the changes to the program's environment.
 ///
 /// # Errors
 /// [`Failure`]: an option or a limit in the environment is wrong, or the library is missing.
-pub(super) fn changes(args: &Args) -> Result<Vec<(&'static str, OsString)>, Failure> {
+pub(super) fn environment_changes(args: &Args) -> Result<Vec<(&'static str, OsString)>, Failure> {
     let mut changes: Vec<(&str, OsString)> = Vec::new();
     if let Some(size) = &args.memory_limit {
         check_option("--memory-limit", size, SIZE_FORMS, |text| parse_size(text).map(drop))?;
@@ -98,16 +98,16 @@ pub(super) fn changes(args: &Args) -> Result<Vec<(&'static str, OsString)>, Fail
         changes.push(("VGPU_MODE", mode.into()));
     }
     if let Some(socket) = &args.socket {
-        changes.push(("VGPU_SOCKET", absolute("--socket", socket)?.into()));
+        changes.push(("VGPU_SOCKET", absolute_path("--socket", socket)?.into()));
     }
-    changes.push(("VGPU_TENANT", tenant(args)?));
+    changes.push(("VGPU_TENANT", tenant_name(args)?));
     check_environment(&changes)?;
 
-    let library = library::find(args.library.as_deref()).map_err(|why| Failure::new(RUN_FAILED, why))?;
+    let library = library::find(args.library.as_deref()).map_err(|why| Failure::new(EXIT_RUN_FAILED, why))?;
     changes.push(("LD_PRELOAD", library::preloaded_first(&library, std::env::var_os("LD_PRELOAD"))));
     changes.extend(simulated_beside(args, Some(&library))?);
-    for place in ledgers::places() {
-        ledgers::sweep(&place);
+    for place in ledgers::ledger_directories() {
+        ledgers::sweep_ended(&place);
     }
     Ok(changes)
 }
@@ -116,7 +116,7 @@ pub(super) fn changes(args: &Args) -> Result<Vec<(&'static str, OsString)>, Fail
 ///
 /// # Errors
 /// [`Failure`]: the simulated driver was not found.
-pub(super) fn simulated(args: &Args) -> Result<Vec<(&'static str, OsString)>, Failure> {
+pub(super) fn simulated_changes(args: &Args) -> Result<Vec<(&'static str, OsString)>, Failure> {
     simulated_beside(args, args.library.as_deref()).map(Vec::from_iter)
 }
 
@@ -124,7 +124,7 @@ fn simulated_beside(args: &Args, library: Option<&Path>) -> Result<Option<(&'sta
     if !args.sim {
         return Ok(None);
     }
-    let sim = library::find_sim(library).map_err(|why| Failure::new(RUN_FAILED, format!("--sim: {why}")))?;
+    let sim = library::find_sim(library).map_err(|why| Failure::new(EXIT_RUN_FAILED, format!("--sim: {why}")))?;
     Ok(Some(("LD_LIBRARY_PATH", library::searched_first(&sim, std::env::var_os("LD_LIBRARY_PATH")))))
 }
 
@@ -142,33 +142,33 @@ pub(super) fn check_option<E: std::fmt::Display>(
             Err(why) => why.to_string(),
         },
     };
-    Err(Failure::new(USAGE, format!("{option} {value:?} {why}; accepted: {accepted}")))
+    Err(Failure::new(EXIT_USAGE, format!("{option} {value:?} {why}; accepted: {accepted}")))
 }
 
 /// Returns the tenant's name: from the option, inherited, derived from the daemon's socket, or a new one.
 ///
 /// All members of one socket are one tenant, so its name is derived from the socket's path.
-fn tenant(args: &Args) -> Result<OsString, Failure> {
+fn tenant_name(args: &Args) -> Result<OsString, Failure> {
     let inherited = std::env::var_os("VGPU_TENANT");
     let inherited_socket = std::env::var_os("VGPU_SOCKET").filter(|socket| !socket.is_empty()).map(PathBuf::from);
     let (name, option) = match (&args.tenant, inherited, args.socket.clone().or(inherited_socket)) {
         (Some(name), _, _) => (name.clone(), true),
         (None, Some(name), _) => (name, false),
         (None, None, Some(socket)) => {
-            let path = absolute("the socket", &socket)?;
+            let path = absolute_path("the socket", &socket)?;
             (format!("socket-{:016x}", hash64(path.as_os_str().as_bytes())).into(), false)
         }
         (None, None, None) => (new_name()?.into(), false),
     };
-    let facts = Facts { name: Some(name.as_bytes()), mount_namespace: 0, pid_namespace: 0, host: false, uid: 0 };
-    match TenantKey::of(&facts) {
+    let facts = ProcessFacts { name: Some(name.as_bytes()), mount_namespace: 0, pid_namespace: 0, host: false, uid: 0 };
+    match TenantKey::from_facts(&facts) {
         Ok(_) => Ok(name),
         Err(why) if option => {
             let why = why.to_string();
             let words = why.split_once("\" ").map_or(why.as_str(), |(_, words)| words);
-            Err(Failure::new(USAGE, format!("--tenant {name:?} {words}")))
+            Err(Failure::new(EXIT_USAGE, format!("--tenant {name:?} {words}")))
         }
-        Err(why) => Err(Failure::new(USAGE, why.to_string())),
+        Err(why) => Err(Failure::new(EXIT_USAGE, why.to_string())),
     }
 }
 
@@ -177,8 +177,8 @@ fn new_name() -> Result<String, Failure> {
     let mut random = [0; 8];
     let flags = rustix::rand::GetRandomFlags::empty();
     match rustix::rand::getrandom(&mut random, flags) {
-        Ok(8) => Ok(format!("{NEW_TENANT}{}-{:016x}", std::process::id(), u64::from_ne_bytes(random))),
-        _ => Err(Failure::new(RUN_FAILED, "no random name for the tenant could be made; give one with --tenant")),
+        Ok(8) => Ok(format!("{NEW_TENANT_PREFIX}{}-{:016x}", std::process::id(), u64::from_ne_bytes(random))),
+        _ => Err(Failure::new(EXIT_RUN_FAILED, "no random name for the tenant could be made; give one with --tenant")),
     }
 }
 
@@ -192,33 +192,35 @@ fn check_environment(changes: &[(&str, OsString)]) -> Result<(), Failure> {
     // If a variable occurs twice the first counts, so ours override the inherited ones.
     let vars =
         changed.chain(std::env::vars_os()).map(|(name, value)| (name.into_encoded_bytes(), value.into_encoded_bytes()));
-    let limits = RawLimits::from_vars(vars).map_err(|why| Failure::new(USAGE, why.to_string()))?;
+    let limits = RawLimits::from_vars(vars).map_err(|why| Failure::new(EXIT_USAGE, why.to_string()))?;
     if let Some((name, word)) = limits.unheard_mode() {
-        say::note(&format!("{name}={word} counts for nothing beside VGPU_SOCKET: the mode is the daemon's"));
+        say::print_note(&format!("{name}={word} counts for nothing beside VGPU_SOCKET: the mode is the daemon's"));
     }
-    match limits.mode() {
-        Mode::Enforce => limits.check_requests().map_err(|why| Failure::new(USAGE, why.to_string())),
+    match limits.asked_mode() {
+        Mode::Enforce => limits.check_requests().map_err(|why| Failure::new(EXIT_USAGE, why.to_string())),
         Mode::Observe | Mode::Off => Ok(()),
     }
 }
 
-fn absolute(what: &str, path: &Path) -> Result<PathBuf, Failure> {
-    std::path::absolute(path).map_err(|why| Failure::new(USAGE, format!("{what} {path:?}: {why}")))
+fn absolute_path(what: &str, path: &Path) -> Result<PathBuf, Failure> {
+    std::path::absolute(path).map_err(|why| Failure::new(EXIT_USAGE, format!("{what} {path:?}: {why}")))
 }
 
 /// Replaces this process with the program. The standard library restores the default SIGPIPE, which Rust ignores.
 fn become_program(command: &[OsString], changes: Vec<(&str, OsString)>) -> Result<Infallible, Failure> {
     let [program, args @ ..] = command else {
-        return Err(Failure::new(USAGE, "no program is given"));
+        return Err(Failure::new(EXIT_USAGE, "no program is given"));
     };
     let why = Command::new(program).args(args).envs(changes).exec();
     if why.kind() == std::io::ErrorKind::NotFound {
-        return Err(Failure::new(NOT_FOUND, format!("{}: {why}", program.display())));
+        return Err(Failure::new(EXIT_NOT_FOUND, format!("{}: {why}", program.display())));
     }
     // For a program that exists nowhere, the kernel reports "permission denied" if a directory of PATH may not be
     // searched.
     match program::find(program) {
-        Err(program::Lost(words)) if !program.as_bytes().contains(&b'/') => Err(Failure::new(NOT_FOUND, words)),
-        _ => Err(Failure::new(NOT_EXECUTABLE, format!("{}: {why}", program.display()))),
+        Err(program::NotStartable(words)) if !program.as_bytes().contains(&b'/') => {
+            Err(Failure::new(EXIT_NOT_FOUND, words))
+        }
+        _ => Err(Failure::new(EXIT_NOT_EXECUTABLE, format!("{}: {why}", program.display()))),
     }
 }

@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
-use super::ask::{TERMS, Where, terms};
-use vgpu_config::change::Words;
-use vgpu_control::{Ask, Done};
-use vgpu_output::say::{self, Failure, USAGE};
+use super::ask::{DaemonAddress, TERMS_HEADINGS, terms_rows};
+use vgpu_config::change::WrittenChange;
+use vgpu_control::{ChangeResult, ControlCommand};
+use vgpu_output::say::{self, EXIT_USAGE, Failure};
 
 /// Changes a tenant's terms while its programs run, until the configuration is read again.
 ///
@@ -65,7 +65,7 @@ pub struct Args {
     strict: Option<String>,
 
     #[command(flatten)]
-    daemon: Where,
+    daemon: DaemonAddress,
 }
 
 /// Asks the daemon for the change, and prints the terms in force.
@@ -73,7 +73,7 @@ pub struct Args {
 /// # Errors
 /// [`Failure`]: a value is not accepted, the daemon does not answer, or it refuses.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let change = Words {
+    let change = WrittenChange {
         memory_limit: args.memory_limit.clone(),
         sm_limit: args.sm_limit.clone(),
         sm_request: args.sm_request.clone(),
@@ -85,32 +85,33 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     };
     if change.is_empty() {
         let accepted = "--memory-limit, --sm-limit, --sm-request, --weight, --class, --quantum, --mode, --strict";
-        return Err(Failure::new(USAGE, format!("nothing to set; accepted: one or more of {accepted}")));
+        return Err(Failure::new(EXIT_USAGE, format!("nothing to set; accepted: one or more of {accepted}")));
     }
     let option = |key: &str| format!("--{}", key.replace('_', "-"));
-    change.read(option).map_err(|words| Failure::new(USAGE, words))?;
-    let ask = Ask::Set { tenant: args.tenant.clone(), device: args.device.clone(), change: Box::new(change) };
-    let done = args.daemon.done(&ask)?;
+    change.read(option).map_err(|words| Failure::new(EXIT_USAGE, words))?;
+    let ask =
+        ControlCommand::Set { tenant: args.tenant.clone(), device: args.device.clone(), change: Box::new(change) };
+    let done = args.daemon.request_change(&ask)?;
     if args.daemon.json {
-        say::json(&done)?;
+        say::print_json(&done)?;
     } else {
-        say::text(&shown(&done))?;
+        say::print_text(&format_done(&done))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Formats the change for people.
-pub(super) fn shown(done: &Done) -> String {
+pub(super) fn format_done(done: &ChangeResult) -> String {
     let head = match done.changed.as_slice() {
         [] => format!("{}: it was so already\n", done.tenant),
         keys => format!("{}: changed {}\n", done.tenant, keys.join(", ")),
     };
-    let rows = done.devices.iter().map(|here| terms(&done.tenant, here));
-    let table: Vec<_> = std::iter::once(TERMS.map(str::to_owned).to_vec()).chain(rows).collect();
+    let rows = done.devices.iter().map(|here| terms_rows(&done.tenant, here));
+    let table: Vec<_> = std::iter::once(TERMS_HEADINGS.map(str::to_owned).to_vec()).chain(rows).collect();
     let notes: String = done.notes.iter().map(|note| format!("note: {note}\n")).collect();
     let mode = match (done.mode.as_str(), done.strict) {
         ("enforce", false) => String::new(),
         (mode, strict) => format!("mode: {mode}{}\n", if strict { ", strict" } else { "" }),
     };
-    format!("{head}{}{mode}{notes}", say::table(&table))
+    format!("{head}{}{mode}{notes}", say::lay_out_table(&table))
 }

@@ -7,11 +7,11 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use serde::Serialize;
 use vgpu_core::units::bytes::Bytes;
-use vgpu_sim::truth::{DeviceTruth, Truth};
-use vgpu_sim::{Machine, Timeline, admin, profile, truth};
+use vgpu_sim::truth::{DeviceTruth, MachineTruth};
+use vgpu_sim::{DeviceTimeline, MachineView, admin, profile, truth};
 
 use super::library;
-use vgpu_output::say::{self, FINDINGS, Failure, RUN_FAILED, USAGE};
+use vgpu_output::say::{self, EXIT_FINDINGS, EXIT_RUN_FAILED, EXIT_USAGE, Failure};
 
 /// Looks after the simulated GPU.
 #[derive(Debug, clap::Args)]
@@ -28,11 +28,11 @@ Exit codes:
   125  the simulated driver was not found")]
 pub struct Args {
     #[command(subcommand)]
-    verb: Verb,
+    verb: SimVerb,
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
+enum SimVerb {
     /// Shows the truth: bytes and device time of each process, as the device knows them.
     #[command(after_help = "\
 Examples:
@@ -41,7 +41,7 @@ Examples:
   vgpu sim stat --timeline 10")]
     Stat {
         #[command(flatten)]
-        place: Place,
+        place: SimulatedMachine,
         /// Also show for whom the device worked in the last SECONDS, at most 81; as JSON in buckets of 10 ms.
         #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=81))]
         timeline: Option<u64>,
@@ -59,7 +59,7 @@ Examples:
   vgpu sim reset --dir /tmp/machine")]
     Reset {
         #[command(flatten)]
-        place: Place,
+        place: SimulatedMachine,
     },
     /// Shows the devices that can be simulated.
     #[command(after_help = "\
@@ -78,7 +78,7 @@ Examples:
   eval \"$(vgpu sim env --profile 2xh200 --dir /tmp/machine)\"")]
     Env {
         #[command(flatten)]
-        place: Place,
+        place: SimulatedMachine,
         /// The devices of a new machine: h200, 2xh200, t4,l4.
         #[arg(long, value_name = "PROFILE")]
         profile: Option<String>,
@@ -90,15 +90,15 @@ Examples:
 
 /// Which machine.
 #[derive(Debug, clap::Args)]
-struct Place {
+struct SimulatedMachine {
     /// Directory of the machine's state [default: $VGPU_SIM_DIR, else /dev/shm/vgpu-sim-<uid>].
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
 
-impl Place {
-    fn dir(&self) -> PathBuf {
-        self.dir.clone().unwrap_or_else(vgpu_sim::directory)
+impl SimulatedMachine {
+    fn state_directory(&self) -> PathBuf {
+        self.dir.clone().unwrap_or_else(vgpu_sim::default_directory)
     }
 }
 
@@ -108,60 +108,64 @@ impl Place {
 /// [`Failure`] with a message.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     match &args.verb {
-        Verb::Stat { place, timeline, json } => {
+        SimVerb::Stat { place, timeline, json } => {
             let truth = read(place)?;
-            let timelines = timeline.map(|seconds| lately(place, &truth, seconds)).transpose()?;
+            let timelines = timeline.map(|seconds| recent_timelines(place, &truth, seconds)).transpose()?;
             if *json {
-                say::json(&Stat { truth: &truth, timelines: timelines.as_deref() })?;
+                say::print_json(&SimStat { truth: &truth, timelines: timelines.as_deref() })?;
             } else {
-                say::text(&shown(&truth, timelines.as_deref()))?;
+                say::print_text(&format_truth(&truth, timelines.as_deref()))?;
             }
         }
-        Verb::Reset { place } => {
-            let dir = place.dir();
+        SimVerb::Reset { place } => {
+            let dir = place.state_directory();
             let was_there = admin::reset(&dir).map_err(|why| {
-                Failure::new(FINDINGS, format!("{}: the state cannot be removed: {why}", dir.display()))
+                Failure::new(EXIT_FINDINGS, format!("{}: the state cannot be removed: {why}", dir.display()))
             })?;
             let words = if was_there { "removed" } else { "there was no machine" };
-            say::text(&format!("{}: {words}\n", dir.display()))?;
+            say::print_text(&format!("{}: {words}\n", dir.display()))?;
         }
-        Verb::Profiles { json } => profiles(*json)?,
-        Verb::Env { place, profile, json } => environment(place, profile.as_deref(), *json)?,
+        SimVerb::Profiles { json } => list_profiles(*json)?,
+        SimVerb::Env { place, profile, json } => print_environment(place, profile.as_deref(), *json)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn read(place: &Place) -> Result<Truth, Failure> {
-    let dir = place.dir();
+fn read(place: &SimulatedMachine) -> Result<MachineTruth, Failure> {
+    let dir = place.state_directory();
     truth::read(&dir).map_err(|why| match why.kind() {
         std::io::ErrorKind::NotFound => Failure::new(
-            FINDINGS,
+            EXIT_FINDINGS,
             format!("{}: there is no simulated machine; a program that uses it makes it", dir.display()),
         ),
-        _ => Failure::new(FINDINGS, format!("{}: {why}", dir.display())),
+        _ => Failure::new(EXIT_FINDINGS, format!("{}: {why}", dir.display())),
     })
 }
 
 /// Output of `vgpu sim stat --json`.
 #[derive(Serialize)]
-struct Stat<'a> {
+struct SimStat<'a> {
     #[serde(flatten)]
-    truth: &'a Truth,
+    truth: &'a MachineTruth,
     /// Recent work of each device, if it was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    timelines: Option<&'a [Timeline]>,
+    timelines: Option<&'a [DeviceTimeline]>,
 }
 
 /// Returns the timelines of all devices.
-fn lately(place: &Place, truth: &Truth, seconds: u64) -> Result<Vec<Timeline>, Failure> {
-    let dir = place.dir();
-    let machine =
-        Machine::open_at(&dir, None).map_err(|why| Failure::new(FINDINGS, format!("{}: {why}", dir.display())))?;
-    Ok(truth.devices.iter().map(|device| machine.timeline(device.index, seconds * 100)).collect())
+fn recent_timelines(
+    place: &SimulatedMachine,
+    truth: &MachineTruth,
+    seconds: u64,
+) -> Result<Vec<DeviceTimeline>, Failure> {
+    let dir = place.state_directory();
+    let machine = MachineView::open_at(&dir, None)
+        .map_err(|why| Failure::new(EXIT_FINDINGS, format!("{}: {why}", dir.display())))?;
+    Ok(truth.devices.iter().map(|device| machine.device_timeline(device.index, seconds * 100)).collect())
 }
 
 /// Formats the percent of each second, the latest last.
-fn percent_by_second(timeline: &Timeline) -> String {
+fn percent_by_second(timeline: &DeviceTimeline) -> String {
     let mut rows = vec![["PID", "PERCENT OF EACH SECOND"].map(str::to_owned).to_vec()];
     rows.extend(timeline.processes.iter().map(|process| {
         let second = |buckets: &[u32]| buckets.iter().map(|ns| u64::from(*ns)).sum::<u64>();
@@ -171,19 +175,19 @@ fn percent_by_second(timeline: &Timeline) -> String {
         });
         vec![process.pid.to_string(), each.collect::<Vec<_>>().join(" ")]
     }));
-    say::table(&rows)
+    say::lay_out_table(&rows)
 }
 
-fn shown(truth: &Truth, timelines: Option<&[Timeline]>) -> String {
+fn format_truth(truth: &MachineTruth, timelines: Option<&[DeviceTimeline]>) -> String {
     let mut out = String::new();
     for device in &truth.devices {
         let DeviceTruth { index, name, uuid, .. } = device;
-        out.push_str(&format!("{}\n", say::coloured(say::Colour::Bold, &format!("device {index}: {name} {uuid}"))));
+        out.push_str(&format!("{}\n", say::in_colour(say::Colour::Bold, &format!("device {index}: {name} {uuid}"))));
         out.push_str(&format!(
             "  {} used of {}, busy {}, {} switches\n",
-            mib(device.used),
-            mib(device.capacity),
-            seconds(device.busy_ns),
+            format_mib(device.used),
+            format_mib(device.capacity),
+            format_seconds(device.busy_ns),
             device.switches
         ));
         if device.processes.is_empty() && device.finished.is_empty() {
@@ -197,16 +201,16 @@ fn shown(truth: &Truth, timelines: Option<&[Timeline]>) -> String {
             rows.push(vec![
                 process.pid.to_string(),
                 state.to_owned(),
-                mib(process.physical_bytes),
+                format_mib(process.physical_bytes),
                 Bytes(process.requested_bytes).to_string(),
-                mib(process.overhead_bytes),
-                mib(process.peak_bytes),
-                seconds(process.busy_ns),
+                format_mib(process.overhead_bytes),
+                format_mib(process.peak_bytes),
+                format_seconds(process.busy_ns),
                 process.kernels.to_string(),
                 process.name.clone(),
             ]);
         }
-        out.push_str(&say::table(&rows));
+        out.push_str(&say::lay_out_table(&rows));
         if let Some(timeline) = timelines.and_then(|all| all.get(*index)) {
             out.push_str(&percent_by_second(timeline));
         }
@@ -217,7 +221,7 @@ fn shown(truth: &Truth, timelines: Option<&[Timeline]>) -> String {
 
 /// A profile as listed.
 #[derive(Serialize)]
-struct Listed {
+struct ListedProfile {
     profile: String,
     name: String,
     memory_bytes: u64,
@@ -226,11 +230,11 @@ struct Listed {
     measured: bool,
 }
 
-fn profiles(json: bool) -> Result<(), Failure> {
-    let list: Vec<Listed> = admin::profiles()
+fn list_profiles(json: bool) -> Result<(), Failure> {
+    let list: Vec<ListedProfile> = admin::built_in_profiles()
         .iter()
-        .map(|profile| Listed {
-            profile: profile.key().to_owned(),
+        .map(|profile| ListedProfile {
+            profile: profile.profile_key().to_owned(),
             name: profile.name().to_owned(),
             memory_bytes: profile.nvml_total,
             sms: profile.sms,
@@ -239,47 +243,55 @@ fn profiles(json: bool) -> Result<(), Failure> {
         })
         .collect();
     if json {
-        return say::json(&list);
+        return say::print_json(&list);
     }
     let mut rows = vec![["PROFILE", "DEVICE", "MEMORY", "SMS", "CC"].map(str::to_owned).to_vec()];
     rows.extend(list.into_iter().map(|listed| {
-        vec![listed.profile, listed.name, mib(listed.memory_bytes), listed.sms.to_string(), listed.compute_capability]
+        vec![
+            listed.profile,
+            listed.name,
+            format_mib(listed.memory_bytes),
+            listed.sms.to_string(),
+            listed.compute_capability,
+        ]
     }));
-    say::text(&say::table(&rows))
+    say::print_text(&say::lay_out_table(&rows))
 }
 
-fn environment(place: &Place, profile: Option<&str>, json: bool) -> Result<(), Failure> {
+fn print_environment(place: &SimulatedMachine, profile: Option<&str>, json: bool) -> Result<(), Failure> {
     if let Some(text) = profile {
-        profile::parse_list(text).map_err(|why| Failure::new(USAGE, format!("--profile {text:?}: {why}")))?;
+        profile::parse_list(text).map_err(|why| Failure::new(EXIT_USAGE, format!("--profile {text:?}: {why}")))?;
     }
-    let sim = library::find_sim(None).map_err(|why| Failure::new(RUN_FAILED, why))?;
+    let sim = library::find_sim(None).map_err(|why| Failure::new(EXIT_RUN_FAILED, why))?;
     let mut vars = BTreeMap::new();
     vars.insert(
         "LD_LIBRARY_PATH",
         library::searched_first(&sim, std::env::var_os("LD_LIBRARY_PATH")).to_string_lossy().into_owned(),
     );
     if let Some(dir) = &place.dir {
-        let dir = std::path::absolute(dir).map_err(|why| Failure::new(USAGE, format!("--dir {dir:?}: {why}")))?;
+        let dir = std::path::absolute(dir).map_err(|why| Failure::new(EXIT_USAGE, format!("--dir {dir:?}: {why}")))?;
         vars.insert("VGPU_SIM_DIR", dir.to_string_lossy().into_owned());
     }
     if let Some(profile) = profile {
         vars.insert("VGPU_SIM_PROFILE", profile.to_owned());
     }
     if json {
-        return say::json(&vars);
+        return say::print_json(&vars);
     }
-    say::text(&vars.iter().map(|(name, value)| format!("export {name}={}\n", say::quoted(value))).collect::<String>())
+    say::print_text(
+        &vars.iter().map(|(name, value)| format!("export {name}={}\n", say::quote_word(value))).collect::<String>(),
+    )
 }
 
-fn mib(bytes: u64) -> String {
-    format!("{:.1} MiB", precise(bytes) / f64::from(1 << 20))
+fn format_mib(bytes: u64) -> String {
+    format!("{:.1} MiB", to_float(bytes) / f64::from(1 << 20))
 }
 
-fn seconds(ns: u64) -> String {
-    format!("{:.3} s", precise(ns) / 1e9)
+fn format_seconds(ns: u64) -> String {
+    format!("{:.3} s", to_float(ns) / 1e9)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "shown with one to three decimals")]
-fn precise(number: u64) -> f64 {
+fn to_float(number: u64) -> f64 {
     number as f64
 }

@@ -6,15 +6,15 @@ use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use vgpu_core::limits::tenant::{Facts, TenantKey};
+use vgpu_core::limits::tenant::{ProcessFacts, TenantKey};
 use vgpu_core::units::bytes::Bytes;
 use vgpu_core::units::uuid;
 
-use super::ask::{self, TERMS, Where, no_answer};
+use super::ask::{self, DaemonAddress, TERMS_HEADINGS, no_answer};
 use super::ledgers;
 use super::ps::place;
 use vgpu_config::problem;
-use vgpu_control::{Ask, DeviceStatus, RecordStatus, Status, TenantStatus, TermsStatus, TimeStatus};
+use vgpu_control::{ControlCommand, DaemonStatus, DeviceStatus, RecordStatus, TenantStatus, TermsStatus, TimeStatus};
 use vgpu_output::say::{self, Failure};
 
 /// Shows the daemon's tenants, their limits, their members, and what they get of each device.
@@ -45,15 +45,15 @@ Exit codes:
   2  usage")]
 pub struct Args {
     #[command(flatten)]
-    daemon: Where,
+    daemon: DaemonAddress,
 
     /// Show it again every SECONDS, until interrupted, over a restart of the daemon too; with --json a line each time.
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", value_parser = parse_seconds)]
     watch: Option<Duration>,
 }
 
 /// Parses the pause between two refreshes.
-pub(super) fn seconds(text: &str) -> Result<Duration, String> {
+pub(super) fn parse_seconds(text: &str) -> Result<Duration, String> {
     let accepted = 0.1..=3600.0;
     let seconds: f64 = text.parse().map_err(|_| "accepted: seconds from 0.1 to 3600, like 2".to_owned())?;
     match accepted.contains(&seconds) {
@@ -70,12 +70,13 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let screen = args.watch.is_some() && !args.daemon.json && std::io::stdout().is_terminal();
     let mut seen = false;
     loop {
-        let answer = args.daemon.ask(&Ask::Status).and_then(|answer| answer.status.ok_or_else(no_answer));
+        let answer =
+            args.daemon.ask_daemon(&ControlCommand::Status).and_then(|answer| answer.status.ok_or_else(no_answer));
         let status = match (answer, args.watch) {
             (Ok(status), _) => status,
             // With --watch, a daemon that answered before may be restarting: ask again.
             (Err(why), Some(pause)) if seen => {
-                let _code = say::failure(&why);
+                let _code = say::show_failure(&why);
                 std::thread::sleep(pause);
                 continue;
             }
@@ -83,12 +84,14 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         };
         seen = true;
         match (args.daemon.json, args.watch) {
-            (true, None) => say::json(&enriched(&status)?)?,
-            (true, Some(_)) => say::exact(&say::plain_json(&format!("{}\n", enriched(&status)?)))?,
+            (true, None) => say::print_json(&enrich_status(&status)?)?,
+            (true, Some(_)) => say::print_exact(&say::plain_json(&format!("{}\n", enrich_status(&status)?)))?,
             // Cursor home, then clear, in one write with the new content.
-            (false, _) if screen => say::exact(&format!("\x1b[H\x1b[2J{}", say::printable(&shown(&status))))?,
-            (false, Some(_)) => say::text(&format!("{}\n", shown(&status)))?,
-            (false, None) => say::text(&shown(&status))?,
+            (false, _) if screen => {
+                say::print_exact(&format!("\x1b[H\x1b[2J{}", say::escape_text(&format_status(&status))))?
+            }
+            (false, Some(_)) => say::print_text(&format!("{}\n", format_status(&status)))?,
+            (false, None) => say::print_text(&format_status(&status))?,
         }
         match args.watch {
             Some(pause) => std::thread::sleep(pause),
@@ -98,38 +101,39 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
 }
 
 /// Content of a tenant's ledgers that are readable here.
-struct Seen {
+struct LedgerUse {
     /// Number of bypasses found, and the name of the first one.
     doors: Option<(u64, String)>,
-    /// Bytes in use, by the device's UUID in the form of [`uuid::key`]: a ledger's name does not say whether the
+    /// Bytes in use, by the device's UUID in the form of [`uuid::uuid_key`]: a ledger's name does not say whether the
     /// device is a MIG instance.
     used: BTreeMap<String, u64>,
 }
 
-fn seen(tenant: &str) -> Seen {
-    let facts = Facts { name: Some(tenant.as_bytes()), mount_namespace: 0, pid_namespace: 0, host: true, uid: 0 };
-    let Ok(key) = TenantKey::of(&facts) else { return Seen { doors: None, used: BTreeMap::new() } };
+fn read_ledgers(tenant: &str) -> LedgerUse {
+    let facts =
+        ProcessFacts { name: Some(tenant.as_bytes()), mount_namespace: 0, pid_namespace: 0, host: true, uid: 0 };
+    let Ok(key) = TenantKey::from_facts(&facts) else { return LedgerUse { doors: None, used: BTreeMap::new() } };
     let places = ledgers::readable();
     let doors = places.iter().find_map(|place| ledgers::open_doors(place, &key));
     let used = places.iter().flat_map(|place| ledgers::use_of(place, &key)).map(|(device, copied)| {
         let held = copied.members.iter().fold(copied.shared, |sum, member| sum.saturating_add(member.used));
-        (uuid::key(&device), held)
+        (uuid::uuid_key(&device), held)
     });
-    Seen { doors, used: used.collect() }
+    LedgerUse { doors, used: used.collect() }
 }
 
 /// Returns the status as JSON, extended with data from the ledgers.
-pub(super) fn enriched(status: &Status) -> Result<serde_json::Value, Failure> {
+pub(super) fn enrich_status(status: &DaemonStatus) -> Result<serde_json::Value, Failure> {
     let mut all = serde_json::to_value(status).map_err(std::io::Error::from)?;
     let Some(tenants) = all.get_mut("tenants").and_then(|tenants| tenants.as_array_mut()) else { return Ok(all) };
     for (value, tenant) in tenants.iter_mut().zip(&status.tenants) {
-        let seen = seen(&tenant.name);
+        let seen = read_ledgers(&tenant.name);
         value["open_doors"] = seen.doors.as_ref().map(|(count, _)| *count).into();
         value["first_open_door"] =
             seen.doors.as_ref().filter(|(count, _)| *count > 0).map(|(_, first)| first.as_str()).into();
         if let Some(devices) = value["devices"].as_array_mut() {
             for (value, here) in devices.iter_mut().zip(&tenant.devices) {
-                value["memory_used"] = used(status, here, &seen).into();
+                value["memory_used"] = used_on_device(status, here, &seen).into();
             }
         }
     }
@@ -137,31 +141,32 @@ pub(super) fn enriched(status: &Status) -> Result<serde_json::Value, Failure> {
 }
 
 /// Fills in memory in use from this host's ledgers where the daemon does not know it.
-pub(super) fn filled(mut status: Status) -> Status {
+pub(super) fn fill_memory(mut status: DaemonStatus) -> DaemonStatus {
     let asked = status.clone();
     for (tenant, here) in status.tenants.iter_mut().zip(&asked.tenants) {
         let missing = |device: &TermsStatus| device.memory_used.is_none() && device.time.is_some();
         if !tenant.devices.iter().any(missing) {
             continue;
         }
-        let seen = seen(&here.name);
+        let seen = read_ledgers(&here.name);
         for device in tenant.devices.iter_mut().filter(|device| missing(device)) {
-            device.memory_used = used(&asked, device, &seen);
+            device.memory_used = used_on_device(&asked, device, &seen);
         }
     }
     status
 }
 
 /// Returns the bytes in use on the device; for `*`, the highest value of any device without a name of its own.
-fn used(status: &Status, here: &TermsStatus, seen: &Seen) -> Option<u64> {
+fn used_on_device(status: &DaemonStatus, here: &TermsStatus, seen: &LedgerUse) -> Option<u64> {
     // Prefer the daemon's number, which its members reported; else use this host's readable ledgers.
     if here.memory_used.is_some() {
         return here.memory_used;
     }
-    let named: Vec<String> = status.devices.iter().filter_map(|device| device.uuid.as_deref()).map(uuid::key).collect();
+    let named: Vec<String> =
+        status.devices.iter().filter_map(|device| device.uuid.as_deref()).map(uuid::uuid_key).collect();
     match uuid_of(&status.devices, &here.device) {
-        Some(uuid) => seen.used.get(&uuid::key(uuid)).copied(),
-        None if here.device != "*" => seen.used.get(&uuid::key(&here.device)).copied(),
+        Some(uuid) => seen.used.get(&uuid::uuid_key(uuid)).copied(),
+        None if here.device != "*" => seen.used.get(&uuid::uuid_key(&here.device)).copied(),
         None => seen.used.iter().filter(|(uuid, _)| !named.contains(uuid)).map(|(_, used)| *used).max(),
     }
 }
@@ -178,21 +183,21 @@ fn in_words(told: Option<(u64, String)>) -> String {
     }
 }
 
-fn shown(status: &Status) -> String {
+fn format_status(status: &DaemonStatus) -> String {
     // Omit the columns for groups and labels if no tenant has any.
     let groups = status.tenants.iter().any(|tenant| tenant.bearer.group.is_some());
     let labels = status.tenants.iter().any(|tenant| !tenant.bearer.labels.is_empty());
     let heads = ["TENANT"].into_iter().chain(groups.then_some("GROUP")).chain(labels.then_some("LABELS"));
     let heads = heads.chain(["MEMORY", "SM", "MEMBERS", "DOORS", "SOCKET"]);
     let mut rows = vec![heads.map(str::to_owned).collect()];
-    let mut times = vec![TERMS.iter().chain(&TIMES).map(|head| (*head).to_owned()).collect()];
+    let mut times = vec![TERMS_HEADINGS.iter().chain(&TIME_HEADINGS).map(|head| (*head).to_owned()).collect()];
     let mut remarks = Vec::new();
     for tenant in &status.tenants {
-        let seen = seen(&tenant.name);
+        let seen = read_ledgers(&tenant.name);
         remarks.extend(remarks_of(tenant));
         for here in &tenant.devices {
-            let mut row = ask::terms(&tenant.name, here);
-            row.extend(time(tenant, here, used(status, here, &seen)));
+            let mut row = ask::terms_rows(&tenant.name, here);
+            row.extend(time_cells(tenant, here, used_on_device(status, here, &seen)));
             times.push(row);
         }
         let mut row = vec![tenant.name.clone()];
@@ -200,8 +205,8 @@ fn shown(status: &Status) -> String {
         row.extend(labels.then(|| labels_of(tenant)));
         row.extend([
             ask::size(tenant.memory_limit),
-            ask::percent(tenant.sm_limit, "unlimited"),
-            pids(tenant),
+            ask::format_percent(tenant.sm_limit, "unlimited"),
+            format_pids(tenant),
             in_words(seen.doors),
             tenant.socket.display().to_string(),
         ]);
@@ -222,22 +227,22 @@ fn shown(status: &Status) -> String {
         let place = match &found.container {
             // The last part of a control group, as engines name it.
             Some(group) => {
-                let place = place::of(&format!("0::/{group}"));
-                format!(" in {}", place.shown().unwrap_or_else(|| problem::shown(group)))
+                let place = place::parse_cgroup(&format!("0::/{group}"));
+                format!(" in {}", place.short_text().unwrap_or_else(|| problem::escape_value(group)))
             }
             None if found.contained => " in a container".to_owned(),
             None => String::new(),
         };
-        let (what, pid, name) = (found.what.word(), found.process.pid, &found.name);
+        let (what, pid, name) = (found.what.kind_word(), found.process.pid, &found.name);
         remarks.push(format!("{what}: process {pid} ({name:?}){whose}{place}: {}\n", found.words));
     }
     remarks.extend(status.faults.iter().map(|fault| format!("{}: {}\n", fault.what, fault.words)));
-    let Status { version, pid, uptime_seconds, .. } = status;
-    let mut text = format!("vgpud {version}, process {pid}, up {uptime_seconds} s\n{}", say::table(&rows));
+    let DaemonStatus { version, pid, uptime_seconds, .. } = status;
+    let mut text = format!("vgpud {version}, process {pid}, up {uptime_seconds} s\n{}", say::lay_out_table(&rows));
     // A daemon of protocol 1 reports no devices.
     if times.len() > 1 {
         text.push('\n');
-        text.push_str(&say::table(&times));
+        text.push_str(&say::lay_out_table(&times));
     }
     if !remarks.is_empty() {
         text.push('\n');
@@ -245,10 +250,10 @@ fn shown(status: &Status) -> String {
     text + &remarks.concat()
 }
 
-const TIMES: [&str; 6] = ["USED", "WANTED", "GOT", "GPU-SECONDS", "WAITED", "STATE"];
+const TIME_HEADINGS: [&str; 6] = ["USED", "WANTED", "GOT", "GPU-SECONDS", "WAITED", "STATE"];
 
-/// Returns a tenant's use of a device, with the columns of [`TIMES`].
-fn time(tenant: &TenantStatus, here: &TermsStatus, used: Option<u64>) -> Vec<String> {
+/// Returns a tenant's use of a device, with the columns of [`TIME_HEADINGS`].
+fn time_cells(tenant: &TenantStatus, here: &TermsStatus, used: Option<u64>) -> Vec<String> {
     let used = used.map_or("?".into(), |used| Bytes(used).to_string());
     let Some(TimeStatus { state, gpu_seconds, waited_seconds, wanted, got, .. }) = &here.time else {
         let state = if tenant.paused { "paused" } else { "-" };
@@ -272,7 +277,7 @@ fn labels_of(tenant: &TenantStatus) -> String {
     if all.is_empty() { "-".into() } else { all.join(",") }
 }
 
-fn pids(tenant: &TenantStatus) -> String {
+fn format_pids(tenant: &TenantStatus) -> String {
     let pid = |pid: Option<u32>, inside: u32| pid.map_or(format!("({inside})"), |pid| pid.to_string());
     let all: Vec<String> = tenant.members.iter().map(|member| pid(member.pid, member.pid_inside)).collect();
     if all.is_empty() { "-".into() } else { all.join(",") }
@@ -322,7 +327,7 @@ fn remarks_of(tenant: &TenantStatus) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vgpu_config::bearer::Bearer;
+    use vgpu_config::bearer::CostBearer;
 
     fn tenant() -> TenantStatus {
         let time = TimeStatus {
@@ -344,7 +349,7 @@ mod tests {
         };
         TenantStatus {
             name: "no-such-tenant".into(),
-            bearer: Bearer {
+            bearer: CostBearer {
                 group: Some("research/vision".into()),
                 labels: BTreeMap::from([("cost-centre".into(), "4711".into()), ("p".into(), "x".into())]),
             },
@@ -362,11 +367,11 @@ mod tests {
         }
     }
 
-    fn status(tenants: Vec<TenantStatus>) -> Status {
+    fn status(tenants: Vec<TenantStatus>) -> DaemonStatus {
         let version = "1".into();
         let dir = Some("/var/lib/vgpu".into());
         let record = Some(RecordStatus { ok: true, words: Some("the last one was damaged".into()), dir });
-        Status {
+        DaemonStatus {
             version,
             pid: 1,
             uptime_seconds: 1,
@@ -382,7 +387,7 @@ mod tests {
 
     #[test]
     fn each_device_has_a_row_and_what_a_table_cannot_say_is_said_below() {
-        let text = shown(&status(vec![tenant()]));
+        let text = format_status(&status(vec![tenant()]));
         assert!(text.contains("TENANT          DEVICE  CLASS  WEIGHT  REQUEST  LIMIT  MEMORY  USED"), "{text}");
         assert!(text.contains("batch  2       none     30 %   1 GiB   ?     100 %   30.0 %"), "{text}");
         assert!(text.contains("no-such-tenant: changed live on device 0: sm_limit; until"), "{text}");
@@ -398,7 +403,7 @@ mod tests {
     fn what_is_not_measured_is_not_shown_as_nil() {
         let mut tenant = tenant();
         tenant.devices[0].time = Some(TimeStatus { unmeasured: true, ..TimeStatus::default() });
-        let text = shown(&status(vec![tenant]));
+        let text = format_status(&status(vec![tenant]));
         let row = text.lines().find(|line| line.contains(" batch ")).unwrap();
         assert!(row.contains("  ?       ?    ?            0.000"), "{text}");
         assert!(text.contains("no-such-tenant: what it uses of the time of device 0 is not measured"), "{text}");
@@ -408,15 +413,15 @@ mod tests {
     fn what_a_daemon_of_protocol_1_says_is_shown_without_what_it_does_not_know() {
         let line = r#"{"version":"0.1.0","pid":1,"uptime_seconds":2,"tenants":[{"name":"a","socket":"/s","memory_limit":null,
             "sm_limit":12.5,"refused":0,"members":[{"pid":null,"pid_inside":3,"uid":0,"gid":0,"version":"x","connected_seconds":1}]}]}"#;
-        let text = shown(&serde_json::from_str(line).unwrap());
+        let text = format_status(&serde_json::from_str(line).unwrap());
         assert!(text.contains("a       unlimited  12.5 %  (3)") && !text.contains("DEVICE"), "{text}");
     }
 
     #[test]
     fn a_pause_between_two_looks_is_a_number_of_seconds() {
-        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        assert_eq!(parse_seconds("0.5"), Ok(Duration::from_millis(500)));
         for bad in ["", "x", "0", "-1", "nan", "inf", "1e9"] {
-            assert!(seconds(bad).unwrap_err().contains("accepted"), "{bad}");
+            assert!(parse_seconds(bad).unwrap_err().contains("accepted"), "{bad}");
         }
     }
 }

@@ -22,11 +22,11 @@ use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::ask::Where;
-use super::status::seconds;
-use column::{Column, Sort};
-use state::Wishes;
-use vgpu_output::say::{Failure, USAGE};
+use super::ask::DaemonAddress;
+use super::status::parse_seconds;
+use column::{RowOrder, TopColumn};
+use state::TopOptions;
+use vgpu_output::say::{EXIT_USAGE, Failure};
 
 /// Shows tenants and devices in a view that goes on, with keys to order, filter, pause and set.
 ///
@@ -54,7 +54,7 @@ Exit codes:
   128  and a signal's number: ended by it; the terminal is as it was")]
 pub struct Args {
     /// Time between two looks.
-    #[arg(long, short = 'i', value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    #[arg(long, short = 'i', value_name = "SECONDS", default_value = "1", value_parser = parse_seconds)]
     interval: Duration,
 
     /// Print so many looks as text, without a terminal, and end.
@@ -67,7 +67,7 @@ pub struct Args {
 
     /// Order by this column: numbers from the highest, names from a.
     #[arg(long, short = 's', value_enum, value_name = "COLUMN", default_value = "got")]
-    sort: Column,
+    sort: TopColumn,
 
     /// Order the other way round.
     #[arg(long, short = 'r')]
@@ -86,7 +86,7 @@ pub struct Args {
     read_only: bool,
 
     #[command(flatten)]
-    daemon: Where,
+    daemon: DaemonAddress,
 }
 
 /// Shows the view.
@@ -94,8 +94,8 @@ pub struct Args {
 /// # Errors
 /// [`Failure`]: the daemon does not answer, or there is no terminal.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let wishes = Wishes {
-        sort: Sort { column: args.sort, reversed: args.reverse },
+    let wishes = TopOptions {
+        sort: RowOrder { column: args.sort, reversed: args.reverse },
         filter: args.filter.clone(),
         device: args.device.clone(),
         read_only: args.read_only,
@@ -109,7 +109,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     if dumb || !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {
         let what = if dumb { "the terminal is a dumb one (TERM=dumb)" } else { "input or output is no terminal" };
         return Err(Failure::new(
-            USAGE,
+            EXIT_USAGE,
             format!("{what}; accepted there: --once, --batch N, or --json, which need none"),
         ));
     }

@@ -7,14 +7,14 @@ use clap::ValueEnum;
 use serde_json::json;
 use vgpu_core::units::bytes::Bytes;
 
-use super::ask::Where;
-use super::when::{self, When, shown};
-use vgpu_accounting::record::ask::{self, Answer, By, Question, Used};
-use vgpu_accounting::record::store::Trouble;
+use super::ask::DaemonAddress;
+use super::when::{self, PointInTime, format_second};
+use vgpu_accounting::record::ask::{self, GroupBy, UsageAnswer, UsageQuestion, UsageRow};
+use vgpu_accounting::record::store::RecordTrouble;
 use vgpu_accounting::report::sheet;
 use vgpu_config::paths;
-use vgpu_control::Ask;
-use vgpu_output::say::{self, FINDINGS, Failure, USAGE};
+use vgpu_control::ControlCommand;
+use vgpu_output::say::{self, EXIT_FINDINGS, EXIT_USAGE, Failure};
 
 /// Shows what tenants used: device time, memory, time at the gate, refused allocations.
 ///
@@ -55,32 +55,32 @@ pub struct Args {
     device: bool,
 
     /// From when on: so long ago (90m, 24h, 7d), or a date or time of UTC (2026-11-01, 2026-11-01T12:00) [default: all].
-    #[arg(long, value_name = "WHEN", value_parser = When::read)]
-    since: Option<When>,
+    #[arg(long, value_name = "WHEN", value_parser = PointInTime::read)]
+    since: Option<PointInTime>,
 
     /// Until when, likewise [default: now].
-    #[arg(long, value_name = "WHEN", value_parser = When::read)]
-    until: Option<When>,
+    #[arg(long, value_name = "WHEN", value_parser = PointInTime::read)]
+    until: Option<PointInTime>,
 
     /// How rows are put together.
-    #[arg(long, value_enum, default_value_t = By::Total)]
-    by: By,
+    #[arg(long, value_enum, default_value_t = GroupBy::Total)]
+    by: GroupBy,
 
     /// What is printed.
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    format: Format,
+    #[arg(long, value_enum, default_value_t = UsageFormat::Table)]
+    format: UsageFormat,
 
     /// Where the record lies [default: where the daemon says; without one /var/lib/vgpu for root, else $XDG_STATE_HOME/vgpu].
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
 
     #[command(flatten)]
-    daemon: Where,
+    daemon: DaemonAddress,
 }
 
 /// What is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
+enum UsageFormat {
     /// For people.
     Table,
     /// `{"rows": [...], "total": {...}}`; also by --json.
@@ -95,21 +95,22 @@ enum Format {
 /// [`Failure`]: there is no readable record.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let now = when::now();
-    let since = args.since.map_or(i64::MIN, |when| when.second(now));
-    let until = args.until.map_or(i64::MAX, |when| when.second(now));
+    let since = args.since.map_or(i64::MIN, |when| when.to_second(now));
+    let until = args.until.map_or(i64::MAX, |when| when.to_second(now));
     if since >= until {
-        return Err(Failure::new(USAGE, "--since is not before --until"));
+        return Err(Failure::new(EXIT_USAGE, "--since is not before --until"));
     }
     // A row counts for the period in which it began, so round a relative start down to its minute.
-    let since = if matches!(args.since, Some(When::Ago(_))) { since.div_euclid(60) * 60 } else { since };
-    let dir = place(args.state_dir.as_ref(), &args.daemon)?;
-    let question = Question { tenants: args.tenants.clone(), devices: args.device, span: (since, until), by: args.by };
-    let answer = ask::ask(&dir, &question).map_err(|why| unread(&why))?;
+    let since = if matches!(args.since, Some(PointInTime::Ago(_))) { since.div_euclid(60) * 60 } else { since };
+    let dir = record_directory(args.state_dir.as_ref(), &args.daemon)?;
+    let question =
+        UsageQuestion { tenants: args.tenants.clone(), devices: args.device, span: (since, until), by: args.by };
+    let answer = ask::ask_record(&dir, &question).map_err(|why| record_failure(&why))?;
     match args.format {
         _ if args.daemon.json => print_json(&answer)?,
-        Format::Json => print_json(&answer)?,
-        Format::Csv => say::text(&csv(&answer))?,
-        Format::Table => say::text(&table(&answer, args))?,
+        UsageFormat::Json => print_json(&answer)?,
+        UsageFormat::Csv => say::print_text(&to_csv(&answer))?,
+        UsageFormat::Table => say::print_text(&to_table(&answer, args))?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -118,18 +119,18 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
 ///
 /// # Errors
 /// The daemon keeps no record.
-pub(super) fn place(state_dir: Option<&PathBuf>, daemon: &Where) -> Result<PathBuf, Failure> {
+pub(super) fn record_directory(state_dir: Option<&PathBuf>, daemon: &DaemonAddress) -> Result<PathBuf, Failure> {
     if let Some(dir) = state_dir {
         return Ok(dir.clone());
     }
     let usual = || paths::state_dir(&paths::runtime_dir());
     // A user who may not ask the daemon may still be able to read the file.
-    let Ok(status) = daemon.ask(&Ask::Status) else { return Ok(usual()) };
+    let Ok(status) = daemon.ask_daemon(&ControlCommand::Status) else { return Ok(usual()) };
     match status.status.and_then(|status| status.record) {
         None => Ok(usual()),
         Some(record) => record.dir.ok_or_else(|| {
             Failure::new(
-                FINDINGS,
+                EXIT_FINDINGS,
                 "the daemon keeps no record: its state_dir is \"none\"; --state-dir names an old one",
             )
         }),
@@ -137,16 +138,16 @@ pub(super) fn place(state_dir: Option<&PathBuf>, daemon: &Where) -> Result<PathB
 }
 
 /// Returns the failure to report if the usage record cannot be read.
-pub(super) fn unread(why: &Trouble) -> Failure {
+pub(super) fn record_failure(why: &RecordTrouble) -> Failure {
     let hint = "; --state-dir names another place, and `vgpu status` says where the daemon keeps it";
-    Failure::new(FINDINGS, format!("no record of usage can be read: {why}{hint}"))
+    Failure::new(EXIT_FINDINGS, format!("no record of usage can be read: {why}{hint}"))
 }
 
-fn print_json(answer: &Answer) -> Result<(), Failure> {
-    say::json(&json!({ "rows": answer.rows, "total": answer.total }))
+fn print_json(answer: &UsageAnswer) -> Result<(), Failure> {
+    say::print_json(&json!({ "rows": answer.rows, "total": answer.total }))
 }
 
-const COLUMNS: [&str; 11] = [
+const CSV_COLUMNS: [&str; 11] = [
     "start",
     "tenant",
     "device",
@@ -160,9 +161,9 @@ const COLUMNS: [&str; 11] = [
     "unmeasured_ns",
 ];
 
-fn csv(answer: &Answer) -> String {
+fn to_csv(answer: &UsageAnswer) -> String {
     let known = |value: Option<u64>| value.map_or(String::new(), |value| value.to_string());
-    let line = |row: &Used| {
+    let line = |row: &UsageRow| {
         vec![
             row.start.map_or(String::new(), |start| start.to_string()),
             row.tenant.clone().unwrap_or_default(),
@@ -178,22 +179,22 @@ fn csv(answer: &Answer) -> String {
         ]
     };
     let rows: Vec<Vec<String>> = answer.rows.iter().map(line).collect();
-    sheet::csv(&COLUMNS.map(str::to_owned), &rows)
+    sheet::to_csv(&CSV_COLUMNS.map(str::to_owned), &rows)
 }
 
 /// Formats a value in thousandths of `whole`, rounded as in reports.
-fn thousandths(value: u64, whole: u128) -> String {
+fn format_thousandths(value: u64, whole: u128) -> String {
     let all = (u128::from(value) * 1000 + whole / 2) / whole;
     format!("{}.{:03}", all / 1000, all % 1000)
 }
 
-fn table(answer: &Answer, args: &Args) -> String {
-    let (timed, devices) = (args.by != By::Total, args.device);
+fn to_table(answer: &UsageAnswer, args: &Args) -> String {
+    let (timed, devices) = (args.by != GroupBy::Total, args.device);
     let heads = ["GPU-SECONDS", "GIB-HOURS", "PEAK", "WAIT-SECONDS", "LAUNCHES", "REFUSED"];
-    let cells = |name: &str, row: &Used| {
+    let cells = |name: &str, row: &UsageRow| {
         let mut cells = Vec::new();
         if timed {
-            cells.push(row.start.map_or(String::new(), shown));
+            cells.push(row.start.map_or(String::new(), format_second));
         }
         cells.push(name.to_owned());
         if devices {
@@ -201,11 +202,12 @@ fn table(answer: &Answer, args: &Args) -> String {
         }
         let known = |value: Option<u64>| value.map_or("?".into(), |value| value.to_string());
         cells.extend([
-            row.gpu_ns
-                .map_or("?".into(), |ns| thousandths(ns, 1_000_000_000) + if row.is_partial() { "+" } else { "" }),
-            thousandths(row.memory_byte_seconds, 3600 << 30),
+            row.gpu_ns.map_or("?".into(), |ns| {
+                format_thousandths(ns, 1_000_000_000) + if row.is_partial() { "+" } else { "" }
+            }),
+            format_thousandths(row.memory_byte_seconds, 3600 << 30),
             Bytes(row.peak_bytes).to_string(),
-            thousandths(row.wait_ns, 1_000_000_000),
+            format_thousandths(row.wait_ns, 1_000_000_000),
             known(row.launches),
             known(row.refused_allocations),
         ]);
@@ -219,7 +221,7 @@ fn table(answer: &Answer, args: &Args) -> String {
     let mut rows = vec![head];
     rows.extend(answer.rows.iter().map(|row| cells(row.tenant.as_deref().unwrap_or_default(), row)));
     rows.push(cells("total", &answer.total));
-    say::table(&rows)
+    say::lay_out_table(&rows)
 }
 
 #[cfg(test)]
@@ -228,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_table_has_the_sum_and_csv_has_whole_numbers() {
-        let row = Used {
+        let row = UsageRow {
             start: Some(3600),
             tenant: Some("a".into()),
             gpu_ns: Some(1_500_000_000),
@@ -236,21 +238,21 @@ mod tests {
             peak_bytes: 3 << 30,
             refused_allocations: Some(2),
             members: 1,
-            ..Used::default()
+            ..UsageRow::default()
         };
-        let total = Used { start: None, tenant: None, ..row.clone() };
-        let answer = Answer { rows: vec![row], total };
+        let total = UsageRow { start: None, tenant: None, ..row.clone() };
+        let answer = UsageAnswer { rows: vec![row], total };
         assert_eq!(
-            csv(&answer),
+            to_csv(&answer),
             "start,tenant,device,gpu_ns,wait_ns,memory_byte_seconds,peak_bytes,launches,refused_allocations,members,unmeasured_ns\n\
              3600,a,,1500000000,0,5798205849600,3221225472,,2,1,0\n"
         );
-        let named = |name: &str| Used { tenant: Some(name.into()), ..Used::default() };
-        let answer = Answer { rows: vec![named("=1+1"), named("a\u{202e}b")], total: Used::default() };
-        let csv = csv(&answer);
+        let named = |name: &str| UsageRow { tenant: Some(name.into()), ..UsageRow::default() };
+        let answer = UsageAnswer { rows: vec![named("=1+1"), named("a\u{202e}b")], total: UsageRow::default() };
+        let csv = to_csv(&answer);
         assert!(csv.contains("\n,'=1+1,,") && csv.contains("\n,a\\u{202e}b,,"), "{csv}");
-        assert_eq!(thousandths(5400 << 30, 3600 << 30), "1.500");
-        assert_eq!(thousandths(3_010_500_000, 1_000_000_000), "3.011", "rounded as in reports");
+        assert_eq!(format_thousandths(5400 << 30, 3600 << 30), "1.500");
+        assert_eq!(format_thousandths(3_010_500_000, 1_000_000_000), "3.011", "rounded as in reports");
     }
 
     #[derive(clap::Parser)]
@@ -261,19 +263,19 @@ mod tests {
 
     #[test]
     fn what_was_not_measured_is_a_mark_in_the_table_and_nothing_in_csv() {
-        let used = |tenant: &str, gpu_ns, unmeasured_ns| Used {
+        let used = |tenant: &str, gpu_ns, unmeasured_ns| UsageRow {
             tenant: Some(tenant.into()),
             gpu_ns,
             unmeasured_ns,
-            ..Used::default()
+            ..UsageRow::default()
         };
         let rows = vec![used("a", None, 5), used("b", Some(1_500_000_000), 7), used("c", Some(0), 0)];
-        let answer = Answer { rows, total: Used { tenant: None, ..used("", Some(1_500_000_000), 12) } };
-        let shown = table(&answer, &<Line as clap::Parser>::parse_from(["x"]).args);
+        let answer = UsageAnswer { rows, total: UsageRow { tenant: None, ..used("", Some(1_500_000_000), 12) } };
+        let shown = to_table(&answer, &<Line as clap::Parser>::parse_from(["x"]).args);
         let cells = |line: &str| line.split_whitespace().take(2).map(str::to_owned).collect::<Vec<_>>();
         let lines: Vec<Vec<String>> = shown.lines().skip(1).map(cells).collect();
         assert_eq!(lines, [["a", "?"], ["b", "1.500+"], ["c", "0.000"], ["total", "1.500+"]]);
-        let csv = csv(&answer);
+        let csv = to_csv(&answer);
         assert!(csv.contains("\n,a,,,0,0,0,,,0,5\n,b,,1500000000,0,0,0,,,0,7\n,c,,0,0,"), "{csv}");
     }
 }

@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::ask::Where;
+use super::ask::DaemonAddress;
 use super::when;
 use vgpu_accounting::report::page;
-use vgpu_output::say::{self, FINDINGS, Failure, UNKNOWN};
+use vgpu_output::say::{self, EXIT_FINDINGS, EXIT_UNKNOWN, Failure};
 
 mod children;
 pub mod isolation;
@@ -23,12 +23,12 @@ mod rounds;
 pub mod show;
 pub mod stats;
 
-use line::{Measure, Pattern};
-use results::Results;
-use rounds::{End, Rounds};
+use line::{DurationMeasure, LinePattern};
+use results::ValidationResults;
+use rounds::{EarlyEnd, ValidationRounds};
 
 /// Exit code after an interruption by a signal: 128 + SIGINT.
-const INTERRUPTED: u8 = 130;
+const EXIT_INTERRUPTED: u8 = 130;
 
 /// Runs programs alone and together, each as its tenant, and reports what sharing costs: latency, throughput, P99, fairness.
 ///
@@ -69,8 +69,8 @@ pub struct Args {
     measure: String,
 
     /// The iterations are lines in which this stands: text with {s}, {ms}, {us} or, for a number a second, {/s}.
-    #[arg(long, value_name = "TEXT", value_parser = Pattern::read)]
-    pattern: Option<Pattern>,
+    #[arg(long, value_name = "TEXT", value_parser = LinePattern::read)]
+    pattern: Option<LinePattern>,
 
     /// How long a run may take.
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = humantime::parse_duration)]
@@ -97,7 +97,7 @@ pub struct Args {
     sim: bool,
 
     #[command(flatten)]
-    daemon: Where,
+    daemon: DaemonAddress,
 
     /// NAME -- PROGRAM [ARGUMENT]... --and NAME -- PROGRAM [ARGUMENT]...
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAMS")]
@@ -110,21 +110,21 @@ pub struct Args {
 /// [`Failure`]: nothing could be measured.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let measure = match (&args.pattern, args.measure.as_str()) {
-        (Some(pattern), _) => Measure::Pattern(pattern.clone()),
-        (None, "json") => Measure::Json,
-        (None, _) => Measure::Run,
+        (Some(pattern), _) => DurationMeasure::Pattern(pattern.clone()),
+        (None, "json") => DurationMeasure::Json,
+        (None, _) => DurationMeasure::Run,
     };
-    let (programs, mut facts, notes) = programs::prepare(args)?;
+    let (programs, mut facts, notes) = programs::prepare_programs(args)?;
     if let Some(out) = &args.out {
         std::fs::create_dir_all(out)
-            .map_err(|why| Failure::new(FINDINGS, format!("--out {}: {why}", out.display())))?;
+            .map_err(|why| Failure::new(EXIT_FINDINGS, format!("--out {}: {why}", out.display())))?;
     }
     if args.runs < 10 {
-        say::note(&format!("{} rounds say little: 10 or more are better (--runs)", args.runs));
+        say::print_note(&format!("{} rounds say little: 10 or more are better (--runs)", args.runs));
     }
-    facts.insert(0, ("begun (UTC)".into(), when::shown(when::now())));
-    let mut results = Results {
-        programs: programs.iter().map(programs::Program::shown).collect(),
+    facts.insert(0, ("begun (UTC)".into(), when::format_second(when::now())));
+    let mut results = ValidationResults {
+        programs: programs.iter().map(programs::TenantProgram::without_runs).collect(),
         measure: measure.clone(),
         wanted: args.runs as usize,
         cut: None,
@@ -132,51 +132,51 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         facts,
         notes,
     };
-    let mut rounds = Rounds::new(&programs, &measure, args.timeout)?;
-    let ended = rounds.go(args.warmup, &mut results);
+    let mut rounds = ValidationRounds::new(&programs, &measure, args.timeout)?;
+    let ended = rounds.run_all(args.warmup, &mut results);
     drop(rounds);
     match ended {
         Ok(()) => {
             write(args, &results)?;
             Ok(ExitCode::SUCCESS)
         }
-        Err(End::Interrupted) => {
+        Err(EarlyEnd::Interrupted) => {
             results.cut = Some("interrupted".into());
             cut_short(args, &results);
-            Err(Failure::new(INTERRUPTED, "interrupted; the programs were ended"))
+            Err(Failure::new(EXIT_INTERRUPTED, "interrupted; the programs were ended"))
         }
-        Err(End::Failed(code, words)) => {
+        Err(EarlyEnd::Failed(code, words)) => {
             results.cut = Some("a program failed".into());
             cut_short(args, &results);
             Err(Failure::new(code, words))
         }
-        Err(End::Silent(words)) => Err(Failure::new(UNKNOWN, words)),
+        Err(EarlyEnd::Silent(words)) => Err(Failure::new(EXIT_UNKNOWN, words)),
     }
 }
 
 /// Writes reports of the complete rounds, if any, each marked as incomplete; if that fails, only prints a note.
-fn cut_short(args: &Args, results: &Results) {
-    let whole = results.rounds();
+fn cut_short(args: &Args, results: &ValidationResults) {
+    let whole = results.whole_rounds();
     if whole == 0 || args.out.is_none() {
         return;
     }
     match write(args, results) {
-        Ok(()) => say::note(&format!("what was measured in {whole} rounds is reported, marked as INCOMPLETE")),
-        Err(why) => say::note(&why.words),
+        Ok(()) => say::print_note(&format!("what was measured in {whole} rounds is reported, marked as INCOMPLETE")),
+        Err(why) => say::print_note(&why.words),
     }
 }
 
-fn write(args: &Args, results: &Results) -> Result<(), Failure> {
-    let (mut sheet, json) = (show::sheet(results), show::json(results));
+fn write(args: &Args, results: &ValidationResults) -> Result<(), Failure> {
+    let (mut sheet, json) = (show::to_sheet(results), show::to_json(results));
     if let Some(out) = &args.out {
         let pretty = serde_json::to_string_pretty(&json).map_err(std::io::Error::from)? + "\n";
-        say::file(&out.join("report.html"), &page::html(&sheet))?;
-        say::file(&out.join("report.md"), &sheet.markdown())?;
-        say::file(&out.join("report.json"), &pretty)?;
+        say::write_file(&out.join("report.html"), &page::to_html(&sheet))?;
+        say::write_file(&out.join("report.md"), &sheet.to_markdown())?;
+        say::write_file(&out.join("report.json"), &pretty)?;
     }
     // The last table says which resources are isolated. It is too wide for a terminal and the same for every
     // measurement, so the text output leaves it out.
     sheet.tables.pop();
     sheet.notes.pop();
-    if args.daemon.json { say::json(&json) } else { say::text(&sheet.text()) }
+    if args.daemon.json { say::print_json(&json) } else { say::print_text(&sheet.to_text()) }
 }

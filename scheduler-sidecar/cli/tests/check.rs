@@ -154,7 +154,7 @@ fn a_program_for_another_machine_or_for_musl_is_a_no() {
     fs::set_permissions(&foreign, fs::Permissions::from_mode(0o755)).unwrap();
     refused(library.to_str(), &foreign, &["built for riscv", "libvgpu.so for"]);
     let musl = dir.path().join("musl");
-    compile(TOUCH, &musl, &[&format!("-Wl,--dynamic-linker={}", arch::MUSL)]);
+    compile(TOUCH, &musl, &[&format!("-Wl,--dynamic-linker={}", arch::MUSL_LOADER)]);
     refused(library.to_str(), &musl, &["musl"]);
 }
 

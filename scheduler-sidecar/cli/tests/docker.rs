@@ -148,10 +148,10 @@ fn an_images_list_that_is_no_text_of_a_list_s_size_is_refused_and_not_waited_for
 #[test]
 fn an_image_that_would_ignore_the_library_is_refused_and_its_reason_said() {
     let lab = Lab::new();
-    fs::remove_file(lab.path(&format!("files{}", arch::LOADER))).unwrap();
+    fs::remove_file(lab.path(&format!("files{}", arch::GLIBC_LOADER))).unwrap();
     let (code, words) = lab.refused(&["--", "img"]);
     assert!(code == 125 && words.contains("static"), "{code} {words}");
-    lab.file(arch::MUSL, "loader");
+    lab.file(arch::MUSL_LOADER, "loader");
     let (code, words) = lab.refused(&["--", "img"]);
     assert!(code == 125 && words.contains("musl") && words.contains("--unchecked"), "{code} {words}");
     assert_eq!(lab.told(&["--unchecked", "--", "img"]).last().unwrap(), "img");

@@ -14,7 +14,7 @@ use serde_json::Value;
 use support::world::World;
 use support::{Daemon, Peer, eventually, texts, vgpu, vgpud};
 use tempfile::TempDir;
-use vgpu_control::{self as control, Ask, Done, Explained, Process, TermsStatus};
+use vgpu_control::{self as control, ChangeResult, ControlCommand, DeviceExplanation, ProcessStatus, TermsStatus};
 use vgpu_core::protocol::wire::terms_file::TermsFile;
 use vgpu_core::time::arbiter::{Class, Gate};
 use vgpu_core::units::bytes::Bytes;
@@ -109,7 +109,7 @@ fn a_live_change_is_in_force_for_who_runs_and_for_who_comes_and_is_in_the_terms_
     let member = world.member("train");
     let before = member.allowed();
     assert_eq!((before.memory, before.terms.ceiling), (Some(Bytes(40 * GIB)), Share::from_percent(80)));
-    let done: Done = world.json(&[
+    let done: ChangeResult = world.json(&[
         "set",
         "train",
         "--device",
@@ -138,7 +138,7 @@ fn a_live_change_is_in_force_for_who_runs_and_for_who_comes_and_is_in_the_terms_
         assert_eq!((now.terms.class, now.terms.quantum), (Class::Batch, Some(2 * MS)));
     }
     let file = world.file("train");
-    let here = file.of(GPU).unwrap();
+    let here = file.terms_of_device(GPU).unwrap();
     assert_eq!(
         (here.memory_limit, here.sm_limit, here.sm_request),
         (Some(Bytes(20 * GIB)), None, Share::from_permille(125))
@@ -146,7 +146,7 @@ fn a_live_change_is_in_force_for_who_runs_and_for_who_comes_and_is_in_the_terms_
     let shown = world.says(&["status"]);
     assert!(shown.contains("train: changed live on device GPU-"), "{shown}");
     // Setting the same value again is no change.
-    let again: Done = world.json(&["set", "train", "--weight", "7"]);
+    let again: ChangeResult = world.json(&["set", "train", "--weight", "7"]);
     assert!(again.changed.is_empty() && again.notes.is_empty(), "{again:?}");
     assert!(world.says(&["set", "train", "--weight", "7"]).contains("it was so already"));
 }
@@ -166,7 +166,7 @@ fn a_reading_of_the_file_takes_the_files_values_though_the_file_is_the_same() {
         (member.allowed().memory, member.allowed().terms.ceiling),
         (Some(Bytes(40 * GIB)), Share::from_percent(80))
     );
-    assert_eq!(world.file("train").of(GPU).unwrap().memory_limit, Some(Bytes(40 * GIB)));
+    assert_eq!(world.file("train").terms_of_device(GPU).unwrap().memory_limit, Some(Bytes(40 * GIB)));
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn a_paused_tenant_gets_no_lease_until_it_is_resumed_and_others_do() {
         chat.done(MS);
     }
     assert!(matches!(train.gate(), Gate::Wait | Gate::Cap { .. }), "{:?}", train.gate());
-    let explained: Vec<Explained> = world.json(&["explain", "train"]);
+    let explained: Vec<DeviceExplanation> = world.json(&["explain", "train"]);
     assert_eq!(explained[0].state, "paused");
     assert!(world.says(&["status"]).contains("train: paused; it launches nothing until `vgpu resume train`"));
     world.again();
@@ -244,17 +244,19 @@ fn a_paused_tenant_gets_no_lease_until_it_is_resumed_and_others_do() {
 #[test]
 fn who_waits_is_told_behind_whom_and_who_is_nowhere_how_to_come() {
     let world = serve();
-    let absent: Vec<Explained> = world.json(&["explain", "train"]);
+    let absent: Vec<DeviceExplanation> = world.json(&["explain", "train"]);
     assert_eq!((absent.len(), absent[0].state.as_str()), (1, "absent"));
     assert!(absent[0].sentences[0].contains("VGPU_SOCKET"), "{absent:?}");
     let (mut chat, train) = (world.member("chat"), world.member("train"));
     chat.runs(3600 * 1000 * MS);
     train.wish();
-    eventually("the wish is seen", || world.json::<Vec<Explained>>(&["explain", "train"])[0].state == "waiting");
+    eventually("the wish is seen", || {
+        world.json::<Vec<DeviceExplanation>>(&["explain", "train"])[0].state == "waiting"
+    });
     let shown = world.says(&["explain", "train"]);
     assert!(shown.contains("It waits behind chat of class latency, which comes before normal"), "{shown}");
     assert!(shown.contains("class normal, a floor of 50 %, a ceiling of 80 %"), "{shown}");
-    let holder: Vec<Explained> = world.json(&["explain", "chat"]);
+    let holder: Vec<DeviceExplanation> = world.json(&["explain", "chat"]);
     assert!(["running", "draining", "overdue"].contains(&holder[0].state.as_str()), "{holder:?}");
     chat.done(MS);
     assert!(world.refused(&["explain", "trian"], 1).contains("did you mean \"train\"?"));
@@ -271,11 +273,11 @@ fn ps_and_status_tell_what_each_process_and_each_tenant_got() {
         std::thread::sleep(std::time::Duration::from_millis(4));
         train.done(2 * MS);
     }
-    let gpu = |process: &Process| process.member.devices.first().map(|device| device.gpu_seconds.unwrap());
+    let gpu = |process: &ProcessStatus| process.member.devices.first().map(|device| device.gpu_seconds.unwrap());
     eventually("the time is told", || {
-        world.json::<Vec<Process>>(&["ps"]).iter().any(|process| gpu(process).is_some_and(|gpu| gpu >= 0.006))
+        world.json::<Vec<ProcessStatus>>(&["ps"]).iter().any(|process| gpu(process).is_some_and(|gpu| gpu >= 0.006))
     });
-    let processes: Vec<Process> = world.json(&["ps"]);
+    let processes: Vec<ProcessStatus> = world.json(&["ps"]);
     assert_eq!(processes.len(), 2);
     let (new, old_one) = match processes.as_slice() {
         [a, b] if a.member.protocol == 2 => (a, b),
@@ -375,7 +377,7 @@ fn a_daemon_of_the_next_version_is_told_to_need_its_own_vgpu() {
         }
     });
     for _ in answers {
-        let words = control::ask(&place, &Ask::Pause { tenant: "a".into() }).unwrap_err().to_string();
+        let words = control::ask_daemon(&place, &ControlCommand::Pause { tenant: "a".into() }).unwrap_err().to_string();
         assert!(words.contains("speaks") && words.contains('2') && words.contains('3'), "{words}");
     }
     next.join().unwrap();
@@ -385,7 +387,10 @@ fn a_daemon_of_the_next_version_is_told_to_need_its_own_vgpu() {
 fn the_terms_file_comes_with_the_tenant_stays_at_the_end_and_goes_when_it_is_removed() {
     let world = serve();
     let file = world.file("chat");
-    assert_eq!((file.tenant.as_str(), file.of(GPU).unwrap().memory_limit), ("chat", Some(Bytes(30 * GIB))));
+    assert_eq!(
+        (file.tenant.as_str(), file.terms_of_device(GPU).unwrap().memory_limit),
+        ("chat", Some(Bytes(30 * GIB)))
+    );
     let path = world.socket("train").with_file_name("terms.json");
     let without = FILE.split("\n[[tenant]]\nname = \"train\"").next().unwrap();
     fs::write(world.dir.path().join("vgpud.toml"), without).unwrap();

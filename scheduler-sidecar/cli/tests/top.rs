@@ -14,19 +14,20 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::style::Color;
-use vgpu_cli::top::column::{Column, Sort};
-use vgpu_cli::top::keys::BINDINGS;
+use vgpu_cli::top::column::{RowOrder, TopColumn};
+use vgpu_cli::top::keys::KEY_BINDINGS;
 use vgpu_cli::top::plain;
-use vgpu_cli::top::row::Look;
-use vgpu_cli::top::state::{Effect, Input, Mode, Top, Wishes};
+use vgpu_cli::top::row::StatusLook;
+use vgpu_cli::top::state::{KeyMode, TopEffect, TopInput, TopOptions, TopState};
 use vgpu_cli::top::view::draw;
-use vgpu_cli::top::view::theme::Theme;
+use vgpu_cli::top::view::theme::ColourTheme;
 use vgpu_control::{
-    Ask, DeviceStatus, Done, Explained, MemberDevice, MemberStatus, Status, TenantStatus, TermsStatus, TimeStatus,
+    ChangeResult, ControlCommand, DaemonStatus, DeviceExplanation, DeviceStatus, MemberDevice, MemberStatus,
+    TenantStatus, TermsStatus, TimeStatus,
 };
 
-const FINE: Theme = Theme { colours: true, ascii: false };
-const PLAIN: Theme = Theme { colours: false, ascii: true };
+const FINE: ColourTheme = ColourTheme { colours: true, ascii: false };
+const PLAIN: ColourTheme = ColourTheme { colours: false, ascii: true };
 const GIB: u64 = 1 << 30;
 const UUID: &str = "GPU-00000000-0000-0000-0000-000000000001";
 
@@ -87,7 +88,7 @@ fn tenant(name: &str, device: &str, (wanted, got): (f64, f64), (used, limit): (u
     }
 }
 
-fn status() -> Status {
+fn status() -> DaemonStatus {
     let device = DeviceStatus {
         name: "0".into(),
         uuid: Some(UUID.into()),
@@ -100,7 +101,7 @@ fn status() -> Status {
     let mut idle = tenant("notebook", "0", (0.0, 0.0), (1, 8), "idle");
     idle.devices[0].sm_limit = None;
     idle.devices[0].sm_request = None;
-    Status {
+    DaemonStatus {
         version: "0.1.0".into(),
         pid: 811,
         uptime_seconds: 4000,
@@ -118,13 +119,13 @@ fn status() -> Status {
     }
 }
 
-fn look(status: Status, second: u64) -> Look {
-    Look { status, at: Duration::from_secs(second) }
+fn look(status: DaemonStatus, second: u64) -> StatusLook {
+    StatusLook { status, at: Duration::from_secs(second) }
 }
 
-fn wishes() -> Wishes {
-    Wishes {
-        sort: Sort { column: Column::Got, reversed: false },
+fn wishes() -> TopOptions {
+    TopOptions {
+        sort: RowOrder { column: TopColumn::Got, reversed: false },
         filter: String::new(),
         device: None,
         read_only: false,
@@ -133,8 +134,8 @@ fn wishes() -> Wishes {
 }
 
 /// Creates a view after 30 refreshes.
-fn top() -> Top {
-    let mut top = Top::new(look(status(), 0), wishes());
+fn top() -> TopState {
+    let mut top = TopState::new(look(status(), 0), wishes());
     for second in 1..=30 {
         let mut now = status();
         let got = [12.0, 30.0, 45.0, 60.0, 58.0][usize::try_from(second).unwrap() % 5];
@@ -145,27 +146,27 @@ fn top() -> Top {
             time.waited_seconds +=
                 f64::from(u32::try_from(second).unwrap()) * (time.wanted.unwrap() - 20.0).max(0.0) / 100.0;
         }
-        top.update(Input::Look(Box::new(look(now, second))));
+        top.update(TopInput::Look(Box::new(look(now, second))));
     }
     top
 }
 
-fn press(top: &mut Top, keys: &[KeyCode]) -> Vec<Effect> {
-    keys.iter().flat_map(|code| top.update(Input::Key(KeyEvent::new(*code, KeyModifiers::NONE)))).collect()
+fn press(top: &mut TopState, keys: &[KeyCode]) -> Vec<TopEffect> {
+    keys.iter().flat_map(|code| top.update(TopInput::Key(KeyEvent::new(*code, KeyModifiers::NONE)))).collect()
 }
 
-fn typed(top: &mut Top, text: &str) -> Vec<Effect> {
+fn typed(top: &mut TopState, text: &str) -> Vec<TopEffect> {
     text.chars().flat_map(|letter| press(top, &[KeyCode::Char(letter)])).collect()
 }
 
-fn drawn(top: &Top, theme: &Theme, (columns, rows): (u16, u16)) -> Terminal<TestBackend> {
+fn drawn(top: &TopState, theme: &ColourTheme, (columns, rows): (u16, u16)) -> Terminal<TestBackend> {
     let mut terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();
     terminal.draw(|frame| draw(top, theme, frame)).unwrap();
     terminal
 }
 
 /// Returns the drawn view as text.
-fn picture(top: &Top, theme: &Theme, size: (u16, u16)) -> String {
+fn picture(top: &TopState, theme: &ColourTheme, size: (u16, u16)) -> String {
     let terminal = drawn(top, theme, size);
     let buffer = terminal.backend().buffer();
     let rows = buffer.content().chunks(usize::from(size.0).max(1));
@@ -186,15 +187,15 @@ fn is_as_kept(name: &str, picture: &str) {
     assert!(kept == picture, "{name} is another picture; UPDATE=1 rewrites it:\n{picture}\ninstead of\n{kept}");
 }
 
-fn order(top: &Top) -> Vec<&str> {
-    top.shown().into_iter().map(|row| row.tenant.as_str()).collect()
+fn order(top: &TopState) -> Vec<&str> {
+    top.shown_rows().into_iter().map(|row| row.tenant.as_str()).collect()
 }
 
 #[test]
 fn the_picture_is_the_one_that_is_kept_at_each_size() {
     let mut top = top();
     for (name, size) in [("80x24.txt", (80, 24)), ("130x20.txt", (130, 20)), ("40x8.txt", (40, 8))] {
-        top.update(Input::Size(size.0, size.1));
+        top.update(TopInput::Size(size.0, size.1));
         is_as_kept(name, &picture(&top, &FINE, size));
     }
     is_as_kept("ascii.txt", &picture(&top, &PLAIN, (80, 12)));
@@ -206,22 +207,23 @@ fn the_picture_is_the_one_that_is_kept_at_each_size() {
 fn the_details_of_a_tenant_have_both_numbers_of_its_processes_and_why_it_waits() {
     let mut top = top();
     press(&mut top, &[KeyCode::Down]);
-    let asked = [Effect::Explain("chat".into()), Effect::Places("chat".into()), Effect::Hour];
+    let asked = [TopEffect::Explain("chat".into()), TopEffect::Places("chat".into()), TopEffect::Hour];
     assert_eq!(press(&mut top, &[KeyCode::Enter]), asked);
     let sentence = "It waits behind train of class normal, as it is itself; next is who is furthest behind its floor, then \
                     who had least by weight: 2.1 ms are left of the lease.";
-    let all = vec![Explained { device: UUID.into(), state: "waiting".into(), sentences: vec![sentence.into()] }];
-    top.update(Input::Explained("chat".into(), Ok(all)));
+    let all =
+        vec![DeviceExplanation { device: UUID.into(), state: "waiting".into(), sentences: vec![sentence.into()] }];
+    top.update(TopInput::Explained("chat".into(), Ok(all)));
     let minutes = (0..60).map(|minute| f64::from(minute) * 100.0 / 59.0).collect();
-    top.update(Input::Places(BTreeMap::from([(4004, "chat-server".to_owned())])));
-    top.update(Input::Hour(Ok(BTreeMap::from([(("chat".to_owned(), UUID.to_owned()), minutes)]))));
+    top.update(TopInput::Places(BTreeMap::from([(4004, "chat-server".to_owned())])));
+    top.update(TopInput::Hour(Ok(BTreeMap::from([(("chat".to_owned(), UUID.to_owned()), minutes)]))));
     let picture = picture(&top, &FINE, (100, 30));
     is_as_kept("details.txt", &picture);
     assert!(picture.contains("4004  7       chat-server  1000"), "{picture}");
     // The details are queried again at every refresh, and closed with Esc.
-    assert_eq!(top.update(Input::Look(Box::new(look(status(), 31)))), asked);
+    assert_eq!(top.update(TopInput::Look(Box::new(look(status(), 31)))), asked);
     assert_eq!(press(&mut top, &[KeyCode::Esc]), []);
-    assert_eq!(top.mode, Mode::Table);
+    assert_eq!(top.mode, KeyMode::Table);
 }
 
 #[test]
@@ -237,10 +239,10 @@ fn it_is_drawn_at_every_size_in_every_mode_and_what_is_asked_is_always_seen() {
     for keys in keys {
         let mut top = top();
         press(&mut top, keys);
-        top.update(Input::Lost("nobody answers".into()));
+        top.update(TopInput::Lost("nobody answers".into()));
         for size in (1..=12).flat_map(|columns| (1..=12).map(move |rows| (columns, rows))).chain([(300, 100), (1, 100)])
         {
-            top.update(Input::Size(size.0, size.1));
+            top.update(TopInput::Size(size.0, size.1));
             for theme in [FINE, PLAIN] {
                 picture(&top, &theme, size);
             }
@@ -266,9 +268,9 @@ fn of_many_devices_and_tenants_the_chosen_one_is_always_seen() {
             tenant(&format!("tenant-{number:03}"), &(number % 16).to_string(), (1.0, 1.0), (1, 2), "idle")
         })
         .collect();
-    let mut top = Top::new(look(many, 0), wishes());
+    let mut top = TopState::new(look(many, 0), wishes());
     for rows in [24, 12, 8, 6, 5] {
-        top.update(Input::Size(80, rows));
+        top.update(TopInput::Size(80, rows));
         press(&mut top, &[KeyCode::End]);
         assert!(picture(&top, &FINE, (80, rows)).contains("tenant-499"), "{rows}");
         press(&mut top, &[KeyCode::PageUp]);
@@ -284,10 +286,10 @@ fn of_many_devices_and_tenants_the_chosen_one_is_always_seen() {
     for number in 0..16 {
         press(&mut top, &[KeyCode::Char('d')]);
         assert_eq!(top.device, Some(number.to_string()));
-        assert!(top.shown().iter().all(|row| row.device == number.to_string()));
+        assert!(top.shown_rows().iter().all(|row| row.device == number.to_string()));
     }
     press(&mut top, &[KeyCode::Tab]);
-    assert_eq!((top.device.as_ref(), top.shown().len()), (None, 500));
+    assert_eq!((top.device.as_ref(), top.shown_rows().len()), (None, 500));
 }
 
 #[test]
@@ -315,37 +317,37 @@ fn rows_are_ordered_by_the_chosen_column_and_the_chosen_tenant_stays_chosen() {
     press(&mut top, &[KeyCode::Char('r')]);
     assert_eq!(order(&top), ["notebook", "chat", "train"]);
     press(&mut top, &[KeyCode::Right, KeyCode::Char('r')]);
-    assert_eq!((top.sort.column, order(&top)), (Column::Memory, vec!["train", "chat", "notebook"]));
+    assert_eq!((top.sort.column, order(&top)), (TopColumn::Memory, vec!["train", "chat", "notebook"]));
     press(&mut top, &[KeyCode::Char('<'), KeyCode::Left]);
-    assert_eq!(top.sort.column, Column::Wanted);
-    assert_eq!(top.chosen().unwrap().tenant, "chat");
+    assert_eq!(top.sort.column, TopColumn::Wanted);
+    assert_eq!(top.chosen_row().unwrap().tenant, "chat");
     // The selection follows the row to another position in the next answer, and moves when the row is gone.
     let mut now = status();
     now.tenants.rotate_left(1);
-    top.update(Input::Look(Box::new(look(now.clone(), 40))));
-    assert_eq!(top.chosen().unwrap().tenant, "chat");
+    top.update(TopInput::Look(Box::new(look(now.clone(), 40))));
+    assert_eq!(top.chosen_row().unwrap().tenant, "chat");
     now.tenants.retain(|tenant| tenant.name != "chat");
-    top.update(Input::Look(Box::new(look(now, 41))));
-    assert_eq!(top.chosen().unwrap().tenant, "train");
+    top.update(TopInput::Look(Box::new(look(now, 41))));
+    assert_eq!(top.chosen_row().unwrap().tenant, "train");
 }
 
 #[test]
 fn a_filter_holds_while_it_is_typed_and_esc_takes_it_back() {
     let mut top = top();
     typed(&mut top, "/TRA");
-    assert_eq!((order(&top), top.chosen().unwrap().tenant.as_str()), (vec!["train"], "train"));
+    assert_eq!((order(&top), top.chosen_row().unwrap().tenant.as_str()), (vec!["train"], "train"));
     press(&mut top, &[KeyCode::Esc]);
     assert_eq!(order(&top).len(), 3);
     typed(&mut top, "/c");
     press(&mut top, &[KeyCode::Enter]);
-    assert_eq!((order(&top), &top.mode), (vec!["chat"], &Mode::Table));
+    assert_eq!((order(&top), &top.mode), (vec!["chat"], &KeyMode::Table));
     typed(&mut top, "/zz");
     assert!(picture(&top, &FINE, (80, 24)).contains("no tenant has \"czz\" in its name"));
     // In the table, Esc first clears the filter, then quits.
     press(&mut top, &[KeyCode::Enter]);
     assert_eq!(press(&mut top, &[KeyCode::Esc]), []);
     assert_eq!(order(&top).len(), 3);
-    assert_eq!(press(&mut top, &[KeyCode::Esc]), [Effect::Quit]);
+    assert_eq!(press(&mut top, &[KeyCode::Esc]), [TopEffect::Quit]);
 }
 
 #[test]
@@ -357,29 +359,36 @@ fn pausing_asks_first_and_resuming_does_not() {
     assert_eq!(press(&mut top, &[KeyCode::Enter]), []);
     assert_eq!(top.message.as_ref().unwrap().words, "nothing was changed");
     let effects = typed(&mut top, "py");
-    assert_eq!(effects, [Effect::Change(Ask::Pause { tenant: "train".into() })]);
-    let done = Done { tenant: "train".into(), changed: vec!["paused".into()], paused: true, ..Done::default() };
-    top.update(Input::Done(Ok(Box::new(done))));
+    assert_eq!(effects, [TopEffect::Change(ControlCommand::Pause { tenant: "train".into() })]);
+    let done = ChangeResult {
+        tenant: "train".into(),
+        changed: vec!["paused".into()],
+        paused: true,
+        ..ChangeResult::default()
+    };
+    top.update(TopInput::Done(Ok(Box::new(done))));
     assert_eq!(top.message.as_ref().unwrap().words, "train: paused");
     let mut now = status();
     now.tenants[1].paused = true;
-    top.update(Input::Look(Box::new(look(now, 40))));
-    assert_eq!(top.chosen().unwrap().state, "paused");
-    assert_eq!(typed(&mut top, "p"), [Effect::Change(Ask::Resume { tenant: "train".into() })]);
+    top.update(TopInput::Look(Box::new(look(now, 40))));
+    assert_eq!(top.chosen_row().unwrap().state, "paused");
+    assert_eq!(typed(&mut top, "p"), [TopEffect::Change(ControlCommand::Resume { tenant: "train".into() })]);
 }
 
 #[test]
 fn what_is_set_is_what_vgpu_set_would_ask_and_what_lifts_limits_is_asked_about() {
     let mut top = top();
     typed(&mut top, "ssm=40 memory=60GiB");
-    let Effect::Change(Ask::Set { tenant, device, change }) = press(&mut top, &[KeyCode::Enter]).remove(0) else {
+    let TopEffect::Change(ControlCommand::Set { tenant, device, change }) =
+        press(&mut top, &[KeyCode::Enter]).remove(0)
+    else {
         panic!("{:?}", top.message)
     };
     assert_eq!(
-        (tenant.as_str(), device, change.said(None).as_str()),
+        (tenant.as_str(), device, change.to_command_words(None).as_str()),
         ("train", None, "memory_limit=60GiB sm_limit=40")
     );
-    assert_eq!(top.mode, Mode::Table);
+    assert_eq!(top.mode, KeyMode::Table);
     // Input that is rejected stays in the line, so that it can be corrected.
     typed(&mut top, "ssm=400");
     assert_eq!(press(&mut top, &[KeyCode::Enter]), []);
@@ -399,18 +408,18 @@ fn what_is_set_is_what_vgpu_set_would_ask_and_what_lifts_limits_is_asked_about()
     let mut here = two.tenants[1].devices[0].clone();
     here.device = "1".into();
     two.tenants[1].devices.push(here);
-    top.update(Input::Look(Box::new(look(two, 40))));
+    top.update(TopInput::Look(Box::new(look(two, 40))));
     typed(&mut top, "ssm=40");
     let effects = press(&mut top, &[KeyCode::Enter]);
     assert!(
-        matches!(&effects[..], [Effect::Change(Ask::Set { device: Some(device), .. })] if device == "0"),
+        matches!(&effects[..], [TopEffect::Change(ControlCommand::Set { device: Some(device), .. })] if device == "0"),
         "{effects:?}"
     );
-    top.update(Input::Done(Err("brings the requests on device 0 to 110 %".into())));
+    top.update(TopInput::Done(Err("brings the requests on device 0 to 110 %".into())));
     assert!(picture(&top, &FINE, (80, 24)).contains("brings the requests on device 0 to 110 %"));
     // Long messages are wrapped, as far as there is space.
     let long = ["memory_limit is more than the device has;"; 9].join(" ") + " the end";
-    top.update(Input::Done(Err(long)));
+    top.update(TopInput::Done(Err(long)));
     let said = picture(&top, &FINE, (80, 24));
     assert!(said.ends_with("the end\n") && said.lines().count() == 24 && said.contains("train"), "{said}");
     assert!(picture(&top, &FINE, (80, 8)).ends_with("…\n"));
@@ -418,44 +427,44 @@ fn what_is_set_is_what_vgpu_set_would_ask_and_what_lifts_limits_is_asked_about()
 
 #[test]
 fn where_nothing_may_be_changed_keys_say_why() {
-    let mut top = Top::new(look(status(), 0), Wishes { read_only: true, ..wishes() });
+    let mut top = TopState::new(look(status(), 0), TopOptions { read_only: true, ..wishes() });
     for key in ['p', 's'] {
         assert_eq!(press(&mut top, &[KeyCode::Char(key)]), []);
         let said = &top.message.as_ref().unwrap().words;
         assert!(said.starts_with("nothing can be changed: ") && said.contains("--read-only"), "{said}");
-        assert_eq!(top.mode, Mode::Table);
+        assert_eq!(top.mode, KeyMode::Table);
     }
     // The next answer does not enable changes.
-    top.update(Input::Look(Box::new(look(status(), 1))));
+    top.update(TopInput::Look(Box::new(look(status(), 1))));
     press(&mut top, &[KeyCode::Char('s')]);
-    assert!(!matches!(top.mode, Mode::Set { .. }));
+    assert!(!matches!(top.mode, KeyMode::Set { .. }));
 }
 
 #[test]
 fn a_daemon_that_is_gone_is_said_until_it_is_back_and_counts_anew() {
     let mut top = top();
-    let wait = top.chosen().unwrap().wait;
+    let wait = top.chosen_row().unwrap().wait;
     assert!(wait.is_some());
-    top.update(Input::Lost("no daemon answers at /run/vgpu/admin.sock".into()));
+    top.update(TopInput::Lost("no daemon answers at /run/vgpu/admin.sock".into()));
     let lost = picture(&top, &FINE, (80, 24));
     assert!(lost.contains("not of now, asking again: no daemon answers") && lost.contains("train"), "{lost}");
     let mut now = status();
     now.pid = 812;
-    top.update(Input::Look(Box::new(look(now, 60))));
-    assert_eq!((top.chosen().unwrap().wait, top.lost.as_ref()), (None, None));
+    top.update(TopInput::Look(Box::new(look(now, 60))));
+    assert_eq!((top.chosen_row().unwrap().wait, top.lost.as_ref()), (None, None));
     assert!(!picture(&top, &FINE, (80, 24)).contains("not of now"));
 }
 
 #[test]
 fn the_end_is_reached_from_everywhere() {
-    let control_c = || Input::Key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL));
+    let control_c = || TopInput::Key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL));
     for keys in [&[][..], &[KeyCode::Char('?')], &[KeyCode::Enter], &[KeyCode::Char('p')], &[KeyCode::Char('/')]] {
         let mut top = top();
         press(&mut top, keys);
-        assert_eq!(top.update(control_c()), [Effect::Quit], "{keys:?}");
+        assert_eq!(top.update(control_c()), [TopEffect::Quit], "{keys:?}");
     }
-    assert_eq!(typed(&mut top(), "q"), [Effect::Quit]);
-    assert_eq!(top().update(Input::Gone), [Effect::Quit]);
+    assert_eq!(typed(&mut top(), "q"), [TopEffect::Quit]);
+    assert_eq!(top().update(TopInput::Gone), [TopEffect::Quit]);
 }
 
 #[test]
@@ -499,17 +508,17 @@ fn whatever_is_pressed_it_is_drawn_and_nothing_is_changed_without_an_enter_or_a_
             let code = keys[any(keys.len())];
             let before = top.mode.clone();
             let effects = press(&mut top, &[code]);
-            let sure = matches!(&before, Mode::Sure { .. }) && code == KeyCode::Char('y');
-            let entered = matches!(&before, Mode::Set { .. }) && code == KeyCode::Enter;
-            let changes = effects.iter().any(|effect| matches!(effect, Effect::Change(_)));
+            let sure = matches!(&before, KeyMode::Sure { .. }) && code == KeyCode::Char('y');
+            let entered = matches!(&before, KeyMode::Set { .. }) && code == KeyCode::Enter;
+            let changes = effects.iter().any(|effect| matches!(effect, TopEffect::Change(_)));
             assert!(!changes || sure || entered, "{before:?} {code:?} {effects:?}");
             if step % 7 == 0 {
                 let mut now = status();
                 now.tenants.truncate(any(4));
-                top.update(Input::Look(Box::new(look(now, 100 + step))));
+                top.update(TopInput::Look(Box::new(look(now, 100 + step))));
             }
             let size = (u16::try_from(1 + any(120)).unwrap(), u16::try_from(1 + any(40)).unwrap());
-            top.update(Input::Size(size.0, size.1));
+            top.update(TopInput::Size(size.0, size.1));
             drawn(&top, &FINE, size);
         }
     }
@@ -517,7 +526,7 @@ fn whatever_is_pressed_it_is_drawn_and_nothing_is_changed_without_an_enter_or_a_
 
 #[test]
 fn as_text_every_column_is_there() {
-    let text = plain::text(&top());
+    let text = plain::plain_text(&top());
     assert!(
         text.starts_with(
             "vgpud 0.1.0, process 811, up 66 min\ndevice 0: busy 86.7 %, memory 50 GiB of 80 GiB, held by train, NVIDIA A100\n"
@@ -534,7 +543,7 @@ fn as_text_every_column_is_there() {
 #[test]
 fn the_page_in_the_documentation_shows_what_the_program_shows() {
     let mut keys = String::from("| key | |\n|---|---|\n");
-    for binding in &BINDINGS {
+    for binding in &KEY_BINDINGS {
         keys.push_str(&format!("| `{}` | {} |\n", binding.shown.replace('|', "\\|"), binding.what));
     }
     let path = root().join("docs/top.md");

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::{eventually, texts, vgpu};
-use vgpu_cli::validate::isolation::{self, MATRIX};
+use vgpu_cli::validate::isolation::{self, ISOLATION_MATRIX};
 
 /// Two shell scripts, as programs without the library.
 fn two(options: &[&str], a: &str, b: &str) -> Command {
@@ -166,7 +166,7 @@ fn an_interrupt_after_whole_rounds_leaves_a_report_that_says_that_it_is_not_whol
 #[test]
 fn each_cell_of_the_isolation_matrix_names_tests_that_exist_and_the_page_shows_it() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
-    for axis in &MATRIX {
+    for axis in &ISOLATION_MATRIX {
         for cell in [&axis.daemon, &axis.alone] {
             assert!(!cell.tests.is_empty() && !cell.words.is_empty(), "{}", axis.name);
             for (file, name) in cell.tests {
@@ -177,7 +177,7 @@ fn each_cell_of_the_isolation_matrix_names_tests_that_exist_and_the_page_shows_i
         }
     }
     let page = fs::read_to_string(root.join("docs/validate.md")).unwrap();
-    for row in isolation::table().rows {
+    for row in isolation::isolation_table().rows {
         let line = format!("| {} |", row.join(" | "));
         assert!(page.contains(&line), "docs/validate.md lacks\n{line}");
     }

@@ -7,7 +7,7 @@ use vgpu_core::units::share::Share;
 
 /// The memory of a device, and how much of it may be promised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Capacity {
+pub struct DeviceCapacity {
     /// Device memory; `None` if unknown, and then no memory limit is refused.
     pub memory: Option<Bytes>,
     /// Part of the memory that limits may add up to, in thousandths.
@@ -16,7 +16,7 @@ pub struct Capacity {
 
 /// The limits that one tenant asks for on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ask {
+pub struct TenantAsk {
     /// Memory limit; `None` is unlimited and counts as the whole device.
     pub memory: Option<Bytes>,
     /// Guaranteed part of the device time.
@@ -27,7 +27,7 @@ pub struct Ask {
 
 /// A reason why the asks do not fit. `at` is the index of the first ask that no longer fits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
+pub enum AdmissionRefusal {
     /// One memory limit is greater than the device's memory.
     Alone {
         /// Index of the tenant's ask that cannot be granted.
@@ -56,10 +56,10 @@ pub enum Refusal {
     },
 }
 
-impl Capacity {
+impl DeviceCapacity {
     /// Returns the bytes that may be promised, rounded down; `None` if the memory size is unknown.
     #[must_use]
-    pub fn promised(&self) -> Option<u128> {
+    pub fn promisable_bytes(&self) -> Option<u128> {
         self.memory.map(|memory| u128::from(memory.get()) * u128::from(self.overcommit) / 1000)
     }
 
@@ -75,28 +75,28 @@ impl Capacity {
 ///
 /// The order of the asks changes which index a refusal names, never whether there is one.
 #[must_use]
-pub fn refusals(capacity: &Capacity, asks: &[Ask]) -> Vec<Refusal> {
+pub fn find_refusals(capacity: &DeviceCapacity, asks: &[TenantAsk]) -> Vec<AdmissionRefusal> {
     let mut refusals = Vec::new();
     for (at, ask) in asks.iter().enumerate() {
         if let (Some(limit), Some(total)) = (ask.memory, capacity.memory)
             && limit > total
         {
-            refusals.push(Refusal::Alone { at });
+            refusals.push(AdmissionRefusal::Alone { at });
         }
         if let (Some(floor), Some(ceiling)) = (ask.floor, ask.ceiling)
             && floor > ceiling
         {
-            refusals.push(Refusal::FloorAboveCeiling { at });
+            refusals.push(AdmissionRefusal::FloorAboveCeiling { at });
         }
     }
-    if let (Some(total), Some(promised)) = (capacity.memory, capacity.promised()) {
+    if let (Some(total), Some(promised)) = (capacity.memory, capacity.promisable_bytes()) {
         let limits = asks.iter().map(|ask| u128::from(ask.memory.unwrap_or(total).get()));
         let (asked, at) = sum(limits, promised);
-        refusals.extend(at.map(|at| Refusal::Memory { at, asked, promised }));
+        refusals.extend(at.map(|at| AdmissionRefusal::Memory { at, asked, promised }));
     }
-    let floors = asks.iter().map(|ask| u128::from(ask.floor.map_or(0, Share::permille)));
-    let (asked, at) = sum(floors, u128::from(Share::ALL.permille()));
-    refusals.extend(at.map(|at| Refusal::Floors { at, asked: u64::try_from(asked).unwrap_or(u64::MAX) }));
+    let floors = asks.iter().map(|ask| u128::from(ask.floor.map_or(0, Share::as_permille)));
+    let (asked, at) = sum(floors, u128::from(Share::ALL.as_permille()));
+    refusals.extend(at.map(|at| AdmissionRefusal::Floors { at, asked: u64::try_from(asked).unwrap_or(u64::MAX) }));
     refusals
 }
 

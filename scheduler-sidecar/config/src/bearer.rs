@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// A tenant's group and labels.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Bearer {
+pub struct CostBearer {
     /// Department, team or project; `None` if the file gives none.
     #[serde(default)]
     pub group: Option<String>,
@@ -18,7 +18,7 @@ pub struct Bearer {
     pub labels: BTreeMap<String, String>,
 }
 
-impl Bearer {
+impl CostBearer {
     /// Returns the group as stored in the record; an empty string means no group.
     #[must_use]
     pub fn group_column(&self) -> &str {
@@ -46,9 +46,9 @@ mod tests {
     #[test]
     fn columns_say_the_same_as_what_they_were_made_of() {
         let labels = BTreeMap::from([("cost".to_owned(), "a \"b\", ü".to_owned()), ("a".to_owned(), "1".to_owned())]);
-        for bearer in [Bearer::default(), Bearer { group: Some("lab/vision".into()), labels }] {
-            assert_eq!(Bearer::of_columns(bearer.group_column(), &bearer.labels_column()), bearer);
+        for bearer in [CostBearer::default(), CostBearer { group: Some("lab/vision".into()), labels }] {
+            assert_eq!(CostBearer::of_columns(bearer.group_column(), &bearer.labels_column()), bearer);
         }
-        assert_eq!(Bearer::of_columns("", "no JSON"), Bearer::default());
+        assert_eq!(CostBearer::of_columns("", "no JSON"), CostBearer::default());
     }
 }

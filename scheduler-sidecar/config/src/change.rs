@@ -10,13 +10,13 @@ use vgpu_core::time::arbiter::Class;
 use vgpu_core::units::share::Share;
 
 use crate::raw::Amount;
-use crate::value::{self, Written, Wrong};
+use crate::value::{self, WrittenValue, WrongValue};
 
 /// The requested changes as written. A missing key stays unchanged. An unknown key is an error, so that no change is
 /// applied in part.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Words {
+pub struct WrittenChange {
     /// A size, a percentage of the device, or `unlimited`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_limit: Option<String>,
@@ -45,7 +45,7 @@ pub struct Words {
 
 /// The requested changes, parsed. `None` leaves a value unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Change {
+pub struct TermsChange {
     /// New memory limit.
     pub memory: Option<Amount>,
     /// New ceiling (most device time); the inner `None` removes it.
@@ -64,22 +64,26 @@ pub struct Change {
     pub strict: Option<bool>,
 }
 
-impl Words {
+impl WrittenChange {
     /// Parses all values.
     ///
     /// # Errors
     /// Names the first value that is not accepted, and the accepted forms. `key` maps a key to its name where it was
     /// written.
-    pub fn read(&self, key: impl Fn(&str) -> String) -> Result<Change, String> {
+    pub fn read(&self, key: impl Fn(&str) -> String) -> Result<TermsChange, String> {
         let one = |name: &str, text: &Option<String>| text.as_ref().map(|text| (key(name), text.clone()));
-        Ok(Change {
-            memory: read(one("memory_limit", &self.memory_limit), |text| value::amount(&Written::Text(text)))?,
-            ceiling: read(one("sm_limit", &self.sm_limit), |text| value::ceiling(&Written::Text(text)))?,
-            floor: read(one("sm_request", &self.sm_request), |text| value::floor(&Written::Text(text)))?,
-            weight: read(one("weight", &self.weight), |text| value::weight(&Written::Number(text.to_owned())))?,
-            class: read(one("class", &self.class), |text| value::class(&Written::Text(text)))?,
-            quantum: read(one("quantum", &self.quantum), quantum)?,
-            mode: read(one("mode", &self.mode), |text| value::mode(&Written::Text(text)))?,
+        Ok(TermsChange {
+            memory: read(one("memory_limit", &self.memory_limit), |text| {
+                value::read_amount(&WrittenValue::Text(text))
+            })?,
+            ceiling: read(one("sm_limit", &self.sm_limit), |text| value::read_ceiling(&WrittenValue::Text(text)))?,
+            floor: read(one("sm_request", &self.sm_request), |text| value::read_floor(&WrittenValue::Text(text)))?,
+            weight: read(one("weight", &self.weight), |text| {
+                value::read_weight(&WrittenValue::Number(text.to_owned()))
+            })?,
+            class: read(one("class", &self.class), |text| value::read_class(&WrittenValue::Text(text)))?,
+            quantum: read(one("quantum", &self.quantum), parse_quantum)?,
+            mode: read(one("mode", &self.mode), |text| value::read_mode(&WrittenValue::Text(text)))?,
             strict: read(one("strict", &self.strict), value::strict_text)?,
         })
     }
@@ -87,7 +91,7 @@ impl Words {
     /// Returns the change as one would write it, for the record: `sm_limit=30 weight=2`, and the device if there is
     /// one.
     #[must_use]
-    pub fn said(&self, device: Option<&str>) -> String {
+    pub fn to_command_words(&self, device: Option<&str>) -> String {
         let all = [
             ("memory_limit", &self.memory_limit),
             ("sm_limit", &self.sm_limit),
@@ -110,11 +114,11 @@ impl Words {
     }
 }
 
-fn quantum(text: &str) -> Result<Option<u64>, Wrong> {
+fn parse_quantum(text: &str) -> Result<Option<u64>, WrongValue> {
     if text == "default" {
         return Ok(None);
     }
-    value::quantum(&Written::Text(text)).map(Some).map_err(|why| Wrong {
+    value::read_quantum(&WrittenValue::Text(text)).map(Some).map_err(|why| WrongValue {
         what: why.what,
         accepted: format!("{}, or \"default\" for that of its class", why.accepted),
     })
@@ -122,14 +126,14 @@ fn quantum(text: &str) -> Result<Option<u64>, Wrong> {
 
 fn read<T>(
     word: Option<(String, String)>,
-    reading: impl FnOnce(&str) -> Result<T, Wrong>,
+    reading: impl FnOnce(&str) -> Result<T, WrongValue>,
 ) -> Result<Option<T>, String> {
     let Some((key, text)) = word else { return Ok(None) };
-    let Wrong { what, accepted } = match reading(&text) {
+    let WrongValue { what, accepted } = match reading(&text) {
         Ok(value) => return Ok(Some(value)),
         Err(why) => why,
     };
-    Err(format!("{key} {:?} {what}; accepted: {accepted}", crate::problem::shown(&text)))
+    Err(format!("{key} {:?} {what}; accepted: {accepted}", crate::problem::escape_value(&text)))
 }
 
 #[cfg(test)]
@@ -138,16 +142,16 @@ mod tests {
 
     use super::*;
 
-    fn read(words: &[(&str, &str)]) -> Result<Change, String> {
+    fn read(words: &[(&str, &str)]) -> Result<TermsChange, String> {
         let object: serde_json::Map<_, _> =
             words.iter().map(|(key, value)| ((*key).to_owned(), (*value).into())).collect();
-        let words: Words = serde_json::from_value(object.into()).map_err(|why| why.to_string())?;
+        let words: WrittenChange = serde_json::from_value(object.into()).map_err(|why| why.to_string())?;
         words.read(str::to_owned)
     }
 
     #[test]
     fn each_key_is_read_as_in_the_file_and_what_is_not_written_stays() {
-        assert_eq!(read(&[]), Ok(Change::default()));
+        assert_eq!(read(&[]), Ok(TermsChange::default()));
         let change = read(&[
             ("memory_limit", "1.5GiB"),
             ("sm_limit", "unlimited"),
@@ -158,7 +162,7 @@ mod tests {
             ("mode", "observe"),
             ("strict", "true"),
         ]);
-        let expected = Change {
+        let expected = TermsChange {
             memory: Some(Amount::Size(Size::Bytes(Bytes(3 << 29)))),
             ceiling: Some(None),
             floor: Some(Share::from_permille(125)),

@@ -9,41 +9,45 @@
 
 use vgpu_core::units::uuid;
 
-use super::inventory::{Found, Inventory};
+use super::inventory::{FoundDevice, Inventory};
 use super::plan::DevicePlan;
-use super::problem::{At, Problems};
+use super::problem::{At, ProblemList};
 use super::raw::{DeviceId, RawDevice, RawFile};
 
 /// Most devices accepted; no machine has more.
-const MAX_DEVICES: usize = 256;
+const MAX_CONFIGURED_DEVICES: usize = 256;
 
 /// Most names that a message lists.
-const MAX_LISTED: usize = 20;
+const MAX_DEVICES_LISTED: usize = 20;
 
 /// A device of the configuration or of the driver, as tenants' sections can name it.
 #[derive(Debug)]
-pub(super) struct Described {
+pub(super) struct DescribedDevice {
     pub plan: DevicePlan,
 }
 
-impl Described {
+impl DescribedDevice {
     /// Returns true if `id` names this device, or the device that it is a MIG instance of.
-    fn is(&self, id: &DeviceId) -> bool {
+    fn is_named(&self, id: &DeviceId) -> bool {
         let DevicePlan { index, uuid, parent, .. } = &self.plan;
         match id {
             DeviceId::Index(number) => *index == Some(*number),
-            DeviceId::Uuid(name) => uuid.iter().chain(parent).any(|here| uuid::same(here, name)),
+            DeviceId::Uuid(name) => uuid.iter().chain(parent).any(|here| uuid::is_same_device(here, name)),
             DeviceId::Any => index.is_none() && uuid.is_none(),
         }
     }
 }
 
 /// Returns the devices ordered by number, then by UUID, `*` last; instances in the driver's order.
-pub(super) fn resolve(raw: &RawFile, inventory: Option<&Inventory>, problems: &mut Problems<'_>) -> Vec<Described> {
-    let entries = distinct(&raw.devices, problems);
+pub(super) fn resolve_devices(
+    raw: &RawFile,
+    inventory: Option<&Inventory>,
+    problems: &mut ProblemList<'_>,
+) -> Vec<DescribedDevice> {
+    let entries = distinct_entries(&raw.devices, problems);
     let mut devices = match inventory.filter(|inventory| !inventory.0.is_empty()) {
-        Some(inventory) => known(raw, &entries, inventory, problems),
-        None => named(raw, &entries, problems),
+        Some(inventory) => known_devices(raw, &entries, inventory, problems),
+        None => named_devices(raw, &entries, problems),
     };
     devices.sort_by_key(|device| {
         let DevicePlan { index, uuid, .. } = &device.plan;
@@ -54,57 +58,62 @@ pub(super) fn resolve(raw: &RawFile, inventory: Option<&Inventory>, problems: &m
 }
 
 /// Returns true if both ids name the same device, as far as the ids alone can tell.
-fn same(one: &DeviceId, other: &DeviceId) -> bool {
+fn name_same_device(one: &DeviceId, other: &DeviceId) -> bool {
     match (one, other) {
-        (DeviceId::Uuid(one), DeviceId::Uuid(other)) => uuid::same(one, other),
+        (DeviceId::Uuid(one), DeviceId::Uuid(other)) => uuid::is_same_device(one, other),
         _ => one == other,
     }
 }
 
 /// Returns the indices of the devices that `id` selects: one device, or all instances of one.
-pub(super) fn find<'d>(devices: &'d [Described], id: &'d DeviceId) -> impl Iterator<Item = usize> + 'd {
-    (0..).zip(devices).filter(|(_, device)| device.is(id)).map(|(at, _)| at)
+pub(super) fn find<'d>(devices: &'d [DescribedDevice], id: &'d DeviceId) -> impl Iterator<Item = usize> + 'd {
+    (0..).zip(devices).filter(|(_, device)| device.is_named(id)).map(|(at, _)| at)
 }
 
 /// Returns the list of device names that a message shows as accepted.
-pub(super) fn names(devices: &[Described]) -> String {
-    let name = |device: &Described| match (&device.plan.index, &device.plan.uuid) {
+pub(super) fn device_names(devices: &[DescribedDevice]) -> String {
+    let name = |device: &DescribedDevice| match (&device.plan.index, &device.plan.uuid) {
         (Some(index), Some(uuid)) if device.plan.parent.is_some() => format!("{uuid} (an instance of {index})"),
         (Some(index), Some(uuid)) => format!("{index} ({uuid})"),
         (Some(index), None) => index.to_string(),
         (None, Some(uuid)) => uuid.clone(),
         (None, None) => "\"*\"".into(),
     };
-    let mut names: Vec<String> = devices.iter().take(MAX_LISTED).map(name).collect();
-    if devices.len() > MAX_LISTED {
+    let mut names: Vec<String> = devices.iter().take(MAX_DEVICES_LISTED).map(name).collect();
+    if devices.len() > MAX_DEVICES_LISTED {
         names.push("...".into());
     }
     names.join(", ")
 }
 
-struct Entry<'r> {
+struct DeviceEntry<'r> {
     id: &'r At<DeviceId>,
     raw: &'r RawDevice,
 }
 
 /// Returns the entries that have an id, each id once.
-fn distinct<'r>(devices: &'r [RawDevice], problems: &mut Problems<'_>) -> Vec<Entry<'r>> {
-    let mut entries: Vec<Entry<'r>> = Vec::new();
+fn distinct_entries<'r>(devices: &'r [RawDevice], problems: &mut ProblemList<'_>) -> Vec<DeviceEntry<'r>> {
+    let mut entries: Vec<DeviceEntry<'r>> = Vec::new();
     for raw in devices {
         let Some(id) = &raw.id else { continue };
-        if entries.len() == MAX_DEVICES {
+        if entries.len() == MAX_CONFIGURED_DEVICES {
             too_many(id, "device.id", problems);
             break;
-        } else if entries.iter().any(|entry| same(&entry.id.value, &id.value)) {
-            problems.value(id.place, "device.id", "is described twice", "one [[device]] for each device");
+        } else if entries.iter().any(|entry| name_same_device(&entry.id.value, &id.value)) {
+            problems.wrong_value(id.place, "device.id", "is described twice", "one [[device]] for each device");
         } else {
-            entries.push(Entry { id, raw });
+            entries.push(DeviceEntry { id, raw });
         }
     }
     entries
 }
 
-fn plan(raw: Option<&RawDevice>, index: Option<u32>, uuid: Option<String>, found: Option<&Found>) -> DevicePlan {
+fn plan_device(
+    raw: Option<&RawDevice>,
+    index: Option<u32>,
+    uuid: Option<String>,
+    found: Option<&FoundDevice>,
+) -> DevicePlan {
     let memory = raw.and_then(|raw| raw.memory.as_ref()).map(|at| at.value);
     let overcommit = raw.and_then(|raw| raw.overcommit.as_ref()).map_or(1000, |at| at.value);
     let model = found.and_then(|found| found.model.clone());
@@ -114,7 +123,7 @@ fn plan(raw: Option<&RawDevice>, index: Option<u32>, uuid: Option<String>, found
 
 /// Returns whether `*` covers devices without an entry of their own, and its entry. `*` also covers them if the file
 /// describes no device.
-fn any<'e, 'r>(raw: &RawFile, entries: &'e [Entry<'r>]) -> (bool, Option<&'e Entry<'r>>) {
+fn any<'e, 'r>(raw: &RawFile, entries: &'e [DeviceEntry<'r>]) -> (bool, Option<&'e DeviceEntry<'r>>) {
     let entry = entries.iter().find(|entry| entry.id.value == DeviceId::Any);
     // An entry with a wrong id is already reported; it must not leave every tenant without a device.
     let all_wrong = entries.len() < raw.devices.len() && entries.is_empty();
@@ -122,16 +131,22 @@ fn any<'e, 'r>(raw: &RawFile, entries: &'e [Entry<'r>]) -> (bool, Option<&'e Ent
 }
 
 /// Returns the devices that the driver lists, with the file's entries applied.
-fn known(raw: &RawFile, entries: &[Entry<'_>], inventory: &Inventory, problems: &mut Problems<'_>) -> Vec<Described> {
+fn known_devices(
+    raw: &RawFile,
+    entries: &[DeviceEntry<'_>],
+    inventory: &Inventory,
+    problems: &mut ProblemList<'_>,
+) -> Vec<DescribedDevice> {
     let (has_any, any) = any(raw, entries);
     let mut used = vec![false; entries.len()];
     let mut devices = Vec::new();
     for found in &inventory.0 {
-        let described = Described { plan: plan(None, Some(found.index), Some(found.uuid.clone()), Some(found)) };
+        let described =
+            DescribedDevice { plan: plan_device(None, Some(found.index), Some(found.uuid.clone()), Some(found)) };
         let name = described.plan.name();
-        let mut own: Option<&Entry<'_>> = None;
+        let mut own: Option<&DeviceEntry<'_>> = None;
         for (entry, used) in entries.iter().zip(&mut used) {
-            if entry.id.value == DeviceId::Any || !described.is(&entry.id.value) {
+            if entry.id.value == DeviceId::Any || !described.is_named(&entry.id.value) {
                 continue;
             }
             *used = true;
@@ -139,7 +154,7 @@ fn known(raw: &RawFile, entries: &[Entry<'_>], inventory: &Inventory, problems: 
                 None => own = Some(entry),
                 Some(first) => {
                     let what = format!("is device {name}, which is described as {} already", first.id.value);
-                    problems.value(entry.id.place, "device.id", what, "one [[device]] for each device");
+                    problems.wrong_value(entry.id.place, "device.id", what, "one [[device]] for each device");
                 }
             }
         }
@@ -152,28 +167,28 @@ fn known(raw: &RawFile, entries: &[Entry<'_>], inventory: &Inventory, problems: 
         {
             let what = format!("is more than device {name} has");
             let accepted = format!("at most {}; what may be promised beyond it is overcommit", found.memory);
-            problems.value(memory.place, "device.memory", what, accepted);
+            problems.wrong_value(memory.place, "device.memory", what, accepted);
         }
-        let plan = plan(entry.map(|entry| entry.raw), Some(found.index), Some(found.uuid.clone()), Some(found));
-        devices.push(Described { plan });
+        let plan = plan_device(entry.map(|entry| entry.raw), Some(found.index), Some(found.uuid.clone()), Some(found));
+        devices.push(DescribedDevice { plan });
     }
-    let there = names(&devices);
+    let there = device_names(&devices);
     for (entry, used) in entries.iter().zip(used) {
         if entry.id.value != DeviceId::Any && !used {
-            problems.value(entry.id.place, "device.id", "is not a device of this machine", there.clone());
+            problems.wrong_value(entry.id.place, "device.id", "is not a device of this machine", there.clone());
         }
     }
     devices
 }
 
-fn too_many(id: &At<DeviceId>, key: &str, problems: &mut Problems<'_>) {
-    let what = format!("is beyond the most devices there may be, {MAX_DEVICES}");
-    problems.value(id.place, key, what, "fewer devices");
+fn too_many(id: &At<DeviceId>, key: &str, problems: &mut ProblemList<'_>) {
+    let what = format!("is beyond the most devices there may be, {MAX_CONFIGURED_DEVICES}");
+    problems.wrong_value(id.place, key, what, "fewer devices");
 }
 
 /// Reports devices named partly by number and partly by UUID. Without the driver, both may be one device, whose
 /// memory would then be promised twice.
-fn mixed<'a>(ids: impl Iterator<Item = (&'static str, &'a At<DeviceId>)>, problems: &mut Problems<'_>) {
+fn refuse_mixed_ids<'a>(ids: impl Iterator<Item = (&'static str, &'a At<DeviceId>)>, problems: &mut ProblemList<'_>) {
     let (mut number, mut uuid) = (None, None);
     for (key, id) in ids {
         let (here, other) = match &id.value {
@@ -184,7 +199,7 @@ fn mixed<'a>(ids: impl Iterator<Item = (&'static str, &'a At<DeviceId>)>, proble
         };
         if let Some(other) = other {
             let what = format!("may be the same device as {other}, and the driver does not answer who would know");
-            problems.value(id.place, key, what, "all devices by number, or all by UUID");
+            problems.wrong_value(id.place, key, what, "all devices by number, or all by UUID");
             return;
         }
         here.get_or_insert_with(|| id.value.clone());
@@ -192,22 +207,23 @@ fn mixed<'a>(ids: impl Iterator<Item = (&'static str, &'a At<DeviceId>)>, proble
 }
 
 /// Returns the devices that the file names, and `*` if it applies.
-fn named(raw: &RawFile, entries: &[Entry<'_>], problems: &mut Problems<'_>) -> Vec<Described> {
+fn named_devices(raw: &RawFile, entries: &[DeviceEntry<'_>], problems: &mut ProblemList<'_>) -> Vec<DescribedDevice> {
     let (has_any, any) = any(raw, entries);
     let listed = raw.tenants.iter().flat_map(|tenant| tenant.devices.iter().flatten());
     let overridden = raw.tenants.iter().flat_map(|tenant| &tenant.overrides).filter_map(|over| over.id.as_ref());
     let written = entries.iter().map(|entry| ("device.id", entry.id));
     let written = written.chain(listed.map(|id| ("tenant.devices", id)));
-    mixed(written.chain(overridden.map(|id| ("tenant.device.id", id))), problems);
+    refuse_mixed_ids(written.chain(overridden.map(|id| ("tenant.device.id", id))), problems);
     let describe = |id: &DeviceId, raw: Option<&RawDevice>| {
         let (index, uuid) = match id {
             DeviceId::Index(index) => (Some(*index), None),
             DeviceId::Uuid(uuid) => (None, Some(uuid.clone())),
             DeviceId::Any => (None, None),
         };
-        Described { plan: plan(raw, index, uuid, None) }
+        DescribedDevice { plan: plan_device(raw, index, uuid, None) }
     };
-    let mut devices: Vec<Described> = entries.iter().map(|entry| describe(&entry.id.value, Some(entry.raw))).collect();
+    let mut devices: Vec<DescribedDevice> =
+        entries.iter().map(|entry| describe(&entry.id.value, Some(entry.raw))).collect();
     if has_any {
         if any.is_none() {
             devices.push(describe(&DeviceId::Any, None));
@@ -215,7 +231,7 @@ fn named(raw: &RawFile, entries: &[Entry<'_>], problems: &mut Problems<'_>) -> V
         let listed = raw.tenants.iter().flat_map(|tenant| tenant.devices.iter().flatten());
         let overridden = raw.tenants.iter().flat_map(|tenant| &tenant.overrides).filter_map(|over| over.id.as_ref());
         for id in listed.chain(overridden) {
-            if devices.len() > MAX_DEVICES {
+            if devices.len() > MAX_CONFIGURED_DEVICES {
                 too_many(id, "tenant.devices", problems);
                 break;
             }

@@ -2,17 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::plan::{Plan, TenantPlan};
+use super::plan::{ConfigPlan, TenantPlan};
 
 /// Difference between the plan in force and a new one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Difference {
+pub struct PlanDifference {
     /// New tenants, in the order of the new plan.
     pub added: Vec<TenantPlan>,
     /// Names of tenants that only the old plan has, sorted.
     pub removed: Vec<String>,
     /// Tenants that are in both plans and differ, in the order of the new plan.
-    pub changed: Vec<Changed>,
+    pub changed: Vec<ChangedTenant>,
     /// Number of tenants that are equal in both plans.
     pub kept: usize,
     /// Keys that a running daemon cannot change, each with its old and new value.
@@ -23,7 +23,7 @@ pub struct Difference {
 
 /// A tenant that differs between the plans.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Changed {
+pub struct ChangedTenant {
     /// The tenant in the new plan.
     pub tenant: TenantPlan,
     /// Keys of the tenant that differ, sorted.
@@ -32,7 +32,7 @@ pub struct Changed {
     pub other_terms: bool,
 }
 
-impl Difference {
+impl PlanDifference {
     /// Returns true if there is nothing to do.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -46,23 +46,23 @@ impl Difference {
 
 /// Returns the changes that turn the old plan into the new one.
 #[must_use]
-pub fn difference(old: &Plan, new: &Plan) -> Difference {
+pub fn compare_plans(old: &ConfigPlan, new: &ConfigPlan) -> PlanDifference {
     let before: BTreeMap<&str, &TenantPlan> = old.tenants.iter().map(|tenant| (tenant.name.as_str(), tenant)).collect();
     let after: BTreeSet<&str> = new.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
-    let mut difference = Difference {
+    let mut difference = PlanDifference {
         removed: before.keys().filter(|name| !after.contains(**name)).map(|name| (*name).to_owned()).collect(),
-        fixed: fixed(old, new),
-        others: others(old, new),
+        fixed: fixed_changes(old, new),
+        others: other_changes(old, new),
         ..Default::default()
     };
     for tenant in &new.tenants {
         match before.get(tenant.name.as_str()) {
             None => difference.added.push(tenant.clone()),
             Some(was) if *was == tenant => difference.kept += 1,
-            Some(was) => difference.changed.push(Changed {
+            Some(was) => difference.changed.push(ChangedTenant {
                 tenant: tenant.clone(),
-                what: what(was, tenant),
-                other_terms: was.told() != tenant.told(),
+                what: changed_keys(was, tenant),
+                other_terms: was.told_limits() != tenant.told_limits(),
             }),
         }
     }
@@ -70,7 +70,7 @@ pub fn difference(old: &Plan, new: &Plan) -> Difference {
 }
 
 /// Compares the keys that are bound to sockets and files when the daemon starts.
-fn fixed(old: &Plan, new: &Plan) -> Vec<String> {
+fn fixed_changes(old: &ConfigPlan, new: &ConfigPlan) -> Vec<String> {
     let (was, is) = (&old.daemon, &new.daemon);
     let mut fixed = Vec::new();
     let mut compare = |key: &str, was: String, is: String| {
@@ -96,7 +96,7 @@ fn fixed(old: &Plan, new: &Plan) -> Vec<String> {
     fixed
 }
 
-fn others(old: &Plan, new: &Plan) -> Vec<&'static str> {
+fn other_changes(old: &ConfigPlan, new: &ConfigPlan) -> Vec<&'static str> {
     let mut others = Vec::new();
     if old.daemon.max_connections != new.daemon.max_connections {
         others.push("daemon.max_connections");
@@ -114,7 +114,7 @@ fn others(old: &Plan, new: &Plan) -> Vec<&'static str> {
 }
 
 /// Returns the keys in which two tenants differ.
-fn what(was: &TenantPlan, is: &TenantPlan) -> Vec<&'static str> {
+fn changed_keys(was: &TenantPlan, is: &TenantPlan) -> Vec<&'static str> {
     let mut what = BTreeSet::new();
     let mut compare = |key, same: bool| {
         if !same {

@@ -6,7 +6,7 @@ use vgpu_core::units::bytes::Bytes;
 
 /// A device that programs compute on: a whole device or a MIG instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundDevice {
     /// NVML number; a MIG instance has the number of its device.
     pub index: u32,
     /// UUID of the device that a MIG instance belongs to; `None` for a whole device.
@@ -21,27 +21,27 @@ pub struct Found {
 
 /// The machine's devices ordered by NVML number, MIG instances in their device's order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Inventory(pub Vec<Found>);
+pub struct Inventory(pub Vec<FoundDevice>);
 
 /// Asks the driver for the devices through NVML.
 ///
 /// # Errors
 /// A message: there is no driver, or a device does not answer.
-pub fn ask() -> Result<Inventory, String> {
+pub fn ask_driver() -> Result<Inventory, String> {
     let nvml = Nvml::init().map_err(|why| format!("NVML cannot be initialised: {why}"))?;
     let count = nvml.device_count().map_err(|why| format!("NVML does not count the devices: {why}"))?;
     let mut all = Vec::new();
     for index in 0..count {
-        let found = nvml.device_by_index(index).and_then(|device| found(index, &device));
+        let found = nvml.device_by_index(index).and_then(|device| describe_device(index, &device));
         all.extend(found.map_err(|why| format!("device {index} does not answer: {why}"))?);
     }
     Ok(Inventory(all))
 }
 
-fn found(index: u32, device: &Device<'_>) -> Result<Vec<Found>, NvmlError> {
+fn describe_device(index: u32, device: &Device<'_>) -> Result<Vec<FoundDevice>, NvmlError> {
     let describe = |device: &Device<'_>, parent: Option<String>| {
         let memory = device.memory_info()?;
-        Ok(Found {
+        Ok(FoundDevice {
             index,
             parent,
             uuid: device.uuid()?,
@@ -49,7 +49,7 @@ fn found(index: u32, device: &Device<'_>) -> Result<Vec<Found>, NvmlError> {
             model: device.name().ok(),
         })
     };
-    let Some(instances) = instances(device)? else { return Ok(vec![describe(device, None)?]) };
+    let Some(instances) = mig_instances(device)? else { return Ok(vec![describe(device, None)?]) };
     let parent = device.uuid()?;
     instances.iter().map(|instance| describe(instance, Some(parent.clone()))).collect()
 }
@@ -58,7 +58,7 @@ fn found(index: u32, device: &Device<'_>) -> Result<Vec<Found>, NvmlError> {
 ///
 /// # Errors
 /// NVML's.
-pub fn instances<'n>(device: &Device<'n>) -> Result<Option<Vec<Device<'n>>>, NvmlError> {
+pub fn mig_instances<'n>(device: &Device<'n>) -> Result<Option<Vec<Device<'n>>>, NvmlError> {
     /// NVML's value for an enabled MIG mode (`NVML_DEVICE_MIG_ENABLE`).
     const MIG_IS_ENABLED: u32 = 1;
     match device.mig_mode() {

@@ -7,18 +7,18 @@
 
 /// A key that a section of the configuration file accepts.
 #[derive(Debug, Clone, Copy)]
-pub struct Key {
+pub struct ConfigKey {
     /// The key as written in the file.
     pub name: &'static str,
 }
 
-const fn obeyed(name: &'static str) -> Key {
-    Key { name }
+const fn obeyed_key(name: &'static str) -> ConfigKey {
+    ConfigKey { name }
 }
 
 /// A section of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Section {
+pub enum ConfigSection {
     /// The file's top level, whose keys are the sections.
     File,
     /// `[daemon]`
@@ -43,7 +43,7 @@ pub enum Section {
     Override,
 }
 
-impl Section {
+impl ConfigSection {
     /// All sections.
     pub const ALL: [Self; 11] = [
         Self::File,
@@ -78,86 +78,93 @@ impl Section {
     }
 
     /// Returns the section's keys.
-    pub fn keys(self) -> impl Iterator<Item = &'static Key> {
-        let (own, shared): (&[Key], &[&[Key]]) = match self {
-            Self::File => (FILE, &[]),
-            Self::Daemon => (DAEMON, &[]),
-            Self::Log => (LOG, &[]),
-            Self::Metrics => (METRICS, &[]),
-            Self::Proof => (PROOF, &[]),
-            Self::Record => (RECORD, &[]),
-            Self::Defaults | Self::Template => (&[], &[POLICY, TERMS]),
-            Self::Device => (DEVICE, &[]),
-            Self::Tenant => (TENANT, &[POLICY, TERMS]),
-            Self::Override => (OVERRIDE, &[TERMS]),
+    pub fn section_keys(self) -> impl Iterator<Item = &'static ConfigKey> {
+        let (own, shared): (&[ConfigKey], &[&[ConfigKey]]) = match self {
+            Self::File => (FILE_KEYS, &[]),
+            Self::Daemon => (DAEMON_KEYS, &[]),
+            Self::Log => (LOG_KEYS, &[]),
+            Self::Metrics => (METRICS_KEYS, &[]),
+            Self::Proof => (PROOF_KEYS, &[]),
+            Self::Record => (RECORD_KEYS, &[]),
+            Self::Defaults | Self::Template => (&[], &[POLICY_KEYS, TERMS_KEYS]),
+            Self::Device => (DEVICE_KEYS, &[]),
+            Self::Tenant => (TENANT_KEYS, &[POLICY_KEYS, TERMS_KEYS]),
+            Self::Override => (OVERRIDE_KEYS, &[TERMS_KEYS]),
         };
         own.iter().chain(shared.iter().copied().flatten())
     }
 
     /// Returns true if `name` is a key of the section.
     #[must_use]
-    pub fn has(self, name: &str) -> bool {
-        self.keys().any(|key| key.name == name)
+    pub fn has_key(self, name: &str) -> bool {
+        self.section_keys().any(|key| key.name == name)
     }
 }
 
-const FILE: &[Key] = &[
-    obeyed("daemon"),
-    obeyed("log"),
-    obeyed("metrics"),
-    obeyed("proof"),
-    obeyed("record"),
-    obeyed("time"),
-    obeyed("defaults"),
-    obeyed("template"),
-    obeyed("device"),
-    obeyed("tenant"),
+const FILE_KEYS: &[ConfigKey] = &[
+    obeyed_key("daemon"),
+    obeyed_key("log"),
+    obeyed_key("metrics"),
+    obeyed_key("proof"),
+    obeyed_key("record"),
+    obeyed_key("time"),
+    obeyed_key("defaults"),
+    obeyed_key("template"),
+    obeyed_key("device"),
+    obeyed_key("tenant"),
 ];
 
-const DAEMON: &[Key] =
-    &[obeyed("run_dir"), obeyed("state_dir"), obeyed("admin_socket"), obeyed("max_connections"), obeyed("log")];
-
-const RECORD: &[Key] = &[obeyed("keep"), obeyed("keep_fine"), obeyed("exact")];
-
-const LOG: &[Key] = &[obeyed("file"), obeyed("format"), obeyed("max_size"), obeyed("keep"), obeyed("audit")];
-
-const METRICS: &[Key] = &[obeyed("listen"), obeyed("hami_names")];
-
-const PROOF: &[Key] = &[
-    obeyed("enabled"),
-    obeyed("interval"),
-    obeyed("devices"),
-    obeyed("allow"),
-    obeyed("slack"),
-    obeyed("action"),
-    obeyed("grace"),
-    obeyed("dry_run"),
+const DAEMON_KEYS: &[ConfigKey] = &[
+    obeyed_key("run_dir"),
+    obeyed_key("state_dir"),
+    obeyed_key("admin_socket"),
+    obeyed_key("max_connections"),
+    obeyed_key("log"),
 ];
 
-const DEVICE: &[Key] = &[obeyed("id"), obeyed("memory"), obeyed("overcommit")];
+const RECORD_KEYS: &[ConfigKey] = &[obeyed_key("keep"), obeyed_key("keep_fine"), obeyed_key("exact")];
 
-const TENANT: &[Key] = &[obeyed("name"), obeyed("template"), obeyed("devices"), obeyed("replicas"), obeyed("device")];
+const LOG_KEYS: &[ConfigKey] =
+    &[obeyed_key("file"), obeyed_key("format"), obeyed_key("max_size"), obeyed_key("keep"), obeyed_key("audit")];
 
-const OVERRIDE: &[Key] = &[obeyed("id")];
+const METRICS_KEYS: &[ConfigKey] = &[obeyed_key("listen"), obeyed_key("hami_names")];
+
+const PROOF_KEYS: &[ConfigKey] = &[
+    obeyed_key("enabled"),
+    obeyed_key("interval"),
+    obeyed_key("devices"),
+    obeyed_key("allow"),
+    obeyed_key("slack"),
+    obeyed_key("action"),
+    obeyed_key("grace"),
+    obeyed_key("dry_run"),
+];
+
+const DEVICE_KEYS: &[ConfigKey] = &[obeyed_key("id"), obeyed_key("memory"), obeyed_key("overcommit")];
+
+const TENANT_KEYS: &[ConfigKey] =
+    &[obeyed_key("name"), obeyed_key("template"), obeyed_key("devices"), obeyed_key("replicas"), obeyed_key("device")];
+
+const OVERRIDE_KEYS: &[ConfigKey] = &[obeyed_key("id")];
 
 /// Keys that tenants, templates and the defaults share.
-const POLICY: &[Key] = &[
-    obeyed("gpu"),
-    obeyed("uids"),
-    obeyed("mode"),
-    obeyed("strict"),
-    obeyed("on_error"),
-    obeyed("on_loss"),
-    obeyed("group"),
-    obeyed("labels"),
+const POLICY_KEYS: &[ConfigKey] = &[
+    obeyed_key("gpu"),
+    obeyed_key("uids"),
+    obeyed_key("mode"),
+    obeyed_key("strict"),
+    obeyed_key("on_error"),
+    obeyed_key("on_loss"),
+    obeyed_key("group"),
+    obeyed_key("labels"),
 ];
 
 /// Keys whose value may differ from device to device.
-const TERMS: &[Key] = &[
-    obeyed("memory_limit"),
-    obeyed("sm_limit"),
-    obeyed("sm_request"),
-    obeyed("weight"),
-    obeyed("class"),
-    obeyed("quantum"),
+const TERMS_KEYS: &[ConfigKey] = &[
+    obeyed_key("memory_limit"),
+    obeyed_key("sm_limit"),
+    obeyed_key("sm_request"),
+    obeyed_key("weight"),
+    obeyed_key("class"),
+    obeyed_key("quantum"),
 ];

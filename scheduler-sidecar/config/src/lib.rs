@@ -13,7 +13,7 @@
 //!
 //! Everything here depends only on its arguments: the text, an [`inventory::Inventory`] of the machine's devices, and
 //! [`resolve::Surroundings`]. Not here: reading the file (the daemon does), sockets, and the driver, except for
-//! [`inventory::ask`].
+//! [`inventory::ask_driver`].
 #![forbid(unsafe_code)]
 
 pub mod admit;
@@ -36,8 +36,8 @@ pub mod suggest;
 pub mod time;
 pub mod value;
 
-use plan::Plan;
-use problem::Report;
+use plan::ConfigPlan;
+use problem::ConfigReport;
 use resolve::Surroundings;
 
 /// Parses and resolves a file for this machine.
@@ -45,11 +45,11 @@ use resolve::Surroundings;
 /// # Errors
 /// Every problem of the file, ordered by place. Later checks are skipped where their errors would hide the cause. A
 /// file that is not TOML is checked for syntax only. Limits are checked for fit only if nothing else is wrong.
-pub fn plan(text: &str, surroundings: &Surroundings) -> Result<Plan, Report> {
-    let mut problems = problem::Problems::new(text);
-    let raw = read::file(text, &mut problems);
-    let plan = raw.map(|raw| resolve::plan(&raw, surroundings, &mut problems));
-    match (plan, problems.report()) {
+pub fn make_plan(text: &str, surroundings: &Surroundings) -> Result<ConfigPlan, ConfigReport> {
+    let mut problems = problem::ProblemList::new(text);
+    let raw = read::read_file(text, &mut problems);
+    let plan = raw.map(|raw| resolve::resolve_plan(&raw, surroundings, &mut problems));
+    match (plan, problems.into_report()) {
         (Some(plan), report) if report.problems.is_empty() => Ok(plan),
         (_, report) => Err(report),
     }

@@ -5,18 +5,18 @@
 
 use vgpu_core::units::uuid;
 
-use super::admit::{Ask, Capacity, refusals};
+use super::admit::{DeviceCapacity, TenantAsk, find_refusals};
 use super::plan::{DevicePlan, TenantPlan, TermsPlan};
 use super::resolve::admission;
-use super::suggest::nearest;
-use crate::change::Change;
+use super::suggest::nearest_word;
+use crate::change::TermsChange;
 
 /// Most names that a message lists.
-const MAX_LISTED: usize = 20;
+const MAX_NAMES_LISTED: usize = 20;
 
 /// Result of changing a tenant while the daemon runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Changed {
+pub struct LiveChange {
     /// The tenant with the change applied.
     pub tenant: TenantPlan,
     /// Changed keys that belong to the tenant as a whole.
@@ -29,20 +29,20 @@ pub struct Changed {
 ///
 /// # Errors
 /// A message: no tenant has that name, the closest name if there is one, and the known names.
-pub fn tenant<'p>(tenants: &'p [TenantPlan], name: &str) -> Result<&'p TenantPlan, String> {
+pub fn find_tenant<'p>(tenants: &'p [TenantPlan], name: &str) -> Result<&'p TenantPlan, String> {
     tenants
         .iter()
         .find(|tenant| tenant.name == name)
-        .ok_or_else(|| unknown("tenant", name, tenants.iter().map(|tenant| tenant.name.as_str())))
+        .ok_or_else(|| unknown_name("tenant", name, tenants.iter().map(|tenant| tenant.name.as_str())))
 }
 
-fn unknown<'k>(kind: &str, name: &str, known: impl Iterator<Item = &'k str> + Clone) -> String {
-    let meant = nearest(name, known.clone()).map_or(String::new(), |meant| format!(" (did you mean {meant:?}?)"));
-    let mut all = known.clone().take(MAX_LISTED).collect::<Vec<_>>().join(", ");
-    if known.count() > MAX_LISTED {
+fn unknown_name<'k>(kind: &str, name: &str, known: impl Iterator<Item = &'k str> + Clone) -> String {
+    let meant = nearest_word(name, known.clone()).map_or(String::new(), |meant| format!(" (did you mean {meant:?}?)"));
+    let mut all = known.clone().take(MAX_NAMES_LISTED).collect::<Vec<_>>().join(", ");
+    if known.count() > MAX_NAMES_LISTED {
         all.push_str(", ...");
     }
-    let name = super::problem::shown(name);
+    let name = super::problem::escape_value(name);
     format!("there is no {kind} {name:?}{meant}; accepted: {all}")
 }
 
@@ -51,14 +51,14 @@ fn unknown<'k>(kind: &str, name: &str, known: impl Iterator<Item = &'k str> + Cl
 /// # Errors
 /// A message: there is no such tenant or device, or the change would not fit next to the other tenants; with the
 /// accepted values.
-pub fn changed(
+pub fn apply_change(
     devices: &[DevicePlan],
     tenants: &[TenantPlan],
     name: &str,
     device: Option<&str>,
-    change: &Change,
-) -> Result<Changed, String> {
-    let before = tenant(tenants, name)?;
+    change: &TermsChange,
+) -> Result<LiveChange, String> {
+    let before = find_tenant(tenants, name)?;
     let only = device.map(|device| device_of(devices, before, device)).transpose()?;
     if only.is_some() && (change.mode.is_some() || change.strict.is_some()) {
         return Err("mode and strict are the tenant's, on all its devices; accepted: them without a device".into());
@@ -73,24 +73,24 @@ pub fn changed(
             continue;
         }
         let described = devices.iter().find(|device| device.name() == was.device);
-        apply(now, described, change)?;
-        let keys = different(was, now);
+        change_terms(now, described, change)?;
+        let keys = differing_keys(was, now);
         if !keys.is_empty() {
             what.push((was.device.clone(), keys));
         }
     }
     for (device, _) in &what {
         let described = devices.iter().find(|described| described.name() == *device);
-        fits(device, described, tenants, &after)?;
+        check_fit(device, described, tenants, &after)?;
     }
-    Ok(Changed { tenant: after, whole, what })
+    Ok(LiveChange { tenant: after, whole, what })
 }
 
 /// Finds a tenant's device by number or UUID, and returns its name as the tenant's terms use it.
 fn device_of(devices: &[DevicePlan], tenant: &TenantPlan, written: &str) -> Result<String, String> {
     let by_uuid = devices
         .iter()
-        .find(|device| device.uuid.as_deref().is_some_and(|here| uuid::same(here, written)))
+        .find(|device| device.uuid.as_deref().is_some_and(|here| uuid::is_same_device(here, written)))
         .map(DevicePlan::name);
     let name = by_uuid.unwrap_or_else(|| written.to_owned());
     match tenant.terms.iter().any(|terms| terms.device == name) {
@@ -98,7 +98,7 @@ fn device_of(devices: &[DevicePlan], tenant: &TenantPlan, written: &str) -> Resu
         false => {
             let is_part = |device: &&DevicePlan| {
                 let number = device.index.is_some_and(|index| index.to_string() == written);
-                device.parent.as_deref().is_some_and(|parent| number || uuid::same(parent, written))
+                device.parent.as_deref().is_some_and(|parent| number || uuid::is_same_device(parent, written))
             };
             let instances: Vec<String> = devices.iter().filter(is_part).map(DevicePlan::name).collect();
             if !instances.is_empty() {
@@ -108,14 +108,14 @@ fn device_of(devices: &[DevicePlan], tenant: &TenantPlan, written: &str) -> Resu
                 ));
             }
             let kind = format!("device of tenant {}:", tenant.name);
-            Err(unknown(&kind, written, tenant.terms.iter().map(|terms| terms.device.as_str())))
+            Err(unknown_name(&kind, written, tenant.terms.iter().map(|terms| terms.device.as_str())))
         }
     }
 }
 
-fn apply(terms: &mut TermsPlan, device: Option<&DevicePlan>, change: &Change) -> Result<(), String> {
+fn change_terms(terms: &mut TermsPlan, device: Option<&DevicePlan>, change: &TermsChange) -> Result<(), String> {
     if let Some(amount) = change.memory {
-        terms.memory = amount.on(device.and_then(|device| device.memory)).ok_or_else(|| {
+        terms.memory = amount.bytes_on(device.and_then(|device| device.memory)).ok_or_else(|| {
             format!(
                 "memory_limit is a part of device {}, whose size is not known; accepted: bytes, or a number with a unit \
                  like 1.5GiB, or unlimited",
@@ -136,7 +136,7 @@ fn apply(terms: &mut TermsPlan, device: Option<&DevicePlan>, change: &Change) ->
 }
 
 /// Returns the keys in which a tenant's terms on a device differ after a change.
-fn different(was: &TermsPlan, now: &TermsPlan) -> Vec<&'static str> {
+fn differing_keys(was: &TermsPlan, now: &TermsPlan) -> Vec<&'static str> {
     let keys = [
         ("memory_limit", was.memory == now.memory),
         ("sm_limit", was.ceiling == now.ceiling),
@@ -149,29 +149,29 @@ fn different(was: &TermsPlan, now: &TermsPlan) -> Vec<&'static str> {
 }
 
 /// Checks that all tenants of the device fit on it, with the changed tenant in place of the old one.
-fn fits(
+fn check_fit(
     device: &str,
     described: Option<&DevicePlan>,
     tenants: &[TenantPlan],
     after: &TenantPlan,
 ) -> Result<(), String> {
     let there = tenants.iter().map(|tenant| if tenant.name == after.name { after } else { tenant });
-    let told = refused(device, described, there);
+    let told = refusal_words(device, described, there);
     if told.is_empty() { Ok(()) } else { Err(format!("{}; nothing was changed", told.join("; and "))) }
 }
 
 /// Returns a message for each promise that the devices cannot keep for these tenants; empty if everything fits.
 #[must_use]
-pub fn misfits(devices: &[DevicePlan], tenants: &[TenantPlan]) -> Vec<String> {
-    devices.iter().flat_map(|device| refused(&device.name(), Some(device), tenants.iter())).collect()
+pub fn find_misfits(devices: &[DevicePlan], tenants: &[TenantPlan]) -> Vec<String> {
+    devices.iter().flat_map(|device| refusal_words(&device.name(), Some(device), tenants.iter())).collect()
 }
 
-fn refused<'p>(
+fn refusal_words<'p>(
     device: &str,
     described: Option<&DevicePlan>,
     tenants: impl Iterator<Item = &'p TenantPlan>,
 ) -> Vec<String> {
-    let capacity = Capacity {
+    let capacity = DeviceCapacity {
         memory: described.and_then(|described| described.memory),
         overcommit: described.map_or(1000, |described| described.overcommit),
     };
@@ -179,12 +179,12 @@ fn refused<'p>(
         Some((tenant.name.as_str(), tenant.terms.iter().find(|terms| terms.device == device)?))
     };
     let there: Vec<(&str, &TermsPlan)> = tenants.filter_map(on).collect();
-    let asks: Vec<Ask> = there.iter().map(|(_, terms)| admission::ask(terms)).collect();
+    let asks: Vec<TenantAsk> = there.iter().map(|(_, terms)| admission::ask_of_terms(terms)).collect();
     let tell = |refusal| {
-        let told = admission::told(refusal, device, &capacity, &there);
+        let told = admission::refusal_text(refusal, device, &capacity, &there);
         format!("{} {}; accepted: {}", told.key, told.what, told.accepted)
     };
-    refusals(&capacity, &asks).iter().map(tell).collect()
+    find_refusals(&capacity, &asks).iter().map(tell).collect()
 }
 
 #[cfg(test)]
@@ -195,8 +195,8 @@ mod tests {
 
     use super::*;
     use crate as config;
-    use crate::change::Words;
-    use crate::inventory::{Found, Inventory};
+    use crate::change::WrittenChange;
+    use crate::inventory::{FoundDevice, Inventory};
     use crate::resolve::Surroundings;
 
     const FILE: &str = "
@@ -218,14 +218,14 @@ memory_limit = \"25%\"
 sm_request = 50
 ";
 
-    fn set(name: &str, device: Option<&str>, words: Words) -> Result<Changed, String> {
+    fn set(name: &str, device: Option<&str>, words: WrittenChange) -> Result<LiveChange, String> {
         let around = Surroundings { run_dir: "/run/vgpu".into(), ..Default::default() };
-        let plan = config::plan(FILE, &around).unwrap();
-        changed(&plan.devices, &plan.tenants, name, device, &words.read(str::to_owned).unwrap())
+        let plan = config::make_plan(FILE, &around).unwrap();
+        apply_change(&plan.devices, &plan.tenants, name, device, &words.read(str::to_owned).unwrap())
     }
 
-    fn memory(size: &str) -> Words {
-        Words { memory_limit: Some(size.into()), ..Words::default() }
+    fn memory(size: &str) -> WrittenChange {
+        WrittenChange { memory_limit: Some(size.into()), ..WrittenChange::default() }
     }
 
     #[test]
@@ -234,7 +234,7 @@ sm_request = 50
         let limits: Vec<_> = all.tenant.terms.iter().map(|terms| terms.memory.unwrap().get() >> 30).collect();
         assert_eq!(limits, [40, 20]);
         assert_eq!(all.what, [("0".into(), vec!["memory_limit"]), ("1".into(), vec!["memory_limit"])]);
-        let words = Words { sm_limit: Some("100".into()), class: Some("latency".into()), ..memory("30GiB") };
+        let words = WrittenChange { sm_limit: Some("100".into()), class: Some("latency".into()), ..memory("30GiB") };
         let one = set("chat", Some("1"), words).unwrap();
         assert_eq!(one.what, [("1".into(), vec!["sm_limit", "class"])], "the memory limit was so already");
         assert_eq!((one.tenant.terms[1].ceiling, one.tenant.terms[1].class), (None, Class::Latency));
@@ -260,13 +260,13 @@ sm_request = 50
             (
                 "chat",
                 None,
-                Words { sm_request: Some("51".into()), ..Words::default() },
+                WrittenChange { sm_request: Some("51".into()), ..WrittenChange::default() },
                 "brings the requests on device 0 to 101 % (chat 51 %, train 50 %); accepted: at most 100 % together",
             ),
             (
                 "chat",
                 None,
-                Words { sm_limit: Some("39".into()), ..Words::default() },
+                WrittenChange { sm_limit: Some("39".into()), ..WrittenChange::default() },
                 "sm_request is more than the sm_limit of tenant chat on device 0; accepted: at most 39 %",
             ),
         ] {
@@ -279,7 +279,7 @@ sm_request = 50
 
     #[test]
     fn a_device_with_mig_enabled_is_refused_by_number_and_uuid_with_its_instances() {
-        let found = |index, parent: Option<&str>, uuid: &str| Found {
+        let found = |index, parent: Option<&str>, uuid: &str| FoundDevice {
             index,
             parent: parent.map(str::to_owned),
             uuid: uuid.into(),
@@ -290,9 +290,9 @@ sm_request = 50
             vec![found(0, None, "GPU-0a"), found(1, Some("GPU-1a"), "MIG-2a"), found(1, Some("GPU-1a"), "MIG-3a")];
         let around =
             Surroundings { run_dir: "/run/vgpu".into(), inventory: Some(Inventory(all)), ..Default::default() };
-        let plan = config::plan("[[tenant]]\nname = \"chat\"\nmemory_limit = \"1GiB\"\n", &around).unwrap();
+        let plan = config::make_plan("[[tenant]]\nname = \"chat\"\nmemory_limit = \"1GiB\"\n", &around).unwrap();
         let words = memory("2GiB").read(str::to_owned).unwrap();
-        let set = |device| changed(&plan.devices, &plan.tenants, "chat", Some(device), &words);
+        let set = |device| apply_change(&plan.devices, &plan.tenants, "chat", Some(device), &words);
         for device in ["1", "GPU-1A"] {
             let refused = set(device).unwrap_err();
             let said = format!("device {device} has MIG enabled, and each of its instances has terms of its own; ");
@@ -304,11 +304,13 @@ sm_request = 50
 
     #[test]
     fn mode_and_strict_are_the_tenants_and_change_on_all_its_devices() {
-        let words = || Words { mode: Some("observe".into()), strict: Some("true".into()), ..Words::default() };
+        let words =
+            || WrittenChange { mode: Some("observe".into()), strict: Some("true".into()), ..WrittenChange::default() };
         let changed = set("chat", None, words()).unwrap();
         assert_eq!((changed.tenant.mode, changed.tenant.strict), (Mode::Observe, true));
         assert_eq!((changed.whole, changed.what.len()), (vec!["mode", "strict"], 0));
-        let same = set("chat", None, Words { mode: Some("enforce".into()), ..Words::default() }).unwrap();
+        let same =
+            set("chat", None, WrittenChange { mode: Some("enforce".into()), ..WrittenChange::default() }).unwrap();
         assert!(same.whole.is_empty());
         assert!(set("chat", Some("0"), words()).unwrap_err().contains("without a device"));
     }

@@ -13,7 +13,7 @@ use vgpu_core::time::arbiter::{self, Class};
 use vgpu_core::units::bytes::Bytes;
 use vgpu_core::units::share::Share;
 
-use super::bearer::Bearer;
+use super::bearer::CostBearer;
 use super::raw::{Arbitrate, LogFormat, OnError, OnLoss};
 use super::time::Time;
 
@@ -34,7 +34,7 @@ impl Default for Keep {
 
 /// A checked configuration: every promise in it can be kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
+pub struct ConfigPlan {
     /// Settings of the daemon itself, such as its directories and its administrative socket.
     pub daemon: DaemonPlan,
     /// Destinations of the log and of the audit log.
@@ -181,7 +181,7 @@ pub struct TenantPlan {
     /// Socket that the tenant's members connect to.
     pub socket: PathBuf,
     /// Group and labels by which reports charge the tenant's cost.
-    pub bearer: Bearer,
+    pub bearer: CostBearer,
     /// User IDs of processes that may connect as members; `None` allows all.
     pub uids: Option<Vec<RangeInclusive<u32>>>,
     /// Tells if the tenant's limits are enforced, or its use is only measured.
@@ -240,19 +240,19 @@ impl TenantPlan {
     /// Returns the memory limit and the ceiling for a member of protocol 1: the lowest over all devices, or nothing
     /// unless limits are enforced. That protocol carries one number for all devices.
     #[must_use]
-    pub fn told(&self) -> (Option<Bytes>, Option<Share>) {
-        if self.mode == Mode::Enforce { (self.memory(), self.ceiling()) } else { (None, None) }
+    pub fn told_limits(&self) -> (Option<Bytes>, Option<Share>) {
+        if self.mode == Mode::Enforce { (self.lowest_memory(), self.lowest_ceiling()) } else { (None, None) }
     }
 
     /// Returns the lowest memory limit of all devices.
     #[must_use]
-    pub fn memory(&self) -> Option<Bytes> {
+    pub fn lowest_memory(&self) -> Option<Bytes> {
         self.terms.iter().filter_map(|terms| terms.memory).min()
     }
 
     /// Returns the lowest ceiling of all devices.
     #[must_use]
-    pub fn ceiling(&self) -> Option<Share> {
+    pub fn lowest_ceiling(&self) -> Option<Share> {
         self.terms.iter().filter_map(|terms| terms.ceiling).min()
     }
 

@@ -1,7 +1,7 @@
 //! Problems of a configuration file, for the person who will fix it: line, column, key, value, accepted values.
 //!
-//! Problems are collected, not returned, so one run reports all of them. At most [`MAX_SHOWN`] are kept; more are
-//! only counted.
+//! Problems are collected, not returned, so one run reports all of them. At most [`MAX_PROBLEMS_SHOWN`] are kept;
+//! more are only counted.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,21 +9,21 @@ use std::ops::Range;
 use serde::Serialize;
 
 /// Most problems that are reported one by one.
-pub const MAX_SHOWN: usize = 100;
+pub const MAX_PROBLEMS_SHOWN: usize = 100;
 
 /// Longest part of a value that is shown, in characters.
-const MAX_VALUE: usize = 60;
+const MAX_VALUE_CHARS: usize = 60;
 
 /// A range of the file's text, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct TextRange {
     /// Offset of the first byte of the range.
     pub start: usize,
     /// Offset of the byte after the range.
     pub end: usize,
 }
 
-impl From<Range<usize>> for Place {
+impl From<Range<usize>> for TextRange {
     fn from(range: Range<usize>) -> Self {
         Self { start: range.start, end: range.end }
     }
@@ -35,12 +35,12 @@ pub struct At<T> {
     /// The value itself.
     pub value: T,
     /// Place of the value in the text.
-    pub place: Place,
+    pub place: TextRange,
 }
 
 /// One problem of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Problem {
+pub struct ConfigProblem {
     /// Line of the problem in the file, from 1.
     pub line: usize,
     /// Column in characters, from 1.
@@ -56,7 +56,7 @@ pub struct Problem {
 }
 
 /// `12:16: tenant.memory_limit = "lots" is not a size; accepted: ...`
-impl fmt::Display for Problem {
+impl fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}: ", self.line, self.column)?;
         if let Some(key) = &self.key {
@@ -75,17 +75,17 @@ impl fmt::Display for Problem {
 
 /// All problems of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Report {
-    /// Problems ordered by place, at most [`MAX_SHOWN`].
-    pub problems: Vec<Problem>,
-    /// Number of problems that are left out because [`MAX_SHOWN`] is reached.
+pub struct ConfigReport {
+    /// Problems ordered by place, at most [`MAX_PROBLEMS_SHOWN`].
+    pub problems: Vec<ConfigProblem>,
+    /// Number of problems that are left out because [`MAX_PROBLEMS_SHOWN`] is reached.
     pub more: usize,
 }
 
-impl Report {
+impl ConfigReport {
     /// Returns one line for each problem, the file's name first, as compilers do.
     #[must_use]
-    pub fn lines(&self, file: &str) -> String {
+    pub fn to_lines(&self, file: &str) -> String {
         let mut lines: String = self.problems.iter().map(|problem| format!("{file}:{problem}\n")).collect();
         if self.more > 0 {
             lines.push_str(&format!("{file}: and {} more\n", self.more));
@@ -96,22 +96,22 @@ impl Report {
 
 /// Collects problems while a file is read.
 #[derive(Debug)]
-pub struct Problems<'t> {
+pub struct ProblemList<'t> {
     text: &'t str,
-    found: Vec<Found>,
+    found: Vec<RecordedProblem>,
     more: usize,
 }
 
 #[derive(Debug)]
-struct Found {
-    place: Place,
+struct RecordedProblem {
+    place: TextRange,
     key: Option<String>,
     with_value: bool,
     what: String,
     accepted: Option<String>,
 }
 
-impl<'t> Problems<'t> {
+impl<'t> ProblemList<'t> {
     /// Starts without problems.
     #[must_use]
     pub fn new(text: &'t str) -> Self {
@@ -130,22 +130,22 @@ impl<'t> Problems<'t> {
         self.found.len() + self.more
     }
 
-    /// Returns true if [`MAX_SHOWN`] problems are stored and more are only counted.
+    /// Returns true if [`MAX_PROBLEMS_SHOWN`] problems are stored and more are only counted.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.found.len() >= MAX_SHOWN
+        self.found.len() >= MAX_PROBLEMS_SHOWN
     }
 
     /// Returns the text at a place.
     #[must_use]
-    pub fn text_at(&self, place: Place) -> &'t str {
+    pub fn text_at(&self, place: TextRange) -> &'t str {
         self.text.get(place.start..place.end).unwrap_or_default()
     }
 
     /// Records a wrong value at `place`.
-    pub fn value(
+    pub fn wrong_value(
         &mut self,
-        place: Place,
+        place: TextRange,
         key: impl Into<String>,
         what: impl Into<String>,
         accepted: impl Into<String>,
@@ -154,40 +154,53 @@ impl<'t> Problems<'t> {
     }
 
     /// Records a wrong or missing key.
-    pub fn key(&mut self, place: Place, key: impl Into<String>, what: impl Into<String>, accepted: impl Into<String>) {
+    pub fn wrong_key(
+        &mut self,
+        place: TextRange,
+        key: impl Into<String>,
+        what: impl Into<String>,
+        accepted: impl Into<String>,
+    ) {
         self.push(place, Some(key.into()), false, what.into(), Some(accepted.into()));
     }
 
     /// Records that the text is not TOML.
-    pub fn syntax(&mut self, place: Place, what: impl Into<String>) {
+    pub fn wrong_syntax(&mut self, place: TextRange, what: impl Into<String>) {
         self.push(place, None, false, what.into(), None);
     }
 
-    fn push(&mut self, place: Place, key: Option<String>, with_value: bool, what: String, accepted: Option<String>) {
+    fn push(
+        &mut self,
+        place: TextRange,
+        key: Option<String>,
+        with_value: bool,
+        what: String,
+        accepted: Option<String>,
+    ) {
         if self.is_full() {
             self.more += 1;
         } else {
-            self.found.push(Found { place, key, with_value, what, accepted });
+            self.found.push(RecordedProblem { place, key, with_value, what, accepted });
         }
     }
 
     /// Returns all problems in the order of the text.
     #[must_use]
-    pub fn report(mut self) -> Report {
+    pub fn into_report(mut self) -> ConfigReport {
         self.found.sort_by_key(|found| found.place.start);
         let text = self.text;
         let problems = self.found.into_iter().map(|found| {
-            let Found { place, key, with_value, what, accepted } = found;
-            let (line, column) = position(text, place.start);
-            let value = with_value.then(|| shown(text.get(place.start..place.end).unwrap_or_default()));
-            Problem { line, column, key, value, what, accepted }
+            let RecordedProblem { place, key, with_value, what, accepted } = found;
+            let (line, column) = line_and_column(text, place.start);
+            let value = with_value.then(|| escape_value(text.get(place.start..place.end).unwrap_or_default()));
+            ConfigProblem { line, column, key, value, what, accepted }
         });
-        Report { problems: problems.collect(), more: self.more }
+        ConfigReport { problems: problems.collect(), more: self.more }
     }
 }
 
 /// Returns line and column of a byte, both from 1, the column in characters.
-fn position(text: &str, at: usize) -> (usize, usize) {
+fn line_and_column(text: &str, at: usize) -> (usize, usize) {
     let before: &str = match text.get(..at) {
         Some(before) => before,
         None => text,
@@ -198,10 +211,10 @@ fn position(text: &str, at: usize) -> (usize, usize) {
 
 /// Makes text from a file safe for a terminal and a log: keeps printable ASCII, escapes the rest, shortens long text.
 #[must_use]
-pub fn shown(text: &str) -> String {
+pub fn escape_value(text: &str) -> String {
     let mut out = String::new();
     for (count, c) in text.chars().enumerate() {
-        if count == MAX_VALUE {
+        if count == MAX_VALUE_CHARS {
             return out + "...";
         }
         match c {
@@ -219,30 +232,30 @@ mod tests {
     #[test]
     fn a_problem_names_line_column_key_value_and_what_is_accepted() {
         let text = "a = 1\né = \"x\"\n";
-        let mut problems = Problems::new(text);
+        let mut problems = ProblemList::new(text);
         let at = text.find("\"x\"").unwrap();
-        problems.value(Place { start: at, end: at + 3 }, "s.é", "is wrong", "less");
-        problems.key(Place { start: 0, end: 1 }, "s.a", "is not a key", "b");
+        problems.wrong_value(TextRange { start: at, end: at + 3 }, "s.é", "is wrong", "less");
+        problems.wrong_key(TextRange { start: 0, end: 1 }, "s.a", "is not a key", "b");
         assert_eq!(
-            problems.report().lines("f.toml"),
+            problems.into_report().to_lines("f.toml"),
             "f.toml:1:1: s.a is not a key; accepted: b\nf.toml:2:5: s.é = \"x\" is wrong; accepted: less\n"
         );
     }
 
     #[test]
     fn what_comes_from_outside_is_escaped_and_cut() {
-        assert_eq!(shown("a\u{202e}\n\x1b"), "a\\u{202e}\\n\\u{1b}");
-        assert_eq!(shown(&"x".repeat(100)).len(), MAX_VALUE + 3);
+        assert_eq!(escape_value("a\u{202e}\n\x1b"), "a\\u{202e}\\n\\u{1b}");
+        assert_eq!(escape_value(&"x".repeat(100)).len(), MAX_VALUE_CHARS + 3);
     }
 
     #[test]
     fn beyond_a_hundred_problems_are_counted() {
-        let mut problems = Problems::new("");
+        let mut problems = ProblemList::new("");
         for _ in 0..150 {
-            problems.syntax(Place::default(), "no");
+            problems.wrong_syntax(TextRange::default(), "no");
         }
-        let report = problems.report();
+        let report = problems.into_report();
         assert_eq!((report.problems.len(), report.more), (100, 50));
-        assert!(report.lines("f").ends_with("f: and 50 more\n"));
+        assert!(report.to_lines("f").ends_with("f: and 50 more\n"));
     }
 }

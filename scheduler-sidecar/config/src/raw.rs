@@ -14,7 +14,7 @@ pub use vgpu_core::time::gate::loss::OnLoss;
 use vgpu_core::units::bytes::{Bytes, Percent, Size};
 use vgpu_core::units::share::Share;
 
-use super::problem::{At, Place};
+use super::problem::{At, TextRange};
 use super::time::RawTime;
 
 /// Most labels of a section, and of a tenant including inherited ones.
@@ -197,7 +197,7 @@ pub struct RawDevice {
 #[derive(Debug)]
 pub struct RawTenant {
     /// Place of the section in the file, named in error messages.
-    pub place: Place,
+    pub place: TextRange,
     /// Name of the tenant.
     pub name: Option<At<String>>,
     /// Template for the keys that the tenant does not set.
@@ -255,19 +255,19 @@ impl Amount {
     /// Returns the bytes on a device. The inner `None` is no limit; the outer `None` means that the device's size is
     /// needed and unknown.
     #[must_use]
-    pub fn on(self, total: Option<Bytes>) -> Option<Option<Bytes>> {
+    pub fn bytes_on(self, total: Option<Bytes>) -> Option<Option<Bytes>> {
         match self {
             Self::Size(Size::Bytes(bytes)) => Some(Some(bytes)),
             Self::Size(Size::Unlimited) => Some(None),
-            Self::Size(Size::Percent(percent)) => total.map(|total| Some(percent.of(total))),
+            Self::Size(Size::Percent(percent)) => total.map(|total| Some(percent.part_of(total))),
             Self::Slot(slots) => total.map(|total| Some(Bytes(total.get() / u64::from(slots.max(1))))),
         }
     }
 
     /// An amount in thousandths of the device.
     #[must_use]
-    pub fn thousandths(thousandths: u32) -> Self {
-        let percent = Percent::from_millionths(thousandths.saturating_mul(1000)).unwrap_or(Percent::ALL);
+    pub fn of_thousandths(thousandths: u32) -> Self {
+        let percent = Percent::from_millionths(thousandths.saturating_mul(1000)).unwrap_or(Percent::WHOLE);
         Self::Size(Size::Percent(percent))
     }
 }

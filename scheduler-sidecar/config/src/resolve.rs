@@ -1,5 +1,5 @@
-//! Resolves a [`RawFile`] to a [`Plan`]: turns templates, slots and overrides into terms for each device, and checks
-//! that they fit.
+//! Resolves a [`RawFile`] to a [`ConfigPlan`]: turns templates, slots and overrides into terms for each device, and
+//! checks that they fit.
 //!
 //! For each key the most specific section wins: the tenant's override for the device, the tenant, its template, the
 //! defaults. Within one section, `gpu` and `replicas` stand for a memory limit and a floor that the section does not
@@ -13,22 +13,22 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::devices::{self, Described};
+use super::devices::{self, DescribedDevice};
 use super::inventory::Inventory;
 use super::paths::{self, MAX_SOCKET_PATH};
-use super::plan::{DaemonPlan, DevicePlan, Keep, LogPlan, MetricsPlan, Plan, ProofPlan, TenantPlan};
-use super::problem::{At, Place, Problems};
+use super::plan::{ConfigPlan, DaemonPlan, DevicePlan, Keep, LogPlan, MetricsPlan, ProofPlan, TenantPlan};
+use super::problem::{At, ProblemList, TextRange};
 use super::raw::{DeviceId, MAX_LABELS, RawFile, RawTemplate, RawTenant, RawTerms};
-use super::suggest::nearest;
+use super::suggest::nearest_word;
 use super::time::Time;
-use super::value::{is_name, span};
-use layers::{Layers, Word};
+use super::value::{format_span, is_name};
+use layers::{TenantLayers, WrittenPlace};
 
 /// Most tenants, with each slot counted.
 pub const MAX_TENANTS: usize = 4096;
 
 /// Most names that a message lists.
-const MAX_LISTED: usize = 20;
+const MAX_TENANTS_LISTED: usize = 20;
 
 /// Inputs to a plan besides the file.
 #[derive(Debug, Clone, Default)]
@@ -48,36 +48,36 @@ pub struct Surroundings {
 }
 
 /// A tenant, with the places of its settings in the file.
-struct Housed {
+struct PlacedTenant {
     plan: TenantPlan,
     /// Place of the tenant's name in the file, or of its section.
-    place: Place,
+    place: TextRange,
     /// For each entry of [`TenantPlan::terms`]: the device, and the places that set its memory limit and its floor
     /// (guaranteed share of time).
-    origins: Vec<Origin>,
+    origins: Vec<TenantOrigin>,
 }
 
-struct Origin {
+struct TenantOrigin {
     device: usize,
-    memory: Option<Word>,
-    floor: Option<Word>,
+    memory: Option<WrittenPlace>,
+    floor: Option<WrittenPlace>,
 }
 
 /// Resolves a file. The returned plan is valid only if `problems` is empty.
-pub(super) fn plan(raw: &RawFile, around: &Surroundings, problems: &mut Problems<'_>) -> Plan {
-    let daemon = daemon(raw, around, problems);
-    let time = time(raw, problems);
-    let devices = devices::resolve(raw, around.inventory.as_ref(), problems);
+pub(super) fn resolve_plan(raw: &RawFile, around: &Surroundings, problems: &mut ProblemList<'_>) -> ConfigPlan {
+    let daemon = resolve_daemon(raw, around, problems);
+    let time = resolve_time(raw, problems);
+    let devices = devices::resolve_devices(raw, around.inventory.as_ref(), problems);
     let templates = raw.templates.iter().map(|template| (template.name.as_str(), template)).collect();
-    let tenants = Housing { raw, daemon: &daemon, devices: &devices, templates, problems }.tenants();
+    let tenants = TenantResolver { raw, daemon: &daemon, devices: &devices, templates, problems }.resolve_tenants();
     let mut notes = Vec::new();
     if problems.is_empty() {
         admission::check(&devices, &tenants, problems, &mut notes);
     }
     for tenant in tenants.iter().filter(|tenant| tenant.plan.differs_by_device()) {
         let name = &tenant.plan.name;
-        let memory = tenant.plan.memory().map_or("unlimited".into(), |memory| memory.to_string());
-        let ceiling = tenant.plan.ceiling().map_or("unlimited".into(), |ceiling| ceiling.to_string());
+        let memory = tenant.plan.lowest_memory().map_or("unlimited".into(), |memory| memory.to_string());
+        let ceiling = tenant.plan.lowest_ceiling().map_or("unlimited".into(), |ceiling| ceiling.to_string());
         notes.push(format!(
             "tenant {name}: its limits differ by device; a process whose library speaks protocol 1 is told one limit \
              for all of them, the lowest: memory {memory}, sm {ceiling}"
@@ -85,16 +85,16 @@ pub(super) fn plan(raw: &RawFile, around: &Surroundings, problems: &mut Problems
     }
     let devices: Vec<DevicePlan> = devices.into_iter().map(|device| device.plan).collect();
     let arbitrate = raw.arbitrate.as_ref().map_or_else(Default::default, |at| at.value);
-    let (log, metrics, proof) = (log(raw, problems), metrics(raw), proof(raw));
+    let (log, metrics, proof) = (log(raw, problems), resolve_metrics(raw), resolve_proof(raw));
     notes.extend(metrics.listen.filter(|at| !at.ip().is_loopback()).map(|at| {
         format!("metrics.listen = \"{at}\": whoever reaches this address reads names and use of all tenants; nobody is asked who he is")
     }));
     let tenants: Vec<TenantPlan> = tenants.into_iter().map(|tenant| tenant.plan).collect();
-    notes.extend(unmeasured::note(arbitrate, &devices, &tenants));
-    Plan { daemon, log, metrics, proof, time, arbitrate, devices, tenants, notes }
+    notes.extend(unmeasured::note_unmeasured(arbitrate, &devices, &tenants));
+    ConfigPlan { daemon, log, metrics, proof, time, arbitrate, devices, tenants, notes }
 }
 
-fn daemon(raw: &RawFile, around: &Surroundings, problems: &mut Problems<'_>) -> DaemonPlan {
+fn resolve_daemon(raw: &RawFile, around: &Surroundings, problems: &mut ProblemList<'_>) -> DaemonPlan {
     let written = &raw.daemon;
     let run_dir = around.run_dir_option.clone();
     let run_dir = run_dir.or_else(|| written.run_dir.as_ref().map(|at| at.value.clone()));
@@ -108,7 +108,12 @@ fn daemon(raw: &RawFile, around: &Surroundings, problems: &mut Problems<'_>) -> 
     if let (Some(admin), Some(at)) = (&admin, &written.admin_socket)
         && admin.as_os_str().len() > MAX_SOCKET_PATH
     {
-        problems.value(at.place, "daemon.admin_socket", "is too long", format!("at most {MAX_SOCKET_PATH} bytes"));
+        problems.wrong_value(
+            at.place,
+            "daemon.admin_socket",
+            "is too long",
+            format!("at most {MAX_SOCKET_PATH} bytes"),
+        );
     }
     let state_dir = match (&around.state_option, &written.state_dir) {
         (Some(path), _) => Some(path.clone()).filter(|path| path.as_os_str() != "none"),
@@ -119,14 +124,14 @@ fn daemon(raw: &RawFile, around: &Surroundings, problems: &mut Problems<'_>) -> 
         run_dir,
         state_dir,
         exact: raw.record.exact.as_ref().is_none_or(|at| at.value),
-        keep: keep(raw, problems),
+        keep: resolve_keep(raw, problems),
         admin,
         max_connections: written.max_connections.as_ref().map_or(1024, |at| at.value),
         log: around.log_option.clone().unwrap_or_else(|| written.log.as_ref().map_or("info", |at| at.value).to_owned()),
     }
 }
 
-fn log(raw: &RawFile, problems: &mut Problems<'_>) -> LogPlan {
+fn log(raw: &RawFile, problems: &mut ProblemList<'_>) -> LogPlan {
     let (written, usual) = (&raw.log, LogPlan::default());
     let plan = LogPlan {
         file: written.file.as_ref().map_or(usual.file, |at| at.value.clone()),
@@ -139,7 +144,7 @@ fn log(raw: &RawFile, problems: &mut Problems<'_>) -> LogPlan {
         // Log lines would break the audit log's hash chain, and rotating one file would overwrite the other.
         if file == audit || is_put_aside(file, audit) || is_put_aside(audit, file) {
             let what = "is the file of the log, or one that is put aside for the other";
-            problems.value(at.place, "log.audit", what, "a file of its own");
+            problems.wrong_value(at.place, "log.audit", what, "a file of its own");
         }
     }
     plan
@@ -152,7 +157,7 @@ fn is_put_aside(file: &Path, other: &Path) -> bool {
     number.is_some_and(|number| !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit()))
 }
 
-fn metrics(raw: &RawFile) -> MetricsPlan {
+fn resolve_metrics(raw: &RawFile) -> MetricsPlan {
     let (written, usual) = (&raw.metrics, MetricsPlan::default());
     MetricsPlan {
         listen: written.listen.as_ref().map_or(usual.listen, |at| at.value),
@@ -161,18 +166,18 @@ fn metrics(raw: &RawFile) -> MetricsPlan {
 }
 
 /// Returns how long rows of the record are kept.
-fn keep(raw: &RawFile, problems: &mut Problems<'_>) -> Keep {
+fn resolve_keep(raw: &RawFile, problems: &mut ProblemList<'_>) -> Keep {
     let (usual, written) = (Keep::default(), &raw.record);
     let all = written.keep.as_ref().map_or(usual.all, |at| at.value);
     let fine = written.keep_fine.as_ref().map_or(usual.fine.min(all), |at| at.value);
     if let Some(at) = written.keep_fine.as_ref().filter(|at| at.value > all) {
         let what = format!("is longer than keep, {} s", all);
-        problems.value(at.place, "record.keep_fine", what, "at most as long as keep");
+        problems.wrong_value(at.place, "record.keep_fine", what, "at most as long as keep");
     }
     Keep { fine, all }
 }
 
-fn proof(raw: &RawFile) -> Option<ProofPlan> {
+fn resolve_proof(raw: &RawFile) -> Option<ProofPlan> {
     let (written, usual) = (&raw.proof, ProofPlan::default());
     if written.enabled.as_ref().is_some_and(|at| !at.value) {
         return None;
@@ -195,7 +200,7 @@ fn proof(raw: &RawFile) -> Option<ProofPlan> {
 }
 
 /// Returns the constants of device time, and checks that they fit together.
-fn time(raw: &RawFile, problems: &mut Problems<'_>) -> Time {
+fn resolve_time(raw: &RawFile, problems: &mut ProblemList<'_>) -> Time {
     let written = &raw.time;
     let mut time = written.or_default();
     if raw.time_is_wrong {
@@ -205,16 +210,16 @@ fn time(raw: &RawFile, problems: &mut Problems<'_>) -> Time {
     match &written.in_flight {
         None => time.in_flight = time.in_flight.min(half),
         Some(at) if at.value > half => {
-            let what = format!("is more than half of quantum, {}", span(time.quantum));
-            problems.value(at.place, "time.in_flight", what, format!("at most {}", span(half)));
+            let what = format!("is more than half of quantum, {}", format_span(time.quantum));
+            problems.wrong_value(at.place, "time.in_flight", what, format!("at most {}", format_span(half)));
         }
         Some(_) => {}
     }
     match &written.drain {
         None => time.drain = time.drain.max(2 * time.quantum),
         Some(at) if at.value < 2 * time.quantum => {
-            let what = format!("is less than two leases of {}", span(time.quantum));
-            problems.value(at.place, "time.drain", what, format!("at least {}", span(2 * time.quantum)));
+            let what = format!("is less than two leases of {}", format_span(time.quantum));
+            problems.wrong_value(at.place, "time.drain", what, format!("at least {}", format_span(2 * time.quantum)));
         }
         Some(_) => {}
     }
@@ -222,28 +227,28 @@ fn time(raw: &RawFile, problems: &mut Problems<'_>) -> Time {
 }
 
 /// Combines the tenants with their devices.
-struct Housing<'a, 't> {
+struct TenantResolver<'a, 't> {
     raw: &'a RawFile,
     daemon: &'a DaemonPlan,
-    devices: &'a [Described],
+    devices: &'a [DescribedDevice],
     templates: HashMap<&'a str, &'a RawTemplate>,
-    problems: &'a mut Problems<'t>,
+    problems: &'a mut ProblemList<'t>,
 }
 
-impl<'a> Housing<'a, '_> {
-    fn tenants(&mut self) -> Vec<Housed> {
+impl<'a> TenantResolver<'a, '_> {
+    fn resolve_tenants(&mut self) -> Vec<PlacedTenant> {
         let raw = self.raw;
         let mut tenants = Vec::new();
-        let mut taken: HashMap<String, Place> = HashMap::new();
+        let mut taken: HashMap<String, TextRange> = HashMap::new();
         let mut told = HashSet::new();
         for entry in &raw.tenants {
-            let layers = Layers::new(raw, entry, self.template(entry));
+            let layers = TenantLayers::new(raw, entry, self.find_template(entry));
             let devices = self.devices_of(entry);
             let Some(name) = &entry.name else { continue };
-            for name in slots(name, entry.replicas.as_ref()) {
+            for name in slot_names(name, entry.replicas.as_ref()) {
                 if tenants.len() == MAX_TENANTS {
                     let what = format!("is beyond the most tenants there may be, slots counted: {MAX_TENANTS}");
-                    self.problems.key(entry.place, "tenant", what, "fewer tenants or fewer replicas");
+                    self.problems.wrong_key(entry.place, "tenant", what, "fewer tenants or fewer replicas");
                     return tenants;
                 }
                 if taken.insert(name.value.clone(), name.place).is_some() {
@@ -251,10 +256,10 @@ impl<'a> Housing<'a, '_> {
                         Some(_) => format!("makes a slot {:?}, a name that is given already", name.value),
                         None => "is given already".to_owned(),
                     };
-                    self.problems.value(name.place, "tenant.name", what, "a name of its own for each tenant");
+                    self.problems.wrong_value(name.place, "tenant.name", what, "a name of its own for each tenant");
                     continue;
                 }
-                if let Some(housed) = self.house(&name, &layers, &devices, &mut told) {
+                if let Some(housed) = self.place_tenant(&name, &layers, &devices, &mut told) {
                     tenants.push(housed);
                 }
             }
@@ -263,13 +268,13 @@ impl<'a> Housing<'a, '_> {
     }
 
     /// Returns the tenant's template, and reports an unknown name.
-    fn template(&mut self, entry: &RawTenant) -> Option<&'a RawTemplate> {
+    fn find_template(&mut self, entry: &RawTenant) -> Option<&'a RawTemplate> {
         let at = entry.template.as_ref()?;
         if let Some(template) = self.templates.get(at.value.as_str()) {
             return Some(template);
         }
-        let known = || self.raw.templates.iter().take(MAX_LISTED).map(|template| template.name.as_str());
-        let meant = if self.problems.is_full() { None } else { nearest(&at.value, known()) };
+        let known = || self.raw.templates.iter().take(MAX_TENANTS_LISTED).map(|template| template.name.as_str());
+        let meant = if self.problems.is_full() { None } else { nearest_word(&at.value, known()) };
         let what = match meant {
             Some(meant) => format!("is not a template (did you mean {meant:?}?)"),
             None => "is not a template".to_owned(),
@@ -277,10 +282,10 @@ impl<'a> Housing<'a, '_> {
         let mut accepted = known().collect::<Vec<_>>().join(", ");
         match self.raw.templates.len() {
             0 => accepted.push_str("the name of a [template.NAME]; there is none"),
-            MAX_LISTED.. => accepted.push_str(", ..."),
+            MAX_TENANTS_LISTED.. => accepted.push_str(", ..."),
             _ => {}
         }
-        self.problems.value(at.place, "tenant.template", what, accepted);
+        self.problems.wrong_value(at.place, "tenant.template", what, accepted);
         None
     }
 
@@ -295,11 +300,11 @@ impl<'a> Housing<'a, '_> {
                 for at in list {
                     let named: Vec<usize> = devices::find(self.devices, &at.value).collect();
                     if named.is_empty() {
-                        let accepted = format!("{}, \"*\"", devices::names(self.devices));
+                        let accepted = format!("{}, \"*\"", devices::device_names(self.devices));
                         let what = "is not a device of this configuration";
-                        self.problems.value(at.place, "tenant.devices", what, accepted);
+                        self.problems.wrong_value(at.place, "tenant.devices", what, accepted);
                     } else if named.iter().any(|device| own.contains_key(device)) {
-                        self.problems.value(at.place, "tenant.devices", "is listed twice", "each device once");
+                        self.problems.wrong_value(at.place, "tenant.devices", "is listed twice", "each device once");
                     }
                     own.extend(named.into_iter().map(|device| (device, None)));
                 }
@@ -316,29 +321,29 @@ impl<'a> Housing<'a, '_> {
             }
             if twice {
                 let accepted = "one [[tenant.device]] for each device";
-                self.problems.value(at.place, "tenant.device.id", "is overridden twice", accepted);
+                self.problems.wrong_value(at.place, "tenant.device.id", "is overridden twice", accepted);
             } else if !named {
-                let names = own.keys().take(MAX_LISTED).map(|device| self.devices[*device].plan.name());
+                let names = own.keys().take(MAX_TENANTS_LISTED).map(|device| self.devices[*device].plan.name());
                 let accepted = names.collect::<Vec<_>>().join(", ");
-                self.problems.value(at.place, "tenant.device.id", "is not a device of this tenant", accepted);
+                self.problems.wrong_value(at.place, "tenant.device.id", "is not a device of this tenant", accepted);
             }
         }
         own
     }
 
     /// Resolves one tenant, or one slot.
-    fn house(
+    fn place_tenant(
         &mut self,
         name: &At<String>,
-        layers: &Layers<'_>,
+        layers: &TenantLayers<'_>,
         own: &BTreeMap<usize, Option<&RawTerms>>,
-        told: &mut HashSet<Place>,
-    ) -> Option<Housed> {
+        told: &mut HashSet<TextRange>,
+    ) -> Option<PlacedTenant> {
         if !is_name(&name.value) {
             if told.insert(name.place) {
                 let what = format!("makes a slot {:?}, which cannot be a name", name.value);
                 let accepted = "a shorter name: slots have 64 letters at most, too";
-                self.problems.value(name.place, "tenant.name", what, accepted);
+                self.problems.wrong_value(name.place, "tenant.name", what, accepted);
             }
             return None;
         }
@@ -347,56 +352,56 @@ impl<'a> Housing<'a, '_> {
         if length > MAX_SOCKET_PATH {
             let what = format!(
                 "makes a socket's path of {length} bytes, {}",
-                super::problem::shown(&socket.to_string_lossy())
+                super::problem::escape_value(&socket.to_string_lossy())
             );
             let accepted =
                 format!("a shorter name or a shorter run_dir: a socket's path has at most {MAX_SOCKET_PATH} bytes");
-            self.problems.value(name.place, "tenant.name", what, accepted);
+            self.problems.wrong_value(name.place, "tenant.name", what, accepted);
             return None;
         }
         if self.daemon.admin.iter().zip(socket.parent()).any(|(admin, dir)| admin.starts_with(dir)) {
             let at = self.raw.daemon.admin_socket.as_ref().map_or(name.place, |at| at.place);
             let what = format!("lies in the directory that is mounted into the containers of tenant {}", name.value);
-            self.problems.value(at, "daemon.admin_socket", what, "a path elsewhere");
+            self.problems.wrong_value(at, "daemon.admin_socket", what, "a path elsewhere");
         }
         let (mut terms, mut origins) = (Vec::new(), Vec::new());
         for (&device, over) in own {
             let described = &self.devices[device];
-            match layers.terms(*over, &described.plan) {
+            match layers.resolve_terms(*over, &described.plan) {
                 Ok((plan, memory, floor)) => {
                     terms.push(plan);
-                    origins.push(Origin { device, memory, floor });
+                    origins.push(TenantOrigin { device, memory, floor });
                 }
                 Err(word) if self.raw.devices_are_wrong || !told.insert(word.place) => {}
                 Err(word) => {
                     let what = format!("is a part of device {}, whose size is not known", described.plan.name());
                     let accepted = "bytes or a number with a unit, or [[device]] with its memory";
-                    self.problems.value(word.place, word.key, what, accepted);
+                    self.problems.wrong_value(word.place, word.key, what, accepted);
                 }
             }
         }
-        let bearer = layers.bearer();
+        let bearer = layers.resolve_bearer();
         if bearer.labels.len() > MAX_LABELS && told.insert(name.place) {
             let what = format!("has {} labels, with those of its template and of [defaults]", bearer.labels.len());
-            self.problems.value(name.place, "tenant.name", what, format!("at most {MAX_LABELS} labels together"));
+            self.problems.wrong_value(name.place, "tenant.name", what, format!("at most {MAX_LABELS} labels together"));
         }
         let plan = TenantPlan {
             name: name.value.clone(),
             socket,
             bearer,
-            uids: layers.uids(),
-            mode: layers.mode(),
-            strict: layers.strict(),
+            uids: layers.allowed_uids(),
+            mode: layers.resolve_mode(),
+            strict: layers.resolve_strict(),
             on_error: layers.on_error(),
             on_loss: layers.on_loss(),
             terms,
         };
-        Some(Housed { plan, place: name.place, origins })
+        Some(PlacedTenant { plan, place: name.place, origins })
     }
 }
 
 /// Returns the names of a tenant's slots, or its own name if it has none.
-fn slots(name: &At<String>, replicas: Option<&At<u32>>) -> Vec<At<String>> {
+fn slot_names(name: &At<String>, replicas: Option<&At<u32>>) -> Vec<At<String>> {
     match replicas {
         None => vec![name.clone()],
         Some(replicas) => {

@@ -5,15 +5,15 @@ use vgpu_core::limits::Mode;
 use vgpu_core::time::arbiter::Class;
 use vgpu_core::units::share::Share;
 
-use super::plan::{Plan, TenantPlan, TermsPlan};
-use super::problem::Report;
+use super::plan::{ConfigPlan, TenantPlan, TermsPlan};
+use super::problem::ConfigReport;
 use super::raw::OnLoss;
-use super::resolve::admission::thousandths;
+use super::resolve::admission::format_thousandths;
 use vgpu_output::say;
 
 /// Returns the plan as text tables.
 #[must_use]
-pub fn table(plan: &Plan) -> String {
+pub fn plan_table(plan: &ConfigPlan) -> String {
     let mut devices =
         vec![["DEVICE", "MEMORY", "OVERCOMMIT", "LIMITS", "FLOORS", "TENANTS"].map(str::to_owned).to_vec()];
     for device in &plan.devices {
@@ -22,22 +22,22 @@ pub fn table(plan: &Plan) -> String {
         let limited = there().filter_map(|terms| terms.memory);
         let sum = limited.fold(vgpu_core::units::bytes::Bytes::ZERO, |sum, limit| sum.saturating_add(limit));
         let unlimited = there().filter(|terms| terms.memory.is_none()).count();
-        let floors: u64 = there().filter_map(|terms| terms.floor).map(|floor| u64::from(floor.permille())).sum();
+        let floors: u64 = there().filter_map(|terms| terms.floor).map(|floor| u64::from(floor.as_permille())).sum();
         devices.push(vec![
             name.clone(),
             device.memory.map_or("not known".into(), |memory| memory.to_string()),
-            thousandths(device.overcommit.into()),
+            format_thousandths(device.overcommit.into()),
             if unlimited > 0 { format!("{sum} and {unlimited} without") } else { sum.to_string() },
-            format!("{} %", thousandths(u128::from(floors) * 100)),
+            format!("{} %", format_thousandths(u128::from(floors) * 100)),
             there().count().to_string(),
         ]);
     }
     let heads = ["TENANT", "DEVICE", "MEMORY", "REQUEST", "LIMIT", "WEIGHT", "CLASS", "MODE", "USERS", "SOCKET"];
     let mut tenants = vec![heads.map(str::to_owned).to_vec()];
     for tenant in &plan.tenants {
-        tenants.extend(rows(tenant));
+        tenants.extend(tenant_rows(tenant));
     }
-    let mut text = format!("{}\n{}", say::table(&devices), say::table(&tenants));
+    let mut text = format!("{}\n{}", say::lay_out_table(&devices), say::lay_out_table(&tenants));
     if !plan.notes.is_empty() {
         text.push('\n');
         text.extend(plan.notes.iter().map(|note| format!("note: {note}\n")));
@@ -46,7 +46,7 @@ pub fn table(plan: &Plan) -> String {
 }
 
 /// Returns one row for each of a tenant's devices.
-fn rows(tenant: &TenantPlan) -> Vec<Vec<String>> {
+fn tenant_rows(tenant: &TenantPlan) -> Vec<Vec<String>> {
     let share = |share: Option<Share>, none: &str| share.map_or(none.to_owned(), |share| share.to_string());
     let users = tenant.uids.as_ref().map_or("any".to_owned(), |uids| {
         let one = |range: &std::ops::RangeInclusive<u32>| match (range.start(), range.end()) {
@@ -63,8 +63,8 @@ fn rows(tenant: &TenantPlan) -> Vec<Vec<String>> {
             share(terms.floor, "none"),
             share(terms.ceiling, "unlimited"),
             terms.weight.to_string(),
-            class(terms.class).to_owned(),
-            mode(tenant.mode, tenant.strict),
+            class_word(terms.class).to_owned(),
+            mode_words(tenant.mode, tenant.strict),
             users.clone(),
             tenant.socket.display().to_string(),
         ]
@@ -74,7 +74,7 @@ fn rows(tenant: &TenantPlan) -> Vec<Vec<String>> {
 
 /// Returns the class as the file writes it.
 #[must_use]
-pub fn class(class: Class) -> &'static str {
+pub fn class_word(class: Class) -> &'static str {
     match class {
         Class::Latency => "latency",
         Class::Normal => "normal",
@@ -84,7 +84,7 @@ pub fn class(class: Class) -> &'static str {
 
 /// Returns a tenant's mode, `enforce` or `observe`, and whether it is `strict`.
 #[must_use]
-pub fn mode(mode: Mode, strict: bool) -> String {
+pub fn mode_words(mode: Mode, strict: bool) -> String {
     if strict { format!("{mode}, strict") } else { mode.to_string() }
 }
 
@@ -98,8 +98,8 @@ fn on_loss(on_loss: OnLoss) -> &'static str {
 
 /// Returns the plan as JSON: bytes, percent, nanoseconds; null is no limit.
 #[must_use]
-pub fn plan(plan: &Plan) -> Value {
-    let percent = |share: Option<Share>| share.map(|share| f64::from(share.permille()) / 10.0);
+pub fn plan_json(plan: &ConfigPlan) -> Value {
+    let percent = |share: Option<Share>| share.map(|share| f64::from(share.as_permille()) / 10.0);
     let devices = plan.devices.iter().map(|device| {
         json!({
             "name": device.name(),
@@ -117,7 +117,7 @@ pub fn plan(plan: &Plan) -> Value {
             "sm_limit": percent(terms.ceiling),
             "sm_request": percent(terms.floor),
             "weight": terms.weight,
-            "class": class(terms.class),
+            "class": class_word(terms.class),
             "quantum": terms.quantum,
         })
     };
@@ -133,7 +133,7 @@ pub fn plan(plan: &Plan) -> Value {
             "strict": tenant.strict,
             "on_error": tenant.on_error,
             "on_loss": on_loss(tenant.on_loss),
-            "told": { "memory_limit": tenant.told().0.map(u64::from), "sm_limit": percent(tenant.told().1) },
+            "told": { "memory_limit": tenant.told_limits().0.map(u64::from), "sm_limit": percent(tenant.told_limits().1) },
             "terms": tenant.terms.iter().map(terms).collect::<Vec<_>>(),
         })
     });
@@ -166,6 +166,6 @@ pub fn plan(plan: &Plan) -> Value {
 
 /// Returns the problems as JSON.
 #[must_use]
-pub fn problems(file: &str, report: &Report) -> Value {
+pub fn problems_json(file: &str, report: &ConfigReport) -> Value {
     json!({ "file": file, "problems": report.problems, "more": report.more })
 }

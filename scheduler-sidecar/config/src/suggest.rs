@@ -4,22 +4,22 @@
 ///
 /// Allows one slip for every three letters. A slip leaves out, adds or changes a letter, or swaps two neighbours.
 #[must_use]
-pub fn nearest<'k>(written: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
-    const LONGEST: usize = 40;
-    if written.len() > LONGEST {
+pub fn nearest_word<'k>(written: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
+    const MAX_WORD_CHARS: usize = 40;
+    if written.len() > MAX_WORD_CHARS {
         return None;
     }
     let written: Vec<char> = written.to_lowercase().replace('-', "_").chars().collect();
     known
         .into_iter()
-        .map(|word| (distance(&written, &word.chars().collect::<Vec<_>>()), word))
+        .map(|word| (edit_distance(&written, &word.chars().collect::<Vec<_>>()), word))
         .filter(|(slips, word)| *slips <= word.len().div_ceil(3).min(3))
         .min_by_key(|(slips, _)| *slips)
         .map(|(_, word)| word)
 }
 
 /// Returns the number of typing slips between two words: letters changed, added, left out, or swapped.
-fn distance(a: &[char], b: &[char]) -> usize {
+fn edit_distance(a: &[char], b: &[char]) -> usize {
     let mut above: Vec<usize> = Vec::new();
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, &from) in a.iter().enumerate() {
@@ -53,7 +53,7 @@ mod tests {
             ("colour", None),
             ("", None),
         ] {
-            assert_eq!(nearest(written, known), meant, "{written}");
+            assert_eq!(nearest_word(written, known), meant, "{written}");
         }
     }
 }

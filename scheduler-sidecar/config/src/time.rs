@@ -11,7 +11,7 @@ use vgpu_core::time::arbiter;
 use super::problem::At;
 
 /// Former keys of `[time]`, each with the reason why a file cannot set it.
-pub const NOT_HERE: &[(&str, &str)] = &[
+pub const REMOVED_KEYS: &[(&str, &str)] = &[
     ("marker", "is a constant of the library, which asks no file: a marker comes after 250us of estimated work"),
     ("spin", "is a constant of the library, which asks no file"),
     ("credit", "is a constant of the arbiter, which asks no file"),
@@ -24,7 +24,7 @@ pub const NOT_HERE: &[(&str, &str)] = &[
 
 /// A configurable constant: a duration in nanoseconds.
 #[derive(Debug, Clone, Copy)]
-pub struct Constant {
+pub struct TimeConstant {
     /// Key of the constant in `[time]`.
     pub name: &'static str,
     /// Accepted range in nanoseconds.
@@ -54,7 +54,7 @@ macro_rules! constants {
         }
 
         /// All configurable constants.
-        pub const CONSTANTS: &[Constant] = &[$(Constant { name: stringify!($name), range: ($min, $max), what: $what }),*];
+        pub const CONSTANTS: &[TimeConstant] = &[$(TimeConstant { name: stringify!($name), range: ($min, $max), what: $what }),*];
 
         impl RawTime {
             /// Reads each constant with a function that takes its key and its accepted range.
@@ -73,38 +73,38 @@ macro_rules! constants {
 }
 
 constants! {
-    quantum, arbiter::Config::default().quantum, 1_000_000, 50_000_000,
+    quantum, arbiter::ArbiterConfig::default().quantum, 1_000_000, 50_000_000,
         "Length of a lease.";
-    latency_quantum, arbiter::Config::default().latency_quantum, 500_000, 50_000_000,
+    latency_quantum, arbiter::ArbiterConfig::default().latency_quantum, 500_000, 50_000_000,
         "Length of a lease of class `latency`.";
     in_flight, 2_000_000, 100_000, 25_000_000,
         "Most estimated work in flight while a ceiling or a neighbour counts; at most half of `quantum`, which is also the default where that is less than 2ms.";
-    overlap, arbiter::Config::default().overlap, 0, 1_000_000,
+    overlap, arbiter::ArbiterConfig::default().overlap, 0, 1_000_000,
         "Less than this in flight does not keep the next tenant waiting.";
-    drain, arbiter::Config::default().drain, 1_000_000, 1_000_000_000,
+    drain, arbiter::ArbiterConfig::default().drain, 1_000_000, 1_000_000_000,
         "How long a drain may take before the next tenant is let in beside it; at least two leases.";
-    longest, arbiter::Config::default().longest, 10_000_000, 60_000_000_000,
+    longest, arbiter::ArbiterConfig::default().longest, 10_000_000, 60_000_000_000,
         "A launch in flight is believed to take at most so long.";
-    stuck, arbiter::Config::default().stuck, 10_000_000, 60_000_000_000,
+    stuck, arbiter::ArbiterConfig::default().stuck, 10_000_000, 60_000_000_000,
         "So long after its allowance, work that never ends holds up other members of its own tenant.";
-    patience, arbiter::Config::default().patience, 1_000_000, 10_000_000_000,
+    patience, arbiter::ArbiterConfig::default().patience, 1_000_000, 10_000_000_000,
         "A tenant so far behind its request goes before every class.";
-    ageing, arbiter::Config::default().ageing, 10_000_000, 60_000_000_000,
+    ageing, arbiter::ArbiterConfig::default().ageing, 10_000_000, 60_000_000_000,
         "A class that is passed over for so long gets a lease.";
-    alone, arbiter::Config::default().alone, 10_000_000, 60_000_000_000,
+    alone, arbiter::ArbiterConfig::default().alone, 10_000_000, 60_000_000_000,
         "A tenant that was alone for so long has a wider lease, up to 250 ms in flight; with record.exact = false none at all.";
     heartbeat, 10_000_000, 1_000_000, 125_000_000,
         "How often the daemon shows that it lives; members count it as gone after 250ms.";
 }
 
 /// A member misses at least two beats before it counts the daemon as gone.
-const _: () = assert!(2 * 125_000_000 <= vgpu_core::time::gate::loss::GONE_NS);
+const _: () = assert!(2 * 125_000_000 <= vgpu_core::time::gate::loss::DAEMON_GONE_NS);
 
 impl Time {
     /// Returns the constants that the arbiter uses.
     #[must_use]
-    pub fn arbiter(&self) -> arbiter::Config {
-        arbiter::Config {
+    pub fn arbiter_config(&self) -> arbiter::ArbiterConfig {
+        arbiter::ArbiterConfig {
             quantum: self.quantum,
             latency_quantum: self.latency_quantum,
             overlap: self.overlap,

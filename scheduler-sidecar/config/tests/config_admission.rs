@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use vgpu_config as config;
-use vgpu_config::admit::{Ask, Capacity, Refusal, refusals};
-use vgpu_config::difference::{Difference, difference};
-use vgpu_config::inventory::{Found, Inventory};
-use vgpu_config::plan::{DaemonPlan, Plan, TenantPlan, TermsPlan};
+use vgpu_config::admit::{AdmissionRefusal, DeviceCapacity, TenantAsk, find_refusals};
+use vgpu_config::difference::{PlanDifference, compare_plans};
+use vgpu_config::inventory::{FoundDevice, Inventory};
+use vgpu_config::plan::{ConfigPlan, DaemonPlan, TenantPlan, TermsPlan};
 use vgpu_config::raw::Amount;
 use vgpu_config::resolve::Surroundings;
 use vgpu_core::units::bytes::Bytes;
@@ -22,27 +22,27 @@ fn bytes() -> impl Strategy<Value = u64> {
     prop_oneof![1..=100_u64, 1..=200_000_000_000_u64, Just(u64::MAX), Just(u64::MAX / 2)]
 }
 
-fn ask() -> impl Strategy<Value = Ask> {
-    (prop::option::of(bytes()), share(), share()).prop_map(|(memory, floor, ceiling)| Ask {
+fn ask() -> impl Strategy<Value = TenantAsk> {
+    (prop::option::of(bytes()), share(), share()).prop_map(|(memory, floor, ceiling)| TenantAsk {
         memory: memory.map(Bytes),
         floor,
         ceiling,
     })
 }
 
-fn capacity() -> impl Strategy<Value = Capacity> {
+fn capacity() -> impl Strategy<Value = DeviceCapacity> {
     (prop::option::of(bytes()), 1000..=3000_u32)
-        .prop_map(|(memory, overcommit)| Capacity { memory: memory.map(Bytes), overcommit })
+        .prop_map(|(memory, overcommit)| DeviceCapacity { memory: memory.map(Bytes), overcommit })
 }
 
 /// The admission rule, implemented independently: compares ratios instead of rounding, and never stops early.
-fn fits(capacity: &Capacity, asks: &[Ask]) -> bool {
+fn fits(capacity: &DeviceCapacity, asks: &[TenantAsk]) -> bool {
     let memory_fits = capacity.memory.is_none_or(|total| {
         let asked: u128 = asks.iter().map(|ask| u128::from(ask.memory.map_or(total.get(), Bytes::get))).sum();
         asked * 1000 <= u128::from(total.get()) * u128::from(capacity.overcommit)
             && asks.iter().all(|ask| ask.memory.is_none_or(|limit| limit <= total))
     });
-    let floors: u32 = asks.iter().filter_map(|ask| ask.floor).map(|floor| u32::from(floor.permille())).sum();
+    let floors: u32 = asks.iter().filter_map(|ask| ask.floor).map(|floor| u32::from(floor.as_permille())).sum();
     let apart = asks.iter().all(|ask| ask.floor.is_none_or(|floor| ask.ceiling.is_none_or(|ceiling| floor <= ceiling)));
     memory_fits && floors <= 1000 && apart
 }
@@ -55,7 +55,7 @@ proptest! {
         capacity in capacity(),
         asks in prop::collection::vec(ask(), 0..12),
     ) {
-        prop_assert_eq!(refusals(&capacity, &asks).is_empty(), fits(&capacity, &asks));
+        prop_assert_eq!(find_refusals(&capacity, &asks).is_empty(), fits(&capacity, &asks));
     }
 
     #[test]
@@ -64,12 +64,12 @@ proptest! {
         asks in prop::collection::vec(ask(), 1..12),
         turn in 0..12_usize,
     ) {
-        let admitted = refusals(&capacity, &asks).is_empty();
+        let admitted = find_refusals(&capacity, &asks).is_empty();
         let mut turned = asks.clone();
         turned.rotate_left(turn % asks.len());
-        prop_assert_eq!(refusals(&capacity, &turned).is_empty(), admitted);
+        prop_assert_eq!(find_refusals(&capacity, &turned).is_empty(), admitted);
         turned.pop();
-        prop_assert!(!admitted || refusals(&capacity, &turned).is_empty());
+        prop_assert!(!admitted || find_refusals(&capacity, &turned).is_empty());
     }
 
     #[test]
@@ -78,14 +78,14 @@ proptest! {
         asks in prop::collection::vec(ask(), 1..12),
         more in 0..1000_u32,
     ) {
-        let wider = Capacity { overcommit: capacity.overcommit + more, ..capacity };
-        prop_assert!(!refusals(&capacity, &asks).is_empty() || refusals(&wider, &asks).is_empty());
-        for refusal in refusals(&capacity, &asks) {
-            let Refusal::Memory { at, asked, .. } = refusal else { continue };
+        let wider = DeviceCapacity { overcommit: capacity.overcommit + more, ..capacity };
+        prop_assert!(!find_refusals(&capacity, &asks).is_empty() || find_refusals(&wider, &asks).is_empty());
+        for refusal in find_refusals(&capacity, &asks) {
+            let AdmissionRefusal::Memory { at, asked, .. } = refusal else { continue };
             let Ok(ratio) = u32::try_from(capacity.ratio_for(asked).unwrap()) else { continue };
-            let memory_refused = |overcommit, asks: &[Ask]| {
-                let refusals = refusals(&Capacity { overcommit, ..capacity }, asks);
-                refusals.iter().any(|refusal| matches!(refusal, Refusal::Memory { .. }))
+            let memory_refused = |overcommit, asks: &[TenantAsk]| {
+                let refusals = find_refusals(&DeviceCapacity { overcommit, ..capacity }, asks);
+                refusals.iter().any(|refusal| matches!(refusal, AdmissionRefusal::Memory { .. }))
             };
             prop_assert!(!memory_refused(ratio, &asks));
             prop_assert!(memory_refused(ratio - 1, &asks));
@@ -97,10 +97,10 @@ proptest! {
 
     #[test]
     fn equal_slots_always_fit(slots in 1..=100_u32, total in 100..=u64::MAX) {
-        let memory = Amount::Slot(slots).on(Some(Bytes(total))).unwrap();
-        let one = Ask { memory, floor: Share::from_permille(1000 / slots), ceiling: None };
-        let capacity = Capacity { memory: Some(Bytes(total)), overcommit: 1000 };
-        prop_assert_eq!(refusals(&capacity, &vec![one; slots as usize]), Vec::new());
+        let memory = Amount::Slot(slots).bytes_on(Some(Bytes(total))).unwrap();
+        let one = TenantAsk { memory, floor: Share::from_permille(1000 / slots), ceiling: None };
+        let capacity = DeviceCapacity { memory: Some(Bytes(total)), overcommit: 1000 };
+        prop_assert_eq!(find_refusals(&capacity, &vec![one; slots as usize]), Vec::new());
     }
 
     #[test]
@@ -112,13 +112,13 @@ proptest! {
         for (index, (gib, percent)) in limits.iter().enumerate() {
             text.push_str(&format!("[[tenant]]\nname='t{index}'\nmemory_limit='{gib}GiB'\nsm_request={percent}\n"));
         }
-        let found = Found { index: 0, parent: None, uuid: "GPU-1".into(), memory: Bytes(80 << 30), model: None };
+        let found = FoundDevice { index: 0, parent: None, uuid: "GPU-1".into(), memory: Bytes(80 << 30), model: None };
         let inventory = Some(Inventory(vec![found]));
         let around = Surroundings { run_dir: "/r".into(), inventory, ..Default::default() };
         let asked: u64 = limits.iter().map(|(gib, _)| gib * 1000).sum();
         let floors: u32 = limits.iter().map(|(_, percent)| percent).sum();
         let fits = asked <= 80 * u64::from(ratio) && floors <= 100;
-        prop_assert_eq!(config::plan(&text, &around).is_ok(), fits, "{}", text);
+        prop_assert_eq!(config::make_plan(&text, &around).is_ok(), fits, "{}", text);
     }
 }
 
@@ -149,14 +149,14 @@ fn tenant(name: &str) -> impl Strategy<Value = TenantPlan> + use<> {
     })
 }
 
-fn plan() -> impl Strategy<Value = Plan> {
+fn plan() -> impl Strategy<Value = ConfigPlan> {
     let some = ["a", "b", "c", "d", "e", "f"].map(|name| prop::option::of(tenant(name)));
     (Vec::from(some), 1..3_u32, any::<bool>()).prop_map(|(tenants, connections, reversed)| {
         let mut tenants: Vec<_> = tenants.into_iter().flatten().collect();
         if reversed {
             tenants.reverse();
         }
-        Plan {
+        ConfigPlan {
             arbitrate: Default::default(),
             daemon: DaemonPlan {
                 run_dir: "/r".into(),
@@ -179,7 +179,7 @@ fn plan() -> impl Strategy<Value = Plan> {
 }
 
 /// Applies a difference to a plan, and returns the resulting tenants by name.
-fn obeyed(old: &Plan, difference: &Difference) -> BTreeMap<String, TenantPlan> {
+fn obeyed(old: &ConfigPlan, difference: &PlanDifference) -> BTreeMap<String, TenantPlan> {
     let mut tenants: BTreeMap<_, _> = old.tenants.iter().map(|tenant| (tenant.name.clone(), tenant.clone())).collect();
     for name in &difference.removed {
         assert!(tenants.remove(name).is_some(), "{name} was not there");
@@ -199,14 +199,14 @@ proptest! {
 
     #[test]
     fn obeying_the_difference_leads_from_the_old_plan_to_the_new_one(old in plan(), new in plan()) {
-        let difference = difference(&old, &new);
+        let difference = compare_plans(&old, &new);
         let expected: BTreeMap<_, _> = new.tenants.iter().map(|tenant| (tenant.name.clone(), tenant.clone())).collect();
         prop_assert_eq!(obeyed(&old, &difference), expected);
         prop_assert_eq!(difference.kept + difference.changed.len() + difference.added.len(), new.tenants.len());
         prop_assert_eq!(difference.kept + difference.changed.len() + difference.removed.len(), old.tenants.len());
         for changed in &difference.changed {
             let was = old.tenants.iter().find(|was| was.name == changed.tenant.name).unwrap();
-            let told = |tenant: &TenantPlan| (tenant.memory(), tenant.ceiling());
+            let told = |tenant: &TenantPlan| (tenant.lowest_memory(), tenant.lowest_ceiling());
             prop_assert_eq!(changed.other_terms, told(was) != told(&changed.tenant));
         }
     }
@@ -216,8 +216,8 @@ proptest! {
         old in plan(),
         new in plan(),
     ) {
-        prop_assert!(difference(&old, &old).is_empty());
-        let (there, back) = (difference(&old, &new), difference(&new, &old));
+        prop_assert!(compare_plans(&old, &old).is_empty());
+        let (there, back) = (compare_plans(&old, &new), compare_plans(&new, &old));
         let mut added: Vec<_> = there.added.iter().map(|tenant| tenant.name.clone()).collect();
         added.sort();
         prop_assert_eq!(&added, &back.removed);

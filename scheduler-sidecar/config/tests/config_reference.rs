@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use vgpu_config as config;
-use vgpu_config::plan::Plan;
+use vgpu_config::plan::ConfigPlan;
 use vgpu_config::resolve::Surroundings;
 
 /// A documented key, with its heading, its name and the cells of its row.
@@ -85,9 +85,9 @@ fn file(row: &Row, value: Option<&str>) -> String {
     format!("{own}[[device]]\nid = 0\nmemory = \"80GiB\"\n{device}[[tenant]]\nname = \"t\"\n{tenant}")
 }
 
-fn plan(row: &Row, value: Option<&str>) -> Result<Plan, String> {
+fn plan(row: &Row, value: Option<&str>) -> Result<ConfigPlan, String> {
     let around = Surroundings { run_dir: "/run/vgpu".into(), ..Default::default() };
-    config::plan(&file(row, value), &around).map_err(|report| report.lines("vgpud.toml").to_string())
+    config::make_plan(&file(row, value), &around).map_err(|report| report.to_lines("vgpud.toml").to_string())
 }
 
 /// Keys whose row shows no literal value: paths, names, lists of differing things.

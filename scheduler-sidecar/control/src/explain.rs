@@ -1,21 +1,22 @@
 //! Explains in sentences why a tenant gets the time it gets, from facts that the daemon collects.
 //!
-//! A pure function from [`Facts`] to [`Explained`], so that each answer can be tested without a device.
+//! A pure function from [`DeviceStanding`] to [`DeviceExplanation`], so that each answer can be tested without a
+//! device.
 
 use std::cmp::Ordering;
 
 use serde::{Deserialize, Serialize};
 use vgpu_core::time::arbiter::Class;
 use vgpu_core::units::share::Share;
-use vgpu_core::units::uuid::same;
+use vgpu_core::units::uuid::is_same_device;
 
 use crate::finding::Finding;
 use vgpu_config::show;
-use vgpu_config::value::span;
+use vgpu_config::value::format_span;
 
 /// The answer to `explain`, for one device.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Explained {
+pub struct DeviceExplanation {
     /// The device: its UUID, or its name in the file.
     pub device: String,
     /// State in one word: `observed`, `running`, `open`, `draining`, `overdue`, `waiting`, `capped`, `paused`, `idle`;
@@ -27,7 +28,7 @@ pub struct Explained {
 
 /// Facts about a tenant that hold on all devices.
 #[derive(Debug, Clone, Default)]
-pub struct Whole {
+pub struct TenantFacts {
     /// Number of the tenant's connected processes.
     pub connected: usize,
     /// Number of those processes that speak protocol 1, which has no leases.
@@ -40,7 +41,7 @@ pub struct Whole {
 
 /// Facts about a tenant, at one moment, on a device that one of its members has joined.
 #[derive(Debug, Clone)]
-pub struct Facts {
+pub struct DeviceStanding {
     /// Name or UUID of the device.
     pub device: String,
     /// True if the device is shared by leases.
@@ -63,10 +64,14 @@ pub struct Facts {
 
 /// Explains the state on each device. A tenant without any device gets one answer too.
 #[must_use]
-pub fn explained(whole: &Whole, facts: &[Facts]) -> Vec<Explained> {
-    let mut all: Vec<Explained> = facts.iter().map(|facts| on_device(whole, facts)).collect();
+pub fn explain_tenant(whole: &TenantFacts, facts: &[DeviceStanding]) -> Vec<DeviceExplanation> {
+    let mut all: Vec<DeviceExplanation> = facts.iter().map(|facts| on_device(whole, facts)).collect();
     if all.is_empty() {
-        all.push(Explained { device: "*".into(), state: "absent".into(), sentences: vec![absent(whole)] });
+        all.push(DeviceExplanation {
+            device: "*".into(),
+            state: "absent".into(),
+            sentences: vec![explain_absent(whole)],
+        });
     }
     if let Some(first) = all.first_mut() {
         if whole.paused && facts.is_empty() {
@@ -85,12 +90,14 @@ pub fn explained(whole: &Whole, facts: &[Facts]) -> Vec<Explained> {
 
 /// Adds a sentence for each finding to the answer for its device. If there is no answer for that device, or the
 /// device is not known, the first answer gets it. `more`: number of findings that are left out.
-pub fn tell_findings(all: &mut [Explained], found: &[Finding], more: usize) {
+pub fn tell_findings(all: &mut [DeviceExplanation], found: &[Finding], more: usize) {
     for finding in found {
-        let is_at = |explained: &Explained| finding.device.as_ref().is_some_and(|name| same(name, &explained.device));
+        let is_at = |explained: &DeviceExplanation| {
+            finding.device.as_ref().is_some_and(|name| is_same_device(name, &explained.device))
+        };
         let at = all.iter().position(is_at).unwrap_or(0);
         let Finding { what, process, name, words, .. } = finding;
-        let sentence = format!("Found (proof.{}) of process {} ({name}): {words}.", what.word(), process.pid);
+        let sentence = format!("Found (proof.{}) of process {} ({name}): {words}.", what.kind_word(), process.pid);
         all.get_mut(at).into_iter().for_each(|explained| explained.sentences.push(sentence.clone()));
     }
     if let Some(first) = all.first_mut().filter(|_| more > 0) {
@@ -98,7 +105,7 @@ pub fn tell_findings(all: &mut [Explained], found: &[Finding], more: usize) {
     }
 }
 
-fn absent(whole: &Whole) -> String {
+fn explain_absent(whole: &TenantFacts) -> String {
     match whole.connected {
         0 => "No process of it is connected, so that it waits for nothing. A process connects at its first CUDA or NVML call, \
               if VGPU_SOCKET names the tenant's socket there."
@@ -108,7 +115,7 @@ fn absent(whole: &Whole) -> String {
     }
 }
 
-fn on_device(whole: &Whole, facts: &Facts) -> Explained {
+fn on_device(whole: &TenantFacts, facts: &DeviceStanding) -> DeviceExplanation {
     let (state, sentence) = match facts.state {
         _ if whole.observed => (
             "observed",
@@ -136,23 +143,29 @@ fn on_device(whole: &Whole, facts: &Facts) -> Explained {
              that work is done."
                 .into(),
         ),
-        "capped" => ("capped", capped(facts)),
-        "waiting" => ("waiting", waits(facts)),
+        "capped" => ("capped", explain_ceiling(facts)),
+        "waiting" => ("waiting", explain_wait(facts)),
         other => (other, format!("{}.", facts.words)),
     };
-    Explained { device: facts.device.clone(), state: state.into(), sentences: vec![sentence, rules(facts)] }
+    DeviceExplanation {
+        device: facts.device.clone(),
+        state: state.into(),
+        sentences: vec![sentence, terms_words(facts)],
+    }
 }
 
-fn capped(facts: &Facts) -> String {
+fn explain_ceiling(facts: &DeviceStanding) -> String {
     let ceiling = facts.ceiling.map_or("its ceiling".to_owned(), |share| format!("its ceiling of {share}"));
     match facts.refill {
         Some(0) => format!("It waits because {ceiling} was used up; it is refilled now."),
-        Some(refill) => format!("It waits because {ceiling} is used up; the next lease comes in {}.", rounded(refill)),
+        Some(refill) => {
+            format!("It waits because {ceiling} is used up; the next lease comes in {}.", round_duration(refill))
+        }
         None => format!("It waits because {ceiling} is used up."),
     }
 }
 
-fn waits(facts: &Facts) -> String {
+fn explain_wait(facts: &DeviceStanding) -> String {
     let Some((tenant, class)) = &facts.holder else {
         return format!(
             "It waits at the gate, and the device is about to be given to whoever is next: {}.",
@@ -160,41 +173,41 @@ fn waits(facts: &Facts) -> String {
         );
     };
     let rule = match class.cmp(&facts.class) {
-        Ordering::Less => format!(", which comes before {}", show::class(facts.class)),
+        Ordering::Less => format!(", which comes before {}", show::class_word(facts.class)),
         Ordering::Equal => {
             ", as it is itself; next is who is furthest behind its floor, then who had least by weight".into()
         }
         Ordering::Greater => ", whose lease it ends early by its own".to_owned(),
     };
-    format!("It waits behind {tenant} of class {}{rule}: {}.", show::class(*class), facts.words)
+    format!("It waits behind {tenant} of class {}{rule}: {}.", show::class_word(*class), facts.words)
 }
 
 /// Returns a sentence with the class, floor and ceiling of a tenant on a device.
-fn rules(facts: &Facts) -> String {
-    let class = show::class(facts.class);
+fn terms_words(facts: &DeviceStanding) -> String {
+    let class = show::class_word(facts.class);
     let floor = facts.floor.map_or("no floor".to_owned(), |floor| format!("a floor of {floor}"));
     let ceiling = facts.ceiling.map_or("no ceiling".to_owned(), |ceiling| format!("a ceiling of {ceiling}"));
     format!("Its terms there: class {class}, {floor}, {ceiling}.")
 }
 
 /// A duration for people, rounded up to two or three digits.
-fn rounded(ns: u64) -> String {
+fn round_duration(ns: u64) -> String {
     let unit = match ns {
         0..=99_999 => 1_000,
         100_000..=9_999_999 => 100_000,
         10_000_000..=999_999_999 => 1_000_000,
         _ => 100_000_000,
     };
-    span(ns.div_ceil(unit).saturating_mul(unit))
+    format_span(ns.div_ceil(unit).saturating_mul(unit))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::finding::{Process, What};
+    use crate::finding::{FindingKind, ProcessId};
 
-    fn facts(state: &'static str) -> Facts {
-        Facts {
+    fn facts(state: &'static str) -> DeviceStanding {
+        DeviceStanding {
             device: "0".into(),
             arbitrated: true,
             class: Class::Normal,
@@ -207,16 +220,16 @@ mod tests {
         }
     }
 
-    fn says(whole: &Whole, facts: &[Facts]) -> (String, String) {
-        let all = explained(whole, facts);
+    fn says(whole: &TenantFacts, facts: &[DeviceStanding]) -> (String, String) {
+        let all = explain_tenant(whole, facts);
         assert_eq!(all.len(), facts.len().max(1));
         (all[0].state.clone(), all[0].sentences.join(" "))
     }
 
     #[test]
     fn each_standing_is_told_with_the_rule_it_comes_from() {
-        let here = Whole { connected: 1, ..Whole::default() };
-        let behind = |class| Facts { holder: Some(("chat".into(), class)), ..facts("waiting") };
+        let here = TenantFacts { connected: 1, ..TenantFacts::default() };
+        let behind = |class| DeviceStanding { holder: Some(("chat".into(), class)), ..facts("waiting") };
         for (facts, words) in [
             (facts("idle"), "wants nothing"),
             (facts("open"), "alone on the device"),
@@ -224,10 +237,10 @@ mod tests {
             (facts("draining"), "drains"),
             (facts("overdue"), "longer than a drain may"),
             (
-                Facts { refill: Some(11_400_000), ..facts("capped") },
+                DeviceStanding { refill: Some(11_400_000), ..facts("capped") },
                 "ceiling of 50 % is used up; the next lease comes in 12ms",
             ),
-            (Facts { refill: Some(0), ..facts("capped") }, "refilled now"),
+            (DeviceStanding { refill: Some(0), ..facts("capped") }, "refilled now"),
             (behind(Class::Latency), "behind chat of class latency, which comes before normal: 1 of"),
             (behind(Class::Normal), "behind chat of class normal, as it is itself; next is who is furthest behind"),
             (behind(Class::Batch), "behind chat of class batch, whose lease it ends early"),
@@ -242,11 +255,11 @@ mod tests {
 
     #[test]
     fn what_is_found_of_a_tenant_is_told_at_its_device() {
-        let here = Whole { connected: 1, ..Whole::default() };
-        let at = |device: &str| Facts { device: device.into(), ..facts("idle") };
+        let here = TenantFacts { connected: 1, ..TenantFacts::default() };
+        let at = |device: &str| DeviceStanding { device: device.into(), ..facts("idle") };
         let finding = |what, device: Option<&str>| Finding {
             what,
-            process: Process { pid: 4711, began: 1 },
+            process: ProcessId { pid: 4711, began: 1 },
             pid_inside: None,
             name: "train".into(),
             tenant: Some("a".into()),
@@ -255,8 +268,8 @@ mod tests {
             container: None,
             words: "it works without a lease".into(),
         };
-        let mut all = explained(&here, &[at("GPU-1"), at("GPU-2")]);
-        tell_findings(&mut all, &[finding(What::Time, Some("gpu-2")), finding(What::Over, None)], 3);
+        let mut all = explain_tenant(&here, &[at("GPU-1"), at("GPU-2")]);
+        tell_findings(&mut all, &[finding(FindingKind::Time, Some("gpu-2")), finding(FindingKind::Over, None)], 3);
         let [first, second] = [0, 1].map(|at: usize| all[at].sentences.join(" "));
         assert!(second.contains("Found (proof.time) of process 4711 (train): it works without a lease."), "{second}");
         assert!(first.contains("Found (proof.over)") && first.contains("3 more of its processes"), "{first}");
@@ -265,16 +278,16 @@ mod tests {
 
     #[test]
     fn what_comes_before_any_standing_is_told_first() {
-        let here = Whole { connected: 2, ..Whole::default() };
-        assert_eq!(says(&Whole::default(), &[]).0, "absent");
+        let here = TenantFacts { connected: 2, ..TenantFacts::default() };
+        assert_eq!(says(&TenantFacts::default(), &[]).0, "absent");
         assert!(says(&here, &[]).1.contains("2 of its processes are connected"));
-        assert!(says(&Whole { paused: true, ..Whole::default() }, &[]).1.contains("until `vgpu resume`"));
-        let (state, words) = says(&Whole { paused: true, ..here.clone() }, &[facts("open")]);
+        assert!(says(&TenantFacts { paused: true, ..TenantFacts::default() }, &[]).1.contains("until `vgpu resume`"));
+        let (state, words) = says(&TenantFacts { paused: true, ..here.clone() }, &[facts("open")]);
         assert!(state == "paused" && words.contains("until `vgpu resume`"), "{words}");
-        let (state, words) = says(&here, &[Facts { arbitrated: false, ..facts("open") }]);
+        let (state, words) = says(&here, &[DeviceStanding { arbitrated: false, ..facts("open") }]);
         assert!(state == "free" && words.contains("not arbitrated") && words.contains("is not measured"), "{words}");
-        let (state, words) = says(&Whole { observed: true, ..here.clone() }, &[facts("waiting")]);
+        let (state, words) = says(&TenantFacts { observed: true, ..here.clone() }, &[facts("waiting")]);
         assert!(state == "observed" && words.contains("waits for nobody"), "{words}");
-        assert!(says(&Whole { older: 1, ..here }, &[facts("idle")]).1.contains("protocol 1"));
+        assert!(says(&TenantFacts { older: 1, ..here }, &[facts("idle")]).1.contains("protocol 1"));
     }
 }

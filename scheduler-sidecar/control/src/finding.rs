@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Kinds of findings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum What {
+pub enum FindingKind {
     /// The process uses a device and no limit applies to it.
     Uncontrolled,
     /// The process can reach a tenant's socket and uses a device, but has not said hello.
@@ -17,10 +17,10 @@ pub enum What {
     Time,
 }
 
-impl What {
+impl FindingKind {
     /// Name of the kind in events and metrics.
     #[must_use]
-    pub const fn word(self) -> &'static str {
+    pub const fn kind_word(self) -> &'static str {
         match self {
             Self::Uncontrolled => "uncontrolled",
             Self::Unregistered => "unregistered",
@@ -32,7 +32,7 @@ impl What {
 
 /// A process. The start time tells it from a later process with the same ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Process {
+pub struct ProcessId {
     /// Process ID in the daemon's pid namespace.
     pub pid: u32,
     /// Start time, in ticks since boot; 0: not known.
@@ -43,10 +43,10 @@ pub struct Process {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// Kind of the finding.
-    pub what: What,
+    pub what: FindingKind,
     /// The process that the finding is about.
     #[serde(flatten)]
-    pub process: Process,
+    pub process: ProcessId,
     /// Process ID in the process's own pid namespace; `None`: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_inside: Option<u32>,

@@ -32,34 +32,34 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use vgpu_config::change::Words;
+use vgpu_config::change::WrittenChange;
 
-pub use explain::Explained;
+pub use explain::DeviceExplanation;
 pub use status::{
-    AuditStatus, Configuration, DeviceStatus, Fault, MemberDevice, MemberStatus, Process, RecordStatus, Status,
-    TenantStatus, TermsStatus, TimeStatus,
+    AuditStatus, ConfigurationStatus, DaemonFault, DaemonStatus, DeviceStatus, MemberDevice, MemberStatus,
+    ProcessStatus, RecordStatus, TenantStatus, TermsStatus, TimeStatus,
 };
 
 /// Version number of the administrative protocol.
-pub const PROTOCOL: u64 = 2;
+pub const CONTROL_PROTOCOL: u64 = 2;
 
 /// Longest answer that is read, in bytes.
-const MAX_ANSWER: u64 = 64 << 20;
+const MAX_ANSWER_BYTES: u64 = 64 << 20;
 
 /// A request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Question {
-    /// Protocol version of the sender; see [`PROTOCOL`].
+pub struct ControlRequest {
+    /// Protocol version of the sender; see [`CONTROL_PROTOCOL`].
     pub hello: u64,
     /// The request, with its own fields.
     #[serde(flatten)]
-    pub ask: Ask,
+    pub ask: ControlCommand,
 }
 
 /// The kinds of requests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "lowercase", deny_unknown_fields)]
-pub enum Ask {
+pub enum ControlCommand {
     /// Returns everything about devices, tenants and members.
     Status,
     /// Lists the members (connected processes) of all tenants.
@@ -72,7 +72,7 @@ pub enum Ask {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         device: Option<String>,
         /// New values of the tenant's settings.
-        change: Box<Words>,
+        change: Box<WrittenChange>,
     },
     /// Grants a tenant no more leases until it is resumed.
     Pause {
@@ -100,31 +100,31 @@ pub enum Ask {
     },
 }
 
-impl Ask {
+impl ControlCommand {
     /// Names of the requests.
-    pub const WORDS: [&str; 7] = ["status", "ps", "set", "pause", "resume", "explain", "events"];
+    pub const COMMAND_WORDS: [&str; 7] = ["status", "ps", "set", "pause", "resume", "explain", "events"];
 }
 
 /// An answer: `hello` and one other field.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Answer {
+pub struct ControlAnswer {
     /// Protocol of the daemon.
     pub hello: u64,
     /// Answer to the request `status`; absent for other requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub status: Option<Status>,
+    pub status: Option<DaemonStatus>,
     /// Answer to the request `ps`; absent for other requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub members: Option<Vec<Process>>,
+    pub members: Option<Vec<ProcessStatus>>,
     /// The answer to `set`, `pause` and `resume`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub done: Option<Done>,
+    pub done: Option<ChangeResult>,
     /// Answer to the request `explain`; absent for other requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub explained: Option<Vec<Explained>>,
+    pub explained: Option<Vec<DeviceExplanation>>,
     /// The answer to `events`; the events follow, one line each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub following: Option<event::Following>,
+    pub following: Option<event::EventPosition>,
     /// Why the request was not carried out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -132,7 +132,7 @@ pub struct Answer {
 
 /// The result of a change.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Done {
+pub struct ChangeResult {
     /// Name of the tenant.
     pub tenant: String,
     /// Keys that have new values; empty: all had these values before.
@@ -156,15 +156,15 @@ pub struct Done {
 /// # Errors
 /// Any error of connecting, writing, reading (at most 2 s each) or parsing. An error of the daemon becomes
 /// [`io::ErrorKind::Other`] with its message.
-pub fn ask(socket: &Path, ask: &Ask) -> io::Result<Answer> {
+pub fn ask_daemon(socket: &Path, ask: &ControlCommand) -> io::Result<ControlAnswer> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(own::PATIENCE))?;
     stream.set_write_timeout(Some(own::PATIENCE))?;
-    let mut line = serde_json::to_vec(&Question { hello: PROTOCOL, ask: ask.clone() })?;
+    let mut line = serde_json::to_vec(&ControlRequest { hello: CONTROL_PROTOCOL, ask: ask.clone() })?;
     line.push(b'\n');
     stream.write_all(&line)?;
     let mut answer = String::new();
-    BufReader::new(stream.take(MAX_ANSWER)).read_line(&mut answer)?;
+    BufReader::new(stream.take(MAX_ANSWER_BYTES)).read_line(&mut answer)?;
     if answer.is_empty() {
         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the daemon closed the connection without an answer"));
     }
@@ -175,9 +175,9 @@ pub fn ask(socket: &Path, ask: &Ask) -> io::Result<Answer> {
     }
     // The fields of another protocol's answer are not known.
     match answer["hello"].as_u64() {
-        Some(PROTOCOL) => Ok(serde_json::from_value(answer)?),
+        Some(CONTROL_PROTOCOL) => Ok(serde_json::from_value(answer)?),
         theirs => Err(io::Error::other(format!(
-            "the daemon speaks administrative protocol {}, this program speaks {PROTOCOL}; use the vgpu of its version",
+            "the daemon speaks administrative protocol {}, this program speaks {CONTROL_PROTOCOL}; use the vgpu of its version",
             theirs.unwrap_or_default()
         ))),
     }
@@ -186,8 +186,8 @@ pub fn ask(socket: &Path, ask: &Ask) -> io::Result<Answer> {
 /// Requests the status.
 ///
 /// # Errors
-/// As [`ask`].
-pub fn ask_status(socket: &Path) -> io::Result<Status> {
-    let answer = ask(socket, &Ask::Status)?;
+/// As [`ask_daemon`].
+pub fn ask_status(socket: &Path) -> io::Result<DaemonStatus> {
+    let answer = ask_daemon(socket, &ControlCommand::Status)?;
     answer.status.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the answer holds no status"))
 }

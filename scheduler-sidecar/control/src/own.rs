@@ -22,42 +22,42 @@ use super::finding::Finding;
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Number of the members' protocol that has this request.
-const HELLO: u64 = vgpu_core::protocol::wire::two::PROTOCOL;
+const HELLO_PROTOCOL: u64 = vgpu_core::protocol::wire::two::PROTOCOL;
 
 /// Name of the request.
-const FINDINGS: &str = "findings";
+const FINDINGS_WORD: &str = "findings";
 
 /// Most findings in one answer.
-pub const MOST: usize = 32;
+pub const MAX_FINDINGS_TOLD: usize = 32;
 
 /// Longest answer that is read, in bytes.
-const MAX_ANSWER: u64 = 1 << 20;
+const MAX_OWN_ANSWER_BYTES: u64 = 1 << 20;
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Question {
+struct OwnRequest {
     hello: u64,
     ask: String,
 }
 
 /// Findings about a tenant's processes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Own {
+pub struct OwnFindings {
     /// Version number of the members' protocol.
     pub hello: u64,
     /// Name of the tenant whose socket was asked.
     pub tenant: String,
-    /// Findings, at most [`MOST`].
+    /// Findings, at most [`MAX_FINDINGS_TOLD`].
     pub findings: Vec<Finding>,
     /// Number of findings that are left out.
     #[serde(default)]
     pub more: usize,
 }
 
-impl Own {
-    /// An answer with these findings, at most [`MOST`], and the number of further ones.
+impl OwnFindings {
+    /// An answer with these findings, at most [`MAX_FINDINGS_TOLD`], and the number of further ones.
     #[must_use]
     pub fn new(tenant: &str, (findings, more): (Vec<Finding>, usize)) -> Self {
-        Self { hello: HELLO, tenant: tenant.to_owned(), findings, more }
+        Self { hello: HELLO_PROTOCOL, tenant: tenant.to_owned(), findings, more }
     }
 }
 
@@ -65,26 +65,26 @@ impl Own {
 #[must_use]
 pub fn is_asked(line: &[u8]) -> bool {
     // A cheap search first, so that members' usual lines are not parsed twice.
-    let holds = line.windows(FINDINGS.len()).any(|word| word == FINDINGS.as_bytes());
-    let asked = |asked: &Question| asked.hello == HELLO && asked.ask == FINDINGS;
-    holds && serde_json::from_slice(line).is_ok_and(|question: Question| asked(&question))
+    let holds = line.windows(FINDINGS_WORD.len()).any(|word| word == FINDINGS_WORD.as_bytes());
+    let asked = |asked: &OwnRequest| asked.hello == HELLO_PROTOCOL && asked.ask == FINDINGS_WORD;
+    holds && serde_json::from_slice(line).is_ok_and(|question: OwnRequest| asked(&question))
 }
 
 /// Asks the daemon behind a tenant's socket. `None`: it does not know the request, or was asked too often.
 ///
 /// # Errors
 /// Any error of connecting, writing, reading (at most 2 s each) or parsing.
-pub fn ask(socket: &Path) -> io::Result<Option<Own>> {
+pub fn ask_own(socket: &Path) -> io::Result<Option<OwnFindings>> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let mut line = serde_json::to_vec(&Question { hello: HELLO, ask: FINDINGS.to_owned() })?;
+    let mut line = serde_json::to_vec(&OwnRequest { hello: HELLO_PROTOCOL, ask: FINDINGS_WORD.to_owned() })?;
     line.push(b'\n');
     stream.write_all(&line)?;
     let mut answer = String::new();
-    BufReader::new(stream.take(MAX_ANSWER)).read_line(&mut answer)?;
+    BufReader::new(stream.take(MAX_OWN_ANSWER_BYTES)).read_line(&mut answer)?;
     let answer: serde_json::Value = serde_json::from_str(&answer)?;
-    if answer.get(FINDINGS).is_none() {
+    if answer.get(FINDINGS_WORD).is_none() {
         return Ok(None);
     }
     Ok(Some(serde_json::from_value(answer)?))

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use vgpu_config::bearer::Bearer;
+use vgpu_config::bearer::CostBearer;
 
 /// Status of the daemon.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Status {
+pub struct DaemonStatus {
     /// Version of the daemon.
     pub version: String,
     /// Process ID of the daemon.
@@ -20,7 +20,7 @@ pub struct Status {
     pub uptime_seconds: u64,
     /// The configuration file; null: there is none.
     #[serde(default)]
-    pub configuration: Option<Configuration>,
+    pub configuration: Option<ConfigurationStatus>,
     /// State of the usage record; null: the daemon keeps none.
     #[serde(default)]
     pub record: Option<RecordStatus>,
@@ -34,7 +34,7 @@ pub struct Status {
     pub tenants: Vec<TenantStatus>,
     /// Services that do not work while limits are still enforced.
     #[serde(default)]
-    pub faults: Vec<Fault>,
+    pub faults: Vec<DaemonFault>,
     /// Processes that use devices without being held to a limit.
     #[serde(default)]
     pub findings: Vec<super::finding::Finding>,
@@ -42,7 +42,7 @@ pub struct Status {
 
 /// A service of the daemon, other than enforcement, that does not work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fault {
+pub struct DaemonFault {
     /// Name of the service: `audit`, `metrics`, `record`, `proof`.
     pub what: String,
     /// Reason why the service does not work.
@@ -51,7 +51,7 @@ pub struct Fault {
 
 /// State of the configuration file, and result of the last reading.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Configuration {
+pub struct ConfigurationStatus {
     /// Path of the file.
     pub file: PathBuf,
     /// Number of times that the file was read again and accepted.
@@ -114,7 +114,7 @@ pub struct TenantStatus {
     pub name: String,
     /// Owner of the tenant's costs: `group`, null if none was given, and `labels` by their names.
     #[serde(flatten)]
-    pub bearer: Bearer,
+    pub bearer: CostBearer,
     /// Path of the socket where the tenant's members connect.
     pub socket: PathBuf,
     /// Lowest memory limit of all the tenant's devices, in bytes; null: no limit.
@@ -191,7 +191,7 @@ pub struct TimeStatus {
     pub members: usize,
     /// Number of members that wait at the gate, that is, for permission to launch.
     pub waiting: usize,
-    /// State in one word; see [`super::Explained::state`].
+    /// State in one word; see [`super::DeviceExplanation::state`].
     pub state: String,
     /// Device time in seconds since the tenant's first member joined; null: none of it was measured.
     pub gpu_seconds: Option<f64>,
@@ -259,7 +259,7 @@ pub struct MemberDevice {
 
 /// A line of `ps`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Process {
+pub struct ProcessStatus {
     /// Name of the tenant.
     pub tenant: String,
     /// State of the process, a member of that tenant.

@@ -12,11 +12,11 @@ use std::path::PathBuf;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, sockopt};
 
 /// First descriptor that a service manager passes to a process.
-const FIRST: i32 = 3;
+const FIRST_HANDED_DESCRIPTOR: i32 = 3;
 
 /// A listening socket of the service manager.
 #[derive(Debug)]
-pub struct Activated {
+pub struct ActivatedSocket {
     /// The socket; non-blocking.
     pub listener: OwnedFd,
     /// Path of the socket.
@@ -27,16 +27,18 @@ pub struct Activated {
 ///
 /// # Errors
 /// A message: there are several, or it is not a listening Unix socket. A wrong unit must not look right.
-pub fn socket() -> Result<Option<Activated>, String> {
+pub fn activated_socket() -> Result<Option<ActivatedSocket>, String> {
     let [pid, count, names] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"].map(std::env::var_os);
-    match announced(pid, count, names, std::process::id())? {
+    match is_announced(pid, count, names, std::process::id())? {
         false => Ok(None),
-        true => take().map(Some).map_err(|why| format!("the socket of the service manager cannot be used: {why}")),
+        true => {
+            take_socket().map(Some).map_err(|why| format!("the socket of the service manager cannot be used: {why}"))
+        }
     }
 }
 
 /// True if the manager passed one socket to this process.
-fn announced(
+fn is_announced(
     pid: Option<OsString>,
     count: Option<OsString>,
     names: Option<OsString>,
@@ -58,10 +60,10 @@ fn announced(
     }
 }
 
-fn take() -> Result<Activated, String> {
+fn take_socket() -> Result<ActivatedSocket, String> {
     let failed = |why: rustix::io::Errno| std::io::Error::from(why).to_string();
     // Works on a copy that this process owns: nothing shows whether a bare descriptor number is owned elsewhere.
-    let listener = shim_sys::descriptors::copy_of(FIRST).map_err(|why| why.to_string())?;
+    let listener = shim_sys::descriptors::copy_of(FIRST_HANDED_DESCRIPTOR).map_err(|why| why.to_string())?;
     let listens = sockopt::socket_acceptconn(&listener).map_err(failed)?
         && sockopt::socket_domain(&listener).map_err(failed)? == AddressFamily::UNIX
         && sockopt::socket_type(&listener).map_err(failed)? == SocketType::STREAM;
@@ -74,7 +76,7 @@ fn take() -> Result<Activated, String> {
     let address = SocketAddrUnix::try_from(address).map_err(failed)?;
     let path = address.path().ok_or("it has no path; accepted: ListenStream=/run/vgpu/admin.sock")?;
     let path = PathBuf::from(path.to_string_lossy().into_owned());
-    Ok(Activated { listener, path })
+    Ok(ActivatedSocket { listener, path })
 }
 
 #[cfg(test)]
@@ -84,14 +86,14 @@ mod tests {
     #[test]
     fn only_one_socket_for_this_very_process_is_taken() {
         let said = |pid: &str, count: &str, names: &str| {
-            announced(Some(pid.into()), Some(count.into()), Some(names.into()), 7)
+            is_announced(Some(pid.into()), Some(count.into()), Some(names.into()), 7)
         };
         assert_eq!(said("7", "1", "admin"), Ok(true));
         assert_eq!(said("7", "1", ""), Ok(true), "whatever it is called");
         assert_eq!(said("8", "1", "admin"), Ok(false), "another process's");
         assert_eq!(said("7", "0", ""), Ok(false));
         assert_eq!(said("x", "1", ""), Ok(false));
-        assert_eq!(announced(None, None, None, 7), Ok(false));
+        assert_eq!(is_announced(None, None, None, 7), Ok(false));
         let words = said("7", "2", "admin:a").unwrap_err();
         assert!(words.contains("2 sockets (admin, a)") && words.contains("takes one"), "{words}");
     }

@@ -3,25 +3,26 @@
 use vgpu_core::protocol::wire::Terms;
 use vgpu_core::protocol::wire::two::{self, Descriptor, Welcome};
 
-use super::config::{OnError, Tenant};
-use vgpu_config::problem::shown;
-use vgpu_control::{self as control, Ask, Question};
+use super::config::{OnError, TenantConfig};
+use vgpu_config::problem::escape_value;
+use vgpu_control::{self as control, ControlCommand, ControlRequest};
 
 /// Descriptors sent with a welcome, in this order.
-pub const DESCRIPTORS: [Descriptor; 4] = [Descriptor::Beat, Descriptor::Board, Descriptor::Report, Descriptor::Bell];
+pub const WELCOME_DESCRIPTORS: [Descriptor; 4] =
+    [Descriptor::Beat, Descriptor::Board, Descriptor::Report, Descriptor::Bell];
 
 /// Returns the tenant's name, memory limit and ceiling, as sent to its members at the hello.
 #[must_use]
-pub fn terms(tenant: &Tenant) -> Terms {
-    let (memory_limit, sm_limit) = tenant.told();
+pub fn member_terms(tenant: &TenantConfig) -> Terms {
+    let (memory_limit, sm_limit) = tenant.told_limits();
     Terms { tenant: tenant.name.clone(), memory_limit, sm_limit }
 }
 
 /// The welcome of a member: its number, the epoch of the pages, and the daemon's clock in ns.
 #[must_use]
-pub fn welcome(tenant: &Tenant, member: u64, epoch: u64, clock: u64) -> two::Reply {
+pub fn welcome_reply(tenant: &TenantConfig, member: u64, epoch: u64, clock: u64) -> two::Reply {
     two::Reply::Welcome(Welcome {
-        terms: terms(tenant),
+        terms: member_terms(tenant),
         member,
         epoch,
         clock,
@@ -29,13 +30,13 @@ pub fn welcome(tenant: &Tenant, member: u64, epoch: u64, clock: u64) -> two::Rep
         open_on_error: tenant.on_error == OnError::Open,
         on_loss: tenant.on_loss,
         strict: tenant.strict,
-        descriptors: DESCRIPTORS.to_vec(),
+        descriptors: WELCOME_DESCRIPTORS.to_vec(),
     })
 }
 
 /// The answer to a peer that is refused, readable in both protocols.
 #[must_use]
-pub fn refusal(words: &str) -> two::Reply {
+pub fn refusal_reply(words: &str) -> two::Reply {
     two::Reply::Refused { words: words.to_owned(), speaks: two::PROTOCOL }
 }
 
@@ -43,30 +44,30 @@ pub fn refusal(words: &str) -> two::Reply {
 ///
 /// # Errors
 /// The message that is sent before the connection is closed.
-pub fn question(line: &[u8]) -> Result<Ask, String> {
+pub fn parse_question(line: &[u8]) -> Result<ControlCommand, String> {
     let not_understood = |why: serde_json::Error| format!("the question is not understood: {why}");
     let question: serde_json::Value = serde_json::from_slice(line).map_err(not_understood)?;
     let hello = question.get("hello").and_then(serde_json::Value::as_u64);
     let protocol = hello.ok_or("the question is not understood: it does not begin with a number for \"hello\"")?;
-    let ours = control::PROTOCOL;
+    let ours = control::CONTROL_PROTOCOL;
     if protocol != ours {
         return Err(format!("administrative protocol {protocol} is not spoken here; this daemon speaks {ours}"));
     }
     match question.get("ask").and_then(serde_json::Value::as_str) {
-        Some(word) if Ask::WORDS.contains(&word) => {}
+        Some(word) if ControlCommand::COMMAND_WORDS.contains(&word) => {}
         other => {
-            let (other, known) = (shown(other.unwrap_or_default()), Ask::WORDS.join(", "));
+            let (other, known) = (escape_value(other.unwrap_or_default()), ControlCommand::COMMAND_WORDS.join(", "));
             return Err(format!("{other:?} is not a question this daemon knows; accepted: {known}"));
         }
     }
     // Parsed from the line, since a `Value` drops one of two equal keys.
-    let Question { ask, .. } = serde_json::from_slice(line).map_err(not_understood)?;
+    let ControlRequest { ask, .. } = serde_json::from_slice(line).map_err(not_understood)?;
     let mut keys = question.as_object().into_iter().flat_map(|question| question.keys());
     let extra = keys.find(|key| !["hello", "ask"].contains(&key.as_str()));
     match (&ask, extra) {
-        (Ask::Status | Ask::Ps, Some(extra)) => Err(format!(
+        (ControlCommand::Status | ControlCommand::Ps, Some(extra)) => Err(format!(
             "the question is not understood: unknown field {:?}, status and ps have no further fields",
-            shown(extra)
+            escape_value(extra)
         )),
         _ => Ok(ask),
     }
@@ -79,29 +80,32 @@ mod tests {
     use vgpu_core::units::share::Share;
 
     use super::*;
-    use vgpu_config::change::Words;
+    use vgpu_config::change::WrittenChange;
 
     #[test]
     fn a_member_gets_its_tenants_terms_and_what_comes_with_them() {
-        let tenant = Tenant::everywhere("a", "/s".into(), Some(Bytes(1 << 30)), Share::from_percent(30));
+        let tenant = TenantConfig::on_all_devices("a", "/s".into(), Some(Bytes(1 << 30)), Share::from_percent(30));
         assert_eq!(
-            Reply::Terms(terms(&tenant)).encode().unwrap(),
+            Reply::Terms(member_terms(&tenant)).encode().unwrap(),
             "{\"hello\":1,\"tenant\":\"a\",\"memory_limit\":1073741824,\"sm_limit\":30}\n"
         );
-        let line = welcome(&tenant, 7, 9, 11).encode().unwrap();
+        let line = welcome_reply(&tenant, 7, 9, 11).encode().unwrap();
         let Ok(two::Reply::Welcome(read)) = two::Reply::decode(line.as_bytes()) else { panic!("{line}") };
-        assert_eq!((read.terms, read.member, read.epoch, read.clock), (terms(&tenant), 7, 9, 11));
-        assert_eq!(read.descriptors, DESCRIPTORS);
+        assert_eq!((read.terms, read.member, read.epoch, read.clock), (member_terms(&tenant), 7, 9, 11));
+        assert_eq!(read.descriptors, WELCOME_DESCRIPTORS);
     }
 
     #[test]
     fn a_question_is_understood_and_another_protocol_or_an_unknown_one_is_refused_in_words() {
-        assert_eq!(question(br#"{"hello":2,"ask":"status"}"#), Ok(Ask::Status));
-        assert_eq!(question(br#"{"hello":2,"ask":"pause","tenant":"a"}"#), Ok(Ask::Pause { tenant: "a".into() }));
-        let change = Box::new(Words { weight: Some("3".into()), ..Words::default() });
-        let set = Ask::Set { tenant: "a".into(), device: Some("0".into()), change };
-        let line = serde_json::to_vec(&control::Question { hello: 2, ask: set.clone() }).unwrap();
-        assert_eq!(question(&line), Ok(set), "what is written is what is read");
+        assert_eq!(parse_question(br#"{"hello":2,"ask":"status"}"#), Ok(ControlCommand::Status));
+        assert_eq!(
+            parse_question(br#"{"hello":2,"ask":"pause","tenant":"a"}"#),
+            Ok(ControlCommand::Pause { tenant: "a".into() })
+        );
+        let change = Box::new(WrittenChange { weight: Some("3".into()), ..WrittenChange::default() });
+        let set = ControlCommand::Set { tenant: "a".into(), device: Some("0".into()), change };
+        let line = serde_json::to_vec(&control::ControlRequest { hello: 2, ask: set.clone() }).unwrap();
+        assert_eq!(parse_question(&line), Ok(set), "what is written is what is read");
         for (line, words) in [
             (&br#"{"hello":3,"ask":"status"}"#[..], "protocol 3 is not spoken here; this daemon speaks 2"),
             (br#"{"hello":1,"ask":"status"}"#, "protocol 1 is not spoken here; this daemon speaks 2"),
@@ -123,7 +127,7 @@ mod tests {
             (b"status", "not understood"),
             (b"[]", "not understood"),
         ] {
-            let said = question(line).unwrap_err();
+            let said = parse_question(line).unwrap_err();
             assert!(said.contains(words), "{said}");
         }
     }

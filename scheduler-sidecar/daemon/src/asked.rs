@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 
 /// Result of reading the socket that carries requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asked {
+pub enum WakeReason {
     /// One or several requests; the greatest of their bytes that were read last.
     Yes(u8),
     /// No request.
@@ -15,16 +15,16 @@ pub enum Asked {
 }
 
 /// Reads all requests that are pending.
-pub fn heard(stream: &mut UnixStream) -> Asked {
-    let mut asked = Asked::No;
+pub fn read_questions(stream: &mut UnixStream) -> WakeReason {
+    let mut asked = WakeReason::No;
     loop {
         let mut bytes = [0; 64];
         match stream.read(&mut bytes) {
-            Ok(0) => return Asked::Gone,
-            Ok(length) => asked = Asked::Yes(bytes.iter().take(length).copied().max().unwrap_or(0)),
+            Ok(0) => return WakeReason::Gone,
+            Ok(length) => asked = WakeReason::Yes(bytes.iter().take(length).copied().max().unwrap_or(0)),
             Err(why) if why.kind() == ErrorKind::Interrupted => {}
             Err(why) if why.kind() == ErrorKind::WouldBlock => return asked,
-            Err(_) => return Asked::Gone,
+            Err(_) => return WakeReason::Gone,
         }
     }
 }
@@ -39,10 +39,10 @@ mod tests {
     fn a_thread_that_is_gone_is_told_from_one_that_asks_nothing() {
         let (mut asked, mut ask) = UnixStream::pair().unwrap();
         asked.set_nonblocking(true).unwrap();
-        assert_eq!(heard(&mut asked), Asked::No);
+        assert_eq!(read_questions(&mut asked), WakeReason::No);
         ask.write_all(&[0, 1]).unwrap();
-        assert_eq!((heard(&mut asked), heard(&mut asked)), (Asked::Yes(1), Asked::No));
+        assert_eq!((read_questions(&mut asked), read_questions(&mut asked)), (WakeReason::Yes(1), WakeReason::No));
         drop(ask);
-        assert_eq!(heard(&mut asked), Asked::Gone);
+        assert_eq!(read_questions(&mut asked), WakeReason::Gone);
     }
 }

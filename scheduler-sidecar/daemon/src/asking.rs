@@ -13,29 +13,29 @@ use std::time::Duration;
 
 use vgpu_config::inventory::{self, Inventory};
 
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const FIRST_RETRY_PAUSE: Duration = Duration::from_secs(1);
+const MAX_RETRY_PAUSE: Duration = Duration::from_secs(30);
 
 /// A driver that is being asked. Becomes readable when it has answered.
-pub struct Asking {
+pub struct DriverInquiry {
     rings: UnixStream,
     answer: Receiver<Inventory>,
     /// Nothing is sent over it. The thread sleeps on the other end, which wakes when this one is dropped.
     _wants: Sender<()>,
 }
 
-impl Asking {
+impl DriverInquiry {
     /// Starts the thread, which asks until there are devices.
     ///
     /// # Errors
     /// No thread can be started, or no descriptor is left.
-    pub fn begin() -> io::Result<Self> {
+    pub fn begin_inquiry() -> io::Result<Self> {
         let (rings, mut ring) = UnixStream::pair()?;
         rings.set_nonblocking(true)?;
         let ((tell, answer), (wants, wanted)) = (channel(), channel());
         thread::Builder::new().name("vgpud-nvml".into()).spawn(move || {
             let is_wanted = |pause| wanted.recv_timeout(pause) == Err(RecvTimeoutError::Timeout);
-            if let Some(found) = until_found(&inventory::ask, &is_wanted)
+            if let Some(found) = until_found(&inventory::ask_driver, &is_wanted)
                 && tell.send(found).is_ok()
             {
                 let _ = ring.write_all(&[1]);
@@ -45,13 +45,13 @@ impl Asking {
     }
 
     /// The driver's answer, if it is there.
-    pub fn answer(&mut self) -> Option<Inventory> {
+    pub fn take_answer(&mut self) -> Option<Inventory> {
         let _ = self.rings.read(&mut [0; 8]);
         self.answer.try_recv().ok()
     }
 }
 
-impl AsFd for Asking {
+impl AsFd for DriverInquiry {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.rings.as_fd()
     }
@@ -59,12 +59,12 @@ impl AsFd for Asking {
 
 /// Asks after each pause, while the answer is needed.
 fn until_found(ask: &dyn Fn() -> Result<Inventory, String>, is_wanted: &dyn Fn(Duration) -> bool) -> Option<Inventory> {
-    let mut pause = FIRST_PAUSE;
+    let mut pause = FIRST_RETRY_PAUSE;
     while is_wanted(pause) {
         match ask() {
             Ok(found) if !found.0.is_empty() => return Some(found),
             // An answer without devices identifies none either.
-            Ok(_) | Err(_) => pause = LONGEST_PAUSE.min(pause * 2),
+            Ok(_) | Err(_) => pause = MAX_RETRY_PAUSE.min(pause * 2),
         }
     }
     None
@@ -77,7 +77,7 @@ mod tests {
     use vgpu_core::units::bytes::Bytes;
 
     use super::*;
-    use vgpu_config::inventory::Found;
+    use vgpu_config::inventory::FoundDevice;
 
     #[test]
     fn a_driver_is_asked_ever_more_rarely_until_it_has_a_device() {
@@ -89,7 +89,7 @@ mod tests {
                 8 => Ok(Inventory::default()),
                 _ => {
                     let uuid = "GPU-1".into();
-                    Ok(Inventory(vec![Found { index: 0, parent: None, uuid, memory: Bytes(1), model: None }]))
+                    Ok(Inventory(vec![FoundDevice { index: 0, parent: None, uuid, memory: Bytes(1), model: None }]))
                 }
             }
         };

@@ -4,9 +4,9 @@
 //! `hash`, at the end, is the SHA-256 of everything in the line before that field. So a line that was changed,
 //! removed or cut is detected ([`vgpu_accounting::audit_chain`]).
 //!
-//! The hash of the last line is the head, which the daemon serves ([`Audit::head`]). Only a head kept elsewhere shows
-//! that whole lines are missing at the end. The file is rotated by size, and the chain continues over rotations and
-//! restarts.
+//! The hash of the last line is the head, which the daemon serves ([`AuditLog::last_hash`]). Only a head kept
+//! elsewhere shows that whole lines are missing at the end. The file is rotated by size, and the chain continues over
+//! rotations and restarts.
 //!
 //! A thread of its own writes the file, and flushes it to the disk before it takes more lines. Logging waits for
 //! nothing. Lines that cannot be written are reported as a fault, and enforcement continues.
@@ -21,133 +21,133 @@ use std::time::Duration;
 
 use tracing::warn;
 
-use super::rotate::Rotating;
+use super::rotate::RotatingFile;
 use vgpu_accounting::audit_chain::{chained, name};
-use vgpu_control::event::Event;
+use vgpu_control::event::DaemonEvent;
 
 /// Most events that wait to be written.
-const QUEUE: usize = 4096;
+const AUDIT_QUEUE_EVENTS: usize = 4096;
 
 /// Bytes at the end of a file in which the last line is searched.
-const LONGEST: u64 = 1 << 20;
+const MAX_AUDIT_LINE_BYTES: u64 = 1 << 20;
 
 /// Value of `prev` in the very first line.
-const NOTHING: &str = "";
+const FIRST_PREVIOUS_HASH: &str = "";
 
-enum Word {
-    Event(Arc<Event>),
+enum AuditMessage {
+    Event(Arc<DaemonEvent>),
     /// Answered when all earlier events are written.
     End(SyncSender<()>),
 }
 
 /// The audit log. Passing an event to it never blocks.
 #[derive(Debug)]
-pub struct Audit {
-    tell: SyncSender<Word>,
+pub struct AuditLog {
+    tell: SyncSender<AuditMessage>,
     path: PathBuf,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<AuditState>>,
 }
 
 /// State shared with the writing thread.
 #[derive(Debug)]
-struct State {
+struct AuditState {
     /// Why the log is incomplete; `None`: the last write succeeded.
     fault: Option<String>,
     /// Hash of the last line written.
     head: String,
 }
 
-impl Audit {
+impl AuditLog {
     /// Opens the file and starts the thread that writes it.
     ///
     /// # Errors
     /// The file cannot be opened or read, or no thread can be started.
     pub fn start(path: &Path, most: u64, keep: u32) -> io::Result<Self> {
-        let mut file = Rotating::open(path, most, keep)?;
+        let mut file = RotatingFile::open(path, most, keep)?;
         let mut last = last_line(path)?;
         if last.is_empty() {
             // The daemon ended after it rotated the file and before it wrote the first line.
             let aside = format!("{}.1", path.display());
             last = last_line(Path::new(&aside)).unwrap_or_default();
-        } else if !ends(path)? {
-            file.line(b"\n")?;
+        } else if !is_terminated(path)? {
+            file.write_line(b"\n")?;
         }
-        let state = Arc::new(Mutex::new(State { fault: None, head: last.clone() }));
-        let (tell, told) = sync_channel(QUEUE);
-        let mut writer = Writer { file, last, state: state.clone() };
+        let state = Arc::new(Mutex::new(AuditState { fault: None, head: last.clone() }));
+        let (tell, told) = sync_channel(AUDIT_QUEUE_EVENTS);
+        let mut writer = AuditWriter { file, last, state: state.clone() };
         thread::Builder::new().name("vgpud-audit".into()).spawn(move || writer.serve(&told))?;
         Ok(Self { tell, path: path.to_owned(), state })
     }
 
     /// Queues an event; never blocks.
-    pub fn write(&self, event: &Arc<Event>) {
-        if let Err(TrySendError::Full(_)) = self.tell.try_send(Word::Event(event.clone())) {
+    pub fn write(&self, event: &Arc<DaemonEvent>) {
+        if let Err(TrySendError::Full(_)) = self.tell.try_send(AuditMessage::Event(event.clone())) {
             set_fault(&self.state, Some("events came faster than they could be written; some are missing".into()));
         }
     }
 
     /// Why the log is incomplete; `None`: the last write succeeded.
     #[must_use]
-    pub fn fault(&self) -> Option<String> {
-        locked(&self.state).fault.clone()
+    pub fn audit_fault(&self) -> Option<String> {
+        lock_state(&self.state).fault.clone()
     }
 
     /// The file, and the hash of the last line written there; empty before the first line.
     #[must_use]
-    pub fn head(&self) -> (PathBuf, String) {
-        (self.path.clone(), locked(&self.state).head.clone())
+    pub fn last_hash(&self) -> (PathBuf, String) {
+        (self.path.clone(), lock_state(&self.state).head.clone())
     }
 
     /// Waits up to 1 s until all events are written.
-    pub fn finish(&self) {
+    pub fn finish_writing(&self) {
         let (done, seen) = sync_channel(1);
-        if self.tell.try_send(Word::End(done)).is_ok() {
+        if self.tell.try_send(AuditMessage::End(done)).is_ok() {
             let _ = seen.recv_timeout(Duration::from_secs(1));
         }
     }
 }
 
-fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock_state(state: &Mutex<AuditState>) -> MutexGuard<'_, AuditState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Sets or clears the fault; true if it changed.
-fn set_fault(state: &Mutex<State>, words: Option<String>) -> bool {
-    let mut state = locked(state);
+fn set_fault(state: &Mutex<AuditState>, words: Option<String>) -> bool {
+    let mut state = lock_state(state);
     let news = state.fault != words;
     state.fault = words;
     news
 }
 
-struct Writer {
-    file: Rotating,
+struct AuditWriter {
+    file: RotatingFile,
     /// Hash of the last line, which the next line refers to.
     last: String,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<AuditState>>,
 }
 
-impl Writer {
-    fn serve(&mut self, told: &Receiver<Word>) {
+impl AuditWriter {
+    fn serve(&mut self, told: &Receiver<AuditMessage>) {
         while let Ok(first) = told.recv() {
             let mut ends = Vec::new();
             let mut done = Ok(());
             // Events that arrived meanwhile are flushed to the disk together.
-            for word in std::iter::once(first).chain(told.try_iter().take(QUEUE)) {
+            for word in std::iter::once(first).chain(told.try_iter().take(AUDIT_QUEUE_EVENTS)) {
                 match word {
                     // An event that cannot be written does not stop the next one.
-                    Word::Event(event) => done = done.and(self.append(&event)),
-                    Word::End(end) => ends.push(end),
+                    AuditMessage::Event(event) => done = done.and(self.append_event(&event)),
+                    AuditMessage::End(end) => ends.push(end),
                 }
             }
-            let done = done.and_then(|()| self.file.sync());
-            locked(&self.state).head.clone_from(&self.last);
+            let done = done.and_then(|()| self.file.sync_file());
+            lock_state(&self.state).head.clone_from(&self.last);
             let words = done.err().map(|why| why.to_string());
             if set_fault(&self.state, words.clone()) {
                 match words {
                     // Without a kind, since an event of this would be written here.
                     Some(why) => warn!(%why, "the audit log cannot be written; limits are kept all the same"),
                     None => {
-                        warn!(file = %self.file.path().display(), "the audit log is written again; lines are missing")
+                        warn!(file = %self.file.file_path().display(), "the audit log is written again; lines are missing")
                     }
                 }
             }
@@ -157,18 +157,18 @@ impl Writer {
         }
     }
 
-    fn append(&mut self, event: &Event) -> io::Result<()> {
+    fn append_event(&mut self, event: &DaemonEvent) -> io::Result<()> {
         let (mut bytes, hash) = chained(event, &self.last)?;
         bytes.push(b'\n');
-        match self.file.line(&bytes) {
+        match self.file.write_line(&bytes) {
             Ok(()) => {
                 self.last = hash;
                 Ok(())
             }
             Err(why) => {
                 // Part of the line may be in the file; the next one must not be joined to it.
-                let _ = self.file.line(b"\n");
-                if let Ok(last) = last_line(self.file.path()) {
+                let _ = self.file.write_line(b"\n");
+                if let Ok(last) = last_line(self.file.file_path()) {
                     self.last = last;
                 }
                 Err(why)
@@ -181,15 +181,15 @@ impl Writer {
 fn last_line(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(LONGEST)))?;
+    file.seek(SeekFrom::Start(length.saturating_sub(MAX_AUDIT_LINE_BYTES)))?;
     let mut end = Vec::new();
     file.read_to_end(&mut end)?;
     let last = end.split(|byte| *byte == b'\n').rfind(|line| !line.is_empty());
-    Ok(last.map_or(NOTHING.to_owned(), name))
+    Ok(last.map_or(FIRST_PREVIOUS_HASH.to_owned(), name))
 }
 
 /// True if the file ends with a newline.
-fn ends(path: &Path) -> io::Result<bool> {
+fn is_terminated(path: &Path) -> io::Result<bool> {
     let mut file = File::open(path)?;
     let mut last = [0];
     file.seek(SeekFrom::End(-1))?;
@@ -202,17 +202,17 @@ mod tests {
     use super::*;
     use vgpu_accounting::audit_chain::{Head, verify};
 
-    fn event(words: &str) -> Arc<Event> {
-        Arc::new(Event { kind: "tenant.changed".into(), words: words.into(), ..Event::default() })
+    fn event(words: &str) -> Arc<DaemonEvent> {
+        Arc::new(DaemonEvent { kind: "tenant.changed".into(), words: words.into(), ..DaemonEvent::default() })
     }
 
     fn written(path: &Path, most: u64, count: usize) {
-        let audit = Audit::start(path, most, 9).unwrap();
+        let audit = AuditLog::start(path, most, 9).unwrap();
         for at in 0..count {
             audit.write(&event(&format!("number {at}")));
         }
-        audit.finish();
-        assert_eq!(audit.fault(), None);
+        audit.finish_writing();
+        assert_eq!(audit.audit_fault(), None);
     }
 
     #[test]
@@ -295,11 +295,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("audit.log");
         written(&path, 1 << 20, 3);
-        let audit = Audit::start(&path, 1 << 20, 9).unwrap();
-        let head = audit.head().1;
+        let audit = AuditLog::start(&path, 1 << 20, 9).unwrap();
+        let head = audit.last_hash().1;
         audit.write(&event("one more"));
-        audit.finish();
-        let later = audit.head().1;
+        audit.finish_writing();
+        let later = audit.last_hash().1;
         let text = std::fs::read(&path).unwrap();
         let heads = [Head { hash: &head, by: "somebody" }, Head { hash: &later, by: "the daemon" }];
         let chain = verify(std::slice::from_ref(&text), &heads).unwrap();

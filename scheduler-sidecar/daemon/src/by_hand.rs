@@ -5,17 +5,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::config::{On, Tenant, Which, device_name};
+use super::config::{DeviceName, DeviceTermsConfig, TenantConfig, device_name};
 
 /// Keys overridden since the file was read, by tenant and device.
 pub(super) type Marks = BTreeMap<(String, String), BTreeSet<&'static str>>;
 
 /// Applies the overrides of `before` to `fresh`, the tenant as the file describes it. Returns them by the new device
 /// names.
-pub(super) fn carry(fresh: &mut Tenant, before: &Tenant, marks: &Marks) -> Marks {
+pub(super) fn carry_overrides(fresh: &mut TenantConfig, before: &TenantConfig, marks: &Marks) -> Marks {
     let mut carried = Marks::new();
     for on in &mut fresh.on {
-        let Some(was) = before.on.iter().find(|was| same(was, on)).or_else(|| any(before)) else { continue };
+        let Some(was) = before.on.iter().find(|was| is_same_device(was, on)).or_else(|| any(before)) else { continue };
         let Some(keys) = marks.get(&(before.name.clone(), device_name(&was.device))) else { continue };
         for key in keys {
             match *key {
@@ -36,16 +36,16 @@ pub(super) fn carry(fresh: &mut Tenant, before: &Tenant, marks: &Marks) -> Marks
 }
 
 /// True if both name the same device, as far as their names tell.
-fn same(was: &On, on: &On) -> bool {
+fn is_same_device(was: &DeviceTermsConfig, on: &DeviceTermsConfig) -> bool {
     match (&was.device, &on.device) {
-        (Which::Number(was), Which::Uuid(_, Some(number))) => was == number,
-        (Which::Uuid(uuid, _), device) => device.is(uuid),
+        (DeviceName::Number(was), DeviceName::Uuid(_, Some(number))) => was == number,
+        (DeviceName::Uuid(uuid, _), device) => device.is_named(uuid),
         (was, on) => was == on,
     }
 }
 
-fn any(tenant: &Tenant) -> Option<&On> {
-    tenant.on.iter().find(|on| on.device == Which::Any)
+fn any(tenant: &TenantConfig) -> Option<&DeviceTermsConfig> {
+    tenant.on.iter().find(|on| on.device == DeviceName::Any)
 }
 
 #[cfg(test)]
@@ -57,10 +57,10 @@ mod tests {
 
     use super::*;
 
-    fn tenant(devices: Vec<Which>) -> Tenant {
-        let mut tenant = Tenant::everywhere("a", "/s".into(), Some(Bytes(100)), Share::from_percent(50));
+    fn tenant(devices: Vec<DeviceName>) -> TenantConfig {
+        let mut tenant = TenantConfig::on_all_devices("a", "/s".into(), Some(Bytes(100)), Share::from_percent(50));
         let on = tenant.on[0].clone();
-        tenant.on = devices.into_iter().map(|device| On { device, ..on.clone() }).collect();
+        tenant.on = devices.into_iter().map(|device| DeviceTermsConfig { device, ..on.clone() }).collect();
         tenant
     }
 
@@ -70,13 +70,13 @@ mod tests {
 
     #[test]
     fn what_was_changed_of_a_number_is_so_of_the_device_that_it_turns_out_to_be() {
-        let mut before = tenant(vec![Which::Number(0), Which::Number(1)]);
+        let mut before = tenant(vec![DeviceName::Number(0), DeviceName::Number(1)]);
         before.on[1].memory = Some(Bytes(7));
         before.on[1].terms = Terms { weight: 9, ..Terms::default() };
-        let uuid = |number| Which::Uuid(format!("GPU-{number}"), Some(number));
+        let uuid = |number| DeviceName::Uuid(format!("GPU-{number}"), Some(number));
         let mut fresh = tenant(vec![uuid(0), uuid(1)]);
         let untouched = fresh.on[0].clone();
-        let carried = carry(&mut fresh, &before, &marks("1", &["memory_limit", "weight"]));
+        let carried = carry_overrides(&mut fresh, &before, &marks("1", &["memory_limit", "weight"]));
         assert_eq!(carried, marks("1", &["memory_limit", "weight"]));
         assert_eq!((fresh.on[1].memory, fresh.on[1].terms.weight), (Some(Bytes(7)), 9));
         assert_eq!(fresh.on[1].terms.ceiling, Share::from_percent(50), "what the file says, since nobody changed it");
@@ -85,11 +85,11 @@ mod tests {
 
     #[test]
     fn what_was_changed_of_every_other_device_is_so_of_each_that_the_driver_names() {
-        let mut before = tenant(vec![Which::Number(0), Which::Any]);
+        let mut before = tenant(vec![DeviceName::Number(0), DeviceName::Any]);
         (before.mode, before.on[1].memory) = (Mode::Observe, Some(Bytes(7)));
-        let uuid = |number| Which::Uuid(format!("GPU-{number}"), Some(number));
+        let uuid = |number| DeviceName::Uuid(format!("GPU-{number}"), Some(number));
         let mut fresh = tenant(vec![uuid(0), uuid(1), uuid(2)]);
-        let carried = carry(&mut fresh, &before, &marks("*", &["memory_limit", "mode"]));
+        let carried = carry_overrides(&mut fresh, &before, &marks("*", &["memory_limit", "mode"]));
         let memory: Vec<_> = fresh.on.iter().map(|on| on.memory.unwrap().0).collect();
         assert_eq!((memory, fresh.mode), (vec![100, 7, 7], Mode::Observe));
         assert_eq!(carried.into_keys().map(|(_, device)| device).collect::<Vec<_>>(), ["1", "2"]);

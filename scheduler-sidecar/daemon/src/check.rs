@@ -4,54 +4,54 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use super::door::{Door, refuse_foreign};
-use super::source::{Source, SourceError};
+use super::door::{ListeningSocket, refuse_foreign};
+use super::source::{ConfigSource, SourceError};
 use vgpu_config::options::Options;
-use vgpu_config::plan::Plan;
+use vgpu_config::plan::ConfigPlan;
 use vgpu_config::show;
-use vgpu_output::say::{self, FINDINGS, Failure, UNKNOWN};
+use vgpu_output::say::{self, EXIT_FINDINGS, EXIT_UNKNOWN, Failure};
 
 /// Reads the file and prints the result.
 ///
 /// # Errors
 /// [`Failure`], with the exit code: 1 the file has errors, 3 it cannot be read.
 pub fn run(file: &Path, options: &Options) -> Result<ExitCode, Failure> {
-    let source = Source::new(file, options);
+    let source = ConfigSource::new(file, options);
     match source.read() {
         Ok(plan) => {
             if options.json {
-                say::json(&show::plan(&plan))?;
+                say::print_json(&show::plan_json(&plan))?;
             } else {
-                say::text(&show::table(&plan))?;
+                say::print_text(&show::plan_table(&plan))?;
             }
-            places(&plan)?;
+            check_socket_places(&plan)?;
         }
         Err(SourceError::Wrong { file, report }) if options.json => {
-            say::json(&show::problems(&file, &report))?;
-            return Err(Failure::new(FINDINGS, ""));
+            say::print_json(&show::problems_json(&file, &report))?;
+            return Err(Failure::new(EXIT_FINDINGS, ""));
         }
         Err(why @ SourceError::Wrong { .. }) => {
             // In the format of compilers, so that editors can jump to the line.
             let _ = writeln!(std::io::stderr(), "{why}");
-            return Err(Failure::new(FINDINGS, ""));
+            return Err(Failure::new(EXIT_FINDINGS, ""));
         }
-        Err(why @ SourceError::Unreadable(_)) => return Err(Failure::new(UNKNOWN, why.to_string())),
+        Err(why @ SourceError::Unreadable(_)) => return Err(Failure::new(EXIT_UNKNOWN, why.to_string())),
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Checks that each tenant's socket can be created. The daemon would serve the other tenants if one cannot.
-fn places(plan: &Plan) -> Result<(), Failure> {
+fn check_socket_places(plan: &ConfigPlan) -> Result<(), Failure> {
     let sockets = plan.tenants.iter().map(|tenant| (tenant.name.as_str(), &tenant.socket));
     let mut unusable = 0;
     for (tenant, socket) in sockets {
-        if let Err(why) = Door::check(socket) {
+        if let Err(why) = ListeningSocket::check(socket) {
             unusable += 1;
             let _ = writeln!(std::io::stderr(), "tenant {tenant} cannot be served: {why}");
         }
     }
     if let Err(why) = refuse_foreign(&plan.daemon.run_dir) {
-        return Err(Failure::new(FINDINGS, why));
+        return Err(Failure::new(EXIT_FINDINGS, why));
     }
-    if unusable > 0 { Err(Failure::new(FINDINGS, "")) } else { Ok(()) }
+    if unusable > 0 { Err(Failure::new(EXIT_FINDINGS, "")) } else { Ok(()) }
 }

@@ -15,18 +15,18 @@ use vgpu_core::units::bytes::Bytes;
 use vgpu_core::units::share::Share;
 use vgpu_core::units::uuid;
 
-use vgpu_accounting::record::Settings;
-use vgpu_config::bearer::Bearer;
-use vgpu_config::plan::{LogPlan, MetricsPlan, Plan, ProofPlan, TenantPlan, TermsPlan};
+use vgpu_accounting::record::RecordSettings;
+use vgpu_config::bearer::CostBearer;
+use vgpu_config::plan::{ConfigPlan, LogPlan, MetricsPlan, ProofPlan, TenantPlan, TermsPlan};
 pub use vgpu_config::raw::{Arbitrate, OnError, OnLoss};
 use vgpu_config::time::Time;
 pub use written::ConfigError;
 
 /// Settings of the daemon.
 #[derive(Debug)]
-pub struct Config {
+pub struct DaemonConfig {
     /// Names and sockets are distinct. May be empty: tenants can be added when the file is read again.
-    pub tenants: Vec<Tenant>,
+    pub tenants: Vec<TenantConfig>,
     /// Path of the administrative socket; `None`: there is none.
     pub admin: Option<PathBuf>,
     /// Directory of the sockets without an explicit path; `None`: all have one.
@@ -34,7 +34,7 @@ pub struct Config {
     /// Most connections that one tenant may have open.
     pub max_connections: usize,
     /// How usage is recorded, and where.
-    pub record: Settings,
+    pub record: RecordSettings,
     /// Settings of GPU time sharing.
     pub time: Time,
     /// Which devices are shared by leases.
@@ -51,13 +51,13 @@ pub struct Config {
 
 /// A tenant and its limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tenant {
+pub struct TenantConfig {
     /// Name of the tenant, valid as the name of a directory.
     pub name: String,
     /// Absolute path of the socket where the tenant's members connect.
     pub socket: PathBuf,
     /// Terms on each device that the tenant may use. Empty: it may use none.
-    pub on: Vec<On>,
+    pub on: Vec<DeviceTermsConfig>,
     /// Tells if the tenant's limits are enforced, or its use is only measured.
     pub mode: Mode,
     /// True if bypasses of the library are refused.
@@ -67,16 +67,16 @@ pub struct Tenant {
     /// Action of the tenant's members if the daemon is gone.
     pub on_loss: OnLoss,
     /// Group and labels that the tenant's costs are charged to.
-    pub bearer: Bearer,
+    pub bearer: CostBearer,
     /// Users that may connect; `None`: all.
     pub uids: Option<Vec<RangeInclusive<u32>>>,
 }
 
 /// Limits of a tenant on one device, and its share and order in device time (terms).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct On {
+pub struct DeviceTermsConfig {
     /// Device that these terms are for.
-    pub device: Which,
+    pub device: DeviceName,
     /// Hard memory limit in bytes; `None`: unlimited.
     pub memory: Option<Bytes>,
     /// Floor, ceiling, weight, class and lease length.
@@ -87,7 +87,7 @@ pub struct On {
     pub has_class: bool,
 }
 
-impl On {
+impl DeviceTermsConfig {
     /// True if any of the terms is about device time, which makes the daemon share the device by leases by default.
     #[must_use]
     pub fn asks_for_time(&self) -> bool {
@@ -97,7 +97,7 @@ impl On {
 
 /// A device, as far as it is identified.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Which {
+pub enum DeviceName {
     /// Every device that the tenant's list does not name.
     Any,
     /// The device with this UUID, and its number if the driver reported it.
@@ -106,7 +106,7 @@ pub enum Which {
     Number(u32),
 }
 
-impl fmt::Display for Which {
+impl fmt::Display for DeviceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Any => f.write_str("*"),
@@ -116,14 +116,14 @@ impl fmt::Display for Which {
     }
 }
 
-impl Which {
+impl DeviceName {
     /// True if `name` is its UUID, its number, or `*` for [`Self::Any`].
     #[must_use]
-    pub fn is(&self, name: &str) -> bool {
+    pub fn is_named(&self, name: &str) -> bool {
         match self {
             Self::Any => name == "*",
             Self::Uuid(uuid, number) => {
-                uuid::same(uuid, name) || number.is_some_and(|number| number.to_string() == name)
+                uuid::is_same_device(uuid, name) || number.is_some_and(|number| number.to_string() == name)
             }
             Self::Number(number) => number.to_string() == name,
         }
@@ -131,31 +131,31 @@ impl Which {
 }
 
 /// The name in the configuration file ([`vgpu_config::plan::DevicePlan::name`]).
-pub(crate) fn device_name(device: &Which) -> String {
+pub(crate) fn device_name(device: &DeviceName) -> String {
     match device {
-        Which::Uuid(_, Some(number)) | Which::Number(number) => number.to_string(),
-        Which::Uuid(uuid, None) => uuid.clone(),
-        Which::Any => "*".into(),
+        DeviceName::Uuid(_, Some(number)) | DeviceName::Number(number) => number.to_string(),
+        DeviceName::Uuid(uuid, None) => uuid.clone(),
+        DeviceName::Any => "*".into(),
     }
 }
 
-impl From<&TermsPlan> for On {
+impl From<&TermsPlan> for DeviceTermsConfig {
     fn from(plan: &TermsPlan) -> Self {
         let device = match (&plan.uuid, plan.device.parse()) {
-            (Some(uuid), number) => Which::Uuid(uuid.clone(), number.ok()),
-            (None, Ok(number)) => Which::Number(number),
-            (None, Err(_)) => Which::Any,
+            (Some(uuid), number) => DeviceName::Uuid(uuid.clone(), number.ok()),
+            (None, Ok(number)) => DeviceName::Number(number),
+            (None, Err(_)) => DeviceName::Any,
         };
         Self { device, memory: plan.memory, terms: plan.into(), has_weight: plan.has_weight, has_class: plan.has_class }
     }
 }
 
-impl From<&TenantPlan> for Tenant {
+impl From<&TenantPlan> for TenantConfig {
     fn from(plan: &TenantPlan) -> Self {
         Self {
             name: plan.name.clone(),
             socket: plan.socket.clone(),
-            on: plan.terms.iter().map(On::from).collect(),
+            on: plan.terms.iter().map(DeviceTermsConfig::from).collect(),
             mode: plan.mode,
             strict: plan.strict,
             on_error: plan.on_error,
@@ -166,34 +166,34 @@ impl From<&TenantPlan> for Tenant {
     }
 }
 
-impl Tenant {
+impl TenantConfig {
     /// A tenant with the same limits on every device.
     #[must_use]
-    pub fn everywhere(name: &str, socket: PathBuf, memory: Option<Bytes>, ceiling: Option<Share>) -> Self {
+    pub fn on_all_devices(name: &str, socket: PathBuf, memory: Option<Bytes>, ceiling: Option<Share>) -> Self {
         let terms = Terms { ceiling, ..Terms::default() };
-        let on = On { device: Which::Any, memory, terms, has_weight: false, has_class: false };
+        let on = DeviceTermsConfig { device: DeviceName::Any, memory, terms, has_weight: false, has_class: false };
         let (on_error, on_loss) = (OnError::default(), OnLoss::default());
         let (mode, strict) = (Mode::Enforce, false);
-        let bearer = Bearer::default();
+        let bearer = CostBearer::default();
         Self { name: name.to_owned(), socket, on: vec![on], mode, strict, on_error, on_loss, bearer, uids: None }
     }
 
     /// Returns the tenant's terms on the device with this UUID; `None`: it may not use that device.
     #[must_use]
-    pub fn on(&self, uuid: &str) -> Option<&On> {
-        let named = |on: &&On| matches!(&on.device, Which::Uuid(here, _) if uuid::same(here, uuid));
-        self.on.iter().find(named).or_else(|| self.on.iter().find(|on| on.device == Which::Any))
+    pub fn terms_on(&self, uuid: &str) -> Option<&DeviceTermsConfig> {
+        let named = |on: &&DeviceTermsConfig| matches!(&on.device, DeviceName::Uuid(here, _) if uuid::is_same_device(here, uuid));
+        self.on.iter().find(named).or_else(|| self.on.iter().find(|on| on.device == DeviceName::Any))
     }
 
     /// As [`Self::on`].
     ///
     /// # Errors
     /// The message for the member.
-    pub fn on_device(&self, uuid: &str) -> Result<&On, String> {
-        self.on(uuid).ok_or_else(|| {
+    pub fn on_device(&self, uuid: &str) -> Result<&DeviceTermsConfig, String> {
+        self.terms_on(uuid).ok_or_else(|| {
             let name = &self.name;
             let numbers: Vec<String> = self.on.iter().filter_map(|on| match on.device {
-                Which::Number(number) => Some(number.to_string()),
+                DeviceName::Number(number) => Some(number.to_string()),
                 _ => None,
             }).collect();
             if numbers.is_empty() {
@@ -211,31 +211,35 @@ impl Tenant {
     /// The limits that a member of protocol 1 is told: the lowest memory limit and the lowest ceiling of all its
     /// devices. None if the tenant is not enforced, since protocol 1 knows no mode.
     #[must_use]
-    pub fn told(&self) -> (Option<Bytes>, Option<Share>) {
-        if self.mode == Mode::Enforce { (self.memory(), self.sm()) } else { (None, None) }
+    pub fn told_limits(&self) -> (Option<Bytes>, Option<Share>) {
+        if self.mode == Mode::Enforce { (self.lowest_memory(), self.lowest_ceiling()) } else { (None, None) }
     }
 
     /// The lowest memory limit on any of the tenant's devices.
     #[must_use]
-    pub fn memory(&self) -> Option<Bytes> {
+    pub fn lowest_memory(&self) -> Option<Bytes> {
         self.on.iter().filter_map(|on| on.memory).min()
     }
 
     /// The lowest ceiling (most device time) on any of the tenant's devices.
     #[must_use]
-    pub fn sm(&self) -> Option<Share> {
+    pub fn lowest_ceiling(&self) -> Option<Share> {
         self.on.iter().filter_map(|on| on.terms.ceiling).min()
     }
 }
 
-impl From<&Plan> for Config {
-    fn from(plan: &Plan) -> Self {
+impl From<&ConfigPlan> for DaemonConfig {
+    fn from(plan: &ConfigPlan) -> Self {
         Self {
-            tenants: plan.tenants.iter().map(Tenant::from).collect(),
+            tenants: plan.tenants.iter().map(TenantConfig::from).collect(),
             admin: plan.daemon.admin.clone(),
             run_dir: Some(plan.daemon.run_dir.clone()),
             max_connections: usize::try_from(plan.daemon.max_connections).unwrap_or(usize::MAX),
-            record: Settings { dir: plan.daemon.state_dir.clone(), keep: plan.daemon.keep, exact: plan.daemon.exact },
+            record: RecordSettings {
+                dir: plan.daemon.state_dir.clone(),
+                keep: plan.daemon.keep,
+                exact: plan.daemon.exact,
+            },
             time: plan.time.clone(),
             arbitrate: plan.arbitrate,
             devices: plan.devices.iter().filter_map(|device| device.uuid.clone()).collect(),

@@ -16,7 +16,7 @@ use crate::proof::image::Image;
 
 /// Credentials of the peer when it connected, from the kernel.
 #[derive(Debug, Clone, Copy)]
-pub struct Peer {
+pub struct PeerCredentials {
     /// Process ID; `None`: the process is outside the daemon's pid namespace.
     pub pid: Option<u32>,
     /// User ID of the peer.
@@ -25,12 +25,12 @@ pub struct Peer {
     pub gid: u32,
 }
 
-impl Peer {
+impl PeerCredentials {
     /// Asks the kernel.
     ///
     /// # Errors
     /// Any error of `getsockopt`.
-    pub fn of(stream: &OwnedFd) -> io::Result<Self> {
+    pub fn of_stream(stream: &OwnedFd) -> io::Result<Self> {
         let credentials = getsockopt(stream, sockopt::PeerCredentials)?;
         let pid = u32::try_from(credentials.pid()).ok().filter(|pid| *pid != 0);
         Ok(Self { pid, uid: credentials.uid(), gid: credentials.gid() })
@@ -39,7 +39,7 @@ impl Peer {
 
 /// The listener by which the peer connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
+pub enum ConnectionSide {
     /// A tenant's listener, by the number of the tenant's room.
     Member(u64),
     /// The administrative listener.
@@ -48,7 +48,7 @@ pub enum Side {
 
 /// State of the conversation with a peer.
 #[derive(Debug)]
-pub enum State {
+pub enum ConnectionState {
     /// The peer has sent no line that was understood.
     Silent,
     /// The peer said hello, at that time.
@@ -63,7 +63,7 @@ pub enum State {
 
 /// Result of reading from a peer.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Input {
+pub enum ConnectionInput {
     /// A line without its newline.
     Line(Vec<u8>),
     /// No complete line yet.
@@ -79,11 +79,11 @@ pub enum Input {
 pub struct Connection {
     stream: OwnedFd,
     /// The peer's credentials.
-    pub peer: Peer,
+    pub peer: PeerCredentials,
     /// The listener by which the peer connected.
-    pub side: Side,
+    pub side: ConnectionSide,
     /// State of the conversation.
-    pub state: State,
+    pub state: ConnectionState,
     /// The program that said hello; `None`: no hello yet, the enforcement check is off, or the process could not be
     /// read.
     pub image: Option<Image>,
@@ -100,31 +100,31 @@ pub struct Connection {
 impl Connection {
     /// A peer that has just connected.
     #[must_use]
-    pub fn new(stream: OwnedFd, peer: Peer, side: Side, deadline: Instant) -> Self {
+    pub fn new(stream: OwnedFd, peer: PeerCredentials, side: ConnectionSide, deadline: Instant) -> Self {
         let (input, output) = (Vec::new(), Vec::new());
-        let (state, deadline) = (State::Silent, Some(deadline));
+        let (state, deadline) = (ConnectionState::Silent, Some(deadline));
         Self { stream, peer, side, state, image: None, member: None, told: None, deadline, input, output }
     }
 
     /// The next line, after at most one read. The kernel drops descriptors that came with it.
-    pub fn read(&mut self) -> Input {
+    pub fn read(&mut self) -> ConnectionInput {
         if let Some(line) = self.take_line() {
-            return Input::Line(line);
+            return ConnectionInput::Line(line);
         }
         let mut buffer = [0; MAX_LINE];
         let room = MAX_LINE - self.input.len();
         match rustix::io::read(&self.stream, &mut buffer[..room]) {
-            Ok(0) => Input::End,
+            Ok(0) => ConnectionInput::End,
             Ok(length) => {
                 self.input.extend_from_slice(&buffer[..length]);
                 match self.take_line() {
-                    Some(line) => Input::Line(line),
-                    None if self.input.len() >= MAX_LINE => Input::TooLong,
-                    None => Input::Nothing,
+                    Some(line) => ConnectionInput::Line(line),
+                    None if self.input.len() >= MAX_LINE => ConnectionInput::TooLong,
+                    None => ConnectionInput::Nothing,
                 }
             }
-            Err(Errno::AGAIN | Errno::INTR) => Input::Nothing,
-            Err(_) => Input::End,
+            Err(Errno::AGAIN | Errno::INTR) => ConnectionInput::Nothing,
+            Err(_) => ConnectionInput::End,
         }
     }
 
@@ -151,7 +151,7 @@ impl Connection {
     /// The peer is gone.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.output.extend_from_slice(bytes);
-        self.flush()
+        self.send_pending()
     }
 
     /// Sends a line with descriptors, while no other output is pending.
@@ -168,7 +168,7 @@ impl Connection {
     ///
     /// # Errors
     /// The peer is gone.
-    pub fn flush(&mut self) -> io::Result<()> {
+    pub fn send_pending(&mut self) -> io::Result<()> {
         while !self.output.is_empty() {
             match rustix::net::send(&self.stream, &self.output, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
                 Ok(sent) => drop(self.output.drain(..sent)),
@@ -193,7 +193,7 @@ impl Connection {
     /// True if descriptors were sent to the peer.
     #[must_use]
     pub fn was_welcomed(&self) -> bool {
-        self.member.is_some() || matches!(self.state, State::Over)
+        self.member.is_some() || matches!(self.state, ConnectionState::Over)
     }
 
     /// True if no output is pending.
@@ -204,7 +204,7 @@ impl Connection {
 
     /// The events to wait for. While output is pending, nothing is read.
     #[must_use]
-    pub fn interest(&self) -> EventFlags {
+    pub fn epoll_interest(&self) -> EventFlags {
         if self.is_flushed() { EventFlags::IN | EventFlags::RDHUP } else { EventFlags::OUT }
     }
 }

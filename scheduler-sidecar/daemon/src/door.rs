@@ -2,7 +2,7 @@
 //!
 //! The path is never missing: the socket is bound and listens under a temporary name, and is then renamed over the
 //! socket of a dead daemon. A path where a process still listens, or where something other than a socket lies, is
-//! refused. The path is removed when the `Door` is dropped, if it still names this socket.
+//! refused. The path is removed when the `ListeningSocket` is dropped, if it still names this socket.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -18,11 +18,11 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 /// Most callers that wait to be accepted.
-const BACKLOG: i32 = 1024;
+const LISTEN_BACKLOG: i32 = 1024;
 
 /// Users that may open the socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Audience {
+pub enum SocketAudience {
     /// Every user that reaches it: members may be any user of their container.
     Members,
     /// The daemon's own user, and root.
@@ -31,7 +31,7 @@ pub enum Audience {
 
 /// A listening socket with its path.
 #[derive(Debug)]
-pub struct Door {
+pub struct ListeningSocket {
     listener: OwnedFd,
     name: OsString,
     path: PathBuf,
@@ -41,7 +41,7 @@ pub struct Door {
 
 /// Why a listener cannot be opened.
 #[derive(Debug)]
-pub enum DoorError {
+pub enum ListenError {
     /// A daemon already accepts connections at this path.
     Alive(PathBuf),
     /// The path is something other than a socket, and is left alone.
@@ -50,7 +50,7 @@ pub enum DoorError {
     Io(PathBuf, &'static str, io::Error),
 }
 
-impl fmt::Display for DoorError {
+impl fmt::Display for ListenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Alive(path) => write!(
@@ -66,22 +66,22 @@ impl fmt::Display for DoorError {
     }
 }
 
-impl std::error::Error for DoorError {}
+impl std::error::Error for ListenError {}
 
-impl Door {
+impl ListeningSocket {
     /// Binds the path and listens there. Creates missing directories with mode 0755. `patience` is how long it may
     /// wait for another daemon's lock on that directory; the time it waited is subtracted.
     ///
     /// # Errors
-    /// [`DoorError`]; then at most new directories remain.
-    pub fn open(path: &Path, audience: Audience, patience: &mut Duration) -> Result<Self, DoorError> {
-        let failed = |what: &'static str| move |why: Errno| DoorError::Io(path.to_owned(), what, why.into());
+    /// [`ListenError`]; then at most new directories remain.
+    pub fn open(path: &Path, audience: SocketAudience, patience: &mut Duration) -> Result<Self, ListenError> {
+        let failed = |what: &'static str| move |why: Errno| ListenError::Io(path.to_owned(), what, why.into());
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(failed("use it")(Errno::INVAL));
         };
-        make_dirs(parent).map_err(|why| DoorError::Io(path.to_owned(), "make its directory", why))?;
-        let dir = directory(parent).map_err(failed("open its directory"))?;
-        let _turn = turn(&dir, patience);
+        make_dirs(parent).map_err(|why| ListenError::Io(path.to_owned(), "make its directory", why))?;
+        let dir = open_directory(parent).map_err(failed("open its directory"))?;
+        let _turn = lock_directory(&dir, patience);
         refuse_if_taken(&dir, name, path)?;
 
         let listener = rustix::net::socket_with(
@@ -94,7 +94,7 @@ impl Door {
         let temporary = OsString::from(format!(".vgpud-{}-{}", std::process::id(), listener.as_raw_fd()));
         let identity = bind(&listener, &dir, &temporary, audience).map_err(failed("make the socket there"))?;
         let mut door = Self { listener, name: temporary, path: path.to_owned(), identity: Some(identity) };
-        rustix::net::listen(&door.listener, BACKLOG).map_err(failed("listen"))?;
+        rustix::net::listen(&door.listener, LISTEN_BACKLOG).map_err(failed("listen"))?;
         rustix::fs::renameat(&dir, &door.name, &dir, name).map_err(failed("put the socket there"))?;
         name.clone_into(&mut door.name);
         Ok(door)
@@ -103,11 +103,11 @@ impl Door {
     /// Takes over a socket that the service manager opened. Its path is not removed on drop.
     ///
     /// # Errors
-    /// [`DoorError`]: its directory is gone.
-    pub fn adopt(listener: OwnedFd, path: &Path) -> Result<Self, DoorError> {
-        let failed = |why: Errno| DoorError::Io(path.to_owned(), "open its directory", why.into());
+    /// [`ListenError`]: its directory is gone.
+    pub fn adopt_listener(listener: OwnedFd, path: &Path) -> Result<Self, ListenError> {
+        let failed = |why: Errno| ListenError::Io(path.to_owned(), "open its directory", why.into());
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Err(failed(Errno::INVAL)) };
-        directory(parent).map_err(failed)?;
+        open_directory(parent).map_err(failed)?;
         Ok(Self { listener, name: name.to_owned(), path: path.to_owned(), identity: None })
     }
 
@@ -115,17 +115,17 @@ impl Door {
     /// error.
     ///
     /// # Errors
-    /// [`DoorError`].
-    pub fn check(path: &Path) -> Result<(), DoorError> {
-        let failed = |why: Errno| DoorError::Io(path.to_owned(), "use its directory", why.into());
+    /// [`ListenError`].
+    pub fn check(path: &Path) -> Result<(), ListenError> {
+        let failed = |why: Errno| ListenError::Io(path.to_owned(), "use its directory", why.into());
         let parent = path.parent().ok_or_else(|| failed(Errno::INVAL))?;
-        if let Err(why) = directory(parent)
+        if let Err(why) = open_directory(parent)
             && why != Errno::NOENT
         {
             return Err(failed(why));
         }
         match fs::symlink_metadata(path) {
-            Ok(there) if !there.file_type().is_socket() => Err(DoorError::NotASocket(path.to_owned())),
+            Ok(there) if !there.file_type().is_socket() => Err(ListenError::NotASocket(path.to_owned())),
             // A missing path is fine too: opening creates it.
             _ => Ok(()),
         }
@@ -133,7 +133,7 @@ impl Door {
 
     /// Returns the path of the socket.
     #[must_use]
-    pub fn path(&self) -> &Path {
+    pub fn socket_path(&self) -> &Path {
         &self.path
     }
 
@@ -153,18 +153,18 @@ impl Door {
     }
 }
 
-impl AsFd for Door {
+impl AsFd for ListeningSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
 }
 
-impl Drop for Door {
+impl Drop for ListeningSocket {
     fn drop(&mut self) {
         // The directory is opened again here: one descriptor for each tenant's directory would be a tenth of all that
         // the daemon has. Another file at the path is not removed.
-        let Some(dir) = self.path.parent().and_then(|parent| directory(parent).ok()) else { return };
-        let ours = |own| identity(&dir, &self.name).is_ok_and(|identity| identity == own);
+        let Some(dir) = self.path.parent().and_then(|parent| open_directory(parent).ok()) else { return };
+        let ours = |own| entry_identity(&dir, &self.name).is_ok_and(|identity| identity == own);
         if self.identity.is_some_and(ours) {
             // An error cannot be reported from here.
             let _ = rustix::fs::unlinkat(&dir, &self.name, AtFlags::empty());
@@ -173,7 +173,7 @@ impl Drop for Door {
 }
 
 /// Opens a directory.
-fn directory(path: &Path) -> Result<OwnedFd, Errno> {
+fn open_directory(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
@@ -216,26 +216,26 @@ fn make_dirs(dir: &Path) -> io::Result<()> {
 ///
 /// A container that can open the directory can hold this lock too. So the daemon continues without it after
 /// `patience`: no safety depends on the lock. It is released when the result is dropped.
-fn turn(dir: &OwnedFd, patience: &mut Duration) -> Option<OwnedFd> {
-    const STEP: Duration = Duration::from_millis(10);
+fn lock_directory(dir: &OwnedFd, patience: &mut Duration) -> Option<OwnedFd> {
+    const LOCK_POLL: Duration = Duration::from_millis(10);
     let own = rustix::fs::openat(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     loop {
         if rustix::fs::flock(&own, FlockOperation::NonBlockingLockExclusive).is_ok() {
             return Some(own);
         }
-        *patience = patience.checked_sub(STEP)?;
-        std::thread::sleep(STEP);
+        *patience = patience.checked_sub(LOCK_POLL)?;
+        std::thread::sleep(LOCK_POLL);
     }
 }
 
 /// Refuses a path where a daemon listens, or where something other than a socket lies.
-fn refuse_if_taken(dir: &OwnedFd, name: &OsStr, path: &Path) -> Result<(), DoorError> {
-    let failed = |why: Errno| DoorError::Io(path.to_owned(), "look at it", why.into());
+fn refuse_if_taken(dir: &OwnedFd, name: &OsStr, path: &Path) -> Result<(), ListenError> {
+    let failed = |why: Errno| ListenError::Io(path.to_owned(), "look at it", why.into());
     match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => return Ok(()),
         Err(why) => return Err(failed(why)),
         Ok(stat) if FileType::from_raw_mode(stat.st_mode) != FileType::Socket => {
-            return Err(DoorError::NotASocket(path.to_owned()));
+            return Err(ListenError::NotASocket(path.to_owned()));
         }
         Ok(_) => {}
     }
@@ -246,10 +246,10 @@ fn refuse_if_taken(dir: &OwnedFd, name: &OsStr, path: &Path) -> Result<(), DoorE
         None,
     )
     .map_err(failed)?;
-    let address = SocketAddrUnix::new(within(dir, name)).map_err(failed)?;
+    let address = SocketAddrUnix::new(path_within(dir, name)).map_err(failed)?;
     match rustix::net::connect(&caller, &address) {
         // A full backlog also means that a daemon listens.
-        Ok(()) | Err(Errno::AGAIN) => Err(DoorError::Alive(path.to_owned())),
+        Ok(()) | Err(Errno::AGAIN) => Err(ListenError::Alive(path.to_owned())),
         // Nobody listens: the socket file was left by a killed daemon, so it may be removed.
         Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(()),
         Err(why) => Err(failed(why)),
@@ -257,25 +257,25 @@ fn refuse_if_taken(dir: &OwnedFd, name: &OsStr, path: &Path) -> Result<(), DoorE
 }
 
 /// Creates the socket file with its final mode from the start, and returns its identity.
-fn bind(listener: &OwnedFd, dir: &OwnedFd, name: &OsStr, audience: Audience) -> Result<(u64, u64), Errno> {
-    let address = SocketAddrUnix::new(within(dir, name))?;
+fn bind(listener: &OwnedFd, dir: &OwnedFd, name: &OsStr, audience: SocketAudience) -> Result<(u64, u64), Errno> {
+    let address = SocketAddrUnix::new(path_within(dir, name))?;
     let mask = match audience {
-        Audience::Members => 0o111,
-        Audience::Administrators => 0o177,
+        SocketAudience::Members => 0o111,
+        SocketAudience::Administrators => 0o177,
     };
     let before = rustix::process::umask(Mode::from_raw_mode(mask));
     let bound = rustix::net::bind(listener, &address);
     rustix::process::umask(before);
     bound?;
-    identity(dir, name)
+    entry_identity(dir, name)
 }
 
 /// Device and inode of a directory entry.
-fn identity(dir: &OwnedFd, name: &OsStr) -> Result<(u64, u64), Errno> {
+fn entry_identity(dir: &OwnedFd, name: &OsStr) -> Result<(u64, u64), Errno> {
     rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).map(|stat| (stat.st_dev, stat.st_ino))
 }
 
 /// A short path to an entry of an open directory. It stays valid if the directory is renamed.
-fn within(dir: &OwnedFd, name: &OsStr) -> PathBuf {
+fn path_within(dir: &OwnedFd, name: &OsStr) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name)
 }

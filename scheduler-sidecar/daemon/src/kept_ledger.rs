@@ -21,8 +21,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use shim_sys::shared_file::remove_unused;
 use tracing::warn;
-use vgpu_core::limits::tenant::{Facts, TenantKey, hash64};
-use vgpu_core::memory::ledger::{Identity, LEDGER_SIZE, formatted, is_formatted};
+use vgpu_core::limits::tenant::{ProcessFacts, TenantKey, hash64};
+use vgpu_core::memory::ledger::{LEDGER_BYTES, LedgerIdentity, formatted, is_formatted};
 use vgpu_core::protocol::wire::terms_file::LEDGERS_SUFFIX;
 use vgpu_core::units::uuid;
 
@@ -37,7 +37,7 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 pub struct KeptLedger {
     dir: PathBuf,
     name: String,
-    identity: Identity,
+    identity: LedgerIdentity,
 }
 
 /// The ledger opened twice: read-write for one member, and read-only for the daemon.
@@ -48,11 +48,11 @@ impl KeptLedger {
     #[must_use]
     pub fn of(socket: &Path, tenant: &str, device: &str) -> Option<Self> {
         let name = Some(tenant.as_bytes());
-        let facts = Facts { name, mount_namespace: 0, pid_namespace: 0, host: true, uid: 0 };
-        let key = TenantKey::of(&facts).ok()?;
+        let facts = ProcessFacts { name, mount_namespace: 0, pid_namespace: 0, host: true, uid: 0 };
+        let key = TenantKey::from_facts(&facts).ok()?;
         // Spelled as the library spells it, so that another spelling of the UUID does not make a second file.
-        let device = format!("GPU-{}", uuid::key(device));
-        let identity = Identity { tenant: key.hash(), device: hash64(device.as_bytes()) };
+        let device = format!("GPU-{}", uuid::uuid_key(device));
+        let identity = LedgerIdentity { tenant: key.hash(), device: hash64(device.as_bytes()) };
         Some(Self { dir: directory(socket), name: key.ledger_file(&device), identity })
     }
 
@@ -77,7 +77,7 @@ impl KeptLedger {
 
     fn is_whole(&self, file: &OwnedFd) -> bool {
         let mut begin = [0; BEGIN];
-        rustix::fs::fstat(file).is_ok_and(|stat| usize::try_from(stat.st_size) == Ok(LEDGER_SIZE))
+        rustix::fs::fstat(file).is_ok_and(|stat| usize::try_from(stat.st_size) == Ok(LEDGER_BYTES))
             && rustix::io::pread(file, &mut begin, 0) == Ok(BEGIN)
             && is_formatted(&begin, self.identity)
     }
@@ -99,7 +99,7 @@ impl KeptLedger {
         let mut file = File::from(rustix::fs::openat(&dir, &temporary, flags, LEDGER_MODE)?);
         rustix::fs::fchmod(&file, LEDGER_MODE)?;
         // The first member allocates the other blocks, so an unused ledger takes one block.
-        file.set_len(LEDGER_SIZE as u64)?;
+        file.set_len(LEDGER_BYTES as u64)?;
         file.write_all(&formatted(self.identity))?;
         rustix::fs::renameat(&dir, &temporary, &dir, &self.name)?;
         self.open()
@@ -171,7 +171,7 @@ mod tests {
 
     use shim_sys::lock;
     use std::os::fd::AsFd as _;
-    use vgpu_core::memory::ledger::copied;
+    use vgpu_core::memory::ledger::parse_ledger;
 
     use super::*;
 
@@ -189,8 +189,8 @@ mod tests {
         let inode = |file: &OwnedFd| rustix::fs::fstat(file).unwrap().st_ino;
         assert_eq!((inode(&made), inode(&made)), (inode(&found), inode(&read)));
         let bytes = fs::read(directory(&socket).join("vgpu-t-a-GPU-00aa.ledger")).unwrap();
-        assert_eq!(bytes.len(), LEDGER_SIZE);
-        assert!(copied(&bytes).is_some(), "a ledger of this version");
+        assert_eq!(bytes.len(), LEDGER_BYTES);
+        assert!(parse_ledger(&bytes).is_some(), "a ledger of this version");
         assert!(rustix::io::write(&read, b"x").is_err(), "only to read");
         assert_eq!(fs::read_dir(directory(&socket)).unwrap().count(), 1, "nothing is left under another name");
         remove_all(&socket);

@@ -3,24 +3,24 @@
 use std::time::{Duration, Instant};
 
 /// Log lines or answers that a tenant may cause in one second.
-const LINES: u32 = 20;
+const LINES_PER_SECOND: u32 = 20;
 
 /// Counts the lines that a tenant causes, drops those beyond the limit, and reports how many were dropped.
 #[derive(Debug, Default)]
-pub struct Quota {
+pub struct LineQuota {
     second: Option<Instant>,
     lines: u32,
     swallowed: u32,
 }
 
-impl Quota {
+impl LineQuota {
     /// Allows a line at `now`; `None`: drop it. The first line of a new second gets the number dropped before.
-    pub fn allows(&mut self, now: Instant) -> Option<u32> {
+    pub fn allow_line(&mut self, now: Instant) -> Option<u32> {
         if self.second.is_none_or(|second| now.duration_since(second) >= Duration::from_secs(1)) {
             self.second = Some(now);
             self.lines = 0;
         }
-        if self.lines == LINES {
+        if self.lines == LINES_PER_SECOND {
             self.swallowed += 1;
             return None;
         }
@@ -35,10 +35,10 @@ mod tests {
 
     #[test]
     fn a_second_has_twenty_lines_and_the_next_one_says_what_was_swallowed() {
-        let mut quota = Quota::default();
+        let mut quota = LineQuota::default();
         let start = Instant::now();
-        assert_eq!((0..100).filter(|_| quota.allows(start).is_some()).count(), 20);
-        assert_eq!(quota.allows(start + Duration::from_secs(1)), Some(80));
-        assert_eq!(quota.allows(start + Duration::from_secs(1)), Some(0));
+        assert_eq!((0..100).filter(|_| quota.allow_line(start).is_some()).count(), 20);
+        assert_eq!(quota.allow_line(start + Duration::from_secs(1)), Some(80));
+        assert_eq!(quota.allow_line(start + Duration::from_secs(1)), Some(0));
     }
 }

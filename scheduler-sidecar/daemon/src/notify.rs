@@ -12,19 +12,19 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// The connection to the service manager, if there is one.
 #[derive(Debug, Default)]
-pub struct Notifier {
+pub struct ServiceNotifier {
     to: Option<(UnixDatagram, SocketAddr)>,
 }
 
-impl Notifier {
+impl ServiceNotifier {
     /// Sends to the socket that the environment names.
     #[must_use]
     pub fn from_environment() -> Self {
-        Self::to(std::env::var_os("NOTIFY_SOCKET").as_deref())
+        Self::to_address(std::env::var_os("NOTIFY_SOCKET").as_deref())
     }
 
     /// Sends to a path, or to an abstract name that begins with `@`.
-    fn to(name: Option<&OsStr>) -> Self {
+    fn to_address(name: Option<&OsStr>) -> Self {
         let address = |name: &OsStr| match name.as_bytes() {
             [b'@', name @ ..] => SocketAddr::from_abstract_name(name).ok(),
             [b'/', ..] => SocketAddr::from_pathname(name).ok(),
@@ -39,23 +39,23 @@ impl Notifier {
     }
 
     /// Tells the service manager that every tenant is served.
-    pub fn ready(&self, status: &str) {
-        self.say(&format!("READY=1\nSTATUS={}", line(status)));
+    pub fn notify_ready(&self, status: &str) {
+        self.send_state(&format!("READY=1\nSTATUS={}", one_line(status)));
     }
 
-    /// The configuration is being read again; [`Notifier::ready`] follows.
-    pub fn reloading(&self) {
+    /// The configuration is being read again; [`ServiceNotifier::notify_ready`] follows.
+    pub fn notify_reloading(&self) {
         let now = clock_gettime(ClockId::Monotonic);
         let us = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1_000;
-        self.say(&format!("RELOADING=1\nMONOTONIC_USEC={us}"));
+        self.send_state(&format!("RELOADING=1\nMONOTONIC_USEC={us}"));
     }
 
     /// Tells the service manager that the daemon ends.
-    pub fn stopping(&self) {
-        self.say("STOPPING=1");
+    pub fn notify_stopping(&self) {
+        self.send_state("STOPPING=1");
     }
 
-    fn say(&self, words: &str) {
+    fn send_state(&self, words: &str) {
         if let Some((socket, address)) = &self.to {
             let _ = socket.send_to_addr(words.as_bytes(), address);
         }
@@ -63,7 +63,7 @@ impl Notifier {
 }
 
 /// Replaces line ends, which would begin another assignment.
-fn line(text: &str) -> String {
+fn one_line(text: &str) -> String {
     text.replace(['\n', '\r'], " ")
 }
 
@@ -84,10 +84,10 @@ mod tests {
             ),
         ];
         for (name, listener) in listeners {
-            let notifier = Notifier::to(Some(&name));
-            notifier.ready("3 tenants\nMAINPID=1");
-            notifier.reloading();
-            notifier.stopping();
+            let notifier = ServiceNotifier::to_address(Some(&name));
+            notifier.notify_ready("3 tenants\nMAINPID=1");
+            notifier.notify_reloading();
+            notifier.notify_stopping();
             let mut buffer = [0; 256];
             let mut next = || {
                 let length = listener.recv(&mut buffer).unwrap();
@@ -98,7 +98,7 @@ mod tests {
             assert_eq!(next(), "STOPPING=1");
         }
         for nobody in [None, Some(OsStr::new("")), Some(OsStr::new("relative")), Some(OsStr::new("/does/not/exist"))] {
-            Notifier::to(nobody).ready("");
+            ServiceNotifier::to_address(nobody).notify_ready("");
         }
     }
 }

@@ -9,91 +9,91 @@ use rustix::event::EventfdFlags;
 use rustix::time::{
     ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
-use shim_sys::memfd::{Made, Mapped, Reach};
-use vgpu_core::protocol::page::{BeatPage, BoardPage, GONE, ReportPage};
+use shim_sys::memfd::{MappedPage, OwnedPage, WriteAccess};
+use vgpu_core::protocol::page::{BeatPage, BoardPage, GONE_EPOCH, ReportPage};
 use vgpu_core::time::gate::loss;
 
 use vgpu_accounting::clock::nanoseconds;
 
-/// File descriptors of a tenant's board and report, stored together on the `Shelf`.
+/// File descriptors of a tenant's board and report, stored together on the `DescriptorPool`.
 pub type Files = [OwnedFd; 2];
 
 /// The bell of a tenant: an eventfd by which members wake the daemon. It exists while members of protocol 2 do.
-pub struct Furniture {
+pub struct MappedPages {
     bell: OwnedFd,
 }
 
 /// A tenant's board, which the daemon writes, its report, which it reads, and the descriptors to send to members.
-pub type Pages = (Mapped<BoardPage>, Mapped<ReportPage>, Files);
+pub type PagePair = (MappedPage<BoardPage>, MappedPage<ReportPage>, Files);
 
-impl Furniture {
+impl MappedPages {
     /// Creates the bell and fresh pages.
     ///
     /// # Errors
     /// Any error of the kernel: no descriptor, no memory, or a kernel that is too old.
-    pub fn new() -> io::Result<(Self, Pages)> {
+    pub fn new() -> io::Result<(Self, PagePair)> {
         // The count starts at 1, so that a member rings by adding 0: the counter never fills up.
         let bell = rustix::event::eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let (board_file, board) = Made::new(c"vgpu-board", Reach::Maker)?.into_parts();
-        let (report_file, report) = Made::new(c"vgpu-report", Reach::Everybody)?.into_parts();
+        let (board_file, board) = OwnedPage::new(c"vgpu-board", WriteAccess::Maker)?.into_parts();
+        let (report_file, report) = OwnedPage::new(c"vgpu-report", WriteAccess::Everybody)?.into_parts();
         Ok((Self { bell }, (board, report, [board_file, report_file])))
     }
 
-    /// Descriptors that are sent to a member, in the order of [`super::answer::DESCRIPTORS`].
+    /// Descriptors that are sent to a member, in the order of [`super::answer::WELCOME_DESCRIPTORS`].
     #[must_use]
-    pub fn descriptors<'f>(&'f self, heart: &'f Heart, [board, report]: &'f Files) -> [BorrowedFd<'f>; 4] {
-        [heart.page.file(), board.as_fd(), report.as_fd(), self.bell.as_fd()]
+    pub fn welcome_descriptors<'f>(&'f self, heart: &'f BeatSource, [board, report]: &'f Files) -> [BorrowedFd<'f>; 4] {
+        [heart.page.file_to_hand_out(), board.as_fd(), report.as_fd(), self.bell.as_fd()]
     }
 
     /// The bell, to watch edge-triggered. The daemon never reads it. Members share its open file, so one of them
     /// could make it blocking and reset its count. A former member could keep it and ring it after all others are
     /// gone.
     #[must_use]
-    pub fn bell(&self) -> BorrowedFd<'_> {
+    pub fn bell_descriptor(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 }
 
 /// The page with the daemon's heartbeat, and when the next one is due.
-pub struct Heart {
-    page: Made<BeatPage>,
+pub struct BeatSource {
+    page: OwnedPage<BeatPage>,
     epoch: u64,
     every: u64,
     /// Time of the next heartbeat in ns; `None`: no member listens.
     next: Option<u64>,
 }
 
-impl Heart {
+impl BeatSource {
     /// Creates the page and writes the first heartbeat.
     ///
     /// # Errors
-    /// As [`Furniture::new`].
+    /// As [`MappedPages::new`].
     pub fn new(epoch: u64, every: u64, now: u64) -> io::Result<Self> {
-        let page = Made::<BeatPage>::new(c"vgpu-beat", Reach::Maker)?;
-        page.page().format(epoch);
-        page.page().beat(epoch, now);
+        let page = OwnedPage::<BeatPage>::new(c"vgpu-beat", WriteAccess::Maker)?;
+        page.mapped_page().format_page(epoch);
+        page.mapped_page().make_beat(epoch, now);
         Ok(Self { page, epoch, every, next: None })
     }
 
     /// Writes a heartbeat if it is due, or if there were no listeners before. It may be half an interval early: when
     /// the loop is awake for another event, it need not wake again for this. Returns true if members may have counted
     /// the daemon as gone before this heartbeat.
-    pub fn beat(&mut self, listeners: bool, now: u64) -> bool {
+    pub fn beat_if_due(&mut self, listeners: bool, now: u64) -> bool {
         match self.next {
             _ if !listeners => self.next = None,
             Some(next) if now < next.saturating_sub(self.every / 2) => {}
             listened => {
-                let last = self.page.page().last();
-                self.page.page().beat(self.epoch, now);
+                let last = self.page.mapped_page().last_beat();
+                self.page.mapped_page().make_beat(self.epoch, now);
                 self.next = Some(now.saturating_add(self.every));
-                return listened.is_some() && last.is_some_and(|beat| loss::gone(beat.time, now));
+                return listened.is_some() && last.is_some_and(|beat| loss::is_gone(beat.time, now));
             }
         }
         false
     }
 
     /// Sets the time between two heartbeats, in ns.
-    pub fn settle(&mut self, every: u64) {
+    pub fn set_interval(&mut self, every: u64) {
         self.every = every;
     }
 
@@ -105,7 +105,7 @@ impl Heart {
 
     /// Writes the last heartbeat, so that every member knows at once that the daemon ends.
     pub fn stop(&self, now: u64) {
-        self.page.page().beat(GONE, now);
+        self.page.mapped_page().make_beat(GONE_EPOCH, now);
     }
 }
 
@@ -115,13 +115,13 @@ impl Heart {
 /// earlier time without effect, and is set then. So deadlines that move with each handover of a device cost no system
 /// call.
 #[derive(Debug)]
-pub struct Alarm {
+pub struct TimerAlarm {
     timer: OwnedFd,
     /// Time in ns at which the timer fires; `None`: it is not set.
     set: Option<u64>,
 }
 
-impl Alarm {
+impl TimerAlarm {
     /// Creates the timer, unset.
     ///
     /// # Errors
@@ -132,7 +132,7 @@ impl Alarm {
     }
 
     /// Notes that the timer fired: it fires again only after [`Self::set`].
-    pub fn rang(&mut self) {
+    pub fn acknowledge_ring(&mut self) {
         self.set = None;
     }
 
@@ -158,7 +158,7 @@ impl Alarm {
     }
 }
 
-impl AsFd for Alarm {
+impl AsFd for TimerAlarm {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.timer.as_fd()
     }
@@ -166,8 +166,8 @@ impl AsFd for Alarm {
 
 /// An epoch that no earlier daemon of this host had: the wall clock time in ns.
 #[must_use]
-pub fn epoch() -> u64 {
-    nanoseconds(ClockId::Realtime).clamp(1, GONE - 1)
+pub fn new_epoch() -> u64 {
+    nanoseconds(ClockId::Realtime).clamp(1, GONE_EPOCH - 1)
 }
 
 #[cfg(test)]
@@ -182,7 +182,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     /// Watches a timer as the reactor does. The closure returns whether it fires within that many ms.
-    fn watched(alarm: &Alarm) -> impl FnMut(u64) -> bool + use<> {
+    fn watched(alarm: &TimerAlarm) -> impl FnMut(u64) -> bool + use<> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
         epoll::add(&epoll, alarm, EventData::new_u64(0), EventFlags::IN | EventFlags::ET).unwrap();
         move |ms| {
@@ -195,19 +195,19 @@ mod tests {
 
     #[test]
     fn an_alarm_rings_once_each_time_it_is_set_and_nobody_reads_it() {
-        let mut alarm = Alarm::new().unwrap();
+        let mut alarm = TimerAlarm::new().unwrap();
         let mut rings = watched(&alarm);
         for at in [0, 1, now() + 2 * MS, now() + 4 * MS] {
             alarm.set(Some(at));
             assert!(rings(900), "{at}");
-            alarm.rang();
+            alarm.acknowledge_ring();
             assert!(!rings(1), "once");
         }
     }
 
     #[test]
     fn an_alarm_that_is_put_off_rings_then_and_is_set_anew_and_one_that_is_put_forward_rings_at_once() {
-        let mut alarm = Alarm::new().unwrap();
+        let mut alarm = TimerAlarm::new().unwrap();
         let mut rings = watched(&alarm);
         let (soon, late) = (now() + 5 * MS, now() + 600_000 * MS);
         alarm.set(Some(soon));
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(alarm.set, Some(soon), "no system call");
         alarm.set(None);
         assert!(rings(900));
-        alarm.rang();
+        alarm.acknowledge_ring();
         alarm.set(Some(late));
         assert!(!rings(20));
         alarm.set(Some(now()));
@@ -224,26 +224,29 @@ mod tests {
 
     #[test]
     fn a_heart_beats_once_in_its_time_and_early_for_whoever_is_awake_in_the_second_half_of_it() {
-        let mut heart = Heart::new(7, 10 * MS, MS).unwrap();
-        heart.beat(false, 2 * MS);
+        let mut heart = BeatSource::new(7, 10 * MS, MS).unwrap();
+        heart.beat_if_due(false, 2 * MS);
         assert_eq!(heart.next(), None);
-        heart.beat(true, 3 * MS);
+        heart.beat_if_due(true, 3 * MS);
         assert_eq!(heart.next(), Some(13 * MS));
-        heart.beat(true, 7 * MS);
+        heart.beat_if_due(true, 7 * MS);
         assert_eq!(heart.next(), Some(13 * MS), "too early");
-        heart.beat(true, 8 * MS);
+        heart.beat_if_due(true, 8 * MS);
         assert_eq!(heart.next(), Some(18 * MS));
-        heart.beat(true, 40 * MS);
-        assert_eq!((heart.next(), heart.page.page().last().map(|beat| beat.time)), (Some(50 * MS), Some(40 * MS)));
+        heart.beat_if_due(true, 40 * MS);
+        assert_eq!(
+            (heart.next(), heart.page.mapped_page().last_beat().map(|beat| beat.time)),
+            (Some(50 * MS), Some(40 * MS))
+        );
     }
 
     #[test]
     fn a_heart_tells_whether_members_may_have_counted_it_as_gone() {
-        let mut heart = Heart::new(7, 10 * MS, MS).unwrap();
-        assert!(!heart.beat(true, 900 * MS), "nobody listened");
-        assert!(!heart.beat(true, 1_150 * MS), "250 ms are no loss");
-        assert!(heart.beat(true, 1_401 * MS));
-        assert!(!heart.beat(true, 1_411 * MS), "it is told once");
-        assert!(!heart.beat(false, 2_000 * MS) && !heart.beat(true, 3_000 * MS), "nobody listened");
+        let mut heart = BeatSource::new(7, 10 * MS, MS).unwrap();
+        assert!(!heart.beat_if_due(true, 900 * MS), "nobody listened");
+        assert!(!heart.beat_if_due(true, 1_150 * MS), "250 ms are no loss");
+        assert!(heart.beat_if_due(true, 1_401 * MS));
+        assert!(!heart.beat_if_due(true, 1_411 * MS), "it is told once");
+        assert!(!heart.beat_if_due(false, 2_000 * MS) && !heart.beat_if_due(true, 3_000 * MS), "nobody listened");
     }
 }

@@ -2,9 +2,9 @@
 //! the registered members.
 //!
 //! One round of the thread is a *look*. It asks the reactor for the members only if a process is at a device. A new
-//! finding must be seen in two looks, [`AGAIN`] apart. It is then reported as an event, and is part of the status
-//! until it ends. If the policy says so, processes in containers that escape the limits are stopped after a grace
-//! period.
+//! finding must be seen in two looks, [`SECOND_LOOK_PAUSE`] apart. It is then reported as an event, and is part of
+//! the status until it ends. If the policy says so, processes in containers that escape the limits are stopped after
+//! a grace period.
 //!
 //! [`processes`] reads /proc ([`image`]: the program that a process runs), and [`driver`] asks NVML. [`judge`]
 //! compares both with the registered members and with the memory that tenants may hold ([`limits`]), without IO.
@@ -37,68 +37,70 @@ use tracing::{info, warn};
 use vgpu_core::protocol::page::Uncharged;
 use vgpu_core::time::gate::loss::SETTLING_NS;
 
-use self::found::Found;
-use super::asked::{Asked, heard};
-use super::log::Quota;
-use crate::proof::driver::{Driver, OnDevice};
+use self::found::FoundSoFar;
+use super::asked::{WakeReason, read_questions};
+use super::log::LineQuota;
+use crate::proof::driver::{ProcessOnDevice, ProofDriver};
 use crate::proof::image::Image;
-use crate::proof::judge::{Allowed, Registered, changed, judge, note, suspects};
-use crate::proof::limits::Bounds;
-use crate::proof::processes::{Place, Processes, Seen, THOROUGH, place};
-use crate::proof::time::Times;
-use crate::proof::uncharged::{Excess, Key};
+use crate::proof::judge::{
+    ProofTolerance, RegisteredMembers, changed_images, judge_processes, memory_suspects, note_held,
+};
+use crate::proof::limits::MemoryBounds;
+use crate::proof::processes::{DirectoryPlace, ProcessScanner, SeenProcess, THOROUGH_EVERY, directory_place};
+use crate::proof::time::UnseenTimes;
+use crate::proof::uncharged::{TenantDeviceKey, UnchargedExcess};
 use vgpu_accounting::clock;
 use vgpu_config::plan::ProofPlan;
-use vgpu_control::finding::{Finding, Process, What};
+use vgpu_control::finding::{Finding, FindingKind, ProcessId};
 
 /// Time after the daemon's start without any finding: until its members have joined again.
-const SETTLING: Duration = Duration::from_nanos(SETTLING_NS);
+const SETTLING_TIME: Duration = Duration::from_nanos(SETTLING_NS);
 
 /// Pause before a finding is looked at again: a process that is saying hello just now is no finding.
-const AGAIN: Duration = Duration::from_millis(150);
+const SECOND_LOOK_PAUSE: Duration = Duration::from_millis(150);
 
 /// Longest time that the checking thread waits for an answer of the daemon's event loop (reactor).
-const PATIENCE: Duration = Duration::from_secs(2);
+const LOOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Time for which a driver that does not answer is not asked again.
-const SILENCE: Duration = Duration::from_secs(30);
+const DRIVER_PAUSE: Duration = Duration::from_secs(30);
 
 /// Time that a process has to end after SIGTERM before it gets SIGKILL.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const TERMINATION_GRACE: Duration = Duration::from_secs(5);
 
 /// Duration after which a look (one round of the check) counts as stuck: longer than any pause between looks, and than
 /// any timeout within one.
-const STUCK: Duration = Duration::from_secs(90);
+const STUCK_AFTER: Duration = Duration::from_secs(90);
 
-/// Shortest time between two requests [`ALL`], which are costly for the reactor.
-const SELDOM: Duration = Duration::from_secs(2);
+/// Shortest time between two requests [`ASK_ALL`], which are costly for the reactor.
+const FULL_QUESTION_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Request to the reactor: send the registered members.
-const MEMBERS: u8 = 1;
+const ASK_MEMBERS: u8 = 1;
 /// Request to the reactor: send members, limits and ledgers.
-const ALL: u8 = 2;
-/// Request to the reactor as [`ALL`], with the ledgers of suspected tenants read again first.
-pub(super) const READ: u8 = 3;
+const ASK_ALL: u8 = 2;
+/// Request to the reactor as [`ASK_ALL`], with the ledgers of suspected tenants read again first.
+pub(super) const ASK_LEDGERS: u8 = 3;
 /// Message to the reactor: the memory that counts in addition to the ledgers changed.
-pub(super) const COUNT: u8 = 4;
+pub(super) const TELL_COUNTED: u8 = 4;
 
 /// Longest time that the checking thread waits for a ledger to be read again.
-const ANEW: Duration = Duration::from_millis(500);
+const REREAD_TIMEOUT: Duration = Duration::from_millis(500);
 /// Pause between two checks for the ledger that is being read again.
-const LOOK: Duration = Duration::from_millis(20);
+const REREAD_POLL: Duration = Duration::from_millis(20);
 
 /// Most findings that are kept and reported.
-const MOST: usize = 256;
+const MAX_FINDINGS: usize = 256;
 
 /// The reactor's side of the checking thread: takes requests, sends answers, reads findings.
 #[derive(Debug)]
-pub struct Proof {
+pub struct ProofLink {
     asked: UnixStream,
-    answer: SyncSender<Registered>,
-    found: Arc<Mutex<Found>>,
+    answer: SyncSender<RegisteredMembers>,
+    found: Arc<Mutex<FoundSoFar>>,
 }
 
-impl Proof {
+impl ProofLink {
     /// Starts the thread.
     ///
     /// # Errors
@@ -107,23 +109,23 @@ impl Proof {
         let (asked, ask) = UnixStream::pair()?;
         asked.set_nonblocking(true)?;
         let (answer, answers) = sync_channel(1);
-        let found = Arc::new(Mutex::new(Found::default()));
-        let mut looking = Looking {
-            processes: Processes::new(&plan.devices),
-            driver: plan.driver.then(Driver::default),
+        let found = Arc::new(Mutex::new(FoundSoFar::default()));
+        let mut looking = ProofThread {
+            processes: ProcessScanner::new(&plan.devices),
+            driver: plan.driver.then(ProofDriver::default),
             silent_until: None,
             ask,
             answers,
             found: found.clone(),
             since: HashMap::new(),
-            known: Registered::default(),
+            known: RegisteredMembers::default(),
             places: Vec::new(),
-            bounds: Bounds::default(),
+            bounds: MemoryBounds::default(),
             looks: 0,
             quotas: HashMap::new(),
             excess: HashMap::new(),
             counted: None,
-            times: Times::default(),
+            times: UnseenTimes::default(),
             told: 0,
             plan,
         };
@@ -131,9 +133,9 @@ impl Proof {
         Ok(Self { asked, answer, found })
     }
 
-    /// Reads the thread's requests: [`ALL`] asks for all data.
-    pub fn heard(&mut self) -> Asked {
-        heard(&mut self.asked)
+    /// Reads the thread's requests: [`ASK_ALL`] asks for all data.
+    pub fn take_question(&mut self) -> WakeReason {
+        read_questions(&mut self.asked)
     }
 
     /// Notes in the status that the thread ended, so that no process is checked any more.
@@ -143,13 +145,13 @@ impl Proof {
     }
 
     /// Sends the registered members to the thread.
-    pub fn tell(&self, registered: Registered) {
+    pub fn tell_registered(&self, registered: RegisteredMembers) {
         let _ = self.answer.try_send(registered);
     }
 
     /// Returns the findings of the last round of the check.
     #[must_use]
-    pub fn findings(&self) -> Vec<Finding> {
+    pub fn current_findings(&self) -> Vec<Finding> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner).findings.clone()
     }
 
@@ -166,28 +168,28 @@ impl Proof {
         std::mem::take(&mut self.found.lock().unwrap_or_else(PoisonError::into_inner).changed)
     }
 
-    /// Tenants whose ledgers must be read, at the request [`READ`].
+    /// Tenants whose ledgers must be read, at the request [`ASK_LEDGERS`].
     #[must_use]
-    pub fn suspects(&self) -> Vec<String> {
+    pub fn suspected_tenants(&self) -> Vec<String> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner).suspects.clone()
     }
 
-    /// Memory that counts against tenants' limits in addition to their ledgers, at the message [`COUNT`].
+    /// Memory that counts against tenants' limits in addition to their ledgers, at the message [`TELL_COUNTED`].
     #[must_use]
-    pub fn uncharged(&self) -> HashMap<Key, Uncharged> {
+    pub fn uncharged_bytes(&self) -> HashMap<TenantDeviceKey, Uncharged> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner).uncharged.clone()
     }
 
     /// Why the check is incomplete; `None`: it is complete.
     #[must_use]
-    pub fn blind(&self) -> Option<String> {
+    pub fn why_blind(&self) -> Option<String> {
         let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-        let stuck = found.looked.is_some_and(|looked| looked.elapsed() > STUCK);
+        let stuck = found.looked.is_some_and(|looked| looked.elapsed() > STUCK_AFTER);
         found.blind.clone().or_else(|| stuck.then(|| "the driver, or /proc, has not answered for long".to_owned()))
     }
 }
 
-impl AsFd for Proof {
+impl AsFd for ProofLink {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.asked.as_fd()
     }
@@ -195,55 +197,55 @@ impl AsFd for Proof {
 
 /// Times of a finding that lasts, and the steps taken so far to stop its process.
 #[derive(Debug, Clone, Copy)]
-struct Since {
+struct FindingState {
     seen: Instant,
     /// Time at which the process was sent SIGTERM, or would have been in a dry run.
     asked: Option<Instant>,
     killed: bool,
 }
 
-struct Looking {
+struct ProofThread {
     plan: ProofPlan,
-    processes: Processes,
-    driver: Option<Driver>,
+    processes: ProcessScanner,
+    driver: Option<ProofDriver>,
     silent_until: Option<Instant>,
     ask: UnixStream,
-    answers: Receiver<Registered>,
-    found: Arc<Mutex<Found>>,
-    since: HashMap<(What, Process), Since>,
+    answers: Receiver<RegisteredMembers>,
+    found: Arc<Mutex<FoundSoFar>>,
+    since: HashMap<(FindingKind, ProcessId), FindingState>,
     /// Last answer of the reactor.
-    known: Registered,
+    known: RegisteredMembers,
     /// Time of the reactor's last answer, in ns.
     told: u64,
     /// Location of the socket directories, with their tenants.
-    places: Vec<(Place, String)>,
+    places: Vec<(DirectoryPlace, String)>,
     /// Memory that a tenant may still hold on a device after its limit was lowered.
-    bounds: Bounds,
+    bounds: MemoryBounds,
     looks: u32,
     /// Limits how many findings are reported for each tenant or control group.
-    quotas: HashMap<String, Quota>,
+    quotas: HashMap<String, LineQuota>,
     /// Memory of tenants that the last look (round of the check) found in addition to their ledgers.
-    excess: HashMap<Key, Excess>,
+    excess: HashMap<TenantDeviceKey, UnchargedExcess>,
     /// The part of `excess` that counts against limits; `None`: the reactor has not been told yet.
-    counted: Option<HashMap<Key, Uncharged>>,
-    times: Times,
+    counted: Option<HashMap<TenantDeviceKey, Uncharged>>,
+    times: UnseenTimes,
 }
 
-impl Looking {
+impl ProofThread {
     fn go_on(&mut self) {
-        thread::sleep(SETTLING);
+        thread::sleep(SETTLING_TIME);
         loop {
             let begun = Instant::now();
             self.found.lock().unwrap_or_else(PoisonError::into_inner).looked = Some(begun);
-            if let Some(first) = self.look() {
+            if let Some(first) = self.look_once() {
                 let new = |finding: &Finding| !self.since.contains_key(&(finding.what, finding.process));
                 let excess = std::mem::take(&mut self.excess);
-                let settled = if first.iter().any(new) || self.grew(&excess) {
-                    thread::sleep(AGAIN);
-                    let again = self.look();
+                let settled = if first.iter().any(new) || self.has_grown(&excess) {
+                    thread::sleep(SECOND_LOOK_PAUSE);
+                    let again = self.look_once();
                     if again.is_some() {
                         let last = std::mem::take(&mut self.excess);
-                        self.count(&excess, Some(&last));
+                        self.count_excess(&excess, Some(&last));
                     }
                     again.map(|again| {
                         let both = |finding: &Finding| {
@@ -252,11 +254,11 @@ impl Looking {
                         again.into_iter().filter(both).collect()
                     })
                 } else {
-                    self.count(&excess, None);
+                    self.count_excess(&excess, None);
                     Some(first)
                 };
                 if let Some(findings) = settled {
-                    self.settle(findings);
+                    self.settle_findings(findings);
                 }
             }
             thread::sleep(self.plan.interval.saturating_sub(begun.elapsed()).max(self.plan.interval / 4));
@@ -264,19 +266,19 @@ impl Looking {
     }
 
     /// Runs one round of the check and returns its findings; `None`: the check was impossible.
-    fn look(&mut self) -> Option<Vec<Finding>> {
-        let holders = match self.processes.holders() {
+    fn look_once(&mut self) -> Option<Vec<Finding>> {
+        let holders = match self.processes.device_holders() {
             Ok(holders) => holders,
             Err(why) => {
-                self.blind(Some(format!("processes cannot be looked at: {why}")));
+                self.set_blind(Some(format!("processes cannot be looked at: {why}")));
                 return None;
             }
         };
         let (mut blind, begun) = (None, Instant::now());
         let listed = match &mut self.driver {
             Some(driver) if self.silent_until.is_none_or(|until| Instant::now() >= until) => {
-                let asked = driver.processes();
-                self.silent_until = asked.is_err().then(|| Instant::now() + SILENCE);
+                let asked = driver.processes_on_devices();
+                self.silent_until = asked.is_err().then(|| Instant::now() + DRIVER_PAUSE);
                 asked.unwrap_or_else(|why| {
                     blind = Some(format!("what the driver says of processes cannot be looked at: {why}"));
                     Vec::new()
@@ -288,53 +290,55 @@ impl Looking {
             }
             None => Vec::new(),
         };
-        self.blind(blind);
+        self.set_blind(blind);
         self.excess.clear();
-        let mut at: BTreeMap<Process, Option<String>> =
+        let mut at: BTreeMap<ProcessId, Option<String>> =
             holders.into_iter().map(|(process, device)| (process, Some(device))).collect();
         for on in listed.iter().filter(|on| on.pid != std::process::id()) {
-            if let Some(process) = self.processes.process(on.pid) {
+            if let Some(process) = self.processes.process_by_pid(on.pid) {
                 at.entry(process).or_insert(None);
             }
         }
         let working = self.sample();
         if at.is_empty() {
-            self.times(&BTreeMap::new(), &working);
+            self.look_at_times(&BTreeMap::new(), &working);
             return Some(Vec::new());
         }
-        self.ask(MEMBERS)?;
+        self.ask_loop(ASK_MEMBERS)?;
         let strangers = at.keys().any(|process| !self.known.members.contains_key(&process.pid));
-        if (strangers || !listed.is_empty()) && self.known.all.is_none_or(|asked| asked.elapsed() >= SELDOM) {
-            self.ask(ALL)?;
+        if (strangers || !listed.is_empty())
+            && self.known.all.is_none_or(|asked| asked.elapsed() >= FULL_QUESTION_INTERVAL)
+        {
+            self.ask_loop(ASK_ALL)?;
         }
-        let look = |(process, device): (Process, Option<String>)| {
-            (process, self.processes.look(process, device, &self.places))
+        let look = |(process, device): (ProcessId, Option<String>)| {
+            (process, self.processes.look_at_process(process, device, &self.places))
         };
-        let seen: BTreeMap<Process, Seen> = at.into_iter().map(look).collect();
+        let seen: BTreeMap<ProcessId, SeenProcess> = at.into_iter().map(look).collect();
         self.end_changed(&seen)?;
-        self.refresh(&seen, &listed, begun)?;
-        self.compare(&seen, &listed, begun)?;
-        note(&seen, &listed, &self.known, &mut self.bounds, begun);
-        let allowed = Allowed { programs: self.plan.allow.clone(), slack: self.plan.slack };
-        let mut findings = judge(&seen, &listed, &self.known, &self.bounds, &allowed);
-        findings.extend(self.times(&seen, &working));
+        self.refresh_suspects(&seen, &listed, begun)?;
+        self.compare_memory(&seen, &listed, begun)?;
+        note_held(&seen, &listed, &self.known, &mut self.bounds, begun);
+        let allowed = ProofTolerance { programs: self.plan.allow.clone(), slack: self.plan.slack };
+        let mut findings = judge_processes(&seen, &listed, &self.known, &self.bounds, &allowed);
+        findings.extend(self.look_at_times(&seen, &working));
         // A process that ended meanwhile is no finding.
-        findings.retain(|finding| self.processes.process(finding.process.pid) == Some(finding.process));
-        findings.truncate(MOST);
+        findings.retain(|finding| self.processes.process_by_pid(finding.process.pid) == Some(finding.process));
+        findings.truncate(MAX_FINDINGS);
         Some(findings)
     }
 
     /// Tells the reactor of connections whose process runs another program than the one that said hello. Every
-    /// [`THOROUGH`] looks this includes processes at no device, since a child may keep the connection of a process
-    /// that is gone.
-    fn end_changed(&mut self, seen: &BTreeMap<Process, Seen>) -> Option<()> {
-        let mut ended = changed(seen, &self.known);
-        if self.looks.is_multiple_of(THOROUGH) {
+    /// [`THOROUGH_EVERY`] looks this includes processes at no device, since a child may keep the connection of a
+    /// process that is gone.
+    fn end_changed(&mut self, seen: &BTreeMap<ProcessId, SeenProcess>) -> Option<()> {
+        let mut ended = changed_images(seen, &self.known);
+        if self.looks.is_multiple_of(THOROUGH_EVERY) {
             let elsewhere =
                 self.known.members.values().flatten().filter_map(|member| Some((member.image?, member.connection?)));
-            let is_other = |(said, _): &(Image, u64)| match self.processes.image(said.process.pid) {
+            let is_other = |(said, _): &(Image, u64)| match self.processes.image_of(said.process.pid) {
                 Some(now) => now != *said,
-                None => self.processes.process(said.process.pid) != Some(said.process),
+                None => self.processes.process_by_pid(said.process.pid) != Some(said.process),
             };
             ended.extend(elsewhere.filter(is_other).map(|(_, connection)| connection));
         }
@@ -343,23 +347,28 @@ impl Looking {
             return Some(());
         }
         self.found.lock().unwrap_or_else(PoisonError::into_inner).changed = ended;
-        self.ask(MEMBERS)
+        self.ask_loop(ASK_MEMBERS)
     }
 
     /// Reads ledgers and limits of suspects again: a member may have allocated memory since they were read. A ledger
     /// that is not read in time is treated as unknown.
-    fn refresh(&mut self, seen: &BTreeMap<Process, Seen>, listed: &[OnDevice], begun: Instant) -> Option<()> {
+    fn refresh_suspects(
+        &mut self,
+        seen: &BTreeMap<ProcessId, SeenProcess>,
+        listed: &[ProcessOnDevice],
+        begun: Instant,
+    ) -> Option<()> {
         let slack = self.plan.slack;
-        let mut stale = suspects(seen, listed, &self.known, &self.bounds, slack, begun);
-        let mut question = READ;
-        let end = Instant::now() + ANEW;
+        let mut stale = memory_suspects(seen, listed, &self.known, &self.bounds, slack, begun);
+        let mut question = ASK_LEDGERS;
+        let end = Instant::now() + REREAD_TIMEOUT;
         while !stale.is_empty() && Instant::now() < end {
             self.found.lock().unwrap_or_else(PoisonError::into_inner).suspects =
                 stale.iter().map(|(tenant, _)| tenant.clone()).collect();
-            self.ask(std::mem::replace(&mut question, ALL))?;
-            stale = suspects(seen, listed, &self.known, &self.bounds, slack, begun);
+            self.ask_loop(std::mem::replace(&mut question, ASK_ALL))?;
+            stale = memory_suspects(seen, listed, &self.known, &self.bounds, slack, begun);
             if !stale.is_empty() {
-                thread::sleep(LOOK);
+                thread::sleep(REREAD_POLL);
             }
         }
         for key in stale {
@@ -369,13 +378,13 @@ impl Looking {
     }
 
     /// Sends a request to the reactor and takes its answer; `None`: it does not answer.
-    fn ask(&mut self, what: u8) -> Option<()> {
+    fn ask_loop(&mut self, what: u8) -> Option<()> {
         while self.answers.try_recv().is_ok() {}
         self.ask.write_all(&[what]).ok()?;
-        let said = self.answers.recv_timeout(PATIENCE).ok()?;
+        let said = self.answers.recv_timeout(LOOP_TIMEOUT).ok()?;
         if said.all.is_some() {
             let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-            let place = |(dir, tenant): &(PathBuf, String)| Some((place(&mounts, dir)?, tenant.clone()));
+            let place = |(dir, tenant): &(PathBuf, String)| Some((directory_place(&mounts, dir)?, tenant.clone()));
             self.places = said.dirs.iter().filter_map(place).collect();
             self.known = said;
         } else {
@@ -385,7 +394,7 @@ impl Looking {
         Some(())
     }
 
-    fn blind(&self, words: Option<String>) {
+    fn set_blind(&self, words: Option<String>) {
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         if found.blind.is_none()
             && let Some(why) = &words
@@ -396,30 +405,30 @@ impl Looking {
     }
 
     /// Reports findings that are new and findings that ended, and acts as the policy says.
-    fn settle(&mut self, findings: Vec<Finding>) {
+    fn settle_findings(&mut self, findings: Vec<Finding>) {
         for finding in &findings {
             let key = (finding.what, finding.process);
             let quotas = &mut self.quotas;
             self.since.entry(key).or_insert_with(|| {
-                if quotas.len() > MOST {
+                if quotas.len() > MAX_FINDINGS {
                     quotas.clear();
                 }
                 let whose = finding.tenant.clone().or_else(|| finding.container.clone()).unwrap_or_default();
                 // Reports are limited, so that a tenant cannot flush earlier events out of the journal and the audit
                 // log.
-                if quotas.entry(whose).or_default().allows(Instant::now()).is_some() {
-                    tell(finding);
+                if quotas.entry(whose).or_default().allow_line(Instant::now()).is_some() {
+                    tell_finding(finding);
                 }
-                Since { seen: Instant::now(), asked: None, killed: false }
+                FindingState { seen: Instant::now(), asked: None, killed: false }
             });
-            self.act(finding);
+            self.act_on_finding(finding);
         }
         let before = std::mem::take(&mut self.found.lock().unwrap_or_else(PoisonError::into_inner).findings);
         for gone in before {
             let key = (gone.what, gone.process);
             if findings.iter().all(|finding| (finding.what, finding.process) != key) {
                 self.since.remove(&key);
-                let (what, pid, name) = (gone.what.word(), gone.process.pid, gone.name);
+                let (what, pid, name) = (gone.what.kind_word(), gone.process.pid, gone.name);
                 info!(
                     kind = "proof.ended",
                     tenant = gone.tenant.unwrap_or_default(),
@@ -434,15 +443,15 @@ impl Looking {
     }
 
     /// Stops a process in a container that escapes the limits, if the policy says so.
-    fn act(&mut self, finding: &Finding) {
-        if !self.plan.stop || matches!(finding.what, What::Over | What::Time) || !finding.contained {
+    fn act_on_finding(&mut self, finding: &Finding) {
+        if !self.plan.stop || matches!(finding.what, FindingKind::Over | FindingKind::Time) || !finding.contained {
             return;
         }
         let Some(since) = self.since.get_mut(&(finding.what, finding.process)) else { return };
         if since.seen.elapsed() < self.plan.grace {
             return;
         }
-        let (what, pid, name) = (finding.what.word(), finding.process.pid, finding.name.clone());
+        let (what, pid, name) = (finding.what.kind_word(), finding.process.pid, finding.name.clone());
         let tenant = finding.tenant.clone().unwrap_or_default();
         match since.asked {
             None => {
@@ -457,7 +466,7 @@ impl Looking {
                         dry_run = true,
                         "it would be stopped now (proof.dry_run)"
                     );
-                } else if signal(&self.processes, finding.process, Signal::TERM) {
+                } else if signal_process(&self.processes, finding.process, Signal::TERM) {
                     warn!(
                         kind = "proof.stopped",
                         tenant,
@@ -468,9 +477,9 @@ impl Looking {
                     );
                 }
             }
-            Some(asked) if !since.killed && !self.plan.dry_run && asked.elapsed() >= LAST_WORDS => {
+            Some(asked) if !since.killed && !self.plan.dry_run && asked.elapsed() >= TERMINATION_GRACE => {
                 since.killed = true;
-                if signal(&self.processes, finding.process, Signal::KILL) {
+                if signal_process(&self.processes, finding.process, Signal::KILL) {
                     warn!(
                         kind = "proof.stopped",
                         tenant,
@@ -486,23 +495,27 @@ impl Looking {
     }
 }
 
-fn tell(finding: &Finding) {
+fn tell_finding(finding: &Finding) {
     let (pid, name, words) = (finding.process.pid, &finding.name, &finding.words);
     let tenant = finding.tenant.clone().unwrap_or_default();
     let device = finding.device.clone().unwrap_or_default();
     let container = finding.container.clone().unwrap_or_default();
     match finding.what {
-        What::Uncontrolled => warn!(kind = "proof.uncontrolled", tenant, device, pid, ?name, container, "{words}"),
-        What::Unregistered => warn!(kind = "proof.unregistered", tenant, device, pid, ?name, container, "{words}"),
-        What::Over => warn!(kind = "proof.over", tenant, device, pid, ?name, container, "{words}"),
-        What::Time => warn!(kind = "proof.time", tenant, device, pid, ?name, container, "{words}"),
+        FindingKind::Uncontrolled => {
+            warn!(kind = "proof.uncontrolled", tenant, device, pid, ?name, container, "{words}")
+        }
+        FindingKind::Unregistered => {
+            warn!(kind = "proof.unregistered", tenant, device, pid, ?name, container, "{words}")
+        }
+        FindingKind::Over => warn!(kind = "proof.over", tenant, device, pid, ?name, container, "{words}"),
+        FindingKind::Time => warn!(kind = "proof.time", tenant, device, pid, ?name, container, "{words}"),
     }
 }
 
 /// Sends a signal to this process, but never to a later one with the same process ID. False: it is gone.
-fn signal(processes: &Processes, process: Process, signal: Signal) -> bool {
+fn signal_process(processes: &ProcessScanner, process: ProcessId, signal: Signal) -> bool {
     let Some(pid) = i32::try_from(process.pid).ok().and_then(Pid::from_raw) else { return false };
     let Ok(held) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
     // The pidfd holds the process, so the ID cannot change its meaning before the signal is sent.
-    processes.process(process.pid) == Some(process) && pidfd_send_signal(&held, signal).is_ok()
+    processes.process_by_pid(process.pid) == Some(process) && pidfd_send_signal(&held, signal).is_ok()
 }

@@ -24,53 +24,53 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use entrance::{raise_descriptor_limit, spare};
-use reload::Loaded;
+use entrance::{raise_descriptor_limit, spare_descriptor};
+use reload::LoadedFile;
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use shim_sys::memfd::Mapped;
-pub(super) use time::number;
+use shim_sys::memfd::MappedPage;
+pub(super) use time::arbiter_number;
 use tracing::{info, warn};
 use vgpu_core::protocol::page::{BoardPage, ReportPage};
 
-use super::asking::Asking;
+use super::asking::DriverInquiry;
 use super::by_hand::Marks;
-use super::config::Config;
-use super::connection::{Connection, Side, State};
-use super::door::{Audience, Door, DoorError, refuse_foreign};
-use super::journal::Journal;
-use super::leases::Leases;
-use super::metrics::Metrics;
-use super::notify::Notifier;
-use super::pages::{self, Alarm, Heart};
-use super::proof::Proof;
-use super::recent::Recent;
-use super::room::{self, Room, is_open_to_all};
-use super::roster::Roster;
-use super::source::Source;
+use super::config::DaemonConfig;
+use super::connection::{Connection, ConnectionSide, ConnectionState};
+use super::door::{ListenError, ListeningSocket, SocketAudience, refuse_foreign};
+use super::journal::EventJournal;
+use super::leases::LeaseBook;
+use super::metrics::MetricsServer;
+use super::notify::ServiceNotifier;
+use super::pages::{self, BeatSource, TimerAlarm};
+use super::proof::ProofLink;
+use super::recent::RecentUse;
+use super::room::{self, TenantRoom, is_open_to_all};
+use super::roster::MemberRoster;
+use super::source::ConfigSource;
 use vgpu_accounting::clock;
-use vgpu_accounting::record::Record;
-use vgpu_accounting::shelf::Shelf;
-use vgpu_config::plan::Plan;
+use vgpu_accounting::record::UsageRecord;
+use vgpu_accounting::shelf::DescriptorPool;
+use vgpu_config::plan::ConfigPlan;
 
 /// Time limit of a peer for its first line, and for receiving a pending answer.
-pub const PATIENCE: Duration = Duration::from_secs(2);
+pub const PEER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Total time that startup may wait for other daemons' locks on socket directories.
-const START_PATIENCE: Duration = Duration::from_secs(1);
+const START_LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Longest time that shutdown waits for the usage record to be written.
-const LAST_ROWS: Duration = Duration::from_secs(1);
+const RECORD_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-const SIGNALS: u64 = 0;
-const ADMIN_DOOR: u64 = 1;
-const RELOAD: u64 = 2;
-const ALARM: u64 = 3;
-const DRIVER: u64 = 4;
-const EVENTS: u64 = 5;
-const METRICS: u64 = 6;
-const PROOF: u64 = 7;
+const SIGNALS_TOKEN: u64 = 0;
+const ADMIN_TOKEN: u64 = 1;
+const RELOAD_TOKEN: u64 = 2;
+const ALARM_TOKEN: u64 = 3;
+const DRIVER_TOKEN: u64 = 4;
+const EVENTS_TOKEN: u64 = 5;
+const METRICS_TOKEN: u64 = 6;
+const PROOF_TOKEN: u64 = 7;
 const FIRST_ROOM: u64 = 8;
 /// Epoll token of a tenant's bell (eventfd of its members): this plus the number of the tenant's room.
 const FIRST_BELL: u64 = 1 << 31;
@@ -80,7 +80,7 @@ const FIRST_CONNECTION: u64 = 1 << 32;
 #[derive(Debug)]
 pub enum ServeError {
     /// A socket cannot be opened.
-    Door(DoorError),
+    Door(ListenError),
     /// A system call failed.
     Io(&'static str, io::Error),
 }
@@ -96,18 +96,18 @@ impl fmt::Display for ServeError {
 
 impl std::error::Error for ServeError {}
 
-impl From<DoorError> for ServeError {
-    fn from(why: DoorError) -> Self {
+impl From<ListenError> for ServeError {
+    fn from(why: ListenError) -> Self {
         Self::Door(why)
     }
 }
 
-fn failed<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> ServeError {
+fn serve_error<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> ServeError {
     move |why| ServeError::Io(what, why.into())
 }
 
 /// Requests from the signal handlers: each stream becomes readable when its signal arrives.
-pub struct Told {
+pub struct LoopInputs {
     /// Stop the daemon.
     pub stop: UnixStream,
     /// Read the configuration file again.
@@ -117,40 +117,40 @@ pub struct Told {
 /// The running daemon: one event loop with all its sockets, tenants and leases.
 pub struct Reactor {
     epoll: OwnedFd,
-    told: Told,
-    admin: Option<Door>,
+    told: LoopInputs,
+    admin: Option<ListeningSocket>,
     admins: usize,
     /// Tenants by room number. The number is also the epoll token of the tenant's listener, and is never reused.
-    pub(super) rooms: BTreeMap<u64, Room>,
+    pub(super) rooms: BTreeMap<u64, TenantRoom>,
     pub(super) next_room: u64,
     pub(super) max_connections: usize,
     /// Most file descriptors that the daemon may have open.
     descriptors: usize,
     /// Most undelivered welcomes of all tenants together; `None`: the kernel does not limit descriptors in flight.
     most_untaken: Option<u64>,
-    pub(super) loaded: Option<Loaded>,
+    pub(super) loaded: Option<LoadedFile>,
     /// The driver while it is being asked for its devices.
-    pub(super) asking: Option<Asking>,
-    pub(super) notifier: Notifier,
+    pub(super) asking: Option<DriverInquiry>,
+    pub(super) notifier: ServiceNotifier,
     /// Log of the daemon's events, which administrators can follow.
-    journal: Journal,
+    journal: EventJournal,
     /// The enforcement check; `None`: it is off.
-    pub(super) proof: Option<Proof>,
+    pub(super) proof: Option<ProofLink>,
     /// List of members for the next daemon.
-    pub(super) roster: Roster,
+    pub(super) roster: MemberRoster,
     /// The metrics server, or why it could not start; `None`: it is off.
-    metrics: Option<Result<Metrics, String>>,
+    metrics: Option<Result<MetricsServer, String>>,
     connections: HashMap<u64, Connection>,
     deadlines: BTreeSet<(Instant, u64)>,
-    pub(super) leases: Leases<Mapped<BoardPage>, Mapped<ReportPage>>,
-    pub(super) heart: Heart,
-    alarm: Alarm,
+    pub(super) leases: LeaseBook<MappedPage<BoardPage>, MappedPage<ReportPage>>,
+    pub(super) heart: BeatSource,
+    alarm: TimerAlarm,
     /// File descriptors of tenants' pages, by room.
-    shelf: Shelf<2>,
+    shelf: DescriptorPool<2>,
     /// Device time that tenants wanted and got in the last seconds.
-    pub(super) recent: Recent,
+    pub(super) recent: RecentUse,
     /// Record of usage, on disk.
-    pub(super) record: Record,
+    pub(super) record: UsageRecord,
     /// True while usage is still to be passed to the record: the last member left, or the record was busy.
     owes: bool,
     /// Keys that administrators changed since the file was read.
@@ -173,28 +173,29 @@ impl Reactor {
     /// # Errors
     /// [`ServeError`]; listeners that were already open are closed.
     pub fn new(
-        config: Config,
-        told: Told,
-        file: Option<(Source, Plan, String)>,
-        notifier: Notifier,
-        journal: Journal,
+        config: DaemonConfig,
+        told: LoopInputs,
+        file: Option<(ConfigSource, ConfigPlan, String)>,
+        notifier: ServiceNotifier,
+        journal: EventJournal,
     ) -> Result<Self, ServeError> {
         let foreign = config.run_dir.as_deref().map_or(Ok(()), refuse_foreign);
-        foreign.map_err(io::Error::other).map_err(failed("use the directory of the sockets"))?;
+        foreign.map_err(io::Error::other).map_err(serve_error("use the directory of the sockets"))?;
         let descriptors = raise_descriptor_limit();
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("make an epoll set"))?;
-        for (stream, token) in [(&told.stop, SIGNALS), (&told.reload, RELOAD)] {
-            stream.set_nonblocking(true).map_err(failed("watch for signals"))?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(serve_error("make an epoll set"))?;
+        for (stream, token) in [(&told.stop, SIGNALS_TOKEN), (&told.reload, RELOAD_TOKEN)] {
+            stream.set_nonblocking(true).map_err(serve_error("watch for signals"))?;
             epoll::add(&epoll, stream, EventData::new_u64(token), EventFlags::IN)
-                .map_err(failed("watch for signals"))?;
+                .map_err(serve_error("watch for signals"))?;
         }
-        let (epoch, now) = (pages::epoch(), clock::now());
-        let heart = Heart::new(epoch, config.time.heartbeat, now).map_err(failed("make the pages of members"))?;
-        let alarm = Alarm::new().map_err(failed("make a timer"))?;
-        epoll::add(&epoll, &alarm, EventData::new_u64(ALARM), EventFlags::IN | EventFlags::ET)
-            .map_err(failed("watch a timer"))?;
+        let (epoch, now) = (pages::new_epoch(), clock::now());
+        let heart =
+            BeatSource::new(epoch, config.time.heartbeat, now).map_err(serve_error("make the pages of members"))?;
+        let alarm = TimerAlarm::new().map_err(serve_error("make a timer"))?;
+        epoll::add(&epoll, &alarm, EventData::new_u64(ALARM_TOKEN), EventFlags::IN | EventFlags::ET)
+            .map_err(serve_error("watch a timer"))?;
         let measures_all = config.record.exact;
-        let roster = Roster::open(config.run_dir.as_deref().filter(|_| config.proof.is_some()));
+        let roster = MemberRoster::open(config.run_dir.as_deref().filter(|_| config.proof.is_some()));
         let mut reactor = Self {
             epoll,
             told,
@@ -204,44 +205,44 @@ impl Reactor {
             next_room: FIRST_ROOM,
             max_connections: config.max_connections,
             descriptors,
-            most_untaken: untaken::most(),
-            loaded: file.map(|(source, plan, text)| Loaded { source, plan, text, reloads: 0, refused: None }),
+            most_untaken: untaken::max_undelivered(),
+            loaded: file.map(|(source, plan, text)| LoadedFile { source, plan, text, reloads: 0, refused: None }),
             asking: None,
             notifier,
             journal,
             roster,
-            proof: config.proof.map(Proof::start).transpose().map_err(failed("prove enforcement"))?,
-            metrics: config.metrics.listen.map(|at| Metrics::start(at, config.metrics.hami_names)),
+            proof: config.proof.map(ProofLink::start).transpose().map_err(serve_error("prove enforcement"))?,
+            metrics: config.metrics.listen.map(|at| MetricsServer::start(at, config.metrics.hami_names)),
             connections: HashMap::new(),
             deadlines: BTreeSet::new(),
-            leases: Leases::new(config.time, config.arbitrate, &config.devices, epoch, now),
+            leases: LeaseBook::new(config.time, config.arbitrate, &config.devices, epoch, now),
             heart,
             alarm,
-            shelf: Shelf::default(),
-            recent: Recent::default(),
-            record: Record::start(config.record).map_err(failed("start the record"))?,
+            shelf: DescriptorPool::default(),
+            recent: RecentUse::default(),
+            record: UsageRecord::start(config.record).map_err(serve_error("start the record"))?,
             owes: false,
             marks: Marks::new(),
             muted: BTreeSet::new(),
             paged: 0,
             next_member: 1,
             next_token: FIRST_CONNECTION,
-            spare: spare(),
+            spare: spare_descriptor(),
             started: Instant::now(),
         };
         reactor.leases.measure_all(measures_all);
         reactor.watch_journal()?;
         reactor.watch_metrics()?;
         reactor.watch_proof()?;
-        let mut patience = START_PATIENCE;
+        let mut patience = START_LOCK_TIMEOUT;
         if let Some(path) = &config.admin {
-            let door = Door::open(path, Audience::Administrators, &mut patience)?;
-            reactor.watch(&door, ADMIN_DOOR)?;
+            let door = ListeningSocket::open(path, SocketAudience::Administrators, &mut patience)?;
+            reactor.watch_socket(&door, ADMIN_TOKEN)?;
             reactor.admin = Some(door);
         }
         let mut first = None;
         for tenant in config.tenants {
-            match Door::open(&tenant.socket, Audience::Members, &mut patience) {
+            match ListeningSocket::open(&tenant.socket, SocketAudience::Members, &mut patience) {
                 Ok(door) => reactor.add_room(tenant, door)?,
                 // A program of the tenant can listen at its socket path, so one taken path must not stop the daemon.
                 // Another daemon is detected at the administrative socket, or by the fact that every path is taken.
@@ -272,8 +273,8 @@ impl Reactor {
         if !waits || self.asking.is_some() {
             return;
         }
-        let begun = Asking::begin().and_then(|asking| {
-            epoll::add(&self.epoll, &asking, EventData::new_u64(DRIVER), EventFlags::IN)?;
+        let begun = DriverInquiry::begin_inquiry().and_then(|asking| {
+            epoll::add(&self.epoll, &asking, EventData::new_u64(DRIVER_TOKEN), EventFlags::IN)?;
             Ok(asking)
         });
         match begun {
@@ -283,28 +284,28 @@ impl Reactor {
     }
 
     /// Adds a listener to the epoll set. Dropping the listener removes it.
-    pub(super) fn watch(&self, door: &Door, token: u64) -> Result<(), ServeError> {
-        epoll::add(&self.epoll, door, EventData::new_u64(token), EventFlags::IN).map_err(failed("watch a socket"))
+    pub(super) fn watch_socket(&self, door: &ListeningSocket, token: u64) -> Result<(), ServeError> {
+        epoll::add(&self.epoll, door, EventData::new_u64(token), EventFlags::IN).map_err(serve_error("watch a socket"))
     }
 
-    /// Runs the loop until [`Told::stop`] is readable.
+    /// Runs the loop until [`LoopInputs::stop`] is readable.
     ///
     /// # Errors
     /// [`ServeError`] if epoll itself fails.
     pub fn run(mut self) -> Result<(), ServeError> {
-        self.announce();
+        self.announce_ready();
         let mut events = Vec::with_capacity(256);
         loop {
             events.clear();
-            let timeout = self.timeout();
+            let timeout = self.poll_timeout();
             match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(why) => return Err(failed("wait for events")(why)),
+                Err(why) => return Err(serve_error("wait for events")(why)),
             }
             // Alarm and bells first: waiting members get a device before new connections are accepted.
             for token in events.iter().map(|event| event.data.u64()) {
                 match token {
-                    ALARM => self.alarm.rang(),
+                    ALARM_TOKEN => self.alarm.acknowledge_ring(),
                     FIRST_BELL..FIRST_CONNECTION => self.bell_rang(token - FIRST_BELL),
                     _ => {}
                 }
@@ -312,38 +313,38 @@ impl Reactor {
             self.keep_time();
             for token in events.iter().map(|event| event.data.u64()) {
                 match token {
-                    ALARM | FIRST_BELL..FIRST_CONNECTION => {}
-                    SIGNALS => {
-                        let members: usize = self.rooms.values().map(Room::members).sum();
+                    ALARM_TOKEN | FIRST_BELL..FIRST_CONNECTION => {}
+                    SIGNALS_TOKEN => {
+                        let members: usize = self.rooms.values().map(TenantRoom::member_count).sum();
                         info!(kind = "daemon.stopping", members, "stopping; members keep their last terms");
-                        self.notifier.stopping();
+                        self.notifier.notify_stopping();
                         self.end_pages();
                         self.note_all();
-                        self.record.finish(LAST_ROWS);
+                        self.record.finish_writing(RECORD_DRAIN_TIMEOUT);
                         return Ok(());
                     }
-                    RELOAD => {
+                    RELOAD_TOKEN => {
                         // Several requests lead to one reading, since each reading takes the file as it is.
                         while self.told.reload.read(&mut [0; 64]).is_ok_and(|length| length > 0) {}
-                        self.reload();
+                        self.reload_file();
                     }
-                    DRIVER => self.driver_answered(),
-                    EVENTS => self.happened(),
-                    METRICS => self.measured(),
-                    PROOF => self.proves(),
-                    ADMIN_DOOR => self.let_in(Side::Admin),
+                    DRIVER_TOKEN => self.driver_answered(),
+                    EVENTS_TOKEN => self.tell_followers(),
+                    METRICS_TOKEN => self.answer_metrics(),
+                    PROOF_TOKEN => self.answer_proof(),
+                    ADMIN_TOKEN => self.let_in(ConnectionSide::Admin),
                     FIRST_CONNECTION.. => self.serve(token),
-                    room => self.let_in(Side::Member(room)),
+                    room => self.let_in(ConnectionSide::Member(room)),
                 }
             }
-            self.expire();
+            self.close_expired();
             self.look_back();
             self.set_alarm();
         }
     }
 
     /// Time to the next connection deadline or heartbeat. Both tolerate the millisecond of error that epoll may add.
-    fn timeout(&self) -> Option<Timespec> {
+    fn poll_timeout(&self) -> Option<Timespec> {
         let deadline = self.deadlines.first().map(|(deadline, _)| deadline.saturating_duration_since(Instant::now()));
         let beat = self.heart.next().map(|next| Duration::from_nanos(next.saturating_sub(clock::now())));
         let left = deadline.into_iter().chain(beat).min()?;
@@ -351,21 +352,21 @@ impl Reactor {
         Some(Timespec { tv_sec, tv_nsec: i64::from(left.subsec_nanos()) })
     }
 
-    fn announce(&self) {
-        for Room { tenant, .. } in self.rooms.values() {
-            room::announce(tenant);
+    fn announce_ready(&self) {
+        for TenantRoom { tenant, .. } in self.rooms.values() {
+            room::announce_tenant(tenant);
             if let Some(dir) = tenant.socket.parent().filter(|dir| !is_open_to_all(dir)) {
                 warn!(dir = %dir.display(), "only its owner can enter this directory; members may be any user");
             }
         }
         let version = env!("CARGO_PKG_VERSION");
         match &self.admin {
-            Some(door) => info!(kind = "daemon.started", admin = %door.path().display(), version, "ready"),
+            Some(door) => info!(kind = "daemon.started", admin = %door.socket_path().display(), version, "ready"),
             None => info!(kind = "daemon.started", version, "ready, without an administrative socket"),
         }
         for note in self.loaded.iter().flat_map(|loaded| &loaded.plan.notes) {
             warn!("{note}");
         }
-        self.notifier.ready(&self.summary());
+        self.notifier.notify_ready(&self.daemon_summary());
     }
 }

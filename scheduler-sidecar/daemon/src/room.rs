@@ -1,7 +1,7 @@
 //! State of one tenant: its listener and its connections.
 //!
-//! A tenant removed from the configuration loses its listener at once, so that no new member joins. Its `Room` stays
-//! until the last member has left, so that no member is disturbed.
+//! A tenant removed from the configuration loses its listener at once, so that no new member joins. Its `TenantRoom`
+//! stays until the last member has left, so that no member is disturbed.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -12,21 +12,21 @@ use tracing::info;
 use vgpu_core::units::bytes::Bytes;
 use vgpu_core::units::share::Share;
 
-use super::config::Tenant;
-use super::connection::Peer;
-use super::door::Door;
+use super::config::TenantConfig;
+use super::connection::PeerCredentials;
+use super::door::ListeningSocket;
 use super::kept_ledger;
-use super::log::Quota;
-use super::pages::Furniture;
+use super::log::LineQuota;
+use super::pages::MappedPages;
 use super::roster::limits_of;
-use crate::proof::limits::{ByDevice, raise};
+use crate::proof::limits::{LimitsByDevice, raise_limits};
 use vgpu_control as control;
 
 /// A tenant's state in the reactor.
-pub(super) struct Room {
-    pub tenant: Tenant,
+pub(super) struct TenantRoom {
+    pub tenant: TenantConfig,
     /// `None`: the tenant was removed, or its socket path is unusable.
-    pub door: Option<Door>,
+    pub door: Option<ListeningSocket>,
     /// Why the socket path is unusable; `None`: it is usable.
     pub unusable: Option<String>,
     /// Number of open connections of the tenant.
@@ -36,24 +36,24 @@ pub(super) struct Room {
     /// Connections that ended but are kept, because descriptors sent over them are not received yet.
     pub untaken: usize,
     /// The tenant's bell, the eventfd by which its members wake the daemon; `None`: no member of protocol 2.
-    pub furniture: Option<Furniture>,
+    pub furniture: Option<MappedPages>,
     /// Number of connections refused since the daemon started.
     pub refused: u64,
     /// The highest memory limits that were in force since the tenant last had no members.
-    pub limits_before: ByDevice,
+    pub limits_before: LimitsByDevice,
     /// Time of the last change of the tenant's memory limits; `None`: never.
     pub limits_changed: Option<Instant>,
-    pub log: Quota,
+    pub log: LineQuota,
     /// Limits how often the tenant may ask for its findings.
-    pub asked: Quota,
+    pub asked: LineQuota,
 }
 
-impl Room {
-    pub fn new(tenant: Tenant, door: Door) -> Self {
-        Self { door: Some(door), ..Self::without(tenant) }
+impl TenantRoom {
+    pub fn new(tenant: TenantConfig, door: ListeningSocket) -> Self {
+        Self { door: Some(door), ..Self::without_socket(tenant) }
     }
 
-    fn without(tenant: Tenant) -> Self {
+    fn without_socket(tenant: TenantConfig) -> Self {
         Self {
             tenant,
             door: None,
@@ -63,46 +63,46 @@ impl Room {
             untaken: 0,
             furniture: None,
             refused: 0,
-            limits_before: ByDevice::new(),
+            limits_before: LimitsByDevice::new(),
             limits_changed: None,
-            log: Quota::default(),
-            asked: Quota::default(),
+            log: LineQuota::default(),
+            asked: LineQuota::default(),
         }
     }
 
     /// A tenant whose socket path is unusable.
-    pub fn without_door(tenant: Tenant, why: String) -> Self {
-        Self { unusable: Some(why), ..Self::without(tenant) }
+    pub fn without_door(tenant: TenantConfig, why: String) -> Self {
+        Self { unusable: Some(why), ..Self::without_socket(tenant) }
     }
 
     /// Sets the tenant's new limits and share of time. Memory held under earlier limits may be kept until it is freed.
-    pub fn take_terms(&mut self, fresh: Tenant) {
+    pub fn take_terms(&mut self, fresh: TenantConfig) {
         let before = limits_of(&self.tenant);
         if before != limits_of(&fresh) {
-            raise(&mut self.limits_before, before);
+            raise_limits(&mut self.limits_before, before);
             self.limits_changed = Some(Instant::now());
         }
         self.tenant = fresh;
     }
 
     /// True if this user may be a member. A list without root excludes root.
-    pub fn admits(&self, uid: u32) -> bool {
+    pub fn admits_peer(&self, uid: u32) -> bool {
         self.tenant.uids.as_ref().is_none_or(|uids| uids.iter().any(|range| range.contains(&uid)))
     }
 
     /// Number of connections that have not ended.
-    pub fn members(&self) -> usize {
+    pub fn member_count(&self) -> usize {
         self.open - self.untaken
     }
 
     /// Connections that do not speak protocol 2: the member speaks protocol 1, or has not said hello yet.
-    pub fn older(&self) -> usize {
-        self.members() - self.paged
+    pub fn older_members(&self) -> usize {
+        self.member_count() - self.paged
     }
 
     /// The limits that members of protocol 1 are told now.
-    pub fn limits(&self) -> (Option<Bytes>, Option<Share>) {
-        self.tenant.told()
+    pub fn told_limits(&self) -> (Option<Bytes>, Option<Share>) {
+        self.tenant.told_limits()
     }
 
     /// Closes the listener for good and removes the socket.
@@ -121,14 +121,14 @@ impl Room {
     }
 
     /// The tenant's status without its members.
-    pub fn status(&self) -> control::TenantStatus {
-        let (memory, sm) = (self.tenant.memory(), self.tenant.sm());
+    pub fn tenant_status(&self) -> control::TenantStatus {
+        let (memory, sm) = (self.tenant.lowest_memory(), self.tenant.lowest_ceiling());
         control::TenantStatus {
             name: self.tenant.name.clone(),
             bearer: self.tenant.bearer.clone(),
             socket: self.tenant.socket.clone(),
             memory_limit: memory.map(u64::from),
-            sm_limit: sm.map(|share| f64::from(share.permille()) / 10.0),
+            sm_limit: sm.map(|share| f64::from(share.as_permille()) / 10.0),
             refused: self.refused,
             removed: self.is_removed(),
             unusable: self.unusable.clone(),
@@ -142,9 +142,9 @@ impl Room {
 }
 
 /// Logs that a tenant is served, and its limits.
-pub(super) fn announce(tenant: &Tenant) {
-    let memory = tenant.memory().map_or("unlimited".to_owned(), |memory| memory.to_string());
-    let sm = tenant.sm().map_or("unlimited".to_owned(), |sm| sm.to_string());
+pub(super) fn announce_tenant(tenant: &TenantConfig) {
+    let memory = tenant.lowest_memory().map_or("unlimited".to_owned(), |memory| memory.to_string());
+    let sm = tenant.lowest_ceiling().map_or("unlimited".to_owned(), |sm| sm.to_string());
     info!(kind = "tenant.added", tenant = %tenant.name, ?memory, ?sm, socket = %tenant.socket.display(), "tenant");
 }
 
@@ -165,6 +165,6 @@ pub(super) fn is_open_to_all(dir: &Path) -> bool {
 
 /// True if the peer may send administrative requests. The socket's mode says the same; this check also holds where
 /// its directory is shared and the mode was changed.
-pub(super) fn may_administrate(peer: Peer) -> bool {
+pub(super) fn may_administrate(peer: PeerCredentials) -> bool {
     peer.uid == 0 || peer.uid == geteuid().as_raw()
 }

@@ -14,25 +14,25 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use tracing::warn;
 
-use super::config::Tenant;
+use super::config::TenantConfig;
 use crate::proof::image::Image;
-use crate::proof::limits::{ByDevice, raise};
+use crate::proof::limits::{LimitsByDevice, raise_limits};
 use crate::proof::processes;
-use vgpu_control::finding::Process;
+use vgpu_control::finding::ProcessId;
 
 /// Name of the file, in the directory of the sockets.
-const NAME: &str = "members";
+const ROSTER_NAME: &str = "members";
 
 /// Largest file that is read, in bytes: 100 for each line, ten times as many members as a daemon serves.
-const MOST_BYTES: u64 = 16 << 20;
+const MAX_ROSTER_BYTES: u64 = 16 << 20;
 
 /// Lines beyond four times the number at the last rewrite, after which the file is rewritten. Rewrites are so rare
 /// that a hello costs one line.
-const FEW_LINES: usize = 4096;
+const REWRITE_SLACK_LINES: usize = 4096;
 
 /// A process that said hello to the previous daemon and has not yet said hello to this one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Prior {
+pub struct PriorMember {
     /// Tenant that the process belonged to under the previous daemon.
     pub tenant: String,
     /// Program that said hello, to recognise the process when it connects again.
@@ -41,7 +41,7 @@ pub struct Prior {
 
 /// List of members and limits, in memory and in its file, by which the next daemon knows them.
 #[derive(Debug, Default)]
-pub struct Roster {
+pub struct MemberRoster {
     /// `None`: there is no directory, or the enforcement check is off.
     path: Option<PathBuf>,
     file: Option<File>,
@@ -50,50 +50,50 @@ pub struct Roster {
     /// Connections of each member. A member that says hello again has two for a moment.
     present: HashMap<Image, usize>,
     /// Members of the previous daemon that have not said hello again, by process ID.
-    prior: HashMap<u32, Prior>,
-    limits: HashMap<String, ByDevice>,
+    prior: HashMap<u32, PriorMember>,
+    limits: HashMap<String, LimitsByDevice>,
 }
 
 /// A tenant's memory limits for this list and the enforcement check. A tenant that is only observed has none.
-pub fn limits_of(tenant: &Tenant) -> ByDevice {
+pub fn limits_of(tenant: &TenantConfig) -> LimitsByDevice {
     let is_kept = tenant.mode == vgpu_core::limits::Mode::Enforce;
     let limit = |memory: Option<vgpu_core::units::bytes::Bytes>| memory.filter(|_| is_kept).map_or(u64::MAX, u64::from);
     tenant.on.iter().map(|on| (on.device.to_string(), limit(on.memory))).collect()
 }
 
-fn line(verb: &str, tenant: &str, image: &Image) -> String {
-    let Image { process: Process { pid, began }, program: (device, inode), code, stack } = image;
+fn roster_line(verb: &str, tenant: &str, image: &Image) -> String {
+    let Image { process: ProcessId { pid, began }, program: (device, inode), code, stack } = image;
     format!("{verb} {pid} {began} {device} {inode} {code} {stack} {tenant}\n")
 }
 
 fn member_line(tenant: &str, image: &Image) -> String {
-    line("member", tenant, image)
+    roster_line("member", tenant, image)
 }
 
-fn limit_lines(tenant: &str, limits: &ByDevice) -> String {
+fn limit_lines(tenant: &str, limits: &LimitsByDevice) -> String {
     limits.iter().fold(String::new(), |mut lines, (device, bytes)| {
         let _ = writeln!(lines, "limit {bytes} {device} {tenant}");
         lines
     })
 }
 
-impl Roster {
+impl MemberRoster {
     /// Reads the list of the previous daemon. Keeps the processes that are alive and run the same program.
     pub fn open(dir: Option<&Path>) -> Self {
-        let mut roster = Self { path: dir.map(|dir| dir.join(NAME)), ..Self::default() };
+        let mut roster = Self { path: dir.map(|dir| dir.join(ROSTER_NAME)), ..Self::default() };
         let Some(path) = &roster.path else { return roster };
         match read(path) {
-            Ok(text) => roster.learn(&text),
+            Ok(text) => roster.read_lines(&text),
             Err(why) if why.kind() == io::ErrorKind::NotFound => {}
             Err(why) => {
                 warn!(file = %path.display(), %why, "members of the former daemon are not known; those that sit idle will be found as unregistered");
             }
         }
-        roster.prior.retain(|pid, prior| processes::image(*pid) == Some(prior.image));
+        roster.prior.retain(|pid, prior| processes::read_image(*pid) == Some(prior.image));
         roster
     }
 
-    fn learn(&mut self, text: &str) {
+    fn read_lines(&mut self, text: &str) {
         for line in text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
             let words: Vec<&str> = line.split(' ').collect();
             let number = |at: usize| words.get(at).and_then(|word| word.parse::<u64>().ok());
@@ -104,16 +104,16 @@ impl Roster {
                         continue;
                     };
                     let Ok(pid) = u32::try_from(pid) else { continue };
-                    let image = Image { process: Process { pid, began }, program: (device, inode), code, stack };
+                    let image = Image { process: ProcessId { pid, began }, program: (device, inode), code, stack };
                     if verb == "member" {
-                        self.prior.insert(pid, Prior { tenant: tenant.to_owned(), image });
+                        self.prior.insert(pid, PriorMember { tenant: tenant.to_owned(), image });
                     } else if self.prior.get(&pid).is_some_and(|prior| prior.image == image) {
                         self.prior.remove(&pid);
                     }
                 }
                 ["limit", _, device, tenant] => {
                     if let Some(bytes) = number(1) {
-                        raise(self.limits.entry(tenant.to_owned()).or_default(), [(device.to_owned(), bytes)]);
+                        raise_limits(self.limits.entry(tenant.to_owned()).or_default(), [(device.to_owned(), bytes)]);
                     }
                 }
                 _ => {}
@@ -122,7 +122,7 @@ impl Roster {
     }
 
     /// Members of the previous daemon that have not said hello again.
-    pub fn prior(&self) -> impl Iterator<Item = &Prior> {
+    pub fn prior_members(&self) -> impl Iterator<Item = &PriorMember> {
         self.prior.values()
     }
 
@@ -132,65 +132,65 @@ impl Roster {
     }
 
     /// The highest limits of a tenant under the previous daemon.
-    pub fn prior_limits(&self, tenant: &str) -> ByDevice {
+    pub fn prior_limits(&self, tenant: &str) -> LimitsByDevice {
         self.limits.get(tenant).cloned().unwrap_or_default()
     }
 
     /// Rewrites the file with the members and with each tenant's limits.
-    pub fn rewrite<'t>(
+    pub fn rewrite_file<'t>(
         &mut self,
         members: impl Iterator<Item = (&'t str, Image)>,
-        limits: impl Iterator<Item = (&'t str, ByDevice)>,
+        limits: impl Iterator<Item = (&'t str, LimitsByDevice)>,
     ) {
         let Some(path) = &self.path else { return };
         let mut text: String = self.prior.values().map(|prior| member_line(&prior.tenant, &prior.image)).collect();
         members.for_each(|(tenant, image)| text.push_str(&member_line(tenant, &image)));
         limits.for_each(|(tenant, limits)| text.push_str(&limit_lines(tenant, &limits)));
         self.lines = (text.lines().count(), text.lines().count());
-        match create(path, &text) {
+        match create_file(path, &text) {
             Ok(file) => self.file = Some(file),
-            Err(why) => failed(path, &why),
+            Err(why) => log_failure(path, &why),
         }
     }
 
     /// True if the file has grown so much that it should be rewritten.
     pub fn is_long(&self) -> bool {
-        self.file.is_some() && self.lines.0 > FEW_LINES + 4 * self.lines.1
+        self.file.is_some() && self.lines.0 > REWRITE_SLACK_LINES + 4 * self.lines.1
     }
 
     /// Notes that a process said hello.
-    pub fn joined(&mut self, tenant: &str, image: &Image) {
+    pub fn note_joined(&mut self, tenant: &str, image: &Image) {
         self.prior.remove(&image.process.pid);
         *self.present.entry(*image).or_default() += 1;
-        self.append(&member_line(tenant, image));
+        self.append_line(&member_line(tenant, image));
     }
 
     /// Notes that a connection of a member ended.
-    pub fn left(&mut self, tenant: &str, image: &Image) {
+    pub fn note_left(&mut self, tenant: &str, image: &Image) {
         let Some(connections) = self.present.get_mut(image) else { return };
         *connections -= 1;
         if *connections == 0 {
             self.present.remove(image);
-            self.append(&line("left", tenant, image));
+            self.append_line(&roster_line("left", tenant, image));
         }
     }
 
     /// Notes a tenant's new limits.
-    pub fn limited(&mut self, tenant: &str, limits: &ByDevice) {
-        self.append(&limit_lines(tenant, limits));
+    pub fn note_limits(&mut self, tenant: &str, limits: &LimitsByDevice) {
+        self.append_line(&limit_lines(tenant, limits));
     }
 
-    fn append(&mut self, text: &str) {
+    fn append_line(&mut self, text: &str) {
         let (Some(file), Some(path)) = (&mut self.file, &self.path) else { return };
         self.lines.0 += text.lines().count();
         if let Err(why) = file.write_all(text.as_bytes()) {
-            failed(path, &why);
+            log_failure(path, &why);
             self.file = None;
         }
     }
 }
 
-fn failed(path: &Path, why: &io::Error) {
+fn log_failure(path: &Path, why: &io::Error) {
     warn!(file = %path.display(), %why, "the list of members cannot be written; after a restart those that sit idle will be found as unregistered");
 }
 
@@ -201,13 +201,13 @@ fn read(path: &Path) -> io::Result<String> {
         return Err(io::Error::other("it is no file"));
     }
     let mut text = String::new();
-    file.take(MOST_BYTES).read_to_string(&mut text)?;
+    file.take(MAX_ROSTER_BYTES).read_to_string(&mut text)?;
     Ok(text)
 }
 
 /// Creates the file complete or not at all: it is written under another name and renamed.
-fn create(path: &Path, text: &str) -> io::Result<File> {
-    let temporary = path.with_file_name(format!(".{NAME}-{}", std::process::id()));
+fn create_file(path: &Path, text: &str) -> io::Result<File> {
+    let temporary = path.with_file_name(format!(".{ROSTER_NAME}-{}", std::process::id()));
     // Left by a killed daemon with the same process ID.
     let _ = std::fs::remove_file(&temporary);
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -227,48 +227,48 @@ mod tests {
     use super::*;
 
     fn own() -> Image {
-        processes::image(std::process::id()).unwrap()
+        processes::read_image(std::process::id()).unwrap()
     }
 
     #[test]
     fn the_next_daemon_knows_the_members_that_live_and_run_what_they_ran() {
         let dir = tempfile::tempdir().unwrap();
-        let mut first = Roster::open(Some(dir.path()));
-        first.rewrite(std::iter::empty(), [("a", vec![("*".to_owned(), 8)])].into_iter());
-        first.limited("a", &vec![("*".to_owned(), 2)]);
-        let ended = Image { process: Process { pid: u32::MAX, began: 1 }, ..own() };
-        first.joined("a", &own());
-        first.joined("a", &ended);
-        let mut second = Roster::open(Some(dir.path()));
-        let prior = Prior { tenant: "a".into(), image: own() };
-        assert_eq!(second.prior().collect::<Vec<_>>(), [&prior]);
+        let mut first = MemberRoster::open(Some(dir.path()));
+        first.rewrite_file(std::iter::empty(), [("a", vec![("*".to_owned(), 8)])].into_iter());
+        first.note_limits("a", &vec![("*".to_owned(), 2)]);
+        let ended = Image { process: ProcessId { pid: u32::MAX, began: 1 }, ..own() };
+        first.note_joined("a", &own());
+        first.note_joined("a", &ended);
+        let mut second = MemberRoster::open(Some(dir.path()));
+        let prior = PriorMember { tenant: "a".into(), image: own() };
+        assert_eq!(second.prior_members().collect::<Vec<_>>(), [&prior]);
         assert!(second.has_prior("a") && !second.has_prior("b"));
         assert_eq!(second.prior_limits("a"), [("*".to_owned(), 8)], "the highest");
         // A member that has not said hello again is known to the third daemon too, until it leaves.
-        second.rewrite(std::iter::empty(), std::iter::empty());
-        let mut third = Roster::open(Some(dir.path()));
-        assert_eq!(third.prior().collect::<Vec<_>>(), [&prior]);
-        third.rewrite(std::iter::empty(), std::iter::empty());
-        third.joined("a", &own());
-        assert_eq!(third.prior().count(), 0, "it came back");
-        third.joined("a", &own());
-        third.left("a", &own());
+        second.rewrite_file(std::iter::empty(), std::iter::empty());
+        let mut third = MemberRoster::open(Some(dir.path()));
+        assert_eq!(third.prior_members().collect::<Vec<_>>(), [&prior]);
+        third.rewrite_file(std::iter::empty(), std::iter::empty());
+        third.note_joined("a", &own());
+        assert_eq!(third.prior_members().count(), 0, "it came back");
+        third.note_joined("a", &own());
+        third.note_left("a", &own());
         assert_eq!(
-            Roster::open(Some(dir.path())).prior().count(),
+            MemberRoster::open(Some(dir.path())).prior_members().count(),
             1,
             "it said hello again before its first connection ended"
         );
-        third.left("a", &own());
-        assert_eq!(Roster::open(Some(dir.path())).prior().count(), 0);
+        third.note_left("a", &own());
+        assert_eq!(MemberRoster::open(Some(dir.path())).prior_members().count(), 0);
     }
 
     #[test]
     fn another_program_in_the_same_process_is_no_member_of_the_former_daemon() {
         let dir = tempfile::tempdir().unwrap();
-        let mut first = Roster::open(Some(dir.path()));
-        first.rewrite(std::iter::empty(), std::iter::empty());
-        first.joined("a", &Image { stack: own().stack + 16, ..own() });
-        assert_eq!(Roster::open(Some(dir.path())).prior().count(), 0);
+        let mut first = MemberRoster::open(Some(dir.path()));
+        first.rewrite_file(std::iter::empty(), std::iter::empty());
+        first.note_joined("a", &Image { stack: own().stack + 16, ..own() });
+        assert_eq!(MemberRoster::open(Some(dir.path())).prior_members().count(), 0);
     }
 
     #[test]
@@ -276,28 +276,28 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let whole = member_line("a", &own());
         let text = format!("member\nmember x 1 2 3 4 5 a\nleft\nlimit 5 *\n\u{0}\nlimit 7 * a\n{whole}limit 9 * a");
-        std::fs::write(dir.path().join(NAME), text).unwrap();
-        let roster = Roster::open(Some(dir.path()));
-        assert_eq!((roster.prior().count(), roster.prior_limits("a")), (1, vec![("*".to_owned(), 7)]));
-        assert_eq!(Roster::open(Some(&dir.path().join("none"))).prior().count(), 0);
-        let mut nowhere = Roster::open(None);
-        nowhere.rewrite(std::iter::empty(), std::iter::empty());
-        nowhere.joined("a", &own());
+        std::fs::write(dir.path().join(ROSTER_NAME), text).unwrap();
+        let roster = MemberRoster::open(Some(dir.path()));
+        assert_eq!((roster.prior_members().count(), roster.prior_limits("a")), (1, vec![("*".to_owned(), 7)]));
+        assert_eq!(MemberRoster::open(Some(&dir.path().join("none"))).prior_members().count(), 0);
+        let mut nowhere = MemberRoster::open(None);
+        nowhere.rewrite_file(std::iter::empty(), std::iter::empty());
+        nowhere.note_joined("a", &own());
         assert!(!nowhere.is_long());
     }
 
     #[test]
     fn the_list_is_written_anew_when_it_has_grown() {
         let dir = tempfile::tempdir().unwrap();
-        let mut roster = Roster::open(Some(dir.path()));
-        roster.rewrite(std::iter::empty(), std::iter::empty());
-        for _ in 0..=FEW_LINES / 2 {
-            roster.joined("a", &own());
-            roster.left("a", &own());
+        let mut roster = MemberRoster::open(Some(dir.path()));
+        roster.rewrite_file(std::iter::empty(), std::iter::empty());
+        for _ in 0..=REWRITE_SLACK_LINES / 2 {
+            roster.note_joined("a", &own());
+            roster.note_left("a", &own());
         }
         assert!(roster.is_long());
-        roster.rewrite([("a", own())].into_iter(), std::iter::empty());
+        roster.rewrite_file([("a", own())].into_iter(), std::iter::empty());
         assert!(!roster.is_long());
-        assert_eq!(std::fs::read_to_string(dir.path().join(NAME)).unwrap(), member_line("a", &own()));
+        assert_eq!(std::fs::read_to_string(dir.path().join(ROSTER_NAME)).unwrap(), member_line("a", &own()));
     }
 }

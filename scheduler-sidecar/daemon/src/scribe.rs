@@ -1,9 +1,10 @@
 //! Writes the log to a file or standard error in a thread of its own, so that a reader that stalls blocks no other
 //! thread.
 //!
-//! Lines wait in a queue of [`QUEUE`]. A line that finds the queue full is lost; the number of lost lines is written
-//! as soon as there is room again. Standard error is not made non-blocking, because that would affect every process
-//! with the same open file. Not here: the log lines, and the limit of lines that a tenant may cause ([`super::log`]).
+//! Lines wait in a queue of [`LOG_QUEUE_LINES`]. A line that finds the queue full is lost; the number of lost lines
+//! is written as soon as there is room again. Standard error is not made non-blocking, because that would affect
+//! every process with the same open file. Not here: the log lines, and the limit of lines that a tenant may cause
+//! ([`super::log`]).
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -15,9 +16,9 @@ use std::time::{Duration, Instant};
 use tracing_subscriber::fmt::MakeWriter;
 
 /// Most lines that wait to be written.
-pub const QUEUE: usize = 256;
+pub const LOG_QUEUE_LINES: usize = 256;
 
-enum Word {
+enum LogMessage {
     Line(Vec<u8>),
     /// Answered when all earlier lines are written.
     End(SyncSender<()>),
@@ -25,18 +26,18 @@ enum Word {
 
 /// The log writer. Passing a line to it never blocks.
 #[derive(Clone)]
-pub struct Scribe {
-    tell: SyncSender<Word>,
+pub struct LogWriter {
+    tell: SyncSender<LogMessage>,
     lost: Arc<AtomicU64>,
 }
 
-impl Scribe {
+impl LogWriter {
     /// Starts the thread that writes to `to`.
     ///
     /// # Errors
     /// No thread can be started.
     pub fn start(to: impl Write + Send + 'static) -> io::Result<Self> {
-        let (tell, told) = sync_channel(QUEUE);
+        let (tell, told) = sync_channel(LOG_QUEUE_LINES);
         let lost = Arc::new(AtomicU64::new(0));
         let scribe = Self { tell, lost: lost.clone() };
         thread::Builder::new().name("vgpud-log".into()).spawn(move || write(&told, &lost, to))?;
@@ -44,10 +45,10 @@ impl Scribe {
     }
 
     /// Waits until all lines passed so far are written, at most for `patience`.
-    pub fn finish(&self, patience: Duration) {
+    pub fn finish_writing(&self, patience: Duration) {
         let end = Instant::now() + patience;
         let (done, seen) = sync_channel(1);
-        let mut word = Word::End(done);
+        let mut word = LogMessage::End(done);
         while let Err(TrySendError::Full(back)) = self.tell.try_send(word) {
             if Instant::now() >= end {
                 return;
@@ -60,12 +61,12 @@ impl Scribe {
     }
 }
 
-fn write(told: &Receiver<Word>, lost: &AtomicU64, mut to: impl Write) {
+fn write(told: &Receiver<LogMessage>, lost: &AtomicU64, mut to: impl Write) {
     for word in told {
         match word {
             // If standard error is closed, there is no other place to report it.
-            Word::Line(line) => drop(to.write_all(&line)),
-            Word::End(done) => drop(done.try_send(())),
+            LogMessage::Line(line) => drop(to.write_all(&line)),
+            LogMessage::End(done) => drop(done.try_send(())),
         }
         let lost = lost.swap(0, Relaxed);
         if lost > 0 {
@@ -75,11 +76,11 @@ fn write(told: &Receiver<Word>, lost: &AtomicU64, mut to: impl Write) {
 }
 
 /// Takes one line, which the log formats completely before.
-pub struct Line<'s>(&'s Scribe);
+pub struct LineWriter<'s>(&'s LogWriter);
 
-impl Write for Line<'_> {
+impl Write for LineWriter<'_> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        if self.0.tell.try_send(Word::Line(line.to_vec())).is_err() {
+        if self.0.tell.try_send(LogMessage::Line(line.to_vec())).is_err() {
             self.0.lost.fetch_add(1, Relaxed);
         }
         Ok(line.len())
@@ -90,11 +91,11 @@ impl Write for Line<'_> {
     }
 }
 
-impl<'s> MakeWriter<'s> for Scribe {
-    type Writer = Line<'s>;
+impl<'s> MakeWriter<'s> for LogWriter {
+    type Writer = LineWriter<'s>;
 
-    fn make_writer(&'s self) -> Line<'s> {
-        Line(self)
+    fn make_writer(&'s self) -> LineWriter<'s> {
+        LineWriter(self)
     }
 }
 
@@ -124,19 +125,19 @@ mod tests {
     fn who_does_not_read_holds_up_nobody_and_is_told_how_many_lines_were_lost() {
         let (go, slow) = channel();
         let written = Arc::new(Mutex::new(Vec::new()));
-        let scribe = Scribe::start(Slow(slow, written.clone())).unwrap();
-        let lines = QUEUE + 101;
+        let scribe = LogWriter::start(Slow(slow, written.clone())).unwrap();
+        let lines = LOG_QUEUE_LINES + 101;
         for line in 0..lines {
             scribe.make_writer().write_all(format!("line {line}\n").as_bytes()).unwrap();
         }
-        scribe.finish(Duration::from_millis(10));
+        scribe.finish_writing(Duration::from_millis(10));
         // From here on every line is written at once.
         drop(go);
-        scribe.finish(Duration::from_secs(60));
+        scribe.finish_writing(Duration::from_secs(60));
         let text = String::from_utf8(written.lock().unwrap().clone()).unwrap();
         let (said, lost): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.starts_with("line "));
         // The first line may have left the queue before it was full.
-        assert!((QUEUE..=QUEUE + 1).contains(&said.len()), "{}", said.len());
+        assert!((LOG_QUEUE_LINES..=LOG_QUEUE_LINES + 1).contains(&said.len()), "{}", said.len());
         assert_eq!(said.last().copied(), Some(format!("line {}", said.len() - 1).as_str()), "in their order");
         let words =
             format!("vgpud: {} lines of the log were lost here: they were not read in time", lines - said.len());

@@ -10,15 +10,15 @@ use rustix::fs::{Mode, OFlags};
 use vgpu_config::inventory::Inventory;
 use vgpu_config::options::Options;
 use vgpu_config::paths;
-use vgpu_config::plan::Plan;
-use vgpu_config::problem::{Report, shown};
+use vgpu_config::plan::ConfigPlan;
+use vgpu_config::problem::{ConfigReport, escape_value};
 use vgpu_config::read::MAX_FILE;
 use vgpu_config::resolve::Surroundings;
 use vgpu_config::{self as config, inventory};
 
 /// A configuration file, and the options and devices that it is resolved against.
 #[derive(Debug)]
-pub struct Source {
+pub struct ConfigSource {
     /// Absolute path of the file.
     pub path: PathBuf,
     /// The file as named on the command line, for messages.
@@ -40,7 +40,7 @@ pub enum SourceError {
         /// Name of the file, for messages.
         file: String,
         /// All errors of the file.
-        report: Report,
+        report: ConfigReport,
     },
 }
 
@@ -49,21 +49,21 @@ impl fmt::Display for SourceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreadable(why) => f.write_str(why),
-            Self::Wrong { file, report } => f.write_str(report.lines(file).trim_end()),
+            Self::Wrong { file, report } => f.write_str(report.to_lines(file).trim_end()),
         }
     }
 }
 
 impl std::error::Error for SourceError {}
 
-impl Source {
+impl ConfigSource {
     /// Reads the options, and asks the driver once unless `--driver none` is given. If the driver does not answer,
     /// every plan gets a note of that.
     #[must_use]
     pub fn new(path: &Path, options: &Options) -> Self {
         let (inventory, silent) = match options.driver.as_str() {
             "none" => (None, None),
-            _ => match inventory::ask() {
+            _ => match inventory::ask_driver() {
                 Ok(inventory) => (Some(inventory), None),
                 Err(why) => (None, Some(why)),
             },
@@ -85,7 +85,7 @@ impl Source {
             inventory,
         };
         let asks_nobody = options.driver == "none";
-        let name = shown(&path.display().to_string());
+        let name = escape_value(&path.display().to_string());
         Self { path: absolute(&path.to_owned()), name, around, silent, asks_nobody }
     }
 
@@ -93,18 +93,18 @@ impl Source {
     ///
     /// # Errors
     /// [`SourceError`]; all errors of the file at once.
-    pub fn read(&self) -> Result<Plan, SourceError> {
-        self.plan(&self.text()?)
+    pub fn read(&self) -> Result<ConfigPlan, SourceError> {
+        self.make_plan(&self.read_text()?)
     }
 
     /// True if the plan has a device that only the driver can identify, and the driver has not answered yet.
     #[must_use]
-    pub fn waits_for_driver(&self, plan: &Plan) -> bool {
+    pub fn waits_for_driver(&self, plan: &ConfigPlan) -> bool {
         self.silent.is_some() && plan.devices.iter().any(|device| device.uuid.is_none() && device.index.is_some())
     }
 
     /// The driver answered: later plans are resolved against its devices.
-    pub fn answered(&mut self, inventory: Inventory) {
+    pub fn driver_answered(&mut self, inventory: Inventory) {
         (self.around.inventory, self.silent) = (Some(inventory), None);
     }
 
@@ -112,7 +112,7 @@ impl Source {
     ///
     /// # Errors
     /// [`SourceError::Unreadable`].
-    pub fn text(&self) -> Result<String, SourceError> {
+    pub fn read_text(&self) -> Result<String, SourceError> {
         let file = self.name.clone();
         let unreadable = |why: &dyn fmt::Display| SourceError::Unreadable(format!("{file}: {why}"));
         let mut bytes = Vec::new();
@@ -134,9 +134,9 @@ impl Source {
     ///
     /// # Errors
     /// [`SourceError::Wrong`]; all errors at once.
-    pub fn plan(&self, text: &str) -> Result<Plan, SourceError> {
+    pub fn make_plan(&self, text: &str) -> Result<ConfigPlan, SourceError> {
         let wrong = |report| SourceError::Wrong { file: self.name.clone(), report };
-        let mut plan = config::plan(text, &self.around).map_err(wrong)?;
+        let mut plan = config::make_plan(text, &self.around).map_err(wrong)?;
         let note = |why: &String| {
             format!(
                 "the driver does not answer, so that only the file says which devices there are and how large: {why}"

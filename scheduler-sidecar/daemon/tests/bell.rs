@@ -87,13 +87,13 @@ fn a_ring_of_nothing_is_heard_and_never_blocks() {
             rustix::io::write(&bell, &(u64::MAX - 2).to_ne_bytes()).unwrap();
         }
         std::thread::sleep(Duration::from_millis(100));
-        let _ = member.report().wish();
+        let _ = member.report().begin_waiting();
         let (done, rang) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             rustix::io::write(&bell, &0_u64.to_ne_bytes()).unwrap();
             let _ = done.send(());
         });
-        rang.recv_timeout(support::LONG).expect("the ring blocks");
+        rang.recv_timeout(support::LONG_TIMEOUT).expect("the ring blocks");
         member.until("a lease", |gate| matches!(gate, Gate::Run { .. } | Gate::Open));
     }
 }

@@ -13,9 +13,9 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 use support::{Guard, eventually, texts, vgpud};
 use vgpu_config as config;
-use vgpu_config::inventory::{Found, Inventory};
-use vgpu_config::keys::Section;
-use vgpu_config::plan::Plan;
+use vgpu_config::inventory::{FoundDevice, Inventory};
+use vgpu_config::keys::ConfigSection;
+use vgpu_config::plan::ConfigPlan;
 use vgpu_config::resolve::Surroundings;
 use vgpu_config::time::CONSTANTS;
 use vgpu_core::units::bytes::{Bytes, GIB};
@@ -39,10 +39,10 @@ fn check(file: &str, more: &[&str]) -> (Option<i32>, String, String) {
     (output.status.code(), out, err)
 }
 
-fn plan_with(text: &str, inventory: Option<Vec<Found>>) -> Result<Plan, String> {
+fn plan_with(text: &str, inventory: Option<Vec<FoundDevice>>) -> Result<ConfigPlan, String> {
     let around =
         Surroundings { run_dir: "/run/vgpu".into(), inventory: inventory.map(Inventory), ..Default::default() };
-    config::plan(text, &around).map_err(|report| report.lines("f"))
+    config::make_plan(text, &around).map_err(|report| report.to_lines("f"))
 }
 
 #[test]
@@ -172,25 +172,28 @@ const NEVER: &str = "1979-05-27";
 
 #[test]
 fn every_key_of_the_table_is_read_and_a_wrong_value_for_it_is_told() {
-    for section in Section::ALL {
+    for section in ConfigSection::ALL {
         let (head, tail) = match section {
-            Section::File => ("", ""),
-            Section::Daemon => ("[daemon]\n", ""),
-            Section::Log => ("[log]\n", ""),
-            Section::Metrics => ("[metrics]\n", ""),
-            Section::Proof => ("[proof]\n", ""),
-            Section::Record => ("[record]\n", ""),
-            Section::Defaults => ("[defaults]\n", ""),
-            Section::Template => ("[template.x]\n", ""),
-            Section::Device => ("[[device]]\n", ""),
-            Section::Tenant => ("[[tenant]]\n", ""),
-            Section::Override => ("[[tenant]]\nname = 'x'\n[[tenant.device]]\n", ""),
+            ConfigSection::File => ("", ""),
+            ConfigSection::Daemon => ("[daemon]\n", ""),
+            ConfigSection::Log => ("[log]\n", ""),
+            ConfigSection::Metrics => ("[metrics]\n", ""),
+            ConfigSection::Proof => ("[proof]\n", ""),
+            ConfigSection::Record => ("[record]\n", ""),
+            ConfigSection::Defaults => ("[defaults]\n", ""),
+            ConfigSection::Template => ("[template.x]\n", ""),
+            ConfigSection::Device => ("[[device]]\n", ""),
+            ConfigSection::Tenant => ("[[tenant]]\n", ""),
+            ConfigSection::Override => ("[[tenant]]\nname = 'x'\n[[tenant.device]]\n", ""),
         };
-        for key in section.keys() {
+        for key in section.section_keys() {
             let text = format!("{head}{} = {NEVER}\n{tail}", key.name);
             let told = plan_with(&text, None).unwrap_err();
-            let name =
-                if section == Section::File { key.name.into() } else { format!("{}.{}", section.name(), key.name) };
+            let name = if section == ConfigSection::File {
+                key.name.into()
+            } else {
+                format!("{}.{}", section.name(), key.name)
+            };
             assert!(told.contains(&format!("{name} = {NEVER} is ")), "{text}{told}");
             assert!(!told.contains("is not a key"), "{text}{told}");
         }
@@ -210,7 +213,7 @@ fn the_constants_defaults_lie_in_their_ranges_and_go_together() {
         let value = values[constant.name].as_u64().unwrap();
         assert!((constant.range.0..=constant.range.1).contains(&value), "{}: {value}", constant.name);
     }
-    assert_eq!(plan.time.arbiter(), vgpu_core::time::arbiter::Config::default());
+    assert_eq!(plan.time.arbiter_config(), vgpu_core::time::arbiter::ArbiterConfig::default());
     assert!(plan.notes.is_empty(), "{:?}", plan.notes);
 }
 
@@ -229,10 +232,10 @@ fn what_the_arbiter_is_to_be_told_is_what_was_written() {
     assert_eq!(terms, expected);
 }
 
-fn found(memory: &[u64]) -> Vec<Found> {
+fn found(memory: &[u64]) -> Vec<FoundDevice> {
     let each = |(index, gib): (u32, &u64)| {
         let uuid = format!("GPU-{index}");
-        Found { index, parent: None, uuid, memory: Bytes(gib * GIB), model: None }
+        FoundDevice { index, parent: None, uuid, memory: Bytes(gib * GIB), model: None }
     };
     (0..).zip(memory).map(each).collect()
 }
@@ -270,8 +273,8 @@ fn where_the_driver_answers_its_devices_and_their_sizes_count() {
 }
 
 /// A whole device with number 0, and two MIG instances of the device with number 1.
-fn partitioned() -> Vec<Found> {
-    let instance = |name: &str, gib: u64| Found {
+fn partitioned() -> Vec<FoundDevice> {
+    let instance = |name: &str, gib: u64| FoundDevice {
         index: 1,
         parent: Some("GPU-1".into()),
         uuid: format!("MIG-{name}"),
@@ -333,6 +336,6 @@ fn four_slots_are_a_quarter_each_in_memory_and_in_time() {
     assert_eq!(slots.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["s-0", "s-1", "s-2", "s-3"]);
     for (_, terms) in slots {
         assert_eq!(terms.memory, Some(Bytes(20 * GIB)));
-        assert_eq!((terms.floor.map(|floor| floor.permille()), terms.ceiling, terms.weight), (Some(250), None, 1));
+        assert_eq!((terms.floor.map(|floor| floor.as_permille()), terms.ceiling, terms.weight), (Some(250), None, 1));
     }
 }

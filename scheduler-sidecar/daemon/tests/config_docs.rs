@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 use clap::Parser as _;
 use support::{texts, vgpud};
 use vgpu_config as config;
-use vgpu_config::keys::Section;
+use vgpu_config::keys::ConfigSection;
 use vgpu_config::options::Options;
 use vgpu_config::resolve::Surroundings;
 use vgpu_config::time::{CONSTANTS, Time};
-use vgpu_config::value::span;
+use vgpu_config::value::format_span;
 
 const BEGIN: &str = "<!-- generated: UPDATE=1 cargo test -p vgpu-daemon --test config_docs -->\n";
 const END: &str = "<!-- end -->";
@@ -41,29 +41,29 @@ fn rows<'p>(page: &'p str, heading: &str) -> Vec<(&'p str, &'p str)> {
 fn every_key_is_in_the_reference_and_says_whether_it_is_in_force() {
     let page = page();
     const SHARED: &str = "`[template.NAME]` and `[defaults]`";
-    for section in Section::ALL {
+    for section in ConfigSection::ALL {
         let headings: &[&str] = match section {
-            Section::File => continue,
-            Section::Daemon => &["`[daemon]`"],
-            Section::Log => &["`[log]`"],
-            Section::Metrics => &["`[metrics]`"],
-            Section::Proof => &["`[proof]`"],
-            Section::Record => &["`[record]`"],
-            Section::Defaults | Section::Template => &[SHARED],
-            Section::Device => &["`[[device]]`"],
-            Section::Tenant => &["`[[tenant]]`", SHARED],
-            Section::Override => &["`[[tenant.device]]`"],
+            ConfigSection::File => continue,
+            ConfigSection::Daemon => &["`[daemon]`"],
+            ConfigSection::Log => &["`[log]`"],
+            ConfigSection::Metrics => &["`[metrics]`"],
+            ConfigSection::Proof => &["`[proof]`"],
+            ConfigSection::Record => &["`[record]`"],
+            ConfigSection::Defaults | ConfigSection::Template => &[SHARED],
+            ConfigSection::Device => &["`[[device]]`"],
+            ConfigSection::Tenant => &["`[[tenant]]`", SHARED],
+            ConfigSection::Override => &["`[[tenant.device]]`"],
         };
         let rows: Vec<_> = headings.iter().flat_map(|heading| rows(&page, heading)).collect();
         let documented: Vec<&str> = rows.iter().map(|(key, _)| *key).collect();
-        let there: BTreeSet<&str> = section.keys().map(|key| key.name).collect();
+        let there: BTreeSet<&str> = section.section_keys().map(|key| key.name).collect();
         assert_eq!(documented.iter().copied().collect::<BTreeSet<_>>(), there, "{section:?}");
         assert_eq!(documented.len(), there.len(), "{section:?}: each once");
         for (_, row) in rows {
             assert!(!row.contains("without effect"), "{section:?}: {row}");
         }
     }
-    for section in Section::File.keys() {
+    for section in ConfigSection::File.section_keys() {
         assert!(page.contains(&format!("[{}", section.name)), "{}", section.name);
     }
 }
@@ -73,8 +73,8 @@ fn the_table_of_constants_is_that_of_the_program() {
     let defaults = serde_json::to_value(Time::default()).unwrap();
     let mut table = "| key | accepted | default | |\n|---|---|---|---|\n".to_owned();
     for constant in CONSTANTS {
-        let default = span(defaults[constant.name].as_u64().unwrap());
-        let (least, most) = (span(constant.range.0), span(constant.range.1));
+        let default = format_span(defaults[constant.name].as_u64().unwrap());
+        let (least, most) = (format_span(constant.range.0), format_span(constant.range.1));
         let (name, what) = (constant.name, constant.what);
         table.push_str(&format!("| `{name}` | `\"{least}\"` to `\"{most}\"` | `\"{default}\"` | {what} |\n"));
     }
@@ -96,7 +96,8 @@ fn every_file_that_the_reference_shows_is_accepted() {
     assert_eq!(files.len(), 2);
     for file in files {
         let around = Surroundings { run_dir: "/run/vgpu".into(), ..Default::default() };
-        config::plan(file, &around).unwrap_or_else(|report| panic!("{}\n{file}", report.lines("docs/vgpud.md")));
+        config::make_plan(file, &around)
+            .unwrap_or_else(|report| panic!("{}\n{file}", report.to_lines("docs/vgpud.md")));
     }
 }
 
@@ -152,7 +153,7 @@ fn the_unit_starts_the_daemon_with_options_it_has_and_directories_of_the_example
     );
     let text = fs::read_to_string(root().join("examples/daemon/vgpud.toml")).unwrap();
     let around = Surroundings { run_dir: "/elsewhere".into(), ..Default::default() };
-    let plan = config::plan(&text, &around).unwrap();
+    let plan = config::make_plan(&text, &around).unwrap();
     assert_eq!(plan.daemon.run_dir, Path::new("/run").join(value("RuntimeDirectory")));
     assert_eq!(plan.daemon.state_dir, Some(Path::new("/var/lib").join(value("StateDirectory"))));
 }
@@ -163,7 +164,7 @@ fn the_socket_unit_opens_the_place_where_the_command_line_looks_and_for_administ
     let value = |key: &str| unit.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap();
     let text = fs::read_to_string(root().join("examples/daemon/vgpud.toml")).unwrap();
     let around = Surroundings { run_dir: "/elsewhere".into(), ..Default::default() };
-    let plan = config::plan(&text, &around).unwrap();
+    let plan = config::make_plan(&text, &around).unwrap();
     assert_eq!(plan.daemon.admin.as_deref(), Some(Path::new(value("ListenStream"))));
     assert_eq!((value("SocketMode"), value("FileDescriptorName")), ("0600", "admin"));
     assert!(page().contains("examples/daemon/vgpud.socket"));
@@ -173,12 +174,12 @@ fn the_socket_unit_opens_the_place_where_the_command_line_looks_and_for_administ
 fn the_file_that_is_installed_serves_whoever_takes_the_marks_away_and_nobody_as_it_stands() {
     let text = fs::read_to_string(root().join("packaging/vgpud.toml")).unwrap();
     let around = Surroundings { run_dir: "/elsewhere".into(), ..Default::default() };
-    assert!(config::plan(&text, &around).unwrap().tenants.is_empty());
+    assert!(config::make_plan(&text, &around).unwrap().tenants.is_empty());
     let (above, below) = text.split_once("# Take the marks away").unwrap();
     let unmarked = |line: &str| line.strip_prefix("# ").unwrap_or_default().to_owned();
     let tenants: Vec<String> = below.lines().skip(1).map(unmarked).collect();
     let unit = fs::read_to_string(root().join("examples/daemon/vgpud.service")).unwrap();
-    let plan = config::plan(&format!("{above}{}", tenants.join("\n")), &around).unwrap();
+    let plan = config::make_plan(&format!("{above}{}", tenants.join("\n")), &around).unwrap();
     assert_eq!(plan.tenants.len(), 1);
     assert_eq!(plan.daemon.run_dir, Path::new("/run/vgpu"));
     assert!(unit.contains("--config /etc/vgpu/vgpud.toml"));

@@ -12,7 +12,7 @@ use std::process::Stdio;
 use std::time::Instant;
 
 use rustix::process::Signal;
-use support::{Daemon, Guard, LONG, Peer, eventually, texts, vgpud};
+use support::{Daemon, Guard, LONG_TIMEOUT, Peer, eventually, texts, vgpud};
 use tempfile::TempDir;
 use vgpu_control as control;
 use vgpu_core::protocol::wire::{Hello, MAX_LINE, Reply, Terms, two};
@@ -28,7 +28,7 @@ fn start(dir: &TempDir) -> Daemon {
     )
 }
 
-fn status(dir: &TempDir) -> control::Status {
+fn status(dir: &TempDir) -> control::DaemonStatus {
     control::ask_status(&dir.path().join("admin.sock")).unwrap()
 }
 
@@ -184,7 +184,7 @@ fn half_a_message_and_silence_are_closed_after_the_deadline_and_not_before() {
         assert_eq!(peer.line(), "");
     }
     let waited = start.elapsed();
-    assert!(waited.as_secs_f64() > 1.9 && waited < LONG, "{waited:?}");
+    assert!(waited.as_secs_f64() > 1.9 && waited < LONG_TIMEOUT, "{waited:?}");
     assert_eq!(member.hello(), TERMS, "a member that said hello may be silent for ever");
 }
 

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use support::{Daemon, Guard, Peer, clean, eventually, texts, vgpu, vgpud};
 use tempfile::TempDir;
-use vgpu_control::event::Event;
+use vgpu_control::event::DaemonEvent;
 
 const TENANTS: &str = "[[tenant]]\nname = \"a\"\nmemory_limit = \"1GiB\"\n[[tenant]]\nname = \"b\"\nsm_limit = 30\n";
 
@@ -43,7 +43,7 @@ impl World {
         command
     }
 
-    fn events(&self, args: &[&str]) -> Vec<Event> {
+    fn events(&self, args: &[&str]) -> Vec<DaemonEvent> {
         let (out, err, ok) = self.vgpu(&[&["events", "--json"], args].concat());
         assert!(ok, "{err}");
         out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -76,7 +76,7 @@ fn daemon(dir: &Path) -> Daemon {
     daemon
 }
 
-fn kinds(events: &[Event]) -> Vec<&str> {
+fn kinds(events: &[DaemonEvent]) -> Vec<&str> {
     events.iter().map(|event| event.kind.as_str()).collect()
 }
 
@@ -125,13 +125,13 @@ fn who_follows_is_told_each_event_once_over_a_restart_of_the_daemon_too() {
     let follower = world.command(&["events", "--follow", "--json", "--kind", "tenant"]).stdout(Stdio::piped()).spawn();
     let mut follower = Guard(follower.unwrap());
     let mut lines = BufReader::new(follower.0.stdout.take().unwrap()).lines();
-    let mut next = || -> Event { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
+    let mut next = || -> DaemonEvent { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
     assert_eq!([next().kind, next().kind], ["tenant.added", "tenant.added"]);
     for _ in 0..2000 {
         // The second pause changes nothing, but is still an event.
         let admin = world.dir.path().join("run/admin.sock");
-        let ask = vgpu_control::Ask::Pause { tenant: "a".into() };
-        vgpu_control::ask(&admin, &ask).unwrap();
+        let ask = vgpu_control::ControlCommand::Pause { tenant: "a".into() };
+        vgpu_control::ask_daemon(&admin, &ask).unwrap();
     }
     let first = next().seq;
     for more in 1..2000 {
@@ -158,7 +158,7 @@ fn the_audit_log_outlives_the_daemon_names_who_changed_what_and_shows_what_was_t
     world.daemon = daemon(world.dir.path());
     world.set(&["pause", "b"]);
     let file = world.dir.path().join("audit/audit.log");
-    let read = || -> Vec<Event> {
+    let read = || -> Vec<DaemonEvent> {
         let text = fs::read_to_string(&file).unwrap();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     };
@@ -311,8 +311,8 @@ fn a_daemon_whose_logs_have_no_place_serves_and_says_so() {
 fn the_log_goes_to_a_file_as_json_where_the_configuration_says_so() {
     let world = World::start("[log]\nfile = \"DIR/log/vgpud.log\"\nformat = \"json\"\nmax_size = \"64KiB\"\nkeep = 2");
     for _ in 0..1000 {
-        let ask = vgpu_control::Ask::Pause { tenant: "a".into() };
-        vgpu_control::ask(&world.dir.path().join("run/admin.sock"), &ask).unwrap();
+        let ask = vgpu_control::ControlCommand::Pause { tenant: "a".into() };
+        vgpu_control::ask_daemon(&world.dir.path().join("run/admin.sock"), &ask).unwrap();
     }
     let file = world.dir.path().join("log/vgpud.log");
     eventually("it is rotated", || file.with_extension("log.1").exists());

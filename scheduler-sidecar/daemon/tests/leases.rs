@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use member::{Member, On, now};
 use rustix::process::Signal;
 use support::world::World;
-use support::{LONG, Peer, eventually};
+use support::{LONG_TIMEOUT, Peer, eventually};
 use tempfile::TempDir;
-use vgpu_core::protocol::page::{GONE, Said, Unread};
+use vgpu_core::protocol::page::{GONE_EPOCH, MemberReport, UnreadSlot};
 use vgpu_core::time::arbiter::Gate;
 use vgpu_core::time::gate::loss::OnLoss;
 use vgpu_core::units::bytes::Bytes;
@@ -78,13 +78,13 @@ fn a_member_is_welcomed_with_pages_and_its_slot_says_its_terms() {
 fn the_page_beats_as_long_as_somebody_listens() {
     let world = World::start(TWO);
     let a = world.hello("a");
-    let first = a.beat.last().unwrap();
+    let first = a.beat.last_beat().unwrap();
     assert!(now() - first.time < 1_000 * MS, "fresh");
-    eventually("ten beats", || a.beat.last().unwrap().count >= first.count + 10);
+    eventually("ten beats", || a.beat.last_beat().unwrap().count >= first.count + 10);
     drop(a);
     std::thread::sleep(Duration::from_millis(600));
     let again = world.hello("b");
-    let age = now() - again.beat.last().unwrap().time;
+    let age = now() - again.beat.last_beat().unwrap().time;
     assert!(age < 250 * MS, "{age} ns old when it was handed out");
 }
 
@@ -119,7 +119,7 @@ fn a_member_that_dies_inside_its_lease_blocks_nobody() {
     let begin = Instant::now();
     drop(a);
     b.until("b is let in", runs);
-    assert!(begin.elapsed() < LONG);
+    assert!(begin.elapsed() < LONG_TIMEOUT);
 }
 
 #[test]
@@ -131,11 +131,11 @@ fn a_changed_limit_is_in_force_for_members_that_are_there() {
     let begin = Instant::now();
     world.reload(&changed);
     while a.allowed().memory != Some(Bytes(5 << 30)) {
-        assert!(begin.elapsed() < LONG);
+        assert!(begin.elapsed() < LONG_TIMEOUT);
         std::hint::spin_loop();
     }
     eprintln!("a file changed: in force after {:?}", begin.elapsed());
-    let known = |grant: &vgpu_core::protocol::page::Grant| match grant.gate {
+    let known = |grant: &vgpu_core::protocol::page::LaunchGrant| match grant.gate {
         Gate::Run { ceiling: Some((share, _)), .. } => Some(share) == Share::from_percent(25),
         // In every other state, b's lease under the earlier ceiling has ended.
         _ => true,
@@ -187,8 +187,8 @@ fn a_daemon_that_stops_ends_its_boards_and_the_next_one_has_another_epoch() {
     let epoch = a.member.welcome.epoch;
     daemon.signal(Signal::TERM);
     assert_eq!(daemon.child.wait().unwrap().code(), Some(0));
-    assert_eq!(a.grant(), Err(Unread::Ended { epoch: GONE }));
-    assert_eq!(a.member.beat.last().unwrap().epoch, GONE);
+    assert_eq!(a.grant(), Err(UnreadSlot::Ended { epoch: GONE_EPOCH }));
+    assert_eq!(a.member.beat.last_beat().unwrap().epoch, GONE_EPOCH);
     drop(world(TempDir::new().unwrap(), daemon));
     let next = World::start_in(dir, TWO);
     assert!(next.hello("a").welcome.epoch > epoch);
@@ -200,9 +200,9 @@ fn a_killed_daemons_members_see_no_beat_and_are_taken_in_by_the_next_one() {
     let socket = dir.path().join("run/tenants/a/vgpud.sock");
     let a = Member::hello(&socket).join(GPU);
     daemon.kill();
-    let last = a.member.beat.last().unwrap();
+    let last = a.member.beat.last_beat().unwrap();
     std::thread::sleep(Duration::from_millis(100));
-    assert_eq!(a.member.beat.last().unwrap(), last);
+    assert_eq!(a.member.beat.last_beat().unwrap(), last);
     let next = World::start_in(dir, TWO);
     let mut again = next.on("a");
     again.runs(MS);
@@ -221,7 +221,7 @@ fn whatever_a_tenant_writes_the_others_get_the_device() {
     hostile.wish();
     hostile.until("a lease", runs);
     for round in 0..2_000 {
-        let said = Said {
+        let said = MemberReport {
             busy: noise(),
             finished: noise(),
             submitted: noise(),
@@ -231,8 +231,8 @@ fn whatever_a_tenant_writes_the_others_get_the_device() {
             last_launch: noise(),
             since: noise(),
         };
-        hostile.report().say(&said);
-        let _ = hostile.report().wish();
+        hostile.report().report_all(&said);
+        let _ = hostile.report().begin_waiting();
         hostile.member.ring();
     }
     let b = world.on("b");
@@ -282,7 +282,7 @@ fn a_line_that_is_no_join_ends_only_its_own_connection() {
     let answer = a.member.ask("{\"join\":7}\n");
     assert!(answer.contains("error"), "{answer}");
     assert_eq!(a.member.ask(""), "", "closed");
-    eventually("its slot is nobody's", || matches!(a.grant(), Err(Unread::Nobody { .. })));
+    eventually("its slot is nobody's", || matches!(a.grant(), Err(UnreadSlot::Nobody { .. })));
     let mut early = Peer::connect(&world.socket("a"));
     let words = early.send(format!("{{\"join\":\"{GPU}\",\"busy\":0}}\n").as_bytes()).line();
     assert!(words.contains("comes before a join"), "{words}");

@@ -11,16 +11,16 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use support::{Guard, LONG, Peer, eventually, vgpud};
+use support::{Guard, LONG_TIMEOUT, Peer, eventually, vgpud};
 use tempfile::TempDir;
-use vgpu_accounting::metrics::{NAMES, Name, text};
-use vgpu_config::bearer::Bearer;
-use vgpu_control::finding::{Finding, Process, What};
-use vgpu_control::{DeviceStatus, Fault, MemberStatus, Status, TenantStatus, TermsStatus, TimeStatus};
+use vgpu_accounting::metrics::{FAMILY_NAMES, FamilyName, metrics_text};
+use vgpu_config::bearer::CostBearer;
+use vgpu_control::finding::{Finding, FindingKind, ProcessId};
+use vgpu_control::{DaemonFault, DaemonStatus, DeviceStatus, MemberStatus, TenantStatus, TermsStatus, TimeStatus};
 
 fn found() -> Finding {
-    let process = Process { pid: 7, began: 1 };
-    let (what, name, words) = (What::Uncontrolled, "x".into(), "y".into());
+    let process = ProcessId { pid: 7, began: 1 };
+    let (what, name, words) = (FindingKind::Uncontrolled, "x".into(), "y".into());
     Finding {
         what,
         process,
@@ -34,13 +34,16 @@ fn found() -> Finding {
     }
 }
 
-fn bearer() -> Bearer {
+fn bearer() -> CostBearer {
     let labels = [("cost-centre", "47\"11"), ("cost.centre", "b"), ("zone", "eu")];
-    Bearer { group: Some("lab/vision".into()), labels: labels.map(|(name, value)| (name.into(), value.into())).into() }
+    CostBearer {
+        group: Some("lab/vision".into()),
+        labels: labels.map(|(name, value)| (name.into(), value.into())).into(),
+    }
 }
 
 /// A status in which every optional value is known.
-fn full() -> Status {
+fn full() -> DaemonStatus {
     let time = TimeStatus {
         gpu_seconds: Some(12.5),
         waited_seconds: 0.25,
@@ -65,7 +68,7 @@ fn full() -> Status {
     };
     let tenant = |name: &str, devices| TenantStatus {
         name: name.into(),
-        bearer: Bearer::default(),
+        bearer: CostBearer::default(),
         socket: "/s".into(),
         memory_limit: None,
         sm_limit: None,
@@ -81,13 +84,13 @@ fn full() -> Status {
     let idle = TermsStatus { device: "0".into(), weight: 1, ..Default::default() };
     // On a device that has no line of its own, with limits other than device 0's.
     let other = TermsStatus { device: "1".into(), weight: 3, memory_limit: Some(7), ..Default::default() };
-    Status {
+    DaemonStatus {
         version: "1.2.3".into(),
         pid: 1,
         uptime_seconds: 60,
         record: None,
         audit: None,
-        configuration: Some(vgpu_control::Configuration {
+        configuration: Some(vgpu_control::ConfigurationStatus {
             file: "/f".into(),
             reloads: 0,
             refused: None,
@@ -113,7 +116,7 @@ fn full() -> Status {
             },
         ],
         findings: vec![found(), found()],
-        faults: vec![Fault { what: "audit".into(), words: "full".into() }],
+        faults: vec![DaemonFault { what: "audit".into(), words: "full".into() }],
     }
 }
 
@@ -125,8 +128,8 @@ fn samples(text: &str) -> BTreeSet<&str> {
 
 #[test]
 fn everything_that_is_known_is_there_under_its_name_and_nothing_else() {
-    let text = text(&full(), true);
-    let named: BTreeSet<&str> = NAMES.iter().map(|name| name.name).collect();
+    let text = metrics_text(&full(), true);
+    let named: BTreeSet<&str> = FAMILY_NAMES.iter().map(|name| name.name).collect();
     assert_eq!(samples(&text), named);
     assert!(text.ends_with("# EOF\n"), "{text}");
     for line in [
@@ -206,7 +209,7 @@ fn each_sample_is_the_number_that_its_name_says() {
                 .extend(value.flat_map(|v| [format!("{first}{{{new}}} {v:?}"), format!("{second}{{{old}}} {v:?}")]));
         }
     }
-    let text = text(&full(), true);
+    let text = metrics_text(&full(), true);
     let mut shown: Vec<String> = text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect();
     expected.sort();
     shown.sort();
@@ -217,7 +220,7 @@ fn each_sample_is_the_number_that_its_name_says() {
 fn without_hamis_names_there_is_none_of_them_and_what_is_not_known_has_no_sample() {
     let mut status = full();
     status.tenants[0].devices[0].memory_used = None;
-    let text = text(&status, false);
+    let text = metrics_text(&status, false);
     assert!(samples(&text).iter().all(|name| name.starts_with("vgpu_")), "{text}");
     assert!(!text.contains("vgpu_tenant_memory_used_bytes"), "{text}");
 }
@@ -227,7 +230,7 @@ fn device_time_that_is_not_measured_has_no_sample_and_that_it_is_not_has_one() {
     let mut status = full();
     let time = TimeStatus { unmeasured: true, waiting: 1, ..Default::default() };
     status.tenants[0].devices[0].time = Some(time);
-    let text = text(&status, true);
+    let text = metrics_text(&status, true);
     let has = |name: &str| text.lines().any(|line| line.starts_with(name) && line.contains("\"a\""));
     for name in [
         "vgpu_tenant_gpu_seconds_total",
@@ -259,7 +262,7 @@ fn the_dashboard_and_the_alerts_ask_for_nothing_that_is_not_exported() {
         let mentioned = mentioned(&text);
         assert!(mentioned.len() >= 5, "{file}: {mentioned:?}");
         for name in mentioned {
-            assert!(NAMES.iter().any(|known| known.name == name), "{file} asks for {name}");
+            assert!(FAMILY_NAMES.iter().any(|known| known.name == name), "{file} asks for {name}");
         }
     }
     let dashboard = fs::read_to_string(root().join("examples/monitoring/grafana.json")).unwrap();
@@ -303,9 +306,9 @@ fn in_step(page: &str, table: &str) {
 
 #[test]
 fn the_reference_has_every_metric_with_the_type_and_the_unit_that_are_exported() {
-    let shown = text(&full(), true);
+    let shown = metrics_text(&full(), true);
     let mut table = "| metric | type | unit | labels | |\n|---|---|---|---|---|\n".to_owned();
-    for Name { name, labels, says } in NAMES {
+    for FamilyName { name, labels, says } in FAMILY_NAMES {
         let (kind, unit) = kind_and_unit(&shown, name, says);
         table.push_str(&format!("| `{name}` | {kind} | {unit} | {labels} | {says} |\n"));
     }
@@ -315,7 +318,7 @@ fn the_reference_has_every_metric_with_the_type_and_the_unit_that_are_exported()
 #[test]
 fn the_reference_has_every_kind_of_event() {
     let mut table = "| kind | in the audit log | |\n|---|---|---|\n".to_owned();
-    for kind in vgpu_control::event::KINDS {
+    for kind in vgpu_control::event::EVENT_KINDS {
         let audited = if kind.audited { "yes" } else { "" };
         table.push_str(&format!("| `{}` | {audited} | {} |\n", kind.name, kind.says));
     }
@@ -324,7 +327,7 @@ fn the_reference_has_every_kind_of_event() {
 
 fn get(port: u16, path: &str) -> (String, String) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    stream.set_read_timeout(Some(LONG)).unwrap();
+    stream.set_read_timeout(Some(LONG_TIMEOUT)).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
     let mut all = String::new();
     stream.read_to_string(&mut all).unwrap();

@@ -11,7 +11,7 @@ use member::Member;
 use serde_json::Value;
 use support::world::World;
 use support::{Guard, Peer, eventually, texts, vgpu, vgpud};
-use vgpu_control::Done;
+use vgpu_control::ChangeResult;
 use vgpu_core::limits::Mode;
 use vgpu_core::protocol::wire::terms_file::TermsFile;
 use vgpu_core::units::bytes::Bytes;
@@ -64,7 +64,7 @@ fn a_live_change_of_the_mode_reaches_members_that_are_there_and_the_file_takes_i
     let world = World::start(FILE);
     let (member, old) = (Member::hello(&world.socket("kept")).join(GPU), world.socket("kept"));
     assert_eq!(member.allowed().mode, Mode::Enforce);
-    let done: Done =
+    let done: ChangeResult =
         serde_json::from_str(&says(&world, &["set", "kept", "--mode", "observe", "--strict", "false", "--json"]))
             .unwrap();
     assert_eq!(

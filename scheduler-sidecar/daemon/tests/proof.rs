@@ -12,9 +12,9 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use support::{Daemon, Guard, eventually, texts, vgpu, vgpud};
 use tempfile::TempDir;
-use vgpu_control::event::Event;
-use vgpu_control::finding::What;
-use vgpu_control::{self as control, Status};
+use vgpu_control::event::DaemonEvent;
+use vgpu_control::finding::FindingKind;
+use vgpu_control::{self as control, DaemonStatus};
 
 struct World {
     dir: TempDir,
@@ -49,15 +49,15 @@ impl World {
         self.dir.path().join("run/admin.sock")
     }
 
-    fn status(&self) -> Status {
+    fn status(&self) -> DaemonStatus {
         control::ask_status(&self.admin()).unwrap()
     }
 
-    fn found(&self, what: What, pid: u32) -> bool {
+    fn found(&self, what: FindingKind, pid: u32) -> bool {
         self.status().findings.iter().any(|finding| finding.what == what && finding.process.pid == pid)
     }
 
-    fn events(&self) -> Vec<Event> {
+    fn events(&self) -> Vec<DaemonEvent> {
         let output =
             vgpu().args(["events", "--json", "--kind", "proof", "--socket"]).arg(self.admin()).output().unwrap();
         texts(&output).0.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -103,7 +103,7 @@ impl Holder {
 fn a_process_at_a_device_that_nobody_holds_is_seen_said_and_forgotten_when_it_ends() {
     let world = World::start("");
     let mut holder = world.holder(&["env"], "");
-    eventually("it is found", || world.found(What::Uncontrolled, holder.pid));
+    eventually("it is found", || world.found(FindingKind::Uncontrolled, holder.pid));
     let finding = world.status().findings[0].clone();
     assert!(finding.device.as_ref().is_some_and(|device| device.ends_with("/gpu0")), "{finding:?}");
     assert!(!finding.contained && finding.words.contains("vgpu run"), "{finding:?}");
@@ -144,7 +144,7 @@ fn a_member_is_no_finding_and_neither_is_a_program_that_is_allowed() {
     );
     // When this process is found, a round of the check has happened, and it has not found the others.
     let holder = world.holder(&["env"], "");
-    eventually("the third is found", || world.found(What::Uncontrolled, holder.pid));
+    eventually("the third is found", || world.found(FindingKind::Uncontrolled, holder.pid));
     let found: Vec<u32> = world.status().findings.iter().map(|finding| finding.process.pid).collect();
     assert_eq!(found, [holder.pid]);
 }
@@ -167,13 +167,13 @@ fn a_container_with_a_tenants_socket_that_never_said_hello_is_that_tenants() {
     let world = World::start("");
     // A service without access to parts of the file system is no container.
     let mut service = world.holder(&["unshare", "--mount", "--propagation", "private", "env"], "");
-    eventually("it is found", || world.found(What::Uncontrolled, service.pid));
+    eventually("it is found", || world.found(FindingKind::Uncontrolled, service.pid));
     assert!(!world.status().findings[0].contained);
     service.end();
     eventually("it is gone", || world.status().findings.is_empty());
     let given = "mkdir -p \"$0/given\"; mount --bind \"$0/run/tenants/a\" \"$0/given\";";
     let mut holder = world.holder(&CONTAINER, given);
-    eventually("it is found", || world.found(What::Unregistered, holder.pid));
+    eventually("it is found", || world.found(FindingKind::Unregistered, holder.pid));
     let finding = world.status().findings[0].clone();
     assert_eq!(finding.tenant.as_deref(), Some("a"), "{finding:?}");
     assert!(finding.contained, "{finding:?}");
@@ -216,12 +216,12 @@ fn what_is_to_be_stopped_is_in_a_container_and_a_dry_run_says_so_and_stops_nothi
     let grace = (when("proof.stopped") + DAY - when("proof.uncontrolled")) % DAY;
     assert!((5_000..DAY / 2).contains(&grace), "it is stopped {grace} ms after it was found");
     assert!(stopped.contains(&Some(u64::from(inside.pid))) && stopped.contains(&Some(u64::from(stubborn.pid))));
-    assert!(world.found(What::Uncontrolled, outside.pid) && !outside.ended(), "nobody outside is touched");
+    assert!(world.found(FindingKind::Uncontrolled, outside.pid) && !outside.ended(), "nobody outside is touched");
     outside.end();
 
     // Without the dry run it would have been killed by now.
     eventually("it is said", || dry.events().iter().any(|event| event.kind == "proof.stopped"));
-    let said: Vec<Event> = dry.events().into_iter().filter(|event| event.kind == "proof.stopped").collect();
+    let said: Vec<DaemonEvent> = dry.events().into_iter().filter(|event| event.kind == "proof.stopped").collect();
     assert_eq!((said.len(), said[0].pid), (1, Some(u64::from(spared.pid))), "{said:?}");
     assert_eq!(said[0].more["dry_run"].as_bool(), Some(true));
     assert!(!spared.ended());

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use rustix::process::Signal;
-use support::{Daemon, LONG, Peer, eventually, texts, vgpu, vgpud};
+use support::{Daemon, LONG_TIMEOUT, Peer, eventually, texts, vgpu, vgpud};
 use tempfile::TempDir;
-use vgpu_control::{self as control, Status, TenantStatus};
+use vgpu_control::{self as control, DaemonStatus, TenantStatus};
 
 const DEVICE: &str = "[[device]]\nid = 0\nmemory = \"80GiB\"\n";
 
@@ -52,7 +52,7 @@ impl World {
         let dir = TempDir::new().unwrap();
         write(&dir, &format!("{DEVICE}{tenants}"));
         let manager = UnixDatagram::bind(dir.path().join("notify")).unwrap();
-        manager.set_read_timeout(Some(LONG)).unwrap();
+        manager.set_read_timeout(Some(LONG_TIMEOUT)).unwrap();
         let child = vgpud()
             .env("NOTIFY_SOCKET", dir.path().join("notify"))
             .arg("--config")
@@ -108,7 +108,7 @@ impl World {
         self.connect(tenant).hello()
     }
 
-    fn status(&self) -> Status {
+    fn status(&self) -> DaemonStatus {
         let mut status = None;
         // On a busy machine an answer may take longer than the request waits.
         eventually("the daemon answers", || {

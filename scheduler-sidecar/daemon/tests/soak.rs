@@ -17,7 +17,7 @@ use support::world::World;
 use support::{Daemon, Peer, eventually};
 use tempfile::TempDir;
 use vgpu_control as control;
-use vgpu_core::protocol::page::Said;
+use vgpu_core::protocol::page::MemberReport;
 use vgpu_core::protocol::wire::two;
 use vgpu_core::time::arbiter::Gate;
 
@@ -124,7 +124,7 @@ fn number(random: &mut fastrand::Rng) -> u64 {
 fn live(socket: &Path, random: &mut fastrand::Rng, bells: &mut Vec<std::os::fd::OwnedFd>) {
     let mut member = Member::hello(socket);
     for _ in 0..random.usize(..8) {
-        let line = two::Join { device: NAMES[random.usize(..NAMES.len())].into(), busy: number(random) };
+        let line = two::JoinDevice { device: NAMES[random.usize(..NAMES.len())].into(), busy: number(random) };
         let answer = member.ask(&line.encode().unwrap());
         if answer.is_empty() {
             break;
@@ -133,7 +133,7 @@ fn live(socket: &Path, random: &mut fastrand::Rng, bells: &mut Vec<std::os::fd::
         let near = &member.report.slots[random.usize(..4)];
         for slot in [slot, near] {
             match random.usize(..4) {
-                0 => slot.say(&Said {
+                0 => slot.report_all(&MemberReport {
                     busy: number(random),
                     finished: number(random),
                     submitted: number(random),
@@ -143,11 +143,11 @@ fn live(socket: &Path, random: &mut fastrand::Rng, bells: &mut Vec<std::os::fd::
                     last_launch: number(random),
                     since: number(random),
                 }),
-                1 => slot.launches(number(random), number(random), number(random), number(random)),
+                1 => slot.report_launch(number(random), number(random), number(random), number(random)),
                 2 => {
-                    let _ = slot.wish();
+                    let _ = slot.begin_waiting();
                 }
-                _ => slot.content(),
+                _ => slot.stop_waiting(),
             }
         }
         for _ in 0..random.usize(..20) {

@@ -123,7 +123,7 @@ fn what_is_kept_for_them_costs_no_time_and_goes_with_them() {
     let Some(world) = world(65_531) else { return };
     drop(Member::hello(&world.socket("a")));
     let first = Member::hello(&world.socket("b"));
-    // The spare descriptors that the daemon's `Shelf` keeps are reopened a little later.
+    // The spare descriptors that the daemon's `DescriptorPool` keeps are reopened a little later.
     std::thread::sleep(Duration::from_millis(200));
     let before = world.descriptors();
     for ends in [Shutdown::Write, Shutdown::Both] {

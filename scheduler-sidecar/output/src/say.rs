@@ -12,17 +12,17 @@ use std::process::ExitCode;
 use serde::Serialize;
 
 /// The answer is no: a finding was made, or the thing asked for does not exist.
-pub const FINDINGS: u8 = 1;
+pub const EXIT_FINDINGS: u8 = 1;
 /// An option, a value or the environment is wrong, and nothing was done.
-pub const USAGE: u8 = 2;
+pub const EXIT_USAGE: u8 = 2;
 /// The question could not be answered.
-pub const UNKNOWN: u8 = 3;
+pub const EXIT_UNKNOWN: u8 = 3;
 /// `vgpu run` itself failed before it started the program.
-pub const RUN_FAILED: u8 = 125;
+pub const EXIT_RUN_FAILED: u8 = 125;
 /// `vgpu run`: the program exists and cannot be executed.
-pub const NOT_EXECUTABLE: u8 = 126;
+pub const EXIT_NOT_EXECUTABLE: u8 = 126;
 /// `vgpu run`: the program does not exist.
-pub const NOT_FOUND: u8 = 127;
+pub const EXIT_NOT_FOUND: u8 = 127;
 
 /// The reason why a command ended, with its exit code.
 #[derive(Debug)]
@@ -53,33 +53,33 @@ impl From<io::Error> for Failure {
     fn from(why: io::Error) -> Self {
         match why.kind() {
             io::ErrorKind::BrokenPipe => Self::new(0, ""),
-            _ => Self::new(FINDINGS, format!("cannot write: {why}")),
+            _ => Self::new(EXIT_FINDINGS, format!("cannot write: {why}")),
         }
     }
 }
 
 /// Prints a failure to stderr and returns its exit code.
 #[must_use]
-pub fn failure(failure: &Failure) -> ExitCode {
+pub fn show_failure(failure: &Failure) -> ExitCode {
     if !failure.words.is_empty() {
         // If stderr is closed, nobody is left to read the message.
-        let _ = writeln!(io::stderr(), "vgpu: {}", printable(&failure.words));
+        let _ = writeln!(io::stderr(), "vgpu: {}", escape_text(&failure.words));
     }
     ExitCode::from(failure.code)
 }
 
 /// Prints a note to stderr that does not stop the command.
-pub fn note(words: &str) {
+pub fn print_note(words: &str) {
     // If stderr is closed, nobody is left to read the message.
-    let _ = writeln!(io::stderr(), "vgpu: {}", printable(words));
+    let _ = writeln!(io::stderr(), "vgpu: {}", escape_text(words));
 }
 
-/// First of the private-use characters that [`coloured`] puts into text, one for each colour code. Only [`printable`]
-/// turns them into escape sequences, so no other text can inject one.
-const MARKS: u32 = 0xf0000;
+/// First of the private-use characters that [`in_colour`] puts into text, one for each colour code. Only
+/// [`escape_text`] turns them into escape sequences, so no other text can inject one.
+const FIRST_COLOUR_MARK: u32 = 0xf0000;
 
 /// Codes of the colours; 0 ends a colour.
-const CODES: [u32; 5] = [0, 1, 31, 32, 33];
+const COLOUR_CODES: [u32; 5] = [0, 1, 31, 32, 33];
 
 /// Returns true for characters that move the cursor, change the writing direction, or are invisible.
 #[must_use]
@@ -92,7 +92,7 @@ pub fn is_hidden(letter: char) -> bool {
 
 /// Returns text as one line, with each hidden character escaped, as `\n` or `\u{202e}`.
 #[must_use]
-pub fn escaped(text: &str) -> String {
+pub fn escape_line(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     text.chars()
         .for_each(|letter| if is_hidden(letter) { out.extend(letter.escape_default()) } else { out.push(letter) });
@@ -102,10 +102,10 @@ pub fn escaped(text: &str) -> String {
 /// Makes text of several lines safe for a terminal: keeps its line breaks and our colours, escapes every other hidden
 /// character.
 #[must_use]
-pub fn printable(text: &str) -> String {
+pub fn escape_text(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {
-        match CODES.iter().find(|code| u32::from(letter) == MARKS + **code) {
+        match COLOUR_CODES.iter().find(|code| u32::from(letter) == FIRST_COLOUR_MARK + **code) {
             Some(code) => out.push_str(&format!("\x1b[{code}m")),
             None if is_hidden(letter) && !matches!(letter, '\n' | '\t') => out.extend(letter.escape_default()),
             None => out.push(letter),
@@ -114,10 +114,12 @@ pub fn printable(text: &str) -> String {
     out
 }
 
-/// Returns the text without the marks of [`coloured`], for a file.
+/// Returns the text without the marks of [`in_colour`], for a file.
 #[must_use]
 pub fn uncoloured(text: &str) -> String {
-    text.chars().filter(|letter| !CODES.iter().any(|code| u32::from(*letter) == MARKS + code)).collect()
+    text.chars()
+        .filter(|letter| !COLOUR_CODES.iter().any(|code| u32::from(*letter) == FIRST_COLOUR_MARK + code))
+        .collect()
 }
 
 /// Escapes hidden characters in JSON, as `\u202e`. The meaning stays the same, since they occur only inside strings.
@@ -134,19 +136,19 @@ pub fn plain_json(text: &str) -> String {
     out
 }
 
-/// Writes text for people to stdout, through [`printable`].
+/// Writes text for people to stdout, through [`escape_text`].
 ///
 /// # Errors
 /// The pipe is closed or the disk is full.
-pub fn text(text: &str) -> Result<(), Failure> {
-    exact(&printable(text))
+pub fn print_text(text: &str) -> Result<(), Failure> {
+    print_exact(&escape_text(text))
 }
 
 /// Writes text for programs to stdout unchanged.
 ///
 /// # Errors
-/// As [`text`].
-pub fn exact(text: &str) -> Result<(), Failure> {
+/// As [`print_text`].
+pub fn print_exact(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
@@ -155,19 +157,20 @@ pub fn exact(text: &str) -> Result<(), Failure> {
 /// Writes a value as indented JSON to stdout.
 ///
 /// # Errors
-/// As [`text`].
-pub fn json(value: &impl Serialize) -> Result<(), Failure> {
+/// As [`print_text`].
+pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let mut line = serde_json::to_string_pretty(value).map_err(io::Error::from)?;
     line.push('\n');
-    exact(&plain_json(&line))
+    print_exact(&plain_json(&line))
 }
 
 /// Writes a file atomically: the old content stays until all of the new one is written.
 ///
 /// # Errors
 /// The file cannot be written; the message names it.
-pub fn file(path: &Path, text: &str) -> Result<(), Failure> {
-    whole(path, text).map_err(|why| Failure::new(FINDINGS, format!("cannot write {}: {why}", path.display())))
+pub fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
+    replace_file(path, text)
+        .map_err(|why| Failure::new(EXIT_FINDINGS, format!("cannot write {}: {why}", path.display())))
 }
 
 /// Writes a file atomically and returns the plain error. A link's target is replaced, not the link, and the new file
@@ -176,8 +179,8 @@ pub fn file(path: &Path, text: &str) -> Result<(), Failure> {
 ///
 /// # Errors
 /// The file cannot be written; its old content is unchanged.
-pub fn whole(path: &Path, text: &str) -> io::Result<()> {
-    match descriptor(path) {
+pub fn replace_file(path: &Path, text: &str) -> io::Result<()> {
+    match descriptor_number(path) {
         Some(1) => return io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()),
         Some(2) => return io::stderr().write_all(text.as_bytes()),
         Some(_) => return std::fs::OpenOptions::new().append(true).open(path)?.write_all(text.as_bytes()),
@@ -201,7 +204,7 @@ pub fn whole(path: &Path, text: &str) -> io::Result<()> {
 
 /// Returns the descriptor number if a path leads to an open file of this or another process: an `fd` directory below
 /// /proc. That file may be a plain one and must not be replaced, because its opener continues with it.
-fn descriptor(path: &Path) -> Option<u32> {
+fn descriptor_number(path: &Path) -> Option<u32> {
     let mut path = path.to_owned();
     for _ in 0..40 {
         let name = path.file_name()?;
@@ -246,7 +249,7 @@ pub enum Colour {
 
 /// Returns the text with colour marks if stdout is a terminal, `NO_COLOR` is not set, and `TERM` is not `dumb`.
 #[must_use]
-pub fn coloured(colour: Colour, text: &str) -> String {
+pub fn in_colour(colour: Colour, text: &str) -> String {
     let unwanted = |name, value: Option<&str>| {
         std::env::var_os(name).is_some_and(|set| value.map_or(!set.is_empty(), |value| set == *value))
     };
@@ -259,15 +262,15 @@ pub fn coloured(colour: Colour, text: &str) -> String {
         Colour::Red => 31,
         Colour::Bold => 1,
     };
-    let mark = |code: u32| char::from_u32(MARKS + code).unwrap_or(' ');
+    let mark = |code: u32| char::from_u32(FIRST_COLOUR_MARK + code).unwrap_or(' ');
     format!("{}{text}{}", mark(code), mark(0))
 }
 
 /// Lays out rows in columns; the first row is the heading.
 #[must_use]
-pub fn table(rows: &[Vec<String>]) -> String {
+pub fn lay_out_table(rows: &[Vec<String>]) -> String {
     // Escape before measuring the width.
-    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| escaped(cell)).collect()).collect();
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| escape_line(cell)).collect()).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column| {
         rows.iter().filter_map(|row| row.get(column)).map(|cell: &String| cell.chars().count()).max().unwrap_or(0)
@@ -280,7 +283,7 @@ pub fn table(rows: &[Vec<String>]) -> String {
             line.push_str(&format!("{cell:<width$}  "));
         }
         let line = line.trim_end();
-        out.push_str(&if index == 0 { coloured(Colour::Bold, line) } else { line.to_owned() });
+        out.push_str(&if index == 0 { in_colour(Colour::Bold, line) } else { line.to_owned() });
         out.push('\n');
     }
     out
@@ -288,7 +291,7 @@ pub fn table(rows: &[Vec<String>]) -> String {
 
 /// Quotes a word so that a shell reads it back unchanged.
 #[must_use]
-pub fn quoted(word: &str) -> String {
+pub fn quote_word(word: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+=:,@%".contains(&byte);
     if !word.is_empty() && word.bytes().all(plain) {
         word.to_owned()
@@ -300,11 +303,11 @@ pub fn quoted(word: &str) -> String {
 /// Quotes a word safely for a terminal too: control characters and invalid UTF-8 become `$'\x1b'`, which bash, zsh
 /// and ksh read.
 #[must_use]
-pub fn shown(word: &OsStr) -> String {
+pub fn quote_shown(word: &OsStr) -> String {
     if let Some(text) = word.to_str()
         && !text.contains(is_hidden)
     {
-        return quoted(text);
+        return quote_word(text);
     }
     let mut out = String::from("$'");
     let bytes = |out: &mut String, bytes: &[u8]| bytes.iter().for_each(|byte| out.push_str(&format!("\\x{byte:02x}")));
@@ -332,12 +335,12 @@ mod tests {
         std::fs::write(&real, "old").unwrap();
         std::fs::set_permissions(&real, Permissions::from_mode(0o640)).unwrap();
         std::os::unix::fs::symlink("real", &link).unwrap();
-        file(&link, "new").unwrap();
+        write_file(&link, "new").unwrap();
         assert!(link.is_symlink());
         assert_eq!(std::fs::read_to_string(&real).unwrap(), "new");
         assert_eq!(std::fs::metadata(&real).unwrap().permissions().mode() & 0o7777, 0o640);
         std::os::unix::fs::symlink("made", &nowhere).unwrap();
-        file(&nowhere, "new").unwrap();
+        write_file(&nowhere, "new").unwrap();
         assert!(nowhere.is_symlink() && dir.path().join("made").is_file());
     }
 
@@ -351,26 +354,26 @@ mod tests {
         let link = dir.path().join("link");
         std::os::unix::fs::symlink(format!("/dev/fd/{number}"), &link).unwrap();
         for path in [link, format!("/proc/self/fd/{number}").into()] {
-            file(&path, "new ").unwrap();
+            write_file(&path, "new ").unwrap();
         }
         assert_eq!(std::fs::read_to_string(&real).unwrap(), "before new new ");
         let same = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&real).unwrap());
         assert_eq!(same, std::os::unix::fs::MetadataExt::ino(&open.metadata().unwrap()), "it is the file that is open");
-        assert_eq!(descriptor(Path::new("/dev/stdout")), Some(1));
-        assert_eq!(descriptor(&real), None);
+        assert_eq!(descriptor_number(Path::new("/dev/stdout")), Some(1));
+        assert_eq!(descriptor_number(&real), None);
     }
 
     #[test]
     fn no_text_for_people_reaches_a_terminal_with_anything_hidden_and_json_says_the_same() {
         let evil = "a\u{1b}[8m\r\u{202e}\u{2066}\u{200b}\u{9b}\u{f0020}\u{7f} e\u{301} \"x\" ü";
         let shown = "a\\u{1b}[8m\\r\\u{202e}\\u{2066}\\u{200b}\\u{9b}\\u{f0020}\\u{7f} e\u{301} \"x\" ü";
-        assert_eq!(escaped(evil), shown);
-        assert_eq!(escaped("a\nb\tc"), "a\\nb\\tc");
-        assert_eq!(printable("a\nb\tc\u{1b}[31m\u{202e}\u{f0002}"), "a\nb\tc\\u{1b}[31m\\u{202e}\\u{f0002}");
-        let ours: String = [32, 0].map(|code| char::from_u32(MARKS + code).unwrap()).iter().collect();
-        assert_eq!(printable(&ours), "\u{1b}[32m\u{1b}[0m", "a colour of ours");
+        assert_eq!(escape_line(evil), shown);
+        assert_eq!(escape_line("a\nb\tc"), "a\\nb\\tc");
+        assert_eq!(escape_text("a\nb\tc\u{1b}[31m\u{202e}\u{f0002}"), "a\nb\tc\\u{1b}[31m\\u{202e}\\u{f0002}");
+        let ours: String = [32, 0].map(|code| char::from_u32(FIRST_COLOUR_MARK + code).unwrap()).iter().collect();
+        assert_eq!(escape_text(&ours), "\u{1b}[32m\u{1b}[0m", "a colour of ours");
         let rows = [["N", "X"], [evil, "1"]].map(|row| row.map(str::to_owned).to_vec());
-        let table = table(&rows);
+        let table = lay_out_table(&rows);
         assert!(table.contains(shown) && !table.contains(|c| is_hidden(c) && c != '\n'), "{table}");
         let json = serde_json::to_string(evil).unwrap();
         let plain = plain_json(&json);
@@ -388,7 +391,7 @@ mod tests {
             ("\u{9b}ä".as_bytes(), r"$'\xc2\x9bä'"),
             ("\u{202e}a".as_bytes(), r"$'\xe2\x80\xaea'"),
         ] {
-            assert_eq!(shown(OsStr::from_bytes(word)), said);
+            assert_eq!(quote_shown(OsStr::from_bytes(word)), said);
         }
     }
 }

@@ -22,7 +22,7 @@ mod nvml;
 
 /// How the library treats a driver function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Action {
+pub enum RowAction {
     /// libvgpu hooks it; the subject of the hook.
     Hook(&'static str),
     /// The function needs no hook, for this reason.
@@ -40,7 +40,7 @@ pub struct Row {
     /// Name of the exported symbol.
     pub name: &'static str,
     /// Treatment of the function.
-    pub action: Action,
+    pub action: RowAction,
     /// True if its signature is declared.
     pub typed: bool,
 }
@@ -49,17 +49,17 @@ impl Row {
     /// The name without version and stream suffix, as passed to `cuGetProcAddress`.
     ///
     /// `cuMemAllocAsync_ptsz` and `cuMemAlloc_v2` become `cuMemAllocAsync` and `cuMemAlloc`.
-    pub fn base(&self) -> &'static str {
+    pub fn base_name(&self) -> &'static str {
         base_name(self.name)
     }
 }
 
-/// See [`Row::base`].
+/// See [`Row::base_name`].
 pub fn base_name(name: &str) -> &str {
     &name[..base_length(name.as_bytes())]
 }
 
-/// Length of the base name of `name`; the removed suffix is ASCII. See [`Row::base`].
+/// Length of the base name of `name`; the removed suffix is ASCII. See [`Row::base_name`].
 #[inline]
 pub const fn base_length(name: &[u8]) -> usize {
     match name {
@@ -85,13 +85,13 @@ const fn base_length_of_suffixed(name: &[u8]) -> usize {
 
 macro_rules! action {
     (pass $why:literal) => {
-        Action::Pass($why)
+        RowAction::Pass($why)
     };
     (deny $why:literal) => {
-        Action::Deny($why)
+        RowAction::Deny($why)
     };
     (hide $why:literal) => {
-        Action::Hide($why)
+        RowAction::Hide($why)
     };
 }
 
@@ -110,7 +110,7 @@ macro_rules! derive_rows {
     ) => {
         #[doc = concat!("Every function of ", $lib, ", hooks first, then what is shut, in the order of the hooks' numbers.")]
         pub const $rows: &[Row] = &[
-            $($(Row { name: stringify!($h), action: Action::Hook(stringify!($subject)), typed: true },)*)*
+            $($(Row { name: stringify!($h), action: RowAction::Hook(stringify!($subject)), typed: true },)*)*
             $($($(Row {
                 name: stringify!($s),
                 action: action!($sd $sw),
@@ -186,13 +186,13 @@ mod tests {
             for (row, name) in rows.iter().zip(names) {
                 assert_eq!(row.name, name.to_str().unwrap());
             }
-            assert!(rows[names.len()..].iter().all(|row| matches!(row.action, Action::Pass(_))));
+            assert!(rows[names.len()..].iter().all(|row| matches!(row.action, RowAction::Pass(_))));
             // The number of a function shows its kind, since the kinds are sorted.
             let kind = |row: &Row| match row.action {
-                Action::Hook(_) => 0,
-                Action::Deny(_) => 1,
-                Action::Hide(_) => 2,
-                Action::Pass(_) => 3,
+                RowAction::Hook(_) => 0,
+                RowAction::Deny(_) => 1,
+                RowAction::Hide(_) => 2,
+                RowAction::Pass(_) => 3,
             };
             assert!(rows.is_sorted_by_key(kind));
         }

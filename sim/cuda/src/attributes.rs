@@ -1,10 +1,10 @@
 //! Device attributes by number, for `cuDeviceGetAttribute`. Values that differ between boards are public facts
 //! about them.
 
-use vgpu_sim::{Identity, Profile};
+use vgpu_sim::{DeviceIdentity, DeviceProfile};
 
 /// The value of an attribute; `None` for a number that this driver version does not know.
-pub(crate) fn device_attribute(p: &Profile, id: &Identity, number: u32) -> Option<i32> {
+pub(crate) fn device_attribute(p: &DeviceProfile, id: &DeviceIdentity, number: u32) -> Option<i32> {
     let hopper = i32::from(p.cc_major >= 9);
     let ampere = i32::from(p.cc_major >= 8);
     let i = |v: u32| i32::try_from(v).unwrap_or(i32::MAX);
@@ -149,7 +149,7 @@ pub(crate) fn device_attribute(p: &Profile, id: &Identity, number: u32) -> Optio
 }
 
 /// Attributes of a kernel by number, as in `cuFuncGetAttribute`.
-pub(crate) fn function_attribute(p: &Profile, e: &crate::image::Entry, number: u32) -> Option<i32> {
+pub(crate) fn function_attribute(p: &DeviceProfile, e: &crate::image::KernelEntry, number: u32) -> Option<i32> {
     let i = |v: u32| i32::try_from(v).unwrap_or(i32::MAX);
     let arch = i(p.cc_major * 10 + p.cc_minor);
     Some(match number {

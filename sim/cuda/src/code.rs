@@ -4,18 +4,18 @@
 //! slab has slabs of its own.
 //! Not here: the contents of an image (`image`), loading (`calls/module.rs`).
 
-use crate::driver::{Driver, hold};
+use crate::driver::{SimulatedDriver, lock_through_panic};
 use parking_lot::Mutex;
 use shim_sys::cuda::CUresult;
 use std::collections::HashMap;
-use vgpu_sim::memory::{Change, plus};
-use vgpu_sim::slab::Extents;
+use vgpu_sim::memory::{RecordChange, signed_bytes};
+use vgpu_sim::slab::FreeExtents;
 
-const ALIGN: u64 = 512;
+const CODE_ALIGN_BYTES: u64 = 512;
 
 /// Location of a module's memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct CodePlace {
     /// CUDA ordinal of the device.
     device: i32,
     pub(crate) at: u64,
@@ -24,41 +24,45 @@ pub(crate) struct Place {
 
 /// The free ranges of each device's code slabs.
 #[derive(Default)]
-pub(crate) struct Code(Mutex<HashMap<i32, Extents>>);
+pub(crate) struct CodeSlabs(Mutex<HashMap<i32, FreeExtents>>);
 
-impl Code {
+impl CodeSlabs {
     /// Allocates `bytes` for a module on `device`.
-    pub(crate) fn take(&self, d: &Driver, device: i32, bytes: u64) -> Result<Place, CUresult> {
+    pub(crate) fn take_code(&self, d: &SimulatedDriver, device: i32, bytes: u64) -> Result<CodePlace, CUresult> {
         let none = CUresult::OUT_OF_MEMORY;
-        let board = d.device(device)?;
+        let board = d.device_of_ordinal(device)?;
         let slab = board.profile.slab_bytes;
-        let len = bytes.max(1).checked_next_multiple_of(ALIGN).ok_or(none)?;
-        let mut all = hold(&self.0);
-        let free = all.entry(device).or_insert_with(|| Extents::new(slab));
-        if let Some(at) = free.take(len, ALIGN).filter(|_| len < slab) {
-            return Ok(Place { device, at, len });
+        let len = bytes.max(1).checked_next_multiple_of(CODE_ALIGN_BYTES).ok_or(none)?;
+        let mut all = lock_through_panic(&self.0);
+        let free = all.entry(device).or_insert_with(|| FreeExtents::new(slab));
+        if let Some(at) = free.take_range(len, CODE_ALIGN_BYTES).filter(|_| len < slab) {
+            return Ok(CodePlace { device, at, len });
         }
         let whole = len.checked_next_multiple_of(slab).ok_or(none)?;
         let base = d.memory.take_range(whole).ok_or(none)?;
-        if let Err(e) = d.memory.adjust(d, device, &Change { overhead: plus(whole), ..Change::default() }) {
+        if let Err(e) = d.memory.adjust_record(
+            d,
+            device,
+            &RecordChange { overhead: signed_bytes(whole), ..RecordChange::default() },
+        ) {
             d.memory.give_range(base, whole);
             return Err(e);
         }
         if len < slab {
-            free.give(base, slab);
+            free.give_range(base, slab);
             free.take_at(base, len);
-            return Ok(Place { device, at: base, len });
+            return Ok(CodePlace { device, at: base, len });
         }
-        Ok(Place { device, at: base, len: whole })
+        Ok(CodePlace { device, at: base, len: whole })
     }
 
     /// Frees a module's memory.
-    pub(crate) fn give(&self, d: &Driver, place: Place) {
-        let Ok(board) = d.device(place.device) else { return };
+    pub(crate) fn give_code(&self, d: &SimulatedDriver, place: CodePlace) {
+        let Ok(board) = d.device_of_ordinal(place.device) else { return };
         let slab = board.profile.slab_bytes;
-        let mut all = hold(&self.0);
-        let free = all.entry(place.device).or_insert_with(|| Extents::new(slab));
-        let (base, len) = if place.len < slab { free.give(place.at, place.len) } else { (place.at, place.len) };
+        let mut all = lock_through_panic(&self.0);
+        let free = all.entry(place.device).or_insert_with(|| FreeExtents::new(slab));
+        let (base, len) = if place.len < slab { free.give_range(place.at, place.len) } else { (place.at, place.len) };
         if len < slab {
             return;
         }
@@ -66,6 +70,8 @@ impl Code {
             free.take_at(base, len);
         }
         d.memory.give_range(base, len);
-        let _ = d.machine.adjust(board.index, &Change { overhead: -plus(len), ..Change::default() });
+        let _ = d
+            .machine
+            .adjust_device(board.index, &RecordChange { overhead: -signed_bytes(len), ..RecordChange::default() });
     }
 }

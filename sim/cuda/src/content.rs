@@ -19,29 +19,29 @@ pub(crate) mod pools;
 mod apart;
 mod span;
 
-use crate::driver::{Driver, hold};
-pub(crate) use multicast::Part;
+use crate::driver::{SimulatedDriver, lock_through_panic};
+pub(crate) use multicast::PhysicalPart;
 use parking_lot::Mutex;
-use physical::{Mapping, Physical, What};
+use physical::{AddressMapping, PhysicalKind, PhysicalRecord};
 use shim_sys::cuda::CUresult;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::AtomicBool;
-use vgpu_sim::Profile;
-use vgpu_sim::memory::{Change, plus};
-use vgpu_sim::slab::{Extents, Heap};
+use vgpu_sim::DeviceProfile;
+use vgpu_sim::memory::{RecordChange, signed_bytes};
+use vgpu_sim::slab::{DeviceHeap, FreeExtents};
 
 /// Physical granularity of the virtual-memory calls.
-pub(crate) const GRANULARITY: u64 = 2 << 20;
+pub(crate) const PHYSICAL_GRANULARITY: u64 = 2 << 20;
 /// A fill with zero of at least this many bytes returns pages to the kernel instead of writing them.
-const LAZY_ZERO: u64 = 1 << 20;
+const LAZY_ZERO_BYTES: u64 = 1 << 20;
 
 /// Owner of an allocation: a context's number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Tag(pub(crate) u64);
+pub(crate) struct OwnerTag(pub(crate) u64);
 
 /// Origin of an allocation: the kind of call that made it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum AllocationKind {
     Plain,
     /// Memory from a pool of this process.
     Async,
@@ -56,13 +56,13 @@ pub(crate) enum Kind {
 
 /// A live allocation of this process.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Allocation {
+pub(crate) struct LiveAllocation {
     pub(crate) bytes: u64,
     pub(crate) len: u64,
     /// CUDA ordinal of the device.
     pub(crate) device: i32,
-    pub(crate) tag: Tag,
-    pub(crate) kind: Kind,
+    pub(crate) tag: OwnerTag,
+    pub(crate) kind: AllocationKind,
     pub(crate) number: u64,
     /// Number of the pool that the allocation comes from, 0: none.
     pub(crate) pool: u64,
@@ -75,36 +75,36 @@ pub(crate) struct HostRange {
     pub(crate) len: u64,
     pub(crate) flags: u32,
     pub(crate) registered: bool,
-    pub(crate) tag: Tag,
+    pub(crate) tag: OwnerTag,
 }
 
-pub(crate) struct Inner {
-    space: Extents,
-    heaps: Vec<Heap>,
-    pub(crate) live: BTreeMap<u64, Allocation>,
+pub(crate) struct MemoryTables {
+    space: FreeExtents,
+    heaps: Vec<DeviceHeap>,
+    pub(crate) live: BTreeMap<u64, LiveAllocation>,
     dirty_slabs: HashSet<u64>,
-    pub(crate) physical: HashMap<u64, Physical>,
-    pub(crate) maps: BTreeMap<u64, Mapping>,
+    pub(crate) physical: HashMap<u64, PhysicalRecord>,
+    pub(crate) maps: BTreeMap<u64, AddressMapping>,
     pub(crate) reserved: BTreeMap<u64, u64>,
     pub(crate) host: BTreeMap<u64, HostRange>,
     /// Holds of this process on each share, by the share's number.
     held: HashMap<u64, u32>,
-    names: names::Names,
-    pools: BTreeMap<u64, pools::Pool>,
+    names: names::ForeignNames,
+    pools: BTreeMap<u64, pools::PoolOfProcess>,
     next: u64,
 }
 
-impl Inner {
+impl MemoryTables {
     /// A number that was not used before.
-    fn fresh(&mut self) -> u64 {
+    fn next_number(&mut self) -> u64 {
         self.next += 1;
         self.next
     }
 }
 
 /// The device memory of this process.
-pub(crate) struct Memory {
-    inner: Mutex<Inner>,
+pub(crate) struct ProcessMemory {
+    inner: Mutex<MemoryTables>,
     /// Set with the first pool, so that a synchronisation without pools costs nothing.
     any_pools: AtomicBool,
     base: u64,
@@ -112,9 +112,9 @@ pub(crate) struct Memory {
     content: u64,
 }
 
-impl Memory {
+impl ProcessMemory {
     /// Reserves address ranges for the devices (machine index, profile), in CUDA order.
-    pub(crate) fn new(devices: impl Iterator<Item = (usize, Profile)>) -> Result<Memory, CUresult> {
+    pub(crate) fn new(devices: impl Iterator<Item = (usize, DeviceProfile)>) -> Result<ProcessMemory, CUresult> {
         let reserve = |size: u64, access: i32| -> Option<u64> {
             // SAFETY: a new private mapping at an address of the kernel's choice.
             let p = unsafe {
@@ -144,13 +144,13 @@ impl Memory {
         let (size, base, content) = found.ok_or(CUresult::OUT_OF_MEMORY)?;
         // SAFETY: our own mapping. Core files would otherwise include every page of device memory.
         unsafe { libc::madvise(content as *mut _, usize::try_from(size).unwrap_or(0), libc::MADV_DONTDUMP) };
-        let first = base.next_multiple_of(GRANULARITY);
-        let mut space = Extents::new(0);
-        space.give(first, (base + size - first) / GRANULARITY * GRANULARITY);
-        Ok(Memory {
-            inner: Mutex::new(Inner {
+        let first = base.next_multiple_of(PHYSICAL_GRANULARITY);
+        let mut space = FreeExtents::new(0);
+        space.give_range(first, (base + size - first) / PHYSICAL_GRANULARITY * PHYSICAL_GRANULARITY);
+        Ok(ProcessMemory {
+            inner: Mutex::new(MemoryTables {
                 space,
-                heaps: devices.map(|(index, profile)| Heap::new(index, profile)).collect(),
+                heaps: devices.map(|(index, profile)| DeviceHeap::new(index, profile)).collect(),
                 live: BTreeMap::new(),
                 dirty_slabs: HashSet::new(),
                 physical: HashMap::new(),
@@ -158,7 +158,7 @@ impl Memory {
                 reserved: BTreeMap::new(),
                 host: BTreeMap::new(),
                 held: HashMap::new(),
-                names: names::Names::default(),
+                names: names::ForeignNames::default(),
                 pools: BTreeMap::new(),
                 next: 1,
             }),
@@ -170,8 +170,8 @@ impl Memory {
     }
 
     /// Locks the tables of allocations.
-    pub(crate) fn tables(&self) -> parking_lot::MutexGuard<'_, Inner> {
-        hold(&self.inner)
+    pub(crate) fn lock_tables(&self) -> parking_lot::MutexGuard<'_, MemoryTables> {
+        lock_through_panic(&self.inner)
     }
 
     /// True for an address in the device range.
@@ -181,31 +181,44 @@ impl Memory {
 
     /// True for host memory that the driver knows, which the device may access.
     pub(crate) fn is_pinned(&self, at: u64) -> bool {
-        self.tables().host.range(..=at).next_back().is_some_and(|(base, h)| at < base + h.len)
+        self.lock_tables().host.range(..=at).next_back().is_some_and(|(base, h)| at < base + h.len)
     }
 
-    fn place(&self, at: u64) -> *mut u8 {
+    fn content_place(&self, at: u64) -> *mut u8 {
         at.wrapping_sub(self.base).wrapping_add(self.content) as *mut u8
     }
 
     /// Allocates `bytes` on `device` (CUDA ordinal).
-    pub(crate) fn alloc(&self, d: &Driver, device: i32, bytes: u64, tag: Tag, kind: Kind) -> Result<u64, CUresult> {
+    pub(crate) fn alloc(
+        &self,
+        d: &SimulatedDriver,
+        device: i32,
+        bytes: u64,
+        tag: OwnerTag,
+        kind: AllocationKind,
+    ) -> Result<u64, CUresult> {
         if bytes == 0 {
             return Err(CUresult::INVALID_VALUE);
         }
-        let mut t = self.tables();
+        let mut t = self.lock_tables();
         let (at, len) = self.take_slabs(d, &mut t, device, bytes)?;
-        let number = t.fresh();
-        t.live.insert(at, Allocation { bytes, len, device, tag, kind, number, pool: 0, dirty: false });
+        let number = t.next_number();
+        t.live.insert(at, LiveAllocation { bytes, len, device, tag, kind, number, pool: 0, dirty: false });
         Ok(at)
     }
 
     /// Allocates `bytes` from the slabs of `device`: returns the address and the length. Before it fails, pools
     /// return unused memory.
-    fn take_slabs(&self, d: &Driver, t: &mut Inner, device: i32, bytes: u64) -> Result<(u64, u64), CUresult> {
+    fn take_slabs(
+        &self,
+        d: &SimulatedDriver,
+        t: &mut MemoryTables,
+        device: i32,
+        bytes: u64,
+    ) -> Result<(u64, u64), CUresult> {
         let mut give_back = true;
         loop {
-            let Inner { heaps, space, .. } = &mut *t;
+            let MemoryTables { heaps, space, .. } = &mut *t;
             let heap = usize::try_from(device).ok().and_then(|i| heaps.get_mut(i)).ok_or(CUresult::INVALID_DEVICE)?;
             if let Ok(at) = heap.alloc(&d.machine, space, bytes) {
                 return Ok((at, heap.find(at).map_or(bytes, |(_, b)| b.len)));
@@ -216,33 +229,44 @@ impl Memory {
         }
     }
 
-    /// Returns memory of [`Memory::take_slabs`]; `dirty`: it was written.
-    fn give_slabs(&self, d: &Driver, t: &mut Inner, device: i32, at: u64, dirty: bool) {
+    /// Returns memory of [`ProcessMemory::take_slabs`]; `dirty`: it was written.
+    fn give_slabs(&self, d: &SimulatedDriver, t: &mut MemoryTables, device: i32, at: u64, dirty: bool) {
         if dirty {
-            t.dirty_slabs.insert(at / GRANULARITY);
+            t.dirty_slabs.insert(at / PHYSICAL_GRANULARITY);
         }
-        let Inner { heaps, space, dirty_slabs, .. } = &mut *t;
+        let MemoryTables { heaps, space, dirty_slabs, .. } = &mut *t;
         let Some(heap) = usize::try_from(device).ok().and_then(|i| heaps.get_mut(i)) else { return };
         let Some((_, Some((base, len)))) = heap.free(&d.machine, space, at) else { return };
-        let dirty = dirty_slabs.remove(&(base / GRANULARITY));
+        let dirty = dirty_slabs.remove(&(base / PHYSICAL_GRANULARITY));
         if let Some(share) = heap.no_longer_common(base) {
-            self.detach(base, len);
+            self.map_private(base, len);
             self.let_share_go(d, t, share);
         } else if dirty {
-            self.forget(base, len);
+            self.discard_pages(base, len);
         }
     }
 
     /// Applies a change of this process's record on `device` that needs room. Before it fails, pools return unused
     /// memory. For everything that uses device memory other than slabs.
-    pub(crate) fn adjust(&self, d: &Driver, device: i32, change: &Change) -> Result<(), CUresult> {
-        self.adjust_with(d, &mut self.tables(), device, change)
+    pub(crate) fn adjust_record(
+        &self,
+        d: &SimulatedDriver,
+        device: i32,
+        change: &RecordChange,
+    ) -> Result<(), CUresult> {
+        self.adjust_with(d, &mut self.lock_tables(), device, change)
     }
 
-    fn adjust_with(&self, d: &Driver, t: &mut Inner, device: i32, change: &Change) -> Result<(), CUresult> {
-        let index = d.device(device)?.index;
-        if d.machine.adjust(index, change).is_ok()
-            || (self.give_back_unused(d, t, device) && d.machine.adjust(index, change).is_ok())
+    fn adjust_with(
+        &self,
+        d: &SimulatedDriver,
+        t: &mut MemoryTables,
+        device: i32,
+        change: &RecordChange,
+    ) -> Result<(), CUresult> {
+        let index = d.device_of_ordinal(device)?.index;
+        if d.machine.adjust_device(index, change).is_ok()
+            || (self.give_back_unused(d, t, device) && d.machine.adjust_device(index, change).is_ok())
         {
             return Ok(());
         }
@@ -250,76 +274,84 @@ impl Memory {
     }
 
     /// Allocates a range of addresses with its own device memory, `len` bytes in whole granules.
-    fn take_chunk(&self, d: &Driver, t: &mut Inner, device: i32, len: u64) -> Result<u64, CUresult> {
-        let at = t.space.take(len, GRANULARITY).ok_or(CUresult::OUT_OF_MEMORY)?;
-        let change = Change { large: plus(len), ..Change::default() };
+    fn take_chunk(&self, d: &SimulatedDriver, t: &mut MemoryTables, device: i32, len: u64) -> Result<u64, CUresult> {
+        let at = t.space.take_range(len, PHYSICAL_GRANULARITY).ok_or(CUresult::OUT_OF_MEMORY)?;
+        let change = RecordChange { large: signed_bytes(len), ..RecordChange::default() };
         if let Err(e) = self.adjust_with(d, t, device, &change) {
-            t.space.give(at, len);
+            t.space.give_range(at, len);
             return Err(e);
         }
         Ok(at)
     }
 
-    /// Returns a range of [`Memory::take_chunk`]; nothing in it may be in use.
-    fn return_chunk(&self, d: &Driver, t: &mut Inner, device: i32, at: u64, len: u64) {
-        self.forget(at, len);
-        t.space.give(at, len);
-        if let Ok(device) = d.device(device) {
-            let _ = d.machine.adjust(device.index, &Change { large: -plus(len), ..Change::default() });
+    /// Returns a range of [`ProcessMemory::take_chunk`]; nothing in it may be in use.
+    fn return_chunk(&self, d: &SimulatedDriver, t: &mut MemoryTables, device: i32, at: u64, len: u64) {
+        self.discard_pages(at, len);
+        t.space.give_range(at, len);
+        if let Ok(device) = d.device_of_ordinal(device) {
+            let _ = d
+                .machine
+                .adjust_device(device.index, &RecordChange { large: -signed_bytes(len), ..RecordChange::default() });
         }
     }
 
     /// Frees the allocation that starts at `at`, if its kind is one of `kinds`.
-    pub(crate) fn free(&self, d: &Driver, at: u64, kinds: &[Kind]) -> Result<Allocation, CUresult> {
-        let mut t = self.tables();
+    pub(crate) fn free(
+        &self,
+        d: &SimulatedDriver,
+        at: u64,
+        kinds: &[AllocationKind],
+    ) -> Result<LiveAllocation, CUresult> {
+        let mut t = self.lock_tables();
         let a = t.live.get(&at).copied().filter(|a| kinds.contains(&a.kind)).ok_or(CUresult::INVALID_VALUE)?;
         self.drop_one(d, &mut t, at, a);
         Ok(a)
     }
 
     /// Frees all allocations of a context, of any kind.
-    pub(crate) fn free_all(&self, d: &Driver, tag: Tag) {
-        let mut t = self.tables();
-        let all: Vec<(u64, Allocation)> = t.live.iter().filter(|(_, a)| a.tag == tag).map(|(k, a)| (*k, *a)).collect();
+    pub(crate) fn free_all(&self, d: &SimulatedDriver, tag: OwnerTag) {
+        let mut t = self.lock_tables();
+        let all: Vec<(u64, LiveAllocation)> =
+            t.live.iter().filter(|(_, a)| a.tag == tag).map(|(k, a)| (*k, *a)).collect();
         for (at, a) in all {
             self.drop_one(d, &mut t, at, a);
         }
         self.forget_external(d, &mut t, tag);
         drop(t);
-        self.synchronised(d);
+        self.trim_after_wait(d);
     }
 
     /// True if a plain allocation starts at `at`.
     pub(crate) fn is_plain(&self, at: u64) -> bool {
-        self.tables().live.get(&at).is_some_and(|a| a.kind == Kind::Plain)
+        self.lock_tables().live.get(&at).is_some_and(|a| a.kind == AllocationKind::Plain)
     }
 
-    fn drop_one(&self, d: &Driver, t: &mut Inner, at: u64, a: Allocation) {
+    fn drop_one(&self, d: &SimulatedDriver, t: &mut MemoryTables, at: u64, a: LiveAllocation) {
         t.live.remove(&at);
         match a.kind {
-            Kind::Plain => self.give_slabs(d, t, a.device, at, a.dirty),
+            AllocationKind::Plain => self.give_slabs(d, t, a.device, at, a.dirty),
             // The memory belongs to the module, or to the graph memory pool.
-            Kind::Global | Kind::Graph => {}
-            Kind::Async => self.to_pool(d, t, at, &a),
-            Kind::Opened | Kind::Imported => self.forget_name(d, t, at),
+            AllocationKind::Global | AllocationKind::Graph => {}
+            AllocationKind::Async => self.to_pool(d, t, at, &a),
+            AllocationKind::Opened | AllocationKind::Imported => self.forget_name(d, t, at),
         }
     }
 
     /// Returns the pages of a range of content to the kernel.
-    fn forget(&self, at: u64, len: u64) {
+    fn discard_pages(&self, at: u64, len: u64) {
         // SAFETY: inside our own content mapping; no allocation holds the range, or it is to read as zero.
-        unsafe { libc::madvise(self.place(at).cast(), usize::try_from(len).unwrap_or(0), libc::MADV_DONTNEED) };
+        unsafe { libc::madvise(self.content_place(at).cast(), usize::try_from(len).unwrap_or(0), libc::MADV_DONTNEED) };
     }
 
     /// The content of `len` bytes at `at`, as pieces of host memory. `INVALID_VALUE` if a byte does not exist.
-    pub(crate) fn reach(&self, at: u64, len: u64, write: bool) -> Result<Vec<(*mut u8, u64)>, CUresult> {
+    pub(crate) fn content_pieces(&self, at: u64, len: u64, write: bool) -> Result<Vec<(*mut u8, u64)>, CUresult> {
         if len == 0 {
             return Ok(Vec::new());
         }
         if !self.is_device(at) {
             return if at == 0 { Err(CUresult::INVALID_VALUE) } else { Ok(vec![(at as *mut u8, len)]) };
         }
-        let mut t = self.tables();
+        let mut t = self.lock_tables();
         if let Some((base, a)) = t.live.range_mut(..=at).next_back()
             && at < base + a.bytes
         {
@@ -327,7 +359,7 @@ impl Memory {
                 return Err(CUresult::INVALID_VALUE);
             }
             a.dirty |= write;
-            return Ok(vec![(self.place(at), len)]);
+            return Ok(vec![(self.content_place(at), len)]);
         }
         let mut pieces = Vec::new();
         let (mut from, end) = (at, at.checked_add(len).ok_or(CUresult::INVALID_VALUE)?);
@@ -337,20 +369,24 @@ impl Memory {
             if from >= start + m.len || m.access & needed != needed {
                 return Err(CUresult::INVALID_VALUE);
             }
-            let p = t.physical.get(&m.handle).filter(|p| p.what != What::Multicast).ok_or(CUresult::INVALID_VALUE)?;
+            let p = t
+                .physical
+                .get(&m.handle)
+                .filter(|p| p.what != PhysicalKind::Multicast)
+                .ok_or(CUresult::INVALID_VALUE)?;
             let part = (start + m.len).min(end) - from;
-            pieces.push((self.place(p.content + m.offset + (from - start)), part));
+            pieces.push((self.content_place(p.content + m.offset + (from - start)), part));
             from += part;
         }
         Ok(pieces)
     }
 
     /// Fills pieces with a pattern that repeats from the start of the first.
-    pub(crate) fn fill(&self, pieces: &[(*mut u8, u64)], pattern: &[u8]) {
+    pub(crate) fn fill_pieces(&self, pieces: &[(*mut u8, u64)], pattern: &[u8]) {
         for &(p, len) in pieces {
             let len_us = usize::try_from(len).unwrap_or(0);
             let offset = (p as u64).wrapping_sub(self.content);
-            if pattern.iter().all(|b| *b == 0) && len >= LAZY_ZERO && offset < self.size {
+            if pattern.iter().all(|b| *b == 0) && len >= LAZY_ZERO_BYTES && offset < self.size {
                 let first = (p as u64).next_multiple_of(4096);
                 let last = (p as u64 + len) / 4096 * 4096;
                 // SAFETY: `reach` returned this range; whole pages of our mapping read as zero afterwards.
@@ -373,24 +409,24 @@ impl Memory {
 
     /// Reserves a range of addresses for `cuMemAddressReserve`: at `wish` if that is free.
     pub(crate) fn reserve(&self, bytes: u64, align: u64, wish: u64) -> Result<u64, CUresult> {
-        let mut t = self.tables();
+        let mut t = self.lock_tables();
         let at = if wish != 0 && wish.is_multiple_of(align) && self.is_device(wish) && t.space.take_at(wish, bytes) {
             wish
         } else {
-            t.space.take(bytes, align).ok_or(CUresult::OUT_OF_MEMORY)?
+            t.space.take_range(bytes, align).ok_or(CUresult::OUT_OF_MEMORY)?
         };
         t.reserved.insert(at, bytes);
         Ok(at)
     }
 
     /// Ends a reservation that has no mapping left.
-    pub(crate) fn unreserve(&self, at: u64, bytes: u64) -> Result<(), CUresult> {
-        let mut t = self.tables();
+    pub(crate) fn end_reservation(&self, at: u64, bytes: u64) -> Result<(), CUresult> {
+        let mut t = self.lock_tables();
         if t.reserved.get(&at) != Some(&bytes) || t.maps.range(at..at + bytes).next().is_some() {
             return Err(CUresult::INVALID_VALUE);
         }
         t.reserved.remove(&at);
-        t.space.give(at, bytes);
+        t.space.give_range(at, bytes);
         Ok(())
     }
 }

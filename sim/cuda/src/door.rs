@@ -1,36 +1,41 @@
 //! The entry point of every call from C: checks initialisation, injects failures, and keeps panics from crossing
 //! into C.
 
-use crate::driver::{self, Driver};
+use crate::driver::{self, SimulatedDriver};
 use core::ffi::c_void;
 use shim_sys::cuda::CUresult;
-use vgpu_sim::release::Release;
+use vgpu_sim::release::DriverRelease;
 
 /// Result of a driver call.
-pub(crate) type Answer = Result<(), CUresult>;
+pub(crate) type CallResult = Result<(), CUresult>;
 
 /// The address of an export.
-pub(crate) struct Export(pub(crate) *const c_void);
+pub(crate) struct ExportAddress(pub(crate) *const c_void);
 
 // SAFETY: the address of a function; never dereferenced as data.
-unsafe impl Sync for Export {}
+unsafe impl Sync for ExportAddress {}
 
 /// Facts about a call other than its arguments.
-pub(crate) struct Door {
+pub(crate) struct CallFrame {
     /// True if the caller's default stream is the per-thread one.
     pub(crate) per_thread: bool,
-    driver: Option<&'static Driver>,
+    driver: Option<&'static SimulatedDriver>,
 }
 
-impl Door {
+impl CallFrame {
     /// The initialised driver.
-    pub(crate) fn driver(&self) -> Result<&'static Driver, CUresult> {
+    pub(crate) fn initialised_driver(&self) -> Result<&'static SimulatedDriver, CUresult> {
         self.driver.ok_or(CUresult::NOT_INITIALIZED)
     }
 }
 
 /// Runs a call. `early`: allowed before `cuInit`.
-pub(crate) fn enter(name: &'static str, early: bool, per_thread: bool, body: impl FnOnce(&Door) -> Answer) -> CUresult {
+pub(crate) fn enter_call(
+    name: &'static str,
+    early: bool,
+    per_thread: bool,
+    body: impl FnOnce(&CallFrame) -> CallResult,
+) -> CUresult {
     let run = || {
         let driver = driver::current();
         if driver.is_none() && !early {
@@ -42,13 +47,13 @@ pub(crate) fn enter(name: &'static str, early: bool, per_thread: bool, body: imp
                 d.machine.wait_while_locked();
             }
         }
-        if let Some(code) = driver::faults().check(name) {
+        if let Some(code) = driver::requested_faults().check(name) {
             return Err(CUresult(code));
         }
         if let Some(d) = driver.filter(|d| d.captures.any() && crate::capture::rules::is_unsafe(name)) {
-            d.captures.forbid()?;
+            d.captures.refuse_unsafe()?;
         }
-        body(&Door { per_thread, driver })
+        body(&CallFrame { per_thread, driver })
     };
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
         Ok(Ok(())) => CUresult::SUCCESS,
@@ -62,19 +67,19 @@ pub(crate) fn enter_newer(
     name: &'static str,
     early: bool,
     per_thread: bool,
-    body: impl FnOnce(&Door) -> Answer,
+    body: impl FnOnce(&CallFrame) -> CallResult,
 ) -> CUresult {
-    if !Release::current().is_newer() {
+    if !DriverRelease::current().is_newer() {
         return CUresult::NOT_SUPPORTED;
     }
-    enter(name, early, per_thread, body)
+    enter_call(name, early, per_thread, body)
 }
 
 /// Result of a function that is not simulated. `number` keeps two exports from being merged into one address.
 #[inline(never)]
-pub(crate) fn absent(name: &'static str, number: u32) -> CUresult {
+pub(crate) fn answer_absent(name: &'static str, number: u32) -> CUresult {
     std::hint::black_box(number);
-    enter(name, false, false, |_| Err(CUresult::NOT_SUPPORTED))
+    enter_call(name, false, false, |_| Err(CUresult::NOT_SUPPORTED))
 }
 
 /// Writes an output if the caller passed a pointer for it.
@@ -95,7 +100,7 @@ pub(crate) unsafe fn put_if<T>(to: *mut T, value: T) {
 ///
 /// # Safety
 /// `to` is null or valid for a write.
-pub(crate) unsafe fn put<T>(to: *mut T, value: T) -> Answer {
+pub(crate) unsafe fn write_output<T>(to: *mut T, value: T) -> CallResult {
     if to.is_null() {
         return Err(CUresult::INVALID_VALUE);
     }

@@ -4,7 +4,7 @@
 use core::ffi::CStr;
 
 /// (code, name, description)
-pub(crate) const ERRORS: &[(u32, &CStr, &CStr)] = &[
+pub(crate) const ERROR_TEXTS: &[(u32, &CStr, &CStr)] = &[
     (0, c"CUDA_SUCCESS", c"no error"),
     (1, c"CUDA_ERROR_INVALID_VALUE", c"invalid argument"),
     (2, c"CUDA_ERROR_OUT_OF_MEMORY", c"out of memory"),

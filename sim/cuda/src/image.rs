@@ -7,7 +7,7 @@ use shim_sys::cuda::CUresult;
 
 /// A kernel that the image contains.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct KernelEntry {
     pub(crate) name: String,
     /// Offset and size of each parameter, bytes.
     pub(crate) params: Vec<(usize, usize)>,
@@ -16,16 +16,16 @@ pub(crate) struct Entry {
     pub(crate) local: u32,
 }
 
-impl Entry {
-    fn new(name: &str) -> Entry {
-        Entry { name: name.to_owned(), params: Vec::new(), registers: 32, shared: 0, local: 0 }
+impl KernelEntry {
+    fn new(name: &str) -> KernelEntry {
+        KernelEntry { name: name.to_owned(), params: Vec::new(), registers: 32, shared: 0, local: 0 }
     }
 }
 
 /// The contents of an image.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Image {
-    pub(crate) entries: Vec<Entry>,
+pub(crate) struct CodeImage {
+    pub(crate) entries: Vec<KernelEntry>,
     /// Name and size in bytes.
     pub(crate) globals: Vec<(String, u64)>,
     /// Size of the code, bytes: that of the binary, or of the PTX text without comments.
@@ -35,7 +35,7 @@ pub(crate) struct Image {
 const FAT_WRAPPER: u32 = 0x4662_43B1;
 const FAT_MAGIC: u32 = 0xBA55_ED50;
 /// Longest PTX text that is searched for its terminator, bytes.
-const PTX_LIMIT: usize = 256 << 20;
+const MAX_PTX_BYTES: usize = 256 << 20;
 
 /// Reads the image at `p`; the image itself states its length.
 ///
@@ -45,7 +45,7 @@ const PTX_LIMIT: usize = 256 << 20;
 ///
 /// # Safety
 /// `p` points at a complete image: zero-terminated PTX, an ELF file, or a fat binary.
-pub(crate) unsafe fn read(p: *const u8) -> Result<Image, CUresult> {
+pub(crate) unsafe fn read(p: *const u8) -> Result<CodeImage, CUresult> {
     if p.is_null() {
         return Err(CUresult::INVALID_VALUE);
     }
@@ -57,17 +57,17 @@ pub(crate) unsafe fn read(p: *const u8) -> Result<Image, CUresult> {
     }
     // SAFETY: the caller promises a complete image; each format states its length in its header.
     unsafe {
-        match peek::<u32>(p, 0) {
-            FAT_WRAPPER => read(peek::<*const u8>(p, 8)),
+        match peek_value::<u32>(p, 0) {
+            FAT_WRAPPER => read(peek_value::<*const u8>(p, 8)),
             FAT_MAGIC => {
-                let len = usize::from(peek::<u16>(p, 6)) + usize::try_from(peek::<u64>(p, 8)).unwrap_or(0);
-                fat(std::slice::from_raw_parts(p, len))
+                let len = usize::from(peek_value::<u16>(p, 6)) + usize::try_from(peek_value::<u64>(p, 8)).unwrap_or(0);
+                read_fat_binary(std::slice::from_raw_parts(p, len))
             }
             0x464C_457F => cubin(std::slice::from_raw_parts(p, elf_length(p))),
             _ => {
-                let len = (0..PTX_LIMIT).find(|i| *p.add(*i) == 0).ok_or(CUresult::INVALID_IMAGE)?;
+                let len = (0..MAX_PTX_BYTES).find(|i| *p.add(*i) == 0).ok_or(CUresult::INVALID_IMAGE)?;
                 let text = std::slice::from_raw_parts(p, len);
-                ptx(std::str::from_utf8(text).map_err(|_| CUresult::INVALID_IMAGE)?)
+                read_ptx(std::str::from_utf8(text).map_err(|_| CUresult::INVALID_IMAGE)?)
             }
         }
     }
@@ -75,7 +75,7 @@ pub(crate) unsafe fn read(p: *const u8) -> Result<Image, CUresult> {
 
 /// # Safety
 /// `p + at` is readable for a `T`.
-unsafe fn peek<T>(p: *const u8, at: usize) -> T {
+unsafe fn peek_value<T>(p: *const u8, at: usize) -> T {
     // SAFETY: the caller's promise.
     unsafe { p.add(at).cast::<T>().read_unaligned() }
 }
@@ -85,15 +85,15 @@ unsafe fn peek<T>(p: *const u8, at: usize) -> T {
 unsafe fn elf_length(p: *const u8) -> usize {
     // SAFETY: header fields of a 64-bit ELF file, then its tables, all inside the file.
     unsafe {
-        let sections = usize::try_from(peek::<u64>(p, 40)).unwrap_or(0);
-        let (size, count) = (usize::from(peek::<u16>(p, 58)), usize::from(peek::<u16>(p, 60)));
-        let programs = usize::try_from(peek::<u64>(p, 32)).unwrap_or(0)
-            + usize::from(peek::<u16>(p, 54)) * usize::from(peek::<u16>(p, 56));
+        let sections = usize::try_from(peek_value::<u64>(p, 40)).unwrap_or(0);
+        let (size, count) = (usize::from(peek_value::<u16>(p, 58)), usize::from(peek_value::<u16>(p, 60)));
+        let programs = usize::try_from(peek_value::<u64>(p, 32)).unwrap_or(0)
+            + usize::from(peek_value::<u16>(p, 54)) * usize::from(peek_value::<u16>(p, 56));
         let mut end = (sections + size * count).max(programs).max(64);
         for i in 0..count {
             let at = sections + i * size;
-            if peek::<u32>(p, at + 4) != 8 {
-                let section = peek::<u64>(p, at + 24) + peek::<u64>(p, at + 32);
+            if peek_value::<u32>(p, at + 4) != 8 {
+                let section = peek_value::<u64>(p, at + 24) + peek_value::<u64>(p, at + 32);
                 end = end.max(usize::try_from(section).unwrap_or(0));
             }
         }
@@ -101,7 +101,7 @@ unsafe fn elf_length(p: *const u8) -> usize {
     }
 }
 
-fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<u64> {
+fn little_endian<const N: usize>(bytes: &[u8], at: usize) -> Option<u64> {
     let field = bytes.get(at..at.checked_add(N)?)?;
     Some(field.iter().rev().fold(0, |v, b| v << 8 | u64::from(*b)))
 }
@@ -111,15 +111,15 @@ fn size(v: u64) -> usize {
 }
 
 /// Reads a fat binary: its first readable ELF entry, or else its first PTX.
-fn fat(bytes: &[u8]) -> Result<Image, CUresult> {
+fn read_fat_binary(bytes: &[u8]) -> Result<CodeImage, CUresult> {
     let none = CUresult::NO_BINARY_FOR_GPU;
-    let mut at = size(number::<2>(bytes, 6).ok_or(none)?);
+    let mut at = size(little_endian::<2>(bytes, 6).ok_or(none)?);
     let mut text = None;
     while at + 64 <= bytes.len() {
-        let kind = number::<2>(bytes, at).ok_or(none)?;
-        let header = size(number::<4>(bytes, at + 4).ok_or(none)?);
-        let length = size(number::<8>(bytes, at + 8).ok_or(none)?);
-        let flags = number::<8>(bytes, at + 40).ok_or(none)?;
+        let kind = little_endian::<2>(bytes, at).ok_or(none)?;
+        let header = size(little_endian::<4>(bytes, at + 4).ok_or(none)?);
+        let length = size(little_endian::<8>(bytes, at + 8).ok_or(none)?);
+        let flags = little_endian::<8>(bytes, at + 40).ok_or(none)?;
         let data = bytes.get(at + header..(at + header).saturating_add(length)).ok_or(none)?;
         let compressed = flags & 0xA000 != 0;
         if !compressed && kind == 2 && data.starts_with(b"\x7fELF") {
@@ -131,34 +131,36 @@ fn fat(bytes: &[u8]) -> Result<Image, CUresult> {
         }
         at += header + length;
     }
-    ptx(text.ok_or(none)?)
+    read_ptx(text.ok_or(none)?)
 }
 
 /// Reads an ELF file for the device: kernels are the `.text.*` sections with an information section of their own.
-fn cubin(bytes: &[u8]) -> Result<Image, CUresult> {
+fn cubin(bytes: &[u8]) -> Result<CodeImage, CUresult> {
     parse_cubin(bytes).ok_or(CUresult::INVALID_IMAGE)
 }
 
-fn parse_cubin(b: &[u8]) -> Option<Image> {
-    if number::<1>(b, 4)? != 2 || number::<2>(b, 18)? != 190 {
+fn parse_cubin(b: &[u8]) -> Option<CodeImage> {
+    if little_endian::<1>(b, 4)? != 2 || little_endian::<2>(b, 18)? != 190 {
         return None;
     }
-    let table = size(number::<8>(b, 40)?);
-    let (entry, count) = (size(number::<2>(b, 58)?), size(number::<2>(b, 60)?));
-    let names = size(number::<2>(b, 62)?);
+    let table = size(little_endian::<8>(b, 40)?);
+    let (entry, count) = (size(little_endian::<2>(b, 58)?), size(little_endian::<2>(b, 60)?));
+    let names = size(little_endian::<2>(b, 62)?);
     let header = |i: usize| table + i * entry;
-    let data = |i: usize| b.get(size(number::<8>(b, header(i) + 24)?)..)?.get(..size(number::<8>(b, header(i) + 32)?));
+    let data = |i: usize| {
+        b.get(size(little_endian::<8>(b, header(i) + 24)?)..)?.get(..size(little_endian::<8>(b, header(i) + 32)?))
+    };
     let text = |section: &[u8], at: u64| {
         let s = section.get(size(at)..)?;
         std::str::from_utf8(&s[..s.iter().position(|c| *c == 0)?]).ok().map(str::to_owned)
     };
-    let section_name = |i: usize| text(data(names)?, number::<4>(b, header(i))?);
-    let mut image = Image::default();
+    let section_name = |i: usize| text(data(names)?, little_endian::<4>(b, header(i))?);
+    let mut image = CodeImage::default();
     for i in 1..count {
         let name = section_name(i).unwrap_or_default();
         if let Some(kernel) = name.strip_prefix(".text.") {
-            let mut e = Entry::new(kernel);
-            let registers = number::<4>(b, header(i) + 44)? >> 24;
+            let mut e = KernelEntry::new(kernel);
+            let registers = little_endian::<4>(b, header(i) + 44)? >> 24;
             e.registers = u32::try_from(registers).unwrap_or(0).max(1);
             image.entries.push(e);
         }
@@ -167,28 +169,28 @@ fn parse_cubin(b: &[u8]) -> Option<Image> {
     let (mut symbol_names, mut registers) = (Vec::new(), Vec::new());
     for i in 1..count {
         let name = section_name(i).unwrap_or_default();
-        let kind = number::<4>(b, header(i) + 4)?;
+        let kind = little_endian::<4>(b, header(i) + 4)?;
         if let Some(kernel) = name.strip_prefix(".nv.info.") {
             kernels.insert(kernel.to_owned());
             if let (Some(e), Some(d)) = (image.entries.iter_mut().find(|e| e.name == kernel), data(i)) {
-                e.params = parameters(d);
+                e.params = kernel_parameters(d);
             }
         } else if name == ".nv.info" {
             registers = register_counts(data(i)?);
         } else if let Some(kernel) = name.strip_prefix(".nv.shared.") {
-            let bytes = u32::try_from(number::<8>(b, header(i) + 32)?).unwrap_or(0);
+            let bytes = u32::try_from(little_endian::<8>(b, header(i) + 32)?).unwrap_or(0);
             if let Some(e) = image.entries.iter_mut().find(|e| e.name == kernel) {
                 e.shared = bytes;
             }
         } else if kind == 2 {
             let symbols = data(i)?;
-            let strings = data(size(number::<4>(b, header(i) + 40)?))?;
+            let strings = data(size(little_endian::<4>(b, header(i) + 40)?))?;
             for s in symbols.chunks_exact(24) {
-                let (info, index) = (s[4], size(number::<2>(s, 6)?));
-                symbol_names.push(text(strings, number::<4>(s, 0)?).unwrap_or_default());
+                let (info, index) = (s[4], size(little_endian::<2>(s, 6)?));
+                symbol_names.push(text(strings, little_endian::<4>(s, 0)?).unwrap_or_default());
                 let home = section_name(index).unwrap_or_default();
                 if info & 15 == 1 && (home.starts_with(".nv.global") || home.starts_with(".nv.constant3")) {
-                    image.globals.push((text(strings, number::<4>(s, 0)?)?, number::<8>(s, 16)?));
+                    image.globals.push((text(strings, little_endian::<4>(s, 0)?)?, little_endian::<8>(s, 16)?));
                 }
             }
         }
@@ -206,11 +208,11 @@ fn parse_cubin(b: &[u8]) -> Option<Image> {
 }
 
 /// Attributes of an information section that have data: number and data of each.
-fn attributes(d: &[u8]) -> Vec<(u8, &[u8])> {
+fn information_attributes(d: &[u8]) -> Vec<(u8, &[u8])> {
     let mut found = Vec::new();
     let mut at = 0;
     while at + 4 <= d.len() {
-        let (format, attribute, value) = (d[at], d[at + 1], size(number::<2>(d, at + 2).unwrap_or(0)));
+        let (format, attribute, value) = (d[at], d[at + 1], size(little_endian::<2>(d, at + 2).unwrap_or(0)));
         at += 4;
         if format == 4 {
             found.extend(d.get(at..at + value).map(|data| (attribute, data)));
@@ -221,13 +223,13 @@ fn attributes(d: &[u8]) -> Vec<(u8, &[u8])> {
 }
 
 /// Parameters from a kernel's information section: attribute 0x17 has the index, offset and size of one.
-fn parameters(d: &[u8]) -> Vec<(usize, usize)> {
-    let mut found: Vec<_> = attributes(d)
+fn kernel_parameters(d: &[u8]) -> Vec<(usize, usize)> {
+    let mut found: Vec<_> = information_attributes(d)
         .into_iter()
         .filter(|(attribute, data)| *attribute == 0x17 && data.len() >= 12)
         .map(|(_, data)| {
-            let field = |at| number::<2>(data, at).unwrap_or(0);
-            (field(4), (size(field(6)), size(number::<4>(data, 8).unwrap_or(0) >> 18)))
+            let field = |at| little_endian::<2>(data, at).unwrap_or(0);
+            (field(4), (size(field(6)), size(little_endian::<4>(data, 8).unwrap_or(0) >> 18)))
         })
         .collect();
     found.sort_unstable();
@@ -236,19 +238,22 @@ fn parameters(d: &[u8]) -> Vec<(usize, usize)> {
 
 /// Registers per symbol from the common information section: attribute 0x2f.
 fn register_counts(d: &[u8]) -> Vec<(usize, u32)> {
-    let counts = attributes(d).into_iter().filter(|(attribute, data)| *attribute == 0x2F && data.len() >= 8);
+    let counts =
+        information_attributes(d).into_iter().filter(|(attribute, data)| *attribute == 0x2F && data.len() >= 8);
     counts
-        .filter_map(|(_, data)| Some((size(number::<4>(data, 0)?), u32::try_from(number::<4>(data, 4)?).ok()?)))
+        .filter_map(|(_, data)| {
+            Some((size(little_endian::<4>(data, 0)?), u32::try_from(little_endian::<4>(data, 4)?).ok()?))
+        })
         .collect()
 }
 
 /// Reads PTX text.
-fn ptx(text: &str) -> Result<Image, CUresult> {
+fn read_ptx(text: &str) -> Result<CodeImage, CUresult> {
     let text = without_comments(text);
     if !text.contains(".version") {
         return Err(CUresult::INVALID_PTX);
     }
-    let mut image = Image { code: text.len() as u64, ..Image::default() };
+    let mut image = CodeImage { code: text.len() as u64, ..CodeImage::default() };
     let mut rest = text.as_str();
     let mut depth = 0usize;
     while let Some(i) = rest.find(['{', '}', '(', ')', '.', '"']) {
@@ -264,10 +269,10 @@ fn ptx(text: &str) -> Result<Image, CUresult> {
                 let word = word_at(rest, i + 1);
                 let after = &rest[i + 1 + word.len()..];
                 if word == "entry" {
-                    image.entries.push(entry(after));
+                    image.entries.push(read_entry(after));
                 } else if (word == "global" || word == "const") && !rest[..i].trim_end().ends_with(".extern") {
                     let statement = &after[..after.find([';', '=']).unwrap_or(after.len())];
-                    if let Some((name, bytes, _)) = declaration(statement) {
+                    if let Some((name, bytes, _)) = read_declaration(statement) {
                         image.globals.push((name, bytes as u64));
                     }
                     // The braces of an initialiser are no block.
@@ -313,15 +318,15 @@ fn word_at(text: &str, at: usize) -> &str {
 }
 
 /// Reads an entry from the text after the word `entry`: its name and the parameters in parentheses.
-fn entry(after: &str) -> Entry {
+fn read_entry(after: &str) -> KernelEntry {
     let trimmed = after.trim_start();
     let name = word_at(trimmed, 0);
-    let mut e = Entry::new(name);
+    let mut e = KernelEntry::new(name);
     let rest = trimmed[name.len()..].trim_start();
     if let Some(list) = rest.strip_prefix('(') {
         let mut offset = 0usize;
         for part in list[..list.find(')').unwrap_or(0)].split(',') {
-            if let Some((_, bytes, align)) = declaration(part) {
+            if let Some((_, bytes, align)) = read_declaration(part) {
                 offset = offset.next_multiple_of(align);
                 e.params.push((offset, bytes));
                 offset += bytes;
@@ -332,7 +337,7 @@ fn entry(after: &str) -> Entry {
 }
 
 /// Name, size in bytes and alignment of a declaration such as `.param .align 8 .b8 name[16]`.
-fn declaration(text: &str) -> Option<(String, usize, usize)> {
+fn read_declaration(text: &str) -> Option<(String, usize, usize)> {
     let (text, count) = match text.find('[') {
         Some(i) => {
             let mut count = 1usize;
@@ -397,7 +402,7 @@ mod tests {
             .entry vgpu_spin_ns(.param .u64 ns) { ret; }
             .visible .entry none() { ret; }
         "#;
-        let i = ptx(text).unwrap();
+        let i = read_ptx(text).unwrap();
         let e: Vec<(&str, &[(usize, usize)])> = i.entries.iter().map(|e| (&*e.name, &*e.params)).collect();
         assert_eq!(
             e,

@@ -37,7 +37,7 @@ mod versions;
 mod visible;
 
 use core::ffi::{c_char, c_void};
-use door::{Export, absent, enter, enter_newer};
+use door::{ExportAddress, answer_absent, enter_call, enter_newer};
 use shim_sys::cuda::*;
 use stand_in::StandIn;
 

@@ -7,20 +7,20 @@
 //! may share them.
 //! Not here: calls (`calls/managed.rs`).
 
-use crate::content::{GRANULARITY, Tag};
-use crate::driver::{Driver, hold};
+use crate::content::{OwnerTag, PHYSICAL_GRANULARITY};
+use crate::driver::{SimulatedDriver, lock_through_panic};
 use parking_lot::Mutex;
 use shim_sys::cuda::{CU_MEM_LOCATION_TYPE_DEVICE, CUmemLocation, CUresult};
 use std::collections::{BTreeMap, BTreeSet};
-use vgpu_sim::Profile;
-use vgpu_sim::slab::{Extents, Heap};
+use vgpu_sim::DeviceProfile;
+use vgpu_sim::slab::{DeviceHeap, FreeExtents};
 
 /// Granularity of `cuMemAdvise`, bytes.
-const PAGE: u64 = 4096;
+const MANAGED_PAGE_BYTES: u64 = 4096;
 
 /// Advice for a range of pages.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
-pub(crate) struct Advice {
+pub(crate) struct PageAdvice {
     pub(crate) read_mostly: bool,
     pub(crate) preferred: Option<CUmemLocation>,
     pub(crate) accessed: BTreeSet<i32>,
@@ -29,19 +29,19 @@ pub(crate) struct Advice {
 
 /// A live allocation of managed memory.
 #[derive(Clone, Debug)]
-pub(crate) struct Range {
+pub(crate) struct ManagedRange {
     pub(crate) bytes: u64,
     /// CUDA ordinal of the device.
     pub(crate) device: i32,
-    pub(crate) tag: Tag,
+    pub(crate) tag: OwnerTag,
     pub(crate) number: u64,
     /// Attachment: 1 to all streams, 2 to none, 4 to one.
     pub(crate) attached: u32,
     /// The advice from each address on, up to the next entry.
-    spans: BTreeMap<u64, Advice>,
+    spans: BTreeMap<u64, PageAdvice>,
 }
 
-impl Range {
+impl ManagedRange {
     fn split(&mut self, at: u64) {
         if let Some((_, before)) = self.spans.range(..=at).next_back() {
             let same = before.clone();
@@ -50,22 +50,22 @@ impl Range {
     }
 }
 
-struct Inner {
-    space: Extents,
-    heaps: Vec<Heap>,
-    live: BTreeMap<u64, Range>,
+struct ManagedTables {
+    space: FreeExtents,
+    heaps: Vec<DeviceHeap>,
+    live: BTreeMap<u64, ManagedRange>,
 }
 
 /// The managed memory of this process.
-pub(crate) struct Managed {
-    inner: Mutex<Inner>,
+pub(crate) struct ManagedMemory {
+    inner: Mutex<ManagedTables>,
     base: u64,
     size: u64,
 }
 
-impl Managed {
+impl ManagedMemory {
     /// Reserves address ranges for the devices (machine index, profile), in CUDA order.
-    pub(crate) fn new(devices: impl Iterator<Item = (usize, Profile)>) -> Result<Managed, CUresult> {
+    pub(crate) fn new(devices: impl Iterator<Item = (usize, DeviceProfile)>) -> Result<ManagedMemory, CUresult> {
         let reserve = |size: u64| -> Option<u64> {
             // SAFETY: a new private mapping at an address of the kernel's choice.
             let p = unsafe {
@@ -84,27 +84,34 @@ impl Managed {
         let (base, size) = found.ok_or(CUresult::OUT_OF_MEMORY)?;
         // SAFETY: our own mapping. Core files would otherwise include every page of it.
         unsafe { libc::madvise(base as *mut _, usize::try_from(size).unwrap_or(0), libc::MADV_DONTDUMP) };
-        let first = base.next_multiple_of(GRANULARITY);
-        let mut space = Extents::new(0);
-        space.give(first, (base + size - first) / GRANULARITY * GRANULARITY);
-        let heaps = devices.map(|(index, profile)| Heap::new(index, profile)).collect();
-        Ok(Managed { inner: Mutex::new(Inner { space, heaps, live: BTreeMap::new() }), base, size })
+        let first = base.next_multiple_of(PHYSICAL_GRANULARITY);
+        let mut space = FreeExtents::new(0);
+        space.give_range(first, (base + size - first) / PHYSICAL_GRANULARITY * PHYSICAL_GRANULARITY);
+        let heaps = devices.map(|(index, profile)| DeviceHeap::new(index, profile)).collect();
+        Ok(ManagedMemory { inner: Mutex::new(ManagedTables { space, heaps, live: BTreeMap::new() }), base, size })
     }
 
     /// True for an address in the managed range.
-    pub(crate) fn holds(&self, at: u64) -> bool {
+    pub(crate) fn is_managed(&self, at: u64) -> bool {
         at.wrapping_sub(self.base) < self.size
     }
 
     /// Allocates `bytes` on `device` (CUDA ordinal).
-    pub(crate) fn alloc(&self, d: &Driver, device: i32, bytes: u64, tag: Tag, attached: u32) -> Result<u64, CUresult> {
+    pub(crate) fn alloc(
+        &self,
+        d: &SimulatedDriver,
+        device: i32,
+        bytes: u64,
+        tag: OwnerTag,
+        attached: u32,
+    ) -> Result<u64, CUresult> {
         if bytes == 0 {
             return Err(CUresult::INVALID_VALUE);
         }
         let index = usize::try_from(device).unwrap_or(usize::MAX);
         let attempt = || {
-            let mut t = hold(&self.inner);
-            let Inner { space, heaps, .. } = &mut *t;
+            let mut t = lock_through_panic(&self.inner);
+            let ManagedTables { space, heaps, .. } = &mut *t;
             let heap = heaps.get_mut(index).ok_or(CUresult::INVALID_DEVICE)?;
             let at = heap.alloc(&d.machine, space, bytes).map_err(|_| CUresult::OUT_OF_MEMORY)?;
             Ok((t, at))
@@ -115,16 +122,16 @@ impl Managed {
             other => other?,
         };
         let live = &mut t.live;
-        let spans = BTreeMap::from([(at, Advice::default())]);
-        live.insert(at, Range { bytes, device, tag, number: d.fresh(), attached, spans });
+        let spans = BTreeMap::from([(at, PageAdvice::default())]);
+        live.insert(at, ManagedRange { bytes, device, tag, number: d.next_number(), attached, spans });
         Ok(at)
     }
 
     /// Frees the allocation that starts at `at`; false if there is none.
-    pub(crate) fn free(&self, d: &Driver, at: u64) -> bool {
-        let mut t = hold(&self.inner);
+    pub(crate) fn free(&self, d: &SimulatedDriver, at: u64) -> bool {
+        let mut t = lock_through_panic(&self.inner);
         let Some(r) = t.live.remove(&at) else { return false };
-        let Inner { space, heaps, .. } = &mut *t;
+        let ManagedTables { space, heaps, .. } = &mut *t;
         let heap = usize::try_from(r.device).ok().and_then(|i| heaps.get_mut(i));
         if let Some((_, Some((base, len)))) = heap.and_then(|h| h.free(&d.machine, space, at)) {
             // SAFETY: whole slabs of our own mapping without a live allocation.
@@ -134,35 +141,37 @@ impl Managed {
     }
 
     /// Frees all managed memory of a context.
-    pub(crate) fn free_all(&self, d: &Driver, tag: Tag) {
-        let mine: Vec<u64> = hold(&self.inner).live.iter().filter(|(_, r)| r.tag == tag).map(|(at, _)| *at).collect();
+    pub(crate) fn free_all(&self, d: &SimulatedDriver, tag: OwnerTag) {
+        let mine: Vec<u64> =
+            lock_through_panic(&self.inner).live.iter().filter(|(_, r)| r.tag == tag).map(|(at, _)| *at).collect();
         for at in mine {
             self.free(d, at);
         }
     }
 
     /// The allocation that includes an address, with its start.
-    pub(crate) fn find(&self, at: u64) -> Option<(u64, Range)> {
-        if !self.holds(at) {
+    pub(crate) fn find(&self, at: u64) -> Option<(u64, ManagedRange)> {
+        if !self.is_managed(at) {
             return None;
         }
-        let t = hold(&self.inner);
+        let t = lock_through_panic(&self.inner);
         let (base, r) = t.live.range(..=at).next_back()?;
         (at < base + r.bytes).then(|| (*base, r.clone()))
     }
 
     /// The content of `len` bytes at `at`, which is at the same addresses. `INVALID_VALUE` if a byte does not exist.
-    fn reach(&self, at: u64, len: u64) -> Result<Vec<(*mut u8, u64)>, CUresult> {
-        let mut t = hold(&self.inner);
-        within(&mut t.live, at, len).map(|_| vec![(at as *mut u8, len)])
+    fn managed_pieces(&self, at: u64, len: u64) -> Result<Vec<(*mut u8, u64)>, CUresult> {
+        let mut t = lock_through_panic(&self.inner);
+        allocation_within(&mut t.live, at, len).map(|_| vec![(at as *mut u8, len)])
     }
 
     /// Changes the advice of the pages of `[at, at + bytes)`, a range inside one allocation.
-    pub(crate) fn advise(&self, at: u64, bytes: u64, change: impl Fn(&mut Advice)) -> Result<(), CUresult> {
-        let mut t = hold(&self.inner);
-        let (base, r) = within(&mut t.live, at, bytes)?;
-        let end = (at + bytes).next_multiple_of(PAGE).min(base + r.bytes.next_multiple_of(PAGE));
-        let from = (at / PAGE * PAGE).max(base);
+    pub(crate) fn change_advice(&self, at: u64, bytes: u64, change: impl Fn(&mut PageAdvice)) -> Result<(), CUresult> {
+        let mut t = lock_through_panic(&self.inner);
+        let (base, r) = allocation_within(&mut t.live, at, bytes)?;
+        let end =
+            (at + bytes).next_multiple_of(MANAGED_PAGE_BYTES).min(base + r.bytes.next_multiple_of(MANAGED_PAGE_BYTES));
+        let from = (at / MANAGED_PAGE_BYTES * MANAGED_PAGE_BYTES).max(base);
         r.split(from);
         if end < base + r.bytes {
             r.split(end);
@@ -172,17 +181,17 @@ impl Managed {
     }
 
     /// The advice of all pages of `[at, at + bytes)`.
-    pub(crate) fn advice(&self, at: u64, bytes: u64) -> Result<Vec<Advice>, CUresult> {
-        let mut t = hold(&self.inner);
-        let (_, r) = within(&mut t.live, at, bytes)?;
+    pub(crate) fn advice_of(&self, at: u64, bytes: u64) -> Result<Vec<PageAdvice>, CUresult> {
+        let mut t = lock_through_panic(&self.inner);
+        let (_, r) = allocation_within(&mut t.live, at, bytes)?;
         let first = r.spans.range(..=at).next_back().map_or(at, |(k, _)| *k);
         Ok(r.spans.range(first..at + bytes).map(|(_, a)| a.clone()).collect())
     }
 
     /// Attaches the allocation that includes `at`.
-    pub(crate) fn attach(&self, at: u64, bytes: u64, attached: u32) -> Result<(), CUresult> {
-        let mut t = hold(&self.inner);
-        let (base, r) = within(&mut t.live, at, 1)?;
+    pub(crate) fn attach_allocation(&self, at: u64, bytes: u64, attached: u32) -> Result<(), CUresult> {
+        let mut t = lock_through_panic(&self.inner);
+        let (base, r) = allocation_within(&mut t.live, at, 1)?;
         // The caller names the whole allocation, or passes length 0.
         if bytes != 0 && (at != base || bytes != r.bytes) {
             return Err(CUresult::INVALID_VALUE);
@@ -192,19 +201,23 @@ impl Managed {
     }
 }
 
-fn within(live: &mut BTreeMap<u64, Range>, at: u64, bytes: u64) -> Result<(u64, &mut Range), CUresult> {
+fn allocation_within(
+    live: &mut BTreeMap<u64, ManagedRange>,
+    at: u64,
+    bytes: u64,
+) -> Result<(u64, &mut ManagedRange), CUresult> {
     let found = live.range_mut(..=at).next_back().map(|(base, r)| (*base, r));
-    let inside = |base: u64, r: &Range| at.checked_add(bytes).is_some_and(|end| end <= base + r.bytes);
+    let inside = |base: u64, r: &ManagedRange| at.checked_add(bytes).is_some_and(|end| end <= base + r.bytes);
     found.filter(|(base, r)| bytes > 0 && inside(*base, r)).ok_or(CUresult::INVALID_VALUE)
 }
 
-impl Driver {
+impl SimulatedDriver {
     /// The content of `len` bytes at `at`, managed or not, as pieces of host memory.
-    pub(crate) fn reach(&self, at: u64, len: u64, write: bool) -> Result<Vec<(*mut u8, u64)>, CUresult> {
-        if len > 0 && self.managed.holds(at) {
-            return self.managed.reach(at, len);
+    pub(crate) fn content_or_managed(&self, at: u64, len: u64, write: bool) -> Result<Vec<(*mut u8, u64)>, CUresult> {
+        if len > 0 && self.managed.is_managed(at) {
+            return self.managed.managed_pieces(at, len);
         }
-        self.memory.reach(at, len, write)
+        self.memory.content_pieces(at, len, write)
     }
 }
 

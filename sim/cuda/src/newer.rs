@@ -5,11 +5,11 @@
 //! from the real one only by these additional exports. Also read by `build.rs`.
 //! Not here: the functions of 535 (`versions`).
 
-use super::versions::{Family, f, t};
+use super::versions::{NameFamily, f, t};
 
 /// Families with their additional variants, sorted by base name.
 #[rustfmt::skip]
-pub const NEWER: &[Family] = &[
+pub const NEWER_FAMILIES: &[NameFamily] = &[
     f("cuCheckpointProcessCheckpoint", &[(12080, "cuCheckpointProcessCheckpoint")]),
     f("cuCheckpointProcessGetRestoreThreadId", &[(12080, "cuCheckpointProcessGetRestoreThreadId")]),
     f("cuCheckpointProcessGetState", &[(12080, "cuCheckpointProcessGetState")]),

@@ -1,8 +1,8 @@
 //! The objects behind handles, and the registries that decide whether a handle is valid.
 
-use crate::calls::launch::Test;
-use crate::context::Context;
-use crate::image::Entry;
+use crate::calls::launch::TestKernel;
+use crate::context::CudaContext;
+use crate::image::KernelEntry;
 use parking_lot::{Mutex, RwLock};
 use shim_sys::cuda::CUresult;
 use std::collections::HashMap;
@@ -13,18 +13,18 @@ use vgpu_sim::engine::{EventId, StreamId};
 
 /// Live objects of one kind by handle. A handle is the object's address; only a registered handle is
 /// dereferenced.
-pub(crate) struct Registry<T>(RwLock<HashMap<usize, Arc<T>>>);
+pub(crate) struct HandleRegistry<T>(RwLock<HashMap<usize, Arc<T>>>);
 
-impl<T> Default for Registry<T> {
+impl<T> Default for HandleRegistry<T> {
     fn default() -> Self {
-        Registry(RwLock::default())
+        HandleRegistry(RwLock::default())
     }
 }
 
-impl<T> Registry<T> {
+impl<T> HandleRegistry<T> {
     /// Registers an object and returns its handle.
     pub(crate) fn add(&self, object: Arc<T>) -> *mut c_void {
-        let handle = handle(&object);
+        let handle = object_handle(&object);
         self.0.write().insert(handle as usize, object);
         handle
     }
@@ -58,13 +58,13 @@ impl<T> Registry<T> {
 }
 
 /// The handle of an object.
-pub(crate) fn handle<T>(object: &Arc<T>) -> *mut c_void {
+pub(crate) fn object_handle<T>(object: &Arc<T>) -> *mut c_void {
     Arc::as_ptr(object).cast_mut().cast()
 }
 
 /// A CUDA stream with its context.
-pub(crate) struct Stream {
-    pub(crate) context: Arc<Context>,
+pub(crate) struct StreamObject {
+    pub(crate) context: Arc<CudaContext>,
     pub(crate) id: StreamId,
     pub(crate) flags: u32,
     pub(crate) priority: i32,
@@ -72,46 +72,46 @@ pub(crate) struct Stream {
 }
 
 /// A CUDA event with its context.
-pub(crate) struct Event {
-    pub(crate) context: Arc<Context>,
+pub(crate) struct EventObject {
+    pub(crate) context: Arc<CudaContext>,
     pub(crate) id: EventId,
     pub(crate) flags: u32,
     /// Node of the event's last record, if that was captured.
-    pub(crate) captured: Mutex<Option<crate::capture::Recorded>>,
+    pub(crate) captured: Mutex<Option<crate::capture::RecordedEvent>>,
 }
 
 /// A module, loaded into a context.
-pub(crate) struct Module {
-    pub(crate) context: Arc<Context>,
-    pub(crate) functions: Vec<Arc<Function>>,
+pub(crate) struct ModuleObject {
+    pub(crate) context: Arc<CudaContext>,
+    pub(crate) functions: Vec<Arc<FunctionObject>>,
     /// Name, device address and size in bytes of each global variable.
     pub(crate) globals: Vec<(String, u64, u64)>,
     /// Device memory of the module, its global variables included.
-    pub(crate) place: crate::code::Place,
+    pub(crate) place: crate::code::CodePlace,
 }
 
 /// A kernel of a module or of a library.
-pub(crate) struct Function {
-    pub(crate) entry: Entry,
+pub(crate) struct FunctionObject {
+    pub(crate) entry: KernelEntry,
     /// Name of the kernel as a C string.
     pub(crate) name: CString,
     /// Set for a test kernel that is known by its name.
-    pub(crate) test: Option<Test>,
+    pub(crate) test: Option<TestKernel>,
     /// Attributes that the program set.
     pub(crate) set: Mutex<HashMap<u32, i32>>,
     /// Parameters that the program set for the launch calls of CUDA 2.
-    pub(crate) legacy: Mutex<crate::calls::legacy::Set>,
+    pub(crate) legacy: Mutex<crate::calls::legacy::FunctionSettings>,
     /// Handle of the module; 0 for a kernel of a library.
     pub(crate) module: AtomicUsize,
     /// Handle of the library; 0 for a function of a module.
     pub(crate) library: AtomicUsize,
 }
 
-impl Function {
+impl FunctionObject {
     /// The kernel described by `entry`.
-    pub(crate) fn new(entry: Entry) -> Arc<Function> {
-        Arc::new(Function {
-            test: Test::named(&entry.name),
+    pub(crate) fn new(entry: KernelEntry) -> Arc<FunctionObject> {
+        Arc::new(FunctionObject {
+            test: TestKernel::test_kernel_named(&entry.name),
             name: CString::new(entry.name.as_str()).unwrap_or_default(),
             entry,
             set: Mutex::default(),
@@ -123,22 +123,22 @@ impl Function {
 }
 
 /// A library: code without a context. A context gets its globals when it first asks for them.
-pub(crate) struct Library {
-    pub(crate) image: crate::image::Image,
-    pub(crate) kernels: Vec<Arc<Function>>,
+pub(crate) struct LibraryObject {
+    pub(crate) image: crate::image::CodeImage,
+    pub(crate) kernels: Vec<Arc<FunctionObject>>,
     /// The module of each context that has asked, by the context's number.
-    pub(crate) modules: Mutex<HashMap<u64, Arc<Module>>>,
+    pub(crate) modules: Mutex<HashMap<u64, Arc<ModuleObject>>>,
 }
 
 /// A link in progress: the code added so far, and the result.
 #[derive(Default)]
-pub(crate) struct Link {
+pub(crate) struct LinkObject {
     pub(crate) parts: Mutex<Vec<Vec<u8>>>,
     pub(crate) done: Mutex<Option<Box<[u8]>>>,
 }
 
 /// Data of a memory pool's handle.
-pub(crate) struct Pool {
+pub(crate) struct PoolHandle {
     /// CUDA ordinal of the device.
     pub(crate) device: i32,
     /// Number of the pool among this process's pools; 0 for another process's pool.
@@ -148,6 +148,6 @@ pub(crate) struct Pool {
 }
 
 /// The object behind a handle, or `INVALID_HANDLE`.
-pub(crate) fn known<T>(registry: &Registry<T>, handle: *mut c_void) -> Result<Arc<T>, CUresult> {
+pub(crate) fn object_of_handle<T>(registry: &HandleRegistry<T>, handle: *mut c_void) -> Result<Arc<T>, CUresult> {
     registry.get(handle).ok_or(CUresult::INVALID_HANDLE)
 }

@@ -9,30 +9,30 @@ use core::ffi::{CStr, c_char, c_void};
 use core::ptr::NonNull;
 use std::sync::OnceLock;
 
-type Ask = unsafe extern "C" fn(*const c_char, *const c_void) -> *mut c_void;
+type StandInLookup = unsafe extern "C" fn(*const c_char, *const c_void) -> *mut c_void;
 
 thread_local!(
     /// True while this thread is in a function of the test library.
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
+    static INSIDE_STAND_IN: Cell<bool> = const { Cell::new(false) };
 );
 
 /// Function that replaces one export in this process.
-pub(crate) struct StandIn(OnceLock<Option<Function>>);
+pub(crate) struct StandIn(OnceLock<Option<StandInFunction>>);
 
 #[derive(Clone, Copy)]
-struct Function(NonNull<c_void>);
+struct StandInFunction(NonNull<c_void>);
 
 // SAFETY: the address of a function; never dereferenced as data.
-unsafe impl Send for Function {}
+unsafe impl Send for StandInFunction {}
 // SAFETY: as above.
-unsafe impl Sync for Function {}
+unsafe impl Sync for StandInFunction {}
 
 /// Marks a call of the replacement; dropping it ends that call.
-pub(crate) struct Inside(());
+pub(crate) struct StandInCall(());
 
-impl Drop for Inside {
+impl Drop for StandInCall {
     fn drop(&mut self) {
-        INSIDE.set(false);
+        INSIDE_STAND_IN.set(false);
     }
 }
 
@@ -42,16 +42,16 @@ impl StandIn {
     }
 
     /// The function to call instead of `function`, the export `name`; `None` inside a replacement or without one.
-    pub(crate) fn enter(&self, name: &CStr, function: *const c_void) -> Option<(*const c_void, Inside)> {
+    pub(crate) fn enter_stand_in(&self, name: &CStr, function: *const c_void) -> Option<(*const c_void, StandInCall)> {
         let found = self.0.get_or_init(|| {
             // SAFETY: a C string.
             let ask = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"vgpu_sim_stand_in".as_ptr()) };
             // SAFETY: null (None), or the test library's function of that name.
-            let ask = unsafe { core::mem::transmute::<*mut c_void, Option<Ask>>(ask) }?;
+            let ask = unsafe { core::mem::transmute::<*mut c_void, Option<StandInLookup>>(ask) }?;
             // SAFETY: as the test library promises.
-            NonNull::new(unsafe { ask(name.as_ptr(), function) }).map(Function)
+            NonNull::new(unsafe { ask(name.as_ptr(), function) }).map(StandInFunction)
         });
         let found = (*found)?;
-        (!INSIDE.replace(true)).then(|| (found.0.as_ptr().cast_const(), Inside(())))
+        (!INSIDE_STAND_IN.replace(true)).then(|| (found.0.as_ptr().cast_const(), StandInCall(())))
     }
 }

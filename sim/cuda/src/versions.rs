@@ -5,7 +5,7 @@
 //! Not here: the lookup itself (`calls/entry.rs`).
 
 /// A name that `cuGetProcAddress` knows, with its variants.
-pub struct Family {
+pub struct NameFamily {
     /// The name a program asks for.
     pub base: &'static str,
     /// First CUDA version and exported symbol of each variant, oldest first.
@@ -15,16 +15,16 @@ pub struct Family {
     pub per_thread: Option<&'static [(i32, &'static str)]>,
 }
 
-pub(crate) const fn f(base: &'static str, plain: &'static [(i32, &'static str)]) -> Family {
-    Family { base, plain, per_thread: None }
+pub(crate) const fn f(base: &'static str, plain: &'static [(i32, &'static str)]) -> NameFamily {
+    NameFamily { base, plain, per_thread: None }
 }
 
 pub(crate) const fn t(
     base: &'static str,
     plain: &'static [(i32, &'static str)],
     per_thread: &'static [(i32, &'static str)],
-) -> Family {
-    Family { base, plain, per_thread: Some(per_thread) }
+) -> NameFamily {
+    NameFamily { base, plain, per_thread: Some(per_thread) }
 }
 
 /// Names that are exported, but unknown to `cuGetProcAddress`.
@@ -33,7 +33,7 @@ pub const ALSO_EXPORTED: &[&str] = &["cuEGLApiInit", "cuMemGetAttribute", "cuMem
 
 /// All families (variants of one function such as `cuMemFree` and `cuMemFree_v2`), sorted by the name without suffix.
 #[rustfmt::skip]
-pub const FAMILIES: &[Family] = &[
+pub const NAME_FAMILIES: &[NameFamily] = &[
     f("cuArray3DCreate", &[(2000, "cuArray3DCreate"), (3020, "cuArray3DCreate_v2")]),
     f("cuArray3DGetDescriptor", &[(2000, "cuArray3DGetDescriptor"), (3020, "cuArray3DGetDescriptor_v2")]),
     f("cuArrayCreate", &[(2000, "cuArrayCreate"), (3020, "cuArrayCreate_v2")]),

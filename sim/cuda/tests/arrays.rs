@@ -355,7 +355,7 @@ fn whatever_comes_and_goes_the_truth_is_the_sum_of_what_lives() {
         let mut ctx = CUcontext::NULL;
         ready(l);
         ok!(l, cuCtxGetCurrent(&mut ctx));
-        let draw = vgpu_sim::faults::mix;
+        let draw = vgpu_sim::faults::splitmix64;
         let mut living: Vec<(Thing, u64)> = Vec::new();
         for i in 0..600 {
             let n = draw(i);

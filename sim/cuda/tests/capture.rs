@@ -201,7 +201,7 @@ fn a_captured_kernel_takes_its_device_time_at_each_launch() {
         let g = ended(l, s);
         let busy = || {
             let t = vgpu_sim::truth::read(dir).unwrap();
-            t.process(0, std::process::id()).unwrap().busy_ns
+            t.living_process(0, std::process::id()).unwrap().busy_ns
         };
         assert!(busy() < 3_000_000, "a capture takes no device time");
         let before = busy();

@@ -158,7 +158,7 @@ fn memory_leaves_the_device_and_comes_back_with_its_content() {
         ok!(l, cuCheckpointProcessCheckpoint(me(), null_mut()));
         assert_eq!((state(l, me()), used(dir)), (CHECKPOINTED, 0));
         let t = vgpu_sim::truth::read(dir).unwrap();
-        let gone = t.process(0, std::process::id()).unwrap();
+        let gone = t.living_process(0, std::process::id()).unwrap();
         assert_eq!((gone.contexts, gone.requested_bytes, gone.physical_bytes), (0, 0, 0));
         ok!(l, cuCheckpointProcessRestore(me(), null_mut()));
         assert_eq!((state(l, me()), used(dir)), (LOCKED, before));
@@ -326,7 +326,7 @@ fn hear(s: &mut UnixStream) -> u8 {
 #[test]
 fn another_process_is_moved_off_the_device_and_back_by_its_pid() {
     let dir = tempfile::tempdir().unwrap();
-    drop(vgpu_sim::Machine::open_at(dir.path(), Some("t4")).unwrap());
+    drop(vgpu_sim::MachineView::open_at(dir.path(), Some("t4")).unwrap());
     let (mut other, mut line) = beside(dir.path(), |l, line| {
         ready(l);
         let mut p = 0;
@@ -377,7 +377,7 @@ fn another_process_is_moved_off_the_device_and_back_by_its_pid() {
 #[test]
 fn a_process_that_dies_while_it_is_checkpointed_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    drop(vgpu_sim::Machine::open_at(dir.path(), Some("t4")).unwrap());
+    drop(vgpu_sim::MachineView::open_at(dir.path(), Some("t4")).unwrap());
     let (mut other, mut line) = beside(dir.path(), |l, line| {
         ready(l);
         ok!(l, cuMemAlloc_v2(&mut 0, 1 << 30));

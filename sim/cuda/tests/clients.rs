@@ -29,9 +29,9 @@ fn python(dir: &std::path::Path, script: &str, args: &[&str]) -> Option<String> 
     Some(said.into_owned())
 }
 
-fn machine(profile: &str) -> (tempfile::TempDir, vgpu_sim::Truth) {
+fn machine(profile: &str) -> (tempfile::TempDir, vgpu_sim::MachineTruth) {
     let dir = tempfile::tempdir().unwrap();
-    let truth = vgpu_sim::Machine::open_at(dir.path(), Some(profile)).unwrap().truth();
+    let truth = vgpu_sim::MachineView::open_at(dir.path(), Some(profile)).unwrap().read_truth();
     (dir, truth)
 }
 
@@ -40,7 +40,7 @@ fn cuda_bindings_finds_everything_it_uses() {
     for key in ["h200", "t4", "a100"] {
         let (dir, truth) = machine(key);
         let d = &truth.devices[0];
-        let context = vgpu_sim::Profile::built_in(key).unwrap().context_bytes;
+        let context = vgpu_sim::DeviceProfile::built_in(key).unwrap().context_bytes;
         let want = format!(
             r#"{{"name": "{}", "uuid": "{}", "total": {}, "free": {}, "spin_is_exact": 1}}"#,
             d.name,

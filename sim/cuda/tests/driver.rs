@@ -188,7 +188,7 @@ fn a_device_pointer_is_not_for_the_host() {
 
 fn physical(dir: &std::path::Path) -> (u64, u64) {
     let t = vgpu_sim::truth::read(dir).unwrap();
-    let p = t.process(0, std::process::id()).unwrap();
+    let p = t.living_process(0, std::process::id()).unwrap();
     (p.slab_bytes, p.requested_bytes)
 }
 
@@ -298,9 +298,9 @@ fn contexts_take_memory_and_give_everything_back() {
 fn a_context_that_does_not_fit_is_out_of_memory() {
     on_machine("t4", &[], |l, dir| {
         // Another process uses all but 100 MiB.
-        let m = vgpu_sim::Machine::open_at(dir, None).unwrap();
-        let large = (m.memory(0).free - (100 << 20)).cast_signed();
-        m.adjust(0, &vgpu_sim::memory::Change { large, ..Default::default() }).unwrap();
+        let m = vgpu_sim::MachineView::open_at(dir, None).unwrap();
+        let large = (m.device_memory(0).free - (100 << 20)).cast_signed();
+        m.adjust_device(0, &vgpu_sim::memory::RecordChange { large, ..Default::default() }).unwrap();
         let mut ctx = CUcontext::NULL;
         ok!(l, cuInit(0));
         assert_eq!(cu!(l, cuDevicePrimaryCtxRetain(&mut ctx, 0)), CUresult::OUT_OF_MEMORY);
@@ -355,7 +355,7 @@ fn a_forked_child_is_not_initialised_and_does_not_keep_its_parent_alive() {
 #[test]
 fn visible_devices_are_the_ones_named() {
     let dir = tempfile::tempdir().unwrap();
-    let uuid = vgpu_sim::Machine::open_at(dir.path(), Some("t4,h200,l4")).unwrap().identity(2);
+    let uuid = vgpu_sim::MachineView::open_at(dir.path(), Some("t4,h200,l4")).unwrap().device_identity(2);
     let name = |l: &Library, dev| {
         let mut text = [0i8; 100];
         ok!(l, cuDeviceGetName(text.as_mut_ptr(), 100, dev));
@@ -418,7 +418,7 @@ fn a_launch_takes_the_time_it_says_and_events_see_it() {
         assert!((ms - 30.0005).abs() < 0.0001, "{ms}");
         assert_eq!(cu!(l, cuEventElapsedTime(&mut ms, a, event(l))), CUresult::INVALID_HANDLE);
         let t = vgpu_sim::truth::read(dir).unwrap();
-        let p = t.process(0, std::process::id()).unwrap();
+        let p = t.living_process(0, std::process::id()).unwrap();
         assert_eq!((p.busy_ns, p.kernels, p.queued_ns), (32_000_000 + 2 * 500, 2, 0));
     });
 }
@@ -488,7 +488,7 @@ fn modules_and_libraries_have_their_functions_and_globals() {
         }
         ok!(l, cuCtxSynchronize());
         let t = vgpu_sim::truth::read(dir).unwrap();
-        assert_eq!(t.process(0, std::process::id()).unwrap().busy_ns, 10_000_000);
+        assert_eq!(t.living_process(0, std::process::id()).unwrap().busy_ns, 10_000_000);
         ok!(l, cuLibraryUnload(library));
         assert_eq!(cu!(l, cuKernelGetFunction(&mut f, k)), CUresult::INVALID_HANDLE);
         let broken = c".entry without version".as_ptr().cast();
@@ -559,7 +559,7 @@ fn many_threads_share_a_context_and_nothing_is_lost() {
                     ok!(l, cuCtxSetCurrent(ctx));
                     let (s, e) = (stream(l, 1), event(l));
                     for i in 0..300u64 {
-                        let bytes = 1 + vgpu_sim::faults::mix(k * 1000 + i) % (3 << 20);
+                        let bytes = 1 + vgpu_sim::faults::splitmix64(k * 1000 + i) % (3 << 20);
                         let p = alloc(l, usize::try_from(bytes).unwrap());
                         let (value, mut back) = (k << 32 | i, 0u64);
                         spin(l, f, s, 1000);
@@ -578,7 +578,7 @@ fn many_threads_share_a_context_and_nothing_is_lost() {
             }
         });
         let t = vgpu_sim::truth::read(dir).unwrap();
-        let p = t.process(0, std::process::id()).unwrap();
+        let p = t.living_process(0, std::process::id()).unwrap();
         assert_eq!((p.kernels, p.allocations, p.requested_bytes, p.slab_bytes), (1800, 0, 0, 0));
         assert!(p.queued_ns == 0 && p.busy_ns >= 1_800_000);
     });
@@ -587,11 +587,11 @@ fn many_threads_share_a_context_and_nothing_is_lost() {
 #[test]
 fn processes_that_fill_the_device_exactly_are_never_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let m = vgpu_sim::Machine::open_at(dir.path(), Some("h200")).unwrap();
+    let m = vgpu_sim::MachineView::open_at(dir.path(), Some("h200")).unwrap();
     let place = dir.path().to_str().unwrap().to_owned();
     // Eight contexts, and the rest of the device in equal parts; then a ninth process.
     let slab = 2u64 << 20;
-    let (capacity, context) = (m.profile(0).capacity(), m.profile(0).context_bytes);
+    let (capacity, context) = (m.profile_of(0).capacity_bytes(), m.profile_of(0).context_bytes);
     let part = (capacity - 8 * context) / 8 / slab * slab;
     let gate = std::sync::Barrier::new(8);
     std::thread::scope(|scope| {
@@ -609,7 +609,7 @@ fn processes_that_fill_the_device_exactly_are_never_refused() {
             });
         }
     });
-    let t = m.truth();
+    let t = m.read_truth();
     assert_eq!((t.devices[0].used, t.devices[0].finished.len()), (0, 8));
     assert!(t.devices[0].finished.iter().all(|f| f.peak_bytes == part + context && f.physical_bytes == context));
 }

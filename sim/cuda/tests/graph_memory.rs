@@ -35,7 +35,7 @@ fn reserved(l: &Library) -> usize {
 /// Physical bytes of this process's allocations on device 0, from the ground truth.
 fn physical(dir: &Path) -> usize {
     let t = vgpu_sim::truth::read(dir).unwrap();
-    usize::try_from(t.process(0, std::process::id()).unwrap().slab_bytes).unwrap()
+    usize::try_from(t.living_process(0, std::process::id()).unwrap().slab_bytes).unwrap()
 }
 
 fn launch(l: &Library, x: CUgraphExec) -> CUresult {

@@ -220,7 +220,7 @@ fn a_launch_takes_the_time_of_its_kernels_and_does_not_wait_for_them() {
         ok!(l, cuEventElapsedTime(&mut ms, a, b));
         assert!((ms - 30.0).abs() < 0.01, "{ms}");
         let t = vgpu_sim::truth::read(dir).unwrap();
-        assert_eq!(t.process(0, std::process::id()).unwrap().kernels, 3);
+        assert_eq!(t.living_process(0, std::process::id()).unwrap().kernels, 3);
     });
 }
 
@@ -431,7 +431,7 @@ fn a_node_runs_on_the_device_of_its_context() {
         spin(l, g, &[n], near, 2_000_000);
         run(l, g);
         let t = vgpu_sim::truth::read(dir).unwrap();
-        let of = |i| t.process(i, std::process::id()).unwrap();
+        let of = |i| t.living_process(i, std::process::id()).unwrap();
         assert_eq!((of(0).kernels, of(0).copies), (2, 0));
         assert_eq!((of(1).kernels, of(1).copies), (1, 1));
         assert!(of(0).busy_ns >= 5_000_000 && of(1).busy_ns >= 5_000_000);

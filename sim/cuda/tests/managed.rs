@@ -33,7 +33,7 @@ fn managed(l: &Library, bytes: usize) -> CUdeviceptr {
 /// Requested bytes, and bytes of device memory in allocations.
 fn truth(dir: &Path, device: usize) -> (u64, u64) {
     let t = vgpu_sim::truth::read(dir).unwrap();
-    t.process(device, std::process::id()).map_or((0, 0), |p| (p.requested_bytes, p.slab_bytes))
+    t.living_process(device, std::process::id()).map_or((0, 0), |p| (p.requested_bytes, p.slab_bytes))
 }
 
 /// A range attribute that is a single number.
@@ -199,11 +199,11 @@ fn prefetches_say_where_the_pages_went_and_take_time() {
         ok!(l, cuMemPrefetchAsync(p, n, 0, s));
         assert_eq!([4, 7, 8].map(|a| asked(l, a, p, n)), [0, 1, 0]);
         ok!(l, cuStreamSynchronize(s));
-        let busy = vgpu_sim::truth::read(dir).unwrap().process(0, std::process::id()).unwrap().busy_ns;
+        let busy = vgpu_sim::truth::read(dir).unwrap().living_process(0, std::process::id()).unwrap().busy_ns;
         assert!(busy > 100_000, "{busy}");
         ok!(l, cuMemPrefetchAsync(p, n, 0, s));
         ok!(l, cuStreamSynchronize(s));
-        let again = vgpu_sim::truth::read(dir).unwrap().process(0, std::process::id()).unwrap().busy_ns;
+        let again = vgpu_sim::truth::read(dir).unwrap().living_process(0, std::process::id()).unwrap().busy_ns;
         assert_eq!(again, busy, "it was there already");
         let numa = CUmemLocation { kind: CU_MEM_LOCATION_TYPE_HOST_NUMA, id: 3 };
         ok!(l, cuMemPrefetchAsync_v2(p, 4096, numa, 0, s));

@@ -32,7 +32,7 @@ fn module(l: &Library, text: &CString) -> CUmodule {
 /// Physical bytes of contexts and modules, and bytes in allocations.
 fn truth(dir: &Path) -> (u64, u64) {
     let t = vgpu_sim::truth::read(dir).unwrap();
-    t.process(0, std::process::id()).map_or((0, 0), |p| (p.overhead_bytes, p.slab_bytes))
+    t.living_process(0, std::process::id()).map_or((0, 0), |p| (p.overhead_bytes, p.slab_bytes))
 }
 
 fn primary(l: &Library) -> CUcontext {

@@ -64,7 +64,7 @@ fn bound_memory_lives_until_it_is_unbound() {
         ready(l);
         let used = |d: usize| {
             let t = vgpu_sim::truth::read(dir).unwrap();
-            t.process(d, std::process::id()).map_or(0, |p| p.slab_bytes)
+            t.living_process(d, std::process::id()).map_or(0, |p| p.slab_bytes)
         };
         let (mut mc, mut grain) = (0, 0);
         ok!(l, cuMulticastGetGranularity(&mut grain, &team(2, 0), 0));
@@ -123,7 +123,7 @@ fn bound_memory_lives_until_it_is_unbound() {
 fn two_processes_make_one_team() {
     let _one = alone();
     let dir = tempfile::tempdir().unwrap();
-    let m = vgpu_sim::Machine::open_at(dir.path(), Some("2xh200")).unwrap();
+    let m = vgpu_sim::MachineView::open_at(dir.path(), Some("2xh200")).unwrap();
     let mut a = Peer::start(dir.path(), |l, line| {
         ready(l);
         let (mut mc, mut fd) = (0, -1i32);
@@ -160,11 +160,11 @@ fn two_processes_make_one_team() {
     assert!(waiting(), "it binds only when the team is whole");
     b.line.tell(0);
     assert_eq!((a.line.number(), b.line.number()), (1, 2));
-    let t = m.truth();
-    let of = |d, pid: i32| t.process(d, pid.cast_unsigned()).map_or(0, |p| p.slab_bytes);
+    let t = m.read_truth();
+    let of = |d, pid: i32| t.living_process(d, pid.cast_unsigned()).map_or(0, |p| p.slab_bytes);
     assert_eq!((of(0, a.pid), of(1, a.pid), of(0, b.pid), of(1, b.pid)), (N as u64, 0, 0, N as u64));
     a.kill();
     b.kill();
-    assert_eq!(m.truth().devices.iter().map(|d| d.used).sum::<u64>(), 0);
+    assert_eq!(m.read_truth().devices.iter().map(|d| d.used).sum::<u64>(), 0);
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "the state alone");
 }

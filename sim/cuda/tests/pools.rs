@@ -85,7 +85,7 @@ fn has(l: &Library, pool: CUmemoryPool) -> (u64, u64) {
 /// Physical bytes without contexts, and bytes of live pointers, from the ground truth.
 fn truth(dir: &Path) -> (u64, u64) {
     let t = vgpu_sim::truth::read(dir).unwrap();
-    let p = t.process(0, std::process::id()).unwrap();
+    let p = t.living_process(0, std::process::id()).unwrap();
     (p.slab_bytes, p.requested_bytes)
 }
 
@@ -520,7 +520,7 @@ fn many_threads_share_a_pool_and_nothing_is_lost() {
                     ok!(l, cuCtxSetCurrent(ctx));
                     let (s, t) = (stream(l), stream(l));
                     for i in 0..200u64 {
-                        let bytes = 8 + vgpu_sim::faults::mix(k * 1000 + i) % (40 << 20);
+                        let bytes = 8 + vgpu_sim::faults::splitmix64(k * 1000 + i) % (40 << 20);
                         let p = from(l, pool, usize::try_from(bytes).unwrap(), s);
                         let (value, mut back) = (k << 32 | i, 0u64);
                         ok!(l, cuMemcpyHtoDAsync_v2(p, (&raw const value).cast(), 8, s));

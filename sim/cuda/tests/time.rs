@@ -54,7 +54,7 @@ fn word(l: &Library) -> CUdeviceptr {
 }
 
 fn busy(dir: &Path) -> u64 {
-    vgpu_sim::truth::read(dir).unwrap().process(0, std::process::id()).unwrap().busy_ns
+    vgpu_sim::truth::read(dir).unwrap().living_process(0, std::process::id()).unwrap().busy_ns
 }
 
 fn elapsed(l: &Library, a: CUevent, b: CUevent) -> f32 {

@@ -1,13 +1,13 @@
 //! Administration of the machine from outside, for `vgpu sim`: create, reset, list.
 
-use crate::machine::Machine;
-use crate::profile::{BUILT_IN, Profile, parse_list};
+use crate::machine::MachineView;
+use crate::profile::{BUILT_IN_PROFILES, DeviceProfile, parse_list};
 use std::io::{Error, ErrorKind};
 use std::path::Path;
 
 /// The devices that the simulator can imitate without a measurement.
-pub fn profiles() -> &'static [Profile] {
-    &BUILT_IN
+pub fn built_in_profiles() -> &'static [DeviceProfile] {
+    &BUILT_IN_PROFILES
 }
 
 /// Removes the state in `dir`, and `dir` itself if it is empty then; the next process makes a new machine.
@@ -32,10 +32,10 @@ pub fn reset(dir: &Path) -> Result<bool, Error> {
 ///
 /// # Errors
 /// A machine exists already, the profile is not understood, or the directory is not writable.
-pub fn create(dir: &Path, profile: &str) -> Result<(), Error> {
+pub fn create_machine(dir: &Path, profile: &str) -> Result<(), Error> {
     parse_list(profile).map_err(|e| Error::new(ErrorKind::InvalidInput, e))?;
     if dir.join("state").exists() {
         return Err(Error::new(ErrorKind::AlreadyExists, format!("{}: a machine is there already", dir.display())));
     }
-    Machine::open_at(dir, Some(profile)).map(drop)
+    MachineView::open_at(dir, Some(profile)).map(drop)
 }

@@ -3,13 +3,13 @@
 //! All memory figures of one query come from one look at the state, so they agree with each other.
 //! Not here: changes of the state (`memory`, `engine`).
 
-use crate::layout::{Slot, WINDOW_NS, WINDOWS, bits, ring_index};
-use crate::machine::{Machine, now, wall};
-use crate::profile::{Profile, c_text};
+use crate::layout::{ProcessSlot, WINDOW_NS, WINDOWS_KEPT, ring_index, set_bits};
+use crate::machine::{MachineView, now, wall_ns};
+use crate::profile::{DeviceProfile, c_text};
 
 /// Numbers by which CUDA and NVML identify a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct DeviceIdentity {
     /// The 16 bytes of the UUID.
     pub uuid: [u8; 16],
     /// PCI domain of the device.
@@ -24,7 +24,7 @@ pub struct Identity {
     pub mig: u32,
 }
 
-impl Identity {
+impl DeviceIdentity {
     /// `GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`; `MIG-...` for a MIG instance.
     pub fn uuid_text(&self) -> String {
         let h = self.uuid.map(|b| format!("{b:02x}"));
@@ -34,8 +34,8 @@ impl Identity {
     }
 
     /// Identity of the whole device that this instance is part of; its UUID is not among the machine's devices.
-    pub fn whole(&self) -> Identity {
-        let mut whole = Identity { mig: 0, ..*self };
+    pub fn whole_device(&self) -> DeviceIdentity {
+        let mut whole = DeviceIdentity { mig: 0, ..*self };
         if self.mig > 0 {
             // The last byte is the instance's number; a partitioned whole device has 0xFF there.
             whole.uuid[15] = 0xFF;
@@ -56,7 +56,7 @@ impl Identity {
 
 /// Memory of a device at one moment, bytes. `cuda_total = nvml_total - reserved`; `free` can be allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Memory {
+pub struct DeviceMemory {
     /// Total memory that NVML reports.
     pub nvml_total: u64,
     /// Reserved memory that NVML reports.
@@ -84,7 +84,7 @@ pub struct ProcessUse {
 
 /// A utilisation sample of a process over one finished window of a sixth of a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sample {
+pub struct UtilisationSample {
     /// Process id, as the process sees it.
     pub pid: u32,
     /// End of the window, microseconds of the wall clock.
@@ -95,10 +95,10 @@ pub struct Sample {
     pub mem: u32,
 }
 
-impl crate::layout::Device {
+impl crate::layout::DeviceBody {
     /// Identity of this device: UUID, PCI address, minor number.
-    pub fn identity(&self) -> Identity {
-        Identity {
+    pub fn engine_identity(&self) -> DeviceIdentity {
+        DeviceIdentity {
             uuid: self.uuid,
             domain: self.pci_domain,
             bus: self.pci_bus,
@@ -109,37 +109,37 @@ impl crate::layout::Device {
     }
 }
 
-impl Machine {
+impl MachineView {
     /// Identity of device `i`: UUID, PCI address, minor number.
-    pub fn identity(&self, i: usize) -> Identity {
-        self.lock().devices[i].identity()
+    pub fn device_identity(&self, i: usize) -> DeviceIdentity {
+        self.lock().devices[i].engine_identity()
     }
 
     /// Memory of device `i` now, after dead processes were removed.
-    pub fn memory(&self, i: usize) -> Memory {
+    pub fn device_memory(&self, i: usize) -> DeviceMemory {
         let mut b = self.lock();
         self.reap_now_and_then(&mut b, now());
-        let p: Profile = b.devices[i].profile;
-        let used = b.taken(i);
-        Memory {
+        let p: DeviceProfile = b.devices[i].profile;
+        let used = b.taken_bytes(i);
+        DeviceMemory {
             nvml_total: p.nvml_total,
-            reserved: p.reserved(),
+            reserved: p.reserved_bytes(),
             cuda_total: p.cuda_total,
             used,
-            free: p.capacity().saturating_sub(used),
+            free: p.capacity_bytes().saturating_sub(used),
         }
     }
 
     /// Processes with a context on device `i`, oldest first.
-    pub fn processes(&self, i: usize) -> Vec<ProcessUse> {
+    pub fn device_processes(&self, i: usize) -> Vec<ProcessUse> {
         let mut b = self.lock();
-        self.reap(&mut b, now());
-        let mut out: Vec<ProcessUse> = bits(&b.live)
+        self.reap_dead(&mut b, now());
+        let mut out: Vec<ProcessUse> = set_bits(&b.live)
             .map(|slot| (slot, &b.slots[slot]))
-            .filter(|(slot, _)| b.used(*slot, i).contexts > 0)
+            .filter(|(slot, _)| b.used_with_shares(*slot, i).contexts > 0)
             .map(|(slot, s)| ProcessUse {
                 pid: s.pid,
-                bytes: b.used(slot, i).physical(),
+                bytes: b.used_with_shares(slot, i).physical_bytes(),
                 name: c_text(&s.name).to_owned(),
                 serial: s.serial,
             })
@@ -149,32 +149,32 @@ impl Machine {
     }
 
     /// Utilisation of device `i` in the last finished window: (compute, memory), percent.
-    pub fn utilization(&self, i: usize) -> (u32, u32) {
-        let b = self.settled();
+    pub fn device_utilisation(&self, i: usize) -> (u32, u32) {
+        let b = self.lock_settled();
         let window = now() / WINDOW_NS;
-        let busy: u64 = bits(&b.live).map(|s| u64::from(window_busy(&b.slots[s], i, window.wrapping_sub(1)))).sum();
-        let sm = percent(busy);
+        let busy: u64 = set_bits(&b.live).map(|s| u64::from(window_busy(&b.slots[s], i, window.wrapping_sub(1)))).sum();
+        let sm = busy_percent(busy);
         (sm, sm / 2)
     }
 
     /// Samples of device `i` that ended after `since_us` (wall clock), oldest first. As with NVML, a process without
     /// work in a window has no sample there. About ten seconds are kept.
-    pub fn samples(&self, i: usize, since_us: u64) -> Vec<Sample> {
-        let b = self.settled();
+    pub fn utilisation_samples(&self, i: usize, since_us: u64) -> Vec<UtilisationSample> {
+        let b = self.lock_settled();
         let time = now();
-        let offset = wall().saturating_sub(time);
+        let offset = wall_ns().saturating_sub(time);
         let window = time / WINDOW_NS;
         let mut out = Vec::new();
-        for w in window.saturating_sub(WINDOWS as u64 - 2)..window {
+        for w in window.saturating_sub(WINDOWS_KEPT as u64 - 2)..window {
             let at_us = ((w + 1) * WINDOW_NS + offset) / 1000;
             if at_us <= since_us {
                 continue;
             }
-            for s in bits(&b.live) {
+            for s in set_bits(&b.live) {
                 let busy = window_busy(&b.slots[s], i, w);
                 if busy > 0 {
-                    let sm = percent(u64::from(busy));
-                    out.push(Sample { pid: b.slots[s].pid, at_us, sm, mem: sm / 2 });
+                    let sm = busy_percent(u64::from(busy));
+                    out.push(UtilisationSample { pid: b.slots[s].pid, at_us, sm, mem: sm / 2 });
                 }
             }
         }
@@ -182,14 +182,14 @@ impl Machine {
     }
 }
 
-fn percent(busy: u64) -> u32 {
+fn busy_percent(busy: u64) -> u32 {
     u32::try_from((busy * 100 + WINDOW_NS / 2) / WINDOW_NS).unwrap_or(100).min(100)
 }
 
-fn window_busy(slot: &Slot, device: usize, window: u64) -> u32 {
+fn window_busy(slot: &ProcessSlot, device: usize, window: u64) -> u32 {
     let sd = &slot.devices[device];
-    if window > sd.window || sd.window - window >= WINDOWS as u64 {
+    if window > sd.window || sd.window - window >= WINDOWS_KEPT as u64 {
         return 0;
     }
-    sd.windows[ring_index(window, WINDOWS)]
+    sd.windows[ring_index(window, WINDOWS_KEPT)]
 }

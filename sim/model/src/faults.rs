@@ -15,12 +15,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The calls to fail, by function name.
 #[derive(Debug, Default)]
-pub struct Faults {
-    rules: HashMap<String, Rule>,
+pub struct FaultRules {
+    rules: HashMap<String, FaultRule>,
 }
 
 #[derive(Debug)]
-struct Rule {
+struct FaultRule {
     every: u64,
     p: f64,
     code: u32,
@@ -31,25 +31,25 @@ struct Rule {
     failed: AtomicU64,
 }
 
-impl Faults {
+impl FaultRules {
     /// Reads `VGPU_SIM_FAULTS`.
     ///
     /// # Errors
     /// An unknown key, or a value that is not a number; as text.
-    pub fn from_env() -> Result<Faults, String> {
-        Faults::parse(&std::env::var("VGPU_SIM_FAULTS").unwrap_or_default())
+    pub fn from_env() -> Result<FaultRules, String> {
+        FaultRules::parse(&std::env::var("VGPU_SIM_FAULTS").unwrap_or_default())
     }
 
     /// Reads the rules from `text`.
     ///
     /// # Errors
-    /// As [`Faults::from_env`].
-    pub fn parse(text: &str) -> Result<Faults, String> {
+    /// As [`FaultRules::from_env`].
+    pub fn parse(text: &str) -> Result<FaultRules, String> {
         let mut rules = HashMap::new();
         for part in text.split(',').map(str::trim).filter(|p| !p.is_empty()) {
             let mut words = part.split(':');
             let name = words.next().unwrap_or_default().to_owned();
-            let mut r = Rule {
+            let mut r = FaultRule {
                 every: 0,
                 p: 0.0,
                 code: 2,
@@ -79,7 +79,7 @@ impl Faults {
             }
             rules.insert(name, r);
         }
-        Ok(Faults { rules })
+        Ok(FaultRules { rules })
     }
 
     /// True when no call fails.
@@ -99,7 +99,7 @@ impl Faults {
         }
         // 53 bits are exact in a double.
         #[allow(clippy::cast_precision_loss)]
-        let draw = (mix(r.seed ^ mix(n)) >> 11) as f64 / (1u64 << 53) as f64;
+        let draw = (splitmix64(r.seed ^ splitmix64(n)) >> 11) as f64 / (1u64 << 53) as f64;
         let hit = (r.every > 0 && (n - r.after).is_multiple_of(r.every)) || draw < r.p;
         if hit {
             r.failed.fetch_add(1, Ordering::Relaxed);
@@ -109,7 +109,7 @@ impl Faults {
 }
 
 /// Mixes 64 bits (the finaliser of splitmix64).
-pub fn mix(x: u64) -> u64 {
+pub fn splitmix64(x: u64) -> u64 {
     let mut z = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn every_nth_call_fails_and_others_do_not() {
-        let f = Faults::parse("cuMemAlloc_v2:every=3:code=2,cuInit:every=1:code=999:times=1").unwrap();
+        let f = FaultRules::parse("cuMemAlloc_v2:every=3:code=2,cuInit:every=1:code=999:times=1").unwrap();
         let got: Vec<_> = (0..6).map(|_| f.check("cuMemAlloc_v2")).collect();
         assert_eq!(got, [None, None, Some(2), None, None, Some(2)]);
         assert_eq!([f.check("cuInit"), f.check("cuInit")], [Some(999), None]);
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn a_probability_is_kept_and_repeatable() {
         let count = |seed| {
-            let f = Faults::parse(&format!("x:p=0.1:seed={seed}")).unwrap();
+            let f = FaultRules::parse(&format!("x:p=0.1:seed={seed}")).unwrap();
             (0..10_000).filter(|_| f.check("x").is_some()).count()
         };
         assert!((900..1100).contains(&count(1)));
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn nonsense_is_refused_in_words() {
         for bad in ["x", "x:every=a", "x:often=1", "x:every"] {
-            assert!(Faults::parse(bad).unwrap_err().contains("VGPU_SIM_FAULTS"), "{bad}");
+            assert!(FaultRules::parse(bad).unwrap_err().contains("VGPU_SIM_FAULTS"), "{bad}");
         }
     }
 }

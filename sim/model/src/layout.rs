@@ -2,56 +2,56 @@
 //!
 //! The file stores no totals over processes. A reader sums the slots of the living processes, so a process killed
 //! between two stores leaves only its own slot to correct. Two updates do touch other state: a step of the
-//! device's clock (which also serves another process) is logged in [`Journal`], and the removal of a dead process
-//! in [`Burial`]. A half-made update is repeated from its log.
+//! device's clock (which also serves another process) is logged in [`ClockJournal`], and the removal of a dead process
+//! in [`ProcessBurial`]. A half-made update is repeated from its log.
 //! Not here: who may access the state (`lock`), where the file is (`machine`).
 
-use crate::profile::Profile;
+use crate::profile::DeviceProfile;
 use std::sync::atomic::AtomicU32;
 
 /// Most devices of one machine.
-pub const DEVICES: usize = 16;
+pub const MAX_SIMULATED_DEVICES: usize = 16;
 /// Most processes at the same time.
-pub const SLOTS: usize = 1024;
-/// Service intervals kept on one [`Line`] until its owner reads them.
-pub const SEGMENTS: usize = 128;
+pub const MAX_PROCESSES: usize = 1024;
+/// Service intervals kept on one [`WorkLine`] until its owner reads them.
+pub const SEGMENTS_KEPT: usize = 128;
 /// Engines of a device that work at the same time, each with its own queue.
-pub const LANES: usize = 3;
+pub const LANE_COUNT: usize = 3;
 /// The engine for kernels, fills and copies inside the device.
-pub const COMPUTE: usize = 0;
+pub const COMPUTE_LANE: usize = 0;
 /// The copy engine from the host.
-pub const TO_DEVICE: usize = 1;
+pub const TO_DEVICE_LANE: usize = 1;
 /// The copy engine to the host.
-pub const TO_HOST: usize = 2;
-/// Most gates on one [`Line`] at the same time.
-pub const GATES: usize = 256;
+pub const TO_HOST_LANE: usize = 2;
+/// Most gates on one [`WorkLine`] at the same time.
+pub const GATES_KEPT: usize = 256;
 /// Length of one bucket of the ground truth, ns.
 pub const BUCKET_NS: u64 = 10_000_000;
 /// Buckets kept: more than 80 s (8,192 of 10 ms).
-pub const BUCKETS: usize = 8192;
+pub const BUCKETS_KEPT: usize = 8192;
 /// Utilisation windows kept per process and device.
-pub const WINDOWS: usize = 64;
+pub const WINDOWS_KEPT: usize = 64;
 /// Length of one utilisation window, ns: a sixth of a second, the sampling period of NVML.
 pub const WINDOW_NS: u64 = 1_000_000_000 / 6;
 /// Finished processes kept one by one; older ones remain only in the totals.
-pub const FINISHED: usize = 4096;
+pub const FINISHED_KEPT: usize = 4096;
 /// First eight bytes of the file.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"vgpu-sim");
+pub const STATE_MAGIC: u64 = u64::from_le_bytes(*b"vgpu-sim");
 /// Version of the layout; changes with every change of it.
-pub const VERSION: u32 = 5;
+pub const STATE_VERSION: u32 = 5;
 /// Most live shares (`share`: memory that several processes can hold).
-pub const SHARES: usize = 4096;
+pub const MAX_SHARES: usize = 4096;
 /// Value that stands for no slot, or for no device.
-pub const NOBODY: u32 = u32::MAX;
+pub const NO_SLOT: u32 = u32::MAX;
 /// Words of a bit set with one bit per slot.
-pub const WORDS: usize = SLOTS / 64;
+pub const SLOT_SET_WORDS: usize = MAX_PROCESSES / 64;
 
 /// The whole file. Only the holder of `lock` reads and writes `body`.
 #[repr(C)]
-pub struct Shared {
-    /// [`MAGIC`], by which a state file is recognised.
+pub struct StateFile {
+    /// [`STATE_MAGIC`], by which a state file is recognised.
     pub magic: u64,
-    /// [`VERSION`] of the layout.
+    /// [`STATE_VERSION`] of the layout.
     pub version: u32,
     /// `size_of::<Shared>()`, a second guard against another layout.
     pub size: u64,
@@ -60,12 +60,12 @@ pub struct Shared {
     /// Unused.
     pub pad: [u8; 100],
     /// Everything that the lock protects.
-    pub body: Body,
+    pub body: StateBody,
 }
 
 /// Everything that the lock protects.
 #[repr(C)]
-pub struct Body {
+pub struct StateBody {
     /// Identity of the machine, new with every reset.
     pub boot: u64,
     /// Wall clock when the machine was made, ns.
@@ -75,13 +75,13 @@ pub struct Body {
     /// Unused.
     pub pad: u32,
     /// Redo log of the device clock's current step.
-    pub journal: Journal,
+    pub journal: ClockJournal,
     /// Redo log of the current removal of a dead process.
-    pub burial: Burial,
+    pub burial: ProcessBurial,
     /// When dead processes were last looked for, ns of CLOCK_MONOTONIC.
     pub reaped_at: u64,
     /// Slots in use, one bit each.
-    pub live: [u64; WORDS],
+    pub live: [u64; SLOT_SET_WORDS],
     /// Shares made so far, which is also the newest one's number. Every search for dead processes reads it. So it is
     /// stored here and not next to `shares`: the first touch of a page far behind costs a millisecond.
     pub shares_made: u64,
@@ -90,27 +90,27 @@ pub struct Body {
     /// Unused.
     pub pad_shares: u32,
     /// Shares in use, one bit each.
-    pub shared: [u64; SHARES / 64],
+    pub shared: [u64; MAX_SHARES / 64],
     /// Processes that joined so far; numbers are never reused.
     pub processes: u64,
-    /// Finished entries written so far; the next goes to this modulo [`FINISHED`].
+    /// Finished entries written so far; the next goes to this modulo [`FINISHED_KEPT`].
     pub finished_count: u64,
     /// The devices; `device_count` says how many entries are in use.
-    pub devices: [Device; DEVICES],
+    pub devices: [DeviceBody; MAX_SIMULATED_DEVICES],
     /// The processes; `live` says which entries are in use.
-    pub slots: [Slot; SLOTS],
+    pub slots: [ProcessSlot; MAX_PROCESSES],
     /// The numbers of finished processes, a ring.
-    pub finished: [Finished; FINISHED],
+    pub finished: [FinishedProcess; FINISHED_KEPT],
     /// The shares; `shared` says which entries are in use.
-    pub shares: [Share; SHARES],
+    pub shares: [SharedMemory; MAX_SHARES],
 }
 
 /// One device of the machine: profile, identity, engines and totals.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Device {
+pub struct DeviceBody {
     /// Sizes, names and costs of the device.
-    pub profile: Profile,
+    pub profile: DeviceProfile,
     /// The 16 bytes of the UUID.
     pub uuid: [u8; 16],
     /// PCI domain of the device.
@@ -122,35 +122,35 @@ pub struct Device {
     /// NVML minor number: the number of the device file.
     pub minor: u32,
     /// The device's engines: one for kernels, one copy engine per direction.
-    pub lanes: [Lane; LANES],
+    pub lanes: [EngineLane; LANE_COUNT],
     /// Time spent switching between processes, ns.
     pub switch_ns: u64,
     /// Number of switches between processes.
     pub switches: u64,
     /// Counters of all finished processes, added up.
-    pub done: Use,
+    pub done: DeviceUse,
 }
 
 /// One engine of a device, as `sched` runs it.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Lane {
+pub struct EngineLane {
     /// Everything before this time is final, ns of CLOCK_MONOTONIC. May be ahead of now by one switch.
     pub clock: u64,
     /// End of the running slice, ns.
     pub slice_end: u64,
-    /// Slot of the running process, or [`NOBODY`].
+    /// Slot of the running process, or [`NO_SLOT`].
     pub current: u32,
-    /// Slot of the process that ran last, or [`NOBODY`].
+    /// Slot of the process that ran last, or [`NO_SLOT`].
     pub last: u32,
     /// Slots with unfinished work, one bit each.
-    pub ready: [u64; WORDS],
+    pub ready: [u64; SLOT_SET_WORDS],
 }
 
 /// Memory and work of a process on one device.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-pub struct Use {
+pub struct DeviceUse {
     /// Number of contexts.
     pub contexts: u64,
     /// Number of live allocations.
@@ -167,7 +167,7 @@ pub struct Use {
     pub overhead: u64,
     /// Most physical bytes in use so far.
     pub peak: u64,
-    /// Work enqueued, ns of device time. [`Body::used`] fills in this and the times below.
+    /// Work enqueued, ns of device time. [`StateBody::used_with_shares`] fills in this and the times below.
     pub submitted: u64,
     /// Time the device worked, ns: kernels, fills, copies inside the device, and kernels that wait on memory.
     pub busy: u64,
@@ -179,14 +179,14 @@ pub struct Use {
     pub copies: u64,
 }
 
-impl Use {
+impl DeviceUse {
     /// Physical device memory in use, bytes.
-    pub fn physical(&self) -> u64 {
+    pub fn physical_bytes(&self) -> u64 {
         self.slabs + self.large + self.overhead
     }
 
     /// Work not yet done, ns.
-    pub fn backlog(&self) -> u64 {
+    pub fn use_backlog(&self) -> u64 {
         self.submitted - self.busy
     }
 }
@@ -194,7 +194,7 @@ impl Use {
 /// A stretch of service: `count` slices of `len` ns of work, one every `period` ns; each slice lasts `span` ns.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-pub struct Segment {
+pub struct ServiceSegment {
     /// Start of the first slice, ns of CLOCK_MONOTONIC.
     pub at: u64,
     /// Work served before this stretch, ns.
@@ -214,39 +214,39 @@ pub struct Segment {
 #[derive(Clone, Copy)]
 pub struct SlotDevice {
     /// Memory and work counters, the base of the ground truth.
-    pub used: Use,
+    pub used: DeviceUse,
     /// Number of the newest utilisation window in `windows`.
     pub window: u64,
-    /// Busy ns per window, indexed modulo [`WINDOWS`].
-    pub windows: [u32; WINDOWS],
+    /// Busy ns per window, indexed modulo [`WINDOWS_KEPT`].
+    pub windows: [u32; WINDOWS_KEPT],
     /// Busy time per bucket. Kept after the process ends, until another process in this slot is served.
-    pub buckets: Buckets,
+    pub buckets: BusyBuckets,
     /// Kernels on the device that wait for a word of memory.
     pub waiting: u64,
     /// Time in which only such kernels kept the device for the process, ns.
     pub waited: u64,
     /// The process's work queues, one per engine.
-    pub lanes: [Line; LANES],
+    pub lanes: [WorkLine; LANE_COUNT],
 }
 
 /// Busy time of a process in periods of [`BUCKET_NS`].
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Buckets {
+pub struct BusyBuckets {
     /// Serial number of the process that was served.
     pub serial: u64,
     /// Number of the first period kept in `busy`.
     pub first: u64,
     /// Number of the last period kept in `busy`.
     pub last: u64,
-    /// Busy ns of each period, indexed modulo [`BUCKETS`].
-    pub busy: [u32; BUCKETS],
+    /// Busy ns of each period, indexed modulo [`BUCKETS_KEPT`].
+    pub busy: [u32; BUCKETS_KEPT],
 }
 
 /// A process's work queue on one engine. Its positions are counted in ns of work.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Line {
+pub struct WorkLine {
     /// Work enqueued on this queue so far, ns.
     pub submitted: u64,
     /// Work of this queue done so far, ns.
@@ -260,14 +260,14 @@ pub struct Line {
     /// Number of gates passed so far.
     pub gates_read: u64,
     /// Ring of segments, which record when the engine served this queue.
-    pub ring: [Segment; SEGMENTS],
+    pub ring: [ServiceSegment; SEGMENTS_KEPT],
     /// Ring of gates, ordered by `at`.
-    pub gates: [Gate; GATES],
+    pub gates: [LineGate; GATES_KEPT],
 }
 
-impl Line {
+impl WorkLine {
     /// Work not yet done, ns.
-    pub fn backlog(&self) -> u64 {
+    pub fn line_backlog(&self) -> u64 {
         self.submitted - self.busy
     }
 }
@@ -276,7 +276,7 @@ impl Line {
 /// passed `mark`.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-pub struct Gate {
+pub struct LineGate {
     /// Position on this queue: the work before it, ns.
     pub at: u64,
     /// Position on the other queue, ns of work.
@@ -290,7 +290,7 @@ pub struct Gate {
 /// Entry of one process in the table of processes.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Slot {
+pub struct ProcessSlot {
     /// 1 while a process uses this entry, 0 if it is free.
     pub state: u32,
     /// Counts the holders of this slot; the lock word uses it to tell successive holders apart.
@@ -310,18 +310,18 @@ pub struct Slot {
     /// Checkpoint state of the process, a constant of `checkpoint`.
     pub checkpoint: u32,
     /// State of the process on each device.
-    pub devices: [SlotDevice; DEVICES],
+    pub devices: [SlotDevice; MAX_SIMULATED_DEVICES],
 }
 
 /// Memory that several processes may hold. One physical copy exists, and it is in no process's own record.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Share {
+pub struct SharedMemory {
     /// Number of the share, never used twice.
     pub id: u64,
     /// Kind (`share::Kind` as a number).
     pub kind: u32,
-    /// The device, or [`NOBODY`] for host memory.
+    /// The device, or [`NO_SLOT`] for host memory.
     pub device: u32,
     /// Slot of the process that made the share.
     pub creator: u32,
@@ -342,13 +342,13 @@ pub struct Share {
     /// Data of the driver, opaque to the model.
     pub words: [u64; 4],
     /// Slots of the processes that hold the share, one bit each.
-    pub holders: [u64; WORDS],
+    pub holders: [u64; SLOT_SET_WORDS],
 }
 
 /// A finished process on a device it touched.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Finished {
+pub struct FinishedProcess {
     /// Number of the finished process on this machine.
     pub serial: u64,
     /// Process id of the finished process, as it saw itself.
@@ -364,52 +364,52 @@ pub struct Finished {
     /// Path of the process's executable.
     pub name: [u8; 128],
     /// Counters of the process on the device at that time.
-    pub used: Use,
+    pub used: DeviceUse,
 }
 
 /// Redo log of one step of a device's clock, written before the step. Applying it twice has the same effect as
 /// once.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-pub struct Journal {
+pub struct ClockJournal {
     /// 1 while the step may be half applied.
     pub open: u32,
     /// The device whose clock the step advances.
     pub device: u32,
-    /// The slot that is served, or [`NOBODY`].
+    /// The slot that is served, or [`NO_SLOT`].
     pub slot: u32,
     /// The engine whose clock the step advances.
     pub lane: u32,
-    /// Value of [`Lane::current`] after the step.
+    /// Value of [`EngineLane::current`] after the step.
     pub current: u32,
-    /// Value of [`Lane::last`] after the step.
+    /// Value of [`EngineLane::last`] after the step.
     pub last: u32,
-    /// Value of [`Lane::clock`] after the step.
+    /// Value of [`EngineLane::clock`] after the step.
     pub clock: u64,
-    /// Value of [`Lane::slice_end`] after the step.
+    /// Value of [`EngineLane::slice_end`] after the step.
     pub slice_end: u64,
-    /// Value of [`Device::switch_ns`] after the step.
+    /// Value of [`DeviceBody::switch_ns`] after the step.
     pub switch_ns: u64,
-    /// Value of [`Device::switches`] after the step.
+    /// Value of [`DeviceBody::switches`] after the step.
     pub switches: u64,
-    /// Value of [`Line::busy`] of the served slot after the step.
+    /// Value of [`WorkLine::busy`] of the served slot after the step.
     pub busy: u64,
     /// Value of [`SlotDevice::waited`] of the served slot after the step.
     pub waited: u64,
-    /// Value of [`Line::gates_read`] of the served queue after the step.
+    /// Value of [`WorkLine::gates_read`] of the served queue after the step.
     pub gates_read: u64,
-    /// Value of [`Line::wrote`] of the served queue after the step.
+    /// Value of [`WorkLine::wrote`] of the served queue after the step.
     pub wrote: u64,
     /// Entry of the queue's ring at `wrote - 1` after the step.
-    pub newest: Segment,
+    pub newest: ServiceSegment,
     /// Entry of the queue's ring at `wrote - 2` after the step.
-    pub before: Segment,
+    pub before: ServiceSegment,
 }
 
 /// Redo log of the removal of a dead process from one device, written before the removal.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-pub struct Burial {
+pub struct ProcessBurial {
     /// 1 while the removal may be half applied.
     pub open: u32,
     /// Slot of the process that is removed.
@@ -418,10 +418,10 @@ pub struct Burial {
     pub device: u32,
     /// Unused.
     pub pad: u32,
-    /// Value of [`Body::finished_count`] after the removal.
+    /// Value of [`StateBody::finished_count`] after the removal.
     pub count: u64,
-    /// Value of [`Device::done`] after the removal.
-    pub done: Use,
+    /// Value of [`DeviceBody::done`] after the removal.
+    pub done: DeviceUse,
 }
 
 /// Index of entry `i` in a ring of `len` entries.
@@ -430,7 +430,7 @@ pub fn ring_index(i: u64, len: usize) -> usize {
 }
 
 /// Iterates over the set bits.
-pub fn bits(set: &[u64]) -> impl Iterator<Item = usize> + '_ {
+pub fn set_bits(set: &[u64]) -> impl Iterator<Item = usize> + '_ {
     set.iter().enumerate().flat_map(|(i, word)| {
         let mut w = *word;
         std::iter::from_fn(move || {
@@ -454,14 +454,14 @@ pub fn set_bit(set: &mut [u64], i: usize, on: bool) {
 }
 
 /// The first set bit after `i`, wrapping around; `i` itself is tried last.
-pub fn next_bit(set: &[u64; WORDS], i: usize) -> Option<usize> {
-    let start = (i + 1) % SLOTS;
-    for k in 0..=WORDS {
-        let w = (start / 64 + k) % WORDS;
+pub fn next_bit(set: &[u64; SLOT_SET_WORDS], i: usize) -> Option<usize> {
+    let start = (i + 1) % MAX_PROCESSES;
+    for k in 0..=SLOT_SET_WORDS {
+        let w = (start / 64 + k) % SLOT_SET_WORDS;
         let mut word = set[w];
         if k == 0 {
             word &= !0 << (start % 64);
-        } else if k == WORDS {
+        } else if k == SLOT_SET_WORDS {
             word &= !(!0 << (start % 64));
         }
         if word != 0 {
@@ -477,16 +477,16 @@ mod tests {
 
     #[test]
     fn the_next_bit_goes_round() {
-        let mut set = [0u64; WORDS];
+        let mut set = [0u64; SLOT_SET_WORDS];
         assert_eq!(next_bit(&set, 5), None);
         set_bit(&mut set, 5, true);
         assert_eq!(next_bit(&set, 5), Some(5));
         set_bit(&mut set, 70, true);
         assert_eq!(next_bit(&set, 5), Some(70));
         assert_eq!(next_bit(&set, 70), Some(5));
-        set_bit(&mut set, SLOTS - 1, true);
-        assert_eq!(next_bit(&set, 70), Some(SLOTS - 1));
-        assert_eq!(next_bit(&set, SLOTS - 1), Some(5));
-        assert_eq!(bits(&set).collect::<Vec<_>>(), [5, 70, SLOTS - 1]);
+        set_bit(&mut set, MAX_PROCESSES - 1, true);
+        assert_eq!(next_bit(&set, 70), Some(MAX_PROCESSES - 1));
+        assert_eq!(next_bit(&set, MAX_PROCESSES - 1), Some(5));
+        assert_eq!(set_bits(&set).collect::<Vec<_>>(), [5, 70, MAX_PROCESSES - 1]);
     }
 }

@@ -35,9 +35,9 @@ pub mod timeline;
 pub mod truth;
 pub mod virtual_device;
 
-pub use device::{Identity, Memory, ProcessUse, Sample};
-pub use machine::{Machine, directory, now, wall};
-pub use profile::Profile;
-pub use timeline::Timeline;
-pub use truth::Truth;
+pub use device::{DeviceIdentity, DeviceMemory, ProcessUse, UtilisationSample};
+pub use machine::{MachineView, default_directory, now, wall_ns};
+pub use profile::DeviceProfile;
+pub use timeline::DeviceTimeline;
+pub use truth::MachineTruth;
 pub use virtual_device::VirtualDevice;

@@ -2,8 +2,8 @@
 //!
 //! Data and rules only; `engine` carries them out on the device.
 
-use crate::layout::{COMPUTE, LANES, TO_DEVICE, TO_HOST};
-use crate::sched::Marks;
+use crate::layout::{COMPUTE_LANE, LANE_COUNT, TO_DEVICE_LANE, TO_HOST_LANE};
+use crate::sched::LineMarks;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub struct EventId(pub(crate) usize);
 
 /// Type of a piece of work. It selects the engine and the counters of the ground truth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum WorkKind {
     /// A kernel that runs on the device.
     Kernel,
     /// A fill, or a copy that stays on the device.
@@ -35,68 +35,68 @@ pub enum Kind {
     Other,
 }
 
-impl Kind {
+impl WorkKind {
     /// The engine that does this work.
-    pub(crate) fn lane(self) -> usize {
+    pub(crate) fn lane_of_kind(self) -> usize {
         match self {
-            Kind::FromHost => TO_DEVICE,
-            Kind::ToHost => TO_HOST,
-            _ => COMPUTE,
+            WorkKind::FromHost => TO_DEVICE_LANE,
+            WorkKind::ToHost => TO_HOST_LANE,
+            _ => COMPUTE_LANE,
         }
     }
 }
 
-pub(crate) type Effect = Box<dyn FnOnce() + Send>;
+pub(crate) type WorkEffect = Box<dyn FnOnce() + Send>;
 /// An operation of the host in a stream; returns false while it is not done, and is then called again.
-pub(crate) type Turn = Box<dyn FnMut() -> bool + Send>;
+pub(crate) type HostTurn = Box<dyn FnMut() -> bool + Send>;
 
-pub(crate) enum Op {
-    Work { ns: u64, kind: Kind, effect: Option<Effect> },
+pub(crate) enum StreamOperation {
+    Work { ns: u64, kind: WorkKind, effect: Option<WorkEffect> },
     Record { event: usize, seq: u64 },
     Wait { event: usize, seq: u64 },
-    Host { f: Option<Turn> },
+    Host { f: Option<HostTurn> },
 }
 
-pub(crate) struct Queued {
-    pub(crate) op: Op,
+pub(crate) struct QueuedOperation {
+    pub(crate) op: StreamOperation,
     /// Streams that must first have carried out this many operations.
     pub(crate) after: Vec<(StreamId, u64)>,
 }
 
 /// Other streams' operations that this stream follows through events it waited for: for each stream, the number
 /// of operations pushed to it.
-pub(crate) type Behind = Arc<BTreeMap<StreamId, u64>>;
+pub(crate) type StreamDependencies = Arc<BTreeMap<StreamId, u64>>;
 
 /// For each queue, the later of two positions.
-pub(crate) fn later(a: Marks, b: Marks) -> Marks {
+pub(crate) fn later_marks(a: LineMarks, b: LineMarks) -> LineMarks {
     std::array::from_fn(|l| a[l].max(b[l]))
 }
 
-pub(crate) struct Stream {
+pub(crate) struct EngineStream {
     pub(crate) group: GroupId,
     pub(crate) blocking: bool,
     pub(crate) legacy: bool,
     /// End of the stream's last operation on each queue.
-    pub(crate) tail: Marks,
+    pub(crate) tail: LineMarks,
     /// Engine of the stream's last operation.
     pub(crate) lane: usize,
     pub(crate) pushed: u64,
     pub(crate) done: u64,
     /// True after the program destroyed the stream; it is removed once its held operations are carried out.
     pub(crate) closing: bool,
-    pub(crate) queue: VecDeque<Queued>,
-    pub(crate) behind: Behind,
+    pub(crate) queue: VecDeque<QueuedOperation>,
+    pub(crate) behind: StreamDependencies,
 }
 
 #[derive(Default, Clone, Copy)]
-pub(crate) struct Event {
+pub(crate) struct EngineEvent {
     pub(crate) in_use: bool,
     pub(crate) timing: bool,
     /// True if the event was recorded since it was opened.
     pub(crate) mine: bool,
     pub(crate) asked: u64,
     pub(crate) recorded: u64,
-    pub(crate) mark: Marks,
+    pub(crate) mark: LineMarks,
     pub(crate) asked_at: u64,
     /// Queues that have not passed the marks of the last record.
     pub(crate) left: u8,
@@ -107,53 +107,53 @@ pub(crate) struct Event {
 
 /// The streams of one context as a group.
 #[derive(Clone, Copy)]
-pub(crate) struct Group {
+pub(crate) struct ContextGroup {
     pub(crate) legacy: StreamId,
     /// Latest mark of streams that were removed.
-    pub(crate) gone: Marks,
+    pub(crate) gone: LineMarks,
 }
 
 #[derive(Default)]
-pub(crate) struct Inner {
-    pub(crate) streams: HashMap<StreamId, Stream>,
-    pub(crate) groups: HashMap<GroupId, Group>,
-    pub(crate) events: Vec<Event>,
+pub(crate) struct EngineState {
+    pub(crate) streams: HashMap<StreamId, EngineStream>,
+    pub(crate) groups: HashMap<GroupId, ContextGroup>,
+    pub(crate) events: Vec<EngineEvent>,
     /// For each event: the operations that a wait for its last record follows. These are the recording stream's
     /// operations and those that stream itself followed.
-    pub(crate) records: Vec<Behind>,
+    pub(crate) records: Vec<StreamDependencies>,
     pub(crate) free_events: Vec<usize>,
     /// For each queue: pending marks, the event of each, and the number of its record.
-    pub(crate) pending: [BinaryHeap<Reverse<(u64, usize, u64)>>; LANES],
+    pub(crate) pending: [BinaryHeap<Reverse<(u64, usize, u64)>>; LANE_COUNT],
     pub(crate) outstanding: VecDeque<u64>,
     pub(crate) held: usize,
-    pub(crate) served: Marks,
+    pub(crate) served: LineMarks,
     /// While held work is released: the time of the release, ns.
     pub(crate) moment: Option<u64>,
     pub(crate) next: u64,
     pub(crate) thread: bool,
 }
 
-impl Stream {
-    pub(crate) fn new(group: GroupId, blocking: bool, legacy: bool) -> Stream {
-        Stream {
+impl EngineStream {
+    pub(crate) fn new(group: GroupId, blocking: bool, legacy: bool) -> EngineStream {
+        EngineStream {
             group,
             blocking,
             legacy,
-            tail: [0; LANES],
-            lane: COMPUTE,
+            tail: [0; LANE_COUNT],
+            lane: COMPUTE_LANE,
             pushed: 0,
             done: 0,
             closing: false,
             queue: VecDeque::new(),
-            behind: Behind::default(),
+            behind: StreamDependencies::default(),
         }
     }
 }
 
-impl Inner {
+impl EngineState {
     /// Streams that an operation in `id` must follow by the legacy default stream's rule, with their operation
     /// counts.
-    pub(crate) fn implied(&self, id: StreamId) -> Vec<(StreamId, u64)> {
+    pub(crate) fn implied_dependencies(&self, id: StreamId) -> Vec<(StreamId, u64)> {
         if self.held == 0 {
             return Vec::new();
         }
@@ -166,15 +166,15 @@ impl Inner {
             .collect()
     }
 
-    pub(crate) fn begin(&mut self, id: StreamId) -> Vec<(StreamId, u64)> {
-        let after = self.implied(id);
+    pub(crate) fn begin_operation(&mut self, id: StreamId) -> Vec<(StreamId, u64)> {
+        let after = self.implied_dependencies(id);
         if let Some(st) = self.streams.get_mut(&id) {
             st.pushed += 1;
         }
         after
     }
 
-    pub(crate) fn finish(&mut self, id: StreamId) {
+    pub(crate) fn finish_operation(&mut self, id: StreamId) {
         if let Some(st) = self.streams.get_mut(&id) {
             st.done += 1;
             if st.closing && st.done == st.pushed {
@@ -187,9 +187,9 @@ impl Inner {
         after.is_empty() && self.streams.get(&id).is_some_and(|st| st.queue.is_empty())
     }
 
-    pub(crate) fn hold(&mut self, id: StreamId, op: Op, after: Vec<(StreamId, u64)>) {
+    pub(crate) fn hold_operation(&mut self, id: StreamId, op: StreamOperation, after: Vec<(StreamId, u64)>) {
         if let Some(st) = self.streams.get_mut(&id) {
-            st.queue.push_back(Queued { op, after });
+            st.queue.push_back(QueuedOperation { op, after });
             self.held += 1;
         }
     }
@@ -200,7 +200,7 @@ impl Inner {
         let mut behind = st.behind.clone();
         Arc::make_mut(&mut behind).insert(id, st.pushed);
         if self.records.len() <= event {
-            self.records.resize_with(event + 1, Behind::default);
+            self.records.resize_with(event + 1, StreamDependencies::default);
         }
         self.records[event] = behind;
     }
@@ -216,31 +216,35 @@ impl Inner {
     }
 
     /// The marks that an operation in the stream follows: its own stream's, and those of the legacy rule.
-    pub(crate) fn order_tail(&self, id: StreamId) -> Marks {
-        let Some(st) = self.streams.get(&id) else { return [0; LANES] };
+    pub(crate) fn order_tail(&self, id: StreamId) -> LineMarks {
+        let Some(st) = self.streams.get(&id) else { return [0; LANE_COUNT] };
         if !st.legacy {
             // A legacy operation already raised the tails of the blocking streams.
             return st.tail;
         }
-        self.streams.values().filter(|x| x.group == st.group && x.blocking).map(|x| x.tail).fold([0; LANES], later)
+        self.streams
+            .values()
+            .filter(|x| x.group == st.group && x.blocking)
+            .map(|x| x.tail)
+            .fold([0; LANE_COUNT], later_marks)
     }
 
     /// The marks that a query or a wait of the stream covers, and whether operations are still held.
-    pub(crate) fn goal(&self, id: StreamId) -> Option<(Marks, bool)> {
+    pub(crate) fn wait_goal(&self, id: StreamId) -> Option<(LineMarks, bool)> {
         let st = self.streams.get(&id)?;
-        Some((self.order_tail(id), st.done < st.pushed || !self.implied(id).is_empty()))
+        Some((self.order_tail(id), st.done < st.pushed || !self.implied_dependencies(id).is_empty()))
     }
 
     pub(crate) fn join(&mut self, id: StreamId, event: usize) {
         let mark = self.events[event].mark;
         if let Some(st) = self.streams.get_mut(&id) {
-            st.tail = later(st.tail, mark);
+            st.tail = later_marks(st.tail, mark);
         }
     }
 
     /// Sets the stream's end to `mark`. For the legacy stream also sets that of all blocking streams, which follow
     /// it.
-    pub(crate) fn raise(&mut self, id: StreamId, mark: Marks) {
+    pub(crate) fn raise_end(&mut self, id: StreamId, mark: LineMarks) {
         let Some(st) = self.streams.get_mut(&id) else { return };
         st.tail = mark;
         if st.legacy {
@@ -258,7 +262,7 @@ impl Inner {
             }
             self.held -= st.queue.len();
             if let Some(g) = self.groups.get_mut(&st.group) {
-                g.gone = later(g.gone, st.tail);
+                g.gone = later_marks(g.gone, st.tail);
             }
         }
     }

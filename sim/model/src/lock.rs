@@ -8,18 +8,18 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-const WAITERS: u32 = 1 << 31;
+const WAITERS_BIT: u32 = 1 << 31;
 const SLOT_BITS: u32 = 11;
 
 /// Identity of a lock holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holder(u32);
+pub struct LockHolder(u32);
 
-impl Holder {
+impl LockHolder {
     /// The holder of `slot` in its `generation`.
-    pub fn new(slot: usize, generation: u32) -> Holder {
+    pub fn new(slot: usize, generation: u32) -> LockHolder {
         let slot = u32::try_from(slot + 1).unwrap_or(0) & ((1 << SLOT_BITS) - 1);
-        Holder(slot | ((generation << SLOT_BITS) & !WAITERS))
+        LockHolder(slot | ((generation << SLOT_BITS) & !WAITERS_BIT))
     }
 
     fn slot_of(word: u32) -> Option<usize> {
@@ -29,7 +29,7 @@ impl Holder {
 
 /// State in which the lock was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum LockOutcome {
     /// The lock was free, so the protected state is complete.
     Clean,
     /// The holder is dead: the protected state may be half changed.
@@ -37,20 +37,20 @@ pub enum Taken {
 }
 
 /// Takes the lock; `alive(slot)` asks the kernel about a holder.
-pub fn lock(word: &AtomicU32, me: Holder, alive: impl Fn(usize) -> bool) -> Taken {
+pub fn lock(word: &AtomicU32, me: LockHolder, alive: impl Fn(usize) -> bool) -> LockOutcome {
     if word.compare_exchange(0, me.0, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-        return Taken::Clean;
+        return LockOutcome::Clean;
     }
-    contended(word, me, alive)
+    lock_contended(word, me, alive)
 }
 
 #[cold]
-fn contended(word: &AtomicU32, me: Holder, alive: impl Fn(usize) -> bool) -> Taken {
+fn lock_contended(word: &AtomicU32, me: LockHolder, alive: impl Fn(usize) -> bool) -> LockOutcome {
     for _ in 0..100 {
         if word.load(Ordering::Relaxed) == 0
             && word.compare_exchange(0, me.0, Ordering::Acquire, Ordering::Relaxed).is_ok()
         {
-            return Taken::Clean;
+            return LockOutcome::Clean;
         }
         std::hint::spin_loop();
     }
@@ -58,41 +58,41 @@ fn contended(word: &AtomicU32, me: Holder, alive: impl Fn(usize) -> bool) -> Tak
         let seen = word.load(Ordering::Relaxed);
         if seen == 0 {
             // Another waiter may sleep on the word, so keep the flag.
-            if word.compare_exchange(0, me.0 | WAITERS, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                return Taken::Clean;
+            if word.compare_exchange(0, me.0 | WAITERS_BIT, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                return LockOutcome::Clean;
             }
             continue;
         }
-        let waiting = seen | WAITERS;
+        let waiting = seen | WAITERS_BIT;
         if seen != waiting && word.compare_exchange(seen, waiting, Ordering::Relaxed, Ordering::Relaxed).is_err() {
             continue;
         }
         if wait(word, waiting) {
             continue;
         }
-        let Some(slot) = Holder::slot_of(waiting) else { continue };
-        let same = waiting & !WAITERS == me.0;
+        let Some(slot) = LockHolder::slot_of(waiting) else { continue };
+        let same = waiting & !WAITERS_BIT == me.0;
         if !same
             && !alive(slot)
-            && word.compare_exchange(waiting, me.0 | WAITERS, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            && word.compare_exchange(waiting, me.0 | WAITERS_BIT, Ordering::Acquire, Ordering::Relaxed).is_ok()
         {
-            return Taken::FromTheDead;
+            return LockOutcome::FromTheDead;
         }
     }
 }
 
 /// Takes the lock over if the previous holder of `slot` died while it had the lock. The slot's new holder calls
 /// this.
-pub fn inherit(word: &AtomicU32, slot: usize, me: Holder) -> bool {
+pub fn inherit_lock(word: &AtomicU32, slot: usize, me: LockHolder) -> bool {
     let seen = word.load(Ordering::Relaxed);
-    Holder::slot_of(seen) == Some(slot)
-        && seen & !WAITERS != me.0
-        && word.compare_exchange(seen, me.0 | WAITERS, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    LockHolder::slot_of(seen) == Some(slot)
+        && seen & !WAITERS_BIT != me.0
+        && word.compare_exchange(seen, me.0 | WAITERS_BIT, Ordering::Acquire, Ordering::Relaxed).is_ok()
 }
 
 /// Releases the lock.
 pub fn unlock(word: &AtomicU32) {
-    if word.swap(0, Ordering::Release) & WAITERS != 0 {
+    if word.swap(0, Ordering::Release) & WAITERS_BIT != 0 {
         // SAFETY: the word is mapped for as long as its machine; waking needs nothing else.
         unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1) };
     }

@@ -1,7 +1,7 @@
 //! Hardware profiles: sizes, names, clocks and costs of a device in one struct.
 //!
 //! The built-in profiles are public knowledge about real boards. Costs and overheads are estimates until a
-//! `gpu-probe` measurement replaces them through [`Profile::with_measurement`]; `measured` says which.
+//! `gpu-probe` measurement replaces them through [`DeviceProfile::with_measurement`]; `measured` says which.
 //! Not here: the state of a device (`layout`, `sched`).
 
 use serde::Serialize;
@@ -9,7 +9,7 @@ use serde::Serialize;
 /// A device as the model knows it. Plain data, stored unchanged in the shared state.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Profile {
+pub struct DeviceProfile {
     /// Short name used in `VGPU_SIM_PROFILE`.
     #[serde(serialize_with = "text")]
     pub key: [u8; 16],
@@ -127,7 +127,7 @@ pub fn c_text(bytes: &[u8]) -> &str {
     std::str::from_utf8(&bytes[..end]).unwrap_or("?")
 }
 
-const fn fixed<const N: usize>(s: &str) -> [u8; N] {
+const fn fixed_text<const N: usize>(s: &str) -> [u8; N] {
     let b = s.as_bytes();
     let mut out = [0u8; N];
     let mut i = 0;
@@ -138,13 +138,13 @@ const fn fixed<const N: usize>(s: &str) -> [u8; N] {
     out
 }
 
-const MIB: u64 = 1 << 20;
+const MEBIBYTE: u64 = 1 << 20;
 
 /// Values that most boards share; each row below overrides the others.
-const BASE: Profile = Profile {
+const BASE_PROFILE: DeviceProfile = DeviceProfile {
     key: [0; 16],
     name: [0; 64],
-    vbios: fixed("00.00.00.00.00"),
+    vbios: fixed_text("00.00.00.00.00"),
     cc_major: 0,
     cc_minor: 0,
     architecture: 0,
@@ -174,9 +174,9 @@ const BASE: Profile = Profile {
     cuda_total: 0,
     bar1_total: 0,
     context_bytes: 0,
-    context_more_bytes: 64 * MIB,
-    slab_bytes: 2 * MIB,
-    small_limit: MIB,
+    context_more_bytes: 64 * MEBIBYTE,
+    slab_bytes: 2 * MEBIBYTE,
+    small_limit: MEBIBYTE,
     small_align: 512,
     slice_ns: 2_000_000,
     switch_ns: 30_000,
@@ -196,11 +196,11 @@ const BASE: Profile = Profile {
 };
 
 /// The devices that the simulator can imitate without a measurement.
-pub const BUILT_IN: [Profile; 6] = [
-    Profile {
-        key: fixed("t4"),
-        name: fixed("Tesla T4"),
-        vbios: fixed("90.04.38.00.03"),
+pub const BUILT_IN_PROFILES: [DeviceProfile; 6] = [
+    DeviceProfile {
+        key: fixed_text("t4"),
+        name: fixed_text("Tesla T4"),
+        vbios: fixed_text("90.04.38.00.03"),
         cc_major: 7,
         cc_minor: 5,
         architecture: 6,
@@ -221,18 +221,18 @@ pub const BUILT_IN: [Profile; 6] = [
         pci_id: 0x1EB8_10DE,
         pci_subsystem: 0x12A2_10DE,
         pcie_gen: 3,
-        nvml_total: 15_360 * MIB,
+        nvml_total: 15_360 * MEBIBYTE,
         cuda_total: 15_637_086_208,
-        bar1_total: 256 * MIB,
-        context_bytes: 104 * MIB,
+        bar1_total: 256 * MEBIBYTE,
+        context_bytes: 104 * MEBIBYTE,
         host_bytes_per_us: 12_000,
         device_bytes_per_us: 300_000,
-        ..BASE
+        ..BASE_PROFILE
     },
-    Profile {
-        key: fixed("l4"),
-        name: fixed("NVIDIA L4"),
-        vbios: fixed("95.04.29.00.06"),
+    DeviceProfile {
+        key: fixed_text("l4"),
+        name: fixed_text("NVIDIA L4"),
+        vbios: fixed_text("95.04.29.00.06"),
         cc_major: 8,
         cc_minor: 9,
         architecture: 8,
@@ -252,17 +252,17 @@ pub const BUILT_IN: [Profile; 6] = [
         power_idle_mw: 12_000,
         pci_id: 0x27B8_10DE,
         pci_subsystem: 0x16CA_10DE,
-        nvml_total: 23_034 * MIB,
+        nvml_total: 23_034 * MEBIBYTE,
         cuda_total: 23_600_037_888,
-        bar1_total: 32_768 * MIB,
-        context_bytes: 158 * MIB,
+        bar1_total: 32_768 * MEBIBYTE,
+        context_bytes: 158 * MEBIBYTE,
         device_bytes_per_us: 280_000,
-        ..BASE
+        ..BASE_PROFILE
     },
-    Profile {
-        key: fixed("a100"),
-        name: fixed("NVIDIA A100-SXM4-80GB"),
-        vbios: fixed("92.00.45.00.05"),
+    DeviceProfile {
+        key: fixed_text("a100"),
+        name: fixed_text("NVIDIA A100-SXM4-80GB"),
+        vbios: fixed_text("92.00.45.00.05"),
         cc_major: 8,
         cc_minor: 0,
         architecture: 7,
@@ -281,17 +281,17 @@ pub const BUILT_IN: [Profile; 6] = [
         pci_id: 0x20B2_10DE,
         pci_subsystem: 0x1463_10DE,
         mig_capable: 1,
-        nvml_total: 81_920 * MIB,
+        nvml_total: 81_920 * MEBIBYTE,
         cuda_total: 85_198_045_184,
-        bar1_total: 131_072 * MIB,
-        context_bytes: 418 * MIB,
+        bar1_total: 131_072 * MEBIBYTE,
+        context_bytes: 418 * MEBIBYTE,
         device_bytes_per_us: 1_900_000,
-        ..BASE
+        ..BASE_PROFILE
     },
-    Profile {
-        key: fixed("h100"),
-        name: fixed("NVIDIA H100 80GB HBM3"),
-        vbios: fixed("96.00.74.00.01"),
+    DeviceProfile {
+        key: fixed_text("h100"),
+        name: fixed_text("NVIDIA H100 80GB HBM3"),
+        vbios: fixed_text("96.00.74.00.01"),
         cc_major: 9,
         cc_minor: 0,
         architecture: 9,
@@ -307,18 +307,18 @@ pub const BUILT_IN: [Profile; 6] = [
         pci_subsystem: 0x16C1_10DE,
         pcie_gen: 5,
         mig_capable: 1,
-        nvml_total: 81_559 * MIB,
+        nvml_total: 81_559 * MEBIBYTE,
         cuda_total: 84_942_979_072,
-        bar1_total: 131_072 * MIB,
-        context_bytes: 522 * MIB,
+        bar1_total: 131_072 * MEBIBYTE,
+        context_bytes: 522 * MEBIBYTE,
         host_bytes_per_us: 50_000,
         device_bytes_per_us: 3_000_000,
-        ..BASE
+        ..BASE_PROFILE
     },
-    Profile {
-        key: fixed("h200"),
-        name: fixed("NVIDIA H200"),
-        vbios: fixed("96.00.C0.00.03"),
+    DeviceProfile {
+        key: fixed_text("h200"),
+        name: fixed_text("NVIDIA H200"),
+        vbios: fixed_text("96.00.C0.00.03"),
         cc_major: 9,
         cc_minor: 0,
         architecture: 9,
@@ -334,18 +334,18 @@ pub const BUILT_IN: [Profile; 6] = [
         pci_subsystem: 0x18BE_10DE,
         pcie_gen: 5,
         mig_capable: 1,
-        nvml_total: 143_771 * MIB,
+        nvml_total: 143_771 * MEBIBYTE,
         cuda_total: 150_121_545_728,
-        bar1_total: 262_144 * MIB,
-        context_bytes: 526 * MIB,
+        bar1_total: 262_144 * MEBIBYTE,
+        context_bytes: 526 * MEBIBYTE,
         host_bytes_per_us: 50_000,
         device_bytes_per_us: 4_300_000,
-        ..BASE
+        ..BASE_PROFILE
     },
-    Profile {
-        key: fixed("rtxpro6000"),
-        name: fixed("NVIDIA RTX PRO 6000 Blackwell Server Edition"),
-        vbios: fixed("98.02.6E.00.02"),
+    DeviceProfile {
+        key: fixed_text("rtxpro6000"),
+        name: fixed_text("NVIDIA RTX PRO 6000 Blackwell Server Edition"),
+        vbios: fixed_text("98.02.6E.00.02"),
         cc_major: 12,
         cc_minor: 0,
         architecture: 10,
@@ -368,24 +368,24 @@ pub const BUILT_IN: [Profile; 6] = [
         pci_subsystem: 0x204E_10DE,
         pcie_gen: 5,
         mig_capable: 1,
-        nvml_total: 97_887 * MIB,
+        nvml_total: 97_887 * MEBIBYTE,
         cuda_total: 101_973_491_712,
-        bar1_total: 131_072 * MIB,
-        context_bytes: 570 * MIB,
+        bar1_total: 131_072 * MEBIBYTE,
+        context_bytes: 570 * MEBIBYTE,
         host_bytes_per_us: 50_000,
         device_bytes_per_us: 1_500_000,
-        ..BASE
+        ..BASE_PROFILE
     },
 ];
 
-impl Profile {
+impl DeviceProfile {
     /// The built-in device named `key`, in upper or lower case.
-    pub fn built_in(key: &str) -> Option<Profile> {
-        BUILT_IN.iter().find(|p| p.key().eq_ignore_ascii_case(key)).copied()
+    pub fn built_in(key: &str) -> Option<DeviceProfile> {
+        BUILT_IN_PROFILES.iter().find(|p| p.profile_key().eq_ignore_ascii_case(key)).copied()
     }
 
     /// Short name by which `VGPU_SIM_PROFILE` selects the device.
-    pub fn key(&self) -> &str {
+    pub fn profile_key(&self) -> &str {
         c_text(&self.key)
     }
 
@@ -395,12 +395,12 @@ impl Profile {
     }
 
     /// Memory that exists but that programs cannot use, NVML's `reserved`, bytes.
-    pub fn reserved(&self) -> u64 {
+    pub fn reserved_bytes(&self) -> u64 {
         self.nvml_total - self.cuda_total
     }
 
     /// Bytes that allocations and contexts can use together: whole slabs.
-    pub fn capacity(&self) -> u64 {
+    pub fn capacity_bytes(&self) -> u64 {
         self.cuda_total / self.slab_bytes * self.slab_bytes
     }
 
@@ -412,9 +412,9 @@ impl Profile {
     /// # Errors
     /// The device cannot be partitioned, a name is not in its geometry, or the names exceed seven compute or eight
     /// memory slices.
-    pub fn mig_instances(&self, geometry: &str) -> Result<Vec<Profile>, String> {
+    pub fn mig_instances(&self, geometry: &str) -> Result<Vec<DeviceProfile>, String> {
         if self.mig_capable == 0 || self.cc_major > 9 {
-            return Err(format!("{} has no MIG geometry here", self.key()));
+            return Err(format!("{} has no MIG geometry here", self.profile_key()));
         }
         let gigabytes = self.nvml_total.div_ceil(1 << 30);
         let (mut out, mut compute, mut memory) = (Vec::new(), 0, 0);
@@ -437,8 +437,8 @@ impl Profile {
             p.name[..n].copy_from_slice(&full.as_bytes()[..n]);
             p.sms = self.sms / 8 * c;
             p.cores = self.cores / self.sms * p.sms;
-            p.nvml_total = self.nvml_total / 8 * m / MIB * MIB;
-            p.cuda_total = p.nvml_total - self.reserved() / 8 * m / MIB * MIB;
+            p.nvml_total = self.nvml_total / 8 * m / MEBIBYTE * MEBIBYTE;
+            p.cuda_total = p.nvml_total - self.reserved_bytes() / 8 * m / MEBIBYTE * MEBIBYTE;
             out.push(p);
         }
         if compute > 7 || memory > 8 {
@@ -468,7 +468,7 @@ impl Profile {
     ///
     /// # Errors
     /// The text is not a JSON object, or a known key has no whole number.
-    pub fn with_measurement(mut self, json: &str) -> Result<Profile, String> {
+    pub fn with_measurement(mut self, json: &str) -> Result<DeviceProfile, String> {
         let value: serde_json::Value = serde_json::from_str(json).map_err(|e| e.to_string())?;
         let object = value.get("profile").unwrap_or(&value).as_object().ok_or("not a JSON object")?;
         let fields: [(&str, &mut u64); 20] = [
@@ -515,7 +515,7 @@ impl Profile {
 ///
 /// # Errors
 /// An unknown name, a count outside 1..=16, more than 16 devices, or an unreadable measurement; as text.
-pub fn parse_list(text: &str) -> Result<Vec<Profile>, String> {
+pub fn parse_list(text: &str) -> Result<Vec<DeviceProfile>, String> {
     let mut out = Vec::new();
     if text.trim().eq_ignore_ascii_case("none") {
         return Ok(out);
@@ -530,16 +530,16 @@ pub fn parse_list(text: &str) -> Result<Vec<Profile>, String> {
             }
             _ => (1, part),
         };
-        let known = || BUILT_IN.iter().map(Profile::key).collect::<Vec<_>>().join(", ");
-        let mut p = Profile::built_in(key).ok_or_else(|| format!("no device {key:?}; known: {}", known()))?;
+        let known = || BUILT_IN_PROFILES.iter().map(DeviceProfile::profile_key).collect::<Vec<_>>().join(", ");
+        let mut p = DeviceProfile::built_in(key).ok_or_else(|| format!("no device {key:?}; known: {}", known()))?;
         p.mps = mps;
         if let Some(file) = file {
             let json = std::fs::read_to_string(file).map_err(|e| format!("{file}: {e}"))?;
             p = p.with_measurement(&json).map_err(|e| format!("{file}: {e}"))?;
         }
         let one = geometry.map_or_else(|| Ok(vec![p]), |geometry| p.mig_instances(geometry))?;
-        if count == 0 || out.len() + count * one.len() > crate::layout::DEVICES {
-            return Err(format!("between 1 and {} devices", crate::layout::DEVICES));
+        if count == 0 || out.len() + count * one.len() > crate::layout::MAX_SIMULATED_DEVICES {
+            return Err(format!("between 1 and {} devices", crate::layout::MAX_SIMULATED_DEVICES));
         }
         out.extend(std::iter::repeat_n(one, count).flatten());
     }
@@ -552,7 +552,7 @@ mod tests {
 
     #[test]
     fn lists_name_several_devices() {
-        let keys = |t: &str| parse_list(t).unwrap().iter().map(|p| p.key().to_owned()).collect::<Vec<_>>();
+        let keys = |t: &str| parse_list(t).unwrap().iter().map(|p| p.profile_key().to_owned()).collect::<Vec<_>>();
         assert_eq!(keys("2xh200"), ["h200", "h200"]);
         assert_eq!(keys("t4,H200"), ["t4", "h200"]);
         assert_eq!(keys("rtxpro6000"), ["rtxpro6000"]);
@@ -581,17 +581,17 @@ mod tests {
 
     #[test]
     fn a_measurement_replaces_the_estimates_it_has() {
-        let p = Profile::built_in("t4")
+        let p = DeviceProfile::built_in("t4")
             .unwrap()
             .with_measurement(r#"{"profile":{"slice_ns":1500000,"context_bytes":3}}"#)
             .unwrap();
         assert_eq!((p.slice_ns, p.measured, p.sms, p.context_bytes), (1_500_000, 1, 40, 2 << 20));
-        assert!(Profile::built_in("t4").unwrap().with_measurement(r#"{"slice_ns":0}"#).is_err());
+        assert!(DeviceProfile::built_in("t4").unwrap().with_measurement(r#"{"slice_ns":0}"#).is_err());
     }
 
     #[test]
     fn kernels_cost_by_waves() {
-        let p = Profile::built_in("h200").unwrap();
+        let p = DeviceProfile::built_in("h200").unwrap();
         assert_eq!(p.kernel_time(1, 1), p.kernel_ns);
         assert_eq!(p.kernel_time(132 * 2, 1024), p.kernel_ns);
         assert_eq!(p.kernel_time(132 * 2 + 1, 1024), p.kernel_ns + p.block_ns);
@@ -600,14 +600,14 @@ mod tests {
 
     #[test]
     fn every_built_in_device_is_complete() {
-        for p in BUILT_IN {
+        for p in BUILT_IN_PROFILES {
             assert!(
                 p.sms > 0 && p.cores > 0 && p.sm_mhz > 0 && p.mem_mhz > 0 && p.device_bytes_per_us > 0,
                 "{}",
-                p.key()
+                p.profile_key()
             );
-            assert!(p.nvml_total > p.cuda_total && p.context_bytes.is_multiple_of(p.slab_bytes), "{}", p.key());
-            assert!(p.capacity() <= p.cuda_total && p.cuda_total - p.capacity() < p.slab_bytes);
+            assert!(p.nvml_total > p.cuda_total && p.context_bytes.is_multiple_of(p.slab_bytes), "{}", p.profile_key());
+            assert!(p.capacity_bytes() <= p.cuda_total && p.cuda_total - p.capacity_bytes() < p.slab_bytes);
         }
     }
 }

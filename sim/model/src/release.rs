@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 /// Version numbers of one driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Release {
+pub struct DriverRelease {
     /// Number by which `VGPU_SIM_DRIVER` selects this driver.
     pub key: &'static str,
     /// Driver version as NVML shows it.
@@ -18,27 +18,27 @@ pub struct Release {
 }
 
 /// The supported drivers, oldest first. The first one is the default.
-const ALL: [Release; 2] = [
-    Release { key: "535", driver: "535.309.01", nvml: "12.535.309.01", cuda: 12_020 },
-    Release { key: "580", driver: "580.65.06", nvml: "13.580.65.06", cuda: 13_000 },
+const ALL_RELEASES: [DriverRelease; 2] = [
+    DriverRelease { key: "535", driver: "535.309.01", nvml: "12.535.309.01", cuda: 12_020 },
+    DriverRelease { key: "580", driver: "580.65.06", nvml: "13.580.65.06", cuda: 13_000 },
 ];
 
-impl Release {
+impl DriverRelease {
     /// The driver that this process sees, decided once. An unknown name prints a warning and selects the first.
-    pub fn current() -> Release {
-        static CURRENT: OnceLock<Release> = OnceLock::new();
-        *CURRENT.get_or_init(|| {
+    pub fn current() -> DriverRelease {
+        static CURRENT_RELEASE: OnceLock<DriverRelease> = OnceLock::new();
+        *CURRENT_RELEASE.get_or_init(|| {
             let asked = std::env::var("VGPU_SIM_DRIVER").unwrap_or_default();
-            let found = ALL.iter().find(|r| asked.is_empty() || r.key == asked);
+            let found = ALL_RELEASES.iter().find(|r| asked.is_empty() || r.key == asked);
             *found.unwrap_or_else(|| {
                 eprintln!("vgpu-sim: VGPU_SIM_DRIVER={asked:?}: neither 535 nor 580");
-                &ALL[0]
+                &ALL_RELEASES[0]
             })
         })
     }
 
     /// True if the driver is newer than 535.
     pub fn is_newer(&self) -> bool {
-        self.cuda > ALL[0].cuda
+        self.cuda > ALL_RELEASES[0].cuda
     }
 }

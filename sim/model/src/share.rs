@@ -12,9 +12,12 @@
 //!
 //! Not here: addresses, mappings, handles (the driver).
 
-use crate::layout::{Body, COMPUTE, Line, NOBODY, SHARES, Share, TO_DEVICE, TO_HOST, Use, WORDS, bits, set_bit};
-use crate::machine::{Machine, now};
-use crate::memory::plus;
+use crate::layout::{
+    COMPUTE_LANE, DeviceUse, MAX_SHARES, NO_SLOT, SLOT_SET_WORDS, SharedMemory, StateBody, TO_DEVICE_LANE,
+    TO_HOST_LANE, WorkLine, set_bit, set_bits,
+};
+use crate::machine::{MachineView, now};
+use crate::memory::signed_bytes;
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{Error, ErrorKind};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -24,7 +27,7 @@ use std::path::{Path, PathBuf};
 /// Type of a share, an object that several processes may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Kind {
+pub enum ShareKind {
     /// Memory of a device or of the host.
     Memory = 1,
     /// Identity of a memory pool; the pool's memory is shared chunk by chunk.
@@ -35,9 +38,9 @@ pub enum Kind {
 
 /// Description of a share to be made.
 #[derive(Clone, Copy, Debug)]
-pub struct New {
+pub struct NewShare {
     /// Type of the new share.
-    pub kind: Kind,
+    pub kind: ShareKind,
     /// The device; `None`: host memory, which is counted nowhere.
     pub device: Option<usize>,
     /// Bytes of content, and of device memory if there is a device.
@@ -50,10 +53,10 @@ pub struct New {
 
 /// A share as its holders see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Info {
+pub struct ShareInfo {
     /// Number of the share, never used twice.
     pub id: u64,
-    /// A [`Kind`] as a number.
+    /// A [`ShareKind`] as a number.
     pub kind: u32,
     /// The device on which the share is; `None`: host memory.
     pub device: Option<usize>,
@@ -69,21 +72,21 @@ pub struct Info {
 
 /// Why a share cannot be made or held.
 #[derive(Debug)]
-pub enum Trouble {
+pub enum ShareError {
     /// The share has ended, or never existed.
     Unknown,
-    /// All [`SHARES`] entries are in use.
+    /// All [`MAX_SHARES`] entries are in use.
     TooMany,
     /// The content's file cannot be made or opened.
     File(Error),
 }
 
-impl Body {
+impl StateBody {
     /// The slot that owns the share's memory. `None`: no process owns it, only a descriptor in transit keeps it.
-    pub fn owner(&self, share: &Share) -> Option<usize> {
+    pub fn owner_of(&self, share: &SharedMemory) -> Option<usize> {
         let creator = share.creator as usize;
         let lives = self.slots[creator].state == 1 && self.slots[creator].serial == share.creator_serial;
-        let lowest = bits(&share.holders).next();
+        let lowest = set_bits(&share.holders).next();
         match lowest {
             _ if lives && share.holders[creator / 64] & (1 << (creator % 64)) != 0 => Some(creator),
             None if lives => Some(creator),
@@ -98,54 +101,54 @@ impl Body {
 
     /// Bytes of shares on device `d` that no process owns.
     pub fn unclaimed_bytes(&self, d: usize) -> u64 {
-        self.shares_on(d).filter(|s| self.owner(s).is_none()).map(|s| s.bytes).sum()
+        self.shares_on(d).filter(|s| self.owner_of(s).is_none()).map(|s| s.bytes).sum()
     }
 
     /// Memory and work of the process in `slot` on device `d`, including the shares it owns.
-    pub fn used(&self, slot: usize, d: usize) -> Use {
-        let mut used = self.record(slot, d);
+    pub fn used_with_shares(&self, slot: usize, d: usize) -> DeviceUse {
+        let mut used = self.own_use(slot, d);
         let sd = &self.slots[slot].devices[d];
-        used.busy = sd.lanes[COMPUTE].busy + sd.waited;
-        used.copying = sd.lanes[TO_DEVICE].busy + sd.lanes[TO_HOST].busy;
-        used.submitted = used.busy + sd.lanes.iter().map(Line::backlog).sum::<u64>();
-        for s in self.shares_on(d).filter(|s| self.owner(s) == Some(slot)) {
+        used.busy = sd.lanes[COMPUTE_LANE].busy + sd.waited;
+        used.copying = sd.lanes[TO_DEVICE_LANE].busy + sd.lanes[TO_HOST_LANE].busy;
+        used.submitted = used.busy + sd.lanes.iter().map(WorkLine::line_backlog).sum::<u64>();
+        for s in self.shares_on(d).filter(|s| self.owner_of(s) == Some(slot)) {
             *(if s.small == 1 { &mut used.slabs } else { &mut used.large }) += s.bytes;
         }
-        used.peak = used.peak.max(used.physical());
+        used.peak = used.peak.max(used.physical_bytes());
         used
     }
 
     /// Physical bytes in use on device `d`, all processes and shares added.
-    pub fn taken(&self, d: usize) -> u64 {
-        bits(&self.live).map(|s| self.record(s, d).physical()).sum::<u64>() + self.shared_bytes(d)
+    pub fn taken_bytes(&self, d: usize) -> u64 {
+        set_bits(&self.live).map(|s| self.own_use(s, d).physical_bytes()).sum::<u64>() + self.shared_bytes(d)
     }
 
     /// The bit set of shares in use, up to the highest entry that was ever used.
     fn shares_in_use(&self) -> &[u64] {
-        &self.shared[..(self.shares_top as usize).div_ceil(64).min(SHARES / 64)]
+        &self.shared[..(self.shares_top as usize).div_ceil(64).min(MAX_SHARES / 64)]
     }
 
     /// True if the process in `slot` holds a share.
     pub(crate) fn holds_shares(&self, slot: usize) -> bool {
-        bits(self.shares_in_use()).any(|i| self.shares[i].holders[slot / 64] & (1 << (slot % 64)) != 0)
+        set_bits(self.shares_in_use()).any(|i| self.shares[i].holders[slot / 64] & (1 << (slot % 64)) != 0)
     }
 
-    fn shares_on(&self, d: usize) -> impl Iterator<Item = &Share> {
-        bits(self.shares_in_use()).map(|i| &self.shares[i]).filter(move |s| s.device as usize == d)
+    fn shares_on(&self, d: usize) -> impl Iterator<Item = &SharedMemory> {
+        set_bits(self.shares_in_use()).map(|i| &self.shares[i]).filter(move |s| s.device as usize == d)
     }
 
-    fn share_index(&self, meant: impl Fn(&Share) -> bool) -> Option<usize> {
-        bits(self.shares_in_use()).find(|i| meant(&self.shares[*i]))
+    fn share_index(&self, meant: impl Fn(&SharedMemory) -> bool) -> Option<usize> {
+        set_bits(self.shares_in_use()).find(|i| meant(&self.shares[*i]))
     }
 
-    fn info(&self, i: usize) -> Info {
+    fn info(&self, i: usize) -> ShareInfo {
         let s = &self.shares[i];
         let creator = s.creator as usize;
         let held = s.holders[creator / 64] & (1 << (creator % 64)) != 0;
-        Info {
+        ShareInfo {
             id: s.id,
             kind: s.kind,
-            device: (s.device != NOBODY).then_some(s.device as usize),
+            device: (s.device != NO_SLOT).then_some(s.device as usize),
             bytes: s.size,
             creator: s.creator_serial,
             held_by_creator: held && self.slots[creator].serial == s.creator_serial,
@@ -153,7 +156,7 @@ impl Body {
         }
     }
 
-    /// Clears the holder bit of a dead process; [`Machine::end_unheld`] then ends shares without a holder.
+    /// Clears the holder bit of a dead process; [`MachineView::end_unheld`] then ends shares without a holder.
     pub(crate) fn let_go_of_shares(&mut self, slot: usize) {
         for i in 0..self.shares_top as usize {
             set_bit(&mut self.shares[i].holders, slot, false);
@@ -161,24 +164,24 @@ impl Body {
     }
 }
 
-impl Machine {
+impl MachineView {
     /// Turns memory of this process into a share: the bytes leave the process's record. Returns the share and the
     /// file for its content, which reads as zero.
     ///
     /// # Errors
     /// All entries are in use, or the file cannot be made; no memory has moved then.
-    pub fn share(&self, new: &New) -> Result<(Info, File), Trouble> {
+    pub fn make_share(&self, new: &NewShare) -> Result<(ShareInfo, File), ShareError> {
         let mut b = self.lock();
-        let i = (0..SHARES).find(|i| b.shared[i / 64] & (1 << (i % 64)) == 0).ok_or(Trouble::TooMany)?;
+        let i = (0..MAX_SHARES).find(|i| b.shared[i / 64] & (1 << (i % 64)) == 0).ok_or(ShareError::TooMany)?;
         b.shares_made += 1;
-        let me = self.slot();
+        let me = self.own_slot();
         let id = b.shares_made;
-        let bytes = if new.device.is_some() && new.kind == Kind::Memory { new.bytes } else { 0 };
-        let mut entry = Share {
+        let bytes = if new.device.is_some() && new.kind == ShareKind::Memory { new.bytes } else { 0 };
+        let mut entry = SharedMemory {
             id,
             kind: new.kind as u32,
-            device: new.device.map_or(NOBODY, |d| u32::try_from(d).unwrap_or(NOBODY)),
-            creator: u32::try_from(me).unwrap_or(NOBODY),
+            device: new.device.map_or(NO_SLOT, |d| u32::try_from(d).unwrap_or(NO_SLOT)),
+            creator: u32::try_from(me).unwrap_or(NO_SLOT),
             small: u32::from(new.small),
             descriptors: 0,
             pad: 0,
@@ -187,7 +190,7 @@ impl Machine {
             size: new.bytes,
             node: [0; 2],
             words: new.words,
-            holders: [0; WORDS],
+            holders: [0; SLOT_SET_WORDS],
         };
         set_bit(&mut entry.holders, me, true);
         b.shares[i] = entry;
@@ -200,14 +203,14 @@ impl Machine {
             Ok(f) => f,
             Err(e) => {
                 set_bit(&mut b.shared, i, false);
-                return Err(Trouble::File(e));
+                return Err(ShareError::File(e));
             }
         };
         b.shares[i].node = node;
         if let Some(d) = new.device.filter(|_| bytes > 0) {
             let used = &mut b.slots[me].devices[d].used;
             let field = if new.small { &mut used.slabs } else { &mut used.large };
-            *field = field.saturating_add_signed(-plus(bytes));
+            *field = field.saturating_add_signed(-signed_bytes(bytes));
         }
         Ok((b.info(i), file))
     }
@@ -216,7 +219,7 @@ impl Machine {
     ///
     /// # Errors
     /// The share has ended, or its file cannot be opened.
-    pub fn hold_share(&self, id: u64) -> Result<(Info, File), Trouble> {
+    pub fn hold_share(&self, id: u64) -> Result<(ShareInfo, File), ShareError> {
         self.hold_where(|s| s.id == id)
     }
 
@@ -225,22 +228,22 @@ impl Machine {
     ///
     /// # Errors
     /// `fd` is no descriptor of a share of this machine.
-    pub fn hold_descriptor(&self, fd: i32) -> Result<(Info, File), Trouble> {
-        let node = node_of(fd).map_err(Trouble::File)?;
+    pub fn hold_descriptor(&self, fd: i32) -> Result<(ShareInfo, File), ShareError> {
+        let node = node_of(fd).map_err(ShareError::File)?;
         self.hold_where(|s| s.node == node)
     }
 
-    fn hold_where(&self, meant: impl Fn(&Share) -> bool) -> Result<(Info, File), Trouble> {
+    fn hold_where(&self, meant: impl Fn(&SharedMemory) -> bool) -> Result<(ShareInfo, File), ShareError> {
         let mut b = self.lock();
-        self.reap(&mut b, now());
-        let i = b.share_index(meant).ok_or(Trouble::Unknown)?;
-        let file = open_content(&self.content(b.shares[i].id)).map_err(Trouble::File)?;
-        let me = self.slot();
+        self.reap_dead(&mut b, now());
+        let i = b.share_index(meant).ok_or(ShareError::Unknown)?;
+        let file = open_content(&self.content_path(b.shares[i].id)).map_err(ShareError::File)?;
+        let me = self.own_slot();
         set_bit(&mut b.shares[i].holders, me, true);
-        if b.shares[i].device != NOBODY {
+        if b.shares[i].device != NO_SLOT {
             let d = b.shares[i].device as usize;
             b.slots[me].touched |= 1 << d;
-            let now_used = b.used(me, d).physical();
+            let now_used = b.used_with_shares(me, d).physical_bytes();
             let used = &mut b.slots[me].devices[d].used;
             used.peak = used.peak.max(now_used);
         }
@@ -248,7 +251,7 @@ impl Machine {
     }
 
     /// Describes a share, whether or not this process holds it.
-    pub fn share_info(&self, id: u64) -> Option<Info> {
+    pub fn share_info(&self, id: u64) -> Option<ShareInfo> {
         let b = self.lock();
         b.share_index(|s| s.id == id).map(|i| b.info(i))
     }
@@ -264,7 +267,7 @@ impl Machine {
     /// Removes this process from the holders of a share.
     pub fn drop_share(&self, id: u64) {
         let mut b = self.lock();
-        let me = self.slot();
+        let me = self.own_slot();
         if let Some(i) = b.share_index(|s| s.id == id) {
             set_bit(&mut b.shares[i].holders, me, false);
         }
@@ -279,7 +282,7 @@ impl Machine {
     pub fn share_descriptor(&self, id: u64) -> Result<OwnedFd, Error> {
         let mut b = self.lock();
         let i = b.share_index(|s| s.id == id).ok_or(ErrorKind::NotFound)?;
-        let file = open_content(&self.content(id))?;
+        let file = open_content(&self.content_path(id))?;
         let lock = first_byte(libc::F_RDLCK);
         // SAFETY: an open descriptor and a live structure.
         if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } != 0 {
@@ -290,10 +293,11 @@ impl Machine {
     }
 
     /// Ends the shares that no process and no descriptor holds.
-    pub(crate) fn end_unheld(&self, b: &mut Body) {
-        let unheld: Vec<usize> = bits(b.shares_in_use()).filter(|i| b.shares[*i].holders == [0; WORDS]).collect();
+    pub(crate) fn end_unheld(&self, b: &mut StateBody) {
+        let unheld: Vec<usize> =
+            set_bits(b.shares_in_use()).filter(|i| b.shares[*i].holders == [0; SLOT_SET_WORDS]).collect();
         for i in unheld {
-            let path = self.content(b.shares[i].id);
+            let path = self.content_path(b.shares[i].id);
             if b.shares[i].descriptors == 1 && is_locked(&path) {
                 continue;
             }
@@ -303,12 +307,12 @@ impl Machine {
         }
     }
 
-    fn content(&self, id: u64) -> PathBuf {
-        self.dir().join(format!("share.{id}"))
+    fn content_path(&self, id: u64) -> PathBuf {
+        self.state_directory().join(format!("share.{id}"))
     }
 
     fn make_content(&self, id: u64, bytes: u64) -> Result<(File, [u64; 2]), Error> {
-        let path = self.content(id);
+        let path = self.content_path(id);
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(&path)?;
         file.set_len(bytes)?;
         // Accessible to all users whatever the umask, like the state file.
@@ -360,11 +364,11 @@ fn is_locked(path: &Path) -> bool {
     rc == 0 && l.l_type != libc::c_short::try_from(libc::F_UNLCK).unwrap_or(0)
 }
 
-impl Info {
+impl ShareInfo {
     /// True if the share is of this kind.
-    pub fn is(&self, kind: Kind) -> bool {
+    pub fn is_kind(&self, kind: ShareKind) -> bool {
         self.kind == kind as u32
     }
 }
 
-const _: () = assert!(SHARES.is_multiple_of(64));
+const _: () = assert!(MAX_SHARES.is_multiple_of(64));

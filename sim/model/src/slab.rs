@@ -5,23 +5,23 @@
 //! machine counts the memory in use; nothing here is shared between processes.
 //! Not here: content, virtual memory management.
 
-use crate::machine::Machine;
-use crate::memory::{Change, Full, plus};
-use crate::profile::Profile;
+use crate::machine::MachineView;
+use crate::memory::{NotEnoughMemory, RecordChange, signed_bytes};
+use crate::profile::DeviceProfile;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Free ranges of addresses. Allocation is by best fit; neighbours join inside windows of `window` bytes.
 #[derive(Debug, Default)]
-pub struct Extents {
+pub struct FreeExtents {
     by_address: BTreeMap<u64, u64>,
     by_size: BTreeSet<(u64, u64)>,
     window: u64,
 }
 
-impl Extents {
+impl FreeExtents {
     /// Makes an empty set. Ranges join only within aligned windows of `window` bytes (0: everywhere).
-    pub fn new(window: u64) -> Extents {
-        Extents { window, ..Extents::default() }
+    pub fn new(window: u64) -> FreeExtents {
+        FreeExtents { window, ..FreeExtents::default() }
     }
 
     fn add(&mut self, at: u64, len: u64) {
@@ -35,7 +35,7 @@ impl Extents {
     }
 
     /// Takes `len` bytes aligned to `align` (a power of two) from the smallest range that fits them.
-    pub fn take(&mut self, len: u64, align: u64) -> Option<u64> {
+    pub fn take_range(&mut self, len: u64, align: u64) -> Option<u64> {
         let (at, size, start) = self.by_size.range((len, 0)..).find_map(|&(size, at)| {
             let start = at.checked_add(align - 1)? & !(align - 1);
             (start + len <= at + size).then_some((at, size, start))
@@ -65,7 +65,7 @@ impl Extents {
     }
 
     /// Returns a range; the result is the joined range that now includes it.
-    pub fn give(&mut self, mut at: u64, mut len: u64) -> (u64, u64) {
+    pub fn give_range(&mut self, mut at: u64, mut len: u64) -> (u64, u64) {
         let same = |a: u64, b: u64| self.window == 0 || a / self.window == b / self.window;
         let before = self.by_address.range(..at).next_back().map(|(a, l)| (*a, *l));
         let after = self.by_address.get(&(at + len)).map(|l| (at + len, *l));
@@ -87,7 +87,7 @@ impl Extents {
 
 /// A live allocation on the heap of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Block {
+pub struct HeapBlock {
     /// Size the program requested, bytes.
     pub requested: u64,
     /// Size that the allocation occupies, bytes: a multiple of 512 in a slab, whole slabs otherwise.
@@ -98,22 +98,22 @@ pub struct Block {
 
 /// The allocations of one process on one device.
 #[derive(Debug)]
-pub struct Heap {
+pub struct DeviceHeap {
     device: usize,
-    profile: Profile,
-    small: Extents,
-    live: BTreeMap<u64, Block>,
+    profile: DeviceProfile,
+    small: FreeExtents,
+    live: BTreeMap<u64, HeapBlock>,
     /// Slabs that are shares, by start address. This process's record does not count their bytes.
     common: BTreeMap<u64, u64>,
 }
 
-impl Heap {
+impl DeviceHeap {
     /// A heap without allocations for `device`.
-    pub fn new(device: usize, profile: Profile) -> Heap {
-        Heap {
+    pub fn new(device: usize, profile: DeviceProfile) -> DeviceHeap {
+        DeviceHeap {
             device,
             profile,
-            small: Extents::new(profile.slab_bytes),
+            small: FreeExtents::new(profile.slab_bytes),
             live: BTreeMap::new(),
             common: BTreeMap::new(),
         }
@@ -122,51 +122,64 @@ impl Heap {
     /// Allocates `bytes` (not 0). Addresses come from `space`, whose ranges are whole slabs.
     ///
     /// # Errors
-    /// [`Full`]: the device has no room, or the process has no addresses left (then `free` is 0).
-    pub fn alloc(&mut self, machine: &Machine, space: &mut Extents, bytes: u64) -> Result<u64, Full> {
+    /// [`NotEnoughMemory`]: the device has no room, or the process has no addresses left (then `free` is 0).
+    pub fn alloc(
+        &mut self,
+        machine: &MachineView,
+        space: &mut FreeExtents,
+        bytes: u64,
+    ) -> Result<u64, NotEnoughMemory> {
         let p = &self.profile;
         let slab = p.slab_bytes;
-        let no_room = Full { needed: bytes, free: 0 };
+        let no_room = NotEnoughMemory { needed: bytes, free: 0 };
         let live = bytes.checked_next_multiple_of(p.small_align).ok_or(no_room)?;
-        let count = Change { allocations: 1, requested: plus(bytes), live: plus(live), ..Change::default() };
+        let count = RecordChange {
+            allocations: 1,
+            requested: signed_bytes(bytes),
+            live: signed_bytes(live),
+            ..RecordChange::default()
+        };
         if bytes >= p.small_limit {
             let len = bytes.checked_next_multiple_of(slab).filter(|l| *l < 1 << 62).ok_or(no_room)?;
-            let at = space.take(len, slab).ok_or(no_room);
-            let room = machine.adjust(self.device, &Change { large: plus(len), ..count });
+            let at = space.take_range(len, slab).ok_or(no_room);
+            let room = machine.adjust_device(self.device, &RecordChange { large: signed_bytes(len), ..count });
             let at = match (at, room) {
                 (Ok(at), Ok(())) => at,
                 (Ok(at), Err(full)) => {
-                    space.give(at, len);
+                    space.give_range(at, len);
                     return Err(full);
                 }
                 (Err(none), Ok(())) => {
-                    let _ = machine.adjust(self.device, &Change { large: plus(len), ..count }.undone());
+                    let _ = machine
+                        .adjust_device(self.device, &RecordChange { large: signed_bytes(len), ..count }.reversed());
                     return Err(none);
                 }
                 (Err(_), Err(full)) => return Err(full),
             };
-            self.live.insert(at, Block { requested: bytes, len, large: true });
+            self.live.insert(at, HeapBlock { requested: bytes, len, large: true });
             return Ok(at);
         }
-        let at = match self.small.take(live, p.small_align) {
+        let at = match self.small.take_range(live, p.small_align) {
             Some(at) => {
-                machine.adjust(self.device, &count)?;
+                machine.adjust_device(self.device, &count)?;
                 at
             }
             None => {
-                let base = space.take(slab, slab).ok_or(no_room)?;
-                if let Err(full) = machine.adjust(self.device, &Change { slabs: plus(slab), ..count }) {
-                    space.give(base, slab);
+                let base = space.take_range(slab, slab).ok_or(no_room)?;
+                if let Err(full) =
+                    machine.adjust_device(self.device, &RecordChange { slabs: signed_bytes(slab), ..count })
+                {
+                    space.give_range(base, slab);
                     return Err(full);
                 }
-                self.small.give(base, slab);
+                self.small.give_range(base, slab);
                 if !self.small.take_at(base, live) {
                     return Err(no_room);
                 }
                 base
             }
         };
-        self.live.insert(at, Block { requested: bytes, len: live, large: false });
+        self.live.insert(at, HeapBlock { requested: bytes, len: live, large: false });
         Ok(at)
     }
 
@@ -178,7 +191,7 @@ impl Heap {
     }
 
     /// The share that the slabs at `base` belong to.
-    pub fn common(&self, base: u64) -> Option<u64> {
+    pub fn share_of_slab(&self, base: u64) -> Option<u64> {
         self.common.get(&base).copied()
     }
 
@@ -193,39 +206,48 @@ impl Heap {
     }
 
     /// Frees the allocation that starts at `at`. Returns it, with the range that was returned to `space`, if any.
-    pub fn free(&mut self, machine: &Machine, space: &mut Extents, at: u64) -> Option<(Block, Option<(u64, u64)>)> {
+    pub fn free(
+        &mut self,
+        machine: &MachineView,
+        space: &mut FreeExtents,
+        at: u64,
+    ) -> Option<(HeapBlock, Option<(u64, u64)>)> {
         let block = self.live.remove(&at)?;
         let p = &self.profile;
         let live = block.requested.next_multiple_of(p.small_align);
-        let mut change =
-            Change { allocations: -1, requested: -plus(block.requested), live: -plus(live), ..Change::default() };
+        let mut change = RecordChange {
+            allocations: -1,
+            requested: -signed_bytes(block.requested),
+            live: -signed_bytes(live),
+            ..RecordChange::default()
+        };
         let mut returned = None;
         if block.large {
-            change.large = if self.common.contains_key(&at) { 0 } else { -plus(block.len) };
+            change.large = if self.common.contains_key(&at) { 0 } else { -signed_bytes(block.len) };
             returned = Some((at, block.len));
         } else {
-            let (base, len) = self.small.give(at, block.len);
+            let (base, len) = self.small.give_range(at, block.len);
             if len == p.slab_bytes {
                 self.small.take_at(base, len);
-                change.slabs = if self.common.contains_key(&base) { 0 } else { -plus(len) };
+                change.slabs = if self.common.contains_key(&base) { 0 } else { -signed_bytes(len) };
                 returned = Some((base, len));
             }
         }
         if let Some((base, len)) = returned {
-            space.give(base, len);
+            space.give_range(base, len);
         }
-        let _ = machine.adjust(self.device, &change);
+        let _ = machine.adjust_device(self.device, &change);
         Some((block, returned))
     }
 
     /// The allocation that includes `address`, with its start.
-    pub fn find(&self, address: u64) -> Option<(u64, Block)> {
+    pub fn find(&self, address: u64) -> Option<(u64, HeapBlock)> {
         let (at, block) = self.live.range(..=address).next_back()?;
         (address < at + block.requested.max(1)).then_some((*at, *block))
     }
 
     /// Start addresses of all live allocations.
-    pub fn addresses(&self) -> Vec<u64> {
+    pub fn live_addresses(&self) -> Vec<u64> {
         self.live.keys().copied().collect()
     }
 
@@ -246,23 +268,23 @@ mod tests {
 
     #[test]
     fn neighbours_join_inside_their_window_only() {
-        let mut e = Extents::new(100);
-        e.give(0, 100);
-        e.give(100, 100);
-        assert_eq!(e.take(150, 1), None);
-        let a = e.take(40, 1).unwrap();
-        let b = e.take(60, 1).unwrap();
+        let mut e = FreeExtents::new(100);
+        e.give_range(0, 100);
+        e.give_range(100, 100);
+        assert_eq!(e.take_range(150, 1), None);
+        let a = e.take_range(40, 1).unwrap();
+        let b = e.take_range(60, 1).unwrap();
         assert_eq!((a, b), (0, 40));
-        e.give(b, 60);
-        assert_eq!(e.give(a, 40), (0, 100));
+        e.give_range(b, 60);
+        assert_eq!(e.give_range(a, 40), (0, 100));
     }
 
     #[test]
     fn an_aligned_piece_is_cut_out_of_the_middle() {
-        let mut e = Extents::new(0);
-        e.give(1, 1000);
-        assert_eq!(e.take(64, 256), Some(256));
+        let mut e = FreeExtents::new(0);
+        e.give_range(1, 1000);
+        assert_eq!(e.take_range(64, 256), Some(256));
         assert!(e.take_at(1, 255) && !e.take_at(256, 1) && e.take_at(320, 681));
-        assert_eq!(e.give(256, 64), (256, 64));
+        assert_eq!(e.give_range(256, 64), (256, 64));
     }
 }

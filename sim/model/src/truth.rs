@@ -4,15 +4,15 @@
 //! A process other than the measured one reads it.
 //! Not here: how it is printed (`vgpu sim stat`).
 
-use crate::layout::{FINISHED, Use, bits};
-use crate::machine::Machine;
+use crate::layout::{DeviceUse, FINISHED_KEPT, set_bits};
+use crate::machine::MachineView;
 use crate::profile::c_text;
 use serde::Serialize;
 use std::path::Path;
 
 /// The ground truth at one moment.
 #[derive(Clone, Debug, Serialize)]
-pub struct Truth {
+pub struct MachineTruth {
     /// Time of the reading, ns of CLOCK_MONOTONIC.
     pub at_ns: u64,
     /// The machine's devices, in order of their index.
@@ -93,7 +93,7 @@ pub struct ProcessTruth {
     pub copies: u64,
 }
 
-fn process(pid: u32, serial: u64, name: &[u8], u: &Use) -> ProcessTruth {
+fn process_truth(pid: u32, serial: u64, name: &[u8], u: &DeviceUse) -> ProcessTruth {
     ProcessTruth {
         pid,
         serial,
@@ -105,66 +105,66 @@ fn process(pid: u32, serial: u64, name: &[u8], u: &Use) -> ProcessTruth {
         slab_bytes: u.slabs + u.large,
         small_slab_bytes: u.slabs,
         overhead_bytes: u.overhead,
-        physical_bytes: u.physical(),
+        physical_bytes: u.physical_bytes(),
         peak_bytes: u.peak,
         busy_ns: u.busy,
         copying_ns: u.copying,
-        queued_ns: u.backlog(),
+        queued_ns: u.use_backlog(),
         kernels: u.kernels,
         copies: u.copies,
     }
 }
 
 /// Reads the ground truth of the machine in `dir`.
-pub fn read(dir: &Path) -> Result<Truth, std::io::Error> {
+pub fn read(dir: &Path) -> Result<MachineTruth, std::io::Error> {
     std::fs::metadata(dir.join("state"))?;
-    Ok(Machine::open_at(dir, None)?.truth())
+    Ok(MachineView::open_at(dir, None)?.read_truth())
 }
 
-impl Truth {
+impl MachineTruth {
     /// The living process `pid` on device `index`.
-    pub fn process(&self, index: usize, pid: u32) -> Option<&ProcessTruth> {
+    pub fn living_process(&self, index: usize, pid: u32) -> Option<&ProcessTruth> {
         self.devices.get(index)?.processes.iter().find(|p| p.pid == pid)
     }
 
     /// The last process with this `pid` that finished on device `index`.
-    pub fn finished(&self, index: usize, pid: u32) -> Option<&ProcessTruth> {
+    pub fn finished_process(&self, index: usize, pid: u32) -> Option<&ProcessTruth> {
         self.devices.get(index)?.finished.iter().rev().find(|p| p.pid == pid)
     }
 }
 
-impl Machine {
+impl MachineView {
     /// The ground truth now, after dead processes were removed.
-    pub fn truth(&self) -> Truth {
-        let b = self.settled();
+    pub fn read_truth(&self) -> MachineTruth {
+        let b = self.lock_settled();
         let devices = (0..b.device_count as usize)
             .map(|i| {
                 let d = &b.devices[i];
-                let id = d.identity();
-                let mut processes: Vec<ProcessTruth> = bits(&b.live)
+                let id = d.engine_identity();
+                let mut processes: Vec<ProcessTruth> = set_bits(&b.live)
                     .map(|slot| (slot, &b.slots[slot]))
                     .filter(|(_, s)| s.touched & (1 << i) != 0)
-                    .map(|(slot, s)| process(s.pid, s.serial, &s.name, &b.used(slot, i)))
+                    .map(|(slot, s)| process_truth(s.pid, s.serial, &s.name, &b.used_with_shares(slot, i)))
                     .collect();
                 processes.sort_by_key(|p| p.serial);
-                let kept = b.finished_count.min(FINISHED as u64);
+                let kept = b.finished_count.min(FINISHED_KEPT as u64);
                 let finished = (b.finished_count - kept..b.finished_count)
-                    .map(|n| &b.finished[usize::try_from(n).unwrap_or(0) % FINISHED])
+                    .map(|n| &b.finished[usize::try_from(n).unwrap_or(0) % FINISHED_KEPT])
                     .filter(|f| f.device as usize == i)
-                    .map(|f| process(f.pid, f.serial, &f.name, &f.used))
+                    .map(|f| process_truth(f.pid, f.serial, &f.name, &f.used))
                     .collect();
-                let used = b.taken(i);
+                let used = b.taken_bytes(i);
                 DeviceTruth {
                     index: i,
                     name: d.profile.name().to_owned(),
                     uuid: id.uuid_text(),
                     nvml_total: d.profile.nvml_total,
                     cuda_total: d.profile.cuda_total,
-                    capacity: d.profile.capacity(),
+                    capacity: d.profile.capacity_bytes(),
                     used,
                     shared: b.shared_bytes(i),
                     unclaimed: b.unclaimed_bytes(i),
-                    free: d.profile.capacity().saturating_sub(used),
+                    free: d.profile.capacity_bytes().saturating_sub(used),
                     busy_ns: d.done.busy + processes.iter().map(|p| p.busy_ns).sum::<u64>(),
                     switch_ns: d.switch_ns,
                     switches: d.switches,
@@ -173,6 +173,6 @@ impl Machine {
                 }
             })
             .collect();
-        Truth { at_ns: crate::machine::now(), devices }
+        MachineTruth { at_ns: crate::machine::now(), devices }
     }
 }

@@ -2,25 +2,25 @@
 //! the others continue with exact figures.
 
 use std::sync::Arc;
-use vgpu_sim::Machine;
-use vgpu_sim::engine::{Engine, Kind};
-use vgpu_sim::slab::{Extents, Heap};
+use vgpu_sim::MachineView;
+use vgpu_sim::engine::{DeviceEngine, WorkKind};
+use vgpu_sim::slab::{DeviceHeap, FreeExtents};
 
 /// The work that the victim repeats: everything that changes the shared state.
 fn victim(dir: &std::path::Path) {
-    let m = Arc::new(Machine::open_at(dir, None).unwrap());
-    let e = Engine::new(m.clone(), 0);
+    let m = Arc::new(MachineView::open_at(dir, None).unwrap());
+    let e = DeviceEngine::new(m.clone(), 0);
     let g = e.open_group();
-    let (s, ev) = (e.legacy(g).unwrap(), e.open_event(true));
-    let mut heap = Heap::new(0, m.profile(0));
-    let mut space = Extents::new(0);
-    space.give(1 << 40, 1 << 40);
+    let (s, ev) = (e.legacy_stream(g).unwrap(), e.open_event(true));
+    let mut heap = DeviceHeap::new(0, m.profile_of(0));
+    let mut space = FreeExtents::new(0);
+    space.give_range(1 << 40, 1 << 40);
     // The first round sets everything up, then the parent takes over.
     for round in 0.. {
         let p = heap.alloc(&m, &mut space, 3 << 20).unwrap();
         let q = heap.alloc(&m, &mut space, 5000).unwrap();
-        e.work(s, 3_000, Kind::Kernel, None::<fn()>);
-        e.record(s, ev);
+        e.enqueue_work(s, 3_000, WorkKind::Kernel, None::<fn()>);
+        e.record_event(s, ev);
         e.event_done(ev);
         heap.free(&m, &mut space, p).unwrap();
         heap.free(&m, &mut space, q).unwrap();
@@ -50,10 +50,10 @@ fn step(pid: i32, n: u64) {
 #[test]
 fn whoever_is_killed_at_any_instruction_leaves_nothing_and_stops_nobody() {
     let dir = tempfile::tempdir().unwrap();
-    let m = Arc::new(Machine::open_at(dir.path(), Some("h200")).unwrap());
-    let e = Engine::new(m.clone(), 0);
+    let m = Arc::new(MachineView::open_at(dir.path(), Some("h200")).unwrap());
+    let e = DeviceEngine::new(m.clone(), 0);
     let g = e.open_group();
-    let s = e.legacy(g).unwrap();
+    let s = e.legacy_stream(g).unwrap();
     let mut mine = 0;
     let mut held = 0;
     for round in 0..150u64 {
@@ -70,27 +70,27 @@ fn whoever_is_killed_at_any_instruction_leaves_nothing_and_stops_nobody() {
         unsafe { libc::waitpid(pid, &raw mut status, 0) };
         assert!(libc::WIFSTOPPED(status), "the victim did not get ready: {status}");
         // Own work at the same time, so that the victim's steps also serve this process.
-        e.work(s, 200_000, Kind::Kernel, None::<fn()>);
+        e.enqueue_work(s, 200_000, WorkKind::Kernel, None::<fn()>);
         mine += 200_000;
-        step(pid, vgpu_sim::faults::mix(round) % 6_000);
+        step(pid, vgpu_sim::faults::splitmix64(round) % 6_000);
         // SAFETY: our own child.
         unsafe {
             libc::kill(pid, libc::SIGKILL);
             libc::waitpid(pid, &raw mut status, 0);
         }
-        let slot = m.slot();
+        let slot = m.own_slot();
         let before = std::time::Instant::now();
         let body = m.lock();
         held += u32::from(before.elapsed() > std::time::Duration::from_millis(2));
         assert_eq!(body.journal.open, 0, "a half-made step was completed");
         drop(body);
-        let t = m.truth();
+        let t = m.read_truth();
         let d = &t.devices[0];
         assert_eq!((d.used, d.processes.len()), (0, 1), "round {round}");
         e.stream_wait(s);
         assert_eq!(m.own_use(0).busy, mine, "exactly what was submitted was served");
-        let body = m.settled();
-        let live: u64 = body.used(slot, 0).busy;
+        let body = m.lock_settled();
+        let live: u64 = body.used_with_shares(slot, 0).busy;
         let all = live + body.devices[0].done.busy + body.devices[0].switch_ns;
         assert!(all <= body.devices[0].lanes[0].clock, "no time was given twice");
         assert!(body.live.iter().map(|w| w.count_ones()).sum::<u32>() == 1);
@@ -100,20 +100,20 @@ fn whoever_is_killed_at_any_instruction_leaves_nothing_and_stops_nobody() {
 }
 
 /// Makes a process that used 5,000 ns and memory, and is dead now.
-fn dead_one(dir: &std::path::Path, m: &Arc<Machine>) {
+fn dead_one(dir: &std::path::Path, m: &Arc<MachineView>) {
     let mut status = 0;
     // SAFETY: the child uses its own copies only, says when it is ready by stopping, and is killed.
     unsafe {
         let pid = libc::fork();
         if pid == 0 {
-            let m = Arc::new(Machine::open_at(dir, None).unwrap());
-            let e = Engine::new(m.clone(), 0);
+            let m = Arc::new(MachineView::open_at(dir, None).unwrap());
+            let e = DeviceEngine::new(m.clone(), 0);
             let g = e.open_group();
-            e.work(e.legacy(g).unwrap(), 5_000, Kind::Kernel, None::<fn()>);
+            e.enqueue_work(e.legacy_stream(g).unwrap(), 5_000, WorkKind::Kernel, None::<fn()>);
             e.group_wait(g);
-            let large = vgpu_sim::memory::Change { large: 2 << 20, ..Default::default() };
-            m.adjust(0, &large).unwrap();
-            m.adjust(1, &large).unwrap();
+            let large = vgpu_sim::memory::RecordChange { large: 2 << 20, ..Default::default() };
+            m.adjust_device(0, &large).unwrap();
+            m.adjust_device(1, &large).unwrap();
             libc::raise(libc::SIGSTOP);
         }
         libc::waitpid(pid, &raw mut status, libc::WUNTRACED);
@@ -127,20 +127,20 @@ fn dead_one(dir: &std::path::Path, m: &Arc<Machine>) {
 #[test]
 fn whoever_is_killed_while_burying_another_buries_once() {
     let dir = tempfile::tempdir().unwrap();
-    let m = Arc::new(Machine::open_at(dir.path(), Some("2xh200")).unwrap());
+    let m = Arc::new(MachineView::open_at(dir.path(), Some("2xh200")).unwrap());
     let (mut finished, mut left) = (0, 0);
     for round in 0..60u64 {
         // SAFETY: the child uses its own copies only and is killed in the end.
         let burier = unsafe { libc::fork() };
         if burier == 0 {
-            let m = Machine::open_at(dir.path(), None).unwrap();
+            let m = MachineView::open_at(dir.path(), None).unwrap();
             // SAFETY: asks to be traced by the parent and stops.
             unsafe {
                 libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0);
                 libc::raise(libc::SIGSTOP);
             }
             loop {
-                drop(m.settled());
+                drop(m.lock_settled());
             }
         }
         let mut status = 0;
@@ -148,14 +148,14 @@ fn whoever_is_killed_while_burying_another_buries_once() {
         unsafe { libc::waitpid(burier, &raw mut status, 0) };
         assert!(libc::WIFSTOPPED(status));
         dead_one(dir.path(), &m);
-        step(burier, vgpu_sim::faults::mix(round) % 12_000);
+        step(burier, vgpu_sim::faults::splitmix64(round) % 12_000);
         // SAFETY: our own child.
         unsafe {
             libc::kill(burier, libc::SIGKILL);
             libc::waitpid(burier, &raw mut status, 0);
         }
         left += u32::from(m.lock().live.iter().map(|w| w.count_ones()).sum::<u32>() > 2);
-        let t = m.truth();
+        let t = m.read_truth();
         finished += 1;
         for (d, busy) in [(0, 5_000 * finished), (1, 0)] {
             let device = &t.devices[d];
@@ -172,18 +172,18 @@ fn whoever_is_killed_while_burying_another_buries_once() {
 #[test]
 fn whoever_is_killed_while_stepping_the_clock_neither_loses_nor_doubles_time() {
     let dir = tempfile::tempdir().unwrap();
-    let m = Arc::new(Machine::open_at(dir.path(), Some("h200")).unwrap());
-    let e = Engine::new(m.clone(), 0);
+    let m = Arc::new(MachineView::open_at(dir.path(), Some("h200")).unwrap());
+    let e = DeviceEngine::new(m.clone(), 0);
     let g = e.open_group();
     // Enough work for the whole test: the device is never idle, so every nanosecond counts for a process or a
     // switch.
     let endless = 3_600_000_000_000;
-    e.work(e.legacy(g).unwrap(), endless, Kind::Kernel, None::<fn()>);
-    let slot = m.slot();
-    let sums = |m: &Machine| {
-        let b = m.settled();
+    e.enqueue_work(e.legacy_stream(g).unwrap(), endless, WorkKind::Kernel, None::<fn()>);
+    let slot = m.own_slot();
+    let sums = |m: &MachineView| {
+        let b = m.lock_settled();
         let d = &b.devices[0];
-        (d.lanes[0].clock, b.used(slot, 0).busy + d.done.busy + d.switch_ns)
+        (d.lanes[0].clock, b.used_with_shares(slot, 0).busy + d.done.busy + d.switch_ns)
     };
     let (clock, sum) = sums(&m);
     let mut torn = 0;
@@ -191,10 +191,10 @@ fn whoever_is_killed_while_stepping_the_clock_neither_loses_nor_doubles_time() {
         // SAFETY: the child uses its own copies only and is killed in the end.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
-            let m = Arc::new(Machine::open_at(dir.path(), None).unwrap());
-            let e = Engine::new(m.clone(), 0);
+            let m = Arc::new(MachineView::open_at(dir.path(), None).unwrap());
+            let e = DeviceEngine::new(m.clone(), 0);
             let g = e.open_group();
-            e.work(e.legacy(g).unwrap(), endless, Kind::Kernel, None::<fn()>);
+            e.enqueue_work(e.legacy_stream(g).unwrap(), endless, WorkKind::Kernel, None::<fn()>);
             // SAFETY: asks to be traced by the parent and stops.
             unsafe {
                 libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0);
@@ -209,7 +209,7 @@ fn whoever_is_killed_while_stepping_the_clock_neither_loses_nor_doubles_time() {
         unsafe { libc::waitpid(pid, &raw mut status, 0) };
         assert!(libc::WIFSTOPPED(status), "{status}");
         // The first step is logged after about 7,000 instructions.
-        step(pid, 4_000 + vgpu_sim::faults::mix(round) % 8_000);
+        step(pid, 4_000 + vgpu_sim::faults::splitmix64(round) % 8_000);
         // SAFETY: our own child.
         unsafe {
             libc::kill(pid, libc::SIGKILL);
@@ -226,9 +226,9 @@ fn whoever_is_killed_while_stepping_the_clock_neither_loses_nor_doubles_time() {
 /// True if the dead process left a step half made in the file.
 fn left_open(dir: &std::path::Path) -> bool {
     use std::os::unix::fs::FileExt;
-    let at = std::mem::offset_of!(vgpu_sim::layout::Shared, body)
-        + std::mem::offset_of!(vgpu_sim::layout::Body, journal)
-        + std::mem::offset_of!(vgpu_sim::layout::Journal, open);
+    let at = std::mem::offset_of!(vgpu_sim::layout::StateFile, body)
+        + std::mem::offset_of!(vgpu_sim::layout::StateBody, journal)
+        + std::mem::offset_of!(vgpu_sim::layout::ClockJournal, open);
     let mut word = [0; 4];
     std::fs::File::open(dir.join("state")).unwrap().read_exact_at(&mut word, at as u64).unwrap();
     word != [0; 4]

@@ -6,9 +6,9 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, OnceLock};
-use vgpu_sim::engine::{Engine, Kind};
-use vgpu_sim::slab::{Extents, Heap};
-use vgpu_sim::{Machine, truth};
+use vgpu_sim::engine::{DeviceEngine, WorkKind};
+use vgpu_sim::slab::{DeviceHeap, FreeExtents};
+use vgpu_sim::{MachineView, truth};
 
 const GIB: u64 = 1 << 30;
 const SLAB: u64 = 2 << 20;
@@ -76,9 +76,9 @@ fn listen(line: &mut UnixStream) {
     let _ = line.read_exact(&mut [0]);
 }
 
-fn space() -> Extents {
-    let mut e = Extents::new(0);
-    e.give(1 << 40, 1 << 40);
+fn space() -> FreeExtents {
+    let mut e = FreeExtents::new(0);
+    e.give_range(1 << 40, 1 << 40);
     e
 }
 
@@ -89,7 +89,7 @@ fn of_many_processes_that_start_at_once_one_makes_the_machine() {
         .map(|_| {
             let path = dir.path().join("deep/er");
             Child::start(move |_| {
-                let m = Machine::open_at(&path, Some("2xt4")).unwrap();
+                let m = MachineView::open_at(&path, Some("2xt4")).unwrap();
                 assert_eq!(m.device_count(), 2);
             })
         })
@@ -106,8 +106,8 @@ fn of_many_processes_that_start_at_once_one_makes_the_machine() {
 fn identities_are_distinct_and_do_not_change_with_a_reset() {
     let dir = tempfile::tempdir().unwrap();
     let ids = || {
-        let m = Machine::open_at(dir.path(), Some("2xh200,t4")).unwrap();
-        (0..3).map(|i| (m.identity(i).uuid_text(), m.identity(i).pci_text())).collect::<Vec<_>>()
+        let m = MachineView::open_at(dir.path(), Some("2xh200,t4")).unwrap();
+        (0..3).map(|i| (m.device_identity(i).uuid_text(), m.device_identity(i).pci_text())).collect::<Vec<_>>()
     };
     let first = ids();
     assert!(vgpu_sim::admin::reset(dir.path()).unwrap());
@@ -123,23 +123,23 @@ fn identities_are_distinct_and_do_not_change_with_a_reset() {
 #[test]
 fn the_last_byte_can_be_allocated_and_one_more_can_not() {
     let dir = tempfile::tempdir().unwrap();
-    let m = Machine::open_at(dir.path(), Some("t4")).unwrap();
-    let mut heap = Heap::new(0, m.profile(0));
+    let m = MachineView::open_at(dir.path(), Some("t4")).unwrap();
+    let mut heap = DeviceHeap::new(0, m.profile_of(0));
     let mut space = space();
-    let free = m.memory(0).free;
+    let free = m.device_memory(0).free;
     let all = heap.alloc(&m, &mut space, free).unwrap();
-    assert_eq!(m.memory(0).free, 0);
+    assert_eq!(m.device_memory(0).free, 0);
     assert_eq!(heap.alloc(&m, &mut space, 1).unwrap_err().free, 0);
     heap.free(&m, &mut space, all).unwrap();
     assert_eq!(heap.alloc(&m, &mut space, free + 1).unwrap_err().free, free);
-    assert_eq!(m.memory(0).free, free);
+    assert_eq!(m.device_memory(0).free, free);
 }
 
 #[test]
 fn small_requests_share_slabs_and_large_ones_do_not() {
     let dir = tempfile::tempdir().unwrap();
-    let m = Machine::open_at(dir.path(), Some("h200")).unwrap();
-    let mut heap = Heap::new(0, m.profile(0));
+    let m = MachineView::open_at(dir.path(), Some("h200")).unwrap();
+    let mut heap = DeviceHeap::new(0, m.profile_of(0));
     let mut space = space();
     let small: Vec<u64> = (0..4096).map(|_| heap.alloc(&m, &mut space, 1).unwrap()).collect();
     let u = m.own_use(0);
@@ -154,25 +154,25 @@ fn small_requests_share_slabs_and_large_ones_do_not() {
         heap.free(&m, &mut space, at).unwrap();
     }
     let u = m.own_use(0);
-    assert_eq!((u.physical(), u.requested, u.live, u.allocations), (0, 0, 0, 0));
+    assert_eq!((u.physical_bytes(), u.requested, u.live, u.allocations), (0, 0, 0, 0));
     assert!(heap.free(&m, &mut space, large).is_none());
-    assert_eq!(space.take(1 << 40, 1), Some(1 << 40), "all addresses came back as one range");
+    assert_eq!(space.take_range(1 << 40, 1), Some(1 << 40), "all addresses came back as one range");
 }
 
 #[test]
 fn two_processes_get_equal_time_slice_by_slice() {
     let dir = tempfile::tempdir().unwrap();
-    let watcher = Machine::open_at(dir.path(), Some("h200")).unwrap();
+    let watcher = MachineView::open_at(dir.path(), Some("h200")).unwrap();
     let mut children: Vec<Child> = (0..2)
         .map(|_| {
             let dir = dir.path().to_owned();
             Child::start(move |mut line| {
-                let m = Arc::new(Machine::open_at(&dir, None).unwrap());
-                let e = Engine::new(m, 0);
+                let m = Arc::new(MachineView::open_at(&dir, None).unwrap());
+                let e = DeviceEngine::new(m, 0);
                 let g = e.open_group();
-                let s = e.legacy(g).unwrap();
+                let s = e.legacy_stream(g).unwrap();
                 for _ in 0..300 {
-                    e.work(s, 1_000_000, Kind::Kernel, None::<fn()>);
+                    e.enqueue_work(s, 1_000_000, WorkKind::Kernel, None::<fn()>);
                 }
                 say(&mut line);
                 listen(&mut line);
@@ -184,9 +184,9 @@ fn two_processes_get_equal_time_slice_by_slice() {
     for c in &mut children {
         c.heard();
     }
-    let start: Vec<u64> = watcher.truth().devices[0].processes.iter().map(|p| p.busy_ns).collect();
+    let start: Vec<u64> = watcher.read_truth().devices[0].processes.iter().map(|p| p.busy_ns).collect();
     std::thread::sleep(std::time::Duration::from_millis(100));
-    let t = watcher.truth();
+    let t = watcher.read_truth();
     let now: Vec<u64> = t.devices[0].processes.iter().map(|p| p.busy_ns).collect();
     let gained: Vec<u64> = now.iter().zip(&start).map(|(n, s)| n - s).collect();
     assert!(gained[0] > 0 && gained[0].abs_diff(gained[1]) <= 2 * 2_000_000, "{gained:?}");
@@ -194,7 +194,7 @@ fn two_processes_get_equal_time_slice_by_slice() {
         say(&mut c.line);
         assert_eq!(c.wait(), 0);
     }
-    let t = watcher.truth();
+    let t = watcher.read_truth();
     let d = &t.devices[0];
     assert_eq!(d.finished.len(), 2);
     for f in &d.finished {
@@ -206,14 +206,14 @@ fn two_processes_get_equal_time_slice_by_slice() {
 #[test]
 fn under_mps_two_processes_work_at_the_same_time_and_nothing_is_switched() {
     let dir = tempfile::tempdir().unwrap();
-    let watcher = Machine::open_at(dir.path(), Some("h200:mps")).unwrap();
+    let watcher = MachineView::open_at(dir.path(), Some("h200:mps")).unwrap();
     let mut children: Vec<Child> = (0..2)
         .map(|_| {
             let dir = dir.path().to_owned();
             Child::start(move |mut line| {
-                let e = Engine::new(Arc::new(Machine::open_at(&dir, None).unwrap()), 0);
-                let s = e.legacy(e.open_group()).unwrap();
-                e.work(s, 1_000_000_000, Kind::Kernel, None::<fn()>);
+                let e = DeviceEngine::new(Arc::new(MachineView::open_at(&dir, None).unwrap()), 0);
+                let s = e.legacy_stream(e.open_group()).unwrap();
+                e.enqueue_work(s, 1_000_000_000, WorkKind::Kernel, None::<fn()>);
                 say(&mut line);
                 listen(&mut line);
             })
@@ -222,12 +222,12 @@ fn under_mps_two_processes_work_at_the_same_time_and_nothing_is_switched() {
     for c in &mut children {
         c.heard();
     }
-    let look = || watcher.truth().devices[0].processes.iter().map(|p| p.busy_ns).collect::<Vec<_>>();
+    let look = || watcher.read_truth().devices[0].processes.iter().map(|p| p.busy_ns).collect::<Vec<_>>();
     let start = look();
     std::thread::sleep(std::time::Duration::from_millis(50));
     let gained: Vec<u64> = look().iter().zip(&start).map(|(n, s)| n - s).collect();
     assert!(gained[0] > 0 && gained[0].abs_diff(gained[1]) <= 100_000, "one kernel each, side by side: {gained:?}");
-    let d = &watcher.truth().devices[0];
+    let d = &watcher.read_truth().devices[0];
     assert_eq!((d.switches, d.switch_ns), (0, 0));
     children.into_iter().for_each(Child::kill);
 }
@@ -236,13 +236,13 @@ fn under_mps_two_processes_work_at_the_same_time_and_nothing_is_switched() {
 #[test]
 fn buckets_tell_for_whom_the_device_worked_and_when() {
     let dir = tempfile::tempdir().unwrap();
-    let watcher = Machine::open_at(dir.path(), Some("h200")).unwrap();
+    let watcher = MachineView::open_at(dir.path(), Some("h200")).unwrap();
     let run = |ns: u64| {
         let dir = dir.path().to_owned();
         Child::start(move |mut line| {
-            let e = Engine::new(Arc::new(Machine::open_at(&dir, None).unwrap()), 0);
-            let s = e.legacy(e.open_group()).unwrap();
-            e.work(s, ns, Kind::Kernel, None::<fn()>);
+            let e = DeviceEngine::new(Arc::new(MachineView::open_at(&dir, None).unwrap()), 0);
+            let s = e.legacy_stream(e.open_group()).unwrap();
+            e.enqueue_work(s, ns, WorkKind::Kernel, None::<fn()>);
             e.stream_wait(s);
             say(&mut line);
             listen(&mut line);
@@ -257,7 +257,7 @@ fn buckets_tell_for_whom_the_device_worked_and_when() {
     a.heard();
     b.heard();
     std::thread::sleep(std::time::Duration::from_millis(15));
-    let t = watcher.timeline(0, 6_000);
+    let t = watcher.device_timeline(0, 6_000);
     let of = |i: usize| &t.processes[i];
     assert_eq!(t.processes.len(), 3, "the dead one too");
     let sums: Vec<u64> = (0..3).map(|i| of(i).busy_ns.iter().map(|n| u64::from(*n)).sum()).collect();
@@ -267,9 +267,9 @@ fn buckets_tell_for_whom_the_device_worked_and_when() {
     assert!(t.processes.iter().all(|p| p.busy_ns.iter().all(|n| *n <= 10_000_000)));
     let together = (0..t.processes[0].busy_ns.len()).map(|n| (0..3).map(|i| of(i).busy_ns[n]).sum::<u32>());
     assert!(together.max().unwrap() <= 10_000_000, "the device is not in two places");
-    let (busy, span) = t.busy(of(0).serial, begun, alone + 20_000_000);
+    let (busy, span) = t.busy_between(of(0).serial, begun, alone + 20_000_000);
     assert!((15_000_000..=35_000_000).contains(&busy) && span >= 30_000_000, "{busy} of {span}");
-    assert_eq!(t.busy(of(1).serial, 0, begun).0, 0);
+    assert_eq!(t.busy_between(of(1).serial, 0, begun).0, 0);
     a.kill();
     b.kill();
 }
@@ -277,44 +277,44 @@ fn buckets_tell_for_whom_the_device_worked_and_when() {
 #[test]
 fn a_holder_of_the_lock_may_be_killed() {
     let dir = tempfile::tempdir().unwrap();
-    let m = Machine::open_at(dir.path(), Some("t4")).unwrap();
+    let m = MachineView::open_at(dir.path(), Some("t4")).unwrap();
     for _ in 0..5 {
         let path = dir.path().to_owned();
         let mut c = Child::start(move |mut line| {
-            let m = Machine::open_at(&path, None).unwrap();
+            let m = MachineView::open_at(&path, None).unwrap();
             let _held = m.lock();
             say(&mut line);
             listen(&mut line);
         });
         c.heard();
         c.kill();
-        assert_eq!(m.memory(0).used, 0);
+        assert_eq!(m.device_memory(0).used, 0);
     }
 }
 
 #[test]
 fn a_storm_of_kills_leaves_nothing_behind() {
     let dir = tempfile::tempdir().unwrap();
-    let m = Machine::open_at(dir.path(), Some("h200")).unwrap();
+    let m = MachineView::open_at(dir.path(), Some("h200")).unwrap();
     let mut seed = 1u64;
     for round in 0..200 {
         let children: Vec<Child> = (0..3)
             .map(|k| {
                 let path = dir.path().to_owned();
                 Child::start(move |_| {
-                    let m = Arc::new(Machine::open_at(&path, None).unwrap());
-                    let mut heap = Heap::new(0, m.profile(0));
-                    let e = Engine::new(m.clone(), 0);
+                    let m = Arc::new(MachineView::open_at(&path, None).unwrap());
+                    let mut heap = DeviceHeap::new(0, m.profile_of(0));
+                    let e = DeviceEngine::new(m.clone(), 0);
                     let g = e.open_group();
-                    let s = e.legacy(g).unwrap();
+                    let s = e.legacy_stream(g).unwrap();
                     let ev = e.open_event(true);
                     let mut space = space();
                     let mut live = Vec::new();
                     for i in 0.. {
-                        let bytes = 1 + vgpu_sim::faults::mix(i + 1000 * k + round) % (8 << 20);
+                        let bytes = 1 + vgpu_sim::faults::splitmix64(i + 1000 * k + round) % (8 << 20);
                         live.extend(heap.alloc(&m, &mut space, bytes));
-                        e.work(s, 20_000, Kind::Kernel, None::<fn()>);
-                        e.record(s, ev);
+                        e.enqueue_work(s, 20_000, WorkKind::Kernel, None::<fn()>);
+                        e.record_event(s, ev);
                         if live.len() > 20 {
                             heap.free(&m, &mut space, live.remove(0));
                         }
@@ -322,14 +322,14 @@ fn a_storm_of_kills_leaves_nothing_behind() {
                 })
             })
             .collect();
-        seed = vgpu_sim::faults::mix(seed);
+        seed = vgpu_sim::faults::splitmix64(seed);
         std::thread::sleep(std::time::Duration::from_micros(seed % 4000));
         children.into_iter().for_each(Child::kill);
-        let t = m.truth();
+        let t = m.read_truth();
         assert_eq!((t.devices[0].used, t.devices[0].processes.len()), (0, 0), "round {round}");
-        assert_eq!(m.memory(0).free, m.profile(0).capacity());
+        assert_eq!(m.device_memory(0).free, m.profile_of(0).capacity_bytes());
     }
-    let t = m.truth();
+    let t = m.read_truth();
     let done: u64 = t.devices[0].finished.iter().map(|f| f.busy_ns).sum();
     assert_eq!(t.devices[0].busy_ns, done, "what the dead had used is kept");
     assert!(done > 0);
@@ -338,17 +338,17 @@ fn a_storm_of_kills_leaves_nothing_behind() {
 #[test]
 fn memory_of_the_dead_serves_the_next_request() {
     let dir = tempfile::tempdir().unwrap();
-    let m = Machine::open_at(dir.path(), Some("t4")).unwrap();
+    let m = MachineView::open_at(dir.path(), Some("t4")).unwrap();
     let path = dir.path().to_owned();
     let mut c = Child::start(move |mut line| {
-        let m = Machine::open_at(&path, None).unwrap();
-        let mut heap = Heap::new(0, m.profile(0));
+        let m = MachineView::open_at(&path, None).unwrap();
+        let mut heap = DeviceHeap::new(0, m.profile_of(0));
         heap.alloc(&m, &mut space(), 14 * GIB).unwrap();
         say(&mut line);
         listen(&mut line);
     });
     c.heard();
-    let mut heap = Heap::new(0, m.profile(0));
+    let mut heap = DeviceHeap::new(0, m.profile_of(0));
     let mut space = space();
     assert!(heap.alloc(&m, &mut space, 10 * GIB).is_err());
     c.kill();
@@ -359,12 +359,12 @@ fn memory_of_the_dead_serves_the_next_request() {
 fn the_truth_is_read_from_outside_and_needs_a_machine() {
     let dir = tempfile::tempdir().unwrap();
     assert!(truth::read(dir.path()).is_err());
-    let m = Machine::open_at(dir.path(), Some("l4,t4")).unwrap();
-    let mut heap = Heap::new(1, m.profile(1));
+    let m = MachineView::open_at(dir.path(), Some("l4,t4")).unwrap();
+    let mut heap = DeviceHeap::new(1, m.profile_of(1));
     heap.alloc(&m, &mut space(), 3 * SLAB + 1).unwrap();
     let t = truth::read(dir.path()).unwrap();
     assert_eq!(t.devices.len(), 2);
-    let p = t.process(1, std::process::id()).unwrap();
+    let p = t.living_process(1, std::process::id()).unwrap();
     assert_eq!((p.requested_bytes, p.slab_bytes, p.small_slab_bytes), (3 * SLAB + 1, 4 * SLAB, 0));
-    assert!(t.process(0, std::process::id()).is_none(), "a device that was not touched shows nothing");
+    assert!(t.living_process(0, std::process::id()).is_none(), "a device that was not touched shows nothing");
 }

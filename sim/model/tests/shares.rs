@@ -10,9 +10,9 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use vgpu_sim::Machine;
-use vgpu_sim::memory::{Change, plus};
-use vgpu_sim::share::{Kind, New, Trouble};
+use vgpu_sim::MachineView;
+use vgpu_sim::memory::{RecordChange, signed_bytes};
+use vgpu_sim::share::{NewShare, ShareError, ShareKind};
 
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 6 * MIB;
@@ -75,19 +75,24 @@ fn listen(line: &mut UnixStream) {
 }
 
 /// Allocates memory and makes it a share.
-fn shared(m: &Machine) -> (u64, File) {
-    let change =
-        Change { allocations: 1, requested: plus(SIZE), live: plus(SIZE), large: plus(SIZE), ..Change::default() };
-    m.adjust(0, &change).unwrap();
-    let new = New { kind: Kind::Memory, device: Some(0), bytes: SIZE, small: false, words: [0; 4] };
-    let (info, file) = m.share(&new).unwrap();
+fn shared(m: &MachineView) -> (u64, File) {
+    let change = RecordChange {
+        allocations: 1,
+        requested: signed_bytes(SIZE),
+        live: signed_bytes(SIZE),
+        large: signed_bytes(SIZE),
+        ..RecordChange::default()
+    };
+    m.adjust_device(0, &change).unwrap();
+    let new = NewShare { kind: ShareKind::Memory, device: Some(0), bytes: SIZE, small: false, words: [0; 4] };
+    let (info, file) = m.make_share(&new).unwrap();
     (info.id, file)
 }
 
 fn exporter(dir: &Path) -> Child {
     let dir = dir.to_owned();
     Child::start(move |mut line| {
-        let m = Machine::open_at(&dir, None).unwrap();
+        let m = MachineView::open_at(&dir, None).unwrap();
         let (id, file) = shared(&m);
         file.write_all_at(b"written by the exporter", 4096).unwrap();
         tell(&mut line, id);
@@ -98,7 +103,7 @@ fn exporter(dir: &Path) -> Child {
 fn importer(dir: &Path, id: u64) -> Child {
     let dir = dir.to_owned();
     Child::start(move |mut line| {
-        let m = Machine::open_at(&dir, None).unwrap();
+        let m = MachineView::open_at(&dir, None).unwrap();
         let (info, file) = m.hold_share(id).unwrap();
         assert_eq!((info.bytes, info.device), (SIZE, Some(0)));
         let mut words = [0; 23];
@@ -110,12 +115,12 @@ fn importer(dir: &Path, id: u64) -> Child {
 }
 
 /// Physical bytes of each process in `pids`, then the shared, the unowned and the used bytes.
-fn truth(m: &Machine, pids: &[i32]) -> (Vec<u64>, [u64; 3]) {
-    let t = m.truth();
-    let of = |pid: &i32| t.process(0, pid.cast_unsigned()).map_or(0, |p| p.physical_bytes);
+fn truth(m: &MachineView, pids: &[i32]) -> (Vec<u64>, [u64; 3]) {
+    let t = m.read_truth();
+    let of = |pid: &i32| t.living_process(0, pid.cast_unsigned()).map_or(0, |p| p.physical_bytes);
     let d = &t.devices[0];
     assert_eq!(d.used, d.processes.iter().map(|p| p.physical_bytes).sum::<u64>() + d.unclaimed);
-    assert_eq!(d.used, m.memory(0).used);
+    assert_eq!(d.used, m.device_memory(0).used);
     (pids.iter().map(of).collect(), [d.shared, d.unclaimed, d.used])
 }
 
@@ -129,7 +134,7 @@ fn contents(dir: &Path) -> usize {
 fn shared_memory_counts_once_and_passes_from_the_dead_to_the_lowest_living() {
     let _one = alone();
     let dir = tempfile::tempdir().unwrap();
-    let m = Machine::open_at(dir.path(), Some("t4")).unwrap();
+    let m = MachineView::open_at(dir.path(), Some("t4")).unwrap();
     let mut first = exporter(dir.path());
     let id = first.number();
     let (mut a, mut b) = (importer(dir.path(), id), importer(dir.path(), id));
@@ -142,7 +147,7 @@ fn shared_memory_counts_once_and_passes_from_the_dead_to_the_lowest_living() {
     assert_eq!(rest, [SIZE, 0, SIZE], "the content lives, once");
     let slot = |pid: i32| {
         let body = m.lock();
-        vgpu_sim::layout::bits(&body.live).find(|s| body.slots[*s].pid == pid.cast_unsigned()).unwrap()
+        vgpu_sim::layout::set_bits(&body.live).find(|s| body.slots[*s].pid == pid.cast_unsigned()).unwrap()
     };
     let expected = if slot(pids[1]) < slot(pids[2]) { vec![0, SIZE, 0] } else { vec![0, 0, SIZE] };
     assert_eq!(by, expected, "of the living the lowest slot");
@@ -155,14 +160,14 @@ fn shared_memory_counts_once_and_passes_from_the_dead_to_the_lowest_living() {
     high.end(libc::SIGKILL);
     assert_eq!(truth(&m, &[]), (vec![], [0, 0, 0]));
     assert_eq!(contents(dir.path()), 0, "and its file goes with it");
-    assert!(matches!(m.hold_share(id), Err(Trouble::Unknown)));
+    assert!(matches!(m.hold_share(id), Err(ShareError::Unknown)));
 }
 
 #[test]
 fn a_creator_that_lets_go_leaves_it_to_who_holds_it() {
     let _one = alone();
     let dir = tempfile::tempdir().unwrap();
-    let m = Machine::open_at(dir.path(), Some("t4")).unwrap();
+    let m = MachineView::open_at(dir.path(), Some("t4")).unwrap();
     let (id, _) = shared(&m);
     let mut a = importer_without_content(dir.path(), id);
     a.number();
@@ -177,7 +182,7 @@ fn a_creator_that_lets_go_leaves_it_to_who_holds_it() {
 fn importer_without_content(dir: &Path, id: u64) -> Child {
     let dir = dir.to_owned();
     Child::start(move |mut line| {
-        let m = Machine::open_at(&dir, None).unwrap();
+        let m = MachineView::open_at(&dir, None).unwrap();
         m.hold_share(id).unwrap();
         tell(&mut line, 0);
         listen(&mut line);
@@ -188,12 +193,12 @@ fn importer_without_content(dir: &Path, id: u64) -> Child {
 fn a_descriptor_under_way_keeps_the_memory() {
     let _one = alone();
     let dir = tempfile::tempdir().unwrap();
-    let m = Machine::open_at(dir.path(), Some("t4")).unwrap();
+    let m = MachineView::open_at(dir.path(), Some("t4")).unwrap();
     let path = dir.path().to_owned();
     // The descriptor is in transit in the socket when its maker is killed.
     let (mine, theirs) = UnixStream::pair().unwrap();
     let mut maker = Child::start(move |mut line| {
-        let m = Machine::open_at(&path, None).unwrap();
+        let m = MachineView::open_at(&path, None).unwrap();
         let (id, file) = shared(&m);
         file.write_all_at(b"x", SIZE - 1).unwrap();
         let fd = m.share_descriptor(id).unwrap();
@@ -221,41 +226,44 @@ fn a_descriptor_under_way_keeps_the_memory() {
     let (id, _) = shared(&m);
     let fd = m.share_descriptor(id).unwrap();
     m.drop_share(id);
-    assert_eq!(m.memory(0).used, SIZE);
+    assert_eq!(m.device_memory(0).used, SIZE);
     drop(fd);
     assert_eq!(truth(&m, &[]).1, [0, 0, 0]);
     assert_eq!(contents(dir.path()), 0);
     let other = tempfile::tempfile().unwrap();
-    assert!(matches!(m.hold_descriptor(other.as_raw_fd()), Err(Trouble::Unknown)), "a file is no descriptor of ours");
-    assert!(matches!(m.hold_descriptor(-1), Err(Trouble::File(_))));
+    assert!(
+        matches!(m.hold_descriptor(other.as_raw_fd()), Err(ShareError::Unknown)),
+        "a file is no descriptor of ours"
+    );
+    assert!(matches!(m.hold_descriptor(-1), Err(ShareError::File(_))));
 }
 
 #[test]
 fn memory_that_is_shared_leaves_no_room_for_another() {
     let _one = alone();
     let dir = tempfile::tempdir().unwrap();
-    let m = Machine::open_at(dir.path(), Some("t4")).unwrap();
+    let m = MachineView::open_at(dir.path(), Some("t4")).unwrap();
     let mut first = exporter(dir.path());
     first.number();
-    let free = m.memory(0).free;
-    assert_eq!(free, m.profile(0).capacity() - SIZE);
-    assert!(m.adjust(0, &Change { large: plus(free + 1), ..Change::default() }).is_err());
+    let free = m.device_memory(0).free;
+    assert_eq!(free, m.profile_of(0).capacity_bytes() - SIZE);
+    assert!(m.adjust_device(0, &RecordChange { large: signed_bytes(free + 1), ..RecordChange::default() }).is_err());
     first.end(libc::SIGKILL);
-    m.adjust(0, &Change { large: plus(free + SIZE), ..Change::default() }).unwrap();
+    m.adjust_device(0, &RecordChange { large: signed_bytes(free + SIZE), ..RecordChange::default() }).unwrap();
 }
 
 #[test]
 fn makers_and_holders_killed_at_any_moment_leave_nothing() {
     let _one = alone();
     let dir = tempfile::tempdir().unwrap();
-    let m = Machine::open_at(dir.path(), Some("h200")).unwrap();
+    let m = MachineView::open_at(dir.path(), Some("h200")).unwrap();
     let mut seed = 7u64;
     for round in 0..60 {
         let children: Vec<Child> = (0..3)
             .map(|_| {
                 let path = dir.path().to_owned();
                 Child::start(move |_| {
-                    let m = Machine::open_at(&path, None).unwrap();
+                    let m = MachineView::open_at(&path, None).unwrap();
                     let mut mine = Vec::new();
                     for i in 0u64.. {
                         mine.push(shared(&m).0);
@@ -272,7 +280,7 @@ fn makers_and_holders_killed_at_any_moment_leave_nothing() {
                 })
             })
             .collect();
-        seed = vgpu_sim::faults::mix(seed);
+        seed = vgpu_sim::faults::splitmix64(seed);
         std::thread::sleep(std::time::Duration::from_micros(seed % 5000));
         children.into_iter().for_each(|c| c.end(libc::SIGKILL));
         assert_eq!(truth(&m, &[]), (vec![], [0, 0, 0]), "round {round}");
@@ -285,7 +293,7 @@ fn makers_and_holders_killed_at_any_moment_leave_nothing() {
 fn a_reset_takes_the_contents_along() {
     let _one = alone();
     let dir = tempfile::tempdir().unwrap();
-    let m = Machine::open_at(dir.path(), Some("t4")).unwrap();
+    let m = MachineView::open_at(dir.path(), Some("t4")).unwrap();
     shared(&m);
     assert_eq!(contents(dir.path()), 1);
     assert!(vgpu_sim::admin::reset(dir.path()).unwrap());

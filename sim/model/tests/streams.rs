@@ -2,26 +2,26 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use vgpu_sim::Machine;
-use vgpu_sim::engine::{Engine, Kind};
+use vgpu_sim::MachineView;
+use vgpu_sim::engine::{DeviceEngine, WorkKind};
 
 const MS: u64 = 1_000_000;
 
-fn engine() -> (tempfile::TempDir, Arc<Engine>) {
+fn engine() -> (tempfile::TempDir, Arc<DeviceEngine>) {
     let dir = tempfile::tempdir().unwrap();
-    let m = Arc::new(Machine::open_at(dir.path(), Some("h200")).unwrap());
-    (dir, Engine::new(m, 0))
+    let m = Arc::new(MachineView::open_at(dir.path(), Some("h200")).unwrap());
+    (dir, DeviceEngine::new(m, 0))
 }
 
-fn kernel(e: &Engine, s: vgpu_sim::engine::StreamId, ns: u64) {
-    assert!(e.work(s, ns, Kind::Kernel, None::<fn()>));
+fn kernel(e: &DeviceEngine, s: vgpu_sim::engine::StreamId, ns: u64) {
+    assert!(e.enqueue_work(s, ns, WorkKind::Kernel, None::<fn()>));
 }
 
 /// Holds a stream until the returned sender is dropped, so that the host's own time is not between the later
 /// operations.
-fn held(e: &Engine, s: vgpu_sim::engine::StreamId) -> std::sync::mpsc::Sender<()> {
+fn held(e: &DeviceEngine, s: vgpu_sim::engine::StreamId) -> std::sync::mpsc::Sender<()> {
     let (tx, rx) = std::sync::mpsc::channel();
-    assert!(e.host(s, move || _ = rx.recv()));
+    assert!(e.enqueue_host(s, move || _ = rx.recv()));
     tx
 }
 
@@ -33,9 +33,9 @@ fn events_around_a_kernel_measure_it_to_the_nanosecond() {
     let (a, b) = (e.open_event(true), e.open_event(true));
     let go = held(&e, s);
     kernel(&e, s, MS);
-    assert!(e.record(s, a));
+    assert!(e.record_event(s, a));
     kernel(&e, s, 7 * MS);
-    assert!(e.record(s, b));
+    assert!(e.record_event(s, b));
     assert!(!e.event_done(b));
     assert_eq!(e.event_time(b), None);
     drop(go);
@@ -56,7 +56,7 @@ fn what_was_held_is_dated_as_of_one_moment() {
     let events: Vec<_> = (0..300).map(|_| e.open_event(true)).collect();
     for ev in &events {
         kernel(&e, s, 10_000);
-        assert!(e.record(s, *ev));
+        assert!(e.record_event(s, *ev));
     }
     drop(go);
     e.stream_wait(s);
@@ -72,19 +72,19 @@ fn a_copy_runs_beside_a_kernel_and_what_follows_it_waits_for_it() {
     let [begin, copied, computed, both] = [0; 4].map(|_| e.open_event(true));
     let go = held(&e, s);
     let (first, second) = (e.open_event(false), e.open_event(false));
-    e.record(s, first);
+    e.record_event(s, first);
     for x in [t, u] {
         e.wait_event(x, first);
     }
-    e.record(t, begin);
-    assert!(e.work(t, 30 * MS, Kind::FromHost, None::<fn()>));
-    e.record(t, copied);
+    e.record_event(t, begin);
+    assert!(e.enqueue_work(t, 30 * MS, WorkKind::FromHost, None::<fn()>));
+    e.record_event(t, copied);
     kernel(&e, u, 40 * MS);
-    e.record(u, computed);
-    e.record(u, second);
+    e.record_event(u, computed);
+    e.record_event(u, second);
     e.wait_event(t, second);
-    assert!(e.work(t, 5 * MS, Kind::ToHost, None::<fn()>));
-    e.record(t, both);
+    assert!(e.enqueue_work(t, 5 * MS, WorkKind::ToHost, None::<fn()>));
+    e.record_event(t, both);
     drop(go);
     e.stream_wait(t);
     let at = |ev| e.event_time(ev).unwrap() - e.event_time(begin).unwrap();
@@ -100,11 +100,11 @@ fn an_event_behind_two_engines_is_reached_when_both_are_done() {
     let (s, t) = (e.open_stream(g, false), e.open_stream(g, false));
     let [copied, computed, both] = [0; 3].map(|_| e.open_event(false));
     kernel(&e, s, 400 * MS);
-    e.record(s, computed);
-    e.work(t, MS, Kind::FromHost, None::<fn()>);
-    e.record(t, copied);
+    e.record_event(s, computed);
+    e.enqueue_work(t, MS, WorkKind::FromHost, None::<fn()>);
+    e.record_event(t, copied);
     e.wait_event(t, computed);
-    e.record(t, both);
+    e.record_event(t, both);
     e.event_wait(copied);
     assert!(!e.event_done(both) && e.stream_done(t) == Some(false));
     e.event_wait(both);
@@ -115,22 +115,22 @@ fn an_event_behind_two_engines_is_reached_when_both_are_done() {
 fn copies_of_one_stream_and_kernels_of_it_come_one_after_another() {
     let (dir, e) = engine();
     let g = e.open_group();
-    let s = e.legacy(g).unwrap();
+    let s = e.legacy_stream(g).unwrap();
     let (a, b) = (e.open_event(true), e.open_event(true));
     let go = held(&e, s);
     kernel(&e, s, MS);
-    e.record(s, a);
+    e.record_event(s, a);
     for _ in 0..100 {
-        e.work(s, 100_000, Kind::FromHost, None::<fn()>);
+        e.enqueue_work(s, 100_000, WorkKind::FromHost, None::<fn()>);
         kernel(&e, s, 50_000);
-        e.work(s, 30_000, Kind::ToHost, None::<fn()>);
+        e.enqueue_work(s, 30_000, WorkKind::ToHost, None::<fn()>);
     }
-    e.record(s, b);
+    e.record_event(s, b);
     drop(go);
     e.group_wait(g);
     assert_eq!(e.event_time(b).unwrap() - e.event_time(a).unwrap(), 18 * MS + 500);
     let t = vgpu_sim::truth::read(dir.path()).unwrap();
-    let p = t.process(0, std::process::id()).unwrap();
+    let p = t.living_process(0, std::process::id()).unwrap();
     assert_eq!((p.busy_ns, p.copying_ns, p.kernels, p.copies), (6 * MS + 500, 13 * MS + 500, 101, 200));
 }
 
@@ -140,7 +140,7 @@ fn more_waits_between_engines_than_a_line_holds_only_take_longer_to_enqueue() {
     let g = e.open_group();
     let s = e.open_stream(g, true);
     for _ in 0..700 {
-        e.work(s, 20_000, Kind::FromHost, None::<fn()>);
+        e.enqueue_work(s, 20_000, WorkKind::FromHost, None::<fn()>);
         kernel(&e, s, 20_000);
     }
     e.stream_wait(s);
@@ -154,7 +154,7 @@ fn an_event_on_an_idle_stream_is_reached_while_another_stream_works() {
     let (s, t) = (e.open_stream(g, false), e.open_stream(g, false));
     kernel(&e, s, 300 * MS);
     let ev = e.open_event(true);
-    e.record(t, ev);
+    e.record_event(t, ev);
     assert!(e.event_done(ev));
     assert_eq!((e.stream_done(s), e.stream_done(t)), (Some(false), Some(true)));
 }
@@ -163,11 +163,11 @@ fn an_event_on_an_idle_stream_is_reached_while_another_stream_works() {
 fn the_legacy_stream_and_blocking_streams_wait_for_each_other() {
     let (_dir, e) = engine();
     let g = e.open_group();
-    let legacy = e.legacy(g).unwrap();
+    let legacy = e.legacy_stream(g).unwrap();
     let (blocking, free) = (e.open_stream(g, true), e.open_stream(g, false));
     kernel(&e, blocking, 30 * MS);
     let ev = e.open_event(false);
-    e.record(legacy, ev);
+    e.record_event(legacy, ev);
     assert!(!e.event_done(ev), "a record in the legacy stream is behind the blocking stream");
     assert_eq!(e.stream_done(legacy), Some(false));
     e.stream_wait(legacy);
@@ -185,7 +185,7 @@ fn a_stream_waits_for_another_streams_event() {
     let (s, t) = (e.open_stream(g, false), e.open_stream(g, false));
     let ev = e.open_event(false);
     kernel(&e, s, 40 * MS);
-    e.record(s, ev);
+    e.record_event(s, ev);
     assert_eq!(e.stream_done(t), Some(true));
     e.wait_event(t, ev);
     assert_eq!(e.stream_done(t), Some(false));
@@ -206,15 +206,15 @@ fn what_is_behind_a_host_function_waits_for_it() {
     let gate = Arc::new(std::sync::Barrier::new(2));
     let g2 = gate.clone();
     let first = step(0);
-    e.host(s, move || {
+    e.enqueue_host(s, move || {
         g2.wait();
         first();
     });
     let ev = e.open_event(true);
-    assert!(e.work(s, MS, Kind::Copy, Some(step(1))));
-    e.record(s, ev);
+    assert!(e.enqueue_work(s, MS, WorkKind::Copy, Some(step(1))));
+    e.record_event(s, ev);
     e.wait_event(t, ev);
-    assert!(e.work(t, MS, Kind::Copy, Some(step(2))));
+    assert!(e.enqueue_work(t, MS, WorkKind::Copy, Some(step(2))));
     assert_eq!(order.load(Ordering::SeqCst), 0, "nothing behind the host function has happened");
     assert!(!e.event_done(ev));
     assert_eq!((e.stream_done(s), e.stream_done(t)), (Some(false), Some(false)));
@@ -231,10 +231,10 @@ fn a_host_function_runs_after_the_work_before_it() {
     let s = e.open_stream(g, true);
     let ev = e.open_event(true);
     kernel(&e, s, 20 * MS);
-    e.record(s, ev);
+    e.record_event(s, ev);
     let e2 = e.clone();
     let (tx, rx) = std::sync::mpsc::channel();
-    e.host(s, move || tx.send(e2.event_done(ev)).unwrap());
+    e.enqueue_host(s, move || tx.send(e2.event_done(ev)).unwrap());
     e.stream_wait(s);
     assert!(rx.recv().unwrap());
 }
@@ -246,19 +246,19 @@ fn the_work_of_a_destroyed_stream_is_waited_for_and_what_it_holds_is_done() {
     let (s, t) = (e.open_stream(g, false), e.open_stream(g, false));
     let ev = e.open_event(false);
     kernel(&e, s, 20 * MS);
-    e.record(s, ev);
+    e.record_event(s, ev);
     e.close_stream(s);
-    assert!(!e.work(s, 1, Kind::Other, None::<fn()>) && e.stream_done(s).is_none());
+    assert!(!e.enqueue_work(s, 1, WorkKind::Other, None::<fn()>) && e.stream_done(s).is_none());
     assert!(!e.event_done(ev));
     e.group_wait(g);
     assert!(e.event_done(ev));
     let gate = Arc::new(std::sync::Barrier::new(2));
     let (inside, done) = (gate.clone(), Arc::new(AtomicU32::new(0)));
-    e.host(t, move || {
+    e.enqueue_host(t, move || {
         inside.wait();
     });
     let seen = done.clone();
-    e.work(t, MS, Kind::Copy, Some(move || seen.store(1, Ordering::SeqCst)));
+    e.enqueue_work(t, MS, WorkKind::Copy, Some(move || seen.store(1, Ordering::SeqCst)));
     // Does not block, although the stream has held operations.
     e.close_stream(t);
     assert_eq!(done.load(Ordering::SeqCst), 0);
@@ -276,12 +276,12 @@ fn a_full_launch_queue_blocks_the_launch_and_loses_nothing() {
         kernel(&e, s, 10_000);
     }
     let t = vgpu_sim::truth::read(dir.path()).unwrap();
-    let p = t.process(0, std::process::id()).unwrap();
+    let p = t.living_process(0, std::process::id()).unwrap();
     assert!(p.queued_ns <= 1024 * 10_000, "{} ns are queued", p.queued_ns);
     assert_eq!(p.kernels, 3000);
     e.stream_wait(s);
     let t = vgpu_sim::truth::read(dir.path()).unwrap();
-    assert_eq!(t.process(0, std::process::id()).unwrap().busy_ns, 30_000_000);
+    assert_eq!(t.living_process(0, std::process::id()).unwrap().busy_ns, 30_000_000);
 }
 
 #[test]
@@ -297,15 +297,15 @@ fn an_event_that_was_never_recorded_is_done_and_has_no_time() {
 #[test]
 fn utilisation_is_seen_after_the_window_and_vanishes_when_idle() {
     let (dir, e) = engine();
-    let m = Machine::open_at(dir.path(), None).unwrap();
-    assert!(m.samples(0, 0).is_empty(), "no work, no sample");
+    let m = MachineView::open_at(dir.path(), None).unwrap();
+    assert!(m.utilisation_samples(0, 0).is_empty(), "no work, no sample");
     let g = e.open_group();
     let s = e.open_stream(g, true);
     kernel(&e, s, 500 * MS);
     e.stream_wait(s);
     std::thread::sleep(std::time::Duration::from_millis(170));
-    let samples = m.samples(0, 0);
+    let samples = m.utilisation_samples(0, 0);
     assert!(samples.iter().any(|x| x.sm == 100 && x.pid == std::process::id()), "{samples:?}");
     let last = samples.last().unwrap().at_us;
-    assert!(m.samples(0, last).is_empty());
+    assert!(m.utilisation_samples(0, last).is_empty());
 }

@@ -2,44 +2,44 @@
 //! is found by its UUID, or through its board (`mode`).
 
 use crate::{
-    door::{Answer, Out, code},
-    machine::{self, Gpu},
+    door::{CallerPlace, NvmlAnswer, code},
+    machine::{self, NvmlGpu},
 };
 use shim_sys::nvml::nvmlDevice_t;
 
-pub fn nvmlDeviceGetCount_v2(count: Out<u32>) -> Answer {
-    count.put(machine::count()?)
+pub fn nvmlDeviceGetCount_v2(count: CallerPlace<u32>) -> NvmlAnswer {
+    count.put_value(machine::board_count()?)
 }
 
-pub fn nvmlDeviceGetCount(count: Out<u32>) -> Answer {
+pub fn nvmlDeviceGetCount(count: CallerPlace<u32>) -> NvmlAnswer {
     nvmlDeviceGetCount_v2(count)
 }
 
-pub fn nvmlDeviceGetHandleByIndex_v2(index: u32, dev: Out<nvmlDevice_t>) -> Answer {
-    dev.put(Gpu::at(index)?.handle())
+pub fn nvmlDeviceGetHandleByIndex_v2(index: u32, dev: CallerPlace<nvmlDevice_t>) -> NvmlAnswer {
+    dev.put_value(NvmlGpu::board_at(index)?.device_handle())
 }
 
-pub fn nvmlDeviceGetHandleByIndex(index: u32, dev: Out<nvmlDevice_t>) -> Answer {
+pub fn nvmlDeviceGetHandleByIndex(index: u32, dev: CallerPlace<nvmlDevice_t>) -> NvmlAnswer {
     nvmlDeviceGetHandleByIndex_v2(index, dev)
 }
 
-fn first(found: impl Fn(&machine::View) -> bool) -> Answer<nvmlDevice_t> {
-    for board in Gpu::all()? {
-        for gpu in [board].into_iter().chain(board.instances()?) {
-            if found(&gpu.view()?) {
-                return Ok(gpu.handle());
+fn first_device(found: impl Fn(&machine::DeviceView) -> bool) -> NvmlAnswer<nvmlDevice_t> {
+    for board in NvmlGpu::all()? {
+        for gpu in [board].into_iter().chain(board.mig_instances()?) {
+            if found(&gpu.current_view()?) {
+                return Ok(gpu.device_handle());
             }
         }
     }
     Err(code::NOT_FOUND)
 }
 
-pub fn nvmlDeviceGetHandleByUUID(uuid: String, dev: Out<nvmlDevice_t>) -> Answer {
-    dev.put(first(|view| view.uuid_text().eq_ignore_ascii_case(&uuid))?)
+pub fn nvmlDeviceGetHandleByUUID(uuid: String, dev: CallerPlace<nvmlDevice_t>) -> NvmlAnswer {
+    dev.put_value(first_device(|view| view.uuid_text().eq_ignore_ascii_case(&uuid))?)
 }
 
-pub fn nvmlDeviceGetHandleBySerial(text: String, dev: Out<nvmlDevice_t>) -> Answer {
-    dev.put(first(|view| view.serial_text() == text)?)
+pub fn nvmlDeviceGetHandleBySerial(text: String, dev: CallerPlace<nvmlDevice_t>) -> NvmlAnswer {
+    dev.put_value(first_device(|view| view.serial_text() == text)?)
 }
 
 /// Parses domain, bus and device of `[domain:]bus:device[.function]`, hexadecimal; the function must be 0.
@@ -58,11 +58,11 @@ pub fn parse_pci(text: &str) -> Option<(u32, u32, u32)> {
     }
 }
 
-pub fn nvmlDeviceGetHandleByPciBusId_v2(text: String, dev: Out<nvmlDevice_t>) -> Answer {
-    let place = parse_pci(&text).ok_or(code::INVALID)?;
-    dev.put(first(|view| (view.pci_domain, view.pci_bus, view.pci_device) == place)?)
+pub fn nvmlDeviceGetHandleByPciBusId_v2(text: String, dev: CallerPlace<nvmlDevice_t>) -> NvmlAnswer {
+    let place = parse_pci(&text).ok_or(code::ERROR_INVALID)?;
+    dev.put_value(first_device(|view| (view.pci_domain, view.pci_bus, view.pci_device) == place)?)
 }
 
-pub fn nvmlDeviceGetHandleByPciBusId(text: String, dev: Out<nvmlDevice_t>) -> Answer {
+pub fn nvmlDeviceGetHandleByPciBusId(text: String, dev: CallerPlace<nvmlDevice_t>) -> NvmlAnswer {
     nvmlDeviceGetHandleByPciBusId_v2(text, dev)
 }

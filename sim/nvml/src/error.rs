@@ -4,7 +4,7 @@ use core::ffi::{CStr, c_char};
 use shim_sys::nvml::nvmlReturn_t;
 
 /// The text of a result code; works before init too. `tests/oracle.rs` compares it with the real library.
-pub fn text(code: u32) -> &'static CStr {
+pub fn error_text(code: u32) -> &'static CStr {
     match code {
         0 => c"Success",
         1 => c"Uninitialized",
@@ -42,5 +42,5 @@ pub fn text(code: u32) -> &'static CStr {
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)]
 pub extern "C" fn nvmlErrorString(result: nvmlReturn_t) -> *const c_char {
-    text(result.0).as_ptr()
+    error_text(result.0).as_ptr()
 }

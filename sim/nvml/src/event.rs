@@ -2,8 +2,8 @@
 //! wait ends with its timeout.
 
 use crate::{
-    door::{Answer, Out, code},
-    machine::Gpu,
+    door::{CallerPlace, NvmlAnswer, code},
+    machine::NvmlGpu,
 };
 use core::ffi::c_void;
 use parking_lot::Mutex;
@@ -11,64 +11,72 @@ use shim_sys::nvml::{nvmlEventData_t, nvmlEventData_v1_t, nvmlEventSet_t};
 use std::{collections::BTreeSet, time::Duration};
 
 /// Supported event types: ECC, page retirement, performance state, fatal faults, clock, power source, MIG configuration.
-const SUPPORTED: u64 = 0x1df;
+const SUPPORTED_EVENTS: u64 = 0x1df;
 
-static SETS: Mutex<(usize, BTreeSet<usize>)> = Mutex::new((0, BTreeSet::new()));
+static EVENT_SETS: Mutex<(usize, BTreeSet<usize>)> = Mutex::new((0, BTreeSet::new()));
 
-fn sets() -> parking_lot::MutexGuard<'static, (usize, BTreeSet<usize>)> {
-    SETS.lock()
+fn lock_sets() -> parking_lot::MutexGuard<'static, (usize, BTreeSet<usize>)> {
+    EVENT_SETS.lock()
 }
 
-fn known(set: Out<c_void>) -> Answer<usize> {
-    let id = set.addr().addr();
-    if sets().1.contains(&id) { Ok(id) } else { Err(code::INVALID) }
+fn known_set(set: CallerPlace<c_void>) -> NvmlAnswer<usize> {
+    let id = set.as_address().addr();
+    if lock_sets().1.contains(&id) { Ok(id) } else { Err(code::ERROR_INVALID) }
 }
 
-pub fn nvmlEventSetCreate(set: Out<nvmlEventSet_t>) -> Answer {
+pub fn nvmlEventSetCreate(set: CallerPlace<nvmlEventSet_t>) -> NvmlAnswer {
     if set.is_null() {
-        return Err(code::INVALID);
+        return Err(code::ERROR_INVALID);
     }
-    let mut sets = sets();
+    let mut sets = lock_sets();
     sets.0 += 16;
     let id = sets.0;
     sets.1.insert(id);
     // An opaque identifier that is never dereferenced.
-    set.put(core::ptr::without_provenance_mut(id))
+    set.put_value(core::ptr::without_provenance_mut(id))
 }
 
-pub fn nvmlEventSetFree(set: Out<c_void>) -> Answer {
-    let id = known(set)?;
-    sets().1.remove(&id);
+pub fn nvmlEventSetFree(set: CallerPlace<c_void>) -> NvmlAnswer {
+    let id = known_set(set)?;
+    lock_sets().1.remove(&id);
     Ok(())
 }
 
-pub fn nvmlDeviceRegisterEvents(dev: Gpu, types: u64, set: Out<c_void>) -> Answer {
-    dev.view()?;
-    known(set)?;
-    if types & !SUPPORTED != 0 { Err(code::UNSUPPORTED) } else { Ok(()) }
+pub fn nvmlDeviceRegisterEvents(dev: NvmlGpu, types: u64, set: CallerPlace<c_void>) -> NvmlAnswer {
+    dev.current_view()?;
+    known_set(set)?;
+    if types & !SUPPORTED_EVENTS != 0 { Err(code::ERROR_UNSUPPORTED) } else { Ok(()) }
 }
 
-pub fn nvmlDeviceGetSupportedEventTypes(dev: Gpu, types: Out<u64>) -> Answer {
-    dev.view()?;
-    types.put(SUPPORTED)
+pub fn nvmlDeviceGetSupportedEventTypes(dev: NvmlGpu, types: CallerPlace<u64>) -> NvmlAnswer {
+    dev.current_view()?;
+    types.put_value(SUPPORTED_EVENTS)
 }
 
-fn wait(set: Out<c_void>, timeout_ms: u32) -> Answer {
-    known(set)?;
+fn wait(set: CallerPlace<c_void>, timeout_ms: u32) -> NvmlAnswer {
+    known_set(set)?;
     std::thread::sleep(Duration::from_millis(timeout_ms.into()));
     Err(code::TIMEOUT)
 }
 
-pub fn nvmlEventSetWait(set: Out<c_void>, data: Out<nvmlEventData_v1_t>, timeout_ms: u32) -> Answer {
+pub fn nvmlEventSetWait(
+    set: CallerPlace<c_void>,
+    data: CallerPlace<nvmlEventData_v1_t>,
+    timeout_ms: u32,
+) -> NvmlAnswer {
     if data.is_null() {
-        return Err(code::INVALID);
+        return Err(code::ERROR_INVALID);
     }
     wait(set, timeout_ms)
 }
 
-pub fn nvmlEventSetWait_v2(set: Out<c_void>, data: Out<nvmlEventData_t>, timeout_ms: u32) -> Answer {
+pub fn nvmlEventSetWait_v2(
+    set: CallerPlace<c_void>,
+    data: CallerPlace<nvmlEventData_t>,
+    timeout_ms: u32,
+) -> NvmlAnswer {
     if data.is_null() {
-        return Err(code::INVALID);
+        return Err(code::ERROR_INVALID);
     }
     wait(set, timeout_ms)
 }

@@ -3,7 +3,7 @@
 //! A row with a signature calls the body of the same name in the module of its subject; a row without a body does
 //! not compile. The other functions are stubs, each with a body, and so an address, of its own.
 
-use crate::door::{Answer, IntoSafe, code};
+use crate::door::{IntoSafe, NvmlAnswer, code};
 use core::ffi::{c_char, c_void};
 use once_cell::race::OnceBool;
 use shim_sys::nvml::*;
@@ -22,9 +22,9 @@ fn works_before_init(name: &str) -> bool {
         || matches!(name, "nvmlShutdown" | "nvmlSystemGetNVMLVersion" | "nvmlInternalGetExportTable")
 }
 
-fn answer(name: &'static str, body: impl FnOnce() -> Answer) -> nvmlReturn_t {
-    let result = if !works_before_init(name) && !crate::entry::initialised() {
-        code::UNINITIALIZED
+fn answer_call(name: &'static str, body: impl FnOnce() -> NvmlAnswer) -> nvmlReturn_t {
+    let result = if !works_before_init(name) && !crate::entry::is_initialised() {
+        code::ERROR_UNINITIALIZED
     } else {
         // A panic must not unwind into C.
         match std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
@@ -33,16 +33,16 @@ fn answer(name: &'static str, body: impl FnOnce() -> Answer) -> nvmlReturn_t {
             Err(_) => code::UNKNOWN,
         }
     };
-    if traced() {
+    if is_traced() {
         eprintln!("vgpu-sim: {name} = {}", result.0);
     }
     result
 }
 
 /// `VGPU_SIM_TRACE=1` prints each call and its result code on standard error.
-fn traced() -> bool {
-    static TRACED: OnceBool = OnceBool::new();
-    TRACED.get_or_init(|| std::env::var_os("VGPU_SIM_TRACE").is_some())
+fn is_traced() -> bool {
+    static TRACE_CALLS: OnceBool = OnceBool::new();
+    TRACE_CALLS.get_or_init(|| std::env::var_os("VGPU_SIM_TRACE").is_some())
 }
 
 macro_rules! exports {
@@ -66,7 +66,7 @@ macro_rules! exports {
         #[unsafe(no_mangle)]
         #[allow(non_snake_case)]
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> nvmlReturn_t {
-            answer(stringify!($name), move || {
+            answer_call(stringify!($name), move || {
                 // SAFETY: the caller keeps NVML's contract, which is that of `into_safe`.
                 $(let $arg = unsafe { $arg.into_safe() }?;)*
                 body::$name($($arg),*)
@@ -79,10 +79,10 @@ shim_sys::nvml_table!(exports);
 /// Result of stub `number`; the number also keeps the compiler from merging stubs into one address.
 #[inline(never)]
 fn not_here(number: u32, name: &'static str) -> nvmlReturn_t {
-    if traced() {
+    if is_traced() {
         eprintln!("vgpu-sim: {name} is not simulated (stub {number})");
     }
-    answer(name, || Err(code::UNSUPPORTED))
+    answer_call(name, || Err(code::ERROR_UNSUPPORTED))
 }
 
 macro_rules! stubs {

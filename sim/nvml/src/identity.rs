@@ -1,53 +1,53 @@
 //! Identity of a device: names, numbers, board, architecture.
 
 use crate::{
-    door::{Answer, Out, code, text_array},
-    machine::{Gpu, View},
+    door::{CallerPlace, NvmlAnswer, code, text_array},
+    machine::{DeviceView, NvmlGpu},
 };
 use core::ffi::c_char;
 use shim_sys::nvml::{nvmlDeviceAttributes_t, nvmlPciInfo_t, nvmlPciInfo_v2_t};
 
-pub fn nvmlDeviceGetName(dev: Gpu, name: Out<c_char>, len: u32) -> Answer {
-    name.put_text(len, dev.view()?.profile.name())
+pub fn nvmlDeviceGetName(dev: NvmlGpu, name: CallerPlace<c_char>, len: u32) -> NvmlAnswer {
+    name.put_text(len, dev.current_view()?.profile.name())
 }
 
-pub fn nvmlDeviceGetUUID(dev: Gpu, uuid: Out<c_char>, len: u32) -> Answer {
-    uuid.put_text(len, &dev.view()?.uuid_text())
+pub fn nvmlDeviceGetUUID(dev: NvmlGpu, uuid: CallerPlace<c_char>, len: u32) -> NvmlAnswer {
+    uuid.put_text(len, &dev.current_view()?.uuid_text())
 }
 
-pub fn nvmlDeviceGetSerial(dev: Gpu, serial: Out<c_char>, len: u32) -> Answer {
-    serial.put_text(len, &dev.view()?.serial_text())
+pub fn nvmlDeviceGetSerial(dev: NvmlGpu, serial: CallerPlace<c_char>, len: u32) -> NvmlAnswer {
+    serial.put_text(len, &dev.current_view()?.serial_text())
 }
 
-pub fn nvmlDeviceGetVbiosVersion(dev: Gpu, text: Out<c_char>, len: u32) -> Answer {
-    text.put_text(len, vgpu_sim::profile::c_text(&dev.view()?.profile.vbios))
+pub fn nvmlDeviceGetVbiosVersion(dev: NvmlGpu, text: CallerPlace<c_char>, len: u32) -> NvmlAnswer {
+    text.put_text(len, vgpu_sim::profile::c_text(&dev.current_view()?.profile.vbios))
 }
 
-pub fn nvmlDeviceGetGspFirmwareVersion(dev: Gpu, text: Out<c_char>) -> Answer {
-    dev.view()?;
-    text.put_text(64, vgpu_sim::release::Release::current().driver)
+pub fn nvmlDeviceGetGspFirmwareVersion(dev: NvmlGpu, text: CallerPlace<c_char>) -> NvmlAnswer {
+    dev.current_view()?;
+    text.put_text(64, vgpu_sim::release::DriverRelease::current().driver)
 }
 
-pub fn nvmlDeviceGetBoardPartNumber(dev: Gpu, text: Out<c_char>, len: u32) -> Answer {
-    text.put_text(len, &format!("900-2{:04X}-0000-000", dev.view()?.profile.pci_id >> 16))
+pub fn nvmlDeviceGetBoardPartNumber(dev: NvmlGpu, text: CallerPlace<c_char>, len: u32) -> NvmlAnswer {
+    text.put_text(len, &format!("900-2{:04X}-0000-000", dev.current_view()?.profile.pci_id >> 16))
 }
 
-pub fn nvmlDeviceGetIndex(dev: Gpu, index: Out<u32>) -> Answer {
-    index.put(dev.index()?)
+pub fn nvmlDeviceGetIndex(dev: NvmlGpu, index: CallerPlace<u32>) -> NvmlAnswer {
+    index.put_value(dev.index()?)
 }
 
-pub fn nvmlDeviceGetMinorNumber(dev: Gpu, minor: Out<u32>) -> Answer {
-    minor.put(dev.view()?.minor)
+pub fn nvmlDeviceGetMinorNumber(dev: NvmlGpu, minor: CallerPlace<u32>) -> NvmlAnswer {
+    minor.put_value(dev.current_view()?.minor)
 }
 
 /// A PCI address as text, with `width` digits of the domain.
-fn bus_id(view: &View, width: usize) -> String {
+fn bus_id(view: &DeviceView, width: usize) -> String {
     format!("{:0width$X}:{:02X}:{:02X}.0", view.pci_domain, view.pci_bus, view.pci_device)
 }
 
-pub fn nvmlDeviceGetPciInfo_v3(dev: Gpu, pci: Out<nvmlPciInfo_t>) -> Answer {
-    let view = dev.view()?;
-    pci.put(nvmlPciInfo_t {
+pub fn nvmlDeviceGetPciInfo_v3(dev: NvmlGpu, pci: CallerPlace<nvmlPciInfo_t>) -> NvmlAnswer {
+    let view = dev.current_view()?;
+    pci.put_value(nvmlPciInfo_t {
         busIdLegacy: text_array(&bus_id(&view, 4)),
         domain: view.pci_domain,
         bus: view.pci_bus,
@@ -58,9 +58,9 @@ pub fn nvmlDeviceGetPciInfo_v3(dev: Gpu, pci: Out<nvmlPciInfo_t>) -> Answer {
     })
 }
 
-pub fn nvmlDeviceGetPciInfo_v2(dev: Gpu, pci: Out<nvmlPciInfo_v2_t>) -> Answer {
-    let view = dev.view()?;
-    pci.put(nvmlPciInfo_v2_t {
+pub fn nvmlDeviceGetPciInfo_v2(dev: NvmlGpu, pci: CallerPlace<nvmlPciInfo_v2_t>) -> NvmlAnswer {
+    let view = dev.current_view()?;
+    pci.put_value(nvmlPciInfo_v2_t {
         busId: text_array(&bus_id(&view, 4)),
         domain: view.pci_domain,
         bus: view.pci_bus,
@@ -71,23 +71,27 @@ pub fn nvmlDeviceGetPciInfo_v2(dev: Gpu, pci: Out<nvmlPciInfo_v2_t>) -> Answer {
     })
 }
 
-pub fn nvmlDeviceGetPciInfo(dev: Gpu, pci: Out<nvmlPciInfo_v2_t>) -> Answer {
+pub fn nvmlDeviceGetPciInfo(dev: NvmlGpu, pci: CallerPlace<nvmlPciInfo_v2_t>) -> NvmlAnswer {
     nvmlDeviceGetPciInfo_v2(dev, pci)
 }
 
-pub fn nvmlDeviceGetCudaComputeCapability(dev: Gpu, major: Out<i32>, minor: Out<i32>) -> Answer {
-    let p = dev.view()?.profile;
-    major.put(p.cc_major.cast_signed())?;
-    minor.put(p.cc_minor.cast_signed())
+pub fn nvmlDeviceGetCudaComputeCapability(
+    dev: NvmlGpu,
+    major: CallerPlace<i32>,
+    minor: CallerPlace<i32>,
+) -> NvmlAnswer {
+    let p = dev.current_view()?.profile;
+    major.put_value(p.cc_major.cast_signed())?;
+    minor.put_value(p.cc_minor.cast_signed())
 }
 
-pub fn nvmlDeviceGetBoardId(dev: Gpu, board: Out<u32>) -> Answer {
-    let view = dev.view()?;
-    board.put(view.pci_domain << 16 | view.pci_bus << 8 | view.pci_device)
+pub fn nvmlDeviceGetBoardId(dev: NvmlGpu, board: CallerPlace<u32>) -> NvmlAnswer {
+    let view = dev.current_view()?;
+    board.put_value(view.pci_domain << 16 | view.pci_bus << 8 | view.pci_device)
 }
 
 /// NVML's brand number of a product: Tesla 2, NVIDIA RTX 13, NVIDIA 14.
-fn brand(name: &str) -> u32 {
+fn brand_number(name: &str) -> u32 {
     match name {
         n if n.starts_with("Tesla") => 2,
         n if n.contains("RTX") => 13,
@@ -97,15 +101,15 @@ fn brand(name: &str) -> u32 {
 
 macro_rules! fact {
     ($($name:ident |$view:ident| $value:expr;)*) => { $(
-        pub fn $name(dev: Gpu, value: Out<u32>) -> Answer {
-            let $view = dev.view()?;
-            value.put($value)
+        pub fn $name(dev: NvmlGpu, value: CallerPlace<u32>) -> NvmlAnswer {
+            let $view = dev.current_view()?;
+            value.put_value($value)
         }
     )* };
 }
 fact! {
     nvmlDeviceGetArchitecture |v| v.profile.architecture;
-    nvmlDeviceGetBrand |v| brand(v.profile.name());
+    nvmlDeviceGetBrand |v| brand_number(v.profile.name());
     nvmlDeviceGetNumGpuCores |v| v.profile.cores;
     nvmlDeviceGetMemoryBusWidth |v| v.profile.bus_bits;
     nvmlDeviceGetBusType |_v| 2; // PCI Express
@@ -114,15 +118,15 @@ fact! {
 
 /// Only MIG devices have attributes; a whole device has none. Engines other than the multiprocessors are not
 /// modelled.
-pub fn nvmlDeviceGetAttributes_v2(dev: Gpu, attributes: Out<nvmlDeviceAttributes_t>) -> Answer {
-    let profile = dev.view()?.profile;
+pub fn nvmlDeviceGetAttributes_v2(dev: NvmlGpu, attributes: CallerPlace<nvmlDeviceAttributes_t>) -> NvmlAnswer {
+    let profile = dev.current_view()?.profile;
     if attributes.is_null() {
-        return Err(code::INVALID);
+        return Err(code::ERROR_INVALID);
     }
     if profile.mig == 0 || dev.is_partitioned() {
-        return Err(code::UNSUPPORTED);
+        return Err(code::ERROR_UNSUPPORTED);
     }
-    attributes.put(nvmlDeviceAttributes_t {
+    attributes.put_value(nvmlDeviceAttributes_t {
         multiprocessorCount: profile.sms,
         sharedCopyEngineCount: 1,
         gpuInstanceSliceCount: 1,
@@ -132,6 +136,6 @@ pub fn nvmlDeviceGetAttributes_v2(dev: Gpu, attributes: Out<nvmlDeviceAttributes
     })
 }
 
-pub fn nvmlDeviceGetAttributes(dev: Gpu, attributes: Out<nvmlDeviceAttributes_t>) -> Answer {
+pub fn nvmlDeviceGetAttributes(dev: NvmlGpu, attributes: CallerPlace<nvmlDeviceAttributes_t>) -> NvmlAnswer {
     nvmlDeviceGetAttributes_v2(dev, attributes)
 }

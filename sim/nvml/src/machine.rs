@@ -1,44 +1,44 @@
-//! The simulated machine as NVML needs it: attachment, handles, and one consistent [`View`] of a device per
+//! The simulated machine as NVML needs it: attachment, handles, and one consistent [`DeviceView`] of a device per
 //! query.
 //!
 //! All figures come from the model. Only the list of devices is kept between queries.
 
-use crate::door::{Answer, code};
+use crate::door::{NvmlAnswer, code};
 use parking_lot::{Mutex, MutexGuard};
 use shim_sys::nvml::nvmlDevice_t;
 use vgpu_sim::{
-    layout::{DEVICES, Use, WINDOWS, bits},
-    machine::{Machine, now, wall},
-    profile::{Profile, c_text},
+    layout::{DeviceUse, MAX_SIMULATED_DEVICES, WINDOWS_KEPT, set_bits},
+    machine::{MachineView, now, wall_ns},
+    profile::{DeviceProfile, c_text},
 };
 
-static MACHINE: Mutex<Option<Machine>> = Mutex::new(None);
+static OPEN_MACHINE: Mutex<Option<MachineView>> = Mutex::new(None);
 
 /// Addresses that serve as handles, never read. One byte per device of the machine, then one per partitioned
 /// board at the index of its first instance.
-static HANDLES: [u8; 2 * DEVICES] = [0; 2 * DEVICES];
+static HANDLE_BYTES: [u8; 2 * MAX_SIMULATED_DEVICES] = [0; 2 * MAX_SIMULATED_DEVICES];
 
-fn slot() -> MutexGuard<'static, Option<Machine>> {
-    MACHINE.lock()
+fn lock_machine() -> MutexGuard<'static, Option<MachineView>> {
+    OPEN_MACHINE.lock()
 }
 
 /// Opens the machine if it is not open; false if it has no device or cannot be opened.
 ///
 /// It stays open until the process ends, as the driver's files do.
-pub fn attach() -> bool {
-    with(|machine| machine.device_count() > 0).unwrap_or(false)
+pub fn attach_machine() -> bool {
+    with_machine(|machine| machine.device_count() > 0).unwrap_or(false)
 }
 
 /// Runs `f` on the machine; a forked child opens its own first.
-fn with<T>(f: impl FnOnce(&Machine) -> T) -> Answer<T> {
-    let mut slot = slot();
-    if slot.as_ref().is_some_and(Machine::is_inherited)
+fn with_machine<T>(f: impl FnOnce(&MachineView) -> T) -> NvmlAnswer<T> {
+    let mut slot = lock_machine();
+    if slot.as_ref().is_some_and(MachineView::is_inherited)
         && let Some(parents) = slot.take()
     {
-        parents.forget();
+        parents.forget_inherited();
     }
     if slot.is_none() {
-        match Machine::open() {
+        match MachineView::open() {
             Ok(machine) => *slot = Some(machine),
             Err(why) => {
                 eprintln!("vgpu-sim: {why}");
@@ -50,8 +50,8 @@ fn with<T>(f: impl FnOnce(&Machine) -> T) -> Answer<T> {
 }
 
 /// The first device of each board, in PCI order, and whether the board is partitioned.
-fn boards() -> Answer<Vec<(u32, bool)>> {
-    with(|machine| {
+fn list_boards() -> NvmlAnswer<Vec<(u32, bool)>> {
+    with_machine(|machine| {
         let body = machine.lock();
         let all = &body.devices[..body.device_count as usize];
         (0..).zip(all).filter(|(_, d)| d.profile.mig <= 1).map(|(at, d)| (at, d.profile.mig > 0)).collect()
@@ -59,15 +59,15 @@ fn boards() -> Answer<Vec<(u32, bool)>> {
 }
 
 /// Number of boards (whole devices, partitioned or not).
-pub fn count() -> Answer<u32> {
-    Ok(u32::try_from(boards()?.len()).unwrap_or(0))
+pub fn board_count() -> NvmlAnswer<u32> {
+    Ok(u32::try_from(list_boards()?.len()).unwrap_or(0))
 }
 
 /// The executable of a process that uses the machine.
 pub fn process_name(pid: u32) -> Option<String> {
-    with(|machine| {
-        let body = machine.settled();
-        bits(&body.live)
+    with_machine(|machine| {
+        let body = machine.lock_settled();
+        set_bits(&body.live)
             .map(|s| &body.slots[s])
             .find(|s| s.pid == pid && s.touched != 0)
             .map(|s| c_text(&s.name).to_owned())
@@ -78,34 +78,34 @@ pub fn process_name(pid: u32) -> Option<String> {
 
 /// An existing device: a whole one, a partitioned board, or an instance of one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Gpu {
+pub struct NvmlGpu {
     /// Index of the device on the machine; for a partitioned board the index of its first instance.
     at: u32,
     partitioned: bool,
 }
 
-impl Gpu {
+impl NvmlGpu {
     /// Board `index`, in PCI order.
-    pub fn at(index: u32) -> Answer<Gpu> {
-        let (at, partitioned) = boards()?.get(index as usize).copied().ok_or(code::INVALID)?;
-        Ok(Gpu { at, partitioned })
+    pub fn board_at(index: u32) -> NvmlAnswer<NvmlGpu> {
+        let (at, partitioned) = list_boards()?.get(index as usize).copied().ok_or(code::ERROR_INVALID)?;
+        Ok(NvmlGpu { at, partitioned })
     }
 
     /// All boards, in PCI order.
-    pub fn all() -> Answer<Vec<Gpu>> {
-        Ok(boards()?.into_iter().map(|(at, partitioned)| Gpu { at, partitioned }).collect())
+    pub fn all() -> NvmlAnswer<Vec<NvmlGpu>> {
+        Ok(list_boards()?.into_iter().map(|(at, partitioned)| NvmlGpu { at, partitioned }).collect())
     }
 
     /// The instances of a partitioned board, in order.
-    pub fn instances(self) -> Answer<Vec<Gpu>> {
+    pub fn mig_instances(self) -> NvmlAnswer<Vec<NvmlGpu>> {
         if !self.partitioned {
             return Ok(Vec::new());
         }
-        with(|machine| {
+        with_machine(|machine| {
             let body = machine.lock();
             let of_board = |at: &u32| body.devices.get(*at as usize).is_some_and(|d| d.profile.mig == at - self.at + 1);
             let end = body.device_count;
-            (self.at..end).take_while(of_board).map(|at| Gpu { at, partitioned: false }).collect()
+            (self.at..end).take_while(of_board).map(|at| NvmlGpu { at, partitioned: false }).collect()
         })
     }
 
@@ -115,71 +115,74 @@ impl Gpu {
     }
 
     /// NVML index: of a board among the boards, of an instance on its board.
-    pub fn index(self) -> Answer<u32> {
-        let instance = with(|machine| machine.identity(self.at as usize).mig)?;
+    pub fn index(self) -> NvmlAnswer<u32> {
+        let instance = with_machine(|machine| machine.device_identity(self.at as usize).mig)?;
         if instance > 0 && !self.partitioned {
             return Ok(instance - 1);
         }
-        let place = boards()?.iter().position(|(at, _)| *at == self.at);
+        let place = list_boards()?.iter().position(|(at, _)| *at == self.at);
         Ok(place.and_then(|n| u32::try_from(n).ok()).unwrap_or(0))
     }
 
     /// NVML handle of the device.
-    pub fn handle(self) -> nvmlDevice_t {
-        let place = self.at as usize + if self.partitioned { DEVICES } else { 0 };
-        nvmlDevice_t((&raw const HANDLES[place]).cast_mut().cast())
+    pub fn device_handle(self) -> nvmlDevice_t {
+        let place = self.at as usize + if self.partitioned { MAX_SIMULATED_DEVICES } else { 0 };
+        nvmlDevice_t((&raw const HANDLE_BYTES[place]).cast_mut().cast())
     }
 
     /// The device of a handle that this library returned.
-    pub fn from_handle(handle: nvmlDevice_t) -> Answer<Gpu> {
-        for board in Gpu::all()? {
-            if let Some(found) = [board].into_iter().chain(board.instances()?).find(|gpu| gpu.handle() == handle) {
+    pub fn from_handle(handle: nvmlDevice_t) -> NvmlAnswer<NvmlGpu> {
+        for board in NvmlGpu::all()? {
+            if let Some(found) =
+                [board].into_iter().chain(board.mig_instances()?).find(|gpu| gpu.device_handle() == handle)
+            {
                 return Ok(found);
             }
         }
-        Err(code::INVALID)
+        Err(code::ERROR_INVALID)
     }
 
     /// The present state of the device. A partitioned board includes the processes of its instances.
-    pub fn view(self) -> Answer<View> {
+    pub fn current_view(self) -> NvmlAnswer<DeviceView> {
         let parts: Vec<usize> = match self.partitioned {
-            true => self.instances()?.iter().map(|gpu| gpu.at as usize).collect(),
+            true => self.mig_instances()?.iter().map(|gpu| gpu.at as usize).collect(),
             false => vec![self.at as usize],
         };
-        with(|machine| {
-            let body = machine.settled();
+        with_machine(|machine| {
+            let body = machine.lock_settled();
             let device = &body.devices[self.at as usize];
             let mut processes = Vec::new();
             for at in &parts {
-                let here = bits(&body.live).map(|n| (n, &body.slots[n])).filter(|(_, s)| s.touched & (1 << at) != 0);
-                processes.extend(here.map(|(n, s)| Process {
+                let here =
+                    set_bits(&body.live).map(|n| (n, &body.slots[n])).filter(|(_, s)| s.touched & (1 << at) != 0);
+                processes.extend(here.map(|(n, s)| NvmlProcess {
                     pid: s.pid,
                     serial: s.serial,
-                    used: body.used(n, *at),
+                    used: body.used_with_shares(n, *at),
                     instance: body.devices[*at].profile.mig,
                     window: s.devices[*at].window,
                     windows: s.devices[*at].windows,
                 }));
             }
             processes.sort_by_key(|p| p.serial);
-            let (mut identity, mut profile) = (device.identity(), device.profile);
+            let (mut identity, mut profile) = (device.engine_identity(), device.profile);
             if self.partitioned {
-                identity = identity.whole();
-                profile = Profile::built_in(profile.key()).unwrap_or(profile);
+                identity = identity.whole_device();
+                profile = DeviceProfile::built_in(profile.profile_key()).unwrap_or(profile);
             }
             let done: u64 = parts.iter().map(|at| body.devices[*at].done.busy).sum();
-            View {
+            DeviceView {
                 profile,
                 uuid: identity.uuid_text(),
                 pci_domain: identity.domain,
                 pci_bus: identity.bus,
                 pci_device: identity.device,
                 minor: identity.minor,
-                used: parts.iter().map(|at| body.taken(*at)).sum(),
+                used: parts.iter().map(|at| body.taken_bytes(*at)).sum(),
                 busy_ns: done + processes.iter().map(|p| p.used.busy).sum::<u64>(),
                 created_ns: body.created_ns,
                 now: now(),
-                wall_us: wall() / 1000,
+                wall_us: wall_ns() / 1000,
                 processes,
             }
         })
@@ -188,33 +191,33 @@ impl Gpu {
 
 /// A process that has used the device.
 #[derive(Clone)]
-pub struct Process {
+pub struct NvmlProcess {
     /// Process id, as the process sees it.
     pub pid: u32,
     /// Number on the machine; a lower one is older.
     pub serial: u64,
     /// Memory and work of the process on the device.
-    pub used: Use,
+    pub used: DeviceUse,
     /// Number of the MIG instance that the process uses, 0: none.
     pub instance: u32,
     window: u64,
-    windows: [u32; WINDOWS],
+    windows: [u32; WINDOWS_KEPT],
 }
 
-impl Process {
+impl NvmlProcess {
     /// Time the device worked for the process in window `w`, ns.
     pub fn busy_in(&self, w: u64) -> u64 {
-        if w > self.window || self.window - w >= WINDOWS as u64 {
+        if w > self.window || self.window - w >= WINDOWS_KEPT as u64 {
             return 0;
         }
-        usize::try_from(w).map_or(0, |w| u64::from(self.windows[w % WINDOWS]))
+        usize::try_from(w).map_or(0, |w| u64::from(self.windows[w % WINDOWS_KEPT]))
     }
 }
 
 /// State of a device at one moment.
-pub struct View {
+pub struct DeviceView {
     /// Sizes, names and costs of the device.
-    pub profile: Profile,
+    pub profile: DeviceProfile,
     uuid: String,
     /// PCI domain of the device.
     pub pci_domain: u32,
@@ -234,10 +237,10 @@ pub struct View {
     /// Time of this view, microseconds since 1970.
     pub wall_us: u64,
     /// Processes on the device, oldest first.
-    pub processes: Vec<Process>,
+    pub processes: Vec<NvmlProcess>,
 }
 
-impl View {
+impl DeviceView {
     /// The UUID as text, `GPU-` or `MIG-` and five groups.
     pub fn uuid_text(&self) -> String {
         self.uuid.clone()

@@ -1,30 +1,30 @@
 //! Device memory in the three struct versions of NVML.
 
 use crate::{
-    door::{Answer, Out, code},
-    machine::Gpu,
+    door::{CallerPlace, NvmlAnswer, code},
+    machine::NvmlGpu,
 };
 use shim_sys::nvml::{nvmlBAR1Memory_t, nvmlMemory_t, nvmlMemory_v2_t};
 
 /// The first version has no field `reserved`: reserved memory counts as used.
-pub fn nvmlDeviceGetMemoryInfo(dev: Gpu, memory: Out<nvmlMemory_t>) -> Answer {
-    let view = dev.view()?;
-    let used = view.profile.reserved() + view.used;
-    memory.put(nvmlMemory_t { total: view.profile.nvml_total, free: view.profile.nvml_total - used, used })
+pub fn nvmlDeviceGetMemoryInfo(dev: NvmlGpu, memory: CallerPlace<nvmlMemory_t>) -> NvmlAnswer {
+    let view = dev.current_view()?;
+    let used = view.profile.reserved_bytes() + view.used;
+    memory.put_value(nvmlMemory_t { total: view.profile.nvml_total, free: view.profile.nvml_total - used, used })
 }
 
-pub fn nvmlDeviceGetMemoryInfo_v2(dev: Gpu, memory: Out<nvmlMemory_v2_t>) -> Answer {
+pub fn nvmlDeviceGetMemoryInfo_v2(dev: NvmlGpu, memory: CallerPlace<nvmlMemory_v2_t>) -> NvmlAnswer {
     if memory.is_null() {
-        return Err(code::INVALID);
+        return Err(code::ERROR_INVALID);
     }
     let mut known = false;
-    memory.each(1, |m| known = m.version == nvmlMemory_v2_t::VERSION)?;
+    memory.edit_each(1, |m| known = m.version == nvmlMemory_v2_t::VERSION)?;
     if !known {
-        return Err(code::VERSION);
+        return Err(code::ERROR_VERSION);
     }
-    let view = dev.view()?;
-    let (total, reserved) = (view.profile.nvml_total, view.profile.reserved());
-    memory.put(nvmlMemory_v2_t {
+    let view = dev.current_view()?;
+    let (total, reserved) = (view.profile.nvml_total, view.profile.reserved_bytes());
+    memory.put_value(nvmlMemory_v2_t {
         version: nvmlMemory_v2_t::VERSION,
         total,
         reserved,
@@ -34,8 +34,8 @@ pub fn nvmlDeviceGetMemoryInfo_v2(dev: Gpu, memory: Out<nvmlMemory_v2_t>) -> Ans
 }
 
 /// 1 MiB of the window is always mapped; clients do not change that.
-pub fn nvmlDeviceGetBAR1MemoryInfo(dev: Gpu, memory: Out<nvmlBAR1Memory_t>) -> Answer {
-    let total = dev.view()?.profile.bar1_total;
+pub fn nvmlDeviceGetBAR1MemoryInfo(dev: NvmlGpu, memory: CallerPlace<nvmlBAR1Memory_t>) -> NvmlAnswer {
+    let total = dev.current_view()?.profile.bar1_total;
     let used = 1 << 20;
-    memory.put(nvmlBAR1Memory_t { bar1Total: total, bar1Free: total - used, bar1Used: used })
+    memory.put_value(nvmlBAR1Memory_t { bar1Total: total, bar1Free: total - used, bar1Used: used })
 }

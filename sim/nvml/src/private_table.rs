@@ -6,31 +6,33 @@
 //! gets its process list, `dmon`, `pmon` and the `topo` matrix of several devices from them, so these stay empty.
 //! Any other id is an invalid argument. All this works before init too (compared in `tests/oracle.rs`).
 
-use crate::door::{Answer, Out, code};
+use crate::door::{CallerPlace, NvmlAnswer, code};
 use core::ffi::c_void;
 use shim_sys::nvml::nvmlReturn_t;
 
-const ID: [u8; 16] = [0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e, 0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4];
-const WORDS: usize = 245;
+const TABLE_ID: [u8; 16] =
+    [0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e, 0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4];
+const TABLE_WORDS: usize = 245;
 
-extern "C" fn unsupported() -> nvmlReturn_t {
+extern "C" fn answer_unsupported() -> nvmlReturn_t {
     nvmlReturn_t::NOT_SUPPORTED
 }
 
 #[repr(C)]
-struct Table {
+struct PrivateTable {
     bytes: usize,
-    slots: [extern "C" fn() -> nvmlReturn_t; WORDS - 1],
+    slots: [extern "C" fn() -> nvmlReturn_t; TABLE_WORDS - 1],
 }
 
-static TABLE: Table = Table { bytes: WORDS * size_of::<usize>(), slots: [unsupported; WORDS - 1] };
+static PRIVATE_TABLE: PrivateTable =
+    PrivateTable { bytes: TABLE_WORDS * size_of::<usize>(), slots: [answer_unsupported; TABLE_WORDS - 1] };
 
-pub fn nvmlInternalGetExportTable(table: Out<*const c_void>, id: [u8; 16]) -> Answer {
+pub fn nvmlInternalGetExportTable(table: CallerPlace<*const c_void>, id: [u8; 16]) -> NvmlAnswer {
     if table.is_null() {
-        return Err(code::INVALID);
+        return Err(code::ERROR_INVALID);
     }
-    if id != ID {
-        return Err(code::INVALID);
+    if id != TABLE_ID {
+        return Err(code::ERROR_INVALID);
     }
-    table.put((&raw const TABLE).cast())
+    table.put_value((&raw const PRIVATE_TABLE).cast())
 }

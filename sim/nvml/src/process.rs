@@ -4,47 +4,64 @@
 //! The bytes are the physical memory of the process, contexts included, as on a real device.
 
 use crate::{
-    door::{Answer, Out, code},
-    machine::Gpu,
+    door::{CallerPlace, NvmlAnswer, code},
+    machine::NvmlGpu,
 };
 use shim_sys::nvml::{nvmlProcessDetail_v1_t, nvmlProcessDetailList_v1_t, nvmlProcessInfo_t, nvmlProcessInfo_v1_t};
 
 const NO_INSTANCE: u32 = u32::MAX;
 
-fn running(dev: Gpu) -> Answer<Vec<nvmlProcessInfo_t>> {
-    let info = |p: &crate::machine::Process| nvmlProcessInfo_t {
+fn running_processes(dev: NvmlGpu) -> NvmlAnswer<Vec<nvmlProcessInfo_t>> {
+    let info = |p: &crate::machine::NvmlProcess| nvmlProcessInfo_t {
         pid: p.pid,
-        usedGpuMemory: p.used.physical(),
+        usedGpuMemory: p.used.physical_bytes(),
         gpuInstanceId: if p.instance == 0 { NO_INSTANCE } else { p.instance },
         computeInstanceId: if p.instance == 0 { NO_INSTANCE } else { 0 },
     };
     // A process is listed while it holds a context, not from its first query of the device.
-    Ok(dev.view()?.processes.iter().filter(|p| p.used.contexts > 0).map(info).collect())
+    Ok(dev.current_view()?.processes.iter().filter(|p| p.used.contexts > 0).map(info).collect())
 }
 
-pub fn nvmlDeviceGetComputeRunningProcesses(dev: Gpu, count: Out<u32>, infos: Out<nvmlProcessInfo_v1_t>) -> Answer {
-    let all: Vec<_> =
-        running(dev)?.iter().map(|p| nvmlProcessInfo_v1_t { pid: p.pid, usedGpuMemory: p.usedGpuMemory }).collect();
+pub fn nvmlDeviceGetComputeRunningProcesses(
+    dev: NvmlGpu,
+    count: CallerPlace<u32>,
+    infos: CallerPlace<nvmlProcessInfo_v1_t>,
+) -> NvmlAnswer {
+    let all: Vec<_> = running_processes(dev)?
+        .iter()
+        .map(|p| nvmlProcessInfo_v1_t { pid: p.pid, usedGpuMemory: p.usedGpuMemory })
+        .collect();
     infos.put_list(count, &all)
 }
 
-pub fn nvmlDeviceGetComputeRunningProcesses_v2(dev: Gpu, count: Out<u32>, infos: Out<nvmlProcessInfo_t>) -> Answer {
-    infos.put_list(count, &running(dev)?)
+pub fn nvmlDeviceGetComputeRunningProcesses_v2(
+    dev: NvmlGpu,
+    count: CallerPlace<u32>,
+    infos: CallerPlace<nvmlProcessInfo_t>,
+) -> NvmlAnswer {
+    infos.put_list(count, &running_processes(dev)?)
 }
 
-pub fn nvmlDeviceGetComputeRunningProcesses_v3(dev: Gpu, count: Out<u32>, infos: Out<nvmlProcessInfo_t>) -> Answer {
-    infos.put_list(count, &running(dev)?)
+pub fn nvmlDeviceGetComputeRunningProcesses_v3(
+    dev: NvmlGpu,
+    count: CallerPlace<u32>,
+    infos: CallerPlace<nvmlProcessInfo_t>,
+) -> NvmlAnswer {
+    infos.put_list(count, &running_processes(dev)?)
 }
 
-pub fn nvmlDeviceGetRunningProcessDetailList(dev: Gpu, list: Out<nvmlProcessDetailList_v1_t>) -> Answer {
+pub fn nvmlDeviceGetRunningProcessDetailList(
+    dev: NvmlGpu,
+    list: CallerPlace<nvmlProcessDetailList_v1_t>,
+) -> NvmlAnswer {
     let mut asked = list.get()?;
     if asked.version != nvmlProcessDetailList_v1_t::VERSION {
-        return Err(code::VERSION);
+        return Err(code::ERROR_VERSION);
     }
     let all: Vec<nvmlProcessDetail_v1_t> = match asked.mode {
-        0 => running(dev)?,
+        0 => running_processes(dev)?,
         1 | 2 => Vec::new(),
-        _ => return Err(code::INVALID),
+        _ => return Err(code::ERROR_INVALID),
     }
     .iter()
     .map(|p| nvmlProcessDetail_v1_t {
@@ -57,17 +74,17 @@ pub fn nvmlDeviceGetRunningProcessDetailList(dev: Gpu, list: Out<nvmlProcessDeta
     .collect();
     let room = asked.numProcArrayEntries as usize;
     asked.numProcArrayEntries = u32::try_from(all.len()).map_err(|_| code::UNKNOWN)?;
-    list.put(asked)?;
+    list.put_value(asked)?;
     if all.len() > room {
-        return Err(code::SMALL);
+        return Err(code::ERROR_TOO_SMALL);
     }
-    Out::of(asked.procArray).fill(&all)
+    CallerPlace::of_struct(asked.procArray).fill_all(&all)
 }
 
 macro_rules! none_of_this_kind {
     ($($name:ident $info:ty;)*) => { $(
-        pub fn $name(dev: Gpu, count: Out<u32>, infos: Out<$info>) -> Answer {
-            dev.view()?;
+        pub fn $name(dev: NvmlGpu, count: CallerPlace<u32>, infos: CallerPlace<$info>) -> NvmlAnswer {
+            dev.current_view()?;
             infos.put_list(count, &[])
         }
     )* };

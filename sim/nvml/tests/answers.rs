@@ -237,9 +237,9 @@ fn an_idle_device_has_no_samples_and_a_busy_one_has_late_ones() {
     };
     assert_eq!(sample.pid, std::process::id());
     // A sample's window ended at least one window before its publication.
-    assert!(sample.smUtil > 0 && sample.timeStamp * 1000 + vgpu_sim::layout::WINDOW_NS <= vgpu_sim::wall());
+    assert!(sample.smUtil > 0 && sample.timeStamp * 1000 + vgpu_sim::layout::WINDOW_NS <= vgpu_sim::wall_ns());
     // No sample is from the future, and the idle device still has none.
-    assert_eq!(ask(BUSY, vgpu_sim::wall() / 1000 + 1_000_000).0, 6);
+    assert_eq!(ask(BUSY, vgpu_sim::wall_ns() / 1000 + 1_000_000).0, 6);
     assert_eq!(ask(IDLE, 0).0, 6);
     // A null pointer asks for the needed capacity.
     let mut count = 0;

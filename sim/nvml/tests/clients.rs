@@ -14,7 +14,7 @@ const A_MINUTE: u64 = 60_000_000_000;
 fn expected(lab: &Lab, index: usize, busy: bool) -> serde_json::Value {
     let truth = lab.truth();
     let device = &truth.devices[index];
-    let process = truth.process(index, std::process::id()).expect("this process is on the machine");
+    let process = truth.living_process(index, std::process::id()).expect("this process is on the machine");
     assert_eq!(process.requested_bytes, BYTES);
     assert!(process.overhead_bytes > 0);
     serde_json::json!({

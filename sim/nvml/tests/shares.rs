@@ -5,9 +5,9 @@ mod common;
 
 use common::MIB;
 use nvml_wrapper::{Device, Nvml, enums::device::UsedGpuMemory};
-use vgpu_sim::Machine;
-use vgpu_sim::memory::{Change, plus};
-use vgpu_sim::share::{Kind, New};
+use vgpu_sim::MachineView;
+use vgpu_sim::memory::{RecordChange, signed_bytes};
+use vgpu_sim::share::{NewShare, ShareKind};
 
 /// Bytes of each process, oldest first, and the used bytes that the device reports.
 fn shown(device: &Device) -> (Vec<u64>, u64) {
@@ -23,13 +23,14 @@ fn shared_memory_stands_with_its_creator_and_then_with_a_holder() {
     let device = nvml.device_by_index(0).unwrap();
     let idle = device.memory_info().unwrap().used;
     let [first, second] = [(), ()].map(|()| {
-        let m = Machine::open_at(lab.dir(), None).unwrap();
-        m.adjust(0, &Change { contexts: 1, overhead: plus(100 * MIB), ..Change::default() }).unwrap();
+        let m = MachineView::open_at(lab.dir(), None).unwrap();
+        m.adjust_device(0, &RecordChange { contexts: 1, overhead: signed_bytes(100 * MIB), ..RecordChange::default() })
+            .unwrap();
         m
     });
-    first.adjust(0, &Change { large: plus(64 * MIB), ..Change::default() }).unwrap();
-    let new = New { kind: Kind::Memory, device: Some(0), bytes: 64 * MIB, small: false, words: [0; 4] };
-    let (info, _) = first.share(&new).unwrap();
+    first.adjust_device(0, &RecordChange { large: signed_bytes(64 * MIB), ..RecordChange::default() }).unwrap();
+    let new = NewShare { kind: ShareKind::Memory, device: Some(0), bytes: 64 * MIB, small: false, words: [0; 4] };
+    let (info, _) = first.make_share(&new).unwrap();
     second.hold_share(info.id).unwrap();
     let used = idle + 264 * MIB;
     assert_eq!(shown(&device), (vec![164 * MIB, 100 * MIB], used));

@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 use tempfile::TempDir;
-use vgpu_sim::{Machine, truth};
+use vgpu_sim::{MachineView, truth};
 use vgpu_tests::daemon::{Daemon, Plan};
 
 /// Runs `vgpu docker run OURS -- --rm --network none THEIRS` on the simulated device in `gpu`.
@@ -114,7 +114,7 @@ fn an_image_without_a_loader_that_would_map_the_library_is_refused() {
 #[test]
 fn a_cdi_device_gives_a_container_of_podmans_its_tenants_limits() {
     let (Some(podman), gpu, host) = (Podman::get(), TempDir::new().unwrap(), TempDir::new().unwrap()) else { return };
-    drop(Machine::open_at(gpu.path(), Some("h200")).unwrap());
+    drop(MachineView::open_at(gpu.path(), Some("h200")).unwrap());
     let device = truth::read(gpu.path()).unwrap().devices[0].uuid.clone();
     let tenants = ["small", "large"]
         .map(|name| (name.to_owned(), format!("memory_limit = \"{}GiB\"", if name == "small" { 1 } else { 3 })));

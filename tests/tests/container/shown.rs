@@ -5,12 +5,12 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 use tempfile::TempDir;
-use vgpu_sim::{Machine, truth};
+use vgpu_sim::{MachineView, truth};
 use vgpu_tests::daemon::{Daemon, Plan};
 
 /// A simulated device in `gpu`, and a daemon in `host` with the tenants `chat` (1 GiB) and `train` (3 GiB).
 fn served(gpu: &Path, host: &Path) -> Daemon {
-    drop(Machine::open_at(gpu, Some("h200")).unwrap());
+    drop(MachineView::open_at(gpu, Some("h200")).unwrap());
     let device = truth::read(gpu).unwrap().devices[0].uuid.clone();
     let tenants = [("chat", 1), ("train", 3)].map(|(name, gib)| (name.into(), format!("memory_limit = \"{gib}GiB\"")));
     Daemon::start(host, &Plan { device, time: String::new(), tenants: tenants.into() })

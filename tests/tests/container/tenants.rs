@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-use vgpu_sim::{Machine, truth};
+use vgpu_sim::{MachineView, truth};
 use vgpu_tests::artefacts::vgpu;
 use vgpu_tests::daemon::{Daemon, Plan};
 use vgpu_tests::timed::measured;
@@ -73,7 +73,7 @@ fn vgpu_ps_tells_of_each_process_its_container_and_both_its_numbers() {
     let Some(engine) = Engine::get() else { return };
     let (gpu, host) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     fs::set_permissions(host.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    drop(Machine::open_at(gpu.path(), Some("h200")).unwrap());
+    drop(MachineView::open_at(gpu.path(), Some("h200")).unwrap());
     let device = truth::read(gpu.path()).unwrap().devices[0].uuid.clone();
     let tenants = vec![("a".into(), "memory_limit = \"2GiB\"".into())];
     let daemon = Daemon::start(host.path(), &Plan { device, time: String::new(), tenants });
@@ -108,7 +108,7 @@ fn two_containers_share_thirty_to_seventy_and_the_host_changes_that_while_they_r
     measured(|| {
         let (gpu, host) = (TempDir::new().unwrap(), TempDir::new().unwrap());
         fs::set_permissions(host.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        drop(Machine::open_at(gpu.path(), Some("h200")).unwrap());
+        drop(MachineView::open_at(gpu.path(), Some("h200")).unwrap());
         // The containers' users are not the host's users.
         for file in fs::read_dir(gpu.path()).unwrap() {
             fs::set_permissions(file.unwrap().path(), fs::Permissions::from_mode(0o666)).unwrap();

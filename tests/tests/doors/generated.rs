@@ -31,7 +31,7 @@ fn since(name: &str) -> u32 {
 
 /// Every name that cuGetProcAddress is asked for: base names, and full names, which it does not know.
 fn bases() -> BTreeSet<&'static str> {
-    CUDA_ROWS.iter().flat_map(|row| [row.base(), row.name]).collect()
+    CUDA_ROWS.iter().flat_map(|row| [row.base_name(), row.name]).collect()
 }
 
 fn compile(source: &str, to: &Path, flags: &[&str]) {

@@ -3,7 +3,7 @@
 use crate::ledger;
 use std::fs;
 use std::path::Path;
-use vgpu_core::limits::variables::{Owner, TABLE};
+use vgpu_core::limits::variables::{VARIABLES, VariableOwner};
 use vgpu_tests::daemon::{Daemon, Plan};
 use vgpu_tests::program::{Kind, compile, compile_with};
 use vgpu_tests::{GIB, Lab, Member, NO_PERMISSION, NOT_PERMITTED, OUT_OF_MEMORY};
@@ -68,7 +68,9 @@ const LOOSER: &[(&str, &str)] = &[
 
 #[test]
 fn nothing_that_a_program_adds_later_lifts_its_memory_limit() {
-    for row in TABLE.iter().filter(|row| matches!(row.owner, Owner::Library | Owner::Hami) && row.ignored().is_none()) {
+    for row in VARIABLES.iter().filter(|row| {
+        matches!(row.owner, VariableOwner::Library | VariableOwner::Hami) && row.reason_ignored().is_none()
+    }) {
         let known = LOOSER.iter().any(|(name, _)| *name == row.name);
         assert!(known || row.name == "VGPU_SM_REQUEST", "{}: this test has no value for it", row.name);
     }

@@ -8,11 +8,11 @@ mod modes;
 mod rows;
 
 use std::fs;
-use vgpu_core::memory::ledger::{Copied, copied};
+use vgpu_core::memory::ledger::{LedgerCopy, parse_ledger};
 use vgpu_tests::Lab;
 
 /// A copy of the lab's only ledger; `None` if there is none.
-fn ledger(lab: &Lab) -> Option<Copied> {
+fn ledger(lab: &Lab) -> Option<LedgerCopy> {
     let file = fs::read_dir(lab.state()).unwrap().next()?.unwrap();
-    Some(copied(&fs::read(file.path()).unwrap()).expect("a ledger"))
+    Some(parse_ledger(&fs::read(file.path()).unwrap()).expect("a ledger"))
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use vgpu_tests::artefacts::{libvgpu, sim_dir, vgpud};
 use vgpu_tests::lab::charged;
 use vgpu_tests::program::{Kind, compile, compile_with};
-use vgpu_tests::{GIB, LONG, Lab, MIB, Member, NO_PERMISSION, NOT_PERMITTED, OUT_OF_MEMORY, optional};
+use vgpu_tests::{GIB, LONG_TIMEOUT, Lab, MIB, Member, NO_PERMISSION, NOT_PERMITTED, OUT_OF_MEMORY, optional};
 
 fn observed() -> Lab {
     Lab::new("h200").with("VGPU_MODE", "observe").with("VGPU_MEMORY_LIMIT", "1GiB").with("VGPU_SM_LIMIT", "5")
@@ -111,7 +111,7 @@ fn no_launch_of_an_observed_program_waits_and_its_device_time_is_known() {
     let (here, there) = (ahead(&mut m), ahead(&mut reference));
     assert!(here < 500_000_000, "{here} ns to launch a second of work, {there} ns without the library");
     // The library notices completed work only at the next launch, so this loop launches until the ledger has it.
-    let end = Instant::now() + LONG;
+    let end = Instant::now() + LONG_TIMEOUT;
     loop {
         m.ok("launch 1000");
         let busy = ledger(&lab).unwrap().members[0].busy_ns;
@@ -308,7 +308,7 @@ fn beside_a_daemon_no_variable_loosens_anything() {
     let mut daemon = Command::new(vgpud());
     daemon.args(["--tenant", "a", "--memory-limit", "2GiB", "--socket"]).arg(&socket);
     let mut daemon = daemon.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let end = Instant::now() + LONG;
+    let end = Instant::now() + LONG_TIMEOUT;
     while UnixStream::connect(&socket).is_err() && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(5));
     }

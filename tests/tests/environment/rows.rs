@@ -3,7 +3,7 @@
 
 use crate::ledger;
 use serde_json::Value;
-use vgpu_core::limits::variables::{Owner, Row, TABLE, WORDED};
+use vgpu_core::limits::variables::{VARIABLES, VariableOwner, VariableRow, WORD_VARIABLES};
 use vgpu_tests::artefacts::vgpu;
 use vgpu_tests::{GIB, Lab, OUT_OF_MEMORY};
 
@@ -22,7 +22,7 @@ fn doctor(lab: &Lab) -> Vec<String> {
 
 #[test]
 fn what_is_accepted_without_effect_changes_nothing_and_is_told() {
-    let ignored: Vec<&Row> = TABLE.iter().filter(|row| row.ignored().is_some()).collect();
+    let ignored: Vec<&VariableRow> = VARIABLES.iter().filter(|row| row.reason_ignored().is_some()).collect();
     let mut all = limited();
     for row in &ignored {
         let lab = limited().with(row.name, "true");
@@ -36,7 +36,7 @@ fn what_is_accepted_without_effect_changes_nothing_and_is_told() {
     let lines = doctor(&all);
     let told = lines.iter().find(|line| line.starts_with("limits: set, without effect: ")).expect("a line");
     for row in ignored {
-        assert!(told.contains(&format!("{} ({})", row.name, row.ignored().unwrap())), "{}: {told}", row.name);
+        assert!(told.contains(&format!("{} ({})", row.name, row.reason_ignored().unwrap())), "{}: {told}", row.name);
     }
     assert!(!doctor(&limited()).iter().any(|line| line.contains("without effect")));
 }
@@ -45,7 +45,7 @@ fn what_is_accepted_without_effect_changes_nothing_and_is_told() {
 /// stays in force unless the row is a mode.
 #[test]
 fn each_word_of_each_row_lets_programs_start() {
-    for row in WORDED {
+    for row in WORD_VARIABLES {
         for word in row.words {
             let lab = limited().with(row.name, word);
             let mut m = lab.member();
@@ -66,7 +66,7 @@ fn each_word_of_each_row_lets_programs_start() {
 fn every_foreign_row_can_be_set_beside_a_limit_at_once() {
     // All variables that HAMi's plugin and webhook, Volcano and KAI set, as a scheduler would.
     let mut lab = Lab::new("h200");
-    for row in TABLE {
+    for row in VARIABLES {
         let value = match (row.owner, row.name) {
             (_, "CUDA_DEVICE_MEMORY_LIMIT") => "1024m",
             (_, "CUDA_DEVICE_SM_LIMIT") => "50",
@@ -75,7 +75,7 @@ fn every_foreign_row_can_be_set_beside_a_limit_at_once() {
             (_, "GPU_CORE_UTILIZATION_POLICY") => "force",
             (_, "CUDA_DISABLE_CONTROL") => "false",
             (_, "CUDA_DEVICE_ORDER") => "PCI_BUS_ID",
-            (Owner::Hami | Owner::Volcano | Owner::Kai | Owner::Nvidia, _) => "1",
+            (VariableOwner::Hami | VariableOwner::Volcano | VariableOwner::Kai | VariableOwner::Nvidia, _) => "1",
             _ => continue,
         };
         lab.set(row.name, value);

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 use vgpu_tests::lab::short;
 use vgpu_tests::program::{Kind as Build, compile};
-use vgpu_tests::{LONG, Lab, MIB, Member};
+use vgpu_tests::{LONG_TIMEOUT, Lab, MIB, Member};
 
 /// An object that a process holds, under its number in that process.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -280,7 +280,7 @@ impl Process {
                 return Process { member, things: BTreeMap::new(), next: 0 };
             }
             assert_eq!(line, "! initialisation: 2", "{}", member.errors());
-            assert!(begin.elapsed() < LONG, "no room for a context in {LONG:?}");
+            assert!(begin.elapsed() < LONG_TIMEOUT, "no room for a context in {LONG_TIMEOUT:?}");
         }
     }
 

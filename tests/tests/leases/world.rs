@@ -115,7 +115,7 @@ impl World {
 
     pub fn served(&self, members: &[Member]) -> (Instant, Vec<u64>) {
         let truth = self.lab.truth();
-        (Instant::now(), members.iter().map(|m| truth.process(0, m.pid).map_or(0, |p| p.busy_ns)).collect())
+        (Instant::now(), members.iter().map(|m| truth.living_process(0, m.pid).map_or(0, |p| p.busy_ns)).collect())
     }
 
     /// Percent of the device that each member gets during `time`, measured after a settling time of 800 ms.

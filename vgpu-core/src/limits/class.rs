@@ -1,8 +1,8 @@
 //! The class of a tenant. It is a limit as any other: a variable or the daemon's configuration names it, the
 //! scheduler of leases ([`crate::time::arbiter`]) reads it.
 
-/// Priority classes. A class that is passed over for [`Config::ageing`](crate::time::arbiter::Config::ageing) gets one
-/// lease nevertheless.
+/// Priority classes. A class that is passed over for [`Config::ageing`](crate::time::arbiter::ArbiterConfig::ageing)
+/// gets one lease nevertheless.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
     /// Interactive work: its arrival ends a lease of another class at once; its own leases are short.

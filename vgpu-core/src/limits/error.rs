@@ -44,21 +44,21 @@ pub(super) enum Problem {
 }
 
 impl LimitError {
-    pub(super) fn value(variable: Variable, value: &[u8], problem: Problem) -> Self {
-        Self { name: variable.to_string(), value: escape(value), problem }
+    pub(super) fn bad_value(variable: Variable, value: &[u8], problem: Problem) -> Self {
+        Self { name: variable.to_string(), value: escape_bytes(value), problem }
     }
 
-    pub(super) fn word(name: &str, value: &[u8], problem: Problem) -> Self {
-        Self { name: name.to_owned(), value: escape(value), problem }
+    pub(super) fn bad_word(name: &str, value: &[u8], problem: Problem) -> Self {
+        Self { name: name.to_owned(), value: escape_bytes(value), problem }
     }
 
-    pub(super) fn malformed(variable: Variable, name: &[u8], value: &[u8]) -> Self {
-        Self { name: escape(name), value: escape(value), problem: Problem::Name(variable) }
+    pub(super) fn bad_name(variable: Variable, name: &[u8], value: &[u8]) -> Self {
+        Self { name: escape_bytes(name), value: escape_bytes(value), problem: Problem::Name(variable) }
     }
 
     /// The name of the faulty variable, printable.
     #[must_use]
-    pub fn variable(&self) -> &str {
+    pub fn variable_name(&self) -> &str {
         &self.name
     }
 }
@@ -67,11 +67,11 @@ impl fmt::Display for LimitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}=\"{}\" ", self.name, self.value)?;
         match &self.problem {
-            Problem::NotUtf8(variable) => write!(f, "is not UTF-8 text; accepted: {}", forms(*variable)),
-            Problem::Size(variable, error) => write!(f, "{error}; accepted: {}", forms(*variable)),
-            Problem::Share(variable, error) => write!(f, "{error}; accepted: {}", forms(*variable)),
+            Problem::NotUtf8(variable) => write!(f, "is not UTF-8 text; accepted: {}", accepted_forms(*variable)),
+            Problem::Size(variable, error) => write!(f, "{error}; accepted: {}", accepted_forms(*variable)),
+            Problem::Share(variable, error) => write!(f, "{error}; accepted: {}", accepted_forms(*variable)),
             Problem::Name(variable) => {
-                let base = variable.base();
+                let base = variable.base_name();
                 write!(
                     f,
                     "is not a limit variable; accepted: {base}, or {base}_<i> with a device ordinal i from 0 to {MAX_ORDINAL}"
@@ -110,7 +110,7 @@ impl fmt::Display for LimitError {
 
 impl core::error::Error for LimitError {}
 
-fn forms(variable: Variable) -> &'static str {
+fn accepted_forms(variable: Variable) -> &'static str {
     match (variable.family, variable.quantity) {
         (Family::Vgpu, Quantity::Memory) => SIZE_FORMS,
         (Family::Hami, Quantity::Memory) => HAMI_SIZE_FORMS,
@@ -123,10 +123,10 @@ fn forms(variable: Variable) -> &'static str {
 /// Keeps printable ASCII and escapes everything else; at most 48 characters of the original.
 ///
 /// Terminals and logs show this text, so it must not contain control characters, bidirectional marks or newlines.
-pub(crate) fn escape(raw: &[u8]) -> String {
-    const SHOWN: usize = 48;
+pub(crate) fn escape_bytes(raw: &[u8]) -> String {
+    const MAX_ESCAPED_CHARS: usize = 48;
     let mut out = String::new();
-    let mut left = SHOWN;
+    let mut left = MAX_ESCAPED_CHARS;
     for chunk in raw.utf8_chunks() {
         for c in chunk.valid().chars() {
             if left == 0 {

@@ -18,7 +18,7 @@ impl Mode {
     /// The words of `VGPU_MODE`, in the order of the modes.
     pub const WORDS: [&'static str; 3] = ["enforce", "observe", "off"];
 
-    pub(super) fn of(word: &str) -> Self {
+    pub(super) fn from_word(word: &str) -> Self {
         match word {
             "observe" => Self::Observe,
             "off" => Self::Off,

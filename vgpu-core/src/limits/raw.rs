@@ -3,7 +3,7 @@
 use super::error::Problem;
 use super::variable::Name;
 use super::{Class, DeviceLimits, Family, LimitError, Mode, Quantity, Source, Variable};
-use crate::limits::variables::{CONTROL, MODE, POLICY, PRIORITY, WORDED};
+use crate::limits::variables::{CONTROL, MODE, POLICY, PRIORITY, WORD_VARIABLES};
 use crate::units::bytes::{Bytes, Size, parse_hami_size, parse_size};
 use crate::units::share::{Share, ShareError, parse_hami_share, parse_request, parse_share};
 
@@ -12,8 +12,8 @@ use crate::units::share::{Share, ShareError, parse_hami_share, parse_request, pa
 pub struct RawLimits {
     /// Sorted by variable. A list, since there are few: maps would be the largest part of the library.
     pub(super) entries: Vec<Entry>,
-    /// The word of each variable in [`WORDED`]; empty if the value is not one of its words.
-    words: [Option<&'static str>; WORDED.len()],
+    /// The word of each variable in [`WORD_VARIABLES`]; empty if the value is not one of its words.
+    words: [Option<&'static str>; WORD_VARIABLES.len()],
     /// True if `VGPU_SOCKET` is set.
     pub(super) daemon_named: bool,
     /// True if `VGPU_STATE_DIR` is set.
@@ -46,7 +46,7 @@ pub(super) enum Limit {
 }
 
 impl Limit {
-    fn limits(self) -> bool {
+    fn is_limit(self) -> bool {
         match self {
             Self::Nonsense | Self::Unsaid => false,
             Self::Memory(size) => size != Size::Unlimited,
@@ -56,7 +56,7 @@ impl Limit {
 }
 
 impl Entry {
-    pub(super) fn refused(&self, problem: Problem) -> LimitError {
+    pub(super) fn refuse(&self, problem: Problem) -> LimitError {
         LimitError { name: self.variable.to_string(), value: self.written.clone(), problem }
     }
 }
@@ -83,9 +83,9 @@ impl RawLimits {
         let mut first_error: Option<LimitError> = None;
         for (name, value) in vars {
             let (name, value) = (name.as_ref(), value.as_ref());
-            let outcome = match Variable::classify(name) {
+            let outcome = match Variable::classify_name(name) {
                 Name::Foreign => limits.read_other(name, value),
-                Name::Malformed(variable) => Err(LimitError::malformed(variable, name, value)),
+                Name::Malformed(variable) => Err(LimitError::bad_name(variable, name, value)),
                 Name::Ours(variable) => limits.read(variable, value),
             };
             if let Err(error) = outcome
@@ -96,11 +96,13 @@ impl RawLimits {
         }
         match first_error {
             // The variable that switches the library off may itself be the faulty one.
-            Some(error) if limits.mode() == Mode::Off && ![MODE.name, CONTROL.name].contains(&error.variable()) => {
+            Some(error)
+                if limits.asked_mode() == Mode::Off && ![MODE.name, CONTROL.name].contains(&error.variable_name()) =>
+            {
                 Ok(limits)
             }
             Some(error) => Err(error),
-            None if limits.mode() == Mode::Off => Ok(limits),
+            None if limits.asked_mode() == Mode::Off => Ok(limits),
             None => limits.check_floors().map(|()| limits),
         }
     }
@@ -110,15 +112,16 @@ impl RawLimits {
         self.daemon_named |= name == b"VGPU_SOCKET";
         if name == b"VGPU_STATE_DIR" && !core::mem::replace(&mut self.placed, true) && !value.starts_with(b"/") {
             // With a relative path each working directory would have its own ledger, each with the full limit.
-            return Err(LimitError::word("VGPU_STATE_DIR", value, Problem::Relative));
+            return Err(LimitError::bad_word("VGPU_STATE_DIR", value, Problem::Relative));
         }
-        let Some(at) = WORDED.iter().position(|worded| worded.name.as_bytes() == name) else { return Ok(()) };
+        let Some(at) = WORD_VARIABLES.iter().position(|worded| worded.name.as_bytes() == name) else { return Ok(()) };
         if self.words[at].is_some() {
             return Ok(());
         }
-        let words = WORDED[at].words;
+        let words = WORD_VARIABLES[at].words;
         // HAMi passes on any number that a pod asks for: all numbers but 0 mean low priority.
-        let number = WORDED[at].name == PRIORITY.name && !value.is_empty() && value.iter().all(u8::is_ascii_digit);
+        let number =
+            WORD_VARIABLES[at].name == PRIORITY.name && !value.is_empty() && value.iter().all(u8::is_ascii_digit);
         let value_of = match (number, value.iter().all(|digit| *digit == b'0')) {
             (false, _) => value,
             (true, true) => b"0",
@@ -128,18 +131,18 @@ impl RawLimits {
         self.words[at] = Some(word.unwrap_or_default());
         match word {
             Some(_) => Ok(()),
-            None => Err(LimitError::word(WORDED[at].name, value, Problem::Word(words))),
+            None => Err(LimitError::bad_word(WORD_VARIABLES[at].name, value, Problem::Word(words))),
         }
     }
 
     fn read(&mut self, variable: Variable, value: &[u8]) -> Result<(), LimitError> {
         let Err(at) = self.entries.binary_search_by_key(&variable, |entry| entry.variable) else { return Ok(()) };
-        let meaning = meaning(variable, value);
+        let meaning = parse_value(variable, value);
         let (limit, outcome) = match meaning {
             Ok(limit) => (limit, Ok(())),
-            Err(problem) => (Limit::Nonsense, Err(LimitError::value(variable, value, problem))),
+            Err(problem) => (Limit::Nonsense, Err(LimitError::bad_value(variable, value, problem))),
         };
-        self.entries.insert(at, Entry { variable, limit, written: super::error::escape(value) });
+        self.entries.insert(at, Entry { variable, limit, written: super::error::escape_bytes(value) });
         outcome
     }
 
@@ -153,7 +156,7 @@ impl RawLimits {
 
     /// The enforcement mode. With a daemon named, the daemon sets it.
     #[must_use]
-    pub fn mode(&self) -> Mode {
+    pub fn asked_mode(&self) -> Mode {
         let own = if self.daemon_named { Mode::Enforce } else { self.written_mode() };
         // A later mode without any limit to enforce would only end the measuring, so it has no effect.
         let later = self.later.as_ref().filter(|later| later.limits_anything());
@@ -162,16 +165,16 @@ impl RawLimits {
 
     fn written_mode(&self) -> Mode {
         match self.mode_from() {
-            Some((name, word)) if name == MODE.name => Mode::of(word),
+            Some((name, word)) if name == MODE.name => Mode::from_word(word),
             Some(_) => Mode::Off,
             None => Mode::Enforce,
         }
     }
 
-    /// The variable that decides [`RawLimits::mode`], and its word; `None`: no variable does.
+    /// The variable that decides [`RawLimits::asked_mode`], and its word; `None`: no variable does.
     #[must_use]
     pub fn mode_from(&self) -> Option<(&'static str, &'static str)> {
-        let word = |name: &'static str| Some((name, self.word(name)?));
+        let word = |name: &'static str| Some((name, self.word_of_variable(name)?));
         let disables = |word: &str| matches!(word, "1" | "t" | "T" | "true" | "True" | "TRUE");
         word(MODE.name).or_else(|| word(CONTROL.name).filter(|(_, word)| disables(word)))
     }
@@ -185,14 +188,14 @@ impl RawLimits {
 
     /// The word of a variable that takes words, if it is set.
     #[must_use]
-    pub fn word(&self, name: &str) -> Option<&'static str> {
-        self.words[WORDED.iter().position(|worded| worded.name == name)?]
+    pub fn word_of_variable(&self, name: &str) -> Option<&'static str> {
+        self.words[WORD_VARIABLES.iter().position(|worded| worded.name == name)?]
     }
 
     /// The class for the daemon's arbiter, from HAMi's priority.
     #[must_use]
-    pub fn class(&self) -> Class {
-        match self.word(PRIORITY.name) {
+    pub fn asked_class(&self) -> Class {
+        match self.word_of_variable(PRIORITY.name) {
             Some("0") => Class::Latency,
             _ => Class::Normal,
         }
@@ -201,13 +204,13 @@ impl RawLimits {
     /// True if `GPU_CORE_UTILIZATION_POLICY` switches HAMi's ceilings on device time off.
     #[must_use]
     pub fn hami_ceiling_is_off(&self) -> bool {
-        self.word(POLICY.name).is_some_and(|word| word.eq_ignore_ascii_case("disable"))
+        self.word_of_variable(POLICY.name).is_some_and(|word| word.eq_ignore_ascii_case("disable"))
     }
 
     /// The ceiling of one family of variables, for one device or (`None`) for all unnamed devices. The inner `None`:
     /// no ceiling.
     #[must_use]
-    pub(super) fn ceiling(&self, family: Family, ordinal: Option<u32>) -> Option<(Variable, Option<Share>)> {
+    pub(super) fn ceiling_of_family(&self, family: Family, ordinal: Option<u32>) -> Option<(Variable, Option<Share>)> {
         if family == Family::Hami && self.hami_ceiling_is_off() {
             return None;
         }
@@ -220,7 +223,7 @@ impl RawLimits {
     /// True if any device has something to enforce or to measure.
     #[must_use]
     pub fn asked_for_anything(&self) -> bool {
-        match self.mode() {
+        match self.asked_mode() {
             Mode::Off => false,
             Mode::Observe => true,
             Mode::Enforce => self.limits_anything(),
@@ -233,7 +236,7 @@ impl RawLimits {
         let limits = |entry: &Entry| match (entry.variable.family, entry.variable.quantity) {
             (_, Quantity::SmRequest) => true,
             (Family::Hami, Quantity::Sm) if self.hami_ceiling_is_off() => false,
-            _ => entry.limit.limits(),
+            _ => entry.limit.is_limit(),
         };
         self.daemon_memory.is_some()
             || self.daemon_sm.is_some_and(|share| !share.is_all())
@@ -248,7 +251,7 @@ impl RawLimits {
     }
 
     /// Every limit variable that is set, with its value as written, escaped for printing.
-    pub fn written(&self) -> impl Iterator<Item = (Variable, &str)> {
+    pub fn written_variables(&self) -> impl Iterator<Item = (Variable, &str)> {
         self.every_entry().map(|entry| (entry.variable, entry.written.as_str()))
     }
 
@@ -265,7 +268,7 @@ impl RawLimits {
         let missing = |entry: &&Entry| entry.variable.ordinal.is_some_and(|ordinal| ordinal >= count);
         match self.every_entry().find(missing) {
             None => Ok(()),
-            Some(entry) => Err(entry.refused(Problem::NoSuchDevice { count })),
+            Some(entry) => Err(entry.refuse(Problem::NoSuchDevice { count })),
         }
     }
 
@@ -296,11 +299,11 @@ impl RawLimits {
         for family in [Family::Vgpu, Family::Hami] {
             if let Some(entry) = self.in_force(family, Quantity::Memory, Some(ordinal))
                 && let Limit::Memory(size) = entry.limit
-                && let Some(bytes) = size.resolve(total)
+                && let Some(bytes) = size.to_bytes(total)
             {
                 let variable = entry.variable;
                 if bytes == Bytes::ZERO {
-                    return Err(entry.refused(Problem::Size(variable, crate::units::bytes::SizeError::TooSmall)));
+                    return Err(entry.refuse(Problem::Size(variable, crate::units::bytes::SizeError::TooSmall)));
                 }
                 let bytes = bytes.min(total);
                 if limits.memory.is_none_or(|lowest| bytes < lowest) {
@@ -308,7 +311,7 @@ impl RawLimits {
                     limits.memory_from = Some(Source::Variable(variable));
                 }
             }
-            if let Some((variable, Some(share))) = self.ceiling(family, Some(ordinal))
+            if let Some((variable, Some(share))) = self.ceiling_of_family(family, Some(ordinal))
                 && !share.is_all()
                 && limits.sm.is_none_or(|lowest| share < lowest)
             {
@@ -332,12 +335,12 @@ impl RawLimits {
 
     /// As `in_force`: the variable and its value as written, escaped for printing.
     #[must_use]
-    pub fn says(&self, family: Family, quantity: Quantity, ordinal: Option<u32>) -> Option<(Variable, &str)> {
+    pub fn winning_entry(&self, family: Family, quantity: Quantity, ordinal: Option<u32>) -> Option<(Variable, &str)> {
         self.in_force(family, quantity, ordinal).map(|entry| (entry.variable, entry.written.as_str()))
     }
 }
 
-fn meaning(variable: Variable, value: &[u8]) -> Result<Limit, Problem> {
+fn parse_value(variable: Variable, value: &[u8]) -> Result<Limit, Problem> {
     let text = str::from_utf8(value).map_err(|_| Problem::NotUtf8(variable))?;
     let size = |error| Problem::Size(variable, error);
     let share = |error| Problem::Share(variable, error);

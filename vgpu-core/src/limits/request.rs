@@ -11,11 +11,11 @@ use crate::units::share::Share;
 impl RawLimits {
     /// The floor on one device's time, if there is one.
     #[must_use]
-    pub fn request(&self, ordinal: u32) -> Option<Share> {
-        self.floor(Some(ordinal)).map(|(_, floor)| floor)
+    pub fn requested_share(&self, ordinal: u32) -> Option<Share> {
+        self.winning_floor(Some(ordinal)).map(|(_, floor)| floor)
     }
 
-    fn floor(&self, ordinal: Option<u32>) -> Option<(&Entry, Share)> {
+    fn winning_floor(&self, ordinal: Option<u32>) -> Option<(&Entry, Share)> {
         let entry = self.in_force(Family::Vgpu, Quantity::SmRequest, ordinal)?;
         if let Limit::Time(Some(floor)) = entry.limit { Some((entry, floor)) } else { None }
     }
@@ -28,7 +28,7 @@ impl RawLimits {
     pub fn check_requests(&self) -> Result<(), LimitError> {
         match self.every_entry().find(|entry| entry.variable.quantity == Quantity::SmRequest) {
             None => Ok(()),
-            Some(entry) => Err(entry.refused(Problem::NoGuarantee { daemon: self.daemon_named })),
+            Some(entry) => Err(entry.refuse(Problem::NoGuarantee { daemon: self.daemon_named })),
         }
     }
 
@@ -36,14 +36,14 @@ impl RawLimits {
     pub(super) fn check_floors(&self) -> Result<(), LimitError> {
         let about_time = |entry: &&Entry| entry.variable.quantity != Quantity::Memory;
         for ordinal in self.entries.iter().filter(about_time).map(|entry| entry.variable.ordinal) {
-            let Some((entry, floor)) = self.floor(ordinal) else { continue };
+            let Some((entry, floor)) = self.winning_floor(ordinal) else { continue };
             for family in [Family::Vgpu, Family::Hami] {
-                if let Some((limit, Some(ceiling))) = self.ceiling(family, ordinal)
+                if let Some((limit, Some(ceiling))) = self.ceiling_of_family(family, ordinal)
                     && floor > ceiling
                 {
                     let written = self.entries.iter().find(|other| other.variable == limit);
                     let value = written.map_or_else(String::new, |other| other.written.clone());
-                    return Err(entry.refused(Problem::AboveCeiling { limit, value }));
+                    return Err(entry.refuse(Problem::AboveCeiling { limit, value }));
                 }
             }
         }

@@ -5,14 +5,14 @@
 
 use core::fmt;
 
-use crate::limits::escape;
+use crate::limits::escape_bytes;
 
 /// Longest name in `VGPU_TENANT`, in bytes.
 pub const MAX_NAME: usize = 64;
 
 /// Properties of a process that determine its tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Facts<'a> {
+pub struct ProcessFacts<'a> {
     /// Value of `VGPU_TENANT` in the environment.
     pub name: Option<&'a [u8]>,
     /// Inode number of the mount namespace.
@@ -52,7 +52,7 @@ impl TenantKey {
     ///
     /// # Errors
     /// [`TenantError`] if `VGPU_TENANT` is set to an invalid name.
-    pub fn of(facts: &Facts<'_>) -> Result<Self, TenantError> {
+    pub fn from_facts(facts: &ProcessFacts<'_>) -> Result<Self, TenantError> {
         let Some(name) = facts.name else {
             return Ok(Self(if facts.host {
                 format!("u-{}-{:x}-{:x}", facts.uid, facts.mount_namespace, facts.pid_namespace)
@@ -60,7 +60,7 @@ impl TenantKey {
                 format!("c-{:x}-{:x}", facts.mount_namespace, facts.pid_namespace)
             }));
         };
-        let refused = |problem| TenantError { value: escape(name), problem };
+        let refused = |problem| TenantError { value: escape_bytes(name), problem };
         if name.is_empty() {
             return Err(refused("is empty"));
         }
@@ -132,12 +132,12 @@ mod tests {
 
     use super::*;
 
-    const CONTAINER: Facts<'_> =
-        Facts { name: None, mount_namespace: 0xf000_0123, pid_namespace: 0xf000_0124, host: false, uid: 1000 };
+    const CONTAINER: ProcessFacts<'_> =
+        ProcessFacts { name: None, mount_namespace: 0xf000_0123, pid_namespace: 0xf000_0124, host: false, uid: 1000 };
 
     fn named(name: &[u8]) -> Result<String, String> {
-        let facts = Facts { name: Some(name), ..CONTAINER };
-        TenantKey::of(&facts).map(|key| key.to_string()).map_err(|error| error.to_string())
+        let facts = ProcessFacts { name: Some(name), ..CONTAINER };
+        TenantKey::from_facts(&facts).map(|key| key.to_string()).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -165,19 +165,19 @@ mod tests {
 
     #[test]
     fn a_container_is_its_namespaces_and_the_uid_counts_on_the_host_only() {
-        let key = |facts: Facts<'_>| TenantKey::of(&facts).unwrap();
+        let key = |facts: ProcessFacts<'_>| TenantKey::from_facts(&facts).unwrap();
         assert_eq!(key(CONTAINER).as_str(), "c-f0000123-f0000124");
-        assert_eq!(key(CONTAINER), key(Facts { uid: 0, ..CONTAINER }));
-        assert_ne!(key(CONTAINER), key(Facts { pid_namespace: 1, ..CONTAINER }));
-        assert_ne!(key(CONTAINER), key(Facts { mount_namespace: 1, ..CONTAINER }));
-        let host = Facts { host: true, ..CONTAINER };
+        assert_eq!(key(CONTAINER), key(ProcessFacts { uid: 0, ..CONTAINER }));
+        assert_ne!(key(CONTAINER), key(ProcessFacts { pid_namespace: 1, ..CONTAINER }));
+        assert_ne!(key(CONTAINER), key(ProcessFacts { mount_namespace: 1, ..CONTAINER }));
+        let host = ProcessFacts { host: true, ..CONTAINER };
         assert_eq!(key(host).as_str(), "u-1000-f0000123-f0000124");
-        assert_ne!(key(host), key(Facts { uid: 0, ..host }));
+        assert_ne!(key(host), key(ProcessFacts { uid: 0, ..host }));
     }
 
     #[test]
     fn the_file_name_holds_key_and_device() {
-        let key = TenantKey::of(&Facts { name: Some(b"a"), ..CONTAINER }).unwrap();
+        let key = TenantKey::from_facts(&ProcessFacts { name: Some(b"a"), ..CONTAINER }).unwrap();
         assert_eq!(key.ledger_file("GPU-1234"), "vgpu-t-a-GPU-1234.ledger");
         for odd in ["", "a/b", "..\0", "\u{fc}", &"x".repeat(97)] {
             let file = key.ledger_file(odd);
@@ -207,11 +207,11 @@ mod tests {
     proptest! {
         #[test]
         fn keys_of_different_origin_never_meet_and_are_safe(name in "[A-Za-z0-9._-]{1,64}", mount: u64, pid: u64, uid: u32) {
-            let facts = Facts { name: None, mount_namespace: mount, pid_namespace: pid, host: false, uid };
+            let facts = ProcessFacts { name: None, mount_namespace: mount, pid_namespace: pid, host: false, uid };
             let keys = [
-                TenantKey::of(&Facts { name: Some(name.as_bytes()), ..facts }).unwrap(),
-                TenantKey::of(&facts).unwrap(),
-                TenantKey::of(&Facts { host: true, ..facts }).unwrap(),
+                TenantKey::from_facts(&ProcessFacts { name: Some(name.as_bytes()), ..facts }).unwrap(),
+                TenantKey::from_facts(&facts).unwrap(),
+                TenantKey::from_facts(&ProcessFacts { host: true, ..facts }).unwrap(),
             ];
             prop_assert!(keys[0] != keys[1] && keys[1] != keys[2] && keys[0] != keys[2]);
             for key in keys {

@@ -74,18 +74,18 @@ const BASES: [(&str, Family, Quantity); 5] = [
 impl Variable {
     /// The name without an ordinal.
     #[must_use]
-    pub fn base(&self) -> &'static str {
+    pub fn base_name(&self) -> &'static str {
         let found = BASES.iter().find(|(_, family, quantity)| (*family, *quantity) == (self.family, self.quantity));
         found.map_or("", |(base, ..)| base)
     }
 
-    pub(super) fn classify(name: &[u8]) -> Name {
+    pub(super) fn classify_name(name: &[u8]) -> Name {
         for (base, family, quantity) in BASES {
             let Some(suffix) = name.strip_prefix(base.as_bytes()) else { continue };
             let global = Self { family, quantity, ordinal: None };
             return match suffix {
                 [] => Name::Ours(global),
-                [b'_', digits @ ..] => match ordinal(digits) {
+                [b'_', digits @ ..] => match parse_ordinal(digits) {
                     Some(ordinal) => Name::Ours(Self { ordinal: Some(ordinal), ..global }),
                     None => Name::Malformed(global),
                 },
@@ -98,7 +98,7 @@ impl Variable {
 
 impl fmt::Display for Variable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.base())?;
+        f.write_str(self.base_name())?;
         match self.ordinal {
             None => Ok(()),
             Some(ordinal) => write!(f, "_{ordinal}"),
@@ -107,7 +107,7 @@ impl fmt::Display for Variable {
 }
 
 /// Parses `0`, `7`, `12`: no sign, no leading zero (a device would have two names), nothing above [`MAX_ORDINAL`].
-pub(crate) fn ordinal(digits: &[u8]) -> Option<u32> {
+pub(crate) fn parse_ordinal(digits: &[u8]) -> Option<u32> {
     if digits.is_empty() || digits.len() > 3 || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }

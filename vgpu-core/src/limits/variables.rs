@@ -12,15 +12,15 @@
 mod table;
 mod words;
 
-pub use table::TABLE;
+pub use table::VARIABLES;
 pub(crate) use words::{CONTROL, MODE, POLICY, PRIORITY};
-pub use words::{WORDED, Worded};
+pub use words::{WORD_VARIABLES, WordVariable};
 
-use crate::limits::ordinal;
+use crate::limits::parse_ordinal;
 
 /// Component that reads a variable, or project that sets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Owner {
+pub enum VariableOwner {
     /// The library, libvgpu.
     Library,
     /// `vgpu` and `vgpud`.
@@ -41,7 +41,7 @@ pub enum Owner {
 
 /// Values that the variable accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Accepted {
+pub enum AcceptedValue {
     /// One of these words, exactly; anything else is an error.
     Words(&'static [&'static str]),
     /// Values that this text describes.
@@ -50,7 +50,7 @@ pub enum Accepted {
 
 /// Effect of the variable in this project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub enum VariableEffect {
     /// The variable is honoured, in this way.
     Honoured(&'static str),
     /// Accepted without effect, for this reason.
@@ -59,42 +59,42 @@ pub enum Effect {
 
 /// One variable of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Row {
-    /// The variable's name; [`Row::per_device`] allows ordinals after it.
+pub struct VariableRow {
+    /// The variable's name; [`VariableRow::per_device`] allows ordinals after it.
     pub name: &'static str,
     /// True if `<name>_<i>` applies to one device.
     pub per_device: bool,
     /// Component or project that it belongs to.
-    pub owner: Owner,
+    pub owner: VariableOwner,
     /// Values that the variable accepts.
-    pub accepted: Accepted,
+    pub accepted: AcceptedValue,
     /// Effect of the variable in this project.
-    pub effect: Effect,
+    pub effect: VariableEffect,
 }
 
-impl Row {
+impl VariableRow {
     /// The words it accepts; `None`: it takes other values.
     #[must_use]
-    pub const fn words(&self) -> Option<&'static [&'static str]> {
+    pub const fn accepted_words(&self) -> Option<&'static [&'static str]> {
         match self.accepted {
-            Accepted::Words(words) => Some(words),
-            Accepted::Text(_) => None,
+            AcceptedValue::Words(words) => Some(words),
+            AcceptedValue::Text(_) => None,
         }
     }
 
     /// The reason why it has no effect; `None`: it has one.
     #[must_use]
-    pub const fn ignored(&self) -> Option<&'static str> {
+    pub const fn reason_ignored(&self) -> Option<&'static str> {
         match self.effect {
-            Effect::Ignored(why) => Some(why),
-            Effect::Honoured(_) => None,
+            VariableEffect::Ignored(why) => Some(why),
+            VariableEffect::Honoured(_) => None,
         }
     }
 
-    fn is(&self, name: &[u8]) -> bool {
+    fn is_named(&self, name: &[u8]) -> bool {
         match name.strip_prefix(self.name.as_bytes()) {
             Some([]) => true,
-            Some([b'_', digits @ ..]) => self.per_device && ordinal(digits).is_some(),
+            Some([b'_', digits @ ..]) => self.per_device && parse_ordinal(digits).is_some(),
             _ => false,
         }
     }
@@ -105,6 +105,6 @@ impl Row {
 /// # Cost
 /// A linear search of the table; not for hot paths.
 #[must_use]
-pub fn find(name: &[u8]) -> Option<&'static Row> {
-    TABLE.iter().find(|row| row.is(name))
+pub fn find(name: &[u8]) -> Option<&'static VariableRow> {
+    VARIABLES.iter().find(|row| row.is_named(name))
 }

@@ -9,49 +9,51 @@
 //! Next: [`crate::memory::ledger`] stores the charges.
 
 /// Rounding unit in bytes for plain requests below half a slab, for stream-ordered allocations and for graph memory.
-pub const GRAIN: u64 = 512;
+pub const CHARGE_GRANULARITY: u64 = 512;
 
 /// Bytes of a slab. The driver takes device memory for plain requests in slabs, aligned to their size.
 ///
 /// `gpu-probe` measures it on a device (`slab_bytes`), and the daemon compares it with the driver's own figure.
-pub const SLAB: u64 = 2 << 20;
+pub const SLAB_BYTES: u64 = 2 << 20;
 
 /// True if a plain request may share a slab with others. It is then charged by its address: the first
 /// allocation in a slab is charged a whole slab, and the last one freed there ends that charge.
 #[inline]
 #[must_use]
 pub const fn may_share_a_slab(bytes: u64) -> bool {
-    bytes < SLAB
+    bytes < SLAB_BYTES
 }
 
 /// Plain memory without an address (arrays, memory of other APIs), and plain memory of one slab or more. Requests of
-/// at least half a slab are rounded up to whole slabs, since two of them do not share one; smaller ones to [`GRAIN`].
+/// at least half a slab are rounded up to whole slabs, since two of them do not share one; smaller ones to
+/// [`CHARGE_GRANULARITY`].
 ///
 /// # Cost
 /// Five instructions.
 #[inline]
 #[must_use]
-pub const fn plain(bytes: u64) -> Option<u64> {
-    round_up(bytes, if bytes < SLAB / 2 { GRAIN } else { SLAB })
+pub const fn charge_plain(bytes: u64) -> Option<u64> {
+    round_up(bytes, if bytes < SLAB_BYTES / 2 { CHARGE_GRANULARITY } else { SLAB_BYTES })
 }
 
-/// Stream-ordered allocations and graph memory, rounded up to [`GRAIN`]; the charge is that of their pools.
+/// Stream-ordered allocations and graph memory, rounded up to [`CHARGE_GRANULARITY`]; the charge is that of their
+/// pools.
 ///
 /// # Cost
 /// Three instructions.
 #[inline]
 #[must_use]
-pub const fn linear(bytes: u64) -> Option<u64> {
-    round_up(bytes, GRAIN)
+pub const fn charge_linear(bytes: u64) -> Option<u64> {
+    round_up(bytes, CHARGE_GRANULARITY)
 }
 
-/// `cuMemAllocPitch`: the pitch the driver returned, times the rows, rounded like [`plain`].
+/// `cuMemAllocPitch`: the pitch the driver returned, times the rows, rounded like [`charge_plain`].
 ///
 /// Before the driver has returned the pitch, [`expected_pitch`] replaces it.
 #[must_use]
-pub const fn pitched(pitch: u64, rows: u64) -> Option<u64> {
+pub const fn charge_pitched(pitch: u64, rows: u64) -> Option<u64> {
     match pitch.checked_mul(rows) {
-        Some(bytes) => plain(bytes),
+        Some(bytes) => charge_plain(bytes),
         None => None,
     }
 }
@@ -59,13 +61,13 @@ pub const fn pitched(pitch: u64, rows: u64) -> Option<u64> {
 /// The pitch to expect for rows of `width` bytes. The reservation is corrected once the driver returns the real one.
 #[must_use]
 pub const fn expected_pitch(width: u64) -> Option<u64> {
-    round_up(width, GRAIN)
+    round_up(width, CHARGE_GRANULARITY)
 }
 
-/// `cuMemCreate`: rounded up to the granularity of its location. A granularity of 0 counts as [`GRAIN`].
+/// `cuMemCreate`: rounded up to the granularity of its location. A granularity of 0 counts as [`CHARGE_GRANULARITY`].
 #[must_use]
-pub const fn physical(bytes: u64, granularity: u64) -> Option<u64> {
-    round_up(bytes, if granularity == 0 { GRAIN } else { granularity })
+pub const fn charge_physical(bytes: u64, granularity: u64) -> Option<u64> {
+    round_up(bytes, if granularity == 0 { CHARGE_GRANULARITY } else { granularity })
 }
 
 /// Size of one element of an array.
@@ -165,22 +167,22 @@ pub struct ArrayShape {
     pub layered: bool,
 }
 
-/// `cuArrayCreate` and `cuArray3DCreate`: elements times their size in bytes, rounded like [`plain`].
+/// `cuArrayCreate` and `cuArray3DCreate`: elements times their size in bytes, rounded like [`charge_plain`].
 #[must_use]
-pub fn array(shape: &ArrayShape) -> Option<u64> {
-    plain(level_bytes(shape, 0)?)
+pub fn charge_array(shape: &ArrayShape) -> Option<u64> {
+    charge_plain(level_bytes(shape, 0)?)
 }
 
-/// `cuMipmappedArrayCreate`: all levels summed, then rounded like [`plain`].
+/// `cuMipmappedArrayCreate`: all levels summed, then rounded like [`charge_plain`].
 ///
 /// Each level halves every dimension down to 1; further levels add nothing.
 #[must_use]
-pub fn mipmapped(shape: &ArrayShape, levels: u32) -> Option<u64> {
+pub fn charge_mipmapped(shape: &ArrayShape, levels: u32) -> Option<u64> {
     let depth = if shape.layered { 1 } else { shape.depth };
     let largest = shape.width.max(shape.height).max(depth).max(1);
     let levels = levels.clamp(1, u64::BITS - largest.leading_zeros());
     let sum = (0..levels).try_fold(0u64, |sum, level| sum.checked_add(level_bytes(shape, level)?))?;
-    plain(sum)
+    charge_plain(sum)
 }
 
 fn level_bytes(shape: &ArrayShape, level: u32) -> Option<u64> {
@@ -233,82 +235,88 @@ mod tests {
         for (request, charge) in
             [(0, 0), (1, 512), (511, 512), (512, 512), (513, 1024), (GIB, GIB), (GIB + 1, GIB + 512)]
         {
-            assert_eq!(linear(request), Some(charge), "{request}");
+            assert_eq!(charge_linear(request), Some(charge), "{request}");
         }
-        assert_eq!(linear(u64::MAX - 511), Some(u64::MAX - 511), "the largest multiple");
-        assert_eq!(linear(u64::MAX - 510), None);
-        assert_eq!(linear(u64::MAX), None);
+        assert_eq!(charge_linear(u64::MAX - 511), Some(u64::MAX - 511), "the largest multiple");
+        assert_eq!(charge_linear(u64::MAX - 510), None);
+        assert_eq!(charge_linear(u64::MAX), None);
     }
 
     #[test]
     fn plain_memory_is_rounded_to_slabs_from_half_a_slab_on() {
-        for (request, charge) in
-            [(0, 0), (1, 512), (MIB - 1, MIB), (MIB, SLAB), (SLAB, SLAB), (SLAB + 1, 2 * SLAB), (GIB, GIB)]
-        {
-            assert_eq!(plain(request), Some(charge), "{request}");
+        for (request, charge) in [
+            (0, 0),
+            (1, 512),
+            (MIB - 1, MIB),
+            (MIB, SLAB_BYTES),
+            (SLAB_BYTES, SLAB_BYTES),
+            (SLAB_BYTES + 1, 2 * SLAB_BYTES),
+            (GIB, GIB),
+        ] {
+            assert_eq!(charge_plain(request), Some(charge), "{request}");
         }
-        assert_eq!(plain(u64::MAX), None);
-        assert!(may_share_a_slab(SLAB - 1) && !may_share_a_slab(SLAB));
+        assert_eq!(charge_plain(u64::MAX), None);
+        assert!(may_share_a_slab(SLAB_BYTES - 1) && !may_share_a_slab(SLAB_BYTES));
     }
 
     #[test]
     fn pitched_memory_is_pitch_times_rows() {
         assert_eq!(expected_pitch(1), Some(512));
         assert_eq!(expected_pitch(1000), Some(1024));
-        assert_eq!(pitched(1024, 3), Some(3072));
-        assert_eq!(pitched(100, 3), Some(512), "whatever pitch a driver returns");
-        assert_eq!(pitched(1 << 40, 1 << 24), None);
+        assert_eq!(charge_pitched(1024, 3), Some(3072));
+        assert_eq!(charge_pitched(100, 3), Some(512), "whatever pitch a driver returns");
+        assert_eq!(charge_pitched(1 << 40, 1 << 24), None);
     }
 
     #[test]
     fn physical_memory_is_rounded_to_its_granularity() {
-        assert_eq!(physical(1, 2 * MIB), Some(2 * MIB));
-        assert_eq!(physical(2 * MIB, 2 * MIB), Some(2 * MIB));
-        assert_eq!(physical(2 * MIB + 1, 2 * MIB), Some(4 * MIB));
-        assert_eq!(physical(3, 0), Some(512));
-        assert_eq!(physical(u64::MAX, 2 * MIB), None);
+        assert_eq!(charge_physical(1, 2 * MIB), Some(2 * MIB));
+        assert_eq!(charge_physical(2 * MIB, 2 * MIB), Some(2 * MIB));
+        assert_eq!(charge_physical(2 * MIB + 1, 2 * MIB), Some(4 * MIB));
+        assert_eq!(charge_physical(3, 0), Some(512));
+        assert_eq!(charge_physical(u64::MAX, 2 * MIB), None);
     }
 
     #[test]
     fn arrays_count_bytes_never_bits() {
-        assert_eq!(array(&RGBA8), Some(4 * MIB));
+        assert_eq!(charge_array(&RGBA8), Some(4 * MIB));
         let float = ArrayShape { channels: 1, texel: Texel::of_format(0x20).unwrap(), ..RGBA8 };
-        assert_eq!(array(&float), Some(4 * MIB));
+        assert_eq!(charge_array(&float), Some(4 * MIB));
         let half4 = ArrayShape { texel: Texel::of_format(0x10).unwrap(), ..RGBA8 };
-        assert_eq!(array(&half4), Some(8 * MIB));
+        assert_eq!(charge_array(&half4), Some(8 * MIB));
         let bc1 = ArrayShape { texel: Texel::of_format(0x91).unwrap(), ..RGBA8 };
-        assert_eq!(array(&bc1), Some(MIB / 2));
+        assert_eq!(charge_array(&bc1), Some(MIB / 2));
         let bc7 = ArrayShape { texel: Texel::of_format(0x9d).unwrap(), ..RGBA8 };
-        assert_eq!(array(&bc7), Some(SLAB), "half a slab takes one");
+        assert_eq!(charge_array(&bc7), Some(SLAB_BYTES), "half a slab takes one");
         let nv12 = ArrayShape { texel: Texel::of_format(0xb0).unwrap(), channels: 3, ..RGBA8 };
-        assert_eq!(array(&nv12), plain(3 * MIB / 2));
+        assert_eq!(charge_array(&nv12), charge_plain(3 * MIB / 2));
     }
 
     #[test]
     fn missing_dimensions_mean_fewer_dimensions() {
         let line = ArrayShape { height: 0, ..RGBA8 };
-        assert_eq!(array(&line), Some(4096));
+        assert_eq!(charge_array(&line), Some(4096));
         let volume = ArrayShape { depth: 8, ..RGBA8 };
-        assert_eq!(array(&volume), Some(32 * MIB));
+        assert_eq!(charge_array(&volume), Some(32 * MIB));
         let layers_of_lines = ArrayShape { height: 0, depth: 8, layered: true, ..RGBA8 };
-        assert_eq!(array(&layers_of_lines), Some(8 * 4096));
+        assert_eq!(charge_array(&layers_of_lines), Some(8 * 4096));
         let tiny = ArrayShape { width: 1, height: 0, channels: 1, ..RGBA8 };
-        assert_eq!(array(&tiny), Some(512));
+        assert_eq!(charge_array(&tiny), Some(512));
     }
 
     #[test]
     fn mipmaps_are_the_sum_of_their_levels() {
-        assert_eq!(mipmapped(&RGBA8, 1), array(&RGBA8));
-        assert_eq!(mipmapped(&RGBA8, 0), array(&RGBA8));
+        assert_eq!(charge_mipmapped(&RGBA8, 1), charge_array(&RGBA8));
+        assert_eq!(charge_mipmapped(&RGBA8, 0), charge_array(&RGBA8));
         // 4 MiB x (1 + 1/4 + ... + 1/4^10) = 5592404 bytes, rounded.
-        assert_eq!(mipmapped(&RGBA8, 11), Some(6 * MIB));
+        assert_eq!(charge_mipmapped(&RGBA8, 11), Some(6 * MIB));
         let small = ArrayShape { width: 256, height: 256, ..RGBA8 };
-        assert_eq!(mipmapped(&small, 9), linear(349_524), "256 KiB x (1 + 1/4 + ... + 1/4^8)");
-        assert_eq!(mipmapped(&small, 200), mipmapped(&small, 9), "levels below one element do not exist");
+        assert_eq!(charge_mipmapped(&small, 9), charge_linear(349_524), "256 KiB x (1 + 1/4 + ... + 1/4^8)");
+        assert_eq!(charge_mipmapped(&small, 200), charge_mipmapped(&small, 9), "levels below one element do not exist");
         let layers = ArrayShape { depth: 6, layered: true, ..RGBA8 };
-        assert_eq!(mipmapped(&layers, 2), Some(6 * 4 * MIB + 6 * MIB));
+        assert_eq!(charge_mipmapped(&layers, 2), Some(6 * 4 * MIB + 6 * MIB));
         let volume = ArrayShape { depth: 6, ..RGBA8 };
-        assert_eq!(mipmapped(&volume, 2), plain(6 * 4 * MIB + 3 * MIB));
+        assert_eq!(charge_mipmapped(&volume, 2), charge_plain(6 * 4 * MIB + 3 * MIB));
     }
 
     #[test]
@@ -392,8 +400,11 @@ mod tests {
         for &(name, format, channels, bits) in FORMATS {
             let texel = Texel::of_format(format).unwrap_or_else(|| panic!("{name} is not known"));
             let shape = ArrayShape { channels, texel, ..RGBA8 };
-            assert_eq!(array(&shape), plain(1024 * 1024 / 4 * bits / 8), "{name}");
-            assert!(array(&shape) <= array(&ArrayShape { texel: Texel::WIDEST, ..shape }), "{name} is not the widest");
+            assert_eq!(charge_array(&shape), charge_plain(1024 * 1024 / 4 * bits / 8), "{name}");
+            assert!(
+                charge_array(&shape) <= charge_array(&ArrayShape { texel: Texel::WIDEST, ..shape }),
+                "{name} is not the widest"
+            );
         }
         let known = (0..=u32::from(u16::MAX)).filter(|format| Texel::of_format(*format).is_some()).count();
         assert_eq!(known, FORMATS.len(), "and no other number is known");
@@ -403,15 +414,15 @@ mod tests {
     fn colour_planes_of_odd_pictures_are_rounded_up() {
         let nv12 = Texel::of_format(0xb0).unwrap();
         let odd = ArrayShape { width: 1001, height: 701, channels: 3, texel: nv12, ..RGBA8 };
-        assert_eq!(array(&odd), plain(1001 * 701 + 2 * 501 * 351));
+        assert_eq!(charge_array(&odd), charge_plain(1001 * 701 + 2 * 501 * 351));
         let layers = ArrayShape { depth: 3, layered: true, ..odd };
-        assert_eq!(array(&layers), plain(3 * (1001 * 701 + 2 * 501 * 351)));
+        assert_eq!(charge_array(&layers), charge_plain(3 * (1001 * 701 + 2 * 501 * 351)));
     }
 
     proptest! {
         #[test]
         fn a_charge_is_the_least_multiple_that_holds_the_request(bytes: u64, grain in 1u64..=1 << 30) {
-            match physical(bytes, grain) {
+            match charge_physical(bytes, grain) {
                 Some(charge) => {
                     prop_assert!(charge >= bytes && charge - bytes < grain && charge % grain == 0);
                 }
@@ -433,10 +444,10 @@ mod tests {
                 .try_fold(1u128, |product, factor| product.checked_mul(u128::from(*factor)))
                 .and_then(|bytes| bytes.checked_next_multiple_of(if bytes < 1 << 20 { 512 } else { 2 << 20 }))
                 .and_then(|bytes| u64::try_from(bytes).ok());
-            prop_assert_eq!(array(&shape), wide);
+            prop_assert_eq!(charge_array(&shape), wide);
             // The sum of all levels is at least the first level, and less than twice its size plus a slab.
-            if let (Some(one), Some(all)) = (array(&shape), mipmapped(&shape, 64)) {
-                prop_assert!(all >= one && u128::from(all) <= 2 * u128::from(one) + u128::from(SLAB));
+            if let (Some(one), Some(all)) = (charge_array(&shape), charge_mipmapped(&shape, 64)) {
+                prop_assert!(all >= one && u128::from(all) <= 2 * u128::from(one) + u128::from(SLAB_BYTES));
             }
         }
     }

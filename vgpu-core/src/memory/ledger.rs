@@ -1,8 +1,8 @@
 //! The memory ledger: counts how much device memory each member of a tenant holds, in one file that all members map.
 //!
-//! The ledger stores no total. Each member writes only its own [`Slot`], and the sum over the slots *is* the tenant's
-//! usage. A member that dies leaves its charges in its slot and releases the slot's lock. Any member that then gets
-//! this lock may settle the slot, which frees the charges ([`Ledger::reclaim_dead`]).
+//! The ledger stores no total. Each member writes only its own [`LedgerSlot`], and the sum over the slots *is* the
+//! tenant's usage. A member that dies leaves its charges in its slot and releases the slot's lock. Any member that
+//! then gets this lock may settle the slot, which frees the charges ([`Ledger::reclaim_dead`]).
 //!
 //! # A slot
 //! Four counters that only grow (modulo 2^64), all in bytes:
@@ -49,8 +49,8 @@
 //! If its caller dies too, the next one repeats it.
 //!
 //! # Memory that several members hold
-//! An exported allocation is charged once, to a [`Share`] of its own. The share lives as long as any process holds a
-//! read lock on it: `shares.rs`.
+//! An exported allocation is charged once, to a [`SharedCharge`] of its own. The share lives as long as any process
+//! holds a read lock on it: `shares.rs`.
 //!
 //! Not here: the mapping and the locks (shim-sys implements [`Kernel`]), the bytes that a call is charged
 //! ([`crate::memory::charging`]), the numbers shown to programs ([`crate::memory::view`]).
@@ -87,14 +87,15 @@ pub use contended::{OUTCOME_WAIT_NS, STUCK_WAIT_NS, TURN_WAIT_NS};
 #[cfg(not(loom))]
 pub(crate) use copy::account_zero;
 #[cfg(not(loom))]
-pub use copy::{Copied, copied, extent};
+pub use copy::{LedgerCopy, parse_ledger, used_ranges};
 pub use kernel::{Kernel, Watched};
 pub use layout::{
-    HEADER_SIZE, Header, Identity, LEDGER_SIZE, LayoutError, LedgerPage, MAGIC, SHARE_SIZE, SHARES, SLOT_SIZE, SLOTS,
-    Share, Slot, TURN_LOCK_OFFSET, VERSION, kept_lock_offset, share_lock_offset, slot_lock_offset,
+    LEDGER_BYTES, LEDGER_HEADER_BYTES, LEDGER_MAGIC, LEDGER_SLOT_BYTES, LEDGER_SLOTS, LEDGER_VERSION, LayoutError,
+    LedgerHeader, LedgerIdentity, LedgerPage, LedgerSlot, SHARED_CHARGE_BYTES, SHARED_CHARGES, SharedCharge,
+    TURN_LOCK_OFFSET, kept_lock_offset, share_lock_offset, slot_lock_offset,
 };
 #[cfg(not(loom))]
 pub use layout::{formatted, is_formatted, open_doors_in};
 pub use member::{JoinError, Member, MemberView, Refusal, Reservation};
-pub use shares::{Left, ShareId, Shared};
+pub use shares::{HeldCharge, Release, SharedChargeId};
 pub use sum::{Ledger, Totals};

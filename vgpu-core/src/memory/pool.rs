@@ -28,56 +28,57 @@
 //! after the newest reading comes from calls that had not drawn a ticket when the reading's ticket was drawn. Either
 //! such a call is still in progress, and its pledge counts; or it has ended, and its own ticket is newer.
 //!
-//! A request that is known to fit inside ([`Holes`]) pledges nothing, so a full tenant can still use the free memory
-//! of its pools. It starts only while no other request is in progress, since the driver chooses which of two requests
-//! gets which piece. It may still lose its room to a trim or to a request that began later, and then the pool grows
-//! after all. So while it is in progress, the charge is not lowered by the amount it may add, and requests that begin
-//! later pledge at least that amount. Growth beyond that is [`Change::lack`], and is charged when a reading shows it.
+//! A request that is known to fit inside ([`FreeRanges`]) pledges nothing, so a full tenant can still use the free
+//! memory of its pools. It starts only while no other request is in progress, since the driver chooses which of two
+//! requests gets which piece. It may still lose its room to a trim or to a request that began later, and then the
+//! pool grows after all. So while it is in progress, the charge is not lowered by the amount it may add, and requests
+//! that begin later pledge at least that amount. Growth beyond that is [`ChargeChange::lack`], and is charged when a
+//! reading shows it.
 //!
 //! # Requests without a reading
-//! A reading may show that memory has left the pool. When it is applied, [`Holes::trimmed`] removes all room that may
-//! be gone. So a request that begins inside afterwards relies only on memory that is charged.
+//! A reading may show that memory has left the pool. When it is applied, [`FreeRanges::note_trim`] removes all room
+//! that may be gone. So a request that begins inside afterwards relies only on memory that is charged.
 //!
-//! A request needs no reading under two conditions. Its memory is known to be the pool's ([`Holes::has`]). And at no
-//! time during the request was a call in progress that lets a pool shrink. Then the pool held that memory when the
-//! request began, and did not grow. [`Pool::end_inside`] ends such a request and gives its pledge, if any, back. A
-//! stream-ordered free needs no reading either: a pool shrinks in calls that wait, not in frees.
+//! A request needs no reading under two conditions. Its memory is known to be the pool's ([`FreeRanges::is_free`]).
+//! And at no time during the request was a call in progress that lets a pool shrink. Then the pool held that memory
+//! when the request began, and did not grow. [`PoolAccount::end_inside`] ends such a request and gives its pledge, if
+//! any, back. A stream-ordered free needs no reading either: a pool shrinks in calls that wait, not in frees.
 //!
 //! Not here: the ledger in which pledges are reserved ([`crate::memory::ledger`]), the driver and its readings
 //! (libvgpu's `pools`).
 
 mod holes;
 
-pub use holes::{Holes, Leaving, NOBODY, Stream};
+pub use holes::{FreeRanges, NO_STREAM, PendingFree, StreamKey};
 
 /// Unit of physical memory: a pool grows by multiples of it.
-pub const PAGE: u64 = 2 << 20;
+pub const POOL_PAGE_BYTES: u64 = 2 << 20;
 /// Assumed smallest growth of a pool, until its real step was seen.
-pub const USUAL_GROWTH: u64 = 32 << 20;
+pub const ASSUMED_GROWTH_BYTES: u64 = 32 << 20;
 
 /// Bytes to pledge for a request of `bytes` that does not fit inside: the pool's step if it was `seen`, else
-/// [`USUAL_GROWTH`]; the request itself if that is larger. `None`: no device has as much.
+/// [`ASSUMED_GROWTH_BYTES`]; the request itself if that is larger. `None`: no device has as much.
 #[must_use]
 pub fn growth(bytes: u64, seen: Option<u64>) -> Option<u64> {
-    least_growth(bytes).map(|least| least.max(seen.unwrap_or(USUAL_GROWTH)))
+    least_growth(bytes).map(|least| least.max(seen.unwrap_or(ASSUMED_GROWTH_BYTES)))
 }
 
 /// The smallest possible growth of a pool for a request of `bytes`.
 #[must_use]
 pub fn least_growth(bytes: u64) -> Option<u64> {
-    bytes.checked_next_multiple_of(PAGE)
+    bytes.checked_next_multiple_of(POOL_PAGE_BYTES)
 }
 
 /// Position of a reading in the order of readings; drawn before the driver is queried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ticket {
+pub struct ReadingTicket {
     number: u64,
     /// Readings applied when the ticket was drawn.
     applied: u64,
     insists: bool,
 }
 
-impl Ticket {
+impl ReadingTicket {
     /// Uses the reading even if others were applied since. For a caller that was asked to read again too often.
     #[must_use]
     pub fn insisting(self) -> Self {
@@ -87,9 +88,9 @@ impl Ticket {
 
 /// The driver's numbers for a pool at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reading {
-    /// From [`Pool::ticket`], drawn before the driver was queried.
-    pub ticket: Ticket,
+pub struct PoolReading {
+    /// From [`PoolAccount::ticket`], drawn before the driver was queried.
+    pub ticket: ReadingTicket,
     /// Bytes that the pool holds.
     pub reserved: u64,
     /// Part of `reserved` that is in use, if that was queried too.
@@ -99,13 +100,13 @@ pub struct Reading {
 /// A request to the pool that is in progress in the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a call that begins must end"]
-pub struct Call {
+pub struct PoolRequest {
     bytes: u64,
     pledge: u64,
     inside: bool,
 }
 
-impl Call {
+impl PoolRequest {
     /// Bytes reserved in the ledger for this call, in case the pool grows.
     #[must_use]
     pub fn pledge(&self) -> u64 {
@@ -116,7 +117,7 @@ impl Call {
 /// Changes to make in the ledger after an end or a reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "the ledger has to follow"]
-pub struct Change {
+pub struct ChargeChange {
     /// Part of the call's own pledge that becomes a charge; the rest is given back.
     pub keep: u64,
     /// Bytes charged earlier that must be given back.
@@ -131,7 +132,7 @@ pub struct Change {
 
 /// Charges and pledges of one pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pool {
+pub struct PoolAccount {
     /// Bytes charged, or pledged (reserved in the ledger for growth).
     held: u64,
     /// Part of `held`: pledges of calls in progress.
@@ -155,14 +156,14 @@ pub struct Pool {
     applied: u64,
 }
 
-impl Pool {
+impl PoolAccount {
     /// Bytes charged, or pledged (reserved in the ledger for growth).
     #[must_use]
     pub fn held(&self) -> u64 {
         self.held
     }
 
-    /// Part of [`Pool::held`] that is charged, not pledged.
+    /// Part of [`PoolAccount::held`] that is charged, not pledged.
     #[must_use]
     pub fn charged(&self) -> u64 {
         self.held - self.pledged
@@ -188,7 +189,7 @@ impl Pool {
 
     /// Begins a request that the caller knows to fit inside; nothing is pledged for it. `None`: it cannot fit, or
     /// another request is in progress.
-    pub fn begin_inside(&mut self, bytes: u64) -> Option<Call> {
+    pub fn begin_inside(&mut self, bytes: u64) -> Option<PoolRequest> {
         (self.calls == 0 && self.charged().saturating_sub(self.live) >= bytes).then(|| self.enter(bytes))
     }
 
@@ -204,55 +205,60 @@ impl Pool {
         self.may_grow
     }
 
-    fn enter(&mut self, bytes: u64) -> Call {
+    fn enter(&mut self, bytes: u64) -> PoolRequest {
         self.live = self.live.saturating_add(bytes);
         self.busy = self.busy.saturating_add(bytes);
         self.inside = self.inside.saturating_add(bytes);
         self.may_grow = self.may_grow.saturating_add(growth(bytes, None).unwrap_or(0));
         self.calls += 1;
-        Call { bytes, pledge: 0, inside: true }
+        PoolRequest { bytes, pledge: 0, inside: true }
     }
 
     /// Begins a request with `pledge` bytes reserved in the ledger for growth. 0 is allowed: growth is then
-    /// [`Change::lack`].
-    pub fn begin_pledged(&mut self, bytes: u64, pledge: u64) -> Call {
+    /// [`ChargeChange::lack`].
+    pub fn begin_pledged(&mut self, bytes: u64, pledge: u64) -> PoolRequest {
         self.held = self.held.saturating_add(pledge);
         self.pledged = self.pledged.saturating_add(pledge);
         self.calls += 1;
-        Call { bytes, pledge, inside: false }
+        PoolRequest { bytes, pledge, inside: false }
     }
 
     /// Draws the ticket of a reading. Call it before querying the driver.
-    pub fn ticket(&mut self) -> Ticket {
+    pub fn ticket(&mut self) -> ReadingTicket {
         self.drawn += 1;
-        Ticket { number: self.drawn, applied: self.applied, insists: false }
+        ReadingTicket { number: self.drawn, applied: self.applied, insists: false }
     }
 
     /// Ends a request that the driver `granted` or refused. Without a reading the pool is assumed to have grown by
     /// the pledge.
     ///
     /// `None`: nothing was changed; draw another ticket and read again.
-    pub fn end(&mut self, call: Call, granted: bool, reading: Option<Reading>) -> Option<Change> {
+    pub fn end_request(
+        &mut self,
+        call: PoolRequest,
+        granted: bool,
+        reading: Option<PoolReading>,
+    ) -> Option<ChargeChange> {
         if reading.is_some_and(|reading| self.is_doubtful(&reading)) {
             return None;
         }
-        self.leave(call, granted);
+        self.leave_request(call, granted);
         if reading.is_none() && granted && !call.inside {
             self.reserved = self.reserved.saturating_add(call.pledge);
         }
         let before = self.reserved;
-        let grew = self.apply(reading).filter(|_| self.calls == 0);
+        let grew = self.apply_newest(reading).filter(|_| self.calls == 0);
         let shrank = self.reserved < before;
-        Some(Change { grew, shrank, ..self.settle(call.pledge) })
+        Some(ChargeChange { grew, shrank, ..self.settle_charge(call.pledge) })
     }
 
     /// Ends a request that was served from memory known to be the pool's all the time: the pool has not grown.
-    pub fn end_inside(&mut self, call: Call) -> Change {
-        self.leave(call, true);
-        self.settle(call.pledge)
+    pub fn end_inside(&mut self, call: PoolRequest) -> ChargeChange {
+        self.leave_request(call, true);
+        self.settle_charge(call.pledge)
     }
 
-    fn leave(&mut self, call: Call, granted: bool) {
+    fn leave_request(&mut self, call: PoolRequest, granted: bool) {
         self.calls -= 1;
         if call.inside {
             self.inside = self.inside.saturating_sub(call.bytes);
@@ -270,36 +276,36 @@ impl Pool {
     }
 
     /// Counts `bytes` that the program freed.
-    pub fn freed(&mut self, bytes: u64) {
+    pub fn note_freed(&mut self, bytes: u64) {
         self.live = self.live.saturating_sub(bytes);
     }
 
     /// Applies a reading that belongs to no request: after frees, trims, synchronisation.
     ///
     /// `None`: nothing was changed; draw another ticket and read again.
-    pub fn measured(&mut self, reading: Reading) -> Option<Change> {
+    pub fn apply_measurement(&mut self, reading: PoolReading) -> Option<ChargeChange> {
         if self.is_doubtful(&reading) {
             return None;
         }
         let before = self.reserved;
-        let _ = self.apply(Some(reading));
-        Some(Change { shrank: self.reserved < before, ..self.settle(0) })
+        let _ = self.apply_newest(Some(reading));
+        Some(ChargeChange { shrank: self.reserved < before, ..self.settle_charge(0) })
     }
 
     /// True if the reading demands a charge and may be older than one that was applied.
-    fn is_doubtful(&self, reading: &Reading) -> bool {
-        let Ticket { number, applied, insists } = reading.ticket;
+    fn is_doubtful(&self, reading: &PoolReading) -> bool {
+        let ReadingTicket { number, applied, insists } = reading.ticket;
         !insists && number > self.newest && reading.reserved > self.held && applied != self.applied
     }
 
     /// The program's allocations ended without its calls, for example with a context: only bytes that the last
     /// reading shows in use can be live.
-    pub fn emptied(&mut self) {
+    pub fn forget_allocations(&mut self) {
         self.live = self.live.min(self.busy);
     }
 
     /// Applies a reading if it is the newest, and returns the growth of the pool since the one before.
-    fn apply(&mut self, reading: Option<Reading>) -> Option<u64> {
+    fn apply_newest(&mut self, reading: Option<PoolReading>) -> Option<u64> {
         let reading = reading.filter(|reading| reading.ticket.number > self.newest)?;
         let before = core::mem::replace(&mut self.reserved, reading.reserved);
         self.newest = reading.ticket.number;
@@ -313,9 +319,9 @@ impl Pool {
 
     /// Brings the charge to at least the newest reading, and at most that reading plus everything that calls in
     /// progress may add.
-    fn settle(&mut self, own: u64) -> Change {
+    fn settle_charge(&mut self, own: u64) -> ChargeChange {
         let most = self.reserved.saturating_add(self.pledged).saturating_add(self.may_grow);
-        let mut change = Change { keep: own, ..Change::default() };
+        let mut change = ChargeChange { keep: own, ..ChargeChange::default() };
         if self.held < self.reserved {
             change.lack = self.reserved - self.held;
             self.held = self.reserved;

@@ -10,12 +10,12 @@
 //! tenant's own charges. The caller supplies the inputs: charges from [`crate::memory::ledger::Ledger::used`], physical
 //! numbers from the driver.
 
-use crate::memory::charging::SLAB;
+use crate::memory::charging::SLAB_BYTES;
 use crate::units::bytes::Bytes;
 
 /// The device as the driver sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Physical {
+pub struct PhysicalMemory {
     /// All of the device's memory.
     pub total: Bytes,
     /// Part of it that is free at this moment.
@@ -48,7 +48,7 @@ pub fn total(limit: Option<Bytes>, physical_total: Bytes) -> Bytes {
 /// If `used` is above the limit (members have different limits), nothing is free.
 #[inline]
 #[must_use]
-pub fn memory(limit: Option<Bytes>, used: Bytes, physical: Physical) -> MemoryView {
+pub fn view_memory(limit: Option<Bytes>, used: Bytes, physical: PhysicalMemory) -> MemoryView {
     let total = total(limit, physical.total);
     let free = match limit {
         None => physical.free,
@@ -61,7 +61,7 @@ pub fn memory(limit: Option<Bytes>, used: Bytes, physical: Physical) -> MemoryVi
 }
 
 fn whole_slabs(bytes: Bytes) -> Bytes {
-    Bytes(bytes.0 / SLAB * SLAB)
+    Bytes(bytes.0 / SLAB_BYTES * SLAB_BYTES)
 }
 
 #[cfg(test)]
@@ -72,15 +72,20 @@ mod tests {
     use crate::units::bytes::GIB;
 
     fn view(limit: Option<u64>, used: u64, total: u64, free: u64) -> (u64, u64, u64) {
-        let seen = memory(limit.map(Bytes), Bytes(used), Physical { total: Bytes(total), free: Bytes(free) });
+        let seen =
+            view_memory(limit.map(Bytes), Bytes(used), PhysicalMemory { total: Bytes(total), free: Bytes(free) });
         (seen.total.0, seen.free.0, seen.used.0)
     }
 
     #[test]
     fn the_limit_is_the_total() {
         assert_eq!(view(Some(GIB), 0, 141 * GIB, 140 * GIB), (GIB, GIB, 0));
-        assert_eq!(view(Some(GIB), SLAB, 141 * GIB, 140 * GIB), (GIB, GIB - SLAB, SLAB));
-        assert_eq!(view(Some(GIB), 512, 141 * GIB, 140 * GIB), (GIB, GIB - SLAB, SLAB), "what is free is whole slabs");
+        assert_eq!(view(Some(GIB), SLAB_BYTES, 141 * GIB, 140 * GIB), (GIB, GIB - SLAB_BYTES, SLAB_BYTES));
+        assert_eq!(
+            view(Some(GIB), 512, 141 * GIB, 140 * GIB),
+            (GIB, GIB - SLAB_BYTES, SLAB_BYTES),
+            "what is free is whole slabs"
+        );
         assert_eq!(view(Some(GIB), GIB, 141 * GIB, 140 * GIB), (GIB, 0, GIB));
     }
 
@@ -110,8 +115,8 @@ mod tests {
         fn the_numbers_add_up_and_are_never_too_good(
             limit in prop::option::of(any::<u64>()), used: u64, physical_total: u64, physical_free: u64,
         ) {
-            let physical = Physical { total: Bytes(physical_total), free: Bytes(physical_free) };
-            let seen = memory(limit.map(Bytes), Bytes(used), physical);
+            let physical = PhysicalMemory { total: Bytes(physical_total), free: Bytes(physical_free) };
+            let seen = view_memory(limit.map(Bytes), Bytes(used), physical);
             prop_assert_eq!(seen.total.0, seen.free.0 + seen.used.0);
             prop_assert_eq!(seen.total, total(limit.map(Bytes), physical.total));
             prop_assert!(seen.total <= physical.total && seen.free <= physical.free);
@@ -120,7 +125,7 @@ mod tests {
                 prop_assert!(seen.free.0 <= limit.saturating_sub(used));
                 // The free memory shown is not too low either: all memory that limit and device allow is free.
                 let left = limit.min(physical_total).saturating_sub(used);
-                let allowed = (left / SLAB * SLAB).min(physical_free);
+                let allowed = (left / SLAB_BYTES * SLAB_BYTES).min(physical_free);
                 prop_assert_eq!(seen.free.0, allowed);
             }
         }
@@ -128,10 +133,10 @@ mod tests {
         #[test]
         fn an_allocation_lowers_free_by_itself(limit in 1u64..1 << 40, used: u64, more in 0u64..1 << 19) {
             let used = used % limit;
-            let more = (more * SLAB).min((limit - used) / SLAB * SLAB);
-            let physical = Physical { total: Bytes(1 << 41), free: Bytes(1 << 41) };
-            let before = memory(Some(Bytes(limit)), Bytes(used), physical);
-            let after = memory(Some(Bytes(limit)), Bytes(used + more), physical);
+            let more = (more * SLAB_BYTES).min((limit - used) / SLAB_BYTES * SLAB_BYTES);
+            let physical = PhysicalMemory { total: Bytes(1 << 41), free: Bytes(1 << 41) };
+            let before = view_memory(Some(Bytes(limit)), Bytes(used), physical);
+            let after = view_memory(Some(Bytes(limit)), Bytes(used + more), physical);
             prop_assert_eq!(before.free.0 - after.free.0, more);
         }
     }

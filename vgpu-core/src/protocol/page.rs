@@ -13,11 +13,11 @@
 //! *No torn reads.* A slot of the board is a [`Sequenced`] record: its counter is odd while it is written. A
 //! reader that sees the same even counter before and after has read one state. The counter is also the futex word on
 //! which a member sleeps; that needs only a readable mapping. It is the one word that a launch checks:
-//! [`BoardSlot::stands`]. The report has no such counter, since a hostile tenant could keep the daemon waiting for
-//! it. Each of its words is independent. The order of writes and reads guarantees: a reader that sees nothing in
+//! [`BoardSlot::is_unchanged`]. The report has no such counter, since a hostile tenant could keep the daemon waiting
+//! for it. Each of its words is independent. The order of writes and reads guarantees: a reader that sees nothing in
 //! flight also sees all measured time.
 //!
-//! *No trust.* [`Witness`] turns any bytes of a report into possible values: sums never shrink and never exceed
+//! *No trust.* [`ReportHistory`] turns any bytes of a report into possible values: sums never shrink and never exceed
 //! elapsed time. That always costs the daemon the same few loads. Every tenant can write only to its own page.
 //!
 //! *No lost events.* A member announces a launch before it checks the board a last time. The daemon shuts a gate
@@ -25,7 +25,7 @@
 //! before it rings the bell; the daemon clears the bell before it reads requests. Loom checks both.
 //!
 //! *Epochs end.* Every slot and every page carries the epoch of the daemon that wrote it. A daemon that exits or
-//! hands out new pages ends the old ones ([`BoardSlot::end`], which wakes the sleepers there). After a daemon is
+//! hands out new pages ends the old ones ([`BoardSlot::end_epoch`], which wakes the sleepers there). After a daemon is
 //! killed its heartbeat stops ([`crate::time::gate::loss`]). A member that sees another epoch than its welcome's
 //! sends a new hello.
 //!
@@ -33,8 +33,8 @@
 //! (`witness`), the host's page (`beat`), the rate limit of the bell ([`bell`]).
 //!
 //! Users: `vgpud` writes boards and heartbeat, and reads reports through [`Reports`], the arbiter's
-//! [`crate::time::arbiter::Pages`]. libvgpu's governor reads the board and writes its slot of the report. Not here:
-//! memory files, seals and descriptors (shim-sys: `memfd`, `descriptors`), futexes, eventfds and clocks.
+//! [`crate::time::arbiter::MemberPages`]. libvgpu's governor reads the board and writes its slot of the report. Not
+//! here: memory files, seals and descriptors (shim-sys: `memfd`, `descriptors`), futexes, eventfds and clocks.
 
 mod beat;
 pub mod bell;
@@ -47,11 +47,11 @@ mod sequenced;
 mod tests;
 mod witness;
 
-pub use beat::{BeatPage, Beating};
-pub use board::{Allowed, BoardPage, BoardSlot, Grant, Uncharged, Unread};
-pub use report::{ReportPage, ReportSlot, Said};
+pub use beat::{Beat, BeatPage};
+pub use board::{AllowedUse, BoardPage, BoardSlot, LaunchGrant, Uncharged, UnreadSlot};
+pub use report::{MemberReport, ReportPage, ReportSlot};
 pub use sequenced::Sequenced;
-pub use witness::{Faults, Reports, Witness};
+pub use witness::{ReportFaults, ReportHistory, Reports};
 
 use core::fmt;
 
@@ -59,26 +59,26 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Increased with every change of a layout or of the meaning of a field. Daemon and library must have the same
 /// version. The hello carries it, so a mismatch is an error message and not a misread page.
-pub const VERSION: u32 = 1;
+pub const PAGE_VERSION: u32 = 1;
 
 /// Slots of a tenant: one per member and device it uses. A member that finds none free is refused.
 #[cfg(not(loom))]
-pub const SLOTS: usize = 1024;
+pub const PAGE_SLOTS: usize = 1024;
 /// Two slots keep the model checker's search small.
 #[cfg(loom)]
-pub const SLOTS: usize = 2;
+pub const PAGE_SLOTS: usize = 2;
 
 /// Bytes before the first slot, and of the host's page: one memory page, the smallest possible mapping.
-pub const HEADER_SIZE: usize = 4096;
+pub const PAGE_HEADER_BYTES: usize = 4096;
 /// Bytes of a slot: two cache lines. The first holds the words that a launch reads.
-pub const SLOT_SIZE: usize = 128;
+pub const PAGE_SLOT_BYTES: usize = 128;
 
 /// In place of the next epoch when no daemon follows. No daemon has it as its own epoch; nor 0.
-pub const GONE: u64 = u64::MAX;
+pub const GONE_EPOCH: u64 = u64::MAX;
 
 /// The first bytes of each page: kind, version, number of slots and epoch.
 #[repr(C)]
-pub struct Header {
+pub struct PageHeader {
     magic: AtomicU64,
     version: AtomicU32,
     slots: AtomicU32,
@@ -92,7 +92,7 @@ pub enum PageError {
     Other,
     /// The page has another version.
     Version {
-        /// Version of the page; this side reads [`VERSION`].
+        /// Version of the page; this side reads [`PAGE_VERSION`].
         found: u32,
     },
     /// The page has the same version, but another number of slots.
@@ -111,8 +111,12 @@ impl fmt::Display for PageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Other => f.write_str("the page is not one of vgpud's"),
-            Self::Version { found } => write!(f, "the page has version {found}; this side reads version {VERSION}"),
-            Self::Dimensions { found } => write!(f, "the page has room for {found}; its version has room for {SLOTS}"),
+            Self::Version { found } => {
+                write!(f, "the page has version {found}; this side reads version {PAGE_VERSION}")
+            }
+            Self::Dimensions { found } => {
+                write!(f, "the page has room for {found}; its version has room for {PAGE_SLOTS}")
+            }
             Self::Epoch { found } => write!(f, "the page belongs to epoch {found}, which is not the daemon's"),
         }
     }
@@ -121,19 +125,19 @@ impl fmt::Display for PageError {
 impl core::error::Error for PageError {}
 
 #[expect(clippy::cast_possible_truncation, reason = "a constant far below 2^32")]
-const ROOM: u32 = SLOTS as u32;
+const SLOTS_IN_HEADER: u32 = PAGE_SLOTS as u32;
 
-impl Header {
+impl PageHeader {
     /// A header of zeros, as in a new memory file.
     #[must_use]
     pub fn zeroed() -> Self {
-        Self { magic: zero(), version: AtomicU32::new(0), slots: AtomicU32::new(0), epoch: zero() }
+        Self { magic: zeroed_word(), version: AtomicU32::new(0), slots: AtomicU32::new(0), epoch: zeroed_word() }
     }
 
     /// Turns a zeroed page into a page of this kind; writes the magic last.
-    fn format(&self, magic: u64, epoch: u64) {
-        self.version.store(VERSION, Ordering::Relaxed);
-        self.slots.store(ROOM, Ordering::Relaxed);
+    fn format_header(&self, magic: u64, epoch: u64) {
+        self.version.store(PAGE_VERSION, Ordering::Relaxed);
+        self.slots.store(SLOTS_IN_HEADER, Ordering::Relaxed);
         self.epoch.store(epoch, Ordering::Relaxed);
         self.magic.store(magic, Ordering::Release);
     }
@@ -146,11 +150,11 @@ impl Header {
         }
         fence(Ordering::Acquire);
         match self.version.load(Ordering::Relaxed) {
-            VERSION => {}
+            PAGE_VERSION => {}
             found => return Err(PageError::Version { found }),
         }
         match self.slots.load(Ordering::Relaxed) {
-            ROOM => {}
+            SLOTS_IN_HEADER => {}
             found => return Err(PageError::Dimensions { found }),
         }
         match self.epoch.load(Ordering::Relaxed) {
@@ -160,10 +164,10 @@ impl Header {
     }
 }
 
-fn zero() -> AtomicU64 {
+fn zeroed_word() -> AtomicU64 {
     AtomicU64::new(0)
 }
 
-fn zeros<const N: usize>() -> [AtomicU64; N] {
-    core::array::from_fn(|_| zero())
+fn zeroed_words<const N: usize>() -> [AtomicU64; N] {
+    core::array::from_fn(|_| zeroed_word())
 }

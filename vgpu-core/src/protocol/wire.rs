@@ -27,7 +27,7 @@ pub mod two;
 
 use std::fmt;
 
-use self::json::{Object, Writer};
+use self::json::{JsonObject, JsonWriter};
 use crate::units::bytes::Bytes;
 use crate::units::share::Share;
 
@@ -79,11 +79,11 @@ impl Hello {
     /// # Errors
     /// [`WireError::TooLong`] if the version makes it longer than [`MAX_LINE`].
     pub fn encode(&self) -> Result<String, WireError> {
-        let mut line = Writer::new();
-        line.number("hello", PROTOCOL);
-        line.number("pid", u64::from(self.pid));
-        line.string("version", &self.version);
-        line.finish()
+        let mut line = JsonWriter::new();
+        line.write_number("hello", PROTOCOL);
+        line.write_number("pid", u64::from(self.pid));
+        line.write_string("version", &self.version);
+        line.finish_line()
     }
 
     /// Reads a line, with or without its newline.
@@ -91,10 +91,10 @@ impl Hello {
     /// # Errors
     /// Every [`WireError`]. Another protocol number is [`WireError::Version`], and is checked before everything else.
     pub fn decode(line: &[u8]) -> Result<Self, WireError> {
-        let object = Object::parse(line)?;
+        let object = JsonObject::parse(line)?;
         check_protocol(&object)?;
         let pid = read_pid(&object)?;
-        let version = object.string("version")?.ok_or(WireError::Missing("version"))?.to_owned();
+        let version = object.string_value("version")?.ok_or(WireError::Missing("version"))?.to_owned();
         Ok(Self { pid, version })
     }
 }
@@ -105,14 +105,14 @@ impl Reply {
     /// # Errors
     /// [`WireError::TooLong`] if the tenant's name makes it longer than [`MAX_LINE`].
     pub fn encode(&self) -> Result<String, WireError> {
-        let mut line = Writer::new();
+        let mut line = JsonWriter::new();
         match self {
             Self::Terms(terms) => write_terms(terms, PROTOCOL, &mut line),
             Self::Error(words) => {
-                line.string("error", cut(words));
+                line.write_string("error", cut_error(words));
             }
         }
-        line.finish()
+        line.finish_line()
     }
 
     /// Reads a line, with or without its newline. A line with the key `error` is an error regardless of its other
@@ -121,8 +121,8 @@ impl Reply {
     /// # Errors
     /// Every [`WireError`]. A limit of 0 bytes, of 0 percent or of more than 100 percent is out of range.
     pub fn decode(line: &[u8]) -> Result<Self, WireError> {
-        let object = Object::parse(line)?;
-        if let Some(words) = object.string("error")? {
+        let object = JsonObject::parse(line)?;
+        if let Some(words) = object.string_value("error")? {
             return Ok(Self::Error(words.to_owned()));
         }
         check_protocol(&object)?;
@@ -130,41 +130,41 @@ impl Reply {
     }
 }
 
-fn read_pid(object: &Object) -> Result<u32, WireError> {
-    let pid = object.number("pid")?.ok_or(WireError::Missing("pid"))?;
+fn read_pid(object: &JsonObject) -> Result<u32, WireError> {
+    let pid = object.number_value("pid")?.ok_or(WireError::Missing("pid"))?;
     let out = WireError::OutOfRange { key: "pid", value: pid, accepted: "1 to 4294967295" };
     u32::try_from(pid).ok().filter(|pid| *pid > 0).ok_or(out)
 }
 
 /// Writes the protocol's number as the first key.
-fn write_terms(terms: &Terms, protocol: u64, line: &mut Writer) {
-    line.number("hello", protocol);
-    line.string("tenant", &terms.tenant);
+fn write_terms(terms: &Terms, protocol: u64, line: &mut JsonWriter) {
+    line.write_number("hello", protocol);
+    line.write_string("tenant", &terms.tenant);
     write_limits(terms.memory_limit, terms.sm_limit, line);
 }
 
-fn write_limits(memory_limit: Option<Bytes>, sm_limit: Option<Share>, line: &mut Writer) {
+fn write_limits(memory_limit: Option<Bytes>, sm_limit: Option<Share>, line: &mut JsonWriter) {
     line.number_or_null("memory_limit", memory_limit.map(Bytes::get));
     line.share_or_null("sm_limit", sm_limit);
 }
 
-fn read_terms(object: &Object) -> Result<Terms, WireError> {
-    let tenant = object.string("tenant")?.ok_or(WireError::Missing("tenant"))?.to_owned();
+fn read_terms(object: &JsonObject) -> Result<Terms, WireError> {
+    let tenant = object.string_value("tenant")?.ok_or(WireError::Missing("tenant"))?.to_owned();
     let (memory_limit, sm_limit) = read_limits(object)?;
     Ok(Terms { tenant, memory_limit, sm_limit })
 }
 
-fn read_limits(object: &Object) -> Result<(Option<Bytes>, Option<Share>), WireError> {
-    let memory_limit = match object.number("memory_limit")? {
+fn read_limits(object: &JsonObject) -> Result<(Option<Bytes>, Option<Share>), WireError> {
+    let memory_limit = match object.number_value("memory_limit")? {
         Some(0) => return Err(WireError::OutOfRange { key: "memory_limit", value: 0, accepted: "1 byte or more" }),
         other => other.map(Bytes),
     };
-    let sm_limit = object.tenths("sm_limit")?.map(|tenths| share("sm_limit", tenths)).transpose()?;
+    let sm_limit = object.tenths_value("sm_limit")?.map(|tenths| parse_share_value("sm_limit", tenths)).transpose()?;
     Ok((memory_limit, sm_limit))
 }
 
 /// The first [`MAX_ERROR`] bytes of a text, or fewer so that no character is cut.
-fn cut(words: &str) -> &str {
+fn cut_error(words: &str) -> &str {
     let mut end = words.len().min(MAX_ERROR);
     while !words.is_char_boundary(end) {
         end -= 1;
@@ -173,7 +173,7 @@ fn cut(words: &str) -> &str {
 }
 
 /// A share of device time from the line's tenths of a percent.
-fn share(key: &'static str, permille: u64) -> Result<Share, WireError> {
+fn parse_share_value(key: &'static str, permille: u64) -> Result<Share, WireError> {
     u32::try_from(permille)
         .ok()
         .filter(|permille| *permille >= 10)
@@ -182,8 +182,8 @@ fn share(key: &'static str, permille: u64) -> Result<Share, WireError> {
 }
 
 /// Refuses a line of another protocol.
-fn check_protocol(object: &Object) -> Result<(), WireError> {
-    match object.number("hello")? {
+fn check_protocol(object: &JsonObject) -> Result<(), WireError> {
+    match object.number_value("hello")? {
         Some(PROTOCOL) => Ok(()),
         Some(theirs) => Err(WireError::Version { theirs }),
         None => Err(WireError::Missing("hello")),
@@ -238,7 +238,7 @@ pub enum WireError {
     },
     /// The other side uses pages of another version.
     Pages {
-        /// Version of the other side's page; ours is [`crate::protocol::page::VERSION`].
+        /// Version of the other side's page; ours is [`crate::protocol::page::PAGE_VERSION`].
         theirs: u64,
     },
     /// A text is longer than its key allows.
@@ -280,7 +280,7 @@ impl fmt::Display for WireError {
                 write!(f, "protocol {theirs} is not spoken here; this side speaks protocols {PROTOCOL} and {two}")
             }
             Self::Pages { theirs } => {
-                let ours = crate::protocol::page::VERSION;
+                let ours = crate::protocol::page::PAGE_VERSION;
                 write!(f, "pages of version {theirs} are not used here; this side uses version {ours}")
             }
             Self::TextTooLong { key, most } => write!(f, "the text of {key:?} is longer than {most} bytes"),

@@ -18,9 +18,9 @@
 //! `ns` is how long the work ran only if nothing else ran meanwhile. Work that waited for a neighbour's kernel, or
 //! for another member of the same tenant, was queued for longer than it used the device. And a member that charges
 //! short kernels would expire time in which another member's long kernel runs. So a charge can count from the time at
-//! which the work was queued. [`SharedAccount::begin`] notes that time, and [`SharedAccount::charge_since`] returns
-//! the time that other members expired since; each expired stretch is returned once. A caller that knows when its
-//! tenant is idle says so itself: [`Account::rest`], then [`Account::spend`].
+//! which the work was queued. [`SharedAccount::begin_work`] notes that time, and [`SharedAccount::charge_since`]
+//! returns the time that other members expired since; each expired stretch is returned once. A caller that knows when
+//! its tenant is idle says so itself: [`Account::note_idle`], then [`Account::pay_exactly`].
 //!
 //! So refilling needs no action, and nothing can be lost between two steps. Processes that share the word share the
 //! ceiling with a single compare-exchange ([`SharedAccount`]); each is charged at the rate of its own limit. A kernel
@@ -43,17 +43,17 @@ mod tests;
 
 #[cfg(not(loom))]
 pub use shared::is_settled;
-pub use shared::{Engaged, SharedAccount};
+pub use shared::{SharedAccount, WorkStart};
 
 use crate::units::share::Share;
 
 /// How much unused time is kept for a burst, in nanoseconds of wall time; times the limit in device time.
 pub const BURST_NS: u64 = 50_000_000;
 /// A clock that is further back than this was set back.
-pub const STEP_NS: u64 = 1_000_000_000;
+pub const CLOCK_SET_BACK_NS: u64 = 1_000_000_000;
 
 /// Ticks per nanosecond: in sixteenths of a nanosecond, 36 years of uptime fit into a word.
-const TICKS: u64 = 16;
+const TICKS_PER_NS: u64 = 16;
 
 /// The account's answer to a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,107 +67,107 @@ pub enum Admission {
 /// An account of one process. `Default` is full, at time zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
-    state: State,
+    state: AccountState,
 }
 
 /// The two words; every rule is a pure function of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct State {
+struct AccountState {
     zero: u64,
     latest: u64,
 }
 
-impl State {
+impl AccountState {
     /// The same state of the account on a clock that shows `now`.
-    fn at(self, now: u64) -> Self {
-        if now.saturating_add(STEP_NS) < self.latest {
+    fn on_clock(self, now: u64) -> Self {
+        if now.saturating_add(CLOCK_SET_BACK_NS) < self.latest {
             // Just above zero. At zero the answer would be "wait", nothing would be charged, and `latest` would never
             // be updated.
-            return Self { zero: ticks(now).saturating_sub(1), latest: now };
+            return Self { zero: to_ticks(now).saturating_sub(1), latest: now };
         }
         Self { zero: self.zero, latest: self.latest.max(now) }
     }
 
-    fn charged(self, ns: u64, share: Share, now: u64) -> Self {
+    fn after_charge(self, ns: u64, share: Share, now: u64) -> Self {
         self.charged_since(ns, share, now.saturating_sub(ns), now)
     }
 
     /// Charges work that has been queued since `since`: unused time expires only up to there.
     fn charged_since(self, ns: u64, share: Share, since: u64, now: u64) -> Self {
-        let here = self.at(now);
-        let oldest = oldest(since);
+        let here = self.on_clock(now);
+        let oldest = oldest_zero(since);
         Self { zero: here.zero.max(oldest).saturating_add(wall_ticks(ns, share)), latest: here.latest }
     }
 
-    fn admission(self, now: u64) -> Admission {
-        let here = self.at(now);
-        if here.zero < ticks(now) {
+    fn admission_at(self, now: u64) -> Admission {
+        let here = self.on_clock(now);
+        if here.zero < to_ticks(now) {
             return Admission::Admit;
         }
-        Admission::WaitUntil((here.zero / TICKS).saturating_add(1))
+        Admission::WaitUntil((here.zero / TICKS_PER_NS).saturating_add(1))
     }
 
-    /// As [`State::admission`], with `pending` ns counted as paid. A yes needs no division.
+    /// As [`AccountState::admission_at`], with `pending` ns counted as paid. A yes needs no division.
     #[inline]
     fn admission_beside(self, pending: u64, share: Share, now: u64) -> Admission {
-        let here = self.at(now);
-        let permille = u64::from(share.permille());
+        let here = self.on_clock(now);
+        let permille = u64::from(share.as_permille());
         // floor(x / permille) < room, for the rounding of `wall_ticks`.
-        let need = pending.saturating_mul(1000 * TICKS).saturating_add(permille / 2);
-        if need < ticks(now).saturating_sub(here.zero).saturating_mul(permille) {
+        let need = pending.saturating_mul(1000 * TICKS_PER_NS).saturating_add(permille / 2);
+        if need < to_ticks(now).saturating_sub(here.zero).saturating_mul(permille) {
             return Admission::Admit;
         }
-        State { zero: here.zero.saturating_add(wall_ticks(pending, share)), ..here }.admission(now)
+        AccountState { zero: here.zero.saturating_add(wall_ticks(pending, share)), ..here }.admission_at(now)
     }
 
-    fn balance(self, share: Share, now: u64) -> i64 {
-        let here = self.at(now);
-        let now = ticks(now);
-        let part = |distance: u64| i64::try_from(share.of(distance / TICKS)).unwrap_or(i64::MAX);
-        if here.zero <= now { part((now - here.zero).min(ticks(BURST_NS))) } else { -part(here.zero - now) }
+    fn balance_at(self, share: Share, now: u64) -> i64 {
+        let here = self.on_clock(now);
+        let now = to_ticks(now);
+        let part = |distance: u64| i64::try_from(share.part_of(distance / TICKS_PER_NS)).unwrap_or(i64::MAX);
+        if here.zero <= now { part((now - here.zero).min(to_ticks(BURST_NS))) } else { -part(here.zero - now) }
     }
 }
 
 /// The earliest value of `zero` that a tenant idle until `since` may have.
-pub(crate) fn oldest(since: u64) -> u64 {
-    ticks(since.saturating_sub(BURST_NS))
+pub(crate) fn oldest_zero(since: u64) -> u64 {
+    to_ticks(since.saturating_sub(BURST_NS))
 }
 
-fn ticks(ns: u64) -> u64 {
-    ns.saturating_mul(TICKS)
+fn to_ticks(ns: u64) -> u64 {
+    ns.saturating_mul(TICKS_PER_NS)
 }
 
 /// Wall time in which a share refills `ns` of device time, to the nearest tick.
 fn wall_ticks(ns: u64, share: Share) -> u64 {
-    let permille = u128::from(share.permille());
-    let exact = u128::from(ns) * 1000 * u128::from(TICKS) + permille / 2;
+    let permille = u128::from(share.as_permille());
+    let exact = u128::from(ns) * 1000 * u128::from(TICKS_PER_NS) + permille / 2;
     u64::try_from(exact / permille).unwrap_or(u64::MAX)
 }
 
 impl Account {
     /// An account that holds `ns` of device time at `now`, at the rate of `share`.
     #[must_use]
-    pub fn holding(ns: u64, share: Share, now: u64) -> Self {
-        Self { state: State { zero: ticks(now).saturating_sub(wall_ticks(ns, share)), latest: now } }
+    pub fn with_balance(ns: u64, share: Share, now: u64) -> Self {
+        Self { state: AccountState { zero: to_ticks(now).saturating_sub(wall_ticks(ns, share)), latest: now } }
     }
 
     /// The whole state, for a page of shared memory.
-    pub(crate) const fn words(&self) -> [u64; 2] {
+    pub(crate) const fn as_words(&self) -> [u64; 2] {
         [self.state.zero, self.state.latest]
     }
 
-    /// The account that [`Self::words`] returned.
-    pub(crate) const fn of_words([zero, latest]: [u64; 2]) -> Self {
-        Self { state: State { zero, latest } }
+    /// The account that [`Self::as_words`] returned.
+    pub(crate) const fn from_words([zero, latest]: [u64; 2]) -> Self {
+        Self { state: AccountState { zero, latest } }
     }
 
     /// Decides whether work may be launched at `now`: yes while the balance is positive.
     #[must_use]
-    pub fn admit(&self, now: u64) -> Admission {
-        self.state.admission(now)
+    pub fn admit_launch(&self, now: u64) -> Admission {
+        self.state.admission_at(now)
     }
 
-    /// As [`Self::admit`], with `pending` ns counted as paid that will be charged later.
+    /// As [`Self::admit_launch`], with `pending` ns counted as paid that will be charged later.
     #[must_use]
     pub fn admit_beside(&self, pending: u64, share: Share, now: u64) -> Admission {
         self.state.admission_beside(pending, share, now)
@@ -175,30 +175,30 @@ impl Account {
 
     /// Charges `ns` of device time that was used up to `now`, at the rate of `share`.
     pub fn charge(&mut self, ns: u64, share: Share, now: u64) {
-        self.state = self.state.charged(ns, share, now);
+        self.state = self.state.after_charge(ns, share, now);
     }
 
     /// The tenant was idle until `until`, which may be long ago: expires its unused time of then, beyond one burst.
-    pub fn rest(&mut self, until: u64) {
-        self.state.zero = self.state.zero.max(oldest(until));
+    pub fn note_idle(&mut self, until: u64) {
+        self.state.zero = self.state.zero.max(oldest_zero(until));
     }
 
-    /// Charges `ns` and lets no unused time expire: for a caller that reports with [`Self::rest`] when the tenant
+    /// Charges `ns` and lets no unused time expire: for a caller that reports with [`Self::note_idle`] when the tenant
     /// was idle.
-    pub fn spend(&mut self, ns: u64, share: Share) {
+    pub fn pay_exactly(&mut self, ns: u64, share: Share) {
         self.state.zero = self.state.zero.saturating_add(wall_ticks(ns, share));
     }
 
     /// Device time that could be used at once; negative is debt.
     #[must_use]
-    pub fn balance(&self, share: Share, now: u64) -> i64 {
-        self.state.balance(share, now)
+    pub fn balance_at(&self, share: Share, now: u64) -> i64 {
+        self.state.balance_at(share, now)
     }
 
     /// When the balance will reach `ns`; in the past if it has more already. Waiting yields at most one burst.
     #[must_use]
-    pub fn when(&self, ns: u64, share: Share) -> u64 {
-        let need = wall_ticks(ns, share).min(ticks(BURST_NS));
-        (self.state.zero.saturating_add(need) / TICKS).saturating_add(1)
+    pub fn when_balance_is(&self, ns: u64, share: Share) -> u64 {
+        let need = wall_ticks(ns, share).min(to_ticks(BURST_NS));
+        (self.state.zero.saturating_add(need) / TICKS_PER_NS).saturating_add(1)
     }
 }

@@ -3,21 +3,22 @@
 //!
 //! A lease makes an interval belong to one member of one tenant. Its events then measure that member's own device
 //! time; this makes shares exact. In reading order: the inputs ([`terms`](Terms)), the interface ([`Decision`],
-//! [`Usage`]), joining and leaving (`members`), requests (`wishes`), a tenant's position (`place`), the choice of the
-//! next (`order`), charges (`charge`, `seat`), one device from decision to decision (`device`), the life of a lease
-//! (`lease`, `drain`; `alone`: without one), several devices at once (`gang`), administrators' decisions (`common`),
-//! and checks of the members' reports ([`audit`]).
+//! [`MemberUsage`]), joining and leaving (`members`), requests (`wishes`), a tenant's position (`place`), the choice
+//! of the next (`order`), charges (`charge`, `seat`), one device from decision to decision (`device`), the life of a
+//! lease (`lease`, `drain`; `alone`: without one), several devices at once (`gang`), administrators' decisions
+//! (`common`), and checks of the members' reports ([`audit`]).
 //!
-//! Driven by events: the caller reports each event ([`Arbiter::wants`], [`Arbiter::reports`], [`Arbiter::leaves`],
-//! [`Arbiter::set`]). Then it calls [`Arbiter::tick`], which returns the gates that changed, and calls it again at
-//! [`Arbiter::next_deadline`]. Time is an argument; the members' pages are read through [`Pages`].
+//! Driven by events: the caller reports each event ([`Arbiter::request_launch`], [`Arbiter::apply_report`],
+//! [`Arbiter::leave_device`], [`Arbiter::set`]). Then it calls [`Arbiter::tick`], which returns the gates that
+//! changed, and calls it again at [`Arbiter::next_deadline`]. Time is an argument; the members' pages are read
+//! through [`MemberPages`].
 //!
 //! Refinements of "class, deficit, virtual time":
-//! - A class is not passed over for ever ([`Config::ageing`]).
-//! - A tenant far behind its floor goes before all classes ([`Config::patience`]).
+//! - A class is not passed over for ever ([`ArbiterConfig::ageing`]).
+//! - A tenant far behind its floor goes before all classes ([`ArbiterConfig::patience`]).
 //! - An arrival that is more than half a lease behind in virtual time ends a lease early, so that a program that
 //!   synchronises gets its part next to one that queues.
-//! - A gate is open only where no other tenant was seen for [`Config::alone`] and no tenant of class latency is
+//! - A gate is open only where no other tenant was seen for [`ArbiterConfig::alone`] and no tenant of class latency is
 //!   registered, because work queued through an open gate cannot be withdrawn.
 //! - A ceiling expires unused time only while its tenant wants nothing and has nothing in flight: waiting for a
 //!   neighbour's long kernel is not idleness.
@@ -46,26 +47,26 @@ mod tests;
 mod wishes;
 
 pub use crate::limits::Class;
-pub use decision::{Decision, Gate, Pages, Usage};
-pub use standing::{Standing, State};
-pub use terms::{Config, DeviceId, QUANTUM, SlotId, Tenant, Terms};
+pub use decision::{Decision, Gate, MemberPages, MemberUsage};
+pub use standing::{Standing, StandingState};
+pub use terms::{ArbiterConfig, DeviceId, QUANTUM_RANGE_NS, SlotId, TenantId, Terms};
 
-use device::Device;
-use seat::{Seat, SeatIx, Slot};
+use device::ArbiterDevice;
+use seat::{MemberSlot, Seat, SeatIx};
 use std::collections::BTreeMap;
 
 /// The devices of a host and the tenants that wait for them.
 #[derive(Debug)]
 pub struct Arbiter {
-    config: Config,
-    devices: Vec<Device>,
+    config: ArbiterConfig,
+    devices: Vec<ArbiterDevice>,
     /// Number of tenants of class latency, per device.
     latency: Vec<u32>,
     seats: Vec<Option<Seat>>,
-    slots: Vec<Option<Slot>>,
+    slots: Vec<Option<MemberSlot>>,
     free_seats: Vec<SeatIx>,
     free_slots: Vec<SlotId>,
-    tenants: BTreeMap<Tenant, Vec<SeatIx>>,
+    tenants: BTreeMap<TenantId, Vec<SeatIx>>,
     watched: Vec<SlotId>,
     /// Held time is not counted before this moment, in ns: see [`Self::was_silent`].
     counts_from: u64,
@@ -78,10 +79,10 @@ fn index(d: DeviceId) -> usize {
 impl Arbiter {
     /// Creates an arbiter for `devices` devices, on a clock that shows `now`.
     #[must_use]
-    pub fn new(config: Config, devices: u16, now: u64) -> Self {
+    pub fn new(config: ArbiterConfig, devices: u16, now: u64) -> Self {
         Self {
             config,
-            devices: (0..devices).map(|_| Device::new(now)).collect(),
+            devices: (0..devices).map(|_| ArbiterDevice::new(now)).collect(),
             latency: vec![0; usize::from(devices)],
             seats: Vec::new(),
             slots: Vec::new(),
@@ -99,7 +100,7 @@ impl Arbiter {
     /// For the 65536th device.
     pub fn add_device(&mut self, now: u64) -> DeviceId {
         let device = DeviceId(u16::try_from(self.devices.len()).expect("fewer than 2^16 devices"));
-        self.devices.push(Device::new(now));
+        self.devices.push(ArbiterDevice::new(now));
         self.latency.push(0);
         device
     }
@@ -115,13 +116,13 @@ impl Arbiter {
     }
 
     /// Uses other constants from now on; running leases keep their end.
-    pub fn configure(&mut self, config: Config) {
+    pub fn set_config(&mut self, config: ArbiterConfig) {
         self.config = config;
         self.devices.iter_mut().for_each(|device| device.dirty = true);
     }
 
     /// Makes the decisions that are due at `now` and appends the gates that changed to `out`.
-    pub fn tick(&mut self, now: u64, pages: &mut impl Pages, out: &mut Vec<Decision>) {
+    pub fn tick(&mut self, now: u64, pages: &mut impl MemberPages, out: &mut Vec<Decision>) {
         // One device's decision may free or take another device: a second round is rare, a third rarer.
         for _ in 0..4 {
             let mut quiet = true;
@@ -129,7 +130,7 @@ impl Arbiter {
                 if self.devices[at].dirty || self.devices[at].deadline <= now {
                     quiet = false;
                     let d = DeviceId(u16::try_from(at).unwrap_or(u16::MAX));
-                    self.decide(d, now, pages, out);
+                    self.decide_device(d, now, pages, out);
                 }
             }
             if quiet {
@@ -147,32 +148,32 @@ impl Arbiter {
 
     /// All device time charged to a tenant on a device.
     #[must_use]
-    pub fn charged(&self, tenant: Tenant, device: DeviceId) -> u64 {
-        self.find(tenant, device).map_or(0, |seat| self.seat(seat).charged)
+    pub fn charged_ns(&self, tenant: TenantId, device: DeviceId) -> u64 {
+        self.find(tenant, device).map_or(0, |seat| self.seat_at(seat).charged)
     }
 
-    fn tell(&mut self, slot: SlotId, gate: Gate, out: &mut Vec<Decision>) {
-        let seat = self.slot(slot).seat;
-        if self.slot(slot).gate != gate {
-            self.slot_mut(slot).gate = gate;
-            let (tenant, device) = (self.seat(seat).tenant, self.seat(seat).device);
+    fn tell_gate(&mut self, slot: SlotId, gate: Gate, out: &mut Vec<Decision>) {
+        let seat = self.slot_at(slot).seat;
+        if self.slot_at(slot).gate != gate {
+            self.slot_at_mut(slot).gate = gate;
+            let (tenant, device) = (self.seat_at(seat).tenant, self.seat_at(seat).device);
             out.push(Decision { slot, tenant, device, gate });
         }
     }
 
-    fn seat(&self, seat: SeatIx) -> &Seat {
+    fn seat_at(&self, seat: SeatIx) -> &Seat {
         self.seats[seat as usize].as_ref().expect("a seat that is taken")
     }
 
-    fn seat_mut(&mut self, seat: SeatIx) -> &mut Seat {
+    fn seat_at_mut(&mut self, seat: SeatIx) -> &mut Seat {
         self.seats[seat as usize].as_mut().expect("a seat that is taken")
     }
 
-    fn slot(&self, slot: SlotId) -> &Slot {
+    fn slot_at(&self, slot: SlotId) -> &MemberSlot {
         self.slots[slot.index()].as_ref().expect("a slot that is taken")
     }
 
-    fn slot_mut(&mut self, slot: SlotId) -> &mut Slot {
+    fn slot_at_mut(&mut self, slot: SlotId) -> &mut MemberSlot {
         self.slots[slot.index()].as_mut().expect("a slot that is taken")
     }
 }

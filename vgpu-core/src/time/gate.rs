@@ -1,20 +1,22 @@
 //! The launch gate, as pure decisions: may this launch go now, and if not, when to ask again.
 //!
 //! Submitted work cannot be withdrawn, so the accuracy of shares depends on how long it will run. The gate therefore
-//! bounds the estimated work in flight ([`Bounds::in_flight`], called D). The lease and the balance are inputs that
+//! bounds the estimated work in flight ([`GateBounds::in_flight`], called D). The lease and the balance are inputs that
 //! others decide. Three rules refine "no more than D":
 //! - A launch of unknown cost waits until no other unknown launch is in flight, because a queue of them might last
 //!   seconds.
-//! - Launches whose cost was measured only a few times share one allowance ([`Guess::doubt`], [`MOST_DOUBT`]).
+//! - Launches whose cost was measured only a few times share one allowance ([`CostGuess::doubt_of`],
+//!   [`MAX_DOUBT_IN_FLIGHT`]).
 //! - One launch goes ahead when the running work is about to end. Otherwise the device would be idle between any two
 //!   kernels longer than half of D.
 //!
 //! *Liveness.* Work in flight may be waiting for the very launch that the gate holds. The gate therefore forces one
-//! launch if nothing completes for [`Bounds::drain`] beyond the expected end. Each further forced launch waits twice
-//! as long; otherwise a kernel that merely runs long would collect a queue behind it. [`Keeper::took`] learns how
-//! much longer kernels take than expected: next to other tenants' work, several times longer.
+//! launch if nothing completes for [`GateBounds::drain`] beyond the expected end. Each further forced launch waits
+//! twice as long; otherwise a kernel that merely runs long would collect a queue behind it.
+//! [`LaunchGate::learn_slowdown`] learns how much longer kernels take than expected: next to other tenants' work,
+//! several times longer.
 //!
-//! The wait before a forced launch is a multiple of [`Bounds::drain`]:
+//! The wait before a forced launch is a multiple of [`GateBounds::drain`]:
 //! - 256 times, if all work in flight is on the launch's own stream, or is launches of its own function with unknown
 //!   cost. A kernel cannot depend on later work in its own stream, only on what the program does after this launch.
 //! - 8 times, if other streams have launches of unknown cost in flight.
@@ -36,17 +38,17 @@ mod tests;
 pub mod union;
 
 use crate::time::account::Admission;
-use crate::time::account::cost::{Doubt, Guess};
+use crate::time::account::cost::{CostDoubt, CostGuess};
 use crate::time::arbiter::Gate;
-use crate::time::turn::patience::Pending;
+use crate::time::turn::patience::PendingWork;
 
 /// D for a tenant that has had a device to itself for long (250 ms). A program that computes, or wakes up late,
 /// leaves the device idle only after that much work. A tenant that arrives later waits for at most that much, once.
-pub const ALONE_NS: u64 = 250_000_000;
+pub const ALONE_DRAIN_NS: u64 = 250_000_000;
 
 /// The gate's durations, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub struct GateBounds {
     /// D: the most estimated work that may be queued on the device.
     pub in_flight: u64,
     /// One extra launch may go ahead when less than this is left to run.
@@ -59,13 +61,13 @@ pub struct Bounds {
     pub heartbeat: u64,
 }
 
-impl Default for Bounds {
+impl Default for GateBounds {
     fn default() -> Self {
         Self::of_quantum(4_000_000)
     }
 }
 
-impl Bounds {
+impl GateBounds {
     /// The bounds for leases of length `quantum`.
     #[must_use]
     pub fn of_quantum(quantum: u64) -> Self {
@@ -81,9 +83,9 @@ impl Bounds {
 
 /// One question to the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct LaunchRequest {
     /// The launch's estimated device time.
-    pub cost: Guess,
+    pub cost: CostGuess,
     /// The daemon's decision; [`Gate::Run`] without an end where there is no daemon.
     pub gate: Gate,
     /// The account's decision, with the estimated work in flight counted as paid:
@@ -101,7 +103,7 @@ pub struct Ask {
 
 /// The gate's answer to a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum GateVerdict {
     /// The launch may go now.
     Go,
     /// Launch although a rule forbids it, because the work in flight may be waiting for it. Do not learn costs from
@@ -113,9 +115,9 @@ pub enum Verdict {
 
 /// The launch gate's state: one process's estimated work on one device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Keeper {
+pub struct LaunchGate {
     in_flight: u64,
-    doubt: Doubt,
+    doubt: CostDoubt,
     /// The earliest time at which the oldest work in flight can have started.
     began: u64,
     /// When work was last seen complete, or a launch was last forced (let through against a rule).
@@ -134,55 +136,55 @@ pub struct Keeper {
     longest: u64,
 }
 
-/// Waits before a forced launch, as powers of two times [`Bounds::drain`]. `OWN`: all work is in the launch's own
-/// stream.
-const OWN: u32 = 8;
+/// Waits before a forced launch, as powers of two times [`GateBounds::drain`]. `OWN_STREAM_DOUBLINGS`: all work is in
+/// the launch's own stream.
+const OWN_STREAM_DOUBLINGS: u32 = 8;
 /// Other streams have launches of unknown cost in flight.
-const UNKNOWN: u32 = 3;
+const UNKNOWN_DOUBLINGS: u32 = 3;
 /// The largest exponent where other streams have work in flight.
-const MOST: u32 = 8;
+const MAX_DOUBLINGS: u32 = 8;
 /// Work is expected to take at most this many eighths longer than its estimate.
-const LONGEST: u64 = 15 * 8;
+const MAX_SLOWDOWN_EIGHTHS: u64 = 15 * 8;
 
-/// The most [`Doubt::young`] that launches in flight may have together.
-pub const MOST_DOUBT: u32 = 64;
+/// The most [`CostDoubt::young`] that launches in flight may have together.
+pub const MAX_DOUBT_IN_FLIGHT: u32 = 64;
 
 /// A launch below this cost may run next to other streams' work without a balance for the work in flight.
-const BESIDE_NS: u64 = 100_000;
+const FREE_LAUNCH_NS: u64 = 100_000;
 /// A launch below this fraction of the work in flight may also run next to it. Other work can slow a launch beyond
 /// its estimate; that excess alone must not hold it back.
-const BESIDE_PART: u64 = 16;
+const FREE_LAUNCH_DIVISOR: u64 = 16;
 
 /// True if a launch may ignore the long work of other streams.
 ///
 /// Other streams' work may be waiting for a short launch, such as the part of a collective that signals another
 /// device. Holding that launch until the work ends, or until the balance covers all of it, makes the work longer on
 /// both devices. So the caller asks the account as if nothing were in flight. Of the work in flight, streams with
-/// more than D do not count ([`Ask::aside`]).
+/// more than D do not count ([`LaunchRequest::aside`]).
 #[must_use]
-pub fn goes_beside(cost: Guess, in_flight: u64, beside: bool) -> bool {
-    beside && !cost.is_unknown() && cost.ns() <= BESIDE_NS.max(in_flight / BESIDE_PART)
+pub fn goes_beside(cost: CostGuess, in_flight: u64, beside: bool) -> bool {
+    beside && !cost.is_unknown() && cost.as_ns() <= FREE_LAUNCH_NS.max(in_flight / FREE_LAUNCH_DIVISOR)
 }
 
-impl Keeper {
+impl LaunchGate {
     /// Decides whether a launch may go.
     ///
     /// # Cost
     /// A few comparisons; with an open gate one.
     #[inline]
-    pub fn ask(&mut self, ask: &Ask, bounds: &Bounds) -> Verdict {
-        if matches!(ask.gate, Gate::Open) { Verdict::Go } else { self.consider(ask, bounds) }
+    pub fn ask_gate(&mut self, ask: &LaunchRequest, bounds: &GateBounds) -> GateVerdict {
+        if matches!(ask.gate, Gate::Open) { GateVerdict::Go } else { self.consider_launch(ask, bounds) }
     }
 
-    /// [`Keeper::ask`] and [`Keeper::launched`] in one step, for the common case: other work is in flight, D has
-    /// room, the cost is certain, and gate and account allow the launch. `false` decides nothing; call
-    /// [`Keeper::ask`].
+    /// [`LaunchGate::ask_gate`] and [`LaunchGate::note_launch`] in one step, for the common case: other work is in
+    /// flight, D has room, the cost is certain, and gate and account allow the launch. `false` decides nothing; call
+    /// [`LaunchGate::ask_gate`].
     ///
     /// # Cost
     /// A few comparisons.
     #[inline]
-    pub fn goes_on(&mut self, ask: &Ask, bounds: &Bounds) -> bool {
-        let all = self.in_flight.saturating_add(ask.cost.ns());
+    pub fn goes_on(&mut self, ask: &LaunchRequest, bounds: &GateBounds) -> bool {
+        let all = self.in_flight.saturating_add(ask.cost.as_ns());
         let word = matches!(ask.gate, Gate::Run { until, .. } if ask.now < until) || matches!(ask.gate, Gate::Open);
         let goes = word
             && ask.cost.is_sure()
@@ -195,7 +197,7 @@ impl Keeper {
         goes
     }
 
-    fn consider(&mut self, ask: &Ask, bounds: &Bounds) -> Verdict {
+    fn consider_launch(&mut self, ask: &LaunchRequest, bounds: &GateBounds) -> GateVerdict {
         let now = ask.now;
         let word = match ask.gate {
             Gate::Run { until, .. } if now < until => None,
@@ -206,48 +208,48 @@ impl Keeper {
         let balance = match ask.admission {
             Admission::Admit => None,
             // The work in flight may turn out shorter than its estimate.
-            Admission::WaitUntil(until) if self.in_flight > 0 => Some(until.min(self.glance(now, until, bounds))),
+            Admission::WaitUntil(until) if self.in_flight > 0 => Some(until.min(self.next_glance(now, until, bounds))),
             Admission::WaitUntil(until) => Some(until),
         };
-        let room = self.room(ask, bounds);
+        let room = self.room_from(ask, bounds);
         if word.is_none() && balance.is_none() && room.is_none() {
-            return Verdict::Go;
+            return GateVerdict::Go;
         }
         let stretch = if matches!(ask.gate, Gate::Run { exclusive: true, .. }) { 1 } else { 3 };
         let doubted = self.is_held_by_doubt(ask, bounds);
-        let due = self.due(stretch, ask.beside, doubted, balance.is_some(), bounds);
+        let due = self.forced_at(stretch, ask.beside, doubted, balance.is_some(), bounds);
         if self.in_flight > 0 && now >= due {
             self.progress = now;
             self.forced = (self.forced + 1).min(4);
             if self.held == 0 {
                 self.held = self.in_flight;
             }
-            self.helps_until = now.saturating_add(bounds.drain).saturating_add(ask.cost.ns());
-            return Verdict::Forced;
+            self.helps_until = now.saturating_add(bounds.drain).saturating_add(ask.cost.as_ns());
+            return GateVerdict::Forced;
         }
         let due = if self.in_flight > 0 { due } else { u64::MAX };
         // Every reason to wait must pass; a forced launch may come before.
         let until = [word, balance, room].into_iter().flatten().max().unwrap_or(now);
-        Verdict::Wait(until.min(due).min(now.saturating_add(bounds.heartbeat)).max(now + 1))
+        GateVerdict::Wait(until.min(due).min(now.saturating_add(bounds.heartbeat)).max(now + 1))
     }
 
     /// When to check whether the work in flight took less than its estimate, while a launch waits for the balance
     /// until `until`. The device will be idle for a while before `until` anyway. A check after two thirds of that
     /// idle time is early enough; under a low ceiling it is the only one.
-    fn glance(&self, now: u64, until: u64, bounds: &Bounds) -> u64 {
-        let left = self.remaining(now);
+    fn next_glance(&self, now: u64, until: u64, bounds: &GateBounds) -> u64 {
+        let left = self.remaining_ns(now);
         let rest = until.saturating_sub(now).saturating_sub(left);
         now.saturating_add((left / 3).max(rest - rest / 3).max(bounds.ahead / 2))
     }
 
     /// When so much of the work in flight will be done that the launch fits under its bound; `None`: now.
-    fn room(&mut self, ask: &Ask, bounds: &Bounds) -> Option<u64> {
+    fn room_from(&mut self, ask: &LaunchRequest, bounds: &GateBounds) -> Option<u64> {
         if self.in_flight == 0 {
             return None;
         }
         let in_doubt = self.is_in_doubt(ask);
         let counts = self.in_flight.saturating_sub(ask.aside);
-        if (counts == 0 || counts.saturating_add(ask.cost.ns()) <= bounds.in_flight) && !in_doubt {
+        if (counts == 0 || counts.saturating_add(ask.cost.as_ns()) <= bounds.in_flight) && !in_doubt {
             return None;
         }
         // Early by `ahead`, so that a late wake-up does not leave the device idle.
@@ -257,41 +259,43 @@ impl Keeper {
             return None;
         }
         // The work may end sooner: check more often as the expected end comes near.
-        let look = self.look(ask.now, bounds);
+        let look = self.next_look(ask.now, bounds);
         Some(if known { early.min(look) } else { look })
     }
 
     /// True if the launch must wait until one of those in flight has been measured. The limit is twice as high where
     /// other streams' work may be waiting for it.
     #[must_use]
-    pub fn is_in_doubt(&self, ask: &Ask) -> bool {
-        let (in_flight, one) = (self.doubt, ask.cost.doubt());
-        let most = if ask.beside { 2 * MOST_DOUBT } else { MOST_DOUBT };
+    pub fn is_in_doubt(&self, ask: &LaunchRequest) -> bool {
+        let (in_flight, one) = (self.doubt, ask.cost.doubt_of());
+        let most = if ask.beside { 2 * MAX_DOUBT_IN_FLIGHT } else { MAX_DOUBT_IN_FLIGHT };
         in_flight.unknown.min(one.unknown) > 0 || one.young > 0 && in_flight.young.saturating_add(one.young) > most
     }
 
     /// True if only low-confidence estimates hold back a launch of known cost. The harm that this wait prevents is
     /// bounded, so the launch is forced after a wait that never grows.
     #[must_use]
-    pub fn is_held_by_doubt(&self, ask: &Ask, bounds: &Bounds) -> bool {
+    pub fn is_held_by_doubt(&self, ask: &LaunchRequest, bounds: &GateBounds) -> bool {
         let allowed =
             matches!(ask.gate, Gate::Run { until, .. } if ask.now < until) && ask.admission == Admission::Admit;
-        let has_room = self.in_flight.saturating_add(ask.cost.ns()) <= bounds.in_flight;
+        let has_room = self.in_flight.saturating_add(ask.cost.as_ns()) <= bounds.in_flight;
         allowed && has_room && !ask.cost.is_unknown() && self.is_in_doubt(ask)
     }
 
     /// When a waiting launch is let through against the rules, because the work in flight may be waiting for it.
     /// `doubted`: only low confidence holds it back; `poor`: the balance does not cover it.
-    fn due(&self, stretch: u64, beside: bool, doubted: bool, poor: bool, bounds: &Bounds) -> u64 {
+    fn forced_at(&self, stretch: u64, beside: bool, doubted: bool, poor: bool, bounds: &GateBounds) -> u64 {
         // The wait is half as long again as the estimate, because launches of one function differ in length.
-        let longest =
-            self.by(self.longer).max(self.in_flight.saturating_mul(stretch)).saturating_add(self.in_flight / 2);
+        let longest = self
+            .end_if_longer(self.longer)
+            .max(self.in_flight.saturating_mul(stretch))
+            .saturating_add(self.in_flight / 2);
         let expected = self.began.saturating_add(longest);
         let (first, most) = match (beside, self.doubt.unknown) {
-            _ if doubted => (UNKNOWN, UNKNOWN),
-            (false, _) => (OWN, OWN + 2),
-            (true, 0) => (0, MOST),
-            (true, _) => (UNKNOWN, MOST),
+            _ if doubted => (UNKNOWN_DOUBLINGS, UNKNOWN_DOUBLINGS),
+            (false, _) => (OWN_STREAM_DOUBLINGS, OWN_STREAM_DOUBLINGS + 2),
+            (true, 0) => (0, MAX_DOUBLINGS),
+            (true, _) => (UNKNOWN_DOUBLINGS, MAX_DOUBLINGS),
         };
         let vain = if poor { 2 * self.vain } else { 0 };
         let patience = bounds.drain.saturating_mul(1 << (first + self.forced + vain).min(most));
@@ -304,29 +308,29 @@ impl Keeper {
 
     /// Counts a launch that the caller passes to the driver.
     #[inline]
-    pub fn launched(&mut self, cost: Guess, now: u64, bounds: &Bounds) {
+    pub fn note_launch(&mut self, cost: CostGuess, now: u64, bounds: &GateBounds) {
         if self.in_flight == 0 {
             (self.began, self.progress) = (now, now);
             (self.forced, self.ahead, self.held) = (0, false, 0);
-            self.doubt = Doubt::NONE;
+            self.doubt = CostDoubt::NO_DOUBT;
         }
         let beside = self.in_flight > 0;
-        self.in_flight = self.in_flight.saturating_add(cost.ns());
+        self.in_flight = self.in_flight.saturating_add(cost.as_ns());
         self.ahead |= beside && self.in_flight > bounds.in_flight;
-        self.doubt = self.doubt.and(cost.doubt());
+        self.doubt = self.doubt.add_doubt(cost.doubt_of());
     }
 
-    /// Takes back a launch that was counted by [`Keeper::launched`] and that the driver refused.
-    pub fn withdrawn(&mut self, cost: Guess) {
-        self.in_flight = self.in_flight.saturating_sub(cost.ns());
-        self.doubt = self.doubt.without(cost.doubt());
+    /// Takes back a launch that was counted by [`LaunchGate::note_launch`] and that the driver refused.
+    pub fn undo_launch(&mut self, cost: CostGuess) {
+        self.in_flight = self.in_flight.saturating_sub(cost.as_ns());
+        self.doubt = self.doubt.subtract_doubt(cost.doubt_of());
     }
 
     /// Counts launches as complete: `estimate` of work with this `doubt`. The device finished them at `at`, which is
     /// not in the future.
-    pub fn completed(&mut self, estimate: u64, doubt: Doubt, at: u64) {
+    pub fn note_completed(&mut self, estimate: u64, doubt: CostDoubt, at: u64) {
         self.in_flight = self.in_flight.saturating_sub(estimate);
-        self.doubt = self.doubt.without(doubt);
+        self.doubt = self.doubt.subtract_doubt(doubt);
         self.began = self.began.max(at);
         self.progress = self.progress.max(at);
         (self.forced, self.ahead) = (0, false);
@@ -338,22 +342,22 @@ impl Keeper {
 
     /// Learns how much longer than their `estimate` launches of known cost took (`spent`). Neighbours on the device
     /// cause that.
-    pub fn took(&mut self, estimate: u64, spent: u64) {
+    pub fn learn_slowdown(&mut self, estimate: u64, spent: u64) {
         let eighths = spent.saturating_mul(8) / estimate.max(1);
-        let longer = eighths.saturating_sub(8).min(LONGEST);
+        let longer = eighths.saturating_sub(8).min(MAX_SLOWDOWN_EIGHTHS);
         let after = |was: u64, part: u64| longer.max(was - was.saturating_sub(longer).div_ceil(part));
         (self.longer, self.longest) = (after(self.longer, 8), after(self.longest, 32));
     }
 
     /// The work in flight, if it takes this many eighths longer than expected.
-    const fn by(&self, eighths: u64) -> u64 {
+    const fn end_if_longer(&self, eighths: u64) -> u64 {
         self.in_flight.saturating_add(self.in_flight.saturating_mul(eighths) / 8)
     }
 
-    /// The sum of [`Doubt::young`] over launches in flight: those measured, but not often enough.
+    /// The sum of [`CostDoubt::young`] over launches in flight: those measured, but not often enough.
     #[inline]
     #[must_use]
-    pub const fn young(&self) -> u32 {
+    pub const fn young_doubt(&self) -> u32 {
         self.doubt.young
     }
 
@@ -372,42 +376,42 @@ impl Keeper {
     /// Device time that the work in flight had by `now`: its estimate, or the time since it started if that is
     /// longer.
     #[must_use]
-    pub const fn had(&self, now: u64) -> u64 {
+    pub const fn device_time_by(&self, now: u64) -> u64 {
         let lasted = now.saturating_sub(self.began);
         if self.in_flight > 0 && lasted > self.in_flight { lasted } else { self.in_flight }
     }
 
     /// Estimated work left at `now`, if the device serves nobody else.
     #[must_use]
-    pub const fn remaining(&self, now: u64) -> u64 {
+    pub const fn remaining_ns(&self, now: u64) -> u64 {
         self.in_flight.saturating_sub(now.saturating_sub(self.began))
     }
 
     /// The work that the tenant's other members wait for.
     #[must_use]
-    pub const fn pending(&self) -> Pending {
-        Pending { began: self.began, estimate: self.in_flight, is_unknown: self.is_unknown() }
+    pub const fn pending_work(&self) -> PendingWork {
+        PendingWork { began: self.began, estimate: self.in_flight, is_unknown: self.is_unknown() }
     }
 
     /// When the work in flight should end by estimate, if the device serves nobody else.
     #[must_use]
-    pub const fn expected(&self) -> u64 {
+    pub const fn expected_end(&self) -> u64 {
         self.began.saturating_add(self.in_flight)
     }
 
     /// Work left at `now`. Above D it assumes that launches overrun as much as the worst recent ones did.
     #[must_use]
-    pub fn lasts(&self, now: u64, bounds: &Bounds) -> u64 {
-        let all = if self.in_flight > bounds.in_flight { self.by(self.longest) } else { self.in_flight };
+    pub fn cautious_remaining(&self, now: u64, bounds: &GateBounds) -> u64 {
+        let all = if self.in_flight > bounds.in_flight { self.end_if_longer(self.longest) } else { self.in_flight };
         all.saturating_sub(now.saturating_sub(self.began))
     }
 
     /// The work left as reported to the daemon: 0 only if all was seen complete, `u64::MAX` if it takes longer than
     /// expected. The end of a long launch cannot be predicted to the microsecond, so above D the answer is never less
-    /// than [`Bounds::handover`].
+    /// than [`GateBounds::handover`].
     #[must_use]
-    pub fn left(&self, now: u64, bounds: &Bounds) -> u64 {
-        match (self.in_flight, self.lasts(now, bounds)) {
+    pub fn reported_remaining(&self, now: u64, bounds: &GateBounds) -> u64 {
+        match (self.in_flight, self.cautious_remaining(now, bounds)) {
             (0, _) => 0,
             (_, 0) => u64::MAX,
             (all, left) if all > bounds.in_flight => left.max(bounds.handover),
@@ -417,14 +421,14 @@ impl Keeper {
 
     /// While others wait for the device: when to check whether the work is done.
     #[must_use]
-    pub fn look(&self, now: u64, bounds: &Bounds) -> u64 {
+    pub fn next_look(&self, now: u64, bounds: &GateBounds) -> u64 {
         // Launches of one function differ: check more often as the expected end comes near. Check overdue work less
         // and less often: at most a sixteenth of its overrun is noticed late.
         let late = now.saturating_sub(self.began.saturating_add(self.in_flight));
         if late > 0 {
             return now.saturating_add((late / 16).clamp(bounds.ahead / 4, 1_000_000));
         }
-        let left = self.remaining(now);
+        let left = self.remaining_ns(now);
         let pause = if left > bounds.ahead {
             (left / 4).clamp(bounds.ahead / 2, 1_000_000).saturating_sub(bounds.handover / 2).max(bounds.ahead / 4)
         } else if left >= bounds.handover {

@@ -2,7 +2,7 @@
 //!
 //! Contexts of different processes never run at the same time (without MPS), and an interval between two events of
 //! one contains the slices of the others. Members that share one ceiling would pay for such an interval twice. So,
-//! while several members want the device, one at a time *holds* it, for a *lease* of [`QUANTUM`]. Then it stops
+//! while several members want the device, one at a time *holds* it, for a *lease* of [`TURN_QUANTUM_NS`]. Then it stops
 //! launching, drains, and passes the turn on. The arbiter does the same between tenants; here the members coordinate
 //! without a daemon, through words in the ledger's page. (This turn is for the device. The ledger's own turn is a
 //! lock on the slow path of a request.)
@@ -21,30 +21,30 @@
 //! *Alone*, a member keeps the turn for ever, at the price of two relaxed loads per launch and no store at all.
 //!
 //! *Exclusive.* A possession is exclusive while no other slot has work of an earlier possession queued: `turn_taken
-//! == turn_drained` in all of them (or the work has been there for [`LONGEST`]). A member that takes the turn writes
-//! `turn_taken` before it checks that it still holds. A member that preempts it checks `turn_taken` after it took. So
-//! one of the two sees the other.
+//! == turn_drained` in all of them (or the work has been there for [`MAX_EXPECTED_NS`]). A member that takes the turn
+//! writes `turn_taken` before it checks that it still holds. A member that preempts it checks `turn_taken` after it
+//! took. So one of the two sees the other.
 //!
-//! *A lease* ends after [`QUANTUM`] if another member waits. It goes on, up to [`LEASE`], for a holder that used
-//! little of the device ([`USE`]). Under a low ceiling a quantum is only a launch or two, and a context switch costs
-//! the device more.
+//! *A lease* ends after [`TURN_QUANTUM_NS`] if another member waits. It goes on, up to [`MAX_TURN_NS`], for a holder
+//! that used little of the device ([`TURN_USE_NS`]). Under a low ceiling a quantum is only a launch or two, and a
+//! context switch costs the device more.
 //!
 //! *Next holder.* The waiting member with the least virtual time (`order`) is next, as between tenants in the
 //! arbiter. Were it the longest wait, members would get device time in proportion to the length of their launches. No
 //! member starves: taking the turn costs virtual time even where nothing is measured, and a new member starts at most
 //! a quantum behind the others. So each waits for a bounded part of the others' work. A next member that does not
-//! take the turn is passed over after [`PASS`], and ignored when its request expires.
+//! take the turn is passed over after [`PASS_OVER_NS`], and ignored when its request expires.
 //!
-//! *Death and silence.* The lock of its slot reveals a holder that died ([`Step::suspect`], `Member::bury`); settling
-//! the slot frees the turn. A holder that does not drain within [`DRAIN`] beyond its announced end ([`patience`]) is
-//! preempted: it may be stopped, or its launches may wait for something. An announced end counts up to [`LONGEST`],
-//! so that every wait ends. No possession is then exclusive until the preempted member has seen its work complete,
-//! but for at most [`LONGEST`], because it may be idle and make no call. Every member looks again each [`HEARTBEAT`],
-//! so a lost wake-up costs at most that.
+//! *Death and silence.* The lock of its slot reveals a holder that died ([`TurnStep::suspect`], `Member::bury`);
+//! settling the slot frees the turn. A holder that does not drain within [`TURN_DRAIN_NS`] beyond its announced end
+//! ([`patience`]) is preempted: it may be stopped, or its launches may wait for something. An announced end counts up
+//! to [`MAX_EXPECTED_NS`], so that every wait ends. No possession is then exclusive until the preempted member has
+//! seen its work complete, but for at most [`MAX_EXPECTED_NS`], because it may be idle and make no call. Every member
+//! looks again each [`HEARTBEAT_NS`], so a lost wake-up costs at most that.
 //!
 //! In reading order: this file (words, the launch's path), `step` (the slow path), `order` (virtual time), `patience`
 //! (how long a holder asks the others to wait), `watch` (a check without the lock). Not here: locks, clocks, futexes,
-//! and seeing completions; the caller's lock around [`Hand`] serialises a process's threads.
+//! and seeing completions; the caller's lock around [`TurnState`] serialises a process's threads.
 
 #[cfg(all(test, loom))]
 mod loom_tests;
@@ -57,48 +57,48 @@ mod watch;
 #[cfg(all(test, not(loom)))]
 mod world_tests;
 
-pub use watch::Watch;
+pub use watch::TurnWatch;
 
-use crate::memory::ledger::{Ledger, Member, Slot};
+use crate::memory::ledger::{Ledger, LedgerSlot, Member};
 use crate::sync::{AtomicU32, Ordering};
 use crate::time::arbiter::Gate;
 
 /// Length of a lease, in nanoseconds.
-pub const QUANTUM: u64 = 4_000_000;
+pub const TURN_QUANTUM_NS: u64 = 4_000_000;
 /// How long a drain may take beyond the holder's announced end.
-pub const DRAIN: u64 = 10_000_000;
+pub const TURN_DRAIN_NS: u64 = 10_000_000;
 /// A lease goes on, beyond its quantum, until its holder has used this much of the device.
-pub const USE: u64 = 2_000_000;
+pub const TURN_USE_NS: u64 = 2_000_000;
 /// An extended lease ends at most this long after its begin. Under a low ceiling a quantum is only a few launches,
 /// and each change of holder costs a context switch.
-pub const LEASE: u64 = 20_000_000;
+pub const MAX_TURN_NS: u64 = 20_000_000;
 /// A holder's announced end is trusted up to this long.
-pub const LONGEST: u64 = 2_000_000_000;
+pub const MAX_EXPECTED_NS: u64 = 2_000_000_000;
 /// How long a request counts, and the turn counts as contended.
-pub const WISH: u64 = 20_000_000;
+pub const REQUEST_LIFETIME_NS: u64 = 20_000_000;
 /// The longest wait before a member looks again.
-pub const HEARTBEAT: u64 = 10_000_000;
+pub const HEARTBEAT_NS: u64 = 10_000_000;
 /// The next member is passed over if it does not take the turn within this time.
-pub const PASS: u64 = 2_000_000;
+pub const PASS_OVER_NS: u64 = 2_000_000;
 /// A holder without work or request passes on before its lease ends, after this time.
-pub const IDLE: u64 = 100_000;
+pub const IDLE_PASS_NS: u64 = 100_000;
 /// A holder that is this late may be dead.
-pub const SUSPECT: u64 = 1_000_000;
+pub const SUSPECT_DEAD_NS: u64 = 1_000_000;
 
 /// Bits of the word that name the holder: slot + 1, 0: nobody.
 const HOLDER_BITS: u32 = 11;
 /// The unit of the time in the bits above, as a power of two of nanoseconds.
 const UNIT_BITS: u32 = 10;
 
-const _: () = assert!(crate::memory::ledger::SLOTS < 1 << HOLDER_BITS);
+const _: () = assert!(crate::memory::ledger::LEDGER_SLOTS < 1 << HOLDER_BITS);
 
 /// The `turn` word, decoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Word(u64);
+struct TurnWord(u64);
 
-impl Word {
+impl TurnWord {
     /// Held by `slot` until `end`.
-    fn held(slot: usize, end: u64) -> Self {
+    fn held_until(slot: usize, end: u64) -> Self {
         Self((end >> UNIT_BITS) << HOLDER_BITS | (slot as u64 + 1))
     }
 
@@ -107,13 +107,13 @@ impl Word {
         Self((now >> UNIT_BITS) << HOLDER_BITS)
     }
 
-    fn holder(self) -> Option<usize> {
+    fn holder_slot(self) -> Option<usize> {
         let holder = self.0 & ((1 << HOLDER_BITS) - 1);
         usize::try_from(holder).ok()?.checked_sub(1)
     }
 
     /// The lease's end, or since when nobody holds.
-    fn moment(self) -> u64 {
+    fn turn_moment(self) -> u64 {
         (self.0 >> HOLDER_BITS) << UNIT_BITS
     }
 }
@@ -122,13 +122,13 @@ impl Word {
 #[derive(Clone, Copy)]
 pub struct Turn<'p> {
     ledger: Ledger<'p>,
-    slot: &'p Slot,
+    slot: &'p LedgerSlot,
     me: usize,
 }
 
-/// A process's memory of the turn between two looks (calls of [`Turn::step`]), under the caller's lock.
+/// A process's memory of the turn between two looks (calls of [`Turn::step_turn`]), under the caller's lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Hand {
+pub struct TurnState {
     /// The `turn` word that it took; 0: none, or another member preempted it.
     possession: u64,
     exclusive: bool,
@@ -161,23 +161,23 @@ pub struct Hand {
     wanted: u64,
 }
 
-impl Hand {
+impl TurnState {
     /// The possession, 0: none. A different number is a different possession.
     #[must_use]
-    pub const fn possession(&self) -> u64 {
+    pub const fn possession_number(&self) -> u64 {
         self.possession
     }
 
     /// True while the turn is held, or work of a preempted possession was not yet seen complete.
     #[must_use]
-    pub const fn owes(&self) -> bool {
+    pub const fn has_unfinished_work(&self) -> bool {
         self.owes
     }
 }
 
 /// This process's queued work and request, at one look at the turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Here {
+pub struct LocalWork {
     /// The current time.
     pub now: u64,
     /// True if a thread waits at the gate.
@@ -193,8 +193,8 @@ pub struct Here {
 /// The outcome of a look at the turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub struct Step {
-    /// Whether the member may launch now: the input to [`crate::time::gate::Keeper::ask`].
+pub struct TurnStep {
+    /// Whether the member may launch now: the input to [`crate::time::gate::LaunchGate::ask_gate`].
     pub gate: Gate,
     /// When to look at the turn again, unless the bell or a completion comes first.
     pub look: u64,
@@ -217,42 +217,42 @@ impl<'p> Turn<'p> {
     /// One relaxed load.
     #[inline]
     #[must_use]
-    pub fn contended(&self, now: u64) -> bool {
+    pub fn is_contended(&self, now: u64) -> bool {
         let until = self.ledger.header.turn_contended.load(Ordering::Relaxed);
         // A time further ahead was written before the clock was set back.
-        until.wrapping_sub(now).wrapping_sub(1) < WISH + HEARTBEAT
+        until.wrapping_sub(now).wrapping_sub(1) < REQUEST_LIFETIME_NS + HEARTBEAT_NS
     }
 
-    /// The gate of a launch that needs no [`Turn::step`]. The caller counts the launch as in flight before it
+    /// The gate of a launch that needs no [`Turn::step_turn`]. The caller counts the launch as in flight before it
     /// releases its lock.
     ///
     /// # Cost
     /// Two relaxed loads and a few comparisons.
     #[inline]
-    pub fn keeps(&self, hand: &mut Hand, now: u64) -> Option<Gate> {
-        let word = Word(self.ledger.header.turn.load(Ordering::Relaxed));
-        if hand.possession == 0 || word.holder() != Some(self.me) {
+    pub fn keep_turn(&self, hand: &mut TurnState, now: u64) -> Option<Gate> {
+        let word = TurnWord(self.ledger.header.turn.load(Ordering::Relaxed));
+        if hand.possession == 0 || word.holder_slot() != Some(self.me) {
             return None;
         }
-        let contended = self.contended(now);
-        if contended && now >= word.moment() || !hand.exclusive && now >= hand.rescan {
+        let contended = self.is_contended(now);
+        if contended && now >= word.turn_moment() || !hand.exclusive && now >= hand.rescan {
             return None;
         }
         (hand.idle, hand.wanted) = (None, now);
         Some(self.run(hand, word, contended))
     }
 
-    fn run(&self, hand: &Hand, word: Word, contended: bool) -> Gate {
-        let until = if contended { word.moment() } else { u64::MAX };
+    fn run(&self, hand: &TurnState, word: TurnWord, contended: bool) -> Gate {
+        let until = if contended { word.turn_moment() } else { u64::MAX };
         Gate::Run { lease: hand.possession, until, exclusive: hand.exclusive, ceiling: None, wide: false }
     }
 
-    /// A stamp for a measurement that begins now. The measurement is this member's own time if [`Turn::lasts`] holds
-    /// for the stamp when its end is seen. 0: not exclusive.
+    /// A stamp for a measurement that begins now. The measurement is this member's own time if [`Turn::is_still_own`]
+    /// holds for the stamp when its end is seen. 0: not exclusive.
     #[inline]
     #[must_use]
-    pub fn stamp(&self, hand: &Hand) -> u64 {
-        if hand.exclusive && self.lasts(hand, hand.possession) { hand.possession } else { 0 }
+    pub fn turn_stamp(&self, hand: &TurnState) -> u64 {
+        if hand.exclusive && self.is_still_own(hand, hand.possession) { hand.possession } else { 0 }
     }
 
     /// True if no other member has had the device since `stamp`.
@@ -261,34 +261,34 @@ impl<'p> Turn<'p> {
     /// One load.
     #[inline]
     #[must_use]
-    pub fn lasts(&self, hand: &Hand, stamp: u64) -> bool {
-        stamp != 0 && hand.possession == stamp && self.word().holder() == Some(self.me)
+    pub fn is_still_own(&self, hand: &TurnState, stamp: u64) -> bool {
+        stamp != 0 && hand.possession == stamp && self.load_word().holder_slot() == Some(self.me)
     }
 
     /// True if this process holds the turn.
     #[inline]
     #[must_use]
-    pub fn holds(&self, hand: &Hand) -> bool {
-        hand.possession != 0 && self.word().holder() == Some(self.me)
+    pub fn holds_turn(&self, hand: &TurnState) -> bool {
+        hand.possession != 0 && self.load_word().holder_slot() == Some(self.me)
     }
 
     /// The futex word: read it before a step, wait while it has that value. Only changes matter, not the value.
     #[must_use]
-    pub fn bell(&self) -> &'p AtomicU32 {
+    pub fn bell_word(&self) -> &'p AtomicU32 {
         &self.ledger.header.turn_bell
     }
 
     /// This member's bit at the bell.
     #[must_use]
-    pub const fn bit(&self) -> u32 {
+    pub const fn bell_bit(&self) -> u32 {
         bell_bit(self.me)
     }
 
-    fn word(&self) -> Word {
-        Word(self.ledger.header.turn.load(Ordering::SeqCst))
+    fn load_word(&self) -> TurnWord {
+        TurnWord(self.ledger.header.turn.load(Ordering::SeqCst))
     }
 
-    fn exchange(&self, old: Word, new: Word) -> bool {
+    fn exchange_word(&self, old: TurnWord, new: TurnWord) -> bool {
         self.ledger.header.turn.compare_exchange(old.0, new.0, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 }
@@ -296,8 +296,8 @@ impl<'p> Turn<'p> {
 impl<'p> Member<'p> {
     /// The turn for the device, from this member's side.
     #[must_use]
-    pub fn turn(&self) -> Turn<'p> {
-        let ledger = self.ledger();
+    pub fn device_turn(&self) -> Turn<'p> {
+        let ledger = self.member_ledger();
         Turn { ledger, slot: ledger.slot(self.index()), me: self.index() }
     }
 }
@@ -306,15 +306,16 @@ impl Ledger<'_> {
     /// Frees the turn if slot `index` held it. Only for the holder of the slot's lock.
     pub(crate) fn free_turn_of(&self, index: usize) {
         let turn = &self.header.turn;
-        let word = Word(turn.load(Ordering::SeqCst));
-        if word.holder() == Some(index) {
+        let word = TurnWord(turn.load(Ordering::SeqCst));
+        if word.holder_slot() == Some(index) {
             // If the exchange fails, another member took the turn first, which serves as well.
-            let _ = turn.compare_exchange(word.0, Word::free(word.moment()).0, Ordering::SeqCst, Ordering::SeqCst);
+            let _ =
+                turn.compare_exchange(word.0, TurnWord::free(word.turn_moment()).0, Ordering::SeqCst, Ordering::SeqCst);
         }
     }
 }
 
-impl Slot {
+impl LedgerSlot {
     /// Resets the slot to a member without history. Only for the holder of the slot's lock.
     pub(crate) fn settle_turn(&self) {
         for word in [&self.turn_wants, &self.turn_shift, &self.turn_due] {

@@ -56,7 +56,7 @@ impl fmt::Display for NumberError {
 
 impl<'a> Decimal<'a> {
     /// Splits `text` (already trimmed) into the number it starts with and the rest.
-    pub(crate) fn split(text: &'a str) -> Result<(Self, &'a str), NumberError> {
+    pub(crate) fn parse_prefix(text: &'a str) -> Result<(Self, &'a str), NumberError> {
         let bytes = text.as_bytes();
         if bytes.is_empty() {
             return Err(NumberError::Empty);
@@ -102,7 +102,7 @@ impl<'a> Decimal<'a> {
     ///
     /// Exact for any number of digits: the fraction is folded from its last digit, and
     /// `floor((d * unit + floor(x)) / 10) == floor((d * unit + x) / 10)` for whole `d * unit`.
-    pub(crate) fn times(&self, unit: u64) -> Option<u64> {
+    pub(crate) fn checked_times(&self, unit: u64) -> Option<u64> {
         let part = self
             .fraction
             .iter()
@@ -112,17 +112,17 @@ impl<'a> Decimal<'a> {
     }
 
     /// Digits after the decimal point without trailing zeros.
-    pub(crate) fn decimals(&self) -> usize {
+    pub(crate) fn count_decimals(&self) -> usize {
         self.fraction.len() - self.fraction.iter().rev().take_while(|d| **d == b'0').count()
     }
 
     /// True if the number is exactly zero.
     pub(crate) fn is_zero(&self) -> bool {
-        self.whole == 0 && self.decimals() == 0
+        self.whole == 0 && self.count_decimals() == 0
     }
 }
 
 /// Removes surrounding ASCII white space, and only that.
-pub(crate) fn trim(text: &str) -> &str {
+pub(crate) fn trim_spaces(text: &str) -> &str {
     text.trim_matches(|c: char| c.is_ascii_whitespace())
 }

@@ -5,7 +5,7 @@
 
 use core::fmt;
 
-use crate::units::decimal::{Decimal, NumberError, trim};
+use crate::units::decimal::{Decimal, NumberError, trim_spaces};
 
 /// A part of a device's time in thousandths, from 0.1 % to 100 %: `30 %` is 300.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,7 +34,7 @@ impl Share {
 
     /// The share in thousandths, `1..=1000`.
     #[must_use]
-    pub const fn permille(self) -> u16 {
+    pub const fn as_permille(self) -> u16 {
         self.0
     }
 
@@ -46,7 +46,7 @@ impl Share {
 
     /// This part of `amount`, rounded down.
     #[must_use]
-    pub const fn of(self, amount: u64) -> u64 {
+    pub const fn part_of(self, amount: u64) -> u64 {
         let whole = amount / 1000 * self.0 as u64;
         whole + amount % 1000 * self.0 as u64 / 1000
     }
@@ -115,7 +115,7 @@ pub const HAMI_SHARE_FORMS: &str = "a percentage of the device's time from 1 to 
 /// # Errors
 /// [`ShareError`], one variant per reason; below 1 and above 100 are errors.
 pub fn parse_share(text: &str) -> Result<Option<Share>, ShareError> {
-    let text = trim(text);
+    let text = trim_spaces(text);
     if text.eq_ignore_ascii_case("unlimited") {
         return Ok(None);
     }
@@ -127,7 +127,7 @@ pub fn parse_share(text: &str) -> Result<Option<Share>, ShareError> {
 /// # Errors
 /// [`ShareError`], one variant per reason; below 1 and above 100 are errors.
 pub fn parse_request(text: &str) -> Result<Share, ShareError> {
-    match permille(trim(text))? {
+    match parse_permille(trim_spaces(text))? {
         0 => Err(ShareError::Zero),
         1..=9 => Err(ShareError::BelowOne),
         permille => Share::from_permille(permille).ok_or(ShareError::OverHundred),
@@ -139,7 +139,7 @@ pub fn parse_request(text: &str) -> Result<Share, ShareError> {
 /// # Errors
 /// [`ShareError`]: not a number, more than one decimal, or between 0 and 1 percent.
 pub fn parse_hami_share(text: &str) -> Result<Option<Share>, ShareError> {
-    match permille(trim(text))? {
+    match parse_permille(trim_spaces(text))? {
         0 | 1000.. => Ok(None),
         1..=9 => Err(ShareError::BelowOne),
         permille => Ok(Share::from_permille(permille)),
@@ -147,15 +147,15 @@ pub fn parse_hami_share(text: &str) -> Result<Option<Share>, ShareError> {
 }
 
 /// Parses thousandths. A number too large for the type becomes the maximum, which is above every limit.
-fn permille(text: &str) -> Result<u32, ShareError> {
-    let (number, rest) = Decimal::split(text)?;
+fn parse_permille(text: &str) -> Result<u32, ShareError> {
+    let (number, rest) = Decimal::parse_prefix(text)?;
     if !matches!(rest, "" | "%") {
         return Err(ShareError::Trailing);
     }
-    if number.decimals() > 1 {
+    if number.count_decimals() > 1 {
         return Err(ShareError::TooManyDecimals);
     }
-    Ok(number.times(10).and_then(|permille| u32::try_from(permille).ok()).unwrap_or(u32::MAX))
+    Ok(number.checked_times(10).and_then(|permille| u32::try_from(permille).ok()).unwrap_or(u32::MAX))
 }
 
 #[cfg(test)]
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn whole_percents_and_one_decimal_are_taken() {
-        let share = |text: &str| parse_share(text).unwrap().unwrap().permille();
+        let share = |text: &str| parse_share(text).unwrap().unwrap().as_permille();
         assert_eq!(share("1"), 10);
         assert_eq!(share("30"), 300);
         assert_eq!(share("30%"), 300);
@@ -231,9 +231,9 @@ mod tests {
         let third = Share::from_permille(333).unwrap();
         for amount in [0, 1, 999, 1000, 1001, 50_000_000, u64::MAX] {
             let exact = u64::try_from(u128::from(amount) * 333 / 1000).unwrap();
-            assert_eq!(third.of(amount), exact, "{amount}");
+            assert_eq!(third.part_of(amount), exact, "{amount}");
         }
-        assert_eq!(Share::ALL.of(u64::MAX), u64::MAX);
+        assert_eq!(Share::ALL.part_of(u64::MAX), u64::MAX);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::profile::A100;
 use crate::program::{MS, SECOND, US, Work};
 use crate::table::{ceiling, floor, weight};
 use crate::world::World;
-use vgpu_core::time::arbiter::{Class, Gate, Tenant, Terms};
+use vgpu_core::time::arbiter::{Class, Gate, TenantId, Terms};
 use vgpu_core::units::share::Share;
 
 fn class(class: Class) -> Terms {
@@ -208,9 +208,9 @@ fn a_dead_holder_costs_the_others_nothing() {
     assert!(got > 99.0, "{got:.1} % of the time after");
     let arbiter = world.arbiter.as_mut().unwrap();
     let device = vgpu_core::time::arbiter::DeviceId(0);
-    assert!(arbiter.charged(Tenant(0), device) > 0, "what it owes stays, should it come back");
-    arbiter.forget(Tenant(0));
-    assert_eq!(arbiter.charged(Tenant(0), device), 0, "its seat is gone");
+    assert!(arbiter.charged_ns(TenantId(0), device) > 0, "what it owes stays, should it come back");
+    arbiter.forget_tenant(TenantId(0));
+    assert_eq!(arbiter.charged_ns(TenantId(0), device), 0, "its seat is gone");
 }
 
 #[test]

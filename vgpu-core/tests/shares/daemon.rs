@@ -1,7 +1,7 @@
 //! The daemon's part of the model: wake-ups by members, ticks, gates. The arbiter makes all decisions.
 
 use crate::world::{Event, LINGER, Member, State, World};
-use vgpu_core::time::arbiter::{Gate, Pages, SlotId, Usage};
+use vgpu_core::time::arbiter::{Gate, MemberPages, MemberUsage, SlotId};
 
 struct PagesOf<'m> {
     members: &'m [Member],
@@ -9,8 +9,8 @@ struct PagesOf<'m> {
     now: u64,
 }
 
-impl Pages for PagesOf<'_> {
-    fn usage(&mut self, slot: SlotId) -> Usage {
+impl MemberPages for PagesOf<'_> {
+    fn read_usage(&mut self, slot: SlotId) -> MemberUsage {
         self.members[self.by_slot[slot.index()]].guest.usage(self.now)
     }
 }
@@ -23,9 +23,9 @@ impl World {
         }
         let usage = self.members[m].guest.usage(self.now);
         let Some(arbiter) = &mut self.arbiter else { return };
-        arbiter.reports(slot, usage, self.now);
+        arbiter.apply_report(slot, usage, self.now);
         if usage.wants {
-            arbiter.wants(slot, self.now);
+            arbiter.request_launch(slot, self.now);
         }
         self.tick();
     }
@@ -72,7 +72,7 @@ impl World {
             self.host_at(m, self.now + late);
         }
         if self.watched(m) && self.members[m].guest.keeper.in_flight() > 0 {
-            let look = self.members[m].guest.keeper.look(self.now, &self.members[m].guest.bounds);
+            let look = self.members[m].guest.keeper.next_look(self.now, &self.members[m].guest.bounds);
             self.look_at(m, look);
         } else if self.watched(m) && matches!(gate, Gate::Run { .. }) && !self.members[m].looking {
             self.look_at(m, self.now + 2 * LINGER);

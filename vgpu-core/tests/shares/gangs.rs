@@ -5,7 +5,7 @@ use crate::profile::A100;
 use crate::program::{MS, SECOND, Work};
 use crate::table::weight;
 use crate::world::World;
-use vgpu_core::time::arbiter::{Gate, Tenant};
+use vgpu_core::time::arbiter::{Gate, TenantId};
 
 fn queue() -> Work {
     Work::Queue { kernel: MS }
@@ -16,7 +16,7 @@ fn grants(world: &World, tenant: u32) -> Vec<(u64, u16)> {
     let mut leases = Vec::new();
     let mut last = std::collections::BTreeMap::new();
     for (at, decision) in world.log.as_ref().unwrap() {
-        if decision.tenant == Tenant(tenant)
+        if decision.tenant == TenantId(tenant)
             && let Gate::Run { lease, .. } = decision.gate
             && last.insert(decision.device, lease) != Some(lease)
         {

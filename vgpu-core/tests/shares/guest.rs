@@ -1,16 +1,16 @@
-//! The library's part inside a member: event markers, usage meter, gate. vgpu-core makes the decisions ([`Keeper`],
-//! [`Marks`], [`Union`], [`CostTable`]). This file is the mechanism around them, on the model's device.
+//! The library's part inside a member: event markers, usage meter, gate. vgpu-core makes the decisions ([`LaunchGate`],
+//! [`Marks`], [`TimeUnion`], [`CostTable`]). This file is the mechanism around them, on the model's device.
 
 use crate::device::{Context, Kind};
 use crate::profile::Noise;
 use std::collections::VecDeque;
-use vgpu_core::time::account::arrears::{Arrears, Usual, eased, rest};
-use vgpu_core::time::account::cost::{CostTable, Guess, is_far};
+use vgpu_core::time::account::arrears::{Arrears, UsualTimes, eased_rate, rest_due};
+use vgpu_core::time::account::cost::{CostGuess, CostTable, is_far};
 use vgpu_core::time::account::{Account, Admission};
-use vgpu_core::time::arbiter::{Gate, Usage};
-use vgpu_core::time::gate::marks::{Marks, Open};
-use vgpu_core::time::gate::union::Union;
-use vgpu_core::time::gate::{Bounds, Keeper, goes_beside};
+use vgpu_core::time::arbiter::{Gate, MemberUsage};
+use vgpu_core::time::gate::marks::{OpenInterval, StreamMarkers};
+use vgpu_core::time::gate::union::TimeUnion;
+use vgpu_core::time::gate::{GateBounds, LaunchGate, goes_beside};
 use vgpu_core::units::share::Share;
 
 /// Time in ns after a tail's expected end when the tail counts as complete. A tail is the work after a stream's last
@@ -28,7 +28,7 @@ const TICK: u64 = 500;
 struct Interval {
     begin: Option<usize>,
     end: usize,
-    open: Open,
+    open: OpenInterval,
     /// Each launched function with its estimated cost.
     keys: Vec<(u64, u64)>,
     /// Host time between the begin marker and the first launch, if the stream was idle.
@@ -38,7 +38,7 @@ struct Interval {
 
 #[derive(Default)]
 struct Stream {
-    marks: Marks,
+    marks: StreamMarkers,
     begin: Option<usize>,
     lead: u64,
     keys: Vec<(u64, u64)>,
@@ -52,8 +52,8 @@ struct Stream {
 }
 
 pub struct Guest {
-    pub bounds: Bounds,
-    pub keeper: Keeper,
+    pub bounds: GateBounds,
+    pub keeper: LaunchGate,
     pub gate: Gate,
     /// Time by which the work in flight had to be complete when the gate closed.
     pub closed: u64,
@@ -61,14 +61,14 @@ pub struct Guest {
     /// Costs learned while other members used the device. They suffice to bound the work in flight, not to pay by.
     rough: CostTable<64>,
     streams: Vec<Stream>,
-    union: Union,
+    union: TimeUnion,
     /// Device time at which each event marker was reached.
     pub markers: Vec<u64>,
     pub ceiling: Option<Share>,
     pub account: Account,
     /// True if this member's own account enforces the ceiling, whatever a daemon says.
     own: bool,
-    usual: Usual,
+    usual: UsualTimes,
     pub arrears: Arrears,
     pub busy: u64,
     pub finished: u64,
@@ -89,21 +89,21 @@ pub const NEVER: u64 = u64::MAX;
 impl Guest {
     pub fn new(gate: Gate, ceiling: Option<Share>, seed: u64) -> Self {
         let mut account = Account::default();
-        account.rest(0);
+        account.note_idle(0);
         Self {
-            bounds: Bounds::default(),
-            keeper: Keeper::default(),
+            bounds: GateBounds::default(),
+            keeper: LaunchGate::default(),
             gate,
             closed: 0,
             costs: CostTable::new(),
             rough: CostTable::new(),
             streams: (0..8).map(|_| Stream::default()).collect(),
-            union: Union::default(),
+            union: TimeUnion::default(),
             markers: Vec::new(),
             ceiling,
             account,
             own: ceiling.is_some(),
-            usual: Usual::default(),
+            usual: UsualTimes::default(),
             arrears: Arrears::default(),
             busy: 0,
             finished: 0,
@@ -127,23 +127,23 @@ impl Guest {
         }
         if matches!(gate, Gate::Wait | Gate::Cap { .. }) && !matches!(self.gate, Gate::Wait | Gate::Cap { .. }) {
             // Draining work gets its own length, half of it again, and the drain allowance.
-            let left = self.keeper.lasts(now, &self.bounds);
+            let left = self.keeper.cautious_remaining(now, &self.bounds);
             self.closed = now + left + left / 2 + self.bounds.drain;
         }
         self.gate = gate;
     }
 
     /// Estimated cost of a launch.
-    pub fn cost(&self, key: u64) -> Guess {
-        self.costs.measured(key).unwrap_or_else(|| self.rough.guess(key))
+    pub fn cost(&self, key: u64) -> CostGuess {
+        self.costs.measured_cost(key).unwrap_or_else(|| self.rough.guess_cost(key))
     }
 
     fn ripen(&self, key: u64) {
-        self.costs.ripen(key);
-        self.rough.ripen(key);
+        self.costs.age_doubt(key);
+        self.rough.age_doubt(key);
     }
 
-    pub fn admission(&self, cost: Guess, beside: bool, now: u64) -> Admission {
+    pub fn admission(&self, cost: CostGuess, beside: bool, now: u64) -> Admission {
         let ask =
             |in_flight| self.ceiling.map_or(Admission::Admit, |share| self.account.admit_beside(in_flight, share, now));
         match ask(self.keeper.in_flight()) {
@@ -164,10 +164,10 @@ impl Guest {
         let [ns, excess] = [ns, excess].map(|ns| ns * self.bias / 1000);
         self.busy += ns;
         if let Some(share) = self.ceiling {
-            let instalment = rest(self.arrears.instalment(ns - excess), share);
-            self.arrears.defer(excess);
-            self.account.spend(ns - excess + instalment, share);
-            self.account.spend(excess, eased(share));
+            let instalment = rest_due(self.arrears.take_instalment(ns - excess), share);
+            self.arrears.defer_excess(excess);
+            self.account.pay_exactly(ns - excess + instalment, share);
+            self.account.pay_exactly(excess, eased_rate(share));
         }
     }
 
@@ -177,22 +177,22 @@ impl Guest {
     }
 
     /// Before a launch: settles a tail. Returns the begin marker to record, if any.
-    pub fn before(&mut self, stream: usize, cost: Guess, context: &Context, lead: u64, now: u64) -> Option<usize> {
+    pub fn before(&mut self, stream: usize, cost: CostGuess, context: &Context, lead: u64, now: u64) -> Option<usize> {
         if self.keeper.in_flight() == 0 && !self.wants {
             self.since = now;
-            self.account.rest(now);
+            self.account.note_idle(now);
         }
         self.wants = false;
-        let idle = context.idle(stream) && self.streams[stream].marks.pending() == 0;
+        let idle = context.idle(stream) && self.streams[stream].marks.pending_intervals() == 0;
         let clear = self.clear(stream, context);
         let only = (0..self.streams.len()).all(|other| other == stream || context.idle(other));
         let here = &mut self.streams[stream];
         here.marks.sample_tail(only && now.saturating_sub(here.tailed) > TAIL_EVERY);
-        let before = here.marks.before(cost, idle, clear);
+        let before = here.marks.before_launch(cost, idle, clear);
         if idle {
             // A sample of another stream over several launches would contain this launch as well.
             let others = self.streams.iter_mut().enumerate().filter(|(other, _)| *other != stream);
-            others.filter(|(_, other)| other.marks.samples_tail()).for_each(|(_, other)| other.marks.doubt());
+            others.filter(|(_, other)| other.marks.samples_tail()).for_each(|(_, other)| other.marks.doubt_interval());
         }
         if let Some(tail) = before.tail {
             // The tail is complete, but it was not measured.
@@ -207,10 +207,10 @@ impl Guest {
         begin
     }
 
-    fn tail(&mut self, stream: usize, tail: Open, now: u64) {
+    fn tail(&mut self, stream: usize, tail: OpenInterval, now: u64) {
         self.charge(tail.estimate, 0);
         self.finished += tail.estimate;
-        self.keeper.completed(tail.estimate, tail.doubt, now);
+        self.keeper.note_completed(tail.estimate, tail.doubt, now);
         let here = &mut self.streams[stream];
         here.keys.clear();
         // The next sample cannot start from the marker before the tail.
@@ -218,11 +218,11 @@ impl Guest {
     }
 
     /// After a launch: returns the end marker to record, if any.
-    pub fn after(&mut self, stream: usize, key: u64, cost: Guess, forced: bool, now: u64) -> Option<usize> {
-        self.keeper.launched(cost, now, &self.bounds);
+    pub fn after(&mut self, stream: usize, key: u64, cost: CostGuess, forced: bool, now: u64) -> Option<usize> {
+        self.keeper.note_launch(cost, now, &self.bounds);
         let here = &mut self.streams[stream];
         if here.keys.iter().all(|one| one.0 != key) {
-            here.keys.push((key, cost.ns()));
+            here.keys.push((key, cost.as_ns()));
         }
         if forced {
             self.streams.iter_mut().for_each(|stream| stream.tainted = true);
@@ -230,7 +230,7 @@ impl Guest {
         }
         let here = &mut self.streams[stream];
         here.tainted |= !matches!(self.gate, Gate::Run { exclusive: true, .. });
-        let open = here.marks.after(cost)?;
+        let open = here.marks.after_launch(cost)?;
         let here = &mut self.streams[stream];
         if open.tail {
             (here.tailed, here.again) = if here.again > 0 { (0, here.again - 1) } else { (now, 0) };
@@ -246,7 +246,7 @@ impl Guest {
         Some(self.ends(stream, open))
     }
 
-    fn ends(&mut self, stream: usize, open: Open) -> usize {
+    fn ends(&mut self, stream: usize, open: OpenInterval) -> usize {
         let end = self.marker();
         let here = &mut self.streams[stream];
         here.pending.push_back(Interval {
@@ -266,7 +266,7 @@ impl Guest {
         let busy = |other: &Stream| {
             let mut keys = other.pending.iter().flat_map(|interval| &interval.keys).chain(&other.keys);
             let differs = keys.any(|&(one, _)| one != key);
-            (other.marks.pending() > 0 || other.marks.open().is_some()) && (differs || !unknown)
+            (other.marks.pending_intervals() > 0 || other.marks.open().is_some()) && (differs || !unknown)
         };
         self.streams.iter().enumerate().any(|(at, other)| at != stream && busy(other))
     }
@@ -321,7 +321,7 @@ impl Guest {
                 spent
             });
             let id = interval.keys.iter().fold(0u64, |id, &(key, _)| id.rotate_left(7) ^ key);
-            let estimate = self.usual.unmeasured(id, interval.open.launches, interval.open.estimate);
+            let estimate = self.usual.cost_of_unmeasured(id, interval.open.launches, interval.open.estimate);
             let fresh = spent.unwrap_or(estimate);
             // After the time `closed` the daemon gave the device to another member.
             let shut = matches!(self.gate, Gate::Wait | Gate::Cap { .. });
@@ -334,11 +334,11 @@ impl Guest {
             // Payment of an unusual sample is deferred only where this account enforces the ceiling and no launch waits
             // at the gate. A daemon is paid at once.
             alone &= self.own && !self.wants && self.streams[stream].pending.is_empty();
-            alone &= !self.streams[stream].marks.asks();
+            alone &= !self.streams[stream].marks.must_ask();
             if alone && interval.open.doubt.unknown > 0 && interval.tainted {
                 ordinary = fresh.min(interval.open.estimate);
             } else if alone && interval.open.doubt.unknown == 0 {
-                ordinary = self.usual.ordinary(id, interval.open.launches, interval.open.estimate, fresh);
+                ordinary = self.usual.split_ordinary(id, interval.open.launches, interval.open.estimate, fresh);
                 if ordinary < fresh {
                     (self.streams[stream].tailed, self.streams[stream].again) = (0, AGAIN);
                 }
@@ -351,9 +351,9 @@ impl Guest {
                     let now = u128::from(cost) * u128::from(own) / u128::from(interval.open.estimate.max(1));
                     let now = u64::try_from(now).unwrap_or(NEVER).max(1);
                     if !spoilt {
-                        self.costs.learn(key, now);
+                        self.costs.learn_cost(key, now);
                     } else if self.cost(key).is_unknown() {
-                        self.rough.learn(key, now);
+                        self.rough.learn_cost(key, now);
                     } else if !is_far(own, interval.open.estimate) {
                         self.ripen(key);
                     }
@@ -362,13 +362,13 @@ impl Guest {
                 interval.keys.iter().for_each(|&(key, _)| self.ripen(key));
             }
             if spent.is_some_and(|ns| ns > 0) && !spoilt && interval.open.doubt.unknown == 0 {
-                self.keeper.took(interval.open.estimate, own);
+                self.keeper.learn_slowdown(interval.open.estimate, own);
             }
             // A roughly known cost is no basis for payment.
-            let known = interval.keys.iter().all(|&(key, _)| self.costs.measured(key).is_some());
+            let known = interval.keys.iter().all(|&(key, _)| self.costs.measured_cost(key).is_some());
             self.finished += if known { interval.open.estimate } else { 0 };
-            self.keeper.completed(interval.open.estimate, interval.open.doubt, reached);
-            self.streams[stream].marks.completed();
+            self.keeper.note_completed(interval.open.estimate, interval.open.doubt, reached);
+            self.streams[stream].marks.complete_oldest();
             self.streams[stream].last = Some(interval.end);
         }
     }
@@ -377,11 +377,11 @@ impl Guest {
     /// wait.
     pub fn expire(&mut self, now: u64) {
         let pending = self.streams.iter().any(|stream| !stream.pending.is_empty());
-        if pending || self.keeper.in_flight() == 0 || self.keeper.remaining(now.saturating_sub(TAIL_SLACK)) > 0 {
+        if pending || self.keeper.in_flight() == 0 || self.keeper.remaining_ns(now.saturating_sub(TAIL_SLACK)) > 0 {
             return;
         }
         for stream in 0..self.streams.len() {
-            if let Some(tail) = self.streams[stream].marks.expire() {
+            if let Some(tail) = self.streams[stream].marks.expire_open() {
                 self.tail(stream, tail, now);
             }
         }
@@ -403,10 +403,17 @@ impl Guest {
     }
 
     /// The member's page as the daemon reads it.
-    pub fn usage(&self, now: u64) -> Usage {
-        let in_flight = (!self.blind).then(|| self.keeper.left(now, &self.bounds));
+    pub fn usage(&self, now: u64) -> MemberUsage {
+        let in_flight = (!self.blind).then(|| self.keeper.reported_remaining(now, &self.bounds));
         let since = if self.wants || in_flight != Some(0) { self.since } else { now };
-        Usage { busy: self.busy, finished: self.finished, known: self.finished, in_flight, wants: self.wants, since }
+        MemberUsage {
+            busy: self.busy,
+            finished: self.finished,
+            known: self.finished,
+            in_flight,
+            wants: self.wants,
+            since,
+        }
     }
 }
 

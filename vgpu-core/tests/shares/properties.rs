@@ -7,7 +7,7 @@ use crate::program::{MS, SECOND, US, Work};
 use crate::world::World;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use vgpu_core::time::arbiter::{Class, DeviceId, Tenant, Terms};
+use vgpu_core::time::arbiter::{Class, DeviceId, TenantId, Terms};
 use vgpu_core::units::share::Share;
 
 const SPAN: u64 = 8 * SECOND;
@@ -53,7 +53,7 @@ pub(crate) fn terms() -> impl Strategy<Value = Terms> {
 }
 
 fn percent(share: Option<Share>) -> Option<f64> {
-    share.map(|share| f64::from(share.permille()) / 10.0)
+    share.map(|share| f64::from(share.as_permille()) / 10.0)
 }
 
 proptest! {
@@ -83,14 +83,14 @@ proptest! {
         for (at, (terms, work)) in (0u32..).zip(&tenants) {
             let got = measure::share(&world, 0, at);
             let longest = world.members[at as usize].program.longest() as f64 * 100.0 / SPAN as f64;
-            if let Some(limit) = percent(terms.limit().map(|_| terms.ceiling).unwrap_or_default()) {
+            if let Some(limit) = percent(terms.effective_ceiling().map(|_| terms.ceiling).unwrap_or_default()) {
                 // A burst of 50 ms, the credit earned while a neighbour's kernel ran, and the last kernel.
                 let bucket = limit * (50 * MS + 40 * MS) as f64 / SPAN as f64;
                 prop_assert!(got <= limit * (1.0 + meter / 4.0) + bucket + longest + 0.2, "{at}: {got:.2} over {limit} in {tenants:?}");
             }
             prop_assert!(got > 0.0, "{at} got {got:.3} in {tenants:?}");
-            let charged = world.arbiter.as_ref().unwrap().charged(Tenant(at), DeviceId(0)) as f64 * 100.0 / SPAN as f64;
-            let alone = tenants.len() == 1 && terms.limit().is_none();
+            let charged = world.arbiter.as_ref().unwrap().charged_ns(TenantId(at), DeviceId(0)) as f64 * 100.0 / SPAN as f64;
+            let alone = tenants.len() == 1 && terms.effective_ceiling().is_none();
             prop_assert!(alone || (charged - got).abs() <= got * meter + 0.6, "{at}: charged {charged:.2}, used {got:.2}");
             // A floor is kept for a tenant that always wants it. Below a class that takes every moment, a tenant with
             // short kernels gets up to a quarter less. `behaviour` measures that case with kernels of 1 ms; it is not
@@ -101,7 +101,7 @@ proptest! {
         }
         // A tenant without a ceiling that always has work queued keeps the device busy. Exceptions are the pauses of
         // tenants that synchronise after every 50 us: they keep their lease during the pause.
-        let always = tenants.iter().any(|(terms, work)| terms.limit().is_none() && matches!(work, Work::Queue { .. }));
+        let always = tenants.iter().any(|(terms, work)| terms.effective_ceiling().is_none() && matches!(work, Work::Queue { .. }));
         let handovers = tenants.iter().all(|(_, work)| matches!(work, Work::Queue { .. }));
         if always {
             let busy = measure::busy(&world, 0, SECOND);

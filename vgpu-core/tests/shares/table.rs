@@ -48,7 +48,7 @@ impl Row {
 
     /// True if no tenant was promised a part of the wall clock.
     fn by_weights(&self) -> bool {
-        let plain = |party: &Party| party.terms.limit().is_none() && party.terms.floor.is_none();
+        let plain = |party: &Party| party.terms.effective_ceiling().is_none() && party.terms.floor.is_none();
         self.daemon && self.backlog && self.parties.iter().all(plain)
     }
 
@@ -87,12 +87,12 @@ impl Row {
             outcome.mean = outcome.mean.max(mean);
             outcome.p99 = outcome.p99.max(p99);
             // A weight is a part of the busy time; a limit or a floor is a promise of the wall clock.
-            if party.terms.limit().is_some() || party.terms.floor.is_some() {
+            if party.terms.effective_ceiling().is_some() || party.terms.floor.is_some() {
                 outcome.least = outcome.least.min(got * 100.0 / party.due);
             }
             if let Some(arbiter) = &world.arbiter {
                 let charged =
-                    arbiter.charged(vgpu_core::time::arbiter::Tenant(at), vgpu_core::time::arbiter::DeviceId(0));
+                    arbiter.charged_ns(vgpu_core::time::arbiter::TenantId(at), vgpu_core::time::arbiter::DeviceId(0));
                 let said = charged as f64 * 100.0 / world.now as f64;
                 outcome.meter = if (said - got).abs() > outcome.meter.abs() { said - got } else { outcome.meter };
             }

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
 use std::cell::Cell;
 use vgpu_core::time::arbiter::Terms;
-use vgpu_core::time::arbiter::audit::Audit;
+use vgpu_core::time::arbiter::audit::LeaseAudit;
 use vgpu_core::time::gate::loss::SETTLING_NS;
 
 /// Pause between two looks of the daemon.
@@ -77,7 +77,7 @@ impl Driver {
 /// A process on the device: the context of its first member, which has the slot, and any that the library does not see.
 struct Process {
     members: Vec<usize>,
-    audit: Audit,
+    audit: LeaseAudit,
 }
 
 /// The daemon's thread that looks for work without a lease.
@@ -103,7 +103,7 @@ impl Proof {
     }
 
     fn watch(&mut self, member: usize) {
-        self.processes.push(Process { members: vec![member], audit: Audit::default() });
+        self.processes.push(Process { members: vec![member], audit: LeaseAudit::default() });
     }
 
     /// Most delays are short; on a busy host one of four is up to `most`.
@@ -137,7 +137,7 @@ impl Proof {
         for at in 0..count {
             let process = &mut self.processes[at];
             let is_there = world.members[process.members[0]].alive;
-            if is_there && process.audit.look(had[at], seen[at], sampled, world.now) {
+            if is_there && process.audit.take_reading(had[at], seen[at], sampled, world.now) {
                 found.push(at);
             }
         }
@@ -148,7 +148,7 @@ impl Proof {
 /// What the daemon says of a process: how long it held the device, or `None` while nobody counts that.
 fn had(world: &mut World, m: usize) -> Option<u64> {
     let Some(slot) = world.members[m].slot.filter(|_| world.members[m].alive) else { return Some(0) };
-    let had = world.arbiter.as_mut()?.had(slot, world.now)?;
+    let had = world.arbiter.as_mut()?.held_ns(slot, world.now)?;
     Some(had + world.members[m].had_before)
 }
 
@@ -217,7 +217,7 @@ impl Troubles {
             Trouble::Restart(ns) => {
                 world.restart(ns);
                 // The next daemon knows nothing of what this one saw, and looks when its members have come back.
-                proof.processes.iter_mut().for_each(|process| process.audit = Audit::default());
+                proof.processes.iter_mut().for_each(|process| process.audit = LeaseAudit::default());
                 proof.driver.newest = 0;
                 self.settled = world.now + ns + SETTLING_NS;
             }

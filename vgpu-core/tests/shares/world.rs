@@ -10,9 +10,9 @@ use crate::program::{MS, Program, Step, Work};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use vgpu_core::time::account::Account;
-use vgpu_core::time::arbiter::{Arbiter, Config, Decision, DeviceId, Gate, SlotId, Tenant, Terms};
-use vgpu_core::time::gate::Verdict;
-use vgpu_core::time::gate::loss::{self, Alone, OnLoss};
+use vgpu_core::time::arbiter::{Arbiter, ArbiterConfig, Decision, DeviceId, Gate, SlotId, TenantId, Terms};
+use vgpu_core::time::gate::GateVerdict;
+use vgpu_core::time::gate::loss::{self, AloneMode, OnLoss};
 
 /// Launches that the driver queues before it makes the program wait.
 const DEPTH: usize = 1024;
@@ -102,7 +102,7 @@ pub struct World {
 
 impl World {
     pub fn new(profile: Profile, devices: usize, daemon: bool, seed: u64) -> Self {
-        let config = Config::default();
+        let config = ArbiterConfig::default();
         let count = u16::try_from(devices).unwrap();
         Self {
             now: 0,
@@ -136,16 +136,16 @@ impl World {
         let slot = self
             .arbiter
             .as_mut()
-            .map(|arbiter| arbiter.join(Tenant(tenant), DeviceId(u16::try_from(device).unwrap()), terms, self.now));
-        let gate = match (slot, terms.limit()) {
+            .map(|arbiter| arbiter.join(TenantId(tenant), DeviceId(u16::try_from(device).unwrap()), terms, self.now));
+        let gate = match (slot, terms.effective_ceiling()) {
             (Some(_), _) => Gate::Wait,
             (None, None) => Gate::Open,
             (None, Some(_)) => Gate::Run { lease: 0, until: u64::MAX, exclusive: true, ceiling: None, wide: false },
         };
         let seed = at as u64 * 7919 + 13;
-        let ceiling = if slot.is_none() { terms.limit() } else { None };
+        let ceiling = if slot.is_none() { terms.effective_ceiling() } else { None };
         let mut guest = Guest::new(gate, ceiling, seed);
-        guest.account.rest(self.now);
+        guest.account.note_idle(self.now);
         self.members.push(Member {
             tenant,
             device,
@@ -180,7 +180,7 @@ impl World {
     pub fn unregistered(&mut self, tenant: u32, work: Work) -> usize {
         let m = self.member(tenant, 0, Terms::default(), work);
         if let (Some(arbiter), Some(slot)) = (&mut self.arbiter, self.members[m].slot.take()) {
-            arbiter.leaves(slot, self.now);
+            arbiter.leave_device(slot, self.now);
         }
         self.members[m].guest.gate = Gate::Open;
         m
@@ -197,7 +197,7 @@ impl World {
         if let (Some(arbiter), Some(slot)) = (&mut self.arbiter, self.members[m].slot)
             && self.daemon_alive
         {
-            arbiter.leaves(slot, self.now);
+            arbiter.leave_device(slot, self.now);
             self.tick();
         }
     }
@@ -219,7 +219,7 @@ impl World {
         self.daemon_turn += 1;
         self.stall(ns);
         let devices = u16::try_from(self.devices.len()).unwrap();
-        self.arbiter = Some(Arbiter::new(Config::default(), devices, self.now));
+        self.arbiter = Some(Arbiter::new(ArbiterConfig::default(), devices, self.now));
         for m in 0..self.members.len() {
             let member = &mut self.members[m];
             if member.alive && member.slot.take().is_some() {
@@ -254,10 +254,10 @@ impl World {
         let (tenant, device, terms) = (member.tenant, member.device, member.terms);
         let Some(arbiter) = &mut self.arbiter else { return };
         if let Some(slot) = self.members[m].slot {
-            let had = arbiter.leaves(slot, now);
+            let had = arbiter.leave_device(slot, now);
             self.members[m].had_before += had;
         }
-        let slot = arbiter.join(Tenant(tenant), DeviceId(u16::try_from(device).unwrap()), terms, now);
+        let slot = arbiter.join(TenantId(tenant), DeviceId(u16::try_from(device).unwrap()), terms, now);
         arbiter.comes_back(slot, now);
         let member = &mut self.members[m];
         // A slot is told what its member measured since it took the slot.
@@ -269,7 +269,7 @@ impl World {
 
     pub fn set(&mut self, tenant: u32, device: usize, terms: Terms) {
         if let Some(arbiter) = &mut self.arbiter {
-            arbiter.set(Tenant(tenant), DeviceId(u16::try_from(device).unwrap()), terms, self.now);
+            arbiter.set(TenantId(tenant), DeviceId(u16::try_from(device).unwrap()), terms, self.now);
         }
         self.members.iter_mut().filter(|m| m.tenant == tenant).for_each(|m| m.terms = terms);
         self.tick();
@@ -304,7 +304,7 @@ impl World {
             self.now = self.now.max(time);
             if self.daemon_alive && self.now >= self.stalled_until {
                 if let Some(since) = self.stalled_since.take()
-                    && loss::gone(since, self.now)
+                    && loss::is_gone(since, self.now)
                     && let Some(arbiter) = &mut self.arbiter
                 {
                     arbiter.was_silent(self.now);
@@ -427,7 +427,7 @@ impl World {
 
     /// Without the daemon a member continues by its own account.
     fn notice_loss(&mut self, m: usize) {
-        let is_gone = loss::gone(self.beat, self.now);
+        let is_gone = loss::is_gone(self.beat, self.now);
         let member = &mut self.members[m];
         if member.is_lost && member.slot.is_some() && !is_gone {
             // The daemon only was slow.
@@ -444,12 +444,12 @@ impl World {
         }
         let member = &mut self.members[m];
         let gate = |ceiling| Gate::Run { lease: u64::MAX, until: u64::MAX, exclusive: false, ceiling, wide: false };
-        let next = match loss::alone(OnLoss::Local, member.terms.floor, member.terms.limit()) {
-            Alone::Unlimited => Gate::Open,
-            Alone::Blocked => Gate::Wait,
-            Alone::Ceiling(share) => {
+        let next = match loss::alone_mode(OnLoss::Local, member.terms.floor, member.terms.effective_ceiling()) {
+            AloneMode::Unlimited => Gate::Open,
+            AloneMode::Blocked => Gate::Wait,
+            AloneMode::Ceiling(share) => {
                 let mut account = Account::default();
-                account.rest(self.now);
+                account.note_idle(self.now);
                 gate(Some((share, account)))
             }
         };
@@ -496,12 +496,12 @@ impl World {
         } else {
             0
         };
-        let ask = vgpu_core::time::gate::Ask { cost, gate: guest.gate, admission, beside, aside, now };
+        let ask = vgpu_core::time::gate::LaunchRequest { cost, gate: guest.gate, admission, beside, aside, now };
         let bounds = guest.bounds;
-        let forced = match guest.keeper.ask(&ask, &bounds) {
-            Verdict::Go => false,
-            Verdict::Forced => true,
-            Verdict::Wait(until) => {
+        let forced = match guest.keeper.ask_gate(&ask, &bounds) {
+            GateVerdict::Go => false,
+            GateVerdict::Forced => true,
+            GateVerdict::Wait(until) => {
                 if cost.is_unknown() && beside {
                     guest.crosses();
                 }
@@ -531,7 +531,7 @@ impl World {
         let records = u64::from(begin.is_some()) + u64::from(end.is_some());
         self.host_at(m, now + self.profile.launch + records * self.profile.record);
         if !self.members[m].looking && self.watched(m) {
-            let look = self.members[m].guest.keeper.look(now, &bounds);
+            let look = self.members[m].guest.keeper.next_look(now, &bounds);
             self.look_at(m, look);
         }
     }
@@ -566,7 +566,7 @@ impl World {
         let allowed = matches!(member.guest.gate, Gate::Run { until, .. } if now < until);
         // While work is in flight the final balance is not known yet.
         let admitted = member.guest.keeper.in_flight() > 0
-            || member.guest.admission(vgpu_core::time::account::cost::Guess::UNKNOWN, false, now)
+            || member.guest.admission(vgpu_core::time::account::cost::CostGuess::NEVER_MEASURED, false, now)
                 == vgpu_core::time::account::Admission::Admit;
         if !member.guest.wants && member.guest.keeper.in_flight() == 0 {
             member.guest.since = now;
@@ -623,14 +623,14 @@ impl World {
             }
             return;
         }
-        let left = member.guest.keeper.left(now, &bounds);
+        let left = member.guest.keeper.reported_remaining(now, &bounds);
         if !running && !member.told && left < bounds.handover {
             member.told = true;
             member.guest.taint();
             self.at(ring, Event::Ring(m));
         }
         let late = self.noise.below(2 * self.profile.wake);
-        let next = self.members[m].guest.keeper.look(now, &bounds);
+        let next = self.members[m].guest.keeper.next_look(now, &bounds);
         self.look_at(m, next + late);
     }
 }

@@ -10,68 +10,68 @@ use std::sync::{Mutex, PoisonError};
 
 use serde_json::{Map, Value, json};
 
-use super::Out;
+use super::StepOutput;
 use crate::args::Options;
-use crate::driver::{Driver, Handle};
-use crate::gpu::{Gpu, LEGACY, flags, per_thread};
-use crate::kernels::{Kernels, PTX};
+use crate::driver::{DriverHandle, ProbedDriver};
+use crate::gpu::{LEGACY_STREAM, ProbedGpu, flags, per_thread};
+use crate::kernels::{KERNEL_PTX, ProbeKernels};
 
 /// The capture modes by their numbers in the driver's interface.
-const MODES: &[(&str, i32)] = &[("global", 0), ("thread_local", 1), ("relaxed", 2)];
-const RELAXED: i32 = 2;
+const CAPTURE_MODES: &[(&str, i32)] = &[("global", 0), ("thread_local", 1), ("relaxed", 2)];
+const RELAXED_MODE: i32 = 2;
 
 /// Handles that the measured calls use.
-struct Fixture<'d> {
-    gpu: Gpu<'d>,
-    null: Handle,
+struct CaptureFixture<'d> {
+    gpu: ProbedGpu<'d>,
+    null: DriverHandle,
     /// The stream that captures.
-    capturing: Handle,
+    capturing: DriverHandle,
     /// An independent stream that does not capture.
-    other: Handle,
+    other: DriverHandle,
     /// An event reached before the capture.
-    done: Handle,
+    done: DriverHandle,
     /// A second event reached before the capture.
-    later: Handle,
+    later: DriverHandle,
     /// An event that may be recorded.
-    spare: Handle,
+    spare: DriverHandle,
     memory: u64,
     /// Allocations made by calls, freed after the capture.
     made: Mutex<Vec<u64>>,
 }
 
 // SAFETY: any thread may use the driver's handles; a lock protects the fixture's only mutable part.
-unsafe impl Sync for Fixture<'_> {}
+unsafe impl Sync for CaptureFixture<'_> {}
 
-impl Fixture<'_> {
-    fn keep(&self, pointer: u64) {
+impl CaptureFixture<'_> {
+    fn keep_pointer(&self, pointer: u64) {
         self.made.lock().unwrap_or_else(PoisonError::into_inner).push(pointer);
     }
 }
 
-type Call = fn(&Fixture<'_>) -> i32;
+type CapturedCall = fn(&CaptureFixture<'_>) -> i32;
 
 /// The tried calls. They are safe because every handle in the fixture lives as long as the step.
-const CALLS: &[(&str, Call)] = &[
-    ("event_query", |f| f.gpu.query(f.done).value),
+const CAPTURED_CALLS: &[(&str, CapturedCall)] = &[
+    ("event_query", |f| f.gpu.query_event(f.done).value),
     ("event_synchronize", |f| f.gpu.event_sync(f.done).value),
     ("event_elapsed", |f| f.gpu.elapsed_ns(f.done, f.later).map_or_else(|e| e.0.value, |_| 0)),
-    ("event_create_destroy", |f| match f.gpu.event(0).and_then(|event| f.gpu.event_destroy(event)) {
+    ("event_create_destroy", |f| match f.gpu.make_event(0).and_then(|event| f.gpu.event_destroy(event)) {
         Ok(()) => 0,
         Err(e) => e.0.value,
     }),
-    ("record_on_other", |f| f.gpu.record(f.spare, f.other).value),
-    ("record_on_legacy", |f| f.gpu.record(f.spare, LEGACY).value),
-    ("record_on_per_thread", |f| f.gpu.record(f.spare, per_thread()).value),
-    ("record_on_capturing", |f| f.gpu.record(f.spare, f.capturing).value),
+    ("record_on_other", |f| f.gpu.record_event(f.spare, f.other).value),
+    ("record_on_legacy", |f| f.gpu.record_event(f.spare, LEGACY_STREAM).value),
+    ("record_on_per_thread", |f| f.gpu.record_event(f.spare, per_thread()).value),
+    ("record_on_capturing", |f| f.gpu.record_event(f.spare, f.capturing).value),
     ("record_on_capturing_then_query", |f| {
-        let recorded = f.gpu.record(f.spare, f.capturing).value;
-        if recorded == 0 { f.gpu.query(f.spare).value } else { recorded }
+        let recorded = f.gpu.record_event(f.spare, f.capturing).value;
+        if recorded == 0 { f.gpu.query_event(f.spare).value } else { recorded }
     }),
     ("stream_query_other", |f| f.gpu.stream_query(f.other).value),
-    ("stream_query_legacy", |f| f.gpu.stream_query(LEGACY).value),
+    ("stream_query_legacy", |f| f.gpu.stream_query(LEGACY_STREAM).value),
     ("stream_query_capturing", |f| f.gpu.stream_query(f.capturing).value),
     ("stream_synchronize_other", |f| f.gpu.stream_sync(f.other).value),
-    ("stream_synchronize_legacy", |f| f.gpu.stream_sync(LEGACY).value),
+    ("stream_synchronize_legacy", |f| f.gpu.stream_sync(LEGACY_STREAM).value),
     ("stream_synchronize_capturing", |f| f.gpu.stream_sync(f.capturing).value),
     ("context_synchronize", |f| f.gpu.sync_code().value),
     ("mem_get_info", |f| f.gpu.mem_info().map_or_else(|e| e.0.value, |_| 0)),
@@ -79,7 +79,7 @@ const CALLS: &[(&str, Call)] = &[
         f.gpu.alloc(4096).map_or_else(
             |e| e.0.value,
             |p| {
-                f.keep(p);
+                f.keep_pointer(p);
                 0
             },
         )
@@ -110,20 +110,20 @@ const CALLS: &[(&str, Call)] = &[
         // SAFETY: copies eight bytes from a local variable to an allocation of the fixture.
         unsafe { f.gpu.driver.copy_to_device(f.memory, (&raw const word).cast::<c_void>(), 8) }.value
     }),
-    ("memset", |f| f.gpu.zero(f.memory, 8).map_or_else(|e| e.0.value, |()| 0)),
+    ("memset", |f| f.gpu.fill_zero(f.memory, 8).map_or_else(|e| e.0.value, |()| 0)),
     ("memset_async_capturing", |f| {
         // SAFETY: an allocation of the fixture and a live stream.
         unsafe { f.gpu.driver.memset8_async(f.memory, 0, 8, f.capturing) }.value
     }),
     ("launch_other", |f| f.gpu.launch_code(f.null, 1, 1, f.other, []).value),
-    ("launch_legacy", |f| f.gpu.launch_code(f.null, 1, 1, LEGACY, []).value),
+    ("launch_legacy", |f| f.gpu.launch_code(f.null, 1, 1, LEGACY_STREAM, []).value),
     ("launch_capturing", |f| f.gpu.launch_code(f.null, 1, 1, f.capturing, []).value),
-    ("module_load_unload", |f| match f.gpu.module(PTX.as_bytes()) {
+    ("module_load_unload", |f| match f.gpu.load_module(KERNEL_PTX.as_bytes()) {
         // SAFETY: the module was created by this call and nothing else uses it.
         Ok(module) => unsafe { f.gpu.driver.module_unload(module) }.value,
         Err(e) => e.0.value,
     }),
-    ("stream_create_destroy", |f| match f.gpu.stream(flags::NON_BLOCKING) {
+    ("stream_create_destroy", |f| match f.gpu.make_stream(flags::NON_BLOCKING_STREAM) {
         // SAFETY: the stream was created by this call and nothing else uses it.
         Ok(stream) => unsafe { f.gpu.driver.stream_destroy(stream) }.value,
         Err(e) => e.0.value,
@@ -134,14 +134,14 @@ const CALLS: &[(&str, Call)] = &[
     }),
 ];
 
-pub fn run(options: &Options, sink: &mut Out) -> Result<(), String> {
-    let driver = Driver::load()?;
-    let gpu = Gpu::open(&driver, options.device)?;
-    let kernels = Kernels::load(&gpu)?;
-    let fixture = Fixture {
+pub fn run(options: &Options, sink: &mut StepOutput) -> Result<(), String> {
+    let driver = ProbedDriver::load()?;
+    let gpu = ProbedGpu::open(&driver, options.device)?;
+    let kernels = ProbeKernels::load(&gpu)?;
+    let fixture = CaptureFixture {
         null: kernels.null,
-        capturing: LEGACY,
-        other: gpu.stream(flags::NON_BLOCKING)?,
+        capturing: LEGACY_STREAM,
+        other: gpu.make_stream(flags::NON_BLOCKING_STREAM)?,
         done: std::ptr::null_mut(),
         later: std::ptr::null_mut(),
         spare: std::ptr::null_mut(),
@@ -150,25 +150,25 @@ pub fn run(options: &Options, sink: &mut Out) -> Result<(), String> {
         gpu,
     };
     let mut fixture = fixture;
-    control(&mut fixture).map_err(|error| format!("a capture of nothing but a launch: {error}"))?;
-    sink.put(
+    check_control(&mut fixture).map_err(|error| format!("a capture of nothing but a launch: {error}"))?;
+    sink.put_value(
         "entry",
         json!(["code of the call", "state afterwards: 0 none, 1 active, 2 invalidated", "code of the end"]),
     );
-    for (kind, stream_flags) in [("blocking", 0), ("non_blocking", flags::NON_BLOCKING)] {
-        for &(mode_name, mode) in MODES {
+    for (kind, stream_flags) in [("blocking", 0), ("non_blocking", flags::NON_BLOCKING_STREAM)] {
+        for &(mode_name, mode) in CAPTURE_MODES {
             for (thread, elsewhere) in [("same_thread", false), ("other_thread", true)] {
                 for (wrap, relaxed) in [("plain", false), ("exchanged", true)] {
                     let mut entries = Map::new();
-                    for (name, call) in CALLS {
-                        match case(&mut fixture, stream_flags, mode, elsewhere, relaxed, *call) {
+                    for (name, call) in CAPTURED_CALLS {
+                        match run_case(&mut fixture, stream_flags, mode, elsewhere, relaxed, *call) {
                             Ok(entry) => drop(entries.insert((*name).to_owned(), entry)),
                             Err(error) => {
-                                sink.fail(format_args!("{kind} {mode_name} {thread} {wrap} {name}: {error}"));
+                                sink.put_failure(format_args!("{kind} {mode_name} {thread} {wrap} {name}: {error}"));
                             }
                         }
                     }
-                    sink.put(&format!("rules.{kind}.{mode_name}.{thread}.{wrap}"), compact(&entries));
+                    sink.put_value(&format!("rules.{kind}.{mode_name}.{thread}.{wrap}"), compact_entries(&entries));
                 }
             }
         }
@@ -177,7 +177,7 @@ pub fn run(options: &Options, sink: &mut Out) -> Result<(), String> {
 }
 
 /// One entry per line: the three numbers as one string, "code/state/end".
-fn compact(entries: &Map<String, Value>) -> Value {
+fn compact_entries(entries: &Map<String, Value>) -> Value {
     Value::Object(
         entries
             .iter()
@@ -190,45 +190,45 @@ fn compact(entries: &Map<String, Value>) -> Value {
 }
 
 /// Positive control: a capture of one launch begins, is active, and ends with a graph.
-fn control(fixture: &mut Fixture<'_>) -> Result<(), String> {
-    let entry = case(fixture, flags::NON_BLOCKING, 0, false, false, |f| {
+fn check_control(fixture: &mut CaptureFixture<'_>) -> Result<(), String> {
+    let entry = run_case(fixture, flags::NON_BLOCKING_STREAM, 0, false, false, |f| {
         f.gpu.launch_code(f.null, 1, 1, f.capturing, []).value
     })?;
     if entry == json!([0, 1, 0]) { Ok(()) } else { Err(format!("expected [0,1,0], got {entry}")) }
 }
 
 /// Tries one call in a capture of its own.
-fn case(
-    fixture: &mut Fixture<'_>,
+fn run_case(
+    fixture: &mut CaptureFixture<'_>,
     stream_flags: u32,
     mode: i32,
     elsewhere: bool,
     relaxed: bool,
-    call: Call,
+    call: CapturedCall,
 ) -> Result<Value, String> {
     let driver = fixture.gpu.driver;
     // Each case gets new events, so that the effect of a case on an event or stream cannot show in the next.
-    let events = [fixture.gpu.event(0)?, fixture.gpu.event(0)?, fixture.gpu.event(0)?];
+    let events = [fixture.gpu.make_event(0)?, fixture.gpu.make_event(0)?, fixture.gpu.make_event(0)?];
     [fixture.done, fixture.later, fixture.spare] = events;
     for event in events {
-        fixture.gpu.record(event, fixture.other).ok()?;
+        fixture.gpu.record_event(event, fixture.other).ok()?;
     }
-    fixture.gpu.sync()?;
-    fixture.capturing = fixture.gpu.stream(stream_flags)?;
+    fixture.gpu.synchronize()?;
+    fixture.capturing = fixture.gpu.make_stream(stream_flags)?;
     let capturing = fixture.capturing;
     // SAFETY: a live stream and a capture mode of the interface.
     unsafe { driver.capture_begin(capturing, mode) }.ok()?;
-    let shared: &Fixture<'_> = fixture;
+    let shared: &CaptureFixture<'_> = fixture;
     let code = if elsewhere {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 shared.gpu.make_current()?;
-                wrapped(shared, relaxed, call)
+                call_in_mode(shared, relaxed, call)
             });
             thread.join().unwrap_or_else(|_| Err("the other thread failed".to_owned()))
         })
     } else {
-        wrapped(shared, relaxed, call)
+        call_in_mode(shared, relaxed, call)
     };
     let mut state = -1;
     // SAFETY: a live stream and a pointer to a local number.
@@ -242,7 +242,7 @@ fn case(
     }
     // SAFETY: the stream of this case; nothing uses it afterwards.
     unsafe { driver.stream_destroy(capturing) }.ok()?;
-    fixture.gpu.sync()?;
+    fixture.gpu.synchronize()?;
     for event in events {
         fixture.gpu.event_destroy(event)?;
     }
@@ -255,9 +255,9 @@ fn case(
 }
 
 /// Makes the call. If `relaxed`, the thread's capture mode is exchanged to relaxed around it.
-fn wrapped(fixture: &Fixture<'_>, relaxed: bool, call: Call) -> Result<i32, String> {
+fn call_in_mode(fixture: &CaptureFixture<'_>, relaxed: bool, call: CapturedCall) -> Result<i32, String> {
     let driver = fixture.gpu.driver;
-    let mut mode = RELAXED;
+    let mut mode = RELAXED_MODE;
     if relaxed {
         // SAFETY: a pointer to a local number: the new mode on entry, the old one on return.
         unsafe { driver.capture_exchange(&raw mut mode) }.ok()?;
@@ -276,14 +276,14 @@ mod tests {
 
     #[test]
     fn every_call_has_a_name_of_its_own() {
-        for (i, (name, _)) in CALLS.iter().enumerate() {
-            assert!(!CALLS[..i].iter().any(|(other, _)| other == name), "{name} twice");
+        for (i, (name, _)) in CAPTURED_CALLS.iter().enumerate() {
+            assert!(!CAPTURED_CALLS[..i].iter().any(|(other, _)| other == name), "{name} twice");
         }
     }
 
     #[test]
     fn an_entry_is_written_on_one_line() {
         let entries = Map::from_iter([("event_query".to_owned(), json!([900, 2, 901]))]);
-        assert_eq!(compact(&entries), json!({"event_query": "900/2/901"}));
+        assert_eq!(compact_entries(&entries), json!({"event_query": "900/2/901"}));
     }
 }

@@ -2,66 +2,79 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Out, settled};
+use super::{StepOutput, read_settled};
 use crate::args::Options;
-use crate::driver::Driver;
-use crate::gpu::Gpu;
+use crate::driver::ProbedDriver;
+use crate::gpu::ProbedGpu;
 
-const KIB: usize = 1024;
-const MIB: usize = 1024 * KIB;
+const KIB_BYTES: usize = 1024;
+const MIB_BYTES: usize = 1024 * KIB_BYTES;
 
 /// Measured sizes, around those at which an allocator changes its behaviour.
-const SIZES: &[usize] =
-    &[1, 512, 513, 4 * KIB, 64 * KIB, MIB - 512, MIB, MIB + 1, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 3 * MIB, 32 * MIB];
+const TRIED_SIZES: &[usize] = &[
+    1,
+    512,
+    513,
+    4 * KIB_BYTES,
+    64 * KIB_BYTES,
+    MIB_BYTES - 512,
+    MIB_BYTES,
+    MIB_BYTES + 1,
+    2 * MIB_BYTES - 1,
+    2 * MIB_BYTES,
+    2 * MIB_BYTES + 1,
+    3 * MIB_BYTES,
+    32 * MIB_BYTES,
+];
 
 /// Largest sum in bytes that the allocations of one size may request.
-const AT_MOST: usize = 512 * MIB;
+const MAX_BYTES_PER_SIZE: usize = 512 * MIB_BYTES;
 
-pub fn run(options: &Options, sink: &mut Out) -> Result<(), String> {
-    let driver = Driver::load()?;
-    let gpu = Gpu::open(&driver, options.device)?;
+pub fn run(options: &Options, sink: &mut StepOutput) -> Result<(), String> {
+    let driver = ProbedDriver::load()?;
+    let gpu = ProbedGpu::open(&driver, options.device)?;
     let (free, total) = gpu.mem_info()?;
-    sink.put("before", json!({ "free": free, "total": total }));
-    if free < 4 * AT_MOST as u64 {
+    sink.put_value("before", json!({ "free": free, "total": total }));
+    if free < 4 * MAX_BYTES_PER_SIZE as u64 {
         return Err(format!("only {free} bytes are free: too few to look without being in the way"));
     }
     let mut sizes = Map::new();
-    for &size in SIZES {
-        match fill(&gpu, size, options.quick) {
+    for &size in TRIED_SIZES {
+        match fill_until_drop(&gpu, size, options.quick) {
             Ok(value) => {
                 if let Some(refusal) = value["stopped_by"].as_str() {
-                    sink.fail(format_args!("{size} bytes: broken off: {refusal}"));
+                    sink.put_failure(format_args!("{size} bytes: broken off: {refusal}"));
                 }
                 sizes.insert(size.to_string(), value);
             }
-            Err(error) => sink.fail(format_args!("{size} bytes: {error}")),
+            Err(error) => sink.put_failure(format_args!("{size} bytes: {error}")),
         }
-        sink.put("sizes", Value::Object(sizes.clone()));
+        sink.put_value("sizes", Value::Object(sizes.clone()));
     }
-    sink.put("slab_bytes", sizes.get("1").map_or(Value::Null, |one| one["steps"][0]["bytes"].clone()));
-    sink.put("own_slab_from_bytes", own_slab_from(&sizes));
-    sink.put("small_alignment_bytes", sizes.get("1").map_or(Value::Null, |one| one["alignment_bytes"].clone()));
-    sink.attempt("vmm", || {
+    sink.put_value("slab_bytes", sizes.get("1").map_or(Value::Null, |one| one["steps"][0]["bytes"].clone()));
+    sink.put_value("own_slab_from_bytes", own_slab_from(&sizes));
+    sink.put_value("small_alignment_bytes", sizes.get("1").map_or(Value::Null, |one| one["alignment_bytes"].clone()));
+    sink.run_part("vmm", || {
         let least = gpu.vmm_granularity(0)?;
         let recommended = gpu.vmm_granularity(1)?;
-        let (before, _) = settled(|| Ok(gpu.mem_info()?.0))?;
+        let (before, _) = read_settled(|| Ok(gpu.mem_info()?.0))?;
         let handle = gpu.vmm_create(usize::try_from(least).map_err(|e| e.to_string())?)?;
-        let (after, agrees) = settled(|| Ok(gpu.mem_info()?.0))?;
+        let (after, agrees) = read_settled(|| Ok(gpu.mem_info()?.0))?;
         gpu.vmm_release(handle)?;
         Ok(json!({
             "least": least, "recommended": recommended, "least_takes_bytes": before.saturating_sub(after),
             "two_readings_agree": agrees,
         }))
     });
-    sink.attempt("left_at_the_end_bytes", || Ok(json!(free.saturating_sub(gpu.mem_info()?.0))));
+    sink.run_part("left_at_the_end_bytes", || Ok(json!(free.saturating_sub(gpu.mem_info()?.0))));
     Ok(())
 }
 
 /// Repeats allocations of one size until free memory has fallen three times. Returns the points where it fell, the
 /// amounts, and the addresses.
-fn fill(gpu: &Gpu<'_>, size: usize, quick: bool) -> Result<Value, String> {
-    let most = (AT_MOST / size).clamp(4, if quick { 5_000 } else { 14_000 });
-    let (before, agrees) = settled(|| Ok(gpu.mem_info()?.0))?;
+fn fill_until_drop(gpu: &ProbedGpu<'_>, size: usize, quick: bool) -> Result<Value, String> {
+    let most = (MAX_BYTES_PER_SIZE / size).clamp(4, if quick { 5_000 } else { 14_000 });
+    let (before, agrees) = read_settled(|| Ok(gpu.mem_info()?.0))?;
     let mut free = before;
     let mut steps = Vec::new();
     let mut pointers = Vec::new();
@@ -85,7 +98,7 @@ fn fill(gpu: &Gpu<'_>, size: usize, quick: bool) -> Result<Value, String> {
         "allocations": pointers.len(),
         "steps": steps,
         "per_slab": per_slab(&steps),
-        "alignment_bytes": alignment(&pointers),
+        "alignment_bytes": common_alignment(&pointers),
         "smallest_distance_bytes": smallest_distance(&pointers),
         "stopped_by": failed,
         "two_readings_agree_before": agrees,
@@ -93,7 +106,7 @@ fn fill(gpu: &Gpu<'_>, size: usize, quick: bool) -> Result<Value, String> {
     for pointer in pointers {
         gpu.free(pointer)?;
     }
-    let (after, _) = settled(|| Ok(gpu.mem_info()?.0))?;
+    let (after, _) = read_settled(|| Ok(gpu.mem_info()?.0))?;
     let mut value = value;
     value["kept_after_free_bytes"] = json!(before.saturating_sub(after));
     Ok(value)
@@ -111,12 +124,12 @@ fn per_slab(steps: &[Value]) -> Value {
 /// Smallest size with a slab of its own that is above every size of which several share a slab; null if there is none.
 fn own_slab_from(sizes: &Map<String, Value>) -> Value {
     let per_slab = |size: &usize| sizes.get(&size.to_string())?["per_slab"].as_u64();
-    let shared = SIZES.iter().filter(|size| per_slab(size).is_some_and(|n| n > 1)).max();
-    json!(SIZES.iter().filter(|size| per_slab(size) == Some(1) && Some(*size) > shared).min())
+    let shared = TRIED_SIZES.iter().filter(|size| per_slab(size).is_some_and(|n| n > 1)).max();
+    json!(TRIED_SIZES.iter().filter(|size| per_slab(size) == Some(1) && Some(*size) > shared).min())
 }
 
 /// Largest power of two that divides every address.
-fn alignment(pointers: &[u64]) -> Value {
+fn common_alignment(pointers: &[u64]) -> Value {
     let all = pointers.iter().fold(0, |all, pointer| all | pointer);
     if all == 0 { Value::Null } else { json!(1_u64 << all.trailing_zeros()) }
 }
@@ -144,15 +157,18 @@ mod tests {
         let sizes = |list: &[(usize, u64)]| -> Map<String, Value> {
             list.iter().map(|(size, n)| (size.to_string(), json!({ "per_slab": n }))).collect()
         };
-        assert_eq!(own_slab_from(&sizes(&[(1, 4096), (MIB - 512, 2), (MIB, 1), (2 * MIB, 1)])), json!(MIB));
-        assert_eq!(own_slab_from(&sizes(&[(1, 4096), (MIB, 2)])), Value::Null);
+        assert_eq!(
+            own_slab_from(&sizes(&[(1, 4096), (MIB_BYTES - 512, 2), (MIB_BYTES, 1), (2 * MIB_BYTES, 1)])),
+            json!(MIB_BYTES)
+        );
+        assert_eq!(own_slab_from(&sizes(&[(1, 4096), (MIB_BYTES, 2)])), Value::Null);
         assert_eq!(own_slab_from(&Map::new()), Value::Null);
     }
 
     #[test]
     fn the_alignment_is_that_of_the_worst_address() {
-        assert_eq!(alignment(&[0x7000_0000, 0x7000_0200]), json!(512));
-        assert_eq!(alignment(&[]), Value::Null);
+        assert_eq!(common_alignment(&[0x7000_0000, 0x7000_0200]), json!(512));
+        assert_eq!(common_alignment(&[]), Value::Null);
     }
 
     #[test]

@@ -4,73 +4,75 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use super::{Out, per_call};
+use super::{StepOutput, per_call};
 use crate::args::Options;
-use crate::driver::Driver;
-use crate::gpu::{Gpu, LEGACY, flags};
-use crate::kernels::Kernels;
-use crate::stats::{count, median, summary};
+use crate::driver::ProbedDriver;
+use crate::gpu::{LEGACY_STREAM, ProbedGpu, flags};
+use crate::kernels::ProbeKernels;
+use crate::stats::{count_to_float, series_json, series_median};
 
 /// Launches per timed batch: far below the depth of any launch queue, so that no launch waits for the device.
-const BATCH: usize = 100;
+const LAUNCHES_PER_READING: usize = 100;
 /// Most launches after a long kernel that are tried to find the queue's depth.
-const DEEPEST: usize = 6000;
+const MAX_QUEUE_DEPTH: usize = 6000;
 /// Length of that long kernel in ns.
 const BLOCKER_NS: u64 = 300_000_000;
 
-pub fn run(options: &Options, sink: &mut Out) -> Result<(), String> {
-    let driver = Driver::load()?;
-    let gpu = Gpu::open(&driver, options.device)?;
-    let kernels = Kernels::load(&gpu)?;
-    let stream = gpu.stream(flags::NON_BLOCKING)?;
-    gpu.warm(kernels.spin, 100_000_000)?;
+pub fn run(options: &Options, sink: &mut StepOutput) -> Result<(), String> {
+    let driver = ProbedDriver::load()?;
+    let gpu = ProbedGpu::open(&driver, options.device)?;
+    let kernels = ProbeKernels::load(&gpu)?;
+    let stream = gpu.make_stream(flags::NON_BLOCKING_STREAM)?;
+    gpu.warm_up(kernels.spin, 100_000_000)?;
     let batches = if options.quick { 20 } else { 200 };
 
-    for (key, stream) in [("launch_ns", stream), ("launch_legacy_stream_ns", LEGACY)] {
-        sink.attempt(key, || {
+    for (key, stream) in [("launch_ns", stream), ("launch_legacy_stream_ns", LEGACY_STREAM)] {
+        sink.run_part(key, || {
             let mut times = Vec::new();
             for _ in 0..batches {
-                times.extend(per_call(1, BATCH, || gpu.launch(kernels.null, 1, 1, stream, []))?);
-                gpu.sync()?;
+                times.extend(per_call(1, LAUNCHES_PER_READING, || gpu.launch(kernels.null, 1, 1, stream, []))?);
+                gpu.synchronize()?;
             }
-            Ok(summary(&times))
+            Ok(series_json(&times))
         });
     }
-    sink.attempt("launch_sync_ns", || {
+    sink.run_part("launch_sync_ns", || {
         let times = per_call(batches * 5, 1, || {
             gpu.launch(kernels.null, 1, 1, stream, [])?;
             gpu.stream_sync(stream).ok()
         })?;
-        Ok(summary(&times))
+        Ok(series_json(&times))
     });
-    sink.attempt("sync_idle_ns", || Ok(summary(&per_call(batches, BATCH, || gpu.stream_sync(stream).ok())?)));
-    sink.attempt("null_kernel_device_ns", || {
-        let (start, end) = (gpu.event(0)?, gpu.event(0)?);
+    sink.run_part("sync_idle_ns", || {
+        Ok(series_json(&per_call(batches, LAUNCHES_PER_READING, || gpu.stream_sync(stream).ok())?))
+    });
+    sink.run_part("null_kernel_device_ns", || {
+        let (start, end) = (gpu.make_event(0)?, gpu.make_event(0)?);
         let mut times = Vec::new();
         for _ in 0..batches.min(50) {
             // A kernel in front keeps the device busy until all are queued, so the device's own pace is measured.
             gpu.launch(kernels.spin, 1, 1, stream, [3_000_000])?;
-            gpu.record(start, stream).ok()?;
+            gpu.record_event(start, stream).ok()?;
             for _ in 0..500 {
                 gpu.launch(kernels.null, 1, 1, stream, [])?;
             }
-            gpu.record(end, stream).ok()?;
+            gpu.record_event(end, stream).ok()?;
             gpu.event_sync(end).ok()?;
-            times.push(gpu.elapsed_ns(start, end)? / count(500));
+            times.push(gpu.elapsed_ns(start, end)? / count_to_float(500));
         }
-        Ok(json!(median(&times)))
+        Ok(json!(series_median(&times)))
     });
-    sink.attempt("queue_depth", || queue_depth(&gpu, &kernels));
+    sink.run_part("queue_depth", || queue_depth(&gpu, &kernels));
     Ok(())
 }
 
 /// Number of launches that fit after a long kernel before one waits; null if none waited.
-fn queue_depth(gpu: &Gpu<'_>, kernels: &Kernels) -> Result<Value, String> {
-    let stream = gpu.stream(flags::NON_BLOCKING)?;
+fn queue_depth(gpu: &ProbedGpu<'_>, kernels: &ProbeKernels) -> Result<Value, String> {
+    let stream = gpu.make_stream(flags::NON_BLOCKING_STREAM)?;
     gpu.launch(kernels.spin, 1, 1, stream, [BLOCKER_NS])?;
     let begun = Instant::now();
     let mut depth = Value::Null;
-    for launched in 0..DEEPEST {
+    for launched in 0..MAX_QUEUE_DEPTH {
         let start = Instant::now();
         gpu.launch(kernels.null, 1, 1, stream, [])?;
         if start.elapsed().as_millis() >= 10 {

@@ -28,84 +28,104 @@ use std::time::Instant;
 use serde_json::json;
 
 use crate::args::Options;
-use crate::driver::Failure;
-use crate::sink::Sink;
-use crate::stats::count;
+use crate::driver::CallFailure;
+use crate::sink::StepSink;
+use crate::stats::count_to_float;
 use crate::worker;
 
 /// Sink of a step's results: the process's standard output.
-pub type Out = Sink<Stdout>;
+pub type StepOutput = StepSink<Stdout>;
 
 /// One step of the probe: a group of measurements in a process of its own.
-pub struct Step {
+pub struct ProbeStep {
     /// Name of the step on the command line and in the document.
     pub name: &'static str,
     /// One line about the result of the step, for the help.
     pub about: &'static str,
     /// Time after which the step is ended, in seconds.
     pub limit_s: u64,
-    run: fn(&Options, &mut Out) -> Result<(), String>,
+    run: fn(&Options, &mut StepOutput) -> Result<(), String>,
 }
 
 /// Every step, in the order in which they run.
-pub const ALL: &[Step] = &[
-    Step { name: "host", about: "system, C library, environment", limit_s: 10, run: host::run },
-    Step {
+pub const ALL_STEPS: &[ProbeStep] = &[
+    ProbeStep { name: "host", about: "system, C library, environment", limit_s: 10, run: host::run },
+    ProbeStep {
         name: "proc_address",
         about: "cuGetProcAddress: names x versions x flags",
         limit_s: 40,
         run: proc_address::run,
     },
-    Step { name: "device", about: "name, attributes, memory by CUDA and NVML", limit_s: 40, run: device::run },
-    Step {
+    ProbeStep { name: "device", about: "name, attributes, memory by CUDA and NVML", limit_s: 40, run: device::run },
+    ProbeStep {
         name: "first_calls",
         about: "times of the first calls in fresh processes",
         limit_s: 60,
         run: first_calls::run,
     },
-    Step {
+    ProbeStep {
         name: "context_overhead",
         about: "what a context takes, by free memory and by NVML, twice",
         limit_s: 60,
         run: context_overhead::run,
     },
-    Step { name: "launch_cost", about: "launch, launch and wait, queue depth", limit_s: 30, run: launch_cost::run },
-    Step {
+    ProbeStep {
+        name: "launch_cost",
+        about: "launch, launch and wait, queue depth",
+        limit_s: 30,
+        run: launch_cost::run,
+    },
+    ProbeStep {
         name: "event_cost",
         about: "record, query, elapsed, and what a record costs the device",
         limit_s: 30,
         run: event_cost::run,
     },
-    Step { name: "call_costs", about: "cuMemGetInfo and other small calls", limit_s: 30, run: call_costs::run },
-    Step { name: "alloc_cost", about: "allocation and release by size", limit_s: 40, run: alloc_cost::run },
-    Step { name: "timer", about: "the device's timer, and how exact the spin kernel is", limit_s: 30, run: timer::run },
-    Step {
+    ProbeStep { name: "call_costs", about: "cuMemGetInfo and other small calls", limit_s: 30, run: call_costs::run },
+    ProbeStep { name: "alloc_cost", about: "allocation and release by size", limit_s: 40, run: alloc_cost::run },
+    ProbeStep {
+        name: "timer",
+        about: "the device's timer, and how exact the spin kernel is",
+        limit_s: 30,
+        run: timer::run,
+    },
+    ProbeStep {
         name: "slices",
         about: "time slices and context switches of two and three processes",
         limit_s: 60,
         run: slices::run,
     },
-    Step { name: "inflation", about: "event time of a kernel with a busy neighbour", limit_s: 60, run: inflation::run },
-    Step {
+    ProbeStep {
+        name: "inflation",
+        about: "event time of a kernel with a busy neighbour",
+        limit_s: 60,
+        run: inflation::run,
+    },
+    ProbeStep {
         name: "granularity",
         about: "what allocations of each size really take",
         limit_s: 60,
         run: granularity::run,
     },
-    Step { name: "capture", about: "which call does what during a stream capture", limit_s: 60, run: capture::run },
+    ProbeStep {
+        name: "capture",
+        about: "which call does what during a stream capture",
+        limit_s: 60,
+        run: capture::run,
+    },
 ];
 
 /// Runs one step here and writes its lines to standard output.
 pub fn run_here(name: &str, options: &Options) -> ExitCode {
     worker::die_with_parent();
-    let Some(step) = ALL.iter().find(|step| step.name == name) else { return ExitCode::FAILURE };
-    let mut sink = Sink::new(std::io::stdout());
+    let Some(step) = ALL_STEPS.iter().find(|step| step.name == name) else { return ExitCode::FAILURE };
+    let mut sink = StepSink::new(std::io::stdout());
     match catch_unwind(AssertUnwindSafe(|| (step.run)(options, &mut sink))) {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => sink.fail(error),
-        Err(_) => sink.fail("the probe itself failed (its message is on standard error)"),
+        Ok(Err(error)) => sink.put_failure(error),
+        Err(_) => sink.put_failure("the probe itself failed (its message is on standard error)"),
     }
-    sink.end();
+    sink.end_step();
     ExitCode::SUCCESS
 }
 
@@ -113,16 +133,16 @@ pub fn run_here(name: &str, options: &Options) -> ExitCode {
 pub fn work_here(role: &str, rest: &[String], options: &Options) -> ExitCode {
     worker::die_with_parent();
     let played = match role {
-        "first_calls" => first_calls::play(options),
-        "stages" => context_overhead::play(options),
-        "slices" => slices::play(rest, options),
-        "load" => inflation::play(options),
+        "first_calls" => first_calls::play_calls(options),
+        "stages" => context_overhead::play_stages(options),
+        "slices" => slices::play_worker(rest, options),
+        "load" => inflation::play_neighbour(options),
         _ => Err(format!("no part is called {role}")),
     };
     match played {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            worker::tell(&json!({ "error": error }));
+            worker::write_line(&json!({ "error": error }));
             ExitCode::FAILURE
         }
     }
@@ -132,21 +152,21 @@ pub fn work_here(role: &str, rest: &[String], options: &Options) -> ExitCode {
 pub fn per_call(
     batches: usize,
     batch: usize,
-    mut call: impl FnMut() -> Result<(), Failure>,
-) -> Result<Vec<f64>, Failure> {
+    mut call: impl FnMut() -> Result<(), CallFailure>,
+) -> Result<Vec<f64>, CallFailure> {
     let mut times = Vec::with_capacity(batches);
     for _ in 0..batches {
         let start = Instant::now();
         for _ in 0..batch {
             call()?;
         }
-        times.push(start.elapsed().as_secs_f64() * 1e9 / count(batch));
+        times.push(start.elapsed().as_secs_f64() * 1e9 / count_to_float(batch));
     }
     Ok(times)
 }
 
 /// Repeats a reading until two in a row agree. Returns the last reading, and whether it agreed with the one before.
-pub fn settled<T: PartialEq + Copy>(mut read: impl FnMut() -> Result<T, String>) -> Result<(T, bool), String> {
+pub fn read_settled<T: PartialEq + Copy>(mut read: impl FnMut() -> Result<T, String>) -> Result<(T, bool), String> {
     let mut last = read()?;
     for _ in 0..40 {
         std::thread::sleep(std::time::Duration::from_millis(10));
@@ -165,16 +185,16 @@ mod tests {
 
     #[test]
     fn step_names_are_unique_and_each_has_a_limit() {
-        for (i, step) in ALL.iter().enumerate() {
+        for (i, step) in ALL_STEPS.iter().enumerate() {
             assert!(step.limit_s > 0);
-            assert!(!ALL[..i].iter().any(|other| other.name == step.name), "{} twice", step.name);
+            assert!(!ALL_STEPS[..i].iter().any(|other| other.name == step.name), "{} twice", step.name);
         }
     }
 
     #[test]
     fn a_reading_settles_when_two_agree() {
         let mut readings = [5, 4, 3, 3, 2].into_iter();
-        assert_eq!(settled(|| readings.next().ok_or("none".into())), Ok((3, true)));
+        assert_eq!(read_settled(|| readings.next().ok_or("none".into())), Ok((3, true)));
     }
 
     #[test]

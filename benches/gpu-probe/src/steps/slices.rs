@@ -4,53 +4,53 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::Out;
-use super::slices_math::slices;
-use super::timer::{NOT_EXECUTED, recorded};
+use super::StepOutput;
+use super::slices_math::combine_slices;
+use super::timer::{NOT_EXECUTED, record_gaps};
 use crate::args::Options;
-use crate::driver::Driver;
-use crate::gpu::{Gpu, attribute, device, flags, init};
-use crate::kernels::{Kernels, Recording};
-use crate::worker::{PATIENCE, Worker, hear, tell};
+use crate::driver::ProbedDriver;
+use crate::gpu::{ProbedGpu, device_attribute, device_of_ordinal, flags, init};
+use crate::kernels::{ProbeKernels, SliceRecording};
+use crate::worker::{LINE_TIMEOUT, StepWorker, read_line, write_line};
 
 /// Threads per block with which two blocks fill a multiprocessor on every device.
 const FULL_BLOCK: u32 = 512;
 
-pub fn run(options: &Options, sink: &mut Out) -> Result<(), String> {
-    let driver = Driver::load()?;
+pub fn run(options: &Options, sink: &mut StepOutput) -> Result<(), String> {
+    let driver = ProbedDriver::load()?;
     init(&driver)?;
-    let sms = attribute(&driver, device(&driver, options.device)?, 16)?;
+    let sms = device_attribute(&driver, device_of_ordinal(&driver, options.device)?, 16)?;
     let full = u32::try_from(sms).map_err(|e| e.to_string())?.saturating_mul(2);
     let ns: u64 = if options.quick { 200_000_000 } else { 600_000_000 };
     for (key, processes, grid, block) in
         [("two_light", 2, 1, 1), ("two_full", 2, full, FULL_BLOCK), ("three_light", 3, 1, 1), ("alone", 1, 1, 1)]
     {
-        sink.attempt(key, || together(processes, grid, block, ns, options));
+        sink.run_part(key, || record_together(processes, grid, block, ns, options));
     }
     Ok(())
 }
 
 /// Starts the processes, lets them begin at the same moment, and combines their recordings.
-fn together(processes: usize, grid: u32, block: u32, ns: u64, options: &Options) -> Result<Value, String> {
+fn record_together(processes: usize, grid: u32, block: u32, ns: u64, options: &Options) -> Result<Value, String> {
     let arguments = [grid.to_string(), block.to_string(), ns.to_string()];
     let mut workers = Vec::new();
     for _ in 0..processes {
-        workers.push(Worker::start("slices", &arguments, options)?);
+        workers.push(StepWorker::start("slices", &arguments, options)?);
     }
     for worker in &mut workers {
-        worker.line(PATIENCE)?;
+        worker.next_line(LINE_TIMEOUT)?;
     }
     for worker in &mut workers {
-        worker.say("go")?;
+        worker.send_line("go")?;
     }
     let mut recordings = Vec::new();
     for worker in &mut workers {
-        recordings.push(recording_of(&worker.line(PATIENCE)?)?);
+        recordings.push(recording_of(&worker.next_line(LINE_TIMEOUT)?)?);
     }
     for worker in workers {
-        worker.finish(Duration::from_secs(5));
+        worker.finish_worker(Duration::from_secs(5));
     }
-    let mut value = slices(&recordings).json();
+    let mut value = combine_slices(&recordings).to_json();
     value["gaps_seen"] = json!(recordings.iter().map(|r| r.seen).collect::<Vec<_>>());
     value["recorded_ns"] = json!(recordings.iter().map(|r| r.last.saturating_sub(r.first)).collect::<Vec<_>>());
     value["kernel_ns"] = json!(ns);
@@ -63,20 +63,20 @@ fn together(processes: usize, grid: u32, block: u32, ns: u64, options: &Options)
 }
 
 /// In a worker: reports that it is ready, waits for a line, records, and writes its recording.
-pub fn play(rest: &[String], options: &Options) -> Result<(), String> {
+pub fn play_worker(rest: &[String], options: &Options) -> Result<(), String> {
     let [grid, block, ns] = rest else { return Err("grid, block and ns are wanted".to_owned()) };
     let grid: u32 = grid.parse().map_err(|_| "grid")?;
     let block: u32 = block.parse().map_err(|_| "block")?;
     let ns: u64 = ns.parse().map_err(|_| "ns")?;
-    let driver = Driver::load()?;
-    let gpu = Gpu::open(&driver, options.device)?;
-    let kernels = Kernels::load(&gpu)?;
-    let stream = gpu.stream(flags::NON_BLOCKING)?;
-    gpu.warm(kernels.spin, 50_000_000)?;
-    tell(&json!({ "ready": true }));
-    hear().ok_or("nobody said go")?;
-    let recording = recorded(&gpu, kernels.slices, grid, block, ns, stream)?.ok_or(NOT_EXECUTED)?;
-    tell(&json!({
+    let driver = ProbedDriver::load()?;
+    let gpu = ProbedGpu::open(&driver, options.device)?;
+    let kernels = ProbeKernels::load(&gpu)?;
+    let stream = gpu.make_stream(flags::NON_BLOCKING_STREAM)?;
+    gpu.warm_up(kernels.spin, 50_000_000)?;
+    write_line(&json!({ "ready": true }));
+    read_line().ok_or("nobody said go")?;
+    let recording = record_gaps(&gpu, kernels.slices, grid, block, ns, stream)?.ok_or(NOT_EXECUTED)?;
+    write_line(&json!({
         "seen": recording.seen, "readings": recording.readings, "first": recording.first, "last": recording.last,
         "gaps": recording.gaps,
     }));
@@ -84,7 +84,7 @@ pub fn play(rest: &[String], options: &Options) -> Result<(), String> {
 }
 
 /// Parses the line that a worker wrote.
-fn recording_of(line: &Value) -> Result<Recording, String> {
+fn recording_of(line: &Value) -> Result<SliceRecording, String> {
     let number = |name: &str| line[name].as_u64().ok_or_else(|| format!("{name} is missing in a worker's line"));
     let gaps = line["gaps"].as_array().ok_or("gaps are missing in a worker's line")?;
     let gaps = gaps
@@ -92,7 +92,7 @@ fn recording_of(line: &Value) -> Result<Recording, String> {
         .map(|gap| Some((gap[0].as_u64()?, gap[1].as_u64()?)))
         .collect::<Option<Vec<_>>>()
         .ok_or("a gap is not a pair of numbers")?;
-    Ok(Recording {
+    Ok(SliceRecording {
         seen: number("seen")?,
         readings: number("readings")?,
         first: number("first")?,

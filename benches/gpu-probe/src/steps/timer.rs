@@ -2,66 +2,70 @@
 
 use serde_json::{Map, Value, json};
 
-use super::Out;
+use super::StepOutput;
 use crate::args::Options;
-use crate::driver::{Driver, Handle};
-use crate::gpu::{Gpu, LEGACY, flags};
-use crate::kernels::{HEAD_WORDS, Kernels, RECORD_WORDS, Recording};
-use crate::stats::{float, summary};
+use crate::driver::{DriverHandle, ProbedDriver};
+use crate::gpu::{LEGACY_STREAM, ProbedGpu, flags};
+use crate::kernels::{HEAD_WORDS, ProbeKernels, RECORD_WORDS, SliceRecording};
+use crate::stats::{series_json, to_float};
 
 /// Reason for a missing recording although every call succeeded.
 pub const NOT_EXECUTED: &str = "the kernel wrote nothing: this device does not execute device code";
 
 /// Number of records that a recording can hold.
-pub const CAPACITY: usize = 4096;
+pub const RECORDING_CAPACITY: usize = 4096;
 
-pub fn run(options: &Options, sink: &mut Out) -> Result<(), String> {
-    let driver = Driver::load()?;
-    let gpu = Gpu::open(&driver, options.device)?;
-    let kernels = Kernels::load(&gpu)?;
-    let stream = gpu.stream(flags::NON_BLOCKING)?;
-    gpu.warm(kernels.spin, 100_000_000)?;
+pub fn run(options: &Options, sink: &mut StepOutput) -> Result<(), String> {
+    let driver = ProbedDriver::load()?;
+    let gpu = ProbedGpu::open(&driver, options.device)?;
+    let kernels = ProbeKernels::load(&gpu)?;
+    let stream = gpu.make_stream(flags::NON_BLOCKING_STREAM)?;
+    gpu.warm_up(kernels.spin, 100_000_000)?;
 
     let mut spins = Map::new();
     let repeats = if options.quick { 5 } else { 20 };
     for ns in [10_000, 100_000, 1_000_000, 10_000_000] {
-        let times: Result<Vec<f64>, _> = (0..repeats).map(|_| gpu.timed(kernels.spin, 1, 1, stream, [ns])).collect();
+        let times: Result<Vec<f64>, _> =
+            (0..repeats).map(|_| gpu.time_kernel(kernels.spin, 1, 1, stream, [ns])).collect();
         match times {
-            Ok(times) => drop(spins.insert(ns.to_string(), summary(&times))),
-            Err(failure) => sink.fail(format_args!("spin of {ns} ns: {failure}")),
+            Ok(times) => drop(spins.insert(ns.to_string(), series_json(&times))),
+            Err(failure) => sink.put_failure(format_args!("spin of {ns} ns: {failure}")),
         }
     }
-    sink.put("spin_event_ns", Value::Object(spins));
-    match recorded(&gpu, kernels.slices, 1, 1, 20_000_000, LEGACY)? {
+    sink.put_value("spin_event_ns", Value::Object(spins));
+    match record_gaps(&gpu, kernels.slices, 1, 1, 20_000_000, LEGACY_STREAM)? {
         Some(recording) => {
-            let wall = float(recording.last.saturating_sub(recording.first));
-            sink.put("step_ns", json!(recording.smallest_step));
-            sink.put("reading_ns", json!(wall / float(recording.readings)));
-            sink.put("largest_step_below_20_us_ns", json!(recording.largest_step));
-            sink.put("cycles_per_ns", json!(float(recording.cycles.1.wrapping_sub(recording.cycles.0)) / wall));
-            sink.put("gaps_when_alone", json!(recording.gaps));
+            let wall = to_float(recording.last.saturating_sub(recording.first));
+            sink.put_value("step_ns", json!(recording.smallest_step));
+            sink.put_value("reading_ns", json!(wall / to_float(recording.readings)));
+            sink.put_value("largest_step_below_20_us_ns", json!(recording.largest_step));
+            sink.put_value(
+                "cycles_per_ns",
+                json!(to_float(recording.cycles.1.wrapping_sub(recording.cycles.0)) / wall),
+            );
+            sink.put_value("gaps_when_alone", json!(recording.gaps));
         }
-        None => sink.fail(format_args!("timer: {NOT_EXECUTED}")),
+        None => sink.put_failure(format_args!("timer: {NOT_EXECUTED}")),
     }
     Ok(())
 }
 
 /// Runs the recording kernel with a threshold of 20 us; `None` if it wrote nothing.
-pub fn recorded(
-    gpu: &Gpu<'_>,
-    kernel: Handle,
+pub fn record_gaps(
+    gpu: &ProbedGpu<'_>,
+    kernel: DriverHandle,
     grid: u32,
     block: u32,
     ns: u64,
-    stream: Handle,
-) -> Result<Option<Recording>, String> {
-    let words = HEAD_WORDS + CAPACITY * RECORD_WORDS;
+    stream: DriverHandle,
+) -> Result<Option<SliceRecording>, String> {
+    let words = HEAD_WORDS + RECORDING_CAPACITY * RECORD_WORDS;
     let out = gpu.alloc(words * 8)?;
-    gpu.zero(out, words * 8)?;
-    gpu.sync()?;
-    gpu.launch(kernel, grid, block, stream, [out, CAPACITY as u64, ns, 20_000])?;
-    gpu.sync()?;
-    let recording = Recording::read(&gpu.read(out, words)?);
+    gpu.fill_zero(out, words * 8)?;
+    gpu.synchronize()?;
+    gpu.launch(kernel, grid, block, stream, [out, RECORDING_CAPACITY as u64, ns, 20_000])?;
+    gpu.synchronize()?;
+    let recording = SliceRecording::read(&gpu.read(out, words)?);
     gpu.free(out)?;
     Ok(recording)
 }

@@ -1,7 +1,7 @@
 //! Runs of equal answers over versions, which shorten thousands of answers to a short list. Pure.
 
 /// Versions of the interface at which a driver's answer may change, with some between and around them.
-pub const VERSIONS: &[i32] = &[
+pub const ASKED_VERSIONS: &[i32] = &[
     0, 1000, 2000, 2010, 2020, 2030, 3000, 3010, 3020, 4000, 4010, 4020, 5000, 5050, 6000, 6050, 7000, 7050, 8000,
     9000, 9010, 9020, 10000, 10010, 10020, 11000, 11010, 11020, 11030, 11040, 11050, 11060, 11070, 11080, 12000, 12010,
     12020, 12030, 12040, 12050, 12060, 12070, 12080, 12090, 13000, 13010, 13020, 13030, 13040, 13050, 14000, 99000,
@@ -15,12 +15,12 @@ pub fn push(runs: &mut Vec<(i32, String)>, version: i32, answer: String) {
 }
 
 /// The document's form: `2000:cuMemAlloc 3020:cuMemAlloc_v2`, the first version of each answer.
-pub fn text(runs: &[(i32, String)]) -> String {
+pub fn runs_text(runs: &[(i32, String)]) -> String {
     runs.iter().map(|(version, answer)| format!("{version}:{answer}")).collect::<Vec<_>>().join(" ")
 }
 
 /// A name without the suffixes that mark a variant.
-pub fn base(name: &str) -> &str {
+pub fn base_name(name: &str) -> &str {
     let name = name.strip_suffix("_ptsz").or_else(|| name.strip_suffix("_ptds")).unwrap_or(name);
     match name.rsplit_once("_v") {
         Some((head, digits)) if !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) => head,
@@ -38,7 +38,7 @@ mod tests {
         for (version, answer) in [(1000, "too_new"), (2000, "a"), (2010, "a"), (3020, "a_v2"), (4000, "a_v2")] {
             push(&mut runs, version, answer.to_owned());
         }
-        assert_eq!(text(&runs), "1000:too_new 2000:a 3020:a_v2");
+        assert_eq!(runs_text(&runs), "1000:too_new 2000:a 3020:a_v2");
     }
 
     #[test]
@@ -51,12 +51,12 @@ mod tests {
             ("cuDevice_vx", "cuDevice_vx"),
             ("cuMemsetD8_v2_ptds", "cuMemsetD8"),
         ] {
-            assert_eq!(base(name), wanted);
+            assert_eq!(base_name(name), wanted);
         }
     }
 
     #[test]
     fn versions_rise() {
-        assert!(VERSIONS.windows(2).all(|pair| pair[0] < pair[1]));
+        assert!(ASKED_VERSIONS.windows(2).all(|pair| pair[0] < pair[1]));
     }
 }

@@ -5,8 +5,8 @@
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-use super::{limited_or, members, put_list};
-use crate::usage::{percent, since_1970};
+use super::{limited_or, put_list, visible_members};
+use crate::usage::{since_1970, to_percent};
 use crate::{clock, device::Device};
 use shim_sys::nvml::*;
 use shim_sys::table::nvml_fn;
@@ -23,7 +23,7 @@ pub unsafe fn nvmlDeviceGetAccountingPids(
     let result = unsafe { real(dev, &raw mut none, core::ptr::null_mut()) };
     match unsafe { count.as_mut() } {
         Some(count) if result.ok() || result == nvmlReturn_t::INSUFFICIENT_SIZE => {
-            let own: Vec<u32> = members(device).iter().map(|member| member.pid).collect();
+            let own: Vec<u32> = visible_members(device).iter().map(|member| member.pid).collect();
             put_list(count, pids, &own)
         }
         Some(_) => result,
@@ -47,7 +47,7 @@ pub unsafe fn nvmlDeviceGetAccountingStats(
     if !result.ok() && result != nvmlReturn_t::NOT_FOUND {
         return result;
     }
-    match of(device, pid) {
+    match accounting_stats(device, pid) {
         Some(own) => {
             unsafe { *stats = own };
             nvmlReturn_t::SUCCESS
@@ -56,11 +56,11 @@ pub unsafe fn nvmlDeviceGetAccountingStats(
     }
 }
 
-fn of(device: &Device, pid: u32) -> Option<nvmlAccountingStats_t> {
-    let member = members(device).into_iter().find(|member| member.pid == pid)?;
+fn accounting_stats(device: &Device, pid: u32) -> Option<nvmlAccountingStats_t> {
+    let member = visible_members(device).into_iter().find(|member| member.pid == pid)?;
     let age = clock::now().saturating_sub(member.birth).max(1);
     Some(nvmlAccountingStats_t {
-        gpuUtilization: percent(member.busy_ns, age),
+        gpuUtilization: to_percent(member.busy_ns, age),
         maxMemoryUsage: member.high,
         // `time` stays 0: NVML reports it only after the process has ended.
         startTime: since_1970().saturating_sub(age / 1000),

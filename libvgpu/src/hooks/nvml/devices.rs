@@ -9,7 +9,7 @@
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use crate::driver::own;
-use crate::inventory::{instances, nvml_uuid};
+use crate::inventory::{mig_instances, nvml_uuid};
 use crate::mode::Denied;
 use crate::{device, enforce};
 use core::ffi::{c_char, c_void};
@@ -17,17 +17,17 @@ use shim_sys::nvml::*;
 use shim_sys::table::nvml_fn;
 
 /// Whether some devices are hidden from this process.
-fn hides() -> Result<bool, Denied> {
-    Ok(enforce::enforced()? && device::hides_any())
+fn hides_devices() -> Result<bool, Denied> {
+    Ok(enforce::is_enforced()? && device::hides_any())
 }
 
 fn is_there(dev: nvmlDevice_t) -> bool {
     let own = |dev| nvml_uuid(dev).is_none_or(|uuid| !device::is_foreign(&uuid));
-    own(dev) || instances(dev).into_iter().any(own)
+    own(dev) || mig_instances(dev).into_iter().any(own)
 }
 
 /// The visible boards, in NVML's order.
-fn boards() -> Vec<nvmlDevice_t> {
+fn visible_boards() -> Vec<nvmlDevice_t> {
     let (Some(count_of), Some(handle_of)) = (own::nvmlDeviceGetCount_v2(), own::nvmlDeviceGetHandleByIndex_v2()) else {
         return Vec::new();
     };
@@ -44,7 +44,7 @@ fn boards() -> Vec<nvmlDevice_t> {
 
 macro_rules! hiding_or {
     ($real:expr) => {
-        match hides() {
+        match hides_devices() {
             Ok(true) => {}
             Ok(false) => return $real,
             Err(Denied) => return nvmlReturn_t::NO_PERMISSION,
@@ -56,7 +56,7 @@ fn count_of(count: *mut u32, real: &dyn Fn() -> nvmlReturn_t) -> nvmlReturn_t {
     hiding_or!(real());
     let result = real();
     if result.ok() {
-        unsafe { *count = u32::try_from(boards().len()).unwrap_or(u32::MAX) };
+        unsafe { *count = u32::try_from(visible_boards().len()).unwrap_or(u32::MAX) };
     }
     result
 }
@@ -71,7 +71,7 @@ pub unsafe fn nvmlDeviceGetCount_v2(real: nvml_fn::nvmlDeviceGetCount_v2, count:
 
 fn by_index(index: u32, dev: *mut nvmlDevice_t, real: &dyn Fn(u32) -> nvmlReturn_t) -> nvmlReturn_t {
     hiding_or!(real(index));
-    match boards().get(index as usize) {
+    match visible_boards().get(index as usize) {
         // Let the driver report the error for an index that is too large, or for a null output.
         None => real(u32::MAX),
         Some(_) if dev.is_null() => real(index),
@@ -142,7 +142,7 @@ pub unsafe fn nvmlDeviceGetIndex(
     let result = unsafe { real(dev, index) };
     if result.ok() {
         let uuid = nvml_uuid(dev);
-        let place = boards().into_iter().position(|board| nvml_uuid(board) == uuid);
+        let place = visible_boards().into_iter().position(|board| nvml_uuid(board) == uuid);
         if let Some(place) = place.and_then(|place| u32::try_from(place).ok()) {
             unsafe { *index = place };
         }
@@ -151,7 +151,7 @@ pub unsafe fn nvmlDeviceGetIndex(
 }
 
 /// Lists neighbouring devices, without hidden ones.
-fn neighbours(
+fn visible_neighbours(
     count: *mut u32,
     devs: *mut nvmlDevice_t,
     real: &dyn Fn(*mut u32, *mut nvmlDevice_t) -> nvmlReturn_t,
@@ -180,7 +180,7 @@ pub unsafe fn nvmlDeviceGetTopologyNearestGpus(
     count: *mut u32,
     devs: *mut nvmlDevice_t,
 ) -> nvmlReturn_t {
-    neighbours(count, devs, &|count, devs| unsafe { real(dev, level, count, devs) })
+    visible_neighbours(count, devs, &|count, devs| unsafe { real(dev, level, count, devs) })
 }
 
 pub unsafe fn nvmlSystemGetTopologyGpuSet(
@@ -189,5 +189,5 @@ pub unsafe fn nvmlSystemGetTopologyGpuSet(
     count: *mut u32,
     devs: *mut nvmlDevice_t,
 ) -> nvmlReturn_t {
-    neighbours(count, devs, &|count, devs| unsafe { real(cpu, count, devs) })
+    visible_neighbours(count, devs, &|count, devs| unsafe { real(cpu, count, devs) })
 }

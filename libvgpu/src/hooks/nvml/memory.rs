@@ -7,7 +7,7 @@
 use super::limited_or;
 use crate::device::Device;
 use crate::driver::own;
-use crate::hooks::view::seen;
+use crate::hooks::view::tenant_view;
 use shim_sys::nvml::*;
 use shim_sys::table::nvml_fn;
 use vgpu_core::memory::view::MemoryView;
@@ -16,7 +16,7 @@ use vgpu_core::memory::view::MemoryView;
 pub fn view_of(device: &Device, dev: nvmlDevice_t) -> Option<MemoryView> {
     let mut memory = nvmlMemory_t::default();
     let known = unsafe { own::nvmlDeviceGetMemoryInfo()?(dev, &raw mut memory) }.ok();
-    known.then(|| seen(device, memory.total, memory.free))
+    known.then(|| tenant_view(device, memory.total, memory.free))
 }
 
 pub unsafe fn nvmlDeviceGetMemoryInfo(
@@ -28,7 +28,7 @@ pub unsafe fn nvmlDeviceGetMemoryInfo(
     let result = unsafe { real(dev, memory) };
     if result.ok() {
         let memory = unsafe { &mut *memory };
-        let seen = seen(device, memory.total, memory.free);
+        let seen = tenant_view(device, memory.total, memory.free);
         *memory = nvmlMemory_t { total: seen.total.0, free: seen.free.0, used: seen.used.0 };
     }
     result
@@ -43,7 +43,7 @@ pub unsafe fn nvmlDeviceGetMemoryInfo_v2(
     let result = unsafe { real(dev, memory) };
     if result.ok() {
         let memory = unsafe { &mut *memory };
-        let seen = seen(device, memory.total, memory.free);
+        let seen = tenant_view(device, memory.total, memory.free);
         memory.total = seen.total.0;
         memory.free = seen.free.0;
         memory.used = seen.used.0;
@@ -65,19 +65,23 @@ pub unsafe fn nvmlDeviceGetBAR1MemoryInfo(
     let result = unsafe { real(dev, memory) };
     if result.ok() {
         let memory = unsafe { &mut *memory };
-        memory.bar1Used = memory.bar1Used.min(device.ledger.used().unwrap_or(0));
+        memory.bar1Used = memory.bar1Used.min(device.ledger.tenant_used().unwrap_or(0));
         memory.bar1Free = memory.bar1Total.saturating_sub(memory.bar1Used);
     }
     result
 }
 
 /// Shows at most the limit as an instance's memory.
-fn attributes(real: &dyn Fn() -> nvmlReturn_t, dev: nvmlDevice_t, out: *mut nvmlDeviceAttributes_t) -> nvmlReturn_t {
+fn limited_attributes(
+    real: &dyn Fn() -> nvmlReturn_t,
+    dev: nvmlDevice_t,
+    out: *mut nvmlDeviceAttributes_t,
+) -> nvmlReturn_t {
     let device = limited_or!(dev, real());
     let result = real();
     if result.ok() {
         let out = unsafe { &mut *out };
-        out.memorySizeMB = out.memorySizeMB.min(device.limit() >> 20);
+        out.memorySizeMB = out.memorySizeMB.min(device.memory_limit() >> 20);
     }
     result
 }
@@ -87,7 +91,7 @@ pub unsafe fn nvmlDeviceGetAttributes(
     dev: nvmlDevice_t,
     out: *mut nvmlDeviceAttributes_t,
 ) -> nvmlReturn_t {
-    attributes(&|| unsafe { real(dev, out) }, dev, out)
+    limited_attributes(&|| unsafe { real(dev, out) }, dev, out)
 }
 
 pub unsafe fn nvmlDeviceGetAttributes_v2(
@@ -95,5 +99,5 @@ pub unsafe fn nvmlDeviceGetAttributes_v2(
     dev: nvmlDevice_t,
     out: *mut nvmlDeviceAttributes_t,
 ) -> nvmlReturn_t {
-    attributes(&|| unsafe { real(dev, out) }, dev, out)
+    limited_attributes(&|| unsafe { real(dev, out) }, dev, out)
 }

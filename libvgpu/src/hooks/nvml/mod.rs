@@ -23,7 +23,7 @@ pub use shut::judge_shut;
 pub use utilisation::*;
 
 use crate::device::{self, Device};
-use crate::mode::{self, Denied, Mode};
+use crate::mode::{self, Denied, ProcessMode};
 use crate::{boot, enforce, inventory, usage};
 use shim_sys::nvml::*;
 use shim_sys::table::nvml_fn;
@@ -31,7 +31,7 @@ use vgpu_core::memory::ledger::MemberView;
 
 fn init(real: impl FnOnce() -> nvmlReturn_t) -> nvmlReturn_t {
     enforce::settle_child();
-    if boot::ask().is_err() || mode::mode() == Mode::Failed {
+    if boot::configuration().is_err() || mode::process_mode() == ProcessMode::Failed {
         return nvmlReturn_t::NO_PERMISSION;
     }
     let result = real();
@@ -44,7 +44,7 @@ fn init(real: impl FnOnce() -> nvmlReturn_t) -> nvmlReturn_t {
     }
     if result.ok() {
         inventory::program_began();
-        usage::begin();
+        usage::begin_measuring();
     }
     result
 }
@@ -72,29 +72,29 @@ pub unsafe fn nvmlShutdown(real: nvml_fn::nvmlShutdown) -> nvmlReturn_t {
 /// # Errors
 /// [`Denied`]: nothing may be shown, or the device is not the tenant's. This includes a partitioned board (MIG) of
 /// which the tenant has instances: the driver, too, reports on the board as a whole only to its administrator.
-fn limited(dev: nvmlDevice_t) -> Result<Option<&'static Device>, Denied> {
-    if !enforce::enforced()? {
+fn limited_device(dev: nvmlDevice_t) -> Result<Option<&'static Device>, Denied> {
+    if !enforce::is_enforced()? {
         return Ok(None);
     }
     let Some(uuid) = inventory::nvml_uuid(dev) else { return Ok(None) };
     if device::is_foreign(&uuid) {
         return Err(Denied);
     }
-    Ok(device::by_uuid(&uuid).filter(|device| !device.observed()))
+    Ok(device::by_uuid(&uuid).filter(|device| !device.is_observed()))
 }
 
 /// Whether limits are enforced on this process for any device.
 fn is_tenant() -> Result<bool, Denied> {
-    Ok(enforce::enforced()? && device::all().any(|device| !device.observed()))
+    Ok(enforce::is_enforced()? && device::all().any(|device| !device.is_observed()))
 }
 
 /// The tenant's processes that have memory or a context on the device.
-fn members(device: &Device) -> Vec<MemberView> {
-    let all = device.ledger.joined().map_or_else(|_| Vec::new(), |joined| joined.members());
+fn visible_members(device: &Device) -> Vec<MemberView> {
+    let all = device.ledger.membership().map_or_else(|_| Vec::new(), |joined| joined.living_members());
     let mut all: Vec<MemberView> = all.into_iter().filter(|member| member.used > 0).collect();
     // Uncharged memory cannot be attributed to a process. It is shown with the first, so that the processes add up to
     // the used memory.
-    all.iter_mut().take(1).for_each(|first| first.used = first.used.saturating_add(device.uncharged()));
+    all.iter_mut().take(1).for_each(|first| first.used = first.used.saturating_add(device.uncharged_bytes()));
     all
 }
 
@@ -118,7 +118,7 @@ fn put_list<T: Copy>(count: &mut u32, at: *mut T, list: &[T]) -> nvmlReturn_t {
 /// Evaluates to the device behind the handle if it is limited; otherwise returns the driver's answer.
 macro_rules! limited_or {
     ($dev:expr, $real:expr) => {
-        match $crate::hooks::nvml::limited($dev) {
+        match $crate::hooks::nvml::limited_device($dev) {
             Ok(Some(device)) => device,
             Ok(None) => return $real,
             Err($crate::mode::Denied) => return nvmlReturn_t::NO_PERMISSION,

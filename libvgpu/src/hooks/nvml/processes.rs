@@ -4,7 +4,7 @@
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-use super::{is_tenant, limited, limited_or, members, put_list};
+use super::{is_tenant, limited_device, limited_or, put_list, visible_members};
 use crate::device;
 use crate::mode::Denied;
 use core::ffi::c_char;
@@ -12,23 +12,23 @@ use shim_sys::nvml::*;
 use shim_sys::table::nvml_fn;
 
 /// An entry of a process list, in one of NVML's layouts.
-trait Entry: Copy {
+trait ProcessEntry: Copy {
     fn of(pid: u32, bytes: u64) -> Self;
 }
 
-impl Entry for nvmlProcessInfo_v1_t {
+impl ProcessEntry for nvmlProcessInfo_v1_t {
     fn of(pid: u32, bytes: u64) -> Self {
         Self { pid, usedGpuMemory: bytes }
     }
 }
 
-impl Entry for nvmlProcessInfo_t {
+impl ProcessEntry for nvmlProcessInfo_t {
     fn of(pid: u32, bytes: u64) -> Self {
         Self { pid, usedGpuMemory: bytes, gpuInstanceId: u32::MAX, computeInstanceId: u32::MAX }
     }
 }
 
-impl Entry for nvmlProcessDetail_v1_t {
+impl ProcessEntry for nvmlProcessDetail_v1_t {
     fn of(pid: u32, bytes: u64) -> Self {
         let none = u32::MAX;
         Self { pid, usedGpuMemory: bytes, gpuInstanceId: none, computeInstanceId: none, usedGpuCcProtectedMemory: 0 }
@@ -36,15 +36,20 @@ impl Entry for nvmlProcessDetail_v1_t {
 }
 
 /// Every process of a tenant counts as a compute process.
-fn entries<E: Entry>(device: &device::Device, computing: bool) -> Vec<E> {
-    if computing { members(device).iter().map(|m| E::of(m.pid, m.used)).collect() } else { Vec::new() }
+fn process_entries<E: ProcessEntry>(device: &device::Device, computing: bool) -> Vec<E> {
+    if computing { visible_members(device).iter().map(|m| E::of(m.pid, m.used)).collect() } else { Vec::new() }
 }
 
 /// The answer for a limited tenant. `None`: use the driver's. One copy for each layout, not for each function, to
 /// keep the library small.
-fn list<E: Entry>(dev: nvmlDevice_t, count: *mut u32, infos: *mut E, computing: bool) -> Option<nvmlReturn_t> {
-    match limited(dev) {
-        Ok(device) => Some(put_list(unsafe { count.as_mut() }?, infos, &entries(device?, computing))),
+fn list_processes<E: ProcessEntry>(
+    dev: nvmlDevice_t,
+    count: *mut u32,
+    infos: *mut E,
+    computing: bool,
+) -> Option<nvmlReturn_t> {
+    match limited_device(dev) {
+        Ok(device) => Some(put_list(unsafe { count.as_mut() }?, infos, &process_entries(device?, computing))),
         Err(Denied) => Some(nvmlReturn_t::NO_PERMISSION),
     }
 }
@@ -57,7 +62,7 @@ macro_rules! process_lists {
             count: *mut u32,
             infos: *mut $entry,
         ) -> nvmlReturn_t {
-            list(dev, count, infos, $computing).unwrap_or_else(|| unsafe { real(dev, count, infos) })
+            list_processes(dev, count, infos, $computing).unwrap_or_else(|| unsafe { real(dev, count, infos) })
         }
     )*};
 }
@@ -84,7 +89,7 @@ pub unsafe fn nvmlDeviceGetRunningProcessDetailList(
     match unsafe { list.as_mut() } {
         Some(list) if list.version != nvmlProcessDetailList_v1_t::VERSION => nvmlReturn_t::ARGUMENT_VERSION_MISMATCH,
         Some(list) if list.mode > 2 => nvmlReturn_t::INVALID_ARGUMENT,
-        Some(list) => put_list(&mut list.numProcArrayEntries, list.procArray, &entries(device, list.mode == 0)),
+        Some(list) => put_list(&mut list.numProcArrayEntries, list.procArray, &process_entries(device, list.mode == 0)),
         None => nvmlReturn_t::INVALID_ARGUMENT,
     }
 }
@@ -101,7 +106,7 @@ pub unsafe fn nvmlSystemGetProcessName(
         Ok(_) => return unsafe { real(pid, name, len) },
         Err(_) => return nvmlReturn_t::NO_PERMISSION,
     }
-    if !device::all().any(|device| members(device).iter().any(|member| member.pid == pid)) {
+    if !device::all().any(|device| visible_members(device).iter().any(|member| member.pid == pid)) {
         return nvmlReturn_t::NOT_FOUND;
     }
     let Ok(line) = std::fs::read(format!("/proc/{pid}/cmdline")) else { return nvmlReturn_t::NOT_FOUND };

@@ -5,16 +5,16 @@
 //! None of them has a hook function: each export jumps to one common stub (`arch::shut`), which calls [`judge_shut`]
 //! and keeps the arguments unchanged.
 
-use super::{is_tenant, limited};
+use super::{is_tenant, limited_device};
 use crate::driver::NVML;
 use crate::{arch, door};
 use shim_sys::nvml::{nvmlDevice_t, nvmlReturn_t};
-use shim_sys::table::{Action, NVML_ROWS};
+use shim_sys::table::{NVML_ROWS, RowAction};
 
 /// The first row that hides; the rows before it deny.
-const HIDES: usize = {
+const FIRST_HIDING_ROW: usize = {
     let mut row = 0;
-    while !matches!(NVML_ROWS[row].action, Action::Hide(_)) {
+    while !matches!(NVML_ROWS[row].action, RowAction::Hide(_)) {
         row += 1;
     }
     row
@@ -25,22 +25,22 @@ pub extern "C" fn judge_shut(row: usize, first: usize) -> usize {
     if !NVML.has_function(row) {
         return nvmlReturn_t::FUNCTION_NOT_FOUND.0 as usize;
     }
-    let code = door::guard(|| verdict(row, first)).unwrap_or(Some(nvmlReturn_t::NO_PERMISSION));
+    let code = door::catch_panic(|| shut_verdict(row, first)).unwrap_or(Some(nvmlReturn_t::NO_PERMISSION));
     if let Some(code) = code {
         return code.0 as usize;
     }
     // Called last: `detour` uses the row of this thread's last `call`.
-    let real = NVML.call(row) as usize;
+    let real = NVML.call_target(row) as usize;
     if real == 0 { arch::detour as *const () as usize } else { real }
 }
 
-fn verdict(row: usize, first: usize) -> Option<nvmlReturn_t> {
-    if row < HIDES {
+fn shut_verdict(row: usize, first: usize) -> Option<nvmlReturn_t> {
+    if row < FIRST_HIDING_ROW {
         return is_tenant().unwrap_or(true).then_some(nvmlReturn_t::NO_PERMISSION);
     }
     // All of these functions take a device first. `limited` asks the driver about it; an invalid handle is the
     // driver's to refuse.
-    match limited(nvmlDevice_t(first as *mut _)) {
+    match limited_device(nvmlDevice_t(first as *mut _)) {
         Ok(device) => device.map(|_| nvmlReturn_t::NOT_SUPPORTED),
         Err(_) => Some(nvmlReturn_t::NO_PERMISSION),
     }

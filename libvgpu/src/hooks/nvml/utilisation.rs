@@ -6,67 +6,67 @@
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use super::memory::view_of;
-use super::{limited_or, members, put_list};
+use super::{limited_or, put_list, visible_members};
 use crate::device::Device;
 use crate::driver::own;
-use crate::usage::{self, percent, since_1970};
+use crate::usage::{self, since_1970, to_percent};
 use shim_sys::nvml::*;
 use shim_sys::table::nvml_fn;
 
 /// Age in us up to which NVML's samples count as current.
-const LATELY_US: u64 = 1_000_000;
+const SAMPLE_WINDOW_US: u64 = 1_000_000;
 /// Kind of samples: device use, replaced by the tenant's.
-const GPU: u32 = 1;
+const GPU_SAMPLES: u32 = 1;
 /// Kind of samples: memory use, replaced by the tenant's.
-const MEMORY: u32 = 2;
+const MEMORY_SAMPLES: u32 = 2;
 /// Kinds of samples of video engines: not supported. All other kinds (power, clocks) are the device's own.
-const VIDEO: [u32; 4] = [3, 4, 8, 9];
+const VIDEO_SAMPLES: [u32; 4] = [3, 4, 8, 9];
 
 /// The recent use of the device by the tenant's processes.
-fn samples(device: &Device, dev: nvmlDevice_t, since: u64) -> Vec<nvmlProcessUtilizationSample_t> {
-    let Some(usage) = usage::of(device) else { return sampled(device, dev, since) };
+fn recent_samples(device: &Device, dev: nvmlDevice_t, since: u64) -> Vec<nvmlProcessUtilizationSample_t> {
+    let Some(usage) = usage::usage_of(device) else { return driver_samples(device, dev, since) };
     let total = view_of(device, dev).map_or(u64::MAX, |view| view.total.0);
     let now = since_1970();
     let used = usage.shares.iter().filter(|share| share.busy_ns > 0 && now > since);
     used.map(|share| nvmlProcessUtilizationSample_t {
         pid: share.pid,
         timeStamp: now,
-        smUtil: percent(share.busy_ns, usage.span_ns),
-        memUtil: percent(share.used, total),
+        smUtil: to_percent(share.busy_ns, usage.span_ns),
+        memUtil: to_percent(share.used, total),
         ..Default::default()
     })
     .collect()
 }
 
 /// NVML's samples, of the tenant's processes only.
-fn sampled(device: &Device, dev: nvmlDevice_t, since: u64) -> Vec<nvmlProcessUtilizationSample_t> {
+fn driver_samples(device: &Device, dev: nvmlDevice_t, since: u64) -> Vec<nvmlProcessUtilizationSample_t> {
     let Some(ask) = own::nvmlDeviceGetProcessUtilization() else { return Vec::new() };
     let mut all = vec![nvmlProcessUtilizationSample_t::default(); 256];
     let mut count = 256;
     if !unsafe { ask(dev, all.as_mut_ptr(), &raw mut count, since) }.ok() {
         return Vec::new();
     }
-    let own = members(device);
+    let own = visible_members(device);
     all.truncate(count as usize);
     all.retain(|sample| own.iter().any(|member| member.pid == sample.pid));
     all
 }
 
 /// Percent of the device's recent time that the tenant used.
-fn gpu(device: &Device, dev: nvmlDevice_t) -> u32 {
-    match usage::of(device) {
-        Some(usage) => percent(usage.shares.iter().map(|share| share.busy_ns).sum(), usage.span_ns),
+fn gpu_percent(device: &Device, dev: nvmlDevice_t) -> u32 {
+    match usage::usage_of(device) {
+        Some(usage) => to_percent(usage.shares.iter().map(|share| share.busy_ns).sum(), usage.span_ns),
         None => {
-            let since = since_1970().saturating_sub(LATELY_US);
-            sampled(device, dev, since).iter().map(|sample| sample.smUtil).sum::<u32>().min(100)
+            let since = since_1970().saturating_sub(SAMPLE_WINDOW_US);
+            driver_samples(device, dev, since).iter().map(|sample| sample.smUtil).sum::<u32>().min(100)
         }
     }
 }
 
 /// Percent of its memory that the tenant uses.
-fn memory(device: &Device, dev: nvmlDevice_t) -> u32 {
-    let used = device.ledger.used().unwrap_or(0);
-    view_of(device, dev).map_or(0, |view| percent(used, view.total.0))
+fn memory_percent(device: &Device, dev: nvmlDevice_t) -> u32 {
+    let used = device.ledger.tenant_used().unwrap_or(0);
+    view_of(device, dev).map_or(0, |view| to_percent(used, view.total.0))
 }
 
 pub unsafe fn nvmlDeviceGetUtilizationRates(
@@ -77,7 +77,7 @@ pub unsafe fn nvmlDeviceGetUtilizationRates(
     let device = limited_or!(dev, unsafe { real(dev, rates) });
     let result = unsafe { real(dev, rates) };
     if result.ok() {
-        unsafe { *rates = nvmlUtilization_t { gpu: gpu(device, dev), memory: memory(device, dev) } };
+        unsafe { *rates = nvmlUtilization_t { gpu: gpu_percent(device, dev), memory: memory_percent(device, dev) } };
     }
     result
 }
@@ -93,14 +93,14 @@ pub unsafe fn nvmlDeviceGetSamples(
     samples: *mut nvmlSample_t,
 ) -> nvmlReturn_t {
     let device = limited_or!(dev, unsafe { real(dev, kind, since, value_type, count, samples) });
-    if VIDEO.contains(&kind) {
+    if VIDEO_SAMPLES.contains(&kind) {
         return nvmlReturn_t::NOT_SUPPORTED;
     }
     let result = unsafe { real(dev, kind, since, value_type, count, samples) };
-    if !result.ok() || samples.is_null() || (kind != GPU && kind != MEMORY) {
+    if !result.ok() || samples.is_null() || (kind != GPU_SAMPLES && kind != MEMORY_SAMPLES) {
         return result;
     }
-    let percent = if kind == GPU { gpu(device, dev) } else { memory(device, dev) };
+    let percent = if kind == GPU_SAMPLES { gpu_percent(device, dev) } else { memory_percent(device, dev) };
     unsafe { *value_type = 1 }; // unsigned int
     for at in 0..unsafe { *count } as usize {
         unsafe { (*samples.add(at)).sampleValue = nvmlValue_t { ullVal: u64::from(percent) } };
@@ -117,7 +117,7 @@ pub unsafe fn nvmlDeviceGetProcessUtilization(
 ) -> nvmlReturn_t {
     let device = limited_or!(dev, unsafe { real(dev, at, count, since) });
     let Some(count) = (unsafe { count.as_mut() }) else { return nvmlReturn_t::INVALID_ARGUMENT };
-    let own = samples(device, dev, since);
+    let own = recent_samples(device, dev, since);
     if own.is_empty() {
         *count = 0;
         return nvmlReturn_t::NOT_FOUND;

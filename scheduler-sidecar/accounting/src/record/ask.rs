@@ -7,12 +7,12 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags, params};
 use serde::Serialize;
 
-use super::store::{APPLICATION, FILE, Trouble, VERSION, positive};
-use vgpu_config::bearer::Bearer;
+use super::store::{APPLICATION_ID, RECORD_FILE, RecordTrouble, SCHEMA_VERSION, to_unsigned};
+use vgpu_config::bearer::CostBearer;
 
 /// How rows are put together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum By {
+pub enum GroupBy {
     /// All of the time that was asked about.
     Total,
     /// Hour by hour.
@@ -23,9 +23,9 @@ pub enum By {
     Minute,
 }
 
-impl By {
+impl GroupBy {
     /// Returns the first second of the period that a row beginning at `start` belongs to.
-    fn of(self, start: i64) -> Option<i64> {
+    fn bucket_of(self, start: i64) -> Option<i64> {
         let span = match self {
             Self::Total => return None,
             Self::Minute => 60,
@@ -38,7 +38,7 @@ impl By {
 
 /// A query of the usage record.
 #[derive(Debug, Clone)]
-pub struct Question {
+pub struct UsageQuestion {
     /// Names of tenants; empty for all.
     pub tenants: Vec<String>,
     /// True for separate rows for each device.
@@ -46,12 +46,12 @@ pub struct Question {
     /// Selects rows that begin at or after the first second and before the second one.
     pub span: (i64, i64),
     /// Length of the periods that rows are summed over.
-    pub by: By,
+    pub by: GroupBy,
 }
 
 /// A row of the answer: usage of a tenant.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Used {
+pub struct UsageRow {
     /// First second of the period, since 1970; null for the whole query.
     pub start: Option<i64>,
     /// Name of the tenant; null for the sum of all.
@@ -76,7 +76,7 @@ pub struct Used {
     pub members: u64,
 }
 
-impl Used {
+impl UsageRow {
     /// Returns true if some use was not measured.
     #[must_use]
     pub fn is_partial(&self) -> bool {
@@ -101,23 +101,23 @@ impl Used {
     }
 }
 
-/// Rows of the usage record that answer a [`Question`].
+/// Rows of the usage record that answer a [`UsageQuestion`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Answer {
+pub struct UsageAnswer {
     /// Rows sorted by time, tenant, device.
-    pub rows: Vec<Used>,
+    pub rows: Vec<UsageRow>,
     /// Sum of all rows. Its peak and its number of processes are the highest of any row.
-    pub total: Used,
+    pub total: UsageRow,
 }
 
 /// Queries the record in a directory.
 ///
 /// # Errors
-/// [`Trouble`]: there is no record, it cannot be read, or it is of another version.
-pub fn ask(dir: &Path, question: &Question) -> Result<Answer, Trouble> {
-    let mut total = Used { gpu_ns: Some(0), ..Used::default() };
-    let Some(connection) = checked(dir)? else {
-        return Ok(Answer { rows: Vec::new(), total });
+/// [`RecordTrouble`]: there is no record, it cannot be read, or it is of another version.
+pub fn ask_record(dir: &Path, question: &UsageQuestion) -> Result<UsageAnswer, RecordTrouble> {
+    let mut total = UsageRow { gpu_ns: Some(0), ..UsageRow::default() };
+    let Some(connection) = open_checked(dir)? else {
+        return Ok(UsageAnswer { rows: Vec::new(), total });
     };
     let mut statement = connection.prepare(
         "SELECT usage.start, tenant.name, device.uuid, gpu_ns, wait_ns, memory_byte_seconds, peak_bytes, launches, refused, \
@@ -125,35 +125,35 @@ pub fn ask(dir: &Path, question: &Question) -> Result<Answer, Trouble> {
          WHERE usage.start >= ?1 AND usage.start < ?2",
     )?;
     let mut rows = statement.query(params![question.span.0, question.span.1])?;
-    let mut sums: BTreeMap<(Option<i64>, String, Option<String>), Used> = BTreeMap::new();
+    let mut sums: BTreeMap<(Option<i64>, String, Option<String>), UsageRow> = BTreeMap::new();
     while let Some(row) = rows.next()? {
         let tenant: String = row.get(1)?;
         if !question.tenants.is_empty() && !question.tenants.contains(&tenant) {
             continue;
         }
         let device = if question.devices { Some(row.get(2)?) } else { None };
-        let used = Used {
-            gpu_ns: row.get::<_, Option<i64>>(3)?.map(positive),
-            unmeasured_ns: positive(row.get(10)?),
-            wait_ns: positive(row.get(4)?),
-            memory_byte_seconds: positive(row.get(5)?),
-            peak_bytes: positive(row.get(6)?),
-            launches: row.get::<_, Option<i64>>(7)?.map(positive),
-            refused_allocations: row.get::<_, Option<i64>>(8)?.map(positive),
-            members: positive(row.get(9)?),
-            ..Used::default()
+        let used = UsageRow {
+            gpu_ns: row.get::<_, Option<i64>>(3)?.map(to_unsigned),
+            unmeasured_ns: to_unsigned(row.get(10)?),
+            wait_ns: to_unsigned(row.get(4)?),
+            memory_byte_seconds: to_unsigned(row.get(5)?),
+            peak_bytes: to_unsigned(row.get(6)?),
+            launches: row.get::<_, Option<i64>>(7)?.map(to_unsigned),
+            refused_allocations: row.get::<_, Option<i64>>(8)?.map(to_unsigned),
+            members: to_unsigned(row.get(9)?),
+            ..UsageRow::default()
         };
-        let start = question.by.of(row.get(0)?);
+        let start = question.by.bucket_of(row.get(0)?);
         sums.entry((start, tenant, device)).or_default().add(&used);
         total.add(&used);
     }
-    let named = |((start, tenant, device), used)| Used { start, tenant: Some(tenant), device, ..used };
-    Ok(Answer { rows: sums.into_iter().map(named).collect(), total })
+    let named = |((start, tenant, device), used)| UsageRow { start, tenant: Some(tenant), device, ..used };
+    Ok(UsageAnswer { rows: sums.into_iter().map(named).collect(), total })
 }
 
 /// A recorded row: a tenant on a device during a minute or an hour.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Line {
+pub struct RecordLine {
     /// First second of the period, since 1970.
     pub start: i64,
     /// Length of the period, in seconds.
@@ -161,7 +161,7 @@ pub struct Line {
     /// Name of the tenant at that time.
     pub tenant: String,
     /// Group and labels that bore the cost at that time.
-    pub bearer: Bearer,
+    pub bearer: CostBearer,
     /// UUID of the device.
     pub device: String,
     /// Measured device time, in ns.
@@ -185,12 +185,12 @@ pub struct Line {
 /// Passes every row that begins in the span to `line`, in the order of time.
 ///
 /// # Errors
-/// As [`ask`].
+/// As [`ask_record`].
 ///
 /// # Cost
 /// Handles one row at a time and stores none.
-pub fn each(dir: &Path, span: (i64, i64), mut line: impl FnMut(Line)) -> Result<(), Trouble> {
-    let Some(connection) = checked(dir)? else { return Ok(()) };
+pub fn for_each_line(dir: &Path, span: (i64, i64), mut line: impl FnMut(RecordLine)) -> Result<(), RecordTrouble> {
+    let Some(connection) = open_checked(dir)? else { return Ok(()) };
     let mut statement = connection.prepare(
         "SELECT usage.start, span, tenant.name, device.uuid, gpu_ns, wait_ns, memory_byte_seconds, peak_bytes, refused, \
          memory_limit, sm_limit, tenant.group_name, tenant.labels, unmeasured_ns \
@@ -199,19 +199,19 @@ pub fn each(dir: &Path, span: (i64, i64), mut line: impl FnMut(Line)) -> Result<
     )?;
     let mut rows = statement.query(params![span.0, span.1])?;
     while let Some(row) = rows.next()? {
-        let number = |column: usize| row.get::<_, Option<i64>>(column).map(|value| value.map(positive));
+        let number = |column: usize| row.get::<_, Option<i64>>(column).map(|value| value.map(to_unsigned));
         let (group, labels): (String, String) = (row.get(11)?, row.get(12)?);
-        line(Line {
+        line(RecordLine {
             start: row.get(0)?,
             span: row.get(1)?,
             tenant: row.get(2)?,
-            bearer: Bearer::of_columns(&group, &labels),
+            bearer: CostBearer::of_columns(&group, &labels),
             device: row.get(3)?,
             gpu_ns: number(4)?.unwrap_or(0),
-            unmeasured_ns: positive(row.get(13)?),
-            wait_ns: positive(row.get(5)?),
-            memory_byte_seconds: positive(row.get(6)?),
-            peak_bytes: positive(row.get(7)?),
+            unmeasured_ns: to_unsigned(row.get(13)?),
+            wait_ns: to_unsigned(row.get(5)?),
+            memory_byte_seconds: to_unsigned(row.get(6)?),
+            peak_bytes: to_unsigned(row.get(7)?),
             refused: number(8)?,
             memory_limit: number(9)?,
             sm_limit: number(10)?,
@@ -221,27 +221,27 @@ pub fn each(dir: &Path, span: (i64, i64), mut line: impl FnMut(Line)) -> Result<
 }
 
 /// Opens the record in a directory for reading, and refuses other versions. `None` if a daemon is just creating it.
-fn checked(dir: &Path) -> Result<Option<Connection>, Trouble> {
-    let file = dir.join(FILE);
+fn open_checked(dir: &Path) -> Result<Option<Connection>, RecordTrouble> {
+    let file = dir.join(RECORD_FILE);
     // SQLite's own error would say only that the file cannot be opened.
-    std::fs::File::open(&file).map_err(|why| Trouble::Place(file.clone(), why))?;
+    std::fs::File::open(&file).map_err(|why| RecordTrouble::Place(file.clone(), why))?;
     let connection = open(&file)?;
     let number = |name: &str| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i32>(0));
     // Count tables before reading the numbers; both are committed together.
     let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0))?;
     match number("application_id")? {
-        APPLICATION if tables > 0 => {}
-        APPLICATION | 0 if tables == 0 => return Ok(None),
-        _ => return Err(Trouble::Foreign(file)),
+        APPLICATION_ID if tables > 0 => {}
+        APPLICATION_ID | 0 if tables == 0 => return Ok(None),
+        _ => return Err(RecordTrouble::Foreign(file)),
     }
     match number("user_version")? {
-        VERSION => Ok(Some(connection)),
-        other => Err(Trouble::Version(other)),
+        SCHEMA_VERSION => Ok(Some(connection)),
+        other => Err(RecordTrouble::Version(other)),
     }
 }
 
 /// Opens the file for reading. If the directory is not writable and nobody else writes, opens it as immutable.
-fn open(file: &Path) -> Result<Connection, Trouble> {
+fn open(file: &Path) -> Result<Connection, RecordTrouble> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let plain = Connection::open_with_flags(file, flags).and_then(|connection| {
         connection.busy_timeout(Duration::from_secs(2))?;
@@ -265,21 +265,22 @@ fn open(file: &Path) -> Result<Connection, Trouble> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::integrate::{Key, Row};
-    use super::super::store::Store;
+    use super::super::integrate::{RecordKey, RecordRow};
+    use super::super::store::RecordStore;
     use super::*;
     use vgpu_config::plan::Keep;
 
-    fn world() -> (tempfile::TempDir, Store) {
+    fn world() -> (tempfile::TempDir, RecordStore) {
         let dir = tempfile::tempdir().unwrap();
-        let (mut store, _) = Store::open(dir.path()).unwrap();
-        let key = |tenant: &str, device: &str, start| Key {
+        let (mut store, _) = RecordStore::open(dir.path()).unwrap();
+        let key = |tenant: &str, device: &str, start| RecordKey {
             tenant: tenant.into(),
             device: device.into(),
             start,
             bearer: Default::default(),
         };
-        let row = |gpu_ns, peak_bytes, refused| Row { gpu_ns, peak_bytes, refused, members: 1, ..Row::default() };
+        let row =
+            |gpu_ns, peak_bytes, refused| RecordRow { gpu_ns, peak_bytes, refused, members: 1, ..RecordRow::default() };
         let rows = BTreeMap::from([
             (key("a", "GPU-1", 0), row(5, 10, None)),
             (key("a", "GPU-2", 60), row(7, 30, Some(2))),
@@ -290,9 +291,15 @@ mod tests {
         (dir, store)
     }
 
-    fn asked(dir: &Path, tenants: &[&str], devices: bool, span: (i64, i64), by: By) -> Vec<(Option<i64>, String, u64)> {
+    fn asked(
+        dir: &Path,
+        tenants: &[&str],
+        devices: bool,
+        span: (i64, i64),
+        by: GroupBy,
+    ) -> Vec<(Option<i64>, String, u64)> {
         let tenants = tenants.iter().map(|tenant| (*tenant).to_owned()).collect();
-        let answer = ask(dir, &Question { tenants, devices, span, by }).unwrap();
+        let answer = ask_record(dir, &UsageQuestion { tenants, devices, span, by }).unwrap();
         assert_eq!(answer.total.gpu_ns, answer.rows.iter().map(|row| row.gpu_ns).sum::<Option<u64>>());
         answer.rows.into_iter().map(|row| (row.start, row.tenant.unwrap(), row.gpu_ns.unwrap())).collect()
     }
@@ -303,22 +310,25 @@ mod tests {
         let (dir, all) = (dir.path(), (0, i64::MAX));
         let a = "a".to_owned();
         let b = "b".to_owned();
-        assert_eq!(asked(dir, &[], false, all, By::Total), [(None, a.clone(), 23), (None, b.clone(), 100)]);
-        assert_eq!(asked(dir, &["b"], false, all, By::Total), [(None, b.clone(), 100)]);
-        assert_eq!(asked(dir, &["a"], true, all, By::Total), [(None, a.clone(), 16), (None, a.clone(), 7)]);
-        assert_eq!(asked(dir, &["a"], false, all, By::Hour), [(Some(0), a.clone(), 12), (Some(3600), a.clone(), 11)]);
-        assert_eq!(asked(dir, &["a"], false, (60, 3600), By::Minute), [(Some(60), a.clone(), 7)]);
-        let question = Question { tenants: vec![a.clone()], devices: false, span: all, by: By::Day };
-        let answer = ask(dir, &question).unwrap();
+        assert_eq!(asked(dir, &[], false, all, GroupBy::Total), [(None, a.clone(), 23), (None, b.clone(), 100)]);
+        assert_eq!(asked(dir, &["b"], false, all, GroupBy::Total), [(None, b.clone(), 100)]);
+        assert_eq!(asked(dir, &["a"], true, all, GroupBy::Total), [(None, a.clone(), 16), (None, a.clone(), 7)]);
+        assert_eq!(
+            asked(dir, &["a"], false, all, GroupBy::Hour),
+            [(Some(0), a.clone(), 12), (Some(3600), a.clone(), 11)]
+        );
+        assert_eq!(asked(dir, &["a"], false, (60, 3600), GroupBy::Minute), [(Some(60), a.clone(), 7)]);
+        let question = UsageQuestion { tenants: vec![a.clone()], devices: false, span: all, by: GroupBy::Day };
+        let answer = ask_record(dir, &question).unwrap();
         assert_eq!(
             (answer.total.peak_bytes, answer.total.refused_allocations, answer.total.launches),
             (30, Some(3), None)
         );
         // Summing minutes into hours loses nothing.
-        store.tidy(Keep { fine: 3600, all: 1 << 40 }, 86_400).unwrap();
-        assert_eq!(ask(dir, &question).unwrap(), answer);
+        store.roll_up_old(Keep { fine: 3600, all: 1 << 40 }, 86_400).unwrap();
+        assert_eq!(ask_record(dir, &question).unwrap(), answer);
         drop(store);
-        assert_eq!(ask(dir, &question).unwrap(), answer, "without a daemon");
+        assert_eq!(ask_record(dir, &question).unwrap(), answer, "without a daemon");
     }
 
     /// A sum over unmeasured use only is null, never 0; with any measured use it is that amount. Holds on disk, in
@@ -326,10 +336,10 @@ mod tests {
     #[test]
     fn device_time_that_was_not_measured_is_null_and_for_how_long_is_told() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut store, _) = Store::open(dir.path()).unwrap();
+        let (mut store, _) = RecordStore::open(dir.path()).unwrap();
         let mut add = |tenant: &str, start, gpu_ns, unmeasured_ns| {
-            let key = Key { tenant: tenant.into(), device: "GPU-1".into(), start, bearer: Default::default() };
-            let row = Row { gpu_ns, unmeasured_ns, members: 1, ..Row::default() };
+            let key = RecordKey { tenant: tenant.into(), device: "GPU-1".into(), start, bearer: Default::default() };
+            let row = RecordRow { gpu_ns, unmeasured_ns, members: 1, ..RecordRow::default() };
             store.add(&BTreeMap::from([(key, row)]), &BTreeMap::new(), start).unwrap();
         };
         // Nothing yet, then unmeasured use; the other order; some of both; all measured.
@@ -341,13 +351,13 @@ mod tests {
         add("some", 0, 0, 8);
         add("some", 60, 0, 9);
         add("all", 0, 11, 0);
-        let question = Question { tenants: Vec::new(), devices: false, span: (0, i64::MAX), by: By::Total };
-        let used = |answer: &Answer| -> Vec<(String, Option<u64>, u64)> {
-            let one = |row: &Used| (row.tenant.clone().unwrap(), row.gpu_ns, row.unmeasured_ns);
+        let question = UsageQuestion { tenants: Vec::new(), devices: false, span: (0, i64::MAX), by: GroupBy::Total };
+        let used = |answer: &UsageAnswer| -> Vec<(String, Option<u64>, u64)> {
+            let one = |row: &UsageRow| (row.tenant.clone().unwrap(), row.gpu_ns, row.unmeasured_ns);
             answer.rows.iter().map(one).collect()
         };
         // A direct reader of the table finds no 0 either.
-        let raw = Connection::open(dir.path().join(FILE)).unwrap();
+        let raw = Connection::open(dir.path().join(RECORD_FILE)).unwrap();
         let nulls = || -> (i64, i64) {
             let ask = "SELECT count(*) - count(gpu_ns), sum(gpu_ns = 0) FROM usage";
             raw.query_row(ask, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap()
@@ -355,29 +365,30 @@ mod tests {
         assert_eq!(nulls(), (3, 0));
         let expected =
             [("all".to_owned(), Some(11), 0), ("not".to_owned(), None, 11), ("some".to_owned(), Some(7), 17)];
-        let answer = ask(dir.path(), &question).unwrap();
+        let answer = ask_record(dir.path(), &question).unwrap();
         assert_eq!(used(&answer), expected);
         assert_eq!((answer.total.gpu_ns, answer.total.unmeasured_ns), (Some(18), 28));
-        let minutes = ask(dir.path(), &Question { by: By::Minute, ..question.clone() }).unwrap();
+        let minutes = ask_record(dir.path(), &UsageQuestion { by: GroupBy::Minute, ..question.clone() }).unwrap();
         assert_eq!(minutes.rows.iter().filter(|row| row.gpu_ns.is_none()).count(), 3, "{minutes:?}");
-        store.tidy(Keep { fine: 3600, all: 1 << 40 }, 86_400).unwrap();
-        assert_eq!(ask(dir.path(), &question).unwrap(), answer, "in hours");
+        store.roll_up_old(Keep { fine: 3600, all: 1 << 40 }, 86_400).unwrap();
+        assert_eq!(ask_record(dir.path(), &question).unwrap(), answer, "in hours");
         assert_eq!(nulls(), (1, 0));
         let mut lines = Vec::new();
-        each(dir.path(), (0, i64::MAX), |line| lines.push((line.tenant, line.gpu_ns, line.unmeasured_ns))).unwrap();
+        for_each_line(dir.path(), (0, i64::MAX), |line| lines.push((line.tenant, line.gpu_ns, line.unmeasured_ns)))
+            .unwrap();
         assert!(lines.contains(&("not".to_owned(), 0, 11)), "{lines:?}");
     }
 
     #[test]
     fn where_there_is_no_record_that_is_said() {
         let dir = tempfile::tempdir().unwrap();
-        let question = Question { tenants: Vec::new(), devices: false, span: (0, 1), by: By::Total };
-        assert!(matches!(ask(dir.path(), &question), Err(Trouble::Place(..))));
+        let question = UsageQuestion { tenants: Vec::new(), devices: false, span: (0, 1), by: GroupBy::Total };
+        assert!(matches!(ask_record(dir.path(), &question), Err(RecordTrouble::Place(..))));
         // Case: a daemon has begun to create the record, and the file has no tables yet.
-        let file = dir.path().join(FILE);
+        let file = dir.path().join(RECORD_FILE);
         std::fs::write(&file, "").unwrap();
-        assert_eq!(ask(dir.path(), &question).unwrap().rows, []);
+        assert_eq!(ask_record(dir.path(), &question).unwrap().rows, []);
         Connection::open(&file).unwrap().execute_batch("CREATE TABLE theirs (x)").unwrap();
-        assert!(matches!(ask(dir.path(), &question), Err(Trouble::Foreign(_))));
+        assert!(matches!(ask_record(dir.path(), &question), Err(RecordTrouble::Foreign(_))));
     }
 }

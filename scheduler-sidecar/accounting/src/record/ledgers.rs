@@ -16,27 +16,30 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, fstat};
 use shim_sys::lock;
-use vgpu_core::memory::ledger::{HEADER_SIZE, LEDGER_SIZE, copied, extent, open_doors_in, slot_lock_offset};
+use vgpu_core::memory::ledger::{
+    LEDGER_BYTES, LEDGER_HEADER_BYTES, open_doors_in, parse_ledger, slot_lock_offset, used_ranges,
+};
 
-use crate::shelf::Shelf;
+use crate::shelf::DescriptorPool;
 
-/// Time between two readings of a ledger that changed within the last [`SOON`].
+/// Time between two readings of a ledger that changed within the last [`CHANGED_INTERVAL`].
 pub const QUICK: Duration = Duration::from_millis(100);
 /// Most readings in each [`QUICK`] that do not wait for the reading of all that is due. The bound keeps their cost
 /// constant, however many tenants change; that cost is not measured.
 pub const QUICK_READINGS: usize = 10;
-/// Time between two readings of a ledger: [`SOON`] after its last change, doubling up to [`SELDOM`].
-const SOON: Duration = Duration::from_secs(1);
-const SELDOM: Duration = Duration::from_secs(10);
+/// Time between two readings of a ledger: [`CHANGED_INTERVAL`] after its last change, doubling up to
+/// [`UNCHANGED_INTERVAL`].
+const CHANGED_INTERVAL: Duration = Duration::from_secs(1);
+const UNCHANGED_INTERVAL: Duration = Duration::from_secs(10);
 /// Cap on reported bytes: a petabyte, more than any tenant holds.
-const MOST_BYTES: u64 = 1 << 50;
+const MAX_HELD_BYTES: u64 = 1 << 50;
 
 /// A tenant on a device: the number of its room and the device's UUID.
-pub type Whose = (u64, String);
+pub type RoomDevice = (u64, String);
 
 /// Memory that one process holds on a device, from a ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Part {
+pub struct ProcessPart {
     /// Process ID of the process in its own pid namespace.
     pub pid: u32,
     /// Bytes that count against the limit.
@@ -47,7 +50,7 @@ pub struct Part {
 
 /// Memory that a tenant holds on a device, from its ledgers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldMemory {
     /// Bytes that count against the limit.
     pub used: u64,
     /// Part of `used` that the programs did not allocate themselves.
@@ -61,27 +64,27 @@ pub struct Held {
     /// Number of bypasses of the library that the programs found, and the name of the first one.
     pub doors: Option<(u64, String)>,
     /// Living processes; memory that several processes share is in none of them.
-    pub parts: Vec<Part>,
+    pub parts: Vec<ProcessPart>,
 }
 
-impl Held {
+impl HeldMemory {
     /// Returns the memory of the process with this pid in its own namespace; `None` if unknown or if several have
     /// that pid.
     #[must_use]
-    pub fn part(&self, pid: u32) -> Option<Part> {
+    pub fn part_of(&self, pid: u32) -> Option<ProcessPart> {
         let mut parts = self.parts.iter().filter(|part| part.pid == pid);
         parts.next().copied().filter(|_| parts.next().is_none())
     }
 }
 
 /// Device and inode of a file, equal for all of its names.
-type Identity = (u64, u64);
+type FileIdentity = (u64, u64);
 
-struct Kept {
+struct KeptLedger {
     /// Tag under which the shelf stores the ledger's file.
     tag: u64,
-    identity: Identity,
-    held: Held,
+    identity: FileIdentity,
+    held: HeldMemory,
     /// Start of the reading of `held`.
     read: Instant,
     /// Refusals and peak at the first reading.
@@ -92,39 +95,39 @@ struct Kept {
     moved: Instant,
 }
 
-impl Kept {
+impl KeptLedger {
     /// Schedules quick readings after a process of the tenant joined or ended.
-    fn stir(&mut self, now: Instant) {
+    fn note_activity(&mut self, now: Instant) {
         (self.moved, self.pause, self.due) = (now, QUICK, now);
     }
 
     /// Schedules the next reading after one.
     fn plan_next(&mut self, now: Instant) {
-        self.pause = match now.saturating_duration_since(self.moved) < SOON {
+        self.pause = match now.saturating_duration_since(self.moved) < CHANGED_INTERVAL {
             true => QUICK,
-            false => (self.pause * 2).clamp(SOON, SELDOM),
+            false => (self.pause * 2).clamp(CHANGED_INTERVAL, UNCHANGED_INTERVAL),
         };
         self.due = now + self.pause;
     }
 }
 
-/// All ledgers. Their files lie on a [`Shelf`], where they take no place in the daemon's descriptor table.
+/// All ledgers. Their files lie on a [`DescriptorPool`], where they take no place in the daemon's descriptor table.
 #[derive(Default)]
-pub struct Ledgers {
-    shelf: Shelf<1>,
-    kept: BTreeMap<Whose, Kept>,
+pub struct LedgerFiles {
+    shelf: DescriptorPool<1>,
+    kept: BTreeMap<RoomDevice, KeptLedger>,
     /// Tenants with a ledger that was readable before and is not now, and the reason.
-    broken: BTreeMap<Whose, &'static str>,
+    broken: BTreeMap<RoomDevice, &'static str>,
     /// The last tag that was given.
     last_tag: u64,
 }
 
-impl Ledgers {
+impl LedgerFiles {
     /// Takes the ledger with which a member joined the device. It replaces another one of the same tenant and device.
     ///
     /// # Errors
     /// The reason why the file cannot be read as a ledger; the file is closed.
-    pub fn take(&mut self, whose: Whose, file: OwnedFd, now: Instant) -> Result<(), &'static str> {
+    pub fn take(&mut self, whose: RoomDevice, file: OwnedFd, now: Instant) -> Result<(), &'static str> {
         let (identity, held) = read(&file)?;
         if self.kept.get(&whose).is_some_and(|kept| kept.identity == identity) {
             self.moved(whose.0, now);
@@ -134,23 +137,23 @@ impl Ledgers {
         self.broken.remove(&whose);
         self.last_tag += 1;
         let tag = self.last_tag;
-        self.shelf.put(tag, [file]);
+        self.shelf.store_files(tag, [file]);
         let before = (held.refused, held.peak);
         let (due, pause, moved) = (now + QUICK, QUICK, now);
-        self.kept.insert(whose, Kept { tag, identity, held, read: now, before, due, pause, moved });
+        self.kept.insert(whose, KeptLedger { tag, identity, held, read: now, before, due, pause, moved });
         Ok(())
     }
 
     /// Notes activity of a tenant: its ledgers may change from now on.
     pub fn stir(&mut self, room: u64, now: Instant) {
-        for (_, kept) in self.kept.range_mut(of_room(room)).filter(|(_, kept)| kept.pause > SOON) {
-            (kept.pause, kept.due) = (SOON, now);
+        for (_, kept) in self.kept.range_mut(of_room(room)).filter(|(_, kept)| kept.pause > CHANGED_INTERVAL) {
+            (kept.pause, kept.due) = (CHANGED_INTERVAL, now);
         }
     }
 
     /// Notes that a process of the tenant joined or ended.
     pub fn moved(&mut self, room: u64, now: Instant) {
-        self.kept.range_mut(of_room(room)).for_each(|(_, kept)| kept.stir(now));
+        self.kept.range_mut(of_room(room)).for_each(|(_, kept)| kept.note_activity(now));
     }
 
     /// Reads at most `most` of the ledgers that are due, longest overdue first. Returns the tenants whose numbers
@@ -158,26 +161,26 @@ impl Ledgers {
     ///
     /// # Cost
     /// Some forty system calls for each that is due.
-    pub fn read_due(&mut self, now: Instant, most: usize) -> BTreeSet<Whose> {
+    pub fn read_due(&mut self, now: Instant, most: usize) -> BTreeSet<RoomDevice> {
         let due = self.kept.iter().filter(|(_, kept)| kept.due <= now).map(|(whose, kept)| (kept.due, whose.clone()));
-        let mut due: Vec<(Instant, Whose)> = due.collect();
+        let mut due: Vec<(Instant, RoomDevice)> = due.collect();
         due.sort_unstable();
         due.into_iter().take(most).map(|(_, whose)| whose).filter(|whose| self.read_one(whose, now)).collect()
     }
 
     /// Reads all ledgers of a tenant now. Returns those whose numbers changed or whose ledger is gone.
-    pub fn read_room(&mut self, room: u64, now: Instant) -> BTreeSet<Whose> {
+    pub fn read_room(&mut self, room: u64, now: Instant) -> BTreeSet<RoomDevice> {
         self.all_of(room).into_iter().filter(|whose| self.read_one(whose, now)).collect()
     }
 
-    fn all_of(&self, room: u64) -> Vec<Whose> {
+    fn all_of(&self, room: u64) -> Vec<RoomDevice> {
         self.kept.range(of_room(room)).map(|(whose, _)| whose.clone()).collect()
     }
 
     /// True if its numbers are others now, or there are none any more.
-    fn read_one(&mut self, whose: &Whose, now: Instant) -> bool {
+    fn read_one(&mut self, whose: &RoomDevice, now: Instant) -> bool {
         let Some(kept) = self.kept.get_mut(whose) else { return false };
-        match self.shelf.with(kept.tag, |[file]| read(file)) {
+        match self.shelf.with_files(kept.tag, |[file]| read(file)) {
             Some(Ok((_, held))) => {
                 let changed = kept.held != held;
                 if changed {
@@ -197,46 +200,46 @@ impl Ledgers {
         }
     }
 
-    fn drop_one(&mut self, whose: &Whose) {
+    fn drop_one(&mut self, whose: &RoomDevice) {
         if let Some(kept) = self.kept.remove(whose) {
             self.shelf.remove(kept.tag);
         }
     }
 
     /// Forgets the ledgers of a tenant without members.
-    pub fn forget(&mut self, room: u64) {
+    pub fn forget_room(&mut self, room: u64) {
         self.all_of(room).iter().for_each(|whose| self.drop_one(whose));
         self.broken.retain(|whose, _| whose.0 != room);
     }
 
     /// Returns the tenants with a ledger that was readable before and is not now, and the reason.
     #[must_use]
-    pub fn broken(&self) -> &BTreeMap<Whose, &'static str> {
+    pub fn broken_ledgers(&self) -> &BTreeMap<RoomDevice, &'static str> {
         &self.broken
     }
 
     /// Returns a tenant's allocations on a device at the last reading; `None`: its ledger is not read.
     #[must_use]
-    pub fn held_by(&self, whose: &Whose) -> Option<Held> {
+    pub fn held_by(&self, whose: &RoomDevice) -> Option<HeldMemory> {
         self.kept.get(whose).map(|kept| kept.held.clone())
     }
 
     /// Returns every tenant's allocations on every device at the last reading.
     #[must_use]
-    pub fn held(&self) -> BTreeMap<Whose, Held> {
+    pub fn held_memory(&self) -> BTreeMap<RoomDevice, HeldMemory> {
         self.kept.iter().map(|(whose, kept)| (whose.clone(), kept.held.clone())).collect()
     }
 
     /// When the last reading of each ledger began.
     #[must_use]
-    pub fn read_at(&self) -> BTreeMap<Whose, Instant> {
+    pub fn read_at(&self) -> BTreeMap<RoomDevice, Instant> {
         self.kept.iter().map(|(whose, kept)| (whose.clone(), kept.read)).collect()
     }
 
     /// Returns the changes since the first reading of a tenant's ledger: the number of refused requests, and the peak
     /// in bytes if it rose, else 0.
     #[must_use]
-    pub fn since(&self, whose: &Whose) -> (u64, u64) {
+    pub fn new_since_first(&self, whose: &RoomDevice) -> (u64, u64) {
         self.kept.get(whose).map_or((0, 0), |kept| {
             let rose = if kept.held.peak > kept.before.1 { kept.held.peak } else { 0 };
             (kept.held.refused.saturating_sub(kept.before.0), rose)
@@ -251,53 +254,53 @@ impl Ledgers {
 
     /// Returns when the next reading is due; `None` for never.
     #[must_use]
-    pub fn due(&self) -> Option<Instant> {
+    pub fn next_due(&self) -> Option<Instant> {
         self.kept.values().map(|kept| kept.due).min()
     }
 }
 
 /// The keys of a room's ledgers.
-fn of_room(room: u64) -> std::ops::Range<Whose> {
+fn of_room(room: u64) -> std::ops::Range<RoomDevice> {
     (room, String::new())..(room + 1, String::new())
 }
 
 /// Reads a file that may be a ledger.
-fn read(file: &OwnedFd) -> Result<(Identity, Held), &'static str> {
+fn read(file: &OwnedFd) -> Result<(FileIdentity, HeldMemory), &'static str> {
     let stat = fstat(file).map_err(|_| "it cannot be looked at")?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err("it is no plain file");
     }
-    if usize::try_from(stat.st_size) != Ok(LEDGER_SIZE) {
+    if usize::try_from(stat.st_size) != Ok(LEDGER_BYTES) {
         return Err("it has another size");
     }
     if stat.st_nlink == 0 {
         return Err("it was removed");
     }
-    let mut bytes = vec![0; LEDGER_SIZE];
-    fill(file, &mut bytes, 0..HEADER_SIZE)?;
-    let Some((slots, shares)) = extent(&bytes) else { return Err("it is no ledger of this version") };
-    fill(file, &mut bytes, slots)?;
-    fill(file, &mut bytes, shares)?;
-    let Some(said) = copied(&bytes) else { return Err("it is no ledger of this version") };
-    let mut held = Held { used: said.shared, peak: said.peak, refused: said.refused, ..Held::default() };
+    let mut bytes = vec![0; LEDGER_BYTES];
+    read_range(file, &mut bytes, 0..LEDGER_HEADER_BYTES)?;
+    let Some((slots, shares)) = used_ranges(&bytes) else { return Err("it is no ledger of this version") };
+    read_range(file, &mut bytes, slots)?;
+    read_range(file, &mut bytes, shares)?;
+    let Some(said) = parse_ledger(&bytes) else { return Err("it is no ledger of this version") };
+    let mut held = HeldMemory { used: said.shared, peak: said.peak, refused: said.refused, ..HeldMemory::default() };
     held.claimed = said.claimed;
     held.doors = open_doors_in(&bytes).filter(|(count, _)| *count > 0);
     for member in said.members {
         let lives = lock::held_by_another(file.as_fd(), slot_lock_offset(member.index)).unwrap_or(true);
         if lives {
-            let (used, overhead) = (member.used.min(MOST_BYTES), member.overhead.min(member.used));
+            let (used, overhead) = (member.used.min(MAX_HELD_BYTES), member.overhead.min(member.used));
             held.used = held.used.saturating_add(used);
             held.overhead = held.overhead.saturating_add(overhead);
-            held.parts.push(Part { pid: member.pid, used, overhead });
+            held.parts.push(ProcessPart { pid: member.pid, used, overhead });
         }
     }
-    held.used = held.used.min(MOST_BYTES);
+    held.used = held.used.min(MAX_HELD_BYTES);
     // Some libraries do not record a peak.
-    held.peak = held.peak.min(MOST_BYTES).max(held.used);
+    held.peak = held.peak.min(MAX_HELD_BYTES).max(held.used);
     Ok(((stat.st_dev, stat.st_ino), held))
 }
 
-fn fill(file: &OwnedFd, bytes: &mut [u8], range: std::ops::Range<usize>) -> Result<(), &'static str> {
+fn read_range(file: &OwnedFd, bytes: &mut [u8], range: std::ops::Range<usize>) -> Result<(), &'static str> {
     let (mut at, end) = (range.start, range.end);
     while at < end {
         match rustix::io::pread(file, &mut bytes[at..end], at as u64) {
@@ -316,7 +319,7 @@ mod tests {
     use std::io::{Seek as _, Write as _};
     use std::path::Path;
 
-    use vgpu_core::memory::ledger::{MAGIC, SLOT_SIZE, VERSION};
+    use vgpu_core::memory::ledger::{LEDGER_MAGIC, LEDGER_SLOT_BYTES, LEDGER_VERSION};
 
     use super::*;
 
@@ -328,12 +331,12 @@ mod tests {
     /// Creates a ledger with one living member that holds `used`; the second file has the lock.
     fn ledger(path: &Path, used: u64) -> (OwnedFd, File) {
         let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path).unwrap();
-        file.set_len(LEDGER_SIZE as u64).unwrap();
-        word(&mut file, 0, &MAGIC.to_le_bytes());
-        word(&mut file, 8, &VERSION.to_le_bytes());
+        file.set_len(LEDGER_BYTES as u64).unwrap();
+        word(&mut file, 0, &LEDGER_MAGIC.to_le_bytes());
+        word(&mut file, 8, &LEDGER_VERSION.to_le_bytes());
         word(&mut file, 20, &1u32.to_le_bytes());
-        word(&mut file, HEADER_SIZE, &used.to_le_bytes());
-        word(&mut file, HEADER_SIZE + SLOT_SIZE / 2, &4711u32.to_le_bytes());
+        word(&mut file, LEDGER_HEADER_BYTES, &used.to_le_bytes());
+        word(&mut file, LEDGER_HEADER_BYTES + LEDGER_SLOT_BYTES / 2, &4711u32.to_le_bytes());
         assert!(lock::try_lock(file.as_fd(), slot_lock_offset(0)).unwrap());
         (File::open(path).unwrap().into(), file)
     }
@@ -344,55 +347,58 @@ mod tests {
         let path = dir.path().join("ledger");
         let (sent, mut member) = ledger(&path, 1000);
         let again = File::open(&path).unwrap();
-        let mut ledgers = Ledgers::default();
+        let mut ledgers = LedgerFiles::default();
         let (now, whose) = (Instant::now(), (1, "GPU-1".to_owned()));
         assert_eq!(ledgers.take(whose.clone(), sent, now), Ok(()));
         assert_eq!(ledgers.take(whose.clone(), again.into(), now), Ok(()), "it is known");
-        let held = &ledgers.held()[&whose];
-        assert_eq!((held.used, held.part(4711).map(|part| part.used), held.part(1)), (1000, Some(1000), None));
+        let held = &ledgers.held_memory()[&whose];
+        assert_eq!((held.used, held.part_of(4711).map(|part| part.used), held.part_of(1)), (1000, Some(1000), None));
         assert!(ledgers.read_due(now, 1).is_empty(), "a process came, and nothing changed yet");
-        word(&mut member, HEADER_SIZE, &3000u64.to_le_bytes());
+        word(&mut member, LEDGER_HEADER_BYTES, &3000u64.to_le_bytes());
         assert!(ledgers.read_due(now, 1).is_empty(), "not yet");
         let later = now + QUICK;
         assert!(ledgers.read_due(later, 0).is_empty(), "not more than may be read now");
         assert_eq!(ledgers.read_due(later, 1), BTreeSet::from([whose.clone()]));
-        assert_eq!(ledgers.held()[&whose].used, 3000);
-        assert_eq!(ledgers.held_by(&whose), ledgers.held().remove(&whose));
+        assert_eq!(ledgers.held_memory()[&whose].used, 3000);
+        assert_eq!(ledgers.held_by(&whose), ledgers.held_memory().remove(&whose));
         let quiet = later + QUICK;
         assert!(ledgers.read_due(quiet, 1).is_empty());
-        assert!(ledgers.is_quick() && ledgers.due() == Some(quiet + QUICK), "it changed within the last second");
-        let quiet = later + SOON;
+        assert!(ledgers.is_quick() && ledgers.next_due() == Some(quiet + QUICK), "it changed within the last second");
+        let quiet = later + CHANGED_INTERVAL;
         assert!(ledgers.read_due(quiet, 1).is_empty());
-        assert!(!ledgers.is_quick() && ledgers.due() == Some(quiet + SOON), "it did not change for a second");
-        let later = quiet + SOON;
+        assert!(
+            !ledgers.is_quick() && ledgers.next_due() == Some(quiet + CHANGED_INTERVAL),
+            "it did not change for a second"
+        );
+        let later = quiet + CHANGED_INTERVAL;
         assert!(ledgers.read_due(later, 1).is_empty());
-        assert_eq!(ledgers.due(), Some(later + 2 * SOON), "what does not change is read more rarely");
+        assert_eq!(ledgers.next_due(), Some(later + 2 * CHANGED_INTERVAL), "what does not change is read more rarely");
         ledgers.stir(1, later);
         assert!(!ledgers.is_quick(), "a launch alone changes no memory");
         ledgers.moved(1, later);
         drop(member);
         assert_eq!(ledgers.read_due(later, 1), BTreeSet::from([whose.clone()]));
         assert!(ledgers.is_quick(), "a process came or went");
-        assert_eq!(ledgers.held()[&whose].used, 0, "nobody holds the lock");
+        assert_eq!(ledgers.held_memory()[&whose].used, 0, "nobody holds the lock");
         File::options().write(true).open(&path).unwrap().set_len(5000).unwrap();
         ledgers.read_room(1, later);
-        assert!(ledgers.held().is_empty(), "it has another size");
-        assert_eq!(ledgers.broken()[&whose], "it has another size");
+        assert!(ledgers.held_memory().is_empty(), "it has another size");
+        assert_eq!(ledgers.broken_ledgers()[&whose], "it has another size");
         let (sent, _member) = ledger(&dir.path().join("other"), 7);
         assert_eq!(ledgers.take(whose.clone(), sent, later), Ok(()));
-        assert!(ledgers.broken().is_empty(), "its members have another one");
+        assert!(ledgers.broken_ledgers().is_empty(), "its members have another one");
         drop(_member);
         std::fs::remove_file(dir.path().join("other")).unwrap();
         ledgers.read_room(1, later);
-        assert_eq!(ledgers.broken()[&whose], "it was removed");
-        ledgers.forget(1);
-        assert!(ledgers.broken().is_empty(), "nobody is there any more");
+        assert_eq!(ledgers.broken_ledgers()[&whose], "it was removed");
+        ledgers.forget_room(1);
+        assert!(ledgers.broken_ledgers().is_empty(), "nobody is there any more");
     }
 
     #[test]
     fn what_is_no_ledger_is_not_kept() {
         let dir = tempfile::tempdir().unwrap();
-        let mut ledgers = Ledgers::default();
+        let mut ledgers = LedgerFiles::default();
         let mut take = |file: File| ledgers.take((1, "GPU-1".into()), file.into(), Instant::now());
         let fifo = dir.path().join("fifo");
         let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NONBLOCK;
@@ -408,27 +414,27 @@ mod tests {
         }
         let path = dir.path().join("zeroes");
         let zeroes = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
-        zeroes.set_len(LEDGER_SIZE as u64).unwrap();
+        zeroes.set_len(LEDGER_BYTES as u64).unwrap();
         assert_eq!(take(zeroes), Err("it is no ledger of this version"));
         let (sent, _member) = ledger(&path, 1);
         std::fs::remove_file(&path).unwrap();
         assert_eq!(take(sent.into()), Err("it was removed"));
-        assert!(ledgers.held().is_empty() && ledgers.due().is_none());
+        assert!(ledgers.held_memory().is_empty() && ledgers.next_due().is_none());
     }
 
     #[test]
     fn another_ledger_takes_the_place_of_the_one_before_and_tenants_are_kept_apart() {
         let dir = tempfile::tempdir().unwrap();
-        let mut ledgers = Ledgers::default();
+        let mut ledgers = LedgerFiles::default();
         let (whose, other, now) = ((1, "GPU-1".to_owned()), (2, "GPU-1".to_owned()), Instant::now());
         let files: Vec<_> =
             [1, 2, 4].map(|used| ledger(&dir.path().join(used.to_string()), used)).into_iter().collect();
         for (whose, (sent, _)) in [&whose, &whose, &other].into_iter().zip(&files) {
             ledgers.take(whose.clone(), sent.try_clone().unwrap(), now).unwrap();
         }
-        let used = |ledgers: &Ledgers, whose| ledgers.held_by(whose).map(|held| held.used);
+        let used = |ledgers: &LedgerFiles, whose| ledgers.held_by(whose).map(|held| held.used);
         assert_eq!((used(&ledgers, &whose), used(&ledgers, &other)), (Some(2), Some(4)));
-        ledgers.forget(1);
+        ledgers.forget_room(1);
         assert_eq!((used(&ledgers, &whose), used(&ledgers, &other)), (None, Some(4)));
     }
 }

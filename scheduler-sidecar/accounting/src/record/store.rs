@@ -18,31 +18,31 @@ use std::time::Duration;
 use rusqlite::{Connection, ErrorCode, OptionalExtension as _, TransactionBehavior, params};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 
-use super::integrate::{Key, Row};
+use super::integrate::{RecordKey, RecordRow};
 use vgpu_config::plan::Keep;
 
 /// The database in the state directory.
-pub const FILE: &str = "record.sqlite";
+pub const RECORD_FILE: &str = "record.sqlite";
 /// Lock file, locked by the daemon that has the database open for writing.
-const LOCK: &str = "record.lock";
+const LOCK_FILE: &str = "record.lock";
 /// SQLite application id `vgpu`, to recognise databases of other programs.
-pub const APPLICATION: i32 = i32::from_be_bytes(*b"vgpu");
+pub const APPLICATION_ID: i32 = i32::from_be_bytes(*b"vgpu");
 /// Schema version; increases with every released change of the tables. A record of another version is refused and
 /// left unchanged.
-pub const VERSION: i32 = 1;
+pub const SCHEMA_VERSION: i32 = 1;
 /// Length of a rolled-up row in seconds.
-pub const HOUR: i64 = 3600;
+pub const HOUR_SECONDS: i64 = 3600;
 /// Marks of processes not seen for this long are deleted, in seconds.
-const MARKS_KEPT: i64 = 30 * 86_400;
+const MARKS_KEPT_SECONDS: i64 = 30 * 86_400;
 /// Hours rolled up in one transaction, so that readers never wait for long.
-const AT_ONCE: usize = 24;
+const HOURS_PER_ROLL_UP: usize = 24;
 
 /// Identifies a process on a device: the tenant's name, the device's UUID, the process's number.
-pub type Mark = (String, String, u32);
+pub type ProcessMark = (String, String, u32);
 
 /// Reasons why nothing is written at the moment.
 #[derive(Debug)]
-pub enum Trouble {
+pub enum RecordTrouble {
     /// The directory cannot be created or used.
     Place(PathBuf, std::io::Error),
     /// Another daemon stores its record in this directory.
@@ -55,7 +55,7 @@ pub enum Trouble {
     Database(rusqlite::Error),
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for RecordTrouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Place(path, why) => write!(f, "{}: {why}", path.display()),
@@ -64,7 +64,7 @@ impl fmt::Display for Trouble {
             }
             Self::Version(found) => write!(
                 f,
-                "the record has version {found}, this vgpud writes version {VERSION}: keep it elsewhere, or use the vgpud that wrote it"
+                "the record has version {found}, this vgpud writes version {SCHEMA_VERSION}: keep it elsewhere, or use the vgpud that wrote it"
             ),
             Self::Foreign(path) => write!(f, "{} is somebody else's database", path.display()),
             Self::Database(why) => match why.sqlite_error_code() {
@@ -76,15 +76,15 @@ impl fmt::Display for Trouble {
     }
 }
 
-impl std::error::Error for Trouble {}
+impl std::error::Error for RecordTrouble {}
 
-impl From<rusqlite::Error> for Trouble {
+impl From<rusqlite::Error> for RecordTrouble {
     fn from(why: rusqlite::Error) -> Self {
         Self::Database(why)
     }
 }
 
-impl Trouble {
+impl RecordTrouble {
     /// Returns true if the disk is full.
     #[must_use]
     pub fn is_full(&self) -> bool {
@@ -100,38 +100,38 @@ impl Trouble {
 }
 
 /// The database, open for writing.
-pub struct Store {
+pub struct RecordStore {
     connection: Connection,
     _lock: OwnedFd,
 }
 
-impl Store {
+impl RecordStore {
     /// Opens or creates the database. A damaged file is moved aside, a new one is created, and the damaged file's new
     /// name is returned.
     ///
     /// # Errors
-    /// [`Trouble`].
-    pub fn open(dir: &Path) -> Result<(Self, Option<PathBuf>), Trouble> {
-        let place = |why: std::io::Error| Trouble::Place(dir.to_owned(), why);
+    /// [`RecordTrouble`].
+    pub fn open(dir: &Path) -> Result<(Self, Option<PathBuf>), RecordTrouble> {
+        let place = |why: std::io::Error| RecordTrouble::Place(dir.to_owned(), why);
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(place)?;
         let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let lock =
-            rustix::fs::open(dir.join(LOCK), flags, Mode::from_raw_mode(0o600)).map_err(|why| place(why.into()))?;
+        let lock = rustix::fs::open(dir.join(LOCK_FILE), flags, Mode::from_raw_mode(0o600))
+            .map_err(|why| place(why.into()))?;
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Err(Trouble::Taken(dir.to_owned()));
+            return Err(RecordTrouble::Taken(dir.to_owned()));
         }
-        let file = dir.join(FILE);
+        let file = dir.join(RECORD_FILE);
         match Self::open_file(&file) {
             Ok(connection) => Ok((Self { connection, _lock: lock }, None)),
             Err(why) if why.is_corrupt() => {
-                let aside = aside(&file).map_err(place)?;
+                let aside = move_aside(&file).map_err(place)?;
                 Ok((Self { connection: Self::open_file(&file)?, _lock: lock }, Some(aside)))
             }
             Err(why) => Err(why),
         }
     }
 
-    fn open_file(file: &Path) -> Result<Connection, Trouble> {
+    fn open_file(file: &Path) -> Result<Connection, RecordTrouble> {
         let connection = Connection::open(file)?;
         connection.busy_timeout(Duration::from_secs(1))?;
         // Takes effect only in a file without tables.
@@ -152,8 +152,8 @@ impl Store {
     /// are deleted.
     ///
     /// # Errors
-    /// [`Trouble`].
-    pub fn marks(&mut self, boot: &str) -> Result<BTreeMap<Mark, u64>, Trouble> {
+    /// [`RecordTrouble`].
+    pub fn read_marks(&mut self, boot: &str) -> Result<BTreeMap<ProcessMark, u64>, RecordTrouble> {
         let change = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let was: Option<String> =
             change.query_row("SELECT value FROM meta WHERE key = 'boot'", [], |row| row.get(0)).optional()?;
@@ -169,7 +169,7 @@ impl Store {
             )?;
             let mut rows = ask.query([])?;
             while let Some(row) = rows.next()? {
-                marks.insert((row.get(0)?, row.get(1)?, row.get(2)?), positive(row.get(3)?));
+                marks.insert((row.get(0)?, row.get(1)?, row.get(2)?), to_unsigned(row.get(3)?));
             }
         }
         change.commit()?;
@@ -179,49 +179,54 @@ impl Store {
     /// Adds rows to the stored ones and updates the processes' marks, all or nothing.
     ///
     /// # Errors
-    /// [`Trouble`]; then nothing is written.
+    /// [`RecordTrouble`]; then nothing is written.
     ///
     /// # Cost
     /// About ten microseconds a row, and one write to the disk.
-    pub fn add(&mut self, rows: &BTreeMap<Key, Row>, marks: &BTreeMap<Mark, u64>, now: i64) -> Result<(), Trouble> {
+    pub fn add(
+        &mut self,
+        rows: &BTreeMap<RecordKey, RecordRow>,
+        marks: &BTreeMap<ProcessMark, u64>,
+        now: i64,
+    ) -> Result<(), RecordTrouble> {
         let change = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         {
             let mut tenant =
                 change.prepare_cached("INSERT OR IGNORE INTO tenant (name, group_name, labels) VALUES (?1, ?2, ?3)")?;
             let mut device = change.prepare_cached("INSERT OR IGNORE INTO device (uuid) VALUES (?1)")?;
-            let mut add = change.prepare_cached(ADD)?;
+            let mut add = change.prepare_cached(ADD_SQL)?;
             for (key, row) in rows {
                 let (group, labels) = (key.bearer.group_column(), key.bearer.labels_column());
                 tenant.execute(params![key.tenant, group, labels])?;
                 device.execute([&key.device])?;
                 add.execute(params![
-                    super::integrate::MINUTE,
+                    super::integrate::MINUTE_SECONDS,
                     key.start,
                     key.tenant,
                     key.device,
-                    (row.gpu_ns > 0 || row.unmeasured_ns == 0).then_some(signed(row.gpu_ns)),
-                    signed(row.wait_ns),
-                    signed(row.memory_byte_seconds),
-                    signed(row.peak_bytes),
-                    row.launches.map(signed),
-                    row.refused.map(signed),
-                    signed(row.members),
-                    row.memory_limit.map(signed),
-                    row.sm_limit.map(signed),
+                    (row.gpu_ns > 0 || row.unmeasured_ns == 0).then_some(to_signed(row.gpu_ns)),
+                    to_signed(row.wait_ns),
+                    to_signed(row.memory_byte_seconds),
+                    to_signed(row.peak_bytes),
+                    row.launches.map(to_signed),
+                    row.refused.map(to_signed),
+                    to_signed(row.members),
+                    row.memory_limit.map(to_signed),
+                    row.sm_limit.map(to_signed),
                     group,
                     labels,
-                    signed(row.unmeasured_ns),
+                    to_signed(row.unmeasured_ns),
                 ])?;
             }
             // A process's mark does not depend on the tenant's group.
             let mut tenant = change.prepare_cached(
                 "INSERT INTO tenant (name) SELECT ?1 WHERE NOT EXISTS (SELECT 1 FROM tenant WHERE name = ?1)",
             )?;
-            let mut mark = change.prepare_cached(MARK)?;
+            let mut mark = change.prepare_cached(MARK_SQL)?;
             for ((name, uuid, process), busy) in marks {
                 tenant.execute([name])?;
                 device.execute([uuid])?;
-                mark.execute(params![name, uuid, process, signed(*busy), now])?;
+                mark.execute(params![name, uuid, process, to_signed(*busy), now])?;
             }
         }
         change.commit()?;
@@ -232,26 +237,29 @@ impl Store {
     /// if more is left.
     ///
     /// # Errors
-    /// [`Trouble`].
-    pub fn tidy(&mut self, keep: Keep, now: i64) -> Result<bool, Trouble> {
+    /// [`RecordTrouble`].
+    pub fn roll_up_old(&mut self, keep: Keep, now: i64) -> Result<bool, RecordTrouble> {
         let ago = |seconds: u64| now.saturating_sub(i64::try_from(seconds).unwrap_or(i64::MAX));
         let change = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let mut more = false;
-        for _ in 0..AT_ONCE {
+        for _ in 0..HOURS_PER_ROLL_UP {
             let oldest: Option<i64> =
                 change.query_row("SELECT min(start) FROM usage WHERE span = 60", [], |row| row.get(0))?;
-            let hour = oldest.map(|start| start.div_euclid(HOUR) * HOUR);
-            let Some(hour) = hour.filter(|hour| hour + HOUR <= ago(keep.fine)) else {
+            let hour = oldest.map(|start| start.div_euclid(HOUR_SECONDS) * HOUR_SECONDS);
+            let Some(hour) = hour.filter(|hour| hour + HOUR_SECONDS <= ago(keep.fine)) else {
                 more = false;
                 break;
             };
-            change.execute(ROLL_UP, [hour, hour + HOUR])?;
-            change.execute("DELETE FROM usage WHERE span = 60 AND start >= ?1 AND start < ?2", [hour, hour + HOUR])?;
+            change.execute(ROLL_UP_SQL, [hour, hour + HOUR_SECONDS])?;
+            change.execute(
+                "DELETE FROM usage WHERE span = 60 AND start >= ?1 AND start < ?2",
+                [hour, hour + HOUR_SECONDS],
+            )?;
             more = true;
         }
         change.execute("DELETE FROM usage WHERE span = 3600 AND start + 3600 <= ?1", [ago(keep.all)])?;
         change.execute("DELETE FROM usage WHERE span = 60 AND start + 60 <= ?1", [ago(keep.all)])?;
-        change.execute("DELETE FROM mark WHERE seen < ?1", [now.saturating_sub(MARKS_KEPT)])?;
+        change.execute("DELETE FROM mark WHERE seen < ?1", [now.saturating_sub(MARKS_KEPT_SECONDS)])?;
         change.commit()?;
         // SQLite frees one page for each row that is read, so all rows must be read.
         let mut vacuum = self.connection.prepare("PRAGMA incremental_vacuum(256)")?;
@@ -287,7 +295,7 @@ macro_rules! upsert {
     };
 }
 
-const ADD: &str = concat!(
+const ADD_SQL: &str = concat!(
     insert!(),
     "VALUES (?1, ?2, (SELECT id FROM tenant WHERE name = ?3 AND group_name = ?14 AND labels = ?15), \
 (SELECT id FROM device WHERE uuid = ?4), \
@@ -295,14 +303,14 @@ const ADD: &str = concat!(
     upsert!()
 );
 
-const MARK: &str = "\
+const MARK_SQL: &str = "\
 INSERT INTO mark (tenant, device, process, busy_ns, seen) VALUES ((SELECT min(id) FROM tenant WHERE name = ?1), \
 (SELECT id FROM device WHERE uuid = ?2), ?3, ?4, ?5) \
 ON CONFLICT DO UPDATE SET busy_ns = excluded.busy_ns, seen = excluded.seen";
 
 /// An hour's rows hold at most sixty times a minute's, so bounding a minute's values keeps the sum in range. The
 /// limits are those of the hour's last minute.
-const ROLL_UP: &str = concat!(
+const ROLL_UP_SQL: &str = concat!(
     insert!(),
     "SELECT 3600, ?1, tenant, device, \
 CASE WHEN coalesce(sum(gpu_ns > 0), 0) = 0 AND sum(unmeasured_ns) > 0 THEN NULL \
@@ -318,7 +326,7 @@ FROM usage AS fine WHERE span = 60 AND start >= ?1 AND start < ?2 GROUP BY tenan
 );
 
 /// Moves a damaged database aside, together with its side files.
-fn aside(file: &Path) -> std::io::Result<PathBuf> {
+fn move_aside(file: &Path) -> std::io::Result<PathBuf> {
     let stamp = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_nanos());
     let with = |end: &str| {
         let mut name = file.as_os_str().to_owned();
@@ -337,31 +345,31 @@ fn aside(file: &Path) -> std::io::Result<PathBuf> {
     Ok(to)
 }
 
-fn signed(value: u64) -> i64 {
+fn to_signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 /// Stored values of ours are never negative.
-pub(super) fn positive(value: i64) -> u64 {
+pub(super) fn to_unsigned(value: i64) -> u64 {
     u64::try_from(value).unwrap_or(0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vgpu_config::bearer::Bearer;
+    use vgpu_config::bearer::CostBearer;
 
-    fn row(gpu_ns: u64, memory_limit: u64) -> Row {
-        Row { gpu_ns, memory_limit: Some(memory_limit), refused: Some(1), ..Row::default() }
+    fn row(gpu_ns: u64, memory_limit: u64) -> RecordRow {
+        RecordRow { gpu_ns, memory_limit: Some(memory_limit), refused: Some(1), ..RecordRow::default() }
     }
 
-    fn key(start: i64) -> Key {
-        Key { tenant: "a".into(), device: "GPU-1".into(), start, bearer: Bearer::default() }
+    fn key(start: i64) -> RecordKey {
+        RecordKey { tenant: "a".into(), device: "GPU-1".into(), start, bearer: CostBearer::default() }
     }
 
     type Seen = (i64, i64, i64, Option<i64>, Option<i64>, Option<i64>);
 
-    fn rows(store: &Store) -> Vec<Seen> {
+    fn rows(store: &RecordStore) -> Vec<Seen> {
         let ask = "SELECT span, start, gpu_ns, launches, refused, memory_limit FROM usage ORDER BY span, start";
         let mut ask = store.connection.prepare(ask).unwrap();
         let rows =
@@ -372,7 +380,7 @@ mod tests {
     #[test]
     fn rows_add_up_and_old_minutes_become_hours_and_old_hours_go() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut store, aside) = Store::open(dir.path()).unwrap();
+        let (mut store, aside) = RecordStore::open(dir.path()).unwrap();
         assert!(aside.is_none());
         let none = BTreeMap::new();
         store.add(&BTreeMap::from([(key(60), row(5, 1)), (key(120), row(7, 9))]), &none, 120).unwrap();
@@ -384,46 +392,46 @@ mod tests {
         ];
         assert_eq!(rows(&store), minutes);
         let keep = Keep { fine: 3600, all: 10_000 };
-        assert!(!store.tidy(keep, 7199).unwrap());
+        assert!(!store.roll_up_old(keep, 7199).unwrap());
         assert_eq!(rows(&store), minutes, "the first hour is not old enough");
-        assert!(!store.tidy(keep, 7200).unwrap());
+        assert!(!store.roll_up_old(keep, 7200).unwrap());
         assert_eq!(rows(&store), [(60, 7200, 1, None, Some(1), Some(3)), (3600, 0, 22, None, Some(3), Some(9))]);
         // A late row is added to its hour.
         store.add(&BTreeMap::from([(key(180), row(3, 4))]), &none, 7300).unwrap();
-        store.tidy(keep, 7300).unwrap();
+        store.roll_up_old(keep, 7300).unwrap();
         assert_eq!(rows(&store)[1], (3600, 0, 25, None, Some(4), Some(4)));
-        store.tidy(keep, 13_600).unwrap();
+        store.roll_up_old(keep, 13_600).unwrap();
         assert_eq!(rows(&store).iter().map(|row| row.1).collect::<Vec<_>>(), [7200]);
     }
 
     #[test]
     fn marks_are_those_of_this_boot() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut store, _) = Store::open(dir.path()).unwrap();
-        assert!(store.marks("one").unwrap().is_empty());
+        let (mut store, _) = RecordStore::open(dir.path()).unwrap();
+        assert!(store.read_marks("one").unwrap().is_empty());
         let mark = ("a".to_owned(), "GPU-1".to_owned(), 7);
         store.add(&BTreeMap::new(), &BTreeMap::from([(mark.clone(), 50)]), 1).unwrap();
         store.add(&BTreeMap::new(), &BTreeMap::from([(mark.clone(), 60)]), 1).unwrap();
-        assert!(matches!(Store::open(dir.path()), Err(Trouble::Taken(_))), "one daemon at a time");
+        assert!(matches!(RecordStore::open(dir.path()), Err(RecordTrouble::Taken(_))), "one daemon at a time");
         drop(store);
-        let (mut store, _) = Store::open(dir.path()).unwrap();
-        assert_eq!(store.marks("one").unwrap(), BTreeMap::from([(mark, 60)]));
-        assert!(store.marks("two").unwrap().is_empty());
+        let (mut store, _) = RecordStore::open(dir.path()).unwrap();
+        assert_eq!(store.read_marks("one").unwrap(), BTreeMap::from([(mark, 60)]));
+        assert!(store.read_marks("two").unwrap().is_empty());
     }
 
     #[test]
     fn a_damaged_file_is_moved_aside_and_one_of_another_version_or_program_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join(FILE);
+        let file = dir.path().join(RECORD_FILE);
         fs::write(&file, "no database, and long enough to be looked at as one".repeat(100)).unwrap();
-        let (store, aside) = Store::open(dir.path()).unwrap();
+        let (store, aside) = RecordStore::open(dir.path()).unwrap();
         assert!(fs::read(aside.unwrap()).unwrap().starts_with(b"no database"));
         drop(store);
-        for other in [VERSION + 1, VERSION - 1] {
+        for other in [SCHEMA_VERSION + 1, SCHEMA_VERSION - 1] {
             Connection::open(&file).unwrap().pragma_update(None, "user_version", other).unwrap();
-            assert!(matches!(Store::open(dir.path()), Err(Trouble::Version(found)) if found == other));
+            assert!(matches!(RecordStore::open(dir.path()), Err(RecordTrouble::Version(found)) if found == other));
             let span = (i64::MIN, i64::MAX);
-            let read = super::super::ask::each(dir.path(), span, |_| panic!("a row of version {other}"));
+            let read = super::super::ask::for_each_line(dir.path(), span, |_| panic!("a row of version {other}"));
             assert!(read.unwrap_err().to_string().contains(&format!("version {other}")));
             let kept = Connection::open(&file).unwrap();
             let version: i32 = kept.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
@@ -431,6 +439,6 @@ mod tests {
         }
         fs::remove_file(&file).unwrap();
         Connection::open(&file).unwrap().execute_batch("CREATE TABLE theirs (x)").unwrap();
-        assert!(matches!(Store::open(dir.path()), Err(Trouble::Foreign(_))));
+        assert!(matches!(RecordStore::open(dir.path()), Err(RecordTrouble::Foreign(_))));
     }
 }

@@ -7,16 +7,16 @@ use std::collections::BTreeMap;
 
 use tracing::{info, warn};
 
-use super::Whose;
-use super::ledgers::Held;
+use super::RoomDevice;
+use super::ledgers::HeldMemory;
 
 /// Refusals and bypasses already logged, for each tenant and device.
 #[derive(Debug, Default)]
-pub struct Told(BTreeMap<Whose, (u64, u64)>);
+pub struct ToldRefusals(BTreeMap<RoomDevice, (u64, u64)>);
 
-impl Told {
+impl ToldRefusals {
     /// Compares with the last counts, and logs every increase.
-    pub fn hears(&mut self, held: &BTreeMap<Whose, Held>, name: impl Fn(&Whose) -> Option<String>) {
+    pub fn tell_new(&mut self, held: &BTreeMap<RoomDevice, HeldMemory>, name: impl Fn(&RoomDevice) -> Option<String>) {
         for (whose, now) in held {
             let Some(tenant) = name(whose) else { continue };
             let doors = now.doors.as_ref().map_or(0, |(count, _)| *count);

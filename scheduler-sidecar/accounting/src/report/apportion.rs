@@ -6,7 +6,7 @@
 /// The parts sum to `total`, and each differs from its exact value by less than one. If all weights are zero, so are
 /// the parts.
 #[must_use]
-pub fn apportion(total: u128, weights: &[u128]) -> Vec<u128> {
+pub fn apportion_total(total: u128, weights: &[u128]) -> Vec<u128> {
     let mut weights = weights.to_vec();
     // Weights too large for any real device lose their lowest bits, to avoid overflow.
     let fits = |weights: &[u128]| {
@@ -32,7 +32,7 @@ pub fn apportion(total: u128, weights: &[u128]) -> Vec<u128> {
 
 /// Returns `value / unit`, rounded half up.
 #[must_use]
-pub fn rounded(value: u128, unit: u128) -> u128 {
+pub fn round_half_up(value: u128, unit: u128) -> u128 {
     let unit = unit.max(1);
     let rest = value % unit;
     value / unit + u128::from(rest >= unit - rest)
@@ -40,7 +40,7 @@ pub fn rounded(value: u128, unit: u128) -> u128 {
 
 /// Formats a number of units with `digits` decimals: 1234 with 2 is `12.34`.
 #[must_use]
-pub fn decimal(value: u128, digits: u32) -> String {
+pub fn format_decimal(value: u128, digits: u32) -> String {
     match digits {
         0 => value.to_string(),
         _ => {
@@ -58,17 +58,23 @@ mod tests {
 
     #[test]
     fn remainders_decide_and_equal_ones_in_their_order() {
-        assert_eq!(apportion(1000, &[1, 1, 1]), [334, 333, 333]);
-        assert_eq!(apportion(100, &[500, 499, 1]), [50, 50, 0]);
-        assert_eq!(apportion(7, &[0, 0]), [0, 0]);
-        assert_eq!(apportion(0, &[3, 4]), [0, 0]);
-        assert_eq!(apportion(5, &[]), [0; 0]);
+        assert_eq!(apportion_total(1000, &[1, 1, 1]), [334, 333, 333]);
+        assert_eq!(apportion_total(100, &[500, 499, 1]), [50, 50, 0]);
+        assert_eq!(apportion_total(7, &[0, 0]), [0, 0]);
+        assert_eq!(apportion_total(0, &[3, 4]), [0, 0]);
+        assert_eq!(apportion_total(5, &[]), [0; 0]);
     }
 
     #[test]
     fn decimals_are_written_whole() {
-        assert_eq!((decimal(1234, 2), decimal(5, 3), decimal(7, 0)), ("12.34".into(), "0.005".into(), "7".into()));
-        assert_eq!((rounded(15, 10), rounded(14, 10), rounded(0, 10), rounded(u128::MAX, 1)), (2, 1, 0, u128::MAX));
+        assert_eq!(
+            (format_decimal(1234, 2), format_decimal(5, 3), format_decimal(7, 0)),
+            ("12.34".into(), "0.005".into(), "7".into())
+        );
+        assert_eq!(
+            (round_half_up(15, 10), round_half_up(14, 10), round_half_up(0, 10), round_half_up(u128::MAX, 1)),
+            (2, 1, 0, u128::MAX)
+        );
     }
 
     proptest! {
@@ -79,7 +85,7 @@ mod tests {
         ) {
             let weights: Vec<u128> = weights.into_iter().map(|weight| u128::from(weight >> 6)).collect();
             let sum: u128 = weights.iter().sum();
-            let parts = apportion(total.into(), &weights);
+            let parts = apportion_total(total.into(), &weights);
             prop_assert_eq!(parts.iter().sum::<u128>(), if sum == 0 { 0 } else { total.into() });
             for (part, weight) in parts.iter().zip(&weights) {
                 let exact = u128::from(total) * weight;
@@ -92,7 +98,7 @@ mod tests {
             total in any::<u128>(),
             weights in prop::collection::vec(any::<u128>(), 1..10),
         ) {
-            let parts = apportion(total, &weights);
+            let parts = apportion_total(total, &weights);
             prop_assert!(parts.iter().sum::<u128>() == total || parts.iter().all(|part| *part == 0));
         }
     }

@@ -1,16 +1,16 @@
 //! Draws pictures as SVG for use inside a page: bar charts, and dots on a scale.
 
-use super::page::escaped;
+use super::page::escape_html;
 
 /// Widths of the names, the drawing and the values; height of a row.
-const NAMES: f64 = 190.0;
-const DRAWN: f64 = 420.0;
-const VALUES: f64 = 150.0;
-const ROW: f64 = 26.0;
+const NAMES_WIDTH: f64 = 190.0;
+const DRAWN_WIDTH: f64 = 420.0;
+const VALUES_WIDTH: f64 = 150.0;
+const ROW_HEIGHT: f64 = 26.0;
 
 /// A bar of a chart.
 #[derive(Debug, Clone)]
-pub struct Bar {
+pub struct ChartBar {
     /// Name shown to the left of the bar.
     pub name: String,
     /// Value that sets the length of the bar.
@@ -21,19 +21,19 @@ pub struct Bar {
 
 /// Draws bars next to their names, on a scale from zero to the longest.
 #[must_use]
-pub fn bars(title: &str, bars: &[Bar]) -> String {
+pub fn draw_bars(title: &str, bars: &[ChartBar]) -> String {
     let most = bars.iter().map(|bar| bar.value).filter(|value| value.is_finite()).fold(0.0, f64::max);
-    let mut svg = begin(title, bars.len());
-    for (y, bar) in lines().zip(bars) {
+    let mut svg = begin_chart(title, bars.len());
+    for (y, bar) in scale_lines().zip(bars) {
         let part = if most > 0.0 && bar.value.is_finite() { bar.value.max(0.0) / most } else { 0.0 };
         name(&mut svg, y, &bar.name);
         svg.push_str(&format!(
-            "<rect x=\"{NAMES}\" y=\"{:.1}\" width=\"{:.1}\" height=\"14\" fill=\"var(--one)\"/><text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+            "<rect x=\"{NAMES_WIDTH}\" y=\"{:.1}\" width=\"{:.1}\" height=\"14\" fill=\"var(--one)\"/><text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
             y + 4.0,
-            part * DRAWN,
-            NAMES + part * DRAWN + 6.0,
+            part * DRAWN_WIDTH,
+            NAMES_WIDTH + part * DRAWN_WIDTH + 6.0,
             y + 15.0,
-            escaped(&bar.shown)
+            escape_html(&bar.shown)
         ));
     }
     svg.push_str("</svg>");
@@ -42,7 +42,7 @@ pub fn bars(title: &str, bars: &[Bar]) -> String {
 
 /// Values of one kind: each is a dot, the median is a line, the interval is a bar.
 #[derive(Debug, Clone)]
-pub struct Dots {
+pub struct ChartDots {
     /// Name of the row.
     pub name: String,
     /// Values, one for each dot.
@@ -59,12 +59,12 @@ pub struct Dots {
 
 /// Draws rows of dots on a common scale from zero to the highest.
 #[must_use]
-pub fn dots(title: &str, rows: &[Dots]) -> String {
+pub fn draw_dots(title: &str, rows: &[ChartDots]) -> String {
     let all = rows.iter().flat_map(|row| row.values.iter().copied()).filter(|value| value.is_finite());
     let most = all.fold(0.0, f64::max);
-    let x = |value: f64| NAMES + if most > 0.0 { value.max(0.0) / most * DRAWN } else { 0.0 };
-    let mut svg = begin(title, rows.len());
-    for (y, row) in lines().zip(rows) {
+    let x = |value: f64| NAMES_WIDTH + if most > 0.0 { value.max(0.0) / most * DRAWN_WIDTH } else { 0.0 };
+    let mut svg = begin_chart(title, rows.len());
+    for (y, row) in scale_lines().zip(rows) {
         let (middle, colour) = (y + 11.0, if row.second { "var(--two)" } else { "var(--one)" });
         name(&mut svg, y, &row.name);
         if let Some((low, high)) = row.interval {
@@ -85,27 +85,27 @@ pub fn dots(title: &str, rows: &[Dots]) -> String {
             "<path d=\"M{0:.1} {1:.1}v16\" stroke=\"{colour}\" stroke-width=\"2\"/><text x=\"{2:.1}\" y=\"{3:.1}\">{4}</text>",
             x(row.median),
             middle - 8.0,
-            NAMES + DRAWN + 8.0,
+            NAMES_WIDTH + DRAWN_WIDTH + 8.0,
             y + 15.0,
-            escaped(&row.shown)
+            escape_html(&row.shown)
         ));
     }
     svg.push_str("</svg>");
     svg
 }
 
-fn begin(title: &str, rows: usize) -> String {
+fn begin_chart(title: &str, rows: usize) -> String {
     #[allow(clippy::cast_precision_loss)] // rows of a table
-    let height = rows as f64 * ROW + 28.0;
-    let (width, title) = (NAMES + DRAWN + VALUES, escaped(title));
+    let height = rows as f64 * ROW_HEIGHT + 28.0;
+    let (width, title) = (NAMES_WIDTH + DRAWN_WIDTH + VALUES_WIDTH, escape_html(title));
     format!(
         "<svg viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" role=\"img\" aria-label=\"{title}\">\
          <title>{title}</title><text x=\"0\" y=\"14\" font-weight=\"bold\">{title}</text>"
     )
 }
 
-fn lines() -> impl Iterator<Item = f64> {
-    std::iter::successors(Some(24.0), |y| Some(y + ROW))
+fn scale_lines() -> impl Iterator<Item = f64> {
+    std::iter::successors(Some(24.0), |y| Some(y + ROW_HEIGHT))
 }
 
 /// Draws a name, shortened to the space available.
@@ -114,5 +114,5 @@ fn name(svg: &mut String, y: f64, name: &str) {
     if short.len() < name.len() {
         short.push('…');
     }
-    svg.push_str(&format!("<text x=\"0\" y=\"{:.1}\">{}</text>", y + 15.0, escaped(&short)));
+    svg.push_str(&format!("<text x=\"0\" y=\"{:.1}\">{}</text>", y + 15.0, escape_html(&short)));
 }

@@ -2,17 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Period;
-use crate::record::ask::Line;
+use super::ReportPeriod;
+use crate::record::ask::RecordLine;
 
 /// Nanoseconds in a second.
-pub const NS: u128 = 1_000_000_000;
+pub const NS_PER_SECOND: u128 = 1_000_000_000;
 /// Bytes in a GiB.
-pub const GIB: u128 = 1 << 30;
+pub const GIB_BYTES: u128 = 1 << 30;
 
 /// A column by which rows are grouped.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum By {
+pub enum LineBy {
     /// The name of the tenant.
     Tenant,
     /// The tenant's group at that time.
@@ -23,10 +23,10 @@ pub enum By {
     Device,
 }
 
-/// Accepted forms of [`By`], in words.
+/// Accepted forms of [`LineBy`], in words.
 pub const BY_FORMS: &str = "tenant, group, device or label:NAME, or several with commas between, like group,tenant";
 
-impl By {
+impl LineBy {
     /// Reads one column as written.
     ///
     /// # Errors
@@ -54,7 +54,7 @@ impl By {
         }
     }
 
-    pub(super) fn of(&self, line: &Line) -> Option<String> {
+    pub(super) fn key_of(&self, line: &RecordLine) -> Option<String> {
         match self {
             Self::Tenant => Some(line.tenant.clone()),
             Self::Group => line.bearer.group.clone(),
@@ -66,8 +66,8 @@ impl By {
 
 /// Identifies a line of a report.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Whose {
-    /// A value for each [`By`]; `None` if the tenant had no group or no such label.
+pub enum LineOwner {
+    /// A value for each [`LineBy`]; `None` if the tenant had no group or no such label.
     Of(Vec<Option<String>>),
     /// Device time whose use was not measured, on this device or on all.
     Unmeasured(Option<String>),
@@ -75,7 +75,7 @@ pub enum Whose {
     Nobody(Option<String>),
 }
 
-impl Whose {
+impl LineOwner {
     /// Returns true if the line belongs to tenants.
     #[must_use]
     pub const fn is_somebody(&self) -> bool {
@@ -84,22 +84,22 @@ impl Whose {
 
     /// Returns the device of an unattributed line.
     #[must_use]
-    pub const fn device(&self) -> Option<&String> {
+    pub const fn idle_device(&self) -> Option<&String> {
         match self {
             Self::Of(_) => None,
             Self::Unmeasured(device) | Self::Nobody(device) => device.as_ref(),
         }
     }
 
-    /// Returns the line's cells, one for each [`By`].
+    /// Returns the line's cells, one for each [`LineBy`].
     #[must_use]
-    pub fn cells(&self, by: &[By]) -> Vec<String> {
+    pub fn owner_cells(&self, by: &[LineBy]) -> Vec<String> {
         match self {
             Self::Of(parts) => parts.iter().map(|part| part.clone().unwrap_or_else(|| "(none)".into())).collect(),
             Self::Unmeasured(device) | Self::Nobody(device) => {
                 let words = if matches!(self, Self::Nobody(_)) { "(not used)" } else { "(not measured)" };
                 let mut cells = vec![String::new(); by.len()];
-                if let (Some(device), Some(at)) = (device, by.iter().position(|by| *by == By::Device)) {
+                if let (Some(device), Some(at)) = (device, by.iter().position(|by| *by == LineBy::Device)) {
                     cells[at].clone_from(device);
                 }
                 match cells.iter_mut().find(|cell| cell.is_empty()) {
@@ -114,7 +114,7 @@ impl Whose {
 
 /// Usage summed over recorded rows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Used {
+pub struct GatheredUse {
     /// Measured device time in ns.
     pub gpu_ns: u128,
     /// Time during which use was not measured in ns, summed over tenants and devices.
@@ -129,25 +129,25 @@ pub struct Used {
     pub refused: Option<u128>,
 }
 
-impl Used {
+impl GatheredUse {
     /// Returns the device time in ns; `None` if the device was used and none of it was measured.
     #[must_use]
-    pub fn gpu(&self) -> Option<u128> {
+    pub fn measured_ns(&self) -> Option<u128> {
         (self.gpu_ns > 0 || self.unmeasured_ns == 0).then_some(self.gpu_ns)
     }
 
     /// Returns text about the device time: with `+` appended if more was used than measured, `?` if nothing was
     /// measured.
     #[must_use]
-    pub fn marked(&self, text: String) -> String {
-        match self.gpu() {
+    pub fn mark_partial(&self, text: String) -> String {
+        match self.measured_ns() {
             None => "?".into(),
             Some(_) if self.unmeasured_ns > 0 => text + "+",
             Some(_) => text,
         }
     }
 
-    fn add(&mut self, line: &Line) {
+    fn add(&mut self, line: &RecordLine) {
         self.gpu_ns += u128::from(line.gpu_ns);
         self.unmeasured_ns += u128::from(line.unmeasured_ns);
         self.wait_ns += u128::from(line.wait_ns);
@@ -161,27 +161,27 @@ impl Used {
 
 /// Recorded rows, summed by group.
 #[derive(Debug, Clone)]
-pub struct Gathered {
+pub struct GatheredLines {
     /// Columns by which rows are grouped.
-    pub by: Vec<By>,
+    pub by: Vec<LineBy>,
     /// Sums of each group.
-    pub lines: BTreeMap<Whose, Used>,
+    pub lines: BTreeMap<LineOwner, GatheredUse>,
     /// For each device, in ns: measured device time, and the time during which further use was not measured.
     pub devices: BTreeMap<String, (u128, u128)>,
     /// Names of tenants whose use was not all measured.
     pub unmeasured: BTreeSet<String>,
 }
 
-impl Gathered {
+impl GatheredLines {
     /// Starts an empty grouping by these columns.
     #[must_use]
-    pub fn new(by: Vec<By>) -> Self {
+    pub fn new(by: Vec<LineBy>) -> Self {
         Self { by, lines: BTreeMap::new(), devices: BTreeMap::new(), unmeasured: BTreeSet::new() }
     }
 
     /// Adds a recorded row to the sums of its group.
-    pub fn add(&mut self, line: &Line) {
-        let whose = Whose::Of(self.by.iter().map(|by| by.of(line)).collect());
+    pub fn add(&mut self, line: &RecordLine) {
+        let whose = LineOwner::Of(self.by.iter().map(|by| by.key_of(line)).collect());
         self.lines.entry(whose).or_default().add(line);
         let device = self.devices.entry(line.device.clone()).or_default();
         device.0 += u128::from(line.gpu_ns);
@@ -196,31 +196,31 @@ impl Gathered {
     ///
     /// Only devices with rows are known. Rows may reach beyond the period by a minute; then the unused time is zero,
     /// not negative.
-    pub fn add_nobodys(&mut self, period: Period) {
-        let whole = period.seconds().saturating_mul(NS);
-        let each = self.by.contains(&By::Device);
+    pub fn add_nobodys(&mut self, period: ReportPeriod) {
+        let whole = period.length_seconds().saturating_mul(NS_PER_SECOND);
+        let each = self.by.contains(&LineBy::Device);
         for (device, (used, unmeasured)) in &self.devices {
             let name = || each.then(|| device.clone());
             let left = whole.saturating_sub(*used);
             let unknown = left.min(*unmeasured);
             if unknown > 0 {
-                self.lines.entry(Whose::Unmeasured(name())).or_default().gpu_ns += unknown;
+                self.lines.entry(LineOwner::Unmeasured(name())).or_default().gpu_ns += unknown;
             }
-            self.lines.entry(Whose::Nobody(name())).or_default().gpu_ns += left - unknown;
+            self.lines.entry(LineOwner::Nobody(name())).or_default().gpu_ns += left - unknown;
         }
     }
 
     /// Returns the lines by use, highest first, unattributed ones last.
     #[must_use]
-    pub fn sorted(&self, weight: impl Fn(&Used) -> u128) -> Vec<(Whose, Used)> {
+    pub fn sorted_lines(&self, weight: impl Fn(&GatheredUse) -> u128) -> Vec<(LineOwner, GatheredUse)> {
         let mut lines: Vec<_> = self.lines.iter().map(|(whose, used)| (whose.clone(), used.clone())).collect();
-        lines.sort_by_key(|(whose, used)| (place(whose), std::cmp::Reverse(weight(used))));
+        lines.sort_by_key(|(whose, used)| (sort_class(whose), std::cmp::Reverse(weight(used))));
         lines
     }
 
     /// Returns notes about time that the record does not cover.
     #[must_use]
-    pub fn notes(&self) -> Vec<String> {
+    pub fn reader_notes(&self) -> Vec<String> {
         let few = |names: &BTreeSet<String>| {
             let more = if names.len() > 8 { ", ..." } else { "" };
             let few: Vec<&str> = names.iter().take(8).map(String::as_str).collect();
@@ -238,58 +238,61 @@ impl Gathered {
 }
 
 /// Sort key that puts unattributed lines last.
-pub(super) fn place(whose: &Whose) -> u8 {
+pub(super) fn sort_class(whose: &LineOwner) -> u8 {
     match whose {
-        Whose::Of(_) => 0,
-        Whose::Unmeasured(_) => 1,
-        Whose::Nobody(_) => 2,
+        LineOwner::Of(_) => 0,
+        LineOwner::Unmeasured(_) => 1,
+        LineOwner::Nobody(_) => 2,
     }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use vgpu_config::bearer::Bearer;
+    use vgpu_config::bearer::CostBearer;
 
     /// Creates a row of one minute.
-    pub(crate) fn line(
+    pub(crate) fn test_line(
         tenant: &str,
         group: Option<&str>,
         device: &str,
         start: i64,
         gpu_ms: u64,
         gib_seconds: u64,
-    ) -> Line {
-        Line {
+    ) -> RecordLine {
+        RecordLine {
             start,
             span: 60,
             tenant: tenant.into(),
-            bearer: Bearer { group: group.map(str::to_owned), labels: BTreeMap::from([("kind".into(), "x".into())]) },
+            bearer: CostBearer {
+                group: group.map(str::to_owned),
+                labels: BTreeMap::from([("kind".into(), "x".into())]),
+            },
             device: device.into(),
             gpu_ns: gpu_ms * 1_000_000,
             unmeasured_ns: 0,
             memory_byte_seconds: gib_seconds << 30,
             peak_bytes: 1 << 30,
             sm_limit: Some(300),
-            ..Line::default()
+            ..RecordLine::default()
         }
     }
 
     #[test]
     fn a_tenant_that_moves_to_another_group_leaves_what_it_used_where_it_was() {
-        let mut gathered = Gathered::new(vec![By::Group, By::Tenant]);
+        let mut gathered = GatheredLines::new(vec![LineBy::Group, LineBy::Tenant]);
         for line in [
-            line("a", Some("one"), "G", 0, 10, 0),
-            line("a", Some("two"), "G", 60, 5, 0),
-            line("b", None, "G", 60, 1, 0),
+            test_line("a", Some("one"), "G", 0, 10, 0),
+            test_line("a", Some("two"), "G", 60, 5, 0),
+            test_line("b", None, "G", 60, 1, 0),
         ] {
             gathered.add(&line);
         }
-        gathered.add_nobodys(Period { since: 0, until: 60 });
+        gathered.add_nobodys(ReportPeriod { since: 0, until: 60 });
         let lines: Vec<(Vec<String>, u128)> = gathered
-            .sorted(|used| used.gpu_ns)
+            .sorted_lines(|used| used.gpu_ns)
             .iter()
-            .map(|(whose, used)| (whose.cells(&gathered.by), used.gpu_ns / 1_000_000))
+            .map(|(whose, used)| (whose.owner_cells(&gathered.by), used.gpu_ns / 1_000_000))
             .collect();
         let cells = |a: &str, b: &str| vec![a.to_owned(), b.to_owned()];
         assert_eq!(
@@ -305,39 +308,40 @@ pub(crate) mod tests {
 
     #[test]
     fn what_was_not_measured_is_nobodys_idleness_and_no_tenants_zero() {
-        let mut gathered = Gathered::new(vec![By::Device]);
-        let unmeasured = |tenant: &str, device: &str, gpu_ms, seconds: u64| Line {
+        let mut gathered = GatheredLines::new(vec![LineBy::Device]);
+        let unmeasured = |tenant: &str, device: &str, gpu_ms, seconds: u64| RecordLine {
             unmeasured_ns: seconds * 1_000_000_000,
-            ..line(tenant, None, device, 0, gpu_ms, 0)
+            ..test_line(tenant, None, device, 0, gpu_ms, 0)
         };
         // On G two tenants at once, one of them measured in part; on H unmeasured use for ten seconds; on I no use.
         gathered.add(&unmeasured("a", "G", 5_000, 50));
         gathered.add(&unmeasured("b", "G", 0, 60));
         gathered.add(&unmeasured("b", "H", 0, 10));
-        gathered.add(&line("c", None, "I", 0, 0, 0));
-        gathered.add_nobodys(Period { since: 0, until: 60 });
-        let ms = |whose: Whose| gathered.lines.get(&whose).map(|used| used.gpu_ns / 1_000_000);
-        let of = |device: &str| (ms(Whose::Unmeasured(Some(device.into()))), ms(Whose::Nobody(Some(device.into()))));
+        gathered.add(&test_line("c", None, "I", 0, 0, 0));
+        gathered.add_nobodys(ReportPeriod { since: 0, until: 60 });
+        let ms = |whose: LineOwner| gathered.lines.get(&whose).map(|used| used.gpu_ns / 1_000_000);
+        let of =
+            |device: &str| (ms(LineOwner::Unmeasured(Some(device.into()))), ms(LineOwner::Nobody(Some(device.into()))));
         assert_eq!(of("G"), (Some(55_000), Some(0)));
         assert_eq!(of("H"), (Some(10_000), Some(50_000)));
         assert_eq!(of("I"), (None, Some(60_000)));
         let shown = |device: &str| {
-            let used = &gathered.lines[&Whose::Of(vec![Some(device.into())])];
-            (used.gpu(), used.marked("x".into()))
+            let used = &gathered.lines[&LineOwner::Of(vec![Some(device.into())])];
+            (used.measured_ns(), used.mark_partial("x".into()))
         };
         assert_eq!(shown("G"), (Some(5_000_000_000), "x+".into()));
         assert_eq!(shown("H"), (None, "?".into()));
         assert_eq!(shown("I"), (Some(0), "x".into()));
-        assert_eq!(Whose::Unmeasured(Some("G".into())).cells(&gathered.by), ["G (not measured)"]);
-        let notes = gathered.notes();
+        assert_eq!(LineOwner::Unmeasured(Some("G".into())).owner_cells(&gathered.by), ["G (not measured)"]);
+        let notes = gathered.reader_notes();
         assert!(notes.len() == 1 && notes[0].contains(": a, b. They used"), "{notes:?}");
     }
 
     #[test]
     fn a_peak_is_the_highest_of_its_lines_and_refusals_are_their_sum() {
-        let mut gathered = Gathered::new(vec![By::Tenant]);
+        let mut gathered = GatheredLines::new(vec![LineBy::Tenant]);
         for (start, peak_bytes, refused) in [(0, 5, None), (60, 9, Some(2)), (120, 7, Some(1))] {
-            gathered.add(&Line { peak_bytes, refused, ..line("a", None, "G", start, 0, 0) });
+            gathered.add(&RecordLine { peak_bytes, refused, ..test_line("a", None, "G", start, 0, 0) });
         }
         let used = gathered.lines.values().next().unwrap();
         assert_eq!((used.peak_bytes, used.refused), (9, Some(3)));
@@ -345,13 +349,13 @@ pub(crate) mod tests {
 
     #[test]
     fn each_device_has_its_own_time_that_nobody_used_and_none_is_less_than_nil() {
-        let mut gathered = Gathered::new(vec![By::Device]);
-        gathered.add(&line("a", None, "G", 0, 70_000, 0));
-        gathered.add(&line("a", None, "H", 0, 20_000, 0));
-        gathered.add_nobodys(Period { since: 0, until: 60 });
-        let nobody = |device: &str| gathered.lines[&Whose::Nobody(Some(device.into()))].gpu_ns / 1_000_000;
+        let mut gathered = GatheredLines::new(vec![LineBy::Device]);
+        gathered.add(&test_line("a", None, "G", 0, 70_000, 0));
+        gathered.add(&test_line("a", None, "H", 0, 20_000, 0));
+        gathered.add_nobodys(ReportPeriod { since: 0, until: 60 });
+        let nobody = |device: &str| gathered.lines[&LineOwner::Nobody(Some(device.into()))].gpu_ns / 1_000_000;
         assert_eq!((nobody("G"), nobody("H")), (0, 40_000));
-        assert_eq!(Whose::Nobody(Some("G".into())).cells(&gathered.by), ["G (not used)"]);
-        assert!(By::read("label:kind").is_ok() && By::read("label:").is_err() && By::read("user").is_err());
+        assert_eq!(LineOwner::Nobody(Some("G".into())).owner_cells(&gathered.by), ["G (not used)"]);
+        assert!(LineBy::read("label:kind").is_ok() && LineBy::read("label:").is_err() && LineBy::read("user").is_err());
     }
 }

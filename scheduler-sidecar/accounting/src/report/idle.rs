@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::Period;
-use super::apportion::{decimal, rounded};
-use super::chart::{Bar, bars};
-use super::gather::{GIB, NS, Used};
-use super::sheet::{Sheet, Table};
-use super::usage::whole;
+use super::ReportPeriod;
+use super::apportion::{format_decimal, round_half_up};
+use super::chart::{ChartBar, draw_bars};
+use super::gather::{GIB_BYTES, GatheredUse, NS_PER_SECOND};
+use super::sheet::{ReportSheet, SheetTable};
+use super::usage::whole_number;
 use crate::record::ask;
 
 /// Memory held by a tenant on a device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldAndIdle {
     /// Seconds in which the tenant held memory on the device.
     pub held: u64,
     /// Seconds of `held` that were idle: with less device time than the threshold.
@@ -31,17 +31,17 @@ pub struct Held {
     ends: i64,
 }
 
-impl Held {
+impl HeldAndIdle {
     /// Returns the idle part of the held time, in tenths of a percent; 0 if nothing was held.
     #[must_use]
-    pub fn permille(&self) -> u64 {
+    pub fn idle_permille(&self) -> u64 {
         (self.idle * 1000).checked_div(self.held).unwrap_or(0)
     }
 }
 
 /// Sums of one row over all groups that the tenant was in.
 #[derive(Debug, Clone, Default)]
-struct Row {
+struct IdleRow {
     start: i64,
     span: i64,
     gpu_ns: u128,
@@ -51,16 +51,16 @@ struct Row {
 
 /// Builds the report from rows in the order of time.
 #[derive(Debug)]
-pub struct Idle {
+pub struct IdleReport {
     below: u32,
     now: i64,
-    open: BTreeMap<(String, String), Row>,
-    held: BTreeMap<(String, String), Held>,
+    open: BTreeMap<(String, String), IdleRow>,
+    held: BTreeMap<(String, String), HeldAndIdle>,
     /// For each device, in ns: measured device time, and the time during which further use was not measured.
     devices: BTreeMap<String, (u128, u128)>,
 }
 
-impl Idle {
+impl IdleReport {
     /// Starts an empty report. A minute is idle with less than `below` tenths of a percent of the device's time. A
     /// minute that is not over at `now` counts up to `now`.
     #[must_use]
@@ -69,7 +69,7 @@ impl Idle {
     }
 
     /// Adds a row; rows arrive in the order of time.
-    pub fn add(&mut self, line: &ask::Line) {
+    pub fn add(&mut self, line: &ask::RecordLine) {
         let device = self.devices.entry(line.device.clone()).or_default();
         device.0 += u128::from(line.gpu_ns);
         device.1 += u128::from(line.unmeasured_ns);
@@ -86,7 +86,7 @@ impl Idle {
         row.unsure |= line.unmeasured_ns > 0;
     }
 
-    fn close(&mut self, whose: &(String, String), row: &Row) {
+    fn close(&mut self, whose: &(String, String), row: &IdleRow) {
         if row.byte_seconds == 0 {
             return;
         }
@@ -95,7 +95,7 @@ impl Idle {
         let held = self.held.entry(whose.clone()).or_default();
         held.held += seconds;
         held.gpu_ns += row.gpu_ns;
-        let idle = row.gpu_ns * 1000 < u128::from(self.below) * u128::from(seconds) * NS || row.gpu_ns == 0;
+        let idle = row.gpu_ns * 1000 < u128::from(self.below) * u128::from(seconds) * NS_PER_SECOND || row.gpu_ns == 0;
         if !idle {
             held.streak = 0;
             return;
@@ -110,59 +110,59 @@ impl Idle {
 
     /// Finishes the report after the last row of the period.
     #[must_use]
-    pub fn done(mut self, period: Period) -> Answer {
+    pub fn finish_report(mut self, period: ReportPeriod) -> IdleAnswer {
         for (whose, row) in std::mem::take(&mut self.open) {
             self.close(&whose, &row);
         }
         let mut lines: Vec<_> = self.held.into_iter().collect();
         lines.sort_by_key(|(_, held)| std::cmp::Reverse(held.idle_byte_seconds));
-        Answer { lines, devices: self.devices, period, below: self.below }
+        IdleAnswer { lines, devices: self.devices, period, below: self.below }
     }
 }
 
 /// The finished report on memory that is held while the device is not used.
 #[derive(Debug, Clone)]
-pub struct Answer {
+pub struct IdleAnswer {
     /// Lines by tenant and device, most idle memory first.
-    pub lines: Vec<((String, String), Held)>,
+    pub lines: Vec<((String, String), HeldAndIdle)>,
     /// For each device, in ns: measured device time, and the time during which further use was not measured.
     pub devices: BTreeMap<String, (u128, u128)>,
-    period: Period,
+    period: ReportPeriod,
     below: u32,
 }
 
 /// Formats seconds as hours, minutes and seconds.
-fn hours(seconds: u64) -> String {
+fn format_hours(seconds: u64) -> String {
     format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 
 fn milli_gib_hours(byte_seconds: u128) -> u128 {
-    rounded(byte_seconds.saturating_mul(1000), 3600 * GIB)
+    round_half_up(byte_seconds.saturating_mul(1000), 3600 * GIB_BYTES)
 }
 
-impl Answer {
+impl IdleAnswer {
     /// Returns the idle part of a device's time; `None` if unknown because some use was not measured.
     fn idle_permille(&self, (used, unmeasured): (u128, u128)) -> Option<u128> {
-        let whole = self.period.seconds() * NS;
-        (unmeasured == 0).then(|| rounded(whole.saturating_sub(used) * 1000, whole))
+        let whole = self.period.length_seconds() * NS_PER_SECOND;
+        (unmeasured == 0).then(|| round_half_up(whole.saturating_sub(used) * 1000, whole))
     }
 
     /// Returns the report for people.
     #[must_use]
-    pub fn sheet(&self, facts: Vec<(String, String)>) -> Sheet {
-        let row = |((tenant, device), held): &((String, String), Held)| {
+    pub fn to_sheet(&self, facts: Vec<(String, String)>) -> ReportSheet {
+        let row = |((tenant, device), held): &((String, String), HeldAndIdle)| {
             vec![
                 tenant.clone(),
                 device.clone(),
-                hours(held.held),
-                hours(held.idle),
-                format!("{}{}", decimal(held.permille().into(), 1), if held.unsure > 0 { "?" } else { "" }),
-                hours(held.longest),
-                decimal(milli_gib_hours(held.idle_byte_seconds), 3),
+                format_hours(held.held),
+                format_hours(held.idle),
+                format!("{}{}", format_decimal(held.idle_permille().into(), 1), if held.unsure > 0 { "?" } else { "" }),
+                format_hours(held.longest),
+                format_decimal(milli_gib_hours(held.idle_byte_seconds), 3),
             ]
         };
         let heads = ["tenant", "device", "held", "idle", "idle %", "longest", "idle GiB hours"];
-        let tenants = Table {
+        let tenants = SheetTable {
             heading: "Memory that was held while nothing was computed".into(),
             heads: heads.map(str::to_owned).to_vec(),
             words: 2,
@@ -170,11 +170,15 @@ impl Answer {
             total: None,
         };
         let device = |(device, used): (&String, &(u128, u128))| {
-            let spent = Used { gpu_ns: used.0, unmeasured_ns: used.1, ..Used::default() };
-            let idle = self.idle_permille(*used).map_or("?".into(), |permille| decimal(permille, 1));
-            vec![device.clone(), spent.marked(decimal(rounded(used.0, NS / 1000), 3)), idle]
+            let spent = GatheredUse { gpu_ns: used.0, unmeasured_ns: used.1, ..GatheredUse::default() };
+            let idle = self.idle_permille(*used).map_or("?".into(), |permille| format_decimal(permille, 1));
+            vec![
+                device.clone(),
+                spent.mark_partial(format_decimal(round_half_up(used.0, NS_PER_SECOND / 1000), 3)),
+                idle,
+            ]
         };
-        let devices = Table {
+        let devices = SheetTable {
             heading: "Devices".into(),
             heads: ["device", "GPU seconds", "idle %"].map(str::to_owned).to_vec(),
             words: 1,
@@ -182,14 +186,14 @@ impl Answer {
             total: None,
         };
         #[allow(clippy::cast_precision_loss)] // only for a picture
-        let bar = |((tenant, _), held): &((String, String), Held)| Bar {
+        let bar = |((tenant, _), held): &((String, String), HeldAndIdle)| ChartBar {
             name: tenant.clone(),
             value: milli_gib_hours(held.idle_byte_seconds) as f64,
-            shown: format!("{} GiB h", decimal(milli_gib_hours(held.idle_byte_seconds), 3)),
+            shown: format!("{} GiB h", format_decimal(milli_gib_hours(held.idle_byte_seconds), 3)),
         };
         let mut notes = vec![format!(
             "Idle is a minute (older than keep_fine: an hour) in which memory was held and less than {} % of the device's time used.",
-            decimal(self.below.into(), 1)
+            format_decimal(self.below.into(), 1)
         )];
         if self.lines.iter().any(|(_, held)| held.unsure > 0) {
             notes.push(
@@ -198,38 +202,38 @@ impl Answer {
                     .into(),
             );
         }
-        Sheet {
+        ReportSheet {
             title: "Held and not used".into(),
             facts,
             tables: vec![tenants, devices],
-            pictures: vec![bars("Idle GiB hours", &self.lines.iter().map(bar).collect::<Vec<_>>())],
+            pictures: vec![draw_bars("Idle GiB hours", &self.lines.iter().map(bar).collect::<Vec<_>>())],
             notes,
-            ..Sheet::default()
+            ..ReportSheet::default()
         }
     }
 
     /// Returns the report as JSON.
     #[must_use]
-    pub fn json(&self) -> Value {
-        let line = |((tenant, device), held): &((String, String), Held)| {
+    pub fn to_json(&self) -> Value {
+        let line = |((tenant, device), held): &((String, String), HeldAndIdle)| {
             json!({
                 "tenant": tenant,
                 "device": device,
                 "held_seconds": held.held,
                 "idle_seconds": held.idle,
                 "longest_idle_seconds": held.longest,
-                "idle_byte_seconds": whole(held.idle_byte_seconds),
-                "gpu_ns": (held.gpu_ns > 0 || held.unsure == 0).then(|| whole(held.gpu_ns)),
+                "idle_byte_seconds": whole_number(held.idle_byte_seconds),
+                "gpu_ns": (held.gpu_ns > 0 || held.unsure == 0).then(|| whole_number(held.gpu_ns)),
                 "perhaps_unmeasured_seconds": held.unsure,
             })
         };
         let device = |(device, used): (&String, &(u128, u128))| {
-            let spent = Used { gpu_ns: used.0, unmeasured_ns: used.1, ..Used::default() };
+            let spent = GatheredUse { gpu_ns: used.0, unmeasured_ns: used.1, ..GatheredUse::default() };
             json!({
                 "device": device,
-                "gpu_ns": spent.gpu().map(whole),
-                "unmeasured_ns": whole(used.1),
-                "idle_percent": self.idle_permille(*used).map(|permille| decimal(permille, 1)),
+                "gpu_ns": spent.measured_ns().map(whole_number),
+                "unmeasured_ns": whole_number(used.1),
+                "idle_percent": self.idle_permille(*used).map(|permille| format_decimal(permille, 1)),
             })
         };
         json!({
@@ -240,7 +244,7 @@ impl Answer {
 
     /// Returns the report as CSV.
     #[must_use]
-    pub fn csv(&self) -> (Vec<String>, Vec<Vec<String>>) {
+    pub fn to_csv(&self) -> (Vec<String>, Vec<Vec<String>>) {
         let heads = [
             "tenant",
             "device",
@@ -251,7 +255,7 @@ impl Answer {
             "gpu_ns",
             "perhaps_unmeasured_seconds",
         ];
-        let row = |((tenant, device), held): &((String, String), Held)| {
+        let row = |((tenant, device), held): &((String, String), HeldAndIdle)| {
             let numbers = [
                 u128::from(held.held),
                 held.idle.into(),
@@ -268,12 +272,12 @@ impl Answer {
 
 #[cfg(test)]
 mod tests {
-    use super::super::gather::tests::line;
+    use super::super::gather::tests::test_line;
     use super::*;
 
     #[test]
     fn a_minute_counts_by_its_device_time_once_for_all_groups_and_a_break_ends_the_longest() {
-        let mut idle = Idle::new(10, 310);
+        let mut idle = IdleReport::new(10, 310);
         for (start, group, ms, gib_seconds) in [
             (0, None, 0, 60),
             (60, None, 500, 60),  // 0.83 %
@@ -282,29 +286,29 @@ mod tests {
             (180, Some("new"), 0, 0), // nothing held
             (300, Some("new"), 0, 10),
         ] {
-            idle.add(&line("a", group, "G", start, ms, gib_seconds));
+            idle.add(&test_line("a", group, "G", start, ms, gib_seconds));
         }
-        let answer = idle.done(Period { since: 0, until: 310 });
+        let answer = idle.finish_report(ReportPeriod { since: 0, until: 310 });
         let (_, held) = &answer.lines[0];
         assert_eq!((held.held, held.idle, held.longest, held.unsure), (190, 130, 120, 0));
         assert_eq!(held.idle_byte_seconds, 130 << 30);
-        assert_eq!(held.permille(), 684);
-        assert_eq!(answer.json()["devices"][0]["idle_percent"], "99.6");
+        assert_eq!(held.idle_permille(), 684);
+        assert_eq!(answer.to_json()["devices"][0]["idle_percent"], "99.6");
     }
 
     #[test]
     fn who_may_have_been_busy_unmeasured_is_not_called_idle_without_a_question_mark() {
-        let mut idle = Idle::new(10, 60);
-        idle.add(&ask::Line { unmeasured_ns: 5, ..line("a", None, "G", 0, 0, 60) });
-        idle.add(&ask::Line { sm_limit: None, ..line("c", None, "H", 0, 0, 40) });
-        let answer = idle.done(Period { since: 0, until: 60 });
-        let sheet = answer.sheet(Vec::new());
+        let mut idle = IdleReport::new(10, 60);
+        idle.add(&ask::RecordLine { unmeasured_ns: 5, ..test_line("a", None, "G", 0, 0, 60) });
+        idle.add(&ask::RecordLine { sm_limit: None, ..test_line("c", None, "H", 0, 0, 40) });
+        let answer = idle.finish_report(ReportPeriod { since: 0, until: 60 });
+        let sheet = answer.to_sheet(Vec::new());
         let shown: Vec<&str> = sheet.tables[0].rows.iter().map(|row| row[4].as_str()).collect();
         assert_eq!(shown, ["100.0?", "100.0"]);
         assert!(sheet.notes[1].contains("exact = false"));
         assert_eq!(sheet.tables[1].rows[0][1..], ["?", "?"], "of the device it is not known either");
         assert_eq!(sheet.tables[1].rows[1][1..], ["0.000", "100.0"]);
-        let json = answer.json();
+        let json = answer.to_json();
         assert!(json["devices"][0]["idle_percent"].is_null() && json["devices"][0]["gpu_ns"].is_null(), "{json}");
         assert!(json["lines"][0]["gpu_ns"].is_null() && json["lines"][1]["gpu_ns"] == 0, "{json}");
     }

@@ -1,13 +1,13 @@
 //! Rates and amounts as exact decimal numbers, without floating point.
 
-use super::apportion::{decimal, rounded};
+use super::apportion::{format_decimal, round_half_up};
 
 /// Decimals of a rate.
-const DIGITS: u32 = 9;
+const RATE_DIGITS: u32 = 9;
 /// Units in an amount of 1.
-const UNIT: u128 = 1_000_000_000;
+const RATE_UNIT: u128 = 1_000_000_000;
 /// Largest amount of a rate; beyond it products overflow.
-const MOST: u128 = 1_000_000_000 * UNIT;
+const MAX_RATE: u128 = 1_000_000_000 * RATE_UNIT;
 
 /// Accepted forms of a rate, in words.
 pub const RATE_FORMS: &str =
@@ -38,21 +38,21 @@ impl Rate {
             "month" => 730 * 3600,
             _ => return Err(refused()),
         };
-        let amount = read_decimal(amount).filter(|amount| *amount <= MOST).ok_or_else(refused)?;
+        let amount = read_decimal(amount).filter(|amount| *amount <= MAX_RATE).ok_or_else(refused)?;
         Ok(Self { amount, seconds })
     }
 
     /// Returns the cost of `used`, in units of 10^-`digits`, rounded half up. `one` is the amount of use in one
     /// priced unit for one second. `None` on overflow.
     #[must_use]
-    pub fn cost(self, used: u128, one: u128, digits: u32) -> Option<u128> {
-        let unit = 10_u128.pow(DIGITS.saturating_sub(digits));
-        Some(rounded(used.checked_mul(self.amount)?, unit.checked_mul(self.seconds)?.checked_mul(one)?))
+    pub fn cost_of(self, used: u128, one: u128, digits: u32) -> Option<u128> {
+        let unit = 10_u128.pow(RATE_DIGITS.saturating_sub(digits));
+        Some(round_half_up(used.checked_mul(self.amount)?, unit.checked_mul(self.seconds)?.checked_mul(one)?))
     }
 
     /// Returns the rate in its shortest form.
     #[must_use]
-    pub fn words(self) -> String {
+    pub fn to_words(self) -> String {
         let per = match self.seconds {
             1 => "s",
             60 => "min",
@@ -60,7 +60,7 @@ impl Rate {
             86_400 => "day",
             _ => "month",
         };
-        format!("{}/{per}", plain(self.amount))
+        format!("{}/{per}", plain_decimal(self.amount))
     }
 }
 
@@ -69,17 +69,17 @@ impl Rate {
 pub fn read_decimal(text: &str) -> Option<u128> {
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    if whole.is_empty() || !digits(whole) || !digits(part) || text.ends_with('.') || part.len() > DIGITS as usize {
+    if whole.is_empty() || !digits(whole) || !digits(part) || text.ends_with('.') || part.len() > RATE_DIGITS as usize {
         return None;
     }
     let part: u128 = format!("{part:0<9}").parse().ok()?;
-    whole.parse::<u128>().ok()?.checked_mul(UNIT)?.checked_add(part)
+    whole.parse::<u128>().ok()?.checked_mul(RATE_UNIT)?.checked_add(part)
 }
 
 /// Formats units of 10^-9 as a decimal number without trailing zeros.
 #[must_use]
-pub fn plain(amount: u128) -> String {
-    let text = decimal(amount, DIGITS);
+pub fn plain_decimal(amount: u128) -> String {
+    let text = format_decimal(amount, RATE_DIGITS);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
@@ -98,7 +98,7 @@ mod tests {
         for (text, words) in
             [("2.24/h", "2.24/h"), ("0.000600/s", "0.0006/s"), ("1600/month", "1600/month"), ("0/d", "0/day")]
         {
-            assert_eq!(Rate::read(text).unwrap().words(), words);
+            assert_eq!(Rate::read(text).unwrap().to_words(), words);
         }
         for wrong in [
             "2.24",
@@ -122,10 +122,10 @@ mod tests {
     fn an_hour_of_a_gpu_costs_the_rate_and_half_a_cent_is_one() {
         let rate = Rate::read("2.24/h").unwrap();
         let ns = 1_000_000_000;
-        assert_eq!(rate.cost(3600 * ns, ns, 2), Some(224));
-        assert_eq!(rate.cost(730 * 3600 * ns, ns, 2), Some(163_520));
-        assert_eq!(Rate::read("0.01/s").unwrap().cost(ns / 2, ns, 2), Some(1));
-        assert_eq!(Rate::read("0.01/s").unwrap().cost(ns / 2 - 1, ns, 2), Some(0));
-        assert_eq!(rate.cost(u128::MAX, 1, 2), None);
+        assert_eq!(rate.cost_of(3600 * ns, ns, 2), Some(224));
+        assert_eq!(rate.cost_of(730 * 3600 * ns, ns, 2), Some(163_520));
+        assert_eq!(Rate::read("0.01/s").unwrap().cost_of(ns / 2, ns, 2), Some(1));
+        assert_eq!(Rate::read("0.01/s").unwrap().cost_of(ns / 2 - 1, ns, 2), Some(0));
+        assert_eq!(rate.cost_of(u128::MAX, 1, 2), None);
     }
 }

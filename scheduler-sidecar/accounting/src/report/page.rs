@@ -1,9 +1,9 @@
 //! Renders a sheet as one self-contained HTML file: no scripts, no fonts, no external pictures. Its content security
 //! policy enforces that.
 
-use super::sheet::{Sheet, Table};
+use super::sheet::{ReportSheet, SheetTable};
 
-const STYLE: &str = "\
+const PAGE_STYLE: &str = "\
 :root{color-scheme:light dark;--line:#8886;--soft:#8882;--one:#2f6fbb;--two:#c8641b}\
 @media(prefers-color-scheme:dark){:root{--one:#6ea8e8;--two:#f0a060}}\
 body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}\
@@ -19,42 +19,43 @@ svg{max-width:100%;height:auto;margin:1rem 0}svg text{fill:currentColor;font:12p
 
 /// Returns the whole file.
 #[must_use]
-pub fn html(sheet: &Sheet) -> String {
-    let title = escaped(&sheet.title);
+pub fn to_html(sheet: &ReportSheet) -> String {
+    let title = escape_html(&sheet.title);
     let mut page = format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
+         <title>{title}</title>\n<style>{PAGE_STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
     );
-    page.extend(sheet.warning.iter().map(|warning| format!("<p class=\"warning\">{}</p>\n", escaped(warning))));
+    page.extend(sheet.warning.iter().map(|warning| format!("<p class=\"warning\">{}</p>\n", escape_html(warning))));
     if !sheet.facts.is_empty() {
         page.push_str("<dl>\n");
-        let fact =
-            |(name, value): &(String, String)| format!("<dt>{}</dt><dd>{}</dd>\n", escaped(name), escaped(value));
+        let fact = |(name, value): &(String, String)| {
+            format!("<dt>{}</dt><dd>{}</dd>\n", escape_html(name), escape_html(value))
+        };
         page.extend(sheet.facts.iter().map(fact));
         page.push_str("</dl>\n");
     }
-    page.extend(sheet.tables.iter().map(table));
+    page.extend(sheet.tables.iter().map(table_html));
     page.extend(sheet.pictures.iter().map(|picture| format!("{picture}\n")));
     if !sheet.notes.is_empty() {
         page.push_str("<h2>Notes</h2>\n<ul class=\"notes\">\n");
-        page.extend(sheet.notes.iter().map(|note| format!("<li>{}</li>\n", escaped(note))));
+        page.extend(sheet.notes.iter().map(|note| format!("<li>{}</li>\n", escape_html(note))));
         page.push_str("</ul>\n");
     }
     page.push_str("</body>\n</html>\n");
     page
 }
 
-fn table(table: &Table) -> String {
+fn table_html(table: &SheetTable) -> String {
     let mut text = String::new();
     if !table.heading.is_empty() {
-        text.push_str(&format!("<h2>{}</h2>\n", escaped(&table.heading)));
+        text.push_str(&format!("<h2>{}</h2>\n", escape_html(&table.heading)));
     }
     let row = |tag: &str, cells: &[String]| {
         let cell = |(column, cell): (usize, &String)| {
             let class = if column < table.words { "" } else { " class=\"n\"" };
-            format!("<{tag}{class}>{}</{tag}>", escaped(cell))
+            format!("<{tag}{class}>{}</{tag}>", escape_html(cell))
         };
         cells.iter().enumerate().map(cell).collect::<String>()
     };
@@ -67,7 +68,7 @@ fn table(table: &Table) -> String {
 
 /// Escapes text for HTML and SVG, in content and in quoted attributes. Hidden characters become U+FFFD.
 #[must_use]
-pub fn escaped(text: &str) -> String {
+pub fn escape_html(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {
         match letter {
@@ -86,23 +87,23 @@ pub fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::chart::{Bar, bars};
+    use super::super::chart::{ChartBar, draw_bars};
     use super::*;
 
     #[test]
     fn a_page_needs_nothing_else_and_shows_names_as_they_are() {
         let evil = "<script>alert('x')</script>\u{1b}[2J";
-        let one = Table { heads: vec![evil.into()], rows: vec![vec![evil.into()]], ..Table::default() };
-        let bar = Bar { name: evil.into(), value: 1.0, shown: evil.into() };
-        let sheet = Sheet {
+        let one = SheetTable { heads: vec![evil.into()], rows: vec![vec![evil.into()]], ..SheetTable::default() };
+        let bar = ChartBar { name: evil.into(), value: 1.0, shown: evil.into() };
+        let sheet = ReportSheet {
             title: evil.into(),
             warning: Some(evil.into()),
             facts: vec![(evil.into(), evil.into())],
             tables: vec![one],
-            pictures: vec![bars(evil, &[bar])],
+            pictures: vec![draw_bars(evil, &[bar])],
             notes: vec![evil.into()],
         };
-        let page = html(&sheet);
+        let page = to_html(&sheet);
         assert!(!page.contains("<script") && !page.contains('\u{1b}'), "{page}");
         assert!(!page.contains("http://") && !page.contains("https://") && !page.contains("url("), "{page}");
         assert!(!page.contains(" src=") && !page.contains(" href="), "{page}");

@@ -4,20 +4,20 @@ use std::collections::BTreeMap;
 
 use vgpu_core::units::bytes::Bytes;
 
-use super::apportion::decimal;
-use super::gather::NS;
+use super::apportion::format_decimal;
+use super::gather::NS_PER_SECOND;
 use crate::record::ask;
 
 mod show;
 
 /// Suggested memory limits are multiples of this: 256 MiB.
-const STEP: u64 = 256 << 20;
+const MEMORY_STEP_BYTES: u64 = 256 << 20;
 /// Suggested ceilings are multiples of this, in thousandths.
-const SHARE_STEP: u32 = 50;
+const SHARE_STEP_PERMILLE: u32 = 50;
 
 /// Headroom that suggested limits leave above the use, and the data that a suggestion needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Care {
+pub struct AdviceMargins {
     /// Headroom above the use, in percent.
     pub headroom: u32,
     /// Least seconds of rows for a suggestion.
@@ -26,7 +26,7 @@ pub struct Care {
 
 /// Observed use of a tenant on a device.
 #[derive(Debug, Clone)]
-pub struct Seen {
+pub struct SeenUse {
     /// Total length of the rows of this tenant on this device, in seconds.
     pub seconds: u64,
     /// Most bytes that the tenant held at once.
@@ -51,7 +51,7 @@ pub struct Seen {
 
 /// Returns a row's share of the device's time in thousandths, at least 1 if there was any; `None` if there was none.
 fn share_of(seconds: u64, gpu_ns: u128) -> Option<u32> {
-    let share = (gpu_ns * 1000).div_ceil(u128::from(seconds.max(1)) * NS);
+    let share = (gpu_ns * 1000).div_ceil(u128::from(seconds.max(1)) * NS_PER_SECOND);
     (gpu_ns > 0).then(|| u32::try_from(share).unwrap_or(1000).min(1000))
 }
 
@@ -65,19 +65,19 @@ pub struct Advice<T> {
 }
 
 impl<T> Advice<T> {
-    fn keep(why: impl Into<String>) -> Self {
+    fn keep_as_is(why: impl Into<String>) -> Self {
         Self { limit: None, why: why.into() }
     }
 }
 
 /// The report, built row by row.
 #[derive(Debug, Default)]
-pub struct Rightsizing(BTreeMap<(String, String), Seen>);
+pub struct Rightsizing(BTreeMap<(String, String), SeenUse>);
 
-impl Seen {
+impl SeenUse {
     /// Returns the share of device time, in thousandths, that 95 % of the busy rows stay within; 0 without busy rows.
     #[must_use]
-    pub fn p95(&self) -> u32 {
+    pub fn busy_p95(&self) -> u32 {
         let shares = self.all_shares();
         let busy: u64 = shares.values().map(|count| u64::from(*count)).sum();
         let rank = (busy * 95).div_ceil(100);
@@ -93,7 +93,7 @@ impl Seen {
 
     /// Returns the highest share of device time of any row, in thousandths.
     #[must_use]
-    pub fn busiest(&self) -> u32 {
+    pub fn busiest_row(&self) -> u32 {
         self.all_shares().keys().next_back().copied().unwrap_or(0)
     }
 
@@ -105,7 +105,7 @@ impl Seen {
         shares
     }
 
-    fn too_short(&self, care: Care) -> Option<String> {
+    fn too_short(&self, care: AdviceMargins) -> Option<String> {
         let minutes = |seconds: u64| seconds.div_ceil(60);
         (self.seconds < care.least).then(|| {
             format!("seen for {} min only; suggested from {} min on", minutes(self.seconds), minutes(care.least))
@@ -114,30 +114,35 @@ impl Seen {
 
     /// Suggests a memory limit.
     #[must_use]
-    pub fn memory(&self, care: Care) -> Advice<u64> {
+    pub fn memory_advice(&self, care: AdviceMargins) -> Advice<u64> {
         if let Some(why) = self.too_short(care) {
-            return Advice::keep(why);
+            return Advice::keep_as_is(why);
         }
         if self.refused.is_none() && self.peak == 0 {
-            return Advice::keep("its memory is not known: its library tells none");
+            return Advice::keep_as_is("its memory is not known: its library tells none");
         }
         let room = u128::from(self.peak) * u128::from(100 + care.headroom) / 100;
-        let enough = u64::try_from(room).unwrap_or(u64::MAX).max(1).checked_next_multiple_of(STEP).unwrap_or(u64::MAX);
+        let enough = u64::try_from(room)
+            .unwrap_or(u64::MAX)
+            .max(1)
+            .checked_next_multiple_of(MEMORY_STEP_BYTES)
+            .unwrap_or(u64::MAX);
         let (peak, refused) = (Bytes(self.peak), self.refused.unwrap_or(0));
         match self.memory_limit {
             Some(limit) if refused > 0 => {
-                let more =
-                    (limit.max(self.peak).saturating_add(limit / 4)).checked_next_multiple_of(STEP).unwrap_or(limit);
+                let more = (limit.max(self.peak).saturating_add(limit / 4))
+                    .checked_next_multiple_of(MEMORY_STEP_BYTES)
+                    .unwrap_or(limit);
                 let why = format!("{refused} allocations were refused: a quarter more, or ask what asked for so much");
                 Advice { limit: Some(more), why }
             }
             Some(limit) if limit > 0 => {
                 let part = u128::from(self.peak) * 1000 / u128::from(limit);
-                let part = format!("never above {peak}, {} % of its limit", decimal(part, 1));
+                let part = format!("never above {peak}, {} % of its limit", format_decimal(part, 1));
                 if enough < limit {
                     Advice { limit: Some(enough), why: format!("{part}; {} % of room above that", care.headroom) }
                 } else {
-                    Advice::keep(part)
+                    Advice::keep_as_is(part)
                 }
             }
             _ => Advice {
@@ -149,28 +154,32 @@ impl Seen {
 
     /// Suggests a ceiling (most device time), in thousandths of the device.
     #[must_use]
-    pub fn share(&self, care: Care) -> Advice<u32> {
+    pub fn share_advice(&self, care: AdviceMargins) -> Advice<u32> {
         if let Some(why) = self.too_short(care) {
-            return Advice::keep(why);
+            return Advice::keep_as_is(why);
         }
         if self.unmeasured_ns > 0 {
-            return Advice::keep("not all of its device time was measured: docs/record.md says when");
+            return Advice::keep_as_is("not all of its device time was measured: docs/record.md says when");
         }
-        let (p95, waited) = (self.p95(), self.wait_ns * 10 > self.gpu_ns);
-        let percent = |thousandths: u32| format!("{} %", decimal(thousandths.into(), 1));
+        let (p95, waited) = (self.busy_p95(), self.wait_ns * 10 > self.gpu_ns);
+        let percent = |thousandths: u32| format!("{} %", format_decimal(thousandths.into(), 1));
         let room = p95.saturating_mul(100 + care.headroom) / 100;
-        let enough = room.max(1).next_multiple_of(SHARE_STEP).min(1000);
+        let enough = room.max(1).next_multiple_of(SHARE_STEP_PERMILLE).min(1000);
         match self.sm_limit {
-            None if p95 == 0 => Advice::keep("no time of it was measured: without an sm_limit its time alone is not"),
-            None => Advice::keep(format!("no ceiling; {} in 95 of 100 busy minutes that were measured", percent(p95))),
-            Some(_) if p95 == 0 => Advice::keep("it computed nothing"),
+            None if p95 == 0 => {
+                Advice::keep_as_is("no time of it was measured: without an sm_limit its time alone is not")
+            }
+            None => {
+                Advice::keep_as_is(format!("no ceiling; {} in 95 of 100 busy minutes that were measured", percent(p95)))
+            }
+            Some(_) if p95 == 0 => Advice::keep_as_is("it computed nothing"),
             Some(limit) if waited && u64::from(p95) * 10 >= u64::from(limit) * 9 => {
-                let more = (limit + limit / 4).next_multiple_of(SHARE_STEP).min(1000);
+                let more = (limit + limit / 4).next_multiple_of(SHARE_STEP_PERMILLE).min(1000);
                 let waits = self.wait_ns * 1000 / self.gpu_ns.max(1);
                 let why = format!(
                     "at its ceiling ({} in 95 of 100 busy minutes) and waited {} s for each second of work",
                     percent(p95),
-                    decimal(waits, 3)
+                    format_decimal(waits, 3)
                 );
                 Advice { limit: Some(more).filter(|more| *more > limit), why }
             }
@@ -178,15 +187,15 @@ impl Seen {
                 limit: Some(enough),
                 why: format!("{} in 95 of 100 busy minutes; {} % of room above that", percent(p95), care.headroom),
             },
-            Some(_) => Advice::keep(format!("{} in 95 of 100 busy minutes", percent(p95))),
+            Some(_) => Advice::keep_as_is(format!("{} in 95 of 100 busy minutes", percent(p95))),
         }
     }
 }
 
 impl Rightsizing {
     /// Adds a row; rows arrive in the order of time.
-    pub fn add(&mut self, line: &ask::Line) {
-        let seen = self.0.entry((line.tenant.clone(), line.device.clone())).or_insert_with(|| Seen {
+    pub fn add(&mut self, line: &ask::RecordLine) {
+        let seen = self.0.entry((line.tenant.clone(), line.device.clone())).or_insert_with(|| SeenUse {
             seconds: 0,
             peak: 0,
             refused: None,
@@ -224,7 +233,7 @@ impl Rightsizing {
     /// Returns the number of tenants with a memory limit that never held more than `permille` thousandths of it, and
     /// the number of all tenants with one.
     #[must_use]
-    pub fn below(&self, permille: u64) -> (usize, usize) {
+    pub fn count_below(&self, permille: u64) -> (usize, usize) {
         let limited = || self.0.values().filter(|seen| seen.refused.is_some() || seen.peak > 0);
         let limited = || limited().filter_map(|seen| Some((seen.peak, seen.memory_limit.filter(|limit| *limit > 0)?)));
         let few =
@@ -235,15 +244,15 @@ impl Rightsizing {
 
 #[cfg(test)]
 mod tests {
-    use super::super::gather::tests::line;
+    use super::super::gather::tests::test_line;
     use super::*;
 
-    const CARE: Care = Care { headroom: 20, least: 3600 };
+    const CARE: AdviceMargins = AdviceMargins { headroom: 20, least: 3600 };
 
-    fn seen(change: impl Fn(&mut ask::Line)) -> Seen {
+    fn seen(change: impl Fn(&mut ask::RecordLine)) -> SeenUse {
         let mut report = Rightsizing::default();
         for minute in 0..60 {
-            let mut line = line("a", None, "G", minute * 60, 6000, 60);
+            let mut line = test_line("a", None, "G", minute * 60, 6000, 60);
             (line.memory_limit, line.refused) = (Some(8 << 30), Some(0));
             change(&mut line);
             report.add(&line);
@@ -255,12 +264,12 @@ mod tests {
     fn who_needs_less_is_told_how_much_is_enough_and_why() {
         let seen = seen(|_| {});
         // 1 GiB plus a fifth, rounded up to 256 MiB; 10 % plus a fifth, rounded up to 5 %.
-        let memory = seen.memory(CARE);
+        let memory = seen.memory_advice(CARE);
         assert_eq!(
             (memory.limit, memory.why.as_str()),
             (Some(1280 << 20), "never above 1 GiB, 12.5 % of its limit; 20 % of room above that")
         );
-        let time = seen.share(CARE);
+        let time = seen.share_advice(CARE);
         assert_eq!(
             (time.limit, time.why.as_str()),
             (Some(150), "10.0 % in 95 of 100 busy minutes; 20 % of room above that")
@@ -270,31 +279,34 @@ mod tests {
     #[test]
     fn who_was_refused_or_stood_at_its_ceiling_is_given_more() {
         let seen = seen(|line| (line.refused, line.gpu_ns, line.wait_ns) = (Some(1), 17_700_000_000, 9_000_000_000));
-        assert_eq!(seen.memory(CARE).limit, Some(10 << 30));
-        assert!(seen.memory(CARE).why.starts_with("60 allocations were refused"));
-        assert_eq!(seen.share(CARE).limit, Some(400), "{}", seen.share(CARE).why);
+        assert_eq!(seen.memory_advice(CARE).limit, Some(10 << 30));
+        assert!(seen.memory_advice(CARE).why.starts_with("60 allocations were refused"));
+        assert_eq!(seen.share_advice(CARE).limit, Some(400), "{}", seen.share_advice(CARE).why);
     }
 
     #[test]
     fn a_minute_in_which_its_group_changed_is_one_minute() {
         let mut report = Rightsizing::default();
         for (start, group) in [(0, "one"), (60, "one"), (60, "two")] {
-            report.add(&line("a", Some(group), "G", start, 6000, 60));
+            report.add(&test_line("a", Some(group), "G", start, 6000, 60));
         }
         let seen = report.0.into_values().next().unwrap();
-        assert_eq!((seen.seconds, seen.busiest(), seen.p95()), (120, 200, 200));
+        assert_eq!((seen.seconds, seen.busiest_row(), seen.busy_p95()), (120, 200, 200));
     }
 
     #[test]
     fn where_little_is_known_nothing_is_suggested_and_that_is_said() {
-        let short = Care { least: 3601, ..CARE };
-        assert_eq!(seen(|_| {}).memory(short), Advice::keep("seen for 60 min only; suggested from 61 min on"));
-        let unmeasured = seen(|line| (line.gpu_ns, line.unmeasured_ns) = (1_000_000_000, 5)).share(CARE);
+        let short = AdviceMargins { least: 3601, ..CARE };
+        assert_eq!(
+            seen(|_| {}).memory_advice(short),
+            Advice::keep_as_is("seen for 60 min only; suggested from 61 min on")
+        );
+        let unmeasured = seen(|line| (line.gpu_ns, line.unmeasured_ns) = (1_000_000_000, 5)).share_advice(CARE);
         assert!(unmeasured.limit.is_none() && unmeasured.why.contains("was measured"), "{unmeasured:?}");
         let blind = seen(|line| (line.refused, line.peak_bytes, line.sm_limit, line.gpu_ns) = (None, 0, None, 0));
-        assert!(blind.memory(CARE).limit.is_none() && blind.memory(CARE).why.contains("not known"));
-        assert!(blind.share(CARE).limit.is_none() && blind.share(CARE).why.contains("was measured"));
+        assert!(blind.memory_advice(CARE).limit.is_none() && blind.memory_advice(CARE).why.contains("not known"));
+        assert!(blind.share_advice(CARE).limit.is_none() && blind.share_advice(CARE).why.contains("was measured"));
         let fits = seen(|line| (line.peak_bytes, line.gpu_ns) = (7 << 30, 16_000_000_000));
-        assert_eq!((fits.memory(CARE).limit, fits.share(CARE).limit), (None, None));
+        assert_eq!((fits.memory_advice(CARE).limit, fits.share_advice(CARE).limit), (None, None));
     }
 }

@@ -1,10 +1,10 @@
 //! The content of a report, independent of its format: facts, tables, notes, pictures. Also its plain-text formats.
 
-use vgpu_output::say::{self, escaped};
+use vgpu_output::say::{self, escape_line};
 
 /// A report for people, independent of the format that it is written in.
 #[derive(Debug, Clone, Default)]
-pub struct Sheet {
+pub struct ReportSheet {
     /// Title of the report.
     pub title: String,
     /// A warning above everything else: data that is missing from the report.
@@ -12,7 +12,7 @@ pub struct Sheet {
     /// Names and values that hold for the whole report.
     pub facts: Vec<(String, String)>,
     /// Tables of the report, in the order shown.
-    pub tables: Vec<Table>,
+    pub tables: Vec<SheetTable>,
     /// Pictures as SVG, shown in HTML only.
     pub pictures: Vec<String>,
     /// Notes for the reader.
@@ -21,7 +21,7 @@ pub struct Sheet {
 
 /// A table of a report.
 #[derive(Debug, Clone, Default)]
-pub struct Table {
+pub struct SheetTable {
     /// Heading; empty if it is the only table.
     pub heading: String,
     /// Heading of each column.
@@ -34,44 +34,48 @@ pub struct Table {
     pub total: Option<Vec<String>>,
 }
 
-impl Sheet {
+impl ReportSheet {
     /// Returns the report for a terminal.
     #[must_use]
-    pub fn text(&self) -> String {
-        let mut text = format!("{}\n", escaped(&self.title));
-        text.extend(self.warning.iter().map(|warning| format!("!! {}\n", escaped(warning))));
-        text.extend(self.facts.iter().map(|(name, value)| format!("{}: {}\n", escaped(name), escaped(value))));
+    pub fn to_text(&self) -> String {
+        let mut text = format!("{}\n", escape_line(&self.title));
+        text.extend(self.warning.iter().map(|warning| format!("!! {}\n", escape_line(warning))));
+        text.extend(self.facts.iter().map(|(name, value)| format!("{}: {}\n", escape_line(name), escape_line(value))));
         for table in &self.tables {
             text.push('\n');
             if !table.heading.is_empty() {
-                text.push_str(&format!("{}\n", escaped(&table.heading)));
+                text.push_str(&format!("{}\n", escape_line(&table.heading)));
             }
             let heads = table.heads.iter().map(|head| head.to_uppercase()).collect();
             let rows = std::iter::once(heads).chain(table.rows.iter().cloned()).chain(table.total.clone());
-            text.push_str(&say::table(&rows.collect::<Vec<_>>()));
+            text.push_str(&say::lay_out_table(&rows.collect::<Vec<_>>()));
         }
         if !self.notes.is_empty() {
             text.push('\n');
-            text.extend(self.notes.iter().map(|note| format!("note: {}\n", escaped(note))));
+            text.extend(self.notes.iter().map(|note| format!("note: {}\n", escape_line(note))));
         }
         text
     }
 
     /// Returns the report as Markdown (with GitHub's tables).
     #[must_use]
-    pub fn markdown(&self) -> String {
-        let mut text = format!("# {}\n", plain(&self.title));
-        text.extend(self.warning.iter().map(|warning| format!("\n> **{}**\n", plain(warning))));
+    pub fn to_markdown(&self) -> String {
+        let mut text = format!("# {}\n", escape_markdown(&self.title));
+        text.extend(self.warning.iter().map(|warning| format!("\n> **{}**\n", escape_markdown(warning))));
         if !self.facts.is_empty() {
             text.push('\n');
-            text.extend(self.facts.iter().map(|(name, value)| format!("- {}: {}\n", plain(name), plain(value))));
+            text.extend(
+                self.facts
+                    .iter()
+                    .map(|(name, value)| format!("- {}: {}\n", escape_markdown(name), escape_markdown(value))),
+            );
         }
         for table in &self.tables {
             if !table.heading.is_empty() {
-                text.push_str(&format!("\n## {}\n", plain(&table.heading)));
+                text.push_str(&format!("\n## {}\n", escape_markdown(&table.heading)));
             }
             let line = |cells: &[String]| {
-                format!("| {} |\n", cells.iter().map(|cell| plain(cell)).collect::<Vec<_>>().join(" | "))
+                format!("| {} |\n", cells.iter().map(|cell| escape_markdown(cell)).collect::<Vec<_>>().join(" | "))
             };
             let rule = |column: usize| if column < table.words { "---" } else { "---:" };
             let rules: Vec<&str> = (0..table.heads.len()).map(rule).collect();
@@ -80,21 +84,21 @@ impl Sheet {
             if let Some(total) = &table.total {
                 let bold: Vec<String> = total
                     .iter()
-                    .map(|cell| if cell.is_empty() { String::new() } else { format!("**{}**", plain(cell)) })
+                    .map(|cell| if cell.is_empty() { String::new() } else { format!("**{}**", escape_markdown(cell)) })
                     .collect();
                 text.push_str(&format!("| {} |\n", bold.join(" | ")));
             }
         }
         if !self.notes.is_empty() {
             text.push_str("\nNotes:\n\n");
-            text.extend(self.notes.iter().map(|note| format!("- {}\n", plain(note))));
+            text.extend(self.notes.iter().map(|note| format!("- {}\n", escape_markdown(note))));
         }
         text
     }
 }
 
 /// Escapes text for Markdown: no hidden character, mark-up, link, cell separator or HTML is left.
-fn plain(text: &str) -> String {
+fn escape_markdown(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {
         match letter {
@@ -114,9 +118,9 @@ fn plain(text: &str) -> String {
 /// a formula, for example a label, gets a leading apostrophe; numbers stay numbers. Hidden characters except line
 /// breaks are escaped.
 #[must_use]
-pub fn csv(heads: &[String], rows: &[Vec<String>]) -> String {
+pub fn to_csv(heads: &[String], rows: &[Vec<String>]) -> String {
     let cell = |text: &String| {
-        let text = &text.split('\n').map(escaped).collect::<Vec<_>>().join("\n");
+        let text = &text.split('\n').map(escape_line).collect::<Vec<_>>().join("\n");
         let formula = text.starts_with(['=', '+', '-', '@']) && text.parse::<f64>().is_err();
         let text = &if formula { format!("'{text}") } else { text.clone() };
         if text.contains([',', '"', '\n']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.clone() }
@@ -131,31 +135,33 @@ mod tests {
 
     #[test]
     fn what_stands_in_a_cell_ends_no_cell_and_is_no_markup() {
-        let table = Table {
+        let table = SheetTable {
             heads: vec!["who".into(), "n".into()],
             words: 1,
             rows: vec![vec!["a|b <i> *x*\n".into(), "1".into()]],
             total: Some(vec!["".into(), "1".into()]),
-            ..Table::default()
+            ..SheetTable::default()
         };
-        let sheet = Sheet { title: "T".into(), tables: vec![table], ..Sheet::default() };
+        let sheet = ReportSheet { title: "T".into(), tables: vec![table], ..ReportSheet::default() };
         assert_eq!(
-            sheet.markdown(),
+            sheet.to_markdown(),
             "# T\n\n| who | n |\n| --- | ---: |\n| a\\|b &lt;i&gt; \\*x\\*  | 1 |\n|  | **1** |\n"
         );
         let formula = ["=1+1", "@x", "+x,y", "-1.50", "+", "a=b", "-"].map(|cell| vec![cell.to_owned()]);
-        assert_eq!(csv(&["a".into()], &formula), "a\n'=1+1\n'@x\n\"'+x,y\"\n-1.50\n'+\na=b\n'-\n");
-        assert_eq!(csv(&["a".into()], &[vec!["x,\"y\"".into()], vec!["z".into()]]), "a\n\"x,\"\"y\"\"\"\nz\n");
+        assert_eq!(to_csv(&["a".into()], &formula), "a\n'=1+1\n'@x\n\"'+x,y\"\n-1.50\n'+\na=b\n'-\n");
+        assert_eq!(to_csv(&["a".into()], &[vec!["x,\"y\"".into()], vec!["z".into()]]), "a\n\"x,\"\"y\"\"\"\nz\n");
     }
 
     /// Nothing hidden deceives a terminal that shows the file, or a reader of a line with reversed direction.
     #[test]
     fn nothing_hidden_stands_in_a_report_of_any_form() {
         let cell = "a\u{202e}b\x1b[31m|\r=1\u{feff}";
-        let table = Table { heads: vec!["who".into()], words: 1, rows: vec![vec![cell.into()]], ..Table::default() };
-        let sheet = Sheet { title: "T".into(), tables: vec![table], notes: vec![cell.into()], ..Sheet::default() };
+        let table =
+            SheetTable { heads: vec!["who".into()], words: 1, rows: vec![vec![cell.into()]], ..SheetTable::default() };
+        let sheet =
+            ReportSheet { title: "T".into(), tables: vec![table], notes: vec![cell.into()], ..ReportSheet::default() };
         let rows = [vec![cell.to_owned()], vec!["\u{202e}=1".into()], vec!["\t=1".into()], vec!["a\nb".into()]];
-        for text in [sheet.text(), sheet.markdown(), csv(&["who".into()], &rows)] {
+        for text in [sheet.to_text(), sheet.to_markdown(), to_csv(&["who".into()], &rows)] {
             assert!(text.contains("a\\u{202e}b"), "{text:?}");
             assert!(text.chars().all(|letter| letter == '\n' || !say::is_hidden(letter)), "{text:?}");
         }

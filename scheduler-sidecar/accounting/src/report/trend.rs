@@ -7,24 +7,24 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::Period;
-use super::apportion::{decimal, rounded};
-use super::chart::{Bar, bars};
-use super::gather::{By, GIB, NS, Whose};
-use super::sheet::{Sheet, Table};
-use super::usage::{heads, named, whole, with};
+use super::ReportPeriod;
+use super::apportion::{format_decimal, round_half_up};
+use super::chart::{ChartBar, draw_bars};
+use super::gather::{GIB_BYTES, LineBy, LineOwner, NS_PER_SECOND};
+use super::sheet::{ReportSheet, SheetTable};
+use super::usage::{column_names, merge_objects, owner_json, whole_number};
 use crate::record::ask;
 
 /// Note for reports over unmeasured device time.
-pub(super) const UNMEASURED: &str =
+pub(super) const UNMEASURED_NOTE: &str =
     "Not all device time of this period was measured, and what was not is missing here: docs/record.md says when.";
 
 /// Least number of whole steps for a line.
-pub const FEWEST: u64 = 3;
+pub const MIN_STEPS: u64 = 3;
 
 /// Usage of one step, for all or for one line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Sum {
+pub struct StepSum {
     /// Measured device time in ns.
     pub gpu_ns: u128,
     /// Memory over time: bytes held, multiplied by the seconds for which they were held.
@@ -35,7 +35,7 @@ pub struct Sum {
 
 /// A step: the period that each row of the trend sums over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Step {
+pub struct TrendStep {
     /// Name of the step: `hour`, `day` or `week`.
     pub name: &'static str,
     /// Length of the step, in seconds.
@@ -46,10 +46,10 @@ pub struct Step {
 
 /// Collects recorded rows and builds the report from them.
 #[derive(Debug)]
-pub struct Trend {
-    by: Vec<By>,
-    step: Step,
-    sums: BTreeMap<(i64, Whose), Sum>,
+pub struct TrendReport {
+    by: Vec<LineBy>,
+    step: TrendStep,
+    sums: BTreeMap<(i64, LineOwner), StepSum>,
     /// Start of the first row.
     first: Option<i64>,
     /// True if some use was not measured.
@@ -67,10 +67,10 @@ pub struct Slope {
     pub ahead: u128,
 }
 
-/// Returns the least-squares line through values one step apart; `None` for fewer than [`FEWEST`] values.
+/// Returns the least-squares line through values one step apart; `None` for fewer than [`MIN_STEPS`] values.
 #[must_use]
-pub fn slope(values: &[u128], ahead: u64) -> Option<Slope> {
-    let count = u64::try_from(values.len()).ok().filter(|count| *count >= FEWEST)?;
+pub fn fit_slope(values: &[u128], ahead: u64) -> Option<Slope> {
+    let count = u64::try_from(values.len()).ok().filter(|count| *count >= MIN_STEPS)?;
     let n = i128::from(count);
     let number = |value: u128| i128::try_from(value).unwrap_or(i128::MAX);
     let (mut x, mut xx, mut y, mut xy) = (0, 0, 0_i128, 0_i128);
@@ -94,19 +94,19 @@ pub fn slope(values: &[u128], ahead: u64) -> Option<Slope> {
     })
 }
 
-impl Trend {
+impl TrendReport {
     /// Starts an empty report.
     #[must_use]
-    pub fn new(by: Vec<By>, step: Step) -> Self {
+    pub fn new(by: Vec<LineBy>, step: TrendStep) -> Self {
         Self { by, step, sums: BTreeMap::new(), first: None, unmeasured: false }
     }
 
     /// Adds a recorded row to the sums of its step.
-    pub fn add(&mut self, line: &ask::Line) {
+    pub fn add(&mut self, line: &ask::RecordLine) {
         self.unmeasured |= line.unmeasured_ns > 0;
         self.first = Some(self.first.map_or(line.start, |first| first.min(line.start)));
         let at = (line.start - self.step.from).div_euclid(self.step.seconds);
-        let whose = Whose::Of(self.by.iter().map(|by| by.of(line)).collect());
+        let whose = LineOwner::Of(self.by.iter().map(|by| by.key_of(line)).collect());
         let sum = self.sums.entry((at, whose)).or_default();
         sum.gpu_ns += u128::from(line.gpu_ns);
         sum.byte_seconds += u128::from(line.memory_byte_seconds);
@@ -115,14 +115,14 @@ impl Trend {
 
     /// Finishes the report after the last row of the period.
     #[must_use]
-    pub fn done(self, period: Period, ahead: u64) -> Answer {
-        let Step { seconds, from, .. } = self.step;
+    pub fn finish_report(self, period: ReportPeriod, ahead: u64) -> TrendAnswer {
+        let TrendStep { seconds, from, .. } = self.step;
         // Use the whole steps, from the first that begins in the period to the last that ends in it. Skip time before
         // the first row: without a record, use is unknown rather than zero.
         let since = period.since.max(self.first.unwrap_or(period.since));
         let first = -(from - since).div_euclid(seconds);
         let end = (period.until - from).div_euclid(seconds);
-        Answer {
+        TrendAnswer {
             by: self.by,
             step: self.step,
             sums: self.sums,
@@ -136,10 +136,10 @@ impl Trend {
 
 /// The finished report on usage from step to step.
 #[derive(Debug, Clone)]
-pub struct Answer {
-    by: Vec<By>,
-    step: Step,
-    sums: BTreeMap<(i64, Whose), Sum>,
+pub struct TrendAnswer {
+    by: Vec<LineBy>,
+    step: TrendStep,
+    sums: BTreeMap<(i64, LineOwner), StepSum>,
     /// Whole steps: the first, and the one after the last.
     first: i64,
     end: i64,
@@ -147,31 +147,31 @@ pub struct Answer {
     unmeasured: bool,
 }
 
-fn signed(value: i128, unit: u128, digits: u32) -> String {
+fn format_signed(value: i128, unit: u128, digits: u32) -> String {
     let sign = if value < 0 { "-" } else { "+" };
-    format!("{sign}{}", decimal(rounded(value.unsigned_abs(), unit), digits))
+    format!("{sign}{}", format_decimal(round_half_up(value.unsigned_abs(), unit), digits))
 }
 
-impl Answer {
-    fn all_whose(&self) -> BTreeSet<&Whose> {
+impl TrendAnswer {
+    fn all_whose(&self) -> BTreeSet<&LineOwner> {
         self.sums.keys().map(|(_, whose)| whose).collect()
     }
 
     /// Returns the sum of each whole step for one line; zero for steps without rows.
-    fn series(&self, whose: &Whose, part: impl Fn(&Sum) -> u128) -> Vec<u128> {
+    fn sums_of_steps(&self, whose: &LineOwner, part: impl Fn(&StepSum) -> u128) -> Vec<u128> {
         let of = |at| self.sums.get(&(at, whose.clone())).map_or(0, &part);
         (self.first..self.end).map(of).collect()
     }
 
     /// Returns the lines through device time and through memory.
-    fn slopes(&self, whose: &Whose) -> [Option<Slope>; 2] {
+    fn slopes_of(&self, whose: &LineOwner) -> [Option<Slope>; 2] {
         [
-            slope(&self.series(whose, |sum| sum.gpu_ns), self.ahead),
-            slope(&self.series(whose, |sum| sum.byte_seconds), self.ahead),
+            fit_slope(&self.sums_of_steps(whose, |sum| sum.gpu_ns), self.ahead),
+            fit_slope(&self.sums_of_steps(whose, |sum| sum.byte_seconds), self.ahead),
         ]
     }
 
-    fn begins(&self, at: i64) -> i64 {
+    fn begins_step(&self, at: i64) -> i64 {
         self.step.from + at * self.step.seconds
     }
 
@@ -180,8 +180,8 @@ impl Answer {
     }
 
     /// Returns the sum of each step over all lines.
-    fn steps(&self) -> BTreeMap<i64, Sum> {
-        let mut steps: BTreeMap<i64, Sum> = (self.first..self.end).map(|at| (at, Sum::default())).collect();
+    fn sums_by_step(&self) -> BTreeMap<i64, StepSum> {
+        let mut steps: BTreeMap<i64, StepSum> = (self.first..self.end).map(|at| (at, StepSum::default())).collect();
         for ((at, _), sum) in &self.sums {
             let all = steps.entry(*at).or_default();
             all.gpu_ns += sum.gpu_ns;
@@ -193,173 +193,180 @@ impl Answer {
 
     /// Returns the report for people; `shown` formats seconds since 1970.
     #[must_use]
-    pub fn sheet(&self, facts: Vec<(String, String)>, shown: impl Fn(i64) -> String) -> Sheet {
+    pub fn to_sheet(&self, facts: Vec<(String, String)>, shown: impl Fn(i64) -> String) -> ReportSheet {
         let name = self.step.name;
-        let steps = self.steps();
-        let gib_hours = |sum: &Sum| decimal(rounded(sum.byte_seconds.saturating_mul(1000), 3600 * GIB), 3);
-        let row = |(at, sum): (&i64, &Sum)| {
+        let steps = self.sums_by_step();
+        let gib_hours =
+            |sum: &StepSum| format_decimal(round_half_up(sum.byte_seconds.saturating_mul(1000), 3600 * GIB_BYTES), 3);
+        let row = |(at, sum): (&i64, &StepSum)| {
             let whole = if self.is_whole(*at) { "" } else { "not whole" };
-            let seconds = |ns: u128| decimal(rounded(ns, NS / 1000), 3);
-            vec![shown(self.begins(*at)), seconds(sum.gpu_ns), gib_hours(sum), seconds(sum.wait_ns), whole.to_owned()]
+            let seconds = |ns: u128| format_decimal(round_half_up(ns, NS_PER_SECOND / 1000), 3);
+            vec![
+                shown(self.begins_step(*at)),
+                seconds(sum.gpu_ns),
+                gib_hours(sum),
+                seconds(sum.wait_ns),
+                whole.to_owned(),
+            ]
         };
-        let by_step = Table {
+        let by_step = SheetTable {
             heading: format!("Each {name}"),
             heads: [name, "GPU seconds", "GiB hours", "wait seconds", ""].map(str::to_owned).to_vec(),
             words: 1,
             rows: steps.iter().map(row).collect(),
             total: None,
         };
-        let line = |whose: &Whose| {
-            let [gpu, memory] = self.slopes(whose);
+        let line = |whose: &LineOwner| {
+            let [gpu, memory] = self.slopes_of(whose);
             let cells = |slope: Option<Slope>, unit: u128| match slope {
                 Some(slope) => [
-                    decimal(rounded(slope.mean, unit), 3),
-                    signed(slope.change, unit, 3),
-                    decimal(rounded(slope.ahead, unit), 3),
+                    format_decimal(round_half_up(slope.mean, unit), 3),
+                    format_signed(slope.change, unit, 3),
+                    format_decimal(round_half_up(slope.ahead, unit), 3),
                 ],
                 None => ["-", "-", "-"].map(str::to_owned),
             };
-            let numbers = cells(gpu, NS / 1000).into_iter().chain(cells(memory, 3600 * GIB / 1000));
-            whose.cells(&self.by).into_iter().chain(numbers).collect::<Vec<_>>()
+            let numbers = cells(gpu, NS_PER_SECOND / 1000).into_iter().chain(cells(memory, 3600 * GIB_BYTES / 1000));
+            whose.owner_cells(&self.by).into_iter().chain(numbers).collect::<Vec<_>>()
         };
         let then = format!("in {} {name}s", self.ahead);
         let more = ["GPU seconds", "change", &then, "GiB hours", "change", &then];
-        let lines = Table {
+        let lines = SheetTable {
             heading: format!("A {name}, on average of {} whole ones, and how that changes", self.end - self.first),
-            heads: heads(&self.by, &more),
+            heads: column_names(&self.by, &more),
             words: self.by.len(),
             rows: self.all_whose().into_iter().map(line).collect(),
             total: None,
         };
         #[allow(clippy::cast_precision_loss)] // only for a picture
-        let bar = |(at, sum): (&i64, &Sum)| {
+        let bar = |(at, sum): (&i64, &StepSum)| {
             let seconds = sum.gpu_ns as f64 / 1e9;
-            Bar { name: shown(self.begins(*at)), value: seconds, shown: format!("{seconds:.0} s") }
+            ChartBar { name: shown(self.begins_step(*at)), value: seconds, shown: format!("{seconds:.0} s") }
         };
         let mut notes = vec![
             "A straight line through what was, by least squares: it knows of nothing that is to come, and of no week-ends."
                 .to_owned(),
         ];
-        if self.end - self.first < i64::try_from(FEWEST).unwrap_or(i64::MAX) {
+        if self.end - self.first < i64::try_from(MIN_STEPS).unwrap_or(i64::MAX) {
             notes.push(format!(
-                "From {FEWEST} whole {name}s on there is a line; a period that begins with one has more."
+                "From {MIN_STEPS} whole {name}s on there is a line; a period that begins with one has more."
             ));
         }
-        notes.extend(self.unmeasured.then(|| UNMEASURED.to_owned()));
-        Sheet {
+        notes.extend(self.unmeasured.then(|| UNMEASURED_NOTE.to_owned()));
+        ReportSheet {
             title: "How use goes on".into(),
             facts,
             tables: vec![lines, by_step],
-            pictures: vec![bars(&format!("GPU seconds each {name}"), &steps.iter().map(bar).collect::<Vec<_>>())],
+            pictures: vec![draw_bars(&format!("GPU seconds each {name}"), &steps.iter().map(bar).collect::<Vec<_>>())],
             notes,
-            ..Sheet::default()
+            ..ReportSheet::default()
         }
     }
 
     /// Returns the report as JSON.
     #[must_use]
-    pub fn json(&self) -> Value {
+    pub fn to_json(&self) -> Value {
         let change = |value: i128| i64::try_from(value).map_or_else(|_| json!(value.to_string()), |value| json!(value));
-        let line = |whose: &Whose| {
+        let line = |whose: &LineOwner| {
             let of = |slope: Option<Slope>| {
                 slope.map(|slope| {
-                    json!({ "mean": whole(slope.mean), "change": change(slope.change), "ahead": whole(slope.ahead) })
+                    json!({ "mean": whole_number(slope.mean), "change": change(slope.change), "ahead": whole_number(slope.ahead) })
                 })
             };
-            let [gpu, memory] = self.slopes(whose);
-            with(named(whose, &self.by), json!({ "gpu_ns": of(gpu), "memory_byte_seconds": of(memory) }))
+            let [gpu, memory] = self.slopes_of(whose);
+            merge_objects(owner_json(whose, &self.by), json!({ "gpu_ns": of(gpu), "memory_byte_seconds": of(memory) }))
         };
-        let step = |(at, sum): (&i64, &Sum)| {
+        let step = |(at, sum): (&i64, &StepSum)| {
             json!({
-                "begins": self.begins(*at),
+                "begins": self.begins_step(*at),
                 "whole": self.is_whole(*at),
-                "gpu_ns": whole(sum.gpu_ns),
-                "memory_byte_seconds": whole(sum.byte_seconds),
-                "wait_ns": whole(sum.wait_ns),
+                "gpu_ns": whole_number(sum.gpu_ns),
+                "memory_byte_seconds": whole_number(sum.byte_seconds),
+                "wait_ns": whole_number(sum.wait_ns),
             })
         };
         json!({
             "each": self.step.name,
             "ahead": self.ahead,
             "lines": self.all_whose().into_iter().map(line).collect::<Vec<_>>(),
-            "steps": self.steps().iter().map(step).collect::<Vec<_>>(),
+            "steps": self.sums_by_step().iter().map(step).collect::<Vec<_>>(),
         })
     }
 
     /// Returns the report as CSV, with a row for each step and each line in it.
     #[must_use]
-    pub fn csv(&self) -> (Vec<String>, Vec<Vec<String>>) {
+    pub fn to_csv(&self) -> (Vec<String>, Vec<Vec<String>>) {
         let more = ["begins", "whole", "gpu_ns", "memory_byte_seconds", "wait_ns"];
-        let row = |((at, whose), sum): (&(i64, Whose), &Sum)| {
+        let row = |((at, whose), sum): (&(i64, LineOwner), &StepSum)| {
             let numbers = [
-                self.begins(*at).to_string(),
+                self.begins_step(*at).to_string(),
                 self.is_whole(*at).to_string(),
                 sum.gpu_ns.to_string(),
                 sum.byte_seconds.to_string(),
                 sum.wait_ns.to_string(),
             ];
-            whose.cells(&self.by).into_iter().chain(numbers).collect()
+            whose.owner_cells(&self.by).into_iter().chain(numbers).collect()
         };
-        (heads(&self.by, &more), self.sums.iter().map(row).collect())
+        (column_names(&self.by, &more), self.sums.iter().map(row).collect())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::gather::tests::line;
+    use super::super::gather::tests::test_line;
     use super::*;
 
-    const DAY: Step = Step { name: "day", seconds: 86_400, from: 0 };
+    const DAY: TrendStep = TrendStep { name: "day", seconds: 86_400, from: 0 };
 
     #[test]
     fn a_straight_line_is_found_as_it_is_and_never_goes_below_nil() {
         let found = |mean, change, ahead| Some(Slope { mean, change, ahead });
-        assert_eq!(slope(&[10, 20, 30, 40], 6), found(25, 10, 100));
-        assert_eq!(slope(&[40, 30, 20, 10], 1), found(25, -10, 0));
-        assert_eq!(slope(&[40, 30, 20, 10], 100), found(25, -10, 0));
-        assert_eq!(slope(&[7, 7, 7], 30), found(7, 0, 7));
+        assert_eq!(fit_slope(&[10, 20, 30, 40], 6), found(25, 10, 100));
+        assert_eq!(fit_slope(&[40, 30, 20, 10], 1), found(25, -10, 0));
+        assert_eq!(fit_slope(&[40, 30, 20, 10], 100), found(25, -10, 0));
+        assert_eq!(fit_slope(&[7, 7, 7], 30), found(7, 0, 7));
         // Rounded to the nearest, up and down: means of 1/3 and 2/3, slopes of half a unit.
-        assert_eq!(slope(&[0, 0, 1], 0), found(0, 1, 1));
-        assert_eq!(slope(&[1, 0, 0], 0), found(0, -1, 0));
-        assert_eq!(slope(&[1, 2], 1), None);
-        assert!(slope(&[u128::MAX; 4], u64::MAX).is_some(), "nothing overflows");
+        assert_eq!(fit_slope(&[0, 0, 1], 0), found(0, 1, 1));
+        assert_eq!(fit_slope(&[1, 0, 0], 0), found(0, -1, 0));
+        assert_eq!(fit_slope(&[1, 2], 1), None);
+        assert!(fit_slope(&[u128::MAX; 4], u64::MAX).is_some(), "nothing overflows");
     }
 
     #[test]
     fn days_without_use_count_and_days_that_are_not_whole_do_not() {
-        let mut trend = Trend::new(vec![By::Tenant], DAY);
+        let mut trend = TrendReport::new(vec![LineBy::Tenant], DAY);
         for (day, ms) in [(0, 9_000_000), (1, 1000), (2, 2000), (4, 4000), (5, 8_000_000)] {
-            trend.add(&line("a", None, "G", day * 86_400 + 3600, ms, 0));
+            trend.add(&test_line("a", None, "G", day * 86_400 + 3600, ms, 0));
         }
-        let answer = trend.done(Period { since: 3600, until: 5 * 86_400 + 7200 }, 1);
-        let a = Whose::Of(vec![Some("a".into())]);
-        assert_eq!(answer.series(&a, |sum| sum.gpu_ns / 1_000_000), [1000, 2000, 0, 4000]);
-        let json = answer.json();
+        let answer = trend.finish_report(ReportPeriod { since: 3600, until: 5 * 86_400 + 7200 }, 1);
+        let a = LineOwner::Of(vec![Some("a".into())]);
+        assert_eq!(answer.sums_of_steps(&a, |sum| sum.gpu_ns / 1_000_000), [1000, 2000, 0, 4000]);
+        let json = answer.to_json();
         assert_eq!(json["lines"][0]["gpu_ns"]["mean"], 1_750_000_000);
         assert_eq!(json["lines"][0]["gpu_ns"]["change"], 700_000_000);
         assert_eq!(json["lines"][0]["gpu_ns"]["ahead"], 3_500_000_000_u64);
         let whole: Vec<bool> = json["steps"].as_array().unwrap().iter().map(|step| step["whole"] == true).collect();
         assert_eq!(whole, [false, true, true, true, true, false]);
-        let text = answer.sheet(Vec::new(), |second| (second / 86_400).to_string()).text();
+        let text = answer.to_sheet(Vec::new(), |second| (second / 86_400).to_string()).to_text();
         assert!(text.contains("+0.700") && text.contains("not whole"), "{text}");
     }
 
     #[test]
     fn of_less_than_three_whole_days_no_line_is_drawn_and_that_is_said() {
-        let mut trend = Trend::new(vec![By::Tenant], DAY);
-        trend.add(&line("a", None, "G", 0, 5, 0));
+        let mut trend = TrendReport::new(vec![LineBy::Tenant], DAY);
+        trend.add(&test_line("a", None, "G", 0, 5, 0));
         for until in [100, 2 * 86_400] {
-            let answer = Trend {
-                by: vec![By::Tenant],
+            let answer = TrendReport {
+                by: vec![LineBy::Tenant],
                 step: DAY,
                 sums: trend.sums.clone(),
                 first: trend.first,
                 unmeasured: true,
             }
-            .done(Period { since: 0, until }, 30);
-            assert_eq!(answer.json()["lines"][0]["gpu_ns"], Value::Null);
-            assert!(answer.sheet(Vec::new(), |second| second.to_string()).notes[1].contains("3 whole days"));
-            assert_eq!(answer.sheet(Vec::new(), |second| second.to_string()).notes[2], UNMEASURED);
+            .finish_report(ReportPeriod { since: 0, until }, 30);
+            assert_eq!(answer.to_json()["lines"][0]["gpu_ns"], Value::Null);
+            assert!(answer.to_sheet(Vec::new(), |second| second.to_string()).notes[1].contains("3 whole days"));
+            assert_eq!(answer.to_sheet(Vec::new(), |second| second.to_string()).notes[2], UNMEASURED_NOTE);
         }
     }
 }

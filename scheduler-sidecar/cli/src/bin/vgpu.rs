@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use vgpu_cli::Cli;
-use vgpu_cli::doctor::seen::CHILD;
+use vgpu_cli::doctor::seen::CHILD_ARGUMENT;
 use vgpu_output::say;
 
 #[path = "vgpu/child.rs"]
@@ -14,11 +14,11 @@ mod child;
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
-    if arguments.next().is_some_and(|first| first == CHILD) {
+    if arguments.next().is_some_and(|first| first == CHILD_ARGUMENT) {
         return child::run(arguments.next().is_some());
     }
     match Cli::parse().run() {
         Ok(code) => code,
-        Err(failure) => say::failure(&failure),
+        Err(failure) => say::show_failure(&failure),
     }
 }

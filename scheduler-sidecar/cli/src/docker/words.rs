@@ -1,13 +1,13 @@
 //! Parses the arguments of `docker run`: finds the image, and the variables of ours that are set already.
 //!
 //! Options are passed on unchanged. To find the image, this file must know which options take a value: all except
-//! those in [`ALONE`].
+//! those in [`FLAGS`].
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 
 /// Options of `docker run` and `podman run` that take no separate value.
-const ALONE: &[&str] = &[
+const FLAGS: &[&str] = &[
     "detach",
     "disable-content-trust",
     "env-host",
@@ -37,14 +37,14 @@ const ALONE: &[&str] = &[
 ];
 
 /// One-letter options without a value.
-const ALONE_SHORT: &[u8] = b"ditPq";
+const SHORT_FLAGS: &[u8] = b"ditPq";
 
 /// Options that give the container a GPU, or may.
-const GPU: &[&str] = &["gpus", "runtime", "device", "privileged"];
+const GPU_OPTIONS: &[&str] = &["gpus", "runtime", "device", "privileged"];
 
 /// The parsed arguments of a `docker run`.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Words {
+pub struct DockerWords {
     /// All arguments except variables of ours that were removed.
     pub kept: Vec<OsString>,
     /// Name of the image to run.
@@ -60,8 +60,8 @@ pub struct Words {
 }
 
 /// Parses the arguments. With `searched`, our LD_LIBRARY_PATH is added and theirs is appended to it.
-pub fn read(words: &[OsString], searched: bool) -> Words {
-    let mut said = Words { pulls: true, ..Words::default() };
+pub fn read(words: &[OsString], searched: bool) -> DockerWords {
+    let mut said = DockerWords { pulls: true, ..DockerWords::default() };
     let mut rest = words.iter();
     while let Some(word) = rest.next() {
         let text = word.as_bytes();
@@ -73,15 +73,15 @@ pub fn read(words: &[OsString], searched: bool) -> Words {
             said.image = image.cloned();
             break;
         }
-        let (name, mut value) = option(text);
+        let (name, mut value) = split_option(text);
         let apart = value.is_none() && takes_value(name, text);
         let next = if apart { rest.next() } else { None };
         value = value.or(next.map(|word| word.as_bytes()));
-        let name = long(name, text);
-        said.gpu |= GPU.iter().any(|brings| name == brings.as_bytes());
+        let name = long_name(name, text);
+        said.gpu |= GPU_OPTIONS.iter().any(|brings| name == brings.as_bytes());
         said.pulls &= !(name == b"pull" && value == Some(b"never"));
         if name == b"env" {
-            let (variable, set) = variable(value.unwrap_or_default());
+            let (variable, set) = split_variable(value.unwrap_or_default());
             let taken = match variable.as_bytes() {
                 b"LD_PRELOAD" => {
                     said.preload = set;
@@ -94,7 +94,7 @@ pub fn read(words: &[OsString], searched: bool) -> Words {
                 _ => false,
             };
             if taken {
-                said.kept.extend(before(text).map(|letters| OsStr::from_bytes(letters).to_owned()));
+                said.kept.extend(flags_before(text).map(|letters| OsStr::from_bytes(letters).to_owned()));
                 continue;
             }
         }
@@ -107,7 +107,7 @@ pub fn read(words: &[OsString], searched: bool) -> Words {
 
 /// Splits an option into its name and the value in the same argument: `--name=value`, `-n=value`, `-nvalue`,
 /// `-itnvalue`.
-fn option(text: &[u8]) -> (&[u8], Option<&[u8]>) {
+fn split_option(text: &[u8]) -> (&[u8], Option<&[u8]>) {
     if let Some(name) = text.strip_prefix(b"--") {
         return match name.iter().position(|byte| *byte == b'=') {
             Some(at) => (&name[..at], Some(&name[at + 1..])),
@@ -115,7 +115,7 @@ fn option(text: &[u8]) -> (&[u8], Option<&[u8]>) {
         };
     }
     let letters = &text[1..];
-    match letters.iter().position(|letter| !ALONE_SHORT.contains(letter)) {
+    match letters.iter().position(|letter| !SHORT_FLAGS.contains(letter)) {
         None => (letters, None),
         Some(at) => {
             let value = &letters[at + 1..];
@@ -125,27 +125,27 @@ fn option(text: &[u8]) -> (&[u8], Option<&[u8]>) {
 }
 
 /// Returns the options without a value that precede another in the same argument: `-it` of `-ite`.
-fn before(text: &[u8]) -> Option<&[u8]> {
-    let letters = text.get(1..)?.iter().take_while(|letter| ALONE_SHORT.contains(letter)).count();
+fn flags_before(text: &[u8]) -> Option<&[u8]> {
+    let letters = text.get(1..)?.iter().take_while(|letter| SHORT_FLAGS.contains(letter)).count();
     (letters > 0 && !text.starts_with(b"--")).then(|| &text[..=letters])
 }
 
 /// Returns true if an option without a value in its own argument takes the next one.
 fn takes_value(name: &[u8], text: &[u8]) -> bool {
     if text.starts_with(b"--") {
-        !ALONE.iter().any(|alone| name == alone.as_bytes())
+        !FLAGS.iter().any(|alone| name == alone.as_bytes())
     } else {
-        !name.iter().all(|letter| ALONE_SHORT.contains(letter))
+        !name.iter().all(|letter| SHORT_FLAGS.contains(letter))
     }
 }
 
 /// Returns the long name of a relevant option.
-fn long<'a>(name: &'a [u8], text: &[u8]) -> &'a [u8] {
+fn long_name<'a>(name: &'a [u8], text: &[u8]) -> &'a [u8] {
     if name == b"e" && !text.starts_with(b"--") { b"env" } else { name }
 }
 
 /// Parses `NAME=value`, or `NAME` alone, which takes the value of this environment.
-fn variable(text: &[u8]) -> (&OsStr, Option<OsString>) {
+fn split_variable(text: &[u8]) -> (&OsStr, Option<OsString>) {
     match text.iter().position(|byte| *byte == b'=') {
         Some(at) => (OsStr::from_bytes(&text[..at]), Some(OsStr::from_bytes(&text[at + 1..]).to_owned())),
         None => (OsStr::from_bytes(text), std::env::var_os(OsStr::from_bytes(text))),
@@ -156,7 +156,7 @@ fn variable(text: &[u8]) -> (&OsStr, Option<OsString>) {
 mod tests {
     use super::*;
 
-    fn said(words: &str) -> Words {
+    fn said(words: &str) -> DockerWords {
         read(&words.split_ascii_whitespace().map(OsString::from).collect::<Vec<_>>(), false)
     }
 

@@ -2,7 +2,8 @@
 //!
 //! One child runs without limits, to observe the real device and to look up every function. Another runs as any
 //! program started here would, and allocates: a small amount must be granted, and more than the limit must be
-//! refused. Each must end within [`PATIENCE`]. Without limits and without a loaded library there is nothing to test.
+//! refused. Each must end within [`CHILD_TIMEOUT`]. Without limits and without a loaded library there is nothing to
+//! test.
 
 use std::io::Read as _;
 use std::process::{Command, Stdio};
@@ -11,12 +12,12 @@ use std::time::{Duration, Instant};
 use vgpu_core::limits::{DeviceLimits, Mode, RawLimits, Source};
 use vgpu_core::units::bytes::Bytes;
 
-use super::seen::{CHILD, Control, Device, Doors, STEP, Seen};
-use super::{Report, daemon, variable};
+use super::seen::{CHILD_ARGUMENT, ChildReport, ControlCodes, LookupResults, SMALL_ALLOCATION_BYTES, SeenDevice};
+use super::{DoctorReport, daemon, environment_text};
 use crate::library;
 
 /// Longest run of a child: a driver's first initialisation takes seconds on a machine with many devices.
-const PATIENCE: Duration = Duration::from_secs(60);
+const CHILD_TIMEOUT: Duration = Duration::from_secs(60);
 /// CUDA_ERROR_OUT_OF_MEMORY.
 const OUT_OF_MEMORY: u32 = 2;
 /// CUDA_ERROR_NO_DEVICE.
@@ -24,65 +25,66 @@ const NO_DEVICE: u32 = 100;
 /// CUDA_ERROR_NOT_PERMITTED.
 const NOT_PERMITTED: u32 = 800;
 
-pub fn look(report: &mut Report) {
+pub fn examine_control(report: &mut DoctorReport) {
     let environment: Vec<(Vec<u8>, Vec<u8>)> =
         std::env::vars_os().map(|(name, value)| (name.into_encoded_bytes(), value.into_encoded_bytes())).collect();
     // Variables that cannot be parsed are already a finding.
     let written = RawLimits::from_vars(environment).unwrap_or_default();
-    let terms = variable("VGPU_SOCKET").and_then(|socket| daemon::terms(socket.as_ref()).ok());
+    let terms = environment_text("VGPU_SOCKET").and_then(|socket| daemon::ask_terms(socket.as_ref()).ok());
     let limits = match &terms {
         Some(said) => written.with_daemon(said.terms.memory_limit, said.terms.sm_limit),
         None => written,
     };
     let observes = match &terms {
         Some(said) => said.mode == Mode::Observe,
-        None => limits.mode() == Mode::Observe,
+        None => limits.asked_mode() == Mode::Observe,
     };
     let asked = limits.asked_for_anything() || observes;
-    let mapped = mapped();
-    loaded(report, mapped.as_deref(), asked);
-    deepbind(report);
+    let mapped = mapped_library();
+    report_loaded(report, mapped.as_deref(), asked);
+    report_deepbind(report);
     if mapped.is_none() {
         return;
     }
-    let bare = match child(false) {
+    let bare = match run_child(false) {
         Ok(seen) => seen,
-        Err(why) => return report.finding("control", format!("the child that looks at the driver {why}")),
+        Err(why) => return report.add_finding("control", format!("the child that looks at the driver {why}")),
     };
-    doors(report, &bare);
-    if let (Mode::Off, Some((name, word))) = (limits.mode(), limits.mode_from()) {
-        return report.fine("control", format!("limits are switched off by {name}={word}: there is nothing to prove"));
+    report_bypasses(report, &bare);
+    if let (Mode::Off, Some((name, word))) = (limits.asked_mode(), limits.mode_from()) {
+        return report
+            .add_fine("control", format!("limits are switched off by {name}={word}: there is nothing to prove"));
     }
     if !asked {
-        return report.fine("control", "no limit is asked for: there is nothing to prove");
+        return report.add_fine("control", "no limit is asked for: there is nothing to prove");
     }
     if let Some(why) = &bare.trouble {
-        return report.finding("control", format!("limits are asked for and cannot be proved here: {why}"));
+        return report.add_finding("control", format!("limits are asked for and cannot be proved here: {why}"));
     }
     match bare.init {
         Some(0) => {}
         Some(NO_DEVICE) => {
-            return report.finding("control", "limits are asked for and there is no device: cuInit answers 100");
+            return report.add_finding("control", "limits are asked for and there is no device: cuInit answers 100");
         }
         code => {
             return report
-                .finding("control", format!("cuInit fails without limits, too: {}", code.unwrap_or_default()));
+                .add_finding("control", format!("cuInit fails without limits, too: {}", code.unwrap_or_default()));
         }
     }
-    match child(true) {
-        Err(why) => report.finding("control", format!("the child that allocates {why}")),
+    match run_child(true) {
+        Err(why) => report.add_finding("control", format!("the child that allocates {why}")),
         Ok(seen) if seen.init != Some(0) => {
             let code = seen.init.unwrap_or_default();
             let why = if code == NOT_PERMITTED { ": limits cannot be kept here, as other lines say" } else { "" };
-            report.finding("control", format!("cuInit answers {code} under the limits{why}"));
+            report.add_finding("control", format!("cuInit answers {code} under the limits{why}"));
         }
         Ok(seen) => {
             for device in &seen.devices {
                 let real = bare.devices.iter().find(|real| real.uuid == device.uuid);
                 if observes {
-                    observed(report, real, device);
+                    report_observed(report, real, device);
                 } else {
-                    proved(report, &limits, real, device);
+                    report_enforced(report, &limits, real, device);
                 }
             }
         }
@@ -90,27 +92,31 @@ pub fn look(report: &mut Report) {
 }
 
 /// Returns the path of libvgpu.so if it is mapped in this process, which was started as any program is.
-fn mapped() -> Option<String> {
+fn mapped_library() -> Option<String> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let file = |line: &str| line.get(line.find('/')?..).map(str::to_owned);
-    maps.lines().filter_map(file).find(|file| file.rsplit('/').next() == Some(library::NAME))
+    maps.lines().filter_map(file).find(|file| file.rsplit('/').next() == Some(library::LIBRARY_NAME))
 }
 
-fn loaded(report: &mut Report, mapped: Option<&str>, asked: bool) {
+fn report_loaded(report: &mut DoctorReport, mapped: Option<&str>, asked: bool) {
     match mapped {
-        Some(file) => report.fine("loaded", format!("{file} is mapped in programs started here, this one among them")),
-        None if asked => report.finding(
+        Some(file) => {
+            report.add_fine("loaded", format!("{file} is mapped in programs started here, this one among them"))
+        }
+        None if asked => report.add_finding(
             "loaded",
             "limits are asked for, and libvgpu.so is not mapped in programs started here: they run WITHOUT limits; \
              start them by `vgpu run -- ...`, or set LD_PRELOAD to its absolute path",
         ),
-        None => report.fine("loaded", "libvgpu.so is not mapped in programs started here, and no limit is asked for"),
+        None => {
+            report.add_fine("loaded", "libvgpu.so is not mapped in programs started here, and no limit is asked for")
+        }
     }
 }
 
-fn deepbind(report: &mut Report) {
-    let strict = variable("VGPU_STRICT").is_some_and(|value| value == "1");
-    let deepbind = match variable("VGPU_DEEPBIND").as_deref() {
+fn report_deepbind(report: &mut DoctorReport) {
+    let strict = environment_text("VGPU_STRICT").is_some_and(|value| value == "1");
+    let deepbind = match environment_text("VGPU_DEEPBIND").as_deref() {
         Some("keep") if !strict => "RTLD_DEEPBIND is kept (VGPU_DEEPBIND=keep): each use is an open door",
         _ => "RTLD_DEEPBIND is cleared where limits are asked for",
     };
@@ -119,26 +125,28 @@ fn deepbind(report: &mut Report) {
     } else {
         "other namespaces of the loader, unknown variants and second copies of the driver are counted; VGPU_STRICT=1 refuses them"
     };
-    report.fine("doors", format!("{deepbind}; {rest}"));
+    report.add_fine("doors", format!("{deepbind}; {rest}"));
 }
 
-fn doors(report: &mut Report, seen: &Seen) {
+fn report_bypasses(report: &mut DoctorReport, seen: &ChildReport) {
     for (name, doors) in [("libcuda.so.1", &seen.cuda), ("libnvidia-ml.so.1", &seen.nvml)] {
-        let Doors { rows, hooked, lacking, open } = doors;
+        let LookupResults { rows, hooked, lacking, open } = doors;
         if *rows == lacking.len() {
-            report.fine("doors", format!("{name} is not there, or has none of the {rows} hooked functions"));
+            report.add_fine("doors", format!("{name} is not there, or has none of the {rows} hooked functions"));
             continue;
         }
         let lacks = match lacking.len() {
             0 => String::new(),
-            some => format!("; this driver lacks {some}: {}", few(lacking)),
+            some => format!("; this driver lacks {some}: {}", first_names(lacking)),
         };
         if open.is_empty() {
-            report
-                .fine("doors", format!("{name}: {hooked} of {rows} functions are hooked, none leads elsewhere{lacks}"));
+            report.add_fine(
+                "doors",
+                format!("{name}: {hooked} of {rows} functions are hooked, none leads elsewhere{lacks}"),
+            );
         } else {
-            let what = few(open);
-            report.finding(
+            let what = first_names(open);
+            report.add_finding(
                 "doors",
                 format!("{name}: {hooked} of {rows} functions are hooked, {} lead around the hooks: {what}{lacks}; VGPU_STRICT=1 refuses variants that are not known", open.len()),
             );
@@ -147,17 +155,17 @@ fn doors(report: &mut Report, seen: &Seen) {
 }
 
 /// Returns the first few names.
-fn few(names: &[String]) -> String {
-    const FEW: usize = 4;
-    let shown = names[..names.len().min(FEW)].join(", ");
-    if names.len() > FEW { format!("{shown}, and {} more", names.len() - FEW) } else { shown }
+fn first_names(names: &[String]) -> String {
+    const NAMES_SHOWN: usize = 4;
+    let shown = names[..names.len().min(NAMES_SHOWN)].join(", ");
+    if names.len() > NAMES_SHOWN { format!("{shown}, and {} more", names.len() - NAMES_SHOWN) } else { shown }
 }
 
 /// Checks a device whose use is only measured: programs must see it unchanged.
-fn observed(report: &mut Report, real: Option<&Device>, device: &Device) {
+fn report_observed(report: &mut DoctorReport, real: Option<&SeenDevice>, device: &SeenDevice) {
     let name = format!("device {} ({})", device.ordinal, device.uuid);
     match (real, &device.control) {
-        (Some(real), _) if real.total != device.total => report.finding(
+        (Some(real), _) if real.total != device.total => report.add_finding(
             "control",
             format!(
                 "{name}: programs see {} instead of {}, though use is only to be measured",
@@ -165,72 +173,78 @@ fn observed(report: &mut Report, real: Option<&Device>, device: &Device) {
                 Bytes(real.total)
             ),
         ),
-        (_, Some(control)) if control.below.is_some_and(|code| code != 0) => report
-            .finding("control", format!("{name}: {} were refused, though use is only to be measured", Bytes(STEP))),
-        _ => report.fine("control", format!("{name}: programs get what the device has; use is only measured")),
+        (_, Some(control)) if control.below.is_some_and(|code| code != 0) => report.add_finding(
+            "control",
+            format!("{name}: {} were refused, though use is only to be measured", Bytes(SMALL_ALLOCATION_BYTES)),
+        ),
+        _ => report.add_fine("control", format!("{name}: programs get what the device has; use is only measured")),
     }
 }
 
 /// Checks a device: which limits are in force, where they come from, and whether they hold.
-fn proved(report: &mut Report, limits: &RawLimits, real: Option<&Device>, device: &Device) {
+fn report_enforced(report: &mut DoctorReport, limits: &RawLimits, real: Option<&SeenDevice>, device: &SeenDevice) {
     let name = format!("device {} ({})", device.ordinal, device.uuid);
     let Some(real) = real else {
-        return report.finding("in force", format!("{name} is not there without limits"));
+        return report.add_finding("in force", format!("{name} is not there without limits"));
     };
     let limits = match limits.for_device(real.index.unwrap_or(u32::MAX), Bytes(real.memory.unwrap_or(real.total))) {
         Ok(limits) => limits,
-        Err(why) => return report.finding("in force", format!("{name}: {why}")),
+        Err(why) => return report.add_finding("in force", format!("{name}: {why}")),
     };
-    report.fine("in force", format!("{name}: {}", in_words(&limits, real.memory.unwrap_or(real.total))));
+    report.add_fine("in force", format!("{name}: {}", in_words(&limits, real.memory.unwrap_or(real.total))));
     let Some(memory) = limits.memory else { return };
     let Some(control) = &device.control else { return };
     // CUDA's total is less than the board's memory.
     let (shown, memory) = (Bytes(device.total), memory.min(Bytes(real.total)));
     if shown != memory {
-        return report.finding(
+        return report.add_finding(
             "control",
             format!("{name}: programs see {shown} instead of the limit of {memory}: it is NOT enforced"),
         );
     }
-    judge(report, &name, memory, memory.0 < real.total, control);
+    judge_memory(report, &name, memory, memory.0 < real.total, control);
 }
 
-fn judge(report: &mut Report, name: &str, memory: Bytes, below_the_device: bool, control: &Control) {
-    let step = Bytes(STEP);
+fn judge_memory(report: &mut DoctorReport, name: &str, memory: Bytes, below_the_device: bool, control: &ControlCodes) {
+    let step = Bytes(SMALL_ALLOCATION_BYTES);
     match (control.context, control.above, control.below) {
-        (OUT_OF_MEMORY, ..) => report.fine(
+        (OUT_OF_MEMORY, ..) => report.add_fine(
             "control",
             format!("{name}: a context is refused, the limit of {memory} is used up or too small for one"),
         ),
-        (code @ 1.., ..) => report.finding("control", format!("{name}: no context can be made (code {code})")),
-        (_, 0, _) => report
-            .finding("control", format!("{name}: {memory} and {step} more were granted: the limit is NOT enforced")),
+        (code @ 1.., ..) => report.add_finding("control", format!("{name}: no context can be made (code {code})")),
+        (_, 0, _) => report.add_finding(
+            "control",
+            format!("{name}: {memory} and {step} more were granted: the limit is NOT enforced"),
+        ),
         (_, OUT_OF_MEMORY, Some(0)) if below_the_device => {
-            report.fine(
+            report.add_fine(
                 "control",
                 format!("{name}: {step} were granted, {memory} and {step} more were refused: the limit holds"),
             );
         }
         (_, OUT_OF_MEMORY, Some(0)) => {
-            report.fine(
+            report.add_fine(
                 "control",
                 format!("{name}: the limit is all of the device; what is more is refused by the device itself"),
             );
         }
         (_, OUT_OF_MEMORY, None) => {
-            report.fine(
+            report.add_fine(
                 "control",
                 format!("{name}: {memory} and {step} more were refused; less than {step} are free to try a grant with"),
             );
         }
         (_, OUT_OF_MEMORY, Some(code)) => {
-            report.finding(
+            report.add_finding(
                 "control",
                 format!("{name}: {step} were refused (code {code}) though {} are free", Bytes(control.free)),
             );
         }
-        (_, code, _) => report
-            .finding("control", format!("{name}: {memory} and {step} more were refused with code {code} instead of 2")),
+        (_, code, _) => report.add_finding(
+            "control",
+            format!("{name}: {memory} and {step} more were refused with code {code} instead of 2"),
+        ),
     }
 }
 
@@ -252,10 +266,10 @@ fn in_words(limits: &DeviceLimits, total: u64) -> String {
 }
 
 /// Runs this program as the child, with or without limits, and reads its observations.
-fn child(limited: bool) -> Result<Seen, String> {
+fn run_child(limited: bool) -> Result<ChildReport, String> {
     let program = std::env::current_exe().map_err(|why| format!("cannot be started: {why}"))?;
     let mut command = Command::new(program);
-    command.arg(CHILD).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.arg(CHILD_ARGUMENT).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     if limited {
         command.arg("control");
     } else {
@@ -268,7 +282,7 @@ fn child(limited: bool) -> Result<Seen, String> {
         }
     }
     let mut child = command.spawn().map_err(|why| format!("cannot be started: {why}"))?;
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + CHILD_TIMEOUT;
     // The output is far smaller than a pipe's buffer, so waiting first cannot deadlock.
     let status = loop {
         match child.try_wait() {
@@ -277,7 +291,7 @@ fn child(limited: bool) -> Result<Seen, String> {
             Ok(None) => {
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err(format!("did not end within {} s", PATIENCE.as_secs()));
+                return Err(format!("did not end within {} s", CHILD_TIMEOUT.as_secs()));
             }
             Err(why) => return Err(format!("is lost: {why}")),
         }
@@ -300,13 +314,13 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    fn device(total: u64, control: Option<Control>) -> Device {
-        Device { ordinal: 0, uuid: "GPU-1".into(), index: Some(0), total, memory: Some(total), control }
+    fn device(total: u64, control: Option<ControlCodes>) -> SeenDevice {
+        SeenDevice { ordinal: 0, uuid: "GPU-1".into(), index: Some(0), total, memory: Some(total), control }
     }
 
     /// Returns whether the last line is a finding, and its text.
-    fn said(look: impl FnOnce(&mut Report)) -> (bool, String) {
-        let mut report = Report::default();
+    fn said(look: impl FnOnce(&mut DoctorReport)) -> (bool, String) {
+        let mut report = DoctorReport::default();
         look(&mut report);
         let line = report.lines.pop().unwrap();
         (!line.ok, line.words)
@@ -314,7 +328,7 @@ mod tests {
 
     #[test]
     fn what_the_child_was_granted_and_refused_is_judged_for_what_it_is() {
-        let answers = |context, below, above| Control { context, free: 5 * STEP, below, above };
+        let answers = |context, below, above| ControlCodes { context, free: 5 * SMALL_ALLOCATION_BYTES, below, above };
         for (control, below_the_device, finding, words) in [
             (answers(0, Some(0), 2), true, false, "the limit holds"),
             (answers(0, Some(0), 2), false, false, "the limit is all of the device"),
@@ -325,17 +339,17 @@ mod tests {
             (answers(0, Some(0), 1), true, true, "with code 1 instead of 2"),
             (answers(999, None, 0), true, true, "no context can be made (code 999)"),
         ] {
-            let told = said(|report| judge(report, "x", Bytes(GIB), below_the_device, &control));
+            let told = said(|report| judge_memory(report, "x", Bytes(GIB), below_the_device, &control));
             assert!(told.0 == finding && told.1.contains(words), "{control:?}: {told:?}");
         }
     }
 
     #[test]
     fn a_program_that_is_only_observed_sees_the_device_as_it_is_and_is_refused_nothing() {
-        let granted = Control { below: Some(0), ..Control::default() };
-        let refused = Control { below: Some(2), ..Control::default() };
+        let granted = ControlCodes { below: Some(0), ..ControlCodes::default() };
+        let refused = ControlCodes { below: Some(2), ..ControlCodes::default() };
         let real = device(8 * GIB, None);
-        let told = |seen: Device| said(|report| observed(report, Some(&real), &seen));
+        let told = |seen: SeenDevice| said(|report| report_observed(report, Some(&real), &seen));
         assert!(!told(device(8 * GIB, Some(granted))).0);
         let limited = told(device(GIB, None));
         assert!(limited.0 && limited.1.contains("see 1 GiB instead of 8 GiB"), "{limited:?}");

@@ -8,37 +8,37 @@ use std::time::Duration;
 use vgpu_core::limits::Mode;
 use vgpu_core::protocol::wire::{Hello, MAX_LINE, Reply, Terms, WireError, two};
 
-use super::{Report, found, variable};
+use super::{DoctorReport, environment_text, found};
 use vgpu_config::paths;
 use vgpu_control as control;
 
 /// Longest wait for an answer, as in the library.
-const PATIENCE: Duration = Duration::from_secs(2);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The socket that the environment names, and the daemon's answer on it.
-pub struct Asked {
+pub struct DaemonAnswer {
     socket: String,
-    said: Result<Said, String>,
+    said: Result<ToldTerms, String>,
 }
 
-impl Asked {
+impl DaemonAnswer {
     /// Asks the daemon, if the environment names a socket.
-    pub fn here() -> Option<Self> {
-        let socket = variable("VGPU_SOCKET")?;
-        Some(Self { said: terms(Path::new(&socket)), socket })
+    pub fn ask_named() -> Option<Self> {
+        let socket = environment_text("VGPU_SOCKET")?;
+        Some(Self { said: ask_terms(Path::new(&socket)), socket })
     }
 
     /// Returns the tenant that the daemon says the socket belongs to.
-    pub fn tenant(&self) -> Option<&str> {
+    pub fn tenant_name(&self) -> Option<&str> {
         self.said.as_ref().ok().map(|said| said.terms.tenant.as_str())
     }
 }
 
-pub fn look(report: &mut Report, asked: Option<&Asked>) {
+pub fn examine_daemon(report: &mut DoctorReport, asked: Option<&DaemonAnswer>) {
     match asked {
-        None => report.fine("daemon", "VGPU_SOCKET is not set: limits come from the environment alone"),
-        Some(Asked { socket, said }) => match said {
-            Ok(Said { terms: Terms { tenant, memory_limit, sm_limit }, mode, strict }) => {
+        None => report.add_fine("daemon", "VGPU_SOCKET is not set: limits come from the environment alone"),
+        Some(DaemonAnswer { socket, said }) => match said {
+            Ok(ToldTerms { terms: Terms { tenant, memory_limit, sm_limit }, mode, strict }) => {
                 let memory = memory_limit.map_or("unlimited".into(), |memory| memory.to_string());
                 let sm = sm_limit.map_or("unlimited".into(), |share| share.to_string());
                 let how = match mode {
@@ -46,9 +46,9 @@ pub fn look(report: &mut Report, asked: Option<&Asked>) {
                     other => format!("mode {other}: use is measured, nothing is refused or delayed"),
                 };
                 let strict = if *strict { ", strict: ways around the library are refused" } else { "" };
-                report.fine("daemon", format!("{socket}: tenant {tenant}, {how}{strict}"));
+                report.add_fine("daemon", format!("{socket}: tenant {tenant}, {how}{strict}"));
             }
-            Err(why) => report.finding(
+            Err(why) => report.add_finding(
                 "daemon",
                 format!("VGPU_SOCKET={socket:?}: {why}; CUDA and NVML will refuse to initialise; start vgpud, or mount its directory"),
             ),
@@ -60,7 +60,7 @@ pub fn look(report: &mut Report, asked: Option<&Asked>) {
             Ok(status) => {
                 let members: usize = status.tenants.iter().map(|tenant| tenant.members.len()).sum();
                 let (version, tenants) = (&status.version, status.tenants.len());
-                report.fine(
+                report.add_fine(
                     "daemon",
                     format!("{}: vgpud {version}, {tenants} tenants, {members} members", admin.display()),
                 );
@@ -68,20 +68,20 @@ pub fn look(report: &mut Report, asked: Option<&Asked>) {
                 return;
             }
             Err(why) if why.kind() == io::ErrorKind::PermissionDenied => {
-                report.fine("daemon", format!("{} is for its owner only", admin.display()));
+                report.add_fine("daemon", format!("{} is for its owner only", admin.display()));
             }
             Err(why) => {
-                report.finding("daemon", format!("{}: {why}; the daemon is gone, start it again", admin.display()))
+                report.add_finding("daemon", format!("{}: {why}; the daemon is gone, start it again", admin.display()))
             }
         }
     }
-    if let Some(Asked { socket, said: Ok(_) }) = asked {
-        found::own(report, Path::new(socket));
+    if let Some(DaemonAnswer { socket, said: Ok(_) }) = asked {
+        found::report_own_findings(report, Path::new(socket));
     }
 }
 
 /// Limits and mode that the daemon would send to a process that connects as a member.
-pub struct Said {
+pub struct ToldTerms {
     /// The tenant and its limits.
     pub terms: Terms,
     /// Mode of the tenant.
@@ -92,11 +92,11 @@ pub struct Said {
 
 /// Returns the limits and mode that a process which connects as a member would receive. The daemon sees a short-lived
 /// member. Descriptors sent with the answer are not received.
-pub fn terms(socket: &Path) -> Result<Said, String> {
+pub fn ask_terms(socket: &Path) -> Result<ToldTerms, String> {
     let hello = two::Hello { pid: std::process::id(), version: env!("CARGO_PKG_VERSION").to_owned(), clock: 0 };
-    let line = asked(socket, &hello.encode().map_err(|why| why.to_string())?)?;
+    let line = ask_line(socket, &hello.encode().map_err(|why| why.to_string())?)?;
     match two::Reply::decode(&line).map_err(not_understood)? {
-        two::Reply::Welcome(two::Welcome { terms, mode, strict, .. }) => Ok(Said { terms, mode, strict }),
+        two::Reply::Welcome(two::Welcome { terms, mode, strict, .. }) => Ok(ToldTerms { terms, mode, strict }),
         two::Reply::Refused { speaks: 1, .. } => terms_one(socket),
         two::Reply::Refused { words, .. } => Err(format!("the daemon says: {words}")),
         two::Reply::Slot { .. } => Err("the answer is to something else".into()),
@@ -104,11 +104,11 @@ pub fn terms(socket: &Path) -> Result<Said, String> {
 }
 
 /// Asks a daemon that knows only protocol 1.
-fn terms_one(socket: &Path) -> Result<Said, String> {
+fn terms_one(socket: &Path) -> Result<ToldTerms, String> {
     let hello = Hello { pid: std::process::id(), version: env!("CARGO_PKG_VERSION").to_owned() };
-    let line = asked(socket, &hello.encode().map_err(|why| why.to_string())?)?;
+    let line = ask_line(socket, &hello.encode().map_err(|why| why.to_string())?)?;
     match Reply::decode(&line).map_err(not_understood)? {
-        Reply::Terms(terms) => Ok(Said { terms, mode: Mode::Enforce, strict: false }),
+        Reply::Terms(terms) => Ok(ToldTerms { terms, mode: Mode::Enforce, strict: false }),
         Reply::Error(why) => Err(format!("the daemon says: {why}")),
     }
 }
@@ -118,11 +118,11 @@ fn not_understood(why: WireError) -> String {
 }
 
 /// Sends a line and returns the answer.
-fn asked(socket: &Path, hello: &str) -> Result<Vec<u8>, String> {
+fn ask_line(socket: &Path, hello: &str) -> Result<Vec<u8>, String> {
     let words = |why: io::Error| why.to_string();
     let stream = UnixStream::connect(socket).map_err(words)?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(words)?;
-    stream.set_write_timeout(Some(PATIENCE)).map_err(words)?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(words)?;
+    stream.set_write_timeout(Some(ANSWER_TIMEOUT)).map_err(words)?;
     (&stream).write_all(hello.as_bytes()).map_err(words)?;
     let mut line = Vec::new();
     let limit = u64::try_from(MAX_LINE).unwrap_or(u64::MAX);

@@ -5,36 +5,38 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::Report;
-use vgpu_config::problem::shown;
+use super::DoctorReport;
+use vgpu_config::problem::escape_value;
 use vgpu_control::finding::Finding;
-use vgpu_control::{Status, own};
+use vgpu_control::{DaemonStatus, own};
 
 /// Reports every finding in a daemon's status.
-pub fn all(report: &mut Report, status: &Status) {
+pub fn all(report: &mut DoctorReport, status: &DaemonStatus) {
     for finding in &status.findings {
-        report.finding("proof", words(finding));
+        report.add_finding("proof", finding_words(finding));
     }
     if status.findings.is_empty() {
-        report
-            .fine("proof", "the daemon found no process at a device that is held by nobody or uses more than it says");
+        report.add_fine(
+            "proof",
+            "the daemon found no process at a device that is held by nobody or uses more than it says",
+        );
     }
     for fault in &status.faults {
-        report.finding("daemon", format!("{}: {}; {}", fault.what, fault.words, cure(&fault.what)));
+        report.add_finding("daemon", format!("{}: {}; {}", fault.what, fault.words, cure(&fault.what)));
     }
     if let Some(file) = &status.configuration
         && let Some(why) = &file.refused
     {
         let file = file.file.display();
-        report.finding(
+        report.add_finding(
             "daemon",
             format!(
                 "the last reading of {file} changed nothing: {why}; correct it (`vgpud --check {file}`) and send SIGHUP"
             ),
         );
     }
-    for (device, names) in unmeasured(status) {
-        report.fine(
+    for (device, names) in unmeasured_devices(status) {
+        report.add_fine(
             "daemon",
             format!(
                 "device time of {names} on device {device} is not measured: that device is not given out in leases; arbitrate = \
@@ -45,13 +47,13 @@ pub fn all(report: &mut Report, status: &Status) {
     for tenant in &status.tenants {
         if let Some(why) = &tenant.unusable {
             let name = &tenant.name;
-            report.finding("daemon", format!("tenant {name} is not served: {why}; take it away and send SIGHUP"));
+            report.add_finding("daemon", format!("tenant {name} is not served: {why}; take it away and send SIGHUP"));
         }
     }
 }
 
 /// Returns the devices with unmeasured use, and the names of the tenants that use them.
-fn unmeasured(status: &Status) -> BTreeMap<&str, String> {
+fn unmeasured_devices(status: &DaemonStatus) -> BTreeMap<&str, String> {
     let mut names: BTreeMap<&str, String> = BTreeMap::new();
     for tenant in &status.tenants {
         for here in tenant.devices.iter().filter(|here| here.time.as_ref().is_some_and(|time| time.unmeasured)) {
@@ -64,21 +66,23 @@ fn unmeasured(status: &Status) -> BTreeMap<&str, String> {
 }
 
 /// Reports the findings about the tenant that owns this socket.
-pub fn own(report: &mut Report, socket: &Path) {
-    match own::ask(socket) {
+pub fn report_own_findings(report: &mut DoctorReport, socket: &Path) {
+    match own::ask_own(socket) {
         Ok(Some(told)) => {
             for finding in &told.findings {
-                report.finding("proof", words(finding));
+                report.add_finding("proof", finding_words(finding));
             }
             if told.more > 0 {
-                report
-                    .finding("proof", format!("and {} more of this tenant; end those that are told first", told.more));
+                report.add_finding(
+                    "proof",
+                    format!("and {} more of this tenant; end those that are told first", told.more),
+                );
             }
             if told.findings.is_empty() {
-                report.fine("proof", "the daemon found nothing of this tenant's processes");
+                report.add_fine("proof", "the daemon found nothing of this tenant's processes");
             }
         }
-        Ok(None) => report.fine(
+        Ok(None) => report.add_fine(
             "proof",
             "the daemon tells nothing of what it found: it is an older one, or this tenant asked it too often",
         ),
@@ -87,17 +91,17 @@ pub fn own(report: &mut Report, socket: &Path) {
     }
 }
 
-fn words(finding: &Finding) -> String {
+fn finding_words(finding: &Finding) -> String {
     let whose = finding.tenant.as_ref().map_or(String::new(), |tenant| format!(" of {tenant}"));
     let place = match &finding.container {
-        Some(container) => format!(" in {}", shown(container)),
+        Some(container) => format!(" in {}", escape_value(container)),
         None if finding.contained => " in a container".to_owned(),
         None => String::new(),
     };
     let inside = finding.pid_inside.filter(|pid| *pid != finding.process.pid);
     let inside = inside.map_or(String::new(), |pid| format!(", {pid} there"));
     let device = finding.device.as_ref().map_or(String::new(), |device| format!(" on {device}"));
-    let (what, pid, name) = (finding.what.word(), finding.process.pid, &finding.name);
+    let (what, pid, name) = (finding.what.kind_word(), finding.process.pid, &finding.name);
     format!("{what}: process {pid} ({name:?}{inside}){whose}{place}{device}: {}", finding.words)
 }
 
@@ -115,14 +119,14 @@ fn cure(what: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vgpu_control::finding::{Process, What};
-    use vgpu_control::{Fault, status};
+    use vgpu_control::finding::{FindingKind, ProcessId};
+    use vgpu_control::{DaemonFault, status};
 
     #[test]
     fn each_fault_and_finding_is_a_line_of_its_own_with_what_to_do() {
         let finding = Finding {
-            what: What::Over,
-            process: Process { pid: 70, began: 1 },
+            what: FindingKind::Over,
+            process: ProcessId { pid: 70, began: 1 },
             pid_inside: Some(3),
             name: "python3".into(),
             tenant: Some("a".into()),
@@ -131,15 +135,15 @@ mod tests {
             container: Some("4711".into()),
             words: "do this".into(),
         };
-        let fault = |what: &str| Fault { what: what.into(), words: "broken".into() };
+        let fault = |what: &str| DaemonFault { what: what.into(), words: "broken".into() };
         let faults = ["audit", "metrics", "record", "proof", "new"].map(fault);
-        let status: status::Status = serde_json::from_value(serde_json::json!({
+        let status: status::DaemonStatus = serde_json::from_value(serde_json::json!({
             "version": "1", "pid": 1, "uptime_seconds": 1, "tenants": [],
             "findings": [finding], "faults": faults,
             "configuration": { "file": "/v.toml", "reloads": 0, "refused": "line 3", "notes": [] },
         }))
         .unwrap();
-        let mut report = Report::default();
+        let mut report = DoctorReport::default();
         all(&mut report, &status);
         assert_eq!(report.findings, 7);
         let text: Vec<&str> = report.lines.iter().map(|line| line.words.as_str()).collect();
@@ -162,7 +166,7 @@ mod tests {
             tenant("c", vec![device("0", false)]),
         ];
         let status = serde_json::json!({"version": "1", "pid": 1, "uptime_seconds": 1, "tenants": tenants});
-        let mut report = Report::default();
+        let mut report = DoctorReport::default();
         all(&mut report, &serde_json::from_value(status).unwrap());
         let told: Vec<&str> =
             report.lines.iter().map(|line| line.words.as_str()).filter(|words| words.contains("measured")).collect();

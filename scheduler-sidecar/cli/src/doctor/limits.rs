@@ -7,39 +7,39 @@ use vgpu_core::time::arbiter::Class;
 use vgpu_core::units::bytes::{Bytes, Size, parse_hami_size, parse_size};
 use vgpu_core::units::share::{Share, parse_hami_share, parse_request, parse_share};
 
-use super::{Report, variable};
+use super::{DoctorReport, environment_text};
 
-pub fn look(report: &mut Report) {
+pub fn examine_limits(report: &mut DoctorReport) {
     let vars = std::env::vars_os().map(|(name, value)| (name.into_encoded_bytes(), value.into_encoded_bytes()));
     match RawLimits::from_vars(vars) {
-        Err(why) => report.finding("limits", format!("{why}; CUDA and NVML will refuse to initialise")),
+        Err(why) => report.add_finding("limits", format!("{why}; CUDA and NVML will refuse to initialise")),
         Ok(limits) => {
-            mode(report, &limits);
-            understood(report, &limits);
-            words(report, &limits);
-            if limits.mode() != Mode::Off
+            report_mode(report, &limits);
+            report_understood(report, &limits);
+            report_word_variables(report, &limits);
+            if limits.asked_mode() != Mode::Off
                 && let Err(why) = limits.check_requests()
             {
-                report.finding("limits", format!("{why}; CUDA and NVML will refuse to initialise"));
+                report.add_finding("limits", format!("{why}; CUDA and NVML will refuse to initialise"));
             }
         }
     }
-    others(report);
+    report_other_variables(report);
 }
 
 /// Reports the mode, and the setting that decides it.
-fn mode(report: &mut Report, limits: &RawLimits) {
-    if variable("VGPU_SOCKET").is_some() {
+fn report_mode(report: &mut DoctorReport, limits: &RawLimits) {
+    if environment_text("VGPU_SOCKET").is_some() {
         let unheard = limits.unheard_mode().map_or(String::new(), |(name, word)| {
             format!("; {name}={word} counts for nothing beside VGPU_SOCKET, since a variable can only tighten")
         });
-        return report.fine("mode", format!("the daemon's: see below{unheard}"));
+        return report.add_fine("mode", format!("the daemon's: see below{unheard}"));
     }
     let by = match limits.mode_from() {
         None => "by default".to_owned(),
         Some((name, word)) => format!("{name}={word}"),
     };
-    let what = match limits.mode() {
+    let what = match limits.asked_mode() {
         Mode::Enforce => "limits are kept",
         Mode::Observe => "memory is charged and device time measured; nothing is refused, delayed or shown differently",
         Mode::Off if limits.limits_anything() => {
@@ -47,52 +47,52 @@ fn mode(report: &mut Report, limits: &RawLimits) {
         }
         Mode::Off => "as if nothing had been asked",
     };
-    let beside = match limits.word("CUDA_DISABLE_CONTROL") {
-        Some(word) if limits.word("VGPU_MODE").is_some() => {
+    let beside = match limits.word_of_variable("CUDA_DISABLE_CONTROL") {
+        Some(word) if limits.word_of_variable("VGPU_MODE").is_some() => {
             format!("; CUDA_DISABLE_CONTROL={word} is set, too: VGPU_MODE wins")
         }
         _ => String::new(),
     };
-    report.fine("mode", format!("{} ({by}): {what}{beside}", limits.mode()));
+    report.add_fine("mode", format!("{} ({by}): {what}{beside}", limits.asked_mode()));
 }
 
 /// Reports the effect of variables that take a word, other than the mode.
-fn words(report: &mut Report, limits: &RawLimits) {
+fn report_word_variables(report: &mut DoctorReport, limits: &RawLimits) {
     if limits.hami_ceiling_is_off() {
-        report.fine("limits", "GPU_CORE_UTILIZATION_POLICY=disable: CUDA_DEVICE_SM_LIMIT is not kept");
+        report.add_fine("limits", "GPU_CORE_UTILIZATION_POLICY=disable: CUDA_DEVICE_SM_LIMIT is not kept");
     }
-    if let Some(word) = limits.word("CUDA_TASK_PRIORITY") {
-        let class = if limits.class() == Class::Latency { "latency" } else { "normal" };
-        let who = if variable("VGPU_SOCKET").is_some() {
+    if let Some(word) = limits.word_of_variable("CUDA_TASK_PRIORITY") {
+        let class = if limits.asked_class() == Class::Latency { "latency" } else { "normal" };
+        let who = if environment_text("VGPU_SOCKET").is_some() {
             "for the daemon's arbiter"
         } else {
             "without a daemon nobody orders tenants"
         };
-        report.fine("limits", format!("CUDA_TASK_PRIORITY={word} is the class {class}: {who}"));
+        report.add_fine("limits", format!("CUDA_TASK_PRIORITY={word} is the class {class}: {who}"));
     }
-    if limits.word("VGPU_ON_ERROR") == Some("open") {
-        let what = if variable("VGPU_SOCKET").is_some() {
+    if limits.word_of_variable("VGPU_ON_ERROR") == Some("open") {
+        let what = if environment_text("VGPU_SOCKET").is_some() {
             "does not count beside VGPU_SOCKET"
         } else {
             "a limit that cannot be kept is reported, and the program runs without it"
         };
-        report.fine("limits", format!("VGPU_ON_ERROR=open: {what}"));
+        report.add_fine("limits", format!("VGPU_ON_ERROR=open: {what}"));
     }
 }
 
 /// Reports variables without effect: those of other projects with the reason, and those that look like misspelt ones
 /// of ours.
-fn others(report: &mut Report) {
+fn report_other_variables(report: &mut DoctorReport) {
     let mut names: Vec<String> = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned()).collect();
     names.sort_unstable();
-    let why = |name: &String| Some((name.clone(), variables::find(name.as_bytes())?.ignored()?));
+    let why = |name: &String| Some((name.clone(), variables::find(name.as_bytes())?.reason_ignored()?));
     let ignored: Vec<String> = names.iter().filter_map(why).map(|(name, why)| format!("{name} ({why})")).collect();
     if !ignored.is_empty() {
-        report.fine("limits", format!("set, without effect: {}", ignored.join("; ")));
+        report.add_fine("limits", format!("set, without effect: {}", ignored.join("; ")));
     }
     for name in names {
         if name.starts_with("VGPU_") && variables::find(name.as_bytes()).is_none() && !is_limit(&name) {
-            report.finding("limits", format!("{name} is not a variable of vgpu and does nothing; misspelt?"));
+            report.add_finding("limits", format!("{name} is not a variable of vgpu and does nothing; misspelt?"));
         }
     }
 }
@@ -102,17 +102,17 @@ pub fn is_limit(name: &str) -> bool {
     ["VGPU_MEMORY_LIMIT", "VGPU_SM_LIMIT", "VGPU_SM_REQUEST"].iter().any(|begin| name.starts_with(begin))
 }
 
-fn understood(report: &mut Report, limits: &RawLimits) {
-    if limits.written().next().is_none() {
-        return report.fine("limits", "none in the environment");
+fn report_understood(report: &mut DoctorReport, limits: &RawLimits) {
+    if limits.written_variables().next().is_none() {
+        return report.add_fine("limits", "none in the environment");
     }
     for quantity in [Quantity::Memory, Quantity::Sm, Quantity::SmRequest] {
         let mut ordinals: Vec<Option<u32>> =
-            limits.written().filter(|(of, _)| of.quantity == quantity).map(|(of, _)| of.ordinal).collect();
+            limits.written_variables().filter(|(of, _)| of.quantity == quantity).map(|(of, _)| of.ordinal).collect();
         ordinals.sort_unstable();
         ordinals.dedup();
         for ordinal in ordinals {
-            report.fine("limits", in_words(limits, quantity, ordinal));
+            report.add_fine("limits", in_words(limits, quantity, ordinal));
         }
     }
 }
@@ -122,7 +122,7 @@ fn in_words(limits: &RawLimits, quantity: Quantity, ordinal: Option<u32>) -> Str
     let mut found: Vec<(Variable, &str)> = Vec::new();
     for family in [Family::Vgpu, Family::Hami] {
         // Within a family, the device's own variable overrides the global one.
-        found.extend(limits.says(family, quantity, ordinal));
+        found.extend(limits.winning_entry(family, quantity, ordinal));
     }
     let what = match quantity {
         Quantity::Memory => "memory",
@@ -136,10 +136,12 @@ fn in_words(limits: &RawLimits, quantity: Quantity, ordinal: Option<u32>) -> Str
     if found.is_empty() {
         return format!("{what} of {whose}: no limit");
     }
-    let each: Vec<String> =
-        found.iter().map(|(name, value)| format!("{name}={value} is {}", Meaning::of(*name, value).words())).collect();
+    let each: Vec<String> = found
+        .iter()
+        .map(|(name, value)| format!("{name}={value} is {}", ValueMeaning::of_value(*name, value).to_words()))
+        .collect();
     let verdict = match found.as_slice() {
-        [one, other] => format!("; {}", lower(*one, *other)),
+        [one, other] => format!("; {}", winner_words(*one, *other)),
         _ => String::new(),
     };
     format!("{what} of {whose}: {}{verdict}", each.join(", "))
@@ -147,14 +149,14 @@ fn in_words(limits: &RawLimits, quantity: Quantity, ordinal: Option<u32>) -> Str
 
 /// A parsed value.
 #[derive(Debug, Clone, Copy)]
-enum Meaning {
+enum ValueMeaning {
     None,
     Memory(Size),
     Time(Share),
 }
 
-impl Meaning {
-    fn of(name: Variable, value: &str) -> Self {
+impl ValueMeaning {
+    fn of_value(name: Variable, value: &str) -> Self {
         let size = match (name.quantity, name.family) {
             (Quantity::Memory, Family::Vgpu) => parse_size(value).ok(),
             (Quantity::Memory, Family::Hami) => parse_hami_size(value).ok(),
@@ -173,13 +175,13 @@ impl Meaning {
         }
     }
 
-    fn words(self) -> String {
+    fn to_words(self) -> String {
         match self {
             Self::None => "no limit".into(),
             Self::Memory(Size::Bytes(bytes)) => bytes.to_string(),
             Self::Memory(Size::Percent(share)) => {
                 // Of a million bytes, the percentage takes as many bytes as it has millionths.
-                let millionths = share.of(Bytes(1_000_000)).get();
+                let millionths = share.part_of(Bytes(1_000_000)).get();
                 format!("{}.{:04} % of the device", millionths / 10_000, millionths % 10_000)
             }
             Self::Memory(Size::Unlimited) => "no limit".into(),
@@ -189,16 +191,18 @@ impl Meaning {
 }
 
 /// Says which of two values is lower, if that does not depend on the device's size.
-fn lower(one: (Variable, &str), other: (Variable, &str)) -> String {
-    let lower = match (Meaning::of(one.0, one.1), Meaning::of(other.0, other.1)) {
-        (Meaning::None, Meaning::None) => return "neither limits anything".into(),
-        (Meaning::None, _) => Some(other),
-        (_, Meaning::None) => Some(one),
-        (Meaning::Memory(Size::Bytes(a)), Meaning::Memory(Size::Bytes(b))) => Some(if a <= b { one } else { other }),
-        (Meaning::Memory(Size::Percent(a)), Meaning::Memory(Size::Percent(b))) => {
+fn winner_words(one: (Variable, &str), other: (Variable, &str)) -> String {
+    let lower = match (ValueMeaning::of_value(one.0, one.1), ValueMeaning::of_value(other.0, other.1)) {
+        (ValueMeaning::None, ValueMeaning::None) => return "neither limits anything".into(),
+        (ValueMeaning::None, _) => Some(other),
+        (_, ValueMeaning::None) => Some(one),
+        (ValueMeaning::Memory(Size::Bytes(a)), ValueMeaning::Memory(Size::Bytes(b))) => {
             Some(if a <= b { one } else { other })
         }
-        (Meaning::Time(a), Meaning::Time(b)) => Some(if a <= b { one } else { other }),
+        (ValueMeaning::Memory(Size::Percent(a)), ValueMeaning::Memory(Size::Percent(b))) => {
+            Some(if a <= b { one } else { other })
+        }
+        (ValueMeaning::Time(a), ValueMeaning::Time(b)) => Some(if a <= b { one } else { other }),
         _ => None,
     };
     lower.map_or("both are set: the lower wins, which depends on the device's size".into(), |(name, _)| {

@@ -3,30 +3,30 @@
 use serde::{Deserialize, Serialize};
 
 /// Argument that makes this program the child; a second argument makes it allocate.
-pub const CHILD: &str = "--doctors-child";
+pub const CHILD_ARGUMENT: &str = "--doctors-child";
 /// Size of the small allocation, and the excess of the large one over the limit; 2 MiB.
-pub const STEP: u64 = 2 << 20;
+pub const SMALL_ALLOCATION_BYTES: u64 = 2 << 20;
 
 /// Observations of a child process that runs under the library, for `vgpu doctor`.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Seen {
+pub struct ChildReport {
     /// Path of libvgpu.so, if it is mapped in the child.
     pub library: Option<String>,
     /// The reason why the child stopped early.
     pub trouble: Option<String>,
     /// Lookups of the hooked functions of libcuda, by `dlsym` and by the driver's own lookup.
-    pub cuda: Doors,
+    pub cuda: LookupResults,
     /// Lookups of the hooked functions of NVML, by `dlsym`.
-    pub nvml: Doors,
+    pub nvml: LookupResults,
     /// Result code of cuInit; `None` if it was not called.
     pub init: Option<u32>,
     /// Devices that the child sees, in CUDA's order.
-    pub devices: Vec<Device>,
+    pub devices: Vec<SeenDevice>,
 }
 
 /// Results of looking up the hooked functions.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Doors {
+pub struct LookupResults {
     /// Number of functions in the table.
     pub rows: usize,
     /// Number of lookups that return the library's hook.
@@ -39,7 +39,7 @@ pub struct Doors {
 
 /// A device as a program observes it.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Device {
+pub struct SeenDevice {
     /// Number by which CUDA orders the device.
     pub ordinal: u32,
     /// UUID of the device, `GPU-...`.
@@ -51,18 +51,18 @@ pub struct Device {
     /// NVML's memory size, on which percentages are based.
     pub memory: Option<u64>,
     /// Results of the test allocations, if any were tried.
-    pub control: Option<Control>,
+    pub control: Option<ControlCodes>,
 }
 
 /// Results of allocations below and above the memory limit, as codes of the driver.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Control {
+pub struct ControlCodes {
     /// Creating the context; unless 0, nothing else was tried.
     pub context: u32,
     /// Free memory in bytes in the context, by cuMemGetInfo.
     pub free: u64,
-    /// Allocating [`STEP`] bytes; `None` if less was free, so it was not tried.
+    /// Allocating [`SMALL_ALLOCATION_BYTES`] bytes; `None` if less was free, so it was not tried.
     pub below: Option<u32>,
-    /// Allocating the whole memory plus [`STEP`].
+    /// Allocating the whole memory plus [`SMALL_ALLOCATION_BYTES`].
     pub above: u32,
 }

@@ -7,22 +7,22 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::StatVfsMountFlags;
-use vgpu_core::limits::tenant::{Facts, TenantKey};
+use vgpu_core::limits::tenant::{ProcessFacts, TenantKey};
 use vgpu_core::memory::ledger::MemberView;
 use vgpu_core::units::bytes::Bytes;
 
-use super::Report;
+use super::DoctorReport;
 use crate::ledgers;
 
 /// Inode of the pid namespace that the kernel creates at boot.
 const INITIAL_PID_NAMESPACE: u64 = 0xefff_fffc;
 
 /// `named` is the tenant by the daemon's answer, which overrides the environment's.
-pub fn look(report: &mut Report, named: Option<&str>) {
+pub fn examine_state(report: &mut DoctorReport, named: Option<&str>) {
     let inode = |path: &str| fs::metadata(path).map_or(0, |file| file.ino());
     let pid_namespace = inode("/proc/self/ns/pid");
     let name = std::env::var_os("VGPU_TENANT");
-    let facts = Facts {
+    let facts = ProcessFacts {
         name: named.map(str::as_bytes).or(name.as_deref().map(OsStrExt::as_bytes)),
         mount_namespace: inode("/proc/self/ns/mnt"),
         pid_namespace,
@@ -35,24 +35,24 @@ pub fn look(report: &mut Report, named: Option<&str>) {
         None if facts.host => "this user on the host; `vgpu run` gives each program its own",
         None => "this container's namespaces",
     };
-    match TenantKey::of(&facts) {
+    match TenantKey::from_facts(&facts) {
         Ok(key) => {
-            report.fine("tenant", format!("{key} (by {by})"));
-            doors(report, &key);
-            used(report, &key);
+            report.add_fine("tenant", format!("{key} (by {by})"));
+            report_bypasses(report, &key);
+            report_use(report, &key);
         }
-        Err(why) => report.finding("tenant", why.to_string()),
+        Err(why) => report.add_finding("tenant", why.to_string()),
     }
-    place(report);
+    report_ledger_directory(report);
 }
 
 /// Reports the bypasses of the hooks that the tenant's processes found during the ledger's lifetime.
-fn doors(report: &mut Report, key: &TenantKey) {
+fn report_bypasses(report: &mut DoctorReport, key: &TenantKey) {
     let told = ledgers::readable().iter().find_map(|place| ledgers::open_doors(place, key));
     match told {
-        None => report.fine("doors", "no process of this tenant has an account yet, which would tell of open doors"),
-        Some((0, _)) => report.fine("doors", "no process of this tenant met an open door"),
-        Some((count, first)) => report.finding(
+        None => report.add_fine("doors", "no process of this tenant has an account yet, which would tell of open doors"),
+        Some((0, _)) => report.add_fine("doors", "no process of this tenant met an open door"),
+        Some((count, first)) => report.add_finding(
             "doors",
             format!("processes of this tenant met open doors {count} times; the first: {first}; VGPU_STRICT=1 refuses what can be refused"),
         ),
@@ -61,7 +61,7 @@ fn doors(report: &mut Report, key: &TenantKey) {
 
 /// Reports, from the ledgers, how much memory living processes of the tenant hold and how long they kept each device
 /// busy.
-fn used(report: &mut Report, key: &TenantKey) {
+fn report_use(report: &mut DoctorReport, key: &TenantKey) {
     let all = ledgers::readable().iter().map(|place| ledgers::use_of(place, key)).find(|all| !all.is_empty());
     for (device, copied) in all.unwrap_or_default() {
         let living = |pid: u32| Path::new(&format!("/proc/{pid}")).exists();
@@ -73,7 +73,7 @@ fn used(report: &mut Report, key: &TenantKey) {
         let held = sum(|member| member.used).saturating_add(copied.shared);
         let (overhead, busy) = (sum(|member| member.overhead), Duration::from_nanos(sum(|member| member.busy_ns)));
         let (count, held, overhead) = (members.len(), Bytes(held), Bytes(overhead));
-        report.fine(
+        report.add_fine(
             "used",
             format!(
                 "{device}: {count} processes hold {held}, of it {overhead} overhead; busy for {:.3} s",
@@ -84,7 +84,7 @@ fn used(report: &mut Report, key: &TenantKey) {
 }
 
 /// Reports the first writable place; an explicitly set place is the only candidate.
-fn place(report: &mut Report) {
+fn report_ledger_directory(report: &mut DoctorReport) {
     if let Some(place) = ledgers::kept_by_daemon() {
         let is_read_only =
             rustix::fs::statvfs(&place).is_ok_and(|stat| stat.f_flag.contains(StatVfsMountFlags::RDONLY));
@@ -92,14 +92,14 @@ fn place(report: &mut Report) {
             true => ", which is mounted read-only: a program that starts while vgpud does not answer is refused",
             false => "",
         };
-        return report.fine("ledger", format!("kept by vgpud in {}{without}", place.display()));
+        return report.add_fine("ledger", format!("kept by vgpud in {}{without}", place.display()));
     }
-    let places = ledgers::places();
+    let places = ledgers::ledger_directories();
     let asked = std::env::var_os("VGPU_STATE_DIR").is_some();
-    let why_not = |place: &Path| ledgers::unusable(place).map(|why| format!("{} {why}", place.display()));
+    let why_not = |place: &Path| ledgers::why_unusable(place).map(|why| format!("{} {why}", place.display()));
     match (places.iter().find(|place| why_not(place).is_none()), asked) {
-        (Some(place), true) => report.fine("ledger", format!("kept in {} (VGPU_STATE_DIR)", place.display())),
-        (Some(place), false) => report.fine("ledger", format!("kept in {}", place.display())),
+        (Some(place), true) => report.add_fine("ledger", format!("kept in {} (VGPU_STATE_DIR)", place.display())),
+        (Some(place), false) => report.add_fine("ledger", format!("kept in {}", place.display())),
         (None, _) => {
             let why: Vec<String> = places.iter().filter_map(|place| why_not(place)).collect();
             let cure = if asked {
@@ -108,7 +108,7 @@ fn place(report: &mut Report) {
                 "mount a place that can be written and name it by VGPU_STATE_DIR"
             };
             let why = why.join(", ");
-            report.finding(
+            report.add_finding(
                 "ledger",
                 format!("{why}: limits cannot be kept, CUDA and NVML will refuse to initialise; {cure}"),
             );

@@ -12,41 +12,41 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::place::{self, Engine, Place};
-use vgpu_output::say::escaped;
+use super::place::{self, ContainerEngine, ProcessPlace};
+use vgpu_output::say::escape_line;
 
 /// Longest time that all questions to an engine's socket may take together.
-const DEADLINE: Duration = Duration::from_millis(500);
+const ENGINE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Most bytes read of a file or an answer; 4 MiB.
-const MOST: u64 = 4 << 20;
+const MAX_ANSWER_BYTES: u64 = 4 << 20;
 /// Longest name shown, in characters.
-const LONGEST: usize = 60;
+const MAX_NAME_CHARS: usize = 60;
 
 /// The sources of names, and the names found.
 #[derive(Debug)]
-pub struct Names {
+pub struct ContainerNames {
     root: PathBuf,
     socket: PathBuf,
     until: Option<Instant>,
     known: HashMap<String, Option<String>>,
 }
 
-impl Names {
+impl ContainerNames {
     /// Uses this host's files, and the engine's socket in `DOCKER_HOST` if that is a path.
     #[must_use]
-    pub fn here() -> Self {
+    pub fn on_this_host() -> Self {
         let named = std::env::var("DOCKER_HOST").ok().and_then(|host| host.strip_prefix("unix://").map(PathBuf::from));
-        Self::under(Path::new("/"), named.unwrap_or_else(|| "/var/run/docker.sock".into()))
+        Self::under_root(Path::new("/"), named.unwrap_or_else(|| "/var/run/docker.sock".into()))
     }
 
     /// Uses another root directory and another socket.
     #[must_use]
-    pub fn under(root: &Path, socket: PathBuf) -> Self {
+    pub fn under_root(root: &Path, socket: PathBuf) -> Self {
         Self { root: root.to_owned(), socket, until: None, known: HashMap::new() }
     }
 
     /// Starts a later refresh: unknown names may be asked for again, known ones are kept.
-    pub fn again(&mut self) {
+    pub fn begin_look(&mut self) {
         self.until = None;
         self.known.retain(|_, name| name.is_some());
     }
@@ -54,7 +54,7 @@ impl Names {
     /// Returns the place of a process. Checks that its id in its own pid namespace is the one that the member
     /// reported. If it differs, for example because this program sees other ids than the daemon, nothing is returned.
     #[must_use]
-    pub fn place(&mut self, pid: u32, inside: u32) -> Place {
+    pub fn place_of(&mut self, pid: u32, inside: u32) -> ProcessPlace {
         let proc = self.root.join("proc").join(pid.to_string());
         let innermost = |status: &str| -> Option<u32> {
             let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
@@ -62,14 +62,14 @@ impl Names {
         };
         let is_meant = fs::read_to_string(proc.join("status")).is_ok_and(|text| innermost(&text) == Some(inside));
         let Some(cgroup) = is_meant.then(|| fs::read_to_string(proc.join("cgroup")).ok()).flatten() else {
-            return Place::default();
+            return ProcessPlace::default();
         };
-        let mut place = place::of(&cgroup);
+        let mut place = place::parse_cgroup(&cgroup);
         place.name = self.name(&place);
         place
     }
 
-    fn name(&mut self, place: &Place) -> Option<String> {
+    fn name(&mut self, place: &ProcessPlace) -> Option<String> {
         let (engine, id) = (place.engine?, place.id.as_ref()?);
         // The id becomes part of a path.
         if !place::is_id(id) {
@@ -79,36 +79,36 @@ impl Names {
             return known.clone();
         }
         let name = match engine {
-            Engine::Docker => self.docker(id),
-            Engine::Podman => self.podman(id),
-            Engine::Containerd | Engine::CriO | Engine::Unknown => self.annotated(id),
-            Engine::Lxc | Engine::Nspawn | Engine::Slurm => None,
+            ContainerEngine::Docker => self.docker_name(id),
+            ContainerEngine::Podman => self.podman_name(id),
+            ContainerEngine::Containerd | ContainerEngine::CriO | ContainerEngine::Unknown => self.annotated_name(id),
+            ContainerEngine::Lxc | ContainerEngine::Nspawn | ContainerEngine::Slurm => None,
         };
-        let name = name.map(|name| escaped(&name).chars().take(LONGEST).collect::<String>());
+        let name = name.map(|name| escape_line(&name).chars().take(MAX_NAME_CHARS).collect::<String>());
         let name = name.filter(|name| !name.is_empty());
         self.known.insert(id.clone(), name.clone());
         name
     }
 
-    fn docker(&mut self, id: &str) -> Option<String> {
+    fn docker_name(&mut self, id: &str) -> Option<String> {
         let file = format!("var/lib/docker/containers/{id}/config.v2.json");
-        let kept = self.json(&file).or_else(|| self.asked(id))?;
+        let kept = self.read_json(&file).or_else(|| self.ask_engine(id))?;
         Some(kept.get("Name")?.as_str()?.trim_start_matches('/').to_owned())
     }
 
-    fn podman(&self, id: &str) -> Option<String> {
-        let all = self.json("var/lib/containers/storage/overlay-containers/containers.json")?;
+    fn podman_name(&self, id: &str) -> Option<String> {
+        let all = self.read_json("var/lib/containers/storage/overlay-containers/containers.json")?;
         let own = all.as_array()?.iter().find(|own| own.get("id").and_then(Value::as_str) == Some(id))?;
         own.get("names")?.as_array()?.first()?.as_str().map(str::to_owned)
     }
 
     /// Returns the name in the annotations of Kubernetes (`namespace/pod/container`) or nerdctl.
-    fn annotated(&self, id: &str) -> Option<String> {
+    fn annotated_name(&self, id: &str) -> Option<String> {
         let spaces = ["k8s.io", "default"]
             .map(|space| format!("run/containerd/io.containerd.runtime.v2.task/{space}/{id}/config.json"));
         let places =
             spaces.into_iter().chain([format!("run/containers/storage/overlay-containers/{id}/userdata/config.json")]);
-        let spec = places.into_iter().find_map(|file| self.json(&file))?;
+        let spec = places.into_iter().find_map(|file| self.read_json(&file))?;
         let said = |name: &str| spec.get("annotations")?.get(name)?.as_str().filter(|said| !said.is_empty());
         if let Some(name) = said("nerdctl/name") {
             return Some(name.to_owned());
@@ -125,16 +125,16 @@ impl Names {
         })
     }
 
-    fn json(&self, file: &str) -> Option<Value> {
+    fn read_json(&self, file: &str) -> Option<Value> {
         let mut text = Vec::new();
-        fs::File::open(self.root.join(file)).ok()?.take(MOST).read_to_end(&mut text).ok()?;
+        fs::File::open(self.root.join(file)).ok()?.take(MAX_ANSWER_BYTES).read_to_end(&mut text).ok()?;
         serde_json::from_slice(&text).ok()
     }
 
     /// Asks the engine, if there is time left.
-    fn asked(&mut self, id: &str) -> Option<Value> {
-        let until = *self.until.get_or_insert_with(|| Instant::now() + DEADLINE);
-        ask(&self.socket, &format!("/containers/{id}/json"), until).ok()
+    fn ask_engine(&mut self, id: &str) -> Option<Value> {
+        let until = *self.until.get_or_insert_with(|| Instant::now() + ENGINE_TIMEOUT);
+        http_get(&self.socket, &format!("/containers/{id}/json"), until).ok()
     }
 }
 
@@ -142,7 +142,7 @@ impl Names {
 ///
 /// # Errors
 /// Nobody answers, not in time, or not with success and JSON.
-fn ask(socket: &Path, path: &str, until: Instant) -> io::Result<Value> {
+fn http_get(socket: &Path, path: &str, until: Instant) -> io::Result<Value> {
     let left = || match until.saturating_duration_since(Instant::now()) {
         Duration::ZERO => Err(io::Error::from(io::ErrorKind::TimedOut)),
         left => Ok(Some(left)),
@@ -161,7 +161,7 @@ fn ask(socket: &Path, path: &str, until: Instant) -> io::Result<Value> {
             0 => break,
             count => answer.extend_from_slice(part.get(..count).unwrap_or_default()),
         }
-        if answer.len() as u64 > MOST {
+        if answer.len() as u64 > MAX_ANSWER_BYTES {
             return Err(io::ErrorKind::InvalidData.into());
         }
     }
@@ -210,7 +210,7 @@ mod tests {
         }
 
         fn shown(&self) -> Option<String> {
-            Names::under(self.0.path(), self.0.path().join("sock")).place(40, 7).shown()
+            ContainerNames::under_root(self.0.path(), self.0.path().join("sock")).place_of(40, 7).short_text()
         }
     }
 
@@ -249,8 +249,8 @@ mod tests {
     fn a_process_that_is_another_by_its_inner_number_is_not_told_of() {
         let host = Host::new("0::/system.slice/x.service");
         assert_eq!(host.shown().as_deref(), Some("x.service"));
-        let mut names = Names::under(host.0.path(), "/none".into());
-        assert_eq!((names.place(40, 8), names.place(41, 7)), (Place::default(), Place::default()));
+        let mut names = ContainerNames::under_root(host.0.path(), "/none".into());
+        assert_eq!((names.place_of(40, 8), names.place_of(41, 7)), (ProcessPlace::default(), ProcessPlace::default()));
     }
 
     #[test]
@@ -270,7 +270,11 @@ mod tests {
         assert_eq!(host.shown().as_deref(), Some("far"));
         let begin = Instant::now();
         assert_eq!(host.shown().as_deref(), Some("0123456789ab"));
-        assert!(begin.elapsed() >= DEADLINE && begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+        assert!(
+            begin.elapsed() >= ENGINE_TIMEOUT && begin.elapsed() < Duration::from_secs(20),
+            "{:?}",
+            begin.elapsed()
+        );
         let (question, _) = engine.join().unwrap();
         assert!(question.starts_with(&format!("GET /containers/{ID}/json HTTP/1.0\r\n")), "{question}");
     }

@@ -7,12 +7,12 @@
 
 use serde::Serialize;
 
-use vgpu_config::problem::shown;
+use vgpu_config::problem::escape_value;
 
 /// The engine that created the container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Engine {
+pub enum ContainerEngine {
     /// Docker.
     Docker,
     /// Podman.
@@ -33,9 +33,9 @@ pub enum Engine {
 
 /// Container, pod or systemd unit that a process runs in.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Place {
+pub struct ProcessPlace {
     /// Engine of the process's container; null if it is in none.
-    pub engine: Option<Engine>,
+    pub engine: Option<ContainerEngine>,
     /// Id of the container, or its name for engines without ids.
     pub id: Option<String>,
     /// Name of the container.
@@ -46,19 +46,19 @@ pub struct Place {
     pub unit: Option<String>,
 }
 
-impl Place {
+impl ProcessPlace {
     /// Returns the short text to show: the name, the beginning of the id, or the unit.
     #[must_use]
-    pub fn shown(&self) -> Option<String> {
+    pub fn short_text(&self) -> Option<String> {
         // Any user who may create groups can choose their names.
-        let id = self.id.as_ref().map(|id| if is_id(id) { id.chars().take(12).collect() } else { shown(id) });
-        self.name.clone().or(id).or_else(|| self.unit.as_deref().map(shown))
+        let id = self.id.as_ref().map(|id| if is_id(id) { id.chars().take(12).collect() } else { escape_value(id) });
+        self.name.clone().or(id).or_else(|| self.unit.as_deref().map(escape_value))
     }
 }
 
 /// Parses /proc/PID/cgroup. Of several hierarchies, one that names a container counts, else one that names a unit.
 #[must_use]
-pub fn of(cgroup: &str) -> Place {
+pub fn parse_cgroup(cgroup: &str) -> ProcessPlace {
     let paths = || cgroup.lines().filter_map(|line| line.splitn(3, ':').nth(2));
     let places = || paths().map(of_path);
     places()
@@ -67,33 +67,37 @@ pub fn of(cgroup: &str) -> Place {
         .unwrap_or_default()
 }
 
-fn of_path(path: &str) -> Place {
+fn of_path(path: &str) -> ProcessPlace {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
-    let pod = parts.iter().rev().find_map(|part| pod(part));
+    let pod = parts.iter().rev().find_map(|part| parse_pod(part));
     // Containers nest, and the innermost counts, so search from the end of the path.
     for (at, part) in parts.iter().enumerate().rev() {
         let above = at.checked_sub(1).and_then(|at| parts.get(at)).copied().unwrap_or_default();
-        if let Some((engine, id)) = container(part, above, pod.is_some()) {
-            return Place { engine: Some(engine), id: Some(id), pod, ..Place::default() };
+        if let Some((engine, id)) = parse_container(part, above, pod.is_some()) {
+            return ProcessPlace { engine: Some(engine), id: Some(id), pod, ..ProcessPlace::default() };
         }
     }
     let job = parts.iter().find_map(|part| part.strip_prefix("job_"));
     if let Some(job) = job.filter(|_| parts.iter().any(|part| part.starts_with("slurm"))) {
-        return Place { engine: Some(Engine::Slurm), id: Some(format!("job {job}")), ..Place::default() };
+        return ProcessPlace {
+            engine: Some(ContainerEngine::Slurm),
+            id: Some(format!("job {job}")),
+            ..ProcessPlace::default()
+        };
     }
     let unit = parts.iter().rev().find(|part| part.ends_with(".service") || part.ends_with(".scope"));
-    Place { unit: unit.map(|unit| unescaped(unit)), ..Place::default() }
+    ProcessPlace { unit: unit.map(|unit| unescape_systemd(unit)), ..ProcessPlace::default() }
 }
 
 /// Parses a group that an engine created into engine and container; `above` is the enclosing group.
-fn container(part: &str, above: &str, in_pod: bool) -> Option<(Engine, String)> {
+fn parse_container(part: &str, above: &str, in_pod: bool) -> Option<(ContainerEngine, String)> {
     let plain = part.strip_suffix(".scope").unwrap_or(part);
     for (prefix, engine) in [
-        ("docker-", Engine::Docker),
-        ("libpod-", Engine::Podman),
-        ("cri-containerd-", Engine::Containerd),
-        ("nerdctl-", Engine::Containerd),
-        ("crio-", Engine::CriO),
+        ("docker-", ContainerEngine::Docker),
+        ("libpod-", ContainerEngine::Podman),
+        ("cri-containerd-", ContainerEngine::Containerd),
+        ("nerdctl-", ContainerEngine::Containerd),
+        ("crio-", ContainerEngine::CriO),
     ] {
         if let Some(id) = plain.strip_prefix(prefix).filter(|id| is_id(id)) {
             return Some((engine, id.to_owned()));
@@ -101,34 +105,34 @@ fn container(part: &str, above: &str, in_pod: bool) -> Option<(Engine, String)> 
     }
     // containerd with the systemd driver: slice:cri-containerd:id.
     if let Some((_, id)) = plain.rsplit_once(":cri-containerd:").filter(|(_, id)| is_id(id)) {
-        return Some((Engine::Containerd, id.to_owned()));
+        return Some((ContainerEngine::Containerd, id.to_owned()));
     }
     if is_id(part) {
         let engine = match above {
-            "docker" => Engine::Docker,
-            "libpod_parent" => Engine::Podman,
-            _ if in_pod => Engine::Containerd,
-            _ => Engine::Unknown,
+            "docker" => ContainerEngine::Docker,
+            "libpod_parent" => ContainerEngine::Podman,
+            _ if in_pod => ContainerEngine::Containerd,
+            _ => ContainerEngine::Unknown,
         };
         return Some((engine, part.to_owned()));
     }
-    let named = |engine, name: &str| (!name.is_empty()).then(|| (engine, unescaped(name)));
+    let named = |engine, name: &str| (!name.is_empty()).then(|| (engine, unescape_systemd(name)));
     if let Some(name) = part.strip_prefix("lxc.payload.") {
-        return named(Engine::Lxc, name);
+        return named(ContainerEngine::Lxc, name);
     }
     if above == "lxc" {
-        return named(Engine::Lxc, part);
+        return named(ContainerEngine::Lxc, part);
     }
     if let Some(name) = part.strip_prefix("machine-").and_then(|rest| rest.strip_suffix(".scope")) {
-        return named(Engine::Nspawn, name);
+        return named(ContainerEngine::Nspawn, name);
     }
     part.strip_prefix("systemd-nspawn@")
         .and_then(|rest| rest.strip_suffix(".service"))
-        .and_then(|name| named(Engine::Nspawn, name))
+        .and_then(|name| named(ContainerEngine::Nspawn, name))
 }
 
 /// Returns the UID in the name of a pod's group: `pod<uid>`, or `kubepods-burstable-pod<uid with underscores>.slice`.
-fn pod(part: &str) -> Option<String> {
+fn parse_pod(part: &str) -> Option<String> {
     let plain = part.strip_suffix(".slice").unwrap_or(part);
     let uid = match plain.strip_prefix("kubepods") {
         Some(rest) => rest.rsplit_once("-pod")?.1,
@@ -146,7 +150,7 @@ pub fn is_id(text: &str) -> bool {
 }
 
 /// Reverses systemd's escaping: `\x2d` is a hyphen.
-fn unescaped(text: &str) -> String {
+fn unescape_systemd(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once("\\x") {
@@ -176,7 +180,7 @@ mod tests {
     #[test]
     fn no_terminal_gets_what_somebody_called_a_group() {
         for path in ["0::/system.slice/\u{1b}]0;x\u{7}a.service", "0::/lxc.payload.a\u{1b}[2Jb/init"] {
-            let shown = of(path).shown().expect("a unit, a container");
+            let shown = parse_cgroup(path).short_text().expect("a unit, a container");
             assert!(shown.contains("\\u{1b}") && !shown.contains(char::is_control), "{shown}");
         }
     }
@@ -186,71 +190,75 @@ mod tests {
         let slice = POD.replace('-', "_");
         for (text, engine, pod) in [
             // Version 2, with systemd and with cgroupfs.
-            (format!("0::/system.slice/docker-{ID}.scope\n"), Engine::Docker, false),
-            (format!("0::/docker/{ID}\n"), Engine::Docker, false),
-            (format!("0::/machine.slice/libpod-{ID}.scope/container\n"), Engine::Podman, false),
+            (format!("0::/system.slice/docker-{ID}.scope\n"), ContainerEngine::Docker, false),
+            (format!("0::/docker/{ID}\n"), ContainerEngine::Docker, false),
+            (format!("0::/machine.slice/libpod-{ID}.scope/container\n"), ContainerEngine::Podman, false),
             (
                 format!("0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{ID}.scope/container"),
-                Engine::Podman,
+                ContainerEngine::Podman,
                 false,
             ),
-            (format!("0::/libpod_parent/libpod-{ID}"), Engine::Podman, false),
-            (format!("0::/system.slice/nerdctl-{ID}.scope"), Engine::Containerd, false),
+            (format!("0::/libpod_parent/libpod-{ID}"), ContainerEngine::Podman, false),
+            (format!("0::/system.slice/nerdctl-{ID}.scope"), ContainerEngine::Containerd, false),
             (
                 format!(
                     "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{slice}.slice/cri-containerd-{ID}.scope"
                 ),
-                Engine::Containerd,
+                ContainerEngine::Containerd,
                 true,
             ),
-            (format!("0::/kubepods.slice/kubepods-pod{slice}.slice/crio-{ID}.scope/container"), Engine::CriO, true),
-            (format!("0::/kubepods/besteffort/pod{POD}/{ID}"), Engine::Containerd, true),
+            (
+                format!("0::/kubepods.slice/kubepods-pod{slice}.slice/crio-{ID}.scope/container"),
+                ContainerEngine::CriO,
+                true,
+            ),
+            (format!("0::/kubepods/besteffort/pod{POD}/{ID}"), ContainerEngine::Containerd, true),
             (
                 format!("0::/system.slice/containerd.service/kubepods-burstable-pod{slice}.slice:cri-containerd:{ID}"),
-                Engine::Containerd,
+                ContainerEngine::Containerd,
                 false,
             ),
-            (format!("0::/default/{ID}"), Engine::Unknown, false),
+            (format!("0::/default/{ID}"), ContainerEngine::Unknown, false),
             // Seen from the namespace of another group.
-            (format!("0::/../docker-{ID}.scope"), Engine::Docker, false),
+            (format!("0::/../docker-{ID}.scope"), ContainerEngine::Docker, false),
             // Version 1: the empty second hierarchy names nothing, and the first may name a unit.
             (
                 format!(
                     "12:pids:/docker/{ID}\n11:memory:/docker/{ID}\n1:name=systemd:/docker/{ID}\n0::/system.slice/containerd.service\n"
                 ),
-                Engine::Docker,
+                ContainerEngine::Docker,
                 false,
             ),
-            (format!("9:name=systemd:/\n4:memory:/kubepods/pod{POD}/{ID}\n0::/\n"), Engine::Containerd, true),
+            (format!("9:name=systemd:/\n4:memory:/kubepods/pod{POD}/{ID}\n0::/\n"), ContainerEngine::Containerd, true),
             // Nested containers: the inner one counts.
-            (format!("0::/docker/{}/system.slice/docker-{ID}.scope", "a".repeat(64)), Engine::Docker, false),
+            (format!("0::/docker/{}/system.slice/docker-{ID}.scope", "a".repeat(64)), ContainerEngine::Docker, false),
         ] {
-            let place = of(&text);
+            let place = parse_cgroup(&text);
             assert_eq!((place.engine, place.id.as_deref()), (Some(engine), Some(ID)), "{text}");
             assert_eq!(place.pod.as_deref(), pod.then_some(POD), "{text}");
-            assert_eq!(place.shown().as_deref(), Some("0123456789ab"));
+            assert_eq!(place.short_text().as_deref(), Some("0123456789ab"));
         }
     }
 
     #[test]
     fn places_without_ids_have_their_names() {
         for (text, engine, name) in [
-            ("0::/lxc.payload.web", Some(Engine::Lxc), "web"),
-            ("5:devices:/lxc/web/user.slice\n0::/", Some(Engine::Lxc), "web"),
-            ("0::/machine.slice/machine-old\\x2ddebian.scope/payload", Some(Engine::Nspawn), "old-debian"),
+            ("0::/lxc.payload.web", Some(ContainerEngine::Lxc), "web"),
+            ("5:devices:/lxc/web/user.slice\n0::/", Some(ContainerEngine::Lxc), "web"),
+            ("0::/machine.slice/machine-old\\x2ddebian.scope/payload", Some(ContainerEngine::Nspawn), "old-debian"),
             (
                 "0::/machine.slice/systemd-nspawn@web.service/payload/system.slice/x.service",
-                Some(Engine::Nspawn),
+                Some(ContainerEngine::Nspawn),
                 "web",
             ),
-            ("7:memory:/slurm/uid_1000/job_42/step_0/task_1\n0::/", Some(Engine::Slurm), "job 42"),
-            ("0::/system.slice/slurmstepd.scope/job_42/step_0/user/task_0", Some(Engine::Slurm), "job 42"),
+            ("7:memory:/slurm/uid_1000/job_42/step_0/task_1\n0::/", Some(ContainerEngine::Slurm), "job 42"),
+            ("0::/system.slice/slurmstepd.scope/job_42/step_0/user/task_0", Some(ContainerEngine::Slurm), "job 42"),
             ("0::/system.slice/vgpud.service", None, "vgpud.service"),
             ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/app-x\\x2dy.service", None, "app-x-y.service"),
             ("0::/user.slice/user-0.slice/session-3.scope", None, "session-3.scope"),
         ] {
-            let place = of(text);
-            assert_eq!((place.engine, place.shown().as_deref()), (engine, Some(name)), "{text}");
+            let place = parse_cgroup(text);
+            assert_eq!((place.engine, place.short_text().as_deref()), (engine, Some(name)), "{text}");
         }
     }
 
@@ -267,11 +275,11 @@ mod tests {
             "0::/\\x",
             "0::/job_4",
         ] {
-            assert_eq!(of(text), Place::default(), "{text}");
+            assert_eq!(parse_cgroup(text), ProcessPlace::default(), "{text}");
         }
         for bad in ["docker-../../../etc", "crio-conmon-x.scope", "libpod-ABCDEF", "pod1/x"] {
-            assert_eq!(of(&format!("0::/{bad}")).id, None, "{bad}");
+            assert_eq!(parse_cgroup(&format!("0::/{bad}")).id, None, "{bad}");
         }
-        assert_eq!(unescaped("a\\x2db\\xzz\\x1b\\x"), "a-b\\xzz\\x1b\\x");
+        assert_eq!(unescape_systemd("a\\x2db\\xzz\\x1b\\x"), "a-b\\xzz\\x1b\\x");
     }
 }

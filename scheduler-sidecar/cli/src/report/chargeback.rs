@@ -1,11 +1,11 @@
 //! `vgpu report chargeback`.
 
-use super::scope::{self, Made, Scope};
-use super::usage::ByList;
-use vgpu_accounting::report::chargeback::{Prices, bill};
-use vgpu_accounting::report::gather::Gathered;
+use super::scope::{self, ReportScope, ReportTexts};
+use super::usage::ByArg;
+use vgpu_accounting::report::chargeback::{Prices, make_bill};
+use vgpu_accounting::report::gather::GatheredLines;
 use vgpu_accounting::report::money::Rate;
-use vgpu_output::say::{FINDINGS, Failure, USAGE};
+use vgpu_output::say::{EXIT_FINDINGS, EXIT_USAGE, Failure};
 
 /// Makes a bill: device time and memory at rates, by tenant, group or label; its lines add up to its total exactly.
 ///
@@ -29,7 +29,7 @@ Exit codes:
   2  usage")]
 pub struct Args {
     #[command(flatten)]
-    scope: Scope,
+    scope: ReportScope,
 
     /// Price of a GPU's time: 2.24/h, 0.0006/s.
     #[arg(long, value_name = "RATE", value_parser = Rate::read)]
@@ -48,8 +48,8 @@ pub struct Args {
     decimals: u32,
 
     /// What lines are for: tenant, group, device, label:NAME, or several with commas between.
-    #[arg(long, value_name = "WHAT", default_value = "tenant", value_parser = scope::by)]
-    by: ByList,
+    #[arg(long, value_name = "WHAT", default_value = "tenant", value_parser = scope::parse_by)]
+    by: ByArg,
 
     /// Without the time of devices that nobody used.
     #[arg(long)]
@@ -58,20 +58,23 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<(), Failure> {
     if args.gpu_rate.is_none() && args.memory_rate.is_none() {
-        return Err(Failure::new(USAGE, "a bill needs a price: --gpu-rate RATE, like 2.24/h, or --memory-rate RATE"));
+        return Err(Failure::new(
+            EXIT_USAGE,
+            "a bill needs a price: --gpu-rate RATE, like 2.24/h, or --memory-rate RATE",
+        ));
     }
     if args.currency.chars().count() > 16 || args.currency.chars().any(char::is_control) {
-        return Err(Failure::new(USAGE, "--currency: accepted: at most 16 letters, like EUR"));
+        return Err(Failure::new(EXIT_USAGE, "--currency: accepted: at most 16 letters, like EUR"));
     }
-    let mut gathered = Gathered::new(args.by.clone());
-    let period = args.scope.lines(|line| gathered.add(line))?;
+    let mut gathered = GatheredLines::new(args.by.clone());
+    let period = args.scope.for_each_line(|line| gathered.add(line))?;
     if args.scope.is_all() && !args.only_used {
         gathered.add_nobodys(period);
     }
     let prices =
         Prices { gpu: args.gpu_rate, memory: args.memory_rate, currency: args.currency.clone(), digits: args.decimals };
-    let bill = bill(&gathered, &prices)
-        .ok_or_else(|| Failure::new(FINDINGS, "what was used, at these rates, is more than any bill can hold"))?;
-    let sheet = bill.sheet(args.scope.facts(period), gathered.notes());
-    args.scope.write(period, Made { sheet, json: bill.json(), csv: bill.csv() })
+    let bill = make_bill(&gathered, &prices)
+        .ok_or_else(|| Failure::new(EXIT_FINDINGS, "what was used, at these rates, is more than any bill can hold"))?;
+    let sheet = bill.to_sheet(args.scope.common_facts(period), gathered.reader_notes());
+    args.scope.write(period, ReportTexts { sheet, json: bill.to_json(), csv: bill.to_csv() })
 }

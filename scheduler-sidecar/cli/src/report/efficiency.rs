@@ -1,7 +1,7 @@
 //! `vgpu report efficiency`.
 
-use super::scope::{self, Made, Scope};
-use super::usage::ByList;
+use super::scope::{self, ReportScope, ReportTexts};
+use super::usage::ByArg;
 use crate::when;
 use vgpu_accounting::report::efficiency::Efficiency;
 use vgpu_output::say::Failure;
@@ -24,16 +24,16 @@ Exit codes:
   2  usage")]
 pub struct Args {
     #[command(flatten)]
-    scope: Scope,
+    scope: ReportScope,
 
     /// What lines are for: tenant, group, device, label:NAME, or several with commas between.
-    #[arg(long, value_name = "WHAT", default_value = "tenant", value_parser = scope::by)]
-    by: ByList,
+    #[arg(long, value_name = "WHAT", default_value = "tenant", value_parser = scope::parse_by)]
+    by: ByArg,
 }
 
 pub fn run(args: &Args) -> Result<(), Failure> {
     let mut report = Efficiency::new(args.by.clone(), when::now());
-    let period = args.scope.lines(|line| report.add(line))?;
-    let sheet = report.sheet(args.scope.facts(period));
-    args.scope.write(period, Made { sheet, json: report.json(), csv: report.csv() })
+    let period = args.scope.for_each_line(|line| report.add(line))?;
+    let sheet = report.to_sheet(args.scope.common_facts(period));
+    args.scope.write(period, ReportTexts { sheet, json: report.to_json(), csv: report.to_csv() })
 }

@@ -1,8 +1,8 @@
 //! `vgpu report idle`.
 
-use super::scope::{self, Made, Scope};
+use super::scope::{self, ReportScope, ReportTexts};
 use crate::when;
-use vgpu_accounting::report::idle::Idle;
+use vgpu_accounting::report::idle::IdleReport;
 use vgpu_output::say::Failure;
 
 /// Shows what was held and not used: memory that tenants kept while they computed nothing, and idle time of devices.
@@ -23,17 +23,17 @@ Exit codes:
   2  usage")]
 pub struct Args {
     #[command(flatten)]
-    scope: Scope,
+    scope: ReportScope,
 
     /// Below so many percent of the device's time a minute is idle.
-    #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = scope::percent)]
+    #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = scope::parse_percent)]
     below: u32,
 }
 
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let mut idle = Idle::new(args.below, when::now());
-    let period = args.scope.lines(|line| idle.add(line))?;
-    let answer = idle.done(period);
-    let sheet = answer.sheet(args.scope.facts(period));
-    args.scope.write(period, Made { sheet, json: answer.json(), csv: answer.csv() })
+    let mut idle = IdleReport::new(args.below, when::now());
+    let period = args.scope.for_each_line(|line| idle.add(line))?;
+    let answer = idle.finish_report(period);
+    let sheet = answer.to_sheet(args.scope.common_facts(period));
+    args.scope.write(period, ReportTexts { sheet, json: answer.to_json(), csv: answer.to_csv() })
 }

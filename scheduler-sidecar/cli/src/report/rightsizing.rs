@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::scope::{Made, Scope};
-use vgpu_accounting::report::rightsizing::{Care, Rightsizing};
+use super::scope::{ReportScope, ReportTexts};
+use vgpu_accounting::report::rightsizing::{AdviceMargins, Rightsizing};
 use vgpu_output::say::Failure;
 
 /// Suggests limits that fit: what each tenant had at most beside what it may have, what would be enough, and why.
@@ -28,7 +28,7 @@ Exit codes:
   2  usage")]
 pub struct Args {
     #[command(flatten)]
-    scope: Scope,
+    scope: ReportScope,
 
     /// Room above what was used, in percent.
     #[arg(long, value_name = "PERCENT", default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=1000))]
@@ -41,8 +41,8 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<(), Failure> {
     let mut report = Rightsizing::default();
-    let period = args.scope.lines(|line| report.add(line))?;
-    let care = Care { headroom: args.headroom, least: args.least.as_secs() };
-    let sheet = report.sheet(care, args.scope.facts(period));
-    args.scope.write(period, Made { sheet, json: report.json(care), csv: report.csv(care) })
+    let period = args.scope.for_each_line(|line| report.add(line))?;
+    let care = AdviceMargins { headroom: args.headroom, least: args.least.as_secs() };
+    let sheet = report.to_sheet(care, args.scope.common_facts(period));
+    args.scope.write(period, ReportTexts { sheet, json: report.to_json(care), csv: report.to_csv(care) })
 }

@@ -1,8 +1,8 @@
 //! `vgpu report savings`.
 
-use super::scope::{Form, Made};
-use vgpu_accounting::report::apportion::decimal;
-use vgpu_accounting::report::savings::{Amount, HOURS, Latency, Question, savings};
+use super::scope::{ReportForm, ReportTexts};
+use vgpu_accounting::report::apportion::format_decimal;
+use vgpu_accounting::report::savings::{DecimalAmount, HOURS_PER_MONTH, LatencyCost, SavingsQuestion, compute_savings};
 use vgpu_output::say::Failure;
 
 /// Computes what sharing saves: GPUs of one's own against fewer that are shared. Needs no record.
@@ -38,35 +38,35 @@ pub struct Args {
     tenants: u32,
 
     /// A GPU's price for an hour.
-    #[arg(long, value_name = "AMOUNT", value_parser = Amount::read)]
-    gpu_price: Amount,
+    #[arg(long, value_name = "AMOUNT", value_parser = DecimalAmount::read)]
+    gpu_price: DecimalAmount,
 
     /// What each who shares adds to that, for an hour.
-    #[arg(long, value_name = "AMOUNT", default_value = "0", value_parser = Amount::read)]
-    tenant_price: Amount,
+    #[arg(long, value_name = "AMOUNT", default_value = "0", value_parser = DecimalAmount::read)]
+    tenant_price: DecimalAmount,
 
     /// For so many hours; 730 are a month.
-    #[arg(long, value_name = "HOURS", default_value = HOURS, value_parser = Amount::read)]
-    hours: Amount,
+    #[arg(long, value_name = "HOURS", default_value = HOURS_PER_MONTH, value_parser = DecimalAmount::read)]
+    hours: DecimalAmount,
 
     /// Milliseconds by which sharing makes answers later.
-    #[arg(long, value_name = "MS", value_parser = Amount::read, requires_all = ["loss", "revenue"])]
-    added_ms: Option<Amount>,
+    #[arg(long, value_name = "MS", value_parser = DecimalAmount::read, requires_all = ["loss", "revenue"])]
+    added_ms: Option<DecimalAmount>,
 
     /// Percent of the revenue that is lost for each 100 ms.
-    #[arg(long, value_name = "PERCENT", value_parser = Amount::read, requires = "added_ms")]
-    loss: Option<Amount>,
+    #[arg(long, value_name = "PERCENT", value_parser = DecimalAmount::read, requires = "added_ms")]
+    loss: Option<DecimalAmount>,
 
     /// What is earned in an hour.
-    #[arg(long, value_name = "AMOUNT", value_parser = Amount::read, requires = "added_ms")]
-    revenue: Option<Amount>,
+    #[arg(long, value_name = "AMOUNT", value_parser = DecimalAmount::read, requires = "added_ms")]
+    revenue: Option<DecimalAmount>,
 
     /// Written behind amounts: EUR.
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     currency: String,
 
     #[command(flatten)]
-    form: Form,
+    form: ReportForm,
 
     /// Print JSON.
     #[arg(long)]
@@ -74,14 +74,14 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let answer = savings(Question {
+    let answer = compute_savings(SavingsQuestion {
         dedicated: args.dedicated,
         shared: args.shared,
         tenants: args.tenants,
         gpu_price: args.gpu_price,
         tenant_price: args.tenant_price,
         hours: args.hours,
-        latency: args.added_ms.zip(args.loss.zip(args.revenue)).map(|(added_ms, (loss, revenue))| Latency {
+        latency: args.added_ms.zip(args.loss.zip(args.revenue)).map(|(added_ms, (loss, revenue))| LatencyCost {
             added_ms,
             loss,
             revenue,
@@ -92,13 +92,14 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         .map(str::to_owned)
         .to_vec();
     let row = vec![
-        decimal(answer.dedicated, 2),
-        decimal(answer.shared, 2),
-        answer.saved(),
-        answer.percent().unwrap_or_default(),
+        format_decimal(answer.dedicated, 2),
+        format_decimal(answer.shared, 2),
+        answer.saved_text(),
+        answer.percent_text().unwrap_or_default(),
         args.currency.clone(),
-        answer.question.latency.map(|_| decimal(answer.lost, 2)).unwrap_or_default(),
-        answer.question.latency.map(|_| answer.net()).unwrap_or_default(),
+        answer.question.latency.map(|_| format_decimal(answer.lost, 2)).unwrap_or_default(),
+        answer.question.latency.map(|_| answer.net_text()).unwrap_or_default(),
     ];
-    args.form.write(args.json, &Made { sheet: answer.sheet(), json: answer.json(), csv: (heads, vec![row]) })
+    args.form
+        .write(args.json, &ReportTexts { sheet: answer.to_sheet(), json: answer.to_json(), csv: (heads, vec![row]) })
 }

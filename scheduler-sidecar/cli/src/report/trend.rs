@@ -2,10 +2,10 @@
 
 use clap::ValueEnum;
 
-use super::scope::{self, Made, Scope};
-use super::usage::ByList;
-use crate::when::shown;
-use vgpu_accounting::report::trend::{Step, Trend};
+use super::scope::{self, ReportScope, ReportTexts};
+use super::usage::ByArg;
+use crate::when::format_second;
+use vgpu_accounting::report::trend::{TrendReport, TrendStep};
 use vgpu_output::say::Failure;
 
 /// Shows how use goes on: what each day had, whether it becomes more or less, and where that leads if it goes on so.
@@ -31,15 +31,15 @@ Exit codes:
   2  usage")]
 pub struct Args {
     #[command(flatten)]
-    scope: Scope,
+    scope: ReportScope,
 
     /// What lines are for: tenant, group, device, label:NAME, or several with commas between.
-    #[arg(long, value_name = "WHAT", default_value = "tenant", value_parser = scope::by)]
-    by: ByList,
+    #[arg(long, value_name = "WHAT", default_value = "tenant", value_parser = scope::parse_by)]
+    by: ByArg,
 
     /// What is one step.
-    #[arg(long, value_enum, default_value_t = Each::Day)]
-    each: Each,
+    #[arg(long, value_enum, default_value_t = TrendStepArg::Day)]
+    each: TrendStepArg,
 
     /// How many steps after the last one the line is read.
     #[arg(long, value_name = "STEPS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=1000))]
@@ -47,7 +47,7 @@ pub struct Args {
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Each {
+enum TrendStepArg {
     /// From the full hour on.
     Hour,
     /// Of UTC.
@@ -58,14 +58,14 @@ enum Each {
 
 pub fn run(args: &Args) -> Result<(), Failure> {
     let step = match args.each {
-        Each::Hour => Step { name: "hour", seconds: 3600, from: 0 },
-        Each::Day => Step { name: "day", seconds: 86_400, from: 0 },
+        TrendStepArg::Hour => TrendStep { name: "hour", seconds: 3600, from: 0 },
+        TrendStepArg::Day => TrendStep { name: "day", seconds: 86_400, from: 0 },
         // 1970 began on a Thursday.
-        Each::Week => Step { name: "week", seconds: 7 * 86_400, from: 4 * 86_400 },
+        TrendStepArg::Week => TrendStep { name: "week", seconds: 7 * 86_400, from: 4 * 86_400 },
     };
-    let mut trend = Trend::new(args.by.clone(), step);
-    let period = args.scope.lines(|line| trend.add(line))?;
-    let answer = trend.done(period, args.ahead);
-    let sheet = answer.sheet(args.scope.facts(period), shown);
-    args.scope.write(period, Made { sheet, json: answer.json(), csv: answer.csv() })
+    let mut trend = TrendReport::new(args.by.clone(), step);
+    let period = args.scope.for_each_line(|line| trend.add(line))?;
+    let answer = trend.finish_report(period, args.ahead);
+    let sheet = answer.to_sheet(args.scope.common_facts(period), format_second);
+    args.scope.write(period, ReportTexts { sheet, json: answer.to_json(), csv: answer.to_csv() })
 }

@@ -1,8 +1,8 @@
 //! `vgpu report usage`.
 
-use super::scope::{self, Made, Scope};
-use vgpu_accounting::report::gather::{By, Gathered};
-use vgpu_accounting::report::usage::usage;
+use super::scope::{self, ReportScope, ReportTexts};
+use vgpu_accounting::report::gather::{GatheredLines, LineBy};
+use vgpu_accounting::report::usage::make_usage;
 use vgpu_output::say::Failure;
 
 /// Shows who used how much: device time and memory, and each one's part; all parts together are 100.0 %.
@@ -27,11 +27,11 @@ Exit codes:
   2  usage")]
 pub struct Args {
     #[command(flatten)]
-    scope: Scope,
+    scope: ReportScope,
 
     /// What lines are for: tenant, group, device, label:NAME, or several with commas between.
-    #[arg(long, value_name = "WHAT", default_value = "tenant", value_parser = scope::by)]
-    by: ByList,
+    #[arg(long, value_name = "WHAT", default_value = "tenant", value_parser = scope::parse_by)]
+    by: ByArg,
 
     /// Without the time of devices that nobody used.
     #[arg(long)]
@@ -39,15 +39,15 @@ pub struct Args {
 }
 
 /// An alias, so that clap treats the list as a single value.
-pub type ByList = std::vec::Vec<By>;
+pub type ByArg = std::vec::Vec<LineBy>;
 
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let mut gathered = Gathered::new(args.by.clone());
-    let period = args.scope.lines(|line| gathered.add(line))?;
+    let mut gathered = GatheredLines::new(args.by.clone());
+    let period = args.scope.for_each_line(|line| gathered.add(line))?;
     if args.scope.is_all() && !args.only_used {
         gathered.add_nobodys(period);
     }
-    let report = usage(&gathered);
-    let sheet = report.sheet(args.scope.facts(period), gathered.notes());
-    args.scope.write(period, Made { sheet, json: report.json(), csv: report.csv() })
+    let report = make_usage(&gathered);
+    let sheet = report.to_sheet(args.scope.common_facts(period), gathered.reader_notes());
+    args.scope.write(period, ReportTexts { sheet, json: report.to_json(), csv: report.to_csv() })
 }

@@ -1,10 +1,10 @@
 //! Parses the text typed after `s`, like `sm=40 memory=6GiB`, into the change that `vgpu set` would ask for.
 
-use vgpu_config::change::Words;
+use vgpu_config::change::WrittenChange;
 use vgpu_config::{problem, suggest};
 
 /// The keys as typed, with their other names.
-const KEYS: [(&str, &[&str]); 8] = [
+const CHANGE_KEYS: [(&str, &[&str]); 8] = [
     ("memory", &["memory_limit"]),
     ("sm", &["sm_limit", "ceiling", "ceil"]),
     ("request", &["sm_request", "floor"]),
@@ -19,20 +19,20 @@ const KEYS: [(&str, &[&str]); 8] = [
 ///
 /// # Errors
 /// A message: the part that is not accepted, and the accepted forms.
-pub fn read(text: &str) -> Result<Words, String> {
-    let accepted = || KEYS.map(|(key, _)| key).join(", ");
-    let mut words = Words::default();
+pub fn read(text: &str) -> Result<WrittenChange, String> {
+    let accepted = || CHANGE_KEYS.map(|(key, _)| key).join(", ");
+    let mut words = WrittenChange::default();
     for word in text.split([' ', '\t', ',']).filter(|word| !word.is_empty()) {
         let Some((key, value)) = word.split_once('=') else {
-            let word = problem::shown(word);
+            let word = problem::escape_value(word);
             return Err(format!("{word:?} is no key=value; accepted: {} like sm=40 memory=6GiB", accepted()));
         };
         let plain = key.trim_start_matches('-').replace('-', "_").to_lowercase();
-        let known = KEYS.iter().find(|(name, others)| *name == plain || others.contains(&&*plain));
+        let known = CHANGE_KEYS.iter().find(|(name, others)| *name == plain || others.contains(&&*plain));
         let Some((name, _)) = known else {
-            let meant = suggest::nearest(&plain, KEYS.map(|(name, _)| name));
+            let meant = suggest::nearest_word(&plain, CHANGE_KEYS.map(|(name, _)| name));
             let meant = meant.map_or(String::new(), |meant| format!(" (did you mean {meant:?}?)"));
-            return Err(format!("there is no key {:?}{meant}; accepted: {}", problem::shown(key), accepted()));
+            return Err(format!("there is no key {:?}{meant}; accepted: {}", problem::escape_value(key), accepted()));
         };
         let place = match *name {
             "memory" => &mut words.memory_limit,
@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn what_is_typed_becomes_what_vgpu_set_asks_for() {
         let words = read("sm=40 memory=6GiB,floor=10  --class=batch").unwrap();
-        assert_eq!(words.said(None), "memory_limit=6GiB sm_limit=40 sm_request=10 class=batch");
+        assert_eq!(words.to_command_words(None), "memory_limit=6GiB sm_limit=40 sm_request=10 class=batch");
         assert_eq!(read("memory_limit=unlimited mode=observe").unwrap().mode.as_deref(), Some("observe"));
     }
 

@@ -4,11 +4,11 @@ use std::cmp::Ordering;
 
 use clap::ValueEnum;
 
-use super::row::{Row, brief, short};
+use super::row::{TopRow, brief_name, short_bytes};
 
 /// A column of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Column {
+pub enum TopColumn {
     /// By name.
     Tenant,
     /// By device.
@@ -35,12 +35,12 @@ pub enum Column {
     State,
 }
 
-use Column as C;
+use TopColumn as C;
 
-/// Rank of the history bars, on the scale of [`Column::dispensable`].
-pub const HISTORY: u8 = 9;
+/// Rank of the history bars, on the scale of [`TopColumn::dispensable_rank`].
+pub const HISTORY_RANK: u8 = 9;
 
-impl Column {
+impl TopColumn {
     /// All columns, from left to right.
     pub const ALL: [Self; 12] = [
         C::Tenant,
@@ -59,7 +59,7 @@ impl Column {
 
     /// Returns the heading.
     #[must_use]
-    pub const fn head(self) -> &'static str {
+    pub const fn heading(self) -> &'static str {
         match self {
             C::Tenant => "TENANT",
             C::Device => "DEVICE",
@@ -78,7 +78,7 @@ impl Column {
 
     /// Returns the width in characters, without the gap after it; [`C::Tenant`] and [`C::Memory`] may be wider.
     #[must_use]
-    pub const fn width(self) -> usize {
+    pub const fn column_width(self) -> usize {
         match self {
             C::Tenant | C::State => 8,
             C::Device => 12,
@@ -89,10 +89,10 @@ impl Column {
         }
     }
 
-    /// Returns the rank for removal where space is short: the highest is removed first. [`HISTORY`] is on the same
+    /// Returns the rank for removal where space is short: the highest is removed first. [`HISTORY_RANK`] is on the same
     /// scale.
     #[must_use]
-    pub const fn dispensable(self) -> u8 {
+    pub const fn dispensable_rank(self) -> u8 {
         match self {
             C::Tenant => 0,
             C::Got => 1,
@@ -117,22 +117,22 @@ impl Column {
 
     /// Returns the text of a row's cell.
     #[must_use]
-    pub fn cell(self, row: &Row) -> String {
-        let percent = |value: Option<f64>| value.map_or(row.none().to_owned(), |value| format!("{value:.0}%"));
+    pub fn cell_text(self, row: &TopRow) -> String {
+        let percent = |value: Option<f64>| value.map_or(row.missing_time().to_owned(), |value| format!("{value:.0}%"));
         // The configured value has at most one decimal, and is shown unchanged.
         let share = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value}%"));
         match self {
             C::Tenant => row.tenant.clone(),
-            C::Device => brief(&row.device),
+            C::Device => brief_name(&row.device),
             C::Class => row.class.clone(),
             C::Weight => row.weight.to_string(),
             C::Floor => share(row.floor),
             C::Ceiling => share(row.ceiling),
             C::Wanted => percent(row.wanted),
-            C::Got => row.got.map_or(row.none().into(), |got| format!("{got:.1}%")),
+            C::Got => row.got.map_or(row.missing_time().into(), |got| format!("{got:.1}%")),
             C::Memory => {
-                let used = row.used.map_or("?".into(), short);
-                row.limit.map_or_else(|| used.clone(), |limit| format!("{used}/{}", short(limit)))
+                let used = row.used.map_or("?".into(), short_bytes);
+                row.limit.map_or_else(|| used.clone(), |limit| format!("{used}/{}", short_bytes(limit)))
             }
             C::Wait => percent(row.wait),
             C::Members => match row.waiting {
@@ -145,20 +145,20 @@ impl Column {
 
     /// Returns the next column in a direction, wrapping around.
     #[must_use]
-    pub fn beside(self, right: bool) -> Self {
+    pub fn neighbour(self, right: bool) -> Self {
         let at = Self::ALL.iter().position(|column| *column == self).unwrap_or(0);
         let step = if right { 1 } else { Self::ALL.len() - 1 };
         Self::ALL.get((at + step) % Self::ALL.len()).copied().unwrap_or(self)
     }
 
     /// Compares rows: names from a to z, numbers from the highest.
-    fn compare(self, a: &Row, b: &Row) -> Ordering {
+    fn compare_rows(self, a: &TopRow, b: &TopRow) -> Ordering {
         // An unknown value sorts below 0, no ceiling above any ceiling.
         let number = |a: Option<f64>, b: Option<f64>, none: f64| b.unwrap_or(none).total_cmp(&a.unwrap_or(none));
         match self {
             C::Tenant => a.tenant.cmp(&b.tenant),
             C::Device => a.device.cmp(&b.device),
-            C::Class => rank(&a.class).cmp(&rank(&b.class)),
+            C::Class => class_rank(&a.class).cmp(&class_rank(&b.class)),
             C::Weight => b.weight.cmp(&a.weight),
             C::Floor => number(a.floor, b.floor, -1.0),
             C::Ceiling => number(a.ceiling, b.ceiling, f64::INFINITY),
@@ -173,7 +173,7 @@ impl Column {
 }
 
 /// Returns the class's rank, the highest priority first.
-fn rank(class: &str) -> u8 {
+fn class_rank(class: &str) -> u8 {
     match class {
         "latency" => 0,
         "normal" => 1,
@@ -184,18 +184,18 @@ fn rank(class: &str) -> u8 {
 
 /// An order of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sort {
+pub struct RowOrder {
     /// Column that rows are ordered by.
-    pub column: Column,
+    pub column: TopColumn,
     /// True for the reverse order.
     pub reversed: bool,
 }
 
-impl Sort {
+impl RowOrder {
     /// Sorts rows; equal ones stay in the order of their names in both directions.
-    pub fn apply(self, rows: &mut [Row]) {
+    pub fn sort_rows(self, rows: &mut [TopRow]) {
         rows.sort_by(|a, b| {
-            let by = self.column.compare(a, b);
+            let by = self.column.compare_rows(a, b);
             let by = if self.reversed { by.reverse() } else { by };
             by.then_with(|| a.tenant.cmp(&b.tenant)).then_with(|| a.device.cmp(&b.device))
         });
@@ -206,13 +206,13 @@ impl Sort {
 mod tests {
     use super::*;
 
-    fn rows() -> Vec<Row> {
-        let row = |tenant: &str, got, ceiling, class: &str| Row {
+    fn rows() -> Vec<TopRow> {
+        let row = |tenant: &str, got, ceiling, class: &str| TopRow {
             tenant: tenant.into(),
             got,
             ceiling,
             class: class.into(),
-            ..Row::default()
+            ..TopRow::default()
         };
         vec![
             row("b", Some(10.0), Some(30.0), "batch"),
@@ -222,31 +222,31 @@ mod tests {
         ]
     }
 
-    fn order(column: Column, reversed: bool) -> String {
+    fn order(column: TopColumn, reversed: bool) -> String {
         let mut rows = rows();
-        Sort { column, reversed }.apply(&mut rows);
+        RowOrder { column, reversed }.sort_rows(&mut rows);
         rows.into_iter().map(|row| row.tenant).collect()
     }
 
     #[test]
     fn numbers_begin_with_the_highest_names_with_a_and_what_is_alike_is_ordered_by_name() {
-        assert_eq!(order(Column::Got, false), "cabd");
-        assert_eq!(order(Column::Got, true), "dabc");
-        assert_eq!(order(Column::Tenant, false), "abcd");
-        assert_eq!(order(Column::Tenant, true), "dcba");
-        assert_eq!(order(Column::Ceiling, false), "adcb", "no ceiling is the highest");
-        assert_eq!(order(Column::Class, false), "cabd", "as the daemon ranks them");
+        assert_eq!(order(TopColumn::Got, false), "cabd");
+        assert_eq!(order(TopColumn::Got, true), "dabc");
+        assert_eq!(order(TopColumn::Tenant, false), "abcd");
+        assert_eq!(order(TopColumn::Tenant, true), "dcba");
+        assert_eq!(order(TopColumn::Ceiling, false), "adcb", "no ceiling is the highest");
+        assert_eq!(order(TopColumn::Class, false), "cabd", "as the daemon ranks them");
     }
 
     #[test]
     fn every_column_can_be_reached_from_every_other_both_ways() {
         for right in [true, false] {
-            let mut at = Column::Tenant;
-            for _ in 0..Column::ALL.len() {
-                at = at.beside(right);
+            let mut at = TopColumn::Tenant;
+            for _ in 0..TopColumn::ALL.len() {
+                at = at.neighbour(right);
             }
-            assert_eq!(at, Column::Tenant);
-            assert_ne!(at.beside(right), at);
+            assert_eq!(at, TopColumn::Tenant);
+            assert_ne!(at.neighbour(right), at);
         }
     }
 }

@@ -3,26 +3,26 @@
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 /// Longest text accepted, in characters.
-const LONGEST: usize = 200;
+const MAX_LINE_CHARS: usize = 200;
 
 /// The text and the cursor's position.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Line {
+pub struct InputLine {
     letters: Vec<char>,
     cursor: usize,
 }
 
-impl Line {
+impl InputLine {
     /// Creates a line with this text and the cursor at its end.
     #[must_use]
     pub fn new(text: &str) -> Self {
-        let letters: Vec<char> = text.chars().take(LONGEST).collect();
+        let letters: Vec<char> = text.chars().take(MAX_LINE_CHARS).collect();
         Self { cursor: letters.len(), letters }
     }
 
     /// Returns the text.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub fn line_text(&self) -> String {
         self.letters.iter().collect()
     }
 
@@ -33,7 +33,7 @@ impl Line {
     }
 
     /// Handles a key; other keys change nothing.
-    pub fn press(&mut self, key: KeyEvent) {
+    pub fn press_key(&mut self, key: KeyEvent) {
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
             KeyCode::Char('a') if control => self.cursor = 0,
@@ -51,7 +51,7 @@ impl Line {
                 self.letters.drain(begin..self.cursor);
                 self.cursor = begin;
             }
-            KeyCode::Char(letter) if !control && !letter.is_control() && self.letters.len() < LONGEST => {
+            KeyCode::Char(letter) if !control && !letter.is_control() && self.letters.len() < MAX_LINE_CHARS => {
                 self.letters.insert(self.cursor, letter);
                 self.cursor += 1;
             }
@@ -77,26 +77,26 @@ mod tests {
 
     #[test]
     fn keys_edit_the_text_where_the_cursor_is() {
-        let mut line = Line::new("sm=4");
+        let mut line = InputLine::new("sm=4");
         let plain = |code| KeyEvent::new(code, KeyModifiers::NONE);
         let control = |letter| KeyEvent::new(KeyCode::Char(letter), KeyModifiers::CONTROL);
         for key in [plain(KeyCode::Char('0')), plain(KeyCode::Home), plain(KeyCode::Char('x')), plain(KeyCode::Delete)]
         {
-            line.press(key);
+            line.press_key(key);
         }
-        assert_eq!((line.text(), line.cursor()), ("xm=40".into(), 1));
+        assert_eq!((line.line_text(), line.cursor()), ("xm=40".into(), 1));
         for key in [plain(KeyCode::Backspace), plain(KeyCode::Backspace), control('e'), plain(KeyCode::Delete)] {
-            line.press(key);
+            line.press_key(key);
         }
-        assert_eq!((line.text(), line.cursor()), ("m=40".into(), 4));
-        let mut line = Line::new("sm=40 memory=6GiB  ");
-        line.press(control('w'));
-        assert_eq!(line.text(), "sm=40 ");
-        line.press(control('u'));
-        assert_eq!((line.text(), line.cursor()), (String::new(), 0));
-        for _ in 0..2 * LONGEST {
-            line.press(plain(KeyCode::Char('a')));
+        assert_eq!((line.line_text(), line.cursor()), ("m=40".into(), 4));
+        let mut line = InputLine::new("sm=40 memory=6GiB  ");
+        line.press_key(control('w'));
+        assert_eq!(line.line_text(), "sm=40 ");
+        line.press_key(control('u'));
+        assert_eq!((line.line_text(), line.cursor()), (String::new(), 0));
+        for _ in 0..2 * MAX_LINE_CHARS {
+            line.press_key(plain(KeyCode::Char('a')));
         }
-        assert_eq!(line.text().len(), LONGEST);
+        assert_eq!(line.line_text().len(), MAX_LINE_CHARS);
     }
 }

@@ -13,64 +13,64 @@ use rustix::process::{Signal, getpid, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use super::feed;
-use super::screen::{self, Screen};
-use super::state::{Effect, Input, Top, Wishes};
+use super::screen::{self, TerminalScreen};
+use super::state::{TopEffect, TopInput, TopOptions, TopState};
 use super::view;
-use super::view::theme::Theme;
-use crate::ask::Where;
-use vgpu_output::say::{FINDINGS, Failure};
+use super::view::theme::ColourTheme;
+use crate::ask::DaemonAddress;
+use vgpu_output::say::{EXIT_FINDINGS, Failure};
 
 /// Longest time until a signal is noticed.
-const GLANCE: Duration = Duration::from_millis(100);
+const SIGNAL_POLL: Duration = Duration::from_millis(100);
 
 /// Shows the view until the user quits.
 ///
 /// # Errors
 /// [`Failure`]: the daemon does not answer at the start, or the terminal is gone.
-pub fn run(daemon: &Where, wishes: &Wishes) -> Result<ExitCode, Failure> {
-    let (socket, began) = (daemon.path(), Instant::now());
+pub fn run(daemon: &DaemonAddress, wishes: &TopOptions) -> Result<ExitCode, Failure> {
+    let (socket, began) = (daemon.socket_path(), Instant::now());
     // Ask before taking the terminal, so that an error message stays visible.
-    let (first, wishes) = feed::first(&socket, began, wishes)?;
+    let (first, wishes) = feed::first_look(&socket, began, wishes)?;
     let (to, inputs) = mpsc::channel();
-    let orders = feed::start(socket, (&first, began), wishes.interval, to.clone()).map_err(broken)?;
-    let ended = signals().map_err(broken)?;
-    let theme = Theme::of(|name| std::env::var(name).ok());
-    let mut top = Top::new(first, wishes);
-    let mut screen = Screen::take().map_err(broken)?;
+    let orders = feed::start(socket, (&first, began), wishes.interval, to.clone()).map_err(terminal_failure)?;
+    let ended = register_signals().map_err(terminal_failure)?;
+    let theme = ColourTheme::from_environment(|name| std::env::var(name).ok());
+    let mut top = TopState::new(first, wishes);
+    let mut screen = TerminalScreen::take_terminal().map_err(terminal_failure)?;
     let (columns, rows) = terminal::size().unwrap_or((80, 24));
-    top.update(Input::Size(columns, rows));
-    keys(to).map_err(broken)?;
-    let shown = show(&mut top, &theme, &mut screen, &inputs, &orders, &ended);
+    top.update(TopInput::Size(columns, rows));
+    spawn_key_reader(to).map_err(terminal_failure)?;
+    let shown = show_live(&mut top, &theme, &mut screen, &inputs, &orders, &ended);
     drop(screen);
-    if Screen::panicked() {
-        return Err(Failure::new(FINDINGS, "the view ended by a fault of its own, which is told above"));
+    if TerminalScreen::has_panicked() {
+        return Err(Failure::new(EXIT_FINDINGS, "the view ended by a fault of its own, which is told above"));
     }
     match ended.load(Ordering::SeqCst) {
-        0 => shown.map(|()| ExitCode::SUCCESS).map_err(broken),
-        signal => Ok(ExitCode::from(u8::try_from(128 + signal).unwrap_or(FINDINGS))),
+        0 => shown.map(|()| ExitCode::SUCCESS).map_err(terminal_failure),
+        signal => Ok(ExitCode::from(u8::try_from(128 + signal).unwrap_or(EXIT_FINDINGS))),
     }
 }
 
-fn broken(why: io::Error) -> Failure {
-    Failure::new(FINDINGS, format!("the terminal cannot be used: {why}"))
+fn terminal_failure(why: io::Error) -> Failure {
+    Failure::new(EXIT_FINDINGS, format!("the terminal cannot be used: {why}"))
 }
 
-fn show(
-    top: &mut Top,
-    theme: &Theme,
-    screen: &mut Screen,
-    inputs: &Receiver<Input>,
-    orders: &Sender<Effect>,
+fn show_live(
+    top: &mut TopState,
+    theme: &ColourTheme,
+    screen: &mut TerminalScreen,
+    inputs: &Receiver<TopInput>,
+    orders: &Sender<TopEffect>,
     ended: &AtomicUsize,
 ) -> io::Result<()> {
     screen.draw(|frame| view::draw(top, theme, frame))?;
     loop {
-        let first = match inputs.recv_timeout(GLANCE) {
+        let first = match inputs.recv_timeout(SIGNAL_POLL) {
             Ok(input) => Some(input),
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
         };
-        if ended.load(Ordering::SeqCst) != 0 || Screen::panicked() {
+        if ended.load(Ordering::SeqCst) != 0 || TerminalScreen::has_panicked() {
             return Ok(());
         }
         let Some(first) = first else { continue };
@@ -78,11 +78,11 @@ fn show(
         for input in std::iter::once(first).chain(inputs.try_iter()) {
             for effect in top.update(input) {
                 match effect {
-                    Effect::Quit => return Ok(()),
-                    Effect::Suspend => {
+                    TopEffect::Quit => return Ok(()),
+                    TopEffect::Suspend => {
                         screen::give_back();
                         kill_process(getpid(), Signal::TSTP)?;
-                        screen.again()?;
+                        screen.take_again()?;
                     }
                     // A feed that ended has panicked, which the loop checks above.
                     order => drop(orders.send(order)),
@@ -94,17 +94,17 @@ fn show(
 }
 
 /// Starts a thread that reads keys. It is never joined, since only a key wakes it; it ends with the process.
-fn keys(to: Sender<Input>) -> io::Result<()> {
+fn spawn_key_reader(to: Sender<TopInput>) -> io::Result<()> {
     let read = move || {
         loop {
             let input = match event::read() {
-                Ok(Event::Key(key)) if key.kind != KeyEventKind::Release => Input::Key(key),
-                Ok(Event::Resize(columns, rows)) => Input::Size(columns, rows),
+                Ok(Event::Key(key)) if key.kind != KeyEventKind::Release => TopInput::Key(key),
+                Ok(Event::Resize(columns, rows)) => TopInput::Size(columns, rows),
                 Ok(_) => continue,
                 Err(why) if why.kind() == io::ErrorKind::Interrupted => continue,
-                Err(_) => Input::Gone,
+                Err(_) => TopInput::Gone,
             };
-            let over = matches!(input, Input::Gone);
+            let over = matches!(input, TopInput::Gone);
             if to.send(input).is_err() || over {
                 return;
             }
@@ -114,7 +114,7 @@ fn keys(to: Sender<Input>) -> io::Result<()> {
 }
 
 /// Returns a cell that receives the number of a signal that ends the view.
-fn signals() -> io::Result<Arc<AtomicUsize>> {
+fn register_signals() -> io::Result<Arc<AtomicUsize>> {
     let ended = Arc::new(AtomicUsize::new(0));
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
         let number = usize::try_from(signal).unwrap_or_default();

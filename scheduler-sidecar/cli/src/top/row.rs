@@ -2,23 +2,23 @@
 
 use std::time::Duration;
 
-use vgpu_control::{DeviceStatus, Status, TenantStatus, TermsStatus};
+use vgpu_control::{DaemonStatus, DeviceStatus, TenantStatus, TermsStatus};
 
 /// Identifies a row: a tenant on a device.
-pub type Key = (String, String);
+pub type RowKey = (String, String);
 
 /// A status that the daemon answered, and the time of the answer.
 #[derive(Debug, Clone)]
-pub struct Look {
+pub struct StatusLook {
     /// Status that the daemon answered.
-    pub status: Status,
+    pub status: DaemonStatus,
     /// Time of the answer, since the view began.
     pub at: Duration,
 }
 
 /// A row of the view: a tenant on one device, its terms and its usage.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Row {
+pub struct TopRow {
     /// Name of the tenant.
     pub tenant: String,
     /// The daemon's name of the device; `*` if the terms hold for any device and the tenant has joined none.
@@ -58,29 +58,29 @@ pub struct Row {
     pub paused: bool,
 }
 
-impl Row {
+impl TopRow {
     /// Returns the row's identity.
     #[must_use]
-    pub fn key(&self) -> Key {
+    pub fn row_key(&self) -> RowKey {
         (self.tenant.clone(), self.device.clone())
     }
 
     /// Returns the placeholder for a missing value.
     #[must_use]
-    pub const fn none(&self) -> &'static str {
+    pub const fn missing_time(&self) -> &'static str {
         if self.unmeasured { "?" } else { "-" }
     }
 
     /// Returns the used part of the memory limit, from 0 to 1 or more.
     #[must_use]
-    pub fn fill(&self) -> Option<f64> {
-        fraction(self.used?, self.limit?)
+    pub fn memory_fill(&self) -> Option<f64> {
+        part_of_whole(self.used?, self.limit?)
     }
 }
 
 /// A device, as shown in the head of the view.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Device {
+pub struct TopDevice {
     /// The daemon's name of the device.
     pub name: String,
     /// Model name of the device; `None`: not known.
@@ -100,13 +100,13 @@ pub struct Device {
 /// Returns `part` as a fraction of `whole`.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "for a bar")]
-pub fn fraction(part: u64, whole: u64) -> Option<f64> {
+pub fn part_of_whole(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
 
 /// Returns all rows in the daemon's order; `before` is the previous answer, for differences.
 #[must_use]
-pub fn rows(look: &Look, before: Option<&Look>) -> Vec<Row> {
+pub fn rows_of_look(look: &StatusLook, before: Option<&StatusLook>) -> Vec<TopRow> {
     let tenants = look.status.tenants.iter();
     tenants
         .flat_map(|tenant| {
@@ -119,12 +119,12 @@ pub fn rows(look: &Look, before: Option<&Look>) -> Vec<Row> {
                 ..TermsStatus::default()
             });
             let all: Vec<_> = tenant.devices.iter().cloned().chain(whole).collect();
-            all.into_iter().map(move |here| row(tenant, &here, waits(&here)))
+            all.into_iter().map(move |here| row_of_terms(tenant, &here, waits(&here)))
         })
         .collect()
 }
 
-fn row(tenant: &TenantStatus, here: &TermsStatus, wait: Option<f64>) -> Row {
+fn row_of_terms(tenant: &TenantStatus, here: &TermsStatus, wait: Option<f64>) -> TopRow {
     let time = here.time.as_ref();
     let state = match (&tenant.unusable, tenant.paused, tenant.removed, time) {
         (Some(_), ..) => "unserved",
@@ -133,7 +133,7 @@ fn row(tenant: &TenantStatus, here: &TermsStatus, wait: Option<f64>) -> Row {
         (.., Some(time)) => &time.state,
         (.., None) => "-",
     };
-    Row {
+    TopRow {
         tenant: tenant.name.clone(),
         device: here.device.clone(),
         class: here.class.clone(),
@@ -157,7 +157,7 @@ fn row(tenant: &TenantStatus, here: &TermsStatus, wait: Option<f64>) -> Row {
 
 /// Returns the percent of the time between two answers that a member waited at the gate, on average. `None` after a
 /// restart of the daemon, whose counters start at zero.
-fn waited_since(look: &Look, before: &Look, tenant: &TenantStatus, here: &TermsStatus) -> Option<f64> {
+fn waited_since(look: &StatusLook, before: &StatusLook, tenant: &TenantStatus, here: &TermsStatus) -> Option<f64> {
     if look.status.pid != before.status.pid {
         return None;
     }
@@ -172,10 +172,10 @@ fn waited_since(look: &Look, before: &Look, tenant: &TenantStatus, here: &TermsS
 
 /// Returns the daemon's devices, followed by those that tenants joined and the daemon does not list.
 #[must_use]
-pub fn devices(status: &Status) -> Vec<Device> {
+pub fn devices_of_status(status: &DaemonStatus) -> Vec<TopDevice> {
     let mut known: Vec<DeviceStatus> = status.devices.clone();
     for here in status.tenants.iter().flat_map(|tenant| &tenant.devices) {
-        if here.device != "*" && !known.iter().any(|known| is(known, &here.device)) {
+        if here.device != "*" && !known.iter().any(|known| is_called(known, &here.device)) {
             known.push(DeviceStatus { name: here.device.clone(), ..DeviceStatus::default() });
         }
     }
@@ -186,12 +186,16 @@ pub fn devices(status: &Status) -> Vec<Device> {
     known.iter().map(|device| device_of(device, status)).collect()
 }
 
-fn device_of(device: &DeviceStatus, status: &Status) -> Device {
-    let here: Vec<&TermsStatus> =
-        status.tenants.iter().flat_map(|tenant| &tenant.devices).filter(|here| is(device, &here.device)).collect();
+fn device_of(device: &DeviceStatus, status: &DaemonStatus) -> TopDevice {
+    let here: Vec<&TermsStatus> = status
+        .tenants
+        .iter()
+        .flat_map(|tenant| &tenant.devices)
+        .filter(|here| is_called(device, &here.device))
+        .collect();
     let used = here.iter().filter_map(|here| here.memory_used).reduce(u64::saturating_add);
     let busy: Option<f64> = here.iter().filter_map(|here| here.time.as_ref()).map(|time| time.got).sum();
-    Device {
+    TopDevice {
         name: device.name.clone(),
         model: device.model.clone(),
         busy: busy.map(|busy| busy.clamp(0.0, 100.0)),
@@ -204,21 +208,21 @@ fn device_of(device: &DeviceStatus, status: &Status) -> Device {
 
 /// Returns true if `name` is a name of this device.
 #[must_use]
-pub fn is(device: &DeviceStatus, name: &str) -> bool {
-    device.name == name || device.uuid.as_deref().is_some_and(|uuid| vgpu_core::units::uuid::same(uuid, name))
+pub fn is_called(device: &DeviceStatus, name: &str) -> bool {
+    device.name == name || device.uuid.as_deref().is_some_and(|uuid| vgpu_core::units::uuid::is_same_device(uuid, name))
 }
 
 /// Finds a device by number or UUID, and returns the view's name for it.
 ///
 /// # Errors
 /// A message: there is no such device, and the known ones.
-pub fn device_called(status: &Status, name: &str) -> Result<String, String> {
-    let all = devices(status);
-    let by_uuid = status.devices.iter().find(|device| is(device, name)).map(|device| device.name.as_str());
+pub fn device_called(status: &DaemonStatus, name: &str) -> Result<String, String> {
+    let all = devices_of_status(status);
+    let by_uuid = status.devices.iter().find(|device| is_called(device, name)).map(|device| device.name.as_str());
     let found = all.iter().find(|device| device.name == name || Some(device.name.as_str()) == by_uuid);
     found.map(|device| device.name.clone()).ok_or_else(|| {
         let known: Vec<&str> = all.iter().map(|device| device.name.as_str()).collect();
-        let name = vgpu_config::problem::shown(name);
+        let name = vgpu_config::problem::escape_value(name);
         if known.is_empty() {
             return format!(
                 "--device {name:?}: the daemon knows no device yet; its file names none, and nobody has joined one"
@@ -231,7 +235,7 @@ pub fn device_called(status: &Status, name: &str) -> Result<String, String> {
 /// Formats bytes in at most five characters, in powers of 1024: `1.2G`, `512M`, `80G`, `0`.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "to two digits")]
-pub fn short(bytes: u64) -> String {
+pub fn short_bytes(bytes: u64) -> String {
     let mut size = bytes as f64;
     for unit in ["", "K", "M", "G", "T"] {
         // A size that would show as 1000 or more uses the next unit.
@@ -246,7 +250,7 @@ pub fn short(bytes: u64) -> String {
 
 /// Shortens a device's name to twelve characters: a number stays, a UUID keeps its first part.
 #[must_use]
-pub fn brief(name: &str) -> String {
+pub fn brief_name(name: &str) -> String {
     name.chars().take(12).collect()
 }
 
@@ -259,7 +263,7 @@ mod tests {
         let uuid = "GPU-00000000-0000-0000-0000-00000000000a";
         let line = |devices: &str| {
             let text = format!(r#"{{"version":"1","pid":1,"uptime_seconds":1,"devices":[{devices}],"tenants":[]}}"#);
-            serde_json::from_str::<Status>(&text).unwrap()
+            serde_json::from_str::<DaemonStatus>(&text).unwrap()
         };
         let one = line(&format!(
             r#"{{"name":"0","uuid":"{uuid}","memory":null,"overcommit":1.0,"arbitrated":true,"holder":null}}"#
@@ -288,8 +292,8 @@ mod tests {
             (80 << 30, "80G"),
             (3 << 40, "3T"),
         ] {
-            assert_eq!(short(bytes), text, "{bytes}");
+            assert_eq!(short_bytes(bytes), text, "{bytes}");
         }
-        assert!((0..64).all(|shift| short((1 << shift) - 1).len() <= 9));
+        assert!((0..64).all(|shift| short_bytes((1 << shift) - 1).len() <= 9));
     }
 }

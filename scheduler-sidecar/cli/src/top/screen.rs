@@ -14,40 +14,40 @@ use ratatui::crossterm::terminal::{
 };
 
 /// True while the terminal is taken.
-static TAKEN: AtomicBool = AtomicBool::new(false);
+static TERMINAL_TAKEN: AtomicBool = AtomicBool::new(false);
 /// True after a panic in any thread. Its message is on the terminal, which is then not taken again.
-static PANICKED: AtomicBool = AtomicBool::new(false);
+static THREAD_PANICKED: AtomicBool = AtomicBool::new(false);
 
 /// The taken terminal; restored on drop, and before a panic prints its message.
-pub struct Screen(Terminal<CrosstermBackend<BufWriter<Stdout>>>);
+pub struct TerminalScreen(Terminal<CrosstermBackend<BufWriter<Stdout>>>);
 
-impl Screen {
+impl TerminalScreen {
     /// Takes the terminal: no echo, single keys, the alternate screen.
     ///
     /// # Errors
     /// There is no terminal, or it is gone.
-    pub fn take() -> io::Result<Self> {
-        static HOOK: Once = Once::new();
-        HOOK.call_once(|| {
+    pub fn take_terminal() -> io::Result<Self> {
+        static PANIC_HOOK: Once = Once::new();
+        PANIC_HOOK.call_once(|| {
             let before = std::panic::take_hook();
             std::panic::set_hook(Box::new(move |info| {
-                PANICKED.store(true, Ordering::SeqCst);
+                THREAD_PANICKED.store(true, Ordering::SeqCst);
                 give_back();
                 before(info);
             }));
         });
-        take()?;
+        enter_raw_mode()?;
         // From here on, dropping this value restores the terminal.
-        fresh().map(Self).inspect_err(|_| give_back())
+        fresh_terminal().map(Self).inspect_err(|_| give_back())
     }
 
     /// Takes the terminal again after [`give_back`].
     ///
     /// # Errors
-    /// As [`Self::take`].
-    pub fn again(&mut self) -> io::Result<()> {
-        take()?;
-        self.0 = fresh()?;
+    /// As [`Self::take_terminal`].
+    pub fn take_again(&mut self) -> io::Result<()> {
+        enter_raw_mode()?;
+        self.0 = fresh_terminal()?;
         Ok(())
     }
 
@@ -61,24 +61,24 @@ impl Screen {
 
     /// Returns true if a thread has panicked since the terminal was taken.
     #[must_use]
-    pub fn panicked() -> bool {
-        PANICKED.load(Ordering::SeqCst)
+    pub fn has_panicked() -> bool {
+        THREAD_PANICKED.load(Ordering::SeqCst)
     }
 }
 
-fn take() -> io::Result<()> {
+fn enter_raw_mode() -> io::Result<()> {
     // Set the flag first, so that a failure halfway is undone too.
-    TAKEN.store(true, Ordering::SeqCst);
+    TERMINAL_TAKEN.store(true, Ordering::SeqCst);
     let taken = enable_raw_mode().and_then(|()| execute!(io::stdout(), EnterAlternateScreen, Clear(ClearType::All)));
     taken.inspect_err(|_| give_back())
 }
 
 /// Creates a terminal that redraws everything. It sends no queries, which not every terminal answers.
-fn fresh() -> io::Result<Terminal<CrosstermBackend<BufWriter<Stdout>>>> {
+fn fresh_terminal() -> io::Result<Terminal<CrosstermBackend<BufWriter<Stdout>>>> {
     Terminal::new(CrosstermBackend::new(BufWriter::new(io::stdout())))
 }
 
-impl Drop for Screen {
+impl Drop for TerminalScreen {
     fn drop(&mut self) {
         give_back();
     }
@@ -86,7 +86,7 @@ impl Drop for Screen {
 
 /// Restores the terminal; does nothing if it is not taken.
 pub fn give_back() {
-    if TAKEN.swap(false, Ordering::SeqCst) {
+    if TERMINAL_TAKEN.swap(false, Ordering::SeqCst) {
         // If restoring the terminal fails, nobody is left to be informed.
         let _ = execute!(io::stdout(), LeaveAlternateScreen, Show);
         let _ = disable_raw_mode();

@@ -8,40 +8,40 @@ use std::time::Duration;
 
 use ratatui::crossterm::event::KeyEvent;
 
-use super::column::Sort;
-use super::history::History;
-use super::line::Line;
-use super::row::{self, Device, Key, Look, Row};
-use vgpu_control::{Ask, Done, Explained, TenantStatus};
+use super::column::RowOrder;
+use super::history::RowHistory;
+use super::line::InputLine;
+use super::row::{self, RowKey, StatusLook, TopDevice, TopRow};
+use vgpu_control::{ChangeResult, ControlCommand, DeviceExplanation, TenantStatus};
 
 /// An input of the view.
 #[derive(Debug)]
-pub enum Input {
+pub enum TopInput {
     /// A key was pressed.
     Key(KeyEvent),
     /// The window was resized; columns and rows.
     Size(u16, u16),
     /// The daemon answered.
-    Look(Box<Look>),
+    Look(Box<StatusLook>),
     /// The daemon did not answer, and why.
     Lost(String),
     /// The daemon's answer to a change.
-    Done(Result<Box<Done>, String>),
+    Done(Result<Box<ChangeResult>, String>),
     /// The daemon's explanation of a tenant's limits and time.
-    Explained(String, Result<Vec<Explained>, String>),
+    Explained(String, Result<Vec<DeviceExplanation>, String>),
     /// The containers of a tenant's processes, by process id.
     Places(BTreeMap<u32, String>),
     /// The last hour from the record.
-    Hour(Result<BTreeMap<Key, Vec<f64>>, String>),
+    Hour(Result<BTreeMap<RowKey, Vec<f64>>, String>),
     /// The terminal is gone.
     Gone,
 }
 
 /// An action that the loop performs.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Effect {
+pub enum TopEffect {
     /// Ask the daemon for a change.
-    Change(Ask),
+    Change(ControlCommand),
     /// Ask the daemon for an explanation of a tenant.
     Explain(String),
     /// Find the containers of a tenant's processes.
@@ -56,29 +56,29 @@ pub enum Effect {
 
 /// The part of the view that receives keys.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Mode {
+pub enum KeyMode {
     /// Shows the table of tenants.
     Table,
     /// The filter typed after `/`; Esc restores `before`.
     Filter {
         /// Filter that is being typed.
-        line: Line,
+        line: InputLine,
         /// Filter before typing began, which Escape restores.
         before: String,
     },
     /// Input of a change, after the key `s`.
     Set {
         /// The tenant and device to change.
-        of: Key,
+        of: RowKey,
         /// Change that is being typed.
-        line: Line,
+        line: InputLine,
     },
     /// A confirmation: `y` means yes, every other key no.
     Sure {
         /// Question shown to the user.
         question: String,
         /// The request to send after yes.
-        ask: Ask,
+        ask: ControlCommand,
     },
     /// Shows the details of a tenant.
     Details {
@@ -93,7 +93,7 @@ pub enum Mode {
 
 /// A line at the bottom, shown until the next key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Message {
+pub struct FootMessage {
     /// Text of the message.
     pub words: String,
     /// True if the message is an error.
@@ -102,46 +102,46 @@ pub struct Message {
 
 /// The state of the view.
 #[derive(Debug)]
-pub struct Top {
+pub struct TopState {
     /// The daemon's last answer.
-    pub look: Look,
+    pub look: StatusLook,
     /// Why the daemon does not answer at present.
     pub lost: Option<String>,
     /// All rows of the last answer, sorted.
-    rows: Vec<Row>,
+    rows: Vec<TopRow>,
     /// Earlier values of the rows, for the history bars.
-    pub history: History,
+    pub history: RowHistory,
     /// Order in which the rows are shown.
-    pub sort: Sort,
+    pub sort: RowOrder,
     /// Show only tenants whose name contains this.
     pub filter: String,
     /// Device whose rows are shown; `None`: all devices.
     pub device: Option<String>,
     /// Tenant and device of the selected row; `None`: none.
-    pub selected: Option<Key>,
+    pub selected: Option<RowKey>,
     /// The part of the view that receives keys.
-    pub mode: Mode,
+    pub mode: KeyMode,
     /// Message at the bottom of the view; `None`: none.
-    pub message: Option<Message>,
+    pub message: Option<FootMessage>,
     /// True if the view only shows, and keys that change a tenant are refused.
     watches: bool,
     /// Time between two requests to the daemon.
     pub interval: Duration,
     /// The explanation of the tenant whose details are shown.
-    pub explained: Option<(String, Result<Vec<Explained>, String>)>,
+    pub explained: Option<(String, Result<Vec<DeviceExplanation>, String>)>,
     /// Containers of the processes of the tenant whose details are shown, by process ID.
     pub places: BTreeMap<u32, String>,
     /// The last hour from the record.
-    pub hour: Option<Result<BTreeMap<Key, Vec<f64>>, String>>,
+    pub hour: Option<Result<BTreeMap<RowKey, Vec<f64>>, String>>,
     /// Height of the window in rows.
     height: u16,
 }
 
 /// The options with which the view started.
 #[derive(Debug, Clone)]
-pub struct Wishes {
+pub struct TopOptions {
     /// Order in which the rows are shown.
-    pub sort: Sort,
+    pub sort: RowOrder,
     /// Show only tenants whose name contains this.
     pub filter: String,
     /// Device whose rows are shown; `None`: all devices.
@@ -152,19 +152,19 @@ pub struct Wishes {
     pub interval: Duration,
 }
 
-impl Top {
+impl TopState {
     /// Creates the view from a first answer.
     #[must_use]
-    pub fn new(look: Look, wishes: Wishes) -> Self {
+    pub fn new(look: StatusLook, wishes: TopOptions) -> Self {
         let mut top = Self {
-            rows: row::rows(&look, None),
+            rows: row::rows_of_look(&look, None),
             lost: None,
-            history: History::default(),
+            history: RowHistory::default(),
             sort: wishes.sort,
             filter: wishes.filter,
             device: wishes.device,
             selected: None,
-            mode: Mode::Table,
+            mode: KeyMode::Table,
             message: None,
             watches: wishes.read_only,
             interval: wishes.interval,
@@ -175,20 +175,20 @@ impl Top {
             look,
         };
         top.history.push(&top.rows);
-        top.sort.apply(&mut top.rows);
-        top.choose(0);
+        top.sort.sort_rows(&mut top.rows);
+        top.choose_row(0);
         top
     }
 
     /// Returns the rows shown, in order.
     #[must_use]
-    pub fn shown(&self) -> Vec<&Row> {
+    pub fn shown_rows(&self) -> Vec<&TopRow> {
         let wanted = self.filter.to_lowercase();
-        let device = self.devices().into_iter().find(|device| Some(&device.name) == self.device.as_ref());
+        let device = self.shown_devices().into_iter().find(|device| Some(&device.name) == self.device.as_ref());
         let status = device.map(|device| self.look.status.devices.iter().find(|known| known.name == device.name));
-        let here = |row: &Row| match (&self.device, &status) {
+        let here = |row: &TopRow| match (&self.device, &status) {
             (None, _) => true,
-            (Some(_), Some(Some(known))) => row::is(known, &row.device),
+            (Some(_), Some(Some(known))) => row::is_called(known, &row.device),
             (Some(name), _) => *name == row.device,
         };
         self.rows.iter().filter(|row| row.tenant.to_lowercase().contains(&wanted) && here(row)).collect()
@@ -196,15 +196,15 @@ impl Top {
 
     /// Returns the devices.
     #[must_use]
-    pub fn devices(&self) -> Vec<Device> {
-        row::devices(&self.look.status)
+    pub fn shown_devices(&self) -> Vec<TopDevice> {
+        row::devices_of_status(&self.look.status)
     }
 
     /// Returns the selected row.
     #[must_use]
-    pub fn chosen(&self) -> Option<&Row> {
+    pub fn chosen_row(&self) -> Option<&TopRow> {
         let chosen = self.selected.as_ref()?;
-        self.shown().into_iter().find(|row| row.key() == *chosen)
+        self.shown_rows().into_iter().find(|row| row.row_key() == *chosen)
     }
 
     /// Returns why changes are disabled; `None` if they are allowed.
@@ -215,76 +215,76 @@ impl Top {
 
     /// Returns a tenant by name.
     #[must_use]
-    pub fn tenant(&self, name: &str) -> Option<&TenantStatus> {
+    pub fn tenant_status(&self, name: &str) -> Option<&TenantStatus> {
         self.look.status.tenants.iter().find(|tenant| tenant.name == name)
     }
 
     /// Returns a tenant's rows of the last answer.
-    pub fn rows_of(&self, tenant: &str) -> impl Iterator<Item = &Row> {
+    pub fn rows_of(&self, tenant: &str) -> impl Iterator<Item = &TopRow> {
         self.rows.iter().filter(move |row| row.tenant == tenant)
     }
 
     /// Applies an input and returns the effects to perform.
-    pub fn update(&mut self, input: Input) -> Vec<Effect> {
+    pub fn update(&mut self, input: TopInput) -> Vec<TopEffect> {
         match input {
-            Input::Key(key) => return self.key(key),
-            Input::Size(_, height) => self.height = height,
-            Input::Look(look) => return self.take(*look),
-            Input::Lost(why) => self.lost = Some(why),
-            Input::Done(done) => self.message = Some(told(done)),
-            Input::Explained(tenant, all) => self.explained = Some((tenant, all)),
-            Input::Places(places) => self.places = places,
-            Input::Hour(hour) => self.hour = Some(hour),
-            Input::Gone => return vec![Effect::Quit],
+            TopInput::Key(key) => return self.handle_key(key),
+            TopInput::Size(_, height) => self.height = height,
+            TopInput::Look(look) => return self.take_look(*look),
+            TopInput::Lost(why) => self.lost = Some(why),
+            TopInput::Done(done) => self.message = Some(done_message(done)),
+            TopInput::Explained(tenant, all) => self.explained = Some((tenant, all)),
+            TopInput::Places(places) => self.places = places,
+            TopInput::Hour(hour) => self.hour = Some(hour),
+            TopInput::Gone => return vec![TopEffect::Quit],
         }
         Vec::new()
     }
 
-    fn take(&mut self, look: Look) -> Vec<Effect> {
-        self.rows = row::rows(&look, Some(&self.look));
+    fn take_look(&mut self, look: StatusLook) -> Vec<TopEffect> {
+        self.rows = row::rows_of_look(&look, Some(&self.look));
         self.history.push(&self.rows);
-        self.sort.apply(&mut self.rows);
+        self.sort.sort_rows(&mut self.rows);
         self.look = look;
         self.lost = None;
         self.keep_choice();
         match &self.mode {
-            Mode::Details { tenant, .. } => details_of(tenant),
+            KeyMode::Details { tenant, .. } => details_of(tenant),
             _ => Vec::new(),
         }
     }
 
     /// Returns the index of the selected row among the rows shown.
     #[must_use]
-    pub fn place(&self) -> usize {
+    pub fn chosen_index(&self) -> usize {
         let chosen = self.selected.as_ref();
-        self.shown().iter().position(|row| Some(&row.key()) == chosen).unwrap_or(0)
+        self.shown_rows().iter().position(|row| Some(&row.row_key()) == chosen).unwrap_or(0)
     }
 
     /// Selects the row at an index, or the last row.
-    fn choose(&mut self, at: usize) {
-        let shown = self.shown();
+    fn choose_row(&mut self, at: usize) {
+        let shown = self.shown_rows();
         let last = shown.len().saturating_sub(1);
-        self.selected = shown.get(at.min(last)).map(|row| row.key());
+        self.selected = shown.get(at.min(last)).map(|row| row.row_key());
     }
 
     /// Keeps the selection while its row is shown.
     fn keep_choice(&mut self) {
-        if self.chosen().is_none() {
-            self.choose(0);
+        if self.chosen_row().is_none() {
+            self.choose_row(0);
         }
     }
 }
 
 /// Returns the queries for a tenant's details.
-fn details_of(tenant: &str) -> Vec<Effect> {
-    vec![Effect::Explain(tenant.to_owned()), Effect::Places(tenant.to_owned()), Effect::Hour]
+fn details_of(tenant: &str) -> Vec<TopEffect> {
+    vec![TopEffect::Explain(tenant.to_owned()), TopEffect::Places(tenant.to_owned()), TopEffect::Hour]
 }
 
 /// Describes the daemon's answer to a change in one line.
-fn told(done: Result<Box<Done>, String>) -> Message {
+fn done_message(done: Result<Box<ChangeResult>, String>) -> FootMessage {
     let done = match done {
         Ok(done) => done,
-        Err(words) => return Message { words, wrong: true },
+        Err(words) => return FootMessage { words, wrong: true },
     };
     let what = match (done.changed.as_slice(), done.paused) {
         ([], _) => "it was so already".to_owned(),
@@ -293,5 +293,5 @@ fn told(done: Result<Box<Done>, String>) -> Message {
         (keys, _) => format!("changed {}", keys.join(", ")),
     };
     let notes: String = done.notes.iter().map(|note| format!("; {note}")).collect();
-    Message { words: format!("{}: {what}{notes}", done.tenant), wrong: false }
+    FootMessage { words: format!("{}: {what}{notes}", done.tenant), wrong: false }
 }

@@ -13,28 +13,30 @@ use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::Line;
 
-use super::state::{Mode, Top};
-use theme::Theme;
+use super::state::{KeyMode, TopState};
+use theme::ColourTheme;
 
 /// Draws everything.
-pub fn draw(top: &Top, theme: &Theme, frame: &mut Frame<'_>) {
+pub fn draw(top: &TopState, theme: &ColourTheme, frame: &mut Frame<'_>) {
     let area = frame.area();
     let (width, height) = (usize::from(area.width), usize::from(area.height));
-    let mut above = head::lines(top, theme, width, height);
-    let (below, cursor) = foot::lines(top, theme, width, height);
+    let mut above = head::head_lines(top, theme, width, height);
+    let (below, cursor) = foot::foot_lines(top, theme, width, height);
     // If space is short, keep the last lines: questions and input are there.
     let below: Vec<_> = below.into_iter().rev().take(height).rev().collect();
     above.truncate(height - below.len());
     let room = height - below.len() - above.len();
     let middle = match &top.mode {
-        Mode::Details { tenant, skipped } => pane::details(top, theme, tenant, width, room, usize::from(*skipped)),
-        Mode::Help => pane::help(theme, room),
-        _ => table::lines(top, theme, width, room),
+        KeyMode::Details { tenant, skipped } => {
+            pane::detail_lines(top, theme, tenant, width, room, usize::from(*skipped))
+        }
+        KeyMode::Help => pane::help_lines(theme, room),
+        _ => table::table_lines(top, theme, width, room),
     };
     let foot_at = height - below.len();
-    put(frame, area, 0, &above);
-    put(frame, area, above.len(), &middle.into_iter().take(room).collect::<Vec<_>>());
-    put(frame, area, foot_at, &below);
+    put_lines(frame, area, 0, &above);
+    put_lines(frame, area, above.len(), &middle.into_iter().take(room).collect::<Vec<_>>());
+    put_lines(frame, area, foot_at, &below);
     if let Some(column) = cursor {
         let last = width.saturating_sub(1);
         let (x, y) = (u16::try_from(column.min(last)), u16::try_from(height.saturating_sub(1)));
@@ -45,7 +47,7 @@ pub fn draw(top: &Top, theme: &Theme, frame: &mut Frame<'_>) {
 }
 
 /// Draws lines, beginning at a row of the area.
-fn put(frame: &mut Frame<'_>, area: Rect, at: usize, lines: &[Line<'_>]) {
+fn put_lines(frame: &mut Frame<'_>, area: Rect, at: usize, lines: &[Line<'_>]) {
     for (row, line) in (at..).zip(lines) {
         let Ok(row) = u16::try_from(row) else { return };
         if row >= area.height {
@@ -57,7 +59,7 @@ fn put(frame: &mut Frame<'_>, area: Rect, at: usize, lines: &[Line<'_>]) {
 
 /// Pads or cuts text to exactly `width` characters, with a mark if cut.
 #[must_use]
-pub fn fit(text: &str, width: usize, right: bool, theme: &Theme) -> String {
+pub fn fit_width(text: &str, width: usize, right: bool, theme: &ColourTheme) -> String {
     let length = text.chars().count();
     if length > width {
         let mark = if theme.ascii { '~' } else { '…' };
@@ -69,7 +71,7 @@ pub fn fit(text: &str, width: usize, right: bool, theme: &Theme) -> String {
 
 /// Breaks text between words into lines of at most `width` characters.
 #[must_use]
-pub fn wrapped(text: &str, width: usize) -> Vec<String> {
+pub fn wrap_text(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
         let last = lines.last_mut().map_or(0, |line| line.chars().count());

@@ -15,50 +15,50 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
-use super::programs::Program;
-use crate::validate::line::Measure;
-use vgpu_output::say::{FINDINGS, Failure, NOT_EXECUTABLE, NOT_FOUND};
+use super::programs::TenantProgram;
+use crate::validate::line::DurationMeasure;
+use vgpu_output::say::{EXIT_FINDINGS, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Failure};
 
 /// Bytes kept of the end of a program's output.
-const TAIL: usize = 4096;
+const TAIL_BYTES: usize = 4096;
 /// Longest part of a line that is examined, in bytes.
-const LINE: usize = 1 << 16;
+const MAX_LINE_BYTES: usize = 1 << 16;
 /// Most iterations kept of a run.
-const MOST: usize = 1_000_000;
+const MAX_ITERATIONS: usize = 1_000_000;
 /// Time for a program to end after a request, and for its remaining output to arrive.
-const GRACE: Duration = Duration::from_secs(2);
+const END_GRACE: Duration = Duration::from_secs(2);
 
 /// Output of a child: its end, and the iterations found in it.
 #[derive(Debug, Default)]
-pub struct Heard {
+pub struct ChildOutput {
     tail: VecDeque<u8>,
     /// Duration of each iteration, in seconds.
     pub iterations: Vec<f64>,
 }
 
 /// A running program of the validation.
-pub struct Running {
+pub struct RunningChild {
     child: Child,
     pid: Pid,
     began: Instant,
-    heard: Arc<Mutex<Heard>>,
+    heard: Arc<Mutex<ChildOutput>>,
     /// Closed after all output of the child was read.
     read: Receiver<()>,
 }
 
 /// A program of the validation that ended.
-pub struct Ended {
+pub struct EndedChild {
     /// Wall time from the program's start to its end.
     pub wall: Duration,
     /// Exit status of the program.
     pub status: ExitStatus,
     /// Output of the child.
-    pub heard: Heard,
+    pub heard: ChildOutput,
 }
 
-impl Heard {
+impl ChildOutput {
     /// Returns the end of the output, at most twenty lines, with spaces for control characters.
-    pub fn tail(&self) -> String {
+    pub fn output_tail(&self) -> String {
         let bytes: Vec<u8> = self.tail.iter().copied().collect();
         let text = String::from_utf8_lossy(&bytes);
         let clean =
@@ -73,23 +73,23 @@ impl Heard {
 /// # Errors
 /// The program cannot be started.
 pub fn start(
-    program: &Program,
-    measure: &Measure,
+    program: &TenantProgram,
+    measure: &DurationMeasure,
     index: usize,
     ended: &Sender<(usize, u32, Instant)>,
-) -> Result<Running, Failure> {
+) -> Result<RunningChild, Failure> {
     let [name, arguments @ ..] = &program.command[..] else {
-        return Err(Failure::new(FINDINGS, "no program is given"));
+        return Err(Failure::new(EXIT_FINDINGS, "no program is given"));
     };
     let mut command = Command::new(name);
     command.args(arguments).envs(program.changes.iter().map(|(name, value)| (name, value)));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let began = Instant::now();
     let mut child = command.spawn().map_err(|why| {
-        let code = if why.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
+        let code = if why.kind() == std::io::ErrorKind::NotFound { EXIT_NOT_FOUND } else { EXIT_NOT_EXECUTABLE };
         Failure::new(code, format!("{}: {}: {why}", program.name, name.display()))
     })?;
-    let heard = Arc::new(Mutex::new(Heard::default()));
+    let heard = Arc::new(Mutex::new(ChildOutput::default()));
     let (open, read) = channel();
     let outputs: [Option<Box<dyn Read + Send>>; 2] =
         [child.stdout.take().map(|pipe| Box::new(pipe) as _), child.stderr.take().map(|pipe| Box::new(pipe) as _)];
@@ -110,14 +110,14 @@ pub fn start(
         // After an early end nobody receives, which is no error.
         let _ = told.send((index, number, Instant::now()));
     });
-    Ok(Running { child, pid, began, heard, read })
+    Ok(RunningChild { child, pid, began, heard, read })
 }
 
-fn listen(mut pipe: impl Read, heard: &Mutex<Heard>, measure: &Measure) {
+fn listen(mut pipe: impl Read, heard: &Mutex<ChildOutput>, measure: &DurationMeasure) {
     let (mut bytes, mut line) = ([0; 8192], Vec::new());
-    let look = |line: &mut Vec<u8>, heard: &mut Heard| {
-        let seconds = measure.of(&String::from_utf8_lossy(line));
-        if heard.iterations.len() < MOST {
+    let look = |line: &mut Vec<u8>, heard: &mut ChildOutput| {
+        let seconds = measure.duration_of(&String::from_utf8_lossy(line));
+        if heard.iterations.len() < MAX_ITERATIONS {
             heard.iterations.extend(seconds);
         }
         line.clear();
@@ -127,12 +127,12 @@ fn listen(mut pipe: impl Read, heard: &Mutex<Heard>, measure: &Measure) {
         for byte in &bytes[..got] {
             match byte {
                 b'\n' | b'\r' => look(&mut line, &mut heard),
-                byte if line.len() < LINE => line.push(*byte),
+                byte if line.len() < MAX_LINE_BYTES => line.push(*byte),
                 _ => {}
             }
         }
         heard.tail.extend(&bytes[..got]);
-        let beyond = heard.tail.len().saturating_sub(TAIL);
+        let beyond = heard.tail.len().saturating_sub(TAIL_BYTES);
         heard.tail.drain(..beyond);
         if got == 0 {
             return look(&mut line, &mut heard);
@@ -140,14 +140,14 @@ fn listen(mut pipe: impl Read, heard: &Mutex<Heard>, measure: &Measure) {
     }
 }
 
-impl Running {
+impl RunningChild {
     /// Returns true if this is the process with that id.
-    pub fn is(&self, number: u32) -> bool {
+    pub fn is_process(&self, number: u32) -> bool {
         self.child.id() == number
     }
 
     /// Returns how long the child has been running.
-    pub fn runs(&self) -> Duration {
+    pub fn running_time(&self) -> Duration {
         self.began.elapsed()
     }
 
@@ -155,28 +155,28 @@ impl Running {
     ///
     /// # Errors
     /// The process cannot be waited for.
-    pub fn finish(mut self, at: Instant) -> Result<Ended, Failure> {
+    pub fn finish_child(mut self, at: Instant) -> Result<EndedChild, Failure> {
         // The child is not reaped yet, so its process group ID cannot belong to other processes.
         let _ = kill_process_group(self.pid, Signal::KILL);
         let status = self
             .child
             .wait()
-            .map_err(|why| Failure::new(FINDINGS, format!("a program cannot be waited for: {why}")))?;
+            .map_err(|why| Failure::new(EXIT_FINDINGS, format!("a program cannot be waited for: {why}")))?;
         // A process that left the group may keep the pipe open forever.
-        let _ = self.read.recv_timeout(GRACE);
+        let _ = self.read.recv_timeout(END_GRACE);
         let heard = std::mem::take(&mut *self.heard.lock().unwrap_or_else(PoisonError::into_inner));
-        Ok(Ended { wall: at.saturating_duration_since(self.began), status, heard })
+        Ok(EndedChild { wall: at.saturating_duration_since(self.began), status, heard })
     }
 }
 
-/// Sends SIGTERM to all, waits up to [`GRACE`], and kills those that still run.
-pub fn end(running: Vec<Running>) {
+/// Sends SIGTERM to all, waits up to [`END_GRACE`], and kills those that still run.
+pub fn end_children(running: Vec<RunningChild>) {
     for one in &running {
         let _ = kill_process_group(one.pid, Signal::TERM);
     }
-    let patience = Instant::now() + GRACE;
+    let patience = Instant::now() + END_GRACE;
     for mut one in running {
-        let ended = |one: &Running| {
+        let ended = |one: &RunningChild| {
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
             !matches!(waitid(WaitId::Pid(one.pid), options), Ok(None))
         };
@@ -189,7 +189,7 @@ pub fn end(running: Vec<Running>) {
 }
 
 /// Describes a program's end unless it succeeded.
-pub fn failure(status: ExitStatus) -> Option<String> {
+pub fn exit_failure(status: ExitStatus) -> Option<String> {
     match (status.code(), status.signal()) {
         (Some(0), _) => None,
         (Some(code), _) => Some(format!("ended with exit code {code}")),

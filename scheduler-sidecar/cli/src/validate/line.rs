@@ -4,19 +4,19 @@ use serde_json::Value;
 
 /// The source of an iteration's duration.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Measure {
+pub enum DurationMeasure {
     /// The wall time of the whole run counts as one iteration.
     Run,
     /// Lines with a JSON object that has `seconds` or `milliseconds`.
     Json,
     /// Lines that contain this pattern.
-    Pattern(Pattern),
+    Pattern(LinePattern),
 }
 
-impl Measure {
+impl DurationMeasure {
     /// Describes in words where the duration of an iteration comes from.
     #[must_use]
-    pub fn words(&self) -> String {
+    pub fn to_words(&self) -> String {
         match self {
             Self::Run => "the wall time of each run, from its start to its end".into(),
             Self::Json => "what the programs say of each iteration, as lines of JSON".into(),
@@ -28,7 +28,7 @@ impl Measure {
 
     /// Returns the seconds of the iteration that a line reports; `None` if it reports none.
     #[must_use]
-    pub fn of(&self, line: &str) -> Option<f64> {
+    pub fn duration_of(&self, line: &str) -> Option<f64> {
         let seconds = match self {
             Self::Run => None,
             Self::Json => {
@@ -37,7 +37,7 @@ impl Measure {
                 let milliseconds = || Some(object.get("milliseconds")?.as_f64()? / 1000.0);
                 object.get("seconds").and_then(Value::as_f64).or_else(milliseconds)
             }
-            Self::Pattern(pattern) => pattern.of(line),
+            Self::Pattern(pattern) => pattern.duration_of(line),
         };
         seconds.filter(|seconds| seconds.is_finite() && *seconds > 0.0)
     }
@@ -45,33 +45,33 @@ impl Measure {
 
 /// A text with one number in it: `step took {ms} ms`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Pattern {
+pub struct LinePattern {
     text: String,
     before: String,
     after: String,
-    unit: Unit,
+    unit: TimeUnit,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Unit {
+enum TimeUnit {
     Seconds(f64),
     PerSecond,
 }
 
-/// Accepted forms of a [`Pattern`], in words.
+/// Accepted forms of a [`LinePattern`], in words.
 pub const PATTERN_FORMS: &str = "text with one {s}, {ms} or {us} where the number of seconds, milliseconds or microseconds stands, or {/s} for a number a second";
 
-impl Pattern {
+impl LinePattern {
     /// Parses a pattern.
     ///
     /// # Errors
     /// [`PATTERN_FORMS`].
     pub fn read(text: &str) -> Result<Self, String> {
         let units = [
-            ("{s}", Unit::Seconds(1.0)),
-            ("{ms}", Unit::Seconds(1e-3)),
-            ("{us}", Unit::Seconds(1e-6)),
-            ("{/s}", Unit::PerSecond),
+            ("{s}", TimeUnit::Seconds(1.0)),
+            ("{ms}", TimeUnit::Seconds(1e-3)),
+            ("{us}", TimeUnit::Seconds(1e-6)),
+            ("{/s}", TimeUnit::PerSecond),
         ];
         let found: Vec<_> = units.iter().filter(|(mark, _)| text.contains(mark)).collect();
         let [(mark, unit)] = found[..] else { return Err(PATTERN_FORMS.to_owned()) };
@@ -82,14 +82,14 @@ impl Pattern {
         Ok(Self { text: text.to_owned(), before: before.into(), after: after.into(), unit: *unit })
     }
 
-    fn of(&self, line: &str) -> Option<f64> {
+    fn duration_of(&self, line: &str) -> Option<f64> {
         let mut rest = line;
         loop {
             let (_, behind) = rest.split_once(self.before.as_str())?;
-            if let Some(number) = self.number(behind) {
+            if let Some(number) = self.leading_number(behind) {
                 return Some(match self.unit {
-                    Unit::Seconds(unit) => number * unit,
-                    Unit::PerSecond => 1.0 / number,
+                    TimeUnit::Seconds(unit) => number * unit,
+                    TimeUnit::PerSecond => 1.0 / number,
                 });
             }
             // The text before the number may also occur earlier, without a number.
@@ -100,7 +100,7 @@ impl Pattern {
     }
 
     /// Parses the number at the start of `text`, if the text that must follow it does.
-    fn number(&self, text: &str) -> Option<f64> {
+    fn leading_number(&self, text: &str) -> Option<f64> {
         let text = text.trim_start();
         let end = text.find(|letter: char| !letter.is_ascii_digit() && !".+-eE".contains(letter)).unwrap_or(text.len());
         // `1.5e` of `1.5extra` is 1.5.
@@ -119,7 +119,8 @@ mod tests {
 
     #[test]
     fn a_number_is_found_where_the_pattern_has_it_and_nowhere_else() {
-        let of = |pattern: &str, line: &str| Measure::Pattern(Pattern::read(pattern).unwrap()).of(line);
+        let of =
+            |pattern: &str, line: &str| DurationMeasure::Pattern(LinePattern::read(pattern).unwrap()).duration_of(line);
         assert_eq!(of("step took {ms} ms", "12:00 step took 12.5 ms, loss 3"), Some(0.0125));
         assert_eq!(of("took {s}s", "it took long; took 2s"), Some(2.0));
         assert_eq!(of("{/s} tokens/s", "50 tokens/s"), Some(0.02));
@@ -130,7 +131,7 @@ mod tests {
             assert_eq!(of(pattern, line), None, "{pattern} in {line}");
         }
         for wrong in ["took", "{s} {s}", "{s} {ms}", "{}"] {
-            assert_eq!(Pattern::read(wrong), Err(PATTERN_FORMS.into()), "{wrong}");
+            assert_eq!(LinePattern::read(wrong), Err(PATTERN_FORMS.into()), "{wrong}");
         }
     }
 
@@ -145,8 +146,8 @@ mod tests {
             ("seconds: 1", None),
             ("{", None),
         ] {
-            assert_eq!(Measure::Json.of(line), seconds, "{line}");
+            assert_eq!(DurationMeasure::Json.duration_of(line), seconds, "{line}");
         }
-        assert_eq!(Measure::Run.of("{\"seconds\": 1}"), None);
+        assert_eq!(DurationMeasure::Run.duration_of("{\"seconds\": 1}"), None);
     }
 }

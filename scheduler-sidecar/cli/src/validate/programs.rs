@@ -6,21 +6,21 @@ use std::ffi::OsString;
 use super::Args;
 use crate::run;
 use crate::validate::results;
-use vgpu_config::suggest::nearest;
+use vgpu_config::suggest::nearest_word;
 use vgpu_config::value::is_name;
-use vgpu_control::Ask;
+use vgpu_control::ControlCommand;
 use vgpu_control::status::TenantStatus;
 use vgpu_core::units::bytes::Bytes;
-use vgpu_output::say::{self, FINDINGS, Failure, USAGE};
+use vgpu_output::say::{self, EXIT_FINDINGS, EXIT_USAGE, Failure};
 
 /// Argument that separates the command lines of two programs.
-const AND: &str = "--and";
+const SEPARATOR: &str = "--and";
 /// Most programs at the same time.
-const MOST: usize = 16;
+const MAX_PROGRAMS: usize = 16;
 
 /// A program to run and measure, with its tenant and environment.
 #[derive(Debug)]
-pub struct Program {
+pub struct TenantProgram {
     /// Name of the tenant that the program runs as.
     pub name: String,
     /// The program and its arguments.
@@ -31,11 +31,11 @@ pub struct Program {
     limits: String,
 }
 
-impl Program {
+impl TenantProgram {
     /// Returns the program for the results, without runs yet.
-    pub fn shown(&self) -> results::Program {
-        let words: Vec<String> = self.command.iter().map(|word| say::quoted(&word.to_string_lossy())).collect();
-        results::Program {
+    pub fn without_runs(&self) -> results::ProgramResults {
+        let words: Vec<String> = self.command.iter().map(|word| say::quote_word(&word.to_string_lossy())).collect();
+        results::ProgramResults {
             name: self.name.clone(),
             command: words.join(" "),
             limits: self.limits.clone(),
@@ -47,26 +47,26 @@ impl Program {
 
 /// Splits the arguments into names and commands. `--and` ends a command only if `NAME --` follows, so programs may
 /// have it as an argument.
-fn split(words: &[OsString]) -> Result<Vec<(String, Vec<OsString>)>, String> {
-    const FORM: &str = "NAME -- PROGRAM [ARGUMENT]... --and NAME -- PROGRAM [ARGUMENT]...";
+fn split_programs(words: &[OsString]) -> Result<Vec<(String, Vec<OsString>)>, String> {
+    const PROGRAM_FORM: &str = "NAME -- PROGRAM [ARGUMENT]... --and NAME -- PROGRAM [ARGUMENT]...";
     let begins = |at: usize| {
         words.get(at + 1).is_some_and(|word| word == "--") && words.get(at).is_some_and(|word| word != "--")
     };
     if !begins(0) {
-        return Err(format!("the first program is not NAME -- PROGRAM; accepted: {FORM}"));
+        return Err(format!("the first program is not NAME -- PROGRAM; accepted: {PROGRAM_FORM}"));
     }
     let mut starts = vec![0];
-    starts.extend((1..words.len()).filter(|at| words[*at] == AND && begins(at + 1)).map(|at| at + 1));
+    starts.extend((1..words.len()).filter(|at| words[*at] == SEPARATOR && begins(at + 1)).map(|at| at + 1));
     let mut programs: Vec<(String, Vec<OsString>)> = Vec::new();
     for (index, start) in starts.iter().enumerate() {
         let end = starts.get(index + 1).map_or(words.len(), |next| next - 1);
         let name = words[*start].to_string_lossy().into_owned();
         let command = words[start + 2..end].to_vec();
         if !is_name(&name) {
-            return Err(format!("{name:?} cannot be a tenant's name; accepted: {FORM}"));
+            return Err(format!("{name:?} cannot be a tenant's name; accepted: {PROGRAM_FORM}"));
         }
         if command.is_empty() {
-            return Err(format!("{name} is given no program; accepted: {FORM}"));
+            return Err(format!("{name} is given no program; accepted: {PROGRAM_FORM}"));
         }
         if programs.iter().any(|(other, _)| *other == name) {
             return Err(format!("{name} is given twice; accepted: each tenant once"));
@@ -74,14 +74,14 @@ fn split(words: &[OsString]) -> Result<Vec<(String, Vec<OsString>)>, String> {
         programs.push((name, command));
     }
     match programs.len() {
-        1 => Err(format!("one program is nothing to compare; accepted: {FORM}")),
-        2..=MOST => Ok(programs),
-        _ => Err(format!("more than {MOST} programs")),
+        1 => Err(format!("one program is nothing to compare; accepted: {PROGRAM_FORM}")),
+        2..=MAX_PROGRAMS => Ok(programs),
+        _ => Err(format!("more than {MAX_PROGRAMS} programs")),
     }
 }
 
 /// Parses `NAME:memory=4GiB,sm=30`.
-fn spec(text: &str) -> Result<(String, Option<OsString>, Option<OsString>), String> {
+fn parse_spec(text: &str) -> Result<(String, Option<OsString>, Option<OsString>), String> {
     let refused = || format!("--tenant {text:?}; accepted: NAME, or NAME:memory=SIZE,sm=PERCENT");
     let (name, rest) = text.split_once(':').unwrap_or((text, ""));
     let (mut memory, mut sm) = (None, None);
@@ -95,26 +95,26 @@ fn spec(text: &str) -> Result<(String, Option<OsString>, Option<OsString>), Stri
     if is_name(name) { Ok((name.to_owned(), memory, sm)) } else { Err(refused()) }
 }
 
-type Prepared = (Vec<Program>, Vec<(String, String)>, Vec<String>);
+type PreparedPrograms = (Vec<TenantProgram>, Vec<(String, String)>, Vec<String>);
 
 /// Returns the programs, facts about the environment, and notes for the reader.
 ///
 /// # Errors
 /// Wrong usage, no daemon, no such tenant, or no library.
-pub fn prepare(args: &Args) -> Result<Prepared, Failure> {
-    let usage = |words: String| Failure::new(USAGE, words);
-    let given = split(&args.programs).map_err(usage)?;
+pub fn prepare_programs(args: &Args) -> Result<PreparedPrograms, Failure> {
+    let usage = |words: String| Failure::new(EXIT_USAGE, words);
+    let given = split_programs(&args.programs).map_err(usage)?;
     let base = || run::Args { library: args.library.clone(), sim: args.sim, ..run::Args::default() };
     let version = ("vgpu".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
     if args.bare {
-        let changes = run::simulated(&base())?;
+        let changes = run::simulated_changes(&base())?;
         let program =
-            |(name, command)| Program { name, command, changes: changes.clone(), limits: "no library".into() };
+            |(name, command)| TenantProgram { name, command, changes: changes.clone(), limits: "no library".into() };
         return Ok((given.into_iter().map(program).collect(), vec![version], Vec::new()));
     }
     let own = |name: &str| OsString::from(format!("validate-{}-{name}", std::process::id()));
     if !args.tenant.is_empty() {
-        let specs: Vec<_> = args.tenant.iter().map(|text| spec(text)).collect::<Result<_, _>>().map_err(usage)?;
+        let specs: Vec<_> = args.tenant.iter().map(|text| parse_spec(text)).collect::<Result<_, _>>().map_err(usage)?;
         if let Some((name, ..)) = specs.iter().find(|(name, ..)| !given.iter().any(|(given, _)| given == name)) {
             let names: Vec<&str> = given.iter().map(|(name, _)| name.as_str()).collect();
             return Err(usage(format!("--tenant {name:?} runs nothing; accepted: {}", names.join(", "))));
@@ -126,12 +126,12 @@ pub fn prepare(args: &Args) -> Result<Prepared, Failure> {
             };
             let limits = format!("{}, {}, without a daemon", said("memory", &memory), said("sm", &sm));
             let args = run::Args { memory_limit: memory, sm_limit: sm, tenant: Some(own(&name)), ..base() };
-            Ok(Program { changes: run::changes(&args)?, name, command, limits })
+            Ok(TenantProgram { changes: run::environment_changes(&args)?, name, command, limits })
         };
         let programs = given.into_iter().map(program).collect::<Result<_, Failure>>()?;
         return Ok((programs, vec![version], Vec::new()));
     }
-    let answer = args.daemon.ask(&Ask::Status).map_err(|why| {
+    let answer = args.daemon.ask_daemon(&ControlCommand::Status).map_err(|why| {
         let hint = "; without a daemon: --tenant NAME:memory=SIZE,sm=PERCENT, or --bare";
         Failure::new(why.code, why.words + hint)
     })?;
@@ -144,21 +144,21 @@ pub fn prepare(args: &Args) -> Result<Prepared, Failure> {
         ));
     }
     let program = |(name, command): (String, Vec<OsString>)| {
-        let tenant = tenant(&status.tenants, &name)?;
+        let tenant = find_tenant(&status.tenants, &name)?;
         let args = run::Args { socket: Some(tenant.socket.clone()), ..base() };
-        Ok(Program { changes: run::changes(&args)?, limits: limits(tenant), name, command })
+        Ok(TenantProgram { changes: run::environment_changes(&args)?, limits: format_limits(tenant), name, command })
     };
     let programs = given.into_iter().map(program).collect::<Result<_, Failure>>()?;
     let daemon = ("vgpud".to_owned(), status.version);
     Ok((programs, vec![version, daemon], notes))
 }
 
-fn tenant<'a>(tenants: &'a [TenantStatus], name: &str) -> Result<&'a TenantStatus, Failure> {
-    let refused = |words: String| Failure::new(FINDINGS, words);
+fn find_tenant<'a>(tenants: &'a [TenantStatus], name: &str) -> Result<&'a TenantStatus, Failure> {
+    let refused = |words: String| Failure::new(EXIT_FINDINGS, words);
     let names = || tenants.iter().filter(|tenant| !tenant.removed).map(|tenant| tenant.name.as_str());
     let found = tenants.iter().find(|tenant| tenant.name == name && !tenant.removed);
     let found = found.ok_or_else(|| {
-        let meant = nearest(name, names()).map_or(String::new(), |meant| format!(" (did you mean {meant:?}?)"));
+        let meant = nearest_word(name, names()).map_or(String::new(), |meant| format!(" (did you mean {meant:?}?)"));
         let names: Vec<&str> = names().take(20).collect();
         refused(format!("the daemon has no tenant {name:?}{meant}; accepted: {}", names.join(", ")))
     })?;
@@ -171,7 +171,7 @@ fn tenant<'a>(tenants: &'a [TenantStatus], name: &str) -> Result<&'a TenantStatu
     Ok(found)
 }
 
-fn limits(tenant: &TenantStatus) -> String {
+fn format_limits(tenant: &TenantStatus) -> String {
     let memory = tenant.memory_limit.map_or("unlimited".into(), |bytes| Bytes(bytes).to_string());
     let sm = tenant.sm_limit.map_or("unlimited".into(), |percent| format!("{percent} %"));
     let floors: Vec<String> =
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn programs_are_told_apart_and_keep_their_own_arguments() {
-        let two = split(&words("a -- ./a -- --and --flag --and b -- ./b --and")).unwrap();
+        let two = split_programs(&words("a -- ./a -- --and --flag --and b -- ./b --and")).unwrap();
         assert_eq!(two[0], ("a".into(), words("./a -- --and --flag")));
         assert_eq!(two[1], ("b".into(), words("./b --and")));
     }
@@ -205,10 +205,10 @@ mod tests {
             ("a -- --and b -- ./b", "no program"),
             ("a/b -- x --and b -- x", "cannot be a tenant's name"),
         ] {
-            let why = split(&words(line)).unwrap_err();
+            let why = split_programs(&words(line)).unwrap_err();
             assert!(why.contains(said), "{line}: {why}");
         }
-        assert_eq!(spec("a:memory=4GiB,sm=30"), Ok(("a".into(), Some("4GiB".into()), Some("30".into()))));
-        assert!(["a:gpu=1", "a:sm=1,sm=2", ":sm=1", "a:sm"].iter().all(|text| spec(text).is_err()));
+        assert_eq!(parse_spec("a:memory=4GiB,sm=30"), Ok(("a".into(), Some("4GiB".into()), Some("30".into()))));
+        assert!(["a:gpu=1", "a:sm=1,sm=2", ":sm=1", "a:sm"].iter().all(|text| parse_spec(text).is_err()));
     }
 }

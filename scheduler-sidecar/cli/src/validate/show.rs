@@ -3,17 +3,17 @@
 use serde_json::{Value, json};
 
 use super::isolation;
-use super::results::{Change, Latency, Program, Results};
-use super::stats::Interval;
-use vgpu_accounting::report::chart::{Dots, dots};
-use vgpu_accounting::report::sheet::{Sheet, Table};
+use super::results::{LatencySummary, ProgramChange, ProgramResults, ValidationResults};
+use super::stats::ConfidenceInterval;
+use vgpu_accounting::report::chart::{ChartDots, draw_dots};
+use vgpu_accounting::report::sheet::{ReportSheet, SheetTable};
 
 /// A report with fewer runs than this warns that they say little.
-pub const FEW: usize = 10;
+pub const FEW_RUNS: usize = 10;
 
 /// Formats seconds with four digits and a unit.
 #[must_use]
-pub fn seconds(seconds: f64) -> String {
+pub fn format_seconds(seconds: f64) -> String {
     let (value, unit) = match seconds {
         s if s >= 1.0 => (s, "s"),
         s if s >= 1e-3 => (s * 1e3, "ms"),
@@ -33,21 +33,21 @@ pub fn seconds(seconds: f64) -> String {
 
 /// Formats a change: `+101.48 %`.
 #[must_use]
-pub fn percent(percent: f64) -> String {
+pub fn format_percent(percent: f64) -> String {
     format!("{percent:+.2} %")
 }
 
-fn interval(found: Option<Interval>, show: impl Fn(f64) -> String) -> String {
+fn format_interval(found: Option<ConfidenceInterval>, show: impl Fn(f64) -> String) -> String {
     found.map_or("-".into(), |found| format!("{} to {}", show(found.low), show(found.high)))
 }
 
 /// Returns the whole report for people.
 #[must_use]
-pub fn sheet(results: &Results) -> Sheet {
+pub fn to_sheet(results: &ValidationResults) -> ReportSheet {
     let names: Vec<&str> = results.programs.iter().map(|program| program.name.as_str()).collect();
-    let rounds = results.rounds();
-    let changes: Vec<(&Program, Change)> =
-        results.programs.iter().filter_map(|program| Some((program, program.change()?))).collect();
+    let rounds = results.whole_rounds();
+    let changes: Vec<(&ProgramResults, ProgramChange)> =
+        results.programs.iter().filter_map(|program| Some((program, program.program_change()?))).collect();
     let mut facts = results.facts.clone();
     facts.extend(
         results
@@ -56,52 +56,63 @@ pub fn sheet(results: &Results) -> Sheet {
             .map(|program| (program.name.clone(), format!("{} ({})", program.command, program.limits))),
     );
     facts.push(("rounds".into(), format!("{rounds} of {}: each alone, then all together", results.wanted)));
-    facts.push(("measured".into(), results.measure.words()));
-    Sheet {
+    facts.push(("measured".into(), results.measure.to_words()));
+    ReportSheet {
         title: format!("Alone and together: {}", names.join(", ")),
         warning: results.cut.as_ref().map(|why| format!("INCOMPLETE: {why}; {rounds} of {} rounds", results.wanted)),
         facts,
-        tables: vec![latency(&changes), throughput(&changes), tails(&changes), whole(results), isolation::table()],
-        pictures: vec![picture(results)],
-        notes: notes(results),
+        tables: vec![
+            latency_table(&changes),
+            throughput_table(&changes),
+            tails_table(&changes),
+            combined_table(results),
+            isolation::isolation_table(),
+        ],
+        pictures: vec![results_picture(results)],
+        notes: results_notes(results),
     }
 }
 
-fn table(heading: &str, heads: &[&str], words: usize, rows: Vec<Vec<String>>) -> Table {
+fn test_table(heading: &str, heads: &[&str], words: usize, rows: Vec<Vec<String>>) -> SheetTable {
     let heads = heads.iter().map(|head| (*head).to_owned()).collect();
-    Table { heading: heading.into(), heads, words, rows, total: None }
+    SheetTable { heading: heading.into(), heads, words, rows, total: None }
 }
 
-fn latency(changes: &[(&Program, Change)]) -> Table {
-    let row = |(program, change): &(&Program, Change)| {
+fn latency_table(changes: &[(&ProgramResults, ProgramChange)]) -> SheetTable {
+    let row = |(program, change): &(&ProgramResults, ProgramChange)| {
         vec![
             program.name.clone(),
-            seconds(change.alone.median),
-            interval(change.alone.interval, seconds),
-            seconds(change.together.median),
-            interval(change.together.interval, seconds),
-            percent(change.latency),
-            interval(change.latency_interval, percent),
+            format_seconds(change.alone.median),
+            format_interval(change.alone.interval, format_seconds),
+            format_seconds(change.together.median),
+            format_interval(change.together.interval, format_seconds),
+            format_percent(change.latency),
+            format_interval(change.latency_interval, format_percent),
         ]
     };
     let heads = ["program", "alone", "95 %", "together", "95 %", "change", "95 %"];
-    table("Latency (median)", &heads, 1, changes.iter().map(row).collect())
+    test_table("Latency (median)", &heads, 1, changes.iter().map(row).collect())
 }
 
-fn throughput(changes: &[(&Program, Change)]) -> Table {
-    let rate = |latency: &Latency| format!("{:.4}", 1.0 / latency.median);
-    let row = |(program, change): &(&Program, Change)| {
-        vec![program.name.clone(), rate(&change.alone), rate(&change.together), percent(change.throughput)]
+fn throughput_table(changes: &[(&ProgramResults, ProgramChange)]) -> SheetTable {
+    let rate = |latency: &LatencySummary| format!("{:.4}", 1.0 / latency.median);
+    let row = |(program, change): &(&ProgramResults, ProgramChange)| {
+        vec![program.name.clone(), rate(&change.alone), rate(&change.together), format_percent(change.throughput)]
     };
-    table("Throughput (a second)", &["program", "alone", "together", "change"], 1, changes.iter().map(row).collect())
+    test_table(
+        "Throughput (a second)",
+        &["program", "alone", "together", "change"],
+        1,
+        changes.iter().map(row).collect(),
+    )
 }
 
-fn tails(changes: &[(&Program, Change)]) -> Table {
-    let row = |(program, change): &(&Program, Change)| {
-        let of = |latency: &Latency| format!("{} of {}", seconds(latency.p99), latency.iterations);
-        vec![program.name.clone(), of(&change.alone), of(&change.together), percent(change.p99)]
+fn tails_table(changes: &[(&ProgramResults, ProgramChange)]) -> SheetTable {
+    let row = |(program, change): &(&ProgramResults, ProgramChange)| {
+        let of = |latency: &LatencySummary| format!("{} of {}", format_seconds(latency.p99), latency.iterations);
+        vec![program.name.clone(), of(&change.alone), of(&change.together), format_percent(change.p99)]
     };
-    table(
+    test_table(
         "P99 (of so many iterations)",
         &["program", "alone", "together", "change"],
         1,
@@ -109,13 +120,13 @@ fn tails(changes: &[(&Program, Change)]) -> Table {
     )
 }
 
-fn whole(results: &Results) -> Table {
+fn combined_table(results: &ValidationResults) -> SheetTable {
     let row = |what: &str, value: String, meaning: &str| vec![what.to_owned(), value, meaning.to_owned()];
-    let rows = results.together().map_or_else(Vec::new, |all| {
+    let rows = results.combined_results().map_or_else(Vec::new, |all| {
         vec![
             row(
                 "combined throughput against one after the other",
-                percent((all.combined - 1.0) * 100.0),
+                format_percent((all.combined - 1.0) * 100.0),
                 "above nil, sharing does more in the same time than taking turns",
             ),
             row("fairness (Jain)", format!("{:.3}", all.fairness), "1: all are slowed down alike; 1/n: one has it all"),
@@ -123,33 +134,33 @@ fn whole(results: &Results) -> Table {
             row("least slowed down beside most", format!("{:.2} x", all.worst), "1: all alike"),
         ]
     });
-    table("All of them", &["what", "value", "meaning"], 3, rows)
+    test_table("All of them", &["what", "value", "meaning"], 3, rows)
 }
 
-fn picture(results: &Results) -> String {
+fn results_picture(results: &ValidationResults) -> String {
     let mut rows = Vec::new();
     for program in &results.programs {
-        let Some(change) = program.change() else { continue };
-        let (alone, together) = program.values();
+        let Some(change) = program.program_change() else { continue };
+        let (alone, together) = program.run_values();
         for (values, latency, second) in [(alone, change.alone, false), (together, change.together, true)] {
-            rows.push(Dots {
+            rows.push(ChartDots {
                 name: format!("{} {}", program.name, if second { "together" } else { "alone" }),
                 values,
                 median: latency.median,
                 interval: latency.interval.map(|found| (found.low, found.high)),
                 second,
-                shown: seconds(latency.median),
+                shown: format_seconds(latency.median),
             });
         }
     }
-    dots("Each run, its median and where that lies", &rows)
+    draw_dots("Each run, its median and where that lies", &rows)
 }
 
-fn notes(results: &Results) -> Vec<String> {
+fn results_notes(results: &ValidationResults) -> Vec<String> {
     let mut notes = results.notes.clone();
-    let rounds = results.rounds();
-    if rounds < FEW {
-        notes.push(format!("{rounds} rounds say little: {FEW} or more are better (--runs)."));
+    let rounds = results.whole_rounds();
+    if rounds < FEW_RUNS {
+        notes.push(format!("{rounds} rounds say little: {FEW_RUNS} or more are better (--runs)."));
     }
     if rounds < 6 {
         notes.push("Fewer than 6 rounds: no interval can be given with 95 %.".into());
@@ -170,11 +181,11 @@ fn notes(results: &Results) -> Vec<String> {
 
 /// Returns the whole report as JSON, in seconds and percent; null if unknown.
 #[must_use]
-pub fn json(results: &Results) -> Value {
-    let interval = |found: Option<Interval>| {
+pub fn to_json(results: &ValidationResults) -> Value {
+    let interval = |found: Option<ConfidenceInterval>| {
         found.map(|found| json!({ "low": found.low, "high": found.high, "coverage": found.coverage }))
     };
-    let latency = |latency: &Latency| {
+    let latency = |latency: &LatencySummary| {
         json!({
             "median_seconds": latency.median,
             "interval": interval(latency.interval),
@@ -183,15 +194,15 @@ pub fn json(results: &Results) -> Value {
             "throughput": 1.0 / latency.median,
         })
     };
-    let program = |program: &Program| {
-        let (alone, together) = program.values();
+    let program = |program: &ProgramResults| {
+        let (alone, together) = program.run_values();
         json!({
             "name": program.name,
             "command": program.command,
             "limits": program.limits,
             "alone_seconds": alone,
             "together_seconds": together,
-            "result": program.change().map(|change| json!({
+            "result": program.program_change().map(|change| json!({
                 "alone": latency(&change.alone),
                 "together": latency(&change.together),
                 "latency_change_percent": change.latency,
@@ -202,64 +213,64 @@ pub fn json(results: &Results) -> Value {
         })
     };
     let test = |(file, name): &(&str, &str)| json!({ "file": file, "test": name });
-    let cell = |cell: &isolation::Cell| json!({ "degree": format!("{:?}", cell.degree).to_lowercase(), "words": cell.words, "tests": cell.tests.iter().map(test).collect::<Vec<_>>() });
-    let axis = |axis: &isolation::Axis| json!({ "axis": axis.name, "with_vgpud": cell(&axis.daemon), "library_alone": cell(&axis.alone) });
+    let cell = |cell: &isolation::IsolationCell| json!({ "degree": format!("{:?}", cell.degree).to_lowercase(), "words": cell.words, "tests": cell.tests.iter().map(test).collect::<Vec<_>>() });
+    let axis = |axis: &isolation::IsolationAxis| json!({ "axis": axis.name, "with_vgpud": cell(&axis.daemon), "library_alone": cell(&axis.alone) });
     json!({
         "complete": results.cut.is_none(),
         "cut": results.cut,
         "began": results.began,
-        "rounds": results.rounds(),
+        "rounds": results.whole_rounds(),
         "rounds_wanted": results.wanted,
-        "measured": results.measure.words(),
+        "measured": results.measure.to_words(),
         "programs": results.programs.iter().map(program).collect::<Vec<_>>(),
-        "together": results.together().map(|all| json!({
+        "together": results.combined_results().map(|all| json!({
             "combined_throughput_change_percent": (all.combined - 1.0) * 100.0,
             "fairness": all.fairness,
             "unfairness": 1.0 - all.fairness,
             "least_beside_most_slowed": all.worst,
         })),
-        "isolation": isolation::MATRIX.iter().map(axis).collect::<Vec<_>>(),
-        "notes": notes(results),
+        "isolation": isolation::ISOLATION_MATRIX.iter().map(axis).collect::<Vec<_>>(),
+        "notes": results_notes(results),
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::results::tests::results;
+    use super::super::results::tests::test_results;
     use super::*;
     use vgpu_accounting::report::page;
 
     #[test]
     fn the_published_study_is_shown_to_a_hundredth_in_every_form() {
-        let results = results(&[("phi", &[0.609], &[1.227]), ("deepseek", &[1.135], &[1.778])]);
-        let sheet = sheet(&results);
-        for text in [sheet.text(), sheet.markdown(), page::html(&sheet)] {
+        let results = test_results(&[("phi", &[0.609], &[1.227]), ("deepseek", &[1.135], &[1.778])]);
+        let sheet = to_sheet(&results);
+        for text in [sheet.to_text(), sheet.to_markdown(), page::to_html(&sheet)] {
             for number in ["+101.48 %", "-50.37 %", "+56.65 %", "-36.16 %", "609.0 ms", "1.227 s", "+13.47 %", "0.985"]
             {
                 assert!(text.contains(number), "{number} in {text}");
             }
             assert!(text.contains("1 rounds say little") && !text.contains("INCOMPLETE"));
         }
-        let json = json(&results);
+        let json = to_json(&results);
         let percent = json["programs"][0]["result"]["latency_change_percent"].as_f64().unwrap();
         assert!((percent - 101.48).abs() < 0.005, "{percent}");
     }
 
     #[test]
     fn what_was_cut_off_is_marked_in_every_form() {
-        let mut results = results(&[("a", &[1.0; 10], &[2.0; 10]), ("b", &[1.0; 10], &[1.5; 10])]);
+        let mut results = test_results(&[("a", &[1.0; 10], &[2.0; 10]), ("b", &[1.0; 10], &[1.5; 10])]);
         results.cut = Some("interrupted".into());
         results.wanted = 20;
-        let sheet = sheet(&results);
-        for text in [sheet.text(), sheet.markdown(), page::html(&sheet)] {
+        let sheet = to_sheet(&results);
+        for text in [sheet.to_text(), sheet.to_markdown(), page::to_html(&sheet)] {
             assert!(text.contains("INCOMPLETE: interrupted; 10 of 20 rounds"), "{text}");
         }
-        assert_eq!(json(&results)["complete"], false);
+        assert_eq!(to_json(&results)["complete"], false);
     }
 
     #[test]
     fn durations_have_four_digits_and_the_unit_that_fits() {
-        let all = [1.2274, 0.609, 0.000_012_346, 61.5, 1234.5].map(seconds);
+        let all = [1.2274, 0.609, 0.000_012_346, 61.5, 1234.5].map(format_seconds);
         assert_eq!(all, ["1.227 s", "609.0 ms", "12.35 us", "61.50 s", "1234 s"].map(str::to_owned));
     }
 }

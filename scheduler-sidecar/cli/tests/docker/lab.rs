@@ -43,7 +43,7 @@ impl Lab {
         fs::write(&engine, ENGINE).unwrap();
         fs::set_permissions(&engine, fs::Permissions::from_mode(0o755)).unwrap();
         fs::write(lab.path("env"), "[\"PATH=/bin\"]\n").unwrap();
-        lab.file(arch::LOADER, "loader");
+        lab.file(arch::GLIBC_LOADER, "loader");
         // A library that can be preloaded; its content does not matter here.
         fs::create_dir(lab.path("lib")).unwrap();
         let cc = Command::new("cc").args(["-shared", "-x", "c", "/dev/null", "-o"]).arg(lab.library()).status();

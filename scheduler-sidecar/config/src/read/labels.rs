@@ -4,37 +4,41 @@ use std::collections::BTreeMap;
 
 use toml::de::DeTable;
 
-use super::{Reader, shown};
-use crate::keys::Section;
+use super::{ConfigReader, shown_key};
+use crate::keys::ConfigSection;
 use crate::raw::MAX_LABELS;
-use crate::value::{is_label_name, label};
+use crate::value::{is_label_name, read_label};
 
-impl Reader<'_, '_> {
+impl ConfigReader<'_, '_> {
     /// Reads a section's labels; `None` if it has none, or if they had a problem, already reported.
-    pub(super) fn labels(&mut self, table: &DeTable<'_>, section: Section) -> Option<BTreeMap<String, String>> {
+    pub(super) fn read_labels(
+        &mut self,
+        table: &DeTable<'_>,
+        section: ConfigSection,
+    ) -> Option<BTreeMap<String, String>> {
         const KEY: &str = "labels";
-        debug_assert!(section.has(KEY));
+        debug_assert!(section.has_key(KEY));
         let written = table.get(KEY)?;
         let here = format!("{}.{KEY}", section.name());
         let accepted = format!("at most {MAX_LABELS} of them: {{ NAME = \"VALUE\", ... }}");
         let Some(inner) = written.get_ref().as_table() else {
-            self.problems.value(written.span().into(), here, "is not a table", accepted);
+            self.problems.wrong_value(written.span().into(), here, "is not a table", accepted);
             return None;
         };
         if inner.iter().count() > MAX_LABELS {
-            self.problems.key(written.span().into(), here, "are too many", accepted);
+            self.problems.wrong_key(written.span().into(), here, "are too many", accepted);
             return None;
         }
         let mut labels = BTreeMap::new();
         let before = self.problems.len();
         for (name, value) in inner.iter() {
             if is_label_name(name.get_ref()) {
-                let value = self.take(value, &here, name.get_ref(), label);
+                let value = self.take_value(value, &here, name.get_ref(), read_label);
                 labels.extend(value.map(|at| (name.get_ref().to_string(), at.value)));
             } else {
                 let accepted = "1 to 64 letters, digits, '-', '_', '.' and '/'";
-                let key = format!("{here}.{}", shown(name));
-                self.problems.key(name.span().into(), key, "cannot be a label's name", accepted);
+                let key = format!("{here}.{}", shown_key(name));
+                self.problems.wrong_key(name.span().into(), key, "cannot be a label's name", accepted);
             }
         }
         (self.problems.len() == before).then_some(labels)
@@ -43,7 +47,7 @@ impl Reader<'_, '_> {
 
 #[cfg(test)]
 mod tests {
-    use crate::plan;
+    use crate::make_plan;
     use crate::resolve::Surroundings;
 
     #[test]
@@ -54,7 +58,7 @@ mod tests {
             [[device]]\nid = 0\nmemory = \"80GiB\"\n\
             [[tenant]]\nname = \"a\"\nmemory_limit = \"1GiB\"\n\
             [[tenant]]\nname = \"b\"\nmemory_limit = \"1GiB\"\ntemplate = \"t\"\nlabels = { project = \"x y\" }\n";
-        let plan = plan(file, &Surroundings::default()).unwrap();
+        let plan = make_plan(file, &Surroundings::default()).unwrap();
         let said = |tenant: usize| {
             let bearer = &plan.tenants[tenant].bearer;
             (bearer.group.clone().unwrap(), bearer.labels_column())

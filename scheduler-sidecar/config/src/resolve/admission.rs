@@ -1,32 +1,37 @@
 //! Words each refusal and finds its place in the file; [`super::super::admit`] computes the refusals.
 
-use super::Housed;
-use super::layers::Word;
-use crate::admit::{Ask, Capacity, Refusal, refusals};
-use crate::devices::Described;
+use super::PlacedTenant;
+use super::layers::WrittenPlace;
+use crate::admit::{AdmissionRefusal, DeviceCapacity, TenantAsk, find_refusals};
+use crate::devices::DescribedDevice;
 use crate::plan::TermsPlan;
-use crate::problem::Problems;
+use crate::problem::ProblemList;
 use vgpu_core::units::bytes::Bytes;
 use vgpu_core::units::share::Share;
 
 /// Most tenants that a message lists.
-const MAX_LISTED: usize = 8;
+const MAX_ASKS_LISTED: usize = 8;
 
 /// Checks that all tenants of each device fit on it.
-pub(super) fn check(devices: &[Described], tenants: &[Housed], problems: &mut Problems<'_>, notes: &mut Vec<String>) {
+pub(super) fn check(
+    devices: &[DescribedDevice],
+    tenants: &[PlacedTenant],
+    problems: &mut ProblemList<'_>,
+    notes: &mut Vec<String>,
+) {
     for (index, device) in devices.iter().enumerate() {
-        let there: Vec<(&Housed, usize)> = tenants
+        let there: Vec<(&PlacedTenant, usize)> = tenants
             .iter()
             .filter_map(|tenant| {
                 Some((tenant, tenant.origins.binary_search_by_key(&index, |origin| origin.device).ok()?))
             })
             .collect();
         let terms = |at: usize| -> &TermsPlan { &there[at].0.plan.terms[there[at].1] };
-        let asks: Vec<Ask> = (0..there.len()).map(|at| ask(terms(at))).collect();
-        let capacity = Capacity { memory: device.plan.memory, overcommit: device.plan.overcommit };
+        let asks: Vec<TenantAsk> = (0..there.len()).map(|at| ask_of_terms(terms(at))).collect();
+        let capacity = DeviceCapacity { memory: device.plan.memory, overcommit: device.plan.overcommit };
         let name = device.plan.name();
-        for refusal in refusals(&capacity, &asks) {
-            tell(&refusal, &name, &capacity, &there, problems);
+        for refusal in find_refusals(&capacity, &asks) {
+            report_refusal(&refusal, &name, &capacity, &there, problems);
         }
         match capacity.memory {
             None if asks.iter().any(|ask| ask.memory.is_some()) => notes.push(format!(
@@ -48,12 +53,12 @@ pub(super) fn check(devices: &[Described], tenants: &[Housed], problems: &mut Pr
 }
 
 /// Returns the limits that a tenant asks for on the device.
-pub(crate) fn ask(terms: &TermsPlan) -> Ask {
-    Ask { memory: terms.memory, floor: terms.floor, ceiling: terms.ceiling }
+pub(crate) fn ask_of_terms(terms: &TermsPlan) -> TenantAsk {
+    TenantAsk { memory: terms.memory, floor: terms.floor, ceiling: terms.ceiling }
 }
 
 /// A refusal of a configuration that promises too much, in the words of a problem.
-pub(crate) struct Told {
+pub(crate) struct RefusalText {
     /// Index of the tenant whose limits no longer fit.
     pub at: usize,
     /// Key that asks for too much: `memory_limit` or `sm_request`.
@@ -65,60 +70,71 @@ pub(crate) struct Told {
 }
 
 /// Puts a refusal into words, given the tenants with terms on the device.
-pub(crate) fn told(refusal: &Refusal, device: &str, capacity: &Capacity, there: &[(&str, &TermsPlan)]) -> Told {
+pub(crate) fn refusal_text(
+    refusal: &AdmissionRefusal,
+    device: &str,
+    capacity: &DeviceCapacity,
+    there: &[(&str, &TermsPlan)],
+) -> RefusalText {
     match *refusal {
-        Refusal::Alone { at } => {
+        AdmissionRefusal::Alone { at } => {
             let total = capacity.memory.unwrap_or_default();
             let what = format!("is more than device {device} has for tenant {}", there[at].0);
-            Told { at, key: "memory_limit", what, accepted: format!("at most {total}") }
+            RefusalText { at, key: "memory_limit", what, accepted: format!("at most {total}") }
         }
-        Refusal::FloorAboveCeiling { at } => {
+        AdmissionRefusal::FloorAboveCeiling { at } => {
             let (tenant, terms) = there[at];
             let ceiling = terms.ceiling.unwrap_or(Share::ALL);
             let what = format!("is more than the sm_limit of tenant {tenant} on device {device}");
-            Told { at, key: "sm_request", what, accepted: format!("at most {ceiling}") }
+            RefusalText { at, key: "sm_request", what, accepted: format!("at most {ceiling}") }
         }
-        Refusal::Memory { at, asked, promised } => {
+        AdmissionRefusal::Memory { at, asked, promised } => {
             let all =
-                listed(there, |terms| terms.memory.map_or("the whole device".to_owned(), |limit| limit.to_string()));
-            let ratio = thousandths(capacity.ratio_for(asked).unwrap_or(0));
+                list_asks(there, |terms| terms.memory.map_or("the whole device".to_owned(), |limit| limit.to_string()));
+            let ratio = format_thousandths(capacity.ratio_for(asked).unwrap_or(0));
             let (asked, promised) = (size(asked), size(promised));
             let what = format!(
                 "brings the memory limits on device {device} to {asked} ({all}), and {promised} may be promised"
             );
             let accepted = format!("at most {promised} together, or overcommit = {ratio} or more for the device");
-            Told { at, key: "memory_limit", what, accepted }
+            RefusalText { at, key: "memory_limit", what, accepted }
         }
-        Refusal::Floors { at, asked } => {
-            let all = listed(there, |terms| terms.floor.map_or("none".to_owned(), |floor| floor.to_string()));
-            let what = format!("brings the requests on device {device} to {} % ({all})", tenths(asked));
-            Told { at, key: "sm_request", what, accepted: "at most 100 % together".into() }
+        AdmissionRefusal::Floors { at, asked } => {
+            let all = list_asks(there, |terms| terms.floor.map_or("none".to_owned(), |floor| floor.to_string()));
+            let what = format!("brings the requests on device {device} to {} % ({all})", format_tenths(asked));
+            RefusalText { at, key: "sm_request", what, accepted: "at most 100 % together".into() }
         }
     }
 }
 
 /// Reports a refusal at its place in the file.
-fn tell(refusal: &Refusal, device: &str, capacity: &Capacity, there: &[(&Housed, usize)], problems: &mut Problems<'_>) {
+fn report_refusal(
+    refusal: &AdmissionRefusal,
+    device: &str,
+    capacity: &DeviceCapacity,
+    there: &[(&PlacedTenant, usize)],
+    problems: &mut ProblemList<'_>,
+) {
     let named: Vec<(&str, &TermsPlan)> =
         there.iter().map(|(tenant, index)| (tenant.plan.name.as_str(), &tenant.plan.terms[*index])).collect();
-    let Told { at, key, what, accepted } = told(refusal, device, capacity, &named);
+    let RefusalText { at, key, what, accepted } = refusal_text(refusal, device, capacity, &named);
     let (tenant, index) = there[at];
     let origin = &tenant.origins[index];
     let word = if key == "memory_limit" { &origin.memory } else { &origin.floor };
     // If the value is not written anywhere, report it at the tenant's name.
     let (place, key) = match word {
-        Some(Word { place, key }) => (*place, key.clone()),
+        Some(WrittenPlace { place, key }) => (*place, key.clone()),
         None => (tenant.place, "tenant.name".to_owned()),
     };
-    problems.value(place, key, what, accepted);
+    problems.wrong_value(place, key, what, accepted);
 }
 
 /// Lists the tenants of a device, each with its own amount.
-fn listed(there: &[(&str, &TermsPlan)], of: impl Fn(&TermsPlan) -> String) -> String {
+fn list_asks(there: &[(&str, &TermsPlan)], of: impl Fn(&TermsPlan) -> String) -> String {
     let each = |(tenant, terms): &(&str, &TermsPlan)| format!("{tenant} {}", of(terms));
-    let mut all: Vec<String> = there.iter().take(MAX_LISTED).map(each).collect();
-    if there.len() > MAX_LISTED {
-        all.push(format!("and {} more", there.len() - MAX_LISTED));
+    let mut all: Vec<String> = there.iter().take(MAX_ASKS_LISTED).map(each).collect();
+    if there.len() > MAX_ASKS_LISTED {
+        all.push(format!("and {} more", there.len() - MAX_ASKS_LISTED));
     }
     all.join(", ")
 }
@@ -128,12 +144,12 @@ fn size(bytes: u128) -> String {
 }
 
 /// Formats thousandths: `1500` as `1.5`.
-pub(crate) fn thousandths(value: u128) -> String {
+pub(crate) fn format_thousandths(value: u128) -> String {
     let text = format!("{}.{:03}", value / 1000, value % 1000);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// Formats tenths: `1205` as `120.5`.
-fn tenths(value: u64) -> String {
-    thousandths(u128::from(value) * 100)
+fn format_tenths(value: u64) -> String {
+    format_thousandths(u128::from(value) * 100)
 }

@@ -6,13 +6,13 @@ use std::ops::RangeInclusive;
 use vgpu_core::limits::Mode;
 use vgpu_core::units::share::Share;
 
-use crate::bearer::Bearer;
+use crate::bearer::CostBearer;
 use crate::plan::{DevicePlan, TermsPlan};
-use crate::problem::{At, Place};
+use crate::problem::{At, TextRange};
 use crate::raw::{Amount, OnError, OnLoss, RawFile, RawPolicy, RawTemplate, RawTenant, RawTerms};
 
 /// The sections that apply to a tenant, most specific first.
-pub(super) struct Layers<'r> {
+pub(super) struct TenantLayers<'r> {
     replicas: Option<&'r At<u32>>,
     /// Settings of each section, with the section's name.
     policies: Vec<(&'static str, &'r RawPolicy)>,
@@ -20,49 +20,49 @@ pub(super) struct Layers<'r> {
 
 /// The place that sets a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Word {
+pub(super) struct WrittenPlace {
     /// Place of the value in the file.
-    pub place: Place,
+    pub place: TextRange,
     /// Name of the key, as `section.key`.
     pub key: String,
 }
 
 /// A tenant's terms on a device, with the places that set its memory limit and its floor (guaranteed share of time).
-pub(super) type Spoken = (TermsPlan, Option<Word>, Option<Word>);
+pub(super) type ResolvedTerms = (TermsPlan, Option<WrittenPlace>, Option<WrittenPlace>);
 
 /// A floor (guaranteed share of time); `implied`: it follows from `gpu` or `replicas` instead of `sm_request`.
-struct Floor {
+struct ResolvedFloor {
     share: Option<Share>,
-    word: Word,
+    word: WrittenPlace,
     implied: bool,
 }
 
-impl<'r> Layers<'r> {
+impl<'r> TenantLayers<'r> {
     pub fn new(raw: &'r RawFile, tenant: &'r RawTenant, template: Option<&'r RawTemplate>) -> Self {
         let template = template.map(|template| ("template", &template.policy));
         let policies = std::iter::once(("tenant", &tenant.policy)).chain(template);
         Self { replicas: tenant.replicas.as_ref(), policies: policies.chain([("defaults", &raw.defaults)]).collect() }
     }
 
-    pub fn uids(&self) -> Option<Vec<RangeInclusive<u32>>> {
+    pub fn allowed_uids(&self) -> Option<Vec<RangeInclusive<u32>>> {
         self.policies.iter().find_map(|(_, policy)| policy.uids.as_ref()).map(|at| at.value.clone())
     }
 
     /// Returns the group of the most specific section, and each label's most specific value.
-    pub fn bearer(&self) -> Bearer {
+    pub fn resolve_bearer(&self) -> CostBearer {
         let mut labels = BTreeMap::new();
         for (_, policy) in self.policies.iter().rev() {
             labels.extend(policy.labels.clone().into_iter().flatten());
         }
         let group = self.policies.iter().find_map(|(_, policy)| policy.group.as_ref()).map(|at| at.value.clone());
-        Bearer { group, labels }
+        CostBearer { group, labels }
     }
 
-    pub fn mode(&self) -> Mode {
+    pub fn resolve_mode(&self) -> Mode {
         self.policies.iter().find_map(|(_, policy)| policy.mode.as_ref()).map_or_else(Mode::default, |at| at.value)
     }
 
-    pub fn strict(&self) -> bool {
+    pub fn resolve_strict(&self) -> bool {
         self.policies.iter().find_map(|(_, policy)| policy.strict.as_ref()).is_some_and(|at| at.value)
     }
 
@@ -81,23 +81,23 @@ impl<'r> Layers<'r> {
     ///
     /// # Errors
     /// The place of an amount that is a part of the device, if the device's size is unknown.
-    pub fn terms(&self, over: Option<&RawTerms>, device: &DevicePlan) -> Result<Spoken, Word> {
-        let (bytes, memory_word) = match self.memory(over) {
+    pub fn resolve_terms(&self, over: Option<&RawTerms>, device: &DevicePlan) -> Result<ResolvedTerms, WrittenPlace> {
+        let (bytes, memory_word) = match self.resolve_memory(over) {
             None => (None, None),
-            Some((amount, word)) => match amount.on(device.memory) {
+            Some((amount, word)) => match amount.bytes_on(device.memory) {
                 Some(bytes) => (bytes, Some(word)),
                 None => return Err(word),
             },
         };
-        let ceiling = self.first(over, |terms| terms.sm_limit.as_ref()).and_then(|at| at.value);
-        let floor = self.floor(over);
+        let ceiling = self.nearest_word(over, |terms| terms.sm_limit.as_ref()).and_then(|at| at.value);
+        let floor = self.resolve_floor(over);
         let share = floor.as_ref().and_then(|floor| match (floor.share, ceiling) {
             // A floor that only follows from the part of the device is lowered to the ceiling instead of refused.
             (Some(share), Some(ceiling)) if floor.implied => Some(share.min(ceiling)),
             (share, _) => share,
         });
-        let weight = self.first(over, |terms| terms.weight.as_ref());
-        let class = self.first(over, |terms| terms.class.as_ref());
+        let weight = self.nearest_word(over, |terms| terms.weight.as_ref());
+        let class = self.nearest_word(over, |terms| terms.class.as_ref());
         let plan = TermsPlan {
             device: device.name(),
             uuid: device.uuid.clone(),
@@ -106,7 +106,7 @@ impl<'r> Layers<'r> {
             floor: share,
             weight: weight.map_or(1, |at| at.value),
             class: class.map_or_else(Default::default, |at| at.value),
-            quantum: self.first(over, |terms| terms.quantum.as_ref()).map(|at| at.value),
+            quantum: self.nearest_word(over, |terms| terms.quantum.as_ref()).map(|at| at.value),
             has_weight: weight.is_some(),
             has_class: class.is_some(),
         };
@@ -114,7 +114,7 @@ impl<'r> Layers<'r> {
     }
 
     /// Returns the most specific value of a key that `gpu` and `replicas` do not imply.
-    fn first<'a, T>(
+    fn nearest_word<'a, T>(
         &'a self,
         over: Option<&'a RawTerms>,
         get: impl Fn(&'a RawTerms) -> Option<&'a At<T>>,
@@ -122,34 +122,38 @@ impl<'r> Layers<'r> {
         over.into_iter().chain(self.policies.iter().map(|(_, policy)| &policy.terms)).find_map(get)
     }
 
-    fn memory(&self, over: Option<&RawTerms>) -> Option<(Amount, Word)> {
-        let written = |section, at: &At<Amount>| (at.value, word(section, "memory_limit", at));
+    fn resolve_memory(&self, over: Option<&RawTerms>) -> Option<(Amount, WrittenPlace)> {
+        let written = |section, at: &At<Amount>| (at.value, written_place(section, "memory_limit", at));
         if let Some(at) = over.and_then(|over| over.memory_limit.as_ref()) {
-            return Some(written(OVERRIDE, at));
+            return Some(written(OVERRIDE_SECTION, at));
         }
         self.policies.iter().find_map(|&(section, policy)| {
             let own = policy.terms.memory_limit.as_ref().map(|at| written(section, at));
-            let gpu = || policy.gpu.as_ref().map(|at| (Amount::thousandths(at.value), word(section, "gpu", at)));
-            let slot = || self.slots_of(section).map(|at| (Amount::Slot(at.value), word(section, "replicas", at)));
+            let gpu =
+                || policy.gpu.as_ref().map(|at| (Amount::of_thousandths(at.value), written_place(section, "gpu", at)));
+            let slot =
+                || self.slots_of(section).map(|at| (Amount::Slot(at.value), written_place(section, "replicas", at)));
             own.or_else(gpu).or_else(slot)
         })
     }
 
-    fn floor(&self, over: Option<&RawTerms>) -> Option<Floor> {
-        let written = |section, at: &At<Option<Share>>| Floor {
+    fn resolve_floor(&self, over: Option<&RawTerms>) -> Option<ResolvedFloor> {
+        let written = |section, at: &At<Option<Share>>| ResolvedFloor {
             share: at.value,
-            word: word(section, "sm_request", at),
+            word: written_place(section, "sm_request", at),
             implied: false,
         };
         if let Some(at) = over.and_then(|over| over.sm_request.as_ref()) {
-            return Some(written(OVERRIDE, at));
+            return Some(written(OVERRIDE_SECTION, at));
         }
-        let implied = |thousandths, word| Floor { share: Share::from_permille(thousandths), word, implied: true };
+        let implied =
+            |thousandths, word| ResolvedFloor { share: Share::from_permille(thousandths), word, implied: true };
         self.policies.iter().find_map(|&(section, policy)| {
             let own = policy.terms.sm_request.as_ref().map(|at| written(section, at));
-            let gpu = || policy.gpu.as_ref().map(|at| implied(at.value, word(section, "gpu", at)));
-            let slot =
-                || self.slots_of(section).map(|at| implied(1000 / at.value.max(1), word(section, "replicas", at)));
+            let gpu = || policy.gpu.as_ref().map(|at| implied(at.value, written_place(section, "gpu", at)));
+            let slot = || {
+                self.slots_of(section).map(|at| implied(1000 / at.value.max(1), written_place(section, "replicas", at)))
+            };
             own.or_else(gpu).or_else(slot)
         })
     }
@@ -160,8 +164,8 @@ impl<'r> Layers<'r> {
     }
 }
 
-const OVERRIDE: &str = "tenant.device";
+const OVERRIDE_SECTION: &str = "tenant.device";
 
-fn word<T>(section: &str, key: &str, at: &At<T>) -> Word {
-    Word { place: at.place, key: format!("{section}.{key}") }
+fn written_place<T>(section: &str, key: &str, at: &At<T>) -> WrittenPlace {
+    WrittenPlace { place: at.place, key: format!("{section}.{key}") }
 }

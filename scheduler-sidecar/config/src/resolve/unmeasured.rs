@@ -7,11 +7,11 @@ use crate::plan::{DevicePlan, TenantPlan};
 use crate::raw::Arbitrate;
 
 /// Most devices that the note lists.
-const MAX_LISTED: usize = 8;
+const MAX_UNMEASURED_LISTED: usize = 8;
 
 /// Returns a note that names the devices that are not scheduled by leases: their device time is not measured. Tenants
 /// in mode `observe` do not count, since their members measure in any case.
-pub(super) fn note(arbitrate: Arbitrate, devices: &[DevicePlan], tenants: &[TenantPlan]) -> Option<String> {
+pub(super) fn note_unmeasured(arbitrate: Arbitrate, devices: &[DevicePlan], tenants: &[TenantPlan]) -> Option<String> {
     let is_free = |device: &&DevicePlan| {
         let name = device.name();
         let kept = tenants.iter().filter(|tenant| tenant.mode == Mode::Enforce).flat_map(|tenant| &tenant.terms);
@@ -20,12 +20,12 @@ pub(super) fn note(arbitrate: Arbitrate, devices: &[DevicePlan], tenants: &[Tena
             && match arbitrate {
                 Arbitrate::Yes => false,
                 Arbitrate::Auto => there.all(|terms| !terms.asks_for_time()),
-                Arbitrate::No => there.all(|terms| Terms::from(terms).limit().is_none()),
+                Arbitrate::No => there.all(|terms| Terms::from(terms).effective_ceiling().is_none()),
             }
     };
     let names: Vec<String> = devices.iter().filter(is_free).map(DevicePlan::name).collect();
-    let few = names.iter().take(MAX_LISTED).cloned().collect::<Vec<_>>().join(", ");
-    let more = if names.len() > MAX_LISTED { ", ..." } else { "" };
+    let few = names.iter().take(MAX_UNMEASURED_LISTED).cloned().collect::<Vec<_>>().join(", ");
+    let more = if names.len() > MAX_UNMEASURED_LISTED { ", ..." } else { "" };
     (!names.is_empty()).then(|| {
         format!(
             "device time is not measured where no tenant asks anything of it (device {few}{more}): the record and metrics \
@@ -36,11 +36,11 @@ pub(super) fn note(arbitrate: Arbitrate, devices: &[DevicePlan], tenants: &[Tena
 
 #[cfg(test)]
 mod tests {
-    use crate::plan;
+    use crate::make_plan;
     use crate::resolve::Surroundings;
 
     fn notes(file: &str) -> Vec<String> {
-        plan(file, &Surroundings::default()).unwrap().notes
+        make_plan(file, &Surroundings::default()).unwrap().notes
     }
 
     #[test]

@@ -15,63 +15,63 @@ use vgpu_config::options::Options;
 use vgpu_config::plan::LogPlan;
 use vgpu_config::raw::LogFormat;
 use vgpu_daemon::activation;
-use vgpu_daemon::audit::Audit;
+use vgpu_daemon::audit::AuditLog;
 use vgpu_daemon::check;
-use vgpu_daemon::config::Config;
-use vgpu_daemon::journal::{Journal, Kinds};
-use vgpu_daemon::notify::Notifier;
-use vgpu_daemon::reactor::{Reactor, Told};
-use vgpu_daemon::rotate::Rotating;
-use vgpu_daemon::scribe::Scribe;
-use vgpu_daemon::source::Source;
+use vgpu_daemon::config::DaemonConfig;
+use vgpu_daemon::journal::{EventJournal, EventLayer};
+use vgpu_daemon::notify::ServiceNotifier;
+use vgpu_daemon::reactor::{LoopInputs, Reactor};
+use vgpu_daemon::rotate::RotatingFile;
+use vgpu_daemon::scribe::LogWriter;
+use vgpu_daemon::source::ConfigSource;
 
 /// Longest time that shutdown waits for the log to be written.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const LOG_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     let options = Options::parse();
     // If a file may not grow (RLIMIT_FSIZE), writing then returns an error instead of killing the daemon. A driver
     // that is asked while the configuration is read may write too.
     if let Err(why) = signal_hook::flag::register(SIGXFSZ, Arc::default()) {
-        return fail(1, &format_args!("cannot handle SIGXFSZ: {why}"));
+        return fail_with(1, &format_args!("cannot handle SIGXFSZ: {why}"));
     }
     if let Some(file) = &options.check {
-        return check::run(file, &options).unwrap_or_else(|why| fail(why.code, &why));
+        return check::run(file, &options).unwrap_or_else(|why| fail_with(why.code, &why));
     }
     let read = match &options.config {
         Some(file) => from_file(file, &options),
-        None => Config::new(&options).map(|config| (config, None)).map_err(Into::into),
+        None => DaemonConfig::new(&options).map(|config| (config, None)).map_err(Into::into),
     };
     let (config, file) = match read {
         Ok(read) => read,
-        Err(why) => return fail(2, &*why),
+        Err(why) => return fail_with(2, &*why),
     };
     let level = file.as_ref().map(|(_, plan, _)| plan.daemon.log.as_str()).or(options.log.as_deref());
     let level = level.and_then(|level| level.parse().ok()).unwrap_or(LevelFilter::INFO);
-    let journal = Journal::new();
+    let journal = EventJournal::new();
     let scribe = match write_log(&config.log, level, &journal) {
         Ok(scribe) => scribe,
-        Err(why) => return fail(1, &format_args!("cannot start the log: {why}")),
+        Err(why) => return fail_with(1, &format_args!("cannot start the log: {why}")),
     };
     let served = serve(config, file, journal.clone());
-    journal.finish();
-    scribe.finish(LAST_WORDS);
+    journal.finish_audit();
+    scribe.finish_writing(LOG_DRAIN_TIMEOUT);
     match served {
         Ok(()) => ExitCode::SUCCESS,
-        Err(why) => fail(1, &*why),
+        Err(why) => fail_with(1, &*why),
     }
 }
 
 /// Starts the log, the events made from its lines, and the audit log.
-fn write_log(log: &LogPlan, level: LevelFilter, journal: &Journal) -> std::io::Result<Scribe> {
-    let file = log.file.as_ref().map(|file| Rotating::open(file, log.max_size, log.keep));
+fn write_log(log: &LogPlan, level: LevelFilter, journal: &EventJournal) -> std::io::Result<LogWriter> {
+    let file = log.file.as_ref().map(|file| RotatingFile::open(file, log.max_size, log.keep));
     let (scribe, no_file) = match file {
-        Some(Ok(file)) => (Scribe::start(file)?, None),
+        Some(Ok(file)) => (LogWriter::start(file)?, None),
         // A full disk must not stop enforcement.
-        Some(Err(why)) => (Scribe::start(std::io::stderr())?, Some(why)),
-        None => (Scribe::start(std::io::stderr())?, None),
+        Some(Err(why)) => (LogWriter::start(std::io::stderr())?, Some(why)),
+        None => (LogWriter::start(std::io::stderr())?, None),
     };
-    let audit = log.audit.as_ref().map(|file| Audit::start(file, log.max_size, log.keep));
+    let audit = log.audit.as_ref().map(|file| AuditLog::start(file, log.max_size, log.keep));
     let no_audit = audit.as_ref().and_then(|audit| audit.as_ref().err().map(ToString::to_string));
     if let Some(audit) = audit {
         journal.audit_to(audit.map_err(|why| why.to_string()));
@@ -81,7 +81,7 @@ fn write_log(log: &LogPlan, level: LevelFilter, journal: &Journal) -> std::io::R
         LogFormat::Text => lines.with_filter(level).boxed(),
         LogFormat::Json => lines.json().flatten_event(true).with_filter(level).boxed(),
     };
-    tracing_subscriber::registry().with(lines).with(Kinds(journal.clone()).with_filter(LevelFilter::INFO)).init();
+    tracing_subscriber::registry().with(lines).with(EventLayer(journal.clone()).with_filter(LevelFilter::INFO)).init();
     if let Some(why) = no_file {
         tracing::warn!(%why, "the log's file cannot be written: it goes to standard error");
     }
@@ -91,22 +91,22 @@ fn write_log(log: &LogPlan, level: LevelFilter, journal: &Journal) -> std::io::R
     Ok(scribe)
 }
 
-type Whatever = Box<dyn std::error::Error>;
-type Read = (Source, vgpu_config::plan::Plan, String);
+type AnyError = Box<dyn std::error::Error>;
+type ReadConfiguration = (ConfigSource, vgpu_config::plan::ConfigPlan, String);
 
-fn from_file(file: &std::path::Path, options: &Options) -> Result<(Config, Option<Read>), Whatever> {
-    let source = Source::new(file, options);
-    let text = source.text()?;
-    let plan = source.plan(&text)?;
-    let mut config = Config::from(&plan);
+fn from_file(file: &std::path::Path, options: &Options) -> Result<(DaemonConfig, Option<ReadConfiguration>), AnyError> {
+    let source = ConfigSource::new(file, options);
+    let text = source.read_text()?;
+    let plan = source.make_plan(&text)?;
+    let mut config = DaemonConfig::from(&plan);
     if let Some(proof) = &mut config.proof {
         proof.driver = options.driver != "none";
     }
     Ok((config, Some((source, plan, text))))
 }
 
-fn serve(mut config: Config, file: Option<Read>, journal: Journal) -> Result<(), Whatever> {
-    let activated = activation::socket()?;
+fn serve(mut config: DaemonConfig, file: Option<ReadConfiguration>, journal: EventJournal) -> Result<(), AnyError> {
+    let activated = activation::activated_socket()?;
     if let Some(activated) = &activated {
         let other = config.admin.take().filter(|path| *path != activated.path);
         if let Some(other) = other {
@@ -120,15 +120,15 @@ fn serve(mut config: Config, file: Option<Read>, journal: Journal) -> Result<(),
     {
         signal_hook::low_level::pipe::register(signal, to.try_clone()?)?;
     }
-    let told = Told { stop: stop.0, reload: reload.0 };
-    let mut reactor = Reactor::new(config, told, file, Notifier::from_environment(), journal)?;
+    let told = LoopInputs { stop: stop.0, reload: reload.0 };
+    let mut reactor = Reactor::new(config, told, file, ServiceNotifier::from_environment(), journal)?;
     if let Some(activated) = activated {
         reactor.administer_by(activated)?;
     }
     Ok(reactor.run()?)
 }
 
-fn fail(code: u8, why: &dyn std::fmt::Display) -> ExitCode {
+fn fail_with(code: u8, why: &dyn std::fmt::Display) -> ExitCode {
     for line in why.to_string().lines() {
         eprintln!("vgpud: {line}");
     }

@@ -7,13 +7,13 @@ use vgpu_core::limits::Mode;
 use vgpu_core::units::bytes::{Bytes, SIZE_FORMS, Size, parse_size};
 use vgpu_core::units::share::{SHARE_FORMS, Share, parse_share};
 
-use super::{Arbitrate, Config, Tenant};
-use vgpu_accounting::record::Settings;
+use super::{Arbitrate, DaemonConfig, TenantConfig};
+use vgpu_accounting::record::RecordSettings;
 use vgpu_config::options::Options;
 use vgpu_config::paths::{self, MAX_SOCKET_PATH};
 use vgpu_config::plan::{Keep, LogPlan, MetricsPlan};
 use vgpu_config::time::Time;
-use vgpu_config::value::{self, Written::Text, Wrong, is_name};
+use vgpu_config::value::{self, WrittenValue::Text, WrongValue, is_name};
 
 /// An invalid option. The message names the option, its value and what is accepted.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 /// A tenant as given on the command line: its name and its own options.
-struct Written<'a> {
+struct WrittenTenant<'a> {
     name: &'a str,
     memory: Option<Option<Bytes>>,
     sm: Option<Option<Share>>,
@@ -37,24 +37,25 @@ struct Written<'a> {
     socket: Option<PathBuf>,
 }
 
-impl<'a> Written<'a> {
+impl<'a> WrittenTenant<'a> {
     fn new(name: &'a str) -> Self {
         Self { name, memory: None, sm: None, mode: None, strict: None, socket: None }
     }
 }
 
-impl Config {
+impl DaemonConfig {
     /// Parses the options.
     ///
     /// # Errors
     /// [`ConfigError`] for the first invalid option.
     pub fn new(options: &Options) -> Result<Self, ConfigError> {
-        let memory = options.memory_limit.as_deref().map(|text| memory("--memory-limit", text)).transpose()?.flatten();
-        let sm = options.sm_limit.as_deref().map(|text| share("--sm-limit", text)).transpose()?.flatten();
-        let mut written = options.tenants.iter().map(|text| tenant(text)).collect::<Result<Vec<_>, _>>()?;
+        let memory =
+            options.memory_limit.as_deref().map(|text| parse_memory("--memory-limit", text)).transpose()?.flatten();
+        let sm = options.sm_limit.as_deref().map(|text| parse_ceiling("--sm-limit", text)).transpose()?.flatten();
+        let mut written = options.tenants.iter().map(|text| parse_tenant(text)).collect::<Result<Vec<_>, _>>()?;
         // Options of a tenant without any `--tenant` mean one tenant named `default`.
         if written.is_empty() && (options.socket.is_some() || memory.is_some() || sm.is_some()) {
-            written.push(Written::new("default"));
+            written.push(WrittenTenant::new("default"));
         }
         if let Some(socket) = &options.socket {
             match written.as_mut_slice() {
@@ -78,10 +79,10 @@ impl Config {
                 let place = || runtime_dir.join("tenants").join(written.name).join("vgpud.sock");
                 let socket = socket_path(&written.socket.clone().unwrap_or_else(place))?;
                 let (memory, sm) = (written.memory.unwrap_or(memory), written.sm.unwrap_or(sm));
-                Ok(Tenant {
+                Ok(TenantConfig {
                     mode: written.mode.unwrap_or_default(),
                     strict: written.strict.unwrap_or_default(),
-                    ..Tenant::everywhere(written.name, socket, memory, sm.filter(|sm| !sm.is_all()))
+                    ..TenantConfig::on_all_devices(written.name, socket, memory, sm.filter(|sm| !sm.is_all()))
                 })
             })
             .collect::<Result<Vec<_>, _>>()?;
@@ -102,7 +103,7 @@ impl Config {
             tenants,
             admin,
             run_dir,
-            record: Settings { dir: state_dir, keep: Keep::default(), exact: true },
+            record: RecordSettings { dir: state_dir, keep: Keep::default(), exact: true },
             max_connections: usize::try_from(options.max_connections).unwrap_or(usize::MAX),
             time: Time::default(),
             arbitrate: Arbitrate::default(),
@@ -144,7 +145,7 @@ impl Config {
 }
 
 /// `NAME` or `NAME:memory=SIZE,sm=PERCENT,mode=MODE,strict=BOOL,socket=PATH`.
-fn tenant(text: &str) -> Result<Written<'_>, ConfigError> {
+fn parse_tenant(text: &str) -> Result<WrittenTenant<'_>, ConfigError> {
     const KEYS: &str =
         "accepted: NAME, or NAME:memory=SIZE,sm=PERCENT,mode=MODE,strict=BOOL,socket=PATH with any of these";
     let (name, rest) = text.split_once(':').map_or((text, None), |(name, rest)| (name, Some(rest)));
@@ -154,17 +155,17 @@ fn tenant(text: &str) -> Result<Written<'_>, ConfigError> {
              not beginning with '.'"
         )));
     }
-    let mut written = Written::new(name);
+    let mut written = WrittenTenant::new(name);
     for part in rest.into_iter().flat_map(|rest| rest.split(',')) {
         let Some((key, said)) = part.split_once('=') else {
             return Err(ConfigError(format!("--tenant {text:?}: {part:?} is not KEY=VALUE; {KEYS}")));
         };
         let option = format!("--tenant {text:?}: {key}");
         let twice = match key {
-            "memory" => written.memory.replace(memory(&option, said)?).is_some(),
-            "sm" => written.sm.replace(share(&option, said)?).is_some(),
-            "mode" => written.mode.replace(word(&option, said, value::mode(&Text(said)))?).is_some(),
-            "strict" => written.strict.replace(word(&option, said, value::strict_text(said))?).is_some(),
+            "memory" => written.memory.replace(parse_memory(&option, said)?).is_some(),
+            "sm" => written.sm.replace(parse_ceiling(&option, said)?).is_some(),
+            "mode" => written.mode.replace(parse_word(&option, said, value::read_mode(&Text(said)))?).is_some(),
+            "strict" => written.strict.replace(parse_word(&option, said, value::strict_text(said))?).is_some(),
             "socket" => written.socket.replace(PathBuf::from(said)).is_some(),
             _ => return Err(ConfigError(format!("--tenant {text:?}: {key:?} is not a key; {KEYS}"))),
         };
@@ -176,7 +177,7 @@ fn tenant(text: &str) -> Result<Written<'_>, ConfigError> {
 }
 
 /// A memory limit in bytes. A percentage needs the size of a device, and the daemon has not asked for any yet.
-fn memory(option: &str, text: &str) -> Result<Option<Bytes>, ConfigError> {
+fn parse_memory(option: &str, text: &str) -> Result<Option<Bytes>, ConfigError> {
     match parse_size(text) {
         Ok(Size::Bytes(bytes)) => Ok(Some(bytes)),
         Ok(Size::Unlimited) => Ok(None),
@@ -189,12 +190,12 @@ fn memory(option: &str, text: &str) -> Result<Option<Bytes>, ConfigError> {
 }
 
 /// A ceiling on device time.
-fn share(option: &str, text: &str) -> Result<Option<Share>, ConfigError> {
+fn parse_ceiling(option: &str, text: &str) -> Result<Option<Share>, ConfigError> {
     parse_share(text).map_err(|why| ConfigError(format!("{option} {text:?} {why}; accepted: {SHARE_FORMS}")))
 }
 
 /// A value with the same syntax as in the file.
-fn word<T>(option: &str, text: &str, read: Result<T, Wrong>) -> Result<T, ConfigError> {
+fn parse_word<T>(option: &str, text: &str, read: Result<T, WrongValue>) -> Result<T, ConfigError> {
     read.map_err(|why| ConfigError(format!("{option} {text:?} {}; accepted: {}", why.what, why.accepted)))
 }
 
@@ -218,9 +219,9 @@ mod tests {
 
     use super::*;
 
-    fn config(args: &[&str]) -> Result<Config, String> {
+    fn config(args: &[&str]) -> Result<DaemonConfig, String> {
         let args = std::iter::once("vgpud").chain(args.iter().copied());
-        Config::new(&Options::try_parse_from(args).unwrap()).map_err(|why| why.to_string())
+        DaemonConfig::new(&Options::try_parse_from(args).unwrap()).map_err(|why| why.to_string())
     }
 
     #[test]
@@ -229,7 +230,10 @@ mod tests {
         let config = config(&args).unwrap();
         let [tenant] = config.tenants.as_slice() else { panic!() };
         assert_eq!((tenant.name.as_str(), tenant.socket.as_path()), ("a", Path::new("/x/s")));
-        assert_eq!((tenant.memory(), tenant.sm()), (Some(Bytes(3 << 29)), Share::from_permille(125)));
+        assert_eq!(
+            (tenant.lowest_memory(), tenant.lowest_ceiling()),
+            (Some(Bytes(3 << 29)), Share::from_permille(125))
+        );
         assert_eq!(config.admin, None, "nothing is opened beside what was named");
     }
 
@@ -260,7 +264,8 @@ mod tests {
             "c",
         ])
         .unwrap();
-        let limits: Vec<_> = config.tenants.iter().map(|tenant| (tenant.memory(), tenant.sm())).collect();
+        let limits: Vec<_> =
+            config.tenants.iter().map(|tenant| (tenant.lowest_memory(), tenant.lowest_ceiling())).collect();
         assert_eq!(
             limits,
             [(Some(Bytes(4 << 30)), Share::from_percent(30)), (None, None), (Some(Bytes(1 << 30)), None)]

@@ -9,25 +9,25 @@ use tracing::{Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-use super::Journal;
-use vgpu_control::event::{By, Event};
+use super::EventJournal;
+use vgpu_control::event::{Administrator, DaemonEvent};
 
 /// The tracing layer that finds log lines with a kind.
-pub struct Kinds(pub Journal);
+pub struct EventLayer(pub EventJournal);
 
-impl<S: Subscriber> Layer<S> for Kinds {
+impl<S: Subscriber> Layer<S> for EventLayer {
     fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
         if event.fields().all(|field| field.name() != "kind") {
             return;
         }
-        let mut fields = Fields::default();
+        let mut fields = EventFields::default();
         event.record(&mut fields);
         let level = match *event.metadata().level() {
             Level::ERROR => "error",
             Level::WARN => "warning",
             _ => "info",
         };
-        self.0.tell(fields.event(level));
+        self.0.add_event(fields.into_event(level));
     }
 }
 
@@ -37,13 +37,13 @@ fn stamp(at: SystemTime) -> String {
 }
 
 #[derive(Default)]
-struct Fields {
+struct EventFields {
     words: String,
     all: Map<String, Value>,
 }
 
-impl Fields {
-    fn event(mut self, level: &str) -> Event {
+impl EventFields {
+    fn into_event(mut self, level: &str) -> DaemonEvent {
         let text = |value: Value| match value {
             Value::String(text) => text,
             other => other.to_string(),
@@ -51,12 +51,12 @@ impl Fields {
         let number = |value: Value| value.as_u64();
         let small = |value: Value| value.as_u64().and_then(|number| u32::try_from(number).ok());
         let (by_uid, by_pid) = (self.all.remove("by_uid"), self.all.remove("by_pid"));
-        let by = by_uid.and_then(small).map(|uid| By { uid, pid: by_pid.and_then(small).unwrap_or(0) });
+        let by = by_uid.and_then(small).map(|uid| Administrator { uid, pid: by_pid.and_then(small).unwrap_or(0) });
         // Zero swallowed log lines are not worth a field.
         if self.all.get("swallowed").is_some_and(|swallowed| swallowed == 0) {
             self.all.remove("swallowed");
         }
-        Event {
+        DaemonEvent {
             seq: 0,
             at: stamp(SystemTime::now()),
             kind: self.all.remove("kind").map(text).unwrap_or_default(),
@@ -70,12 +70,12 @@ impl Fields {
         }
     }
 
-    fn put(&mut self, field: &Field, value: Value) {
+    fn put_field(&mut self, field: &Field, value: Value) {
         self.all.insert(field.name().to_owned(), value);
     }
 }
 
-impl Visit for Fields {
+impl Visit for EventFields {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if field.name() == "message" {
             // Writing to a string does not fail.
@@ -85,13 +85,13 @@ impl Visit for Fields {
         let text = format!("{value:?}");
         // A tenant named `7` must not become a number, so the fields that hold names stay text.
         if ["tenant", "device", "why", "what"].contains(&field.name()) {
-            return self.put(field, text.into());
+            return self.put_field(field, text.into());
         }
         // A value in an `Option` arrives as the text `Some(...)`.
         let text = text.strip_prefix("Some(").and_then(|rest| rest.strip_suffix(')')).unwrap_or(&text);
         if text != "None" {
             let value = text.parse::<u64>().map_or_else(|_| text.trim_matches('"').into(), Value::from);
-            self.put(field, value);
+            self.put_field(field, value);
         }
     }
 
@@ -99,24 +99,24 @@ impl Visit for Fields {
         if field.name() == "message" {
             self.words.push_str(value);
         } else {
-            self.put(field, value.into());
+            self.put_field(field, value.into());
         }
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.put(field, value.into());
+        self.put_field(field, value.into());
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.put(field, value.into());
+        self.put_field(field, value.into());
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
-        self.put(field, value.into());
+        self.put_field(field, value.into());
     }
 
     fn record_f64(&mut self, field: &Field, value: f64) {
-        self.put(field, value.into());
+        self.put_field(field, value.into());
     }
 }
 
@@ -135,8 +135,8 @@ mod tests {
 
     #[test]
     fn a_line_with_a_kind_is_an_event_with_all_it_says_and_one_without_is_none() {
-        let journal = Journal::new();
-        let subscriber = tracing_subscriber::registry().with(Kinds(journal.clone()));
+        let journal = EventJournal::new();
+        let subscriber = tracing_subscriber::registry().with(EventLayer(journal.clone()));
         let why = "a \"quoted\" reason";
         tracing::subscriber::with_default(subscriber, || {
             info!(tenant = "a", "nothing");
@@ -154,6 +154,6 @@ mod tests {
         assert_eq!(first.more.len(), 2, "{:?}", first.more);
         assert!(first.at.ends_with('Z') && first.at.len() == 24, "{}", first.at);
         let second = &all[1];
-        assert_eq!((second.by, second.words.as_str()), (Some(By { uid: 0, pid: 7 }), "held"));
+        assert_eq!((second.by, second.words.as_str()), (Some(Administrator { uid: 0, pid: 7 }), "held"));
     }
 }

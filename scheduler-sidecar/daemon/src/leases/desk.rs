@@ -6,38 +6,38 @@ use std::ops::Deref;
 
 use shim_sys::futex;
 use vgpu_core::protocol::page::{BoardPage, BoardSlot, ReportPage, Reports};
-use vgpu_core::time::arbiter::{self, Decision, Gate, SlotId, Usage};
+use vgpu_core::time::arbiter::{self, Decision, Gate, MemberUsage, SlotId};
 
-use super::{House, Place};
+use super::{MemberSlot, TenantState};
 
-pub(super) struct Desk<'l, B, R> {
+pub(super) struct BoardWriter<'l, B, R> {
     pub reports: &'l mut Reports<R>,
-    pub houses: &'l mut BTreeMap<arbiter::Tenant, House<B, R>>,
-    pub places: &'l [Option<Place>],
+    pub houses: &'l mut BTreeMap<arbiter::TenantId, TenantState<B, R>>,
+    pub places: &'l [Option<MemberSlot>],
     pub now: u64,
 }
 
-impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage>> arbiter::Pages for Desk<'_, B, R> {
-    fn tell(&mut self, decisions: &[Decision]) {
+impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage>> arbiter::MemberPages for BoardWriter<'_, B, R> {
+    fn tell_decisions(&mut self, decisions: &[Decision]) {
         for decision in decisions {
-            self.apply(decision);
+            self.apply_decision(decision);
         }
     }
 
-    fn usage(&mut self, slot: SlotId) -> Usage {
-        self.reports.usage(slot)
+    fn read_usage(&mut self, slot: SlotId) -> MemberUsage {
+        self.reports.read_usage(slot)
     }
 }
 
-impl<B: Deref<Target = BoardPage>, R> Desk<'_, B, R> {
-    fn apply(&mut self, decision: &Decision) {
-        let Some(Some(Place { tenant, index })) = self.places.get(decision.slot.index()) else { return };
+impl<B: Deref<Target = BoardPage>, R> BoardWriter<'_, B, R> {
+    fn apply_decision(&mut self, decision: &Decision) {
+        let Some(Some(MemberSlot { tenant, index })) = self.places.get(decision.slot.index()) else { return };
         let Some(house) = self.houses.get_mut(tenant) else { return };
         house.stirred = true;
         let Some(pages) = house.pages.as_mut() else { return };
         if let Some(slot) = pages.board.slots.get(*index) {
-            slot.tell(&decision.gate);
-            wake(slot);
+            slot.change_gate(&decision.gate);
+            wake_sleepers(slot);
         }
         let Some(Some(slot)) = pages.slots.get_mut(*index) else { return };
         slot.gate = decision.gate;
@@ -52,6 +52,6 @@ impl<B: Deref<Target = BoardPage>, R> Desk<'_, B, R> {
 ///
 /// # Cost
 /// One system call.
-pub(super) fn wake(slot: &BoardSlot) {
-    futex::wake(slot.futex(), u32::MAX);
+pub(super) fn wake_sleepers(slot: &BoardSlot) {
+    futex::wake(slot.futex_word(), u32::MAX);
 }

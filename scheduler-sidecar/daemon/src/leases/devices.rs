@@ -7,21 +7,21 @@ use std::collections::{BTreeMap, HashMap};
 
 use vgpu_core::limits::Mode;
 use vgpu_core::limits::tenant::hash64;
-use vgpu_core::time::arbiter::{Arbiter, DeviceId, Tenant};
-use vgpu_core::units::uuid::key;
+use vgpu_core::time::arbiter::{Arbiter, DeviceId, TenantId};
+use vgpu_core::units::uuid::uuid_key;
 
-use super::House;
-use crate::config::{Arbitrate, On};
+use super::TenantState;
+use crate::config::{Arbitrate, DeviceTermsConfig};
 
 /// Most devices added for one tenant; no machine has more.
-const MOST_MADE: usize = 16;
+const MAX_DEVICES_BY_TENANT: usize = 16;
 
 /// Most devices in total. Each event costs a check of all of them, so the number is limited.
-const MOST: usize = 4096;
+const MAX_LEASED_DEVICES: usize = 4096;
 
 #[derive(Debug, Default)]
-pub(super) struct Devices {
-    all: Vec<Device>,
+pub(super) struct LeasedDevices {
+    all: Vec<LeasedDevice>,
     by_uuid: HashMap<String, DeviceId>,
     /// Positions of removed devices.
     free: Vec<DeviceId>,
@@ -30,15 +30,15 @@ pub(super) struct Devices {
 }
 
 #[derive(Debug)]
-struct Device {
+struct LeasedDevice {
     id: DeviceId,
     uuid: String,
     /// The tenant for which it was added; `None`: the driver named it.
-    by: Option<Tenant>,
+    by: Option<TenantId>,
     arbitrated: bool,
 }
 
-impl Devices {
+impl LeasedDevices {
     pub fn new(known: &[String], arbiter: &mut Arbiter, now: u64) -> Self {
         let mut devices = Self { stale: true, ..Self::default() };
         for uuid in known {
@@ -48,7 +48,7 @@ impl Devices {
     }
 
     /// Adds devices that the driver named later. A device that a tenant named before is then the driver's too.
-    pub fn know(&mut self, known: &[String], arbiter: &mut Arbiter, now: u64) {
+    pub fn learn_devices(&mut self, known: &[String], arbiter: &mut Arbiter, now: u64) {
         for uuid in known {
             let id = self.add(uuid, None, arbiter, now);
             if let Some(device) = self.all.get_mut(usize::from(id.0)) {
@@ -57,8 +57,8 @@ impl Devices {
         }
     }
 
-    fn add(&mut self, uuid: &str, by: Option<Tenant>, arbiter: &mut Arbiter, now: u64) -> DeviceId {
-        if let Some(device) = self.by_uuid.get(&key(uuid)) {
+    fn add(&mut self, uuid: &str, by: Option<TenantId>, arbiter: &mut Arbiter, now: u64) -> DeviceId {
+        if let Some(device) = self.by_uuid.get(&uuid_key(uuid)) {
             return *device;
         }
         let id = match self.free.pop() {
@@ -70,55 +70,63 @@ impl Devices {
             }
             None => {
                 let id = arbiter.add_device(now);
-                self.all.push(Device { id, uuid: uuid.to_owned(), by, arbitrated: true });
+                self.all.push(LeasedDevice { id, uuid: uuid.to_owned(), by, arbitrated: true });
                 id
             }
         };
-        self.by_uuid.insert(key(uuid), id);
+        self.by_uuid.insert(uuid_key(uuid), id);
         self.stale = true;
         id
     }
 
     /// The device with this UUID, added if it is not known.
-    pub fn of(&mut self, uuid: &str, by: Tenant, arbiter: &mut Arbiter, now: u64) -> Result<DeviceId, String> {
-        if let Some(device) = self.by_uuid.get(&key(uuid)) {
+    pub fn find_or_make(
+        &mut self,
+        uuid: &str,
+        by: TenantId,
+        arbiter: &mut Arbiter,
+        now: u64,
+    ) -> Result<DeviceId, String> {
+        if let Some(device) = self.by_uuid.get(&uuid_key(uuid)) {
             return Ok(*device);
         }
         // The name is shown to administrators and written to the log.
         if uuid.is_empty() || !uuid.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(format!("{uuid:?} is not the name of a device; accepted: its UUID, as the driver writes it"));
         }
-        if self.free.is_empty() && self.all.len() >= MOST {
-            return Err(format!("device {uuid} is not known to the daemon, and {MOST} are; name it in a [[device]]"));
+        if self.free.is_empty() && self.all.len() >= MAX_LEASED_DEVICES {
+            return Err(format!(
+                "device {uuid} is not known to the daemon, and {MAX_LEASED_DEVICES} are; name it in a [[device]]"
+            ));
         }
         let made = self.all.iter().filter(|device| device.by == Some(by)).count();
-        if made < MOST_MADE {
+        if made < MAX_DEVICES_BY_TENANT {
             return Ok(self.add(uuid, Some(by), arbiter, now));
         }
         Err(format!(
-            "device {uuid} is not known to the daemon, and this tenant has named {MOST_MADE} such devices already; name it \
+            "device {uuid} is not known to the daemon, and this tenant has named {MAX_DEVICES_BY_TENANT} such devices already; name it \
              in a [[device]]"
         ))
     }
 
     /// Removes the devices added for a tenant, unless other tenants used them.
-    pub fn forget(&mut self, by: Tenant, arbiter: &Arbiter) {
+    pub fn forget_tenant(&mut self, by: TenantId, arbiter: &Arbiter) {
         for device in self.all.iter_mut().filter(|device| device.by == Some(by)) {
             device.by = None;
             if arbiter.is_unused(device.id) {
-                self.by_uuid.remove(&key(&device.uuid));
+                self.by_uuid.remove(&uuid_key(&device.uuid));
                 device.uuid.clear();
                 self.free.push(device.id);
             }
         }
     }
 
-    pub fn id(&self, uuid: &str) -> Option<DeviceId> {
-        self.by_uuid.get(&key(uuid)).copied()
+    pub fn id_of(&self, uuid: &str) -> Option<DeviceId> {
+        self.by_uuid.get(&uuid_key(uuid)).copied()
     }
 
     pub fn name_of(&self, uuid: &str) -> Option<&str> {
-        self.by_uuid.get(&key(uuid)).map(|device| self.uuid(*device))
+        self.by_uuid.get(&uuid_key(uuid)).map(|device| self.uuid_of(*device))
     }
 
     /// The UUIDs of devices that the driver named, without those that only a tenant named.
@@ -129,12 +137,12 @@ impl Devices {
             .map(|device| device.uuid.as_str())
     }
 
-    pub fn uuid(&self, device: DeviceId) -> &str {
+    pub fn uuid_of(&self, device: DeviceId) -> &str {
         self.all.get(usize::from(device.0)).map_or("", |device| &device.uuid)
     }
 
     pub fn hash(&self, device: DeviceId) -> u64 {
-        hash64(self.uuid(device).as_bytes())
+        hash64(self.uuid_of(device).as_bytes())
     }
 
     pub fn is_arbitrated(&self, device: DeviceId) -> bool {
@@ -147,7 +155,7 @@ impl Devices {
     }
 
     /// Notes that tenants, terms or devices changed, so that [`Self::share_out`] must decide again.
-    pub fn stale(&mut self) {
+    pub fn mark_stale(&mut self) {
         self.stale = true;
     }
 
@@ -155,7 +163,7 @@ impl Devices {
     /// about its time; [`Arbitrate`] names the other cases.
     pub fn share_out<B, R>(
         &mut self,
-        houses: &BTreeMap<Tenant, House<B, R>>,
+        houses: &BTreeMap<TenantId, TenantState<B, R>>,
         arbitrate: Arbitrate,
         arbiter: &mut Arbiter,
     ) {
@@ -165,11 +173,11 @@ impl Devices {
         for device in &mut self.all {
             // Terms of a tenant that is only observed are not enforced, so they do not count.
             let kept = houses.values().map(|house| &house.tenant).filter(|tenant| tenant.mode == Mode::Enforce);
-            let mut there = kept.filter_map(|tenant| tenant.on(&device.uuid));
+            let mut there = kept.filter_map(|tenant| tenant.terms_on(&device.uuid));
             device.arbitrated = match arbitrate {
                 Arbitrate::Yes => true,
-                Arbitrate::Auto => there.any(On::asks_for_time),
-                Arbitrate::No => there.any(|on| on.terms.limit().is_some()),
+                Arbitrate::Auto => there.any(DeviceTermsConfig::asks_for_time),
+                Arbitrate::No => there.any(|on| on.terms.effective_ceiling().is_some()),
             };
             arbiter.share_out(device.id, !device.arbitrated);
         }

@@ -2,18 +2,18 @@
 
 use std::ops::Deref;
 
-use vgpu_core::protocol::page::{BoardPage, ReportPage, SLOTS};
+use vgpu_core::protocol::page::{BoardPage, PAGE_SLOTS, ReportPage};
 use vgpu_core::time::arbiter::{self, Gate};
 
-use super::{Leases, Past, Place, Slot, allowed, desk};
+use super::{ClaimedPast, LeaseBook, MemberOfSlot, MemberSlot, allowed_use, desk};
 
-impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases<B, R> {
+impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseBook<B, R> {
     /// Adds a member to a device and returns its slot. Joining twice is the same as once.
     ///
     /// # Errors
     /// A message for the member: the device is not one of the tenant's, or no slot is left.
-    pub fn join(&mut self, number: arbiter::Tenant, member: u64, uuid: &str, now: u64) -> Result<usize, String> {
-        self.join_again(number, member, uuid, Past::default(), now)
+    pub fn join(&mut self, number: arbiter::TenantId, member: u64, uuid: &str, now: u64) -> Result<usize, String> {
+        self.join_again(number, member, uuid, ClaimedPast::default(), now)
     }
 
     /// As [`Self::join`], for a process that may have been a member before, of this daemon or an earlier one. Its
@@ -24,10 +24,10 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
     /// As [`Self::join`].
     pub fn join_again(
         &mut self,
-        number: arbiter::Tenant,
+        number: arbiter::TenantId,
         member: u64,
         uuid: &str,
-        past: Past,
+        past: ClaimedPast,
         now: u64,
     ) -> Result<usize, String> {
         let Some(house) = self.houses.get_mut(&number) else { return Err("the tenant was removed".into()) };
@@ -35,7 +35,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         let name = &house.tenant.name;
         let on = house.tenant.on_device(uuid)?.clone();
         let Some(pages) = &mut house.pages else { return Err("a hello comes first".into()) };
-        let device = self.devices.of(uuid, number, &mut self.arbiter, now)?;
+        let device = self.devices.find_or_make(uuid, number, &mut self.arbiter, now)?;
         let here = pages.members.get(&member).into_iter().flatten().copied();
         let there =
             |&index: &usize| pages.slots.get(index).and_then(Option::as_ref).is_some_and(|s| s.device == device);
@@ -44,84 +44,84 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         }
         let index = match pages.free.pop() {
             Some(index) => index,
-            None if pages.slots.len() < SLOTS => {
+            None if pages.slots.len() < PAGE_SLOTS => {
                 pages.slots.push(None);
                 pages.slots.len() - 1
             }
             None => {
                 return Err(format!(
-                    "tenant {name} has {SLOTS} processes on devices already, the most it may have; a process counts \
+                    "tenant {name} has {PAGE_SLOTS} processes on devices already, the most it may have; a process counts \
                      once for each device"
                 ));
             }
         };
         let uncharged = house.uncharged.get(&device).copied().unwrap_or_default();
-        let allowed = allowed(&house.tenant, &on, &self.time, self.devices.hash(device), member, uncharged);
+        let allowed = allowed_use(&house.tenant, &on, &self.time, self.devices.hash(device), member, uncharged);
         if let Some(slot) = pages.board.slots.get(index) {
-            slot.take(&allowed, self.epoch);
+            slot.take_slot(&allowed, self.epoch);
         }
-        self.reports.at(now);
+        self.reports.set_now(now);
         let id = self.arbiter.join(number, device, on.terms, now);
         self.reports.join(id, pages.report.clone(), index);
-        let past = past.possible(now);
+        let past = past.clamp_to_possible(now);
         let former = house.former.entry(device).or_default();
         for other in pages.slots.iter().flatten().filter(|slot| slot.device == device) {
             // The end of its earlier connection may not have been noticed yet.
-            former.saw(other.past, self.arbiter.said(other.id).busy);
+            former.note_measured(other.past, self.arbiter.last_report(other.id).busy);
         }
-        former.comes(past);
+        former.add_process(past);
         let belief = house.belief.entry(device).or_default();
         if past.busy > 0 && belief.is_left(now) {
-            self.reports.presume(id);
+            self.reports.presume_work(id);
             self.arbiter.comes_back(id, now);
-            belief.begins(now);
-            self.claiming.push(Place { tenant: number, index });
+            belief.begin_claim(now);
+            self.claiming.push(MemberSlot { tenant: number, index });
         }
         if house.paused {
-            self.arbiter.pause(number, device, true, now);
+            self.arbiter.pause_tenant(number, device, true, now);
         }
         let (gate, granted, stands, waited, told, heard, unmeasured) = (Gate::Wait, now, None, 0, 0, 0, false);
-        let slot = Slot { id, device, allowed, past, gate, granted, stands, waited, told, heard, unmeasured };
+        let slot = MemberOfSlot { id, device, allowed, past, gate, granted, stands, waited, told, heard, unmeasured };
         pages.slots[index] = Some(slot);
         pages.members.entry(member).or_default().push(index);
         if self.places.len() <= id.index() {
             self.places.resize(id.index() + 1, None);
         }
-        self.places[id.index()] = Some(Place { tenant: number, index });
+        self.places[id.index()] = Some(MemberSlot { tenant: number, index });
         self.tick(now);
         Ok(index)
     }
 
     /// Removes a member from all its devices, with its leases. Charges its last report.
-    pub fn leave(&mut self, number: arbiter::Tenant, member: u64, now: u64) {
+    pub fn leave_devices(&mut self, number: arbiter::TenantId, member: u64, now: u64) {
         let Some(house) = self.houses.get_mut(&number) else { return };
         house.stirred = true;
         let Some(pages) = &mut house.pages else { return };
         let Some(slots) = pages.members.remove(&member) else { return };
-        self.reports.at(now);
+        self.reports.set_now(now);
         for index in slots {
-            let place = Place { tenant: number, index };
+            let place = MemberSlot { tenant: number, index };
             let claims = self.claiming.contains(&place);
             self.claiming.retain(|other| *other != place);
             let Some(mut slot) = pages.slots.get_mut(index).and_then(Option::take) else { continue };
-            let usage = arbiter::Pages::usage(&mut self.reports, slot.id);
-            self.arbiter.reports(slot.id, usage, now);
-            let had = self.arbiter.leaves(slot.id, now);
+            let usage = arbiter::MemberPages::read_usage(&mut self.reports, slot.id);
+            self.arbiter.apply_report(slot.id, usage, now);
+            let had = self.arbiter.leave_device(slot.id, now);
             if let Some(belief) = house.belief.get_mut(&slot.device).filter(|_| claims) {
-                belief.hears(&usage, &mut slot.heard, now);
-                belief.ends(now);
+                belief.hear_claim(&usage, &mut slot.heard, now);
+                belief.end_claim(now);
             }
             house.former.entry(slot.device).or_default().left(slot.past, usage.busy, had);
             let totals = house.gone.entry(slot.device).or_default();
             totals.wait += slot.waited + slot.stands.map_or(0, |since| now.saturating_sub(since));
-            let said = self.reports.witness(slot.id).map_or(0, |witness| witness.launched());
+            let said = self.reports.slot_history(slot.id).map_or(0, |witness| witness.reported_launches());
             totals.launches = totals.launches.saturating_add(said);
             totals.unmeasured |= slot.unmeasured || slot.is_unmeasured(&self.reports);
-            self.reports.leave(slot.id);
+            self.reports.leave_slot(slot.id);
             self.places[slot.id.index()] = None;
             if let Some(slot) = pages.board.slots.get(index) {
-                slot.leave();
-                desk::wake(slot);
+                slot.leave_slot();
+                desk::wake_sleepers(slot);
             }
             pages.free.push(index);
         }
@@ -131,15 +131,15 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
     /// Reads the reports of members that joined again, and ends the claim to queued work of each that has none left.
     pub(super) fn hear_claims(&mut self, now: u64) {
         let (houses, reports) = (&mut self.houses, &mut self.reports);
-        self.claiming.retain(|Place { tenant, index }| {
+        self.claiming.retain(|MemberSlot { tenant, index }| {
             let Some(house) = houses.get_mut(tenant) else { return false };
             let slot = house.pages.as_mut().and_then(|pages| pages.slots.get_mut(*index)?.as_mut());
             let Some(slot) = slot else { return false };
-            let usage = arbiter::Pages::usage(reports, slot.id);
+            let usage = arbiter::MemberPages::read_usage(reports, slot.id);
             let Some(belief) = house.belief.get_mut(&slot.device) else { return false };
-            let is_over = belief.hears(&usage, &mut slot.heard, now);
+            let is_over = belief.hear_claim(&usage, &mut slot.heard, now);
             if is_over {
-                belief.ends(now);
+                belief.end_claim(now);
             }
             !is_over
         });

@@ -8,12 +8,12 @@ use std::rc::Rc;
 
 use proptest::prelude::*;
 use vgpu_core::limits::Mode;
-use vgpu_core::protocol::page::{BoardPage, ReportPage, Said};
-use vgpu_core::time::arbiter::{Class, Gate, Tenant as Number, Terms};
+use vgpu_core::protocol::page::{BoardPage, MemberReport, ReportPage};
+use vgpu_core::time::arbiter::{Class, Gate, TenantId as Number, Terms};
 use vgpu_core::units::share::Share;
 
-use super::Leases;
-use crate::config::{Arbitrate, Tenant};
+use super::LeaseBook;
+use crate::config::{Arbitrate, TenantConfig};
 use vgpu_config::time::Time;
 
 const MS: u64 = 1_000_000;
@@ -25,7 +25,7 @@ struct Member {
     number: u64,
     device: usize,
     slot: usize,
-    said: Said,
+    said: MemberReport,
     wants: bool,
     /// When its launched work completes, and how much that is, in ns.
     ends: Option<(u64, u64)>,
@@ -35,7 +35,7 @@ struct Member {
 }
 
 struct World {
-    leases: Leases<Rc<BoardPage>, Rc<ReportPage>>,
+    leases: LeaseBook<Rc<BoardPage>, Rc<ReportPage>>,
     pages: Vec<(Rc<BoardPage>, Rc<ReportPage>)>,
     members: Vec<Member>,
     paused: Vec<bool>,
@@ -47,8 +47,8 @@ fn name(number: u32) -> String {
     format!("t{number}")
 }
 
-fn tenant(number: u32, terms: Terms) -> Tenant {
-    let mut tenant = Tenant::everywhere(&name(number), "/s".into(), None, None);
+fn tenant(number: u32, terms: Terms) -> TenantConfig {
+    let mut tenant = TenantConfig::on_all_devices(&name(number), "/s".into(), None, None);
     tenant.on[0].terms = terms;
     tenant
 }
@@ -56,13 +56,13 @@ fn tenant(number: u32, terms: Terms) -> Tenant {
 impl World {
     fn new(terms: &[Terms]) -> Self {
         let known = ["GPU-0".to_owned(), "GPU-1".to_owned()];
-        let mut leases = Leases::new(Time::default(), Arbitrate::Auto, &known, EPOCH, MS);
+        let mut leases = LeaseBook::new(Time::default(), Arbitrate::Auto, &known, EPOCH, MS);
         let mut pages = Vec::new();
         for (number, terms) in (0..).zip(terms) {
-            leases.put(Number(number), tenant(number, *terms), MS);
+            leases.put_tenant(Number(number), tenant(number, *terms), MS);
             let board: Rc<BoardPage> = Rc::from(BoardPage::zeroed());
             let report: Rc<ReportPage> = Rc::from(ReportPage::zeroed());
-            leases.furnish(Number(number), board.clone(), report.clone());
+            leases.map_pages(Number(number), board.clone(), report.clone());
             pages.push((board, report));
         }
         Self { leases, pages, members: Vec::new(), paused: vec![false; terms.len()], next: 1, now: MS }
@@ -72,14 +72,14 @@ impl World {
         let number = self.next;
         self.next += 1;
         let slot = self.leases.join(Number(tenant), number, &format!("gpu-{device}"), self.now).unwrap();
-        let (said, ends) = (Said::default(), None);
+        let (said, ends) = (MemberReport::default(), None);
         let tenant = Number(tenant);
         self.members.push(Member { tenant, number, device, slot, said, wants: false, ends, blind: false, runs: 0 });
         self.members.len() - 1
     }
 
     fn gate(&self, member: &Member) -> Gate {
-        self.pages[member.tenant.0 as usize].0.slots[member.slot].grant(EPOCH).unwrap().gate
+        self.pages[member.tenant.0 as usize].0.slots[member.slot].read_grant(EPOCH).unwrap().gate
     }
 
     fn gate_of(&self, at: usize) -> Gate {
@@ -88,7 +88,7 @@ impl World {
 
     fn ring(&mut self, tenant: Number) {
         // `Leases::rang` ignores rings that come too often. That has its own tests, so this ring skips it.
-        self.leases.look(tenant, self.now);
+        self.leases.read_report(tenant, self.now);
         self.leases.tick(self.now);
     }
 
@@ -96,7 +96,7 @@ impl World {
         let member = &mut self.members[at];
         member.wants = true;
         let tenant = member.tenant;
-        let rings = self.pages[tenant.0 as usize].1.slots[member.slot].wish();
+        let rings = self.pages[tenant.0 as usize].1.slots[member.slot].begin_waiting();
         if rings {
             self.ring(tenant);
         }
@@ -120,9 +120,9 @@ impl World {
             (member.said.submitted, member.said.launched) = (member.said.submitted + ns, member.said.launched + 1);
             (member.said.last_launch, member.said.since, member.said.in_flight) = (now, now, Some(ns));
             if !member.blind {
-                report.launches(ns, member.said.submitted, now, now);
+                report.report_launch(ns, member.said.submitted, now, now);
             }
-            report.content();
+            report.stop_waiting();
             (member.wants, member.ends, member.runs) = (false, Some((now + ns, ns)), member.runs + 1);
         }
     }
@@ -137,7 +137,7 @@ impl World {
             if now < end {
                 if shut && member.blind {
                     member.blind = false;
-                    report.say(&Said { in_flight: None, ..member.said });
+                    report.report_all(&MemberReport { in_flight: None, ..member.said });
                 }
                 continue;
             }
@@ -145,7 +145,7 @@ impl World {
             member.said.busy += ns;
             member.said.finished += ns;
             (member.said.in_flight, member.said.since) = (Some(0), now);
-            report.say(&member.said);
+            report.report_all(&member.said);
             let tenant = member.tenant;
             if shut {
                 self.ring(tenant);
@@ -155,12 +155,12 @@ impl World {
 
     fn leave(&mut self, at: usize) {
         let member = self.members.remove(at);
-        self.leases.leave(member.tenant, member.number, self.now);
+        self.leases.leave_devices(member.tenant, member.number, self.now);
     }
 
     fn pause(&mut self, tenant: u32, paused: bool) {
         self.paused[tenant as usize] = paused;
-        assert!(self.leases.pause(Number(tenant), paused, self.now));
+        assert!(self.leases.set_pause(Number(tenant), paused, self.now));
     }
 
     /// Advances time as the reactor does: ticks run and work completes when due.
@@ -169,10 +169,10 @@ impl World {
         for _ in 0..1_000_000 {
             self.launch(kernel);
             let ends = self.members.iter().filter_map(|member| member.ends.map(|(end, _)| end)).min();
-            let due = [self.leases.deadline(), ends, Some(end)].into_iter().flatten().min().unwrap();
+            let due = [self.leases.next_deadline(), ends, Some(end)].into_iter().flatten().min().unwrap();
             self.now = self.now.max(due);
             self.complete();
-            if self.leases.deadline().is_some_and(|deadline| deadline <= self.now) {
+            if self.leases.next_deadline().is_some_and(|deadline| deadline <= self.now) {
                 self.leases.tick(self.now);
             }
             self.check();
@@ -269,7 +269,7 @@ proptest! {
                     world.wish(at);
                 }
                 Deed::Change(number, terms) => {
-                    world.leases.put(Number(number), tenant(number, terms), world.now);
+                    world.leases.put_tenant(Number(number), tenant(number, terms), world.now);
                     world.leases.tick(world.now);
                 }
                 Deed::Pause(tenant, paused) => world.pause(tenant, paused),
@@ -367,7 +367,7 @@ fn a_wish_that_was_granted_already_is_no_sign_of_an_empty_account() {
 #[test]
 fn the_last_slot_is_given_away_and_one_more_is_refused() {
     let mut world = World::new(&[weight(2)]);
-    for _ in 0..vgpu_core::protocol::page::SLOTS {
+    for _ in 0..vgpu_core::protocol::page::PAGE_SLOTS {
         world.join(0, 0);
     }
     let words = world.leases.join(Number(0), 99_999, "GPU-0", world.now).unwrap_err();
@@ -387,23 +387,23 @@ fn what_is_used_is_known_after_its_members_are_gone() {
     }
     world.leave(b);
     world.leave(a);
-    let used = world.leases.used(Number(0), world.now);
+    let used = world.leases.used_by_tenant(Number(0), world.now);
     assert_eq!((used.len(), used[0].members, used[0].charged, used[0].launches), (1, 0, 10 * MS, 10));
-    let waited = world.leases.used(Number(1), world.now)[0].wait;
+    let waited = world.leases.used_by_tenant(Number(1), world.now)[0].wait;
     assert!(waited > 0 && waited < 100 * MS, "{waited}");
     world.leases.remove(Number(0), world.now);
-    assert!(world.leases.used(Number(0), world.now).is_empty());
+    assert!(world.leases.used_by_tenant(Number(0), world.now).is_empty());
 }
 
 /// A member that has not launched has no unmeasured use. A tenant that is only observed measures behind any gate.
 #[test]
 fn what_goes_through_an_open_gate_is_told_as_not_measured_while_it_does_and_ever_after() {
     let mut world = World::new(&[Terms::default(), Terms::default()]);
-    let observed = Tenant { mode: Mode::Observe, ..tenant(1, Terms::default()) };
-    world.leases.put(Number(1), observed, world.now);
+    let observed = TenantConfig { mode: Mode::Observe, ..tenant(1, Terms::default()) };
+    world.leases.put_tenant(Number(1), observed, world.now);
     let (a, b) = (world.join(0, 0), world.join(1, 0));
     let told = |world: &mut World, number: u32| {
-        let used = world.leases.used(Number(number), world.now).remove(0).unmeasured;
+        let used = world.leases.used_by_tenant(Number(number), world.now).remove(0).unmeasured;
         (used.now, used.ever)
     };
     assert_eq!(world.gate_of(a), Gate::Open);
@@ -414,7 +414,7 @@ fn what_goes_through_an_open_gate_is_told_as_not_measured_while_it_does_and_ever
     world.run(10 * MS, MS);
     assert_eq!((told(&mut world, 0), told(&mut world, 1)), ((true, true), (false, false)));
     // A tenant gets a weight, so the device is shared by leases: gates close, and the unmeasured past stays known.
-    world.leases.put(Number(1), tenant(1, weight(2)), world.now);
+    world.leases.put_tenant(Number(1), tenant(1, weight(2)), world.now);
     world.leases.tick(world.now);
     assert_ne!(world.gate_of(a), Gate::Open);
     assert_eq!(told(&mut world, 0), (false, true));
@@ -429,14 +429,14 @@ fn what_members_say_of_their_launches_may_be_any_number() {
     let members = [world.join(0, 0), world.join(0, 0), world.join(0, 0)];
     for at in members {
         let member = &world.members[at];
-        let said = Said { launched: u64::MAX - 1, ..member.said };
-        world.pages[0].1.slots[member.slot].say(&said);
+        let said = MemberReport { launched: u64::MAX - 1, ..member.said };
+        world.pages[0].1.slots[member.slot].report_all(&said);
     }
-    assert_eq!(world.leases.used(Number(0), world.now)[0].launches, u64::MAX);
+    assert_eq!(world.leases.used_by_tenant(Number(0), world.now)[0].launches, u64::MAX);
     for at in members.into_iter().rev() {
         world.leave(at);
     }
-    assert_eq!(world.leases.used(Number(0), world.now)[0].launches, u64::MAX);
+    assert_eq!(world.leases.used_by_tenant(Number(0), world.now)[0].launches, u64::MAX);
 }
 
 /// After a restart of the daemon, a member's prior usage counts for its tenant. Its queued work is unknown until it
@@ -446,26 +446,26 @@ fn who_joins_again_brings_its_past_and_shares_the_device_until_it_says_otherwise
     let terms = Terms { weight: 2, ..Terms::default() };
     let mut world = World::new(&[terms; 2]);
     let fresh = world.join(0, 0);
-    let past = super::Past { process: 7, busy: 3_000 * MS };
+    let past = super::ClaimedPast { process: 7, busy: 3_000 * MS };
     world.now = 10_000 * MS;
     let slot = world.leases.join_again(Number(1), 99, "gpu-0", past, world.now).unwrap();
-    let used = |world: &mut World| world.leases.used(Number(1), world.now)[0].clone();
+    let used = |world: &mut World| world.leases.used_by_tenant(Number(1), world.now)[0].clone();
     assert_eq!((used(&mut world).charged, used(&mut world).before), (0, 3_000 * MS));
     world.wish(fresh);
     assert!(matches!(world.gate_of(fresh), Gate::Run { exclusive: false, .. }), "{:?}", world.gate_of(fresh));
     // The member that joined again reports no queued work, so the next lease of the device is exclusive.
-    world.pages[1].1.slots[slot].say(&Said { in_flight: Some(0), ..Said::default() });
+    world.pages[1].1.slots[slot].report_all(&MemberReport { in_flight: Some(0), ..MemberReport::default() });
     world.ring(Number(1));
     world.launch(MS);
     world.now += 2 * MS;
     world.complete();
     world.leases.tick(world.now);
     let again = world.leases.join_again(Number(1), 100, "gpu-0", past, world.now).unwrap();
-    world.pages[1].1.slots[again].say(&Said { in_flight: Some(0), ..Said::default() });
+    world.pages[1].1.slots[again].report_all(&MemberReport { in_flight: Some(0), ..MemberReport::default() });
     assert_eq!(used(&mut world).before, 3_000 * MS, "another connection of the same process");
-    world.leases.leave(Number(0), world.members[fresh].number, world.now);
-    let _ = world.pages[1].1.slots[slot].wish();
+    world.leases.leave_devices(Number(0), world.members[fresh].number, world.now);
+    let _ = world.pages[1].1.slots[slot].begin_waiting();
     world.ring(Number(1));
-    let gate = world.pages[1].0.slots[slot].grant(EPOCH).unwrap().gate;
+    let gate = world.pages[1].0.slots[slot].read_grant(EPOCH).unwrap().gate;
     assert!(matches!(gate, Gate::Run { exclusive: true, .. }), "{gate:?}");
 }

@@ -5,22 +5,24 @@ use std::ops::Deref;
 use vgpu_core::limits::Mode;
 use vgpu_core::protocol::page::{BoardPage, ReportPage};
 
-use super::Leases;
+use super::LeaseBook;
 
-impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases<B, R> {
+impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseBook<B, R> {
     /// Returns how long each process held each device that it joined (had a lease of it), in ns: a value for each of its
     /// slots, and one for all slots that it left. `None`: not counted, since the gate of the process is open, its tenant
     /// is only observed, or the daemon was silent.
-    pub fn had(&mut self, now: u64) -> Vec<(u32, String, Option<u64>)> {
+    pub fn time_in_flight(&mut self, now: u64) -> Vec<(u32, String, Option<u64>)> {
         let slots = self.houses.values().flat_map(|house| &house.pages).flat_map(|pages| pages.slots.iter().flatten());
         let slots = slots.map(|slot| (slot.past.process, slot.device, slot.id, slot.allowed.mode));
         let had = |(process, device, id, mode)| {
-            let had = self.arbiter.had(id, now).filter(|_| mode == Mode::Enforce);
-            (process, self.devices.uuid(device).to_owned(), had)
+            let had = self.arbiter.held_ns(id, now).filter(|_| mode == Mode::Enforce);
+            (process, self.devices.uuid_of(device).to_owned(), had)
         };
         let mut all: Vec<_> = slots.map(had).collect();
         for (device, former) in self.houses.values().flat_map(|house| &house.former) {
-            all.extend(former.had().map(|(process, had)| (process, self.devices.uuid(*device).to_owned(), Some(had))));
+            all.extend(
+                former.had().map(|(process, had)| (process, self.devices.uuid_of(*device).to_owned(), Some(had))),
+            );
         }
         all
     }
@@ -33,7 +35,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
     /// Notes the processes that work on devices without holding them. Replaces the list of the last call.
     pub fn work_unseen(&mut self, unseen: &[(u32, String)], now: u64) {
         for device in self.devices.all() {
-            let uuid = self.devices.uuid(device);
+            let uuid = self.devices.uuid_of(device);
             let here = unseen.iter().filter(|(_, name)| self.devices.name_of(name) == Some(uuid));
             let (mut strangers, mut accused) = (0, Vec::new());
             for (process, _) in here {

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 
 use vgpu_core::protocol::page::{BoardPage, ReportPage};
-use vgpu_core::time::arbiter::{self, DeviceId, Gate, State, Tenant};
+use vgpu_core::time::arbiter::{self, DeviceId, Gate, StandingState, TenantId};
 
-use super::{Former, Leases, Totals};
+use super::{LeaseBook, PriorUsage, TenantTotals};
 
 /// Usage of a device by a tenant, since the tenant was added or the daemon started. `before` is earlier usage.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -76,23 +76,23 @@ pub struct Explained {
     pub refill: Option<u64>,
 }
 
-impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases<B, R> {
+impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseBook<B, R> {
     /// Usage of a tenant, one entry for each device, from its members' reports at `now`.
-    pub fn used(&mut self, number: Tenant, now: u64) -> Vec<Used> {
-        self.look(number, now);
+    pub fn used_by_tenant(&mut self, number: TenantId, now: u64) -> Vec<Used> {
+        self.read_report(number, now);
         self.used_so_far(number, now)
     }
 
-    /// As [`Self::used`], or `None` if nothing can have changed since the last call. A member uses nothing if it has
-    /// no open gate, does not wait at one, has no queued work and did not ring.
-    pub fn used_since(&mut self, number: Tenant, now: u64) -> Option<Vec<Used>> {
+    /// As [`Self::used_by_tenant`], or `None` if nothing can have changed since the last call. A member uses nothing
+    /// if it has no open gate, does not wait at one, has no queued work and did not ring.
+    pub fn used_since(&mut self, number: TenantId, now: u64) -> Option<Vec<Used>> {
         self.houses.get(&number).filter(|house| house.stirred)?;
-        let used = self.used(number, now);
+        let used = self.used_by_tenant(number, now);
         let house = self.houses.get_mut(&number)?;
         let mut slots = house.pages.iter().flat_map(|pages| pages.slots.iter().flatten());
         house.stirred = slots.any(|slot| {
             let has_gate = matches!(slot.gate, Gate::Open | Gate::Run { .. });
-            slot.stands.is_some() || has_gate || self.arbiter.said(slot.id).in_flight != Some(0)
+            slot.stands.is_some() || has_gate || self.arbiter.last_report(slot.id).in_flight != Some(0)
         });
         Some(used)
     }
@@ -110,44 +110,44 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
 
     /// Processes of a tenant whose measured device time grew since the last call: device, process, and device time
     /// since the process started, in ns.
-    pub fn progress(&mut self, number: Tenant) -> Vec<(String, u32, u64)> {
+    pub fn take_progress(&mut self, number: TenantId) -> Vec<(String, u32, u64)> {
         let Some(house) = self.houses.get_mut(&number) else { return Vec::new() };
         let mut further = Vec::new();
         for slot in house.pages.iter_mut().flat_map(|pages| pages.slots.iter_mut().flatten()) {
-            let busy = slot.past.busy.saturating_add(self.arbiter.said(slot.id).busy);
+            let busy = slot.past.busy.saturating_add(self.arbiter.last_report(slot.id).busy);
             if busy > slot.told && slot.past.process != 0 {
                 slot.told = busy;
-                further.push((self.devices.uuid(slot.device).to_owned(), slot.past.process, busy));
+                further.push((self.devices.uuid_of(slot.device).to_owned(), slot.past.process, busy));
             }
         }
         further
     }
 
     /// Usage of a tenant, its state on each device, and its members there, from one reading of the reports.
-    pub fn seen(&mut self, number: Tenant, now: u64) -> (Vec<Used>, Vec<Explained>, Vec<OnDevice>) {
-        self.look(number, now);
+    pub fn read_tenant(&mut self, number: TenantId, now: u64) -> (Vec<Used>, Vec<Explained>, Vec<OnDevice>) {
+        self.read_report(number, now);
         self.tick(now);
-        (self.used_so_far(number, now), self.explained(number, now), self.members(number, now))
+        (self.used_so_far(number, now), self.standing_as_read(number, now), self.members_on_devices(number, now))
     }
 
-    fn used_so_far(&self, number: Tenant, now: u64) -> Vec<Used> {
+    fn used_so_far(&self, number: TenantId, now: u64) -> Vec<Used> {
         let Some(house) = self.houses.get(&number) else { return Vec::new() };
-        let mut sums: BTreeMap<DeviceId, (usize, Totals, bool)> =
+        let mut sums: BTreeMap<DeviceId, (usize, TenantTotals, bool)> =
             house.gone.iter().map(|(device, totals)| (*device, (0, *totals, false))).collect();
         for slot in house.pages.iter().flat_map(|pages| pages.slots.iter().flatten()) {
             let (members, totals, now_too) = sums.entry(slot.device).or_default();
             *members += 1;
             totals.wait += slot.waited + slot.stands.map_or(0, |since| now.saturating_sub(since));
-            let launches = self.reports.witness(slot.id).map_or(0, |witness| witness.launched());
+            let launches = self.reports.slot_history(slot.id).map_or(0, |witness| witness.reported_launches());
             totals.launches = totals.launches.saturating_add(launches);
             totals.unmeasured |= slot.unmeasured;
             *now_too |= slot.is_unmeasured(&self.reports);
         }
-        let used = |(device, (members, Totals { wait, launches, unmeasured }, now))| Used {
-            device: self.devices.uuid(device).to_owned(),
+        let used = |(device, (members, TenantTotals { wait, launches, unmeasured }, now))| Used {
+            device: self.devices.uuid_of(device).to_owned(),
             members,
-            charged: self.arbiter.charged(number, device),
-            before: house.former.get(&device).map_or(0, Former::busy),
+            charged: self.arbiter.charged_ns(number, device),
+            before: house.former.get(&device).map_or(0, PriorUsage::busy_ns),
             wait,
             launches,
             unmeasured: Unmeasured { now, ever: now || unmeasured },
@@ -156,11 +156,11 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
     }
 
     /// A tenant's members on devices, from the last reading of their reports.
-    fn members(&self, number: Tenant, now: u64) -> Vec<OnDevice> {
+    fn members_on_devices(&self, number: TenantId, now: u64) -> Vec<OnDevice> {
         let Some(pages) = self.houses.get(&number).and_then(|house| house.pages.as_ref()) else { return Vec::new() };
-        let on = |slot: &super::Slot| OnDevice {
+        let on = |slot: &super::MemberOfSlot| OnDevice {
             member: slot.allowed.member,
-            device: self.devices.uuid(slot.device).to_owned(),
+            device: self.devices.uuid_of(slot.device).to_owned(),
             gate: match slot.gate {
                 Gate::Open => "open",
                 Gate::Run { .. } => "run",
@@ -168,7 +168,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
                 Gate::Cap { .. } => "cap",
             },
             stands: slot.stands.is_some(),
-            busy: slot.past.busy.saturating_add(self.arbiter.said(slot.id).busy),
+            busy: slot.past.busy.saturating_add(self.arbiter.last_report(slot.id).busy),
             waited: slot.waited + slot.stands.map_or(0, |since| now.saturating_sub(since)),
             unmeasured: slot.unmeasured,
         };
@@ -177,58 +177,58 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
 
     /// Devices by UUID that members joined or that were known at the start, and whether they are shared by leases.
     #[must_use]
-    pub fn devices(&self) -> Vec<(String, bool)> {
-        let all = self.devices.all().filter(|device| !self.devices.uuid(*device).is_empty());
-        all.map(|device| (self.devices.uuid(device).to_owned(), self.devices.is_arbitrated(device))).collect()
+    pub fn known_devices(&self) -> Vec<(String, bool)> {
+        let all = self.devices.all().filter(|device| !self.devices.uuid_of(*device).is_empty());
+        all.map(|device| (self.devices.uuid_of(device).to_owned(), self.devices.is_arbitrated(device))).collect()
     }
 
     /// State of a tenant on each device on which it has members.
-    pub fn explain(&mut self, number: Tenant, now: u64) -> Vec<Explained> {
-        self.look(number, now);
+    pub fn explain_standing(&mut self, number: TenantId, now: u64) -> Vec<Explained> {
+        self.read_report(number, now);
         self.tick(now);
-        self.explained(number, now)
+        self.standing_as_read(number, now)
     }
 
-    fn explained(&self, number: Tenant, now: u64) -> Vec<Explained> {
-        let name = |tenant: Tenant| self.houses.get(&tenant).map(|house| house.tenant.name.clone());
+    fn standing_as_read(&self, number: TenantId, now: u64) -> Vec<Explained> {
+        let name = |tenant: TenantId| self.houses.get(&tenant).map(|house| house.tenant.name.clone());
         let there = self.devices.all().filter_map(|device| {
-            let standing = self.arbiter.standing(number, device, now)?;
+            let standing = self.arbiter.tenant_standing(number, device, now)?;
             (standing.members > 0).then_some((device, standing))
         });
         let explain = |(device, standing): (_, arbiter::Standing)| {
             let holder = standing.holder.and_then(name);
             let other = holder.as_deref().unwrap_or("nobody").to_owned();
             let (state, words) = match standing.state {
-                State::Common => ("open", "nobody asks anything about this device's time: there are no leases, and it is not measured (arbitrate = true in \
+                StandingState::Common => ("open", "nobody asks anything about this device's time: there are no leases, and it is not measured (arbitrate = true in \
                      [time] changes both)"
                         .into()),
-                State::Paused => ("paused", "an administrator holds it; its members wait until it is let go".into()),
-                State::Open => ("open", "it was alone for long and needs no lease".into()),
-                State::Holds { until: u64::MAX } => ("running", "it has the device and nobody else wants it".into()),
-                State::Holds { until } => {
+                StandingState::Paused => ("paused", "an administrator holds it; its members wait until it is let go".into()),
+                StandingState::Open => ("open", "it was alone for long and needs no lease".into()),
+                StandingState::Holds { until: u64::MAX } => ("running", "it has the device and nobody else wants it".into()),
+                StandingState::Holds { until } => {
                     ("running", format!("it has the device for {} us more", until.saturating_sub(now) / 1000))
                 }
-                State::Drains => ("draining", "its lease is over, and its work is not".into()),
-                State::Overdue => (
+                StandingState::Drains => ("draining", "its lease is over, and its work is not".into()),
+                StandingState::Overdue => (
                     "overdue",
                     "its work took longer than its lease allowed and runs beside others; it gets no lease before that \
                      is done"
                         .into(),
                 ),
-                State::Waits => {
+                StandingState::Waits => {
                     ("waiting", format!("{} of its members wait; the device is {other}'s", standing.queued))
                 }
-                State::Capped => (
+                StandingState::Capped => (
                     "capped",
                     format!(
                         "its sm_limit is used up; it may have a lease in {} us",
                         standing.refill.unwrap_or(now).saturating_sub(now) / 1000
                     ),
                 ),
-                State::Idle => ("idle", "none of its members wants the device".into()),
+                StandingState::Idle => ("idle", "none of its members wants the device".into()),
             };
             Explained {
-                device: self.devices.uuid(device).to_owned(),
+                device: self.devices.uuid_of(device).to_owned(),
                 arbitrated: self.devices.is_arbitrated(device),
                 state,
                 words,

@@ -6,11 +6,11 @@ use nvml_wrapper::Nvml;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 
-use vgpu_config::inventory::instances;
+use vgpu_config::inventory::mig_instances;
 
 /// A process on a device, as the driver reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OnDevice {
+pub struct ProcessOnDevice {
     /// Process ID in the daemon's pid namespace.
     pub pid: u32,
     /// The device's UUID.
@@ -21,7 +21,7 @@ pub struct OnDevice {
 
 /// Work of a process on a device, from the driver's samples since the last request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Working {
+pub struct WorkingProcess {
     /// Process ID in the daemon's pid namespace.
     pub pid: u32,
     /// The device's UUID.
@@ -31,27 +31,27 @@ pub struct Working {
 }
 
 /// Longest time of which a sample is the mean, in us.
-const SAMPLE_US: u64 = 1_000_000;
+const MAX_SAMPLE_US: u64 = 1_000_000;
 
 /// The connection to NVML, once it answers.
 #[derive(Default)]
-pub struct Driver {
+pub struct ProofDriver {
     nvml: Option<Nvml>,
     /// Time of the newest sample of each device, in us of its clock.
     newest: HashMap<String, u64>,
 }
 
-impl Driver {
+impl ProofDriver {
     /// Lists the compute processes of each device.
     ///
     /// # Errors
     /// A message: the driver does not answer.
-    pub fn processes(&mut self) -> Result<Vec<OnDevice>, String> {
+    pub fn processes_on_devices(&mut self) -> Result<Vec<ProcessOnDevice>, String> {
         if self.nvml.is_none() {
             self.nvml = Some(Nvml::init().map_err(|why| format!("NVML cannot be initialised: {why}"))?);
         }
         let Some(nvml) = &self.nvml else { return Ok(Vec::new()) };
-        let asked = list(nvml).map_err(|why| format!("NVML does not list processes: {why}"));
+        let asked = list_processes(nvml).map_err(|why| format!("NVML does not list processes: {why}"));
         if asked.is_err() {
             // After a driver was reloaded, NVML answers only when it is initialised again.
             self.nvml = None;
@@ -61,7 +61,7 @@ impl Driver {
 
     /// Lists the processes that worked on each device since the last call, with their device time. A device without
     /// samples (an idle one, a MIG instance) adds none.
-    pub fn working(&mut self) -> Vec<Working> {
+    pub fn working_processes(&mut self) -> Vec<WorkingProcess> {
         let Some(nvml) = &self.nvml else { return Vec::new() };
         let mut all = Vec::new();
         for index in 0..nvml.device_count().unwrap_or(0) {
@@ -72,25 +72,29 @@ impl Driver {
             let newest = samples.iter().map(|sample| sample.timestamp).max().unwrap_or(0).max(before);
             self.newest.insert(uuid.clone(), newest);
             // The first samples cover an unknown time.
-            let span = if before == 0 { 0 } else { (newest - before).min(SAMPLE_US) };
+            let span = if before == 0 { 0 } else { (newest - before).min(MAX_SAMPLE_US) };
             let mut sums: HashMap<u32, (u64, u64)> = HashMap::new();
             for sample in samples.iter().filter(|sample| sample.timestamp > before) {
                 let sum = sums.entry(sample.pid).or_default();
                 *sum = (sum.0 + u64::from(sample.sm_util.min(100)), sum.1 + 1);
             }
             let seen = |(percents, count): (u64, u64)| span * 10 * percents / count.max(1);
-            all.extend(sums.into_iter().map(|(pid, sum)| Working { pid, device: uuid.clone(), seen: seen(sum) }));
+            all.extend(sums.into_iter().map(|(pid, sum)| WorkingProcess {
+                pid,
+                device: uuid.clone(),
+                seen: seen(sum),
+            }));
         }
         all
     }
 }
 
-fn list(nvml: &Nvml) -> Result<Vec<OnDevice>, NvmlError> {
+fn list_processes(nvml: &Nvml) -> Result<Vec<ProcessOnDevice>, NvmlError> {
     let mut all = Vec::new();
     let (mut answered, mut silent) = (0, None);
     let mut devices = Vec::new();
     for index in 0..nvml.device_count()? {
-        let asked = nvml.device_by_index(index).and_then(|device| Ok(instances(&device)?.unwrap_or(vec![device])));
+        let asked = nvml.device_by_index(index).and_then(|device| Ok(mig_instances(&device)?.unwrap_or(vec![device])));
         match asked {
             Ok(parts) => devices.extend(parts),
             Err(why) => silent = Some(why),
@@ -106,7 +110,7 @@ fn list(nvml: &Nvml) -> Result<Vec<OnDevice>, NvmlError> {
             }
         };
         answered += 1;
-        all.extend(processes.into_iter().map(|process| OnDevice {
+        all.extend(processes.into_iter().map(|process| ProcessOnDevice {
             pid: process.pid,
             device: uuid.clone(),
             used: match process.used_gpu_memory {

@@ -5,19 +5,19 @@ use std::time::Instant;
 
 use vgpu_core::protocol::page::Uncharged;
 
-use crate::proof::uncharged::Key;
+use crate::proof::uncharged::TenantDeviceKey;
 use vgpu_control::finding::Finding;
 
 /// Latest results of the checking thread.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct FoundSoFar {
     pub findings: Vec<Finding>,
     /// Why the check is incomplete; `None`: it is complete.
     pub blind: Option<String>,
     /// Tenants whose ledgers must be read.
     pub suspects: Vec<String>,
     /// Memory that counts against limits in addition to the ledgers.
-    pub uncharged: HashMap<Key, Uncharged>,
+    pub uncharged: HashMap<TenantDeviceKey, Uncharged>,
     /// Connections whose process runs another program than the one that said hello; the reactor ends them.
     pub changed: Vec<u64>,
     /// Processes that work on a device while they hold no lease of it, with the device.
@@ -26,7 +26,7 @@ pub(super) struct Found {
     pub looked: Option<Instant>,
 }
 
-impl Found {
+impl FoundSoFar {
     /// A tenant's findings, at most `most`, and the number of further ones. Copies nothing else.
     pub fn of_tenant(&self, tenant: &str, most: usize) -> (Vec<Finding>, usize) {
         let mut all = self.findings.iter().filter(|finding| finding.tenant.as_deref() == Some(tenant));
@@ -37,12 +37,12 @@ impl Found {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vgpu_control::finding::{Process, What};
+    use vgpu_control::finding::{FindingKind, ProcessId};
 
     fn finding(tenant: Option<&str>) -> Finding {
         Finding {
-            what: What::Unregistered,
-            process: Process { pid: 7, began: 1 },
+            what: FindingKind::Unregistered,
+            process: ProcessId { pid: 7, began: 1 },
             pid_inside: Some(3),
             name: "x".into(),
             tenant: tenant.map(str::to_owned),
@@ -55,8 +55,10 @@ mod tests {
 
     #[test]
     fn a_tenant_is_told_of_itself_alone_and_of_no_more_than_was_asked_for() {
-        let mut found =
-            Found { findings: vec![finding(Some("a")), finding(Some("b")), finding(None)], ..Found::default() };
+        let mut found = FoundSoFar {
+            findings: vec![finding(Some("a")), finding(Some("b")), finding(None)],
+            ..FoundSoFar::default()
+        };
         assert_eq!(found.of_tenant("a", 3), (vec![finding(Some("a"))], 0));
         assert_eq!(found.of_tenant("c", 3), (vec![], 0));
         found.findings.extend(vec![finding(Some("a")); 7]);

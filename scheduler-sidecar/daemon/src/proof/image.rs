@@ -1,6 +1,6 @@
 //! Identifies the program that a process runs, so that an exec after the hello is detected.
 
-use vgpu_control::finding::Process;
+use vgpu_control::finding::ProcessId;
 
 /// The program of a process. An exec replaces it, while process ID and start time stay.
 ///
@@ -10,7 +10,7 @@ use vgpu_control::finding::Process;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Image {
     /// Process that runs the program.
-    pub process: Process,
+    pub process: ProcessId,
     /// Device and inode of the program's file; zeros: it cannot be read.
     pub program: (u64, u64),
     /// Start address of the code in memory, new at each exec.

@@ -5,29 +5,29 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use vgpu_core::units::bytes::Bytes;
-use vgpu_core::units::uuid::key;
+use vgpu_core::units::uuid::uuid_key;
 
-use super::driver::OnDevice;
+use super::driver::ProcessOnDevice;
 use super::image::Image;
-use super::limits::{Bounds, Limits};
-use super::processes::Seen;
-use super::uncharged::Key;
+use super::limits::{MemoryBounds, TenantLimits};
+use super::processes::SeenProcess;
+use super::uncharged::TenantDeviceKey;
 use vgpu_accounting::record::reading::LedgerReading;
-use vgpu_control::finding::{Finding, Process, What};
+use vgpu_control::finding::{Finding, FindingKind, ProcessId};
 
 /// Data of the daemon's event loop that processes at the devices are compared with.
 #[derive(Debug, Clone, Default)]
-pub struct Registered {
+pub struct RegisteredMembers {
     /// Members by process ID.
-    pub members: HashMap<u32, Vec<Member>>,
+    pub members: HashMap<u32, Vec<RegisteredMember>>,
     /// When `ledgers`, `broken`, `limits` and `dirs` were collected; `None`: they were not.
     pub all: Option<Instant>,
     /// Ledgers by tenant and device. A missing one is unknown.
-    pub ledgers: HashMap<Key, LedgerReading>,
+    pub ledgers: HashMap<TenantDeviceKey, LedgerReading>,
     /// Why a ledger that was read before can no longer be read, by tenant and device.
-    pub broken: HashMap<Key, &'static str>,
+    pub broken: HashMap<TenantDeviceKey, &'static str>,
     /// Memory limits by tenant name.
-    pub limits: HashMap<String, Limits>,
+    pub limits: HashMap<String, TenantLimits>,
     /// Time for which members held devices, by process and device; see `had` of the leases.
     pub had: HashMap<(u32, String), Option<u64>>,
     /// Members without leases, because their library is too old.
@@ -38,7 +38,7 @@ pub struct Registered {
 
 /// A registered process: one that said hello on a tenant's socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Member {
+pub struct RegisteredMember {
     /// Name of the tenant whose socket the process connected to.
     pub tenant: String,
     /// The program that said hello; `None`: it could not be read.
@@ -47,37 +47,37 @@ pub struct Member {
     pub connection: Option<u64>,
 }
 
-impl Member {
+impl RegisteredMember {
     /// True if this process with its present program said hello. A program that cannot be read counts as the same.
-    fn is(&self, process: &Process, image: Option<Image>) -> bool {
+    fn is_process(&self, process: &ProcessId, image: Option<Image>) -> bool {
         self.image.is_some_and(|said| said.process == *process && image.is_none_or(|now| now == said))
     }
 }
 
 /// Uses of a device that are no findings: allowed programs, and a tolerance of memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Allowed {
+pub struct ProofTolerance {
     /// Programs in the daemon's own mount namespace that may use devices freely.
     pub programs: Vec<PathBuf>,
     /// Bytes by which a process may use more than its ledger contains, as the driver reports it.
     pub slack: u64,
 }
 
-impl Registered {
+impl RegisteredMembers {
     /// Returns the registered member that this process is; `None`: it said no hello.
     #[must_use]
-    pub fn member(&self, process: &Process, image: Option<Image>) -> Option<&Member> {
-        self.members.get(&process.pid)?.iter().find(|member| member.is(process, image))
+    pub fn member_of_process(&self, process: &ProcessId, image: Option<Image>) -> Option<&RegisteredMember> {
+        self.members.get(&process.pid)?.iter().find(|member| member.is_process(process, image))
     }
 }
 
 /// Connections of processes that run another program than when they said hello.
 #[must_use]
-pub fn changed(seen: &BTreeMap<Process, Seen>, known: &Registered) -> Vec<u64> {
-    let of = |(process, seen): (&Process, &Seen)| {
+pub fn changed_images(seen: &BTreeMap<ProcessId, SeenProcess>, known: &RegisteredMembers) -> Vec<u64> {
+    let of = |(process, seen): (&ProcessId, &SeenProcess)| {
         let members = known.members.get(&process.pid).into_iter().flatten();
         let changed: Vec<u64> = members
-            .filter(|member| member.image.is_some() && !member.is(process, seen.image))
+            .filter(|member| member.image.is_some() && !member.is_process(process, seen.image))
             .filter_map(|member| member.connection)
             .collect();
         changed
@@ -87,22 +87,22 @@ pub fn changed(seen: &BTreeMap<Process, Seen>, known: &Registered) -> Vec<u64> {
 
 /// Returns the findings. `seen`: every process at a device, by an open device file or by the driver's list.
 #[must_use]
-pub fn judge(
-    seen: &BTreeMap<Process, Seen>,
-    driver: &[OnDevice],
-    known: &Registered,
-    bounds: &Bounds,
-    allowed: &Allowed,
+pub fn judge_processes(
+    seen: &BTreeMap<ProcessId, SeenProcess>,
+    driver: &[ProcessOnDevice],
+    known: &RegisteredMembers,
+    bounds: &MemoryBounds,
+    allowed: &ProofTolerance,
 ) -> Vec<Finding> {
     let groups: HashSet<&str> = seen
         .iter()
-        .filter(|(process, seen)| known.member(process, seen.image).is_some() && !seen.group.is_empty())
+        .filter(|(process, seen)| known.member_of_process(process, seen.image).is_some() && !seen.group.is_empty())
         .map(|(_, seen)| seen.group.as_str())
         .collect();
-    let faults = faults(seen, driver, known, bounds, allowed.slack);
+    let faults = memory_faults(seen, driver, known, bounds, allowed.slack);
     let mut findings = Vec::new();
     for (process, seen) in seen {
-        let on: Vec<&OnDevice> = driver.iter().filter(|on| on.pid == process.pid).collect();
+        let on: Vec<&ProcessOnDevice> = driver.iter().filter(|on| on.pid == process.pid).collect();
         let finding = |what, tenant: Option<String>, device: Option<String>, words: String| Finding {
             what,
             process: *process,
@@ -111,21 +111,21 @@ pub fn judge(
             tenant,
             device,
             contained: seen.contained,
-            container: seen.contained.then(|| container(&seen.group)).flatten(),
+            container: seen.contained.then(|| container_name(&seen.group)).flatten(),
             words,
         };
         let device = seen.device.clone().or_else(|| on.first().map(|on| on.device.clone()));
         let has_library = seen.library == Some(true);
-        if let Some(Member { tenant, .. }) = known.member(process, seen.image) {
+        if let Some(RegisteredMember { tenant, .. }) = known.member_of_process(process, seen.image) {
             if seen.library == Some(false) {
                 let words = "it said hello and uses a device without the library: nothing holds it; start it under \
                              `vgpu run` or with LD_PRELOAD";
-                findings.push(finding(What::Uncontrolled, Some(tenant.clone()), device, words.to_owned()));
+                findings.push(finding(FindingKind::Uncontrolled, Some(tenant.clone()), device, words.to_owned()));
             }
             for on in on {
-                let fault = faults.get(&(tenant.as_str(), key(&on.device)));
+                let fault = faults.get(&(tenant.as_str(), uuid_key(&on.device)));
                 let Some((_, words)) = fault.filter(|(most, _)| *most == process.pid) else { continue };
-                findings.push(finding(What::Over, Some(tenant.clone()), Some(on.device.clone()), words.clone()));
+                findings.push(finding(FindingKind::Over, Some(tenant.clone()), Some(on.device.clone()), words.clone()));
             }
             continue;
         }
@@ -145,7 +145,7 @@ pub fn judge(
                     "it has its tenant's socket and not the library: LD_PRELOAD is missing, names no file there, or it is a \
                      static program; `vgpu check --pid` tells"
                 };
-                findings.push(finding(What::Unregistered, Some(tenant.clone()), device, words.to_owned()));
+                findings.push(finding(FindingKind::Unregistered, Some(tenant.clone()), device, words.to_owned()));
             }
             None => {
                 let words = if has_library {
@@ -155,7 +155,7 @@ pub fn judge(
                     "it uses a device without the library: nothing holds it; start it under `vgpu run` or with LD_PRELOAD, \
                      or name its program in proof.allow"
                 };
-                findings.push(finding(What::Uncontrolled, None, device, words.to_owned()));
+                findings.push(finding(FindingKind::Uncontrolled, None, device, words.to_owned()));
             }
         }
     }
@@ -163,7 +163,7 @@ pub fn judge(
 }
 
 /// Memory of a tenant on a device, over all its members there.
-struct Sum {
+struct TenantMemory {
     /// Bytes, as the driver reports them.
     used: u64,
     /// Number of the tenant's members on the device.
@@ -173,18 +173,18 @@ struct Sum {
 }
 
 /// Memory of tenants' members, as the driver reports it.
-fn sums<'k>(
-    seen: &BTreeMap<Process, Seen>,
-    driver: &[OnDevice],
-    known: &'k Registered,
-) -> HashMap<(&'k str, String), Sum> {
-    let mut sums: HashMap<(&str, String), Sum> = HashMap::new();
+fn sum_by_tenant<'k>(
+    seen: &BTreeMap<ProcessId, SeenProcess>,
+    driver: &[ProcessOnDevice],
+    known: &'k RegisteredMembers,
+) -> HashMap<(&'k str, String), TenantMemory> {
+    let mut sums: HashMap<(&str, String), TenantMemory> = HashMap::new();
     for (process, seen) in seen {
-        let Some(member) = known.member(process, seen.image) else { continue };
+        let Some(member) = known.member_of_process(process, seen.image) else { continue };
         for on in driver.iter().filter(|on| on.pid == process.pid) {
             let Some(used) = on.used else { continue };
-            let key = (member.tenant.as_str(), key(&on.device));
-            let sum = sums.entry(key).or_insert(Sum { used: 0, members: 0, most: (on.pid, 0) });
+            let key = (member.tenant.as_str(), uuid_key(&on.device));
+            let sum = sums.entry(key).or_insert(TenantMemory { used: 0, members: 0, most: (on.pid, 0) });
             sum.used = sum.used.saturating_add(used);
             sum.members += 1;
             if used > sum.most.1 {
@@ -199,11 +199,17 @@ fn sums<'k>(
 /// has allocated are charged even beyond the limit. The tenant can write the ledger with that figure, so it is not
 /// trusted further. On the largest devices a context takes about half of this, and the code of a large framework the
 /// other half.
-const MOST_OVERHEAD: u64 = 1 << 30;
+const MAX_OVERHEAD_BYTES: u64 = 1 << 30;
 
 /// Says in words how a tenant's memory on a device exceeds its ledger or its limit, or that the ledger is unreadable;
 /// `None`: no fault.
-fn fault(sum: &Sum, said: Option<&LedgerReading>, broken: Option<&str>, bound: u64, slack: u64) -> Option<String> {
+fn memory_fault(
+    sum: &TenantMemory,
+    said: Option<&LedgerReading>,
+    broken: Option<&str>,
+    bound: u64,
+    slack: u64,
+) -> Option<String> {
     let slack = slack.saturating_mul(sum.members);
     let used = Bytes(sum.used);
     if let Some(why) = broken {
@@ -221,7 +227,7 @@ fn fault(sum: &Sum, said: Option<&LedgerReading>, broken: Option<&str>, bound: u
             Bytes(said.used)
         ));
     }
-    let overhead = said.map_or(u64::MAX, |said| said.overhead).min(MOST_OVERHEAD.saturating_mul(sum.members));
+    let overhead = said.map_or(u64::MAX, |said| said.overhead).min(MAX_OVERHEAD_BYTES.saturating_mul(sum.members));
     let most = bound.saturating_add(overhead).saturating_add(slack);
     if sum.used > most {
         return Some(format!(
@@ -241,35 +247,35 @@ fn fault(sum: &Sum, said: Option<&LedgerReading>, broken: Option<&str>, bound: u
 
 /// Faults of tenants' memory, by tenant and device: the member that uses most, and words. Each member adds to the
 /// slack.
-fn faults<'k>(
-    seen: &BTreeMap<Process, Seen>,
-    driver: &[OnDevice],
-    known: &'k Registered,
-    bounds: &Bounds,
+fn memory_faults<'k>(
+    seen: &BTreeMap<ProcessId, SeenProcess>,
+    driver: &[ProcessOnDevice],
+    known: &'k RegisteredMembers,
+    bounds: &MemoryBounds,
     slack: u64,
 ) -> HashMap<(&'k str, String), (u32, String)> {
-    let of = |(key, sum): ((&'k str, String), Sum)| {
+    let of = |(key, sum): ((&'k str, String), TenantMemory)| {
         let whole = (key.0.to_owned(), key.1.clone());
-        let bound = known.limits.get(key.0).map_or(u64::MAX, |limits| bounds.of(&whole, limits));
+        let bound = known.limits.get(key.0).map_or(u64::MAX, |limits| bounds.bound_of(&whole, limits));
         let broken = known.broken.get(&whole).copied();
-        fault(&sum, known.ledgers.get(&whole), broken, bound, slack).map(|words| (key, (sum.most.0, words)))
+        memory_fault(&sum, known.ledgers.get(&whole), broken, bound, slack).map(|words| (key, (sum.most.0, words)))
     };
-    sums(seen, driver, known).into_iter().filter_map(of).collect()
+    sum_by_tenant(seen, driver, known).into_iter().filter_map(of).collect()
 }
 
 /// Tenants and devices whose data look wrong but are older than `listed`, when the driver listed its processes. Since
 /// then the tenant may have allocated memory, or got a higher limit.
 #[must_use]
-pub fn suspects(
-    seen: &BTreeMap<Process, Seen>,
-    driver: &[OnDevice],
-    known: &Registered,
-    bounds: &Bounds,
+pub fn memory_suspects(
+    seen: &BTreeMap<ProcessId, SeenProcess>,
+    driver: &[ProcessOnDevice],
+    known: &RegisteredMembers,
+    bounds: &MemoryBounds,
     slack: u64,
     listed: Instant,
-) -> Vec<Key> {
-    let keys = faults(seen, driver, known, bounds, slack).into_keys();
-    let is_old = |key: &Key| {
+) -> Vec<TenantDeviceKey> {
+    let keys = memory_faults(seen, driver, known, bounds, slack).into_keys();
+    let is_old = |key: &TenantDeviceKey| {
         let ledger = known.ledgers.get(key).filter(|_| !known.broken.contains_key(key));
         known.all.is_none_or(|at| at < listed) || ledger.is_some_and(|said| said.read < listed)
     };
@@ -278,25 +284,25 @@ pub fn suspects(
 
 /// Notes the memory that tenants hold, as the driver (at `listed`) and the ledgers report it. A tenant that freed
 /// memory under a lowered limit may not allocate it again.
-pub fn note(
-    seen: &BTreeMap<Process, Seen>,
-    driver: &[OnDevice],
-    known: &Registered,
-    bounds: &mut Bounds,
+pub fn note_held(
+    seen: &BTreeMap<ProcessId, SeenProcess>,
+    driver: &[ProcessOnDevice],
+    known: &RegisteredMembers,
+    bounds: &mut MemoryBounds,
     listed: Instant,
 ) {
-    for ((tenant, device), sum) in sums(seen, driver, known) {
+    for ((tenant, device), sum) in sum_by_tenant(seen, driver, known) {
         let Some(limits) = known.limits.get(tenant) else { continue };
         let key = (tenant.to_owned(), device);
         let said = known.ledgers.get(&key);
         let held = said.map_or(sum.used, |said| said.used.max(sum.used));
-        bounds.note(key, limits, held, said.map_or(listed, |said| said.read.min(listed)));
+        bounds.note_held(key, limits, held, said.map_or(listed, |said| said.read.min(listed)));
     }
-    bounds.keep(|tenant| known.limits.contains_key(tenant));
+    bounds.retain_tenants(|tenant| known.limits.contains_key(tenant));
 }
 
 /// Last part of a control group's path, which container engines derive from the container.
-pub(super) fn container(group: &str) -> Option<String> {
+pub(super) fn container_name(group: &str) -> Option<String> {
     group.rsplit('/').find(|part| !part.is_empty()).map(str::to_owned)
 }
 
@@ -304,106 +310,121 @@ pub(super) fn container(group: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn process(pid: u32) -> Process {
-        Process { pid, began: 5 }
+    fn process(pid: u32) -> ProcessId {
+        ProcessId { pid, began: 5 }
     }
 
     fn image(pid: u32) -> Image {
         Image { process: process(pid), program: (1, 2), code: 3, stack: 4 }
     }
 
-    fn seen(group: &str) -> Seen {
-        Seen { name: "python3".into(), group: group.into(), library: Some(false), ..Seen::default() }
+    fn seen(group: &str) -> SeenProcess {
+        SeenProcess { name: "python3".into(), group: group.into(), library: Some(false), ..SeenProcess::default() }
     }
 
-    fn member(pid: u32) -> (u32, Seen) {
-        (pid, Seen { library: Some(true), image: Some(image(pid)), ..seen("/docker/x") })
+    fn member(pid: u32) -> (u32, SeenProcess) {
+        (pid, SeenProcess { library: Some(true), image: Some(image(pid)), ..seen("/docker/x") })
     }
 
     const GIB: u64 = 1 << 30;
     const MIB: u64 = 1 << 20;
 
-    fn known() -> Registered {
-        let mut known = Registered { all: Some(Instant::now()), ..Registered::default() };
+    fn known() -> RegisteredMembers {
+        let mut known = RegisteredMembers { all: Some(Instant::now()), ..RegisteredMembers::default() };
         known.members.extend([10, 20].map(|pid| {
-            (pid, vec![Member { tenant: "a".into(), image: Some(image(pid)), connection: Some(u64::from(pid)) }])
+            (
+                pid,
+                vec![RegisteredMember {
+                    tenant: "a".into(),
+                    image: Some(image(pid)),
+                    connection: Some(u64::from(pid)),
+                }],
+            )
         }));
         let said = LedgerReading { used: GIB, overhead: 0, claimed: 0, read: Instant::now() };
         known.ledgers.insert(("a".into(), "1".into()), said);
-        known.limits.insert("a".into(), Limits { now: vec![("*".into(), 2 * GIB)], ..Limits::default() });
+        known.limits.insert("a".into(), TenantLimits { now: vec![("*".into(), 2 * GIB)], ..TenantLimits::default() });
         known
     }
 
-    fn on(pid: u32, used: u64) -> OnDevice {
-        OnDevice { pid, device: "GPU-1".into(), used: Some(used) }
+    fn on(pid: u32, used: u64) -> ProcessOnDevice {
+        ProcessOnDevice { pid, device: "GPU-1".into(), used: Some(used) }
     }
 
-    fn judged(all: Vec<(u32, Seen)>, driver: &[OnDevice]) -> Vec<(What, u32, Option<String>)> {
+    fn judged(all: Vec<(u32, SeenProcess)>, driver: &[ProcessOnDevice]) -> Vec<(FindingKind, u32, Option<String>)> {
         judged_by(&known(), all, driver)
     }
 
-    fn judged_by(known: &Registered, all: Vec<(u32, Seen)>, driver: &[OnDevice]) -> Vec<(What, u32, Option<String>)> {
+    fn judged_by(
+        known: &RegisteredMembers,
+        all: Vec<(u32, SeenProcess)>,
+        driver: &[ProcessOnDevice],
+    ) -> Vec<(FindingKind, u32, Option<String>)> {
         let seen = all.into_iter().map(|(pid, seen)| (process(pid), seen)).collect();
-        let allowed = Allowed { programs: vec!["/usr/bin/nvidia-persistenced".into()], slack: 64 * MIB };
-        let found = judge(&seen, driver, known, &Bounds::default(), &allowed);
+        let allowed = ProofTolerance { programs: vec!["/usr/bin/nvidia-persistenced".into()], slack: 64 * MIB };
+        let found = judge_processes(&seen, driver, known, &MemoryBounds::default(), &allowed);
         found.into_iter().map(|finding| (finding.what, finding.process.pid, finding.tenant)).collect()
     }
 
     #[test]
     fn members_and_their_children_with_the_library_are_as_they_should_be() {
-        let child = Seen { library: Some(true), ..seen("/docker/x") };
+        let child = SeenProcess { library: Some(true), ..seen("/docker/x") };
         assert_eq!(judged(vec![member(10), (11, child.clone())], &[on(10, GIB)]), []);
-        let stranger = vec![member(10), (11, Seen { group: "/docker/y".into(), ..child.clone() })];
-        assert_eq!(judged(stranger, &[]), [(What::Uncontrolled, 11, None)]);
+        let stranger = vec![member(10), (11, SeenProcess { group: "/docker/y".into(), ..child.clone() })];
+        assert_eq!(judged(stranger, &[]), [(FindingKind::Uncontrolled, 11, None)]);
         let bare = vec![member(10), (11, seen("/docker/x"))];
-        assert_eq!(judged(bare, &[]), [(What::Uncontrolled, 11, None)], "the same container, and not the library");
+        assert_eq!(
+            judged(bare, &[]),
+            [(FindingKind::Uncontrolled, 11, None)],
+            "the same container, and not the library"
+        );
     }
 
     #[test]
     fn who_has_a_tenants_socket_and_said_no_hello_is_that_tenants() {
-        let contained = Seen { contained: true, tenants: vec!["a".into()], ..seen("/docker/z") };
-        assert_eq!(judged(vec![(12, contained.clone())], &[]), [(What::Unregistered, 12, Some("a".into()))]);
-        let other = Seen { tenants: Vec::new(), ..contained };
-        assert_eq!(judged(vec![(12, other)], &[]), [(What::Uncontrolled, 12, None)]);
+        let contained = SeenProcess { contained: true, tenants: vec!["a".into()], ..seen("/docker/z") };
+        assert_eq!(judged(vec![(12, contained.clone())], &[]), [(FindingKind::Unregistered, 12, Some("a".into()))]);
+        let other = SeenProcess { tenants: Vec::new(), ..contained };
+        assert_eq!(judged(vec![(12, other)], &[]), [(FindingKind::Uncontrolled, 12, None)]);
     }
 
     #[test]
     fn a_member_that_uses_more_than_its_ledger_says_is_found_and_a_little_more_is_not() {
         let all = || vec![member(10)];
         assert_eq!(judged(all(), &[on(10, GIB + 64 * MIB)]), []);
-        assert_eq!(judged(all(), &[on(10, GIB + 65 * MIB)]), [(What::Over, 10, Some("a".into()))]);
-        assert_eq!(judged(all(), &[OnDevice { used: None, ..on(10, 0) }]), []);
+        assert_eq!(judged(all(), &[on(10, GIB + 65 * MIB)]), [(FindingKind::Over, 10, Some("a".into()))]);
+        assert_eq!(judged(all(), &[ProcessOnDevice { used: None, ..on(10, 0) }]), []);
         // NVML and CUDA name a MIG instance differently.
-        let instance = OnDevice { device: "MIG-1".into(), ..on(10, 2 << 30) };
-        assert_eq!(judged(all(), &[instance]), [(What::Over, 10, Some("a".into()))]);
+        let instance = ProcessOnDevice { device: "MIG-1".into(), ..on(10, 2 << 30) };
+        assert_eq!(judged(all(), &[instance]), [(FindingKind::Over, 10, Some("a".into()))]);
         // Two members share the ledger, and each adds to the slack.
         let two = || vec![member(10), member(20)];
         assert_eq!(judged(two(), &[on(10, GIB / 2), on(20, GIB / 2 + 128 * MIB)]), []);
         let found = judged(two(), &[on(10, GIB / 2), on(20, GIB / 2 + 129 * MIB)]);
-        assert_eq!(found, [(What::Over, 20, Some("a".into()))]);
+        assert_eq!(found, [(FindingKind::Over, 20, Some("a".into()))]);
     }
 
     #[test]
     fn a_member_without_the_library_is_found_and_one_that_cannot_be_looked_at_is_not() {
-        let with = |library| (10, Seen { library, ..member(10).1 });
-        assert_eq!(judged(vec![with(Some(false))], &[]), [(What::Uncontrolled, 10, Some("a".into()))]);
+        let with = |library| (10, SeenProcess { library, ..member(10).1 });
+        assert_eq!(judged(vec![with(Some(false))], &[]), [(FindingKind::Uncontrolled, 10, Some("a".into()))]);
         assert_eq!(judged(vec![with(None)], &[]), []);
     }
 
     #[test]
     fn who_runs_another_program_than_said_hello_is_no_member_and_its_connection_is_named() {
         let image = Some(Image { stack: 5, ..image(10) });
-        let other = (10, Seen { image, library: Some(true), ..seen("/docker/x") });
-        assert_eq!(judged(vec![other.clone()], &[]), [(What::Uncontrolled, 10, None)]);
-        let map = |(pid, seen): (u32, Seen)| BTreeMap::from([(process(pid), seen)]);
-        assert_eq!(changed(&map(other.clone()), &known()), [10]);
-        assert!(changed(&map(member(10)), &known()).is_empty());
+        let other = (10, SeenProcess { image, library: Some(true), ..seen("/docker/x") });
+        assert_eq!(judged(vec![other.clone()], &[]), [(FindingKind::Uncontrolled, 10, None)]);
+        let map = |(pid, seen): (u32, SeenProcess)| BTreeMap::from([(process(pid), seen)]);
+        assert_eq!(changed_images(&map(other.clone()), &known()), [10]);
+        assert!(changed_images(&map(member(10)), &known()).is_empty());
         let mut again = known();
-        let hello = Member { tenant: "a".into(), image, connection: Some(30) };
+        let hello = RegisteredMember { tenant: "a".into(), image, connection: Some(30) };
         again.members.entry(10).or_default().push(hello);
         assert_eq!(judged_by(&again, vec![other], &[]), [], "it said hello again");
-        let reused = BTreeMap::from([(Process { pid: 10, began: 6 }, seen("/docker/x"))]);
-        assert_eq!(changed(&reused, &known()), [10], "another process with its number");
+        let reused = BTreeMap::from([(ProcessId { pid: 10, began: 6 }, seen("/docker/x"))]);
+        assert_eq!(changed_images(&reused, &known()), [10], "another process with its number");
     }
 
     #[test]
@@ -440,8 +461,9 @@ mod tests {
     fn who_took_more_since_its_ledger_was_read_is_no_finding_before_that_is_read_again() {
         let (mut known, listed) = (known(), Instant::now() + std::time::Duration::from_secs(1));
         let seen = BTreeMap::from([member(10)].map(|(pid, seen)| (process(pid), seen)));
-        let asked =
-            |known: &Registered, used, listed| suspects(&seen, &[on(10, used)], known, &Bounds::default(), 0, listed);
+        let asked = |known: &RegisteredMembers, used, listed| {
+            memory_suspects(&seen, &[on(10, used)], known, &MemoryBounds::default(), 0, listed)
+        };
         let key = ("a".to_owned(), "1".to_owned());
         assert_eq!(asked(&known, 2 * GIB, listed), std::slice::from_ref(&key));
         assert_eq!(asked(&known, GIB, listed), [], "nothing is to be asked");
@@ -454,9 +476,9 @@ mod tests {
 
     #[test]
     fn what_is_allowed_is_allowed_outside_of_containers_only() {
-        let host = Seen { program: Some("/usr/bin/nvidia-persistenced".into()), ..seen("/system.slice/x") };
+        let host = SeenProcess { program: Some("/usr/bin/nvidia-persistenced".into()), ..seen("/system.slice/x") };
         assert_eq!(judged(vec![(13, host.clone())], &[]), []);
-        let inside = Seen { contained: true, ..host };
-        assert_eq!(judged(vec![(13, inside)], &[]), [(What::Uncontrolled, 13, None)]);
+        let inside = SeenProcess { contained: true, ..host };
+        assert_eq!(judged(vec![(13, inside)], &[]), [(FindingKind::Uncontrolled, 13, None)]);
     }
 }

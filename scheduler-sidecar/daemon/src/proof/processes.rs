@@ -2,7 +2,7 @@
 //!
 //! # Cost
 //! For each process one system call, if the kernel reports the number of its descriptors (Linux 6.2) and that number
-//! did not change. Otherwise its descriptors are read. Every [`THOROUGH`] looks they are read in any case, for a
+//! did not change. Otherwise its descriptors are read. Every [`THOROUGH_EVERY`] looks they are read in any case, for a
 //! process that closes one file when it opens another. A process's own name is used in messages only.
 
 use std::collections::HashMap;
@@ -13,15 +13,15 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use super::image::Image;
-use vgpu_config::problem::shown;
-use vgpu_control::finding::Process;
+use vgpu_config::problem::escape_value;
+use vgpu_control::finding::ProcessId;
 
 /// Rounds of the check after which all descriptors are read again, even if their number did not change.
-pub const THOROUGH: u32 = 16;
+pub const THOROUGH_EVERY: u32 = 16;
 
 /// A process that has a device file open, or that the driver lists.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct SeenProcess {
     /// Name of the process, as it chose it.
     pub name: String,
     /// Device file that the process has open; `None`: the driver listed the process.
@@ -45,11 +45,11 @@ pub struct Seen {
 
 /// Reads /proc, and remembers results from one round of the check to the next.
 #[derive(Debug)]
-pub struct Processes {
+pub struct ProcessScanner {
     root: PathBuf,
     patterns: Vec<String>,
     /// Results of earlier rounds of the check, by process ID.
-    known: HashMap<u32, Known>,
+    known: HashMap<u32, KnownProcess>,
     looks: u32,
     /// Mount namespace and root directory of the host's first process. `None`: they cannot be read, so no process
     /// counts as in a container.
@@ -58,18 +58,18 @@ pub struct Processes {
 
 /// Results for a process from earlier rounds of the check.
 #[derive(Debug)]
-struct Known {
+struct KnownProcess {
     /// Inode of the process's list of descriptors in /proc. A later process with the same ID has another inode.
     inode: u64,
     /// Number of descriptors when they were read; 0: the kernel does not report it.
     count: u64,
     /// Device file among the descriptors, with the process that has it open; `None`: none.
-    holds: Option<(Process, String)>,
+    holds: Option<(ProcessId, String)>,
     /// Number of the round of the check that saw the process last.
     look: u32,
 }
 
-impl Processes {
+impl ProcessScanner {
     /// Looks for files that match one of the patterns: `*` is any text without a slash, `[0-9]` a digit.
     #[must_use]
     pub fn new(patterns: &[String]) -> Self {
@@ -84,9 +84,9 @@ impl Processes {
     ///
     /// # Errors
     /// A message: /proc cannot be read.
-    pub fn holders(&mut self) -> Result<Vec<(Process, String)>, String> {
+    pub fn device_holders(&mut self) -> Result<Vec<(ProcessId, String)>, String> {
         let entries = fs::read_dir(&self.root).map_err(|why| format!("{}: {why}", self.root.display()))?;
-        let thorough = self.looks.is_multiple_of(THOROUGH);
+        let thorough = self.looks.is_multiple_of(THOROUGH_EVERY);
         self.looks = self.looks.wrapping_add(1);
         let look = self.looks;
         let mut found = Vec::new();
@@ -104,9 +104,9 @@ impl Processes {
                     found.extend(known.holds.clone());
                 }
                 None => {
-                    let holds = self.device_among(&files).and_then(|device| Some((self.process(pid)?, device)));
+                    let holds = self.device_among(&files).and_then(|device| Some((self.process_by_pid(pid)?, device)));
                     found.extend(holds.clone());
-                    self.known.insert(pid, Known { inode, count, holds, look });
+                    self.known.insert(pid, KnownProcess { inode, count, holds, look });
                 }
             }
         }
@@ -116,13 +116,13 @@ impl Processes {
 
     /// The process with this ID, if it exists.
     #[must_use]
-    pub fn process(&self, pid: u32) -> Option<Process> {
-        Stat::read(&self.root.join(pid.to_string())).map(|stat| Process { pid, began: stat.began })
+    pub fn process_by_pid(&self, pid: u32) -> Option<ProcessId> {
+        ProcessStat::read(&self.root.join(pid.to_string())).map(|stat| ProcessId { pid, began: stat.began })
     }
 
     /// The program that a process runs; `None`: it cannot be read, or the process is about to end.
     #[must_use]
-    pub fn image(&self, pid: u32) -> Option<Image> {
+    pub fn image_of(&self, pid: u32) -> Option<Image> {
         image_below(&self.root, pid)
     }
 
@@ -132,13 +132,18 @@ impl Processes {
             let target = fs::read_link(entry.path()).ok()?;
             let target = target.to_str()?;
             let target = target.strip_suffix(" (deleted)").unwrap_or(target);
-            self.patterns.iter().any(|pattern| matches(pattern, target)).then(|| shown(target))
+            self.patterns.iter().any(|pattern| matches_pattern(pattern, target)).then(|| escape_value(target))
         })
     }
 
     /// Reads the details of one process. `dirs`: locations of the tenants' socket directories.
     #[must_use]
-    pub fn look(&self, process: Process, device: Option<String>, dirs: &[(Place, String)]) -> Seen {
+    pub fn look_at_process(
+        &self,
+        process: ProcessId,
+        device: Option<String>,
+        dirs: &[(DirectoryPlace, String)],
+    ) -> SeenProcess {
         let at = self.root.join(process.pid.to_string());
         let text = |name: &str| fs::read(at.join(name)).map(|text| String::from_utf8_lossy(&text).into_owned());
         let thread = thread_with_memory(&at).map_or_else(|| at.clone(), |(thread, _)| thread);
@@ -148,39 +153,39 @@ impl Processes {
         let world = world_of(&at);
         let contained = self.host.as_ref().zip(world).is_some_and(|(host, here)| host.0 != here.0 && host.1 != here.1);
         let mounts = if dirs.is_empty() { String::new() } else { text("mountinfo").unwrap_or_default() };
-        Seen {
-            name: shown(text("comm").unwrap_or_default().trim_end()),
+        SeenProcess {
+            name: escape_value(text("comm").unwrap_or_default().trim_end()),
             device,
             library: (!maps.is_empty()).then(|| maps.lines().any(is_library)),
-            image: self.image(process.pid),
+            image: self.image_of(process.pid),
             program: fs::read_link(thread.join("exe")).ok(),
             contained,
             group: group.lines().find_map(|line| line.splitn(3, ':').nth(2)).unwrap_or_default().to_owned(),
-            inside: innermost(&text("status").unwrap_or_default()),
-            tenants: mounted(&mounts, dirs),
+            inside: innermost_pid(&text("status").unwrap_or_default()),
+            tenants: mounted_directories(&mounts, dirs),
         }
     }
 }
 
-/// The program that a process of the host runs, as [`Processes::image`].
+/// The program that a process of the host runs, as [`ProcessScanner::image_of`].
 ///
 /// # Cost
 /// Two system calls, and a file that the kernel generates.
 #[must_use]
-pub fn image(pid: u32) -> Option<Image> {
+pub fn read_image(pid: u32) -> Option<Image> {
     image_below(Path::new("/proc"), pid)
 }
 
 fn image_below(root: &Path, pid: u32) -> Option<Image> {
     let at = root.join(pid.to_string());
-    let began = Stat::read(&at)?.began;
-    let (thread, Stat { code, stack, .. }) = thread_with_memory(&at)?;
+    let began = ProcessStat::read(&at)?.began;
+    let (thread, ProcessStat { code, stack, .. }) = thread_with_memory(&at)?;
     let program = fs::metadata(thread.join("exe")).map_or((0, 0), |file| (file.dev(), file.ino()));
-    Some(Image { process: Process { pid, began }, program, code, stack })
+    Some(Image { process: ProcessId { pid, began }, program, code, stack })
 }
 
 /// Data of a process or thread from its `stat`.
-struct Stat {
+struct ProcessStat {
     /// Start time, in ticks since boot.
     began: u64,
     /// Start address of the code; 0: it has no memory any more, 1: reading it is not permitted.
@@ -189,7 +194,7 @@ struct Stat {
     stack: u64,
 }
 
-impl Stat {
+impl ProcessStat {
     fn read(at: &Path) -> Option<Self> {
         let text = fs::read(at.join("stat")).ok()?;
         // The name in brackets may contain any character, even brackets.
@@ -205,17 +210,17 @@ impl Stat {
 
 /// A thread of a process that still has its memory. The first thread may end before the others; then /proc shows no
 /// memory for it.
-fn thread_with_memory(at: &Path) -> Option<(PathBuf, Stat)> {
-    let first = Stat::read(at)?;
+fn thread_with_memory(at: &Path) -> Option<(PathBuf, ProcessStat)> {
+    let first = ProcessStat::read(at)?;
     if first.code != 0 {
         return Some((at.to_owned(), first));
     }
     let threads = fs::read_dir(at.join("task")).ok()?.flatten().map(|thread| thread.path());
-    threads.filter_map(|thread| Stat::read(&thread).map(|stat| (thread, stat))).find(|(_, stat)| stat.code != 0)
+    threads.filter_map(|thread| ProcessStat::read(&thread).map(|stat| (thread, stat))).find(|(_, stat)| stat.code != 0)
 }
 
 /// The process ID in the innermost pid namespace, from the `NSpid` line of `status`.
-fn innermost(status: &str) -> Option<u32> {
+fn innermost_pid(status: &str) -> Option<u32> {
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     line.split_ascii_whitespace().next_back()?.parse().ok()
 }
@@ -228,15 +233,15 @@ fn world_of(at: &Path) -> Option<(PathBuf, (u64, u64))> {
 
 /// Location of a directory, independent of its name: the number of its file system, and its path within that.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct DirectoryPlace {
     system: String,
     path: Vec<u8>,
 }
 
 /// Location of the directory that has this path in this mountinfo.
 #[must_use]
-pub fn place(mounts: &str, dir: &Path) -> Option<Place> {
-    let entries = mounts.lines().filter_map(Mount::read);
+pub fn directory_place(mounts: &str, dir: &Path) -> Option<DirectoryPlace> {
+    let entries = mounts.lines().filter_map(MountLine::read);
     // Of several mounts at one point, the last one is visible.
     let over = entries.filter_map(|mount| {
         let rest = dir.strip_prefix(OsStr::from_bytes(&mount.point)).ok()?.to_owned();
@@ -246,32 +251,32 @@ pub fn place(mounts: &str, dir: &Path) -> Option<Place> {
     let path = Path::new(OsStr::from_bytes(&mount.root)).join(rest);
     // Collecting the parts again removes a trailing slash.
     let path = path.components().collect::<PathBuf>().into_os_string().into_vec();
-    Some(Place { system: mount.system, path })
+    Some(DirectoryPlace { system: mount.system, path })
 }
 
 /// Tenants whose directories are mounts in this mountinfo. Only the kernel's table counts: reading a path inside the
 /// process's own tree could block for ever, or lead elsewhere.
-fn mounted(mounts: &str, dirs: &[(Place, String)]) -> Vec<String> {
+fn mounted_directories(mounts: &str, dirs: &[(DirectoryPlace, String)]) -> Vec<String> {
     let mut found = Vec::new();
-    for mount in mounts.lines().filter_map(Mount::read) {
-        let here = Place { system: mount.system, path: mount.root };
+    for mount in mounts.lines().filter_map(MountLine::read) {
+        let here = DirectoryPlace { system: mount.system, path: mount.root };
         found.extend(dirs.iter().filter(|(place, _)| *place == here).map(|(_, tenant)| tenant.clone()));
     }
     found
 }
 
 /// A line of mountinfo.
-struct Mount {
+struct MountLine {
     system: String,
     root: Vec<u8>,
     point: Vec<u8>,
 }
 
-impl Mount {
+impl MountLine {
     fn read(line: &str) -> Option<Self> {
         let mut words = line.split(' ').skip(2);
         let (system, root, point) = (words.next()?, words.next()?, words.next()?);
-        Some(Self { system: system.to_owned(), root: unescaped(root), point: unescaped(point) })
+        Some(Self { system: system.to_owned(), root: unescape_path(root), point: unescape_path(point) })
     }
 }
 
@@ -291,7 +296,7 @@ fn is_library(line: &str) -> bool {
 }
 
 /// Decodes a path of mountinfo, where a blank is `\040`.
-fn unescaped(text: &str) -> Vec<u8> {
+fn unescape_path(text: &str) -> Vec<u8> {
     let bytes = text.as_bytes();
     let mut path = Vec::new();
     let mut at = 0;
@@ -306,19 +311,19 @@ fn unescaped(text: &str) -> Vec<u8> {
 
 /// True if a path matches a pattern: `*` is any text without a slash, `[0-9]` a digit.
 #[must_use]
-pub fn matches(pattern: &str, path: &str) -> bool {
+pub fn matches_pattern(pattern: &str, path: &str) -> bool {
     if let Some(rest) = pattern.strip_prefix("[0-9]") {
-        return path.starts_with(|first: char| first.is_ascii_digit()) && matches(rest, &path[1..]);
+        return path.starts_with(|first: char| first.is_ascii_digit()) && matches_pattern(rest, &path[1..]);
     }
     match (pattern.chars().next(), path.chars().next()) {
         (None, None) => true,
         (Some('*'), first) => {
             let rest = &pattern[1..];
-            matches(rest, path)
-                || first.is_some_and(|first| first != '/' && matches(pattern, &path[first.len_utf8()..]))
+            matches_pattern(rest, path)
+                || first.is_some_and(|first| first != '/' && matches_pattern(pattern, &path[first.len_utf8()..]))
         }
         (Some(wanted), Some(first)) if wanted == first => {
-            matches(&pattern[wanted.len_utf8()..], &path[first.len_utf8()..])
+            matches_pattern(&pattern[wanted.len_utf8()..], &path[first.len_utf8()..])
         }
         _ => false,
     }
@@ -341,7 +346,7 @@ mod tests {
             ("/d\u{e9}*x", "/d\u{e9}\u{e9}x", true),
             ("", "", true),
         ] {
-            assert_eq!(matches(pattern, path), is, "{pattern} {path}");
+            assert_eq!(matches_pattern(pattern, path), is, "{pattern} {path}");
         }
     }
 
@@ -351,8 +356,8 @@ mod tests {
         let device = dir.path().join("nvidia0");
         fs::write(&device, "").unwrap();
         let pattern = format!("{}/nvidia[0-9]*", dir.path().display());
-        let mut processes = Processes::new(&[pattern]);
-        assert_eq!(processes.holders().unwrap(), []);
+        let mut processes = ProcessScanner::new(&[pattern]);
+        assert_eq!(processes.device_holders().unwrap(), []);
         let script = "exec 9<\"$1\"; echo on; read _; exec 9<&-; echo off; read _";
         let mut child = std::process::Command::new("sh")
             .args(["-c", script, "sh"])
@@ -364,19 +369,19 @@ mod tests {
         use std::io::{BufRead as _, Write as _};
         let mut said = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
         assert_eq!(said.next().unwrap().unwrap(), "on");
-        let found = processes.holders().unwrap();
+        let found = processes.device_holders().unwrap();
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!((found[0].0.pid, found[0].1.as_str()), (child.id(), device.to_str().unwrap()));
-        assert_eq!(processes.holders().unwrap(), found, "from memory");
-        let seen = processes.look(found[0].0, Some(found[0].1.clone()), &[]);
+        assert_eq!(processes.device_holders().unwrap(), found, "from memory");
+        let seen = processes.look_at_process(found[0].0, Some(found[0].1.clone()), &[]);
         assert!(seen.library == Some(false) && !seen.contained && seen.program.is_some(), "{seen:?}");
         let mut stdin = child.stdin.take().unwrap();
         stdin.write_all(b"\n").unwrap();
         assert_eq!(said.next().unwrap().unwrap(), "off");
-        assert_eq!(processes.holders().unwrap(), []);
+        assert_eq!(processes.device_holders().unwrap(), []);
         drop(stdin);
         child.wait().unwrap();
-        assert!(processes.process(child.id()).is_none());
+        assert!(processes.process_by_pid(child.id()).is_none());
     }
 
     /// The number of descriptors stays the same, but one is another file.
@@ -385,7 +390,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let device = dir.path().join("nvidia0");
         fs::write(&device, "").unwrap();
-        let mut processes = Processes::new(&[format!("{}/nvidia[0-9]*", dir.path().display())]);
+        let mut processes = ProcessScanner::new(&[format!("{}/nvidia[0-9]*", dir.path().display())]);
         let script = "exec 9</dev/null; echo on; read _; exec 9<\"$1\"; echo other; read _";
         let mut child = std::process::Command::new("sh")
             .args(["-c", script, "sh"])
@@ -397,12 +402,13 @@ mod tests {
         use std::io::{BufRead as _, Write as _};
         let mut said = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
         assert_eq!(said.next().unwrap().unwrap(), "on");
-        assert_eq!(processes.holders().unwrap(), []);
+        assert_eq!(processes.device_holders().unwrap(), []);
         let mut stdin = child.stdin.take().unwrap();
         stdin.write_all(b"\n").unwrap();
         assert_eq!(said.next().unwrap().unwrap(), "other");
-        let looks = (1..=THOROUGH).find(|_| processes.holders().unwrap().iter().any(|(one, _)| one.pid == child.id()));
-        assert!(looks.is_some(), "not within {THOROUGH} looks");
+        let looks = (1..=THOROUGH_EVERY)
+            .find(|_| processes.device_holders().unwrap().iter().any(|(one, _)| one.pid == child.id()));
+        assert!(looks.is_some(), "not within {THOROUGH_EVERY} looks");
         drop(stdin);
         child.wait().unwrap();
     }
@@ -418,17 +424,17 @@ mod tests {
         use std::io::{BufRead as _, Write as _};
         let mut said = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
         assert_eq!(said.next().unwrap().unwrap(), "on");
-        let first = image(child.id()).unwrap();
-        assert_eq!(image(child.id()), Some(first));
+        let first = read_image(child.id()).unwrap();
+        assert_eq!(read_image(child.id()), Some(first));
         let mut stdin = child.stdin.take().unwrap();
         stdin.write_all(b"\n").unwrap();
         assert_eq!(said.next().unwrap().unwrap(), "again");
-        let second = image(child.id()).unwrap();
+        let second = read_image(child.id()).unwrap();
         assert_eq!((first.process, first.program), (second.process, second.program), "the same process and program");
         assert_ne!(first, second);
         drop(stdin);
         child.wait().unwrap();
-        assert_eq!(image(child.id()), None);
+        assert_eq!(read_image(child.id()), None);
     }
 
     /// /proc shows no memory for a first thread that has ended.
@@ -449,12 +455,12 @@ mod tests {
         use std::io::{BufRead as _, Write as _};
         let mut said = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
         assert_eq!(said.next().unwrap().unwrap(), "both");
-        let first = image(child.id()).unwrap();
+        let first = read_image(child.id()).unwrap();
         let mut stdin = child.stdin.take().unwrap();
         stdin.write_all(b"\n").unwrap();
         assert_eq!(said.next().unwrap().unwrap(), "on");
-        assert_eq!(image(child.id()), Some(first));
-        let seen = Processes::new(&[]).look(first.process, None, &[]);
+        assert_eq!(read_image(child.id()), Some(first));
+        let seen = ProcessScanner::new(&[]).look_at_process(first.process, None, &[]);
         assert!(seen.library == Some(false) && seen.program.is_some(), "{seen:?}");
         drop(stdin);
         child.wait().unwrap();
@@ -462,8 +468,8 @@ mod tests {
 
     #[test]
     fn a_process_has_its_number_of_the_innermost_namespace() {
-        assert_eq!(innermost("Name:\tx\nNSpid:\t4711\t12\t3\nVmPeak:\t1 kB\n"), Some(3));
-        assert_eq!(innermost("Name:\tNSpid:\n"), None);
+        assert_eq!(innermost_pid("Name:\tx\nNSpid:\t4711\t12\t3\nVmPeak:\t1 kB\n"), Some(3));
+        assert_eq!(innermost_pid("Name:\tNSpid:\n"), None);
     }
 
     #[test]
@@ -482,20 +488,20 @@ mod tests {
         }
         let as_data = "7f0000000000-7f0000001000 r--p 00000000 08:01 1234                     /x/libvgpu.so";
         assert!(!is_library(as_data), "its bytes are no code there");
-        assert_eq!(unescaped(r"/a\040b\\c"), b"/a b\\\\c");
+        assert_eq!(unescape_path(r"/a\040b\\c"), b"/a b\\\\c");
     }
 
     #[test]
     fn a_tenants_directory_is_known_by_where_it_lies_and_not_by_what_it_is_called() {
         let host = "22 1 8:1 / / rw - ext4 /dev/vda rw\n30 22 0:25 / /run rw - tmpfs tmpfs rw\n";
-        let at = place(host, Path::new("/run/vgpu/tenants/a")).unwrap();
-        assert_eq!(at, Place { system: "0:25".into(), path: b"/vgpu/tenants/a".to_vec() });
+        let at = directory_place(host, Path::new("/run/vgpu/tenants/a")).unwrap();
+        assert_eq!(at, DirectoryPlace { system: "0:25".into(), path: b"/vgpu/tenants/a".to_vec() });
         let dirs = [(at, "a".to_owned())];
         let inside =
             "1 0 0:40 / / rw - overlay overlay rw\n2 1 0:25 /vgpu/tenants/a /given\\040here ro - tmpfs tmpfs rw\n";
-        assert_eq!(mounted(inside, &dirs), ["a"]);
+        assert_eq!(mounted_directories(inside, &dirs), ["a"]);
         for other in ["2 1 0:25 /vgpu/tenants/ab /g ro\n", "2 1 0:26 /vgpu/tenants/a /g ro\n", "nonsense\n"] {
-            assert!(mounted(other, &dirs).is_empty(), "{other}");
+            assert!(mounted_directories(other, &dirs).is_empty(), "{other}");
         }
     }
 }

@@ -2,46 +2,46 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use vgpu_core::time::arbiter::audit::Audit;
-use vgpu_core::units::uuid::key;
+use vgpu_core::time::arbiter::audit::LeaseAudit;
+use vgpu_core::units::uuid::uuid_key;
 
-use super::driver::Working;
-use super::judge::Registered;
-use super::processes::Seen;
-use vgpu_control::finding::{Finding, Process, What};
+use super::driver::WorkingProcess;
+use super::judge::RegisteredMembers;
+use super::processes::SeenProcess;
+use vgpu_control::finding::{Finding, FindingKind, ProcessId};
 
-/// History of each process on each device ([`vgpu_core::units::uuid::key`]).
+/// History of each process on each device ([`vgpu_core::units::uuid::uuid_key`]).
 #[derive(Debug, Default)]
-pub struct Times(HashMap<(Process, String), Audit>);
+pub struct UnseenTimes(HashMap<(ProcessId, String), LeaseAudit>);
 
-impl Times {
+impl UnseenTimes {
     /// Takes one look and returns the processes that work without a lease, each with the device. `working` was
     /// requested at `sampled`; `known` was read after that, at `told` at the latest. Both times are in ns.
-    pub fn look(
+    pub fn look_at_work(
         &mut self,
-        seen: &BTreeMap<Process, Seen>,
-        (working, sampled): (&[Working], u64),
-        (known, told): (&Registered, u64),
-    ) -> Vec<(Process, String)> {
+        seen: &BTreeMap<ProcessId, SeenProcess>,
+        (working, sampled): (&[WorkingProcess], u64),
+        (known, told): (&RegisteredMembers, u64),
+    ) -> Vec<(ProcessId, String)> {
         // Forget processes that ended.
         self.0.retain(|(process, _), _| seen.contains_key(process));
         // Members are watched from their join on, so that no time is missing when they start to work.
-        let samples = working.iter().map(|one| ((one.pid, key(&one.device)), one));
-        let samples: HashMap<(u32, String), &Working> = samples.collect();
+        let samples = working.iter().map(|one| ((one.pid, uuid_key(&one.device)), one));
+        let samples: HashMap<(u32, String), &WorkingProcess> = samples.collect();
         for (pid, device) in samples.keys().chain(known.had.keys()) {
-            let process = seen.range(Process { pid: *pid, began: 0 }..).next().map(|(process, _)| *process);
+            let process = seen.range(ProcessId { pid: *pid, began: 0 }..).next().map(|(process, _)| *process);
             if let Some(process) = process.filter(|process| process.pid == *pid) {
                 self.0.entry((process, device.clone())).or_default();
             }
         }
-        let mut unseen: Vec<(Process, String)> = Vec::new();
+        let mut unseen: Vec<(ProcessId, String)> = Vec::new();
         for ((process, device), audit) in &mut self.0 {
             let key = (process.pid, device.clone());
             let sample = samples.get(&key);
             // A process that never joined the device never held it.
             let nobody = (!known.older.contains(&process.pid)).then_some(0);
             let had = known.had.get(&key).copied().unwrap_or(nobody);
-            if audit.look(had, sample.map_or(0, |one| one.seen), sampled, told) {
+            if audit.take_reading(had, sample.map_or(0, |one| one.seen), sampled, told) {
                 unseen.push((*process, sample.map_or(device, |one| &one.device).clone()));
             }
         }
@@ -52,20 +52,24 @@ impl Times {
 
 /// Findings for members among these processes. A process that is no member is a finding for that reason.
 #[must_use]
-pub fn findings(unseen: &[(Process, String)], seen: &BTreeMap<Process, Seen>, known: &Registered) -> Vec<Finding> {
+pub fn time_findings(
+    unseen: &[(ProcessId, String)],
+    seen: &BTreeMap<ProcessId, SeenProcess>,
+    known: &RegisteredMembers,
+) -> Vec<Finding> {
     let mut unseen = unseen.to_vec();
     unseen.dedup_by_key(|(process, _)| *process);
-    let finding = |(process, device): (Process, String)| {
+    let finding = |(process, device): (ProcessId, String)| {
         let seen = seen.get(&process)?;
-        let tenant = known.member(&process, seen.image)?.tenant.clone();
+        let tenant = known.member_of_process(&process, seen.image)?.tenant.clone();
         let words =
             "the driver saw it work on the device for longer than it held a lease or waited for its work to end: its \
                      launches do not go through the library; what its neighbours launch is paid at the cost it has \
                      undisturbed, and its own work is not charged"
                 .to_owned();
-        let container = seen.contained.then(|| super::judge::container(&seen.group)).flatten();
+        let container = seen.contained.then(|| super::judge::container_name(&seen.group)).flatten();
         Some(Finding {
-            what: What::Time,
+            what: FindingKind::Time,
             process,
             pid_inside: seen.inside,
             name: seen.name.clone(),
@@ -82,36 +86,36 @@ pub fn findings(unseen: &[(Process, String)], seen: &BTreeMap<Process, Seen>, kn
 #[cfg(test)]
 mod tests {
     use super::super::image::Image;
-    use super::super::judge::Member;
+    use super::super::judge::RegisteredMember;
     use super::*;
 
     const LOOK_NS: u64 = 400_000_000;
 
-    fn process(pid: u32) -> Process {
-        Process { pid, began: 5 }
+    fn process(pid: u32) -> ProcessId {
+        ProcessId { pid, began: 5 }
     }
 
-    fn member() -> Member {
+    fn member() -> RegisteredMember {
         let image = Some(Image { process: process(10), program: (1, 2), code: 3, stack: 4 });
-        Member { tenant: "a".into(), image, connection: None }
+        RegisteredMember { tenant: "a".into(), image, connection: None }
     }
 
     /// 10 s in which the process works half of the time.
-    fn found(known: &mut Registered, had: impl Fn(u64) -> Option<Option<u64>>) -> Vec<(Process, String)> {
-        let seen = BTreeMap::from([(process(10), Seen::default()), (process(20), Seen::default())]);
-        let (mut times, mut found) = (Times::default(), Vec::new());
+    fn found(known: &mut RegisteredMembers, had: impl Fn(u64) -> Option<Option<u64>>) -> Vec<(ProcessId, String)> {
+        let seen = BTreeMap::from([(process(10), SeenProcess::default()), (process(20), SeenProcess::default())]);
+        let (mut times, mut found) = (UnseenTimes::default(), Vec::new());
         for look in 1..25 {
             known.had.clear();
             known.had.extend(had(look).map(|had| ((10, "1".to_owned()), had)));
-            let working = [Working { pid: 10, device: "GPU-1".into(), seen: LOOK_NS / 2 }];
-            found = times.look(&seen, (&working, look * LOOK_NS), (known, look * LOOK_NS));
+            let working = [WorkingProcess { pid: 10, device: "GPU-1".into(), seen: LOOK_NS / 2 }];
+            found = times.look_at_work(&seen, (&working, look * LOOK_NS), (known, look * LOOK_NS));
         }
         found
     }
 
     #[test]
     fn a_member_that_works_without_a_lease_is_found_and_one_that_had_the_device_is_not() {
-        let mut known = Registered::default();
+        let mut known = RegisteredMembers::default();
         known.members.insert(10, vec![member()]);
         let it = vec![(process(10), "GPU-1".to_owned())];
         assert_eq!(found(&mut known, |_| Some(Some(7))), it);
@@ -124,12 +128,12 @@ mod tests {
 
     #[test]
     fn a_finding_is_a_member_and_a_stranger_is_found_for_being_one() {
-        let seen = BTreeMap::from([(process(10), Seen::default()), (process(20), Seen::default())]);
-        let mut known = Registered::default();
+        let seen = BTreeMap::from([(process(10), SeenProcess::default()), (process(20), SeenProcess::default())]);
+        let mut known = RegisteredMembers::default();
         known.members.insert(10, vec![member()]);
         let unseen: Vec<_> = [10, 20].map(|pid| (process(pid), "gpu-1".to_owned())).into();
-        let found = findings(&unseen, &seen, &known);
+        let found = time_findings(&unseen, &seen, &known);
         let [finding] = &found[..] else { panic!("{found:?}") };
-        assert_eq!((finding.what, finding.process.pid, finding.tenant.as_deref()), (What::Time, 10, Some("a")));
+        assert_eq!((finding.what, finding.process.pid, finding.tenant.as_deref()), (FindingKind::Time, 10, Some("a")));
     }
 }

@@ -4,38 +4,38 @@
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
 
-use super::{Looking, Proof};
-use crate::proof::driver::Working;
-use crate::proof::processes::Seen;
+use super::{ProofLink, ProofThread};
+use crate::proof::driver::WorkingProcess;
+use crate::proof::processes::SeenProcess;
 use crate::proof::time;
 use vgpu_accounting::clock;
-use vgpu_control::finding::{Finding, Process};
+use vgpu_control::finding::{Finding, ProcessId};
 
-impl Proof {
+impl ProofLink {
     /// Processes that work on a device while they hold no lease of it, with the device.
     #[must_use]
-    pub fn unseen(&self) -> Vec<(u32, String)> {
+    pub fn unseen_workers(&self) -> Vec<(u32, String)> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner).unseen.clone()
     }
 }
 
-impl Looking {
+impl ProofThread {
     /// Asks the driver for the working processes. This must happen before the reactor is asked for leases, since any
     /// time may pass in between on a busy host.
-    pub(super) fn sample(&mut self) -> (Vec<Working>, u64) {
+    pub(super) fn sample(&mut self) -> (Vec<WorkingProcess>, u64) {
         let sampled = clock::now();
-        (self.driver.as_mut().map(|driver| driver.working()).unwrap_or_default(), sampled)
+        (self.driver.as_mut().map(|driver| driver.working_processes()).unwrap_or_default(), sampled)
     }
 
     /// Compares the driver's samples with the leases, as the reactor reported them afterwards.
-    pub(super) fn times(
+    pub(super) fn look_at_times(
         &mut self,
-        seen: &BTreeMap<Process, Seen>,
-        (working, sampled): &(Vec<Working>, u64),
+        seen: &BTreeMap<ProcessId, SeenProcess>,
+        (working, sampled): &(Vec<WorkingProcess>, u64),
     ) -> Vec<Finding> {
-        let unseen = self.times.look(seen, (working, *sampled), (&self.known, self.told));
+        let unseen = self.times.look_at_work(seen, (working, *sampled), (&self.known, self.told));
         self.found.lock().unwrap_or_else(PoisonError::into_inner).unseen =
             unseen.iter().map(|(process, device)| (process.pid, device.clone())).collect();
-        time::findings(&unseen, seen, &self.known)
+        time::time_findings(&unseen, seen, &self.known)
     }
 }

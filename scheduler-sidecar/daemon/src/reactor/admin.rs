@@ -7,35 +7,35 @@ use std::collections::BTreeSet;
 
 use vgpu_core::limits::Mode;
 
-use super::{Reactor, number};
-use crate::config::{On, Tenant, Which, device_name};
-use crate::connection::Peer;
-use vgpu_config::change::Words;
+use super::{Reactor, arbiter_number};
+use crate::config::{DeviceName, DeviceTermsConfig, TenantConfig, device_name};
+use crate::connection::PeerCredentials;
+use vgpu_config::change::WrittenChange;
 use vgpu_config::live;
 use vgpu_config::plan::{DevicePlan, TenantPlan, TermsPlan};
-use vgpu_control::explain::{Explained, Facts, explained, tell_findings};
+use vgpu_control::explain::{DeviceExplanation, DeviceStanding, explain_tenant, tell_findings};
 use vgpu_control::own;
-use vgpu_control::{Answer, Ask, Done, Process};
+use vgpu_control::{ChangeResult, ControlAnswer, ControlCommand, ProcessStatus};
 
-const LASTS: &str = "it lasts until the configuration is read again (SIGHUP) or the daemon restarts";
+const LASTS_WORDS: &str = "it lasts until the configuration is read again (SIGHUP) or the daemon restarts";
 
 impl Reactor {
     /// Answers a parsed request.
-    pub(super) fn administer(&mut self, ask: &Ask, who: Peer, answer: &mut Answer) {
+    pub(super) fn answer_command(&mut self, ask: &ControlCommand, who: PeerCredentials, answer: &mut ControlAnswer) {
         let done = match ask {
-            Ask::Status => return answer.status = Some(self.status()),
-            Ask::Ps => return answer.members = Some(self.processes()),
-            Ask::Explain { tenant } => {
-                return match self.why(tenant) {
+            ControlCommand::Status => return answer.status = Some(self.full_status()),
+            ControlCommand::Ps => return answer.members = Some(self.list_processes()),
+            ControlCommand::Explain { tenant } => {
+                return match self.explanation_answer(tenant) {
                     Ok(explained) => answer.explained = Some(explained),
                     Err(words) => answer.error = Some(words),
                 };
             }
-            Ask::Set { tenant, device, change } => self.set_live(tenant, device.as_deref(), change, who),
-            Ask::Pause { tenant } => self.hold(tenant, true, who),
-            Ask::Resume { tenant } => self.hold(tenant, false, who),
+            ControlCommand::Set { tenant, device, change } => self.set_live(tenant, device.as_deref(), change, who),
+            ControlCommand::Pause { tenant } => self.set_pause(tenant, true, who),
+            ControlCommand::Resume { tenant } => self.set_pause(tenant, false, who),
             // Sent line by line by `reactor::follow`.
-            Ask::Events { .. } => return,
+            ControlCommand::Events { .. } => return,
         };
         match done {
             Ok(done) => answer.done = Some(done),
@@ -43,12 +43,12 @@ impl Reactor {
         }
     }
 
-    fn processes(&mut self) -> Vec<Process> {
+    fn list_processes(&mut self) -> Vec<ProcessStatus> {
         let of = |tenant: vgpu_control::TenantStatus| {
             let name = tenant.name;
-            tenant.members.into_iter().map(move |member| Process { tenant: name.clone(), member })
+            tenant.members.into_iter().map(move |member| ProcessStatus { tenant: name.clone(), member })
         };
-        self.status().tenants.into_iter().flat_map(of).collect()
+        self.full_status().tenants.into_iter().flat_map(of).collect()
     }
 
     /// Devices and tenants as in force now, including the changes of administrators.
@@ -61,25 +61,32 @@ impl Reactor {
     }
 
     /// The room of a tenant that is served, by its name.
-    fn known(&self, name: &str) -> Result<u64, String> {
+    fn known_room(&self, name: &str) -> Result<u64, String> {
         let found = self.rooms.iter().find(|(_, room)| !room.is_removed() && room.tenant.name == name);
-        found.map(|(id, _)| *id).ok_or_else(|| live::tenant(&self.in_force().1, name).err().unwrap_or_default())
+        found.map(|(id, _)| *id).ok_or_else(|| live::find_tenant(&self.in_force().1, name).err().unwrap_or_default())
     }
 
-    fn set_live(&mut self, name: &str, device: Option<&str>, words: &Words, who: Peer) -> Result<Done, String> {
+    fn set_live(
+        &mut self,
+        name: &str,
+        device: Option<&str>,
+        words: &WrittenChange,
+        who: PeerCredentials,
+    ) -> Result<ChangeResult, String> {
         let change = words.read(str::to_owned)?;
         let (devices, tenants) = self.in_force();
-        let changed = live::changed(&devices, &tenants, name, device, &change)?;
-        let id = self.known(name)?;
-        if changed.tenant.mode == Mode::Observe && self.leases.is_paused(number(id)) {
+        let changed = live::apply_change(&devices, &tenants, name, device, &change)?;
+        let id = self.known_room(name)?;
+        if changed.tenant.mode == Mode::Observe && self.leases.is_paused(arbiter_number(id)) {
             return Err(format!(
                 "tenant {name} is paused, and nothing delays one that is only observed; resume it first"
             ));
         }
         let mut keys: BTreeSet<&'static str> = changed.whole.iter().copied().collect();
         keys.extend(changed.what.iter().flat_map(|(_, what)| what));
-        let what = words.said(device);
-        let behind = if keys.is_empty() { 0 } else { self.change(Tenant::from(&changed.tenant), &what, who)? };
+        let what = words.to_command_words(device);
+        let behind =
+            if keys.is_empty() { 0 } else { self.change_tenant(TenantConfig::from(&changed.tenant), &what, who)? };
         for terms in changed.tenant.terms.iter().filter(|_| !changed.whole.is_empty()) {
             let marks = self.marks.entry((name.to_owned(), terms.device.clone())).or_default();
             marks.extend(changed.whole.iter().copied());
@@ -89,7 +96,7 @@ impl Reactor {
         }
         let mut notes = Vec::new();
         if !keys.is_empty() {
-            notes.push(LASTS.to_owned());
+            notes.push(LASTS_WORDS.to_owned());
         }
         if changed.whole.contains(&"strict") {
             notes.push("strict is asked for at the start: processes that run keep what they were told".to_owned());
@@ -102,7 +109,7 @@ impl Reactor {
                 "{behind} of its processes use an older library and keep what they were told until they start anew"
             ));
         }
-        self.done(name, keys.into_iter().map(str::to_owned).collect(), notes)
+        self.change_result(name, keys.into_iter().map(str::to_owned).collect(), notes)
     }
 
     fn is_observed(&self, name: &str) -> bool {
@@ -110,8 +117,8 @@ impl Reactor {
         room.is_some_and(|room| room.tenant.mode == Mode::Observe)
     }
 
-    fn hold(&mut self, name: &str, hold: bool, who: Peer) -> Result<Done, String> {
-        self.known(name)?;
+    fn set_pause(&mut self, name: &str, hold: bool, who: PeerCredentials) -> Result<ChangeResult, String> {
+        self.known_room(name)?;
         let was = self.is_paused(name).unwrap_or(false);
         if hold && self.is_observed(name) {
             return Err(format!(
@@ -119,44 +126,45 @@ impl Reactor {
                  comes first"
             ));
         }
-        if hold { self.pause(name, who) } else { self.resume(name, who) }?;
+        if hold { self.pause_tenant(name, who) } else { self.resume_tenant(name, who) }?;
         let changed = if was == hold { Vec::new() } else { vec!["paused".to_owned()] };
         let mut notes = Vec::new();
-        let older = self.whole(name).older;
+        let older = self.tenant_facts(name).older;
         if hold {
             notes.push("it lasts until `vgpu resume` or a restart of the daemon".to_owned());
             if older > 0 {
                 notes.push(format!("{older} of its processes use an older library, which cannot be paused"));
             }
         }
-        self.done(name, changed, notes)
+        self.change_result(name, changed, notes)
     }
 
     /// Returns the answer to a change: the tenant's terms after it, the changed keys and the notes.
-    fn done(&mut self, name: &str, changed: Vec<String>, notes: Vec<String>) -> Result<Done, String> {
-        let id = self.known(name)?;
+    fn change_result(&mut self, name: &str, changed: Vec<String>, notes: Vec<String>) -> Result<ChangeResult, String> {
+        let id = self.known_room(name)?;
         let devices = self.terms_status(id);
         let paused = self.is_paused(name).unwrap_or(false);
         let room = self.rooms.get(&id);
         let mode = room.map_or(Mode::Enforce, |room| room.tenant.mode).to_string();
         let strict = room.is_some_and(|room| room.tenant.strict);
-        Ok(Done { tenant: name.to_owned(), changed, paused, mode, strict, devices, notes })
+        Ok(ChangeResult { tenant: name.to_owned(), changed, paused, mode, strict, devices, notes })
     }
 
     /// Why a tenant gets the time it gets, and the findings about its processes.
-    fn why(&mut self, name: &str) -> Result<Vec<Explained>, String> {
-        let id = self.known(name)?;
+    fn explanation_answer(&mut self, name: &str) -> Result<Vec<DeviceExplanation>, String> {
+        let id = self.known_room(name)?;
         let Some(tenant) = self.rooms.get(&id).map(|room| room.tenant.clone()) else { return Ok(Vec::new()) };
-        let whole = self.whole(name);
-        let said = self.explain(name)?;
+        let whole = self.tenant_facts(name);
+        let said = self.explain_tenant(name)?;
         let facts = said.into_iter().map(|said| {
             let class_of = |holder: &String| {
                 let room = self.rooms.values().find(|room| room.tenant.name == *holder);
-                room.and_then(|room| room.tenant.on(&said.device)).map_or_else(Default::default, |on| on.terms.class)
+                room.and_then(|room| room.tenant.terms_on(&said.device))
+                    .map_or_else(Default::default, |on| on.terms.class)
             };
             let holder = said.holder.filter(|holder| holder != name).map(|holder| (holder.clone(), class_of(&holder)));
-            let terms = tenant.on(&said.device).map(|on| on.terms).unwrap_or_default();
-            Facts {
+            let terms = tenant.terms_on(&said.device).map(|on| on.terms).unwrap_or_default();
+            DeviceStanding {
                 arbitrated: said.arbitrated,
                 class: terms.class,
                 floor: terms.floor,
@@ -168,16 +176,17 @@ impl Reactor {
                 device: said.device,
             }
         });
-        let facts: Vec<Facts> = facts.collect();
-        let mut all = explained(&whole, &facts);
-        let (found, more) = self.proof.as_ref().map(|proof| proof.of_tenant(name, own::MOST)).unwrap_or_default();
+        let facts: Vec<DeviceStanding> = facts.collect();
+        let mut all = explain_tenant(&whole, &facts);
+        let (found, more) =
+            self.proof.as_ref().map(|proof| proof.of_tenant(name, own::MAX_FINDINGS_TOLD)).unwrap_or_default();
         tell_findings(&mut all, &found, more);
         Ok(all)
     }
 }
 
 /// The tenant as a configuration file would describe it.
-fn plan_of(tenant: &Tenant) -> TenantPlan {
+fn plan_of(tenant: &TenantConfig) -> TenantPlan {
     TenantPlan {
         name: tenant.name.clone(),
         socket: tenant.socket.clone(),
@@ -191,10 +200,10 @@ fn plan_of(tenant: &Tenant) -> TenantPlan {
     }
 }
 
-fn terms_of(on: &On) -> TermsPlan {
+fn terms_of(on: &DeviceTermsConfig) -> TermsPlan {
     let uuid = match &on.device {
-        Which::Uuid(uuid, _) => Some(uuid.clone()),
-        Which::Number(_) | Which::Any => None,
+        DeviceName::Uuid(uuid, _) => Some(uuid.clone()),
+        DeviceName::Number(_) | DeviceName::Any => None,
     };
     TermsPlan {
         device: device_name(&on.device),

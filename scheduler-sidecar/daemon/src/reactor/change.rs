@@ -2,9 +2,9 @@
 //!
 //! Not here: the words of the administrative protocol (`admin`).
 
-use super::{Reactor, number};
-use crate::config::Tenant;
-use crate::connection::Peer;
+use super::{Reactor, arbiter_number};
+use crate::config::TenantConfig;
+use crate::connection::PeerCredentials;
 use crate::leases::view::{Explained, Used};
 use tracing::info;
 use vgpu_accounting::clock;
@@ -22,19 +22,19 @@ impl Reactor {
     ///
     /// # Errors
     /// A message: no such tenant.
-    pub fn change(&mut self, fresh: Tenant, what: &str, who: Peer) -> Result<usize, String> {
+    pub fn change_tenant(&mut self, fresh: TenantConfig, what: &str, who: PeerCredentials) -> Result<usize, String> {
         let id = self.room_of(&fresh.name)?;
         let now = clock::now();
         let behind = match self.rooms.get_mut(&id) {
             Some(room) => {
-                let before = room.limits();
+                let before = room.told_limits();
                 room.take_terms(fresh.clone());
-                if room.limits() == before { 0 } else { room.older() }
+                if room.told_limits() == before { 0 } else { room.older_members() }
             }
             None => 0,
         };
         let tenant = fresh.name.clone();
-        let slots = self.leases.put(number(id), fresh, now);
+        let slots = self.leases.put_tenant(arbiter_number(id), fresh, now);
         self.keep_terms(id);
         self.keep_limits(id);
         self.leases.tick(now);
@@ -44,13 +44,13 @@ impl Reactor {
     }
 
     /// Grants a tenant no more leases: work in flight drains, and its members wait at the gate. Pausing twice is the
-    /// same as once. The pause lasts until [`Self::resume`], even if the file is read again.
+    /// same as once. The pause lasts until [`Self::resume_tenant`], even if the file is read again.
     ///
     /// # Errors
     /// A message: no such tenant.
-    pub fn pause(&mut self, tenant: &str, who: Peer) -> Result<(), String> {
+    pub fn pause_tenant(&mut self, tenant: &str, who: PeerCredentials) -> Result<(), String> {
         let id = self.room_of(tenant)?;
-        self.leases.pause(number(id), true, clock::now());
+        self.leases.set_pause(arbiter_number(id), true, clock::now());
         info!(kind = "tenant.paused", %tenant, by_uid = who.uid, by_pid = who.pid, "tenant paused");
         Ok(())
     }
@@ -59,9 +59,9 @@ impl Reactor {
     ///
     /// # Errors
     /// A message: no such tenant.
-    pub fn resume(&mut self, tenant: &str, who: Peer) -> Result<(), String> {
+    pub fn resume_tenant(&mut self, tenant: &str, who: PeerCredentials) -> Result<(), String> {
         let id = self.room_of(tenant)?;
-        self.leases.pause(number(id), false, clock::now());
+        self.leases.set_pause(arbiter_number(id), false, clock::now());
         info!(kind = "tenant.resumed", %tenant, by_uid = who.uid, by_pid = who.pid, "tenant goes on");
         Ok(())
     }
@@ -69,23 +69,23 @@ impl Reactor {
     /// True if the tenant is paused; `None`: no such tenant.
     #[must_use]
     pub fn is_paused(&self, tenant: &str) -> Option<bool> {
-        self.room_of(tenant).ok().map(|id| self.leases.is_paused(number(id)))
+        self.room_of(tenant).ok().map(|id| self.leases.is_paused(arbiter_number(id)))
     }
 
     /// The state of a tenant on each device on which it has members.
     ///
     /// # Errors
     /// A message: no such tenant.
-    pub fn explain(&mut self, tenant: &str) -> Result<Vec<Explained>, String> {
+    pub fn explain_tenant(&mut self, tenant: &str) -> Result<Vec<Explained>, String> {
         let id = self.room_of(tenant)?;
-        Ok(self.leases.explain(number(id), clock::now()))
+        Ok(self.leases.explain_standing(arbiter_number(id), clock::now()))
     }
 
     /// Usage of a tenant, one entry for each device; empty if the tenant does not exist.
     #[must_use]
-    pub fn used(&mut self, tenant: &str) -> Vec<Used> {
+    pub fn tenant_use(&mut self, tenant: &str) -> Vec<Used> {
         match self.room_of(tenant) {
-            Ok(id) => self.leases.used(number(id), clock::now()),
+            Ok(id) => self.leases.used_by_tenant(arbiter_number(id), clock::now()),
             Err(_) => Vec::new(),
         }
     }

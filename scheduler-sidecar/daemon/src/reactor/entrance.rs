@@ -10,20 +10,20 @@ use rustix::fs::{Mode, OFlags};
 use rustix::process::Resource;
 use tracing::warn;
 
-use super::{ADMIN_DOOR, PATIENCE, Reactor, ServeError};
-use crate::activation::Activated;
+use super::{ADMIN_TOKEN, PEER_TIMEOUT, Reactor, ServeError};
+use crate::activation::ActivatedSocket;
 use crate::answer;
-use crate::connection::{Connection, Peer, Side};
-use crate::door::Door;
+use crate::connection::{Connection, ConnectionSide, PeerCredentials};
+use crate::door::ListeningSocket;
 use crate::room::may_administrate;
 
 /// Most administrators connected at once.
-const MAX_ADMINS: usize = 16;
+const MAX_ADMIN_CONNECTIONS: usize = 16;
 
 /// Descriptors that the daemon needs for itself. Each tenant needs one more, its listener.
-const OWN: usize = 24;
+const RESERVED_DESCRIPTORS: usize = 24;
 /// Descriptors needed for a tenant with members of protocol 2: one for its bell, and a part of those that hold pages.
-const FURNISHED: usize = 2;
+const DESCRIPTORS_WITH_PAGES: usize = 2;
 
 /// Most callers accepted before other events are served.
 const ACCEPTS_PER_TURN: usize = 64;
@@ -33,31 +33,31 @@ impl Reactor {
     ///
     /// # Errors
     /// [`ServeError`]: its directory is gone or is mounted into containers, or the socket cannot be watched.
-    pub fn administer_by(&mut self, activated: Activated) -> Result<(), ServeError> {
-        let Activated { listener, path } = activated;
+    pub fn administer_by(&mut self, activated: ActivatedSocket) -> Result<(), ServeError> {
+        let ActivatedSocket { listener, path } = activated;
         if let Some(room) = self.rooms.values().find(|room| room.tenant.socket.parent() == path.parent()) {
             let why =
                 format!("it lies in the directory that is mounted into the containers of tenant {}", room.tenant.name);
             let why = io::Error::new(io::ErrorKind::InvalidInput, why);
             return Err(ServeError::Io("take the service manager's socket", why));
         }
-        let door = Door::adopt(listener, &path)?;
-        self.watch(&door, ADMIN_DOOR)?;
+        let door = ListeningSocket::adopt_listener(listener, &path)?;
+        self.watch_socket(&door, ADMIN_TOKEN)?;
         self.admin = Some(door);
         Ok(())
     }
 
     /// Accepts the callers that wait at a listener.
-    pub(super) fn let_in(&mut self, side: Side) {
+    pub(super) fn let_in(&mut self, side: ConnectionSide) {
         for _ in 0..ACCEPTS_PER_TURN {
             let door = match side {
-                Side::Admin => self.admin.as_ref(),
+                ConnectionSide::Admin => self.admin.as_ref(),
                 // The tenant was removed after epoll reported the event.
-                Side::Member(id) => self.rooms.get(&id).and_then(|room| room.door.as_ref()),
+                ConnectionSide::Member(id) => self.rooms.get(&id).and_then(|room| room.door.as_ref()),
             };
             let Some(door) = door else { return };
             match door.accept() {
-                Ok(Some(stream)) => self.welcome(stream, side),
+                Ok(Some(stream)) => self.admit_connection(stream, side),
                 Ok(None) => return,
                 Err(why) => {
                     // No descriptor is left: without a free one the caller would wait, and epoll would report it
@@ -65,9 +65,9 @@ impl Reactor {
                     drop(self.spare.take());
                     let turned_away = door.accept();
                     if let Ok(Some(stream)) = turned_away {
-                        tell(&stream, "the daemon has no descriptor left");
+                        send_and_close(&stream, "the daemon has no descriptor left");
                     }
-                    self.spare = spare();
+                    self.spare = spare_descriptor();
                     warn!(%why, "a connection was turned away");
                     return;
                 }
@@ -81,27 +81,31 @@ impl Reactor {
     /// None until half of the descriptors are used; then it looks at each tenant.
     fn part_of_each(&self) -> Option<usize> {
         let (rooms, connections) = (self.rooms.len(), self.connections.len());
-        if rooms <= 1 || connections < crowd(self.descriptors, rooms, usize::MAX).0 {
+        if rooms <= 1 || connections < connection_bounds(self.descriptors, rooms, usize::MAX).0 {
             return None;
         }
         let furnished = self.rooms.values().filter(|room| room.furniture.is_some()).count();
-        let (most, part) = crowd(self.descriptors, rooms, furnished);
+        let (most, part) = connection_bounds(self.descriptors, rooms, furnished);
         (connections >= most).then_some(part)
     }
 
-    fn welcome(&mut self, stream: OwnedFd, side: Side) {
+    fn admit_connection(&mut self, stream: OwnedFd, side: ConnectionSide) {
         let now = Instant::now();
-        let peer = match Peer::of(&stream) {
+        let peer = match PeerCredentials::of_stream(&stream) {
             Ok(peer) => peer,
             Err(why) => return warn!(%why, "a connection without credentials was closed"),
         };
         let refusal = match side {
-            Side::Admin if !may_administrate(peer) => Some("only the daemon's user and root may ask".to_owned()),
-            Side::Admin if self.admins == MAX_ADMINS => Some(format!("{MAX_ADMINS} administrators are connected")),
-            Side::Admin => None,
-            Side::Member(id) => match self.rooms.get(&id) {
+            ConnectionSide::Admin if !may_administrate(peer) => {
+                Some("only the daemon's user and root may ask".to_owned())
+            }
+            ConnectionSide::Admin if self.admins == MAX_ADMIN_CONNECTIONS => {
+                Some(format!("{MAX_ADMIN_CONNECTIONS} administrators are connected"))
+            }
+            ConnectionSide::Admin => None,
+            ConnectionSide::Member(id) => match self.rooms.get(&id) {
                 None => return,
-                Some(room) if !room.admits(peer.uid) => {
+                Some(room) if !room.admits_peer(peer.uid) => {
                     Some(format!("tenant {} does not accept user {}", room.tenant.name, peer.uid))
                 }
                 Some(room) if room.open >= self.max_connections => {
@@ -118,24 +122,24 @@ impl Reactor {
             },
         };
         if let Some(words) = refusal {
-            tell(&stream, &words);
+            send_and_close(&stream, &words);
             return self.note_refusal(side, peer, &words);
         }
         let token = self.next_token;
-        let connection = Connection::new(stream, peer, side, now + PATIENCE);
-        if let Err(why) = epoll::add(&self.epoll, &connection, EventData::new_u64(token), connection.interest()) {
+        let connection = Connection::new(stream, peer, side, now + PEER_TIMEOUT);
+        if let Err(why) = epoll::add(&self.epoll, &connection, EventData::new_u64(token), connection.epoll_interest()) {
             return warn!(%why, "a connection cannot be watched");
         }
         self.next_token += 1;
         match side {
-            Side::Admin => self.admins += 1,
-            Side::Member(id) => {
+            ConnectionSide::Admin => self.admins += 1,
+            ConnectionSide::Member(id) => {
                 if let Some(room) = self.rooms.get_mut(&id) {
                     room.open += 1;
                 }
             }
         }
-        self.deadlines.insert((now + PATIENCE, token));
+        self.deadlines.insert((now + PEER_TIMEOUT, token));
         self.connections.insert(token, connection);
     }
 }
@@ -143,22 +147,22 @@ impl Reactor {
 /// From how many connections on each tenant is limited to its part, and that part. Three quarters of the descriptors
 /// left for connections are first come, first served. The rest is divided among the tenants, so that none keeps the
 /// others out. At least half of the descriptors not used by listeners are always first come, first served.
-fn crowd(descriptors: usize, rooms: usize, furnished: usize) -> (usize, usize) {
-    let beside_doors = descriptors.saturating_sub(OWN.saturating_add(rooms));
-    let left = beside_doors.saturating_sub(furnished.saturating_mul(FURNISHED));
+fn connection_bounds(descriptors: usize, rooms: usize, furnished: usize) -> (usize, usize) {
+    let beside_doors = descriptors.saturating_sub(RESERVED_DESCRIPTORS.saturating_add(rooms));
+    let left = beside_doors.saturating_sub(furnished.saturating_mul(DESCRIPTORS_WITH_PAGES));
     ((left / 4 * 3).max(beside_doors / 2), (left / 4 / rooms.max(1)).max(1))
 }
 
 /// Sends one line to a peer that is closed at once. If the kernel cannot take the line, it is lost.
-fn tell(stream: &OwnedFd, words: &str) {
-    if let Ok(line) = answer::refusal(words).encode() {
+fn send_and_close(stream: &OwnedFd, words: &str) {
+    if let Ok(line) = answer::refusal_reply(words).encode() {
         let flags = rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT;
         let _ = rustix::net::send(stream, line.as_bytes(), flags);
     }
 }
 
 /// A descriptor that can be closed when none is left.
-pub(super) fn spare() -> Option<OwnedFd> {
+pub(super) fn spare_descriptor() -> Option<OwnedFd> {
     rustix::fs::open(Path::new("/dev/null"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
@@ -180,10 +184,10 @@ mod tests {
 
     #[test]
     fn tenants_that_have_no_members_keep_no_more_than_their_doors_from_the_others() {
-        assert!(crowd(4096, 1_000, 50).0 > 50 * 17);
-        assert!(crowd(4096, 1_358, 0).0 > 1_358 && crowd(4096, 1_358, 1_358).0 > 1_300);
-        assert_eq!(crowd(4096, 5_000, 5_000), (0, 1));
-        let (most, part) = crowd(200, 2, 2);
-        assert!(most + part <= 200 - OWN - 2 - 2 * FURNISHED);
+        assert!(connection_bounds(4096, 1_000, 50).0 > 50 * 17);
+        assert!(connection_bounds(4096, 1_358, 0).0 > 1_358 && connection_bounds(4096, 1_358, 1_358).0 > 1_300);
+        assert_eq!(connection_bounds(4096, 5_000, 5_000), (0, 1));
+        let (most, part) = connection_bounds(200, 2, 2);
+        assert!(most + part <= 200 - RESERVED_DESCRIPTORS - 2 - 2 * DESCRIPTORS_WITH_PAGES);
     }
 }

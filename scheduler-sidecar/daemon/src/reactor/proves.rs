@@ -5,54 +5,56 @@ use std::collections::HashMap;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use tracing::warn;
 use vgpu_core::protocol::page::Uncharged;
-use vgpu_core::units::uuid::key;
+use vgpu_core::units::uuid::uuid_key;
 
-use super::time::number;
-use super::{PROOF, Reactor, ServeError, State, failed};
-use crate::asked::Asked;
-use crate::connection::{Connection, Side};
-use crate::proof::judge::{Member, Registered};
-use crate::proof::limits::Limits;
+use super::time::arbiter_number;
+use super::{ConnectionState, PROOF_TOKEN, Reactor, ServeError, serve_error};
+use crate::asked::WakeReason;
+use crate::connection::{Connection, ConnectionSide};
+use crate::proof::judge::{RegisteredMember, RegisteredMembers};
+use crate::proof::limits::TenantLimits;
 use crate::proof::processes;
-use crate::proof::uncharged::Key;
-use crate::proof::{COUNT, READ};
+use crate::proof::uncharged::TenantDeviceKey;
+use crate::proof::{ASK_LEDGERS, TELL_COUNTED};
 use crate::roster::limits_of;
 use vgpu_accounting::clock;
-use vgpu_accounting::record::ledgers::Whose;
+use vgpu_accounting::record::ledgers::RoomDevice;
 
 impl Reactor {
     /// Makes the event loop listen for requests from the thread that checks enforcement.
     pub(super) fn watch_proof(&self) -> Result<(), ServeError> {
         let Some(proof) = &self.proof else { return Ok(()) };
-        epoll::add(&self.epoll, proof, EventData::new_u64(PROOF), EventFlags::IN).map_err(failed("prove enforcement"))
+        epoll::add(&self.epoll, proof, EventData::new_u64(PROOF_TOKEN), EventFlags::IN)
+            .map_err(serve_error("prove enforcement"))
     }
 
     /// Answers a request of the checking thread, which asks when a process is at a device.
-    pub(super) fn proves(&mut self) {
+    pub(super) fn answer_proof(&mut self) {
         // Other events may have taken long: a silence must be known before anybody is judged.
         self.keep_time();
         let Some(proof) = &mut self.proof else { return };
-        match proof.heard() {
-            Asked::Yes(what) => {
-                let (suspects, changed, counted) = (proof.suspects(), proof.take_changed(), proof.uncharged());
-                let unseen = proof.unseen();
+        match proof.take_question() {
+            WakeReason::Yes(what) => {
+                let (suspects, changed, counted) =
+                    (proof.suspected_tenants(), proof.take_changed(), proof.uncharged_bytes());
+                let unseen = proof.unseen_workers();
                 self.leases.work_unseen(&unseen, clock::now());
-                if what == READ {
+                if what == ASK_LEDGERS {
                     let is_one = |name: &String| suspects.contains(name);
                     let rooms = self.rooms.iter().filter(|(_, room)| is_one(&room.tenant.name)).map(|(id, _)| *id);
                     self.record.read_now(rooms.collect());
                 }
-                if what == COUNT {
+                if what == TELL_COUNTED {
                     self.count_uncharged(counted);
                 }
                 changed.into_iter().for_each(|token| self.end_changed(token));
-                let registered = self.registered(what > 1);
+                let registered = self.registered_members(what > 1);
                 if let Some(proof) = &self.proof {
-                    proof.tell(registered);
+                    proof.tell_registered(registered);
                 }
             }
-            Asked::No => {}
-            Asked::Gone => {
+            WakeReason::No => {}
+            WakeReason::Gone => {
                 let _ = epoll::delete(&self.epoll, &*proof);
                 proof.is_gone();
                 self.count_uncharged(HashMap::new());
@@ -64,35 +66,39 @@ impl Reactor {
 
     /// Counts memory that the driver reports but the ledgers do not contain against the tenants' limits. Replaces the
     /// amounts counted before.
-    fn count_uncharged(&mut self, counted: HashMap<Key, Uncharged>) {
+    fn count_uncharged(&mut self, counted: HashMap<TenantDeviceKey, Uncharged>) {
         let now = clock::now();
         for (id, room) in &self.rooms {
             let of = counted.iter().filter(|((tenant, _), _)| *tenant == room.tenant.name);
-            self.leases.count_uncharged(number(*id), of.map(|((_, device), bytes)| (device.as_str(), *bytes)), now);
+            self.leases.count_uncharged(
+                arbiter_number(*id),
+                of.map(|((_, device), bytes)| (device.as_str(), *bytes)),
+                now,
+            );
         }
     }
 
     /// Ends a connection whose process is gone, or runs another program than the one that said hello.
     fn end_changed(&mut self, token: u64) {
         let Some(connection) = self.connections.remove(&token) else { return };
-        if matches!(connection.state, State::Registered(..)) {
+        if matches!(connection.state, ConnectionState::Registered(..)) {
             let words = "the process that said hello is gone, or runs another program now";
             self.note_refusal(connection.side, connection.peer, words);
         }
-        self.part(token, connection);
+        self.forget_connection(token, connection);
     }
 
     /// Remembers the program that said hello, for this daemon and the next one.
     ///
     /// # Cost
     /// Four system calls if the enforcement check is on. Rarely, a line is written for each member and tenant.
-    pub(super) fn enrol(&mut self, connection: &mut Connection, id: u64) {
+    pub(super) fn enrol_member(&mut self, connection: &mut Connection, id: u64) {
         if self.proof.is_none() {
             return;
         }
-        connection.image = connection.peer.pid.and_then(processes::image);
+        connection.image = connection.peer.pid.and_then(processes::read_image);
         if let (Some(image), Some(room)) = (&connection.image, self.rooms.get(&id)) {
-            self.roster.joined(&room.tenant.name, image);
+            self.roster.note_joined(&room.tenant.name, image);
         }
         if self.roster.is_long() {
             self.rewrite_roster(Some(connection));
@@ -103,21 +109,21 @@ impl Reactor {
     pub(super) fn rewrite_roster(&mut self, served: Option<&Connection>) {
         let rooms = &self.rooms;
         let of = |connection: &Connection| match connection.side {
-            Side::Member(id) => Some((rooms.get(&id)?.tenant.name.as_str(), connection.image?)),
-            Side::Admin => None,
+            ConnectionSide::Member(id) => Some((rooms.get(&id)?.tenant.name.as_str(), connection.image?)),
+            ConnectionSide::Admin => None,
         };
         let connections = self.connections.values().chain(served);
         let limits = rooms.values().flat_map(|room| {
             let name = room.tenant.name.as_str();
             [(name, room.limits_before.clone()), (name, limits_of(&room.tenant))]
         });
-        self.roster.rewrite(connections.filter_map(of), limits);
+        self.roster.rewrite_file(connections.filter_map(of), limits);
     }
 
     /// Writes a tenant's memory limits to the list for the next daemon.
     pub(crate) fn keep_limits(&mut self, id: u64) {
         let Some(room) = self.rooms.get(&id) else { return };
-        self.roster.limited(&room.tenant.name, &limits_of(&room.tenant));
+        self.roster.note_limits(&room.tenant.name, &limits_of(&room.tenant));
     }
 
     /// The registered processes; with `all` also limits and ledgers of every tenant.
@@ -125,31 +131,34 @@ impl Reactor {
     /// # Cost
     /// Looks at each connection and at each member on a device. With `all`, which is rare, also at each tenant and
     /// its ledgers.
-    fn registered(&mut self, all: bool) -> Registered {
-        let mut known = Registered::default();
+    fn registered_members(&mut self, all: bool) -> RegisteredMembers {
+        let mut known = RegisteredMembers::default();
         let mut told = std::collections::HashMap::new();
         for (token, connection) in &mut self.connections {
-            let (Side::Member(id), State::Registered(..)) = (connection.side, &connection.state) else { continue };
+            let (ConnectionSide::Member(id), ConnectionState::Registered(..)) = (connection.side, &connection.state)
+            else {
+                continue;
+            };
             let (Some(pid), Some(room)) = (connection.peer.pid, self.rooms.get(&id)) else { continue };
             // The program may have been unreadable at the hello, for lack of a descriptor.
             if connection.image.is_none() {
-                connection.image = processes::image(pid);
-                connection.image.iter().for_each(|image| self.roster.joined(&room.tenant.name, image));
+                connection.image = processes::read_image(pid);
+                connection.image.iter().for_each(|image| self.roster.note_joined(&room.tenant.name, image));
             }
             let (tenant, image) = (room.tenant.name.clone(), connection.image);
-            known.members.entry(pid).or_default().push(Member { tenant, image, connection: Some(*token) });
+            known.members.entry(pid).or_default().push(RegisteredMember { tenant, image, connection: Some(*token) });
             known.older.extend(connection.member.is_none().then_some(pid));
             if let Some((memory, _)) = connection.told {
                 let most = told.entry(id).or_insert(0);
                 *most = memory.map_or(u64::MAX, u64::from).max(*most);
             }
         }
-        for prior in self.roster.prior() {
-            let member = Member { tenant: prior.tenant.clone(), image: Some(prior.image), connection: None };
+        for prior in self.roster.prior_members() {
+            let member = RegisteredMember { tenant: prior.tenant.clone(), image: Some(prior.image), connection: None };
             known.members.entry(prior.image.process.pid).or_default().push(member);
         }
-        for (process, device, had) in self.leases.had(clock::now()) {
-            let sum = known.had.entry((process, key(&device))).or_insert(Some(0));
+        for (process, device, had) in self.leases.time_in_flight(clock::now()) {
+            let sum = known.had.entry((process, uuid_key(&device))).or_insert(Some(0));
             *sum = sum.zip(had).map(|(sum, had)| sum + had);
         }
         if !all {
@@ -164,12 +173,12 @@ impl Reactor {
                 // Members of protocol 1 keep the limits they were told.
                 now.iter_mut().for_each(|(_, bytes)| *bytes = *told.max(bytes));
             }
-            let limits = Limits { now, before: room.limits_before.clone(), changed: room.limits_changed };
+            let limits = TenantLimits { now, before: room.limits_before.clone(), changed: room.limits_changed };
             known.limits.insert(room.tenant.name.clone(), limits);
         }
-        let whose = |(id, device): Whose| Some((self.rooms.get(&id)?.tenant.name.clone(), key(&device)));
+        let whose = |(id, device): RoomDevice| Some((self.rooms.get(&id)?.tenant.name.clone(), uuid_key(&device)));
         known.ledgers =
-            self.record.readings().into_iter().filter_map(|(of, reading)| Some((whose(of)?, reading))).collect();
+            self.record.ledger_readings().into_iter().filter_map(|(of, reading)| Some((whose(of)?, reading))).collect();
         known.broken = self.record.broken().into_iter().filter_map(|(of, why)| Some((whose(of)?, why))).collect();
         known
     }

@@ -11,24 +11,24 @@ use tracing::{info, warn};
 use vgpu_core::limits::Mode;
 
 use super::terms_file;
-use super::{Reactor, ServeError, number};
-use crate::asking::Asking;
+use super::{Reactor, ServeError, arbiter_number};
+use crate::asking::DriverInquiry;
 use crate::by_hand;
 use crate::by_hand::Marks;
-use crate::config::Tenant;
-use crate::door::{Audience, Door};
-use crate::room::{self, Room, remove_dir};
-use crate::source::Source;
+use crate::config::TenantConfig;
+use crate::door::{ListeningSocket, SocketAudience};
+use crate::room::{self, TenantRoom, remove_dir};
+use crate::source::ConfigSource;
 use vgpu_accounting::clock;
-use vgpu_config::difference::{Difference, difference};
+use vgpu_config::difference::{PlanDifference, compare_plans};
 use vgpu_config::live;
-use vgpu_config::plan::Plan;
+use vgpu_config::plan::ConfigPlan;
 use vgpu_control as control;
 
 /// The configuration file and the plan in force.
-pub(crate) struct Loaded {
-    pub source: Source,
-    pub plan: Plan,
+pub(crate) struct LoadedFile {
+    pub source: ConfigSource,
+    pub plan: ConfigPlan,
     /// The text from which the plan was read.
     pub text: String,
     /// How often the file was read again and accepted.
@@ -37,9 +37,9 @@ pub(crate) struct Loaded {
     pub refused: Option<String>,
 }
 
-impl Loaded {
-    pub fn status(&self) -> control::Configuration {
-        control::Configuration {
+impl LoadedFile {
+    pub fn configuration_status(&self) -> control::ConfigurationStatus {
+        control::ConfigurationStatus {
             file: self.source.path.clone(),
             reloads: self.reloads,
             refused: self.refused.clone(),
@@ -50,40 +50,40 @@ impl Loaded {
 
 impl Reactor {
     /// Reads the file again and applies it, if all of it can be applied.
-    pub(super) fn reload(&mut self) {
+    pub(super) fn reload_file(&mut self) {
         let Some(loaded) = self.loaded.take() else { return };
-        self.notifier.reloading();
-        let text = loaded.source.text().map_err(|why| why.to_string());
-        self.obey(loaded, text, "reloaded", false);
+        self.notifier.notify_reloading();
+        let text = loaded.source.read_text().map_err(|why| why.to_string());
+        self.obey_text(loaded, text, "reloaded", false);
         self.ask_driver();
     }
 
     /// The driver answered: the text that was last applied is resolved against its devices. The file did not change,
     /// so administrators' overrides stay.
     pub(super) fn driver_answered(&mut self) {
-        let Some(inventory) = self.asking.as_mut().and_then(Asking::answer) else { return };
+        let Some(inventory) = self.asking.as_mut().and_then(DriverInquiry::take_answer) else { return };
         self.asking = None;
         let Some(mut loaded) = self.loaded.take() else { return };
         let uuids: Vec<String> = inventory.0.iter().map(|found| found.uuid.clone()).collect();
         info!(kind = "driver.answered", devices = uuids.len(), "the driver answers");
-        self.leases.know(&uuids, clock::now());
-        loaded.source.answered(inventory);
+        self.leases.learn_devices(&uuids, clock::now());
+        loaded.source.driver_answered(inventory);
         let text = Ok(loaded.text.clone());
-        self.obey(loaded, text, "read against the driver's devices", true);
+        self.obey_text(loaded, text, "read against the driver's devices", true);
         // Tenants that may use every device have ledgers of all from now on.
         self.rooms.keys().for_each(|id| self.keep_terms(*id));
         if self.marks.is_empty() {
             return;
         }
         let (devices, tenants) = self.in_force();
-        for words in live::misfits(&devices, &tenants) {
+        for words in live::find_misfits(&devices, &tenants) {
             warn!("what was changed by hand does not fit the driver's devices, and stays: {words}");
         }
     }
 
     /// Applies a text of the file, or logs why it cannot. `stays`: administrators' overrides are kept.
-    fn obey(&mut self, mut loaded: Loaded, text: Result<String, String>, done: &str, stays: bool) {
-        match text.and_then(|text| Ok((self.follow(&loaded, &text, stays)?, text))) {
+    fn obey_text(&mut self, mut loaded: LoadedFile, text: Result<String, String>, done: &str, stays: bool) {
+        match text.and_then(|text| Ok((self.follow_plan(&loaded, &text, stays)?, text))) {
             Ok(((plan, summary), text)) => {
                 loaded.reloads += 1;
                 loaded.refused = None;
@@ -103,13 +103,13 @@ impl Reactor {
         }
         let refused = if loaded.refused.is_some() { "; the last reload was refused" } else { "" };
         self.loaded = Some(loaded);
-        self.notifier.ready(&format!("{}{refused}", self.summary()));
+        self.notifier.notify_ready(&format!("{}{refused}", self.daemon_summary()));
     }
 
     /// Puts the new plan in force, and returns it with a summary; or returns in words why nothing was changed.
-    fn follow(&mut self, loaded: &Loaded, text: &str, stays: bool) -> Result<(Plan, String), String> {
-        let plan = loaded.source.plan(text).map_err(|why| why.to_string())?;
-        let difference = difference(&loaded.plan, &plan);
+    fn follow_plan(&mut self, loaded: &LoadedFile, text: &str, stays: bool) -> Result<(ConfigPlan, String), String> {
+        let plan = loaded.source.make_plan(text).map_err(|why| why.to_string())?;
+        let difference = compare_plans(&loaded.plan, &plan);
         if !difference.fixed.is_empty() {
             return Err(format!("a running daemon cannot change this, restart it: {}", difference.fixed.join("; ")));
         }
@@ -124,9 +124,10 @@ impl Reactor {
             made.extend(added.socket.parent().filter(|dir| dir.symlink_metadata().is_err()).map(|_| &added.socket));
             let id = self.left_room(&added.name).unwrap_or(next_room);
             next_room = next_room.max(id + 1);
-            let opened = Door::open(&added.socket, Audience::Members, &mut patience).map_err(ServeError::from);
-            match opened.and_then(|door| self.watch(&door, id).map(|()| door)) {
-                Ok(door) => rooms.push((id, Tenant::from(added), door)),
+            let opened =
+                ListeningSocket::open(&added.socket, SocketAudience::Members, &mut patience).map_err(ServeError::from);
+            match opened.and_then(|door| self.watch_socket(&door, id).map(|()| door)) {
+                Ok(door) => rooms.push((id, TenantConfig::from(added), door)),
                 Err(why) => {
                     drop(rooms);
                     made.into_iter().for_each(|socket| remove_dir(socket));
@@ -135,31 +136,31 @@ impl Reactor {
             }
         }
         for (id, tenant, door) in rooms {
-            room::announce(&tenant);
+            room::announce_tenant(&tenant);
             self.take_in(id, tenant, door);
         }
         self.remove(&difference.removed);
         self.retry_doors();
         let behind = self.follow_changes(&plan, &difference, stays);
         self.max_connections = usize::try_from(plan.daemon.max_connections).unwrap_or(usize::MAX);
-        Ok((plan, summary(&difference, behind)))
+        Ok((plan, difference_summary(&difference, behind)))
     }
 
     /// Adds a tenant at startup.
-    pub(super) fn add_room(&mut self, tenant: Tenant, door: Door) -> Result<(), ServeError> {
+    pub(super) fn add_room(&mut self, tenant: TenantConfig, door: ListeningSocket) -> Result<(), ServeError> {
         let id = self.next_room;
-        self.watch(&door, id)?;
+        self.watch_socket(&door, id)?;
         self.take_in(id, tenant, door);
         Ok(())
     }
 
     /// Adds a tenant whose socket path is unusable.
-    pub(super) fn add_unusable(&mut self, tenant: Tenant, why: String) {
+    pub(super) fn add_unusable(&mut self, tenant: TenantConfig, why: String) {
         let id = self.next_room;
         self.next_room += 1;
-        self.leases.put(number(id), tenant.clone(), clock::now());
+        self.leases.put_tenant(arbiter_number(id), tenant.clone(), clock::now());
         let limits_before = self.roster.prior_limits(&tenant.name);
-        self.rooms.insert(id, Room { limits_before, ..Room::without_door(tenant, why) });
+        self.rooms.insert(id, TenantRoom { limits_before, ..TenantRoom::without_door(tenant, why) });
     }
 
     /// Tries again to open the sockets of tenants whose path was unusable.
@@ -168,8 +169,9 @@ impl Reactor {
         let mut patience = Duration::ZERO;
         for id in ids {
             let Some(socket) = self.rooms.get(&id).map(|room| room.tenant.socket.clone()) else { continue };
-            let opened = Door::open(&socket, Audience::Members, &mut patience).map_err(ServeError::from);
-            let opened = opened.and_then(|door| self.watch(&door, id).map(|()| door));
+            let opened =
+                ListeningSocket::open(&socket, SocketAudience::Members, &mut patience).map_err(ServeError::from);
+            let opened = opened.and_then(|door| self.watch_socket(&door, id).map(|()| door));
             let Some(room) = self.rooms.get_mut(&id) else { continue };
             let tenant = &room.tenant.name;
             match opened {
@@ -193,7 +195,7 @@ impl Reactor {
     }
 
     /// Adds a tenant, or a removed one again. The listener is watched with that number as token.
-    fn take_in(&mut self, id: u64, tenant: Tenant, door: Door) {
+    fn take_in(&mut self, id: u64, tenant: TenantConfig, door: ListeningSocket) {
         match self.rooms.get_mut(&id) {
             Some(room) => {
                 room.take_terms(tenant.clone());
@@ -201,11 +203,11 @@ impl Reactor {
             }
             None => {
                 let limits_before = self.roster.prior_limits(&tenant.name);
-                self.rooms.insert(id, Room { limits_before, ..Room::new(tenant.clone(), door) });
+                self.rooms.insert(id, TenantRoom { limits_before, ..TenantRoom::new(tenant.clone(), door) });
                 self.next_room = self.next_room.max(id + 1);
             }
         }
-        self.leases.put(number(id), tenant, clock::now());
+        self.leases.put_tenant(arbiter_number(id), tenant, clock::now());
         self.keep_terms(id);
         self.keep_limits(id);
     }
@@ -214,7 +216,7 @@ impl Reactor {
         for room in self.rooms.values_mut().filter(|room| names.contains(&room.tenant.name)) {
             room.close();
             terms_file::remove(&room.tenant.socket);
-            let (tenant, members) = (&room.tenant.name, room.members());
+            let (tenant, members) = (&room.tenant.name, room.member_count());
             info!(kind = "tenant.removed", %tenant, members, "tenant removed; its members keep their last terms");
         }
         self.forget_rooms();
@@ -229,8 +231,8 @@ impl Reactor {
         self.rooms.retain(|id, room| {
             if room.is_over() {
                 remove_dir(&room.tenant.socket);
-                leases.remove(number(*id), now);
-                recent.forget(&room.tenant.name);
+                leases.remove(arbiter_number(*id), now);
+                recent.forget_tenant(&room.tenant.name);
             }
             !room.is_over()
         });
@@ -239,27 +241,27 @@ impl Reactor {
     /// Gives every tenant the terms of the plan, at once for members of protocol 2. Returns how many members of
     /// protocol 1 keep earlier ones. `stays`: administrators' overrides are carried over; otherwise they end, because
     /// the file is in force.
-    fn follow_changes(&mut self, plan: &Plan, difference: &Difference, stays: bool) -> usize {
+    fn follow_changes(&mut self, plan: &ConfigPlan, difference: &PlanDifference, stays: bool) -> usize {
         let now = clock::now();
         let (mut behind, mut carried) = (0, Marks::new());
         for planned in &plan.tenants {
             let open = self.rooms.iter_mut().find(|(_, room)| !room.is_removed() && room.tenant.name == planned.name);
             let Some((id, room)) = open else { continue };
-            let mut fresh = Tenant::from(planned);
+            let mut fresh = TenantConfig::from(planned);
             if stays {
-                carried.extend(by_hand::carry(&mut fresh, &room.tenant, &self.marks));
+                carried.extend(by_hand::carry_overrides(&mut fresh, &room.tenant, &self.marks));
             }
             if room.tenant == fresh {
                 continue;
             }
-            let other = room.limits() != fresh.told();
-            let old = if other { room.older() } else { 0 };
+            let other = room.told_limits() != fresh.told_limits();
+            let old = if other { room.older_members() } else { 0 };
             room.take_terms(fresh.clone());
             let id = *id;
-            if fresh.mode != Mode::Enforce && self.leases.is_paused(number(id)) {
+            if fresh.mode != Mode::Enforce && self.leases.is_paused(arbiter_number(id)) {
                 warn!(tenant = %planned.name, "paused, and only observed from now on: nothing holds it");
             }
-            let slots = self.leases.put(number(id), fresh, now);
+            let slots = self.leases.put_tenant(arbiter_number(id), fresh, now);
             self.keep_terms(id);
             self.keep_limits(id);
             behind += old;
@@ -273,25 +275,25 @@ impl Reactor {
             }
         }
         self.marks = carried;
-        self.record.keep(plan.daemon.keep);
-        self.heart.settle(plan.time.heartbeat);
-        self.leases.settle(plan.time.clone(), plan.arbitrate, now);
+        self.record.set_keep(plan.daemon.keep);
+        self.heart.set_interval(plan.time.heartbeat);
+        self.leases.change_constants(plan.time.clone(), plan.arbitrate, now);
         self.leases.measure_all(plan.daemon.exact);
         behind
     }
 
     /// Returns the state of the daemon in one line, for the service manager.
-    pub(super) fn summary(&self) -> String {
+    pub(super) fn daemon_summary(&self) -> String {
         let tenants = self.rooms.values().filter(|room| room.door.is_some()).count();
         format!("serving {tenants} tenant{}", if tenants == 1 { "" } else { "s" })
     }
 }
 
-fn summary(difference: &Difference, behind: usize) -> String {
+fn difference_summary(difference: &PlanDifference, behind: usize) -> String {
     if difference.is_empty() {
         return "nothing is different".into();
     }
-    let Difference { added, removed, changed, kept, others, .. } = difference;
+    let PlanDifference { added, removed, changed, kept, others, .. } = difference;
     let mut words =
         format!("{} added, {} removed, {} changed, {kept} as before", added.len(), removed.len(), changed.len());
     if !others.is_empty() {

@@ -4,44 +4,44 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use vgpu_core::limits::Mode;
-use vgpu_core::units::uuid::{self, key};
+use vgpu_core::units::uuid::{self, uuid_key};
 
-use super::reload::Loaded;
-use super::{Reactor, Room, number};
-use crate::config::{On, Tenant, Which, device_name};
-use crate::connection::{Side, State};
+use super::reload::LoadedFile;
+use super::{Reactor, TenantRoom, arbiter_number};
+use crate::config::{DeviceName, DeviceTermsConfig, TenantConfig, device_name};
+use crate::connection::{ConnectionSide, ConnectionState};
 use crate::leases::view::{Explained, OnDevice, Used};
-use crate::recent::Sums;
+use crate::recent::RecentSums;
 use vgpu_accounting::clock;
 use vgpu_accounting::record::integrate;
-use vgpu_accounting::record::ledgers::Held;
+use vgpu_accounting::record::ledgers::HeldMemory;
 use vgpu_config::show;
-use vgpu_control::explain::Whole;
-use vgpu_control::{DeviceStatus, MemberDevice, MemberStatus, Status, TermsStatus, TimeStatus};
+use vgpu_control::explain::TenantFacts;
+use vgpu_control::{DaemonStatus, DeviceStatus, MemberDevice, MemberStatus, TermsStatus, TimeStatus};
 
 #[expect(clippy::cast_precision_loss, reason = "for people and graphs: exact to the microsecond for a century")]
-fn seconds(ns: u64) -> f64 {
+fn to_seconds(ns: u64) -> f64 {
     (ns / 1_000) as f64 / 1e6
 }
 
 /// Usage and state of a tenant at one moment, from the leases.
 #[derive(Default)]
-struct Seen {
+struct LeaseReading {
     used: Vec<Used>,
     said: Vec<Explained>,
     members: Vec<OnDevice>,
 }
 
 /// Devices of a tenant's members, by member number.
-fn members_on(seen: &Seen) -> BTreeMap<u64, Vec<MemberDevice>> {
+fn members_on(seen: &LeaseReading) -> BTreeMap<u64, Vec<MemberDevice>> {
     let mut on: BTreeMap<u64, Vec<MemberDevice>> = BTreeMap::new();
     for place in &seen.members {
         on.entry(place.member).or_default().push(MemberDevice {
             device: place.device.clone(),
             lease: place.gate.to_owned(),
             waits: place.stands,
-            gpu_seconds: (place.busy > 0 || !place.unmeasured).then(|| seconds(place.busy)),
-            waited_seconds: seconds(place.waited),
+            gpu_seconds: (place.busy > 0 || !place.unmeasured).then(|| to_seconds(place.busy)),
+            waited_seconds: to_seconds(place.waited),
             memory_used: None,
             overhead: None,
         });
@@ -54,21 +54,21 @@ impl Reactor {
     ///
     /// # Cost
     /// Reads every member's report once and formats the tenants' sums: a few microseconds for each member.
-    pub(crate) fn status(&mut self) -> Status {
+    pub(crate) fn full_status(&mut self) -> DaemonStatus {
         let now = Instant::now();
         let rooms: Vec<u64> = self.rooms.keys().copied().collect();
-        let mut members = self.members(now);
+        let mut members = self.members_by_room(now);
         let mut tenants = Vec::new();
         let mut holders = BTreeMap::new();
         for id in rooms {
-            let seen = self.seen(id);
+            let seen = self.read_leases(id);
             let Some(room) = self.rooms.get(&id) else { continue };
-            let mut status = room.status();
+            let mut status = room.tenant_status();
             let on = members_on(&seen);
-            let held = self.held(id, &seen);
-            status.devices = self.rows(room, &seen, &held);
+            let held = self.held_by_device(id, &seen);
+            status.devices = self.terms_rows(room, &seen, &held);
             holders.extend(seen.said.into_iter().map(|said| (said.device, said.holder)));
-            status.paused = self.leases.is_paused(number(id));
+            status.paused = self.leases.is_paused(arbiter_number(id));
             status.members = members
                 .remove(&id)
                 .unwrap_or_default()
@@ -76,7 +76,7 @@ impl Reactor {
                 .map(|(member, mut status)| {
                     status.devices = on.get(&member).cloned().unwrap_or_default();
                     for device in &mut status.devices {
-                        let part = held.get(&device.device).and_then(|held| held.part(status.pid_inside));
+                        let part = held.get(&device.device).and_then(|held| held.part_of(status.pid_inside));
                         (device.memory_used, device.overhead) =
                             (part.map(|part| part.used), part.map(|part| part.overhead));
                     }
@@ -86,25 +86,27 @@ impl Reactor {
             status.members.sort_by_key(|member| (std::cmp::Reverse(member.connected_seconds), member.pid));
             tenants.push(status);
         }
-        Status {
+        DaemonStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             uptime_seconds: now.duration_since(self.started).as_secs(),
-            configuration: self.loaded.as_ref().map(Loaded::status),
-            record: Some(self.record.status()),
+            configuration: self.loaded.as_ref().map(LoadedFile::configuration_status),
+            record: Some(self.record.record_status()),
             audit: self.journal.audit_status(),
             devices: self.devices_status(&holders),
             tenants,
-            faults: self.faults(),
-            findings: self.proof.as_ref().map(|proof| proof.findings()).unwrap_or_default(),
+            faults: self.daemon_faults(),
+            findings: self.proof.as_ref().map(|proof| proof.current_findings()).unwrap_or_default(),
         }
     }
 
     /// Members of each room, each with its number; 0 for those of protocol 1.
-    fn members(&self, now: Instant) -> BTreeMap<u64, Vec<(u64, MemberStatus)>> {
+    fn members_by_room(&self, now: Instant) -> BTreeMap<u64, Vec<(u64, MemberStatus)>> {
         let mut members: BTreeMap<u64, Vec<(u64, MemberStatus)>> = BTreeMap::new();
         for connection in self.connections.values() {
-            let (Side::Member(id), State::Registered(hello, since)) = (connection.side, &connection.state) else {
+            let (ConnectionSide::Member(id), ConnectionState::Registered(hello, since)) =
+                (connection.side, &connection.state)
+            else {
                 continue;
             };
             let Some(room) = self.rooms.get(&id) else { continue };
@@ -116,7 +118,7 @@ impl Reactor {
                 gid: connection.peer.gid,
                 version: hello.version.clone(),
                 connected_seconds: now.duration_since(*since).as_secs(),
-                earlier_terms: old && connection.told.is_some_and(|told| told != room.limits()),
+                earlier_terms: old && connection.told.is_some_and(|told| told != room.told_limits()),
                 protocol: if old { 1 } else { 2 },
                 devices: Vec::new(),
             };
@@ -127,17 +129,17 @@ impl Reactor {
 
     /// Memory that a tenant holds on each device that it used, by UUID, including memory that its ledgers do not
     /// contain.
-    fn held(&self, id: u64, seen: &Seen) -> BTreeMap<String, Held> {
+    fn held_by_device(&self, id: u64, seen: &LeaseReading) -> BTreeMap<String, HeldMemory> {
         let Some(room) = self.rooms.get(&id) else { return BTreeMap::new() };
         let on = |used: &Used| {
-            let mut held = self.record.held(&(id, used.device.clone()))?;
+            let mut held = self.record.held_by(&(id, used.device.clone()))?;
             if is_left(room, used) {
                 // The ledgers were read before the last member left. The record reads them again within a second.
                 (held.used, held.overhead) = (0, 0);
                 held.parts.clear();
                 return Some((used.device.clone(), held));
             }
-            let beside = self.leases.uncharged(number(id), &used.device).beside(held.overhead);
+            let beside = self.leases.uncharged_bytes(arbiter_number(id), &used.device).unexplained_bytes(held.overhead);
             (held.used, held.overhead) = (held.used.saturating_add(beside), held.overhead.saturating_add(beside));
             Some((used.device.clone(), held))
         };
@@ -145,46 +147,51 @@ impl Reactor {
     }
 
     /// State of a tenant now, from the leases. For a tenant without pages no report is read; most tenants have none.
-    fn seen(&mut self, id: u64) -> Seen {
-        let (number, now) = (number(id), clock::now());
+    fn read_leases(&mut self, id: u64) -> LeaseReading {
+        let (number, now) = (arbiter_number(id), clock::now());
         if self.rooms.get(&id).is_none_or(|room| room.paged == 0) {
-            return Seen { used: self.leases.used(number, now), ..Seen::default() };
+            return LeaseReading { used: self.leases.used_by_tenant(number, now), ..LeaseReading::default() };
         }
-        let (used, said, members) = self.leases.seen(number, now);
-        Seen { used, said, members }
+        let (used, said, members) = self.leases.read_tenant(number, now);
+        LeaseReading { used, said, members }
     }
 
     /// The number of a tenant's processes, and whether it is paused.
-    pub(crate) fn whole(&self, name: &str) -> Whole {
+    pub(crate) fn tenant_facts(&self, name: &str) -> TenantFacts {
         let room = self.rooms.values().find(|room| !room.is_removed() && room.tenant.name == name);
-        let Some(room) = room else { return Whole::default() };
+        let Some(room) = room else { return TenantFacts::default() };
         let paused = self.is_paused(name).unwrap_or(false);
         // A connection that has not said hello counts as no process.
         let registered = |connection: &&super::Connection| {
-            matches!(connection.side, Side::Member(id) if self.rooms.get(&id).is_some_and(|here| here.tenant.name == room.tenant.name))
-                && matches!(connection.state, State::Registered(..))
+            matches!(connection.side, ConnectionSide::Member(id) if self.rooms.get(&id).is_some_and(|here| here.tenant.name == room.tenant.name))
+                && matches!(connection.state, ConnectionState::Registered(..))
         };
         let connected = self.connections.values().filter(registered).count();
         let observed = room.tenant.mode == Mode::Observe;
-        Whole { connected, older: connected.saturating_sub(room.paged), paused, observed }
+        TenantFacts { connected, older: connected.saturating_sub(room.paged), paused, observed }
     }
 
     /// A tenant's terms, one row for each device: those that the configuration names, and for `*` those that members
     /// joined.
     pub(crate) fn terms_status(&mut self, id: u64) -> Vec<TermsStatus> {
-        let seen = self.seen(id);
-        let held = self.held(id, &seen);
-        self.rooms.get(&id).map(|room| self.rows(room, &seen, &held)).unwrap_or_default()
+        let seen = self.read_leases(id);
+        let held = self.held_by_device(id, &seen);
+        self.rooms.get(&id).map(|room| self.terms_rows(room, &seen, &held)).unwrap_or_default()
     }
 
-    fn rows(&self, room: &Room, seen: &Seen, held: &BTreeMap<String, Held>) -> Vec<TermsStatus> {
-        let (tenant, Seen { used, said, members }, now) = (&room.tenant, seen, Instant::now());
-        let named: BTreeSet<String> = tenant.on.iter().filter_map(uuid_of).map(key).collect();
+    fn terms_rows(
+        &self,
+        room: &TenantRoom,
+        seen: &LeaseReading,
+        held: &BTreeMap<String, HeldMemory>,
+    ) -> Vec<TermsStatus> {
+        let (tenant, LeaseReading { used, said, members }, now) = (&room.tenant, seen, Instant::now());
+        let named: BTreeSet<String> = tenant.on.iter().filter_map(uuid_of).map(uuid_key).collect();
         let mut rows = Vec::new();
         for on in &tenant.on {
             let here = used.iter().filter(|used| match uuid_of(on) {
-                Some(uuid) => uuid::same(&used.device, uuid),
-                None => on.device == Which::Any && !named.contains(&key(&used.device)),
+                Some(uuid) => uuid::is_same_device(&used.device, uuid),
+                None => on.device == DeviceName::Any && !named.contains(&uuid_key(&used.device)),
             });
             let before = rows.len();
             for used in here {
@@ -194,16 +201,16 @@ impl Reactor {
                     _ if said.arbitrated => said.state,
                     _ => "free",
                 });
-                let sums = Sums { charged: used.charged, wait: used.wait };
-                let rates = self.recent.rates(&tenant.name, &used.device, sums, now);
-                let device = if on.device == Which::Any { used.device.clone() } else { device_name(&on.device) };
+                let sums = RecentSums { charged: used.charged, wait: used.wait };
+                let rates = self.recent.current_rates(&tenant.name, &used.device, sums, now);
+                let device = if on.device == DeviceName::Any { used.device.clone() } else { device_name(&on.device) };
                 let time = TimeStatus {
                     members: used.members,
                     waiting: members.iter().filter(|place| place.stands && place.device == used.device).count(),
                     state: state.to_owned(),
-                    gpu_seconds: measured(used).map(seconds),
+                    gpu_seconds: measured_ns(used).map(to_seconds),
                     unmeasured: used.unmeasured.now,
-                    waited_seconds: seconds(used.wait),
+                    waited_seconds: to_seconds(used.wait),
                     over_seconds: rates.over,
                     wanted: (!used.unmeasured.now).then_some(rates.wanted),
                     got: (!used.unmeasured.now).then_some(rates.got),
@@ -215,25 +222,31 @@ impl Reactor {
                     memory_peak: held.map(|held| held.peak),
                     overhead: held.map(|held| held.overhead).or(none),
                     refused_allocations: held.map(|held| held.refused),
-                    launches: counted(used),
-                    ..self.row(tenant, on, device, Some(time))
+                    launches: counted_launches(used),
+                    ..self.terms_row(tenant, on, device, Some(time))
                 });
             }
             if rows.len() == before {
-                let none = (room.older() == 0).then_some(0);
+                let none = (room.older_members() == 0).then_some(0);
                 rows.push(TermsStatus {
                     memory_used: none,
                     overhead: none,
                     launches: none,
-                    ..self.row(tenant, on, device_name(&on.device), None)
+                    ..self.terms_row(tenant, on, device_name(&on.device), None)
                 });
             }
         }
         rows
     }
 
-    fn row(&self, tenant: &Tenant, on: &On, device: String, time: Option<TimeStatus>) -> TermsStatus {
-        let percent = |share: vgpu_core::units::share::Share| f64::from(share.permille()) / 10.0;
+    fn terms_row(
+        &self,
+        tenant: &TenantConfig,
+        on: &DeviceTermsConfig,
+        device: String,
+        time: Option<TimeStatus>,
+    ) -> TermsStatus {
+        let percent = |share: vgpu_core::units::share::Share| f64::from(share.as_permille()) / 10.0;
         let marks = self.marks.get(&(tenant.name.clone(), device_name(&on.device)));
         TermsStatus {
             device,
@@ -241,7 +254,7 @@ impl Reactor {
             sm_limit: on.terms.ceiling.map(percent),
             sm_request: on.terms.floor.map(percent),
             weight: on.terms.weight,
-            class: show::class(on.terms.class).to_owned(),
+            class: show::class_word(on.terms.class).to_owned(),
             quantum: on.terms.quantum,
             changed_live: marks.into_iter().flatten().map(|key| (*key).to_owned()).collect(),
             time,
@@ -251,7 +264,7 @@ impl Reactor {
 
     /// Devices of the configuration, then devices that members joined beyond those.
     fn devices_status(&self, holders: &BTreeMap<String, Option<String>>) -> Vec<DeviceStatus> {
-        let known = self.leases.devices();
+        let known = self.leases.known_devices();
         let planned = self.loaded.iter().flat_map(|loaded| &loaded.plan.devices);
         let mut devices: Vec<DeviceStatus> = planned
             .map(|plan| DeviceStatus {
@@ -265,7 +278,8 @@ impl Reactor {
             })
             .collect();
         for (uuid, arbitrated) in known {
-            let same = |device: &&mut DeviceStatus| device.uuid.as_ref().is_some_and(|here| uuid::same(here, &uuid));
+            let same =
+                |device: &&mut DeviceStatus| device.uuid.as_ref().is_some_and(|here| uuid::is_same_device(here, &uuid));
             let holder = holders.get(&uuid).cloned().flatten();
             match devices.iter_mut().find(same) {
                 Some(device) => (device.arbitrated, device.holder) = (arbitrated, holder),
@@ -290,7 +304,7 @@ impl Reactor {
     /// A search for each tenant, and about ten loads for each member of active tenants.
     pub(super) fn look_back(&mut self) {
         let now = Instant::now();
-        if self.paged == 0 && !self.owes || self.paged > 0 && !self.recent.due(now) {
+        if self.paged == 0 && !self.owes || self.paged > 0 && !self.recent.is_due(now) {
             return;
         }
         self.owes = false;
@@ -298,38 +312,37 @@ impl Reactor {
         let mut sums = Vec::new();
         for id in rooms {
             // Includes tenants whose members have left, for their last usage.
-            let Some(used) = self.leases.used_since(number(id), clock::now()) else { continue };
+            let Some(used) = self.leases.used_since(arbiter_number(id), clock::now()) else { continue };
             let Some(room) = self.rooms.get(&id) else { continue };
             let name = &room.tenant.name;
-            sums.extend(
-                used.iter()
-                    .map(|used| ((name.clone(), used.device.clone()), Sums { charged: used.charged, wait: used.wait })),
-            );
-            self.note(id, used);
+            sums.extend(used.iter().map(|used| {
+                ((name.clone(), used.device.clone()), RecentSums { charged: used.charged, wait: used.wait })
+            }));
+            self.note_use(id, used);
         }
-        self.recent.look(now, sums);
+        self.recent.take_look(now, sums);
         self.owes = !self.record.hand_over();
     }
 
     /// Adds a tenant's usage to the data that the record gets next.
-    pub(crate) fn note(&mut self, id: u64, used: Vec<Used>) {
+    pub(crate) fn note_use(&mut self, id: u64, used: Vec<Used>) {
         let Some(room) = self.rooms.get(&id) else { return };
-        let next = self.record.draft();
-        for (device, process, busy) in self.leases.progress(number(id)) {
+        let next = self.record.next_batch();
+        for (device, process, busy) in self.leases.take_progress(arbiter_number(id)) {
             next.marks.insert(((id, device), process), busy);
         }
         for used in used {
-            let on = room.tenant.on(&used.device);
-            let sums = integrate::Sums {
+            let on = room.tenant.terms_on(&used.device);
+            let sums = integrate::UsageSums {
                 tenant: room.tenant.name.clone(),
                 bearer: room.tenant.bearer.clone(),
                 gpu_ns: used.charged.saturating_add(used.before),
                 wait_ns: used.wait,
-                launches: counted(&used),
+                launches: counted_launches(&used),
                 unmeasured: used.unmeasured.now,
                 members: used.members as u64,
                 memory_limit: on.and_then(|on| on.memory).map(u64::from),
-                sm_limit: on.and_then(|on| on.terms.ceiling).map(|share| u64::from(share.permille())),
+                sm_limit: on.and_then(|on| on.terms.ceiling).map(|share| u64::from(share.as_permille())),
             };
             next.sums.insert((id, used.device), sums);
         }
@@ -338,41 +351,41 @@ impl Reactor {
     /// Adds the last usage of all tenants, when the daemon ends.
     pub(super) fn note_all(&mut self) {
         for id in self.rooms.keys().copied().collect::<Vec<_>>() {
-            let used = self.leases.used(number(id), clock::now());
-            self.note(id, used);
+            let used = self.leases.used_by_tenant(arbiter_number(id), clock::now());
+            self.note_use(id, used);
         }
     }
 
     /// Adds the last usage of a tenant that is about to be removed.
     pub(crate) fn note_last(&mut self, id: u64) {
-        let used = self.leases.used(number(id), clock::now());
-        self.note(id, used);
-        self.record.gone(id);
+        let used = self.leases.used_by_tenant(arbiter_number(id), clock::now());
+        self.note_use(id, used);
+        self.record.note_gone(id);
         self.owes = true;
     }
 }
 
 /// True if no process of the tenant is on the device. A process with an older library does not say which device it
 /// uses.
-fn is_left(room: &Room, used: &Used) -> bool {
-    used.members == 0 && room.older() == 0
+fn is_left(room: &TenantRoom, used: &Used) -> bool {
+    used.members == 0 && room.older_members() == 0
 }
 
 /// Launches; `None`: an older library uses the device and does not count them.
-fn counted(used: &Used) -> Option<u64> {
+fn counted_launches(used: &Used) -> Option<u64> {
     (used.launches > 0 || used.charged == 0).then_some(used.launches)
 }
 
 /// Device time in ns; `None`: all launches passed an open gate (no lease needed), where nothing is measured.
-fn measured(used: &Used) -> Option<u64> {
+fn measured_ns(used: &Used) -> Option<u64> {
     let sum = used.charged.saturating_add(used.before);
     (sum > 0 || !used.unmeasured.ever).then_some(sum)
 }
 
-fn uuid_of(on: &On) -> Option<&str> {
+fn uuid_of(on: &DeviceTermsConfig) -> Option<&str> {
     match &on.device {
-        Which::Uuid(uuid, _) => Some(uuid),
-        Which::Number(_) | Which::Any => None,
+        DeviceName::Uuid(uuid, _) => Some(uuid),
+        DeviceName::Number(_) | DeviceName::Any => None,
     }
 }
 
@@ -384,13 +397,13 @@ mod tests {
     #[test]
     fn launches_of_a_library_that_counts_none_are_not_known() {
         let used = |charged, launches| Used { charged, launches, ..Used::default() };
-        assert_eq!([used(0, 0), used(5, 3), used(5, 0)].map(|used| counted(&used)), [Some(0), Some(3), None]);
+        assert_eq!([used(0, 0), used(5, 3), used(5, 0)].map(|used| counted_launches(&used)), [Some(0), Some(3), None]);
     }
 
     #[test]
     fn device_time_of_which_nothing_was_measured_is_not_nil_but_not_known() {
         let used = |charged, now, ever| Used { charged, unmeasured: Unmeasured { now, ever }, ..Used::default() };
         let all = [used(0, false, false), used(5, true, true), used(0, true, true), used(0, false, true)];
-        assert_eq!(all.map(|used| measured(&used)), [Some(0), Some(5), None, None]);
+        assert_eq!(all.map(|used| measured_ns(&used)), [Some(0), Some(5), None, None]);
     }
 }

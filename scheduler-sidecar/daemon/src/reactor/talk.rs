@@ -10,70 +10,72 @@ use rustix::event::epoll::{self, EventData};
 use tracing::{info, warn};
 use vgpu_core::protocol::wire::{Hello, Reply, WireError, two};
 
-use super::{PATIENCE, Reactor};
+use super::{PEER_TIMEOUT, Reactor};
 use crate::answer;
-use crate::connection::{Connection, Input, Peer, Side, State};
-use vgpu_control::{self as control, Ask, own};
+use crate::connection::{Connection, ConnectionInput, ConnectionSide, ConnectionState, PeerCredentials};
+use vgpu_control::{self as control, ControlCommand, own};
 
 impl Reactor {
     /// Handles an event of a connection.
     pub(super) fn serve(&mut self, token: u64) {
         // The connection is taken out of the map, so that the code that answers can read all other connections.
         let Some(mut connection) = self.connections.remove(&token) else { return };
-        if matches!(connection.state, State::Over) {
-            return self.part(token, connection);
+        if matches!(connection.state, ConnectionState::Over) {
+            return self.forget_connection(token, connection);
         }
-        let before = connection.interest();
+        let before = connection.epoll_interest();
         let had_deadline = connection.deadline;
-        let stays = self.converse(&mut connection);
-        let owes = !connection.is_flushed() && !matches!(connection.state, State::Silent);
+        let stays = self.converse_with(&mut connection);
+        let owes = !connection.is_flushed() && !matches!(connection.state, ConnectionState::Silent);
         if stays && owes && connection.deadline.is_none() {
-            connection.deadline = Some(Instant::now() + PATIENCE);
-        } else if connection.is_flushed() && matches!(connection.state, State::Registered(..) | State::Following(..)) {
+            connection.deadline = Some(Instant::now() + PEER_TIMEOUT);
+        } else if connection.is_flushed()
+            && matches!(connection.state, ConnectionState::Registered(..) | ConnectionState::Following(..))
+        {
             connection.deadline = None;
         }
         if had_deadline != connection.deadline {
             had_deadline.map(|deadline| self.deadlines.remove(&(deadline, token)));
             connection.deadline.map(|deadline| self.deadlines.insert((deadline, token)));
         }
-        let interest = connection.interest();
+        let interest = connection.epoll_interest();
         let watched =
             before == interest || epoll::modify(&self.epoll, &connection, EventData::new_u64(token), interest).is_ok();
         if stays && watched {
             self.connections.insert(token, connection);
         } else {
-            self.part(token, connection);
+            self.forget_connection(token, connection);
         }
     }
 
     /// Reads lines and answers them; false: close the connection.
-    fn converse(&mut self, connection: &mut Connection) -> bool {
-        if connection.flush().is_err() {
+    fn converse_with(&mut self, connection: &mut Connection) -> bool {
+        if connection.send_pending().is_err() {
             return false;
         }
         loop {
             if !connection.is_flushed() {
                 return true;
             }
-            if matches!(connection.state, State::Leaving) || !self.pump(connection) {
+            if matches!(connection.state, ConnectionState::Leaving) || !self.send_events(connection) {
                 return false;
             }
             if !connection.is_flushed() {
                 return true;
             }
             let sent = match connection.read() {
-                Input::Nothing => return true,
-                Input::End => return false,
-                Input::TooLong => self.refuse(connection, &WireError::TooLong.to_string()),
-                Input::Line(line) => match connection.side {
-                    Side::Member(id) => self.answer_member(connection, id, &line),
-                    Side::Admin => self.answer_admin(connection, &line),
+                ConnectionInput::Nothing => return true,
+                ConnectionInput::End => return false,
+                ConnectionInput::TooLong => self.refuse_peer(connection, &WireError::TooLong.to_string()),
+                ConnectionInput::Line(line) => match connection.side {
+                    ConnectionSide::Member(id) => self.answer_member(connection, id, &line),
+                    ConnectionSide::Admin => self.answer_admin(connection, &line),
                 },
             };
             if sent.is_err() {
                 return false;
             }
-            let goes_on = matches!(connection.state, State::Leaving | State::Following(..));
+            let goes_on = matches!(connection.state, ConnectionState::Leaving | ConnectionState::Following(..));
             if !connection.holds_line() && !goes_on {
                 return true;
             }
@@ -82,34 +84,37 @@ impl Reactor {
 
     fn answer_member(&mut self, connection: &mut Connection, id: u64, line: &[u8]) -> io::Result<()> {
         let Some(room) = self.rooms.get_mut(&id) else { return Err(io::ErrorKind::NotConnected.into()) };
-        if room.door.is_none() && !matches!(connection.state, State::Registered(..)) {
+        if room.door.is_none() && !matches!(connection.state, ConnectionState::Registered(..)) {
             let words = format!("tenant {} was removed", room.tenant.name);
-            return self.refuse(connection, &words);
+            return self.refuse_peer(connection, &words);
         }
-        if matches!(connection.state, State::Silent) && own::is_asked(line) {
-            if room.asked.allows(Instant::now()).is_none() {
-                return self.refuse(connection, "asked too often: 20 times in a second are answered");
+        if matches!(connection.state, ConnectionState::Silent) && own::is_asked(line) {
+            if room.asked.allow_line(Instant::now()).is_none() {
+                return self.refuse_peer(connection, "asked too often: 20 times in a second are answered");
             }
             let tenant = &room.tenant.name;
-            let found = self.proof.as_ref().map(|proof| proof.of_tenant(tenant, own::MOST)).unwrap_or_default();
-            let mut answer = serde_json::to_vec(&own::Own::new(tenant, found))?;
+            let found =
+                self.proof.as_ref().map(|proof| proof.of_tenant(tenant, own::MAX_FINDINGS_TOLD)).unwrap_or_default();
+            let mut answer = serde_json::to_vec(&own::OwnFindings::new(tenant, found))?;
             answer.push(b'\n');
-            connection.state = State::Leaving;
+            connection.state = ConnectionState::Leaving;
             return connection.send(&answer);
         }
-        match two::Ask::decode(line) {
-            Err(why) => self.refuse(connection, &why.to_string()),
-            Ok(two::Ask::HelloOne(hello)) if connection.member.is_none() => {
-                let reply = Reply::Terms(answer::terms(&room.tenant)).encode().map_err(io::Error::other)?;
-                connection.told = Some(room.limits());
+        match two::MemberMessage::decode(line) {
+            Err(why) => self.refuse_peer(connection, &why.to_string()),
+            Ok(two::MemberMessage::HelloOne(hello)) if connection.member.is_none() => {
+                let reply = Reply::Terms(answer::member_terms(&room.tenant)).encode().map_err(io::Error::other)?;
+                connection.told = Some(room.told_limits());
                 self.register(connection, id, hello, 1);
                 connection.send(reply.as_bytes())
             }
-            Ok(two::Ask::Hello(hello)) if matches!(connection.state, State::Silent) => {
+            Ok(two::MemberMessage::Hello(hello)) if matches!(connection.state, ConnectionState::Silent) => {
                 self.welcome_paged(connection, id, hello)
             }
-            Ok(two::Ask::HelloOne(_) | two::Ask::Hello(_)) => self.refuse(connection, "hello was said already"),
-            Ok(two::Ask::Join(join)) => self.answer_join(connection, id, &join),
+            Ok(two::MemberMessage::HelloOne(_) | two::MemberMessage::Hello(_)) => {
+                self.refuse_peer(connection, "hello was said already")
+            }
+            Ok(two::MemberMessage::Join(join)) => self.answer_join(connection, id, &join),
         }
     }
 
@@ -117,55 +122,57 @@ impl Reactor {
     pub(super) fn register(&mut self, connection: &mut Connection, id: u64, hello: Hello, protocol: u64) {
         let now = Instant::now();
         let Some(room) = self.rooms.get_mut(&id) else { return };
-        if let Some(swallowed) = room.log.allows(now) {
-            let Peer { pid, uid, gid } = connection.peer;
+        if let Some(swallowed) = room.log.allow_line(now) {
+            let PeerCredentials { pid, uid, gid } = connection.peer;
             let version: String = hello.version.chars().take(40).collect();
             let tenant = &room.tenant.name;
             info!(kind = "member.joined", %tenant, pid, uid, gid, pid_inside = hello.pid, ?version, protocol, swallowed, "member");
         }
-        connection.state = State::Registered(hello, now);
-        self.enrol(connection, id);
+        connection.state = ConnectionState::Registered(hello, now);
+        self.enrol_member(connection, id);
     }
 
     fn answer_admin(&mut self, connection: &mut Connection, line: &[u8]) -> io::Result<()> {
-        if matches!(connection.state, State::Following(..)) {
-            return self.refuse(connection, "who follows events asks nothing more");
+        if matches!(connection.state, ConnectionState::Following(..)) {
+            return self.refuse_peer(connection, "who follows events asks nothing more");
         }
-        let mut answer = control::Answer { hello: control::PROTOCOL, ..Default::default() };
-        match answer::question(line) {
+        let mut answer = control::ControlAnswer { hello: control::CONTROL_PROTOCOL, ..Default::default() };
+        match answer::parse_question(line) {
             Ok(ask) => {
-                if let Ask::Events { since, follow } = ask {
+                if let ControlCommand::Events { since, follow } = ask {
                     self.begin_events(connection, &mut answer, since, follow);
                 } else {
-                    self.administer(&ask, connection.peer, &mut answer);
+                    self.answer_command(&ask, connection.peer, &mut answer);
                 }
             }
             Err(words) => answer.error = Some(words),
         }
         let mut reply = serde_json::to_vec(&answer)?;
         reply.push(b'\n');
-        if !matches!(connection.state, State::Following(..)) {
-            connection.state = State::Leaving;
+        if !matches!(connection.state, ConnectionState::Following(..)) {
+            connection.state = ConnectionState::Leaving;
         }
         connection.send(&reply)
     }
 
     /// Tells a peer why it is refused, then closes the connection.
-    pub(crate) fn refuse(&mut self, connection: &mut Connection, words: &str) -> io::Result<()> {
+    pub(crate) fn refuse_peer(&mut self, connection: &mut Connection, words: &str) -> io::Result<()> {
         self.note_refusal(connection.side, connection.peer, words);
-        connection.state = State::Leaving;
-        let line = answer::refusal(words).encode().map_err(io::Error::other)?;
+        connection.state = ConnectionState::Leaving;
+        let line = answer::refusal_reply(words).encode().map_err(io::Error::other)?;
         connection.send(line.as_bytes())
     }
 
-    pub(crate) fn note_refusal(&mut self, side: Side, peer: Peer, words: &str) {
-        let Peer { pid, uid, gid } = peer;
+    pub(crate) fn note_refusal(&mut self, side: ConnectionSide, peer: PeerCredentials, words: &str) {
+        let PeerCredentials { pid, uid, gid } = peer;
         match side {
-            Side::Admin => warn!(kind = "admin.refused", pid, uid, gid, why = words, "an administrator was refused"),
-            Side::Member(id) => {
+            ConnectionSide::Admin => {
+                warn!(kind = "admin.refused", pid, uid, gid, why = words, "an administrator was refused")
+            }
+            ConnectionSide::Member(id) => {
                 let Some(room) = self.rooms.get_mut(&id) else { return };
                 room.refused += 1;
-                if let Some(swallowed) = room.log.allows(Instant::now()) {
+                if let Some(swallowed) = room.log.allow_line(Instant::now()) {
                     warn!(kind = "member.refused", tenant = %room.tenant.name, pid, uid, gid, why = words, swallowed, "a connection was refused");
                 }
             }
@@ -173,7 +180,7 @@ impl Reactor {
     }
 
     /// Closes connections whose deadline has passed.
-    pub(super) fn expire(&mut self) {
+    pub(super) fn close_expired(&mut self) {
         let now = Instant::now();
         while let Some((deadline, token)) = self.deadlines.first().copied() {
             if deadline > now {
@@ -182,39 +189,39 @@ impl Reactor {
             self.deadlines.pop_first();
             let Some(mut connection) = self.connections.remove(&token) else { continue };
             connection.deadline = None;
-            if matches!(connection.state, State::Silent) {
-                let words = format!("no whole line within {} s", PATIENCE.as_secs());
+            if matches!(connection.state, ConnectionState::Silent) {
+                let words = format!("no whole line within {} s", PEER_TIMEOUT.as_secs());
                 // The send may fail if the peer is gone; the connection is closed in any case.
-                let _ = self.refuse(&mut connection, &words);
+                let _ = self.refuse_peer(&mut connection, &words);
             }
-            self.part(token, connection);
+            self.forget_connection(token, connection);
         }
     }
 
     /// Ends a connection. It stays open only while descriptors that it was sent are still in flight.
-    pub(super) fn part(&mut self, token: u64, mut connection: Connection) {
+    pub(super) fn forget_connection(&mut self, token: u64, mut connection: Connection) {
         if let Some(deadline) = connection.deadline.take() {
             self.deadlines.remove(&(deadline, token));
         }
-        let Side::Member(id) = connection.side else {
+        let ConnectionSide::Member(id) = connection.side else {
             self.admins -= 1;
             return;
         };
-        let (kept, was_over) = (self.is_kept(&connection), matches!(connection.state, State::Over));
+        let (kept, was_over) = (self.is_kept(&connection), matches!(connection.state, ConnectionState::Over));
         if let Some(member) = connection.member.take() {
             self.leave_paged(id, member);
         }
         let Some(room) = self.rooms.get_mut(&id) else { return };
         if let Some(image) = connection.image.take() {
-            self.roster.left(&room.tenant.name, &image);
+            self.roster.note_left(&room.tenant.name, &image);
         }
         room.untaken -= usize::from(was_over);
         room.open -= 1;
-        if matches!(connection.state, State::Registered(..))
-            && let Some(swallowed) = room.log.allows(Instant::now())
+        if matches!(connection.state, ConnectionState::Registered(..))
+            && let Some(swallowed) = room.log.allow_line(Instant::now())
         {
-            let (tenant, Peer { pid, uid, .. }) = (&room.tenant.name, connection.peer);
-            info!(kind = "member.left", %tenant, pid, uid, left = room.members(), swallowed, "member gone");
+            let (tenant, PeerCredentials { pid, uid, .. }) = (&room.tenant.name, connection.peer);
+            info!(kind = "member.left", %tenant, pid, uid, left = room.member_count(), swallowed, "member gone");
         }
         if kept {
             room.open += 1;

@@ -12,21 +12,21 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 use tracing::warn;
-use vgpu_core::protocol::wire::terms_file::{ALL_DEVICES, DeviceTerms, FILE_NAME, TermsFile};
+use vgpu_core::protocol::wire::terms_file::{ALL_DEVICES, DeviceTerms, TERMS_FILE_NAME, TermsFile};
 
 use super::Reactor;
-use crate::config::{On, OnError, Tenant, Which};
+use crate::config::{DeviceName, DeviceTermsConfig, OnError, TenantConfig};
 use crate::kept_ledger;
 use crate::room::remove_dir;
 
 /// Returns the content of a tenant's terms file.
-fn of(tenant: &Tenant, epoch: u64) -> TermsFile {
-    let line = |on: &On| {
+fn terms_of_tenant(tenant: &TenantConfig, epoch: u64) -> TermsFile {
+    let line = |on: &DeviceTermsConfig| {
         let device = match &on.device {
-            Which::Uuid(uuid, _) => uuid.clone(),
-            Which::Any => ALL_DEVICES.to_owned(),
+            DeviceName::Uuid(uuid, _) => uuid.clone(),
+            DeviceName::Any => ALL_DEVICES.to_owned(),
             // The UUID of this number is not known, and the daemon does not grant such a device either.
-            Which::Number(_) => return None,
+            DeviceName::Number(_) => return None,
         };
         let (sm_limit, sm_request) = (on.terms.ceiling, on.terms.floor);
         Some(DeviceTerms { device, memory_limit: on.memory, sm_limit, sm_request })
@@ -50,7 +50,7 @@ impl Reactor {
     pub(super) fn sweep_terms(&self) {
         let Some(loaded) = &self.loaded else { return };
         let served: BTreeSet<&str> = self.rooms.values().map(|room| room.tenant.name.as_str()).collect();
-        sweep(&loaded.plan.daemon.run_dir.join("tenants"), |name| served.contains(name));
+        sweep_unserved(&loaded.plan.daemon.run_dir.join("tenants"), |name| served.contains(name));
     }
 
     /// Updates the ledgers and the terms file of a room's tenant. Tenants whose sockets are in one directory have no
@@ -59,16 +59,16 @@ impl Reactor {
         let Some(room) = self.rooms.get(&id) else { return };
         let (tenant, dir) = (&room.tenant, room.tenant.socket.parent());
         let devices = tenant.on.iter().flat_map(|on| match &on.device {
-            Which::Uuid(uuid, _) => vec![uuid.as_str()],
-            Which::Any => self.leases.device_names().collect(),
-            Which::Number(_) => Vec::new(),
+            DeviceName::Uuid(uuid, _) => vec![uuid.as_str()],
+            DeviceName::Any => self.leases.device_names().collect(),
+            DeviceName::Number(_) => Vec::new(),
         });
         kept_ledger::prepare(&tenant.name, &tenant.socket, devices);
         // With a configuration file each tenant has a directory of its own, so no other tenant is looked for.
         let open =
             self.rooms.iter().filter(|(other, room)| self.loaded.is_none() && **other != id && room.door.is_some());
         match open.map(|(_, room)| &room.tenant).find(|other| other.socket.parent() == dir) {
-            None => keep(tenant, self.leases.epoch()),
+            None => write_terms(tenant, self.leases.page_epoch()),
             Some(other) => {
                 remove(&tenant.socket);
                 warn!(tenant = %tenant.name, other = %other.name, "their sockets lie in one directory, so that there is no terms file; a member that starts while no daemon runs will fail");
@@ -80,7 +80,7 @@ impl Reactor {
 /// Removes the terms files and ledgers that an earlier daemon left for tenants that are no longer served, and their
 /// directories if nothing else is in them. `dir` contains the tenants' directories. A directory with a socket is left
 /// alone, because another daemon may serve that tenant.
-pub(super) fn sweep(dir: &Path, served: impl Fn(&str) -> bool) {
+pub(super) fn sweep_unserved(dir: &Path, served: impl Fn(&str) -> bool) {
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         let socket = entry.path().join("vgpud.sock");
         if entry.file_name().to_str().is_some_and(|name| !served(name)) && socket.symlink_metadata().is_err() {
@@ -92,9 +92,9 @@ pub(super) fn sweep(dir: &Path, served: impl Fn(&str) -> bool) {
 
 /// Writes the terms file, or logs why it cannot. A tenant without a terms file is served all the same; only members
 /// that start without the daemon fail.
-fn keep(tenant: &Tenant, epoch: u64) {
-    let path = place(&tenant.socket);
-    let written = of(tenant, epoch)
+fn write_terms(tenant: &TenantConfig, epoch: u64) {
+    let path = terms_path(&tenant.socket);
+    let written = terms_of_tenant(tenant, epoch)
         .encode()
         .map_err(|why| io::Error::other(why.to_string()))
         .and_then(|text| write(&path, text.as_bytes()));
@@ -105,18 +105,18 @@ fn keep(tenant: &Tenant, epoch: u64) {
 
 /// Removes the terms file. A missing file is no error.
 pub(super) fn remove(socket: &Path) {
-    let _ = std::fs::remove_file(place(socket));
+    let _ = std::fs::remove_file(terms_path(socket));
 }
 
-fn place(socket: &Path) -> PathBuf {
-    socket.with_file_name(FILE_NAME)
+fn terms_path(socket: &Path) -> PathBuf {
+    socket.with_file_name(TERMS_FILE_NAME)
 }
 
 fn write(path: &Path, text: &[u8]) -> io::Result<()> {
-    if says(path, text).unwrap_or(false) {
+    if has_text(path, text).unwrap_or(false) {
         return Ok(());
     }
-    let temporary = path.with_file_name(format!(".{FILE_NAME}-{}", std::process::id()));
+    let temporary = path.with_file_name(format!(".{TERMS_FILE_NAME}-{}", std::process::id()));
     // A daemon with this process id that was killed may have left the file.
     let _ = std::fs::remove_file(&temporary);
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -134,7 +134,7 @@ fn write(path: &Path, text: &[u8]) -> io::Result<()> {
 
 /// True if the file has exactly this content. Every user that can write the directory may have put something else
 /// there. So it follows no link, waits for no pipe, and reads at most one byte more than `text` has.
-fn says(path: &Path, text: &[u8]) -> io::Result<bool> {
+fn has_text(path: &Path, text: &[u8]) -> io::Result<bool> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     if !file.metadata()?.is_file() {
@@ -155,33 +155,39 @@ mod tests {
 
     use super::*;
 
-    fn on(device: Which, gib: Option<u64>, ceiling: u32, floor: Option<u32>) -> On {
+    fn on(device: DeviceName, gib: Option<u64>, ceiling: u32, floor: Option<u32>) -> DeviceTermsConfig {
         let terms = Terms {
             ceiling: Share::from_percent(ceiling),
             floor: floor.and_then(Share::from_percent),
             ..Terms::default()
         };
-        On { device, memory: gib.map(|gib| Bytes(gib << 30)), terms, has_weight: false, has_class: false }
+        DeviceTermsConfig {
+            device,
+            memory: gib.map(|gib| Bytes(gib << 30)),
+            terms,
+            has_weight: false,
+            has_class: false,
+        }
     }
 
-    fn tenant(dir: &Path, on: Vec<On>) -> Tenant {
-        Tenant { on, ..Tenant::everywhere("a", dir.join("vgpud.sock"), None, None) }
+    fn tenant(dir: &Path, on: Vec<DeviceTermsConfig>) -> TenantConfig {
+        TenantConfig { on, ..TenantConfig::on_all_devices("a", dir.join("vgpud.sock"), None, None) }
     }
 
     #[test]
     fn it_is_written_whole_readable_by_all_and_left_alone_if_it_says_the_same() {
         let dir = tempfile::TempDir::new().unwrap();
-        let path = dir.path().join(FILE_NAME);
-        let mut tenant = tenant(dir.path(), vec![on(Which::Uuid("GPU-1".into(), Some(0)), Some(4), 30, None)]);
-        keep(&tenant, 7);
+        let path = dir.path().join(TERMS_FILE_NAME);
+        let mut tenant = tenant(dir.path(), vec![on(DeviceName::Uuid("GPU-1".into(), Some(0)), Some(4), 30, None)]);
+        write_terms(&tenant, 7);
         let read = || TermsFile::decode(&std::fs::read(&path).unwrap()).unwrap();
-        assert_eq!(read(), of(&tenant, 7));
-        assert_eq!(read().of("GPU-1").unwrap().memory_limit, Some(Bytes(4 << 30)));
-        assert_eq!(read().of("GPU-2"), None, "a device that is not listed may not be used");
+        assert_eq!(read(), terms_of_tenant(&tenant, 7));
+        assert_eq!(read().terms_of_device("GPU-1").unwrap().memory_limit, Some(Bytes(4 << 30)));
+        assert_eq!(read().terms_of_device("GPU-2"), None, "a device that is not listed may not be used");
         let meta = || std::fs::metadata(&path).unwrap();
         assert_eq!(meta().permissions().mode() & 0o777, 0o644);
         let inode = meta().ino();
-        keep(&tenant, 7);
+        write_terms(&tenant, 7);
         assert_eq!(meta().ino(), inode);
         tenant.on_error = OnError::Open;
         // Links at the temporary name and at the file's own name are not followed.
@@ -189,8 +195,9 @@ mod tests {
         std::fs::write(&precious, "precious").unwrap();
         std::fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink(&precious, &path).unwrap();
-        std::os::unix::fs::symlink(&precious, dir.path().join(format!(".{FILE_NAME}-{}", std::process::id()))).unwrap();
-        keep(&tenant, 7);
+        std::os::unix::fs::symlink(&precious, dir.path().join(format!(".{TERMS_FILE_NAME}-{}", std::process::id())))
+            .unwrap();
+        write_terms(&tenant, 7);
         assert!(read().open_on_error && std::fs::symlink_metadata(&path).unwrap().is_file());
         assert_eq!(std::fs::read_to_string(&precious).unwrap(), "precious");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "nothing is left under another name");
@@ -205,15 +212,15 @@ mod tests {
         let place = |name: &str, file: &str| dir.path().join(name).join(file);
         for name in ["gone", "served", "elsewhere", "kept"] {
             std::fs::create_dir(dir.path().join(name)).unwrap();
-            std::fs::write(place(name, FILE_NAME), "x").unwrap();
+            std::fs::write(place(name, TERMS_FILE_NAME), "x").unwrap();
         }
         std::fs::write(place("elsewhere", "vgpud.sock"), "").unwrap();
         std::fs::write(place("kept", "precious"), "").unwrap();
-        sweep(dir.path(), |name| name == "served");
-        assert!(!dir.path().join("gone").exists() && !place("kept", FILE_NAME).exists());
-        assert!(place("kept", "precious").exists() && place("served", FILE_NAME).exists());
-        assert!(place("elsewhere", FILE_NAME).exists(), "another daemon may serve it");
-        sweep(Path::new("/does/not/exist"), |_| false);
+        sweep_unserved(dir.path(), |name| name == "served");
+        assert!(!dir.path().join("gone").exists() && !place("kept", TERMS_FILE_NAME).exists());
+        assert!(place("kept", "precious").exists() && place("served", TERMS_FILE_NAME).exists());
+        assert!(place("elsewhere", TERMS_FILE_NAME).exists(), "another daemon may serve it");
+        sweep_unserved(Path::new("/does/not/exist"), |_| false);
     }
 
     #[test]
@@ -252,10 +259,11 @@ mod tests {
 
     #[test]
     fn a_device_that_is_known_by_number_only_is_nobodys_without_the_daemon_too() {
-        let named = on(Which::Uuid("GPU-1".into(), None), Some(9), 90, Some(10));
-        let file = of(&tenant(Path::new("/d"), vec![named, on(Which::Number(0), Some(4), 50, Some(20))]), 1);
-        assert_eq!((file.devices.len(), file.of("GPU-9")), (1, None));
-        let here = file.of("gpu-1").unwrap();
+        let named = on(DeviceName::Uuid("GPU-1".into(), None), Some(9), 90, Some(10));
+        let file =
+            terms_of_tenant(&tenant(Path::new("/d"), vec![named, on(DeviceName::Number(0), Some(4), 50, Some(20))]), 1);
+        assert_eq!((file.devices.len(), file.terms_of_device("GPU-9")), (1, None));
+        let here = file.terms_of_device("gpu-1").unwrap();
         assert_eq!(
             (here.memory_limit, here.sm_limit, here.sm_request),
             (Some(Bytes(9 << 30)), Share::from_percent(90), Share::from_percent(10))

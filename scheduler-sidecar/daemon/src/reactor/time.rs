@@ -7,37 +7,38 @@ use std::os::fd::AsFd as _;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use tracing::warn;
-use vgpu_core::protocol::page::bell::Heard;
+use vgpu_core::protocol::page::bell::RingOutcome;
 use vgpu_core::protocol::wire::{Hello, two};
-use vgpu_core::time::arbiter::Tenant;
+use vgpu_core::time::arbiter::TenantId;
 
-use super::{FIRST_BELL, Reactor, State};
+use super::{ConnectionState, FIRST_BELL, Reactor};
 use crate::answer;
 use crate::connection::Connection;
 use crate::kept_ledger::{KeptLedger, Opened};
-use crate::leases::Past;
-use crate::pages::Furniture;
+use crate::leases::ClaimedPast;
+use crate::pages::MappedPages;
 use vgpu_accounting::clock;
 
 /// Epoll events for a bell: edge-triggered, so each ring wakes the daemon once. A member that leaves its bell readable
 /// costs nothing.
-const RINGS: EventFlags = EventFlags::IN.union(EventFlags::ET);
+const BELL_EVENTS: EventFlags = EventFlags::IN.union(EventFlags::ET);
 
 /// Returns the arbiter's number for a room's tenant.
-pub(crate) fn number(room: u64) -> Tenant {
+pub(crate) fn arbiter_number(room: u64) -> TenantId {
     // Each room number is used once and is below the numbers of bells.
-    Tenant(u32::try_from(room).unwrap_or(u32::MAX))
+    TenantId(u32::try_from(room).unwrap_or(u32::MAX))
 }
 
 impl Reactor {
     /// Answers a hello of protocol 2 with the welcome and the descriptors of the tenant's pages.
     pub(super) fn welcome_paged(&mut self, connection: &mut Connection, id: u64, hello: two::Hello) -> io::Result<()> {
-        if self.hoards(id) {
-            return self.refuse(connection, "too many processes of this tenant have not taken what they were sent");
+        if self.is_hoarding(id) {
+            return self
+                .refuse_peer(connection, "too many processes of this tenant have not taken what they were sent");
         }
-        if let Err(why) = self.furnish(id) {
+        if let Err(why) = self.ensure_pages(id) {
             warn!(%why, "no pages for a tenant");
-            return self.refuse(connection, &format!("the daemon cannot make the tenant's pages: {why}"));
+            return self.refuse_peer(connection, &format!("the daemon cannot make the tenant's pages: {why}"));
         }
         // Beat before the descriptors are sent, so that a member never finds a heartbeat page that does not beat.
         self.paged += 1;
@@ -52,37 +53,44 @@ impl Reactor {
         self.register(connection, id, Hello { pid, version }, two::PROTOCOL);
         let Some(room) = self.rooms.get(&id) else { return Err(io::ErrorKind::NotConnected.into()) };
         let Some(furniture) = &room.furniture else { return Err(io::ErrorKind::NotConnected.into()) };
-        let reply = answer::welcome(&room.tenant, member, self.leases.epoch(), clock::now());
+        let reply = answer::welcome_reply(&room.tenant, member, self.leases.page_epoch(), clock::now());
         let line = reply.encode().map_err(io::Error::other)?;
         let heart = &self.heart;
-        let sent =
-            self.shelf.with(id, |files| connection.send_with(line.as_bytes(), &furniture.descriptors(heart, files)));
+        let sent = self.shelf.with_files(id, |files| {
+            connection.send_with(line.as_bytes(), &furniture.welcome_descriptors(heart, files))
+        });
         sent.unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()))
     }
 
     /// Creates the tenant's pages and bell, if it has none.
-    fn furnish(&mut self, id: u64) -> io::Result<()> {
+    fn ensure_pages(&mut self, id: u64) -> io::Result<()> {
         let Some(room) = self.rooms.get_mut(&id) else { return Err(io::ErrorKind::NotConnected.into()) };
         if room.furniture.is_some() {
             return Ok(());
         }
-        let (furniture, (board, report, files)) = Furniture::new()?;
-        epoll::add(&self.epoll, furniture.bell(), EventData::new_u64(FIRST_BELL + id), RINGS)?;
-        self.shelf.put(id, files);
-        self.leases.furnish(number(id), board, report);
+        let (furniture, (board, report, files)) = MappedPages::new()?;
+        epoll::add(&self.epoll, furniture.bell_descriptor(), EventData::new_u64(FIRST_BELL + id), BELL_EVENTS)?;
+        self.shelf.store_files(id, files);
+        self.leases.map_pages(arbiter_number(id), board, report);
         room.furniture = Some(furniture);
         Ok(())
     }
 
     /// Answers a join. A refused member keeps its connection, because it may use other devices.
-    pub(super) fn answer_join(&mut self, connection: &mut Connection, id: u64, join: &two::Join) -> io::Result<()> {
-        let Some(member) = connection.member.filter(|_| matches!(connection.state, State::Registered(..))) else {
-            return self.refuse(connection, "a hello of protocol 2 comes before a join");
+    pub(super) fn answer_join(
+        &mut self,
+        connection: &mut Connection,
+        id: u64,
+        join: &two::JoinDevice,
+    ) -> io::Result<()> {
+        let Some(member) = connection.member.filter(|_| matches!(connection.state, ConnectionState::Registered(..)))
+        else {
+            return self.refuse_peer(connection, "a hello of protocol 2 comes before a join");
         };
-        let said = if let State::Registered(hello, _) = &connection.state { hello.pid } else { 0 };
-        let past = Past { process: connection.peer.pid.unwrap_or(said), busy: join.busy };
+        let said = if let ConnectionState::Registered(hello, _) = &connection.state { hello.pid } else { 0 };
+        let past = ClaimedPast { process: connection.peer.pid.unwrap_or(said), busy: join.busy };
         let now = clock::now();
-        let joined = self.leases.join_again(number(id), member, &join.device, past, now).and_then(|slot| {
+        let joined = self.leases.join_again(arbiter_number(id), member, &join.device, past, now).and_then(|slot| {
             let ledger = self.open_ledger(connection, id, &join.device)?;
             Ok((slot, ledger))
         });
@@ -90,15 +98,15 @@ impl Reactor {
             Ok((slot, (ledger, to_read))) => {
                 // The leases' spelling of the UUID; the member may have spelled it differently.
                 let device = self.leases.name_of(&join.device);
-                self.record.draft().came.push(((id, device.clone()), past.process, past.busy));
-                self.record.file((id, device), to_read);
+                self.record.next_batch().came.push(((id, device.clone()), past.process, past.busy));
+                self.record.offer_file((id, device), to_read);
                 let reply = two::Reply::Slot { device: join.device.clone(), slot };
                 let line = reply.encode().map_err(io::Error::other)?;
                 connection.send_with(line.as_bytes(), &[ledger.as_fd()])
             }
             Err(words) => {
                 self.note_refusal(connection.side, connection.peer, &words);
-                let line = answer::refusal(&words).encode().map_err(io::Error::other)?;
+                let line = answer::refusal_reply(&words).encode().map_err(io::Error::other)?;
                 connection.send(line.as_bytes())
             }
         }
@@ -127,7 +135,7 @@ impl Reactor {
     pub(super) fn leave_paged(&mut self, id: u64, member: u64) {
         let now = clock::now();
         self.paged -= 1;
-        self.leases.leave(number(id), member, now);
+        self.leases.leave_devices(arbiter_number(id), member, now);
         let Some(room) = self.rooms.get_mut(&id) else { return };
         room.paged -= 1;
         self.record.left(id);
@@ -135,14 +143,14 @@ impl Reactor {
             if !self.roster.has_prior(&room.tenant.name) {
                 room.limits_before.clear();
             }
-            self.record.emptied(id);
+            self.record.note_emptied(id);
             self.owes = true;
             if let Some(furniture) = room.furniture.take() {
                 // Closing the bell is not enough: epoll keeps watching it while any process has it open.
-                let _ = epoll::delete(&self.epoll, furniture.bell());
+                let _ = epoll::delete(&self.epoll, furniture.bell_descriptor());
             }
             self.shelf.remove(id);
-            self.leases.empty(number(id), now);
+            self.leases.unmap_pages(arbiter_number(id), now);
             self.muted.retain(|(_, muted)| *muted != id);
         }
     }
@@ -153,7 +161,7 @@ impl Reactor {
             return;
         }
         // The event was consumed before the launch requests are read, so a ring in between is a new event.
-        if let Heard::At(moment) = self.leases.rang(number(id), clock::now()) {
+        if let RingOutcome::At(moment) = self.leases.hear_bell(arbiter_number(id), clock::now()) {
             self.listen(id, false);
             self.muted.insert((moment, id));
         }
@@ -162,8 +170,10 @@ impl Reactor {
     /// Starts or stops listening to a bell.
     fn listen(&self, id: u64, listen: bool) {
         let Some(furniture) = self.rooms.get(&id).and_then(|room| room.furniture.as_ref()) else { return };
-        let interest = if listen { RINGS } else { EventFlags::empty() };
-        if let Err(why) = epoll::modify(&self.epoll, furniture.bell(), EventData::new_u64(FIRST_BELL + id), interest) {
+        let interest = if listen { BELL_EVENTS } else { EventFlags::empty() };
+        if let Err(why) =
+            epoll::modify(&self.epoll, furniture.bell_descriptor(), EventData::new_u64(FIRST_BELL + id), interest)
+        {
             warn!(%why, "a bell cannot be watched");
         }
     }
@@ -171,7 +181,7 @@ impl Reactor {
     /// Beats if a beat is due. After a silence of the daemon members may have worked without leases, so they are not
     /// judged for a while.
     fn beat(&mut self, now: u64) {
-        if self.heart.beat(self.paged > 0, now) {
+        if self.heart.beat_if_due(self.paged > 0, now) {
             self.leases.was_silent(now);
         }
     }
@@ -187,7 +197,7 @@ impl Reactor {
             // answers that ring.
             self.listen(id, true);
         }
-        if self.leases.deadline().is_some_and(|deadline| deadline <= now) {
+        if self.leases.next_deadline().is_some_and(|deadline| deadline <= now) {
             self.leases.tick(now);
         }
     }
@@ -197,12 +207,12 @@ impl Reactor {
         let muted = self.muted.first().map(|(moment, _)| *moment);
         // Usage is not recorded yet, and without members nothing else wakes the loop: retry after 1 s.
         let owed = self.owes.then(|| clock::now().saturating_add(1_000_000_000));
-        self.alarm.set(self.leases.deadline().into_iter().chain(muted).chain(owed).min());
+        self.alarm.set(self.leases.next_deadline().into_iter().chain(muted).chain(owed).min());
     }
 
     /// Stops the heartbeat and the leases when the daemon ends, so that every member notices at once.
     pub(super) fn end_pages(&mut self) {
         self.heart.stop(clock::now());
-        self.leases.end();
+        self.leases.end_epoch();
     }
 }

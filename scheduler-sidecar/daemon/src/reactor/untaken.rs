@@ -11,37 +11,37 @@ use std::time::Instant;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::process::{Resource, getrlimit};
 
-use super::{PATIENCE, Reactor};
+use super::{PEER_TIMEOUT, Reactor};
 use crate::answer;
-use crate::connection::{Connection, Side, State};
+use crate::connection::{Connection, ConnectionSide, ConnectionState};
 
 /// The limit of undelivered welcomes is divided by the number of tenants, and by at least this many.
-const HOARDERS: u64 = 8;
+const MIN_HOARDERS: u64 = 8;
 
 /// Edge-triggered: one event for each delivery, and one when the other end is closed.
-const TAKEN: EventFlags = EventFlags::OUT.union(EventFlags::ET);
+const TAKEN_EVENTS: EventFlags = EventFlags::OUT.union(EventFlags::ET);
 
 /// True if the kernel does not limit this process's descriptors in flight. That needs one of two capabilities
 /// (`CAP_SYS_ADMIN`, `CAP_SYS_RESOURCE`) in the host's own user namespace. Root in a container lacks them, or has
 /// them in another namespace, which does not count.
 fn is_exempt(status: &str, uid_map: &str) -> bool {
-    const ADMIN: u64 = 1 << 21;
-    const RESOURCE: u64 = 1 << 24;
+    const CAP_SYS_ADMIN_BIT: u64 = 1 << 21;
+    const CAP_SYS_RESOURCE_BIT: u64 = 1 << 24;
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let effective = effective.and_then(|word| u64::from_str_radix(word.trim(), 16).ok()).unwrap_or(0);
     let is_hosts = uid_map.split_whitespace().eq(["0", "0", "4294967295"]);
-    is_hosts && effective & (ADMIN | RESOURCE) != 0
+    is_hosts && effective & (CAP_SYS_ADMIN_BIT | CAP_SYS_RESOURCE_BIT) != 0
 }
 
 /// Most undelivered welcomes of all tenants together: half of the descriptors that the kernel lets be in flight. The
 /// kernel's limit is that of open files. `None`: there is no limit.
-pub(super) fn most() -> Option<u64> {
+pub(super) fn max_undelivered() -> Option<u64> {
     let read = |name: &str| fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
     if is_exempt(&read("status"), &read("uid_map")) {
         return None;
     }
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    Some(limit / 2 / answer::DESCRIPTORS.len() as u64)
+    Some(limit / 2 / answer::WELCOME_DESCRIPTORS.len() as u64)
 }
 
 impl Reactor {
@@ -50,14 +50,15 @@ impl Reactor {
     /// # Cost
     /// None if there is no limit. Otherwise one system call for each welcomed connection of a tenant that has that
     /// many.
-    pub(super) fn hoards(&self, id: u64) -> bool {
+    pub(super) fn is_hoarding(&self, id: u64) -> bool {
         let Some(all) = self.most_untaken else { return false };
         let tenants = u64::try_from(self.rooms.len()).unwrap_or(u64::MAX);
-        let most = usize::try_from(all / tenants.max(HOARDERS)).unwrap_or(usize::MAX).max(4);
+        let most = usize::try_from(all / tenants.max(MIN_HOARDERS)).unwrap_or(usize::MAX).max(4);
         if self.rooms.get(&id).is_none_or(|room| room.paged + room.untaken < most) {
             return false;
         }
-        let theirs = self.connections.values().filter(|one| one.side == Side::Member(id) && one.was_welcomed());
+        let theirs =
+            self.connections.values().filter(|one| one.side == ConnectionSide::Member(id) && one.was_welcomed());
         theirs.filter(|one| one.is_unread()).take(most).count() >= most
     }
 
@@ -68,12 +69,12 @@ impl Reactor {
 
     /// Keeps an ended connection. It is checked again when its other end receives something or closes, and every 2 s.
     pub(super) fn keep_over(&mut self, token: u64, mut connection: Connection) {
-        let again = Instant::now() + PATIENCE;
-        if !matches!(connection.state, State::Over) {
+        let again = Instant::now() + PEER_TIMEOUT;
+        if !matches!(connection.state, ConnectionState::Over) {
             // Only once, since the change itself causes an event. If it fails, the deadline still leads to a check.
-            let _ = epoll::modify(&self.epoll, &connection, EventData::new_u64(token), TAKEN);
+            let _ = epoll::modify(&self.epoll, &connection, EventData::new_u64(token), TAKEN_EVENTS);
         }
-        (connection.state, connection.deadline) = (State::Over, Some(again));
+        (connection.state, connection.deadline) = (ConnectionState::Over, Some(again));
         self.deadlines.insert((again, token));
         self.connections.insert(token, connection);
     }

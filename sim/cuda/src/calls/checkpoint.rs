@@ -6,42 +6,42 @@
 //! restore to other devices, and storage provided by the program.
 //! Not here: the memory itself (vgpu-sim's `checkpoint`).
 
-use crate::door::{Answer, Door, put};
+use crate::door::{CallFrame, CallResult, write_output};
 use shim_sys::cuda::*;
 use std::time::Duration;
-use vgpu_sim::checkpoint::Refusal;
+use vgpu_sim::checkpoint::CheckpointRefusal;
 
 fn pid_of(pid: i32) -> Result<u32, CUresult> {
     u32::try_from(pid).ok().filter(|p| *p > 0).ok_or(CUresult::INVALID_VALUE)
 }
 
-fn code(r: Refusal) -> CUresult {
+fn refusal_code(r: CheckpointRefusal) -> CUresult {
     match r {
-        Refusal::Unknown => CUresult::INVALID_VALUE,
-        Refusal::WrongState => CUresult::ILLEGAL_STATE,
-        Refusal::NotInTime => CUresult::NOT_READY,
-        Refusal::Shared => CUresult::NOT_SUPPORTED,
-        Refusal::Full(_) => CUresult::OUT_OF_MEMORY,
+        CheckpointRefusal::Unknown => CUresult::INVALID_VALUE,
+        CheckpointRefusal::WrongState => CUresult::ILLEGAL_STATE,
+        CheckpointRefusal::NotInTime => CUresult::NOT_READY,
+        CheckpointRefusal::Shared => CUresult::NOT_SUPPORTED,
+        CheckpointRefusal::Full(_) => CUresult::OUT_OF_MEMORY,
     }
 }
 
 /// Optional arguments, all of which must be zero.
-fn reserved(words: Option<[u64; 8]>) -> Answer {
+fn check_reserved(words: Option<[u64; 8]>) -> CallResult {
     if words.is_some_and(|w| w != [0; 8]) { Err(CUresult::NOT_SUPPORTED) } else { Ok(()) }
 }
 
-pub(crate) unsafe fn cuCheckpointProcessGetState(d: &Door, pid: i32, state: *mut u32) -> Answer {
-    let found = d.driver()?.machine.checkpoint_state(pid_of(pid)?).map_err(code)?;
-    unsafe { put(state, found) }
+pub(crate) unsafe fn cuCheckpointProcessGetState(d: &CallFrame, pid: i32, state: *mut u32) -> CallResult {
+    let found = d.initialised_driver()?.machine.checkpoint_state(pid_of(pid)?).map_err(refusal_code)?;
+    unsafe { write_output(state, found) }
 }
 
 /// The restoring thread is the process's main thread.
-pub(crate) unsafe fn cuCheckpointProcessGetRestoreThreadId(d: &Door, pid: i32, tid: *mut i32) -> Answer {
-    d.driver()?.machine.checkpoint_state(pid_of(pid)?).map_err(code)?;
-    unsafe { put(tid, pid) }
+pub(crate) unsafe fn cuCheckpointProcessGetRestoreThreadId(d: &CallFrame, pid: i32, tid: *mut i32) -> CallResult {
+    d.initialised_driver()?.machine.checkpoint_state(pid_of(pid)?).map_err(refusal_code)?;
+    unsafe { write_output(tid, pid) }
 }
 
-pub(crate) unsafe fn cuCheckpointProcessLock(d: &Door, pid: i32, args: *mut CUcheckpointLockArgs) -> Answer {
+pub(crate) unsafe fn cuCheckpointProcessLock(d: &CallFrame, pid: i32, args: *mut CUcheckpointLockArgs) -> CallResult {
     let words = unsafe { args.as_ref() }.map_or([0; 8], |a| a.words);
     // The timeout in ms, and words that must be zero.
     let limit = words[0] & 0xFFFF_FFFF;
@@ -49,24 +49,32 @@ pub(crate) unsafe fn cuCheckpointProcessLock(d: &Door, pid: i32, args: *mut CUch
         return Err(CUresult::INVALID_VALUE);
     }
     let limit = (limit > 0).then(|| Duration::from_millis(limit));
-    d.driver()?.machine.checkpoint_lock(pid_of(pid)?, limit).map_err(code)
+    d.initialised_driver()?.machine.checkpoint_lock(pid_of(pid)?, limit).map_err(refusal_code)
 }
 
 pub(crate) unsafe fn cuCheckpointProcessCheckpoint(
-    d: &Door,
+    d: &CallFrame,
     pid: i32,
     args: *mut CUcheckpointCheckpointArgs,
-) -> Answer {
-    reserved(unsafe { args.as_ref() }.map(|a| a.words))?;
-    d.driver()?.machine.checkpoint(pid_of(pid)?).map_err(code)
+) -> CallResult {
+    check_reserved(unsafe { args.as_ref() }.map(|a| a.words))?;
+    d.initialised_driver()?.machine.checkpoint_process(pid_of(pid)?).map_err(refusal_code)
 }
 
-pub(crate) unsafe fn cuCheckpointProcessRestore(d: &Door, pid: i32, args: *mut CUcheckpointRestoreArgs) -> Answer {
-    reserved(unsafe { args.as_ref() }.map(|a| a.words))?;
-    d.driver()?.machine.checkpoint_restore(pid_of(pid)?).map_err(code)
+pub(crate) unsafe fn cuCheckpointProcessRestore(
+    d: &CallFrame,
+    pid: i32,
+    args: *mut CUcheckpointRestoreArgs,
+) -> CallResult {
+    check_reserved(unsafe { args.as_ref() }.map(|a| a.words))?;
+    d.initialised_driver()?.machine.checkpoint_restore(pid_of(pid)?).map_err(refusal_code)
 }
 
-pub(crate) unsafe fn cuCheckpointProcessUnlock(d: &Door, pid: i32, args: *mut CUcheckpointUnlockArgs) -> Answer {
-    reserved(unsafe { args.as_ref() }.map(|a| a.words))?;
-    d.driver()?.machine.checkpoint_unlock(pid_of(pid)?).map_err(code)
+pub(crate) unsafe fn cuCheckpointProcessUnlock(
+    d: &CallFrame,
+    pid: i32,
+    args: *mut CUcheckpointUnlockArgs,
+) -> CallResult {
+    check_reserved(unsafe { args.as_ref() }.map(|a| a.words))?;
+    d.initialised_driver()?.machine.checkpoint_unlock(pid_of(pid)?).map_err(refusal_code)
 }

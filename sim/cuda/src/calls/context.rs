@@ -1,71 +1,71 @@
 //! Contexts: primary and created ones, the thread's stack, settings.
 
 use crate::attributes::device_attribute;
-use crate::context::{Context, create, destroy, limit_bytes, top, with_stack};
-use crate::door::{Answer, Door, put, put_if};
-use crate::driver::hold;
-use crate::objects::handle;
+use crate::context::{CudaContext, create_context, destroy_context, limit_bytes, stack_top, with_stack};
+use crate::door::{CallFrame, CallResult, put_if, write_output};
+use crate::driver::lock_through_panic;
+use crate::objects::object_handle;
 use core::ffi::c_void;
 use shim_sys::cuda::*;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vgpu_sim::memory::{Change, plus};
+use vgpu_sim::memory::{RecordChange, signed_bytes};
 
-fn known(d: &Door, ctx: CUcontext) -> Result<Arc<Context>, CUresult> {
-    d.driver()?.contexts.get(ctx.0).ok_or(CUresult::INVALID_CONTEXT)
+fn known_context(d: &CallFrame, ctx: CUcontext) -> Result<Arc<CudaContext>, CUresult> {
+    d.initialised_driver()?.contexts.get(ctx.0).ok_or(CUresult::INVALID_CONTEXT)
 }
 
-unsafe fn make(d: &Door, ctx: *mut CUcontext, flags: u32, dev: CUdevice, api: u32) -> Answer {
+unsafe fn make_context(d: &CallFrame, ctx: *mut CUcontext, flags: u32, dev: CUdevice, api: u32) -> CallResult {
     if ctx.is_null() || flags & !0xFF != 0 || flags & 7 == 3 {
         return Err(CUresult::INVALID_VALUE);
     }
-    let driver = d.driver()?;
-    let device = driver.device(dev)?;
-    let context = create(driver, device, &mut hold(&device.state), dev, flags, false, api)?;
-    unsafe { put(ctx, CUcontext(handle(&context)))? };
+    let driver = d.initialised_driver()?;
+    let device = driver.device_of_ordinal(dev)?;
+    let context = create_context(driver, device, &mut lock_through_panic(&device.state), dev, flags, false, api)?;
+    unsafe { write_output(ctx, CUcontext(object_handle(&context)))? };
     with_stack(|s| s.push(context));
     Ok(())
 }
 
-pub(crate) unsafe fn cuCtxCreate(d: &Door, ctx: *mut CUcontext, flags: u32, dev: CUdevice) -> Answer {
-    unsafe { make(d, ctx, flags, dev, 3010) }
+pub(crate) unsafe fn cuCtxCreate(d: &CallFrame, ctx: *mut CUcontext, flags: u32, dev: CUdevice) -> CallResult {
+    unsafe { make_context(d, ctx, flags, dev, 3010) }
 }
 
-pub(crate) unsafe fn cuCtxCreate_v2(d: &Door, ctx: *mut CUcontext, flags: u32, dev: CUdevice) -> Answer {
-    unsafe { make(d, ctx, flags, dev, 3020) }
+pub(crate) unsafe fn cuCtxCreate_v2(d: &CallFrame, ctx: *mut CUcontext, flags: u32, dev: CUdevice) -> CallResult {
+    unsafe { make_context(d, ctx, flags, dev, 3020) }
 }
 
 /// Execution affinity is not simulated, so parameters are refused.
 pub(crate) unsafe fn cuCtxCreate_v3(
-    d: &Door,
+    d: &CallFrame,
     ctx: *mut CUcontext,
     _params: *mut c_void,
     count: i32,
     flags: u32,
     dev: CUdevice,
-) -> Answer {
+) -> CallResult {
     if count != 0 {
         return Err(CUresult(224));
     }
-    unsafe { make(d, ctx, flags, dev, 3020) }
+    unsafe { make_context(d, ctx, flags, dev, 3020) }
 }
 
 /// Affinity and graphics parameters are refused.
 pub(crate) unsafe fn cuCtxCreate_v4(
-    d: &Door,
+    d: &CallFrame,
     ctx: *mut CUcontext,
     params: *mut CUctxCreateParams,
     flags: u32,
     dev: CUdevice,
-) -> Answer {
+) -> CallResult {
     if unsafe { params.as_ref() }.is_some_and(|p| p.numExecAffinityParams != 0 || !p.cigParams.is_null()) {
         return Err(CUresult(224));
     }
-    unsafe { make(d, ctx, flags, dev, 3020) }
+    unsafe { make_context(d, ctx, flags, dev, 3020) }
 }
 
-pub(crate) unsafe fn cuCtxDestroy(d: &Door, ctx: CUcontext) -> Answer {
-    let context = known(d, ctx)?;
+pub(crate) unsafe fn cuCtxDestroy(d: &CallFrame, ctx: CUcontext) -> CallResult {
+    let context = known_context(d, ctx)?;
     if context.primary {
         return Err(CUresult::INVALID_CONTEXT);
     }
@@ -74,28 +74,28 @@ pub(crate) unsafe fn cuCtxDestroy(d: &Door, ctx: CUcontext) -> Answer {
             s.pop();
         }
     });
-    destroy(d.driver()?, &context)
+    destroy_context(d.initialised_driver()?, &context)
 }
 
-pub(crate) unsafe fn cuCtxDestroy_v2(d: &Door, ctx: CUcontext) -> Answer {
+pub(crate) unsafe fn cuCtxDestroy_v2(d: &CallFrame, ctx: CUcontext) -> CallResult {
     unsafe { cuCtxDestroy(d, ctx) }
 }
 
 /// Deprecated reference count of a context; only the current one is allowed.
-pub(crate) unsafe fn cuCtxAttach(d: &Door, ctx: *mut CUcontext, flags: u32) -> Answer {
+pub(crate) unsafe fn cuCtxAttach(d: &CallFrame, ctx: *mut CUcontext, flags: u32) -> CallResult {
     if flags != 0 {
         return Err(CUresult::INVALID_VALUE);
     }
-    let current = d.context()?;
-    unsafe { put(ctx, CUcontext(handle(&current)))? };
+    let current = d.current_context()?;
+    unsafe { write_output(ctx, CUcontext(object_handle(&current)))? };
     current.users.fetch_add(1, Ordering::Relaxed);
     Ok(())
 }
 
 /// Destroys the current context with its last user.
-pub(crate) unsafe fn cuCtxDetach(d: &Door, ctx: CUcontext) -> Answer {
-    let current = d.context()?;
-    if CUcontext(handle(&current)) != ctx || current.primary {
+pub(crate) unsafe fn cuCtxDetach(d: &CallFrame, ctx: CUcontext) -> CallResult {
+    let current = d.current_context()?;
+    if CUcontext(object_handle(&current)) != ctx || current.primary {
         return Err(CUresult::INVALID_CONTEXT);
     }
     if current.users.fetch_sub(1, Ordering::Relaxed) > 1 {
@@ -104,71 +104,76 @@ pub(crate) unsafe fn cuCtxDetach(d: &Door, ctx: CUcontext) -> Answer {
     unsafe { cuCtxDestroy(d, ctx) }
 }
 
-pub(crate) unsafe fn cuDevicePrimaryCtxRetain(d: &Door, ctx: *mut CUcontext, dev: CUdevice) -> Answer {
+pub(crate) unsafe fn cuDevicePrimaryCtxRetain(d: &CallFrame, ctx: *mut CUcontext, dev: CUdevice) -> CallResult {
     if ctx.is_null() {
         return Err(CUresult::INVALID_VALUE);
     }
-    let driver = d.driver()?;
-    let device = driver.device(dev)?;
-    let mut state = hold(&device.state);
+    let driver = d.initialised_driver()?;
+    let device = driver.device_of_ordinal(dev)?;
+    let mut state = lock_through_panic(&device.state);
     let context = match &state.primary {
         Some(c) => c.clone(),
         None => {
             let flags = state.primary_flags;
-            let c = create(driver, device, &mut state, dev, flags, true, 3020)?;
+            let c = create_context(driver, device, &mut state, dev, flags, true, 3020)?;
             state.primary = Some(c.clone());
             c
         }
     };
     state.retained += 1;
-    unsafe { put(ctx, CUcontext(handle(&context))) }
+    unsafe { write_output(ctx, CUcontext(object_handle(&context))) }
 }
 
-pub(crate) unsafe fn cuDevicePrimaryCtxRelease(d: &Door, dev: CUdevice) -> Answer {
-    let driver = d.driver()?;
-    let device = driver.device(dev)?;
-    let mut state = hold(&device.state);
+pub(crate) unsafe fn cuDevicePrimaryCtxRelease(d: &CallFrame, dev: CUdevice) -> CallResult {
+    let driver = d.initialised_driver()?;
+    let device = driver.device_of_ordinal(dev)?;
+    let mut state = lock_through_panic(&device.state);
     state.retained = state.retained.checked_sub(1).ok_or(CUresult::INVALID_CONTEXT)?;
     if state.retained > 0 {
         return Ok(());
     }
     let primary = state.primary.take();
     drop(state);
-    primary.map_or(Ok(()), |c| destroy(driver, &c))
+    primary.map_or(Ok(()), |c| destroy_context(driver, &c))
 }
 
-pub(crate) unsafe fn cuDevicePrimaryCtxRelease_v2(d: &Door, dev: CUdevice) -> Answer {
+pub(crate) unsafe fn cuDevicePrimaryCtxRelease_v2(d: &CallFrame, dev: CUdevice) -> CallResult {
     unsafe { cuDevicePrimaryCtxRelease(d, dev) }
 }
 
 /// Destroys the primary context. Retains stay counted, so each holder may still release; the next retain makes a
 /// new context.
-pub(crate) unsafe fn cuDevicePrimaryCtxReset(d: &Door, dev: CUdevice) -> Answer {
-    let driver = d.driver()?;
-    let device = driver.device(dev)?;
-    let primary = hold(&device.state).primary.take();
-    primary.map_or(Ok(()), |c| destroy(driver, &c))
+pub(crate) unsafe fn cuDevicePrimaryCtxReset(d: &CallFrame, dev: CUdevice) -> CallResult {
+    let driver = d.initialised_driver()?;
+    let device = driver.device_of_ordinal(dev)?;
+    let primary = lock_through_panic(&device.state).primary.take();
+    primary.map_or(Ok(()), |c| destroy_context(driver, &c))
 }
 
-pub(crate) unsafe fn cuDevicePrimaryCtxReset_v2(d: &Door, dev: CUdevice) -> Answer {
+pub(crate) unsafe fn cuDevicePrimaryCtxReset_v2(d: &CallFrame, dev: CUdevice) -> CallResult {
     unsafe { cuDevicePrimaryCtxReset(d, dev) }
 }
 
-pub(crate) unsafe fn cuDevicePrimaryCtxGetState(d: &Door, dev: CUdevice, flags: *mut u32, active: *mut i32) -> Answer {
-    let device = d.driver()?.device(dev)?;
-    let state = hold(&device.state);
+pub(crate) unsafe fn cuDevicePrimaryCtxGetState(
+    d: &CallFrame,
+    dev: CUdevice,
+    flags: *mut u32,
+    active: *mut i32,
+) -> CallResult {
+    let device = d.initialised_driver()?.device_of_ordinal(dev)?;
+    let state = lock_through_panic(&device.state);
     unsafe {
-        put(flags, state.primary_flags)?;
-        put(active, i32::from(state.primary.is_some()))
+        write_output(flags, state.primary_flags)?;
+        write_output(active, i32::from(state.primary.is_some()))
     }
 }
 
-pub(crate) unsafe fn cuDevicePrimaryCtxSetFlags(d: &Door, dev: CUdevice, flags: u32) -> Answer {
+pub(crate) unsafe fn cuDevicePrimaryCtxSetFlags(d: &CallFrame, dev: CUdevice, flags: u32) -> CallResult {
     if flags & !0xFF != 0 || flags & 7 == 3 {
         return Err(CUresult::INVALID_VALUE);
     }
-    let device = d.driver()?.device(dev)?;
-    let mut state = hold(&device.state);
+    let device = d.initialised_driver()?.device_of_ordinal(dev)?;
+    let mut state = lock_through_panic(&device.state);
     state.primary_flags = flags;
     if let Some(c) = &state.primary {
         c.flags.store(flags, Ordering::Relaxed);
@@ -176,16 +181,16 @@ pub(crate) unsafe fn cuDevicePrimaryCtxSetFlags(d: &Door, dev: CUdevice, flags: 
     Ok(())
 }
 
-pub(crate) unsafe fn cuDevicePrimaryCtxSetFlags_v2(d: &Door, dev: CUdevice, flags: u32) -> Answer {
+pub(crate) unsafe fn cuDevicePrimaryCtxSetFlags_v2(d: &CallFrame, dev: CUdevice, flags: u32) -> CallResult {
     unsafe { cuDevicePrimaryCtxSetFlags(d, dev, flags) }
 }
 
-pub(crate) unsafe fn cuCtxGetCurrent(_: &Door, ctx: *mut CUcontext) -> Answer {
-    unsafe { put(ctx, top().map_or(CUcontext::NULL, |c| CUcontext(handle(&c)))) }
+pub(crate) unsafe fn cuCtxGetCurrent(_: &CallFrame, ctx: *mut CUcontext) -> CallResult {
+    unsafe { write_output(ctx, stack_top().map_or(CUcontext::NULL, |c| CUcontext(object_handle(&c)))) }
 }
 
-pub(crate) unsafe fn cuCtxSetCurrent(d: &Door, ctx: CUcontext) -> Answer {
-    let context = if ctx.is_null() { None } else { Some(known(d, ctx)?) };
+pub(crate) unsafe fn cuCtxSetCurrent(d: &CallFrame, ctx: CUcontext) -> CallResult {
+    let context = if ctx.is_null() { None } else { Some(known_context(d, ctx)?) };
     with_stack(|s| {
         s.pop();
         s.extend(context);
@@ -193,71 +198,71 @@ pub(crate) unsafe fn cuCtxSetCurrent(d: &Door, ctx: CUcontext) -> Answer {
     Ok(())
 }
 
-pub(crate) unsafe fn cuCtxPushCurrent(d: &Door, ctx: CUcontext) -> Answer {
-    let context = known(d, ctx)?;
+pub(crate) unsafe fn cuCtxPushCurrent(d: &CallFrame, ctx: CUcontext) -> CallResult {
+    let context = known_context(d, ctx)?;
     with_stack(|s| s.push(context));
     Ok(())
 }
 
-pub(crate) unsafe fn cuCtxPushCurrent_v2(d: &Door, ctx: CUcontext) -> Answer {
+pub(crate) unsafe fn cuCtxPushCurrent_v2(d: &CallFrame, ctx: CUcontext) -> CallResult {
     unsafe { cuCtxPushCurrent(d, ctx) }
 }
 
-pub(crate) unsafe fn cuCtxPopCurrent(_: &Door, ctx: *mut CUcontext) -> Answer {
+pub(crate) unsafe fn cuCtxPopCurrent(_: &CallFrame, ctx: *mut CUcontext) -> CallResult {
     let context = with_stack(Vec::pop).ok_or(CUresult::INVALID_CONTEXT)?;
-    unsafe { put_if(ctx, CUcontext(handle(&context))) };
+    unsafe { put_if(ctx, CUcontext(object_handle(&context))) };
     Ok(())
 }
 
-pub(crate) unsafe fn cuCtxPopCurrent_v2(d: &Door, ctx: *mut CUcontext) -> Answer {
+pub(crate) unsafe fn cuCtxPopCurrent_v2(d: &CallFrame, ctx: *mut CUcontext) -> CallResult {
     unsafe { cuCtxPopCurrent(d, ctx) }
 }
 
-pub(crate) unsafe fn cuCtxGetDevice(d: &Door, dev: *mut CUdevice) -> Answer {
-    unsafe { put(dev, d.context()?.device) }
+pub(crate) unsafe fn cuCtxGetDevice(d: &CallFrame, dev: *mut CUdevice) -> CallResult {
+    unsafe { write_output(dev, d.current_context()?.device) }
 }
 
-pub(crate) unsafe fn cuCtxGetFlags(d: &Door, flags: *mut u32) -> Answer {
-    unsafe { put(flags, d.context()?.flags.load(Ordering::Relaxed)) }
+pub(crate) unsafe fn cuCtxGetFlags(d: &CallFrame, flags: *mut u32) -> CallResult {
+    unsafe { write_output(flags, d.current_context()?.flags.load(Ordering::Relaxed)) }
 }
 
-pub(crate) unsafe fn cuCtxSetFlags(d: &Door, flags: u32) -> Answer {
-    d.context()?.flags.store(flags, Ordering::Relaxed);
+pub(crate) unsafe fn cuCtxSetFlags(d: &CallFrame, flags: u32) -> CallResult {
+    d.current_context()?.flags.store(flags, Ordering::Relaxed);
     Ok(())
 }
 
-fn given_or_current(d: &Door, ctx: CUcontext) -> Result<Arc<Context>, CUresult> {
-    if ctx.is_null() { d.context() } else { known(d, ctx) }
+fn given_or_current(d: &CallFrame, ctx: CUcontext) -> Result<Arc<CudaContext>, CUresult> {
+    if ctx.is_null() { d.current_context() } else { known_context(d, ctx) }
 }
 
-pub(crate) unsafe fn cuCtxGetId(d: &Door, ctx: CUcontext, id: *mut u64) -> Answer {
-    unsafe { put(id, given_or_current(d, ctx)?.number) }
+pub(crate) unsafe fn cuCtxGetId(d: &CallFrame, ctx: CUcontext, id: *mut u64) -> CallResult {
+    unsafe { write_output(id, given_or_current(d, ctx)?.number) }
 }
 
-pub(crate) unsafe fn cuCtxGetApiVersion(d: &Door, ctx: CUcontext, version: *mut u32) -> Answer {
-    unsafe { put(version, given_or_current(d, ctx)?.api) }
+pub(crate) unsafe fn cuCtxGetApiVersion(d: &CallFrame, ctx: CUcontext, version: *mut u32) -> CallResult {
+    unsafe { write_output(version, given_or_current(d, ctx)?.api) }
 }
 
-pub(crate) unsafe fn cuCtxGetCacheConfig(d: &Door, config: *mut u32) -> Answer {
-    unsafe { put(config, d.context()?.cache.load(Ordering::Relaxed)) }
+pub(crate) unsafe fn cuCtxGetCacheConfig(d: &CallFrame, config: *mut u32) -> CallResult {
+    unsafe { write_output(config, d.current_context()?.cache.load(Ordering::Relaxed)) }
 }
 
-pub(crate) unsafe fn cuCtxSetCacheConfig(d: &Door, config: u32) -> Answer {
-    d.context()?.cache.store(config, Ordering::Relaxed);
+pub(crate) unsafe fn cuCtxSetCacheConfig(d: &CallFrame, config: u32) -> CallResult {
+    d.current_context()?.cache.store(config, Ordering::Relaxed);
     Ok(())
 }
 
-pub(crate) unsafe fn cuCtxGetSharedMemConfig(d: &Door, config: *mut u32) -> Answer {
-    unsafe { put(config, d.context()?.banks.load(Ordering::Relaxed)) }
+pub(crate) unsafe fn cuCtxGetSharedMemConfig(d: &CallFrame, config: *mut u32) -> CallResult {
+    unsafe { write_output(config, d.current_context()?.banks.load(Ordering::Relaxed)) }
 }
 
-pub(crate) unsafe fn cuCtxSetSharedMemConfig(d: &Door, config: u32) -> Answer {
-    d.context()?.banks.store(config, Ordering::Relaxed);
+pub(crate) unsafe fn cuCtxSetSharedMemConfig(d: &CallFrame, config: u32) -> CallResult {
+    d.current_context()?.banks.store(config, Ordering::Relaxed);
     Ok(())
 }
 
-pub(crate) unsafe fn cuCtxGetStreamPriorityRange(d: &Door, least: *mut i32, greatest: *mut i32) -> Answer {
-    d.context()?;
+pub(crate) unsafe fn cuCtxGetStreamPriorityRange(d: &CallFrame, least: *mut i32, greatest: *mut i32) -> CallResult {
+    d.current_context()?;
     unsafe {
         put_if(least, 0);
         put_if(greatest, -5);
@@ -265,67 +270,67 @@ pub(crate) unsafe fn cuCtxGetStreamPriorityRange(d: &Door, least: *mut i32, grea
     Ok(())
 }
 
-pub(crate) unsafe fn cuCtxResetPersistingL2Cache(d: &Door) -> Answer {
-    d.context().map(|_| ())
+pub(crate) unsafe fn cuCtxResetPersistingL2Cache(d: &CallFrame) -> CallResult {
+    d.current_context().map(|_| ())
 }
 
-pub(crate) unsafe fn cuCtxGetLimit(d: &Door, value: *mut usize, limit: u32) -> Answer {
-    let c = d.context()?;
+pub(crate) unsafe fn cuCtxGetLimit(d: &CallFrame, value: *mut usize, limit: u32) -> CallResult {
+    let c = d.current_context()?;
     let l = c.limits.get(limit as usize).filter(|_| limit < 7).ok_or(CUresult(215))?;
-    unsafe { put(value, usize::try_from(l.load(Ordering::Relaxed)).unwrap_or(usize::MAX)) }
+    unsafe { write_output(value, usize::try_from(l.load(Ordering::Relaxed)).unwrap_or(usize::MAX)) }
 }
 
 /// A stack, heap or buffer above its initial size takes device memory at once, and returns it when it shrinks.
-pub(crate) unsafe fn cuCtxSetLimit(d: &Door, limit: u32, value: usize) -> Answer {
-    let (driver, c, value) = (d.driver()?, d.context()?, value as u64);
+pub(crate) unsafe fn cuCtxSetLimit(d: &CallFrame, limit: u32, value: usize) -> CallResult {
+    let (driver, c, value) = (d.initialised_driver()?, d.current_context()?, value as u64);
     let number = limit as usize;
     let l = c.limits.get(number).filter(|_| limit < 7).ok_or(CUresult(215))?;
-    let device = driver.device(c.device)?;
+    let device = driver.device_of_ordinal(c.device)?;
     let p = &device.profile;
     let persisting = device_attribute(p, &device.identity, 108).and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
     let most = [512 << 10, u64::MAX, u64::MAX, 24, u64::MAX, 128, persisting];
     if value > most[number] {
         return Err(CUresult::INVALID_VALUE);
     }
-    let _one = hold(&device.state);
-    let bytes = |v: u64| limit_bytes(p, number, v).map(plus).ok_or(CUresult::OUT_OF_MEMORY);
+    let _one = lock_through_panic(&device.state);
+    let bytes = |v: u64| limit_bytes(p, number, v).map(signed_bytes).ok_or(CUresult::OUT_OF_MEMORY);
     let overhead = bytes(value)? - bytes(l.load(Ordering::Relaxed))?;
-    let change = Change { overhead, ..Change::default() };
-    driver.memory.adjust(driver, c.device, &change)?;
+    let change = RecordChange { overhead, ..RecordChange::default() };
+    driver.memory.adjust_record(driver, c.device, &change)?;
     l.store(value, Ordering::Relaxed);
     Ok(())
 }
 
-pub(crate) unsafe fn cuCtxSynchronize(d: &Door) -> Answer {
-    let c = d.context()?;
-    let driver = d.driver()?;
-    driver.captures.encompass(&c)?;
-    driver.device(c.device)?.engine.group_wait(c.group);
-    driver.memory.synchronised(driver);
+pub(crate) unsafe fn cuCtxSynchronize(d: &CallFrame) -> CallResult {
+    let c = d.current_context()?;
+    let driver = d.initialised_driver()?;
+    driver.captures.refuse_context_wait(&c)?;
+    driver.device_of_ordinal(c.device)?.engine.group_wait(c.group);
+    driver.memory.trim_after_wait(driver);
     Ok(())
 }
 
 /// Waits for any context, not only the current one.
-pub(crate) unsafe fn cuCtxSynchronize_v2(d: &Door, ctx: CUcontext) -> Answer {
+pub(crate) unsafe fn cuCtxSynchronize_v2(d: &CallFrame, ctx: CUcontext) -> CallResult {
     let c = given_or_current(d, ctx)?;
-    d.driver()?.captures.encompass(&c)?;
-    d.driver()?.device(c.device)?.engine.group_wait(c.group);
+    d.initialised_driver()?.captures.refuse_context_wait(&c)?;
+    d.initialised_driver()?.device_of_ordinal(c.device)?.engine.group_wait(c.group);
     Ok(())
 }
 
-pub(crate) unsafe fn cuCtxEnablePeerAccess(d: &Door, peer: CUcontext, _flags: u32) -> Answer {
-    d.context()?;
-    known(d, peer)?;
+pub(crate) unsafe fn cuCtxEnablePeerAccess(d: &CallFrame, peer: CUcontext, _flags: u32) -> CallResult {
+    d.current_context()?;
+    known_context(d, peer)?;
     Err(CUresult(217))
 }
 
-pub(crate) unsafe fn cuCtxDisablePeerAccess(d: &Door, peer: CUcontext) -> Answer {
-    d.context()?;
-    known(d, peer)?;
+pub(crate) unsafe fn cuCtxDisablePeerAccess(d: &CallFrame, peer: CUcontext) -> CallResult {
+    d.current_context()?;
+    known_context(d, peer)?;
     Err(CUresult(705))
 }
 
-pub(crate) unsafe fn cuCtxGetExecAffinity(d: &Door, _affinity: *mut c_void, _kind: u32) -> Answer {
-    d.context()?;
+pub(crate) unsafe fn cuCtxGetExecAffinity(d: &CallFrame, _affinity: *mut c_void, _kind: u32) -> CallResult {
+    d.current_context()?;
     Err(CUresult(224))
 }

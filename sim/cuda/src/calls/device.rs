@@ -1,24 +1,24 @@
 //! Devices: number, handles, properties.
 
 use crate::attributes::device_attribute;
-use crate::door::{Answer, Door, put};
+use crate::door::{CallFrame, CallResult, write_output};
 use core::ffi::{CStr, c_char};
 use shim_sys::cuda::*;
 
 /// The only attribute that depends on the other devices of the machine.
 const MULTICAST_SUPPORTED: u32 = 132;
 
-pub(crate) unsafe fn cuDeviceGet(d: &Door, dev: *mut CUdevice, ordinal: i32) -> Answer {
-    d.driver()?.device(ordinal)?;
-    unsafe { put(dev, ordinal) }
+pub(crate) unsafe fn cuDeviceGet(d: &CallFrame, dev: *mut CUdevice, ordinal: i32) -> CallResult {
+    d.initialised_driver()?.device_of_ordinal(ordinal)?;
+    unsafe { write_output(dev, ordinal) }
 }
 
-pub(crate) unsafe fn cuDeviceGetCount(d: &Door, count: *mut i32) -> Answer {
-    let n = i32::try_from(d.driver()?.devices.len()).unwrap_or(0);
-    unsafe { put(count, n) }
+pub(crate) unsafe fn cuDeviceGetCount(d: &CallFrame, count: *mut i32) -> CallResult {
+    let n = i32::try_from(d.initialised_driver()?.devices.len()).unwrap_or(0);
+    unsafe { write_output(count, n) }
 }
 
-unsafe fn text_out(to: *mut c_char, len: i32, text: &str) -> Answer {
+unsafe fn text_out(to: *mut c_char, len: i32, text: &str) -> CallResult {
     let room = usize::try_from(len).unwrap_or(0);
     if to.is_null() || room == 0 {
         return Err(CUresult::INVALID_VALUE);
@@ -31,57 +31,62 @@ unsafe fn text_out(to: *mut c_char, len: i32, text: &str) -> Answer {
     Ok(())
 }
 
-pub(crate) unsafe fn cuDeviceGetName(d: &Door, name: *mut c_char, len: i32, dev: CUdevice) -> Answer {
-    unsafe { text_out(name, len, d.driver()?.device(dev)?.profile.name()) }
+pub(crate) unsafe fn cuDeviceGetName(d: &CallFrame, name: *mut c_char, len: i32, dev: CUdevice) -> CallResult {
+    unsafe { text_out(name, len, d.initialised_driver()?.device_of_ordinal(dev)?.profile.name()) }
 }
 
 /// The first version returns the UUID of the whole device, the second that of the MIG instance.
-pub(crate) unsafe fn cuDeviceGetUuid(d: &Door, uuid: *mut CUuuid, dev: CUdevice) -> Answer {
-    let bytes = d.driver()?.device(dev)?.identity.whole().uuid;
-    unsafe { put(uuid, CUuuid { bytes }) }
+pub(crate) unsafe fn cuDeviceGetUuid(d: &CallFrame, uuid: *mut CUuuid, dev: CUdevice) -> CallResult {
+    let bytes = d.initialised_driver()?.device_of_ordinal(dev)?.identity.whole_device().uuid;
+    unsafe { write_output(uuid, CUuuid { bytes }) }
 }
 
-pub(crate) unsafe fn cuDeviceGetUuid_v2(d: &Door, uuid: *mut CUuuid, dev: CUdevice) -> Answer {
-    let bytes = d.driver()?.device(dev)?.identity.uuid;
-    unsafe { put(uuid, CUuuid { bytes }) }
+pub(crate) unsafe fn cuDeviceGetUuid_v2(d: &CallFrame, uuid: *mut CUuuid, dev: CUdevice) -> CallResult {
+    let bytes = d.initialised_driver()?.device_of_ordinal(dev)?.identity.uuid;
+    unsafe { write_output(uuid, CUuuid { bytes }) }
 }
 
 /// Always an error, because only Windows has LUIDs.
-pub(crate) unsafe fn cuDeviceGetLuid(d: &Door, _luid: *mut c_char, _mask: *mut u32, dev: CUdevice) -> Answer {
-    d.driver()?.device(dev)?;
+pub(crate) unsafe fn cuDeviceGetLuid(d: &CallFrame, _luid: *mut c_char, _mask: *mut u32, dev: CUdevice) -> CallResult {
+    d.initialised_driver()?.device_of_ordinal(dev)?;
     Err(CUresult::NOT_SUPPORTED)
 }
 
-pub(crate) unsafe fn cuDeviceTotalMem_v2(d: &Door, bytes: *mut usize, dev: CUdevice) -> Answer {
-    let total = d.driver()?.device(dev)?.profile.cuda_total;
-    unsafe { put(bytes, usize::try_from(total).unwrap_or(usize::MAX)) }
+pub(crate) unsafe fn cuDeviceTotalMem_v2(d: &CallFrame, bytes: *mut usize, dev: CUdevice) -> CallResult {
+    let total = d.initialised_driver()?.device_of_ordinal(dev)?.profile.cuda_total;
+    unsafe { write_output(bytes, usize::try_from(total).unwrap_or(usize::MAX)) }
 }
 
 /// The 32-bit call: a size beyond 32 bits is capped.
-pub(crate) unsafe fn cuDeviceTotalMem(d: &Door, bytes: *mut u32, dev: CUdevice) -> Answer {
-    let total = d.driver()?.device(dev)?.profile.cuda_total;
-    unsafe { put(bytes, u32::try_from(total).unwrap_or(u32::MAX)) }
+pub(crate) unsafe fn cuDeviceTotalMem(d: &CallFrame, bytes: *mut u32, dev: CUdevice) -> CallResult {
+    let total = d.initialised_driver()?.device_of_ordinal(dev)?.profile.cuda_total;
+    unsafe { write_output(bytes, u32::try_from(total).unwrap_or(u32::MAX)) }
 }
 
-pub(crate) unsafe fn cuDeviceGetAttribute(d: &Door, value: *mut i32, attribute: u32, dev: CUdevice) -> Answer {
-    let driver = d.driver()?;
-    let device = driver.device(dev)?;
+pub(crate) unsafe fn cuDeviceGetAttribute(d: &CallFrame, value: *mut i32, attribute: u32, dev: CUdevice) -> CallResult {
+    let driver = d.initialised_driver()?;
+    let device = driver.device_of_ordinal(dev)?;
     if attribute == MULTICAST_SUPPORTED {
-        return unsafe { put(value, i32::from(super::multicast::supported(driver, dev))) };
+        return unsafe { write_output(value, i32::from(super::multicast::supports_multicast(driver, dev))) };
     }
     let v = device_attribute(&device.profile, &device.identity, attribute).ok_or(CUresult::INVALID_VALUE)?;
-    unsafe { put(value, v) }
+    unsafe { write_output(value, v) }
 }
 
-pub(crate) unsafe fn cuDeviceComputeCapability(d: &Door, major: *mut i32, minor: *mut i32, dev: CUdevice) -> Answer {
+pub(crate) unsafe fn cuDeviceComputeCapability(
+    d: &CallFrame,
+    major: *mut i32,
+    minor: *mut i32,
+    dev: CUdevice,
+) -> CallResult {
     unsafe {
         cuDeviceGetAttribute(d, major, 75, dev)?;
         cuDeviceGetAttribute(d, minor, 76, dev)
     }
 }
 
-pub(crate) unsafe fn cuDeviceGetProperties(d: &Door, prop: *mut CUdevprop, dev: CUdevice) -> Answer {
-    let device = d.driver()?.device(dev)?;
+pub(crate) unsafe fn cuDeviceGetProperties(d: &CallFrame, prop: *mut CUdevprop, dev: CUdevice) -> CallResult {
+    let device = d.initialised_driver()?.device_of_ordinal(dev)?;
     let a = |n| device_attribute(&device.profile, &device.identity, n).unwrap_or(0);
     let value = CUdevprop {
         maxThreadsPerBlock: a(1),
@@ -95,14 +100,14 @@ pub(crate) unsafe fn cuDeviceGetProperties(d: &Door, prop: *mut CUdevprop, dev: 
         clockRate: a(13),
         textureAlign: a(14),
     };
-    unsafe { put(prop, value) }
+    unsafe { write_output(prop, value) }
 }
 
-pub(crate) unsafe fn cuDeviceGetPCIBusId(d: &Door, text: *mut c_char, len: i32, dev: CUdevice) -> Answer {
-    unsafe { text_out(text, len, &d.driver()?.device(dev)?.identity.pci_text()) }
+pub(crate) unsafe fn cuDeviceGetPCIBusId(d: &CallFrame, text: *mut c_char, len: i32, dev: CUdevice) -> CallResult {
+    unsafe { text_out(text, len, &d.initialised_driver()?.device_of_ordinal(dev)?.identity.pci_text()) }
 }
 
-pub(crate) unsafe fn cuDeviceGetByPCIBusId(d: &Door, dev: *mut CUdevice, text: *const c_char) -> Answer {
+pub(crate) unsafe fn cuDeviceGetByPCIBusId(d: &CallFrame, dev: *mut CUdevice, text: *const c_char) -> CallResult {
     if text.is_null() {
         return Err(CUresult::INVALID_VALUE);
     }
@@ -118,33 +123,36 @@ pub(crate) unsafe fn cuDeviceGetByPCIBusId(d: &Door, dev: *mut CUdevice, text: *
         [domain, bus, device] => (domain, bus, device),
         _ => return Err(CUresult::INVALID_VALUE),
     };
-    let found =
-        d.driver()?.devices.iter().position(|x| (x.identity.domain, x.identity.bus, x.identity.device) == wanted);
+    let found = d
+        .initialised_driver()?
+        .devices
+        .iter()
+        .position(|x| (x.identity.domain, x.identity.bus, x.identity.device) == wanted);
     let ordinal = found.and_then(|i| i32::try_from(i).ok()).ok_or(CUresult::INVALID_DEVICE)?;
-    unsafe { put(dev, ordinal) }
+    unsafe { write_output(dev, ordinal) }
 }
 
 /// Devices have no direct access to each other's memory.
-pub(crate) unsafe fn cuDeviceCanAccessPeer(d: &Door, can: *mut i32, dev: CUdevice, peer: CUdevice) -> Answer {
-    d.driver()?.device(dev)?;
-    d.driver()?.device(peer)?;
-    unsafe { put(can, 0) }
+pub(crate) unsafe fn cuDeviceCanAccessPeer(d: &CallFrame, can: *mut i32, dev: CUdevice, peer: CUdevice) -> CallResult {
+    d.initialised_driver()?.device_of_ordinal(dev)?;
+    d.initialised_driver()?.device_of_ordinal(peer)?;
+    unsafe { write_output(can, 0) }
 }
 
 pub(crate) unsafe fn cuDeviceGetP2PAttribute(
-    d: &Door,
+    d: &CallFrame,
     value: *mut i32,
     attribute: u32,
     from: CUdevice,
     to: CUdevice,
-) -> Answer {
-    d.driver()?.device(from)?;
-    d.driver()?.device(to)?;
+) -> CallResult {
+    d.initialised_driver()?.device_of_ordinal(from)?;
+    d.initialised_driver()?.device_of_ordinal(to)?;
     if from == to {
         return Err(CUresult::INVALID_DEVICE);
     }
     if !(1..=4).contains(&attribute) {
         return Err(CUresult::INVALID_VALUE);
     }
-    unsafe { put(value, 0) }
+    unsafe { write_output(value, 0) }
 }

@@ -1,107 +1,114 @@
 //! Event functions.
 
-use super::launch::spend;
-use crate::capture::Target;
-use crate::door::{Answer, Door, put};
-use crate::driver::hold;
-use crate::graph::node::Kind;
-use crate::objects::{Event, known};
+use super::launch::spend_host_time;
+use crate::capture::OperationTarget;
+use crate::door::{CallFrame, CallResult, write_output};
+use crate::driver::lock_through_panic;
+use crate::graph::node::NodeKind;
+use crate::objects::{EventObject, object_of_handle};
 use parking_lot::Mutex;
 use shim_sys::cuda::*;
 use std::sync::Arc;
 
-const INTERPROCESS: u32 = 4;
+const INTERPROCESS_FLAG: u32 = 4;
 
-pub(crate) unsafe fn cuEventCreate(d: &Door, event: *mut CUevent, flags: u32) -> Answer {
+pub(crate) unsafe fn cuEventCreate(d: &CallFrame, event: *mut CUevent, flags: u32) -> CallResult {
     if event.is_null() || flags & !7 != 0 {
         return Err(CUresult::INVALID_VALUE);
     }
-    if flags & INTERPROCESS != 0 {
+    if flags & INTERPROCESS_FLAG != 0 {
         return Err(CUresult::NOT_SUPPORTED);
     }
-    let context = d.context()?;
-    let driver = d.driver()?;
-    let id = driver.device(context.device)?.engine.open_event(flags & CU_EVENT_DISABLE_TIMING == 0);
+    let context = d.current_context()?;
+    let driver = d.initialised_driver()?;
+    let id = driver.device_of_ordinal(context.device)?.engine.open_event(flags & CU_EVENT_DISABLE_TIMING == 0);
     unsafe {
-        put(event, CUevent(driver.events.add(Arc::new(Event { context, id, flags, captured: Mutex::default() }))))
+        write_output(
+            event,
+            CUevent(driver.events.add(Arc::new(EventObject { context, id, flags, captured: Mutex::default() }))),
+        )
     }
 }
 
-pub(crate) unsafe fn cuEventDestroy(d: &Door, event: CUevent) -> Answer {
-    let driver = d.driver()?;
+pub(crate) unsafe fn cuEventDestroy(d: &CallFrame, event: CUevent) -> CallResult {
+    let driver = d.initialised_driver()?;
     let e = driver.events.remove(event.0).ok_or(CUresult::INVALID_HANDLE)?;
-    driver.device(e.context.device)?.engine.close_event(e.id);
+    driver.device_of_ordinal(e.context.device)?.engine.close_event(e.id);
     Ok(())
 }
 
-pub(crate) unsafe fn cuEventDestroy_v2(d: &Door, event: CUevent) -> Answer {
+pub(crate) unsafe fn cuEventDestroy_v2(d: &CallFrame, event: CUevent) -> CallResult {
     unsafe { cuEventDestroy(d, event) }
 }
 
 /// Flag, for captures only: adds a node that records the event, instead of referring to a place in the capture.
-const EXTERNAL: u32 = 1;
+const EXTERNAL_RECORD_FLAG: u32 = 1;
 
-fn record(d: &Door, event: CUevent, stream: CUstream, external: bool) -> Answer {
-    let driver = d.driver()?;
-    let e = known(&driver.events, event.0)?;
+fn record_event(d: &CallFrame, event: CUevent, stream: CUstream, external: bool) -> CallResult {
+    let driver = d.initialised_driver()?;
+    let e = object_of_handle(&driver.events, event.0)?;
     let (c, _) = d.raw_stream(stream)?;
     // The event and the stream must belong to the same context.
     if !e.context.is_of(&c) {
         return Err(CUresult::INVALID_HANDLE);
     }
-    let (c, id) = match d.target(stream)? {
-        Target::Capture(t) if external => return d.capture(&t, || Ok(Kind::Record(e))),
-        Target::Capture(t) => return driver.captures.record(&t, &e),
-        Target::Run(..) if external => return Err(CUresult::INVALID_VALUE),
-        Target::Run(c, id) => (c, id),
+    let (c, id) = match d.target_of(stream)? {
+        OperationTarget::Capture(t) if external => return d.capture_node(&t, || Ok(NodeKind::Record(e))),
+        OperationTarget::Capture(t) => return driver.captures.record_captured(&t, &e),
+        OperationTarget::Run(..) if external => return Err(CUresult::INVALID_VALUE),
+        OperationTarget::Run(c, id) => (c, id),
     };
-    *hold(&e.captured) = None;
-    spend(driver.device(c.device)?.profile.record_host_ns);
-    if driver.device(c.device)?.engine.record(id, e.id) { Ok(()) } else { Err(CUresult::INVALID_HANDLE) }
+    *lock_through_panic(&e.captured) = None;
+    spend_host_time(driver.device_of_ordinal(c.device)?.profile.record_host_ns);
+    if driver.device_of_ordinal(c.device)?.engine.record_event(id, e.id) {
+        Ok(())
+    } else {
+        Err(CUresult::INVALID_HANDLE)
+    }
 }
 
-pub(crate) unsafe fn cuEventRecord(d: &Door, event: CUevent, stream: CUstream) -> Answer {
-    record(d, event, stream, false)
+pub(crate) unsafe fn cuEventRecord(d: &CallFrame, event: CUevent, stream: CUstream) -> CallResult {
+    record_event(d, event, stream, false)
 }
 
-pub(crate) unsafe fn cuEventRecordWithFlags(d: &Door, event: CUevent, stream: CUstream, flags: u32) -> Answer {
-    if flags > EXTERNAL {
+pub(crate) unsafe fn cuEventRecordWithFlags(d: &CallFrame, event: CUevent, stream: CUstream, flags: u32) -> CallResult {
+    if flags > EXTERNAL_RECORD_FLAG {
         return Err(CUresult::INVALID_VALUE);
     }
-    record(d, event, stream, flags == EXTERNAL)
+    record_event(d, event, stream, flags == EXTERNAL_RECORD_FLAG)
 }
 
-pub(crate) unsafe fn cuEventQuery(d: &Door, event: CUevent) -> Answer {
-    let driver = d.driver()?;
-    let e = known(&driver.events, event.0)?;
+pub(crate) unsafe fn cuEventQuery(d: &CallFrame, event: CUevent) -> CallResult {
+    let driver = d.initialised_driver()?;
+    let e = object_of_handle(&driver.events, event.0)?;
     driver.captures.look_at(&e)?;
-    driver.captures.forbid()?;
-    spend(driver.device(e.context.device)?.profile.query_host_ns);
-    if driver.device(e.context.device)?.engine.event_done(e.id) { Ok(()) } else { Err(CUresult::NOT_READY) }
+    driver.captures.refuse_unsafe()?;
+    spend_host_time(driver.device_of_ordinal(e.context.device)?.profile.query_host_ns);
+    if driver.device_of_ordinal(e.context.device)?.engine.event_done(e.id) { Ok(()) } else { Err(CUresult::NOT_READY) }
 }
 
-pub(crate) unsafe fn cuEventSynchronize(d: &Door, event: CUevent) -> Answer {
-    let driver = d.driver()?;
-    let e = known(&driver.events, event.0)?;
+pub(crate) unsafe fn cuEventSynchronize(d: &CallFrame, event: CUevent) -> CallResult {
+    let driver = d.initialised_driver()?;
+    let e = object_of_handle(&driver.events, event.0)?;
     driver.captures.look_at(&e)?;
-    driver.captures.forbid()?;
-    driver.device(e.context.device)?.engine.event_wait(e.id);
-    driver.memory.synchronised(driver);
+    driver.captures.refuse_unsafe()?;
+    driver.device_of_ordinal(e.context.device)?.engine.event_wait(e.id);
+    driver.memory.trim_after_wait(driver);
     Ok(())
 }
 
-pub(crate) unsafe fn cuEventElapsedTime(d: &Door, ms: *mut f32, start: CUevent, end: CUevent) -> Answer {
+pub(crate) unsafe fn cuEventElapsedTime(d: &CallFrame, ms: *mut f32, start: CUevent, end: CUevent) -> CallResult {
     if ms.is_null() {
         return Err(CUresult::INVALID_VALUE);
     }
-    let driver = d.driver()?;
-    let (a, b) = (known(&driver.events, start.0)?, known(&driver.events, end.0)?);
+    let driver = d.initialised_driver()?;
+    let (a, b) = (object_of_handle(&driver.events, start.0)?, object_of_handle(&driver.events, end.0)?);
     if a.context.device != b.context.device || (a.flags | b.flags) & CU_EVENT_DISABLE_TIMING != 0 {
         return Err(CUresult::INVALID_HANDLE);
     }
     driver.captures.look_at(&a)?;
     driver.captures.look_at(&b)?;
-    let engine = &driver.device(a.context.device)?.engine;
+    let engine = &driver.device_of_ordinal(a.context.device)?.engine;
     if !engine.event_recorded(a.id) || !engine.event_recorded(b.id) {
         return Err(CUresult::INVALID_HANDLE);
     }
@@ -113,5 +120,5 @@ pub(crate) unsafe fn cuEventElapsedTime(d: &Door, ms: *mut f32, start: CUevent, 
     let elapsed = (to as i64 - from as i64) as f64 / 1e6;
     #[allow(clippy::cast_possible_truncation)]
     let elapsed = elapsed as f32;
-    unsafe { put(ms, elapsed) }
+    unsafe { write_output(ms, elapsed) }
 }

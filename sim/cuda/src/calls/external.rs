@@ -5,46 +5,46 @@
 //! file's. Arrays in such memory and other types of handles are not supported.
 //! Not here: semaphores.
 
-use crate::content::Tag;
-use crate::door::{Answer, Door, put};
+use crate::content::OwnerTag;
+use crate::door::{CallFrame, CallResult, write_output};
 use shim_sys::cuda::*;
 
-const DESCRIPTOR: u32 = 1;
-const KINDS: u32 = 8;
+const DESCRIPTOR_KIND: u32 = 1;
+const HANDLE_KINDS: u32 = 8;
 
 pub(crate) unsafe fn cuImportExternalMemory(
-    d: &Door,
+    d: &CallFrame,
     memory: *mut CUexternalMemory,
     desc: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC,
-) -> Answer {
-    let c = d.context()?;
+) -> CallResult {
+    let c = d.current_context()?;
     if memory.is_null() || desc.is_null() {
         return Err(CUresult::INVALID_VALUE);
     }
     let desc = unsafe { desc.read() };
-    if desc.size == 0 || desc.flags & !1 != 0 || desc.kind == 0 || desc.kind > KINDS {
+    if desc.size == 0 || desc.flags & !1 != 0 || desc.kind == 0 || desc.kind > HANDLE_KINDS {
         return Err(CUresult::INVALID_VALUE);
     }
-    if desc.kind != DESCRIPTOR {
+    if desc.kind != DESCRIPTOR_KIND {
         return Err(CUresult::NOT_SUPPORTED);
     }
     let [a, b, c4, d4, ..] = desc.handle[0].to_ne_bytes();
     let fd = i32::from_ne_bytes([a, b, c4, d4]);
-    let driver = d.driver()?;
-    let handle = driver.memory.import_external(driver, fd, desc.size, c.device, Tag(c.number))?;
+    let driver = d.initialised_driver()?;
+    let handle = driver.memory.import_external(driver, fd, desc.size, c.device, OwnerTag(c.number))?;
     // The driver takes ownership of the descriptor.
     unsafe { libc::close(fd) };
     let handle = usize::try_from(handle).map_err(|_| CUresult::UNKNOWN)?;
-    unsafe { put(memory, CUexternalMemory(core::ptr::without_provenance_mut(handle))) }
+    unsafe { write_output(memory, CUexternalMemory(core::ptr::without_provenance_mut(handle))) }
 }
 
 pub(crate) unsafe fn cuExternalMemoryGetMappedBuffer(
-    d: &Door,
+    d: &CallFrame,
     dptr: *mut CUdeviceptr,
     memory: CUexternalMemory,
     desc: *const CUDA_EXTERNAL_MEMORY_BUFFER_DESC,
-) -> Answer {
-    d.context()?;
+) -> CallResult {
+    d.current_context()?;
     if dptr.is_null() || desc.is_null() {
         return Err(CUresult::INVALID_VALUE);
     }
@@ -52,13 +52,13 @@ pub(crate) unsafe fn cuExternalMemoryGetMappedBuffer(
     if desc.flags != 0 {
         return Err(CUresult::INVALID_VALUE);
     }
-    let at = d.driver()?.memory.map_external(memory.0 as u64, desc.offset, desc.size)?;
-    unsafe { put(dptr, at) }
+    let at = d.initialised_driver()?.memory.map_external(memory.0 as u64, desc.offset, desc.size)?;
+    unsafe { write_output(dptr, at) }
 }
 
 /// Mapped buffers keep the memory; they are freed by `cuMemFree`.
-pub(crate) unsafe fn cuDestroyExternalMemory(d: &Door, memory: CUexternalMemory) -> Answer {
-    d.context()?;
-    let driver = d.driver()?;
+pub(crate) unsafe fn cuDestroyExternalMemory(d: &CallFrame, memory: CUexternalMemory) -> CallResult {
+    d.current_context()?;
+    let driver = d.initialised_driver()?;
     driver.memory.release_external(driver, memory.0 as u64)
 }

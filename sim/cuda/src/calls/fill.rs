@@ -1,44 +1,44 @@
 //! Fills: one value over a range or over rows. No fill waits for its end, as on the real driver.
 
-use crate::capture::{Taking, Target};
-use crate::door::{Answer, Door};
-use crate::driver::{Device, Driver};
+use crate::capture::{CaptureOperation, OperationTarget};
+use crate::door::{CallFrame, CallResult};
+use crate::driver::{DriverDevice, SimulatedDriver};
 use crate::graph::node;
 use shim_sys::cuda::*;
-use vgpu_sim::engine::Kind;
+use vgpu_sim::engine::WorkKind;
 
 /// A fill with its addresses resolved: one value over rows.
-pub(crate) struct Fill {
-    driver: &'static Driver,
+pub(crate) struct PreparedFill {
+    driver: &'static SimulatedDriver,
     pieces: Vec<(*mut u8, u64)>,
     pattern: Vec<u8>,
     bytes: u64,
 }
 
 // SAFETY: addresses of mapped device content; the program orders its accesses by streams.
-unsafe impl Send for Fill {}
+unsafe impl Send for PreparedFill {}
 
-impl Fill {
+impl PreparedFill {
     /// Writes the pattern to all rows.
     pub(crate) fn run(&self) {
-        self.driver.memory.fill(&self.pieces, &self.pattern);
+        self.driver.memory.fill_pieces(&self.pieces, &self.pattern);
     }
 
     /// Device time of the fill on `device`, ns.
-    pub(crate) fn time(&self, device: &Device) -> u64 {
+    pub(crate) fn fill_time(&self, device: &DriverDevice) -> u64 {
         device.profile.copy_time(self.bytes, device.profile.device_bytes_per_us)
     }
 }
 
 /// Checks a fill and resolves its addresses; `None` when it is empty.
-pub(crate) fn prepare(
-    driver: &'static Driver,
+pub(crate) fn prepare_fill(
+    driver: &'static SimulatedDriver,
     dst: u64,
     pitch: usize,
     value: &[u8],
     width: usize,
     height: usize,
-) -> Result<Option<Fill>, CUresult> {
+) -> Result<Option<PreparedFill>, CUresult> {
     let row = width.checked_mul(value.len()).ok_or(CUresult::INVALID_VALUE)? as u64;
     if !dst.is_multiple_of(value.len() as u64) || (height > 1 && (pitch as u64) < row) {
         return Err(CUresult::INVALID_VALUE);
@@ -48,27 +48,43 @@ pub(crate) fn prepare(
     }
     let mut pieces = Vec::with_capacity(height);
     for y in 0..height {
-        pieces.extend(driver.reach(dst + (y * pitch) as u64, row, true)?);
+        pieces.extend(driver.content_or_managed(dst + (y * pitch) as u64, row, true)?);
     }
-    Ok(Some(Fill { driver, pieces, pattern: value.to_vec(), bytes: row * height as u64 }))
+    Ok(Some(PreparedFill { driver, pieces, pattern: value.to_vec(), bytes: row * height as u64 }))
 }
 
-fn rows(d: &Door, dst: u64, pitch: usize, value: &[u8], width: usize, height: usize, stream: CUstream) -> Answer {
-    let driver = d.driver()?;
-    let (c, id) = match d.target(stream)? {
-        Target::Run(c, id) => (c, id),
-        Target::Capture(t) => return capture(d, &t, dst, pitch, value, width, height),
+fn fill_rows(
+    d: &CallFrame,
+    dst: u64,
+    pitch: usize,
+    value: &[u8],
+    width: usize,
+    height: usize,
+    stream: CUstream,
+) -> CallResult {
+    let driver = d.initialised_driver()?;
+    let (c, id) = match d.target_of(stream)? {
+        OperationTarget::Run(c, id) => (c, id),
+        OperationTarget::Capture(t) => return capture_fill(d, &t, dst, pitch, value, width, height),
     };
-    let device = driver.device(c.device)?;
-    if let Some(fill) = prepare(driver, dst, pitch, value, width, height)? {
-        device.engine.work(id, fill.time(device), Kind::Copy, Some(move || fill.run()));
+    let device = driver.device_of_ordinal(c.device)?;
+    if let Some(fill) = prepare_fill(driver, dst, pitch, value, width, height)? {
+        device.engine.enqueue_work(id, fill.fill_time(device), WorkKind::Copy, Some(move || fill.run()));
     }
     Ok(())
 }
 
 /// Adds a fill as a node to a capture.
-fn capture(d: &Door, t: &Taking, dst: u64, pitch: usize, value: &[u8], width: usize, height: usize) -> Answer {
-    if prepare(d.driver()?, dst, pitch, value, width, height)?.is_none() {
+fn capture_fill(
+    d: &CallFrame,
+    t: &CaptureOperation,
+    dst: u64,
+    pitch: usize,
+    value: &[u8],
+    width: usize,
+    height: usize,
+) -> CallResult {
+    if prepare_fill(d.initialised_driver()?, dst, pitch, value, width, height)?.is_none() {
         return Ok(());
     }
     let mut element = [0; 4];
@@ -76,16 +92,16 @@ fn capture(d: &Door, t: &Taking, dst: u64, pitch: usize, value: &[u8], width: us
     let (value, elementSize) = (u32::from_le_bytes(element), u32::try_from(value.len()).unwrap_or(1));
     let params = CUDA_MEMSET_NODE_PARAMS { dst, pitch, value, elementSize, width, height };
     let context = t.context.clone();
-    d.capture(t, || Ok(node::Kind::Fill(node::Fill { params, context })))
+    d.capture_node(t, || Ok(node::NodeKind::Fill(node::GraphFill { params, context })))
 }
 
 macro_rules! fills {
     ($($name:ident $ty:ty, $name2:ident;)*) => {$(
-        fn $name(d: &Door, dst: u64, value: $ty, count: usize, stream: CUstream) -> Answer {
-            rows(d, dst, 0, &value.to_ne_bytes(), count, 1, stream)
+        fn $name(d: &CallFrame, dst: u64, value: $ty, count: usize, stream: CUstream) -> CallResult {
+            fill_rows(d, dst, 0, &value.to_ne_bytes(), count, 1, stream)
         }
-        fn $name2(d: &Door, dst: u64, pitch: usize, value: $ty, w: usize, h: usize, stream: CUstream) -> Answer {
-            rows(d, dst, pitch, &value.to_ne_bytes(), w, h, stream)
+        fn $name2(d: &CallFrame, dst: u64, pitch: usize, value: $ty, w: usize, h: usize, stream: CUstream) -> CallResult {
+            fill_rows(d, dst, pitch, &value.to_ne_bytes(), w, h, stream)
         }
     )*};
 }
@@ -96,74 +112,113 @@ fills! {
     fill32 u32, sheet32;
 }
 
-pub(crate) unsafe fn cuMemsetD8_v2(d: &Door, dst: CUdeviceptr, value: u8, count: usize) -> Answer {
+pub(crate) unsafe fn cuMemsetD8_v2(d: &CallFrame, dst: CUdeviceptr, value: u8, count: usize) -> CallResult {
     fill8(d, dst, value, count, CUstream::NULL)
 }
 
-pub(crate) unsafe fn cuMemsetD16_v2(d: &Door, dst: CUdeviceptr, value: u16, count: usize) -> Answer {
+pub(crate) unsafe fn cuMemsetD16_v2(d: &CallFrame, dst: CUdeviceptr, value: u16, count: usize) -> CallResult {
     fill16(d, dst, value, count, CUstream::NULL)
 }
 
-pub(crate) unsafe fn cuMemsetD32_v2(d: &Door, dst: CUdeviceptr, value: u32, count: usize) -> Answer {
+pub(crate) unsafe fn cuMemsetD32_v2(d: &CallFrame, dst: CUdeviceptr, value: u32, count: usize) -> CallResult {
     fill32(d, dst, value, count, CUstream::NULL)
 }
 
-pub(crate) unsafe fn cuMemsetD8Async(d: &Door, dst: CUdeviceptr, value: u8, count: usize, s: CUstream) -> Answer {
+pub(crate) unsafe fn cuMemsetD8Async(
+    d: &CallFrame,
+    dst: CUdeviceptr,
+    value: u8,
+    count: usize,
+    s: CUstream,
+) -> CallResult {
     fill8(d, dst, value, count, s)
 }
 
-pub(crate) unsafe fn cuMemsetD16Async(d: &Door, dst: CUdeviceptr, value: u16, count: usize, s: CUstream) -> Answer {
+pub(crate) unsafe fn cuMemsetD16Async(
+    d: &CallFrame,
+    dst: CUdeviceptr,
+    value: u16,
+    count: usize,
+    s: CUstream,
+) -> CallResult {
     fill16(d, dst, value, count, s)
 }
 
-pub(crate) unsafe fn cuMemsetD32Async(d: &Door, dst: CUdeviceptr, value: u32, count: usize, s: CUstream) -> Answer {
+pub(crate) unsafe fn cuMemsetD32Async(
+    d: &CallFrame,
+    dst: CUdeviceptr,
+    value: u32,
+    count: usize,
+    s: CUstream,
+) -> CallResult {
     fill32(d, dst, value, count, s)
 }
 
-pub(crate) unsafe fn cuMemsetD2D8_v2(d: &Door, dst: CUdeviceptr, pitch: usize, v: u8, w: usize, h: usize) -> Answer {
+pub(crate) unsafe fn cuMemsetD2D8_v2(
+    d: &CallFrame,
+    dst: CUdeviceptr,
+    pitch: usize,
+    v: u8,
+    w: usize,
+    h: usize,
+) -> CallResult {
     sheet8(d, dst, pitch, v, w, h, CUstream::NULL)
 }
 
-pub(crate) unsafe fn cuMemsetD2D16_v2(d: &Door, dst: CUdeviceptr, pitch: usize, v: u16, w: usize, h: usize) -> Answer {
+pub(crate) unsafe fn cuMemsetD2D16_v2(
+    d: &CallFrame,
+    dst: CUdeviceptr,
+    pitch: usize,
+    v: u16,
+    w: usize,
+    h: usize,
+) -> CallResult {
     sheet16(d, dst, pitch, v, w, h, CUstream::NULL)
 }
 
-pub(crate) unsafe fn cuMemsetD2D32_v2(d: &Door, dst: CUdeviceptr, pitch: usize, v: u32, w: usize, h: usize) -> Answer {
+pub(crate) unsafe fn cuMemsetD2D32_v2(
+    d: &CallFrame,
+    dst: CUdeviceptr,
+    pitch: usize,
+    v: u32,
+    w: usize,
+    h: usize,
+) -> CallResult {
     sheet32(d, dst, pitch, v, w, h, CUstream::NULL)
 }
 
 pub(crate) unsafe fn cuMemsetD2D8Async(
-    d: &Door,
+    d: &CallFrame,
     dst: CUdeviceptr,
     pitch: usize,
     v: u8,
     w: usize,
     h: usize,
     s: CUstream,
-) -> Answer {
+) -> CallResult {
     sheet8(d, dst, pitch, v, w, h, s)
 }
 
 pub(crate) unsafe fn cuMemsetD2D16Async(
-    d: &Door,
+    d: &CallFrame,
     dst: CUdeviceptr,
     pitch: usize,
     v: u16,
     w: usize,
     h: usize,
     s: CUstream,
-) -> Answer {
+) -> CallResult {
     sheet16(d, dst, pitch, v, w, h, s)
 }
 
 pub(crate) unsafe fn cuMemsetD2D32Async(
-    d: &Door,
+    d: &CallFrame,
     dst: CUdeviceptr,
     pitch: usize,
     v: u32,
     w: usize,
     h: usize,
     s: CUstream,
-) -> Answer {
+) -> CallResult {
     sheet32(d, dst, pitch, v, w, h, s)
 }

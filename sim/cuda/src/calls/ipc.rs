@@ -4,49 +4,50 @@
 //! device: there is no peer access here.
 //! Not here: descriptors (`calls::share`), events.
 
-use crate::content::Tag;
-use crate::door::{Answer, Door, put};
+use crate::content::OwnerTag;
+use crate::door::{CallFrame, CallResult, write_output};
 use shim_sys::cuda::*;
 
-pub(crate) unsafe fn cuIpcGetMemHandle(d: &Door, out: *mut CUipcMemHandle, dptr: CUdeviceptr) -> Answer {
-    let c = d.context()?;
+pub(crate) unsafe fn cuIpcGetMemHandle(d: &CallFrame, out: *mut CUipcMemHandle, dptr: CUdeviceptr) -> CallResult {
+    let c = d.current_context()?;
     if out.is_null() {
         return Err(CUresult::INVALID_VALUE);
     }
-    let driver = d.driver()?;
-    let reserved = driver.device(c.device)?.engine.still(|| driver.memory.legacy_handle(driver, dptr))?;
-    unsafe { put(out, CUipcMemHandle { reserved }) }
+    let driver = d.initialised_driver()?;
+    let reserved =
+        driver.device_of_ordinal(c.device)?.engine.while_still(|| driver.memory.legacy_handle(driver, dptr))?;
+    unsafe { write_output(out, CUipcMemHandle { reserved }) }
 }
 
 /// The only flag, lazy peer access, is required.
 pub(crate) unsafe fn cuIpcOpenMemHandle(
-    d: &Door,
+    d: &CallFrame,
     dptr: *mut CUdeviceptr,
     handle: CUipcMemHandle,
     flags: u32,
-) -> Answer {
-    let c = d.context()?;
+) -> CallResult {
+    let c = d.current_context()?;
     if dptr.is_null() || flags != 1 {
         return Err(CUresult::INVALID_VALUE);
     }
-    let driver = d.driver()?;
-    let at = driver.memory.open_legacy(driver, &handle.reserved, Tag(c.number), c.device)?;
-    unsafe { put(dptr, at) }
+    let driver = d.initialised_driver()?;
+    let at = driver.memory.open_legacy(driver, &handle.reserved, OwnerTag(c.number), c.device)?;
+    unsafe { write_output(dptr, at) }
 }
 
 pub(crate) unsafe fn cuIpcOpenMemHandle_v2(
-    d: &Door,
+    d: &CallFrame,
     dptr: *mut CUdeviceptr,
     handle: CUipcMemHandle,
     flags: u32,
-) -> Answer {
+) -> CallResult {
     unsafe { cuIpcOpenMemHandle(d, dptr, handle, flags) }
 }
 
-pub(crate) unsafe fn cuIpcCloseMemHandle(d: &Door, dptr: CUdeviceptr) -> Answer {
-    let c = d.context()?;
-    let driver = d.driver()?;
+pub(crate) unsafe fn cuIpcCloseMemHandle(d: &CallFrame, dptr: CUdeviceptr) -> CallResult {
+    let c = d.current_context()?;
+    let driver = d.initialised_driver()?;
     // The context's work is finished before its memory is unmapped, as a free does it.
-    driver.device(c.device)?.engine.group_wait(c.group);
+    driver.device_of_ordinal(c.device)?.engine.group_wait(c.group);
     driver.memory.close_legacy(driver, dptr)
 }

@@ -8,23 +8,23 @@
 //! Any other kernel takes the time that the profile's cost model gives for its grid and block.
 //! Not here: cooperative launches (`together`).
 
-use super::function::function;
-use crate::capture::{Taking, Target};
-use crate::door::{Answer, Door};
-use crate::driver::Driver;
-use crate::graph::node::{self, Arguments, Kernel};
-use crate::objects::Function;
+use super::function::function_of_handle;
+use crate::capture::{CaptureOperation, OperationTarget};
+use crate::door::{CallFrame, CallResult};
+use crate::driver::SimulatedDriver;
+use crate::graph::node::{self, KernelArguments, KernelNode};
+use crate::objects::FunctionObject;
 use core::ffi::c_void;
 use shim_sys::cuda::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use vgpu_sim::Profile;
-use vgpu_sim::engine::{Engine, Kind, StreamId};
+use vgpu_sim::DeviceProfile;
+use vgpu_sim::engine::{DeviceEngine, StreamId, WorkKind};
 
 /// The grid of a launch, its blocks, and their dynamic shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct LaunchShape {
     pub(crate) grid: [u32; 3],
     pub(crate) block: [u32; 3],
     pub(crate) shared: u32,
@@ -32,18 +32,18 @@ pub(crate) struct Shape {
 
 /// The test kernels that are known by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Test {
+pub(crate) enum TestKernel {
     Spin,
     Wait,
     Set,
 }
 
-impl Test {
-    pub(crate) fn named(name: &str) -> Option<Test> {
+impl TestKernel {
+    pub(crate) fn test_kernel_named(name: &str) -> Option<TestKernel> {
         match name {
-            "vgpu_spin_ns" => Some(Test::Spin),
-            "vgpu_wait_word" => Some(Test::Wait),
-            "vgpu_set_word" => Some(Test::Set),
+            "vgpu_spin_ns" => Some(TestKernel::Spin),
+            "vgpu_wait_word" => Some(TestKernel::Wait),
+            "vgpu_set_word" => Some(TestKernel::Set),
             _ => None,
         }
     }
@@ -51,7 +51,7 @@ impl Test {
 
 /// Duration and effect of a launch.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Cost {
+pub(crate) enum LaunchCost {
     /// Device time of the launch, ns; it changes no memory.
     Time(u64),
     /// The launch lasts until the word at the address has the value.
@@ -60,58 +60,60 @@ pub(crate) enum Cost {
     Set(u64, u32, u64),
 }
 
-/// A [`Cost`] whose address is resolved to a pointer.
-pub(crate) enum Known {
+/// A [`LaunchCost`] whose address is resolved to a pointer.
+pub(crate) enum KnownLaunch {
     Time(u64),
-    Wait(Word, u32),
-    Set(Word, u32, u64),
+    Wait(DeviceWord, u32),
+    Set(DeviceWord, u32, u64),
 }
 
 /// A word that the device reads and writes.
-pub(crate) struct Word(*const AtomicU32);
+pub(crate) struct DeviceWord(*const AtomicU32);
 
 // SAFETY: content of device memory, or memory of the host that the program keeps while its kernels use it.
-unsafe impl Send for Word {}
+unsafe impl Send for DeviceWord {}
 
-impl Word {
+impl DeviceWord {
     fn get(&self) -> &AtomicU32 {
         // SAFETY: aligned and mapped, as `find` has checked.
         unsafe { &*self.0 }
     }
 }
 
-impl Cost {
+impl LaunchCost {
     /// Resolves the word's address. On a wrong address a real device faults and the context is lost.
-    pub(crate) fn find(self, driver: &'static Driver) -> Result<Known, CUresult> {
-        let word = |at: u64| match driver.reach(at, 4, true).as_deref() {
-            Ok([(p, 4)]) if !p.is_null() && p.cast::<AtomicU32>().is_aligned() => Ok(Word(p.cast())),
+    pub(crate) fn find(self, driver: &'static SimulatedDriver) -> Result<KnownLaunch, CUresult> {
+        let word = |at: u64| match driver.content_or_managed(at, 4, true).as_deref() {
+            Ok([(p, 4)]) if !p.is_null() && p.cast::<AtomicU32>().is_aligned() => Ok(DeviceWord(p.cast())),
             _ => Err(CUresult::ILLEGAL_ADDRESS),
         };
         Ok(match self {
-            Cost::Time(ns) => Known::Time(ns),
-            Cost::Wait(at, value) => Known::Wait(word(at)?, value),
-            Cost::Set(at, value, ns) => Known::Set(word(at)?, value, ns),
+            LaunchCost::Time(ns) => KnownLaunch::Time(ns),
+            LaunchCost::Wait(at, value) => KnownLaunch::Wait(word(at)?, value),
+            LaunchCost::Set(at, value, ns) => KnownLaunch::Set(word(at)?, value, ns),
         })
     }
 }
 
-impl Known {
+impl KnownLaunch {
     /// Enqueues the launch in a stream. False: there is no such stream.
-    pub(crate) fn start(self, engine: &Engine, stream: StreamId) -> bool {
+    pub(crate) fn start(self, engine: &DeviceEngine, stream: StreamId) -> bool {
         match self {
-            Known::Time(ns) => engine.work(stream, ns, Kind::Kernel, None::<fn()>),
-            Known::Wait(word, value) => engine.occupy(stream, move || word.get().load(Ordering::Acquire) == value),
-            Known::Set(word, value, ns) => {
-                engine.work(stream, ns, Kind::Kernel, None::<fn()>)
-                    && engine.host(stream, move || word.get().store(value, Ordering::Release))
+            KnownLaunch::Time(ns) => engine.enqueue_work(stream, ns, WorkKind::Kernel, None::<fn()>),
+            KnownLaunch::Wait(word, value) => {
+                engine.enqueue_occupying(stream, move || word.get().load(Ordering::Acquire) == value)
+            }
+            KnownLaunch::Set(word, value, ns) => {
+                engine.enqueue_work(stream, ns, WorkKind::Kernel, None::<fn()>)
+                    && engine.enqueue_host(stream, move || word.get().store(value, Ordering::Release))
             }
         }
     }
 }
 
 /// The first eight bytes of a parameter, from the array of pointers or the packed buffer.
-unsafe fn parameter(
-    f: &Function,
+unsafe fn parameter_value(
+    f: &FunctionObject,
     i: usize,
     params: *mut *mut c_void,
     extra: *mut *mut c_void,
@@ -120,7 +122,8 @@ unsafe fn parameter(
     let (at, size) = f.entry.params.get(i).copied().ok_or(invalid)?;
     let mut bytes = [0u8; 8];
     unsafe {
-        let from: *const u8 = if params.is_null() { packed(extra)?.0.add(at) } else { params.add(i).read().cast() };
+        let from: *const u8 =
+            if params.is_null() { packed_buffer(extra)?.0.add(at) } else { params.add(i).read().cast() };
         if from.is_null() {
             return Err(invalid);
         }
@@ -130,7 +133,7 @@ unsafe fn parameter(
 }
 
 /// The packed buffer and its size, from a list of (1, buffer), (2, pointer to size), 0.
-pub(crate) unsafe fn packed(extra: *mut *mut c_void) -> Result<(*const u8, usize), CUresult> {
+pub(crate) unsafe fn packed_buffer(extra: *mut *mut c_void) -> Result<(*const u8, usize), CUresult> {
     let (mut buffer, mut size) = (core::ptr::null::<u8>(), None);
     if extra.is_null() {
         return Err(CUresult::INVALID_VALUE);
@@ -151,13 +154,13 @@ pub(crate) unsafe fn packed(extra: *mut *mut c_void) -> Result<(*const u8, usize
 }
 
 /// The duration and effect of a launch; checks its shape, and that its parameters exist.
-pub(crate) unsafe fn duration(
-    p: &Profile,
-    x: &Function,
-    shape: &Shape,
+pub(crate) unsafe fn launch_duration(
+    p: &DeviceProfile,
+    x: &FunctionObject,
+    shape: &LaunchShape,
     params: *mut *mut c_void,
     extra: *mut *mut c_void,
-) -> Result<Cost, CUresult> {
+) -> Result<LaunchCost, CUresult> {
     let (g, b) = (shape.grid, shape.block);
     let invalid = CUresult::INVALID_VALUE;
     if g.contains(&0) || b.contains(&0) || g[0] > i32::MAX as u32 || g[1] > 65_535 || g[2] > 65_535 {
@@ -165,43 +168,43 @@ pub(crate) unsafe fn duration(
     }
     let threads = b.iter().try_fold(1u32, |n, d| n.checked_mul(*d)).filter(|t| *t <= 1024 && b[2] <= 64);
     let threads = threads.ok_or(invalid)?;
-    let allowed = crate::driver::hold(&x.set).get(&8).copied().unwrap_or(48 << 10);
+    let allowed = crate::driver::lock_through_panic(&x.set).get(&8).copied().unwrap_or(48 << 10);
     if i64::from(shape.shared) > i64::from(allowed) || (!params.is_null() && !extra.is_null()) {
         return Err(invalid);
     }
     if !x.entry.params.is_empty() && params.is_null() {
-        let (_, size) = unsafe { packed(extra)? };
+        let (_, size) = unsafe { packed_buffer(extra)? };
         let needed = x.entry.params.iter().map(|(at, n)| at + n).max().unwrap_or(0);
         if size < needed {
             return Err(invalid);
         }
     }
     let blocks = g.iter().map(|n| u64::from(*n)).product::<u64>();
-    let value = |i| unsafe { parameter(x, i, params, extra) };
+    let value = |i| unsafe { parameter_value(x, i, params, extra) };
     // The value of a word is the lower half of its parameter.
     let half = |i| value(i).map(|v| u32::try_from(v & u64::from(u32::MAX)).unwrap_or(0));
     Ok(match x.test {
-        None => Cost::Time(p.kernel_time(blocks, threads)),
-        Some(Test::Spin) => Cost::Time(value(0)?),
-        Some(Test::Wait) => Cost::Wait(value(0)?, half(1)?),
-        Some(Test::Set) => Cost::Set(value(0)?, half(1)?, value(2)?),
+        None => LaunchCost::Time(p.kernel_time(blocks, threads)),
+        Some(TestKernel::Spin) => LaunchCost::Time(value(0)?),
+        Some(TestKernel::Wait) => LaunchCost::Wait(value(0)?, half(1)?),
+        Some(TestKernel::Set) => LaunchCost::Set(value(0)?, half(1)?, value(2)?),
     })
 }
 
 /// Adds a launch as a node to a capture.
-unsafe fn node(
-    d: &Door,
+unsafe fn capture_launch(
+    d: &CallFrame,
     f: CUfunction,
-    x: &Arc<Function>,
-    shape: &Shape,
-    t: &Taking,
+    x: &Arc<FunctionObject>,
+    shape: &LaunchShape,
+    t: &CaptureOperation,
     params: *mut *mut c_void,
     extra: *mut *mut c_void,
-) -> Result<node::Kind, CUresult> {
-    let profile = &d.driver()?.device(t.context.device)?.profile;
-    let cost = unsafe { duration(profile, x, shape, params, extra)? };
-    let arguments = unsafe { Arguments::read(x, params, extra)? };
-    Ok(node::Kind::Kernel(Kernel {
+) -> Result<node::NodeKind, CUresult> {
+    let profile = &d.initialised_driver()?.device_of_ordinal(t.context.device)?.profile;
+    let cost = unsafe { launch_duration(profile, x, shape, params, extra)? };
+    let arguments = unsafe { KernelArguments::read(x, params, extra)? };
+    Ok(node::NodeKind::Kernel(KernelNode {
         f: x.clone(),
         context: t.context.clone(),
         named: (f, CUkernel::NULL, CUcontext::NULL),
@@ -213,28 +216,30 @@ unsafe fn node(
 }
 
 pub(super) unsafe fn launch(
-    d: &Door,
+    d: &CallFrame,
     f: CUfunction,
-    shape: &Shape,
+    shape: &LaunchShape,
     stream: CUstream,
     params: *mut *mut c_void,
     extra: *mut *mut c_void,
-) -> Answer {
-    let x = function(d, f)?;
-    let (c, id) = match d.target(stream)? {
-        Target::Capture(t) => return d.capture(&t, || unsafe { node(d, f, &x, shape, &t, params, extra) }),
-        Target::Run(c, id) => (c, id),
+) -> CallResult {
+    let x = function_of_handle(d, f)?;
+    let (c, id) = match d.target_of(stream)? {
+        OperationTarget::Capture(t) => {
+            return d.capture_node(&t, || unsafe { capture_launch(d, f, &x, shape, &t, params, extra) });
+        }
+        OperationTarget::Run(c, id) => (c, id),
     };
-    super::library::arrive(d, &x)?;
-    let driver = d.driver()?;
-    let device = driver.device(c.device)?;
-    spend(device.profile.launch_host_ns);
-    let known = unsafe { duration(&device.profile, &x, shape, params, extra)? }.find(driver)?;
+    super::library::load_into_context(d, &x)?;
+    let driver = d.initialised_driver()?;
+    let device = driver.device_of_ordinal(c.device)?;
+    spend_host_time(device.profile.launch_host_ns);
+    let known = unsafe { launch_duration(&device.profile, &x, shape, params, extra)? }.find(driver)?;
     if known.start(&device.engine, id) { Ok(()) } else { Err(CUresult::INVALID_HANDLE) }
 }
 
 /// Spins for the time that a call occupies the calling thread.
-pub(crate) fn spend(ns: u64) {
+pub(crate) fn spend_host_time(ns: u64) {
     if ns > 0 {
         let end = vgpu_sim::now() + ns;
         while vgpu_sim::now() < end {
@@ -244,7 +249,7 @@ pub(crate) fn spend(ns: u64) {
 }
 
 pub(crate) unsafe fn cuLaunchKernel(
-    d: &Door,
+    d: &CallFrame,
     f: CUfunction,
     gx: u32,
     gy: u32,
@@ -256,24 +261,24 @@ pub(crate) unsafe fn cuLaunchKernel(
     stream: CUstream,
     params: *mut *mut c_void,
     extra: *mut *mut c_void,
-) -> Answer {
-    let shape = Shape { grid: [gx, gy, gz], block: [bx, by, bz], shared };
+) -> CallResult {
+    let shape = LaunchShape { grid: [gx, gy, gz], block: [bx, by, bz], shared };
     unsafe { launch(d, f, &shape, stream, params, extra) }
 }
 
 /// Launch attributes (clusters, priorities, programmatic order) have no effect here.
 pub(crate) unsafe fn cuLaunchKernelEx(
-    d: &Door,
+    d: &CallFrame,
     config: *const CUlaunchConfig,
     f: CUfunction,
     params: *mut *mut c_void,
     extra: *mut *mut c_void,
-) -> Answer {
+) -> CallResult {
     if config.is_null() {
         return Err(CUresult::INVALID_VALUE);
     }
     let c = unsafe { config.read() };
-    let shape = Shape {
+    let shape = LaunchShape {
         grid: [c.gridDimX, c.gridDimY, c.gridDimZ],
         block: [c.blockDimX, c.blockDimY, c.blockDimZ],
         shared: c.sharedMemBytes,

@@ -1,70 +1,73 @@
 //! Device memory: allocation, free, amounts.
 
-use super::graph::launch::line;
-use crate::content::{Kind, Tag};
-use crate::door::{Answer, Door, put, put_if};
+use super::graph::launch::stream_line;
+use crate::content::{AllocationKind, OwnerTag};
+use crate::door::{CallFrame, CallResult, put_if, write_output};
 use shim_sys::cuda::*;
 use std::sync::atomic::Ordering;
 
-fn alloc(d: &Door, bytes: u64) -> Result<CUdeviceptr, CUresult> {
-    let c = d.context()?;
-    let driver = d.driver()?;
-    let at = driver.memory.alloc(driver, c.device, bytes, Tag(c.number), Kind::Plain)?;
+fn alloc(d: &CallFrame, bytes: u64) -> Result<CUdeviceptr, CUresult> {
+    let c = d.current_context()?;
+    let driver = d.initialised_driver()?;
+    let at = driver.memory.alloc(driver, c.device, bytes, OwnerTag(c.number), AllocationKind::Plain)?;
     // If the context was destroyed meanwhile, its allocations were already freed, so this one must be freed too.
     if !c.alive.load(Ordering::Acquire) {
-        driver.memory.free_all(driver, Tag(c.number));
+        driver.memory.free_all(driver, OwnerTag(c.number));
         return Err(CUresult::CONTEXT_IS_DESTROYED);
     }
     Ok(at)
 }
 
-pub(crate) unsafe fn cuMemAlloc_v2(d: &Door, dptr: *mut CUdeviceptr, bytes: usize) -> Answer {
+pub(crate) unsafe fn cuMemAlloc_v2(d: &CallFrame, dptr: *mut CUdeviceptr, bytes: usize) -> CallResult {
     if dptr.is_null() {
         return Err(CUresult::INVALID_VALUE);
     }
-    unsafe { put(dptr, alloc(d, bytes as u64)?) }
+    unsafe { write_output(dptr, alloc(d, bytes as u64)?) }
 }
 
 /// Rows are padded to a multiple of 512 bytes, as on the real driver.
 pub(crate) unsafe fn cuMemAllocPitch_v2(
-    d: &Door,
+    d: &CallFrame,
     dptr: *mut CUdeviceptr,
     pitch: *mut usize,
     width: usize,
     height: usize,
     element: u32,
-) -> Answer {
+) -> CallResult {
     if dptr.is_null() || pitch.is_null() || ![4, 8, 16].contains(&element) || width == 0 || height == 0 {
         return Err(CUresult::INVALID_VALUE);
     }
     let row = width.checked_next_multiple_of(512).ok_or(CUresult::INVALID_VALUE)?;
     let bytes = row.checked_mul(height).ok_or(CUresult::INVALID_VALUE)?;
     unsafe {
-        put(dptr, alloc(d, bytes as u64)?)?;
-        put(pitch, row)
+        write_output(dptr, alloc(d, bytes as u64)?)?;
+        write_output(pitch, row)
     }
 }
 
-pub(crate) unsafe fn cuMemFree_v2(d: &Door, dptr: CUdeviceptr) -> Answer {
-    let c = d.context()?;
+pub(crate) unsafe fn cuMemFree_v2(d: &CallFrame, dptr: CUdeviceptr) -> CallResult {
+    let c = d.current_context()?;
     if dptr == 0 {
         return Ok(());
     }
-    let driver = d.driver()?;
+    let driver = d.initialised_driver()?;
     // The real driver waits for the context's work before it frees.
-    driver.device(c.device)?.engine.group_wait(c.group);
+    driver.device_of_ordinal(c.device)?.engine.group_wait(c.group);
     if driver.managed.free(driver, dptr) || driver.memory.unmap_external(driver, dptr) {
         return Ok(());
     }
-    if let Some(answer) = driver.graphs.memory.free(driver, dptr, &line(d, CU_STREAM_LEGACY)?) {
+    if let Some(answer) = driver.graphs.memory.free(driver, dptr, &stream_line(d, CU_STREAM_LEGACY)?) {
         return answer;
     }
-    driver.memory.free(driver, dptr, &[Kind::Plain, Kind::Async, Kind::Imported]).map(|_| ())
+    driver
+        .memory
+        .free(driver, dptr, &[AllocationKind::Plain, AllocationKind::Async, AllocationKind::Imported])
+        .map(|_| ())
 }
 
-pub(crate) unsafe fn cuMemGetInfo_v2(d: &Door, free: *mut usize, total: *mut usize) -> Answer {
-    let device = d.device()?;
-    let m = d.driver()?.machine.memory(device.index);
+pub(crate) unsafe fn cuMemGetInfo_v2(d: &CallFrame, free: *mut usize, total: *mut usize) -> CallResult {
+    let device = d.current_device()?;
+    let m = d.initialised_driver()?.machine.device_memory(device.index);
     unsafe {
         put_if(free, usize::try_from(m.free).unwrap_or(usize::MAX));
         put_if(total, usize::try_from(m.cuda_total).unwrap_or(usize::MAX));
@@ -73,9 +76,9 @@ pub(crate) unsafe fn cuMemGetInfo_v2(d: &Door, free: *mut usize, total: *mut usi
 }
 
 /// The 32-bit call: a size beyond 32 bits is capped.
-pub(crate) unsafe fn cuMemGetInfo(d: &Door, free: *mut u32, total: *mut u32) -> Answer {
-    let device = d.device()?;
-    let m = d.driver()?.machine.memory(device.index);
+pub(crate) unsafe fn cuMemGetInfo(d: &CallFrame, free: *mut u32, total: *mut u32) -> CallResult {
+    let device = d.current_device()?;
+    let m = d.initialised_driver()?.machine.device_memory(device.index);
     unsafe {
         put_if(free, u32::try_from(m.free).unwrap_or(u32::MAX));
         put_if(total, u32::try_from(m.cuda_total).unwrap_or(u32::MAX));
@@ -84,13 +87,13 @@ pub(crate) unsafe fn cuMemGetInfo(d: &Door, free: *mut u32, total: *mut u32) -> 
 }
 
 pub(crate) unsafe fn cuMemGetAddressRange_v2(
-    d: &Door,
+    d: &CallFrame,
     base: *mut CUdeviceptr,
     bytes: *mut usize,
     dptr: CUdeviceptr,
-) -> Answer {
-    d.context()?;
-    let t = d.driver()?.memory.tables();
+) -> CallResult {
+    d.current_context()?;
+    let t = d.initialised_driver()?.memory.lock_tables();
     let found = t.live.range(..=dptr).next_back().filter(|(at, a)| dptr < **at + a.len).map(|(at, a)| (*at, a.bytes));
     let found = found.or_else(|| {
         t.maps.range(..=dptr).next_back().filter(|(at, m)| dptr < **at + m.len).map(|(at, m)| (*at, m.len))
@@ -98,7 +101,7 @@ pub(crate) unsafe fn cuMemGetAddressRange_v2(
     let found = found.or_else(|| {
         t.host.range(..=dptr).next_back().filter(|(at, h)| dptr < **at + h.len).map(|(at, h)| (*at, h.len))
     });
-    let found = found.or_else(|| d.driver().ok()?.managed.find(dptr).map(|(at, r)| (at, r.bytes)));
+    let found = found.or_else(|| d.initialised_driver().ok()?.managed.find(dptr).map(|(at, r)| (at, r.bytes)));
     let (at, len) = found.ok_or(CUresult::NOT_FOUND)?;
     unsafe {
         put_if(base, at);

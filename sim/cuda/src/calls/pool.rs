@@ -3,24 +3,24 @@
 //! Only a pool's own device can access its memory: there is no peer access here.
 //! Not here: the memory of pools and its return (`content::pools`), pools of other processes (`calls::share`).
 
-use super::graph::launch::line;
-use crate::capture::{Taking, Target};
-use crate::content::pools::{Place, Setting};
-use crate::content::{Kind, Tag};
-use crate::door::{Answer, Door, put};
-use crate::driver::hold;
+use super::graph::launch::stream_line;
+use crate::capture::{CaptureOperation, OperationTarget};
+use crate::content::pools::{PoolSetting, StreamPosition};
+use crate::content::{AllocationKind, OwnerTag};
+use crate::door::{CallFrame, CallResult, write_output};
+use crate::driver::lock_through_panic;
 use crate::graph::node;
-use crate::objects::{Pool, handle, known};
+use crate::objects::{PoolHandle, object_handle, object_of_handle};
 use core::ffi::c_void;
 use shim_sys::cuda::*;
 use std::sync::Arc;
 
 /// The default pool and the current pool of a device.
-fn pools_of(d: &Door, dev: i32) -> Result<(Arc<Pool>, Arc<Pool>), CUresult> {
-    let driver = d.driver()?;
-    let mut state = hold(&driver.device(dev)?.state);
+fn pools_of(d: &CallFrame, dev: i32) -> Result<(Arc<PoolHandle>, Arc<PoolHandle>), CUresult> {
+    let driver = d.initialised_driver()?;
+    let mut state = lock_through_panic(&driver.device_of_ordinal(dev)?.state);
     let both = state.pools.get_or_insert_with(|| {
-        let p = Arc::new(Pool { device: dev, number: driver.memory.new_pool(dev, 0, 0), imported: 0 });
+        let p = Arc::new(PoolHandle { device: dev, number: driver.memory.new_pool(dev, 0, 0), imported: 0 });
         driver.pools.add(p.clone());
         (p.clone(), p)
     });
@@ -28,19 +28,25 @@ fn pools_of(d: &Door, dev: i32) -> Result<(Arc<Pool>, Arc<Pool>), CUresult> {
 }
 
 /// Finds a pool that this process made.
-fn own(d: &Door, pool: CUmemoryPool) -> Result<Arc<Pool>, CUresult> {
-    let p = known(&d.driver()?.pools, pool.0)?;
+fn own_pool(d: &CallFrame, pool: CUmemoryPool) -> Result<Arc<PoolHandle>, CUresult> {
+    let p = object_of_handle(&d.initialised_driver()?.pools, pool.0)?;
     if p.imported == 0 { Ok(p) } else { Err(CUresult::INVALID_VALUE) }
 }
 
 /// Adds an allocation as a node to a capture. The memory is the graph's, not the pool's.
-unsafe fn capture(d: &Door, t: &Taking, dptr: *mut CUdeviceptr, bytes: u64, device: CUdevice) -> Answer {
+unsafe fn capture_allocation(
+    d: &CallFrame,
+    t: &CaptureOperation,
+    dptr: *mut CUdeviceptr,
+    bytes: u64,
+    device: CUdevice,
+) -> CallResult {
     if bytes == 0 {
         return Err(CUresult::INVALID_VALUE);
     }
-    let driver = d.driver()?;
-    let span = driver.graphs.world().free_span(t.graph, &t.after, device, bytes);
-    let region = driver.graphs.memory.region(driver, device, bytes, t.graph, span)?;
+    let driver = d.initialised_driver()?;
+    let span = driver.graphs.lock_world().free_span(t.graph, &t.after, device, bytes);
+    let region = driver.graphs.memory.new_region(driver, device, bytes, t.graph, span)?;
     let at = region.span.at;
     let props = CUmemPoolProps {
         allocType: 1,
@@ -51,71 +57,86 @@ unsafe fn capture(d: &Door, t: &Taking, dptr: *mut CUdeviceptr, bytes: u64, devi
         usage: 0,
         reserved: [0; 54],
     };
-    d.capture(t, || Ok(node::Kind::Alloc(node::Alloc { region, props, access: Vec::new().into() })))?;
-    unsafe { put(dptr, at) }
+    d.capture_node(t, || Ok(node::NodeKind::Alloc(node::AllocationNode { region, props, access: Vec::new().into() })))?;
+    unsafe { write_output(dptr, at) }
 }
 
-unsafe fn alloc(d: &Door, dptr: *mut CUdeviceptr, bytes: usize, pool: &Pool, stream: CUstream) -> Answer {
+unsafe fn alloc(
+    d: &CallFrame,
+    dptr: *mut CUdeviceptr,
+    bytes: usize,
+    pool: &PoolHandle,
+    stream: CUstream,
+) -> CallResult {
     if dptr.is_null() {
         return Err(CUresult::INVALID_VALUE);
     }
-    let (c, stream) = match d.target(stream)? {
-        Target::Run(c, id) => (c, id),
-        Target::Capture(t) => return unsafe { capture(d, &t, dptr, bytes as u64, pool.device) },
+    let (c, stream) = match d.target_of(stream)? {
+        OperationTarget::Run(c, id) => (c, id),
+        OperationTarget::Capture(t) => return unsafe { capture_allocation(d, &t, dptr, bytes as u64, pool.device) },
     };
-    let driver = d.driver()?;
-    let place = Place { device: c.device, stream };
-    let at = driver.memory.alloc_from_pool(driver, pool.number, bytes as u64, Tag(c.number), place)?;
-    unsafe { put(dptr, at) }
+    let driver = d.initialised_driver()?;
+    let place = StreamPosition { device: c.device, stream };
+    let at = driver.memory.alloc_from_pool(driver, pool.number, bytes as u64, OwnerTag(c.number), place)?;
+    unsafe { write_output(dptr, at) }
 }
 
-pub(crate) unsafe fn cuMemAllocAsync(d: &Door, dptr: *mut CUdeviceptr, bytes: usize, stream: CUstream) -> Answer {
+pub(crate) unsafe fn cuMemAllocAsync(
+    d: &CallFrame,
+    dptr: *mut CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
+) -> CallResult {
     let (c, _) = d.raw_stream(stream)?;
     let current = pools_of(d, c.device)?.1;
     unsafe { alloc(d, dptr, bytes, &current, stream) }
 }
 
 pub(crate) unsafe fn cuMemAllocFromPoolAsync(
-    d: &Door,
+    d: &CallFrame,
     dptr: *mut CUdeviceptr,
     bytes: usize,
     pool: CUmemoryPool,
     stream: CUstream,
-) -> Answer {
-    let pool = own(d, pool)?;
+) -> CallResult {
+    let pool = own_pool(d, pool)?;
     unsafe { alloc(d, dptr, bytes, &pool, stream) }
 }
 
 /// Memory of `cuMemAlloc` may be freed in stream order too.
-pub(crate) unsafe fn cuMemFreeAsync(d: &Door, dptr: CUdeviceptr, stream: CUstream) -> Answer {
-    let driver = d.driver()?;
-    let (c, id) = match d.target(stream)? {
-        Target::Run(c, id) => (c, id),
+pub(crate) unsafe fn cuMemFreeAsync(d: &CallFrame, dptr: CUdeviceptr, stream: CUstream) -> CallResult {
+    let driver = d.initialised_driver()?;
+    let (c, id) = match d.target_of(stream)? {
+        OperationTarget::Run(c, id) => (c, id),
         // A graph can free only memory that a graph allocated.
-        Target::Capture(t) => {
-            return d.capture(&t, || driver.graphs.memory.claim(dptr, t.graph).map(node::Kind::Free));
+        OperationTarget::Capture(t) => {
+            return d.capture_node(&t, || driver.graphs.memory.claim_region(dptr, t.graph).map(node::NodeKind::Free));
         }
     };
     if dptr == 0 {
         return Ok(());
     }
-    if driver.memory.free_async(driver, dptr, Place { device: c.device, stream: id }).is_some() {
+    if driver.memory.free_async(driver, dptr, StreamPosition { device: c.device, stream: id }).is_some() {
         return Ok(());
     }
-    if let Some(answer) = driver.graphs.memory.free(driver, dptr, &line(d, stream)?) {
+    if let Some(answer) = driver.graphs.memory.free(driver, dptr, &stream_line(d, stream)?) {
         return answer;
     }
     if !driver.memory.is_plain(dptr) {
         return Err(CUresult::INVALID_VALUE);
     }
     let effect = move || {
-        let _ = driver.memory.free(driver, dptr, &[Kind::Plain]);
+        let _ = driver.memory.free(driver, dptr, &[AllocationKind::Plain]);
     };
-    driver.device(c.device)?.engine.work(id, 0, vgpu_sim::engine::Kind::Other, Some(effect));
+    driver.device_of_ordinal(c.device)?.engine.enqueue_work(id, 0, vgpu_sim::engine::WorkKind::Other, Some(effect));
     Ok(())
 }
 
-pub(crate) unsafe fn cuMemPoolCreate(d: &Door, out: *mut CUmemoryPool, props: *const CUmemPoolProps) -> Answer {
+pub(crate) unsafe fn cuMemPoolCreate(
+    d: &CallFrame,
+    out: *mut CUmemoryPool,
+    props: *const CUmemPoolProps,
+) -> CallResult {
     if out.is_null() || props.is_null() {
         return Err(CUresult::INVALID_VALUE);
     }
@@ -124,23 +145,23 @@ pub(crate) unsafe fn cuMemPoolCreate(d: &Door, out: *mut CUmemoryPool, props: *c
         return Err(CUresult::INVALID_VALUE);
     }
     super::vmm::check_handle_types(props.handleTypes)?;
-    let driver = d.driver()?;
+    let driver = d.initialised_driver()?;
     let device = props.location.id;
-    driver.device(device)?;
+    driver.device_of_ordinal(device)?;
     let number = driver.memory.new_pool(device, props.maxSize as u64, props.handleTypes);
-    let handle = driver.pools.add(Arc::new(Pool { device, number, imported: 0 }));
-    unsafe { put(out, CUmemoryPool(handle)) }
+    let handle = driver.pools.add(Arc::new(PoolHandle { device, number, imported: 0 }));
+    unsafe { write_output(out, CUmemoryPool(handle)) }
 }
 
-pub(crate) unsafe fn cuMemPoolDestroy(d: &Door, pool: CUmemoryPool) -> Answer {
-    let driver = d.driver()?;
-    let p = known(&driver.pools, pool.0)?;
+pub(crate) unsafe fn cuMemPoolDestroy(d: &CallFrame, pool: CUmemoryPool) -> CallResult {
+    let driver = d.initialised_driver()?;
+    let p = object_of_handle(&driver.pools, pool.0)?;
     let (default, current) = pools_of(d, p.device)?;
     if Arc::ptr_eq(&p, &default) {
         return Err(CUresult::INVALID_VALUE);
     }
     if Arc::ptr_eq(&p, &current) {
-        hold(&driver.device(p.device)?.state).pools = Some((default.clone(), default));
+        lock_through_panic(&driver.device_of_ordinal(p.device)?.state).pools = Some((default.clone(), default));
     }
     // If two threads destroy the pool, only one succeeds.
     driver.pools.remove(pool.0).ok_or(CUresult::INVALID_HANDLE)?;
@@ -151,22 +172,22 @@ pub(crate) unsafe fn cuMemPoolDestroy(d: &Door, pool: CUmemoryPool) -> Answer {
     Ok(())
 }
 
-pub(crate) unsafe fn cuDeviceGetDefaultMemPool(d: &Door, pool: *mut CUmemoryPool, dev: CUdevice) -> Answer {
-    unsafe { put(pool, CUmemoryPool(handle(&pools_of(d, dev)?.0))) }
+pub(crate) unsafe fn cuDeviceGetDefaultMemPool(d: &CallFrame, pool: *mut CUmemoryPool, dev: CUdevice) -> CallResult {
+    unsafe { write_output(pool, CUmemoryPool(object_handle(&pools_of(d, dev)?.0))) }
 }
 
-pub(crate) unsafe fn cuDeviceGetMemPool(d: &Door, pool: *mut CUmemoryPool, dev: CUdevice) -> Answer {
-    unsafe { put(pool, CUmemoryPool(handle(&pools_of(d, dev)?.1))) }
+pub(crate) unsafe fn cuDeviceGetMemPool(d: &CallFrame, pool: *mut CUmemoryPool, dev: CUdevice) -> CallResult {
+    unsafe { write_output(pool, CUmemoryPool(object_handle(&pools_of(d, dev)?.1))) }
 }
 
-pub(crate) unsafe fn cuDeviceSetMemPool(d: &Door, dev: CUdevice, pool: CUmemoryPool) -> Answer {
-    let driver = d.driver()?;
-    let p = own(d, pool)?;
+pub(crate) unsafe fn cuDeviceSetMemPool(d: &CallFrame, dev: CUdevice, pool: CUmemoryPool) -> CallResult {
+    let driver = d.initialised_driver()?;
+    let p = own_pool(d, pool)?;
     if p.device != dev {
         return Err(CUresult::INVALID_VALUE);
     }
     let default = pools_of(d, dev)?.0;
-    hold(&driver.device(dev)?.state).pools = Some((default, p));
+    lock_through_panic(&driver.device_of_ordinal(dev)?.state).pools = Some((default, p));
     Ok(())
 }
 
@@ -180,30 +201,35 @@ unsafe fn device_at(location: *mut CUmemLocation, kind: u32) -> Result<CUdevice,
 }
 
 pub(crate) unsafe fn cuMemGetDefaultMemPool(
-    d: &Door,
+    d: &CallFrame,
     pool: *mut CUmemoryPool,
     location: *mut CUmemLocation,
     kind: u32,
-) -> Answer {
+) -> CallResult {
     unsafe { cuDeviceGetDefaultMemPool(d, pool, device_at(location, kind)?) }
 }
 
 pub(crate) unsafe fn cuMemGetMemPool(
-    d: &Door,
+    d: &CallFrame,
     pool: *mut CUmemoryPool,
     location: *mut CUmemLocation,
     kind: u32,
-) -> Answer {
+) -> CallResult {
     unsafe { cuDeviceGetMemPool(d, pool, device_at(location, kind)?) }
 }
 
-pub(crate) unsafe fn cuMemSetMemPool(d: &Door, location: *mut CUmemLocation, kind: u32, pool: CUmemoryPool) -> Answer {
+pub(crate) unsafe fn cuMemSetMemPool(
+    d: &CallFrame,
+    location: *mut CUmemLocation,
+    kind: u32,
+    pool: CUmemoryPool,
+) -> CallResult {
     unsafe { cuDeviceSetMemPool(d, device_at(location, kind)?, pool) }
 }
 
-pub(crate) unsafe fn cuMemPoolTrimTo(d: &Door, pool: CUmemoryPool, keep: usize) -> Answer {
-    let driver = d.driver()?;
-    let p = known(&driver.pools, pool.0)?;
+pub(crate) unsafe fn cuMemPoolTrimTo(d: &CallFrame, pool: CUmemoryPool, keep: usize) -> CallResult {
+    let driver = d.initialised_driver()?;
+    let p = object_of_handle(&driver.pools, pool.0)?;
     if p.imported == 0 {
         driver.memory.trim_pool(driver, p.number, keep as u64);
     }
@@ -211,12 +237,17 @@ pub(crate) unsafe fn cuMemPoolTrimTo(d: &Door, pool: CUmemoryPool, keep: usize) 
 }
 
 /// An imported pool itself has no memory.
-pub(crate) unsafe fn cuMemPoolGetAttribute(d: &Door, pool: CUmemoryPool, attribute: u32, value: *mut c_void) -> Answer {
-    let driver = d.driver()?;
-    let p = known(&driver.pools, pool.0)?;
+pub(crate) unsafe fn cuMemPoolGetAttribute(
+    d: &CallFrame,
+    pool: CUmemoryPool,
+    attribute: u32,
+    value: *mut c_void,
+) -> CallResult {
+    let driver = d.initialised_driver()?;
+    let p = object_of_handle(&driver.pools, pool.0)?;
     let (n, threshold, reuse) = driver.memory.pool_state(p.number).unwrap_or_default();
     let long = match attribute {
-        1..=3 => return unsafe { put(value.cast::<u32>(), u32::from(reuse[attribute as usize - 1])) },
+        1..=3 => return unsafe { write_output(value.cast::<u32>(), u32::from(reuse[attribute as usize - 1])) },
         4 => threshold,
         5 => n.reserved,
         6 => n.reserved_high,
@@ -224,51 +255,56 @@ pub(crate) unsafe fn cuMemPoolGetAttribute(d: &Door, pool: CUmemoryPool, attribu
         8 => n.used_high,
         _ => return Err(CUresult::INVALID_VALUE),
     };
-    unsafe { put(value.cast::<u64>(), long) }
+    unsafe { write_output(value.cast::<u64>(), long) }
 }
 
-pub(crate) unsafe fn cuMemPoolSetAttribute(d: &Door, pool: CUmemoryPool, attribute: u32, value: *mut c_void) -> Answer {
-    let p = own(d, pool)?;
+pub(crate) unsafe fn cuMemPoolSetAttribute(
+    d: &CallFrame,
+    pool: CUmemoryPool,
+    attribute: u32,
+    value: *mut c_void,
+) -> CallResult {
+    let p = own_pool(d, pool)?;
     if value.is_null() {
         return Err(CUresult::INVALID_VALUE);
     }
     let long = || unsafe { value.cast::<u64>().read_unaligned() };
     let setting = match attribute {
-        1..=3 => Setting::Reuse(attribute as usize - 1, unsafe { value.cast::<u32>().read_unaligned() } != 0),
-        4 => Setting::Threshold(long()),
+        1..=3 => PoolSetting::Reuse(attribute as usize - 1, unsafe { value.cast::<u32>().read_unaligned() } != 0),
+        4 => PoolSetting::Threshold(long()),
         // A highest value can only be reset to the present value.
-        6 if long() == 0 => Setting::ResetReserved,
-        8 if long() == 0 => Setting::ResetUsed,
+        6 if long() == 0 => PoolSetting::ResetReserved,
+        8 if long() == 0 => PoolSetting::ResetUsed,
         _ => return Err(CUresult::INVALID_VALUE),
     };
-    d.driver()?.memory.set_pool(p.number, setting);
+    d.initialised_driver()?.memory.set_pool(p.number, setting);
     Ok(())
 }
 
 pub(crate) unsafe fn cuMemPoolGetAccess(
-    d: &Door,
+    d: &CallFrame,
     flags: *mut u32,
     pool: CUmemoryPool,
     location: *mut CUmemLocation,
-) -> Answer {
-    let p = known(&d.driver()?.pools, pool.0)?;
+) -> CallResult {
+    let p = object_of_handle(&d.initialised_driver()?.pools, pool.0)?;
     if location.is_null() {
         return Err(CUresult::INVALID_VALUE);
     }
     let l = unsafe { location.read() };
     let own = l.kind == CU_MEM_LOCATION_TYPE_DEVICE && l.id == p.device;
-    unsafe { put(flags, if own { 3 } else { 0 }) }
+    unsafe { write_output(flags, if own { 3 } else { 0 }) }
 }
 
 /// Another device may be denied access, which it does not have; the pool's own device keeps its access.
 pub(crate) unsafe fn cuMemPoolSetAccess(
-    d: &Door,
+    d: &CallFrame,
     pool: CUmemoryPool,
     map: *const CUmemAccessDesc,
     count: usize,
-) -> Answer {
-    let driver = d.driver()?;
-    let p = known(&driver.pools, pool.0)?;
+) -> CallResult {
+    let driver = d.initialised_driver()?;
+    let p = object_of_handle(&driver.pools, pool.0)?;
     if map.is_null() && count > 0 {
         return Err(CUresult::INVALID_VALUE);
     }
@@ -277,7 +313,7 @@ pub(crate) unsafe fn cuMemPoolSetAccess(
         if one.location.kind != CU_MEM_LOCATION_TYPE_DEVICE || ![0, 1, 3].contains(&one.flags) {
             return Err(CUresult::INVALID_VALUE);
         }
-        driver.device(one.location.id)?;
+        driver.device_of_ordinal(one.location.id)?;
         match (one.location.id == p.device, one.flags) {
             (true, 3) | (false, 0) => {}
             (true, _) => return Err(CUresult::INVALID_VALUE),

@@ -4,79 +4,86 @@
 //! Usage flags of the physical allocation (a tile pool) are not checked.
 //! Not here: the tables of tiles (`arrays`).
 
-use crate::arrays::{Backing, Home, Storage, TAIL, Tile};
-use crate::door::{Answer, Door};
-use crate::driver::{Driver, hold};
-use crate::surface::TILE;
+use crate::arrays::{ArrayBacking, ArrayHome, ArrayStorage, TAIL_LEVEL, TileAddress};
+use crate::door::{CallFrame, CallResult};
+use crate::driver::{SimulatedDriver, lock_through_panic};
+use crate::surface::TILE_BYTES;
 use shim_sys::cuda::*;
 use std::sync::Arc;
-use vgpu_sim::engine::Kind;
+use vgpu_sim::engine::WorkKind;
 
 /// One checked entry of a map request for a sparse array.
-struct Step {
-    storage: Arc<Storage>,
+struct MappingStep {
+    storage: Arc<ArrayStorage>,
     /// The tiles in the order of their memory; empty: the whole of an array with deferred mapping.
-    tiles: Vec<Tile>,
+    tiles: Vec<TileAddress>,
     /// Memory to map; `None` unmaps.
-    memory: Option<Backing>,
+    memory: Option<ArrayBacking>,
 }
 
-impl Step {
-    fn put(slot: Option<Backing>, d: &Driver) {
+impl MappingStep {
+    fn drop_backing(slot: Option<ArrayBacking>, d: &SimulatedDriver) {
         if let Some(old) = slot {
             d.memory.let_go(d, old.handle);
         }
     }
 
     /// Maps or unmaps the tiles of this entry of a map request.
-    fn run(&self, d: &Driver) {
+    fn run(&self, d: &SimulatedDriver) {
         match &self.storage.home {
-            Home::Deferred(one) => {
-                let old = std::mem::replace(&mut *hold(one), self.memory);
-                Step::put(old, d);
+            ArrayHome::Deferred(one) => {
+                let old = std::mem::replace(&mut *lock_through_panic(one), self.memory);
+                MappingStep::drop_backing(old, d);
             }
-            Home::Tiles(tiles) => {
+            ArrayHome::Tiles(tiles) => {
                 for (i, tile) in (0u64..).zip(&self.tiles) {
-                    let part = self.memory.map(|b| Backing { content: b.content + i * TILE, ..b });
+                    let part = self.memory.map(|b| ArrayBacking { content: b.content + i * TILE_BYTES, ..b });
                     let old = match part {
-                        Some(b) => hold(tiles).insert(*tile, b),
-                        None => hold(tiles).remove(tile),
+                        Some(b) => lock_through_panic(tiles).insert(*tile, b),
+                        None => lock_through_panic(tiles).remove(tile),
                     };
-                    Step::put(old, d);
+                    MappingStep::drop_backing(old, d);
                 }
             }
-            Home::Slab(_) | Home::Outside(_) => {}
+            ArrayHome::Slab(_) | ArrayHome::Outside(_) => {}
         }
     }
 }
 
 /// The 32-bit half with index `i`.
-fn half(words: &[u64; 4], i: usize) -> u64 {
+fn half_word(words: &[u64; 4], i: usize) -> u64 {
     words[i / 2] >> (32 * (i % 2)) & 0xFFFF_FFFF
 }
 
 /// The tiles of an entry.
-fn tiles(s: &Storage, e: &CUarrayMapInfo) -> Option<Vec<Tile>> {
-    let layers = s.shape.layers();
+fn named_tiles(s: &ArrayStorage, e: &CUarrayMapInfo) -> Option<Vec<TileAddress>> {
+    let layers = s.shape.layer_count();
     let first = s.shape.tail_level(s.levels);
     if e.subresourceType == 1 {
         // Layout of the words: layer, padding, offset, size.
-        let (layer, offset, size) = (half(&e.subresource, 0), e.subresource[1], e.subresource[2]);
+        let (layer, offset, size) = (half_word(&e.subresource, 0), e.subresource[1], e.subresource[2]);
         let whole = s.tail_bytes(first);
         let fits = offset.checked_add(size).is_some_and(|end| end <= whole);
-        if layer >= layers || size == 0 || !offset.is_multiple_of(TILE) || !size.is_multiple_of(TILE) || !fits {
+        if layer >= layers
+            || size == 0
+            || !offset.is_multiple_of(TILE_BYTES)
+            || !size.is_multiple_of(TILE_BYTES)
+            || !fits
+        {
             return None;
         }
-        return Some((offset / TILE..(offset + size) / TILE).map(|i| (TAIL, layer, [i, 0, 0])).collect());
+        return Some(
+            (offset / TILE_BYTES..(offset + size) / TILE_BYTES).map(|i| (TAIL_LEVEL, layer, [i, 0, 0])).collect(),
+        );
     }
     if e.subresourceType != 0 {
         return None;
     }
-    let [level, layer, x, y, z, w, h, d] = std::array::from_fn(|i| half(&e.subresource, i));
+    let [level, layer, x, y, z, w, h, d] = std::array::from_fn(|i| half_word(&e.subresource, i));
     let level = u32::try_from(level).ok().filter(|l| *l < first && *l < s.levels)?;
     let shape = s.shape.at_level(level).desc;
     let depth = if layers > 1 { 1 } else { shape.Depth.max(1) as u64 };
-    let tile = s.shape.tile()?;
+    let tile = s.shape.tile_extent()?;
     let (at, size) = ([x, y, z], [w, h, d]);
     let most = [shape.Width as u64, shape.Height as u64, depth];
     for i in 0..3 {
@@ -101,7 +108,7 @@ fn tiles(s: &Storage, e: &CUarrayMapInfo) -> Option<Vec<Tile>> {
 }
 
 /// Checks an entry; the memory that the entry maps is kept alive from here on.
-fn check(d: &Driver, device: i32, e: &CUarrayMapInfo) -> Result<Step, CUresult> {
+fn check(d: &SimulatedDriver, device: i32, e: &CUarrayMapInfo) -> Result<MappingStep, CUresult> {
     let invalid = CUresult::INVALID_VALUE;
     let storage = match e.resourceType {
         0 => d.arrays.get(e.resource).filter(|a| a.whole).map(|a| a.storage.clone()),
@@ -114,36 +121,41 @@ fn check(d: &Driver, device: i32, e: &CUarrayMapInfo) -> Result<Step, CUresult> 
         return Err(invalid);
     }
     let (tiles, bytes) = match &storage.home {
-        Home::Slab(_) | Home::Outside(_) => return Err(invalid),
-        Home::Deferred(_) => (Vec::new(), storage.bytes.next_multiple_of(TILE)),
-        Home::Tiles(_) => {
-            let tiles = tiles(&storage, e).ok_or(invalid)?;
-            let bytes = tiles.len() as u64 * TILE;
+        ArrayHome::Slab(_) | ArrayHome::Outside(_) => return Err(invalid),
+        ArrayHome::Deferred(_) => (Vec::new(), storage.bytes.next_multiple_of(TILE_BYTES)),
+        ArrayHome::Tiles(_) => {
+            let tiles = named_tiles(&storage, e).ok_or(invalid)?;
+            let bytes = tiles.len() as u64 * TILE_BYTES;
             (tiles, bytes)
         }
     };
     let memory = match e.memOperationType {
         CU_MEM_OPERATION_TYPE_UNMAP if e.memHandle == 0 => None,
-        CU_MEM_OPERATION_TYPE_MAP if e.memHandleType == 0 && e.offset.is_multiple_of(TILE) => {
-            let content = d.memory.keep(e.memHandle, e.offset, bytes, device)?;
+        CU_MEM_OPERATION_TYPE_MAP if e.memHandleType == 0 && e.offset.is_multiple_of(TILE_BYTES) => {
+            let content = d.memory.keep_range(e.memHandle, e.offset, bytes, device)?;
             // Every tile keeps the allocation alive separately.
             for _ in 1..tiles.len() {
-                d.memory.keep(e.memHandle, e.offset, bytes, device)?;
+                d.memory.keep_range(e.memHandle, e.offset, bytes, device)?;
             }
-            Some(Backing { handle: e.memHandle, content })
+            Some(ArrayBacking { handle: e.memHandle, content })
         }
         _ => return Err(invalid),
     };
-    Ok(Step { storage, tiles, memory })
+    Ok(MappingStep { storage, tiles, memory })
 }
 
 /// Checks all entries before it carries out any.
-pub(crate) unsafe fn cuMemMapArrayAsync(d: &Door, list: *mut CUarrayMapInfo, count: u32, stream: CUstream) -> Answer {
+pub(crate) unsafe fn cuMemMapArrayAsync(
+    d: &CallFrame,
+    list: *mut CUarrayMapInfo,
+    count: u32,
+    stream: CUstream,
+) -> CallResult {
     if list.is_null() || count == 0 {
         return Err(CUresult::INVALID_VALUE);
     }
-    let (c, id) = d.stream(stream)?;
-    let driver = d.driver()?;
+    let (c, id) = d.resolve_stream(stream)?;
+    let driver = d.initialised_driver()?;
     let mut steps = Vec::new();
     for i in 0..count as usize {
         match check(driver, c.device, &unsafe { list.add(i).read() }) {
@@ -152,7 +164,7 @@ pub(crate) unsafe fn cuMemMapArrayAsync(d: &Door, list: *mut CUarrayMapInfo, cou
                 // Release the memory that earlier entries keep.
                 for s in steps {
                     for _ in 0..s.tiles.len().max(1) {
-                        Step::put(s.memory, driver);
+                        MappingStep::drop_backing(s.memory, driver);
                     }
                 }
                 return Err(code);
@@ -160,6 +172,6 @@ pub(crate) unsafe fn cuMemMapArrayAsync(d: &Door, list: *mut CUarrayMapInfo, cou
         }
     }
     let effect = move || steps.iter().for_each(|s| s.run(driver));
-    driver.device(c.device)?.engine.work(id, 0, Kind::Other, Some(effect));
+    driver.device_of_ordinal(c.device)?.engine.enqueue_work(id, 0, WorkKind::Other, Some(effect));
     Ok(())
 }

@@ -3,17 +3,17 @@
 //! A mapping can only be ended as a whole; one call may end several.
 //! Not here: the life of an allocation (`content::physical`), its export (`calls::share`).
 
-use crate::content::GRANULARITY;
-use crate::door::{Answer, Door, put};
+use crate::content::PHYSICAL_GRANULARITY;
+use crate::door::{CallFrame, CallResult, write_output};
 use core::ffi::c_void;
 use shim_sys::cuda::*;
 
-fn whole(bytes: u64) -> Result<u64, CUresult> {
-    if bytes == 0 || !bytes.is_multiple_of(GRANULARITY) { Err(CUresult::INVALID_VALUE) } else { Ok(bytes) }
+fn check_granularity(bytes: u64) -> Result<u64, CUresult> {
+    if bytes == 0 || !bytes.is_multiple_of(PHYSICAL_GRANULARITY) { Err(CUresult::INVALID_VALUE) } else { Ok(bytes) }
 }
 
 /// Only file descriptors are supported as handle types.
-pub(super) fn check_handle_types(kinds: u32) -> Answer {
+pub(super) fn check_handle_types(kinds: u32) -> CallResult {
     match kinds {
         0 | CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => Ok(()),
         _ if kinds & !15 == 0 => Err(CUresult::NOT_SUPPORTED),
@@ -22,41 +22,43 @@ pub(super) fn check_handle_types(kinds: u32) -> Answer {
 }
 
 /// The device of a location; `None` for the host's types.
-fn device_of(d: &Door, location: CUmemLocation) -> Result<Option<i32>, CUresult> {
+fn device_of(d: &CallFrame, location: CUmemLocation) -> Result<Option<i32>, CUresult> {
     match location.kind {
-        CU_MEM_LOCATION_TYPE_DEVICE => d.driver()?.device(location.id).map(|_| Some(location.id)),
+        CU_MEM_LOCATION_TYPE_DEVICE => {
+            d.initialised_driver()?.device_of_ordinal(location.id).map(|_| Some(location.id))
+        }
         CU_MEM_LOCATION_TYPE_HOST | CU_MEM_LOCATION_TYPE_HOST_NUMA | CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT => Ok(None),
         _ => Err(CUresult::INVALID_VALUE),
     }
 }
 
 pub(crate) unsafe fn cuMemAddressReserve(
-    d: &Door,
+    d: &CallFrame,
     ptr: *mut CUdeviceptr,
     bytes: usize,
     alignment: usize,
     addr: CUdeviceptr,
     flags: u64,
-) -> Answer {
-    let align = (alignment as u64).max(GRANULARITY);
+) -> CallResult {
+    let align = (alignment as u64).max(PHYSICAL_GRANULARITY);
     if ptr.is_null() || flags != 0 || !align.is_power_of_two() {
         return Err(CUresult::INVALID_VALUE);
     }
-    let at = d.driver()?.memory.reserve(whole(bytes as u64)?, align, addr)?;
-    unsafe { put(ptr, at) }
+    let at = d.initialised_driver()?.memory.reserve(check_granularity(bytes as u64)?, align, addr)?;
+    unsafe { write_output(ptr, at) }
 }
 
-pub(crate) unsafe fn cuMemAddressFree(d: &Door, ptr: CUdeviceptr, bytes: usize) -> Answer {
-    d.driver()?.memory.unreserve(ptr, bytes as u64)
+pub(crate) unsafe fn cuMemAddressFree(d: &CallFrame, ptr: CUdeviceptr, bytes: usize) -> CallResult {
+    d.initialised_driver()?.memory.end_reservation(ptr, bytes as u64)
 }
 
 pub(crate) unsafe fn cuMemCreate(
-    d: &Door,
+    d: &CallFrame,
     handle: *mut CUmemGenericAllocationHandle,
     bytes: usize,
     prop: *const CUmemAllocationProp,
     flags: u64,
-) -> Answer {
+) -> CallResult {
     if handle.is_null() || prop.is_null() || flags != 0 {
         return Err(CUresult::INVALID_VALUE);
     }
@@ -65,57 +67,63 @@ pub(crate) unsafe fn cuMemCreate(
         return Err(CUresult::INVALID_VALUE);
     }
     check_handle_types(prop.requestedHandleTypes)?;
-    let driver = d.driver()?;
+    let driver = d.initialised_driver()?;
     let device = device_of(d, prop.location)?;
     let location = (prop.location.kind, prop.location.id);
-    let h = driver.memory.create(driver, whole(bytes as u64)?, device, location, prop.requestedHandleTypes)?;
-    unsafe { put(handle, h) }
+    let h = driver.memory.create_physical(
+        driver,
+        check_granularity(bytes as u64)?,
+        device,
+        location,
+        prop.requestedHandleTypes,
+    )?;
+    unsafe { write_output(handle, h) }
 }
 
-pub(crate) unsafe fn cuMemRelease(d: &Door, handle: CUmemGenericAllocationHandle) -> Answer {
-    let driver = d.driver()?;
+pub(crate) unsafe fn cuMemRelease(d: &CallFrame, handle: CUmemGenericAllocationHandle) -> CallResult {
+    let driver = d.initialised_driver()?;
     driver.memory.release(driver, handle)
 }
 
 pub(crate) unsafe fn cuMemMap(
-    d: &Door,
+    d: &CallFrame,
     dptr: CUdeviceptr,
     bytes: usize,
     offset: usize,
     handle: CUmemGenericAllocationHandle,
     flags: u64,
-) -> Answer {
-    if flags != 0 || offset != 0 || !dptr.is_multiple_of(GRANULARITY) {
+) -> CallResult {
+    if flags != 0 || offset != 0 || !dptr.is_multiple_of(PHYSICAL_GRANULARITY) {
         return Err(CUresult::INVALID_VALUE);
     }
-    let driver = d.driver()?;
+    let driver = d.initialised_driver()?;
     driver.memory.multicast_wait(driver, handle)?;
-    driver.memory.map(dptr, whole(bytes as u64)?, 0, handle)
+    driver.memory.map(dptr, check_granularity(bytes as u64)?, 0, handle)
 }
 
-pub(crate) unsafe fn cuMemUnmap(d: &Door, dptr: CUdeviceptr, bytes: usize) -> Answer {
-    let driver = d.driver()?;
-    driver.memory.unmap(driver, dptr, whole(bytes as u64)?)
+pub(crate) unsafe fn cuMemUnmap(d: &CallFrame, dptr: CUdeviceptr, bytes: usize) -> CallResult {
+    let driver = d.initialised_driver()?;
+    driver.memory.unmap_range(driver, dptr, check_granularity(bytes as u64)?)
 }
 
 pub(crate) unsafe fn cuMemSetAccess(
-    d: &Door,
+    d: &CallFrame,
     ptr: CUdeviceptr,
     bytes: usize,
     desc: *const CUmemAccessDesc,
     count: usize,
-) -> Answer {
+) -> CallResult {
     if desc.is_null() || count == 0 {
         return Err(CUresult::INVALID_VALUE);
     }
-    let end = ptr.checked_add(whole(bytes as u64)?).ok_or(CUresult::INVALID_VALUE)?;
+    let end = ptr.checked_add(check_granularity(bytes as u64)?).ok_or(CUresult::INVALID_VALUE)?;
     for i in 0..count {
         let one = unsafe { desc.add(i).read() };
         device_of(d, one.location)?;
         if ![0, 1, 3].contains(&one.flags) {
             return Err(CUresult::INVALID_VALUE);
         }
-        let mut t = d.driver()?.memory.tables();
+        let mut t = d.initialised_driver()?.memory.lock_tables();
         // The range must consist of whole, adjacent mappings.
         let mut at = ptr;
         while at < end {
@@ -132,40 +140,40 @@ pub(crate) unsafe fn cuMemSetAccess(
 }
 
 pub(crate) unsafe fn cuMemGetAccess(
-    d: &Door,
+    d: &CallFrame,
     flags: *mut u64,
     location: *const CUmemLocation,
     ptr: CUdeviceptr,
-) -> Answer {
+) -> CallResult {
     if location.is_null() {
         return Err(CUresult::INVALID_VALUE);
     }
     device_of(d, unsafe { location.read() })?;
-    let t = d.driver()?.memory.tables();
-    let m = t.mapping(ptr).filter(|(_, m)| m.plain).ok_or(CUresult::INVALID_VALUE)?;
-    unsafe { put(flags, u64::from(m.1.access)) }
+    let t = d.initialised_driver()?.memory.lock_tables();
+    let m = t.mapping_at(ptr).filter(|(_, m)| m.plain).ok_or(CUresult::INVALID_VALUE)?;
+    unsafe { write_output(flags, u64::from(m.1.access)) }
 }
 
 pub(crate) unsafe fn cuMemGetAllocationGranularity(
-    d: &Door,
+    d: &CallFrame,
     granularity: *mut usize,
     prop: *const CUmemAllocationProp,
     option: u32,
-) -> Answer {
+) -> CallResult {
     if prop.is_null() || option > 1 {
         return Err(CUresult::INVALID_VALUE);
     }
     device_of(d, unsafe { prop.read() }.location)?;
-    unsafe { put(granularity, usize::try_from(GRANULARITY).unwrap_or(0)) }
+    unsafe { write_output(granularity, usize::try_from(PHYSICAL_GRANULARITY).unwrap_or(0)) }
 }
 
 pub(crate) unsafe fn cuMemGetAllocationPropertiesFromHandle(
-    d: &Door,
+    d: &CallFrame,
     prop: *mut CUmemAllocationProp,
     handle: CUmemGenericAllocationHandle,
-) -> Answer {
-    let mut t = d.driver()?.memory.tables();
-    let p = t.handle(handle)?;
+) -> CallResult {
+    let mut t = d.initialised_driver()?.memory.lock_tables();
+    let p = t.physical_of_handle(handle)?;
     let value = CUmemAllocationProp {
         kind: 1,
         requestedHandleTypes: p.handle_types,
@@ -173,17 +181,17 @@ pub(crate) unsafe fn cuMemGetAllocationPropertiesFromHandle(
         win32HandleMetaData: core::ptr::null_mut(),
         allocFlags: CUmemAllocationFlags::default(),
     };
-    unsafe { put(prop, value) }
+    unsafe { write_output(prop, value) }
 }
 
 pub(crate) unsafe fn cuMemRetainAllocationHandle(
-    d: &Door,
+    d: &CallFrame,
     handle: *mut CUmemGenericAllocationHandle,
     addr: *mut c_void,
-) -> Answer {
-    let mut t = d.driver()?.memory.tables();
+) -> CallResult {
+    let mut t = d.initialised_driver()?.memory.lock_tables();
     let at = addr as u64;
-    let h = t.mapping(at).filter(|(_, m)| m.plain).map(|(_, m)| m.handle).ok_or(CUresult::INVALID_VALUE)?;
+    let h = t.mapping_at(at).filter(|(_, m)| m.plain).map(|(_, m)| m.handle).ok_or(CUresult::INVALID_VALUE)?;
     t.physical.get_mut(&h).ok_or(CUresult::INVALID_VALUE)?.handles += 1;
-    unsafe { put(handle, h) }
+    unsafe { write_output(handle, h) }
 }

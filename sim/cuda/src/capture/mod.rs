@@ -12,13 +12,13 @@ mod events;
 pub(crate) mod rules;
 pub(crate) mod session;
 
-use crate::context::Context;
-use crate::door::{Answer, Door};
-use crate::driver::{Driver, hold};
-use crate::graph::Id;
-use crate::graph::node::Kind;
+use crate::context::CudaContext;
+use crate::door::{CallFrame, CallResult};
+use crate::driver::{SimulatedDriver, lock_through_panic};
+use crate::graph::GraphId;
+use crate::graph::node::NodeKind;
 use parking_lot::Mutex;
-use session::{Line, Session};
+use session::{CaptureLine, CaptureSession};
 use shim_sys::cuda::{CUresult, CUstream};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -26,75 +26,75 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use vgpu_sim::engine::StreamId;
 
 /// The operation would merge two captures.
-pub(crate) const MERGE: CUresult = CUresult(902);
+pub(crate) const CAPTURE_MERGE: CUresult = CUresult(902);
 /// The capture has a stream that did not rejoin its origin.
-pub(crate) const UNJOINED: CUresult = CUresult(904);
+pub(crate) const CAPTURE_UNJOINED: CUresult = CUresult(904);
 /// Captured and executed work would depend on each other.
-pub(crate) const ISOLATION: CUresult = CUresult(905);
+pub(crate) const CAPTURE_ISOLATION: CUresult = CUresult(905);
 /// The event was last recorded in a capture.
 pub(crate) const CAPTURED_EVENT: CUresult = CUresult(907);
 /// Another thread began the capture.
-pub(crate) const WRONG_THREAD: CUresult = CUresult(908);
+pub(crate) const CAPTURE_WRONG_THREAD: CUresult = CUresult(908);
 
 /// A stream: CUDA ordinal of its device, and its id in that device's engine.
-pub(crate) type Key = (i32, StreamId);
+pub(crate) type CapturedStream = (i32, StreamId);
 
 /// The last record of an event that happened in a capture.
 #[derive(Clone)]
-pub(crate) struct Recorded {
+pub(crate) struct RecordedEvent {
     pub(crate) session: u64,
     /// Nodes that a wait for the event depends on.
-    pub(crate) nodes: Vec<Id>,
+    pub(crate) nodes: Vec<GraphId>,
 }
 
 /// All captures of this process. Its lock is taken before that of the graphs.
 #[derive(Default)]
-pub(crate) struct Captures {
+pub(crate) struct CaptureTable {
     under_way: AtomicUsize,
-    state: Mutex<State>,
+    state: Mutex<CaptureState>,
 }
 
 #[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct CaptureState {
     pub(crate) last: u64,
-    pub(crate) sessions: BTreeMap<u64, Session>,
+    pub(crate) sessions: BTreeMap<u64, CaptureSession>,
     /// The session of each capturing stream.
-    pub(crate) of: HashMap<Key, u64>,
+    pub(crate) of: HashMap<CapturedStream, u64>,
 }
 
-impl State {
+impl CaptureState {
     /// The session into which a stream captures.
-    pub(crate) fn at(&mut self, key: Key) -> Option<&mut Session> {
+    pub(crate) fn session_of(&mut self, key: CapturedStream) -> Option<&mut CaptureSession> {
         let id = self.of.get(&key)?;
         self.sessions.get_mut(id)
     }
 }
 
 /// An operation that is about to be captured.
-pub(crate) struct Taking {
-    pub(crate) context: Arc<Context>,
-    pub(crate) key: Key,
-    pub(crate) graph: Id,
-    pub(crate) after: Vec<Id>,
+pub(crate) struct CaptureOperation {
+    pub(crate) context: Arc<CudaContext>,
+    pub(crate) key: CapturedStream,
+    pub(crate) graph: GraphId,
+    pub(crate) after: Vec<GraphId>,
 }
 
 /// Destination of an operation in a stream.
-pub(crate) enum Target {
+pub(crate) enum OperationTarget {
     /// The operation is carried out.
-    Run(Arc<Context>, StreamId),
+    Run(Arc<CudaContext>, StreamId),
     /// The operation becomes a node.
-    Capture(Taking),
+    Capture(CaptureOperation),
 }
 
-impl Captures {
+impl CaptureTable {
     /// True while any stream of this process captures.
     pub(crate) fn any(&self) -> bool {
         self.under_way.load(Ordering::Acquire) > 0
     }
 
     /// Runs `f` on the state.
-    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
-        let mut s = hold(&self.state);
+    pub(crate) fn with_state<R>(&self, f: impl FnOnce(&mut CaptureState) -> R) -> R {
+        let mut s = lock_through_panic(&self.state);
         let out = f(&mut s);
         self.under_way.store(s.sessions.len(), Ordering::Release);
         out
@@ -103,46 +103,56 @@ impl Captures {
     /// Refuses a stream that captures, and the legacy stream if it would depend on a capturing stream.
     ///
     /// For calls that cannot be captured: they invalidate the capture.
-    pub(crate) fn refuse(&self, context: &Arc<Context>, key: Key, legacy: bool) -> Answer {
+    pub(crate) fn refuse_captured(&self, context: &Arc<CudaContext>, key: CapturedStream, legacy: bool) -> CallResult {
         if !self.any() {
             return Ok(());
         }
-        self.with(|s| {
-            if let Some(session) = s.at(key) {
+        self.with_state(|s| {
+            if let Some(session) = s.session_of(key) {
                 let was = std::mem::replace(&mut session.invalid, true);
                 let code = CUresult::STREAM_CAPTURE_UNSUPPORTED;
                 return Err(if was { CUresult::STREAM_CAPTURE_INVALIDATED } else { code });
             }
-            if legacy { s.implicit(context, true) } else { Ok(()) }
+            if legacy { s.refuse_implicit(context, true) } else { Ok(()) }
         })
     }
 
     /// The capture that an operation in a stream belongs to; `None`: the operation is carried out.
-    fn taking(&self, context: &Arc<Context>, key: Key, legacy: bool) -> Result<Option<Taking>, CUresult> {
+    fn find_capture(
+        &self,
+        context: &Arc<CudaContext>,
+        key: CapturedStream,
+        legacy: bool,
+    ) -> Result<Option<CaptureOperation>, CUresult> {
         if !self.any() {
             return Ok(None);
         }
-        self.with(|s| {
+        self.with_state(|s| {
             if legacy {
-                return s.implicit(context, true).map(|()| None);
+                return s.refuse_implicit(context, true).map(|()| None);
             }
-            let Some(session) = s.at(key) else { return Ok(None) };
+            let Some(session) = s.session_of(key) else { return Ok(None) };
             if session.invalid {
                 return Err(CUresult::STREAM_CAPTURE_INVALIDATED);
             }
             let after = session.streams.get(&key).map(|l| l.after.clone()).unwrap_or_default();
-            Ok(Some(Taking { context: context.clone(), key, graph: session.graph, after }))
+            Ok(Some(CaptureOperation { context: context.clone(), key, graph: session.graph, after }))
         })
     }
 
     /// Adds an operation to its capture.
-    pub(crate) fn add(&self, driver: &'static Driver, t: &Taking, kind: Kind) -> Result<Id, CUresult> {
-        self.with(|s| {
-            let session = s.at(t.key).ok_or(CUresult::STREAM_CAPTURE_INVALIDATED)?;
+    pub(crate) fn add(
+        &self,
+        driver: &'static SimulatedDriver,
+        t: &CaptureOperation,
+        kind: NodeKind,
+    ) -> Result<GraphId, CUresult> {
+        self.with_state(|s| {
+            let session = s.session_of(t.key).ok_or(CUresult::STREAM_CAPTURE_INVALIDATED)?;
             if session.invalid {
                 return Err(CUresult::STREAM_CAPTURE_INVALIDATED);
             }
-            let node = driver.graphs.world().add(t.graph, &t.after, kind)?;
+            let node = driver.graphs.lock_world().add(t.graph, &t.after, kind)?;
             session.parents.insert(node, t.after.clone());
             if let Some(line) = session.streams.get_mut(&t.key) {
                 line.after = vec![node];
@@ -153,14 +163,19 @@ impl Captures {
 
     /// Called before a context or stream ends: invalidates captures that include it, and ends captures that began
     /// there.
-    pub(crate) fn forget(&self, driver: &'static Driver, gone: impl Fn(Key, &Line) -> bool) {
+    pub(crate) fn forget_streams(
+        &self,
+        driver: &'static SimulatedDriver,
+        gone: impl Fn(CapturedStream, &CaptureLine) -> bool,
+    ) {
         if !self.any() {
             return;
         }
-        let graphs = self.with(|s| {
+        let graphs = self.with_state(|s| {
             let mut over = Vec::new();
             for (id, session) in &mut s.sessions {
-                let mine: Vec<Key> = session.streams.iter().filter(|(k, l)| gone(**k, l)).map(|(k, _)| *k).collect();
+                let mine: Vec<CapturedStream> =
+                    session.streams.iter().filter(|(k, l)| gone(**k, l)).map(|(k, _)| *k).collect();
                 session.invalid |= !mine.is_empty();
                 if mine.contains(&session.origin) {
                     over.push(*id);
@@ -173,15 +188,15 @@ impl Captures {
             over.into_iter().filter_map(|id| s.close(id)).collect::<Vec<_>>()
         });
         for session in graphs {
-            session.discard(driver);
+            session.discard_graph(driver);
         }
     }
 }
 
-impl State {
+impl CaptureState {
     /// Refuses the legacy stream of a context in which a blocking stream captures; `spoil`: also invalidates those
     /// captures.
-    pub(crate) fn implicit(&mut self, context: &Arc<Context>, spoil: bool) -> Answer {
+    pub(crate) fn refuse_implicit(&mut self, context: &Arc<CudaContext>, spoil: bool) -> CallResult {
         let mut refused = false;
         for session in self.sessions.values_mut() {
             if session.streams.values().any(|l| l.blocking && Arc::ptr_eq(&l.context, context)) {
@@ -193,24 +208,28 @@ impl State {
     }
 
     /// Removes the capture session `id`.
-    pub(crate) fn close(&mut self, id: u64) -> Option<Session> {
+    pub(crate) fn close(&mut self, id: u64) -> Option<CaptureSession> {
         self.of.retain(|_, of| *of != id);
         self.sessions.remove(&id)
     }
 }
 
-impl Door {
+impl CallFrame {
     /// The destination of an operation in `stream`.
-    pub(crate) fn target(&self, stream: CUstream) -> Result<Target, CUresult> {
+    pub(crate) fn target_of(&self, stream: CUstream) -> Result<OperationTarget, CUresult> {
         let (context, id) = self.raw_stream(stream)?;
         let key = (context.device, id);
-        let taking = self.driver()?.captures.taking(&context, key, self.is_legacy(stream))?;
-        Ok(taking.map_or(Target::Run(context, id), Target::Capture))
+        let taking = self.initialised_driver()?.captures.find_capture(&context, key, self.is_legacy(stream))?;
+        Ok(taking.map_or(OperationTarget::Run(context, id), OperationTarget::Capture))
     }
 
     /// Adds the node that `make` returns to a capture.
-    pub(crate) fn capture(&self, t: &Taking, make: impl FnOnce() -> Result<Kind, CUresult>) -> Answer {
-        let driver = self.driver()?;
+    pub(crate) fn capture_node(
+        &self,
+        t: &CaptureOperation,
+        make: impl FnOnce() -> Result<NodeKind, CUresult>,
+    ) -> CallResult {
+        let driver = self.initialised_driver()?;
         let kind = make()?;
         driver.captures.add(driver, t, kind).map(|_| ())
     }

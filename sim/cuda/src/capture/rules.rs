@@ -15,26 +15,26 @@
 //! Unhandled Operations", "Invalidation". The list of calls is not published: the guide names allocations, the
 //! rest is reported by programs (docs/simulated-device.md says which).
 
-use super::Captures;
-use crate::door::Answer;
+use super::CaptureTable;
+use crate::door::CallResult;
 use shim_sys::cuda::CUresult;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Captures begun in this mode forbid the calls in their own thread and in every thread in this mode.
-pub(crate) const GLOBAL: u32 = 0;
+pub(crate) const MODE_GLOBAL: u32 = 0;
 /// Captures begun in this mode forbid nothing, and threads in this mode are not restricted.
-pub(crate) const RELAXED: u32 = 2;
+pub(crate) const MODE_RELAXED: u32 = 2;
 
 thread_local! {
-    static MODE: Cell<u32> = const { Cell::new(GLOBAL) };
-    static ME: Cell<u64> = const { Cell::new(0) };
+    static THREAD_MODE: Cell<u32> = const { Cell::new(MODE_GLOBAL) };
+    static THREAD_NUMBER: Cell<u64> = const { Cell::new(0) };
 }
 
 /// A number of this thread that no other thread had.
-pub(crate) fn me() -> u64 {
+pub(crate) fn this_thread() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
-    ME.with(|m| {
+    THREAD_NUMBER.with(|m| {
         if m.get() == 0 {
             m.set(NEXT.fetch_add(1, Ordering::Relaxed));
         }
@@ -43,13 +43,13 @@ pub(crate) fn me() -> u64 {
 }
 
 /// Sets this thread's mode; returns the old one.
-pub(crate) fn exchange(mode: u32) -> u32 {
-    MODE.replace(mode)
+pub(crate) fn exchange_mode(mode: u32) -> u32 {
+    THREAD_MODE.replace(mode)
 }
 
 /// Calls that mode and thread can forbid, without their stream suffixes. Queries and waits of single events and
 /// streams check by themselves, because captured ones and the legacy stream have error codes of their own.
-const UNSAFE: &[&str] = &[
+const UNSAFE_CALLS: &[&str] = &[
     "cuArray3DCreate",
     "cuArray3DCreate_v2",
     "cuArrayCreate",
@@ -87,20 +87,20 @@ const UNSAFE: &[&str] = &[
 /// True if mode and thread can forbid this call.
 pub(crate) fn is_unsafe(name: &str) -> bool {
     let name = name.strip_suffix("_ptsz").or_else(|| name.strip_suffix("_ptds")).unwrap_or(name);
-    UNSAFE.binary_search(&name).is_ok()
+    UNSAFE_CALLS.binary_search(&name).is_ok()
 }
 
-impl Captures {
+impl CaptureTable {
     /// Refuses a potentially unsafe call of this thread if a capture forbids it, and invalidates that capture.
-    pub(crate) fn forbid(&self) -> Answer {
-        let mode = MODE.get();
-        if mode == RELAXED || !self.any() {
+    pub(crate) fn refuse_unsafe(&self) -> CallResult {
+        let mode = THREAD_MODE.get();
+        if mode == MODE_RELAXED || !self.any() {
             return Ok(());
         }
-        self.with(|s| {
+        self.with_state(|s| {
             let mut refused = false;
-            for session in s.sessions.values_mut().filter(|c| c.mode != RELAXED) {
-                if session.thread == me() || (mode == GLOBAL && session.mode == GLOBAL) {
+            for session in s.sessions.values_mut().filter(|c| c.mode != MODE_RELAXED) {
+                if session.thread == this_thread() || (mode == MODE_GLOBAL && session.mode == MODE_GLOBAL) {
                     refused = true;
                     session.invalid = true;
                 }
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn the_list_is_in_order_so_that_it_can_be_searched() {
-        assert!(UNSAFE.windows(2).all(|w| w[0] < w[1]));
+        assert!(UNSAFE_CALLS.windows(2).all(|w| w[0] < w[1]));
         assert!(is_unsafe("cuMemAllocManaged") && is_unsafe("cuMemAlloc_v2") && !is_unsafe("cuLaunchKernel"));
     }
 }

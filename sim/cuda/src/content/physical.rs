@@ -5,14 +5,14 @@
 //! A mapping can only be ended as a whole; one call may end several.
 //! Not here: sharing (`common`, `names`).
 
-use super::{GRANULARITY, Inner, Memory};
-use crate::driver::Driver;
+use super::{MemoryTables, PHYSICAL_GRANULARITY, ProcessMemory};
+use crate::driver::SimulatedDriver;
 use shim_sys::cuda::CUresult;
-use vgpu_sim::memory::{Change, plus};
+use vgpu_sim::memory::{RecordChange, signed_bytes};
 
 /// Type of a physical allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum What {
+pub(crate) enum PhysicalKind {
     /// Made or imported by the virtual-memory calls.
     Memory,
     /// A multicast object: no memory of its own.
@@ -23,8 +23,8 @@ pub(crate) enum What {
 
 /// A physical allocation (`cuMemCreate`), which the program maps to addresses itself.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Physical {
-    pub(crate) what: What,
+pub(crate) struct PhysicalRecord {
+    pub(crate) what: PhysicalKind,
     pub(crate) bytes: u64,
     /// CUDA ordinal; `None`: host memory, which is not counted.
     pub(crate) device: Option<i32>,
@@ -42,7 +42,7 @@ pub(crate) struct Physical {
 
 /// A range of addresses to which a physical allocation is mapped.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Mapping {
+pub(crate) struct AddressMapping {
     pub(crate) len: u64,
     pub(crate) handle: u64,
     pub(super) offset: u64,
@@ -51,53 +51,53 @@ pub(crate) struct Mapping {
     pub(crate) plain: bool,
 }
 
-fn count(bytes: u64, physical: u64) -> Change {
-    let n = plus(bytes);
-    Change { allocations: 1, requested: n, live: n, large: plus(physical), ..Change::default() }
+fn count_physical(bytes: u64, physical: u64) -> RecordChange {
+    let n = signed_bytes(bytes);
+    RecordChange { allocations: 1, requested: n, live: n, large: signed_bytes(physical), ..RecordChange::default() }
 }
 
-impl Inner {
+impl MemoryTables {
     /// The physical allocation behind a handle of the virtual-memory calls.
-    pub(crate) fn handle(&mut self, handle: u64) -> Result<&mut Physical, CUresult> {
-        let found = self.physical.get_mut(&handle).filter(|p| p.handles > 0 && p.what != What::External);
+    pub(crate) fn physical_of_handle(&mut self, handle: u64) -> Result<&mut PhysicalRecord, CUresult> {
+        let found = self.physical.get_mut(&handle).filter(|p| p.handles > 0 && p.what != PhysicalKind::External);
         found.ok_or(CUresult::INVALID_VALUE)
     }
 
     /// Adds a physical allocation; its handle is an even number that cannot be mistaken for an address.
-    pub(super) fn add_physical(&mut self, p: Physical) -> u64 {
-        let handle = 0x5EED_0000_0000 + self.fresh() * 2;
+    pub(super) fn add_physical(&mut self, p: PhysicalRecord) -> u64 {
+        let handle = 0x5EED_0000_0000 + self.next_number() * 2;
         self.physical.insert(handle, p);
         handle
     }
 
     /// The mapping that includes an address, with its start.
-    pub(crate) fn mapping(&self, at: u64) -> Option<(u64, Mapping)> {
+    pub(crate) fn mapping_at(&self, at: u64) -> Option<(u64, AddressMapping)> {
         let (base, m) = self.maps.range(..=at).next_back()?;
         (at < base + m.len).then_some((*base, *m))
     }
 }
 
-impl Memory {
+impl ProcessMemory {
     /// Makes a physical allocation.
-    pub(crate) fn create(
+    pub(crate) fn create_physical(
         &self,
-        d: &Driver,
+        d: &SimulatedDriver,
         bytes: u64,
         device: Option<i32>,
         location: (u32, i32),
         handle_types: u32,
     ) -> Result<u64, CUresult> {
-        let mut t = self.tables();
-        let content = t.space.take(bytes, GRANULARITY).ok_or(CUresult::OUT_OF_MEMORY)?;
+        let mut t = self.lock_tables();
+        let content = t.space.take_range(bytes, PHYSICAL_GRANULARITY).ok_or(CUresult::OUT_OF_MEMORY)?;
         if let Some(dev) = device
-            && let Err(e) = self.adjust_with(d, &mut t, dev, &count(bytes, bytes))
+            && let Err(e) = self.adjust_with(d, &mut t, dev, &count_physical(bytes, bytes))
         {
-            t.space.give(content, bytes);
+            t.space.give_range(content, bytes);
             return Err(e);
         }
         let counted = if device.is_some() { bytes } else { 0 };
-        Ok(t.add_physical(Physical {
-            what: What::Memory,
+        Ok(t.add_physical(PhysicalRecord {
+            what: PhysicalKind::Memory,
             bytes,
             device,
             location,
@@ -112,23 +112,23 @@ impl Memory {
 
     /// Maps `[offset, offset + bytes)` of a physical allocation to `at`, in a reserved range without a mapping.
     pub(crate) fn map(&self, at: u64, bytes: u64, offset: u64, handle: u64) -> Result<(), CUresult> {
-        let mut t = self.tables();
+        let mut t = self.lock_tables();
         let end = at.checked_add(bytes).ok_or(CUresult::INVALID_VALUE)?;
         let reserved = t.reserved.range(..=at).next_back().is_some_and(|(base, len)| end <= base + len);
         let taken = t.maps.range(..end).next_back().is_some_and(|(m, x)| m + x.len > at);
-        let p = t.handle(handle)?;
+        let p = t.physical_of_handle(handle)?;
         if !reserved || taken || offset.checked_add(bytes).is_none_or(|end| end > p.bytes) {
             return Err(CUresult::INVALID_VALUE);
         }
         p.maps += 1;
-        t.maps.insert(at, Mapping { len: bytes, handle, offset, access: 0, plain: true });
+        t.maps.insert(at, AddressMapping { len: bytes, handle, offset, access: 0, plain: true });
         Ok(())
     }
 
     /// Ends the mappings that together are exactly `[at, at + bytes)`.
-    pub(crate) fn unmap(&self, d: &Driver, at: u64, bytes: u64) -> Result<(), CUresult> {
-        let mut t = self.tables();
-        let inside: Vec<(u64, Mapping)> = t.maps.range(at..at + bytes).map(|(k, m)| (*k, *m)).collect();
+    pub(crate) fn unmap_range(&self, d: &SimulatedDriver, at: u64, bytes: u64) -> Result<(), CUresult> {
+        let mut t = self.lock_tables();
+        let inside: Vec<(u64, AddressMapping)> = t.maps.range(at..at + bytes).map(|(k, m)| (*k, *m)).collect();
         let mut next = at;
         for (k, m) in &inside {
             if *k != next || !m.plain {
@@ -141,45 +141,45 @@ impl Memory {
         }
         for (k, m) in inside {
             t.maps.remove(&k);
-            self.unpin(d, &mut t, m.handle);
+            self.unpin_physical(d, &mut t, m.handle);
         }
         Ok(())
     }
 
     /// Releases one handle of a physical allocation.
-    pub(crate) fn release(&self, d: &Driver, handle: u64) -> Result<(), CUresult> {
-        let mut t = self.tables();
-        t.handle(handle)?.handles -= 1;
-        self.settle(d, &mut t, handle);
+    pub(crate) fn release(&self, d: &SimulatedDriver, handle: u64) -> Result<(), CUresult> {
+        let mut t = self.lock_tables();
+        t.physical_of_handle(handle)?.handles -= 1;
+        self.free_unreferenced(d, &mut t, handle);
         Ok(())
     }
 
     /// Ends one mapping of a physical allocation, or another use that counts as one.
-    pub(super) fn unpin(&self, d: &Driver, t: &mut Inner, handle: u64) {
+    pub(super) fn unpin_physical(&self, d: &SimulatedDriver, t: &mut MemoryTables, handle: u64) {
         if let Some(p) = t.physical.get_mut(&handle) {
             p.maps -= 1;
         }
-        self.settle(d, t, handle);
+        self.free_unreferenced(d, t, handle);
     }
 
     /// Frees a physical allocation that has neither handles nor mappings.
-    pub(super) fn settle(&self, d: &Driver, t: &mut Inner, handle: u64) {
+    pub(super) fn free_unreferenced(&self, d: &SimulatedDriver, t: &mut MemoryTables, handle: u64) {
         let Some(p) = t.physical.get(&handle).copied().filter(|p| p.handles == 0 && p.maps == 0) else { return };
         t.physical.remove(&handle);
-        if p.what == What::Multicast {
+        if p.what == PhysicalKind::Multicast {
             self.end_bindings(d, t, handle);
             return self.let_share_go(d, t, p.share);
         }
-        let room = p.bytes.next_multiple_of(GRANULARITY);
-        if p.share != 0 || p.what == What::External {
-            self.detach(p.content, room);
+        let room = p.bytes.next_multiple_of(PHYSICAL_GRANULARITY);
+        if p.share != 0 || p.what == PhysicalKind::External {
+            self.map_private(p.content, room);
         } else {
-            self.forget(p.content, room);
+            self.discard_pages(p.content, room);
         }
-        t.space.give(p.content, room);
-        if let Some(device) = p.device.and_then(|dev| d.device(dev).ok()).filter(|_| p.counted > 0) {
-            let physical = if p.share == 0 { p.bytes.next_multiple_of(GRANULARITY) } else { 0 };
-            let _ = d.machine.adjust(device.index, &count(p.counted, physical).undone());
+        t.space.give_range(p.content, room);
+        if let Some(device) = p.device.and_then(|dev| d.device_of_ordinal(dev).ok()).filter(|_| p.counted > 0) {
+            let physical = if p.share == 0 { p.bytes.next_multiple_of(PHYSICAL_GRANULARITY) } else { 0 };
+            let _ = d.machine.adjust_device(device.index, &count_physical(p.counted, physical).reversed());
         }
         if p.share != 0 {
             self.let_share_go(d, t, p.share);

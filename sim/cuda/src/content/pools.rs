@@ -13,21 +13,21 @@
 //!
 //! Not here: the arithmetic (`pool_core`), handles of pools (`calls::pool`), graph memory.
 
-use super::common::code;
-use super::{Allocation, Inner, Kind, Memory, Tag};
-use crate::driver::Driver;
-use crate::pool_core::{Core, From, Mark, Numbers, Ticket};
+use super::common::trouble_code;
+use super::{AllocationKind, LiveAllocation, MemoryTables, OwnerTag, ProcessMemory};
+use crate::driver::SimulatedDriver;
+use crate::pool_core::{FreeMark, FreeSource, FreeTicket, PoolCore, PoolNumbers};
 use shim_sys::cuda::CUresult;
 use std::collections::{BTreeMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use vgpu_sim::engine::{self, StreamId};
-use vgpu_sim::memory::{Change, plus};
+use vgpu_sim::memory::{RecordChange, signed_bytes};
 use vgpu_sim::share;
 
 /// A memory pool that this process made.
-pub(super) struct Pool {
-    core: Core,
+pub(super) struct PoolOfProcess {
+    core: PoolCore,
     /// CUDA ordinal of the device.
     device: i32,
     threshold: u64,
@@ -44,7 +44,7 @@ pub(super) struct Pool {
 
 /// A stream and its device.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct StreamPosition {
     /// CUDA ordinal of the device.
     pub(crate) device: i32,
     pub(crate) stream: StreamId,
@@ -52,7 +52,7 @@ pub(crate) struct Place {
 
 /// A setting of a pool.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Setting {
+pub(crate) enum PoolSetting {
     Threshold(u64),
     /// Index of the reuse policy (of three), and its value.
     Reuse(usize, bool),
@@ -60,7 +60,7 @@ pub(crate) enum Setting {
     ResetUsed,
 }
 
-impl Inner {
+impl MemoryTables {
     /// The share of an exported pool, with the chunk that includes `at` and the chunk's share.
     pub(super) fn exported_chunk(&self, pool: u64, at: u64) -> Option<(u64, u64, u64)> {
         let p = self.pools.get(&pool).filter(|p| p.share != 0)?;
@@ -69,18 +69,23 @@ impl Inner {
     }
 }
 
-fn block(bytes: u64) -> Option<Change> {
-    let live = Core::rounded(bytes)?;
-    Some(Change { allocations: 1, requested: plus(bytes), live: plus(live), ..Change::default() })
+fn count_block(bytes: u64) -> Option<RecordChange> {
+    let live = PoolCore::block_bytes(bytes)?;
+    Some(RecordChange {
+        allocations: 1,
+        requested: signed_bytes(bytes),
+        live: signed_bytes(live),
+        ..RecordChange::default()
+    })
 }
 
-impl Memory {
+impl ProcessMemory {
     /// Makes a pool that may hold `max` bytes (0: unlimited); returns its number.
     pub(crate) fn new_pool(&self, device: i32, max: u64, handle_types: u32) -> u64 {
-        let mut t = self.tables();
-        let number = t.fresh();
-        let pool = Pool {
-            core: Core::new(max),
+        let mut t = self.lock_tables();
+        let number = t.next_number();
+        let pool = PoolOfProcess {
+            core: PoolCore::new(max),
             device,
             threshold: 0,
             reuse: [true; 3],
@@ -95,9 +100,9 @@ impl Memory {
     }
 
     /// Destroys a pool for the program: it ends now, or with its last block.
-    pub(crate) fn destroy_pool(&self, d: &Driver, number: u64) {
+    pub(crate) fn destroy_pool(&self, d: &SimulatedDriver, number: u64) {
         self.settle_pool(d, number);
-        let mut t = self.tables();
+        let mut t = self.lock_tables();
         if let Some(p) = t.pools.get_mut(&number) {
             p.destroyed = true;
         }
@@ -107,65 +112,66 @@ impl Memory {
     /// Allocates from a pool in the order of a stream.
     pub(crate) fn alloc_from_pool(
         &self,
-        d: &Driver,
+        d: &SimulatedDriver,
         number: u64,
         bytes: u64,
-        tag: Tag,
-        place: Place,
+        tag: OwnerTag,
+        place: StreamPosition,
     ) -> Result<u64, CUresult> {
         if bytes == 0 {
             return Err(CUresult::INVALID_VALUE);
         }
-        let count = block(bytes).ok_or(CUresult::OUT_OF_MEMORY)?;
+        let count = count_block(bytes).ok_or(CUresult::OUT_OF_MEMORY)?;
         let [follow_events, opportunistic, _] = self.pool_state(number).map(|s| s.2).unwrap_or_default();
         if opportunistic {
             self.settle_pool(d, number);
         }
-        let behind = if follow_events { self.behind(d, number, place) } else { HashSet::new() };
-        let mut t = self.tables();
+        let behind = if follow_events { self.frees_before(d, number, place) } else { HashSet::new() };
+        let mut t = self.lock_tables();
         let p = t.pools.get_mut(&number).ok_or(CUresult::INVALID_VALUE)?;
-        let (device, own) = (p.device, From::Stream(place.stream));
+        let (device, own) = (p.device, FreeSource::Stream(place.stream));
         let mut found = p.core.take_behind(bytes, own, &behind);
-        if found.is_none() && self.grow(d, &mut t, number, bytes) {
-            found = t.pools.get_mut(&number).and_then(|p| p.core.take(bytes, own));
+        if found.is_none() && self.grow_pool(d, &mut t, number, bytes) {
+            found = t.pools.get_mut(&number).and_then(|p| p.core.take_block(bytes, own));
         }
         if found.is_none() {
             let p = t.pools.get_mut(&number).filter(|p| p.reuse[2]);
-            found = p.and_then(|p| p.core.take(bytes, From::AnyMarked));
+            found = p.and_then(|p| p.core.take_block(bytes, FreeSource::AnyMarked));
         }
         let (at, wait) = found.ok_or(CUresult::OUT_OF_MEMORY)?;
-        d.machine.adjust(d.device(device)?.index, &count).map_err(|_| CUresult::UNKNOWN)?;
-        let fresh = t.fresh();
-        let len = Core::rounded(bytes).unwrap_or(bytes);
-        let kind = Kind::Async;
-        t.live.insert(at, Allocation { bytes, len, device, tag, kind, number: fresh, pool: number, dirty: false });
+        d.machine.adjust_device(d.device_of_ordinal(device)?.index, &count).map_err(|_| CUresult::UNKNOWN)?;
+        let fresh = t.next_number();
+        let len = PoolCore::block_bytes(bytes).unwrap_or(bytes);
+        let kind = AllocationKind::Async;
+        t.live.insert(at, LiveAllocation { bytes, len, device, tag, kind, number: fresh, pool: number, dirty: false });
         drop(t);
         if let Some(mark) = wait {
-            follow(d, place, mark);
+            wait_for_mark(d, place, mark);
         }
         Ok(at)
     }
 
     /// Frees of other streams that the stream follows, through events it waited for.
-    fn behind(&self, d: &Driver, number: u64, place: Place) -> HashSet<Ticket> {
-        let late = self.tables().pools.get(&number).map(|p| p.core.elsewhere(place.stream)).unwrap_or_default();
-        let Ok(device) = d.device(place.device) else { return HashSet::new() };
+    fn frees_before(&self, d: &SimulatedDriver, number: u64, place: StreamPosition) -> HashSet<FreeTicket> {
+        let late =
+            self.lock_tables().pools.get(&number).map(|p| p.core.frees_elsewhere(place.stream)).unwrap_or_default();
+        let Ok(device) = d.device_of_ordinal(place.device) else { return HashSet::new() };
         late.into_iter().filter(|(_, s, n)| device.engine.is_behind(place.stream, *s, *n)).map(|(t, ..)| t).collect()
     }
 
     /// Adds a chunk to a pool: the usual size, or the least that the request needs.
-    fn grow(&self, d: &Driver, t: &mut Inner, number: u64, bytes: u64) -> bool {
-        let Some((p, (usual, least))) = t.pools.get(&number).and_then(|p| Some((p, p.core.growth(bytes)?))) else {
+    fn grow_pool(&self, d: &SimulatedDriver, t: &mut MemoryTables, number: u64, bytes: u64) -> bool {
+        let Some((p, (usual, least))) = t.pools.get(&number).and_then(|p| Some((p, p.core.growth_for(bytes)?))) else {
             return false;
         };
         let (device, exported) = (p.device, p.share != 0);
         // The usual chunk is optional: nothing is returned to the device to make room for it.
-        let wish = |t: &mut Inner| {
-            let at = t.space.take(usual, super::GRANULARITY)?;
-            let change = Change { large: plus(usual), ..Change::default() };
-            let done = d.device(device).is_ok_and(|x| d.machine.adjust(x.index, &change).is_ok());
+        let wish = |t: &mut MemoryTables| {
+            let at = t.space.take_range(usual, super::PHYSICAL_GRANULARITY)?;
+            let change = RecordChange { large: signed_bytes(usual), ..RecordChange::default() };
+            let done = d.device_of_ordinal(device).is_ok_and(|x| d.machine.adjust_device(x.index, &change).is_ok());
             if !done {
-                t.space.give(at, usual);
+                t.space.give_range(at, usual);
             }
             done.then_some((at, usual))
         };
@@ -179,50 +185,50 @@ impl Memory {
             };
             t.pools.get_mut(&number).map(|p| p.common.insert(at, share));
         }
-        t.pools.get_mut(&number).map(|p| p.core.grow(at, len)).is_some()
+        t.pools.get_mut(&number).map(|p| p.core.add_chunk(at, len)).is_some()
     }
 
     /// Frees a block, own or imported, in the order of a stream. `None`: `at` is no such block.
-    pub(crate) fn free_async(&self, d: &'static Driver, at: u64, place: Place) -> Option<()> {
-        let engine = &d.device(place.device).ok()?.engine;
+    pub(crate) fn free_async(&self, d: &'static SimulatedDriver, at: u64, place: StreamPosition) -> Option<()> {
+        let engine = &d.device_of_ordinal(place.device).ok()?.engine;
         if self.begin_end_of_imported(at) {
             let end = move || d.memory.end_imported(d, at);
-            engine.work(place.stream, 0, engine::Kind::Other, Some(end));
+            engine.enqueue_work(place.stream, 0, engine::WorkKind::Other, Some(end));
             return Some(());
         }
         let (a, ticket) = {
-            let mut t = self.tables();
-            let a = t.live.get(&at).copied().filter(|a| a.kind == Kind::Async)?;
+            let mut t = self.lock_tables();
+            let a = t.live.get(&at).copied().filter(|a| a.kind == AllocationKind::Async)?;
             t.live.remove(&at);
             (a, t.pools.get_mut(&a.pool)?.core.give_late(at, place.stream)?)
         };
-        let arrive = move || d.memory.arrive(d, &a, ticket);
-        engine.work(place.stream, 0, engine::Kind::Other, Some(arrive));
-        let behind = engine.place(place.stream);
+        let arrive = move || d.memory.arrive_at_free(d, &a, ticket);
+        engine.enqueue_work(place.stream, 0, engine::WorkKind::Other, Some(arrive));
+        let behind = engine.operations_queued(place.stream);
         let event = engine.open_event(false);
-        engine.record(place.stream, event);
-        if let Some(p) = self.tables().pools.get_mut(&a.pool) {
-            p.core.place(ticket, behind);
-            p.core.mark(ticket, Mark { device: place.device, event });
+        engine.record_event(place.stream, event);
+        if let Some(p) = self.lock_tables().pools.get_mut(&a.pool) {
+            p.core.set_place(ticket, behind);
+            p.core.set_mark(ticket, FreeMark { device: place.device, event });
         }
         Some(())
     }
 
     /// A stream's order has reached a free.
-    fn arrive(&self, d: &Driver, a: &Allocation, ticket: Ticket) {
-        let mut t = self.tables();
+    fn arrive_at_free(&self, d: &SimulatedDriver, a: &LiveAllocation, ticket: FreeTicket) {
+        let mut t = self.lock_tables();
         if let Some(p) = t.pools.get_mut(&a.pool) {
-            p.core.arrive(ticket);
+            p.core.arrive_at_free(ticket);
         }
-        uncount(d, a);
+        uncount_block(d, a);
     }
 
     /// Frees a block of a pool at once, because its users are done.
-    pub(super) fn to_pool(&self, d: &Driver, t: &mut Inner, at: u64, a: &Allocation) {
+    pub(super) fn to_pool(&self, d: &SimulatedDriver, t: &mut MemoryTables, at: u64, a: &LiveAllocation) {
         if let Some(p) = t.pools.get_mut(&a.pool)
-            && p.core.give(at)
+            && p.core.free_block(at)
         {
-            uncount(d, a);
+            uncount_block(d, a);
         }
         if t.pools.get(&a.pool).is_some_and(|p| p.destroyed) {
             self.return_surplus(d, t, a.pool, 0, 0);
@@ -230,15 +236,15 @@ impl Memory {
     }
 
     /// Ends the frees that the device has passed.
-    fn settle_pool(&self, d: &Driver, number: u64) {
-        let waiting = self.tables().pools.get(&number).map(|p| p.core.waiting()).unwrap_or_default();
+    fn settle_pool(&self, d: &SimulatedDriver, number: u64) {
+        let waiting = self.lock_tables().pools.get(&number).map(|p| p.core.waiting_frees()).unwrap_or_default();
         for (ticket, mark) in waiting {
-            let Ok(device) = d.device(mark.device) else { continue };
+            let Ok(device) = d.device_of_ordinal(mark.device) else { continue };
             if !device.engine.event_done(mark.event) {
                 continue;
             }
             // If several threads see that the event was reached, only one of them ends the pending free.
-            let mine = self.tables().pools.get_mut(&number).is_some_and(|p| p.core.end(ticket));
+            let mine = self.lock_tables().pools.get_mut(&number).is_some_and(|p| p.core.finish_free(ticket));
             if mine {
                 device.engine.close_event(mark.event);
             }
@@ -246,14 +252,14 @@ impl Memory {
     }
 
     /// After a synchronisation by the program: returns memory of all pools above their thresholds.
-    pub(crate) fn synchronised(&self, d: &Driver) {
+    pub(crate) fn trim_after_wait(&self, d: &SimulatedDriver) {
         if !self.any_pools.load(Ordering::Relaxed) {
             return;
         }
-        let all: Vec<u64> = self.tables().pools.keys().copied().collect();
+        let all: Vec<u64> = self.lock_tables().pools.keys().copied().collect();
         for number in all {
             self.settle_pool(d, number);
-            let mut t = self.tables();
+            let mut t = self.lock_tables();
             let Some(threshold) = t.pools.get(&number).map(|p| if p.destroyed { 0 } else { p.threshold }) else {
                 continue;
             };
@@ -262,20 +268,20 @@ impl Memory {
     }
 
     /// Returns unused memory of a pool as long as `keep` bytes remain.
-    pub(crate) fn trim_pool(&self, d: &Driver, number: u64, keep: u64) {
+    pub(crate) fn trim_pool(&self, d: &SimulatedDriver, number: u64, keep: u64) {
         self.settle_pool(d, number);
-        let mut t = self.tables();
+        let mut t = self.lock_tables();
         self.return_surplus(d, &mut t, number, keep, keep);
     }
 
     /// Returns unused memory of the pools of `device`, before a request for other memory fails; false if there was
     /// none.
-    pub(crate) fn give_back(&self, d: &Driver, device: i32) -> bool {
-        self.give_back_unused(d, &mut self.tables(), device)
+    pub(crate) fn give_back(&self, d: &SimulatedDriver, device: i32) -> bool {
+        self.give_back_unused(d, &mut self.lock_tables(), device)
     }
 
     /// Returns unused memory of the pools of `device`; false if there was none.
-    pub(super) fn give_back_unused(&self, d: &Driver, t: &mut Inner, device: i32) -> bool {
+    pub(super) fn give_back_unused(&self, d: &SimulatedDriver, t: &mut MemoryTables, device: i32) -> bool {
         let all: Vec<u64> = t.pools.iter().filter(|(_, p)| p.device == device).map(|(n, _)| *n).collect();
         let mut any = false;
         for number in all {
@@ -284,17 +290,17 @@ impl Memory {
         any
     }
 
-    fn return_surplus(&self, d: &Driver, t: &mut Inner, number: u64, above: u64, keep: u64) -> bool {
+    fn return_surplus(&self, d: &SimulatedDriver, t: &mut MemoryTables, number: u64, above: u64, keep: u64) -> bool {
         let Some(p) = t.pools.get_mut(&number) else { return false };
         let device = p.device;
-        let gone = p.core.surplus(above, keep);
+        let gone = p.core.take_surplus(above, keep);
         let shares: Vec<Option<u64>> = gone.iter().map(|(at, _)| p.common.remove(at)).collect();
         let ended = (p.destroyed && p.core.is_idle()).then_some(p.share);
         for ((at, len), share) in gone.iter().zip(shares) {
             match share {
                 Some(share) => {
-                    self.detach(*at, *len);
-                    t.space.give(*at, *len);
+                    self.map_private(*at, *len);
+                    t.space.give_range(*at, *len);
                     self.let_share_go(d, t, share);
                 }
                 None => self.return_chunk(d, t, device, *at, *len),
@@ -310,21 +316,22 @@ impl Memory {
     }
 
     /// Makes a descriptor of a pool; its chunks are shares from then on. No work of its device may run.
-    pub(crate) fn export_pool(&self, d: &Driver, number: u64, kind: u32) -> Result<OwnedFd, CUresult> {
-        let mut t = self.tables();
+    pub(crate) fn export_pool(&self, d: &SimulatedDriver, number: u64, kind: u32) -> Result<OwnedFd, CUresult> {
+        let mut t = self.lock_tables();
         let p = t.pools.get(&number).filter(|p| p.handle_types & kind != 0).ok_or(CUresult::INVALID_VALUE)?;
         let (device, mut identity) = (p.device, p.share);
         if identity == 0 {
-            let index = Some(d.device(device)?.index);
-            let new = share::New { kind: share::Kind::Pool, device: index, bytes: 0, small: false, words: [0; 4] };
-            let (info, _) = d.machine.share(&new).map_err(|e| code(&e, CUresult::UNKNOWN))?;
-            Memory::hold_again(&mut t, &info);
+            let index = Some(d.device_of_ordinal(device)?.index);
+            let new =
+                share::NewShare { kind: share::ShareKind::Pool, device: index, bytes: 0, small: false, words: [0; 4] };
+            let (info, _) = d.machine.make_share(&new).map_err(|e| trouble_code(&e, CUresult::UNKNOWN))?;
+            ProcessMemory::hold_again(&mut t, &info);
             identity = info.id;
             if let Some(p) = t.pools.get_mut(&number) {
                 p.share = identity;
             }
         }
-        let chunks = t.pools.get(&number).map(|p| p.core.chunks()).unwrap_or_default();
+        let chunks = t.pools.get(&number).map(|p| p.core.all_chunks()).unwrap_or_default();
         for (at, len) in chunks {
             if t.pools.get(&number).is_some_and(|p| p.common.contains_key(&at)) {
                 continue;
@@ -332,60 +339,60 @@ impl Memory {
             let share = self.make_common(d, &mut t, Some(device), (at, len, false))?;
             t.pools.get_mut(&number).map(|p| p.common.insert(at, share));
         }
-        d.machine.share_descriptor(identity).map_err(|e| code(&share::Trouble::File(e), CUresult::UNKNOWN))
+        d.machine.share_descriptor(identity).map_err(|e| trouble_code(&share::ShareError::File(e), CUresult::UNKNOWN))
     }
 
     /// Adds a hold on the pool that a descriptor refers to: returns its share, and its device in this process.
-    pub(crate) fn import_pool(&self, d: &Driver, fd: i32) -> Result<(u64, i32), CUresult> {
+    pub(crate) fn import_pool(&self, d: &SimulatedDriver, fd: i32) -> Result<(u64, i32), CUresult> {
         let invalid = CUresult::INVALID_VALUE;
         // Lock the tables first: a thread that ends this process's last hold at the same time would end this hold too.
-        let mut t = self.tables();
+        let mut t = self.lock_tables();
         let (info, _) = d.machine.hold_descriptor(fd).map_err(|_| invalid)?;
-        Memory::hold_again(&mut t, &info);
-        let device = super::common::ordinal(d, &info).and_then(|dev| dev.ok_or(invalid));
-        if !info.is(share::Kind::Pool) || device.is_err() {
+        ProcessMemory::hold_again(&mut t, &info);
+        let device = super::common::ordinal_of_share(d, &info).and_then(|dev| dev.ok_or(invalid));
+        if !info.is_kind(share::ShareKind::Pool) || device.is_err() {
             self.let_share_go(d, &mut t, info.id);
             return Err(device.err().unwrap_or(invalid));
         }
         Ok((info.id, device?))
     }
 
-    /// Ends an import of [`Memory::import_pool`]; opened blocks remain.
-    pub(crate) fn forget_imported_pool(&self, d: &Driver, share: u64) {
-        self.let_share_go(d, &mut self.tables(), share);
+    /// Ends an import of [`ProcessMemory::import_pool`]; opened blocks remain.
+    pub(crate) fn forget_imported_pool(&self, d: &SimulatedDriver, share: u64) {
+        self.let_share_go(d, &mut self.lock_tables(), share);
     }
 
     /// A pool's figures, release threshold and policies.
-    pub(crate) fn pool_state(&self, number: u64) -> Option<(Numbers, u64, [bool; 3])> {
-        self.tables().pools.get(&number).map(|p| (p.core.numbers(), p.threshold, p.reuse))
+    pub(crate) fn pool_state(&self, number: u64) -> Option<(PoolNumbers, u64, [bool; 3])> {
+        self.lock_tables().pools.get(&number).map(|p| (p.core.pool_numbers(), p.threshold, p.reuse))
     }
 
     /// Changes a setting of a pool.
-    pub(crate) fn set_pool(&self, number: u64, setting: Setting) {
-        let mut t = self.tables();
+    pub(crate) fn set_pool(&self, number: u64, setting: PoolSetting) {
+        let mut t = self.lock_tables();
         let Some(p) = t.pools.get_mut(&number) else { return };
         match setting {
-            Setting::Threshold(bytes) => p.threshold = bytes,
-            Setting::Reuse(which, on) => p.reuse[which] = on,
-            Setting::ResetReserved => p.core.reset_reserved_high(),
-            Setting::ResetUsed => p.core.reset_used_high(),
+            PoolSetting::Threshold(bytes) => p.threshold = bytes,
+            PoolSetting::Reuse(which, on) => p.reuse[which] = on,
+            PoolSetting::ResetReserved => p.core.reset_reserved_high(),
+            PoolSetting::ResetUsed => p.core.reset_used_high(),
         }
     }
 }
 
-fn uncount(d: &Driver, a: &Allocation) {
-    if let (Ok(device), Some(count)) = (d.device(a.device), block(a.bytes)) {
-        let _ = d.machine.adjust(device.index, &count.undone());
+fn uncount_block(d: &SimulatedDriver, a: &LiveAllocation) {
+    if let (Ok(device), Some(count)) = (d.device_of_ordinal(a.device), count_block(a.bytes)) {
+        let _ = d.machine.adjust_device(device.index, &count.reversed());
     }
 }
 
 /// Lets a stream wait for an event of any device.
-fn follow(d: &Driver, place: Place, mark: Mark) {
-    let (Ok(here), Ok(there)) = (d.device(place.device), d.device(mark.device)) else { return };
+fn wait_for_mark(d: &SimulatedDriver, place: StreamPosition, mark: FreeMark) {
+    let (Ok(here), Ok(there)) = (d.device_of_ordinal(place.device), d.device_of_ordinal(mark.device)) else { return };
     if place.device == mark.device {
         here.engine.wait_event(place.stream, mark.event);
     } else {
         let other = there.engine.clone();
-        here.engine.gate(place.stream, move || other.event_done(mark.event));
+        here.engine.enqueue_gate(place.stream, move || other.event_done(mark.event));
     }
 }

@@ -15,34 +15,34 @@ pub(crate) mod object;
 pub(crate) mod run;
 pub(crate) mod world;
 
-use crate::driver::hold;
-use crate::objects::Registry;
+use crate::driver::lock_through_panic;
+use crate::objects::HandleRegistry;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use vgpu_sim::engine::GroupId;
 
 /// The value of a handle. Handles of graphs and nodes are increasing numbers that cannot be mistaken for
 /// addresses.
-pub(crate) type Id = usize;
+pub(crate) type GraphId = usize;
 
 /// All graphs and graph memory of this process.
 ///
 /// Lock order: executable graph, world, memory, tables of addresses. Effects of the engine take only the last
 /// one.
 #[derive(Default)]
-pub(crate) struct Graphs {
-    world: Mutex<world::World>,
-    pub(crate) execs: Registry<exec::Exec>,
-    pub(crate) objects: Registry<object::Object>,
+pub(crate) struct GraphTables {
+    world: Mutex<world::GraphWorld>,
+    pub(crate) execs: HandleRegistry<exec::ExecutableGraph>,
+    pub(crate) objects: HandleRegistry<object::UserObject>,
     pub(crate) memory: memory::GraphMemory,
     /// Groups of streams, by device, that outlive all contexts. User objects wait in these streams for launches to
     /// end.
     keepers: Mutex<HashMap<i32, GroupId>>,
 }
 
-impl Graphs {
+impl GraphTables {
     /// Locks the graphs and nodes.
-    pub(crate) fn world(&self) -> MutexGuard<'_, world::World> {
-        hold(&self.world)
+    pub(crate) fn lock_world(&self) -> MutexGuard<'_, world::GraphWorld> {
+        lock_through_panic(&self.world)
     }
 }

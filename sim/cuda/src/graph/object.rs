@@ -6,24 +6,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A user object, destroyed with its last reference.
-pub(crate) struct Object {
+pub(crate) struct UserObject {
     ptr: *mut c_void,
     destroy: unsafe extern "C" fn(*mut c_void),
     references: AtomicU64,
 }
 
 // SAFETY: the pointer is the program's, and only handed back to its function.
-unsafe impl Send for Object {}
+unsafe impl Send for UserObject {}
 // SAFETY: as above.
-unsafe impl Sync for Object {}
+unsafe impl Sync for UserObject {}
 
-impl Object {
-    pub(crate) fn new(ptr: *mut c_void, destroy: unsafe extern "C" fn(*mut c_void), count: u32) -> Arc<Object> {
-        Arc::new(Object { ptr, destroy, references: AtomicU64::new(u64::from(count)) })
+impl UserObject {
+    pub(crate) fn new(ptr: *mut c_void, destroy: unsafe extern "C" fn(*mut c_void), count: u32) -> Arc<UserObject> {
+        Arc::new(UserObject { ptr, destroy, references: AtomicU64::new(u64::from(count)) })
     }
 
     /// Adds `count` references.
-    pub(crate) fn retain(&self, count: u32) {
+    pub(crate) fn add_references(&self, count: u32) {
         self.references.fetch_add(u64::from(count), Ordering::Relaxed);
     }
 
@@ -41,16 +41,16 @@ impl Object {
 
 /// References that a graph holds, by handle; released with the graph.
 #[derive(Default)]
-pub(crate) struct Held(BTreeMap<usize, (Arc<Object>, u32)>);
+pub(crate) struct HeldObjects(BTreeMap<usize, (Arc<UserObject>, u32)>);
 
-impl Held {
+impl HeldObjects {
     /// Takes ownership of references that the caller has already counted.
-    pub(crate) fn take(&mut self, handle: usize, object: &Arc<Object>, count: u32) {
+    pub(crate) fn take_references(&mut self, handle: usize, object: &Arc<UserObject>, count: u32) {
         self.0.entry(handle).or_insert_with(|| (object.clone(), 0)).1 += count;
     }
 
     /// Removes references, which the caller then releases; `None` if the graph has fewer.
-    pub(crate) fn give(&mut self, handle: usize, count: u32) -> Option<Arc<Object>> {
+    pub(crate) fn give_references(&mut self, handle: usize, count: u32) -> Option<Arc<UserObject>> {
         let (object, n) = self.0.get_mut(&handle).filter(|(_, n)| *n >= count)?;
         let object = object.clone();
         *n -= count;
@@ -61,11 +61,11 @@ impl Held {
     }
 
     /// Makes separate references to the same objects, for a clone or an executable graph.
-    pub(crate) fn duplicate(&self) -> Held {
+    pub(crate) fn duplicate_references(&self) -> HeldObjects {
         for (object, n) in self.0.values() {
-            object.retain(*n);
+            object.add_references(*n);
         }
-        Held(self.0.clone())
+        HeldObjects(self.0.clone())
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -73,7 +73,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldObjects {
     fn drop(&mut self) {
         for (object, n) in self.0.values() {
             object.release(*n);

@@ -2,83 +2,91 @@
 //!
 //! A node whose context is on another device runs in a stream there, and the launch's stream waits for it.
 
-use super::exec::{AUTO_FREE, Body, Exec, Inner};
-use super::memory::{Holding, Line, Region};
-use super::node::Kind;
-use crate::calls::copy::{self, Move};
+use super::exec::{AUTO_FREE, ExecBody, ExecState, ExecutableGraph};
+use super::memory::{DeviceStream, GraphRegion, RegionBlock};
+use super::node::NodeKind;
+use crate::calls::copy::{self, RowMove};
 use crate::calls::fill;
-use crate::calls::launch::Known;
-use crate::context::Context;
-use crate::driver::{Driver, hold};
-use crate::objects::{Event, handle};
-use crate::pool_core::Mark;
+use crate::calls::launch::KnownLaunch;
+use crate::context::CudaContext;
+use crate::driver::{SimulatedDriver, lock_through_panic};
+use crate::objects::{EventObject, object_handle};
+use crate::pool_core::FreeMark;
 use shim_sys::cuda::CUresult;
 use std::collections::HashSet;
 use std::sync::Arc;
 use vgpu_sim::engine;
 
 /// The work of a node with its addresses resolved.
-enum Work {
-    Kernel(Arc<Context>, Known),
-    Copy(Arc<Context>, Move),
-    Fill(Arc<Context>, fill::Fill),
-    Host(super::node::Host),
-    Wait(Arc<Event>),
-    Record(Arc<Event>),
-    Free(Arc<Region>),
+enum NodeWork {
+    Kernel(Arc<CudaContext>, KnownLaunch),
+    Copy(Arc<CudaContext>, RowMove),
+    Fill(Arc<CudaContext>, fill::PreparedFill),
+    Host(super::node::HostNode),
+    Wait(Arc<EventObject>),
+    Record(Arc<EventObject>),
+    Free(Arc<GraphRegion>),
 }
 
 /// Checks that an event was not destroyed: its handle may belong to another event by now.
-fn living(driver: &'static Driver, e: &Arc<Event>) -> Result<Arc<Event>, CUresult> {
-    driver.events.get(handle(e)).filter(|found| Arc::ptr_eq(found, e)).ok_or(CUresult::INVALID_HANDLE)
+fn living_event(driver: &'static SimulatedDriver, e: &Arc<EventObject>) -> Result<Arc<EventObject>, CUresult> {
+    driver.events.get(object_handle(e)).filter(|found| Arc::ptr_eq(found, e)).ok_or(CUresult::INVALID_HANDLE)
 }
 
 /// Resolves the work of all steps; detects objects that ended since the graph was made.
-fn prepare(driver: &'static Driver, body: &Body, work: &mut Vec<Work>) -> Result<(), CUresult> {
+fn prepare_work(driver: &'static SimulatedDriver, body: &ExecBody, work: &mut Vec<NodeWork>) -> Result<(), CUresult> {
     // A real device faults at such an address and loses the context.
     let fault = |_| CUresult::ILLEGAL_ADDRESS;
-    for step in body.ordered().filter(|s| s.enabled) {
+    for step in body.steps_in_order().filter(|s| s.enabled) {
         match &step.kind {
-            Kind::Kernel(k) => work.push(Work::Kernel(k.context.clone().living()?, k.cost.find(driver)?)),
-            Kind::Copy(c) => {
-                let found = copy::prepare(driver, &c.params).map_err(fault)?;
-                work.extend(found.map(|m| Work::Copy(c.context.clone(), m)));
+            NodeKind::Kernel(k) => {
+                work.push(NodeWork::Kernel(k.context.clone().require_living()?, k.cost.find(driver)?))
             }
-            Kind::Fill(f) => {
+            NodeKind::Copy(c) => {
+                let found = copy::prepare_3d(driver, &c.params).map_err(fault)?;
+                work.extend(found.map(|m| NodeWork::Copy(c.context.clone(), m)));
+            }
+            NodeKind::Fill(f) => {
                 let p = &f.params;
-                let found = fill::prepare(driver, p.dst, p.pitch, &f.pattern(), p.width, p.height).map_err(fault)?;
-                work.extend(found.map(|m| Work::Fill(f.context.clone(), m)));
+                let found =
+                    fill::prepare_fill(driver, p.dst, p.pitch, &f.fill_pattern(), p.width, p.height).map_err(fault)?;
+                work.extend(found.map(|m| NodeWork::Fill(f.context.clone(), m)));
             }
-            Kind::Host(h) => work.push(Work::Host(h.clone())),
-            Kind::Wait(e) => work.push(Work::Wait(living(driver, e)?)),
-            Kind::Record(e) => work.push(Work::Record(living(driver, e)?)),
-            Kind::Free(r) => work.push(Work::Free(r.clone())),
-            Kind::Child(_) => {
+            NodeKind::Host(h) => work.push(NodeWork::Host(h.clone())),
+            NodeKind::Wait(e) => work.push(NodeWork::Wait(living_event(driver, e)?)),
+            NodeKind::Record(e) => work.push(NodeWork::Record(living_event(driver, e)?)),
+            NodeKind::Free(r) => work.push(NodeWork::Free(r.clone())),
+            NodeKind::Child(_) => {
                 if let Some(child) = &step.child {
-                    prepare(driver, child, work)?;
+                    prepare_work(driver, child, work)?;
                 }
             }
-            Kind::Alloc(_) | Kind::Empty => {}
+            NodeKind::Alloc(_) | NodeKind::Empty => {}
         }
     }
     Ok(())
 }
 
 /// Runs `f` on the device of `context`: in `line` itself, or in a stream there between two waits.
-fn there(driver: &'static Driver, line: &Line, context: &Arc<Context>, f: impl FnOnce(&Line)) -> Result<(), CUresult> {
+fn run_on_device(
+    driver: &'static SimulatedDriver,
+    line: &DeviceStream,
+    context: &Arc<CudaContext>,
+    f: impl FnOnce(&DeviceStream),
+) -> Result<(), CUresult> {
     if context.device == line.device {
         f(line);
         return Ok(());
     }
-    let engine = driver.device(context.device)?.engine.clone();
+    let engine = driver.device_of_ordinal(context.device)?.engine.clone();
     let stream = engine.open_stream(context.group, false);
-    let far = Line { device: context.device, engine, stream };
-    let pass = |from: &Line, to: &Line| {
-        let mark = from.mark();
+    let far = DeviceStream { device: context.device, engine, stream };
+    let pass = |from: &DeviceStream, to: &DeviceStream| {
+        let mark = from.record_mark();
         to.wait(mark, driver);
         let engine = from.engine.clone();
         // The waiting stream refers to the event until its wait is over; only then may the event be reused.
-        to.engine.host(to.stream, move || engine.close_event(mark.event));
+        to.engine.enqueue_host(to.stream, move || engine.close_event(mark.event));
     };
     pass(line, &far);
     f(&far);
@@ -87,73 +95,73 @@ fn there(driver: &'static Driver, line: &Line, context: &Arc<Context>, f: impl F
     Ok(())
 }
 
-fn carry_out(driver: &'static Driver, line: &Line, work: Work) -> Result<(), CUresult> {
+fn carry_out(driver: &'static SimulatedDriver, line: &DeviceStream, work: NodeWork) -> Result<(), CUresult> {
     match work {
-        Work::Kernel(c, known) => there(driver, line, &c, |l| {
+        NodeWork::Kernel(c, known) => run_on_device(driver, line, &c, |l| {
             known.start(&l.engine, l.stream);
         }),
-        Work::Copy(c, m) => {
-            let time = m.time(&driver.device(c.device)?.profile);
-            there(driver, line, &c, |l| {
-                l.engine.work(l.stream, time, m.kind(), Some(move || m.run()));
+        NodeWork::Copy(c, m) => {
+            let time = m.copy_time(&driver.device_of_ordinal(c.device)?.profile);
+            run_on_device(driver, line, &c, |l| {
+                l.engine.enqueue_work(l.stream, time, m.copy_kind(), Some(move || m.run()));
             })
         }
-        Work::Fill(c, m) => {
-            let time = m.time(driver.device(c.device)?);
-            there(driver, line, &c, |l| {
-                l.engine.work(l.stream, time, engine::Kind::Copy, Some(move || m.run()));
+        NodeWork::Fill(c, m) => {
+            let time = m.fill_time(driver.device_of_ordinal(c.device)?);
+            run_on_device(driver, line, &c, |l| {
+                l.engine.enqueue_work(l.stream, time, engine::WorkKind::Copy, Some(move || m.run()));
             })
         }
-        Work::Host(h) => {
-            line.engine.host(line.stream, move || h.call());
+        NodeWork::Host(h) => {
+            line.engine.enqueue_host(line.stream, move || h.call_host());
             Ok(())
         }
-        Work::Wait(e) => {
-            line.wait(Mark { device: e.context.device, event: e.id }, driver);
+        NodeWork::Wait(e) => {
+            line.wait(FreeMark { device: e.context.device, event: e.id }, driver);
             Ok(())
         }
-        Work::Record(e) => there(driver, line, &e.context.clone(), |l| {
-            l.engine.record(l.stream, e.id);
+        NodeWork::Record(e) => run_on_device(driver, line, &e.context.clone(), |l| {
+            l.engine.record_event(l.stream, e.id);
         }),
-        Work::Free(r) => {
-            r.end(driver, line);
+        NodeWork::Free(r) => {
+            r.free_region(driver, line);
             Ok(())
         }
     }
 }
 
 /// Refuses a free of memory that is not allocated, and an allocation that is still live.
-fn check_memory(inner: &Inner, work: &[Work], auto_free: bool) -> Result<(), CUresult> {
-    let own: HashSet<*const Region> =
+fn check_memory(inner: &ExecState, work: &[NodeWork], auto_free: bool) -> Result<(), CUresult> {
+    let own: HashSet<*const GraphRegion> =
         inner.needs.iter().flat_map(|n| n.pass.iter().chain(&n.outlive)).map(Arc::as_ptr).collect();
-    let nothing = |w: &Work| matches!(w, Work::Free(r) if !own.contains(&Arc::as_ptr(r)) && !r.is_live());
-    let refused = (unfreed(inner) && !auto_free) || work.iter().any(nothing);
+    let nothing = |w: &NodeWork| matches!(w, NodeWork::Free(r) if !own.contains(&Arc::as_ptr(r)) && !r.is_live());
+    let refused = (has_unfreed(inner) && !auto_free) || work.iter().any(nothing);
     if refused { Err(CUresult::INVALID_VALUE) } else { Ok(()) }
 }
 
 /// True if memory is still allocated from an earlier launch.
-fn unfreed(inner: &Inner) -> bool {
+fn has_unfreed(inner: &ExecState) -> bool {
     inner.needs.iter().flat_map(|n| &n.outlive).any(|r| r.is_live())
 }
 
 /// The blocks of one launch that are returned at its end: device and address.
-type Passing = Vec<(i32, u64)>;
+type LaunchBlocks = Vec<(i32, u64)>;
 
 /// Takes the memory of a launch. `hold_on`: keeps the blocks for regions that outlive it; otherwise they are
 /// returned too.
 fn take_memory(
-    driver: &'static Driver,
+    driver: &'static SimulatedDriver,
     number: u64,
-    inner: &Inner,
-    line: &Line,
+    inner: &ExecState,
+    line: &DeviceStream,
     hold_on: bool,
-) -> Result<Passing, CUresult> {
+) -> Result<LaunchBlocks, CUresult> {
     let memory = &driver.graphs.memory;
-    let mut passing = Passing::new();
+    let mut passing = LaunchBlocks::new();
     let mut lasting = Vec::new();
     for need in &inner.needs {
         for (part, bytes) in [(0, need.passing), (1, need.lasting)].into_iter().filter(|(_, b)| *b > 0) {
-            match memory.take(driver, need.device, bytes, (number, part), line) {
+            match memory.take_for_graph(driver, need.device, bytes, (number, part), line) {
                 Ok(at) if part == 1 && hold_on => lasting.push((need, at)),
                 Ok(at) => passing.push((need.device, at)),
                 Err(code) => {
@@ -165,50 +173,54 @@ fn take_memory(
         }
     }
     for (need, at) in lasting {
-        let holding = Holding::new(need.device, at, need.outlive.len());
-        need.outlive.iter().for_each(|r| r.begin(&holding));
+        let holding = RegionBlock::new(need.device, at, need.outlive.len());
+        need.outlive.iter().for_each(|r| r.begin_region(&holding));
     }
     Ok(passing)
 }
 
-fn give_back(driver: &'static Driver, passing: &Passing, line: &Line) {
+fn give_back(driver: &'static SimulatedDriver, passing: &LaunchBlocks, line: &DeviceStream) {
     for (device, at) in passing {
-        driver.graphs.memory.give(driver, *device, *at, line);
+        driver.graphs.memory.give_block(driver, *device, *at, line);
     }
 }
 
 /// Orders the stream after the last launch or upload of the same executable graph.
-fn follow(driver: &'static Driver, inner: &mut Inner, line: &Line) {
+fn follow_last_launch(driver: &'static SimulatedDriver, inner: &mut ExecState, line: &DeviceStream) {
     if let Some(last) = inner.last {
         line.wait(last, driver);
     }
 }
 
 /// Records the stream's present end as the end of the last launch or upload.
-fn close(driver: &'static Driver, inner: &mut Inner, line: &Line) {
-    if let Some(old) = inner.last.replace(line.mark())
-        && let Ok(device) = driver.device(old.device)
+fn close(driver: &'static SimulatedDriver, inner: &mut ExecState, line: &DeviceStream) {
+    if let Some(old) = inner.last.replace(line.record_mark())
+        && let Ok(device) = driver.device_of_ordinal(old.device)
     {
         if old.device == line.device {
             device.engine.close_event(old.event);
         } else {
             // A stream of another device refers to the old event until its wait is over.
             let engine = device.engine.clone();
-            line.engine.host(line.stream, move || engine.close_event(old.event));
+            line.engine.enqueue_host(line.stream, move || engine.close_event(old.event));
         }
     }
 }
 
 /// Launches an executable graph in `line`, after its earlier launches.
-pub(crate) fn launch(driver: &'static Driver, exec: &Exec, line: &Line) -> Result<(), CUresult> {
-    let mut inner = hold(&exec.inner);
+pub(crate) fn launch(
+    driver: &'static SimulatedDriver,
+    exec: &ExecutableGraph,
+    line: &DeviceStream,
+) -> Result<(), CUresult> {
+    let mut inner = lock_through_panic(&exec.inner);
     let mut work = Vec::new();
-    prepare(driver, &inner.body, &mut work)?;
+    prepare_work(driver, &inner.body, &mut work)?;
     let auto_free = exec.flags & AUTO_FREE != 0;
     check_memory(&inner, &work, auto_free)?;
-    follow(driver, &mut inner, line);
+    follow_last_launch(driver, &mut inner, line);
     for r in inner.needs.iter().flat_map(|n| &n.outlive) {
-        r.end(driver, line);
+        r.free_region(driver, line);
     }
     let passing = take_memory(driver, exec.number, &inner, line, true)?;
     for w in work {
@@ -220,11 +232,15 @@ pub(crate) fn launch(driver: &'static Driver, exec: &Exec, line: &Line) -> Resul
 }
 
 /// Takes the memory that a launch in `line` will need, after earlier launches; runs no node.
-pub(crate) fn upload(driver: &'static Driver, exec: &Exec, line: &Line) -> Result<(), CUresult> {
-    let mut inner = hold(&exec.inner);
-    follow(driver, &mut inner, line);
+pub(crate) fn upload_memory(
+    driver: &'static SimulatedDriver,
+    exec: &ExecutableGraph,
+    line: &DeviceStream,
+) -> Result<(), CUresult> {
+    let mut inner = lock_through_panic(&exec.inner);
+    follow_last_launch(driver, &mut inner, line);
     // Memory of an earlier launch that is still allocated already has its block.
-    if !unfreed(&inner) {
+    if !has_unfreed(&inner) {
         let passing = take_memory(driver, exec.number, &inner, line, false)?;
         give_back(driver, &passing, line);
     }

@@ -32,7 +32,7 @@ pub fn array(l: &Library, desc: &CUDA_ARRAY3D_DESCRIPTOR) -> CUarray {
 /// Requested bytes, and bytes of device memory in allocations.
 pub fn truth(dir: &Path) -> (u64, u64) {
     let t = vgpu_sim::truth::read(dir).unwrap();
-    t.process(0, std::process::id()).map_or((0, 0), |p| (p.requested_bytes, p.slab_bytes))
+    t.living_process(0, std::process::id()).map_or((0, 0), |p| (p.requested_bytes, p.slab_bytes))
 }
 
 pub fn nothing() -> CUDA_MEMCPY3D {

@@ -94,7 +94,7 @@ fn a_descriptor_keeps_memory_that_nobody_else_holds() {
     a.line.number();
     assert_eq!(truth(&m, &[a.pid]), [N as u64], "its maker's while that lives");
     a.kill();
-    let d = &m.truth().devices[0];
+    let d = &m.read_truth().devices[0];
     assert_eq!((d.used, d.unclaimed), (N as u64, N as u64), "then nobody's");
     let b = Peer::start(dir.path(), move |l, line| {
         ready(l);
@@ -189,7 +189,7 @@ fn mappings_end_as_they_were_made_and_keep_their_memory() {
         const N: usize = 2 * MIB;
         let physical = || {
             let t = vgpu_sim::truth::read(dir).unwrap();
-            t.process(0, std::process::id()).unwrap().slab_bytes
+            t.living_process(0, std::process::id()).unwrap().slab_bytes
         };
         let mut at = 0;
         ok!(l, cuMemAddressReserve(&mut at, 16 * N, 0, 0, 0));

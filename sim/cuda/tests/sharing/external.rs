@@ -20,7 +20,7 @@ fn another_apis_memory_is_shown_and_counted_while_it_is_held() {
         ready(l);
         let physical = || {
             let t = vgpu_sim::truth::read(dir).unwrap();
-            let p = t.process(0, std::process::id()).unwrap();
+            let p = t.living_process(0, std::process::id()).unwrap();
             (p.slab_bytes, p.requested_bytes)
         };
         let file = tempfile::tempfile().unwrap();

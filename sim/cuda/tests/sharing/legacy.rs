@@ -300,7 +300,7 @@ fn a_context_takes_what_was_opened_in_it_along() {
     assert_eq!(truth(&m, &[b.pid]), [4 << 20]);
     b.line.tell(0);
     b.line.number();
-    assert_eq!(m.truth().devices[0].used, 0);
+    assert_eq!(m.read_truth().devices[0].used, 0);
     b.end();
     nothing_left(dir.path(), &m);
 }

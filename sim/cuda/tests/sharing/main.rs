@@ -16,7 +16,7 @@ use std::ffi::c_void;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::ptr::{null_mut, without_provenance_mut};
-use vgpu_sim::Machine;
+use vgpu_sim::MachineView;
 
 const MIB: usize = 1 << 20;
 const SLAB: u64 = 2 << 20;
@@ -64,21 +64,21 @@ fn open(l: &Library, handle: CUipcMemHandle) -> CUresult {
     cu!(l, cuIpcOpenMemHandle_v2(&mut 0, handle, 1))
 }
 
-fn machine(profile: &str) -> (tempfile::TempDir, Machine) {
+fn machine(profile: &str) -> (tempfile::TempDir, MachineView) {
     let dir = tempfile::tempdir().unwrap();
-    let m = Machine::open_at(dir.path(), Some(profile)).unwrap();
+    let m = MachineView::open_at(dir.path(), Some(profile)).unwrap();
     (dir, m)
 }
 
 /// Physical bytes of each process without its context, by pid. NVML's list and the sum must agree with the ground
 /// truth.
-fn truth(m: &Machine, pids: &[i32]) -> Vec<u64> {
-    let t = m.truth();
+fn truth(m: &MachineView, pids: &[i32]) -> Vec<u64> {
+    let t = m.read_truth();
     let d = &t.devices[0];
     assert_eq!(d.used, d.processes.iter().map(|p| p.physical_bytes).sum::<u64>() + d.unclaimed);
-    let listed = m.processes(0);
+    let listed = m.device_processes(0);
     let of = |pid: &i32| {
-        let truth = t.process(0, pid.cast_unsigned()).map_or(0, |p| p.slab_bytes);
+        let truth = t.living_process(0, pid.cast_unsigned()).map_or(0, |p| p.slab_bytes);
         let list = listed.iter().find(|p| p.pid == pid.cast_unsigned());
         assert!(list.is_none_or(|p| p.bytes == truth + CONTEXT));
         truth
@@ -86,8 +86,8 @@ fn truth(m: &Machine, pids: &[i32]) -> Vec<u64> {
     pids.iter().map(of).collect()
 }
 
-fn nothing_left(dir: &Path, m: &Machine) {
-    assert_eq!(m.truth().devices[0].used, 0);
+fn nothing_left(dir: &Path, m: &MachineView) {
+    assert_eq!(m.read_truth().devices[0].used, 0);
     let left: Vec<_> = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left, ["state"]);
 }
@@ -143,7 +143,7 @@ fn processes_killed_at_any_moment_leave_nothing() {
         let mut a = Peer::start(dir.path(), move |l, line| {
             ready(l);
             for i in 0..u64::MAX {
-                let bytes = 1 + usize::try_from(vgpu_sim::faults::mix(i + round * 1000) % (4 << 20)).unwrap();
+                let bytes = 1 + usize::try_from(vgpu_sim::faults::splitmix64(i + round * 1000) % (4 << 20)).unwrap();
                 let p = alloc(l, bytes);
                 fill(l, p, 1, 1);
                 line.tell_name(&legacy(l, p).reserved);
@@ -167,7 +167,7 @@ fn processes_killed_at_any_moment_leave_nothing() {
                 }
             }
         });
-        seed = vgpu_sim::faults::mix(seed);
+        seed = vgpu_sim::faults::splitmix64(seed);
         std::thread::sleep(std::time::Duration::from_micros(20_000 + seed % 30_000));
         let (one, other) = if round % 2 == 0 { (a, b) } else { (b, a) };
         one.kill();

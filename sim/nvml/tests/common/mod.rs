@@ -11,10 +11,10 @@ use std::{
 };
 use tempfile::TempDir;
 use vgpu_sim::{
-    Machine,
-    engine::{Engine, Kind},
-    memory::{Change, plus},
-    truth::{self, Truth},
+    MachineView,
+    engine::{DeviceEngine, WorkKind},
+    memory::{RecordChange, signed_bytes},
+    truth::{self, MachineTruth},
 };
 
 pub const GIB: u64 = 1 << 30;
@@ -49,7 +49,7 @@ pub struct Lab {
 impl Lab {
     pub fn new(profile: &str) -> Lab {
         let dir = TempDir::new().unwrap();
-        drop(Machine::open_at(dir.path(), Some(profile)).unwrap());
+        drop(MachineView::open_at(dir.path(), Some(profile)).unwrap());
         Lab { dir, profile: profile.to_owned() }
     }
 
@@ -57,7 +57,7 @@ impl Lab {
         self.dir.path()
     }
 
-    pub fn truth(&self) -> Truth {
+    pub fn truth(&self) -> MachineTruth {
         truth::read(self.dir()).unwrap()
     }
 
@@ -82,18 +82,18 @@ impl Lab {
 
     /// As [`Lab::process`], on the machine in `dir`.
     pub fn process_at(dir: &Path, device: usize, bytes: u64) -> Load {
-        let machine = Arc::new(Machine::open_at(dir, None).unwrap());
-        let context = machine.profile(device).context_bytes;
-        let change = Change {
+        let machine = Arc::new(MachineView::open_at(dir, None).unwrap());
+        let context = machine.profile_of(device).context_bytes;
+        let change = RecordChange {
             contexts: 1,
-            overhead: plus(context),
+            overhead: signed_bytes(context),
             allocations: 1,
-            requested: plus(bytes),
-            live: plus(bytes),
-            large: plus(bytes),
-            ..Change::default()
+            requested: signed_bytes(bytes),
+            live: signed_bytes(bytes),
+            large: signed_bytes(bytes),
+            ..RecordChange::default()
         };
-        machine.adjust(device, &change).unwrap();
+        machine.adjust_device(device, &change).unwrap();
         Load { machine, device }
     }
 }
@@ -117,17 +117,17 @@ pub fn lab_of_this_process(profile: &str) -> &'static Lab {
 
 /// A simulated process; ends when dropped.
 pub struct Load {
-    machine: Arc<Machine>,
+    machine: Arc<MachineView>,
     device: usize,
 }
 
 impl Load {
     /// Enqueues `ns` of device time.
     pub fn work(&self, ns: u64) {
-        let engine = Engine::new(self.machine.clone(), self.device);
+        let engine = DeviceEngine::new(self.machine.clone(), self.device);
         let group = engine.open_group();
-        let stream = engine.legacy(group).unwrap();
-        assert!(engine.work(stream, ns, Kind::Kernel, None::<fn()>));
+        let stream = engine.legacy_stream(group).unwrap();
+        assert!(engine.enqueue_work(stream, ns, WorkKind::Kernel, None::<fn()>));
     }
 }
 

@@ -26,19 +26,19 @@ const STABLE_TRIES: u32 = if cfg!(loom) { 1 } else { 16 };
 const ROUNDS_PER_RECLAIM: u32 = if cfg!(loom) { 1 } else { 16 };
 
 /// The turn lock, released on drop; or, if it was not obtained in time, permission to proceed without it.
-pub(super) struct Turn<'k, K: Kernel> {
+pub(super) struct SlowPathTurn<'k, K: Kernel> {
     kernel: &'k K,
     held: bool,
 }
 
-impl<'k, K: Kernel> Turn<'k, K> {
-    pub(super) fn take(kernel: &'k K) -> Self {
+impl<'k, K: Kernel> SlowPathTurn<'k, K> {
+    pub(super) fn take_turn(kernel: &'k K) -> Self {
         let held = kernel.lock_turn(kernel.now().saturating_add(TURN_WAIT_NS));
         Self { kernel, held }
     }
 }
 
-impl<K: Kernel> Drop for Turn<'_, K> {
+impl<K: Kernel> Drop for SlowPathTurn<'_, K> {
     fn drop(&mut self) {
         if self.held {
             self.kernel.unlock_turn();
@@ -66,7 +66,7 @@ impl<'p> Member<'p> {
         limit: u64,
         kernel: &K,
     ) -> Result<Reservation<'p>, Refusal> {
-        let _turn = Turn::take(kernel);
+        let _turn = SlowPathTurn::take_turn(kernel);
         self.reclaim_in_turn(kernel);
         let since = kernel.now();
         let mut asked_the_dead = false;
@@ -85,7 +85,7 @@ impl<'p> Member<'p> {
                 }
             });
             let patience = match verdict {
-                Some(Verdict::Fits) => match self.claim(bytes, limit) {
+                Some(Verdict::Fits) => match self.try_claim(bytes, limit) {
                     Some(reservation) => return Ok(reservation),
                     None => STUCK_WAIT_NS,
                 },

@@ -9,34 +9,35 @@ use core::fmt;
 use crate::sync::{Aside, AtomicU32, AtomicU64, Ordering};
 
 /// First word of every ledger: `vgpuledg`, little-endian.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"vgpuledg");
+pub const LEDGER_MAGIC: u64 = u64::from_le_bytes(*b"vgpuledg");
 /// Increased with every change of the layout or of the meaning of a field.
-pub const VERSION: u32 = 3;
+pub const LEDGER_VERSION: u32 = 3;
 /// Most members that one tenant can have on one device at the same time.
-pub const SLOTS: usize = 1024;
+pub const LEDGER_SLOTS: usize = 1024;
 /// Bytes of a slot: two cache lines. The first one holds the counters that every reservation touches.
-pub const SLOT_SIZE: usize = 128;
+pub const LEDGER_SLOT_BYTES: usize = 128;
 /// Bytes before the first slot.
-pub const HEADER_SIZE: usize = 4096;
+pub const LEDGER_HEADER_BYTES: usize = 4096;
 /// Most exported allocations and pools that one tenant can have on one device at the same time.
-pub const SHARES: usize = 2048;
+pub const SHARED_CHARGES: usize = 2048;
 /// Bytes of a share: one cache line.
-pub const SHARE_SIZE: usize = 64;
+pub const SHARED_CHARGE_BYTES: usize = 64;
 /// Bytes of the whole file.
-pub const LEDGER_SIZE: usize = HEADER_SIZE + SLOTS * SLOT_SIZE + SHARES * SHARE_SIZE;
+pub const LEDGER_BYTES: usize =
+    LEDGER_HEADER_BYTES + LEDGER_SLOTS * LEDGER_SLOT_BYTES + SHARED_CHARGES * SHARED_CHARGE_BYTES;
 /// Offset of the byte whose file lock is the turn lock.
 pub const TURN_LOCK_OFFSET: u64 = 0;
 
 /// Offset of the byte whose file lock the member in slot `index` holds while it lives.
 #[must_use]
 pub const fn slot_lock_offset(index: usize) -> u64 {
-    HEADER_SIZE as u64 + index as u64 * SLOT_SIZE as u64
+    LEDGER_HEADER_BYTES as u64 + index as u64 * LEDGER_SLOT_BYTES as u64
 }
 
 /// Offset of the byte on which every holder of share `index` has a read lock.
 #[must_use]
 pub const fn share_lock_offset(index: usize) -> u64 {
-    slot_lock_offset(SLOTS) + index as u64 * SHARE_SIZE as u64
+    slot_lock_offset(LEDGER_SLOTS) + index as u64 * SHARED_CHARGE_BYTES as u64
 }
 
 /// Offset of the byte whose read lock keeps share `index` alive for an open descriptor.
@@ -46,14 +47,14 @@ pub const fn kept_lock_offset(index: usize) -> u64 {
 }
 
 #[cfg(not(loom))]
-const PADDING: usize = HEADER_SIZE / 8 - 40;
+const HEADER_PADDING_WORDS: usize = LEDGER_HEADER_BYTES / 8 - 40;
 #[cfg(loom)]
-const PADDING: usize = 0;
+const HEADER_PADDING_WORDS: usize = 0;
 
 /// The first page of a ledger: identity, layout, upper bounds of the used slots and shares, and the tenant's time
 /// account.
 #[repr(C)]
-pub struct Header {
+pub struct LedgerHeader {
     magic: AtomicU64,
     pub(super) version: AtomicU32,
     slot_size: AtomicU32,
@@ -84,7 +85,7 @@ pub struct Header {
     /// Symbol lookups that bypassed the hooks.
     doors: AtomicU64,
     /// Name of the first bypass, zero-terminated unless it fills the field.
-    door_name: [AtomicU64; DOOR_NAME / 8],
+    door_name: [AtomicU64; BYPASS_NAME_BYTES / 8],
     /// Bytes that the first code of a process takes, plus 1; 0: not measured yet.
     code_first: AtomicU64,
     /// Requests refused to programs. Older libraries do not count them: 0 in their files.
@@ -97,15 +98,15 @@ pub struct Header {
     pub(crate) turn_bell: AtomicU32,
     turn_pad: AtomicU32,
     turn_room: [AtomicU64; 4],
-    room: [AtomicU64; PADDING],
+    room: [AtomicU64; HEADER_PADDING_WORDS],
 }
 
 /// Bytes of the field for the first bypass's name.
-const DOOR_NAME: usize = 64;
+const BYPASS_NAME_BYTES: usize = 64;
 
 /// One member's part of the ledger. Only the holder of the slot's lock writes to it.
 #[repr(C, align(128))]
-pub struct Slot {
+pub struct LedgerSlot {
     pub(super) claimed: AtomicU64,
     pub(super) granted: AtomicU64,
     pub(super) committed: AtomicU64,
@@ -132,7 +133,7 @@ pub struct Slot {
 
 /// An exported allocation or pool, charged once for all its holders: see `shares.rs`.
 #[repr(C, align(64))]
-pub struct Share {
+pub struct SharedCharge {
     /// Bytes ever added.
     pub(super) gained: AtomicU64,
     /// Bytes ever removed.
@@ -152,31 +153,32 @@ pub struct Share {
     pub(super) node: [AtomicU64; 2],
 }
 
-/// A whole ledger as it is mapped: 260 KiB. Any content can be *read*; [`Header::check`] decides if it is a ledger.
+/// A whole ledger as it is mapped: 260 KiB. Any content can be *read*; [`LedgerHeader::check`] decides if it is a
+/// ledger.
 #[repr(C)]
 pub struct LedgerPage {
     /// Identity, layout and tenant-wide fields.
-    pub header: Header,
+    pub header: LedgerHeader,
     /// One per member.
-    pub slots: [Slot; SLOTS],
+    pub slots: [LedgerSlot; LEDGER_SLOTS],
     /// One per exported allocation.
-    pub shares: [Share; SHARES],
+    pub shares: [SharedCharge; SHARED_CHARGES],
 }
 
 #[cfg(not(loom))]
 const _: () = {
-    assert!(size_of::<Header>() == HEADER_SIZE);
-    assert!(size_of::<Slot>() == SLOT_SIZE);
-    assert!(size_of::<Share>() == SHARE_SIZE);
-    assert!(size_of::<LedgerPage>() == LEDGER_SIZE);
-    assert!(core::mem::offset_of!(LedgerPage, shares) == HEADER_SIZE + SLOTS * SLOT_SIZE);
-    assert!(core::mem::offset_of!(LedgerPage, slots) == HEADER_SIZE);
-    assert!(core::mem::offset_of!(Header, peak) == 48);
-    assert!(core::mem::offset_of!(Header, refused) == 224);
-    assert!(core::mem::offset_of!(Header, account_zero) == 64);
-    assert!(core::mem::offset_of!(Header, context_first) == 128);
-    assert!(core::mem::offset_of!(Header, turn) == 256);
-    assert!(core::mem::offset_of!(Slot, pid) == 64);
+    assert!(size_of::<LedgerHeader>() == LEDGER_HEADER_BYTES);
+    assert!(size_of::<LedgerSlot>() == LEDGER_SLOT_BYTES);
+    assert!(size_of::<SharedCharge>() == SHARED_CHARGE_BYTES);
+    assert!(size_of::<LedgerPage>() == LEDGER_BYTES);
+    assert!(core::mem::offset_of!(LedgerPage, shares) == LEDGER_HEADER_BYTES + LEDGER_SLOTS * LEDGER_SLOT_BYTES);
+    assert!(core::mem::offset_of!(LedgerPage, slots) == LEDGER_HEADER_BYTES);
+    assert!(core::mem::offset_of!(LedgerHeader, peak) == 48);
+    assert!(core::mem::offset_of!(LedgerHeader, refused) == 224);
+    assert!(core::mem::offset_of!(LedgerHeader, account_zero) == 64);
+    assert!(core::mem::offset_of!(LedgerHeader, context_first) == 128);
+    assert!(core::mem::offset_of!(LedgerHeader, turn) == 256);
+    assert!(core::mem::offset_of!(LedgerSlot, pid) == 64);
 };
 
 /// True if these bytes begin with the magic and version of a ledger.
@@ -184,40 +186,43 @@ const _: () = {
 pub(super) fn is_one(bytes: &[u8]) -> bool {
     let word = |at: usize| bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()).copied().map(u64::from_le_bytes);
     let half = |at: usize| bytes.get(at..).and_then(|rest| rest.first_chunk::<4>()).copied().map(u32::from_le_bytes);
-    word(core::mem::offset_of!(Header, magic)) == Some(MAGIC)
-        && half(core::mem::offset_of!(Header, version)) == Some(VERSION)
+    word(core::mem::offset_of!(LedgerHeader, magic)) == Some(LEDGER_MAGIC)
+        && half(core::mem::offset_of!(LedgerHeader, version)) == Some(LEDGER_VERSION)
 }
 
-/// The first bytes of a new ledger, as [`Header::format`] leaves them; all further bytes are zero.
+/// The first bytes of a new ledger, as [`LedgerHeader::format_header`] leaves them; all further bytes are zero.
 #[cfg(not(loom))]
 #[must_use]
-pub fn formatted(identity: Identity) -> [u8; HEADER_SIZE] {
+pub fn formatted(identity: LedgerIdentity) -> [u8; LEDGER_HEADER_BYTES] {
     use core::mem::offset_of;
-    let mut bytes = [0; HEADER_SIZE];
+    let mut bytes = [0; LEDGER_HEADER_BYTES];
     let mut put = |at: usize, word: &[u8]| bytes[at..at + word.len()].copy_from_slice(word);
-    put(offset_of!(Header, magic), &MAGIC.to_le_bytes());
-    put(offset_of!(Header, version), &VERSION.to_le_bytes());
-    put(offset_of!(Header, slot_size), &DIMENSIONS.0.to_le_bytes());
-    put(offset_of!(Header, slot_count), &DIMENSIONS.1.to_le_bytes());
-    put(offset_of!(Header, share_count), &DIMENSIONS.2.to_le_bytes());
-    put(offset_of!(Header, tenant), &identity.tenant.to_le_bytes());
-    put(offset_of!(Header, device), &identity.device.to_le_bytes());
+    put(offset_of!(LedgerHeader, magic), &LEDGER_MAGIC.to_le_bytes());
+    put(offset_of!(LedgerHeader, version), &LEDGER_VERSION.to_le_bytes());
+    put(offset_of!(LedgerHeader, slot_size), &DIMENSIONS.0.to_le_bytes());
+    put(offset_of!(LedgerHeader, slot_count), &DIMENSIONS.1.to_le_bytes());
+    put(offset_of!(LedgerHeader, share_count), &DIMENSIONS.2.to_le_bytes());
+    put(offset_of!(LedgerHeader, tenant), &identity.tenant.to_le_bytes());
+    put(offset_of!(LedgerHeader, device), &identity.device.to_le_bytes());
     bytes
 }
 
 /// True if these bytes begin as a ledger of this version with this identity does.
 #[cfg(not(loom))]
 #[must_use]
-pub fn is_formatted(bytes: &[u8], identity: Identity) -> bool {
+pub fn is_formatted(bytes: &[u8], identity: LedgerIdentity) -> bool {
     use core::mem::offset_of;
     let fresh = formatted(identity);
     // Members write the bytes between these two parts and after them, so only the two parts are compared.
-    let parts = [0..offset_of!(Header, high_slot), offset_of!(Header, tenant)..offset_of!(Header, high_share)];
+    let parts = [
+        0..offset_of!(LedgerHeader, high_slot),
+        offset_of!(LedgerHeader, tenant)..offset_of!(LedgerHeader, high_share),
+    ];
     parts.into_iter().all(|part| bytes.get(part.clone()).is_some_and(|there| there == &fresh[part]))
 }
 
-/// Reads [`Header::open_doors`] from the bytes of a ledger's header, for a caller that does not map the file. `None`:
-/// not a ledger of this version.
+/// Reads [`LedgerHeader::open_doors`] from the bytes of a ledger's header, for a caller that does not map the file.
+/// `None`: not a ledger of this version.
 #[cfg(not(loom))]
 #[must_use]
 pub fn open_doors_in(bytes: &[u8]) -> Option<(u64, String)> {
@@ -225,15 +230,15 @@ pub fn open_doors_in(bytes: &[u8]) -> Option<(u64, String)> {
     if !is_one(bytes) {
         return None;
     }
-    let name = core::mem::offset_of!(Header, door_name);
-    let name = bytes.get(name..name + DOOR_NAME)?;
-    let name = &name[..name.iter().position(|byte| *byte == 0).unwrap_or(DOOR_NAME)];
-    Some((word(core::mem::offset_of!(Header, doors))?, String::from_utf8_lossy(name).into_owned()))
+    let name = core::mem::offset_of!(LedgerHeader, door_name);
+    let name = bytes.get(name..name + BYPASS_NAME_BYTES)?;
+    let name = &name[..name.iter().position(|byte| *byte == 0).unwrap_or(BYPASS_NAME_BYTES)];
+    Some((word(core::mem::offset_of!(LedgerHeader, doors))?, String::from_utf8_lossy(name).into_owned()))
 }
 
 /// Owner of a ledger: hashes of the tenant's key and of the device's UUID ([`crate::limits::tenant::hash64`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct LedgerIdentity {
     /// Hash of the tenant's key.
     pub tenant: u64,
     /// Hash of the device's UUID.
@@ -264,7 +269,7 @@ impl fmt::Display for LayoutError {
             Self::NotFormatted => f.write_str("the ledger is not formatted yet"),
             Self::NotALedger => f.write_str("the file is not a ledger"),
             Self::Version { found } => {
-                write!(f, "the ledger has version {found}, this library writes version {VERSION}")
+                write!(f, "the ledger has version {found}, this library writes version {LEDGER_VERSION}")
             }
             Self::Dimensions => f.write_str("the ledger has other dimensions than its version says"),
             Self::OtherOwner => f.write_str("the ledger belongs to another tenant or device"),
@@ -275,25 +280,25 @@ impl fmt::Display for LayoutError {
 impl core::error::Error for LayoutError {}
 
 #[expect(clippy::cast_possible_truncation, reason = "constants far below 2^32")]
-const DIMENSIONS: (u32, u32, u32) = (SLOT_SIZE as u32, SLOTS as u32, SHARES as u32);
+const DIMENSIONS: (u32, u32, u32) = (LEDGER_SLOT_BYTES as u32, LEDGER_SLOTS as u32, SHARED_CHARGES as u32);
 
-impl Header {
+impl LedgerHeader {
     /// Turns a zeroed file into a ledger. The caller holds the turn lock. Safe to repeat, since the magic is written
     /// last.
-    pub fn format(&self, identity: Identity) {
-        self.version.store(VERSION, Ordering::SeqCst);
+    pub fn format_header(&self, identity: LedgerIdentity) {
+        self.version.store(LEDGER_VERSION, Ordering::SeqCst);
         self.slot_size.store(DIMENSIONS.0, Ordering::SeqCst);
         self.slot_count.store(DIMENSIONS.1, Ordering::SeqCst);
         self.share_count.store(DIMENSIONS.2, Ordering::SeqCst);
         self.tenant.store(identity.tenant, Ordering::SeqCst);
         self.device.store(identity.device, Ordering::SeqCst);
-        self.magic.store(MAGIC, Ordering::SeqCst);
+        self.magic.store(LEDGER_MAGIC, Ordering::SeqCst);
     }
 
-    /// True if [`Header::format`] ran and nothing overwrote the magic since.
+    /// True if [`LedgerHeader::format_header`] ran and nothing overwrote the magic since.
     #[inline(always)]
     pub(super) fn is_formatted(&self) -> bool {
-        self.magic.load(Ordering::Relaxed) == MAGIC
+        self.magic.load(Ordering::Relaxed) == LEDGER_MAGIC
     }
 
     /// Simulates that somebody overwrote the magic with zeros.
@@ -305,22 +310,23 @@ impl Header {
     /// Checks that this is the ledger of `identity`, in a layout this code understands.
     ///
     /// # Errors
-    /// [`LayoutError`]. [`Header::format`] can repair only [`LayoutError::NotFormatted`].
-    pub fn check(&self, identity: Identity) -> Result<(), LayoutError> {
+    /// [`LayoutError`]. [`LedgerHeader::format_header`] can repair only [`LayoutError::NotFormatted`].
+    pub fn check(&self, identity: LedgerIdentity) -> Result<(), LayoutError> {
         match self.magic.load(Ordering::SeqCst) {
-            MAGIC => {}
+            LEDGER_MAGIC => {}
             0 => return Err(LayoutError::NotFormatted),
             _ => return Err(LayoutError::NotALedger),
         }
         let found = self.version.load(Ordering::SeqCst);
-        if found != VERSION {
+        if found != LEDGER_VERSION {
             return Err(LayoutError::Version { found });
         }
         let found = [&self.slot_size, &self.slot_count, &self.share_count].map(|word| word.load(Ordering::SeqCst));
         if found != <[u32; 3]>::from(DIMENSIONS) {
             return Err(LayoutError::Dimensions);
         }
-        let owner = Identity { tenant: self.tenant.load(Ordering::SeqCst), device: self.device.load(Ordering::SeqCst) };
+        let owner =
+            LedgerIdentity { tenant: self.tenant.load(Ordering::SeqCst), device: self.device.load(Ordering::SeqCst) };
         if owner == identity { Ok(()) } else { Err(LayoutError::OtherOwner) }
     }
 
@@ -343,21 +349,21 @@ impl Header {
             account_latest: AtomicU64::new(0),
             account_forgotten: AtomicU64::new(0),
             account_covered: AtomicU64::new(0),
-            account_room: zeros(),
+            account_room: zeroed_words(),
             context_first: AtomicU64::new(0),
             context_more: AtomicU64::new(0),
             doors: AtomicU64::new(0),
-            door_name: zeros(),
+            door_name: zeroed_words(),
             code_first: AtomicU64::new(0),
             refused: AtomicU64::new(0),
-            figures_room: zeros(),
+            figures_room: zeroed_words(),
             turn: AtomicU64::new(0),
             turn_contended: AtomicU64::new(0),
             turn_clock: AtomicU64::new(0),
             turn_bell: AtomicU32::new(0),
             turn_pad: AtomicU32::new(0),
-            turn_room: zeros(),
-            room: zeros(),
+            turn_room: zeroed_words(),
+            room: zeroed_words(),
         }
     }
 
@@ -392,7 +398,7 @@ impl Header {
     /// include undecided claims of other members. So it is never too small, and never above the limits of the members
     /// that were granted.
     #[must_use]
-    pub fn peak(&self) -> u64 {
+    pub fn peak_bytes(&self) -> u64 {
         self.peak.load(Ordering::Relaxed)
     }
 
@@ -419,7 +425,7 @@ impl Header {
 
     /// Requests refused to programs since the file was made.
     #[must_use]
-    pub fn refused(&self) -> u64 {
+    pub fn refused_requests(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
@@ -430,8 +436,8 @@ impl Header {
     pub fn note_open_door(&self, name: &str) -> bool {
         let first = self.doors.fetch_add(1, Ordering::SeqCst) == 0;
         if first {
-            let mut bytes = [0; DOOR_NAME];
-            let kept = name.len().min(DOOR_NAME);
+            let mut bytes = [0; BYPASS_NAME_BYTES];
+            let kept = name.len().min(BYPASS_NAME_BYTES);
             bytes[..kept].copy_from_slice(&name.as_bytes()[..kept]);
             for (word, part) in self.door_name.iter().zip(bytes.as_chunks::<8>().0) {
                 word.store(u64::from_le_bytes(*part), Ordering::SeqCst);
@@ -449,7 +455,7 @@ impl Header {
     }
 }
 
-impl Slot {
+impl LedgerSlot {
     /// A slot of zeros, as in a new file.
     #[must_use]
     pub fn zeroed() -> Self {
@@ -460,7 +466,7 @@ impl Slot {
             dropped: AtomicU64::new(0),
             high: AtomicU64::new(0),
             overhead: AtomicU64::new(0),
-            hot_room: zeros(),
+            hot_room: zeroed_words(),
             pid: AtomicU32::new(0),
             cold_pad: AtomicU32::new(0),
             birth: AtomicU64::new(0),
@@ -474,7 +480,7 @@ impl Slot {
     }
 }
 
-impl Share {
+impl SharedCharge {
     /// A share of zeros, as in a new file.
     #[must_use]
     pub fn zeroed() -> Self {
@@ -487,7 +493,7 @@ impl Share {
             birth: AtomicU64::new(0),
             keeper: AtomicU32::new(0),
             watch: AtomicU32::new(0),
-            node: zeros(),
+            node: zeroed_words(),
         }
     }
 }
@@ -497,19 +503,19 @@ impl LedgerPage {
     #[must_use]
     pub fn zeroed() -> Box<Self> {
         Box::new(Self {
-            header: Header::zeroed(),
-            slots: core::array::from_fn(|_| Slot::zeroed()),
-            shares: core::array::from_fn(|_| Share::zeroed()),
+            header: LedgerHeader::zeroed(),
+            slots: core::array::from_fn(|_| LedgerSlot::zeroed()),
+            shares: core::array::from_fn(|_| SharedCharge::zeroed()),
         })
     }
 
     /// A view of this page as a ledger.
     #[must_use]
-    pub fn ledger(&self) -> super::Ledger<'_> {
+    pub fn as_ledger(&self) -> super::Ledger<'_> {
         super::Ledger::new(&self.header, &self.slots, &self.shares)
     }
 }
 
-fn zeros<const N: usize>() -> [AtomicU64; N] {
+fn zeroed_words<const N: usize>() -> [AtomicU64; N] {
     core::array::from_fn(|_| AtomicU64::new(0))
 }

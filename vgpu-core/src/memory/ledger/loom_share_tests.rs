@@ -30,7 +30,7 @@ fn loom_a_charge_that_moves_to_a_share_is_never_out_of_sight() {
         let (exporter, own) = join(world, 1);
         let (other, others) = join(world, 2);
         assert!(allocate(world, exporter, own, 6));
-        let export = thread::spawn(move || exporter.share(77, 6, own).is_some());
+        let export = thread::spawn(move || exporter.begin_shared(77, 6, own).is_some());
         let granted = thread::spawn(move || allocate(world, other, others, 6));
         assert!(export.join().unwrap());
         assert!(!granted.join().unwrap(), "6 and 6 of 10");
@@ -46,7 +46,7 @@ fn loom_a_charge_that_moves_to_a_share_refuses_nobody() {
         let (exporter, own) = join(world, 1);
         let (other, others) = join(world, 2);
         assert!(allocate(world, exporter, own, 6));
-        let export = thread::spawn(move || exporter.share(77, 6, own).is_some());
+        let export = thread::spawn(move || exporter.begin_shared(77, 6, own).is_some());
         let granted = thread::spawn(move || allocate(world, other, others, 4));
         assert!(export.join().unwrap());
         assert!(granted.join().unwrap(), "4 fit beside 6");
@@ -62,10 +62,10 @@ fn loom_a_share_whose_holders_let_go_at_once_ends_once() {
         let (exporter, own) = join(world, 1);
         let (importer, theirs) = join(world, 2);
         exporter.reserve(6, LIMIT, own).unwrap().commit();
-        let share = exporter.share(77, 6, own).unwrap();
-        assert_eq!(importer.hold(77, theirs), Some(share));
+        let share = exporter.begin_shared(77, 6, own).unwrap();
+        assert_eq!(importer.hold_again(77, theirs), Some(share));
         let both = [(exporter, own), (importer, theirs)].map(|(member, kernel)| {
-            thread::spawn(move || u32::from(member.let_go(share, None, kernel) == Left::Ended))
+            thread::spawn(move || u32::from(member.let_go(share, None, kernel) == Release::Ended))
         });
         assert_eq!(both.into_iter().map(|thread| thread.join().unwrap()).sum::<u32>(), 1);
         assert_eq!(world.ledger().used(), 0);
@@ -83,12 +83,12 @@ fn loom_an_importer_beside_a_dying_exporter_holds_all_of_it_or_nothing() {
         let (importer, theirs) = join(world, 2);
         let (other, others) = join(world, 3);
         exporter.reserve(6, LIMIT, own).unwrap().commit();
-        exporter.share(77, 6, own).unwrap();
+        exporter.begin_shared(77, 6, own).unwrap();
         let dying = thread::spawn(move || {
             world.locks[exporter.index()].store(0, Ordering::Release);
             own.unlock_share(0);
         });
-        let import = thread::spawn(move || importer.hold(77, theirs));
+        let import = thread::spawn(move || importer.hold_again(77, theirs));
         let reclaim = thread::spawn(move || other.reclaim_dead(others));
         dying.join().unwrap();
         let held = import.join().unwrap();
@@ -96,7 +96,7 @@ fn loom_an_importer_beside_a_dying_exporter_holds_all_of_it_or_nothing() {
         other.reclaim_dead(others);
         assert_eq!(world.ledger().used(), if held.is_some() { 6 } else { 0 });
         if let Some(share) = held {
-            assert_eq!(importer.let_go(share, None, theirs), Left::Ended, "it was the last");
+            assert_eq!(importer.let_go(share, None, theirs), Release::Ended, "it was the last");
             assert_eq!(world.ledger().used(), 0);
         }
     });
@@ -111,10 +111,10 @@ fn loom_a_thread_that_reclaims_does_not_settle_what_another_thread_imports() {
         let (exporter, own) = join(world, 1);
         let (member, kernel) = join(world, 2);
         exporter.reserve(6, LIMIT, own).unwrap().commit();
-        exporter.share(77, 6, own).unwrap();
+        exporter.begin_shared(77, 6, own).unwrap();
         world.locks[exporter.index()].store(0, Ordering::Release);
         own.unlock_share(0);
-        let import = thread::spawn(move || member.hold(77, kernel));
+        let import = thread::spawn(move || member.hold_again(77, kernel));
         let reclaim = thread::spawn(move || member.reclaim_dead(kernel));
         let held = import.join().unwrap();
         reclaim.join().unwrap();
@@ -133,7 +133,7 @@ fn loom_two_that_export_at_once_have_a_share_each() {
             (member, kernel)
         });
         let threads = both.map(|(member, kernel)| {
-            thread::spawn(move || member.share(70 + u64::try_from(member.index()).unwrap(), 4, kernel).unwrap())
+            thread::spawn(move || member.begin_shared(70 + u64::try_from(member.index()).unwrap(), 4, kernel).unwrap())
         });
         let [first, second] = threads.map(|thread| thread.join().unwrap());
         assert_ne!(first, second);
@@ -152,13 +152,13 @@ fn loom_a_share_that_becomes_kept_is_never_taken_for_a_dead_ones() {
         let (exporter, own) = join(world, 1);
         let (other, others) = join(world, 2);
         exporter.reserve(6, LIMIT, own).unwrap().commit();
-        let share = exporter.share(77, 6, own).unwrap();
+        let share = exporter.begin_shared(77, 6, own).unwrap();
         let keep = thread::spawn(move || exporter.let_go(share, Some(UNSEEN), own));
         let reclaim = thread::spawn(move || other.reclaim_dead(others));
-        assert_eq!(keep.join().unwrap(), Left::Kept);
+        assert_eq!(keep.join().unwrap(), Release::Kept);
         assert_eq!(reclaim.join().unwrap(), 0);
         assert_eq!(world.ledger().used(), 6);
-        assert_eq!(exporter.keep_no_longer(share, 77, own), Left::Ended);
+        assert_eq!(exporter.keep_no_longer(share, 77, own), Release::Ended);
         assert_eq!(world.ledger().used(), 0);
     });
 }
@@ -172,10 +172,10 @@ fn loom_what_is_kept_is_found_by_an_importer_and_ends_once() {
         let (importer, theirs) = join(world, 2);
         let (other, others) = join(world, 3);
         exporter.reserve(6, LIMIT, own).unwrap().commit();
-        let share = exporter.share(77, 6, own).unwrap();
-        assert_eq!(exporter.let_go(share, Some(UNSEEN), own), Left::Kept);
+        let share = exporter.begin_shared(77, 6, own).unwrap();
+        assert_eq!(exporter.let_go(share, Some(UNSEEN), own), Release::Kept);
         let import = thread::spawn(move || {
-            assert_eq!(importer.hold(77, theirs), Some(share), "it is kept");
+            assert_eq!(importer.hold_again(77, theirs), Some(share), "it is kept");
             assert_eq!(world.ledger().used(), 6);
             importer.let_go(share, None, theirs)
         });
@@ -183,7 +183,7 @@ fn loom_what_is_kept_is_found_by_an_importer_and_ends_once() {
         let imported = import.join().unwrap();
         let kept = exporter.keep_no_longer(share, 77, own);
         reclaim.join().unwrap();
-        assert_eq!((imported, kept), (Left::Ended, Left::ToOthers));
+        assert_eq!((imported, kept), (Release::Ended, Release::ToOthers));
         assert_eq!(world.ledger().used(), 0);
     });
 }
@@ -197,12 +197,12 @@ fn loom_what_is_kept_for_a_closed_descriptor_ends_and_nothing_else_does() {
         let (exporter, own) = join(world, 1);
         let (other, others) = join(world, 2);
         exporter.reserve(6, LIMIT, own).unwrap().commit();
-        let share = exporter.share(77, 6, own).unwrap();
-        assert_eq!(exporter.let_go(share, Some(CLOSED), own), Left::Kept);
+        let share = exporter.begin_shared(77, 6, own).unwrap();
+        assert_eq!(exporter.let_go(share, Some(CLOSED), own), Release::Kept);
         let go_on = thread::spawn(move || {
             exporter.keep_no_longer(share, 77, own);
             exporter.reserve(2, LIMIT, own).unwrap().commit();
-            let second = exporter.share(78, 2, own);
+            let second = exporter.begin_shared(78, 2, own);
             second.map(|second| exporter.let_go(second, Some(UNSEEN), own))
         });
         let reclaim = thread::spawn(move || other.reclaim_dead(others));
@@ -223,13 +223,13 @@ fn loom_a_mark_that_is_lowered_leaves_nothing_with_bytes_behind() {
         let (second, theirs) = join(world, 2);
         first.reserve(4, LIMIT, own).unwrap().commit();
         second.reserve(6, LIMIT, theirs).unwrap().commit();
-        let share = first.share(77, 4, own).unwrap();
+        let share = first.begin_shared(77, 4, own).unwrap();
         let go = thread::spawn(move || first.let_go(share, None, own));
-        let export = thread::spawn(move || second.share(78, 6, theirs).unwrap());
-        assert_eq!(go.join().unwrap(), Left::Ended);
+        let export = thread::spawn(move || second.begin_shared(78, 6, theirs).unwrap());
+        assert_eq!(go.join().unwrap(), Release::Ended);
         let other = export.join().unwrap();
         assert_eq!(world.ledger().used(), 6, "it is in sight");
-        assert_eq!(second.let_go(other, None, theirs), Left::Ended);
+        assert_eq!(second.let_go(other, None, theirs), Release::Ended);
         first.reclaim_dead(own);
         assert_eq!((world.ledger().used(), world.mark()), (0, 0));
     });
@@ -244,10 +244,10 @@ fn loom_a_mark_is_not_lowered_past_what_the_dead_left() {
         let (first, own) = join(world, 1);
         let (second, theirs) = join(world, 2);
         second.reserve(6, LIMIT, theirs).unwrap().commit();
-        let share = first.share(77, 0, own).unwrap();
+        let share = first.begin_shared(77, 0, own).unwrap();
         let go = thread::spawn(move || first.let_go(share, None, own));
         let export = thread::spawn(move || {
-            let exported = second.share(78, 6, theirs).is_some();
+            let exported = second.begin_shared(78, 6, theirs).is_some();
             if exported {
                 theirs.unlock_share(0); // killed
             }
@@ -265,11 +265,11 @@ fn loom_two_that_found_a_share_at_once_have_the_same() {
     check(3, || {
         let world = world(2, 2);
         let both = [1, 2].map(|process| join(world, process));
-        let threads = both.map(|(member, kernel)| thread::spawn(move || member.found(77, kernel).unwrap()));
+        let threads = both.map(|(member, kernel)| thread::spawn(move || member.hold_or_begin(77, kernel).unwrap()));
         let [first, second] = threads.map(|thread| thread.join().unwrap());
         assert_eq!(first, second);
         let ends = both.map(|(member, kernel)| member.let_go(first, None, kernel));
-        assert_eq!(ends, [Left::ToOthers, Left::Ended]);
+        assert_eq!(ends, [Release::ToOthers, Release::Ended]);
     });
 }
 
@@ -279,10 +279,10 @@ fn loom_what_two_pay_for_at_once_is_paid_once() {
     check(3, || {
         let world = world(2, 1);
         let both = [1, 2].map(|process| join(world, process));
-        let share = both.map(|(member, kernel)| member.found(77, kernel).unwrap())[0];
+        let share = both.map(|(member, kernel)| member.hold_or_begin(77, kernel).unwrap())[0];
         let threads = both.map(|(member, kernel)| {
             thread::spawn(move || {
-                member.reserve(4, LIMIT, kernel).unwrap().commit_up_to(member.shared(share), 4);
+                member.reserve(4, LIMIT, kernel).unwrap().commit_up_to(member.held_charge(share), 4);
             })
         });
         for thread in threads {

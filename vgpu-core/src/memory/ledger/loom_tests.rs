@@ -21,9 +21,9 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 pub(super) const LIMIT: u64 = 10;
 
 pub(super) struct World {
-    header: Header,
-    slots: Vec<Slot>,
-    shares: Vec<Share>,
+    header: LedgerHeader,
+    slots: Vec<LedgerSlot>,
+    shares: Vec<SharedCharge>,
     /// Lock holders of each share: one bit per process, and one that marks a write lock.
     pub(super) share_locks: Vec<AtomicU32>,
     /// Lock holders of each share's second byte, in the same form.
@@ -55,9 +55,9 @@ impl World {
 
     pub(super) fn with_shares(slots: usize, shares: usize) -> Self {
         Self {
-            header: Header::zeroed(),
-            slots: (0..slots).map(|_| Slot::zeroed()).collect(),
-            shares: (0..shares).map(|_| Share::zeroed()).collect(),
+            header: LedgerHeader::zeroed(),
+            slots: (0..slots).map(|_| LedgerSlot::zeroed()).collect(),
+            shares: (0..shares).map(|_| SharedCharge::zeroed()).collect(),
             share_locks: (0..shares).map(|_| AtomicU32::new(0)).collect(),
             kept_locks: (0..shares).map(|_| AtomicU32::new(0)).collect(),
             locks: (0..slots).map(|_| AtomicU32::new(0)).collect(),
@@ -215,7 +215,7 @@ pub(super) fn joined<T: 'static>(
     move || {
         thread::spawn(move || {
             let kernel = Process(&world, id);
-            let member = Member::adopt(world.ledger(), index);
+            let member = Member::second_handle(world.ledger(), index);
             act(&world, &member, &kernel)
         })
     }
@@ -262,7 +262,7 @@ fn loom_a_driver_failure_makes_room_for_the_one_who_waits() {
         let world = World::new(2);
         let failing = joined(&world, 1, 0, |_, member, kernel| {
             if let Ok(reservation) = member.reserve(6, LIMIT, kernel) {
-                reservation.rollback();
+                reservation.roll_back();
             }
         })();
         let other = joined(&world, 2, 0, |world, member, kernel| allocate(world, member, kernel, 6))();
@@ -284,7 +284,7 @@ fn loom_threads_of_one_process_are_as_exact_as_processes() {
             let threads = [(); 2].map(|()| {
                 let world = Arc::clone(&world);
                 thread::spawn(move || {
-                    let member = Member::adopt(world.ledger(), 0);
+                    let member = Member::second_handle(world.ledger(), 0);
                     u32::from(allocate(&world, &member, &Process(&world, 1), bytes))
                 })
             });
@@ -432,7 +432,7 @@ fn loom_a_member_killed_after_any_step_leaves_nothing() {
             let (dying, other) = (dying(), other());
             dying.join().unwrap();
             assert_eq!(other.join().unwrap(), 0);
-            let (kernel, member) = (Process(&world, 2), Member::adopt(world.ledger(), 1));
+            let (kernel, member) = (Process(&world, 2), Member::second_handle(world.ledger(), 1));
             assert!(allocate(&world, &member, &kernel, 10), "the dead still hold something after step {step}");
             assert_eq!(world.ledger().used(), 10);
         });
@@ -492,13 +492,13 @@ fn loom_charges_of_device_time_are_not_lost() {
         let (share, now) = (Share::from_percent(50).unwrap(), 1_000_000_000);
         // The tenant is already in debt. Otherwise one order of the charges would keep the burst and the other would
         // not.
-        world.ledger().account().charge(100_000_000, share, now);
+        world.ledger().time_account().charge(100_000_000, share, now);
         let threads = [1_000_000, 30_000_000].map(|ns| {
             let world = Arc::clone(&world);
-            thread::spawn(move || world.ledger().account().charge(ns, share, now))
+            thread::spawn(move || world.ledger().time_account().charge(ns, share, now))
         });
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         // 262 ms of the ceiling's time, minus the 100 ms that the first charge ran and a burst of 50 ms.
-        assert_eq!(world.ledger().account().admit(now), Admission::WaitUntil(now + 112_000_001));
+        assert_eq!(world.ledger().time_account().admit_launch(now), Admission::WaitUntil(now + 112_000_001));
     });
 }

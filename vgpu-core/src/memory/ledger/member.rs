@@ -5,18 +5,18 @@
 
 use core::fmt;
 
-use super::shares::Shared;
-use super::{Kernel, Ledger, Slot};
+use super::shares::HeldCharge;
+use super::{Kernel, Ledger, LedgerSlot};
 use crate::sync::{AtomicU32, Ordering};
 use crate::units::bytes::Bytes;
 
 /// Largest request in bytes: `distance` takes any larger difference for a corrupted page.
-const MOST: u64 = i64::MAX.unsigned_abs();
+const MAX_CHARGE_BYTES: u64 = i64::MAX.unsigned_abs();
 
 /// This process's membership in a ledger. Its threads share it; a forked child does not inherit it.
 pub struct Member<'p> {
     pub(crate) ledger: Ledger<'p>,
-    pub(super) slot: &'p Slot,
+    pub(super) slot: &'p LedgerSlot,
     index: usize,
     /// 1 while a thread of this process probes locks: file locks do not exclude threads of one process.
     pub(super) probing: AtomicU32,
@@ -48,7 +48,7 @@ pub struct MemberView {
 /// Bytes set aside for one driver call. Dropping it without [`Reservation::commit`] gives them back.
 #[must_use = "a reservation that is dropped is rolled back"]
 pub struct Reservation<'p> {
-    slot: &'p Slot,
+    slot: &'p LedgerSlot,
     bytes: u64,
 }
 
@@ -131,7 +131,7 @@ impl<'p> Ledger<'p> {
     pub fn join<K: Kernel>(&self, pid: u32, birth: u64, kernel: &K) -> Result<Member<'p>, JoinError> {
         // Under the turn lock: a dead slot that we have locked and not freed yet looks alive. Another member's
         // request would be refused because of charges that nobody has.
-        let _turn = super::contended::Turn::take(kernel);
+        let _turn = super::contended::SlowPathTurn::take_turn(kernel);
         let free = (0..self.slots.len()).find(|index| kernel.try_lock_slot(*index));
         let index = free.ok_or(JoinError::Full { slots: self.slots.len() })?;
         let slot = &self.slots[index];
@@ -141,7 +141,7 @@ impl<'p> Ledger<'p> {
         self.header.high_slot.fetch_max(mark, Ordering::SeqCst);
         slot.birth.store(birth, Ordering::SeqCst);
         slot.pid.store(pid, Ordering::SeqCst);
-        Ok(Member::at(*self, index))
+        Ok(Member::from_slot(*self, index))
     }
 }
 
@@ -149,11 +149,11 @@ impl<'p> Member<'p> {
     /// A second handle to a joined slot, for another thread of the same process.
     #[cfg(test)]
     #[cfg_attr(not(loom), expect(dead_code, reason = "for the model checker"))]
-    pub(super) fn adopt(ledger: Ledger<'p>, index: usize) -> Self {
-        Self::at(ledger, index)
+    pub(super) fn second_handle(ledger: Ledger<'p>, index: usize) -> Self {
+        Self::from_slot(ledger, index)
     }
 
-    fn at(ledger: Ledger<'p>, index: usize) -> Self {
+    fn from_slot(ledger: Ledger<'p>, index: usize) -> Self {
         let ledger = Ledger { own: index + 1, ..ledger };
         let holds = ledger.shares.iter().map(|_| AtomicU32::new(0)).collect();
         Self { ledger, slot: &ledger.slots[index], index, probing: AtomicU32::new(0), holds }
@@ -178,7 +178,7 @@ impl<'p> Member<'p> {
 
     /// The ledger this is a member of.
     #[must_use]
-    pub fn ledger(&self) -> Ledger<'p> {
+    pub fn member_ledger(&self) -> Ledger<'p> {
         self.ledger
     }
 
@@ -199,7 +199,7 @@ impl<'p> Member<'p> {
     pub fn reserve<K: Kernel>(&self, bytes: u64, limit: u64, kernel: &K) -> Result<Reservation<'p>, Refusal> {
         match self.reserve_at_once(bytes, limit) {
             Some(reservation) => Ok(reservation),
-            None if bytes > limit || bytes > MOST => Err(self.never_fits(bytes, limit)),
+            None if bytes > limit || bytes > MAX_CHARGE_BYTES => Err(self.never_fits(bytes, limit)),
             None => self.reserve_contended(bytes, limit, kernel),
         }
     }
@@ -211,12 +211,12 @@ impl<'p> Member<'p> {
     /// Two atomic additions and a scan of the slots ever used; no system call, no allocation.
     #[inline(always)] // hot: it returns in registers
     pub fn reserve_at_once(&self, bytes: u64, limit: u64) -> Option<Reservation<'p>> {
-        if bytes > limit || bytes > MOST { None } else { self.claim(bytes, limit) }
+        if bytes > limit || bytes > MAX_CHARGE_BYTES { None } else { self.try_claim(bytes, limit) }
     }
 
     /// Publishes `bytes` as claimed and grants the request if the sum is within the limit; otherwise withdraws it.
     #[inline(always)]
-    pub(super) fn claim(&self, bytes: u64, limit: u64) -> Option<Reservation<'p>> {
+    pub(super) fn try_claim(&self, bytes: u64, limit: u64) -> Option<Reservation<'p>> {
         let slot = self.slot;
         slot.claimed.fetch_add(bytes, Ordering::SeqCst);
         let sum = self.ledger.used();
@@ -226,12 +226,12 @@ impl<'p> Member<'p> {
             self.ledger.header.note_peak(sum);
             return Some(Reservation { slot, bytes });
         }
-        self.withdraw(bytes);
+        self.withdraw_claim(bytes);
         None
     }
 
     #[cold]
-    fn withdraw(&self, bytes: u64) {
+    fn withdraw_claim(&self, bytes: u64) {
         let slot = self.slot;
         // `dropped` first: from here on the request blocks nobody. Until the last line other members see too few
         // committed bytes, so they wait instead of refusing.
@@ -272,20 +272,20 @@ impl<'p> Member<'p> {
 
     /// Bytes this process holds.
     #[must_use]
-    pub fn used(&self) -> u64 {
+    pub fn used_bytes(&self) -> u64 {
         self.slot.used()
     }
 
-    /// Part of [`Member::used`] that the program did not allocate itself.
+    /// Part of [`Member::used_bytes`] that the program did not allocate itself.
     #[must_use]
-    pub fn overhead(&self) -> u64 {
+    pub fn overhead_bytes(&self) -> u64 {
         self.slot.overhead.load(Ordering::SeqCst)
     }
 
     /// Two numbers that show if this process allocates or frees right now. The first: bytes reserved whose driver
     /// calls have not returned. The second changes with every charge and release.
     #[must_use]
-    pub fn activity(&self) -> (u64, u64) {
+    pub fn pending_and_moved(&self) -> (u64, u64) {
         // `committed` is read before `claimed`, so that a reservation in progress is never missed.
         let committed = self.slot.committed.load(Ordering::SeqCst);
         let dropped = self.slot.dropped.load(Ordering::SeqCst);
@@ -303,19 +303,19 @@ impl<'p> Member<'p> {
     ///
     /// For views and reports. A request does this itself before it is refused.
     pub fn reclaim_dead<K: Kernel>(&self, kernel: &K) -> u64 {
-        let _turn = super::contended::Turn::take(kernel);
+        let _turn = super::contended::SlowPathTurn::take_turn(kernel);
         self.reclaim_in_turn(kernel)
     }
 
     /// Settles slot `index` if its member is dead. Returns true if it was. It never waits: while another thread or
     /// process reclaims the dead, it does nothing and returns false.
-    pub fn bury<K: Kernel>(&self, index: usize, kernel: &K) -> bool {
+    pub fn reclaim_slot<K: Kernel>(&self, index: usize, kernel: &K) -> bool {
         if index == self.index || index >= self.ledger.slots.len() || !kernel.lock_turn(kernel.now()) {
             return false;
         }
         let mut dead = false;
         if self.probing.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
-            let _probing = Probing(&self.probing);
+            let _probing = ProbeRight(&self.probing);
             dead = kernel.try_lock_slot(index);
             if dead {
                 self.ledger.settle(index);
@@ -330,14 +330,14 @@ impl<'p> Member<'p> {
     /// locks do not exclude threads of one process. A second thread would settle a slot whose lock the first has
     /// already released, and which a new member may have taken.
     pub(super) fn reclaim_in_turn<K: Kernel>(&self, kernel: &K) -> u64 {
-        let Some(_probing) = Probing::take(self, kernel) else { return 0 };
+        let Some(_probing) = ProbeRight::take_probe(self, kernel) else { return 0 };
         self.take_over();
         let slots = self.ledger.reclaim_slots(self.index, kernel);
         slots.saturating_add(self.ledger.reclaim_shares(|index| self.holds_share(index), kernel))
     }
 
     /// Gives back all charges and frees the slot. No thread may have a reservation left.
-    pub fn leave<K: Kernel>(self, kernel: &K) {
+    pub fn leave_ledger<K: Kernel>(self, kernel: &K) {
         self.let_all_go(kernel);
         self.ledger.settle(self.index);
         kernel.unlock_slot(self.index);
@@ -345,20 +345,20 @@ impl<'p> Member<'p> {
 }
 
 /// Least number of tries for the probing flag before a thread gives up, however much time has passed.
-const PROBES: u32 = 256;
+const MAX_PROBE_TRIES: u32 = 256;
 
 /// The flag that only one thread of this process at a time probes locks; cleared on drop.
-pub(super) struct Probing<'m>(&'m AtomicU32);
+pub(super) struct ProbeRight<'m>(&'m AtomicU32);
 
-impl<'m> Probing<'m> {
+impl<'m> ProbeRight<'m> {
     /// Waits for the flag. `None`: the thread that has it makes no progress.
-    pub(super) fn take<K: Kernel>(member: &'m Member<'_>, kernel: &K) -> Option<Self> {
+    pub(super) fn take_probe<K: Kernel>(member: &'m Member<'_>, kernel: &K) -> Option<Self> {
         let since = kernel.now();
         let mut round: u32 = 0;
         while member.probing.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_err() {
-            // Time passes while a process is stopped, too. So it counts as waited only after it has looked `PROBES`
-            // times.
-            if round >= PROBES && kernel.now().saturating_sub(since) >= super::STUCK_WAIT_NS {
+            // Time passes while a process is stopped, too. So it counts as waited only after it has looked
+            // `MAX_PROBE_TRIES` times.
+            if round >= MAX_PROBE_TRIES && kernel.now().saturating_sub(since) >= super::STUCK_WAIT_NS {
                 return None;
             }
             kernel.wait(round);
@@ -368,13 +368,13 @@ impl<'m> Probing<'m> {
     }
 }
 
-impl Drop for Probing<'_> {
+impl Drop for ProbeRight<'_> {
     fn drop(&mut self) {
         self.0.store(0, Ordering::SeqCst);
     }
 }
 
-impl Slot {
+impl LedgerSlot {
     #[inline]
     fn note_high(&self) {
         let used = self.used();
@@ -383,8 +383,8 @@ impl Slot {
         }
     }
 
-    /// For a slot of [`Reservation::apart`]: gives back up to `bytes` of the committed charge. Returns the bytes it
-    /// could not give back.
+    /// For a slot of [`Reservation::outside_ledger`]: gives back up to `bytes` of the committed charge. Returns the
+    /// bytes it could not give back.
     pub fn take_committed(&self, bytes: u64) -> u64 {
         let mut rest = bytes;
         // An open reservation is in neither counter, one rolled back is in both. A rollback in between repeats this
@@ -403,7 +403,7 @@ impl Slot {
 impl<'p> Reservation<'p> {
     /// A reservation in a slot outside any ledger, so no sum includes it. For a call that must proceed although its
     /// ledger is gone, where nothing is enforced.
-    pub fn apart(slot: &'p Slot, bytes: u64) -> Self {
+    pub fn outside_ledger(slot: &'p LedgerSlot, bytes: u64) -> Self {
         slot.claimed.fetch_add(bytes, Ordering::SeqCst);
         slot.granted.fetch_add(bytes, Ordering::SeqCst);
         Self { slot, bytes }
@@ -411,7 +411,7 @@ impl<'p> Reservation<'p> {
 
     /// Bytes that the reservation sets aside.
     #[must_use]
-    pub fn bytes(&self) -> u64 {
+    pub fn reserved_bytes(&self) -> u64 {
         self.bytes
     }
 
@@ -439,12 +439,12 @@ impl<'p> Reservation<'p> {
     ///
     /// If the process is killed between the two steps, both the share and the slot count the bytes. The share is
     /// right; the slot is reclaimed.
-    pub fn commit_to(self, share: Shared<'p>) {
+    pub fn commit_to(self, share: HeldCharge<'p>) {
         share.0.gained.fetch_add(self.bytes, Ordering::SeqCst);
     }
 
     /// The driver call failed: the bytes are given back. Dropping does the same.
-    pub fn rollback(self) {}
+    pub fn roll_back(self) {}
 }
 
 impl Drop for Reservation<'_> {

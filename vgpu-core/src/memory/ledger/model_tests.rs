@@ -45,7 +45,7 @@ impl Held<'_> {
         self.charged.iter().sum()
     }
     fn pending(&self) -> u64 {
-        self.open.iter().map(Reservation::bytes).sum()
+        self.open.iter().map(Reservation::reserved_bytes).sum()
     }
 }
 
@@ -63,7 +63,7 @@ proptest! {
             match act {
                 Act::Reserve(who, bytes) => {
                     if all[who].member.is_none() {
-                        let member = page.ledger().join(u32::try_from(who).unwrap() + 1, 0, &kernel).unwrap();
+                        let member = page.as_ledger().join(u32::try_from(who).unwrap() + 1, 0, &kernel).unwrap();
                         dead.retain(|(slot, _)| *slot != member.index());
                         all[who].member = Some(member);
                     }
@@ -87,7 +87,7 @@ proptest! {
                 }
                 Act::Commit(who) => {
                     if let Some(reservation) = all[who].open.pop() {
-                        let bytes = reservation.bytes();
+                        let bytes = reservation.reserved_bytes();
                         all[who].charged.push(bytes);
                         reservation.commit();
                     }
@@ -110,22 +110,22 @@ proptest! {
                     let mut left = core::mem::take(&mut all[who]);
                     left.open.clear();
                     if let Some(member) = left.member.take() {
-                        member.leave(&kernel);
+                        member.leave_ledger(&kernel);
                     }
                 }
                 Act::Observe => {
                     let lost: u64 = dead.drain(..).map(|(_, bytes)| bytes).sum();
-                    prop_assert_eq!(page.ledger().reclaim_dead(&kernel), lost);
+                    prop_assert_eq!(page.as_ledger().reclaim_dead(&kernel), lost);
                 }
             }
             let settled: u64 = all.iter().map(Held::settled).sum();
             let pending: u64 = all.iter().map(Held::pending).sum();
             let lost: u64 = dead.iter().map(|(_, bytes)| bytes).sum();
-            prop_assert_eq!(page.ledger().used(), settled + pending + lost);
+            prop_assert_eq!(page.as_ledger().used(), settled + pending + lost);
             prop_assert!(settled + pending <= LIMIT);
             for held in &all {
                 if let Some(member) = &held.member {
-                    prop_assert_eq!(member.used(), held.settled() + held.pending());
+                    prop_assert_eq!(member.used_bytes(), held.settled() + held.pending());
                 }
             }
             prop_assert!(!kernel.turn.get());

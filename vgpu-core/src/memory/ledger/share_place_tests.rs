@@ -17,7 +17,7 @@ fn what_was_exported_and_freed_costs_sums_nothing_in_whatever_order_it_went() {
     let page = LedgerPage::zeroed();
     let tenant = Tenant::of(&page, 2);
     for forwards in [true, false] {
-        let mut shares: Vec<ShareId> = (0..20).map(|i| tenant.share(0, 70 + i, 100)).collect();
+        let mut shares: Vec<SharedChargeId> = (0..20).map(|i| tenant.share(0, 70 + i, 100)).collect();
         assert_eq!(mark(&page), 20);
         if !forwards {
             shares.reverse();
@@ -48,12 +48,12 @@ fn what_the_dead_exported_costs_sums_nothing_once_it_is_reclaimed() {
 fn a_share_that_is_empty_and_somebodys_stays_below_the_mark() {
     let page = LedgerPage::zeroed();
     let tenant = Tenant::of(&page, 2);
-    let empty = tenant.as_member(0, |member, kernel| member.share(77, 0, kernel)).unwrap();
+    let empty = tenant.as_member(0, |member, kernel| member.begin_shared(77, 0, kernel)).unwrap();
     tenant.used();
     assert_eq!(mark(&page), 1);
     tenant.charge(0, 500);
-    tenant.as_member(0, |member, _| member.hand_over(member.shared(empty), 500));
-    assert_eq!(page.ledger().used(), 500);
+    tenant.as_member(0, |member, _| member.hand_over(member.held_charge(empty), 500));
+    assert_eq!(page.as_ledger().used(), 500);
     assert!(tenant.let_go(0, empty));
     assert_eq!(mark(&page), 0);
 }
@@ -66,11 +66,11 @@ fn a_reading_is_not_taken_for_stable_when_the_mark_moved() {
     let tenant = Tenant::of(&page, 2);
     tenant.share(0, 77, 500);
     let gone = tenant.share(0, 78, 300);
-    let (_, before) = page.ledger().read();
+    let (_, before) = page.as_ledger().read();
     // The share ends, which adds 300 to `lost`, and drops out, which takes 300 from both sums; then the pool grows.
     assert!(tenant.let_go(0, gone));
     page.shares[0].gained.fetch_add(300, SeqCst);
-    let (totals, after) = page.ledger().read();
+    let (totals, after) = page.as_ledger().read();
     assert_eq!(totals.used, 800);
     assert_ne!(before, after);
 }
@@ -82,14 +82,14 @@ fn a_place_that_somebody_still_keeps_is_not_taken() {
     let page = LedgerPage::zeroed();
     let mut tenant = Tenant::of(&page, 2);
     let share = tenant.share(0, 77, 1_000);
-    assert_eq!(tenant.let_go_while_open(0, share), Left::Kept);
+    assert_eq!(tenant.let_go_while_open(0, share), Release::Kept);
     tenant.kernel.closed.borrow_mut().push((1, WATCHED, 77));
     assert_eq!(tenant.used(), 0, "somebody saw that it is closed");
     let second = tenant.share(1, 78, 2_000);
     assert_ne!(second, share);
     tenant.kill(1);
     assert_eq!(tenant.used(), 0, "the dead hold nothing");
-    assert_eq!(tenant.keep_no_longer(0, share, 77), Left::ToOthers);
+    assert_eq!(tenant.keep_no_longer(0, share, 77), Release::ToOthers);
     assert_eq!(tenant.share(0, 79, 1_000), share, "its place is free again");
 }
 
@@ -97,10 +97,11 @@ fn a_place_that_somebody_still_keeps_is_not_taken() {
 fn a_share_that_an_importer_founds_is_the_same_for_all_and_is_paid_once() {
     let page = LedgerPage::zeroed();
     let mut tenant = Tenant::of(&page, 3);
-    let found = |tenant: &Tenant<'_>, who| tenant.as_member(who, |member, kernel| member.found(77, kernel)).unwrap();
+    let found =
+        |tenant: &Tenant<'_>, who| tenant.as_member(who, |member, kernel| member.hold_or_begin(77, kernel)).unwrap();
     let pay = |tenant: &Tenant<'_>, who, share, bytes, whole| {
         tenant.as_member(who, |member, kernel| {
-            member.reserve(bytes, LIMIT, kernel).unwrap().commit_up_to(member.shared(share), whole);
+            member.reserve(bytes, LIMIT, kernel).unwrap().commit_up_to(member.held_charge(share), whole);
         });
     };
     let share = found(&tenant, 0);
@@ -111,7 +112,7 @@ fn a_share_that_an_importer_founds_is_the_same_for_all_and_is_paid_once() {
     pay(&tenant, 1, share, 4_000, 6_000);
     assert_eq!(tenant.used(), 6_000, "it was paid");
     pay(&tenant, 1, share, 1_000, 7_000);
-    assert_eq!((tenant.used(), page.ledger().stable(1).unwrap().pending), (7_000, 0), "it is larger than was seen");
+    assert_eq!((tenant.used(), page.as_ledger().stable(1).unwrap().pending), (7_000, 0), "it is larger than was seen");
     tenant.kill(0);
     assert_eq!(tenant.used(), 7_000);
     assert!(tenant.let_go(1, share));
@@ -131,7 +132,7 @@ fn who_was_stopped_while_it_waited_lets_go_all_the_same() {
             3 => member.probing.store(0, SeqCst),
             _ => {}
         });
-        assert_eq!(member.let_go(share, None, &stopped), Left::Ended);
+        assert_eq!(member.let_go(share, None, &stopped), Release::Ended);
     });
     assert_eq!(tenant.used(), 0);
 }
@@ -154,6 +155,6 @@ fn an_importer_waits_for_a_holder_that_does_not_run() {
                 kernel.process.set(2);
             }
         });
-        assert_eq!(member.hold(77, &late), Some(share));
+        assert_eq!(member.hold_again(77, &late), Some(share));
     });
 }

@@ -19,7 +19,7 @@ pub(super) struct Tenant<'p> {
 impl<'p> Tenant<'p> {
     pub(super) fn of(page: &'p LedgerPage, members: u32) -> Self {
         let kernel = FakeKernel::default();
-        let join = |pid| Some(page.ledger().join(pid, u64::from(pid), &kernel).unwrap());
+        let join = |pid| Some(page.as_ledger().join(pid, u64::from(pid), &kernel).unwrap());
         let members = (1..=members).map(join).collect();
         Self { page, kernel, members }
     }
@@ -40,34 +40,34 @@ impl<'p> Tenant<'p> {
         self.as_member(who, |member, kernel| member.reserve(bytes, LIMIT, kernel).unwrap().commit());
     }
 
-    pub(super) fn share(&self, who: usize, identity: u64, bytes: u64) -> ShareId {
+    pub(super) fn share(&self, who: usize, identity: u64, bytes: u64) -> SharedChargeId {
         self.charge(who, bytes);
-        self.as_member(who, |member, kernel| member.share(identity, bytes, kernel)).unwrap()
+        self.as_member(who, |member, kernel| member.begin_shared(identity, bytes, kernel)).unwrap()
     }
 
-    pub(super) fn hold(&self, who: usize, identity: u64) -> Option<ShareId> {
-        self.as_member(who, |member, kernel| member.hold(identity, kernel))
+    pub(super) fn hold(&self, who: usize, identity: u64) -> Option<SharedChargeId> {
+        self.as_member(who, |member, kernel| member.hold_again(identity, kernel))
     }
 
     /// Releases a hold while no descriptor is open; returns true if the share ended.
-    pub(super) fn let_go(&self, who: usize, share: ShareId) -> bool {
-        self.as_member(who, |member, kernel| member.let_go(share, None, kernel)) == Left::Ended
+    pub(super) fn let_go(&self, who: usize, share: SharedChargeId) -> bool {
+        self.as_member(who, |member, kernel| member.let_go(share, None, kernel)) == Release::Ended
     }
 
-    pub(super) fn let_go_while_open(&self, who: usize, share: ShareId) -> Left {
+    pub(super) fn let_go_while_open(&self, who: usize, share: SharedChargeId) -> Release {
         self.as_member(who, |member, kernel| member.let_go(share, Some(WATCHED), kernel))
     }
 
-    pub(super) fn keep_no_longer(&self, who: usize, share: ShareId, identity: u64) -> Left {
+    pub(super) fn keep_no_longer(&self, who: usize, share: SharedChargeId, identity: u64) -> Release {
         self.as_member(who, |member, kernel| member.keep_no_longer(share, identity, kernel))
     }
 
     /// Usage after an outside observer has reclaimed the dead.
     pub(super) fn used(&self) -> u64 {
         self.kernel.process.set(99);
-        self.page.ledger().reclaim_dead(&self.kernel);
-        assert_eq!(self.page.ledger().stable(1).unwrap().used, self.page.ledger().used());
-        self.page.ledger().used()
+        self.page.as_ledger().reclaim_dead(&self.kernel);
+        assert_eq!(self.page.as_ledger().stable(1).unwrap().used, self.page.as_ledger().used());
+        self.page.as_ledger().used()
     }
 }
 
@@ -76,7 +76,7 @@ fn an_exported_allocation_is_charged_once_however_many_hold_it() {
     let page = LedgerPage::zeroed();
     let tenant = Tenant::of(&page, 3);
     let share = tenant.share(0, 77, 6_000);
-    assert_eq!((tenant.as_member(0, |member, _| member.used()), tenant.used()), (0, 6_000));
+    assert_eq!((tenant.as_member(0, |member, _| member.used_bytes()), tenant.used()), (0, 6_000));
     for who in [1, 2, 2] {
         assert_eq!(tenant.hold(who, 77), Some(share));
     }
@@ -141,9 +141,9 @@ fn a_pool_that_was_exported_grows_and_shrinks_in_its_share() {
     tenant.hold(1, 77).unwrap();
     tenant.as_member(0, |member, kernel| {
         let growth = member.reserve(3_000, LIMIT, kernel).unwrap();
-        growth.commit_to(member.shared(share));
-        assert_eq!((member.used(), member.shared(share).used()), (0, 5_000));
-        member.shared(share).release(1_000);
+        growth.commit_to(member.held_charge(share));
+        assert_eq!((member.used_bytes(), member.held_charge(share).used_bytes()), (0, 5_000));
+        member.held_charge(share).release(1_000);
     });
     assert_eq!(tenant.used(), 4_000);
     tenant.kill(0);
@@ -159,7 +159,7 @@ fn whoever_holds_a_share_answers_for_it_when_its_exporter_does_not() {
     tenant.charge(1, 500);
     tenant.hold(1, 77).unwrap();
     let shown = |tenant: &Tenant<'_>| -> Vec<(u32, u64, u64)> {
-        tenant.page.ledger().members().map(|member| (member.pid, member.used, member.shared)).collect()
+        tenant.page.as_ledger().members().map(|member| (member.pid, member.used, member.shared)).collect()
     };
     assert_eq!(shown(&tenant), [(1, 6_000, 6_000), (2, 500, 0), (3, 0, 0)]);
     assert_eq!(tenant.as_member(0, |member, _| member.used_and_shared()), 6_000);
@@ -174,7 +174,7 @@ fn whoever_holds_a_share_answers_for_it_when_its_exporter_does_not() {
     assert_eq!(shown(&tenant), [(1, 0, 0), (2, 6_500, 6_000)]);
     // A new member in the dead one's slot does not answer for its shares.
     tenant.kernel.process.set(4);
-    tenant.page.ledger().join(4, 4, &tenant.kernel).unwrap();
+    tenant.page.as_ledger().join(4, 4, &tenant.kernel).unwrap();
     assert_eq!(shown(&tenant), [(1, 0, 0), (2, 6_500, 6_000), (4, 0, 0)]);
 }
 
@@ -182,14 +182,18 @@ fn whoever_holds_a_share_answers_for_it_when_its_exporter_does_not() {
 fn a_full_table_of_shares_leaves_the_charge_where_it_was() {
     let page = LedgerPage::zeroed();
     let mut tenant = Tenant::of(&page, 2);
-    for identity in 1..=SHARES as u64 {
+    for identity in 1..=SHARED_CHARGES as u64 {
         tenant.share(0, identity, 1);
     }
     tenant.charge(1, 100);
-    assert_eq!(tenant.as_member(1, |member, kernel| member.share(9_999, 100, kernel)), None);
-    assert_eq!((tenant.as_member(1, |member, _| member.used()), tenant.used()), (100, SHARES as u64 + 100));
+    assert_eq!(tenant.as_member(1, |member, kernel| member.begin_shared(9_999, 100, kernel)), None);
+    assert_eq!(
+        (tenant.as_member(1, |member, _| member.used_bytes()), tenant.used()),
+        (100, SHARED_CHARGES as u64 + 100)
+    );
     tenant.kill(0);
-    let share = tenant.as_member(1, |member, kernel| member.share(9_999, 100, kernel)).expect("the dead make room");
+    let share =
+        tenant.as_member(1, |member, kernel| member.begin_shared(9_999, 100, kernel)).expect("the dead make room");
     assert_eq!(tenant.used(), 100);
     assert!(tenant.let_go(1, share));
 }
@@ -199,18 +203,18 @@ fn a_share_is_kept_for_a_descriptor_until_that_is_closed() {
     let page = LedgerPage::zeroed();
     let mut tenant = Tenant::of(&page, 2);
     let share = tenant.share(0, 77, 6_000);
-    assert_eq!(tenant.let_go_while_open(0, share), Left::Kept);
+    assert_eq!(tenant.let_go_while_open(0, share), Release::Kept);
     assert_eq!(tenant.used(), 6_000);
     tenant.as_member(1, |member, kernel| member.reclaim_dead(kernel));
     assert_eq!(tenant.used(), 6_000, "its keeper lives");
-    assert_eq!(tenant.keep_no_longer(0, share, 77), Left::Ended);
+    assert_eq!(tenant.keep_no_longer(0, share, 77), Release::Ended);
     assert_eq!(tenant.used(), 0);
-    assert_eq!(tenant.keep_no_longer(0, share, 77), Left::ToOthers, "it ends once");
+    assert_eq!(tenant.keep_no_longer(0, share, 77), Release::ToOthers, "it ends once");
     // No process keeps a share that another one holds, and the death of a keeper ends the share.
     let share = tenant.share(0, 78, 6_000);
     tenant.hold(1, 78).unwrap();
-    assert_eq!(tenant.let_go_while_open(0, share), Left::ToOthers);
-    assert_eq!(tenant.let_go_while_open(1, share), Left::Kept);
+    assert_eq!(tenant.let_go_while_open(0, share), Release::ToOthers);
+    assert_eq!(tenant.let_go_while_open(1, share), Release::Kept);
     tenant.kill(1);
     assert_eq!(tenant.used(), 0);
 }
@@ -220,13 +224,13 @@ fn what_is_kept_ends_with_the_last_who_takes_it_up() {
     let page = LedgerPage::zeroed();
     let tenant = Tenant::of(&page, 2);
     let share = tenant.share(0, 77, 6_000);
-    assert_eq!(tenant.let_go_while_open(0, share), Left::Kept);
+    assert_eq!(tenant.let_go_while_open(0, share), Release::Kept);
     assert_eq!(tenant.hold(1, 77), Some(share));
     assert_eq!(tenant.used(), 6_000);
     assert!(tenant.let_go(1, share), "no descriptor is open, and the keeper need not say so");
     assert_eq!(tenant.used(), 0);
     let second = tenant.share(1, 78, 1_000);
-    assert_eq!(tenant.keep_no_longer(0, share, 77), Left::ToOthers);
+    assert_eq!(tenant.keep_no_longer(0, share, 77), Release::ToOthers);
     assert_eq!(tenant.used(), 1_000);
     assert!(tenant.let_go(1, second));
 }
@@ -236,9 +240,9 @@ fn what_is_kept_can_be_taken_up_again_by_its_keeper() {
     let page = LedgerPage::zeroed();
     let tenant = Tenant::of(&page, 2);
     let share = tenant.share(0, 77, 6_000);
-    assert_eq!(tenant.let_go_while_open(0, share), Left::Kept);
+    assert_eq!(tenant.let_go_while_open(0, share), Release::Kept);
     assert_eq!(tenant.hold(0, 77), Some(share));
-    assert_eq!(tenant.keep_no_longer(0, share, 77), Left::ToOthers, "it is held, not kept");
+    assert_eq!(tenant.keep_no_longer(0, share, 77), Release::ToOthers, "it is held, not kept");
     assert_eq!(tenant.used(), 6_000);
     assert!(tenant.let_go(0, share));
     assert_eq!(tenant.used(), 0);
@@ -249,17 +253,17 @@ fn what_is_kept_for_a_closed_descriptor_stands_in_nobodys_way() {
     let page = LedgerPage::zeroed();
     let tenant = Tenant::of(&page, 3);
     let share = tenant.share(0, 77, 6_000);
-    assert_eq!(tenant.let_go_while_open(0, share), Left::Kept);
+    assert_eq!(tenant.let_go_while_open(0, share), Release::Kept);
     assert!(tenant.as_member(1, |member, kernel| member.reserve(4_001, LIMIT, kernel)).is_err(), "it is open");
     // The descriptor is closed and its keeper does nothing: another member's request ends the share.
     tenant.kernel.closed.borrow_mut().push((1, WATCHED, 77));
     tenant.charge(1, LIMIT);
     assert_eq!(tenant.used(), LIMIT);
     tenant.as_member(1, |member, _| member.release(LIMIT));
-    assert_eq!(tenant.keep_no_longer(0, share, 77), Left::ToOthers);
+    assert_eq!(tenant.keep_no_longer(0, share, 77), Release::ToOthers);
     // A closed descriptor neither ends a share that is held, nor one that has another identity by now.
     assert_eq!(tenant.share(0, 77, 6_000), share);
-    assert_eq!(tenant.let_go_while_open(0, share), Left::Kept);
+    assert_eq!(tenant.let_go_while_open(0, share), Release::Kept);
     tenant.kernel.closed.borrow_mut().clear();
     assert_eq!(tenant.hold(2, 77), Some(share));
     tenant.kernel.closed.borrow_mut().push((1, WATCHED, 77));
@@ -278,8 +282,8 @@ fn leaving_lets_everything_go() {
     tenant.hold(0, 78).unwrap();
     tenant.hold(0, 78).unwrap();
     tenant.kernel.process.set(1);
-    tenant.members[0].take().unwrap().leave(&tenant.kernel);
-    assert_eq!(tenant.page.ledger().used(), 2_000);
+    tenant.members[0].take().unwrap().leave_ledger(&tenant.kernel);
+    assert_eq!(tenant.page.as_ledger().used(), 2_000);
 }
 
 /// The exporter may be killed after each step of an export. The count is never less than it holds, the settled part
@@ -310,7 +314,7 @@ fn an_exporter_killed_at_any_step_has_never_counted_too_little_and_leaves_nothin
             share.identity.store(77, SeqCst);
             for step in &steps[..=killed_after] {
                 step();
-                let totals = page.ledger().stable(1).unwrap();
+                let totals = page.as_ledger().stable(1).unwrap();
                 assert!(totals.used >= BYTES, "{killed_after}: {totals:?}");
                 assert!(totals.settled <= BYTES, "{killed_after}: a refusal would rest on {totals:?}");
             }
@@ -319,7 +323,7 @@ fn an_exporter_killed_at_any_step_has_never_counted_too_little_and_leaves_nothin
         tenant.as_member(1, |member, kernel| {
             member.reserve(LIMIT, LIMIT, kernel).expect("the dead hold nothing").commit();
         });
-        assert_eq!(page.ledger().used(), LIMIT);
+        assert_eq!(page.as_ledger().used(), LIMIT);
     }
 }
 
@@ -356,7 +360,7 @@ struct Exported {
     identity: u64,
     bytes: u64,
     holders: [u32; MEMBERS],
-    id: ShareId,
+    id: SharedChargeId,
 }
 
 proptest! {
@@ -390,7 +394,7 @@ proptest! {
                 Act::Export(who) if living(who) => {
                     if let Some(bytes) = own[who].pop() {
                         identities += 1;
-                        let id = tenant.as_member(who, |member, kernel| member.share(identities, bytes, kernel));
+                        let id = tenant.as_member(who, |member, kernel| member.begin_shared(identities, bytes, kernel));
                         let mut holders = [0; MEMBERS];
                         holders[who] = 1;
                         shared.push(Exported { identity: identities, bytes, holders, id: id.unwrap() });
@@ -417,7 +421,7 @@ proptest! {
                     if let Some(who) = (0..MEMBERS).find(|who| shared[at].holders[*who] > 0) {
                         let id = shared[at].id;
                         let grew = tenant.as_member(who, |member, kernel| {
-                            member.reserve(bytes, LIMIT, kernel).map(|more| more.commit_to(member.shared(id))).is_ok()
+                            member.reserve(bytes, LIMIT, kernel).map(|more| more.commit_to(member.held_charge(id))).is_ok()
                         });
                         if grew {
                             shared[at].bytes += bytes;
@@ -437,11 +441,11 @@ proptest! {
             }
             let held: u64 = own.iter().flatten().sum::<u64>() + shared.iter().map(|one| one.bytes).sum::<u64>();
             // Dead members count until somebody reclaims them.
-            prop_assert!(page.ledger().used() >= held);
+            prop_assert!(page.as_ledger().used() >= held);
             if matches!(act, Act::Observe) {
-                prop_assert_eq!(page.ledger().used(), held);
+                prop_assert_eq!(page.as_ledger().used(), held);
             }
-            let totals = page.ledger().stable(1).unwrap();
+            let totals = page.as_ledger().stable(1).unwrap();
             prop_assert_eq!((totals.pending, totals.tentative), (0, 0));
         }
         let held: u64 = own.iter().flatten().sum::<u64>() + shared.iter().map(|one| one.bytes).sum::<u64>();

@@ -2,15 +2,15 @@
 //! members.
 
 use super::member::MemberView;
-use super::{Header, Kernel, Share, Slot};
+use super::{Kernel, LedgerHeader, LedgerSlot, SharedCharge};
 use crate::sync::{Ordering, total_order};
 
 /// A tenant's ledger of one device: a view of a [`super::LedgerPage`].
 #[derive(Clone, Copy)]
 pub struct Ledger<'p> {
-    pub(crate) header: &'p Header,
-    pub(super) slots: &'p [Slot],
-    pub(super) shares: &'p [Share],
+    pub(crate) header: &'p LedgerHeader,
+    pub(super) slots: &'p [LedgerSlot],
+    pub(super) shares: &'p [SharedCharge],
     /// Slots `0..own` are summed even if the header's mark is lower. A member's own slot is the last of them; 0 for
     /// observers.
     pub(super) own: usize,
@@ -35,21 +35,21 @@ pub struct Totals {
 pub(super) struct Fingerprint([u64; 7]);
 
 /// `later - earlier` of two growing counters; 0 if the page is corrupted (a negative difference).
-pub(super) fn distance(later: u64, earlier: u64) -> u64 {
+pub(super) fn counter_distance(later: u64, earlier: u64) -> u64 {
     let distance = later.wrapping_sub(earlier);
     if distance > i64::MAX.unsigned_abs() { 0 } else { distance }
 }
 
-impl Slot {
+impl LedgerSlot {
     /// Bytes that count against the limit; too large while the slot changes, never too small.
     #[inline]
     pub(super) fn used(&self) -> u64 {
         let dropped = self.dropped.load(Ordering::SeqCst);
-        distance(self.claimed.load(Ordering::SeqCst), dropped)
+        counter_distance(self.claimed.load(Ordering::SeqCst), dropped)
     }
 
     /// Frees all charges of the slot. Only for the holder of its lock; safe to repeat after the caller died midway.
-    pub(super) fn settle(&self) {
+    pub(super) fn settle_slot(&self) {
         let claimed = self.claimed.load(Ordering::SeqCst);
         self.dropped.store(claimed, Ordering::SeqCst);
         self.granted.store(claimed, Ordering::SeqCst);
@@ -64,24 +64,24 @@ impl Slot {
 }
 
 impl<'p> Ledger<'p> {
-    pub(crate) fn new(header: &'p Header, slots: &'p [Slot], shares: &'p [Share]) -> Self {
+    pub(crate) fn new(header: &'p LedgerHeader, slots: &'p [LedgerSlot], shares: &'p [SharedCharge]) -> Self {
         Self { header, slots, shares, own: 0 }
     }
 
     /// Fields that members share apart from their charges: overhead figures, bypasses of the hooks.
     #[must_use]
-    pub fn header(&self) -> &'p Header {
+    pub fn header(&self) -> &'p LedgerHeader {
         self.header
     }
 
     /// The slot with this index.
-    pub(crate) fn slot(&self, index: usize) -> &'p Slot {
+    pub(crate) fn slot(&self, index: usize) -> &'p LedgerSlot {
         &self.slots[index]
     }
 
     /// The slots that were ever used.
     #[inline]
-    pub(crate) fn in_use(&self) -> &'p [Slot] {
+    pub(crate) fn in_use(&self) -> &'p [LedgerSlot] {
         let high = usize::try_from(self.header.high_slot.load(Ordering::SeqCst)).unwrap_or(usize::MAX);
         // A corrupted mark must neither become an index nor hide the member's own charges.
         &self.slots[..high.max(self.own).min(self.slots.len())]
@@ -89,7 +89,7 @@ impl<'p> Ledger<'p> {
 
     /// The shares below the mark.
     #[inline]
-    pub(super) fn shares_in_use(&self) -> &'p [Share] {
+    pub(super) fn shares_in_use(&self) -> &'p [SharedCharge] {
         let high = usize::try_from(self.header.high_share.load(Ordering::SeqCst)).unwrap_or(usize::MAX);
         &self.shares[..high.min(self.shares.len())]
     }
@@ -110,7 +110,7 @@ impl<'p> Ledger<'p> {
 
     #[cold]
     fn with_shares(&self, slots: u64) -> u64 {
-        self.shares_in_use().iter().fold(slots, |sum, share| sum.saturating_add(share.used()))
+        self.shares_in_use().iter().fold(slots, |sum, share| sum.saturating_add(share.used_bytes()))
     }
 
     /// Part of [`Ledger::used`] that the programs did not allocate themselves.
@@ -145,9 +145,9 @@ impl<'p> Ledger<'p> {
             for (sum, counter) in fingerprint.0.iter_mut().zip([dropped, committed, granted, claimed]) {
                 *sum = sum.wrapping_add(counter);
             }
-            let used = distance(claimed, dropped);
-            let tentative = distance(claimed, granted).min(used);
-            let unresolved = distance(claimed, committed).clamp(tentative, used);
+            let used = counter_distance(claimed, dropped);
+            let tentative = counter_distance(claimed, granted).min(used);
+            let unresolved = counter_distance(claimed, committed).clamp(tentative, used);
             totals.used = totals.used.saturating_add(used);
             totals.tentative = totals.tentative.saturating_add(tentative);
             totals.pending = totals.pending.saturating_add(unresolved - tentative);
@@ -160,7 +160,7 @@ impl<'p> Ledger<'p> {
             let gained = share.gained.load(Ordering::SeqCst);
             fingerprint.0[4] = fingerprint.0[4].wrapping_add(lost);
             fingerprint.0[5] = fingerprint.0[5].wrapping_add(gained);
-            let used = distance(gained, lost);
+            let used = counter_distance(gained, lost);
             totals.used = totals.used.saturating_add(used);
             totals.settled = totals.settled.saturating_add(used);
         }
@@ -172,7 +172,7 @@ impl<'p> Ledger<'p> {
     /// The first member also shows the bytes that no member answers for yet, so that the members add up to `used`.
     pub fn members(&self) -> impl Iterator<Item = MemberView> + 'p {
         let ledger = *self;
-        let mut unanswered = self.unanswered();
+        let mut unanswered = self.unanswered_bytes();
         self.in_use().iter().enumerate().filter_map(move |(index, slot)| {
             let pid = slot.pid.load(Ordering::SeqCst);
             let birth = slot.birth.load(Ordering::SeqCst);
@@ -197,13 +197,13 @@ impl<'p> Ledger<'p> {
     /// For observers that are not members; they call it from one thread at a time. A member uses
     /// [`super::Member::reclaim_dead`], which skips its own slot.
     pub fn reclaim_dead<K: Kernel>(&self, kernel: &K) -> u64 {
-        let _turn = super::contended::Turn::take(kernel);
+        let _turn = super::contended::SlowPathTurn::take_turn(kernel);
         self.reclaim_slots(usize::MAX, kernel).saturating_add(self.reclaim_shares(|_| false, kernel))
     }
 
     /// Frees all charges of slot `index` and its turn at the device. Only for the holder of the slot's lock.
     pub(crate) fn settle(&self, index: usize) {
-        self.slots[index].settle();
+        self.slots[index].settle_slot();
         self.free_turn_of(index);
     }
 
@@ -234,8 +234,8 @@ impl<'p> Ledger<'p> {
                 continue;
             }
             if kernel.try_lock_share(index) {
-                freed = freed.saturating_add(share.used());
-                share.settle();
+                freed = freed.saturating_add(share.used_bytes());
+                share.settle_shared();
                 kernel.unlock_share(index);
             }
             kernel.unlock_kept(index);

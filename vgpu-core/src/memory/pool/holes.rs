@@ -6,28 +6,29 @@
 //! immediately, and by others once the stream has executed the free. Some room is unknown here: another thread's part
 //! of a growth, or a chunk that began elsewhere. A request then seems not to fit, and reserves all it may take.
 //!
-//! The map stays true until the pool gives memory back, which the caller reports ([`Holes::trimmed`]). Then chunks
-//! without a block are forgotten, including frees in progress inside them: the driver may have noticed earlier than
-//! the program that a stream has executed its frees. Knowing too little room is always correct; [`Holes::forget`]
-//! forgets all of it.
+//! The map stays true until the pool gives memory back, which the caller reports ([`FreeRanges::note_trim`]). Then
+//! chunks without a block are forgotten, including frees in progress inside them: the driver may have noticed earlier
+//! than the program that a stream has executed its frees. Knowing too little room is always correct;
+//! [`FreeRanges::forget_all`] forgets all of it.
 //!
 //! # Cost
 //! Each operation takes a few steps in ordered maps, by address and by size, whatever the number of pieces.
-//! [`Holes::arrived`] takes as many for each piece that the stream has freed, [`Holes::trimmed`] one for each chunk.
+//! [`FreeRanges::pass_frees`] takes as many for each piece that the stream has freed, [`FreeRanges::note_trim`] one
+//! for each chunk.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A stream, as any number that identifies it.
-pub type Stream = u64;
+pub type StreamKey = u64;
 
 /// A number that no stream has.
-pub const NOBODY: Stream = Stream::MAX;
+pub const NO_STREAM: StreamKey = StreamKey::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Gap {
     end: u64,
     /// The stream in whose order the piece was freed, if it has not executed the free yet.
-    late: Option<Stream>,
+    late: Option<StreamKey>,
 }
 
 /// Memory that the pool grew by at one time.
@@ -41,7 +42,7 @@ struct Chunk {
 /// A block whose free is in progress in the driver, which may hand the block out again before the free returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "it leaves, or it stays"]
-pub struct Leaving {
+pub struct PendingFree {
     at: u64,
     end: u64,
     number: u64,
@@ -49,22 +50,22 @@ pub struct Leaving {
 
 /// The free pieces of one pool.
 #[derive(Clone, Debug, Default)]
-pub struct Holes {
+pub struct FreeRanges {
     chunks: BTreeMap<u64, Chunk>,
     /// Total bytes of all chunks.
     known: u64,
     gaps: BTreeMap<u64, Gap>,
     /// The pieces of `gaps`, ordered by the stream that can use them (`None`: all), length and address.
-    sizes: BTreeSet<(Option<Stream>, u64, u64)>,
+    sizes: BTreeSet<(Option<StreamKey>, u64, u64)>,
     /// Pieces that lie in no known chunk.
     strays: BTreeSet<u64>,
     /// Frees in progress whose bytes were not handed out again, by address.
-    leaving: BTreeMap<u64, Leaving>,
+    leaving: BTreeMap<u64, PendingFree>,
     /// Number of frees begun so far; it numbers them.
     left: u64,
 }
 
-impl Holes {
+impl FreeRanges {
     /// A map without any known room.
     #[must_use]
     pub const fn new() -> Self {
@@ -81,83 +82,83 @@ impl Holes {
 
     /// True if a free piece can serve a request of `bytes` in `stream`.
     #[must_use]
-    pub fn fits(&self, bytes: u64, stream: Stream) -> bool {
+    pub fn fits_request(&self, bytes: u64, stream: StreamKey) -> bool {
         let serves = |whom| self.sizes.range((whom, bytes, 0)..=(whom, u64::MAX, u64::MAX)).next().is_some();
         serves(None) || serves(Some(stream))
     }
 
     /// True if `bytes` at `at` are known to be free: a request served there does not make the pool grow.
     #[must_use]
-    pub fn has(&self, at: u64, bytes: u64) -> bool {
+    pub fn is_free(&self, at: u64, bytes: u64) -> bool {
         let end = at.saturating_add(bytes);
         self.gaps.range(..=at).next_back().is_some_and(|(_, gap)| gap.end >= end)
     }
 
     /// Total bytes of the known chunks. If that is more than the pool holds, a change was missed.
     #[must_use]
-    pub fn known(&self) -> u64 {
+    pub fn known_bytes(&self) -> u64 {
         self.known
     }
 
     /// A request was served at `at`.
-    pub fn placed(&mut self, at: u64, bytes: u64) {
+    pub fn note_placed(&mut self, at: u64, bytes: u64) {
         let end = at.saturating_add(bytes);
-        self.cut(at, end);
+        self.cut_range(at, end);
         self.given_out(at, end);
-        self.used(at, true);
+        self.count_block(at, true);
     }
 
     /// The pool grew by `by` bytes for a request of `bytes` served at `at`: the rest of the growth is free.
-    pub fn grew(&mut self, at: u64, bytes: u64, by: u64) {
+    pub fn note_growth(&mut self, at: u64, bytes: u64, by: u64) {
         let (end, last) = (at.saturating_add(by), self.chunks.range(..at.saturating_add(by)).next_back());
         if by >= bytes && last.is_none_or(|(_, chunk)| chunk.end <= at) {
             // Pieces recorded as free there left the pool long ago.
-            self.cut(at, end);
+            self.cut_range(at, end);
             self.chunks.insert(at, Chunk { end, used: 0 });
             self.known += end - at;
-            self.put(at.saturating_add(bytes), end, None);
+            self.add_range(at.saturating_add(bytes), end, None);
         }
     }
 
     /// A block is about to be freed; call this before the driver. The block no longer keeps its chunk.
-    pub fn leaving(&mut self, at: u64, bytes: u64) -> Leaving {
+    pub fn begin_free(&mut self, at: u64, bytes: u64) -> PendingFree {
         let end = at.saturating_add(bytes);
         self.given_out(at, end);
-        self.used(at, false);
+        self.count_block(at, false);
         self.left += 1;
-        let leaving = Leaving { at, end, number: self.left };
+        let leaving = PendingFree { at, end, number: self.left };
         self.leaving.insert(at, leaving);
         leaving
     }
 
     /// The block was freed, in the order of a stream, or (`None`) for all streams. It becomes free room, unless some
     /// of it was handed out again or may have left the pool meanwhile.
-    pub fn freed(&mut self, leaving: Leaving, stream: Option<Stream>) {
+    pub fn finish_free(&mut self, leaving: PendingFree, stream: Option<StreamKey>) {
         if self.is_still(leaving) {
-            self.put(leaving.at, leaving.end, stream);
+            self.add_range(leaving.at, leaving.end, stream);
         }
     }
 
     /// The free failed: the block stays in use.
-    pub fn stays(&mut self, leaving: Leaving) {
+    pub fn cancel_free(&mut self, leaving: PendingFree) {
         let _ = self.is_still(leaving);
-        self.used(leaving.at, true);
+        self.count_block(leaving.at, true);
     }
 
     /// A stream has executed all its frees; `None`: all streams have.
-    pub fn arrived(&mut self, stream: Option<Stream>) {
-        let (first, last) = (stream.unwrap_or(0), stream.unwrap_or(Stream::MAX));
+    pub fn pass_frees(&mut self, stream: Option<StreamKey>) {
+        let (first, last) = (stream.unwrap_or(0), stream.unwrap_or(StreamKey::MAX));
         self.late_by(first, last, None);
     }
 
     /// A stream was destroyed that may not have executed its frees, and its number may be reused. Its pieces become
     /// usable only after a wait for all streams.
-    pub fn nobodys(&mut self, stream: Stream) {
-        self.late_by(stream, stream, Some(NOBODY));
+    pub fn forget_stream(&mut self, stream: StreamKey) {
+        self.late_by(stream, stream, Some(NO_STREAM));
     }
 
     /// The pool may have given memory back: any chunk without a block, and any free memory outside the known chunks.
-    pub fn trimmed(&mut self) {
+    pub fn note_trim(&mut self) {
         self.leaving.clear();
         let mut gone = core::mem::take(&mut self.strays);
         let (gaps, known) = (&self.gaps, &mut self.known);
@@ -172,22 +173,22 @@ impl Holes {
     }
 
     /// An unforeseen event: no room is known any more.
-    pub fn forget(&mut self) {
+    pub fn forget_all(&mut self) {
         // Keep the counter, since the number of a free is never reused.
         *self = Self { left: self.left, ..Self::new() };
     }
 
-    fn late_by(&mut self, first: Stream, last: Stream, now: Option<Stream>) {
+    fn late_by(&mut self, first: StreamKey, last: StreamKey, now: Option<StreamKey>) {
         let there = (Some(first), 0, 0)..=(Some(last), u64::MAX, u64::MAX);
         let come: Vec<u64> = self.sizes.range(there).map(|(_, _, at)| *at).collect();
         for at in come {
             if let Some(gap) = self.remove(at) {
-                self.put(at, gap.end, now);
+                self.add_range(at, gap.end, now);
             }
         }
     }
 
-    fn is_still(&mut self, leaving: Leaving) -> bool {
+    fn is_still(&mut self, leaving: PendingFree) -> bool {
         let is = self.leaving.get(&leaving.at) == Some(&leaving);
         if is {
             self.leaving.remove(&leaving.at);
@@ -205,7 +206,7 @@ impl Holes {
     }
 
     /// Adds a block to the count of its chunk, or removes one.
-    fn used(&mut self, at: u64, more: bool) {
+    fn count_block(&mut self, at: u64, more: bool) {
         if let Some(chunk) = self.chunks.range_mut(..=at).next_back().map(|(_, chunk)| chunk)
             && at < chunk.end
         {
@@ -234,7 +235,7 @@ impl Holes {
     }
 
     /// Removes a range from every free piece.
-    fn cut(&mut self, from: u64, to: u64) {
+    fn cut_range(&mut self, from: u64, to: u64) {
         while let Some((at, end)) = self.gaps.range(..to).next_back().map(|(at, gap)| (*at, gap.end))
             && end > from
             && let Some(gap) = self.remove(at)
@@ -249,8 +250,8 @@ impl Holes {
     }
 
     /// Adds a free piece. A piece that all streams can use is merged with its neighbours in the same chunk.
-    fn put(&mut self, mut from: u64, mut to: u64, late: Option<Stream>) {
-        self.cut(from, to);
+    fn add_range(&mut self, mut from: u64, mut to: u64, late: Option<StreamKey>) {
+        self.cut_range(from, to);
         if from >= to {
             return;
         }

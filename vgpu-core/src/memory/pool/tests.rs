@@ -13,7 +13,7 @@ struct Driver {
     used: u64,
 }
 
-const STEP: u64 = USUAL_GROWTH;
+const STEP: u64 = ASSUMED_GROWTH_BYTES;
 
 impl Driver {
     /// Returns true if the pool grew.
@@ -47,8 +47,8 @@ enum Act {
 struct Thread {
     act: Act,
     step: u32,
-    call: Option<Call>,
-    reading: Option<Reading>,
+    call: Option<PoolRequest>,
+    reading: Option<PoolReading>,
     grew: bool,
 }
 
@@ -57,7 +57,7 @@ const STEPS: u32 = 5;
 #[derive(Clone, Debug, Default)]
 struct World {
     driver: Driver,
-    pool: Pool,
+    pool: PoolAccount,
     /// The ledger's bytes: charges here, reservations in the next field.
     committed: u64,
     reservations: u64,
@@ -73,7 +73,7 @@ struct World {
 }
 
 impl World {
-    fn follow(&mut self, pledge: u64, change: Change) {
+    fn follow(&mut self, pledge: u64, change: ChargeChange) {
         self.reservations -= pledge;
         self.committed = (self.committed + change.keep + change.lack)
             .checked_sub(change.release)
@@ -93,7 +93,7 @@ impl World {
             }
             (1, Act::Alloc(bytes)) => thread.grew = self.driver.alloc(bytes),
             (1, Act::Free(bytes)) => {
-                self.pool.freed(bytes);
+                self.pool.note_freed(bytes);
                 self.driver.free(bytes);
             }
             (1, Act::Trim) => self.driver.trim(),
@@ -106,7 +106,7 @@ impl World {
             }
             (2, _) => {
                 let ticket = self.pool.ticket();
-                thread.reading = Some(Reading { ticket, reserved: 0, used: None });
+                thread.reading = Some(PoolReading { ticket, reserved: 0, used: None });
             }
             (3, act) => {
                 let reading = thread.reading.as_mut().expect("a ticket was drawn");
@@ -119,8 +119,10 @@ impl World {
                 let reading = thread.reading.expect("it was read");
                 self.stale += u32::from(reading.ticket.number < self.pool.newest);
                 let (pledge, change) = match thread.call {
-                    Some(call) => (call.pledge(), self.pool.end(call, matches!(act, Act::Alloc(_)), Some(reading))),
-                    None => (0, self.pool.measured(reading)),
+                    Some(call) => {
+                        (call.pledge(), self.pool.end_request(call, matches!(act, Act::Alloc(_)), Some(reading)))
+                    }
+                    None => (0, self.pool.apply_measurement(reading)),
                 };
                 match change {
                     Some(change) => self.follow(pledge, change),
@@ -203,8 +205,8 @@ fn a_request_that_fits_inside_is_not_pledged_and_uses_what_it_found() {
     assert_eq!(world.pool.begin_inside(20 * MIB), None, "the first has it");
     assert_eq!(first.pledge(), 0);
     world.driver.alloc(20 * MIB);
-    let change = world.pool.end(first, true, None);
-    assert_eq!(change.unwrap(), Change::default());
+    let change = world.pool.end_request(first, true, None);
+    assert_eq!(change.unwrap(), ChargeChange::default());
     assert_eq!(world.pool.slack(), 11 * MIB);
 }
 
@@ -215,17 +217,17 @@ fn a_request_that_was_served_from_inside_gives_its_whole_pledge_back() {
     let call = world.pool.begin_pledged(MIB, 32 * MIB);
     assert_eq!(world.pool.held(), 64 * MIB);
     let change = world.pool.end_inside(call);
-    assert_eq!(change, Change::default(), "nothing of it is kept");
+    assert_eq!(change, ChargeChange::default(), "nothing of it is kept");
     assert_eq!((world.pool.held(), world.pool.live(), world.pool.is_busy()), (32 * MIB, 2 * MIB, false));
 }
 
 #[test]
 fn where_the_driver_does_not_answer_the_pledge_is_charged() {
-    let mut pool = Pool::default();
+    let mut pool = PoolAccount::default();
     let call = pool.begin_pledged(10, 32);
-    assert_eq!(pool.end(call, true, None), Some(Change { keep: 32, ..Change::default() }));
+    assert_eq!(pool.end_request(call, true, None), Some(ChargeChange { keep: 32, ..ChargeChange::default() }));
     let call = pool.begin_pledged(10, 32);
-    assert_eq!(pool.end(call, false, None), Some(Change::default()));
+    assert_eq!(pool.end_request(call, false, None), Some(ChargeChange::default()));
     assert_eq!((pool.held(), pool.slack()), (32, 22));
 }
 
@@ -237,49 +239,56 @@ fn a_request_that_the_driver_refused_leaves_nothing() {
     world.run(Act::Fail(20 * MIB));
     world.run(Act::Fail(500 * MIB));
     assert_eq!(
-        Pool { drawn: 0, newest: 0, applied: 0, ..world.pool },
-        Pool { drawn: 0, newest: 0, applied: 0, ..before }
+        PoolAccount { drawn: 0, newest: 0, applied: 0, ..world.pool },
+        PoolAccount { drawn: 0, newest: 0, applied: 0, ..before }
     );
     assert_eq!(world.committed, 32 * MIB);
 }
 
 #[test]
 fn growth_that_nobody_pledged_is_a_lack_and_is_said_once() {
-    let mut pool = Pool::default();
+    let mut pool = PoolAccount::default();
     let call = pool.begin_pledged(40, 64); // any unit
     let ticket = pool.ticket();
-    let change = pool.end(call, true, Some(Reading { ticket, reserved: 96, used: None })).unwrap();
-    assert_eq!(change, Change { keep: 64, release: 0, lack: 32, grew: Some(96), shrank: false });
+    let change = pool.end_request(call, true, Some(PoolReading { ticket, reserved: 96, used: None })).unwrap();
+    assert_eq!(change, ChargeChange { keep: 64, release: 0, lack: 32, grew: Some(96), shrank: false });
     let ticket = pool.ticket();
-    assert_eq!(pool.measured(Reading { ticket, reserved: 96, used: Some(40) }), Some(Change::default()));
+    assert_eq!(
+        pool.apply_measurement(PoolReading { ticket, reserved: 96, used: Some(40) }),
+        Some(ChargeChange::default())
+    );
     assert_eq!((pool.held(), pool.slack()), (96, 56));
 }
 
 #[test]
 fn a_reading_that_may_be_older_than_an_applied_one_charges_nothing_unless_it_insists() {
-    let mut pool = Pool::default();
+    let mut pool = PoolAccount::default();
     let (first, second) = (pool.ticket(), pool.ticket());
-    assert_eq!(pool.measured(Reading { ticket: first, reserved: 32, used: None }).unwrap().lack, 32);
-    let late = Reading { ticket: second, reserved: 64, used: None };
-    assert_eq!(pool.measured(late), None, "it may have been read before the first");
-    assert_eq!(pool.measured(Reading { ticket: second.insisting(), ..late }).unwrap().lack, 32);
+    assert_eq!(pool.apply_measurement(PoolReading { ticket: first, reserved: 32, used: None }).unwrap().lack, 32);
+    let late = PoolReading { ticket: second, reserved: 64, used: None };
+    assert_eq!(pool.apply_measurement(late), None, "it may have been read before the first");
+    assert_eq!(pool.apply_measurement(PoolReading { ticket: second.insisting(), ..late }).unwrap().lack, 32);
     let (older, newer) = (pool.ticket(), pool.ticket());
-    assert_eq!(pool.measured(Reading { ticket: newer, reserved: 32, used: None }).unwrap().release, 32);
-    assert_eq!(pool.measured(Reading { ticket: older, reserved: 64, used: None }), Some(Change::default()), "stale");
+    assert_eq!(pool.apply_measurement(PoolReading { ticket: newer, reserved: 32, used: None }).unwrap().release, 32);
+    assert_eq!(
+        pool.apply_measurement(PoolReading { ticket: older, reserved: 64, used: None }),
+        Some(ChargeChange::default()),
+        "stale"
+    );
 }
 
 #[test]
 fn what_was_given_back_and_is_still_in_use_is_no_slack_and_may_serve_again() {
     let mut world = World::default();
     world.run(Act::Alloc(32 * MIB));
-    world.pool.freed(32 * MIB); // the stream has not executed the free yet
+    world.pool.note_freed(32 * MIB); // the stream has not executed the free yet
     assert!(world.pool.may_shrink());
     assert_eq!(world.pool.slack(), 0);
     let call = world.pool.begin_inside(32 * MIB).unwrap();
     assert_eq!(world.pool.begin_inside(1), None);
     let ticket = world.pool.ticket();
-    let reading = Reading { ticket, reserved: 32 * MIB, used: None };
-    assert_eq!(world.pool.end(call, true, Some(reading)).unwrap().lack, 0);
+    let reading = PoolReading { ticket, reserved: 32 * MIB, used: None };
+    assert_eq!(world.pool.end_request(call, true, Some(reading)).unwrap().lack, 0);
 }
 
 #[test]
@@ -297,8 +306,11 @@ fn the_end_of_a_context_takes_what_was_live() {
     world.run(Act::Alloc(32 * MIB));
     world.driver = Driver::default();
     let ticket = world.pool.ticket();
-    assert_eq!(world.pool.measured(Reading { ticket, reserved: 0, used: Some(0) }).unwrap().release, 32 * MIB);
-    world.pool.emptied();
+    assert_eq!(
+        world.pool.apply_measurement(PoolReading { ticket, reserved: 0, used: Some(0) }).unwrap().release,
+        32 * MIB
+    );
+    world.pool.forget_allocations();
     assert_eq!(world.pool.live(), 0);
 }
 

@@ -3,36 +3,36 @@
 //! [`crate::time::gate::loss`] decides when a beat is overdue.
 
 use super::sequenced::Sequenced;
-use super::{Header, PageError, zeros};
+use super::{PageError, PageHeader, zeroed_words};
 use crate::sync::AtomicU64;
 
 /// First word of the page: `vgpubeat`, little-endian.
-const MAGIC: u64 = u64::from_le_bytes(*b"vgpubeat");
+const BEAT_MAGIC: u64 = u64::from_le_bytes(*b"vgpubeat");
 
-const WORDS: usize = 7;
-const COUNT: usize = 0;
-const TIME: usize = 1;
-const EPOCH: usize = 2;
+const BEAT_WORDS: usize = 7;
+const COUNT_WORD: usize = 0;
+const TIME_WORD: usize = 1;
+const EPOCH_WORD: usize = 2;
 
 /// The page as it is mapped.
 #[repr(C)]
 pub struct BeatPage {
-    header: Header,
-    beat: Sequenced<WORDS>,
-    room: [AtomicU64; ROOM],
+    header: PageHeader,
+    beat: Sequenced<BEAT_WORDS>,
+    room: [AtomicU64; BEAT_PADDING_WORDS],
 }
 
 #[cfg(not(loom))]
-const ROOM: usize = (super::HEADER_SIZE - 2 * 64) / 8;
+const BEAT_PADDING_WORDS: usize = (super::PAGE_HEADER_BYTES - 2 * 64) / 8;
 #[cfg(loom)]
-const ROOM: usize = 0;
+const BEAT_PADDING_WORDS: usize = 0;
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<BeatPage>() == super::HEADER_SIZE);
+const _: () = assert!(size_of::<BeatPage>() == super::PAGE_HEADER_BYTES);
 
 /// One heartbeat of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Beating {
+pub struct Beat {
     /// Beats so far, including this one.
     pub count: u64,
     /// When the daemon wrote the heartbeat, in nanoseconds of the host's monotonic clock.
@@ -45,12 +45,12 @@ impl BeatPage {
     /// A zeroed page in ordinary memory, for tests.
     #[must_use]
     pub fn zeroed() -> Box<Self> {
-        Box::new(Self { header: Header::zeroed(), beat: Sequenced::zeroed(), room: zeros() })
+        Box::new(Self { header: PageHeader::zeroed(), beat: Sequenced::zeroed(), room: zeroed_words() })
     }
 
     /// Turns a new memory file into the host's page. The caller makes the first beat.
-    pub fn format(&self, epoch: u64) {
-        self.header.format(MAGIC, epoch);
+    pub fn format_page(&self, epoch: u64) {
+        self.header.format_header(BEAT_MAGIC, epoch);
     }
 
     /// Checks that this is a host's page of this version and of this epoch.
@@ -58,15 +58,15 @@ impl BeatPage {
     /// # Errors
     /// [`PageError`].
     pub fn check(&self, epoch: u64) -> Result<(), PageError> {
-        self.header.check(MAGIC, epoch)
+        self.header.check(BEAT_MAGIC, epoch)
     }
 
     /// Writes one beat. A new epoch marks the last beat: it tells all members that this daemon exits.
-    pub fn beat(&self, epoch: u64, now: u64) {
+    pub fn make_beat(&self, epoch: u64, now: u64) {
         self.beat.write(|_, words| {
-            words[COUNT] += 1;
-            words[TIME] = now;
-            words[EPOCH] = epoch;
+            words[COUNT_WORD] += 1;
+            words[TIME_WORD] = now;
+            words[EPOCH_WORD] = epoch;
         });
     }
 
@@ -75,9 +75,9 @@ impl BeatPage {
     /// # Cost
     /// Six loads of one cache line. Each beat invalidates that line once for every reader.
     #[must_use]
-    pub fn last(&self) -> Option<Beating> {
-        let state = self.beat.read::<3>().ok().filter(|state| state.words[COUNT] > 0)?;
+    pub fn last_beat(&self) -> Option<Beat> {
+        let state = self.beat.read::<3>().ok().filter(|state| state.words[COUNT_WORD] > 0)?;
         let [count, time, epoch] = state.words;
-        Some(Beating { count, time, epoch })
+        Some(Beat { count, time, epoch })
     }
 }

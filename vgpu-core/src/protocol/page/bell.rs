@@ -6,7 +6,7 @@
 
 /// When the daemon reads a tenant's launch requests after a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum RingOutcome {
     /// Read the launch requests now.
     Now,
     /// Read them at this time, in nanoseconds; do not listen until then.
@@ -22,15 +22,15 @@ pub struct Bell {
 }
 
 /// Rings answered immediately after a pause: enough for every member of a busy tenant.
-const BURST: u64 = 64;
+const BURST_RINGS: u64 = 64;
 /// Time per further ring, in nanoseconds: 4000 rings a second, 16 times the need of handovers every 4 ms.
-const INTERVAL: u64 = 250_000;
+const RING_INTERVAL_NS: u64 = 250_000;
 /// Members whose words one token pays for.
-const EACH: u64 = 128;
+const MEMBERS_PER_RING: u64 = 128;
 
 impl Default for Bell {
     fn default() -> Self {
-        Self::new(INTERVAL, BURST)
+        Self::new(RING_INTERVAL_NS, BURST_RINGS)
     }
 }
 
@@ -43,13 +43,13 @@ impl Bell {
     }
 
     /// Answers a ring at `now`.
-    pub const fn rings(&mut self, now: u64) -> Heard {
+    pub const fn hear_ring(&mut self, now: u64) -> RingOutcome {
         self.rings_for(1, now)
     }
 
     /// Answers a ring at `now`, of a tenant with this number of members.
-    pub const fn rings_for(&mut self, members: usize, now: u64) -> Heard {
-        let price = (members as u64).div_ceil(EACH);
+    pub const fn rings_for(&mut self, members: usize, now: u64) -> RingOutcome {
+        let price = (members as u64).div_ceil(MEMBERS_PER_RING);
         // At most the whole bucket, or the ring would never be answered.
         let price = if price > self.burst { self.burst } else { price };
         let begin = if self.full > now { self.full } else { now };
@@ -57,8 +57,8 @@ impl Bell {
         let room = self.interval.saturating_mul(self.burst);
         if full.saturating_sub(now) <= room {
             self.full = full;
-            return Heard::Now;
+            return RingOutcome::Now;
         }
-        Heard::At(full.saturating_sub(room))
+        RingOutcome::At(full.saturating_sub(room))
     }
 }

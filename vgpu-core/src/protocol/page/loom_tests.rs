@@ -72,7 +72,10 @@ fn taken() -> BoardSlot {
     let (mode, on_loss) = (Mode::Enforce, OnLoss::Local);
     let terms = Terms { quantum: Some(4), ..Terms::default() };
     let uncharged = Uncharged::default();
-    slot.take(&Allowed { device: 1, member: 2, memory: None, uncharged, terms, in_flight: 2, mode, on_loss }, EPOCH);
+    slot.take_slot(
+        &AllowedUse { device: 1, member: 2, memory: None, uncharged, terms, in_flight: 2, mode, on_loss },
+        EPOCH,
+    );
     slot
 }
 
@@ -115,18 +118,18 @@ fn loom_page_a_grant_is_read_as_it_was_made() {
         let slot = Arc::new(taken());
         let writer = {
             let slot = Arc::clone(&slot);
-            thread::spawn(move || slot.tell(&run(5)))
+            thread::spawn(move || slot.change_gate(&run(5)))
         };
         let reader = {
             let slot = Arc::clone(&slot);
-            thread::spawn(move || match slot.grant(EPOCH) {
+            thread::spawn(move || match slot.read_grant(EPOCH) {
                 Ok(grant) => assert!([Gate::Wait, run(5)].contains(&grant.gate), "{grant:?}"),
-                Err(why) => assert!(matches!(why, Unread::Busy { .. }), "{why}"),
+                Err(why) => assert!(matches!(why, UnreadSlot::Busy { .. }), "{why}"),
             })
         };
         reader.join().unwrap();
         writer.join().unwrap();
-        assert_eq!(slot.grant(EPOCH).unwrap().gate, run(5));
+        assert_eq!(slot.read_grant(EPOCH).unwrap().gate, run(5));
     });
 }
 
@@ -139,17 +142,17 @@ fn loom_page_whoever_sleeps_for_a_gate_is_woken_when_it_opens() {
             let (slot, futex) = (Arc::clone(&slot), Arc::clone(&futex));
             thread::spawn(move || {
                 loop {
-                    match slot.grant(EPOCH) {
+                    match slot.read_grant(EPOCH) {
                         Ok(grant) if grant.gate != Gate::Wait => return grant.gate,
-                        Ok(Grant { sequence, .. }) | Err(Unread::Busy { sequence }) => {
-                            futex.wait(slot.futex(), sequence);
+                        Ok(LaunchGrant { sequence, .. }) | Err(UnreadSlot::Busy { sequence }) => {
+                            futex.wait(slot.futex_word(), sequence);
                         }
                         Err(why) => panic!("{why}"),
                     }
                 }
             })
         };
-        slot.tell(&run(5));
+        slot.change_gate(&run(5));
         futex.wake();
         assert_eq!(member.join().unwrap(), run(5));
     });
@@ -164,18 +167,18 @@ fn loom_page_whoever_sleeps_when_an_epoch_ends_is_woken_and_told_the_new_one() {
             let (slot, futex) = (Arc::clone(&slot), Arc::clone(&futex));
             thread::spawn(move || {
                 loop {
-                    match slot.grant(EPOCH) {
-                        Ok(Grant { sequence, .. }) | Err(Unread::Busy { sequence }) => {
-                            futex.wait(slot.futex(), sequence);
+                    match slot.read_grant(EPOCH) {
+                        Ok(LaunchGrant { sequence, .. }) | Err(UnreadSlot::Busy { sequence }) => {
+                            futex.wait(slot.futex_word(), sequence);
                         }
                         Err(why) => return why,
                     }
                 }
             })
         };
-        slot.end(EPOCH + 1);
+        slot.end_epoch(EPOCH + 1);
         futex.wake();
-        assert_eq!(member.join().unwrap(), Unread::Ended { epoch: EPOCH + 1 });
+        assert_eq!(member.join().unwrap(), UnreadSlot::Ended { epoch: EPOCH + 1 });
     });
 }
 
@@ -184,17 +187,17 @@ fn loom_page_whoever_sleeps_when_an_epoch_ends_is_woken_and_told_the_new_one() {
 fn loom_page_of_a_launch_and_a_gate_that_shuts_one_sees_the_other() {
     check(|| {
         let (slot, report) = (Arc::new(taken()), Arc::new(ReportSlot::zeroed()));
-        slot.tell(&run(5));
-        let seen = slot.grant(EPOCH).unwrap().sequence;
+        slot.change_gate(&run(5));
+        let seen = slot.read_grant(EPOCH).unwrap().sequence;
         let member = {
             let (slot, report) = (Arc::clone(&slot), Arc::clone(&report));
             thread::spawn(move || {
-                report.launches(1, 1, 1, 1);
-                slot.stands(seen)
+                report.report_launch(1, 1, 1, 1);
+                slot.is_unchanged(seen)
             })
         };
-        slot.tell(&Gate::Wait);
-        let usage = Witness::new(0).look(&report, 2);
+        slot.change_gate(&Gate::Wait);
+        let usage = ReportHistory::new(0).read_report(&report, 2);
         let launched = member.join().unwrap();
         assert!(usage.in_flight != Some(0) || !launched, "a launch that the daemon does not know of");
     });
@@ -206,13 +209,13 @@ fn loom_page_a_drain_is_seen_or_rung_for_and_what_is_drained_is_paid() {
     check(|| {
         let (slot, report) = (Arc::new(taken()), Arc::new(ReportSlot::zeroed()));
         let bell = Arc::new(Eventfd::default());
-        slot.tell(&run(5));
-        let seen = slot.grant(EPOCH).unwrap().sequence;
-        report.launches(9, 9, 1, 1);
+        slot.change_gate(&run(5));
+        let seen = slot.read_grant(EPOCH).unwrap().sequence;
+        report.report_launch(9, 9, 1, 1);
         let member = {
             let (slot, report, bell) = (Arc::clone(&slot), Arc::clone(&report), Arc::clone(&bell));
             thread::spawn(move || {
-                report.say(&Said {
+                report.report_all(&MemberReport {
                     busy: 8,
                     finished: 9,
                     submitted: 9,
@@ -222,15 +225,15 @@ fn loom_page_a_drain_is_seen_or_rung_for_and_what_is_drained_is_paid() {
                     launched: 1,
                     known: 9,
                 });
-                if !slot.stands(seen) {
+                if !slot.is_unchanged(seen) {
                     bell.ring();
                 }
             })
         };
-        slot.tell(&Gate::Wait);
-        let mut witness = Witness::new(0);
+        slot.change_gate(&Gate::Wait);
+        let mut witness = ReportHistory::new(0);
         loop {
-            let usage = witness.look(&report, 100);
+            let usage = witness.read_report(&report, 100);
             if usage.in_flight == Some(0) {
                 assert_eq!((usage.busy, usage.finished), (8, 9), "drained, and not paid");
                 break;
@@ -250,7 +253,7 @@ fn loom_page_a_wish_is_never_lost() {
         let members = [0, 1].map(|at| {
             let (reports, bell) = (Arc::clone(&reports), Arc::clone(&bell));
             thread::spawn(move || {
-                if reports[at].wish() {
+                if reports[at].begin_waiting() {
                     bell.ring();
                 }
             })
@@ -259,7 +262,7 @@ fn loom_page_a_wish_is_never_lost() {
         while heard != [true; 2] {
             bell.answer();
             for (heard, report) in heard.iter_mut().zip(reports.iter()) {
-                *heard |= Witness::new(0).look(report, 1).wants;
+                *heard |= ReportHistory::new(0).read_report(report, 1).wants;
             }
         }
         for member in members {
@@ -279,11 +282,11 @@ fn loom_page_a_wish_that_comes_back_rings_again() {
             thread::spawn(move || {
                 for last in [false, true] {
                     *served.lock().unwrap() = last;
-                    if report.wish() {
+                    if report.begin_waiting() {
                         bell.ring();
                     }
                     if !last {
-                        report.content();
+                        report.stop_waiting();
                     }
                 }
             })
@@ -291,7 +294,7 @@ fn loom_page_a_wish_that_comes_back_rings_again() {
         // The first request may have ended before it is read; the last one stays until it is seen.
         loop {
             bell.answer();
-            if Witness::new(0).look(&report, 1).wants && *served.lock().unwrap() {
+            if ReportHistory::new(0).read_report(&report, 1).wants && *served.lock().unwrap() {
                 break;
             }
         }

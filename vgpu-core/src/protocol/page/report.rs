@@ -5,16 +5,16 @@
 //! Each slot has one writer, the thread that holds its process's governor. The order of its writes guarantees that a
 //! reader that sees nothing in flight also sees all the time measured for it.
 
-use super::{Header, PageError, SLOTS, zero, zeros};
+use super::{PAGE_SLOTS, PageError, PageHeader, zeroed_word, zeroed_words};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// First word of a report: `vgpurept`, little-endian.
-const MAGIC: u64 = u64::from_le_bytes(*b"vgpurept");
+const REPORT_MAGIC: u64 = u64::from_le_bytes(*b"vgpurept");
 
 /// Value of `in_flight`: the queued work takes longer than expected.
-pub(super) const LONGER: u64 = u64::MAX;
+pub(super) const IN_FLIGHT_LATE: u64 = u64::MAX;
 /// Value of `in_flight`: the work in flight is unknown.
-pub(super) const UNKNOWN: u64 = u64::MAX - 1;
+pub(super) const IN_FLIGHT_UNKNOWN: u64 = u64::MAX - 1;
 
 /// Report of one member about one device.
 #[repr(C, align(128))]
@@ -35,28 +35,28 @@ pub struct ReportSlot {
 /// The page as it is mapped: 132 KiB. Only touched parts take memory.
 #[repr(C)]
 pub struct ReportPage {
-    header: Header,
-    room: [AtomicU64; ROOM],
+    header: PageHeader,
+    room: [AtomicU64; REPORT_PADDING_WORDS],
     /// One slot for each member, at the index of its slot in the board.
-    pub slots: [ReportSlot; SLOTS],
+    pub slots: [ReportSlot; PAGE_SLOTS],
 }
 
 #[cfg(not(loom))]
-const ROOM: usize = (super::HEADER_SIZE - size_of::<Header>()) / 8;
+const REPORT_PADDING_WORDS: usize = (super::PAGE_HEADER_BYTES - size_of::<PageHeader>()) / 8;
 #[cfg(loom)]
-const ROOM: usize = 0;
+const REPORT_PADDING_WORDS: usize = 0;
 
 #[cfg(not(loom))]
 const _: () = {
-    use super::{HEADER_SIZE, SLOT_SIZE};
-    assert!(size_of::<ReportSlot>() == SLOT_SIZE);
-    assert!(core::mem::offset_of!(ReportPage, slots) == HEADER_SIZE);
+    use super::{PAGE_HEADER_BYTES, PAGE_SLOT_BYTES};
+    assert!(size_of::<ReportSlot>() == PAGE_SLOT_BYTES);
+    assert!(core::mem::offset_of!(ReportPage, slots) == PAGE_HEADER_BYTES);
     assert!(core::mem::offset_of!(ReportSlot, known) <= 64);
 };
 
 /// Values that a member reports together. Durations and times are in nanoseconds of the host's monotonic clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Said {
+pub struct MemberReport {
     /// Device time measured by events since the member took the slot: the union over its streams. Only grows.
     pub busy: u64,
     /// Sum of the estimates of launches that were seen complete since then. Only grows.
@@ -64,7 +64,8 @@ pub struct Said {
     /// Sum of the estimates of all launches since then. Only grows.
     pub submitted: u64,
     /// Estimated work queued on the device. 0 only if all launches were seen complete; `u64::MAX` if the work takes
-    /// longer than expected ([`crate::time::gate::Keeper::left`]). `None`: unknown, for example after an open gate.
+    /// longer than expected ([`crate::time::gate::LaunchGate::reported_remaining`]). `None`: unknown, for example
+    /// after an open gate.
     pub in_flight: Option<u64>,
     /// Time of the last launch.
     pub last_launch: u64,
@@ -85,28 +86,28 @@ impl ReportSlot {
         Self {
             wants: AtomicU32::new(0),
             pad: AtomicU32::new(0),
-            in_flight: zero(),
-            busy: zero(),
-            finished: zero(),
-            submitted: zero(),
-            last_launch: zero(),
-            since: zero(),
-            launched: zero(),
-            known: zero(),
-            room: zeros(),
+            in_flight: zeroed_word(),
+            busy: zeroed_word(),
+            finished: zeroed_word(),
+            submitted: zeroed_word(),
+            last_launch: zeroed_word(),
+            since: zeroed_word(),
+            launched: zeroed_word(),
+            known: zeroed_word(),
+            room: zeroed_words(),
         }
     }
 
     /// Erases the report of the previous member. The daemon calls this before it gives the slot away.
     pub fn clear(&self) {
         self.wants.store(0, Ordering::SeqCst);
-        self.say(&Said { in_flight: Some(0), ..Said::default() });
+        self.report_all(&MemberReport { in_flight: Some(0), ..MemberReport::default() });
     }
 
     /// Reports unknown work in flight on behalf of the next member, which may have queued work, until it reports
     /// itself. The daemon calls this after [`Self::clear`].
-    pub fn presume(&self) {
-        self.in_flight.store(UNKNOWN, Ordering::SeqCst);
+    pub fn presume_work(&self) {
+        self.in_flight.store(IN_FLIGHT_UNKNOWN, Ordering::SeqCst);
     }
 
     /// Reports that a thread waits at the gate. True if none waited before: the caller must now ring the tenant's
@@ -115,25 +116,25 @@ impl ReportSlot {
     /// # Cost
     /// One exchange, and only for a thread that cannot launch.
     #[must_use = "the daemon looks only when the bell rings"]
-    pub fn wish(&self) -> bool {
+    pub fn begin_waiting(&self) -> bool {
         self.wants.swap(1, Ordering::SeqCst) == 0
     }
 
     /// Reports that no thread waits at the gate any more.
-    pub fn content(&self) {
+    pub fn stop_waiting(&self) {
         self.wants.store(0, Ordering::SeqCst);
     }
 
     /// Announces a launch before it is passed to the driver. With it, an estimated `in_flight` ns (not 0) are queued
-    /// on the device and `submitted` ns were submitted in total. `since` is [`Said::since`].
+    /// on the device and `submitted` ns were submitted in total. `since` is [`MemberReport::since`].
     ///
-    /// The caller may launch if [`BoardSlot::stands`](super::BoardSlot::stands) is true afterwards. Otherwise its
-    /// gate has changed, and the caller revokes the announcement with [`Self::say`].
+    /// The caller may launch if [`BoardSlot::stands`](super::BoardSlot::is_unchanged) is true afterwards. Otherwise its
+    /// gate has changed, and the caller revokes the announcement with [`Self::report_all`].
     ///
     /// # Cost
     /// One load and four stores in one cache line; a fence if nothing was in flight.
     #[inline]
-    pub fn launches(&self, in_flight: u64, submitted: u64, since: u64, now: u64) {
+    pub fn report_launch(&self, in_flight: u64, submitted: u64, since: u64, now: u64) {
         self.submitted.store(submitted, Ordering::Relaxed);
         self.last_launch.store(now, Ordering::Relaxed);
         self.since.store(since, Ordering::Relaxed);
@@ -148,12 +149,12 @@ impl ReportSlot {
 
     /// Writes the whole report: after completions were seen, or after a launch that did not happen.
     ///
-    /// If nothing is in flight any more and [`BoardSlot::stands`](super::BoardSlot::stands) is false afterwards, the
-    /// daemon may be waiting for exactly this: the caller rings the tenant's bell.
+    /// If nothing is in flight any more and [`BoardSlot::stands`](super::BoardSlot::is_unchanged) is false
+    /// afterwards, the daemon may be waiting for exactly this: the caller rings the tenant's bell.
     ///
     /// # Cost
     /// Eight stores and a fence.
-    pub fn say(&self, said: &Said) {
+    pub fn report_all(&self, said: &MemberReport) {
         self.submitted.store(said.submitted, Ordering::Relaxed);
         self.last_launch.store(said.last_launch, Ordering::Relaxed);
         self.since.store(said.since, Ordering::Relaxed);
@@ -169,9 +170,9 @@ impl ReportSlot {
 
 fn encode(in_flight: Option<u64>) -> u64 {
     match in_flight {
-        None => UNKNOWN,
-        Some(LONGER) => LONGER,
-        Some(ns) => ns.min(UNKNOWN - 1),
+        None => IN_FLIGHT_UNKNOWN,
+        Some(IN_FLIGHT_LATE) => IN_FLIGHT_LATE,
+        Some(ns) => ns.min(IN_FLIGHT_UNKNOWN - 1),
     }
 }
 
@@ -180,12 +181,12 @@ impl ReportPage {
     #[must_use]
     pub fn zeroed() -> Box<Self> {
         let slots = core::array::from_fn(|_| ReportSlot::zeroed());
-        Box::new(Self { header: Header::zeroed(), room: zeros(), slots })
+        Box::new(Self { header: PageHeader::zeroed(), room: zeroed_words(), slots })
     }
 
     /// Turns a new memory file into a report. Only members check the header; the daemon never reads it again.
-    pub fn format(&self, epoch: u64) {
-        self.header.format(MAGIC, epoch);
+    pub fn format_page(&self, epoch: u64) {
+        self.header.format_header(REPORT_MAGIC, epoch);
     }
 
     /// Checks that this is a report of this version and of this epoch.
@@ -193,6 +194,6 @@ impl ReportPage {
     /// # Errors
     /// [`PageError`].
     pub fn check(&self, epoch: u64) -> Result<(), PageError> {
-        self.header.check(MAGIC, epoch)
+        self.header.check(REPORT_MAGIC, epoch)
     }
 }

@@ -1,7 +1,7 @@
 //! A sequence lock: a record that one thread writes and others read whole, without a lock between them.
 //!
 //! The counter is odd while the record is written. No reader waits for a writer that stopped midway: it tries a
-//! bounded number of times and then returns [`Busy`]. The writer is one thread of the daemon.
+//! bounded number of times and then returns [`BeingWritten`]. The writer is one thread of the daemon.
 //!
 //! A reader makes only relaxed loads, with fences between them. Rust allows no other atomic accesses to memory that
 //! is mapped read-only.
@@ -9,7 +9,7 @@
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, spin_loop};
 
 /// Tries before a reader reports that the record is being written.
-const LOOKS: usize = if cfg!(loom) { 2 } else { 64 };
+const MAX_READ_TRIES: usize = if cfg!(loom) { 2 } else { 64 };
 
 /// A head and `N` words that change together.
 #[repr(C, align(64))]
@@ -21,14 +21,14 @@ pub struct Sequenced<const N: usize> {
 
 /// The record is being written, or its writer died during the write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Busy {
+pub(super) struct BeingWritten {
     /// Futex value to sleep on.
     pub sequence: u32,
 }
 
 /// One state of a record: the words that the reader requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct State<const M: usize> {
+pub(super) struct RecordState<const M: usize> {
     /// Even; the next write changes the counter.
     pub sequence: u32,
     pub head: u32,
@@ -39,11 +39,11 @@ impl<const N: usize> Sequenced<N> {
     /// A record of zeros, as in a new memory file.
     #[must_use]
     pub fn zeroed() -> Self {
-        Self { sequence: AtomicU32::new(0), head: AtomicU32::new(0), words: super::zeros() }
+        Self { sequence: AtomicU32::new(0), head: AtomicU32::new(0), words: super::zeroed_words() }
     }
 
     /// The counter as a futex: a reader of a state sleeps while it equals that state's sequence.
-    pub fn futex(&self) -> &AtomicU32 {
+    pub fn futex_word(&self) -> &AtomicU32 {
         &self.sequence
     }
 
@@ -52,7 +52,7 @@ impl<const N: usize> Sequenced<N> {
     /// # Cost
     /// One relaxed load.
     #[inline(always)]
-    pub fn stands(&self, sequence: u32) -> bool {
+    pub fn is_unchanged(&self, sequence: u32) -> bool {
         self.sequence.load(Ordering::Relaxed) == sequence
     }
 
@@ -80,10 +80,10 @@ impl<const N: usize> Sequenced<N> {
     /// `M` + 3 loads, relaxed, at the cost of acquire loads because of the fences; more only while the record is
     /// being written.
     #[inline]
-    pub(super) fn read<const M: usize>(&self) -> Result<State<M>, Busy> {
+    pub(super) fn read<const M: usize>(&self) -> Result<RecordState<M>, BeingWritten> {
         const { assert!(M <= N) };
         let mut sequence = 0;
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_READ_TRIES {
             sequence = self.sequence.load(Ordering::Relaxed);
             fence(Ordering::Acquire);
             if sequence & 1 == 0 {
@@ -91,12 +91,12 @@ impl<const N: usize> Sequenced<N> {
                 let words = core::array::from_fn(|at| self.words[at].load(Ordering::Relaxed));
                 // Orders the second load of the counter after these loads.
                 fence(Ordering::Acquire);
-                if self.stands(sequence) {
-                    return Ok(State { sequence, head, words });
+                if self.is_unchanged(sequence) {
+                    return Ok(RecordState { sequence, head, words });
                 }
             }
             spin_loop();
         }
-        Err(Busy { sequence })
+        Err(BeingWritten { sequence })
     }
 }

@@ -2,12 +2,15 @@
 
 use proptest::prelude::*;
 
-use super::bell::{Bell, Heard};
+use super::bell::{Bell, RingOutcome};
 use super::*;
 use crate::limits::Mode;
 use crate::time::account::Account;
-use crate::time::arbiter::{Arbiter, Class, Config, DeviceId, Gate, Pages as _, QUANTUM, SlotId, Tenant, Terms, Usage};
-use crate::time::gate::ALONE_NS;
+use crate::time::arbiter::{
+    Arbiter, ArbiterConfig, Class, DeviceId, Gate, MemberPages as _, MemberUsage, QUANTUM_RANGE_NS, SlotId, TenantId,
+    Terms,
+};
+use crate::time::gate::ALONE_DRAIN_NS;
 use crate::time::gate::loss::OnLoss;
 use crate::units::bytes::Bytes;
 use crate::units::share::Share;
@@ -26,23 +29,23 @@ fn any_gate() -> impl Strategy<Value = Gate> {
         Just(Gate::Wait),
         any::<u64>().prop_map(|until| Gate::Cap { until }),
         run.prop_map(|(lease, until, [exclusive, wide], share, words)| {
-            let ceiling = share.map(|share| (share, Account::of_words(words)));
+            let ceiling = share.map(|share| (share, Account::from_words(words)));
             Gate::Run { lease, until, exclusive, ceiling, wide }
         }),
     ]
 }
 
-fn any_allowed() -> impl Strategy<Value = Allowed> {
+fn any_allowed() -> impl Strategy<Value = AllowedUse> {
     let class = prop::sample::select(vec![Class::Latency, Class::Normal, Class::Batch]);
     let mode = prop::sample::select(vec![Mode::Enforce, Mode::Observe, Mode::Off]);
     let on_loss = prop::sample::select(vec![OnLoss::Local, OnLoss::Open, OnLoss::Block]);
-    let terms = (class, any_share(), any_share(), any::<u32>(), QUANTUM).prop_map(
+    let terms = (class, any_share(), any_share(), any::<u32>(), QUANTUM_RANGE_NS).prop_map(
         |(class, floor, ceiling, weight, quantum)| Terms { class, floor, ceiling, weight, quantum: Some(quantum) },
     );
     (any::<[u64; 4]>(), prop::option::of(1..u64::MAX), terms, 0..4_000_000_000u64, mode, on_loss).prop_map(
         |([device, member, bytes, overhead], memory, terms, in_flight, mode, on_loss)| {
             let (memory, uncharged) = (memory.map(Bytes), Uncharged { bytes, overhead });
-            Allowed { device, member, memory, uncharged, terms, in_flight, mode, on_loss }
+            AllowedUse { device, member, memory, uncharged, terms, in_flight, mode, on_loss }
         },
     )
 }
@@ -51,16 +54,16 @@ fn any_allowed() -> impl Strategy<Value = Allowed> {
 fn overhead_that_is_charged_since_explains_that_much_and_no_more() {
     let uncharged = Uncharged { bytes: 500, overhead: 100 };
     for (overhead, beside) in [(100, 500), (0, 500), (400, 200), (600, 0), (u64::MAX, 0)] {
-        assert_eq!(uncharged.beside(overhead), beside, "{overhead}");
+        assert_eq!(uncharged.unexplained_bytes(overhead), beside, "{overhead}");
     }
-    assert_eq!(Uncharged::default().beside(0), 0);
+    assert_eq!(Uncharged::default().unexplained_bytes(0), 0);
 }
 
-fn allowed() -> Allowed {
+fn allowed() -> AllowedUse {
     let terms = Terms { quantum: Some(4 * MS), ..Terms::default() };
     let (mode, on_loss) = (Mode::Enforce, OnLoss::Local);
     let uncharged = Uncharged { bytes: 4, overhead: 5 };
-    Allowed { device: 1, member: 2, memory: Some(Bytes(3)), uncharged, terms, in_flight: 2 * MS, mode, on_loss }
+    AllowedUse { device: 1, member: 2, memory: Some(Bytes(3)), uncharged, terms, in_flight: 2 * MS, mode, on_loss }
 }
 
 proptest! {
@@ -68,23 +71,23 @@ proptest! {
     fn what_the_daemon_says_is_what_a_member_reads(first in any_allowed(), second in any_allowed(),
         gates in prop::collection::vec(any_gate(), 1..5)) {
         let slot = BoardSlot::zeroed();
-        slot.take(&first, EPOCH);
-        prop_assert_eq!(slot.grant(EPOCH).unwrap().gate, Gate::Wait);
-        prop_assert_eq!(slot.allowed(EPOCH).unwrap().1, first);
+        slot.take_slot(&first, EPOCH);
+        prop_assert_eq!(slot.read_grant(EPOCH).unwrap().gate, Gate::Wait);
+        prop_assert_eq!(slot.read_allowed(EPOCH).unwrap().1, first);
         for gate in &gates {
-            let before = slot.grant(EPOCH).unwrap().sequence;
-            prop_assert!(slot.stands(before));
-            slot.tell(gate);
-            prop_assert!(!slot.stands(before));
-            let grant = slot.grant(EPOCH).unwrap();
-            let in_flight = if matches!(gate, Gate::Run { wide: true, .. }) { ALONE_NS } else { first.in_flight };
+            let before = slot.read_grant(EPOCH).unwrap().sequence;
+            prop_assert!(slot.is_unchanged(before));
+            slot.change_gate(gate);
+            prop_assert!(!slot.is_unchanged(before));
+            let grant = slot.read_grant(EPOCH).unwrap();
+            let in_flight = if matches!(gate, Gate::Run { wide: true, .. }) { ALONE_DRAIN_NS } else { first.in_flight };
             prop_assert_eq!((grant.gate, grant.in_flight), (*gate, in_flight));
             prop_assert_eq!((Some(grant.quantum), grant.mode, grant.on_loss),
                 (first.terms.quantum, first.mode, first.on_loss));
         }
-        slot.allow(&second);
-        prop_assert_eq!(slot.grant(EPOCH).unwrap().gate, *gates.last().unwrap());
-        prop_assert_eq!(slot.allowed(EPOCH).unwrap().1, second);
+        slot.change_allowed(&second);
+        prop_assert_eq!(slot.read_grant(EPOCH).unwrap().gate, *gates.last().unwrap());
+        prop_assert_eq!(slot.read_allowed(EPOCH).unwrap().1, second);
     }
 
     #[test]
@@ -96,18 +99,18 @@ proptest! {
             words[6] = u64::from_le_bytes([ways[0] % 5, ways[1] % 5, ways[2] % 5, 0, 0, 0, 0, 0]);
         }
         let head = if narrow { head % 6 } else { head };
-        slot.scribble(head, words);
-        if let Ok((_, allowed)) = slot.allowed(EPOCH) {
+        slot.write_any_bits(head, words);
+        if let Ok((_, allowed)) = slot.read_allowed(EPOCH) {
             prop_assert!(allowed.memory != Some(Bytes(0)));
         }
-        match slot.grant(EPOCH) {
+        match slot.read_grant(EPOCH) {
             // A value that decodes is one that the daemon could have written.
-            Ok(Grant { gate, .. }) => {
-                slot.tell(&gate);
-                prop_assert_eq!(slot.grant(EPOCH).unwrap().gate, gate);
+            Ok(LaunchGrant { gate, .. }) => {
+                slot.change_gate(&gate);
+                prop_assert_eq!(slot.read_grant(EPOCH).unwrap().gate, gate);
             }
-            Err(Unread::Unknown { .. }) => {}
-            Err(Unread::Nobody { .. }) => prop_assert_eq!(head, 0),
+            Err(UnreadSlot::Unknown { .. }) => {}
+            Err(UnreadSlot::Nobody { .. }) => prop_assert_eq!(head, 0),
             Err(other) => prop_assert!(false, "{}", other),
         }
     }
@@ -116,23 +119,23 @@ proptest! {
     fn what_a_member_says_is_what_the_daemon_reads_if_it_can_be(busy in 0..1000 * MS, finished in 0..1000 * MS,
         submitted in any::<u64>(), in_flight in prop::option::of(prop_oneof![0..1000 * MS, Just(u64::MAX)]),
         since in 5 * MS..=1005 * MS, wants in any::<bool>()) {
-        let (slot, mut witness) = (ReportSlot::zeroed(), Witness::new(5 * MS));
+        let (slot, mut witness) = (ReportSlot::zeroed(), ReportHistory::new(5 * MS));
         slot.clear();
-        prop_assert_eq!(wants && !slot.wish(), false, "the first wish rings");
-        prop_assert_eq!(wants && slot.wish(), false, "the second does not");
-        slot.say(&Said { busy, finished, submitted, in_flight, last_launch: 6 * MS, since, launched: submitted, known: finished });
+        prop_assert_eq!(wants && !slot.begin_waiting(), false, "the first wish rings");
+        prop_assert_eq!(wants && slot.begin_waiting(), false, "the second does not");
+        slot.report_all(&MemberReport { busy, finished, submitted, in_flight, last_launch: 6 * MS, since, launched: submitted, known: finished });
         let idle = !wants && in_flight == Some(0);
         let since = if idle { 1005 * MS } else { since };
-        prop_assert_eq!(witness.look(&slot, 1005 * MS), Usage { busy, finished, known: finished, in_flight, wants, since });
-        prop_assert_eq!((witness.launched(), witness.last_launch()), (submitted, 6 * MS));
-        prop_assert_eq!(witness.faults(), Faults::default());
+        prop_assert_eq!(witness.read_report(&slot, 1005 * MS), MemberUsage { busy, finished, known: finished, in_flight, wants, since });
+        prop_assert_eq!((witness.reported_launches(), witness.last_launch()), (submitted, 6 * MS));
+        prop_assert_eq!(witness.reported_faults(), ReportFaults::default());
     }
 
     #[test]
     fn of_any_bytes_only_what_is_possible_is_believed(joined in any::<u64>(),
         looks in prop::collection::vec((any::<[u64; 6]>(), any::<u32>(), 0..40u32, any::<u8>()), 1..40)) {
-        let (slot, mut witness, mut now) = (ReportSlot::zeroed(), Witness::new(joined), joined);
-        let mut last = Usage::default();
+        let (slot, mut witness, mut now) = (ReportSlot::zeroed(), ReportHistory::new(joined), joined);
+        let mut last = MemberUsage::default();
         for (words, wants, step, narrow) in looks {
             now = now.saturating_add(1 << step);
             // Half of the words lie near possible values.
@@ -144,7 +147,7 @@ proptest! {
             slot.submitted.store(words[3], Ordering::SeqCst);
             slot.last_launch.store(joined.saturating_add(near(4)), Ordering::SeqCst);
             slot.since.store(joined.saturating_add(near(5)), Ordering::SeqCst);
-            let usage = witness.look(&slot, now);
+            let usage = witness.read_report(&slot, now);
             prop_assert!(usage.busy >= last.busy && usage.finished >= last.finished);
             prop_assert!(usage.busy <= now - joined && usage.finished <= now - joined);
             prop_assert!((joined..=now).contains(&usage.since) && (joined..=now).contains(&witness.last_launch()));
@@ -156,68 +159,86 @@ proptest! {
 
 #[test]
 fn what_cannot_be_is_counted() {
-    let (slot, mut witness) = (ReportSlot::zeroed(), Witness::new(1000));
-    slot.say(&Said { busy: 50, finished: 60, since: 1010, in_flight: Some(0), ..Said::default() });
-    assert_eq!(witness.look(&slot, 1100).busy, 50);
-    assert_eq!(witness.faults(), Faults::default());
-    slot.say(&Said { busy: 500, finished: 60, since: 1010, in_flight: Some(0), ..Said::default() });
-    assert_eq!(witness.look(&slot, 1200).busy, 200, "no more than the clock");
+    let (slot, mut witness) = (ReportSlot::zeroed(), ReportHistory::new(1000));
+    slot.report_all(&MemberReport {
+        busy: 50,
+        finished: 60,
+        since: 1010,
+        in_flight: Some(0),
+        ..MemberReport::default()
+    });
+    assert_eq!(witness.read_report(&slot, 1100).busy, 50);
+    assert_eq!(witness.reported_faults(), ReportFaults::default());
+    slot.report_all(&MemberReport {
+        busy: 500,
+        finished: 60,
+        since: 1010,
+        in_flight: Some(0),
+        ..MemberReport::default()
+    });
+    assert_eq!(witness.read_report(&slot, 1200).busy, 200, "no more than the clock");
     slot.clear();
-    assert_eq!(witness.look(&slot, 1300).busy, 200, "no less than before");
-    slot.say(&Said { busy: 250, finished: 60, since: 5000, in_flight: Some(1), ..Said::default() });
-    assert_eq!(witness.look(&slot, 1400).since, 1400, "not in the future");
-    assert_eq!(witness.faults(), Faults { shrank: 2, outran: 1, misdated: 1 });
+    assert_eq!(witness.read_report(&slot, 1300).busy, 200, "no less than before");
+    slot.report_all(&MemberReport {
+        busy: 250,
+        finished: 60,
+        since: 5000,
+        in_flight: Some(1),
+        ..MemberReport::default()
+    });
+    assert_eq!(witness.read_report(&slot, 1400).since, 1400, "not in the future");
+    assert_eq!(witness.reported_faults(), ReportFaults { shrank: 2, outran: 1, misdated: 1 });
 }
 
 #[test]
 fn a_slot_that_is_nobodys_and_one_whose_epoch_ended_are_told_apart() {
     let slot = BoardSlot::zeroed();
-    assert_eq!(slot.grant(EPOCH), Err(Unread::Nobody { sequence: 0 }));
-    slot.take(&allowed(), EPOCH);
-    slot.tell(&Gate::Open);
-    assert_eq!(slot.grant(EPOCH + 1), Err(Unread::Ended { epoch: EPOCH }), "never what another daemon said");
-    let seen = slot.grant(EPOCH).unwrap().sequence;
-    slot.end(EPOCH + 1);
-    assert!(!slot.stands(seen));
-    assert_eq!(slot.grant(EPOCH), Err(Unread::Ended { epoch: EPOCH + 1 }));
-    assert_eq!(slot.allowed(EPOCH), Err(Unread::Ended { epoch: EPOCH + 1 }));
-    slot.leave();
-    assert!(matches!(slot.grant(EPOCH), Err(Unread::Nobody { .. })));
+    assert_eq!(slot.read_grant(EPOCH), Err(UnreadSlot::Nobody { sequence: 0 }));
+    slot.take_slot(&allowed(), EPOCH);
+    slot.change_gate(&Gate::Open);
+    assert_eq!(slot.read_grant(EPOCH + 1), Err(UnreadSlot::Ended { epoch: EPOCH }), "never what another daemon said");
+    let seen = slot.read_grant(EPOCH).unwrap().sequence;
+    slot.end_epoch(EPOCH + 1);
+    assert!(!slot.is_unchanged(seen));
+    assert_eq!(slot.read_grant(EPOCH), Err(UnreadSlot::Ended { epoch: EPOCH + 1 }));
+    assert_eq!(slot.read_allowed(EPOCH), Err(UnreadSlot::Ended { epoch: EPOCH + 1 }));
+    slot.leave_slot();
+    assert!(matches!(slot.read_grant(EPOCH), Err(UnreadSlot::Nobody { .. })));
 }
 
 #[test]
 fn a_writer_that_died_half_way_leaves_a_busy_slot_and_the_next_one_mends_it() {
     let slot = BoardSlot::zeroed();
-    slot.take(&allowed(), EPOCH);
-    let sequence = slot.grant(EPOCH).unwrap().sequence + 1;
-    slot.futex().store(sequence, Ordering::SeqCst);
-    assert_eq!(slot.grant(EPOCH), Err(Unread::Busy { sequence }));
-    slot.tell(&Gate::Open);
-    assert_eq!(slot.grant(EPOCH).unwrap().gate, Gate::Open);
-    slot.futex().store(u32::MAX, Ordering::SeqCst);
-    slot.tell(&Gate::Wait);
-    assert_eq!(slot.grant(EPOCH).unwrap().sequence, 0, "the counter goes round");
+    slot.take_slot(&allowed(), EPOCH);
+    let sequence = slot.read_grant(EPOCH).unwrap().sequence + 1;
+    slot.futex_word().store(sequence, Ordering::SeqCst);
+    assert_eq!(slot.read_grant(EPOCH), Err(UnreadSlot::Busy { sequence }));
+    slot.change_gate(&Gate::Open);
+    assert_eq!(slot.read_grant(EPOCH).unwrap().gate, Gate::Open);
+    slot.futex_word().store(u32::MAX, Ordering::SeqCst);
+    slot.change_gate(&Gate::Wait);
+    assert_eq!(slot.read_grant(EPOCH).unwrap().sequence, 0, "the counter goes round");
 }
 
 #[test]
 fn a_page_is_checked_for_what_it_is() {
     let (board, report, beat) = (BoardPage::zeroed(), ReportPage::zeroed(), BeatPage::zeroed());
     assert_eq!(board.check(0), Err(PageError::Other), "fresh memory is no page");
-    board.format(EPOCH);
-    report.format(EPOCH);
-    beat.format(EPOCH);
+    board.format_page(EPOCH);
+    report.format_page(EPOCH);
+    beat.format_page(EPOCH);
     assert_eq!((board.check(EPOCH), report.check(EPOCH), beat.check(EPOCH)), (Ok(()), Ok(()), Ok(())));
     assert_eq!(board.check(8), Err(PageError::Epoch { found: EPOCH }));
-    board.slots[9].take(&allowed(), EPOCH);
-    board.end(GONE);
-    assert_eq!(board.check(EPOCH), Err(PageError::Epoch { found: GONE }));
-    assert_eq!(board.slots[9].grant(EPOCH), Err(Unread::Ended { epoch: GONE }));
-    let mut header = Header::zeroed();
-    header.format(5, EPOCH);
+    board.slots[9].take_slot(&allowed(), EPOCH);
+    board.end_epoch_of_all(GONE_EPOCH);
+    assert_eq!(board.check(EPOCH), Err(PageError::Epoch { found: GONE_EPOCH }));
+    assert_eq!(board.slots[9].read_grant(EPOCH), Err(UnreadSlot::Ended { epoch: GONE_EPOCH }));
+    let mut header = PageHeader::zeroed();
+    header.format_header(5, EPOCH);
     assert_eq!((header.check(6, EPOCH), header.check(5, EPOCH)), (Err(PageError::Other), Ok(())));
     header.slots = AtomicU32::new(3);
     assert_eq!(header.check(5, EPOCH), Err(PageError::Dimensions { found: 3 }));
-    header.version = AtomicU32::new(VERSION + 1);
+    header.version = AtomicU32::new(PAGE_VERSION + 1);
     let words = header.check(5, EPOCH).unwrap_err().to_string();
     assert_eq!(words, "the page has version 2; this side reads version 1");
 }
@@ -225,12 +246,12 @@ fn a_page_is_checked_for_what_it_is() {
 #[test]
 fn a_beat_is_read_whole_and_a_goodbye_is_another_epoch() {
     let page = BeatPage::zeroed();
-    assert_eq!(page.last(), None);
-    page.beat(EPOCH, 10 * MS);
-    page.beat(EPOCH, 20 * MS);
-    assert_eq!(page.last(), Some(Beating { count: 2, time: 20 * MS, epoch: EPOCH }));
-    page.beat(GONE, 21 * MS);
-    assert_eq!(page.last().map(|beat| beat.epoch), Some(GONE));
+    assert_eq!(page.last_beat(), None);
+    page.make_beat(EPOCH, 10 * MS);
+    page.make_beat(EPOCH, 20 * MS);
+    assert_eq!(page.last_beat(), Some(Beat { count: 2, time: 20 * MS, epoch: EPOCH }));
+    page.make_beat(GONE_EPOCH, 21 * MS);
+    assert_eq!(page.last_beat().map(|beat| beat.epoch), Some(GONE_EPOCH));
 }
 
 proptest! {
@@ -242,10 +263,10 @@ proptest! {
         for step in steps {
             now += step;
             match bell.rings_for(members, now) {
-                Heard::Now => heard += 1,
-                Heard::At(then) => {
+                RingOutcome::Now => heard += 1,
+                RingOutcome::At(then) => {
                     prop_assert!(then > now && then - now <= interval * price, "{} at {}", then, now);
-                    prop_assert_eq!(bell.rings_for(members, then), Heard::Now);
+                    prop_assert_eq!(bell.rings_for(members, then), RingOutcome::Now);
                     (now, heard) = (then, heard + 1);
                 }
             }
@@ -259,18 +280,18 @@ fn beside_a_liar(seed: u64) -> (u64, [u64; 2]) {
     let mut draw = fastrand::Rng::with_seed(seed);
     let mut random = || if draw.u8(..4) == 0 { draw.u64(..) } else { draw.u64(..4 * MS) };
     let (pages, begin) = ([ReportPage::zeroed(), ReportPage::zeroed()], 1_000 * MS);
-    let mut arbiter = Arbiter::new(Config::default(), 1, begin);
+    let mut arbiter = Arbiter::new(ArbiterConfig::default(), 1, begin);
     let mut reports = Reports::new();
-    reports.at(begin);
+    reports.set_now(begin);
     let slots: [SlotId; 2] = core::array::from_fn(|at| {
-        let tenant = Tenant(u32::try_from(at).unwrap());
+        let tenant = TenantId(u32::try_from(at).unwrap());
         let slot = arbiter.join(tenant, DeviceId(0), Terms::default(), begin);
-        assert!(reports.join(slot, &*pages[at], at) && !reports.join(slot, &*pages[at], SLOTS));
+        assert!(reports.join(slot, &*pages[at], at) && !reports.join(slot, &*pages[at], PAGE_SLOTS));
         assert!(reports.join(slot, &*pages[at], at));
         slot
     });
     let (honest, lies) = (&pages[0].slots[0], &pages[1].slots[1]);
-    let (mut now, mut said, mut runs, mut out) = (begin, Said::default(), false, Vec::new());
+    let (mut now, mut said, mut runs, mut out) = (begin, MemberReport::default(), false, Vec::new());
     let end = begin + 20_000 * MS;
     while now < end {
         for word in [
@@ -286,27 +307,30 @@ fn beside_a_liar(seed: u64) -> (u64, [u64; 2]) {
         }
         lies.wants.store(u32::try_from(random() & 1).unwrap(), Ordering::SeqCst);
         if random() & 1 == 0 {
-            arbiter.wants(slots[1], now);
+            arbiter.request_launch(slots[1], now);
         }
         // The honest member always wants the device, and works whenever its gate allows.
-        let _ = honest.wish();
-        arbiter.wants(slots[0], now);
+        let _ = honest.begin_waiting();
+        arbiter.request_launch(slots[0], now);
         if runs {
             said.busy += MS / 2;
             said.finished += MS / 2;
         }
-        honest.say(&Said { since: begin, in_flight: Some(0), ..said });
-        reports.at(now);
+        honest.report_all(&MemberReport { since: begin, in_flight: Some(0), ..said });
+        reports.set_now(now);
         arbiter.tick(now, &mut reports, &mut out);
         for decision in out.drain(..).filter(|decision| decision.slot == slots[0]) {
             runs = matches!(decision.gate, Gate::Open | Gate::Run { .. });
         }
         now += MS / 2;
     }
-    let charged = core::array::from_fn(|at| arbiter.charged(Tenant(u32::try_from(at).unwrap()), DeviceId(0)));
-    assert_eq!(reports.witness(slots[0]).unwrap().faults(), Faults::default());
-    assert!(reports.leave(slots[1]).unwrap().shrank > 0 && reports.leave(slots[1]).is_none());
-    assert_eq!(reports.usage(slots[1]), Usage { in_flight: Some(0), since: reports_now(end), ..Usage::default() });
+    let charged = core::array::from_fn(|at| arbiter.charged_ns(TenantId(u32::try_from(at).unwrap()), DeviceId(0)));
+    assert_eq!(reports.slot_history(slots[0]).unwrap().reported_faults(), ReportFaults::default());
+    assert!(reports.leave_slot(slots[1]).unwrap().shrank > 0 && reports.leave_slot(slots[1]).is_none());
+    assert_eq!(
+        reports.read_usage(slots[1]),
+        MemberUsage { in_flight: Some(0), since: reports_now(end), ..MemberUsage::default() }
+    );
     (said.busy, charged)
 }
 

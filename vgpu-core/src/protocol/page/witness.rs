@@ -7,16 +7,16 @@
 
 use core::ops::Deref;
 
-use super::report::{LONGER, ReportPage, ReportSlot, UNKNOWN};
+use super::report::{IN_FLIGHT_LATE, IN_FLIGHT_UNKNOWN, ReportPage, ReportSlot};
 use crate::sync::Ordering;
-use crate::time::arbiter::{Pages, SlotId, Usage};
+use crate::time::arbiter::{MemberPages, MemberUsage, SlotId};
 
 /// Upper limit for reported work in flight: one hour, in nanoseconds.
-const LONGEST: u64 = 3_600_000_000_000;
+const MAX_IN_FLIGHT_NS: u64 = 3_600_000_000_000;
 
 /// Numbers of impossible reports by a member. For the daemon's metrics; they decide nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Faults {
+pub struct ReportFaults {
     /// A sum was smaller than before.
     pub shrank: u64,
     /// Device time exceeded the elapsed time.
@@ -27,21 +27,21 @@ pub struct Faults {
 
 /// History of one slot, kept by the daemon.
 #[derive(Clone, Copy, Debug)]
-pub struct Witness {
+pub struct ReportHistory {
     joined: u64,
     busy: u64,
     finished: u64,
     known: u64,
     launched: u64,
     last_launch: u64,
-    faults: Faults,
+    faults: ReportFaults,
 }
 
-impl Witness {
+impl ReportHistory {
     /// For a slot that is given to a member at `now`, after [`ReportSlot::clear`].
     #[must_use]
     pub const fn new(now: u64) -> Self {
-        let faults = Faults { shrank: 0, outran: 0, misdated: 0 };
+        let faults = ReportFaults { shrank: 0, outran: 0, misdated: 0 };
         Self { joined: now, busy: 0, finished: 0, known: 0, launched: 0, last_launch: now, faults }
     }
 
@@ -52,7 +52,7 @@ impl Witness {
     ///
     /// # Cost
     /// Eight loads. No word is read twice, and the daemon never waits.
-    pub fn look(&mut self, slot: &ReportSlot, now: u64) -> Usage {
+    pub fn read_report(&mut self, slot: &ReportSlot, now: u64) -> MemberUsage {
         // Read first: if it says that nothing is in flight, the sums read below are complete.
         let in_flight = slot.in_flight.load(Ordering::Acquire);
         let wants = slot.wants.load(Ordering::Acquire) != 0;
@@ -69,20 +69,20 @@ impl Witness {
         let known = sum(&mut self.known, slot.known.load(Ordering::Relaxed));
         let busy = sum(&mut self.busy, busy);
         self.launched = self.launched.max(slot.launched.load(Ordering::Relaxed));
-        let since = self.dated(slot.since.load(Ordering::Relaxed), now);
-        self.last_launch = self.dated(slot.last_launch.load(Ordering::Relaxed), now).max(self.last_launch);
+        let since = self.clamp_moment(slot.since.load(Ordering::Relaxed), now);
+        self.last_launch = self.clamp_moment(slot.last_launch.load(Ordering::Relaxed), now).max(self.last_launch);
         let in_flight = match in_flight {
-            UNKNOWN => None,
-            LONGER => Some(LONGER),
-            ns => Some(ns.min(LONGEST)),
+            IN_FLIGHT_UNKNOWN => None,
+            IN_FLIGHT_LATE => Some(IN_FLIGHT_LATE),
+            ns => Some(ns.min(MAX_IN_FLIGHT_NS)),
         };
         let idle = !wants && in_flight == Some(0);
-        Usage { busy, finished, known, in_flight, wants, since: if idle { now } else { since } }
+        MemberUsage { busy, finished, known, in_flight, wants, since: if idle { now } else { since } }
     }
 
     /// Moves a time into the range from taking the slot to now. 0 means that nothing was reported yet and is no
     /// fault.
-    fn dated(&mut self, moment: u64, now: u64) -> u64 {
+    fn clamp_moment(&mut self, moment: u64, now: u64) -> u64 {
         let possible = moment.min(now).max(self.joined.min(now));
         self.faults.misdated += u64::from(moment != possible && moment != 0);
         possible
@@ -90,7 +90,7 @@ impl Witness {
 
     /// Launches the member says it counted. Only grows; nothing is decided by it.
     #[must_use]
-    pub const fn launched(&self) -> u64 {
+    pub const fn reported_launches(&self) -> u64 {
         self.launched
     }
 
@@ -102,7 +102,7 @@ impl Witness {
 
     /// Impossible values it reported so far.
     #[must_use]
-    pub const fn faults(&self) -> Faults {
+    pub const fn reported_faults(&self) -> ReportFaults {
         self.faults
     }
 }
@@ -111,14 +111,14 @@ impl Witness {
 #[derive(Debug)]
 pub struct Reports<P> {
     now: u64,
-    places: Vec<Option<Place<P>>>,
+    places: Vec<Option<MappedSlot<P>>>,
 }
 
 #[derive(Debug)]
-struct Place<P> {
+struct MappedSlot<P> {
     page: P,
     index: usize,
-    witness: Witness,
+    witness: ReportHistory,
 }
 
 impl<P: Deref<Target = ReportPage>> Reports<P> {
@@ -129,7 +129,7 @@ impl<P: Deref<Target = ReportPage>> Reports<P> {
     }
 
     /// Sets the time of the readings that follow. A time before the last one counts as the last one.
-    pub fn at(&mut self, now: u64) {
+    pub fn set_now(&mut self, now: u64) {
         self.now = self.now.max(now);
     }
 
@@ -141,27 +141,27 @@ impl<P: Deref<Target = ReportPage>> Reports<P> {
         if self.places.len() <= slot.index() {
             self.places.resize_with(slot.index() + 1, || None);
         }
-        self.places[slot.index()] = Some(Place { page, index, witness: Witness::new(self.now) });
+        self.places[slot.index()] = Some(MappedSlot { page, index, witness: ReportHistory::new(self.now) });
         true
     }
 
     /// Reports unknown work in flight for a member that has just joined and does not know it yet: it may have queued
     /// work.
-    pub fn presume(&self, slot: SlotId) {
+    pub fn presume_work(&self, slot: SlotId) {
         let place = self.places.get(slot.index()).and_then(Option::as_ref);
         if let Some(report) = place.and_then(|place| place.page.slots.get(place.index)) {
-            report.presume();
+            report.presume_work();
         }
     }
 
     /// Removes a member. Returns the numbers of its impossible reports.
-    pub fn leave(&mut self, slot: SlotId) -> Option<Faults> {
+    pub fn leave_slot(&mut self, slot: SlotId) -> Option<ReportFaults> {
         self.places.get_mut(slot.index()).and_then(Option::take).map(|place| place.witness.faults)
     }
 
     /// History of a slot; `None`: no such slot.
     #[must_use]
-    pub fn witness(&self, slot: SlotId) -> Option<&Witness> {
+    pub fn slot_history(&self, slot: SlotId) -> Option<&ReportHistory> {
         self.places.get(slot.index())?.as_ref().map(|place| &place.witness)
     }
 }
@@ -173,13 +173,13 @@ impl<P: Deref<Target = ReportPage>> Default for Reports<P> {
 }
 
 /// A slot without a report has nothing in flight and wants nothing.
-impl<P: Deref<Target = ReportPage>> Pages for Reports<P> {
-    fn usage(&mut self, slot: SlotId) -> Usage {
+impl<P: Deref<Target = ReportPage>> MemberPages for Reports<P> {
+    fn read_usage(&mut self, slot: SlotId) -> MemberUsage {
         let now = self.now;
         let place = self.places.get_mut(slot.index()).and_then(Option::as_mut);
         match place.and_then(|place| Some((place.page.slots.get(place.index)?, &mut place.witness))) {
-            Some((report, witness)) => witness.look(report, now),
-            None => Usage { in_flight: Some(0), since: now, ..Usage::default() },
+            Some((report, witness)) => witness.read_report(report, now),
+            None => MemberUsage { in_flight: Some(0), since: now, ..MemberUsage::default() },
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::units::share::Share;
 
 /// A value of an object, as far as this protocol uses it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Value {
+pub enum JsonValue {
     /// A string, its escapes resolved.
     String(String),
     /// An integer from 0 to 2^64 - 1, written without fraction or exponent.
@@ -29,11 +29,11 @@ pub enum Value {
 
 /// The keys and values of one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Object {
-    entries: Vec<(String, Value)>,
+pub struct JsonObject {
+    entries: Vec<(String, JsonValue)>,
 }
 
-impl Object {
+impl JsonObject {
     /// Reads one object; white space around it, a newline included, is allowed.
     ///
     /// # Errors
@@ -45,34 +45,34 @@ impl Object {
             return Err(WireError::TooLong);
         }
         let text = std::str::from_utf8(line).map_err(|_| WireError::NotUtf8)?;
-        let mut reader = Reader { text, at: 0 };
-        reader.space();
-        reader.byte(b'{', "'{'")?;
-        let mut entries: Vec<(String, Value)> = Vec::new();
-        reader.members(|reader| {
-            let key = reader.key()?;
-            let value = reader.value(MAX_DEPTH)?;
+        let mut reader = JsonReader { text, at: 0 };
+        reader.skip_space();
+        reader.expect_byte(b'{', "'{'")?;
+        let mut entries: Vec<(String, JsonValue)> = Vec::new();
+        reader.read_members(|reader| {
+            let key = reader.read_key()?;
+            let value = reader.read_value(MAX_DEPTH)?;
             if entries.iter().any(|(known, _)| *known == key) {
                 return Err(WireError::DuplicateKey(key));
             }
             entries.push((key, value));
             Ok(())
         })?;
-        reader.space();
+        reader.skip_space();
         if reader.at != line.len() {
-            return Err(reader.wrong("the end of the line"));
+            return Err(reader.syntax_error("the end of the line"));
         }
         Ok(Self { entries })
     }
 
     /// The value of a key; `None`: no such key.
     #[must_use]
-    pub fn get(&self, key: &str) -> Option<&Value> {
+    pub fn get(&self, key: &str) -> Option<&JsonValue> {
         self.entries.iter().find(|(known, _)| known == key).map(|(_, value)| value)
     }
 
     /// Every key with its value, in the order of the line.
-    pub fn entries(&self) -> impl Iterator<Item = (&str, &Value)> {
+    pub fn all_entries(&self) -> impl Iterator<Item = (&str, &JsonValue)> {
         self.entries.iter().map(|(key, value)| (key.as_str(), value))
     }
 
@@ -80,10 +80,10 @@ impl Object {
     ///
     /// # Errors
     /// [`WireError::WrongKind`] if it is anything else.
-    pub fn string(&self, key: &'static str) -> Result<Option<&str>, WireError> {
+    pub fn string_value(&self, key: &'static str) -> Result<Option<&str>, WireError> {
         match self.get(key) {
-            None | Some(Value::Null) => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text)),
+            None | Some(JsonValue::Null) => Ok(None),
+            Some(JsonValue::String(text)) => Ok(Some(text)),
             Some(_) => Err(WireError::WrongKind { key, expected: "a string" }),
         }
     }
@@ -92,10 +92,10 @@ impl Object {
     ///
     /// # Errors
     /// [`WireError::WrongKind`] if it is anything else.
-    pub fn number(&self, key: &'static str) -> Result<Option<u64>, WireError> {
+    pub fn number_value(&self, key: &'static str) -> Result<Option<u64>, WireError> {
         match self.get(key) {
-            None | Some(Value::Null) => Ok(None),
-            Some(Value::Number(number)) => Ok(Some(*number)),
+            None | Some(JsonValue::Null) => Ok(None),
+            Some(JsonValue::Number(number)) => Ok(Some(*number)),
             Some(_) => Err(WireError::WrongKind { key, expected: "an integer from 0 to 18446744073709551615" }),
         }
     }
@@ -104,11 +104,11 @@ impl Object {
     ///
     /// # Errors
     /// [`WireError::WrongKind`] if it is anything else, or too large to multiply by ten.
-    pub fn tenths(&self, key: &'static str) -> Result<Option<u64>, WireError> {
+    pub fn tenths_value(&self, key: &'static str) -> Result<Option<u64>, WireError> {
         let tenths = match self.get(key) {
-            None | Some(Value::Null) => return Ok(None),
-            Some(Value::Number(number)) => number.checked_mul(10),
-            Some(Value::Tenths(tenths)) => Some(*tenths),
+            None | Some(JsonValue::Null) => return Ok(None),
+            Some(JsonValue::Number(number)) => number.checked_mul(10),
+            Some(JsonValue::Tenths(tenths)) => Some(*tenths),
             Some(_) => None,
         };
         tenths.map(Some).ok_or(WireError::WrongKind { key, expected: "a number with at most one decimal" })
@@ -118,197 +118,197 @@ impl Object {
     ///
     /// # Errors
     /// [`WireError::WrongKind`] if it is anything else.
-    pub fn boolean(&self, key: &'static str) -> Result<Option<bool>, WireError> {
+    pub fn boolean_value(&self, key: &'static str) -> Result<Option<bool>, WireError> {
         match self.get(key) {
-            None | Some(Value::Null) => Ok(None),
-            Some(Value::Bool(value)) => Ok(Some(*value)),
+            None | Some(JsonValue::Null) => Ok(None),
+            Some(JsonValue::Bool(value)) => Ok(Some(*value)),
             Some(_) => Err(WireError::WrongKind { key, expected: "true or false" }),
         }
     }
 }
 
 /// A position in the line. `at` is always on a character boundary and never past the end.
-struct Reader<'a> {
+struct JsonReader<'a> {
     text: &'a str,
     at: usize,
 }
 
-impl Reader<'_> {
-    fn peek(&self) -> Option<u8> {
+impl JsonReader<'_> {
+    fn peek_byte(&self) -> Option<u8> {
         self.text.as_bytes().get(self.at).copied()
     }
 
-    fn wrong(&self, expected: &'static str) -> WireError {
+    fn syntax_error(&self, expected: &'static str) -> WireError {
         WireError::Syntax { at: self.at, expected }
     }
 
     /// Skips the byte if it is the next one. Only called with ASCII, so `at` stays on a character boundary.
-    fn passes(&mut self, byte: u8) -> bool {
-        let there = self.peek() == Some(byte);
+    fn pass_if(&mut self, byte: u8) -> bool {
+        let there = self.peek_byte() == Some(byte);
         self.at += usize::from(there);
         there
     }
 
-    fn byte(&mut self, byte: u8, expected: &'static str) -> Result<(), WireError> {
-        if self.passes(byte) { Ok(()) } else { Err(self.wrong(expected)) }
+    fn expect_byte(&mut self, byte: u8, expected: &'static str) -> Result<(), WireError> {
+        if self.pass_if(byte) { Ok(()) } else { Err(self.syntax_error(expected)) }
     }
 
-    fn space(&mut self) {
-        while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
+    fn skip_space(&mut self) {
+        while matches!(self.peek_byte(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
             self.at += 1;
         }
     }
 
-    fn word(&mut self, word: &str) -> Result<(), WireError> {
+    fn expect_word(&mut self, word: &str) -> Result<(), WireError> {
         if self.text[self.at..].starts_with(word) {
             self.at += word.len();
             return Ok(());
         }
-        Err(self.wrong("a value"))
+        Err(self.syntax_error("a value"))
     }
 
     /// Reads the members of an object after its brace; `member` reads one key and value.
-    fn members(&mut self, mut member: impl FnMut(&mut Self) -> Result<(), WireError>) -> Result<(), WireError> {
-        self.space();
-        if self.passes(b'}') {
+    fn read_members(&mut self, mut member: impl FnMut(&mut Self) -> Result<(), WireError>) -> Result<(), WireError> {
+        self.skip_space();
+        if self.pass_if(b'}') {
             return Ok(());
         }
         loop {
-            self.space();
+            self.skip_space();
             member(self)?;
-            self.space();
-            if self.passes(b'}') {
+            self.skip_space();
+            if self.pass_if(b'}') {
                 return Ok(());
             }
-            self.byte(b',', "',' or '}'")?;
+            self.expect_byte(b',', "',' or '}'")?;
         }
     }
 
     /// Reads a key and its colon.
-    fn key(&mut self) -> Result<String, WireError> {
-        if self.peek() != Some(b'"') {
-            return Err(self.wrong("a key in quotes"));
+    fn read_key(&mut self) -> Result<String, WireError> {
+        if self.peek_byte() != Some(b'"') {
+            return Err(self.syntax_error("a key in quotes"));
         }
-        let key = self.string()?;
-        self.space();
-        self.byte(b':', "':'")?;
+        let key = self.read_string()?;
+        self.skip_space();
+        self.expect_byte(b':', "':'")?;
         Ok(key)
     }
 
     /// Reads any value; `depth` is the number of further levels allowed.
-    fn value(&mut self, depth: usize) -> Result<Value, WireError> {
-        self.space();
-        match self.peek() {
-            Some(b'"') => self.string().map(Value::String),
-            Some(b'-' | b'0'..=b'9') => self.number(),
-            Some(b't') => self.word("true").map(|()| Value::Bool(true)),
-            Some(b'f') => self.word("false").map(|()| Value::Bool(false)),
-            Some(b'n') => self.word("null").map(|()| Value::Null),
+    fn read_value(&mut self, depth: usize) -> Result<JsonValue, WireError> {
+        self.skip_space();
+        match self.peek_byte() {
+            Some(b'"') => self.read_string().map(JsonValue::String),
+            Some(b'-' | b'0'..=b'9') => self.read_number(),
+            Some(b't') => self.expect_word("true").map(|()| JsonValue::Bool(true)),
+            Some(b'f') => self.expect_word("false").map(|()| JsonValue::Bool(false)),
+            Some(b'n') => self.expect_word("null").map(|()| JsonValue::Null),
             Some(b'{' | b'[') if depth == 0 => Err(WireError::TooDeep),
             Some(b'{') => {
                 self.at += 1;
-                self.members(|reader| {
-                    reader.key()?;
-                    reader.value(depth - 1).map(drop)
+                self.read_members(|reader| {
+                    reader.read_key()?;
+                    reader.read_value(depth - 1).map(drop)
                 })?;
-                Ok(Value::Skipped)
+                Ok(JsonValue::Skipped)
             }
             Some(b'[') => {
                 self.at += 1;
-                self.elements(depth - 1)?;
-                Ok(Value::Skipped)
+                self.skip_elements(depth - 1)?;
+                Ok(JsonValue::Skipped)
             }
-            _ => Err(self.wrong("a value")),
+            _ => Err(self.syntax_error("a value")),
         }
     }
 
     /// Reads the elements of an array after its bracket.
-    fn elements(&mut self, depth: usize) -> Result<(), WireError> {
-        self.space();
-        if self.passes(b']') {
+    fn skip_elements(&mut self, depth: usize) -> Result<(), WireError> {
+        self.skip_space();
+        if self.pass_if(b']') {
             return Ok(());
         }
         loop {
-            self.value(depth)?;
-            self.space();
-            if self.passes(b']') {
+            self.read_value(depth)?;
+            self.skip_space();
+            if self.pass_if(b']') {
                 return Ok(());
             }
-            self.byte(b',', "',' or ']'")?;
+            self.expect_byte(b',', "',' or ']'")?;
         }
     }
 
     /// Reads a number by JSON's grammar: no leading zero, no sign or point alone.
-    fn number(&mut self) -> Result<Value, WireError> {
+    fn read_number(&mut self) -> Result<JsonValue, WireError> {
         let start = self.at;
-        let mut kept = !self.passes(b'-');
-        if !self.passes(b'0') {
-            self.digits()?;
+        let mut kept = !self.pass_if(b'-');
+        if !self.pass_if(b'0') {
+            self.read_digits()?;
         }
         let whole = self.at;
-        if self.passes(b'.') {
-            self.digits()?;
+        if self.pass_if(b'.') {
+            self.read_digits()?;
             kept &= self.at == whole + 2;
         }
         let end = self.at;
-        if matches!(self.peek(), Some(b'e' | b'E')) {
+        if matches!(self.peek_byte(), Some(b'e' | b'E')) {
             kept = false;
             self.at += 1;
-            if !self.passes(b'+') {
-                self.passes(b'-');
+            if !self.pass_if(b'+') {
+                self.pass_if(b'-');
             }
-            self.digits()?;
+            self.read_digits()?;
         }
         let number = self.text[start..whole].parse::<u64>().ok().filter(|_| kept);
         Ok(match (number, self.text.as_bytes()[whole..end].last()) {
-            (None, _) => Value::Skipped,
-            (Some(number), None) => Value::Number(number),
+            (None, _) => JsonValue::Skipped,
+            (Some(number), None) => JsonValue::Number(number),
             (Some(number), Some(tenth)) => {
                 let tenths = number.checked_mul(10).and_then(|tenths| tenths.checked_add(u64::from(tenth - b'0')));
-                tenths.map_or(Value::Skipped, Value::Tenths)
+                tenths.map_or(JsonValue::Skipped, JsonValue::Tenths)
             }
         })
     }
 
-    fn digits(&mut self) -> Result<(), WireError> {
-        if !matches!(self.peek(), Some(b'0'..=b'9')) {
-            return Err(self.wrong("a digit"));
+    fn read_digits(&mut self) -> Result<(), WireError> {
+        if !matches!(self.peek_byte(), Some(b'0'..=b'9')) {
+            return Err(self.syntax_error("a digit"));
         }
-        while matches!(self.peek(), Some(b'0'..=b'9')) {
+        while matches!(self.peek_byte(), Some(b'0'..=b'9')) {
             self.at += 1;
         }
         Ok(())
     }
 
     /// Reads a string; the next byte is its opening quote.
-    fn string(&mut self) -> Result<String, WireError> {
+    fn read_string(&mut self) -> Result<String, WireError> {
         self.at += 1;
         let mut out = String::new();
         loop {
             let plain = self.text[self.at..].find(|c: char| c == '"' || c == '\\' || c < ' ');
             let Some(plain) = plain else {
                 self.at = self.text.len();
-                return Err(self.wrong("a closing quote"));
+                return Err(self.syntax_error("a closing quote"));
             };
             out.push_str(&self.text[self.at..self.at + plain]);
             self.at += plain;
-            match self.peek() {
+            match self.peek_byte() {
                 Some(b'"') => {
                     self.at += 1;
                     return Ok(out);
                 }
                 Some(b'\\') => {
                     self.at += 1;
-                    out.push(self.escape()?);
+                    out.push(self.read_escape()?);
                 }
-                _ => return Err(self.wrong("no control character in a string")),
+                _ => return Err(self.syntax_error("no control character in a string")),
             }
         }
     }
 
     /// Reads an escape after its backslash.
-    fn escape(&mut self) -> Result<char, WireError> {
-        let escaped = match self.peek() {
+    fn read_escape(&mut self) -> Result<char, WireError> {
+        let escaped = match self.peek_byte() {
             Some(b'"') => '"',
             Some(b'\\') => '\\',
             Some(b'/') => '/',
@@ -319,36 +319,36 @@ impl Reader<'_> {
             Some(b't') => '\t',
             Some(b'u') => {
                 self.at += 1;
-                return self.unicode();
+                return self.read_unicode();
             }
-            _ => return Err(self.wrong("an escape")),
+            _ => return Err(self.syntax_error("an escape")),
         };
         self.at += 1;
         Ok(escaped)
     }
 
     /// Reads four hexadecimal digits, and four more if they are the first half of a surrogate pair.
-    fn unicode(&mut self) -> Result<char, WireError> {
-        let first = self.hex()?;
+    fn read_unicode(&mut self) -> Result<char, WireError> {
+        let first = self.read_hex()?;
         let code = if (0xd800..0xdc00).contains(&first) {
-            self.byte(b'\\', "the second half of a surrogate pair")?;
-            self.byte(b'u', "the second half of a surrogate pair")?;
-            let second = self.hex()?;
+            self.expect_byte(b'\\', "the second half of a surrogate pair")?;
+            self.expect_byte(b'u', "the second half of a surrogate pair")?;
+            let second = self.read_hex()?;
             if !(0xdc00..0xe000).contains(&second) {
-                return Err(self.wrong("the second half of a surrogate pair"));
+                return Err(self.syntax_error("the second half of a surrogate pair"));
             }
             0x1_0000 + ((first - 0xd800) << 10) + (second - 0xdc00)
         } else {
             first
         };
-        char::from_u32(code).ok_or(self.wrong("a character, not half of a surrogate pair"))
+        char::from_u32(code).ok_or(self.syntax_error("a character, not half of a surrogate pair"))
     }
 
-    fn hex(&mut self) -> Result<u32, WireError> {
+    fn read_hex(&mut self) -> Result<u32, WireError> {
         let mut code = 0;
         for _ in 0..4 {
-            let digit = self.peek().and_then(|byte| char::from(byte).to_digit(16));
-            code = code * 16 + digit.ok_or(self.wrong("four hexadecimal digits"))?;
+            let digit = self.peek_byte().and_then(|byte| char::from(byte).to_digit(16));
+            code = code * 16 + digit.ok_or(self.syntax_error("four hexadecimal digits"))?;
             self.at += 1;
         }
         Ok(code)
@@ -357,11 +357,11 @@ impl Reader<'_> {
 
 /// Writes one flat object, with its keys in the order of the calls. A key must be plain ASCII without quotes.
 #[derive(Debug)]
-pub struct Writer {
+pub struct JsonWriter {
     line: String,
 }
 
-impl Writer {
+impl JsonWriter {
     /// Starts an object.
     #[must_use]
     #[expect(clippy::new_without_default, reason = "an empty writer is not a value anybody wants by default")]
@@ -370,14 +370,14 @@ impl Writer {
     }
 
     /// Adds a string with JSON's escapes.
-    pub fn string(&mut self, key: &str, value: &str) {
-        self.key(key);
+    pub fn write_string(&mut self, key: &str, value: &str) {
+        self.write_key(key);
         self.line.push('"');
         for c in value.chars() {
             match c {
                 '"' => self.line.push_str("\\\""),
                 '\\' => self.line.push_str("\\\\"),
-                c if c < ' ' => self.control(c),
+                c if c < ' ' => self.write_control(c),
                 c => self.line.push(c),
             }
         }
@@ -385,40 +385,40 @@ impl Writer {
     }
 
     /// Adds a number.
-    pub fn number(&mut self, key: &str, value: u64) {
-        self.key(key);
+    pub fn write_number(&mut self, key: &str, value: u64) {
+        self.write_key(key);
         self.line.push_str(&value.to_string());
     }
 
     /// Adds a number, or null.
     pub fn number_or_null(&mut self, key: &str, value: Option<u64>) {
         match value {
-            Some(value) => self.number(key, value),
+            Some(value) => self.write_number(key, value),
             None => {
-                self.key(key);
+                self.write_key(key);
                 self.line.push_str("null");
             }
         }
     }
 
     /// Adds a number with one decimal, given times ten.
-    pub fn tenths(&mut self, key: &str, value: u64) {
-        self.number(key, value / 10);
+    pub fn write_tenths(&mut self, key: &str, value: u64) {
+        self.write_number(key, value / 10);
         self.line.push('.');
         self.line.push_str(&(value % 10).to_string());
     }
 
     /// Adds a share in percent, with one decimal if necessary, or null.
     pub fn share_or_null(&mut self, key: &str, value: Option<Share>) {
-        match value.map(Share::permille) {
-            Some(permille) if permille % 10 != 0 => self.tenths(key, u64::from(permille)),
+        match value.map(Share::as_permille) {
+            Some(permille) if permille % 10 != 0 => self.write_tenths(key, u64::from(permille)),
             permille => self.number_or_null(key, permille.map(|permille| u64::from(permille / 10))),
         }
     }
 
     /// Adds a boolean.
-    pub fn boolean(&mut self, key: &str, value: bool) {
-        self.key(key);
+    pub fn write_boolean(&mut self, key: &str, value: bool) {
+        self.write_key(key);
         self.line.push_str(if value { "true" } else { "false" });
     }
 
@@ -426,12 +426,12 @@ impl Writer {
     ///
     /// # Errors
     /// [`WireError::TooLong`] if the line is longer than [`MAX_LINE`].
-    pub fn finish(mut self) -> Result<String, WireError> {
+    pub fn finish_line(mut self) -> Result<String, WireError> {
         self.line.push_str("}\n");
         if self.line.len() > MAX_LINE { Err(WireError::TooLong) } else { Ok(self.line) }
     }
 
-    fn key(&mut self, key: &str) {
+    fn write_key(&mut self, key: &str) {
         if self.line.len() > 1 {
             self.line.push(',');
         }
@@ -441,7 +441,7 @@ impl Writer {
     }
 
     /// Writes a control character as `\u00xx`.
-    fn control(&mut self, c: char) {
+    fn write_control(&mut self, c: char) {
         self.line.push_str("\\u");
         for shift in [12, 8, 4, 0] {
             let digit = (u32::from(c) >> shift) & 0xf;

@@ -21,9 +21,9 @@
 //!
 //! `vgpud` writes the file, libvgpu reads it. Not here: where the file is, who may write it, and how old it may be.
 
-use super::json::{Object, Writer};
+use super::json::{JsonObject, JsonWriter};
 use super::two::{self, MAX_DEVICE, MAX_TENANT};
-use super::{WireError, share, write_limits};
+use super::{WireError, parse_share_value, write_limits};
 use crate::limits::Mode;
 use crate::time::gate::loss::OnLoss;
 use crate::units::bytes::Bytes;
@@ -32,16 +32,16 @@ use crate::units::uuid;
 use core::ops::RangeInclusive;
 
 /// Version of this format.
-pub const FORMAT: u64 = 1;
+pub const TERMS_FORMAT: u64 = 1;
 
 /// Name of the file, which is next to the tenant's socket.
-pub const FILE_NAME: &str = "terms.json";
+pub const TERMS_FILE_NAME: &str = "terms.json";
 
 /// Suffix of the directory of a tenant's ledgers, which is next to its socket and has the socket's name plus this.
 pub const LEDGERS_SUFFIX: &str = ".ledgers";
 
 /// Most bytes of a file.
-pub const MAX_FILE: usize = 64 << 10;
+pub const MAX_TERMS_FILE_BYTES: usize = 64 << 10;
 
 /// Device name for all devices without a line of their own.
 pub const ALL_DEVICES: &str = "*";
@@ -86,34 +86,34 @@ impl TermsFile {
     /// Encodes the file.
     ///
     /// # Errors
-    /// [`WireError::TextTooLong`]; [`WireError::TooLong`] if it would be longer than [`MAX_FILE`].
+    /// [`WireError::TextTooLong`]; [`WireError::TooLong`] if it would be longer than [`MAX_TERMS_FILE_BYTES`].
     pub fn encode(&self) -> Result<String, WireError> {
-        let mut line = Writer::new();
-        line.number("terms", FORMAT);
-        line.number("epoch", self.epoch);
-        line.string("tenant", two::short("tenant", &self.tenant, MAX_TENANT)?);
-        line.string("mode", two::mode_word(self.mode));
-        line.string("on_error", two::on_error_word(self.open_on_error));
-        line.string("on_loss", two::on_loss_word(self.on_loss));
-        line.boolean("strict", self.strict);
+        let mut line = JsonWriter::new();
+        line.write_number("terms", TERMS_FORMAT);
+        line.write_number("epoch", self.epoch);
+        line.write_string("tenant", two::require_short("tenant", &self.tenant, MAX_TENANT)?);
+        line.write_string("mode", two::mode_word(self.mode));
+        line.write_string("on_error", two::on_error_word(self.open_on_error));
+        line.write_string("on_loss", two::on_loss_word(self.on_loss));
+        line.write_boolean("strict", self.strict);
         line.number_or_null("users", self.users.as_ref().map(|users| users.len() as u64));
-        line.number("user_namespace", self.user_namespace);
-        line.number("devices", self.devices.len() as u64);
-        let mut file = line.finish()?;
+        line.write_number("user_namespace", self.user_namespace);
+        line.write_number("devices", self.devices.len() as u64);
+        let mut file = line.finish_line()?;
         for users in self.users.iter().flatten() {
-            let mut line = Writer::new();
-            line.number("uid", u64::from(*users.start()));
-            line.number("last", u64::from(*users.end()));
-            file.push_str(&line.finish()?);
+            let mut line = JsonWriter::new();
+            line.write_number("uid", u64::from(*users.start()));
+            line.write_number("last", u64::from(*users.end()));
+            file.push_str(&line.finish_line()?);
         }
         for terms in &self.devices {
-            let mut line = Writer::new();
-            line.string("device", two::short("device", &terms.device, MAX_DEVICE)?);
+            let mut line = JsonWriter::new();
+            line.write_string("device", two::require_short("device", &terms.device, MAX_DEVICE)?);
             write_limits(terms.memory_limit, terms.sm_limit, &mut line);
             line.share_or_null("sm_request", terms.sm_request);
-            file.push_str(&line.finish()?);
+            file.push_str(&line.finish_line()?);
         }
-        if file.len() > MAX_FILE { Err(WireError::TooLong) } else { Ok(file) }
+        if file.len() > MAX_TERMS_FILE_BYTES { Err(WireError::TooLong) } else { Ok(file) }
     }
 
     /// Decodes a file.
@@ -122,54 +122,55 @@ impl TermsFile {
     /// Every [`WireError`]. A value that is not understood is an error, never a default. A device named twice, in any
     /// spelling, is [`WireError::DuplicateKey`]. A wrong number of device lines is [`WireError::OutOfRange`].
     pub fn decode(file: &[u8]) -> Result<Self, WireError> {
-        if file.len() > MAX_FILE {
+        if file.len() > MAX_TERMS_FILE_BYTES {
             return Err(WireError::TooLong);
         }
         let mut lines = file.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-        let head = Object::parse(lines.next().unwrap_or_default())?;
-        match two::required(head.number("terms")?, "terms")? {
-            FORMAT => {}
+        let head = JsonObject::parse(lines.next().unwrap_or_default())?;
+        match two::require_value(head.number_value("terms")?, "terms")? {
+            TERMS_FORMAT => {}
             value => return Err(WireError::OutOfRange { key: "terms", value, accepted: "1" }),
         }
-        let tenant = two::required(head.string("tenant")?, "tenant")?;
-        let count = two::required(head.number("devices")?, "devices")?;
+        let tenant = two::require_value(head.string_value("tenant")?, "tenant")?;
+        let count = two::require_value(head.number_value("devices")?, "devices")?;
         let mut terms = Self {
-            epoch: two::required(head.number("epoch")?, "epoch")?,
-            tenant: two::short("tenant", tenant, MAX_TENANT)?.to_owned(),
+            epoch: two::require_value(head.number_value("epoch")?, "epoch")?,
+            tenant: two::require_short("tenant", tenant, MAX_TENANT)?.to_owned(),
             mode: two::read_mode(&head)?,
             open_on_error: two::read_on_error(&head)?,
             on_loss: two::read_on_loss(&head)?,
-            strict: two::required(head.boolean("strict")?, "strict")?,
+            strict: two::require_value(head.boolean_value("strict")?, "strict")?,
             users: None,
-            user_namespace: head.number("user_namespace")?.unwrap_or(0),
+            user_namespace: head.number_value("user_namespace")?.unwrap_or(0),
             devices: Vec::new(),
         };
         // A tenant of the daemon is limited or observed, so no daemon writes `off`.
         if terms.mode == Mode::Off {
             return Err(WireError::WrongKind { key: "mode", expected: "enforce or observe" });
         }
-        two::required(head.get("users"), "users")?;
-        if let Some(count) = head.number("users")? {
+        two::require_value(head.get("users"), "users")?;
+        if let Some(count) = head.number_value("users")? {
             let mut users = Vec::new();
             for _ in 0..count {
-                let line = Object::parse(lines.next().unwrap_or_default())?;
-                users.push(uid(&line, "uid")?..=uid(&line, "last")?);
+                let line = JsonObject::parse(lines.next().unwrap_or_default())?;
+                users.push(parse_uid(&line, "uid")?..=parse_uid(&line, "last")?);
             }
             terms.users = Some(users);
         }
         for line in lines {
-            let line = Object::parse(line)?;
-            let device = two::required(line.string("device")?, "device")?;
-            let device = two::short("device", device, MAX_DEVICE)?.to_owned();
-            if terms.devices.iter().any(|known| uuid::same(&known.device, &device)) {
+            let line = JsonObject::parse(line)?;
+            let device = two::require_value(line.string_value("device")?, "device")?;
+            let device = two::require_short("device", device, MAX_DEVICE)?.to_owned();
+            if terms.devices.iter().any(|known| uuid::is_same_device(&known.device, &device)) {
                 return Err(WireError::DuplicateKey(device));
             }
             // `null` means no limit. A missing key means that the line is incomplete.
             for key in ["memory_limit", "sm_limit", "sm_request"] {
-                two::required(line.get(key), key)?;
+                two::require_value(line.get(key), key)?;
             }
             let (memory_limit, sm_limit) = super::read_limits(&line)?;
-            let sm_request = line.tenths("sm_request")?.map(|tenths| share("sm_request", tenths)).transpose()?;
+            let sm_request =
+                line.tenths_value("sm_request")?.map(|tenths| parse_share_value("sm_request", tenths)).transpose()?;
             terms.devices.push(DeviceTerms { device, memory_limit, sm_limit, sm_request });
         }
         if terms.devices.len() as u64 != count {
@@ -181,20 +182,20 @@ impl TermsFile {
 
     /// True if this user may start a member.
     #[must_use]
-    pub fn admits(&self, uid: u32) -> bool {
+    pub fn admits_user(&self, uid: u32) -> bool {
         self.users.as_ref().is_none_or(|users| users.iter().any(|range| range.contains(&uid)))
     }
 
     /// Returns the terms on a device; `None`: the tenant may not use it.
     #[must_use]
-    pub fn of(&self, device: &str) -> Option<&DeviceTerms> {
-        let named = |name: &str| self.devices.iter().find(|terms| uuid::same(&terms.device, name));
+    pub fn terms_of_device(&self, device: &str) -> Option<&DeviceTerms> {
+        let named = |name: &str| self.devices.iter().find(|terms| uuid::is_same_device(&terms.device, name));
         named(device).or_else(|| named(ALL_DEVICES))
     }
 }
 
-fn uid(line: &Object, key: &'static str) -> Result<u32, WireError> {
-    let value = two::required(line.number(key)?, key)?;
+fn parse_uid(line: &JsonObject, key: &'static str) -> Result<u32, WireError> {
+    let value = two::require_value(line.number_value(key)?, key)?;
     u32::try_from(value).map_err(|_| WireError::OutOfRange { key, value, accepted: "0 to 4294967295" })
 }
 
@@ -250,7 +251,7 @@ mod tests {
             assert!(matches!(file(&["GPU-00aa", again]), Err(WireError::DuplicateKey(_))), "{again}");
         }
         let there = file(&["MIG-00aa", "GPU-00ab"]).unwrap();
-        assert_eq!(there.of("GPU-00AA").map(|terms| terms.device.as_str()), Some("MIG-00aa"));
-        assert!(there.of("GPU-00ac").is_none());
+        assert_eq!(there.terms_of_device("GPU-00AA").map(|terms| terms.device.as_str()), Some("MIG-00aa"));
+        assert!(there.terms_of_device("GPU-00ac").is_none());
     }
 }

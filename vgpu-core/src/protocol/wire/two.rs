@@ -12,9 +12,9 @@
 //!
 //! The welcome's limits are those of protocol 1; the limits per device are in the slot of the board. Each line
 //! follows the rules of [`super`]. New here:
-//! - *The older side is answered in its own protocol.* A daemon reads both hellos ([`Ask::decode`]). A refusal
-//!   carries the latest protocol the daemon speaks in `speaks`. A refusal without it comes from a daemon that speaks
-//!   only protocol 1, so the member disconnects and sends hello 1. Members of protocol 1 ignore the key.
+//! - *The older side is answered in its own protocol.* A daemon reads both hellos ([`MemberMessage::decode`]). A
+//!   refusal carries the latest protocol the daemon speaks in `speaks`. A refusal without it comes from a daemon that
+//!   speaks only protocol 1, so the member disconnects and sends hello 1. Members of protocol 1 ignore the key.
 //! - *Page versions must agree.* Both hellos carry them, so the newer side reports a mismatch as an error.
 //! - *A slot's file is the ledger.* The daemon keeps the tenant's ledger of the device and passes it with the slot: one
 //!   ledger for all containers of the tenant. Each join gets a separate open file description, because locks belong to
@@ -24,10 +24,10 @@
 //! Users: libvgpu sends hello and join; `vgpud` answers. Not here: how descriptors are passed (shim-sys:
 //! `descriptors`), deadlines, and which processes are welcomed.
 
-use super::json::{Object, Writer};
-use super::{Hello as HelloOne, Terms, WireError, cut, read_terms, write_terms};
+use super::json::{JsonObject, JsonWriter};
+use super::{Hello as HelloOne, Terms, WireError, cut_error, read_terms, write_terms};
 use crate::limits::Mode;
-use crate::protocol::page::{self, GONE, SLOTS};
+use crate::protocol::page::{self, GONE_EPOCH, PAGE_SLOTS};
 use crate::time::gate::loss::OnLoss;
 
 /// The number of this protocol, the latest one.
@@ -55,7 +55,7 @@ pub struct Hello {
 
 /// Message of a member that begins to use a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Join {
+pub struct JoinDevice {
     /// The device's UUID.
     pub device: String,
     /// Device time it has measured there so far, in nanoseconds; an earlier daemon may not have recorded all of it.
@@ -66,13 +66,13 @@ pub struct Join {
 
 /// Any message of a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ask {
+pub enum MemberMessage {
     /// Hello of protocol 1, answered with [`super::Reply`].
     HelloOne(HelloOne),
     /// Hello of this protocol.
     Hello(Hello),
     /// Message of a member that begins to use a device, after either hello.
-    Join(Join),
+    Join(JoinDevice),
 }
 
 /// Kinds of descriptors in a welcome.
@@ -106,7 +106,7 @@ pub struct Welcome {
     pub terms: Terms,
     /// The member's number, which its slots of the board carry. Never 0.
     pub member: u64,
-    /// The daemon's epoch: neither 0 nor [`GONE`].
+    /// The daemon's epoch: neither 0 nor [`GONE_EPOCH`].
     pub epoch: u64,
     /// The daemon's monotonic clock in nanoseconds when it wrote this.
     pub clock: u64,
@@ -161,53 +161,55 @@ impl Hello {
     /// # Errors
     /// [`WireError::TextTooLong`].
     pub fn encode(&self) -> Result<String, WireError> {
-        let mut line = Writer::new();
-        line.number("hello", PROTOCOL);
-        line.number("pid", u64::from(self.pid));
-        line.string("version", short("version", &self.version, MAX_VERSION)?);
-        line.number("pages", u64::from(page::VERSION));
-        line.number("clock", self.clock);
-        line.finish()
+        let mut line = JsonWriter::new();
+        line.write_number("hello", PROTOCOL);
+        line.write_number("pid", u64::from(self.pid));
+        line.write_string("version", require_short("version", &self.version, MAX_VERSION)?);
+        line.write_number("pages", u64::from(page::PAGE_VERSION));
+        line.write_number("clock", self.clock);
+        line.finish_line()
     }
 
-    fn read(object: &Object) -> Result<Self, WireError> {
+    fn read(object: &JsonObject) -> Result<Self, WireError> {
         check_pages(object)?;
-        let version = short("version", required(object.string("version")?, "version")?, MAX_VERSION)?.to_owned();
-        let clock = required(object.number("clock")?, "clock")?;
+        let version =
+            require_short("version", require_value(object.string_value("version")?, "version")?, MAX_VERSION)?
+                .to_owned();
+        let clock = require_value(object.number_value("clock")?, "clock")?;
         Ok(Self { pid: super::read_pid(object)?, version, clock })
     }
 }
 
-impl Join {
+impl JoinDevice {
     /// Writes the line, newline included.
     ///
     /// # Errors
     /// [`WireError::TextTooLong`]; [`WireError::TooLong`] if the name needs too many escapes.
     pub fn encode(&self) -> Result<String, WireError> {
-        let mut line = Writer::new();
-        line.string("join", short("join", &self.device, MAX_DEVICE)?);
-        line.number("busy", self.busy);
-        line.finish()
+        let mut line = JsonWriter::new();
+        line.write_string("join", require_short("join", &self.device, MAX_DEVICE)?);
+        line.write_number("busy", self.busy);
+        line.finish_line()
     }
 }
 
-impl Ask {
+impl MemberMessage {
     /// Reads a member's line of either protocol, with or without its newline.
     ///
     /// # Errors
     /// Every [`WireError`]; its text is the answer to send to the member. [`WireError::Protocol`] and
     /// [`WireError::Pages`] are checked before everything else.
     pub fn decode(line: &[u8]) -> Result<Self, WireError> {
-        let object = Object::parse(line)?;
-        match object.number("hello")? {
+        let object = JsonObject::parse(line)?;
+        match object.number_value("hello")? {
             Some(super::PROTOCOL) => return HelloOne::decode(line).map(Self::HelloOne),
             Some(PROTOCOL) => return Hello::read(&object).map(Self::Hello),
             Some(theirs) => return Err(WireError::Protocol { theirs }),
             None => {}
         }
-        let device = required(object.string("join")?, "hello or join")?;
-        let device = short("join", device, MAX_DEVICE)?.to_owned();
-        Ok(Self::Join(Join { device, busy: object.number("busy")?.unwrap_or(0) }))
+        let device = require_value(object.string_value("join")?, "hello or join")?;
+        let device = require_short("join", device, MAX_DEVICE)?.to_owned();
+        Ok(Self::Join(JoinDevice { device, busy: object.number_value("busy")?.unwrap_or(0) }))
     }
 }
 
@@ -216,43 +218,43 @@ impl Welcome {
     ///
     /// # Errors
     /// [`WireError::Descriptors`]: the number received differs from the number announced.
-    pub fn place(&self, descriptor: Descriptor, came: usize) -> Result<Option<usize>, WireError> {
+    pub fn find_descriptor(&self, descriptor: Descriptor, came: usize) -> Result<Option<usize>, WireError> {
         match self.descriptors.len() {
             announced if announced == came => Ok(self.descriptors.iter().position(|here| *here == descriptor)),
             announced => Err(WireError::Descriptors { announced, came }),
         }
     }
 
-    fn write(&self, line: &mut Writer) -> Result<(), WireError> {
-        short("tenant", &self.terms.tenant, MAX_TENANT)?;
+    fn write(&self, line: &mut JsonWriter) -> Result<(), WireError> {
+        require_short("tenant", &self.terms.tenant, MAX_TENANT)?;
         write_terms(&self.terms, PROTOCOL, line);
-        line.number("member", in_range("member", self.member, 1..=u64::MAX, "1 or more")?);
-        line.number("epoch", epoch(self.epoch)?);
-        line.number("pages", u64::from(page::VERSION));
-        line.number("clock", self.clock);
-        line.string("mode", mode_word(self.mode));
-        line.string("on_error", on_error_word(self.open_on_error));
-        line.string("on_loss", on_loss_word(self.on_loss));
-        line.boolean("strict", self.strict);
+        line.write_number("member", in_range("member", self.member, 1..=u64::MAX, "1 or more")?);
+        line.write_number("epoch", check_epoch(self.epoch)?);
+        line.write_number("pages", u64::from(page::PAGE_VERSION));
+        line.write_number("clock", self.clock);
+        line.write_string("mode", mode_word(self.mode));
+        line.write_string("on_error", on_error_word(self.open_on_error));
+        line.write_string("on_loss", on_loss_word(self.on_loss));
+        line.write_boolean("strict", self.strict);
         if self.descriptors.len() > MAX_DESCRIPTORS {
             return Err(WireError::Descriptors { announced: self.descriptors.len(), came: MAX_DESCRIPTORS });
         }
-        let words: Vec<&str> = self.descriptors.iter().map(|descriptor| word(*descriptor)).collect();
-        line.string("descriptors", &words.join(" "));
+        let words: Vec<&str> = self.descriptors.iter().map(|descriptor| descriptor_word(*descriptor)).collect();
+        line.write_string("descriptors", &words.join(" "));
         Ok(())
     }
 
-    fn read(object: &Object) -> Result<Self, WireError> {
+    fn read(object: &JsonObject) -> Result<Self, WireError> {
         check_pages(object)?;
         let terms = read_terms(object)?;
-        short("tenant", &terms.tenant, MAX_TENANT)?;
-        let member = required(object.number("member")?, "member")?;
+        require_short("tenant", &terms.tenant, MAX_TENANT)?;
+        let member = require_value(object.number_value("member")?, "member")?;
         let member = in_range("member", member, 1..=u64::MAX, "1 or more")?;
-        let epoch = epoch(required(object.number("epoch")?, "epoch")?)?;
-        let clock = required(object.number("clock")?, "clock")?;
+        let epoch = check_epoch(require_value(object.number_value("epoch")?, "epoch")?)?;
+        let clock = require_value(object.number_value("clock")?, "clock")?;
         let (mode, open_on_error, on_loss) = (read_mode(object)?, read_on_error(object)?, read_on_loss(object)?);
-        let strict = required(object.boolean("strict")?, "strict")?;
-        let descriptors = descriptors(required(object.string("descriptors")?, "descriptors")?)?;
+        let strict = require_value(object.boolean_value("strict")?, "strict")?;
+        let descriptors = parse_descriptors(require_value(object.string_value("descriptors")?, "descriptors")?)?;
         Ok(Self { terms, member, epoch, clock, mode, open_on_error, on_loss, strict, descriptors })
     }
 }
@@ -263,19 +265,19 @@ impl Reply {
     /// # Errors
     /// Everything that [`Reply::decode`] refuses.
     pub fn encode(&self) -> Result<String, WireError> {
-        let mut line = Writer::new();
+        let mut line = JsonWriter::new();
         match self {
             Self::Welcome(welcome) => welcome.write(&mut line)?,
             Self::Slot { device, slot } => {
-                line.string("join", short("join", device, MAX_DEVICE)?);
-                line.number("slot", in_page(*slot as u64).map(|slot| slot as u64)?);
+                line.write_string("join", require_short("join", device, MAX_DEVICE)?);
+                line.write_number("slot", in_page(*slot as u64).map(|slot| slot as u64)?);
             }
             Self::Refused { words, speaks } => {
-                line.string("error", cut(words));
-                line.number("speaks", *speaks);
+                line.write_string("error", cut_error(words));
+                line.write_number("speaks", *speaks);
             }
         }
-        line.finish()
+        line.finish_line()
     }
 
     /// Reads a line, with or without its newline. A line with the key `error` is a refusal regardless of its other
@@ -284,19 +286,19 @@ impl Reply {
     /// # Errors
     /// Every [`WireError`]. There are no defaults: a member that cannot read its welcome has none.
     pub fn decode(line: &[u8]) -> Result<Self, WireError> {
-        let object = Object::parse(line)?;
-        if let Some(words) = object.string("error")? {
-            let speaks = object.number("speaks")?.unwrap_or(super::PROTOCOL);
+        let object = JsonObject::parse(line)?;
+        if let Some(words) = object.string_value("error")? {
+            let speaks = object.number_value("speaks")?.unwrap_or(super::PROTOCOL);
             return Ok(Self::Refused { words: words.to_owned(), speaks });
         }
-        match object.number("hello")? {
+        match object.number_value("hello")? {
             Some(PROTOCOL) => return Welcome::read(&object).map(Self::Welcome),
             Some(theirs) => return Err(WireError::Protocol { theirs }),
             None => {}
         }
-        let device = required(object.string("join")?, "hello or join")?;
-        let slot = in_page(required(object.number("slot")?, "slot")?)?;
-        Ok(Self::Slot { device: short("join", device, MAX_DEVICE)?.to_owned(), slot })
+        let device = require_value(object.string_value("join")?, "hello or join")?;
+        let slot = in_page(require_value(object.number_value("slot")?, "slot")?)?;
+        Ok(Self::Slot { device: require_short("join", device, MAX_DEVICE)?.to_owned(), slot })
     }
 }
 
@@ -315,11 +317,11 @@ pub const fn clock_offset(sent: u64, theirs: u64, received: u64) -> i64 {
     theirs.wrapping_sub(between).cast_signed()
 }
 
-pub(super) fn required<T>(value: Option<T>, key: &'static str) -> Result<T, WireError> {
+pub(super) fn require_value<T>(value: Option<T>, key: &'static str) -> Result<T, WireError> {
     value.ok_or(WireError::Missing(key))
 }
 
-pub(super) fn short<'a>(key: &'static str, text: &'a str, most: usize) -> Result<&'a str, WireError> {
+pub(super) fn require_short<'a>(key: &'static str, text: &'a str, most: usize) -> Result<&'a str, WireError> {
     if text.len() > most { Err(WireError::TextTooLong { key, most }) } else { Ok(text) }
 }
 
@@ -332,18 +334,18 @@ fn in_range(
     if range.contains(&value) { Ok(value) } else { Err(WireError::OutOfRange { key, value, accepted }) }
 }
 
-fn epoch(epoch: u64) -> Result<u64, WireError> {
-    in_range("epoch", epoch, 1..=GONE - 1, "1 to 18446744073709551614")
+fn check_epoch(epoch: u64) -> Result<u64, WireError> {
+    in_range("epoch", epoch, 1..=GONE_EPOCH - 1, "1 to 18446744073709551614")
 }
 
 fn in_page(slot: u64) -> Result<usize, WireError> {
-    let place = usize::try_from(slot).ok().filter(|slot| *slot < SLOTS);
+    let place = usize::try_from(slot).ok().filter(|slot| *slot < PAGE_SLOTS);
     place.ok_or(WireError::OutOfRange { key: "slot", value: slot, accepted: "a slot of the page: 0 to 1023" })
 }
 
-fn check_pages(object: &Object) -> Result<(), WireError> {
-    match required(object.number("pages")?, "pages")? {
-        theirs if theirs == u64::from(page::VERSION) => Ok(()),
+fn check_pages(object: &JsonObject) -> Result<(), WireError> {
+    match require_value(object.number_value("pages")?, "pages")? {
+        theirs if theirs == u64::from(page::PAGE_VERSION) => Ok(()),
         theirs => Err(WireError::Pages { theirs }),
     }
 }
@@ -357,8 +359,8 @@ pub(super) const fn mode_word(mode: Mode) -> &'static str {
     }
 }
 
-pub(super) fn read_mode(object: &Object) -> Result<Mode, WireError> {
-    let mode = required(object.string("mode")?, "mode")?;
+pub(super) fn read_mode(object: &JsonObject) -> Result<Mode, WireError> {
+    let mode = require_value(object.string_value("mode")?, "mode")?;
     match Mode::WORDS.iter().position(|word| *word == mode) {
         Some(0) => Ok(Mode::Enforce),
         Some(1) => Ok(Mode::Observe),
@@ -371,8 +373,8 @@ pub(super) const fn on_error_word(open: bool) -> &'static str {
     if open { "open" } else { "closed" }
 }
 
-pub(super) fn read_on_error(object: &Object) -> Result<bool, WireError> {
-    match object.string("on_error")? {
+pub(super) fn read_on_error(object: &JsonObject) -> Result<bool, WireError> {
+    match object.string_value("on_error")? {
         None | Some("closed") => Ok(false),
         Some("open") => Ok(true),
         Some(_) => Err(WireError::WrongKind { key: "on_error", expected: "closed or open" }),
@@ -383,17 +385,17 @@ pub(super) fn on_loss_word(on_loss: OnLoss) -> &'static str {
     ON_LOSS.iter().find(|(known, _)| *known == on_loss).map_or("block", |(_, word)| word)
 }
 
-pub(super) fn read_on_loss(object: &Object) -> Result<OnLoss, WireError> {
-    let on_loss = required(object.string("on_loss")?, "on_loss")?;
+pub(super) fn read_on_loss(object: &JsonObject) -> Result<OnLoss, WireError> {
+    let on_loss = require_value(object.string_value("on_loss")?, "on_loss")?;
     let known = ON_LOSS.iter().find(|(_, word)| *word == on_loss).map(|(on_loss, _)| *on_loss);
     known.ok_or(WireError::WrongKind { key: "on_loss", expected: "local, open or block" })
 }
 
-fn word(descriptor: Descriptor) -> &'static str {
+fn descriptor_word(descriptor: Descriptor) -> &'static str {
     DESCRIPTORS.iter().find(|(known, _)| *known == descriptor).map_or("unknown", |(_, word)| word)
 }
 
-fn descriptors(words: &str) -> Result<Vec<Descriptor>, WireError> {
+fn parse_descriptors(words: &str) -> Result<Vec<Descriptor>, WireError> {
     let mut read = Vec::new();
     for word in words.split(' ').filter(|word| !word.is_empty()) {
         let known = DESCRIPTORS.iter().find(|(_, known)| *known == word);

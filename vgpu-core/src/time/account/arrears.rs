@@ -1,16 +1,16 @@
-//! Unexpected time, paid off in parts: the usual length of an interval ([`Usual`]), and the debt beyond it
+//! Unexpected time, paid off in parts: the usual length of an interval ([`UsualTimes`]), and the debt beyond it
 //! ([`Arrears`]).
 //!
 //! A kernel may wait for one on another device (the ranks of a collective). The rank that arrives early occupies its
 //! device until the other arrives, and is charged for it. Were that charged at once at a ceiling of s, a rank that is
 //! early by e would be held back by e / s. It would then arrive e / s - e later than the other, whose kernel waits
 //! that long in the next round: below a ceiling of one half this grows without end. So time beyond the usual costs
-//! only one and a half times its length at once ([`eased`]), and the ranks come closer by half each round. The rest
-//! of its price is owed. It is paid in instalments with the work that follows, which are about the same for both
+//! only one and a half times its length at once ([`eased_rate`]), and the ranks come closer by half each round. The
+//! rest of its price is owed. It is paid in instalments with the work that follows, which are about the same for both
 //! ranks. An instalment depends on the ordinary work, never on a wait, which it would lengthen.
 //!
-//! Debt up to [`MOST_NS`] is paid in full; debt beyond is forgiven. A rank that paid for all of a long wait before
-//! the next round would drift from the other again. So a program that waits for others all the time, or varies
+//! Debt up to [`MAX_ARREARS_NS`] is paid in full; debt beyond is forgiven. A rank that paid for all of a long wait
+//! before the next round would drift from the other again. So a program that waits for others all the time, or varies
 //! several hundredfold from launch to launch, may briefly use up to four fifths of a device.
 //!
 //! The *usual* length falls at once and rises by a quarter of the difference. Ranks that are early by turns wait
@@ -23,80 +23,83 @@
 use crate::units::share::Share;
 
 /// The rate at which unexpected time is charged at once, in permille: one and a half times its length.
-const EASED: u32 = 667;
+const EASED_RATE_PERMILLE: u32 = 667;
 /// The most unexpected time that can be owed in part, in nanoseconds.
-pub const MOST_NS: u64 = 50_000_000;
+pub const MAX_ARREARS_NS: u64 = 50_000_000;
 /// An instalment is this part of the debt.
-const PART: u64 = 16;
+const INSTALMENT_DIVISOR: u64 = 16;
 /// The smallest part of the arrears that is paid at once.
-const LEAST_NS: u64 = 10_000;
+const MIN_INSTALMENT_NS: u64 = 10_000;
 /// The largest instalment, as a multiple of the work it is charged with.
-const TIMES: u64 = 2;
+const MAX_INSTALMENT_TIMES: u64 = 2;
 
 /// The rate at which unexpected time is charged at once under a ceiling of `share`.
 #[must_use]
-pub fn eased(share: Share) -> Share {
-    Share::from_permille(EASED).map_or(share, |eased| eased.max(share))
+pub fn eased_rate(share: Share) -> Share {
+    Share::from_permille(EASED_RATE_PERMILLE).map_or(share, |eased| eased.max(share))
 }
 
-/// The part still to be paid, at the rate of `share`, for unexpected time that was charged at the rate [`eased`].
+/// The part still to be paid, at the rate of `share`, for unexpected time that was charged at the rate [`eased_rate`].
 #[must_use]
-pub fn rest(excess: u64, share: Share) -> u64 {
-    let paid = u128::from(excess) * u128::from(share.permille()) / u128::from(eased(share).permille());
+pub fn rest_due(excess: u64, share: Share) -> u64 {
+    let paid = u128::from(excess) * u128::from(share.as_permille()) / u128::from(eased_rate(share).as_permille());
     excess.saturating_sub(u64::try_from(paid).unwrap_or(u64::MAX))
 }
 
-/// Unexpected time of which the [`rest`] is owed, in nanoseconds.
+/// Unexpected time of which the [`rest_due`] is owed, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arrears {
     owed: u64,
 }
 
 impl Arrears {
-    /// Adds `excess`, which is being charged at the rate [`eased`].
-    pub fn defer(&mut self, excess: u64) {
-        self.owed = self.owed.saturating_add(excess).min(MOST_NS);
+    /// Adds `excess`, which is being charged at the rate [`eased_rate`].
+    pub fn defer_excess(&mut self, excess: u64) {
+        self.owed = self.owed.saturating_add(excess).min(MAX_ARREARS_NS);
     }
 
-    /// Takes an instalment for `ns` of ordinary work: returns unexpected time of which to charge the [`rest`] now.
-    pub fn instalment(&mut self, ns: u64) -> u64 {
-        let part = (self.owed / PART).max(LEAST_NS).min(ns.saturating_mul(TIMES)).min(self.owed);
+    /// Takes an instalment for `ns` of ordinary work: returns unexpected time of which to charge the [`rest_due`] now.
+    pub fn take_instalment(&mut self, ns: u64) -> u64 {
+        let part = (self.owed / INSTALMENT_DIVISOR)
+            .max(MIN_INSTALMENT_NS)
+            .min(ns.saturating_mul(MAX_INSTALMENT_TIMES))
+            .min(self.owed);
         self.owed -= part;
         part
     }
 
     /// Unexpected time of which the rest is owed.
     #[must_use]
-    pub const fn owed(&self) -> u64 {
+    pub const fn owed_ns(&self) -> u64 {
         self.owed
     }
 }
 
 /// Entries. Two kinds of interval that share one replace each other, and each starts over.
-const PLACES: usize = 32;
+const USUAL_ENTRIES: usize = 32;
 /// The usual length rises by one part in this many of the difference.
-const RISE: u64 = 4;
+const RISE_DIVISOR: u64 = 4;
 /// An interval up to half longer than usual, plus this, is ordinary as well: launches of one function differ.
-const SLACK_NS: u64 = 50_000;
+const USUAL_SLACK_NS: u64 = 50_000;
 
 /// Shorter estimates are charged unchanged.
-const LONG_NS: u64 = 1_000_000;
+const MIN_ADJUSTED_NS: u64 = 1_000_000;
 
 /// The usual time per launch of intervals, by the functions launched in them.
 #[derive(Clone, Debug, Default)]
-pub struct Usual {
+pub struct UsualTimes {
     /// A key for the functions, and the usual time per launch in nanoseconds.
-    places: [(u64, u64); PLACES],
+    places: [(u64, u64); USUAL_ENTRIES],
 }
 
-impl Usual {
+impl UsualTimes {
     /// The charge for an interval that could not be measured: the estimate, unless that is long and mostly waits. A
     /// rank that is charged for a wait it did not have drifts from the other as well.
     #[must_use]
-    pub fn unmeasured(&self, id: u64, launches: u32, estimate: u64) -> u64 {
+    pub fn cost_of_unmeasured(&self, id: u64, launches: u32, estimate: u64) -> u64 {
         let place = self.places.iter().find(|place| place.0 == id);
         let usual = place.map_or(estimate, |place| place.1.saturating_mul(u64::from(launches.max(1))));
-        if estimate > LONG_NS && usual < estimate / 4 { usual } else { estimate }
+        if estimate > MIN_ADJUSTED_NS && usual < estimate / 4 { usual } else { estimate }
     }
 
     /// An interval of `launches` launches `id`, estimated at `estimate`, took `spent`. Returns the ordinary part of
@@ -104,15 +107,15 @@ impl Usual {
     ///
     /// # Cost
     /// Two divisions.
-    pub fn ordinary(&mut self, id: u64, launches: u32, estimate: u64, spent: u64) -> u64 {
-        let Some(place) = self.places.get_mut(crate::mix::slot(id, PLACES)) else { return spent };
+    pub fn split_ordinary(&mut self, id: u64, launches: u32, estimate: u64, spent: u64) -> u64 {
+        let Some(place) = self.places.get_mut(crate::mix::slot_of(id, USUAL_ENTRIES)) else { return spent };
         let launches = u64::from(launches.max(1));
         if place.0 != id {
             *place = (id, estimate / launches);
         }
         let (usual, each) = (place.1.saturating_mul(launches), spent / launches);
-        place.1 = if each > place.1 { place.1 + (each - place.1).div_ceil(RISE) } else { each };
-        if spent > usual.saturating_add(usual / 2).saturating_add(SLACK_NS) { usual } else { spent }
+        place.1 = if each > place.1 { place.1 + (each - place.1).div_ceil(RISE_DIVISOR) } else { each };
+        if spent > usual.saturating_add(usual / 2).saturating_add(USUAL_SLACK_NS) { usual } else { spent }
     }
 }
 
@@ -135,15 +138,15 @@ mod tests {
         let mut accounts = [Account::default(); 2];
         let mut last = START;
         for (account, moment) in accounts.iter_mut().zip([START, START + early]) {
-            account.rest(moment + BURST_NS);
+            account.note_idle(moment + BURST_NS);
         }
         let mut apart = 0;
         for _ in 0..rounds {
-            let arrivals = accounts.map(|account| account.when(0, share).max(last) + MS);
+            let arrivals = accounts.map(|account| account.when_balance_is(0, share).max(last) + MS);
             last = arrivals[0].max(arrivals[1]);
             apart = last - arrivals[0].min(arrivals[1]);
             for rank in 0..2 {
-                accounts[rank].spend(MS, share);
+                accounts[rank].pay_exactly(MS, share);
                 pays(&mut accounts[rank], rank, last - arrivals[rank]);
             }
         }
@@ -154,15 +157,15 @@ mod tests {
     fn ranks_that_pay_for_each_others_waits_come_together_again() {
         let share = percent(30);
         for early in [50_000, MS, 20 * MS] {
-            let (apart, _) = ranks(early, 12, |account, _, wait| account.spend(wait, share));
+            let (apart, _) = ranks(early, 12, |account, _, wait| account.pay_exactly(wait, share));
             assert!(apart > 100 * MS, "paid at once they part: {apart}");
             let mut owed = [Arrears::default(); 2];
-            let mut usual = [Usual::default(), Usual::default()];
+            let mut usual = [UsualTimes::default(), UsualTimes::default()];
             let (apart, wall) = ranks(early, 100, |account, rank, wait| {
-                let ordinary = usual[rank].ordinary(1, 1, MS, wait).min(wait);
-                account.spend(ordinary + rest(owed[rank].instalment(MS + ordinary), share), share);
-                account.spend(wait - ordinary, eased(share));
-                owed[rank].defer(wait - ordinary);
+                let ordinary = usual[rank].split_ordinary(1, 1, MS, wait).min(wait);
+                account.pay_exactly(ordinary + rest_due(owed[rank].take_instalment(MS + ordinary), share), share);
+                account.pay_exactly(wait - ordinary, eased_rate(share));
+                owed[rank].defer_excess(wait - ordinary);
             });
             assert!(apart < MS, "{early}: {apart}");
             assert!(wall < 100 * 6 * MS + 20 * early, "{early}: {wall}");
@@ -175,40 +178,40 @@ mod tests {
             let share = percent(limit);
             let mut arrears = Arrears::default();
             let mut account = Account::default();
-            let begin = account.when(0, share);
-            account.spend(5 * MS, eased(share));
-            arrears.defer(5 * MS);
-            while arrears.owed() > 0 {
-                let part = arrears.instalment(100_000);
+            let begin = account.when_balance_is(0, share);
+            account.pay_exactly(5 * MS, eased_rate(share));
+            arrears.defer_excess(5 * MS);
+            while arrears.owed_ns() > 0 {
+                let part = arrears.take_instalment(100_000);
                 assert!(part <= 200_000, "by the work beside it");
-                account.spend(rest(part, share), share);
+                account.pay_exactly(rest_due(part, share), share);
             }
-            let (wall, due) = (account.when(0, share) - begin, 5 * MS * 100 / u64::from(limit));
+            let (wall, due) = (account.when_balance_is(0, share) - begin, 5 * MS * 100 / u64::from(limit));
             assert!(wall.abs_diff(due) < 1_000, "{limit} %: {wall} of {due}");
-            arrears.defer(3_600_000 * MS);
-            assert!(arrears.owed() <= MOST_NS);
+            arrears.defer_excess(3_600_000 * MS);
+            assert!(arrears.owed_ns() <= MAX_ARREARS_NS);
         }
     }
 
     #[test]
     fn who_waits_by_turns_is_never_taken_for_slow_and_who_is_slow_each_time_is() {
-        let mut usual = Usual::default();
+        let mut usual = UsualTimes::default();
         for at in 0..100 {
             let spent = if at % 2 == 0 { 3 * MS } else { 0 };
-            let ordinary = usual.ordinary(7, 1, 1_500_000, spent);
-            assert!(at < 2 || ordinary <= SLACK_NS, "{at}: {ordinary}");
+            let ordinary = usual.split_ordinary(7, 1, 1_500_000, spent);
+            assert!(at < 2 || ordinary <= USUAL_SLACK_NS, "{at}: {ordinary}");
         }
-        let mut usual = Usual::default();
-        let far = (0..100).take_while(|_| usual.ordinary(7, 2, 100_000, MS) < MS).count();
+        let mut usual = UsualTimes::default();
+        let far = (0..100).take_while(|_| usual.split_ordinary(7, 2, 100_000, MS) < MS).count();
         assert!((1..=16).contains(&far), "{far}");
     }
 
     #[test]
     fn what_varies_a_little_is_ordinary() {
-        let mut usual = Usual::default();
+        let mut usual = UsualTimes::default();
         for at in 0..1000u64 {
             let spent = 800_000 + at * 7919 % 400_000;
-            assert_eq!(usual.ordinary(at % 3 + 1, 3, MS, spent), spent);
+            assert_eq!(usual.split_ordinary(at % 3 + 1, 3, MS, spent), spent);
         }
     }
 }

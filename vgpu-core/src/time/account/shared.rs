@@ -8,15 +8,15 @@
 //! killed in between has lost it.
 //!
 //! A fourth word names a stretch of time that some member already paid for. Members whose kernels are on the device
-//! at the same time measure the same time, and the tenant pays for it once: [`SharedAccount::cover`].
+//! at the same time measure the same time, and the tenant pays for it once: [`SharedAccount::note_paid`].
 //!
 //! All members must read one clock. Members in time namespaces a second or more apart would each take the other's
 //! times for a clock that was set back, and forgive each other's debts.
 
-use super::{Account, Admission, State, oldest};
+use super::{Account, AccountState, Admission, oldest_zero};
 #[cfg(not(loom))]
 use crate::memory::ledger::account_zero;
-use crate::memory::ledger::{Header, Ledger, Member};
+use crate::memory::ledger::{Ledger, LedgerHeader, Member};
 use crate::sync::{AtomicU64, Ordering};
 use crate::units::share::Share;
 
@@ -32,44 +32,46 @@ pub struct SharedAccount<'p> {
 /// When work was queued on the device, and how much time had expired by then. `Default`: since time zero, when
 /// nothing had expired.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Engaged {
+pub struct WorkStart {
     since: u64,
     forgotten: u64,
 }
 
-/// Precision of [`Stretch`]: 9 years of uptime fit.
-const UNIT_NS: u64 = 1 << 14;
-/// Bits of a [`Stretch`] that hold its length: up to 17 s.
-const LENGTH_BITS: u32 = 20;
+/// Precision of [`PaidStretch`]: 9 years of uptime fit.
+const STRETCH_UNIT_NS: u64 = 1 << 14;
+/// Bits of a [`PaidStretch`] that hold its length: up to 17 s.
+const STRETCH_LENGTH_BITS: u32 = 20;
 
-/// A stretch of time in one word: its end, and in the low bits its length, both in [`UNIT_NS`]. 0: none.
+/// A stretch of time in one word: its end, and in the low bits its length, both in [`STRETCH_UNIT_NS`]. 0: none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stretch(u64);
+struct PaidStretch(u64);
 
-impl Stretch {
-    fn of(from: u64, to: u64) -> Self {
-        let end = to / UNIT_NS;
-        Self(end << LENGTH_BITS | end.saturating_sub(from / UNIT_NS).min((1 << LENGTH_BITS) - 1))
+impl PaidStretch {
+    fn from_bounds(from: u64, to: u64) -> Self {
+        let end = to / STRETCH_UNIT_NS;
+        Self(
+            end << STRETCH_LENGTH_BITS | end.saturating_sub(from / STRETCH_UNIT_NS).min((1 << STRETCH_LENGTH_BITS) - 1),
+        )
     }
 
-    fn bounds(self) -> (u64, u64) {
-        let (end, length) = (self.0 >> LENGTH_BITS, self.0 & ((1 << LENGTH_BITS) - 1));
-        (end.saturating_sub(length) * UNIT_NS, end * UNIT_NS)
+    fn to_bounds(self) -> (u64, u64) {
+        let (end, length) = (self.0 >> STRETCH_LENGTH_BITS, self.0 & ((1 << STRETCH_LENGTH_BITS) - 1));
+        (end.saturating_sub(length) * STRETCH_UNIT_NS, end * STRETCH_UNIT_NS)
     }
 
     /// The union of both where they touch, else `new`.
-    fn and(self, new: Self) -> Self {
-        let ((from, to), (new_from, new_to)) = (self.bounds(), new.bounds());
-        if new_from > to || from > new_to { new } else { Self::of(from.min(new_from), to.max(new_to)) }
+    fn merge_or_replace(self, new: Self) -> Self {
+        let ((from, to), (new_from, new_to)) = (self.to_bounds(), new.to_bounds());
+        if new_from > to || from > new_to { new } else { Self::from_bounds(from.min(new_from), to.max(new_to)) }
     }
 }
 
 /// `latest` is written only when it is this far behind: it only has to distinguish seconds, and each write costs the
 /// other members time.
-const COARSE_NS: u64 = 10_000_000;
+const LATEST_PRECISION_NS: u64 = 10_000_000;
 
 impl<'p> SharedAccount<'p> {
-    fn new(header: &'p Header) -> Self {
+    fn new(header: &'p LedgerHeader) -> Self {
         Self {
             zero: &header.account_zero,
             latest: &header.account_latest,
@@ -78,8 +80,8 @@ impl<'p> SharedAccount<'p> {
         }
     }
 
-    fn state(&self) -> State {
-        State { zero: self.zero.load(Ordering::Acquire), latest: self.latest.load(Ordering::Acquire) }
+    fn load_state(&self) -> AccountState {
+        AccountState { zero: self.zero.load(Ordering::Acquire), latest: self.latest.load(Ordering::Acquire) }
     }
 
     /// Decides whether work may be launched at `now`: yes while the balance is positive.
@@ -88,18 +90,18 @@ impl<'p> SharedAccount<'p> {
     /// Two loads.
     #[inline]
     #[must_use]
-    pub fn admit(&self, now: u64) -> Admission {
-        self.state().admission(now)
+    pub fn admit_launch(&self, now: u64) -> Admission {
+        self.load_state().admission_at(now)
     }
 
-    /// As [`Self::admit`], with `pending` ns counted as paid that will be charged later.
+    /// As [`Self::admit_launch`], with `pending` ns counted as paid that will be charged later.
     ///
     /// # Cost
     /// Two loads; a division only if the account does not admit a launch.
     #[inline]
     #[must_use]
     pub fn admit_beside(&self, pending: u64, share: Share, now: u64) -> Admission {
-        self.state().admission_beside(pending, share, now)
+        self.load_state().admission_beside(pending, share, now)
     }
 
     /// Charges `ns` of device time that was used up to `now`, at the rate of `share`.
@@ -107,7 +109,7 @@ impl<'p> SharedAccount<'p> {
     /// # Cost
     /// One compare-exchange, repeated only if another member paid at the same moment.
     pub fn charge(&self, ns: u64, share: Share, now: u64) {
-        self.pay(ns, share, now.saturating_sub(ns), now);
+        self.apply_charge(ns, share, now.saturating_sub(ns), now);
     }
 
     /// Notes that work is queued on the device at `now`, and expires unused time beyond one burst.
@@ -115,14 +117,14 @@ impl<'p> SharedAccount<'p> {
     /// # Cost
     /// Two loads; one compare-exchange and one addition if there is something to expire.
     #[must_use]
-    pub fn begin(&self, now: u64) -> Engaged {
-        self.forget(now);
-        Engaged { since: now, forgotten: self.forgotten.load(Ordering::Acquire) }
+    pub fn begin_work(&self, now: u64) -> WorkStart {
+        self.forget_unused(now);
+        WorkStart { since: now, forgotten: self.forgotten.load(Ordering::Acquire) }
     }
 
     /// Charges `ns` of device time for work that was queued since `engaged`, until `now`. Returns the time that other
     /// members expired meanwhile: the tenant was not idle.
-    pub fn charge_since(&self, ns: u64, share: Share, engaged: Engaged, now: u64) {
+    pub fn charge_since(&self, ns: u64, share: Share, engaged: WorkStart, now: u64) {
         let taken = self.forgotten.fetch_update(Ordering::AcqRel, Ordering::Acquire, |forgotten| {
             (forgotten > engaged.forgotten).then_some(engaged.forgotten)
         });
@@ -131,7 +133,7 @@ impl<'p> SharedAccount<'p> {
             let _ = self.zero.fetch_update(Ordering::AcqRel, Ordering::Acquire, |zero| Some(zero.saturating_sub(back)));
         }
         // If the clock was set back meanwhile, the work cannot have begun later than now.
-        self.pay(ns, share, engaged.since.min(now), now);
+        self.apply_charge(ns, share, engaged.since.min(now), now);
     }
 
     /// Notes that the caller pays for the time from `from` to `to`. Returns the stretch that was noted before; other
@@ -143,37 +145,37 @@ impl<'p> SharedAccount<'p> {
     /// # Cost
     /// One compare-exchange, repeated only if another member notes a stretch at the same moment.
     #[must_use]
-    pub fn cover(&self, from: u64, to: u64) -> (u64, u64) {
-        let new = Stretch::of(from, to);
-        let note = |old| Some(Stretch(old).and(new).0);
+    pub fn note_paid(&self, from: u64, to: u64) -> (u64, u64) {
+        let new = PaidStretch::from_bounds(from, to);
+        let note = |old| Some(PaidStretch(old).merge_or_replace(new).0);
         let old = self.covered.fetch_update(Ordering::AcqRel, Ordering::Acquire, note);
-        Stretch(old.unwrap_or(0)).bounds()
+        PaidStretch(old.unwrap_or(0)).to_bounds()
     }
 
     /// Expires unused time up to one burst before `since`.
-    fn forget(&self, since: u64) {
-        let oldest = oldest(since);
+    fn forget_unused(&self, since: u64) {
+        let oldest = oldest_zero(since);
         let cut = self.zero.fetch_update(Ordering::AcqRel, Ordering::Acquire, |zero| (zero < oldest).then_some(oldest));
         if let Ok(zero) = cut {
             self.forgotten.fetch_add(oldest - zero, Ordering::AcqRel);
         }
     }
 
-    fn pay(&self, ns: u64, share: Share, since: u64, now: u64) {
+    fn apply_charge(&self, ns: u64, share: Share, since: u64, now: u64) {
         let latest = self.latest.load(Ordering::Acquire);
         // The closure never declines. If the clock was set back, every member that has not yet seen the new `latest`
         // starts from zero again: a charge may be forgiven, but no member waits for days.
         let paid = self.zero.fetch_update(Ordering::AcqRel, Ordering::Acquire, |zero| {
-            Some(State { zero, latest }.charged_since(ns, share, since, now).zero)
+            Some(AccountState { zero, latest }.charged_since(ns, share, since, now).zero)
         });
         if let Ok(zero) = paid
-            && let cut @ 1.. = oldest(since).saturating_sub(zero)
-            && (State { zero, latest }).at(now).zero == zero
+            && let cut @ 1.. = oldest_zero(since).saturating_sub(zero)
+            && (AccountState { zero, latest }).on_clock(now).zero == zero
         {
             self.forgotten.fetch_add(cut, Ordering::AcqRel);
         }
-        let seen = State { zero: 0, latest }.at(now).latest;
-        if seen < latest || seen > latest.saturating_add(COARSE_NS) {
+        let seen = AccountState { zero: 0, latest }.on_clock(now).latest;
+        if seen < latest || seen > latest.saturating_add(LATEST_PRECISION_NS) {
             // If another member's newer view wins, that serves as well.
             let _ = self.latest.compare_exchange(latest, seen, Ordering::AcqRel, Ordering::Acquire);
         }
@@ -181,21 +183,21 @@ impl<'p> SharedAccount<'p> {
 
     /// Device time that could be used at once; negative is debt.
     #[must_use]
-    pub fn balance(&self, share: Share, now: u64) -> i64 {
-        self.state().balance(share, now)
+    pub fn balance_at(&self, share: Share, now: u64) -> i64 {
+        self.load_state().balance_at(share, now)
     }
 
     /// A copy that no longer follows the page, for a forked child or a lost page.
     #[must_use]
-    pub fn snapshot(&self) -> Account {
-        Account { state: self.state() }
+    pub fn take_snapshot(&self) -> Account {
+        Account { state: self.load_state() }
     }
 }
 
 impl<'p> Ledger<'p> {
     /// The tenant's ceiling on device time.
     #[must_use]
-    pub fn account(&self) -> SharedAccount<'p> {
+    pub fn time_account(&self) -> SharedAccount<'p> {
         SharedAccount::new(self.header)
     }
 }
@@ -203,8 +205,8 @@ impl<'p> Ledger<'p> {
 impl<'p> Member<'p> {
     /// The tenant's ceiling on device time, in this ledger's header.
     #[must_use]
-    pub fn account(&self) -> SharedAccount<'p> {
-        self.ledger.account()
+    pub fn time_account(&self) -> SharedAccount<'p> {
+        self.ledger.time_account()
     }
 }
 
@@ -213,5 +215,5 @@ impl<'p> Member<'p> {
 #[cfg(not(loom))]
 #[must_use]
 pub fn is_settled(bytes: &[u8], now: u64) -> bool {
-    account_zero(bytes).is_some_and(|zero| zero <= oldest(now))
+    account_zero(bytes).is_some_and(|zero| zero <= oldest_zero(now))
 }

@@ -4,7 +4,7 @@
 //! Not here: devices for which no tenant has terms about time ([`super::common`]).
 
 use super::decision::{Decision, Gate};
-use super::device::Phase;
+use super::device::DevicePhase;
 use super::seat::SeatIx;
 use super::terms::DeviceId;
 use super::{Arbiter, index};
@@ -18,7 +18,7 @@ impl Arbiter {
 
     pub(super) fn may_open(&self, d: DeviceId, seat: SeatIx, now: u64) -> bool {
         // While an unseen process runs, all work is measured, to be charged at its undisturbed cost.
-        !self.config.measures_all && self.devices[index(d)].unseen() == 0 && self.is_alone(d, seat, now)
+        !self.config.measures_all && self.devices[index(d)].unseen_processes() == 0 && self.is_alone(d, seat, now)
     }
 
     /// True if the tenant has had the device to itself for so long that no other is expected soon, and it has no
@@ -26,7 +26,7 @@ impl Arbiter {
     pub(super) fn is_alone(&self, d: DeviceId, seat: SeatIx, now: u64) -> bool {
         let device = &self.devices[index(d)];
         !self.wanted_by_others(d, now)
-            && self.seat(seat).may_be_alone()
+            && self.seat_at(seat).may_be_alone()
             && now.saturating_sub(device.shared_at) >= self.config.alone
             && !self.latency_beside(d, seat)
     }
@@ -34,16 +34,16 @@ impl Arbiter {
     /// True if another tenant of class latency is registered, active or not: next to it no tenant gets the device
     /// without bounds.
     fn latency_beside(&self, d: DeviceId, seat: SeatIx) -> bool {
-        self.latency[index(d)] > u32::from(self.seat(seat).terms.class == Class::Latency)
+        self.latency[index(d)] > u32::from(self.seat_at(seat).terms.class == Class::Latency)
     }
 
     pub(super) fn open(&mut self, d: DeviceId, seat: SeatIx, out: &mut Vec<Decision>) {
-        (self.devices[index(d)].phase, self.devices[index(d)].contended) = (Phase::Open { seat }, None);
-        self.seat_mut(seat).queue.clear();
-        for at in 0..self.seat(seat).members.len() {
-            let slot = self.seat(seat).members[at];
-            self.slot_mut(slot).queued = false;
-            self.tell(slot, Gate::Open, out);
+        (self.devices[index(d)].phase, self.devices[index(d)].contended) = (DevicePhase::Open { seat }, None);
+        self.seat_at_mut(seat).queue.clear();
+        for at in 0..self.seat_at(seat).members.len() {
+            let slot = self.seat_at(seat).members[at];
+            self.slot_at_mut(slot).queued = false;
+            self.tell_gate(slot, Gate::Open, out);
         }
     }
 
@@ -52,23 +52,23 @@ impl Arbiter {
         let device = &self.devices[index(d)];
         let had = device.floor_before.saturating_add(now.saturating_sub(device.granted));
         let served = device.order.floor_clock(now).min(had);
-        let zero = &mut self.seat_mut(seat).floor_zero;
+        let zero = &mut self.seat_at_mut(seat).floor_zero;
         *zero = served.max(*zero);
     }
 
     pub(super) fn close(&mut self, d: DeviceId, seat: SeatIx, now: u64, out: &mut Vec<Decision>) {
         self.was_alone(d, seat, now);
         // Work that went through the open gate before this delayed no other tenant.
-        let charged = self.seat(seat).charged;
+        let charged = self.seat_at(seat).charged;
         let device = &mut self.devices[index(d)];
         (device.granted, device.charged_before, device.lost_before) = (now, charged, device.lost);
         device.draining.clear();
-        for at in 0..self.seat(seat).members.len() {
-            let slot = self.seat(seat).members[at];
-            self.tell(slot, Gate::Wait, out);
-            self.slot_mut(slot).usage.in_flight = None;
+        for at in 0..self.seat_at(seat).members.len() {
+            let slot = self.seat_at(seat).members[at];
+            self.tell_gate(slot, Gate::Wait, out);
+            self.slot_at_mut(slot).usage.in_flight = None;
             self.devices[index(d)].draining.push(slot);
         }
-        self.drain(d, seat, now);
+        self.begin_drain(d, seat, now);
     }
 }

@@ -1,29 +1,30 @@
 //! Checks the members' reports against the driver's samples and other members' measurements.
 //!
-//! [`Audit`] compares when a process had a device with the driver's samples of that process. Samples come late and
+//! [`LeaseAudit`] compares when a process had a device with the driver's samples of that process. Samples come late and
 //! vanish when a process is idle: they show which process works without a lease, and never how much of the device
-//! anyone gets. [`Doubt`] checks whether the holders' measurements confirm work that is claimed to share the device.
+//! anyone gets. [`ClaimDoubt`] checks whether the holders' measurements confirm work that is claimed to share the
+//! device.
 
 use std::collections::VecDeque;
 
 /// Length of the compared window, in ns.
-const WINDOW_NS: u64 = 2_000_000_000;
+const AUDIT_WINDOW_NS: u64 = 2_000_000_000;
 /// Greatest delay of a driver's sample by NVML's documentation, in ns.
-const LAG_NS: u64 = 1_000_000_000;
+const SAMPLE_LAG_NS: u64 = 1_000_000_000;
 /// Longest time of which one sample is the mean, in ns. It matters after a look that came late.
-const SAMPLE_NS: u64 = 1_000_000_000;
+const MAX_SAMPLE_NS: u64 = 1_000_000_000;
 /// Work without a lease that counts as a finding, in ns of a window: a tenth. Samples are whole percents of a second.
-const MARGIN_NS: u64 = WINDOW_NS / 10;
+const UNLEASED_MARGIN_NS: u64 = AUDIT_WINDOW_NS / 10;
 
 /// Compares one process's device time in the driver's samples with the time in which it held its device.
 #[derive(Clone, Debug, Default)]
-pub struct Audit {
-    looks: VecDeque<Look>,
+pub struct LeaseAudit {
+    looks: VecDeque<AuditReading>,
 }
 
 /// One reading of both figures. All times are in ns of the caller's clock.
 #[derive(Clone, Copy, Debug)]
-struct Look {
+struct AuditReading {
     /// When the driver was asked for these samples.
     sampled: u64,
     /// Earliest work that these samples can show.
@@ -36,7 +37,7 @@ struct Look {
     seen: u64,
 }
 
-impl Audit {
+impl LeaseAudit {
     /// Takes one reading and returns true if the process works while it does not hold the device.
     ///
     /// The driver was asked at `sampled` and showed `seen` ns of new device time. Afterwards, and no later than
@@ -46,17 +47,18 @@ impl Audit {
     /// On a busy host each reading may be late by any time, independently. So no reading may count for another time
     /// than its own. Take a reading of `had` from before the earliest work that samples can show, and one after they
     /// were taken. Between them an honest process held the device for at least as long as the samples show.
-    pub fn look(&mut self, had: Option<u64>, seen: u64, sampled: u64, told: u64) -> bool {
+    pub fn take_reading(&mut self, had: Option<u64>, seen: u64, sampled: u64, told: u64) -> bool {
         let Some(had) = had else {
             self.looks.clear();
             return false;
         };
         let before = self.looks.back().map_or(sampled, |last| last.sampled);
-        let from = before.max(sampled.saturating_sub(SAMPLE_NS)).saturating_sub(LAG_NS);
-        self.looks.push_back(Look { sampled, from, told, had, seen });
+        let from = before.max(sampled.saturating_sub(MAX_SAMPLE_NS)).saturating_sub(SAMPLE_LAG_NS);
+        self.looks.push_back(AuditReading { sampled, from, told, had, seen });
         // Samples may show work from before counting began.
         let counted_since = self.looks.front().map_or(told, |look| look.told);
-        let is_compared = |look: &&Look| sampled.saturating_sub(look.sampled) < WINDOW_NS && look.from >= counted_since;
+        let is_compared =
+            |look: &&AuditReading| sampled.saturating_sub(look.sampled) < AUDIT_WINDOW_NS && look.from >= counted_since;
         let Some(earliest) = self.looks.iter().find(is_compared).map(|look| look.from) else { return false };
         while self.looks.get(1).is_some_and(|look| look.told <= earliest) {
             self.looks.pop_front();
@@ -64,17 +66,17 @@ impl Audit {
         let had_before = self.looks.front().map_or(had, |look| look.had);
         let compared = self.looks.iter().filter(|look| look.from >= earliest);
         let seen = compared.fold(0u64, |sum, look| sum.saturating_add(look.seen));
-        seen > had.saturating_sub(had_before).saturating_add(MARGIN_NS)
+        seen > had.saturating_sub(had_before).saturating_add(UNLEASED_MARGIN_NS)
     }
 }
 
 /// Device time of launches of known cost that makes one finding for or against claims (a member's reports that its
 /// work still runs after its drain's allowance).
-const FINDING_NS: u64 = 25_000_000;
+const FINDING_COST_NS: u64 = 25_000_000;
 /// The arbiter stops trusting claims after this many findings in a row against them.
-const FINDINGS: u32 = 2;
+const MAX_FINDINGS: u32 = 2;
 /// The arbiter also stops trusting claims after this much time in which nothing confirms them.
-const PATIENCE_NS: u64 = 2_000_000_000;
+const CLAIM_TRUST_NS: u64 = 2_000_000_000;
 
 /// Trust in members that claim to have work on the device after their drain's allowance, sharing it with the holder.
 ///
@@ -82,36 +84,36 @@ const PATIENCE_NS: u64 = 2_000_000_000;
 /// nothing shares the device, whatever is claimed. A holder without launches of known cost proves nothing: claims are
 /// then trusted for a while.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Doubt {
+pub struct ClaimDoubt {
     busy: u64,
     finished: u64,
     against: u32,
     backed: u64,
 }
 
-impl Doubt {
+impl ClaimDoubt {
     /// Notes another claim (a member's report that its work still runs after its drain's allowance); it restarts
     /// trust.
-    pub fn claimed(&mut self, now: u64) {
+    pub fn note_claim(&mut self, now: u64) {
         *self = Self { backed: now, ..Self::default() };
     }
 
     /// Notes that `paid` of the claimed work was charged. That extends trust by the time such work takes when it
     /// shares the device with `sharing` others, plus a quarter, because slices differ. It does not restart trust at
     /// `now`; otherwise a nanosecond each second would keep it.
-    pub fn progress(&mut self, paid: u64, sharing: u64, now: u64) {
+    pub fn note_progress(&mut self, paid: u64, sharing: u64, now: u64) {
         let worth = paid.saturating_mul(sharing);
         self.backed = self.backed.saturating_add(worth.saturating_add(worth / 4)).min(now);
     }
 
     /// Notes that the holder measured `busy` for launches that are known to take `finished`.
-    pub fn felt(&mut self, busy: u64, finished: u64, now: u64) {
+    pub fn note_slowdown(&mut self, busy: u64, finished: u64, now: u64) {
         if finished == 0 {
             return;
         }
         self.busy = self.busy.saturating_add(busy);
         self.finished = self.finished.saturating_add(finished);
-        if self.finished < FINDING_NS {
+        if self.finished < FINDING_COST_NS {
             return;
         }
         if self.busy <= self.finished.saturating_add(self.finished / 4) {
@@ -124,8 +126,8 @@ impl Doubt {
 
     /// True if the claims are no longer trusted.
     #[must_use]
-    pub const fn holds(&self, now: u64) -> bool {
-        self.against >= FINDINGS || now.saturating_sub(self.backed) > PATIENCE_NS
+    pub const fn is_doubted(&self, now: u64) -> bool {
+        self.against >= MAX_FINDINGS || now.saturating_sub(self.backed) > CLAIM_TRUST_NS
     }
 }
 
@@ -139,29 +141,29 @@ mod tests {
     #[test]
     fn claims_are_believed_for_as_long_as_what_is_measured_of_them_pays_for_and_not_for_a_nanosecond_a_second() {
         for (part, believed) in [(2, true), (4, false), (1_000_000, false)] {
-            let mut doubt = Doubt::default();
-            doubt.claimed(SECOND);
+            let mut doubt = ClaimDoubt::default();
+            doubt.note_claim(SECOND);
             for tenth in 11..100u64 {
-                doubt.progress(SECOND / 10 / part, 2, tenth * SECOND / 10);
+                doubt.note_progress(SECOND / 10 / part, 2, tenth * SECOND / 10);
             }
-            assert_eq!(!doubt.holds(10 * SECOND), believed, "a {part}th of the time");
+            assert_eq!(!doubt.is_doubted(10 * SECOND), believed, "a {part}th of the time");
         }
-        let mut doubt = Doubt::default();
-        doubt.claimed(SECOND);
-        doubt.progress(u64::MAX, 2, 2 * SECOND);
-        assert!(!doubt.holds(4 * SECOND) && doubt.holds(4 * SECOND + 1), "nobody buys what is to come");
+        let mut doubt = ClaimDoubt::default();
+        doubt.note_claim(SECOND);
+        doubt.note_progress(u64::MAX, 2, 2 * SECOND);
+        assert!(!doubt.is_doubted(4 * SECOND) && doubt.is_doubted(4 * SECOND + 1), "nobody buys what is to come");
     }
 
     /// Looks every 400 ms at driver samples that are `late` looks old. Each look gives the time used and the time
     /// held, in percent of the 400 ms before it. Returns after how many ms the process is detected.
     fn found(late: usize, looks: &[(u64, u64)]) -> Option<u64> {
         const LOOK: u64 = 400_000_000;
-        let (mut audit, mut all) = (Audit::default(), 0);
+        let (mut audit, mut all) = (LeaseAudit::default(), 0);
         (0..looks.len()).find_map(|at| {
             all += looks[at].1 * 4_000_000;
             let seen = at.checked_sub(late).map_or(0, |at| looks[at].0 * 4_000_000);
             let now = SECOND + at as u64 * LOOK;
-            audit.look(Some(all), seen, now, now).then_some(at as u64 * 400)
+            audit.take_reading(Some(all), seen, now, now).then_some(at as u64 * 400)
         })
     }
 
@@ -191,7 +193,7 @@ mod tests {
     fn is_accused(late: u64, (on, off): (u64, u64), looks: &[(u64, u64)]) -> bool {
         const MS: u64 = 1_000_000;
         let worked = |at: u64| at / (on + off) * on + (at % (on + off)).min(on);
-        let (mut audit, mut now, mut newest) = (Audit::default(), 10_000, 0);
+        let (mut audit, mut now, mut newest) = (LeaseAudit::default(), 10_000, 0);
         looks.iter().any(|(pause, delay)| {
             now += pause;
             let (from, to) = (newest.max((now - late).saturating_sub(1_000)), now - late);
@@ -199,7 +201,7 @@ mod tests {
             newest = to;
             let sampled = now;
             now += delay;
-            audit.look(Some(worked(now) * MS), seen, sampled * MS, now * MS)
+            audit.take_reading(Some(worked(now) * MS), seen, sampled * MS, now * MS)
         })
     }
 
@@ -222,13 +224,13 @@ mod tests {
 
     #[test]
     fn what_was_used_while_nobody_counted_is_no_work_without_leave() {
-        let mut audit = Audit::default();
+        let mut audit = LeaseAudit::default();
         for look in 0..100u64 {
             let now = SECOND + look * 400_000_000;
             // The process's gate is open for four seconds of each eight; the process works then.
             let had = (look % 20 >= 10).then_some(0);
             let seen = if (2..12).contains(&(look % 20)) { 400_000_000 } else { 0 };
-            assert!(!audit.look(had, seen, now, now), "look {look}");
+            assert!(!audit.take_reading(had, seen, now, now), "look {look}");
         }
     }
 }

@@ -4,30 +4,30 @@
 //! Work for which the member already moved back in the order moves it no further. Not here: the effect of a charge on
 //! a tenant's order, floor and ceiling ([`super::seat`]), and charges at the end of a lease ([`super::drain`]).
 
-use super::decision::Usage;
-use super::device::Phase;
+use super::decision::MemberUsage;
+use super::device::DevicePhase;
 use super::seat::SeatIx;
 use super::terms::SlotId;
 use super::{Arbiter, index};
 
 impl Arbiter {
     /// Charges the time that a member newly measured.
-    pub(super) fn absorb(&mut self, slot: SlotId, usage: Usage, now: u64) {
-        let (mut busy, finished, known) = self.slot_mut(slot).take(usage, now);
-        let seat = self.slot(slot).seat;
-        let d = self.seat(seat).device;
-        self.count(d, now);
+    pub(super) fn absorb_usage(&mut self, slot: SlotId, usage: MemberUsage, now: u64) {
+        let (mut busy, finished, known) = self.slot_at_mut(slot).take_report(usage, now);
+        let seat = self.slot_at(slot).seat;
+        let d = self.seat_at(seat).device;
+        self.count_device_time(d, now);
         let lost = self.devices[index(d)].lost;
         let device = &self.devices[index(d)];
-        let is_slowed = device.unseen() > 0;
+        let is_slowed = device.unseen_processes() > 0;
         // A tenant gets no compensation for a process of its own.
-        let is_accused = device.accused.iter().any(|&accused| self.slot(accused).seat == seat);
-        let drained = self.slot(slot).usage.in_flight == Some(0);
-        let overdue = self.slot(slot).overdue.is_some();
+        let is_accused = device.accused.iter().any(|&accused| self.slot_at(accused).seat == seat);
+        let drained = self.slot_at(slot).usage.in_flight == Some(0);
+        let overdue = self.slot_at(slot).overdue.is_some();
         if !overdue {
-            self.devices[index(d)].doubt.felt(busy, finished, now);
+            self.devices[index(d)].doubt.note_slowdown(busy, finished, now);
         }
-        let this = self.slot_mut(slot);
+        let this = self.slot_at_mut(slot);
         if this.trailing && busy > 0 {
             // If the device turned to the next member before this work was quite over, its last marker came a slice
             // later.
@@ -53,7 +53,7 @@ impl Arbiter {
             this.moved = now;
         }
         if busy > 0 && !core::mem::take(&mut this.is_let_go) {
-            this.took(busy, finished);
+            this.learn_stretch(busy, finished);
         }
         this.lost_to = lost;
         let before = busy.min(this.ahead);
@@ -65,18 +65,18 @@ impl Arbiter {
         }
         if overdue {
             let device = &mut self.devices[index(d)];
-            let sharing = device.sharing(now);
-            device.doubt.progress(busy, sharing, now);
+            let sharing = device.sharer_count(now);
+            device.doubt.note_progress(busy, sharing, now);
         }
         self.pay_beside(seat, busy - before, busy - before - behind);
         // Another waiting member keeps the tenant from being idle.
-        if self.seat(seat).queue.is_empty() {
-            let since = if self.slot(slot).idle() { now } else { self.slot(slot).usage.since };
-            self.seat_mut(seat).account.rest(since);
+        if self.seat_at(seat).queue.is_empty() {
+            let since = if self.slot_at(slot).is_idle() { now } else { self.slot_at(slot).usage.since };
+            self.seat_at_mut(seat).account.note_idle(since);
         }
     }
 
-    pub(super) fn pay(&mut self, seat: SeatIx, ns: u64) {
+    pub(super) fn pay_for_seat(&mut self, seat: SeatIx, ns: u64) {
         self.pay_beside(seat, ns, ns);
     }
 
@@ -92,24 +92,24 @@ impl Arbiter {
         }
         // The search trees hold the seat's keys.
         let place = self.take_out(seat);
-        let device = &self.devices[index(self.seat(seat).device)];
-        let least = device.order.least_waiting(self.seat(seat).terms.class);
+        let device = &self.devices[index(self.seat_at(seat).device)];
+        let least = device.order.least_waiting(self.seat_at(seat).terms.class);
         let clock = device.order.floor_clock(device.counted_to);
-        self.seat_mut(seat).spend(ns, order, least, clock);
+        self.seat_at_mut(seat).spend_time(ns, order, least, clock);
         self.put_back(seat, place);
     }
 
     /// The time since the holder got the device that it was not charged yet, less the other tenants' part by the
     /// number of members that share the device now.
-    pub(super) fn unpaid(&self, seat: SeatIx, now: u64) -> u64 {
-        let device = &self.devices[index(self.seat(seat).device)];
-        let paid = self.seat(seat).charged.saturating_sub(device.charged_before);
+    pub(super) fn unpaid_ns(&self, seat: SeatIx, now: u64) -> u64 {
+        let device = &self.devices[index(self.seat_at(seat).device)];
+        let paid = self.seat_at(seat).charged.saturating_sub(device.charged_before);
         let elapsed = now.saturating_sub(device.granted);
         let each = elapsed.saturating_sub(device.lost.saturating_sub(device.lost_before));
         // The tenant's own overdue members use their part of the device for the tenant itself.
-        let own = device.overdue.iter().filter(|&&slot| self.slot(slot).seat == seat).count() as u64;
+        let own = device.overdue.iter().filter(|&&slot| self.slot_at(slot).seat == seat).count() as u64;
         let holder = match device.phase {
-            Phase::Held { slot, .. } => Some(slot),
+            DevicePhase::Held { slot, .. } => Some(slot),
             _ => device.draining.first().copied(),
         };
         let beside = holder.is_none_or(|slot| !device.overdue.contains(&slot));
@@ -120,17 +120,17 @@ impl Arbiter {
     /// that dies in time would pay nothing.
     pub(super) fn settle_death(&mut self, slot: SlotId, now: u64) {
         self.settle_claim(slot, now);
-        let (seat, usage) = (self.slot(slot).seat, self.slot(slot).usage);
-        let d = self.seat(seat).device;
+        let (seat, usage) = (self.slot_at(slot).seat, self.slot_at(slot).usage);
+        let d = self.seat_at(seat).device;
         let device = &self.devices[index(d)];
-        let holds = matches!(device.phase, Phase::Held { slot: holder, .. } if holder == slot);
+        let holds = matches!(device.phase, DevicePhase::Held { slot: holder, .. } if holder == slot);
         if !(holds || device.draining.contains(&slot)) {
             return;
         }
-        let owed = self.owed(d, seat, now);
+        let owed = self.owed_ns(d, seat, now);
         if usage.in_flight != Some(0) {
-            let unpaid = self.unpaid(seat, now).min(now.saturating_sub(usage.since));
-            self.pay(seat, unpaid);
+            let unpaid = self.unpaid_ns(seat, now).min(now.saturating_sub(usage.since));
+            self.pay_for_seat(seat, unpaid);
             self.yield_to_others(seat, owed.saturating_sub(unpaid));
         } else {
             self.yield_to_others(seat, owed);

@@ -5,9 +5,9 @@
 //! counts as used up for ever: its lease ends, its work drains, and it keeps its position in virtual time.
 
 use super::decision::{Decision, Gate};
-use super::device::Phase;
-use super::seat::{Place, SeatIx};
-use super::terms::{DeviceId, SlotId, Tenant};
+use super::device::DevicePhase;
+use super::seat::{SeatIx, SeatPlace};
+use super::terms::{DeviceId, SlotId, TenantId};
 use super::{Arbiter, index};
 
 impl Arbiter {
@@ -20,20 +20,20 @@ impl Arbiter {
 
     /// Pauses a tenant on a device, or resumes it. Takes effect with the next [`Self::tick`]. A tenant that never had
     /// a member there is not remembered: pause a new tenant after it joined.
-    pub fn pause(&mut self, tenant: Tenant, device: DeviceId, paused: bool, now: u64) {
-        let Some(seat) = self.find(tenant, device).filter(|&seat| self.seat(seat).paused != paused) else { return };
+    pub fn pause_tenant(&mut self, tenant: TenantId, device: DeviceId, paused: bool, now: u64) {
+        let Some(seat) = self.find(tenant, device).filter(|&seat| self.seat_at(seat).paused != paused) else { return };
         let place = self.take_out(seat);
-        self.seat_mut(seat).paused = paused;
-        if matches!(place, Place::Ready | Place::Capped(_)) {
-            self.place(seat, now);
+        self.seat_at_mut(seat).paused = paused;
+        if matches!(place, SeatPlace::Ready | SeatPlace::Capped(_)) {
+            self.place_seat(seat, now);
         }
-        if place == Place::Ready {
+        if place == SeatPlace::Ready {
             self.runs_without(seat);
         }
         let device = &mut self.devices[index(device)];
         device.dirty = true;
         device.fresh = true;
-        device.revoke |= place == Place::Current;
+        device.revoke |= place == SeatPlace::Current;
     }
 
     fn seats_of(&self, d: DeviceId) -> Vec<SeatIx> {
@@ -45,20 +45,20 @@ impl Arbiter {
     }
 
     fn slots_of(&self, seat: SeatIx) -> Vec<SlotId> {
-        self.seat(seat).members.clone()
+        self.seat_at(seat).members.clone()
     }
 
     /// Ends all leases, waits, overdue states and claims (work kept on the device after a lease), so that every
     /// member may launch.
     pub(super) fn make_common(&mut self, d: DeviceId) -> bool {
         for seat in self.seats_of(d) {
-            if self.take_out(seat) == Place::Ready {
+            if self.take_out(seat) == SeatPlace::Ready {
                 self.runs_without(seat);
             }
-            self.seat_mut(seat).place = Place::Idle;
-            self.seat_mut(seat).queue.clear();
+            self.seat_at_mut(seat).place = SeatPlace::Idle;
+            self.seat_at_mut(seat).queue.clear();
             for slot in self.slots_of(seat) {
-                let slot = self.slot_mut(slot);
+                let slot = self.slot_at_mut(slot);
                 (slot.queued, slot.overdue, slot.trailing) = (false, None, false);
                 slot.claim = None;
             }
@@ -69,7 +69,7 @@ impl Arbiter {
         let device = &mut self.devices[index(d)];
         device.draining.clear();
         device.overdue.clear();
-        (device.phase, device.fresh) = (Phase::Common, true);
+        (device.phase, device.fresh) = (DevicePhase::Common, true);
         true
     }
 
@@ -81,27 +81,27 @@ impl Arbiter {
         }
         self.devices[index(d)].fresh = false;
         if !stays {
-            self.count(d, now);
-            self.devices[index(d)].phase = Phase::Free;
+            self.count_device_time(d, now);
+            self.devices[index(d)].phase = DevicePhase::Free;
             self.devices[index(d)].shared_at = now;
             // Decide once more, after the pages were read.
             self.devices[index(d)].dirty = true;
         }
         for seat in self.seats_of(d) {
-            let open = stays && !self.seat(seat).paused;
+            let open = stays && !self.seat_at(seat).paused;
             for slot in self.slots_of(seat) {
-                let was_open = self.slot(slot).gate == Gate::Open;
-                self.tell(slot, if open { Gate::Open } else { Gate::Wait }, out);
+                let was_open = self.slot_at(slot).gate == Gate::Open;
+                self.tell_gate(slot, if open { Gate::Open } else { Gate::Wait }, out);
                 if !stays && was_open {
-                    let this = self.slot_mut(slot);
+                    let this = self.slot_at_mut(slot);
                     (this.overdue, this.usage.in_flight) = (Some(now), None);
                     self.devices[index(d)].is_overdue(slot, now);
-                } else if !stays && self.slot(slot).usage.wants {
-                    self.enqueue(slot);
+                } else if !stays && self.slot_at(slot).usage.wants {
+                    self.enqueue_member(slot);
                 }
             }
             if !stays {
-                self.place(seat, now);
+                self.place_seat(seat, now);
             }
         }
         !stays

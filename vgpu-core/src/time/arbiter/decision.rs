@@ -1,6 +1,6 @@
 //! The arbiter's inputs and outputs. Not here: the layout of the pages that carry them.
 
-use super::terms::{DeviceId, SlotId, Tenant};
+use super::terms::{DeviceId, SlotId, TenantId};
 use crate::time::account::Account;
 use crate::units::share::Share;
 
@@ -19,8 +19,8 @@ pub enum Gate {
         exclusive: bool,
         /// The ceiling and the tenant's account at the grant; the member charges it from then on.
         ceiling: Option<(Share, Account)>,
-        /// True if no other tenant was here for long: more may be in flight ([`crate::time::gate::ALONE_NS`]), until
-        /// this changes.
+        /// True if no other tenant was here for long: more may be in flight ([`crate::time::gate::ALONE_DRAIN_NS`]),
+        /// until this changes.
         wide: bool,
     },
     /// Launch nothing; the work in flight drains.
@@ -38,7 +38,7 @@ pub struct Decision {
     /// The member on its device.
     pub slot: SlotId,
     /// The member's tenant.
-    pub tenant: Tenant,
+    pub tenant: TenantId,
     /// The device.
     pub device: DeviceId,
     /// The member's new gate.
@@ -48,7 +48,7 @@ pub struct Decision {
 /// A member's report about itself on one device. Never trusted: sums that shrink or outrun time are clamped to the
 /// possible, and the audit compares them with NVML's samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct MemberUsage {
     /// Device time measured by events since it joined: the union over its streams.
     pub busy: u64,
     /// Estimates of the launches that were seen complete since it joined.
@@ -64,21 +64,21 @@ pub struct Usage {
     pub since: u64,
 }
 
-impl Usage {
+impl MemberUsage {
     /// How long the work in flight is expected to take.
     #[must_use]
-    pub fn expected(&self) -> u64 {
+    pub fn expected_ns(&self) -> u64 {
         self.in_flight.filter(|&ns| ns != u64::MAX).unwrap_or(0)
     }
 }
 
 /// The members' pages, read while a decision is made.
-pub trait Pages {
+pub trait MemberPages {
     /// Announces changed gates: each once, in order, and before a page is read again. A caller that only uses the
     /// decisions returned by [`super::Arbiter::tick`] could miss launches that members make between the two. It must
     /// write the gates here.
-    fn tell(&mut self, _decisions: &[Decision]) {}
+    fn tell_decisions(&mut self, _decisions: &[Decision]) {}
 
     /// The member's current report.
-    fn usage(&mut self, slot: SlotId) -> Usage;
+    fn read_usage(&mut self, slot: SlotId) -> MemberUsage;
 }

@@ -8,20 +8,20 @@
 //! Not here: leases ([`super::lease`]), open gates ([`super::alone`]), drains and their charges ([`super::drain`]),
 //! the choice of the next ([`super::order`]).
 
-use super::audit::Doubt;
-use super::decision::{Decision, Gate, Pages};
-use super::order::Order;
-use super::seat::{Place, SeatIx};
-use super::terms::{DeviceId, SlotId, Tenant};
+use super::audit::ClaimDoubt;
+use super::decision::{Decision, Gate, MemberPages};
+use super::order::SeatOrder;
+use super::seat::{SeatIx, SeatPlace};
+use super::terms::{DeviceId, SlotId, TenantId};
 use super::{Arbiter, index};
 
 /// An unseen process counts as this many sharers. It queues as much as it likes, while members have at most half a
 /// quantum in flight and leave the rest of their slice to it. Measured: it gets three times a member's time.
-const UNSEEN_PART: u64 = 4;
+const UNSEEN_SHARERS: u64 = 4;
 
 /// State of the device: free, used without leases, or held by one tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum DevicePhase {
     Free,
     /// Open to all: no leases.
     Common,
@@ -43,8 +43,8 @@ pub(super) enum Phase {
     },
 }
 
-impl Phase {
-    pub fn seat(self) -> Option<SeatIx> {
+impl DevicePhase {
+    pub fn holding_seat(self) -> Option<SeatIx> {
         match self {
             Self::Free | Self::Common => None,
             Self::Open { seat } | Self::Held { seat, .. } | Self::Drain { seat, .. } => Some(seat),
@@ -53,15 +53,15 @@ impl Phase {
 }
 
 #[derive(Debug)]
-pub(super) struct Device {
-    pub phase: Phase,
-    pub order: Order,
+pub(super) struct ArbiterDevice {
+    pub phase: DevicePhase,
+    pub order: SeatOrder,
     /// Slots whose work the drain waits for.
     pub draining: Vec<SlotId>,
     /// Slots of members whose work was not over when their drain's allowance ended.
     pub overdue: Vec<SlotId>,
     /// Evidence for and against claims: reports of overdue members that their work still runs on the device.
-    pub doubt: Doubt,
+    pub doubt: ClaimDoubt,
     /// Processes that are no members and were seen working here.
     pub strangers: u64,
     /// Members that were seen working here for longer than they held the device.
@@ -70,7 +70,7 @@ pub(super) struct Device {
     pub deadline: u64,
     pub dirty: bool,
     /// The tenant that reserves this device while it collects several at once.
-    pub reserved: Option<Tenant>,
+    pub reserved: Option<TenantId>,
     /// When the last of the devices that `reserved` collects is expected to be free.
     pub expected: u64,
     pub lent_again: bool,
@@ -101,14 +101,14 @@ pub(super) struct Device {
     pub counted_to: u64,
 }
 
-impl Device {
+impl ArbiterDevice {
     pub fn new(now: u64) -> Self {
         Self {
-            phase: Phase::Free,
-            order: Order::default(),
+            phase: DevicePhase::Free,
+            order: SeatOrder::default(),
             draining: Vec::new(),
             overdue: Vec::new(),
-            doubt: Doubt::default(),
+            doubt: ClaimDoubt::default(),
             strangers: 0,
             accused: Vec::new(),
             lease: 0,
@@ -135,18 +135,18 @@ impl Device {
 
     /// True if members' overdue work is trusted to share the device.
     pub fn has_overdue(&self, now: u64) -> bool {
-        !self.overdue.is_empty() && !self.doubt.holds(now)
+        !self.overdue.is_empty() && !self.doubt.is_doubted(now)
     }
 
     /// True if work of others is trusted to run at the same time as this slot's.
     pub fn is_shared_by(&self, slot: SlotId, now: u64) -> bool {
-        self.unseen() > 0 || self.overdue.iter().any(|&other| other != slot) && !self.doubt.holds(now)
+        self.unseen_processes() > 0 || self.overdue.iter().any(|&other| other != slot) && !self.doubt.is_doubted(now)
     }
 
     /// Number of processes that work here without holding the device.
-    pub fn unseen(&self) -> u64 {
+    pub fn unseen_processes(&self) -> u64 {
         let is_before = |slot: &SlotId| {
-            let holds = matches!(self.phase, Phase::Held { slot: holder, .. } if holder == *slot);
+            let holds = matches!(self.phase, DevicePhase::Held { slot: holder, .. } if holder == *slot);
             holds || self.draining.contains(slot) || self.overdue.contains(slot)
         };
         self.strangers + self.accused.iter().filter(|slot| !is_before(slot)).count() as u64
@@ -154,27 +154,27 @@ impl Device {
 
     /// Notes that this slot's work now runs next to the work of others.
     pub fn is_overdue(&mut self, slot: SlotId, now: u64) {
-        self.doubt.claimed(now);
+        self.doubt.note_claim(now);
         self.overdue.push(slot);
     }
 
     /// The number of members trusted to share the device; 0: the device is free.
-    pub fn sharing(&self, now: u64) -> u64 {
+    pub fn sharer_count(&self, now: u64) -> u64 {
         let overdue = if self.has_overdue(now) { self.overdue.len() as u64 } else { 0 };
         // A member that runs again next to its own overdue work counts once.
         let is_another = |slot: &SlotId| overdue == 0 || !self.overdue.contains(slot);
         let holds = match self.phase {
-            Phase::Free => false,
-            Phase::Common | Phase::Open { .. } => true,
-            Phase::Held { slot, .. } => is_another(&slot),
-            Phase::Drain { .. } => self.draining.iter().any(is_another),
+            DevicePhase::Free => false,
+            DevicePhase::Common | DevicePhase::Open { .. } => true,
+            DevicePhase::Held { slot, .. } => is_another(&slot),
+            DevicePhase::Drain { .. } => self.draining.iter().any(is_another),
         };
-        overdue + UNSEEN_PART * self.unseen() + u64::from(holds)
+        overdue + UNSEEN_SHARERS * self.unseen_processes() + u64::from(holds)
     }
 
     /// Updates the lost time to `now`.
-    fn count(&mut self, now: u64) {
-        let sharing = self.sharing(now);
+    fn count_time(&mut self, now: u64) {
+        let sharing = self.sharer_count(now);
         let span = now.saturating_sub(self.counted_to);
         self.lost = self.lost.saturating_add(span - span / sharing.max(1));
         self.counted_to = now;
@@ -183,21 +183,21 @@ impl Device {
 
 impl Arbiter {
     /// Updates the lost and held times to `now`. Call before every change of who is on the device.
-    pub(super) fn count(&mut self, d: DeviceId, now: u64) {
+    pub(super) fn count_device_time(&mut self, d: DeviceId, now: u64) {
         let device = &mut self.devices[index(d)];
         let span = now.saturating_sub(device.counted_to);
         if span == 0 {
             return;
         }
-        device.count(now);
-        if let Phase::Open { seat } = device.phase {
-            for at in 0..self.seat(seat).members.len() {
-                let slot = self.seat(seat).members[at];
-                self.slot_mut(slot).had += span;
+        device.count_time(now);
+        if let DevicePhase::Open { seat } = device.phase {
+            for at in 0..self.seat_at(seat).members.len() {
+                let slot = self.seat_at(seat).members[at];
+                self.slot_at_mut(slot).had += span;
             }
         }
         let device = &self.devices[index(d)];
-        let holder = if let Phase::Held { slot, .. } = device.phase { Some(slot) } else { None };
+        let holder = if let DevicePhase::Held { slot, .. } = device.phase { Some(slot) } else { None };
         let once = device.draining.iter().copied().chain(holder).filter(|slot| !device.overdue.contains(slot));
         for slot in device.overdue.iter().copied().chain(once) {
             if let Some(slot) = self.slots.get_mut(slot.index()).and_then(Option::as_mut) {
@@ -207,66 +207,72 @@ impl Arbiter {
     }
 
     /// Makes one device's decisions that are due at `now`.
-    pub(super) fn decide(&mut self, d: DeviceId, now: u64, pages: &mut impl Pages, out: &mut Vec<Decision>) {
+    pub(super) fn decide_device(
+        &mut self,
+        d: DeviceId,
+        now: u64,
+        pages: &mut impl MemberPages,
+        out: &mut Vec<Decision>,
+    ) {
         self.devices[index(d)].dirty = false;
-        self.count(d, now);
+        self.count_device_time(d, now);
         let mut told = out.len();
-        self.look(d, now, pages);
+        self.read_pages(d, now, pages);
         self.settle_overdue(d, now);
-        self.refill(d, now);
-        let holder = self.devices[index(d)].phase.seat();
-        let key = holder.map(|seat| self.seat(seat).key());
-        self.devices[index(d)].order.advance(key);
-        while self.step(d, now, out) {
+        self.refill_seats(d, now);
+        let holder = self.devices[index(d)].phase.holding_seat();
+        let key = holder.map(|seat| self.seat_at(seat).order_key());
+        self.devices[index(d)].order.advance_clocks(key);
+        while self.step_phase(d, now, out) {
             // First the gates, then the pages: a launch that a member announced before it saw its gate shut is seen
             // here.
-            pages.tell(&out[told..]);
+            pages.tell_decisions(&out[told..]);
             told = out.len();
-            self.look(d, now, pages);
+            self.read_pages(d, now, pages);
         }
-        pages.tell(&out[told..]);
+        pages.tell_decisions(&out[told..]);
         self.devices[index(d)].revoke = false;
-        self.devices[index(d)].deadline = self.deadline(d, now);
+        self.devices[index(d)].deadline = self.device_deadline(d, now);
     }
 
     /// Reads the pages of the members on the device.
-    fn look(&mut self, d: DeviceId, now: u64, pages: &mut impl Pages) {
+    fn read_pages(&mut self, d: DeviceId, now: u64, pages: &mut impl MemberPages) {
         let mut watched = core::mem::take(&mut self.watched);
         let device = &self.devices[index(d)];
         watched.extend(&device.overdue);
         watched.extend(&device.draining);
-        if let Phase::Held { slot, .. } = device.phase {
+        if let DevicePhase::Held { slot, .. } = device.phase {
             watched.push(slot);
         }
         for slot in watched.drain(..) {
-            let usage = pages.usage(slot);
-            self.absorb(slot, usage, now);
+            let usage = pages.read_usage(slot);
+            self.absorb_usage(slot, usage, now);
         }
         self.watched = watched;
     }
 
     /// Makes tenants whose ceiling was used up ready again, once their balance of device time is sufficient.
-    fn refill(&mut self, d: DeviceId, now: u64) {
-        while let Some((refill, seat)) = self.devices[index(d)].order.refill() {
+    fn refill_seats(&mut self, d: DeviceId, now: u64) {
+        while let Some((refill, seat)) = self.devices[index(d)].order.next_refill() {
             if refill > now {
                 break;
             }
-            self.devices[index(d)].order.uncap(seat, refill);
-            self.seat_mut(seat).place = Place::Idle;
-            self.seat_mut(seat).tired = false;
-            self.place(seat, now);
+            self.devices[index(d)].order.uncap_seat(seat, refill);
+            self.seat_at_mut(seat).place = SeatPlace::Idle;
+            self.seat_at_mut(seat).tired = false;
+            self.place_seat(seat, now);
         }
     }
 
     /// Makes one change of phase; false when nothing is to be done before the deadline.
-    fn step(&mut self, d: DeviceId, now: u64, out: &mut Vec<Decision>) -> bool {
+    fn step_phase(&mut self, d: DeviceId, now: u64, out: &mut Vec<Decision>) -> bool {
         match self.devices[index(d)].phase {
-            Phase::Common => self.in_common(d, now, out),
+            DevicePhase::Common => self.in_common(d, now, out),
             _ if self.devices[index(d)].common => self.make_common(d),
-            Phase::Free => self.grant(d, now, out),
-            Phase::Open { seat } => {
-                let is_alone = !self.wanted_by_others(d, now) && self.devices[index(d)].unseen() == 0;
-                if !self.config.measures_all && is_alone && self.seat(seat).may_be_alone() {
+            DevicePhase::Free => self.grant_next(d, now, out),
+            DevicePhase::Open { seat } => {
+                let is_alone = !self.wanted_by_others(d, now) && self.devices[index(d)].unseen_processes() == 0;
+                if !self.config.measures_all && is_alone && self.seat_at(seat).may_be_alone() {
                     // A member may have joined since.
                     self.open(d, seat, out);
                     return false;
@@ -274,40 +280,40 @@ impl Arbiter {
                 self.close(d, seat, now, out);
                 true
             }
-            Phase::Held { seat, slot, .. } => {
-                if self.ends(d, now, out) {
-                    let gate = match self.seat(seat).used_up(now) {
-                        true => Gate::Cap { until: self.seat(seat).refill(&self.config) },
+            DevicePhase::Held { seat, slot, .. } => {
+                if self.end_or_renew(d, now, out) {
+                    let gate = match self.seat_at(seat).used_up(now) {
+                        true => Gate::Cap { until: self.seat_at(seat).refill_time(&self.config) },
                         false => Gate::Wait,
                     };
-                    self.tell(slot, gate, out);
+                    self.tell_gate(slot, gate, out);
                     let device = &mut self.devices[index(d)];
                     device.draining.clear();
                     device.draining.push(slot);
-                    self.drain(d, seat, now);
+                    self.begin_drain(d, seat, now);
                     return true;
                 }
                 // No other tenant was here for long: the holder needs no lease, or gets a wide one (more may be in
                 // flight).
-                let Phase::Held { until, .. } = self.devices[index(d)].phase else { return false };
+                let DevicePhase::Held { until, .. } = self.devices[index(d)].phase else { return false };
                 let is_endless = until == u64::MAX;
                 // A tenant that arrived may have ended the wide lease; its holder must be told.
-                let is_wide = matches!(self.slot(slot).gate, Gate::Run { wide: true, .. });
+                let is_wide = matches!(self.slot_at(slot).gate, Gate::Run { wide: true, .. });
                 if is_endless && self.may_open(d, seat, now) {
                     self.open(d, seat, out);
-                } else if is_wide || is_endless && self.config.measures_all && self.seat(seat).may_be_alone() {
+                } else if is_wide || is_endless && self.config.measures_all && self.seat_at(seat).may_be_alone() {
                     self.run(d, seat, slot, until, now, out);
                 }
                 false
             }
-            Phase::Drain { seat, .. } => {
+            DevicePhase::Drain { seat, .. } => {
                 let overlap = self.config.overlap;
                 // While others wait, short launches are never measured two leases' worth at once: a longer
                 // measurement was one long launch.
-                let long = 2 * self.config.quantum_of(&self.seat(seat).terms);
-                let over = |slot: &SlotId| self.slot(*slot).ends_within(overlap, long);
+                let long = 2 * self.config.quantum_of(&self.seat_at(seat).terms);
+                let over = |slot: &SlotId| self.slot_at(*slot).ends_within(overlap, long);
                 let drained = self.devices[index(d)].draining.iter().all(over);
-                let end = self.allowance(d);
+                let end = self.drain_deadline(d);
                 let waited_for = self.devices[index(d)].order.any_ready() || self.devices[index(d)].reserved.is_some();
                 let stuck = now >= self.stuck_at(d) && self.waits_for_itself(d, seat);
                 if !(drained || now >= end && waited_for || stuck) {
@@ -316,19 +322,19 @@ impl Arbiter {
                 if !(drained || now >= end && waited_for) {
                     for at in 0..self.devices[index(d)].draining.len() {
                         let slot = self.devices[index(d)].draining[at];
-                        self.slot_mut(slot).is_let_go = true;
+                        self.slot_at_mut(slot).is_let_go = true;
                     }
                 }
-                self.drained(d, seat, now, (!drained).then_some(end));
+                self.finish_drain(d, seat, now, (!drained).then_some(end));
                 true
             }
         }
     }
 
     /// When this device must be looked at again even if no member reports anything.
-    fn deadline(&self, d: DeviceId, now: u64) -> u64 {
+    fn device_deadline(&self, d: DeviceId, now: u64) -> u64 {
         let device = &self.devices[index(d)];
-        let refill = device.order.refill().map_or(u64::MAX, |(refill, _)| refill);
+        let refill = device.order.next_refill().map_or(u64::MAX, |(refill, _)| refill);
         // When a holder that nobody else waits for needs no lease: its gate opens (launches are not measured), or
         // its lease becomes wide (more in flight).
         let opens = |until: u64| {
@@ -337,24 +343,24 @@ impl Arbiter {
             if opens > now { opens } else { u64::MAX }
         };
         let phase = match device.phase {
-            Phase::Free | Phase::Common | Phase::Open { .. } => u64::MAX,
-            Phase::Held { seat, slot, until: u64::MAX, .. } if self.slot(slot).idle() => {
+            DevicePhase::Free | DevicePhase::Common | DevicePhase::Open { .. } => u64::MAX,
+            DevicePhase::Held { seat, slot, until: u64::MAX, .. } if self.slot_at(slot).is_idle() => {
                 // The holder may launch again without asking. Its own account limits it, so an occasional check is
                 // enough.
-                let limited = self.seat(seat).terms.limit().is_some();
+                let limited = self.seat_at(seat).terms.effective_ceiling().is_some();
                 if limited { now.saturating_add(self.config.alone) } else { opens(u64::MAX) }
             }
-            Phase::Held { seat, until, .. } => {
-                let seat = self.seat(seat);
-                let opens = if seat.terms.limit().is_none() { opens(until) } else { u64::MAX };
-                until.min(now.saturating_add(seat.lasts(now, &self.config))).min(opens)
+            DevicePhase::Held { seat, until, .. } => {
+                let seat = self.seat_at(seat);
+                let opens = if seat.terms.effective_ceiling().is_none() { opens(until) } else { u64::MAX };
+                until.min(now.saturating_add(seat.balance_lasts(now, &self.config))).min(opens)
             }
-            Phase::Drain { .. } => {
+            DevicePhase::Drain { .. } => {
                 // Afterwards only the member's report or a request matters.
-                [self.allowance(d), self.stuck_at(d)].into_iter().find(|&moment| moment > now).unwrap_or(u64::MAX)
+                [self.drain_deadline(d), self.stuck_at(d)].into_iter().find(|&moment| moment > now).unwrap_or(u64::MAX)
             }
         };
-        let back = device.overdue.iter().filter_map(|&slot| self.slot(slot).holds_up(now, &self.config)).min();
+        let back = device.overdue.iter().filter_map(|&slot| self.slot_at(slot).holds_up(now, &self.config)).min();
         phase.min(refill).min(back.unwrap_or(u64::MAX))
     }
 }

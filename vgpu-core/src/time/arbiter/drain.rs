@@ -1,26 +1,26 @@
 //! The end of a lease: drains, overdue work, and their charges.
 //!
 //! Overdue work shares the device with the next member, and the events of both see the other's slices. That time is
-//! divided ([`Arbiter::absorb`]): of the time measured meanwhile a slot pays its equal part, or the known cost of its
-//! launches if that is more.
+//! divided ([`Arbiter::absorb_usage`]): of the time measured meanwhile a slot pays its equal part, or the known cost
+//! of its launches if that is more.
 //!
 //! A drain may take the time that the member expects for its work in flight, or a longer time that was measured of it
 //! before. One function with launches of many lengths is never estimated correctly; if the next member were always
 //! admitted next to it, it would never be measured alone.
 //!
 //! Overdue work holds up its own tenant, which would otherwise have the device twice, but not for ever
-//! ([`Config::stuck`](super::Config::stuck)). A stopped member never reports that its work is done, and a member that
-//! waits for another member of its tenant never finishes.
+//! ([`Config::stuck`](super::ArbiterConfig::stuck)). A stopped member never reports that its work is done, and a
+//! member that waits for another member of its tenant never finishes.
 //!
 //! A lease costs its turn even if nothing runs in it. If a member measured less than an eighth of the time in which
-//! others waited, it moves back in the order by all of that time ([`Arbiter::owed`]). It is charged its measured use.
-//! Otherwise a member that takes the device and launches little or nothing would keep it from the others for as long
-//! as it likes.
+//! others waited, it moves back in the order by all of that time ([`Arbiter::owed_ns`]). It is charged its measured
+//! use. Otherwise a member that takes the device and launches little or nothing would keep it from the others for as
+//! long as it likes.
 //!
 //! Not here: how leases begin and are renewed ([`super::device`]).
 
-use super::device::Phase;
-use super::seat::{Claim, Place, SeatIx};
+use super::device::DevicePhase;
+use super::seat::{LateClaim, SeatIx, SeatPlace};
 use super::terms::{DeviceId, SlotId};
 use super::{Arbiter, index};
 use crate::limits::Class;
@@ -29,48 +29,48 @@ impl Arbiter {
     pub(super) fn settle_overdue(&mut self, d: DeviceId, now: u64) {
         let mut at = 0;
         while let Some(&slot) = self.devices[index(d)].overdue.get(at) {
-            if self.slot(slot).usage.in_flight == Some(0) {
+            if self.slot_at(slot).usage.in_flight == Some(0) {
                 self.devices[index(d)].overdue.remove(at);
-                self.slot_mut(slot).overdue = None;
+                self.slot_at_mut(slot).overdue = None;
                 self.settle_claim(slot, now);
-                self.back(slot, now);
+                self.readmit_member(slot, now);
             } else {
                 at += 1;
-                let seat = self.slot(slot).seat;
-                if self.seat(seat).place == Place::Overdue && !self.holds_up(seat, now) {
-                    self.back(slot, now);
+                let seat = self.slot_at(slot).seat;
+                if self.seat_at(seat).place == SeatPlace::Overdue && !self.holds_up(seat, now) {
+                    self.readmit_member(slot, now);
                 }
             }
         }
     }
 
     /// Makes a tenant eligible again, either in spite of this member's overdue work or because that work is done.
-    fn back(&mut self, slot: SlotId, now: u64) {
-        if self.slot(slot).usage.wants {
+    fn readmit_member(&mut self, slot: SlotId, now: u64) {
+        if self.slot_at(slot).usage.wants {
             // The member may have asked while its gate was open, and will not ring again.
-            self.enqueue(slot);
+            self.enqueue_member(slot);
         }
-        self.place(self.slot(slot).seat, now);
+        self.place_seat(self.slot_at(slot).seat, now);
     }
 
     /// Begins a drain. A launch that is known to be long gets its own time before the allowance begins.
-    pub(super) fn drain(&mut self, d: DeviceId, seat: SeatIx, now: u64) {
+    pub(super) fn begin_drain(&mut self, d: DeviceId, seat: SeatIx, now: u64) {
         let draining = &self.devices[index(d)].draining;
         let allowed = |ns: Option<u64>| {
             let ns = ns.unwrap_or(0).min(self.config.longest);
             // A launch gets half as much time again, because launches of one function differ in length.
-            now.saturating_add(ns + ns / 2).saturating_add(self.config.drain_of(&self.seat(seat).terms))
+            now.saturating_add(ns + ns / 2).saturating_add(self.config.drain_of(&self.seat_at(seat).terms))
         };
-        let until = allowed(draining.iter().map(|&slot| self.slot(slot).lasts(now)).max());
-        let said = allowed(draining.iter().map(|&slot| self.slot(slot).says(now)).max());
-        self.devices[index(d)].phase = Phase::Drain { seat, since: now, until, said };
-        let charged = self.seat(seat).charged;
+        let until = allowed(draining.iter().map(|&slot| self.slot_at(slot).work_lasts(now)).max());
+        let said = allowed(draining.iter().map(|&slot| self.slot_at(slot).reported_remaining(now)).max());
+        self.devices[index(d)].phase = DevicePhase::Drain { seat, since: now, until, said };
+        let charged = self.seat_at(seat).charged;
         for at in 0..self.devices[index(d)].draining.len() {
             let slot = self.devices[index(d)].draining[at];
-            if self.slot(slot).overdue.is_some() {
+            if self.slot_at(slot).overdue.is_some() {
                 continue; // This slot runs again next to its own overdue work, paid in advance.
             }
-            self.slot_mut(slot).claim = Some(Claim { from: now, to: None, charged });
+            self.slot_at_mut(slot).claim = Some(LateClaim { from: now, to: None, charged });
         }
     }
 
@@ -78,20 +78,20 @@ impl Arbiter {
     /// than half of that time was measured when the claim ends, the member pays for all of it. Otherwise keeping the
     /// device would cost nothing.
     pub(super) fn settle_claim(&mut self, slot: SlotId, now: u64) {
-        let Some(claim) = self.slot_mut(slot).claim.take() else { return };
-        let seat = self.slot(slot).seat;
+        let Some(claim) = self.slot_at_mut(slot).claim.take() else { return };
+        let seat = self.slot_at(slot).seat;
         let kept = claim.to.unwrap_or(now).saturating_sub(claim.from);
-        let paid = self.seat(seat).charged.saturating_sub(claim.charged);
-        if kept > self.config.drain_of(&self.seat(seat).terms) && paid < kept / 2 {
-            self.pay(seat, kept - paid);
+        let paid = self.seat_at(seat).charged.saturating_sub(claim.charged);
+        if kept > self.config.drain_of(&self.seat_at(seat).terms) && paid < kept / 2 {
+            self.pay_for_seat(seat, kept - paid);
         }
     }
 
     /// When a drain's allowance ends: from then on others may get the device although work is in flight. A waiting
     /// tenant of class latency does not wait for long launches of other classes.
-    pub(super) fn allowance(&self, d: DeviceId) -> u64 {
-        let Phase::Drain { seat, since, until, said } = self.devices[index(d)].phase else { return u64::MAX };
-        let terms = &self.seat(seat).terms;
+    pub(super) fn drain_deadline(&self, d: DeviceId) -> u64 {
+        let DevicePhase::Drain { seat, since, until, said } = self.devices[index(d)].phase else { return u64::MAX };
+        let terms = &self.seat_at(seat).terms;
         if !self.devices[index(d)].order.latency_waits() {
             until
         } else if terms.class == Class::Latency {
@@ -104,66 +104,66 @@ impl Arbiter {
     /// When a drain is given up if only the drained tenant itself waits for the device. A learned length does not
     /// extend this, because the work may have been waiting for that very tenant.
     pub(super) fn stuck_at(&self, d: DeviceId) -> u64 {
-        let Phase::Drain { said, .. } = self.devices[index(d)].phase else { return u64::MAX };
-        let again = self.devices[index(d)].draining.iter().all(|&slot| self.slot(slot).overdue.is_some());
-        said.min(self.allowance(d)).saturating_add(if again { 0 } else { self.config.stuck })
+        let DevicePhase::Drain { said, .. } = self.devices[index(d)].phase else { return u64::MAX };
+        let again = self.devices[index(d)].draining.iter().all(|&slot| self.slot_at(slot).overdue.is_some());
+        said.min(self.drain_deadline(d)).saturating_add(if again { 0 } else { self.config.stuck })
     }
 
     /// The device time by which a holder moves back in the order, in addition to its measured use, because others
     /// waited.
-    pub(super) fn owed(&self, d: DeviceId, seat: SeatIx, now: u64) -> u64 {
+    pub(super) fn owed_ns(&self, d: DeviceId, seat: SeatIx, now: u64) -> u64 {
         let Some((since, charged)) = self.devices[index(d)].contended else { return 0 };
-        let (held, paid) = (now.saturating_sub(since), self.seat(seat).charged.saturating_sub(charged));
+        let (held, paid) = (now.saturating_sub(since), self.seat_at(seat).charged.saturating_sub(charged));
         if paid < held / 8 { held - paid } else { 0 }
     }
 
     /// True if a member of the draining tenant waits at the gate.
     pub(super) fn waits_for_itself(&self, d: DeviceId, seat: SeatIx) -> bool {
         let draining = &self.devices[index(d)].draining;
-        !self.seat(seat).queue.is_empty() || draining.iter().any(|&slot| self.slot(slot).usage.wants)
+        !self.seat_at(seat).queue.is_empty() || draining.iter().any(|&slot| self.slot_at(slot).usage.wants)
     }
 
     /// Ends the drain: the work is over, or its allowance ended at `late`.
-    pub(super) fn drained(&mut self, d: DeviceId, seat: SeatIx, now: u64, late: Option<u64>) {
+    pub(super) fn finish_drain(&mut self, d: DeviceId, seat: SeatIx, now: u64, late: Option<u64>) {
         // A member whose work never ends never measures the lease that it got next to that work either, so it pays
         // for that lease now.
-        let unpaid = self.unpaid(seat, now);
+        let unpaid = self.unpaid_ns(seat, now);
         let device = &mut self.devices[index(d)];
-        device.phase = Phase::Free;
+        device.phase = DevicePhase::Free;
         let mut draining = core::mem::take(&mut device.draining);
-        let again = draining.iter().copied().find(|&slot| self.slot(slot).overdue.is_some());
+        let again = draining.iter().copied().find(|&slot| self.slot_at(slot).overdue.is_some());
         if let Some(slot) = again.filter(|_| late.is_some()) {
-            self.slot_mut(slot).ahead += unpaid;
-            self.pay(seat, unpaid);
+            self.slot_at_mut(slot).ahead += unpaid;
+            self.pay_for_seat(seat, unpaid);
         }
         for slot in draining.drain(..) {
-            let flies = self.slot(slot).usage.in_flight != Some(0);
+            let flies = self.slot_at(slot).usage.in_flight != Some(0);
             if !(late.is_some() && flies) {
                 self.settle_claim(slot, now);
-            } else if self.slot(slot).overdue.is_none() {
+            } else if self.slot_at(slot).overdue.is_none() {
                 self.devices[index(d)].is_overdue(slot, now);
-                let this = self.slot_mut(slot);
+                let this = self.slot_at_mut(slot);
                 this.overdue = late;
                 this.claim.iter_mut().for_each(|claim| claim.to = Some(now));
             }
-            let this = self.slot_mut(slot);
+            let this = self.slot_at_mut(slot);
             this.trailing = late.is_none() && flies && this.overdue.is_none();
             if late.is_none() {
-                let owed = self.owed(d, seat, now);
+                let owed = self.owed_ns(d, seat, now);
                 self.yield_to_others(seat, owed);
                 // The work in flight that is about to end was not measured yet.
-                self.slot_mut(slot).behind += if flies { owed } else { 0 };
+                self.slot_at_mut(slot).behind += if flies { owed } else { 0 };
             }
-            if self.slot(slot).usage.wants {
-                self.enqueue(slot);
+            if self.slot_at(slot).usage.wants {
+                self.enqueue_member(slot);
             }
         }
         if late.is_none() {
             // While it waits for the next lease the tenant keeps its refill; time left unused before is cut here.
-            self.seat_mut(seat).account.rest(now);
+            self.seat_at_mut(seat).account.note_idle(now);
         }
         self.devices[index(d)].draining = draining;
-        self.seat_mut(seat).place = Place::Idle;
-        self.place(seat, now);
+        self.seat_at_mut(seat).place = SeatPlace::Idle;
+        self.place_seat(seat, now);
     }
 }

@@ -4,9 +4,9 @@
 //! for a death ([`super::charge`]), and members' requests ([`super::wishes`]).
 
 use super::decision::Gate;
-use super::device::Phase;
-use super::seat::{Place, Seat, SeatIx, Slot};
-use super::terms::{DeviceId, SlotId, Tenant, Terms};
+use super::device::DevicePhase;
+use super::seat::{MemberSlot, Seat, SeatIx, SeatPlace};
+use super::terms::{DeviceId, SlotId, TenantId, Terms};
 use super::{Arbiter, index};
 use crate::limits::Class;
 use crate::time::gate::loss;
@@ -18,13 +18,13 @@ impl Arbiter {
     ///
     /// # Panics
     /// If there is no such device.
-    pub fn join(&mut self, tenant: Tenant, device: DeviceId, terms: Terms, now: u64) -> SlotId {
+    pub fn join(&mut self, tenant: TenantId, device: DeviceId, terms: Terms, now: u64) -> SlotId {
         let known = self.find(tenant, device);
-        let seat = known.unwrap_or_else(|| self.sit(tenant, device, now));
-        if self.seat(seat).members.is_empty() {
+        let seat = known.unwrap_or_else(|| self.take_seat(tenant, device, now));
+        if self.seat_at(seat).members.is_empty() {
             match known {
                 Some(_) => self.other_terms(seat, terms, now),
-                None => self.seat_mut(seat).terms = terms,
+                None => self.seat_at_mut(seat).terms = terms,
             }
             self.devices[index(device)].dirty = true;
             self.latency[index(device)] += u32::from(terms.class == Class::Latency);
@@ -39,62 +39,62 @@ impl Arbiter {
             }
         };
         let lost_to = self.devices[index(device)].lost;
-        self.slots[slot.index()] = Some(Slot { lost_to, ..Slot::new(seat, now) });
-        self.seat_mut(seat).members.push(slot);
+        self.slots[slot.index()] = Some(MemberSlot { lost_to, ..MemberSlot::new(seat, now) });
+        self.seat_at_mut(seat).members.push(slot);
         slot
     }
 
     /// Notes that a member that just joined was here under another arbiter, and may have work queued. Until it
     /// reports that it has none it is overdue, and no tenant has the device to itself.
     pub fn comes_back(&mut self, slot: SlotId, now: u64) {
-        let seat = self.slot(slot).seat;
-        let d = self.seat(seat).device;
-        if self.devices[index(d)].phase == Phase::Common || self.slot(slot).overdue.is_some() {
+        let seat = self.slot_at(slot).seat;
+        let d = self.seat_at(seat).device;
+        if self.devices[index(d)].phase == DevicePhase::Common || self.slot_at(slot).overdue.is_some() {
             return;
         }
-        self.count(d, now);
+        self.count_device_time(d, now);
         let lost = self.devices[index(d)].lost;
-        let this = self.slot_mut(slot);
+        let this = self.slot_at_mut(slot);
         (this.overdue, this.usage.in_flight, this.lost_to) = (Some(now), None, lost);
         let device = &mut self.devices[index(d)];
         device.is_overdue(slot, now);
         device.dirty = true;
-        self.place(seat, now);
+        self.place_seat(seat, now);
     }
 
     /// Removes a member, with all it had in flight. Its slot may be given to another. Returns how long the slot held
     /// the device, in ns: a process that joins again keeps that time.
-    pub fn leaves(&mut self, slot: SlotId, now: u64) -> u64 {
-        let seat = self.slot(slot).seat;
-        let d = self.seat(seat).device;
-        self.count(d, now);
-        let had = self.slot(slot).had;
+    pub fn leave_device(&mut self, slot: SlotId, now: u64) -> u64 {
+        let seat = self.slot_at(slot).seat;
+        let d = self.seat_at(seat).device;
+        self.count_device_time(d, now);
+        let had = self.slot_at(slot).had;
         self.settle_death(slot, now);
         self.devices[index(d)].overdue.retain(|&member| member != slot);
         self.devices[index(d)].accused.retain(|&member| member != slot);
-        self.slot_mut(slot).overdue = None;
-        self.seat_mut(seat).members.retain(|&member| member != slot);
-        self.seat_mut(seat).queue.retain(|&member| member != slot);
+        self.slot_at_mut(slot).overdue = None;
+        self.seat_at_mut(seat).members.retain(|&member| member != slot);
+        self.seat_at_mut(seat).queue.retain(|&member| member != slot);
         let device = &mut self.devices[index(d)];
         device.dirty = true;
         device.draining.retain(|&member| member != slot);
-        if matches!(device.phase, Phase::Held { slot: holder, .. } if holder == slot) {
-            self.drain(d, seat, now);
+        if matches!(device.phase, DevicePhase::Held { slot: holder, .. } if holder == slot) {
+            self.begin_drain(d, seat, now);
         }
         self.slots[slot.index()] = None;
         self.free_slots.push(slot);
-        let last = self.seat(seat).members.is_empty();
-        if last && self.devices[index(d)].phase.seat() == Some(seat) {
-            self.devices[index(d)].phase = Phase::Free;
-            self.seat_mut(seat).place = Place::Idle;
+        let last = self.seat_at(seat).members.is_empty();
+        if last && self.devices[index(d)].phase.holding_seat() == Some(seat) {
+            self.devices[index(d)].phase = DevicePhase::Free;
+            self.seat_at_mut(seat).place = SeatPlace::Idle;
         }
-        if self.seat(seat).queue.is_empty() || self.seat(seat).place == Place::Overdue {
-            self.place(seat, now);
+        if self.seat_at(seat).queue.is_empty() || self.seat_at(seat).place == SeatPlace::Overdue {
+            self.place_seat(seat, now);
         }
         if last {
             // The tenant keeps its debts and what it is due: a program that is started again and again is one tenant.
-            self.release(self.seat(seat).tenant);
-            self.latency[index(d)] -= u32::from(self.seat(seat).terms.class == Class::Latency);
+            self.release(self.seat_at(seat).tenant);
+            self.latency[index(d)] -= u32::from(self.seat_at(seat).terms.class == Class::Latency);
         }
         had
     }
@@ -103,7 +103,7 @@ impl Arbiter {
     /// members. Until the next call all others on the device share it with them, and pay the known cost of their
     /// launches.
     pub fn works_unseen(&mut self, device: DeviceId, strangers: u64, accused: &[SlotId], now: u64) {
-        self.count(device, now);
+        self.count_device_time(device, now);
         let device = &mut self.devices[index(device)];
         if (device.strangers, &device.accused[..]) != (strangers, accused) {
             (device.strangers, device.accused) = (strangers, accused.to_vec());
@@ -111,23 +111,23 @@ impl Arbiter {
         }
     }
 
-    /// Notes that the daemon wrote no heartbeat for longer than [`GONE_NS`](loss::GONE_NS), up to `now`. Members worked
-    /// without leases meanwhile, and that work may still be queued on the device. So no member's time is counted until
-    /// all have joined again.
+    /// Notes that the daemon wrote no heartbeat for longer than [`DAEMON_GONE_NS`](loss::DAEMON_GONE_NS), up to
+    /// `now`. Members worked without leases meanwhile, and that work may still be queued on the device. So no
+    /// member's time is counted until all have joined again.
     pub const fn was_silent(&mut self, now: u64) {
         self.counts_from = now.saturating_add(loss::SETTLING_NS);
     }
 
     /// How long a member has held its device: an upper bound of its use. `None`: this is not counted, since its gate is
     /// open or the daemon was [silent](Self::was_silent).
-    pub fn had(&mut self, slot: SlotId, now: u64) -> Option<u64> {
-        self.count(self.seat(self.slot(slot).seat).device, now);
-        let slot = self.slot(slot);
+    pub fn held_ns(&mut self, slot: SlotId, now: u64) -> Option<u64> {
+        self.count_device_time(self.seat_at(self.slot_at(slot).seat).device, now);
+        let slot = self.slot_at(slot);
         (slot.gate != Gate::Open && now >= self.counts_from).then_some(slot.had)
     }
 
     /// Forgets a tenant that is gone for good, with its debts. A tenant that has members stays.
-    pub fn forget(&mut self, tenant: Tenant) {
+    pub fn forget_tenant(&mut self, tenant: TenantId) {
         let Some(seats) = self.tenants.get_mut(&tenant) else { return };
         let table = &mut self.seats;
         let free_seats = &mut self.free_seats;
@@ -146,22 +146,24 @@ impl Arbiter {
     }
 
     /// Changes a tenant's terms. Takes effect with the next [`Self::tick`].
-    pub fn set(&mut self, tenant: Tenant, device: DeviceId, terms: Terms, now: u64) {
-        let Some(seat) = self.find(tenant, device).filter(|&seat| !self.seat(seat).members.is_empty()) else { return };
-        let place = self.seat(seat).place;
+    pub fn set(&mut self, tenant: TenantId, device: DeviceId, terms: Terms, now: u64) {
+        let Some(seat) = self.find(tenant, device).filter(|&seat| !self.seat_at(seat).members.is_empty()) else {
+            return;
+        };
+        let place = self.seat_at(seat).place;
         self.take_out(seat);
-        let class = self.seat(seat).terms.class;
+        let class = self.seat_at(seat).terms.class;
         self.latency[index(device)] += u32::from(terms.class == Class::Latency);
         self.latency[index(device)] -= u32::from(class == Class::Latency);
         self.other_terms(seat, terms, now);
-        if matches!(place, Place::Ready | Place::Capped(_)) {
-            self.place(seat, now);
+        if matches!(place, SeatPlace::Ready | SeatPlace::Capped(_)) {
+            self.place_seat(seat, now);
         }
-        if place == Place::Ready {
+        if place == SeatPlace::Ready {
             self.runs_without(seat);
         }
         self.devices[index(device)].dirty = true;
-        self.devices[index(device)].revoke |= place == Place::Current;
+        self.devices[index(device)].revoke |= place == SeatPlace::Current;
     }
 
     /// Changes terms so that neither debts nor dues from the old terms persist. A debt of 100 ms at 5 % would be
@@ -169,11 +171,14 @@ impl Arbiter {
     /// wait.
     fn other_terms(&mut self, seat: SeatIx, terms: Terms, now: u64) {
         let config = self.config;
-        let order = &self.devices[index(self.seat(seat).device)].order;
-        let (clock, before, after) =
-            (order.floor_clock(now), order.least(self.seat(seat).terms.class), order.least_waiting(terms.class));
-        let seat = self.seat_mut(seat);
-        seat.regard(&terms, before, after);
+        let order = &self.devices[index(self.seat_at(seat).device)].order;
+        let (clock, before, after) = (
+            order.floor_clock(now),
+            order.least_time(self.seat_at(seat).terms.class),
+            order.least_waiting(terms.class),
+        );
+        let seat = self.seat_at_mut(seat);
+        seat.apply_terms(&terms, before, after);
         if seat.terms.floor.is_none() {
             seat.floor_zero = clock;
         }
@@ -182,11 +187,11 @@ impl Arbiter {
         }
     }
 
-    pub(super) fn find(&self, tenant: Tenant, device: DeviceId) -> Option<SeatIx> {
-        self.tenants.get(&tenant)?.iter().copied().find(|&seat| self.seat(seat).device == device)
+    pub(super) fn find(&self, tenant: TenantId, device: DeviceId) -> Option<SeatIx> {
+        self.tenants.get(&tenant)?.iter().copied().find(|&seat| self.seat_at(seat).device == device)
     }
 
-    fn sit(&mut self, tenant: Tenant, device: DeviceId, now: u64) -> SeatIx {
+    fn take_seat(&mut self, tenant: TenantId, device: DeviceId, now: u64) -> SeatIx {
         let seat = self.free_seats.pop().unwrap_or_else(|| {
             self.seats.push(None);
             u32::try_from(self.seats.len() - 1).expect("fewer than 2^32 tenants")

@@ -5,24 +5,24 @@
 //! charged, so a search tree holds it. If the floors cannot all be met (work was lost, or they exceed the device),
 //! the floors' clock slips behind for all of them alike, so that they stay in proportion.
 //!
-//! Two rules keep a class from starving. While a tenant is [`patience`](super::Config::patience) behind its floor,
-//! all tenants behind a floor go before those that are not. A class that was passed over for
-//! [`ageing`](super::Config::ageing) gets one lease, for its tenant with the least virtual time.
+//! Two rules keep a class from starving. While a tenant is [`patience`](super::ArbiterConfig::patience) behind its
+//! floor, all tenants behind a floor go before those that are not. A class that was passed over for
+//! [`ageing`](super::ArbiterConfig::ageing) gets one lease, for its tenant with the least virtual time.
 //!
 //! Not here: leases ([`super::device`]), and the conditions for a seat to be ready ([`super::seat`]).
 
 use super::seat::SeatIx;
-use super::terms::Config;
+use super::terms::ArbiterConfig;
 use crate::limits::Class;
 use std::collections::BTreeSet;
 
 /// Longest time, in ns, that a tenant may be behind its floor (guaranteed share). Beyond that the floors' clock is
 /// set back, for all tenants alike, and the excess is not made up.
-const LAG_NS: u64 = 1_000_000_000;
+const MAX_FLOOR_LAG_NS: u64 = 1_000_000_000;
 
 /// The tenants that want a device: those that may have it, and those whose ceiling is used up.
 #[derive(Debug, Default)]
-pub(super) struct Order {
+pub(super) struct SeatOrder {
     /// Seats that may have the device, of each class, by virtual time.
     ready: [BTreeSet<(u64, SeatIx)>; Class::COUNT],
     /// Seats of `ready` that have a floor, by the time their floor was last served in full.
@@ -44,14 +44,14 @@ pub(super) struct Order {
 
 /// The part of a seat that the order needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Key {
+pub(super) struct SeatKey {
     pub class: Class,
     pub virtual_time: u64,
     pub floor: Option<u64>,
 }
 
-impl Order {
-    pub fn insert(&mut self, seat: SeatIx, key: Key) {
+impl SeatOrder {
+    pub fn insert(&mut self, seat: SeatIx, key: SeatKey) {
         let class = key.class.rank();
         self.ready[class].insert((key.virtual_time, seat));
         if let Some(zero) = key.floor {
@@ -59,7 +59,7 @@ impl Order {
         }
     }
 
-    pub fn remove(&mut self, seat: SeatIx, key: Key) {
+    pub fn remove(&mut self, seat: SeatIx, key: SeatKey) {
         let class = key.class.rank();
         self.ready[class].remove(&(key.virtual_time, seat));
         if let Some(zero) = key.floor {
@@ -67,16 +67,16 @@ impl Order {
         }
     }
 
-    pub fn cap(&mut self, seat: SeatIx, refill: u64) {
+    pub fn cap_seat(&mut self, seat: SeatIx, refill: u64) {
         self.capped.insert((refill, seat));
     }
 
-    pub fn uncap(&mut self, seat: SeatIx, refill: u64) {
+    pub fn uncap_seat(&mut self, seat: SeatIx, refill: u64) {
         self.capped.remove(&(refill, seat));
     }
 
     /// The next refill: when a balance will be sufficient again, and whose.
-    pub fn refill(&self) -> Option<(u64, SeatIx)> {
+    pub fn next_refill(&self) -> Option<(u64, SeatIx)> {
         self.capped.first().copied()
     }
 
@@ -93,20 +93,20 @@ impl Order {
     }
 
     /// A tenant of this class begins to wait. If it is the only one, its class was not passed over until now.
-    pub fn enters(&mut self, class: Class, now: u64) {
+    pub fn note_waiting(&mut self, class: Class, now: u64) {
         if self.ready[class.rank()].is_empty() {
-            self.served(class, now);
+            self.note_served(class, now);
         }
     }
 
-    pub fn served(&mut self, class: Class, now: u64) {
+    pub fn note_served(&mut self, class: Class, now: u64) {
         self.served[class.rank()] = now;
     }
 
     /// A seat of this class got the device.
-    pub fn granted(&mut self, class: Class, now: u64) {
+    pub fn note_granted(&mut self, class: Class, now: u64) {
         if !self.for_floor {
-            self.served(class, now);
+            self.note_served(class, now);
         }
     }
 
@@ -121,7 +121,7 @@ impl Order {
     }
 
     /// Raises the least virtual times to those of the waiting tenants and the holder.
-    pub fn advance(&mut self, holder: Option<Key>) {
+    pub fn advance_clocks(&mut self, holder: Option<SeatKey>) {
         for (class, least) in self.least.iter_mut().enumerate() {
             let waiting = self.ready[class].first().map(|first| first.0);
             let holder = holder.filter(|key| key.class.rank() == class).map(|key| key.virtual_time);
@@ -132,7 +132,7 @@ impl Order {
     }
 
     /// The least virtual time of a class, from when a tenant of it last wanted the device.
-    pub fn least(&self, class: Class) -> u64 {
+    pub fn least_time(&self, class: Class) -> u64 {
         self.least[class.rank()]
     }
 
@@ -140,14 +140,14 @@ impl Order {
     /// far a tenant outside the queue is ahead.
     pub fn least_waiting(&self, class: Class) -> u64 {
         let waiting = self.ready[class.rank()].first().map_or(0, |first| first.0);
-        waiting.max(self.least(class))
+        waiting.max(self.least_time(class))
     }
 
     /// The seat to run now, among those for which `may` is true.
-    pub fn pick(&mut self, now: u64, config: &Config, may: impl Fn(SeatIx) -> bool) -> Option<SeatIx> {
+    pub fn pick_next(&mut self, now: u64, config: &ArbiterConfig, may: impl Fn(SeatIx) -> bool) -> Option<SeatIx> {
         if let Some(first) = self.first_floor() {
             let lag = self.floor_clock(now).saturating_sub(first);
-            self.slip += lag.saturating_sub(LAG_NS);
+            self.slip += lag.saturating_sub(MAX_FLOOR_LAG_NS);
         }
         let clock = self.floor_clock(now);
         let first = |set: &BTreeSet<(u64, SeatIx)>| set.iter().copied().find(|&(_, seat)| may(seat));
@@ -173,7 +173,14 @@ impl Order {
     }
 
     /// True if this seat would be picked among those for which `count` is true.
-    pub fn leads(&self, seat: SeatIx, key: Key, now: u64, config: &Config, count: impl Fn(SeatIx) -> bool) -> bool {
+    pub fn would_lead(
+        &self,
+        seat: SeatIx,
+        key: SeatKey,
+        now: u64,
+        config: &ArbiterConfig,
+        count: impl Fn(SeatIx) -> bool,
+    ) -> bool {
         let first = |set: &BTreeSet<(u64, SeatIx)>| {
             set.iter().copied().find(|&(_, other)| other == seat || count(other)).map(|(at, other)| (other, at))
         };
@@ -188,15 +195,15 @@ impl Order {
         }
     }
 
-    /// True if a holder with key `holder` keeps the device against `next`, which [`Self::pick`] chose.
-    pub fn keeps(&self, holder: Key, next: Key, now: u64, config: &Config) -> bool {
+    /// True if a holder with key `holder` keeps the device against `next`, which [`Self::pick_next`] chose.
+    pub fn keeps_device(&self, holder: SeatKey, next: SeatKey, now: u64, config: &ArbiterConfig) -> bool {
         if holder.class != next.class {
             return holder.class < next.class
                 && now.saturating_sub(self.served[next.class.rank()]) < config.ageing
                 && next.floor.is_none_or(|zero| zero >= self.floor_clock(now).saturating_sub(config.patience));
         }
         let clock = self.floor_clock(now);
-        let behind = |key: Key| key.floor.filter(|&zero| zero < clock);
+        let behind = |key: SeatKey| key.floor.filter(|&zero| zero < clock);
         match (behind(holder), behind(next)) {
             (Some(holder), Some(next)) => holder <= next,
             (Some(_), None) => true,

@@ -2,9 +2,9 @@
 //!
 //! Not here: the choice of the next ([`super::order`]), the lease itself ([`super::device`]).
 
-use super::decision::{Gate, Usage};
-use super::order::Key;
-use super::terms::{Config, DeviceId, SlotId, Tenant, Terms};
+use super::decision::{Gate, MemberUsage};
+use super::order::SeatKey;
+use super::terms::{ArbiterConfig, DeviceId, SlotId, TenantId, Terms};
 use crate::time::account::{Account, Admission, BURST_NS};
 use crate::units::share::Share;
 use std::collections::VecDeque;
@@ -13,19 +13,19 @@ use std::collections::VecDeque;
 pub(super) type SeatIx = u32;
 
 /// Virtual time is kept in sixteenths of a nanosecond of device time at weight 1.
-const UNITS: u64 = 16;
+const UNITS_PER_NS: u64 = 16;
 /// The furthest that virtual time runs ahead of the least: excess beyond the weight's part is repaid up to this.
-const LEAD_NS: u64 = 10_000_000_000;
+const MAX_LEAD_NS: u64 = 10_000_000_000;
 /// Each measurement lowers the remembered longest launch by one part in this many.
-const FORGETS: u64 = 256;
+const FORGET_DIVISOR: u64 = 256;
 /// A remembered launch counts for at most this: others wait for the next one that long, and half as long again.
-const LONGEST_NS: u64 = 2_000_000_000;
+const MAX_REMEMBERED_NS: u64 = 2_000_000_000;
 /// The furthest that a floor is served ahead.
-const AHEAD_NS: u64 = 50_000_000;
+const MAX_FLOOR_AHEAD_NS: u64 = 50_000_000;
 
 /// State of a tenant on a device, with regard to the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum SeatPlace {
     /// The tenant does not want the device.
     Idle,
     /// The tenant waits for a lease.
@@ -40,10 +40,10 @@ pub(super) enum Place {
 
 #[derive(Debug)]
 pub(super) struct Seat {
-    pub tenant: Tenant,
+    pub tenant: TenantId,
     pub device: DeviceId,
     pub terms: Terms,
-    pub place: Place,
+    pub place: SeatPlace,
     pub virtual_time: u64,
     /// When the tenant's floor (guaranteed share) was last served in full.
     pub floor_zero: u64,
@@ -62,14 +62,14 @@ pub(super) struct Seat {
 }
 
 impl Seat {
-    pub fn new(tenant: Tenant, device: DeviceId, terms: Terms, now: u64) -> Self {
+    pub fn new(tenant: TenantId, device: DeviceId, terms: Terms, now: u64) -> Self {
         let mut account = Account::default();
-        account.rest(now);
+        account.note_idle(now);
         Self {
             tenant,
             device,
             terms,
-            place: Place::Idle,
+            place: SeatPlace::Idle,
             virtual_time: 0,
             floor_zero: now,
             account,
@@ -82,12 +82,12 @@ impl Seat {
         }
     }
 
-    fn units(&self, ns: u64) -> u64 {
-        ns.saturating_mul(UNITS) / u64::from(self.terms.weight.max(1))
+    fn to_units(&self, ns: u64) -> u64 {
+        ns.saturating_mul(UNITS_PER_NS) / u64::from(self.terms.weight.max(1))
     }
 
-    pub fn key(&self) -> Key {
-        Key {
+    pub fn order_key(&self) -> SeatKey {
+        SeatKey {
             class: self.terms.class,
             virtual_time: self.virtual_time,
             floor: self.terms.floor.map(|_| self.floor_zero),
@@ -95,25 +95,25 @@ impl Seat {
     }
 
     /// The key that it will have after a charge of `ns`.
-    pub fn key_after(&self, ns: u64) -> Key {
-        let floor = self.terms.floor.map(|floor| self.floor_zero.saturating_add(wall(ns, floor.permille())));
-        Key { class: self.terms.class, virtual_time: self.virtual_time.saturating_add(self.units(ns)), floor }
+    pub fn key_after(&self, ns: u64) -> SeatKey {
+        let floor = self.terms.floor.map(|floor| self.floor_zero.saturating_add(wall_time(ns, floor.as_permille())));
+        SeatKey { class: self.terms.class, virtual_time: self.virtual_time.saturating_add(self.to_units(ns)), floor }
     }
 
     /// Notes that the tenant wants the device again after a pause. The length of the pause reduces its
     /// earlier due. After a long pause its credit is at most one quantum, and its floor joins the one furthest behind.
-    pub fn wake(&mut self, least: u64, floor: u64, now: u64, config: &Config) {
-        let credit = self.units(config.quantum_of(&self.terms));
+    pub fn wake_seat(&mut self, least: u64, floor: u64, now: u64, config: &ArbiterConfig) {
+        let credit = self.to_units(config.quantum_of(&self.terms));
         let pause = self.slept.map_or(u64::MAX, |slept| now.saturating_sub(slept));
-        let missed = self.virtual_time.saturating_add(self.units(pause));
+        let missed = self.virtual_time.saturating_add(self.to_units(pause));
         self.virtual_time = self.virtual_time.max(least.saturating_sub(credit).min(missed));
         self.floor_zero = self.floor_zero.max(floor.min(self.floor_zero.saturating_add(pause)));
-        self.account.rest(now);
+        self.account.note_idle(now);
     }
 
     /// Keeps its lead over others at the same device time when its weight or class changes. `before` is the least
     /// virtual time of the old class, `after` that of the new one.
-    pub fn regard(&mut self, terms: &Terms, before: u64, after: u64) {
+    pub fn apply_terms(&mut self, terms: &Terms, before: u64, after: u64) {
         let ahead = self.virtual_time.saturating_sub(before);
         let ahead = ahead.saturating_mul(u64::from(self.terms.weight.max(1))) / u64::from(terms.weight.max(1));
         if terms.class != self.terms.class {
@@ -124,76 +124,79 @@ impl Seat {
     }
 
     /// Charges `ns` of device time, of which `order` counts in the order.
-    pub fn spend(&mut self, ns: u64, order: u64, least: u64, floor_clock: u64) {
+    pub fn spend_time(&mut self, ns: u64, order: u64, least: u64, floor_clock: u64) {
         self.charged = self.charged.saturating_add(ns);
-        let lead = least.saturating_add(self.units(LEAD_NS));
-        self.virtual_time = self.virtual_time.saturating_add(self.units(order)).min(lead.max(self.virtual_time));
+        let lead = least.saturating_add(self.to_units(MAX_LEAD_NS));
+        self.virtual_time = self.virtual_time.saturating_add(self.to_units(order)).min(lead.max(self.virtual_time));
         if let Some(floor) = self.terms.floor {
-            let ahead = floor_clock.saturating_add(AHEAD_NS).saturating_add(wall(order, floor.permille()));
-            let zero = self.floor_zero.saturating_add(wall(order, floor.permille()));
+            let ahead =
+                floor_clock.saturating_add(MAX_FLOOR_AHEAD_NS).saturating_add(wall_time(order, floor.as_permille()));
+            let zero = self.floor_zero.saturating_add(wall_time(order, floor.as_permille()));
             self.floor_zero = zero.min(ahead.max(self.floor_zero));
         }
-        if let Some(limit) = self.terms.limit() {
-            self.account.spend(ns, limit);
+        if let Some(limit) = self.terms.effective_ceiling() {
+            self.account.pay_exactly(ns, limit);
         }
     }
 
     /// True if the tenant may launch without a lease and unmeasured (an open gate) when no other tenant is here.
     pub fn may_be_alone(&self) -> bool {
-        self.terms.limit().is_none() && !self.paused
+        self.terms.effective_ceiling().is_none() && !self.paused
     }
 
     /// True if its ceiling is used up, or it is paused.
     pub fn used_up(&self, now: u64) -> bool {
-        self.paused || self.terms.limit().is_some() && (self.tired || self.account.admit(now) != Admission::Admit)
+        self.paused
+            || self.terms.effective_ceiling().is_some()
+                && (self.tired || self.account.admit_launch(now) != Admission::Admit)
     }
 
     /// When a tenant whose ceiling is used up may have a lease again: with a balance of one lease, or half of the
     /// burst if that is less. Never while it is paused.
-    pub fn refill(&self, config: &Config) -> u64 {
+    pub fn refill_time(&self, config: &ArbiterConfig) -> u64 {
         if self.paused {
             return u64::MAX;
         }
-        let Some(limit) = self.terms.limit() else { return 0 };
-        self.account.when(self.enough(limit, config), limit)
+        let Some(limit) = self.terms.effective_ceiling() else { return 0 };
+        self.account.when_balance_is(self.enough_for_lease(limit, config), limit)
     }
 
-    fn enough(&self, limit: Share, config: &Config) -> u64 {
-        config.quantum_of(&self.terms).min(limit.of(BURST_NS) / 2)
+    fn enough_for_lease(&self, limit: Share, config: &ArbiterConfig) -> u64 {
+        config.quantum_of(&self.terms).min(limit.part_of(BURST_NS) / 2)
     }
 
     /// Resets its account to a balance of one lease.
-    pub fn begin_anew(&mut self, now: u64, config: &Config) {
+    pub fn begin_anew(&mut self, now: u64, config: &ArbiterConfig) {
         self.tired = false;
-        self.account = match self.terms.limit() {
-            Some(limit) => Account::holding(self.enough(limit, config), limit, now),
+        self.account = match self.terms.effective_ceiling() {
+            Some(limit) => Account::with_balance(self.enough_for_lease(limit, config), limit, now),
             None => Account::default(),
         };
-        self.account.rest(now);
+        self.account.note_idle(now);
     }
 
     /// How long the balance lasts at full use; `u64::MAX` without a ceiling.
-    pub fn lasts(&self, now: u64, config: &Config) -> u64 {
-        let Some(limit) = self.terms.limit() else { return u64::MAX };
-        let balance = u64::try_from(self.account.balance(limit, now)).unwrap_or(0);
-        let rest = u64::from(1000 - limit.permille());
+    pub fn balance_lasts(&self, now: u64, config: &ArbiterConfig) -> u64 {
+        let Some(limit) = self.terms.effective_ceiling() else { return u64::MAX };
+        let balance = u64::try_from(self.account.balance_at(limit, now)).unwrap_or(0);
+        let rest = u64::from(1000 - limit.as_permille());
         (balance.saturating_mul(1000) / rest.max(1)).max(config.quantum / 4)
     }
 }
 
 /// Time in which a share of this many thousandths yields `ns`.
-fn wall(ns: u64, permille: u16) -> u64 {
+fn wall_time(ns: u64, permille: u16) -> u64 {
     ns.saturating_mul(1000) / u64::from(permille)
 }
 
 /// A member on a device.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct MemberSlot {
     pub seat: SeatIx,
     pub gate: Gate,
     pub joined: u64,
     /// The member's last report.
-    pub usage: Usage,
+    pub usage: MemberUsage,
     pub queued: bool,
     /// When the allowance of the member's drain ended, while its work still drains next to others.
     pub overdue: Option<u64>,
@@ -204,7 +207,7 @@ pub(super) struct Slot {
     /// The device passed to the next member while its last work was about to end.
     pub trailing: bool,
     /// The member's claim: it reports that its work goes on after its lease.
-    pub claim: Option<Claim>,
+    pub claim: Option<LateClaim>,
     /// Device time charged in advance for leases next to the member's own overdue work; to be subtracted from the
     /// measurement of that work.
     pub ahead: u64,
@@ -224,7 +227,7 @@ pub(super) struct Slot {
 
 /// How long a member kept a device after its lease by claiming unfinished work.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Claim {
+pub(super) struct LateClaim {
     pub from: u64,
     /// When the device was granted to others although the work was not over; `None`: it was not.
     pub to: Option<u64>,
@@ -232,13 +235,13 @@ pub(super) struct Claim {
     pub charged: u64,
 }
 
-impl Slot {
+impl MemberSlot {
     pub fn new(seat: SeatIx, now: u64) -> Self {
         Self {
             seat,
             gate: Gate::Wait,
             joined: now,
-            usage: Usage { in_flight: Some(0), since: now, ..Usage::default() },
+            usage: MemberUsage { in_flight: Some(0), since: now, ..MemberUsage::default() },
             queued: false,
             overdue: None,
             lost_to: 0,
@@ -256,26 +259,30 @@ impl Slot {
 
     /// Takes a report. Returns the newly measured time, the newly completed estimates, and those at undisturbed cost.
     /// Sums that shrink or outrun time are clamped to the possible.
-    pub fn take(&mut self, said: Usage, now: u64) -> (u64, u64, u64) {
+    pub fn take_report(&mut self, said: MemberUsage, now: u64) -> (u64, u64, u64) {
         let busy = said.busy.min(now.saturating_sub(self.joined)).max(self.usage.busy);
         let finished = said.finished.max(self.usage.finished);
         let known = said.known.max(self.usage.known);
         let delta = (busy - self.usage.busy, finished - self.usage.finished, known - self.usage.known);
-        self.usage = Usage { busy, finished, known, since: said.since.min(now), ..said };
+        self.usage = MemberUsage { busy, finished, known, since: said.since.min(now), ..said };
         delta
     }
 
     /// How long its work in flight may still take.
-    pub fn lasts(&self, now: u64) -> u64 {
-        if self.overdue.is_some() { self.says(now) } else { self.says(now).max(self.longest) }
+    pub fn work_lasts(&self, now: u64) -> u64 {
+        if self.overdue.is_some() {
+            self.reported_remaining(now)
+        } else {
+            self.reported_remaining(now).max(self.longest)
+        }
     }
 
     /// How long the work may still take by the member's own report, without the learned length. Overdue work counts
     /// for its learned length while the member completed something within the last twice that length, as work that
     /// shares the device does. Other overdue work counts for nothing: some work never ends.
-    pub fn says(&self, now: u64) -> u64 {
+    pub fn reported_remaining(&self, now: u64) -> u64 {
         match self.overdue {
-            None => self.usage.expected(),
+            None => self.usage.expected_ns(),
             Some(_) if now.saturating_sub(self.moved) < 2 * self.longest => self.longest,
             Some(_) => 0,
         }
@@ -290,17 +297,17 @@ impl Slot {
 
     /// Learns from `ns` of its work, measured at once and expected to take `expected`. A measurement near the
     /// estimate teaches nothing: it may have been a thousand launches.
-    pub fn took(&mut self, ns: u64, expected: u64) {
-        let launch = if ns > expected.saturating_add(expected / 4) { ns.min(LONGEST_NS) } else { 0 };
-        self.longest = launch.max(self.longest - self.longest.div_ceil(FORGETS));
+    pub fn learn_stretch(&mut self, ns: u64, expected: u64) {
+        let launch = if ns > expected.saturating_add(expected / 4) { ns.min(MAX_REMEMBERED_NS) } else { 0 };
+        self.longest = launch.max(self.longest - self.longest.div_ceil(FORGET_DIVISOR));
     }
 
-    pub fn idle(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         !self.usage.wants && self.usage.in_flight == Some(0)
     }
 
     /// Until when its overdue work keeps its tenant from a lease; `None`: it does not.
-    pub fn holds_up(&self, now: u64, config: &Config) -> Option<u64> {
+    pub fn holds_up(&self, now: u64, config: &ArbiterConfig) -> Option<u64> {
         self.overdue.map(|since| since.saturating_add(config.stuck)).filter(|&end| end > now)
     }
 }

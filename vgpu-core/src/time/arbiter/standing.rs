@@ -1,13 +1,13 @@
 //! A tenant's standing on a device: for status, and to explain why it does not run. Decides nothing.
 
-use super::device::Phase;
-use super::seat::Place;
-use super::terms::{DeviceId, Tenant};
+use super::device::DevicePhase;
+use super::seat::SeatPlace;
+use super::terms::{DeviceId, TenantId};
 use super::{Arbiter, index};
 
 /// A tenant's state on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum StandingState {
     /// There are no leases on this device.
     Common,
     /// An administrator paused the tenant.
@@ -36,9 +36,9 @@ pub enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
     /// The tenant's state.
-    pub state: State,
+    pub state: StandingState,
     /// The tenant that has the device now.
-    pub holder: Option<Tenant>,
+    pub holder: Option<TenantId>,
     /// Number of the tenant's members on the device.
     pub members: usize,
     /// Number of members that wait at the gate without a lease.
@@ -54,30 +54,30 @@ pub struct Standing {
 impl Arbiter {
     /// A tenant's standing; `None`: it never was on this device.
     #[must_use]
-    pub fn standing(&self, tenant: Tenant, device: DeviceId, now: u64) -> Option<Standing> {
-        let seat = self.seat(self.find(tenant, device)?);
+    pub fn tenant_standing(&self, tenant: TenantId, device: DeviceId, now: u64) -> Option<Standing> {
+        let seat = self.seat_at(self.find(tenant, device)?);
         let phase = self.devices[index(device)].phase;
         let state = match (seat.place, phase) {
-            _ if seat.paused => State::Paused,
-            (_, Phase::Common) => State::Common,
-            (Place::Idle, _) => State::Idle,
-            (Place::Ready, _) => State::Waits,
-            (Place::Capped(_), _) => State::Capped,
-            (Place::Overdue, _) => State::Overdue,
-            (Place::Current, Phase::Open { .. }) => State::Open,
-            (Place::Current, Phase::Held { until, .. }) => State::Holds { until },
-            (Place::Current, Phase::Drain { .. } | Phase::Free) => State::Drains,
+            _ if seat.paused => StandingState::Paused,
+            (_, DevicePhase::Common) => StandingState::Common,
+            (SeatPlace::Idle, _) => StandingState::Idle,
+            (SeatPlace::Ready, _) => StandingState::Waits,
+            (SeatPlace::Capped(_), _) => StandingState::Capped,
+            (SeatPlace::Overdue, _) => StandingState::Overdue,
+            (SeatPlace::Current, DevicePhase::Open { .. }) => StandingState::Open,
+            (SeatPlace::Current, DevicePhase::Held { until, .. }) => StandingState::Holds { until },
+            (SeatPlace::Current, DevicePhase::Drain { .. } | DevicePhase::Free) => StandingState::Drains,
         };
         let refill = match seat.place {
-            Place::Capped(refill) if !seat.paused => Some(refill),
+            SeatPlace::Capped(refill) if !seat.paused => Some(refill),
             _ => None,
         };
         Some(Standing {
             state,
-            holder: phase.seat().map(|holder| self.seat(holder).tenant),
+            holder: phase.holding_seat().map(|holder| self.seat_at(holder).tenant),
             members: seat.members.len(),
             queued: seat.queue.len(),
-            balance: seat.terms.limit().map(|limit| seat.account.balance(limit, now)),
+            balance: seat.terms.effective_ceiling().map(|limit| seat.account.balance_at(limit, now)),
             refill,
             charged: seat.charged,
         })

@@ -7,14 +7,14 @@ use crate::units::share::Share;
 
 /// A tenant, by the number its owner gave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Tenant(pub u32);
+pub struct TenantId(pub u32);
 
 /// A device, by its index in the arbiter from 0 on. A tenant gets leases on several devices in the order of this index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(pub u16);
 
 /// One member on one device, with a gate of its own. Returned by [`super::Arbiter::join`], reused after
-/// [`super::Arbiter::leaves`].
+/// [`super::Arbiter::leave_device`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotId(pub(super) u32);
 
@@ -51,14 +51,14 @@ impl Default for Terms {
 impl Terms {
     /// The ceiling, if it is below the whole device.
     #[must_use]
-    pub fn limit(&self) -> Option<Share> {
+    pub fn effective_ceiling(&self) -> Option<Share> {
         self.ceiling.filter(|ceiling| !ceiling.is_all())
     }
 }
 
 /// Durations that the arbiter works with, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct ArbiterConfig {
     /// Length of a lease, unless the tenant's terms or its class say otherwise.
     pub quantum: u64,
     /// Length of a lease of class latency.
@@ -84,7 +84,7 @@ pub struct Config {
     pub measures_all: bool,
 }
 
-impl Default for Config {
+impl Default for ArbiterConfig {
     fn default() -> Self {
         Self {
             quantum: 4_000_000,
@@ -102,9 +102,9 @@ impl Default for Config {
 }
 
 /// The shortest and longest lease that terms can ask for.
-pub const QUANTUM: core::ops::RangeInclusive<u64> = 500_000..=50_000_000;
+pub const QUANTUM_RANGE_NS: core::ops::RangeInclusive<u64> = 500_000..=50_000_000;
 
-impl Config {
+impl ArbiterConfig {
     /// Length of a lease for a tenant with these terms.
     #[must_use]
     pub fn quantum_of(&self, terms: &Terms) -> u64 {
@@ -112,7 +112,7 @@ impl Config {
             Class::Latency => self.latency_quantum,
             Class::Normal | Class::Batch => self.quantum,
         });
-        asked.clamp(*QUANTUM.start(), *QUANTUM.end())
+        asked.clamp(*QUANTUM_RANGE_NS.start(), *QUANTUM_RANGE_NS.end())
     }
 
     /// How long the drain after such a lease may take.

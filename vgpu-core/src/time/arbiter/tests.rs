@@ -1,6 +1,6 @@
 //! The arbiter's promises, one decision at a time. Shares in virtual time: tests/shares.
 
-use super::device::Phase;
+use super::device::DevicePhase;
 use super::*;
 use crate::units::share::Share;
 
@@ -16,19 +16,19 @@ const D0: DeviceId = DeviceId(0);
 
 /// Pages that the test writes.
 #[derive(Default)]
-struct Book(Vec<Usage>);
+struct Book(Vec<MemberUsage>);
 
 impl Book {
-    fn of(&mut self, slot: SlotId) -> &mut Usage {
+    fn of(&mut self, slot: SlotId) -> &mut MemberUsage {
         if self.0.len() <= slot.index() {
-            self.0.resize(slot.index() + 1, Usage { in_flight: Some(0), ..Usage::default() });
+            self.0.resize(slot.index() + 1, MemberUsage { in_flight: Some(0), ..MemberUsage::default() });
         }
         &mut self.0[slot.index()]
     }
 }
 
-impl Pages for Book {
-    fn usage(&mut self, slot: SlotId) -> Usage {
+impl MemberPages for Book {
+    fn read_usage(&mut self, slot: SlotId) -> MemberUsage {
         *self.of(slot)
     }
 }
@@ -41,18 +41,18 @@ struct Desk {
 
 impl Desk {
     fn new(devices: u16) -> Self {
-        Self { arbiter: Arbiter::new(Config::default(), devices, 0), book: Book::default(), now: 0 }
+        Self { arbiter: Arbiter::new(ArbiterConfig::default(), devices, 0), book: Book::default(), now: 0 }
     }
 
     fn join(&mut self, tenant: u32, terms: Terms) -> SlotId {
-        self.arbiter.join(Tenant(tenant), D0, terms, self.now)
+        self.arbiter.join(TenantId(tenant), D0, terms, self.now)
     }
 
     /// Rings, and has one kernel of `ns` in flight as soon as it is admitted.
     fn wants(&mut self, slot: SlotId) {
         let now = self.now;
-        *self.book.of(slot) = Usage { wants: true, since: now, ..*self.book.of(slot) };
-        self.arbiter.wants(slot, now);
+        *self.book.of(slot) = MemberUsage { wants: true, since: now, ..*self.book.of(slot) };
+        self.arbiter.request_launch(slot, now);
     }
 
     fn runs(&mut self, slot: SlotId, in_flight: u64) {
@@ -63,7 +63,7 @@ impl Desk {
     fn says(&mut self, slot: SlotId, in_flight: u64) {
         self.runs(slot, in_flight);
         let usage = *self.book.of(slot);
-        self.arbiter.reports(slot, usage, self.now);
+        self.arbiter.apply_report(slot, usage, self.now);
     }
 
     fn done(&mut self, slot: SlotId, busy: u64) {
@@ -72,7 +72,7 @@ impl Desk {
         usage.busy += busy;
         usage.finished += busy;
         let usage = *usage;
-        self.arbiter.reports(slot, usage, self.now);
+        self.arbiter.apply_report(slot, usage, self.now);
     }
 
     fn tick(&mut self) -> Vec<(SlotId, Gate)> {
@@ -159,7 +159,7 @@ fn a_drain_longer_than_its_allowance_lets_the_next_one_in_beside_it() {
     desk.done(a, 34 * MS);
     desk.book.of(b).busy = 20 * MS;
     desk.tick();
-    let charged = |tenant| desk.arbiter.charged(Tenant(tenant), D0);
+    let charged = |tenant| desk.arbiter.charged_ns(TenantId(tenant), D0);
     assert!(charged(1).abs_diff(34 * MS) < MS, "what it is known to have cost: {}", charged(1));
     assert!(charged(2).abs_diff(10 * MS) < MS, "half of the time beside another: {}", charged(2));
 }
@@ -253,7 +253,7 @@ fn what_was_used_under_another_ceiling_is_not_held_against_a_tenant() {
     desk.book.of(a).wants = true;
     desk.done(a, 100 * MS);
     assert!(matches!(desk.tick()[..], [(slot, Gate::Cap { .. })] if slot == a), "{:?}", desk.arbiter);
-    desk.arbiter.set(Tenant(1), D0, of(90), desk.now);
+    desk.arbiter.set(TenantId(1), D0, of(90), desk.now);
     assert_eq!(runs(&desk.tick()), [a], "at once, not when a lease's worth has refilled");
 }
 
@@ -285,7 +285,7 @@ fn a_floor_behind_goes_before_the_least_virtual_time() {
     desk.wants(b);
     desk.tick();
     for _ in 0..1_000 {
-        let Phase::Held { slot, .. } = desk.arbiter.devices[0].phase else { panic!("{:?}", desk.arbiter) };
+        let DevicePhase::Held { slot, .. } = desk.arbiter.devices[0].phase else { panic!("{:?}", desk.arbiter) };
         held[usize::from(slot == b)] += 4;
         desk.now += 4 * MS;
         let usage = desk.book.of(slot);
@@ -298,12 +298,12 @@ fn a_floor_behind_goes_before_the_least_virtual_time() {
 
 #[test]
 fn a_pause_costs_its_own_length_and_a_long_one_leaves_one_quantum_of_credit() {
-    let config = Config::default();
+    let config = ArbiterConfig::default();
     let seat = |slept: u64| {
-        let mut seat = Seat::new(Tenant(1), D0, Terms::default(), 0);
+        let mut seat = Seat::new(TenantId(1), D0, Terms::default(), 0);
         (seat.virtual_time, seat.slept) = (16 * 100 * MS, Some(slept));
         // Others are 50 ms of device time ahead.
-        seat.wake(16 * 150 * MS, 0, 1_000 * MS, &config);
+        seat.wake_seat(16 * 150 * MS, 0, 1_000 * MS, &config);
         seat.virtual_time / 16
     };
     assert_eq!(seat(1_000 * MS), 100 * MS, "nothing is lost by a moment");
@@ -320,7 +320,7 @@ fn a_member_that_leaves_takes_its_turn_and_its_work_with_it() {
     desk.tick();
     desk.runs(a, u64::MAX);
     desk.now = MS;
-    desk.arbiter.leaves(a, MS);
+    desk.arbiter.leave_device(a, MS);
     assert_eq!(runs(&desk.tick()), [b]);
     let again = desk.join(3, Terms::default());
     assert_eq!(again, a, "the slot is free again");
@@ -333,7 +333,7 @@ fn who_no_longer_waits_for_several_devices_gets_the_free_one_at_once() {
         let mut desk = Desk::new(2);
         let (holder, first) = (desk.join(1, Terms::default()), desk.join(2, Terms::default()));
         let here = desk.join(3, Terms::default());
-        let there = desk.arbiter.join(Tenant(3), DeviceId(1), Terms::default(), 0);
+        let there = desk.arbiter.join(TenantId(3), DeviceId(1), Terms::default(), 0);
         desk.wants(holder);
         desk.tick();
         desk.runs(holder, 50 * MS);
@@ -344,11 +344,11 @@ fn who_no_longer_waits_for_several_devices_gets_the_free_one_at_once() {
         (desk, here, there)
     };
     let (mut desk, here, there) = begin();
-    desk.arbiter.leaves(here, desk.now);
+    desk.arbiter.leave_device(here, desk.now);
     assert_eq!(runs(&desk.tick()), [there]);
 
     let (mut desk, _, there) = begin();
-    desk.arbiter.pause(Tenant(3), D0, true, desk.now);
+    desk.arbiter.pause_tenant(TenantId(3), D0, true, desk.now);
     assert_eq!(runs(&desk.tick()), [there]);
 }
 
@@ -360,7 +360,7 @@ fn where_all_is_measured_who_is_alone_keeps_its_lease_and_one_that_was_open_is_o
     desk.tick();
     desk.runs(a, MS);
     assert_eq!(desk.at(1_000 * MS), [(a, Gate::Open)]);
-    desk.arbiter.configure(Config { measures_all: true, ..Config::default() });
+    desk.arbiter.set_config(ArbiterConfig { measures_all: true, ..ArbiterConfig::default() });
     desk.now = 1_001 * MS;
     assert_eq!(desk.tick(), [(a, Gate::Wait)], "what went through the open gate drains first");
     desk.done(a, MS);
@@ -382,7 +382,7 @@ fn leases(decisions: &[(SlotId, Gate)], of: SlotId) -> Vec<(bool, bool)> {
 
 fn measured() -> Desk {
     let mut desk = Desk::new(1);
-    desk.arbiter.configure(Config { measures_all: true, ..Config::default() });
+    desk.arbiter.set_config(ArbiterConfig { measures_all: true, ..ArbiterConfig::default() });
     desk
 }
 
@@ -423,7 +423,7 @@ fn a_wide_lease_is_narrow_again_as_soon_as_a_latency_tenant_is_there_whether_it_
     assert_eq!(leases(&desk.at(1_000 * MS), a), [(true, true)]);
     let b = desk.join(2, class(Class::Latency));
     assert_eq!(leases(&desk.tick(), a), [(true, false)]);
-    desk.arbiter.leaves(b, desk.now);
+    desk.arbiter.leave_device(b, desk.now);
     assert_eq!(leases(&desk.tick(), a), [(true, true)]);
 }
 

@@ -3,10 +3,11 @@
 use crate::units::share::Share;
 
 /// The daemon counts as gone after this long without a heartbeat.
-pub const GONE_NS: u64 = 250_000_000;
+pub const DAEMON_GONE_NS: u64 = 250_000_000;
 
-/// Time in which every member joins again after its daemon started, or was silent for longer than [`GONE_NS`]. Members
-/// look for a lost daemon every 1 to 1.25 s and wait 0.3 s for its answer, so each has tried twice in this time.
+/// Time in which every member joins again after its daemon started, or was silent for longer than [`DAEMON_GONE_NS`].
+/// Members look for a lost daemon every 1 to 1.25 s and wait 0.3 s for its answer, so each has tried twice in this
+/// time.
 pub const SETTLING_NS: u64 = 3_000_000_000;
 
 /// A member's behaviour without the daemon, which the daemon set in advance.
@@ -23,7 +24,7 @@ pub enum OnLoss {
 
 /// The limit that a member applies to itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Alone {
+pub enum AloneMode {
     /// The tenant's own account limits launches, at this ceiling.
     Ceiling(Share),
     /// Launches have no limit.
@@ -34,21 +35,21 @@ pub enum Alone {
 
 /// True if the daemon is gone, given its last heartbeat at `beat`.
 #[must_use]
-pub const fn gone(beat: u64, now: u64) -> bool {
-    now.saturating_sub(beat) > GONE_NS
+pub const fn is_gone(beat: u64, now: u64) -> bool {
+    now.saturating_sub(beat) > DAEMON_GONE_NS
 }
 
 /// The limit for a member with this floor and ceiling. Without the daemon nobody knows which time is idle. The member
 /// may only use its floor, which is promised in any case; without a floor it uses its ceiling.
 #[must_use]
-pub fn alone(on_loss: OnLoss, floor: Option<Share>, ceiling: Option<Share>) -> Alone {
+pub fn alone_mode(on_loss: OnLoss, floor: Option<Share>, ceiling: Option<Share>) -> AloneMode {
     match on_loss {
-        OnLoss::Open => Alone::Unlimited,
-        OnLoss::Block => Alone::Blocked,
+        OnLoss::Open => AloneMode::Unlimited,
+        OnLoss::Block => AloneMode::Blocked,
         OnLoss::Local => match (floor, ceiling) {
-            (Some(floor), Some(ceiling)) => Alone::Ceiling(floor.min(ceiling)),
-            (Some(share), None) | (None, Some(share)) => Alone::Ceiling(share),
-            (None, None) => Alone::Unlimited,
+            (Some(floor), Some(ceiling)) => AloneMode::Ceiling(floor.min(ceiling)),
+            (Some(share), None) | (None, Some(share)) => AloneMode::Ceiling(share),
+            (None, None) => AloneMode::Unlimited,
         },
     }
 }
@@ -59,18 +60,18 @@ mod tests {
 
     #[test]
     fn a_quarter_of_a_second_without_a_beat_is_a_loss() {
-        assert!(!gone(1_000_000_000, 1_250_000_000));
-        assert!(gone(1_000_000_000, 1_250_000_001));
-        assert!(!gone(5, 0), "a beat from the future is a beat");
+        assert!(!is_gone(1_000_000_000, 1_250_000_000));
+        assert!(is_gone(1_000_000_000, 1_250_000_001));
+        assert!(!is_gone(5, 0), "a beat from the future is a beat");
     }
 
     #[test]
     fn a_member_goes_on_with_what_was_promised_to_it() {
         let percent = Share::from_percent;
-        assert_eq!(alone(OnLoss::Local, percent(20), percent(50)), Alone::Ceiling(percent(20).unwrap()));
-        assert_eq!(alone(OnLoss::Local, None, percent(50)), Alone::Ceiling(percent(50).unwrap()));
-        assert_eq!(alone(OnLoss::Local, None, None), Alone::Unlimited);
-        assert_eq!(alone(OnLoss::Open, percent(20), percent(50)), Alone::Unlimited);
-        assert_eq!(alone(OnLoss::Block, percent(20), None), Alone::Blocked);
+        assert_eq!(alone_mode(OnLoss::Local, percent(20), percent(50)), AloneMode::Ceiling(percent(20).unwrap()));
+        assert_eq!(alone_mode(OnLoss::Local, None, percent(50)), AloneMode::Ceiling(percent(50).unwrap()));
+        assert_eq!(alone_mode(OnLoss::Local, None, None), AloneMode::Unlimited);
+        assert_eq!(alone_mode(OnLoss::Open, percent(20), percent(50)), AloneMode::Unlimited);
+        assert_eq!(alone_mode(OnLoss::Block, percent(20), None), AloneMode::Blocked);
     }
 }

@@ -1,29 +1,30 @@
-//! When to record an event marker on a stream: after [`MARK_NS`] of estimated work, never by the number of launches.
+//! When to record an event marker on a stream: after [`MARKER_INTERVAL_NS`] of estimated work, never by the number of
+//! launches.
 //!
 //! Work between two markers is an interval; it is measured if it has a marker at both ends. Open work (no marker
 //! after it yet) on a stream that turns out idle is a *tail*. A tail is charged by the learned cost of its launches,
 //! because a marker recorded late would measure the program's pause. A program that synchronises after each short
-//! launch produces only tails; one launch in each [`MARK_NS`] of them is measured.
+//! launch produces only tails; one launch in each [`MARKER_INTERVAL_NS`] of them is measured.
 //!
 //! A tail that always follows a longer interval would never be measured, and its estimate never corrected. So
-//! [`Marks::sample_tail`] occasionally places a marker after as many launches as the last tail had, instead of after
-//! [`MARK_NS`]. Launches that were measured only a few times ([`Guess::doubt`]) begin at a marker where possible, so
-//! that they are measured if the gate must wait for their end ([`Marks::close`]).
+//! [`StreamMarkers::sample_tail`] occasionally places a marker after as many launches as the last tail had, instead
+//! of after [`MARKER_INTERVAL_NS`]. Launches that were measured only a few times ([`CostGuess::doubt_of`]) begin at a
+//! marker where possible, so that they are measured if the gate must wait for their end ([`StreamMarkers::close`]).
 //!
 //! Not here: the events themselves, and which functions an interval teaches something about.
 
-use crate::time::account::cost::{Doubt, Guess};
+use crate::time::account::cost::{CostDoubt, CostGuess};
 
 /// Estimated work between two markers.
-pub const MARK_NS: u64 = 250_000;
+pub const MARKER_INTERVAL_NS: u64 = 250_000;
 
 /// Work after the last marker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Open {
+pub struct OpenInterval {
     /// Estimated device time of the work, in ns.
     pub estimate: u64,
     /// The confidence of that estimate.
-    pub doubt: Doubt,
+    pub doubt: CostDoubt,
     /// True if a marker precedes it.
     pub measured: bool,
     /// Number of launches in the work.
@@ -36,8 +37,8 @@ pub struct Open {
 
 /// The markers of one stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Marks {
-    open: Option<Open>,
+pub struct StreamMarkers {
+    open: Option<OpenInterval>,
     /// Intervals with an end marker that were not yet seen complete.
     pending: u32,
     /// Estimated work since something was last measured.
@@ -52,17 +53,17 @@ pub struct Marks {
 
 /// Actions before a launch: work to charge, and a marker to record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Before {
+pub struct BeforeLaunch {
     /// A tail that is over and must be charged by its estimate.
-    pub tail: Option<Open>,
+    pub tail: Option<OpenInterval>,
     /// True: record a begin marker.
     pub begin: bool,
 }
 
-impl Marks {
+impl StreamMarkers {
     /// True if the caller must ask the driver, before a launch, whether the stream is busy.
     #[must_use]
-    pub const fn asks(&self) -> bool {
+    pub const fn must_ask(&self) -> bool {
         self.open.is_some()
     }
 
@@ -71,25 +72,25 @@ impl Marks {
     /// `idle`: the stream was found idle, or has nothing pending and nothing open. `clear`: all work of other streams
     /// on the device is measured. Work that is charged by its estimate must not also lie inside a measured interval,
     /// which would charge it twice.
-    pub fn before(&mut self, cost: Guess, idle: bool, clear: bool) -> Before {
+    pub fn before_launch(&mut self, cost: CostGuess, idle: bool, clear: bool) -> BeforeLaunch {
         if !idle {
             // The stream is busy: its next interval begins at the last end marker.
             if self.open.is_none() {
                 let tail = self.samples && clear && self.sampled == 0;
-                self.begin(clear, tail, false);
+                self.begin_interval(clear, tail, false);
             }
-            return Before::default();
+            return BeforeLaunch::default();
         }
-        let over = self.over();
-        let sample = cost.is_unknown() || clear && self.unsampled.saturating_add(cost.ns()) >= MARK_NS;
+        let over = self.close_tail();
+        let sample = cost.is_unknown() || clear && self.unsampled.saturating_add(cost.as_ns()) >= MARKER_INTERVAL_NS;
         let tail = self.samples && clear && !sample;
         let begin = sample || tail || clear && !cost.is_sure();
-        self.begin(begin, tail, sample);
-        Before { tail: over, begin }
+        self.begin_interval(begin, tail, sample);
+        BeforeLaunch { tail: over, begin }
     }
 
-    fn begin(&mut self, measured: bool, tail: bool, sample: bool) {
-        self.open = Some(Open { measured, tail, sample, ..Open::default() });
+    fn begin_interval(&mut self, measured: bool, tail: bool, sample: bool) {
+        self.open = Some(OpenInterval { measured, tail, sample, ..OpenInterval::default() });
     }
 
     /// True if a launch of known cost, into a stream that is not idle, needs no marker.
@@ -97,12 +98,12 @@ impl Marks {
     #[must_use]
     pub const fn goes_on(&self, cost: u64) -> bool {
         match &self.open {
-            Some(open) => !open.sample && !open.tail && open.estimate.saturating_add(cost) < MARK_NS,
+            Some(open) => !open.sample && !open.tail && open.estimate.saturating_add(cost) < MARKER_INTERVAL_NS,
             None => false,
         }
     }
 
-    /// Counts a launch for which [`Marks::goes_on`] returned true.
+    /// Counts a launch for which [`StreamMarkers::goes_on`] returned true.
     #[inline]
     pub const fn go_on(&mut self, cost: u64) {
         if let Some(open) = &mut self.open {
@@ -115,38 +116,44 @@ impl Marks {
     /// How much work may be launched in addition to the open work without a marker; `None`: the next launch may need
     /// one.
     #[must_use]
-    pub const fn room(&self) -> Option<u64> {
+    pub const fn unmarked_room(&self) -> Option<u64> {
         match &self.open {
-            Some(open) if !open.sample && !open.tail => Some((MARK_NS - 1).saturating_sub(open.estimate)),
+            Some(open) if !open.sample && !open.tail => Some((MARKER_INTERVAL_NS - 1).saturating_sub(open.estimate)),
             _ => None,
         }
     }
 
     /// Counts launches of known cost that were made without asking for each. If the interval in which they were
     /// allowed has ended, they belong to the next one, which then is not measured.
-    pub const fn went(&mut self, estimate: u64, launches: u32) {
+    pub const fn count_unasked(&mut self, estimate: u64, launches: u32) {
         match &mut self.open {
             Some(open) => {
                 open.estimate = open.estimate.saturating_add(estimate);
                 open.launches = open.launches.wrapping_add(launches);
             }
             None => {
-                self.open =
-                    Some(Open { estimate, doubt: Doubt::NONE, measured: false, launches, tail: false, sample: false });
+                self.open = Some(OpenInterval {
+                    estimate,
+                    doubt: CostDoubt::NO_DOUBT,
+                    measured: false,
+                    launches,
+                    tail: false,
+                    sample: false,
+                });
             }
         }
         self.unsampled = self.unsampled.saturating_add(estimate);
     }
 
     /// Counts a launch after it was made. Returns the interval that ends here with a marker, if one does.
-    pub fn after(&mut self, cost: Guess) -> Option<Open> {
+    pub fn after_launch(&mut self, cost: CostGuess) -> Option<OpenInterval> {
         let open = self.open.get_or_insert_default();
-        open.estimate = open.estimate.saturating_add(cost.ns());
-        open.doubt = open.doubt.and(cost.doubt());
-        self.unsampled = self.unsampled.saturating_add(cost.ns());
+        open.estimate = open.estimate.saturating_add(cost.as_ns());
+        open.doubt = open.doubt.add_doubt(cost.doubt_of());
+        self.unsampled = self.unsampled.saturating_add(cost.as_ns());
         open.launches = open.launches.wrapping_add(1);
         let is_tail = open.tail && open.launches >= self.tail;
-        if open.estimate < MARK_NS && !open.sample && !is_tail && !cost.is_unknown() {
+        if open.estimate < MARKER_INTERVAL_NS && !open.sample && !is_tail && !cost.is_unknown() {
             return None;
         }
         self.close()
@@ -154,7 +161,7 @@ impl Marks {
 
     /// Ends the open interval after the work in flight, if there is one. For a stream that gets no more work for a
     /// while, when others wait to see the work complete.
-    pub fn close(&mut self) -> Option<Open> {
+    pub fn close(&mut self) -> Option<OpenInterval> {
         let open = self.open.take()?;
         if open.measured {
             self.unsampled = 0;
@@ -174,11 +181,11 @@ impl Marks {
     #[inline]
     #[must_use]
     pub const fn samples_tail(&self) -> bool {
-        matches!(self.open, Some(Open { tail: true, .. }))
+        matches!(self.open, Some(OpenInterval { tail: true, .. }))
     }
 
     /// The stream is idle: the open work was a tail.
-    fn over(&mut self) -> Option<Open> {
+    fn close_tail(&mut self) -> Option<OpenInterval> {
         let open = self.open.take();
         let launches = self.sampled.saturating_add(open.map_or(0, |open| open.launches));
         if launches > 0 {
@@ -190,60 +197,60 @@ impl Marks {
 
     /// Measures the next launch, if possible, whatever the estimates say. An estimate near zero would otherwise never
     /// be measured again.
-    pub fn sample(&mut self) {
+    pub fn sample_next(&mut self) {
         match &mut self.open {
             Some(open) => open.sample = true,
-            None => self.unsampled = self.unsampled.max(MARK_NS),
+            None => self.unsampled = self.unsampled.max(MARKER_INTERVAL_NS),
         }
     }
 
-    /// Takes back a launch that [`Marks::after`] counted and the driver refused. `closed` is the interval that was to
-    /// end with it, and has no marker.
-    pub fn withdrawn(&mut self, cost: Guess, closed: Option<Open>) {
+    /// Takes back a launch that [`StreamMarkers::after_launch`] counted and the driver refused. `closed` is the
+    /// interval that was to end with it, and has no marker.
+    pub fn undo_launch(&mut self, cost: CostGuess, closed: Option<OpenInterval>) {
         if let Some(closed) = closed {
             self.pending = self.pending.saturating_sub(1);
             let rest = self.open.take().unwrap_or_default();
-            self.open = Some(Open {
+            self.open = Some(OpenInterval {
                 estimate: closed.estimate.saturating_add(rest.estimate),
-                doubt: closed.doubt.and(rest.doubt),
+                doubt: closed.doubt.add_doubt(rest.doubt),
                 launches: closed.launches.saturating_add(rest.launches),
                 ..closed
             });
         }
         if let Some(open) = &mut self.open {
-            open.estimate = open.estimate.saturating_sub(cost.ns());
-            open.doubt = open.doubt.without(cost.doubt());
+            open.estimate = open.estimate.saturating_sub(cost.as_ns());
+            open.doubt = open.doubt.subtract_doubt(cost.doubt_of());
             open.launches = open.launches.saturating_sub(1);
         }
-        self.unsampled = self.unsampled.saturating_sub(cost.ns());
+        self.unsampled = self.unsampled.saturating_sub(cost.as_ns());
     }
 
     /// Marks the open work as not measurable: its begin marker is missing, or the stream may have been idle.
-    pub fn doubt(&mut self) {
+    pub fn doubt_interval(&mut self) {
         if let Some(open) = &mut self.open {
             (open.measured, open.tail) = (false, false);
         }
     }
 
     /// The oldest interval was seen complete.
-    pub fn completed(&mut self) {
+    pub fn complete_oldest(&mut self) {
         self.pending = self.pending.saturating_sub(1);
     }
 
     /// Intervals that were not yet seen complete.
     #[must_use]
-    pub const fn pending(&self) -> u32 {
+    pub const fn pending_intervals(&self) -> u32 {
         self.pending
     }
 
     /// Returns the open work as over, because its estimated time has passed.
-    pub fn expire(&mut self) -> Option<Open> {
-        if self.pending > 0 { None } else { self.over() }
+    pub fn expire_open(&mut self) -> Option<OpenInterval> {
+        if self.pending > 0 { None } else { self.close_tail() }
     }
 
     /// The work after the last marker.
     #[must_use]
-    pub const fn open(&self) -> Option<Open> {
+    pub const fn open(&self) -> Option<OpenInterval> {
         self.open
     }
 }

@@ -7,20 +7,20 @@
 //! not. After a pause in the looks the count of work in flight is stale; the caller must first find out what has
 //! completed.
 //!
-//! Not here: how unused time expires ([`crate::time::account`]), the work in flight ([`super::Keeper`]).
+//! Not here: how unused time expires ([`crate::time::account`]), the work in flight ([`super::LaunchGate`]).
 
-use crate::time::account::{Engaged, SharedAccount};
+use crate::time::account::{SharedAccount, WorkStart};
 
 /// After this long without a look, the caller must find out again what is in flight.
-pub const PAUSE_NS: u64 = 5_000_000;
+pub const PRESENCE_PAUSE_NS: u64 = 5_000_000;
 /// A thread that waits for another member's turn looks again at a known time. If it is later than that by this much,
 /// the turn was not the cause.
-const LATE_NS: u64 = 10_000_000;
+const LATE_WAKE_NS: u64 = 10_000_000;
 
 /// The start of the current period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Presence {
-    since: Engaged,
+    since: WorkStart,
     /// Another member's turn kept this process away until then.
     away: u64,
 }
@@ -28,24 +28,24 @@ pub struct Presence {
 impl Presence {
     /// The start of the period for the work that is charged now.
     #[must_use]
-    pub const fn since(&self) -> Engaged {
+    pub const fn engaged_since(&self) -> WorkStart {
         self.since
     }
 
     /// Notes that a launch is considered at `now`, with this much work in flight.
     ///
     /// # Cost
-    /// A comparison where something is in flight, else [`SharedAccount::begin`].
+    /// A comparison where something is in flight, else [`SharedAccount::begin_work`].
     #[inline]
-    pub fn look(&mut self, account: SharedAccount<'_>, in_flight: u64, now: u64) {
+    pub fn note_look(&mut self, account: SharedAccount<'_>, in_flight: u64, now: u64) {
         if in_flight == 0 && now > self.away {
-            self.since = account.begin(now);
+            self.since = account.begin_work(now);
         }
     }
 
     /// Notes that another member's turn holds back a launch, which asks again at `until`.
     pub fn is_kept_away(&mut self, until: u64) {
-        self.away = until.saturating_add(LATE_NS);
+        self.away = until.saturating_add(LATE_WAKE_NS);
     }
 
     /// Notes that a launch goes, or that none is wanted any more.
@@ -74,12 +74,12 @@ mod tests {
     /// Returns the device time used in the following second.
     fn after_starvation(share: Share) -> u64 {
         let page = LedgerPage::zeroed();
-        let account = page.ledger().account();
+        let account = page.as_ledger().time_account();
         let (mut presence, mut now, mut used) = (Presence::default(), START, 0);
         while now < START + 2_200 * MS {
             let starved = now < START + 1_200 * MS;
-            presence.look(account, 0, now);
-            if let Admission::WaitUntil(then) = account.admit(now) {
+            presence.note_look(account, 0, now);
+            if let Admission::WaitUntil(then) = account.admit_launch(now) {
                 now = then;
                 continue;
             }
@@ -87,7 +87,7 @@ mod tests {
                 used += 5 * MS;
             }
             now += if starved { 50 * MS } else { 5 * MS };
-            account.charge_since(5 * MS, share, presence.since(), now);
+            account.charge_since(5 * MS, share, presence.engaged_since(), now);
         }
         used
     }
@@ -96,7 +96,7 @@ mod tests {
     fn a_thread_that_waits_and_wakes_late_keeps_one_burst() {
         for limit in [30, 50, 80] {
             let share = percent(limit);
-            let most = share.of(1_000 * MS) + share.of(BURST_NS) + 10 * MS;
+            let most = share.part_of(1_000 * MS) + share.part_of(BURST_NS) + 10 * MS;
             let used = after_starvation(share);
             assert!(used <= most, "{limit} %: {used} of {most}");
         }
@@ -105,34 +105,34 @@ mod tests {
     #[test]
     fn work_that_stays_before_the_device_forgets_nothing() {
         let page = LedgerPage::zeroed();
-        let account = page.ledger().account();
+        let account = page.as_ledger().time_account();
         let mut presence = Presence::default();
-        presence.look(account, 0, START);
+        presence.note_look(account, 0, START);
         // Next to neighbours its work runs for a second and uses 100 ms of device time.
-        presence.look(account, 100 * MS, START + 500 * MS);
-        account.charge_since(100 * MS, percent(50), presence.since(), START + 1_000 * MS);
-        account.charge_since(400 * MS, percent(50), presence.since(), START + 1_000 * MS);
-        assert_eq!(account.admit(START + 1_000 * MS), Admission::Admit);
+        presence.note_look(account, 100 * MS, START + 500 * MS);
+        account.charge_since(100 * MS, percent(50), presence.engaged_since(), START + 1_000 * MS);
+        account.charge_since(400 * MS, percent(50), presence.engaged_since(), START + 1_000 * MS);
+        assert_eq!(account.admit_launch(START + 1_000 * MS), Admission::Admit);
     }
 
     #[test]
     fn somebody_elses_turn_forgets_nothing_and_a_pause_in_it_does() {
         for (late, kept) in [(0, true), (1_000 * MS, false)] {
             let page = LedgerPage::zeroed();
-            let account = page.ledger().account();
+            let account = page.as_ledger().time_account();
             let mut presence = Presence::default();
-            presence.look(account, 0, START);
+            presence.note_look(account, 0, START);
             let mut now = START;
             while now < START + 500 * MS {
                 presence.is_kept_away(now + 10 * MS);
                 now += 10 * MS;
-                presence.look(account, 0, now);
+                presence.note_look(account, 0, now);
             }
             now += late;
-            presence.look(account, 0, now);
+            presence.note_look(account, 0, now);
             presence.is_there();
-            account.charge_since(100 * MS, percent(50), presence.since(), now);
-            let is_left = account.admit(now) == Admission::Admit;
+            account.charge_since(100 * MS, percent(50), presence.engaged_since(), now);
+            let is_left = account.admit_launch(now) == Admission::Admit;
             assert_eq!(is_left, kept, "{late}");
         }
     }

@@ -1,108 +1,116 @@
 //! The gate's promises.
 
-use super::marks::{MARK_NS, Marks};
+use super::marks::{MARKER_INTERVAL_NS, StreamMarkers};
 use super::*;
-use crate::time::account::cost::{CostTable, UNKNOWN_NS};
+use crate::time::account::cost::{CostTable, UNKNOWN_COST_NS};
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 
-const fn sure(ns: u64) -> Guess {
-    Guess::sure(ns)
+const fn sure(ns: u64) -> CostGuess {
+    CostGuess::with_certainty(ns)
 }
 
 fn run() -> Gate {
     Gate::Run { lease: 1, until: u64::MAX, exclusive: true, ceiling: None, wide: false }
 }
 
-fn ask(cost: Guess, gate: Gate, now: u64) -> Ask {
-    Ask { cost, gate, admission: Admission::Admit, beside: true, aside: 0, now }
+fn ask(cost: CostGuess, gate: Gate, now: u64) -> LaunchRequest {
+    LaunchRequest { cost, gate, admission: Admission::Admit, beside: true, aside: 0, now }
 }
 
 #[test]
 fn an_open_gate_asks_nothing() {
-    let (mut keeper, bounds) = (Keeper::default(), Bounds::default());
+    let (mut keeper, bounds) = (LaunchGate::default(), GateBounds::default());
     for n in 0..1000 {
-        let ask = Ask {
-            cost: Guess::UNKNOWN,
+        let ask = LaunchRequest {
+            cost: CostGuess::NEVER_MEASURED,
             gate: Gate::Open,
             admission: Admission::WaitUntil(u64::MAX),
             beside: true,
             aside: 0,
             now: n,
         };
-        assert_eq!(keeper.ask(&ask, &bounds), Verdict::Go);
+        assert_eq!(keeper.ask_gate(&ask, &bounds), GateVerdict::Go);
     }
-    assert_eq!(keeper, Keeper::default());
+    assert_eq!(keeper, LaunchGate::default());
 }
 
 #[test]
 fn estimated_work_in_flight_is_bounded() {
-    let (mut keeper, bounds) = (Keeper::default(), Bounds::default());
+    let (mut keeper, bounds) = (LaunchGate::default(), GateBounds::default());
     let mut admitted = 0;
-    while keeper.ask(&ask(sure(150 * US), run(), 0), &bounds) == Verdict::Go {
-        keeper.launched(sure(150 * US), 0, &bounds);
+    while keeper.ask_gate(&ask(sure(150 * US), run(), 0), &bounds) == GateVerdict::Go {
+        keeper.note_launch(sure(150 * US), 0, &bounds);
         admitted += 1;
     }
     assert_eq!(admitted, 13, "2 ms hold 13 times 150 us");
-    keeper.completed(150 * US, Doubt::NONE, 150 * US);
-    assert_eq!(keeper.ask(&ask(sure(150 * US), run(), 150 * US), &bounds), Verdict::Go);
+    keeper.note_completed(150 * US, CostDoubt::NO_DOUBT, 150 * US);
+    assert_eq!(keeper.ask_gate(&ask(sure(150 * US), run(), 150 * US), &bounds), GateVerdict::Go);
 }
 
 #[test]
 fn one_long_launch_goes_when_nothing_is_in_flight_and_the_next_when_it_is_about_to_end() {
-    let (mut keeper, bounds) = (Keeper::default(), Bounds::default());
+    let (mut keeper, bounds) = (LaunchGate::default(), GateBounds::default());
     let long = sure(20 * MS);
-    assert_eq!(keeper.ask(&ask(long, run(), 0), &bounds), Verdict::Go);
-    keeper.launched(long, 0, &bounds);
-    assert_eq!(keeper.ask(&ask(long, run(), MS), &bounds), Verdict::Wait(MS + 980 * US), "looks again after a while");
+    assert_eq!(keeper.ask_gate(&ask(long, run(), 0), &bounds), GateVerdict::Go);
+    keeper.note_launch(long, 0, &bounds);
+    assert_eq!(
+        keeper.ask_gate(&ask(long, run(), MS), &bounds),
+        GateVerdict::Wait(MS + 980 * US),
+        "looks again after a while"
+    );
     let early = 20 * MS - 100 * US;
-    assert_eq!(keeper.ask(&ask(long, run(), early - US), &bounds), Verdict::Wait(early));
-    assert_eq!(keeper.ask(&ask(long, run(), 19 * MS), &bounds), Verdict::Wait(19 * MS + 230_000), "and sooner");
-    assert_eq!(keeper.ask(&ask(long, run(), early), &bounds), Verdict::Go);
-    keeper.launched(long, early, &bounds);
-    assert!(matches!(keeper.ask(&ask(long, run(), 21 * MS), &bounds), Verdict::Wait(_)), "but only one");
+    assert_eq!(keeper.ask_gate(&ask(long, run(), early - US), &bounds), GateVerdict::Wait(early));
+    assert_eq!(
+        keeper.ask_gate(&ask(long, run(), 19 * MS), &bounds),
+        GateVerdict::Wait(19 * MS + 230_000),
+        "and sooner"
+    );
+    assert_eq!(keeper.ask_gate(&ask(long, run(), early), &bounds), GateVerdict::Go);
+    keeper.note_launch(long, early, &bounds);
+    assert!(matches!(keeper.ask_gate(&ask(long, run(), 21 * MS), &bounds), GateVerdict::Wait(_)), "but only one");
 }
 
 #[test]
 fn launches_of_unknown_cost_go_one_at_a_time() {
-    let (mut keeper, bounds) = (Keeper::default(), Bounds::default());
-    assert_eq!(keeper.ask(&ask(Guess::UNKNOWN, run(), 0), &bounds), Verdict::Go);
-    keeper.launched(Guess::UNKNOWN, 0, &bounds);
-    assert!(matches!(keeper.ask(&ask(Guess::UNKNOWN, run(), US), &bounds), Verdict::Wait(_)));
-    assert_eq!(keeper.ask(&ask(sure(US), run(), US), &bounds), Verdict::Go, "a known one is no risk");
-    keeper.completed(UNKNOWN_NS, Guess::UNKNOWN.doubt(), 30 * US);
-    assert_eq!(keeper.ask(&ask(Guess::UNKNOWN, run(), 31 * US), &bounds), Verdict::Go);
+    let (mut keeper, bounds) = (LaunchGate::default(), GateBounds::default());
+    assert_eq!(keeper.ask_gate(&ask(CostGuess::NEVER_MEASURED, run(), 0), &bounds), GateVerdict::Go);
+    keeper.note_launch(CostGuess::NEVER_MEASURED, 0, &bounds);
+    assert!(matches!(keeper.ask_gate(&ask(CostGuess::NEVER_MEASURED, run(), US), &bounds), GateVerdict::Wait(_)));
+    assert_eq!(keeper.ask_gate(&ask(sure(US), run(), US), &bounds), GateVerdict::Go, "a known one is no risk");
+    keeper.note_completed(UNKNOWN_COST_NS, CostGuess::NEVER_MEASURED.doubt_of(), 30 * US);
+    assert_eq!(keeper.ask_gate(&ask(CostGuess::NEVER_MEASURED, run(), 31 * US), &bounds), GateVerdict::Go);
 }
 
 #[test]
 fn whoever_may_not_launch_waits_for_the_word_or_the_refill() {
-    let (mut keeper, bounds) = (Keeper::default(), Bounds::default());
+    let (mut keeper, bounds) = (LaunchGate::default(), GateBounds::default());
     let cost = sure(50 * US);
-    assert_eq!(keeper.ask(&ask(cost, Gate::Wait, 5), &bounds), Verdict::Wait(5 + 10 * MS));
-    assert_eq!(keeper.ask(&ask(cost, Gate::Cap { until: 3 * MS }, 5), &bounds), Verdict::Wait(3 * MS));
+    assert_eq!(keeper.ask_gate(&ask(cost, Gate::Wait, 5), &bounds), GateVerdict::Wait(5 + 10 * MS));
+    assert_eq!(keeper.ask_gate(&ask(cost, Gate::Cap { until: 3 * MS }, 5), &bounds), GateVerdict::Wait(3 * MS));
     // The end of the pause opens no gate by itself. A look each nanosecond would only keep a processor busy.
-    assert_eq!(keeper.ask(&ask(cost, Gate::Cap { until: 3 * MS }, 3 * MS), &bounds), Verdict::Wait(13 * MS));
+    assert_eq!(keeper.ask_gate(&ask(cost, Gate::Cap { until: 3 * MS }, 3 * MS), &bounds), GateVerdict::Wait(13 * MS));
     let over = Gate::Run { lease: 1, until: 4 * MS, exclusive: true, ceiling: None, wide: false };
-    assert_eq!(keeper.ask(&ask(cost, over, 4 * MS - 1), &bounds), Verdict::Go);
-    assert_eq!(keeper.ask(&ask(cost, over, 4 * MS), &bounds), Verdict::Wait(14 * MS));
-    let debt = Ask { admission: Admission::WaitUntil(7 * MS), ..ask(cost, run(), 0) };
-    assert_eq!(keeper.ask(&debt, &bounds), Verdict::Wait(7 * MS));
+    assert_eq!(keeper.ask_gate(&ask(cost, over, 4 * MS - 1), &bounds), GateVerdict::Go);
+    assert_eq!(keeper.ask_gate(&ask(cost, over, 4 * MS), &bounds), GateVerdict::Wait(14 * MS));
+    let debt = LaunchRequest { admission: Admission::WaitUntil(7 * MS), ..ask(cost, run(), 0) };
+    assert_eq!(keeper.ask_gate(&debt, &bounds), GateVerdict::Wait(7 * MS));
 }
 
 #[test]
 fn what_runs_may_wait_for_what_is_held_back() {
-    let (mut keeper, bounds) = (Keeper::default(), Bounds::default());
-    keeper.launched(sure(3 * MS), 0, &bounds);
+    let (mut keeper, bounds) = (LaunchGate::default(), GateBounds::default());
+    keeper.note_launch(sure(3 * MS), 0, &bounds);
     for gate in [run(), Gate::Wait, Gate::Cap { until: u64::MAX }] {
         let mut keeper = keeper;
         let (mut now, mut forced) = (0, Vec::new());
         while forced.len() < 6 {
-            match keeper.ask(&ask(sure(3 * MS), gate, now), &bounds) {
-                Verdict::Go if forced.is_empty() => now += MS, // one ahead, at the end of what runs
-                Verdict::Wait(until) => now = until,
-                Verdict::Forced => forced.push(now),
-                Verdict::Go => panic!("not without being forced"),
+            match keeper.ask_gate(&ask(sure(3 * MS), gate, now), &bounds) {
+                GateVerdict::Go if forced.is_empty() => now += MS, // one ahead, at the end of what runs
+                GateVerdict::Wait(until) => now = until,
+                GateVerdict::Forced => forced.push(now),
+                GateVerdict::Go => panic!("not without being forced"),
             }
             if now >= 3 * MS {
                 keeper.ahead = true;
@@ -116,39 +124,39 @@ fn what_runs_may_wait_for_what_is_held_back() {
 
 #[test]
 fn behind_work_of_its_own_stream_a_launch_waits_longer_before_it_is_forced() {
-    let (mut keeper, bounds) = (Keeper::default(), Bounds::default());
-    keeper.launched(Guess::UNKNOWN, 0, &bounds);
-    let behind = |now| Ask { beside: false, ..ask(Guess::UNKNOWN, run(), now) };
+    let (mut keeper, bounds) = (LaunchGate::default(), GateBounds::default());
+    keeper.note_launch(CostGuess::NEVER_MEASURED, 0, &bounds);
+    let behind = |now| LaunchRequest { beside: false, ..ask(CostGuess::NEVER_MEASURED, run(), now) };
     let mut forced = Vec::new();
     let mut now = 0;
     while forced.len() < 4 {
-        match keeper.ask(&behind(now), &bounds) {
-            Verdict::Wait(until) => now = until,
-            Verdict::Forced => forced.push(now),
-            Verdict::Go => panic!("not without being forced"),
+        match keeper.ask_gate(&behind(now), &bounds) {
+            GateVerdict::Wait(until) => now = until,
+            GateVerdict::Forced => forced.push(now),
+            GateVerdict::Go => panic!("not without being forced"),
         }
     }
-    let first = UNKNOWN_NS * 3 / 2 + 2_560 * MS;
+    let first = UNKNOWN_COST_NS * 3 / 2 + 2_560 * MS;
     assert_eq!(forced, [0, 5_120, 15_360, 25_600].map(|ms| first + ms * MS));
 }
 
 /// Simulates launches without a balance, each held until the gate forces it. `helps`: whether the work in flight ends
 /// when the launch goes. Returns how long each of them waited, in ms.
 fn waits(helps: bool) -> Vec<u64> {
-    let (mut keeper, bounds, mut now) = (Keeper::default(), Bounds::default(), 0);
-    let poor = |now| Ask { admission: Admission::WaitUntil(u64::MAX), ..ask(sure(MS), run(), now) };
+    let (mut keeper, bounds, mut now) = (LaunchGate::default(), GateBounds::default(), 0);
+    let poor = |now| LaunchRequest { admission: Admission::WaitUntil(u64::MAX), ..ask(sure(MS), run(), now) };
     let mut waits = Vec::new();
     for _ in 0..6 {
-        keeper.launched(sure(80 * MS), now, &bounds);
+        keeper.note_launch(sure(80 * MS), now, &bounds);
         let begun = now;
-        while let Verdict::Wait(until) = keeper.ask(&poor(now), &bounds) {
+        while let GateVerdict::Wait(until) = keeper.ask_gate(&poor(now), &bounds) {
             now = until;
         }
         waits.push((now - begun) / MS);
-        keeper.launched(sure(MS), now, &bounds);
-        keeper.completed(MS, Doubt::NONE, now + MS);
+        keeper.note_launch(sure(MS), now, &bounds);
+        keeper.note_completed(MS, CostDoubt::NO_DOUBT, now + MS);
         now += if helps { MS } else { 500 * MS };
-        keeper.completed(80 * MS, Doubt::NONE, now);
+        keeper.note_completed(80 * MS, CostDoubt::NO_DOUBT, now);
     }
     waits
 }
@@ -162,10 +170,10 @@ fn forced_launches_that_help_stay_as_quick_and_those_in_vain_become_rare() {
 #[test]
 fn what_takes_longer_than_expected_beside_others_is_expected_to() {
     let due = |took: &[u64]| {
-        let (mut keeper, bounds, mut now) = (Keeper::default(), Bounds::default(), 0);
-        took.iter().for_each(|spent| keeper.took(200 * MS, *spent));
-        keeper.launched(sure(200 * MS), 0, &bounds);
-        while let Verdict::Wait(until) = keeper.ask(&ask(sure(200 * MS), Gate::Wait, now), &bounds) {
+        let (mut keeper, bounds, mut now) = (LaunchGate::default(), GateBounds::default(), 0);
+        took.iter().for_each(|spent| keeper.learn_slowdown(200 * MS, *spent));
+        keeper.note_launch(sure(200 * MS), 0, &bounds);
+        while let GateVerdict::Wait(until) = keeper.ask_gate(&ask(sure(200 * MS), Gate::Wait, now), &bounds) {
             now = until;
         }
         now / MS
@@ -181,77 +189,77 @@ fn what_takes_longer_than_expected_beside_others_is_expected_to() {
 #[test]
 fn a_marker_follows_250_us_of_work_whatever_the_number_of_launches() {
     for cost in [US, 10 * US, 50 * US, 249 * US] {
-        let mut marks = Marks::default();
+        let mut marks = StreamMarkers::default();
         let mut ends = 0;
         for n in 0..10_000 {
-            marks.before(sure(cost), n == 0, true);
-            ends += u64::from(marks.after(sure(cost)).is_some());
+            marks.before_launch(sure(cost), n == 0, true);
+            ends += u64::from(marks.after_launch(sure(cost)).is_some());
         }
-        let most = 10_000 * cost / MARK_NS + 1;
+        let most = 10_000 * cost / MARKER_INTERVAL_NS + 1;
         assert!(ends <= most && ends * 2 >= most, "{cost}: {ends} of {most}");
     }
 }
 
 #[test]
 fn programs_that_synchronise_are_sampled() {
-    let mut marks = Marks::default();
+    let mut marks = StreamMarkers::default();
     let (mut begins, mut ends, mut tails) = (0, 0, 0);
     for _ in 0..1_000 {
-        let before = marks.before(sure(50 * US), true, true);
+        let before = marks.before_launch(sure(50 * US), true, true);
         begins += u32::from(before.begin);
         tails += before.tail.map_or(0, |tail| tail.estimate);
-        if marks.after(sure(50 * US)).is_some() {
+        if marks.after_launch(sure(50 * US)).is_some() {
             ends += 1;
-            marks.completed();
+            marks.complete_oldest();
         }
     }
     assert_eq!((begins, ends), (200, 200), "one launch in 250 us of work");
     assert_eq!(tails, 800 * 50 * US, "the others are charged by their cost");
     // A kernel longer than the distance is always measured.
-    let before = marks.before(sure(MS), true, true);
-    assert!(before.begin && marks.after(sure(MS)).is_some_and(|open| open.measured));
+    let before = marks.before_launch(sure(MS), true, true);
+    assert!(before.begin && marks.after_launch(sure(MS)).is_some_and(|open| open.measured));
 }
 
 #[test]
 fn what_was_never_measured_is_measured_at_once() {
-    let mut marks = Marks::default();
-    assert!(marks.before(Guess::UNKNOWN, true, true).begin);
-    assert!(marks.after(Guess::UNKNOWN).is_some_and(|open| open.measured && open.doubt.unknown == 1));
+    let mut marks = StreamMarkers::default();
+    assert!(marks.before_launch(CostGuess::NEVER_MEASURED, true, true).begin);
+    assert!(marks.after_launch(CostGuess::NEVER_MEASURED).is_some_and(|open| open.measured && open.doubt.unknown == 1));
 }
 
 /// The short path decides like the long one: every launch that it lets go would have gone on the long path, and both
 /// count alike.
 #[test]
 fn what_goes_on_is_what_would_have_gone_anyway() {
-    let bounds = Bounds::default();
-    let (mut short, mut long) = (Keeper::default(), Keeper::default());
-    let (mut marks, mut other) = (Marks::default(), Marks::default());
+    let bounds = GateBounds::default();
+    let (mut short, mut long) = (LaunchGate::default(), LaunchGate::default());
+    let (mut marks, mut other) = (StreamMarkers::default(), StreamMarkers::default());
     let mut taken = 0;
     for n in 0..3_000u64 {
         let cost = 1 + n * 7_919 % 9_000;
         let admission = if n % 11 == 0 { Admission::WaitUntil(n + MS) } else { Admission::Admit };
         let gate = if n % 13 == 0 { Gate::Wait } else { run() };
-        let ask = Ask { admission, ..ask(sure(cost), gate, n) };
+        let ask = LaunchRequest { admission, ..ask(sure(cost), gate, n) };
         if marks.goes_on(cost) && short.goes_on(&ask, &bounds) {
             taken += 1;
-            assert_eq!(long.ask(&ask, &bounds), Verdict::Go, "{ask:?}");
+            assert_eq!(long.ask_gate(&ask, &bounds), GateVerdict::Go, "{ask:?}");
             marks.go_on(cost);
-            assert!(other.before(sure(cost), false, true).tail.is_none());
-            assert!(other.after(sure(cost)).is_none(), "no marker");
+            assert!(other.before_launch(sure(cost), false, true).tail.is_none());
+            assert!(other.after_launch(sure(cost)).is_none(), "no marker");
         } else {
             for marks in [&mut marks, &mut other] {
-                marks.before(sure(cost), n == 0, true);
-                if marks.after(sure(cost)).is_some() {
-                    marks.completed();
+                marks.before_launch(sure(cost), n == 0, true);
+                if marks.after_launch(sure(cost)).is_some() {
+                    marks.complete_oldest();
                 }
             }
-            short.launched(sure(cost), n, &bounds);
+            short.note_launch(sure(cost), n, &bounds);
         }
-        long.launched(sure(cost), n, &bounds);
+        long.note_launch(sure(cost), n, &bounds);
         assert_eq!((short.in_flight(), marks), (long.in_flight(), other));
         if short.in_flight() > MS {
-            short.completed(MS, Doubt::NONE, n);
-            long.completed(MS, Doubt::NONE, n);
+            short.note_completed(MS, CostDoubt::NO_DOUBT, n);
+            long.note_completed(MS, CostDoubt::NO_DOUBT, n);
         }
     }
     assert!(taken > 2_000, "{taken}");
@@ -260,30 +268,38 @@ fn what_goes_on_is_what_would_have_gone_anyway() {
 /// A launch that took 50 us once may take a second the next time.
 #[test]
 fn of_what_was_measured_a_few_times_only_as_many_go_together() {
-    let (costs, bounds) = (CostTable::<1>::new(), Bounds::default());
+    let (costs, bounds) = (CostTable::<1>::new(), GateBounds::default());
     for most in [2, 4, 8, 16, 32, 64, 200] {
-        costs.learn(7, 10 * US);
-        let (mut keeper, mut marks) = (Keeper::default(), Marks::default());
-        let cost = costs.guess(7);
-        let own = |cost, now| Ask { beside: false, ..ask(cost, run(), now) };
+        costs.learn_cost(7, 10 * US);
+        let (mut keeper, mut marks) = (LaunchGate::default(), StreamMarkers::default());
+        let cost = costs.guess_cost(7);
+        let own = |cost, now| LaunchRequest { beside: false, ..ask(cost, run(), now) };
         let mut went = 0;
-        while keeper.ask(&own(cost, 0), &bounds) == Verdict::Go {
-            let begins = marks.before(cost, went == 0, true).begin;
+        while keeper.ask_gate(&own(cost, 0), &bounds) == GateVerdict::Go {
+            let begins = marks.before_launch(cost, went == 0, true).begin;
             assert_eq!(begins, went == 0 && most < 200, "where it can it begins at a marker");
-            keeper.launched(cost, 0, &bounds);
+            keeper.note_launch(cost, 0, &bounds);
             went += 1;
-            marks.after(cost);
+            marks.after_launch(cost);
         }
         assert_eq!((went, keeper.is_in_doubt(&own(cost, 0))), (most, most < 200));
-        assert!(matches!(keeper.ask(&own(cost, MS), &bounds), Verdict::Wait(_)), "not by its time: {most}");
-        assert_eq!(keeper.ask(&own(sure(10 * US), 0), &bounds) == Verdict::Go, most < 200, "others go beside it");
+        assert!(matches!(keeper.ask_gate(&own(cost, MS), &bounds), GateVerdict::Wait(_)), "not by its time: {most}");
+        assert_eq!(
+            keeper.ask_gate(&own(sure(10 * US), 0), &bounds) == GateVerdict::Go,
+            most < 200,
+            "others go beside it"
+        );
         assert!(most == 200 || !keeper.goes_on(&own(cost, 0), &bounds), "and it takes the long way");
-        assert_eq!(keeper.ask(&ask(cost, run(), 0), &bounds) == Verdict::Go, most < 200, "as others may wait for it");
+        assert_eq!(
+            keeper.ask_gate(&ask(cost, run(), 0), &bounds) == GateVerdict::Go,
+            most < 200,
+            "as others may wait for it"
+        );
         // A launch that waits puts a marker after the work in flight; each marker that is reached makes room for as
         // many launches again.
-        let doubt = marks.close().map_or(cost.doubt(), |open| open.doubt);
-        keeper.completed(10 * US, doubt, 10 * US);
-        assert_eq!(keeper.ask(&own(cost, 10 * US), &bounds), Verdict::Go);
+        let doubt = marks.close().map_or(cost.doubt_of(), |open| open.doubt);
+        keeper.note_completed(10 * US, doubt, 10 * US);
+        assert_eq!(keeper.ask_gate(&own(cost, 10 * US), &bounds), GateVerdict::Go);
     }
 }
 
@@ -293,81 +309,95 @@ fn of_what_was_measured_a_few_times_only_as_many_go_together() {
 fn what_is_in_doubt_gets_no_marker_behind_it_until_somebody_waits_for_that() {
     let costs = CostTable::<1>::new();
     for _ in 0..6 {
-        costs.learn(7, 2 * US);
-        let mut marks = Marks::default();
-        assert!(marks.before(costs.guess(7), true, true).begin && marks.after(costs.guess(7)).is_none());
-        assert!(marks.close().is_some_and(|open| open.measured && open.doubt == costs.guess(7).doubt()));
-        marks.completed();
-        assert!(!marks.before(costs.guess(7), true, false).begin, "beside what is not measured it cannot be");
+        costs.learn_cost(7, 2 * US);
+        let mut marks = StreamMarkers::default();
+        assert!(
+            marks.before_launch(costs.guess_cost(7), true, true).begin
+                && marks.after_launch(costs.guess_cost(7)).is_none()
+        );
+        assert!(marks.close().is_some_and(|open| open.measured && open.doubt == costs.guess_cost(7).doubt_of()));
+        marks.complete_oldest();
+        assert!(
+            !marks.before_launch(costs.guess_cost(7), true, false).begin,
+            "beside what is not measured it cannot be"
+        );
     }
-    costs.learn(7, 2 * US);
-    let mut marks = Marks::default();
-    assert!(!marks.before(costs.guess(7), true, true).begin && marks.after(costs.guess(7)).is_none());
+    costs.learn_cost(7, 2 * US);
+    let mut marks = StreamMarkers::default();
+    assert!(
+        !marks.before_launch(costs.guess_cost(7), true, true).begin
+            && marks.after_launch(costs.guess_cost(7)).is_none()
+    );
 }
 
 /// A kernel waits for the host, and others are queued behind it before the host releases it.
 #[test]
 fn whom_nothing_but_doubt_holds_back_is_not_held_for_long_each_time() {
-    let (costs, bounds) = (CostTable::<1>::new(), Bounds::default());
-    costs.learn(7, 10 * US);
-    let cost = costs.guess(7);
+    let (costs, bounds) = (CostTable::<1>::new(), GateBounds::default());
+    costs.learn_cost(7, 10 * US);
+    let cost = costs.guess_cost(7);
     for beside in [false, true] {
-        let own = |now, admission| Ask { beside, admission, ..ask(cost, run(), now) };
-        let (mut keeper, mut now, admit) = (Keeper::default(), 0, Admission::Admit);
-        while keeper.ask(&own(now, admit), &bounds) == Verdict::Go {
-            keeper.launched(cost, 0, &bounds);
+        let own = |now, admission| LaunchRequest { beside, admission, ..ask(cost, run(), now) };
+        let (mut keeper, mut now, admit) = (LaunchGate::default(), 0, Admission::Admit);
+        while keeper.ask_gate(&own(now, admit), &bounds) == GateVerdict::Go {
+            keeper.note_launch(cost, 0, &bounds);
         }
         let mut poor = keeper;
         for n in 0..20 {
             assert!(keeper.is_held_by_doubt(&own(now, admit), &bounds));
-            assert!(matches!(keeper.ask(&own(now + 79 * MS, admit), &bounds), Verdict::Wait(_)), "{n}");
+            assert!(matches!(keeper.ask_gate(&own(now + 79 * MS, admit), &bounds), GateVerdict::Wait(_)), "{n}");
             now += 81 * MS;
-            assert_eq!(keeper.ask(&own(now, admit), &bounds), Verdict::Forced, "{n}");
-            keeper.launched(cost, now, &bounds);
+            assert_eq!(keeper.ask_gate(&own(now, admit), &bounds), GateVerdict::Forced, "{n}");
+            keeper.note_launch(cost, now, &bounds);
         }
         let without = Admission::WaitUntil(u64::MAX);
         assert!(!poor.is_held_by_doubt(&own(0, without), &bounds));
-        let all = (1..=20).filter(|n| poor.ask(&own(n * 81 * MS, without), &bounds) == Verdict::Forced).count();
+        let all =
+            (1..=20).filter(|n| poor.ask_gate(&own(n * 81 * MS, without), &bounds) == GateVerdict::Forced).count();
         assert!(beside || all < 10, "nor is that a way round the balance: {all}");
     }
 }
 
 #[test]
 fn a_launch_that_the_driver_refused_leaves_nothing() {
-    let bounds = Bounds::default();
-    let (mut keeper, mut marks) = (Keeper::default(), Marks::default());
-    keeper.launched(sure(MS), 0, &bounds);
-    marks.before(sure(100 * US), true, true);
-    assert!(marks.after(sure(100 * US)).is_none());
+    let bounds = GateBounds::default();
+    let (mut keeper, mut marks) = (LaunchGate::default(), StreamMarkers::default());
+    keeper.note_launch(sure(MS), 0, &bounds);
+    marks.before_launch(sure(100 * US), true, true);
+    assert!(marks.after_launch(sure(100 * US)).is_none());
     let before = (keeper.in_flight(), marks);
     // One in the middle of an interval, one of unknown cost that was to end it.
     let costs = CostTable::<1>::new();
-    let young = [3, 1, 1].map(|more| ((0..more).for_each(|_| costs.learn(7, 50 * US)), costs.guess(7)).1);
-    for cost in [sure(50 * US), Guess::UNKNOWN].into_iter().chain(young) {
-        keeper.launched(cost, 0, &bounds);
-        marks.before(cost, false, true);
-        let closed = marks.after(cost);
+    let young = [3, 1, 1].map(|more| ((0..more).for_each(|_| costs.learn_cost(7, 50 * US)), costs.guess_cost(7)).1);
+    for cost in [sure(50 * US), CostGuess::NEVER_MEASURED].into_iter().chain(young) {
+        keeper.note_launch(cost, 0, &bounds);
+        marks.before_launch(cost, false, true);
+        let closed = marks.after_launch(cost);
         assert_eq!(closed.is_some(), cost.is_unknown());
-        keeper.withdrawn(cost);
-        marks.withdrawn(cost, closed);
-        assert_eq!((keeper.in_flight(), keeper.young(), marks), (before.0, 0, before.1));
+        keeper.undo_launch(cost);
+        marks.undo_launch(cost, closed);
+        assert_eq!((keeper.in_flight(), keeper.young_doubt(), marks), (before.0, 0, before.1));
     }
-    assert_eq!(keeper.ask(&ask(Guess::UNKNOWN, run(), 0), &bounds), Verdict::Go, "none of unknown cost is left");
+    assert_eq!(
+        keeper.ask_gate(&ask(CostGuess::NEVER_MEASURED, run(), 0), &bounds),
+        GateVerdict::Go,
+        "none of unknown cost is left"
+    );
 }
 
 /// Launches with an estimated cost near zero never add up to an interval, so a sample must be asked for.
 #[test]
 fn what_would_never_come_to_a_marker_is_measured_on_demand() {
-    let mut marks = Marks::default();
-    assert!(!marks.before(sure(1), true, true).begin);
-    assert!(marks.after(sure(1)).is_none());
-    marks.sample();
-    marks.before(sure(1), false, true);
-    assert!(marks.after(sure(1)).is_some(), "an interval that is open ends with the next launch");
-    marks.completed();
-    marks.sample();
-    assert!(marks.before(sure(1), true, true).begin, "an idle stream begins one");
-    assert!(marks.after(sure(1)).is_some_and(|open| open.measured));
+    let mut marks = StreamMarkers::default();
+    assert!(!marks.before_launch(sure(1), true, true).begin);
+    assert!(marks.after_launch(sure(1)).is_none());
+    marks.sample_next();
+    marks.before_launch(sure(1), false, true);
+    assert!(marks.after_launch(sure(1)).is_some(), "an interval that is open ends with the next launch");
+    marks.complete_oldest();
+    marks.sample_next();
+    assert!(marks.before_launch(sure(1), true, true).begin, "an idle stream begins one");
+    assert!(marks.after_launch(sure(1)).is_some_and(|open| open.measured));
 }
 
 /// A launch of 2 ms under 10 %: the balance suffices after 20 ms, and each look wakes a thread. But work that took
@@ -375,19 +405,19 @@ fn what_would_never_come_to_a_marker_is_measured_on_demand() {
 #[test]
 fn a_launch_that_waits_for_the_balance_looks_a_few_times() {
     let looks = |limit: u64, took: u64| {
-        let (mut keeper, bounds) = (Keeper::default(), Bounds::default());
-        keeper.launched(sure(2 * MS), 0, &bounds);
+        let (mut keeper, bounds) = (LaunchGate::default(), GateBounds::default());
+        keeper.note_launch(sure(2 * MS), 0, &bounds);
         let (mut now, mut looks) = (0, 0);
         loop {
             let in_flight = keeper.in_flight();
             let nil = (if in_flight > 0 { 2 * MS } else { took }) * 100 / limit;
             let admission = if now > nil { Admission::Admit } else { Admission::WaitUntil(nil + 1) };
-            match keeper.ask(&Ask { admission, ..ask(sure(MS), run(), now) }, &bounds) {
-                Verdict::Wait(until) => (now, looks) = (until, looks + 1),
+            match keeper.ask_gate(&LaunchRequest { admission, ..ask(sure(MS), run(), now) }, &bounds) {
+                GateVerdict::Wait(until) => (now, looks) = (until, looks + 1),
                 _ => return (looks, now - (took * 100 / limit)),
             }
             if now >= took && in_flight > 0 {
-                keeper.completed(in_flight, Doubt::NONE, took);
+                keeper.note_completed(in_flight, CostDoubt::NO_DOUBT, took);
             }
         }
     };
@@ -403,24 +433,24 @@ fn a_launch_that_waits_for_the_balance_looks_a_few_times() {
 
 #[test]
 fn a_tail_that_others_wait_for_ends_with_a_marker() {
-    let mut marks = Marks::default();
+    let mut marks = StreamMarkers::default();
     assert_eq!(marks.close(), None, "nothing is open");
-    marks.before(sure(60 * US), true, true);
-    assert!(marks.after(sure(60 * US)).is_none());
+    marks.before_launch(sure(60 * US), true, true);
+    assert!(marks.after_launch(sure(60 * US)).is_none());
     let tail = marks.close().expect("there is a tail");
-    assert_eq!((tail.estimate, tail.measured, marks.pending(), marks.asks()), (60 * US, false, 1, false));
-    marks.completed();
-    assert_eq!((marks.pending(), marks.close()), (0, None));
+    assert_eq!((tail.estimate, tail.measured, marks.pending_intervals(), marks.must_ask()), (60 * US, false, 1, false));
+    marks.complete_oldest();
+    assert_eq!((marks.pending_intervals(), marks.close()), (0, None));
 }
 
 #[test]
 fn what_takes_longer_than_expected_is_looked_at_less_and_less() {
-    let (mut keeper, bounds) = (Keeper::default(), Bounds::default());
-    keeper.launched(sure(MS), 0, &bounds);
+    let (mut keeper, bounds) = (LaunchGate::default(), GateBounds::default());
+    keeper.note_launch(sure(MS), 0, &bounds);
     let looks = |end: u64| {
         let (mut now, mut count) = (0, 0);
         while now < end {
-            now = keeper.look(now, &bounds);
+            now = keeper.next_look(now, &bounds);
             count += 1;
         }
         (count, now - end)
@@ -435,22 +465,25 @@ fn what_takes_longer_than_expected_is_looked_at_less_and_less() {
 /// does.
 #[test]
 fn what_is_a_small_part_of_the_work_beside_it_goes() {
-    let bounds = Bounds::default();
+    let bounds = GateBounds::default();
     for (cost, in_flight, goes) in [
         (sure(100_000), 3_000_000, true),
         (sure(112_000), 3_000_000, true),
         (sure(112_000), 1_000_000, false),
         (sure(3_000_000), 100_000_000, true),
         (sure(30_000_000), 100_000_000, false),
-        (Guess::UNKNOWN, 100_000_000, false),
+        (CostGuess::NEVER_MEASURED, 100_000_000, false),
     ] {
         assert_eq!(goes_beside(cost, in_flight, true), goes, "{cost:?} beside {in_flight}");
         assert!(!goes_beside(cost, in_flight, false), "on its own stream it waits in the device");
-        let mut keeper = Keeper::default();
-        keeper.launched(sure(in_flight), 0, &bounds);
+        let mut keeper = LaunchGate::default();
+        keeper.note_launch(sure(in_flight), 0, &bounds);
         let aside = if goes { in_flight } else { 0 };
-        let verdict = keeper.ask(&Ask { aside, ..ask(cost, run(), 1000) }, &bounds);
-        assert_eq!(verdict == Verdict::Go, goes || !cost.is_unknown() && cost.ns() + in_flight <= bounds.in_flight);
+        let verdict = keeper.ask_gate(&LaunchRequest { aside, ..ask(cost, run(), 1000) }, &bounds);
+        assert_eq!(
+            verdict == GateVerdict::Go,
+            goes || !cost.is_unknown() && cost.as_ns() + in_flight <= bounds.in_flight
+        );
     }
 }
 
@@ -458,17 +491,17 @@ fn what_is_a_small_part_of_the_work_beside_it_goes() {
 /// member is then admitted without idle time.
 #[test]
 fn who_looks_late_by_less_than_a_handover_still_sees_the_end_before_it_comes() {
-    let bounds = Bounds::default();
+    let bounds = GateBounds::default();
     for work in [150 * US, 200 * US, 450 * US, MS, 1_950 * US] {
         for late in (0..35).map(|us| us * US) {
-            let mut keeper = Keeper::default();
-            keeper.launched(sure(work), 0, &bounds);
+            let mut keeper = LaunchGate::default();
+            keeper.note_launch(sure(work), 0, &bounds);
             let mut now = 0;
-            while keeper.left(now, &bounds) >= bounds.handover && now < work {
-                now = keeper.look(now, &bounds) + late;
+            while keeper.reported_remaining(now, &bounds) >= bounds.handover && now < work {
+                now = keeper.next_look(now, &bounds) + late;
             }
             assert!(
-                (1..bounds.handover).contains(&keeper.left(now, &bounds)),
+                (1..bounds.handover).contains(&keeper.reported_remaining(now, &bounds)),
                 "{work} ns, looks late by {late}: {now}"
             );
         }

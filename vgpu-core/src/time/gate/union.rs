@@ -5,19 +5,19 @@
 //! the driver reports differences as a float of milliseconds).
 
 /// Number of stretches of time that are kept.
-const KEPT: usize = 16;
+const MAX_STRETCHES: usize = 16;
 
 /// The stretches of time that were counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Union {
+pub struct TimeUnion {
     /// The stretches, in ascending order, disjoint.
-    kept: [(u64, u64); KEPT],
+    kept: [(u64, u64); MAX_STRETCHES],
     len: usize,
     /// All time before this is counted or given up.
     closed: u64,
 }
 
-impl Union {
+impl TimeUnion {
     /// Adds an interval and returns the part that was not counted yet.
     ///
     /// # Cost
@@ -29,7 +29,7 @@ impl Union {
         }
         let mut fresh = end - begin;
         let (mut from, mut to) = (begin, end);
-        let mut kept = [(0, 0); KEPT];
+        let mut kept = [(0, 0); MAX_STRETCHES];
         let mut len = 0;
         for &(b, e) in &self.kept[..self.len] {
             fresh -= e.min(end).saturating_sub(b.max(begin)).min(fresh);
@@ -40,7 +40,7 @@ impl Union {
                 (from, to) = (from.min(b), to.max(e));
             }
         }
-        if len == KEPT {
+        if len == MAX_STRETCHES {
             // Give up the oldest gap.
             self.closed = kept[0].1;
             kept.copy_within(1.., 0);
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn what_two_streams_did_at_once_counts_once() {
-        let mut union = Union::default();
+        let mut union = TimeUnion::default();
         assert_eq!(union.add(0, 10), 10);
         assert_eq!(union.add(5, 15), 5);
         assert_eq!(union.add(2, 3), 0);
@@ -79,7 +79,7 @@ mod tests {
         /// Compares with a line of cells, for intervals that arrive slightly out of order.
         #[test]
         fn it_counts_each_moment_once(steps in prop::collection::vec((0u64..20, 1u64..30), 1..200)) {
-            let mut union = Union::default();
+            let mut union = TimeUnion::default();
             let mut cells = vec![false; 8_000];
             let (mut base, mut sum) = (0u64, 0u64);
             for (back, length) in steps {

@@ -13,15 +13,15 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::*;
-use crate::memory::ledger::Header;
+use crate::memory::ledger::LedgerHeader;
 use crate::sync::AtomicU64;
 
 const MS: u64 = 1_000_000;
 const BEGIN: u64 = 1_000 * MS;
 
 struct World {
-    header: Header,
-    slots: Vec<Slot>,
+    header: LedgerHeader,
+    slots: Vec<LedgerSlot>,
     /// Members with queued work.
     active: AtomicU64,
     /// How often a member began to work.
@@ -31,8 +31,8 @@ struct World {
 impl World {
     fn new(members: usize) -> Self {
         let world = Self {
-            header: Header::zeroed(),
-            slots: (0..members).map(|_| Slot::zeroed()).collect(),
+            header: LedgerHeader::zeroed(),
+            slots: (0..members).map(|_| LedgerSlot::zeroed()).collect(),
             active: AtomicU64::new(0),
             begun: AtomicU64::new(0),
         };
@@ -46,26 +46,26 @@ impl World {
     }
 
     /// One launch that ends, made like the governor's. Returns whether the gate was open.
-    fn launch(&self, turn: Turn<'_>, hand: &mut Hand, gate: Gate) -> bool {
+    fn launch(&self, turn: Turn<'_>, hand: &mut TurnState, gate: Gate) -> bool {
         let Gate::Run { .. } = gate else { return false };
-        let stamp = turn.stamp(hand);
+        let stamp = turn.turn_stamp(hand);
         let beside = self.active.fetch_add(1, Ordering::Relaxed);
         let begun = self.begun.fetch_add(1, Ordering::Relaxed) + 1;
         let after = self.begun.load(Ordering::Relaxed);
         self.active.fetch_sub(1, Ordering::Relaxed);
-        if turn.lasts(hand, stamp) {
+        if turn.is_still_own(hand, stamp) {
             assert_eq!((beside, after), (0, begun), "measured as its own, and somebody else was there");
         }
         true
     }
 }
 
-fn wants(now: u64) -> Here {
-    Here { now, wants: true, ..Here::default() }
+fn wants(now: u64) -> LocalWork {
+    LocalWork { now, wants: true, ..LocalWork::default() }
 }
 
-fn done(now: u64) -> Here {
-    Here { now, ..Here::default() }
+fn done(now: u64) -> LocalWork {
+    LocalWork { now, ..LocalWork::default() }
 }
 
 fn check(model: impl Fn() + Sync + Send + 'static) {
@@ -82,8 +82,8 @@ fn loom_of_two_that_take_at_once_one_holds() {
         let take = |me: usize, now: u64| {
             let world = Arc::clone(&world);
             thread::spawn(move || {
-                let (turn, mut hand) = (world.turn(me), Hand::default());
-                let step = turn.step(&mut hand, &wants(now));
+                let (turn, mut hand) = (world.turn(me), TurnState::default());
+                let step = turn.step_turn(&mut hand, &wants(now));
                 world.launch(turn, &mut hand, step.gate);
                 matches!(step.gate, Gate::Run { .. })
             })
@@ -109,23 +109,23 @@ fn loom_a_robber_and_its_victim_are_not_both_exclusive() {
         let victim = {
             let world = Arc::clone(&world);
             thread::spawn(move || {
-                let (turn, mut hand) = (world.turn(0), Hand::default());
-                let step = turn.step(&mut hand, &wants(BEGIN));
+                let (turn, mut hand) = (world.turn(0), TurnState::default());
+                let step = turn.step_turn(&mut hand, &wants(BEGIN));
                 world.launch(turn, &mut hand, step.gate);
-                if let Some(gate) = turn.keeps(&mut hand, BEGIN + MS) {
+                if let Some(gate) = turn.keep_turn(&mut hand, BEGIN + MS) {
                     world.launch(turn, &mut hand, gate);
                 }
-                let _ = turn.step(&mut hand, &done(BEGIN + MS));
-                if !turn.holds(&hand) {
-                    let _ = turn.step(&mut hand, &done(BEGIN + MS));
+                let _ = turn.step_turn(&mut hand, &done(BEGIN + MS));
+                if !turn.holds_turn(&hand) {
+                    let _ = turn.step_turn(&mut hand, &done(BEGIN + MS));
                     assert!(!hand.owes, "all is complete, and it says so");
                 }
             })
         };
-        let (turn, mut hand) = (world.turn(1), Hand::default());
-        let first = turn.step(&mut hand, &wants(BEGIN + MS));
+        let (turn, mut hand) = (world.turn(1), TurnState::default());
+        let first = turn.step_turn(&mut hand, &wants(BEGIN + MS));
         if !world.launch(turn, &mut hand, first.gate) {
-            let step = turn.step(&mut hand, &wants(BEGIN + 16 * MS));
+            let step = turn.step_turn(&mut hand, &wants(BEGIN + 16 * MS));
             if world.launch(turn, &mut hand, step.gate) {
                 ROBBED.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             }
@@ -142,22 +142,22 @@ fn loom_a_robber_and_its_victim_are_not_both_exclusive() {
 fn loom_what_is_passed_on_is_exclusive_for_whoever_takes_it() {
     check(|| {
         let world = Arc::new(World::new(2));
-        let (turn, mut hand) = (world.turn(0), Hand::default());
-        let step = turn.step(&mut hand, &wants(BEGIN));
+        let (turn, mut hand) = (world.turn(0), TurnState::default());
+        let step = turn.step_turn(&mut hand, &wants(BEGIN));
         assert!(matches!(step.gate, Gate::Run { exclusive: true, .. }));
-        world.header.turn_contended.store(BEGIN + WISH, Ordering::SeqCst);
+        world.header.turn_contended.store(BEGIN + REQUEST_LIFETIME_NS, Ordering::SeqCst);
         let waiter = {
             let world = Arc::clone(&world);
             thread::spawn(move || {
-                let (turn, mut hand) = (world.turn(1), Hand::default());
-                let step = turn.step(&mut hand, &wants(BEGIN + 6 * MS));
+                let (turn, mut hand) = (world.turn(1), TurnState::default());
+                let step = turn.step_turn(&mut hand, &wants(BEGIN + 6 * MS));
                 assert!(!matches!(step.gate, Gate::Run { exclusive: false, .. }), "nobody was robbed");
                 world.launch(turn, &mut hand, step.gate);
             })
         };
         world.launch(turn, &mut hand, step.gate);
-        let _ = turn.step(&mut hand, &done(BEGIN + 5 * MS));
-        let step = turn.step(&mut hand, &wants(BEGIN + 6 * MS));
+        let _ = turn.step_turn(&mut hand, &done(BEGIN + 5 * MS));
+        let step = turn.step_turn(&mut hand, &wants(BEGIN + 6 * MS));
         world.launch(turn, &mut hand, step.gate);
         waiter.join().unwrap();
     });
@@ -171,22 +171,22 @@ fn loom_what_is_passed_on_is_exclusive_for_whoever_takes_it() {
 fn loom_a_wake_is_not_lost() {
     check(|| {
         let world = Arc::new(World::new(2));
-        let (turn, mut hand) = (world.turn(0), Hand::default());
-        let _ = turn.step(&mut hand, &wants(BEGIN));
-        world.header.turn_contended.store(BEGIN + WISH, Ordering::SeqCst);
+        let (turn, mut hand) = (world.turn(0), TurnState::default());
+        let _ = turn.step_turn(&mut hand, &wants(BEGIN));
+        world.header.turn_contended.store(BEGIN + REQUEST_LIFETIME_NS, Ordering::SeqCst);
         let waiter = {
             let world = Arc::clone(&world);
             thread::spawn(move || {
-                let (turn, mut hand) = (world.turn(1), Hand::default());
-                let heard = turn.bell().load(Ordering::SeqCst);
-                let step = turn.step(&mut hand, &wants(BEGIN + 5 * MS));
+                let (turn, mut hand) = (world.turn(1), TurnState::default());
+                let heard = turn.bell_word().load(Ordering::SeqCst);
+                let step = turn.step_turn(&mut hand, &wants(BEGIN + 5 * MS));
                 (heard, matches!(step.gate, Gate::Wait))
             })
         };
-        let _ = turn.step(&mut hand, &done(BEGIN + 5 * MS));
+        let _ = turn.step_turn(&mut hand, &done(BEGIN + 5 * MS));
         let (heard, waits) = waiter.join().unwrap();
-        let rung = turn.bell().load(Ordering::SeqCst) > heard + u32::from(hand.possession != 0 && waits);
-        assert!(!waits || rung || turn.word().holder().is_some(), "it sleeps, and nobody holds");
+        let rung = turn.bell_word().load(Ordering::SeqCst) > heard + u32::from(hand.possession != 0 && waits);
+        assert!(!waits || rung || turn.load_word().holder_slot().is_some(), "it sleeps, and nobody holds");
     });
 }
 
@@ -197,17 +197,17 @@ fn loom_a_wake_is_not_lost() {
 fn loom_a_dead_holder_is_followed_by_one() {
     check(|| {
         let world = Arc::new(World::new(3));
-        let (turn, mut hand) = (world.turn(0), Hand::default());
-        let _ = turn.step(&mut hand, &wants(BEGIN));
+        let (turn, mut hand) = (world.turn(0), TurnState::default());
+        let _ = turn.step_turn(&mut hand, &wants(BEGIN));
         let take = |me: usize| {
             let world = Arc::clone(&world);
             thread::spawn(move || {
-                let (turn, mut hand) = (world.turn(me), Hand { since: BEGIN, ..Hand::default() });
-                (hand.seen, hand.looked) = (turn.word().0, BEGIN + 999 * MS);
+                let (turn, mut hand) = (world.turn(me), TurnState { since: BEGIN, ..TurnState::default() });
+                (hand.seen, hand.looked) = (turn.load_word().0, BEGIN + 999 * MS);
                 if me == 1 {
                     turn.ledger.settle(0);
                 }
-                let step = turn.step(&mut hand, &wants(BEGIN + 1_000 * MS));
+                let step = turn.step_turn(&mut hand, &wants(BEGIN + 1_000 * MS));
                 world.launch(turn, &mut hand, step.gate);
                 matches!(step.gate, Gate::Run { .. })
             })

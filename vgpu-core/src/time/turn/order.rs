@@ -2,61 +2,65 @@
 //!
 //! A member's virtual time is its measured device time plus a shift. A member that returns from a rest is moved to a
 //! quantum behind the least of those that want or hold the device now, and of those that took it. So rest earns no
-//! device time, but a member that returns briefly now and then goes first. A pause shorter than [`WISH`], as between
-//! two launches, is no rest: a member that was passed over because it woke up late keeps its place, up to [`CREDIT`].
-//! Debts stay: a member that ran a long kernel waits until the others have had as much. Each taking costs [`TAKING`],
-//! so that every member's turn comes even where nothing is measured.
+//! device time, but a member that returns briefly now and then goes first. A pause shorter than
+//! [`REQUEST_LIFETIME_NS`], as between two launches, is no rest: a member that was passed over because it woke up
+//! late keeps its place, up to [`MAX_BEHIND_NS`]. Debts stay: a member that ran a long kernel waits until the others
+//! have had as much. Each taking costs [`TAKE_COST_NS`], so that every member's turn comes even where nothing is
+//! measured.
 
-use super::{Hand, QUANTUM, Turn, WISH};
-use crate::memory::ledger::Slot;
+use super::{REQUEST_LIFETIME_NS, TURN_QUANTUM_NS, Turn, TurnState};
+use crate::memory::ledger::LedgerSlot;
 use crate::sync::Ordering;
 
 /// The cost of taking the turn in virtual time, in nanoseconds.
-pub(super) const TAKING: u64 = 20_000;
+pub(super) const TAKE_COST_NS: u64 = 20_000;
 
 /// How far behind the others a member that did not rest can be.
-pub(super) const CREDIT: u64 = 100_000_000;
+pub(super) const MAX_BEHIND_NS: u64 = 100_000_000;
 
 /// A member's virtual time: the member with the least is next.
-pub(super) fn used(slot: &Slot) -> u64 {
+pub(super) fn virtual_time(slot: &LedgerSlot) -> u64 {
     slot.busy.load(Ordering::Relaxed).wrapping_add(slot.turn_shift.load(Ordering::Relaxed))
 }
 
-fn wants(slot: &Slot, now: u64) -> bool {
+fn is_waiting(slot: &LedgerSlot, now: u64) -> bool {
     let until = slot.turn_wants.load(Ordering::SeqCst);
     // As in `Turn::contended`.
-    until.wrapping_sub(now).wrapping_sub(1) < super::WISH + super::HEARTBEAT
+    until.wrapping_sub(now).wrapping_sub(1) < super::REQUEST_LIFETIME_NS + super::HEARTBEAT_NS
 }
 
 impl Turn<'_> {
-    fn others(&self) -> impl Iterator<Item = (usize, &Slot)> {
+    fn other_members(&self) -> impl Iterator<Item = (usize, &LedgerSlot)> {
         self.ledger.in_use().iter().enumerate().filter(|(index, _)| *index != self.me)
     }
 
     /// The least virtual time among the other waiting members, and its slot; of two equal ones the lower slot.
-    pub(super) fn first(&self, now: u64) -> Option<(u64, usize)> {
-        self.others().filter(|(_, slot)| wants(slot, now)).map(|(index, slot)| (used(slot), index)).min()
+    pub(super) fn first_waiting(&self, now: u64) -> Option<(u64, usize)> {
+        self.other_members()
+            .filter(|(_, slot)| is_waiting(slot, now))
+            .map(|(index, slot)| (virtual_time(slot), index))
+            .min()
     }
 
     /// True if this member would be next, counting `more` in flight that was not measured yet.
     pub(super) fn is_first(&self, more: u64, now: u64) -> bool {
-        let mine = (used(self.slot).saturating_add(more), self.me);
-        self.first(now).is_none_or(|first| mine < first)
+        let mine = (virtual_time(self.slot).saturating_add(more), self.me);
+        self.first_waiting(now).is_none_or(|first| mine < first)
     }
 
     /// Begins to wait. `wanted` is when this member last wanted the device or had work queued.
     pub(super) fn join(&self, wanted: u64, now: u64) {
-        let holder = self.word().holder().filter(|holder| *holder != self.me);
-        let holding = holder.and_then(|index| self.ledger.in_use().get(index)).map(used);
-        let waiting = self.first(now).map(|(used, _)| used);
+        let holder = self.load_word().holder_slot().filter(|holder| *holder != self.me);
+        let holding = holder.and_then(|index| self.ledger.in_use().get(index)).map(virtual_time);
+        let waiting = self.first_waiting(now).map(|(used, _)| used);
         let here = holding.into_iter().chain(waiting).min().unwrap_or(0);
-        let credit = if now.saturating_sub(wanted) <= WISH { CREDIT } else { QUANTUM };
+        let credit = if now.saturating_sub(wanted) <= REQUEST_LIFETIME_NS { MAX_BEHIND_NS } else { TURN_QUANTUM_NS };
         let least = here.max(self.ledger.header.turn_clock.load(Ordering::Relaxed)).saturating_sub(credit);
-        self.advance(least.saturating_sub(used(self.slot)));
+        self.advance_time(least.saturating_sub(virtual_time(self.slot)));
     }
 
     /// Adds to this member's virtual time.
-    fn advance(&self, ns: u64) {
+    fn advance_time(&self, ns: u64) {
         if ns > 0 {
             let shift = self.slot.turn_shift.load(Ordering::Relaxed);
             self.slot.turn_shift.store(shift.wrapping_add(ns), Ordering::Relaxed);
@@ -66,37 +70,37 @@ impl Turn<'_> {
     /// Charges this member for taking the turn.
     pub(super) fn pay_taking(&self, now: u64) {
         // A member that passes another over must not move the clock beyond that one's virtual time.
-        let least = self.first(now).map_or(u64::MAX, |(used, _)| used).min(used(self.slot));
+        let least = self.first_waiting(now).map_or(u64::MAX, |(used, _)| used).min(virtual_time(self.slot));
         self.ledger.header.turn_clock.fetch_max(least, Ordering::Relaxed);
-        self.advance(TAKING);
+        self.advance_time(TAKE_COST_NS);
     }
 
     /// Another member that apparently has work of an earlier possession queued, and a number that identifies all such
     /// possessions.
-    pub(super) fn overdue(&self) -> (Option<usize>, u64) {
+    pub(super) fn overdue_member(&self) -> (Option<usize>, u64) {
         let mut found = (None, 0u64);
-        for (index, slot) in self.others() {
+        for (index, slot) in self.other_members() {
             // `turn_drained` is read first, because a member stores it after `turn_taken`.
             let drained = slot.turn_drained.load(Ordering::SeqCst);
             let taken = slot.turn_taken.load(Ordering::SeqCst);
             if taken != drained {
-                found = (found.0.or(Some(index)), crate::mix::spread(found.1).wrapping_add(taken));
+                found = (found.0.or(Some(index)), crate::mix::spread_key(found.1).wrapping_add(taken));
             }
         }
         found
     }
 
     /// Checks whether the possession is exclusive now, and returns a slot to suspect if not. Work of the same
-    /// possessions counts as over after [`super::LONGEST`]: a program that has waited for its work and makes no call
-    /// reports nothing.
-    pub(super) fn survey(&self, hand: &mut Hand, now: u64) -> Option<usize> {
-        let (overdue, debts) = self.overdue();
+    /// possessions counts as over after [`super::MAX_EXPECTED_NS`]: a program that has waited for its work and makes
+    /// no call reports nothing.
+    pub(super) fn survey_members(&self, hand: &mut TurnState, now: u64) -> Option<usize> {
+        let (overdue, debts) = self.overdue_member();
         if debts != hand.debts {
             (hand.debts, hand.indebted) = (debts, now);
         }
-        let overdue = overdue.filter(|_| now.saturating_sub(hand.indebted) < super::LONGEST);
+        let overdue = overdue.filter(|_| now.saturating_sub(hand.indebted) < super::MAX_EXPECTED_NS);
         hand.exclusive = overdue.is_none();
-        hand.rescan = now.saturating_add(super::SUSPECT);
+        hand.rescan = now.saturating_add(super::SUSPECT_DEAD_NS);
         overdue
     }
 }

@@ -3,41 +3,42 @@
 //! Each action is one atomic operation on this member's own word, or one compare-exchange on the turn. Other members
 //! can handle every state between two actions: see the head of `turn.rs`.
 
-use super::order::used;
+use super::order::virtual_time;
 use super::{
-    DRAIN, HEARTBEAT, Hand, Here, IDLE, LEASE, LONGEST, PASS, QUANTUM, SUSPECT, Step, Turn, USE, WISH, Word, bell_bit,
+    HEARTBEAT_NS, IDLE_PASS_NS, LocalWork, MAX_EXPECTED_NS, MAX_TURN_NS, PASS_OVER_NS, REQUEST_LIFETIME_NS,
+    SUSPECT_DEAD_NS, TURN_DRAIN_NS, TURN_QUANTUM_NS, TURN_USE_NS, Turn, TurnState, TurnStep, TurnWord, bell_bit,
 };
 use crate::sync::{Ordering, total_order};
 use crate::time::arbiter::Gate;
 
 /// Lost compare-exchanges in one look before the caller must look again.
-const TRIES: u32 = if cfg!(loom) { 2 } else { 4 };
+const MAX_EXCHANGE_TRIES: u32 = if cfg!(loom) { 2 } else { 4 };
 
-impl Step {
+impl TurnStep {
     fn wait(look: u64) -> Self {
         Self { gate: Gate::Wait, look, wake: 0, suspect: None }
     }
 }
 
 impl Turn<'_> {
-    /// Looks at the turn and acts. For a thread at the gate when [`Turn::keeps`] returns `None`, and for the thread
+    /// Looks at the turn and acts. For a thread at the gate when [`Turn::keep_turn`] returns `None`, and for the thread
     /// that watches completions while the turn is contended.
     ///
     /// # Cost
     /// A few atomic operations; a scan of the slots ever used where another member waits or the turn changes holder.
-    pub fn step(&self, hand: &mut Hand, here: &Here) -> Step {
+    pub fn step_turn(&self, hand: &mut TurnState, here: &LocalWork) -> TurnStep {
         let mut wake = 0;
         let wanted = hand.wanted;
         if here.wants || here.in_flight > 0 {
             hand.wanted = here.now;
         }
-        let mut step = Step::wait(here.now);
-        for _ in 0..TRIES {
-            let word = self.word();
-            let done = if hand.possession != 0 && word.holder() == Some(self.me) {
-                self.hold(hand, here, word, &mut wake)
+        let mut step = TurnStep::wait(here.now);
+        for _ in 0..MAX_EXCHANGE_TRIES {
+            let word = self.load_word();
+            let done = if hand.possession != 0 && word.holder_slot() == Some(self.me) {
+                self.hold_turn(hand, here, word, &mut wake)
             } else {
-                self.seek(hand, here, word, wanted, &mut wake)
+                self.seek_turn(hand, here, word, wanted, &mut wake)
             };
             if let Some(done) = done {
                 step = done;
@@ -45,39 +46,39 @@ impl Turn<'_> {
             }
         }
         // A caller that looks again at once, over and over, would take the processor from the thread that must act.
-        step.look = step.look.max(here.now + 1).min(here.now.saturating_add(HEARTBEAT));
+        step.look = step.look.max(here.now + 1).min(here.now.saturating_add(HEARTBEAT_NS));
         step.wake = wake;
         step
     }
 
     /// The look of a member that holds the turn. `None`: the word changed meanwhile; look again.
-    fn hold(&self, hand: &mut Hand, here: &Here, word: Word, wake: &mut u32) -> Option<Step> {
+    fn hold_turn(&self, hand: &mut TurnState, here: &LocalWork, word: TurnWord, wake: &mut u32) -> Option<TurnStep> {
         let now = here.now;
-        let suspect = if hand.exclusive || now < hand.rescan { None } else { self.survey(hand, now) };
+        let suspect = if hand.exclusive || now < hand.rescan { None } else { self.survey_members(hand, now) };
         let idle = here.in_flight == 0 && !here.wants;
-        let contended = self.contended(now);
-        let run = |hand: &Hand, word: Word, look| {
-            Some(Step { gate: self.run(hand, word, contended), look, wake: 0, suspect })
+        let contended = self.is_contended(now);
+        let run = |hand: &TurnState, word: TurnWord, look| {
+            Some(TurnStep { gate: self.run(hand, word, contended), look, wake: 0, suspect })
         };
         if !contended {
             hand.idle = None;
             return run(hand, word, u64::MAX);
         }
         self.slot.turn_due.store(here.due, Ordering::Relaxed);
-        if now < word.moment() {
+        if now < word.turn_moment() {
             if !idle {
                 hand.idle = None;
-                return run(hand, word, word.moment());
+                return run(hand, word, word.turn_moment());
             }
-            let ends = hand.idle.get_or_insert(now).saturating_add(IDLE).min(word.moment());
+            let ends = hand.idle.get_or_insert(now).saturating_add(IDLE_PASS_NS).min(word.turn_moment());
             if now < ends {
                 return run(hand, word, ends);
             }
         } else if here.wants && (self.has_just_begun(hand, here) || self.is_first(here.in_flight, now)) {
-            let renewed = Word::held(self.me, now + QUANTUM);
-            return self.exchange(word, renewed).then(|| run(hand, renewed, renewed.moment())).flatten();
+            let renewed = TurnWord::held_until(self.me, now + TURN_QUANTUM_NS);
+            return self.exchange_word(word, renewed).then(|| run(hand, renewed, renewed.turn_moment())).flatten();
         } else if here.in_flight > 0 {
-            return Some(Step { suspect, ..Step::wait(u64::MAX) });
+            return Some(TurnStep { suspect, ..TurnStep::wait(u64::MAX) });
         }
         self.pass_on(hand, word, now, wake);
         // Go on as a member that does not hold, whether this one still wants the turn or not.
@@ -85,22 +86,22 @@ impl Turn<'_> {
     }
 
     /// True if this member keeps the turn whoever is next, because it has used little of the device.
-    fn has_just_begun(&self, hand: &Hand, here: &Here) -> bool {
-        let had = used(self.slot).wrapping_sub(hand.began).saturating_add(here.in_flight);
-        had < USE && here.now < hand.taken.saturating_add(LEASE)
+    fn has_just_begun(&self, hand: &TurnState, here: &LocalWork) -> bool {
+        let had = virtual_time(self.slot).wrapping_sub(hand.began).saturating_add(here.in_flight);
+        had < TURN_USE_NS && here.now < hand.taken.saturating_add(MAX_TURN_NS)
     }
 
     /// All launched work is complete: passes the turn on.
-    fn pass_on(&self, hand: &mut Hand, word: Word, now: u64, wake: &mut u32) {
+    fn pass_on(&self, hand: &mut TurnState, word: TurnWord, now: u64, wake: &mut u32) {
         self.settle_debt(hand);
         hand.possession = 0;
         hand.idle = None;
-        if self.exchange(word, Word::free(now)) {
-            self.ring(wake, self.first(now).map_or(u32::MAX, |(_, index)| bell_bit(index)));
+        if self.exchange_word(word, TurnWord::free(now)) {
+            self.ring_bell(wake, self.first_waiting(now).map_or(u32::MAX, |(_, index)| bell_bit(index)));
         }
     }
 
-    fn settle_debt(&self, hand: &mut Hand) {
+    fn settle_debt(&self, hand: &mut TurnState) {
         if hand.owes {
             hand.owes = false;
             let taken = self.slot.turn_taken.load(Ordering::Relaxed);
@@ -108,13 +109,20 @@ impl Turn<'_> {
         }
     }
 
-    fn ring(&self, wake: &mut u32, whom: u32) {
-        self.bell().fetch_add(1, Ordering::SeqCst);
+    fn ring_bell(&self, wake: &mut u32, whom: u32) {
+        self.bell_word().fetch_add(1, Ordering::SeqCst);
         *wake |= whom;
     }
 
     /// A look by a member that does not hold the turn, or not any more.
-    fn seek(&self, hand: &mut Hand, here: &Here, word: Word, wanted: u64, wake: &mut u32) -> Option<Step> {
+    fn seek_turn(
+        &self,
+        hand: &mut TurnState,
+        here: &LocalWork,
+        word: TurnWord,
+        wanted: u64,
+        wake: &mut u32,
+    ) -> Option<TurnStep> {
         hand.possession = 0;
         hand.idle = None;
         if here.in_flight == 0 {
@@ -125,100 +133,110 @@ impl Turn<'_> {
                 self.slot.turn_wants.store(0, Ordering::SeqCst);
             }
             (hand.seen, hand.passed) = (0, None);
-            return Some(Step::wait(u64::MAX));
+            return Some(TurnStep::wait(u64::MAX));
         }
         // A word that names this slot although this process did not take it is left over from the slot's previous
         // owner, which is gone.
-        let holder = word.holder().filter(|holder| *holder != self.me);
+        let holder = word.holder_slot().filter(|holder| *holder != self.me);
         // No member holds the turn or waits for it: there is no contention, and this look causes none.
-        let quiet = holder.is_none() && (!self.contended(here.now) || self.first(here.now).is_none());
+        let quiet = holder.is_none() && (!self.is_contended(here.now) || self.first_waiting(here.now).is_none());
         if quiet && here.now >= here.admitted {
             if !hand.wishing {
                 self.join(wanted, here.now);
             }
-            return self.take(hand, here, word);
+            return self.take_turn(hand, here, word);
         }
-        self.wish(hand, here.now, wanted, holder, quiet, wake);
+        self.post_request(hand, here.now, wanted, holder, quiet, wake);
         match holder {
-            None => self.claim(hand, here, word),
+            None => self.claim_turn(hand, here, word),
             Some(holder) => self.await_holder(hand, here, word, holder),
         }
     }
 
-    fn wish(&self, hand: &mut Hand, now: u64, wanted: u64, holder: Option<usize>, quiet: bool, wake: &mut u32) {
+    fn post_request(
+        &self,
+        hand: &mut TurnState,
+        now: u64,
+        wanted: u64,
+        holder: Option<usize>,
+        quiet: bool,
+        wake: &mut u32,
+    ) {
         // A member that was stopped while it waited lets its request expire, so it joins again.
         if !core::mem::replace(&mut hand.wishing, true) || now >= self.slot.turn_wants.load(Ordering::Relaxed) {
             self.join(wanted, now);
         }
-        let until = now.saturating_add(WISH);
+        let until = now.saturating_add(REQUEST_LIFETIME_NS);
         self.slot.turn_wants.store(until, Ordering::SeqCst);
         if quiet {
             return;
         }
         let contended = &self.ledger.header.turn_contended;
         let before = contended.load(Ordering::Relaxed);
-        if before <= now.saturating_add(WISH / 2) || before > now.saturating_add(WISH + HEARTBEAT) {
+        if before <= now.saturating_add(REQUEST_LIFETIME_NS / 2)
+            || before > now.saturating_add(REQUEST_LIFETIME_NS + HEARTBEAT_NS)
+        {
             contended.store(until, Ordering::SeqCst);
             if before <= now {
-                self.ring(wake, holder.map_or(0, bell_bit));
+                self.ring_bell(wake, holder.map_or(0, bell_bit));
             }
         }
     }
 
     /// There is no holder, or its time is over: takes the turn, if this member is next.
-    fn claim(&self, hand: &mut Hand, here: &Here, word: Word) -> Option<Step> {
+    fn claim_turn(&self, hand: &mut TurnState, here: &LocalWork, word: TurnWord) -> Option<TurnStep> {
         if here.now < here.admitted {
             hand.passed = None;
-            return Some(Step::wait(here.admitted));
+            return Some(TurnStep::wait(here.admitted));
         }
         if !self.is_first(0, here.now) {
-            let due = hand.passed.get_or_insert(here.now).saturating_add(PASS);
+            let due = hand.passed.get_or_insert(here.now).saturating_add(PASS_OVER_NS);
             if here.now < due {
-                return Some(Step::wait(due));
+                return Some(TurnStep::wait(due));
             }
         }
-        self.take(hand, here, word)
+        self.take_turn(hand, here, word)
     }
 
-    fn await_holder(&self, hand: &mut Hand, here: &Here, word: Word, holder: usize) -> Option<Step> {
+    fn await_holder(&self, hand: &mut TurnState, here: &LocalWork, word: TurnWord, holder: usize) -> Option<TurnStep> {
         let now = here.now;
         // Time passes for a stopped process, too. A member has waited only if it looked again and again.
-        let paused = now.saturating_sub(core::mem::replace(&mut hand.looked, now)) > 2 * HEARTBEAT;
+        let paused = now.saturating_sub(core::mem::replace(&mut hand.looked, now)) > 2 * HEARTBEAT_NS;
         if hand.seen != word.0 || paused {
             (hand.seen, hand.since, hand.suspected, hand.passed) = (word.0, now, 0, None);
         }
-        let end = word.moment().min(hand.since.saturating_add(QUANTUM)).max(hand.since);
+        let end = word.turn_moment().min(hand.since.saturating_add(TURN_QUANTUM_NS)).max(hand.since);
         let due = self.ledger.in_use().get(holder).map_or(0, |slot| slot.turn_due.load(Ordering::Relaxed));
-        let due = due.min(hand.since.saturating_add(LONGEST)).max(end);
-        let patience = due.saturating_add(DRAIN);
+        let due = due.min(hand.since.saturating_add(MAX_EXPECTED_NS)).max(end);
+        let patience = due.saturating_add(TURN_DRAIN_NS);
         let mut suspect = None;
-        if now >= end.saturating_add(SUSPECT) && now >= hand.suspected {
-            hand.suspected = now.saturating_add(HEARTBEAT);
+        if now >= end.saturating_add(SUSPECT_DEAD_NS) && now >= hand.suspected {
+            hand.suspected = now.saturating_add(HEARTBEAT_NS);
             suspect = Some(holder);
         }
         if now < patience {
-            let look = patience.min(end.saturating_add(SUSPECT).max(hand.suspected));
-            return Some(Step { suspect, ..Step::wait(look) });
+            let look = patience.min(end.saturating_add(SUSPECT_DEAD_NS).max(hand.suspected));
+            return Some(TurnStep { suspect, ..TurnStep::wait(look) });
         }
-        let step = self.claim(hand, here, word)?;
-        Some(Step { suspect: suspect.or(step.suspect), ..step })
+        let step = self.claim_turn(hand, here, word)?;
+        Some(TurnStep { suspect: suspect.or(step.suspect), ..step })
     }
 
-    fn take(&self, hand: &mut Hand, here: &Here, word: Word) -> Option<Step> {
+    fn take_turn(&self, hand: &mut TurnState, here: &LocalWork, word: TurnWord) -> Option<TurnStep> {
         let now = here.now;
         // No two possessions of a member use the same word.
         let before = self.slot.turn_taken.load(Ordering::Relaxed);
-        let mut new = Word::held(self.me, now + QUANTUM);
+        let mut new = TurnWord::held_until(self.me, now + TURN_QUANTUM_NS);
         if new.0 == before || new == word {
-            new = Word(new.0 + (1 << super::HOLDER_BITS));
+            new = TurnWord(new.0 + (1 << super::HOLDER_BITS));
         }
-        if !self.exchange(word, new) {
+        if !self.exchange_word(word, new) {
             return None;
         }
         self.slot.turn_taken.store(new.0, Ordering::SeqCst);
         total_order();
         hand.owes = true;
-        if self.word() != new {
+        if self.load_word() != new {
             // Another member preempted us meanwhile, and may not have seen that we took the turn.
             return None;
         }
@@ -229,16 +247,16 @@ impl Turn<'_> {
         }
         self.slot.turn_due.store(here.due, Ordering::Relaxed);
         self.pay_taking(now);
-        (hand.taken, hand.began) = (now, used(self.slot));
-        let suspect = self.survey(hand, now);
-        let contended = self.contended(now);
-        let look = if contended { new.moment() } else { u64::MAX };
-        Some(Step { gate: self.run(hand, new, contended), look, wake: 0, suspect })
+        (hand.taken, hand.began) = (now, virtual_time(self.slot));
+        let suspect = self.survey_members(hand, now);
+        let contended = self.is_contended(now);
+        let look = if contended { new.turn_moment() } else { u64::MAX };
+        Some(TurnStep { gate: self.run(hand, new, contended), look, wake: 0, suspect })
     }
 
     /// This member's virtual time: for tests and reports.
     #[must_use]
-    pub fn used(&self) -> u64 {
-        used(self.slot)
+    pub fn own_virtual_time(&self) -> u64 {
+        virtual_time(self.slot)
     }
 }

@@ -34,7 +34,7 @@ struct Launched {
 
 struct Agent {
     member: Member<'static>,
-    hand: Hand,
+    hand: TurnState,
     program: Program,
     queue: VecDeque<Launched>,
     /// Completed, not seen: when, and which launch.
@@ -84,8 +84,8 @@ impl World {
         let page: &'static LedgerPage = Box::leak(LedgerPage::zeroed());
         let kernel = FakeKernel::default();
         let agent = |program: &Program| Agent {
-            member: page.ledger().join(7, 0, &kernel).unwrap(),
-            hand: Hand::default(),
+            member: page.as_ledger().join(7, 0, &kernel).unwrap(),
+            hand: TurnState::default(),
             program: *program,
             queue: VecDeque::new(),
             unseen: VecDeque::new(),
@@ -151,11 +151,11 @@ impl World {
     fn look(&mut self, at: usize) {
         let now = self.now;
         let agent = &mut self.agents[at];
-        let turn = agent.member.turn();
+        let turn = agent.member.device_turn();
         while agent.unseen.front().is_some_and(|(done, _)| done + 60 * US <= now) {
             let (done, launched) = agent.unseen.pop_front().unwrap();
             assert!(
-                !(turn.lasts(&agent.hand, launched.stamp) && launched.foreign),
+                !(turn.is_still_own(&agent.hand, launched.stamp) && launched.foreign),
                 "member {at} measured foreign work"
             );
             agent.member.add_busy(agent.program.kernel);
@@ -164,18 +164,18 @@ impl World {
         }
         for _ in 0..100 {
             let wants = agent.wants(now);
-            let kept = if wants { turn.keeps(&mut agent.hand, now) } else { None };
+            let kept = if wants { turn.keep_turn(&mut agent.hand, now) } else { None };
             let gate = kept.unwrap_or_else(|| {
                 let in_flight = agent.in_flight();
-                let bell = turn.bell().load(Ordering::SeqCst);
+                let bell = turn.bell_word().load(Ordering::SeqCst);
                 if agent.heard == bell && now < agent.look && !wants {
                     return Gate::Wait;
                 }
-                let here = Here { now, wants, admitted: 0, in_flight, due: now + in_flight * 3 / 2 };
-                let step = turn.step(&mut agent.hand, &here);
+                let here = LocalWork { now, wants, admitted: 0, in_flight, due: now + in_flight * 3 / 2 };
+                let step = turn.step_turn(&mut agent.hand, &here);
                 (agent.look, agent.heard) = (step.look, bell);
                 if let Some(suspect) = step.suspect {
-                    agent.member.bury(suspect, &self.kernel);
+                    agent.member.reclaim_slot(suspect, &self.kernel);
                 }
                 step.gate
             });
@@ -184,7 +184,7 @@ impl World {
             }
             match gate {
                 Gate::Run { until, .. } if now < until => {
-                    let stamp = turn.stamp(&agent.hand);
+                    let stamp = turn.turn_stamp(&agent.hand);
                     // If others have work on the device already, the simulated device marks this kernel as foreign.
                     agent.queue.push_back(Launched { left: agent.program.kernel, stamp, foreign: false });
                     agent.hungry = None;
@@ -263,7 +263,7 @@ fn one_that_computes_between_launches_leaves_the_device_to_the_other() {
     let parts: Vec<u64> = world.agents.iter().map(|agent| percent(agent, 2_000 * MS)).collect();
     assert!(parts.iter().sum::<u64>() >= 98, "{parts:?}");
     assert!(
-        world.agents[0].longest <= QUANTUM + 3 * MS,
+        world.agents[0].longest <= TURN_QUANTUM_NS + 3 * MS,
         "it came back to wait for {} us",
         world.agents[0].longest / US
     );
@@ -275,7 +275,7 @@ fn a_stopped_member_costs_the_others_one_drain() {
     world.run(50 * MS);
     world.agents[0].runs = false;
     world.run(1_000 * MS);
-    assert!(world.longest_idle <= DRAIN + QUANTUM + PASS, "{} us", world.longest_idle / US);
+    assert!(world.longest_idle <= TURN_DRAIN_NS + TURN_QUANTUM_NS + PASS_OVER_NS, "{} us", world.longest_idle / US);
     let before = world.agents[0].served;
     world.agents[0].runs = true;
     world.agents[0].look = 0;
@@ -325,7 +325,7 @@ proptest! {
         world.run(1_500 * MS);
         // Each other member can be ahead of a waiting one by the work it launched at once, and credit and leases in
         // addition.
-        let launch: u64 = programs.iter().map(|program| program.kernel.max(IN_FLIGHT) * 2 + 3 * QUANTUM + DRAIN).sum();
+        let launch: u64 = programs.iter().map(|program| program.kernel.max(IN_FLIGHT) * 2 + 3 * TURN_QUANTUM_NS + TURN_DRAIN_NS).sum();
         let longest = programs.iter().map(|program| program.kernel).max().unwrap();
         // The same bound counts once more for each change of the members' order, because one was stopped or
         // continued.
@@ -334,7 +334,7 @@ proptest! {
             prop_assert!(agent.longest <= bound, "waited for {} of {} us", agent.longest / US, bound / US);
         }
         // A member that is stopped within a long launch is trusted for its estimate and half as much again.
-        prop_assert!(world.longest_idle <= 2 * (DRAIN + QUANTUM) + 2 * longest, "idle for {} us", world.longest_idle / US);
+        prop_assert!(world.longest_idle <= 2 * (TURN_DRAIN_NS + TURN_QUANTUM_NS) + 2 * longest, "idle for {} us", world.longest_idle / US);
     }
 
     /// Members that always have work get the same time, whatever the length of their launches.
@@ -346,7 +346,7 @@ proptest! {
         let served: Vec<u64> = world.agents.iter().map(|agent| agent.served).collect();
         let longest = programs.iter().map(|program| program.kernel).max().unwrap();
         let (most, least) = (served.iter().max().unwrap(), served.iter().min().unwrap());
-        prop_assert!(most - least <= 2 * (longest + QUANTUM + IN_FLIGHT), "{served:?}");
+        prop_assert!(most - least <= 2 * (longest + TURN_QUANTUM_NS + IN_FLIGHT), "{served:?}");
         prop_assert!(served.iter().sum::<u64>() >= 2_700 * MS, "{served:?}");
     }
 }

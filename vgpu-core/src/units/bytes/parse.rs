@@ -5,7 +5,7 @@
 use core::fmt;
 
 use super::{Bytes, GIB, KIB, MIB, TIB};
-use crate::units::decimal::{Decimal, NumberError, trim};
+use crate::units::decimal::{Decimal, NumberError, trim_spaces};
 
 /// A share of a device's memory, in millionths: `12.5%` is 125,000.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -13,18 +13,18 @@ pub struct Percent(u32);
 
 impl Percent {
     /// The whole device.
-    pub const ALL: Self = Self(1_000_000);
+    pub const WHOLE: Self = Self(1_000_000);
 
     /// A share from millionths; `None` outside `1..=1_000_000`.
     #[must_use]
     pub const fn from_millionths(millionths: u32) -> Option<Self> {
-        if millionths >= 1 && millionths <= Self::ALL.0 { Some(Self(millionths)) } else { None }
+        if millionths >= 1 && millionths <= Self::WHOLE.0 { Some(Self(millionths)) } else { None }
     }
 
     /// This share of `total`, rounded down to the byte.
     #[must_use]
-    pub fn of(self, total: Bytes) -> Bytes {
-        let bytes = u128::from(total.0) * u128::from(self.0) / u128::from(Self::ALL.0);
+    pub fn part_of(self, total: Bytes) -> Bytes {
+        let bytes = u128::from(total.0) * u128::from(self.0) / u128::from(Self::WHOLE.0);
         // At most `total`, because the share is at most 100 %.
         Bytes(u64::try_from(bytes).unwrap_or(total.0))
     }
@@ -44,10 +44,10 @@ pub enum Size {
 impl Size {
     /// The limit in bytes on a device with `total` bytes; `None`: no limit.
     #[must_use]
-    pub fn resolve(self, total: Bytes) -> Option<Bytes> {
+    pub fn to_bytes(self, total: Bytes) -> Option<Bytes> {
         match self {
             Self::Bytes(bytes) => Some(bytes),
-            Self::Percent(percent) => Some(percent.of(total)),
+            Self::Percent(percent) => Some(percent.part_of(total)),
             Self::Unlimited => None,
         }
     }
@@ -117,19 +117,19 @@ pub const HAMI_SIZE_FORMS: &str =
 /// # Errors
 /// [`SizeError`], one variant per reason; zero is an error, because `0` could mean two things.
 pub fn parse_size(text: &str) -> Result<Size, SizeError> {
-    let text = trim(text);
+    let text = trim_spaces(text);
     if text.eq_ignore_ascii_case("unlimited") {
         return Ok(Size::Unlimited);
     }
-    let (number, unit) = Decimal::split(text)?;
+    let (number, unit) = Decimal::parse_prefix(text)?;
     if unit == "%" {
-        return percent(&number).map(Size::Percent);
+        return parse_percent(&number).map(Size::Percent);
     }
-    let scale = unit_of(unit)?;
+    let scale = parse_unit(unit)?;
     if number.is_zero() {
         return Err(SizeError::Zero);
     }
-    scaled(&number, scale).map(Size::Bytes)
+    scale_number(&number, scale).map(Size::Bytes)
 }
 
 /// Reads a size in the syntax of HAMi's schedulers; `0` is [`Size::Unlimited`].
@@ -144,8 +144,8 @@ pub fn parse_size(text: &str) -> Result<Size, SizeError> {
 /// # Errors
 /// [`SizeError`] for everything else, including percentages and words.
 pub fn parse_hami_size(text: &str) -> Result<Size, SizeError> {
-    let (number, unit) = Decimal::split(trim(text))?;
-    let scale = match unit_of(unit)? {
+    let (number, unit) = Decimal::parse_prefix(trim_spaces(text))?;
+    let scale = match parse_unit(unit)? {
         1 => 1,
         1_000 | KIB => KIB,
         1_000_000 | MIB => MIB,
@@ -155,11 +155,11 @@ pub fn parse_hami_size(text: &str) -> Result<Size, SizeError> {
     if number.is_zero() {
         return Ok(Size::Unlimited);
     }
-    scaled(&number, scale).map(Size::Bytes)
+    scale_number(&number, scale).map(Size::Bytes)
 }
 
 /// The bytes of a unit; no unit and `B` are 1.
-fn unit_of(unit: &str) -> Result<u64, SizeError> {
+fn parse_unit(unit: &str) -> Result<u64, SizeError> {
     const UNITS: [(&str, u64); 18] = [
         ("", 1),
         ("b", 1),
@@ -187,26 +187,26 @@ fn unit_of(unit: &str) -> Result<u64, SizeError> {
     }
 }
 
-fn scaled(number: &Decimal<'_>, unit: u64) -> Result<Bytes, SizeError> {
-    if unit == 1 && number.decimals() > 0 {
+fn scale_number(number: &Decimal<'_>, unit: u64) -> Result<Bytes, SizeError> {
+    if unit == 1 && number.count_decimals() > 0 {
         return Err(SizeError::FractionOfByte);
     }
-    match number.times(unit) {
+    match number.checked_times(unit) {
         None => Err(SizeError::Number(NumberError::TooLarge)),
         Some(0) => Err(SizeError::TooSmall),
         Some(bytes) => Ok(Bytes(bytes)),
     }
 }
 
-fn percent(number: &Decimal<'_>) -> Result<Percent, SizeError> {
+fn parse_percent(number: &Decimal<'_>) -> Result<Percent, SizeError> {
     if number.is_zero() {
         return Err(SizeError::Zero);
     }
-    if number.decimals() > 4 {
+    if number.count_decimals() > 4 {
         return Err(SizeError::TooManyDecimals);
     }
     number
-        .times(10_000)
+        .checked_times(10_000)
         .and_then(|millionths| u32::try_from(millionths).ok())
         .and_then(Percent::from_millionths)
         .ok_or(SizeError::OverHundred)
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn percentages_are_of_the_device() {
-        let of = |text: &str, total: u64| parse_size(text).unwrap().resolve(Bytes(total)).unwrap().0;
+        let of = |text: &str, total: u64| parse_size(text).unwrap().to_bytes(Bytes(total)).unwrap().0;
         assert_eq!(of("25%", 16 * GIB), 4 * GIB);
         assert_eq!(of("12.5%", 16 * GIB), 2 * GIB);
         assert_eq!(of("100%", u64::MAX), u64::MAX);
@@ -290,7 +290,7 @@ mod tests {
             assert_eq!(parse_size(text), Ok(Size::Unlimited));
         }
         assert_eq!(bytes(" \t1GiB \r\n"), GIB);
-        assert_eq!(parse_size("unlimited").unwrap().resolve(Bytes(1)), None);
+        assert_eq!(parse_size("unlimited").unwrap().to_bytes(Bytes(1)), None);
     }
 
     #[test]

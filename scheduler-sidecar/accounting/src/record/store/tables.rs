@@ -4,26 +4,26 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
-use super::{APPLICATION, Trouble, VERSION};
+use super::{APPLICATION_ID, RecordTrouble, SCHEMA_VERSION};
 
 /// Creates the tables in an empty database. Tables of another version or another program are refused.
-pub(super) fn create(connection: &Connection, file: &Path) -> Result<(), Trouble> {
+pub(super) fn create(connection: &Connection, file: &Path) -> Result<(), RecordTrouble> {
     let number = |name: &str| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i32>(0));
     let (application, version) = (number("application_id")?, number("user_version")?);
     let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0))?;
     match (tables, application, version) {
         (0, ..) => Ok(connection.execute_batch(&format!(
-            "BEGIN IMMEDIATE; {TABLES} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION}; COMMIT;"
+            "BEGIN IMMEDIATE; {TABLES_SQL} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
         ))?),
-        (_, APPLICATION, VERSION) => Ok(()),
-        (_, APPLICATION, other) => Err(Trouble::Version(other)),
-        _ => Err(Trouble::Foreign(file.to_owned())),
+        (_, APPLICATION_ID, SCHEMA_VERSION) => Ok(()),
+        (_, APPLICATION_ID, other) => Err(RecordTrouble::Version(other)),
+        _ => Err(RecordTrouble::Foreign(file.to_owned())),
     }
 }
 
 /// A tenant row is a name with its group and labels, so that rows from before a change stay as they were. Unmeasured
 /// device time is null.
-const TABLES: &str = "\
+const TABLES_SQL: &str = "\
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE tenant (
   id INTEGER PRIMARY KEY, name TEXT NOT NULL, group_name TEXT NOT NULL DEFAULT '', labels TEXT NOT NULL DEFAULT '{}',

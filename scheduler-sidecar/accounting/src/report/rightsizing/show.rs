@@ -3,23 +3,23 @@
 use serde_json::{Value, json};
 use vgpu_core::units::bytes::Bytes;
 
-use super::{Care, Rightsizing, Seen};
-use crate::report::apportion::decimal;
-use crate::report::chart::{Bar, bars};
-use crate::report::sheet::{Sheet, Table};
-use crate::report::usage::whole;
+use super::{AdviceMargins, Rightsizing, SeenUse};
+use crate::report::apportion::format_decimal;
+use crate::report::chart::{ChartBar, draw_bars};
+use crate::report::sheet::{ReportSheet, SheetTable};
+use crate::report::usage::whole_number;
 
 impl Rightsizing {
     /// Returns the report for people.
     #[must_use]
-    pub fn sheet(&self, care: Care, mut facts: Vec<(String, String)>) -> Sheet {
+    pub fn to_sheet(&self, care: AdviceMargins, mut facts: Vec<(String, String)>) -> ReportSheet {
         let size = |bytes: Option<u64>| bytes.map_or("unlimited".to_owned(), |bytes| Bytes(bytes).to_string());
         let share = |share: Option<u32>| {
-            share.map_or("unlimited".to_owned(), |share| format!("{} %", decimal(share.into(), 1)))
+            share.map_or("unlimited".to_owned(), |share| format!("{} %", format_decimal(share.into(), 1)))
         };
         let kept = |text: Option<String>| text.unwrap_or_else(|| "keep".into());
-        let memory = |((tenant, device), seen): (&(String, String), &Seen)| {
-            let advice = seen.memory(care);
+        let memory = |((tenant, device), seen): (&(String, String), &SeenUse)| {
+            let advice = seen.memory_advice(care);
             vec![
                 tenant.clone(),
                 device.clone(),
@@ -29,56 +29,56 @@ impl Rightsizing {
                 advice.why,
             ]
         };
-        let time = |((tenant, device), seen): (&(String, String), &Seen)| {
-            let advice = seen.share(care);
+        let time = |((tenant, device), seen): (&(String, String), &SeenUse)| {
+            let advice = seen.share_advice(care);
             vec![
                 tenant.clone(),
                 device.clone(),
-                share(Some(seen.busiest())),
+                share(Some(seen.busiest_row())),
                 share(seen.sm_limit),
                 kept(advice.limit.map(|limit| share(Some(limit)))),
                 advice.why,
             ]
         };
-        let table = |heading: &str, most: &str, rows: Vec<Vec<String>>| Table {
+        let table = |heading: &str, most: &str, rows: Vec<Vec<String>>| SheetTable {
             heading: heading.into(),
             heads: ["tenant", "device", most, "limit", "suggested", "why"].map(str::to_owned).to_vec(),
             words: 6,
             rows,
             total: None,
         };
-        let (few, all) = self.below(150);
+        let (few, all) = self.count_below(150);
         facts.push(("tenants that never had more than 15 % of their memory limit".into(), format!("{few} of {all}")));
         #[allow(clippy::cast_precision_loss)] // only for a picture
-        let bar = |((tenant, _), seen): (&(String, String), &Seen)| {
+        let bar = |((tenant, _), seen): (&(String, String), &SeenUse)| {
             let limit = seen.memory_limit.filter(|limit| *limit > 0)?;
             let part = seen.peak as f64 / limit as f64 * 100.0;
-            Some(Bar { name: tenant.clone(), value: part, shown: format!("{part:.0} % of {}", Bytes(limit)) })
+            Some(ChartBar { name: tenant.clone(), value: part, shown: format!("{part:.0} % of {}", Bytes(limit)) })
         };
-        Sheet {
+        ReportSheet {
             title: "Limits that fit".into(),
             facts,
             tables: vec![
                 table("Memory", "peak", self.0.iter().map(memory).collect()),
                 table("Device time", "busiest minute", self.0.iter().map(time).collect()),
             ],
-            pictures: vec![bars("Peak memory of the limit", &self.0.iter().filter_map(bar).collect::<Vec<_>>())],
+            pictures: vec![draw_bars("Peak memory of the limit", &self.0.iter().filter_map(bar).collect::<Vec<_>>())],
             notes: vec![
                 "A minute is an hour in what is older than keep_fine: what was busy for a minute is not seen there."
                     .into(),
                 "To apply: vgpu set TENANT --memory-limit SIZE --sm-limit PERCENT, and in the file, so that it stays."
                     .into(),
             ],
-            ..Sheet::default()
+            ..ReportSheet::default()
         }
     }
 
     /// Returns the report as JSON.
     #[must_use]
-    pub fn json(&self, care: Care) -> Value {
+    pub fn to_json(&self, care: AdviceMargins) -> Value {
         let percent = |share: u32| f64::from(share) / 10.0;
-        let line = |((tenant, device), seen): (&(String, String), &Seen)| {
-            let (memory, time) = (seen.memory(care), seen.share(care));
+        let line = |((tenant, device), seen): (&(String, String), &SeenUse)| {
+            let (memory, time) = (seen.memory_advice(care), seen.share_advice(care));
             json!({
                 "tenant": tenant,
                 "device": device,
@@ -88,10 +88,10 @@ impl Rightsizing {
                 "memory_limit": seen.memory_limit,
                 "suggested_memory_limit": memory.limit,
                 "memory_why": memory.why,
-                "gpu_ns": (seen.gpu_ns > 0 || seen.unmeasured_ns == 0).then(|| whole(seen.gpu_ns)),
-                "wait_ns": whole(seen.wait_ns),
-                "busiest_percent": percent(seen.busiest()),
-                "p95_percent": percent(seen.p95()),
+                "gpu_ns": (seen.gpu_ns > 0 || seen.unmeasured_ns == 0).then(|| whole_number(seen.gpu_ns)),
+                "wait_ns": whole_number(seen.wait_ns),
+                "busiest_percent": percent(seen.busiest_row()),
+                "p95_percent": percent(seen.busy_p95()),
                 "sm_limit": seen.sm_limit.map(percent),
                 "suggested_sm_limit": time.limit.map(percent),
                 "time_why": time.why,
@@ -102,7 +102,7 @@ impl Rightsizing {
 
     /// Returns the report as CSV.
     #[must_use]
-    pub fn csv(&self, care: Care) -> (Vec<String>, Vec<Vec<String>>) {
+    pub fn to_csv(&self, care: AdviceMargins) -> (Vec<String>, Vec<Vec<String>>) {
         let heads = [
             "tenant",
             "device",
@@ -115,10 +115,10 @@ impl Rightsizing {
             "suggested_sm_limit",
             "time_why",
         ];
-        let row = |((tenant, device), seen): (&(String, String), &Seen)| {
-            let (memory, time) = (seen.memory(care), seen.share(care));
+        let row = |((tenant, device), seen): (&(String, String), &SeenUse)| {
+            let (memory, time) = (seen.memory_advice(care), seen.share_advice(care));
             let text = |number: Option<u64>| number.map_or(String::new(), |number| number.to_string());
-            let share = |share: Option<u32>| share.map_or(String::new(), |share| decimal(share.into(), 1));
+            let share = |share: Option<u32>| share.map_or(String::new(), |share| format_decimal(share.into(), 1));
             vec![
                 tenant.clone(),
                 device.clone(),
@@ -126,7 +126,7 @@ impl Rightsizing {
                 text(seen.memory_limit),
                 text(memory.limit),
                 memory.why,
-                share(Some(seen.p95())),
+                share(Some(seen.busy_p95())),
                 share(seen.sm_limit),
                 share(time.limit),
                 time.why,

@@ -7,15 +7,15 @@ use core::ffi::{CStr, c_char, c_void};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use shim_sys::cuda::{CUcontext, CUresult, CUuuid};
 use shim_sys::nvml::{nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t};
-use shim_sys::table::{Action, CUDA_HOOK_NAMES, CUDA_ROWS, CudaHook, NVML_HOOK_NAMES, cuda_fn, nvml_fn};
+use shim_sys::table::{CUDA_HOOK_NAMES, CUDA_ROWS, CudaHook, NVML_HOOK_NAMES, RowAction, cuda_fn, nvml_fn};
 use std::collections::BTreeSet;
 use std::process::ExitCode;
-use vgpu_cli::doctor::seen::{Control, Device, Doors, STEP, Seen};
+use vgpu_cli::doctor::seen::{ChildReport, ControlCodes, LookupResults, SMALL_ALLOCATION_BYTES, SeenDevice};
 use vgpu_core::units::uuid;
 
 /// Looks everything up, and with `control` allocates.
 pub fn run(control: bool) -> ExitCode {
-    let seen = look(control);
+    let seen = run_child(control);
     match serde_json::to_string(&seen) {
         Ok(line) => {
             println!("{line}");
@@ -38,8 +38,8 @@ macro_rules! function {
     };
 }
 
-fn look(control: bool) -> Seen {
-    let mut seen = Seen::default();
+fn run_child(control: bool) -> ChildReport {
+    let mut seen = ChildReport::default();
     let cuda = match open("libcuda.so.1") {
         Ok(cuda) => cuda,
         Err(why) => {
@@ -48,11 +48,11 @@ fn look(control: bool) -> Seen {
         }
     };
     let nvml = open("libnvidia-ml.so.1").ok();
-    let map = Map::read();
+    let map = MappedFiles::read();
     seen.library = map.files.iter().map(|(_, _, file)| file).find(|file| file.ends_with("/libvgpu.so")).cloned();
-    seen.cuda = lookups(&cuda, CUDA_HOOK_NAMES, &map);
+    seen.cuda = probe_lookups(&cuda, CUDA_HOOK_NAMES, &map);
     seen.cuda.open.extend(driver_lookups(&cuda, &map));
-    seen.nvml = nvml.as_ref().map(|nvml| lookups(nvml, NVML_HOOK_NAMES, &map)).unwrap_or_default();
+    seen.nvml = nvml.as_ref().map(|nvml| probe_lookups(nvml, NVML_HOOK_NAMES, &map)).unwrap_or_default();
     let Some(init) = function!(cuda, cuda_fn::cuInit) else {
         seen.trouble = Some("libcuda.so.1 has no cuInit".to_owned());
         return seen;
@@ -60,7 +60,7 @@ fn look(control: bool) -> Seen {
     // SAFETY: as its documentation says.
     seen.init = Some(unsafe { init(0) }.0);
     if seen.init == Some(0) {
-        seen.devices = devices(&cuda, nvml.as_ref(), control).unwrap_or_else(|why| {
+        seen.devices = probe_devices(&cuda, nvml.as_ref(), control).unwrap_or_else(|why| {
             seen.trouble = Some(why);
             Vec::new()
         });
@@ -69,11 +69,11 @@ fn look(control: bool) -> Seen {
 }
 
 /// Address ranges of the files that are mapped in this process.
-struct Map {
+struct MappedFiles {
     files: Vec<(usize, usize, String)>,
 }
 
-impl Map {
+impl MappedFiles {
     fn read() -> Self {
         let text = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
         let line = |line: &str| {
@@ -91,16 +91,16 @@ impl Map {
     }
 }
 
-fn symbol(library: &Library, name: &CStr) -> *const c_void {
+fn find_symbol(library: &Library, name: &CStr) -> *const c_void {
     // SAFETY: the address only.
     unsafe { library.get::<*const c_void>(name.to_bytes_with_nul()) }
         .map_or(core::ptr::null(), |found| found.into_raw().cast_const())
 }
 
-fn lookups(library: &Library, names: &[&CStr], map: &Map) -> Doors {
-    let mut doors = Doors { rows: names.len(), ..Doors::default() };
+fn probe_lookups(library: &Library, names: &[&CStr], map: &MappedFiles) -> LookupResults {
+    let mut doors = LookupResults { rows: names.len(), ..LookupResults::default() };
     for name in names {
-        let found = symbol(library, name);
+        let found = find_symbol(library, name);
         let name = name.to_string_lossy().into_owned();
         if found.is_null() {
             doors.lacking.push(name);
@@ -115,20 +115,20 @@ fn lookups(library: &Library, names: &[&CStr], map: &Map) -> Doors {
 
 /// Returns the charging and launching functions for which the driver's own lookup returns neither a hook nor a
 /// function that the table leaves alone.
-fn driver_lookups(cuda: &Library, map: &Map) -> Vec<String> {
+fn driver_lookups(cuda: &Library, map: &MappedFiles) -> Vec<String> {
     let Some(ask) = function!(cuda, cuda_fn::cuGetProcAddress_v2) else { return Vec::new() };
     let (hooked, others) = CUDA_ROWS.split_at(CudaHook::COUNT);
     let guarding = hooked
         .iter()
-        .filter(|row| !matches!(row.action, Action::Hook("entry" | "ask" | "view" | "sync" | "free" | "release")));
-    let bases: BTreeSet<&str> = guarding.map(|row| row.base()).collect();
+        .filter(|row| !matches!(row.action, RowAction::Hook("entry" | "ask" | "view" | "sync" | "free" | "release")));
+    let bases: BTreeSet<&str> = guarding.map(|row| row.base_name()).collect();
     let mut open = Vec::new();
     for base in bases {
         let known: Vec<*const c_void> = others
             .iter()
-            .filter(|row| row.base() == base)
+            .filter(|row| row.base_name() == base)
             .filter_map(|row| std::ffi::CString::new(row.name).ok())
-            .map(|name| symbol(cuda, &name))
+            .map(|name| find_symbol(cuda, &name))
             .collect();
         let Ok(name) = std::ffi::CString::new(base) else { continue };
         for flags in [0, 2] {
@@ -148,7 +148,7 @@ fn driver_lookups(cuda: &Library, map: &Map) -> Vec<String> {
     open
 }
 
-fn devices(cuda: &Library, nvml: Option<&Library>, control: bool) -> Result<Vec<Device>, String> {
+fn probe_devices(cuda: &Library, nvml: Option<&Library>, control: bool) -> Result<Vec<SeenDevice>, String> {
     let missing = || "the driver lacks functions that every program needs".to_owned();
     let count = function!(cuda, cuda_fn::cuDeviceGetCount).ok_or_else(missing)?;
     let total = function!(cuda, cuda_fn::cuDeviceTotalMem_v2).ok_or_else(missing)?;
@@ -171,8 +171,8 @@ fn devices(cuda: &Library, nvml: Option<&Library>, control: bool) -> Result<Vec<
             return Err(format!("device {ordinal}: the driver answers {codes:?}"));
         }
         let uuid = format!("GPU-{}", text_of(&id));
-        let known = known.iter().find(|(other, ..)| uuid::same(other, &uuid));
-        devices.push(Device {
+        let known = known.iter().find(|(other, ..)| uuid::is_same_device(other, &uuid));
+        devices.push(SeenDevice {
             ordinal: ordinal.unsigned_abs(),
             uuid,
             index: known.map(|(_, index, _)| *index),
@@ -260,14 +260,14 @@ fn known_to_nvml(nvml: &Library) -> Vec<(String, u32, u64)> {
 }
 
 /// Makes a small allocation and one larger than the device's memory, and frees both at once.
-fn allocate(cuda: &Library, ordinal: i32, total: u64) -> Option<Control> {
+fn allocate(cuda: &Library, ordinal: i32, total: u64) -> Option<ControlCodes> {
     let retain = function!(cuda, cuda_fn::cuDevicePrimaryCtxRetain)?;
     let release = function!(cuda, cuda_fn::cuDevicePrimaryCtxRelease_v2)?;
     let current = function!(cuda, cuda_fn::cuCtxSetCurrent)?;
     let info = function!(cuda, cuda_fn::cuMemGetInfo_v2)?;
     let alloc = function!(cuda, cuda_fn::cuMemAlloc_v2)?;
     let free = function!(cuda, cuda_fn::cuMemFree_v2)?;
-    let mut control = Control::default();
+    let mut control = ControlCodes::default();
     // SAFETY: outputs that live, a context that is retained until the end, pointers that were just allocated.
     unsafe {
         let mut context = CUcontext::NULL;
@@ -286,8 +286,9 @@ fn allocate(cuda: &Library, ordinal: i32, total: u64) -> Option<Control> {
                 }
                 result.0
             };
-            control.above = code(total.saturating_add(STEP));
-            control.below = if control.free >= STEP { Some(code(STEP)) } else { None };
+            control.above = code(total.saturating_add(SMALL_ALLOCATION_BYTES));
+            control.below =
+                if control.free >= SMALL_ALLOCATION_BYTES { Some(code(SMALL_ALLOCATION_BYTES)) } else { None };
         } else {
             control.context = 1;
         }

@@ -3,41 +3,41 @@
 use ratatui::crossterm::event::{KeyCode, KeyEvent};
 use vgpu_core::units::bytes::{Size, parse_size};
 
-use super::{Effect, Message, Mode, Top};
+use super::{FootMessage, KeyMode, TopEffect, TopState};
 use crate::top::change;
-use crate::top::keys::{self, Command};
-use crate::top::line::Line;
-use crate::top::row::Key;
-use vgpu_config::change::Words;
-use vgpu_control::Ask;
+use crate::top::keys::{self, TopCommand};
+use crate::top::line::InputLine;
+use crate::top::row::RowKey;
+use vgpu_config::change::WrittenChange;
+use vgpu_control::ControlCommand;
 
-impl Top {
+impl TopState {
     /// Handles a key.
-    pub(super) fn key(&mut self, key: KeyEvent) -> Vec<Effect> {
-        match keys::everywhere(key) {
-            Some(Command::Quit) => return vec![Effect::Quit],
-            Some(Command::Suspend) => return vec![Effect::Suspend],
+    pub(super) fn handle_key(&mut self, key: KeyEvent) -> Vec<TopEffect> {
+        match keys::global_command(key) {
+            Some(TopCommand::Quit) => return vec![TopEffect::Quit],
+            Some(TopCommand::Suspend) => return vec![TopEffect::Suspend],
             _ => {}
         }
-        let mode = std::mem::replace(&mut self.mode, Mode::Table);
+        let mode = std::mem::replace(&mut self.mode, KeyMode::Table);
         match mode {
-            Mode::Table => {
+            KeyMode::Table => {
                 self.message = None;
-                keys::command(key).map_or_else(Vec::new, |command| self.command(command))
+                keys::command_of_key(key).map_or_else(Vec::new, |command| self.handle_command(command))
             }
-            Mode::Filter { line, before } => {
-                self.filtering(key, line, before);
+            KeyMode::Filter { line, before } => {
+                self.edit_filter(key, line, before);
                 Vec::new()
             }
-            Mode::Set { of, line } => self.setting(key, of, line),
-            Mode::Sure { question: _, ask } => match key.code {
-                KeyCode::Char('y' | 'Y') => vec![Effect::Change(ask)],
+            KeyMode::Set { of, line } => self.edit_change(key, of, line),
+            KeyMode::Sure { question: _, ask } => match key.code {
+                KeyCode::Char('y' | 'Y') => vec![TopEffect::Change(ask)],
                 _ => {
-                    self.message = Some(Message { words: "nothing was changed".into(), wrong: false });
+                    self.message = Some(FootMessage { words: "nothing was changed".into(), wrong: false });
                     Vec::new()
                 }
             },
-            Mode::Details { tenant, skipped } => {
+            KeyMode::Details { tenant, skipped } => {
                 let skipped = match key.code {
                     KeyCode::Up | KeyCode::Char('k') => skipped.saturating_sub(1),
                     KeyCode::Down | KeyCode::Char('j') => skipped.saturating_add(1),
@@ -46,134 +46,136 @@ impl Top {
                     // Return to the table.
                     KeyCode::Esc | KeyCode::Enter | KeyCode::Char('q') => return Vec::new(),
                     // Only the tenant whose details are shown may be changed.
-                    KeyCode::Char(letter @ ('p' | 's')) if self.chosen().is_some_and(|row| row.tenant == tenant) => {
-                        return self.begin(if letter == 'p' { Command::Pause } else { Command::Set });
+                    KeyCode::Char(letter @ ('p' | 's'))
+                        if self.chosen_row().is_some_and(|row| row.tenant == tenant) =>
+                    {
+                        return self.begin_change(if letter == 'p' { TopCommand::Pause } else { TopCommand::Set });
                     }
                     _ => skipped,
                 };
-                self.mode = Mode::Details { tenant, skipped: skipped.min(200) };
+                self.mode = KeyMode::Details { tenant, skipped: skipped.min(200) };
                 Vec::new()
             }
-            Mode::Help => Vec::new(),
+            KeyMode::Help => Vec::new(),
         }
     }
 
-    fn command(&mut self, command: Command) -> Vec<Effect> {
+    fn handle_command(&mut self, command: TopCommand) -> Vec<TopEffect> {
         let half = usize::from(self.height / 2).max(1);
-        let count = self.shown().len();
-        let at = self.place();
+        let count = self.shown_rows().len();
+        let at = self.chosen_index();
         match command {
-            Command::Up => self.choose(at.saturating_sub(1)),
-            Command::Down => self.choose(at + 1),
-            Command::PageUp => self.choose(at.saturating_sub(half)),
-            Command::PageDown => self.choose(at + half),
-            Command::First => self.choose(0),
-            Command::Last => self.choose(count),
-            Command::SortLeft | Command::SortRight => {
-                self.sort.column = self.sort.column.beside(command == Command::SortRight);
-                self.sort.apply(&mut self.rows);
+            TopCommand::Up => self.choose_row(at.saturating_sub(1)),
+            TopCommand::Down => self.choose_row(at + 1),
+            TopCommand::PageUp => self.choose_row(at.saturating_sub(half)),
+            TopCommand::PageDown => self.choose_row(at + half),
+            TopCommand::First => self.choose_row(0),
+            TopCommand::Last => self.choose_row(count),
+            TopCommand::SortLeft | TopCommand::SortRight => {
+                self.sort.column = self.sort.column.neighbour(command == TopCommand::SortRight);
+                self.sort.sort_rows(&mut self.rows);
             }
-            Command::Reverse => {
+            TopCommand::Reverse => {
                 self.sort.reversed = !self.sort.reversed;
-                self.sort.apply(&mut self.rows);
+                self.sort.sort_rows(&mut self.rows);
             }
-            Command::Filter => {
-                self.mode = Mode::Filter { line: Line::new(&self.filter), before: self.filter.clone() };
+            TopCommand::Filter => {
+                self.mode = KeyMode::Filter { line: InputLine::new(&self.filter), before: self.filter.clone() };
             }
-            Command::Device => self.next_device(),
-            Command::Help => self.mode = Mode::Help,
-            Command::Details => {
-                if let Some(tenant) = self.chosen().map(|row| row.tenant.clone()) {
-                    self.mode = Mode::Details { tenant: tenant.clone(), skipped: 0 };
+            TopCommand::Device => self.next_device(),
+            TopCommand::Help => self.mode = KeyMode::Help,
+            TopCommand::Details => {
+                if let Some(tenant) = self.chosen_row().map(|row| row.tenant.clone()) {
+                    self.mode = KeyMode::Details { tenant: tenant.clone(), skipped: 0 };
                     return super::details_of(&tenant);
                 }
             }
-            Command::Pause | Command::Set => return self.begin(command),
-            Command::Leave if !self.filter.is_empty() => {
+            TopCommand::Pause | TopCommand::Set => return self.begin_change(command),
+            TopCommand::Leave if !self.filter.is_empty() => {
                 self.filter.clear();
                 self.keep_choice();
             }
-            Command::Leave | Command::Quit => return vec![Effect::Quit],
-            Command::Suspend => return vec![Effect::Suspend],
+            TopCommand::Leave | TopCommand::Quit => return vec![TopEffect::Quit],
+            TopCommand::Suspend => return vec![TopEffect::Suspend],
         }
         Vec::new()
     }
 
     /// Starts to pause, resume or change the selected tenant, if that is allowed.
-    fn begin(&mut self, command: Command) -> Vec<Effect> {
-        let Some(row) = self.chosen().cloned() else {
-            self.message = Some(Message { words: "no tenant is chosen".into(), wrong: true });
+    fn begin_change(&mut self, command: TopCommand) -> Vec<TopEffect> {
+        let Some(row) = self.chosen_row().cloned() else {
+            self.message = Some(FootMessage { words: "no tenant is chosen".into(), wrong: true });
             return Vec::new();
         };
         if let Some(why) = self.read_only() {
-            self.message = Some(Message { words: format!("nothing can be changed: {why}"), wrong: true });
+            self.message = Some(FootMessage { words: format!("nothing can be changed: {why}"), wrong: true });
             return Vec::new();
         }
         let tenant = row.tenant.clone();
         match command {
-            Command::Set => self.mode = Mode::Set { of: row.key(), line: Line::default() },
-            _ if row.paused => return vec![Effect::Change(Ask::Resume { tenant })],
+            TopCommand::Set => self.mode = KeyMode::Set { of: row.row_key(), line: InputLine::default() },
+            _ if row.paused => return vec![TopEffect::Change(ControlCommand::Resume { tenant })],
             _ => {
                 let question = format!("pause {tenant}? its programs wait at their next launch until it is resumed");
-                self.mode = Mode::Sure { question, ask: Ask::Pause { tenant } };
+                self.mode = KeyMode::Sure { question, ask: ControlCommand::Pause { tenant } };
             }
         }
         Vec::new()
     }
 
-    fn filtering(&mut self, key: KeyEvent, mut line: Line, before: String) {
+    fn edit_filter(&mut self, key: KeyEvent, mut line: InputLine, before: String) {
         match key.code {
-            KeyCode::Enter => self.filter = line.text(),
+            KeyCode::Enter => self.filter = line.line_text(),
             KeyCode::Esc => self.filter = before,
             _ => {
-                line.press(key);
-                self.filter = line.text();
-                self.mode = Mode::Filter { line, before };
+                line.press_key(key);
+                self.filter = line.line_text();
+                self.mode = KeyMode::Filter { line, before };
             }
         }
         self.keep_choice();
     }
 
-    fn setting(&mut self, key: KeyEvent, of: Key, mut line: Line) -> Vec<Effect> {
+    fn edit_change(&mut self, key: KeyEvent, of: RowKey, mut line: InputLine) -> Vec<TopEffect> {
         match key.code {
             KeyCode::Esc => self.message = None,
-            KeyCode::Enter => match change::read(&line.text()) {
-                Ok(words) => return self.asked(of, words),
+            KeyCode::Enter => match change::read(&line.line_text()) {
+                Ok(words) => return self.confirm_change(of, words),
                 Err(words) => {
-                    self.message = Some(Message { words, wrong: true });
-                    self.mode = Mode::Set { of, line };
+                    self.message = Some(FootMessage { words, wrong: true });
+                    self.mode = KeyMode::Set { of, line };
                 }
             },
             _ => {
                 self.message = None;
-                line.press(key);
-                self.mode = Mode::Set { of, line };
+                line.press_key(key);
+                self.mode = KeyMode::Set { of, line };
             }
         }
         Vec::new()
     }
 
     /// Sends a change, or asks for confirmation first.
-    fn asked(&mut self, (tenant, device): Key, words: Words) -> Vec<Effect> {
+    fn confirm_change(&mut self, (tenant, device): RowKey, words: WrittenChange) -> Vec<TopEffect> {
         self.message = None;
         // With only one row, leave out the device: the change then applies to the tenant's only device.
         let many = self.rows_of(&tenant).count() > 1;
         let here = self.rows_of(&tenant).find(|row| row.device == device).cloned().unwrap_or_default();
-        let said = words.said(None);
-        let danger = dangers(&words, here.used);
+        let said = words.to_command_words(None);
+        let danger = warn_of_change(&words, here.used);
         let device = (many && device != "*").then_some(device);
-        let ask = Ask::Set { tenant: tenant.clone(), device, change: Box::new(words) };
+        let ask = ControlCommand::Set { tenant: tenant.clone(), device, change: Box::new(words) };
         match danger {
-            None => vec![Effect::Change(ask)],
+            None => vec![TopEffect::Change(ask)],
             Some(why) => {
-                self.mode = Mode::Sure { question: format!("set {tenant} {said}? {why}"), ask };
+                self.mode = KeyMode::Sure { question: format!("set {tenant} {said}? {why}"), ask };
                 Vec::new()
             }
         }
     }
 
     fn next_device(&mut self) {
-        let names: Vec<String> = self.devices().into_iter().map(|device| device.name).collect();
+        let names: Vec<String> = self.shown_devices().into_iter().map(|device| device.name).collect();
         let at = self.device.as_ref().and_then(|name| names.iter().position(|known| known == name));
         self.device = match at {
             None => names.first().cloned(),
@@ -184,7 +186,7 @@ impl Top {
 }
 
 /// Returns a warning about a consequence that the user may have overlooked.
-fn dangers(words: &Words, used: Option<u64>) -> Option<&'static str> {
+fn warn_of_change(words: &WrittenChange, used: Option<u64>) -> Option<&'static str> {
     if words.mode.as_deref().is_some_and(|mode| mode.eq_ignore_ascii_case("observe")) {
         return Some("nothing is refused or delayed then");
     }

@@ -2,46 +2,54 @@
 
 use ratatui::text::{Line, Span};
 
-use super::theme::Theme;
-use super::{fit, wrapped};
-use crate::top::line::Line as Typed;
-use crate::top::state::{Mode, Top};
+use super::theme::ColourTheme;
+use super::{fit_width, wrap_text};
+use crate::top::line::InputLine as Typed;
+use crate::top::state::{KeyMode, TopState};
 
 /// Returns the lines, and the cursor's column in the last one during input.
 #[must_use]
-pub fn lines<'t>(top: &Top, theme: &Theme, width: usize, height: usize) -> (Vec<Line<'t>>, Option<usize>) {
-    let mut lines = wrong(top, theme, width);
+pub fn foot_lines<'t>(
+    top: &TopState,
+    theme: &ColourTheme,
+    width: usize,
+    height: usize,
+) -> (Vec<Line<'t>>, Option<usize>) {
+    let mut lines = fault_lines(top, theme, width);
     // Messages of the daemon may be long.
     let most = (height / 4).max(1);
     let all = |words: &str, style| {
-        let mut broken = wrapped(words.trim_end(), width);
+        let mut broken = wrap_text(words.trim_end(), width);
         let rest = broken.split_off(most.min(broken.len()));
         if let Some(last) = broken.last_mut().filter(|_| !rest.is_empty()) {
-            *last = fit(&format!("{last} {}", rest.join(" ")), width, false, theme);
+            *last = fit_width(&format!("{last} {}", rest.join(" ")), width, false, theme);
         }
         broken.into_iter().map(move |text| Line::styled(text, style)).collect::<Vec<_>>()
     };
-    let hint = |words: &str| vec![Line::styled(fit(words, width, false, theme), theme.dim())];
+    let hint = |words: &str| vec![Line::styled(fit_width(words, width, false, theme), theme.dim_style())];
     let said = top.message.as_ref().map(|message| {
-        let style = if message.wrong { theme.bad() } else { theme.good() };
+        let style = if message.wrong { theme.bad_style() } else { theme.good_style() };
         all(&message.words, style)
     });
     let (last, cursor) = match &top.mode {
-        Mode::Set { of: (tenant, _), line } => {
+        KeyMode::Set { of: (tenant, _), line } => {
             // Show the last error above the input.
             lines.extend(said.unwrap_or_default());
-            typed(&format!("set {tenant}: "), line, width, theme)
+            input_line(&format!("set {tenant}: "), line, width, theme)
         }
-        Mode::Filter { line, .. } => typed("/", line, width, theme),
-        Mode::Sure { question, .. } => {
+        KeyMode::Filter { line, .. } => input_line("/", line, width, theme),
+        KeyMode::Sure { question, .. } => {
             let room = width.saturating_sub(4).min(question.chars().count());
-            (vec![Line::styled(format!("{} y/n", fit(question, room, false, theme)), theme.warning())], None)
+            (
+                vec![Line::styled(format!("{} y/n", fit_width(question, room, false, theme)), theme.warning_style())],
+                None,
+            )
         }
-        Mode::Help => (hint("any key goes back"), None),
-        Mode::Details { .. } => {
+        KeyMode::Help => (hint("any key goes back"), None),
+        KeyMode::Details { .. } => {
             (said.unwrap_or_else(|| hint("Esc back  up down scroll  p pause  s set  Ctrl-C quit")), None)
         }
-        Mode::Table => {
+        KeyMode::Table => {
             let hints = "? keys  Enter details  / filter  < > order  d device  p pause  s set  q quit";
             (said.unwrap_or_else(|| hint(hints)), None)
         }
@@ -51,11 +59,14 @@ pub fn lines<'t>(top: &Top, theme: &Theme, width: usize, height: usize) -> (Vec<
 }
 
 /// Returns the problems of the daemon.
-fn wrong<'t>(top: &Top, theme: &Theme, width: usize) -> Vec<Line<'t>> {
+fn fault_lines<'t>(top: &TopState, theme: &ColourTheme, width: usize) -> Vec<Line<'t>> {
     let status = &top.look.status;
     let mut lines = Vec::new();
     if let Some(why) = &top.lost {
-        lines.push(Line::styled(fit(&format!("not of now, asking again: {why}"), width, false, theme), theme.bad()));
+        lines.push(Line::styled(
+            fit_width(&format!("not of now, asking again: {why}"), width, false, theme),
+            theme.bad_style(),
+        ));
         return lines;
     }
     let refused = status.configuration.as_ref().is_some_and(|file| file.refused.is_some());
@@ -71,17 +82,17 @@ fn wrong<'t>(top: &Top, theme: &Theme, width: usize) -> Vec<Line<'t>> {
     }
     if !words.is_empty() {
         let text = format!("{} (vgpu status says more)", words.join("; "));
-        lines.push(Line::styled(fit(&text, width, false, theme), theme.warning()));
+        lines.push(Line::styled(fit_width(&text, width, false, theme), theme.warning_style()));
     }
     lines
 }
 
 /// Returns an input line, scrolled so that the cursor is visible.
-fn typed<'t>(prompt: &str, line: &Typed, width: usize, theme: &Theme) -> (Vec<Line<'t>>, Option<usize>) {
+fn input_line<'t>(prompt: &str, line: &Typed, width: usize, theme: &ColourTheme) -> (Vec<Line<'t>>, Option<usize>) {
     let lead = prompt.chars().count();
     let room = width.saturating_sub(lead + 1);
     let skipped = line.cursor().saturating_sub(room);
-    let text: String = line.text().chars().skip(skipped).take(room).collect();
-    let spans = vec![Span::styled(prompt.to_owned(), theme.head()), Span::raw(text)];
+    let text: String = line.line_text().chars().skip(skipped).take(room).collect();
+    let spans = vec![Span::styled(prompt.to_owned(), theme.heading_style()), Span::raw(text)];
     (vec![Line::from(spans)], Some(lead + line.cursor() - skipped))
 }

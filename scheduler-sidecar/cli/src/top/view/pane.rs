@@ -3,25 +3,25 @@
 use ratatui::text::{Line, Span};
 use vgpu_core::units::bytes::Bytes;
 
-use super::theme::Theme;
-use super::wrapped;
+use super::theme::ColourTheme;
+use super::wrap_text;
 use crate::ask;
-use crate::ps::span;
-use crate::top::history::MINUTES;
-use crate::top::keys::BINDINGS;
-use crate::top::row::{self, Row, brief};
-use crate::top::state::Top;
+use crate::ps::format_span;
+use crate::top::history::MINUTES_SHOWN;
+use crate::top::keys::KEY_BINDINGS;
+use crate::top::row::{self, TopRow, brief_name};
+use crate::top::state::TopState;
 use vgpu_control::{MemberStatus, TenantStatus};
-use vgpu_output::say::escaped;
+use vgpu_output::say::escape_line;
 
 /// Returns the help.
 #[must_use]
-pub fn help<'t>(theme: &Theme, room: usize) -> Vec<Line<'t>> {
-    let wide = BINDINGS.iter().map(|binding| binding.shown.len()).max().unwrap_or(0);
-    let mut lines = vec![Line::styled("keys", theme.head())];
-    lines.extend(BINDINGS.iter().map(|binding| {
+pub fn help_lines<'t>(theme: &ColourTheme, room: usize) -> Vec<Line<'t>> {
+    let wide = KEY_BINDINGS.iter().map(|binding| binding.shown.len()).max().unwrap_or(0);
+    let mut lines = vec![Line::styled("keys", theme.heading_style())];
+    lines.extend(KEY_BINDINGS.iter().map(|binding| {
         Line::from(vec![
-            Span::styled(format!("  {:<wide$}  ", binding.shown), theme.head()),
+            Span::styled(format!("  {:<wide$}  ", binding.shown), theme.heading_style()),
             Span::raw(binding.what.to_owned()),
         ])
     }));
@@ -31,34 +31,41 @@ pub fn help<'t>(theme: &Theme, room: usize) -> Vec<Line<'t>> {
 
 /// Returns a tenant's details, without the first `skipped` lines.
 #[must_use]
-pub fn details<'t>(top: &Top, theme: &Theme, tenant: &str, width: usize, room: usize, skipped: usize) -> Vec<Line<'t>> {
+pub fn detail_lines<'t>(
+    top: &TopState,
+    theme: &ColourTheme,
+    tenant: &str,
+    width: usize,
+    room: usize,
+    skipped: usize,
+) -> Vec<Line<'t>> {
     let mut lines = Vec::new();
-    let Some(status) = top.tenant(tenant) else {
-        return vec![Line::styled(format!("{tenant}: the daemon has no such tenant any more"), theme.warning())];
+    let Some(status) = top.tenant_status(tenant) else {
+        return vec![Line::styled(format!("{tenant}: the daemon has no such tenant any more"), theme.warning_style())];
     };
     for row in top.rows_of(tenant) {
         on_device(top, theme, row, width, &mut lines);
     }
-    explained(top, theme, tenant, width, &mut lines);
-    lines.push(Line::styled(format!("processes ({})", status.members.len()), theme.head()));
-    lines.extend(members(top, status).into_iter().map(|text| Line::raw(format!("  {text}"))));
+    explanation_lines(top, theme, tenant, width, &mut lines);
+    lines.push(Line::styled(format!("processes ({})", status.members.len()), theme.heading_style()));
+    lines.extend(member_rows(top, status).into_iter().map(|text| Line::raw(format!("  {text}"))));
     lines.push(Line::default());
     lines.push(Line::from(vec![
-        Span::styled("socket ", theme.head()),
-        Span::raw(escaped(&status.socket.display().to_string())),
+        Span::styled("socket ", theme.heading_style()),
+        Span::raw(escape_line(&status.socket.display().to_string())),
     ]));
     // Do not scroll past the end.
     let skipped = skipped.min(lines.len().saturating_sub(room));
     lines.into_iter().skip(skipped).collect()
 }
 
-fn on_device(top: &Top, theme: &Theme, row: &Row, width: usize, lines: &mut Vec<Line<'_>>) {
-    let percent = |value: Option<f64>| value.map_or(row.none().to_owned(), |value| format!("{value:.1} %"));
+fn on_device(top: &TopState, theme: &ColourTheme, row: &TopRow, width: usize, lines: &mut Vec<Line<'_>>) {
+    let percent = |value: Option<f64>| value.map_or(row.missing_time().to_owned(), |value| format!("{value:.1} %"));
     let share = |value: Option<f64>, none: &str| value.map_or(none.to_owned(), |value| format!("{value} %"));
-    let seconds = |value: Option<f64>| value.map_or(row.none().to_owned(), |value| format!("{value:.3} s"));
+    let seconds = |value: Option<f64>| value.map_or(row.missing_time().to_owned(), |value| format!("{value:.3} s"));
     lines.push(Line::from(vec![
-        Span::styled(format!("{} on device {}: ", row.tenant, row.device), theme.head()),
-        Span::styled(row.state.clone(), theme.state(&row.state)),
+        Span::styled(format!("{} on device {}: ", row.tenant, row.device), theme.heading_style()),
+        Span::styled(row.state.clone(), theme.state_style(&row.state)),
     ]));
     let used = row.used.map_or("?".to_owned(), |used| Bytes(used).to_string());
     lines.push(Line::raw(format!(
@@ -76,54 +83,62 @@ fn on_device(top: &Top, theme: &Theme, row: &Row, width: usize, lines: &mut Vec<
         seconds(row.gpu_seconds),
         seconds(row.waited),
     )));
-    let room = width.saturating_sub(14).clamp(10, MINUTES);
-    let recent = theme.spark(top.history.last(&row.key(), room));
+    let room = width.saturating_sub(14).clamp(10, MINUTES_SHOWN);
+    let recent = theme.spark_text(top.history.newest_values(&row.row_key(), room));
     let bars = |head: &str, bars: String| {
-        Line::from(vec![Span::styled(format!("  {head:<10}"), theme.dim()), Span::styled(bars, theme.good())])
+        Line::from(vec![
+            Span::styled(format!("  {head:<10}"), theme.dim_style()),
+            Span::styled(bars, theme.good_style()),
+        ])
     };
     lines.push(bars("got", recent));
     let hour = match &top.hour {
         None => None,
-        Some(Err(why)) => Some(Line::styled(format!("  last hour: {}", escaped(why)), theme.dim())),
+        Some(Err(why)) => Some(Line::styled(format!("  last hour: {}", escape_line(why)), theme.dim_style())),
         Some(Ok(all)) => {
-            let status = top.look.status.devices.iter().find(|device| row::is(device, &row.device));
+            let status = top.look.status.devices.iter().find(|device| row::is_called(device, &row.device));
             let same = |uuid: &str| {
-                status.map_or_else(|| vgpu_core::units::uuid::same(uuid, &row.device), |device| row::is(device, uuid))
+                status.map_or_else(
+                    || vgpu_core::units::uuid::is_same_device(uuid, &row.device),
+                    |device| row::is_called(device, uuid),
+                )
             };
             let line = all.iter().find(|((tenant, uuid), _)| *tenant == row.tenant && same(uuid));
-            let nothing = vec![0.0; MINUTES];
+            let nothing = vec![0.0; MINUTES_SHOWN];
             let values = line.map_or(&nothing, |(_, values)| values);
             let skipped = values.len().saturating_sub(room);
-            Some(bars("last hour", theme.spark(values.iter().skip(skipped).copied())))
+            Some(bars("last hour", theme.spark_text(values.iter().skip(skipped).copied())))
         }
     };
     lines.extend(hour);
     lines.push(Line::default());
 }
 
-fn explained(top: &Top, theme: &Theme, tenant: &str, width: usize, lines: &mut Vec<Line<'_>>) {
-    lines.push(Line::styled("why", theme.head()));
+fn explanation_lines(top: &TopState, theme: &ColourTheme, tenant: &str, width: usize, lines: &mut Vec<Line<'_>>) {
+    lines.push(Line::styled("why", theme.heading_style()));
     match &top.explained {
         Some((whose, Ok(all))) if whose == tenant => {
             for device in all {
                 for sentence in &device.sentences {
-                    let words = format!("{}: {}", brief(&device.device), escaped(sentence));
+                    let words = format!("{}: {}", brief_name(&device.device), escape_line(sentence));
                     lines.extend(
-                        wrapped(&words, width.saturating_sub(2)).into_iter().map(|text| Line::raw(format!("  {text}"))),
+                        wrap_text(&words, width.saturating_sub(2))
+                            .into_iter()
+                            .map(|text| Line::raw(format!("  {text}"))),
                     );
                 }
             }
         }
         Some((whose, Err(why))) if whose == tenant => {
-            lines.push(Line::styled(format!("  {}", escaped(why)), theme.warning()));
+            lines.push(Line::styled(format!("  {}", escape_line(why)), theme.warning_style()));
         }
-        _ => lines.push(Line::styled("  asking the daemon", theme.dim())),
+        _ => lines.push(Line::styled("  asking the daemon", theme.dim_style())),
     }
     lines.push(Line::default());
 }
 
 /// Returns the rows of the table of processes.
-fn members(top: &Top, status: &TenantStatus) -> Vec<String> {
+fn member_rows(top: &TopState, status: &TenantStatus) -> Vec<String> {
     let heads =
         ["PID", "INSIDE", "CONTAINER", "UID", "DEVICE", "LEASE", "GPU-SECONDS", "WAITED", "MEMORY", "SINCE", "LIBRARY"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
@@ -139,20 +154,20 @@ fn members(top: &Top, status: &TenantStatus) -> Vec<String> {
     rows.iter().map(line).collect()
 }
 
-fn of_member(top: &Top, member: &MemberStatus) -> Vec<Vec<String>> {
+fn of_member(top: &TopState, member: &MemberStatus) -> Vec<Vec<String>> {
     let row = |device: &str, lease: String, gpu: String, waited: String, memory: String| {
         vec![
             member.pid.map_or("-".into(), |pid| pid.to_string()),
             member.pid_inside.to_string(),
             member.pid.and_then(|pid| top.places.get(&pid).cloned()).unwrap_or_else(|| "-".into()),
             member.uid.to_string(),
-            brief(device),
+            brief_name(device),
             lease,
             gpu,
             waited,
             memory,
-            span(member.connected_seconds),
-            escaped(&member.version),
+            format_span(member.connected_seconds),
+            escape_line(&member.version),
         ]
     };
     if member.devices.is_empty() {

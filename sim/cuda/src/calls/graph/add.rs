@@ -1,155 +1,155 @@
 //! Creation of nodes.
 
-use super::{INVALID, id, make, node, nodes};
-use crate::door::{Answer, Door, put};
-use crate::graph::Id;
-use crate::graph::node::Kind;
+use super::{INVALID_GRAPH_CALL, handle_id, make, node_handle, read_nodes};
+use crate::door::{CallFrame, CallResult, write_output};
+use crate::graph::GraphId;
+use crate::graph::node::NodeKind;
 use shim_sys::cuda::*;
 
 /// Adds the node that `make` returns for the graph and the nodes it depends on.
 pub(super) unsafe fn add(
-    d: &Door,
+    d: &CallFrame,
     out: *mut CUgraphNode,
     graph: CUgraph,
     deps: *const CUgraphNode,
     count: usize,
-    make: impl FnOnce(Id, &[Id]) -> Result<Kind, CUresult>,
-) -> Answer {
-    let graphs = &d.driver()?.graphs;
-    let graph = id(graph.0);
-    let after = unsafe { nodes(deps, count)? };
-    graphs.world().can_add(graph, &after)?;
+    make: impl FnOnce(GraphId, &[GraphId]) -> Result<NodeKind, CUresult>,
+) -> CallResult {
+    let graphs = &d.initialised_driver()?.graphs;
+    let graph = handle_id(graph.0);
+    let after = unsafe { read_nodes(deps, count)? };
+    graphs.lock_world().can_add(graph, &after)?;
     if out.is_null() {
-        return Err(INVALID);
+        return Err(INVALID_GRAPH_CALL);
     }
     let kind = make(graph, &after)?;
-    let new = graphs.world().add(graph, &after, kind)?;
-    unsafe { put(out, node(new)) }
+    let new = graphs.lock_world().add(graph, &after, kind)?;
+    unsafe { write_output(out, node_handle(new)) }
 }
 
 /// The graph of a child node: a copy of the present state of `graph`.
-pub(super) fn child(d: &Door, graph: CUgraph) -> Result<Kind, CUresult> {
-    d.driver()?.graphs.world().copy(id(graph.0), true).map(Kind::Child)
+pub(super) fn child_kind(d: &CallFrame, graph: CUgraph) -> Result<NodeKind, CUresult> {
+    d.initialised_driver()?.graphs.lock_world().copy_graph(handle_id(graph.0), true).map(NodeKind::Child)
 }
 
 pub(crate) unsafe fn cuGraphAddKernelNode(
-    d: &Door,
+    d: &CallFrame,
     out: *mut CUgraphNode,
     graph: CUgraph,
     deps: *const CUgraphNode,
     count: usize,
     params: *const CUDA_KERNEL_NODE_PARAMS_v1,
-) -> Answer {
+) -> CallResult {
     unsafe { add(d, out, graph, deps, count, |_, _| make::kernel_v1(d, params)) }
 }
 
 pub(crate) unsafe fn cuGraphAddKernelNode_v2(
-    d: &Door,
+    d: &CallFrame,
     out: *mut CUgraphNode,
     graph: CUgraph,
     deps: *const CUgraphNode,
     count: usize,
     params: *const CUDA_KERNEL_NODE_PARAMS,
-) -> Answer {
-    unsafe { add(d, out, graph, deps, count, |_, _| make::kernel(d, params)) }
+) -> CallResult {
+    unsafe { add(d, out, graph, deps, count, |_, _| make::kernel_kind(d, params)) }
 }
 
 pub(crate) unsafe fn cuGraphAddMemcpyNode(
-    d: &Door,
+    d: &CallFrame,
     out: *mut CUgraphNode,
     graph: CUgraph,
     deps: *const CUgraphNode,
     count: usize,
     copy: *const CUDA_MEMCPY3D,
     ctx: CUcontext,
-) -> Answer {
-    unsafe { add(d, out, graph, deps, count, |_, _| make::copy(d, copy, ctx)) }
+) -> CallResult {
+    unsafe { add(d, out, graph, deps, count, |_, _| make::copy_kind(d, copy, ctx)) }
 }
 
 pub(crate) unsafe fn cuGraphAddMemsetNode(
-    d: &Door,
+    d: &CallFrame,
     out: *mut CUgraphNode,
     graph: CUgraph,
     deps: *const CUgraphNode,
     count: usize,
     fill: *const CUDA_MEMSET_NODE_PARAMS,
     ctx: CUcontext,
-) -> Answer {
-    unsafe { add(d, out, graph, deps, count, |_, _| make::fill(d, fill, ctx)) }
+) -> CallResult {
+    unsafe { add(d, out, graph, deps, count, |_, _| make::fill_kind(d, fill, ctx)) }
 }
 
 pub(crate) unsafe fn cuGraphAddHostNode(
-    d: &Door,
+    d: &CallFrame,
     out: *mut CUgraphNode,
     graph: CUgraph,
     deps: *const CUgraphNode,
     count: usize,
     params: *const CUDA_HOST_NODE_PARAMS,
-) -> Answer {
-    unsafe { add(d, out, graph, deps, count, |_, _| make::host(params)) }
+) -> CallResult {
+    unsafe { add(d, out, graph, deps, count, |_, _| make::host_kind(params)) }
 }
 
 pub(crate) unsafe fn cuGraphAddChildGraphNode(
-    d: &Door,
+    d: &CallFrame,
     out: *mut CUgraphNode,
     graph: CUgraph,
     deps: *const CUgraphNode,
     count: usize,
     child_graph: CUgraph,
-) -> Answer {
-    unsafe { add(d, out, graph, deps, count, |_, _| child(d, child_graph)) }
+) -> CallResult {
+    unsafe { add(d, out, graph, deps, count, |_, _| child_kind(d, child_graph)) }
 }
 
 pub(crate) unsafe fn cuGraphAddEmptyNode(
-    d: &Door,
+    d: &CallFrame,
     out: *mut CUgraphNode,
     graph: CUgraph,
     deps: *const CUgraphNode,
     count: usize,
-) -> Answer {
-    unsafe { add(d, out, graph, deps, count, |_, _| Ok(Kind::Empty)) }
+) -> CallResult {
+    unsafe { add(d, out, graph, deps, count, |_, _| Ok(NodeKind::Empty)) }
 }
 
 pub(crate) unsafe fn cuGraphAddEventRecordNode(
-    d: &Door,
+    d: &CallFrame,
     out: *mut CUgraphNode,
     graph: CUgraph,
     deps: *const CUgraphNode,
     count: usize,
     event: CUevent,
-) -> Answer {
-    unsafe { add(d, out, graph, deps, count, |_, _| make::event(d, event).map(Kind::Record)) }
+) -> CallResult {
+    unsafe { add(d, out, graph, deps, count, |_, _| make::event_of_handle(d, event).map(NodeKind::Record)) }
 }
 
 pub(crate) unsafe fn cuGraphAddEventWaitNode(
-    d: &Door,
+    d: &CallFrame,
     out: *mut CUgraphNode,
     graph: CUgraph,
     deps: *const CUgraphNode,
     count: usize,
     event: CUevent,
-) -> Answer {
-    unsafe { add(d, out, graph, deps, count, |_, _| make::event(d, event).map(Kind::Wait)) }
+) -> CallResult {
+    unsafe { add(d, out, graph, deps, count, |_, _| make::event_of_handle(d, event).map(NodeKind::Wait)) }
 }
 
 pub(crate) unsafe fn cuGraphAddMemAllocNode(
-    d: &Door,
+    d: &CallFrame,
     out: *mut CUgraphNode,
     graph: CUgraph,
     deps: *const CUgraphNode,
     count: usize,
     params: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
-) -> Answer {
+) -> CallResult {
     unsafe { add(d, out, graph, deps, count, |graph, after| make::alloc(d, graph, after, params)) }
 }
 
 pub(crate) unsafe fn cuGraphAddMemFreeNode(
-    d: &Door,
+    d: &CallFrame,
     out: *mut CUgraphNode,
     graph: CUgraph,
     deps: *const CUgraphNode,
     count: usize,
     dptr: CUdeviceptr,
-) -> Answer {
+) -> CallResult {
     unsafe { add(d, out, graph, deps, count, |graph, _| make::free(d, graph, dptr)) }
 }

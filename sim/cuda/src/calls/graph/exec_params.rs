@@ -1,109 +1,119 @@
 //! Parameters of nodes in executable graphs, addressed by the nodes they were made from.
 
-use super::{INVALID, executable, id, make};
-use crate::door::{Answer, Door, put};
-use crate::graph::exec::Body;
-use crate::graph::node::Kind;
+use super::{INVALID_GRAPH_CALL, executable_of_handle, handle_id, make};
+use crate::door::{CallFrame, CallResult, write_output};
+use crate::graph::exec::ExecBody;
+use crate::graph::node::NodeKind;
 use shim_sys::cuda::*;
 
-fn set(d: &Door, exec: CUgraphExec, node: CUgraphNode, make: impl FnOnce() -> Result<Kind, CUresult>) -> Answer {
-    let x = executable(d, exec)?;
-    d.driver()?.graphs.world().node(id(node.0))?;
-    x.set(id(node.0), make()?)
+fn set(
+    d: &CallFrame,
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    make: impl FnOnce() -> Result<NodeKind, CUresult>,
+) -> CallResult {
+    let x = executable_of_handle(d, exec)?;
+    d.initialised_driver()?.graphs.lock_world().node_by_id(handle_id(node.0))?;
+    x.set(handle_id(node.0), make()?)
 }
 
 pub(crate) unsafe fn cuGraphExecKernelNodeSetParams(
-    d: &Door,
+    d: &CallFrame,
     exec: CUgraphExec,
     node: CUgraphNode,
     params: *const CUDA_KERNEL_NODE_PARAMS_v1,
-) -> Answer {
+) -> CallResult {
     set(d, exec, node, || unsafe { make::kernel_v1(d, params) })
 }
 
 pub(crate) unsafe fn cuGraphExecKernelNodeSetParams_v2(
-    d: &Door,
+    d: &CallFrame,
     exec: CUgraphExec,
     node: CUgraphNode,
     params: *const CUDA_KERNEL_NODE_PARAMS,
-) -> Answer {
-    set(d, exec, node, || unsafe { make::kernel(d, params) })
+) -> CallResult {
+    set(d, exec, node, || unsafe { make::kernel_kind(d, params) })
 }
 
 pub(crate) unsafe fn cuGraphExecMemcpyNodeSetParams(
-    d: &Door,
+    d: &CallFrame,
     exec: CUgraphExec,
     node: CUgraphNode,
     copy: *const CUDA_MEMCPY3D,
     ctx: CUcontext,
-) -> Answer {
-    set(d, exec, node, || unsafe { make::copy(d, copy, ctx) })
+) -> CallResult {
+    set(d, exec, node, || unsafe { make::copy_kind(d, copy, ctx) })
 }
 
 pub(crate) unsafe fn cuGraphExecMemsetNodeSetParams(
-    d: &Door,
+    d: &CallFrame,
     exec: CUgraphExec,
     node: CUgraphNode,
     fill: *const CUDA_MEMSET_NODE_PARAMS,
     ctx: CUcontext,
-) -> Answer {
-    set(d, exec, node, || unsafe { make::fill(d, fill, ctx) })
+) -> CallResult {
+    set(d, exec, node, || unsafe { make::fill_kind(d, fill, ctx) })
 }
 
 pub(crate) unsafe fn cuGraphExecHostNodeSetParams(
-    d: &Door,
+    d: &CallFrame,
     exec: CUgraphExec,
     node: CUgraphNode,
     params: *const CUDA_HOST_NODE_PARAMS,
-) -> Answer {
-    set(d, exec, node, || unsafe { make::host(params) })
+) -> CallResult {
+    set(d, exec, node, || unsafe { make::host_kind(params) })
 }
 
 pub(crate) unsafe fn cuGraphExecEventRecordNodeSetEvent(
-    d: &Door,
+    d: &CallFrame,
     exec: CUgraphExec,
     node: CUgraphNode,
     event: CUevent,
-) -> Answer {
-    set(d, exec, node, || make::event(d, event).map(Kind::Record))
+) -> CallResult {
+    set(d, exec, node, || make::event_of_handle(d, event).map(NodeKind::Record))
 }
 
 pub(crate) unsafe fn cuGraphExecEventWaitNodeSetEvent(
-    d: &Door,
+    d: &CallFrame,
     exec: CUgraphExec,
     node: CUgraphNode,
     event: CUevent,
-) -> Answer {
-    set(d, exec, node, || make::event(d, event).map(Kind::Wait))
+) -> CallResult {
+    set(d, exec, node, || make::event_of_handle(d, event).map(NodeKind::Wait))
 }
 
 pub(crate) unsafe fn cuGraphExecChildGraphNodeSetParams(
-    d: &Door,
+    d: &CallFrame,
     exec: CUgraphExec,
     node: CUgraphNode,
     child: CUgraph,
-) -> Answer {
-    let x = executable(d, exec)?;
-    let world = d.driver()?.graphs.world();
-    world.node(id(node.0))?;
-    let body = Body::read(&world, id(child.0)).map_err(|r| r.code)?;
+) -> CallResult {
+    let x = executable_of_handle(d, exec)?;
+    let world = d.initialised_driver()?.graphs.lock_world();
+    world.node_by_id(handle_id(node.0))?;
+    let body = ExecBody::read(&world, handle_id(child.0)).map_err(|r| r.code)?;
     drop(world);
-    x.set_child(id(node.0), body)
+    x.set_child(handle_id(node.0), body)
 }
 
-pub(crate) unsafe fn cuGraphNodeSetEnabled(d: &Door, exec: CUgraphExec, node: CUgraphNode, enabled: u32) -> Answer {
-    executable(d, exec)?.enabled(id(node.0), Some(enabled != 0)).map(|_| ())
+pub(crate) unsafe fn cuGraphNodeSetEnabled(
+    d: &CallFrame,
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    enabled: u32,
+) -> CallResult {
+    executable_of_handle(d, exec)?.set_enabled(handle_id(node.0), Some(enabled != 0)).map(|_| ())
 }
 
 pub(crate) unsafe fn cuGraphNodeGetEnabled(
-    d: &Door,
+    d: &CallFrame,
     exec: CUgraphExec,
     node: CUgraphNode,
     enabled: *mut u32,
-) -> Answer {
-    let x = executable(d, exec)?;
+) -> CallResult {
+    let x = executable_of_handle(d, exec)?;
     if enabled.is_null() {
-        return Err(INVALID);
+        return Err(INVALID_GRAPH_CALL);
     }
-    unsafe { put(enabled, u32::from(x.enabled(id(node.0), None)?)) }
+    unsafe { write_output(enabled, u32::from(x.set_enabled(handle_id(node.0), None)?)) }
 }

@@ -1,10 +1,10 @@
 //! Nodes of any type by one structure: creation and change.
 
-use super::{INVALID, add, executable, id, make, params};
-use crate::door::{Answer, Door};
-use crate::graph::Id;
-use crate::graph::exec::Body;
-use crate::graph::node::Kind;
+use super::{INVALID_GRAPH_CALL, add, executable_of_handle, handle_id, make, params};
+use crate::door::{CallFrame, CallResult};
+use crate::graph::GraphId;
+use crate::graph::exec::ExecBody;
+use crate::graph::node::NodeKind;
 use shim_sys::cuda::*;
 
 /// A copy node in the structure: flags, context, copy.
@@ -27,76 +27,80 @@ const _: () = assert!(size_of::<CopyNode>() <= size_of::<[u64; 29]>() && size_of
 
 /// Reads the structure: for a new node of `graph` after `after`, or without a graph for a change of parameters.
 /// Semaphores, words of memory and conditions are not simulated.
-pub(super) unsafe fn read(d: &Door, p: *mut CUgraphNodeParams, new: Option<(Id, &[Id])>) -> Result<Kind, CUresult> {
+pub(super) unsafe fn read(
+    d: &CallFrame,
+    p: *mut CUgraphNodeParams,
+    new: Option<(GraphId, &[GraphId])>,
+) -> Result<NodeKind, CUresult> {
     if p.is_null() {
-        return Err(INVALID);
+        return Err(INVALID_GRAPH_CALL);
     }
     let (kind, inside) = unsafe { ((*p).kind, &raw mut (*p).params) };
     unsafe {
         match (kind, new) {
-            (0, _) => make::kernel(d, inside.cast()),
+            (0, _) => make::kernel_kind(d, inside.cast()),
             (1, _) => {
                 let c = inside.cast::<CopyNode>();
                 if (*c).flags != 0 || (*c).reserved != 0 {
-                    return Err(INVALID);
+                    return Err(INVALID_GRAPH_CALL);
                 }
-                make::copy(d, &raw const (*c).copy, (*c).ctx)
+                make::copy_kind(d, &raw const (*c).copy, (*c).ctx)
             }
             (2, _) => {
                 let f = inside.cast::<FillNode>();
-                make::fill(d, &raw const (*f).fill, (*f).ctx)
+                make::fill_kind(d, &raw const (*f).fill, (*f).ctx)
             }
-            (3, _) => make::host(inside.cast()),
+            (3, _) => make::host_kind(inside.cast()),
             (4, Some(_)) => {
-                let child = add::child(d, *inside.cast::<CUgraph>())?;
-                if let Kind::Child(inner) = child {
-                    inside.cast::<CUgraph>().write(super::graph(inner));
+                let child = add::child_kind(d, *inside.cast::<CUgraph>())?;
+                if let NodeKind::Child(inner) = child {
+                    inside.cast::<CUgraph>().write(super::graph_handle(inner));
                 }
                 Ok(child)
             }
-            (5, _) => Ok(Kind::Empty),
-            (6, _) => make::event(d, *inside.cast::<CUevent>()).map(Kind::Wait),
-            (7, _) => make::event(d, *inside.cast::<CUevent>()).map(Kind::Record),
+            (5, _) => Ok(NodeKind::Empty),
+            (6, _) => make::event_of_handle(d, *inside.cast::<CUevent>()).map(NodeKind::Wait),
+            (7, _) => make::event_of_handle(d, *inside.cast::<CUevent>()).map(NodeKind::Record),
             (8 | 9 | 12 | 13, _) => Err(CUresult::NOT_SUPPORTED),
             (10, Some((graph, after))) => make::alloc(d, graph, after, inside.cast()),
             (11, Some((graph, _))) => make::free(d, graph, *inside.cast::<CUdeviceptr>()),
-            _ => Err(INVALID),
+            _ => Err(INVALID_GRAPH_CALL),
         }
     }
 }
 
 pub(crate) unsafe fn cuGraphAddNode(
-    d: &Door,
+    d: &CallFrame,
     out: *mut CUgraphNode,
     graph: CUgraph,
     deps: *const CUgraphNode,
     count: usize,
     node: *mut CUgraphNodeParams,
-) -> Answer {
+) -> CallResult {
     unsafe { add::add(d, out, graph, deps, count, |graph, after| read(d, node, Some((graph, after)))) }
 }
 
 /// The graph of a child node, and the memory of an allocation or free node, cannot be changed.
-pub(crate) unsafe fn cuGraphNodeSetParams(d: &Door, node: CUgraphNode, new: *mut CUgraphNodeParams) -> Answer {
+pub(crate) unsafe fn cuGraphNodeSetParams(d: &CallFrame, node: CUgraphNode, new: *mut CUgraphNodeParams) -> CallResult {
     params::set(d, node, || unsafe { read(d, new, None) })
 }
 
 pub(crate) unsafe fn cuGraphExecNodeSetParams(
-    d: &Door,
+    d: &CallFrame,
     exec: CUgraphExec,
     node: CUgraphNode,
     new: *mut CUgraphNodeParams,
-) -> Answer {
-    let x = executable(d, exec)?;
-    let world = &d.driver()?.graphs;
-    world.world().node(id(node.0))?;
+) -> CallResult {
+    let x = executable_of_handle(d, exec)?;
+    let world = &d.initialised_driver()?.graphs;
+    world.lock_world().node_by_id(handle_id(node.0))?;
     if new.is_null() {
-        return Err(INVALID);
+        return Err(INVALID_GRAPH_CALL);
     }
     if unsafe { (*new).kind } == 4 {
         let child = unsafe { (&raw mut (*new).params).cast::<CUgraph>().read() };
-        let body = Body::read(&world.world(), id(child.0)).map_err(|r| r.code)?;
-        return x.set_child(id(node.0), body);
+        let body = ExecBody::read(&world.lock_world(), handle_id(child.0)).map_err(|r| r.code)?;
+        return x.set_child(handle_id(node.0), body);
     }
-    x.set(id(node.0), unsafe { read(d, new, None)? })
+    x.set(handle_id(node.0), unsafe { read(d, new, None)? })
 }

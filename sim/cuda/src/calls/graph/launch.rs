@@ -1,32 +1,32 @@
 //! Launches and uploads of executable graphs.
 
-use super::executable;
-use crate::calls::launch::spend;
-use crate::door::{Answer, Door};
-use crate::graph::exec::Exec;
-use crate::graph::memory::Line;
+use super::executable_of_handle;
+use crate::calls::launch::spend_host_time;
+use crate::door::{CallFrame, CallResult};
+use crate::graph::exec::ExecutableGraph;
+use crate::graph::memory::DeviceStream;
 use crate::graph::run;
 use shim_sys::cuda::*;
 
 /// The stream of a handle, with its device.
-pub(crate) fn line(d: &Door, stream: CUstream) -> Result<Line, CUresult> {
-    let (context, id) = d.stream(stream)?;
-    let engine = d.driver()?.device(context.device)?.engine.clone();
-    Ok(Line { device: context.device, engine, stream: id })
+pub(crate) fn stream_line(d: &CallFrame, stream: CUstream) -> Result<DeviceStream, CUresult> {
+    let (context, id) = d.resolve_stream(stream)?;
+    let engine = d.initialised_driver()?.device_of_ordinal(context.device)?.engine.clone();
+    Ok(DeviceStream { device: context.device, engine, stream: id })
 }
 
-pub(super) fn upload(d: &Door, exec: &Exec, stream: CUstream) -> Answer {
-    run::upload(d.driver()?, exec, &line(d, stream)?)
+pub(super) fn upload_graph(d: &CallFrame, exec: &ExecutableGraph, stream: CUstream) -> CallResult {
+    run::upload_memory(d.initialised_driver()?, exec, &stream_line(d, stream)?)
 }
 
-pub(crate) unsafe fn cuGraphLaunch(d: &Door, exec: CUgraphExec, stream: CUstream) -> Answer {
-    let x = executable(d, exec)?;
-    let (driver, line) = (d.driver()?, line(d, stream)?);
-    spend(driver.device(line.device)?.profile.launch_host_ns);
+pub(crate) unsafe fn cuGraphLaunch(d: &CallFrame, exec: CUgraphExec, stream: CUstream) -> CallResult {
+    let x = executable_of_handle(d, exec)?;
+    let (driver, line) = (d.initialised_driver()?, stream_line(d, stream)?);
+    spend_host_time(driver.device_of_ordinal(line.device)?.profile.launch_host_ns);
     run::launch(driver, &x, &line)
 }
 
-pub(crate) unsafe fn cuGraphUpload(d: &Door, exec: CUgraphExec, stream: CUstream) -> Answer {
-    let x = executable(d, exec)?;
-    upload(d, &x, stream)
+pub(crate) unsafe fn cuGraphUpload(d: &CallFrame, exec: CUgraphExec, stream: CUstream) -> CallResult {
+    let x = executable_of_handle(d, exec)?;
+    upload_graph(d, &x, stream)
 }

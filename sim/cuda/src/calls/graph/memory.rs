@@ -1,47 +1,47 @@
 //! Graph memory of a device: its amounts, and the return of unused memory.
 
-use super::INVALID;
-use crate::door::{Answer, Door, put};
+use super::INVALID_GRAPH_CALL;
+use crate::door::{CallFrame, CallResult, write_output};
 use core::ffi::c_void;
 use shim_sys::cuda::*;
 
 pub(crate) unsafe fn cuDeviceGetGraphMemAttribute(
-    d: &Door,
+    d: &CallFrame,
     dev: CUdevice,
     attribute: u32,
     value: *mut c_void,
-) -> Answer {
-    let driver = d.driver()?;
-    driver.device(dev)?;
-    let n = driver.graphs.memory.numbers(dev);
+) -> CallResult {
+    let driver = d.initialised_driver()?;
+    driver.device_of_ordinal(dev)?;
+    let n = driver.graphs.memory.pool_numbers(dev);
     let bytes = match attribute {
         CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT => n.used,
         CU_GRAPH_MEM_ATTR_USED_MEM_HIGH => n.used_high,
         CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT => n.reserved,
         CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH => n.reserved_high,
-        _ => return Err(INVALID),
+        _ => return Err(INVALID_GRAPH_CALL),
     };
-    unsafe { put(value.cast(), bytes) }
+    unsafe { write_output(value.cast(), bytes) }
 }
 
 /// Only the highest values can be written, and only with zero, which resets them.
 pub(crate) unsafe fn cuDeviceSetGraphMemAttribute(
-    d: &Door,
+    d: &CallFrame,
     dev: CUdevice,
     attribute: u32,
     value: *mut c_void,
-) -> Answer {
-    let driver = d.driver()?;
-    driver.device(dev)?;
+) -> CallResult {
+    let driver = d.initialised_driver()?;
+    driver.device_of_ordinal(dev)?;
     let high = [CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH];
     if !high.contains(&attribute) || value.is_null() || unsafe { value.cast::<u64>().read_unaligned() } != 0 {
-        return Err(INVALID);
+        return Err(INVALID_GRAPH_CALL);
     }
     driver.graphs.memory.reset_high(dev, attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH);
     Ok(())
 }
 
-pub(crate) unsafe fn cuDeviceGraphMemTrim(d: &Door, dev: CUdevice) -> Answer {
-    let driver = d.driver()?;
-    driver.graphs.memory.trim(driver, dev)
+pub(crate) unsafe fn cuDeviceGraphMemTrim(d: &CallFrame, dev: CUdevice) -> CallResult {
+    let driver = d.initialised_driver()?;
+    driver.graphs.memory.trim_device(driver, dev)
 }

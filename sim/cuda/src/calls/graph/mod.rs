@@ -17,61 +17,61 @@ pub(crate) mod params;
 pub(crate) mod shape;
 pub(crate) mod whole;
 
-use crate::context::Context;
-use crate::door::{Answer, Door, put};
-use crate::graph::Id;
-use crate::graph::exec::Exec;
+use crate::context::CudaContext;
+use crate::door::{CallFrame, CallResult, write_output};
+use crate::graph::GraphId;
+use crate::graph::exec::ExecutableGraph;
 use core::ffi::c_void;
 use shim_sys::cuda::*;
 use std::sync::Arc;
 
 /// The error code for most invalid arguments.
-const INVALID: CUresult = CUresult::INVALID_VALUE;
+const INVALID_GRAPH_CALL: CUresult = CUresult::INVALID_VALUE;
 
-fn node(id: Id) -> CUgraphNode {
+fn node_handle(id: GraphId) -> CUgraphNode {
     CUgraphNode(id as *mut c_void)
 }
 
-fn graph(id: Id) -> CUgraph {
+fn graph_handle(id: GraphId) -> CUgraph {
     CUgraph(id as *mut c_void)
 }
 
-fn id<T>(handle: *mut T) -> Id {
+fn handle_id<T>(handle: *mut T) -> GraphId {
     handle as usize
 }
 
 /// Reads a list of nodes from the program.
-unsafe fn nodes(list: *const CUgraphNode, count: usize) -> Result<Vec<Id>, CUresult> {
+unsafe fn read_nodes(list: *const CUgraphNode, count: usize) -> Result<Vec<GraphId>, CUresult> {
     if count > 0 && list.is_null() {
-        return Err(INVALID);
+        return Err(INVALID_GRAPH_CALL);
     }
-    Ok((0..count).map(|i| id(unsafe { list.add(i).read() }.0)).collect())
+    Ok((0..count).map(|i| handle_id(unsafe { list.add(i).read() }.0)).collect())
 }
 
 /// Returns a list. Without an output pointer only its length; otherwise as many entries as fit, and null in the
 /// rest.
-unsafe fn give(out: *mut CUgraphNode, count: *mut usize, all: &[Id]) -> Answer {
+unsafe fn give_list(out: *mut CUgraphNode, count: *mut usize, all: &[GraphId]) -> CallResult {
     if count.is_null() {
-        return Err(INVALID);
+        return Err(INVALID_GRAPH_CALL);
     }
     if out.is_null() {
-        return unsafe { put(count, all.len()) };
+        return unsafe { write_output(count, all.len()) };
     }
     let room = unsafe { count.read() };
     for i in 0..room {
-        unsafe { out.add(i).write(all.get(i).map_or(CUgraphNode::NULL, |n| node(*n))) };
+        unsafe { out.add(i).write(all.get(i).map_or(CUgraphNode::NULL, |n| node_handle(*n))) };
     }
-    unsafe { put(count, all.len().min(room)) }
+    unsafe { write_output(count, all.len().min(room)) }
 }
 
-fn executable(d: &Door, exec: CUgraphExec) -> Result<Arc<Exec>, CUresult> {
-    d.driver()?.graphs.execs.get(exec.0).ok_or(INVALID)
+fn executable_of_handle(d: &CallFrame, exec: CUgraphExec) -> Result<Arc<ExecutableGraph>, CUresult> {
+    d.initialised_driver()?.graphs.execs.get(exec.0).ok_or(INVALID_GRAPH_CALL)
 }
 
 /// The context of a handle; null: the current one.
-fn context(d: &Door, ctx: CUcontext) -> Result<Arc<Context>, CUresult> {
+fn context_or_current(d: &CallFrame, ctx: CUcontext) -> Result<Arc<CudaContext>, CUresult> {
     if ctx.is_null() {
-        return d.context();
+        return d.current_context();
     }
-    d.driver()?.contexts.get(ctx.0).ok_or(CUresult::INVALID_CONTEXT)
+    d.initialised_driver()?.contexts.get(ctx.0).ok_or(CUresult::INVALID_CONTEXT)
 }

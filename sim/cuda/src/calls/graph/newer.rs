@@ -1,18 +1,18 @@
 //! Calls of drivers newer than 535: nodes and edges with edge data. The data describes by which ports a kernel
 //! waits for another before that one ends. Only the plain edge, all zero, is simulated.
 
-use super::{INVALID, add, generic, give, id, shape};
-use crate::door::{Answer, Door};
+use super::{INVALID_GRAPH_CALL, add, generic, give_list, handle_id, shape};
+use crate::door::{CallFrame, CallResult};
 use shim_sys::cuda::*;
 
 /// Refuses edges that are not plain.
-unsafe fn plain(edges: *const CUgraphEdgeData, count: usize) -> Answer {
+unsafe fn require_plain_edges(edges: *const CUgraphEdgeData, count: usize) -> CallResult {
     let zero = |i| unsafe { edges.add(i).read() } == CUgraphEdgeData::default();
     if edges.is_null() || (0..count).all(zero) { Ok(()) } else { Err(CUresult::NOT_SUPPORTED) }
 }
 
 /// Writes plain data for each edge that was returned.
-unsafe fn describe(edges: *mut CUgraphEdgeData, count: *const usize) -> Answer {
+unsafe fn write_plain_edges(edges: *mut CUgraphEdgeData, count: *const usize) -> CallResult {
     if !edges.is_null() {
         (0..unsafe { count.read() }).for_each(|i| unsafe { edges.add(i).write(CUgraphEdgeData::default()) });
     }
@@ -20,94 +20,94 @@ unsafe fn describe(edges: *mut CUgraphEdgeData, count: *const usize) -> Answer {
 }
 
 pub(crate) unsafe fn cuGraphAddNode_v2(
-    d: &Door,
+    d: &CallFrame,
     out: *mut CUgraphNode,
     graph: CUgraph,
     deps: *const CUgraphNode,
     edges: *const CUgraphEdgeData,
     count: usize,
     node: *mut CUgraphNodeParams,
-) -> Answer {
+) -> CallResult {
     unsafe {
-        plain(edges, count)?;
+        require_plain_edges(edges, count)?;
         add::add(d, out, graph, deps, count, |graph, after| generic::read(d, node, Some((graph, after))))
     }
 }
 
 pub(crate) unsafe fn cuGraphAddDependencies_v2(
-    d: &Door,
+    d: &CallFrame,
     graph: CUgraph,
     from: *const CUgraphNode,
     to: *const CUgraphNode,
     edges: *const CUgraphEdgeData,
     count: usize,
-) -> Answer {
+) -> CallResult {
     unsafe {
-        plain(edges, count)?;
+        require_plain_edges(edges, count)?;
         shape::cuGraphAddDependencies(d, graph, from, to, count)
     }
 }
 
 pub(crate) unsafe fn cuGraphRemoveDependencies_v2(
-    d: &Door,
+    d: &CallFrame,
     graph: CUgraph,
     from: *const CUgraphNode,
     to: *const CUgraphNode,
     edges: *const CUgraphEdgeData,
     count: usize,
-) -> Answer {
+) -> CallResult {
     unsafe {
-        plain(edges, count)?;
+        require_plain_edges(edges, count)?;
         shape::cuGraphRemoveDependencies(d, graph, from, to, count)
     }
 }
 
 pub(crate) unsafe fn cuGraphGetEdges_v2(
-    d: &Door,
+    d: &CallFrame,
     graph: CUgraph,
     from: *mut CUgraphNode,
     to: *mut CUgraphNode,
     edges: *mut CUgraphEdgeData,
     count: *mut usize,
-) -> Answer {
+) -> CallResult {
     if from.is_null() && !edges.is_null() {
-        return Err(INVALID);
+        return Err(INVALID_GRAPH_CALL);
     }
     unsafe {
         shape::cuGraphGetEdges(d, graph, from, to, count)?;
-        describe(edges, count)
+        write_plain_edges(edges, count)
     }
 }
 
 pub(crate) unsafe fn cuGraphNodeGetDependencies_v2(
-    d: &Door,
+    d: &CallFrame,
     node: CUgraphNode,
     out: *mut CUgraphNode,
     edges: *mut CUgraphEdgeData,
     count: *mut usize,
-) -> Answer {
+) -> CallResult {
     if out.is_null() && !edges.is_null() {
-        return Err(INVALID);
+        return Err(INVALID_GRAPH_CALL);
     }
-    let after = d.driver()?.graphs.world().node(id(node.0))?.after.clone();
+    let after = d.initialised_driver()?.graphs.lock_world().node_by_id(handle_id(node.0))?.after.clone();
     unsafe {
-        give(out, count, &after)?;
-        describe(edges, count)
+        give_list(out, count, &after)?;
+        write_plain_edges(edges, count)
     }
 }
 
 pub(crate) unsafe fn cuGraphNodeGetDependentNodes_v2(
-    d: &Door,
+    d: &CallFrame,
     node: CUgraphNode,
     out: *mut CUgraphNode,
     edges: *mut CUgraphEdgeData,
     count: *mut usize,
-) -> Answer {
+) -> CallResult {
     if out.is_null() && !edges.is_null() {
-        return Err(INVALID);
+        return Err(INVALID_GRAPH_CALL);
     }
     unsafe {
         shape::cuGraphNodeGetDependentNodes(d, node, out, count)?;
-        describe(edges, count)
+        write_plain_edges(edges, count)
     }
 }

@@ -1,8 +1,8 @@
 //! User objects, which graphs keep alive.
 
-use super::{INVALID, id};
-use crate::door::{Answer, Door, put};
-use crate::graph::object::Object;
+use super::{INVALID_GRAPH_CALL, handle_id};
+use crate::door::{CallFrame, CallResult, write_output};
+use crate::graph::object::UserObject;
 use core::ffi::c_void;
 use shim_sys::cuda::*;
 use std::sync::Arc;
@@ -10,68 +10,77 @@ use std::sync::Arc;
 /// The destructor runs without synchronisation, the only supported mode.
 const NO_DESTRUCTOR_SYNC: u32 = 1;
 /// The caller's references are transferred to the graph.
-const MOVE: u32 = 1;
+const MOVE_REFERENCES: u32 = 1;
 
-fn known(d: &Door, object: CUuserObject) -> Result<Arc<Object>, CUresult> {
-    d.driver()?.graphs.objects.get(object.0).ok_or(INVALID)
+fn known_object(d: &CallFrame, object: CUuserObject) -> Result<Arc<UserObject>, CUresult> {
+    d.initialised_driver()?.graphs.objects.get(object.0).ok_or(INVALID_GRAPH_CALL)
 }
 
 fn count_of(count: u32) -> Result<u32, CUresult> {
-    Some(count).filter(|c| (1..=i32::MAX as u32).contains(c)).ok_or(INVALID)
+    Some(count).filter(|c| (1..=i32::MAX as u32).contains(c)).ok_or(INVALID_GRAPH_CALL)
 }
 
 pub(crate) unsafe fn cuUserObjectCreate(
-    d: &Door,
+    d: &CallFrame,
     out: *mut CUuserObject,
     ptr: *mut c_void,
     destroy: CUhostFn,
     count: u32,
     flags: u32,
-) -> Answer {
-    let driver = d.driver()?;
+) -> CallResult {
+    let driver = d.initialised_driver()?;
     if out.is_null() || flags != NO_DESTRUCTOR_SYNC {
-        return Err(INVALID);
+        return Err(INVALID_GRAPH_CALL);
     }
-    let object = Object::new(ptr, destroy.ok_or(INVALID)?, count_of(count)?);
-    unsafe { put(out, CUuserObject(driver.graphs.objects.add(object))) }
+    let object = UserObject::new(ptr, destroy.ok_or(INVALID_GRAPH_CALL)?, count_of(count)?);
+    unsafe { write_output(out, CUuserObject(driver.graphs.objects.add(object))) }
 }
 
-pub(crate) unsafe fn cuUserObjectRetain(d: &Door, object: CUuserObject, count: u32) -> Answer {
-    known(d, object)?.retain(count_of(count)?);
+pub(crate) unsafe fn cuUserObjectRetain(d: &CallFrame, object: CUuserObject, count: u32) -> CallResult {
+    known_object(d, object)?.add_references(count_of(count)?);
     Ok(())
 }
 
-pub(crate) unsafe fn cuUserObjectRelease(d: &Door, object: CUuserObject, count: u32) -> Answer {
-    if known(d, object)?.release(count_of(count)?) {
-        d.driver()?.graphs.objects.remove(object.0);
+pub(crate) unsafe fn cuUserObjectRelease(d: &CallFrame, object: CUuserObject, count: u32) -> CallResult {
+    if known_object(d, object)?.release(count_of(count)?) {
+        d.initialised_driver()?.graphs.objects.remove(object.0);
     }
     Ok(())
 }
 
 pub(crate) unsafe fn cuGraphRetainUserObject(
-    d: &Door,
+    d: &CallFrame,
     graph: CUgraph,
     object: CUuserObject,
     count: u32,
     flags: u32,
-) -> Answer {
-    let mut world = d.driver()?.graphs.world();
-    let g = world.graph_mut(id(graph.0))?;
-    let (o, count) = (known(d, object)?, count_of(count)?);
-    if flags & !MOVE != 0 {
-        return Err(INVALID);
+) -> CallResult {
+    let mut world = d.initialised_driver()?.graphs.lock_world();
+    let g = world.graph_mut(handle_id(graph.0))?;
+    let (o, count) = (known_object(d, object)?, count_of(count)?);
+    if flags & !MOVE_REFERENCES != 0 {
+        return Err(INVALID_GRAPH_CALL);
     }
-    if flags & MOVE == 0 {
-        o.retain(count);
+    if flags & MOVE_REFERENCES == 0 {
+        o.add_references(count);
     }
-    g.objects.take(object.0 as usize, &o, count);
+    g.objects.take_references(object.0 as usize, &o, count);
     Ok(())
 }
 
-pub(crate) unsafe fn cuGraphReleaseUserObject(d: &Door, graph: CUgraph, object: CUuserObject, count: u32) -> Answer {
+pub(crate) unsafe fn cuGraphReleaseUserObject(
+    d: &CallFrame,
+    graph: CUgraph,
+    object: CUuserObject,
+    count: u32,
+) -> CallResult {
     let count = count_of(count)?;
-    let mut world = d.driver()?.graphs.world();
-    let held = world.graph_mut(id(graph.0))?.objects.give(object.0 as usize, count).ok_or(INVALID)?;
+    let mut world = d.initialised_driver()?.graphs.lock_world();
+    let held = world
+        .graph_mut(handle_id(graph.0))?
+        .objects
+        .give_references(object.0 as usize, count)
+        .ok_or(INVALID_GRAPH_CALL)?;
     drop(world);
     // The last reference calls the program's destructor.
     held.release(count);

@@ -1,37 +1,37 @@
 //! Parameters and attributes of nodes, by type.
 
-use super::{INVALID, id, make};
-use crate::door::{Answer, Door, put};
-use crate::graph::node::{Alloc, Kernel, Kind};
-use crate::objects::handle;
+use super::{INVALID_GRAPH_CALL, handle_id, make};
+use crate::door::{CallFrame, CallResult, write_output};
+use crate::graph::node::{AllocationNode, KernelNode, NodeKind};
+use crate::objects::object_handle;
 use core::ffi::c_void;
 use shim_sys::cuda::*;
 
 /// Kernel attributes that are stored: access window, cooperative, cluster size and policy, priority, memory
 /// domains.
-const ATTRIBUTES: [u32; 7] = [1, 2, 4, 5, 8, 9, 10];
+const KEPT_ATTRIBUTES: [u32; 7] = [1, 2, 4, 5, 8, 9, 10];
 
-fn kind(d: &Door, node: CUgraphNode) -> Result<Kind, CUresult> {
-    Ok(d.driver()?.graphs.world().node(id(node.0))?.kind.clone())
+fn kind_of_node(d: &CallFrame, node: CUgraphNode) -> Result<NodeKind, CUresult> {
+    Ok(d.initialised_driver()?.graphs.lock_world().node_by_id(handle_id(node.0))?.kind.clone())
 }
 
 /// Replaces the work of a node by other work of the same type.
-pub(super) fn set(d: &Door, node: CUgraphNode, make: impl FnOnce() -> Result<Kind, CUresult>) -> Answer {
-    let old = kind(d, node)?;
+pub(super) fn set(d: &CallFrame, node: CUgraphNode, make: impl FnOnce() -> Result<NodeKind, CUresult>) -> CallResult {
+    let old = kind_of_node(d, node)?;
     let mut new = make()?;
-    if old.number() != new.number() {
-        return Err(INVALID);
+    if old.kind_number() != new.kind_number() {
+        return Err(INVALID_GRAPH_CALL);
     }
     // Attributes are not parameters, so they stay.
-    if let (Kind::Kernel(old), Kind::Kernel(new)) = (&old, &mut new) {
+    if let (NodeKind::Kernel(old), NodeKind::Kernel(new)) = (&old, &mut new) {
         new.attributes.clone_from(&old.attributes);
     }
-    d.driver()?.graphs.world().node_mut(id(node.0))?.kind = new;
+    d.initialised_driver()?.graphs.lock_world().node_mut(handle_id(node.0))?.kind = new;
     Ok(())
 }
 
 /// A kernel node's parameters as a query returns them.
-pub(super) fn described(k: &Kernel) -> CUDA_KERNEL_NODE_PARAMS {
+pub(super) fn described_kernel(k: &KernelNode) -> CUDA_KERNEL_NODE_PARAMS {
     let (func, kern, ctx) = k.named;
     CUDA_KERNEL_NODE_PARAMS {
         func,
@@ -42,15 +42,15 @@ pub(super) fn described(k: &Kernel) -> CUDA_KERNEL_NODE_PARAMS {
         blockDimY: k.shape.block[1],
         blockDimZ: k.shape.block[2],
         sharedMemBytes: k.shape.shared,
-        kernelParams: k.arguments.pointers(),
-        extra: k.arguments.list(),
+        kernelParams: k.arguments.argument_pointers(),
+        extra: k.arguments.packed_list(),
         kern,
         ctx: if ctx.is_null() { make::handle_of(&k.context) } else { ctx },
     }
 }
 
 /// An allocation node's parameters as a query returns them.
-pub(super) fn described_alloc(a: &Alloc) -> CUDA_MEM_ALLOC_NODE_PARAMS {
+pub(super) fn described_alloc(a: &AllocationNode) -> CUDA_MEM_ALLOC_NODE_PARAMS {
     let access = if a.access.is_empty() { core::ptr::null() } else { a.access.as_ptr() };
     CUDA_MEM_ALLOC_NODE_PARAMS {
         poolProps: a.props,
@@ -62,12 +62,12 @@ pub(super) fn described_alloc(a: &Alloc) -> CUDA_MEM_ALLOC_NODE_PARAMS {
 }
 
 pub(crate) unsafe fn cuGraphKernelNodeGetParams(
-    d: &Door,
+    d: &CallFrame,
     node: CUgraphNode,
     params: *mut CUDA_KERNEL_NODE_PARAMS_v1,
-) -> Answer {
-    let Kind::Kernel(k) = kind(d, node)? else { return Err(INVALID) };
-    let p = described(&k);
+) -> CallResult {
+    let NodeKind::Kernel(k) = kind_of_node(d, node)? else { return Err(INVALID_GRAPH_CALL) };
+    let p = described_kernel(&k);
     let old = CUDA_KERNEL_NODE_PARAMS_v1 {
         func: if p.func.is_null() { CUfunction(p.kern.0) } else { p.func },
         gridDimX: p.gridDimX,
@@ -80,145 +80,161 @@ pub(crate) unsafe fn cuGraphKernelNodeGetParams(
         kernelParams: p.kernelParams,
         extra: p.extra,
     };
-    unsafe { put(params, old) }
+    unsafe { write_output(params, old) }
 }
 
 pub(crate) unsafe fn cuGraphKernelNodeGetParams_v2(
-    d: &Door,
+    d: &CallFrame,
     node: CUgraphNode,
     params: *mut CUDA_KERNEL_NODE_PARAMS,
-) -> Answer {
-    let Kind::Kernel(k) = kind(d, node)? else { return Err(INVALID) };
-    unsafe { put(params, described(&k)) }
+) -> CallResult {
+    let NodeKind::Kernel(k) = kind_of_node(d, node)? else { return Err(INVALID_GRAPH_CALL) };
+    unsafe { write_output(params, described_kernel(&k)) }
 }
 
 pub(crate) unsafe fn cuGraphKernelNodeSetParams(
-    d: &Door,
+    d: &CallFrame,
     node: CUgraphNode,
     params: *const CUDA_KERNEL_NODE_PARAMS_v1,
-) -> Answer {
+) -> CallResult {
     set(d, node, || unsafe { make::kernel_v1(d, params) })
 }
 
 pub(crate) unsafe fn cuGraphKernelNodeSetParams_v2(
-    d: &Door,
+    d: &CallFrame,
     node: CUgraphNode,
     params: *const CUDA_KERNEL_NODE_PARAMS,
-) -> Answer {
-    set(d, node, || unsafe { make::kernel(d, params) })
+) -> CallResult {
+    set(d, node, || unsafe { make::kernel_kind(d, params) })
 }
 
 pub(crate) unsafe fn cuGraphKernelNodeGetAttribute(
-    d: &Door,
+    d: &CallFrame,
     node: CUgraphNode,
     attribute: u32,
     value: *mut c_void,
-) -> Answer {
-    let Kind::Kernel(k) = kind(d, node)? else { return Err(INVALID) };
-    if !ATTRIBUTES.contains(&attribute) {
-        return Err(INVALID);
+) -> CallResult {
+    let NodeKind::Kernel(k) = kind_of_node(d, node)? else { return Err(INVALID_GRAPH_CALL) };
+    if !KEPT_ATTRIBUTES.contains(&attribute) {
+        return Err(INVALID_GRAPH_CALL);
     }
-    unsafe { put(value.cast(), k.attributes.get(&attribute).copied().unwrap_or([0u8; 64])) }
+    unsafe { write_output(value.cast(), k.attributes.get(&attribute).copied().unwrap_or([0u8; 64])) }
 }
 
 pub(crate) unsafe fn cuGraphKernelNodeSetAttribute(
-    d: &Door,
+    d: &CallFrame,
     node: CUgraphNode,
     attribute: u32,
     value: *const c_void,
-) -> Answer {
-    let mut world = d.driver()?.graphs.world();
-    let Kind::Kernel(k) = &mut world.node_mut(id(node.0))?.kind else { return Err(INVALID) };
-    if value.is_null() || !ATTRIBUTES.contains(&attribute) {
-        return Err(INVALID);
+) -> CallResult {
+    let mut world = d.initialised_driver()?.graphs.lock_world();
+    let NodeKind::Kernel(k) = &mut world.node_mut(handle_id(node.0))?.kind else { return Err(INVALID_GRAPH_CALL) };
+    if value.is_null() || !KEPT_ATTRIBUTES.contains(&attribute) {
+        return Err(INVALID_GRAPH_CALL);
     }
     k.attributes.insert(attribute, unsafe { value.cast::<[u8; 64]>().read_unaligned() });
     Ok(())
 }
 
-pub(crate) unsafe fn cuGraphKernelNodeCopyAttributes(d: &Door, dst: CUgraphNode, src: CUgraphNode) -> Answer {
-    let Kind::Kernel(from) = kind(d, src)? else { return Err(INVALID) };
-    let mut world = d.driver()?.graphs.world();
-    let Kind::Kernel(to) = &mut world.node_mut(id(dst.0))?.kind else { return Err(INVALID) };
+pub(crate) unsafe fn cuGraphKernelNodeCopyAttributes(d: &CallFrame, dst: CUgraphNode, src: CUgraphNode) -> CallResult {
+    let NodeKind::Kernel(from) = kind_of_node(d, src)? else { return Err(INVALID_GRAPH_CALL) };
+    let mut world = d.initialised_driver()?.graphs.lock_world();
+    let NodeKind::Kernel(to) = &mut world.node_mut(handle_id(dst.0))?.kind else { return Err(INVALID_GRAPH_CALL) };
     to.attributes = from.attributes;
     Ok(())
 }
 
-pub(crate) unsafe fn cuGraphMemcpyNodeGetParams(d: &Door, node: CUgraphNode, params: *mut CUDA_MEMCPY3D) -> Answer {
-    let Kind::Copy(c) = kind(d, node)? else { return Err(INVALID) };
-    unsafe { put(params, c.params) }
+pub(crate) unsafe fn cuGraphMemcpyNodeGetParams(
+    d: &CallFrame,
+    node: CUgraphNode,
+    params: *mut CUDA_MEMCPY3D,
+) -> CallResult {
+    let NodeKind::Copy(c) = kind_of_node(d, node)? else { return Err(INVALID_GRAPH_CALL) };
+    unsafe { write_output(params, c.params) }
 }
 
 /// The context does not change.
-pub(crate) unsafe fn cuGraphMemcpyNodeSetParams(d: &Door, node: CUgraphNode, params: *const CUDA_MEMCPY3D) -> Answer {
-    let Kind::Copy(c) = kind(d, node)? else { return Err(INVALID) };
-    set(d, node, || unsafe { make::copy(d, params, make::handle_of(&c.context)) })
+pub(crate) unsafe fn cuGraphMemcpyNodeSetParams(
+    d: &CallFrame,
+    node: CUgraphNode,
+    params: *const CUDA_MEMCPY3D,
+) -> CallResult {
+    let NodeKind::Copy(c) = kind_of_node(d, node)? else { return Err(INVALID_GRAPH_CALL) };
+    set(d, node, || unsafe { make::copy_kind(d, params, make::handle_of(&c.context)) })
 }
 
 pub(crate) unsafe fn cuGraphMemsetNodeGetParams(
-    d: &Door,
+    d: &CallFrame,
     node: CUgraphNode,
     params: *mut CUDA_MEMSET_NODE_PARAMS,
-) -> Answer {
-    let Kind::Fill(f) = kind(d, node)? else { return Err(INVALID) };
-    unsafe { put(params, f.params) }
+) -> CallResult {
+    let NodeKind::Fill(f) = kind_of_node(d, node)? else { return Err(INVALID_GRAPH_CALL) };
+    unsafe { write_output(params, f.params) }
 }
 
 /// The context does not change.
 pub(crate) unsafe fn cuGraphMemsetNodeSetParams(
-    d: &Door,
+    d: &CallFrame,
     node: CUgraphNode,
     params: *const CUDA_MEMSET_NODE_PARAMS,
-) -> Answer {
-    let Kind::Fill(f) = kind(d, node)? else { return Err(INVALID) };
-    set(d, node, || unsafe { make::fill(d, params, make::handle_of(&f.context)) })
+) -> CallResult {
+    let NodeKind::Fill(f) = kind_of_node(d, node)? else { return Err(INVALID_GRAPH_CALL) };
+    set(d, node, || unsafe { make::fill_kind(d, params, make::handle_of(&f.context)) })
 }
 
 pub(crate) unsafe fn cuGraphHostNodeGetParams(
-    d: &Door,
+    d: &CallFrame,
     node: CUgraphNode,
     params: *mut CUDA_HOST_NODE_PARAMS,
-) -> Answer {
-    let Kind::Host(h) = kind(d, node)? else { return Err(INVALID) };
-    unsafe { put(params, CUDA_HOST_NODE_PARAMS { f: Some(h.f), userData: h.data }) }
+) -> CallResult {
+    let NodeKind::Host(h) = kind_of_node(d, node)? else { return Err(INVALID_GRAPH_CALL) };
+    unsafe { write_output(params, CUDA_HOST_NODE_PARAMS { f: Some(h.f), userData: h.data }) }
 }
 
 pub(crate) unsafe fn cuGraphHostNodeSetParams(
-    d: &Door,
+    d: &CallFrame,
     node: CUgraphNode,
     params: *const CUDA_HOST_NODE_PARAMS,
-) -> Answer {
-    set(d, node, || unsafe { make::host(params) })
+) -> CallResult {
+    set(d, node, || unsafe { make::host_kind(params) })
 }
 
-pub(crate) unsafe fn cuGraphEventRecordNodeGetEvent(d: &Door, node: CUgraphNode, event: *mut CUevent) -> Answer {
-    let Kind::Record(e) = kind(d, node)? else { return Err(INVALID) };
-    unsafe { put(event, CUevent(handle(&e))) }
+pub(crate) unsafe fn cuGraphEventRecordNodeGetEvent(
+    d: &CallFrame,
+    node: CUgraphNode,
+    event: *mut CUevent,
+) -> CallResult {
+    let NodeKind::Record(e) = kind_of_node(d, node)? else { return Err(INVALID_GRAPH_CALL) };
+    unsafe { write_output(event, CUevent(object_handle(&e))) }
 }
 
-pub(crate) unsafe fn cuGraphEventRecordNodeSetEvent(d: &Door, node: CUgraphNode, event: CUevent) -> Answer {
-    set(d, node, || make::event(d, event).map(Kind::Record))
+pub(crate) unsafe fn cuGraphEventRecordNodeSetEvent(d: &CallFrame, node: CUgraphNode, event: CUevent) -> CallResult {
+    set(d, node, || make::event_of_handle(d, event).map(NodeKind::Record))
 }
 
-pub(crate) unsafe fn cuGraphEventWaitNodeGetEvent(d: &Door, node: CUgraphNode, event: *mut CUevent) -> Answer {
-    let Kind::Wait(e) = kind(d, node)? else { return Err(INVALID) };
-    unsafe { put(event, CUevent(handle(&e))) }
+pub(crate) unsafe fn cuGraphEventWaitNodeGetEvent(d: &CallFrame, node: CUgraphNode, event: *mut CUevent) -> CallResult {
+    let NodeKind::Wait(e) = kind_of_node(d, node)? else { return Err(INVALID_GRAPH_CALL) };
+    unsafe { write_output(event, CUevent(object_handle(&e))) }
 }
 
-pub(crate) unsafe fn cuGraphEventWaitNodeSetEvent(d: &Door, node: CUgraphNode, event: CUevent) -> Answer {
-    set(d, node, || make::event(d, event).map(Kind::Wait))
+pub(crate) unsafe fn cuGraphEventWaitNodeSetEvent(d: &CallFrame, node: CUgraphNode, event: CUevent) -> CallResult {
+    set(d, node, || make::event_of_handle(d, event).map(NodeKind::Wait))
 }
 
 pub(crate) unsafe fn cuGraphMemAllocNodeGetParams(
-    d: &Door,
+    d: &CallFrame,
     node: CUgraphNode,
     params: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
-) -> Answer {
-    let Kind::Alloc(a) = kind(d, node)? else { return Err(INVALID) };
-    unsafe { put(params, described_alloc(&a)) }
+) -> CallResult {
+    let NodeKind::Alloc(a) = kind_of_node(d, node)? else { return Err(INVALID_GRAPH_CALL) };
+    unsafe { write_output(params, described_alloc(&a)) }
 }
 
-pub(crate) unsafe fn cuGraphMemFreeNodeGetParams(d: &Door, node: CUgraphNode, dptr: *mut CUdeviceptr) -> Answer {
-    let Kind::Free(r) = kind(d, node)? else { return Err(INVALID) };
-    unsafe { put(dptr, r.span.at) }
+pub(crate) unsafe fn cuGraphMemFreeNodeGetParams(
+    d: &CallFrame,
+    node: CUgraphNode,
+    dptr: *mut CUdeviceptr,
+) -> CallResult {
+    let NodeKind::Free(r) = kind_of_node(d, node)? else { return Err(INVALID_GRAPH_CALL) };
+    unsafe { write_output(dptr, r.span.at) }
 }

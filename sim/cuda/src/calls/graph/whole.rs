@@ -1,57 +1,62 @@
 //! Graphs as a whole: creation, destruction, clones, DOT output.
 
-use super::{INVALID, graph, id, node};
-use crate::door::{Answer, Door, put};
+use super::{INVALID_GRAPH_CALL, graph_handle, handle_id, node_handle};
+use crate::door::{CallFrame, CallResult, write_output};
 use crate::graph::dot;
 use core::ffi::{CStr, c_char};
 use shim_sys::cuda::*;
 
-pub(crate) unsafe fn cuGraphCreate(d: &Door, out: *mut CUgraph, flags: u32) -> Answer {
+pub(crate) unsafe fn cuGraphCreate(d: &CallFrame, out: *mut CUgraph, flags: u32) -> CallResult {
     if out.is_null() || flags != 0 {
-        return Err(INVALID);
+        return Err(INVALID_GRAPH_CALL);
     }
-    unsafe { put(out, graph(d.driver()?.graphs.world().create())) }
+    unsafe { write_output(out, graph_handle(d.initialised_driver()?.graphs.lock_world().create_graph())) }
 }
 
 /// The graph of a child node ends only with its node.
-pub(crate) unsafe fn cuGraphDestroy(d: &Door, graph: CUgraph) -> Answer {
-    let mut world = d.driver()?.graphs.world();
-    let g = world.graph(id(graph.0))?;
+pub(crate) unsafe fn cuGraphDestroy(d: &CallFrame, graph: CUgraph) -> CallResult {
+    let mut world = d.initialised_driver()?.graphs.lock_world();
+    let g = world.graph_by_id(handle_id(graph.0))?;
     if g.embedded || g.capturing {
-        return Err(INVALID);
+        return Err(INVALID_GRAPH_CALL);
     }
-    let gone = world.destroy(id(graph.0));
+    let gone = world.destroy_graph(handle_id(graph.0));
     drop(world);
     // Dropped outside the lock, because the objects it held may call the program.
     drop(gone);
     Ok(())
 }
 
-pub(crate) unsafe fn cuGraphClone(d: &Door, clone: *mut CUgraph, original: CUgraph) -> Answer {
-    let mut world = d.driver()?.graphs.world();
-    world.graph(id(original.0))?;
+pub(crate) unsafe fn cuGraphClone(d: &CallFrame, clone: *mut CUgraph, original: CUgraph) -> CallResult {
+    let mut world = d.initialised_driver()?.graphs.lock_world();
+    world.graph_by_id(handle_id(original.0))?;
     if clone.is_null() {
-        return Err(INVALID);
+        return Err(INVALID_GRAPH_CALL);
     }
-    unsafe { put(clone, graph(world.copy(id(original.0), false)?)) }
+    unsafe { write_output(clone, graph_handle(world.copy_graph(handle_id(original.0), false)?)) }
 }
 
 pub(crate) unsafe fn cuGraphNodeFindInClone(
-    d: &Door,
+    d: &CallFrame,
     out: *mut CUgraphNode,
     original: CUgraphNode,
     clone: CUgraph,
-) -> Answer {
-    let world = d.driver()?.graphs.world();
-    let found = world.in_clone(id(original.0), id(clone.0))?;
-    unsafe { put(out, node(found)) }
+) -> CallResult {
+    let world = d.initialised_driver()?.graphs.lock_world();
+    let found = world.in_clone(handle_id(original.0), handle_id(clone.0))?;
+    unsafe { write_output(out, node_handle(found)) }
 }
 
-pub(crate) unsafe fn cuGraphDebugDotPrint(d: &Door, graph: CUgraph, path: *const c_char, flags: u32) -> Answer {
-    let text = dot::text(&d.driver()?.graphs.world(), id(graph.0), flags)?;
+pub(crate) unsafe fn cuGraphDebugDotPrint(
+    d: &CallFrame,
+    graph: CUgraph,
+    path: *const c_char,
+    flags: u32,
+) -> CallResult {
+    let text = dot::dot_text(&d.initialised_driver()?.graphs.lock_world(), handle_id(graph.0), flags)?;
     if path.is_null() {
-        return Err(INVALID);
+        return Err(INVALID_GRAPH_CALL);
     }
-    let path = unsafe { CStr::from_ptr(path) }.to_str().map_err(|_| INVALID)?;
+    let path = unsafe { CStr::from_ptr(path) }.to_str().map_err(|_| INVALID_GRAPH_CALL)?;
     std::fs::write(path, text).map_err(|_| CUresult(304))
 }

@@ -74,9 +74,9 @@ impl Driver {
 }
 
 /// Frees a block without any event in between.
-fn free(holes: &mut Holes, at: u64, bytes: u64, stream: Option<Stream>) {
-    let leaving = holes.leaving(at, bytes);
-    holes.freed(leaving, stream);
+fn free(holes: &mut FreeRanges, at: u64, bytes: u64, stream: Option<StreamKey>) {
+    let leaving = holes.begin_free(at, bytes);
+    holes.finish_free(leaving, stream);
 }
 
 #[derive(Clone, Debug)]
@@ -110,20 +110,20 @@ fn act() -> impl Strategy<Value = Act> {
 proptest! {
     #[test]
     fn a_request_that_is_known_to_fit_never_makes_the_pool_grow(acts in prop::collection::vec(act(), 1..120)) {
-        let (mut driver, mut holes) = (Driver::default(), Holes::new());
+        let (mut driver, mut holes) = (Driver::default(), FreeRanges::new());
         let mut live: Vec<(u64, u64)> = Vec::new();
-        let mut leaving: Vec<(Leaving, u64)> = Vec::new();
+        let mut leaving: Vec<(PendingFree, u64)> = Vec::new();
         for act in acts {
             match act {
                 Act::Alloc(bytes, stream) => {
-                    let fits = holes.fits(bytes, stream);
+                    let fits = holes.fits_request(bytes, stream);
                     let (at, grew) = driver.alloc(bytes, stream);
                     prop_assert!(!fits || grew == 0, "{bytes} in {stream}: {holes:?}");
-                    prop_assert!(!holes.has(at, bytes) || grew == 0, "{bytes} at {at}: {holes:?}");
+                    prop_assert!(!holes.is_free(at, bytes) || grew == 0, "{bytes} at {at}: {holes:?}");
                     if grew > 0 {
-                        holes.grew(at, bytes, grew);
+                        holes.note_growth(at, bytes, grew);
                     }
-                    holes.placed(at, bytes);
+                    holes.note_placed(at, bytes);
                     live.push((at, bytes));
                 }
                 Act::Free(index, stream) if !live.is_empty() => {
@@ -133,32 +133,32 @@ proptest! {
                 }
                 Act::Leave(index, stream) if !live.is_empty() => {
                     let (at, bytes) = live.swap_remove(index.index(live.len()));
-                    leaving.push((holes.leaving(at, bytes), stream));
+                    leaving.push((holes.begin_free(at, bytes), stream));
                     driver.free.push((at, at + bytes, Some(stream)));
                 }
                 Act::Left(index) if !leaving.is_empty() => {
                     let (one, stream) = leaving.swap_remove(index.index(leaving.len()));
-                    holes.freed(one, Some(stream));
+                    holes.finish_free(one, Some(stream));
                 }
                 Act::Stay(index) if !live.is_empty() => {
                     let (at, bytes) = live[index.index(live.len())];
-                    let one = holes.leaving(at, bytes);
-                    holes.stays(one);
+                    let one = holes.begin_free(at, bytes);
+                    holes.cancel_free(one);
                 }
                 Act::Free(..) | Act::Leave(..) | Act::Left(..) | Act::Stay(..) => {}
                 Act::Arrive(stream) => {
                     driver.arrive(stream);
-                    holes.arrived(stream);
+                    holes.pass_frees(stream);
                 }
                 Act::Pass(stream) => driver.arrive(stream),
                 Act::Trim(most) => {
                     if driver.trim(most) {
-                        holes.trimmed();
+                        holes.note_trim();
                     }
                 }
             }
             agrees(&holes);
-            prop_assert!(holes.known() <= driver.chunks.iter().map(|chunk| chunk.1 - chunk.0).sum());
+            prop_assert!(holes.known_bytes() <= driver.chunks.iter().map(|chunk| chunk.1 - chunk.0).sum());
             // No piece is recorded as free that is not.
             for (at, gap) in &holes.gaps {
                 let inside = |piece: &&(u64, u64, Option<u64>)| piece.0 <= *at && gap.end <= piece.1;
@@ -170,129 +170,132 @@ proptest! {
 
 /// Both maps of pieces agree, and each chunk counts its blocks.
 #[track_caller]
-fn agrees(holes: &Holes) {
+fn agrees(holes: &FreeRanges) {
     let by_address: BTreeSet<_> = holes.gaps.iter().map(|(at, gap)| (gap.late, gap.end - at, *at)).collect();
     assert_eq!(by_address, holes.sizes);
     let stray = |at: &&u64| holes.chunk_of(**at).is_none();
     assert_eq!(holes.gaps.keys().filter(stray).copied().collect::<BTreeSet<u64>>(), holes.strays);
-    assert_eq!(holes.chunks.iter().map(|(at, chunk)| chunk.end - at).sum::<u64>(), holes.known());
+    assert_eq!(holes.chunks.iter().map(|(at, chunk)| chunk.end - at).sum::<u64>(), holes.known_bytes());
 }
 
 #[test]
 fn neighbours_join_and_chunks_do_not() {
-    let mut holes = Holes::new();
-    holes.grew(0, 10, 32);
-    holes.placed(0, 10);
-    holes.grew(32, 32, 32);
-    holes.placed(32, 32);
+    let mut holes = FreeRanges::new();
+    holes.note_growth(0, 10, 32);
+    holes.note_placed(0, 10);
+    holes.note_growth(32, 32, 32);
+    holes.note_placed(32, 32);
     free(&mut holes, 0, 10, Some(1));
-    assert!(!holes.fits(32, 1), "on its way back, and not joined");
-    assert!(holes.fits(10, 1) && holes.fits(22, 2) && !holes.fits(23, 2), "the rest of the growth is for all");
-    holes.arrived(None);
-    assert!(holes.fits(32, 2));
-    holes.placed(0, 32);
+    assert!(!holes.fits_request(32, 1), "on its way back, and not joined");
+    assert!(
+        holes.fits_request(10, 1) && holes.fits_request(22, 2) && !holes.fits_request(23, 2),
+        "the rest of the growth is for all"
+    );
+    holes.pass_frees(None);
+    assert!(holes.fits_request(32, 2));
+    holes.note_placed(0, 32);
     free(&mut holes, 0, 32, Some(1));
     free(&mut holes, 32, 32, Some(1));
-    holes.arrived(Some(2));
-    assert!(!holes.fits(1, 2), "another stream has come to its frees");
-    holes.arrived(Some(1));
-    assert!(holes.fits(32, 2) && !holes.fits(33, 2), "two chunks");
-    assert!(holes.has(5, 27) && !holes.has(5, 28));
-    assert_eq!(holes.known(), 64);
-    holes.trimmed();
-    assert!(!holes.fits(1, 2) && !holes.has(5, 1));
-    assert_eq!(holes.known(), 0);
+    holes.pass_frees(Some(2));
+    assert!(!holes.fits_request(1, 2), "another stream has come to its frees");
+    holes.pass_frees(Some(1));
+    assert!(holes.fits_request(32, 2) && !holes.fits_request(33, 2), "two chunks");
+    assert!(holes.is_free(5, 27) && !holes.is_free(5, 28));
+    assert_eq!(holes.known_bytes(), 64);
+    holes.note_trim();
+    assert!(!holes.fits_request(1, 2) && !holes.is_free(5, 1));
+    assert_eq!(holes.known_bytes(), 0);
 }
 
 #[test]
 fn a_chunk_stays_as_long_as_there_is_a_block_in_it() {
-    let mut holes = Holes::new();
-    holes.grew(0, 10, 32);
-    holes.placed(0, 10);
-    holes.grew(100, 10, 32);
-    holes.placed(100, 10);
-    holes.placed(20, 5);
+    let mut holes = FreeRanges::new();
+    holes.note_growth(0, 10, 32);
+    holes.note_placed(0, 10);
+    holes.note_growth(100, 10, 32);
+    holes.note_placed(100, 10);
+    holes.note_placed(20, 5);
     free(&mut holes, 100, 10, Some(1));
-    holes.trimmed();
-    assert_eq!(holes.known(), 32, "the second chunk may have gone: the driver may know that the stream is there");
+    holes.note_trim();
+    assert_eq!(holes.known_bytes(), 32, "the second chunk may have gone: the driver may know that the stream is there");
     free(&mut holes, 0, 10, Some(1));
-    holes.trimmed();
-    assert!(holes.fits(10, 1), "a block is left");
+    holes.note_trim();
+    assert!(holes.fits_request(10, 1), "a block is left");
     free(&mut holes, 20, 5, Some(2));
-    holes.placed(0, 3);
-    holes.arrived(None);
-    holes.trimmed();
-    assert!(holes.fits(29, 3), "a block");
+    holes.note_placed(0, 3);
+    holes.pass_frees(None);
+    holes.note_trim();
+    assert!(holes.fits_request(29, 3), "a block");
     free(&mut holes, 0, 3, None);
-    holes.trimmed();
-    assert!(!holes.fits(1, 1));
+    holes.note_trim();
+    assert!(!holes.fits_request(1, 1));
     agrees(&holes);
 }
 
 #[test]
 fn pieces_of_unknown_chunks_serve_until_the_pool_gives_anything_back() {
-    let mut holes = Holes::new();
-    holes.placed(50, 10);
+    let mut holes = FreeRanges::new();
+    holes.note_placed(50, 10);
     free(&mut holes, 50, 10, None);
     free(&mut holes, 70, 10, Some(1));
-    assert!(holes.fits(10, 2));
+    assert!(holes.fits_request(10, 2));
     // The pool grows into the range whose chunk was unknown.
-    holes.grew(60, 5, 32);
-    holes.placed(60, 5);
+    holes.note_growth(60, 5, 32);
+    holes.note_placed(60, 5);
     agrees(&holes);
-    assert!(holes.fits(27, 3) && !holes.fits(28, 1));
-    holes.trimmed();
-    assert!(holes.fits(27, 3) && !holes.has(50, 1));
-    holes.forget();
+    assert!(holes.fits_request(27, 3) && !holes.fits_request(28, 1));
+    holes.note_trim();
+    assert!(holes.fits_request(27, 3) && !holes.is_free(50, 1));
+    holes.forget_all();
     agrees(&holes);
-    assert!(!holes.fits(1, 1));
+    assert!(!holes.fits_request(1, 1));
 }
 
 #[test]
 fn what_is_given_out_again_before_its_free_has_returned_is_no_room() {
-    let mut holes = Holes::new();
-    holes.grew(0, 10, 32);
-    holes.placed(0, 10);
-    holes.placed(10, 22);
-    let first = holes.leaving(0, 10);
-    holes.placed(0, 8);
-    holes.freed(first, Some(1));
-    assert!(!holes.fits(1, 1) && !holes.has(0, 1), "another's block lies there");
+    let mut holes = FreeRanges::new();
+    holes.note_growth(0, 10, 32);
+    holes.note_placed(0, 10);
+    holes.note_placed(10, 22);
+    let first = holes.begin_free(0, 10);
+    holes.note_placed(0, 8);
+    holes.finish_free(first, Some(1));
+    assert!(!holes.fits_request(1, 1) && !holes.is_free(0, 1), "another's block lies there");
     // The block that now lies there is freed too, before a third thread's free has returned.
-    let second = holes.leaving(0, 8);
-    holes.placed(0, 4);
-    let third = holes.leaving(0, 4);
-    holes.freed(second, None);
-    assert!(!holes.fits(1, 1));
-    holes.freed(third, None);
-    assert!(holes.fits(4, 1));
+    let second = holes.begin_free(0, 8);
+    holes.note_placed(0, 4);
+    let third = holes.begin_free(0, 4);
+    holes.finish_free(second, None);
+    assert!(!holes.fits_request(1, 1));
+    holes.finish_free(third, None);
+    assert!(holes.fits_request(4, 1));
     // A block whose free fails stays in its chunk, so the chunk is kept.
-    let failed = holes.leaving(10, 22);
-    holes.stays(failed);
-    holes.freed(failed, None);
-    holes.trimmed();
-    assert!(holes.fits(4, 1) && !holes.fits(5, 1));
+    let failed = holes.begin_free(10, 22);
+    holes.cancel_free(failed);
+    holes.finish_free(failed, None);
+    holes.note_trim();
+    assert!(holes.fits_request(4, 1) && !holes.fits_request(5, 1));
     // A free in progress does not keep its chunk: the pool may have given it back.
-    let last = holes.leaving(10, 22);
-    holes.trimmed();
-    holes.freed(last, None);
-    assert!(!holes.fits(1, 1));
-    assert_eq!(holes.known(), 0);
+    let last = holes.begin_free(10, 22);
+    holes.note_trim();
+    holes.finish_free(last, None);
+    assert!(!holes.fits_request(1, 1));
+    assert_eq!(holes.known_bytes(), 0);
     agrees(&holes);
 }
 
 #[test]
 fn what_a_stream_that_is_gone_was_to_come_to_waits_for_all() {
-    let mut holes = Holes::new();
-    holes.grew(0, 32, 32);
-    holes.placed(0, 32);
+    let mut holes = FreeRanges::new();
+    holes.note_growth(0, 32, 32);
+    holes.note_placed(0, 32);
     free(&mut holes, 0, 32, Some(7));
-    assert!(holes.fits(32, 7));
-    holes.nobodys(7);
-    assert!(!holes.fits(1, 7), "another stream of that number");
-    holes.arrived(Some(7));
-    assert!(!holes.fits(1, 7));
-    holes.arrived(None);
-    assert!(holes.fits(32, 7));
+    assert!(holes.fits_request(32, 7));
+    holes.forget_stream(7);
+    assert!(!holes.fits_request(1, 7), "another stream of that number");
+    holes.pass_frees(Some(7));
+    assert!(!holes.fits_request(1, 7));
+    holes.pass_frees(None);
+    assert!(holes.fits_request(32, 7));
     agrees(&holes);
 }

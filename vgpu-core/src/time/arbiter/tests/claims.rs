@@ -25,11 +25,11 @@ fn beside_a_claim(desk: &mut Desk, a: SlotId, b: SlotId, ms: u64, measured: u64)
         (usage.busy, usage.finished) = (usage.busy + measured, usage.finished + MS);
         (usage.wants, usage.in_flight) = (true, Some(0));
         let usage = *usage;
-        desk.arbiter.reports(b, usage, desk.now);
+        desk.arbiter.apply_report(b, usage, desk.now);
         // With other terms its lease is granted again, and shows whether it is exclusive.
         let weight = 1 + u32::try_from(desk.now / MS % 2).unwrap();
-        desk.arbiter.set(Tenant(2), D0, Terms { weight, ..Terms::default() }, desk.now);
-        desk.arbiter.wants(b, desk.now);
+        desk.arbiter.set(TenantId(2), D0, Terms { weight, ..Terms::default() }, desk.now);
+        desk.arbiter.request_launch(b, desk.now);
     }
     alone
 }
@@ -39,7 +39,7 @@ fn work_that_is_claimed_and_not_felt_is_not_believed_for_long() {
     let mut desk = Desk::new(1);
     let (a, b) = (desk.join(1, Terms::default()), desk.join(2, Terms::default()));
     assert!(beside_a_claim(&mut desk, a, b, 100, MS), "what it measures is its own again");
-    let charged = desk.arbiter.charged(Tenant(2), D0);
+    let charged = desk.arbiter.charged_ns(TenantId(2), D0);
     assert!(charged.abs_diff(100 * MS) <= 4 * MS, "and is paid in full: {charged}");
 }
 
@@ -59,7 +59,7 @@ fn claims_are_not_believed_for_time_that_nobody_pays_for() {
         desk.tick();
     }
     let from = desk.now;
-    let charged = |desk: &Desk| [1, 2, 3].map(|tenant| desk.arbiter.charged(Tenant(tenant), D0));
+    let charged = |desk: &Desk| [1, 2, 3].map(|tenant| desk.arbiter.charged_ns(TenantId(tenant), D0));
     let before = charged(&desk);
     while desk.now < from + 10_000 * MS {
         desk.now += 10 * MS;
@@ -70,8 +70,8 @@ fn claims_are_not_believed_for_time_that_nobody_pays_for() {
         let usage = desk.book.of(b);
         (usage.busy, usage.wants, usage.in_flight) = (usage.busy + 10 * MS, true, Some(0));
         let usage = *usage;
-        desk.arbiter.reports(b, usage, desk.now);
-        desk.arbiter.wants(b, desk.now);
+        desk.arbiter.apply_report(b, usage, desk.now);
+        desk.arbiter.request_launch(b, desk.now);
         desk.tick();
     }
     let after = charged(&desk);
@@ -84,12 +84,12 @@ fn work_that_others_feel_is_believed_to_its_end() {
     let mut desk = Desk::new(1);
     let (a, b) = (desk.join(1, Terms::default()), desk.join(2, Terms::default()));
     assert!(!beside_a_claim(&mut desk, a, b, 10_000, 2 * MS), "ten seconds of a kernel that takes longer");
-    let charged = desk.arbiter.charged(Tenant(2), D0);
+    let charged = desk.arbiter.charged_ns(TenantId(2), D0);
     assert!(charged.abs_diff(5_000 * MS) <= 50 * MS, "half of the time: {charged}");
     desk.book.of(a).busy = 10_000 * MS;
     desk.done(a, 0);
     desk.tick();
-    let charged = desk.arbiter.charged(Tenant(1), D0);
+    let charged = desk.arbiter.charged_ns(TenantId(1), D0);
     assert!(charged.abs_diff(5_000 * MS) <= 50 * MS, "and the other half is its: {charged}");
 }
 
@@ -107,7 +107,7 @@ fn who_keeps_the_device_by_saying_so_pays_for_the_time() {
     desk.now = 2_900 * MS;
     desk.done(a, 0);
     assert_eq!(runs(&desk.tick()), [b]);
-    let charged = desk.arbiter.charged(Tenant(1), D0);
+    let charged = desk.arbiter.charged_ns(TenantId(1), D0);
     assert!(charged >= 2_890 * MS, "{charged}");
 }
 

@@ -51,8 +51,8 @@ fn what_is_paid_at_once_is_paid_in_full() {
     let mut desk = Desk::new(1);
     let (a, b) = (desk.join(1, Terms { weight: 16, ..Terms::default() }), desk.join(2, Terms::default()));
     busy(&mut desk, [(a, true), (b, true)], 1);
-    let seat = desk.arbiter.slot(b).seat;
-    desk.arbiter.pay(seat, 5_000 * MS);
+    let seat = desk.arbiter.slot_at(b).seat;
+    desk.arbiter.pay_for_seat(seat, 5_000 * MS);
     let held = busy(&mut desk, [(a, false), (b, true)], 100);
     assert!(held[1] >= 500, "5 s of weight 1 are 80 s of weight 16: {held:?}");
 }
@@ -70,9 +70,9 @@ fn who_is_given_another_class_or_weight_is_neither_left_out_nor_preferred() {
         let mut desk = Desk::new(1);
         let (a, b) = (desk.join(1, first), desk.join(2, Terms { weight: then.weight, ..terms(then.class, 1) }));
         busy(&mut desk, [(a, true), (b, true)], 30);
-        let seat = desk.arbiter.slot(a).seat;
-        desk.arbiter.pay(seat, 9_000 * MS);
-        desk.arbiter.set(Tenant(1), D0, then, desk.now);
+        let seat = desk.arbiter.slot_at(a).seat;
+        desk.arbiter.pay_for_seat(seat, 9_000 * MS);
+        desk.arbiter.set(TenantId(1), D0, then, desk.now);
         busy(&mut desk, [(a, true), (b, true)], 1 + 9);
         let held = busy(&mut desk, [(a, true), (b, true)], 10);
         assert!(held.iter().all(|&ms| ms >= 4_500), "{first:?}, {then:?}: {held:?}");

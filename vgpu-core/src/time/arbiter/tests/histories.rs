@@ -1,7 +1,7 @@
 //! In any history of events and reports: no tenant is forgotten, and an honest one makes progress.
 
 use super::*;
-use crate::time::arbiter::seat::Place;
+use crate::time::arbiter::seat::SeatPlace;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ enum Deed {
     Set(u32, u8, Terms),
     Pause(u32, u8, bool),
     /// Reports anything, now and then.
-    Lie(usize, Usage),
+    Lie(usize, MemberUsage),
     /// Was here under another arbiter.
     Back(usize),
     Common(u8, bool),
@@ -26,9 +26,9 @@ enum Deed {
     Pass(u64),
 }
 
-fn lie() -> impl Strategy<Value = Usage> {
+fn lie() -> impl Strategy<Value = MemberUsage> {
     let flight = prop_oneof![Just(None), Just(Some(0)), Just(Some(u64::MAX)), (0..10_000 * MS).prop_map(Some)];
-    (flight, any::<bool>(), 0..50 * MS, 0..50 * MS).prop_map(|(in_flight, wants, busy, finished)| Usage {
+    (flight, any::<bool>(), 0..50 * MS, 0..50 * MS).prop_map(|(in_flight, wants, busy, finished)| MemberUsage {
         busy,
         finished,
         known: finished,
@@ -40,21 +40,21 @@ fn lie() -> impl Strategy<Value = Usage> {
 
 impl Desk {
     fn measures(&mut self, all: bool) {
-        self.arbiter.configure(Config { measures_all: all, ..Config::default() });
+        self.arbiter.set_config(ArbiterConfig { measures_all: all, ..ArbiterConfig::default() });
     }
 
     /// No member in a queue is forgotten there.
     fn is_sound(&self) -> Result<(), String> {
         for (at, seat) in self.arbiter.seats.iter().enumerate().filter_map(|(at, seat)| Some((at, seat.as_ref()?))) {
             let phase = self.arbiter.devices[index(seat.device)].phase;
-            if phase != Phase::Common && seat.place == Place::Idle && !seat.queue.is_empty() {
+            if phase != DevicePhase::Common && seat.place == SeatPlace::Idle && !seat.queue.is_empty() {
                 return Err(format!("seat {at} is idle with {:?} in its queue", seat.queue));
             }
-            if seat.place == Place::Current && phase.seat() != Some(SeatIx::try_from(at).unwrap()) {
+            if seat.place == SeatPlace::Current && phase.holding_seat() != Some(SeatIx::try_from(at).unwrap()) {
                 return Err(format!("seat {at} is current on a device that is {phase:?}"));
             }
             for &slot in &seat.members {
-                if self.arbiter.slot(slot).queued != seat.queue.contains(&slot) {
+                if self.arbiter.slot_at(slot).queued != seat.queue.contains(&slot) {
                     return Err(format!("{slot:?} of seat {at} is queued or not: {:?}", seat.queue));
                 }
             }
@@ -67,12 +67,12 @@ impl Desk {
 #[derive(Default)]
 struct Told {
     gates: BTreeMap<SlotId, Gate>,
-    shut: BTreeMap<(DeviceId, Tenant), u64>,
+    shut: BTreeMap<(DeviceId, TenantId), u64>,
 }
 
 impl Told {
     fn tell(&mut self, desk: &Desk, slot: SlotId, gate: Option<Gate>) {
-        let seat = desk.arbiter.seat(desk.arbiter.slot(slot).seat);
+        let seat = desk.arbiter.seat_at(desk.arbiter.slot_at(slot).seat);
         let lets_in = |gate: &Gate| matches!(gate, Gate::Run { .. } | Gate::Open);
         if self.gates.remove(&slot).is_some_and(|before| lets_in(&before)) && !gate.is_some_and(|gate| lets_in(&gate)) {
             self.shut.insert((seat.device, seat.tenant), desk.now);
@@ -86,8 +86,8 @@ impl Told {
     fn keeps(&self, desk: &Desk) -> Result<(), String> {
         let (arbiter, now) = (&desk.arbiter, desk.now);
         for (slot, gate) in &self.gates {
-            let seat = arbiter.seat(arbiter.slot(*slot).seat);
-            let is_common = arbiter.devices[index(seat.device)].phase == Phase::Common;
+            let seat = arbiter.seat_at(arbiter.slot_at(*slot).seat);
+            let is_common = arbiter.devices[index(seat.device)].phase == DevicePhase::Common;
             if *gate == Gate::Open && arbiter.config.measures_all && !is_common {
                 return Err(format!("{slot:?} has an open gate, through which nothing is measured"));
             }
@@ -96,13 +96,13 @@ impl Told {
                 let here = arbiter.seats.iter().flatten().filter(|one| one.device == seat.device);
                 here.filter(|one| one.tenant != seat.tenant)
             };
-            let lately = |(whose, shut): (&(DeviceId, Tenant), &u64)| {
+            let lately = |(whose, shut): (&(DeviceId, TenantId), &u64)| {
                 whose.0 == seat.device && whose.1 != seat.tenant && now - shut < arbiter.config.alone
             };
             let refused = [
                 (!arbiter.config.measures_all, "although its use need not be measured"),
                 (until != u64::MAX, "with an end"),
-                (others().any(|one| one.place == Place::Ready), "although somebody else wants the device"),
+                (others().any(|one| one.place == SeatPlace::Ready), "although somebody else wants the device"),
                 (
                     others().any(|one| one.terms.class == Class::Latency && !one.members.is_empty()),
                     "beside a latency tenant",
@@ -124,10 +124,10 @@ impl Desk {
     /// Time that was claimed for minutes under a ceiling of a hundredth is paid off in hours. In a class that is not
     /// the first on its device a tenant gets a lease now and then, in their order.
     fn has_reason_to_wait(&self, slot: SlotId) -> bool {
-        let seat = self.arbiter.seat(self.arbiter.slot(slot).seat);
+        let seat = self.arbiter.seat_at(self.arbiter.slot_at(slot).seat);
         let here = self.arbiter.seats.iter().flatten().filter(|other| other.device == seat.device);
-        let mut before = here.filter(|other| matches!(other.place, Place::Ready | Place::Current));
-        matches!(seat.place, Place::Capped(_)) || before.any(|other| other.terms.class < seat.terms.class)
+        let mut before = here.filter(|other| matches!(other.place, SeatPlace::Ready | SeatPlace::Current));
+        matches!(seat.place, SeatPlace::Capped(_)) || before.any(|other| other.terms.class < seat.terms.class)
     }
 }
 
@@ -186,29 +186,29 @@ proptest! {
             let pick = |at: usize| (!slots.is_empty()).then(|| slots[at % slots.len()]);
             match deed {
                 Deed::Join(tenant, device, terms) => {
-                    let slot = desk.arbiter.join(Tenant(tenant), DeviceId(u16::from(device)), terms, now);
-                    *desk.book.of(slot) = Usage { in_flight: Some(0), since: now, ..Usage::default() };
+                    let slot = desk.arbiter.join(TenantId(tenant), DeviceId(u16::from(device)), terms, now);
+                    *desk.book.of(slot) = MemberUsage { in_flight: Some(0), since: now, ..MemberUsage::default() };
                     told.tell(&desk, slot, Some(Gate::Wait));
                     slots.push(slot);
                 }
                 Deed::Leave(at) => if let Some(slot) = pick(at) {
                     slots.retain(|&other| other != slot);
                     told.tell(&desk, slot, None);
-                    desk.arbiter.leaves(slot, now);
+                    desk.arbiter.leave_device(slot, now);
                 },
                 Deed::Want(at) => if let Some(slot) = pick(at) { desk.wants(slot) },
                 Deed::Launch(at, ns) => if let Some(slot) = pick(at) { desk.runs(slot, ns) },
                 Deed::Finish(at, ns) => if let Some(slot) = pick(at) { desk.done(slot, ns) },
                 Deed::Set(tenant, device, terms) => {
-                    desk.arbiter.set(Tenant(tenant), DeviceId(u16::from(device)), terms, now);
+                    desk.arbiter.set(TenantId(tenant), DeviceId(u16::from(device)), terms, now);
                 }
                 Deed::Pause(tenant, device, on) => {
-                    desk.arbiter.pause(Tenant(tenant), DeviceId(u16::from(device)), on, now);
+                    desk.arbiter.pause_tenant(TenantId(tenant), DeviceId(u16::from(device)), on, now);
                 }
                 Deed::Lie(at, usage) => if let Some(slot) = pick(at) {
                     *desk.book.of(slot) = usage;
                     if usage.wants {
-                        desk.arbiter.wants(slot, now);
+                        desk.arbiter.request_launch(slot, now);
                     }
                 },
                 Deed::Back(at) => if let Some(slot) = pick(at) { desk.arbiter.comes_back(slot, now) },
@@ -223,7 +223,7 @@ proptest! {
             }
             for device in 0..3u16 {
                 let holders = told.gates.iter().filter(|&(&slot, gate)| {
-                    matches!(gate, Gate::Run { .. }) && desk.arbiter.seat(desk.arbiter.slot(slot).seat).device.0 == device
+                    matches!(gate, Gate::Run { .. }) && desk.arbiter.seat_at(desk.arbiter.slot_at(slot).seat).device.0 == device
                 });
                 prop_assert!(holders.count() <= 1);
             }
@@ -235,7 +235,7 @@ proptest! {
         // last report for ever; all others get their turn.
         let mut served = std::collections::BTreeSet::new();
         for (tenant, device) in (0..5).flat_map(|tenant| (0..3).map(move |device| (tenant, device))) {
-            desk.arbiter.pause(Tenant(tenant), DeviceId(device), false, desk.now);
+            desk.arbiter.pause_tenant(TenantId(tenant), DeviceId(device), false, desk.now);
         }
         slots.retain(|slot| slot.index() % 3 != 0);
         for &slot in &slots {

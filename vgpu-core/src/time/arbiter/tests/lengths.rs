@@ -24,7 +24,7 @@ fn is_done(desk: &mut Desk, slot: SlotId, took: u64) {
     (usage.busy, usage.finished) = (usage.busy + took, usage.finished + EXPECTED);
     (usage.wants, usage.in_flight) = (false, Some(0));
     let usage = *usage;
-    desk.arbiter.reports(slot, usage, desk.now);
+    desk.arbiter.apply_report(slot, usage, desk.now);
 }
 
 #[test]
@@ -52,9 +52,9 @@ fn what_a_launch_took_once_is_forgotten_and_a_latency_tenant_never_waits_for_it(
     let after = |shorter: u32, class: Class| {
         let mut desk = Desk::new(1);
         let (a, b) = (desk.join(1, Terms::default()), desk.join(2, Terms { class, ..Terms::default() }));
-        desk.arbiter.slot_mut(a).took(200 * MS, EXPECTED);
+        desk.arbiter.slot_at_mut(a).learn_stretch(200 * MS, EXPECTED);
         for _ in 0..shorter {
-            desk.arbiter.slot_mut(a).took(EXPECTED, EXPECTED);
+            desk.arbiter.slot_at_mut(a).learn_stretch(EXPECTED, EXPECTED);
         }
         desk.wants(a);
         desk.tick();
@@ -75,9 +75,9 @@ fn what_a_launch_took_once_is_forgotten_and_a_latency_tenant_never_waits_for_it(
 fn no_drain_is_allowed_an_hour_for_what_was_learned() {
     let mut desk = Desk::new(1);
     let a = desk.join(1, Terms::default());
-    let slot = desk.arbiter.slot_mut(a);
-    slot.took(3_600_000 * MS, EXPECTED);
-    assert_eq!(slot.lasts(0), 2_000 * MS);
+    let slot = desk.arbiter.slot_at_mut(a);
+    slot.learn_stretch(3_600_000 * MS, EXPECTED);
+    assert_eq!(slot.work_lasts(0), 2_000 * MS);
 }
 
 /// The kernel of a member runs until another member of the same tenant has run. The drain is given up after two
@@ -96,7 +96,7 @@ fn of_what_waited_for_its_own_tenant_nothing_is_learned() {
     let waited = desk.now - begin;
     assert!((2_000 * MS..2_050 * MS).contains(&waited), "{waited}");
     is_done(&mut desk, a, waited);
-    assert_eq!(desk.arbiter.slot(a).longest, 0);
+    assert_eq!(desk.arbiter.slot_at(a).longest, 0);
 }
 
 /// One kernel is followed by another that never ends; the end of the first counts as progress.
@@ -104,13 +104,13 @@ fn of_what_waited_for_its_own_tenant_nothing_is_learned() {
 fn what_never_ends_is_waited_for_again_only_for_a_while_after_it_moved_on() {
     let mut desk = Desk::new(1);
     let a = desk.join(1, Terms::default());
-    let slot = desk.arbiter.slot_mut(a);
-    slot.took(200 * MS, EXPECTED);
+    let slot = desk.arbiter.slot_at_mut(a);
+    slot.learn_stretch(200 * MS, EXPECTED);
     slot.overdue = Some(MS);
     slot.moved = 1_000 * MS;
-    assert_eq!(slot.lasts(1_000 * MS), 200 * MS);
-    assert_eq!(slot.lasts(1_399 * MS), 200 * MS);
-    assert_eq!(slot.lasts(1_400 * MS), 0);
+    assert_eq!(slot.work_lasts(1_000 * MS), 200 * MS);
+    assert_eq!(slot.work_lasts(1_399 * MS), 200 * MS);
+    assert_eq!(slot.work_lasts(1_400 * MS), 0);
 }
 
 /// Under a wide lease a quarter of a second is measured at once, of launches of 50 us.
@@ -176,6 +176,6 @@ fn who_is_let_in_beside_its_own_work_and_anothers_pays_its_part_of_the_time() {
         desk.tick();
         desk.now += MS;
     }
-    let charged = [1, 2].map(|tenant| desk.arbiter.charged(Tenant(tenant), D0));
+    let charged = [1, 2].map(|tenant| desk.arbiter.charged_ns(TenantId(tenant), D0));
     assert!(charged.iter().sum::<u64>() <= desk.now + 10 * MS, "more than there was: {charged:?} of {}", desk.now);
 }

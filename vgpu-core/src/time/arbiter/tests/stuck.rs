@@ -7,7 +7,7 @@ use super::*;
 const DRAIN: u64 = 10 * MS;
 
 fn stuck() -> u64 {
-    Config::default().stuck
+    ArbiterConfig::default().stuck
 }
 
 /// Ticks at each deadline until this member runs; returns when.
@@ -76,7 +76,7 @@ fn a_member_that_waits_for_its_own_next_launch_gets_there() {
         desk.tick();
         desk.runs(a, u64::MAX);
         desk.now += MS;
-        desk.arbiter.set(Tenant(1), D0, Terms { weight: 2, ..limit }, desk.now); // ends the lease
+        desk.arbiter.set(TenantId(1), D0, Terms { weight: 2, ..limit }, desk.now); // ends the lease
         assert_eq!(desk.tick(), [(a, Gate::Wait)]);
         desk.wants(a);
         if beside {
@@ -126,11 +126,11 @@ fn who_gives_the_device_to_a_sibling_unused_pays_with_its_turn() {
             desk.now = step * MS / 10;
             let at = idlers.iter().position(|&slot| holder == Some(slot) && step % 39 == 38);
             if let Some(at) = at {
-                let said = Usage { wants: false, in_flight: Some(0), ..Usage::default() };
+                let said = MemberUsage { wants: false, in_flight: Some(0), ..MemberUsage::default() };
                 *desk.book.of(idlers[at]) = said;
-                desk.arbiter.reports(idlers[at], said, desk.now);
+                desk.arbiter.apply_report(idlers[at], said, desk.now);
                 if hangs_up {
-                    desk.arbiter.leaves(idlers[at], desk.now);
+                    desk.arbiter.leave_device(idlers[at], desk.now);
                     idlers[at] = desk.join(1, Terms::default());
                     *desk.book.of(idlers[at]) = said;
                 }
@@ -164,7 +164,7 @@ fn terms_that_change_while_nobody_is_there_hold_nothing_against_anybody() {
     desk.tick();
     desk.now = 3_600_000 * MS;
     desk.done(a, 3_600_000 * MS);
-    desk.arbiter.leaves(a, desk.now);
+    desk.arbiter.leave_device(a, desk.now);
     desk.tick();
     let a = desk.join(1, floor(30));
     let (mut held, mut holder) = ([0u64; 2], None);
@@ -191,14 +191,14 @@ fn what_was_waited_for_once_is_not_waited_for_again() {
     let mut desk = Desk::new(1);
     let liars = [0; 5].map(|_| desk.join(1, Terms::default()));
     let honest = desk.join(1, Terms::default());
-    let said = Usage { wants: true, in_flight: Some(u64::MAX / 2), ..Usage::default() };
+    let said = MemberUsage { wants: true, in_flight: Some(u64::MAX / 2), ..MemberUsage::default() };
     for liar in liars {
         *desk.book.of(liar) = said;
-        desk.arbiter.wants(liar, 0);
+        desk.arbiter.request_launch(liar, 0);
     }
     desk.wants(honest);
     let first = until_runs(&mut desk, honest);
-    let each = 3 * Config::default().longest / 2 + DRAIN + stuck() + 5 * MS;
+    let each = 3 * ArbiterConfig::default().longest / 2 + DRAIN + stuck() + 5 * MS;
     assert!(first <= 5 * each, "{first}");
     for round in 0..10 {
         desk.runs(honest, 0);
@@ -226,7 +226,7 @@ fn what_stays_stuck_is_overdue_once() {
         desk.wants(b);
         desk.wants(a);
         desk.runs(b, 0);
-        *desk.book.of(b) = Usage { wants: true, busy: ms * MS / 2, finished: ms * MS / 2, ..*desk.book.of(b) };
+        *desk.book.of(b) = MemberUsage { wants: true, busy: ms * MS / 2, finished: ms * MS / 2, ..*desk.book.of(b) };
         for slot in runs(&desk.tick()) {
             turns[usize::from(slot == b)] += u64::from(ms > 6_000);
         }
@@ -234,6 +234,9 @@ fn what_stays_stuck_is_overdue_once() {
     assert!(turns[0] > 20 && turns[1] > 20, "both go on: {turns:?}");
     desk.done(a, 10_000 * MS);
     desk.tick();
-    assert_eq!(desk.arbiter.standing(Tenant(1), D0, desk.now).map(|s| s.state == State::Overdue), Some(false));
+    assert_eq!(
+        desk.arbiter.tenant_standing(TenantId(1), D0, desk.now).map(|s| s.state == StandingState::Overdue),
+        Some(false)
+    );
     assert!(desk.arbiter.devices[0].overdue.is_empty(), "{:?}", desk.arbiter.devices[0]);
 }

@@ -19,7 +19,7 @@ fn charged_beside(strangers: u64, accused: &[u32], known: u64) -> u64 {
         desk.done(a, 10 * MS);
         desk.tick();
     }
-    desk.arbiter.charged(Tenant(1), D0)
+    desk.arbiter.charged_ns(TenantId(1), D0)
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn beside_somebody_unseen_no_gate_is_open_and_no_lease_is_exclusive() {
     desk.tick();
     desk.runs(a, MS);
     assert_eq!(desk.at(1_000 * MS), [(a, Gate::Open)]);
-    assert_eq!((desk.arbiter.had(a, desk.now), desk.arbiter.had(b, desk.now)), (None, Some(0)));
+    assert_eq!((desk.arbiter.held_ns(a, desk.now), desk.arbiter.held_ns(b, desk.now)), (None, Some(0)));
     desk.arbiter.works_unseen(D0, 0, &[b], desk.now);
     assert_eq!(desk.tick(), [(a, Gate::Wait)]);
     desk.done(a, MS);
@@ -65,7 +65,7 @@ fn beside_somebody_unseen_no_gate_is_open_and_no_lease_is_exclusive() {
     desk.runs(a, MS);
     assert_eq!(desk.at(9_000 * MS), []);
     // The process that was seen working without a lease ends.
-    desk.arbiter.leaves(b, desk.now);
+    desk.arbiter.leave_device(b, desk.now);
     assert!(matches!(desk.tick()[..], [(slot, Gate::Open)] if slot == a), "{:?}", desk.arbiter);
 }
 
@@ -82,9 +82,9 @@ fn a_member_had_the_device_while_it_held_it_drained_or_was_overdue() {
     assert_eq!(runs(&desk.at(14 * MS)), [b], "beside what is overdue");
     desk.runs(b, MS);
     desk.now = 20 * MS;
-    assert_eq!([a, b].map(|slot| desk.arbiter.had(slot, desk.now)), [Some(20 * MS), Some(6 * MS)]);
+    assert_eq!([a, b].map(|slot| desk.arbiter.held_ns(slot, desk.now)), [Some(20 * MS), Some(6 * MS)]);
     desk.done(a, 20 * MS);
     desk.tick();
     desk.now = 30 * MS;
-    assert_eq!([a, b].map(|slot| desk.arbiter.had(slot, desk.now)), [Some(20 * MS), Some(16 * MS)]);
+    assert_eq!([a, b].map(|slot| desk.arbiter.held_ns(slot, desk.now)), [Some(20 * MS), Some(16 * MS)]);
 }
