@@ -91,21 +91,16 @@ pub fn register(asked: &Configuration, shown: &[DeviceFacts]) -> Result<(), Star
             let Some(tenant) = &asked.tenant else { return Err(StartError::NotKept("the tenant is not known".into())) };
             // The ledger is opened before the lock is taken. If two threads register the device, one of them drops its
             // ledger.
+            let mut unjoined = None;
             let ledger = match Ledger::open(tenant, &facts.uuid) {
-                // The daemon will hand the ledger over, or refuse the device.
-                Err(JoinFailure { ledger: Some(ledger), .. })
-                    if matches!(asked.daemon, Some(DaemonStart::Session(_))) =>
-                {
+                // The daemon may hand the ledger over, or the device may not be the tenant's.
+                Err(JoinFailure { reason, ledger: Some(ledger) }) if asked.daemon.is_some() => {
+                    unjoined = Some(reason);
                     ledger
                 }
-                Err(JoinFailure { reason, ledger }) if observed => {
+                Err(JoinFailure { reason, .. }) if observed => {
                     say::warn_once(&format!("{reason}; this device is not measured (VGPU_MODE=observe)"));
-                    // The daemon may set a limit later. The device is registered so that the limit can then be
-                    // enforced.
-                    match ledger.filter(|_| asked.daemon.is_some()) {
-                        Some(ledger) => ledger,
-                        None => continue,
-                    }
+                    continue;
                 }
                 ledger => ledger.map_err(|unjoined| StartError::NotKept(unjoined.reason))?,
             };
@@ -120,6 +115,13 @@ pub fn register(asked: &Configuration, shown: &[DeviceFacts]) -> Result<(), Star
                 Err(LinkError::NotIts(words) | LinkError::Other(words)) => return Err(StartError::NotKept(words)),
                 Ok(post) => post,
             };
+            if let Some(reason) = unjoined.filter(|_| ledger.membership().is_err()) {
+                if !observed {
+                    return Err(StartError::NotKept(reason));
+                }
+                // The daemon may set a limit later. The device is registered so that the limit can then be enforced.
+                say::warn_once(&format!("{reason}; this device is not measured (VGPU_MODE=observe)"));
+            }
             let governor = match post {
                 None if limits.sm.is_none() && !observed => None,
                 post => Some(Governor::new(limits.sm, post.unwrap_or(DaemonLink::without_daemon()))),

@@ -294,16 +294,12 @@ impl Ledger {
             Ok(_) => Ok(ledger),
             Err(e) => {
                 let reason = format!(
-                    "{}: {e}; start vgpud, or mount this directory writable into the container",
+                    "the daemon keeps the tenant's ledger, and it cannot be opened without it ({}: {e}); start vgpud, or \
+                     mount that directory writable into the container",
                     ledger.path.display()
                 );
                 ledger.retry.store(now(), Relaxed);
-                Err(JoinFailure {
-                    reason: format!(
-                        "the daemon keeps the tenant's ledger, and it cannot be opened without it ({reason})"
-                    ),
-                    ledger: Some(ledger),
-                })
+                Err(JoinFailure { reason, ledger: Some(ledger) })
             }
         }
     }

@@ -13,7 +13,8 @@ use clap::Subcommand;
 use serde::Serialize;
 
 use super::ask::{DaemonAddress, no_answer};
-use super::docker::{LIBRARY_DIR, TENANT_DIR, ledgers_of};
+use super::docker::{LIBRARY_DIR, TENANT_DIR};
+use super::ledgers::ledgers_of;
 use super::library;
 use vgpu_config::resolve::Surroundings;
 use vgpu_config::{self as config, paths};

@@ -19,10 +19,10 @@ use std::process::{Command, ExitCode};
 use clap::{Subcommand, ValueEnum};
 use vgpu_core::limits::Mode;
 use vgpu_core::limits::tenant::hash64;
-use vgpu_core::protocol::wire::terms_file::LEDGERS_SUFFIX;
 use vgpu_core::units::bytes::{SIZE_FORMS, parse_size};
 use vgpu_core::units::share::{SHARE_FORMS, parse_share};
 
+use super::ledgers::ledgers_of;
 use super::library;
 use super::run::check_option;
 use image::{ImageLoader, InspectedImage};
@@ -247,15 +247,6 @@ fn check_image(name: &OsStr, loader: Option<ImageLoader>) -> Result<(), Failure>
         EXIT_RUN_FAILED,
         format!("{name:?} {why}. It would run without limits; --unchecked starts it all the same"),
     ))
-}
-
-/// Returns the name of the directory next to a socket in which the daemon keeps the tenant's ledgers. Members write into
-/// them.
-#[must_use]
-pub fn ledgers_of(socket: &OsStr) -> OsString {
-    let mut name = socket.to_owned();
-    name.push(LEDGERS_SUFFIX);
-    name
 }
 
 /// Returns the tenant's directory and the name of the socket in it.

@@ -5,7 +5,7 @@
 //! process holds all its locks, which is impossible while a member uses it. The library, after locking, checks that
 //! the file still has its name. Ledgers of named tenants are reused, and stay until `vgpu clean`.
 
-use std::ffi::{CString, OsStr};
+use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::fd::AsFd as _;
@@ -19,10 +19,9 @@ use vgpu_core::limits::tenant::TenantKey;
 use vgpu_core::memory::ledger::{
     LEDGER_BYTES, LEDGER_HEADER_BYTES, LedgerCopy, open_doors_in, parse_ledger, slot_lock_offset,
 };
+use vgpu_core::protocol::wire::terms_file::LEDGERS_SUFFIX;
 
 use rustix::fs::{Access, AtFlags, CWD, OFlags};
-
-use super::docker::ledgers_of;
 
 /// Prefix of the tenant names that `vgpu run` generates; the process id follows.
 pub const NEW_TENANT_PREFIX: &str = "run-";
@@ -32,6 +31,15 @@ const MIN_FREE_BYTES: u64 = 1 << 20;
 
 /// Most ledgers removed by one run, so that a single run never cleans up after all earlier ones.
 const MAX_SWEPT: usize = 64;
+
+/// Returns the name of the directory next to a socket in which the daemon keeps the tenant's ledgers. Members write into
+/// them.
+#[must_use]
+pub fn ledgers_of(socket: &OsStr) -> OsString {
+    let mut name = socket.to_owned();
+    name.push(LEDGERS_SUFFIX);
+    name
+}
 
 /// Returns the directory in which the daemon keeps this tenant's ledgers. `None`: no daemon is named.
 #[must_use]

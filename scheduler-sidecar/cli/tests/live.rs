@@ -177,6 +177,7 @@ fn what_is_refused_changes_nothing_and_says_what_would_be_accepted() {
         let terms = |tenant| TermsStatus { time: None, ..world.terms(tenant) };
         (terms("train"), terms("chat"), member.allowed(), world.file("train"))
     };
+    eventually("the ledger is read", || world.terms("train").memory_used.is_some());
     let before = now();
     let words = |args: &[&str], code| world.refused(&[&["set"], args].concat(), code);
     for (args, code, said) in [

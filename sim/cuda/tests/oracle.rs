@@ -168,6 +168,7 @@ fn without_a_gpu_calls_fail_as_on_the_real_driver() {
         for init in [false, true] {
             for name in names() {
                 // A base name without an export of the same name.
+                // SAFETY: only the symbol's address is read.
                 if unsafe { real.get::<*const c_void>(name.as_bytes()) }.is_err() {
                     continue;
                 }
