@@ -9,8 +9,9 @@ ZIG_STAMP       := $(ZIG_VENV)/.installed
 PORTABLE_TARGET := $(TARGET)/bundle
 PORTABLE        := $(PORTABLE_TARGET)/$(TRIPLE)/dist
 # Panic messages name source files. These flags make the names equal on every build machine.
-PORTABLE_FLAGS  := $(RUSTFLAGS) --remap-path-prefix=$(CURDIR)=/vgpu \
-                   --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)/registry/src=/crates
+PORTABLE_FLAGS  = $(RUSTFLAGS) --remap-path-prefix=$(CURDIR)=/vgpu \
+                   --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)/registry/src=/crates \
+                   --remap-path-prefix=$(shell rustc --print sysroot)/lib/rustlib/src/rust=/rust
 TRIPLE_UPPER    := $(shell echo $(TRIPLE) | tr a-z- A-Z_)
 TRIPLE_LOWER    := $(subst -,_,$(TRIPLE))
 

@@ -95,6 +95,7 @@ fn judge_ledger(ledger: ledgers::LedgerFile, dry: bool) -> ShownLedger {
         Ok(LedgerFate::InUse) => ("in use", None),
         Ok(LedgerFate::Foreign) => ("another user's", None),
         Ok(LedgerFate::NoFile) => ("no file", None),
+        Ok(LedgerFate::NoLedger) => ("no ledger", None),
         Err(why) => ("failed", Some(why.to_string())),
     };
     let path = ledger.path.display().to_string();

@@ -17,7 +17,7 @@ use shim_sys::lock::held_by_another;
 use shim_sys::shared_file::remove_unused;
 use vgpu_core::limits::tenant::TenantKey;
 use vgpu_core::memory::ledger::{
-    LEDGER_BYTES, LEDGER_HEADER_BYTES, LedgerCopy, open_doors_in, parse_ledger, slot_lock_offset,
+    LEDGER_BYTES, LEDGER_HEADER_BYTES, LEDGER_MAGIC, LedgerCopy, open_doors_in, parse_ledger, slot_lock_offset,
 };
 use vgpu_core::protocol::wire::terms_file::LEDGERS_SUFFIX;
 
@@ -199,6 +199,8 @@ pub enum LedgerFate {
     Foreign,
     /// The name is a ledger's, but it is a directory, a link or something else.
     NoFile,
+    /// The name is a ledger's, but the content is something else.
+    NoLedger,
 }
 
 /// Checks whether a ledger could be removed now. Takes no lock, so that a process that joins it is not disturbed.
@@ -237,7 +239,12 @@ fn open_removable(path: &Path) -> io::Result<Result<File, LedgerFate>> {
     }
     let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).unwrap_or_default();
     let file: File = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?;
-    Ok(is_kept(&file.metadata()?).map_or(Ok(file), Err))
+    let mut begin = Vec::new();
+    (&file).take(8).read_to_end(&mut begin)?;
+    // A ledger is all zeros until its first member writes the header.
+    let is_ledger = begin.iter().all(|byte| *byte == 0) || begin == LEDGER_MAGIC.to_le_bytes();
+    let kept = is_kept(&file.metadata()?).or_else(|| (!is_ledger).then_some(LedgerFate::NoLedger));
+    Ok(kept.map_or(Ok(file), Err))
 }
 
 #[cfg(test)]

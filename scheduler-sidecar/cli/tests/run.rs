@@ -316,6 +316,8 @@ fn clean_removes_every_ledger_that_nobody_holds_and_nothing_else() {
     let held = make("vgpu-t-held-GPU-1.ledger");
     let free = ["vgpu-t-team-GPU-1.ledger", "vgpu-c-1-2-MIG-5.ledger", "vgpu-u-0-x0123456789abcdef.ledger"].map(make);
     let others = ["vgpu-notes.ledger", "other", "vgpu-t-team-GPU-1.ledger.old"].map(make);
+    let precious = dir.path().join("vgpu-t-a-GPU-1.ledger");
+    fs::write(&precious, "precious").unwrap();
     let link = dir.path().join("vgpu-t-link-GPU-1.ledger");
     std::os::unix::fs::symlink(&others[1], &link).unwrap();
     let member = lock_a_byte(&held);
@@ -330,10 +332,10 @@ fn clean_removes_every_ledger_that_nobody_holds_and_nothing_else() {
     assert!(free.iter().all(|path| path.exists()), "nothing was removed yet");
     let all: serde_json::Value = serde_json::from_str(&clean(&["--json"])).unwrap();
     let states: Vec<&str> = all.as_array().unwrap().iter().map(|one| one["state"].as_str().unwrap()).collect();
-    assert_eq!(states, ["removed", "in use", "no file", "removed", "removed"], "{all}");
-    assert_eq!((&all[3]["tenant"], &all[3]["device"]), (&"t-team".into(), &"GPU-1".into()));
+    assert_eq!(states, ["removed", "no ledger", "in use", "no file", "removed", "removed"], "{all}");
+    assert_eq!((&all[4]["tenant"], &all[4]["device"]), (&"t-team".into(), &"GPU-1".into()));
     assert!(free.iter().all(|path| !path.exists()));
-    assert!(others.iter().chain([&held, &link]).all(|path| path.exists()), "{all}");
+    assert!(others.iter().chain([&held, &link, &precious]).all(|path| path.exists()), "{all}");
     drop(member);
     clean(&[]);
     assert!(!held.exists(), "its member has ended");
