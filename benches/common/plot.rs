@@ -6,7 +6,7 @@ use std::fmt::Write;
 /// Colours of series, distinguishable in grey too.
 const SERIES_COLOURS: [&str; 7] = ["#1f5fa8", "#d2691e", "#2e8b57", "#8a3f9e", "#b22222", "#6b6b2a", "#3b8f9e"];
 
-/// A line over time: one tenant of a point.
+/// A line over time: one tenant of a measured combination of tenants and limits.
 pub struct PlotLine {
     /// Label at the line's end.
     pub name: String,

@@ -92,7 +92,7 @@ pub struct Lease {
     submitted: u64,
     /// Launches since the slot was taken, except those through an open gate.
     launched: u64,
-    /// Launches through an open gate before the slot was taken.
+    /// Launches that an open gate admitted before this process had its slot on the board.
     opened: u64,
     finished: u64,
     /// As `finished`, at the cost that those launches have when nothing else slows them.

@@ -119,7 +119,7 @@ pub struct ContextAxis {
     pub base: CUevent,
     /// The base marker's position on the axis.
     at: u64,
-    /// Upper bound of the host's clock minus the axis.
+    /// Upper bound of the host's clock minus the context's time axis, in ns.
     ahead: i64,
     /// The same bound as `ahead`, from the markers seen since the last base.
     next: i64,

@@ -168,7 +168,7 @@ impl Lease {
         self.take_unused()
     }
 
-    /// A stream ends that could not be asked.
+    /// Forgets a destroyed stream whose progress could not be queried.
     pub fn forget_stream(&mut self, key: u64) {
         let before = self.streams.len();
         self.streams.retain(|stream| stream.place.key != key);

@@ -27,7 +27,7 @@ pub struct ChildReport {
 /// Results of looking up the hooked functions.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct LookupResults {
-    /// Number of functions in the table.
+    /// Number of functions in the library's table of hooked functions.
     pub rows: usize,
     /// Number of lookups that return the library's hook.
     pub hooked: usize,
