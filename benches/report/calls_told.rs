@@ -12,7 +12,7 @@ const LIMIT_LABEL: &str = "memory limit";
 const CEILING_LABEL: &str = "ceiling on device time";
 const NOTHING: &str = "ceiling, a driver that does nothing";
 
-/// A line of the tool's output.
+/// One measurement in the JSON output of `vgpu-overhead`.
 #[derive(Clone, Deserialize)]
 struct TimedLine {
     name: String,

@@ -19,7 +19,7 @@ const CUDA_OUT_OF_MEMORY: c_int = 2;
 const MIB_BYTES: usize = 1 << 20;
 /// Sizes with which the probe fills memory, one after the other.
 const PIECE_SIZES: [usize; 5] = [256 * MIB_BYTES, 64 * MIB_BYTES, 16 * MIB_BYTES, 4 * MIB_BYTES, MIB_BYTES];
-/// Calls that are timed together.
+/// Number of calls that are timed together.
 const BLOCK: u32 = 50;
 
 fn require_ok(code: c_int, what: &str) -> Result<(), String> {

@@ -64,7 +64,7 @@ fn holds_throughout(
     }
 }
 
-/// All rows that these answers permit.
+/// All rows that can be made from these outputs of the measuring tools.
 pub fn share_rows(told: &ToldResults) -> Vec<MetricRow> {
     let mut rows = point_rows(told);
     let tenants = &told.tenants;

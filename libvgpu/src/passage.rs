@@ -12,7 +12,7 @@ use shim_sys::cuda::{CUcontext, CUresult};
 
 /// One device's share of a call.
 pub struct CallPart {
-    /// The device that the part works on.
+    /// The device on which this part of the call does its work.
     pub device: &'static Device,
     /// The launch on that device.
     pub launch: MeteredLaunch,

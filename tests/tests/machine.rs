@@ -14,7 +14,7 @@ const PLACES: [(&str, &str); 7] = [
     ("tests/tests/", "this test, and fixtures: what a program of this machine needs"),
 ];
 
-/// Texts that name an architecture or belong to one.
+/// Texts that show that a line is for one architecture.
 const SIGNS: [&str; 8] = ["x86_64", "x86-64", "aarch64", "amd64", "asm!(", "EM_X86", "EM_AARCH", "target_arch"];
 
 #[test]

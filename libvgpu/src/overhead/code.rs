@@ -19,7 +19,7 @@ pub enum CodeSource {
     Code,
     /// Code of contexts that have ended, in blocks that other contexts share.
     Inherited,
-    /// A limit of a context, by its number.
+    /// Memory that the driver takes for a limit of a context (stack, heap and others), by the limit's number.
     Limit(u32),
 }
 

@@ -272,7 +272,7 @@ pub fn end_charged(context: CUcontext, real: &mut dyn FnMut() -> (CUresult, bool
             .find(|one| one.device == device && one.context != context.0 as usize)
             .map(|one| one.context)
     };
-    // The end must be measured only if contexts may share code memory.
+    // The memory that the context's end frees must be measured only if other contexts may share its code memory.
     let shares = device.is_some_and(code::any) && heir().is_some();
     let watch =
         device.map(

@@ -180,7 +180,7 @@ pub struct CUgraphNodeParams {
 pub struct CUDA_LAUNCH_PARAMS {
     /// The kernel that this device runs.
     pub function: CUfunction,
-    /// Blocks of the grid in x.
+    /// Blocks of this device's grid in x.
     pub gridDimX: u32,
     /// Blocks of the grid in y.
     pub gridDimY: u32,

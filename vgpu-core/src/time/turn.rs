@@ -278,7 +278,7 @@ impl<'p> Turn<'p> {
         &self.ledger.header.turn_bell
     }
 
-    /// This member's bit in `turn_bell`, the word that waiting members sleep on (a futex).
+    /// The `FUTEX_WAIT_BITSET` bit with which this member waits on `turn_bell`, so that few others wake with it.
     #[must_use]
     pub const fn bell_bit(&self) -> u32 {
         bell_bit(self.me)

@@ -323,7 +323,8 @@ impl Guest {
             let id = interval.keys.iter().fold(0u64, |id, &(key, _)| id.rotate_left(7) ^ key);
             let estimate = self.usual.cost_of_unmeasured(id, interval.open.launches, interval.open.estimate);
             let fresh = spent.unwrap_or(estimate);
-            // After the time `closed` the daemon gave the device to another member.
+            // From the time `closed` on, the device may belong to another member. So measured time beyond it may not be
+            // this member's.
             let shut = matches!(self.gate, Gate::Wait | Gate::Cap { .. });
             let late = if shut { reached.saturating_sub(self.closed) } else { 0 };
             let late = late.min(fresh);

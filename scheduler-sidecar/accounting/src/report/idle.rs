@@ -12,7 +12,7 @@ use super::sheet::{ReportSheet, SheetTable};
 use super::usage::whole_number;
 use crate::record::ask;
 
-/// Memory held by a tenant on a device.
+/// How long a tenant held memory on a device, and how much of that time and memory was idle.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HeldAndIdle {
     /// Seconds in which the tenant held memory on the device.

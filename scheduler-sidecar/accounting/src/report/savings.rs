@@ -16,7 +16,7 @@ const AMOUNT_UNIT: u128 = 1_000_000_000;
 /// The two setups to compare; amounts and hours in units of 10^-9.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SavingsQuestion {
-    /// Number of dedicated GPUs.
+    /// Given: number of GPUs in the setup with dedicated ones.
     pub dedicated: u32,
     /// Number of shared GPUs.
     pub shared: u32,

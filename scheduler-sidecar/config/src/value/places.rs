@@ -115,7 +115,7 @@ pub fn read_directory(written: &WrittenValue<'_>) -> Result<Option<PathBuf>, Wro
     }
 }
 
-/// Reads a long time in seconds: an hour to ten years.
+/// Reads hours or days (`36h`, `400d`), from an hour to ten years. Returns seconds.
 pub fn read_long_time(written: &WrittenValue<'_>) -> Result<u64, WrongValue> {
     const FORMS: &str = "a number of hours or days, like \"36h\" or \"400d\", from 1h to 3650d";
     let text = read_string(written, FORMS)?;

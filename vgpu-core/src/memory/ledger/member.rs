@@ -20,7 +20,7 @@ pub struct Member<'p> {
     index: usize,
     /// 1 while a thread of this process probes locks: file locks do not exclude threads of one process.
     pub(super) probing: AtomicU32,
-    /// Holds that this process has on each share; written while probing.
+    /// How often this process holds each share; changed only by the thread that has set `probing`.
     pub(super) holds: Box<[AtomicU32]>,
 }
 
