@@ -166,8 +166,8 @@ pub struct TermsStatus {
     pub changed_live: Vec<String>,
     /// Device time of the tenant; null: no member has joined the device.
     pub time: Option<TimeStatus>,
-    /// Bytes that its processes hold there, by the ledgers that its members sent, which the tenant can write. A
-    /// ledger that does not change is read every 10 s. Null: no ledger was sent.
+    /// Bytes that its processes hold there, by the tenant's ledger, which the tenant can write. A
+    /// ledger that does not change is read every 10 s. Null: no member joined.
     #[serde(default)]
     pub memory_used: Option<u64>,
     /// Most bytes held at once, since the first of those ledgers was created.
