@@ -170,13 +170,13 @@ pub struct TermsStatus {
     /// ledger that does not change is read every 10 s. Null: no member joined.
     #[serde(default)]
     pub memory_used: Option<u64>,
-    /// Most bytes held at once, since the first of those ledgers was created.
+    /// Most bytes held at once, since the ledger was created.
     #[serde(default)]
     pub memory_peak: Option<u64>,
     /// The part of `memory_used` that the programs did not request: contexts, code.
     #[serde(default)]
     pub overhead: Option<u64>,
-    /// Requests that were refused, since the first of those ledgers was created.
+    /// Requests that were refused, since the ledger was created.
     #[serde(default)]
     pub refused_allocations: Option<u64>,
     /// Launches since the first member joined; null: not counted.
