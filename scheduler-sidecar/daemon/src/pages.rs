@@ -76,9 +76,9 @@ impl BeatSource {
     }
 
     /// Writes a heartbeat if it is due, or if there were no listeners before. It may be half an interval early: when
-    /// the loop is awake for another event, it need not wake again for this. Returns true if members may have counted
-    /// the daemon as gone before this heartbeat.
-    pub fn beat_if_due(&mut self, listeners: bool, now: u64) -> bool {
+    /// the loop is awake for another event, it need not wake again for this. Returns the time of the last heartbeat, in
+    /// ns, if members may have counted the daemon as gone since.
+    pub fn beat_if_due(&mut self, listeners: bool, now: u64) -> Option<u64> {
         match self.next {
             _ if !listeners => self.next = None,
             Some(next) if now < next.saturating_sub(self.every / 2) => {}
@@ -86,10 +86,11 @@ impl BeatSource {
                 let last = self.page.mapped_page().last_beat();
                 self.page.mapped_page().make_beat(self.epoch, now);
                 self.next = Some(now.saturating_add(self.every));
-                return listened.is_some() && last.is_some_and(|beat| loss::is_gone(beat.time, now));
+                let last = last.filter(|_| listened.is_some()).map(|beat| beat.time);
+                return last.filter(|time| loss::is_gone(*time, now));
             }
         }
-        false
+        None
     }
 
     /// Sets the time between two heartbeats, in ns.
@@ -243,10 +244,10 @@ mod tests {
     #[test]
     fn a_heart_tells_whether_members_may_have_counted_it_as_gone() {
         let mut heart = BeatSource::new(7, 10 * MS, MS).unwrap();
-        assert!(!heart.beat_if_due(true, 900 * MS), "nobody listened");
-        assert!(!heart.beat_if_due(true, 1_150 * MS), "250 ms are no loss");
-        assert!(heart.beat_if_due(true, 1_401 * MS));
-        assert!(!heart.beat_if_due(true, 1_411 * MS), "it is told once");
-        assert!(!heart.beat_if_due(false, 2_000 * MS) && !heart.beat_if_due(true, 3_000 * MS), "nobody listened");
+        assert_eq!(heart.beat_if_due(true, 900 * MS), None, "nobody listened");
+        assert_eq!(heart.beat_if_due(true, 1_150 * MS), None, "250 ms are no loss");
+        assert_eq!(heart.beat_if_due(true, 1_401 * MS), Some(1_150 * MS));
+        assert_eq!(heart.beat_if_due(true, 1_411 * MS), None, "it is told once");
+        assert_eq!([(false, 2_000), (true, 3_000)].map(|(listens, ms)| heart.beat_if_due(listens, ms * MS)), [None; 2]);
     }
 }

@@ -389,6 +389,7 @@ impl ProofThread {
             self.known = said;
         } else {
             (self.known.members, self.known.had, self.known.older) = (said.members, said.had, said.older);
+            self.known.silent_ns = said.silent_ns;
         }
         self.told = clock::now();
         Some(())

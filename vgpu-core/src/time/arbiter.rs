@@ -68,8 +68,7 @@ pub struct Arbiter {
     free_slots: Vec<SlotId>,
     tenants: BTreeMap<TenantId, Vec<SeatIx>>,
     watched: Vec<SlotId>,
-    /// Held time is not counted before this moment, in ns: see [`Self::was_silent`].
-    counts_from: u64,
+    silent: audit::SilentTime,
 }
 
 fn index(d: DeviceId) -> usize {
@@ -90,7 +89,7 @@ impl Arbiter {
             free_slots: Vec::new(),
             tenants: BTreeMap::new(),
             watched: Vec::new(),
-            counts_from: 0,
+            silent: audit::SilentTime::default(),
         }
     }
 

@@ -118,6 +118,10 @@ impl Proof {
     fn look(&mut self, world: &mut World, troubles: &mut Troubles, pause: u64) -> Vec<usize> {
         let late = self.delay(50 * MS, 4 * SECOND);
         troubles.run(world, self, world.now + pause + late);
+        if world.now < troubles.settled {
+            // No daemon looks now.
+            return Vec::new();
+        }
         let (sampled, settled, count) = (world.now, troubles.settled, self.processes.len());
         let seen = self.driver.working(world, &self.processes);
         let asked = self.delay(20 * MS, PATIENCE);
@@ -126,7 +130,7 @@ impl Proof {
         if world.now - sampled > PATIENCE {
             return Vec::new();
         }
-        let had: Vec<Option<u64>> = self.processes.iter().map(|process| had(world, process.members[0])).collect();
+        let had: Vec<u64> = self.processes.iter().map(|process| had(world, process.members[0])).collect();
         let answered = self.delay(20 * MS, SECOND);
         troubles.run(world, self, world.now + answered);
         if troubles.settled != settled {
@@ -137,7 +141,7 @@ impl Proof {
         for at in 0..count {
             let process = &mut self.processes[at];
             let is_there = world.members[process.members[0]].alive;
-            if is_there && process.audit.take_reading(had[at], seen[at], sampled, world.now) {
+            if is_there && process.audit.take_reading(Some(had[at]), seen[at], sampled, world.now) {
                 found.push(at);
             }
         }
@@ -145,11 +149,12 @@ impl Proof {
     }
 }
 
-/// What the daemon says of a process: how long it held the device, or `None` while nobody counts that.
-fn had(world: &mut World, m: usize) -> Option<u64> {
-    let Some(slot) = world.members[m].slot.filter(|_| world.members[m].alive) else { return Some(0) };
-    let had = world.arbiter.as_mut()?.held_ns(slot, world.now)?;
-    Some(had + world.members[m].had_before)
+/// What the daemon says of a process: how long it held the device, or needed no lease.
+fn had(world: &mut World, m: usize) -> u64 {
+    let (now, member) = (world.now, &world.members[m]);
+    let (slot, before) = (member.slot.filter(|_| member.alive), member.had_before);
+    let Some(arbiter) = world.arbiter.as_mut() else { return 0 };
+    arbiter.silent_ns(now) + before + slot.map_or(0, |slot| arbiter.held_ns(slot, now))
 }
 
 #[derive(Clone, Debug)]
@@ -375,9 +380,8 @@ fn a_liar_among_honest_tenants_is_named_within_three_seconds_and_nobody_else_is(
             pause = if is_liar { AGAIN } else { LOOK };
         }
         let world_end = world.now;
-        let before = held.iter().rev().find(|(at, _)| *at + 2 * SECOND <= lie.begins).and_then(|(_, had)| *had);
-        let is_judged = held.iter().all(|(at, had)| *at + 2 * SECOND <= lie.begins || had.is_some());
-        let (Some(before), true, Some((_, Some(after)))) = (before, is_judged, held.last()) else { return Ok(()) };
+        let before = held.iter().rev().find(|(at, _)| *at + 2 * SECOND <= lie.begins).map(|(_, had)| *had);
+        let (Some(before), Some((_, after))) = (before, held.last()) else { return Ok(()) };
         let slack = SLACK + after - before;
         let context = world.members[proof.processes[liar].members[1]].context;
         let is_taken = |at: &u64| used(&world, context, lie.begins, *at) >= slack;

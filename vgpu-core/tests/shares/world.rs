@@ -307,7 +307,7 @@ impl World {
                     && loss::is_gone(since, self.now)
                     && let Some(arbiter) = &mut self.arbiter
                 {
-                    arbiter.was_silent(self.now);
+                    arbiter.was_silent(since, self.now);
                 }
                 self.beat = self.now;
             }

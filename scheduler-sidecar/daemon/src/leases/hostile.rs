@@ -168,12 +168,13 @@ fn a_process_that_joins_again_keeps_the_time_in_which_it_held_the_device() {
 }
 
 #[test]
-fn of_time_in_which_the_daemon_was_silent_and_soon_after_nobody_is_judged() {
+fn time_in_which_the_daemon_was_silent_and_the_time_until_all_are_back_count_once() {
     let mut leases = world();
-    move_in(&mut leases, 0);
-    leases.join_again(Number(0), 1, "GPU-0", ClaimedPast { process: 42, busy: 0 }, MS).unwrap();
-    assert_eq!(had(&mut leases, 42, 2 * MS), Some(0));
-    leases.was_silent(300 * MS);
-    assert_eq!(had(&mut leases, 42, 3_299 * MS), None);
-    assert_eq!(had(&mut leases, 42, 3_300 * MS), Some(0));
+    assert_eq!(leases.silent_ns(200 * MS), 0);
+    leases.was_silent(100 * MS, 400 * MS);
+    assert_eq!([400, 3_400, 9_000].map(|ms| leases.silent_ns(ms * MS) / MS), [300, 3_300, 3_300]);
+    leases.was_silent(3_000 * MS, 4_000 * MS);
+    assert_eq!([4_000, 9_000].map(|ms| leases.silent_ns(ms * MS) / MS), [3_900, 6_900], "it overlaps the last one");
+    leases.was_silent(9_000 * MS, 10_000 * MS);
+    assert_eq!([10_000, 20_000].map(|ms| leases.silent_ns(ms * MS) / MS), [7_900, 10_900]);
 }

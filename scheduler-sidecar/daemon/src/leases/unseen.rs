@@ -8,28 +8,31 @@ use vgpu_core::protocol::page::{BoardPage, ReportPage};
 use super::LeaseBook;
 
 impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseBook<B, R> {
-    /// Returns how long each process held each device that it joined (had a lease of it), in ns: a value for each of its
-    /// slots, and one for all slots that it left. `None`: not counted, since the gate of the process is open, its tenant
-    /// is only observed, or the daemon was silent.
+    /// Returns how long each process held each device that it joined, or needed no lease there, in ns: a value for each
+    /// of its slots, and one for all slots that it left. `None`: its tenant is only observed.
     pub fn time_in_flight(&mut self, now: u64) -> Vec<(u32, String, Option<u64>)> {
         let slots = self.houses.values().flat_map(|house| &house.pages).flat_map(|pages| pages.slots.iter().flatten());
         let slots = slots.map(|slot| (slot.past.process, slot.device, slot.id, slot.allowed.mode));
         let had = |(process, device, id, mode)| {
-            let had = self.arbiter.held_ns(id, now).filter(|_| mode == Mode::Enforce);
+            let had = (mode == Mode::Enforce).then(|| self.arbiter.held_ns(id, now));
             (process, self.devices.uuid_of(device).to_owned(), had)
         };
         let mut all: Vec<_> = slots.map(had).collect();
         for (device, former) in self.houses.values().flat_map(|house| &house.former) {
-            all.extend(
-                former.had().map(|(process, had)| (process, self.devices.uuid_of(*device).to_owned(), Some(had))),
-            );
+            let uuid = self.devices.uuid_of(*device);
+            all.extend(former.had().map(|(process, had)| (process, uuid.to_owned(), Some(had))));
         }
         all
     }
 
-    /// The daemon did not beat up to `now` for so long that members may have gone on by themselves.
-    pub fn was_silent(&mut self, now: u64) {
-        self.arbiter.was_silent(now);
+    /// The time in which members may have worked without leases, because the daemon was silent, in ns.
+    pub const fn silent_ns(&self, now: u64) -> u64 {
+        self.arbiter.silent_ns(now)
+    }
+
+    /// The daemon did not beat from `since` to `now`, so long that members may have gone on by themselves.
+    pub fn was_silent(&mut self, since: u64, now: u64) {
+        self.arbiter.was_silent(since, now);
     }
 
     /// Notes the processes that work on devices without holding them. Replaces the list of the last call.

@@ -40,7 +40,7 @@ impl UnseenTimes {
             let sample = samples.get(&key);
             // A process that never joined the device never held it.
             let nobody = (!known.older.contains(&process.pid)).then_some(0);
-            let had = known.had.get(&key).copied().unwrap_or(nobody);
+            let had = known.had.get(&key).copied().unwrap_or(nobody).map(|had| had.saturating_add(known.silent_ns));
             if audit.take_reading(had, sample.map_or(0, |one| one.seen), sampled, told) {
                 unseen.push((*process, sample.map_or(device, |one| &one.device).clone()));
             }
@@ -102,11 +102,21 @@ mod tests {
 
     /// 10 s in which the process works half of the time.
     fn found(known: &mut RegisteredMembers, had: impl Fn(u64) -> Option<Option<u64>>) -> Vec<(ProcessId, String)> {
+        found_with_silence(known, had, |_| 0)
+    }
+
+    /// As [`found`], with a daemon that was silent for this time, in ns, at the end of each look.
+    fn found_with_silence(
+        known: &mut RegisteredMembers,
+        had: impl Fn(u64) -> Option<Option<u64>>,
+        silent_ns: impl Fn(u64) -> u64,
+    ) -> Vec<(ProcessId, String)> {
         let seen = BTreeMap::from([(process(10), SeenProcess::default()), (process(20), SeenProcess::default())]);
         let (mut times, mut found) = (UnseenTimes::default(), Vec::new());
         for look in 1..25 {
             known.had.clear();
             known.had.extend(had(look).map(|had| ((10, "1".to_owned()), had)));
+            known.silent_ns = silent_ns(look);
             let working = [WorkingProcess { pid: 10, device: "GPU-1".into(), seen: LOOK_NS / 2 }];
             found = times.look_at_work(&seen, (&working, look * LOOK_NS), (known, look * LOOK_NS));
         }
@@ -122,6 +132,9 @@ mod tests {
         assert_eq!(found(&mut known, |_| None), it, "one that never came to the device");
         assert_eq!(found(&mut known, |look| Some(Some(look * LOOK_NS / 2))), []);
         assert_eq!(found(&mut known, |_| Some(None)), [], "its gate is open");
+        let silent = |look| look * LOOK_NS / 2;
+        assert_eq!(found_with_silence(&mut known, |_| None, silent), [], "a silent daemon cannot let it join");
+        assert_eq!(found_with_silence(&mut known, |_| Some(Some(7)), silent), []);
         known.older.insert(10);
         assert_eq!(found(&mut known, |_| None), [], "nobody gives it leases");
     }

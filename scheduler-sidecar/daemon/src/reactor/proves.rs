@@ -132,7 +132,8 @@ impl Reactor {
     /// Looks at each connection and at each member on a device. With `all`, which is rare, also at each tenant and
     /// its ledgers.
     fn registered_members(&mut self, all: bool) -> RegisteredMembers {
-        let mut known = RegisteredMembers::default();
+        let silent_ns = self.leases.silent_ns(clock::now());
+        let mut known = RegisteredMembers { silent_ns, ..RegisteredMembers::default() };
         let mut told = std::collections::HashMap::new();
         for (token, connection) in &mut self.connections {
             let (ConnectionSide::Member(id), ConnectionState::Registered(..)) = (connection.side, &connection.state)

@@ -181,8 +181,8 @@ impl Reactor {
     /// Beats if a beat is due. After a silence of the daemon members may have worked without leases, so they are not
     /// judged for a while.
     fn beat(&mut self, now: u64) {
-        if self.heart.beat_if_due(self.paged > 0, now) {
-            self.leases.was_silent(now);
+        if let Some(last) = self.heart.beat_if_due(self.paged > 0, now) {
+            self.leases.was_silent(last, now);
         }
     }
 

@@ -41,8 +41,8 @@ impl LeaseAudit {
     /// Takes one reading and returns true if the process works while it does not hold the device.
     ///
     /// The driver was asked at `sampled` and showed `seen` ns of new device time. Afterwards, and no later than
-    /// `told`, the process had held the device for `had` ns since it joined. `None`: nobody counts that, since its
-    /// gate is open.
+    /// `told`, the process had held the device for `had` ns since it joined. Time in which it needs no lease counts as
+    /// held. `None`: nothing is judged, since its tenant is only observed.
     ///
     /// On a busy host each reading may be late by any time, independently. So no reading may count for another time
     /// than its own. Take a reading of `had` from before the earliest work that samples can show, and one after they
@@ -67,6 +67,33 @@ impl LeaseAudit {
         let compared = self.looks.iter().filter(|look| look.from >= earliest);
         let seen = compared.fold(0u64, |sum, look| sum.saturating_add(look.seen));
         seen > had.saturating_sub(had_before).saturating_add(UNLEASED_MARGIN_NS)
+    }
+}
+
+/// Sum of the times in which the daemon was silent and members may have worked without leases, in ns.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SilentTime {
+    ended: u64,
+    from: u64,
+    until: u64,
+}
+
+impl SilentTime {
+    /// Adds a time that may overlap the last one.
+    pub const fn add(&mut self, from: u64, until: u64) {
+        if from > self.until {
+            (self.ended, self.from) = (self.up_to(self.until), from);
+        }
+        if until > self.until {
+            self.until = until;
+        }
+    }
+
+    /// Returns the sum up to `now`. It never falls.
+    #[must_use]
+    pub const fn up_to(&self, now: u64) -> u64 {
+        let now = if now < self.until { now } else { self.until };
+        self.ended.saturating_add(now.saturating_sub(self.from))
     }
 }
 

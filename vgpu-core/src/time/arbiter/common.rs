@@ -36,7 +36,7 @@ impl Arbiter {
         device.revoke |= place == SeatPlace::Current;
     }
 
-    fn seats_of(&self, d: DeviceId) -> Vec<SeatIx> {
+    pub(super) fn seats_of(&self, d: DeviceId) -> Vec<SeatIx> {
         let here = |(at, seat): (usize, &Option<_>)| match seat {
             Some(super::Seat { device, .. }) if *device == d => SeatIx::try_from(at).ok(),
             _ => None,

@@ -190,11 +190,10 @@ impl Arbiter {
             return;
         }
         device.count_time(now);
-        if let DevicePhase::Open { seat } = device.phase {
-            for at in 0..self.seat_at(seat).members.len() {
-                let slot = self.seat_at(seat).members[at];
-                self.slot_at_mut(slot).had += span;
-            }
+        match device.phase {
+            DevicePhase::Open { seat } => self.count_as_held(seat, span),
+            DevicePhase::Common => self.seats_of(d).into_iter().for_each(|seat| self.count_as_held(seat, span)),
+            _ => {}
         }
         let device = &self.devices[index(d)];
         let holder = if let DevicePhase::Held { slot, .. } = device.phase { Some(slot) } else { None };
@@ -203,6 +202,13 @@ impl Arbiter {
             if let Some(slot) = self.slots.get_mut(slot.index()).and_then(Option::as_mut) {
                 slot.had += span;
             }
+        }
+    }
+
+    fn count_as_held(&mut self, seat: SeatIx, span: u64) {
+        for at in 0..self.seat_at(seat).members.len() {
+            let slot = self.seat_at(seat).members[at];
+            self.slot_at_mut(slot).had += span;
         }
     }
 

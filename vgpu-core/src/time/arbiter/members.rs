@@ -3,7 +3,6 @@
 //! A tenant stays when its last member leaves, with its debts and dues, until it is forgotten. Not here: the charge
 //! for a death ([`super::charge`]), and members' requests ([`super::wishes`]).
 
-use super::decision::Gate;
 use super::device::DevicePhase;
 use super::seat::{MemberSlot, Seat, SeatIx, SeatPlace};
 use super::terms::{DeviceId, SlotId, TenantId, Terms};
@@ -111,19 +110,25 @@ impl Arbiter {
         }
     }
 
-    /// Notes that the daemon wrote no heartbeat for longer than [`DAEMON_GONE_NS`](loss::DAEMON_GONE_NS), up to
-    /// `now`. Members worked without leases meanwhile, and that work may still be queued on the device. So no
-    /// member's time is counted until all have joined again.
-    pub const fn was_silent(&mut self, now: u64) {
-        self.counts_from = now.saturating_add(loss::SETTLING_NS);
+    /// Notes that the daemon wrote no heartbeat from `since` to `now`, longer than
+    /// [`DAEMON_GONE_NS`](loss::DAEMON_GONE_NS). Members worked without leases meanwhile, that work may still be queued
+    /// on the device, and some have not joined again.
+    pub const fn was_silent(&mut self, since: u64, now: u64) {
+        self.silent.add(since, now.saturating_add(loss::SETTLING_NS));
     }
 
-    /// How long a member has held its device: an upper bound of its use. `None`: this is not counted, since its gate is
-    /// open or the daemon was [silent](Self::was_silent).
-    pub fn held_ns(&mut self, slot: SlotId, now: u64) -> Option<u64> {
+    /// Time in which members may have worked without leases, because the daemon was [silent](Self::was_silent), in ns.
+    /// It never falls.
+    #[must_use]
+    pub const fn silent_ns(&self, now: u64) -> u64 {
+        self.silent.up_to(now)
+    }
+
+    /// Time for which a member has held its device or needed no lease, in ns: an upper bound of its use apart from
+    /// [`Self::silent_ns`].
+    pub fn held_ns(&mut self, slot: SlotId, now: u64) -> u64 {
         self.count_device_time(self.seat_at(self.slot_at(slot).seat).device, now);
-        let slot = self.slot_at(slot);
-        (slot.gate != Gate::Open && now >= self.counts_from).then_some(slot.had)
+        self.slot_at(slot).had
     }
 
     /// Forgets a tenant that is gone for good, with its debts. A tenant that has members stays.

@@ -215,7 +215,7 @@ pub(super) struct MemberSlot {
     pub behind: u64,
     /// When the member last completed work.
     pub moved: u64,
-    /// How long the member has held the device, drained or been overdue.
+    /// How long the member has held the device, drained, been overdue or needed no lease.
     pub had: u64,
     /// The member's drain was given up because its own tenant waited. Its work may have waited for that tenant, so
     /// its length teaches nothing.

@@ -56,7 +56,7 @@ fn beside_somebody_unseen_no_gate_is_open_and_no_lease_is_exclusive() {
     desk.tick();
     desk.runs(a, MS);
     assert_eq!(desk.at(1_000 * MS), [(a, Gate::Open)]);
-    assert_eq!((desk.arbiter.held_ns(a, desk.now), desk.arbiter.held_ns(b, desk.now)), (None, Some(0)));
+    assert_eq!((desk.arbiter.held_ns(a, desk.now), desk.arbiter.held_ns(b, desk.now)), (1_000 * MS, 0));
     desk.arbiter.works_unseen(D0, 0, &[b], desk.now);
     assert_eq!(desk.tick(), [(a, Gate::Wait)]);
     desk.done(a, MS);
@@ -82,9 +82,9 @@ fn a_member_had_the_device_while_it_held_it_drained_or_was_overdue() {
     assert_eq!(runs(&desk.at(14 * MS)), [b], "beside what is overdue");
     desk.runs(b, MS);
     desk.now = 20 * MS;
-    assert_eq!([a, b].map(|slot| desk.arbiter.held_ns(slot, desk.now)), [Some(20 * MS), Some(6 * MS)]);
+    assert_eq!([a, b].map(|slot| desk.arbiter.held_ns(slot, desk.now)), [20 * MS, 6 * MS]);
     desk.done(a, 20 * MS);
     desk.tick();
     desk.now = 30 * MS;
-    assert_eq!([a, b].map(|slot| desk.arbiter.held_ns(slot, desk.now)), [Some(20 * MS), Some(16 * MS)]);
+    assert_eq!([a, b].map(|slot| desk.arbiter.held_ns(slot, desk.now)), [20 * MS, 16 * MS]);
 }
