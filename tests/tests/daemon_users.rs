@@ -2,7 +2,9 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use vgpu_tests::daemon::{Daemon, Plan};
 use vgpu_tests::{GIB, Lab, Member, NO_PERMISSION, NOT_PERMITTED, OUT_OF_MEMORY, is_root, optional};
@@ -172,6 +174,37 @@ fn containers_of_a_tenant_share_one_limit_with_the_daemon_with_the_next_and_with
 /// The directory of the tenant's ledgers.
 fn ledgers(daemon: &Daemon) -> PathBuf {
     daemon.room("a").join("vgpud.sock.ledgers")
+}
+
+/// True if a process of this user can open the file to write it.
+fn can_write(uid: u32, file: &Path) -> bool {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", ": 2>/dev/null >>\"$0\""]).arg(file).uid(uid).gid(uid);
+    shell.status().expect("sh starts").success()
+}
+
+/// Live changes of `uids` count too. Without `uids` every user of the host may be a member.
+#[test]
+fn only_users_that_the_tenant_lists_can_open_its_ledger_by_name() {
+    if !needs_root() {
+        return;
+    }
+    for user in DAEMONS {
+        let (lab, daemon) = world_of(user);
+        let ledger = fs::read_dir(ledgers(&daemon)).unwrap().next().unwrap().unwrap().path();
+        assert_eq!([LISTED, UNLISTED].map(|uid| can_write(uid, &ledger)), [true, false], "daemon of {user:?}");
+        let list = |uids: &str| {
+            let lines = format!("memory_limit = \"4GiB\"\n{uids}");
+            let plan = Plan { device: lab.device(0).uuid, time: String::new(), tenants: vec![("a".into(), lines)] };
+            daemon.write(&plan);
+            daemon.reload();
+            [LISTED, UNLISTED].map(|uid| can_write(uid, &ledger))
+        };
+        assert_eq!(list(&format!("uids = [\"{UNLISTED}-{}\"]", UNLISTED + 9)), [false, true]);
+        assert_eq!(list(""), [true, true]);
+        assert_eq!(list(&format!("uids = [{LISTED}]")), [true, false]);
+        assert_eq!(list(&format!("uids = [\"{UNLISTED}-80000\"]")), [false, true], "more users than a list takes");
+    }
 }
 
 /// Closes the ledgers' directory, as if a container had it read-only: members cannot open a ledger by its name.

@@ -15,7 +15,6 @@ pub mod store;
 mod told;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -75,7 +74,7 @@ pub struct RecordBatch {
 }
 
 enum RecordMessage {
-    File(RoomDevice, OwnedFd, u64),
+    Ledger(RoomDevice, PathBuf, u64),
     Told(Box<RecordBatch>),
     /// A process of this tenant joined or left.
     Moved(u64),
@@ -128,11 +127,11 @@ impl UsageRecord {
         Ok(Self { tell, shown, draft: RecordBatch::default(), token: Arc::new(()), number: 0 })
     }
 
-    /// Takes the ledger with which a member joined the device.
-    pub fn offer_file(&mut self, whose: RoomDevice, file: OwnedFd) {
+    /// Notes that a member joined the device with the ledger at `path`.
+    pub fn offer_ledger(&mut self, whose: RoomDevice, path: PathBuf) {
         self.number += 1;
-        // The thread lives as long as the daemon. A file that cannot be sent is closed, as all are at the end.
-        let _ = self.tell.send(RecordMessage::File(whose, file, self.number));
+        // The thread lives as long as the daemon.
+        let _ = self.tell.send(RecordMessage::Ledger(whose, path, self.number));
     }
 
     /// Returns the batch for the next handover; new numbers are merged into it.
@@ -276,7 +275,7 @@ impl RecordThread {
             let wait = if busy { until.saturating_duration_since(Instant::now()) } else { TIDY_INTERVAL };
             let mut look = false;
             match told.recv_timeout(wait) {
-                Ok(RecordMessage::File(whose, file, number)) => self.take_file(whose, file, number),
+                Ok(RecordMessage::Ledger(whose, path, number)) => self.take_ledger(whose, path, number),
                 Ok(RecordMessage::Told(batch)) => {
                     self.take_batch(*batch);
                     look = true;
@@ -308,10 +307,10 @@ impl RecordThread {
         }
     }
 
-    fn take_file(&mut self, whose: RoomDevice, file: OwnedFd, number: u64) {
+    fn take_ledger(&mut self, whose: RoomDevice, path: PathBuf, number: u64) {
         self.numbers.insert(whose.0, number);
         let (room, device) = (whose.0, whose.1.clone());
-        match self.ledgers.take(whose.clone(), file, Instant::now()) {
+        match self.ledgers.take(whose.clone(), path, Instant::now()) {
             Ok(()) => {
                 self.hold_of(&BTreeSet::from([whose]));
                 self.publish();

@@ -21,7 +21,8 @@
 //! `reactor/reload.rs` replaces one plan by the next. `asking` retries a driver that does not answer yet.
 //!
 //! Resources: [`leases`] decides which tenant has which device, [`pages`] makes the memory shared with members.
-//! `kept_ledger` makes a tenant's ledger of memory if another user took the ledger's name.
+//! `descriptor_pool` holds the descriptors of that memory outside of the daemon's descriptor table. `kept_ledger` makes each
+//! tenant's ledgers of memory.
 //!
 //! Administrators: `reactor/admin.rs` answers their requests and `reactor/change.rs` carries them out. `by_hand`
 //! keeps their overrides when the driver names its devices. `recent` computes how much time tenants wanted and got in
@@ -45,6 +46,7 @@ mod by_hand;
 pub mod check;
 pub mod config;
 pub mod connection;
+mod descriptor_pool;
 pub mod door;
 pub mod journal;
 mod kept_ledger;

@@ -49,9 +49,9 @@ use super::recent::RecentUse;
 use super::room::{self, TenantRoom, is_open_to_all};
 use super::roster::MemberRoster;
 use super::source::ConfigSource;
+use crate::descriptor_pool::DescriptorPool;
 use vgpu_accounting::clock;
 use vgpu_accounting::record::UsageRecord;
-use vgpu_accounting::shelf::DescriptorPool;
 use vgpu_config::plan::ConfigPlan;
 
 /// Time limit of a peer for its first line, and for receiving a pending answer.
@@ -146,7 +146,7 @@ pub struct Reactor {
     pub(super) heart: BeatSource,
     alarm: TimerAlarm,
     /// File descriptors of tenants' pages, by room.
-    shelf: DescriptorPool<2>,
+    shelf: DescriptorPool,
     /// Device time that tenants wanted and got in the last seconds.
     pub(super) recent: RecentUse,
     /// Record of usage, on disk.

@@ -1,9 +1,11 @@
 //! Reads the tenants' ledgers in the daemon: the memory that each tenant holds on a device, its peak, and its refused
 //! requests.
 //!
-//! The daemon creates each ledger, and members write to it. A member may truncate it or fill it with anything. So the
-//! daemon reads it into memory and never maps it: the truncation of a mapped file would kill the daemon. The content is
-//! the tenant's own statement about itself and decides nothing.
+//! The daemon creates each ledger in a directory of its own, and members write to it. A member may truncate it or fill
+//! it with anything. So the daemon reads it into memory and never maps it: the truncation of a mapped file would kill the
+//! daemon. The content is the tenant's own statement about itself and decides nothing.
+//!
+//! Each reading opens the file by its name and closes it, because a descriptor for each tenant and device would be many.
 //!
 //! A ledger is read every [`QUICK`] for one second after it changed, or a process of the tenant joined or ended.
 //! Otherwise processes that live less than a second would end between two readings. After that it is read after a
@@ -12,15 +14,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FileType, fstat};
+use rustix::fs::{FileType, Mode, OFlags, fstat};
+use rustix::io::Errno;
 use shim_sys::lock;
 use vgpu_core::memory::ledger::{
     LEDGER_BYTES, LEDGER_HEADER_BYTES, open_doors_in, parse_ledger, slot_lock_offset, used_ranges,
 };
-
-use crate::shelf::DescriptorPool;
 
 /// Time between two readings of a ledger that changed within the last [`CHANGED_INTERVAL`].
 pub const QUICK: Duration = Duration::from_millis(100);
@@ -81,8 +83,8 @@ impl HeldMemory {
 type FileIdentity = (u64, u64);
 
 struct KeptLedger {
-    /// Tag under which the shelf stores the ledger's file.
-    tag: u64,
+    path: PathBuf,
+    /// The file of the first reading. Another one there is another ledger.
     identity: FileIdentity,
     held: HeldMemory,
     /// Start of the reading of `held`.
@@ -111,36 +113,32 @@ impl KeptLedger {
     }
 }
 
-/// All ledgers. Their files lie on a [`DescriptorPool`], where they take no place in the daemon's descriptor table.
+/// All ledgers.
 #[derive(Default)]
 pub struct LedgerFiles {
-    shelf: DescriptorPool<1>,
     kept: BTreeMap<RoomDevice, KeptLedger>,
     /// Tenants with a ledger that was readable before and is not now, and the reason.
     broken: BTreeMap<RoomDevice, &'static str>,
-    /// The last tag that was given.
-    last_tag: u64,
 }
 
 impl LedgerFiles {
     /// Takes the ledger with which a member joined the device. It replaces another one of the same tenant and device.
     ///
     /// # Errors
-    /// The reason why the file cannot be read as a ledger; the file is closed.
-    pub fn take(&mut self, whose: RoomDevice, file: OwnedFd, now: Instant) -> Result<(), &'static str> {
-        let (identity, held) = read(&file)?;
+    /// The reason why the file cannot be read as a ledger.
+    pub fn take(&mut self, whose: RoomDevice, path: PathBuf, now: Instant) -> Result<(), &'static str> {
+        let (identity, held) = read_file(&path).map_err(|failure| match failure {
+            ReadFailure::Broken(why) => why,
+            ReadFailure::Passing => "it cannot be opened now",
+        })?;
         if self.kept.get(&whose).is_some_and(|kept| kept.identity == identity) {
             self.moved(whose.0, now);
             return Ok(());
         }
-        self.drop_one(&whose);
         self.broken.remove(&whose);
-        self.last_tag += 1;
-        let tag = self.last_tag;
-        self.shelf.store_files(tag, [file]);
         let before = (held.refused, held.peak);
         let (due, pause, moved) = (now + QUICK, QUICK, now);
-        self.kept.insert(whose, KeptLedger { tag, identity, held, read: now, before, due, pause, moved });
+        self.kept.insert(whose, KeptLedger { path, identity, held, read: now, before, due, pause, moved });
         Ok(())
     }
 
@@ -180,8 +178,8 @@ impl LedgerFiles {
     /// True if its numbers are others now, or there are none any more.
     fn read_one(&mut self, whose: &RoomDevice, now: Instant) -> bool {
         let Some(kept) = self.kept.get_mut(whose) else { return false };
-        match self.shelf.with_files(kept.tag, |[file]| read(file)) {
-            Some(Ok((_, held))) => {
+        match read_file(&kept.path) {
+            Ok((_, held)) => {
                 let changed = kept.held != held;
                 if changed {
                     kept.moved = now;
@@ -190,25 +188,21 @@ impl LedgerFiles {
                 kept.plan_next(now);
                 changed
             }
-            unread => {
-                self.drop_one(whose);
-                if let Some(Err(why)) = unread {
-                    self.broken.insert(whose.clone(), why);
-                }
+            Err(ReadFailure::Passing) => {
+                kept.plan_next(now);
+                false
+            }
+            Err(ReadFailure::Broken(why)) => {
+                self.kept.remove(whose);
+                self.broken.insert(whose.clone(), why);
                 true
             }
         }
     }
 
-    fn drop_one(&mut self, whose: &RoomDevice) {
-        if let Some(kept) = self.kept.remove(whose) {
-            self.shelf.remove(kept.tag);
-        }
-    }
-
     /// Forgets the ledgers of a tenant without members.
     pub fn forget_room(&mut self, room: u64) {
-        self.all_of(room).iter().for_each(|whose| self.drop_one(whose));
+        self.kept.retain(|whose, _| whose.0 != room);
         self.broken.retain(|whose, _| whose.0 != room);
     }
 
@@ -264,7 +258,26 @@ fn of_room(room: u64) -> std::ops::Range<RoomDevice> {
     (room, String::new())..(room + 1, String::new())
 }
 
-/// Reads a file that may be a ledger.
+/// Reason why a ledger was not read.
+enum ReadFailure {
+    /// The file is no ledger of this version; the words say why.
+    Broken(&'static str),
+    /// The daemon has no descriptor or memory for it now; the next reading may succeed.
+    Passing,
+}
+
+/// Opens and reads a file that may be a ledger. No link is followed, and a pipe does not block.
+fn read_file(path: &Path) -> Result<(FileIdentity, HeldMemory), ReadFailure> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(file) => read(&file).map_err(ReadFailure::Broken),
+        Err(Errno::NOENT | Errno::NOTDIR) => Err(ReadFailure::Broken("it was removed")),
+        Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::INTR) => Err(ReadFailure::Passing),
+        Err(Errno::LOOP | Errno::NXIO) => Err(ReadFailure::Broken("it is no plain file")),
+        Err(_) => Err(ReadFailure::Broken("it cannot be opened")),
+    }
+}
+
 fn read(file: &OwnedFd) -> Result<(FileIdentity, HeldMemory), &'static str> {
     let stat = fstat(file).map_err(|_| "it cannot be looked at")?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -272,9 +285,6 @@ fn read(file: &OwnedFd) -> Result<(FileIdentity, HeldMemory), &'static str> {
     }
     if usize::try_from(stat.st_size) != Ok(LEDGER_BYTES) {
         return Err("it has another size");
-    }
-    if stat.st_nlink == 0 {
-        return Err("it was removed");
     }
     let mut bytes = vec![0; LEDGER_BYTES];
     read_range(file, &mut bytes, 0..LEDGER_HEADER_BYTES)?;
@@ -317,7 +327,6 @@ fn read_range(file: &OwnedFd, bytes: &mut [u8], range: std::ops::Range<usize>) -
 mod tests {
     use std::fs::{File, OpenOptions};
     use std::io::{Seek as _, Write as _};
-    use std::path::Path;
 
     use vgpu_core::memory::ledger::{LEDGER_MAGIC, LEDGER_SLOT_BYTES, LEDGER_VERSION};
 
@@ -328,8 +337,8 @@ mod tests {
         file.write_all(bytes).unwrap();
     }
 
-    /// Creates a ledger with one living member that holds `used`; the second file has the lock.
-    fn ledger(path: &Path, used: u64) -> (OwnedFd, File) {
+    /// Creates a ledger with one living member that holds `used`; the file has the lock.
+    fn ledger(path: &Path, used: u64) -> File {
         let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path).unwrap();
         file.set_len(LEDGER_BYTES as u64).unwrap();
         word(&mut file, 0, &LEDGER_MAGIC.to_le_bytes());
@@ -338,19 +347,18 @@ mod tests {
         word(&mut file, LEDGER_HEADER_BYTES, &used.to_le_bytes());
         word(&mut file, LEDGER_HEADER_BYTES + LEDGER_SLOT_BYTES / 2, &4711u32.to_le_bytes());
         assert!(lock::try_lock(file.as_fd(), slot_lock_offset(0)).unwrap());
-        (File::open(path).unwrap().into(), file)
+        file
     }
 
     #[test]
     fn a_ledger_is_read_as_long_as_it_is_one_and_the_dead_do_not_count() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ledger");
-        let (sent, mut member) = ledger(&path, 1000);
-        let again = File::open(&path).unwrap();
+        let mut member = ledger(&path, 1000);
         let mut ledgers = LedgerFiles::default();
         let (now, whose) = (Instant::now(), (1, "GPU-1".to_owned()));
-        assert_eq!(ledgers.take(whose.clone(), sent, now), Ok(()));
-        assert_eq!(ledgers.take(whose.clone(), again.into(), now), Ok(()), "it is known");
+        assert_eq!(ledgers.take(whose.clone(), path.clone(), now), Ok(()));
+        assert_eq!(ledgers.take(whose.clone(), path.clone(), now), Ok(()), "it is known");
         let held = &ledgers.held_memory()[&whose];
         assert_eq!((held.used, held.part_of(4711).map(|part| part.used), held.part_of(1)), (1000, Some(1000), None));
         assert!(ledgers.read_due(now, 1).is_empty(), "a process came, and nothing changed yet");
@@ -384,11 +392,11 @@ mod tests {
         ledgers.read_room(1, later);
         assert!(ledgers.held_memory().is_empty(), "it has another size");
         assert_eq!(ledgers.broken_ledgers()[&whose], "it has another size");
-        let (sent, _member) = ledger(&dir.path().join("other"), 7);
-        assert_eq!(ledgers.take(whose.clone(), sent, later), Ok(()));
+        let other = dir.path().join("other");
+        let _member = ledger(&other, 7);
+        assert_eq!(ledgers.take(whose.clone(), other.clone(), later), Ok(()));
         assert!(ledgers.broken_ledgers().is_empty(), "its members have another one");
-        drop(_member);
-        std::fs::remove_file(dir.path().join("other")).unwrap();
+        std::fs::remove_file(&other).unwrap();
         ledgers.read_room(1, later);
         assert_eq!(ledgers.broken_ledgers()[&whose], "it was removed");
         ledgers.forget_room(1);
@@ -399,26 +407,22 @@ mod tests {
     fn what_is_no_ledger_is_not_kept() {
         let dir = tempfile::tempdir().unwrap();
         let mut ledgers = LedgerFiles::default();
-        let mut take = |file: File| ledgers.take((1, "GPU-1".into()), file.into(), Instant::now());
-        let fifo = dir.path().join("fifo");
-        let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NONBLOCK;
+        let mut take = |path: &Path| ledgers.take((1, "GPU-1".into()), path.to_owned(), Instant::now());
+        let (fifo, link, path) = (dir.path().join("fifo"), dir.path().join("link"), dir.path().join("zeroes"));
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, 0o600.into(), 0).unwrap();
-        let fifo = rustix::fs::open(&fifo, flags, rustix::fs::Mode::empty()).unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
         for (file, why) in [
-            (File::from(fifo), "it is no plain file"),
-            (File::open(dir.path()).unwrap(), "it is no plain file"),
-            (File::open("/dev/zero").unwrap(), "it is no plain file"),
-            (File::open("/proc/self/stat").unwrap(), "it has another size"),
+            (&*fifo, "it is no plain file"),
+            (&*link, "it is no plain file"),
+            (dir.path(), "it is no plain file"),
+            (Path::new("/dev/zero"), "it is no plain file"),
+            (Path::new("/proc/self/stat"), "it has another size"),
+            (&*path, "it was removed"),
         ] {
             assert_eq!(take(file), Err(why));
         }
-        let path = dir.path().join("zeroes");
-        let zeroes = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
-        zeroes.set_len(LEDGER_BYTES as u64).unwrap();
-        assert_eq!(take(zeroes), Err("it is no ledger of this version"));
-        let (sent, _member) = ledger(&path, 1);
-        std::fs::remove_file(&path).unwrap();
-        assert_eq!(take(sent.into()), Err("it was removed"));
+        File::create(&path).unwrap().set_len(LEDGER_BYTES as u64).unwrap();
+        assert_eq!(take(&path), Err("it is no ledger of this version"));
         assert!(ledgers.held_memory().is_empty() && ledgers.next_due().is_none());
     }
 
@@ -427,10 +431,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut ledgers = LedgerFiles::default();
         let (whose, other, now) = ((1, "GPU-1".to_owned()), (2, "GPU-1".to_owned()), Instant::now());
-        let files: Vec<_> =
-            [1, 2, 4].map(|used| ledger(&dir.path().join(used.to_string()), used)).into_iter().collect();
-        for (whose, (sent, _)) in [&whose, &whose, &other].into_iter().zip(&files) {
-            ledgers.take(whose.clone(), sent.try_clone().unwrap(), now).unwrap();
+        let paths = [1, 2, 4].map(|used| dir.path().join(used.to_string()));
+        let _members: Vec<File> = [1, 2, 4].iter().zip(&paths).map(|(used, path)| ledger(path, *used)).collect();
+        for (whose, path) in [&whose, &whose, &other].into_iter().zip(&paths) {
+            ledgers.take(whose.clone(), path.clone(), now).unwrap();
         }
         let used = |ledgers: &LedgerFiles, whose| ledgers.held_by(whose).map(|held| held.used);
         assert_eq!((used(&ledgers, &whose), used(&ledgers, &other)), (Some(2), Some(4)));

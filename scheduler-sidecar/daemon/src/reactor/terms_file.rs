@@ -63,7 +63,7 @@ impl Reactor {
             DeviceName::Any => self.leases.device_names().collect(),
             DeviceName::Number(_) => Vec::new(),
         });
-        kept_ledger::prepare(&tenant.name, &tenant.socket, devices);
+        kept_ledger::prepare(tenant, devices);
         // With a configuration file each tenant has a directory of its own, so no other tenant is looked for.
         let open =
             self.rooms.iter().filter(|(other, room)| self.loaded.is_none() && **other != id && room.door.is_some());

@@ -3,7 +3,8 @@
 //! Not here: the decisions about device time (`leases`).
 
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::PathBuf;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use tracing::warn;
@@ -14,7 +15,7 @@ use vgpu_core::time::arbiter::TenantId;
 use super::{ConnectionState, FIRST_BELL, Reactor};
 use crate::answer;
 use crate::connection::Connection;
-use crate::kept_ledger::{KeptLedger, Opened};
+use crate::kept_ledger::KeptLedger;
 use crate::leases::ClaimedPast;
 use crate::pages::MappedPages;
 use vgpu_accounting::clock;
@@ -95,11 +96,11 @@ impl Reactor {
             Ok((slot, ledger))
         });
         match joined {
-            Ok((slot, (ledger, to_read))) => {
+            Ok((slot, (ledger, path))) => {
                 // The leases' spelling of the UUID; the member may have spelled it differently.
                 let device = self.leases.name_of(&join.device);
                 self.record.next_batch().came.push(((id, device.clone()), past.process, past.busy));
-                self.record.offer_file((id, device), to_read);
+                self.record.offer_ledger((id, device), path);
                 let reply = two::Reply::Slot { device: join.device.clone(), slot };
                 let line = reply.encode().map_err(io::Error::other)?;
                 connection.send_with(line.as_bytes(), &[ledger.as_fd()])
@@ -112,20 +113,20 @@ impl Reactor {
         }
     }
 
-    /// Opens the tenant's ledger of a device for one member, and creates it if it does not exist.
+    /// Opens the tenant's ledger of a device for one member, and creates it if it does not exist. Also returns its path.
     ///
     /// # Errors
     /// The reason for refusing the join. Without this ledger the member would have a limit of its own.
-    fn open_ledger(&self, connection: &Connection, id: u64, device: &str) -> Result<Opened, String> {
+    fn open_ledger(&self, connection: &Connection, id: u64, device: &str) -> Result<(OwnedFd, PathBuf), String> {
         let Some(room) = self.rooms.get(&id) else { return Err("the tenant was removed".into()) };
         // Each answer carries a descriptor. A member that reads no answers would have one in flight for each question.
         if connection.is_unread() {
             return Err("an answer that was sent before was not read yet".into());
         }
         let tenant = &room.tenant;
-        let ledger = KeptLedger::of(&tenant.socket, &tenant.name, device)
+        let ledger = KeptLedger::of(tenant, device)
             .ok_or_else(|| format!("the tenant's name cannot be a ledger's: {}", tenant.name))?;
-        ledger.open_or_make().map_err(|why| {
+        ledger.open_or_make().map(|file| (file, ledger.path())).map_err(|why| {
             warn!(tenant = %tenant.name, device, %why, "the daemon cannot keep the ledger of a tenant");
             format!("the daemon cannot keep the tenant's ledger of device {device}: {why}")
         })

@@ -3,7 +3,7 @@
 //!
 //! So the daemon keeps such a connection after it ended, counts it against its tenant's share, and closes it when the
 //! descriptors are delivered. Not here: sending ([`super::time`]), files in flight that wait for members
-//! ([`vgpu_accounting::shelf`]).
+//! ([`crate::descriptor_pool`]).
 
 use std::fs;
 use std::time::Instant;

@@ -13,21 +13,18 @@ use shim_sys::descriptors;
 /// Most tags (tenants) in one queue.
 const TENANTS_PER_QUEUE: usize = 12;
 
-/// Stored descriptors, `N` files for each tag.
-#[derive(Debug)]
-pub struct DescriptorPool<const N: usize> {
+/// Number of files under each tag: a tenant's board and report.
+const FILES: usize = 2;
+
+/// Stored descriptors, [`FILES`] for each tag.
+#[derive(Debug, Default)]
+pub struct DescriptorPool {
     queues: Vec<DescriptorQueue>,
     /// Files for which the kernel had no space in flight.
-    held: HashMap<u64, [OwnedFd; N]>,
+    held: HashMap<u64, [OwnedFd; FILES]>,
     /// Placeholder descriptors that reserve table slots for files taken out. Without them files would be lost when no
     /// descriptor is left.
     places: Vec<OwnedFd>,
-}
-
-impl<const N: usize> Default for DescriptorPool<N> {
-    fn default() -> Self {
-        Self { queues: Vec::new(), held: HashMap::new(), places: Vec::new() }
-    }
 }
 
 #[derive(Debug)]
@@ -46,8 +43,8 @@ impl DescriptorQueue {
     }
 
     /// Queues files; returns false if the kernel takes no more.
-    fn queue_files<const N: usize>(&mut self, tag: u64, files: &[OwnedFd; N]) -> bool {
-        let borrowed: [BorrowedFd<'_>; N] = files.each_ref().map(OwnedFd::as_fd);
+    fn queue_files(&mut self, tag: u64, files: &[OwnedFd; FILES]) -> bool {
+        let borrowed: [BorrowedFd<'_>; FILES] = files.each_ref().map(OwnedFd::as_fd);
         let sent = descriptors::send(self.into.as_fd(), &[0], &borrowed).is_ok_and(|sent| sent == 1);
         if sent {
             self.whose.push_back(tag);
@@ -56,20 +53,20 @@ impl DescriptorQueue {
     }
 
     /// Takes the oldest message. Its files are missing, and lost, if this process may have no more descriptors.
-    fn dequeue_files<const N: usize>(&mut self) -> Option<(u64, Option<[OwnedFd; N]>)> {
+    fn dequeue_files(&mut self) -> Option<(u64, Option<[OwnedFd; FILES]>)> {
         let tag = self.whose.pop_front()?;
         let mut files = Vec::new();
         let got = descriptors::receive_descriptors(self.out.as_fd(), &mut [0], &mut files).is_ok();
-        Some((tag, <[OwnedFd; N]>::try_from(files).ok().filter(|_| got)))
+        Some((tag, <[OwnedFd; FILES]>::try_from(files).ok().filter(|_| got)))
     }
 }
 
-impl<const N: usize> DescriptorPool<N> {
+impl DescriptorPool {
     /// Most files out at once: the requested ones, and those being moved.
-    const MESSAGES_READ: usize = 2 * N;
+    const MESSAGES_READ: usize = 2 * FILES;
 
     /// Stores files under `tag`, off the daemon's table of descriptors where possible.
-    pub fn store_files(&mut self, tag: u64, files: [OwnedFd; N]) {
+    pub fn store_files(&mut self, tag: u64, files: [OwnedFd; FILES]) {
         if !self.queues.iter().any(|queue| queue.whose.len() < TENANTS_PER_QUEUE) {
             self.queues.extend(DescriptorQueue::new());
         }
@@ -93,7 +90,7 @@ impl<const N: usize> DescriptorPool<N> {
     ///
     /// # Cost
     /// Two system calls for each of at most a dozen tags.
-    pub fn with_files<T>(&mut self, tag: u64, act: impl FnOnce(&[OwnedFd; N]) -> T) -> Option<T> {
+    pub fn with_files<T>(&mut self, tag: u64, act: impl FnOnce(&[OwnedFd; FILES]) -> T) -> Option<T> {
         if let Some(files) = self.held.get(&tag) {
             return Some(act(files));
         }
@@ -108,7 +105,7 @@ impl<const N: usize> DescriptorPool<N> {
     }
 
     /// Takes out the files of `tag`.
-    pub fn take_files(&mut self, tag: u64) -> Option<[OwnedFd; N]> {
+    pub fn take_files(&mut self, tag: u64) -> Option<[OwnedFd; FILES]> {
         let taken = self.held.remove(&tag).or_else(|| self.rotate_queue(tag, false));
         if self.queues.iter().filter(|queue| queue.whose.is_empty()).count() > 1 {
             self.queues.retain(|queue| !queue.whose.is_empty());
@@ -119,18 +116,18 @@ impl<const N: usize> DescriptorPool<N> {
 
     /// Moves every message of the queue of `tag` from front to back once; keeps the requested files queued only if
     /// `keep`.
-    fn rotate_queue(&mut self, tag: u64, keep: bool) -> Option<[OwnedFd; N]> {
+    fn rotate_queue(&mut self, tag: u64, keep: bool) -> Option<[OwnedFd; FILES]> {
         let queue = self.queues.iter_mut().find(|queue| queue.whose.contains(&tag))?;
         self.places.clear();
         let mut found = None;
         for _ in 0..queue.whose.len() {
-            let Some((whose, files)) = queue.dequeue_files::<N>() else { break };
+            let Some((whose, files)) = queue.dequeue_files() else { break };
             let Some(files) = files else { continue };
             let wanted = whose == tag;
             if (keep || !wanted) && !queue.queue_files(whose, &files) {
                 // The kernel took no more: hold duplicates from now on, of requested files too.
                 let copies: Vec<OwnedFd> = files.iter().filter_map(|file| file.try_clone().ok()).collect();
-                if let Ok(copies) = <[OwnedFd; N]>::try_from(copies) {
+                if let Ok(copies) = <[OwnedFd; FILES]>::try_from(copies) {
                     self.held.insert(whose, copies);
                 }
             }
