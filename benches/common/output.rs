@@ -7,13 +7,13 @@ use std::process::ExitCode;
 /// Options that each way of measuring has.
 #[derive(clap::Args, Debug)]
 pub struct OutputOptions {
-    /// Print JSON instead of the report.
+    /// Prints JSON instead of the report.
     #[arg(long)]
     pub json: bool,
-    /// Fail if a budget is missed.
+    /// Fails if a budget is missed.
     #[arg(long)]
     pub check: bool,
-    /// Print the names of what is measured, and measure nothing.
+    /// Prints the names of the measurements, and measures nothing.
     #[arg(long)]
     pub list: bool,
 }

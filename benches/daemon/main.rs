@@ -29,25 +29,25 @@ use std::process::ExitCode;
 use vgpu_benches::host::HostFacts;
 use vgpu_benches::output;
 
-/// What the daemon costs with many tenants.
+/// Measures the cost of the daemon with many tenants.
 #[derive(Parser)]
 struct Options {
-    /// Tenants.
+    /// Number of tenants.
     #[arg(long, default_value_t = 1000)]
     tenants: usize,
-    /// Members of all tenants together.
+    /// Number of members of all tenants together.
     #[arg(long, default_value_t = 10_000)]
     members: usize,
     /// Length of each measurement of processor time.
     #[arg(long, default_value_t = 10)]
     seconds: u64,
-    /// JSON on stdout instead of text.
+    /// Prints JSON instead of text.
     #[arg(long)]
     json: bool,
-    /// Fail if a budget is not kept.
+    /// Fails if a budget is missed.
     #[arg(long)]
     check: bool,
-    /// Where report.md is written.
+    /// Directory for report.md.
     #[arg(long, value_name = "DIR")]
     out: Option<std::path::PathBuf>,
 }

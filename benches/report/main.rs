@@ -35,18 +35,18 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use vgpu_benches::{host, output, plot};
 
-/// Measures the metrics that people know from a published suite, on the simulated device.
+/// Measures the metrics of a published suite, on the simulated device.
 #[derive(Parser, Debug)]
 #[command(
     name = "vgpu-bench-report",
     after_help = "\
 Examples:
-  vgpu-bench-report --list                              all ids: what each means here, or why it is not measured
+  vgpu-bench-report --list                              all ids, each with its meaning here or the reason why it is not measured
   vgpu-bench-report --only OH-001,IS-003 --runs 3       two metrics, shorter
   vgpu-bench-report --only IS --out /tmp/isolation      all ids that begin so
   vgpu-bench-report --json > report.json                everything, as JSON on stdout too
 
-The measuring tools are found beside this program; vgpud and the libraries too, or by VGPU_BUILD, or the libraries by
+The measuring tools are found next to this program; vgpud and the libraries too, or by VGPU_BUILD, or the libraries by
 VGPU_LIB_DIR and VGPU_SIM_LIB_DIR.
 
 Exit codes:
@@ -55,22 +55,22 @@ Exit codes:
   2  usage, or a part is missing"
 )]
 struct Options {
-    /// Only these metrics: ids, or what ids begin with (OH, IS, SCHED, ERR).
+    /// Measures only these metrics: ids, or beginnings of ids (OH, IS, SCHED, ERR).
     #[arg(long, value_name = "ID,...", value_delimiter = ',')]
     only: Vec<String>,
-    /// Repetitions of shares, tenants and memory; six or more for an interval of 95 %.
+    /// Number of repetitions of shares, tenants and memory; six or more for an interval of 95 %.
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=99))]
     runs: u32,
     /// Seconds of each measurement in a repetition.
     #[arg(long, value_name = "S", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=60))]
     seconds: u32,
-    /// Where report.md, a picture for each group (SVG) and its numbers (CSV) are written.
+    /// Directory for report.md, a picture for each group (SVG) and its numbers (CSV).
     #[arg(long, value_name = "DIR", default_value = "target/bench-report")]
     out: PathBuf,
-    /// Print JSON instead of the report.
+    /// Prints JSON instead of the report.
     #[arg(long)]
     json: bool,
-    /// Print the metrics with their definitions or reasons, and measure nothing.
+    /// Prints the metrics with their definitions or reasons, and measures nothing.
     #[arg(long)]
     list: bool,
 }

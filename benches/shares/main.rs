@@ -42,11 +42,11 @@ use vgpu_benches::{host, output, plot};
 Examples:
   vgpu-shares --list                                   the names of all points
   vgpu-shares --points h200/async/1ms/30 --seconds 5   one point, a short window
-  vgpu-shares --points /sync/,tenants --out /tmp/r     all points whose names hold one of the texts
+  vgpu-shares --points /sync/,tenants --out /tmp/r     all points whose names contain one of the texts
   vgpu-shares --quick --runs 3 --check                 twelve points, medians of three, exit 1 if one misses a budget
   vgpu-shares tenants --check                          tenants under the daemon; see vgpu-shares tenants --help
 
-The libraries are found beside this program, or by VGPU_BUILD, or by VGPU_LIB_DIR and VGPU_SIM_LIB_DIR.
+The libraries are found next to this program, or by VGPU_BUILD, or by VGPU_LIB_DIR and VGPU_SIM_LIB_DIR.
 
 Exit codes:
   0  measured
@@ -54,25 +54,25 @@ Exit codes:
   2  usage, or a part is missing"
 )]
 struct Options {
-    /// Only points whose names hold one of these texts; the whole name means that point alone.
+    /// Measures only points whose names contain one of these texts; a whole name means that point alone.
     #[arg(long, value_name = "TEXT,...", value_delimiter = ',')]
     points: Vec<String>,
-    /// The twelve points of `make bench-quick`.
+    /// Measures the twelve points of `make bench-quick`.
     #[arg(long)]
     quick: bool,
-    /// Measure each point for S seconds instead of max(10 s, 50 of its longest kernels).
+    /// Measures each point for S seconds instead of max(10 s, 50 of its longest kernels).
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=70))]
     seconds: Option<u64>,
-    /// Runs of each point; medians are shown.
+    /// Number of runs of each point; medians are shown.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=99))]
     runs: u64,
-    /// Measure one after another instead of as many at once as take half of the host.
+    /// Measures one point after another instead of as many at the same time as take half of the host.
     #[arg(long)]
     alone: bool,
-    /// Measure so many of the points that shared the host once more alone, and show both.
+    /// Measures N of the points that shared the host again, alone, and shows both.
     #[arg(long, value_name = "N", default_value_t = 3)]
     compare: usize,
-    /// Where report.md, the pictures errors and over-time (SVG) and their numbers (CSV) are written.
+    /// Directory for report.md, the pictures errors and over-time (SVG) and their numbers (CSV).
     #[arg(long, value_name = "DIR", default_value = "target/shares")]
     out: PathBuf,
     #[command(flatten)]

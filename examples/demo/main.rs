@@ -192,7 +192,7 @@ fn summary(rows: &[Row], tenants: &[Tenant], gpu: &Gpu, style: &Style) -> bool {
         );
     }
     println!("  Memory that is missing below the limit is what the driver takes for a context; it counts too.");
-    println!("  The share of time is a ceiling: beside a busy neighbour a tenant may get less, never more.");
+    println!("  The share of time is a ceiling: next to a busy neighbour a tenant may get less, never more.");
     println!(
         "  Time got: {}.",
         if gpu.simulated { "by the simulated device's own record" } else { "by the programs' own count" }

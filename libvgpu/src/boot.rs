@@ -153,7 +153,8 @@ fn read() -> Result<Configuration, StartError> {
             doors::set_daemon_strict();
             if let (limits::Mode::Enforce, Some(name)) = (start.enforcement_mode(), doors::passed_bypass()) {
                 return Err(StartError::NotKept(format!(
-                    "the daemon is strict, and {name} leads around the limits and was found before it could be asked; \
+                    "the daemon is strict, and {name} bypasses the limits and was found before the daemon could be \
+                     asked; \
                      VGPU_STRICT=1 in this environment refuses it from the start"
                 )));
             }

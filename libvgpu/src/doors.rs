@@ -67,16 +67,14 @@ pub fn count_bypass(name: &str, words: &str, cure: &str) {
         }
     }
     record_bypasses();
-    say::warn_once(&format!("{words} leads around the limits that were asked for; {cure}; vgpu doctor shows them all"));
+    say::warn_once(&format!("{words} bypasses the limits; {cure}; vgpu doctor shows all bypasses"));
 }
 
 /// Refuses a bypass in strict mode and reports it; otherwise counts it. Returns whether it is refused. `words`
 /// describes it.
 pub fn refuse_if_strict(name: &str, words: &str) -> bool {
     if is_strict() {
-        say::warn_once(&format!(
-            "{words} leads around the limits that were asked for and is refused (VGPU_STRICT=1, or the daemon's strict)"
-        ));
+        say::warn_once(&format!("{words} bypasses the limits and is refused (VGPU_STRICT=1, or the daemon's strict)"));
         return true;
     }
     PASSED_BEFORE_STRICT.store(true, Relaxed);

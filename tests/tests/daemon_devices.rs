@@ -74,7 +74,7 @@ const NUMBERED: &str = "[[device]]\nid = 0\n[[tenant]]\nname = \"a\"\nmemory_lim
 #[test]
 fn a_numbered_device_is_named_in_every_refusal_and_is_there_once_the_driver_answers() {
     let mut world = world("h200", |_| NUMBERED.into(), false);
-    let words = "which device is 0 nobody knows without the driver";
+    let words = "only the driver knows which device is 0";
     let log = |world: &World| fs::read_to_string(world.lab.path().join("vgpud.log")).unwrap();
     let checked = world.check();
     let said = String::from_utf8_lossy(&checked.stdout).into_owned();
@@ -99,7 +99,7 @@ fn a_numbered_device_is_named_in_every_refusal_and_is_there_once_the_driver_answ
 #[test]
 fn what_was_changed_by_hand_stays_when_the_driver_answers_and_ends_when_the_file_is_read_again() {
     let mut world = world("h200", |_| NUMBERED.into(), false);
-    let unknown = "which device is 0 nobody knows without the driver";
+    let unknown = "only the driver knows which device is 0";
     assert!(world.status().contains(unknown));
     let mut set = Command::new(vgpu());
     set.args(["set", "a", "--memory-limit", "1GiB", "--mode", "enforce", "--strict", "true", "--socket"]);

@@ -144,7 +144,7 @@ fn an_observed_tenant_cannot_be_paused_nor_a_paused_one_observed() {
         assert!(!output.status.success());
         String::from_utf8(output.stderr).unwrap()
     };
-    assert!(refused(&["pause", "a"]).contains("nothing delays it"));
+    assert!(refused(&["pause", "a"]).contains("a pause has no effect"));
     world.set("a", "enforce");
     world.daemon.tell(&["pause", "a"]);
     assert!(refused(&["set", "a", "--mode", "observe"]).contains("resume it first"));

@@ -48,7 +48,7 @@ fn a_limit_that_holds_is_proved_and_nothing_is_left_behind() {
         &lab,
         &[
             "libvgpu.so is mapped in programs started here",
-            "none leads elsewhere",
+            "none bypasses the hooks",
             "memory 1 GiB of ",
             "from VGPU_MEMORY_LIMIT",
             "2 MiB were granted, 1 GiB and 2 MiB more were refused: the limit holds",
@@ -103,7 +103,7 @@ fn the_mode_and_who_decided_it_are_told() {
     for (name, value) in [("VGPU_MODE", "off"), ("CUDA_DISABLE_CONTROL", "true")] {
         let lab = one_gib().with(name, value);
         healthy(&lab, &[&format!("mode: off ({name}={value}): "), "programs run WITHOUT the limits that are set"]);
-        healthy(&lab, &[&format!("limits are switched off by {name}={value}: there is nothing to prove")]);
+        healthy(&lab, &[&format!("{name}={value} switches limits off: there is nothing to prove")]);
         assert!(lab.device(0).finished.iter().all(|process| process.peak_bytes == 0), "nothing was allocated");
     }
     let both = one_gib().with("VGPU_MODE", "enforce").with("CUDA_DISABLE_CONTROL", "true");
@@ -145,7 +145,7 @@ fn without_limits_there_is_nothing_to_prove_and_the_doors_are_told_all_the_same(
         &[
             "no limit is asked for: there is nothing to prove",
             "libcuda.so.1: ",
-            "functions are hooked, none leads elsewhere",
+            "functions are hooked, none bypasses the hooks",
         ],
     );
     assert!(lab.device(0).finished.iter().all(|process| process.peak_bytes == 0), "nothing was allocated");
@@ -163,7 +163,7 @@ fn a_limit_that_does_not_hold_is_found_out() {
     let fake = lab.path().join("libvgpu.so");
     fs::copy(compile("empty", Kind::Library, &[]), &fake).unwrap();
     lab.preload(&[&fake]);
-    ill(&lab, &["0 of ", "lead around the hooks", "instead of the limit of 1 GiB: it is NOT enforced"]);
+    ill(&lab, &["0 of ", "bypass the hooks", "instead of the limit of 1 GiB: it is NOT enforced"]);
     lab.preload(&[]);
     ill(&lab, &["they run WITHOUT limits"]);
 }
@@ -197,10 +197,10 @@ fn open_doors_that_the_tenants_processes_met_are_told() {
         vgpu_tests::run(lab.command(&host).args(&words))
     };
     meet(&["open"]);
-    healthy(&lab, &["no process of this tenant met an open door"]);
+    healthy(&lab, &["no process of this tenant found a bypass"]);
     // The bypass happens before a ledger exists, and is reported once there is one.
     meet(&["new", guest.to_str().unwrap(), "open"]);
-    ill(&lab, &["met open doors ", "the first: dlmopen of guest"]);
+    ill(&lab, &["found bypasses ", "the first: dlmopen of guest"]);
     let (findings, _) = visit(&lab);
     assert_eq!(findings.len(), 1, "{findings:?}");
 }
@@ -221,12 +221,12 @@ fn limits_from_the_daemon_are_proved_and_its_tenants_doors_are_in_the_status() {
     let outcome = std::panic::catch_unwind(|| {
         healthy(&lab, &["from the daemon", "the limit holds"]);
         let status = |lab: &Lab| vgpu_tests::run(lab.command(vgpu()).args(["status", "--socket"]).arg(&admin));
-        assert!(status(&lab).contains("  closed  "), "{}", status(&lab));
+        assert!(status(&lab).contains("  none      /"), "{}", status(&lab));
         let guest = compile("guest", Kind::LinkedLibrary, &[]);
         let guest = guest.to_str().unwrap();
         let host = compile_with("host", Kind::Program, &[], &["-rdynamic"]);
         vgpu_tests::run(lab.command(host).args(["new", guest, "open", guest, "alloc", "1048576"]));
-        assert!(status(&lab).contains(" open: dlmopen of guest"), "{}", status(&lab));
+        assert!(status(&lab).contains(", first: dlmopen of guest"), "{}", status(&lab));
     });
     let _ = daemon.kill();
     let _ = daemon.wait();

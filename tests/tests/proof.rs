@@ -159,7 +159,7 @@ fn a_process_that_says_hello_and_has_no_library_is_found_with_its_tenants_name()
     m.ok("begin");
     m.ok(&format!("alloc {GIB}"));
     let finding = is_found(&world, m.pid, "uncontrolled", Some("a"));
-    assert!(finding["words"].as_str().is_some_and(|words| words.contains("said hello")), "{finding}");
+    assert!(finding["words"].as_str().is_some_and(|words| words.contains("is connected to the daemon")), "{finding}");
     let explained = world.explain("a");
     assert!(explained.contains(&format!("Found (proof.uncontrolled) of process {}", m.pid)), "{explained}");
 }
@@ -226,7 +226,8 @@ fn a_ledger_that_says_more_than_its_limit_is_found_and_allows_nothing_more() {
     assert!(finding["words"].as_str().is_some_and(|words| words.contains("its limit")), "{finding}");
     m.ok(&format!("read {}", 40 * GIB));
     eventually("the driver's word is told", || {
-        found(&world, m.pid).is_some_and(|finding| finding["words"].as_str().unwrap().contains("by the driver's word"))
+        found(&world, m.pid)
+            .is_some_and(|finding| finding["words"].as_str().unwrap().contains("according to the driver"))
     });
 }
 

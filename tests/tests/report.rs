@@ -182,7 +182,7 @@ fn device_time_that_nobody_measures_is_told_as_that_everywhere_and_never_as_nil(
         assert!(line.split_whitespace().any(|cell| cell == "?"), "{words:?}: {shown}");
     }
     let why = told(&world, &["explain", "a"], "--socket");
-    assert!(why.contains("is not measured (time.arbitrate = true"), "{why}");
+    assert!(why.contains("is not measured; time.arbitrate = true"), "{why}");
     let mut doctor = world.lab.bare(vgpu());
     doctor.arg("doctor").env("VGPU_RUNTIME_DIR", world.lab.path().join("run"));
     let doctor = vgpu_tests::text(&doctor.output().unwrap());
@@ -288,7 +288,7 @@ fn who_held_and_did_nothing_is_idle_and_a_limit_that_fits_is_suggested() {
         (vec!["chargeback", "--gpu-rate", "2.24"], 2, "2.24/h"),
         (vec!["trend", "--each", "year"], 2, "week"),
         (vec!["usage", "--by", "label:"], 2, "label:NAME"),
-        (vec!["usage", "--month", "2026-13"], 2, "a month of UTC"),
+        (vec!["usage", "--month", "2026-13"], 2, "a month in UTC"),
         (vec!["usage", "--since", "2026-02-01", "--until", "2026-01-01"], 2, "not before"),
         (vec!["usage", "--out", "/no/such/place/x.txt"], 1, "/no/such/place/x.txt"),
     ] {

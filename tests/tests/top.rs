@@ -167,10 +167,10 @@ fn a_daemon_that_goes_is_said_and_one_that_comes_back_is_seen_and_any_end_gives_
     }
     world.daemon.kill();
     top.until("that it is gone", |screen| {
-        screen.contains("not of now, asking again: no daemon") && screen.contains("train")
+        screen.contains("outdated, asking again: no daemon") && screen.contains("train")
     });
     world.daemon.again();
-    top.until("it is back", |screen| !screen.contains("not of now") && screen.contains("train"));
+    top.until("it is back", |screen| !screen.contains("outdated") && screen.contains("train"));
     world.eventually("the members are back", || world.tenant("train")["members"].as_array().unwrap().len() == 1);
 
     // A read-only view changes nothing.

@@ -45,7 +45,7 @@ fn two_tenants_are_slowed_down_by_each_other_and_the_report_says_by_how_much() {
     }
     let all = &report["together"];
     assert!((0.5..=1.001).contains(&all["fairness"].as_f64().unwrap()), "{report:#}");
-    assert!(fs::read_to_string(out.join("report.html")).unwrap().contains("What is kept apart"));
+    assert!(fs::read_to_string(out.join("report.html")).unwrap().contains("Isolation"));
     // The programs were members of the tenants.
     eventually("both tenants used the device", || {
         let state = world.lab.path().join("run/state");

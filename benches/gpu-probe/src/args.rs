@@ -62,7 +62,7 @@ pub struct BenchOptions {
 /// The text of `--help`.
 pub fn help_text() -> String {
     let mut text = String::from(
-        "gpu-probe measures a GPU and its driver and writes what it found as JSON.\n\n\
+        "gpu-probe measures a GPU and its driver, and writes the results as JSON.\n\n\
          Usage: gpu-probe [--out FILE] [--only STEP[,STEP...]] [--quick] [--device N] [--budget SECONDS]\n\
          \x20      gpu-probe --list\n\
          \x20      gpu-probe --bench KIND [--batches N] [--batch N] [--pause-us N] [--kernel-ns N] [--seconds S]\n\n\
@@ -70,7 +70,7 @@ pub fn help_text() -> String {
          --only STEPS    run these steps only\n\
          --quick         fewer repetitions and shorter kernels\n\
          --device N      CUDA ordinal to measure (default 0)\n\
-         --budget S      seconds for all steps together (default 240); what does not fit is reported as skipped\n\
+         --budget S      seconds for all steps together (default 240); steps that do not fit are reported as skipped\n\
          --list          print the steps\n\
          --bench KIND    time one kind of call in this process: launch, alloc, meminfo, dlsym, spin\n\n\
          Exit code: 0 when every step gave its result, 1 when one did not, 2 for a wrong command line.\n\n\

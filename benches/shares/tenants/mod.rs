@@ -32,11 +32,11 @@ use std::time::Duration;
     name = "vgpu-shares tenants",
     after_help = "\
 Examples:
-  vgpu-shares tenants --list                         what is measured
+  vgpu-shares tenants --list                         the names of the measurements
   vgpu-shares tenants --only latency,changes         a part of it, by parts of names
   vgpu-shares tenants --check --out /tmp/tenants     all of it (five minutes); exit 1 if a budget is missed
 
-vgpud and the libraries are found beside this program, or by VGPU_BUILD.
+vgpud and the libraries are found next to this program, or by VGPU_BUILD.
 
 Exit codes:
   0  measured
@@ -44,16 +44,16 @@ Exit codes:
   2  usage, or a part is missing"
 )]
 struct Options {
-    /// Only what has one of these texts in its name.
+    /// Measures only what has one of these texts in its name.
     #[arg(long, value_name = "TEXT,...", value_delimiter = ',')]
     only: Vec<String>,
-    /// Measure each run for S seconds instead of its own length.
+    /// Measures each run for S seconds instead of its own length.
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=60))]
     seconds: Option<u64>,
-    /// How often a limit is changed.
+    /// Number of changes of a limit.
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u64).range(1..=1000))]
     changes: u64,
-    /// Where report.md, the picture over-time (SVG) and its numbers (CSV) are written.
+    /// Directory for report.md, the picture over-time (SVG) and its numbers (CSV).
     #[arg(long, value_name = "DIR", default_value = "target/tenants")]
     out: PathBuf,
     #[command(flatten)]

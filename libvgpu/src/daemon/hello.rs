@@ -196,7 +196,7 @@ fn request_join(stream: UnixStream, device: &str, busy: u64, patience: Duration)
         Ok(two::Reply::Refused { words, .. }) => {
             Err(Refused(format!("the daemon does not let this process use device {device}: {words}")))
         }
-        Ok(_) => Err(Absent("the daemon's answer is not understood: another question's".to_owned())),
+        Ok(_) => Err(Absent("the daemon's answer is not understood: it belongs to another question".to_owned())),
         Err(e) => Err(Absent(format!("the daemon's answer is not understood: {e}"))),
     }
 }

@@ -45,7 +45,7 @@ fn has_context(device: &Device) -> bool {
 
 /// Returns "out of memory" and reports why: the program did not ask for these bytes and would not understand.
 fn refuse_overhead(device: &Device, bytes: u64) -> CUresult {
-    let beside = if bytes > device.memory_limit() { "" } else { " beside what is in use" };
+    let beside = if bytes > device.memory_limit() { "" } else { " in addition to the memory in use" };
     say::warn_once(&format!(
         "a context takes {} of device memory, which does not fit the limit of {}{beside}; give this tenant a larger one",
         Bytes(bytes),

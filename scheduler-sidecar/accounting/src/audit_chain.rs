@@ -120,11 +120,14 @@ pub fn verify(files: &[Vec<u8>], heads: &[Head<'_>]) -> Result<Chain, Break> {
             match (sealed(text), serde_json::from_slice::<Link>(text)) {
                 (Some((text, own)), Ok(link)) => {
                     if hash(text) != own {
-                        return Err(wrong("this line was changed: its hash is another one"));
+                        return Err(wrong("this line was changed: its hash does not match"));
                     }
                     if before.as_ref().is_some_and(|before| *before != link.prev) {
                         return Err(torn.unwrap_or_else(|| {
-                            wrong("the line before it is another one: lines between were taken out, or it was changed")
+                            wrong(
+                                "the hash of the line before it does not match: lines between them were removed, \
+                                 or that line was changed",
+                            )
                         }));
                     }
                     chain.is_from_first |= before.is_none() && link.prev.is_empty();
@@ -133,7 +136,7 @@ pub fn verify(files: &[Vec<u8>], heads: &[Head<'_>]) -> Result<Chain, Break> {
                 }
                 _ => {
                     pieces += 1;
-                    torn.get_or_insert_with(|| wrong("this is no whole line of an audit log"));
+                    torn.get_or_insert_with(|| wrong("this is not a complete line of an audit log"));
                 }
             }
             let name = name(text);
@@ -144,12 +147,14 @@ pub fn verify(files: &[Vec<u8>], heads: &[Head<'_>]) -> Result<Chain, Break> {
     }
     if let Some(mut torn) = torn {
         torn.words.push_str(
-            "; it was cut or written over, or the daemon ended while it wrote it: then the first line after its next start \
-             names it",
+            "; it was cut or overwritten, or the daemon ended while it wrote the line: then the first line after its \
+             next start names it",
         );
         return Err(torn);
     }
-    let Some(last) = before else { return Err(Break { words: "there is no line of an audit log".to_owned(), ..end }) };
+    let Some(last) = before else {
+        return Err(Break { words: "the file has no line of an audit log".to_owned(), ..end });
+    };
     if let Some(Head { hash, by }) = missing.first() {
         let words = format!("the log ends here, and {by} knows a later line, with the hash {hash}: lines were cut off");
         return Err(Break { words, ..end });

@@ -442,7 +442,7 @@ impl RecordThread {
                 }
                 (self.former, self.store) = (Some(former), Some(store));
                 if let Some(aside) = aside {
-                    self.aside = Some(format!("the last one was damaged and lies in {}", aside.display()));
+                    self.aside = Some(format!("the previous record was damaged and was moved to {}", aside.display()));
                 }
                 self.note_outcome(true, None);
             }
@@ -465,7 +465,7 @@ impl RecordThread {
         let pause = self.again.map_or(FIRST_WRITE_RETRY, |(_, pause)| (pause * 2).min(MAX_WRITE_RETRY));
         let new = lock(&self.shown.state).words.as_deref() != Some(why);
         if new {
-            warn!(kind = "record.failed", why, "usage is not recorded at the moment; limits are kept as ever");
+            warn!(kind = "record.failed", why, "usage is not recorded at the moment; limits are still enforced");
         }
         self.again = Some((now + pause, pause));
         self.note_outcome(false, Some(why.to_owned()));
@@ -522,7 +522,7 @@ impl RecordThread {
                 // If the error persists, adding rows reports it too.
                 Err(why) => {
                     self.tidied = Some(now);
-                    warn!(%why, "old rows of the record stay for now");
+                    warn!(%why, "old rows of the record cannot be removed and stay for now");
                 }
             }
         }

@@ -16,7 +16,7 @@ pub struct DaemonAddress {
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 
-    /// Print JSON.
+    /// Prints JSON.
     #[arg(long)]
     pub json: bool,
 }
@@ -49,7 +49,7 @@ impl DaemonAddress {
 /// Failure for an answer of the wrong kind.
 #[must_use]
 pub fn no_answer() -> Failure {
-    Failure::new(EXIT_FINDINGS, "the daemon's answer is to something else; is it older than this program? restart it")
+    Failure::new(EXIT_FINDINGS, "the daemon answered another question; is it older than this program? restart it")
 }
 
 /// Explains why there is no answer, and what to do.
@@ -62,7 +62,7 @@ pub(super) fn explain_failure(socket: &Path, why: &io::Error) -> String {
             format!("{at}: {why}; only the daemon's user and root may ask: try it with sudo")
         }
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            format!("the daemon at {at} does not answer within 2 s; what it does stands in its log")
+            format!("the daemon at {at} does not answer within 2 s; its log shows what it does")
         }
         _ => format!(
             "no daemon answers at {at}: {why}; start it with `vgpud --config FILE` or `systemctl start vgpud`, or name its \

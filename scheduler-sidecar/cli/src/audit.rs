@@ -11,12 +11,14 @@ use vgpu_control::event::DaemonEvent;
 use vgpu_control::{AuditStatus, ControlCommand};
 use vgpu_output::say::{self, EXIT_FINDINGS, EXIT_UNKNOWN, Failure};
 
-/// Shows an audit log, or checks that nothing in it was changed or taken out.
+/// Shows an audit log, or checks that no line of it was changed or removed.
 ///
-/// Each line ends with its own hash and holds that of the line before it, over rotations (FILE.1, FILE.2, ...)
-/// and restarts of the daemon. Whether lines are missing at the end, the daemon that writes the file knows, and
-/// is asked if it answers; or name the last line's hash that was kept elsewhere with --head. The oldest files,
-/// which rotation removes, cannot be missed.
+/// Each line ends with its own hash and holds that of the line before it, over rotations (FILE.1, FILE.2, ...) and
+/// restarts of the daemon. The daemon that writes the file knows whether lines are missing at the end, and is asked if
+/// it
+/// answers. Without it, --head names a hash of the last line that was kept elsewhere. The check does not notice that
+/// the
+/// oldest files are missing, because rotation removes them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -27,26 +29,27 @@ Examples:
 
 Exit codes:
   0  shown; or with --verify: no line was changed, and none is missing between two
-  1  with --verify: something was changed, cut or taken out, or this is no audit log
+  1  with --verify: a line was changed, cut or removed, or this is not an audit log
   2  usage
   3  the file cannot be read, or no daemon answers at --socket")]
 pub struct Args {
-    /// The file (`log.audit` of the daemon's file).
+    /// The audit log's file (`log.audit` in the daemon's file).
     file: PathBuf,
 
-    /// Check the chain of all its lines, those of rotated files too.
+    /// Checks the chain of all lines, including those of rotated files.
     #[arg(long)]
     verify: bool,
 
-    /// The hash of a line that must be there: of the last one at the time it was kept.
+    /// Hash of a line that must be in the log: the last line at the time when the hash was saved.
     #[arg(long, value_name = "HASH", requires = "verify", value_parser = parse_head)]
     head: Vec<String>,
 
-    /// The administrative socket of the daemon that writes the file [default: as in vgpu status; nobody needs to answer there].
+    /// The administrative socket of the daemon that writes the file [default: as in vgpu status; no daemon needs to
+    /// answer].
     #[arg(long, value_name = "PATH", requires = "verify")]
     socket: Option<PathBuf>,
 
-    /// Print JSON: the lines as they are.
+    /// Prints JSON: the lines as they are.
     #[arg(long)]
     json: bool,
 }
@@ -123,10 +126,10 @@ fn verify_files(args: &Args) -> Result<ExitCode, Failure> {
         }))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut words = format!("{lines} lines in {files} files: nothing was changed or taken out between them\n");
+    let mut words = format!("{lines} lines in {files} files: no line was changed or removed between them\n");
     if cut > 0 {
         words.push_str(&format!(
-            "{cut} of them are not whole: the daemon ended, or the disk was full, while it wrote them\n"
+            "{cut} of them are incomplete: the daemon ended, or the disk was full, while it wrote them\n"
         ));
     }
     if !first {

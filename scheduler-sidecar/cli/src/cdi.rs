@@ -28,7 +28,7 @@ Examples:
   vgpu cdi generate --output /etc/cdi/vgpu.json
 
 Exit codes:
-  as vgpu cdi generate --help says")]
+  see vgpu cdi generate --help")]
 pub struct Args {
     #[command(subcommand)]
     verb: CdiVerb,
@@ -41,8 +41,11 @@ enum CdiVerb {
 
 /// Writes a CDI specification with a device for each tenant of vgpud.
 ///
-/// A container with `--device vgpu.internal/tenant=NAME` gets the library preloaded and the tenant's socket. The GPU itself
-/// it gets as before, by `--gpus` or by the device of NVIDIA's own CDI file. Write it anew when tenants come or go.
+/// A container with `--device vgpu.internal/tenant=NAME` gets the preloaded library and the tenant's socket. The GPU
+/// itself
+/// comes as before, by `--gpus` or by the device of NVIDIA's own CDI file. Write the file again when tenants are added
+/// or
+/// removed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -59,7 +62,7 @@ struct GenerateArgs {
     #[command(flatten)]
     daemon: SocketArg,
 
-    /// Take the tenants from this file of vgpud instead of asking the daemon.
+    /// Takes the tenants from this file of vgpud instead of asking the daemon.
     #[arg(long, value_name = "FILE", conflicts_with = "socket")]
     config: Option<PathBuf>,
 
@@ -67,11 +70,12 @@ struct GenerateArgs {
     #[arg(long, value_name = "VENDOR/CLASS", default_value = "vgpu.internal/tenant")]
     kind: String,
 
-    /// libvgpu.so to use; its directory is mounted [default: $VGPU_LIBRARY, else the one beside this program].
+    /// libvgpu.so to use; its directory is mounted [default: $VGPU_LIBRARY, else the one next to this program].
     #[arg(long, value_name = "PATH")]
     library: Option<PathBuf>,
 
-    /// The file to write, whole or not at all; engines read *.json in /etc/cdi and /var/run/cdi [default: standard output].
+    /// Output file, written as a whole or not at all; engines read *.json in /etc/cdi and /var/run/cdi [default:
+    /// standard output].
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 }

@@ -18,10 +18,10 @@ use super::program::{self, ChainStep};
 use super::{library, loader};
 use vgpu_output::say::{self, Colour, EXIT_FINDINGS, EXIT_UNKNOWN, Failure};
 
-/// Says whether libvgpu.so is mapped in a program, which is not run.
+/// Checks whether libvgpu.so would be mapped in a program, without running it.
 ///
-/// The environment counts as it is: LD_PRELOAD and /etc/ld.so.preload. Put the same words after
-/// `vgpu run ... --` to check what it would start.
+/// The current environment counts: LD_PRELOAD and /etc/ld.so.preload. To check the program of a `vgpu run`, put
+/// `vgpu check --` between `vgpu run ... --` and the program.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -32,27 +32,28 @@ Examples:
 How:
   Scripts are followed to their interpreter, `env` to what it starts. A file without a loader
   (static), for another machine, for musl, or started with more rights than its caller (setuid) is
-  told as such. Otherwise the program's own loader lists what it would map (ld.so --list).
+  reported as such. Otherwise the program's own loader lists the files that it would map
+  (ld.so --list).
 
 Exit codes:
   0  the library is mapped
   1  it is not: the program would run without limits
   2  usage
-  3  could not be found out: no such program or process, or an unknown loader")]
+  3  unknown: no such program or process, or an unknown loader")]
 pub struct Args {
     /// The library that must be mapped [default: any libvgpu.so].
     #[arg(long, value_name = "PATH")]
     library: Option<PathBuf>,
 
-    /// Look at a running process instead.
+    /// Checks a running process instead.
     #[arg(long, value_name = "PID", conflicts_with = "command", value_parser = clap::value_parser!(u32).range(1..))]
     pid: Option<u32>,
 
-    /// Print JSON.
+    /// Prints JSON.
     #[arg(long)]
     json: bool,
 
-    /// The program; its arguments do not matter.
+    /// The program; its arguments have no effect.
     #[arg(
         required_unless_present = "pid",
         trailing_var_arg = true,

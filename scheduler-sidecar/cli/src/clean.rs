@@ -9,11 +9,12 @@ use serde::Serialize;
 use super::ledgers::{self, LedgerFate};
 use vgpu_output::say::{self, EXIT_FINDINGS, Failure};
 
-/// Removes what ended programs left in memory: ledgers that no process holds.
+/// Removes ledgers that ended programs left in memory and no process holds.
 ///
-/// A tenant's ledger stays when its last process ends, since what it used of the device's time counts for the
-/// next one. The library removes those of its user that owe nothing when it makes a new one beside them. This
-/// removes all of this user, of root those of everybody. A process that still holds one keeps it.
+/// A tenant's ledger stays when its last process ends, because device time that it used counts for the next process.
+/// When
+/// the library creates a ledger, it removes those of its user that owe no device time. This command removes all ledgers
+/// of this user; as root, those of all users. A ledger that a process holds stays.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -23,19 +24,19 @@ Examples:
   vgpu sim reset && vgpu clean     # the simulated GPU too
 
 Exit codes:
-  0  nothing is left that could be removed
-  1  a ledger could not be looked at or removed; it is named
+  0  all removable ledgers were removed, or listed with --dry-run
+  1  a ledger could not be read or removed; it is named
   2  usage")]
 pub struct Args {
-    /// Where ledgers are looked for, several times if need be [default: $VGPU_STATE_DIR, else /dev/shm and /tmp].
+    /// Directory with ledgers, repeatable [default: $VGPU_STATE_DIR, else /dev/shm and /tmp].
     #[arg(long, value_name = "DIR")]
     dir: Vec<PathBuf>,
 
-    /// Show what would be removed, and remove nothing.
+    /// Shows the ledgers that would be removed, and removes nothing.
     #[arg(short = 'n', long)]
     dry_run: bool,
 
-    /// Print JSON.
+    /// Prints JSON.
     #[arg(long)]
     json: bool,
 }

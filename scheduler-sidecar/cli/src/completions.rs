@@ -20,11 +20,11 @@ Exit codes:
   0  printed
   2  usage")]
 pub struct Args {
-    /// Of which program.
+    /// The program to complete.
     #[arg(long, value_name = "PROGRAM", default_value = "vgpu")]
     of: CompletedProgram,
 
-    /// For which shell.
+    /// The shell.
     shell: Shell,
 }
 

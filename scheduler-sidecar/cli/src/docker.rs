@@ -43,7 +43,7 @@ Examples:
   vgpu docker run --memory-limit 4GiB --sm-limit 30 -- --rm --gpus all IMAGE nvidia-smi
 
 Exit codes:
-  as vgpu docker run --help says")]
+  see vgpu docker run --help")]
 pub struct Args {
     #[command(subcommand)]
     verb: DockerVerb,
@@ -54,11 +54,12 @@ enum DockerVerb {
     Run(Box<DockerRunArgs>),
 }
 
-/// Adds libvgpu.so and limits to a `docker run`, and becomes it.
+/// Starts a container with libvgpu.so and limits: adds them to a `docker run`, and becomes it.
 ///
-/// Everything behind `--` is the engine's: its options, the image, the command. Before it stand two mounts (the library's
-/// directory, the tenant's) and a few variables. The image is looked at first: its own LD_PRELOAD or /etc/ld.so.preload
-/// stays, behind ours, and an image whose programs could not load the library is refused.
+/// Everything after `--` is the engine's: its options, the image, the command. The command adds two mounts (the
+/// library's
+/// directory, the tenant's) and a few variables. It inspects the image first: the image's own LD_PRELOAD or
+/// /etc/ld.so.preload is kept, after libvgpu.so, and an image whose programs cannot load the library is refused.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -71,7 +72,7 @@ Examples:
 Exit codes:
   those of the engine, which are the container's, or
   2    usage: an option, a limit or the tenant is wrong, nothing was started
-  125  libvgpu.so was not found, or the image cannot be looked at, or could not load it
+  125  libvgpu.so was not found, or the image cannot be inspected, or cannot load it
   126  the engine's command cannot be executed
   127  the engine's command was not found")]
 pub struct DockerRunArgs {
@@ -83,32 +84,34 @@ pub struct DockerRunArgs {
     #[arg(long, value_name = "PERCENT")]
     sm_limit: Option<OsString>,
 
-    /// What becomes of the limits: enforce, observe (measured only) or off; beside a daemon it has no effect [sets VGPU_MODE].
+    /// Mode of the limits: enforce, observe (only measure) or off; no effect with a daemon [sets VGPU_MODE].
     #[arg(long, value_name = "MODE", value_parser = Mode::WORDS)]
     mode: Option<String>,
 
-    /// The tenant of vgpud whose limits hold; its directory below the daemon's runtime directory is mounted.
+    /// The tenant of vgpud whose limits apply; its directory below the daemon's runtime directory is mounted.
     #[arg(long, value_name = "NAME")]
     tenant: Option<String>,
 
-    /// The tenant's socket, where it lies elsewhere; its directory is mounted.
+    /// The tenant's socket, if it is in another place; its directory is mounted.
     #[arg(long, value_name = "PATH", conflicts_with = "tenant")]
     socket: Option<PathBuf>,
 
-    /// libvgpu.so to use; its directory is mounted [default: $VGPU_LIBRARY, else the one beside this program].
+    /// libvgpu.so to use; its directory is mounted [default: $VGPU_LIBRARY, else the one next to this program].
     #[arg(long, value_name = "PATH")]
     library: Option<PathBuf>,
 
-    /// How the library gets into programs: env (LD_PRELOAD) or file (/etc/ld.so.preload, also for programs that are started
-    /// without an environment or with more rights than their caller).
+    /// Way to load the library: env (LD_PRELOAD), or file (/etc/ld.so.preload, which also reaches programs that start
+    /// without
+    /// an environment or with more rights than their caller).
     #[arg(long, value_name = "HOW", value_enum, default_value_t = PreloadMethod::Env)]
     preload: PreloadMethod,
 
-    /// Give the container the simulated GPU instead of a real one.
+    /// Gives the container the simulated GPU instead of a real one.
     #[arg(long)]
     sim: bool,
 
-    /// With --sim: directory of the machine's state, common to all that share it [default: $VGPU_SIM_DIR, else
+    /// With --sim: directory of the machine's state, the same for all programs that share the machine [default:
+    /// $VGPU_SIM_DIR, else
     /// /dev/shm/vgpu-sim-<uid>].
     #[arg(long, value_name = "DIR", requires = "sim")]
     sim_dir: Option<PathBuf>,
@@ -117,11 +120,12 @@ pub struct DockerRunArgs {
     #[arg(long, value_name = "PROGRAM")]
     engine: Option<OsString>,
 
-    /// Do not look into the image: nothing of its own is merged, and nobody says that it could not load the library.
+    /// Skips the inspection of the image: its own preload list is not kept, and an image that cannot load the library
+    /// is not refused.
     #[arg(long)]
     unchecked: bool,
 
-    /// Show the command instead of running it.
+    /// Shows the command instead of running it.
     #[arg(long)]
     print: bool,
 
@@ -164,7 +168,7 @@ fn build_command(args: &DockerRunArgs) -> Result<Vec<OsString>, Failure> {
     let Some(name) = &words.image else {
         return Err(Failure::new(
             EXIT_USAGE,
-            "no image behind `--`; accepted: -- [OPTIONS OF THE ENGINE] IMAGE [COMMAND...]",
+            "no image after `--`; accepted: -- [OPTIONS OF THE ENGINE] IMAGE [COMMAND...]",
         ));
     };
     let room = tenant_directory(args)?;
@@ -178,7 +182,8 @@ fn build_command(args: &DockerRunArgs) -> Result<Vec<OsString>, Failure> {
     check_image(name, image.loader)?;
     if !words.gpu && !args.sim {
         say::print_note(
-            "no --gpus, --runtime or --device behind `--`: there is a GPU in the container only if the engine gives one to all",
+            "no --gpus, --runtime or --device after `--`: there is a GPU in the container only if the engine gives \
+             one to all",
         );
     }
 

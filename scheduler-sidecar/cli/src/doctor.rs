@@ -21,26 +21,27 @@ use serde::Serialize;
 
 use vgpu_output::say::{self, Colour, EXIT_FINDINGS, Failure};
 
-/// Looks at this environment: library, driver, limits, tenant, daemon and what it found, and proves the limits.
+/// Examines this environment and proves the limits: library, driver, limits, tenant, daemon, its findings.
 ///
-/// The proof: a child process, started as any program here would be, asks for a little memory, which
-/// must be granted, and for more than the limit, which must be refused; both come back at once.
+/// The proof is a child process, started like any program here. It allocates a little memory, which must be granted,
+/// and
+/// more than the limit, which must be refused. It frees the memory immediately.
 ///
-/// What the daemon found is told too: of everybody where its administrative socket may be opened, in a
-/// container of the tenant whose socket is there.
+/// The daemon's findings are shown too: those of all tenants if its administrative socket may be opened, in a container
+/// those of the tenant whose socket is there.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   vgpu doctor
   docker run ... -v /usr/local/bin/vgpu:/usr/local/bin/vgpu:ro IMAGE vgpu doctor --json
-  vgpu run --memory-limit 4GiB -- vgpu doctor   # what the program would see
+  vgpu run --memory-limit 4GiB -- vgpu doctor   # the environment of the program
 
 Exit codes:
   0  nothing found
-  1  findings, each with what to do: of this place, and of the daemon
+  1  findings of this environment or of the daemon, each with its remedy
   2  usage")]
 pub struct Args {
-    /// Print JSON.
+    /// Prints JSON.
     #[arg(long)]
     json: bool,
 }

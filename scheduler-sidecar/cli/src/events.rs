@@ -14,10 +14,10 @@ use vgpu_output::say::{self, EXIT_FINDINGS, Failure};
 /// Time between two attempts to reach a restarting daemon.
 const RESTART_POLL: Duration = Duration::from_millis(500);
 
-/// Shows what happened: members that came and went, changes and who made them, refusals, findings.
+/// Shows the daemon's events: members that joined and left, changes and their authors, refusals, findings.
 ///
-/// The daemon keeps the last 4096 events of its run; numbers begin at 1 with each start of it. What must
-/// outlive it is in the audit log (`log.audit` in its file; `vgpu audit`).
+/// The daemon keeps the last 4096 events of its run; numbers begin at 1 with each start of it. The audit log keeps the
+/// important events across restarts (`log.audit` in the daemon's file; `vgpu audit`).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -31,19 +31,19 @@ Exit codes:
   1  no daemon answers there
   2  usage")]
 pub struct Args {
-    /// Then wait for more, until interrupted, over a restart of the daemon too.
+    /// Waits for further events, until interrupted, also across restarts of the daemon.
     #[arg(long, short)]
     follow: bool,
 
-    /// From this number on.
+    /// Number of the first event.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     since: u64,
 
-    /// Of this tenant only.
+    /// Shows only events of this tenant.
     #[arg(long, value_name = "NAME")]
     tenant: Option<String>,
 
-    /// Of this kind, or of this subject, only: member.joined, tenant, proof; repeatable.
+    /// Shows only events of this kind or subject: member.joined, tenant, proof; repeatable.
     #[arg(long, value_name = "KIND", value_parser = parse_kind)]
     kind: Vec<String>,
 

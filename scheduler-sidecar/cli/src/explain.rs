@@ -6,9 +6,9 @@ use super::ask::{DaemonAddress, no_answer};
 use vgpu_control::ControlCommand;
 use vgpu_output::say::{self, Failure};
 
-/// Says why a tenant waits or does not: who is before it, which rule limits it, when that ends.
+/// Explains why a tenant waits or not: the tenants before it, the rule that limits it, and when the wait ends.
 ///
-/// A line for each of its devices, as the daemon's arbiter sees it now; nothing is changed by asking.
+/// The output has a line for each device of the tenant, from the daemon's arbiter. The command changes nothing.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -58,15 +58,15 @@ Examples:
   vgpu run --memory-limit 4GiB --sm-limit 30 -- python3 train.py
   vgpu run --sim --memory-limit 1GiB -- nvidia-smi   # the simulated GPU, anywhere
   vgpu docker run --memory-limit 4GiB -- --rm --gpus all IMAGE nvidia-smi
-  vgpu doctor                                        # what is wrong here, and what to do
-  vgpu top                                           # the daemon's tenants, as it goes on
+  vgpu doctor                                        # problems here, and their remedies
+  vgpu top                                           # the daemon's tenants, live
   vgpu set train --sm-limit 30
   vgpu report usage --month this
 
 Environment:
-  VGPU_LIBRARY      libvgpu.so to use, instead of the one that lies beside this program
-  VGPU_RUNTIME_DIR  where the daemon's administrative socket is looked for
-  NO_COLOR          no colours, whatever the terminal"
+  VGPU_LIBRARY      libvgpu.so to use, instead of the one next to this program
+  VGPU_RUNTIME_DIR  directory of the daemon's administrative socket
+  NO_COLOR          disables colours on every terminal"
 )]
 pub struct Cli {
     #[command(subcommand)]

@@ -51,7 +51,7 @@ pub fn find_sim(library: Option<&Path>) -> Result<PathBuf, String> {
 
 /// Returns the first existing one of some paths relative to this program's directory.
 fn find_relative(places: &[&str]) -> Result<PathBuf, String> {
-    let program = std::env::current_exe().map_err(|why| format!("where this program lies is not known: {why}"))?;
+    let program = std::env::current_exe().map_err(|why| format!("the path of this program is not known: {why}"))?;
     let dir = program.parent().unwrap_or(Path::new("/"));
     let candidates = places.iter().map(|place| match place.strip_prefix("../") {
         Some(place) => dir.parent().unwrap_or(Path::new("/")).join(place),

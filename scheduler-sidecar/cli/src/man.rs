@@ -14,7 +14,7 @@ use vgpu_output::say::{self, EXIT_FINDINGS, Failure};
 
 /// Writes the manual pages of vgpu and vgpud.
 ///
-/// They say what `--help` says: vgpu(1), a page for each verb such as vgpu-run(1), and vgpud(8).
+/// The pages have the text of `--help`: vgpu(1), a page for each command such as vgpu-run(1), and vgpud(8).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -26,7 +26,7 @@ Exit codes:
   1  one cannot be written
   2  usage")]
 pub struct Args {
-    /// The directory in which man1 and man8 are made.
+    /// Directory for the directories man1 and man8.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
 }

@@ -9,9 +9,10 @@ use vgpu_output::say::{self, Failure};
 
 /// Prints the daemon's metrics in the OpenMetrics text format.
 ///
-/// The same is served over HTTP where the daemon's file says so (`metrics.listen`). For node_exporter's
-/// textfile collector, write it to a file ending in .prom, as a whole: to another name, then renamed.
-/// --json prints the status that the metrics are made of.
+/// With `metrics.listen` in its file, the daemon serves the same text over HTTP. For node_exporter's textfile
+/// collector,
+/// write the text to a file with another name, then rename it to a name that ends in .prom. With --json, prints the
+/// status that the metrics are made of.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -24,7 +25,7 @@ Exit codes:
   1  no daemon answers there
   2  usage")]
 pub struct Args {
-    /// Leave out what is there for dashboards made for HAMi.
+    /// Omits the metrics for dashboards that were made for HAMi.
     #[arg(long)]
     no_hami_names: bool,
 

@@ -6,9 +6,9 @@ use super::ask::DaemonAddress;
 use vgpu_control::ControlCommand;
 use vgpu_output::say::{self, Failure};
 
-/// Lets a tenant launch nothing until it is resumed; what it holds stays, what is in flight ends.
+/// Pauses a tenant: it launches nothing until it is resumed, keeps its memory, and finishes its work in flight.
 ///
-/// Its programs wait at their next launch. It lasts until `vgpu resume` or a restart of the daemon;
+/// The tenant's programs wait at their next launch. The pause lasts until `vgpu resume` or a restart of the daemon;
 /// reading the configuration again does not end it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -28,7 +28,7 @@ pub struct PauseArgs {
     daemon: DaemonAddress,
 }
 
-/// Lets a paused tenant launch again.
+/// Resumes a paused tenant: it may launch again.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -100,7 +100,7 @@ pub fn follow_program(name: &OsStr) -> Result<ProgramChain, NotStartable> {
             }
         }
     }
-    Err(NotStartable(format!("{}: more than {MAX_INTERPRETERS} interpreters behind each other", name.display())))
+    Err(NotStartable(format!("{}: a chain of more than {MAX_INTERPRETERS} interpreters", name.display())))
 }
 
 /// Returns the program that `env` in a script's first line starts; notes options that remove LD_PRELOAD.
@@ -132,7 +132,7 @@ fn started_by_env(argument: Option<&OsStr>, chain: &mut ProgramChain) -> Option<
             "-C" | "--chdir" => drop(words.next()),
             word if word.starts_with('-') => {}
             word if word.starts_with("LD_PRELOAD=") => {
-                chain.drops_environment = Some("its first line sets LD_PRELOAD anew".into());
+                chain.drops_environment = Some("its first line sets LD_PRELOAD again".into());
             }
             word if word.contains('=') => {}
             word => return Some(word.into()),

@@ -15,11 +15,12 @@ use super::ask::{DaemonAddress, no_answer};
 use vgpu_control::{ControlCommand, ProcessStatus};
 use vgpu_output::say::{self, Failure};
 
-/// Shows every process that is connected to the daemon, its container, and what it got of each device.
+/// Shows every process that is connected to the daemon, its container, and its use of each device.
 ///
-/// PID is the process's number on the host, INSIDE the one it has in its container. CONTAINER is the
-/// container's name, as far as its engine leaves it where it can be read or answers; else the first
-/// letters of its id; outside of containers the systemd unit.
+/// PID is the process's number on the host, INSIDE its number in the container. CONTAINER is the container's name, if
+/// its
+/// engine answers or stores the name in a readable file; else the first letters of its id. Outside of containers it is
+/// the systemd unit.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

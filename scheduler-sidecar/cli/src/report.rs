@@ -16,10 +16,11 @@ mod scope;
 mod trend;
 mod usage;
 
-/// Makes reports from the daemon's record: who used what, who owes what, what is idle, which limits fit.
+/// Makes reports from the daemon's record: usage, bills, idle resources, limits that fit.
 ///
-/// The record (docs/record.md) is read where it lies; the daemon need not run. What it does not hold, the reports say
-/// (docs/report.md).
+/// The command reads the record's files (docs/record.md); the daemon need not run. Each report says which data the
+/// record
+/// lacks (docs/report.md).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -19,14 +19,14 @@ use vgpu_output::say::{self, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_RUN_FAILE
 
 /// Starts a program under limits.
 ///
-/// Sets LD_PRELOAD and the limits in the environment and then becomes the program: signals, the
-/// terminal and the exit code are the program's own.
+/// Sets LD_PRELOAD and the limits in the environment, and then becomes the program: signals, the terminal and the exit
+/// code are the program's own.
 #[derive(Debug, Default, clap::Args)]
 #[command(after_help = "\
 Examples:
   vgpu run --memory-limit 4GiB --sm-limit 30 -- python3 train.py
   vgpu run --memory-limit 25% -- ./server            # of each device
-  vgpu run --memory-limit 4GiB --mode observe -- ./job   # measured, not held to it; see vgpu doctor
+  vgpu run --memory-limit 4GiB --mode observe -- ./job   # only measured; see vgpu doctor
   vgpu run --tenant team-a -- ./one & vgpu run --tenant team-a -- ./two   # one limit for both
   vgpu run --socket /run/vgpu/a/vgpud.sock -- ./job  # limits from the daemon
   vgpu run --sim --memory-limit 1GiB -- nvidia-smi   # the simulated GPU
@@ -47,23 +47,23 @@ pub struct Args {
     #[arg(long, value_name = "PERCENT")]
     pub(super) sm_limit: Option<OsString>,
 
-    /// What becomes of the limits: enforce, observe (measured only) or off; beside a daemon it has no effect [sets VGPU_MODE].
+    /// Mode of the limits: enforce, observe (only measure) or off; no effect with a daemon [sets VGPU_MODE].
     #[arg(long, value_name = "MODE", value_parser = Mode::WORDS)]
     pub(super) mode: Option<String>,
 
-    /// Whose limits these are; programs with the same name share them [default: $VGPU_TENANT, else a new name].
+    /// Name of the tenant; programs with the same name share its limits [default: $VGPU_TENANT, else a new name].
     #[arg(long, value_name = "NAME")]
     pub(super) tenant: Option<OsString>,
 
-    /// The tenant's socket of vgpud, whose limits hold as well [sets VGPU_SOCKET].
+    /// The tenant's socket of vgpud, whose limits apply too [sets VGPU_SOCKET].
     #[arg(long, value_name = "PATH")]
     pub(super) socket: Option<PathBuf>,
 
-    /// libvgpu.so to use [default: $VGPU_LIBRARY, else the one beside this program].
+    /// libvgpu.so to use [default: $VGPU_LIBRARY, else the one next to this program].
     #[arg(long, value_name = "PATH")]
     pub(super) library: Option<PathBuf>,
 
-    /// Give the program the simulated driver instead of the real one.
+    /// Gives the program the simulated driver instead of the real one.
     #[arg(long)]
     pub(super) sim: bool,
 
@@ -194,7 +194,7 @@ fn check_environment(changes: &[(&str, OsString)]) -> Result<(), Failure> {
         changed.chain(std::env::vars_os()).map(|(name, value)| (name.into_encoded_bytes(), value.into_encoded_bytes()));
     let limits = RawLimits::from_vars(vars).map_err(|why| Failure::new(EXIT_USAGE, why.to_string()))?;
     if let Some((name, word)) = limits.unheard_mode() {
-        say::print_note(&format!("{name}={word} counts for nothing beside VGPU_SOCKET: the mode is the daemon's"));
+        say::print_note(&format!("{name}={word} has no effect with VGPU_SOCKET: the daemon sets the mode"));
     }
     match limits.asked_mode() {
         Mode::Enforce => limits.check_requests().map_err(|why| Failure::new(EXIT_USAGE, why.to_string())),

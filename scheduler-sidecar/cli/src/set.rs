@@ -9,26 +9,27 @@ use vgpu_output::say::{self, EXIT_USAGE, Failure};
 
 /// Changes a tenant's terms while its programs run, until the configuration is read again.
 ///
-/// The daemon's file is not changed: reading it again (SIGHUP) or a restart of the daemon takes the
-/// file's values. What would not fit beside the other tenants is refused, by the file's rules. A memory
-/// limit below what is held takes nothing away: the tenant cannot grow until it has freed enough.
+/// The daemon's file is not changed: reading it again (SIGHUP) or a restart of the daemon restores the file's values. A
+/// change that does not fit with the other tenants is refused, by the file's rules. A memory limit below the tenant's
+/// use
+/// frees nothing: the tenant cannot allocate until it has freed enough.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   vgpu set train --sm-limit 30
   vgpu set train --device 0 --memory-limit 20GiB --class batch
   vgpu set chat --sm-request 40 --sm-limit unlimited --weight 4 --quantum 1ms
-  vgpu set chat --mode observe       # measured, and held to nothing until it is set back
+  vgpu set chat --mode observe       # only measured, until it is set back
 
 Exit codes:
   0  in force; or it was so already
-  1  refused by the daemon: no such tenant or device, it does not fit; or no daemon answers there
-  2  usage: a value is not accepted, nothing was asked")]
+  1  the daemon refused it: no such tenant or device, or it does not fit; or no daemon answers
+  2  usage: a value is not accepted, and the daemon was not asked")]
 pub struct Args {
     /// The tenant, by its name.
     tenant: String,
 
-    /// On this device only: its number or UUID, as the configuration names it [default: all of the tenant's].
+    /// Changes this device only: its number or UUID, as the configuration names it [default: all of the tenant's].
     #[arg(long, value_name = "ID")]
     device: Option<String>,
 
@@ -40,15 +41,15 @@ pub struct Args {
     #[arg(long, value_name = "PERCENT")]
     sm_limit: Option<String>,
 
-    /// Floor: time it gets when it wants it, in percent: 30, 12.5, none.
+    /// Floor: guaranteed device time while the tenant wants it, in percent: 30, 12.5, none.
     #[arg(long, value_name = "PERCENT")]
     sm_request: Option<String>,
 
-    /// Its part of the time that floors leave: 1 to 10000.
+    /// The tenant's part of the time that floors leave: 1 to 10000.
     #[arg(long, value_name = "N")]
     weight: Option<String>,
 
-    /// Who comes first: latency, normal, batch.
+    /// Class, the first is served first: latency, normal, batch.
     #[arg(long, value_name = "CLASS")]
     class: Option<String>,
 
@@ -56,11 +57,11 @@ pub struct Args {
     #[arg(long, value_name = "DURATION")]
     quantum: Option<String>,
 
-    /// Whether its limits are kept: enforce, or observe (measured only, nothing is refused or delayed).
+    /// Mode: enforce, or observe (usage is only measured, nothing is refused or delayed).
     #[arg(long, value_name = "MODE")]
     mode: Option<String>,
 
-    /// Whether ways around the library are refused: true or false, for processes that start from now on.
+    /// Refuses bypasses of the library: true or false, for processes that start from now on.
     #[arg(long, value_name = "BOOL")]
     strict: Option<String>,
 

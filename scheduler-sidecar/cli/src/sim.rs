@@ -13,7 +13,7 @@ use vgpu_sim::{DeviceTimeline, MachineView, admin, profile, truth};
 use super::library;
 use vgpu_output::say::{self, EXIT_FINDINGS, EXIT_RUN_FAILED, EXIT_USAGE, Failure};
 
-/// Looks after the simulated GPU.
+/// Manages the simulated GPU.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -33,7 +33,7 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum SimVerb {
-    /// Shows the truth: bytes and device time of each process, as the device knows them.
+    /// Shows the memory and device time of each process, as the simulated device counts them.
     #[command(after_help = "\
 Examples:
   vgpu sim stat
@@ -42,16 +42,17 @@ Examples:
     Stat {
         #[command(flatten)]
         place: SimulatedMachine,
-        /// Also show for whom the device worked in the last SECONDS, at most 81; as JSON in buckets of 10 ms.
+        /// Also shows which process the device worked for in the last SECONDS, at most 81; as JSON in buckets of 10 ms.
         #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=81))]
         timeline: Option<u64>,
-        /// Print JSON.
+        /// Prints JSON.
         #[arg(long)]
         json: bool,
     },
     /// Removes the simulated machine, and its directory if nothing else is in it.
     ///
-    /// The next program that needs a machine makes a new one. Containers to which the directory was given find none until
+    /// The next program that needs a machine creates a new one. Containers that mount the directory find no machine
+    /// until
     /// they are started again.
     #[command(after_help = "\
 Examples:
@@ -67,7 +68,7 @@ Examples:
   vgpu sim profiles
   vgpu sim profiles --json")]
     Profiles {
-        /// Print JSON.
+        /// Prints JSON.
         #[arg(long)]
         json: bool,
     },
@@ -82,7 +83,7 @@ Examples:
         /// The devices of a new machine: h200, 2xh200, t4,l4.
         #[arg(long, value_name = "PROFILE")]
         profile: Option<String>,
-        /// Print JSON.
+        /// Prints JSON.
         #[arg(long)]
         json: bool,
     },

@@ -17,11 +17,12 @@ use vgpu_config::problem;
 use vgpu_control::{ControlCommand, DaemonStatus, DeviceStatus, RecordStatus, TenantStatus, TermsStatus, TimeStatus};
 use vgpu_output::say::{self, Failure};
 
-/// Shows the daemon's tenants, their limits, their members, and what they get of each device.
+/// Shows the daemon's tenants: their limits, their members, and their use of each device.
 ///
-/// WANTED and GOT are parts of the last seconds: how much of the device's time a tenant wanted, and how
-/// much it got; ? is not measured, as on devices that are not given out in leases. Memory in use is what the tenants' ledgers say, which their members give to the daemon;
-/// where an older library does not, they are read here if they can be.
+/// WANTED and GOT are parts of the last seconds: the device time that a tenant wanted, and the time that it got. A ?
+/// means
+/// not measured, as on devices that are not shared by leases. Memory in use comes from the tenants' ledgers. The daemon
+/// reads them; if it cannot, this command tries.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -30,12 +31,13 @@ Examples:
   vgpu status --socket /srv/gpu/admin.sock --json
 
 Columns:
-  MEMORY, SM    the lowest limits of all its devices: what it may hold, and its ceiling
+  MEMORY, SM    the tenant's memory limit and ceiling, the lowest of all its devices
   MEMBERS       its processes, by their numbers on the host; in brackets inside their container
-  DOORS         ways around the library that its programs found; ? where no ledger can be read here
-  REQUEST       the share of the device that is guaranteed to it; LIMIT its ceiling
-  GPU-SECONDS   device time since the daemon started; WAITED the seconds its processes stood at the
-                gate, summed over them
+  BYPASSES      number of bypasses that its programs found, and the first one; ? if no ledger can be
+                read here
+  REQUEST       the guaranteed share of the device; LIMIT the ceiling
+  GPU-SECONDS   device time since the daemon started; WAITED the seconds that its
+                processes waited at the gate, summed
   STATE         running, open (alone, with no lease needed), waiting, capped (used up for now),
                 draining, overdue, idle, paused; vgpu explain TENANT says why
 
@@ -47,7 +49,8 @@ pub struct Args {
     #[command(flatten)]
     daemon: DaemonAddress,
 
-    /// Show it again every SECONDS, until interrupted, over a restart of the daemon too; with --json a line each time.
+    /// Shows the status again every SECONDS, until interrupted, also across restarts of the daemon; with --json one
+    /// line each time.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", value_parser = parse_seconds)]
     watch: Option<Duration>,
 }
@@ -103,7 +106,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
 /// Content of a tenant's ledgers that are readable here.
 struct LedgerUse {
     /// Number of bypasses found, and the name of the first one.
-    doors: Option<(u64, String)>,
+    bypasses: Option<(u64, String)>,
     /// Bytes in use, by the device's UUID in the form of [`uuid::uuid_key`]: a ledger's name does not say whether the
     /// device is a MIG instance.
     used: BTreeMap<String, u64>,
@@ -112,14 +115,14 @@ struct LedgerUse {
 fn read_ledgers(tenant: &str) -> LedgerUse {
     let facts =
         ProcessFacts { name: Some(tenant.as_bytes()), mount_namespace: 0, pid_namespace: 0, host: true, uid: 0 };
-    let Ok(key) = TenantKey::from_facts(&facts) else { return LedgerUse { doors: None, used: BTreeMap::new() } };
+    let Ok(key) = TenantKey::from_facts(&facts) else { return LedgerUse { bypasses: None, used: BTreeMap::new() } };
     let places = ledgers::readable();
-    let doors = places.iter().find_map(|place| ledgers::open_doors(place, &key));
+    let bypasses = places.iter().find_map(|place| ledgers::open_doors(place, &key));
     let used = places.iter().flat_map(|place| ledgers::use_of(place, &key)).map(|(device, copied)| {
         let held = copied.members.iter().fold(copied.shared, |sum, member| sum.saturating_add(member.used));
         (uuid::uuid_key(&device), held)
     });
-    LedgerUse { doors, used: used.collect() }
+    LedgerUse { bypasses, used: used.collect() }
 }
 
 /// Returns the status as JSON, extended with data from the ledgers.
@@ -128,9 +131,9 @@ pub(super) fn enrich_status(status: &DaemonStatus) -> Result<serde_json::Value, 
     let Some(tenants) = all.get_mut("tenants").and_then(|tenants| tenants.as_array_mut()) else { return Ok(all) };
     for (value, tenant) in tenants.iter_mut().zip(&status.tenants) {
         let seen = read_ledgers(&tenant.name);
-        value["open_doors"] = seen.doors.as_ref().map(|(count, _)| *count).into();
-        value["first_open_door"] =
-            seen.doors.as_ref().filter(|(count, _)| *count > 0).map(|(_, first)| first.as_str()).into();
+        value["bypasses"] = seen.bypasses.as_ref().map(|(count, _)| *count).into();
+        value["first_bypass"] =
+            seen.bypasses.as_ref().filter(|(count, _)| *count > 0).map(|(_, first)| first.as_str()).into();
         if let Some(devices) = value["devices"].as_array_mut() {
             for (value, here) in devices.iter_mut().zip(&tenant.devices) {
                 value["memory_used"] = used_on_device(status, here, &seen).into();
@@ -178,8 +181,8 @@ fn uuid_of<'d>(devices: &'d [DeviceStatus], name: &str) -> Option<&'d str> {
 fn in_words(told: Option<(u64, String)>) -> String {
     match told {
         None => "?".into(),
-        Some((0, _)) => "closed".into(),
-        Some((count, first)) => format!("{count} open: {first}"),
+        Some((0, _)) => "none".into(),
+        Some((count, first)) => format!("{count}, first: {first}"),
     }
 }
 
@@ -188,7 +191,7 @@ fn format_status(status: &DaemonStatus) -> String {
     let groups = status.tenants.iter().any(|tenant| tenant.bearer.group.is_some());
     let labels = status.tenants.iter().any(|tenant| !tenant.bearer.labels.is_empty());
     let heads = ["TENANT"].into_iter().chain(groups.then_some("GROUP")).chain(labels.then_some("LABELS"));
-    let heads = heads.chain(["MEMORY", "SM", "MEMBERS", "DOORS", "SOCKET"]);
+    let heads = heads.chain(["MEMORY", "SM", "MEMBERS", "BYPASSES", "SOCKET"]);
     let mut rows = vec![heads.map(str::to_owned).collect()];
     let mut times = vec![TERMS_HEADINGS.iter().chain(&TIME_HEADINGS).map(|head| (*head).to_owned()).collect()];
     let mut remarks = Vec::new();
@@ -207,7 +210,7 @@ fn format_status(status: &DaemonStatus) -> String {
             ask::size(tenant.memory_limit),
             ask::format_percent(tenant.sm_limit, "unlimited"),
             format_pids(tenant),
-            in_words(seen.doors),
+            in_words(seen.bypasses),
             tenant.socket.display().to_string(),
         ]);
         rows.push(row);
@@ -219,7 +222,7 @@ fn format_status(status: &DaemonStatus) -> String {
     if let Some(file) = &status.configuration {
         remarks.extend(file.notes.iter().map(|note| format!("note: {note}\n")));
         if let Some(why) = &file.refused {
-            remarks.push(format!("the last reload of {} changed nothing:\n{why}\n", file.file.display()));
+            remarks.push(format!("the last reload of {} was refused:\n{why}\n", file.file.display()));
         }
     }
     for found in &status.findings {
@@ -289,26 +292,27 @@ fn remarks_of(tenant: &TenantStatus) -> Vec<String> {
     let mut remarks = Vec::new();
     let earlier = tenant.members.iter().filter(|member| member.earlier_terms).count();
     if earlier > 0 {
-        remarks.push(format!("{name}: {earlier} of its members keep limits they were told earlier\n"));
+        remarks.push(format!("{name}: {earlier} of its members keep earlier limits\n"));
     }
     if tenant.removed {
-        remarks.push(format!("{name}: removed; it goes with its last member\n"));
+        remarks.push(format!("{name}: removed; it ends with its last member\n"));
     }
     if let Some(why) = &tenant.unusable {
         remarks.push(format!("{name}: not served: {why}\n"));
     }
     if tenant.mode != "enforce" {
         remarks.push(format!(
-            "{name}: mode {}: it is measured, nothing is refused or delayed, and it takes time from others\n",
+            "{name}: mode {}: its use is measured, nothing is refused or delayed, and it takes time from other \
+             tenants\n",
             tenant.mode
         ));
     }
     if tenant.strict {
-        remarks.push(format!("{name}: strict: ways around the library are refused\n"));
+        remarks.push(format!("{name}: strict: bypasses of the library are refused\n"));
     }
     for here in tenant.devices.iter().filter(|here| here.time.as_ref().is_some_and(|time| time.unmeasured)) {
         remarks.push(format!(
-            "{name}: what it uses of the time of device {} is not measured, since it needs no lease there\n",
+            "{name}: its time on device {} is not measured, because it needs no lease there\n",
             here.device
         ));
     }
@@ -392,8 +396,8 @@ mod tests {
         assert!(text.contains("batch  2       none     30 %   1 GiB   ?     100 %   30.0 %"), "{text}");
         assert!(text.contains("no-such-tenant: changed live on device 0: sm_limit; until"), "{text}");
         assert!(text.contains("until `vgpu resume no-such-tenant`"), "{text}");
-        assert!(text.contains("no-such-tenant: mode observe: it is measured"), "{text}");
-        assert!(text.contains("no-such-tenant: strict: ways"), "{text}");
+        assert!(text.contains("no-such-tenant: mode observe: its use is measured"), "{text}");
+        assert!(text.contains("no-such-tenant: strict: bypasses"), "{text}");
         assert!(text.contains("TENANT          GROUP            LABELS"), "{text}");
         assert!(text.contains("no-such-tenant  research/vision  cost-centre=4711,p=x  1 GiB"), "{text}");
         assert!(text.contains("the record of usage: the last one was damaged\n"), "{text}");
@@ -406,7 +410,7 @@ mod tests {
         let text = format_status(&status(vec![tenant]));
         let row = text.lines().find(|line| line.contains(" batch ")).unwrap();
         assert!(row.contains("  ?       ?    ?            0.000"), "{text}");
-        assert!(text.contains("no-such-tenant: what it uses of the time of device 0 is not measured"), "{text}");
+        assert!(text.contains("no-such-tenant: its time on device 0 is not measured"), "{text}");
     }
 
     #[test]

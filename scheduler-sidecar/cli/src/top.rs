@@ -28,16 +28,20 @@ use column::{RowOrder, TopColumn};
 use state::TopOptions;
 use vgpu_output::say::{EXIT_USAGE, Failure};
 
-/// Shows tenants and devices in a view that goes on, with keys to order, filter, pause and set.
+/// Shows tenants and devices in a live view, with keys to sort, filter, pause and change them.
 ///
-/// WANT and GOT are parts of the last seconds: how much of the device's time a tenant wanted, and how
-/// much it got. WAIT is how much of the time since the look before its processes stood at the gate,
-/// PROC how many are connected, and before a slash how many stand there now; HISTORY is GOT, look
-/// after look. A window that is too small for all columns shows those that count most.
+/// WANT and GOT are parts of the last seconds: the device time that a tenant wanted, and the time that it got. WAIT is
+/// the
+/// part of the time since the last refresh in which its processes waited at the gate. PROC is the number of connected
+/// processes; a number before a slash says how many wait now. HISTORY is GOT of the last refreshes. A window that is
+/// too
+/// small for all columns shows the most important ones.
 ///
-/// In the view, ? shows the keys. What is set there is what `vgpu set` sets, and lasts as long. Colours
-/// and letters follow NO_COLOR and the locale. Without a terminal: --once, --batch; and --json, which
-/// prints the whole status each time, whatever is filtered or ordered.
+/// In the view, ? shows the keys. A change there is the same as `vgpu set`, and lasts as long. Colours and letters
+/// follow
+/// NO_COLOR and the locale. Without a terminal, use --once, --batch or --json; --json prints the whole status each
+/// time,
+/// without filter or order.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -48,40 +52,40 @@ Examples:
   vgpu top --json --batch 60             # a JSON line each second, as vgpu status --json --watch
 
 Exit codes:
-  0    left, or everything was shown
+  0    quit, or everything was shown
   1    no daemon answers there at the start, or the terminal cannot be used
-  2    usage, as where there is no terminal and neither --once, --batch nor --json
-  128  and a signal's number: ended by it; the terminal is as it was")]
+  2    usage, also without a terminal and without --once, --batch or --json
+  128  plus a signal's number: ended by it; the terminal is restored")]
 pub struct Args {
-    /// Time between two looks.
+    /// Time between two refreshes.
     #[arg(long, short = 'i', value_name = "SECONDS", default_value = "1", value_parser = parse_seconds)]
     interval: Duration,
 
-    /// Print so many looks as text, without a terminal, and end.
+    /// Prints N refreshes as text, without a terminal, and ends.
     #[arg(long, short = 'b', value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "once")]
     batch: Option<u32>,
 
-    /// Print one look as text and end.
+    /// Prints one refresh as text, and ends.
     #[arg(long)]
     once: bool,
 
-    /// Order by this column: numbers from the highest, names from a.
+    /// Sorts by this column: numbers from the highest, names from a.
     #[arg(long, short = 's', value_enum, value_name = "COLUMN", default_value = "got")]
     sort: TopColumn,
 
-    /// Order the other way round.
+    /// Reverses the order.
     #[arg(long, short = 'r')]
     reverse: bool,
 
-    /// Only tenants with this in their name, in small or capital letters.
+    /// Shows only tenants whose name contains TEXT, ignoring case.
     #[arg(long, short = 'f', value_name = "TEXT", default_value = "", hide_default_value = true)]
     filter: String,
 
-    /// Only this device: its number or UUID, as the daemon names it.
+    /// Shows only this device: its number or UUID, as the daemon names it.
     #[arg(long, short = 'd', value_name = "ID")]
     device: Option<String>,
 
-    /// Change nothing, whatever is typed.
+    /// Disables all keys that change something.
     #[arg(long)]
     read_only: bool,
 

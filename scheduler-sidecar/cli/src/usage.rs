@@ -16,10 +16,10 @@ use vgpu_config::paths;
 use vgpu_control::ControlCommand;
 use vgpu_output::say::{self, EXIT_FINDINGS, EXIT_USAGE, Failure};
 
-/// Shows what tenants used: device time, memory, time at the gate, refused allocations.
+/// Shows the usage of tenants: device time, memory, time at the gate, refused allocations.
 ///
-/// The daemon keeps it minute by minute for a week and hour by hour for 400 days (docs/record.md). It is read where it
-/// lies, by whoever may read it: root, or the daemon's user.
+/// The daemon records usage minute by minute for a week and hour by hour for 400 days (docs/record.md). This command
+/// reads the record's files, so it needs root or the daemon's user.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -30,16 +30,15 @@ Examples:
   vgpu usage --state-dir /srv/gpu/state
 
 Units:
-  GPU-SECONDS  device time that was measured; + there was more, which was not; ? there was some,
-               and none of it was
+  GPU-SECONDS  device time that was measured; + part of it was not measured; ? none of it was
   GIB-HOURS    memory held, over time: 1 GiB for an hour is 1
   PEAK         most memory at once on one device
-  WAIT-SECONDS time in which processes stood at the gate, summed over them
-  LAUNCHES     ? is not counted
-  REFUSED      allocations that were refused; ? is not known
-  Not measured is device time of which nobody asks anything, on devices without leases: arbitrate =
-  true in [time] of the daemon's file has it measured everywhere. For how long it was not is
-  unmeasured_ns in JSON and CSV.
+  WAIT-SECONDS time in which processes waited at the gate, summed
+  LAUNCHES     number of launches; ? not counted
+  REFUSED      allocations that were refused; ? not known
+  Device time is not measured on devices that are not shared by leases: arbitrate = true in [time]
+  of the daemon's file measures it on all. unmeasured_ns in JSON and CSV is the time without
+  measurement.
   JSON and CSV have whole numbers: ns, byte-seconds, bytes; starts are seconds since 1970 (UTC).
 
 Exit codes:
@@ -47,30 +46,32 @@ Exit codes:
   1  there is no record there, or it cannot be read
   2  usage")]
 pub struct Args {
-    /// Whose; none: all tenants'.
+    /// Names of the tenants [default: all tenants].
     tenants: Vec<String>,
 
-    /// Device by device.
+    /// Shows one row for each device.
     #[arg(long)]
     device: bool,
 
-    /// From when on: so long ago (90m, 24h, 7d), or a date or time of UTC (2026-11-01, 2026-11-01T12:00) [default: all].
+    /// Start of the period: a duration before now (90m, 24h, 7d), or a date or time in UTC (2026-11-01,
+    /// 2026-11-01T12:00) [default: all].
     #[arg(long, value_name = "WHEN", value_parser = PointInTime::read)]
     since: Option<PointInTime>,
 
-    /// Until when, likewise [default: now].
+    /// End of the period, in the same forms [default: now].
     #[arg(long, value_name = "WHEN", value_parser = PointInTime::read)]
     until: Option<PointInTime>,
 
-    /// How rows are put together.
+    /// Length of time in one row.
     #[arg(long, value_enum, default_value_t = GroupBy::Total)]
     by: GroupBy,
 
-    /// What is printed.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = UsageFormat::Table)]
     format: UsageFormat,
 
-    /// Where the record lies [default: where the daemon says; without one /var/lib/vgpu for root, else $XDG_STATE_HOME/vgpu].
+    /// Directory of the record [default: the daemon's; without a daemon /var/lib/vgpu for root, else
+    /// $XDG_STATE_HOME/vgpu].
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
 
@@ -78,14 +79,14 @@ pub struct Args {
     daemon: DaemonAddress,
 }
 
-/// What is printed.
+/// Output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum UsageFormat {
-    /// For people.
+    /// Text for people.
     Table,
     /// `{"rows": [...], "total": {...}}`; also by --json.
     Json,
-    /// A head, a line for each row, and no total.
+    /// A line of headings, a line for each row, and no total.
     Csv,
 }
 

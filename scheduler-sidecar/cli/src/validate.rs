@@ -30,11 +30,12 @@ use rounds::{EarlyEnd, ValidationRounds};
 /// Exit code after an interruption by a signal: 128 + SIGINT.
 const EXIT_INTERRUPTED: u8 = 130;
 
-/// Runs programs alone and together, each as its tenant, and reports what sharing costs: latency, throughput, P99, fairness.
+/// Runs programs alone and together, each as its tenant, and reports the cost of sharing: latency, throughput, P99,
+/// fairness.
 ///
-/// A round is each program alone, then all of them at once; medians are of the rounds. Together, a program that is done first
-/// is started again, uncounted, so that nobody ends alone. Each is run as `vgpu run` would run it: with the socket of the
-/// daemon's tenant of that name, or, with --tenant or --bare, without a daemon.
+/// A round runs each program alone, then all of them at the same time; medians are of the rounds. In the shared part, a
+/// program that ends first is started again, uncounted, so that no counted run is alone. Each program runs as with
+/// `vgpu run`: with the socket of the daemon's tenant of that name, or, with --tenant or --bare, without a daemon.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -43,56 +44,57 @@ Examples:
   vgpu validate --pattern 'step {ms} ms' a -- python3 a.py --and b -- python3 b.py
   vgpu validate --measure json a -- ./a --and b -- ./b          # lines like {\"seconds\": 0.0123}
   vgpu validate --tenant a:memory=4GiB,sm=30 --tenant b:sm=70 a -- ./a --and b -- ./b  # no daemon
-  vgpu validate --bare a -- ./a --and b -- ./b                  # nothing of ours: plain sharing
+  vgpu validate --bare a -- ./a --and b -- ./b                  # without vgpu: plain sharing
 
 Exit codes:
   0    measured
   1    a program failed, or took longer than --timeout (its last words are shown); or no daemon
        answers, or has no such tenant
   2    usage
-  3    a program said nothing of its iterations
+  3    a program printed no iterations
   125  libvgpu.so, or with --sim the simulated driver, was not found or cannot be used
   126  a program cannot be executed
   127  a program was not found
   130  interrupted; reports of whole rounds are written, marked as incomplete")]
 pub struct Args {
-    /// How many rounds; fewer than 10 say little.
+    /// Number of rounds; fewer than 10 give wide intervals.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: u32,
 
-    /// How many rounds before that are not counted.
+    /// Number of uncounted rounds before them.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
     warmup: u32,
 
-    /// What an iteration is: the run, or what the program says in lines of JSON with "seconds" or "milliseconds".
+    /// Measured unit: the whole run, or an iteration that the program prints as a line of JSON with "seconds" or
+    /// "milliseconds".
     #[arg(long, value_name = "HOW", value_parser = ["run", "json"], default_value = "run", conflicts_with = "pattern")]
     measure: String,
 
-    /// The iterations are lines in which this stands: text with {s}, {ms}, {us} or, for a number a second, {/s}.
+    /// Reads iterations from lines that match TEXT, with {s}, {ms}, {us} or, for a number per second, {/s}.
     #[arg(long, value_name = "TEXT", value_parser = LinePattern::read)]
     pattern: Option<LinePattern>,
 
-    /// How long a run may take.
+    /// Longest time of a run.
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = humantime::parse_duration)]
     timeout: Duration,
 
-    /// A directory for report.html, report.md and report.json.
+    /// Directory for report.html, report.md and report.json.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
-    /// Without a daemon: NAME, or NAME:memory=SIZE,sm=PERCENT; repeatable.
+    /// A tenant without a daemon: NAME, or NAME:memory=SIZE,sm=PERCENT; repeatable.
     #[arg(long, value_name = "SPEC", conflicts_with_all = ["socket", "bare"])]
     tenant: Vec<String>,
 
-    /// Without the library: nobody is held to anything.
+    /// Runs the programs without the library, so no limit applies.
     #[arg(long, conflicts_with = "socket")]
     bare: bool,
 
-    /// libvgpu.so to use [default: $VGPU_LIBRARY, else the one beside this program].
+    /// libvgpu.so to use [default: $VGPU_LIBRARY, else the one next to this program].
     #[arg(long, value_name = "PATH")]
     library: Option<PathBuf>,
 
-    /// Give the programs the simulated driver instead of the real one.
+    /// Gives the programs the simulated driver instead of the real one.
     #[arg(long)]
     sim: bool,
 
@@ -175,7 +177,7 @@ fn write(args: &Args, results: &ValidationResults) -> Result<(), Failure> {
         say::write_file(&out.join("report.json"), &pretty)?;
     }
     // The last table says which resources are isolated. It is too wide for a terminal and the same for every
-    // measurement, so the text output leaves it out.
+    // measurement, so the text output leaves it and its note, the last one, out.
     sheet.tables.pop();
     sheet.notes.pop();
     if args.daemon.json { say::print_json(&json) } else { say::print_text(&sheet.to_text()) }

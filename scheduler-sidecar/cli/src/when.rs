@@ -18,8 +18,8 @@ pub enum PointInTime {
     At(i64),
 }
 
-const TIME_FORMS: &str =
-    "accepted: so long ago, like 90m, 24h or 7d; or a day or time of UTC, like 2026-11-01 or 2026-11-01T12:00";
+const TIME_FORMS: &str = "accepted: a duration before now, like 90m, 24h or 7d; or a day or time in UTC, like 2026-11-01 or \
+     2026-11-01T12:00";
 
 impl PointInTime {
     /// Parses a time.
@@ -121,7 +121,7 @@ impl MonthArg {
             _ => parse_moment(&format!("{text}-01"))
                 .map(|second| date_of(second.div_euclid(86_400)))
                 .map(|(year, month, _)| Self::Of(year, month))
-                .ok_or_else(|| "accepted: a month of UTC like 2026-11, or this, or last".into()),
+                .ok_or_else(|| "accepted: a month in UTC like 2026-11, or this, or last".into()),
         }
     }
 

@@ -185,7 +185,7 @@ fn what_words_beside_the_limits_do_is_told() {
     Clinic::new().with("VGPU_MODE", "watch").finds(&["VGPU_MODE=\"watch\"", "accepted: enforce, observe, off"]);
     let (findings, fine) = Clinic::new().with("VGPU_SOCKET", "/nowhere/a.sock").with("VGPU_MODE", "observe").visit();
     assert!(!findings.iter().any(|finding| finding.contains("VGPU_MODE")), "{findings:?}");
-    let said = "VGPU_MODE=observe counts for nothing beside VGPU_SOCKET, since a variable can only tighten";
+    let said = "VGPU_MODE=observe has no effect with VGPU_SOCKET, because a variable can only tighten";
     assert!(fine.contains(said), "{fine}");
 }
 
@@ -277,7 +277,7 @@ fn status_shows_tenants_limits_and_members() {
     let status: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(status["pid"], daemon.child.id());
     assert_eq!(status["tenants"][0]["memory_limit"], 1 << 30);
-    assert_eq!(status["tenants"][0]["open_doors"], Value::Null);
+    assert_eq!(status["tenants"][0].get("bypasses"), Some(&Value::Null));
     assert_eq!(status["tenants"][0]["members"][0]["pid"], std::process::id());
 }
 

@@ -227,7 +227,7 @@ fn the_mode_is_handed_on_and_beside_a_daemon_it_is_said_that_it_counts_for_nothi
         let output = beside.args(["--", "true"]).output().unwrap();
         let said = texts(&output).1;
         assert!(output.status.success(), "{said}");
-        assert_eq!(said, "vgpu: VGPU_MODE=observe counts for nothing beside VGPU_SOCKET: the mode is the daemon's\n");
+        assert_eq!(said, "vgpu: VGPU_MODE=observe has no effect with VGPU_SOCKET: the daemon sets the mode\n");
     }
     let said = refused(run(&library).env("VGPU_SM_REQUEST", "30"));
     assert!(said.contains("VGPU_SM_REQUEST=\"30\" asks for guaranteed time"), "{said}");

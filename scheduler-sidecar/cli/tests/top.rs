@@ -209,8 +209,8 @@ fn the_details_of_a_tenant_have_both_numbers_of_its_processes_and_why_it_waits()
     press(&mut top, &[KeyCode::Down]);
     let asked = [TopEffect::Explain("chat".into()), TopEffect::Places("chat".into()), TopEffect::Hour];
     assert_eq!(press(&mut top, &[KeyCode::Enter]), asked);
-    let sentence = "It waits behind train of class normal, as it is itself; next is who is furthest behind its floor, then \
-                    who had least by weight: 2.1 ms are left of the lease.";
+    let sentence = "It waits behind train of class normal, the same as its own; next is the tenant furthest behind \
+         its floor, then the one with the least time by weight: 2.1 ms are left of the lease.";
     let all =
         vec![DeviceExplanation { device: UUID.into(), state: "waiting".into(), sentences: vec![sentence.into()] }];
     top.update(TopInput::Explained("chat".into(), Ok(all)));
@@ -447,12 +447,12 @@ fn a_daemon_that_is_gone_is_said_until_it_is_back_and_counts_anew() {
     assert!(wait.is_some());
     top.update(TopInput::Lost("no daemon answers at /run/vgpu/admin.sock".into()));
     let lost = picture(&top, &FINE, (80, 24));
-    assert!(lost.contains("not of now, asking again: no daemon answers") && lost.contains("train"), "{lost}");
+    assert!(lost.contains("outdated, asking again: no daemon answers") && lost.contains("train"), "{lost}");
     let mut now = status();
     now.pid = 812;
     top.update(TopInput::Look(Box::new(look(now, 60))));
     assert_eq!((top.chosen_row().unwrap().wait, top.lost.as_ref()), (None, None));
-    assert!(!picture(&top, &FINE, (80, 24)).contains("not of now"));
+    assert!(!picture(&top, &FINE, (80, 24)).contains("outdated"));
 }
 
 #[test]

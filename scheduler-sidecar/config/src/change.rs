@@ -184,7 +184,7 @@ mod tests {
             ("memory_limit", "0", "is zero"),
             ("sm_limit", "101", "is more than 100%"),
             ("sm_limit", "none", "is not a percentage"),
-            ("sm_request", "unlimited", "is no floor"),
+            ("sm_request", "unlimited", "is not a floor"),
             ("weight", "0", "is out of range"),
             ("weight", "x", "is not such a number"),
             ("class", "latncy", "did you mean \"latency\"?"),
@@ -192,7 +192,7 @@ mod tests {
             ("quantum", "1s", "is out of range"),
             ("mode", "off", "is not for a tenant of the daemon"),
             ("mode", "obsrve", "did you mean \"observe\"?"),
-            ("strict", "1", "is no truth value"),
+            ("strict", "1", "is not a boolean"),
         ] {
             let words = read(&[(key, value)]).unwrap_err();
             assert!(words.starts_with(&format!("{key} {value:?} ")) && words.contains(what), "{words}");

@@ -166,7 +166,7 @@ fn known_devices(
             && memory.value > found.memory
         {
             let what = format!("is more than device {name} has");
-            let accepted = format!("at most {}; what may be promised beyond it is overcommit", found.memory);
+            let accepted = format!("at most {}; to promise more than the device has, set overcommit", found.memory);
             problems.wrong_value(memory.place, "device.memory", what, accepted);
         }
         let plan = plan_device(entry.map(|entry| entry.raw), Some(found.index), Some(found.uuid.clone()), Some(found));
@@ -182,7 +182,7 @@ fn known_devices(
 }
 
 fn too_many(id: &At<DeviceId>, key: &str, problems: &mut ProblemList<'_>) {
-    let what = format!("is beyond the most devices there may be, {MAX_CONFIGURED_DEVICES}");
+    let what = format!("exceeds the maximum number of devices, {MAX_CONFIGURED_DEVICES}");
     problems.wrong_value(id.place, key, what, "fewer devices");
 }
 
@@ -198,7 +198,7 @@ fn refuse_mixed_ids<'a>(ids: impl Iterator<Item = (&'static str, &'a At<DeviceId
             DeviceId::Uuid(_) | DeviceId::Any => continue,
         };
         if let Some(other) = other {
-            let what = format!("may be the same device as {other}, and the driver does not answer who would know");
+            let what = format!("may be the same device as {other}; only the driver can tell, and it does not answer");
             problems.wrong_value(id.place, key, what, "all devices by number, or all by UUID");
             return;
         }

@@ -103,7 +103,8 @@ fn device_of(devices: &[DevicePlan], tenant: &TenantPlan, written: &str) -> Resu
             let instances: Vec<String> = devices.iter().filter(is_part).map(DevicePlan::name).collect();
             if !instances.is_empty() {
                 return Err(format!(
-                    "device {written} has MIG enabled, and each of its instances has terms of its own; accepted: one of {}",
+                    "device {written} has MIG enabled, and each of its instances has its own terms; accepted: one of \
+                     {}",
                     instances.join(", ")
                 ));
             }
@@ -295,7 +296,7 @@ sm_request = 50
         let set = |device| apply_change(&plan.devices, &plan.tenants, "chat", Some(device), &words);
         for device in ["1", "GPU-1A"] {
             let refused = set(device).unwrap_err();
-            let said = format!("device {device} has MIG enabled, and each of its instances has terms of its own; ");
+            let said = format!("device {device} has MIG enabled, and each of its instances has its own terms; ");
             assert!(refused.contains(&said) && refused.contains("accepted: one of MIG-2a, MIG-3a"), "{refused}");
         }
         assert_eq!(set("MIG-3a").unwrap().what.len(), 1);

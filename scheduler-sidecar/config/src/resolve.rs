@@ -87,7 +87,10 @@ pub(super) fn resolve_plan(raw: &RawFile, around: &Surroundings, problems: &mut 
     let arbitrate = raw.arbitrate.as_ref().map_or_else(Default::default, |at| at.value);
     let (log, metrics, proof) = (log(raw, problems), resolve_metrics(raw), resolve_proof(raw));
     notes.extend(metrics.listen.filter(|at| !at.ip().is_loopback()).map(|at| {
-        format!("metrics.listen = \"{at}\": whoever reaches this address reads names and use of all tenants; nobody is asked who he is")
+        format!(
+            "metrics.listen = \"{at}\": every host that reaches this address can read the names and usage of all \
+             tenants, without authentication"
+        )
     }));
     let tenants: Vec<TenantPlan> = tenants.into_iter().map(|tenant| tenant.plan).collect();
     notes.extend(unmeasured::note_unmeasured(arbitrate, &devices, &tenants));
@@ -143,7 +146,7 @@ fn log(raw: &RawFile, problems: &mut ProblemList<'_>) -> LogPlan {
     if let (Some(file), Some(audit), Some(at)) = (&plan.file, &plan.audit, &written.audit) {
         // Log lines would break the audit log's hash chain, and rotating one file would overwrite the other.
         if file == audit || is_put_aside(file, audit) || is_put_aside(audit, file) {
-            let what = "is the file of the log, or one that is put aside for the other";
+            let what = "is the file of the log, or a rotated file of one of the two";
             problems.wrong_value(at.place, "log.audit", what, "a file of its own");
         }
     }
@@ -247,7 +250,7 @@ impl<'a> TenantResolver<'a, '_> {
             let Some(name) = &entry.name else { continue };
             for name in slot_names(name, entry.replicas.as_ref()) {
                 if tenants.len() == MAX_TENANTS {
-                    let what = format!("is beyond the most tenants there may be, slots counted: {MAX_TENANTS}");
+                    let what = format!("exceeds the maximum number of tenants (slots included), {MAX_TENANTS}");
                     self.problems.wrong_key(entry.place, "tenant", what, "fewer tenants or fewer replicas");
                     return tenants;
                 }
@@ -256,7 +259,7 @@ impl<'a> TenantResolver<'a, '_> {
                         Some(_) => format!("makes a slot {:?}, a name that is given already", name.value),
                         None => "is given already".to_owned(),
                     };
-                    self.problems.wrong_value(name.place, "tenant.name", what, "a name of its own for each tenant");
+                    self.problems.wrong_value(name.place, "tenant.name", what, "a unique name for each tenant");
                     continue;
                 }
                 if let Some(housed) = self.place_tenant(&name, &layers, &devices, &mut told) {
@@ -342,7 +345,7 @@ impl<'a> TenantResolver<'a, '_> {
         if !is_name(&name.value) {
             if told.insert(name.place) {
                 let what = format!("makes a slot {:?}, which cannot be a name", name.value);
-                let accepted = "a shorter name: slots have 64 letters at most, too";
+                let accepted = "a shorter name: the name of a slot also has at most 64 letters";
                 self.problems.wrong_value(name.place, "tenant.name", what, accepted);
             }
             return None;

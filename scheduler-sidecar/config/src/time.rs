@@ -12,14 +12,15 @@ use super::problem::At;
 
 /// Former keys of `[time]`, each with the reason why a file cannot set it.
 pub const REMOVED_KEYS: &[(&str, &str)] = &[
-    ("marker", "is a constant of the library, which asks no file: a marker comes after 250us of estimated work"),
-    ("spin", "is a constant of the library, which asks no file"),
-    ("credit", "is a constant of the arbiter, which asks no file"),
+    ("marker", "is a constant of the library and cannot be set: an event marker follows 250us of estimated work"),
+    ("spin", "is a constant of the library and cannot be set"),
+    ("credit", "is a constant of the arbiter and cannot be set"),
+    ("burst", "is a constant of the library and cannot be set: a ceiling keeps 50ms of unused time, times the ceiling"),
     (
-        "burst",
-        "is a constant of the library, which asks no file: a ceiling keeps 50ms of unused time, times the ceiling",
+        "gone",
+        "is a constant of the library and cannot be set: after 250ms without a heartbeat the daemon counts as \
+         gone",
     ),
-    ("gone", "is a constant of the library, which asks no file: after 250ms without a beat the daemon counts as gone"),
 ];
 
 /// A configurable constant: a duration in nanoseconds.
@@ -82,19 +83,20 @@ constants! {
     overlap, arbiter::ArbiterConfig::default().overlap, 0, 1_000_000,
         "Less than this in flight does not keep the next tenant waiting.";
     drain, arbiter::ArbiterConfig::default().drain, 1_000_000, 1_000_000_000,
-        "How long a drain may take before the next tenant is let in beside it; at least two leases.";
+        "Longest drain before the next tenant gets the device at the same time; at least two leases.";
     longest, arbiter::ArbiterConfig::default().longest, 10_000_000, 60_000_000_000,
-        "A launch in flight is believed to take at most so long.";
+        "Longest time that a launch in flight is estimated to take.";
     stuck, arbiter::ArbiterConfig::default().stuck, 10_000_000, 60_000_000_000,
-        "So long after its allowance, work that never ends holds up other members of its own tenant.";
+        "Time after its allowance at which work that never ends starts to delay other members of its own tenant.";
     patience, arbiter::ArbiterConfig::default().patience, 1_000_000, 10_000_000_000,
-        "A tenant so far behind its request goes before every class.";
+        "Time behind its request at which a tenant goes before every class.";
     ageing, arbiter::ArbiterConfig::default().ageing, 10_000_000, 60_000_000_000,
-        "A class that is passed over for so long gets a lease.";
+        "Time after which a class that is passed over gets a lease.";
     alone, arbiter::ArbiterConfig::default().alone, 10_000_000, 60_000_000_000,
-        "A tenant that was alone for so long has a wider lease, up to 250 ms in flight; with record.exact = false none at all.";
+        "Time alone after which a tenant gets a wider lease, up to 250 ms in flight; with record.exact = false it \
+         needs no lease.";
     heartbeat, 10_000_000, 1_000_000, 125_000_000,
-        "How often the daemon shows that it lives; members count it as gone after 250ms.";
+        "Interval of the daemon's heartbeat; after 250ms without one, members count the daemon as gone.";
 }
 
 /// A member misses at least two beats before it counts the daemon as gone.

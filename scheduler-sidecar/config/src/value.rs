@@ -45,7 +45,7 @@ fn wrong_value<T>(what: impl Into<String>, accepted: &str) -> Result<T, WrongVal
 }
 
 /// Message for a truth value where another type is expected.
-const TRUTH_DESCRIPTION: &str = "is a truth value";
+const TRUTH_DESCRIPTION: &str = "is a boolean";
 
 /// Returns the text of a string or a number.
 fn text_of<'a>(written: &'a WrittenValue<'_>, accepted: &str) -> Result<&'a str, WrongValue> {
@@ -98,7 +98,7 @@ pub fn read_floor(written: &WrittenValue<'_>) -> Result<Option<Share>, WrongValu
         "none" => Ok(None),
         text => match parse_share(text) {
             Ok(Some(share)) => Ok(Some(share)),
-            Ok(None) => wrong_value("is no floor", FORMS),
+            Ok(None) => wrong_value("is not a floor", FORMS),
             Err(why) => wrong_value(why.to_string(), FORMS),
         },
     }
@@ -252,7 +252,7 @@ pub fn read_mode(written: &WrittenValue<'_>) -> Result<Mode, WrongValue> {
     match written {
         WrittenValue::Text("off") => wrong_value(
             "is not for a tenant of the daemon",
-            "\"enforce\", \"observe\"; without VGPU_SOCKET nothing is done",
+            "\"enforce\", \"observe\"; to switch vgpu off, start the program without VGPU_SOCKET",
         ),
         _ => read_word(written, &WORDS),
     }
@@ -274,7 +274,7 @@ pub fn strict_text(text: &str) -> Result<bool, WrongValue> {
     match text {
         "true" => Ok(true),
         "false" => Ok(false),
-        _ => wrong_value("is no truth value", "true, false"),
+        _ => wrong_value("is not a boolean", "true, false"),
     }
 }
 
@@ -343,7 +343,7 @@ pub fn read_device(written: &WrittenValue<'_>) -> Result<DeviceId, WrongValue> {
     match text {
         "*" => Ok(DeviceId::Any),
         text if text.starts_with("MIG-GPU-") => {
-            wrong_value("is the name of an instance as drivers before R470 wrote it, which programs do not know", FORMS)
+            wrong_value("is an instance's name as drivers before R470 wrote it, which programs do not know", FORMS)
         }
         text if is_uuid(text) => Ok(DeviceId::Uuid(text.to_owned())),
         text => match text.parse::<u8>() {
@@ -361,7 +361,7 @@ pub fn read_uids(written: &WrittenValue<'_>) -> Result<RangeInclusive<u32>, Wron
     match (first.trim().parse::<u32>(), last.trim().parse::<u32>()) {
         (Ok(first), Ok(last)) if first <= last => Ok(first..=last),
         (Ok(_), Ok(_)) => wrong_value("ends before it begins", FORMS),
-        _ => wrong_value("is no user number", FORMS),
+        _ => wrong_value("is not a user ID", FORMS),
     }
 }
 

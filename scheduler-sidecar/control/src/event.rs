@@ -26,37 +26,53 @@ const fn audited_kind(name: &'static str, says: &'static str) -> EventKind {
 
 /// All kinds, by subject.
 pub const EVENT_KINDS: &[EventKind] = &[
-    audited_kind("daemon.started", "the daemon serves"),
-    audited_kind("daemon.stopping", "it was told to stop; members keep their last terms"),
+    audited_kind("daemon.started", "the daemon started and serves its tenants"),
+    audited_kind("daemon.stopping", "the daemon was told to stop; members keep their last terms"),
     audited_kind("config.taken", "the configuration was read again and is in force"),
-    audited_kind("config.refused", "the configuration was read again and changed nothing: it has errors"),
-    audited_kind("tenant.added", "a tenant is served, with these limits"),
-    audited_kind("tenant.removed", "a tenant was taken out of the configuration"),
-    audited_kind("tenant.changed", "a tenant has other terms: by the configuration, or by an administrator"),
-    audited_kind("tenant.paused", "a tenant launches nothing until it is resumed"),
-    audited_kind("tenant.resumed", "a paused tenant goes on"),
-    event_kind("tenant.unusable", "a tenant cannot be served: something lies in its socket's place"),
-    event_kind("tenant.served", "a tenant that could not be served is"),
-    audited_kind("member.joined", "a process was let in, with its tenant's limits"),
-    audited_kind("member.left", "a process is gone"),
-    audited_kind("member.refused", "a process was turned away"),
-    audited_kind("admin.refused", "somebody who may not ask asked, or asked what is not understood"),
-    event_kind("memory.refused", "allocations of a tenant were refused, as many as are said"),
-    event_kind("driver.answered", "the driver, which did not answer at the start, does"),
-    event_kind("record.failed", "usage cannot be written down; limits are kept all the same"),
-    event_kind("record.resumed", "usage is written down again"),
+    audited_kind(
+        "config.refused",
+        "the configuration was read again and refused because of its errors; nothing \
+         changed",
+    ),
+    audited_kind("tenant.added", "a tenant was added, with these limits"),
+    audited_kind("tenant.removed", "a tenant was removed from the configuration"),
+    audited_kind("tenant.changed", "the configuration or an administrator changed a tenant's terms"),
+    audited_kind("tenant.paused", "a tenant was paused: it launches nothing until it is resumed"),
+    audited_kind("tenant.resumed", "a paused tenant was resumed"),
+    event_kind("tenant.unusable", "a tenant cannot be served: the path of its socket is taken"),
+    event_kind("tenant.served", "a tenant that could not be served is served now"),
+    audited_kind("member.joined", "a process joined its tenant and got the tenant's limits"),
+    audited_kind("member.left", "a process ended or disconnected"),
+    audited_kind("member.refused", "a process was refused"),
+    audited_kind(
+        "admin.refused",
+        "an administrative request was refused: its user may not ask, or the daemon does \
+         not understand it",
+    ),
+    event_kind("memory.refused", "allocations of a tenant were refused; `refused` is their number"),
+    event_kind("driver.answered", "the driver, which did not answer at the daemon's start, answers now"),
+    event_kind("record.failed", "usage cannot be recorded; limits are still enforced"),
+    event_kind("record.resumed", "usage is recorded again"),
     audited_kind("proof.uncontrolled", "a process uses a device without being held to a limit"),
     audited_kind(
         "proof.over",
         "a tenant uses more of a device than its ledger or its limit says, or has a ledger that cannot be read any more",
     ),
     audited_kind("proof.time", "a member works on a device without a lease"),
-    audited_kind("proof.unregistered", "a container was given a socket, and uses a device without having said hello"),
-    audited_kind("proof.door", "a tenant's program found a way around the library"),
-    event_kind("proof.ended", "what was found is no more"),
-    audited_kind("proof.stopped", "a process was stopped, or would have been, by the policy for what was found"),
-    event_kind("proof.blind", "something that proves enforcement cannot be looked at"),
-    event_kind("events.lost", "so many events came faster than they were read, and are not shown"),
+    audited_kind(
+        "proof.unregistered",
+        "a container has a tenant's socket, and a process in it uses a device without \
+         being connected",
+    ),
+    audited_kind("proof.bypass", "a tenant's program found a bypass of the library"),
+    event_kind("proof.ended", "a finding ended"),
+    audited_kind("proof.stopped", "the process of a finding was stopped, or with proof.dry_run would have been"),
+    event_kind(
+        "proof.blind",
+        "enforcement cannot be fully proved: the daemon cannot read something that the proof \
+         needs",
+    ),
+    event_kind("events.lost", "events came faster than they were read; some are not shown"),
 ];
 
 /// Returns the kind with this name; `None`: there is none.

@@ -75,7 +75,7 @@ pub fn explain_tenant(whole: &TenantFacts, facts: &[DeviceStanding]) -> Vec<Devi
     }
     if let Some(first) = all.first_mut() {
         if whole.paused && facts.is_empty() {
-            first.sentences.push("It is paused: what comes launches nothing until `vgpu resume`.".into());
+            first.sentences.push("It is paused: its processes launch nothing until `vgpu resume`.".into());
         }
         if whole.older > 0 {
             first.sentences.push(format!(
@@ -101,17 +101,18 @@ pub fn tell_findings(all: &mut [DeviceExplanation], found: &[Finding], more: usi
         all.get_mut(at).into_iter().for_each(|explained| explained.sentences.push(sentence.clone()));
     }
     if let Some(first) = all.first_mut().filter(|_| more > 0) {
-        first.sentences.push(format!("{more} more of its processes are findings: `vgpu status`."));
+        first.sentences.push(format!("{more} more of its processes have findings: see `vgpu status`."));
     }
 }
 
 fn explain_absent(whole: &TenantFacts) -> String {
     match whole.connected {
-        0 => "No process of it is connected, so that it waits for nothing. A process connects at its first CUDA or NVML call, \
-              if VGPU_SOCKET names the tenant's socket there."
+        0 => "None of its processes is connected, so it waits for nothing. A process connects at its first CUDA or \
+             NVML call, \
+              if its VGPU_SOCKET names the tenant's socket."
             .into(),
-        1 => "One of its processes is connected, and works on no device of the daemon's.".into(),
-        many => format!("{many} of its processes are connected, and none works on a device of the daemon's."),
+        1 => "One of its processes is connected, and it uses no device that the daemon knows.".into(),
+        many => format!("{many} of its processes are connected, and none uses a device that the daemon knows."),
     }
 }
 
@@ -119,27 +120,36 @@ fn on_device(whole: &TenantFacts, facts: &DeviceStanding) -> DeviceExplanation {
     let (state, sentence) = match facts.state {
         _ if whole.observed => (
             "observed",
-            "It is only observed (mode = \"observe\"): it waits for nobody and is refused nothing; what it uses is measured, and \
-             is time that others do not get."
+            "It is only observed (mode = \"observe\"): it never waits, and nothing is refused. \
+             Its use is measured, and other tenants do not get the time that it uses."
                 .into(),
         ),
-        _ if whole.paused => ("paused", "It is paused by an administrator and launches nothing until `vgpu resume`.".into()),
+        _ if whole.paused => {
+            ("paused", "It is paused by an administrator and launches nothing until `vgpu resume`.".into())
+        }
         _ if !facts.arbitrated => (
             "free",
-            "This device is not arbitrated: no tenant of it says anything about time, so that the gate is open for all and \
-             the device's own scheduler decides. What it uses of the device's time is not measured (time.arbitrate = true \
-             gives all devices out in leases, which measures it)."
+            "This device is not arbitrated: none of its tenants has a time setting. Launches do not wait, and \
+             the device's own scheduler orders them. The tenant's device time is not measured; \
+             time.arbitrate = true shares all devices by leases, which measures it."
                 .into(),
         ),
-        "idle" => ("idle", "It wants nothing at the moment: nothing of it stands at the gate.".into()),
-        "open" => ("open", "It is alone on the device and has no ceiling: its gate is open, and it asks nobody; what it uses is not measured (record.exact = false).".into()),
+        "idle" => ("idle", "It wants nothing at the moment: no launch of it waits at the gate.".into()),
+        "open" => (
+            "open",
+            "It is alone on the device and has no ceiling: it launches without leases, and its use is \
+         not measured (record.exact = false)."
+                .into(),
+        ),
         "running" => ("running", format!("It holds the lease: {}.", facts.words)),
-        "draining" => {
-            ("draining", "Its lease is over, and what it has in flight drains; then comes whoever is next.".into())
-        }
+        "draining" => (
+            "draining",
+            "Its lease is over, and its work in flight drains; then the next tenant gets the device.".into(),
+        ),
         "overdue" => (
             "overdue",
-            "What it has in flight takes longer than a drain may: others are let in beside it, and it gets no lease before \
+            "Its work in flight takes longer than a drain may. Other tenants run at the same time, and it gets no \
+             lease before \
              that work is done."
                 .into(),
         ),
@@ -167,17 +177,16 @@ fn explain_ceiling(facts: &DeviceStanding) -> String {
 
 fn explain_wait(facts: &DeviceStanding) -> String {
     let Some((tenant, class)) = &facts.holder else {
-        return format!(
-            "It waits at the gate, and the device is about to be given to whoever is next: {}.",
-            facts.words
-        );
+        return format!("It waits at the gate, and the device is about to go to the next tenant: {}.", facts.words);
     };
     let rule = match class.cmp(&facts.class) {
         Ordering::Less => format!(", which comes before {}", show::class_word(facts.class)),
         Ordering::Equal => {
-            ", as it is itself; next is who is furthest behind its floor, then who had least by weight".into()
+            ", the same as its own; next is the tenant furthest behind its floor, then the one with the least time \
+             by weight"
+                .into()
         }
-        Ordering::Greater => ", whose lease it ends early by its own".to_owned(),
+        Ordering::Greater => ", and ends that lease early because its own class is higher".to_owned(),
     };
     format!("It waits behind {tenant} of class {}{rule}: {}.", show::class_word(*class), facts.words)
 }
@@ -242,9 +251,12 @@ mod tests {
             ),
             (DeviceStanding { refill: Some(0), ..facts("capped") }, "refilled now"),
             (behind(Class::Latency), "behind chat of class latency, which comes before normal: 1 of"),
-            (behind(Class::Normal), "behind chat of class normal, as it is itself; next is who is furthest behind"),
-            (behind(Class::Batch), "behind chat of class batch, whose lease it ends early"),
-            (facts("waiting"), "about to be given"),
+            (
+                behind(Class::Normal),
+                "behind chat of class normal, the same as its own; next is the tenant furthest behind",
+            ),
+            (behind(Class::Batch), "behind chat of class batch, and ends that lease early"),
+            (facts("waiting"), "about to go to the next tenant"),
         ] {
             let (said, sentences) = says(&here, std::slice::from_ref(&facts));
             assert_eq!(said, facts.state);
@@ -287,7 +299,7 @@ mod tests {
         let (state, words) = says(&here, &[DeviceStanding { arbitrated: false, ..facts("open") }]);
         assert!(state == "free" && words.contains("not arbitrated") && words.contains("is not measured"), "{words}");
         let (state, words) = says(&TenantFacts { observed: true, ..here.clone() }, &[facts("waiting")]);
-        assert!(state == "observed" && words.contains("waits for nobody"), "{words}");
+        assert!(state == "observed" && words.contains("it never waits"), "{words}");
         assert!(says(&TenantFacts { older: 1, ..here }, &[facts("idle")]).1.contains("protocol 1"));
     }
 }

@@ -53,8 +53,8 @@ fn is_announced(
         None | Some(0) => Ok(false),
         Some(1) => Ok(true),
         Some(many) => Err(format!(
-            "the service manager hands over {many} sockets ({}); vgpud takes one, its administrative one: those of tenants \
-             come and go with the configuration",
+            "the service manager hands over {many} sockets ({}); vgpud takes one, the administrative socket: \
+             tenants' sockets change with the configuration",
             names.map_or("without names".into(), |names| names.to_string_lossy().replace(':', ", "))
         )),
     }

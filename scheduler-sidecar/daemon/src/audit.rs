@@ -145,7 +145,7 @@ impl AuditWriter {
             if set_fault(&self.state, words.clone()) {
                 match words {
                     // Without a kind, since an event of this would be written here.
-                    Some(why) => warn!(%why, "the audit log cannot be written; limits are kept all the same"),
+                    Some(why) => warn!(%why, "the audit log cannot be written; limits are still enforced"),
                     None => {
                         warn!(file = %self.file.file_path().display(), "the audit log is written again; lines are missing")
                     }
@@ -255,7 +255,11 @@ mod tests {
         text.extend(br#"{"seq":3,"wor"#);
         std::fs::write(&path, &text).unwrap();
         let found = verify(&[text], &[]).unwrap_err();
-        assert_eq!((found.line, found.words.contains("the daemon ended while it wrote it")), (3, true), "{found:?}");
+        assert_eq!(
+            (found.line, found.words.contains("the daemon ended while it wrote the line")),
+            (3, true),
+            "{found:?}"
+        );
         written(&path, 1 << 20, 2);
         let bytes = std::fs::read(&path).unwrap();
         let chain = verify(std::slice::from_ref(&bytes), &[]).unwrap();
@@ -287,7 +291,7 @@ mod tests {
             }
         }
         assert_eq!(refused(&text.replace("number 2", "number 7")).line, 3);
-        assert!(refused(&format!("{text}garbage\n")).words.contains("no whole line"));
+        assert!(refused(&format!("{text}garbage\n")).words.contains("not a complete line"));
     }
 
     #[test]

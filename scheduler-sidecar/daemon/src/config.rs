@@ -192,16 +192,21 @@ impl TenantConfig {
     pub fn on_device(&self, uuid: &str) -> Result<&DeviceTermsConfig, String> {
         self.terms_on(uuid).ok_or_else(|| {
             let name = &self.name;
-            let numbers: Vec<String> = self.on.iter().filter_map(|on| match on.device {
-                DeviceName::Number(number) => Some(number.to_string()),
-                _ => None,
-            }).collect();
+            let numbers: Vec<String> = self
+                .on
+                .iter()
+                .filter_map(|on| match on.device {
+                    DeviceName::Number(number) => Some(number.to_string()),
+                    _ => None,
+                })
+                .collect();
             if numbers.is_empty() {
                 return format!("device {uuid} {NOT_ITS_DEVICE} {name}");
             }
             format!(
-                "device {uuid} {NOT_ITS_DEVICE} {name}, {NOT_KNOWN_YET}: its driver does not answer yet, so that it \
-                 does not know which one is {}; name devices by their UUID in tenant.devices and device.id, or start vgpud \
+                "device {uuid} {NOT_ITS_DEVICE} {name}, {NOT_KNOWN_YET}: its driver does not answer yet, so the \
+                 daemon does not know which device is {}; name devices by their UUID in tenant.devices and \
+                 device.id, or start vgpud \
                  where NVML answers",
                 numbers.join(", ")
             )

@@ -192,7 +192,7 @@ pub fn refuse_foreign(dir: &Path) -> Result<(), String> {
     }
     let (dir, owner) = (dir.display(), there.uid());
     Err(format!(
-        "{dir} belongs to user {owner}, who could put other sockets in the place of the daemon's; name a directory of your \
+        "{dir} belongs to user {owner}, who could replace the daemon's sockets; name a directory of your \
          own with --runtime-dir"
     ))
 }

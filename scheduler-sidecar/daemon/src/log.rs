@@ -10,7 +10,7 @@ const LINES_PER_SECOND: u32 = 20;
 pub struct LineQuota {
     second: Option<Instant>,
     lines: u32,
-    swallowed: u32,
+    suppressed: u32,
 }
 
 impl LineQuota {
@@ -21,11 +21,11 @@ impl LineQuota {
             self.lines = 0;
         }
         if self.lines == LINES_PER_SECOND {
-            self.swallowed += 1;
+            self.suppressed += 1;
             return None;
         }
         self.lines += 1;
-        Some(std::mem::take(&mut self.swallowed))
+        Some(std::mem::take(&mut self.suppressed))
     }
 }
 
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_has_twenty_lines_and_the_next_one_says_what_was_swallowed() {
+    fn a_second_has_twenty_lines_and_the_next_one_says_what_was_suppressed() {
         let mut quota = LineQuota::default();
         let start = Instant::now();
         assert_eq!((0..100).filter(|_| quota.allow_line(start).is_some()).count(), 20);

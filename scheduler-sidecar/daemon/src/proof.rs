@@ -141,7 +141,7 @@ impl ProofLink {
     /// Notes in the status that the thread ended, so that no process is checked any more.
     pub fn is_gone(&self) {
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-        found.blind = Some("the thread that looks for processes is gone, until the daemon starts again".into());
+        found.blind = Some("the thread that looks for processes ended; restart the daemon".into());
     }
 
     /// Sends the registered members to the thread.
@@ -185,7 +185,10 @@ impl ProofLink {
     pub fn why_blind(&self) -> Option<String> {
         let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         let stuck = found.looked.is_some_and(|looked| looked.elapsed() > STUCK_AFTER);
-        found.blind.clone().or_else(|| stuck.then(|| "the driver, or /proc, has not answered for long".to_owned()))
+        found
+            .blind
+            .clone()
+            .or_else(|| stuck.then(|| "the driver, or /proc, has not answered for a long time".to_owned()))
     }
 }
 
@@ -270,7 +273,7 @@ impl ProofThread {
         let holders = match self.processes.device_holders() {
             Ok(holders) => holders,
             Err(why) => {
-                self.set_blind(Some(format!("processes cannot be looked at: {why}")));
+                self.set_blind(Some(format!("processes cannot be listed: {why}")));
                 return None;
             }
         };
@@ -280,7 +283,7 @@ impl ProofThread {
                 let asked = driver.processes_on_devices();
                 self.silent_until = asked.is_err().then(|| Instant::now() + DRIVER_PAUSE);
                 asked.unwrap_or_else(|why| {
-                    blind = Some(format!("what the driver says of processes cannot be looked at: {why}"));
+                    blind = Some(format!("the driver's list of processes cannot be read: {why}"));
                     Vec::new()
                 })
             }
@@ -400,7 +403,7 @@ impl ProofThread {
         if found.blind.is_none()
             && let Some(why) = &words
         {
-            warn!(kind = "proof.blind", %why, "enforcement is not proved as it should be; limits are kept all the same");
+            warn!(kind = "proof.blind", %why, "enforcement cannot be fully proved; limits are still enforced");
         }
         found.blind = words;
     }
@@ -436,7 +439,7 @@ impl ProofThread {
                     what,
                     pid,
                     ?name,
-                    "what was found is no more"
+                    "a finding ended"
                 );
             }
         }
@@ -465,7 +468,7 @@ impl ProofThread {
                         pid,
                         ?name,
                         dry_run = true,
-                        "it would be stopped now (proof.dry_run)"
+                        "the process would be stopped now (proof.dry_run)"
                     );
                 } else if signal_process(&self.processes, finding.process, Signal::TERM) {
                     warn!(
@@ -474,7 +477,7 @@ impl ProofThread {
                         what,
                         pid,
                         ?name,
-                        "it was asked to end, as proof.action says"
+                        "the process was asked to end, as proof.action says"
                     );
                 }
             }
@@ -487,7 +490,7 @@ impl ProofThread {
                         what,
                         pid,
                         ?name,
-                        "it was killed: it had been asked to end 5 s before"
+                        "the process was killed: it did not end within 5 s of being asked to"
                     );
                 }
             }

@@ -145,7 +145,7 @@ impl TenantRoom {
 pub(super) fn announce_tenant(tenant: &TenantConfig) {
     let memory = tenant.lowest_memory().map_or("unlimited".to_owned(), |memory| memory.to_string());
     let sm = tenant.lowest_ceiling().map_or("unlimited".to_owned(), |sm| sm.to_string());
-    info!(kind = "tenant.added", tenant = %tenant.name, ?memory, ?sm, socket = %tenant.socket.display(), "tenant");
+    info!(kind = "tenant.added", tenant = %tenant.name, ?memory, ?sm, socket = %tenant.socket.display(), "tenant added");
 }
 
 /// Removes the directory of a removed socket, and the ledgers that the daemon kept there, if nothing else is in it.

@@ -86,7 +86,8 @@ impl MemberRoster {
             Ok(text) => roster.read_lines(&text),
             Err(why) if why.kind() == io::ErrorKind::NotFound => {}
             Err(why) => {
-                warn!(file = %path.display(), %why, "members of the former daemon are not known; those that sit idle will be found as unregistered");
+                warn!(file = %path.display(), %why, "members of the previous daemon are not known; idle ones will be \
+                     reported as unregistered");
             }
         }
         roster.prior.retain(|pid, prior| processes::read_image(*pid) == Some(prior.image));
@@ -191,7 +192,8 @@ impl MemberRoster {
 }
 
 fn log_failure(path: &Path, why: &io::Error) {
-    warn!(file = %path.display(), %why, "the list of members cannot be written; after a restart those that sit idle will be found as unregistered");
+    warn!(file = %path.display(), %why, "the list of members cannot be written; after a restart idle members will be \
+         reported as unregistered");
 }
 
 fn read(path: &Path) -> io::Result<String> {

@@ -139,7 +139,7 @@ impl ConfigSource {
         let mut plan = config::make_plan(text, &self.around).map_err(wrong)?;
         let note = |why: &String| {
             format!(
-                "the driver does not answer, so that only the file says which devices there are and how large: {why}"
+                "the driver does not answer, so only the file says which devices exist and how large they are: {why}"
             )
         };
         let nobody = plan.devices.iter().filter(|device| device.uuid.is_none()).filter_map(|device| device.index);
@@ -147,8 +147,7 @@ impl ConfigSource {
         let unknown = (!numbers.is_empty()).then(|| {
             let then = if self.asks_nobody { "the driver is not asked (--driver none)" } else { "it is asked again" };
             format!(
-                "device.id, tenant.devices: which device is {} nobody knows without the driver, so that processes are refused \
-                 there; {then}; a UUID (`nvidia-smi -L`) in the number's place needs no driver",
+                "device.id, tenant.devices: only the driver knows which device is {}, so processes are refused there; {then}; a UUID (`nvidia-smi -L`) instead of the number needs no driver",
                 numbers.join(", ")
             )
         });

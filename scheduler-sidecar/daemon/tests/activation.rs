@@ -54,7 +54,7 @@ fn a_socket_of_the_manager_is_served_from_its_first_caller_on_and_outlives_the_d
         assert!(!dir.path().join("run/admin.sock").exists(), "its own is not opened beside it");
         let (code, log) = daemon.stop();
         assert_eq!(code, Some(0), "{log}");
-        assert!(log.contains("administrators come by the service manager's socket"), "{log}");
+        assert!(log.contains("administrators connect to the service manager's socket"), "{log}");
         assert_eq!(std::fs::metadata(&place).unwrap().ino(), inode, "it is the manager's, for the next start");
     }
 }

@@ -78,7 +78,7 @@ fn that_the_driver_did_not_answer_is_a_note_of_the_plan() {
     for library in ["libnvidia-ml.so", "libnvidia-ml.so.1"] {
         fs::write(dir.path().join(library), "no library").unwrap();
     }
-    let note = "the driver does not answer, so that only the file says which devices there are and how large";
+    let note = "the driver does not answer, so only the file says which devices exist and how large they are";
     for (driver, told) in [("auto", true), ("none", false)] {
         let check = |more: &[&str]| {
             let mut c = vgpud();

@@ -59,7 +59,7 @@ fn a_tenant_that_connects_without_end_keeps_no_other_tenant_out() {
     };
     let crowd: Vec<(Peer, String)> = (0..400).map(begin).collect();
     let (last, inside) = (&crowd[399].1, crowd.iter().filter(|(_, answer)| answer.contains("tenant\":")).count());
-    assert!(last.contains("what descriptors the daemon has left are others'"), "{last}");
+    assert!(last.contains("keeps its last file descriptors for other tenants"), "{last}");
     assert!(inside >= 60, "{inside} were let in");
     let others: Vec<Member> = (0..20).map(|_| Member::hello(&b)).collect();
     assert_eq!(others.len(), 20);

@@ -167,7 +167,7 @@ fn a_device_of_whose_time_nobody_asks_anything_is_open_until_somebody_does() {
 fn a_device_that_the_tenant_may_not_use_is_refused_and_the_member_stays() {
     let numbered = World::start("[[device]]\nid = 3\nmemory = \"1GiB\"\n[[tenant]]\nname = \"a\"\n");
     let words = numbered.hello("a").try_join(GPU).unwrap_err();
-    assert!(words.contains("does not know which one is 3; name devices by their UUID"), "{words}");
+    assert!(words.contains("does not know which device is 3; name devices by their UUID"), "{words}");
     let device = format!("[[device]]\nid = \"{GPU}\"\nmemory = \"1GiB\"\n");
     let world = World::start(&format!("{device}[[tenant]]\nname = \"a\"\n"));
     let mut a = world.hello("a");

@@ -132,14 +132,14 @@ fn check_and_options_say_and_take_them_and_refuse_what_is_none() {
     for (line, what) in [
         ("mode = \"off\"", "is not for a tenant of the daemon"),
         ("mode = \"watch\"", "is not known"),
-        ("mode = true", "is a truth value"),
+        ("mode = true", "is a boolean"),
         ("strict = \"true\"", "is a string"),
         ("strict = 1", "is a number"),
     ] {
         let problem = &check(&format!("[[tenant]]\nname = \"a\"\n{line}\n"))["problems"][0];
         assert_eq!(problem["what"], what, "{line}: {problem}");
     }
-    for (words, what) in [("a:mode=off", "not for a tenant"), ("a:strict=1", "is no truth value")] {
+    for (words, what) in [("a:mode=off", "not for a tenant"), ("a:strict=1", "is not a boolean")] {
         let output = vgpud().args(["--tenant", words]).output().unwrap();
         assert!(output.status.code() == Some(2) && texts(&output).1.contains(what), "{}", texts(&output).1);
     }

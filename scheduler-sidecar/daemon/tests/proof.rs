@@ -74,10 +74,11 @@ impl World {
         command.args(&words[1..]).stdin(Stdio::piped()).stdout(Stdio::piped());
         // The program and its children form a process group of their own.
         command.process_group(0);
-        let mut child = command.spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        // Guarded at once: a program that prints no number must not outlive the failed test.
+        let mut child = Guard(command.spawn().unwrap());
+        let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
         let pid = lines.next().unwrap().unwrap().parse().unwrap();
-        Holder { child: Guard(child), pid, _lines: lines }
+        Holder { child, pid, _lines: lines }
     }
 }
 

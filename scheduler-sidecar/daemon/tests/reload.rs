@@ -183,7 +183,7 @@ fn three_tenants_of_a_file_have_a_socket_and_limits_of_their_own() {
     assert_eq!((configuration.reloads, configuration.refused), (0, None));
     assert_eq!(configuration.file, world.dir.path().join("vgpud.toml"));
     let [note] = configuration.notes.as_slice() else { panic!("all else is in force: {:?}", configuration.notes) };
-    assert!(note.contains("which device is 0 nobody knows without the driver"), "{note}");
+    assert!(note.contains("only the driver knows which device is 0"), "{note}");
 }
 
 #[test]
@@ -264,11 +264,11 @@ fn vgpu_status_says_what_a_reload_left_behind_and_why_one_was_refused() {
     assert!(!shown.contains("earlier") && !shown.contains("removed") && !shown.contains("reload"), "{shown}");
     world.reload(&THREE.replace("10GiB", "6GiB"));
     let shown = world.shown();
-    assert!(shown.contains("a: 1 of its members keep limits they were told earlier\n"), "{shown}");
-    assert!(shown.contains("d: removed; it goes with its last member\n"), "{shown}");
+    assert!(shown.contains("a: 1 of its members keep earlier limits\n"), "{shown}");
+    assert!(shown.contains("d: removed; it ends with its last member\n"), "{shown}");
     world.reload("[[tenant]]\nname = \"a b\"\nweight = 0\n");
     let shown = world.shown();
-    assert!(shown.contains("vgpud.toml changed nothing:\n"), "{shown}");
+    assert!(shown.contains("vgpud.toml was refused:\n"), "{shown}");
     assert!(shown.contains(":5:8: tenant.name = \"a b\"") && shown.contains(":6:10: tenant.weight = 0"), "{shown}");
 }
 

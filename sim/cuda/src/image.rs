@@ -49,15 +49,13 @@ pub(crate) unsafe fn read(p: *const u8) -> Result<CodeImage, CUresult> {
     if p.is_null() {
         return Err(CUresult::INVALID_VALUE);
     }
-    // SAFETY: the caller promises a complete image, so its first byte is readable. An empty text is caught by that
-    // byte; every other image has at least four bytes.
-    let first = unsafe { p.read() };
-    if first == 0 {
+    // SAFETY: the caller promises a complete image, so its first byte is readable.
+    if unsafe { p.read() } == 0 {
         return Err(CUresult::INVALID_IMAGE);
     }
     // SAFETY: the caller promises a complete image; each format states its length in its header.
     unsafe {
-        match peek_value::<u32>(p, 0) {
+        match peek_magic(p) {
             FAT_WRAPPER => read(peek_value::<*const u8>(p, 8)),
             FAT_MAGIC => {
                 let len = usize::from(peek_value::<u16>(p, 6)) + usize::try_from(peek_value::<u64>(p, 8)).unwrap_or(0);
@@ -71,6 +69,22 @@ pub(crate) unsafe fn read(p: *const u8) -> Result<CodeImage, CUresult> {
             }
         }
     }
+}
+
+/// Reads the first four bytes, but none after a zero: a text may be shorter. No format's magic number has a zero byte.
+///
+/// # Safety
+/// `p` is readable up to its fourth byte or its first zero.
+unsafe fn peek_magic(p: *const u8) -> u32 {
+    let mut magic = [0; 4];
+    for (at, byte) in magic.iter_mut().enumerate() {
+        // SAFETY: the caller's promise; the bytes before this one are not zero.
+        *byte = unsafe { p.add(at).read() };
+        if *byte == 0 {
+            break;
+        }
+    }
+    u32::from_le_bytes(magic)
 }
 
 /// # Safety
@@ -381,6 +395,28 @@ fn read_declaration(text: &str) -> Option<(String, usize, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_text_of_two_bytes_at_the_end_of_a_page_is_read_no_further() {
+        const PAGE_BYTES: usize = 4096;
+        // SAFETY: an anonymous mapping of two pages, of which the second is not readable.
+        let page = unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let at = libc::mmap(std::ptr::null_mut(), 2 * PAGE_BYTES, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+            assert_ne!(at, libc::MAP_FAILED);
+            assert_eq!(libc::mprotect(at.add(PAGE_BYTES), PAGE_BYTES, libc::PROT_NONE), 0);
+            at.cast::<u8>()
+        };
+        for text in [&b"a\0"[..], b"P\0", b"abc\0"] {
+            // SAFETY: the text ends with the readable page, and with a zero as `read` requires.
+            let answer = unsafe {
+                let at = page.add(PAGE_BYTES - text.len());
+                at.copy_from_nonoverlapping(text.as_ptr(), text.len());
+                read(at)
+            };
+            assert_eq!(answer.err(), Some(CUresult::INVALID_PTX));
+        }
+    }
 
     #[test]
     fn ptx_entries_have_their_names_and_parameters() {

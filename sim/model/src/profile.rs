@@ -25,7 +25,7 @@ pub struct DeviceProfile {
     pub cc_minor: u32,
     /// NVML architecture number (Turing 6, Ampere 7, Ada 8, Hopper 9, Blackwell 10).
     pub architecture: u32,
-    /// NVML brand number (GeForce 5, Tesla 2, NVIDIA 12, NVIDIA RTX 14).
+    /// NVML brand number (Tesla 2, NVIDIA RTX 13, NVIDIA 14).
     pub brand: u32,
     /// Number of streaming multiprocessors.
     pub sms: u32,
@@ -148,7 +148,7 @@ const BASE_PROFILE: DeviceProfile = DeviceProfile {
     cc_major: 0,
     cc_minor: 0,
     architecture: 0,
-    brand: 12,
+    brand: 14,
     sms: 0,
     cores: 0,
     threads_per_sm: 2048,
@@ -349,7 +349,7 @@ pub const BUILT_IN_PROFILES: [DeviceProfile; 6] = [
         cc_major: 12,
         cc_minor: 0,
         architecture: 10,
-        brand: 14,
+        brand: 13,
         sms: 188,
         cores: 24064,
         threads_per_sm: 1536,
@@ -549,6 +549,19 @@ pub fn parse_list(text: &str) -> Result<Vec<DeviceProfile>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_board_has_nvmls_number_of_its_brand() {
+        // nvml.h: NVML_BRAND_TESLA 2, NVML_BRAND_NVIDIA_RTX 13, NVML_BRAND_NVIDIA 14.
+        for profile in parse_list("t4,l4,a100,h100,h200,rtxpro6000").unwrap() {
+            let expected = match profile.name() {
+                name if name.starts_with("Tesla") => 2,
+                name if name.contains("RTX") => 13,
+                _ => 14,
+            };
+            assert_eq!(profile.brand, expected, "{}", profile.name());
+        }
+    }
 
     #[test]
     fn lists_name_several_devices() {

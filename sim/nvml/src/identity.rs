@@ -90,15 +90,6 @@ pub fn nvmlDeviceGetBoardId(dev: NvmlGpu, board: CallerPlace<u32>) -> NvmlAnswer
     board.put_value(view.pci_domain << 16 | view.pci_bus << 8 | view.pci_device)
 }
 
-/// NVML's brand number of a product: Tesla 2, NVIDIA RTX 13, NVIDIA 14.
-fn brand_number(name: &str) -> u32 {
-    match name {
-        n if n.starts_with("Tesla") => 2,
-        n if n.contains("RTX") => 13,
-        _ => 14,
-    }
-}
-
 macro_rules! fact {
     ($($name:ident |$view:ident| $value:expr;)*) => { $(
         pub fn $name(dev: NvmlGpu, value: CallerPlace<u32>) -> NvmlAnswer {
@@ -109,7 +100,7 @@ macro_rules! fact {
 }
 fact! {
     nvmlDeviceGetArchitecture |v| v.profile.architecture;
-    nvmlDeviceGetBrand |v| brand_number(v.profile.name());
+    nvmlDeviceGetBrand |v| v.profile.brand;
     nvmlDeviceGetNumGpuCores |v| v.profile.cores;
     nvmlDeviceGetMemoryBusWidth |v| v.profile.bus_bits;
     nvmlDeviceGetBusType |_v| 2; // PCI Express

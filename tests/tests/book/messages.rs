@@ -10,7 +10,7 @@ use vgpu_tests::artefacts::checkout;
 const SECTIONS: &[(&str, &[&str])] = &[
     ("The library: a value is not understood", &["vgpu-core/src", "libvgpu/src"]),
     ("The library: a limit cannot be kept", &["libvgpu/src", "vgpu-core/src", "shim-sys/src"]),
-    ("The library: ways around it", &["libvgpu/src"]),
+    ("The library: bypasses", &["libvgpu/src"]),
     ("The library: the daemon", &["libvgpu/src"]),
     (
         "vgpud",
@@ -46,7 +46,7 @@ const CHOSEN: &[&str] = &[
     "the terms file cannot be written",
     "the audit log cannot be written",
     "no metrics over HTTP",
-    "enforcement is not proved as it should be",
+    "enforcement cannot be fully proved",
     "is not a key",
 ];
 

@@ -65,7 +65,7 @@ pub const ALL_STEPS: &[ProbeStep] = &[
     },
     ProbeStep {
         name: "context_overhead",
-        about: "what a context takes, by free memory and by NVML, twice",
+        about: "memory of a context, by free memory and by NVML, twice",
         limit_s: 60,
         run: context_overhead::run,
     },
@@ -77,7 +77,7 @@ pub const ALL_STEPS: &[ProbeStep] = &[
     },
     ProbeStep {
         name: "event_cost",
-        about: "record, query, elapsed, and what a record costs the device",
+        about: "record, query, elapsed, and the device time of a record",
         limit_s: 30,
         run: event_cost::run,
     },
@@ -85,7 +85,7 @@ pub const ALL_STEPS: &[ProbeStep] = &[
     ProbeStep { name: "alloc_cost", about: "allocation and release by size", limit_s: 40, run: alloc_cost::run },
     ProbeStep {
         name: "timer",
-        about: "the device's timer, and how exact the spin kernel is",
+        about: "the device's timer, and the accuracy of the spin kernel",
         limit_s: 30,
         run: timer::run,
     },
@@ -103,16 +103,11 @@ pub const ALL_STEPS: &[ProbeStep] = &[
     },
     ProbeStep {
         name: "granularity",
-        about: "what allocations of each size really take",
+        about: "memory that allocations of each size really take",
         limit_s: 60,
         run: granularity::run,
     },
-    ProbeStep {
-        name: "capture",
-        about: "which call does what during a stream capture",
-        limit_s: 60,
-        run: capture::run,
-    },
+    ProbeStep { name: "capture", about: "effect of each call during a stream capture", limit_s: 60, run: capture::run },
 ];
 
 /// Runs one step here and writes its lines to standard output.

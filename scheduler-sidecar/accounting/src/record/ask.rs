@@ -10,16 +10,16 @@ use serde::Serialize;
 use super::store::{APPLICATION_ID, RECORD_FILE, RecordTrouble, SCHEMA_VERSION, to_unsigned};
 use vgpu_config::bearer::CostBearer;
 
-/// How rows are put together.
+/// Length of time in one row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum GroupBy {
-    /// All of the time that was asked about.
+    /// The whole period.
     Total,
-    /// Hour by hour.
+    /// One row for each hour.
     Hour,
-    /// Day by day, by UTC.
+    /// One row for each day in UTC.
     Day,
-    /// Minute by minute, as long as that is kept; older rows are whole hours.
+    /// One row for each minute, while minutes are kept; older rows are whole hours.
     Minute,
 }
 

@@ -66,7 +66,9 @@ impl fmt::Display for RecordTrouble {
                 f,
                 "the record has version {found}, this vgpud writes version {SCHEMA_VERSION}: keep it elsewhere, or use the vgpud that wrote it"
             ),
-            Self::Foreign(path) => write!(f, "{} is somebody else's database", path.display()),
+            Self::Foreign(path) => {
+                write!(f, "{} is the database of another program; choose another state_dir", path.display())
+            }
             Self::Database(why) => match why.sqlite_error_code() {
                 Some(ErrorCode::DiskFull) => f.write_str("the disk is full"),
                 Some(ErrorCode::ReadOnly) => f.write_str("the state directory cannot be written (read-only)"),

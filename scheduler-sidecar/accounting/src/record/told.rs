@@ -19,24 +19,24 @@ impl ToldRefusals {
     pub fn tell_new(&mut self, held: &BTreeMap<RoomDevice, HeldMemory>, name: impl Fn(&RoomDevice) -> Option<String>) {
         for (whose, now) in held {
             let Some(tenant) = name(whose) else { continue };
-            let doors = now.doors.as_ref().map_or(0, |(count, _)| *count);
-            let before = self.0.insert(whose.clone(), (now.refused, doors));
-            let (refused_before, doors_before) = before.unwrap_or((now.refused, 0));
+            let bypasses = now.doors.as_ref().map_or(0, |(count, _)| *count);
+            let before = self.0.insert(whose.clone(), (now.refused, bypasses));
+            let (refused_before, bypasses_before) = before.unwrap_or((now.refused, 0));
             let device = &whose.1;
             let refused = now.refused.saturating_sub(refused_before);
             if refused > 0 {
                 info!(kind = "memory.refused", tenant, device, refused, "allocations beyond the limit were refused");
             }
-            if doors > doors_before
+            if bypasses > bypasses_before
                 && let Some((_, first)) = &now.doors
             {
                 warn!(
-                    kind = "proof.door",
+                    kind = "proof.bypass",
                     tenant,
                     device,
-                    doors,
+                    bypasses,
                     ?first,
-                    "its programs found ways around the library; strict = true shuts them"
+                    "its programs found bypasses of the library; strict = true refuses them"
                 );
             }
         }

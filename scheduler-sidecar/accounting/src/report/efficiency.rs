@@ -138,13 +138,14 @@ impl Efficiency {
             Some(ChartBar { name, value: time as f64, shown: format!("{} %", format_decimal(time, 1)) })
         };
         let mut notes = vec![
-            "Hours are those in which it computed, held memory or waited, on each device. A ceiling is no promise: who \
-             waited much could not use it. How well a kernel uses the device is not on record."
+            "Hours are those in which the tenant computed, held memory or waited, on each device. A ceiling is no \
+             promise: a tenant that waited much could not use it. The record does not say how well a kernel uses the \
+             device."
                 .to_owned(),
         ];
         notes.extend(self.unmeasured.then(|| UNMEASURED_NOTE.to_owned()));
         ReportSheet {
-            title: "What was kept and used".into(),
+            title: "Limits and their use".into(),
             facts,
             tables: vec![table],
             pictures: vec![draw_bars(

@@ -228,9 +228,10 @@ impl GatheredLines {
         };
         let unmeasured = few(&self.unmeasured).map(|names| {
             format!(
-                "Not all device time of these was measured (+), or none of it (?): {names}. They used devices that are not \
-                 given out in leases (arbitrate = true in [time] gives all out), or were alone where the daemon had exact = \
-                 false in [record]. Of the devices' time it is in (not measured), which is what it can have been at most."
+                "Not all device time of these was measured (+), or none of it (?): {names}. They used devices that \
+                 are not shared by leases (arbitrate = true in [time] shares all devices by leases), or were alone \
+                 where the daemon had exact = \
+                 false in [record]. That time is part of the row (not measured), which is an upper bound."
             )
         });
         unmeasured.into_iter().collect()

@@ -192,13 +192,14 @@ impl IdleAnswer {
             shown: format!("{} GiB h", format_decimal(milli_gib_hours(held.idle_byte_seconds), 3)),
         };
         let mut notes = vec![format!(
-            "Idle is a minute (older than keep_fine: an hour) in which memory was held and less than {} % of the device's time used.",
+            "A minute (older than keep_fine: an hour) is idle if memory was held in it and less than {} % of the \
+             device's time was used.",
             format_decimal(self.below.into(), 1)
         )];
         if self.lines.iter().any(|(_, held)| held.unsure > 0) {
             notes.push(
-                "?: its device time was not measured then, so that it may have been busy: on devices that are not given out in \
-                 leases, or alone with exact = false in [record]."
+                "?: device time was not measured, so the tenant may have been busy: on devices that are not shared \
+                 by leases, or alone with exact = false in [record]."
                     .into(),
             );
         }

@@ -119,7 +119,7 @@ impl SeenUse {
             return Advice::keep_as_is(why);
         }
         if self.refused.is_none() && self.peak == 0 {
-            return Advice::keep_as_is("its memory is not known: its library tells none");
+            return Advice::keep_as_is("its memory is not known: its library reports none");
         }
         let room = u128::from(self.peak) * u128::from(100 + care.headroom) / 100;
         let enough = u64::try_from(room)
@@ -133,7 +133,10 @@ impl SeenUse {
                 let more = (limit.max(self.peak).saturating_add(limit / 4))
                     .checked_next_multiple_of(MEMORY_STEP_BYTES)
                     .unwrap_or(limit);
-                let why = format!("{refused} allocations were refused: a quarter more, or ask what asked for so much");
+                let why = format!(
+                    "{refused} allocations were refused: a quarter more, or find the program that \
+                     asked for so much"
+                );
                 Advice { limit: Some(more), why }
             }
             Some(limit) if limit > 0 => {
@@ -166,9 +169,10 @@ impl SeenUse {
         let room = p95.saturating_mul(100 + care.headroom) / 100;
         let enough = room.max(1).next_multiple_of(SHARE_STEP_PERMILLE).min(1000);
         match self.sm_limit {
-            None if p95 == 0 => {
-                Advice::keep_as_is("no time of it was measured: without an sm_limit its time alone is not")
-            }
+            None if p95 == 0 => Advice::keep_as_is(
+                "none of its device time was measured: without an sm_limit, time alone on a \
+                     device is not measured",
+            ),
             None => {
                 Advice::keep_as_is(format!("no ceiling; {} in 95 of 100 busy minutes that were measured", percent(p95)))
             }

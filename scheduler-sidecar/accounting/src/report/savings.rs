@@ -151,7 +151,7 @@ impl Savings {
             let how = format!("{revenue} x {hours} h x {loss} % x {added} ms / 100 ms");
             rows.push(row("lost by latency", how, self.lost));
             then.push((
-                "saved, less what latency costs".to_owned(),
+                "saved, minus the cost of latency".to_owned(),
                 with_currency(&self.net_text(), &question.currency),
             ));
         }
@@ -164,8 +164,7 @@ impl Savings {
             facts: then,
             tables: vec![table],
             notes: vec![
-                "Arithmetic on the prices that were given: what sharing costs in speed is measured by vgpu validate."
-                    .into(),
+                "These are sums of the given prices; vgpu validate measures what sharing costs in speed.".into(),
             ],
             ..ReportSheet::default()
         }

@@ -17,7 +17,7 @@ use crate::record::ask;
 
 /// Note for reports over unmeasured device time.
 pub(super) const UNMEASURED_NOTE: &str =
-    "Not all device time of this period was measured, and what was not is missing here: docs/record.md says when.";
+    "Not all device time of this period was measured, and unmeasured time is missing here: see docs/record.md.";
 
 /// Least number of whole steps for a line.
 pub const MIN_STEPS: u64 = 3;
@@ -199,7 +199,7 @@ impl TrendAnswer {
         let gib_hours =
             |sum: &StepSum| format_decimal(round_half_up(sum.byte_seconds.saturating_mul(1000), 3600 * GIB_BYTES), 3);
         let row = |(at, sum): (&i64, &StepSum)| {
-            let whole = if self.is_whole(*at) { "" } else { "not whole" };
+            let whole = if self.is_whole(*at) { "" } else { "incomplete" };
             let seconds = |ns: u128| format_decimal(round_half_up(ns, NS_PER_SECOND / 1000), 3);
             vec![
                 shown(self.begins_step(*at)),
@@ -232,7 +232,7 @@ impl TrendAnswer {
         let then = format!("in {} {name}s", self.ahead);
         let more = ["GPU seconds", "change", &then, "GiB hours", "change", &then];
         let lines = SheetTable {
-            heading: format!("A {name}, on average of {} whole ones, and how that changes", self.end - self.first),
+            heading: format!("Average of {} whole {name}s, and its change", self.end - self.first),
             heads: column_names(&self.by, &more),
             words: self.by.len(),
             rows: self.all_whose().into_iter().map(line).collect(),
@@ -244,17 +244,19 @@ impl TrendAnswer {
             ChartBar { name: shown(self.begins_step(*at)), value: seconds, shown: format!("{seconds:.0} s") }
         };
         let mut notes = vec![
-            "A straight line through what was, by least squares: it knows of nothing that is to come, and of no week-ends."
+            "A straight line through past values, by least squares; it takes no coming event and no week-end into \
+             account."
                 .to_owned(),
         ];
         if self.end - self.first < i64::try_from(MIN_STEPS).unwrap_or(i64::MAX) {
             notes.push(format!(
-                "From {MIN_STEPS} whole {name}s on there is a line; a period that begins with one has more."
+                "A line needs at least {MIN_STEPS} whole {name}s; a period that begins at a full {name} has more of \
+                 them."
             ));
         }
         notes.extend(self.unmeasured.then(|| UNMEASURED_NOTE.to_owned()));
         ReportSheet {
-            title: "How use goes on".into(),
+            title: "Trend of use".into(),
             facts,
             tables: vec![lines, by_step],
             pictures: vec![draw_bars(&format!("GPU seconds each {name}"), &steps.iter().map(bar).collect::<Vec<_>>())],
@@ -348,7 +350,7 @@ mod tests {
         let whole: Vec<bool> = json["steps"].as_array().unwrap().iter().map(|step| step["whole"] == true).collect();
         assert_eq!(whole, [false, true, true, true, true, false]);
         let text = answer.to_sheet(Vec::new(), |second| (second / 86_400).to_string()).to_text();
-        assert!(text.contains("+0.700") && text.contains("not whole"), "{text}");
+        assert!(text.contains("+0.700") && text.contains("incomplete"), "{text}");
     }
 
     #[test]

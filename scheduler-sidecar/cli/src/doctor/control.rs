@@ -52,8 +52,7 @@ pub fn examine_control(report: &mut DoctorReport) {
     };
     report_bypasses(report, &bare);
     if let (Mode::Off, Some((name, word))) = (limits.asked_mode(), limits.mode_from()) {
-        return report
-            .add_fine("control", format!("limits are switched off by {name}={word}: there is nothing to prove"));
+        return report.add_fine("control", format!("{name}={word} switches limits off: there is nothing to prove"));
     }
     if !asked {
         return report.add_fine("control", "no limit is asked for: there is nothing to prove");
@@ -117,7 +116,7 @@ fn report_loaded(report: &mut DoctorReport, mapped: Option<&str>, asked: bool) {
 fn report_deepbind(report: &mut DoctorReport) {
     let strict = environment_text("VGPU_STRICT").is_some_and(|value| value == "1");
     let deepbind = match environment_text("VGPU_DEEPBIND").as_deref() {
-        Some("keep") if !strict => "RTLD_DEEPBIND is kept (VGPU_DEEPBIND=keep): each use is an open door",
+        Some("keep") if !strict => "RTLD_DEEPBIND is kept (VGPU_DEEPBIND=keep): each use is a bypass",
         _ => "RTLD_DEEPBIND is cleared where limits are asked for",
     };
     let rest = if strict {
@@ -125,14 +124,14 @@ fn report_deepbind(report: &mut DoctorReport) {
     } else {
         "other namespaces of the loader, unknown variants and second copies of the driver are counted; VGPU_STRICT=1 refuses them"
     };
-    report.add_fine("doors", format!("{deepbind}; {rest}"));
+    report.add_fine("bypasses", format!("{deepbind}; {rest}"));
 }
 
 fn report_bypasses(report: &mut DoctorReport, seen: &ChildReport) {
-    for (name, doors) in [("libcuda.so.1", &seen.cuda), ("libnvidia-ml.so.1", &seen.nvml)] {
-        let LookupResults { rows, hooked, lacking, open } = doors;
+    for (name, results) in [("libcuda.so.1", &seen.cuda), ("libnvidia-ml.so.1", &seen.nvml)] {
+        let LookupResults { rows, hooked, lacking, open } = results;
         if *rows == lacking.len() {
-            report.add_fine("doors", format!("{name} is not there, or has none of the {rows} hooked functions"));
+            report.add_fine("bypasses", format!("{name} is not there, or has none of the {rows} hooked functions"));
             continue;
         }
         let lacks = match lacking.len() {
@@ -141,14 +140,18 @@ fn report_bypasses(report: &mut DoctorReport, seen: &ChildReport) {
         };
         if open.is_empty() {
             report.add_fine(
-                "doors",
-                format!("{name}: {hooked} of {rows} functions are hooked, none leads elsewhere{lacks}"),
+                "bypasses",
+                format!("{name}: {hooked} of {rows} functions are hooked, none bypasses the hooks{lacks}"),
             );
         } else {
             let what = first_names(open);
             report.add_finding(
-                "doors",
-                format!("{name}: {hooked} of {rows} functions are hooked, {} lead around the hooks: {what}{lacks}; VGPU_STRICT=1 refuses variants that are not known", open.len()),
+                "bypasses",
+                format!(
+                    "{name}: {hooked} of {rows} functions are hooked, {} bypass the hooks: {what}{lacks}; \
+                     VGPU_STRICT=1 refuses variants that are not known",
+                    open.len()
+                ),
             );
         }
     }

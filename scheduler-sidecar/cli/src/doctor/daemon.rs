@@ -45,7 +45,7 @@ pub fn examine_daemon(report: &mut DoctorReport, asked: Option<&DaemonAnswer>) {
                     Mode::Enforce => format!("memory {memory}, device time {sm}"),
                     other => format!("mode {other}: use is measured, nothing is refused or delayed"),
                 };
-                let strict = if *strict { ", strict: ways around the library are refused" } else { "" };
+                let strict = if *strict { ", strict: bypasses of the library are refused" } else { "" };
                 report.add_fine("daemon", format!("{socket}: tenant {tenant}, {how}{strict}"));
             }
             Err(why) => report.add_finding(
@@ -99,7 +99,7 @@ pub fn ask_terms(socket: &Path) -> Result<ToldTerms, String> {
         two::Reply::Welcome(two::Welcome { terms, mode, strict, .. }) => Ok(ToldTerms { terms, mode, strict }),
         two::Reply::Refused { speaks: 1, .. } => terms_one(socket),
         two::Reply::Refused { words, .. } => Err(format!("the daemon says: {words}")),
-        two::Reply::Slot { .. } => Err("the answer is to something else".into()),
+        two::Reply::Slot { .. } => Err("the answer is to another question".into()),
     }
 }
 

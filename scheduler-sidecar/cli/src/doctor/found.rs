@@ -18,7 +18,7 @@ pub fn all(report: &mut DoctorReport, status: &DaemonStatus) {
     if status.findings.is_empty() {
         report.add_fine(
             "proof",
-            "the daemon found no process at a device that is held by nobody or uses more than it says",
+            "the daemon found no process that uses a device without a limit, or more than its tenant's ledger says",
         );
     }
     for fault in &status.faults {
@@ -31,7 +31,7 @@ pub fn all(report: &mut DoctorReport, status: &DaemonStatus) {
         report.add_finding(
             "daemon",
             format!(
-                "the last reading of {file} changed nothing: {why}; correct it (`vgpud --check {file}`) and send SIGHUP"
+                "the last reading of {file} was refused: {why}; correct it (`vgpud --check {file}`) and send SIGHUP"
             ),
         );
     }
@@ -39,15 +39,15 @@ pub fn all(report: &mut DoctorReport, status: &DaemonStatus) {
         report.add_fine(
             "daemon",
             format!(
-                "device time of {names} on device {device} is not measured: that device is not given out in leases; arbitrate = \
-                 true in [time] gives all out"
+                "device time of {names} on device {device} is not measured: that device is not shared by leases; \
+                 arbitrate = true in [time] shares all devices by leases"
             ),
         );
     }
     for tenant in &status.tenants {
         if let Some(why) = &tenant.unusable {
             let name = &tenant.name;
-            report.add_finding("daemon", format!("tenant {name} is not served: {why}; take it away and send SIGHUP"));
+            report.add_finding("daemon", format!("tenant {name} is not served: {why}; remove it and send SIGHUP"));
         }
     }
 }
@@ -73,10 +73,8 @@ pub fn report_own_findings(report: &mut DoctorReport, socket: &Path) {
                 report.add_finding("proof", finding_words(finding));
             }
             if told.more > 0 {
-                report.add_finding(
-                    "proof",
-                    format!("and {} more of this tenant; end those that are told first", told.more),
-                );
+                report
+                    .add_finding("proof", format!("and {} more of this tenant; end the listed ones first", told.more));
             }
             if told.findings.is_empty() {
                 report.add_fine("proof", "the daemon found nothing of this tenant's processes");
@@ -84,7 +82,7 @@ pub fn report_own_findings(report: &mut DoctorReport, socket: &Path) {
         }
         Ok(None) => report.add_fine(
             "proof",
-            "the daemon tells nothing of what it found: it is an older one, or this tenant asked it too often",
+            "the daemon did not report its findings: it is an older version, or this tenant asked too often",
         ),
         // The missing answer is reported elsewhere already.
         Err(_) => {}
@@ -108,9 +106,9 @@ fn finding_words(finding: &Finding) -> String {
 /// Returns the remedy for a fault of this kind.
 fn cure(what: &str) -> &'static str {
     match what {
-        "audit" => "give the place of log.audit room and leave to write, or name another one and start vgpud again",
-        "metrics" => "name an address in metrics.listen that is free, and start vgpud again",
-        "record" => "give state_dir room and leave to write; what was used meanwhile is written then",
+        "audit" => "give the directory of log.audit space and write permission, or name another file and restart vgpud",
+        "metrics" => "name a free address in metrics.listen, and restart vgpud",
+        "record" => "give state_dir space and write permission; usage from the meantime is recorded then",
         "proof" => "run vgpud as root in the host's pid namespace, where it can load the driver's library",
         _ => "its log says more",
     }

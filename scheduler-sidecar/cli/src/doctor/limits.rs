@@ -31,7 +31,7 @@ pub fn examine_limits(report: &mut DoctorReport) {
 fn report_mode(report: &mut DoctorReport, limits: &RawLimits) {
     if environment_text("VGPU_SOCKET").is_some() {
         let unheard = limits.unheard_mode().map_or(String::new(), |(name, word)| {
-            format!("; {name}={word} counts for nothing beside VGPU_SOCKET, since a variable can only tighten")
+            format!("; {name}={word} has no effect with VGPU_SOCKET, because a variable can only tighten")
         });
         return report.add_fine("mode", format!("the daemon's: see below{unheard}"));
     }
@@ -42,10 +42,8 @@ fn report_mode(report: &mut DoctorReport, limits: &RawLimits) {
     let what = match limits.asked_mode() {
         Mode::Enforce => "limits are kept",
         Mode::Observe => "memory is charged and device time measured; nothing is refused, delayed or shown differently",
-        Mode::Off if limits.limits_anything() => {
-            "as if nothing had been asked: programs run WITHOUT the limits that are set"
-        }
-        Mode::Off => "as if nothing had been asked",
+        Mode::Off if limits.limits_anything() => "switched off: programs run WITHOUT the limits that are set",
+        Mode::Off => "switched off",
     };
     let beside = match limits.word_of_variable("CUDA_DISABLE_CONTROL") {
         Some(word) if limits.word_of_variable("VGPU_MODE").is_some() => {
@@ -66,13 +64,13 @@ fn report_word_variables(report: &mut DoctorReport, limits: &RawLimits) {
         let who = if environment_text("VGPU_SOCKET").is_some() {
             "for the daemon's arbiter"
         } else {
-            "without a daemon nobody orders tenants"
+            "without a daemon tenants have no order"
         };
         report.add_fine("limits", format!("CUDA_TASK_PRIORITY={word} is the class {class}: {who}"));
     }
     if limits.word_of_variable("VGPU_ON_ERROR") == Some("open") {
         let what = if environment_text("VGPU_SOCKET").is_some() {
-            "does not count beside VGPU_SOCKET"
+            "has no effect with VGPU_SOCKET"
         } else {
             "a limit that cannot be kept is reported, and the program runs without it"
         };

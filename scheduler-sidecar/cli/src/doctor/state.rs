@@ -30,7 +30,7 @@ pub fn examine_state(report: &mut DoctorReport, named: Option<&str>) {
         uid: rustix::process::geteuid().as_raw(),
     };
     let by = match &name {
-        _ if named.is_some() => "the daemon's word",
+        _ if named.is_some() => "the daemon",
         Some(_) => "VGPU_TENANT",
         None if facts.host => "this user on the host; `vgpu run` gives each program its own",
         None => "this container's namespaces",
@@ -50,11 +50,14 @@ pub fn examine_state(report: &mut DoctorReport, named: Option<&str>) {
 fn report_bypasses(report: &mut DoctorReport, key: &TenantKey) {
     let told = ledgers::readable().iter().find_map(|place| ledgers::open_doors(place, key));
     match told {
-        None => report.add_fine("doors", "no process of this tenant has an account yet, which would tell of open doors"),
-        Some((0, _)) => report.add_fine("doors", "no process of this tenant met an open door"),
+        None => report.add_fine("bypasses", "no process of this tenant has a ledger yet, which would count bypasses"),
+        Some((0, _)) => report.add_fine("bypasses", "no process of this tenant found a bypass"),
         Some((count, first)) => report.add_finding(
-            "doors",
-            format!("processes of this tenant met open doors {count} times; the first: {first}; VGPU_STRICT=1 refuses what can be refused"),
+            "bypasses",
+            format!(
+                "processes of this tenant found bypasses {count} times; the first: {first}; VGPU_STRICT=1 \
+                 refuses what can be refused"
+            ),
         ),
     }
 }
@@ -76,7 +79,7 @@ fn report_use(report: &mut DoctorReport, key: &TenantKey) {
         report.add_fine(
             "used",
             format!(
-                "{device}: {count} processes hold {held}, of it {overhead} overhead; busy for {:.3} s",
+                "{device}: {count} processes hold {held}, including {overhead} overhead; busy for {:.3} s",
                 busy.as_secs_f64()
             ),
         );
@@ -103,9 +106,9 @@ fn report_ledger_directory(report: &mut DoctorReport) {
         (None, _) => {
             let why: Vec<String> = places.iter().filter_map(|place| why_not(place)).collect();
             let cure = if asked {
-                "VGPU_STATE_DIR must be a directory that can be written"
+                "VGPU_STATE_DIR must be a writable directory"
             } else {
-                "mount a place that can be written and name it by VGPU_STATE_DIR"
+                "mount a writable directory and name it in VGPU_STATE_DIR"
             };
             let why = why.join(", ");
             report.add_finding(

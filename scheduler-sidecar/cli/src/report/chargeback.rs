@@ -9,8 +9,8 @@ use vgpu_output::say::{EXIT_FINDINGS, EXIT_USAGE, Failure};
 
 /// Makes a bill: device time and memory at rates, by tenant, group or label; its lines add up to its total exactly.
 ///
-/// Time of devices that nobody used is a line of its own, so that the bill is that of the whole devices; --only-used leaves
-/// it out. Each column is rounded as a whole and divided by the largest remainder.
+/// Unused time of devices has its own line, so the bill covers the whole devices; --only-used omits that line. Each
+/// column's total is rounded once and divided among the lines by the largest remainder.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -20,8 +20,8 @@ Examples:
   vgpu report chargeback --month last --gpu-rate 2.24/h --only-used --format html --out bill.html
 
 Rates:
-  --gpu-rate is for a GPU's time as it was used, --memory-rate for a GiB that was held: an amount
-  and the time it is for, /s, /min, /h, /day or /month (of 730 h).
+  --gpu-rate is the price of used GPU time, --memory-rate that of a held GiB: an amount and its
+  time, /s, /min, /h, /day or /month (of 730 h).
 
 Exit codes:
   0  the bill was made
@@ -39,19 +39,19 @@ pub struct Args {
     #[arg(long, value_name = "RATE", value_parser = Rate::read)]
     memory_rate: Option<Rate>,
 
-    /// Written behind amounts: EUR.
+    /// Currency that follows amounts: EUR.
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     currency: String,
 
-    /// Digits behind the point of amounts.
+    /// Digits after the decimal point of amounts.
     #[arg(long, value_name = "DIGITS", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=6))]
     decimals: u32,
 
-    /// What lines are for: tenant, group, device, label:NAME, or several with commas between.
+    /// Grouping of the lines: tenant, group, device, label:NAME, or several separated by commas.
     #[arg(long, value_name = "WHAT", default_value = "tenant", value_parser = scope::parse_by)]
     by: ByArg,
 
-    /// Without the time of devices that nobody used.
+    /// Omits unused time of devices.
     #[arg(long)]
     only_used: bool,
 }

@@ -6,10 +6,10 @@ use crate::when;
 use vgpu_accounting::report::efficiency::Efficiency;
 use vgpu_output::say::Failure;
 
-/// Shows how much of what was kept for a tenant it used: of its ceiling on device time, and of its memory limit.
+/// Shows how much of its limits each tenant used: of its ceiling on device time, and of its memory limit.
 ///
-/// Only time counts in which it computed, held memory or waited. Two numbers and no score of both, and what a tenant waited
-/// for each second of device time: who waited much could not use its ceiling.
+/// Only time in which the tenant computed, held memory or waited counts. The report also shows how long a tenant waited
+/// for each second of device time: a tenant that waited much could not use its ceiling.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -26,7 +26,7 @@ pub struct Args {
     #[command(flatten)]
     scope: ReportScope,
 
-    /// What lines are for: tenant, group, device, label:NAME, or several with commas between.
+    /// Grouping of the lines: tenant, group, device, label:NAME, or several separated by commas.
     #[arg(long, value_name = "WHAT", default_value = "tenant", value_parser = scope::parse_by)]
     by: ByArg,
 }

@@ -5,10 +5,10 @@ use crate::when;
 use vgpu_accounting::report::idle::IdleReport;
 use vgpu_output::say::Failure;
 
-/// Shows what was held and not used: memory that tenants kept while they computed nothing, and idle time of devices.
+/// Shows memory that tenants held while they computed nothing, and idle time of devices.
 ///
 /// A minute (older than keep_fine: an hour) is idle if memory was held in it and less than --below of the device's time
-/// used. A tenant without an sm_limit may have been busy unmeasured: its part has a question mark.
+/// was used. A tenant without an sm_limit may have been busy unmeasured: its part has a question mark.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -25,7 +25,7 @@ pub struct Args {
     #[command(flatten)]
     scope: ReportScope,
 
-    /// Below so many percent of the device's time a minute is idle.
+    /// A minute below this percentage of the device's time is idle.
     #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = scope::parse_percent)]
     below: u32,
 }

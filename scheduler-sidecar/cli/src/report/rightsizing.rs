@@ -6,7 +6,7 @@ use super::scope::{ReportScope, ReportTexts};
 use vgpu_accounting::report::rightsizing::{AdviceMargins, Rightsizing};
 use vgpu_output::say::Failure;
 
-/// Suggests limits that fit: what each tenant had at most beside what it may have, what would be enough, and why.
+/// Suggests limits that fit: each tenant's highest usage and its limits, the suggested limits, and the reasons.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -18,9 +18,9 @@ Examples:
 How:
   memory       the highest use and the headroom above it, in steps of 256 MiB; after refusals a
                quarter more than the limit
-  device time  what 95 of 100 busy minutes stay within and the headroom above it, in steps of 5 %;
-               a quarter more than the ceiling for who stood at it and waited
-  JSON and CSV have bytes and percent; null, or nothing, is to keep it.
+  device time  the highest use in 95 of 100 busy minutes and the headroom above it, in steps of
+               5 %; a quarter more than the ceiling for a tenant that reached it and waited
+  JSON and CSV have bytes and percent; null, or an empty field, means to keep the limit.
 
 Exit codes:
   0  the report was made
@@ -30,11 +30,11 @@ pub struct Args {
     #[command(flatten)]
     scope: ReportScope,
 
-    /// Room above what was used, in percent.
+    /// Room above the highest usage, in percent.
     #[arg(long, value_name = "PERCENT", default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=1000))]
     headroom: u32,
 
-    /// Nothing is suggested for who was seen for less than this: 30m, 1h, 7d.
+    /// Minimum recorded time for a suggestion: 30m, 1h, 7d.
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = humantime::parse_duration)]
     least: Duration,
 }

@@ -5,7 +5,7 @@ use vgpu_accounting::report::apportion::format_decimal;
 use vgpu_accounting::report::savings::{DecimalAmount, HOURS_PER_MONTH, LatencyCost, SavingsQuestion, compute_savings};
 use vgpu_output::say::Failure;
 
-/// Computes what sharing saves: GPUs of one's own against fewer that are shared. Needs no record.
+/// Computes the savings of sharing: dedicated GPUs against fewer shared ones. Needs no record.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -18,57 +18,57 @@ How:
   dedicated = DEDICATED x GPU-PRICE x HOURS
   shared    = (SHARED x GPU-PRICE + TENANTS x TENANT-PRICE) x HOURS
   lost      = REVENUE x HOURS x LOSS % x ADDED-MS / 100 ms, at most REVENUE x HOURS
-  How many milliseconds sharing adds is measured by vgpu validate.
+  vgpu validate measures how many milliseconds sharing adds.
 
 Exit codes:
   0  computed
   1  it cannot be written
   2  usage")]
 pub struct Args {
-    /// GPUs of one's own, without sharing.
+    /// Number of GPUs without sharing.
     #[arg(long, value_name = "GPUS", default_value_t = 2)]
     dedicated: u32,
 
-    /// GPUs that are shared instead.
+    /// Number of GPUs with sharing.
     #[arg(long, value_name = "GPUS", default_value_t = 1)]
     shared: u32,
 
-    /// Who share them.
+    /// Number of tenants that share the GPUs.
     #[arg(long, value_name = "TENANTS", default_value_t = 2)]
     tenants: u32,
 
-    /// A GPU's price for an hour.
+    /// Price of a GPU for an hour.
     #[arg(long, value_name = "AMOUNT", value_parser = DecimalAmount::read)]
     gpu_price: DecimalAmount,
 
-    /// What each who shares adds to that, for an hour.
+    /// Additional price of each tenant, for an hour.
     #[arg(long, value_name = "AMOUNT", default_value = "0", value_parser = DecimalAmount::read)]
     tenant_price: DecimalAmount,
 
-    /// For so many hours; 730 are a month.
+    /// Number of hours; 730 are a month.
     #[arg(long, value_name = "HOURS", default_value = HOURS_PER_MONTH, value_parser = DecimalAmount::read)]
     hours: DecimalAmount,
 
-    /// Milliseconds by which sharing makes answers later.
+    /// Milliseconds by which sharing delays answers.
     #[arg(long, value_name = "MS", value_parser = DecimalAmount::read, requires_all = ["loss", "revenue"])]
     added_ms: Option<DecimalAmount>,
 
-    /// Percent of the revenue that is lost for each 100 ms.
+    /// Percent of the revenue that is lost for each 100 ms of delay.
     #[arg(long, value_name = "PERCENT", value_parser = DecimalAmount::read, requires = "added_ms")]
     loss: Option<DecimalAmount>,
 
-    /// What is earned in an hour.
+    /// Revenue of an hour.
     #[arg(long, value_name = "AMOUNT", value_parser = DecimalAmount::read, requires = "added_ms")]
     revenue: Option<DecimalAmount>,
 
-    /// Written behind amounts: EUR.
+    /// Currency that follows amounts: EUR.
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     currency: String,
 
     #[command(flatten)]
     form: ReportForm,
 
-    /// Print JSON.
+    /// Prints JSON.
     #[arg(long)]
     json: bool,
 }

@@ -17,22 +17,24 @@ use vgpu_output::say::{self, EXIT_FINDINGS, EXIT_USAGE, Failure};
 /// Whose, of which time, from where.
 #[derive(Debug, clap::Args)]
 pub struct ReportScope {
-    /// Whose; none: all tenants'.
+    /// Names of the tenants [default: all tenants].
     tenants: Vec<String>,
 
-    /// From when on: so long ago (90m, 24h, 7d), or a date or time of UTC (2026-11-01, 2026-11-01T12:00) [default: all].
+    /// Start of the period: a duration before now (90m, 24h, 7d), or a date or time in UTC (2026-11-01,
+    /// 2026-11-01T12:00) [default: all].
     #[arg(long, value_name = "WHEN", value_parser = PointInTime::read)]
     since: Option<PointInTime>,
 
-    /// Until when, likewise [default: now].
+    /// End of the period, in the same forms [default: now].
     #[arg(long, value_name = "WHEN", value_parser = PointInTime::read)]
     until: Option<PointInTime>,
 
-    /// A month of UTC: 2026-11, this, last.
+    /// A month in UTC: 2026-11, this, last.
     #[arg(long, value_name = "MONTH", value_parser = MonthArg::read, conflicts_with_all = ["since", "until"])]
     month: Option<MonthArg>,
 
-    /// Where the record lies [default: where the daemon says; without one /var/lib/vgpu for root, else $XDG_STATE_HOME/vgpu].
+    /// Directory of the record [default: the daemon's; without a daemon /var/lib/vgpu for root, else
+    /// $XDG_STATE_HOME/vgpu].
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
 
@@ -46,11 +48,11 @@ pub struct ReportScope {
 /// In which form, to where.
 #[derive(Debug, clap::Args)]
 pub struct ReportForm {
-    /// How it is written.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = ReportFormat::Table)]
     format: ReportFormat,
 
-    /// The file that it is written to, as a whole or not at all [default: standard output].
+    /// Output file, written as a whole or not at all [default: standard output].
     #[arg(long, short, value_name = "FILE")]
     out: Option<PathBuf>,
 }
@@ -58,15 +60,15 @@ pub struct ReportForm {
 /// How a report is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum ReportFormat {
-    /// For people.
+    /// Text for people.
     Table,
-    /// For programs; also by --json.
+    /// JSON for programs; also by --json.
     Json,
-    /// For spreadsheets: a head, a line for each row, no total.
+    /// CSV for spreadsheets: a line of headings, a line for each row, no total.
     Csv,
-    /// For documents.
+    /// Markdown for documents.
     Markdown,
-    /// One file with pictures, and nothing from elsewhere.
+    /// One HTML file that contains its pictures and loads nothing.
     Html,
 }
 
@@ -156,7 +158,7 @@ impl ReportScope {
         if since > now {
             return Err(Failure::new(
                 EXIT_USAGE,
-                format!("the time that is asked about begins at {} UTC, which is to come", format_second(since)),
+                format!("the period begins at {} UTC, which is in the future", format_second(since)),
             ));
         }
         Ok(((since, until), ReportPeriod { since, until: until.min(now) }))
@@ -197,7 +199,7 @@ pub fn parse_by(text: &str) -> Result<Vec<LineBy>, String> {
     let by: Vec<LineBy> =
         text.split(',').map(LineBy::read).collect::<Result<_, _>>().map_err(|_| format!("accepted: {BY_FORMS}"))?;
     let twice = by.iter().enumerate().any(|(at, one)| by[..at].contains(one));
-    if twice { Err(format!("the same twice; accepted: {BY_FORMS}")) } else { Ok(by) }
+    if twice { Err(format!("one of them is given twice; accepted: {BY_FORMS}")) } else { Ok(by) }
 }
 
 /// Parses `12.5` as thousandths of a whole: 125.

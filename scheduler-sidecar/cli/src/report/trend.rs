@@ -8,10 +8,10 @@ use crate::when::format_second;
 use vgpu_accounting::report::trend::{TrendReport, TrendStep};
 use vgpu_output::say::Failure;
 
-/// Shows how use goes on: what each day had, whether it becomes more or less, and where that leads if it goes on so.
+/// Shows the trend of use: each day's use, its growth or decline, and the use that the trend predicts.
 ///
-/// A straight line through the whole days of the period, by least squares. From the first row on a day without use counts
-/// as nil. It needs three days, and knows of nothing that is to come.
+/// The trend is a straight line through the whole days of the period, by least squares. After the first row, a day
+/// without use counts as zero. The line needs three days, and takes no coming event into account.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -21,7 +21,7 @@ Examples:
   vgpu report trend --month last --format html --out trend.html
 
 Units:
-  GPU SECONDS  device time that was measured: docs/report.md says what is not
+  GPU SECONDS  device time that was measured: see docs/report.md
   GIB HOURS    memory held, over time: 1 GiB for an hour is 1
   JSON and CSV have ns and byte-seconds; steps begin at seconds since 1970 (UTC), weeks on Mondays.
 
@@ -33,26 +33,26 @@ pub struct Args {
     #[command(flatten)]
     scope: ReportScope,
 
-    /// What lines are for: tenant, group, device, label:NAME, or several with commas between.
+    /// Grouping of the lines: tenant, group, device, label:NAME, or several separated by commas.
     #[arg(long, value_name = "WHAT", default_value = "tenant", value_parser = scope::parse_by)]
     by: ByArg,
 
-    /// What is one step.
+    /// Length of one step.
     #[arg(long, value_enum, default_value_t = TrendStepArg::Day)]
     each: TrendStepArg,
 
-    /// How many steps after the last one the line is read.
+    /// Number of steps after the last one for the prediction.
     #[arg(long, value_name = "STEPS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=1000))]
     ahead: u64,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum TrendStepArg {
-    /// From the full hour on.
+    /// A full hour.
     Hour,
-    /// Of UTC.
+    /// A day in UTC.
     Day,
-    /// From Monday on, of UTC.
+    /// A week in UTC, from Monday.
     Week,
 }
 

@@ -5,9 +5,9 @@ use vgpu_accounting::report::gather::{GatheredLines, LineBy};
 use vgpu_accounting::report::usage::make_usage;
 use vgpu_output::say::Failure;
 
-/// Shows who used how much: device time and memory, and each one's part; all parts together are 100.0 %.
+/// Shows device time and memory of each tenant, and its part of the total; all parts together are 100.0 %.
 ///
-/// Time of devices that nobody used is a line of its own, unless tenants are named.
+/// Unused time of devices has its own line, unless tenants are named.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -17,7 +17,7 @@ Examples:
   vgpu report usage train chat --by tenant,device --format csv
 
 Units:
-  GPU SECONDS  device time that was measured: docs/report.md says what is not
+  GPU SECONDS  device time that was measured: see docs/report.md
   GIB HOURS    memory held, over time: 1 GiB for an hour is 1
   JSON and CSV have whole numbers: ns, byte-seconds, bytes; periods are seconds since 1970 (UTC).
 
@@ -29,11 +29,11 @@ pub struct Args {
     #[command(flatten)]
     scope: ReportScope,
 
-    /// What lines are for: tenant, group, device, label:NAME, or several with commas between.
+    /// Grouping of the lines: tenant, group, device, label:NAME, or several separated by commas.
     #[arg(long, value_name = "WHAT", default_value = "tenant", value_parser = scope::parse_by)]
     by: ByArg,
 
-    /// Without the time of devices that nobody used.
+    /// Omits unused time of devices.
     #[arg(long)]
     only_used: bool,
 }

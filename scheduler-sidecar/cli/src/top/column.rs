@@ -21,9 +21,9 @@ pub enum TopColumn {
     Floor,
     /// By ceiling.
     Ceiling,
-    /// By how much of the device was wanted.
+    /// By the part of the device's time that was wanted.
     Wanted,
-    /// By how much of it was got.
+    /// By the part of the device's time that was received.
     Got,
     /// By memory in use.
     Memory,

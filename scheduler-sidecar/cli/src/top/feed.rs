@@ -115,7 +115,7 @@ impl TopFeed {
 
     fn carry_out(&mut self, order: TopEffect) -> Option<()> {
         let words = |why: io::Error| ask::explain_failure(&self.socket, &why);
-        let other = || "the daemon's answer is to something else; is it older than this program?".to_owned();
+        let other = || "the daemon answered another question; is it older than this program?".to_owned();
         let input = match order {
             TopEffect::Change(ask) => {
                 let answer = control::ask_daemon(&self.socket, &ask).map_err(words);

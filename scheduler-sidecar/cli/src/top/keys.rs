@@ -71,7 +71,7 @@ pub const KEY_BINDINGS: [KeyBinding; 14] = [
     },
     KeyBinding {
         shown: "left right, < >",
-        what: "order by the column beside",
+        what: "order by the next column",
         keys: &[
             (K::Left, C::SortLeft),
             (K::Right, C::SortRight),

@@ -43,7 +43,7 @@ pub fn run(daemon: &DaemonAddress, wishes: &TopOptions) -> Result<ExitCode, Fail
     let shown = show_live(&mut top, &theme, &mut screen, &inputs, &orders, &ended);
     drop(screen);
     if TerminalScreen::has_panicked() {
-        return Err(Failure::new(EXIT_FINDINGS, "the view ended by a fault of its own, which is told above"));
+        return Err(Failure::new(EXIT_FINDINGS, "the view ended because of its own error, shown above"));
     }
     match ended.load(Ordering::SeqCst) {
         0 => shown.map(|()| ExitCode::SUCCESS).map_err(terminal_failure),

@@ -225,7 +225,7 @@ pub fn device_called(status: &DaemonStatus, name: &str) -> Result<String, String
         let name = vgpu_config::problem::escape_value(name);
         if known.is_empty() {
             return format!(
-                "--device {name:?}: the daemon knows no device yet; its file names none, and nobody has joined one"
+                "--device {name:?}: the daemon knows no device yet; its file names none, and no process has joined one"
             );
         }
         format!("--device {name:?} is none of the daemon's devices; accepted: {}", known.join(", "))

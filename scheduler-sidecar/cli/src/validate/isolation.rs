@@ -44,7 +44,8 @@ pub const ISOLATION_MATRIX: [IsolationAxis; 4] = [
         name: "memory",
         daemon: IsolationCell {
             degree: IsolationDegree::Full,
-            words: "a hard limit for all processes of a tenant together, changed while they run; what is freed is not erased",
+            words: "a hard limit for all processes of a tenant together, changed while they run; freed memory is not \
+                 erased",
             tests: &[
                 ("tests/tests/daemon.rs", "members_of_the_daemons_tenant_share_its_limit"),
                 ("tests/tests/leases.rs", "a_memory_limit_changes_under_a_living_process"),
@@ -71,7 +72,7 @@ pub const ISOLATION_MATRIX: [IsolationAxis; 4] = [
         },
         alone: IsolationCell {
             degree: IsolationDegree::Partial,
-            words: "ceilings, no floors: nobody gives turns among tenants",
+            words: "ceilings, no floors: tenants have no order of turns",
             tests: &[("tests/tests/time_shares.rs", "ceilings_hold_for_kernels_of_any_length")],
         },
     },
@@ -79,7 +80,7 @@ pub const ISOLATION_MATRIX: [IsolationAxis; 4] = [
         name: "fault",
         daemon: IsolationCell {
             degree: IsolationDegree::Partial,
-            words: "a killed process or daemon stops nobody; a fault of the device strikes all who share it",
+            words: "a killed process or daemon stops no other; a fault of the device hits every process that shares it",
             tests: &[
                 ("tests/tests/leases.rs", "a_member_killed_inside_its_lease_blocks_nobody"),
                 (LEASES_TEST, "a_daemon_killed_mid_lease_hangs_nobody_and_ceilings_are_kept_and_it_comes_back"),
@@ -87,7 +88,8 @@ pub const ISOLATION_MATRIX: [IsolationAxis; 4] = [
         },
         alone: IsolationCell {
             degree: IsolationDegree::Partial,
-            words: "a killed process stops nobody and its memory comes back; a fault of the device strikes all",
+            words: "a killed process stops no other and its memory comes back; a fault of the device hits every \
+                 process",
             tests: &[(
                 "tests/tests/concurrency.rs",
                 "after_kills_at_random_instructions_the_ledger_is_the_truth_and_nobody_hangs",
@@ -136,7 +138,7 @@ pub fn isolation_table() -> SheetTable {
         ]
     };
     SheetTable {
-        heading: "What is kept apart".into(),
+        heading: "Isolation".into(),
         heads: ["axis", "with vgpud", "libvgpu.so alone", "shown by"].map(str::to_owned).to_vec(),
         words: 4,
         rows: ISOLATION_MATRIX.iter().map(row).collect(),

@@ -19,9 +19,9 @@ impl DurationMeasure {
     pub fn to_words(&self) -> String {
         match self {
             Self::Run => "the wall time of each run, from its start to its end".into(),
-            Self::Json => "what the programs say of each iteration, as lines of JSON".into(),
+            Self::Json => "the programs' own times of each iteration, as lines of JSON".into(),
             Self::Pattern(pattern) => {
-                format!("what the programs say of each iteration, by the pattern {:?}", pattern.text)
+                format!("the programs' own times of each iteration, by the pattern {:?}", pattern.text)
             }
         }
     }

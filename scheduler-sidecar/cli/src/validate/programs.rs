@@ -140,7 +140,7 @@ pub fn prepare_programs(args: &Args) -> Result<PreparedPrograms, Failure> {
     let there: usize = status.tenants.iter().map(|tenant| tenant.members.len()).sum();
     if there > 0 {
         notes.push(format!(
-            "{there} processes of the daemon's tenants were there before: what they did is in these numbers."
+            "{there} processes of the daemon's tenants ran before: their work is part of these numbers."
         ));
     }
     let program = |(name, command): (String, Vec<OsString>)| {

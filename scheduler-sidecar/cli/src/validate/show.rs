@@ -113,7 +113,7 @@ fn tails_table(changes: &[(&ProgramResults, ProgramChange)]) -> SheetTable {
         vec![program.name.clone(), of(&change.alone), of(&change.together), format_percent(change.p99)]
     };
     test_table(
-        "P99 (of so many iterations)",
+        "P99 (number of iterations)",
         &["program", "alone", "together", "change"],
         1,
         changes.iter().map(row).collect(),
@@ -127,11 +127,16 @@ fn combined_table(results: &ValidationResults) -> SheetTable {
             row(
                 "combined throughput against one after the other",
                 format_percent((all.combined - 1.0) * 100.0),
-                "above nil, sharing does more in the same time than taking turns",
+                "above zero, sharing does more in the same time than taking turns",
             ),
-            row("fairness (Jain)", format!("{:.3}", all.fairness), "1: all are slowed down alike; 1/n: one has it all"),
-            row("unfairness (1 - Jain)", format!("{:.3}", 1.0 - all.fairness), "0: all are slowed down alike"),
-            row("least slowed down beside most", format!("{:.2} x", all.worst), "1: all alike"),
+            row(
+                "fairness (Jain)",
+                format!("{:.3}", all.fairness),
+                "1: all are slowed down equally; 1/n: one has it \
+                 all",
+            ),
+            row("unfairness (1 - Jain)", format!("{:.3}", 1.0 - all.fairness), "0: all are slowed down equally"),
+            row("least slowed down against most", format!("{:.2} x", all.worst), "1: all alike"),
         ]
     });
     test_table("All of them", &["what", "value", "meaning"], 3, rows)
@@ -153,7 +158,7 @@ fn results_picture(results: &ValidationResults) -> String {
             });
         }
     }
-    draw_dots("Each run, its median and where that lies", &rows)
+    draw_dots("Each run, its median and its interval", &rows)
 }
 
 fn results_notes(results: &ValidationResults) -> Vec<String> {
@@ -170,9 +175,11 @@ fn results_notes(results: &ValidationResults) -> Vec<String> {
             "Medians are of runs; a run stands for the median of its iterations. Their intervals are by order statistics: exact, \
              at least 95 %, for any distribution. Those of changes are by the bootstrap (percentiles of 10,000 draws).",
             "Throughput is the reciprocal of latency. P99 is by nearest rank over all iterations: of fewer than 100 it is the highest.",
-            "Together, who is done first is started again and runs uncounted, so that each counted run had company to its end.",
-            "Combined throughput is the sum of what each does of its own speed; fairness is Jain's index of these parts.",
-            "The matrix says what the product's own tests show, not what was measured here.",
+            "In shared rounds, a program that ends first is started again, uncounted, so each counted run has \
+             company to its end.",
+            "Combined throughput is the sum of each program's part of its own speed alone; fairness is Jain's index \
+             of these parts.",
+            "The table of isolation says what the product's own tests show, not what was measured here.",
         ]
         .map(str::to_owned),
     );

@@ -42,7 +42,8 @@ pub(super) fn check(
                 let asked: u128 = asks.iter().map(|ask| u128::from(ask.memory.unwrap_or(total).get())).sum();
                 if asked > u128::from(total.get()) {
                     notes.push(format!(
-                        "device {name}: {} are promised of {total}; who comes late may be refused by the device itself",
+                        "device {name}: {} are promised, and it has {total}; the device itself may refuse a tenant that \
+                         allocates late",
                         size(asked)
                     ));
                 }

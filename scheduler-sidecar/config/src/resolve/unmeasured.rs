@@ -28,8 +28,8 @@ pub(super) fn note_unmeasured(arbitrate: Arbitrate, devices: &[DevicePlan], tena
     let more = if names.len() > MAX_UNMEASURED_LISTED { ", ..." } else { "" };
     (!names.is_empty()).then(|| {
         format!(
-            "device time is not measured where no tenant asks anything of it (device {few}{more}): the record and metrics \
-             have none; time.arbitrate = true gives all devices out in leases, which measures it"
+            "device time is not measured where no tenant has a time setting (device {few}{more}): the record and \
+             metrics do not have it; time.arbitrate = true shares all devices by leases, which measures it"
         )
     })
 }

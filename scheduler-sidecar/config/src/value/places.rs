@@ -46,7 +46,7 @@ pub fn listen(written: &WrittenValue<'_>) -> Result<Option<SocketAddr>, WrongVal
         text => match text.parse::<SocketAddr>() {
             Ok(at) if at.port() != 0 => Ok(Some(at)),
             Ok(_) => wrong_value("has no port", FORMS),
-            Err(_) => wrong_value("is no address", FORMS),
+            Err(_) => wrong_value("is not an address", FORMS),
         },
     }
 }
@@ -91,7 +91,7 @@ pub fn device_file(written: &WrittenValue<'_>) -> Result<PathBuf, WrongValue> {
         "an absolute path, in which * stands for any text and [0-9] for a digit, like \"/dev/nvidia[0-9]*\"";
     let path = read_path(written).map_err(|why| WrongValue { accepted: FORMS.into(), ..why })?;
     match path.to_string_lossy().replace("[0-9]", "").contains(['[', ']', '?']) {
-        true => wrong_value("is no such pattern", FORMS),
+        true => wrong_value("is not such a pattern", FORMS),
         false => Ok(path),
     }
 }

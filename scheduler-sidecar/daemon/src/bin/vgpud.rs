@@ -86,7 +86,7 @@ fn write_log(log: &LogPlan, level: LevelFilter, journal: &EventJournal) -> std::
         tracing::warn!(%why, "the log's file cannot be written: it goes to standard error");
     }
     if let Some(why) = no_audit {
-        tracing::warn!(%why, "there is no audit log, until the daemon starts again; limits are kept all the same");
+        tracing::warn!(%why, "there is no audit log until the daemon is restarted; limits are still enforced");
     }
     Ok(scribe)
 }
@@ -110,7 +110,8 @@ fn serve(mut config: DaemonConfig, file: Option<ReadConfiguration>, journal: Eve
     if let Some(activated) = &activated {
         let other = config.admin.take().filter(|path| *path != activated.path);
         if let Some(other) = other {
-            tracing::warn!(socket = %activated.path.display(), not = %other.display(), "administrators come by the service manager's socket");
+            tracing::warn!(socket = %activated.path.display(), not = %other.display(), "administrators connect to \
+                 the service manager's socket");
         }
     }
     let stop = UnixStream::pair()?;

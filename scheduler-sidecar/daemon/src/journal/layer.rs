@@ -52,9 +52,9 @@ impl EventFields {
         let small = |value: Value| value.as_u64().and_then(|number| u32::try_from(number).ok());
         let (by_uid, by_pid) = (self.all.remove("by_uid"), self.all.remove("by_pid"));
         let by = by_uid.and_then(small).map(|uid| Administrator { uid, pid: by_pid.and_then(small).unwrap_or(0) });
-        // Zero swallowed log lines are not worth a field.
-        if self.all.get("swallowed").is_some_and(|swallowed| swallowed == 0) {
-            self.all.remove("swallowed");
+        // Zero suppressed log lines are not worth a field.
+        if self.all.get("suppressed").is_some_and(|suppressed| suppressed == 0) {
+            self.all.remove("suppressed");
         }
         DaemonEvent {
             seq: 0,
@@ -141,7 +141,7 @@ mod tests {
         tracing::subscriber::with_default(subscriber, || {
             info!(tenant = "a", "nothing");
             let (pid, none): (Option<u32>, Option<u32>) = (Some(12), None);
-            warn!(kind = "member.refused", tenant = %"a", pid, none, uid = 5_u32, %why, swallowed = 0_u32, "turned away");
+            warn!(kind = "member.refused", tenant = %"a", pid, none, uid = 5_u32, %why, suppressed = 0_u32, "turned away");
             info!(kind = "tenant.paused", by_uid = 0_u32, by_pid = 7_u32, tenant = "b", "{}", "held");
         });
         let all = journal.from(1, 9);

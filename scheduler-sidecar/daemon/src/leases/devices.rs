@@ -96,7 +96,8 @@ impl LeasedDevices {
         }
         if self.free.is_empty() && self.all.len() >= MAX_LEASED_DEVICES {
             return Err(format!(
-                "device {uuid} is not known to the daemon, and {MAX_LEASED_DEVICES} are; name it in a [[device]]"
+                "device {uuid} is not known to the daemon, which knows {MAX_LEASED_DEVICES} devices already, the \
+                 maximum; name it in a [[device]]"
             ));
         }
         let made = self.all.iter().filter(|device| device.by == Some(by)).count();

@@ -199,24 +199,38 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
             let holder = standing.holder.and_then(name);
             let other = holder.as_deref().unwrap_or("nobody").to_owned();
             let (state, words) = match standing.state {
-                StandingState::Common => ("open", "nobody asks anything about this device's time: there are no leases, and it is not measured (arbitrate = true in \
-                     [time] changes both)"
-                        .into()),
-                StandingState::Paused => ("paused", "an administrator holds it; its members wait until it is let go".into()),
+                StandingState::Common => (
+                    "open",
+                    "no tenant has a time setting on this device: there are no leases, \
+                     and device time is not measured (arbitrate = true in [time] changes both)"
+                        .into(),
+                ),
+                StandingState::Paused => (
+                    "paused",
+                    "an administrator paused it; its members wait until it is \
+                     resumed"
+                        .into(),
+                ),
                 StandingState::Open => ("open", "it was alone for long and needs no lease".into()),
-                StandingState::Holds { until: u64::MAX } => ("running", "it has the device and nobody else wants it".into()),
+                StandingState::Holds { until: u64::MAX } => (
+                    "running",
+                    "it has the device and no other tenant wants \
+                     it"
+                    .into(),
+                ),
                 StandingState::Holds { until } => {
                     ("running", format!("it has the device for {} us more", until.saturating_sub(now) / 1000))
                 }
-                StandingState::Drains => ("draining", "its lease is over, and its work is not".into()),
+                StandingState::Drains => ("draining", "its lease is over, and its work in flight is not done".into()),
                 StandingState::Overdue => (
                     "overdue",
-                    "its work took longer than its lease allowed and runs beside others; it gets no lease before that \
+                    "its work took longer than its lease allowed and runs at the same time as others; it gets no \
+                     lease before that work \
                      is done"
                         .into(),
                 ),
                 StandingState::Waits => {
-                    ("waiting", format!("{} of its members wait; the device is {other}'s", standing.queued))
+                    ("waiting", format!("{} of its members wait; {other} has the device", standing.queued))
                 }
                 StandingState::Capped => (
                     "capped",

@@ -120,7 +120,8 @@ pub fn judge_processes(
         let has_library = seen.library == Some(true);
         if let Some(RegisteredMember { tenant, .. }) = known.member_of_process(process, seen.image) {
             if seen.library == Some(false) {
-                let words = "it said hello and uses a device without the library: nothing holds it; start it under \
+                let words = "it is connected to the daemon and uses a device without the library: no limit holds it; \
+                     start it under \
                              `vgpu run` or with LD_PRELOAD";
                 findings.push(finding(FindingKind::Uncontrolled, Some(tenant.clone()), device, words.to_owned()));
             }
@@ -141,20 +142,22 @@ pub fn judge_processes(
         match seen.tenants.first() {
             Some(tenant) => {
                 let words = if has_library {
-                    "it has its tenant's socket and the library, and has not said hello: VGPU_SOCKET is missing in its \
+                    "it has its tenant's socket and the library, but is not connected: VGPU_SOCKET is missing in its \
                      environment, or the library was not let in (the log and `vgpu events` say so)"
                 } else {
-                    "it has its tenant's socket and not the library: LD_PRELOAD is missing, names no file there, or it is a \
-                     static program; `vgpu check --pid` tells"
+                    "it has its tenant's socket, but not the library: LD_PRELOAD is missing, names no file there, or \
+                     it is a static program; `vgpu check --pid` shows which"
                 };
                 findings.push(finding(FindingKind::Unregistered, Some(tenant.clone()), device, words.to_owned()));
             }
             None => {
                 let words = if has_library {
-                    "it has the library and no daemon: its limits are those of its own environment; give it a socket, or \
+                    "it has the library, but no daemon: its limits are those of its own environment; give it a \
+                     socket, or \
                      name its program in proof.allow"
                 } else {
-                    "it uses a device without the library: nothing holds it; start it under `vgpu run` or with LD_PRELOAD, \
+                    "it uses a device without the library: no limit holds it; start it under `vgpu run` or with \
+                     LD_PRELOAD, \
                      or name its program in proof.allow"
                 };
                 findings.push(finding(FindingKind::Uncontrolled, None, device, words.to_owned()));
@@ -217,15 +220,17 @@ fn memory_fault(
     if let Some(why) = broken {
         return (sum.used > 0).then(|| {
             format!(
-                "its tenant uses {used} by the driver's word, and its ledger cannot be read any more: {why}; a process of the \
+                "its tenant uses {used} according to the driver, and its ledger cannot be read any more: {why}; a \
+                 process of the \
                  tenant wrote over it or removed it; start all of them again"
             )
         });
     }
     if let Some(said) = said.filter(|said| sum.used > said.used.saturating_add(slack)) {
         return Some(format!(
-            "its tenant uses {used} by the driver's word, this process most of it, and {} by its ledger: something \
-             allocates past the library; `vgpu doctor` in the container tells of open doors, strict = true shuts them",
+            "its tenant uses {used} according to the driver, this process most of it, and {} according to its \
+             ledger: something \
+             allocates past the library; `vgpu doctor` in the container shows bypasses, strict = true refuses them",
             Bytes(said.used)
         ));
     }
@@ -233,7 +238,8 @@ fn memory_fault(
     let most = bound.saturating_add(overhead).saturating_add(slack);
     if sum.used > most {
         return Some(format!(
-            "its tenant uses {used} by the driver's word, this process most of it, and its limit is {}: something allocates \
+            "its tenant uses {used} according to the driver, this process most of it, and its limit is {}: something \
+             allocates \
              past the library, or wrote over its tenant's ledger",
             Bytes(bound)
         ));

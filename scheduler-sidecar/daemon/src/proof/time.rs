@@ -63,9 +63,8 @@ pub fn time_findings(
         let seen = seen.get(&process)?;
         let tenant = known.member_of_process(&process, seen.image)?.tenant.clone();
         let words =
-            "the driver saw it work on the device for longer than it held a lease or waited for its work to end: its \
-                     launches do not go through the library; what its neighbours launch is paid at the cost it has \
-                     undisturbed, and its own work is not charged"
+            "the driver saw it use the device for longer than it held a lease or drained: its launches bypass the \
+             library and are not charged; its neighbours' launches are charged at their undisturbed cost"
                 .to_owned();
         let container = seen.contained.then(|| super::judge::container_name(&seen.group)).flatten();
         Some(Finding {

@@ -78,9 +78,7 @@ impl Reactor {
         let changed = live::apply_change(&devices, &tenants, name, device, &change)?;
         let id = self.known_room(name)?;
         if changed.tenant.mode == Mode::Observe && self.leases.is_paused(arbiter_number(id)) {
-            return Err(format!(
-                "tenant {name} is paused, and nothing delays one that is only observed; resume it first"
-            ));
+            return Err(format!("tenant {name} is paused, and a pause has no effect in mode observe; resume it first"));
         }
         let mut keys: BTreeSet<&'static str> = changed.whole.iter().copied().collect();
         keys.extend(changed.what.iter().flat_map(|(_, what)| what));
@@ -99,7 +97,8 @@ impl Reactor {
             notes.push(LASTS_WORDS.to_owned());
         }
         if changed.whole.contains(&"strict") {
-            notes.push("strict is asked for at the start: processes that run keep what they were told".to_owned());
+            notes
+                .push("strict takes effect when a process starts: running processes keep the earlier value".to_owned());
         }
         if changed.whole.contains(&"mode") && changed.tenant.mode == Mode::Observe {
             notes.push("its processes are neither delayed nor refused anything, and take time from others".to_owned());
@@ -122,8 +121,8 @@ impl Reactor {
         let was = self.is_paused(name).unwrap_or(false);
         if hold && self.is_observed(name) {
             return Err(format!(
-                "tenant {name} is only observed (mode = \"observe\"): nothing delays it; `vgpu set {name} --mode enforce` \
-                 comes first"
+                "tenant {name} is only observed (mode = \"observe\"), so a pause has no effect; use `vgpu set {name} \
+                 --mode enforce` first"
             ));
         }
         if hold { self.pause_tenant(name, who) } else { self.resume_tenant(name, who) }?;

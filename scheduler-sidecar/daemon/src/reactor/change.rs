@@ -62,7 +62,7 @@ impl Reactor {
     pub fn resume_tenant(&mut self, tenant: &str, who: PeerCredentials) -> Result<(), String> {
         let id = self.room_of(tenant)?;
         self.leases.set_pause(arbiter_number(id), false, clock::now());
-        info!(kind = "tenant.resumed", %tenant, by_uid = who.uid, by_pid = who.pid, "tenant goes on");
+        info!(kind = "tenant.resumed", %tenant, by_uid = who.uid, by_pid = who.pid, "tenant resumed");
         Ok(())
     }
 

@@ -65,7 +65,7 @@ impl Reactor {
                     drop(self.spare.take());
                     let turned_away = door.accept();
                     if let Ok(Some(stream)) = turned_away {
-                        send_and_close(&stream, "the daemon has no descriptor left");
+                        send_and_close(&stream, "the daemon has no file descriptor left");
                     }
                     self.spare = spare_descriptor();
                     warn!(%why, "a connection was turned away");
@@ -100,7 +100,7 @@ impl Reactor {
                 Some("only the daemon's user and root may ask".to_owned())
             }
             ConnectionSide::Admin if self.admins == MAX_ADMIN_CONNECTIONS => {
-                Some(format!("{MAX_ADMIN_CONNECTIONS} administrators are connected"))
+                Some(format!("{MAX_ADMIN_CONNECTIONS} administrators are connected already, the maximum"))
             }
             ConnectionSide::Admin => None,
             ConnectionSide::Member(id) => match self.rooms.get(&id) {
@@ -115,7 +115,8 @@ impl Reactor {
                 Some(room) if self.part_of_each().is_some_and(|part| room.open >= part) => {
                     let (name, open) = (&room.tenant.name, room.open);
                     Some(format!(
-                        "tenant {name} has {open} connections already, and what descriptors the daemon has left are others'"
+                        "tenant {name} has {open} connections already, and the daemon keeps its last file \
+                         descriptors for other tenants"
                     ))
                 }
                 Some(_) => None,
@@ -172,7 +173,7 @@ pub(super) fn raise_descriptor_limit() -> usize {
     let mut limit = rustix::process::getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     if let Err(why) = rustix::process::setrlimit(Resource::Nofile, limit) {
-        warn!(%why, "the limit of open files stays as it is");
+        warn!(%why, "the limit of open files cannot be raised and stays as it is");
     }
     let limit = rustix::process::getrlimit(Resource::Nofile).current;
     limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)

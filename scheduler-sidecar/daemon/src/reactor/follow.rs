@@ -35,7 +35,7 @@ impl Reactor {
             Some(Ok(metrics)) => epoll::add(&self.epoll, metrics, EventData::new_u64(METRICS_TOKEN), EventFlags::IN)
                 .map_err(serve_error("watch for metrics")),
             Some(Err(why)) => {
-                warn!("no metrics over HTTP; limits are kept all the same: {why}");
+                warn!("no metrics over HTTP; limits are still enforced: {why}");
                 Ok(())
             }
             None => Ok(()),
@@ -56,7 +56,7 @@ impl Reactor {
             WakeReason::Gone => {
                 let _ = epoll::delete(&self.epoll, metrics);
                 self.metrics = Some(Err("the thread that serves them is gone".into()));
-                warn!("no metrics over HTTP any more; limits are kept all the same");
+                warn!("no metrics over HTTP any more; limits are still enforced");
             }
         }
     }

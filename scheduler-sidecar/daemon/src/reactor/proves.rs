@@ -59,7 +59,7 @@ impl Reactor {
                 proof.is_gone();
                 self.count_uncharged(HashMap::new());
                 self.leases.work_unseen(&[], clock::now());
-                warn!(kind = "proof.blind", "the thread that proves enforcement is gone; limits are kept all the same");
+                warn!(kind = "proof.blind", "the thread that proves enforcement is gone; limits are still enforced");
             }
         }
     }
@@ -82,7 +82,7 @@ impl Reactor {
     fn end_changed(&mut self, token: u64) {
         let Some(connection) = self.connections.remove(&token) else { return };
         if matches!(connection.state, ConnectionState::Registered(..)) {
-            let words = "the process that said hello is gone, or runs another program now";
+            let words = "the connected process is gone, or runs another program now";
             self.note_refusal(connection.side, connection.peer, words);
         }
         self.forget_connection(token, connection);

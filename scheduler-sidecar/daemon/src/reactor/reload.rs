@@ -77,7 +77,7 @@ impl Reactor {
         }
         let (devices, tenants) = self.in_force();
         for words in live::find_misfits(&devices, &tenants) {
-            warn!("what was changed by hand does not fit the driver's devices, and stays: {words}");
+            warn!("changes by `vgpu set` do not fit the driver's devices, and stay in force: {words}");
         }
     }
 
@@ -259,14 +259,14 @@ impl Reactor {
             room.take_terms(fresh.clone());
             let id = *id;
             if fresh.mode != Mode::Enforce && self.leases.is_paused(arbiter_number(id)) {
-                warn!(tenant = %planned.name, "paused, and only observed from now on: nothing holds it");
+                warn!(tenant = %planned.name, "paused, and only observed from now on: the pause has no effect");
             }
             let slots = self.leases.put_tenant(arbiter_number(id), fresh, now);
             self.keep_terms(id);
             self.keep_limits(id);
             behind += old;
             let changed = difference.changed.iter().find(|changed| changed.tenant.name == planned.name);
-            let what = changed.map_or("what was changed by hand".to_owned(), |changed| changed.what.join(", "));
+            let what = changed.map_or("changes by `vgpu set`".to_owned(), |changed| changed.what.join(", "));
             let tenant = &planned.name;
             if old > 0 {
                 warn!(kind = "tenant.changed", %tenant, %what, slots, members = old, "tenant changed; members of protocol 1 keep what they were told");
@@ -291,7 +291,7 @@ impl Reactor {
 
 fn difference_summary(difference: &PlanDifference, behind: usize) -> String {
     if difference.is_empty() {
-        return "nothing is different".into();
+        return "nothing changed".into();
     }
     let PlanDifference { added, removed, changed, kept, others, .. } = difference;
     let mut words =

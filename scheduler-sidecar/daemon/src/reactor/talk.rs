@@ -90,7 +90,7 @@ impl Reactor {
         }
         if matches!(connection.state, ConnectionState::Silent) && own::is_asked(line) {
             if room.asked.allow_line(Instant::now()).is_none() {
-                return self.refuse_peer(connection, "asked too often: 20 times in a second are answered");
+                return self.refuse_peer(connection, "too many questions: at most 20 a second are answered");
             }
             let tenant = &room.tenant.name;
             let found =
@@ -112,7 +112,7 @@ impl Reactor {
                 self.welcome_paged(connection, id, hello)
             }
             Ok(two::MemberMessage::HelloOne(_) | two::MemberMessage::Hello(_)) => {
-                self.refuse_peer(connection, "hello was said already")
+                self.refuse_peer(connection, "hello was sent already")
             }
             Ok(two::MemberMessage::Join(join)) => self.answer_join(connection, id, &join),
         }
@@ -122,11 +122,11 @@ impl Reactor {
     pub(super) fn register(&mut self, connection: &mut Connection, id: u64, hello: Hello, protocol: u64) {
         let now = Instant::now();
         let Some(room) = self.rooms.get_mut(&id) else { return };
-        if let Some(swallowed) = room.log.allow_line(now) {
+        if let Some(suppressed) = room.log.allow_line(now) {
             let PeerCredentials { pid, uid, gid } = connection.peer;
             let version: String = hello.version.chars().take(40).collect();
             let tenant = &room.tenant.name;
-            info!(kind = "member.joined", %tenant, pid, uid, gid, pid_inside = hello.pid, ?version, protocol, swallowed, "member");
+            info!(kind = "member.joined", %tenant, pid, uid, gid, pid_inside = hello.pid, ?version, protocol, suppressed, "member joined");
         }
         connection.state = ConnectionState::Registered(hello, now);
         self.enrol_member(connection, id);
@@ -134,7 +134,7 @@ impl Reactor {
 
     fn answer_admin(&mut self, connection: &mut Connection, line: &[u8]) -> io::Result<()> {
         if matches!(connection.state, ConnectionState::Following(..)) {
-            return self.refuse_peer(connection, "who follows events asks nothing more");
+            return self.refuse_peer(connection, "a connection that follows events takes no further question");
         }
         let mut answer = control::ControlAnswer { hello: control::CONTROL_PROTOCOL, ..Default::default() };
         match answer::parse_question(line) {
@@ -172,8 +172,8 @@ impl Reactor {
             ConnectionSide::Member(id) => {
                 let Some(room) = self.rooms.get_mut(&id) else { return };
                 room.refused += 1;
-                if let Some(swallowed) = room.log.allow_line(Instant::now()) {
-                    warn!(kind = "member.refused", tenant = %room.tenant.name, pid, uid, gid, why = words, swallowed, "a connection was refused");
+                if let Some(suppressed) = room.log.allow_line(Instant::now()) {
+                    warn!(kind = "member.refused", tenant = %room.tenant.name, pid, uid, gid, why = words, suppressed, "a connection was refused");
                 }
             }
         }
@@ -190,7 +190,7 @@ impl Reactor {
             let Some(mut connection) = self.connections.remove(&token) else { continue };
             connection.deadline = None;
             if matches!(connection.state, ConnectionState::Silent) {
-                let words = format!("no whole line within {} s", PEER_TIMEOUT.as_secs());
+                let words = format!("no complete line within {} s", PEER_TIMEOUT.as_secs());
                 // The send may fail if the peer is gone; the connection is closed in any case.
                 let _ = self.refuse_peer(&mut connection, &words);
             }
@@ -218,10 +218,10 @@ impl Reactor {
         room.untaken -= usize::from(was_over);
         room.open -= 1;
         if matches!(connection.state, ConnectionState::Registered(..))
-            && let Some(swallowed) = room.log.allow_line(Instant::now())
+            && let Some(suppressed) = room.log.allow_line(Instant::now())
         {
             let (tenant, PeerCredentials { pid, uid, .. }) = (&room.tenant.name, connection.peer);
-            info!(kind = "member.left", %tenant, pid, uid, left = room.member_count(), swallowed, "member gone");
+            info!(kind = "member.left", %tenant, pid, uid, left = room.member_count(), suppressed, "member left");
         }
         if kept {
             room.open += 1;

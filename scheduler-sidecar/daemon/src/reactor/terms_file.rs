@@ -71,7 +71,8 @@ impl Reactor {
             None => write_terms(tenant, self.leases.page_epoch()),
             Some(other) => {
                 remove(&tenant.socket);
-                warn!(tenant = %tenant.name, other = %other.name, "their sockets lie in one directory, so that there is no terms file; a member that starts while no daemon runs will fail");
+                warn!(tenant = %tenant.name, other = %other.name, "their sockets are in one directory, so there is \
+                     no terms file; a member that starts while no daemon runs will fail");
             }
         }
     }

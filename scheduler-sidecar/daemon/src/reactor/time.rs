@@ -35,7 +35,7 @@ impl Reactor {
     pub(super) fn welcome_paged(&mut self, connection: &mut Connection, id: u64, hello: two::Hello) -> io::Result<()> {
         if self.is_hoarding(id) {
             return self
-                .refuse_peer(connection, "too many processes of this tenant have not taken what they were sent");
+                .refuse_peer(connection, "too many processes of this tenant have not read what the daemon sent them");
         }
         if let Err(why) = self.ensure_pages(id) {
             warn!(%why, "no pages for a tenant");
@@ -121,11 +121,11 @@ impl Reactor {
         let Some(room) = self.rooms.get(&id) else { return Err("the tenant was removed".into()) };
         // Each answer carries a descriptor. A member that reads no answers would have one in flight for each question.
         if connection.is_unread() {
-            return Err("an answer that was sent before was not read yet".into());
+            return Err("an earlier answer was not read yet".into());
         }
         let tenant = &room.tenant;
         let ledger = KeptLedger::of(tenant, device)
-            .ok_or_else(|| format!("the tenant's name cannot be a ledger's: {}", tenant.name))?;
+            .ok_or_else(|| format!("the tenant's name cannot be the name of a ledger: {}", tenant.name))?;
         ledger.open_or_make().map(|file| (file, ledger.path())).map_err(|why| {
             warn!(tenant = %tenant.name, device, %why, "the daemon cannot keep the ledger of a tenant");
             format!("the daemon cannot keep the tenant's ledger of device {device}: {why}")

@@ -56,21 +56,26 @@ pub const VARIABLES: &[VariableRow] = &[
         Library,
         Text(REQUEST_FORMS),
         Honoured(
-            "floor: time that is guaranteed when it is wanted. Nobody can guarantee it without the daemon: until one grants it, asking is an error",
+            "floor: device time that is guaranteed while the tenant wants it. Only the daemon can guarantee it: until one does, the variable is an error",
         ),
     ),
     worded_variable(
         words::MODE,
         Library,
         Honoured(
-            "`enforce` (default) keeps the limits; `observe` charges and measures, and refuses, delays and shows nothing; `off` is as if nothing had been asked. With VGPU_SOCKET the mode is the daemon's, and this word counts for nothing",
+            "`enforce` (default) keeps the limits; `observe` charges and measures, and refuses, delays and shows \
+             nothing; `off` acts as if no limit was set. With VGPU_SOCKET the daemon sets the mode, and this \
+             variable has no effect",
         ),
     ),
     single_variable(
         "VGPU_TENANT",
         Library,
         Text("1 to 64 of A-Z a-z 0-9 . _ -"),
-        Honoured("whose limits these are: programs with one name share them; else the container, by its namespaces"),
+        Honoured(
+            "name of the tenant: programs with one name share its limits; without a name, the container's \
+             namespaces are the tenant",
+        ),
     ),
     single_variable(
         "VGPU_SOCKET",
@@ -97,7 +102,7 @@ pub const VARIABLES: &[VariableRow] = &[
     worded_variable(
         words::DEEPBIND,
         Library,
-        Honoured("keep: RTLD_DEEPBIND is left to libraries that want it; each is an open door"),
+        Honoured("keep: RTLD_DEEPBIND is left to libraries that use it; each use is a bypass"),
     ),
     worded_variable(
         words::CHARGE_COPIES,
@@ -109,16 +114,24 @@ pub const VARIABLES: &[VariableRow] = &[
     worded_variable(
         words::ON_ERROR,
         Library,
-        Honoured("open: what cannot be enforced becomes a warning; does not count with VGPU_SOCKET"),
+        Honoured("open: a limit that cannot be enforced becomes a warning; no effect with VGPU_SOCKET"),
     ),
-    worded_variable(words::LOG, Library, Honoured("off: not even the one line is said")),
+    worded_variable(words::LOG, Library, Honoured("off: not even the one line is printed")),
     single_variable(
         "VGPU_LOG_FILE",
         Library,
         PATH_VALUE,
         Honoured("the one line goes there instead of standard error"),
     ),
-    single_variable("VGPU_LIBRARY", Tools, PATH_VALUE, Honoured("libvgpu.so for `vgpu`, instead of the one beside it")),
+    single_variable(
+        "VGPU_LIBRARY",
+        Tools,
+        PATH_VALUE,
+        Honoured(
+            "libvgpu.so for `vgpu`, instead of the one next to \
+         it",
+        ),
+    ),
     single_variable(
         "VGPU_RUNTIME_DIR",
         Tools,
@@ -143,7 +156,7 @@ pub const VARIABLES: &[VariableRow] = &[
         "VGPU_SIM_TRACE",
         Simulator,
         ANY_VALUE,
-        Honoured("what NVML's clients ask and get, on standard error"),
+        Honoured("prints each question of NVML's clients and its answer to standard error"),
     ),
     single_variable(
         "VGPU_SIM_ACCOUNTING",
@@ -227,12 +240,12 @@ pub const VARIABLES: &[VariableRow] = &[
         Text("words"),
         Honoured("the same where members come and go"),
     ),
-    single_variable("VGPU_DOCKERD", Checkout, PATH_VALUE, Honoured("dockerd, beside VGPU_DOCKER, by tests/setup")),
+    single_variable("VGPU_DOCKERD", Checkout, PATH_VALUE, Honoured("dockerd, next to VGPU_DOCKER, by tests/setup")),
     single_variable(
         "VGPU_COMPOSE",
         Checkout,
         PATH_VALUE,
-        Honoured("docker-compose, beside VGPU_DOCKER, by tests/setup"),
+        Honoured("docker-compose, next to VGPU_DOCKER, by tests/setup"),
     ),
     single_variable("VGPU_PODMAN", Checkout, PATH_VALUE, Honoured("podman for tests, by tests/setup")),
     single_variable("VGPU_PROMTOOL", Checkout, PATH_VALUE, Honoured("promtool for tests, by tests/setup")),
@@ -314,7 +327,7 @@ pub const VARIABLES: &[VariableRow] = &[
         words::PRIORITY,
         Hami,
         Honoured(
-            "0, high: the class `latency`; 1, low, as if it were not set: `normal`, and so is every higher number. For the daemon's arbiter: without one nobody orders tenants",
+            "0, high: the class `latency`; 1, low, as if it were not set: `normal`, and so is every higher number. For the daemon's arbiter: without a daemon tenants have no order",
         ),
     ),
     worded_variable(
@@ -327,7 +340,7 @@ pub const VARIABLES: &[VariableRow] = &[
     worded_variable(
         words::CONTROL,
         Hami,
-        Honoured("true: as VGPU_MODE=off, unless VGPU_MODE says otherwise; with VGPU_SOCKET it counts for nothing"),
+        Honoured("true: as VGPU_MODE=off, unless VGPU_MODE says otherwise; no effect with VGPU_SOCKET"),
     ),
     single_variable(
         "ACTIVE_OOM_KILLER",
@@ -347,7 +360,7 @@ pub const VARIABLES: &[VariableRow] = &[
         "LIBCUDA_LOG_LEVEL",
         Hami,
         ANY_VALUE,
-        Ignored("there are no levels: at most one line is said, see VGPU_LOG"),
+        Ignored("there are no levels: at most one line is printed, see VGPU_LOG"),
     ),
     single_variable(
         "CUDA_REDIRECT",
@@ -387,7 +400,8 @@ pub const VARIABLES: &[VariableRow] = &[
         Kai,
         ANY_VALUE,
         Ignored(
-            "it informs the program of its fraction; KAI enforces none. Let KAI's ConfigMap or the pod set VGPU_MEMORY_LIMIT beside it",
+            "it informs the program of its fraction; KAI enforces none. Let KAI's ConfigMap or the pod set \
+             VGPU_MEMORY_LIMIT as well",
         ),
     ),
     single_variable(

@@ -7,7 +7,7 @@ use crate::units::share::Share;
 /// A member's permission on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// Alone and without a ceiling: launch without asking.
+    /// Launch without asking: alone and without a ceiling, or no tenant of the device has a time setting.
     Open,
     /// Launch until this time.
     Run {

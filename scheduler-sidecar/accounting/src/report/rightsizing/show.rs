@@ -64,7 +64,7 @@ impl Rightsizing {
             ],
             pictures: vec![draw_bars("Peak memory of the limit", &self.0.iter().filter_map(bar).collect::<Vec<_>>())],
             notes: vec![
-                "A minute is an hour in what is older than keep_fine: what was busy for a minute is not seen there."
+                "Data older than keep_fine has one value for each hour, so a single busy minute is not visible there."
                     .into(),
                 "To apply: vgpu set TENANT --memory-limit SIZE --sm-limit PERCENT, and in the file, so that it stays."
                     .into(),

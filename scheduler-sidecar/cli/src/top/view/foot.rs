@@ -64,7 +64,7 @@ fn fault_lines<'t>(top: &TopState, theme: &ColourTheme, width: usize) -> Vec<Lin
     let mut lines = Vec::new();
     if let Some(why) = &top.lost {
         lines.push(Line::styled(
-            fit_width(&format!("not of now, asking again: {why}"), width, false, theme),
+            fit_width(&format!("outdated, asking again: {why}"), width, false, theme),
             theme.bad_style(),
         ));
         return lines;
@@ -73,12 +73,12 @@ fn fault_lines<'t>(top: &TopState, theme: &ColourTheme, width: usize) -> Vec<Lin
     let mut words = Vec::new();
     match status.findings.len() {
         0 => {}
-        1 => words.push("1 process at a device is not as it should be".to_owned()),
-        many => words.push(format!("{many} processes at devices are not as they should be")),
+        1 => words.push("1 process at a device has a finding".to_owned()),
+        many => words.push(format!("{many} processes at devices have findings")),
     }
     words.extend(status.faults.iter().map(|fault| format!("{}: {}", fault.what, fault.words)));
     if refused {
-        words.push("the last reading of the configuration changed nothing".into());
+        words.push("the last reading of the configuration was refused".into());
     }
     if !words.is_empty() {
         let text = format!("{} (vgpu status says more)", words.join("; "));
