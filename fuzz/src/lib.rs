@@ -5,7 +5,7 @@
 //! fuzz`, [targets](../targets/src/main.rs), a separate package), and on seeded random inputs in `cargo test` and
 //! `make soak` ([`random`]), which needs no C++ compiler and little time.
 //!
-//! - [`wire`]: lines of both protocols, in both directions, and the terms file
+//! - [`wire`]: lines between members and daemon, in both directions, and the terms file
 //! - [`pages`]: the report page that a tenant writes, and the arbiter's reaction
 //! - [`files`]: the configuration, and the administrator's line
 //!

@@ -1,15 +1,13 @@
-//! Lines of both member protocols, and the terms file. Checks: no panic; the same meaning as in serde_json; and a
+//! Lines between members and daemon, and the terms file. Checks: no panic; the same meaning as in serde_json; and a
 //! decoded line that is encoded again decodes to the same value.
 
 use serde_json::{Map, Value};
 use vgpu_core::protocol::wire::json::JsonObject;
 use vgpu_core::protocol::wire::terms_file::TermsFile;
-use vgpu_core::protocol::wire::two::{self, MemberMessage};
-use vgpu_core::protocol::wire::{Hello, MAX_LINE, Reply, WireError};
+use vgpu_core::protocol::wire::{MAX_LINE, MemberMessage, Reply, WireError};
 
 /// Valid lines from members, from which the fuzzer starts.
 pub const ASKS: &[&[u8]] = &[
-    b"{\"hello\":1,\"pid\":123,\"version\":\"0.1.0\"}\n",
     b"{\"hello\":2,\"pid\":123,\"version\":\"0.1.0\",\"pages\":1,\"clock\":5000000000}\n",
     b"{\"join\":\"GPU-6b1c9a7e-0000-1111-2222-333344445555\",\"busy\":17}\n",
     b"{\"join\":\"MIG-6b1c\",\"more\":[1,{\"a\":null}],\"\\u00e9\\n\":-1.5e9}",
@@ -17,12 +15,11 @@ pub const ASKS: &[&[u8]] = &[
 
 /// Valid lines from the daemon, from which the fuzzer starts.
 pub const REPLIES: &[&[u8]] = &[
-    b"{\"hello\":1,\"tenant\":\"a\",\"memory_limit\":1073741824,\"sm_limit\":30}\n",
     b"{\"hello\":2,\"tenant\":\"a\",\"memory_limit\":null,\"sm_limit\":12.5,\"member\":12,\"epoch\":7,\"pages\":1,\
 \"clock\":5000020000,\"mode\":\"enforce\",\"on_loss\":\"local\",\"strict\":false,\
 \"descriptors\":\"beat board report bell\"}\n",
     b"{\"join\":\"GPU-6b1c\",\"slot\":3}\n",
-    b"{\"error\":\"no such tenant\",\"speaks\":2}\n",
+    b"{\"error\":\"no such tenant\"}\n",
 ];
 
 /// Valid files with a tenant's limits (terms files), which the daemon leaves for members that start without it.
@@ -46,7 +43,6 @@ pub const WIRE_WORDS: &[&str] = &[
     "\"slot\":1023",
     "\"slot\":1024",
     "\"error\":",
-    "\"speaks\":",
     "\"tenant\":",
     "\"memory_limit\":",
     "\"sm_limit\":",
@@ -121,57 +117,35 @@ fn agrees(line: &[u8]) {
 /// The refusal of a line must itself be a line of bounded length.
 fn refusal(why: &WireError) {
     let words = why.to_string();
-    let line = two::Reply::Refused { words: words.clone(), speaks: 2 }.encode().expect("a refusal can always be said");
+    let line = Reply::Refused(words.clone()).encode().expect("a refusal can always be said");
     assert!(line.len() <= MAX_LINE && line.ends_with('\n'));
-    match two::Reply::decode(line.as_bytes()) {
-        Ok(two::Reply::Refused { words: read, speaks: 2 }) => assert!(words.starts_with(&read)),
+    match Reply::decode(line.as_bytes()) {
+        Ok(Reply::Refused(read)) => assert!(words.starts_with(&read)),
         other => panic!("{other:?}"),
     }
-    assert!(matches!(Reply::decode(line.as_bytes()), Ok(Reply::Error(_))), "members of protocol 1 read it too");
 }
 
 /// Checks a line from a member to the daemon.
 pub fn ask(line: &[u8]) {
     agrees(line);
-    if let Ok(hello) = Hello::decode(line) {
-        assert_eq!(
-            MemberMessage::decode(line),
-            Ok(MemberMessage::HelloOne(hello)),
-            "a daemon of both reads what a daemon of 1 reads"
-        );
-    }
     let ask = match MemberMessage::decode(line) {
         Ok(ask) => ask,
         Err(why) => return refusal(&why),
     };
     let again = match &ask {
-        MemberMessage::HelloOne(hello) => hello.encode(),
-        MemberMessage::Hello(hello) => Ok(hello.encode().expect("its version is short")),
-        MemberMessage::Join(join) => Ok(join.encode().expect("its device is short")),
+        MemberMessage::Hello(hello) => hello.encode().expect("its version is short"),
+        MemberMessage::Join(join) => join.encode().expect("its device is short"),
     };
-    match again {
-        Ok(again) => assert_eq!(MemberMessage::decode(again.as_bytes()), Ok(ask)),
-        Err(why) => assert_eq!(why, WireError::TooLong),
-    }
+    assert_eq!(MemberMessage::decode(again.as_bytes()), Ok(ask));
 }
 
 /// Checks a line to a member, from the daemon or from any other process behind its socket.
 pub fn reply(line: &[u8]) {
-    if let Ok(reply) = Reply::decode(line) {
-        match (reply.encode(), reply) {
-            (Ok(again), Reply::Error(words)) => {
-                let read = Reply::decode(again.as_bytes());
-                assert!(matches!(&read, Ok(Reply::Error(read)) if words.starts_with(read)), "{read:?}");
-            }
-            (Ok(again), terms) => assert_eq!(Reply::decode(again.as_bytes()), Ok(terms)),
-            (Err(why), _) => assert_eq!(why, WireError::TooLong),
-        }
-    }
-    match two::Reply::decode(line) {
-        Ok(two::Reply::Refused { words, .. }) => assert!(words.len() <= MAX_LINE),
+    match Reply::decode(line) {
+        Ok(Reply::Refused(words)) => assert!(words.len() <= MAX_LINE),
         Ok(reply) => {
             let again = reply.encode().expect("what was read can be said");
-            assert_eq!(two::Reply::decode(again.as_bytes()), Ok(reply));
+            assert_eq!(Reply::decode(again.as_bytes()), Ok(reply));
         }
         Err(why) => assert!(!why.to_string().is_empty()),
     }

@@ -17,8 +17,8 @@ use shim_sys::cuda::{CUdevice, CUresult};
 use vgpu_core::limits::{self, DeviceLimits};
 use vgpu_core::memory::charging;
 use vgpu_core::memory::ledger::{LedgerSlot, OUTCOME_WAIT_NS, Reservation};
+use vgpu_core::protocol::wire;
 use vgpu_core::protocol::wire::terms_file::TERMS_FILE_NAME;
-use vgpu_core::protocol::wire::two;
 use vgpu_core::units::bytes::Bytes;
 
 /// Most devices a process can have.
@@ -172,8 +172,9 @@ enum LinkError {
 /// with pages.
 fn link_daemon(asked: &Configuration, uuid: &[u8; 16], ledger: &Ledger) -> Result<Option<DaemonLink>, LinkError> {
     let name = uuid::uuid_text(uuid);
-    let refused =
-        |words: String| if two::is_not_its_device(&words) { LinkError::NotIts(words) } else { LinkError::Other(words) };
+    let refused = |words: String| {
+        if wire::is_not_its_device(&words) { LinkError::NotIts(words) } else { LinkError::Other(words) }
+    };
     match &asked.daemon {
         None => Ok(None),
         Some(DaemonStart::Session(_)) => {

@@ -1,4 +1,4 @@
-//! A minimal member of protocol 2 for tests: says hello, maps pages, joins, requests, rings, and sleeps on its slot.
+//! A minimal member for tests: says hello, maps pages, joins, requests, rings, and sleeps on its slot.
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -13,7 +13,7 @@ use shim_sys::{descriptors, futex};
 use vgpu_core::protocol::page::{
     AllowedUse, BeatPage, BoardPage, BoardSlot, LaunchGrant, MemberReport, ReportPage, ReportSlot, UnreadSlot,
 };
-use vgpu_core::protocol::wire::two::{Descriptor, Hello, JoinDevice, Reply, Welcome};
+use vgpu_core::protocol::wire::{Descriptor, Hello, JoinDevice, Reply, Welcome};
 use vgpu_core::time::arbiter::Gate;
 
 use crate::support::LONG_TIMEOUT;
@@ -76,7 +76,7 @@ impl Member {
         let answer = self.ask(&JoinDevice { device: uuid.into(), busy: 0 }.encode().unwrap());
         match Reply::decode(answer.trim_end().as_bytes()).unwrap() {
             Reply::Slot { device, slot } if device == uuid => Ok(slot),
-            Reply::Refused { words, speaks: 2 } => Err(words),
+            Reply::Refused(words) => Err(words),
             other => panic!("{other:?}"),
         }
     }

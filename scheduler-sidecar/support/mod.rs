@@ -10,6 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use vgpu_core::protocol::wire::{Hello, Reply, Terms};
+use vgpu_core::units::bytes::Bytes;
+use vgpu_core::units::share::Share;
 use vgpu_tests::artefacts;
 pub use vgpu_tests::eventually;
 
@@ -152,9 +155,36 @@ impl Peer {
         }
     }
 
+    /// Says hello and returns the answer. The kernel closes the descriptors that come with a welcome.
     pub fn hello(&mut self) -> String {
-        self.send(format!("{{\"hello\":1,\"pid\":{},\"version\":\"0.1.0\"}}\n", std::process::id()).as_bytes()).line()
+        let hello = Hello { pid: std::process::id(), version: "0.1.0".into(), clock: 0 };
+        self.send(hello.encode().unwrap().as_bytes()).line()
     }
+
+    /// Says hello and returns the terms of the welcome, or the answer if it is none.
+    pub fn terms(&mut self) -> Result<Terms, String> {
+        welcome_terms(self.hello())
+    }
+
+    /// True if the daemon answers this member, which has said hello: it asks for a device.
+    pub fn is_served(&mut self) -> bool {
+        let line = self.send(b"{\"join\":\"GPU-1\"}\n").line();
+        line.contains("slot") || line.contains("not one of the devices")
+    }
+}
+
+/// Returns the terms of a welcome, or the line if it is none.
+pub fn welcome_terms(line: String) -> Result<Terms, String> {
+    match Reply::decode(line.as_bytes()) {
+        Ok(Reply::Welcome(welcome)) => Ok(welcome.terms),
+        _ => Err(line),
+    }
+}
+
+/// Returns terms with a memory limit in bytes and a ceiling in tenths of a percent.
+pub fn terms(tenant: &str, memory: Option<u64>, permille: Option<u32>) -> Terms {
+    let sm_limit = permille.map(|permille| Share::from_permille(permille).unwrap());
+    Terms { tenant: tenant.into(), memory_limit: memory.map(Bytes), sm_limit }
 }
 
 /// Compiles a C program or library.

@@ -127,7 +127,7 @@ static int hello(const char *socket_path) {
     int wire = socket(AF_UNIX, SOCK_STREAM, 0);
     snprintf(at.sun_path, sizeof at.sun_path, "%s", socket_path);
     if (wire < 0 || connect(wire, (struct sockaddr *)&at, sizeof at)) return errno;
-    int length = snprintf(line, sizeof line, "{\"hello\":1,\"pid\":%d,\"version\":\"0\"}\n", getpid());
+    int length = snprintf(line, sizeof line, "{\"hello\":2,\"pid\":%d,\"version\":\"0\",\"pages\":1,\"clock\":0}\n", getpid());
     if (write(wire, line, (size_t)length) != length) return errno;
     return read(wire, answer, sizeof answer) > 0 ? 0 : EPROTO;
 }

@@ -1,4 +1,4 @@
-//! A member that speaks only protocol 2: it connects, maps the pages, requests a launch and gets a lease. It uses
+//! A member that speaks only the protocol: it connects, maps the pages, requests a launch and gets a lease. It uses
 //! neither library nor driver.
 //!
 //! To the daemon it looks like libvgpu in a process, and one process can hold thousands of such members. Not here:
@@ -17,8 +17,7 @@ use shim_sys::{descriptors, futex};
 use vgpu_core::protocol::page::{
     BeatPage, BoardPage, BoardSlot, LaunchGrant, MemberReport, ReportPage, ReportSlot, UnreadSlot,
 };
-use vgpu_core::protocol::wire::MAX_LINE;
-use vgpu_core::protocol::wire::two::{Descriptor, Hello, JoinDevice, Reply, Welcome};
+use vgpu_core::protocol::wire::{Descriptor, Hello, JoinDevice, MAX_LINE, Reply, Welcome};
 use vgpu_core::time::arbiter::Gate;
 
 /// Pages that arrived with a welcome. Members of one tenant in one process may share them.

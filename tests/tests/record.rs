@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use shim_sys::descriptors;
 use vgpu_core::memory::ledger::LEDGER_BYTES;
-use vgpu_core::protocol::wire::two::{Hello, JoinDevice};
+use vgpu_core::protocol::wire::{Hello, JoinDevice};
 use vgpu_tests::artefacts::vgpu;
 use vgpu_tests::{GIB, LONG_TIMEOUT, MIB, Member, OUT_OF_MEMORY};
 use world::{World, alone, eventually, finish, tenant};

@@ -17,8 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use vgpu_core::protocol::wire::MAX_LINE;
-use vgpu_core::protocol::wire::two::{self, Hello, JoinDevice};
+use vgpu_core::protocol::wire::{self, Hello, JoinDevice, MAX_LINE};
 
 /// Time limit for the daemon's answer when the process starts.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -134,17 +133,17 @@ pub fn say_hello(socket: &Path, patience: Duration) -> Result<Box<Session>, Hell
     let mut wire = Conversation::open(socket, patience)?;
     let hello = Hello { pid: std::process::id(), version: env!("CARGO_PKG_VERSION").to_owned(), clock: sent };
     let line = wire.send_and_receive(&hello.encode().unwrap_or_default())?;
-    let words = match two::Reply::decode(&line) {
-        Ok(two::Reply::Welcome(welcome)) => {
-            let offset = two::clock_offset(sent, welcome.clock, clock::now());
+    let words = match wire::Reply::decode(&line) {
+        Ok(wire::Reply::Welcome(welcome)) => {
+            let offset = wire::clock_offset(sent, welcome.clock, clock::now());
             let files = core::mem::take(&mut wire.files);
             let next = CONVERSATION_NUMBER.load(Relaxed) + 1;
             let session = Session::from_welcome(welcome, offset, next, &files).map_err(Refused)?;
             wire.keep_connection()?;
             return Ok(Box::new(session));
         }
-        Ok(two::Reply::Refused { words, .. }) => words,
-        Ok(two::Reply::Slot { .. }) => "a slot".to_owned(),
+        Ok(wire::Reply::Refused(words)) => words,
+        Ok(wire::Reply::Slot { .. }) => "a slot".to_owned(),
         Err(e) => return Err(Refused(format!("the daemon's answer is not understood: {e}"))),
     };
     Err(Refused(format!("the daemon refused this process: {words}")))
@@ -188,12 +187,12 @@ type Joined = (usize, OwnedFd);
 fn request_join(stream: UnixStream, device: &str, busy: u64, patience: Duration) -> Result<Joined, HelloError> {
     let mut wire = Conversation::over_stream(stream, patience);
     let line = JoinDevice { device: device.to_owned(), busy }.encode().map_err(|e| Refused(e.to_string()))?;
-    match two::Reply::decode(&wire.send_and_receive(&line)?) {
-        Ok(two::Reply::Slot { device: joined, slot }) if joined == device => {
+    match wire::Reply::decode(&wire.send_and_receive(&line)?) {
+        Ok(wire::Reply::Slot { device: joined, slot }) if joined == device => {
             let file = wire.files.pop().ok_or_else(|| Refused("the daemon's answer brings no ledger".to_owned()))?;
             Ok((slot, file))
         }
-        Ok(two::Reply::Refused { words, .. }) => {
+        Ok(wire::Reply::Refused(words)) => {
             Err(Refused(format!("the daemon does not let this process use device {device}: {words}")))
         }
         Ok(_) => Err(Absent("the daemon's answer is not understood: it belongs to another question".to_owned())),

@@ -9,7 +9,7 @@ use shim_sys::memfd::{self, MappedPage};
 use shim_sys::shared_file::out_of_the_way;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use vgpu_core::protocol::page::{BeatPage, BoardPage, BoardSlot, ReportPage, ReportSlot};
-use vgpu_core::protocol::wire::two::{Descriptor, Welcome};
+use vgpu_core::protocol::wire::{Descriptor, Welcome};
 use vgpu_core::time::gate::loss;
 
 /// The kernel's description of a descriptor.

@@ -7,7 +7,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use vgpu_core::limits::Mode;
 use vgpu_core::protocol::page::{AllowedUse, BeatPage, BoardPage, ReportPage, Uncharged};
 use vgpu_core::protocol::wire;
-use vgpu_core::protocol::wire::two::{Descriptor, Welcome};
+use vgpu_core::protocol::wire::{Descriptor, Welcome};
 use vgpu_core::time::arbiter::{Gate, Terms};
 use vgpu_core::time::gate::loss::OnLoss;
 

@@ -109,8 +109,7 @@ fn format_processes(processes: &[PlacedProcess]) -> String {
             ]
         };
         if member.devices.is_empty() {
-            let lease = if member.protocol == 1 { "none (protocol 1)" } else { "none" };
-            rows.push(row("-", lease.into(), "-".into(), "-".into(), "-".into()));
+            rows.push(row("-", "none".into(), "-".into(), "-".into(), "-".into()));
         }
         for here in &member.devices {
             let lease = if here.waits { format!("{}, waits", here.lease) } else { here.lease.clone() };
@@ -148,29 +147,22 @@ mod tests {
             memory_used: Some(3 << 30),
             overhead: None,
         };
-        let member = MemberStatus {
-            pid: Some(7),
-            pid_inside: 3,
-            uid: 1000,
-            protocol: 2,
-            connected_seconds: 130,
-            ..MemberStatus::default()
-        };
+        let member =
+            MemberStatus { pid: Some(7), pid_inside: 3, uid: 1000, connected_seconds: 130, ..MemberStatus::default() };
         let two = MemberStatus { devices: vec![device("0", false), device("1", true)], ..member };
-        let old = MemberStatus { protocol: 1, ..MemberStatus::default() };
         let place = ProcessPlace { name: Some("trainer".into()), ..ProcessPlace::default() };
         let process = |member| PlacedProcess {
             process: ProcessStatus { tenant: "a".into(), member },
             place: Some(place.clone()),
         };
-        let text = format_processes(&[process(two), process(old)]);
+        let text = format_processes(&[process(two), process(MemberStatus::default())]);
         assert_eq!(text.lines().count(), 4, "{text}");
         assert!(
             text.contains(
-                "a       trainer    7    3       1000  0       run                1.250        0.500   3 GiB   2 min"
+                "a       trainer    7    3       1000  0       run         1.250        0.500   3 GiB   2 min"
             ),
             "{text}"
         );
-        assert!(text.contains("run, waits") && text.contains("none (protocol 1)"), "{text}");
+        assert!(text.contains("run, waits") && text.contains("  none "), "{text}");
     }
 }

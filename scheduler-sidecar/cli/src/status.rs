@@ -242,7 +242,7 @@ fn format_status(status: &DaemonStatus) -> String {
     remarks.extend(status.faults.iter().map(|fault| format!("{}: {}\n", fault.what, fault.words)));
     let DaemonStatus { version, pid, uptime_seconds, .. } = status;
     let mut text = format!("vgpud {version}, process {pid}, up {uptime_seconds} s\n{}", say::lay_out_table(&rows));
-    // A daemon of protocol 1 reports no devices.
+    // Without a tenant there is only the heading.
     if times.len() > 1 {
         text.push('\n');
         text.push_str(&say::lay_out_table(&times));
@@ -290,10 +290,6 @@ fn format_pids(tenant: &TenantStatus) -> String {
 fn remarks_of(tenant: &TenantStatus) -> Vec<String> {
     let name = &tenant.name;
     let mut remarks = Vec::new();
-    let earlier = tenant.members.iter().filter(|member| member.earlier_terms).count();
-    if earlier > 0 {
-        remarks.push(format!("{name}: {earlier} of its members keep earlier limits\n"));
-    }
     if tenant.removed {
         remarks.push(format!("{name}: removed; it ends with its last member\n"));
     }
@@ -411,14 +407,6 @@ mod tests {
         let row = text.lines().find(|line| line.contains(" batch ")).unwrap();
         assert!(row.contains("  ?       ?    ?            0.000"), "{text}");
         assert!(text.contains("no-such-tenant: its time on device 0 is not measured"), "{text}");
-    }
-
-    #[test]
-    fn what_a_daemon_of_protocol_1_says_is_shown_without_what_it_does_not_know() {
-        let line = r#"{"version":"0.1.0","pid":1,"uptime_seconds":2,"tenants":[{"name":"a","socket":"/s","memory_limit":null,
-            "sm_limit":12.5,"refused":0,"members":[{"pid":null,"pid_inside":3,"uid":0,"gid":0,"version":"x","connected_seconds":1}]}]}"#;
-        let text = format_status(&serde_json::from_str(line).unwrap());
-        assert!(text.contains("a       unlimited  12.5 %  (3)") && !text.contains("DEVICE"), "{text}");
     }
 
     #[test]

@@ -50,7 +50,6 @@ fn tenant(name: &str, device: &str, (wanted, got): (f64, f64), (used, limit): (u
         uid: 1000,
         version: "0.1.0".into(),
         connected_seconds: 200,
-        protocol: 2,
         devices: vec![MemberDevice {
             device: UUID.into(),
             lease: "run".into(),

@@ -28,8 +28,6 @@ pub struct ChangedTenant {
     pub tenant: TenantPlan,
     /// Keys of the tenant that differ, sorted.
     pub what: Vec<&'static str>,
-    /// True if members must be sent other limits than before.
-    pub other_terms: bool,
 }
 
 impl PlanDifference {
@@ -59,11 +57,9 @@ pub fn compare_plans(old: &ConfigPlan, new: &ConfigPlan) -> PlanDifference {
         match before.get(tenant.name.as_str()) {
             None => difference.added.push(tenant.clone()),
             Some(was) if *was == tenant => difference.kept += 1,
-            Some(was) => difference.changed.push(ChangedTenant {
-                tenant: tenant.clone(),
-                what: changed_keys(was, tenant),
-                other_terms: was.told_limits() != tenant.told_limits(),
-            }),
+            Some(was) => {
+                difference.changed.push(ChangedTenant { tenant: tenant.clone(), what: changed_keys(was, tenant) })
+            }
         }
     }
     difference

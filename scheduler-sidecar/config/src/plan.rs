@@ -235,35 +235,3 @@ impl From<&TermsPlan> for arbiter::Terms {
         Self { class: *class, floor: *floor, ceiling: *ceiling, weight: *weight, quantum: *quantum }
     }
 }
-
-impl TenantPlan {
-    /// Returns the memory limit and the ceiling for a member of protocol 1: the lowest over all devices, or nothing
-    /// unless limits are enforced. That protocol carries one number for all devices.
-    #[must_use]
-    pub fn told_limits(&self) -> (Option<Bytes>, Option<Share>) {
-        if self.mode == Mode::Enforce { (self.lowest_memory(), self.lowest_ceiling()) } else { (None, None) }
-    }
-
-    /// Returns the lowest memory limit of all devices.
-    #[must_use]
-    pub fn lowest_memory(&self) -> Option<Bytes> {
-        self.terms.iter().filter_map(|terms| terms.memory).min()
-    }
-
-    /// Returns the lowest ceiling of all devices.
-    #[must_use]
-    pub fn lowest_ceiling(&self) -> Option<Share> {
-        self.terms.iter().filter_map(|terms| terms.ceiling).min()
-    }
-
-    /// Returns true if limits are enforced and differ between devices, so that one number cannot express them.
-    #[must_use]
-    pub fn differs_by_device(&self) -> bool {
-        if self.mode != Mode::Enforce {
-            return false;
-        }
-        let mut limits = self.terms.iter().map(|terms| (terms.memory, terms.ceiling));
-        let first = limits.next();
-        limits.any(|other| Some(other) != first)
-    }
-}

@@ -74,15 +74,6 @@ pub(super) fn resolve_plan(raw: &RawFile, around: &Surroundings, problems: &mut 
     if problems.is_empty() {
         admission::check(&devices, &tenants, problems, &mut notes);
     }
-    for tenant in tenants.iter().filter(|tenant| tenant.plan.differs_by_device()) {
-        let name = &tenant.plan.name;
-        let memory = tenant.plan.lowest_memory().map_or("unlimited".into(), |memory| memory.to_string());
-        let ceiling = tenant.plan.lowest_ceiling().map_or("unlimited".into(), |ceiling| ceiling.to_string());
-        notes.push(format!(
-            "tenant {name}: its limits differ by device; a process whose library speaks protocol 1 is told one limit \
-             for all of them, the lowest: memory {memory}, sm {ceiling}"
-        ));
-    }
     let devices: Vec<DevicePlan> = devices.into_iter().map(|device| device.plan).collect();
     let arbitrate = raw.arbitrate.as_ref().map_or_else(Default::default, |at| at.value);
     let (log, metrics, proof) = (log(raw, problems), resolve_metrics(raw), resolve_proof(raw));

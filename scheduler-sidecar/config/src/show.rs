@@ -133,7 +133,6 @@ pub fn plan_json(plan: &ConfigPlan) -> Value {
             "strict": tenant.strict,
             "on_error": tenant.on_error,
             "on_loss": on_loss(tenant.on_loss),
-            "told": { "memory_limit": tenant.told_limits().0.map(u64::from), "sm_limit": percent(tenant.told_limits().1) },
             "terms": tenant.terms.iter().map(terms).collect::<Vec<_>>(),
         })
     });

@@ -31,8 +31,6 @@ pub struct DeviceExplanation {
 pub struct TenantFacts {
     /// Number of the tenant's connected processes.
     pub connected: usize,
-    /// Number of those processes that speak protocol 1, which has no leases.
-    pub older: usize,
     /// True if the tenant launches nothing until it is resumed.
     pub paused: bool,
     /// True if the tenant's use is only measured, and no limit is enforced.
@@ -73,17 +71,8 @@ pub fn explain_tenant(whole: &TenantFacts, facts: &[DeviceStanding]) -> Vec<Devi
             sentences: vec![explain_absent(whole)],
         });
     }
-    if let Some(first) = all.first_mut() {
-        if whole.paused && facts.is_empty() {
-            first.sentences.push("It is paused: its processes launch nothing until `vgpu resume`.".into());
-        }
-        if whole.older > 0 {
-            first.sentences.push(format!(
-                "{} of its processes use an older library (protocol 1), which knows no leases: they keep to the ceiling they \
-                 were told, each by its own account, and a live change reaches them when they start anew.",
-                whole.older
-            ));
-        }
+    if let Some(first) = all.first_mut().filter(|_| whole.paused && facts.is_empty()) {
+        first.sentences.push("It is paused: its processes launch nothing until `vgpu resume`.".into());
     }
     all
 }
@@ -298,8 +287,7 @@ mod tests {
         assert!(state == "paused" && words.contains("until `vgpu resume`"), "{words}");
         let (state, words) = says(&here, &[DeviceStanding { arbitrated: false, ..facts("open") }]);
         assert!(state == "free" && words.contains("not arbitrated") && words.contains("is not measured"), "{words}");
-        let (state, words) = says(&TenantFacts { observed: true, ..here.clone() }, &[facts("waiting")]);
+        let (state, words) = says(&TenantFacts { observed: true, ..here }, &[facts("waiting")]);
         assert!(state == "observed" && words.contains("it never waits"), "{words}");
-        assert!(says(&TenantFacts { older: 1, ..here }, &[facts("idle")]).1.contains("protocol 1"));
     }
 }

@@ -22,7 +22,7 @@ use super::finding::Finding;
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Number of the members' protocol that has this request.
-const HELLO_PROTOCOL: u64 = vgpu_core::protocol::wire::two::PROTOCOL;
+const HELLO_PROTOCOL: u64 = vgpu_core::protocol::wire::PROTOCOL;
 
 /// Name of the request.
 const FINDINGS_WORD: &str = "findings";

@@ -1,7 +1,7 @@
 //! The daemon's status: its devices, tenants and members, and what each gets.
 //!
 //! Durations are in seconds, sizes in bytes, shares in percent of a device's time, lease lengths in nanoseconds. Null
-//! is no limit, or not known. An older daemon omits newer fields, so every field newer than protocol 1 has a default.
+//! is no limit, or not known. An older daemon of the same protocol omits newer fields, so those have a default.
 
 use std::path::PathBuf;
 
@@ -223,12 +223,6 @@ pub struct MemberStatus {
     pub version: String,
     /// Seconds since the member said hello.
     pub connected_seconds: u64,
-    /// True if it was told other limits than its tenant has now. They stay in force until it is restarted.
-    #[serde(default)]
-    pub earlier_terms: bool,
-    /// Protocol version; members of protocol 1 have no leases.
-    #[serde(default)]
-    pub protocol: u64,
     /// State of the member on each device that it uses.
     #[serde(default)]
     pub devices: Vec<MemberDevice>,

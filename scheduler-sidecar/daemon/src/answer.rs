@@ -1,7 +1,6 @@
 //! Parses the lines of administrators and builds the daemon's answers. No IO, no clock.
 
-use vgpu_core::protocol::wire::Terms;
-use vgpu_core::protocol::wire::two::{self, Descriptor, Welcome};
+use vgpu_core::protocol::wire::{Descriptor, Reply, Terms, Welcome};
 
 use super::config::{OnError, TenantConfig};
 use vgpu_config::problem::escape_value;
@@ -20,8 +19,8 @@ pub fn member_terms(tenant: &TenantConfig) -> Terms {
 
 /// The welcome of a member: its number, the epoch of the pages, and the daemon's clock in ns.
 #[must_use]
-pub fn welcome_reply(tenant: &TenantConfig, member: u64, epoch: u64, clock: u64) -> two::Reply {
-    two::Reply::Welcome(Welcome {
+pub fn welcome_reply(tenant: &TenantConfig, member: u64, epoch: u64, clock: u64) -> Reply {
+    Reply::Welcome(Welcome {
         terms: member_terms(tenant),
         member,
         epoch,
@@ -32,12 +31,6 @@ pub fn welcome_reply(tenant: &TenantConfig, member: u64, epoch: u64, clock: u64)
         strict: tenant.strict,
         descriptors: WELCOME_DESCRIPTORS.to_vec(),
     })
-}
-
-/// The answer to a peer that is refused, readable in both protocols.
-#[must_use]
-pub fn refusal_reply(words: &str) -> two::Reply {
-    two::Reply::Refused { words: words.to_owned(), speaks: two::PROTOCOL }
 }
 
 /// Parses an administrator's line.
@@ -75,7 +68,6 @@ pub fn parse_question(line: &[u8]) -> Result<ControlCommand, String> {
 
 #[cfg(test)]
 mod tests {
-    use vgpu_core::protocol::wire::Reply;
     use vgpu_core::units::bytes::Bytes;
     use vgpu_core::units::share::Share;
 
@@ -85,13 +77,10 @@ mod tests {
     #[test]
     fn a_member_gets_its_tenants_terms_and_what_comes_with_them() {
         let tenant = TenantConfig::on_all_devices("a", "/s".into(), Some(Bytes(1 << 30)), Share::from_percent(30));
-        assert_eq!(
-            Reply::Terms(member_terms(&tenant)).encode().unwrap(),
-            "{\"hello\":1,\"tenant\":\"a\",\"memory_limit\":1073741824,\"sm_limit\":30}\n"
-        );
         let line = welcome_reply(&tenant, 7, 9, 11).encode().unwrap();
-        let Ok(two::Reply::Welcome(read)) = two::Reply::decode(line.as_bytes()) else { panic!("{line}") };
-        assert_eq!((read.terms, read.member, read.epoch, read.clock), (member_terms(&tenant), 7, 9, 11));
+        let Ok(Reply::Welcome(read)) = Reply::decode(line.as_bytes()) else { panic!("{line}") };
+        let terms = Terms { tenant: "a".into(), memory_limit: Some(Bytes(1 << 30)), sm_limit: Share::from_percent(30) };
+        assert_eq!((read.terms, read.member, read.epoch, read.clock), (terms, 7, 9, 11));
         assert_eq!(read.descriptors, WELCOME_DESCRIPTORS);
     }
 

@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use vgpu_core::limits::Mode;
-use vgpu_core::protocol::wire::two::{NOT_ITS_DEVICE, NOT_KNOWN_YET};
+use vgpu_core::protocol::wire::{NOT_ITS_DEVICE, NOT_KNOWN_YET};
 use vgpu_core::time::arbiter::Terms;
 use vgpu_core::units::bytes::Bytes;
 use vgpu_core::units::share::Share;
@@ -213,8 +213,8 @@ impl TenantConfig {
         })
     }
 
-    /// The limits that a member of protocol 1 is told: the lowest memory limit and the lowest ceiling of all its
-    /// devices. None if the tenant is not enforced, since protocol 1 knows no mode.
+    /// The limits in a welcome, which `vgpu doctor` shows: the lowest memory limit and the lowest ceiling of all
+    /// devices; none if the tenant is only observed. A member's limits are on its board, for each device.
     #[must_use]
     pub fn told_limits(&self) -> (Option<Bytes>, Option<Share>) {
         if self.mode == Mode::Enforce { (self.lowest_memory(), self.lowest_ceiling()) } else { (None, None) }

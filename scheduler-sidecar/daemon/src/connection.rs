@@ -9,8 +9,6 @@ use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use vgpu_core::protocol::wire::{Hello, MAX_LINE};
-use vgpu_core::units::bytes::Bytes;
-use vgpu_core::units::share::Share;
 
 use crate::proof::image::Image;
 
@@ -87,10 +85,8 @@ pub struct Connection {
     /// The program that said hello; `None`: no hello yet, the enforcement check is off, or the process could not be
     /// read.
     pub image: Option<Image>,
-    /// Member number if it speaks protocol 2, and so has its tenant's pages.
+    /// Number of the member; `None`: no hello yet.
     pub member: Option<u64>,
-    /// The memory limit and the ceiling that it was told, if it speaks protocol 1.
-    pub told: Option<(Option<Bytes>, Option<Share>)>,
     /// When the connection is closed, unless the peer sends or takes what is due before.
     pub deadline: Option<Instant>,
     input: Vec<u8>,
@@ -103,7 +99,7 @@ impl Connection {
     pub fn new(stream: OwnedFd, peer: PeerCredentials, side: ConnectionSide, deadline: Instant) -> Self {
         let (input, output) = (Vec::new(), Vec::new());
         let (state, deadline) = (ConnectionState::Silent, Some(deadline));
-        Self { stream, peer, side, state, image: None, member: None, told: None, deadline, input, output }
+        Self { stream, peer, side, state, image: None, member: None, deadline, input, output }
     }
 
     /// The next line, after at most one read. The kernel drops descriptors that came with it.

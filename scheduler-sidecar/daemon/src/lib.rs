@@ -11,8 +11,6 @@
 //! - the *report*, where members write usage and launch requests
 //! - the *bell*, an eventfd that a member rings after a request
 //!
-//! This is protocol 2. A member of protocol 1 gets its limits in one line, and no pages.
-//!
 //! Configuration: [`config`] is what the daemon serves, from the command line or from the plan of a file
 //! ([`vgpu_config`]). [`source`] reads that file and [`check`] prints its plan.
 //!

@@ -18,7 +18,7 @@ use vgpu_accounting::clock::nanoseconds;
 /// File descriptors of a tenant's board and report, stored together on the `DescriptorPool`.
 pub type Files = [OwnedFd; 2];
 
-/// The bell of a tenant: an eventfd by which members wake the daemon. It exists while members of protocol 2 do.
+/// The bell of a tenant: an eventfd by which members wake the daemon. It exists while the tenant has members.
 pub struct MappedPages {
     bell: OwnedFd,
 }

@@ -391,7 +391,7 @@ impl ProofThread {
             self.places = said.dirs.iter().filter_map(place).collect();
             self.known = said;
         } else {
-            (self.known.members, self.known.had, self.known.older) = (said.members, said.had, said.older);
+            (self.known.members, self.known.had) = (said.members, said.had);
             self.known.silent_ns = said.silent_ns;
         }
         self.told = clock::now();

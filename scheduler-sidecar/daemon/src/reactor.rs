@@ -157,8 +157,8 @@ pub struct Reactor {
     pub(super) marks: Marks,
     /// Bells that members ring too often, and that are ignored for a while: time in ns to listen again, and room.
     muted: BTreeSet<(u64, u64)>,
-    /// Number of connected members that speak protocol 2.
-    paged: usize,
+    /// Number of members.
+    members: usize,
     next_member: u64,
     next_token: u64,
     /// Closed when descriptors run out, so that a caller can be accepted and refused. Otherwise it would wait for
@@ -224,7 +224,7 @@ impl Reactor {
             owes: false,
             marks: Marks::new(),
             muted: BTreeSet::new(),
-            paged: 0,
+            members: 0,
             next_member: 1,
             next_token: FIRST_CONNECTION,
             spare: spare_descriptor(),
@@ -315,8 +315,11 @@ impl Reactor {
                 match token {
                     ALARM_TOKEN | FIRST_BELL..FIRST_CONNECTION => {}
                     SIGNALS_TOKEN => {
-                        let members: usize = self.rooms.values().map(TenantRoom::member_count).sum();
-                        info!(kind = "daemon.stopping", members, "stopping; members keep their last terms");
+                        info!(
+                            kind = "daemon.stopping",
+                            members = self.members,
+                            "stopping; members keep their last terms"
+                        );
                         self.notifier.notify_stopping();
                         self.end_pages();
                         self.note_all();

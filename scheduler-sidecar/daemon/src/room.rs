@@ -9,8 +9,6 @@ use std::time::Instant;
 
 use rustix::process::geteuid;
 use tracing::info;
-use vgpu_core::units::bytes::Bytes;
-use vgpu_core::units::share::Share;
 
 use super::config::TenantConfig;
 use super::connection::PeerCredentials;
@@ -31,11 +29,11 @@ pub(super) struct TenantRoom {
     pub unusable: Option<String>,
     /// Number of open connections of the tenant.
     pub open: usize,
-    /// Open connections whose member speaks protocol 2, which shares pages with the daemon.
-    pub paged: usize,
+    /// Number of members: open connections that said hello.
+    pub members: usize,
     /// Connections that ended but are kept, because descriptors sent over them are not received yet.
     pub untaken: usize,
-    /// The tenant's bell, the eventfd by which its members wake the daemon; `None`: no member of protocol 2.
+    /// The tenant's bell, the eventfd by which its members wake the daemon; `None`: no member.
     pub furniture: Option<MappedPages>,
     /// Number of connections refused since the daemon started.
     pub refused: u64,
@@ -59,7 +57,7 @@ impl TenantRoom {
             door: None,
             unusable: None,
             open: 0,
-            paged: 0,
+            members: 0,
             untaken: 0,
             furniture: None,
             refused: 0,
@@ -88,21 +86,6 @@ impl TenantRoom {
     /// True if this user may be a member. A list without root excludes root.
     pub fn admits_peer(&self, uid: u32) -> bool {
         self.tenant.uids.as_ref().is_none_or(|uids| uids.iter().any(|range| range.contains(&uid)))
-    }
-
-    /// Number of connections that have not ended.
-    pub fn member_count(&self) -> usize {
-        self.open - self.untaken
-    }
-
-    /// Connections that do not speak protocol 2: the member speaks protocol 1, or has not said hello yet.
-    pub fn older_members(&self) -> usize {
-        self.member_count() - self.paged
-    }
-
-    /// The limits that members of protocol 1 are told now.
-    pub fn told_limits(&self) -> (Option<Bytes>, Option<Share>) {
-        self.tenant.told_limits()
     }
 
     /// Closes the listener for good and removes the socket.

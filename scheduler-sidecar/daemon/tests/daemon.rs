@@ -12,14 +12,18 @@ use std::process::Stdio;
 use std::time::Instant;
 
 use rustix::process::Signal;
-use support::{Daemon, Guard, LONG_TIMEOUT, Peer, eventually, texts, vgpud};
+use support::{Daemon, Guard, LONG_TIMEOUT, Peer, eventually, terms, texts, vgpud, welcome_terms};
 use tempfile::TempDir;
 use vgpu_control as control;
-use vgpu_core::protocol::wire::{Hello, MAX_LINE, Reply, Terms, two};
-use vgpu_core::units::bytes::Bytes;
-use vgpu_core::units::share::Share;
+use vgpu_core::protocol::wire::{Hello, MAX_LINE, Reply, Terms};
 
-const TERMS: &str = "{\"hello\":1,\"tenant\":\"a\",\"memory_limit\":1073741824,\"sm_limit\":30}\n";
+/// A hello of one piece.
+const HELLO: &str = "{\"hello\":2,\"pid\":1,\"version\":\"x\",\"pages\":1,\"clock\":0}\n";
+
+/// The terms of the daemon's tenant.
+fn terms_of_a() -> Result<Terms, String> {
+    Ok(terms("a", Some(1 << 30), Some(300)))
+}
 
 fn start(dir: &TempDir) -> Daemon {
     Daemon::start(
@@ -34,18 +38,18 @@ fn status(dir: &TempDir) -> control::DaemonStatus {
 
 /// The daemon still serves an ordinary member.
 fn serves(daemon: &Daemon) {
-    assert_eq!(daemon.connect().hello(), TERMS);
+    assert_eq!(daemon.connect().terms(), terms_of_a());
 }
 
 #[test]
 fn a_hello_is_answered_with_the_tenants_terms() {
     let dir = TempDir::new().unwrap();
     let daemon = start(&dir);
-    let hello = Hello { pid: 4711, version: "0.1.0".into() };
+    let hello = Hello { pid: 4711, version: "0.1.0".into(), clock: 0 };
     let line = daemon.connect().send(hello.encode().unwrap().as_bytes()).line();
-    let terms = Terms { tenant: "a".into(), memory_limit: Some(Bytes(1 << 30)), sm_limit: Share::from_percent(30) };
-    assert_eq!(Reply::decode(line.as_bytes()), Ok(Reply::Terms(terms)));
-    assert_eq!(line, TERMS);
+    let known = "{\"hello\":2,\"tenant\":\"a\",\"memory_limit\":1073741824,\"sm_limit\":30,\"member\":";
+    assert!(line.starts_with(known), "{line}");
+    assert_eq!(welcome_terms(line), terms_of_a());
 }
 
 #[test]
@@ -65,17 +69,18 @@ fn what_was_found_of_a_tenant_is_told_twenty_times_in_a_second_at_most() {
 }
 
 #[test]
-fn a_hello_in_pieces_and_two_in_one_are_both_answered() {
+fn a_hello_in_pieces_and_two_lines_in_one_are_answered() {
     let dir = TempDir::new().unwrap();
     let daemon = start(&dir);
     let mut slow = daemon.connect();
-    for byte in b"{\"hello\":1,\"pid\":1,\"version\":\"x\",\"new\":[{}]}\n" {
-        slow.send(&[*byte]);
+    for byte in HELLO.replace("\"pid\"", "\"new\":[{}],\"pid\"").bytes() {
+        slow.send(&[byte]);
     }
-    assert_eq!(slow.line(), TERMS);
+    assert_eq!(welcome_terms(slow.line()), terms_of_a());
     let mut quick = daemon.connect();
-    quick.send(b"{\"hello\":1,\"pid\":1,\"version\":\"x\"}\n{\"hello\":1,\"pid\":1,\"version\":\"x\"}\n");
-    assert_eq!((quick.line(), quick.line()), (TERMS.to_owned(), TERMS.to_owned()));
+    quick.send(format!("{HELLO}{{\"join\":\"GPU-1\"}}\n").as_bytes());
+    assert_eq!(welcome_terms(quick.line()), terms_of_a());
+    assert_eq!(quick.line(), "{\"join\":\"GPU-1\",\"slot\":0}\n");
 }
 
 /// This holds without an administrative socket too. A daemon that finds every path taken does not start.
@@ -105,22 +110,22 @@ fn each_tenant_has_its_own_socket_and_terms() {
         .unwrap();
     let _child = Guard(child);
     eventually("the daemon listens", || UnixStream::connect(socket("c")).is_ok());
-    let said = |name: &str| Peer::connect(&socket(name)).hello();
-    assert_eq!(said("a"), "{\"hello\":1,\"tenant\":\"a\",\"memory_limit\":1073741824,\"sm_limit\":null}\n");
-    assert_eq!(said("b"), "{\"hello\":1,\"tenant\":\"b\",\"memory_limit\":4294967296,\"sm_limit\":12.5}\n");
-    assert_eq!(said("c"), "{\"hello\":1,\"tenant\":\"c\",\"memory_limit\":null,\"sm_limit\":null}\n");
+    for own in [terms("a", Some(1 << 30), None), terms("b", Some(4 << 30), Some(125)), terms("c", None, None)] {
+        assert_eq!(Peer::connect(&socket(&own.tenant)).terms(), Ok(own));
+    }
 }
 
 #[test]
-fn another_protocol_is_refused_naming_all_numbers_and_closed() {
+fn another_protocol_is_refused_naming_both_numbers_and_closed() {
     let dir = TempDir::new().unwrap();
     let daemon = start(&dir);
-    let mut peer = daemon.connect();
-    let line = peer.send(b"{\"hello\":3,\"pid\":1,\"version\":\"9.9\"}\n").line();
-    let Ok(Reply::Error(words)) = Reply::decode(line.as_bytes()) else { panic!("{line}") };
-    assert!(words.contains("protocol 3") && words.contains("protocols 1 and 2"), "{words}");
-    let Ok(two::Reply::Refused { speaks: 2, .. }) = two::Reply::decode(line.as_bytes()) else { panic!("{line}") };
-    assert_eq!(peer.line(), "", "closed");
+    for theirs in [1, 3] {
+        let mut peer = daemon.connect();
+        let line = peer.send(format!("{{\"hello\":{theirs},\"pid\":1,\"version\":\"9.9\"}}\n").as_bytes()).line();
+        let Ok(Reply::Refused(words)) = Reply::decode(line.as_bytes()) else { panic!("{line}") };
+        assert_eq!(words, format!("protocol {theirs} is not spoken here; this side speaks protocol 2"));
+        assert_eq!(peer.line(), "", "closed");
+    }
     serves(&daemon);
 }
 
@@ -129,16 +134,16 @@ fn garbage_is_told_so_and_harms_only_itself() {
     let dir = TempDir::new().unwrap();
     let daemon = start(&dir);
     let mut member = daemon.connect();
-    assert_eq!(member.hello(), TERMS);
+    assert_eq!(member.terms(), terms_of_a());
     let mut random = fastrand::Rng::with_seed(1);
     let noise: Vec<u8> = (0..100_000).map(|_| random.u8(..)).collect();
     for garbage in [
         b"\n".as_slice(),
         b"hello\n",
         b"{}\n",
-        b"{\"hello\":1}\n",
-        b"{\"hello\":1,\"pid\":0,\"version\":\"\"}\n",
-        b"{\"hello\":1,\"hello\":1}\n",
+        b"{\"hello\":2}\n",
+        b"{\"hello\":2,\"pid\":0,\"version\":\"\",\"pages\":1,\"clock\":0}\n",
+        b"{\"hello\":2,\"hello\":2}\n",
         b"\xff\xfe\x00\n",
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         &noise,
@@ -147,10 +152,10 @@ fn garbage_is_told_so_and_harms_only_itself() {
     ] {
         let mut peer = daemon.connect();
         let line = peer.send(garbage).line();
-        assert!(matches!(Reply::decode(line.as_bytes()), Ok(Reply::Error(_))), "{line:?}");
+        assert!(matches!(Reply::decode(line.as_bytes()), Ok(Reply::Refused(_))), "{line:?}");
         assert_eq!(peer.line(), "", "closed");
     }
-    assert_eq!(member.hello(), TERMS, "the member that was there before is still served");
+    assert!(member.is_served(), "the member that was there before");
     let status = status(&dir);
     assert_eq!((status.tenants[0].refused, status.tenants[0].members.len()), (11, 1));
 }
@@ -162,10 +167,10 @@ fn a_line_that_never_ends_is_cut_at_the_length_limit() {
     let line = daemon.connect().send(&[b'x'; MAX_LINE]).line();
     assert!(line.contains("longer than 4096 bytes"), "{line}");
     // The longest valid line, with its newline.
-    let mut longest = format!("{{\"hello\":1,\"pid\":1,\"version\":\"x\",\"pad\":\"{}", "p".repeat(MAX_LINE));
+    let mut longest = format!("{},\"pad\":\"{}", HELLO.trim_end_matches("}\n"), "p".repeat(MAX_LINE));
     longest.truncate(MAX_LINE - 3);
     longest.push_str("\"}\n");
-    assert_eq!(daemon.connect().send(longest.as_bytes()).line(), TERMS);
+    assert_eq!(welcome_terms(daemon.connect().send(longest.as_bytes()).line()), terms_of_a());
 }
 
 #[test]
@@ -173,11 +178,11 @@ fn half_a_message_and_silence_are_closed_after_the_deadline_and_not_before() {
     let dir = TempDir::new().unwrap();
     let daemon = start(&dir);
     let mut member = daemon.connect();
-    assert_eq!(member.hello(), TERMS);
+    assert_eq!(member.terms(), terms_of_a());
     let start = Instant::now();
     let mut silent = daemon.connect();
     let mut half = daemon.connect();
-    half.send(b"{\"hello\":1,\"pid\":");
+    half.send(b"{\"hello\":2,\"pid\":");
     for peer in [&mut silent, &mut half] {
         let line = peer.line();
         assert!(line.contains("no complete line within 2 s"), "{line}");
@@ -185,7 +190,7 @@ fn half_a_message_and_silence_are_closed_after_the_deadline_and_not_before() {
     }
     let waited = start.elapsed();
     assert!(waited.as_secs_f64() > 1.9 && waited < LONG_TIMEOUT, "{waited:?}");
-    assert_eq!(member.hello(), TERMS, "a member that said hello may be silent for ever");
+    assert!(member.is_served(), "a member that said hello may be silent for ever");
 }
 
 #[test]
@@ -207,9 +212,10 @@ fn a_peer_that_drips_bytes_gains_no_time() {
 fn a_peer_that_does_not_read_is_closed_and_others_are_served() {
     let dir = TempDir::new().unwrap();
     let daemon = start(&dir);
-    let deaf = daemon.connect();
+    let mut deaf = daemon.connect();
+    deaf.send(HELLO.as_bytes());
     let mut writer = deaf.reader.get_ref().try_clone().unwrap();
-    let flood = "{\"hello\":1,\"pid\":1,\"version\":\"x\"}\n".repeat(1000);
+    let flood = "{\"join\":\"GPU-1\"}\n".repeat(1000);
     // Ends only because the daemon closes: it stops reading while its answers are not read.
     let closed = std::thread::spawn(move || while writer.write_all(flood.as_bytes()).is_ok() {});
     eventually("the deaf peer is closed", || {
@@ -226,7 +232,7 @@ fn two_hundred_members_are_served_and_seen() {
     let mut peers = Vec::new();
     for _ in 0..200 {
         let mut peer = daemon.connect();
-        assert_eq!(peer.hello(), TERMS);
+        assert_eq!(peer.terms(), terms_of_a());
         peers.push(peer);
     }
     let before = status(&dir);
@@ -247,7 +253,7 @@ fn a_tenant_has_no_more_connections_than_it_may_and_gets_back_those_it_closed() 
     // The connection that tested whether the daemon listens may not be closed yet.
     eventually("three members", || {
         let mut peers: Vec<Peer> = (0..3).map(|_| daemon.connect()).collect();
-        if !peers.iter_mut().all(|peer| peer.hello() == TERMS) {
+        if !peers.iter_mut().all(|peer| peer.terms() == terms_of_a()) {
             return false;
         }
         let mut fourth = daemon.connect();
@@ -256,7 +262,7 @@ fn a_tenant_has_no_more_connections_than_it_may_and_gets_back_those_it_closed() 
         assert_eq!(fourth.line(), "");
         true
     });
-    eventually("room again", || daemon.connect().hello() == TERMS);
+    eventually("room again", || daemon.connect().terms() == terms_of_a());
 }
 
 #[test]
@@ -264,7 +270,7 @@ fn when_descriptors_run_out_the_caller_is_told_and_the_members_stay() {
     let dir = TempDir::new().unwrap();
     let socket = dir.path().join("s");
     let child = std::process::Command::new("sh")
-        .args(["-c", "ulimit -n 40; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_vgpud"), "--log", "off", "--socket"])
+        .args(["-c", "ulimit -n 50; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_vgpud"), "--log", "off", "--socket"])
         .arg(&socket)
         .spawn()
         .unwrap();
@@ -308,7 +314,7 @@ fn a_killed_daemons_sockets_are_taken_over_and_members_of_the_dead_one_see_its_e
     let dir = TempDir::new().unwrap();
     let first = start(&dir);
     let mut member = first.connect();
-    assert_eq!(member.hello(), TERMS);
+    assert_eq!(member.terms(), terms_of_a());
     first.kill();
     assert_eq!(member.line(), "");
     assert!(fs::symlink_metadata(dir.path().join("a/vgpud.sock")).unwrap().file_type().is_socket(), "left behind");
@@ -401,7 +407,8 @@ fn usage_errors_name_the_option_the_value_and_what_is_accepted_with_code_2() {
 fn the_log_says_who_came_and_a_flood_of_garbage_does_not_fill_it() {
     let dir = TempDir::new().unwrap();
     let daemon = start(&dir);
-    assert_eq!(daemon.connect().send(b"{\"hello\":1,\"pid\":77,\"version\":\"1\\n2\"}\n").line(), TERMS);
+    let hello = Hello { pid: 77, version: "1\n2".into(), clock: 0 }.encode().unwrap();
+    assert_eq!(welcome_terms(daemon.connect().send(hello.as_bytes()).line()), terms_of_a());
     for _ in 0..500 {
         daemon.connect().send(b"x\n").line();
     }
@@ -421,7 +428,7 @@ fn the_administrative_socket_answers_its_own_protocol_only() {
     let ask = |line: &[u8]| Peer::connect(&dir.path().join("admin.sock")).send(line).line();
     assert!(ask(b"{\"hello\":2,\"ask\":\"status\"}\n").contains("\"memory_limit\":1073741824,\"sm_limit\":30.0"));
     assert!(ask(b"{\"hello\":9,\"ask\":\"status\"}\n").contains("protocol 9"));
-    assert!(ask(b"{\"hello\":1,\"pid\":1,\"version\":\"x\"}\n").contains("error"));
+    assert!(ask(HELLO.as_bytes()).contains("error"));
     assert!(ask(b"\x00\n").contains("error"));
     assert_eq!(status(&dir).tenants[0].name, "a");
 }

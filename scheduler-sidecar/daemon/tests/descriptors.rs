@@ -15,7 +15,7 @@ use member::{Member, now};
 use support::world::World;
 use support::{Peer, vgpud};
 use tempfile::TempDir;
-use vgpu_core::protocol::wire::two::Hello;
+use vgpu_core::protocol::wire::Hello;
 
 #[test]
 fn a_tenant_that_takes_all_descriptors_does_not_lose_the_pages_of_another() {

@@ -53,10 +53,9 @@ fn members_boards_and_terms_files_say_the_mode_and_what_is_strict() {
         let file = terms(&world, tenant);
         assert_eq!((file.mode, file.strict), (mode, strict), "{tenant}");
     }
-    // Protocol 1 knows no mode, so its members are told no limits if none is enforced.
-    let told = |tenant: &str| Peer::connect(&world.socket(tenant)).hello();
-    assert_eq!(told("seen"), "{\"hello\":1,\"tenant\":\"seen\",\"memory_limit\":null,\"sm_limit\":null}\n");
-    assert_eq!(told("kept"), "{\"hello\":1,\"tenant\":\"kept\",\"memory_limit\":2147483648,\"sm_limit\":null}\n");
+    let told = |tenant: &str| Peer::connect(&world.socket(tenant)).terms();
+    assert_eq!(told("seen"), Ok(support::terms("seen", None, None)));
+    assert_eq!(told("kept"), Ok(support::terms("kept", Some(2 << 30), None)));
 }
 
 #[test]
@@ -128,7 +127,6 @@ fn check_and_options_say_and_take_them_and_refuse_what_is_none() {
     };
     let plan = check(FILE);
     assert_eq!((&plan["tenants"][0]["mode"], &plan["tenants"][1]["strict"]), (&"observe".into(), &true.into()));
-    assert_eq!(plan["tenants"][0]["told"]["memory_limit"], Value::Null);
     for (line, what) in [
         ("mode = \"off\"", "is not for a tenant of the daemon"),
         ("mode = \"watch\"", "is not known"),

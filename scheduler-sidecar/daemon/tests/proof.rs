@@ -124,7 +124,7 @@ fn a_member_is_no_finding_and_neither_is_a_program_that_is_allowed() {
     let world = World::start(&format!("allow = [\"{}\"]", sleep.display()));
     let python = "import os,socket,sys\n\
         s=socket.socket(socket.AF_UNIX);s.connect(sys.argv[1]+'/run/tenants/a/vgpud.sock')\n\
-        s.sendall(b'{\"hello\":1,\"pid\":%d,\"version\":\"0\"}\\n'%os.getpid());s.recv(4096)\n\
+        s.sendall(b'{\"hello\":2,\"pid\":%d,\"version\":\"0\",\"pages\":1,\"clock\":0}\\n'%os.getpid());s.recv(4096)\n\
         import mmap;l=open(sys.argv[1]+'/libvgpu.so','r+b')\n\
         m=mmap.mmap(l.fileno(),4096,mmap.MAP_PRIVATE,mmap.PROT_READ|mmap.PROT_EXEC)\n\
         f=open(sys.argv[1]+'/gpu0');print(os.getpid(),flush=True);sys.stdin.read()";

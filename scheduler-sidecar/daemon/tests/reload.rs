@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use rustix::process::Signal;
-use support::{Daemon, LONG_TIMEOUT, Peer, eventually, texts, vgpu, vgpud};
+use support::{Daemon, LONG_TIMEOUT, Peer, eventually, texts, vgpu, vgpud, welcome_terms};
 use tempfile::TempDir;
 use vgpu_control::{self as control, DaemonStatus, TenantStatus};
+use vgpu_core::protocol::wire::Terms;
 
 const DEVICE: &str = "[[device]]\nid = 0\nmemory = \"80GiB\"\n";
 
@@ -104,8 +105,8 @@ impl World {
         Peer::connect(&self.socket(tenant))
     }
 
-    fn says(&self, tenant: &str) -> String {
-        self.connect(tenant).hello()
+    fn says(&self, tenant: &str) -> Result<Terms, String> {
+        self.connect(tenant).terms()
     }
 
     fn status(&self) -> DaemonStatus {
@@ -143,8 +144,9 @@ fn write(dir: &TempDir, text: &str) {
     fs::write(dir.path().join("vgpud.toml"), text).unwrap();
 }
 
-fn terms(tenant: &str, memory: u64, sm: &str) -> String {
-    format!("{{\"hello\":1,\"tenant\":\"{tenant}\",\"memory_limit\":{memory},\"sm_limit\":{sm}}}\n")
+/// Terms of a welcome: bytes of memory, and tenths of a percent of time.
+fn terms(tenant: &str, memory: u64, sm: Option<u32>) -> Result<Terms, String> {
+    Ok(support::terms(tenant, Some(memory), sm))
 }
 
 const GIB: u64 = 1 << 30;
@@ -171,13 +173,14 @@ fn everything(dir: &Path) -> Vec<(PathBuf, u64)> {
 #[test]
 fn three_tenants_of_a_file_have_a_socket_and_limits_of_their_own() {
     let world = World::start(THREE);
-    assert_eq!(world.says("a"), terms("a", 10 * GIB, "30"));
-    assert_eq!(world.says("b"), terms("b", 20 * GIB, "null"));
-    assert_eq!(world.says("c"), terms("c", 10 * GIB, "12.5"));
+    assert_eq!(world.says("a"), terms("a", 10 * GIB, Some(300)));
+    assert_eq!(world.says("b"), terms("b", 20 * GIB, None));
+    assert_eq!(world.says("c"), terms("c", 10 * GIB, Some(125)));
     // The socket decides which tenant a member belongs to, whatever the member claims.
     let mut liar = world.connect("b");
-    liar.send(b"{\"hello\":1,\"pid\":1,\"version\":\"x\",\"tenant\":\"a\",\"memory_limit\":null}\n");
-    assert_eq!(liar.line(), terms("b", 20 * GIB, "null"));
+    let hello =
+        b"{\"hello\":2,\"pid\":1,\"version\":\"x\",\"pages\":1,\"clock\":0,\"tenant\":\"a\",\"memory_limit\":null}\n";
+    assert_eq!(welcome_terms(liar.send(hello).line()), terms("b", 20 * GIB, None));
     let status = world.status();
     let configuration = status.configuration.unwrap();
     assert_eq!((configuration.reloads, configuration.refused), (0, None));
@@ -190,17 +193,17 @@ fn three_tenants_of_a_file_have_a_socket_and_limits_of_their_own() {
 fn a_reload_adds_and_removes_tenants_and_who_stays_notices_nothing() {
     let world = World::start(THREE);
     let mut stays = world.connect("a");
-    assert_eq!(stays.hello(), terms("a", 10 * GIB, "30"));
+    assert_eq!(stays.terms(), terms("a", 10 * GIB, Some(300)));
     let before = everything(&world.dir.path().join("run/tenants/a"));
     let two = THREE.split("\n[[tenant]]\nname = \"c\"").next().unwrap();
     assert_eq!(world.reload(&(two.to_owned() + &tenant("d", 4))), "serving 3 tenants");
-    assert_eq!(world.says("d"), terms("d", 4 * GIB, "null"));
+    assert_eq!(world.says("d"), terms("d", 4 * GIB, None));
     assert!(!world.dir.path().join("run/tenants/c").exists(), "its directory is removed");
     assert!(UnixStream::connect(world.socket("c")).is_err());
     assert_eq!(world.tenants(), ["a", "b", "d"]);
-    assert_eq!(stays.hello(), terms("a", 10 * GIB, "30"), "on the same connection");
+    assert!(stays.is_served(), "on the same connection");
     assert_eq!(everything(&world.dir.path().join("run/tenants/a")), before, "the very same socket");
-    assert!(!world.tenant("a").unwrap().members[0].earlier_terms);
+    assert_eq!(world.tenant("a").unwrap().members.len(), 1);
     assert_eq!(world.status().configuration.unwrap().reloads, 1);
 }
 
@@ -208,24 +211,24 @@ fn a_reload_adds_and_removes_tenants_and_who_stays_notices_nothing() {
 fn a_removed_tenants_members_stay_until_they_leave_and_nobody_new_comes_in() {
     let world = World::start(&(THREE.to_owned() + &tenant("d", 4)));
     let mut member = world.connect("d");
-    assert_eq!(member.hello(), terms("d", 4 * GIB, "null"));
+    assert_eq!(member.terms(), terms("d", 4 * GIB, None));
     let mut silent = world.connect("d");
     // Connections are accepted in order: once this one is answered, the silent one is accepted too.
-    assert_eq!(world.says("d"), terms("d", 4 * GIB, "null"));
+    assert_eq!(world.says("d"), terms("d", 4 * GIB, None));
     world.reload(THREE);
     assert!(UnixStream::connect(world.socket("d")).is_err(), "no new ones");
     assert!(silent.hello().contains("error"), "nor one that had only knocked");
     let status = world.tenant("d").unwrap();
     assert!(status.removed);
-    assert_eq!(member.hello(), terms("d", 4 * GIB, "null"), "still connected");
+    assert!(member.is_served(), "still connected");
 
     // The tenant is added again while a member is connected: new members get its new terms.
     world.reload(&(THREE.to_owned() + &tenant("d", 8)));
-    assert_eq!(world.says("d"), terms("d", 8 * GIB, "null"));
+    assert_eq!(world.says("d"), terms("d", 8 * GIB, None));
     let status = world.tenant("d").unwrap();
     assert!(!status.removed);
     assert_eq!(world.tenants().iter().filter(|name| *name == "d").count(), 1);
-    assert!(status.members.iter().any(|member| member.earlier_terms), "{status:?}");
+    assert!(!status.members.is_empty(), "{status:?}");
 
     world.reload(THREE);
     assert!(world.dir.path().join("run/tenants/d").exists(), "while a container may have it mounted");
@@ -235,36 +238,33 @@ fn a_removed_tenants_members_stay_until_they_leave_and_nobody_new_comes_in() {
 }
 
 #[test]
-fn changed_limits_are_told_to_new_members_and_the_status_says_who_has_earlier_ones() {
+fn changed_limits_are_told_to_new_members_and_members_that_are_there_stay() {
     let world = World::start(THREE);
     let mut old = world.connect("a");
-    assert_eq!(old.hello(), terms("a", 10 * GIB, "30"));
+    assert_eq!(old.terms(), terms("a", 10 * GIB, Some(300)));
     let changed = THREE.replace("10GiB", "6GiB").replace("sm_limit = 30", "sm_limit = 40");
     world.reload(&changed);
     let mut new = world.connect("a");
-    assert_eq!(new.hello(), terms("a", 6 * GIB, "40"));
+    assert_eq!(new.terms(), terms("a", 6 * GIB, Some(400)));
+    assert!(old.is_served());
     let status = world.tenant("a").unwrap();
     assert_eq!((status.memory_limit, status.sm_limit), (Some(6 * GIB), Some(40.0)));
-    let mut earlier: Vec<bool> = status.members.iter().map(|member| member.earlier_terms).collect();
-    earlier.sort_unstable();
-    assert_eq!(earlier, [false, true]);
+    assert_eq!(status.members.len(), 2);
     let World { daemon, .. } = world;
     let (code, log) = daemon.stop();
     assert_eq!(code, Some(0));
-    assert!(log.contains("tenant changed; members of protocol 1 keep what they were told"), "{log}");
-    assert!(log.contains("0 added, 0 removed, 1 changed, 2 as before; 1 members keep earlier limits"), "{log}");
+    assert!(log.contains("reloaded: 0 added, 0 removed, 1 changed, 2 as before"), "{log}");
 }
 
 #[test]
 fn vgpu_status_says_what_a_reload_left_behind_and_why_one_was_refused() {
     let world = World::start(&format!("{THREE}{}", tenant("d", 4)));
-    let (mut old, mut removed) = (world.connect("a"), world.connect("d"));
-    assert!(!old.hello().is_empty() && !removed.hello().is_empty());
+    let mut removed = world.connect("d");
+    assert!(removed.terms().is_ok());
     let shown = world.shown();
-    assert!(!shown.contains("earlier") && !shown.contains("removed") && !shown.contains("reload"), "{shown}");
+    assert!(!shown.contains("removed") && !shown.contains("reload"), "{shown}");
     world.reload(&THREE.replace("10GiB", "6GiB"));
     let shown = world.shown();
-    assert!(shown.contains("a: 1 of its members keep earlier limits\n"), "{shown}");
     assert!(shown.contains("d: removed; it ends with its last member\n"), "{shown}");
     world.reload("[[tenant]]\nname = \"a b\"\nweight = 0\n");
     let shown = world.shown();
@@ -297,7 +297,7 @@ fn a_bad_file_at_a_reload_changes_nothing_and_is_told() {
         assert_eq!(everything(&world.dir.path().join("run")), before);
         assert_eq!(
             (world.says("a"), world.tenants()),
-            (terms("a", 10 * GIB, "30"), ["a", "b", "c"].map(Into::into).into())
+            (terms("a", 10 * GIB, Some(300)), ["a", "b", "c"].map(Into::into).into())
         );
     }
     fs::remove_file(world.dir.path().join("vgpud.toml")).unwrap();
@@ -307,7 +307,7 @@ fn a_bad_file_at_a_reload_changes_nothing_and_is_told() {
     assert_eq!(world.reload(&(two + &tenant("d", 1))), "serving 3 tenants");
     assert_eq!(world.status().configuration.unwrap().refused, None);
     assert_eq!(world.tenants(), ["a", "b", "d"]);
-    assert_eq!(member.hello(), terms("a", 10 * GIB, "30"));
+    assert!(member.is_served());
     let (code, log) = world.daemon.stop();
     assert_eq!(code, Some(0));
     assert!(log.contains("not reloaded, nothing was changed"), "{log}");
@@ -335,7 +335,7 @@ fn if_one_new_tenants_socket_cannot_be_made_no_tenant_is_added() {
 fn a_refused_reload_leaves_the_directories_that_were_there() {
     let world = World::start(&(THREE.to_owned() + &tenant("d", 4)));
     let mut member = world.connect("d");
-    assert_eq!(member.hello(), terms("d", 4 * GIB, "null"));
+    assert_eq!(member.terms(), terms("d", 4 * GIB, None));
     world.reload(THREE);
     let run = world.dir.path().join("run");
     fs::create_dir(run.join("tenants/f")).unwrap();
@@ -349,8 +349,8 @@ fn a_refused_reload_leaves_the_directories_that_were_there() {
     // Now without the tenant whose path is taken.
     let two: String = ["d", "f"].map(|name| tenant(name, 4)).concat();
     assert_eq!(world.reload(&(THREE.to_owned() + &two)), "serving 5 tenants");
-    assert_eq!(world.says("d"), terms("d", 4 * GIB, "null"));
-    assert_eq!(member.hello(), terms("d", 4 * GIB, "null"));
+    assert_eq!(world.says("d"), terms("d", 4 * GIB, None));
+    assert!(member.is_served());
 }
 
 #[test]
@@ -371,7 +371,7 @@ fn many_signals_at_once_end_in_the_last_file_and_nobody_is_lost() {
     eventually("the last file is in force", || world.tenants() == ["a", "b", "c", "last"]);
     assert_eq!(world.tenant("a").unwrap().members.len(), 20);
     for member in &mut members {
-        assert_eq!(member.hello(), terms("a", 10 * GIB, "30"));
+        assert!(member.is_served());
     }
     assert_eq!(fs::read_dir(world.dir.path().join("run/tenants")).unwrap().count(), 4);
 }
@@ -382,9 +382,9 @@ fn users_that_a_tenant_does_not_list_are_refused_and_one_it_lists_is_served() {
     let other = own + 1;
     let world =
         World::start(&format!("{}uids = [{other}]\n{}uids = [\"{own}-{other}\"]\n", tenant("a", 1), tenant("b", 1)));
-    let said = world.says("a");
+    let said = world.says("a").unwrap_err();
     assert!(said.contains(&format!("tenant a does not accept user {own}")), "{said}");
-    assert_eq!(world.says("b"), terms("b", GIB, "null"));
+    assert_eq!(world.says("b"), terms("b", GIB, None));
     assert_eq!(world.tenant("a").unwrap().refused, 1);
 }
 
@@ -394,7 +394,7 @@ fn the_command_line_wins_over_the_file_and_the_manager_is_told_of_the_end() {
         &format!("[daemon]\nrun_dir = \"/does/not/exist\"\nlog = \"debug\"\n{THREE}"),
         &["--log", "warn"],
     );
-    assert_eq!(world.says("a"), terms("a", 10 * GIB, "30"));
+    assert_eq!(world.says("a"), terms("a", 10 * GIB, Some(300)));
     assert!(world.dir.path().join("run/admin.sock").exists());
     world.daemon.signal(Signal::TERM);
     assert_eq!(world.told(), "STOPPING=1");
@@ -429,7 +429,7 @@ fn a_daemon_starts_without_tenants_and_they_come_and_go_with_the_file() {
     assert!(world.status().tenants.is_empty());
     for _ in 0..2 {
         world.reload(&tenant("a", 10));
-        assert!(world.says("a").contains("10737418240"), "{:?}", world.status());
+        assert_eq!(world.says("a"), terms("a", 10 * GIB, None), "{:?}", world.status());
         world.reload("");
         assert!(world.status().tenants.is_empty() && !world.socket("a").exists());
     }

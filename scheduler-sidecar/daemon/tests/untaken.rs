@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use support::world::World;
 use support::{Peer, eventually, vgpud};
 use tempfile::TempDir;
-use vgpu_core::protocol::wire::two::Hello;
+use vgpu_core::protocol::wire::Hello;
 use vgpu_core::time::arbiter::Gate;
 
 const GPU: &str = "GPU-00000000-0000-0000-0000-000000000001";

@@ -1,7 +1,7 @@
 //! Shared-memory pages through which the daemon and a tenant's members exchange device-time state.
 //!
 //! A tenant has two pages, shared memory that the daemon creates and passes with its welcome
-//! ([`crate::protocol::wire::two`]). One member on one device has the same slot in both. A third page belongs to the
+//! ([`crate::protocol::wire`]). One member on one device has the same slot in both. A third page belongs to the
 //! host.
 //!
 //! | page | written by | content |

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use vgpu_core::limits::Mode;
-use vgpu_core::protocol::wire::{Hello, MAX_LINE, Reply, Terms, WireError, two};
+use vgpu_core::protocol::wire::{Hello, MAX_LINE, Reply, Terms, Welcome};
 
 use super::{DoctorReport, environment_text, found};
 use vgpu_config::paths;
@@ -93,28 +93,13 @@ pub struct ToldTerms {
 /// Returns the limits and mode that a process which connects as a member would receive. The daemon sees a short-lived
 /// member. Descriptors sent with the answer are not received.
 pub fn ask_terms(socket: &Path) -> Result<ToldTerms, String> {
-    let hello = two::Hello { pid: std::process::id(), version: env!("CARGO_PKG_VERSION").to_owned(), clock: 0 };
+    let hello = Hello { pid: std::process::id(), version: env!("CARGO_PKG_VERSION").to_owned(), clock: 0 };
     let line = ask_line(socket, &hello.encode().map_err(|why| why.to_string())?)?;
-    match two::Reply::decode(&line).map_err(not_understood)? {
-        two::Reply::Welcome(two::Welcome { terms, mode, strict, .. }) => Ok(ToldTerms { terms, mode, strict }),
-        two::Reply::Refused { speaks: 1, .. } => terms_one(socket),
-        two::Reply::Refused { words, .. } => Err(format!("the daemon says: {words}")),
-        two::Reply::Slot { .. } => Err("the answer is to another question".into()),
+    match Reply::decode(&line).map_err(|why| format!("the answer is not understood: {why}"))? {
+        Reply::Welcome(Welcome { terms, mode, strict, .. }) => Ok(ToldTerms { terms, mode, strict }),
+        Reply::Refused(words) => Err(format!("the daemon says: {words}")),
+        Reply::Slot { .. } => Err("the answer is to another question".into()),
     }
-}
-
-/// Asks a daemon that knows only protocol 1.
-fn terms_one(socket: &Path) -> Result<ToldTerms, String> {
-    let hello = Hello { pid: std::process::id(), version: env!("CARGO_PKG_VERSION").to_owned() };
-    let line = ask_line(socket, &hello.encode().map_err(|why| why.to_string())?)?;
-    match Reply::decode(&line).map_err(not_understood)? {
-        Reply::Terms(terms) => Ok(ToldTerms { terms, mode: Mode::Enforce, strict: false }),
-        Reply::Error(why) => Err(format!("the daemon says: {why}")),
-    }
-}
-
-fn not_understood(why: WireError) -> String {
-    format!("the answer is not understood: {why}")
 }
 
 /// Sends a line and returns the answer.

@@ -111,15 +111,7 @@ pub fn rows_of_look(look: &StatusLook, before: Option<&StatusLook>) -> Vec<TopRo
     tenants
         .flat_map(|tenant| {
             let waits = move |here: &TermsStatus| waited_since(look, before?, tenant, here);
-            // A daemon of protocol 1 reports no devices.
-            let whole = tenant.devices.is_empty().then(|| TermsStatus {
-                device: "*".into(),
-                memory_limit: tenant.memory_limit,
-                sm_limit: tenant.sm_limit,
-                ..TermsStatus::default()
-            });
-            let all: Vec<_> = tenant.devices.iter().cloned().chain(whole).collect();
-            all.into_iter().map(move |here| row_of_terms(tenant, &here, waits(&here)))
+            tenant.devices.iter().map(move |here| row_of_terms(tenant, here, waits(here)))
         })
         .collect()
 }

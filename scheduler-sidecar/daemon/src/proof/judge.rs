@@ -32,8 +32,6 @@ pub struct RegisteredMembers {
     pub had: HashMap<(u32, String), Option<u64>>,
     /// Time in which members may have worked without leases, because the daemon was silent, in ns.
     pub silent_ns: u64,
-    /// Members without leases, because their library is too old.
-    pub older: HashSet<u32>,
     /// Directories of sockets, with their tenants.
     pub dirs: Vec<(PathBuf, String)>,
 }

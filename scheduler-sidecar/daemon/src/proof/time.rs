@@ -39,8 +39,7 @@ impl UnseenTimes {
             let key = (process.pid, device.clone());
             let sample = samples.get(&key);
             // A process that never joined the device never held it.
-            let nobody = (!known.older.contains(&process.pid)).then_some(0);
-            let had = known.had.get(&key).copied().unwrap_or(nobody).map(|had| had.saturating_add(known.silent_ns));
+            let had = known.had.get(&key).copied().unwrap_or(Some(0)).map(|had| had.saturating_add(known.silent_ns));
             if audit.take_reading(had, sample.map_or(0, |one| one.seen), sampled, told) {
                 unseen.push((*process, sample.map_or(device, |one| &one.device).clone()));
             }
@@ -134,8 +133,6 @@ mod tests {
         let silent = |look| look * LOOK_NS / 2;
         assert_eq!(found_with_silence(&mut known, |_| None, silent), [], "a silent daemon cannot let it join");
         assert_eq!(found_with_silence(&mut known, |_| Some(Some(7)), silent), []);
-        known.older.insert(10);
-        assert_eq!(found(&mut known, |_| None), [], "nobody gives it leases");
     }
 
     #[test]

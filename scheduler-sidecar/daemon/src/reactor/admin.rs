@@ -83,8 +83,9 @@ impl Reactor {
         let mut keys: BTreeSet<&'static str> = changed.whole.iter().copied().collect();
         keys.extend(changed.what.iter().flat_map(|(_, what)| what));
         let what = words.to_command_words(device);
-        let behind =
-            if keys.is_empty() { 0 } else { self.change_tenant(TenantConfig::from(&changed.tenant), &what, who)? };
+        if !keys.is_empty() {
+            self.change_tenant(TenantConfig::from(&changed.tenant), &what, who)?;
+        }
         for terms in changed.tenant.terms.iter().filter(|_| !changed.whole.is_empty()) {
             let marks = self.marks.entry((name.to_owned(), terms.device.clone())).or_default();
             marks.extend(changed.whole.iter().copied());
@@ -102,11 +103,6 @@ impl Reactor {
         }
         if changed.whole.contains(&"mode") && changed.tenant.mode == Mode::Observe {
             notes.push("its processes are neither delayed nor refused anything, and take time from others".to_owned());
-        }
-        if behind > 0 {
-            notes.push(format!(
-                "{behind} of its processes use an older library and keep what they were told until they start anew"
-            ));
         }
         self.change_result(name, keys.into_iter().map(str::to_owned).collect(), notes)
     }
@@ -128,12 +124,8 @@ impl Reactor {
         if hold { self.pause_tenant(name, who) } else { self.resume_tenant(name, who) }?;
         let changed = if was == hold { Vec::new() } else { vec!["paused".to_owned()] };
         let mut notes = Vec::new();
-        let older = self.tenant_facts(name).older;
         if hold {
             notes.push("it lasts until `vgpu resume` or a restart of the daemon".to_owned());
-            if older > 0 {
-                notes.push(format!("{older} of its processes use an older library, which cannot be paused"));
-            }
         }
         self.change_result(name, changed, notes)
     }

@@ -16,31 +16,25 @@ impl Reactor {
         open.map(|(id, _)| *id).ok_or_else(|| format!("there is no tenant {tenant:?}"))
     }
 
-    /// Puts a tenant's new terms in force, after [`vgpu_config::live`] found that they fit. Members of protocol 2 get
-    /// them at once. Returns the number of members of protocol 1, which keep the limits they were told. The change
-    /// lasts until the file is read again or the daemon ends.
+    /// Puts a tenant's new terms in force, after [`vgpu_config::live`] found that they fit. Members get them
+    /// at once. The change lasts until the file is read again or the daemon ends.
     ///
     /// # Errors
     /// A message: no such tenant.
-    pub fn change_tenant(&mut self, fresh: TenantConfig, what: &str, who: PeerCredentials) -> Result<usize, String> {
+    pub fn change_tenant(&mut self, fresh: TenantConfig, what: &str, who: PeerCredentials) -> Result<(), String> {
         let id = self.room_of(&fresh.name)?;
         let now = clock::now();
-        let behind = match self.rooms.get_mut(&id) {
-            Some(room) => {
-                let before = room.told_limits();
-                room.take_terms(fresh.clone());
-                if room.told_limits() == before { 0 } else { room.older_members() }
-            }
-            None => 0,
-        };
+        if let Some(room) = self.rooms.get_mut(&id) {
+            room.take_terms(fresh.clone());
+        }
         let tenant = fresh.name.clone();
         let slots = self.leases.put_tenant(arbiter_number(id), fresh, now);
         self.keep_terms(id);
         self.keep_limits(id);
         self.leases.tick(now);
         let (by_uid, by_pid) = (who.uid, who.pid);
-        info!(kind = "tenant.changed", %tenant, by_uid, by_pid, what, slots, behind, "tenant changed by an administrator");
-        Ok(behind)
+        info!(kind = "tenant.changed", %tenant, by_uid, by_pid, what, slots, "tenant changed by an administrator");
+        Ok(())
     }
 
     /// Grants a tenant no more leases: work in flight drains, and its members wait at the gate. Pausing twice is the

@@ -9,10 +9,10 @@ use rustix::event::epoll::{self, EventData};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::Resource;
 use tracing::warn;
+use vgpu_core::protocol::wire::Reply;
 
 use super::{ADMIN_TOKEN, PEER_TIMEOUT, Reactor, ServeError};
 use crate::activation::ActivatedSocket;
-use crate::answer;
 use crate::connection::{Connection, ConnectionSide, PeerCredentials};
 use crate::door::ListeningSocket;
 use crate::room::may_administrate;
@@ -22,7 +22,7 @@ const MAX_ADMIN_CONNECTIONS: usize = 16;
 
 /// Descriptors that the daemon needs for itself. Each tenant needs one more, its listener.
 const RESERVED_DESCRIPTORS: usize = 24;
-/// Descriptors needed for a tenant with members of protocol 2: one for its bell, and a part of those that hold pages.
+/// Descriptors needed for a tenant with members: one for its bell, and a part of those that hold pages.
 const DESCRIPTORS_WITH_PAGES: usize = 2;
 
 /// Most callers accepted before other events are served.
@@ -156,7 +156,7 @@ fn connection_bounds(descriptors: usize, rooms: usize, furnished: usize) -> (usi
 
 /// Sends one line to a peer that is closed at once. If the kernel cannot take the line, it is lost.
 fn send_and_close(stream: &OwnedFd, words: &str) {
-    if let Ok(line) = answer::refusal_reply(words).encode() {
+    if let Ok(line) = Reply::Refused(words.to_owned()).encode() {
         let flags = rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT;
         let _ = rustix::net::send(stream, line.as_bytes(), flags);
     }

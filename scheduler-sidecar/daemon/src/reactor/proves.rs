@@ -134,7 +134,6 @@ impl Reactor {
     fn registered_members(&mut self, all: bool) -> RegisteredMembers {
         let silent_ns = self.leases.silent_ns(clock::now());
         let mut known = RegisteredMembers { silent_ns, ..RegisteredMembers::default() };
-        let mut told = std::collections::HashMap::new();
         for (token, connection) in &mut self.connections {
             let (ConnectionSide::Member(id), ConnectionState::Registered(..)) = (connection.side, &connection.state)
             else {
@@ -148,11 +147,6 @@ impl Reactor {
             }
             let (tenant, image) = (room.tenant.name.clone(), connection.image);
             known.members.entry(pid).or_default().push(RegisteredMember { tenant, image, connection: Some(*token) });
-            known.older.extend(connection.member.is_none().then_some(pid));
-            if let Some((memory, _)) = connection.told {
-                let most = told.entry(id).or_insert(0);
-                *most = memory.map_or(u64::MAX, u64::from).max(*most);
-            }
         }
         for prior in self.roster.prior_members() {
             let member = RegisteredMember { tenant: prior.tenant.clone(), image: Some(prior.image), connection: None };
@@ -166,14 +160,10 @@ impl Reactor {
             return known;
         }
         known.all = Some(std::time::Instant::now());
-        for (id, room) in &self.rooms {
+        for room in self.rooms.values() {
             let dir = room.tenant.socket.parent().map(std::path::Path::to_owned);
             known.dirs.extend(dir.map(|dir| (dir, room.tenant.name.clone())));
-            let mut now = limits_of(&room.tenant);
-            if let Some(told) = told.get(id) {
-                // Members of protocol 1 keep the limits they were told.
-                now.iter_mut().for_each(|(_, bytes)| *bytes = *told.max(bytes));
-            }
+            let now = limits_of(&room.tenant);
             let limits = TenantLimits { now, before: room.limits_before.clone(), changed: room.limits_changed };
             known.limits.insert(room.tenant.name.clone(), limits);
         }

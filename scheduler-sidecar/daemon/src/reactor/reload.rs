@@ -1,9 +1,9 @@
 //! Replaces one plan by the next while members are connected, as a whole or not at all.
 //!
 //! A new tenant gets its socket, a removed one loses it, and members that join a changed one get the new terms.
-//! Connected members keep their connections and find the new terms on their boards. Those of protocol 1 keep the
-//! limits they were told, and the log and `vgpu status` say so. Administrators' overrides end when the file is read
-//! again. They stay when the same file is resolved against devices that the driver named later (`by_hand`).
+//! Connected members keep their connections and find the new terms on their boards. Administrators' overrides end when
+//! the file is read again. They stay when the same file is resolved against devices that the driver named later
+//! (`by_hand`).
 
 use std::time::Duration;
 
@@ -141,9 +141,9 @@ impl Reactor {
         }
         self.remove(&difference.removed);
         self.retry_doors();
-        let behind = self.follow_changes(&plan, &difference, stays);
+        self.follow_changes(&plan, &difference, stays);
         self.max_connections = usize::try_from(plan.daemon.max_connections).unwrap_or(usize::MAX);
-        Ok((plan, difference_summary(&difference, behind)))
+        Ok((plan, difference_summary(&difference)))
     }
 
     /// Adds a tenant at startup.
@@ -216,7 +216,7 @@ impl Reactor {
         for room in self.rooms.values_mut().filter(|room| names.contains(&room.tenant.name)) {
             room.close();
             terms_file::remove(&room.tenant.socket);
-            let (tenant, members) = (&room.tenant.name, room.member_count());
+            let (tenant, members) = (&room.tenant.name, room.members);
             info!(kind = "tenant.removed", %tenant, members, "tenant removed; its members keep their last terms");
         }
         self.forget_rooms();
@@ -238,12 +238,11 @@ impl Reactor {
         });
     }
 
-    /// Gives every tenant the terms of the plan, at once for members of protocol 2. Returns how many members of
-    /// protocol 1 keep earlier ones. `stays`: administrators' overrides are carried over; otherwise they end, because
-    /// the file is in force.
-    fn follow_changes(&mut self, plan: &ConfigPlan, difference: &PlanDifference, stays: bool) -> usize {
+    /// Gives every tenant the terms of the plan, which its members get at once. `stays`: administrators' overrides are
+    /// carried over; otherwise they end, because the file is in force.
+    fn follow_changes(&mut self, plan: &ConfigPlan, difference: &PlanDifference, stays: bool) {
         let now = clock::now();
-        let (mut behind, mut carried) = (0, Marks::new());
+        let mut carried = Marks::new();
         for planned in &plan.tenants {
             let open = self.rooms.iter_mut().find(|(_, room)| !room.is_removed() && room.tenant.name == planned.name);
             let Some((id, room)) = open else { continue };
@@ -254,8 +253,6 @@ impl Reactor {
             if room.tenant == fresh {
                 continue;
             }
-            let other = room.told_limits() != fresh.told_limits();
-            let old = if other { room.older_members() } else { 0 };
             room.take_terms(fresh.clone());
             let id = *id;
             if fresh.mode != Mode::Enforce && self.leases.is_paused(arbiter_number(id)) {
@@ -264,22 +261,16 @@ impl Reactor {
             let slots = self.leases.put_tenant(arbiter_number(id), fresh, now);
             self.keep_terms(id);
             self.keep_limits(id);
-            behind += old;
             let changed = difference.changed.iter().find(|changed| changed.tenant.name == planned.name);
             let what = changed.map_or("changes by `vgpu set`".to_owned(), |changed| changed.what.join(", "));
             let tenant = &planned.name;
-            if old > 0 {
-                warn!(kind = "tenant.changed", %tenant, %what, slots, members = old, "tenant changed; members of protocol 1 keep what they were told");
-            } else {
-                info!(kind = "tenant.changed", %tenant, %what, slots, "tenant changed");
-            }
+            info!(kind = "tenant.changed", %tenant, %what, slots, "tenant changed");
         }
         self.marks = carried;
         self.record.set_keep(plan.daemon.keep);
         self.heart.set_interval(plan.time.heartbeat);
         self.leases.change_constants(plan.time.clone(), plan.arbitrate, now);
         self.leases.measure_all(plan.daemon.exact);
-        behind
     }
 
     /// Returns the state of the daemon in one line, for the service manager.
@@ -289,7 +280,7 @@ impl Reactor {
     }
 }
 
-fn difference_summary(difference: &PlanDifference, behind: usize) -> String {
+fn difference_summary(difference: &PlanDifference) -> String {
     if difference.is_empty() {
         return "nothing changed".into();
     }
@@ -298,9 +289,6 @@ fn difference_summary(difference: &PlanDifference, behind: usize) -> String {
         format!("{} added, {} removed, {} changed, {kept} as before", added.len(), removed.len(), changed.len());
     if !others.is_empty() {
         words.push_str(&format!("; {} changed", others.join(", ")));
-    }
-    if behind > 0 {
-        words.push_str(&format!("; {behind} members keep earlier limits until they start anew"));
     }
     words
 }

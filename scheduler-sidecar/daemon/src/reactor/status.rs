@@ -100,7 +100,7 @@ impl Reactor {
         }
     }
 
-    /// Members of each room, each with its number; 0 for those of protocol 1.
+    /// Members of each room, each with its number.
     fn members_by_room(&self, now: Instant) -> BTreeMap<u64, Vec<(u64, MemberStatus)>> {
         let mut members: BTreeMap<u64, Vec<(u64, MemberStatus)>> = BTreeMap::new();
         for connection in self.connections.values() {
@@ -109,8 +109,7 @@ impl Reactor {
             else {
                 continue;
             };
-            let Some(room) = self.rooms.get(&id) else { continue };
-            let old = connection.member.is_none();
+            let Some(member) = connection.member else { continue };
             let status = MemberStatus {
                 pid: connection.peer.pid,
                 pid_inside: hello.pid,
@@ -118,11 +117,9 @@ impl Reactor {
                 gid: connection.peer.gid,
                 version: hello.version.clone(),
                 connected_seconds: now.duration_since(*since).as_secs(),
-                earlier_terms: old && connection.told.is_some_and(|told| told != room.told_limits()),
-                protocol: if old { 1 } else { 2 },
                 devices: Vec::new(),
             };
-            members.entry(id).or_default().push((connection.member.unwrap_or(0), status));
+            members.entry(id).or_default().push((member, status));
         }
         members
     }
@@ -130,10 +127,9 @@ impl Reactor {
     /// Memory that a tenant holds on each device that it used, by UUID, including memory that its ledgers do not
     /// contain.
     fn held_by_device(&self, id: u64, seen: &LeaseReading) -> BTreeMap<String, HeldMemory> {
-        let Some(room) = self.rooms.get(&id) else { return BTreeMap::new() };
         let on = |used: &Used| {
             let mut held = self.record.held_by(&(id, used.device.clone()))?;
-            if is_left(room, used) {
+            if used.members == 0 {
                 // The ledgers were read before the last member left. The record reads them again within a second.
                 (held.used, held.overhead) = (0, 0);
                 held.parts.clear();
@@ -149,7 +145,7 @@ impl Reactor {
     /// State of a tenant now, from the leases. For a tenant without pages no report is read; most tenants have none.
     fn read_leases(&mut self, id: u64) -> LeaseReading {
         let (number, now) = (arbiter_number(id), clock::now());
-        if self.rooms.get(&id).is_none_or(|room| room.paged == 0) {
+        if self.rooms.get(&id).is_none_or(|room| room.members == 0) {
             return LeaseReading { used: self.leases.used_by_tenant(number, now), ..LeaseReading::default() };
         }
         let (used, said, members) = self.leases.read_tenant(number, now);
@@ -161,14 +157,7 @@ impl Reactor {
         let room = self.rooms.values().find(|room| !room.is_removed() && room.tenant.name == name);
         let Some(room) = room else { return TenantFacts::default() };
         let paused = self.is_paused(name).unwrap_or(false);
-        // A connection that has not said hello counts as no process.
-        let registered = |connection: &&super::Connection| {
-            matches!(connection.side, ConnectionSide::Member(id) if self.rooms.get(&id).is_some_and(|here| here.tenant.name == room.tenant.name))
-                && matches!(connection.state, ConnectionState::Registered(..))
-        };
-        let connected = self.connections.values().filter(registered).count();
-        let observed = room.tenant.mode == Mode::Observe;
-        TenantFacts { connected, older: connected.saturating_sub(room.paged), paused, observed }
+        TenantFacts { connected: room.members, paused, observed: room.tenant.mode == Mode::Observe }
     }
 
     /// A tenant's terms, one row for each device: those that the configuration names, and for `*` those that members
@@ -216,22 +205,21 @@ impl Reactor {
                     got: (!used.unmeasured.now).then_some(rates.got),
                 };
                 let held = held.get(&used.device);
-                let none = is_left(room, used).then_some(0);
+                let none = (used.members == 0).then_some(0);
                 rows.push(TermsStatus {
                     memory_used: held.map(|held| held.used).or(none),
                     memory_peak: held.map(|held| held.peak),
                     overhead: held.map(|held| held.overhead).or(none),
                     refused_allocations: held.map(|held| held.refused),
-                    launches: counted_launches(used),
+                    launches: Some(used.launches),
                     ..self.terms_row(tenant, on, device, Some(time))
                 });
             }
             if rows.len() == before {
-                let none = (room.older_members() == 0).then_some(0);
                 rows.push(TermsStatus {
-                    memory_used: none,
-                    overhead: none,
-                    launches: none,
+                    memory_used: Some(0),
+                    overhead: Some(0),
+                    launches: Some(0),
                     ..self.terms_row(tenant, on, device_name(&on.device), None)
                 });
             }
@@ -297,14 +285,14 @@ impl Reactor {
         devices
     }
 
-    /// Passes changed usage to the record: once a second while there are members of protocol 2, and once after the
+    /// Passes changed usage to the record: once a second while there are members, and once after the
     /// last left.
     ///
     /// # Cost
     /// A search for each tenant, and about ten loads for each member of active tenants.
     pub(super) fn look_back(&mut self) {
         let now = Instant::now();
-        if self.paged == 0 && !self.owes || self.paged > 0 && !self.recent.is_due(now) {
+        if self.members == 0 && !self.owes || self.members > 0 && !self.recent.is_due(now) {
             return;
         }
         self.owes = false;
@@ -338,7 +326,7 @@ impl Reactor {
                 bearer: room.tenant.bearer.clone(),
                 gpu_ns: used.charged.saturating_add(used.before),
                 wait_ns: used.wait,
-                launches: counted_launches(&used),
+                launches: Some(used.launches),
                 unmeasured: used.unmeasured.now,
                 members: used.members as u64,
                 memory_limit: on.and_then(|on| on.memory).map(u64::from),
@@ -365,17 +353,6 @@ impl Reactor {
     }
 }
 
-/// True if no process of the tenant is on the device. A process with an older library does not say which device it
-/// uses.
-fn is_left(room: &TenantRoom, used: &Used) -> bool {
-    used.members == 0 && room.older_members() == 0
-}
-
-/// Launches; `None`: an older library uses the device and does not count them.
-fn counted_launches(used: &Used) -> Option<u64> {
-    (used.launches > 0 || used.charged == 0).then_some(used.launches)
-}
-
 /// Device time in ns; `None`: all launches passed an open gate (no lease needed), where nothing is measured.
 fn measured_ns(used: &Used) -> Option<u64> {
     let sum = used.charged.saturating_add(used.before);
@@ -393,12 +370,6 @@ fn uuid_of(on: &DeviceTermsConfig) -> Option<&str> {
 mod tests {
     use super::*;
     use crate::leases::view::Unmeasured;
-
-    #[test]
-    fn launches_of_a_library_that_counts_none_are_not_known() {
-        let used = |charged, launches| Used { charged, launches, ..Used::default() };
-        assert_eq!([used(0, 0), used(5, 3), used(5, 0)].map(|used| counted_launches(&used)), [Some(0), Some(3), None]);
-    }
 
     #[test]
     fn device_time_of_which_nothing_was_measured_is_not_nil_but_not_known() {

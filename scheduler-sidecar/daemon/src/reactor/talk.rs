@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use rustix::event::epoll::{self, EventData};
 use tracing::{info, warn};
-use vgpu_core::protocol::wire::{Hello, Reply, WireError, two};
+use vgpu_core::protocol::wire::{Hello, MemberMessage, Reply, WireError};
 
 use super::{PEER_TIMEOUT, Reactor};
 use crate::answer;
@@ -100,33 +100,25 @@ impl Reactor {
             connection.state = ConnectionState::Leaving;
             return connection.send(&answer);
         }
-        match two::MemberMessage::decode(line) {
+        match MemberMessage::decode(line) {
             Err(why) => self.refuse_peer(connection, &why.to_string()),
-            Ok(two::MemberMessage::HelloOne(hello)) if connection.member.is_none() => {
-                let reply = Reply::Terms(answer::member_terms(&room.tenant)).encode().map_err(io::Error::other)?;
-                connection.told = Some(room.told_limits());
-                self.register(connection, id, hello, 1);
-                connection.send(reply.as_bytes())
+            Ok(MemberMessage::Hello(hello)) if matches!(connection.state, ConnectionState::Silent) => {
+                self.welcome_member(connection, id, hello)
             }
-            Ok(two::MemberMessage::Hello(hello)) if matches!(connection.state, ConnectionState::Silent) => {
-                self.welcome_paged(connection, id, hello)
-            }
-            Ok(two::MemberMessage::HelloOne(_) | two::MemberMessage::Hello(_)) => {
-                self.refuse_peer(connection, "hello was sent already")
-            }
-            Ok(two::MemberMessage::Join(join)) => self.answer_join(connection, id, &join),
+            Ok(MemberMessage::Hello(_)) => self.refuse_peer(connection, "hello was sent already"),
+            Ok(MemberMessage::Join(join)) => self.answer_join(connection, id, &join),
         }
     }
 
     /// Registers a member that said hello.
-    pub(super) fn register(&mut self, connection: &mut Connection, id: u64, hello: Hello, protocol: u64) {
+    pub(super) fn register(&mut self, connection: &mut Connection, id: u64, hello: Hello) {
         let now = Instant::now();
         let Some(room) = self.rooms.get_mut(&id) else { return };
         if let Some(suppressed) = room.log.allow_line(now) {
             let PeerCredentials { pid, uid, gid } = connection.peer;
             let version: String = hello.version.chars().take(40).collect();
             let tenant = &room.tenant.name;
-            info!(kind = "member.joined", %tenant, pid, uid, gid, pid_inside = hello.pid, ?version, protocol, suppressed, "member joined");
+            info!(kind = "member.joined", %tenant, pid, uid, gid, pid_inside = hello.pid, ?version, suppressed, "member joined");
         }
         connection.state = ConnectionState::Registered(hello, now);
         self.enrol_member(connection, id);
@@ -159,7 +151,7 @@ impl Reactor {
     pub(crate) fn refuse_peer(&mut self, connection: &mut Connection, words: &str) -> io::Result<()> {
         self.note_refusal(connection.side, connection.peer, words);
         connection.state = ConnectionState::Leaving;
-        let line = answer::refusal_reply(words).encode().map_err(io::Error::other)?;
+        let line = Reply::Refused(words.to_owned()).encode().map_err(io::Error::other)?;
         connection.send(line.as_bytes())
     }
 
@@ -209,7 +201,7 @@ impl Reactor {
         };
         let (kept, was_over) = (self.is_kept(&connection), matches!(connection.state, ConnectionState::Over));
         if let Some(member) = connection.member.take() {
-            self.leave_paged(id, member);
+            self.remove_member(id, member);
         }
         let Some(room) = self.rooms.get_mut(&id) else { return };
         if let Some(image) = connection.image.take() {
@@ -221,7 +213,7 @@ impl Reactor {
             && let Some(suppressed) = room.log.allow_line(Instant::now())
         {
             let (tenant, PeerCredentials { pid, uid, .. }) = (&room.tenant.name, connection.peer);
-            info!(kind = "member.left", %tenant, pid, uid, left = room.member_count(), suppressed, "member left");
+            info!(kind = "member.left", %tenant, pid, uid, left = room.members, suppressed, "member left");
         }
         if kept {
             room.open += 1;

@@ -1,4 +1,4 @@
-//! Connects members of protocol 2 to the leases: passes on hellos, joins, bells and the alarm.
+//! Connects members to the leases: passes on hellos, joins, bells and the alarm.
 //!
 //! Not here: the decisions about device time (`leases`).
 
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use tracing::warn;
 use vgpu_core::protocol::page::bell::RingOutcome;
-use vgpu_core::protocol::wire::{Hello, two};
+use vgpu_core::protocol::wire::{Hello, JoinDevice, Reply};
 use vgpu_core::time::arbiter::TenantId;
 
 use super::{ConnectionState, FIRST_BELL, Reactor};
@@ -31,8 +31,8 @@ pub(crate) fn arbiter_number(room: u64) -> TenantId {
 }
 
 impl Reactor {
-    /// Answers a hello of protocol 2 with the welcome and the descriptors of the tenant's pages.
-    pub(super) fn welcome_paged(&mut self, connection: &mut Connection, id: u64, hello: two::Hello) -> io::Result<()> {
+    /// Answers a hello with the welcome and the descriptors of the tenant's pages.
+    pub(super) fn welcome_member(&mut self, connection: &mut Connection, id: u64, hello: Hello) -> io::Result<()> {
         if self.is_hoarding(id) {
             return self
                 .refuse_peer(connection, "too many processes of this tenant have not read what the daemon sent them");
@@ -42,16 +42,15 @@ impl Reactor {
             return self.refuse_peer(connection, &format!("the daemon cannot make the tenant's pages: {why}"));
         }
         // Beat before the descriptors are sent, so that a member never finds a heartbeat page that does not beat.
-        self.paged += 1;
+        self.members += 1;
         self.beat(clock::now());
         let member = self.next_member;
         self.next_member += 1;
         connection.member = Some(member);
         if let Some(room) = self.rooms.get_mut(&id) {
-            room.paged += 1;
+            room.members += 1;
         }
-        let two::Hello { pid, version, .. } = hello;
-        self.register(connection, id, Hello { pid, version }, two::PROTOCOL);
+        self.register(connection, id, hello);
         let Some(room) = self.rooms.get(&id) else { return Err(io::ErrorKind::NotConnected.into()) };
         let Some(furniture) = &room.furniture else { return Err(io::ErrorKind::NotConnected.into()) };
         let reply = answer::welcome_reply(&room.tenant, member, self.leases.page_epoch(), clock::now());
@@ -78,15 +77,10 @@ impl Reactor {
     }
 
     /// Answers a join. A refused member keeps its connection, because it may use other devices.
-    pub(super) fn answer_join(
-        &mut self,
-        connection: &mut Connection,
-        id: u64,
-        join: &two::JoinDevice,
-    ) -> io::Result<()> {
+    pub(super) fn answer_join(&mut self, connection: &mut Connection, id: u64, join: &JoinDevice) -> io::Result<()> {
         let Some(member) = connection.member.filter(|_| matches!(connection.state, ConnectionState::Registered(..)))
         else {
-            return self.refuse_peer(connection, "a hello of protocol 2 comes before a join");
+            return self.refuse_peer(connection, "a hello comes before a join");
         };
         let said = if let ConnectionState::Registered(hello, _) = &connection.state { hello.pid } else { 0 };
         let past = ClaimedPast { process: connection.peer.pid.unwrap_or(said), busy: join.busy };
@@ -101,13 +95,13 @@ impl Reactor {
                 let device = self.leases.name_of(&join.device);
                 self.record.next_batch().came.push(((id, device.clone()), past.process, past.busy));
                 self.record.offer_ledger((id, device), path);
-                let reply = two::Reply::Slot { device: join.device.clone(), slot };
+                let reply = Reply::Slot { device: join.device.clone(), slot };
                 let line = reply.encode().map_err(io::Error::other)?;
                 connection.send_with(line.as_bytes(), &[ledger.as_fd()])
             }
             Err(words) => {
                 self.note_refusal(connection.side, connection.peer, &words);
-                let line = answer::refusal_reply(&words).encode().map_err(io::Error::other)?;
+                let line = Reply::Refused(words).encode().map_err(io::Error::other)?;
                 connection.send(line.as_bytes())
             }
         }
@@ -132,15 +126,15 @@ impl Reactor {
         })
     }
 
-    /// Removes a member of protocol 2. With a tenant's last member its pages are removed too.
-    pub(super) fn leave_paged(&mut self, id: u64, member: u64) {
+    /// Removes a member. With a tenant's last member its pages are removed too.
+    pub(super) fn remove_member(&mut self, id: u64, member: u64) {
         let now = clock::now();
-        self.paged -= 1;
+        self.members -= 1;
         self.leases.leave_devices(arbiter_number(id), member, now);
         let Some(room) = self.rooms.get_mut(&id) else { return };
-        room.paged -= 1;
+        room.members -= 1;
         self.record.left(id);
-        if room.paged == 0 {
+        if room.members == 0 {
             if !self.roster.has_prior(&room.tenant.name) {
                 room.limits_before.clear();
             }
@@ -182,7 +176,7 @@ impl Reactor {
     /// Beats if a beat is due. After a silence of the daemon members may have worked without leases, so they are not
     /// judged for a while.
     fn beat(&mut self, now: u64) {
-        if let Some(last) = self.heart.beat_if_due(self.paged > 0, now) {
+        if let Some(last) = self.heart.beat_if_due(self.members > 0, now) {
             self.leases.was_silent(last, now);
         }
     }

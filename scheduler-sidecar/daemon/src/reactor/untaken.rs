@@ -54,7 +54,7 @@ impl Reactor {
         let Some(all) = self.most_untaken else { return false };
         let tenants = u64::try_from(self.rooms.len()).unwrap_or(u64::MAX);
         let most = usize::try_from(all / tenants.max(MIN_HOARDERS)).unwrap_or(usize::MAX).max(4);
-        if self.rooms.get(&id).is_none_or(|room| room.paged + room.untaken < most) {
+        if self.rooms.get(&id).is_none_or(|room| room.members + room.untaken < most) {
             return false;
         }
         let theirs =

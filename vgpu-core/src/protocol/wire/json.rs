@@ -4,7 +4,7 @@
 //! decimal, booleans and nulls; it checks all other values and skips them. [`super`] defines the keys.
 //!
 //! It accepts the lines that serde_json accepts, with three differences. A key must not appear twice, nesting is
-//! bounded, and a number is never too large to skip. The program tests/wire.rs compares the two in both directions
+//! bounded, and a number is never too large to skip. The program tests/wire_json.rs compares the two in both directions
 //! and on arbitrary bytes.
 
 use super::{MAX_DEPTH, MAX_LINE, WireError};

@@ -22,8 +22,7 @@
 //! `vgpud` writes the file, libvgpu reads it. Not here: where the file is, who may write it, and how old it may be.
 
 use super::json::{JsonObject, JsonWriter};
-use super::two::{self, MAX_DEVICE, MAX_TENANT};
-use super::{WireError, parse_share_value, write_limits};
+use super::{MAX_DEVICE, MAX_TENANT, WireError, parse_share_value, write_limits};
 use crate::limits::Mode;
 use crate::time::gate::loss::OnLoss;
 use crate::units::bytes::Bytes;
@@ -91,10 +90,10 @@ impl TermsFile {
         let mut line = JsonWriter::new();
         line.write_number("terms", TERMS_FORMAT);
         line.write_number("epoch", self.epoch);
-        line.write_string("tenant", two::require_short("tenant", &self.tenant, MAX_TENANT)?);
-        line.write_string("mode", two::mode_word(self.mode));
-        line.write_string("on_error", two::on_error_word(self.open_on_error));
-        line.write_string("on_loss", two::on_loss_word(self.on_loss));
+        line.write_string("tenant", super::require_short("tenant", &self.tenant, MAX_TENANT)?);
+        line.write_string("mode", super::mode_word(self.mode));
+        line.write_string("on_error", super::on_error_word(self.open_on_error));
+        line.write_string("on_loss", super::on_loss_word(self.on_loss));
         line.write_boolean("strict", self.strict);
         line.number_or_null("users", self.users.as_ref().map(|users| users.len() as u64));
         line.write_number("user_namespace", self.user_namespace);
@@ -108,7 +107,7 @@ impl TermsFile {
         }
         for terms in &self.devices {
             let mut line = JsonWriter::new();
-            line.write_string("device", two::require_short("device", &terms.device, MAX_DEVICE)?);
+            line.write_string("device", super::require_short("device", &terms.device, MAX_DEVICE)?);
             write_limits(terms.memory_limit, terms.sm_limit, &mut line);
             line.share_or_null("sm_request", terms.sm_request);
             file.push_str(&line.finish_line()?);
@@ -127,19 +126,19 @@ impl TermsFile {
         }
         let mut lines = file.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
         let head = JsonObject::parse(lines.next().unwrap_or_default())?;
-        match two::require_value(head.number_value("terms")?, "terms")? {
+        match super::require_value(head.number_value("terms")?, "terms")? {
             TERMS_FORMAT => {}
             value => return Err(WireError::OutOfRange { key: "terms", value, accepted: "1" }),
         }
-        let tenant = two::require_value(head.string_value("tenant")?, "tenant")?;
-        let count = two::require_value(head.number_value("devices")?, "devices")?;
+        let tenant = super::require_value(head.string_value("tenant")?, "tenant")?;
+        let count = super::require_value(head.number_value("devices")?, "devices")?;
         let mut terms = Self {
-            epoch: two::require_value(head.number_value("epoch")?, "epoch")?,
-            tenant: two::require_short("tenant", tenant, MAX_TENANT)?.to_owned(),
-            mode: two::read_mode(&head)?,
-            open_on_error: two::read_on_error(&head)?,
-            on_loss: two::read_on_loss(&head)?,
-            strict: two::require_value(head.boolean_value("strict")?, "strict")?,
+            epoch: super::require_value(head.number_value("epoch")?, "epoch")?,
+            tenant: super::require_short("tenant", tenant, MAX_TENANT)?.to_owned(),
+            mode: super::read_mode(&head)?,
+            open_on_error: super::read_on_error(&head)?,
+            on_loss: super::read_on_loss(&head)?,
+            strict: super::require_value(head.boolean_value("strict")?, "strict")?,
             users: None,
             user_namespace: head.number_value("user_namespace")?.unwrap_or(0),
             devices: Vec::new(),
@@ -148,7 +147,7 @@ impl TermsFile {
         if terms.mode == Mode::Off {
             return Err(WireError::WrongKind { key: "mode", expected: "enforce or observe" });
         }
-        two::require_value(head.get("users"), "users")?;
+        super::require_value(head.get("users"), "users")?;
         if let Some(count) = head.number_value("users")? {
             let mut users = Vec::new();
             for _ in 0..count {
@@ -159,14 +158,14 @@ impl TermsFile {
         }
         for line in lines {
             let line = JsonObject::parse(line)?;
-            let device = two::require_value(line.string_value("device")?, "device")?;
-            let device = two::require_short("device", device, MAX_DEVICE)?.to_owned();
+            let device = super::require_value(line.string_value("device")?, "device")?;
+            let device = super::require_short("device", device, MAX_DEVICE)?.to_owned();
             if terms.devices.iter().any(|known| uuid::is_same_device(&known.device, &device)) {
                 return Err(WireError::DuplicateKey(device));
             }
             // `null` means no limit. A missing key means that the line is incomplete.
             for key in ["memory_limit", "sm_limit", "sm_request"] {
-                two::require_value(line.get(key), key)?;
+                super::require_value(line.get(key), key)?;
             }
             let (memory_limit, sm_limit) = super::read_limits(&line)?;
             let sm_request =
@@ -195,7 +194,7 @@ impl TermsFile {
 }
 
 fn parse_uid(line: &JsonObject, key: &'static str) -> Result<u32, WireError> {
-    let value = two::require_value(line.number_value(key)?, key)?;
+    let value = super::require_value(line.number_value(key)?, key)?;
     u32::try_from(value).map_err(|_| WireError::OutOfRange { key, value, accepted: "0 to 4294967295" })
 }
 
