@@ -26,7 +26,9 @@ use rustix::io::Errno;
 use shim_sys::shared_file::remove_unused;
 use tracing::warn;
 use vgpu_core::limits::tenant::{ProcessFacts, TenantKey, hash64};
-use vgpu_core::memory::ledger::{LEDGER_BYTES, LedgerIdentity, formatted, is_formatted};
+use vgpu_core::memory::ledger::{
+    LEDGER_BYTES, LEDGER_VERSION, LedgerIdentity, formatted, is_formatted, ledger_version,
+};
 use vgpu_core::protocol::wire::terms_file::LEDGERS_SUFFIX;
 use vgpu_core::units::uuid;
 
@@ -69,17 +71,17 @@ impl<'a> KeptLedger<'a> {
     }
 
     /// Opens the ledger read-write, and creates it first if it does not exist. A file that a member overwrote or
-    /// truncated is replaced when no process holds it.
+    /// truncated, or that has another version, is replaced when no process holds it.
     ///
     /// # Errors
-    /// The kernel's error; or others may write the directory; or a process still holds an overwritten ledger.
+    /// The kernel's error; or others may write the directory; or a process still holds such a file.
     pub fn open_or_make(&self) -> io::Result<OwnedFd> {
         match self.open() {
             Err(why) if why.kind() == io::ErrorKind::NotFound => self.make(),
             Ok(file) if !self.is_whole(&file) => {
                 let path = CString::new(self.path().into_os_string().into_vec())?;
                 if !remove_unused(&path, |_, _| true)? {
-                    return Err(io::Error::other(OVERWRITTEN));
+                    return Err(io::Error::other(explain_unusable(&file)));
                 }
                 self.make()
             }
@@ -116,9 +118,16 @@ impl<'a> KeptLedger<'a> {
     }
 }
 
-/// Reason for refusing a member whose tenant destroyed its own ledger.
-const OVERWRITTEN: &str =
-    "it was overwritten by a process of the tenant; end all processes of the tenant and start them again";
+/// Explains why a member is refused while processes of its tenant hold this file, which is no ledger of this version.
+fn explain_unusable(file: &OwnedFd) -> String {
+    let mut begin = [0; BEGIN];
+    let _ = rustix::io::pread(file, &mut begin, 0); // a shorter file has no version
+    let cause = match ledger_version(&begin).filter(|found| *found != LEDGER_VERSION) {
+        Some(found) => format!("it has version {found}, this vgpud writes version {LEDGER_VERSION}"),
+        None => "it was overwritten by a process of the tenant".to_owned(),
+    };
+    format!("{cause}; end all processes of the tenant and start them again")
+}
 
 /// Bytes at the start of a file by which a ledger is recognized.
 const BEGIN: usize = 64;
@@ -322,6 +331,25 @@ mod tests {
             assert!(kept(&tenant).is_whole(&fresh));
             assert_eq!(inode(&fresh), inode(&kept(&tenant).open_or_make().unwrap()), "one that is whole stays");
         }
+    }
+
+    #[test]
+    fn a_ledger_of_the_next_version_is_named_while_a_process_holds_it_and_replaced_afterwards() {
+        let dir = tempfile::tempdir().unwrap();
+        let tenant = tenant(dir.path());
+        let member = kept(&tenant).open_or_make().unwrap();
+        assert!(lock::try_lock(member.as_fd(), 4096).unwrap());
+        let next = LEDGER_VERSION + 1;
+        assert_eq!(rustix::io::pwrite(&member, &next.to_le_bytes(), 8), Ok(4));
+        let refused = kept(&tenant).open_or_make().unwrap_err();
+        let words = format!("it has version {next}, this vgpud writes version {LEDGER_VERSION}; end all processes");
+        assert!(refused.to_string().starts_with(&words), "{refused}");
+        let mut begin = [0; BEGIN];
+        rustix::io::pread(&member, &mut begin, 0).unwrap();
+        assert_eq!(ledger_version(&begin), Some(next), "it is left as it is");
+        drop(member);
+        let fresh = kept(&tenant).open_or_make().unwrap();
+        assert!(kept(&tenant).is_whole(&fresh));
     }
 
     #[test]

@@ -95,7 +95,7 @@ pub use layout::{
     TURN_LOCK_OFFSET, kept_lock_offset, share_lock_offset, slot_lock_offset,
 };
 #[cfg(not(loom))]
-pub use layout::{formatted, is_formatted, open_doors_in};
+pub use layout::{formatted, is_formatted, ledger_version, open_doors_in};
 pub use member::{JoinError, Member, MemberView, Refusal, Reservation};
 pub use shares::{HeldCharge, Release, SharedChargeId};
 pub use sum::{Ledger, Totals};

@@ -184,10 +184,17 @@ const _: () = {
 /// True if these bytes begin with the magic and version of a ledger.
 #[cfg(not(loom))]
 pub(super) fn is_one(bytes: &[u8]) -> bool {
+    ledger_version(bytes) == Some(LEDGER_VERSION)
+}
+
+/// The version of the ledger that begins with these bytes; `None`: no ledger of any version begins so.
+#[cfg(not(loom))]
+#[must_use]
+pub fn ledger_version(bytes: &[u8]) -> Option<u32> {
     let word = |at: usize| bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()).copied().map(u64::from_le_bytes);
     let half = |at: usize| bytes.get(at..).and_then(|rest| rest.first_chunk::<4>()).copied().map(u32::from_le_bytes);
-    word(core::mem::offset_of!(LedgerHeader, magic)) == Some(LEDGER_MAGIC)
-        && half(core::mem::offset_of!(LedgerHeader, version)) == Some(LEDGER_VERSION)
+    let is_ledger = word(core::mem::offset_of!(LedgerHeader, magic)) == Some(LEDGER_MAGIC);
+    half(core::mem::offset_of!(LedgerHeader, version)).filter(|_| is_ledger)
 }
 
 /// The first bytes of a new ledger, as [`LedgerHeader::format_header`] leaves them; all further bytes are zero.
