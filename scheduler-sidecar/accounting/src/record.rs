@@ -16,11 +16,12 @@ mod told;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tracing::{info, warn};
 
 use crate::clock;
@@ -95,10 +96,6 @@ struct SharedRecord {
     state: Mutex<RecordStatus>,
 }
 
-fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The reactor's handle. No method waits for the disk or for a file, except [`UsageRecord::finish_writing`].
 pub struct UsageRecord {
     tell: Sender<RecordMessage>,
@@ -121,7 +118,7 @@ impl UsageRecord {
             None => RecordStatus { ok: true, words: Some("off: state_dir is \"none\"".into()), dir: None },
             Some(dir) => RecordStatus { ok: true, words: Some("not open yet".into()), dir: Some(dir.clone()) },
         };
-        *lock(&shown.state) = begins;
+        *shown.state.lock() = begins;
         let work = RecordThread::new(settings, shown.clone());
         thread::Builder::new().name("vgpud-record".into()).spawn(move || work.run(&told))?;
         Ok(Self { tell, shown, draft: RecordBatch::default(), token: Arc::new(()), number: 0 })
@@ -173,21 +170,21 @@ impl UsageRecord {
     /// Returns a tenant's allocations on a device at the last reading; `None` if unknown.
     #[must_use]
     pub fn held_by(&self, whose: &RoomDevice) -> Option<HeldMemory> {
-        lock(&self.shown.held).get(whose).cloned()
+        self.shown.held.lock().get(whose).cloned()
     }
 
     /// Returns the tenants with a ledger that was readable before and is not now, and the reason.
     #[must_use]
     pub fn broken(&self) -> BTreeMap<RoomDevice, &'static str> {
-        lock(&self.shown.broken).clone()
+        self.shown.broken.lock().clone()
     }
 
     /// Returns all ledgers' numbers at the last reading, each with a time that is never later than the reading.
     #[must_use]
     pub fn ledger_readings(&self) -> BTreeMap<RoomDevice, LedgerReading> {
         // Take the times first: a number newer than its time does no harm.
-        let read = lock(&self.shown.read).clone();
-        let held = lock(&self.shown.held);
+        let read = self.shown.read.lock().clone();
+        let held = self.shown.held.lock();
         let of = |(whose, read)| {
             let HeldMemory { used, overhead, claimed, .. } = *held.get(&whose)?;
             Some((whose, LedgerReading { used, overhead, claimed, read }))
@@ -203,7 +200,7 @@ impl UsageRecord {
     /// Returns the state of the record.
     #[must_use]
     pub fn record_status(&self) -> RecordStatus {
-        lock(&self.shown.state).clone()
+        self.shown.state.lock().clone()
     }
 
     /// Hands over everything left and waits until it is written, at most `patience`.
@@ -365,7 +362,7 @@ impl RecordThread {
             self.integral.forget_room(room);
             self.ledgers.forget_room(room);
             self.numbers.remove(&room);
-            lock(&self.shown.held).retain(|(of, _), _| *of != room);
+            self.shown.held.lock().retain(|(of, _), _| *of != room);
         }
     }
 
@@ -385,7 +382,7 @@ impl RecordThread {
         for whose in changed {
             match self.ledgers.held_by(&whose) {
                 // The published time stays that of an earlier reading, which readers of both values allow for.
-                Some(held) => drop(lock(&self.shown.held).insert(whose, held)),
+                Some(held) => drop(self.shown.held.lock().insert(whose, held)),
                 None => gone = true,
             }
         }
@@ -414,7 +411,7 @@ impl RecordThread {
 
     fn publish(&self) {
         let mut held = self.ledgers.held_memory();
-        let mut shown = lock(&self.shown.held);
+        let mut shown = self.shown.held.lock();
         for (whose, before) in std::mem::take(&mut *shown) {
             // The processes are gone. The peak and the refusals stay, so that exported counters do not restart.
             let counted = HeldMemory { peak: before.peak, refused: before.refused, ..HeldMemory::default() };
@@ -422,8 +419,8 @@ impl RecordThread {
         }
         *shown = held;
         drop(shown);
-        *lock(&self.shown.read) = self.ledgers.read_at();
-        lock(&self.shown.broken).clone_from(self.ledgers.broken_ledgers());
+        *self.shown.read.lock() = self.ledgers.read_at();
+        self.shown.broken.lock().clone_from(self.ledgers.broken_ledgers());
     }
 
     fn open(&mut self, now: Instant) {
@@ -451,7 +448,7 @@ impl RecordThread {
     }
 
     fn note_outcome(&mut self, ok: bool, words: Option<String>) {
-        let mut state = lock(&self.shown.state);
+        let mut state = self.shown.state.lock();
         if ok && !state.ok && self.again.is_some() {
             info!(kind = "record.resumed", "the record is written again");
         }
@@ -463,7 +460,7 @@ impl RecordThread {
 
     fn note_failure(&mut self, why: &str, now: Instant) {
         let pause = self.again.map_or(FIRST_WRITE_RETRY, |(_, pause)| (pause * 2).min(MAX_WRITE_RETRY));
-        let new = lock(&self.shown.state).words.as_deref() != Some(why);
+        let new = self.shown.state.lock().words.as_deref() != Some(why);
         if new {
             warn!(kind = "record.failed", why, "usage is not recorded at the moment; limits are still enforced");
         }

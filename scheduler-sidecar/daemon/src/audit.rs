@@ -14,11 +14,12 @@
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tracing::warn;
 
 use super::rotate::RotatingFile;
@@ -89,13 +90,13 @@ impl AuditLog {
     /// Why the log is incomplete; `None`: the last write succeeded.
     #[must_use]
     pub fn audit_fault(&self) -> Option<String> {
-        lock_state(&self.state).fault.clone()
+        self.state.lock().fault.clone()
     }
 
     /// The file, and the hash of the last line written there; empty before the first line.
     #[must_use]
     pub fn last_hash(&self) -> (PathBuf, String) {
-        (self.path.clone(), lock_state(&self.state).head.clone())
+        (self.path.clone(), self.state.lock().head.clone())
     }
 
     /// Waits up to 1 s until all events are written.
@@ -107,13 +108,9 @@ impl AuditLog {
     }
 }
 
-fn lock_state(state: &Mutex<AuditState>) -> MutexGuard<'_, AuditState> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Sets or clears the fault; true if it changed.
 fn set_fault(state: &Mutex<AuditState>, words: Option<String>) -> bool {
-    let mut state = lock_state(state);
+    let mut state = state.lock();
     let news = state.fault != words;
     state.fault = words;
     news
@@ -140,7 +137,7 @@ impl AuditWriter {
                 }
             }
             let done = done.and_then(|()| self.file.sync_file());
-            lock_state(&self.state).head.clone_from(&self.last);
+            self.state.lock().head.clone_from(&self.last);
             let words = done.err().map(|why| why.to_string());
             if set_fault(&self.state, words.clone()) {
                 match words {

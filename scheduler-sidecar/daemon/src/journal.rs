@@ -11,11 +11,12 @@ mod layer;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub use layer::EventLayer;
+use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
 
 use super::audit::AuditLog;
@@ -64,19 +65,15 @@ impl EventJournal {
         Self(Arc::new(SharedJournal { ring, followed: AtomicBool::new(false), bell, boot }))
     }
 
-    fn lock_ring(&self) -> MutexGuard<'_, EventRing> {
-        self.0.ring.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Writes audited kinds to this audit log from now on, or notes why that is impossible.
     pub fn audit_to(&self, audit: Result<AuditLog, String>) {
-        self.lock_ring().audit = Some(audit);
+        self.0.ring.lock().audit = Some(audit);
     }
 
     /// Why the audit log is not written; `None`: it is written, or off.
     #[must_use]
     pub fn audit_fault(&self) -> Option<String> {
-        match self.lock_ring().audit.as_ref()? {
+        match self.0.ring.lock().audit.as_ref()? {
             Ok(audit) => audit.audit_fault(),
             Err(why) => Some(why.clone()),
         }
@@ -85,14 +82,14 @@ impl EventJournal {
     /// The file of the audit log and the hash of its last line, if it is written.
     #[must_use]
     pub fn audit_status(&self) -> Option<AuditStatus> {
-        let ring = self.lock_ring();
+        let ring = self.0.ring.lock();
         let (file, head) = ring.audit.as_ref()?.as_ref().ok()?.last_hash();
         Some(AuditStatus { file, head })
     }
 
     /// Waits up to 1 s until the audit log has written everything.
     pub fn finish_audit(&self) {
-        let audit = self.lock_ring().audit.take();
+        let audit = self.0.ring.lock().audit.take();
         if let Some(Ok(audit)) = audit {
             audit.finish_writing();
         }
@@ -100,7 +97,7 @@ impl EventJournal {
 
     /// Adds an event and gives it its number.
     pub fn add_event(&self, mut event: DaemonEvent) {
-        let mut ring = self.lock_ring();
+        let mut ring = self.0.ring.lock();
         ring.last += 1;
         event.seq = ring.last;
         let event = Arc::new(event);
@@ -125,14 +122,14 @@ impl EventJournal {
     /// The start of the daemon, and the number of the next event.
     #[must_use]
     pub fn event_position(&self) -> EventPosition {
-        EventPosition { boot: self.0.boot, next: self.lock_ring().last + 1 }
+        EventPosition { boot: self.0.boot, next: self.0.ring.lock().last + 1 }
     }
 
     /// At most `most` events from number `next` on. If some of those are no longer kept, the first event says how
     /// many.
     #[must_use]
     pub fn from(&self, next: u64, most: usize) -> Vec<Arc<DaemonEvent>> {
-        let ring = self.lock_ring();
+        let ring = self.0.ring.lock();
         let first = ring.last + 1 - ring.events.len() as u64;
         let skip = usize::try_from(next.saturating_sub(first)).unwrap_or(usize::MAX);
         let there = ring.events.iter().skip(skip).take(most).cloned();

@@ -15,10 +15,12 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
 
 use super::asked::{WakeReason, read_questions};
 use vgpu_accounting::metrics;
@@ -130,19 +132,15 @@ fn accept(listener: &TcpListener, asking: &Arc<HttpState>) {
 }
 
 impl HttpState {
-    fn lock_connections(&self) -> MutexGuard<'_, OpenConnections> {
-        self.served.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds a connection, after waiting until one of the places is free.
     fn begin_connection(&self, client: &Arc<TcpStream>) {
-        let mut served = self.lock_connections();
+        let mut served = self.served.lock();
         while served.open >= MAX_CONNECTIONS {
             if let Some(oldest) = served.asking.pop_front() {
                 // The thread of that connection then reads the end of input, and closes the connection.
                 let _ = oldest.shutdown(Shutdown::Both);
             }
-            served = self.ended.wait(served).unwrap_or_else(PoisonError::into_inner);
+            self.ended.wait(&mut served);
         }
         served.open += 1;
         served.asking.push_back(client.clone());
@@ -150,18 +148,18 @@ impl HttpState {
 
     /// The request is complete: the connection is no longer closed in favour of others.
     fn has_asked(&self, client: &TcpStream) {
-        self.lock_connections().asking.retain(|other| !std::ptr::eq(&raw const **other, client));
+        self.served.lock().asking.retain(|other| !std::ptr::eq(&raw const **other, client));
     }
 
     fn end_connection(&self, client: &TcpStream) {
         self.has_asked(client);
-        self.lock_connections().open -= 1;
+        self.served.lock().open -= 1;
         self.ended.notify_one();
     }
 
     /// The metrics text, at most 1 s old; `None`: the reactor does not answer.
     fn current_text(&self) -> Option<Arc<str>> {
-        let mut to = self.loop_.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut to = self.loop_.lock();
         if let Some((at, text)) = &to.last
             && at.elapsed() < TEXT_LIFETIME
         {

@@ -27,11 +27,12 @@ use std::io::Write as _;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tracing::{info, warn};
 use vgpu_core::protocol::page::Uncharged;
@@ -140,7 +141,7 @@ impl ProofLink {
 
     /// Notes in the status that the thread ended, so that no process is checked any more.
     pub fn is_gone(&self) {
-        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = self.found.lock();
         found.blind = Some("the thread that looks for processes ended; restart the daemon".into());
     }
 
@@ -152,38 +153,38 @@ impl ProofLink {
     /// Returns the findings of the last round of the check.
     #[must_use]
     pub fn current_findings(&self) -> Vec<Finding> {
-        self.found.lock().unwrap_or_else(PoisonError::into_inner).findings.clone()
+        self.found.lock().findings.clone()
     }
 
     /// The current findings about one tenant: at most `most`, and the number of further ones.
     #[must_use]
     pub fn of_tenant(&self, tenant: &str, most: usize) -> (Vec<Finding>, usize) {
-        self.found.lock().unwrap_or_else(PoisonError::into_inner).of_tenant(tenant, most)
+        self.found.lock().of_tenant(tenant, most)
     }
 
     /// Connections to end: their process is gone, or runs another program than the one that said hello. Each is
     /// returned once.
     #[must_use]
     pub fn take_changed(&self) -> Vec<u64> {
-        std::mem::take(&mut self.found.lock().unwrap_or_else(PoisonError::into_inner).changed)
+        std::mem::take(&mut self.found.lock().changed)
     }
 
     /// Tenants whose ledgers must be read, at the request [`ASK_LEDGERS`].
     #[must_use]
     pub fn suspected_tenants(&self) -> Vec<String> {
-        self.found.lock().unwrap_or_else(PoisonError::into_inner).suspects.clone()
+        self.found.lock().suspects.clone()
     }
 
     /// Memory that counts against tenants' limits in addition to their ledgers, at the message [`TELL_COUNTED`].
     #[must_use]
     pub fn uncharged_bytes(&self) -> HashMap<TenantDeviceKey, Uncharged> {
-        self.found.lock().unwrap_or_else(PoisonError::into_inner).uncharged.clone()
+        self.found.lock().uncharged.clone()
     }
 
     /// Why the check is incomplete; `None`: it is complete.
     #[must_use]
     pub fn why_blind(&self) -> Option<String> {
-        let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = self.found.lock();
         let stuck = found.looked.is_some_and(|looked| looked.elapsed() > STUCK_AFTER);
         found
             .blind
@@ -239,7 +240,7 @@ impl ProofThread {
         thread::sleep(SETTLING_TIME);
         loop {
             let begun = Instant::now();
-            self.found.lock().unwrap_or_else(PoisonError::into_inner).looked = Some(begun);
+            self.found.lock().looked = Some(begun);
             if let Some(first) = self.look_once() {
                 let new = |finding: &Finding| !self.since.contains_key(&(finding.what, finding.process));
                 let excess = std::mem::take(&mut self.excess);
@@ -288,7 +289,7 @@ impl ProofThread {
                 })
             }
             Some(_) => {
-                blind = self.found.lock().unwrap_or_else(PoisonError::into_inner).blind.clone();
+                blind = self.found.lock().blind.clone();
                 Vec::new()
             }
             None => Vec::new(),
@@ -349,7 +350,7 @@ impl ProofThread {
         if ended.is_empty() {
             return Some(());
         }
-        self.found.lock().unwrap_or_else(PoisonError::into_inner).changed = ended;
+        self.found.lock().changed = ended;
         self.ask_loop(ASK_MEMBERS)
     }
 
@@ -366,8 +367,7 @@ impl ProofThread {
         let mut question = ASK_LEDGERS;
         let end = Instant::now() + REREAD_TIMEOUT;
         while !stale.is_empty() && Instant::now() < end {
-            self.found.lock().unwrap_or_else(PoisonError::into_inner).suspects =
-                stale.iter().map(|(tenant, _)| tenant.clone()).collect();
+            self.found.lock().suspects = stale.iter().map(|(tenant, _)| tenant.clone()).collect();
             self.ask_loop(std::mem::replace(&mut question, ASK_ALL))?;
             stale = memory_suspects(seen, listed, &self.known, &self.bounds, slack, begun);
             if !stale.is_empty() {
@@ -399,7 +399,7 @@ impl ProofThread {
     }
 
     fn set_blind(&self, words: Option<String>) {
-        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = self.found.lock();
         if found.blind.is_none()
             && let Some(why) = &words
         {
@@ -427,7 +427,7 @@ impl ProofThread {
             });
             self.act_on_finding(finding);
         }
-        let before = std::mem::take(&mut self.found.lock().unwrap_or_else(PoisonError::into_inner).findings);
+        let before = std::mem::take(&mut self.found.lock().findings);
         for gone in before {
             let key = (gone.what, gone.process);
             if findings.iter().all(|finding| (finding.what, finding.process) != key) {
@@ -443,7 +443,7 @@ impl ProofThread {
                 );
             }
         }
-        self.found.lock().unwrap_or_else(PoisonError::into_inner).findings = findings;
+        self.found.lock().findings = findings;
     }
 
     /// Stops a process in a container that escapes the limits, if the policy says so.

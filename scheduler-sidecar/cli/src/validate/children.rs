@@ -8,11 +8,12 @@ use std::collections::VecDeque;
 use std::io::Read;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
 use super::programs::TenantProgram;
@@ -123,7 +124,7 @@ fn listen(mut pipe: impl Read, heard: &Mutex<ChildOutput>, measure: &DurationMea
         line.clear();
     };
     while let Ok(got) = pipe.read(&mut bytes) {
-        let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut heard = heard.lock();
         for byte in &bytes[..got] {
             match byte {
                 b'\n' | b'\r' => look(&mut line, &mut heard),
@@ -164,7 +165,7 @@ impl RunningChild {
             .map_err(|why| Failure::new(EXIT_FINDINGS, format!("a program cannot be waited for: {why}")))?;
         // A process that left the group may keep the pipe open forever.
         let _ = self.read.recv_timeout(END_GRACE);
-        let heard = std::mem::take(&mut *self.heard.lock().unwrap_or_else(PoisonError::into_inner));
+        let heard = std::mem::take(&mut *self.heard.lock());
         Ok(EndedChild { wall: at.saturating_duration_since(self.began), status, heard })
     }
 }

@@ -2,7 +2,6 @@
 //! charge.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::PoisonError;
 use std::thread;
 use std::time::Instant;
 
@@ -63,7 +62,7 @@ impl ProofThread {
             if question == ASK_ALL {
                 thread::sleep(REREAD_POLL);
             }
-            self.found.lock().unwrap_or_else(PoisonError::into_inner).suspects = stale;
+            self.found.lock().suspects = stale;
             self.ask_loop(std::mem::replace(&mut question, ASK_ALL))?;
         }
     }
@@ -84,7 +83,7 @@ impl ProofThread {
         let none: HashMap<TenantDeviceKey, Uncharged> = HashMap::new();
         let counted = uncharged::count_excess(self.counted.as_ref().unwrap_or(&none), first, again);
         if self.counted.as_ref() != Some(&counted) {
-            self.found.lock().unwrap_or_else(PoisonError::into_inner).uncharged.clone_from(&counted);
+            self.found.lock().uncharged.clone_from(&counted);
             if self.ask_loop(TELL_COUNTED).is_some() {
                 self.counted = Some(counted);
             }

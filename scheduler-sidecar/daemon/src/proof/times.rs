@@ -2,7 +2,6 @@
 //! are up to the leases, which get the result with the next request.
 
 use std::collections::BTreeMap;
-use std::sync::PoisonError;
 
 use super::{ProofLink, ProofThread};
 use crate::proof::driver::WorkingProcess;
@@ -15,7 +14,7 @@ impl ProofLink {
     /// Processes that work on a device while they hold no lease of it, with the device.
     #[must_use]
     pub fn unseen_workers(&self) -> Vec<(u32, String)> {
-        self.found.lock().unwrap_or_else(PoisonError::into_inner).unseen.clone()
+        self.found.lock().unseen.clone()
     }
 }
 
@@ -34,8 +33,7 @@ impl ProofThread {
         (working, sampled): &(Vec<WorkingProcess>, u64),
     ) -> Vec<Finding> {
         let unseen = self.times.look_at_work(seen, (working, *sampled), (&self.known, self.told));
-        self.found.lock().unwrap_or_else(PoisonError::into_inner).unseen =
-            unseen.iter().map(|(process, device)| (process.pid, device.clone())).collect();
+        self.found.lock().unseen = unseen.iter().map(|(process, device)| (process.pid, device.clone())).collect();
         time::time_findings(&unseen, seen, &self.known)
     }
 }
