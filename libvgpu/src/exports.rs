@@ -2,9 +2,9 @@
 //!
 //! Each export gets its typed real function and runs the hook in the FFI guard; it has no other code.
 
-use crate::arch;
-use crate::door;
-use crate::driver::{CUDA, NVML};
+use crate::driver::library::{CUDA, NVML};
+use crate::ffi::arch;
+use crate::ffi::guard;
 use crate::hooks;
 use core::ffi::{c_char, c_void};
 use shim_sys::cuda::*;
@@ -72,20 +72,20 @@ macro_rules! after_panic {
 /// `holdings`.
 macro_rules! under_way {
     (release) => {
-        crate::quiet::enter_free()
+        crate::memory::in_flight_frees::enter_free()
     };
     (share) => {
-        crate::quiet::enter_free()
+        crate::memory::in_flight_frees::enter_free()
     };
     (pool) => {
-        crate::quiet::enter_free()
+        crate::memory::in_flight_frees::enter_free()
     };
     ($subject:ident) => {
         ()
     };
 }
 
-/// Calls [`arch::detour`] as the row's function, after [`crate::driver::Library::call_target`] returned null.
+/// Calls [`arch::detour`] as the row's function, after [`crate::driver::library::Library::call_target`] returned null.
 macro_rules! detour {
     ($fns:ident $h:ident ( $($a:ident),* )) => {{
         let at = arch::detour as *const () as *mut c_void;
@@ -108,7 +108,7 @@ macro_rules! one {
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         #[allow(non_snake_case, clippy::too_many_arguments)]
-        pub unsafe extern "C" fn $h($(_: $t),*) -> <$fns::$h as door::CFunction>::Output {
+        pub unsafe extern "C" fn $h($(_: $t),*) -> <$fns::$h as guard::CFunction>::Output {
             arch::jump_to!($numbers::$h as usize, arch::enter_copy)
         }
     };
@@ -119,7 +119,7 @@ macro_rules! one {
         /// As the driver's function.
         #[unsafe(no_mangle)]
         #[allow(non_snake_case, clippy::too_many_arguments)]
-        pub unsafe extern "C" fn $h($($a: $t),*) -> <$fns::$h as door::CFunction>::Output {
+        pub unsafe extern "C" fn $h($($a: $t),*) -> <$fns::$h as guard::CFunction>::Output {
             /// Null (None), or the function that this hook calls.
             #[inline(always)]
             fn typed_function(real: *mut c_void) -> Option<$fns::$h> {
@@ -129,19 +129,19 @@ macro_rules! one {
             // Both have the hook's own arguments, so the hook jumps to them and needs no frame.
             #[cold]
             #[inline(never)]
-            unsafe extern "C" fn launch_long_way($($a: $t),*) -> <$fns::$h as door::CFunction>::Output {
+            unsafe extern "C" fn launch_long_way($($a: $t),*) -> <$fns::$h as guard::CFunction>::Output {
                 let Some(real) = typed_function($library.call_target($numbers::$h as usize)) else {
                     return detour!($fns $h ($($a),*));
                 };
-                if !crate::governor::is_active() {
+                if !crate::time::governor::is_active() {
                     // SAFETY: the program's own arguments, for the function it called.
                     return unsafe { real($($a),*) };
                 }
                 // SAFETY: as above.
-                door::catch_panic(|| unsafe { hooks::$h(real, $($a),*) }).unwrap_or($closed)
+                guard::catch_panic(|| unsafe { hooks::$h(real, $($a),*) }).unwrap_or($closed)
             }
             #[inline(never)]
-            unsafe extern "C" fn under_ceiling($($a: $t),*) -> <$fns::$h as door::CFunction>::Output {
+            unsafe extern "C" fn under_ceiling($($a: $t),*) -> <$fns::$h as guard::CFunction>::Output {
                 let Some(real) = typed_function($library.known_target($numbers::$h as usize)) else {
                     // SAFETY: the program's own arguments, for the function it called.
                     return unsafe { launch_long_way($($a),*) };
@@ -160,7 +160,7 @@ macro_rules! one {
             }
             match typed_function($library.known_target($numbers::$h as usize)) {
                 // SAFETY: the program's own arguments, for the function it called.
-                Some(real) if !crate::governor::is_active() => unsafe { real($($a),*) },
+                Some(real) if !crate::time::governor::is_active() => unsafe { real($($a),*) },
                 // SAFETY: as above.
                 Some(_) => unsafe { under_ceiling($($a),*) },
                 // SAFETY: as above.
@@ -175,7 +175,7 @@ macro_rules! one {
         /// As the driver's function.
         #[unsafe(no_mangle)]
         #[allow(non_snake_case, clippy::too_many_arguments)]
-        pub unsafe extern "C" fn $h($($a: $t),*) -> <$fns::$h as door::CFunction>::Output {
+        pub unsafe extern "C" fn $h($($a: $t),*) -> <$fns::$h as guard::CFunction>::Output {
             let real = $library.call_target($numbers::$h as usize);
             // SAFETY: null (None) or a function that the loader knows by this row's name, whose signature is the
             // table's.
@@ -185,7 +185,7 @@ macro_rules! one {
             #[allow(clippy::let_unit_value)]
             let _under_way = under_way!($subject);
             // SAFETY: the program's own arguments, for the function it called.
-            match door::catch_panic(|| unsafe { hooks::$h(real, $($a),*) }) {
+            match guard::catch_panic(|| unsafe { hooks::$h(real, $($a),*) }) {
                 Some(result) => result,
                 // SAFETY: as above.
                 #[allow(unused_unsafe)]

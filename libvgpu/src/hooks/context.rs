@@ -2,7 +2,7 @@
 //!
 //! The records of a context are removed only *after* the driver has ended it, so a failed destroy, or a release that
 //! is not the last, changes nothing. Until they are removed, no caller gets a new context with the same handle. A
-//! call for the dying context that is still in flight in another thread releases its own charge (`context::fate`).
+//! call for the dying context that is still in flight in another thread releases its own charge (`contexts::fate`).
 #![allow(non_snake_case, clippy::missing_safety_doc)]
 // SAFETY of every block in this file: the program's own arguments for the function it called, passed on unchanged;
 // outputs are read after success only.
@@ -10,13 +10,18 @@
 // An ordinal for which `primary` returned an entry is neither negative nor large.
 #![allow(clippy::cast_sign_loss)]
 
-use crate::arch::this_thread;
-use crate::driver::{DriverCall, own};
-use crate::governor::Governor;
-use crate::holdings::{ADDRESS_RECORDS, ARRAY_RECORDS, EXTERNAL_RECORDS};
-use crate::ledger::JoinedLedger;
-use crate::mode::Denied;
-use crate::{clock, context, device, enforce, overhead};
+use crate::device::table;
+use crate::driver::contexts;
+use crate::driver::library::DriverCall;
+use crate::driver::own;
+use crate::ffi::arch::this_thread;
+use crate::ffi::clock;
+use crate::ledger::file::JoinedLedger;
+use crate::member::enforce;
+use crate::memory::allocation_records::{ADDRESS_RECORDS, ARRAY_RECORDS, EXTERNAL_RECORDS};
+use crate::memory::overhead;
+use crate::process::mode::Denied;
+use crate::time::governor::Governor;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 use shim_sys::cuda::*;
@@ -38,11 +43,11 @@ fn create_context(dev: CUdevice, handle: *mut CUcontext, real: DriverCall<'_>) -
         Err(Denied) => return CUresult::NOT_PERMITTED,
         Ok(true) => {}
     }
-    let Some(device) = device::by_cuda(dev) else { return real() };
+    let Some(device) = table::by_cuda(dev) else { return real() };
     let mut call = || {
         let result = real();
         if result.ok() {
-            context::wait_until(|| !context::is_ending(unsafe { *handle }));
+            contexts::wait_until(|| !contexts::is_ending(unsafe { *handle }));
         }
         result
     };
@@ -56,9 +61,9 @@ fn end_context(handle: CUcontext, real: &mut dyn FnMut() -> (CUresult, bool)) ->
     if handle.is_null() {
         return real().0;
     }
-    context::begin_end(handle);
+    contexts::begin_end(handle);
     let result = end_announced(handle, real);
-    context::finish_end(handle);
+    contexts::finish_end(handle);
     result
 }
 
@@ -66,7 +71,7 @@ fn end_context(handle: CUcontext, real: &mut dyn FnMut() -> (CUresult, bool)) ->
 /// work counts as in flight until the driver has ended it.
 pub(super) fn end_metered<T>(handle: CUcontext, real: impl FnOnce() -> T) -> T {
     let each = |tell: fn(&'static Governor, &JoinedLedger, CUcontext)| {
-        for device in device::all() {
+        for device in table::all() {
             if let (Some(governor), Ok(joined)) = (&device.governor, device.ledger.membership()) {
                 tell(governor, joined, handle);
             }
@@ -82,12 +87,12 @@ fn end_announced(handle: CUcontext, real: &mut dyn FnMut() -> (CUresult, bool)) 
     let mut announced = || {
         let (result, ended) = real();
         if ended {
-            context::forget_context(handle);
+            contexts::forget_context(handle);
             // First mark, then sweep: records stored before the mark are swept, and later callers see the mark.
-            context::note_ended(handle);
+            contexts::note_ended(handle);
             let held = [&ADDRESS_RECORDS, &ARRAY_RECORDS, &EXTERNAL_RECORDS].map(|table| table.take_of_context(handle));
-            held.into_iter().flatten().for_each(|(_, holding)| device::release(holding));
-            crate::pools::context_ended();
+            held.into_iter().flatten().for_each(|(_, holding)| table::release(holding));
+            crate::memory::pools::context_ended();
         }
         (result, ended)
     };
@@ -132,7 +137,7 @@ pub unsafe fn cuCtxDestroy_v2(real: cuda_fn::cuCtxDestroy_v2, ctx: CUcontext) ->
 pub unsafe fn cuCtxAttach(real: cuda_fn::cuCtxAttach, ctx: *mut CUcontext, flags: u32) -> CUresult {
     let result = unsafe { real(ctx, flags) };
     if result.ok() && enforce::is_enforced() == Ok(true) {
-        context::note_attached(unsafe { *ctx });
+        contexts::note_attached(unsafe { *ctx });
     }
     result
 }
@@ -143,10 +148,10 @@ pub unsafe fn cuCtxDetach(real: cuda_fn::cuCtxDetach, ctx: CUcontext) -> CUresul
     if enforce::is_enforced() != Ok(true) {
         return unsafe { real(ctx) };
     }
-    if context::take_attachment(ctx) {
+    if contexts::take_attachment(ctx) {
         let result = unsafe { real(ctx) };
         if !result.ok() {
-            context::note_attached(ctx);
+            contexts::note_attached(ctx);
         }
         return result;
     }
@@ -211,17 +216,17 @@ pub(super) fn retain_primary(
         Err(Denied) => return CUresult::NOT_PERMITTED,
         Ok(true) => {}
     }
-    let (Some(device), Some(slot)) = (device::by_cuda(dev), primary_slot(dev)) else { return real() };
+    let (Some(device), Some(slot)) = (table::by_cuda(dev), primary_slot(dev)) else { return real() };
     let retaining = &RETAINING_THREADS[dev as usize];
     let known = || CUcontext(slot.load(SeqCst) as *mut c_void);
     // Count first, then check: if a retain and an end overlap, at least one sees the other.
     retaining.fetch_add(1, SeqCst);
-    context::wait_until(|| {
-        if !context::is_ending(known()) {
+    contexts::wait_until(|| {
+        if !contexts::is_ending(known()) {
             return true;
         }
         retaining.fetch_sub(1, SeqCst);
-        context::wait_until(|| !context::is_ending(known()));
+        contexts::wait_until(|| !contexts::is_ending(known()));
         retaining.fetch_add(1, SeqCst);
         false
     });
@@ -231,7 +236,7 @@ pub(super) fn retain_primary(
 }
 
 fn retain_counted(
-    device: &'static device::Device,
+    device: &'static table::Device,
     dev: CUdevice,
     slot: &AtomicUsize,
     real: DriverCall<'_>,
@@ -304,13 +309,13 @@ fn end_primary(dev: CUdevice, handle: CUcontext, real: DriverCall<'_>) -> CUresu
     if handle.is_null() {
         return real();
     }
-    context::begin_end(handle);
-    context::wait_until(|| RETAINING_THREADS[dev as usize].load(SeqCst) == 0);
+    contexts::begin_end(handle);
+    contexts::wait_until(|| RETAINING_THREADS[dev as usize].load(SeqCst) == 0);
     let result = end_announced(handle, &mut || {
         let result = real();
         (result, result.ok() && !is_active(dev))
     });
-    context::finish_end(handle);
+    contexts::finish_end(handle);
     result
 }
 

@@ -7,15 +7,18 @@
 //! Copies between host and device are not hooked: separate copy engines do them while kernels run. Where a call's
 //! name does not tell the direction, the driver is asked. Not here: copies described by structures (`described`).
 
-use super::described;
-use crate::arch::REGISTER_ARGUMENTS;
-use crate::driver::{CUDA, own};
-use crate::environment::is_on;
-use crate::meter::MeteredLaunch;
-use crate::mode::Denied;
-use crate::order::{StreamId, without_captures};
-use crate::passage::{self, CallPart};
-use crate::{context, door, enforce};
+use super::copy_descriptors;
+use crate::device::multi_device_launch::{self, CallPart};
+use crate::driver::contexts;
+use crate::driver::library::CUDA;
+use crate::driver::own;
+use crate::driver::streams::{StreamId, without_captures};
+use crate::ffi::arch::REGISTER_ARGUMENTS;
+use crate::ffi::guard;
+use crate::member::enforce;
+use crate::process::environment::is_on;
+use crate::process::mode::Denied;
+use crate::time::meter::MeteredLaunch;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use shim_sys::cuda::*;
@@ -81,7 +84,7 @@ pub unsafe extern "C" fn decide_copy(
         return call();
     }
     // No retry after a panic: the driver may have done the copy already.
-    door::catch_panic(|| charge_copy(shape, &w, &mut call)).unwrap_or(CUresult::NOT_PERMITTED)
+    guard::catch_panic(|| charge_copy(shape, &w, &mut call)).unwrap_or(CUresult::NOT_PERMITTED)
 }
 
 /// Makes a call that moves bytes on devices, behind the gate of its stream's device.
@@ -94,10 +97,10 @@ fn charge_copy(shape: &CopyShape, words: &[usize; MAX_ARGUMENTS], real: &mut dyn
     let Some(bytes) = shape.device_bytes(words).filter(|bytes| *bytes > 0) else { return real() };
     let stream = if shape.in_stream { words[usize::from(shape.arguments) - 1] } else { 0 };
     let order = StreamId { stream: CUstream(stream as *mut c_void), per_thread: shape.per_thread };
-    let Some((context, device)) = context::of_stream(order.stream) else { return real() };
+    let Some((context, device)) = contexts::of_stream(order.stream) else { return real() };
     let StreamId { stream, per_thread } = order;
     let launch = MeteredLaunch { context, stream, per_thread, key: cost_key(shape.what, bytes), in_parts: false };
-    passage::pass_gates(&[CallPart { device, launch }], real)
+    multi_device_launch::pass_gates(&[CallPart { device, launch }], real)
 }
 
 /// The key by which the cost is learned: the kind, and the bytes rounded to a quarter of a power of two.
@@ -195,16 +198,16 @@ impl CopyShape {
             // SAFETY: the program's own pointers, for a function that reads them in this way.
             _ => unsafe {
                 match self.what {
-                    CopyKind::Sheet => described::sheet(w[0] as *const _),
-                    CopyKind::OldSheet => described::old_sheet(w[0] as *const _),
-                    CopyKind::Block => described::block(w[0] as *const _),
-                    CopyKind::OldBlock => described::old_block(w[0] as *const _),
-                    CopyKind::Operation => described::bytes_of_operations(w[0] as *const _, 1),
-                    CopyKind::Operations => described::bytes_of_operations(w[1] as *const _, w[0]),
+                    CopyKind::Sheet => copy_descriptors::sheet(w[0] as *const _),
+                    CopyKind::OldSheet => copy_descriptors::old_sheet(w[0] as *const _),
+                    CopyKind::Block => copy_descriptors::block(w[0] as *const _),
+                    CopyKind::OldBlock => copy_descriptors::old_block(w[0] as *const _),
+                    CopyKind::Operation => copy_descriptors::bytes_of_operations(w[0] as *const _, 1),
+                    CopyKind::Operations => copy_descriptors::bytes_of_operations(w[1] as *const _, w[0]),
                     CopyKind::Lines => {
-                        described::bytes_of_lines(w[0] as *const _, w[1] as *const _, w[2] as *const _, w[3])
+                        copy_descriptors::bytes_of_lines(w[0] as *const _, w[1] as *const _, w[2] as *const _, w[3])
                     }
-                    _ => described::bytes_unpacked(w[0] as *const _, w[1]),
+                    _ => copy_descriptors::bytes_unpacked(w[0] as *const _, w[1]),
                 }
             },
         }

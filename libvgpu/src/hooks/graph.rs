@@ -8,11 +8,14 @@
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-use crate::driver::DriverCall;
-use crate::graphs::{self, GraphNeeds};
-use crate::mode::Denied;
-use crate::order::StreamId;
-use crate::{device, enforce, governor, pools};
+use crate::device::table;
+use crate::driver::library::DriverCall;
+use crate::driver::streams::StreamId;
+use crate::member::enforce;
+use crate::memory::graphs::{self, GraphNeeds};
+use crate::memory::pools;
+use crate::process::mode::Denied;
+use crate::time::governor;
 use core::ffi::c_char;
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
@@ -145,7 +148,7 @@ pub unsafe fn cuDeviceGraphMemTrim(real: cuda_fn::cuDeviceGraphMemTrim, dev: CUd
     let result = unsafe { real(dev) };
     if result.ok()
         && enforce::is_enforced() == Ok(true)
-        && let Some(device) = device::by_cuda(dev)
+        && let Some(device) = table::by_cuda(dev)
     {
         pools::graphs_trimmed(device);
     }

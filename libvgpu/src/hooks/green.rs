@@ -9,10 +9,11 @@
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use super::context::{end_metered, primary_of, release_primary, retain_primary};
+use crate::driver::contexts;
 use crate::driver::own;
-use crate::holdings::{ADDRESS_RECORDS, ARRAY_RECORDS, AllocationRecord, EXTERNAL_RECORDS};
-use crate::lock::Lock;
-use crate::{context, enforce};
+use crate::ffi::lock::Lock;
+use crate::member::enforce;
+use crate::memory::allocation_records::{ADDRESS_RECORDS, ARRAY_RECORDS, AllocationRecord, EXTERNAL_RECORDS};
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
 
@@ -72,7 +73,7 @@ pub unsafe fn cuGreenCtxDestroy(real: cuda_fn::cuGreenCtxDestroy, green: CUgreen
     if !result.ok() {
         GREEN_CONTEXTS.lock().push((green.0 as usize, dev));
     } else if told {
-        context::forget_context(current);
+        contexts::forget_context(current);
     }
     result
 }

@@ -3,11 +3,14 @@
 // SAFETY of every block in this file: the program's own arguments for the function it called, passed on unchanged.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-use crate::meter::MeteredLaunch;
-use crate::mode::Denied;
-use crate::order::StreamId;
-use crate::passage::{self, CallPart};
-use crate::{context, credit, enforce, governor, graphs, meter};
+use crate::device::multi_device_launch::{self, CallPart};
+use crate::driver::contexts;
+use crate::driver::streams::StreamId;
+use crate::member::enforce;
+use crate::memory::graphs;
+use crate::process::mode::Denied;
+use crate::time::meter::MeteredLaunch;
+use crate::time::{credit, governor, meter};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use shim_sys::cuda::*;
@@ -152,7 +155,7 @@ pub unsafe fn cuLaunchCooperativeKernelMultiDevice(
     }
     let part = |at: u32| {
         let one = unsafe { list.add(at as usize).read() };
-        let (context, device) = context::of_stream(one.hStream)?;
+        let (context, device) = contexts::of_stream(one.hStream)?;
         let (grid, block) = ([one.gridDimX, one.gridDimY, one.gridDimZ], [one.blockDimX, one.blockDimY, one.blockDimZ]);
         let key = meter::cost_key_of(one.function.0 as usize, grid, block);
         Some(CallPart {
@@ -161,7 +164,7 @@ pub unsafe fn cuLaunchCooperativeKernelMultiDevice(
         })
     };
     let mut parts: Vec<CallPart> = (0..count).filter_map(part).collect();
-    passage::through_all(&mut parts, &mut call)
+    multi_device_launch::through_all(&mut parts, &mut call)
 }
 
 /// More devices than a process can have.

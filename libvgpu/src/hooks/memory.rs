@@ -4,11 +4,11 @@
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-use crate::charge::{allocate_plain, allocate_small, free_address, note_charge, undo_allocation};
-use crate::driver::DriverCall;
-use crate::enforce;
-use crate::holdings::{ADDRESS_RECORDS, AllocationRecord};
-use crate::mode::Denied;
+use crate::driver::library::DriverCall;
+use crate::member::enforce;
+use crate::memory::allocation_records::{ADDRESS_RECORDS, AllocationRecord};
+use crate::memory::charge::{allocate_plain, allocate_small, free_address, note_charge, undo_allocation};
+use crate::process::mode::Denied;
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
 use vgpu_core::memory::charging;
@@ -48,7 +48,7 @@ fn allocate_pitched(width: u64, height: u64, real: DriverCall<'_>, answer: &dyn 
         Ok(reservation) => reservation,
         Err(refused) => return refused,
     };
-    let moment = crate::context::epoch();
+    let moment = crate::driver::contexts::epoch();
     let result = real();
     if !result.ok() {
         return result;

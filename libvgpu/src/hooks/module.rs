@@ -13,12 +13,13 @@
 // A hook has its driver function's arguments.
 #![allow(clippy::too_many_arguments)]
 
-use crate::device::Device;
-use crate::driver::{DriverCall, own};
-use crate::enforce;
-use crate::mode::Denied;
-use crate::overhead::code::{self, CodeSource, LoadedHandle};
-use crate::overhead::{OverheadWatch, charge_spent, figures};
+use crate::device::table::Device;
+use crate::driver::library::DriverCall;
+use crate::driver::own;
+use crate::member::enforce;
+use crate::memory::overhead::code::{self, CodeSource, LoadedHandle};
+use crate::memory::overhead::{OverheadWatch, charge_spent, figures};
+use crate::process::mode::Denied;
 use core::ffi::{c_char, c_void};
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;

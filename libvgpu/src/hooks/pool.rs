@@ -7,11 +7,15 @@
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-use crate::charge::free_address;
-use crate::driver::{DriverCall, own};
-use crate::mode::Denied;
-use crate::order::StreamId;
-use crate::{context, device, enforce, pools};
+use crate::device::table;
+use crate::driver::contexts;
+use crate::driver::library::DriverCall;
+use crate::driver::own;
+use crate::driver::streams::StreamId;
+use crate::member::enforce;
+use crate::memory::charge::free_address;
+use crate::memory::pools;
+use crate::process::mode::Denied;
 use core::ffi::c_void;
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
@@ -44,7 +48,7 @@ fn allocate(
         Err(Denied) => return CUresult::NOT_PERMITTED,
         Ok(true) => {}
     }
-    let home = || context::of_stream(stream).map(|(_, device)| device);
+    let home = || contexts::of_stream(stream).map(|(_, device)| device);
     let entry = match pool {
         Some(pool) => pools::of_handle(pool.0 as usize, home),
         None => home().and_then(pools::current),
@@ -123,8 +127,8 @@ pub unsafe fn cuMemPoolCreate(
     if result.ok() && limited {
         let props = unsafe { &*props };
         let max = if props.maxSize == 0 { u64::MAX } else { props.maxSize as u64 };
-        let current = || context::current().map(|(_, device)| device).or_else(|| device::all().next());
-        let on_device = lives_on(props).and_then(|named| named.map_or_else(current, device::by_cuda));
+        let current = || contexts::current().map(|(_, device)| device).or_else(|| table::all().next());
+        let on_device = lives_on(props).and_then(|named| named.map_or_else(current, table::by_cuda));
         pools::note_created(unsafe { *pool }.0 as usize, on_device, max);
     }
     result

@@ -13,15 +13,19 @@
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-use crate::charge;
-use crate::context;
-use crate::device::{self, Device};
-use crate::driver::{DriverCall, own};
-use crate::enforce;
-use crate::holdings::{ADDRESS_RECORDS, ARRAY_RECORDS, AllocationRecord, EXTERNAL_RECORDS, RecordTable};
-use crate::mode::Denied;
-use crate::share::{self, LocalShare};
-use crate::{counted, descriptor, physical, pools};
+use crate::device::table::{self, Device};
+use crate::driver::contexts;
+use crate::driver::library::DriverCall;
+use crate::driver::own;
+use crate::ledger::descriptor_marks;
+use crate::member::enforce;
+use crate::memory::allocation_records::{
+    ADDRESS_RECORDS, ARRAY_RECORDS, AllocationRecord, EXTERNAL_RECORDS, RecordTable,
+};
+use crate::memory::charge;
+use crate::memory::shares::{self, LocalShare};
+use crate::memory::{physical, pools, refcounted_charge};
+use crate::process::mode::Denied;
 use core::ffi::c_void;
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
@@ -32,7 +36,7 @@ use vgpu_core::memory::ledger::Reservation;
 fn share_exported(holding: AllocationRecord, identity: u64) -> Option<LocalShare> {
     match holding.as_share() {
         Some(share) => Some(share),
-        None => share::export_charge(device::by_index(usize::from(holding.device))?, identity, holding.bytes),
+        None => shares::export_charge(table::by_index(usize::from(holding.device))?, identity, holding.bytes),
     }
 }
 
@@ -40,10 +44,10 @@ fn share_exported(holding: AllocationRecord, identity: u64) -> Option<LocalShare
 /// its own charge does not fit in addition to the slab.
 fn charge_separately(holding: AllocationRecord, bytes: u64) -> Option<AllocationRecord> {
     let Some((number, _)) = holding.as_slab() else { return Some(holding) };
-    let device = device::by_index(usize::from(number))?;
+    let device = table::by_index(usize::from(number))?;
     let bytes = charging::charge_linear(bytes)?;
     device.try_reserve(bytes).ok()?.commit();
-    device::release(holding);
+    table::release(holding);
     Some(AllocationRecord { bytes, device: number, ..holding })
 }
 
@@ -54,10 +58,10 @@ pub unsafe fn cuIpcGetMemHandle(
 ) -> CUresult {
     let result = unsafe { real(handle, dptr) };
     if result.ok() && enforce::is_enforced() == Ok(true) {
-        let identity = descriptor::of_bytes(&unsafe { *handle }.reserved);
+        let identity = descriptor_marks::of_bytes(&unsafe { *handle }.reserved);
         let base = base_of(dptr);
         let whole = range_of(base).map_or(0, |(_, bytes)| bytes);
-        share::with_export_turn(|| {
+        shares::with_export_turn(|| {
             // Take the record out meanwhile, as a free does: if an export and a free overlap, only one of them gets
             // the charge.
             let Some(holding) = ADDRESS_RECORDS.take_record(base) else { return };
@@ -92,12 +96,12 @@ fn open(handle: &CUipcMemHandle, dptr: *mut CUdeviceptr, real: DriverCall<'_>) -
         Err(Denied) => return CUresult::NOT_PERMITTED,
         Ok(true) => {}
     }
-    let (context, moment) = (current_context(), context::epoch());
-    let identity = descriptor::of_bytes(&handle.reserved);
-    let share = share::import_share(identity);
+    let (context, moment) = (current_context(), contexts::epoch());
+    let identity = descriptor_marks::of_bytes(&handle.reserved);
+    let share = shares::import_share(identity);
     let result = real();
     if !result.ok() {
-        share.into_iter().for_each(share::let_go);
+        share.into_iter().for_each(shares::let_go);
         return result;
     }
     let at = unsafe { *dptr };
@@ -111,10 +115,10 @@ fn open(handle: &CUipcMemHandle, dptr: *mut CUdeviceptr, real: DriverCall<'_>) -
             return refused;
         }
     };
-    share::note_opened(at, holding).into_iter().for_each(device::release);
+    shares::note_opened(at, holding).into_iter().for_each(table::release);
     // The record may have been stored after the context's end had removed all its records.
-    if context::has_ended(context, moment) {
-        ADDRESS_RECORDS.take_record(at).into_iter().for_each(device::release);
+    if contexts::has_ended(context, moment) {
+        ADDRESS_RECORDS.take_record(at).into_iter().for_each(table::release);
     }
     result
 }
@@ -129,13 +133,13 @@ fn hold_imported(
 ) -> Result<Option<AllocationRecord>, CUresult> {
     let whole = || range_of(at).and_then(|(_, bytes)| charging::charge_plain(bytes));
     match share {
-        Some(share) if share::is_founded(share) => charge_share(share, whole().unwrap_or(0), context).map(Some),
+        Some(share) if shares::is_founded(share) => charge_share(share, whole().unwrap_or(0), context).map(Some),
         Some(share) => Ok(Some(AllocationRecord::of_share(share, context))),
         None => {
             // A peer's memory stays where it is, which need not be the current context's device.
-            let home = device_of_pointer(at).and_then(device::by_cuda).zip(whole());
+            let home = device_of_pointer(at).and_then(table::by_cuda).zip(whole());
             let Some((home, whole)) = home else { return Ok(None) };
-            if let Some(share) = share::hold_or_begin(home, identity) {
+            if let Some(share) = shares::hold_or_begin(home, identity) {
                 return charge_share(share, whole, context).map(Some);
             }
             home.reserve(whole)?.commit();
@@ -146,8 +150,8 @@ fn hold_imported(
 
 /// Charges `whole` to a share that is already held. If that does not fit, the share is let go.
 fn charge_share(share: LocalShare, whole: u64, context: usize) -> Result<AllocationRecord, CUresult> {
-    let aside = share::set_aside(share, whole).inspect_err(|_| share::let_go(share))?;
-    share::charge_reserved(share, whole, aside);
+    let aside = shares::set_aside(share, whole).inspect_err(|_| shares::let_go(share))?;
+    shares::charge_reserved(share, whole, aside);
     Ok(AllocationRecord::of_share(share, context))
 }
 
@@ -188,10 +192,10 @@ pub unsafe fn cuIpcCloseMemHandle(real: cuda_fn::cuIpcCloseMemHandle, dptr: CUde
     if enforce::is_enforced() != Ok(true) {
         return unsafe { real(dptr) };
     }
-    let Some(closing) = share::begin_close(dptr) else { return unsafe { real(dptr) } };
+    let Some(closing) = shares::begin_close(dptr) else { return unsafe { real(dptr) } };
     let result = unsafe { real(dptr) };
     if result.ok() {
-        closing.finish().into_iter().for_each(device::release);
+        closing.finish().into_iter().for_each(table::release);
     } else {
         closing.undo();
     }
@@ -216,7 +220,7 @@ unsafe fn name(os_handle: *const c_void, kind: u32, by_value: bool) -> Option<Ha
         }
         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => Some(HandleName::Descriptor(unsafe { *os_handle.cast::<i32>() })),
         CU_MEM_HANDLE_TYPE_FABRIC if !os_handle.is_null() => {
-            Some(HandleName::Bytes(descriptor::of_bytes(unsafe { &*os_handle.cast::<[u8; 64]>() })))
+            Some(HandleName::Bytes(descriptor_marks::of_bytes(unsafe { &*os_handle.cast::<[u8; 64]>() })))
         }
         _ => None,
     }
@@ -226,7 +230,7 @@ impl HandleName {
     /// The identity to export under.
     fn export_identity(&self) -> u64 {
         match self {
-            HandleName::Descriptor(_) => descriptor::fresh_identity(),
+            HandleName::Descriptor(_) => descriptor_marks::fresh_identity(),
             HandleName::Bytes(identity) => *identity,
         }
     }
@@ -234,7 +238,7 @@ impl HandleName {
     /// Makes the share findable through this handle.
     fn mark_share(&self, share: LocalShare) {
         if let HandleName::Descriptor(descriptor) = self {
-            share::mark_descriptor(share, *descriptor);
+            shares::mark_descriptor(share, *descriptor);
         }
     }
 
@@ -242,8 +246,8 @@ impl HandleName {
     fn import_share(&self) -> (Option<u64>, Option<LocalShare>) {
         let identity = self.known_identity();
         let share = identity.and_then(|identity| match self {
-            HandleName::Descriptor(descriptor) => share::import_descriptor(*descriptor, identity),
-            HandleName::Bytes(_) => share::import_share(identity),
+            HandleName::Descriptor(descriptor) => shares::import_descriptor(*descriptor, identity),
+            HandleName::Bytes(_) => shares::import_share(identity),
         });
         (identity, share)
     }
@@ -251,7 +255,7 @@ impl HandleName {
     /// The identity that the exporter gave the handle, if any.
     fn known_identity(&self) -> Option<u64> {
         match self {
-            HandleName::Descriptor(descriptor) => descriptor::read(*descriptor),
+            HandleName::Descriptor(descriptor) => descriptor_marks::read(*descriptor),
             HandleName::Bytes(identity) => Some(*identity),
         }
     }
@@ -273,7 +277,7 @@ pub unsafe fn cuMemExportToShareableHandle(
     if result.ok()
         && let Some(name) = unsafe { name(shareable, kind, false) }
     {
-        share::with_export_turn(|| {
+        shares::with_export_turn(|| {
             // Another tenant's memory of which nothing is charged yet has no charge to move.
             let Some(holding) = physical::record_of(&pin).filter(|holding| holding.bytes > 0) else { return };
             if let Some(share) = share_exported(holding, name.export_identity()) {
@@ -282,7 +286,7 @@ pub unsafe fn cuMemExportToShareableHandle(
             }
         });
     }
-    physical::unpin_unused(pin).into_iter().for_each(device::release);
+    physical::unpin_unused(pin).into_iter().for_each(table::release);
     result
 }
 
@@ -295,7 +299,7 @@ fn home_of(handle: CUmemGenericAllocationHandle) -> Option<&'static Device> {
     }
     // Zeroed, then written by the driver: any bytes are valid for it.
     let location = unsafe { prop.assume_init() }.location;
-    (location.kind == CU_MEM_LOCATION_TYPE_DEVICE).then(|| device::by_cuda(location.id)).flatten()
+    (location.kind == CU_MEM_LOCATION_TYPE_DEVICE).then(|| table::by_cuda(location.id)).flatten()
 }
 
 pub unsafe fn cuMemImportFromShareableHandle(
@@ -312,12 +316,12 @@ pub unsafe fn cuMemImportFromShareableHandle(
     let (identity, share) = unsafe { name(os_handle, kind, true) }.map_or((None, None), |name| name.import_share());
     let result = unsafe { real(handle, os_handle, kind) };
     if !result.ok() {
-        share.into_iter().for_each(share::let_go);
+        share.into_iter().for_each(shares::let_go);
         return result;
     }
     let new = unsafe { *handle };
     let home = if share.is_none() { home_of(new) } else { None };
-    let share = share.or_else(|| share::hold_or_begin(home?, identity?));
+    let share = share.or_else(|| shares::hold_or_begin(home?, identity?));
     let spare = match share {
         // A share whose full size is unknown is charged when the memory is mapped.
         Some(share) => physical::note_imported(new, Some(AllocationRecord::of_share(share, 0)), false),
@@ -326,7 +330,7 @@ pub unsafe fn cuMemImportFromShareableHandle(
             physical::note_imported(new, home, true)
         }
     };
-    spare.into_iter().for_each(device::release);
+    spare.into_iter().for_each(table::release);
     result
 }
 
@@ -381,13 +385,13 @@ pub unsafe fn cuMemPoolImportPointer(
         Err(Denied) => return CUresult::NOT_PERMITTED,
         Ok(true) => {}
     }
-    let moment = context::epoch();
+    let moment = contexts::epoch();
     // The driver reads it too; null is its error to report.
-    let identity = unsafe { data.as_ref() }.map_or(0, |data| descriptor::of_bytes(&data.reserved));
-    let share = pools::share_of_imported(pool).or_else(|| share::import_share(identity));
+    let identity = unsafe { data.as_ref() }.map_or(0, |data| descriptor_marks::of_bytes(&data.reserved));
+    let share = pools::share_of_imported(pool).or_else(|| shares::import_share(identity));
     let result = unsafe { real(dptr, pool, data) };
     if !result.ok() {
-        share.into_iter().for_each(share::let_go);
+        share.into_iter().for_each(shares::let_go);
         return result;
     }
     let at = unsafe { *dptr };
@@ -414,7 +418,7 @@ pub unsafe fn cuImportExternalMemory(
 ) -> CUresult {
     const OPAQUE_DESCRIPTOR_KIND: u32 = 1;
     let call = || unsafe { real(memory, desc) };
-    let moment = context::epoch();
+    let moment = contexts::epoch();
     let (context, device) = match enforce::on_current() {
         Ok(Some(current)) => current,
         Ok(None) => return call(),
@@ -427,9 +431,9 @@ pub unsafe fn cuImportExternalMemory(
     #[allow(clippy::cast_possible_truncation)] // the first four of its bytes
     let name = (desc.kind == OPAQUE_DESCRIPTOR_KIND).then(|| HandleName::Descriptor(desc.handle[0] as i32));
     let (identity, share) = name.map_or((None, None), |name| name.import_share());
-    let share = share.or_else(|| share::hold_or_begin(device, identity?));
+    let share = share.or_else(|| shares::hold_or_begin(device, identity?));
     let aside = match share {
-        Some(share) => share::set_aside(share, whole).inspect_err(|_| share::let_go(share)),
+        Some(share) => shares::set_aside(share, whole).inspect_err(|_| shares::let_go(share)),
         None => device.reserve(whole).map(Some),
     };
     let aside = match aside {
@@ -444,12 +448,17 @@ pub unsafe fn cuImportExternalMemory(
     let result = call();
     if result.ok() {
         match share {
-            Some(share) => share::charge_reserved(share, whole, aside),
+            Some(share) => shares::charge_reserved(share, whole, aside),
             None => aside.into_iter().for_each(Reservation::commit),
         }
-        charge::note_charge(&EXTERNAL_RECORDS, unsafe { *memory }.0 as u64, counted::share_charge(holding), moment);
+        charge::note_charge(
+            &EXTERNAL_RECORDS,
+            unsafe { *memory }.0 as u64,
+            refcounted_charge::share_charge(holding),
+            moment,
+        );
     } else {
-        share.into_iter().for_each(share::let_go);
+        share.into_iter().for_each(shares::let_go);
     }
     result
 }
@@ -465,12 +474,13 @@ fn map_external(
     if enforce::is_enforced() != Ok(true) {
         return real();
     }
-    let moment = context::epoch();
-    let name = EXTERNAL_RECORDS.get(memory.0 as u64).and_then(|object| counted::add_name(object, current_context()));
+    let moment = contexts::epoch();
+    let name =
+        EXTERNAL_RECORDS.get(memory.0 as u64).and_then(|object| refcounted_charge::add_name(object, current_context()));
     let result = real();
     match name {
         Some(name) if result.ok() => charge::note_charge(table, key(), name, moment),
-        name => name.into_iter().for_each(device::release),
+        name => name.into_iter().for_each(table::release),
     }
     result
 }

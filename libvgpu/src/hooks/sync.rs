@@ -6,10 +6,10 @@
 // SAFETY of every block in this file: the program's own arguments for the function it called, passed on unchanged.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-use crate::departing;
-use crate::governor::{self, WaitTarget};
-use crate::order::StreamId;
-use crate::pools::{self, WaitedFor};
+use crate::driver::streams::StreamId;
+use crate::memory::deferred_frees;
+use crate::memory::pools::{self, WaitedFor};
+use crate::time::governor::{self, WaitTarget};
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
 
@@ -17,7 +17,7 @@ macro_rules! wait {
     ($($name:ident ( $($arg:ident : $ty:ty)? ) for $what:expr, $awaited:expr;)*) => {$(
         #[inline]
         pub unsafe fn $name(real: cuda_fn::$name $(, $arg: $ty)?) -> CUresult {
-            let (since, announced) = (departing::last_free_number(), pools::begin_shrinking());
+            let (since, announced) = (deferred_frees::last_free_number(), pools::begin_shrinking());
             let in_flight = governor::before_wait($awaited);
             let result = unsafe { real($($arg)?) };
             if result.ok() {

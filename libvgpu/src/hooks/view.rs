@@ -6,9 +6,11 @@
 // outputs are read after success only, and null is safe wherever it was for the driver.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-use crate::device::Device;
-use crate::mode::Denied;
-use crate::{departing, device, enforce};
+use crate::device::table;
+use crate::device::table::Device;
+use crate::member::enforce;
+use crate::memory::deferred_frees;
+use crate::process::mode::Denied;
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
 use vgpu_core::memory::view::{self, MemoryView, PhysicalMemory};
@@ -21,13 +23,13 @@ fn changed_device() -> Result<Option<&'static Device>, Denied> {
 
 /// The device with CUDA ordinal `dev`, if its numbers must be shown differently.
 fn changed_by_cuda(dev: CUdevice) -> Option<&'static Device> {
-    device::by_cuda(dev).filter(|device| !device.is_observed())
+    table::by_cuda(dev).filter(|device| !device.is_observed())
 }
 
 /// The tenant's view of `device`.
 pub fn tenant_view(device: &Device, total: u64, free: u64) -> MemoryView {
     let physical = PhysicalMemory { total: Bytes(total), free: Bytes(free) };
-    departing::look_again();
+    deferred_frees::look_again();
     device.look_for_daemon();
     let used = device.ledger.tenant_used().unwrap_or(device.memory_limit()).saturating_add(device.uncharged_bytes());
     view::view_memory(shown_limit(device), Bytes(used), physical)

@@ -7,13 +7,14 @@
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-use crate::device::{self, Device};
-use crate::driver::{DriverCall, own};
-use crate::enforce;
-use crate::holdings::AllocationRecord;
-use crate::mode::Denied;
-use crate::physical::{self, EndedCharges};
-use crate::share::{self, LocalShare};
+use crate::device::table::{self, Device};
+use crate::driver::library::DriverCall;
+use crate::driver::own;
+use crate::member::enforce;
+use crate::memory::allocation_records::AllocationRecord;
+use crate::memory::physical::{self, EndedCharges};
+use crate::memory::shares::{self, LocalShare};
+use crate::process::mode::Denied;
 use core::ffi::c_void;
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
@@ -21,7 +22,7 @@ use vgpu_core::memory::charging;
 use vgpu_core::memory::ledger::Reservation;
 
 fn release_all(ended: EndedCharges) {
-    ended.into_iter().for_each(device::release);
+    ended.into_iter().for_each(table::release);
 }
 
 /// The device and the granularity by which a physical allocation is charged. `None`: host memory, or a device without
@@ -32,7 +33,7 @@ fn charged_device(prop: *const CUmemAllocationProp) -> Option<(&'static Device, 
     if location.kind != CU_MEM_LOCATION_TYPE_DEVICE {
         return None;
     }
-    let device = device::by_cuda(location.id)?;
+    let device = table::by_cuda(location.id)?;
     let mut granularity = 0;
     let known = unsafe { own::cuMemGetAllocationGranularity()?(&raw mut granularity, prop, 0) }.ok();
     Some((device, if known { granularity as u64 } else { 2 << 20 }))
@@ -122,10 +123,10 @@ impl MappingCharge {
     /// Reserves the bytes due for a mapping of the first `shown` bytes.
     fn reserve_mapping(pin: &physical::PinnedAllocation, shown: u64) -> Result<Self, CUresult> {
         if let Some(share) = physical::record_of(pin).and_then(|holding| holding.as_share()) {
-            return Ok(Self::ToShare(share, share::set_aside(share, shown)?));
+            return Ok(Self::ToShare(share, shares::set_aside(share, shown)?));
         }
         let owed = physical::uncharged_part(pin, shown);
-        match owed.and_then(|(number, more)| Some((device::by_index(usize::from(number))?, more))) {
+        match owed.and_then(|(number, more)| Some((table::by_index(usize::from(number))?, more))) {
             Some((device, more)) => Ok(Self::Own(device, more, device.reserve(more)?)),
             None => Ok(Self::Nothing),
         }
@@ -135,7 +136,7 @@ impl MappingCharge {
     fn commit_mapping(self, pin: &physical::PinnedAllocation, shown: u64) {
         match self {
             Self::Nothing => {}
-            Self::ToShare(share, aside) => share::charge_reserved(share, shown, aside),
+            Self::ToShare(share, aside) => shares::charge_reserved(share, shown, aside),
             Self::Own(device, more, reservation) => {
                 reservation.commit();
                 device.release(physical::note_charged(pin, shown, more));
@@ -306,7 +307,7 @@ fn bind(
     match pins {
         (Some(object), Some(memory)) if result.ok() => {
             let device = match dev {
-                Some(dev) => device::by_cuda(dev).map(|device| device.index),
+                Some(dev) => table::by_cuda(dev).map(|device| device.index),
                 None => number_of_device(&memory),
             };
             release_all(physical::note_bound(object, memory, device, offset as u64, bytes as u64));
@@ -319,7 +320,7 @@ fn bind(
 /// The device that an allocation is on, if it has limits.
 fn number_of_device(memory: &physical::PinnedAllocation) -> Option<u8> {
     let holding = physical::record_of(memory)?;
-    holding.as_share().map_or(Some(holding.device), share::device_of)
+    holding.as_share().map_or(Some(holding.device), shares::device_of)
 }
 
 pub unsafe fn cuMulticastBindMem(
@@ -389,7 +390,7 @@ pub unsafe fn cuMulticastUnbind(
     let Some(object) = physical::pin_handle(multicast) else { return call() };
     let result = call();
     if result.ok() {
-        let device = device::by_cuda(dev).map(|device| device.index);
+        let device = table::by_cuda(dev).map(|device| device.index);
         release_all(physical::note_unbound(&object, device, offset as u64, size as u64));
     }
     release_all(physical::unpin_unused(object));

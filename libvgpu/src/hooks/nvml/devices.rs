@@ -8,21 +8,22 @@
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
+use crate::device::list::{mig_instances, nvml_uuid};
+use crate::device::table;
 use crate::driver::own;
-use crate::inventory::{mig_instances, nvml_uuid};
-use crate::mode::Denied;
-use crate::{device, enforce};
+use crate::member::enforce;
+use crate::process::mode::Denied;
 use core::ffi::{c_char, c_void};
 use shim_sys::nvml::*;
 use shim_sys::table::nvml_fn;
 
 /// Whether some devices are hidden from this process.
 fn hides_devices() -> Result<bool, Denied> {
-    Ok(enforce::is_enforced()? && device::hides_any())
+    Ok(enforce::is_enforced()? && table::hides_any())
 }
 
 fn is_there(dev: nvmlDevice_t) -> bool {
-    let own = |dev| nvml_uuid(dev).is_none_or(|uuid| !device::is_foreign(&uuid));
+    let own = |dev| nvml_uuid(dev).is_none_or(|uuid| !table::is_foreign(&uuid));
     own(dev) || mig_instances(dev).into_iter().any(own)
 }
 

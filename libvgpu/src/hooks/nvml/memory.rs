@@ -5,7 +5,7 @@
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use super::limited_or;
-use crate::device::Device;
+use crate::device::table::Device;
 use crate::driver::own;
 use crate::hooks::view::tenant_view;
 use shim_sys::nvml::*;

@@ -7,9 +7,9 @@
 
 use super::memory::view_of;
 use super::{limited_or, put_list, visible_members};
-use crate::device::Device;
+use crate::device::table::Device;
+use crate::device::usage::{self, since_1970, to_percent};
 use crate::driver::own;
-use crate::usage::{self, since_1970, to_percent};
 use shim_sys::nvml::*;
 use shim_sys::table::nvml_fn;
 

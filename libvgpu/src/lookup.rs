@@ -1,0 +1,5 @@
+//! lookup
+
+pub mod answer;
+pub mod bypasses;
+pub mod names;

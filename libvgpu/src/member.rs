@@ -1,0 +1,4 @@
+//! member
+
+pub mod boot;
+pub mod enforce;

@@ -1,0 +1,6 @@
+//! time
+
+pub mod credit;
+pub mod governor;
+pub mod meter;
+pub mod turn;
