@@ -11,22 +11,6 @@ use shim_sys::cuda::*;
 use shim_sys::nvml::*;
 use shim_sys::table::{CudaHook, NvmlHook, cuda_fn, nvml_fn};
 
-/// The addresses of a library's hooks, by row number. They are stored as distances from here, so that the loader has
-/// nothing to relocate.
-#[repr(transparent)]
-pub struct HookAddresses<const ROWS: usize>([i32; ROWS]);
-
-impl<const ROWS: usize> HookAddresses<ROWS> {
-    /// The address of a row's hook; null if there is no such row.
-    #[inline]
-    pub fn hook_of_row(&self, row: usize) -> *mut c_void {
-        let distance = self.0.get(row);
-        distance.map_or(core::ptr::null_mut(), |&far| {
-            core::ptr::from_ref(self).cast_mut().cast::<c_void>().wrapping_offset(far as isize)
-        })
-    }
-}
-
 /// The result of a hook whose body panicked, by subject. The subjects listed here fail closed; all others call the
 /// driver.
 macro_rules! after_panic {
@@ -85,10 +69,10 @@ macro_rules! under_way {
     };
 }
 
-/// Calls [`arch::detour`] as the row's function, after [`crate::driver::library::Library::call_target`] returned null.
+/// Calls [`driver::library::detour`] as the row's function, after [`crate::driver::library::Library::call_target`] returned null.
 macro_rules! detour {
     ($fns:ident $h:ident ( $($a:ident),* )) => {{
-        let at = arch::detour as *const () as *mut c_void;
+        let at = crate::driver::library::detour as *const () as *mut c_void;
         // SAFETY: it passes the program's own arguments on, as a function of the row's signature gets them.
         unsafe { core::mem::transmute::<*mut c_void, $fns::$h>(at)($($a),*) }
     }};
@@ -109,7 +93,7 @@ macro_rules! one {
         #[unsafe(no_mangle)]
         #[allow(non_snake_case, clippy::too_many_arguments)]
         pub unsafe extern "C" fn $h($(_: $t),*) -> <$fns::$h as guard::CFunction>::Output {
-            arch::jump_to!($numbers::$h as usize, arch::enter_copy)
+            arch::jump_to!($numbers::$h as usize, hooks::enter_copy)
         }
     };
     (kernel $library:ident $numbers:ident $fns:ident $closed:expr; $h:ident ( $($a:ident : $t:ty),* )) => {
@@ -214,16 +198,11 @@ macro_rules! export {
             #[unsafe(no_mangle)]
             #[allow(non_snake_case)]
             pub unsafe extern "C" fn $s() {
-                arch::jump_to!($numbers::$s as usize, arch::shut)
+                arch::jump_to!($numbers::$s as usize, hooks::shut)
             }
         )*)*)?
 
         arch::distances!($hooks: $($($h)*)* $($($($s)*)*)?);
-
-        unsafe extern "C" {
-            #[doc = concat!("Where the hooks of ", stringify!($library), " are.")]
-            pub safe static $hooks: HookAddresses<{ $numbers::COUNT }>;
-        }
     };
 }
 

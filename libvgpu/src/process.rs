@@ -1,5 +1,6 @@
 //! process
 
+pub mod copies;
 pub mod environment;
 pub mod fork;
 pub mod helper_thread;

@@ -4,6 +4,7 @@
 //! is allocated, and no lock of ours is held while the loader works. Two threads may do the same walk at once; they
 //! store the same results.
 
+use crate::ffi::arch;
 use crate::ffi::name_text::{self, NameText};
 use crate::ffi::search_order::next_after_us;
 use core::cell::Cell;
@@ -191,7 +192,7 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
         self.names.begins_with(row, text)
     }
 
-    /// The function that the hook of `row` calls. Null: no library has it, or [`crate::ffi::arch::detour`] must call an
+    /// The function that the hook of `row` calls. Null: no library has it, or [`detour`] must call an
     /// interposer.
     ///
     /// # Cost
@@ -333,6 +334,15 @@ pub extern "C" fn find_detour() -> usize {
     };
     if interposer.is_null() { absent as usize } else { interposer as usize }
 }
+
+arch::judged_jump!(
+    /// The target of a hook without a driver function: jumps to the interposer behind us, or returns an error code
+    /// where no library has the function.
+    ///
+    /// # Safety
+    /// Jumped to by an export, as the driver's function was called.
+    detour find_detour
+);
 
 /// Makes this thread's next call of the hook of row `number` call the driver's function and skip any interposer.
 pub fn begin_in_place(number: usize) {

@@ -10,36 +10,28 @@
 use super::copy_descriptors;
 use crate::device::multi_device_launch::{self, CallPart};
 use crate::driver::contexts;
-use crate::driver::library::CUDA;
+use crate::driver::library::{CUDA, CUDA_CALLED_AT, CUDA_FOUND};
 use crate::driver::own;
 use crate::driver::streams::{StreamId, without_captures};
-use crate::ffi::arch::REGISTER_ARGUMENTS;
+use crate::ffi::arch::{REGISTER_ARGUMENTS, charged_jump};
 use crate::ffi::guard;
 use crate::member::enforce;
-use crate::process::environment::is_on;
+use crate::process::copies::COPIES_CHARGED;
 use crate::process::mode::Denied;
 use crate::time::meter::MeteredLaunch;
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 use shim_sys::cuda::*;
 use shim_sys::table::{CudaHook, cuda_fn};
 
-/// The variable that makes copies pass the gate.
-const CHARGE_COPIES_VARIABLE: &str = "VGPU_CHARGE_COPIES";
-
-/// 1: copies pass the gate.
-pub static COPIES_CHARGED: AtomicU8 = AtomicU8::new(0);
-
-/// Makes copies pass the gate from now on, if the environment asks for it.
-pub fn charge_copies() {
-    COPIES_CHARGED.store(u8::from(copies_asked_for()), Relaxed);
-}
-
-/// Whether the environment asks for charged copies.
-#[cold]
-pub fn copies_asked_for() -> bool {
-    is_on(CHARGE_COPIES_VARIABLE)
-}
+charged_jump!(
+    /// The target of every copy, with its row number in eax: jumps to the function that the hook calls, or calls
+    /// [`decide_copy`].
+    ///
+    /// # Safety
+    /// Jumped to by the export of a row of copies, as the driver's function was called.
+    enter_copy COPIES_CHARGED, CUDA_FOUND, CUDA_CALLED_AT, decide_copy
+);
 
 /// Maximum number of arguments of a copy.
 const MAX_ARGUMENTS: usize = 9;

@@ -2,6 +2,7 @@
 #![allow(non_snake_case, clippy::missing_safety_doc)]
 
 use crate::driver::library::CUDA;
+use crate::ffi::arch::driver_lookups;
 use crate::ffi::guard;
 use crate::lookup::answer::swap;
 use crate::lookup::bypasses;
@@ -33,6 +34,8 @@ fn lookup_function(row: CudaHook) -> (*mut c_void, bool) {
     let real = CUDA.call_target(row as usize);
     if real.is_null() { (CUDA.interposer(row as usize), true) } else { (real, false) }
 }
+
+driver_lookups!(ask_driver, ask_driver_v2);
 
 /// `cuGetProcAddress`, asked by code at `caller`.
 pub unsafe extern "C" fn ask_driver(

@@ -19,7 +19,7 @@ pub use accounting::*;
 pub use devices::*;
 pub use memory::*;
 pub use processes::*;
-pub use refused::judge_shut;
+pub use refused::shut;
 pub use utilisation::*;
 
 use crate::device::table::{self, Device};

@@ -21,13 +21,12 @@
 
 pub(crate) mod loader;
 
+use super::in_place;
 use super::names::{HookRow, NameKind, classify_name};
 use crate::ffi::loader::{real_dlsym, real_dlvsym};
 use crate::ffi::search_order::{self, CallerPosition, next_after_us};
 
 use crate::driver::library::{CUDA, NVML, first_number};
-use crate::exports::{vgpu_cuda_hooks as CUDA_HOOKS, vgpu_nvml_hooks as NVML_HOOKS};
-use crate::ffi::arch;
 use crate::lookup::bypasses;
 use core::ffi::{CStr, c_char, c_void};
 use shim_sys::elf;
@@ -49,19 +48,6 @@ impl LookupAnswer {
 }
 
 impl HookRow {
-    /// The row with `number`, counted through the rows of both libraries.
-    pub fn of_number(number: usize) -> Self {
-        number.checked_sub(first_number::NVML).map_or(HookRow::Cuda(number), HookRow::Nvml)
-    }
-
-    /// The address of the exported hook.
-    pub fn hook_address(self) -> *mut c_void {
-        match self {
-            HookRow::Cuda(row) => CUDA_HOOKS.hook_of_row(row),
-            HookRow::Nvml(row) => NVML_HOOKS.hook_of_row(row),
-        }
-    }
-
     /// The hook that replaces the driver's own function: the export, or, where the export calls an interposer, a
     /// variant that does not.
     #[inline(never)] // hot and short: a call is cheaper than a copy for each caller
@@ -70,7 +56,7 @@ impl HookRow {
             HookRow::Cuda(row) => (CUDA.is_interposed(row), first_number::CUDA + row),
             HookRow::Nvml(row) => (NVML.is_interposed(row), first_number::NVML + row),
         };
-        if is_interposed { arch::in_place(number) } else { self.hook_address() }
+        if is_interposed { in_place::hook_in_place(number) } else { self.hook_address() }
     }
 
     /// Whether the hook has a function to call behind it.

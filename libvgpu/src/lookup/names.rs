@@ -64,7 +64,7 @@ impl KnownName {
 
     /// Whether functions of this base name charge or launch in this process.
     fn is_guarded(&self) -> bool {
-        self.guards || (self.copies && crate::hooks::copies_asked_for())
+        self.guards || (self.copies && crate::process::copies::copies_asked_for())
     }
 
     /// Whether `text`, which has this word's length, equals the word.

@@ -10,8 +10,8 @@ use crate::device::list;
 use crate::device::table::{self, DeviceFacts};
 use crate::ffi::guard;
 use crate::ffi::lock::Lock;
-use crate::hooks;
 use crate::lookup::bypasses;
+use crate::process::copies;
 use crate::process::environment::{self, decisive_variable};
 use crate::process::mode::{self, Denied, ProcessMode};
 use crate::process::{fork, message, tenant};
@@ -126,7 +126,7 @@ fn first_stage() -> Result<Configuration, Denied> {
     match read() {
         Ok(asked) => {
             if asked.asks_for_anything() {
-                hooks::charge_copies();
+                copies::charge_copies();
             } else {
                 mode::set(ProcessMode::Off);
             }

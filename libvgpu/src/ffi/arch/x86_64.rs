@@ -1,13 +1,5 @@
 //! The x86-64 System V code: arguments in rdi, rsi, rdx, rcx, r8, r9 and on the stack, return address at [rsp]; rax
-//! and r11 are free. The decisions are made in [`crate::lookup::answer`] and in `hooks`.
-
-use crate::driver::library::{CUDA_CALLED_AT, CUDA_FOUND, begin_in_place, find_detour, first_number};
-use crate::ffi::loader::{NEXT_FUNCTIONS, REAL_FUNCTIONS};
-use crate::hooks::{COPIES_CHARGED, ask_driver, ask_driver_v2, decide_copy, judge_shut};
-use crate::lookup::answer::{answer_lookup, loader};
-use crate::lookup::names::HookRow;
-use core::ffi::{c_char, c_int, c_long, c_void};
-use shim_sys::cuda::CUresult;
+//! and r11 are free.
 
 /// The beginning of `dlsym` and `dlvsym`, whose name argument is in rsi. A foreign name jumps to the real function,
 /// whose address is at offset `$at` of the table `real`, as if this library did not exist. Label 4 is reached by
@@ -56,9 +48,12 @@ macro_rules! foreign_names_pass {
     };
 }
 
-/// Our replacements of the loader's functions. `$real`: the table of the functions that they jump to.
-macro_rules! loaders {
-    ($real:ident, $(#[$export:meta])? $dlsym:ident $dlvsym:ident $dlopen:ident $dlmopen:ident) => {
+pub(crate) use foreign_names_pass;
+
+/// Our replacements of the loader's functions. `$real`: the table of the functions that they jump to. `$answer`, `$open`
+/// and `$open_in` decide about the calls that do not pass.
+macro_rules! loader_functions {
+    ($real:path, $answer:path, $open:path, $open_in:path; $(#[$export:meta])? $dlsym:ident $dlvsym:ident $dlopen:ident $dlmopen:ident) => {
         /// `dlsym` as the program sees it: foreign names pass by a tail jump.
         ///
         /// # Safety
@@ -69,9 +64,9 @@ macro_rules! loaders {
         /// table.
         #[unsafe(naked)]
         $(#[$export])?
-        pub unsafe extern "C" fn $dlsym(_handle: *mut c_void, _name: *const c_char) -> *mut c_void {
+        pub unsafe extern "C" fn $dlsym(_handle: *mut core::ffi::c_void, _name: *const core::ffi::c_char) -> *mut core::ffi::c_void {
             core::arch::naked_asm!(
-                foreign_names_pass!("0"),
+                $crate::ffi::arch::foreign_names_pass!("0"),
                 "sub rsp, 24",
                 "mov qword ptr [rsp + 8], rdi",
                 "mov qword ptr [rsp + 16], rsi",
@@ -88,7 +83,7 @@ macro_rules! loaders {
                 "mov rax, qword ptr [rip + {real}]",
                 "jmp rax",
                 real = sym $real,
-                answer = sym answer_lookup,
+                answer = sym $answer,
             )
         }
 
@@ -98,9 +93,9 @@ macro_rules! loaders {
         /// As `dlvsym`.
         #[unsafe(naked)]
         $(#[$export])?
-        pub unsafe extern "C" fn $dlvsym(_handle: *mut c_void, _name: *const c_char, _version: *const c_char) -> *mut c_void {
+        pub unsafe extern "C" fn $dlvsym(_handle: *mut core::ffi::c_void, _name: *const core::ffi::c_char, _version: *const core::ffi::c_char) -> *mut core::ffi::c_void {
             core::arch::naked_asm!(
-                foreign_names_pass!("8"),
+                $crate::ffi::arch::foreign_names_pass!("8"),
                 "sub rsp, 40",
                 "mov qword ptr [rsp + 8], rdi",
                 "mov qword ptr [rsp + 16], rsi",
@@ -122,8 +117,8 @@ macro_rules! loaders {
                 "mov rax, qword ptr [rip + {real} + 8]",
                 "jmp rax",
                 real = sym $real,
-                answer = sym answer_lookup,
-                none = sym NO_VERSION,
+                answer = sym $answer,
+                none = sym $crate::ffi::arch::NO_VERSION,
             )
         }
 
@@ -136,7 +131,7 @@ macro_rules! loaders {
         /// A test and an indirect jump without that flag.
         #[unsafe(naked)]
         $(#[$export])?
-        pub unsafe extern "C" fn $dlopen(_file: *const c_char, _flags: c_int) -> *mut c_void {
+        pub unsafe extern "C" fn $dlopen(_file: *const core::ffi::c_char, _flags: core::ffi::c_int) -> *mut core::ffi::c_void {
             core::arch::naked_asm!(
                 "test esi, {deepbind}",
                 "jnz 1f",
@@ -159,7 +154,7 @@ macro_rules! loaders {
                 "ret",
                 deepbind = const libc::RTLD_DEEPBIND,
                 real = sym $real,
-                open = sym loader::open,
+                open = sym $open,
             )
         }
 
@@ -169,7 +164,7 @@ macro_rules! loaders {
         /// As `dlmopen`.
         #[unsafe(naked)]
         $(#[$export])?
-        pub unsafe extern "C" fn $dlmopen(_namespace: c_long, _file: *const c_char, _flags: c_int) -> *mut c_void {
+        pub unsafe extern "C" fn $dlmopen(_namespace: core::ffi::c_long, _file: *const core::ffi::c_char, _flags: core::ffi::c_int) -> *mut core::ffi::c_void {
             core::arch::naked_asm!(
                 "sub rsp, 24",
                 "mov qword ptr [rsp + 8], rsi",
@@ -184,50 +179,55 @@ macro_rules! loaders {
                 "2:",
                 "ret",
                 real = sym $real,
-                open = sym loader::open_in,
+                open = sym $open_in,
             )
         }
     };
 }
 
-loaders!(NEXT_FUNCTIONS, #[unsafe(no_mangle)] dlsym dlvsym dlopen dlmopen);
-loaders!(REAL_FUNCTIONS, last_dlsym last_dlvsym last_dlopen last_dlmopen);
+pub(crate) use loader_functions;
 
 /// Replaces a null version in `dlvsym`.
-static NO_VERSION: u8 = 0;
+pub static NO_VERSION: u8 = 0;
 
-/// The driver's lookup of functions, which adds the caller's address to the arguments.
-///
-/// # Safety
-/// As the driver's function.
-#[unsafe(naked)]
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)]
-pub unsafe extern "C" fn cuGetProcAddress(
-    _symbol: *const c_char,
-    _pfn: *mut *mut c_void,
-    _version: c_int,
-    _flags: u64,
-) -> CUresult {
-    core::arch::naked_asm!("mov r8, qword ptr [rsp]", "jmp {ask}", ask = sym ask_driver)
-}
+/// The exports of the driver's own lookup, which add the caller's address to the arguments for `$ask` and `$ask_v2`.
+macro_rules! driver_lookups {
+    ($ask:path, $ask_v2:path) => {
+        /// The driver's lookup of functions, which adds the caller's address to the arguments.
+        ///
+        /// # Safety
+        /// As the driver's function.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        #[allow(non_snake_case)]
+        pub unsafe extern "C" fn cuGetProcAddress(
+            _symbol: *const core::ffi::c_char,
+            _pfn: *mut *mut core::ffi::c_void,
+            _version: core::ffi::c_int,
+            _flags: u64,
+        ) -> shim_sys::cuda::CUresult {
+            core::arch::naked_asm!("mov r8, qword ptr [rsp]", "jmp {ask}", ask = sym $ask)
+        }
 
-/// As [`cuGetProcAddress`], with a status.
-///
-/// # Safety
-/// As the driver's function.
-#[unsafe(naked)]
-#[unsafe(no_mangle)]
-#[allow(non_snake_case)]
-pub unsafe extern "C" fn cuGetProcAddress_v2(
-    _symbol: *const c_char,
-    _pfn: *mut *mut c_void,
-    _version: c_int,
-    _flags: u64,
-    _status: *mut u32,
-) -> CUresult {
-    core::arch::naked_asm!("mov r9, qword ptr [rsp]", "jmp {ask}", ask = sym ask_driver_v2)
+        /// As [`cuGetProcAddress`], with a status.
+        ///
+        /// # Safety
+        /// As the driver's function.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        #[allow(non_snake_case)]
+        pub unsafe extern "C" fn cuGetProcAddress_v2(
+            _symbol: *const core::ffi::c_char,
+            _pfn: *mut *mut core::ffi::c_void,
+            _version: core::ffi::c_int,
+            _flags: u64,
+            _status: *mut u32,
+        ) -> shim_sys::cuda::CUresult {
+            core::arch::naked_asm!("mov r9, qword ptr [rsp]", "jmp {ask}", ask = sym $ask_v2)
+        }
+    };
 }
+pub(crate) use driver_lookups;
 
 /// The body of an export that passes its call on unchanged: loads its row number into eax and jumps.
 macro_rules! jump_to {
@@ -247,7 +247,7 @@ pub(crate) use jump_to;
 /// returned as an error code instead.
 ///
 /// None of these functions has floating-point arguments, so only the integer registers are saved.
-macro_rules! judged {
+macro_rules! judged_jump {
     ($(#[$about:meta])* $name:ident $judge:path $(, $first:literal)?) => {
         $(#[$about])*
         #[unsafe(naked)]
@@ -278,115 +278,95 @@ macro_rules! judged {
                 "2:",
                 "ret",
                 judge = sym $judge,
-                codes = const FIRST_ADDRESS,
+                codes = const $crate::ffi::arch::FIRST_ADDRESS,
             )
         }
     };
 }
 
-judged!(
-    /// The target of a hook without a driver function: jumps to the interposer behind us, or returns an error code
-    /// where no library has the function.
-    ///
-    /// # Safety
-    /// Jumped to by an export, as the driver's function was called.
-    detour find_detour
-);
+pub(crate) use judged_jump;
 
-judged!(
-    /// The target of every export that is shut, with its row number in eax: returns the code from [`judge_shut`], or
-    /// jumps to the driver's function.
-    ///
-    /// # Safety
-    /// Jumped to by the export of a row that is shut, as the driver's function was called.
-    shut judge_shut
-);
+/// Bytes of one call instruction in the table of [`in_place_table`].
+pub const CALL_BYTES: usize = 5;
 
-judged!(
-    /// The target of each hook that replaces a driver function whose name an interposer also has: jumps to the
-    /// export, which calls the driver this time.
-    ///
-    /// # Safety
-    /// Called by [`in_place`]'s code, as the driver's function was called.
-    enter_in_place find_in_place, "pop rax"
-);
+/// A table with one call instruction for each row: its return address, which `$find` gets, identifies the row. The call
+/// goes on to the function that `$find` returns, with its arguments unchanged.
+macro_rules! in_place_table {
+    ($table:ident: $rows:expr, $enter:ident $find:path) => {
+        $crate::ffi::arch::judged_jump!(
+            /// The target of all call instructions of the table.
+            ///
+            /// # Safety
+            /// Called by the table's code, as the driver's function was called.
+            $enter $find, "pop rax"
+        );
 
-/// Bytes of one call instruction in the table of [`in_place`].
-const CALL_BYTES: usize = 5;
+        core::arch::global_asm!(
+            ".pushsection .text.vgpu_in_place,\"ax\",@progbits",
+            concat!(".globl ", stringify!($table)),
+            concat!(".hidden ", stringify!($table)),
+            concat!(stringify!($table), ":"),
+            ".rept {rows}",
+            "call {enter}",
+            ".endr",
+            ".popsection",
+            rows = const $rows,
+            enter = sym $enter,
+        );
 
-// One call instruction for each row: its return address identifies the row.
-core::arch::global_asm!(
-    ".pushsection .text.vgpu_in_place,\"ax\",@progbits",
-    ".globl vgpu_in_place",
-    ".hidden vgpu_in_place",
-    "vgpu_in_place:",
-    ".rept {rows}",
-    "call {enter}",
-    ".endr",
-    ".popsection",
-    rows = const first_number::ROWS,
-    enter = sym enter_in_place,
-);
-
-unsafe extern "C" {
-    static vgpu_in_place: [[u8; CALL_BYTES]; first_number::ROWS];
+        unsafe extern "C" {
+            static $table: [[u8; $crate::ffi::arch::CALL_BYTES]; $rows];
+        }
+    };
 }
-
-/// The hook that replaces the driver's own function of row `number`: it acts like the export, but skips any
-/// interposer.
-pub fn in_place(number: usize) -> *mut c_void {
-    (&raw const vgpu_in_place).cast::<[u8; CALL_BYTES]>().wrapping_add(number).cast_mut().cast()
-}
-
-/// The export of the row whose call instruction ends at `after`. The row's next call on this thread calls the driver.
-extern "C" fn find_in_place(after: usize) -> usize {
-    let number = after.wrapping_sub(in_place(1) as usize) / CALL_BYTES;
-    begin_in_place(number);
-    HookRow::of_number(number).hook_address() as usize
-}
+pub(crate) use in_place_table;
 
 /// A result below this is an error code, not an address.
-const FIRST_ADDRESS: usize = 4096;
+pub const FIRST_ADDRESS: usize = 4096;
 
 /// Number of arguments passed in registers; further ones are on the stack, in order.
 pub const REGISTER_ARGUMENTS: usize = 6;
 
-/// The target of every copy, with its row number in eax: jumps to the function that the hook calls, or calls
-/// [`decide_copy`].
-///
-/// # Safety
-/// Jumped to by the export of a row of copies, as the driver's function was called.
-#[unsafe(naked)]
-pub unsafe extern "C" fn enter_copy() {
-    core::arch::naked_asm!(
-        "cmp byte ptr [rip + {charged}], 0",
-        "jne 2f",
-        "lea r11, [rip + {cuda} + {called_at}]",
-        "mov r11, qword ptr [r11 + 8 * rax]",
-        "test r11, r11",
-        "jz 2f",
-        "jmp r11",
-        "2:",
-        "push rbp",
-        "mov rbp, rsp",
-        "push r9",
-        "push r8",
-        "push rcx",
-        "push rdx",
-        "push rsi",
-        "push rdi",
-        "mov edi, eax",
-        "mov rsi, rsp",
-        "lea rdx, [rbp + 16]",
-        "call {decide}",
-        "leave",
-        "ret",
-        charged = sym COPIES_CHARGED,
-        cuda = sym CUDA_FOUND,
-        called_at = const CUDA_CALLED_AT,
-        decide = sym decide_copy,
-    )
+/// The target of every export that may be charged, with its row number in eax. While the byte `$charged` is 0 and the
+/// row's function is known, it jumps there: the addresses are `$called_at` bytes behind the beginning of `$found`.
+/// Otherwise it calls `$decide` with the row, the arguments in registers, and the address of the further ones.
+macro_rules! charged_jump {
+    ($(#[$about:meta])* $name:ident $charged:path, $found:path, $called_at:path, $decide:path) => {
+        $(#[$about])*
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                "cmp byte ptr [rip + {charged}], 0",
+                "jne 2f",
+                "lea r11, [rip + {found} + {called_at}]",
+                "mov r11, qword ptr [r11 + 8 * rax]",
+                "test r11, r11",
+                "jz 2f",
+                "jmp r11",
+                "2:",
+                "push rbp",
+                "mov rbp, rsp",
+                "push r9",
+                "push r8",
+                "push rcx",
+                "push rdx",
+                "push rsi",
+                "push rdi",
+                "mov edi, eax",
+                "mov rsi, rsp",
+                "lea rdx, [rbp + 16]",
+                "call {decide}",
+                "leave",
+                "ret",
+                charged = sym $charged,
+                found = sym $found,
+                called_at = const $called_at,
+                decide = sym $decide,
+            )
+        }
+    };
 }
+pub(crate) use charged_jump;
 
 /// The table of distances from itself to functions, by row.
 macro_rules! distances {

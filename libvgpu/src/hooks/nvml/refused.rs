@@ -2,12 +2,13 @@
 //! report on the whole device, where no part can be attributed to the tenant, are not supported. A process without
 //! limits gets the driver's own function.
 //!
-//! None of them has a hook function: each export jumps to one common stub (`arch::shut`), which calls [`judge_shut`]
+//! None of them has a hook function: each export jumps to one common stub ([`shut`]), which calls [`judge_shut`]
 //! and keeps the arguments unchanged.
 
 use super::{is_tenant, limited_device};
-use crate::driver::library::NVML;
-use crate::ffi::{arch, guard};
+use crate::driver::library::{NVML, detour};
+use crate::ffi::arch::judged_jump;
+use crate::ffi::guard;
 use shim_sys::nvml::{nvmlDevice_t, nvmlReturn_t};
 use shim_sys::table::{NVML_ROWS, RowAction};
 
@@ -20,6 +21,15 @@ const FIRST_HIDING_ROW: usize = {
     row
 };
 
+judged_jump!(
+    /// The target of every export that is shut, with its row number in eax: returns the code from [`judge_shut`], or
+    /// jumps to the driver's function.
+    ///
+    /// # Safety
+    /// Jumped to by the export of a row that is shut, as the driver's function was called.
+    shut judge_shut
+);
+
 /// The error code to return, or the address of the function to jump to. `first` is the call's first argument.
 pub extern "C" fn judge_shut(row: usize, first: usize) -> usize {
     if !NVML.has_function(row) {
@@ -31,7 +41,7 @@ pub extern "C" fn judge_shut(row: usize, first: usize) -> usize {
     }
     // Called last: `detour` uses the row of this thread's last `call`.
     let real = NVML.call_target(row) as usize;
-    if real == 0 { arch::detour as *const () as usize } else { real }
+    if real == 0 { detour as *const () as usize } else { real }
 }
 
 fn shut_verdict(row: usize, first: usize) -> Option<nvmlReturn_t> {

@@ -9,9 +9,9 @@
 //! find the driver through the C library's `dlsym`. Our export jumps to an interposer of these functions behind us,
 //! so the interposer itself gets a variant that jumps to the C library.
 
-use super::LookupAnswer;
-use crate::ffi::arch;
-use crate::ffi::loader::{LoaderFunction, real_function};
+use super::{LookupAnswer, answer_lookup};
+use crate::ffi::arch::loader_functions;
+use crate::ffi::loader::{LoaderFunction, NEXT_FUNCTIONS, REAL_FUNCTIONS, real_function};
 use crate::ffi::search_order::{self, CallerPosition};
 use crate::lookup::bypasses;
 use crate::process::environment::decisive_variable;
@@ -26,24 +26,27 @@ const LAST_NAMESPACE: c_long = 15;
 /// The program's own namespace.
 const BASE_NAMESPACE: c_long = 0;
 
+loader_functions!(NEXT_FUNCTIONS, answer_lookup, open, open_in; #[unsafe(no_mangle)] dlsym dlvsym dlopen dlmopen);
+loader_functions!(REAL_FUNCTIONS, answer_lookup, open, open_in; last_dlsym last_dlvsym last_dlopen last_dlmopen);
+
 impl LoaderFunction {
     /// Our export; it jumps to an interposer behind us, if there is one.
     fn our_export(self) -> *mut c_void {
         match self {
-            Self::Dlsym => arch::dlsym as *mut c_void,
-            Self::Dlvsym => arch::dlvsym as *mut c_void,
-            Self::Dlopen => arch::dlopen as *mut c_void,
-            Self::Dlmopen => arch::dlmopen as *mut c_void,
+            Self::Dlsym => dlsym as *mut c_void,
+            Self::Dlvsym => dlvsym as *mut c_void,
+            Self::Dlopen => dlopen as *mut c_void,
+            Self::Dlmopen => dlmopen as *mut c_void,
         }
     }
 
     /// Our variant that replaces the C library's function: it skips any interposer and jumps to the C library.
     fn in_place(self) -> *mut c_void {
         match self {
-            Self::Dlsym => arch::last_dlsym as *mut c_void,
-            Self::Dlvsym => arch::last_dlvsym as *mut c_void,
-            Self::Dlopen => arch::last_dlopen as *mut c_void,
-            Self::Dlmopen => arch::last_dlmopen as *mut c_void,
+            Self::Dlsym => last_dlsym as *mut c_void,
+            Self::Dlvsym => last_dlvsym as *mut c_void,
+            Self::Dlopen => last_dlopen as *mut c_void,
+            Self::Dlmopen => last_dlmopen as *mut c_void,
         }
     }
 }
