@@ -1,5 +1,6 @@
 //! device
 
+pub mod current;
 pub mod list;
 pub mod multi_device_launch;
 pub mod table;

@@ -8,4 +8,5 @@ pub mod lock;
 pub mod name_text;
 pub mod search_order;
 pub mod sorted_map;
+pub mod thread;
 pub mod uuid;

@@ -5,9 +5,9 @@
 
 use super::reconnect;
 use super::session::PagesSlot;
+use crate::driver::launch::MeteredLaunch;
 use crate::ffi::lock::Lock;
 use crate::process::mode;
-use crate::time::meter::MeteredLaunch;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use vgpu_core::limits::Mode;
 use vgpu_core::protocol::page::{AllowedUse, Uncharged};

@@ -5,9 +5,9 @@
 //! order of the device numbers, so that two multi-device launches cannot deadlock on each other's gates.
 
 use crate::device::table::Device;
+use crate::driver::launch::MeteredLaunch;
 use crate::driver::own;
 use crate::driver::streams;
-use crate::time::meter::MeteredLaunch;
 use shim_sys::cuda::{CUcontext, CUresult};
 
 /// One device's share of a call.

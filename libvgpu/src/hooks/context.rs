@@ -10,6 +10,7 @@
 // An ordinal for which `primary` returned an entry is neither negative nor large.
 #![allow(clippy::cast_sign_loss)]
 
+use crate::device::current;
 use crate::device::table;
 use crate::driver::contexts;
 use crate::driver::library::DriverCall;
@@ -19,7 +20,7 @@ use crate::ffi::clock;
 use crate::ledger::file::JoinedLedger;
 use crate::member::enforce;
 use crate::memory::allocation_records::{ADDRESS_RECORDS, ARRAY_RECORDS, EXTERNAL_RECORDS};
-use crate::memory::overhead;
+use crate::memory::{deferred_frees, overhead};
 use crate::process::mode::Denied;
 use crate::time::governor::Governor;
 use core::ffi::c_void;
@@ -61,10 +62,16 @@ fn end_context(handle: CUcontext, real: &mut dyn FnMut() -> (CUresult, bool)) ->
     if handle.is_null() {
         return real().0;
     }
-    contexts::begin_end(handle);
+    announce_end(handle);
     let result = end_announced(handle, real);
     contexts::finish_end(handle);
     result
+}
+
+/// Records that the driver is about to be asked to end a context, and with it the markers in its streams.
+fn announce_end(handle: CUcontext) {
+    contexts::begin_end(handle);
+    deferred_frees::context_ending();
 }
 
 /// Ends a context or a green context. The meter's event markers die with it, so they are read before. The rest of its
@@ -87,7 +94,7 @@ fn end_announced(handle: CUcontext, real: &mut dyn FnMut() -> (CUresult, bool)) 
     let mut announced = || {
         let (result, ended) = real();
         if ended {
-            contexts::forget_context(handle);
+            current::forget_context(handle);
             // First mark, then sweep: records stored before the mark are swept, and later callers see the mark.
             contexts::note_ended(handle);
             let held = [&ADDRESS_RECORDS, &ARRAY_RECORDS, &EXTERNAL_RECORDS].map(|table| table.take_of_context(handle));
@@ -309,7 +316,7 @@ fn end_primary(dev: CUdevice, handle: CUcontext, real: DriverCall<'_>) -> CUresu
     if handle.is_null() {
         return real();
     }
-    contexts::begin_end(handle);
+    announce_end(handle);
     contexts::wait_until(|| RETAINING_THREADS[dev as usize].load(SeqCst) == 0);
     let result = end_announced(handle, &mut || {
         let result = real();

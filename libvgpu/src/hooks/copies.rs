@@ -8,8 +8,9 @@
 //! name does not tell the direction, the driver is asked. Not here: copies described by structures (`described`).
 
 use super::copy_descriptors;
+use crate::device::current;
 use crate::device::multi_device_launch::{self, CallPart};
-use crate::driver::contexts;
+use crate::driver::launch::MeteredLaunch;
 use crate::driver::library::{CUDA, CUDA_CALLED_AT, CUDA_FOUND};
 use crate::driver::own;
 use crate::driver::streams::{StreamId, without_captures};
@@ -18,7 +19,6 @@ use crate::ffi::guard;
 use crate::member::enforce;
 use crate::process::copies::COPIES_CHARGED;
 use crate::process::mode::Denied;
-use crate::time::meter::MeteredLaunch;
 use core::ffi::c_void;
 use core::sync::atomic::Ordering::Relaxed;
 use shim_sys::cuda::*;
@@ -89,7 +89,7 @@ fn charge_copy(shape: &CopyShape, words: &[usize; MAX_ARGUMENTS], real: &mut dyn
     let Some(bytes) = shape.device_bytes(words).filter(|bytes| *bytes > 0) else { return real() };
     let stream = if shape.in_stream { words[usize::from(shape.arguments) - 1] } else { 0 };
     let order = StreamId { stream: CUstream(stream as *mut c_void), per_thread: shape.per_thread };
-    let Some((context, device)) = contexts::of_stream(order.stream) else { return real() };
+    let Some((context, device)) = current::of_stream(order.stream) else { return real() };
     let StreamId { stream, per_thread } = order;
     let launch = MeteredLaunch { context, stream, per_thread, key: cost_key(shape.what, bytes), in_parts: false };
     multi_device_launch::pass_gates(&[CallPart { device, launch }], real)

@@ -9,7 +9,7 @@
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use super::context::{end_metered, primary_of, release_primary, retain_primary};
-use crate::driver::contexts;
+use crate::device::current;
 use crate::driver::own;
 use crate::ffi::lock::Lock;
 use crate::member::enforce;
@@ -73,7 +73,7 @@ pub unsafe fn cuGreenCtxDestroy(real: cuda_fn::cuGreenCtxDestroy, green: CUgreen
     if !result.ok() {
         GREEN_CONTEXTS.lock().push((green.0 as usize, dev));
     } else if told {
-        contexts::forget_context(current);
+        current::forget_context(current);
     }
     result
 }

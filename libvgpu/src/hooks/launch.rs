@@ -3,14 +3,14 @@
 // SAFETY of every block in this file: the program's own arguments for the function it called, passed on unchanged.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
+use crate::device::current;
 use crate::device::multi_device_launch::{self, CallPart};
-use crate::driver::contexts;
+use crate::driver::launch::MeteredLaunch;
 use crate::driver::streams::StreamId;
 use crate::member::enforce;
 use crate::memory::graphs;
 use crate::process::mode::Denied;
-use crate::time::meter::MeteredLaunch;
-use crate::time::{credit, governor, meter};
+use crate::time::{credit, governor};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use shim_sys::cuda::*;
@@ -43,8 +43,8 @@ fn launch_through_gate(
         Err(_) => return CUresult::NOT_PERMITTED,
     };
     let (key, in_parts) = match what {
-        LaunchKind::Kernel(f, grid, block) => (meter::cost_key_of(f.0 as usize, grid, block), false),
-        LaunchKind::Graph(exec) => (meter::graph_key(exec), true),
+        LaunchKind::Kernel(f, grid, block) => (crate::driver::launch::cost_key_of(f.0 as usize, grid, block), false),
+        LaunchKind::Graph(exec) => (crate::driver::launch::graph_key(exec), true),
     };
     governor.launch(joined, MeteredLaunch { context, stream, per_thread, key, in_parts }, real)
 }
@@ -155,9 +155,9 @@ pub unsafe fn cuLaunchCooperativeKernelMultiDevice(
     }
     let part = |at: u32| {
         let one = unsafe { list.add(at as usize).read() };
-        let (context, device) = contexts::of_stream(one.hStream)?;
+        let (context, device) = current::of_stream(one.hStream)?;
         let (grid, block) = ([one.gridDimX, one.gridDimY, one.gridDimZ], [one.blockDimX, one.blockDimY, one.blockDimZ]);
-        let key = meter::cost_key_of(one.function.0 as usize, grid, block);
+        let key = crate::driver::launch::cost_key_of(one.function.0 as usize, grid, block);
         Some(CallPart {
             device,
             launch: MeteredLaunch { context, stream: one.hStream, per_thread: false, key, in_parts: false },

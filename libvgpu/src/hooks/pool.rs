@@ -7,8 +7,8 @@
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
+use crate::device::current;
 use crate::device::table;
-use crate::driver::contexts;
 use crate::driver::library::DriverCall;
 use crate::driver::own;
 use crate::driver::streams::StreamId;
@@ -48,7 +48,7 @@ fn allocate(
         Err(Denied) => return CUresult::NOT_PERMITTED,
         Ok(true) => {}
     }
-    let home = || contexts::of_stream(stream).map(|(_, device)| device);
+    let home = || current::of_stream(stream).map(|(_, device)| device);
     let entry = match pool {
         Some(pool) => pools::of_handle(pool.0 as usize, home),
         None => home().and_then(pools::current),
@@ -127,7 +127,7 @@ pub unsafe fn cuMemPoolCreate(
     if result.ok() && limited {
         let props = unsafe { &*props };
         let max = if props.maxSize == 0 { u64::MAX } else { props.maxSize as u64 };
-        let current = || contexts::current().map(|(_, device)| device).or_else(|| table::all().next());
+        let current = || current::current().map(|(_, device)| device).or_else(|| table::all().next());
         let on_device = lives_on(props).and_then(|named| named.map_or_else(current, table::by_cuda));
         pools::note_created(unsafe { *pool }.0 as usize, on_device, max);
     }

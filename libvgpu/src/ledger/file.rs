@@ -6,9 +6,9 @@
 
 use crate::ffi::clock::{coarse_now, now, sleep};
 use crate::ffi::lock::Lock;
+use crate::ffi::thread::thread_stripe;
 use crate::ffi::uuid;
 use crate::ledger::descriptor_marks;
-use crate::memory::in_flight_frees;
 use crate::memory::shares;
 use crate::process::tenant;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
@@ -553,7 +553,7 @@ impl JoinedLedger {
     /// True if this reservation must check the file's name.
     #[inline(always)]
     fn is_time_to_look(&self) -> bool {
-        let calls = &self.calls[in_flight_frees::thread_stripe(self.calls.len())].0;
+        let calls = &self.calls[thread_stripe(self.calls.len())].0;
         let count = calls.load(Relaxed);
         calls.store(count.wrapping_add(1), Relaxed);
         count.is_multiple_of(NAME_CHECK_INTERVAL)

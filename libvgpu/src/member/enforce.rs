@@ -1,5 +1,6 @@
 //! The check at the start of every hook: is anything enforced here, and on which device?
 
+use crate::device::current;
 use crate::device::table::{self, Device};
 use crate::driver::own;
 use crate::driver::{contexts, streams};
@@ -58,6 +59,7 @@ pub fn settle_child() {
         credit::reset_after_fork();
         table::reset_after_fork();
         contexts::reset_after_fork();
+        current::reset_after_fork();
         allocation_records::reset_after_fork();
         overhead::reset_after_fork();
         in_flight_frees::reset_after_fork();
@@ -76,5 +78,5 @@ pub fn settle_child() {
 /// [`Denied`]: limits were asked for and cannot be kept.
 #[inline]
 pub fn on_current() -> Result<Option<(CUcontext, &'static Device)>, Denied> {
-    Ok(if is_enforced()? { contexts::current() } else { None })
+    Ok(if is_enforced()? { current::current() } else { None })
 }

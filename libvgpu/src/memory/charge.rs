@@ -1,5 +1,6 @@
 //! The common path of every allocation and every free: charge and release.
 
+use crate::device::current;
 use crate::device::table::{self, Device};
 use crate::driver::contexts;
 use crate::driver::contexts::ContextFate;
@@ -44,7 +45,7 @@ fn allocate_charged(
     real: DriverCall<'_>,
     key: &dyn Fn() -> u64,
 ) -> CUresult {
-    let Some((context, device)) = contexts::current() else { return real() };
+    let Some((context, device)) = current::current() else { return real() };
     let Some(bytes) = charge() else { return real() };
     let reservation = match device.reserve(bytes) {
         Ok(reservation) => reservation,
@@ -71,7 +72,7 @@ pub fn allocate_plain(bytes: u64, real: DriverCall<'_>, key: &dyn Fn() -> u64) -
     match enforce::is_enforced() {
         Ok(false) => real(),
         Err(Denied) => CUresult::NOT_PERMITTED,
-        Ok(true) if charging::may_share_a_slab(bytes) => match contexts::current() {
+        Ok(true) if charging::may_share_a_slab(bytes) => match current::current() {
             Some((context, device)) => allocate_small(device, context, real, key),
             None => real(),
         },

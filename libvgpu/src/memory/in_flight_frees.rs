@@ -4,6 +4,7 @@
 //! The counters are spread by the caller's stack, so that threads do not contend for one cache line. Plain frees are
 //! counted next to their charges, which costs half as much: `holdings`.
 
+use crate::ffi::thread::thread_stripe;
 use crate::memory::allocation_records;
 use crate::process::mode::{ProcessMode, process_mode};
 use core::sync::atomic::{AtomicU32, Ordering::*};
@@ -24,14 +25,6 @@ pub struct FreeInFlight(&'static AtomicU32);
 #[inline]
 pub fn enter_free() -> Option<FreeInFlight> {
     (process_mode() == ProcessMode::On).then(count_free)
-}
-
-/// A number below `of` that mostly differs between threads, taken from the page of the caller's stack. Stacks are one
-/// page more than a power of two apart, so plain address bits would be the same in all of them.
-#[inline]
-pub fn thread_stripe(of: usize) -> usize {
-    let here = 0u8;
-    vgpu_core::mix::slot_of((&raw const here as u64) >> 12, of)
 }
 
 #[inline]

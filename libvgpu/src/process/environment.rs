@@ -10,13 +10,21 @@
 //! Where the kernel shows nothing (a process that is not dumpable, no /proc), only the current environment counts.
 //! Reads take no standard-library lock, which the program's own `setenv` does not take either.
 
-use crate::process::limit_request;
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering::*};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use vgpu_core::limits::{LimitError, RawLimits};
 
+/// Beginnings of all variables that ask for a limit.
+const LIMIT_PREFIXES: [&[u8]; 6] = [
+    b"VGPU_MEMORY_LIMIT",
+    b"VGPU_SM_LIMIT",
+    b"VGPU_SM_REQUEST",
+    b"VGPU_SOCKET=",
+    b"CUDA_DEVICE_MEMORY_LIMIT",
+    b"CUDA_DEVICE_SM_LIMIT",
+];
 /// The initial environment, entries ended by zero bytes; leaked, null until read.
 static START_ENTRIES: AtomicPtr<Vec<u8>> = AtomicPtr::new(core::ptr::null_mut());
 
@@ -64,9 +72,14 @@ pub fn read_limits() -> Result<RawLimits, (LimitError, bool)> {
     Ok(read(&mut start()).map_err(|error| (error, false))?.tightened_by(changed?))
 }
 
+/// Whether this entry of an environment may ask for a limit.
+pub fn has_limit_prefix(entry: &[u8]) -> bool {
+    LIMIT_PREFIXES.iter().any(|beginning| entry.starts_with(beginning))
+}
+
 /// Whether the program added or changed a variable that can tighten. HAMi's other names can only loosen.
 fn is_changed() -> bool {
-    let tightens = |entry: &&[u8]| entry.starts_with(b"VGPU_") || limit_request::has_limit_prefix(entry);
+    let tightens = |entry: &&[u8]| entry.starts_with(b"VGPU_") || has_limit_prefix(entry);
     now().filter(tightens).any(|entry| !start().any(|known| known == entry))
 }
 

@@ -3,20 +3,11 @@
 //! Lookups and `dlopen` happen long before `cuInit`, also in programs that never touch a GPU. So without limits the
 //! check allocates nothing and reads at most one file, once. `boot` reads the limits themselves.
 
-use crate::process::environment::{self, decisive_variable};
+use super::environment::{self, decisive_variable, has_limit_prefix};
 use crate::process::mode::{self, ProcessMode, process_mode};
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use vgpu_core::limits::Mode as Asked;
 
-/// Beginnings of all variables that ask for a limit.
-const LIMIT_PREFIXES: [&[u8]; 6] = [
-    b"VGPU_MEMORY_LIMIT",
-    b"VGPU_SM_LIMIT",
-    b"VGPU_SM_REQUEST",
-    b"VGPU_SOCKET=",
-    b"CUDA_DEVICE_MEMORY_LIMIT",
-    b"CUDA_DEVICE_SM_LIMIT",
-];
 /// Bytes of an entry that must be compared with the beginnings.
 const LONGEST_PREFIX: usize = 24;
 
@@ -63,11 +54,6 @@ fn means_limit() -> bool {
         decisive_variable("VGPU_SOCKET").is_some()
             || limits.asked_mode() == Asked::Enforce && limits.asked_for_anything()
     })
-}
-
-/// Whether this entry of an environment may ask for a limit.
-pub fn has_limit_prefix(entry: &[u8]) -> bool {
-    LIMIT_PREFIXES.iter().any(|beginning| entry.starts_with(beginning))
 }
 
 /// Searches the initial environment for such a variable, in pieces of 1 KiB.

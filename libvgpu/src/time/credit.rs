@@ -16,12 +16,12 @@
 //! No destructor, no thread-local data of the loader: a table in zeroed memory. Not here: the decision about
 //! launches, and their count.
 
+use crate::driver::launch::MeteredLaunch;
 use crate::driver::streams::{self, StreamId};
 use crate::ffi::arch::this_thread;
 use crate::process::fork;
 use crate::process::mode::{ProcessMode, process_mode};
 use crate::time::governor::Governor;
-use crate::time::meter::MeteredLaunch;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 use shim_sys::cuda::{CUcontext, CUfunction, CUstream};
@@ -160,7 +160,7 @@ pub fn launch_on_credit(
     if terms.watch.as_ref().is_some_and(|watch| !watch.is_unchanged()) {
         return None;
     }
-    let key = crate::time::meter::cost_key_of(f.0 as usize, grid, block);
+    let key = crate::driver::launch::cost_key_of(f.0 as usize, grid, block);
     let cost = terms.governor?.short_cost(key)?;
     place.credit.take_launch(key, cost).then_some(CountedLaunch { place, cost })
 }

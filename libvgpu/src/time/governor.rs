@@ -22,6 +22,7 @@ use crate::daemon::link::DaemonLink;
 use crate::daemon::reconnect;
 use crate::device::table;
 use crate::driver::contexts;
+use crate::driver::launch::MeteredLaunch;
 use crate::driver::streams::{self, without_captures};
 use crate::ffi::clock;
 use crate::ffi::lock::{Lock, LockGuard};
@@ -30,9 +31,9 @@ use crate::process::{helper_thread, mode};
 use crate::time::meter::markers;
 use crate::time::meter::reaping::LaunchCosts;
 use crate::time::meter::{
-    BeginMarker, DueTime, LaunchQuery, LaunchStep, MarkerPlan, MeteredLaunch, SHORT_LAUNCH_NS, StepFindings, UsageMeter,
+    BeginMarker, DueTime, LaunchQuery, LaunchStep, MarkerPlan, SHORT_LAUNCH_NS, StepFindings, UsageMeter,
 };
-use crate::time::{meter, turn};
+use crate::time::turn;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use shim_sys::cuda::*;
 use shim_sys::futex;
@@ -463,7 +464,7 @@ impl Governor {
 pub fn graph_made(exec: CUgraphExec) {
     if is_active() {
         let governors = table::all().filter_map(|device| device.governor.as_ref());
-        governors.for_each(|governor| governor.costs.forget_key(meter::graph_key(exec)));
+        governors.for_each(|governor| governor.costs.forget_key(crate::driver::launch::graph_key(exec)));
     }
 }
 

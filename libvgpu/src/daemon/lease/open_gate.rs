@@ -5,7 +5,7 @@
 
 use super::{IDLE_LOOK_GAP_NS, Lease, MAX_OPEN_STREAMS, OpenStream, StreamAnswer, UNASKED_TIMEOUT_NS};
 use crate::daemon::link::DaemonLink;
-use crate::time::meter::MeteredLaunch;
+use crate::driver::launch::MeteredLaunch;
 use shim_sys::cuda::CUevent;
 use vgpu_core::memory::pool::NO_STREAM;
 use vgpu_core::time::arbiter::Gate;

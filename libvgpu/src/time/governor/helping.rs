@@ -2,11 +2,12 @@
 //! makes no call, and passes the turn on ([`crate::process::helper_thread`]).
 
 use super::Governor;
+use crate::driver::launch::MeteredLaunch;
 use crate::driver::streams::without_captures;
 use crate::driver::{contexts, streams};
 use crate::ffi::clock;
 use crate::ledger::file::JoinedLedger;
-use crate::time::meter::{MarkerPlan, MeteredLaunch, markers};
+use crate::time::meter::{MarkerPlan, markers};
 use vgpu_core::time::turn::Turn;
 
 impl Governor {

@@ -12,7 +12,7 @@
 // the end of; streams are those the program is launching into at this moment; outputs are locals.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-use super::MeteredLaunch;
+use crate::driver::launch::MeteredLaunch;
 use crate::driver::own;
 use shim_sys::cuda::*;
 

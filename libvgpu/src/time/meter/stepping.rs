@@ -391,9 +391,10 @@ mod tests {
     use super::*;
     use crate::daemon::link::DaemonLink;
     use crate::daemon::test_pages::StandIn;
+    use crate::driver::launch::MeteredLaunch;
     use crate::time::governor::Governor;
+    use crate::time::meter::BeginMarker;
     use crate::time::meter::reaping::LaunchCosts;
-    use crate::time::meter::{BeginMarker, MeteredLaunch};
     use shim_sys::cuda::{CUcontext, CUevent, CUstream};
     use std::sync::LazyLock;
     use vgpu_core::memory::ledger::LedgerPage;
