@@ -20,6 +20,7 @@ mod share;
 mod sync;
 mod view;
 mod vmm;
+mod waits;
 
 pub use arrays::*;
 pub use capture::*;

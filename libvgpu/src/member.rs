@@ -1,4 +1,6 @@
 //! member
 
 pub mod boot;
+pub mod configuration;
 pub mod enforce;
+pub mod register;

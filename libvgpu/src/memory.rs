@@ -9,5 +9,7 @@ pub mod overhead;
 pub mod physical;
 pub mod pools;
 pub mod refcounted_charge;
+pub mod release;
+pub mod reservation;
 pub mod shares;
 pub mod slabs;

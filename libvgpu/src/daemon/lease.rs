@@ -12,7 +12,7 @@ mod report;
 
 use super::link::DaemonLink;
 use super::session::PagesSlot;
-use super::{reconnect, session};
+use super::{search, session};
 use crate::driver::launch::MeteredLaunch;
 use crate::driver::streams;
 use shim_sys::cuda::CUevent;
@@ -234,7 +234,7 @@ impl Lease {
             if !session::is_present(place.session) {
                 // Another daemon runs, and has refused this device or is about to be asked.
                 self.lose_lease(post);
-                reconnect::is_refused(now);
+                search::is_refused(now);
             } else if !place.session.is_beating(now) {
                 self.lose_lease(post);
             } else if self.lost {
@@ -273,8 +273,8 @@ impl Lease {
             self.lost = true;
             post.note_lost();
             match self.place {
-                Some(place) => reconnect::note_lost(place.session),
-                None => reconnect::is_lost(),
+                Some(place) => search::note_lost(place.session),
+                None => search::is_lost(),
             }
         }
     }

@@ -3,7 +3,6 @@
 //!
 //! Without a daemon there is no slot, the environment sets the memory limit, and nothing here is ever written.
 
-use super::reconnect;
 use super::session::PagesSlot;
 use crate::driver::launch::MeteredLaunch;
 use crate::ffi::lock::Lock;
@@ -288,14 +287,6 @@ impl DaemonLink {
     pub fn ring_bell(&self) {
         if let Some(place) = self.pages_slot() {
             place.session.ring_bell();
-        }
-    }
-
-    /// Checks whether the daemon is alive, before a request is refused or a number is shown.
-    #[cold]
-    pub fn look_for_daemon(&self) {
-        if self.is_governed() {
-            reconnect::look_for_daemon();
         }
     }
 }

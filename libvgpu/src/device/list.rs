@@ -5,7 +5,7 @@
 //! same device. A MIG instance is a device of its own with its board's ordinal. A limit that names the board applies
 //! to each instance of it; a percentage is of the instance's memory.
 
-use crate::device::table::{Device, DeviceFacts};
+use super::table::Device;
 use crate::driver::library::NVML;
 use crate::driver::own;
 use core::ffi::{CStr, c_char};
@@ -13,6 +13,19 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
 use shim_sys::cuda::{CUdevice, CUuuid};
 use shim_sys::nvml::{nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t};
 use vgpu_core::limits::{Quantity, RawLimits};
+
+/// Properties of a device that CUDA or NVML reports.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceFacts {
+    /// Its UUID.
+    pub uuid: [u8; 16],
+    /// Its NVML index, if known.
+    pub ordinal: Option<u32>,
+    /// Its memory in bytes, from which limits in percent are computed.
+    pub total: u64,
+    /// Its CUDA ordinal, if CUDA showed it.
+    pub cuda: Option<CUdevice>,
+}
 
 /// The devices as CUDA numbers them. Their ordinals come from NVML if a limit has an ordinal or a percentage.
 pub fn cuda_devices(limits: &RawLimits) -> Result<Vec<DeviceFacts>, String> {

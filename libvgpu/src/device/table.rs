@@ -4,42 +4,19 @@
 //! limit is not registered, and a hook that does not find its device here passes the call through. Two cases register
 //! every device: in observe mode none has a limit, and with a daemon the limits may change at any time.
 
-use crate::daemon::link::DaemonLink;
-use crate::daemon::reconnect;
-use crate::daemon::start::DaemonStart;
+use crate::ffi::clock;
 use crate::ffi::lock::Lock;
-use crate::ffi::{clock, uuid};
-use crate::ledger::file::{JoinFailure, Ledger};
-use crate::member::boot::{Configuration, StartError};
-use crate::memory::allocation_records::AllocationRecord;
-use crate::memory::{pools, refcounted_charge, shares, slabs};
+use crate::ledger::file::Ledger;
+use crate::process::device_count;
 use crate::process::message;
 use crate::process::mode::{self, ProcessMode};
 use crate::time::governor::Governor;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, Ordering::*};
 use shim_sys::cuda::{CUdevice, CUresult};
-use vgpu_core::limits::{self, DeviceLimits};
-use vgpu_core::memory::charging;
 use vgpu_core::memory::ledger::{LedgerSlot, OUTCOME_WAIT_NS, Reservation};
-use vgpu_core::protocol::wire::terms_file::TERMS_FILE_NAME;
-use vgpu_core::protocol::wire::two;
-use vgpu_core::units::bytes::Bytes;
 
 /// Most devices a process can have.
-const MAX_DEVICES: usize = 64;
-
-/// Properties of a device that CUDA or NVML reports.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct DeviceFacts {
-    /// Its UUID.
-    pub uuid: [u8; 16],
-    /// Its NVML index, if known.
-    pub ordinal: Option<u32>,
-    /// Its memory in bytes, from which limits in percent are computed.
-    pub total: u64,
-    /// Its CUDA ordinal, if CUDA showed it.
-    pub cuda: Option<CUdevice>,
-}
+pub const MAX_DEVICES: usize = 64;
 
 /// A device with limits.
 pub struct Device {
@@ -67,136 +44,47 @@ static HIDDEN_DEVICES: [AtomicPtr<[u8; 16]>; MAX_DEVICES] =
     [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_DEVICES];
 
 static DEVICE_TABLE: [AtomicPtr<Device>; MAX_DEVICES] = [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_DEVICES];
-static DEVICE_COUNT: AtomicUsize = AtomicUsize::new(0);
 static REGISTERING_DEVICES: Lock<()> = Lock::new(());
 /// Index in [`DEVICE_TABLE`] plus 1, by CUDA ordinal; 0: no limit on that device.
 static DEVICE_BY_ORDINAL: [AtomicU8; MAX_DEVICES] = [const { AtomicU8::new(0) }; MAX_DEVICES];
 
-/// Registers the devices in `shown` that have limits, each with its ledger and gate.
-///
-/// # Errors
-/// [`StartError`] with the limit that does not fit a device, or the reason why the ledger cannot be kept.
-#[allow(clippy::cast_possible_truncation)] // a device number is below MAX
-pub fn register(asked: &Configuration, shown: &[DeviceFacts]) -> Result<(), StartError> {
-    let (limits, observed) = (&asked.limits, asked.enforcement_mode() == limits::Mode::Observe);
-    let mut refused = None;
-    for facts in shown {
-        if by_uuid(&facts.uuid).is_none() {
-            let limits = match limits.for_device(facts.ordinal.unwrap_or(u32::MAX), Bytes(facts.total)) {
-                Err(error) if observed => {
-                    message::warn_once(&format!("{error}; use is measured without it (VGPU_MODE=observe)"));
-                    DeviceLimits::default()
-                }
-                limits => limits.map_err(|e| StartError::Variable(e.to_string()))?,
-            };
-            if limits.is_unlimited() && !observed && asked.daemon.is_none() {
-                continue;
-            }
-            let Some(tenant) = &asked.tenant else { return Err(StartError::NotKept("the tenant is not known".into())) };
-            // The ledger is opened before the lock is taken. If two threads register the device, one of them drops its
-            // ledger.
-            let mut unjoined = None;
-            let ledger = match Ledger::open(tenant, &facts.uuid) {
-                // The daemon may hand the ledger over, or the device may not be the tenant's.
-                Err(JoinFailure { reason, ledger: Some(ledger) }) if asked.daemon.is_some() => {
-                    unjoined = Some(reason);
-                    ledger
-                }
-                Err(JoinFailure { reason, .. }) if observed => {
-                    message::warn_once(&format!("{reason}; this device is not measured (VGPU_MODE=observe)"));
-                    continue;
-                }
-                ledger => ledger.map_err(|unjoined| StartError::NotKept(unjoined.reason))?,
-            };
-            let post = match link_daemon(asked, &facts.uuid, &ledger) {
-                // NVML shows every device of the machine, so a device that the tenant may not use is only hidden. CUDA
-                // shows the devices that the program will use, so there it is an error.
-                Err(LinkError::NotIts(words)) if facts.cuda.is_none() => {
-                    hide_device(facts.uuid);
-                    refused = Some(words);
-                    continue;
-                }
-                Err(LinkError::NotIts(words) | LinkError::Other(words)) => return Err(StartError::NotKept(words)),
-                Ok(post) => post,
-            };
-            if let Some(reason) = unjoined.filter(|_| ledger.membership().is_err()) {
-                if !observed {
-                    return Err(StartError::NotKept(reason));
-                }
-                // The daemon may set a limit later. The device is registered so that the limit can then be enforced.
-                message::warn_once(&format!("{reason}; this device is not measured (VGPU_MODE=observe)"));
-            }
-            let governor = match post {
-                None if limits.sm.is_none() && !observed => None,
-                post => Some(Governor::new(limits.sm, post.unwrap_or(DaemonLink::without_daemon()))),
-            };
-            let _registering = REGISTERING_DEVICES.lock();
-            if by_uuid(&facts.uuid).is_none() {
-                let index = DEVICE_COUNT.load(Relaxed);
-                if index == MAX_DEVICES {
-                    return Err(StartError::NotKept(format!("more than {MAX_DEVICES} devices")));
-                }
-                let device = Box::new(Device {
-                    uuid: facts.uuid,
-                    index: index as u8,
-                    cuda: AtomicI32::new(-1),
-                    own: limits.memory.map_or(u64::MAX, |bytes| bytes.0),
-                    ledger,
-                    governor,
-                    outside_ledger: LedgerSlot::zeroed(),
-                    is_beside: AtomicBool::new(false),
-                });
-                DEVICE_TABLE[index].store(Box::into_raw(device), Release);
-                DEVICE_COUNT.store(index + 1, Release);
-            }
+/// Registers a device with these limits, unless another thread was faster. `None`: there are too many devices.
+#[allow(clippy::cast_possible_truncation)] // a device number is below MAX_DEVICES
+pub fn add_device(uuid: [u8; 16], own: u64, ledger: Ledger, governor: Option<Governor>) -> Option<()> {
+    let _registering = REGISTERING_DEVICES.lock();
+    if by_uuid(&uuid).is_none() {
+        let index = device_count::registered_devices();
+        if index == MAX_DEVICES {
+            return None;
         }
-        if let (Some(cuda), Some(device)) = (facts.cuda, by_uuid(&facts.uuid))
-            && let Some(slot) = usize::try_from(cuda).ok().and_then(|at| DEVICE_BY_ORDINAL.get(at))
-        {
-            device.cuda.store(cuda, Release);
-            slot.store(device.index + 1, Release);
-        }
+        let device = Box::new(Device {
+            uuid,
+            index: index as u8,
+            cuda: AtomicI32::new(-1),
+            own,
+            ledger,
+            governor,
+            outside_ledger: LedgerSlot::zeroed(),
+            is_beside: AtomicBool::new(false),
+        });
+        DEVICE_TABLE[index].store(Box::into_raw(device), Release);
+        device_count::set_registered(index + 1);
     }
-    // If the tenant may use no device of the machine, registration fails.
-    match refused {
-        Some(words) if all().next().is_none() => Err(StartError::NotKept(words)),
-        _ => Ok(()),
-    }
+    Some(())
 }
 
-/// Reason why the daemon link of a device cannot be made.
-enum LinkError {
-    /// The tenant may not use the device.
-    NotIts(String),
-    /// Any other reason.
-    Other(String),
-}
-
-/// Joins the device at the daemon, or takes its terms from the terms file while the daemon is away. `None`: no daemon
-/// with pages.
-fn link_daemon(asked: &Configuration, uuid: &[u8; 16], ledger: &Ledger) -> Result<Option<DaemonLink>, LinkError> {
-    let name = uuid::uuid_text(uuid);
-    let refused =
-        |words: String| if two::is_not_its_device(&words) { LinkError::NotIts(words) } else { LinkError::Other(words) };
-    match &asked.daemon {
-        None => Ok(None),
-        Some(DaemonStart::Session(_)) => {
-            reconnect::join(&name, ledger).map(DaemonLink::with_slot).map(Some).map_err(refused)
-        }
-        Some(DaemonStart::File(file)) => {
-            if let Some(place) = reconnect::join_if_there(&name, ledger) {
-                return Ok(Some(DaemonLink::with_slot(place)));
-            }
-            let terms = file.terms_of_device(&name).ok_or_else(|| {
-                LinkError::NotIts(format!("{TERMS_FILE_NAME} does not let this tenant use device {name}"))
-            })?;
-            Ok(Some(DaemonLink::with_left_terms(terms.memory_limit, file.on_loss, terms.sm_request, terms.sm_limit)))
-        }
+/// Records the CUDA ordinal of a registered device.
+pub fn note_ordinal(uuid: &[u8; 16], cuda: CUdevice) {
+    if let Some(device) = by_uuid(uuid)
+        && let Some(slot) = usize::try_from(cuda).ok().and_then(|at| DEVICE_BY_ORDINAL.get(at))
+    {
+        device.cuda.store(cuda, Release);
+        slot.store(device.index + 1, Release);
     }
 }
 
 /// Hides a device from this process.
-fn hide_device(uuid: [u8; 16]) {
+pub fn hide_device(uuid: [u8; 16]) {
     let name = Box::into_raw(Box::new(uuid));
     for place in &HIDDEN_DEVICES {
         let there = place.compare_exchange(core::ptr::null_mut(), name, Release, Acquire);
@@ -228,7 +116,7 @@ pub fn is_foreign(uuid: &[u8; 16]) -> bool {
 
 /// Returns all registered devices.
 pub fn all() -> impl Iterator<Item = &'static Device> {
-    (0..DEVICE_COUNT.load(Acquire)).filter_map(by_index)
+    (0..device_count::registered_devices()).filter_map(by_index)
 }
 
 /// Returns the device at this index.
@@ -298,69 +186,11 @@ impl Device {
         mode::is_observing()
     }
 
-    /// Reserves `bytes` for one driver call. Before a refusal, this process's pools and graph memory give back their
-    /// unused bytes, as they would if the device itself were full.
-    ///
-    /// # Errors
-    /// The program gets "out of memory", or "not permitted" if the ledger itself is unusable.
-    #[inline(always)] // hot, and the library is made for size
-    pub fn reserve(&'static self, bytes: u64) -> Result<Reservation<'static>, CUresult> {
-        match self.ledger.reserve_at_once(bytes, self.chargeable_bytes()) {
-            Some(reservation) => Ok(reservation),
-            None => self.reserve_after_trim(bytes),
-        }
-    }
-
-    #[cold]
-    fn reserve_after_trim(&'static self, bytes: u64) -> Result<Reservation<'static>, CUresult> {
-        let outcome = self.trim_and_reserve(bytes, Self::chargeable_bytes);
-        if outcome.is_err() {
-            self.ledger.note_refused();
-        }
-        outcome
-    }
-
-    /// As [`Device::reserve`], for overhead that the driver already took. It compares with the limit and not with
-    /// [`Device::chargeable_bytes`], because the daemon may already count this overhead as uncharged.
-    ///
-    /// # Errors
-    /// As [`Device::reserve`].
-    pub fn reserve_taken(&'static self, bytes: u64) -> Result<Reservation<'static>, CUresult> {
-        self.trim_and_reserve(bytes, Self::memory_limit).inspect_err(|_| self.ledger.note_refused())
-    }
-
     /// Counts a refused request and returns "out of memory".
     #[cold]
     pub fn refuse_request(&self) -> CUresult {
         self.ledger.note_refused();
         CUresult::OUT_OF_MEMORY
-    }
-
-    fn trim_and_reserve(&'static self, bytes: u64, room: fn(&Self) -> u64) -> Result<Reservation<'static>, CUresult> {
-        self.look_for_daemon();
-        match self.reserve_below(bytes, room(self)) {
-            // A request above the limit never fits, so only a smaller one trims the pools.
-            Err(CUresult::OUT_OF_MEMORY) if bytes <= self.memory_limit() && pools::give_back(self) => {
-                self.reserve_below(bytes, room(self))
-            }
-            other => other,
-        }
-    }
-
-    /// Checks whether the daemon is alive, and looks for a new one if not. Called before a request is refused or a
-    /// number is shown.
-    pub fn look_for_daemon(&self) {
-        if let Some(governor) = &self.governor {
-            governor.post.look_for_daemon();
-        }
-    }
-
-    /// Trims the pools if `bytes` would not fit otherwise. For calls whose growth is measured: a trim between the first
-    /// reading and the call would falsify the measurement.
-    pub fn make_room(&'static self, bytes: u64) {
-        if self.ledger.reserve_at_once(bytes, self.chargeable_bytes()).is_none() {
-            drop(self.trim_and_reserve(bytes, Self::chargeable_bytes));
-        }
     }
 
     /// As [`Device::reserve`], without trimming the pools.
@@ -379,7 +209,7 @@ impl Device {
         self.reserve_below(bytes, u64::MAX)
     }
 
-    fn reserve_below(&'static self, bytes: u64, limit: u64) -> Result<Reservation<'static>, CUresult> {
+    pub fn reserve_below(&'static self, bytes: u64, limit: u64) -> Result<Reservation<'static>, CUresult> {
         // A request for 0 bytes fits even if the daemon sees the tenant above its limit.
         let limit = if bytes == 0 { u64::MAX } else { limit };
         match self.ledger.reserve(bytes, limit) {
@@ -457,31 +287,9 @@ impl Device {
     }
 
     /// True if a daemon sets this device's limits, whether it runs or is away.
-    fn is_governed(&self) -> bool {
+    pub(super) fn is_governed(&self) -> bool {
         self.governor.as_ref().is_some_and(|governor| governor.post.is_governed())
     }
-}
-
-/// Releases an allocation record's charge on its device, or its hold on a share or refcounted charge.
-#[inline(always)]
-pub fn release(holding: AllocationRecord) {
-    match (holding.as_slab(), by_index(usize::from(holding.device))) {
-        (Some((device, slab)), _) => {
-            if slabs::leave_slab(slab)
-                && let Some(device) = by_index(usize::from(device))
-            {
-                device.release(charging::SLAB_BYTES);
-            }
-        }
-        (None, Some(device)) => device.release(holding.bytes),
-        (None, None) => release_hold(holding),
-    }
-}
-
-#[cold]
-fn release_hold(holding: AllocationRecord) {
-    holding.as_share().into_iter().for_each(shares::let_go);
-    holding.as_refcounted().and_then(refcounted_charge::drop_name).into_iter().for_each(release);
 }
 
 /// Gives up the parent's memberships in a forked child.
@@ -500,6 +308,8 @@ pub fn reset_after_fork() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::daemon::link::DaemonLink;
+    use crate::time::governor::CallsAbove;
     use vgpu_core::time::gate::loss::OnLoss;
 
     fn device(path: &std::path::Path) -> &'static Device {
@@ -510,7 +320,7 @@ mod tests {
             cuda: AtomicI32::new(-1),
             own: u64::MAX,
             ledger: Ledger::of_a_test(path.to_path_buf()),
-            governor: Some(Governor::new(None, post)),
+            governor: Some(Governor::new(None, post, CallsAbove::NONE)),
             outside_ledger: LedgerSlot::zeroed(),
             is_beside: AtomicBool::new(false),
         }))

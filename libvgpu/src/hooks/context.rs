@@ -20,6 +20,7 @@ use crate::ffi::clock;
 use crate::ledger::file::JoinedLedger;
 use crate::member::enforce;
 use crate::memory::allocation_records::{ADDRESS_RECORDS, ARRAY_RECORDS, EXTERNAL_RECORDS};
+use crate::memory::release::release_record;
 use crate::memory::{deferred_frees, overhead};
 use crate::process::mode::Denied;
 use crate::time::governor::Governor;
@@ -98,7 +99,7 @@ fn end_announced(handle: CUcontext, real: &mut dyn FnMut() -> (CUresult, bool)) 
             // First mark, then sweep: records stored before the mark are swept, and later callers see the mark.
             contexts::note_ended(handle);
             let held = [&ADDRESS_RECORDS, &ARRAY_RECORDS, &EXTERNAL_RECORDS].map(|table| table.take_of_context(handle));
-            held.into_iter().flatten().for_each(|(_, holding)| table::release(holding));
+            held.into_iter().flatten().for_each(|(_, holding)| release_record(holding));
             crate::memory::pools::context_ended();
         }
         (result, ended)

@@ -34,7 +34,7 @@ fn instantiate_graph(graph: CUgraph, upload: bool, exec: *mut CUgraphExec, real:
         let result = real();
         if result.ok() {
             graphs::note_executable(unsafe { *exec }, needs); // the handle may have belonged to another graph
-            governor::graph_made(unsafe { *exec });
+            graph_made(unsafe { *exec });
         }
         return result;
     }
@@ -42,7 +42,7 @@ fn instantiate_graph(graph: CUgraph, upload: bool, exec: *mut CUgraphExec, real:
     if result.ok() {
         graphs::measure_needs(&needs);
         graphs::note_executable(unsafe { *exec }, needs);
-        governor::graph_made(unsafe { *exec });
+        graph_made(unsafe { *exec });
     }
     result
 }
@@ -153,4 +153,12 @@ pub unsafe fn cuDeviceGraphMemTrim(real: cuda_fn::cuDeviceGraphMemTrim, dev: CUd
         pools::graphs_trimmed(device);
     }
     result
+}
+
+/// A graph was made executable: forgets the cost of the graph that had this handle before.
+fn graph_made(exec: CUgraphExec) {
+    if governor::is_active() {
+        let governors = table::all().filter_map(|device| device.governor.as_ref());
+        governors.for_each(|governor| governor.forget_graph(exec));
+    }
 }

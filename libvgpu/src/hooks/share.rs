@@ -23,6 +23,8 @@ use crate::memory::allocation_records::{
     ADDRESS_RECORDS, ARRAY_RECORDS, AllocationRecord, EXTERNAL_RECORDS, RecordTable,
 };
 use crate::memory::charge;
+use crate::memory::release::release_record;
+use crate::memory::reservation;
 use crate::memory::shares::{self, LocalShare};
 use crate::memory::{physical, pools, refcounted_charge};
 use crate::process::mode::Denied;
@@ -47,7 +49,7 @@ fn charge_separately(holding: AllocationRecord, bytes: u64) -> Option<Allocation
     let device = table::by_index(usize::from(number))?;
     let bytes = charging::charge_linear(bytes)?;
     device.try_reserve(bytes).ok()?.commit();
-    table::release(holding);
+    release_record(holding);
     Some(AllocationRecord { bytes, device: number, ..holding })
 }
 
@@ -115,10 +117,10 @@ fn open(handle: &CUipcMemHandle, dptr: *mut CUdeviceptr, real: DriverCall<'_>) -
             return refused;
         }
     };
-    shares::note_opened(at, holding).into_iter().for_each(table::release);
+    shares::note_opened(at, holding).into_iter().for_each(release_record);
     // The record may have been stored after the context's end had removed all its records.
     if contexts::has_ended(context, moment) {
-        ADDRESS_RECORDS.take_record(at).into_iter().for_each(table::release);
+        ADDRESS_RECORDS.take_record(at).into_iter().for_each(release_record);
     }
     result
 }
@@ -150,7 +152,7 @@ fn hold_imported(
 
 /// Charges `whole` to a share that is already held. If that does not fit, the share is let go.
 fn charge_share(share: LocalShare, whole: u64, context: usize) -> Result<AllocationRecord, CUresult> {
-    let aside = shares::set_aside(share, whole).inspect_err(|_| shares::let_go(share))?;
+    let aside = reservation::set_aside(share, whole).inspect_err(|_| shares::let_go(share))?;
     shares::charge_reserved(share, whole, aside);
     Ok(AllocationRecord::of_share(share, context))
 }
@@ -195,7 +197,7 @@ pub unsafe fn cuIpcCloseMemHandle(real: cuda_fn::cuIpcCloseMemHandle, dptr: CUde
     let Some(closing) = shares::begin_close(dptr) else { return unsafe { real(dptr) } };
     let result = unsafe { real(dptr) };
     if result.ok() {
-        closing.finish().into_iter().for_each(table::release);
+        closing.finish().into_iter().for_each(release_record);
     } else {
         closing.undo();
     }
@@ -286,7 +288,7 @@ pub unsafe fn cuMemExportToShareableHandle(
             }
         });
     }
-    physical::unpin_unused(pin).into_iter().for_each(table::release);
+    physical::unpin_unused(pin).into_iter().for_each(release_record);
     result
 }
 
@@ -330,7 +332,7 @@ pub unsafe fn cuMemImportFromShareableHandle(
             physical::note_imported(new, home, true)
         }
     };
-    spare.into_iter().for_each(table::release);
+    spare.into_iter().for_each(release_record);
     result
 }
 
@@ -433,7 +435,7 @@ pub unsafe fn cuImportExternalMemory(
     let (identity, share) = name.map_or((None, None), |name| name.import_share());
     let share = share.or_else(|| shares::hold_or_begin(device, identity?));
     let aside = match share {
-        Some(share) => shares::set_aside(share, whole).inspect_err(|_| shares::let_go(share)),
+        Some(share) => reservation::set_aside(share, whole).inspect_err(|_| shares::let_go(share)),
         None => device.reserve(whole).map(Some),
     };
     let aside = match aside {
@@ -480,7 +482,7 @@ fn map_external(
     let result = real();
     match name {
         Some(name) if result.ok() => charge::note_charge(table, key(), name, moment),
-        name => name.into_iter().for_each(table::release),
+        name => name.into_iter().for_each(release_record),
     }
     result
 }

@@ -6,10 +6,10 @@
 // SAFETY of every block in this file: the program's own arguments for the function it called, passed on unchanged.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
+use super::waits::{self, WaitTarget};
 use crate::driver::streams::StreamId;
 use crate::memory::deferred_frees;
 use crate::memory::pools::{self, WaitedFor};
-use crate::time::governor::{self, WaitTarget};
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
 
@@ -18,11 +18,11 @@ macro_rules! wait {
         #[inline]
         pub unsafe fn $name(real: cuda_fn::$name $(, $arg: $ty)?) -> CUresult {
             let (since, announced) = (deferred_frees::last_free_number(), pools::begin_shrinking());
-            let in_flight = governor::before_wait($awaited);
+            let in_flight = waits::before_wait($awaited);
             let result = unsafe { real($($arg)?) };
             if result.ok() {
                 pools::note_synchronised($what, since, announced);
-                in_flight.as_ref().into_iter().for_each(governor::after_wait);
+                in_flight.as_ref().into_iter().for_each(waits::after_wait);
             }
             result
         }
@@ -43,7 +43,7 @@ macro_rules! end {
         #[inline]
         pub unsafe fn $name(real: cuda_fn::$name, stream: CUstream) -> CUresult {
             pools::stream_ending(StreamId { stream, per_thread: false });
-            governor::stream_ending(StreamId { stream, per_thread: false });
+            waits::stream_ending(StreamId { stream, per_thread: false });
             unsafe { real(stream) }
         }
     )*};

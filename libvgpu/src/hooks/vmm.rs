@@ -13,6 +13,8 @@ use crate::driver::own;
 use crate::member::enforce;
 use crate::memory::allocation_records::AllocationRecord;
 use crate::memory::physical::{self, EndedCharges};
+use crate::memory::release::release_record;
+use crate::memory::reservation;
 use crate::memory::shares::{self, LocalShare};
 use crate::process::mode::Denied;
 use core::ffi::c_void;
@@ -22,7 +24,7 @@ use vgpu_core::memory::charging;
 use vgpu_core::memory::ledger::Reservation;
 
 fn release_all(ended: EndedCharges) {
-    ended.into_iter().for_each(table::release);
+    ended.into_iter().for_each(release_record);
 }
 
 /// The device and the granularity by which a physical allocation is charged. `None`: host memory, or a device without
@@ -123,7 +125,7 @@ impl MappingCharge {
     /// Reserves the bytes due for a mapping of the first `shown` bytes.
     fn reserve_mapping(pin: &physical::PinnedAllocation, shown: u64) -> Result<Self, CUresult> {
         if let Some(share) = physical::record_of(pin).and_then(|holding| holding.as_share()) {
-            return Ok(Self::ToShare(share, shares::set_aside(share, shown)?));
+            return Ok(Self::ToShare(share, reservation::set_aside(share, shown)?));
         }
         let owed = physical::uncharged_part(pin, shown);
         match owed.and_then(|(number, more)| Some((table::by_index(usize::from(number))?, more))) {

@@ -13,7 +13,7 @@ use crate::driver::library::CUDA;
 use crate::device::table;
 use crate::ffi::name_text;
 use crate::lookup::names::is_guarded;
-use crate::process::environment::is_on;
+use crate::process::strictness::is_strict;
 use crate::process::{limit_request, message};
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
@@ -35,14 +35,6 @@ const STRICT_REMEDY: &str = "VGPU_STRICT=1 refuses it";
 /// Whether a bypass was allowed that strict mode would have refused.
 static PASSED_BEFORE_STRICT: AtomicBool = AtomicBool::new(false);
 
-/// Whether the daemon wants bypasses refused.
-static DAEMON_STRICT: AtomicBool = AtomicBool::new(false);
-
-/// Refuses bypasses from now on, as the daemon asks.
-pub fn set_daemon_strict() {
-    DAEMON_STRICT.store(true, Relaxed);
-}
-
 /// The first bypass detected, if strict mode would have refused one that this process allowed. Lookups happen before
 /// the first CUDA call, and only that call asks the daemon whether it is strict.
 pub fn passed_bypass() -> Option<&'static str> {
@@ -50,11 +42,6 @@ pub fn passed_bypass() -> Option<&'static str> {
     PASSED_BEFORE_STRICT
         .load(Relaxed)
         .then(|| unsafe { FIRST_BYPASS.load(Acquire).as_ref() }.map_or("", String::as_str))
-}
-
-/// Whether lookups of unknown variants, and other namespaces, are refused.
-pub fn is_strict() -> bool {
-    DAEMON_STRICT.load(Relaxed) || is_on("VGPU_STRICT")
 }
 
 /// Counts an allowed bypass and reports it, once per process. `words` describes the bypass, `cure` the remedy.

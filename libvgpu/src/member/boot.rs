@@ -5,55 +5,23 @@
 //! `VGPU_ON_ERROR=open`. With `VGPU_MODE=observe` only a request that is not understood does. With no request, and
 //! with `VGPU_MODE=off`, no file, socket or device is touched.
 
+use super::configuration::{Configuration, StartError};
+use super::register::register;
 use crate::daemon::start::{self, DaemonStart};
 use crate::device::list;
-use crate::device::table::{self, DeviceFacts};
+use crate::device::list::DeviceFacts;
 use crate::ffi::guard;
 use crate::ffi::lock::Lock;
 use crate::lookup::bypasses;
 use crate::process::copies;
 use crate::process::environment::{self, decisive_variable};
 use crate::process::mode::{self, Denied, ProcessMode};
+use crate::process::strictness::set_daemon_strict;
 use crate::process::{fork, message, tenant};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use vgpu_core::limits::{self, RawLimits};
-
-/// The limits that were asked for, and their sources.
-pub struct Configuration {
-    /// The limits as the environment has them.
-    pub limits: RawLimits,
-    /// The tenant, known only if there is something to enforce.
-    pub tenant: Option<vgpu_core::limits::tenant::TenantKey>,
-    /// The daemon's answer, if a daemon was named.
-    pub daemon: Option<DaemonStart>,
-}
-
-impl Configuration {
-    /// The mode for limits: the daemon's, if a daemon was named, else the environment's.
-    pub fn enforcement_mode(&self) -> limits::Mode {
-        self.daemon.as_ref().map_or_else(|| self.limits.asked_mode(), DaemonStart::enforcement_mode)
-    }
-
-    /// Whether anything is to be enforced or measured.
-    fn asks_for_anything(&self) -> bool {
-        match &self.daemon {
-            None => self.limits.asked_for_anything(),
-            Some(daemon) => daemon.enforcement_mode() != limits::Mode::Off,
-        }
-    }
-}
-
-/// The reason why initialisation fails.
-pub enum StartError {
-    /// A value that has no meaning. An error in every mode but off.
-    NotUnderstood(String),
-    /// A variable asks for something that cannot be kept. With `VGPU_MODE=observe` it is reported and ignored.
-    Variable(String),
-    /// As [`StartError::Variable`], for a reason that is not in the environment.
-    NotKept(String),
-}
 
 /// The result of the first stage, leaked; null until it ran.
 static CONFIGURATION: AtomicPtr<Result<Configuration, Denied>> = AtomicPtr::new(core::ptr::null_mut());
@@ -156,7 +124,7 @@ fn read() -> Result<Configuration, StartError> {
         let start = start::start(Path::new(&socket)).map_err(StartError::NotKept)?;
         OPEN_ON_ERROR.store(start.is_open_on_error(), Relaxed);
         if start.is_strict() {
-            bypasses::set_daemon_strict();
+            set_daemon_strict();
             if let (limits::Mode::Enforce, Some(name)) = (start.enforcement_mode(), bypasses::passed_bypass()) {
                 return Err(StartError::NotKept(format!(
                     "the daemon is strict, and {name} bypasses the limits and was found before the daemon could be \
@@ -226,7 +194,7 @@ fn register_devices(
         let facts = devices(&RawLimits::default()).map_err(StartError::NotKept)?;
         keep_measuring(StartError::Variable(text)).map(|()| facts)
     });
-    let registered = shown.and_then(|facts| table::register(asked, &facts));
+    let registered = shown.and_then(|facts| register(asked, &facts));
     match registered {
         Ok(()) => {
             done.store(true, Release);

@@ -68,7 +68,7 @@ pub fn settle_child() {
         crate::device::usage::reset_after_fork();
         pools::reset_after_fork();
         crate::hooks::forget_primaries();
-        crate::daemon::reconnect::reset_after_fork();
+        crate::device::reconnect::reset_after_fork();
     });
 }
 

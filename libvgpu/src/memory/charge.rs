@@ -1,7 +1,7 @@
 //! The common path of every allocation and every free: charge and release.
 
 use crate::device::current;
-use crate::device::table::{self, Device};
+use crate::device::table::Device;
 use crate::driver::contexts;
 use crate::driver::contexts::ContextFate;
 use crate::driver::library::DriverCall;
@@ -9,6 +9,7 @@ use crate::driver::own;
 use crate::driver::streams::StreamId;
 use crate::member::enforce;
 use crate::memory::allocation_records::{ADDRESS_RECORDS, AllocationRecord, POOLED_RECORDS, PutOutcome, RecordTable};
+use crate::memory::release::release_record;
 use crate::memory::{deferred_frees, in_flight_frees, pools, slabs};
 use crate::process::mode::Denied;
 use shim_sys::cuda::{CUcontext, CUresult};
@@ -173,7 +174,7 @@ fn keep_charge(table: &RecordTable, key: u64, holding: AllocationRecord, moment:
 
 #[cold]
 fn release_stale(stale: AllocationRecord) {
-    table::release(stale);
+    release_record(stale);
 }
 
 /// Handles a record whose context was ending. A failed free may have begun after the driver had ended the context but
@@ -189,9 +190,9 @@ fn keep_if_it_lives(table: &RecordTable, key: u64, holding: AllocationRecord, fa
         }
     };
     if ended {
-        table::release(holding);
+        release_record(holding);
     } else if let Some(stale) = table.insert_record(key, holding) {
-        table::release(stale);
+        release_record(stale);
     }
 }
 
@@ -210,7 +211,7 @@ fn free_charged(table: &'static RecordTable, key: u64, real: DriverCall<'_>) -> 
     let Some((holding, _leaving)) = table.take_to_free(key) else { return real() };
     let result = real();
     if result.ok() {
-        table::release(holding);
+        release_record(holding);
         if contexts::epoch() != moment {
             freed_beside_an_end(table, key);
         }
@@ -236,7 +237,7 @@ fn freed_beside_an_end(table: &RecordTable, key: u64) {
         && is_gone() == Some(true)
         && let Some(other) = table.take_if(key, seen)
     {
-        table::release(other);
+        release_record(other);
     }
 }
 

@@ -11,7 +11,6 @@
 //! A stream reaches its frees in order, so only the oldest marker of each stream is checked. The younger ones are
 //! checked only before a request is refused, because a stream's handle may have belonged to another stream before.
 
-use crate::device::table;
 use crate::driver::contexts;
 use crate::driver::library::DriverCall;
 use crate::driver::streams::{StreamId, StreamLocation, StreamMark, WorkEnd};
@@ -19,6 +18,7 @@ use crate::ffi::lock::Lock;
 use crate::ffi::sorted_map::SortedMap;
 use crate::memory::allocation_records::{AllocationRecord, RecordTable};
 use crate::memory::pools::{self, PoolEntry};
+use crate::memory::release::release_record;
 use core::ffi::c_void;
 use core::ops::Bound;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
@@ -202,7 +202,7 @@ impl DeferredFree {
             with_marks(|| self.usable_mark().into_iter().for_each(StreamMark::destroy));
         }
         match self.then {
-            AfterFree::Release(holding) => table::release(holding),
+            AfterFree::Release(holding) => release_record(holding),
             AfterFree::Orphan(entry) => pools::note_awaited(&entry),
         }
     }

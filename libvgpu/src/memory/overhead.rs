@@ -27,7 +27,7 @@ use crate::device::table::Device;
 use crate::driver::library::DriverCall;
 use crate::ffi::lock::Lock;
 use crate::memory::shares;
-use crate::process::{helper_thread, message};
+use crate::process::message;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use reading::ContextGrowth;
 use shim_sys::cuda::{CUcontext, CUresult};
@@ -128,7 +128,7 @@ pub fn create_charged(
     };
     commit_creation([ahead, Some(rest)], expected.saturating_sub(found), context, device, &watch, blurred);
     watch.finish_call(device, context);
-    helper_thread::start_beside_daemon();
+    crate::device::watch::start_beside_daemon();
     result
 }
 

@@ -27,9 +27,9 @@ use crate::ffi::sorted_map::SortedMap;
 use crate::ledger::descriptor_marks::{self, DescriptorWatch};
 use crate::ledger::file::JoinedLedger;
 use crate::memory::allocation_records::{ADDRESS_RECORDS, AllocationRecord};
+use crate::memory::release::release_record;
 use core::num::NonZeroU32;
 use core::sync::atomic::{AtomicU32, Ordering::*};
-use shim_sys::cuda::CUresult;
 use vgpu_core::limits::tenant::hash64;
 use vgpu_core::memory::ledger::{HeldCharge, Release, Reservation, SharedChargeId};
 
@@ -187,25 +187,11 @@ pub fn is_founded(share: LocalShare) -> bool {
 
 /// The device, and the bytes still missing from the charge of a share that is to hold `whole`. Only founded shares
 /// can lack any.
-fn uncharged_part(share: LocalShare, whole: u64) -> Option<(&'static Device, u64)> {
+pub fn uncharged_part(share: LocalShare, whole: u64) -> Option<(&'static Device, u64)> {
     let all = SHARE_STATE.lock();
     let held = all.held.get(&share).filter(|held| held.founded)?;
     let lack = whole.saturating_sub(held.joined.joined_member().held_charge(held.id).used_bytes());
     table::by_index(usize::from(held.device)).filter(|_| lack > 0).map(|device| (device, lack))
-}
-
-/// Reserves the bytes missing from the charge of a share that is to hold `whole`, until [`charge_reserved`].
-///
-/// # Errors
-/// As [`Device::reserve`].
-pub fn set_aside(share: LocalShare, whole: u64) -> Result<Option<Reservation<'static>>, CUresult> {
-    let Some((device, lack)) = uncharged_part(share, whole) else { return Ok(None) };
-    match device.reserve(lack) {
-        Ok(reservation) => Ok(Some(reservation)),
-        // Another importer has charged the missing bytes meanwhile.
-        Err(_) if uncharged_part(share, whole).is_none() => Ok(None),
-        Err(refused) => Err(refused),
-    }
 }
 
 /// Charges the reserved bytes to the share, minus what others have charged meanwhile.
@@ -351,7 +337,7 @@ impl CloseInProgress {
         // Another thread may have opened the memory meanwhile and stored its own record.
         let spare = self.last.and_then(|holding| ADDRESS_RECORDS.insert_record(self.address, holding));
         drop(all);
-        spare.into_iter().for_each(table::release);
+        spare.into_iter().for_each(release_record);
     }
 }
 

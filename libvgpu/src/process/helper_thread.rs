@@ -11,24 +11,16 @@
 //! child has no watcher, and records that ([`reset_after_fork`]). If it cannot be started, only time is lost: a
 //! waiting launch polls every 10 ms and takes the turn after the drain deadline.
 
-use crate::daemon::reconnect;
-use crate::device::table;
 use crate::ffi::clock;
 use crate::ffi::search_order::next_after_us;
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use shim_sys::futex;
 
-/// Time without contention after which the watcher ends.
-const IDLE_EXIT_NS: u64 = 1_000_000_000;
 /// Time until the next try after a failed start.
 const START_RETRY_NS: u64 = 1_000_000_000;
 /// Stack size: the driver's queries need some tens of KiB. The program's thread-local data on the stack come on top.
 const STACK_BYTES: usize = 256 << 10;
-/// Polling interval with several devices: the watcher can wait on one device's bell only.
-const SEVERAL_DEVICES_POLL_NS: u64 = 1_000_000;
-/// Polling interval while only open gates are left to watch.
-const OPEN_GATE_POLL_NS: u64 = 10_000_000;
 /// How late the thread's timers may fire.
 const TIMER_SLACK_NS: libc::c_ulong = 1_000;
 
@@ -65,11 +57,15 @@ pub fn reset_after_fork() {
     START_NOT_BEFORE.store(0, Relaxed);
 }
 
-/// Starts or wakes the watcher if it is not awake.
+/// One look of the thread, and its wait for the next; it is given the time of the last contention. False: the thread
+/// ends.
+pub type Look = fn(&mut u64) -> bool;
+
+/// Starts or wakes the thread, which repeats `look`, if it is not awake.
 ///
 /// # Cost
 /// One load if it is awake; some tens of microseconds if not.
-pub fn start() {
+pub fn start(look: Look) {
     if is_running() {
         return;
     }
@@ -81,17 +77,9 @@ pub fn start() {
     {
         return;
     }
-    if create_thread().is_none() {
+    if create_thread(look).is_none() {
         START_NOT_BEFORE.store(clock::now() + START_RETRY_NS, Relaxed);
         HELPER_STATE.store(0, Release);
-    }
-}
-
-/// Starts the watcher under a daemon, when the process begins to hold memory.
-#[cold]
-pub fn start_beside_daemon() {
-    if reconnect::next_try().is_some() && !is_there() {
-        start();
     }
 }
 
@@ -112,7 +100,7 @@ fn find(name: &CStr) -> Option<*mut c_void> {
     Some(next_after_us(name)).filter(|at| !at.is_null())
 }
 
-fn create_thread() -> Option<()> {
+fn create_thread(look: Look) -> Option<()> {
     let (create, init) = (find(c"pthread_create")?, find(c"pthread_attr_init")?);
     let (state, size) = (find(c"pthread_attr_setdetachstate")?, find(c"pthread_attr_setstacksize")?);
     // Bytes that glibc takes from a thread's stack before it begins, mostly the thread-local data of all libraries.
@@ -140,13 +128,15 @@ fn create_thread() -> Option<()> {
             return None;
         }
         let mut thread: libc::pthread_t = core::mem::zeroed();
-        let made = create(&raw mut thread, &raw const attributes, run_helper, core::ptr::null_mut());
+        let made = create(&raw mut thread, &raw const attributes, run_helper, look as *mut c_void);
         libc::sigprocmask(libc::SIG_SETMASK, &raw const before, core::ptr::null_mut());
         (made == 0).then_some(())
     }
 }
 
-extern "C" fn run_helper(_: *mut c_void) -> *mut c_void {
+extern "C" fn run_helper(look: *mut c_void) -> *mut c_void {
+    // SAFETY: `create_thread` passed a function of this type.
+    let look = unsafe { core::mem::transmute::<*mut c_void, Look>(look) };
     // A panic ends here, as in every hook: none is expected, and none may unwind into the C library.
     let _ = std::panic::catch_unwind(|| {
         // SAFETY: both affect this thread only.
@@ -155,63 +145,14 @@ extern "C" fn run_helper(_: *mut c_void) -> *mut c_void {
             libc::prctl(libc::PR_SET_NAME, c"vgpu-turn".as_ptr());
         }
         let mut last = clock::now();
-        while look_at_devices(&mut last) {}
+        while look(&mut last) {}
     });
     HELPER_STATE.store(0, Release);
     core::ptr::null_mut()
 }
 
-/// Checks every device once, then waits. False: the turn has not been contended for `IDLE_EXIT_NS`.
-fn look_at_devices(last: &mut u64) -> bool {
-    let now = clock::now();
-    let (mut next, mut bells, mut bell) = (now.saturating_add(IDLE_EXIT_NS), 0, None);
-    // True if a gate is watched. If its next check is far off, only open gates are watched, which is not urgent.
-    let mut is_open = false;
-    reconnect::reconnect_if_due();
-    for device in table::all() {
-        let Some(governor) = &device.governor else { continue };
-        let Ok(joined) = device.ledger.membership() else { continue };
-        let turn = joined.joined_member().device_turn();
-        let heard = turn.bell_word().load(SeqCst);
-        bells += 1;
-        let look = governor.watch_turn(joined);
-        let (word, heard, bits) = match governor.daemon_word() {
-            Some((word, sequence)) => (word, sequence, u32::MAX),
-            None => (turn.bell_word(), heard, turn.bell_bit()),
-        };
-        if let Some(look) = look {
-            (*last, is_open) = (now, true);
-            next = next.min(look);
-            bell = Some((word, heard, bits));
-        } else if bell.is_none() {
-            bell = Some((word, heard, bits));
-        }
-    }
-    let end = last.saturating_add(IDLE_EXIT_NS);
-    let Some((word, heard, bits)) = bell else { return false };
-    if now >= end {
-        loop {
-            let Some(due) = reconnect::next_try() else { return false };
-            let now = clock::now();
-            let is_started =
-                doze_until(due.clamp(now.saturating_add(OPEN_GATE_POLL_NS), now.saturating_add(IDLE_EXIT_NS)));
-            if is_started || reconnect::notices_loss() {
-                return true;
-            }
-        }
-    }
-    let several = if is_open && next > now.saturating_add(IDLE_EXIT_NS / 2) {
-        OPEN_GATE_POLL_NS
-    } else {
-        SEVERAL_DEVICES_POLL_NS
-    };
-    let most = if bells > 1 { now.saturating_add(several) } else { end };
-    futex::wait(word, heard, next.min(end).min(most), bits);
-    true
-}
-
 /// Sleeps until that time or until the watcher is started. True: it was started.
-fn doze_until(moment: u64) -> bool {
+pub fn doze_until(moment: u64) -> bool {
     if HELPER_STATE.compare_exchange(HELPER_AWAKE, HELPER_DOZES, AcqRel, Relaxed).is_ok() {
         futex::wait(&HELPER_STATE, HELPER_DOZES, moment, u32::MAX);
     }

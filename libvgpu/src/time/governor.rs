@@ -16,18 +16,15 @@ mod leasing;
 mod synchronising;
 mod waiting;
 
-pub use synchronising::{WaitTarget, after_wait, before_wait, stream_ending};
-
 use crate::daemon::link::DaemonLink;
-use crate::daemon::reconnect;
-use crate::device::table;
+use crate::daemon::search;
 use crate::driver::contexts;
-use crate::driver::launch::MeteredLaunch;
+use crate::driver::launch::{MeteredLaunch, graph_key};
 use crate::driver::streams::{self, without_captures};
 use crate::ffi::clock;
 use crate::ffi::lock::{Lock, LockGuard};
 use crate::ledger::file::JoinedLedger;
-use crate::process::{helper_thread, mode};
+use crate::process::mode;
 use crate::time::meter::markers;
 use crate::time::meter::reaping::LaunchCosts;
 use crate::time::meter::{
@@ -69,6 +66,21 @@ pub fn activate_gates() {
     ANY_CEILING.store(true, Relaxed);
 }
 
+/// Functions of the layers above that a thread at the gate calls.
+#[derive(Clone, Copy)]
+pub struct CallsAbove {
+    /// Starts the helper thread, which sees completions while the program makes no call.
+    pub start_helper: fn(),
+    /// Looks for a lost daemon, if the time for that has come.
+    pub reconnect: fn(),
+}
+
+#[cfg(test)]
+impl CallsAbove {
+    /// For tests without the layers above.
+    pub const NONE: Self = Self { start_helper: || (), reconnect: || () };
+}
+
 /// Decides for each launch of this process on one device whether it goes or waits; owns the meter and the lease.
 pub struct Governor {
     /// The ceiling that this process keeps by itself, whatever the daemon grants.
@@ -84,12 +96,13 @@ pub struct Governor {
     vague: AtomicU32,
     /// Whether members of the tenant take turns on this device.
     turns: turn::TurnRule,
+    above: CallsAbove,
 }
 
 impl Governor {
     /// Creates a gate that enforces our own ceiling, if there is one, and the daemon's decisions, if there is a
     /// daemon. When only observing it is always open and measures the launches.
-    pub fn new(own: Option<Share>, post: DaemonLink) -> Self {
+    pub fn new(own: Option<Share>, post: DaemonLink, above: CallsAbove) -> Self {
         activate_gates();
         Self {
             own,
@@ -99,6 +112,7 @@ impl Governor {
             bell: AtomicU32::new(0),
             vague: AtomicU32::new(0),
             turns: turn::TurnRule::new(),
+            above,
         }
     }
 
@@ -203,10 +217,10 @@ impl Governor {
         }
         let plan = match self.step_launch(joined, &wish, StepFindings::default()) {
             LaunchStep::Go(plan) => plan,
-            LaunchStep::Open => return leasing::launch_through_open_gate(real),
+            LaunchStep::Open => return self.launch_through_open_gate(real),
             other => match self.negotiate_launch(joined, &mut wish, other) {
                 LaunchStep::Go(plan) => plan,
-                LaunchStep::Open => return leasing::launch_through_open_gate(real),
+                LaunchStep::Open => return self.launch_through_open_gate(real),
                 _ => return self.launch_unmeasured(joined, &launch, real),
             },
         };
@@ -301,8 +315,8 @@ impl Governor {
     ) -> CUresult {
         if plan.tend {
             match self.turn_of_members(joined) {
-                Some(turn) if !reconnect::is_seeking() => self.do_chores(joined, &turn),
-                _ => helper_thread::start(),
+                Some(turn) if !search::is_seeking() => self.do_chores(joined, &turn),
+                _ => (self.above.start_helper)(),
             }
         }
         let moment = contexts::epoch();
@@ -452,19 +466,16 @@ impl Governor {
         self.ring_daemon();
     }
 
+    /// A graph was made executable: forgets the cost of the graph that had this handle before.
+    pub fn forget_graph(&self, exec: CUgraphExec) {
+        self.costs.forget_key(graph_key(exec));
+    }
+
     /// Resets the meter and the daemon link in a forked child.
     pub fn forget_all(&self) {
         // SAFETY: called in a forked child, whose only thread this is.
         unsafe { self.meter.reset(UsageMeter::default()) };
         self.post.forget_slot();
-    }
-}
-
-/// A graph was made executable: forgets the cost of the graph that had this handle before.
-pub fn graph_made(exec: CUgraphExec) {
-    if is_active() {
-        let governors = table::all().filter_map(|device| device.governor.as_ref());
-        governors.for_each(|governor| governor.costs.forget_key(crate::driver::launch::graph_key(exec)));
     }
 }
 

@@ -171,8 +171,9 @@ impl TurnMemory {
 }
 
 impl TurnChores {
-    /// Does the follow-up work: wakes members and checks the one that may be dead.
-    pub fn do_all(self, joined: &JoinedLedger, turn: &Turn<'_>) {
+    /// Does the follow-up work: wakes members and checks the one that may be dead. Returns whether members wait for the
+    /// turn, so that the helper thread must watch.
+    pub fn do_all(self, joined: &JoinedLedger, turn: &Turn<'_>) -> bool {
         if self.wake != 0 {
             futex::wake(turn.bell_word(), self.wake);
         }
@@ -181,9 +182,7 @@ impl TurnChores {
         {
             futex::wake(turn.bell_word(), u32::MAX);
         }
-        if turn.is_contended(clock::now()) {
-            helper_thread::start();
-        }
+        turn.is_contended(clock::now())
     }
 }
 

@@ -16,6 +16,7 @@ use crate::ffi::search_order::{self, CallerPosition};
 use crate::lookup::bypasses;
 use crate::process::environment::decisive_variable;
 use crate::process::limit_request;
+use crate::process::strictness::is_strict;
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 use shim_sys::elf;
 use std::os::unix::ffi::OsStrExt;
@@ -130,7 +131,7 @@ unsafe fn bind_flags(file: *const c_char, flags: c_int) -> c_int {
         return flags;
     }
     let keep = decisive_variable("VGPU_DEEPBIND").is_some_and(|value| value.as_bytes() == b"keep");
-    if !keep || bypasses::is_strict() {
+    if !keep || is_strict() {
         return flags & !libc::RTLD_DEEPBIND;
     }
     // SAFETY: upheld by the caller.

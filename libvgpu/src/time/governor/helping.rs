@@ -63,7 +63,9 @@ impl Governor {
     /// Does the follow-up work of a look at the turn. Without any lock.
     pub(super) fn do_chores(&self, joined: &JoinedLedger, turn: &Turn<'_>) {
         let chores = self.lock_meter().turning.take_chores();
-        chores.do_all(joined, turn);
+        if chores.do_all(joined, turn) {
+            (self.above.start_helper)();
+        }
     }
 
     /// A look of the helper thread; returns when to look again. `None`: no member waits for the turn, and this

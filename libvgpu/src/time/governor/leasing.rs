@@ -3,7 +3,6 @@
 
 use super::Governor;
 use crate::daemon::lease::{LeaseWord, OpenStream, StreamAnswer};
-use crate::daemon::reconnect;
 use crate::driver::streams::{self, between_captures};
 use crate::ffi::clock;
 use crate::ledger::file::JoinedLedger;
@@ -15,18 +14,18 @@ use shim_sys::cuda::{CUevent, CUresult};
 use vgpu_core::time::account::{Admission, SharedAccount};
 use vgpu_core::time::arbiter::Gate;
 
-/// The first launch of a stream through an open gate. From then on the helper thread notices when the gate shuts,
-/// because a program that makes no call would not.
-///
-/// # Cost
-/// One load where that thread runs.
-#[cold]
-pub(super) fn launch_through_open_gate(real: impl FnOnce() -> CUresult) -> CUresult {
-    helper_thread::start();
-    real()
-}
-
 impl Governor {
+    /// The first launch of a stream through an open gate. From then on the helper thread notices when the gate shuts,
+    /// because a program that makes no call would not.
+    ///
+    /// # Cost
+    /// One load where that thread runs.
+    #[cold]
+    pub(super) fn launch_through_open_gate(&self, real: impl FnOnce() -> CUresult) -> CUresult {
+        (self.above.start_helper)();
+        real()
+    }
+
     /// Rings the daemon if a ring is due. Returns the word to sleep on until the daemon acts; `None`: there is no
     /// daemon here.
     pub(super) fn ring_daemon(&self) -> Option<(&'static AtomicU32, u32)> {
@@ -47,9 +46,9 @@ impl Governor {
         if !self.post.is_governed() {
             return None;
         }
-        helper_thread::start();
+        (self.above.start_helper)();
         if !helper_thread::is_running() {
-            reconnect::reconnect_if_due();
+            (self.above.reconnect)();
         }
         self.ask_open_streams(joined);
         self.reap_now(joined);
@@ -81,7 +80,7 @@ impl Governor {
 
     /// A stream is about to end: waits briefly for a thread that queries it, and marks the end of its work that was
     /// launched through an open gate.
-    pub(super) fn stream_ended(&self, key: u64) {
+    pub fn stream_ended(&self, key: u64) {
         self.post.forget_stream();
         for _ in 0..super::MAX_ENDING_WAITS {
             let Some(streams) = self.lock_meter().lease.begin_stream_end(key) else {

@@ -1,75 +1,31 @@
 //! Programs that wait for their work: that work is over, and is charged at once.
-//!
-//! So a program that synchronises after every launch is never asked whether its stream is busy: it has just found
-//! out.
 
-use super::{Governor, is_active};
-use crate::device::table;
-use crate::driver::streams::{StreamId, StreamLocation};
+use super::Governor;
+use crate::driver::streams::StreamLocation;
 use crate::ffi::clock;
 use crate::ledger::file::JoinedLedger;
 use shim_sys::cuda::CUcontext;
 
-/// The object that a program waits for.
-#[derive(Clone, Copy)]
-pub enum WaitTarget {
-    /// The program waits for this stream.
-    Stream(StreamId),
-    /// The program waits for all work of the current context.
-    Current,
-    /// An event, which reveals nothing about any stream.
-    Event,
-}
-
-/// The work in flight when a program began to wait.
-pub struct BeforeWait {
-    governor: &'static Governor,
-    joined: &'static JoinedLedger,
-    context: CUcontext,
-    awaited: WaitTarget,
-    stream: Option<StreamLocation>,
-    launches: u64,
-}
-
-/// Notes the work in flight, before the driver is asked to wait for it. `None`: nothing is measured here.
-///
-/// # Cost
-/// One load where there is no ceiling; else one driver call.
-#[inline]
-pub fn before_wait(awaited: WaitTarget) -> Option<BeforeWait> {
-    if is_active() { note_in_flight(awaited) } else { None }
-}
-
-#[cold]
-fn note_in_flight(awaited: WaitTarget) -> Option<BeforeWait> {
-    let (context, device) = crate::member::enforce::on_current().ok()??;
-    let governor = device.governor.as_ref()?;
-    let joined = device.ledger.membership().ok()?;
-    let stream = match awaited {
-        WaitTarget::Stream(order) => Some(StreamLocation { key: order.stream_key(), context: context.0 as usize }),
-        WaitTarget::Current | WaitTarget::Event => None,
-    };
-    let launches = governor.lock_meter().launch_count(stream);
-    Some(BeforeWait { governor, joined, context, awaited, stream, launches })
-}
-
-/// The driver has waited: charges completed work.
-#[cold]
-pub fn after_wait(before: &BeforeWait) {
-    let BeforeWait { governor, joined, context, awaited, stream, launches } = *before;
-    governor.reap_completed(joined, context);
-    if !matches!(awaited, WaitTarget::Event) {
-        let pay = |due, since| governor.charge(joined, due, since);
-        governor.lock_meter().note_drained(context.0 as usize, stream, launches, clock::now(), pay);
+impl Governor {
+    /// The number of launches so far in a stream, or in all of them.
+    pub fn launch_count(&self, stream: Option<StreamLocation>) -> u64 {
+        self.lock_meter().launch_count(stream)
     }
-    governor.settle_debt(joined);
-}
 
-/// A stream is about to end.
-pub fn stream_ending(order: StreamId) {
-    if is_active() && !order.is_special() {
-        table::all().filter_map(|device| device.governor.as_ref()).for_each(|governor| {
-            governor.stream_ended(order.stream_key());
-        });
+    /// The driver has waited in this context: charges completed work. `drained`: the wait was for a stream, or for all of
+    /// them, with the launches that it had before the wait.
+    #[cold]
+    pub fn note_waited(
+        &self,
+        joined: &JoinedLedger,
+        context: CUcontext,
+        drained: Option<(Option<StreamLocation>, u64)>,
+    ) {
+        self.reap_completed(joined, context);
+        if let Some((stream, launches)) = drained {
+            let pay = |due, since| self.charge(joined, due, since);
+            self.lock_meter().note_drained(context.0 as usize, stream, launches, clock::now(), pay);
+        }
+        self.settle_debt(joined);
     }
 }

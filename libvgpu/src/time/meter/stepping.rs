@@ -3,7 +3,7 @@
 use super::timelines::{Interval, StreamTimeline, hint_slot};
 use super::{LaunchQuery, LaunchStep, MarkerPlan, PaySink, StepFindings, UsageMeter};
 use crate::daemon::lease::LeaseWord;
-use crate::daemon::reconnect;
+use crate::daemon::search;
 use crate::ffi::clock;
 use crate::process::helper_thread;
 use vgpu_core::time::account::Admission;
@@ -230,7 +230,7 @@ impl UsageMeter {
         self.presence.is_there();
         self.untimed += u32::from(!is_timed);
         let mut plan = self.count_launch(at, wish, idle, now);
-        plan.tend = self.turning.is_to_be_tended(gate) || reconnect::is_seeking() && !helper_thread::is_there();
+        plan.tend = self.turning.is_to_be_tended(gate) || search::is_seeking() && !helper_thread::is_there();
         LaunchStep::Go(plan)
     }
 
@@ -392,7 +392,7 @@ mod tests {
     use crate::daemon::link::DaemonLink;
     use crate::daemon::test_pages::StandIn;
     use crate::driver::launch::MeteredLaunch;
-    use crate::time::governor::Governor;
+    use crate::time::governor::{CallsAbove, Governor};
     use crate::time::meter::BeginMarker;
     use crate::time::meter::reaping::LaunchCosts;
     use shim_sys::cuda::{CUcontext, CUevent, CUstream};
@@ -535,7 +535,7 @@ mod tests {
     #[test]
     fn a_credit_ends_when_its_stream_may_be_idle_while_others_go_on() {
         let governor: &'static Governor =
-            Box::leak(Box::new(Governor::new(Some(Share::ALL), DaemonLink::without_daemon())));
+            Box::leak(Box::new(Governor::new(Some(Share::ALL), DaemonLink::without_daemon(), CallsAbove::NONE)));
         let mut meter = UsageMeter::default();
         let left = |meter: &UsageMeter| meter.given.iter().map(GrantedCredit::unspent_ns).sum::<u64>();
         // Repeat until launches follow each other closely, which a busy host may delay.
@@ -557,7 +557,7 @@ mod tests {
     #[test]
     fn a_program_of_many_streams_looks_at_few_credits_whenever_it_locks() {
         let governor: &'static Governor =
-            Box::leak(Box::new(Governor::new(Some(Share::ALL), DaemonLink::without_daemon())));
+            Box::leak(Box::new(Governor::new(Some(Share::ALL), DaemonLink::without_daemon(), CallsAbove::NONE)));
         let mut meter = UsageMeter::default();
         for stream in (0..100).flat_map(|stream| [stream; 20]) {
             // Short enough that the credits do not fill the limit of work in flight.

@@ -2,7 +2,7 @@
 
 use super::{LaunchQuery, UsageMeter};
 use crate::daemon::lease::LeaseWord;
-use crate::device::table;
+use crate::process::device_count::registered_devices;
 use vgpu_core::time::account::{Admission, SharedAccount};
 use vgpu_core::time::arbiter::Gate;
 use vgpu_core::time::turn::patience::PendingWork;
@@ -15,7 +15,7 @@ impl UsageMeter {
     /// time.
     fn pending_for_others(&self) -> PendingWork {
         let pending = self.keeper.pending_work();
-        PendingWork { is_unknown: pending.is_unknown && table::all().nth(1).is_none(), ..pending }
+        PendingWork { is_unknown: pending.is_unknown && registered_devices() < 2, ..pending }
     }
 
     /// This process's queued work and request.

@@ -1,27 +1,22 @@
-//! The member without its daemon: a start from the terms file, the daemon's loss and return, and forked children.
+//! The daemon's return after a loss, and devices that join it: at registration, again later, in forked children.
 //!
-//! A process looks for a lost daemon about once a second. Its watcher thread does this ([`crate::process::helper_thread`]), which
-//! every process with a context has under a daemon; so does a call that is about to be refused. Neither holds a lock
+//! A process looks for a lost daemon about once a second. Its helper thread does this ([`super::watch`]), which every process with a context has under a daemon; so does a call that is about to be refused. Neither holds a lock
 //! of the governor. When a new daemon welcomes the process, the process joins all its devices with the device time
 //! measured so far, and takes the new pages. The previous terms apply until then. If the daemon refuses a device,
 //! that device goes on as without a daemon and does not keep other devices from joining. It asks again about every
 //! ten seconds.
 
-use super::hello::HelloError;
-use super::session::{PagesSlot, Session};
-use super::{hello, session};
-use crate::device::table;
-use crate::device::table::Device;
+use super::table::{self, Device};
+use crate::daemon::hello::{self, HelloError};
+use crate::daemon::search::*;
+use crate::daemon::session::{self, PagesSlot, Session};
 use crate::ffi::{clock, uuid};
 use crate::ledger::file::Ledger;
-use crate::lookup::bypasses;
 use crate::process::environment::decisive_variable;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
-use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
+use crate::process::strictness::set_daemon_strict;
+use core::sync::atomic::Ordering::*;
 use std::path::Path;
 use std::time::Duration;
-use vgpu_core::protocol::wire::terms_file::{MAX_TERMS_FILE_BYTES, TERMS_FILE_NAME, TermsFile};
 
 /// Time between two tries, plus up to a quarter, so that the members of a tenant do not all try at once.
 const RECONNECT_INTERVAL_NS: u64 = 1_000_000_000;
@@ -32,103 +27,15 @@ const TRY_POLL_NS: u64 = 1_000_000;
 /// Time until a refused device asks again, plus up to a quarter.
 const REJOIN_INTERVAL_NS: u64 = 10_000_000_000;
 
-/// Bit of [`SEEKING`]: the daemon was found gone, or gave our slot away.
-const SEEK_DAEMON: u32 = 1;
-/// Bit of [`SEEKING`]: devices that the daemon refused must ask again.
-const SEEK_DEVICES: u32 = 2;
-
-/// Bits of the searches to do.
-static SEEKING: AtomicU32 = AtomicU32::new(0);
-/// Whether a thread is searching.
-static TRYING: AtomicBool = AtomicBool::new(false);
-/// Earliest time of the next search for the daemon.
-static RECONNECT_NOT_BEFORE: AtomicU64 = AtomicU64::new(0);
-/// Earliest time at which refused devices ask again; all ones: none is refused.
-static REJOIN_NOT_BEFORE: AtomicU64 = AtomicU64::new(u64::MAX);
-
-/// The terms file that the last daemon left next to its socket; `None`: there is none.
-///
-/// # Errors
-/// The message to print, in one line: the path of the terms file and what is wrong with it.
-pub fn read_terms_file(socket: &Path) -> Result<Option<TermsFile>, String> {
-    let path = socket.with_file_name(TERMS_FILE_NAME);
-    let wrong = |what: &dyn core::fmt::Display| format!("{}: {what}", path.display());
-    // Non-blocking: a pipe in place of the file must not block the program.
-    let file = match std::fs::File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&path) {
-        Ok(file) => file,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(wrong(&e)),
-    };
-    if !file.metadata().is_ok_and(|meta| meta.is_file()) {
-        return Err(wrong(&"is no file"));
-    }
-    let mut bytes = Vec::new();
-    file.take(MAX_TERMS_FILE_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(|e| wrong(&e))?;
-    TermsFile::decode(&bytes).map(Some).map_err(|e| wrong(&e))
-}
-
-/// Records that the daemon is gone: the search for it starts.
-pub fn is_lost() {
-    SEEKING.fetch_or(SEEK_DAEMON, AcqRel);
-}
-
-/// Records that a device has no slot of the present daemon: it asks again, if the time has come.
-pub fn is_refused(now: u64) {
-    if now >= REJOIN_NOT_BEFORE.load(Relaxed) {
-        SEEKING.fetch_or(SEEK_DEVICES, AcqRel);
-    }
-}
-
-/// Whether the daemon, or a slot for a refused device, is being sought.
-///
-/// # Cost
-/// One load.
-pub fn is_seeking() -> bool {
-    SEEKING.load(Relaxed) != 0
-}
-
-/// When to search for the daemon next; all ones: there is a daemon and nothing to search for. `None`: there never
-/// was a daemon.
-pub fn next_try() -> Option<u64> {
-    match SEEKING.load(Relaxed) {
-        0 => session::current().map(|_| u64::MAX),
-        what => Some(due_of(what)),
-    }
-}
-
-fn due_of(what: u32) -> u64 {
-    if what & SEEK_DAEMON != 0 { RECONNECT_NOT_BEFORE.load(Relaxed) } else { REJOIN_NOT_BEFORE.load(Relaxed) }
-}
-
 /// Checks whether the daemon is alive. If it is not, tries to find one, unless that was just done.
 #[cold]
-pub fn look_for_daemon() {
+fn look_for_daemon() {
     let now = clock::now();
     if let Some(session) = session::current().filter(|session| !session.is_beating(now)) {
         note_lost(session);
     }
     is_refused(now);
     reconnect_if_due();
-}
-
-/// Counts the daemon of this session as lost. Ignored while another thread says hello, or after that thread has found
-/// the next daemon: a second hello would map a second set of pages.
-pub fn note_lost(session: &'static Session) {
-    if !TRYING.load(Acquire) && session::is_present(session) {
-        is_lost();
-    }
-}
-
-/// Returns whether a search is pending. An idle process counts its daemon as lost only if the heartbeat stopped and
-/// the daemon closed its end of the connection. A stalled daemon closes nothing; otherwise ten thousand idle
-/// processes would say hello again.
-pub fn notices_loss() -> bool {
-    if let Some(session) = session::current().filter(|session| !session.is_beating(clock::now()))
-        && hello::is_over()
-    {
-        note_lost(session);
-    }
-    is_seeking()
 }
 
 /// If the time has come, tries to find the daemon again, or to join devices that it refused. Must not be called under
@@ -181,7 +88,7 @@ fn reconnect(is_child: bool, patience: Duration) -> bool {
     // A daemon that refuses, or speaks another protocol, does not serve this process: the last terms stay in force.
     let Ok(session) = hello::say_hello(Path::new(&socket), patience) else { return false };
     if session.welcome.strict {
-        bypasses::set_daemon_strict();
+        set_daemon_strict();
     }
     join_all(Err(session), is_child, patience)
 }
@@ -300,6 +207,16 @@ pub fn reset_after_fork() {
         SEEKING.store(if sought { SEEK_DAEMON } else { 0 }, Relaxed);
         if reconnect(true, hello::ANSWER_TIMEOUT) {
             SEEKING.fetch_and(!SEEK_DAEMON, AcqRel);
+        }
+    }
+}
+
+impl Device {
+    /// Checks whether the daemon is alive, and looks for a new one if not. Called before a request is refused or a
+    /// number is shown.
+    pub fn look_for_daemon(&self) {
+        if self.is_governed() {
+            look_for_daemon();
         }
     }
 }
