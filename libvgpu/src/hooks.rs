@@ -5,6 +5,7 @@
 
 mod arrays;
 mod capture;
+mod charge;
 mod context;
 mod copies;
 mod copy_descriptors;

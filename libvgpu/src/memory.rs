@@ -1,7 +1,6 @@
 //! memory
 
 pub mod allocation_records;
-pub mod charge;
 pub mod deferred_frees;
 pub mod graphs;
 pub mod in_flight_frees;

@@ -7,13 +7,13 @@
 //! Copies between host and device are not hooked: separate copy engines do them while kernels run. Where a call's
 //! name does not tell the direction, the driver is asked. Not here: copies described by structures (`described`).
 
-use super::copy_descriptors;
+use super::copy_descriptors::{self, bytes_of_rows};
 use crate::device::current;
 use crate::device::multi_device_launch::{self, CallPart};
 use crate::driver::launch::MeteredLaunch;
 use crate::driver::library::{CUDA, CUDA_CALLED_AT, CUDA_FOUND};
-use crate::driver::own;
-use crate::driver::streams::{StreamId, without_captures};
+use crate::driver::pointers::is_device;
+use crate::driver::streams::StreamId;
 use crate::ffi::arch::{REGISTER_ARGUMENTS, charged_jump};
 use crate::ffi::guard;
 use crate::member::enforce;
@@ -22,7 +22,7 @@ use crate::process::mode::Denied;
 use core::ffi::c_void;
 use core::sync::atomic::Ordering::Relaxed;
 use shim_sys::cuda::*;
-use shim_sys::table::{CudaHook, cuda_fn};
+use shim_sys::table::CudaHook;
 
 charged_jump!(
     /// The target of every copy, with its row number in eax: jumps to the function that the hook calls, or calls
@@ -100,23 +100,6 @@ const fn cost_key(what: CopyKind, bytes: u64) -> u64 {
     let power = 63 - (bytes | 4).leading_zeros() as u64;
     let class = power << 2 | (bytes | 4) >> (power - 2) & 3;
     (what as u64) << 16 | class << 1 | 1
-}
-
-/// Whether the driver knows an address as device memory.
-pub(super) fn is_device(address: u64) -> bool {
-    const POINTER_MEMORY_TYPE: u32 = 2;
-    const DEVICE_MEMORY: u32 = 2;
-    let mut kind = 0u32;
-    let ask = |ask: cuda_fn::cuPointerGetAttribute| {
-        // SAFETY: a pointer to a local; an unknown address is an error.
-        without_captures(|| unsafe { ask((&raw mut kind).cast(), POINTER_MEMORY_TYPE, address) }).ok()
-    };
-    own::cuPointerGetAttribute().is_some_and(ask) && kind == DEVICE_MEMORY
-}
-
-/// The bytes of `rows` rows of `count` elements.
-pub(super) fn bytes_of_rows(count: usize, element: usize, rows: usize) -> u64 {
-    (count as u64).saturating_mul(element as u64).saturating_mul(rows as u64)
 }
 
 /// The kind of a copy, and which arguments (words, from 0) give its size.

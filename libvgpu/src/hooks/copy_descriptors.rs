@@ -5,13 +5,18 @@
 //! same way.
 #![allow(clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks)]
 
-use super::copies::{bytes_of_rows, is_device};
+use crate::driver::pointers::is_device;
 use shim_sys::cuda::*;
 
 // Kinds of memory in the structures: `CUmemorytype`.
 const KIND_DEVICE: u32 = 2;
 const KIND_ARRAY: u32 = 3;
 const KIND_UNIFIED: u32 = 4;
+
+/// The bytes of `rows` rows of `count` elements.
+pub(super) fn bytes_of_rows(count: usize, element: usize, rows: usize) -> u64 {
+    (count as u64).saturating_mul(element as u64).saturating_mul(rows as u64)
+}
 
 fn on_device(kind: u32, address: u64) -> bool {
     match kind {

@@ -137,11 +137,11 @@ pub unsafe fn cuGraphExecDestroy(real: cuda_fn::cuGraphExecDestroy, exec: CUgrap
 }
 
 pub unsafe fn cuGraphUpload(real: cuda_fn::cuGraphUpload, exec: CUgraphExec, stream: CUstream) -> CUresult {
-    graphs::launch(exec, StreamId { stream, per_thread: false }, &mut || unsafe { real(exec, stream) })
+    launch_graph(exec, StreamId { stream, per_thread: false }, &mut || unsafe { real(exec, stream) })
 }
 
 pub unsafe fn cuGraphUpload_ptsz(real: cuda_fn::cuGraphUpload_ptsz, exec: CUgraphExec, stream: CUstream) -> CUresult {
-    graphs::launch(exec, StreamId { stream, per_thread: true }, &mut || unsafe { real(exec, stream) })
+    launch_graph(exec, StreamId { stream, per_thread: true }, &mut || unsafe { real(exec, stream) })
 }
 
 pub unsafe fn cuDeviceGraphMemTrim(real: cuda_fn::cuDeviceGraphMemTrim, dev: CUdevice) -> CUresult {
@@ -161,4 +161,19 @@ fn graph_made(exec: CUgraphExec) {
         let governors = table::all().filter_map(|device| device.governor.as_ref());
         governors.for_each(|governor| governor.forget_graph(exec));
     }
+}
+
+/// Launches or uploads a graph with the memory that it may allocate charged.
+///
+/// # Cost
+/// One load where no graph allocates.
+#[inline]
+pub(super) fn launch_graph(exec: CUgraphExec, order: StreamId, real: DriverCall<'_>) -> CUresult {
+    if graphs::any_allocates() { launch_allocating(exec, order, real) } else { real() }
+}
+
+#[cold]
+fn launch_allocating(exec: CUgraphExec, order: StreamId, real: DriverCall<'_>) -> CUresult {
+    // A forked child has no graphs.
+    if enforce::is_enforced() == Ok(true) { graphs::launch(exec, order, real) } else { real() }
 }

@@ -10,21 +10,12 @@
 
 use super::context::{end_metered, primary_of, release_primary, retain_primary};
 use crate::device::current;
+use crate::driver::green_contexts::GREEN_CONTEXTS;
 use crate::driver::own;
-use crate::ffi::lock::Lock;
 use crate::member::enforce;
 use crate::memory::allocation_records::{ADDRESS_RECORDS, ARRAY_RECORDS, AllocationRecord, EXTERNAL_RECORDS};
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
-
-/// Live green contexts and their devices.
-static GREEN_CONTEXTS: Lock<Vec<(usize, CUdevice)>> = Lock::new(Vec::new());
-
-/// Clears the parent's green contexts in a forked child.
-pub(super) fn reset_after_fork() {
-    // SAFETY: called by the child's settling thread, before any other thread continues.
-    unsafe { GREEN_CONTEXTS.reset(Vec::new()) };
-}
 
 /// The primary context of a device on which it is active. The driver returns the handle only from a retain, so it is
 /// retained and released.

@@ -3,12 +3,12 @@
 // SAFETY of every block in this file: the program's own arguments for the function it called, passed on unchanged.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
+use super::graph::launch_graph;
 use crate::device::current;
 use crate::device::multi_device_launch::{self, CallPart};
 use crate::driver::launch::MeteredLaunch;
 use crate::driver::streams::StreamId;
 use crate::member::enforce;
-use crate::memory::graphs;
 use crate::process::mode::Denied;
 use crate::time::{credit, governor};
 use core::ffi::c_void;
@@ -248,7 +248,7 @@ macro_rules! launch_graph {
         /// A graph is charged as a whole, by its measured cost. Memory that its nodes allocate is reserved first.
         pub unsafe fn $name(real: cuda_fn::$name, exec: CUgraphExec, stream: CUstream) -> CUresult {
             let order = StreamId { stream, per_thread: $per_thread };
-            let mut call = || graphs::launch(exec, order, &mut || unsafe { real(exec, stream) });
+            let mut call = || launch_graph(exec, order, &mut || unsafe { real(exec, stream) });
             if governor::is_active() {
                 launch_through_gate(LaunchKind::Graph(exec), stream, $per_thread, &mut call)
             } else {

@@ -4,10 +4,10 @@
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
+use super::charge::{allocate_plain, allocate_small, free_address, note_charge, undo_allocation};
 use crate::driver::library::DriverCall;
 use crate::member::enforce;
 use crate::memory::allocation_records::{ADDRESS_RECORDS, AllocationRecord};
-use crate::memory::charge::{allocate_plain, allocate_small, free_address, note_charge, undo_allocation};
 use crate::process::mode::Denied;
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;

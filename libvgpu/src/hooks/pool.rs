@@ -7,13 +7,13 @@
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
+use super::charge::free_address;
 use crate::device::current;
 use crate::device::table;
 use crate::driver::library::DriverCall;
 use crate::driver::own;
 use crate::driver::streams::StreamId;
 use crate::member::enforce;
-use crate::memory::charge::free_address;
 use crate::memory::pools;
 use crate::process::mode::Denied;
 use core::ffi::c_void;

@@ -13,6 +13,7 @@
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
+use super::charge;
 use crate::device::table::{self, Device};
 use crate::driver::contexts;
 use crate::driver::library::DriverCall;
@@ -22,7 +23,6 @@ use crate::member::enforce;
 use crate::memory::allocation_records::{
     ADDRESS_RECORDS, ARRAY_RECORDS, AllocationRecord, EXTERNAL_RECORDS, RecordTable,
 };
-use crate::memory::charge;
 use crate::memory::release::release_record;
 use crate::memory::reservation;
 use crate::memory::shares::{self, LocalShare};

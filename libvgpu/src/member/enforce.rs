@@ -67,7 +67,8 @@ pub fn settle_child() {
         crate::process::helper_thread::reset_after_fork();
         crate::device::usage::reset_after_fork();
         pools::reset_after_fork();
-        crate::hooks::forget_primaries();
+        crate::driver::primary_contexts::reset_after_fork();
+        crate::driver::green_contexts::reset_after_fork();
         crate::device::reconnect::reset_after_fork();
     });
 }

@@ -12,7 +12,6 @@ use crate::driver::own;
 use crate::driver::streams::StreamId;
 use crate::ffi::lock::Lock;
 use crate::ffi::sorted_map::SortedMap;
-use crate::member::enforce;
 use crate::memory::pools::{self, GraphBacking};
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 use shim_sys::cuda::*;
@@ -180,21 +179,17 @@ pub fn take_executable(exec: CUgraphExec) -> Option<GraphNeeds> {
     taken
 }
 
-/// Launches or uploads a graph: reserves the memory it may allocate first, and measures afterwards.
+/// Whether any executable graph allocates memory.
 ///
 /// # Cost
-/// One load where no graph allocates.
+/// One load.
 #[inline]
-pub fn launch(exec: CUgraphExec, order: StreamId, real: DriverCall<'_>) -> CUresult {
-    if ALLOCATING_GRAPHS.load(Acquire) == 0 { real() } else { launch_noted(exec, order, real) }
+pub fn any_allocates() -> bool {
+    ALLOCATING_GRAPHS.load(Acquire) > 0
 }
 
-#[cold]
-fn launch_noted(exec: CUgraphExec, order: StreamId, real: DriverCall<'_>) -> CUresult {
-    // A forked child has no graphs.
-    if enforce::is_enforced() != Ok(true) {
-        return real();
-    }
+/// Launches or uploads a graph: reserves the memory it may allocate first, and measures afterwards.
+pub fn launch(exec: CUgraphExec, order: StreamId, real: DriverCall<'_>) -> CUresult {
     let needs = EXECUTABLE_GRAPHS.lock().get(&(exec.0 as usize)).cloned();
     let Some(mut needs) = needs else { return real() };
     let result = call_with_needs(&mut needs, Some(order), real);

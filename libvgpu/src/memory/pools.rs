@@ -27,7 +27,6 @@ use crate::device::table::{self, Device};
 use crate::driver::contexts;
 use crate::driver::library::DriverCall;
 use crate::driver::streams::{self, StreamId, StreamLocation};
-use crate::member::enforce;
 use crate::memory::allocation_records::{AllocationRecord, POOLED_RECORDS};
 use crate::memory::deferred_frees::{AwaitedStreams, AwaitedWork};
 use crate::memory::{deferred_frees, graphs, shares};
@@ -295,35 +294,27 @@ pub fn begin_shrinking() -> Option<ShrinkingCall> {
     any().then(shrinking::begin_shrinking)
 }
 
-/// Handles the end of a wait, in which pools may have given memory back. `since` and `announced` are the results of
-/// [`deferred_frees::last_free_number`] and [`shrinking`] from before the wait.
+/// Whether the end of a wait must be noted: pools, or deferred frees, may have given memory back in it.
 ///
 /// # Cost
-/// One branch where no pool holds unused memory; else two questions to the driver for each that does.
+/// One load.
 #[inline]
-pub fn note_synchronised(waited_for: WaitedFor, since: u64, announced: Option<ShrinkingCall>) {
-    if MAY_SHRINK.load(Acquire) {
-        look_again(waited_for, since, announced.as_ref());
-    }
+pub fn may_have_shrunk() -> bool {
+    MAY_SHRINK.load(Acquire)
+}
+
+/// Whether the end of a stream must be noted.
+///
+/// # Cost
+/// Two loads.
+#[inline]
+pub fn any_in_streams() -> bool {
+    any() || deferred_frees::is_doubtful()
 }
 
 /// Handles a stream that is about to be destroyed and whose handle may be reused. The frees it has not reached then
 /// count as done only after a wait for the whole context.
-///
-/// # Cost
-/// Two loads where no pool is charged and no free is deferred.
-#[inline]
-pub fn stream_ending(order: StreamId) {
-    if any() || deferred_frees::is_doubtful() {
-        forget_stream(order);
-    }
-}
-
-#[cold]
-fn forget_stream(order: StreamId) {
-    if order.is_special() || enforce::is_enforced() != Ok(true) {
-        return;
-    }
+pub fn forget_stream(order: StreamId) {
     let key = order.stream_key();
     for entry in all() {
         let mut state = entry.state.lock();
@@ -364,12 +355,12 @@ impl WaitedFor {
     }
 }
 
-#[cold]
-fn look_again(waited_for: WaitedFor, since: u64, announced: Option<&ShrinkingCall>) {
-    // A forked child has no pools.
-    if enforce::is_enforced() != Ok(true) {
-        return;
-    }
+/// Handles the end of a wait, in which pools may have given memory back. `since` and `announced` are the results of
+/// [`deferred_frees::last_free_number`] and [`begin_shrinking`] from before the wait.
+///
+/// # Cost
+/// Two questions to the driver for each pool that holds unused memory.
+pub fn note_synchronised(waited_for: WaitedFor, since: u64, announced: Option<&ShrinkingCall>) {
     // Any slack found from here on sets the flag again.
     MAY_SHRINK.store(false, Release);
     let arrived = AwaitedWork { which: waited_for.to_streams(), since };
