@@ -10,3 +10,9 @@ pub mod message;
 pub mod mode;
 pub mod strictness;
 pub mod tenant;
+
+/// Gives up what a forked child inherited: calls the function of the same name of each module that has such state.
+pub fn reset_after_fork() {
+    message::reset_after_fork();
+    helper_thread::reset_after_fork();
+}

@@ -197,7 +197,7 @@ pub fn join_if_there(name: &str, ledger: &Ledger) -> Option<PagesSlot> {
 
 /// Registers a forked child with the daemon. The child already has its parent's limits, so an absent daemon changes
 /// nothing.
-pub fn reset_after_fork() {
+pub fn rejoin_after_fork() {
     hello::reset_after_fork();
     // A search that a thread of the parent was just doing is no longer marked in `SEEKING`, but in `TRYING`.
     let sought = TRYING.swap(false, Relaxed) || session::current().is_some() || is_seeking();

@@ -18,7 +18,7 @@ use crate::driver::own;
 use crate::driver::primary_contexts::{
     PRIMARY_CONTEXTS, PRIMARY_TURN_TIMEOUT_NS, PRIMARY_TURNS, PrimaryTurn, RETAIN_COUNTS, RETAINING_THREADS,
 };
-use crate::ledger::file::JoinedLedger;
+use crate::ledger::joined::JoinedLedger;
 use crate::member::enforce;
 use crate::memory::allocation_records::{ADDRESS_RECORDS, ARRAY_RECORDS, EXTERNAL_RECORDS};
 use crate::memory::release::release_record;

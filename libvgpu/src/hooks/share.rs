@@ -19,13 +19,16 @@ use crate::driver::contexts;
 use crate::driver::library::DriverCall;
 use crate::driver::own;
 use crate::ledger::descriptor_marks;
+use crate::ledger::held_shares;
+use crate::ledger::held_shares::LocalShare;
 use crate::member::enforce;
 use crate::memory::allocation_records::{
     ADDRESS_RECORDS, ARRAY_RECORDS, AllocationRecord, EXTERNAL_RECORDS, RecordTable,
 };
+use crate::memory::open_imports;
 use crate::memory::release::release_record;
 use crate::memory::reservation;
-use crate::memory::shares::{self, LocalShare};
+use crate::memory::shares;
 use crate::memory::{physical, pools, refcounted_charge};
 use crate::process::mode::Denied;
 use core::ffi::c_void;
@@ -63,7 +66,7 @@ pub unsafe fn cuIpcGetMemHandle(
         let identity = descriptor_marks::of_bytes(&unsafe { *handle }.reserved);
         let base = base_of(dptr);
         let whole = range_of(base).map_or(0, |(_, bytes)| bytes);
-        shares::with_export_turn(|| {
+        held_shares::with_export_turn(|| {
             // Take the record out meanwhile, as a free does: if an export and a free overlap, only one of them gets
             // the charge.
             let Some(holding) = ADDRESS_RECORDS.take_record(base) else { return };
@@ -103,7 +106,7 @@ fn open(handle: &CUipcMemHandle, dptr: *mut CUdeviceptr, real: DriverCall<'_>) -
     let share = shares::import_share(identity);
     let result = real();
     if !result.ok() {
-        share.into_iter().for_each(shares::let_go);
+        share.into_iter().for_each(held_shares::let_go);
         return result;
     }
     let at = unsafe { *dptr };
@@ -117,7 +120,7 @@ fn open(handle: &CUipcMemHandle, dptr: *mut CUdeviceptr, real: DriverCall<'_>) -
             return refused;
         }
     };
-    shares::note_opened(at, holding).into_iter().for_each(release_record);
+    open_imports::note_opened(at, holding).into_iter().for_each(release_record);
     // The record may have been stored after the context's end had removed all its records.
     if contexts::has_ended(context, moment) {
         ADDRESS_RECORDS.take_record(at).into_iter().for_each(release_record);
@@ -135,7 +138,7 @@ fn hold_imported(
 ) -> Result<Option<AllocationRecord>, CUresult> {
     let whole = || range_of(at).and_then(|(_, bytes)| charging::charge_plain(bytes));
     match share {
-        Some(share) if shares::is_founded(share) => charge_share(share, whole().unwrap_or(0), context).map(Some),
+        Some(share) if held_shares::is_founded(share) => charge_share(share, whole().unwrap_or(0), context).map(Some),
         Some(share) => Ok(Some(AllocationRecord::of_share(share, context))),
         None => {
             // A peer's memory stays where it is, which need not be the current context's device.
@@ -152,8 +155,8 @@ fn hold_imported(
 
 /// Charges `whole` to a share that is already held. If that does not fit, the share is let go.
 fn charge_share(share: LocalShare, whole: u64, context: usize) -> Result<AllocationRecord, CUresult> {
-    let aside = reservation::set_aside(share, whole).inspect_err(|_| shares::let_go(share))?;
-    shares::charge_reserved(share, whole, aside);
+    let aside = reservation::set_aside(share, whole).inspect_err(|_| held_shares::let_go(share))?;
+    held_shares::charge_reserved(share, whole, aside);
     Ok(AllocationRecord::of_share(share, context))
 }
 
@@ -194,7 +197,7 @@ pub unsafe fn cuIpcCloseMemHandle(real: cuda_fn::cuIpcCloseMemHandle, dptr: CUde
     if enforce::is_enforced() != Ok(true) {
         return unsafe { real(dptr) };
     }
-    let Some(closing) = shares::begin_close(dptr) else { return unsafe { real(dptr) } };
+    let Some(closing) = open_imports::begin_close(dptr) else { return unsafe { real(dptr) } };
     let result = unsafe { real(dptr) };
     if result.ok() {
         closing.finish().into_iter().for_each(release_record);
@@ -240,7 +243,7 @@ impl HandleName {
     /// Makes the share findable through this handle.
     fn mark_share(&self, share: LocalShare) {
         if let HandleName::Descriptor(descriptor) = self {
-            shares::mark_descriptor(share, *descriptor);
+            held_shares::mark_descriptor(share, *descriptor);
         }
     }
 
@@ -279,7 +282,7 @@ pub unsafe fn cuMemExportToShareableHandle(
     if result.ok()
         && let Some(name) = unsafe { name(shareable, kind, false) }
     {
-        shares::with_export_turn(|| {
+        held_shares::with_export_turn(|| {
             // Another tenant's memory of which nothing is charged yet has no charge to move.
             let Some(holding) = physical::record_of(&pin).filter(|holding| holding.bytes > 0) else { return };
             if let Some(share) = share_exported(holding, name.export_identity()) {
@@ -318,7 +321,7 @@ pub unsafe fn cuMemImportFromShareableHandle(
     let (identity, share) = unsafe { name(os_handle, kind, true) }.map_or((None, None), |name| name.import_share());
     let result = unsafe { real(handle, os_handle, kind) };
     if !result.ok() {
-        share.into_iter().for_each(shares::let_go);
+        share.into_iter().for_each(held_shares::let_go);
         return result;
     }
     let new = unsafe { *handle };
@@ -393,7 +396,7 @@ pub unsafe fn cuMemPoolImportPointer(
     let share = pools::share_of_imported(pool).or_else(|| shares::import_share(identity));
     let result = unsafe { real(dptr, pool, data) };
     if !result.ok() {
-        share.into_iter().for_each(shares::let_go);
+        share.into_iter().for_each(held_shares::let_go);
         return result;
     }
     let at = unsafe { *dptr };
@@ -435,7 +438,7 @@ pub unsafe fn cuImportExternalMemory(
     let (identity, share) = name.map_or((None, None), |name| name.import_share());
     let share = share.or_else(|| shares::hold_or_begin(device, identity?));
     let aside = match share {
-        Some(share) => reservation::set_aside(share, whole).inspect_err(|_| shares::let_go(share)),
+        Some(share) => reservation::set_aside(share, whole).inspect_err(|_| held_shares::let_go(share)),
         None => device.reserve(whole).map(Some),
     };
     let aside = match aside {
@@ -450,7 +453,7 @@ pub unsafe fn cuImportExternalMemory(
     let result = call();
     if result.ok() {
         match share {
-            Some(share) => shares::charge_reserved(share, whole, aside),
+            Some(share) => held_shares::charge_reserved(share, whole, aside),
             None => aside.into_iter().for_each(Reservation::commit),
         }
         charge::note_charge(
@@ -460,7 +463,7 @@ pub unsafe fn cuImportExternalMemory(
             moment,
         );
     } else {
-        share.into_iter().for_each(shares::let_go);
+        share.into_iter().for_each(held_shares::let_go);
     }
     result
 }

@@ -10,12 +10,13 @@
 use crate::device::table::{self, Device};
 use crate::driver::library::DriverCall;
 use crate::driver::own;
+use crate::ledger::held_shares;
+use crate::ledger::held_shares::LocalShare;
 use crate::member::enforce;
 use crate::memory::allocation_records::AllocationRecord;
 use crate::memory::physical::{self, EndedCharges};
 use crate::memory::release::release_record;
 use crate::memory::reservation;
-use crate::memory::shares::{self, LocalShare};
 use crate::process::mode::Denied;
 use core::ffi::c_void;
 use shim_sys::cuda::*;
@@ -138,7 +139,7 @@ impl MappingCharge {
     fn commit_mapping(self, pin: &physical::PinnedAllocation, shown: u64) {
         match self {
             Self::Nothing => {}
-            Self::ToShare(share, aside) => shares::charge_reserved(share, shown, aside),
+            Self::ToShare(share, aside) => held_shares::charge_reserved(share, shown, aside),
             Self::Own(device, more, reservation) => {
                 reservation.commit();
                 device.release(physical::note_charged(pin, shown, more));
@@ -322,7 +323,7 @@ fn bind(
 /// The device that an allocation is on, if it has limits.
 fn number_of_device(memory: &physical::PinnedAllocation) -> Option<u8> {
     let holding = physical::record_of(memory)?;
-    holding.as_share().map_or(Some(holding.device), shares::device_of)
+    holding.as_share().map_or(Some(holding.device), held_shares::device_of)
 }
 
 pub unsafe fn cuMulticastBindMem(

@@ -5,7 +5,7 @@
 
 use crate::device::table;
 use crate::driver::streams::{StreamId, StreamLocation};
-use crate::ledger::file::JoinedLedger;
+use crate::ledger::joined::JoinedLedger;
 use crate::member::enforce;
 use crate::time::governor::{Governor, is_active};
 use shim_sys::cuda::CUcontext;

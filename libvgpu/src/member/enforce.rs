@@ -1,14 +1,15 @@
 //! The check at the start of every hook: is anything enforced here, and on which device?
 
-use crate::device::current;
-use crate::device::table::{self, Device};
+use crate::device::table::Device;
+use crate::device::{self, current};
 use crate::driver::own;
-use crate::driver::{contexts, streams};
+
 use crate::member::boot;
-use crate::memory::{allocation_records, in_flight_frees, overhead, pools};
+use crate::{driver, ledger, memory, process, time};
+
+use crate::process::fork;
 use crate::process::mode::{Denied, ProcessMode, process_mode};
-use crate::process::{fork, message};
-use crate::time::credit;
+
 use shim_sys::cuda::CUcontext;
 
 /// Whether limits are enforced here. Every hook that could charge, release or show numbers calls this first.
@@ -54,22 +55,14 @@ fn initialise_late() -> Result<bool, Denied> {
 #[inline(always)]
 pub fn settle_child() {
     fork::reset_in_child(|| {
-        message::reset_after_fork();
+        process::reset_after_fork();
+        driver::reset_after_fork();
+        ledger::reset_after_fork();
+        time::reset_after_fork();
+        device::reset_after_fork();
+        memory::reset_after_fork();
         boot::reset_after_fork();
-        credit::reset_after_fork();
-        table::reset_after_fork();
-        contexts::reset_after_fork();
-        current::reset_after_fork();
-        allocation_records::reset_after_fork();
-        overhead::reset_after_fork();
-        in_flight_frees::reset_after_fork();
-        streams::reset_after_fork();
-        crate::process::helper_thread::reset_after_fork();
-        crate::device::usage::reset_after_fork();
-        pools::reset_after_fork();
-        crate::driver::primary_contexts::reset_after_fork();
-        crate::driver::green_contexts::reset_after_fork();
-        crate::device::reconnect::reset_after_fork();
+        device::reconnect::rejoin_after_fork();
     });
 }
 

@@ -7,8 +7,7 @@
 //! is held for one table operation only.
 
 use crate::ffi::lock::{Lock, LockGuard};
-use crate::memory::shares::{self, LocalShare};
-use crate::memory::{physical, refcounted_charge, slabs};
+use crate::ledger::held_shares::LocalShare;
 use core::hash::{BuildHasherDefault, Hasher};
 use core::sync::atomic::{AtomicU64, Ordering::*};
 use shim_sys::cuda::CUcontext;
@@ -275,10 +274,6 @@ pub fn reset_after_fork() {
             shard.leaving.store(0, Relaxed);
         }
     }
-    physical::reset_after_fork();
-    slabs::reset_after_fork();
-    refcounted_charge::reset_after_fork();
-    shares::reset_after_fork();
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ mod watch;
 use crate::device::table::Device;
 use crate::driver::library::DriverCall;
 use crate::ffi::lock::Lock;
-use crate::memory::shares;
+use crate::ledger::held_shares;
 use crate::process::message;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use reading::ContextGrowth;
@@ -163,7 +163,7 @@ fn measure_creation(
             let meanwhile = after.charges.saturating_sub(before.charges);
             let quiet = before.moment.is_some() && after.moment.is_some() && !call.shared;
             let same = (before.moment, before.charges) == (after.moment, after.charges);
-            if quiet && same && !shares::any() {
+            if quiet && same && !held_shares::any() {
                 figures::note_figure(device, call.further, bytes);
                 return MeasuredOverhead { bytes, blurred: false };
             }

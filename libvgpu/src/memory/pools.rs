@@ -27,9 +27,10 @@ use crate::device::table::{self, Device};
 use crate::driver::contexts;
 use crate::driver::library::DriverCall;
 use crate::driver::streams::{self, StreamId, StreamLocation};
+use crate::ledger::held_shares;
 use crate::memory::allocation_records::{AllocationRecord, POOLED_RECORDS};
+use crate::memory::deferred_frees;
 use crate::memory::deferred_frees::{AwaitedStreams, AwaitedWork};
-use crate::memory::{deferred_frees, graphs, shares};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use entry::PoolAllocation;
@@ -279,7 +280,7 @@ pub fn note_ended(entry: &Arc<PoolEntry>) {
     };
     match share {
         // Memory that importers hold stays charged to their share.
-        Some(share) => shares::let_go(share),
+        Some(share) => held_shares::let_go(share),
         None => entry.release(None, bytes),
     }
     registry::forget_entry(entry);
@@ -514,8 +515,6 @@ pub fn reset_after_fork() {
     shared::reset_after_fork();
     shrinking::reset_after_fork();
     MAY_SHRINK.store(false, Relaxed);
-    deferred_frees::reset_after_fork();
-    graphs::reset_after_fork();
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! The end of a record: its charge is released.
 
 use super::allocation_records::AllocationRecord;
-use super::{refcounted_charge, shares, slabs};
+use super::{refcounted_charge, slabs};
 use crate::device::table;
+use crate::ledger::held_shares;
 use vgpu_core::memory::charging;
 
 /// Releases an allocation record's charge on its device, or its hold on a share or refcounted charge.
@@ -23,6 +24,6 @@ pub fn release_record(holding: AllocationRecord) {
 
 #[cold]
 fn release_hold(holding: AllocationRecord) {
-    holding.as_share().into_iter().for_each(shares::let_go);
+    holding.as_share().into_iter().for_each(held_shares::let_go);
     holding.as_refcounted().and_then(refcounted_charge::drop_name).into_iter().for_each(release_record);
 }

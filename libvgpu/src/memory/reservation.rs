@@ -2,8 +2,9 @@
 //! device itself were full.
 
 use super::pools;
-use super::shares::{self, LocalShare};
+use super::shares;
 use crate::device::table::Device;
+use crate::ledger::held_shares::LocalShare;
 use shim_sys::cuda::CUresult;
 use vgpu_core::memory::ledger::Reservation;
 

@@ -23,7 +23,7 @@ use crate::driver::launch::{MeteredLaunch, graph_key};
 use crate::driver::streams::{self, without_captures};
 use crate::ffi::clock;
 use crate::ffi::lock::{Lock, LockGuard};
-use crate::ledger::file::JoinedLedger;
+use crate::ledger::joined::JoinedLedger;
 use crate::process::mode;
 use crate::time::meter::markers;
 use crate::time::meter::reaping::LaunchCosts;

@@ -8,7 +8,7 @@
 
 use crate::driver::own;
 use crate::ffi::clock;
-use crate::ledger::file::JoinedLedger;
+use crate::ledger::joined::JoinedLedger;
 use crate::process::helper_thread;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use shim_sys::futex;

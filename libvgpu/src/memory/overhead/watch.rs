@@ -20,8 +20,9 @@ use super::reading::{self, DeviceReading};
 use crate::device::list;
 use crate::device::table::Device;
 use crate::ffi::lock::Lock;
+use crate::ledger::held_shares;
 use crate::memory::allocation_records;
-use crate::memory::{in_flight_frees, pools, shares};
+use crate::memory::{in_flight_frees, pools};
 
 /// How often a measurement checks, 50 us apart, whether a call that only gives back has ended: 20 ms in all.
 const MAX_WAITS: u32 = 400;
@@ -119,7 +120,7 @@ fn group_of(device: &Device) -> &'static Lock<CallGroup> {
 /// processes may hold too. The latter changes when one of them dies, so dead processes are reclaimed first.
 fn own_charges(device: &Device) -> (u64, u64) {
     let Ok(joined) = device.ledger.membership() else { return (0, 0) };
-    if shares::any() {
+    if held_shares::any() {
         joined.reclaim_dead();
     }
     let member = joined.joined_member();

@@ -9,7 +9,8 @@ use crate::driver::streams::{StreamLocation, without_captures};
 use crate::ffi::clock;
 use crate::ffi::lock::Lock;
 use crate::ffi::sorted_map::SortedMap;
-use crate::memory::shares::{self, LocalShare};
+use crate::ledger::held_shares;
+use crate::ledger::held_shares::LocalShare;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use shim_sys::cuda::*;
 use vgpu_core::memory::ledger::{OUTCOME_WAIT_NS, Reservation};
@@ -377,14 +378,14 @@ impl PoolEntry {
     }
 
     fn charge(&self, share: Option<LocalShare>, reservation: Reservation<'static>) {
-        match share.and_then(shares::share_slot) {
+        match share.and_then(held_shares::share_slot) {
             None => reservation.commit(),
             Some(share) => reservation.commit_to(share),
         }
     }
 
     pub(super) fn release(&self, share: Option<LocalShare>, bytes: u64) {
-        match share.and_then(shares::share_slot) {
+        match share.and_then(held_shares::share_slot) {
             _ if bytes == 0 => {}
             None => self.device.release(bytes),
             Some(share) => share.release(bytes),

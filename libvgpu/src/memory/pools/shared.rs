@@ -5,7 +5,9 @@
 use super::registry;
 use crate::ffi::lock::Lock;
 use crate::ffi::sorted_map::SortedMap;
-use crate::memory::shares::{self, LocalShare};
+use crate::ledger::held_shares;
+use crate::ledger::held_shares::LocalShare;
+use crate::memory::shares;
 use shim_sys::cuda::CUmemoryPool;
 
 /// Moves the charge of an exported pool to a share of the ledger with `identity`, or returns the share it already
@@ -17,7 +19,7 @@ pub fn share_pool(pool: CUmemoryPool, identity: impl FnOnce() -> u64) -> Option<
     let mut state = entry.state.lock();
     if state.share.is_none() {
         let share = shares::export_charge(entry.device, identity(), 0)?;
-        shares::hand_over(share, state.account.charged());
+        held_shares::hand_over(share, state.account.charged());
         state.share = Some(share);
     }
     state.share

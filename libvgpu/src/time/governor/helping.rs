@@ -6,7 +6,7 @@ use crate::driver::launch::MeteredLaunch;
 use crate::driver::streams::without_captures;
 use crate::driver::{contexts, streams};
 use crate::ffi::clock;
-use crate::ledger::file::JoinedLedger;
+use crate::ledger::joined::JoinedLedger;
 use crate::time::meter::{MarkerPlan, markers};
 use vgpu_core::time::turn::Turn;
 

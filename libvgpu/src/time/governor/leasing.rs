@@ -5,7 +5,7 @@ use super::Governor;
 use crate::daemon::lease::{LeaseWord, OpenStream, StreamAnswer};
 use crate::driver::streams::{self, between_captures};
 use crate::ffi::clock;
-use crate::ledger::file::JoinedLedger;
+use crate::ledger::joined::JoinedLedger;
 use crate::process::helper_thread;
 use crate::time::meter::markers;
 use crate::time::meter::reaping::in_context;

@@ -3,7 +3,7 @@
 use super::Governor;
 use crate::driver::streams::StreamLocation;
 use crate::ffi::clock;
-use crate::ledger::file::JoinedLedger;
+use crate::ledger::joined::JoinedLedger;
 use shim_sys::cuda::CUcontext;
 
 impl Governor {
