@@ -138,7 +138,7 @@ macro_rules! one {
                 // SAFETY: as above.
                 let result = unsafe { real($($a),*) };
                 if !result.ok() {
-                    passed.undo_launch();
+                    hooks::undo_launch(&passed);
                 }
                 result
             }

@@ -2,6 +2,7 @@
 
 pub mod credit;
 pub mod governor;
+pub mod launch_costs;
 pub mod meter;
 pub mod turn;
 

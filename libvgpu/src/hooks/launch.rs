@@ -10,7 +10,9 @@ use crate::driver::launch::MeteredLaunch;
 use crate::driver::streams::StreamId;
 use crate::member::enforce;
 use crate::process::mode::Denied;
-use crate::time::{credit, governor};
+use crate::time::credit::{self, CountedLaunch};
+use crate::time::governor;
+use crate::device::table;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use shim_sys::cuda::*;
@@ -260,6 +262,16 @@ macro_rules! launch_graph {
 
 launch_graph!(cuGraphLaunch false);
 launch_graph!(cuGraphLaunch_ptsz true);
+
+/// Takes back a launch on a credit after the driver refused it.
+#[cold]
+pub fn undo_launch(launch: &CountedLaunch) {
+    let Some((costs, chain, cost)) = launch.counted_by() else { return };
+    let mut governors = table::all().filter_map(|device| device.governor.as_ref());
+    if let Some(governor) = governors.find(|governor| governor.has_costs(costs)) {
+        governor.refused_on_credit(chain, cost);
+    }
+}
 
 /// The fast path of each kernel launch: passes on this thread's credit ([`credit`]). `None`: use the slow path.
 pub mod short {

@@ -21,7 +21,7 @@ use crate::driver::streams::{self, StreamId};
 use crate::ffi::arch::this_thread;
 use crate::process::fork;
 use crate::process::mode::{ProcessMode, process_mode};
-use crate::time::governor::Governor;
+use crate::time::launch_costs::LaunchCosts;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 use shim_sys::cuda::{CUcontext, CUfunction, CUstream};
@@ -33,8 +33,8 @@ const CREDIT_PLACES: usize = 256;
 
 /// The conditions of a credit. For a daemon's gate they would also need its sequence and `BoardSlot::stands`.
 pub struct CreditTerms {
-    /// The governor whose lock counts the launches; `None`: nothing was ever granted.
-    pub governor: Option<&'static Governor>,
+    /// The learned costs of the governor whose lock counts the launches; `None`: nothing was ever granted.
+    pub costs: Option<&'static LaunchCosts>,
     /// The launch that took the lock: only its stream and context matter, not its function.
     pub launch: MeteredLaunch,
     /// The stream timeline that counts the launches.
@@ -46,7 +46,7 @@ pub struct CreditTerms {
 impl CreditTerms {
     /// Nothing granted: zeros, so that the table takes no space in the library's file.
     const NOT_GRANTED: Self = Self {
-        governor: None,
+        costs: None,
         launch: MeteredLaunch {
             context: CUcontext::NULL,
             stream: CUstream::NULL,
@@ -58,8 +58,8 @@ impl CreditTerms {
         watch: None,
     };
 
-    fn is_by(&self, governor: &'static Governor) -> bool {
-        self.governor.is_some_and(|one| core::ptr::eq(one, governor))
+    fn is_by(&self, costs: &'static LaunchCosts) -> bool {
+        self.costs.is_some_and(|one| core::ptr::eq(one, costs))
     }
 
     #[inline(always)]
@@ -117,14 +117,10 @@ pub struct CountedLaunch {
 }
 
 impl CountedLaunch {
-    /// Takes the launch back after the driver refused it.
-    #[cold]
-    pub fn undo_launch(self) {
-        if let Some(terms) = self.place.granted_terms(this_thread())
-            && let Some(governor) = terms.governor
-        {
-            governor.refused_on_credit(terms.chain, self.cost);
-        }
+    /// The costs, the stream timeline and the estimate that the launch was counted by.
+    pub fn counted_by(&self) -> Option<(&'static LaunchCosts, u64, u64)> {
+        let terms = self.place.granted_terms(this_thread())?;
+        Some((terms.costs?, terms.chain, self.cost))
     }
 }
 
@@ -161,26 +157,26 @@ pub fn launch_on_credit(
         return None;
     }
     let key = crate::driver::launch::cost_key_of(f.0 as usize, grid, block);
-    let cost = terms.governor?.short_cost(key)?;
+    let cost = terms.costs?.short_cost(key)?;
     place.credit.take_launch(key, cost).then_some(CountedLaunch { place, cost })
 }
 
-/// This thread's entry for launches into the stream of `launch`, by `governor`: its existing one, a new one, or one
+/// This thread's entry for launches into the stream of `launch`, by the governor of these costs: its existing one, a new one, or one
 /// of its others. `None`: no entry is available.
-pub fn place_of(governor: &'static Governor, launch: &MeteredLaunch) -> Option<&'static CreditPlace> {
+pub fn place_of(costs: &'static LaunchCosts, launch: &MeteredLaunch) -> Option<&'static CreditPlace> {
     let thread = this_thread();
     let pair = places_of(thread, launch.stream, launch.per_thread);
     let is_for = |place: &&&'static CreditPlace| {
         place
             .granted_terms(thread)
-            .is_some_and(|terms| terms.is_of(launch.stream, launch.per_thread) && terms.is_by(governor))
+            .is_some_and(|terms| terms.is_of(launch.stream, launch.per_thread) && terms.is_by(costs))
     };
     let is_new = |place: &&&'static CreditPlace| {
         place.thread.load(Relaxed) == 0 && place.thread.compare_exchange(0, thread, Relaxed, Relaxed).is_ok()
     };
     // Another governor counts under its own lock, which must not be taken under this one's.
     let is_other = |place: &&&'static CreditPlace| {
-        place.granted_terms(thread).is_some_and(|terms| terms.governor.is_none() || terms.is_by(governor))
+        place.granted_terms(thread).is_some_and(|terms| terms.costs.is_none() || terms.is_by(costs))
     };
     pair.iter().find(is_for).or_else(|| pair.iter().find(is_new)).or_else(|| pair.iter().find(is_other)).copied()
 }

@@ -26,9 +26,9 @@ use crate::ffi::lock::{Lock, LockGuard};
 use crate::ledger::joined::JoinedLedger;
 use crate::process::mode;
 use crate::time::meter::markers;
-use crate::time::meter::reaping::LaunchCosts;
+use crate::time::launch_costs::LaunchCosts;
 use crate::time::meter::{
-    BeginMarker, DueTime, LaunchQuery, LaunchStep, MarkerPlan, SHORT_LAUNCH_NS, StepFindings, UsageMeter,
+    BeginMarker, DueTime, LaunchQuery, LaunchStep, MarkerPlan, StepFindings, UsageMeter,
 };
 use crate::time::turn;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
@@ -165,10 +165,9 @@ impl Governor {
         mode::is_observing()
     }
 
-    /// The cost of a launch, if it may use a credit.
-    #[inline(always)]
-    pub fn short_cost(&self, key: u64) -> Option<u64> {
-        self.costs.guess_cost(key).known_below(SHORT_LAUNCH_NS)
+    /// Whether these are the costs that this governor learns.
+    pub fn has_costs(&self, costs: &LaunchCosts) -> bool {
+        core::ptr::eq(&raw const *self.costs, costs)
     }
 
     /// Takes back a launch on a credit that the driver refused.
@@ -242,7 +241,7 @@ impl Governor {
         if let LaunchStep::Go(plan) = &step
             && plan.is_plain()
         {
-            meter.allow_credit(wish, plan, self);
+            meter.allow_credit(wish, plan, &self.costs);
         }
         step
     }

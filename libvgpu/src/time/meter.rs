@@ -34,7 +34,6 @@ use crate::time::turn::TurnMemory;
 use crediting::GrantedCredit;
 use markers::ContextAxis;
 use shim_sys::cuda::*;
-pub use stepping::SHORT_LAUNCH_NS;
 use timelines::{LearnedFunctions, StreamTimeline};
 use vgpu_core::time::account::arrears::{Arrears, UsualTimes};
 use vgpu_core::time::account::cost::{CostDoubt, CostGuess};

@@ -4,10 +4,11 @@
 //! launch. A credit is revoked with the interval it was given for. A launch made at the very moment of the revocation
 //! is late. It counts in the next interval of its timeline, and is charged by its estimate if there is none.
 
-use super::stepping::{MIN_ASK_INTERVAL_NS, SHORT_LAUNCH_NS, TAIL_SLACK_NS};
+use super::stepping::{MIN_ASK_INTERVAL_NS, TAIL_SLACK_NS};
 use super::{LaunchQuery, MarkerPlan, PaySink, UsageMeter};
 use crate::time::credit::{self, CreditPlace, CreditTerms};
-use crate::time::governor::Governor;
+use crate::process::mode;
+use crate::time::launch_costs::{LaunchCosts, SHORT_LAUNCH_NS};
 use vgpu_core::time::account::Admission;
 use vgpu_core::time::account::cost::CostGuess;
 use vgpu_core::time::arbiter::Gate;
@@ -126,7 +127,7 @@ impl UsageMeter {
     /// # Cost
     /// Some 20 ns, where launches follow each other so closely that a credit pays off; else a comparison.
     #[inline(never)]
-    pub fn allow_credit(&mut self, wish: &LaunchQuery<'_>, plan: &MarkerPlan, governor: &'static Governor) {
+    pub fn allow_credit(&mut self, wish: &LaunchQuery<'_>, plan: &MarkerPlan, costs: &'static LaunchCosts) {
         // Each launch must be announced to the daemon.
         if self.lease.is_on() {
             return;
@@ -140,7 +141,7 @@ impl UsageMeter {
         // The daemon may withdraw its grants (a lease that has a number, a gate that it opened): `Terms` would have
         // to check its slot before each launch.
         let watch = match (&wish.turn, wish.gate) {
-            (_, Gate::Open) if governor.is_observing() => None,
+            (_, Gate::Open) if mode::is_observing() => None,
             (None, Gate::Run { lease: 0, until: u64::MAX, exclusive: true, .. }) => None,
             (Some(turn), Gate::Run { lease: 0, until: u64::MAX, exclusive: true, .. }) => {
                 match self.turning.watch_kept(turn, now) {
@@ -162,7 +163,7 @@ impl UsageMeter {
         {
             return;
         }
-        let Some(place) = credit::place_of(governor, wish.launch) else { return };
+        let Some(place) = credit::place_of(costs, wish.launch) else { return };
         if self.given.len() >= MAX_CREDITS {
             self.given.retain(|given| !given.is_over(now));
         }
@@ -179,7 +180,7 @@ impl UsageMeter {
                 self.given.push(GrantedCredit { place, chain: plan.chain, until, counted });
             }
         }
-        let terms = CreditTerms { governor: Some(governor), launch: *wish.launch, chain: plan.chain, watch };
+        let terms = CreditTerms { costs: Some(costs), launch: *wish.launch, chain: plan.chain, watch };
         place.grant_credit(terms, estimate, launches);
     }
 }

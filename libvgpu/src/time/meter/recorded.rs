@@ -2,7 +2,7 @@
 //!
 //! Not here: the choice of its markers ([`super::stepping`]), the driver calls ([`super::markers`]).
 
-use super::reaping::LaunchCosts;
+use crate::time::launch_costs::LaunchCosts;
 use super::{BeginMarker, EndMarker, MarkerPlan, PaySink, UsageMeter};
 use shim_sys::cuda::CUevent;
 use vgpu_core::time::account::cost::CostGuess;

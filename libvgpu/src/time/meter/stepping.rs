@@ -1,5 +1,6 @@
 //! A launch on its way to the driver: the queries it needs first, the time when it may go, and its markers.
 
+use crate::time::launch_costs::SHORT_LAUNCH_NS;
 use super::timelines::{Interval, StreamTimeline, hint_slot};
 use super::{LaunchQuery, LaunchStep, MarkerPlan, PaySink, StepFindings, UsageMeter};
 use crate::daemon::lease::LeaseWord;
@@ -14,8 +15,6 @@ use vgpu_core::time::gate::{GateVerdict, LaunchRequest, goes_beside};
 
 /// Shortest time between two queries whether a stream is busy.
 pub(super) const MIN_ASK_INTERVAL_NS: u64 = 50_000;
-/// Below this cost the clock is not read before every launch.
-pub const SHORT_LAUNCH_NS: u64 = 5_000;
 /// Only while at most this many streams are busy may a short launch ignore the long work of other streams, which
 /// may be waiting for it ([`goes_beside`]).
 const MAX_STREAMS_IN_TURN: u32 = 8;
@@ -392,9 +391,8 @@ mod tests {
     use crate::daemon::link::DaemonLink;
     use crate::daemon::test_pages::StandIn;
     use crate::driver::launch::MeteredLaunch;
-    use crate::time::governor::{CallsAbove, Governor};
     use crate::time::meter::BeginMarker;
-    use crate::time::meter::reaping::LaunchCosts;
+    use crate::time::launch_costs::LaunchCosts;
     use shim_sys::cuda::{CUcontext, CUevent, CUstream};
     use std::sync::LazyLock;
     use vgpu_core::memory::ledger::LedgerPage;
@@ -534,14 +532,13 @@ mod tests {
 
     #[test]
     fn a_credit_ends_when_its_stream_may_be_idle_while_others_go_on() {
-        let governor: &'static Governor =
-            Box::leak(Box::new(Governor::new(Some(Share::ALL), DaemonLink::without_daemon(), CallsAbove::NONE)));
+        let costs: &'static LaunchCosts = Box::leak(LaunchCosts::new_boxed());
         let mut meter = UsageMeter::default();
         let left = |meter: &UsageMeter| meter.given.iter().map(GrantedCredit::unspent_ns).sum::<u64>();
         // Repeat until launches follow each other closely, which a busy host may delay.
         for _ in 0..10_000 {
             let goes = |meter: &mut UsageMeter, wish: &LaunchQuery<'_>, plan: &MarkerPlan| {
-                meter.allow_credit(wish, plan, governor)
+                meter.allow_credit(wish, plan, costs)
             };
             launch_and(&mut meter, 0, CostGuess::with_certainty(100), goes);
             if left(&meter) > 0 {
@@ -556,13 +553,12 @@ mod tests {
 
     #[test]
     fn a_program_of_many_streams_looks_at_few_credits_whenever_it_locks() {
-        let governor: &'static Governor =
-            Box::leak(Box::new(Governor::new(Some(Share::ALL), DaemonLink::without_daemon(), CallsAbove::NONE)));
+        let costs: &'static LaunchCosts = Box::leak(LaunchCosts::new_boxed());
         let mut meter = UsageMeter::default();
         for stream in (0..100).flat_map(|stream| [stream; 20]) {
             // Short enough that the credits do not fill the limit of work in flight.
             launch_and(&mut meter, stream, CostGuess::with_certainty(10), |meter, wish, plan| {
-                meter.allow_credit(wish, plan, governor)
+                meter.allow_credit(wish, plan, costs)
             });
         }
         assert!((1..=32).contains(&meter.given.len()), "{}", meter.given.len());

@@ -63,7 +63,7 @@ pub(super) struct Interval {
     /// Device time in it that another member pays for.
     pub beside: u64,
     /// True if the interval begins with the first launch of a turn, so that it includes the device's context
-    /// switch: see [`super::reaping::LaunchCosts`].
+    /// switch: see [`crate::time::launch_costs::LaunchCosts`].
     pub first: bool,
 }
 
