@@ -7,6 +7,8 @@ pub mod in_flight_frees;
 pub mod open_imports;
 pub mod overhead;
 pub mod physical;
+pub mod pool_entry;
+pub mod pool_registry;
 pub mod pools;
 pub mod refcounted_charge;
 pub mod release;
@@ -22,6 +24,7 @@ pub fn reset_after_fork() {
     refcounted_charge::reset_after_fork();
     open_imports::reset_after_fork();
     in_flight_frees::reset_after_fork();
+    pool_registry::reset_after_fork();
     pools::reset_after_fork();
     deferred_frees::reset_after_fork();
     graphs::reset_after_fork();

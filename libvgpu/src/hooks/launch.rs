@@ -6,13 +6,13 @@
 use super::graph::launch_graph;
 use crate::device::current;
 use crate::device::multi_device_launch::{self, CallPart};
+use crate::device::table;
 use crate::driver::launch::MeteredLaunch;
 use crate::driver::streams::StreamId;
 use crate::member::enforce;
 use crate::process::mode::Denied;
 use crate::time::credit::{self, CountedLaunch};
 use crate::time::governor;
-use crate::device::table;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use shim_sys::cuda::*;

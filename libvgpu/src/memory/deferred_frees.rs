@@ -17,7 +17,8 @@ use crate::driver::streams::{StreamId, StreamLocation, StreamMark, WorkEnd};
 use crate::ffi::lock::Lock;
 use crate::ffi::sorted_map::SortedMap;
 use crate::memory::allocation_records::{AllocationRecord, RecordTable};
-use crate::memory::pools::{self, PoolEntry};
+use crate::memory::pool_entry::PoolEntry;
+use crate::memory::pool_registry;
 use crate::memory::release::release_record;
 use core::ffi::c_void;
 use core::ops::Bound;
@@ -151,7 +152,7 @@ fn defer_free(address: u64, order: StreamId, moment: u64, then: AfterFree) {
         WorkEnd::Unknown => None,
     };
     add(DeferredFree { address, place, stamp: next_free_number(), moment, mark, then });
-    pools::expect_departure();
+    pool_registry::expect_shrinking();
     resolve_in(place, false);
 }
 
@@ -203,7 +204,7 @@ impl DeferredFree {
         }
         match self.then {
             AfterFree::Release(holding) => release_record(holding),
-            AfterFree::Orphan(entry) => pools::note_awaited(&entry),
+            AfterFree::Orphan(entry) => pool_registry::note_awaited(&entry),
         }
     }
 }
@@ -233,7 +234,7 @@ pub fn defer_orphan(address: u64, entry: &Arc<PoolEntry>, order: Option<StreamId
             entry.await_streams(1);
             defer_free(address, order, contexts::epoch(), AfterFree::Orphan(entry.clone()));
         }
-        _ => pools::note_ended(entry),
+        _ => pool_registry::note_ended(entry),
     }
 }
 
@@ -242,7 +243,7 @@ pub fn defer_orphan(address: u64, entry: &Arc<PoolEntry>, order: Option<StreamId
 /// Also ends the caller's own await.
 pub fn defer_orphans(entry: &Arc<PoolEntry>, mut frees: SortedMap<StreamLocation, (u64, u64)>) {
     if entry.held_bytes() == 0 {
-        return pools::note_awaited(entry);
+        return pool_registry::note_awaited(entry);
     }
     entry.await_streams(frees.len() as u64);
     for stream in [CU_STREAM_LEGACY, CU_STREAM_PER_THREAD] {
@@ -255,8 +256,8 @@ pub fn defer_orphans(entry: &Arc<PoolEntry>, mut frees: SortedMap<StreamLocation
     for (place, (stamp, moment)) in frees {
         add(DeferredFree { address: 0, place, stamp, moment, mark: None, then: then() });
     }
-    pools::expect_departure();
-    pools::note_awaited(entry);
+    pool_registry::expect_shrinking();
+    pool_registry::note_awaited(entry);
 }
 
 /// Ends the frees that are done; returns whether any are left. `arrived`: the wait that the program has just

@@ -13,43 +13,33 @@
 //! list of pools is in `registry`; pools that several processes share are in `common`. An allocation in a capturing
 //! stream becomes a graph node and takes no memory, so the hook passes it on without calling this module.
 
-mod entry;
-mod registry;
+mod requests;
 mod shared;
 mod shrinking;
 
-pub use entry::{GraphBacking, PoolEntry, PoolSource};
-pub use registry::{any, current, graph_memory, note_created, of_handle};
+use super::pool_entry::{GraphBacking, PoolEntry, PoolSource};
+use super::pool_registry::{self as registry, expect_shrinking};
+pub use super::pool_registry::{any, current, graph_memory, may_have_shrunk, note_created, of_handle};
 pub use shared::{note_imported, share_of_imported, share_pool};
 pub use shrinking::ShrinkingCall;
 
+use super::pool_registry::all;
 use crate::device::table::{self, Device};
 use crate::driver::contexts;
 use crate::driver::library::DriverCall;
 use crate::driver::streams::{self, StreamId, StreamLocation};
-use crate::ledger::held_shares;
 use crate::memory::allocation_records::{AllocationRecord, POOLED_RECORDS};
 use crate::memory::deferred_frees;
 use crate::memory::deferred_frees::{AwaitedStreams, AwaitedWork};
 use core::cell::Cell;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
-use entry::PoolAllocation;
-use registry::all;
+use core::sync::atomic::{AtomicU64, Ordering::*};
+use requests::PoolAllocation;
 use shim_sys::cuda::*;
 use std::sync::Arc;
 use vgpu_core::memory::pool::{self, PendingFree};
 
-/// Whether a pool, or a deferred free, may release memory at the next synchronisation.
-static MAY_SHRINK: AtomicBool = AtomicBool::new(false);
 /// The count that [`request_count`] returns.
 static REQUEST_COUNT: AtomicU64 = AtomicU64::new(0);
-
-/// Makes the next synchronising call check pools.
-fn expect_shrinking() {
-    if !MAY_SHRINK.load(Relaxed) {
-        MAY_SHRINK.store(true, Release);
-    }
-}
 
 /// Allocates from a pool. `real` calls the driver, `address` reads the result, `undo` frees it again.
 pub fn allocate(
@@ -257,35 +247,6 @@ pub fn destroy_pool(pool: CUmemoryPool, real: DriverCall<'_>) -> CUresult {
     result
 }
 
-/// A stream has reached its frees of a destroyed pool's memory. For `departing`.
-pub fn note_awaited(entry: &Arc<PoolEntry>) {
-    entry.awaited.fetch_sub(1, SeqCst);
-    note_ended(entry);
-}
-
-/// Memory of a destroyed pool was freed; with the last of it the pool's charge ends. For `departing`.
-pub fn note_ended(entry: &Arc<PoolEntry>) {
-    if entry.outstanding.load(Acquire) > 0 || entry.awaited.load(SeqCst) > 0 {
-        return;
-    }
-    let (bytes, share) = {
-        let mut state = entry.state.lock();
-        if core::mem::replace(&mut state.closed, true) {
-            return; // another thread was faster
-        }
-        // Bytes pledged for a call in flight are released by that call.
-        let bytes = state.account.charged();
-        state.account = pool::PoolAccount::default();
-        (bytes, state.share)
-    };
-    match share {
-        // Memory that importers hold stays charged to their share.
-        Some(share) => held_shares::let_go(share),
-        None => entry.release(None, bytes),
-    }
-    registry::forget_entry(entry);
-}
-
 /// Begins a call in which pools may give memory back to the driver, if there are any pools.
 ///
 /// # Cost
@@ -293,15 +254,6 @@ pub fn note_ended(entry: &Arc<PoolEntry>) {
 #[inline]
 pub fn begin_shrinking() -> Option<ShrinkingCall> {
     any().then(shrinking::begin_shrinking)
-}
-
-/// Whether the end of a wait must be noted: pools, or deferred frees, may have given memory back in it.
-///
-/// # Cost
-/// One load.
-#[inline]
-pub fn may_have_shrunk() -> bool {
-    MAY_SHRINK.load(Acquire)
 }
 
 /// Whether the end of a stream must be noted.
@@ -363,7 +315,7 @@ impl WaitedFor {
 /// Two questions to the driver for each pool that holds unused memory.
 pub fn note_synchronised(waited_for: WaitedFor, since: u64, announced: Option<&ShrinkingCall>) {
     // Any slack found from here on sets the flag again.
-    MAY_SHRINK.store(false, Release);
+    registry::expect_none();
     let arrived = AwaitedWork { which: waited_for.to_streams(), since };
     for entry in all() {
         let mut state = entry.state.lock();
@@ -389,17 +341,12 @@ pub fn note_synchronised(waited_for: WaitedFor, since: u64, announced: Option<&S
         }
     }
     if deferred_frees::finish_passed(Some(&arrived)) {
-        MAY_SHRINK.store(true, Release);
+        expect_shrinking();
     }
     // Memory that could not be taken back at once when unforeseen growth did not fit.
     for device in table::all().filter(|device| !device.fits_limit()) {
         give_back(device);
     }
-}
-
-/// Records a new deferred free: synchronising calls must check for its end.
-pub fn expect_departure() {
-    expect_shrinking();
 }
 
 /// Gives back the unused memory of pools and graph memory on the device. Returns whether that lowered the charge.
@@ -511,10 +458,8 @@ pub fn context_ended() {
 
 /// Clears the parent's pools in a forked child.
 pub fn reset_after_fork() {
-    registry::reset_after_fork();
     shared::reset_after_fork();
     shrinking::reset_after_fork();
-    MAY_SHRINK.store(false, Relaxed);
 }
 
 #[cfg(test)]

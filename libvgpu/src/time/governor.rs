@@ -25,11 +25,9 @@ use crate::ffi::clock;
 use crate::ffi::lock::{Lock, LockGuard};
 use crate::ledger::joined::JoinedLedger;
 use crate::process::mode;
-use crate::time::meter::markers;
 use crate::time::launch_costs::LaunchCosts;
-use crate::time::meter::{
-    BeginMarker, DueTime, LaunchQuery, LaunchStep, MarkerPlan, StepFindings, UsageMeter,
-};
+use crate::time::meter::markers;
+use crate::time::meter::{BeginMarker, DueTime, LaunchQuery, LaunchStep, MarkerPlan, StepFindings, UsageMeter};
 use crate::time::turn;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use shim_sys::cuda::*;

@@ -2,11 +2,11 @@
 //! tenant hold that share for the pointers they import. An imported pool is not charged here, because nothing is
 //! allocated from it here.
 
-use super::registry;
 use crate::ffi::lock::Lock;
 use crate::ffi::sorted_map::SortedMap;
 use crate::ledger::held_shares;
 use crate::ledger::held_shares::LocalShare;
+use crate::memory::pool_registry as registry;
 use crate::memory::shares;
 use shim_sys::cuda::CUmemoryPool;
 

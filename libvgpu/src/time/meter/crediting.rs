@@ -6,8 +6,8 @@
 
 use super::stepping::{MIN_ASK_INTERVAL_NS, TAIL_SLACK_NS};
 use super::{LaunchQuery, MarkerPlan, PaySink, UsageMeter};
-use crate::time::credit::{self, CreditPlace, CreditTerms};
 use crate::process::mode;
+use crate::time::credit::{self, CreditPlace, CreditTerms};
 use crate::time::launch_costs::{LaunchCosts, SHORT_LAUNCH_NS};
 use vgpu_core::time::account::Admission;
 use vgpu_core::time::account::cost::CostGuess;

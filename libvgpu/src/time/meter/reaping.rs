@@ -319,9 +319,9 @@ impl UsageMeter {
 mod tests {
     use super::super::timelines::LearnedFunctions;
     use super::*;
-    use vgpu_core::time::account::cost::CostGuess;
     use crate::driver::streams::StreamLocation;
     use core::cell::Cell;
+    use vgpu_core::time::account::cost::CostGuess;
     use vgpu_core::time::gate::marks::OpenInterval;
 
     /// The charges for intervals of these streams, seen complete in this order.

@@ -2,8 +2,8 @@
 //!
 //! Not here: the choice of its markers ([`super::stepping`]), the driver calls ([`super::markers`]).
 
-use crate::time::launch_costs::LaunchCosts;
 use super::{BeginMarker, EndMarker, MarkerPlan, PaySink, UsageMeter};
+use crate::time::launch_costs::LaunchCosts;
 use shim_sys::cuda::CUevent;
 use vgpu_core::time::account::cost::CostGuess;
 

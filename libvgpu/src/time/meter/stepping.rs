@@ -1,12 +1,12 @@
 //! A launch on its way to the driver: the queries it needs first, the time when it may go, and its markers.
 
-use crate::time::launch_costs::SHORT_LAUNCH_NS;
 use super::timelines::{Interval, StreamTimeline, hint_slot};
 use super::{LaunchQuery, LaunchStep, MarkerPlan, PaySink, StepFindings, UsageMeter};
 use crate::daemon::lease::LeaseWord;
 use crate::daemon::search;
 use crate::ffi::clock;
 use crate::process::helper_thread;
+use crate::time::launch_costs::SHORT_LAUNCH_NS;
 use vgpu_core::time::account::Admission;
 use vgpu_core::time::arbiter::Gate;
 use vgpu_core::time::gate::marks::OpenInterval;
@@ -391,8 +391,8 @@ mod tests {
     use crate::daemon::link::DaemonLink;
     use crate::daemon::test_pages::StandIn;
     use crate::driver::launch::MeteredLaunch;
-    use crate::time::meter::BeginMarker;
     use crate::time::launch_costs::LaunchCosts;
+    use crate::time::meter::BeginMarker;
     use shim_sys::cuda::{CUcontext, CUevent, CUstream};
     use std::sync::LazyLock;
     use vgpu_core::memory::ledger::LedgerPage;

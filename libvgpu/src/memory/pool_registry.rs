@@ -1,13 +1,15 @@
 //! The list of known pools, by the handle that the driver knows and by the number in allocation records.
 
-use super::entry::{PoolEntry, PoolSource};
+use super::pool_entry::{PoolEntry, PoolSource};
 use crate::device::table::{self, Device};
 use crate::driver::own;
 use crate::ffi::lock::Lock;
 use crate::ffi::sorted_map::SortedMap;
-use core::sync::atomic::{AtomicUsize, Ordering::*};
+use crate::ledger::held_shares;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use shim_sys::cuda::*;
 use std::sync::Arc;
+use vgpu_core::memory::pool;
 
 struct PoolRegistry {
     /// `None`: known, but not charged here: host memory, on a device without limits, or another process's.
@@ -144,12 +146,65 @@ pub(super) fn forget_entry(entry: &PoolEntry) {
     CHARGED_POOLS.store(registry.by_id.len(), Release);
 }
 
+/// A stream has reached its frees of a destroyed pool's memory.
+pub fn note_awaited(entry: &Arc<PoolEntry>) {
+    entry.awaited.fetch_sub(1, SeqCst);
+    note_ended(entry);
+}
+
+/// Memory of a destroyed pool was freed; with the last of it the pool's charge ends.
+pub fn note_ended(entry: &Arc<PoolEntry>) {
+    if entry.outstanding.load(Acquire) > 0 || entry.awaited.load(SeqCst) > 0 {
+        return;
+    }
+    let (bytes, share) = {
+        let mut state = entry.state.lock();
+        if core::mem::replace(&mut state.closed, true) {
+            return; // another thread was faster
+        }
+        // Bytes pledged for a call in flight are released by that call.
+        let bytes = state.account.charged();
+        state.account = pool::PoolAccount::default();
+        (bytes, state.share)
+    };
+    match share {
+        // Memory that importers hold stays charged to their share.
+        Some(share) => held_shares::let_go(share),
+        None => entry.release(None, bytes),
+    }
+    forget_entry(entry);
+}
+
+/// Whether a pool, or a deferred free, may release memory at the next synchronisation.
+static MAY_SHRINK: AtomicBool = AtomicBool::new(false);
+/// Makes the next synchronising call check pools.
+pub(super) fn expect_shrinking() {
+    if !MAY_SHRINK.load(Relaxed) {
+        MAY_SHRINK.store(true, Release);
+    }
+}
+
+/// A synchronising call checks pools now: those that it leaves unused memory in are expected again.
+pub(super) fn expect_none() {
+    MAY_SHRINK.store(false, Release);
+}
+
+/// Whether the end of a wait must be noted: pools, or deferred frees, may have given memory back in it.
+///
+/// # Cost
+/// One load.
+#[inline]
+pub fn may_have_shrunk() -> bool {
+    MAY_SHRINK.load(Acquire)
+}
+
 /// Clears the parent's pools in a forked child.
 pub(super) fn reset_after_fork() {
     // SAFETY: called by the child's settling thread, before any other thread continues.
     unsafe { POOL_REGISTRY.reset(PoolRegistry::NO_POOLS) };
     CHARGED_POOLS.store(0, Relaxed);
     GRAPH_POOLS.store(0, Relaxed);
+    MAY_SHRINK.store(false, Relaxed);
 }
 
 #[cfg(test)]
