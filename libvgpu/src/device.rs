@@ -1,4 +1,8 @@
-//! device
+//! The devices of this process, each with its limits, its ledger and its launch gate.
+//!
+//! - [`table`]: registered devices; [`list`]: the devices that CUDA and NVML show; [`current`]: the device of a context
+//! - [`reconnect`]: joins all devices at a daemon that came back; [`watch`]: the helper thread's looks at all devices
+//! - [`multi_device_launch`]: a launch through the gates of its devices; [`usage`]: recent device time of the tenant
 
 pub mod current;
 pub mod list;

@@ -53,7 +53,7 @@ macro_rules! after_panic {
 }
 
 /// The guard that a call holds while it is in flight, by subject. Plain frees are counted next to their charges:
-/// `holdings`.
+/// `memory/allocation_records`.
 macro_rules! under_way {
     (release) => {
         crate::memory::in_flight_frees::enter_free()
@@ -69,7 +69,8 @@ macro_rules! under_way {
     };
 }
 
-/// Calls [`driver::library::detour`] as the row's function, after [`crate::driver::library::Library::call_target`] returned null.
+/// Calls `driver::library::detour` as the row's function, after [`crate::driver::library::Library::call_target`]
+/// returned null.
 macro_rules! detour {
     ($fns:ident $h:ident ( $($a:ident),* )) => {{
         let at = crate::driver::library::detour as *const () as *mut c_void;
@@ -80,7 +81,7 @@ macro_rules! detour {
 
 /// One exported function. Those of `kernel` usually jump straight to the driver or take the fast path; neither can
 /// panic, so neither has a guard. Their slow path is out of line. Those of `ask` need the caller's address and are
-/// written without a frame in `arch`. Those of `copy` share one stub: `hooks::copies`.
+/// written without a frame in `ffi/arch`. Those of `copy` share one stub: `hooks::copies`.
 macro_rules! one {
     (ask $library:ident $numbers:ident $fns:ident $closed:expr; $h:ident ( $($a:ident : $t:ty),* )) => {
     };

@@ -1,4 +1,7 @@
-//! ledger
+//! The tenant's charges on one device, in a file that its processes share.
+//!
+//! - [`file`]: finds, joins and follows the file; [`joined`]: this process's slot in it, and the kernel's locks
+//! - [`held_shares`]: exported memory that several processes hold; [`descriptor_marks`]: how importers find it
 
 pub mod descriptor_marks;
 pub mod file;

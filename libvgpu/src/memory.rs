@@ -1,4 +1,11 @@
-//! memory
+//! Device memory: what is charged for each allocation, and when that ends.
+//!
+//! - [`reservation`]: bytes for one call; [`allocation_records`]: the charge of each address; [`release`]: its end
+//! - [`slabs`]: small requests that share memory of the driver; [`physical`]: the virtual-memory calls
+//! - [`pool_entry`], [`pool_registry`], [`pools`], [`graphs`]: memory that pools and graphs hold
+//! - [`deferred_frees`]: frees that a stream has not reached; [`in_flight_frees`]: frees that are being made
+//! - [`shares`], [`open_imports`], [`refcounted_charge`]: memory with several holders
+//! - [`overhead`]: memory that the driver takes beyond requests
 
 pub mod allocation_records;
 pub mod deferred_frees;

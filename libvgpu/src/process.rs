@@ -1,4 +1,10 @@
-//! process
+//! This process: what its environment asks for, the mode that follows, its tenant, and its one thread.
+//!
+//! - [`environment`], [`limit_request`], [`strictness`], [`copies`]: variables, and whether they ask for limits, for
+//!   refused bypasses, for charged copies
+//! - [`mode`]: what every hook reads first; [`device_count`]: how many devices are registered
+//! - [`tenant`]: whose process this is, and where its ledgers are
+//! - [`fork`]: detects a forked child; [`helper_thread`]: the one thread; [`message`]: the one line on stderr
 
 pub mod copies;
 pub mod device_count;

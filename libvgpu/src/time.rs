@@ -1,4 +1,8 @@
-//! time
+//! Device time: whether a launch may go, and what it is charged.
+//!
+//! - [`governor`]: the launch gate of a device; [`meter`]: the work in flight, measured by event markers
+//! - [`launch_costs`]: the learned time of launches; [`credit`]: launches that a thread counts without a lock
+//! - [`turn`]: turns among the members of a tenant
 
 pub mod credit;
 pub mod governor;

@@ -3,9 +3,9 @@
 //! The grant is kept until the slot's counter changes; checking that takes one load a launch. A launch is announced
 //! before that load, and the daemon writes a shut gate before it reads the report: one of the two sees the other. The
 //! work launched through an open gate is unknown, and the report says so until its streams were seen idle. Once the
-//! gate has shut, the member pays for the time in which they were not. In [`opened`]: such work; in `said`: the
+//! gate has shut, the member pays for the time in which they were not. In [`open_gate`]: such work; in [`report`]: the
 //! report, and when the daemon's bell is rung. Not here: the gate's rules ([`vgpu_core::time::gate`]), the queries of
-//! streams ([`crate::time::governor`]), atomics that need no lock ([`super::DaemonLink`]).
+//! streams ([`crate::time::governor`]), atomics that need no lock ([`DaemonLink`]).
 
 mod open_gate;
 mod report;

@@ -1,10 +1,10 @@
 //! The daemon's return after a loss, and devices that join it: at registration, again later, in forked children.
 //!
-//! A process looks for a lost daemon about once a second. Its helper thread does this ([`super::watch`]), which every process with a context has under a daemon; so does a call that is about to be refused. Neither holds a lock
-//! of the governor. When a new daemon welcomes the process, the process joins all its devices with the device time
-//! measured so far, and takes the new pages. The previous terms apply until then. If the daemon refuses a device,
-//! that device goes on as without a daemon and does not keep other devices from joining. It asks again about every
-//! ten seconds.
+//! A process looks for a lost daemon about once a second. Its helper thread does this ([`super::watch`]), which every
+//! process with a context has under a daemon; so does a call that is about to be refused. Neither holds a lock of the
+//! governor. When a new daemon welcomes the process, the process joins all its devices with the device time measured so
+//! far, and takes the new pages. The previous terms apply until then. If the daemon refuses a device, that device goes
+//! on as without a daemon and does not keep other devices from joining. It asks again about every ten seconds.
 
 use super::table::{self, Device};
 use crate::daemon::hello::{self, HelloError};
@@ -137,7 +137,7 @@ fn is_without(device: &Device, session: &Session) -> bool {
 }
 
 /// Schedules the next request for refused devices. Launches on such a device check its slot of the previous daemon
-/// and report when the time has come. A device that never had a slot relies on the watcher thread, so the search is
+/// and report when the time has come. A device that never had a slot relies on the helper thread, so the search is
 /// marked at once.
 fn note_refused(session: &'static Session) {
     let mut refused = table::all().filter(|device| is_without(device, session)).peekable();

@@ -1,5 +1,5 @@
-//! The helper thread's looks at the devices: it sees work complete while the program makes no call, passes the turn on to
-//! other members of the tenant, and looks for a lost daemon.
+//! The helper thread's looks at the devices: it sees work complete while the program makes no call, passes the turn on
+//! to other members of the tenant, and looks for a lost daemon.
 //!
 //! Not here: the thread itself ([`crate::process::helper_thread`]).
 
@@ -11,9 +11,9 @@ use crate::process::helper_thread::{self, doze_until};
 use core::sync::atomic::Ordering::*;
 use shim_sys::futex;
 
-/// Time without contention after which the watcher ends.
+/// Time without contention after which the helper thread ends.
 const IDLE_EXIT_NS: u64 = 1_000_000_000;
-/// Polling interval with several devices: the watcher can wait on one device's bell only.
+/// Polling interval with several devices: the helper thread can wait on one device's bell only.
 const SEVERAL_DEVICES_POLL_NS: u64 = 1_000_000;
 /// Polling interval while only open gates are left to watch.
 const OPEN_GATE_POLL_NS: u64 = 10_000_000;
@@ -26,7 +26,7 @@ pub fn start() {
     helper_thread::start(look_at_devices);
 }
 
-/// Starts the watcher under a daemon, when the process begins to hold memory.
+/// Starts the helper thread under a daemon, when the process begins to hold memory.
 #[cold]
 pub fn start_beside_daemon() {
     if search::next_try().is_some() && !helper_thread::is_there() {

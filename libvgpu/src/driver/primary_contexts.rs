@@ -1,5 +1,5 @@
-//! The primary context of each device: its handle, how often the program has retained it, and whose turn it is to retain
-//! or end it.
+//! The primary context of each device: its handle, how often the program has retained it, and whose turn it is to
+//! retain or end it.
 
 use crate::ffi::arch::this_thread;
 use crate::ffi::clock;

@@ -289,7 +289,7 @@ impl StreamMark {
     /// Whether the stream has reached the marker.
     pub fn is_passed(&self) -> bool {
         let Some(ask) = own::cuEventQuery() else { return true };
-        // SAFETY: a live event of ours: `departing` does not query events of ending contexts.
+        // SAFETY: a live event of ours: `deferred_frees` does not query events of ending contexts.
         let answer = without_captures(|| unsafe { ask(CUevent(self.0 as *mut c_void)) });
         // An event that was captured after all returns an error of its own, which tells nothing about the stream.
         answer != CUresult::NOT_READY && answer != CAPTURED_EVENT_ERROR

@@ -3,7 +3,7 @@
 //! For collections of up to some hundreds: pools, graphs, shares, streams with frees. The standard library's tree
 //! takes some 4 KB of code for each pair of types; this takes a tenth. Lookups are as fast. An insertion moves the
 //! pairs behind it (100 ns for 1,000 pairs of 32 bytes). Not for collections that may have many thousands: chunks of
-//! pools, mappings, deferred frees ([`crate::memory::deferred_frees`]).
+//! pools, mappings, deferred frees.
 
 /// The map.
 #[derive(Debug, Clone)]

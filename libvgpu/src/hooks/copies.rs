@@ -4,8 +4,8 @@
 //! serves all of them, because a hundred hook functions that almost no program calls would be a twentieth of the
 //! library. [`COPY_SHAPES`] describes the arguments of each call. The cost is learned by kind and size class.
 //!
-//! Copies between host and device are not hooked: separate copy engines do them while kernels run. Where a call's
-//! name does not tell the direction, the driver is asked. Not here: copies described by structures (`described`).
+//! Copies between host and device are not hooked: separate copy engines do them while kernels run. Where a call's name
+//! does not tell the direction, the driver is asked. Not here: copies described by structures (`copy_descriptors`).
 
 use super::copy_descriptors::{self, bytes_of_rows};
 use crate::device::current;

@@ -1,7 +1,7 @@
 //! NVML as a tenant sees it: its devices, its memory, its processes, and its share of the device's time.
 //!
 //! This file has the initialisation, and decides whether a device is limited. The subjects are in `memory`,
-//! `processes`, `utilisation`, `accounting` and `devices`; functions with one answer for every tenant are in `shut`.
+//! `processes`, `utilisation`, `accounting` and `devices`; functions with one answer for every tenant are in `refused`.
 //! Where nothing is limited, every call returns the driver's answer unchanged.
 #![allow(non_snake_case, clippy::missing_safety_doc)]
 // SAFETY of every block in this file: the program's own arguments for the function it called, passed on unchanged;

@@ -1,10 +1,10 @@
 //! Memory shared with other processes and other APIs: exports, imports, and external memory.
 //!
-//! Exported memory is charged to a share of the ledger from then on (`share`). An import by the same tenant holds
-//! that share and charges nothing. Any other import is charged to the tenant once, in a share that its first importer
-//! founds. An address is charged by the range that the driver reports, a handle when it is mapped (`vmm`), external
-//! memory by the size in its descriptor. A share is held *before* the driver is called, so that a release in another
-//! process meanwhile does not end it.
+//! Exported memory is charged to a share of the ledger from then on (`ledger/held_shares`). An import by the same
+//! tenant holds that share and charges nothing. Any other import is charged to the tenant once, in a share that its
+//! first importer founds. An address is charged by the range that the driver reports, a handle when it is mapped
+//! (`vmm`), external memory by the size in its descriptor. A share is held *before* the driver is called, so that a
+//! release in another process meanwhile does not end it.
 //!
 //! Not hooked: `cuMemGetHandleForAddressRange`. Its descriptor is for other vendors' devices, no driver function
 //! imports it, and the memory is charged where it was allocated.

@@ -1,6 +1,6 @@
 //! Virtual memory management: the charge belongs to the physical allocation and ends with the last reference to it
-//! (`physical`). Reserving addresses costs nothing and is not hooked. Host memory is never charged to a device. A
-//! multicast object is not charged either: it only gives access to memory bound to it, which is charged where it was
+//! (`memory/physical`). Reserving addresses costs nothing and is not hooked. Host memory is never charged to a device.
+//! A multicast object is not charged either: it only gives access to memory bound to it, which is charged where it was
 //! created.
 #![allow(non_snake_case, clippy::missing_safety_doc)]
 // SAFETY of every block in this file: the program's own arguments for the function it called, passed on unchanged;

@@ -288,7 +288,8 @@ impl Ledger {
         unsafe { self.joined.load(Acquire).as_ref()? }.member.reserve_at_once(bytes, u64::MAX)
     }
 
-    /// Reserves bytes as [`Member::reserve`] does, after a check that the file still has its name.
+    /// Reserves bytes as [`vgpu_core::memory::ledger::Member::reserve`] does, after a check that the file still has its
+    /// name.
     ///
     /// # Errors
     /// `Ok(Err)` with the numbers if the bytes do not fit. `Err` with the reason if the ledger itself became unusable.

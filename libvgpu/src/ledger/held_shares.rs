@@ -6,8 +6,8 @@
 //! whichever process: vgpu-core's `ledger/shares.rs`.
 //!
 //! An imported allocation has no share if it belongs to another tenant or to a process without limits, or if its
-//! exporter died before the import. Its first importer *founds* a share ([`hold_or_found`]) and charges the bytes
-//! that it uses ([`lacking_bytes`], [`charge_reserved`]). Further imports by the tenant, in this process or another, cost
+//! exporter died before the import. Its first importer *founds* a share ([`hold_or_found`]) and charges the bytes that
+//! it uses ([`lacking_bytes`], [`charge_reserved`]). Further imports by the tenant, in this process or another, cost
 //! nothing. When all places for shares are taken, each importer is charged as for an allocation of its own. That may
 //! count memory twice, but never misses any.
 //!
@@ -18,8 +18,8 @@
 //! transit is charged to nobody until it is imported. A founded share is not kept for a descriptor: any open
 //! descriptors belong to another tenant, which is charged for them.
 //!
-//! Not here: the marks on descriptors (`descriptor`), which pointer or handle holds which share (`holdings`,
-//! `physical`), and the calls themselves (`hooks/share`).
+//! Not here: the marks on descriptors ([`descriptor_marks`]), which pointer or handle holds which share
+//! (`memory/allocation_records`, `memory/physical`), and the calls themselves (`hooks/share`).
 
 use super::descriptor_marks::{self, DescriptorWatch};
 use super::joined::JoinedLedger;
@@ -160,8 +160,8 @@ pub fn hold_share(identity: u64, ledgers: &mut dyn Iterator<Item = (u8, &'static
     all.insert(found.next()?)
 }
 
-/// Founds a share in the ledger of a device for imported memory of that identity, or holds one that another importer has
-/// founded meanwhile. `None`: all places for shares are taken.
+/// Founds a share in the ledger of a device for imported memory of that identity, or holds one that another importer
+/// has founded meanwhile. `None`: all places for shares are taken.
 pub fn hold_or_found(device: u8, joined: Option<&'static JoinedLedger>, identity: u64) -> Option<LocalShare> {
     let mut all = SHARE_STATE.lock();
     if let Some(share) = all.hold_known(identity) {
@@ -177,8 +177,8 @@ pub fn is_founded(share: LocalShare) -> bool {
     SHARE_STATE.lock().held.get(&share).is_some_and(|held| held.founded)
 }
 
-/// The number of the device, and the bytes still missing from the charge of a share that is to hold `whole`. Only founded
-/// shares can lack any.
+/// The number of the device, and the bytes still missing from the charge of a share that is to hold `whole`. Only
+/// founded shares can lack any.
 pub fn lacking_bytes(share: LocalShare, whole: u64) -> Option<(u8, u64)> {
     let all = SHARE_STATE.lock();
     let held = all.held.get(&share).filter(|held| held.founded)?;

@@ -13,7 +13,7 @@
 //! charges, then calls the driver. A lookup that finds the driver's function gets this second hook, so an interposer
 //! can call it on any thread without calling itself. Both enforce limits, so it does not matter which caller asks.
 //! Nothing about callers is cached: by the next lookup an object may be unloaded and another mapped in its place.
-//! [`names`] is the table of names decided here; the compiler builds it.
+//! [`super::names`] is the table of names decided here; the compiler builds it.
 //!
 //! RTLD_DEFAULT where the driver was loaded with RTLD_LOCAL: the main program finds nothing, as without this library.
 //! A library that was itself loaded with RTLD_LOCAL gets the hook, whether or not the driver is in its own scope,

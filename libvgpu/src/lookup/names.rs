@@ -1,8 +1,8 @@
 //! Decides which names are handled here: hooked functions, their unknown variants, and the loader's own functions.
 //!
 //! The compiler builds one hash table of words from the table of rows. Each match is confirmed by comparing the text,
-//! so a foreign name never matches. Not here: the decision about a lookup ([`super::answer_lookup`]), and the meaning
-//! of a variant that the table does not know (`doors`).
+//! so a foreign name never matches. Not here: the decision about a lookup (`answer_lookup`), and the meaning
+//! of a variant that the table does not know (`bypasses`).
 
 use crate::driver::library::{CUDA, NVML};
 use crate::ffi::loader::LOADER_NAMES;

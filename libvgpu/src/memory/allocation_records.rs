@@ -26,7 +26,7 @@ pub struct AllocationRecord {
 
 /// Replaces the device number: `bytes` is the number of a share.
 const SHARED_MARK: u8 = u8::MAX;
-/// Replaces the device number: `bytes` is the number of a refcounted charge (`counted`).
+/// Replaces the device number: `bytes` is the number of a refcounted charge (`refcounted_charge`).
 const REFCOUNTED_MARK: u8 = u8::MAX - 1;
 /// Replaces the device number: `bytes` is the number of a slab, with the device number in the upper byte.
 const SLAB_MARK: u8 = u8::MAX - 2;
@@ -39,7 +39,7 @@ impl AllocationRecord {
         Self { bytes: u64::from(share.as_number()), device: SHARED_MARK, context }
     }
 
-    /// One reference to a refcounted charge: see `counted`.
+    /// One reference to a refcounted charge: see `refcounted_charge`.
     pub fn of_counted(number: u32, context: usize) -> Self {
         Self { bytes: u64::from(number), device: REFCOUNTED_MARK, context }
     }

@@ -2,7 +2,7 @@
 //! of the device's memory taken meanwhile would show a difference that is not overhead.
 //!
 //! The counters are spread by the caller's stack, so that threads do not contend for one cache line. Plain frees are
-//! counted next to their charges, which costs half as much: `holdings`.
+//! counted next to their charges, which costs half as much: `allocation_records`.
 
 use crate::ffi::thread::thread_stripe;
 use crate::memory::allocation_records;

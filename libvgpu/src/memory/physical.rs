@@ -14,7 +14,8 @@
 //! during their unmap. A handle that is being released is still found until the driver reuses its number
 //! ([`note_created`]).
 //!
-//! Not here: charges of addresses and arrays (`holdings`), memory that several processes hold (`share`).
+//! Not here: charges of addresses and arrays (`allocation_records`), memory that several processes hold
+//! (`ledger/held_shares`).
 
 use crate::ffi::lock::Lock;
 use crate::memory::allocation_records::{AllocationRecord, Map, empty_map};

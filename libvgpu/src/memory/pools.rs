@@ -9,9 +9,9 @@
 //! given back: [`give_back`] does so before any request is refused for memory.
 //!
 //! Graph memory is treated as a pool without a handle, one per device; `graphs` decides which graphs may be launched.
-//! Frees whose time only the driver knows, and pools destroyed while allocations were alive, are in `departing`. The
-//! list of pools is in `registry`; pools that several processes share are in `common`. An allocation in a capturing
-//! stream becomes a graph node and takes no memory, so the hook passes it on without calling this module.
+//! Frees whose time only the driver knows, and pools destroyed while allocations were alive, are in `deferred_frees`.
+//! The list of pools is in `pool_registry`; pools that several processes share are in `shared`. An allocation in a
+//! capturing stream becomes a graph node and takes no memory, so the hook passes it on without calling this module.
 
 mod requests;
 mod shared;

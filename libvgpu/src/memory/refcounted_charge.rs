@@ -1,7 +1,7 @@
 //! Refcounted charges: one charge that several objects of this process hold, such as external memory and the buffers
 //! and arrays that map it. It ends with the last of them, in any order.
 //!
-//! Memory that several processes hold is in `share`.
+//! Memory that several processes hold is in `ledger/held_shares`.
 
 use crate::ffi::lock::Lock;
 use crate::ffi::sorted_map::SortedMap;

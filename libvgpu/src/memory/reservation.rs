@@ -1,5 +1,5 @@
-//! Reserves bytes for a call. Before a refusal, pools and graph memory give back their unused bytes, as they would if the
-//! device itself were full.
+//! Reserves bytes for a call. Before a refusal, pools and graph memory give back their unused bytes, as they would if
+//! the device itself were full.
 
 use super::pools;
 use super::shares;
@@ -60,7 +60,8 @@ impl Device {
     }
 }
 
-/// Reserves the bytes missing from the charge of a share that is to hold `whole`, until [`charge_reserved`].
+/// Reserves the bytes missing from the charge of a share that is to hold `whole`, until
+/// [`charge_reserved`](crate::ledger::held_shares::charge_reserved).
 ///
 /// # Errors
 /// As [`Device::reserve`].

@@ -1,4 +1,4 @@
-//! The watcher thread, the only thread that this library starts. It sees work complete while the program makes no
+//! The helper thread, the only thread that this library starts. It sees work complete while the program makes no
 //! call, and passes the turn on to other members of the tenant.
 //!
 //! It starts when a launch finds the turn contended, outside all our locks, and ends by itself 1 s after the last
@@ -8,7 +8,7 @@
 //!
 //! All signals are blocked before the thread exists, and it holds no lock across a driver call. It calls the driver
 //! only while an event marker is in flight, so not at the exit of a program that has waited for its work. A forked
-//! child has no watcher, and records that ([`reset_after_fork`]). If it cannot be started, only time is lost: a
+//! child has no helper thread, and records that ([`reset_after_fork`]). If it cannot be started, only time is lost: a
 //! waiting launch polls every 10 ms and takes the turn after the drain deadline.
 
 use crate::ffi::clock;
@@ -24,16 +24,16 @@ const STACK_BYTES: usize = 256 << 10;
 /// How late the thread's timers may fire.
 const TIMER_SLACK_NS: libc::c_ulong = 1_000;
 
-/// State of the watcher: 0 (none), `HELPER_AWAKE` or `HELPER_DOZES`.
+/// State of the helper thread: 0 (none), `HELPER_AWAKE` or `HELPER_DOZES`.
 static HELPER_STATE: AtomicU32 = AtomicU32::new(0);
-/// The watcher thread is awake and watches devices.
+/// The helper thread is awake and watches devices.
 const HELPER_AWAKE: u32 = 1;
 /// The thread exists only to search for the daemon, and sleeps until the next try or until it is started.
 const HELPER_DOZES: u32 = 2;
-/// After a failed creation of the watcher thread: earliest time of the next try, in ns; 0: any time.
+/// After a failed creation of the helper thread: earliest time of the next try, in ns; 0: any time.
 static START_NOT_BEFORE: AtomicU64 = AtomicU64::new(0);
 
-/// Whether the watcher is awake and need not be started.
+/// Whether the helper thread is awake and need not be started.
 ///
 /// # Cost
 /// One load.
@@ -42,7 +42,7 @@ pub fn is_running() -> bool {
     HELPER_STATE.load(Relaxed) == HELPER_AWAKE
 }
 
-/// Whether the watcher thread exists, awake or dozing, so that searches for the daemon are done.
+/// Whether the helper thread exists, awake or dozing, so that searches for the daemon are done.
 ///
 /// # Cost
 /// One load.
@@ -51,7 +51,7 @@ pub fn is_there() -> bool {
     HELPER_STATE.load(Relaxed) != 0
 }
 
-/// Records in a forked child that it has no watcher.
+/// Records in a forked child that it has no helper thread.
 pub fn reset_after_fork() {
     HELPER_STATE.store(0, Relaxed);
     START_NOT_BEFORE.store(0, Relaxed);
@@ -151,7 +151,7 @@ extern "C" fn run_helper(look: *mut c_void) -> *mut c_void {
     core::ptr::null_mut()
 }
 
-/// Sleeps until that time or until the watcher is started. True: it was started.
+/// Sleeps until that time or until the helper thread is started. True: it was started.
 pub fn doze_until(moment: u64) -> bool {
     if HELPER_STATE.compare_exchange(HELPER_AWAKE, HELPER_DOZES, AcqRel, Relaxed).is_ok() {
         futex::wait(&HELPER_STATE, HELPER_DOZES, moment, u32::MAX);

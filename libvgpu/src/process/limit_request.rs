@@ -1,7 +1,7 @@
 //! Whether limits are asked for in this process, before anything is initialised.
 //!
 //! Lookups and `dlopen` happen long before `cuInit`, also in programs that never touch a GPU. So without limits the
-//! check allocates nothing and reads at most one file, once. `boot` reads the limits themselves.
+//! check allocates nothing and reads at most one file, once. `member/boot` reads the limits themselves.
 
 use super::environment::{self, decisive_variable, has_limit_prefix};
 use crate::process::mode::{self, ProcessMode, process_mode};

@@ -161,8 +161,8 @@ pub fn launch_on_credit(
     place.credit.take_launch(key, cost).then_some(CountedLaunch { place, cost })
 }
 
-/// This thread's entry for launches into the stream of `launch`, by the governor of these costs: its existing one, a new one, or one
-/// of its others. `None`: no entry is available.
+/// This thread's entry for launches into the stream of `launch`, by the governor of these costs: its existing one, a
+/// new one, or one of its others. `None`: no entry is available.
 pub fn place_of(costs: &'static LaunchCosts, launch: &MeteredLaunch) -> Option<&'static CreditPlace> {
     let thread = this_thread();
     let pair = places_of(thread, launch.stream, launch.per_thread);

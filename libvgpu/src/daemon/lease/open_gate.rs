@@ -1,7 +1,8 @@
 //! Work that went through an open gate: its streams, their answers, and the charge for it.
 //!
 //! One thread at a time asks them, without the lock: from [`Lease::streams_to_ask`] or [`Lease::begin_stream_end`] to
-//! [`Lease::finish_asking`]. Streams and contexts that end wait for it. Not here: the queries ([`crate::time::governor`]).
+//! [`Lease::finish_asking`]. Streams and contexts that end wait for it. Not here: the queries
+//! ([`crate::time::governor`]).
 
 use super::{IDLE_LOOK_GAP_NS, Lease, MAX_OPEN_STREAMS, OpenStream, StreamAnswer, UNASKED_TIMEOUT_NS};
 use crate::daemon::link::DaemonLink;

@@ -1,4 +1,4 @@
-//! The x86-64 System V code: arguments in rdi, rsi, rdx, rcx, r8, r9 and on the stack, return address at [rsp]; rax
+//! The x86-64 System V code: arguments in rdi, rsi, rdx, rcx, r8, r9 and on the stack, return address at `[rsp]`; rax
 //! and r11 are free.
 
 /// The beginning of `dlsym` and `dlvsym`, whose name argument is in rsi. A foreign name jumps to the real function,
@@ -50,8 +50,8 @@ macro_rules! foreign_names_pass {
 
 pub(crate) use foreign_names_pass;
 
-/// Our replacements of the loader's functions. `$real`: the table of the functions that they jump to. `$answer`, `$open`
-/// and `$open_in` decide about the calls that do not pass.
+/// Our replacements of the loader's functions. `$real`: the table of the functions that they jump to. `$answer`,
+/// `$open` and `$open_in` decide about the calls that do not pass.
 macro_rules! loader_functions {
     ($real:path, $answer:path, $open:path, $open_in:path; $(#[$export:meta])? $dlsym:ident $dlvsym:ident $dlopen:ident $dlmopen:ident) => {
         /// `dlsym` as the program sees it: foreign names pass by a tail jump.

@@ -12,8 +12,8 @@ impl Governor {
         self.lock_meter().launch_count(stream)
     }
 
-    /// The driver has waited in this context: charges completed work. `drained`: the wait was for a stream, or for all of
-    /// them, with the launches that it had before the wait.
+    /// The driver has waited in this context: charges completed work. `drained`: the wait was for a stream, or for all
+    /// of them, with the launches that it had before the wait.
     #[cold]
     pub fn note_waited(
         &self,

@@ -5,8 +5,8 @@
 //! reached replaces it. The axis starts at the host's clock and then follows the device's. Every marker seen bounds
 //! the difference between the two: it was reached before it was seen.
 //!
-//! No lock is held here. Every call is made so that it disturbs no capture ([`crate::driver::streams::without_captures`], by the
-//! caller).
+//! No lock is held here. Every call is made so that it disturbs no capture
+//! ([`crate::driver::streams::without_captures`], by the caller).
 
 // SAFETY of every driver call in this file: events are ours, created in a context that the governor has not been told
 // the end of; streams are those the program is launching into at this moment; outputs are locals.

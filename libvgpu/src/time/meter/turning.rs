@@ -60,7 +60,8 @@ impl UsageMeter {
         }
     }
 
-    /// The helper thread's look at the turn among the tenant's members; see [`crate::time::turn::TurnMemory::watch_turn`].
+    /// The helper thread's look at the turn among the tenant's members; see
+    /// [`crate::time::turn::TurnMemory::watch_turn`].
     pub fn watch_turn(&mut self, turn: &Turn<'_>, account: SharedAccount<'_>, share: Option<Share>, now: u64) -> u64 {
         let admit = |share| account.admit_beside(self.keeper.in_flight(), share, now);
         let admission = share.map_or(Admission::Admit, admit);
