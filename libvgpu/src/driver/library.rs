@@ -65,7 +65,7 @@ pub static NVML: Library<
 
 /// Number of each library's first row among the rows of both.
 pub mod first_number {
-    use super::{CudaHook, NvmlHook};
+    use shim_sys::table::{CudaHook, NvmlHook};
     /// The driver's rows come first.
     pub const CUDA: usize = 0;
     /// Row number of NVML's first row: its rows follow those of CUDA.

@@ -11,7 +11,7 @@ use crate::driver::launch::MeteredLaunch;
 use crate::driver::streams::StreamId;
 use crate::member::enforce;
 use crate::process::mode::Denied;
-use crate::time::credit::{self, CountedLaunch};
+use crate::time::credit::CountedLaunch;
 use crate::time::governor;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -275,8 +275,9 @@ pub fn undo_launch(launch: &CountedLaunch) {
 
 /// The fast path of each kernel launch: passes on this thread's credit ([`credit`]). `None`: use the slow path.
 pub mod short {
-    use super::{CUDA_LAUNCH_PARAMS, CUfunction, CUlaunchConfig, CUstream, c_void, credit};
-    use credit::CountedLaunch;
+    use crate::time::credit::{self, CountedLaunch};
+    use core::ffi::c_void;
+    use shim_sys::cuda::{CUDA_LAUNCH_PARAMS, CUfunction, CUlaunchConfig, CUstream};
 
     macro_rules! short {
         ($($kernel:ident $cooperative:ident $ex:ident $per_thread:literal)*) => {$(
