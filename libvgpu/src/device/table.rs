@@ -27,7 +27,7 @@ pub struct Device {
     /// Its CUDA ordinal; -1: CUDA has not shown it.
     cuda: AtomicI32,
     /// Memory limit in bytes from the environment; all ones: no limit. See [`Device::memory_limit`].
-    own: u64,
+    pub own: u64,
     /// The tenant's charges.
     pub ledger: Ledger,
     /// The launch gate, if device time has a ceiling or is measured.
