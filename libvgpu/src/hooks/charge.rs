@@ -8,7 +8,9 @@ use crate::driver::library::DriverCall;
 use crate::driver::own;
 use crate::driver::streams::StreamId;
 use crate::member::enforce;
-use crate::memory::allocation_records::{ADDRESS_RECORDS, AllocationRecord, POOLED_RECORDS, PutOutcome, RecordTable};
+use crate::memory::allocation_records::{
+    ADDRESS_RECORDS, AllocationRecord, POOLED_RECORDS, PutOutcome, RecordTable, RecordedCharge,
+};
 use crate::memory::release::release_record;
 use crate::memory::{deferred_frees, in_flight_frees, pools, slabs};
 use crate::process::mode::Denied;
@@ -56,12 +58,7 @@ fn allocate_charged(
     let result = real();
     if result.ok() {
         reservation.commit();
-        note_charge(
-            table,
-            key(),
-            AllocationRecord { bytes, device: device.index, context: context.0 as usize },
-            moment,
-        );
+        note_charge(table, key(), AllocationRecord::of_bytes(bytes, device.index, context.0 as usize), moment);
     }
     result
 }
@@ -119,7 +116,7 @@ fn charge_in_slab(
     aside: Option<Reservation<'static>>,
 ) -> Result<AllocationRecord, CUresult> {
     let slab = address / charging::SLAB_BYTES;
-    let in_slab = AllocationRecord::in_slab(slab, device.index, context);
+    let in_slab = AllocationRecord { charge: RecordedCharge::InSlab { slab, device: device.index }, context };
     if aside.is_none() && slabs::join(slab) {
         return Ok(in_slab);
     }
@@ -129,7 +126,7 @@ fn charge_in_slab(
     };
     let Some(is_first) = slabs::enter_slab(slab) else {
         aside.commit();
-        return Ok(AllocationRecord { bytes: charging::SLAB_BYTES, device: device.index, context });
+        return Ok(AllocationRecord::of_bytes(charging::SLAB_BYTES, device.index, context));
     };
     if is_first {
         aside.commit();

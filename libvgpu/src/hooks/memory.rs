@@ -69,12 +69,7 @@ fn allocate_pitched(width: u64, height: u64, real: DriverCall<'_>, answer: &dyn 
     if bytes < expected {
         device.release(expected - bytes);
     }
-    note_charge(
-        &ADDRESS_RECORDS,
-        address,
-        AllocationRecord { bytes, device: device.index, context: context.0 as usize },
-        moment,
-    );
+    note_charge(&ADDRESS_RECORDS, address, AllocationRecord::of_bytes(bytes, device.index, context.0 as usize), moment);
     result
 }
 

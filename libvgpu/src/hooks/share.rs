@@ -23,7 +23,7 @@ use crate::ledger::held_shares;
 use crate::ledger::held_shares::LocalShare;
 use crate::member::enforce;
 use crate::memory::allocation_records::{
-    ADDRESS_RECORDS, ARRAY_RECORDS, AllocationRecord, EXTERNAL_RECORDS, RecordTable,
+    ADDRESS_RECORDS, ARRAY_RECORDS, AllocationRecord, EXTERNAL_RECORDS, RecordTable, RecordedCharge,
 };
 use crate::memory::open_imports;
 use crate::memory::release::release_record;
@@ -39,21 +39,24 @@ use vgpu_core::memory::ledger::Reservation;
 
 /// Moves the charge of an exported allocation to a share, or returns the share it already has.
 fn share_exported(holding: AllocationRecord, identity: u64) -> Option<LocalShare> {
-    match holding.as_share() {
-        Some(share) => Some(share),
-        None => shares::export_charge(table::by_index(usize::from(holding.device))?, identity, holding.bytes),
+    match holding.charge {
+        RecordedCharge::Share(share) => Some(share),
+        RecordedCharge::Own { bytes, device } => {
+            shares::export_charge(table::by_index(usize::from(device))?, identity, bytes)
+        }
+        RecordedCharge::InSlab { .. } | RecordedCharge::Refcounted(_) => None,
     }
 }
 
 /// Charges an allocation of `bytes` by itself if it shares a slab; the other allocations stay in the slab. `None`:
 /// its own charge does not fit in addition to the slab.
 fn charge_separately(holding: AllocationRecord, bytes: u64) -> Option<AllocationRecord> {
-    let Some((number, _)) = holding.as_slab() else { return Some(holding) };
+    let RecordedCharge::InSlab { device: number, .. } = holding.charge else { return Some(holding) };
     let device = table::by_index(usize::from(number))?;
     let bytes = charging::charge_linear(bytes)?;
     device.try_reserve(bytes).ok()?.commit();
     release_record(holding);
-    Some(AllocationRecord { bytes, device: number, ..holding })
+    Some(AllocationRecord::of_bytes(bytes, number, holding.context))
 }
 
 pub unsafe fn cuIpcGetMemHandle(
@@ -148,7 +151,7 @@ fn hold_imported(
                 return charge_share(share, whole, context).map(Some);
             }
             home.reserve(whole)?.commit();
-            Ok(Some(AllocationRecord { bytes: whole, device: home.index, context }))
+            Ok(Some(AllocationRecord::of_bytes(whole, home.index, context)))
         }
     }
 }
@@ -284,7 +287,10 @@ pub unsafe fn cuMemExportToShareableHandle(
     {
         held_shares::with_export_turn(|| {
             // Another tenant's memory of which nothing is charged yet has no charge to move.
-            let Some(holding) = physical::record_of(&pin).filter(|holding| holding.bytes > 0) else { return };
+            let Some(holding) = physical::record_of(&pin) else { return };
+            if holding.own_bytes().is_some_and(|(bytes, _)| bytes == 0) {
+                return;
+            }
             if let Some(share) = share_exported(holding, name.export_identity()) {
                 physical::set_holding(&pin, AllocationRecord::of_share(share, 0));
                 name.mark_share(share);
@@ -331,7 +337,7 @@ pub unsafe fn cuMemImportFromShareableHandle(
         // A share whose full size is unknown is charged when the memory is mapped.
         Some(share) => physical::note_imported(new, Some(AllocationRecord::of_share(share, 0)), false),
         None => {
-            let home = home.map(|device| AllocationRecord { bytes: 0, device: device.index, context: 0 });
+            let home = home.map(|device| AllocationRecord::of_bytes(0, device.index, 0));
             physical::note_imported(new, home, true)
         }
     };
@@ -448,7 +454,7 @@ pub unsafe fn cuImportExternalMemory(
     let context = context.0 as usize;
     let holding = match share {
         Some(share) => AllocationRecord::of_share(share, context),
-        None => AllocationRecord { bytes: whole, device: device.index, context },
+        None => AllocationRecord::of_bytes(whole, device.index, context),
     };
     let result = call();
     if result.ok() {

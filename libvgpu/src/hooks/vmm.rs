@@ -13,7 +13,7 @@ use crate::driver::own;
 use crate::ledger::held_shares;
 use crate::ledger::held_shares::LocalShare;
 use crate::member::enforce;
-use crate::memory::allocation_records::AllocationRecord;
+use crate::memory::allocation_records::{AllocationRecord, RecordedCharge};
 use crate::memory::physical::{self, EndedCharges};
 use crate::memory::release::release_record;
 use crate::memory::reservation;
@@ -74,7 +74,7 @@ pub unsafe fn cuMemCreate(
     let result = call();
     if result.ok() {
         reservation.commit();
-        physical::note_created(unsafe { *handle }, Some(AllocationRecord { bytes, device: device.index, context: 0 }));
+        physical::note_created(unsafe { *handle }, Some(AllocationRecord::of_bytes(bytes, device.index, 0)));
     }
     result
 }
@@ -323,7 +323,11 @@ fn bind(
 /// The device that an allocation is on, if it has limits.
 fn number_of_device(memory: &physical::PinnedAllocation) -> Option<u8> {
     let holding = physical::record_of(memory)?;
-    holding.as_share().map_or(Some(holding.device), held_shares::device_of)
+    match holding.charge {
+        RecordedCharge::Own { device, .. } | RecordedCharge::InSlab { device, .. } => Some(device),
+        RecordedCharge::Share(share) => held_shares::device_of(share),
+        RecordedCharge::Refcounted(_) => None,
+    }
 }
 
 pub unsafe fn cuMulticastBindMem(

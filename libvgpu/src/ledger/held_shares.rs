@@ -34,18 +34,6 @@ use vgpu_core::memory::ledger::{HeldCharge, Release, Reservation, SharedChargeId
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct LocalShare(NonZeroU32);
 
-impl LocalShare {
-    /// The number, to store in an integer field.
-    pub fn as_number(self) -> u32 {
-        self.0.get()
-    }
-
-    /// The inverse of [`LocalShare::as_number`].
-    pub fn from_number(number: u32) -> Option<Self> {
-        NonZeroU32::new(number).map(Self)
-    }
-}
-
 /// A share that this process holds.
 struct ShareRecord {
     device: u8,

@@ -13,47 +13,48 @@ use core::sync::atomic::{AtomicU64, Ordering::*};
 use shim_sys::cuda::CUcontext;
 use std::collections::HashMap;
 
-/// A charge and its context, or a hold on a share ([`AllocationRecord::of_share`]).
+/// The charge of an address or a handle, and its context.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AllocationRecord {
-    /// Bytes charged.
-    pub bytes: u64,
-    /// Number of the device that the bytes are on.
-    pub device: u8,
+    /// What is charged.
+    pub charge: RecordedCharge,
     /// The context, as an integer. 0: none, for example for physical allocations, which outlive contexts.
     pub context: usize,
 }
 
-/// Replaces the device number: `bytes` is the number of a share.
-const SHARED_MARK: u8 = u8::MAX;
-/// Replaces the device number: `bytes` is the number of a refcounted charge (`refcounted_charge`).
-const REFCOUNTED_MARK: u8 = u8::MAX - 1;
-/// Replaces the device number: `bytes` is the number of a slab, with the device number in the upper byte.
-const SLAB_MARK: u8 = u8::MAX - 2;
-/// Bit position of the device number next to the slab number.
-const SLAB_DEVICE_SHIFT: u32 = 56;
+/// What an allocation record charges.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RecordedCharge {
+    /// Bytes of its own.
+    Own {
+        /// Bytes charged.
+        bytes: u64,
+        /// Number of the device that the bytes are on.
+        device: u8,
+    },
+    /// A place in a slab that several allocations share: see `slabs`.
+    InSlab {
+        /// Number of the slab.
+        slab: u64,
+        /// Number of the device that the slab is on.
+        device: u8,
+    },
+    /// A hold on a share: memory that several processes hold is charged to the share, not to the process.
+    Share(LocalShare),
+    /// One reference to a refcounted charge, by its number: see `refcounted_charge`.
+    Refcounted(u32),
+}
 
 impl AllocationRecord {
-    /// A hold on a share: memory that several processes hold is charged to the share, not to the process.
-    pub fn of_share(share: LocalShare, context: usize) -> Self {
-        Self { bytes: u64::from(share.as_number()), device: SHARED_MARK, context }
-    }
-
-    /// One reference to a refcounted charge: see `refcounted_charge`.
-    pub fn of_counted(number: u32, context: usize) -> Self {
-        Self { bytes: u64::from(number), device: REFCOUNTED_MARK, context }
-    }
-
-    /// A place in a slab that several allocations share: see `slabs`.
-    pub fn in_slab(slab: u64, device: u8, context: usize) -> Self {
-        Self { bytes: slab | u64::from(device) << SLAB_DEVICE_SHIFT, device: SLAB_MARK, context }
-    }
-
-    /// The device number and the slab number, if this is a place in a slab.
+    /// A charge of its own.
     #[inline]
-    pub fn as_slab(&self) -> Option<(u8, u64)> {
-        let [.., device] = self.bytes.to_le_bytes();
-        (self.device == SLAB_MARK).then_some((device, self.bytes & ((1 << SLAB_DEVICE_SHIFT) - 1)))
+    pub const fn of_bytes(bytes: u64, device: u8, context: usize) -> Self {
+        Self { charge: RecordedCharge::Own { bytes, device }, context }
+    }
+
+    /// A hold on a share.
+    pub fn of_share(share: LocalShare, context: usize) -> Self {
+        Self { charge: RecordedCharge::Share(share), context }
     }
 
     /// The context that the charge belongs to.
@@ -61,14 +62,21 @@ impl AllocationRecord {
         CUcontext(self.context as *mut _)
     }
 
-    /// The number of the refcounted charge, if this is a reference to one.
-    pub fn as_refcounted(&self) -> Option<u32> {
-        u32::try_from(self.bytes).ok().filter(|_| self.device == REFCOUNTED_MARK)
+    /// The bytes of its own, and the number of their device.
+    #[inline]
+    pub fn own_bytes(&self) -> Option<(u64, u8)> {
+        match self.charge {
+            RecordedCharge::Own { bytes, device } => Some((bytes, device)),
+            _ => None,
+        }
     }
 
     /// The share, if this is a hold on one.
     pub fn as_share(&self) -> Option<LocalShare> {
-        u32::try_from(self.bytes).ok().filter(|_| self.device == SHARED_MARK).and_then(LocalShare::from_number)
+        match self.charge {
+            RecordedCharge::Share(share) => Some(share),
+            _ => None,
+        }
     }
 }
 
@@ -281,18 +289,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_in_a_slab_is_told_from_a_charge_of_its_own() {
-        let place = AllocationRecord::in_slab((1 << 26) - 1, 63, 7);
-        assert_eq!((place.as_slab(), place.context), (Some((63, (1 << 26) - 1)), 7));
-        assert_eq!(AllocationRecord { bytes: (2 << 20), device: 63, context: 7 }.as_slab(), None);
-        assert_eq!((place.as_share(), place.as_refcounted()), (None, None));
+    fn a_record_takes_no_more_room_than_three_words() {
+        assert_eq!(size_of::<AllocationRecord>(), 24);
     }
 
     #[test]
     fn a_context_takes_its_own_holdings_with_it_and_no_others() {
         let table = RecordTable::new();
         for key in 0..1000u64 {
-            let holding = AllocationRecord { bytes: 512, device: 0, context: (key % 2) as usize + 1 };
+            let holding = AllocationRecord::of_bytes(512, 0, (key % 2) as usize + 1);
             assert_eq!(table.insert_record(key << 9, holding), None);
         }
         let one = CUcontext(core::ptr::without_provenance_mut(1));

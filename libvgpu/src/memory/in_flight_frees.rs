@@ -65,7 +65,7 @@ mod tests {
         drop(other);
         assert!(is_now());
         allocation_records::ADDRESS_RECORDS
-            .insert_record(4096, allocation_records::AllocationRecord { bytes: 512, device: 0, context: 1 });
+            .insert_record(4096, allocation_records::AllocationRecord::of_bytes(512, 0, 1));
         assert!(is_now());
         let (_, leaving) = allocation_records::ADDRESS_RECORDS.take_to_free(4096).unwrap();
         assert!(!is_now(), "a plain free is under way");

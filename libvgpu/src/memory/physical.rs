@@ -18,7 +18,7 @@
 //! (`ledger/held_shares`).
 
 use crate::ffi::lock::Lock;
-use crate::memory::allocation_records::{AllocationRecord, Map, empty_map};
+use crate::memory::allocation_records::{AllocationRecord, Map, RecordedCharge, empty_map};
 use std::collections::BTreeMap;
 
 /// A physical allocation and the references that keep it alive.
@@ -186,8 +186,9 @@ pub fn uncharged_part(pin: &PinnedAllocation, bytes: u64) -> Option<(u8, u64)> {
     let all = PHYSICAL_STATE.lock();
     let physical = all.physical.get(&pin.number).filter(|physical| physical.foreign)?;
     let holding = physical.holding?;
-    let more = bytes.saturating_sub(holding.bytes);
-    (more > 0).then_some((holding.device, more))
+    let (charged, device) = holding.own_bytes()?;
+    let more = bytes.saturating_sub(charged);
+    (more > 0).then_some((device, more))
 }
 
 /// Records that `more` bytes were charged for a mapping of `bytes`. Returns how many of them another thread had
@@ -196,9 +197,13 @@ pub fn note_charged(pin: &PinnedAllocation, bytes: u64, more: u64) -> u64 {
     let mut all = PHYSICAL_STATE.lock();
     // If it was exported meanwhile, its whole charge is in its share.
     let physical = all.physical.get_mut(&pin.number).filter(|physical| physical.foreign);
-    let Some(holding) = physical.and_then(|physical| physical.holding.as_mut()) else { return more };
-    let due = bytes.saturating_sub(holding.bytes).min(more);
-    holding.bytes += due;
+    let Some(AllocationRecord { charge: RecordedCharge::Own { bytes: charged, .. }, .. }) =
+        physical.and_then(|physical| physical.holding.as_mut())
+    else {
+        return more;
+    };
+    let due = bytes.saturating_sub(*charged).min(more);
+    *charged += due;
     more - due
 }
 

@@ -96,12 +96,17 @@ pub fn allocate(
     }
     deferred_frees::came_again(at);
     entry.outstanding.fetch_add(1, Relaxed);
-    let holding = AllocationRecord { bytes, device: entry.device.index, context: entry.id };
+    let holding = AllocationRecord::of_bytes(bytes, entry.device.index, entry.id);
     if let Some(stale) = POOLED_RECORDS.insert_record(at, holding) {
         // The earlier block at this address was freed by a call that no hook saw.
         note_freed(stale, at, None, None);
     }
     result
+}
+
+/// The bytes of an allocation from a pool.
+fn bytes_of(holding: AllocationRecord) -> u64 {
+    holding.own_bytes().map_or(0, |(bytes, _)| bytes)
 }
 
 /// Frees memory of a pool, which the caller has taken out of [`POOLED_RECORDS`]. Without an order the memory is freed
@@ -110,7 +115,7 @@ pub fn free(holding: AllocationRecord, address: u64, order: Option<StreamId>, re
     REQUEST_COUNT.fetch_add(1, SeqCst);
     let entry = registry::by_number(holding.context);
     // Before the driver is called: it may give the memory out again before it has answered.
-    let leaving = entry.as_ref().map(|entry| entry.state.lock().holes.begin_free(address, holding.bytes));
+    let leaving = entry.as_ref().map(|entry| entry.state.lock().holes.begin_free(address, bytes_of(holding)));
     let result = real();
     if result.ok() {
         note_freed(holding, address, order, leaving);
@@ -133,7 +138,7 @@ fn note_freed(holding: AllocationRecord, address: u64, order: Option<StreamId>, 
         .map(|order| (order.location(), (deferred_frees::next_free_number(), contexts::epoch())));
     let may_shrink = {
         let mut state = entry.state.lock();
-        state.account.note_freed(holding.bytes);
+        state.account.note_freed(bytes_of(holding));
         match leaving {
             Some(leaving) => state.holes.finish_free(leaving, order.map(StreamId::stream_key)),
             None => state.holes.forget_all(),

@@ -5,7 +5,7 @@
 
 use crate::ffi::lock::Lock;
 use crate::ffi::sorted_map::SortedMap;
-use crate::memory::allocation_records::AllocationRecord;
+use crate::memory::allocation_records::{AllocationRecord, RecordedCharge};
 
 struct SharedNames {
     /// Charges by number, with their reference counts.
@@ -25,14 +25,14 @@ pub fn share_charge(charge: AllocationRecord) -> AllocationRecord {
     let number = all.next;
     all.next = all.next.wrapping_add(1);
     all.charges.insert(number, (charge, 1));
-    AllocationRecord::of_counted(number, charge.context)
+    AllocationRecord { charge: RecordedCharge::Refcounted(number), context: charge.context }
 }
 
 /// Adds a reference to the same charge, for `context`. `None`: `name` is no such reference, or the charge has ended.
 pub fn add_name(name: AllocationRecord, context: usize) -> Option<AllocationRecord> {
-    let number = name.as_refcounted()?;
+    let RecordedCharge::Refcounted(number) = name.charge else { return None };
     SHARED_NAMES.lock().charges.get_mut(&number)?.1 += 1;
-    Some(AllocationRecord::of_counted(number, context))
+    Some(AllocationRecord { charge: RecordedCharge::Refcounted(number), context })
 }
 
 /// Drops one reference; returns the charge if it was the last.
@@ -55,12 +55,16 @@ mod tests {
 
     #[test]
     fn a_charge_ends_with_the_last_of_its_names_in_any_order() {
-        let charge = AllocationRecord { bytes: 512, device: 3, context: 7 };
+        let charge = AllocationRecord::of_bytes(512, 3, 7);
         let first = share_charge(charge);
         let second = add_name(first, 8).unwrap();
         assert_eq!((first.context, second.context), (7, 8));
-        assert_eq!(first.as_refcounted().map(drop_name), Some(None));
-        assert_eq!(second.as_refcounted().map(drop_name), Some(Some(charge)));
+        let drop_reference = |name: AllocationRecord| match name.charge {
+            RecordedCharge::Refcounted(number) => drop_name(number),
+            other => panic!("{other:?} is no reference"),
+        };
+        assert_eq!(drop_reference(first), None);
+        assert_eq!(drop_reference(second), Some(charge));
         assert_eq!(add_name(first, 7), None, "it has ended");
         assert_eq!(add_name(charge, 7), None, "an ordinary charge has no other names");
     }

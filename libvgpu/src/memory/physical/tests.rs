@@ -3,7 +3,7 @@
 
 use super::*;
 
-const A: AllocationRecord = AllocationRecord { bytes: 2 << 20, device: 0, context: 0 };
+const A: AllocationRecord = AllocationRecord::of_bytes(2 << 20, 0, 0);
 const MIB: u64 = 1 << 20;
 
 fn release(handle: u64) -> EndedCharges {
@@ -58,7 +58,7 @@ fn a_handle_that_comes_again_is_another_allocation() {
     note_created(0x106, Some(A));
     map(0x106, 0x4000_0000, 2 * MIB);
     assert_eq!(release(0x106), NOTHING, "still mapped");
-    let second = AllocationRecord { bytes: 4 << 20, ..A };
+    let second = AllocationRecord::of_bytes(4 << 20, 0, 0);
     note_created(0x106, Some(second));
     assert_eq!(unmap(0x4000_0000, 2 * MIB), [A], "the first");
     // The driver reuses the handle in another thread before the second release has returned here.
@@ -100,7 +100,7 @@ fn a_map_that_meets_a_release_keeps_the_allocation() {
 
 #[test]
 fn addresses_that_are_mapped_again_at_once_are_told_apart() {
-    let other = AllocationRecord { bytes: 4 << 20, ..A };
+    let other = AllocationRecord::of_bytes(4 << 20, 0, 0);
     note_created(0x109, Some(A));
     note_created(0x10a, Some(other));
     map(0x109, 0x6000_0000, 2 * MIB);
@@ -144,7 +144,7 @@ fn an_import_of_the_same_handle_is_the_same_allocation() {
 
 #[test]
 fn a_strangers_memory_is_charged_by_its_largest_mapping() {
-    assert_eq!(note_imported(0x10f, Some(AllocationRecord { bytes: 0, ..A }), true), None);
+    assert_eq!(note_imported(0x10f, Some(AllocationRecord::of_bytes(0, 0, 0)), true), None);
     let (first, second) = (pin_handle(0x10f).unwrap(), pin_handle(0x10f).unwrap());
     assert_eq!(
         (uncharged_part(&first, 2 * MIB), uncharged_part(&second, 2 * MIB)),
