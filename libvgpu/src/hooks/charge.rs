@@ -2,10 +2,10 @@
 
 use crate::device::current;
 use crate::device::table::Device;
+use crate::driver::calls::{free_allocation, is_unknown_address};
 use crate::driver::contexts;
 use crate::driver::contexts::ContextFate;
 use crate::driver::library::DriverCall;
-use crate::driver::own;
 use crate::driver::streams::StreamId;
 use crate::member::enforce;
 use crate::memory::allocation_records::{
@@ -17,9 +17,6 @@ use crate::process::mode::Denied;
 use shim_sys::cuda::{CUcontext, CUresult};
 use vgpu_core::memory::charging;
 use vgpu_core::memory::ledger::Reservation;
-
-/// CUDA's pointer attribute for the memory type: host or device.
-const POINTER_MEMORY_TYPE: u32 = 2;
 
 /// The common path of every allocation: reserve by the charging rule, call the driver, then commit with the address
 /// or roll back.
@@ -96,7 +93,7 @@ pub fn allocate_small(
         match charge_in_slab(device, context.0 as usize, address, aside) {
             Ok(holding) => note_charge(&ADDRESS_RECORDS, address, holding, moment),
             Err(refused) => {
-                undo_allocation(address);
+                free_allocation(address);
                 return refused;
             }
         }
@@ -132,14 +129,6 @@ fn charge_in_slab(
         aside.commit();
     }
     Ok(in_slab)
-}
-
-/// Frees an allocation that the driver has just made and that turned out not to fit.
-pub fn undo_allocation(address: u64) {
-    if let Some(free) = own::cuMemFree_v2() {
-        // SAFETY: an allocation that the driver has just made and that the program does not know.
-        let _ = unsafe { free(address) };
-    }
 }
 
 /// Records a committed charge whose driver call began after `moment`. Releases it if its context has ended since
@@ -223,15 +212,9 @@ fn free_charged(table: &'static RecordTable, key: u64, real: DriverCall<'_>) -> 
 /// meanwhile, the driver freed the new memory, so its record is removed.
 #[cold]
 fn freed_beside_an_end(table: &RecordTable, key: u64) {
-    let is_gone = || {
-        let mut kind = 0u32;
-        // SAFETY: the attribute is an `unsigned`, and the address need not be one.
-        let asked = unsafe { own::cuPointerGetAttribute()?((&raw mut kind).cast(), POINTER_MEMORY_TYPE, key) };
-        Some(asked == CUresult::INVALID_VALUE)
-    };
     if core::ptr::eq(table, &raw const ADDRESS_RECORDS)
         && let Some(seen) = table.get(key)
-        && is_gone() == Some(true)
+        && is_unknown_address(key) == Some(true)
         && let Some(other) = table.take_if(key, seen)
     {
         release_record(other);

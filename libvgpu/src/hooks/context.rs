@@ -12,9 +12,9 @@
 
 use crate::device::current;
 use crate::device::table;
+use crate::driver::calls::{self, is_primary_active as is_active};
 use crate::driver::contexts;
 use crate::driver::library::DriverCall;
-use crate::driver::own;
 use crate::driver::primary_contexts::{
     PRIMARY_CONTEXTS, PRIMARY_TURN_TIMEOUT_NS, PRIMARY_TURNS, PrimaryTurn, RETAIN_COUNTS, RETAINING_THREADS,
 };
@@ -44,9 +44,7 @@ fn create_context(dev: CUdevice, handle: *mut CUcontext, real: DriverCall<'_>) -
         }
         result
     };
-    overhead::create_charged(device, &mut call, &|| unsafe { *handle }, &|context| {
-        own::cuCtxDestroy_v2().is_some_and(|destroy| unsafe { destroy(context) }.ok())
-    })
+    overhead::create_charged(device, &mut call, &|| unsafe { *handle }, &calls::destroy_context)
 }
 
 /// Asks the driver to end a context; `real` returns whether it has ended.
@@ -156,16 +154,8 @@ pub unsafe fn cuCtxDetach(real: cuda_fn::cuCtxDetach, ctx: CUcontext) -> CUresul
     }
     end_context(ctx, &mut || {
         let result = unsafe { real(ctx) };
-        let mut now = CUcontext::NULL;
-        let told = result.ok() && own::cuCtxGetCurrent().is_some_and(|ask| unsafe { ask(&raw mut now) }.ok());
-        (result, told && now != ctx)
+        (result, result.ok() && calls::current_context().is_some_and(|now| now != ctx))
     })
-}
-
-fn is_active(dev: CUdevice) -> bool {
-    let (mut flags, mut active) = (0, 0);
-    own::cuDevicePrimaryCtxGetState()
-        .is_some_and(|state| unsafe { state(dev, &raw mut flags, &raw mut active) }.ok() && active != 0)
 }
 
 fn primary_slot(dev: CUdevice) -> Option<&'static AtomicUsize> {
@@ -187,11 +177,7 @@ pub unsafe fn cuDevicePrimaryCtxRetain(
     ctx: *mut CUcontext,
     dev: CUdevice,
 ) -> CUresult {
-    retain_primary(dev, &mut || unsafe { real(ctx, dev) }, &|| unsafe { *ctx }, &|| {
-        if let Some(release) = own::cuDevicePrimaryCtxRelease_v2() {
-            let _ = unsafe { release(dev) };
-        }
-    })
+    retain_primary(dev, &mut || unsafe { real(ctx, dev) }, &|| unsafe { *ctx }, &|| calls::release_primary(dev))
 }
 
 /// Makes a call that retains a primary context and creates it if needed. `handle` returns the context after success;

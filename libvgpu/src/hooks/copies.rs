@@ -10,9 +10,9 @@
 use super::copy_descriptors::{self, bytes_of_rows};
 use crate::device::current;
 use crate::device::multi_device_launch::{self, CallPart};
+use crate::driver::calls::is_device;
 use crate::driver::launch::MeteredLaunch;
 use crate::driver::library::{CUDA, CUDA_CALLED_AT, CUDA_FOUND};
-use crate::driver::pointers::is_device;
 use crate::driver::streams::StreamId;
 use crate::ffi::arch::{REGISTER_ARGUMENTS, charged_jump};
 use crate::ffi::guard;

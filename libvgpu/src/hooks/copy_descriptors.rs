@@ -5,7 +5,7 @@
 //! same way.
 #![allow(clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks)]
 
-use crate::driver::pointers::is_device;
+use crate::driver::calls::is_device;
 use shim_sys::cuda::*;
 
 // Kinds of memory in the structures: `CUmemorytype`.

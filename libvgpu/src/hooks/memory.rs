@@ -4,7 +4,8 @@
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-use super::charge::{allocate_plain, allocate_small, free_address, note_charge, undo_allocation};
+use super::charge::{allocate_plain, allocate_small, free_address, note_charge};
+use crate::driver::calls::free_allocation;
 use crate::driver::library::DriverCall;
 use crate::member::enforce;
 use crate::memory::allocation_records::{ADDRESS_RECORDS, AllocationRecord};
@@ -60,7 +61,7 @@ fn allocate_pitched(width: u64, height: u64, real: DriverCall<'_>, answer: &dyn 
         match device.reserve(more) {
             Ok(rest) => rest.commit(),
             Err(refused) => {
-                undo_allocation(address);
+                free_allocation(address);
                 return refused;
             }
         }

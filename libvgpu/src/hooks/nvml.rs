@@ -38,9 +38,7 @@ fn init(real: impl FnOnce() -> nvmlReturn_t) -> nvmlReturn_t {
     let result = real();
     if result.ok() && boot::nvml_ready().is_err() {
         // The program gets an error, as if NVML were not initialised, so this initialisation must be undone.
-        if let Some(shutdown) = crate::driver::own::nvmlShutdown() {
-            let _ = unsafe { shutdown() };
-        }
+        crate::driver::calls::shut_nvml_down();
         return nvmlReturn_t::NO_PERMISSION;
     }
     if result.ok() {

@@ -10,8 +10,8 @@
 use super::charge::free_address;
 use crate::device::current;
 use crate::device::table;
+use crate::driver::calls::free_in_order;
 use crate::driver::library::DriverCall;
-use crate::driver::own;
 use crate::driver::streams::StreamId;
 use crate::member::enforce;
 use crate::memory::pools;
@@ -23,17 +23,6 @@ use vgpu_core::memory::charging;
 
 /// The pool attribute for the bytes that a pool keeps.
 const THRESHOLD_ATTRIBUTE: u32 = 4;
-
-/// Frees an allocation that was just made and turned out not to fit.
-fn undo_allocation(address: u64, order: StreamId) {
-    let _ = unsafe {
-        if order.per_thread {
-            own::cuMemFreeAsync_ptsz().map(|free| free(address, order.stream))
-        } else {
-            own::cuMemFreeAsync().map(|free| free(address, order.stream))
-        }
-    };
-}
 
 fn allocate(
     pool: Option<CUmemoryPool>,
@@ -61,7 +50,7 @@ fn allocate(
     if dptr.is_null() || order.is_captured() {
         return real();
     }
-    pools::allocate(&entry, charge, order, real, &|| unsafe { *dptr }, &|address| undo_allocation(address, order))
+    pools::allocate(&entry, charge, order, real, &|| unsafe { *dptr }, &|address| free_in_order(address, order))
 }
 
 macro_rules! async_allocation {

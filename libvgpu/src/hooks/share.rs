@@ -15,9 +15,9 @@
 
 use super::charge;
 use crate::device::table::{self, Device};
+use crate::driver::calls::{self, device_of_pointer, range_of};
 use crate::driver::contexts;
 use crate::driver::library::DriverCall;
-use crate::driver::own;
 use crate::ledger::descriptor_marks;
 use crate::ledger::held_shares;
 use crate::ledger::held_shares::LocalShare;
@@ -92,12 +92,6 @@ fn base_of(dptr: CUdeviceptr) -> CUdeviceptr {
     if ADDRESS_RECORDS.get(dptr).is_some() { dptr } else { range_of(dptr).map_or(dptr, |(base, _)| base) }
 }
 
-fn range_of(dptr: CUdeviceptr) -> Option<(CUdeviceptr, u64)> {
-    let (mut base, mut bytes) = (0, 0);
-    let asked = unsafe { own::cuMemGetAddressRange_v2()?(&raw mut base, &raw mut bytes, dptr) };
-    asked.ok().then_some((base, bytes as u64))
-}
-
 fn open(handle: &CUipcMemHandle, dptr: *mut CUdeviceptr, real: DriverCall<'_>) -> CUresult {
     match enforce::is_enforced() {
         Ok(false) => return real(),
@@ -117,9 +111,7 @@ fn open(handle: &CUipcMemHandle, dptr: *mut CUdeviceptr, real: DriverCall<'_>) -
         Ok(Some(holding)) => holding,
         Ok(None) => return result,
         Err(refused) => {
-            if let Some(close) = own::cuIpcCloseMemHandle() {
-                let _ = unsafe { close(at) };
-            }
+            calls::close_import(at);
             return refused;
         }
     };
@@ -165,17 +157,7 @@ fn charge_share(share: LocalShare, whole: u64, context: usize) -> Result<Allocat
 
 /// The current context as an integer, whether or not its device has limits.
 fn current_context() -> usize {
-    let mut context = CUcontext::NULL;
-    let told = own::cuCtxGetCurrent().is_some_and(|ask| unsafe { ask(&raw mut context) }.ok());
-    if told { context.0 as usize } else { 0 }
-}
-
-/// The ordinal of the device that an address is on.
-fn device_of_pointer(dptr: CUdeviceptr) -> Option<CUdevice> {
-    const POINTER_DEVICE_ORDINAL: u32 = 9;
-    let mut dev: CUdevice = -1;
-    let into = core::ptr::from_mut(&mut dev).cast::<c_void>();
-    unsafe { own::cuPointerGetAttribute()?(into, POINTER_DEVICE_ORDINAL, dptr) }.ok().then_some(dev)
+    calls::current_context().map_or(0, |context| context.0 as usize)
 }
 
 pub unsafe fn cuIpcOpenMemHandle(
@@ -303,13 +285,7 @@ pub unsafe fn cuMemExportToShareableHandle(
 
 /// The device that an imported handle's memory is on, if it has limits.
 fn home_of(handle: CUmemGenericAllocationHandle) -> Option<&'static Device> {
-    let mut prop = core::mem::MaybeUninit::<CUmemAllocationProp>::zeroed();
-    let ask = own::cuMemGetAllocationPropertiesFromHandle()?;
-    if !unsafe { ask(prop.as_mut_ptr(), handle) }.ok() {
-        return None;
-    }
-    // Zeroed, then written by the driver: any bytes are valid for it.
-    let location = unsafe { prop.assume_init() }.location;
+    let location = calls::location_of(handle)?;
     (location.kind == CU_MEM_LOCATION_TYPE_DEVICE).then(|| table::by_cuda(location.id)).flatten()
 }
 
@@ -410,9 +386,7 @@ pub unsafe fn cuMemPoolImportPointer(
         Ok(Some(holding)) => holding,
         Ok(None) => return result,
         Err(refused) => {
-            if let Some(free) = own::cuMemFree_v2() {
-                let _ = unsafe { free(at) };
-            }
+            calls::free_allocation(at);
             return refused;
         }
     };

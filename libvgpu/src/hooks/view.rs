@@ -8,6 +8,7 @@
 
 use crate::device::table;
 use crate::device::table::Device;
+use crate::driver::calls::memory_info;
 use crate::member::enforce;
 use crate::memory::deferred_frees;
 use crate::process::mode::Denied;
@@ -77,17 +78,15 @@ pub unsafe fn cuMemGetInfo(real: cuda_fn::cuMemGetInfo, free: *mut u32, total: *
     };
     let result = unsafe { real(free, total) };
     if result.ok()
-        && let (Some(device), Some(wide)) = (current, crate::driver::own::cuMemGetInfo_v2())
+        && let Some(device) = current
+        && let Some((physical_free, physical_total)) = memory_info()
     {
-        let (mut physical_free, mut physical_total) = (0, 0);
-        if unsafe { wide(&raw mut physical_free, &raw mut physical_total) }.ok() {
-            let seen = tenant_view(device, physical_total as u64, physical_free as u64);
-            if let Some(free) = unsafe { free.as_mut() } {
-                *free = u32::try_from(seen.free.0).unwrap_or(u32::MAX);
-            }
-            if let Some(total) = unsafe { total.as_mut() } {
-                *total = u32::try_from(seen.total.0).unwrap_or(u32::MAX);
-            }
+        let seen = tenant_view(device, physical_total, physical_free);
+        if let Some(free) = unsafe { free.as_mut() } {
+            *free = u32::try_from(seen.free.0).unwrap_or(u32::MAX);
+        }
+        if let Some(total) = unsafe { total.as_mut() } {
+            *total = u32::try_from(seen.total.0).unwrap_or(u32::MAX);
         }
     }
     result

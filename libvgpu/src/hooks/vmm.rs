@@ -8,8 +8,8 @@
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use crate::device::table::{self, Device};
+use crate::driver::calls::granularity_of;
 use crate::driver::library::DriverCall;
-use crate::driver::own;
 use crate::ledger::held_shares;
 use crate::ledger::held_shares::LocalShare;
 use crate::member::enforce;
@@ -32,14 +32,13 @@ fn release_all(ended: EndedCharges) {
 /// limits.
 fn charged_device(prop: *const CUmemAllocationProp) -> Option<(&'static Device, u64)> {
     // The driver reads the struct too; null is its error to report.
-    let location = unsafe { prop.as_ref()? }.location;
+    let prop = unsafe { prop.as_ref()? };
+    let location = prop.location;
     if location.kind != CU_MEM_LOCATION_TYPE_DEVICE {
         return None;
     }
     let device = table::by_cuda(location.id)?;
-    let mut granularity = 0;
-    let known = unsafe { own::cuMemGetAllocationGranularity()?(&raw mut granularity, prop, 0) }.ok();
-    Some((device, if known { granularity as u64 } else { 2 << 20 }))
+    Some((device, granularity_of(prop).unwrap_or(2 << 20)))
 }
 
 pub unsafe fn cuMemCreate(

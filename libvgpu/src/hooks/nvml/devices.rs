@@ -10,7 +10,7 @@
 
 use crate::device::list::{mig_instances, nvml_uuid};
 use crate::device::table;
-use crate::driver::own;
+use crate::driver::calls::nvml_boards;
 use crate::member::enforce;
 use crate::process::mode::Denied;
 use core::ffi::{c_char, c_void};
@@ -29,18 +29,7 @@ fn is_there(dev: nvmlDevice_t) -> bool {
 
 /// The visible boards, in NVML's order.
 fn visible_boards() -> Vec<nvmlDevice_t> {
-    let (Some(count_of), Some(handle_of)) = (own::nvmlDeviceGetCount_v2(), own::nvmlDeviceGetHandleByIndex_v2()) else {
-        return Vec::new();
-    };
-    let mut count = 0;
-    if !unsafe { count_of(&raw mut count) }.ok() {
-        return Vec::new();
-    }
-    let handle = |index| {
-        let mut dev = nvmlDevice_t(core::ptr::null_mut());
-        unsafe { handle_of(index, &raw mut dev) }.ok().then_some(dev)
-    };
-    (0..count).filter_map(handle).filter(|dev| is_there(*dev)).collect()
+    nvml_boards().into_iter().filter(|dev| is_there(*dev)).collect()
 }
 
 macro_rules! hiding_or {
