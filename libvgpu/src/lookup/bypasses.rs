@@ -63,7 +63,9 @@ pub fn count_bypass(name: &str, words: &str, cure: &str) {
 /// describes it.
 pub fn refuse_if_strict(name: &str, words: &str) -> bool {
     if is_strict() {
-        message::warn_once(&format!("{words} bypasses the limits and is refused (VGPU_STRICT=1, or the daemon's strict)"));
+        message::warn_once(&format!(
+            "{words} bypasses the limits and is refused (VGPU_STRICT=1, or the daemon's strict)"
+        ));
         return true;
     }
     PASSED_BEFORE_STRICT.store(true, Relaxed);
