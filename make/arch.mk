@@ -1,5 +1,5 @@
 # The build runs on the machine architecture that it builds for; everything that depends on the architecture is here.
-# Another architecture also needs a file in libvgpu/src/arch/ and its lines in scheduler-sidecar/cli/src/arch.rs.
+# Another architecture also needs a file in libvgpu/src/ffi/arch/ and its lines in scheduler-sidecar/cli/src/arch.rs.
 
 MACHINE    := $(shell uname -m)
 TRIPLE     := $(MACHINE)-unknown-linux-gnu

@@ -2,30 +2,14 @@
 //!
 //! Each export gets its typed real function and runs the hook in the FFI guard; it has no other code.
 
-use crate::arch;
-use crate::door;
-use crate::driver::{CUDA, NVML};
+use crate::driver::library::{CUDA, NVML};
+use crate::ffi::arch;
+use crate::ffi::guard;
 use crate::hooks;
 use core::ffi::{c_char, c_void};
 use shim_sys::cuda::*;
 use shim_sys::nvml::*;
 use shim_sys::table::{CudaHook, NvmlHook, cuda_fn, nvml_fn};
-
-/// The addresses of a library's hooks, by row number. They are stored as distances from here, so that the loader has
-/// nothing to relocate.
-#[repr(transparent)]
-pub struct HookAddresses<const ROWS: usize>([i32; ROWS]);
-
-impl<const ROWS: usize> HookAddresses<ROWS> {
-    /// The address of a row's hook; null if there is no such row.
-    #[inline]
-    pub fn hook_of_row(&self, row: usize) -> *mut c_void {
-        let distance = self.0.get(row);
-        distance.map_or(core::ptr::null_mut(), |&far| {
-            core::ptr::from_ref(self).cast_mut().cast::<c_void>().wrapping_offset(far as isize)
-        })
-    }
-}
 
 /// The result of a hook whose body panicked, by subject. The subjects listed here fail closed; all others call the
 /// driver.
@@ -69,26 +53,27 @@ macro_rules! after_panic {
 }
 
 /// The guard that a call holds while it is in flight, by subject. Plain frees are counted next to their charges:
-/// `holdings`.
+/// `memory/allocation_records`.
 macro_rules! under_way {
     (release) => {
-        crate::quiet::enter_free()
+        crate::memory::in_flight_frees::enter_free()
     };
     (share) => {
-        crate::quiet::enter_free()
+        crate::memory::in_flight_frees::enter_free()
     };
     (pool) => {
-        crate::quiet::enter_free()
+        crate::memory::in_flight_frees::enter_free()
     };
     ($subject:ident) => {
         ()
     };
 }
 
-/// Calls [`arch::detour`] as the row's function, after [`crate::driver::Library::call_target`] returned null.
+/// Calls `driver::library::detour` as the row's function, after [`crate::driver::library::Library::call_target`]
+/// returned null.
 macro_rules! detour {
     ($fns:ident $h:ident ( $($a:ident),* )) => {{
-        let at = arch::detour as *const () as *mut c_void;
+        let at = crate::driver::library::detour as *const () as *mut c_void;
         // SAFETY: it passes the program's own arguments on, as a function of the row's signature gets them.
         unsafe { core::mem::transmute::<*mut c_void, $fns::$h>(at)($($a),*) }
     }};
@@ -96,7 +81,7 @@ macro_rules! detour {
 
 /// One exported function. Those of `kernel` usually jump straight to the driver or take the fast path; neither can
 /// panic, so neither has a guard. Their slow path is out of line. Those of `ask` need the caller's address and are
-/// written without a frame in `arch`. Those of `copy` share one stub: `hooks::copies`.
+/// written without a frame in `ffi/arch`. Those of `copy` share one stub: `hooks::copies`.
 macro_rules! one {
     (ask $library:ident $numbers:ident $fns:ident $closed:expr; $h:ident ( $($a:ident : $t:ty),* )) => {
     };
@@ -108,8 +93,8 @@ macro_rules! one {
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         #[allow(non_snake_case, clippy::too_many_arguments)]
-        pub unsafe extern "C" fn $h($(_: $t),*) -> <$fns::$h as door::CFunction>::Output {
-            arch::jump_to!($numbers::$h as usize, arch::enter_copy)
+        pub unsafe extern "C" fn $h($(_: $t),*) -> <$fns::$h as guard::CFunction>::Output {
+            arch::jump_to!($numbers::$h as usize, hooks::enter_copy)
         }
     };
     (kernel $library:ident $numbers:ident $fns:ident $closed:expr; $h:ident ( $($a:ident : $t:ty),* )) => {
@@ -119,7 +104,7 @@ macro_rules! one {
         /// As the driver's function.
         #[unsafe(no_mangle)]
         #[allow(non_snake_case, clippy::too_many_arguments)]
-        pub unsafe extern "C" fn $h($($a: $t),*) -> <$fns::$h as door::CFunction>::Output {
+        pub unsafe extern "C" fn $h($($a: $t),*) -> <$fns::$h as guard::CFunction>::Output {
             /// Null (None), or the function that this hook calls.
             #[inline(always)]
             fn typed_function(real: *mut c_void) -> Option<$fns::$h> {
@@ -129,19 +114,19 @@ macro_rules! one {
             // Both have the hook's own arguments, so the hook jumps to them and needs no frame.
             #[cold]
             #[inline(never)]
-            unsafe extern "C" fn launch_long_way($($a: $t),*) -> <$fns::$h as door::CFunction>::Output {
+            unsafe extern "C" fn launch_long_way($($a: $t),*) -> <$fns::$h as guard::CFunction>::Output {
                 let Some(real) = typed_function($library.call_target($numbers::$h as usize)) else {
                     return detour!($fns $h ($($a),*));
                 };
-                if !crate::governor::is_active() {
+                if !crate::time::governor::is_active() {
                     // SAFETY: the program's own arguments, for the function it called.
                     return unsafe { real($($a),*) };
                 }
                 // SAFETY: as above.
-                door::catch_panic(|| unsafe { hooks::$h(real, $($a),*) }).unwrap_or($closed)
+                guard::catch_panic(|| unsafe { hooks::$h(real, $($a),*) }).unwrap_or($closed)
             }
             #[inline(never)]
-            unsafe extern "C" fn under_ceiling($($a: $t),*) -> <$fns::$h as door::CFunction>::Output {
+            unsafe extern "C" fn under_ceiling($($a: $t),*) -> <$fns::$h as guard::CFunction>::Output {
                 let Some(real) = typed_function($library.known_target($numbers::$h as usize)) else {
                     // SAFETY: the program's own arguments, for the function it called.
                     return unsafe { launch_long_way($($a),*) };
@@ -154,13 +139,13 @@ macro_rules! one {
                 // SAFETY: as above.
                 let result = unsafe { real($($a),*) };
                 if !result.ok() {
-                    passed.undo_launch();
+                    hooks::undo_launch(&passed);
                 }
                 result
             }
             match typed_function($library.known_target($numbers::$h as usize)) {
                 // SAFETY: the program's own arguments, for the function it called.
-                Some(real) if !crate::governor::is_active() => unsafe { real($($a),*) },
+                Some(real) if !crate::time::governor::is_active() => unsafe { real($($a),*) },
                 // SAFETY: as above.
                 Some(_) => unsafe { under_ceiling($($a),*) },
                 // SAFETY: as above.
@@ -175,7 +160,7 @@ macro_rules! one {
         /// As the driver's function.
         #[unsafe(no_mangle)]
         #[allow(non_snake_case, clippy::too_many_arguments)]
-        pub unsafe extern "C" fn $h($($a: $t),*) -> <$fns::$h as door::CFunction>::Output {
+        pub unsafe extern "C" fn $h($($a: $t),*) -> <$fns::$h as guard::CFunction>::Output {
             let real = $library.call_target($numbers::$h as usize);
             // SAFETY: null (None) or a function that the loader knows by this row's name, whose signature is the
             // table's.
@@ -185,7 +170,7 @@ macro_rules! one {
             #[allow(clippy::let_unit_value)]
             let _under_way = under_way!($subject);
             // SAFETY: the program's own arguments, for the function it called.
-            match door::catch_panic(|| unsafe { hooks::$h(real, $($a),*) }) {
+            match guard::catch_panic(|| unsafe { hooks::$h(real, $($a),*) }) {
                 Some(result) => result,
                 // SAFETY: as above.
                 #[allow(unused_unsafe)]
@@ -214,16 +199,11 @@ macro_rules! export {
             #[unsafe(no_mangle)]
             #[allow(non_snake_case)]
             pub unsafe extern "C" fn $s() {
-                arch::jump_to!($numbers::$s as usize, arch::shut)
+                arch::jump_to!($numbers::$s as usize, hooks::shut)
             }
         )*)*)?
 
         arch::distances!($hooks: $($($h)*)* $($($($s)*)*)?);
-
-        unsafe extern "C" {
-            #[doc = concat!("Where the hooks of ", stringify!($library), " are.")]
-            pub safe static $hooks: HookAddresses<{ $numbers::COUNT }>;
-        }
     };
 }
 

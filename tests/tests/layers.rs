@@ -1,15 +1,24 @@
-//! Dependencies point downwards, between crates and between the modules of a crate. The table "Layers" of
-//! ARCHITECTURE.md gives the order; a crate is checked once it has a row there.
+//! Dependencies point downwards, between crates, between the modules of a crate, and between the modules of a room (a
+//! module with a row of its own). The table "Layers" of ARCHITECTURE.md gives the order; a crate or a room is checked
+//! once it has a row there.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use vgpu_tests::artefacts::checkout;
 
-/// A row of the table: a crate and its modules, the lowest first.
+/// A row of the table: a crate, or a room of one, and its modules, the lowest first.
 struct Layers {
     place: String,
     modules: Vec<String>,
+}
+
+impl Layers {
+    /// The sources of the crate, and the names of the modules that lead to the room; none for a row of a whole crate.
+    fn source_and_room(&self) -> (PathBuf, Vec<&str>) {
+        let (place, room) = self.place.split_once("/src/").unwrap_or((&self.place, ""));
+        (checkout().join(place).join("src"), room.split('/').filter(|name| !name.is_empty()).collect())
+    }
 }
 
 /// The rows of the table, the lowest crate first.
@@ -81,9 +90,9 @@ fn paths(code: &str) -> Vec<String> {
     found
 }
 
-/// The module of the crate that a path names, seen from a file of module `here`; `None` if it is the file's own module.
-/// Items of the crate's root belong to the module `lib`.
-fn leads_to(here: &[&str], path: &str, modules: &[String]) -> Option<String> {
+/// The module of the crate or room that a path names, seen from a file of module `here`. `None`: it is the file's own
+/// module, or lies outside the room. Items of the root itself belong to the module `lib`.
+fn leads_to(room: &[&str], here: &[&str], path: &str, modules: &[String]) -> Option<String> {
     let mut names = path.split("::").peekable();
     let mut base: Vec<&str> = here.to_vec();
     if names.next_if_eq(&"crate").is_some() {
@@ -94,19 +103,23 @@ fn leads_to(here: &[&str], path: &str, modules: &[String]) -> Option<String> {
             base.pop();
         }
     }
-    let top = base.first().copied().or_else(|| names.next()).filter(|top| !top.is_empty() && *top != "*")?;
-    if Some(&top) == here.first() {
+    base.extend(names);
+    let (there, rest) = base.split_at_checked(room.len())?;
+    let top = rest.first().copied().filter(|top| !top.is_empty() && *top != "*")?;
+    if there != room || Some(&top) == here.get(room.len()) {
         return None;
     }
     Some(if modules.iter().any(|module| module == top) { top.to_owned() } else { "lib".to_owned() })
 }
 
 /// Modules that a file uses although they are not below its own module in `modules`, which has the lowest layer first.
-fn upward(here: &[&str], text: &str, modules: &[String]) -> Vec<String> {
+fn upward(room: &[&str], here: &[&str], text: &str, modules: &[String]) -> Vec<String> {
     let rank = |name: &str| modules.iter().position(|module| module == name).unwrap_or(usize::MAX);
-    let Some(top) = here.first() else { return Vec::new() };
+    let Some(top) = here.get(room.len()) else { return Vec::new() };
     let all = paths(&code(text));
-    all.into_iter().filter(|path| leads_to(here, path, modules).is_some_and(|to| rank(&to) >= rank(top))).collect()
+    all.into_iter()
+        .filter(|path| leads_to(room, here, path, modules).is_some_and(|to| rank(&to) >= rank(top)))
+        .collect()
 }
 
 /// All Rust files below a directory.
@@ -126,21 +139,23 @@ fn modules_use_only_modules_that_lie_below_them() {
     let table = table();
     assert!(table.len() >= 4, "{} rows", table.len());
     let mut wrong = Vec::new();
-    for Layers { place, modules } in &table {
-        let src = checkout().join(place).join("src");
+    for row in &table {
+        let Layers { place, modules } = row;
+        let (src, room) = row.source_and_room();
         let (mut all, mut there) = (Vec::new(), BTreeSet::new());
-        files(&src, &mut all);
+        files(&room.iter().fold(src.clone(), |dir, name| dir.join(name)), &mut all);
         for file in &all {
             let relative = file.strip_prefix(&src).expect("below").with_extension("");
             let here: Vec<&str> = relative.iter().map(|name| name.to_str().expect("a plain name")).collect();
             // Programs use the whole crate, and unit tests any module.
-            if ["lib", "bin", "main"].contains(&here[0]) || here.iter().any(|name| name.ends_with("tests")) {
+            let is_test = |name: &&str| name.ends_with("tests") || name.starts_with("test_");
+            if ["lib", "bin", "main"].contains(&here[0]) || here.iter().any(is_test) {
                 continue;
             }
-            there.insert(here[0].to_owned());
+            there.insert(here[room.len()].to_owned());
             let text = fs::read_to_string(file).expect("a source file");
-            let found = upward(&here, &text, modules);
-            wrong.extend(found.iter().map(|path| format!("{place}/src/{}.rs: {path}", relative.display())));
+            let found = upward(&room, &here, &text, modules);
+            wrong.extend(found.iter().map(|path| format!("{place}: {}.rs: {path}", relative.display())));
         }
         let listed: BTreeSet<String> = modules.iter().cloned().collect();
         assert_eq!(there, listed, "{place}: its modules are not those of the table in ARCHITECTURE.md");
@@ -158,7 +173,7 @@ fn crates_depend_only_on_crates_that_lie_below_them() {
             Some((name, rest.split('"').next()?))
         })
         .collect();
-    let table = table();
+    let table: Vec<Layers> = table().into_iter().filter(|row| row.source_and_room().1.is_empty()).collect();
     let mut seen = 0;
     for (rank, Layers { place, .. }) in table.iter().enumerate() {
         let manifest = fs::read_to_string(checkout().join(place).join("Cargo.toml")).expect("a manifest");
@@ -177,7 +192,7 @@ fn crates_depend_only_on_crates_that_lie_below_them() {
 #[test]
 fn a_use_that_points_upwards_is_seen_in_every_form() {
     let modules = ["low", "middle", "high"].map(str::to_owned);
-    let from = |here: &[&str], text: &str| upward(here, text, &modules);
+    let from = |here: &[&str], text: &str| upward(&[], here, text, &modules);
     for up in [
         "use crate::high::Thing;",
         "use super::high::{self, Thing};",
@@ -203,4 +218,20 @@ fn a_use_that_points_upwards_is_seen_in_every_form() {
         assert!(from(&["middle"], down).is_empty(), "{down}");
     }
     assert!(from(&["middle", "inner"], "use super::Thing;\nuse super::super::low;").is_empty());
+}
+
+#[test]
+fn a_use_that_points_upwards_inside_a_room_is_seen_in_every_form() {
+    let modules = ["low", "middle", "high"].map(str::to_owned);
+    let from = |text: &str| upward(&["room"], &["room", "middle"], text, &modules);
+    for up in ["use crate::room::high::Thing;", "use super::high;", "use super::Root;", "use crate::room::Root;"] {
+        assert_eq!(from(up).len(), 1, "{up}");
+    }
+    for down in
+        ["use crate::room::low;", "use super::low::Thing;", "use crate::other::high;", "use super::middle::Thing;"]
+    {
+        assert!(from(down).is_empty(), "{down}");
+    }
+    let inner = upward(&["room"], &["room", "middle", "inner"], "use super::Thing;\nuse super::super::high;", &modules);
+    assert_eq!(inner, ["super::super::high"]);
 }

@@ -5,9 +5,9 @@
 //! here: the meaning of the pages ([`super::session`]).
 
 use super::session::{self, Session};
-use crate::clock;
-use crate::ledger::Ledger;
-use crate::lock::Lock;
+use crate::ffi::clock;
+use crate::ffi::lock::Lock;
+use crate::ledger::file::Ledger;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 use shim_sys::descriptors;
 use shim_sys::shared_file::out_of_the_way;

@@ -3,16 +3,18 @@
 //! The grant is kept until the slot's counter changes; checking that takes one load a launch. A launch is announced
 //! before that load, and the daemon writes a shut gate before it reads the report: one of the two sees the other. The
 //! work launched through an open gate is unknown, and the report says so until its streams were seen idle. Once the
-//! gate has shut, the member pays for the time in which they were not. In [`opened`]: such work; in `said`: the
+//! gate has shut, the member pays for the time in which they were not. In [`open_gate`]: such work; in [`report`]: the
 //! report, and when the daemon's bell is rung. Not here: the gate's rules ([`vgpu_core::time::gate`]), the queries of
-//! streams ([`crate::governor`]), atomics that need no lock ([`super::DaemonLink`]).
+//! streams ([`crate::time::governor`]), atomics that need no lock ([`DaemonLink`]).
 
-mod opened;
-mod said;
+mod open_gate;
+mod report;
 
-use super::{DaemonLink, PagesSlot, renew, session};
-use crate::meter::MeteredLaunch;
-use crate::order;
+use super::link::DaemonLink;
+use super::session::PagesSlot;
+use super::{search, session};
+use crate::driver::launch::MeteredLaunch;
+use crate::driver::streams;
 use shim_sys::cuda::CUevent;
 use vgpu_core::limits::Mode;
 use vgpu_core::protocol::page::{LaunchGrant, UnreadSlot};
@@ -56,7 +58,7 @@ pub struct LeaseChange {
 pub struct OpenStream {
     /// The stream's key. [`NOBODY`](vgpu_core::memory::pool::NO_STREAM): the stream has ended, and its work in flight
     /// precedes the mark.
-    pub place: order::StreamLocation,
+    pub place: streams::StreamLocation,
     /// The stream's first launch through the gate: names context and stream.
     pub launch: MeteredLaunch,
     /// Recorded after all work that went through that gate, once it had shut.
@@ -232,7 +234,7 @@ impl Lease {
             if !session::is_present(place.session) {
                 // Another daemon runs, and has refused this device or is about to be asked.
                 self.lose_lease(post);
-                renew::is_refused(now);
+                search::is_refused(now);
             } else if !place.session.is_beating(now) {
                 self.lose_lease(post);
             } else if self.lost {
@@ -271,8 +273,8 @@ impl Lease {
             self.lost = true;
             post.note_lost();
             match self.place {
-                Some(place) => renew::note_lost(place.session),
-                None => renew::is_lost(),
+                Some(place) => search::note_lost(place.session),
+                None => search::is_lost(),
             }
         }
     }

@@ -4,9 +4,9 @@
 // outputs are read after success only; descriptors may be null, which is the driver's error to report.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-use crate::charge::{allocate, free};
-use crate::driver::DriverCall;
-use crate::holdings::ARRAY_RECORDS;
+use super::charge::{allocate, free};
+use crate::driver::library::DriverCall;
+use crate::memory::allocation_records::ARRAY_RECORDS;
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
 use vgpu_core::memory::charging::{self, ArrayShape, Texel};

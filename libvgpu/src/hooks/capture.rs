@@ -1,10 +1,10 @@
 //! Records the begin of stream captures before the driver is called. From the first capture on, this library makes
-//! its own driver calls so that they do not disturb a capture (`order::quietly`).
+//! its own driver calls so that they do not disturb a capture (`streams::quietly`).
 #![allow(non_snake_case, clippy::missing_safety_doc)]
 // SAFETY of every block in this file: the program's own arguments for the function it called, passed on unchanged.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-use crate::order;
+use crate::driver::streams;
 use core::ffi::c_void;
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
@@ -12,7 +12,7 @@ use shim_sys::table::cuda_fn;
 macro_rules! begins {
     ($($name:ident($($arg:ident : $ty:ty),*);)*) => {$(
         pub unsafe fn $name(real: cuda_fn::$name, $($arg: $ty),*) -> CUresult {
-            let _begins = order::expect_captures();
+            let _begins = streams::expect_captures();
             unsafe { real($($arg),*) }
         }
     )*};

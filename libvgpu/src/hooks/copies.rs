@@ -4,39 +4,34 @@
 //! serves all of them, because a hundred hook functions that almost no program calls would be a twentieth of the
 //! library. [`COPY_SHAPES`] describes the arguments of each call. The cost is learned by kind and size class.
 //!
-//! Copies between host and device are not hooked: separate copy engines do them while kernels run. Where a call's
-//! name does not tell the direction, the driver is asked. Not here: copies described by structures (`described`).
+//! Copies between host and device are not hooked: separate copy engines do them while kernels run. Where a call's name
+//! does not tell the direction, the driver is asked. Not here: copies described by structures (`copy_descriptors`).
 
-use super::described;
-use crate::arch::REGISTER_ARGUMENTS;
-use crate::driver::{CUDA, own};
-use crate::environment::is_on;
-use crate::meter::MeteredLaunch;
-use crate::mode::Denied;
-use crate::order::{StreamId, without_captures};
-use crate::passage::{self, CallPart};
-use crate::{context, door, enforce};
+use super::copy_descriptors::{self, bytes_of_rows};
+use crate::device::current;
+use crate::device::multi_device_launch::{self, CallPart};
+use crate::driver::calls::is_device;
+use crate::driver::launch::MeteredLaunch;
+use crate::driver::library::{CUDA, CUDA_CALLED_AT, CUDA_FOUND};
+use crate::driver::streams::StreamId;
+use crate::ffi::arch::{REGISTER_ARGUMENTS, charged_jump};
+use crate::ffi::guard;
+use crate::member::enforce;
+use crate::process::copies::COPIES_CHARGED;
+use crate::process::mode::Denied;
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 use shim_sys::cuda::*;
-use shim_sys::table::{CudaHook, cuda_fn};
+use shim_sys::table::CudaHook;
 
-/// The variable that makes copies pass the gate.
-const CHARGE_COPIES_VARIABLE: &str = "VGPU_CHARGE_COPIES";
-
-/// 1: copies pass the gate.
-pub static COPIES_CHARGED: AtomicU8 = AtomicU8::new(0);
-
-/// Makes copies pass the gate from now on, if the environment asks for it.
-pub fn charge_copies() {
-    COPIES_CHARGED.store(u8::from(copies_asked_for()), Relaxed);
-}
-
-/// Whether the environment asks for charged copies.
-#[cold]
-pub fn copies_asked_for() -> bool {
-    is_on(CHARGE_COPIES_VARIABLE)
-}
+charged_jump!(
+    /// The target of every copy, with its row number in eax: jumps to the function that the hook calls, or calls
+    /// [`decide_copy`].
+    ///
+    /// # Safety
+    /// Jumped to by the export of a row of copies, as the driver's function was called.
+    enter_copy COPIES_CHARGED, CUDA_FOUND, CUDA_CALLED_AT, decide_copy
+);
 
 /// Maximum number of arguments of a copy.
 const MAX_ARGUMENTS: usize = 9;
@@ -81,7 +76,7 @@ pub unsafe extern "C" fn decide_copy(
         return call();
     }
     // No retry after a panic: the driver may have done the copy already.
-    door::catch_panic(|| charge_copy(shape, &w, &mut call)).unwrap_or(CUresult::NOT_PERMITTED)
+    guard::catch_panic(|| charge_copy(shape, &w, &mut call)).unwrap_or(CUresult::NOT_PERMITTED)
 }
 
 /// Makes a call that moves bytes on devices, behind the gate of its stream's device.
@@ -94,10 +89,10 @@ fn charge_copy(shape: &CopyShape, words: &[usize; MAX_ARGUMENTS], real: &mut dyn
     let Some(bytes) = shape.device_bytes(words).filter(|bytes| *bytes > 0) else { return real() };
     let stream = if shape.in_stream { words[usize::from(shape.arguments) - 1] } else { 0 };
     let order = StreamId { stream: CUstream(stream as *mut c_void), per_thread: shape.per_thread };
-    let Some((context, device)) = context::of_stream(order.stream) else { return real() };
+    let Some((context, device)) = current::of_stream(order.stream) else { return real() };
     let StreamId { stream, per_thread } = order;
     let launch = MeteredLaunch { context, stream, per_thread, key: cost_key(shape.what, bytes), in_parts: false };
-    passage::pass_gates(&[CallPart { device, launch }], real)
+    multi_device_launch::pass_gates(&[CallPart { device, launch }], real)
 }
 
 /// The key by which the cost is learned: the kind, and the bytes rounded to a quarter of a power of two.
@@ -105,23 +100,6 @@ const fn cost_key(what: CopyKind, bytes: u64) -> u64 {
     let power = 63 - (bytes | 4).leading_zeros() as u64;
     let class = power << 2 | (bytes | 4) >> (power - 2) & 3;
     (what as u64) << 16 | class << 1 | 1
-}
-
-/// Whether the driver knows an address as device memory.
-pub(super) fn is_device(address: u64) -> bool {
-    const POINTER_MEMORY_TYPE: u32 = 2;
-    const DEVICE_MEMORY: u32 = 2;
-    let mut kind = 0u32;
-    let ask = |ask: cuda_fn::cuPointerGetAttribute| {
-        // SAFETY: a pointer to a local; an unknown address is an error.
-        without_captures(|| unsafe { ask((&raw mut kind).cast(), POINTER_MEMORY_TYPE, address) }).ok()
-    };
-    own::cuPointerGetAttribute().is_some_and(ask) && kind == DEVICE_MEMORY
-}
-
-/// The bytes of `rows` rows of `count` elements.
-pub(super) fn bytes_of_rows(count: usize, element: usize, rows: usize) -> u64 {
-    (count as u64).saturating_mul(element as u64).saturating_mul(rows as u64)
 }
 
 /// The kind of a copy, and which arguments (words, from 0) give its size.
@@ -195,16 +173,16 @@ impl CopyShape {
             // SAFETY: the program's own pointers, for a function that reads them in this way.
             _ => unsafe {
                 match self.what {
-                    CopyKind::Sheet => described::sheet(w[0] as *const _),
-                    CopyKind::OldSheet => described::old_sheet(w[0] as *const _),
-                    CopyKind::Block => described::block(w[0] as *const _),
-                    CopyKind::OldBlock => described::old_block(w[0] as *const _),
-                    CopyKind::Operation => described::bytes_of_operations(w[0] as *const _, 1),
-                    CopyKind::Operations => described::bytes_of_operations(w[1] as *const _, w[0]),
+                    CopyKind::Sheet => copy_descriptors::sheet(w[0] as *const _),
+                    CopyKind::OldSheet => copy_descriptors::old_sheet(w[0] as *const _),
+                    CopyKind::Block => copy_descriptors::block(w[0] as *const _),
+                    CopyKind::OldBlock => copy_descriptors::old_block(w[0] as *const _),
+                    CopyKind::Operation => copy_descriptors::bytes_of_operations(w[0] as *const _, 1),
+                    CopyKind::Operations => copy_descriptors::bytes_of_operations(w[1] as *const _, w[0]),
                     CopyKind::Lines => {
-                        described::bytes_of_lines(w[0] as *const _, w[1] as *const _, w[2] as *const _, w[3])
+                        copy_descriptors::bytes_of_lines(w[0] as *const _, w[1] as *const _, w[2] as *const _, w[3])
                     }
-                    _ => described::bytes_unpacked(w[0] as *const _, w[1]),
+                    _ => copy_descriptors::bytes_unpacked(w[0] as *const _, w[1]),
                 }
             },
         }

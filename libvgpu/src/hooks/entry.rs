@@ -1,9 +1,13 @@
 //! The program's entry points into the driver: `cuInit`, and the driver's own lookup of functions.
 #![allow(non_snake_case, clippy::missing_safety_doc)]
 
-use crate::driver::CUDA;
-use crate::lookup::swap;
-use crate::{boot, door, doors, enforce, mode};
+use crate::driver::library::CUDA;
+use crate::ffi::arch::driver_lookups;
+use crate::ffi::guard;
+use crate::lookup::answer::swap;
+use crate::lookup::bypasses;
+use crate::member::{boot, enforce};
+use crate::process::mode;
 use core::ffi::{c_char, c_void};
 use shim_sys::cuda::*;
 use shim_sys::table::{CudaHook, cuda_fn};
@@ -19,7 +23,7 @@ pub unsafe fn cuInit(real: cuda_fn::cuInit, flags: u32) -> CUresult {
         return CUresult::NOT_PERMITTED;
     }
     if result.ok() && mode::process_mode() == mode::ProcessMode::On && !mode::is_observing() {
-        doors::search_and_record();
+        bypasses::search_and_record();
     }
     result
 }
@@ -30,6 +34,8 @@ fn lookup_function(row: CudaHook) -> (*mut c_void, bool) {
     let real = CUDA.call_target(row as usize);
     if real.is_null() { (CUDA.interposer(row as usize), true) } else { (real, false) }
 }
+
+driver_lookups!(ask_driver, ask_driver_v2);
 
 /// `cuGetProcAddress`, asked by code at `caller`.
 pub unsafe extern "C" fn ask_driver(
@@ -50,7 +56,7 @@ pub unsafe extern "C" fn ask_driver(
         return result;
     }
     // SAFETY: a successful driver has read the name and written the output.
-    match door::catch_panic(|| unsafe { answer_with_hook(result, symbol, pfn, caller) }) {
+    match guard::catch_panic(|| unsafe { answer_with_hook(result, symbol, pfn, caller) }) {
         Some(Ok(())) => result,
         Some(Err(())) => CUresult::NOT_FOUND,
         None => CUresult::NOT_PERMITTED,
@@ -78,7 +84,7 @@ pub unsafe extern "C" fn ask_driver_v2(
         return result;
     }
     // SAFETY: as above.
-    match door::catch_panic(|| unsafe { answer_with_hook(result, symbol, pfn, caller) }) {
+    match guard::catch_panic(|| unsafe { answer_with_hook(result, symbol, pfn, caller) }) {
         Some(Ok(())) => {}
         Some(Err(())) => {
             // SAFETY: may be null, as for the driver, which has otherwise just written through it.

@@ -8,11 +8,14 @@
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-use crate::driver::DriverCall;
-use crate::graphs::{self, GraphNeeds};
-use crate::mode::Denied;
-use crate::order::StreamId;
-use crate::{device, enforce, governor, pools};
+use crate::device::table;
+use crate::driver::library::DriverCall;
+use crate::driver::streams::StreamId;
+use crate::member::enforce;
+use crate::memory::graphs::{self, GraphNeeds};
+use crate::memory::pools;
+use crate::process::mode::Denied;
+use crate::time::governor;
 use core::ffi::c_char;
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
@@ -31,7 +34,7 @@ fn instantiate_graph(graph: CUgraph, upload: bool, exec: *mut CUgraphExec, real:
         let result = real();
         if result.ok() {
             graphs::note_executable(unsafe { *exec }, needs); // the handle may have belonged to another graph
-            governor::graph_made(unsafe { *exec });
+            graph_made(unsafe { *exec });
         }
         return result;
     }
@@ -39,7 +42,7 @@ fn instantiate_graph(graph: CUgraph, upload: bool, exec: *mut CUgraphExec, real:
     if result.ok() {
         graphs::measure_needs(&needs);
         graphs::note_executable(unsafe { *exec }, needs);
-        governor::graph_made(unsafe { *exec });
+        graph_made(unsafe { *exec });
     }
     result
 }
@@ -134,20 +137,43 @@ pub unsafe fn cuGraphExecDestroy(real: cuda_fn::cuGraphExecDestroy, exec: CUgrap
 }
 
 pub unsafe fn cuGraphUpload(real: cuda_fn::cuGraphUpload, exec: CUgraphExec, stream: CUstream) -> CUresult {
-    graphs::launch(exec, StreamId { stream, per_thread: false }, &mut || unsafe { real(exec, stream) })
+    launch_graph(exec, StreamId { stream, per_thread: false }, &mut || unsafe { real(exec, stream) })
 }
 
 pub unsafe fn cuGraphUpload_ptsz(real: cuda_fn::cuGraphUpload_ptsz, exec: CUgraphExec, stream: CUstream) -> CUresult {
-    graphs::launch(exec, StreamId { stream, per_thread: true }, &mut || unsafe { real(exec, stream) })
+    launch_graph(exec, StreamId { stream, per_thread: true }, &mut || unsafe { real(exec, stream) })
 }
 
 pub unsafe fn cuDeviceGraphMemTrim(real: cuda_fn::cuDeviceGraphMemTrim, dev: CUdevice) -> CUresult {
     let result = unsafe { real(dev) };
     if result.ok()
         && enforce::is_enforced() == Ok(true)
-        && let Some(device) = device::by_cuda(dev)
+        && let Some(device) = table::by_cuda(dev)
     {
         pools::graphs_trimmed(device);
     }
     result
+}
+
+/// A graph was made executable: forgets the cost of the graph that had this handle before.
+fn graph_made(exec: CUgraphExec) {
+    if governor::is_active() {
+        let governors = table::all().filter_map(|device| device.governor.as_ref());
+        governors.for_each(|governor| governor.forget_graph(exec));
+    }
+}
+
+/// Launches or uploads a graph with the memory that it may allocate charged.
+///
+/// # Cost
+/// One load where no graph allocates.
+#[inline]
+pub(super) fn launch_graph(exec: CUgraphExec, order: StreamId, real: DriverCall<'_>) -> CUresult {
+    if graphs::any_allocates() { launch_allocating(exec, order, real) } else { real() }
+}
+
+#[cold]
+fn launch_allocating(exec: CUgraphExec, order: StreamId, real: DriverCall<'_>) -> CUresult {
+    // A forked child has no graphs.
+    if enforce::is_enforced() == Ok(true) { graphs::launch(exec, order, real) } else { real() }
 }

@@ -9,33 +9,13 @@
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use super::context::{end_metered, primary_of, release_primary, retain_primary};
-use crate::driver::own;
-use crate::holdings::{ADDRESS_RECORDS, ARRAY_RECORDS, AllocationRecord, EXTERNAL_RECORDS};
-use crate::lock::Lock;
-use crate::{context, enforce};
+use crate::device::current;
+use crate::driver::calls::{self, active_primary};
+use crate::driver::green_contexts::GREEN_CONTEXTS;
+use crate::member::enforce;
+use crate::memory::allocation_records::{ADDRESS_RECORDS, ARRAY_RECORDS, AllocationRecord, EXTERNAL_RECORDS};
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
-
-/// Live green contexts and their devices.
-static GREEN_CONTEXTS: Lock<Vec<(usize, CUdevice)>> = Lock::new(Vec::new());
-
-/// Clears the parent's green contexts in a forked child.
-pub(super) fn reset_after_fork() {
-    // SAFETY: called by the child's settling thread, before any other thread continues.
-    unsafe { GREEN_CONTEXTS.reset(Vec::new()) };
-}
-
-/// The primary context of a device on which it is active. The driver returns the handle only from a retain, so it is
-/// retained and released.
-fn active_primary(dev: CUdevice) -> CUcontext {
-    let mut context = CUcontext::NULL;
-    if let (Some(retain), Some(release)) = (own::cuDevicePrimaryCtxRetain(), own::cuDevicePrimaryCtxRelease_v2())
-        && unsafe { retain(&raw mut context, dev) }.ok()
-    {
-        let _ = unsafe { release(dev) };
-    }
-    context
-}
 
 pub unsafe fn cuGreenCtxCreate(
     real: cuda_fn::cuGreenCtxCreate,
@@ -46,9 +26,7 @@ pub unsafe fn cuGreenCtxCreate(
 ) -> CUresult {
     let result =
         retain_primary(dev, &mut || unsafe { real(green, desc, dev, flags) }, &|| active_primary(dev), &|| {
-            if let Some(destroy) = own::cuGreenCtxDestroy() {
-                let _ = unsafe { destroy(*green) };
-            }
+            calls::destroy_green_context(unsafe { *green });
         });
     if result.ok() && enforce::is_enforced() == Ok(true) {
         GREEN_CONTEXTS.lock().push((unsafe { *green }.0 as usize, dev));
@@ -59,9 +37,9 @@ pub unsafe fn cuGreenCtxCreate(
 pub unsafe fn cuGreenCtxDestroy(real: cuda_fn::cuGreenCtxDestroy, green: CUgreenCtx) -> CUresult {
     let known = GREEN_CONTEXTS.lock().iter().find(|one| one.0 == green.0 as usize).copied();
     let Some((_, dev)) = known.filter(|_| enforce::is_enforced() == Ok(true)) else { return unsafe { real(green) } };
-    let mut current = CUcontext::NULL;
-    let told = own::cuCtxFromGreenCtx().is_some_and(|ask| unsafe { ask(&raw mut current, green) }.ok());
-    let is_named = told && !current.is_null();
+    let told = calls::context_of_green(green);
+    let current = told.unwrap_or(CUcontext::NULL);
+    let is_named = !current.is_null();
     if is_named {
         hand_over(current, primary_of(dev));
     }
@@ -71,8 +49,8 @@ pub unsafe fn cuGreenCtxDestroy(real: cuda_fn::cuGreenCtxDestroy, green: CUgreen
     let result = if is_named { end_metered(current, release) } else { release() };
     if !result.ok() {
         GREEN_CONTEXTS.lock().push((green.0 as usize, dev));
-    } else if told {
-        context::forget_context(current);
+    } else if told.is_some() {
+        current::forget_context(current);
     }
     result
 }

@@ -3,11 +3,16 @@
 // SAFETY of every block in this file: the program's own arguments for the function it called, passed on unchanged.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-use crate::meter::MeteredLaunch;
-use crate::mode::Denied;
-use crate::order::StreamId;
-use crate::passage::{self, CallPart};
-use crate::{context, credit, enforce, governor, graphs, meter};
+use super::graph::launch_graph;
+use crate::device::current;
+use crate::device::multi_device_launch::{self, CallPart};
+use crate::device::table;
+use crate::driver::launch::MeteredLaunch;
+use crate::driver::streams::StreamId;
+use crate::member::enforce;
+use crate::process::mode::Denied;
+use crate::time::credit::CountedLaunch;
+use crate::time::governor;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use shim_sys::cuda::*;
@@ -40,8 +45,8 @@ fn launch_through_gate(
         Err(_) => return CUresult::NOT_PERMITTED,
     };
     let (key, in_parts) = match what {
-        LaunchKind::Kernel(f, grid, block) => (meter::cost_key_of(f.0 as usize, grid, block), false),
-        LaunchKind::Graph(exec) => (meter::graph_key(exec), true),
+        LaunchKind::Kernel(f, grid, block) => (crate::driver::launch::cost_key_of(f.0 as usize, grid, block), false),
+        LaunchKind::Graph(exec) => (crate::driver::launch::graph_key(exec), true),
     };
     governor.launch(joined, MeteredLaunch { context, stream, per_thread, key, in_parts }, real)
 }
@@ -152,16 +157,16 @@ pub unsafe fn cuLaunchCooperativeKernelMultiDevice(
     }
     let part = |at: u32| {
         let one = unsafe { list.add(at as usize).read() };
-        let (context, device) = context::of_stream(one.hStream)?;
+        let (context, device) = current::of_stream(one.hStream)?;
         let (grid, block) = ([one.gridDimX, one.gridDimY, one.gridDimZ], [one.blockDimX, one.blockDimY, one.blockDimZ]);
-        let key = meter::cost_key_of(one.function.0 as usize, grid, block);
+        let key = crate::driver::launch::cost_key_of(one.function.0 as usize, grid, block);
         Some(CallPart {
             device,
             launch: MeteredLaunch { context, stream: one.hStream, per_thread: false, key, in_parts: false },
         })
     };
     let mut parts: Vec<CallPart> = (0..count).filter_map(part).collect();
-    passage::through_all(&mut parts, &mut call)
+    multi_device_launch::through_all(&mut parts, &mut call)
 }
 
 /// More devices than a process can have.
@@ -245,7 +250,7 @@ macro_rules! launch_graph {
         /// A graph is charged as a whole, by its measured cost. Memory that its nodes allocate is reserved first.
         pub unsafe fn $name(real: cuda_fn::$name, exec: CUgraphExec, stream: CUstream) -> CUresult {
             let order = StreamId { stream, per_thread: $per_thread };
-            let mut call = || graphs::launch(exec, order, &mut || unsafe { real(exec, stream) });
+            let mut call = || launch_graph(exec, order, &mut || unsafe { real(exec, stream) });
             if governor::is_active() {
                 launch_through_gate(LaunchKind::Graph(exec), stream, $per_thread, &mut call)
             } else {
@@ -258,10 +263,21 @@ macro_rules! launch_graph {
 launch_graph!(cuGraphLaunch false);
 launch_graph!(cuGraphLaunch_ptsz true);
 
-/// The fast path of each kernel launch: passes on this thread's credit ([`credit`]). `None`: use the slow path.
+/// Takes back a launch on a credit after the driver refused it.
+#[cold]
+pub fn undo_launch(launch: &CountedLaunch) {
+    let Some((costs, chain, cost)) = launch.counted_by() else { return };
+    let mut governors = table::all().filter_map(|device| device.governor.as_ref());
+    if let Some(governor) = governors.find(|governor| governor.has_costs(costs)) {
+        governor.refused_on_credit(chain, cost);
+    }
+}
+
+/// The fast path of each kernel launch: passes on this thread's credit ([`crate::time::credit`]). `None`: use the slow path.
 pub mod short {
-    use super::{CUDA_LAUNCH_PARAMS, CUfunction, CUlaunchConfig, CUstream, c_void, credit};
-    use credit::CountedLaunch;
+    use crate::time::credit::{self, CountedLaunch};
+    use core::ffi::c_void;
+    use shim_sys::cuda::{CUDA_LAUNCH_PARAMS, CUfunction, CUlaunchConfig, CUstream};
 
     macro_rules! short {
         ($($kernel:ident $cooperative:ident $ex:ident $per_thread:literal)*) => {$(

@@ -4,11 +4,12 @@
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-use crate::charge::{allocate_plain, allocate_small, free_address, note_charge, undo_allocation};
-use crate::driver::DriverCall;
-use crate::enforce;
-use crate::holdings::{ADDRESS_RECORDS, AllocationRecord};
-use crate::mode::Denied;
+use super::charge::{allocate_plain, allocate_small, free_address, note_charge};
+use crate::driver::calls::free_allocation;
+use crate::driver::library::DriverCall;
+use crate::member::enforce;
+use crate::memory::allocation_records::{ADDRESS_RECORDS, AllocationRecord};
+use crate::process::mode::Denied;
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
 use vgpu_core::memory::charging;
@@ -48,7 +49,7 @@ fn allocate_pitched(width: u64, height: u64, real: DriverCall<'_>, answer: &dyn 
         Ok(reservation) => reservation,
         Err(refused) => return refused,
     };
-    let moment = crate::context::epoch();
+    let moment = crate::driver::contexts::epoch();
     let result = real();
     if !result.ok() {
         return result;
@@ -60,7 +61,7 @@ fn allocate_pitched(width: u64, height: u64, real: DriverCall<'_>, answer: &dyn 
         match device.reserve(more) {
             Ok(rest) => rest.commit(),
             Err(refused) => {
-                undo_allocation(address);
+                free_allocation(address);
                 return refused;
             }
         }
@@ -69,12 +70,7 @@ fn allocate_pitched(width: u64, height: u64, real: DriverCall<'_>, answer: &dyn 
     if bytes < expected {
         device.release(expected - bytes);
     }
-    note_charge(
-        &ADDRESS_RECORDS,
-        address,
-        AllocationRecord { bytes, device: device.index, context: context.0 as usize },
-        moment,
-    );
+    note_charge(&ADDRESS_RECORDS, address, AllocationRecord::of_bytes(bytes, device.index, context.0 as usize), moment);
     result
 }
 

@@ -13,12 +13,13 @@
 // A hook has its driver function's arguments.
 #![allow(clippy::too_many_arguments)]
 
-use crate::device::Device;
-use crate::driver::{DriverCall, own};
-use crate::enforce;
-use crate::mode::Denied;
-use crate::overhead::code::{self, CodeSource, LoadedHandle};
-use crate::overhead::{OverheadWatch, charge_spent, figures};
+use crate::device::table::Device;
+use crate::driver::calls::{context_limit, unload_library, unload_module};
+use crate::driver::library::DriverCall;
+use crate::member::enforce;
+use crate::memory::overhead::code::{self, CodeSource, LoadedHandle};
+use crate::memory::overhead::{OverheadWatch, charge_spent, figures};
+use crate::process::mode::Denied;
 use core::ffi::{c_char, c_void};
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
@@ -106,12 +107,6 @@ fn unload_measured(made: LoadedHandle, real: DriverCall<'_>) -> CUresult {
     result
 }
 
-fn unload_module(module: CUmodule) {
-    if let Some(unload) = own::cuModuleUnload() {
-        let _ = unsafe { unload(module) };
-    }
-}
-
 macro_rules! loads {
     ($($name:ident($($arg:ident : $ty:ty),*);)*) => {$(
         pub unsafe fn $name(real: cuda_fn::$name, module: *mut CUmodule, $($arg: $ty),*) -> CUresult {
@@ -153,12 +148,6 @@ brings! {
     cuFuncLoad(f: CUfunction);
 }
 
-fn unload_library(library: CUlibrary) {
-    if let Some(unload) = own::cuLibraryUnload() {
-        let _ = unsafe { unload(library) };
-    }
-}
-
 macro_rules! libraries {
     ($($name:ident($from:ident : $ty:ty);)*) => {$(
         /// If libraries are loaded eagerly, this call brings their code into all existing contexts.
@@ -186,12 +175,6 @@ libraries! {
     cuLibraryLoadFromFile(path: *const c_char);
 }
 
-/// The current value of a limit.
-fn limit_now(limit: u32) -> Option<u64> {
-    let mut value = 0;
-    unsafe { own::cuCtxGetLimit()?(&raw mut value, limit) }.ok().then_some(value as u64)
-}
-
 /// Reserves the heap's growth before the call, because the driver may take that memory only when a launch first needs
 /// it.
 pub unsafe fn cuCtxSetLimit(real: cuda_fn::cuCtxSetLimit, limit: u32, value: usize) -> CUresult {
@@ -201,7 +184,7 @@ pub unsafe fn cuCtxSetLimit(real: cuda_fn::cuCtxSetLimit, limit: u32, value: usi
         Ok(None) => return call(),
         Err(Denied) => return CUresult::NOT_PERMITTED,
     };
-    let Some(old) = limit_now(limit) else { return call() };
+    let Some(old) = context_limit(limit) else { return call() };
     let ahead = if limit == MALLOC_HEAP_LIMIT { (value as u64).saturating_sub(old) } else { 0 };
     device.make_room(ahead);
     let watch = OverheadWatch::begin_growth(device);

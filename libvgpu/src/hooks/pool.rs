@@ -7,11 +7,15 @@
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-use crate::charge::free_address;
-use crate::driver::{DriverCall, own};
-use crate::mode::Denied;
-use crate::order::StreamId;
-use crate::{context, device, enforce, pools};
+use super::charge::free_address;
+use crate::device::current;
+use crate::device::table;
+use crate::driver::calls::free_in_order;
+use crate::driver::library::DriverCall;
+use crate::driver::streams::StreamId;
+use crate::member::enforce;
+use crate::memory::pools;
+use crate::process::mode::Denied;
 use core::ffi::c_void;
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
@@ -19,17 +23,6 @@ use vgpu_core::memory::charging;
 
 /// The pool attribute for the bytes that a pool keeps.
 const THRESHOLD_ATTRIBUTE: u32 = 4;
-
-/// Frees an allocation that was just made and turned out not to fit.
-fn undo_allocation(address: u64, order: StreamId) {
-    let _ = unsafe {
-        if order.per_thread {
-            own::cuMemFreeAsync_ptsz().map(|free| free(address, order.stream))
-        } else {
-            own::cuMemFreeAsync().map(|free| free(address, order.stream))
-        }
-    };
-}
 
 fn allocate(
     pool: Option<CUmemoryPool>,
@@ -44,7 +37,7 @@ fn allocate(
         Err(Denied) => return CUresult::NOT_PERMITTED,
         Ok(true) => {}
     }
-    let home = || context::of_stream(stream).map(|(_, device)| device);
+    let home = || current::of_stream(stream).map(|(_, device)| device);
     let entry = match pool {
         Some(pool) => pools::of_handle(pool.0 as usize, home),
         None => home().and_then(pools::current),
@@ -57,7 +50,7 @@ fn allocate(
     if dptr.is_null() || order.is_captured() {
         return real();
     }
-    pools::allocate(&entry, charge, order, real, &|| unsafe { *dptr }, &|address| undo_allocation(address, order))
+    pools::allocate(&entry, charge, order, real, &|| unsafe { *dptr }, &|address| free_in_order(address, order))
 }
 
 macro_rules! async_allocation {
@@ -123,8 +116,8 @@ pub unsafe fn cuMemPoolCreate(
     if result.ok() && limited {
         let props = unsafe { &*props };
         let max = if props.maxSize == 0 { u64::MAX } else { props.maxSize as u64 };
-        let current = || context::current().map(|(_, device)| device).or_else(|| device::all().next());
-        let on_device = lives_on(props).and_then(|named| named.map_or_else(current, device::by_cuda));
+        let current = || current::current().map(|(_, device)| device).or_else(|| table::all().next());
+        let on_device = lives_on(props).and_then(|named| named.map_or_else(current, table::by_cuda));
         pools::note_created(unsafe { *pool }.0 as usize, on_device, max);
     }
     result

@@ -1,10 +1,10 @@
 //! Memory shared with other processes and other APIs: exports, imports, and external memory.
 //!
-//! Exported memory is charged to a share of the ledger from then on (`share`). An import by the same tenant holds
-//! that share and charges nothing. Any other import is charged to the tenant once, in a share that its first importer
-//! founds. An address is charged by the range that the driver reports, a handle when it is mapped (`vmm`), external
-//! memory by the size in its descriptor. A share is held *before* the driver is called, so that a release in another
-//! process meanwhile does not end it.
+//! Exported memory is charged to a share of the ledger from then on (`ledger/held_shares`). An import by the same
+//! tenant holds that share and charges nothing. Any other import is charged to the tenant once, in a share that its
+//! first importer founds. An address is charged by the range that the driver reports, a handle when it is mapped
+//! (`vmm`), external memory by the size in its descriptor. A share is held *before* the driver is called, so that a
+//! release in another process meanwhile does not end it.
 //!
 //! Not hooked: `cuMemGetHandleForAddressRange`. Its descriptor is for other vendors' devices, no driver function
 //! imports it, and the memory is charged where it was allocated.
@@ -13,15 +13,24 @@
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-use crate::charge;
-use crate::context;
-use crate::device::{self, Device};
-use crate::driver::{DriverCall, own};
-use crate::enforce;
-use crate::holdings::{ADDRESS_RECORDS, ARRAY_RECORDS, AllocationRecord, EXTERNAL_RECORDS, RecordTable};
-use crate::mode::Denied;
-use crate::share::{self, LocalShare};
-use crate::{counted, descriptor, physical, pools};
+use super::charge;
+use crate::device::table::{self, Device};
+use crate::driver::calls::{self, device_of_pointer, range_of};
+use crate::driver::contexts;
+use crate::driver::library::DriverCall;
+use crate::ledger::descriptor_marks;
+use crate::ledger::held_shares;
+use crate::ledger::held_shares::LocalShare;
+use crate::member::enforce;
+use crate::memory::allocation_records::{
+    ADDRESS_RECORDS, ARRAY_RECORDS, AllocationRecord, EXTERNAL_RECORDS, RecordTable, RecordedCharge,
+};
+use crate::memory::open_imports;
+use crate::memory::release::release_record;
+use crate::memory::reservation;
+use crate::memory::shares;
+use crate::memory::{physical, pools, refcounted_charge};
+use crate::process::mode::Denied;
 use core::ffi::c_void;
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
@@ -30,21 +39,24 @@ use vgpu_core::memory::ledger::Reservation;
 
 /// Moves the charge of an exported allocation to a share, or returns the share it already has.
 fn share_exported(holding: AllocationRecord, identity: u64) -> Option<LocalShare> {
-    match holding.as_share() {
-        Some(share) => Some(share),
-        None => share::export_charge(device::by_index(usize::from(holding.device))?, identity, holding.bytes),
+    match holding.charge {
+        RecordedCharge::Share(share) => Some(share),
+        RecordedCharge::Own { bytes, device } => {
+            shares::export_charge(table::by_index(usize::from(device))?, identity, bytes)
+        }
+        RecordedCharge::InSlab { .. } | RecordedCharge::Refcounted(_) => None,
     }
 }
 
 /// Charges an allocation of `bytes` by itself if it shares a slab; the other allocations stay in the slab. `None`:
 /// its own charge does not fit in addition to the slab.
 fn charge_separately(holding: AllocationRecord, bytes: u64) -> Option<AllocationRecord> {
-    let Some((number, _)) = holding.as_slab() else { return Some(holding) };
-    let device = device::by_index(usize::from(number))?;
+    let RecordedCharge::InSlab { device: number, .. } = holding.charge else { return Some(holding) };
+    let device = table::by_index(usize::from(number))?;
     let bytes = charging::charge_linear(bytes)?;
     device.try_reserve(bytes).ok()?.commit();
-    device::release(holding);
-    Some(AllocationRecord { bytes, device: number, ..holding })
+    release_record(holding);
+    Some(AllocationRecord::of_bytes(bytes, number, holding.context))
 }
 
 pub unsafe fn cuIpcGetMemHandle(
@@ -54,10 +66,10 @@ pub unsafe fn cuIpcGetMemHandle(
 ) -> CUresult {
     let result = unsafe { real(handle, dptr) };
     if result.ok() && enforce::is_enforced() == Ok(true) {
-        let identity = descriptor::of_bytes(&unsafe { *handle }.reserved);
+        let identity = descriptor_marks::of_bytes(&unsafe { *handle }.reserved);
         let base = base_of(dptr);
         let whole = range_of(base).map_or(0, |(_, bytes)| bytes);
-        share::with_export_turn(|| {
+        held_shares::with_export_turn(|| {
             // Take the record out meanwhile, as a free does: if an export and a free overlap, only one of them gets
             // the charge.
             let Some(holding) = ADDRESS_RECORDS.take_record(base) else { return };
@@ -80,24 +92,18 @@ fn base_of(dptr: CUdeviceptr) -> CUdeviceptr {
     if ADDRESS_RECORDS.get(dptr).is_some() { dptr } else { range_of(dptr).map_or(dptr, |(base, _)| base) }
 }
 
-fn range_of(dptr: CUdeviceptr) -> Option<(CUdeviceptr, u64)> {
-    let (mut base, mut bytes) = (0, 0);
-    let asked = unsafe { own::cuMemGetAddressRange_v2()?(&raw mut base, &raw mut bytes, dptr) };
-    asked.ok().then_some((base, bytes as u64))
-}
-
 fn open(handle: &CUipcMemHandle, dptr: *mut CUdeviceptr, real: DriverCall<'_>) -> CUresult {
     match enforce::is_enforced() {
         Ok(false) => return real(),
         Err(Denied) => return CUresult::NOT_PERMITTED,
         Ok(true) => {}
     }
-    let (context, moment) = (current_context(), context::epoch());
-    let identity = descriptor::of_bytes(&handle.reserved);
-    let share = share::import_share(identity);
+    let (context, moment) = (current_context(), contexts::epoch());
+    let identity = descriptor_marks::of_bytes(&handle.reserved);
+    let share = shares::import_share(identity);
     let result = real();
     if !result.ok() {
-        share.into_iter().for_each(share::let_go);
+        share.into_iter().for_each(held_shares::let_go);
         return result;
     }
     let at = unsafe { *dptr };
@@ -105,16 +111,14 @@ fn open(handle: &CUipcMemHandle, dptr: *mut CUdeviceptr, real: DriverCall<'_>) -
         Ok(Some(holding)) => holding,
         Ok(None) => return result,
         Err(refused) => {
-            if let Some(close) = own::cuIpcCloseMemHandle() {
-                let _ = unsafe { close(at) };
-            }
+            calls::close_import(at);
             return refused;
         }
     };
-    share::note_opened(at, holding).into_iter().for_each(device::release);
+    open_imports::note_opened(at, holding).into_iter().for_each(release_record);
     // The record may have been stored after the context's end had removed all its records.
-    if context::has_ended(context, moment) {
-        ADDRESS_RECORDS.take_record(at).into_iter().for_each(device::release);
+    if contexts::has_ended(context, moment) {
+        ADDRESS_RECORDS.take_record(at).into_iter().for_each(release_record);
     }
     result
 }
@@ -129,41 +133,31 @@ fn hold_imported(
 ) -> Result<Option<AllocationRecord>, CUresult> {
     let whole = || range_of(at).and_then(|(_, bytes)| charging::charge_plain(bytes));
     match share {
-        Some(share) if share::is_founded(share) => charge_share(share, whole().unwrap_or(0), context).map(Some),
+        Some(share) if held_shares::is_founded(share) => charge_share(share, whole().unwrap_or(0), context).map(Some),
         Some(share) => Ok(Some(AllocationRecord::of_share(share, context))),
         None => {
             // A peer's memory stays where it is, which need not be the current context's device.
-            let home = device_of_pointer(at).and_then(device::by_cuda).zip(whole());
+            let home = device_of_pointer(at).and_then(table::by_cuda).zip(whole());
             let Some((home, whole)) = home else { return Ok(None) };
-            if let Some(share) = share::hold_or_begin(home, identity) {
+            if let Some(share) = shares::hold_or_begin(home, identity) {
                 return charge_share(share, whole, context).map(Some);
             }
             home.reserve(whole)?.commit();
-            Ok(Some(AllocationRecord { bytes: whole, device: home.index, context }))
+            Ok(Some(AllocationRecord::of_bytes(whole, home.index, context)))
         }
     }
 }
 
 /// Charges `whole` to a share that is already held. If that does not fit, the share is let go.
 fn charge_share(share: LocalShare, whole: u64, context: usize) -> Result<AllocationRecord, CUresult> {
-    let aside = share::set_aside(share, whole).inspect_err(|_| share::let_go(share))?;
-    share::charge_reserved(share, whole, aside);
+    let aside = reservation::set_aside(share, whole).inspect_err(|_| held_shares::let_go(share))?;
+    held_shares::charge_reserved(share, whole, aside);
     Ok(AllocationRecord::of_share(share, context))
 }
 
 /// The current context as an integer, whether or not its device has limits.
 fn current_context() -> usize {
-    let mut context = CUcontext::NULL;
-    let told = own::cuCtxGetCurrent().is_some_and(|ask| unsafe { ask(&raw mut context) }.ok());
-    if told { context.0 as usize } else { 0 }
-}
-
-/// The ordinal of the device that an address is on.
-fn device_of_pointer(dptr: CUdeviceptr) -> Option<CUdevice> {
-    const POINTER_DEVICE_ORDINAL: u32 = 9;
-    let mut dev: CUdevice = -1;
-    let into = core::ptr::from_mut(&mut dev).cast::<c_void>();
-    unsafe { own::cuPointerGetAttribute()?(into, POINTER_DEVICE_ORDINAL, dptr) }.ok().then_some(dev)
+    calls::current_context().map_or(0, |context| context.0 as usize)
 }
 
 pub unsafe fn cuIpcOpenMemHandle(
@@ -188,10 +182,10 @@ pub unsafe fn cuIpcCloseMemHandle(real: cuda_fn::cuIpcCloseMemHandle, dptr: CUde
     if enforce::is_enforced() != Ok(true) {
         return unsafe { real(dptr) };
     }
-    let Some(closing) = share::begin_close(dptr) else { return unsafe { real(dptr) } };
+    let Some(closing) = open_imports::begin_close(dptr) else { return unsafe { real(dptr) } };
     let result = unsafe { real(dptr) };
     if result.ok() {
-        closing.finish().into_iter().for_each(device::release);
+        closing.finish().into_iter().for_each(release_record);
     } else {
         closing.undo();
     }
@@ -216,7 +210,7 @@ unsafe fn name(os_handle: *const c_void, kind: u32, by_value: bool) -> Option<Ha
         }
         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => Some(HandleName::Descriptor(unsafe { *os_handle.cast::<i32>() })),
         CU_MEM_HANDLE_TYPE_FABRIC if !os_handle.is_null() => {
-            Some(HandleName::Bytes(descriptor::of_bytes(unsafe { &*os_handle.cast::<[u8; 64]>() })))
+            Some(HandleName::Bytes(descriptor_marks::of_bytes(unsafe { &*os_handle.cast::<[u8; 64]>() })))
         }
         _ => None,
     }
@@ -226,7 +220,7 @@ impl HandleName {
     /// The identity to export under.
     fn export_identity(&self) -> u64 {
         match self {
-            HandleName::Descriptor(_) => descriptor::fresh_identity(),
+            HandleName::Descriptor(_) => descriptor_marks::fresh_identity(),
             HandleName::Bytes(identity) => *identity,
         }
     }
@@ -234,7 +228,7 @@ impl HandleName {
     /// Makes the share findable through this handle.
     fn mark_share(&self, share: LocalShare) {
         if let HandleName::Descriptor(descriptor) = self {
-            share::mark_descriptor(share, *descriptor);
+            held_shares::mark_descriptor(share, *descriptor);
         }
     }
 
@@ -242,8 +236,8 @@ impl HandleName {
     fn import_share(&self) -> (Option<u64>, Option<LocalShare>) {
         let identity = self.known_identity();
         let share = identity.and_then(|identity| match self {
-            HandleName::Descriptor(descriptor) => share::import_descriptor(*descriptor, identity),
-            HandleName::Bytes(_) => share::import_share(identity),
+            HandleName::Descriptor(descriptor) => shares::import_descriptor(*descriptor, identity),
+            HandleName::Bytes(_) => shares::import_share(identity),
         });
         (identity, share)
     }
@@ -251,7 +245,7 @@ impl HandleName {
     /// The identity that the exporter gave the handle, if any.
     fn known_identity(&self) -> Option<u64> {
         match self {
-            HandleName::Descriptor(descriptor) => descriptor::read(*descriptor),
+            HandleName::Descriptor(descriptor) => descriptor_marks::read(*descriptor),
             HandleName::Bytes(identity) => Some(*identity),
         }
     }
@@ -273,29 +267,26 @@ pub unsafe fn cuMemExportToShareableHandle(
     if result.ok()
         && let Some(name) = unsafe { name(shareable, kind, false) }
     {
-        share::with_export_turn(|| {
+        held_shares::with_export_turn(|| {
             // Another tenant's memory of which nothing is charged yet has no charge to move.
-            let Some(holding) = physical::record_of(&pin).filter(|holding| holding.bytes > 0) else { return };
+            let Some(holding) = physical::record_of(&pin) else { return };
+            if holding.own_bytes().is_some_and(|(bytes, _)| bytes == 0) {
+                return;
+            }
             if let Some(share) = share_exported(holding, name.export_identity()) {
                 physical::set_holding(&pin, AllocationRecord::of_share(share, 0));
                 name.mark_share(share);
             }
         });
     }
-    physical::unpin_unused(pin).into_iter().for_each(device::release);
+    physical::unpin_unused(pin).into_iter().for_each(release_record);
     result
 }
 
 /// The device that an imported handle's memory is on, if it has limits.
 fn home_of(handle: CUmemGenericAllocationHandle) -> Option<&'static Device> {
-    let mut prop = core::mem::MaybeUninit::<CUmemAllocationProp>::zeroed();
-    let ask = own::cuMemGetAllocationPropertiesFromHandle()?;
-    if !unsafe { ask(prop.as_mut_ptr(), handle) }.ok() {
-        return None;
-    }
-    // Zeroed, then written by the driver: any bytes are valid for it.
-    let location = unsafe { prop.assume_init() }.location;
-    (location.kind == CU_MEM_LOCATION_TYPE_DEVICE).then(|| device::by_cuda(location.id)).flatten()
+    let location = calls::location_of(handle)?;
+    (location.kind == CU_MEM_LOCATION_TYPE_DEVICE).then(|| table::by_cuda(location.id)).flatten()
 }
 
 pub unsafe fn cuMemImportFromShareableHandle(
@@ -312,21 +303,21 @@ pub unsafe fn cuMemImportFromShareableHandle(
     let (identity, share) = unsafe { name(os_handle, kind, true) }.map_or((None, None), |name| name.import_share());
     let result = unsafe { real(handle, os_handle, kind) };
     if !result.ok() {
-        share.into_iter().for_each(share::let_go);
+        share.into_iter().for_each(held_shares::let_go);
         return result;
     }
     let new = unsafe { *handle };
     let home = if share.is_none() { home_of(new) } else { None };
-    let share = share.or_else(|| share::hold_or_begin(home?, identity?));
+    let share = share.or_else(|| shares::hold_or_begin(home?, identity?));
     let spare = match share {
         // A share whose full size is unknown is charged when the memory is mapped.
         Some(share) => physical::note_imported(new, Some(AllocationRecord::of_share(share, 0)), false),
         None => {
-            let home = home.map(|device| AllocationRecord { bytes: 0, device: device.index, context: 0 });
+            let home = home.map(|device| AllocationRecord::of_bytes(0, device.index, 0));
             physical::note_imported(new, home, true)
         }
     };
-    spare.into_iter().for_each(device::release);
+    spare.into_iter().for_each(release_record);
     result
 }
 
@@ -381,13 +372,13 @@ pub unsafe fn cuMemPoolImportPointer(
         Err(Denied) => return CUresult::NOT_PERMITTED,
         Ok(true) => {}
     }
-    let moment = context::epoch();
+    let moment = contexts::epoch();
     // The driver reads it too; null is its error to report.
-    let identity = unsafe { data.as_ref() }.map_or(0, |data| descriptor::of_bytes(&data.reserved));
-    let share = pools::share_of_imported(pool).or_else(|| share::import_share(identity));
+    let identity = unsafe { data.as_ref() }.map_or(0, |data| descriptor_marks::of_bytes(&data.reserved));
+    let share = pools::share_of_imported(pool).or_else(|| shares::import_share(identity));
     let result = unsafe { real(dptr, pool, data) };
     if !result.ok() {
-        share.into_iter().for_each(share::let_go);
+        share.into_iter().for_each(held_shares::let_go);
         return result;
     }
     let at = unsafe { *dptr };
@@ -395,9 +386,7 @@ pub unsafe fn cuMemPoolImportPointer(
         Ok(Some(holding)) => holding,
         Ok(None) => return result,
         Err(refused) => {
-            if let Some(free) = own::cuMemFree_v2() {
-                let _ = unsafe { free(at) };
-            }
+            calls::free_allocation(at);
             return refused;
         }
     };
@@ -414,7 +403,7 @@ pub unsafe fn cuImportExternalMemory(
 ) -> CUresult {
     const OPAQUE_DESCRIPTOR_KIND: u32 = 1;
     let call = || unsafe { real(memory, desc) };
-    let moment = context::epoch();
+    let moment = contexts::epoch();
     let (context, device) = match enforce::on_current() {
         Ok(Some(current)) => current,
         Ok(None) => return call(),
@@ -427,9 +416,9 @@ pub unsafe fn cuImportExternalMemory(
     #[allow(clippy::cast_possible_truncation)] // the first four of its bytes
     let name = (desc.kind == OPAQUE_DESCRIPTOR_KIND).then(|| HandleName::Descriptor(desc.handle[0] as i32));
     let (identity, share) = name.map_or((None, None), |name| name.import_share());
-    let share = share.or_else(|| share::hold_or_begin(device, identity?));
+    let share = share.or_else(|| shares::hold_or_begin(device, identity?));
     let aside = match share {
-        Some(share) => share::set_aside(share, whole).inspect_err(|_| share::let_go(share)),
+        Some(share) => reservation::set_aside(share, whole).inspect_err(|_| held_shares::let_go(share)),
         None => device.reserve(whole).map(Some),
     };
     let aside = match aside {
@@ -439,17 +428,22 @@ pub unsafe fn cuImportExternalMemory(
     let context = context.0 as usize;
     let holding = match share {
         Some(share) => AllocationRecord::of_share(share, context),
-        None => AllocationRecord { bytes: whole, device: device.index, context },
+        None => AllocationRecord::of_bytes(whole, device.index, context),
     };
     let result = call();
     if result.ok() {
         match share {
-            Some(share) => share::charge_reserved(share, whole, aside),
+            Some(share) => held_shares::charge_reserved(share, whole, aside),
             None => aside.into_iter().for_each(Reservation::commit),
         }
-        charge::note_charge(&EXTERNAL_RECORDS, unsafe { *memory }.0 as u64, counted::share_charge(holding), moment);
+        charge::note_charge(
+            &EXTERNAL_RECORDS,
+            unsafe { *memory }.0 as u64,
+            refcounted_charge::share_charge(holding),
+            moment,
+        );
     } else {
-        share.into_iter().for_each(share::let_go);
+        share.into_iter().for_each(held_shares::let_go);
     }
     result
 }
@@ -465,12 +459,13 @@ fn map_external(
     if enforce::is_enforced() != Ok(true) {
         return real();
     }
-    let moment = context::epoch();
-    let name = EXTERNAL_RECORDS.get(memory.0 as u64).and_then(|object| counted::add_name(object, current_context()));
+    let moment = contexts::epoch();
+    let name =
+        EXTERNAL_RECORDS.get(memory.0 as u64).and_then(|object| refcounted_charge::add_name(object, current_context()));
     let result = real();
     match name {
         Some(name) if result.ok() => charge::note_charge(table, key(), name, moment),
-        name => name.into_iter().for_each(device::release),
+        name => name.into_iter().for_each(release_record),
     }
     result
 }

@@ -6,9 +6,12 @@
 // outputs are read after success only, and null is safe wherever it was for the driver.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-use crate::device::Device;
-use crate::mode::Denied;
-use crate::{departing, device, enforce};
+use crate::device::table;
+use crate::device::table::Device;
+use crate::driver::calls::memory_info;
+use crate::member::enforce;
+use crate::memory::deferred_frees;
+use crate::process::mode::Denied;
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
 use vgpu_core::memory::view::{self, MemoryView, PhysicalMemory};
@@ -21,13 +24,13 @@ fn changed_device() -> Result<Option<&'static Device>, Denied> {
 
 /// The device with CUDA ordinal `dev`, if its numbers must be shown differently.
 fn changed_by_cuda(dev: CUdevice) -> Option<&'static Device> {
-    device::by_cuda(dev).filter(|device| !device.is_observed())
+    table::by_cuda(dev).filter(|device| !device.is_observed())
 }
 
 /// The tenant's view of `device`.
 pub fn tenant_view(device: &Device, total: u64, free: u64) -> MemoryView {
     let physical = PhysicalMemory { total: Bytes(total), free: Bytes(free) };
-    departing::look_again();
+    deferred_frees::look_again();
     device.look_for_daemon();
     let used = device.ledger.tenant_used().unwrap_or(device.memory_limit()).saturating_add(device.uncharged_bytes());
     view::view_memory(shown_limit(device), Bytes(used), physical)
@@ -75,17 +78,15 @@ pub unsafe fn cuMemGetInfo(real: cuda_fn::cuMemGetInfo, free: *mut u32, total: *
     };
     let result = unsafe { real(free, total) };
     if result.ok()
-        && let (Some(device), Some(wide)) = (current, crate::driver::own::cuMemGetInfo_v2())
+        && let Some(device) = current
+        && let Some((physical_free, physical_total)) = memory_info()
     {
-        let (mut physical_free, mut physical_total) = (0, 0);
-        if unsafe { wide(&raw mut physical_free, &raw mut physical_total) }.ok() {
-            let seen = tenant_view(device, physical_total as u64, physical_free as u64);
-            if let Some(free) = unsafe { free.as_mut() } {
-                *free = u32::try_from(seen.free.0).unwrap_or(u32::MAX);
-            }
-            if let Some(total) = unsafe { total.as_mut() } {
-                *total = u32::try_from(seen.total.0).unwrap_or(u32::MAX);
-            }
+        let seen = tenant_view(device, physical_total, physical_free);
+        if let Some(free) = unsafe { free.as_mut() } {
+            *free = u32::try_from(seen.free.0).unwrap_or(u32::MAX);
+        }
+        if let Some(total) = unsafe { total.as_mut() } {
+            *total = u32::try_from(seen.total.0).unwrap_or(u32::MAX);
         }
     }
     result

@@ -1,19 +1,23 @@
 //! Virtual memory management: the charge belongs to the physical allocation and ends with the last reference to it
-//! (`physical`). Reserving addresses costs nothing and is not hooked. Host memory is never charged to a device. A
-//! multicast object is not charged either: it only gives access to memory bound to it, which is charged where it was
+//! (`memory/physical`). Reserving addresses costs nothing and is not hooked. Host memory is never charged to a device.
+//! A multicast object is not charged either: it only gives access to memory bound to it, which is charged where it was
 //! created.
 #![allow(non_snake_case, clippy::missing_safety_doc)]
 // SAFETY of every block in this file: the program's own arguments for the function it called, passed on unchanged;
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-use crate::device::{self, Device};
-use crate::driver::{DriverCall, own};
-use crate::enforce;
-use crate::holdings::AllocationRecord;
-use crate::mode::Denied;
-use crate::physical::{self, EndedCharges};
-use crate::share::{self, LocalShare};
+use crate::device::table::{self, Device};
+use crate::driver::calls::granularity_of;
+use crate::driver::library::DriverCall;
+use crate::ledger::held_shares;
+use crate::ledger::held_shares::LocalShare;
+use crate::member::enforce;
+use crate::memory::allocation_records::{AllocationRecord, RecordedCharge};
+use crate::memory::physical::{self, EndedCharges};
+use crate::memory::release::release_record;
+use crate::memory::reservation;
+use crate::process::mode::Denied;
 use core::ffi::c_void;
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
@@ -21,21 +25,20 @@ use vgpu_core::memory::charging;
 use vgpu_core::memory::ledger::Reservation;
 
 fn release_all(ended: EndedCharges) {
-    ended.into_iter().for_each(device::release);
+    ended.into_iter().for_each(release_record);
 }
 
 /// The device and the granularity by which a physical allocation is charged. `None`: host memory, or a device without
 /// limits.
 fn charged_device(prop: *const CUmemAllocationProp) -> Option<(&'static Device, u64)> {
     // The driver reads the struct too; null is its error to report.
-    let location = unsafe { prop.as_ref()? }.location;
+    let prop = unsafe { prop.as_ref()? };
+    let location = prop.location;
     if location.kind != CU_MEM_LOCATION_TYPE_DEVICE {
         return None;
     }
-    let device = device::by_cuda(location.id)?;
-    let mut granularity = 0;
-    let known = unsafe { own::cuMemGetAllocationGranularity()?(&raw mut granularity, prop, 0) }.ok();
-    Some((device, if known { granularity as u64 } else { 2 << 20 }))
+    let device = table::by_cuda(location.id)?;
+    Some((device, granularity_of(prop).unwrap_or(2 << 20)))
 }
 
 pub unsafe fn cuMemCreate(
@@ -70,7 +73,7 @@ pub unsafe fn cuMemCreate(
     let result = call();
     if result.ok() {
         reservation.commit();
-        physical::note_created(unsafe { *handle }, Some(AllocationRecord { bytes, device: device.index, context: 0 }));
+        physical::note_created(unsafe { *handle }, Some(AllocationRecord::of_bytes(bytes, device.index, 0)));
     }
     result
 }
@@ -122,10 +125,10 @@ impl MappingCharge {
     /// Reserves the bytes due for a mapping of the first `shown` bytes.
     fn reserve_mapping(pin: &physical::PinnedAllocation, shown: u64) -> Result<Self, CUresult> {
         if let Some(share) = physical::record_of(pin).and_then(|holding| holding.as_share()) {
-            return Ok(Self::ToShare(share, share::set_aside(share, shown)?));
+            return Ok(Self::ToShare(share, reservation::set_aside(share, shown)?));
         }
         let owed = physical::uncharged_part(pin, shown);
-        match owed.and_then(|(number, more)| Some((device::by_index(usize::from(number))?, more))) {
+        match owed.and_then(|(number, more)| Some((table::by_index(usize::from(number))?, more))) {
             Some((device, more)) => Ok(Self::Own(device, more, device.reserve(more)?)),
             None => Ok(Self::Nothing),
         }
@@ -135,7 +138,7 @@ impl MappingCharge {
     fn commit_mapping(self, pin: &physical::PinnedAllocation, shown: u64) {
         match self {
             Self::Nothing => {}
-            Self::ToShare(share, aside) => share::charge_reserved(share, shown, aside),
+            Self::ToShare(share, aside) => held_shares::charge_reserved(share, shown, aside),
             Self::Own(device, more, reservation) => {
                 reservation.commit();
                 device.release(physical::note_charged(pin, shown, more));
@@ -306,7 +309,7 @@ fn bind(
     match pins {
         (Some(object), Some(memory)) if result.ok() => {
             let device = match dev {
-                Some(dev) => device::by_cuda(dev).map(|device| device.index),
+                Some(dev) => table::by_cuda(dev).map(|device| device.index),
                 None => number_of_device(&memory),
             };
             release_all(physical::note_bound(object, memory, device, offset as u64, bytes as u64));
@@ -319,7 +322,11 @@ fn bind(
 /// The device that an allocation is on, if it has limits.
 fn number_of_device(memory: &physical::PinnedAllocation) -> Option<u8> {
     let holding = physical::record_of(memory)?;
-    holding.as_share().map_or(Some(holding.device), share::device_of)
+    match holding.charge {
+        RecordedCharge::Own { device, .. } | RecordedCharge::InSlab { device, .. } => Some(device),
+        RecordedCharge::Share(share) => held_shares::device_of(share),
+        RecordedCharge::Refcounted(_) => None,
+    }
 }
 
 pub unsafe fn cuMulticastBindMem(
@@ -389,7 +396,7 @@ pub unsafe fn cuMulticastUnbind(
     let Some(object) = physical::pin_handle(multicast) else { return call() };
     let result = call();
     if result.ok() {
-        let device = device::by_cuda(dev).map(|device| device.index);
+        let device = table::by_cuda(dev).map(|device| device.index);
         release_all(physical::note_unbound(&object, device, offset as u64, size as u64));
     }
     release_all(physical::unpin_unused(object));

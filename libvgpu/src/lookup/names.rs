@@ -1,10 +1,11 @@
 //! Decides which names are handled here: hooked functions, their unknown variants, and the loader's own functions.
 //!
 //! The compiler builds one hash table of words from the table of rows. Each match is confirmed by comparing the text,
-//! so a foreign name never matches. Not here: the decision about a lookup ([`super::answer_lookup`]), and the meaning
-//! of a variant that the table does not know (`doors`).
+//! so a foreign name never matches. Not here: the decision about a lookup (`answer_lookup`), and the meaning
+//! of a variant that the table does not know (`bypasses`).
 
-use crate::driver::{CUDA, NVML};
+use crate::driver::library::{CUDA, NVML};
+use crate::ffi::loader::LOADER_NAMES;
 use core::ffi::CStr;
 use shim_sys::table::{CUDA_HOOK_NAMES, CUDA_ROWS, CudaHook, NVML_HOOK_NAMES, NvmlHook, RowAction, base_length};
 use vgpu_core::mix;
@@ -47,7 +48,7 @@ impl KnownName {
         let names: &[&CStr] = match self.list {
             NameList::Cuda => CUDA_HOOK_NAMES,
             NameList::Nvml => NVML_HOOK_NAMES,
-            NameList::Loader => &super::LOADER_NAMES,
+            NameList::Loader => &LOADER_NAMES,
         };
         names[self.number as usize].to_bytes().split_at(self.length as usize).0
     }
@@ -63,7 +64,7 @@ impl KnownName {
 
     /// Whether functions of this base name charge or launch in this process.
     fn is_guarded(&self) -> bool {
-        self.guards || (self.copies && crate::hooks::copies_asked_for())
+        self.guards || (self.copies && crate::process::copies::copies_asked_for())
     }
 
     /// Whether `text`, which has this word's length, equals the word.
@@ -72,13 +73,13 @@ impl KnownName {
         match self.list {
             NameList::Cuda => CUDA.names_begin(number, text),
             NameList::Nvml => NVML.names_begin(number, text),
-            NameList::Loader => super::LOADER_NAMES.get(number).is_some_and(|name| name.to_bytes().starts_with(text)),
+            NameList::Loader => LOADER_NAMES.get(number).is_some_and(|name| name.to_bytes().starts_with(text)),
         }
     }
 }
 
 /// Upper bound of words: hooked names, their bases, the loader's functions.
-const MAX_NAMES: usize = 2 * CudaHook::COUNT + NvmlHook::COUNT + super::LOADER_NAMES.len();
+const MAX_NAMES: usize = 2 * CudaHook::COUNT + NvmlHook::COUNT + LOADER_NAMES.len();
 /// Slots of the index: more than half of them stay empty.
 const INDEX_SLOTS: usize = (2 * MAX_NAMES).next_power_of_two();
 
@@ -122,8 +123,8 @@ impl NameIndex {
             row += 1;
         }
         row = 0;
-        while row < super::LOADER_NAMES.len() {
-            words.enter_name(NameList::Loader, row, super::LOADER_NAMES[row].count_bytes());
+        while row < LOADER_NAMES.len() {
+            words.enter_name(NameList::Loader, row, LOADER_NAMES[row].count_bytes());
             row += 1;
         }
         words
@@ -305,7 +306,7 @@ mod tests {
                 assert!(there || variant || classify_name(name.as_bytes()) == NameKind::Foreign, "{name}");
             }
         }
-        for name in super::super::LOADER_NAMES {
+        for name in LOADER_NAMES {
             assert_eq!(classify_name(name.to_bytes()), NameKind::Loader);
         }
     }

@@ -1,5 +1,5 @@
 //! Machine architectures: the one this program was built for, and the names of others. The only file of this crate
-//! that names one; the library's are in `libvgpu/src/arch/`, the build's in `make/arch.mk`.
+//! that names one; the library's are in `libvgpu/src/ffi/arch/`, the build's in `make/arch.mk`.
 
 use object::elf::{self, Machine};
 

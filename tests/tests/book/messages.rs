@@ -59,7 +59,7 @@ const INSIDE: &[&str] = &[
     "a function of NVML has a name like nvmlInit",
     "a subject of the table that nobody has judged",
     "a row of copies whose words nobody has told",
-    "libvgpu has no file for this machine yet: libvgpu/src/arch.rs says what one has to say",
+    "libvgpu has no file for this machine yet: libvgpu/src/ffi/arch.rs says what one has to say",
 ];
 
 fn sources(path: &Path, all: &mut Vec<(String, String)>) {

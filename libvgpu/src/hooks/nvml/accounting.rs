@@ -6,8 +6,9 @@
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use super::{limited_or, put_list, visible_members};
-use crate::usage::{since_1970, to_percent};
-use crate::{clock, device::Device};
+use crate::device::table::Device;
+use crate::device::usage::{since_1970, to_percent};
+use crate::ffi::clock;
 use shim_sys::nvml::*;
 use shim_sys::table::nvml_fn;
 

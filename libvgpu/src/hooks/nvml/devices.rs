@@ -8,38 +8,28 @@
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-use crate::driver::own;
-use crate::inventory::{mig_instances, nvml_uuid};
-use crate::mode::Denied;
-use crate::{device, enforce};
+use crate::device::list::{mig_instances, nvml_uuid};
+use crate::device::table;
+use crate::driver::calls::nvml_boards;
+use crate::member::enforce;
+use crate::process::mode::Denied;
 use core::ffi::{c_char, c_void};
 use shim_sys::nvml::*;
 use shim_sys::table::nvml_fn;
 
 /// Whether some devices are hidden from this process.
 fn hides_devices() -> Result<bool, Denied> {
-    Ok(enforce::is_enforced()? && device::hides_any())
+    Ok(enforce::is_enforced()? && table::hides_any())
 }
 
 fn is_there(dev: nvmlDevice_t) -> bool {
-    let own = |dev| nvml_uuid(dev).is_none_or(|uuid| !device::is_foreign(&uuid));
+    let own = |dev| nvml_uuid(dev).is_none_or(|uuid| !table::is_foreign(&uuid));
     own(dev) || mig_instances(dev).into_iter().any(own)
 }
 
 /// The visible boards, in NVML's order.
 fn visible_boards() -> Vec<nvmlDevice_t> {
-    let (Some(count_of), Some(handle_of)) = (own::nvmlDeviceGetCount_v2(), own::nvmlDeviceGetHandleByIndex_v2()) else {
-        return Vec::new();
-    };
-    let mut count = 0;
-    if !unsafe { count_of(&raw mut count) }.ok() {
-        return Vec::new();
-    }
-    let handle = |index| {
-        let mut dev = nvmlDevice_t(core::ptr::null_mut());
-        unsafe { handle_of(index, &raw mut dev) }.ok().then_some(dev)
-    };
-    (0..count).filter_map(handle).filter(|dev| is_there(*dev)).collect()
+    nvml_boards().into_iter().filter(|dev| is_there(*dev)).collect()
 }
 
 macro_rules! hiding_or {

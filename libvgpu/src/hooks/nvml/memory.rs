@@ -5,8 +5,8 @@
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use super::limited_or;
-use crate::device::Device;
-use crate::driver::own;
+use crate::device::table::Device;
+use crate::driver::calls::nvml_memory;
 use crate::hooks::view::tenant_view;
 use shim_sys::nvml::*;
 use shim_sys::table::nvml_fn;
@@ -14,9 +14,7 @@ use vgpu_core::memory::view::MemoryView;
 
 /// The tenant's view of a device by NVML's handle. `None`: the driver does not report its memory.
 pub fn view_of(device: &Device, dev: nvmlDevice_t) -> Option<MemoryView> {
-    let mut memory = nvmlMemory_t::default();
-    let known = unsafe { own::nvmlDeviceGetMemoryInfo()?(dev, &raw mut memory) }.ok();
-    known.then(|| tenant_view(device, memory.total, memory.free))
+    nvml_memory(dev).map(|memory| tenant_view(device, memory.total, memory.free))
 }
 
 pub unsafe fn nvmlDeviceGetMemoryInfo(

@@ -5,8 +5,8 @@
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use super::{is_tenant, limited_device, limited_or, put_list, visible_members};
-use crate::device;
-use crate::mode::Denied;
+use crate::device::table;
+use crate::process::mode::Denied;
 use core::ffi::c_char;
 use shim_sys::nvml::*;
 use shim_sys::table::nvml_fn;
@@ -36,7 +36,7 @@ impl ProcessEntry for nvmlProcessDetail_v1_t {
 }
 
 /// Every process of a tenant counts as a compute process.
-fn process_entries<E: ProcessEntry>(device: &device::Device, computing: bool) -> Vec<E> {
+fn process_entries<E: ProcessEntry>(device: &table::Device, computing: bool) -> Vec<E> {
     if computing { visible_members(device).iter().map(|m| E::of(m.pid, m.used)).collect() } else { Vec::new() }
 }
 
@@ -106,7 +106,7 @@ pub unsafe fn nvmlSystemGetProcessName(
         Ok(_) => return unsafe { real(pid, name, len) },
         Err(_) => return nvmlReturn_t::NO_PERMISSION,
     }
-    if !device::all().any(|device| visible_members(device).iter().any(|member| member.pid == pid)) {
+    if !table::all().any(|device| visible_members(device).iter().any(|member| member.pid == pid)) {
         return nvmlReturn_t::NOT_FOUND;
     }
     let Ok(line) = std::fs::read(format!("/proc/{pid}/cmdline")) else { return nvmlReturn_t::NOT_FOUND };

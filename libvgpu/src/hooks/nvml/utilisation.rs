@@ -7,9 +7,9 @@
 
 use super::memory::view_of;
 use super::{limited_or, put_list, visible_members};
-use crate::device::Device;
-use crate::driver::own;
-use crate::usage::{self, since_1970, to_percent};
+use crate::device::table::Device;
+use crate::device::usage::{self, since_1970, to_percent};
+use crate::driver::calls::nvml_samples;
 use shim_sys::nvml::*;
 use shim_sys::table::nvml_fn;
 
@@ -40,14 +40,11 @@ fn recent_samples(device: &Device, dev: nvmlDevice_t, since: u64) -> Vec<nvmlPro
 
 /// NVML's samples, of the tenant's processes only.
 fn driver_samples(device: &Device, dev: nvmlDevice_t, since: u64) -> Vec<nvmlProcessUtilizationSample_t> {
-    let Some(ask) = own::nvmlDeviceGetProcessUtilization() else { return Vec::new() };
-    let mut all = vec![nvmlProcessUtilizationSample_t::default(); 256];
-    let mut count = 256;
-    if !unsafe { ask(dev, all.as_mut_ptr(), &raw mut count, since) }.ok() {
-        return Vec::new();
+    let mut all = nvml_samples(dev, since);
+    if all.is_empty() {
+        return all;
     }
     let own = visible_members(device);
-    all.truncate(count as usize);
     all.retain(|sample| own.iter().any(|member| member.pid == sample.pid));
     all
 }

@@ -1,0 +1,187 @@
+//! One charged pool: what is known of it, and the questions to the driver about it.
+
+use crate::device::table::Device;
+use crate::driver::contexts;
+use crate::driver::own;
+use crate::driver::streams::{StreamLocation, without_captures};
+use crate::ffi::lock::Lock;
+use crate::ffi::sorted_map::SortedMap;
+use crate::ledger::held_shares::{self, LocalShare};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use shim_sys::cuda::*;
+use vgpu_core::memory::pool::{self, FreeRanges, StreamKey};
+
+/// Pool attribute: bytes that the pool keeps when the program synchronises.
+const THRESHOLD_ATTRIBUTE: u32 = 4;
+/// Pool attribute: bytes that the pool holds.
+const RESERVED_ATTRIBUTE: u32 = 5;
+/// Pool attribute: bytes in use.
+const USED_ATTRIBUTE: u32 = 7;
+
+/// The object that the driver is asked about.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum PoolSource {
+    /// A pool's handle.
+    Pool(usize),
+    /// The graph memory of a device, by CUDA ordinal.
+    Graph(CUdevice),
+}
+
+impl PoolSource {
+    pub(super) fn read_numbers(self, used: bool) -> Option<(u64, Option<u64>)> {
+        let (mut held, mut busy) = (0u64, 0u64);
+        let ask = |attribute: u32, value: &mut u64| {
+            let value = core::ptr::from_mut(value).cast();
+            // SAFETY: a pool that is not destroyed, or a device; the attribute is 64 bits wide.
+            Some(unsafe {
+                match self {
+                    PoolSource::Pool(pool) => {
+                        own::cuMemPoolGetAttribute()?(CUmemoryPool(pool as *mut _), attribute, value)
+                    }
+                    PoolSource::Graph(dev) => own::cuDeviceGetGraphMemAttribute()?(dev, attribute, value),
+                }
+            })
+        };
+        let (reserved, in_use) = match self {
+            PoolSource::Pool(_) => (RESERVED_ATTRIBUTE, USED_ATTRIBUTE),
+            PoolSource::Graph(_) => (CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT),
+        };
+        // In-use bytes first: if the pool shrinks between the two reads, it must not seem to use more than it holds.
+        let busy = (used && ask(in_use, &mut busy)?.ok()).then_some(busy);
+        ask(reserved, &mut held)?.ok().then_some((held, busy))
+    }
+
+    /// Bytes that it keeps when the program synchronises.
+    pub(super) fn read_threshold(self) -> u64 {
+        let mut threshold = 0u64;
+        let PoolSource::Pool(pool) = self else { return u64::MAX };
+        let value = core::ptr::from_mut(&mut threshold).cast();
+        without_captures(|| {
+            // SAFETY: as above.
+            own::cuMemPoolGetAttribute()
+                .map(|ask| unsafe { ask(CUmemoryPool(pool as *mut _), THRESHOLD_ATTRIBUTE, value) })
+        });
+        threshold
+    }
+
+    pub(super) fn trim_source(self) {
+        // SAFETY: as above.
+        let _ = unsafe {
+            match self {
+                PoolSource::Pool(pool) => own::cuMemPoolTrimTo().map(|trim| trim(CUmemoryPool(pool as *mut _), 0)),
+                PoolSource::Graph(dev) => own::cuDeviceGraphMemTrim().map(|trim| trim(dev)),
+            }
+        };
+    }
+}
+
+/// A pool that is charged.
+pub struct PoolEntry {
+    /// The device that the pool's memory is on.
+    pub device: &'static Device,
+    pub(super) id: usize,
+    pub(super) source: PoolSource,
+    /// Whether the program created it; the driver's own pools cannot be destroyed.
+    pub(super) made: bool,
+    pub(super) state: Lock<PoolState>,
+    /// Bytes that it keeps when the program synchronises.
+    pub(super) threshold: AtomicU64,
+    /// The pool's maximum size in bytes.
+    pub(super) max: u64,
+    /// Number of its allocations that the program holds.
+    pub(super) outstanding: AtomicU64,
+    /// Number of frees that streams have not reached yet, counted once it is destroyed.
+    pub(super) awaited: AtomicU64,
+    /// Destroyed: the handle must not be used any more.
+    pub(super) gone: AtomicBool,
+    /// Threads that are asking the driver with the handle; the thread that destroys the pool waits for them.
+    asking: AtomicU32,
+    /// For graph memory: how often launched graphs may have lost their memory.
+    pub(super) losses: AtomicU64,
+}
+
+/// Evidence that graph memory still holds the memory of a graph's last launch: the loss count at that launch, and its
+/// stream. Later work in the same stream finds the memory free; in another stream the memory may be in use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GraphBacking {
+    pub(super) losses: u64,
+    pub(super) stream: StreamKey,
+}
+
+/// The pool's state under its lock.
+#[derive(Default)]
+pub(super) struct PoolState {
+    pub(super) account: pool::PoolAccount,
+    pub(super) holes: FreeRanges,
+    /// Set when a request that should have fitted inside made the pool grow. The driver assigns room by unknown rules
+    /// (a pool's attributes can forbid reuse across streams), so every later request reserves growth.
+    pub(super) surprised: bool,
+    /// The share that is charged instead of this process's own slot.
+    pub(super) share: Option<LocalShare>,
+    /// Streams that may not have reached a free yet, with number and epoch of their last free. Only for pools that
+    /// can be destroyed.
+    pub(super) unreached: SortedMap<StreamLocation, (u64, u64)>,
+    /// The pool's charge has ended; later readings are ignored.
+    pub(super) closed: bool,
+}
+
+impl PoolEntry {
+    /// A pool on a device. `made`: its maximum size in bytes, if the program created it.
+    pub(super) fn new(
+        device: &'static Device,
+        id: usize,
+        source: PoolSource,
+        made: Option<u64>,
+        threshold: u64,
+    ) -> Self {
+        Self {
+            device,
+            id,
+            source,
+            made: made.is_some(),
+            state: Lock::new(PoolState::default()),
+            threshold: AtomicU64::new(threshold),
+            max: made.unwrap_or(u64::MAX),
+            outstanding: AtomicU64::new(0),
+            awaited: AtomicU64::new(0),
+            gone: AtomicBool::new(false),
+            asking: AtomicU32::new(0),
+            losses: AtomicU64::new(0),
+        }
+    }
+
+    /// Asks the driver about the pool's handle, unless the pool is destroyed.
+    pub(super) fn ask_driver<T>(&self, question: impl FnOnce(PoolSource) -> T) -> Option<T> {
+        // In this order: a destroying thread sets `gone` first and then waits for `asking`.
+        self.asking.fetch_add(1, SeqCst);
+        let answer = (!self.gone.load(SeqCst)).then(|| without_captures(|| question(self.source)));
+        self.asking.fetch_sub(1, SeqCst);
+        answer
+    }
+
+    /// Delays the end of its charge until `more` further streams have reached their frees.
+    pub fn await_streams(&self, more: u64) {
+        self.awaited.fetch_add(more, SeqCst);
+    }
+
+    /// Marks the handle as unusable, and returns when no thread uses it.
+    pub(super) fn say_gone(&self) {
+        self.gone.store(true, SeqCst);
+        if self.asking.load(SeqCst) > 0 {
+            contexts::wait_until(|| self.asking.load(SeqCst) == 0);
+        }
+    }
+
+    pub(super) fn release(&self, share: Option<LocalShare>, bytes: u64) {
+        match share.and_then(held_shares::share_slot) {
+            _ if bytes == 0 => {}
+            None => self.device.release(bytes),
+            Some(share) => share.release(bytes),
+        }
+    }
+
+    /// Bytes that it is charged.
+    pub fn held_bytes(&self) -> u64 {
+        self.state.lock().account.held()
+    }
+}

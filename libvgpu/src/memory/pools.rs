@@ -1,0 +1,471 @@
+//! Charges pools of device memory, and graph memory, for the bytes they hold: by vgpu-core's account and the driver's
+//! own number.
+//!
+//! A pool is tracked from its first allocation. A request that fits inside the pool is passed on. Any other request
+//! first reserves the expected growth of the pool. Afterwards the driver is asked for the pool's size and the charge
+//! follows. The driver is not asked if the returned address shows that the request was served from inside, nor after
+//! frees in stream order. It is asked after immediate frees, trims and synchronising calls ([`note_synchronised`]),
+//! because the driver takes memory back in those (`shrinking`). Memory that a pool keeps but does not use can be
+//! given back: [`give_back`] does so before any request is refused for memory.
+//!
+//! Graph memory is treated as a pool without a handle, one per device; `graphs` decides which graphs may be launched.
+//! Frees whose time only the driver knows, and pools destroyed while allocations were alive, are in `deferred_frees`.
+//! The list of pools is in `pool_registry`; pools that several processes share are in `shared`. An allocation in a
+//! capturing stream becomes a graph node and takes no memory, so the hook passes it on without calling this module.
+
+mod requests;
+mod shared;
+mod shrinking;
+
+use super::pool_entry::{GraphBacking, PoolEntry, PoolSource};
+use super::pool_registry::{self as registry, expect_shrinking};
+pub use super::pool_registry::{any, current, graph_memory, may_have_shrunk, note_created, of_handle};
+pub use shared::{note_imported, share_of_imported, share_pool};
+pub use shrinking::ShrinkingCall;
+
+use super::pool_registry::all;
+use crate::device::table::{self, Device};
+use crate::driver::contexts;
+use crate::driver::library::DriverCall;
+use crate::driver::streams::{self, StreamId, StreamLocation};
+use crate::memory::allocation_records::{AllocationRecord, POOLED_RECORDS};
+use crate::memory::deferred_frees;
+use crate::memory::deferred_frees::{AwaitedStreams, AwaitedWork};
+use core::cell::Cell;
+use core::sync::atomic::{AtomicU64, Ordering::*};
+use requests::PoolAllocation;
+use shim_sys::cuda::*;
+use std::sync::Arc;
+use vgpu_core::memory::pool::{self, PendingFree};
+
+/// The count that [`request_count`] returns.
+static REQUEST_COUNT: AtomicU64 = AtomicU64::new(0);
+
+/// Allocates from a pool. `real` calls the driver, `address` reads the result, `undo` frees it again.
+pub fn allocate(
+    entry: &Arc<PoolEntry>,
+    bytes: u64,
+    order: StreamId,
+    real: DriverCall<'_>,
+    address: &dyn Fn() -> u64,
+    undo: &dyn Fn(u64),
+) -> CUresult {
+    REQUEST_COUNT.fetch_add(1, SeqCst);
+    let (moment, _growing) = (shrinking::now(), shrinking::begin_growing());
+    let PoolAllocation { call, mut pledge } = match entry.begin_allocation(bytes, order.stream_key()) {
+        Ok(begun) => begun,
+        Err(refused) => return refused,
+    };
+    let inside = pledge.is_none();
+    let result = real();
+    let at = if result.ok() { address() } else { 0 };
+    if !(result.ok() && entry.served_inside(call, &mut pledge, at, bytes, moment)) {
+        let change = entry.follow_reading(
+            false,
+            Some(moment),
+            pledge,
+            |account, reading| account.end_request(call, result.ok(), reading),
+            |holes, change| {
+                if result.ok() {
+                    change.grew.into_iter().for_each(|by| holes.note_growth(at, bytes, by));
+                    holes.note_placed(at, bytes);
+                }
+            },
+        );
+        // Unless a shrinking call may have taken the room away meanwhile.
+        if inside && change.lack > 0 && moment.is_still_quiet() {
+            entry.state.lock().surprised = true;
+        }
+        let fits = entry.charge_growth(change.lack);
+        if !result.ok() {
+            return result;
+        }
+        change.grew.into_iter().for_each(|by| entry.learn_step(bytes, by));
+        if !fits {
+            let leaving = entry.state.lock().holes.begin_free(at, bytes);
+            undo(at);
+            {
+                let mut state = entry.state.lock();
+                state.holes.finish_free(leaving, Some(order.stream_key()));
+                state.account.note_freed(bytes);
+            }
+            // If the stream has not reached the free, synchronising calls try again.
+            entry.trim_and_measure();
+            return entry.device.refuse_request();
+        }
+    }
+    deferred_frees::came_again(at);
+    entry.outstanding.fetch_add(1, Relaxed);
+    let holding = AllocationRecord::of_bytes(bytes, entry.device.index, entry.id);
+    if let Some(stale) = POOLED_RECORDS.insert_record(at, holding) {
+        // The earlier block at this address was freed by a call that no hook saw.
+        note_freed(stale, at, None, None);
+    }
+    result
+}
+
+/// The bytes of an allocation from a pool.
+fn bytes_of(holding: AllocationRecord) -> u64 {
+    holding.own_bytes().map_or(0, |(bytes, _)| bytes)
+}
+
+/// Frees memory of a pool, which the caller has taken out of [`POOLED_RECORDS`]. Without an order the memory is freed
+/// at once.
+pub fn free(holding: AllocationRecord, address: u64, order: Option<StreamId>, real: DriverCall<'_>) -> CUresult {
+    REQUEST_COUNT.fetch_add(1, SeqCst);
+    let entry = registry::by_number(holding.context);
+    // Before the driver is called: it may give the memory out again before it has answered.
+    let leaving = entry.as_ref().map(|entry| entry.state.lock().holes.begin_free(address, bytes_of(holding)));
+    let result = real();
+    if result.ok() {
+        note_freed(holding, address, order, leaving);
+    } else {
+        if let Some((entry, leaving)) = entry.zip(leaving) {
+            entry.state.lock().holes.cancel_free(leaving);
+        }
+        POOLED_RECORDS.insert_record(address, holding);
+    }
+    result
+}
+
+/// Records a free. `leaving`: the program's free as begun in `holes`. Without it, the driver dropped the block in a
+/// way no hook saw, so all knowledge of room in the pool is discarded.
+fn note_freed(holding: AllocationRecord, address: u64, order: Option<StreamId>, leaving: Option<PendingFree>) {
+    let Some(entry) = registry::by_number(holding.context) else { return };
+    // The destruction of a pool needs to know which streams have not reached a free.
+    let stands = order
+        .filter(|_| entry.made)
+        .map(|order| (order.location(), (deferred_frees::next_free_number(), contexts::epoch())));
+    let may_shrink = {
+        let mut state = entry.state.lock();
+        state.account.note_freed(bytes_of(holding));
+        match leaving {
+            Some(leaving) => state.holes.finish_free(leaving, order.map(StreamId::stream_key)),
+            None => state.holes.forget_all(),
+        }
+        if let Some((place, free)) = stands {
+            state.unreached.insert(place, free);
+        }
+        state.account.may_shrink()
+    };
+    if may_shrink || stands.is_some() {
+        expect_shrinking();
+    }
+    entry.outstanding.fetch_sub(1, AcqRel);
+    if entry.gone.load(SeqCst) {
+        deferred_frees::defer_orphan(address, &entry, order);
+    } else if order.is_none() {
+        entry.measure_held();
+    }
+}
+
+/// Handles an address that the driver gave out as other memory: it no longer belongs to a pool.
+///
+/// # Cost
+/// One load where no pool is charged.
+#[inline]
+pub fn came_again(address: u64) {
+    if any()
+        && let Some(stale) = POOLED_RECORDS.take_record(address)
+    {
+        note_freed(stale, address, None, None);
+    }
+}
+
+/// Launches or uploads a graph in the order of a stream (`None`: unknown stream). `parts` are the bytes it takes:
+/// those that the graph frees itself, and those that outlive the launch. `backing`: the memory backing of its last
+/// launch, see [`GraphBacking`]; replaced by that of this launch.
+pub fn launch(
+    entry: &Arc<PoolEntry>,
+    parts: [u64; 2],
+    order: Option<StreamId>,
+    backing: &mut Option<GraphBacking>,
+    real: DriverCall<'_>,
+) -> CUresult {
+    REQUEST_COUNT.fetch_add(1, SeqCst);
+    entry.measure_held();
+    let stream = order.map(StreamId::stream_key);
+    let before = entry.graph_backing(stream);
+    let PoolAllocation { call, pledge } =
+        match entry.begin_launch(parts, backing.filter(|backing| Some(*backing) == before)) {
+            Ok(begun) => begun,
+            Err(refused) => return refused,
+        };
+    let backed = pledge.is_none();
+    let result = real();
+    let least: Option<u64> = parts.into_iter().map(pool::least_growth).sum();
+    let taken = Cell::new(*backing);
+    let change = entry.follow_reading(
+        true,
+        None, // room inside graph memory is not known
+        pledge,
+        // The driver reports how much of graph memory is live; no call frees it.
+        |account, reading| account.end_request(call, false, reading),
+        |_, change| {
+            if result.ok() && !backed {
+                // If graph memory grew by less than the launch needs, the launch may have taken memory from other
+                // graphs.
+                let all_anew = least.is_some_and(|least| change.grew.is_some_and(|by| by >= least));
+                taken.set(if all_anew { before } else { entry.others_may_have_lost(stream) });
+            }
+        },
+    );
+    *backing = taken.get();
+    if let (Some(by), [part, 0] | [0, part]) = (change.grew, parts) {
+        entry.learn_step(part, by);
+    }
+    // A launch cannot be undone, so memory that does not fit is charged all the same.
+    entry.charge_growth(change.lack);
+    result
+}
+
+/// Destroys a pool. Gives back its unused memory first, because afterwards the driver cannot be asked.
+pub fn destroy_pool(pool: CUmemoryPool, real: DriverCall<'_>) -> CUresult {
+    let pool = pool.0 as usize;
+    let Some(Some(entry)) = registry::find_noted(pool) else {
+        let imported = shared::take_imported(pool);
+        let result = real();
+        if result.ok() {
+            registry::forget_handle(pool, None);
+        } else if let Some(identity) = imported {
+            shared::put_back(pool, identity);
+        }
+        return result;
+    };
+    if !entry.made {
+        return real();
+    }
+    entry.trim_and_measure();
+    // The charge must not end before all pending frees are recorded. From `say_gone` on no other thread uses this
+    // handle.
+    entry.await_streams(1);
+    entry.say_gone();
+    let result = real();
+    if !result.ok() {
+        entry.gone.store(false, SeqCst);
+        entry.awaited.fetch_sub(1, SeqCst);
+        return result;
+    }
+    registry::forget_handle(pool, Some(&entry));
+    let unreached = core::mem::take(&mut entry.state.lock().unreached);
+    deferred_frees::defer_orphans(&entry, unreached);
+    result
+}
+
+/// Begins a call in which pools may give memory back to the driver, if there are any pools.
+///
+/// # Cost
+/// One load where there is no pool; else one atomic addition, and another when the call ends.
+#[inline]
+pub fn begin_shrinking() -> Option<ShrinkingCall> {
+    any().then(shrinking::begin_shrinking)
+}
+
+/// Whether the end of a stream must be noted.
+///
+/// # Cost
+/// Two loads.
+#[inline]
+pub fn any_in_streams() -> bool {
+    any() || deferred_frees::is_doubtful()
+}
+
+/// Handles a stream that is about to be destroyed and whose handle may be reused. The frees it has not reached then
+/// count as done only after a wait for the whole context.
+pub fn forget_stream(order: StreamId) {
+    let key = order.stream_key();
+    for entry in all() {
+        let mut state = entry.state.lock();
+        state.holes.forget_stream(key);
+        let of_it: Vec<StreamLocation> = state.unreached.keys().copied().filter(|place| place.key == key).collect();
+        for place in of_it {
+            if let Some((stamp, moment)) = state.unreached.remove(&place) {
+                let all = state.unreached.or_default(place.without_stream());
+                *all = (stamp.max(all.0), moment.max(all.1));
+            }
+        }
+    }
+    deferred_frees::forget_stream(key);
+}
+
+/// The object of a wait by the program.
+#[derive(Clone, Copy)]
+pub enum WaitedFor {
+    /// An event, whose stream is unknown.
+    Event,
+    /// The program waited for everything in a stream.
+    Stream(StreamId),
+    /// Everything in the current context.
+    Current,
+    /// The program waited for everything in a context.
+    Context(CUcontext),
+}
+
+impl WaitedFor {
+    fn to_streams(self) -> AwaitedStreams {
+        let current = || streams::current().0 as usize;
+        match self {
+            WaitedFor::Event => AwaitedStreams::Unknown,
+            WaitedFor::Stream(order) => AwaitedStreams::One(order.stream_key(), order.is_special().then(current)),
+            WaitedFor::Context(context) if !context.is_null() => AwaitedStreams::Context(context.0 as usize),
+            WaitedFor::Current | WaitedFor::Context(_) => AwaitedStreams::Context(current()),
+        }
+    }
+}
+
+/// Handles the end of a wait, in which pools may have given memory back. `since` and `announced` are the results of
+/// [`deferred_frees::last_free_number`] and [`begin_shrinking`] from before the wait.
+///
+/// # Cost
+/// Two questions to the driver for each pool that holds unused memory.
+pub fn note_synchronised(waited_for: WaitedFor, since: u64, announced: Option<&ShrinkingCall>) {
+    // Any slack found from here on sets the flag again.
+    registry::expect_none();
+    let arrived = AwaitedWork { which: waited_for.to_streams(), since };
+    for entry in all() {
+        let mut state = entry.state.lock();
+        match waited_for {
+            WaitedFor::Stream(order) => state.holes.pass_frees(Some(order.stream_key())),
+            WaitedFor::Current | WaitedFor::Context(_) => state.holes.pass_frees(None),
+            WaitedFor::Event => {}
+        }
+        state.unreached.retain(|place, (stamp, _)| !arrived.covers(*place, *stamp));
+        if !state.unreached.is_empty() {
+            expect_shrinking();
+        }
+        if announced.is_none() {
+            state.holes.forget_all(); // the first pool appeared during the call
+        }
+        let may_shrink = state.account.may_shrink();
+        let may_trim = state.account.held() > entry.threshold.load(Relaxed);
+        drop(state);
+        if may_shrink {
+            // A pool that has shrunk shows it. One that has not may have shrunk and grown by the same amount, so its
+            // known room is discarded.
+            entry.measure_after(|| may_trim && !announced.is_some_and(ShrinkingCall::nothing_grew));
+        }
+    }
+    if deferred_frees::finish_passed(Some(&arrived)) {
+        expect_shrinking();
+    }
+    // Memory that could not be taken back at once when unforeseen growth did not fit.
+    for device in table::all().filter(|device| !device.fits_limit()) {
+        give_back(device);
+    }
+}
+
+/// Gives back the unused memory of pools and graph memory on the device. Returns whether that lowered the charge.
+#[cold]
+pub fn give_back(device: &Device) -> bool {
+    let used = || device.ledger.membership().map_or(0, |joined| joined.joined_member().used_bytes());
+    let before = used();
+    let mut came = 0;
+    streams::without_captures(|| {
+        for entry in all() {
+            if entry.device.index == device.index {
+                came += entry.trim_and_measure();
+            }
+        }
+    });
+    deferred_frees::resolve_all();
+    came > 0 || used() < before
+}
+
+/// Updates the charges of a device's pools to the driver's numbers and ends deferred frees that are done. Returns
+/// whether a request is in flight or a deferred free is left without a marker.
+///
+/// # Cost
+/// Two loads where no pool is charged and no free is deferred; else two questions to the driver for each pool that
+/// may have shrunk.
+pub fn settle_device(device: &Device) -> bool {
+    let mut busy = false;
+    if any() {
+        for entry in all().into_iter().filter(|entry| entry.device.index == device.index) {
+            let may_shrink = {
+                let state = entry.state.lock();
+                busy |= state.account.is_busy();
+                state.account.may_shrink()
+            };
+            if may_shrink {
+                entry.measure_held();
+            }
+        }
+    }
+    deferred_frees::look_again();
+    busy || deferred_frees::is_doubtful()
+}
+
+/// Number of requests and frees that pools have seen. A pool that gives memory back and takes it again leaves no
+/// other trace.
+pub fn request_count() -> u64 {
+    REQUEST_COUNT.load(SeqCst)
+}
+
+/// Measures a pool again after a trim, or after its threshold was set.
+pub fn remeasure_pool(pool: CUmemoryPool, threshold: Option<u64>) {
+    if let Some(entry) = registry::find_noted(pool.0 as usize).flatten() {
+        match threshold {
+            Some(threshold) => entry.threshold.store(threshold, Relaxed),
+            None => entry.state.lock().holes.note_trim(),
+        }
+        entry.measure_held();
+    }
+}
+
+/// Measures graph memory again, if there is any, after a free of an address that has no record.
+pub fn graphs_changed() {
+    if registry::any_graphs() {
+        for entry in all() {
+            if matches!(entry.source, PoolSource::Graph(_)) {
+                entry.measure_held();
+            }
+        }
+    }
+}
+
+/// Handles a trim of a device's graph memory.
+pub fn graphs_trimmed(device: &'static Device) {
+    if registry::any_graphs()
+        && let Some(entry) = graph_memory(device)
+    {
+        _ = entry.others_may_have_lost(None);
+        entry.measure_held();
+    }
+}
+
+/// Handles the end of a context and of the allocations made in it.
+#[cold]
+pub fn context_ended() {
+    let now = contexts::epoch();
+    deferred_frees::context_ended();
+    for entry in all() {
+        entry.measure_held();
+        let empty = {
+            let mut state = entry.state.lock();
+            state.account.forget_allocations();
+            // Blocks ended without a free.
+            state.holes.forget_all();
+            state.unreached.retain(|place, (_, moment)| {
+                let stays = !contexts::has_ended(place.context, *moment);
+                *moment = now.max(*moment);
+                stays
+            });
+            state.account.live() == 0 && !state.account.is_busy()
+        };
+        // Memory that the driver took away is never freed by the program, and its addresses may be reused, so its
+        // records are removed.
+        if empty {
+            let taken = POOLED_RECORDS.take_of_context(CUcontext(core::ptr::without_provenance_mut(entry.id)));
+            entry.outstanding.fetch_sub(taken.len() as u64, AcqRel);
+        }
+    }
+}
+
+/// Clears the parent's pools in a forked child.
+pub fn reset_after_fork() {
+    shared::reset_after_fork();
+    shrinking::reset_after_fork();
+}
+
+#[cfg(test)]
+mod tests;

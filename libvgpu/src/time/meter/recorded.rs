@@ -1,0 +1,108 @@
+//! A launch after its driver call: its markers were recorded or not, or the driver refused it.
+//!
+//! Not here: the choice of its markers ([`super::stepping`]), the driver calls ([`super::markers`]).
+
+use super::{BeginMarker, EndMarker, MarkerPlan, PaySink, UsageMeter};
+use crate::time::launch_costs::LaunchCosts;
+use shim_sys::cuda::CUevent;
+use vgpu_core::time::account::cost::CostGuess;
+
+impl UsageMeter {
+    /// The launch was made, and its markers were recorded, or not (`None`). Returns events to destroy.
+    pub fn note_recorded(
+        &mut self,
+        plan: &MarkerPlan,
+        begin: Option<BeginMarker>,
+        end: Option<EndMarker>,
+        costs: &LaunchCosts,
+        pay: impl PaySink,
+    ) -> [Option<CUevent>; 2] {
+        let Some(at) = self.chain_of_number(plan.chain) else {
+            return [begin.map(|begin| begin.event), end.map(|end| end.0)];
+        };
+        // The stream may have been idle before the marker was recorded.
+        let is_late = end.and_then(|end| end.1).is_some_and(|at| self.keeper.remaining_ns(at) == 0);
+        let chain = &mut self.chains[at];
+        let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
+        let closed = plan.end.and_then(|serial| chain.pending.iter().position(|interval| interval.serial == serial));
+        let mut lost = None;
+        match closed {
+            Some(place) => {
+                let interval = &mut chain.pending[place];
+                if plan.begin {
+                    (interval.begin, interval.lead, interval.begun) = split_begin(begin);
+                }
+                // A launch that was never measured still is: its estimate means nothing, and may be a second too
+                // short.
+                interval.tainted |= is_late;
+                let is_vague = (is_late && interval.open.doubt.unknown == 0)
+                    || (plan.begin && begin.and_then(|begin| begin.lead).is_none());
+                if is_vague && interval.open.measured {
+                    interval.open.measured = false;
+                    chain.unmeasured += 1;
+                }
+                interval.end = end.map(|end| end.0);
+                if end.is_none() {
+                    lost = chain.pending.remove(place);
+                }
+            }
+            None if plan.begin => {
+                (chain.begin, chain.lead, chain.begun) = split_begin(begin);
+                if begin.and_then(|begin| begin.lead).is_none() {
+                    chain.marks.doubt_interval();
+                }
+            }
+            None => {}
+        }
+        self.recount_stream(at, was_busy, was_unmeasured);
+        match lost {
+            // Without a marker there is no measurement: the estimate is all there is.
+            Some(interval) => {
+                let begin = interval.begin;
+                self.finish_interval(at, &interval, None, self.time, &pay, costs);
+                [begin, None]
+            }
+            None => [None, end.map(|end| end.0).filter(|_| closed.is_none())],
+        }
+    }
+
+    /// The driver refused the launch.
+    pub fn undo_refused(
+        &mut self,
+        plan: &MarkerPlan,
+        cost: CostGuess,
+        begin: Option<BeginMarker>,
+    ) -> [Option<CUevent>; 2] {
+        self.keeper.undo_launch(cost);
+        self.revoke_credits_of(plan.chain);
+        self.lease.withdraw_launch(cost.as_ns());
+        let Some(at) = self.chain_of_number(plan.chain) else { return [begin.map(|begin| begin.event), None] };
+        let chain = &mut self.chains[at];
+        let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
+        let place = plan.end.and_then(|serial| chain.pending.iter().position(|interval| interval.serial == serial));
+        let closed = place.and_then(|place| chain.pending.remove(place));
+        let open = closed.as_ref().map(|interval| interval.open);
+        chain.marks.undo_launch(cost, open);
+        if let Some(interval) = closed {
+            chain.unmeasured -= u32::from(!interval.open.measured);
+            (chain.begin, chain.lead, chain.begun) = (interval.begin, interval.lead, interval.begun);
+            chain.keys = interval.keys;
+            chain.tainted |= interval.tainted;
+            chain.first |= interval.first;
+        }
+        let mut unused = plan.events;
+        if plan.begin {
+            // The launch was refused after its begin marker: the next interval would begin at a marker that is too
+            // early.
+            (chain.begin, chain.lead, chain.begun) = split_begin(begin);
+            chain.marks.doubt_interval();
+            unused[0] = None;
+        }
+        self.recount_stream(at, was_busy, was_unmeasured);
+        unused
+    }
+}
+
+fn split_begin(begin: Option<BeginMarker>) -> (Option<CUevent>, u64, u64) {
+    begin.map_or((None, 0, 0), |begin| (Some(begin.event), begin.lead.unwrap_or(0), begin.at))
+}
