@@ -273,7 +273,8 @@ pub fn undo_launch(launch: &CountedLaunch) {
     }
 }
 
-/// The fast path of each kernel launch: passes on this thread's credit ([`crate::time::credit`]). `None`: use the slow path.
+/// The fast path of each kernel launch: passes on this thread's credit ([`crate::time::credit`]). `None`: use the slow
+/// path.
 pub mod short {
     use crate::time::credit::{self, CountedLaunch};
     use core::ffi::c_void;
