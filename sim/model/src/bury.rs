@@ -6,9 +6,9 @@
 //! Not here: detection of dead processes (`machine`).
 
 use crate::layout::{
-    DeviceUse, FINISHED_KEPT, FinishedProcess, MAX_SIMULATED_DEVICES, NO_SLOT, ProcessBurial, StateBody, WINDOWS_KEPT,
-    ring_index, set_bit,
+    DeviceUse, FINISHED_KEPT, FinishedProcess, NO_SLOT, ProcessBurial, StateBody, WINDOWS_KEPT, ring_index, set_bit,
 };
+use crate::profile::MAX_SIMULATED_DEVICES;
 use crate::sched;
 use std::sync::atomic::{Ordering, fence};
 

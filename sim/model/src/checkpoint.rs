@@ -7,18 +7,11 @@
 //! itself: two processes with the same pid in different pid namespaces are treated as one.
 //! Not here: error codes (sim/cuda), the memory figures (`memory`).
 
-use crate::layout::{DeviceUse, ProcessSlot, StateBody, set_bits};
+use crate::layout::{DeviceUse, ProcessSlot, STATE_CHECKPOINTED, STATE_LOCKED, STATE_RUNNING, StateBody, set_bits};
 use crate::machine::{MachineView, now};
 use crate::memory::NotEnoughMemory;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
-
-/// Checkpoint state of a process: its CUDA calls are answered.
-pub const STATE_RUNNING: u32 = 0;
-/// Checkpoint state of a process: its CUDA calls wait.
-pub const STATE_LOCKED: u32 = 1;
-/// Checkpoint state of a process: its CUDA calls wait, and its memory is not on the device.
-pub const STATE_CHECKPOINTED: u32 = 2;
 
 /// Interval at which a waiting call checks again.
 const STATE_POLL: Duration = Duration::from_micros(500);

@@ -6,11 +6,9 @@
 //! in [`ProcessBurial`]. A half-made update is repeated from its log.
 //! Not here: who may access the state (`lock`), where the file is (`machine`).
 
-use crate::profile::DeviceProfile;
+use crate::profile::{DeviceProfile, MAX_SIMULATED_DEVICES};
 use std::sync::atomic::AtomicU32;
 
-/// Most devices of one machine.
-pub const MAX_SIMULATED_DEVICES: usize = 16;
 /// Most processes at the same time.
 pub const MAX_PROCESSES: usize = 1024;
 /// Service intervals kept on one [`WorkLine`] until its owner reads them.
@@ -23,6 +21,12 @@ pub const COMPUTE_LANE: usize = 0;
 pub const TO_DEVICE_LANE: usize = 1;
 /// The copy engine to the host.
 pub const TO_HOST_LANE: usize = 2;
+/// Checkpoint state of a process: its CUDA calls are answered.
+pub const STATE_RUNNING: u32 = 0;
+/// Checkpoint state of a process: its CUDA calls wait.
+pub const STATE_LOCKED: u32 = 1;
+/// Checkpoint state of a process: its CUDA calls wait, and its memory is not on the device.
+pub const STATE_CHECKPOINTED: u32 = 2;
 /// Most gates on one [`WorkLine`] at the same time.
 pub const GATES_KEPT: usize = 256;
 /// Length of one bucket of the ground truth, ns.
@@ -307,7 +311,7 @@ pub struct ProcessSlot {
     pub name: [u8; 128],
     /// Devices that the process has used, one bit each.
     pub touched: u32,
-    /// Checkpoint state of the process, a constant of `checkpoint`.
+    /// Checkpoint state of the process: [`STATE_RUNNING`], [`STATE_LOCKED`] or [`STATE_CHECKPOINTED`].
     pub checkpoint: u32,
     /// State of the process on each device.
     pub devices: [SlotDevice; MAX_SIMULATED_DEVICES],

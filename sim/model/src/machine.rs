@@ -8,7 +8,9 @@
 //! Not here: the work and memory on the devices (`sched`, `memory`), the process's own queues (`engine`).
 
 use crate::bury::end_process;
-use crate::layout::{MAX_PROCESSES, NO_SLOT, STATE_MAGIC, STATE_VERSION, StateBody, StateFile, set_bit, set_bits};
+use crate::layout::{
+    MAX_PROCESSES, NO_SLOT, STATE_MAGIC, STATE_RUNNING, STATE_VERSION, StateBody, StateFile, set_bit, set_bits,
+};
 use crate::lock::{self, LockHolder, LockOutcome};
 use crate::profile::{DeviceProfile, parse_list};
 use crate::sched;
@@ -282,7 +284,7 @@ impl MachineView {
         s.serial = serial;
         s.since = time;
         s.touched = 0;
-        s.checkpoint = crate::checkpoint::STATE_RUNNING;
+        s.checkpoint = STATE_RUNNING;
         s.name = [0; 128];
         let name = std::fs::read_link("/proc/self/exe").unwrap_or_default();
         let name = name.as_os_str().as_encoded_bytes();

@@ -6,6 +6,9 @@
 
 use serde::Serialize;
 
+/// Most devices of one machine.
+pub const MAX_SIMULATED_DEVICES: usize = 16;
+
 /// A device as the model knows it. Plain data, stored unchanged in the shared state.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -538,8 +541,8 @@ pub fn parse_list(text: &str) -> Result<Vec<DeviceProfile>, String> {
             p = p.with_measurement(&json).map_err(|e| format!("{file}: {e}"))?;
         }
         let one = geometry.map_or_else(|| Ok(vec![p]), |geometry| p.mig_instances(geometry))?;
-        if count == 0 || out.len() + count * one.len() > crate::layout::MAX_SIMULATED_DEVICES {
-            return Err(format!("between 1 and {} devices", crate::layout::MAX_SIMULATED_DEVICES));
+        if count == 0 || out.len() + count * one.len() > MAX_SIMULATED_DEVICES {
+            return Err(format!("between 1 and {} devices", MAX_SIMULATED_DEVICES));
         }
         out.extend(std::iter::repeat_n(one, count).flatten());
     }

@@ -2,7 +2,7 @@
 //! processes only.
 
 use crate::{
-    door::{CallerPlace, NvmlAnswer, code},
+    arguments::{CallerPlace, NvmlAnswer, code},
     machine::{DeviceView, NvmlGpu},
 };
 use once_cell::race::OnceBool;

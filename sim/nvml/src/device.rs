@@ -2,7 +2,7 @@
 //! is found by its UUID, or through its board (`mode`).
 
 use crate::{
-    door::{CallerPlace, NvmlAnswer, code},
+    arguments::{CallerPlace, NvmlAnswer, code},
     machine::{self, NvmlGpu},
 };
 use shim_sys::nvml::nvmlDevice_t;

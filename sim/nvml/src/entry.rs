@@ -4,7 +4,7 @@
 //! shutdown without an init succeeds.
 
 use crate::{
-    door::{NvmlAnswer, code},
+    arguments::{NvmlAnswer, code},
     machine,
 };
 use parking_lot::Mutex;

@@ -2,7 +2,7 @@
 //! wait ends with its timeout.
 
 use crate::{
-    door::{CallerPlace, NvmlAnswer, code},
+    arguments::{CallerPlace, NvmlAnswer, code},
     machine::NvmlGpu,
 };
 use core::ffi::c_void;

@@ -3,7 +3,7 @@
 //! A row with a signature calls the body of the same name in the module of its subject; a row without a body does
 //! not compile. The other functions are stubs, each with a body, and so an address, of its own.
 
-use crate::door::{IntoSafe, NvmlAnswer, code};
+use crate::arguments::{IntoSafe, NvmlAnswer, code};
 use core::ffi::{c_char, c_void};
 use once_cell::race::OnceBool;
 use shim_sys::nvml::*;

@@ -1,7 +1,7 @@
 //! Field values: each field has its own result code; the few fields that monitors need have values.
 
 use crate::{
-    door::{CallerPlace, NvmlAnswer, code},
+    arguments::{CallerPlace, NvmlAnswer, code},
     machine::NvmlGpu,
     telemetry, utilization,
 };
@@ -32,7 +32,7 @@ pub fn nvmlDeviceGetFieldValues(dev: NvmlGpu, count: i32, values: CallerPlace<nv
             }
             POWER_AVERAGE | POWER_INSTANT => {
                 field.valueType = TYPE_UNSIGNED;
-                field.value.uiVal = telemetry::power_milliwatts(&view, percent);
+                field.value.uiVal = view.power_milliwatts(percent);
             }
             MEMORY_TEMPERATURE if view.profile.bus_bits >= 4096 => {
                 field.valueType = TYPE_UNSIGNED;

@@ -1,7 +1,7 @@
 //! Identity of a device: names, numbers, board, architecture.
 
 use crate::{
-    door::{CallerPlace, NvmlAnswer, code, text_array},
+    arguments::{CallerPlace, NvmlAnswer, code, text_array},
     machine::{DeviceView, NvmlGpu},
 };
 use core::ffi::c_char;

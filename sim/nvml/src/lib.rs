@@ -1,7 +1,7 @@
 //! `libnvidia-ml.so.1` of the simulated GPU: answers the queries of monitors, schedulers and `nvidia-smi` from
 //! the model.
 //!
-//! Reading order: [`door`] (converts raw C arguments into safe ones), [`export`] (one exported symbol per row of
+//! Reading order: [`arguments`] (converts raw C arguments into safe ones), [`export`] (one exported symbol per row of
 //! the table), [`entry`] (init and shutdown), [`machine`] (devices and processes in the model), then one module
 //! per subject. A function of driver 535 without a body here is exported as a stub that returns "not supported".
 //!
@@ -10,7 +10,7 @@
 
 #![allow(non_snake_case)] // bodies carry the C names
 
-mod door;
+mod arguments;
 mod entry;
 mod error;
 mod export;

@@ -3,13 +3,13 @@
 //!
 //! All figures come from the model. Only the list of devices is kept between queries.
 
-use crate::door::{NvmlAnswer, code};
+use crate::arguments::{IntoSafe, NvmlAnswer, code};
 use parking_lot::{Mutex, MutexGuard};
 use shim_sys::nvml::nvmlDevice_t;
 use vgpu_sim::{
-    layout::{DeviceUse, MAX_SIMULATED_DEVICES, WINDOWS_KEPT, set_bits},
+    layout::{DeviceUse, WINDOWS_KEPT, set_bits},
     machine::{MachineView, now, wall_ns},
-    profile::{DeviceProfile, c_text},
+    profile::{DeviceProfile, MAX_SIMULATED_DEVICES, c_text},
 };
 
 static OPEN_MACHINE: Mutex<Option<MachineView>> = Mutex::new(None);
@@ -189,6 +189,13 @@ impl NvmlGpu {
     }
 }
 
+impl IntoSafe for nvmlDevice_t {
+    type Safe = NvmlGpu;
+    unsafe fn into_safe(self) -> NvmlAnswer<NvmlGpu> {
+        NvmlGpu::from_handle(self)
+    }
+}
+
 /// A process that has used the device.
 #[derive(Clone)]
 pub struct NvmlProcess {
@@ -255,6 +262,18 @@ impl DeviceView {
     /// True if any process has a context on the device.
     pub fn in_use(&self) -> bool {
         self.processes.iter().any(|p| p.used.contexts > 0)
+    }
+
+    /// Present graphics and multiprocessor clock: idle until a process has a context.
+    pub fn sm_mhz(&self) -> u32 {
+        if self.in_use() { self.profile.sm_mhz } else { self.profile.idle_mhz }
+    }
+
+    /// Power drawn at `percent` utilisation, milliwatt.
+    pub fn power_milliwatts(&self, percent: u32) -> u32 {
+        let p = &self.profile;
+        let idle = if self.in_use() { p.power_idle_mw + p.power_idle_mw / 4 } else { p.power_idle_mw };
+        idle + (p.power_limit_mw.saturating_sub(idle) / 10 * 9 / 100) * percent
     }
 
     /// Age of the machine, ns.

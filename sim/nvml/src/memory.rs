@@ -1,7 +1,7 @@
 //! Device memory in the three struct versions of NVML.
 
 use crate::{
-    door::{CallerPlace, NvmlAnswer, code},
+    arguments::{CallerPlace, NvmlAnswer, code},
     machine::NvmlGpu,
 };
 use shim_sys::nvml::{nvmlBAR1Memory_t, nvmlMemory_t, nvmlMemory_v2_t};

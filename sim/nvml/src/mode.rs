@@ -2,7 +2,7 @@
 //! Setting a mode is not simulated.
 
 use crate::{
-    door::{CallerPlace, NvmlAnswer, code},
+    arguments::{CallerPlace, NvmlAnswer, code},
     machine::NvmlGpu,
 };
 use shim_sys::nvml::nvmlDevice_t;

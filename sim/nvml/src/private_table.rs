@@ -6,7 +6,7 @@
 //! gets its process list, `dmon`, `pmon` and the `topo` matrix of several devices from them, so these stay empty.
 //! Any other id is an invalid argument. All this works before init too (compared in `tests/oracle.rs`).
 
-use crate::door::{CallerPlace, NvmlAnswer, code};
+use crate::arguments::{CallerPlace, NvmlAnswer, code};
 use core::ffi::c_void;
 use shim_sys::nvml::nvmlReturn_t;
 

@@ -4,7 +4,7 @@
 //! The bytes are the physical memory of the process, contexts included, as on a real device.
 
 use crate::{
-    door::{CallerPlace, NvmlAnswer, code},
+    arguments::{CallerPlace, NvmlAnswer, code},
     machine::NvmlGpu,
 };
 use shim_sys::nvml::{nvmlProcessDetail_v1_t, nvmlProcessDetailList_v1_t, nvmlProcessInfo_t, nvmlProcessInfo_v1_t};

@@ -1,7 +1,7 @@
 //! Queries about the driver as a whole: versions, process names, and hardware that no simulated machine has.
 
 use crate::{
-    door::{CallerPlace, NvmlAnswer, code},
+    arguments::{CallerPlace, NvmlAnswer, code},
     machine,
 };
 use core::ffi::{c_char, c_void};

@@ -3,25 +3,13 @@
 //! The model does not promise any of them; they follow utilisation so that a dashboard shows changes.
 
 use crate::{
-    door::{CallerPlace, NvmlAnswer, code},
+    arguments::{CallerPlace, NvmlAnswer, code},
     machine::{DeviceView, NvmlGpu},
     utilization::gpu_percent,
 };
 
 const BUSY_REASONS: u64 = 0;
 const IDLE_REASON: u64 = 1;
-
-/// Present graphics and multiprocessor clock: idle until a process has a context.
-pub fn sm_mhz(view: &DeviceView) -> u32 {
-    if view.in_use() { view.profile.sm_mhz } else { view.profile.idle_mhz }
-}
-
-/// Power drawn at `percent` utilisation, milliwatt.
-pub fn power_milliwatts(view: &DeviceView, percent: u32) -> u32 {
-    let p = &view.profile;
-    let idle = if view.in_use() { p.power_idle_mw + p.power_idle_mw / 4 } else { p.power_idle_mw };
-    idle + (p.power_limit_mw.saturating_sub(idle) / 10 * 9 / 100) * percent
-}
 
 fn temperature_celsius(view: &DeviceView) -> u32 {
     30 + gpu_percent(view) * 35 / 100
@@ -39,7 +27,7 @@ fn clock_mhz(view: &DeviceView, clock: u32, sm: u32) -> NvmlAnswer<u32> {
 
 pub fn nvmlDeviceGetClockInfo(dev: NvmlGpu, kind: u32, mhz: CallerPlace<u32>) -> NvmlAnswer {
     let view = dev.current_view()?;
-    mhz.put_value(clock_mhz(&view, kind, sm_mhz(&view))?)
+    mhz.put_value(clock_mhz(&view, kind, view.sm_mhz())?)
 }
 
 pub fn nvmlDeviceGetMaxClockInfo(dev: NvmlGpu, kind: u32, mhz: CallerPlace<u32>) -> NvmlAnswer {
@@ -140,7 +128,7 @@ pub fn nvmlDeviceGetPowerState(dev: NvmlGpu, state: CallerPlace<u32>) -> NvmlAns
 
 pub fn nvmlDeviceGetPowerUsage(dev: NvmlGpu, mw: CallerPlace<u32>) -> NvmlAnswer {
     let view = dev.current_view()?;
-    mw.put_value(power_milliwatts(&view, gpu_percent(&view)))
+    mw.put_value(view.power_milliwatts(gpu_percent(&view)))
 }
 
 pub fn nvmlDeviceGetPowerManagementMode(dev: NvmlGpu, mode: CallerPlace<u32>) -> NvmlAnswer {
@@ -173,7 +161,7 @@ pub fn nvmlDeviceGetPowerManagementLimitConstraints(
 /// Energy since the machine was made, mJ: idle power over its whole life, the rest over the busy time.
 pub fn energy_millijoules(view: &DeviceView) -> u64 {
     let idle = u64::from(view.profile.power_idle_mw);
-    let more = u64::from(power_milliwatts(view, 100)).saturating_sub(idle);
+    let more = u64::from(view.power_milliwatts(100)).saturating_sub(idle);
     view.up_ns() / 1_000_000 * idle / 1000 + view.busy_ns / 1_000_000 * more / 1000
 }
 

@@ -1,7 +1,7 @@
 //! Topology of devices and CPUs: all devices are on one host bridge, next to every CPU of one memory node.
 
 use crate::{
-    door::{CallerPlace, NvmlAnswer, code},
+    arguments::{CallerPlace, NvmlAnswer, code},
     machine::{self, NvmlGpu},
 };
 use shim_sys::nvml::nvmlDevice_t;

@@ -5,7 +5,7 @@
 //! half of the busy time, and that of the encoders as none.
 
 use crate::{
-    door::{CallerPlace, NvmlAnswer, code},
+    arguments::{CallerPlace, NvmlAnswer, code},
     machine::{DeviceView, NvmlGpu},
 };
 use shim_sys::nvml::{nvmlProcessUtilizationSample_t, nvmlSample_t, nvmlUtilization_t, nvmlValue_t};
@@ -103,11 +103,11 @@ pub fn nvmlDeviceGetSamples(
     let value = |w: u64| {
         let gpu = window_percent(device_busy(&view, w), 1);
         Some(match kind {
-            0 => crate::telemetry::power_milliwatts(&view, gpu),
+            0 => view.power_milliwatts(gpu),
             1 => gpu,
             2 => gpu / 2,
             3 | 4 => 0,
-            5 => crate::telemetry::sm_mhz(&view),
+            5 => view.sm_mhz(),
             6 => view.profile.mem_mhz,
             _ => return None,
         })

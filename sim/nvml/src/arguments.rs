@@ -1,11 +1,10 @@
 //! Conversion of C arguments: the only place where raw pointers become [`CallerPlace`] values and strings.
 //!
 //! A function body receives safe arguments and returns an [`NvmlAnswer`]; [`export`](crate::export) turns it into the
-//! result code. Device handles are resolved here, so a body never sees an invalid one.
+//! result code. Device handles are resolved in [`machine`](crate::machine), so a body never sees an invalid one.
 
-use crate::machine::NvmlGpu;
 use core::ffi::{CStr, c_char, c_void};
-use shim_sys::nvml::{nvmlDevice_t, nvmlReturn_t};
+use shim_sys::nvml::nvmlReturn_t;
 
 /// Result of a function body; the error is the code that the caller gets.
 pub type NvmlAnswer<T = ()> = Result<T, nvmlReturn_t>;
@@ -198,12 +197,5 @@ impl IntoSafe for *const c_void {
         }
         // SAFETY: the only such argument of the table is the 16-byte id of a private table.
         Ok(unsafe { self.cast::<[u8; 16]>().read_unaligned() })
-    }
-}
-
-impl IntoSafe for nvmlDevice_t {
-    type Safe = NvmlGpu;
-    unsafe fn into_safe(self) -> NvmlAnswer<NvmlGpu> {
-        NvmlGpu::from_handle(self)
     }
 }
