@@ -79,7 +79,7 @@ fn main() {
     }
 
     let mut out = String::new();
-    let mut addresses = String::from("pub(crate) static EXPORTS: &[(&str, ExportAddress)] = &[\n");
+    let mut addresses = String::from("pub(crate) static EXPORTS: ExportTable = &[\n");
     let (mut done, mut absent) = (0, 0);
     for (number, name) in exported.iter().enumerate() {
         let plain = name.strip_suffix("_ptsz").or_else(|| name.strip_suffix("_ptds"));
@@ -103,14 +103,14 @@ fn main() {
                  // SAFETY: as below.\n        \
                  return unsafe {{ function({pass}) }};\n    }}\n    \
                  // SAFETY: the C caller keeps to the signature and the promises of the driver's interface.\n    \
-                 {enter}(\"{name}\", {early}, {per_thread}, |d| unsafe {{ calls::{module}::{body}(d, {pass}) }})\n}}"
+                 {enter}(EXPORTS, \"{name}\", {early}, {per_thread}, |d| unsafe {{ calls::{module}::{body}(d, {pass}) }})\n}}"
             )
             .unwrap();
             done += 1;
         } else {
             writeln!(
                 out,
-                "#[unsafe(no_mangle)]\nextern \"C\" fn {name}() -> CUresult {{\n    answer_absent(\"{name}\", {number})\n}}"
+                "#[unsafe(no_mangle)]\nextern \"C\" fn {name}() -> CUresult {{\n    answer_absent(EXPORTS, \"{name}\", {number})\n}}"
             )
             .unwrap();
             absent += 1;

@@ -6,8 +6,7 @@
 
 use crate::content::ProcessMemory;
 use crate::context::CudaContext;
-use crate::door::CallResult;
-use crate::driver::{SimulatedDriver, lock_through_panic};
+use crate::errors::CallResult;
 use crate::surface::{ArrayShapeChecked, SurfaceBytes, TILE_BYTES};
 use parking_lot::Mutex;
 use shim_sys::cuda::{CUDA_ARRAY3D_DEFERRED_MAPPING, CUDA_ARRAY3D_SPARSE, CUresult};
@@ -58,7 +57,7 @@ pub(crate) struct ArrayStorage {
 impl ArrayStorage {
     /// Allocates the memory of an array. A sparse array, or one that is mapped later, takes none here.
     pub(crate) fn new(
-        d: &SimulatedDriver,
+        memory: &ProcessMemory,
         context: Arc<CudaContext>,
         shape: ArrayShapeChecked,
         levels: u32,
@@ -69,38 +68,38 @@ impl ArrayStorage {
         } else if shape.has_flag(CUDA_ARRAY3D_DEFERRED_MAPPING) {
             ArrayHome::Deferred(Mutex::default())
         } else {
-            ArrayHome::Slab(d.memory.take_slab_range(d, context.device, bytes)?)
+            ArrayHome::Slab(memory.take_slab_range(context.device, bytes)?)
         };
         Ok(Arc::new(ArrayStorage { context, shape, levels, surfaces, bytes, home, views: Mutex::default() }))
     }
 
     /// An array in memory of another API, from `offset` on.
     pub(crate) fn over_external(
-        d: &SimulatedDriver,
+        memory: &ProcessMemory,
         context: Arc<CudaContext>,
         shape: ArrayShapeChecked,
         levels: u32,
         (handle, offset): (u64, u64),
     ) -> Result<Arc<ArrayStorage>, CUresult> {
         let (surfaces, bytes) = shape.surface_layout(levels).ok_or(CUresult::INVALID_VALUE)?;
-        let content = d.memory.keep_external(handle, offset, bytes, context.device)?;
+        let content = memory.keep_external(handle, offset, bytes, context.device)?;
         let home = ArrayHome::Outside(ArrayBacking { handle, content });
         Ok(Arc::new(ArrayStorage { context, shape, levels, surfaces, bytes, home, views: Mutex::default() }))
     }
 
     /// Frees the memory. The caller has ended all handles.
-    pub(crate) fn free(&self, d: &SimulatedDriver) {
+    pub(crate) fn free(&self, memory: &ProcessMemory) {
         match &self.home {
-            ArrayHome::Slab(at) => d.memory.give_slab_range(d, self.context.device, *at),
-            ArrayHome::Outside(b) => d.memory.let_go(d, b.handle),
+            ArrayHome::Slab(at) => memory.give_slab_range(self.context.device, *at),
+            ArrayHome::Outside(b) => memory.let_go(b.handle),
             ArrayHome::Deferred(one) => {
-                if let Some(b) = lock_through_panic(one).take() {
-                    d.memory.let_go(d, b.handle);
+                if let Some(b) = one.lock().take() {
+                    memory.let_go(b.handle);
                 }
             }
             ArrayHome::Tiles(tiles) => {
-                for (_, b) in lock_through_panic(tiles).drain() {
-                    d.memory.let_go(d, b.handle);
+                for (_, b) in tiles.lock().drain() {
+                    memory.let_go(b.handle);
                 }
             }
         }
@@ -129,12 +128,12 @@ impl ArrayStorage {
             ArrayHome::Slab(at) => vec![(memory.content_of(at + s.offset + inside), len)],
             ArrayHome::Outside(b) => vec![(memory.content_of(b.content + s.offset + inside), len)],
             ArrayHome::Deferred(one) => {
-                let place = lock_through_panic(one).map(|b| memory.content_of(b.content + s.offset + inside));
+                let place = one.lock().map(|b| memory.content_of(b.content + s.offset + inside));
                 vec![(place.unwrap_or(std::ptr::null_mut()), len)]
             }
             ArrayHome::Tiles(tiles) => {
                 let level = u32::try_from(surface).unwrap_or(0);
-                let tiles = lock_through_panic(tiles);
+                let tiles = tiles.lock();
                 let find = |(tile, at): (TileAddress, u64)| {
                     tiles.get(&tile).map_or(std::ptr::null_mut(), |b| memory.content_of(b.content + at))
                 };
@@ -206,19 +205,4 @@ impl ArrayView {
 /// The object behind a mipmapped array's handle.
 pub(crate) struct MipmappedArray {
     pub(crate) storage: Arc<ArrayStorage>,
-}
-
-/// Ends all arrays of a context; the caller waited for its work.
-pub(crate) fn end_all(d: &SimulatedDriver, mine: impl Fn(&Arc<CudaContext>) -> bool) {
-    for a in d.arrays.remove_where(|a| mine(&a.storage.context)) {
-        // Breaks the reference cycle between a storage and its views.
-        lock_through_panic(&a.storage.views).clear();
-        if a.whole {
-            a.storage.free(d);
-        }
-    }
-    for m in d.mipmaps.remove_where(|m| mine(&m.storage.context)) {
-        lock_through_panic(&m.storage.views).clear();
-        m.storage.free(d);
-    }
 }

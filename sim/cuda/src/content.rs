@@ -19,14 +19,14 @@ pub(crate) mod pools;
 mod apart;
 mod span;
 
-use crate::driver::{SimulatedDriver, lock_through_panic};
+use crate::devices::VisibleDevices;
 pub(crate) use multicast::PhysicalPart;
 use parking_lot::Mutex;
 use physical::{AddressMapping, PhysicalKind, PhysicalRecord};
 use shim_sys::cuda::CUresult;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use vgpu_sim::DeviceProfile;
 use vgpu_sim::memory::{RecordChange, signed_bytes};
 use vgpu_sim::slab::{DeviceHeap, FreeExtents};
 
@@ -104,6 +104,7 @@ impl MemoryTables {
 
 /// The device memory of this process.
 pub(crate) struct ProcessMemory {
+    pub(crate) devices: Arc<VisibleDevices>,
     inner: Mutex<MemoryTables>,
     /// Set with the first pool, so that a synchronisation without pools costs nothing.
     any_pools: AtomicBool,
@@ -113,8 +114,8 @@ pub(crate) struct ProcessMemory {
 }
 
 impl ProcessMemory {
-    /// Reserves address ranges for the devices (machine index, profile), in CUDA order.
-    pub(crate) fn new(devices: impl Iterator<Item = (usize, DeviceProfile)>) -> Result<ProcessMemory, CUresult> {
+    /// Reserves address ranges for the devices.
+    pub(crate) fn new(devices: Arc<VisibleDevices>) -> Result<ProcessMemory, CUresult> {
         let reserve = |size: u64, access: i32| -> Option<u64> {
             // SAFETY: a new private mapping at an address of the kernel's choice.
             let p = unsafe {
@@ -150,7 +151,7 @@ impl ProcessMemory {
         Ok(ProcessMemory {
             inner: Mutex::new(MemoryTables {
                 space,
-                heaps: devices.map(|(index, profile)| DeviceHeap::new(index, profile)).collect(),
+                heaps: devices.all.iter().map(|d| DeviceHeap::new(d.index, d.profile)).collect(),
                 live: BTreeMap::new(),
                 dirty_slabs: HashSet::new(),
                 physical: HashMap::new(),
@@ -162,6 +163,7 @@ impl ProcessMemory {
                 pools: BTreeMap::new(),
                 next: 1,
             }),
+            devices,
             any_pools: AtomicBool::new(false),
             base,
             size,
@@ -169,9 +171,14 @@ impl ProcessMemory {
         })
     }
 
+    /// A number that no allocation of this process had.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.lock_tables().next_number()
+    }
+
     /// Locks the tables of allocations.
     pub(crate) fn lock_tables(&self) -> parking_lot::MutexGuard<'_, MemoryTables> {
-        lock_through_panic(&self.inner)
+        self.inner.lock()
     }
 
     /// True for an address in the device range.
@@ -189,19 +196,12 @@ impl ProcessMemory {
     }
 
     /// Allocates `bytes` on `device` (CUDA ordinal).
-    pub(crate) fn alloc(
-        &self,
-        d: &SimulatedDriver,
-        device: i32,
-        bytes: u64,
-        tag: OwnerTag,
-        kind: AllocationKind,
-    ) -> Result<u64, CUresult> {
+    pub(crate) fn alloc(&self, device: i32, bytes: u64, tag: OwnerTag, kind: AllocationKind) -> Result<u64, CUresult> {
         if bytes == 0 {
             return Err(CUresult::INVALID_VALUE);
         }
         let mut t = self.lock_tables();
-        let (at, len) = self.take_slabs(d, &mut t, device, bytes)?;
+        let (at, len) = self.take_slabs(&mut t, device, bytes)?;
         let number = t.next_number();
         t.live.insert(at, LiveAllocation { bytes, len, device, tag, kind, number, pool: 0, dirty: false });
         Ok(at)
@@ -209,38 +209,32 @@ impl ProcessMemory {
 
     /// Allocates `bytes` from the slabs of `device`: returns the address and the length. Before it fails, pools
     /// return unused memory.
-    fn take_slabs(
-        &self,
-        d: &SimulatedDriver,
-        t: &mut MemoryTables,
-        device: i32,
-        bytes: u64,
-    ) -> Result<(u64, u64), CUresult> {
+    fn take_slabs(&self, t: &mut MemoryTables, device: i32, bytes: u64) -> Result<(u64, u64), CUresult> {
         let mut give_back = true;
         loop {
             let MemoryTables { heaps, space, .. } = &mut *t;
             let heap = usize::try_from(device).ok().and_then(|i| heaps.get_mut(i)).ok_or(CUresult::INVALID_DEVICE)?;
-            if let Ok(at) = heap.alloc(&d.machine, space, bytes) {
+            if let Ok(at) = heap.alloc(&self.devices.machine, space, bytes) {
                 return Ok((at, heap.find(at).map_or(bytes, |(_, b)| b.len)));
             }
-            if !std::mem::take(&mut give_back) || !self.give_back_unused(d, t, device) {
+            if !std::mem::take(&mut give_back) || !self.give_back_unused(t, device) {
                 return Err(CUresult::OUT_OF_MEMORY);
             }
         }
     }
 
     /// Returns memory of [`ProcessMemory::take_slabs`]; `dirty`: it was written.
-    fn give_slabs(&self, d: &SimulatedDriver, t: &mut MemoryTables, device: i32, at: u64, dirty: bool) {
+    fn give_slabs(&self, t: &mut MemoryTables, device: i32, at: u64, dirty: bool) {
         if dirty {
             t.dirty_slabs.insert(at / PHYSICAL_GRANULARITY);
         }
         let MemoryTables { heaps, space, dirty_slabs, .. } = &mut *t;
         let Some(heap) = usize::try_from(device).ok().and_then(|i| heaps.get_mut(i)) else { return };
-        let Some((_, Some((base, len)))) = heap.free(&d.machine, space, at) else { return };
+        let Some((_, Some((base, len)))) = heap.free(&self.devices.machine, space, at) else { return };
         let dirty = dirty_slabs.remove(&(base / PHYSICAL_GRANULARITY));
         if let Some(share) = heap.no_longer_common(base) {
             self.map_private(base, len);
-            self.let_share_go(d, t, share);
+            self.let_share_go(t, share);
         } else if dirty {
             self.discard_pages(base, len);
         }
@@ -248,25 +242,14 @@ impl ProcessMemory {
 
     /// Applies a change of this process's record on `device` that needs room. Before it fails, pools return unused
     /// memory. For everything that uses device memory other than slabs.
-    pub(crate) fn adjust_record(
-        &self,
-        d: &SimulatedDriver,
-        device: i32,
-        change: &RecordChange,
-    ) -> Result<(), CUresult> {
-        self.adjust_with(d, &mut self.lock_tables(), device, change)
+    pub(crate) fn adjust_record(&self, device: i32, change: &RecordChange) -> Result<(), CUresult> {
+        self.adjust_with(&mut self.lock_tables(), device, change)
     }
 
-    fn adjust_with(
-        &self,
-        d: &SimulatedDriver,
-        t: &mut MemoryTables,
-        device: i32,
-        change: &RecordChange,
-    ) -> Result<(), CUresult> {
-        let index = d.device_of_ordinal(device)?.index;
-        if d.machine.adjust_device(index, change).is_ok()
-            || (self.give_back_unused(d, t, device) && d.machine.adjust_device(index, change).is_ok())
+    fn adjust_with(&self, t: &mut MemoryTables, device: i32, change: &RecordChange) -> Result<(), CUresult> {
+        let index = self.devices.device_of_ordinal(device)?.index;
+        if self.devices.machine.adjust_device(index, change).is_ok()
+            || (self.give_back_unused(t, device) && self.devices.machine.adjust_device(index, change).is_ok())
         {
             return Ok(());
         }
@@ -274,10 +257,10 @@ impl ProcessMemory {
     }
 
     /// Allocates a range of addresses with its own device memory, `len` bytes in whole granules.
-    fn take_chunk(&self, d: &SimulatedDriver, t: &mut MemoryTables, device: i32, len: u64) -> Result<u64, CUresult> {
+    fn take_chunk(&self, t: &mut MemoryTables, device: i32, len: u64) -> Result<u64, CUresult> {
         let at = t.space.take_range(len, PHYSICAL_GRANULARITY).ok_or(CUresult::OUT_OF_MEMORY)?;
         let change = RecordChange { large: signed_bytes(len), ..RecordChange::default() };
-        if let Err(e) = self.adjust_with(d, t, device, &change) {
+        if let Err(e) = self.adjust_with(t, device, &change) {
             t.space.give_range(at, len);
             return Err(e);
         }
@@ -285,40 +268,36 @@ impl ProcessMemory {
     }
 
     /// Returns a range of [`ProcessMemory::take_chunk`]; nothing in it may be in use.
-    fn return_chunk(&self, d: &SimulatedDriver, t: &mut MemoryTables, device: i32, at: u64, len: u64) {
+    fn return_chunk(&self, t: &mut MemoryTables, device: i32, at: u64, len: u64) {
         self.discard_pages(at, len);
         t.space.give_range(at, len);
-        if let Ok(device) = d.device_of_ordinal(device) {
-            let _ = d
+        if let Ok(device) = self.devices.device_of_ordinal(device) {
+            let _ = self
+                .devices
                 .machine
                 .adjust_device(device.index, &RecordChange { large: -signed_bytes(len), ..RecordChange::default() });
         }
     }
 
     /// Frees the allocation that starts at `at`, if its kind is one of `kinds`.
-    pub(crate) fn free(
-        &self,
-        d: &SimulatedDriver,
-        at: u64,
-        kinds: &[AllocationKind],
-    ) -> Result<LiveAllocation, CUresult> {
+    pub(crate) fn free(&self, at: u64, kinds: &[AllocationKind]) -> Result<LiveAllocation, CUresult> {
         let mut t = self.lock_tables();
         let a = t.live.get(&at).copied().filter(|a| kinds.contains(&a.kind)).ok_or(CUresult::INVALID_VALUE)?;
-        self.drop_one(d, &mut t, at, a);
+        self.drop_one(&mut t, at, a);
         Ok(a)
     }
 
     /// Frees all allocations of a context, of any kind.
-    pub(crate) fn free_all(&self, d: &SimulatedDriver, tag: OwnerTag) {
+    pub(crate) fn free_all(&self, tag: OwnerTag) {
         let mut t = self.lock_tables();
         let all: Vec<(u64, LiveAllocation)> =
             t.live.iter().filter(|(_, a)| a.tag == tag).map(|(k, a)| (*k, *a)).collect();
         for (at, a) in all {
-            self.drop_one(d, &mut t, at, a);
+            self.drop_one(&mut t, at, a);
         }
-        self.forget_external(d, &mut t, tag);
+        self.forget_external(&mut t, tag);
         drop(t);
-        self.trim_after_wait(d);
+        self.trim_after_wait();
     }
 
     /// True if a plain allocation starts at `at`.
@@ -326,14 +305,14 @@ impl ProcessMemory {
         self.lock_tables().live.get(&at).is_some_and(|a| a.kind == AllocationKind::Plain)
     }
 
-    fn drop_one(&self, d: &SimulatedDriver, t: &mut MemoryTables, at: u64, a: LiveAllocation) {
+    fn drop_one(&self, t: &mut MemoryTables, at: u64, a: LiveAllocation) {
         t.live.remove(&at);
         match a.kind {
-            AllocationKind::Plain => self.give_slabs(d, t, a.device, at, a.dirty),
+            AllocationKind::Plain => self.give_slabs(t, a.device, at, a.dirty),
             // The memory belongs to the module, or to the graph memory pool.
             AllocationKind::Global | AllocationKind::Graph => {}
-            AllocationKind::Async => self.to_pool(d, t, at, &a),
-            AllocationKind::Opened | AllocationKind::Imported => self.forget_name(d, t, at),
+            AllocationKind::Async => self.to_pool(t, at, &a),
+            AllocationKind::Opened | AllocationKind::Imported => self.forget_name(t, at),
         }
     }
 

@@ -1,21 +1,20 @@
 //! The driver's state in this process: made by `cuInit`, kept until the end, unusable in a forked child.
 //!
-//! Not here: the calls that use it (`calls`), the machine itself (vgpu-sim).
+//! Not here: the calls that use it (`calls`), graphs and captures (`graph`, `capture`), the machine itself (vgpu-sim).
 
 use crate::arrays::{ArrayView, MipmappedArray};
-use crate::calls::green::{GreenContext, GreenDescription};
-use crate::capture::CaptureTable;
 use crate::code::CodeSlabs;
 use crate::content::ProcessMemory;
 use crate::context::CudaContext;
-use crate::door::CallResult;
-use crate::graph::GraphTables;
+use crate::devices::{DriverDevice, VisibleDevices};
+use crate::errors::CallResult;
 use crate::managed::ManagedMemory;
 use crate::objects::{
-    EventObject, FunctionObject, HandleRegistry, LibraryObject, LinkObject, ModuleObject, PoolHandle, StreamObject,
+    EventObject, FunctionObject, GreenContext, GreenDescription, HandleRegistry, LibraryObject, LinkObject,
+    ModuleObject, PoolHandle, StreamObject,
 };
 use crate::visible;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use shim_sys::cuda::CUresult;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -23,33 +22,9 @@ use vgpu_sim::engine::DeviceEngine;
 use vgpu_sim::faults::FaultRules;
 use vgpu_sim::{DeviceIdentity, DeviceProfile, MachineView};
 
-/// A device as this process sees it.
-pub(crate) struct DriverDevice {
-    /// Index of the device on the machine.
-    pub(crate) index: usize,
-    pub(crate) profile: DeviceProfile,
-    pub(crate) identity: DeviceIdentity,
-    pub(crate) engine: Arc<DeviceEngine>,
-    pub(crate) state: Mutex<DeviceContexts>,
-}
-
-/// Contexts and pools of a device.
-#[derive(Default)]
-pub(crate) struct DeviceContexts {
-    /// Number of contexts of all kinds.
-    pub(crate) contexts: u32,
-    /// Number of retains of the primary context.
-    pub(crate) retained: u32,
-    pub(crate) primary: Option<Arc<CudaContext>>,
-    pub(crate) primary_flags: u32,
-    /// The default pool and the current pool, once requested.
-    pub(crate) pools: Option<(Arc<PoolHandle>, Arc<PoolHandle>)>,
-}
-
 /// The state of the initialised driver.
 pub(crate) struct SimulatedDriver {
-    pub(crate) machine: Arc<MachineView>,
-    pub(crate) devices: Vec<DriverDevice>,
+    pub(crate) devices: Arc<VisibleDevices>,
     pub(crate) memory: ProcessMemory,
     pub(crate) managed: ManagedMemory,
     pub(crate) code: CodeSlabs,
@@ -65,26 +40,27 @@ pub(crate) struct SimulatedDriver {
     pub(crate) libraries: HandleRegistry<LibraryObject>,
     pub(crate) links: HandleRegistry<LinkObject>,
     pub(crate) pools: HandleRegistry<PoolHandle>,
-    pub(crate) graphs: GraphTables,
-    pub(crate) captures: CaptureTable,
     next_id: AtomicU64,
 }
 
 impl SimulatedDriver {
     /// The device with CUDA ordinal `dev`.
     pub(crate) fn device_of_ordinal(&self, dev: i32) -> Result<&DriverDevice, CUresult> {
-        usize::try_from(dev).ok().and_then(|d| self.devices.get(d)).ok_or(CUresult::INVALID_DEVICE)
+        self.devices.device_of_ordinal(dev)
+    }
+
+    /// The content of `len` bytes at `at`, managed or not, as pieces of host memory.
+    pub(crate) fn content_or_managed(&self, at: u64, len: u64, write: bool) -> Result<Vec<(*mut u8, u64)>, CUresult> {
+        if len > 0 && self.managed.is_managed(at) {
+            return self.managed.managed_pieces(at, len);
+        }
+        self.memory.content_pieces(at, len, write)
     }
 
     /// A number that this process did not use before.
     pub(crate) fn next_number(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
-}
-
-/// Locks a mutex even after a panic; the entry point (`door`) has turned that panic into an error code.
-pub(crate) fn lock_through_panic<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock()
 }
 
 static THE_DRIVER: AtomicPtr<SimulatedDriver> = AtomicPtr::new(std::ptr::null_mut());
@@ -112,7 +88,7 @@ pub(crate) fn requested_faults() -> &'static FaultRules {
 ///
 /// After a fork the child of an initialised process gets `NOT_INITIALIZED`, as with the real driver.
 pub(crate) fn initialise_driver() -> CallResult {
-    let _one = lock_through_panic(&MAKING_DRIVER);
+    let _one = MAKING_DRIVER.lock();
     if IS_FORKED.load(Ordering::Relaxed) {
         return Err(CUresult::NOT_INITIALIZED);
     }
@@ -143,11 +119,11 @@ pub(crate) fn initialise_driver() -> CallResult {
     if devices.is_empty() {
         return Err(CUresult::NO_DEVICE);
     }
-    let memory = ProcessMemory::new(devices.iter().map(|d| (d.index, d.profile)))?;
-    let managed = ManagedMemory::new(devices.iter().map(|d| (d.index, d.profile)))?;
     let descriptor = machine.liveness_descriptor();
+    let devices = Arc::new(VisibleDevices { machine, all: devices });
+    let memory = ProcessMemory::new(devices.clone())?;
+    let managed = ManagedMemory::new(devices.clone())?;
     let driver = SimulatedDriver {
-        machine,
         devices,
         memory,
         managed,
@@ -164,8 +140,6 @@ pub(crate) fn initialise_driver() -> CallResult {
         libraries: HandleRegistry::default(),
         links: HandleRegistry::default(),
         pools: HandleRegistry::default(),
-        graphs: GraphTables::default(),
-        captures: CaptureTable::default(),
         next_id: AtomicU64::new(1),
     };
     DESCRIPTOR.store(u64::try_from(descriptor).unwrap_or(u64::MAX), Ordering::Relaxed);

@@ -2,6 +2,10 @@
 //! own text.
 
 use core::ffi::CStr;
+use shim_sys::cuda::CUresult;
+
+/// Result of a driver call.
+pub(crate) type CallResult = Result<(), CUresult>;
 
 /// (code, name, description)
 pub(crate) const ERROR_TEXTS: &[(u32, &CStr, &CStr)] = &[

@@ -1,7 +1,7 @@
 //! libcuda.so.1 of the simulated GPU.
 //!
 //! `build.rs` makes the exports from the table `shim_sys::cuda_table!`: every name of driver 535.309.01. Each
-//! call passes the entry point (`door`) to its body in `calls/`, by subject. The model (vgpu-sim) accounts for
+//! call passes the entry point (`entry_points`) to its body in `calls/`, by subject. The model (vgpu-sim) accounts for
 //! device time and device memory; this crate has the objects of one process: contexts, modules, streams, events,
 //! content of memory.
 //!
@@ -22,8 +22,9 @@ mod capture;
 mod code;
 mod content;
 mod context;
-mod door;
+mod devices;
 mod driver;
+mod entry_points;
 mod errors;
 mod graph;
 mod image;
@@ -35,9 +36,10 @@ mod stand_in;
 mod surface;
 mod versions;
 mod visible;
+mod work;
 
 use core::ffi::{c_char, c_void};
-use door::{ExportAddress, answer_absent, enter_call, enter_newer};
+use entry_points::{ExportAddress, ExportTable, answer_absent, enter_call, enter_newer};
 use shim_sys::cuda::*;
 use stand_in::StandIn;
 

@@ -7,12 +7,12 @@
 //! may share them.
 //! Not here: calls (`calls/managed.rs`).
 
-use crate::content::{OwnerTag, PHYSICAL_GRANULARITY};
-use crate::driver::{SimulatedDriver, lock_through_panic};
+use crate::content::{OwnerTag, PHYSICAL_GRANULARITY, ProcessMemory};
+use crate::devices::VisibleDevices;
 use parking_lot::Mutex;
 use shim_sys::cuda::{CU_MEM_LOCATION_TYPE_DEVICE, CUmemLocation, CUresult};
 use std::collections::{BTreeMap, BTreeSet};
-use vgpu_sim::DeviceProfile;
+use std::sync::Arc;
 use vgpu_sim::slab::{DeviceHeap, FreeExtents};
 
 /// Granularity of `cuMemAdvise`, bytes.
@@ -58,14 +58,15 @@ struct ManagedTables {
 
 /// The managed memory of this process.
 pub(crate) struct ManagedMemory {
+    devices: Arc<VisibleDevices>,
     inner: Mutex<ManagedTables>,
     base: u64,
     size: u64,
 }
 
 impl ManagedMemory {
-    /// Reserves address ranges for the devices (machine index, profile), in CUDA order.
-    pub(crate) fn new(devices: impl Iterator<Item = (usize, DeviceProfile)>) -> Result<ManagedMemory, CUresult> {
+    /// Reserves address ranges for the devices.
+    pub(crate) fn new(devices: Arc<VisibleDevices>) -> Result<ManagedMemory, CUresult> {
         let reserve = |size: u64| -> Option<u64> {
             // SAFETY: a new private mapping at an address of the kernel's choice.
             let p = unsafe {
@@ -87,8 +88,13 @@ impl ManagedMemory {
         let first = base.next_multiple_of(PHYSICAL_GRANULARITY);
         let mut space = FreeExtents::new(0);
         space.give_range(first, (base + size - first) / PHYSICAL_GRANULARITY * PHYSICAL_GRANULARITY);
-        let heaps = devices.map(|(index, profile)| DeviceHeap::new(index, profile)).collect();
-        Ok(ManagedMemory { inner: Mutex::new(ManagedTables { space, heaps, live: BTreeMap::new() }), base, size })
+        let heaps = devices.all.iter().map(|d| DeviceHeap::new(d.index, d.profile)).collect();
+        Ok(ManagedMemory {
+            devices,
+            inner: Mutex::new(ManagedTables { space, heaps, live: BTreeMap::new() }),
+            base,
+            size,
+        })
     }
 
     /// True for an address in the managed range.
@@ -99,7 +105,7 @@ impl ManagedMemory {
     /// Allocates `bytes` on `device` (CUDA ordinal).
     pub(crate) fn alloc(
         &self,
-        d: &SimulatedDriver,
+        memory: &ProcessMemory,
         device: i32,
         bytes: u64,
         tag: OwnerTag,
@@ -108,32 +114,34 @@ impl ManagedMemory {
         if bytes == 0 {
             return Err(CUresult::INVALID_VALUE);
         }
+        // Takes a lock of `memory`, which must not happen under ours.
+        let number = memory.next_number();
         let index = usize::try_from(device).unwrap_or(usize::MAX);
         let attempt = || {
-            let mut t = lock_through_panic(&self.inner);
+            let mut t = self.inner.lock();
             let ManagedTables { space, heaps, .. } = &mut *t;
             let heap = heaps.get_mut(index).ok_or(CUresult::INVALID_DEVICE)?;
-            let at = heap.alloc(&d.machine, space, bytes).map_err(|_| CUresult::OUT_OF_MEMORY)?;
+            let at = heap.alloc(&self.devices.machine, space, bytes).map_err(|_| CUresult::OUT_OF_MEMORY)?;
             Ok((t, at))
         };
         let (mut t, at) = match attempt() {
             // Pools return unused memory for the second attempt. The call takes other locks, so ours is not held.
-            Err(CUresult::OUT_OF_MEMORY) if d.memory.give_back(d, device) => attempt()?,
+            Err(CUresult::OUT_OF_MEMORY) if memory.give_back(device) => attempt()?,
             other => other?,
         };
         let live = &mut t.live;
         let spans = BTreeMap::from([(at, PageAdvice::default())]);
-        live.insert(at, ManagedRange { bytes, device, tag, number: d.next_number(), attached, spans });
+        live.insert(at, ManagedRange { bytes, device, tag, number, attached, spans });
         Ok(at)
     }
 
     /// Frees the allocation that starts at `at`; false if there is none.
-    pub(crate) fn free(&self, d: &SimulatedDriver, at: u64) -> bool {
-        let mut t = lock_through_panic(&self.inner);
+    pub(crate) fn free(&self, at: u64) -> bool {
+        let mut t = self.inner.lock();
         let Some(r) = t.live.remove(&at) else { return false };
         let ManagedTables { space, heaps, .. } = &mut *t;
         let heap = usize::try_from(r.device).ok().and_then(|i| heaps.get_mut(i));
-        if let Some((_, Some((base, len)))) = heap.and_then(|h| h.free(&d.machine, space, at)) {
+        if let Some((_, Some((base, len)))) = heap.and_then(|h| h.free(&self.devices.machine, space, at)) {
             // SAFETY: whole slabs of our own mapping without a live allocation.
             unsafe { libc::madvise(base as *mut _, usize::try_from(len).unwrap_or(0), libc::MADV_DONTNEED) };
         }
@@ -141,11 +149,10 @@ impl ManagedMemory {
     }
 
     /// Frees all managed memory of a context.
-    pub(crate) fn free_all(&self, d: &SimulatedDriver, tag: OwnerTag) {
-        let mine: Vec<u64> =
-            lock_through_panic(&self.inner).live.iter().filter(|(_, r)| r.tag == tag).map(|(at, _)| *at).collect();
+    pub(crate) fn free_all(&self, tag: OwnerTag) {
+        let mine: Vec<u64> = self.inner.lock().live.iter().filter(|(_, r)| r.tag == tag).map(|(at, _)| *at).collect();
         for at in mine {
-            self.free(d, at);
+            self.free(at);
         }
     }
 
@@ -154,20 +161,20 @@ impl ManagedMemory {
         if !self.is_managed(at) {
             return None;
         }
-        let t = lock_through_panic(&self.inner);
+        let t = self.inner.lock();
         let (base, r) = t.live.range(..=at).next_back()?;
         (at < base + r.bytes).then(|| (*base, r.clone()))
     }
 
     /// The content of `len` bytes at `at`, which is at the same addresses. `INVALID_VALUE` if a byte does not exist.
-    fn managed_pieces(&self, at: u64, len: u64) -> Result<Vec<(*mut u8, u64)>, CUresult> {
-        let mut t = lock_through_panic(&self.inner);
+    pub(crate) fn managed_pieces(&self, at: u64, len: u64) -> Result<Vec<(*mut u8, u64)>, CUresult> {
+        let mut t = self.inner.lock();
         allocation_within(&mut t.live, at, len).map(|_| vec![(at as *mut u8, len)])
     }
 
     /// Changes the advice of the pages of `[at, at + bytes)`, a range inside one allocation.
     pub(crate) fn change_advice(&self, at: u64, bytes: u64, change: impl Fn(&mut PageAdvice)) -> Result<(), CUresult> {
-        let mut t = lock_through_panic(&self.inner);
+        let mut t = self.inner.lock();
         let (base, r) = allocation_within(&mut t.live, at, bytes)?;
         let end =
             (at + bytes).next_multiple_of(MANAGED_PAGE_BYTES).min(base + r.bytes.next_multiple_of(MANAGED_PAGE_BYTES));
@@ -182,7 +189,7 @@ impl ManagedMemory {
 
     /// The advice of all pages of `[at, at + bytes)`.
     pub(crate) fn advice_of(&self, at: u64, bytes: u64) -> Result<Vec<PageAdvice>, CUresult> {
-        let mut t = lock_through_panic(&self.inner);
+        let mut t = self.inner.lock();
         let (_, r) = allocation_within(&mut t.live, at, bytes)?;
         let first = r.spans.range(..=at).next_back().map_or(at, |(k, _)| *k);
         Ok(r.spans.range(first..at + bytes).map(|(_, a)| a.clone()).collect())
@@ -190,7 +197,7 @@ impl ManagedMemory {
 
     /// Attaches the allocation that includes `at`.
     pub(crate) fn attach_allocation(&self, at: u64, bytes: u64, attached: u32) -> Result<(), CUresult> {
-        let mut t = lock_through_panic(&self.inner);
+        let mut t = self.inner.lock();
         let (base, r) = allocation_within(&mut t.live, at, 1)?;
         // The caller names the whole allocation, or passes length 0.
         if bytes != 0 && (at != base || bytes != r.bytes) {
@@ -209,16 +216,6 @@ fn allocation_within(
     let found = live.range_mut(..=at).next_back().map(|(base, r)| (*base, r));
     let inside = |base: u64, r: &ManagedRange| at.checked_add(bytes).is_some_and(|end| end <= base + r.bytes);
     found.filter(|(base, r)| bytes > 0 && inside(*base, r)).ok_or(CUresult::INVALID_VALUE)
-}
-
-impl SimulatedDriver {
-    /// The content of `len` bytes at `at`, managed or not, as pieces of host memory.
-    pub(crate) fn content_or_managed(&self, at: u64, len: u64, write: bool) -> Result<Vec<(*mut u8, u64)>, CUresult> {
-        if len > 0 && self.managed.is_managed(at) {
-            return self.managed.managed_pieces(at, len);
-        }
-        self.memory.content_pieces(at, len, write)
-    }
 }
 
 /// A location as older calls name it: the device's ordinal, or -1 for the host.

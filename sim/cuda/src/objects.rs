@@ -1,6 +1,5 @@
 //! The objects behind handles, and the registries that decide whether a handle is valid.
 
-use crate::calls::launch::TestKernel;
 use crate::context::CudaContext;
 use crate::image::KernelEntry;
 use parking_lot::{Mutex, RwLock};
@@ -71,13 +70,34 @@ pub(crate) struct StreamObject {
     pub(crate) number: u64,
 }
 
+/// The value of a handle. Handles of graphs and nodes are increasing numbers that cannot be mistaken for
+/// addresses.
+pub(crate) type GraphId = usize;
+
+/// The last record of an event that happened in a capture.
+#[derive(Clone)]
+pub(crate) struct RecordedEvent {
+    pub(crate) session: u64,
+    /// Nodes that a wait for the event depends on.
+    pub(crate) nodes: Vec<GraphId>,
+}
+
 /// A CUDA event with its context.
 pub(crate) struct EventObject {
     pub(crate) context: Arc<CudaContext>,
     pub(crate) id: EventId,
     pub(crate) flags: u32,
     /// Node of the event's last record, if that was captured.
-    pub(crate) captured: Mutex<Option<crate::capture::RecordedEvent>>,
+    pub(crate) captured: Mutex<Option<RecordedEvent>>,
+}
+
+/// Location of a module's memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CodePlace {
+    /// CUDA ordinal of the device.
+    pub(crate) device: i32,
+    pub(crate) at: u64,
+    pub(crate) len: u64,
 }
 
 /// A module, loaded into a context.
@@ -87,7 +107,34 @@ pub(crate) struct ModuleObject {
     /// Name, device address and size in bytes of each global variable.
     pub(crate) globals: Vec<(String, u64, u64)>,
     /// Device memory of the module, its global variables included.
-    pub(crate) place: crate::code::CodePlace,
+    pub(crate) place: CodePlace,
+}
+
+/// The test kernels that are known by name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum TestKernel {
+    Spin,
+    Wait,
+    Set,
+}
+
+impl TestKernel {
+    pub(crate) fn test_kernel_named(name: &str) -> Option<TestKernel> {
+        match name {
+            "vgpu_spin_ns" => Some(TestKernel::Spin),
+            "vgpu_wait_word" => Some(TestKernel::Wait),
+            "vgpu_set_word" => Some(TestKernel::Set),
+            _ => None,
+        }
+    }
+}
+
+/// Settings of a function for the launch calls of CUDA 2.
+#[derive(Default)]
+pub(crate) struct FunctionSettings {
+    pub(crate) block: [u32; 3],
+    pub(crate) shared: u32,
+    pub(crate) arguments: Vec<u8>,
 }
 
 /// A kernel of a module or of a library.
@@ -100,7 +147,7 @@ pub(crate) struct FunctionObject {
     /// Attributes that the program set.
     pub(crate) set: Mutex<HashMap<u32, i32>>,
     /// Parameters that the program set for the launch calls of CUDA 2.
-    pub(crate) legacy: Mutex<crate::calls::legacy::FunctionSettings>,
+    pub(crate) legacy: Mutex<FunctionSettings>,
     /// Handle of the module; 0 for a kernel of a library.
     pub(crate) module: AtomicUsize,
     /// Handle of the library; 0 for a function of a module.
@@ -145,6 +192,17 @@ pub(crate) struct PoolHandle {
     pub(crate) number: u64,
     /// The share of another process's pool; 0 for a pool of this process.
     pub(crate) imported: u64,
+}
+
+/// Resources for a green context.
+pub(crate) struct GreenDescription {
+    pub(crate) sms: u32,
+}
+
+/// A green context: its own context, which holds the primary one.
+pub(crate) struct GreenContext {
+    pub(crate) context: Arc<CudaContext>,
+    pub(crate) sms: u32,
 }
 
 /// The object behind a handle, or `INVALID_HANDLE`.

@@ -11,7 +11,7 @@ pub type NvmlAnswer<T = ()> = Result<T, nvmlReturn_t>;
 
 /// Short names of the codes that bodies use.
 pub mod code {
-    use super::nvmlReturn_t;
+    use shim_sys::nvml::nvmlReturn_t;
     pub const ERROR_UNINITIALIZED: nvmlReturn_t = nvmlReturn_t::UNINITIALIZED;
     pub const ERROR_INVALID: nvmlReturn_t = nvmlReturn_t::INVALID_ARGUMENT;
     pub const ERROR_UNSUPPORTED: nvmlReturn_t = nvmlReturn_t::NOT_SUPPORTED;

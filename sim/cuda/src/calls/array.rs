@@ -4,8 +4,10 @@
 
 use crate::arrays::{ArrayHome, ArrayStorage, ArrayView};
 use crate::attributes::device_attribute;
-use crate::door::{CallFrame, CallResult, write_output};
-use crate::driver::lock_through_panic;
+use crate::context::CudaContext;
+use crate::driver::SimulatedDriver;
+use crate::entry_points::{CallFrame, write_output};
+use crate::errors::CallResult;
 use crate::objects::{object_handle, object_of_handle};
 use crate::surface::{ArrayShapeChecked, TILE_BYTES};
 use shim_sys::cuda::*;
@@ -28,7 +30,7 @@ unsafe fn make_array(d: &CallFrame, out: *mut CUarray, desc: CUDA_ARRAY3D_DESCRI
     }
     let (driver, context) = (d.initialised_driver()?, d.current_context()?);
     let shape = check_shape(d, desc, false)?;
-    let storage = ArrayStorage::new(driver, context, shape, 1)?;
+    let storage = ArrayStorage::new(&driver.memory, context, shape, 1)?;
     let array = Arc::new(ArrayView { storage, shape, index: 0, whole: true });
     unsafe { write_output(out, CUarray(driver.arrays.add(array))) }
 }
@@ -157,7 +159,7 @@ pub(crate) fn storage_view(
     shape: ArrayShapeChecked,
 ) -> Result<CUarray, CUresult> {
     let driver = d.initialised_driver()?;
-    let mut views = lock_through_panic(&storage.views);
+    let mut views = storage.views.lock();
     let array = views.entry(index).or_insert_with(|| {
         let array = Arc::new(ArrayView { storage: storage.clone(), shape, index, whole: false });
         driver.arrays.add(array.clone());
@@ -171,10 +173,10 @@ pub(crate) fn end_storage(d: &CallFrame, storage: &Arc<ArrayStorage>) -> CallRes
     let driver = d.initialised_driver()?;
     // The real driver waits for the context's work before it frees.
     driver.device_of_ordinal(storage.context.device)?.engine.group_wait(storage.context.group);
-    for (_, a) in lock_through_panic(&storage.views).drain() {
+    for (_, a) in storage.views.lock().drain() {
         driver.arrays.remove(object_handle(&a));
     }
-    storage.free(driver);
+    storage.free(&driver.memory);
     Ok(())
 }
 
@@ -256,4 +258,19 @@ pub(crate) unsafe fn cuArrayGetSparseProperties(
     let small = all.miptailFirstLevel == 0;
     let flags = u32::from(small && a.storage.shape.layer_count() == 1);
     unsafe { write_output(out, CUDA_ARRAY_SPARSE_PROPERTIES { miptailFirstLevel: 0, flags, ..all }) }
+}
+
+/// Ends all arrays of a context; the caller waited for its work.
+pub(crate) fn end_arrays(d: &SimulatedDriver, mine: impl Fn(&Arc<CudaContext>) -> bool) {
+    for a in d.arrays.remove_where(|a| mine(&a.storage.context)) {
+        // Breaks the reference cycle between a storage and its views.
+        a.storage.views.lock().clear();
+        if a.whole {
+            a.storage.free(&d.memory);
+        }
+    }
+    for m in d.mipmaps.remove_where(|m| mine(&m.storage.context)) {
+        m.storage.views.lock().clear();
+        m.storage.free(&d.memory);
+    }
 }

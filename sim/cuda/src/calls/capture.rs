@@ -7,8 +7,9 @@ use crate::capture::rules::{self, MODE_RELAXED, this_thread};
 use crate::capture::session::{CaptureLine, CaptureSession};
 use crate::capture::{CAPTURE_UNJOINED, CAPTURE_WRONG_THREAD, CapturedStream};
 use crate::context::CudaContext;
-use crate::door::{CallFrame, CallResult, put_if, write_output};
-use crate::graph::GraphId;
+use crate::entry_points::{CallFrame, put_if, write_output};
+use crate::errors::CallResult;
+use crate::objects::GraphId;
 use core::ffi::c_void;
 use shim_sys::cuda::*;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -50,13 +51,12 @@ fn begin_capture(
     if d.is_legacy(stream) {
         return Err(CUresult::STREAM_CAPTURE_UNSUPPORTED);
     }
-    let driver = d.initialised_driver()?;
     let (origin, blocking): (CapturedStream, _) = ((context.device, id), d.is_blocking(stream));
-    driver.captures.with_state(|s| {
+    d.capture_table()?.with_state(|s| {
         if s.of.contains_key(&origin) {
             return Err(CUresult::ILLEGAL_STATE);
         }
-        let mut world = driver.graphs.lock_world();
+        let mut world = d.graph_tables()?.lock_world();
         let own = graph.is_none();
         let graph = match graph {
             Some(g) => g,
@@ -118,9 +118,8 @@ pub(crate) unsafe fn cuStreamEndCapture(d: &CallFrame, stream: CUstream, graph: 
         return Err(INVALID_CAPTURE_CALL);
     }
     let (context, id) = d.raw_stream(stream)?;
-    let driver = d.initialised_driver()?;
     let key = (context.device, id);
-    let (session, code) = driver.captures.with_state(|s| {
+    let (session, code) = d.capture_table()?.with_state(|s| {
         let number = *s.of.get(&key).ok_or(CUresult::ILLEGAL_STATE)?;
         let c = s.sessions.get(&number).ok_or(CUresult::ILLEGAL_STATE)?;
         if c.origin != key {
@@ -139,11 +138,11 @@ pub(crate) unsafe fn cuStreamEndCapture(d: &CallFrame, stream: CUstream, graph: 
         Ok((s.close(number).ok_or(CUresult::ILLEGAL_STATE)?, code))
     })?;
     if code.is_err() {
-        session.discard_graph(driver);
+        session.discard_graph();
         unsafe { write_output(graph, CUgraph::NULL)? };
         return code;
     }
-    if let Ok(g) = driver.graphs.lock_world().graph_mut(session.graph) {
+    if let Ok(g) = d.graph_tables()?.lock_world().graph_mut(session.graph) {
         g.capturing = false;
     }
     unsafe { write_output(graph, CUgraph(session.graph as *mut c_void)) }
@@ -161,13 +160,12 @@ struct CaptureInfo {
 
 fn info(d: &CallFrame, stream: CUstream) -> Result<CaptureInfo, CUresult> {
     let (context, id): (Arc<CudaContext>, _) = d.raw_stream(stream)?;
-    let driver = d.initialised_driver()?;
     let (none, plain) = (core::ptr::null(), core::ptr::null());
     let nothing = CaptureInfo { status: STATUS_NONE, id: 0, graph: CUgraph::NULL, nodes: none, edges: plain, count: 0 };
-    if !driver.captures.any() {
+    if !d.capture_table()?.any() {
         return Ok(nothing);
     }
-    driver.captures.with_state(|s| {
+    d.capture_table()?.with_state(|s| {
         if d.is_legacy(stream) {
             // A query does not invalidate a capture.
             s.refuse_implicit(&context, false)?;
@@ -255,14 +253,13 @@ fn change_dependencies(d: &CallFrame, stream: CUstream, new: &[GraphId], flags: 
         return Err(INVALID_CAPTURE_CALL);
     }
     let (context, id) = d.raw_stream(stream)?;
-    let driver = d.initialised_driver()?;
     let key = (context.device, id);
-    driver.captures.with_state(|s| {
+    d.capture_table()?.with_state(|s| {
         let c = s.session_of(key).ok_or(CUresult::ILLEGAL_STATE)?;
         if c.invalid {
             return Err(CUresult::STREAM_CAPTURE_INVALIDATED);
         }
-        driver.graphs.lock_world().can_add(c.graph, new)?;
+        d.graph_tables()?.lock_world().can_add(c.graph, new)?;
         let Some(l) = c.streams.get_mut(&key) else { return Err(CUresult::ILLEGAL_STATE) };
         if flags == SET_DEPENDENCIES {
             c.dropped.extend(l.after.drain(..).filter(|n| !new.contains(n)));

@@ -6,7 +6,8 @@
 //! restore to other devices, and storage provided by the program.
 //! Not here: the memory itself (vgpu-sim's `checkpoint`).
 
-use crate::door::{CallFrame, CallResult, write_output};
+use crate::entry_points::{CallFrame, write_output};
+use crate::errors::CallResult;
 use shim_sys::cuda::*;
 use std::time::Duration;
 use vgpu_sim::checkpoint::CheckpointRefusal;
@@ -31,13 +32,13 @@ fn check_reserved(words: Option<[u64; 8]>) -> CallResult {
 }
 
 pub(crate) unsafe fn cuCheckpointProcessGetState(d: &CallFrame, pid: i32, state: *mut u32) -> CallResult {
-    let found = d.initialised_driver()?.machine.checkpoint_state(pid_of(pid)?).map_err(refusal_code)?;
+    let found = d.initialised_driver()?.devices.machine.checkpoint_state(pid_of(pid)?).map_err(refusal_code)?;
     unsafe { write_output(state, found) }
 }
 
 /// The restoring thread is the process's main thread.
 pub(crate) unsafe fn cuCheckpointProcessGetRestoreThreadId(d: &CallFrame, pid: i32, tid: *mut i32) -> CallResult {
-    d.initialised_driver()?.machine.checkpoint_state(pid_of(pid)?).map_err(refusal_code)?;
+    d.initialised_driver()?.devices.machine.checkpoint_state(pid_of(pid)?).map_err(refusal_code)?;
     unsafe { write_output(tid, pid) }
 }
 
@@ -49,7 +50,7 @@ pub(crate) unsafe fn cuCheckpointProcessLock(d: &CallFrame, pid: i32, args: *mut
         return Err(CUresult::INVALID_VALUE);
     }
     let limit = (limit > 0).then(|| Duration::from_millis(limit));
-    d.initialised_driver()?.machine.checkpoint_lock(pid_of(pid)?, limit).map_err(refusal_code)
+    d.initialised_driver()?.devices.machine.checkpoint_lock(pid_of(pid)?, limit).map_err(refusal_code)
 }
 
 pub(crate) unsafe fn cuCheckpointProcessCheckpoint(
@@ -58,7 +59,7 @@ pub(crate) unsafe fn cuCheckpointProcessCheckpoint(
     args: *mut CUcheckpointCheckpointArgs,
 ) -> CallResult {
     check_reserved(unsafe { args.as_ref() }.map(|a| a.words))?;
-    d.initialised_driver()?.machine.checkpoint_process(pid_of(pid)?).map_err(refusal_code)
+    d.initialised_driver()?.devices.machine.checkpoint_process(pid_of(pid)?).map_err(refusal_code)
 }
 
 pub(crate) unsafe fn cuCheckpointProcessRestore(
@@ -67,7 +68,7 @@ pub(crate) unsafe fn cuCheckpointProcessRestore(
     args: *mut CUcheckpointRestoreArgs,
 ) -> CallResult {
     check_reserved(unsafe { args.as_ref() }.map(|a| a.words))?;
-    d.initialised_driver()?.machine.checkpoint_restore(pid_of(pid)?).map_err(refusal_code)
+    d.initialised_driver()?.devices.machine.checkpoint_restore(pid_of(pid)?).map_err(refusal_code)
 }
 
 pub(crate) unsafe fn cuCheckpointProcessUnlock(
@@ -76,5 +77,5 @@ pub(crate) unsafe fn cuCheckpointProcessUnlock(
     args: *mut CUcheckpointUnlockArgs,
 ) -> CallResult {
     check_reserved(unsafe { args.as_ref() }.map(|a| a.words))?;
-    d.initialised_driver()?.machine.checkpoint_unlock(pid_of(pid)?).map_err(refusal_code)
+    d.initialised_driver()?.devices.machine.checkpoint_unlock(pid_of(pid)?).map_err(refusal_code)
 }

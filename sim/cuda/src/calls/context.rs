@@ -1,14 +1,21 @@
 //! Contexts: primary and created ones, the thread's stack, settings.
 
+use super::array::end_arrays;
+use super::module::unload_module;
 use crate::attributes::device_attribute;
-use crate::context::{CudaContext, create_context, destroy_context, limit_bytes, stack_top, with_stack};
-use crate::door::{CallFrame, CallResult, put_if, write_output};
-use crate::driver::lock_through_panic;
+use crate::capture::capture_table;
+use crate::content::OwnerTag;
+use crate::context::{CudaContext, DEFAULT_LIMITS, limit_bytes, stack_top, with_stack};
+use crate::devices::{DeviceContexts, DriverDevice};
+use crate::driver::SimulatedDriver;
+use crate::entry_points::{CallFrame, put_if, write_output};
+use crate::errors::CallResult;
+use crate::graph::graph_tables;
 use crate::objects::object_handle;
 use core::ffi::c_void;
 use shim_sys::cuda::*;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use vgpu_sim::memory::{RecordChange, signed_bytes};
 
 fn known_context(d: &CallFrame, ctx: CUcontext) -> Result<Arc<CudaContext>, CUresult> {
@@ -21,10 +28,76 @@ unsafe fn make_context(d: &CallFrame, ctx: *mut CUcontext, flags: u32, dev: CUde
     }
     let driver = d.initialised_driver()?;
     let device = driver.device_of_ordinal(dev)?;
-    let context = create_context(driver, device, &mut lock_through_panic(&device.state), dev, flags, false, api)?;
+    let context = create_context(driver, device, &mut device.state.lock(), dev, flags, false, api)?;
     unsafe { write_output(ctx, CUcontext(object_handle(&context)))? };
     with_stack(|s| s.push(context));
     Ok(())
+}
+
+/// Makes a context on `dev`, which takes device memory.
+pub(crate) fn create_context(
+    driver: &'static SimulatedDriver,
+    device: &DriverDevice,
+    state: &mut DeviceContexts,
+    dev: i32,
+    flags: u32,
+    primary: bool,
+    api: u32,
+) -> Result<Arc<CudaContext>, CUresult> {
+    let p = &device.profile;
+    let bytes = if state.contexts == 0 { p.context_bytes } else { p.context_more_bytes };
+    let change = RecordChange { contexts: 1, overhead: signed_bytes(bytes), ..RecordChange::default() };
+    driver.memory.adjust_record(dev, &change)?;
+    state.contexts += 1;
+    let context = Arc::new(CudaContext {
+        number: driver.next_number(),
+        device: dev,
+        group: device.engine.open_group(),
+        primary,
+        flags: AtomicU32::new(flags),
+        cache: AtomicU32::new(0),
+        banks: AtomicU32::new(1),
+        alive: AtomicBool::new(true),
+        users: AtomicU32::new(1),
+        api,
+        limits: DEFAULT_LIMITS.map(AtomicU64::new),
+    });
+    driver.contexts.add(context.clone());
+    Ok(context)
+}
+
+/// Destroys a context: waits for its work, then frees all it holds.
+pub(crate) fn destroy_context(driver: &'static SimulatedDriver, context: &Arc<CudaContext>) -> CallResult {
+    if !context.alive.swap(false, Ordering::AcqRel) {
+        return Err(CUresult::INVALID_CONTEXT);
+    }
+    let device = driver.device_of_ordinal(context.device)?;
+    capture_table().forget_streams(|_, l| Arc::ptr_eq(&l.context, context));
+    device.engine.group_wait(context.group);
+    driver.contexts.remove(object_handle(context));
+    let mine = |c: &Arc<CudaContext>| Arc::ptr_eq(c, context);
+    driver.streams.remove_where(|s| mine(&s.context));
+    for e in driver.events.remove_where(|e| mine(&e.context)) {
+        device.engine.close_event(e.id);
+    }
+    for m in driver.modules.all(|m| mine(&m.context)) {
+        unload_module(driver, &m);
+    }
+    end_arrays(driver, mine);
+    driver.managed.free_all(OwnerTag(context.number));
+    driver.memory.free_all(OwnerTag(context.number));
+    device.engine.close_group(context.group);
+    let mut state = device.state.lock();
+    state.contexts -= 1;
+    if state.contexts == 0 {
+        graph_tables().memory.close(driver, context.device);
+    }
+    let p = &device.profile;
+    let bytes = if state.contexts == 0 { p.context_bytes } else { p.context_more_bytes };
+    let limits = (0..DEFAULT_LIMITS.len()).filter_map(|l| limit_bytes(p, l, context.limits[l].load(Ordering::Relaxed)));
+    let change =
+        RecordChange { contexts: -1, overhead: -signed_bytes(bytes + limits.sum::<u64>()), ..RecordChange::default() };
+    driver.devices.machine.adjust_device(device.index, &change).map_err(|_| CUresult::UNKNOWN)
 }
 
 pub(crate) unsafe fn cuCtxCreate(d: &CallFrame, ctx: *mut CUcontext, flags: u32, dev: CUdevice) -> CallResult {
@@ -110,7 +183,7 @@ pub(crate) unsafe fn cuDevicePrimaryCtxRetain(d: &CallFrame, ctx: *mut CUcontext
     }
     let driver = d.initialised_driver()?;
     let device = driver.device_of_ordinal(dev)?;
-    let mut state = lock_through_panic(&device.state);
+    let mut state = device.state.lock();
     let context = match &state.primary {
         Some(c) => c.clone(),
         None => {
@@ -127,7 +200,7 @@ pub(crate) unsafe fn cuDevicePrimaryCtxRetain(d: &CallFrame, ctx: *mut CUcontext
 pub(crate) unsafe fn cuDevicePrimaryCtxRelease(d: &CallFrame, dev: CUdevice) -> CallResult {
     let driver = d.initialised_driver()?;
     let device = driver.device_of_ordinal(dev)?;
-    let mut state = lock_through_panic(&device.state);
+    let mut state = device.state.lock();
     state.retained = state.retained.checked_sub(1).ok_or(CUresult::INVALID_CONTEXT)?;
     if state.retained > 0 {
         return Ok(());
@@ -146,7 +219,7 @@ pub(crate) unsafe fn cuDevicePrimaryCtxRelease_v2(d: &CallFrame, dev: CUdevice) 
 pub(crate) unsafe fn cuDevicePrimaryCtxReset(d: &CallFrame, dev: CUdevice) -> CallResult {
     let driver = d.initialised_driver()?;
     let device = driver.device_of_ordinal(dev)?;
-    let primary = lock_through_panic(&device.state).primary.take();
+    let primary = device.state.lock().primary.take();
     primary.map_or(Ok(()), |c| destroy_context(driver, &c))
 }
 
@@ -161,7 +234,7 @@ pub(crate) unsafe fn cuDevicePrimaryCtxGetState(
     active: *mut i32,
 ) -> CallResult {
     let device = d.initialised_driver()?.device_of_ordinal(dev)?;
-    let state = lock_through_panic(&device.state);
+    let state = device.state.lock();
     unsafe {
         write_output(flags, state.primary_flags)?;
         write_output(active, i32::from(state.primary.is_some()))
@@ -173,7 +246,7 @@ pub(crate) unsafe fn cuDevicePrimaryCtxSetFlags(d: &CallFrame, dev: CUdevice, fl
         return Err(CUresult::INVALID_VALUE);
     }
     let device = d.initialised_driver()?.device_of_ordinal(dev)?;
-    let mut state = lock_through_panic(&device.state);
+    let mut state = device.state.lock();
     state.primary_flags = flags;
     if let Some(c) = &state.primary {
         c.flags.store(flags, Ordering::Relaxed);
@@ -292,11 +365,11 @@ pub(crate) unsafe fn cuCtxSetLimit(d: &CallFrame, limit: u32, value: usize) -> C
     if value > most[number] {
         return Err(CUresult::INVALID_VALUE);
     }
-    let _one = lock_through_panic(&device.state);
+    let _one = device.state.lock();
     let bytes = |v: u64| limit_bytes(p, number, v).map(signed_bytes).ok_or(CUresult::OUT_OF_MEMORY);
     let overhead = bytes(value)? - bytes(l.load(Ordering::Relaxed))?;
     let change = RecordChange { overhead, ..RecordChange::default() };
-    driver.memory.adjust_record(driver, c.device, &change)?;
+    driver.memory.adjust_record(c.device, &change)?;
     l.store(value, Ordering::Relaxed);
     Ok(())
 }
@@ -304,16 +377,16 @@ pub(crate) unsafe fn cuCtxSetLimit(d: &CallFrame, limit: u32, value: usize) -> C
 pub(crate) unsafe fn cuCtxSynchronize(d: &CallFrame) -> CallResult {
     let c = d.current_context()?;
     let driver = d.initialised_driver()?;
-    driver.captures.refuse_context_wait(&c)?;
+    d.capture_table()?.refuse_context_wait(&c)?;
     driver.device_of_ordinal(c.device)?.engine.group_wait(c.group);
-    driver.memory.trim_after_wait(driver);
+    driver.memory.trim_after_wait();
     Ok(())
 }
 
 /// Waits for any context, not only the current one.
 pub(crate) unsafe fn cuCtxSynchronize_v2(d: &CallFrame, ctx: CUcontext) -> CallResult {
     let c = given_or_current(d, ctx)?;
-    d.initialised_driver()?.captures.refuse_context_wait(&c)?;
+    d.capture_table()?.refuse_context_wait(&c)?;
     d.initialised_driver()?.device_of_ordinal(c.device)?.engine.group_wait(c.group);
     Ok(())
 }

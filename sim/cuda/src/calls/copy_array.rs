@@ -3,7 +3,8 @@
 //! Not here: rows and blocks (`copy`).
 
 use super::copy::{FlatEnd, copy_flat};
-use crate::door::{CallFrame, CallResult};
+use crate::entry_points::CallFrame;
+use crate::errors::CallResult;
 use core::ffi::c_void;
 use shim_sys::cuda::*;
 

@@ -1,7 +1,8 @@
 //! Devices: number, handles, properties.
 
 use crate::attributes::device_attribute;
-use crate::door::{CallFrame, CallResult, write_output};
+use crate::entry_points::{CallFrame, write_output};
+use crate::errors::CallResult;
 use core::ffi::{CStr, c_char};
 use shim_sys::cuda::*;
 
@@ -14,7 +15,7 @@ pub(crate) unsafe fn cuDeviceGet(d: &CallFrame, dev: *mut CUdevice, ordinal: i32
 }
 
 pub(crate) unsafe fn cuDeviceGetCount(d: &CallFrame, count: *mut i32) -> CallResult {
-    let n = i32::try_from(d.initialised_driver()?.devices.len()).unwrap_or(0);
+    let n = i32::try_from(d.initialised_driver()?.devices.all.len()).unwrap_or(0);
     unsafe { write_output(count, n) }
 }
 
@@ -126,6 +127,7 @@ pub(crate) unsafe fn cuDeviceGetByPCIBusId(d: &CallFrame, dev: *mut CUdevice, te
     let found = d
         .initialised_driver()?
         .devices
+        .all
         .iter()
         .position(|x| (x.identity.domain, x.identity.bus, x.identity.device) == wanted);
     let ordinal = found.and_then(|i| i32::try_from(i).ok()).ok_or(CUresult::INVALID_DEVICE)?;

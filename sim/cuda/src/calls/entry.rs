@@ -1,8 +1,8 @@
 //! Initialisation, version, error texts, and the lookup of functions.
 
-use crate::door::{CallFrame, CallResult, put_if, write_output};
 use crate::driver;
-use crate::errors::ERROR_TEXTS;
+use crate::entry_points::{CallFrame, ExportTable, put_if, write_output};
+use crate::errors::{CallResult, ERROR_TEXTS};
 use crate::newer::NEWER_FAMILIES;
 use crate::versions::{NAME_FAMILIES, NameFamily};
 use core::ffi::{CStr, c_char, c_void};
@@ -56,7 +56,7 @@ enum LookupOutcome {
     TooNew,
 }
 
-fn look_up(symbol: &CStr, version: i32, flags: u64) -> LookupOutcome {
+fn look_up(exports: ExportTable, symbol: &CStr, version: i32, flags: u64) -> LookupOutcome {
     static FAMILIES_BY_BASE: OnceLock<HashMap<&'static str, Vec<&'static NameFamily>>> = OnceLock::new();
     static EXPORTS_BY_NAME: OnceLock<HashMap<&'static str, usize>> = OnceLock::new();
     let families = FAMILIES_BY_BASE.get_or_init(|| {
@@ -67,7 +67,7 @@ fn look_up(symbol: &CStr, version: i32, flags: u64) -> LookupOutcome {
         }
         all
     });
-    let addresses = EXPORTS_BY_NAME.get_or_init(|| crate::EXPORTS.iter().map(|(n, e)| (*n, e.0 as usize)).collect());
+    let addresses = EXPORTS_BY_NAME.get_or_init(|| exports.iter().map(|(n, e)| (*n, e.0 as usize)).collect());
     let Some(known) = symbol.to_str().ok().and_then(|s| families.get(s)) else { return LookupOutcome::Unknown };
     let per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD != 0;
     let mut variants = known.iter().flat_map(|f| f.per_thread.filter(|_| per_thread).unwrap_or(f.plain));
@@ -79,7 +79,7 @@ fn look_up(symbol: &CStr, version: i32, flags: u64) -> LookupOutcome {
 }
 
 pub(crate) unsafe fn cuGetProcAddress_v2(
-    _: &CallFrame,
+    d: &CallFrame,
     symbol: *const c_char,
     pfn: *mut *mut c_void,
     version: i32,
@@ -89,7 +89,7 @@ pub(crate) unsafe fn cuGetProcAddress_v2(
     if symbol.is_null() || pfn.is_null() || flags > 3 {
         return Err(CUresult::INVALID_VALUE);
     }
-    let (address, said) = match look_up(unsafe { CStr::from_ptr(symbol) }, version, flags) {
+    let (address, said) = match look_up(d.exports, unsafe { CStr::from_ptr(symbol) }, version, flags) {
         LookupOutcome::At(p) => (p, CU_GET_PROC_ADDRESS_SUCCESS),
         LookupOutcome::Unknown => (core::ptr::null(), CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND),
         LookupOutcome::TooNew => (core::ptr::null(), CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT),

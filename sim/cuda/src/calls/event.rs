@@ -2,8 +2,8 @@
 
 use super::launch::spend_host_time;
 use crate::capture::OperationTarget;
-use crate::door::{CallFrame, CallResult, write_output};
-use crate::driver::lock_through_panic;
+use crate::entry_points::{CallFrame, write_output};
+use crate::errors::CallResult;
 use crate::graph::node::NodeKind;
 use crate::objects::{EventObject, object_of_handle};
 use parking_lot::Mutex;
@@ -54,11 +54,11 @@ fn record_event(d: &CallFrame, event: CUevent, stream: CUstream, external: bool)
     }
     let (c, id) = match d.target_of(stream)? {
         OperationTarget::Capture(t) if external => return d.capture_node(&t, || Ok(NodeKind::Record(e))),
-        OperationTarget::Capture(t) => return driver.captures.record_captured(&t, &e),
+        OperationTarget::Capture(t) => return d.capture_table()?.record_captured(&t, &e),
         OperationTarget::Run(..) if external => return Err(CUresult::INVALID_VALUE),
         OperationTarget::Run(c, id) => (c, id),
     };
-    *lock_through_panic(&e.captured) = None;
+    *e.captured.lock() = None;
     spend_host_time(driver.device_of_ordinal(c.device)?.profile.record_host_ns);
     if driver.device_of_ordinal(c.device)?.engine.record_event(id, e.id) {
         Ok(())
@@ -81,8 +81,8 @@ pub(crate) unsafe fn cuEventRecordWithFlags(d: &CallFrame, event: CUevent, strea
 pub(crate) unsafe fn cuEventQuery(d: &CallFrame, event: CUevent) -> CallResult {
     let driver = d.initialised_driver()?;
     let e = object_of_handle(&driver.events, event.0)?;
-    driver.captures.look_at(&e)?;
-    driver.captures.refuse_unsafe()?;
+    d.capture_table()?.look_at(&e)?;
+    d.capture_table()?.refuse_unsafe()?;
     spend_host_time(driver.device_of_ordinal(e.context.device)?.profile.query_host_ns);
     if driver.device_of_ordinal(e.context.device)?.engine.event_done(e.id) { Ok(()) } else { Err(CUresult::NOT_READY) }
 }
@@ -90,10 +90,10 @@ pub(crate) unsafe fn cuEventQuery(d: &CallFrame, event: CUevent) -> CallResult {
 pub(crate) unsafe fn cuEventSynchronize(d: &CallFrame, event: CUevent) -> CallResult {
     let driver = d.initialised_driver()?;
     let e = object_of_handle(&driver.events, event.0)?;
-    driver.captures.look_at(&e)?;
-    driver.captures.refuse_unsafe()?;
+    d.capture_table()?.look_at(&e)?;
+    d.capture_table()?.refuse_unsafe()?;
     driver.device_of_ordinal(e.context.device)?.engine.event_wait(e.id);
-    driver.memory.trim_after_wait(driver);
+    driver.memory.trim_after_wait();
     Ok(())
 }
 
@@ -106,8 +106,8 @@ pub(crate) unsafe fn cuEventElapsedTime(d: &CallFrame, ms: *mut f32, start: CUev
     if a.context.device != b.context.device || (a.flags | b.flags) & CU_EVENT_DISABLE_TIMING != 0 {
         return Err(CUresult::INVALID_HANDLE);
     }
-    driver.captures.look_at(&a)?;
-    driver.captures.look_at(&b)?;
+    d.capture_table()?.look_at(&a)?;
+    d.capture_table()?.look_at(&b)?;
     let engine = &driver.device_of_ordinal(a.context.device)?.engine;
     if !engine.event_recorded(a.id) || !engine.event_recorded(b.id) {
         return Err(CUresult::INVALID_HANDLE);

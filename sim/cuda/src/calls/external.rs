@@ -6,7 +6,8 @@
 //! Not here: semaphores.
 
 use crate::content::OwnerTag;
-use crate::door::{CallFrame, CallResult, write_output};
+use crate::entry_points::{CallFrame, write_output};
+use crate::errors::CallResult;
 use shim_sys::cuda::*;
 
 const DESCRIPTOR_KIND: u32 = 1;
@@ -31,7 +32,7 @@ pub(crate) unsafe fn cuImportExternalMemory(
     let [a, b, c4, d4, ..] = desc.handle[0].to_ne_bytes();
     let fd = i32::from_ne_bytes([a, b, c4, d4]);
     let driver = d.initialised_driver()?;
-    let handle = driver.memory.import_external(driver, fd, desc.size, c.device, OwnerTag(c.number))?;
+    let handle = driver.memory.import_external(fd, desc.size, c.device, OwnerTag(c.number))?;
     // The driver takes ownership of the descriptor.
     unsafe { libc::close(fd) };
     let handle = usize::try_from(handle).map_err(|_| CUresult::UNKNOWN)?;
@@ -60,5 +61,5 @@ pub(crate) unsafe fn cuExternalMemoryGetMappedBuffer(
 pub(crate) unsafe fn cuDestroyExternalMemory(d: &CallFrame, memory: CUexternalMemory) -> CallResult {
     d.current_context()?;
     let driver = d.initialised_driver()?;
-    driver.memory.release_external(driver, memory.0 as u64)
+    driver.memory.release_external(memory.0 as u64)
 }

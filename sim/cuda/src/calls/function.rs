@@ -1,8 +1,8 @@
 //! Kernels: attributes, and occupancy.
 
 use crate::attributes::function_attribute;
-use crate::door::{CallFrame, CallResult, put_if, write_output};
-use crate::driver::lock_through_panic;
+use crate::entry_points::{CallFrame, put_if, write_output};
+use crate::errors::CallResult;
 use crate::objects::{FunctionObject, object_of_handle};
 use shim_sys::cuda::*;
 use std::sync::Arc;
@@ -25,13 +25,13 @@ pub(crate) fn set(p: &DeviceProfile, f: &FunctionObject, attribute: u32, value: 
     if !valid {
         return Err(CUresult::INVALID_VALUE);
     }
-    lock_through_panic(&f.set).insert(attribute, value);
+    f.set.lock().insert(attribute, value);
     Ok(())
 }
 
 pub(crate) unsafe fn cuFuncGetAttribute(d: &CallFrame, value: *mut i32, attribute: u32, f: CUfunction) -> CallResult {
     let x = function_of_handle(d, f)?;
-    let set = lock_through_panic(&x.set).get(&attribute).copied();
+    let set = x.set.lock().get(&attribute).copied();
     let v = set.or_else(|| function_attribute(&d.current_device().ok()?.profile, &x.entry, attribute));
     unsafe { write_output(value, v.ok_or(CUresult::INVALID_VALUE)?) }
 }

@@ -5,10 +5,10 @@
 //! streams, synchronisation. Its number of multiprocessors is only reported; the duration of its kernels does not
 //! depend on it.
 
-use crate::context::{CudaContext, create_context, destroy_context};
-use crate::door::{CallFrame, CallResult, put_if, write_output};
-use crate::driver::lock_through_panic;
-use crate::objects::{StreamObject, object_handle, object_of_handle};
+use super::context::{create_context, destroy_context};
+use crate::entry_points::{CallFrame, put_if, write_output};
+use crate::errors::CallResult;
+use crate::objects::{GreenContext, GreenDescription, StreamObject, object_handle, object_of_handle};
 use shim_sys::cuda::*;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,17 +18,6 @@ use vgpu_sim::DeviceProfile;
 const SM_RESOURCE: u32 = 1;
 const INVALID_RESOURCE_TYPE: CUresult = CUresult(914);
 const INVALID_RESOURCE_CONFIGURATION: CUresult = CUresult(915);
-
-/// Resources for a green context.
-pub(crate) struct GreenDescription {
-    sms: u32,
-}
-
-/// A green context: its own context, which holds the primary one.
-pub(crate) struct GreenContext {
-    context: Arc<CudaContext>,
-    sms: u32,
-}
 
 /// Smallest size of a part, and granularity of sizes, in multiprocessors, by compute capability.
 fn partition_step(p: &DeviceProfile) -> u32 {
@@ -128,7 +117,7 @@ pub(crate) unsafe fn cuGreenCtxCreate(
     if sms > device.profile.sms {
         return Err(INVALID_RESOURCE_CONFIGURATION);
     }
-    let mut state = lock_through_panic(&device.state);
+    let mut state = device.state.lock();
     let primary = match &state.primary {
         Some(primary) => primary.clone(),
         None => {
@@ -155,7 +144,7 @@ pub(crate) unsafe fn cuGreenCtxDestroy(d: &CallFrame, green: CUgreenCtx) -> Call
     for s in driver.streams.remove_where(|s| Arc::ptr_eq(&s.context, &one.context)) {
         device.engine.close_stream(s.id);
     }
-    let mut state = lock_through_panic(&device.state);
+    let mut state = device.state.lock();
     state.retained = state.retained.saturating_sub(1);
     let last = if state.retained == 0 { state.primary.take() } else { None };
     drop(state);

@@ -2,7 +2,8 @@
 //! address.
 
 use crate::content::{HostRange, OwnerTag};
-use crate::door::{CallFrame, CallResult, write_output};
+use crate::entry_points::{CallFrame, write_output};
+use crate::errors::CallResult;
 use core::ffi::c_void;
 use shim_sys::cuda::*;
 

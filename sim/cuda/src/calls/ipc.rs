@@ -5,7 +5,8 @@
 //! Not here: descriptors (`calls::share`), events.
 
 use crate::content::OwnerTag;
-use crate::door::{CallFrame, CallResult, write_output};
+use crate::entry_points::{CallFrame, write_output};
+use crate::errors::CallResult;
 use shim_sys::cuda::*;
 
 pub(crate) unsafe fn cuIpcGetMemHandle(d: &CallFrame, out: *mut CUipcMemHandle, dptr: CUdeviceptr) -> CallResult {
@@ -14,8 +15,7 @@ pub(crate) unsafe fn cuIpcGetMemHandle(d: &CallFrame, out: *mut CUipcMemHandle, 
         return Err(CUresult::INVALID_VALUE);
     }
     let driver = d.initialised_driver()?;
-    let reserved =
-        driver.device_of_ordinal(c.device)?.engine.while_still(|| driver.memory.legacy_handle(driver, dptr))?;
+    let reserved = driver.device_of_ordinal(c.device)?.engine.while_still(|| driver.memory.legacy_handle(dptr))?;
     unsafe { write_output(out, CUipcMemHandle { reserved }) }
 }
 
@@ -31,7 +31,7 @@ pub(crate) unsafe fn cuIpcOpenMemHandle(
         return Err(CUresult::INVALID_VALUE);
     }
     let driver = d.initialised_driver()?;
-    let at = driver.memory.open_legacy(driver, &handle.reserved, OwnerTag(c.number), c.device)?;
+    let at = driver.memory.open_legacy(&handle.reserved, OwnerTag(c.number), c.device)?;
     unsafe { write_output(dptr, at) }
 }
 
@@ -49,5 +49,5 @@ pub(crate) unsafe fn cuIpcCloseMemHandle(d: &CallFrame, dptr: CUdeviceptr) -> Ca
     let driver = d.initialised_driver()?;
     // The context's work is finished before its memory is unmapped, as a free does it.
     driver.device_of_ordinal(c.device)?.engine.group_wait(c.group);
-    driver.memory.close_legacy(driver, dptr)
+    driver.memory.close_legacy(dptr)
 }

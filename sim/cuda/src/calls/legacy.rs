@@ -1,37 +1,30 @@
 //! The launch calls of CUDA 2: block, shared memory and arguments are first set on the function.
 
 use super::function::function_of_handle;
-use super::launch::{LaunchShape, launch};
-use crate::door::{CallFrame, CallResult};
-use crate::driver::lock_through_panic;
+use super::launch::launch;
+use crate::entry_points::CallFrame;
+use crate::errors::CallResult;
+use crate::work::kernel::LaunchShape;
 use core::ffi::c_void;
 use shim_sys::cuda::*;
 
 /// Most bytes of arguments that a kernel may have.
 const MAX_ARGUMENT_BYTES: usize = 4096;
 
-/// Launch settings of a function.
-#[derive(Default)]
-pub(crate) struct FunctionSettings {
-    block: [u32; 3],
-    shared: u32,
-    arguments: Vec<u8>,
-}
-
 pub(crate) unsafe fn cuFuncSetBlockShape(d: &CallFrame, f: CUfunction, x: i32, y: i32, z: i32) -> CallResult {
     let size = |n: i32| u32::try_from(n).ok().filter(|n| *n > 0).ok_or(CUresult::INVALID_VALUE);
-    lock_through_panic(&function_of_handle(d, f)?.legacy).block = [size(x)?, size(y)?, size(z)?];
+    function_of_handle(d, f)?.legacy.lock().block = [size(x)?, size(y)?, size(z)?];
     Ok(())
 }
 
 pub(crate) unsafe fn cuFuncSetSharedSize(d: &CallFrame, f: CUfunction, bytes: u32) -> CallResult {
-    lock_through_panic(&function_of_handle(d, f)?.legacy).shared = bytes;
+    function_of_handle(d, f)?.legacy.lock().shared = bytes;
     Ok(())
 }
 
 pub(crate) unsafe fn cuParamSetSize(d: &CallFrame, f: CUfunction, bytes: u32) -> CallResult {
     let bytes = Some(bytes as usize).filter(|n| *n <= MAX_ARGUMENT_BYTES).ok_or(CUresult::INVALID_VALUE)?;
-    lock_through_panic(&function_of_handle(d, f)?.legacy).arguments.resize(bytes, 0);
+    function_of_handle(d, f)?.legacy.lock().arguments.resize(bytes, 0);
     Ok(())
 }
 
@@ -39,7 +32,7 @@ fn set(d: &CallFrame, f: CUfunction, offset: i32, value: &[u8]) -> CallResult {
     let from = usize::try_from(offset).map_err(|_| CUresult::INVALID_VALUE)?;
     let end = from.checked_add(value.len()).filter(|end| *end <= MAX_ARGUMENT_BYTES).ok_or(CUresult::INVALID_VALUE)?;
     let x = function_of_handle(d, f)?;
-    let arguments = &mut lock_through_panic(&x.legacy).arguments;
+    let arguments = &mut x.legacy.lock().arguments;
     if arguments.len() < end {
         arguments.resize(end, 0);
     }
@@ -72,7 +65,7 @@ unsafe fn launch_legacy(d: &CallFrame, f: CUfunction, width: i32, height: i32, s
     let size = |n: i32| u32::try_from(n).map_err(|_| CUresult::INVALID_VALUE);
     let x = function_of_handle(d, f)?;
     let (shape, mut arguments) = {
-        let set = lock_through_panic(&x.legacy);
+        let set = x.legacy.lock();
         let shape = LaunchShape { grid: [size(width)?, size(height)?, 1], block: set.block, shared: set.shared };
         (shape, set.arguments.clone())
     };

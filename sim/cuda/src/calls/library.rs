@@ -4,8 +4,8 @@
 
 use super::module::{load, read_file, required_text, unload_module};
 use crate::attributes::function_attribute;
-use crate::door::{CallFrame, CallResult, put_if, write_output};
-use crate::driver::lock_through_panic;
+use crate::entry_points::{CallFrame, put_if, write_output};
+use crate::errors::CallResult;
 use crate::image::{self, CodeImage};
 use crate::objects::{FunctionObject, LibraryObject, ModuleObject, object_handle, object_of_handle};
 use core::ffi::{c_char, c_void};
@@ -21,7 +21,7 @@ unsafe fn make_library(d: &CallFrame, out: *mut CUlibrary, image: CodeImage) -> 
     let kernels: Vec<Arc<FunctionObject>> = image.entries.iter().cloned().map(FunctionObject::new).collect();
     let library = Arc::new(LibraryObject { image, kernels, modules: parking_lot::Mutex::default() });
     if std::env::var_os("CUDA_MODULE_LOADING").is_some_and(|mode| mode == "EAGER") {
-        let mut modules = lock_through_panic(&library.modules);
+        let mut modules = library.modules.lock();
         for context in driver.contexts.all(|context| context.alive.load(Ordering::Relaxed)) {
             let number = context.number;
             match load(driver, context, &library.image) {
@@ -74,7 +74,7 @@ pub(crate) unsafe fn cuLibraryUnload(d: &CallFrame, library: CUlibrary) -> CallR
     for k in &l.kernels {
         driver.functions.remove(object_handle(k));
     }
-    for (_, m) in lock_through_panic(&l.modules).drain() {
+    for (_, m) in l.modules.lock().drain() {
         unload_module(driver, &m);
     }
     Ok(())
@@ -85,7 +85,9 @@ pub(crate) fn has_arrived(d: &CallFrame, f: &FunctionObject) -> Result<bool, CUr
     let context = d.current_context()?;
     Ok(match f.library.load(Ordering::Relaxed) {
         0 => true,
-        l => lock_through_panic(&object_of_handle(&d.initialised_driver()?.libraries, l as *mut c_void)?.modules)
+        l => object_of_handle(&d.initialised_driver()?.libraries, l as *mut c_void)?
+            .modules
+            .lock()
             .contains_key(&context.number),
     })
 }
@@ -93,7 +95,7 @@ pub(crate) fn has_arrived(d: &CallFrame, f: &FunctionObject) -> Result<bool, CUr
 /// The library's module in the current context.
 fn module_of(d: &CallFrame, l: &LibraryObject) -> Result<Arc<ModuleObject>, CUresult> {
     let (driver, context) = (d.initialised_driver()?, d.current_context()?);
-    let mut modules = lock_through_panic(&l.modules);
+    let mut modules = l.modules.lock();
     if let Some(m) = modules.get(&context.number) {
         return Ok(m.clone());
     }
@@ -180,7 +182,7 @@ pub(crate) unsafe fn cuKernelGetAttribute(
     dev: CUdevice,
 ) -> CallResult {
     let x = kernel_of_handle(d, k)?;
-    let set = lock_through_panic(&x.set).get(&attribute).copied();
+    let set = x.set.lock().get(&attribute).copied();
     let p = &d.initialised_driver()?.device_of_ordinal(dev)?.profile;
     let v = set.or_else(|| function_attribute(p, &x.entry, attribute)).ok_or(CUresult::INVALID_VALUE)?;
     unsafe { write_output(value, v) }

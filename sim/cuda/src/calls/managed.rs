@@ -4,7 +4,8 @@
 //! prefetches.
 
 use crate::content::OwnerTag;
-use crate::door::{CallFrame, CallResult, write_output};
+use crate::entry_points::{CallFrame, write_output};
+use crate::errors::CallResult;
 use crate::managed::{PageAdvice, old_name};
 use core::ffi::c_void;
 use shim_sys::cuda::*;
@@ -20,7 +21,9 @@ pub(crate) unsafe fn cuMemAllocManaged(d: &CallFrame, dptr: *mut CUdeviceptr, by
         return Err(CUresult::INVALID_VALUE);
     }
     let (driver, c) = (d.initialised_driver()?, d.current_context()?);
-    unsafe { write_output(dptr, driver.managed.alloc(driver, c.device, bytes as u64, OwnerTag(c.number), flags)?) }
+    unsafe {
+        write_output(dptr, driver.managed.alloc(&driver.memory, c.device, bytes as u64, OwnerTag(c.number), flags)?)
+    }
 }
 
 /// A location of the older calls.

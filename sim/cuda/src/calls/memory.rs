@@ -2,17 +2,18 @@
 
 use super::graph::launch::stream_line;
 use crate::content::{AllocationKind, OwnerTag};
-use crate::door::{CallFrame, CallResult, put_if, write_output};
+use crate::entry_points::{CallFrame, put_if, write_output};
+use crate::errors::CallResult;
 use shim_sys::cuda::*;
 use std::sync::atomic::Ordering;
 
 fn alloc(d: &CallFrame, bytes: u64) -> Result<CUdeviceptr, CUresult> {
     let c = d.current_context()?;
     let driver = d.initialised_driver()?;
-    let at = driver.memory.alloc(driver, c.device, bytes, OwnerTag(c.number), AllocationKind::Plain)?;
+    let at = driver.memory.alloc(c.device, bytes, OwnerTag(c.number), AllocationKind::Plain)?;
     // If the context was destroyed meanwhile, its allocations were already freed, so this one must be freed too.
     if !c.alive.load(Ordering::Acquire) {
-        driver.memory.free_all(driver, OwnerTag(c.number));
+        driver.memory.free_all(OwnerTag(c.number));
         return Err(CUresult::CONTEXT_IS_DESTROYED);
     }
     Ok(at)
@@ -53,21 +54,18 @@ pub(crate) unsafe fn cuMemFree_v2(d: &CallFrame, dptr: CUdeviceptr) -> CallResul
     let driver = d.initialised_driver()?;
     // The real driver waits for the context's work before it frees.
     driver.device_of_ordinal(c.device)?.engine.group_wait(c.group);
-    if driver.managed.free(driver, dptr) || driver.memory.unmap_external(driver, dptr) {
+    if driver.managed.free(dptr) || driver.memory.unmap_external(dptr) {
         return Ok(());
     }
-    if let Some(answer) = driver.graphs.memory.free(driver, dptr, &stream_line(d, CU_STREAM_LEGACY)?) {
+    if let Some(answer) = d.graph_tables()?.memory.free(driver, dptr, &stream_line(d, CU_STREAM_LEGACY)?) {
         return answer;
     }
-    driver
-        .memory
-        .free(driver, dptr, &[AllocationKind::Plain, AllocationKind::Async, AllocationKind::Imported])
-        .map(|_| ())
+    driver.memory.free(dptr, &[AllocationKind::Plain, AllocationKind::Async, AllocationKind::Imported]).map(|_| ())
 }
 
 pub(crate) unsafe fn cuMemGetInfo_v2(d: &CallFrame, free: *mut usize, total: *mut usize) -> CallResult {
     let device = d.current_device()?;
-    let m = d.initialised_driver()?.machine.device_memory(device.index);
+    let m = d.initialised_driver()?.devices.machine.device_memory(device.index);
     unsafe {
         put_if(free, usize::try_from(m.free).unwrap_or(usize::MAX));
         put_if(total, usize::try_from(m.cuda_total).unwrap_or(usize::MAX));
@@ -78,7 +76,7 @@ pub(crate) unsafe fn cuMemGetInfo_v2(d: &CallFrame, free: *mut usize, total: *mu
 /// The 32-bit call: a size beyond 32 bits is capped.
 pub(crate) unsafe fn cuMemGetInfo(d: &CallFrame, free: *mut u32, total: *mut u32) -> CallResult {
     let device = d.current_device()?;
-    let m = d.initialised_driver()?.machine.device_memory(device.index);
+    let m = d.initialised_driver()?.devices.machine.device_memory(device.index);
     unsafe {
         put_if(free, u32::try_from(m.free).unwrap_or(u32::MAX));
         put_if(total, u32::try_from(m.cuda_total).unwrap_or(u32::MAX));

@@ -2,7 +2,8 @@
 
 use super::array::{check_shape, end_storage, mapping_requirements, sparse_properties, storage_view};
 use crate::arrays::{ArrayStorage, MipmappedArray};
-use crate::door::{CallFrame, CallResult, write_output};
+use crate::entry_points::{CallFrame, write_output};
+use crate::errors::CallResult;
 use crate::objects::object_of_handle;
 use shim_sys::cuda::*;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ pub(crate) unsafe fn cuMipmappedArrayCreate(
     }
     let driver = d.initialised_driver()?;
     let shape = check_shape(d, unsafe { desc.read() }, true)?;
-    let storage = ArrayStorage::new(driver, context, shape, shape.level_count(levels))?;
+    let storage = ArrayStorage::new(&driver.memory, context, shape, shape.level_count(levels))?;
     unsafe { write_output(out, CUmipmappedArray(driver.mipmaps.add(Arc::new(MipmappedArray { storage })))) }
 }
 
@@ -84,6 +85,6 @@ pub(crate) unsafe fn cuExternalMemoryGetMappedMipmappedArray(
     let driver = d.initialised_driver()?;
     let shape = check_shape(d, desc.arrayDesc, desc.numLevels > 1)?;
     let levels = shape.level_count(desc.numLevels);
-    let storage = ArrayStorage::over_external(driver, context, shape, levels, (memory.0 as u64, desc.offset))?;
+    let storage = ArrayStorage::over_external(&driver.memory, context, shape, levels, (memory.0 as u64, desc.offset))?;
     unsafe { write_output(out, CUmipmappedArray(driver.mipmaps.add(Arc::new(MipmappedArray { storage })))) }
 }

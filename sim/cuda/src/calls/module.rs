@@ -3,8 +3,9 @@
 
 use crate::content::OwnerTag;
 use crate::context::CudaContext;
-use crate::door::{CallFrame, CallResult, put_if, write_output};
-use crate::driver::{SimulatedDriver, lock_through_panic};
+use crate::driver::SimulatedDriver;
+use crate::entry_points::{CallFrame, put_if, write_output};
+use crate::errors::CallResult;
 use crate::image::{self, CodeImage};
 use crate::objects::{FunctionObject, LinkObject, ModuleObject, object_handle, object_of_handle};
 use core::ffi::{CStr, c_char, c_void};
@@ -28,7 +29,7 @@ pub(crate) fn load(
         end = at.checked_add((*bytes).max(1)).ok_or(CUresult::OUT_OF_MEMORY)?;
         offsets.push(at);
     }
-    let place = driver.code.take_code(driver, context.device, end)?;
+    let place = driver.code.take_code(&driver.memory, context.device, end)?;
     let mut globals = Vec::new();
     for ((name, bytes), offset) in image.globals.iter().zip(offsets) {
         driver.memory.show_global(place.at + offset, *bytes, context.device, OwnerTag(context.number));
@@ -54,7 +55,7 @@ pub(crate) fn unload_module(driver: &'static SimulatedDriver, module: &Arc<Modul
     for (_, at, _) in &module.globals {
         driver.memory.hide_global(*at);
     }
-    driver.code.give_code(driver, module.place);
+    driver.code.give_code(&driver.memory, module.place);
 }
 
 /// The text of a C string; null is an error.
@@ -199,7 +200,7 @@ pub(crate) unsafe fn cuLinkAddData_v2(
         return Err(CUresult::INVALID_VALUE);
     }
     let bytes = unsafe { core::slice::from_raw_parts(data.cast::<u8>(), size) };
-    lock_through_panic(&link.parts).push(bytes.to_vec());
+    link.parts.lock().push(bytes.to_vec());
     Ok(())
 }
 
@@ -228,7 +229,7 @@ pub(crate) unsafe fn cuLinkAddFile_v2(
 ) -> CallResult {
     let link = object_of_handle(&d.initialised_driver()?.links, state.0)?;
     let bytes = std::fs::read(unsafe { required_text(path)? }).map_err(|_| CUresult::FILE_NOT_FOUND)?;
-    lock_through_panic(&link.parts).push(bytes);
+    link.parts.lock().push(bytes);
     Ok(())
 }
 
@@ -252,7 +253,7 @@ pub(crate) unsafe fn cuLinkComplete(
     size: *mut usize,
 ) -> CallResult {
     let link = object_of_handle(&d.initialised_driver()?.links, state.0)?;
-    let parts = lock_through_panic(&link.parts);
+    let parts = link.parts.lock();
     let binary = parts.iter().find(|p| p.starts_with(b"\x7fELF"));
     let bytes: Vec<u8> = match binary {
         Some(one) => one.clone(),
@@ -264,7 +265,7 @@ pub(crate) unsafe fn cuLinkComplete(
     if parts.is_empty() {
         return Err(CUresult::INVALID_VALUE);
     }
-    let mut done = lock_through_panic(&link.done);
+    let mut done = link.done.lock();
     let kept = done.insert(bytes.into_boxed_slice());
     unsafe {
         put_if(size, kept.len());

@@ -5,14 +5,15 @@
 //! Not here: the objects themselves (`content::multicast`).
 
 use crate::content::{PHYSICAL_GRANULARITY, PhysicalPart};
-use crate::door::{CallFrame, CallResult, write_output};
 use crate::driver::SimulatedDriver;
+use crate::entry_points::{CallFrame, write_output};
+use crate::errors::CallResult;
 use shim_sys::cuda::*;
 
 /// True if a device can be in a team: its model has NVSwitch, and the machine has another device.
 pub(crate) fn supports_multicast(d: &SimulatedDriver, dev: i32) -> bool {
     let capable = |key: &str| ["h100", "h200"].contains(&key);
-    let alone = d.machine.device_count() < 2;
+    let alone = d.devices.machine.device_count() < 2;
     !alone && d.device_of_ordinal(dev).is_ok_and(|x| capable(x.profile.profile_key()) && x.profile.mig == 0)
 }
 
@@ -25,12 +26,12 @@ unsafe fn check_properties(
     }
     let prop = unsafe { prop.read() };
     let team = usize::try_from(prop.numDevices).unwrap_or(usize::MAX);
-    if !(0..).take(d.devices.len()).any(|dev| supports_multicast(d, dev)) {
+    if !(0..).take(d.devices.all.len()).any(|dev| supports_multicast(d, dev)) {
         return Err(CUresult::NOT_SUPPORTED);
     }
     let kinds = u32::try_from(prop.handleTypes).map_err(|_| CUresult::INVALID_VALUE)?;
     super::vmm::check_handle_types(kinds)?;
-    if team == 0 || team > d.machine.device_count() || prop.size == 0 || prop.flags != 0 {
+    if team == 0 || team > d.devices.machine.device_count() || prop.size == 0 || prop.flags != 0 {
         return Err(CUresult::INVALID_VALUE);
     }
     Ok(prop)
@@ -48,7 +49,7 @@ pub(crate) unsafe fn cuMulticastCreate(
         return Err(CUresult::INVALID_VALUE);
     }
     let kinds = u32::try_from(prop.handleTypes).unwrap_or(0);
-    let h = driver.memory.make_multicast(driver, prop.numDevices, bytes, kinds)?;
+    let h = driver.memory.make_multicast(prop.numDevices, bytes, kinds)?;
     unsafe { write_output(multicast, h) }
 }
 
@@ -75,7 +76,7 @@ pub(crate) unsafe fn cuMulticastAddDevice(
     if !supports_multicast(driver, dev) {
         return Err(CUresult::NOT_SUPPORTED);
     }
-    driver.memory.multicast_add(driver, multicast, dev)
+    driver.memory.multicast_add(multicast, dev)
 }
 
 pub(crate) unsafe fn cuMulticastBindMem(
@@ -91,9 +92,9 @@ pub(crate) unsafe fn cuMulticastBindMem(
         return Err(CUresult::INVALID_VALUE);
     }
     let driver = d.initialised_driver()?;
-    driver.memory.multicast_wait(driver, multicast)?;
+    driver.memory.multicast_wait(multicast)?;
     let part = PhysicalPart { handle: mem_handle, offset: mem_offset as u64, bytes: size as u64 };
-    driver.memory.multicast_bind(driver, multicast, offset as u64, part)
+    driver.memory.multicast_bind(multicast, offset as u64, part)
 }
 
 /// The memory is a single mapping of the virtual-memory calls at that address.
@@ -109,8 +110,8 @@ pub(crate) unsafe fn cuMulticastBindAddr(
         return Err(CUresult::INVALID_VALUE);
     }
     let driver = d.initialised_driver()?;
-    driver.memory.multicast_wait(driver, multicast)?;
-    driver.memory.multicast_bind_address(driver, multicast, offset as u64, dptr, size as u64)
+    driver.memory.multicast_wait(multicast)?;
+    driver.memory.multicast_bind_address(multicast, offset as u64, dptr, size as u64)
 }
 
 pub(crate) unsafe fn cuMulticastUnbind(
@@ -121,5 +122,5 @@ pub(crate) unsafe fn cuMulticastUnbind(
     size: usize,
 ) -> CallResult {
     let driver = d.initialised_driver()?;
-    driver.memory.multicast_unbind(driver, multicast, dev, offset as u64, size as u64)
+    driver.memory.multicast_unbind(multicast, dev, offset as u64, size as u64)
 }

@@ -1,8 +1,9 @@
 //! Queries about a pointer.
 
 use crate::content::{AllocationKind, OwnerTag};
-use crate::door::{CallFrame, CallResult, write_output};
 use crate::driver::SimulatedDriver;
+use crate::entry_points::{CallFrame, write_output};
+use crate::errors::CallResult;
 use crate::objects::object_handle;
 use core::ffi::c_void;
 use shim_sys::cuda::*;

@@ -7,8 +7,8 @@ use super::graph::launch::stream_line;
 use crate::capture::{CaptureOperation, OperationTarget};
 use crate::content::pools::{PoolSetting, StreamPosition};
 use crate::content::{AllocationKind, OwnerTag};
-use crate::door::{CallFrame, CallResult, write_output};
-use crate::driver::lock_through_panic;
+use crate::entry_points::{CallFrame, write_output};
+use crate::errors::CallResult;
 use crate::graph::node;
 use crate::objects::{PoolHandle, object_handle, object_of_handle};
 use core::ffi::c_void;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// The default pool and the current pool of a device.
 fn pools_of(d: &CallFrame, dev: i32) -> Result<(Arc<PoolHandle>, Arc<PoolHandle>), CUresult> {
     let driver = d.initialised_driver()?;
-    let mut state = lock_through_panic(&driver.device_of_ordinal(dev)?.state);
+    let mut state = driver.device_of_ordinal(dev)?.state.lock();
     let both = state.pools.get_or_insert_with(|| {
         let p = Arc::new(PoolHandle { device: dev, number: driver.memory.new_pool(dev, 0, 0), imported: 0 });
         driver.pools.add(p.clone());
@@ -45,8 +45,8 @@ unsafe fn capture_allocation(
         return Err(CUresult::INVALID_VALUE);
     }
     let driver = d.initialised_driver()?;
-    let span = driver.graphs.lock_world().free_span(t.graph, &t.after, device, bytes);
-    let region = driver.graphs.memory.new_region(driver, device, bytes, t.graph, span)?;
+    let span = d.graph_tables()?.lock_world().free_span(t.graph, &t.after, device, bytes);
+    let region = d.graph_tables()?.memory.new_region(driver, device, bytes, t.graph, span)?;
     let at = region.span.at;
     let props = CUmemPoolProps {
         allocType: 1,
@@ -77,7 +77,7 @@ unsafe fn alloc(
     };
     let driver = d.initialised_driver()?;
     let place = StreamPosition { device: c.device, stream };
-    let at = driver.memory.alloc_from_pool(driver, pool.number, bytes as u64, OwnerTag(c.number), place)?;
+    let at = driver.memory.alloc_from_pool(pool.number, bytes as u64, OwnerTag(c.number), place)?;
     unsafe { write_output(dptr, at) }
 }
 
@@ -110,23 +110,24 @@ pub(crate) unsafe fn cuMemFreeAsync(d: &CallFrame, dptr: CUdeviceptr, stream: CU
         OperationTarget::Run(c, id) => (c, id),
         // A graph can free only memory that a graph allocated.
         OperationTarget::Capture(t) => {
-            return d.capture_node(&t, || driver.graphs.memory.claim_region(dptr, t.graph).map(node::NodeKind::Free));
+            return d
+                .capture_node(&t, || d.graph_tables()?.memory.claim_region(dptr, t.graph).map(node::NodeKind::Free));
         }
     };
     if dptr == 0 {
         return Ok(());
     }
-    if driver.memory.free_async(driver, dptr, StreamPosition { device: c.device, stream: id }).is_some() {
+    if driver.memory.free_async(dptr, StreamPosition { device: c.device, stream: id }).is_some() {
         return Ok(());
     }
-    if let Some(answer) = driver.graphs.memory.free(driver, dptr, &stream_line(d, stream)?) {
+    if let Some(answer) = d.graph_tables()?.memory.free(driver, dptr, &stream_line(d, stream)?) {
         return answer;
     }
     if !driver.memory.is_plain(dptr) {
         return Err(CUresult::INVALID_VALUE);
     }
     let effect = move || {
-        let _ = driver.memory.free(driver, dptr, &[AllocationKind::Plain]);
+        let _ = driver.memory.free(dptr, &[AllocationKind::Plain]);
     };
     driver.device_of_ordinal(c.device)?.engine.enqueue_work(id, 0, vgpu_sim::engine::WorkKind::Other, Some(effect));
     Ok(())
@@ -161,13 +162,13 @@ pub(crate) unsafe fn cuMemPoolDestroy(d: &CallFrame, pool: CUmemoryPool) -> Call
         return Err(CUresult::INVALID_VALUE);
     }
     if Arc::ptr_eq(&p, &current) {
-        lock_through_panic(&driver.device_of_ordinal(p.device)?.state).pools = Some((default.clone(), default));
+        driver.device_of_ordinal(p.device)?.state.lock().pools = Some((default.clone(), default));
     }
     // If two threads destroy the pool, only one succeeds.
     driver.pools.remove(pool.0).ok_or(CUresult::INVALID_HANDLE)?;
     match p.imported {
-        0 => driver.memory.destroy_pool(driver, p.number),
-        share => driver.memory.forget_imported_pool(driver, share),
+        0 => driver.memory.destroy_pool(p.number),
+        share => driver.memory.forget_imported_pool(share),
     }
     Ok(())
 }
@@ -187,7 +188,7 @@ pub(crate) unsafe fn cuDeviceSetMemPool(d: &CallFrame, dev: CUdevice, pool: CUme
         return Err(CUresult::INVALID_VALUE);
     }
     let default = pools_of(d, dev)?.0;
-    lock_through_panic(&driver.device_of_ordinal(dev)?.state).pools = Some((default, p));
+    driver.device_of_ordinal(dev)?.state.lock().pools = Some((default, p));
     Ok(())
 }
 
@@ -231,7 +232,7 @@ pub(crate) unsafe fn cuMemPoolTrimTo(d: &CallFrame, pool: CUmemoryPool, keep: us
     let driver = d.initialised_driver()?;
     let p = object_of_handle(&driver.pools, pool.0)?;
     if p.imported == 0 {
-        driver.memory.trim_pool(driver, p.number, keep as u64);
+        driver.memory.trim_pool(p.number, keep as u64);
     }
     Ok(())
 }

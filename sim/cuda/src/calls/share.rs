@@ -5,7 +5,8 @@
 //! Not here: legacy handles (`calls::ipc`).
 
 use crate::content::OwnerTag;
-use crate::door::{CallFrame, CallResult, write_output};
+use crate::entry_points::{CallFrame, write_output};
+use crate::errors::CallResult;
 use crate::objects::{PoolHandle, object_of_handle};
 use core::ffi::c_void;
 use shim_sys::cuda::*;
@@ -43,7 +44,7 @@ pub(crate) unsafe fn cuMemExportToShareableHandle(
     }
     let driver = d.initialised_driver()?;
     let device = driver.memory.lock_tables().physical_of_handle(handle)?.device;
-    let export = || driver.memory.export_descriptor(driver, handle, kind);
+    let export = || driver.memory.export_descriptor(handle, kind);
     let fd = match device {
         Some(dev) => driver.device_of_ordinal(dev)?.engine.while_still(export)?,
         None => export()?,
@@ -62,7 +63,7 @@ pub(crate) unsafe fn cuMemImportFromShareableHandle(
         return Err(CUresult::INVALID_VALUE);
     }
     let driver = d.initialised_driver()?;
-    let h = driver.memory.import_descriptor(driver, descriptor_of_handle(os_handle)?)?;
+    let h = driver.memory.import_descriptor(descriptor_of_handle(os_handle)?)?;
     unsafe { write_output(handle, h) }
 }
 
@@ -79,7 +80,7 @@ pub(crate) unsafe fn cuMemPoolExportToShareableHandle(
     if shareable.is_null() || p.imported != 0 {
         return Err(CUresult::INVALID_VALUE);
     }
-    let export = || driver.memory.export_pool(driver, p.number, kind);
+    let export = || driver.memory.export_pool(p.number, kind);
     let fd = driver.device_of_ordinal(p.device)?.engine.while_still(export)?;
     unsafe { hand_out(shareable, fd) }
 }
@@ -97,7 +98,7 @@ pub(crate) unsafe fn cuMemPoolImportFromShareableHandle(
         return Err(CUresult::INVALID_VALUE);
     }
     let driver = d.initialised_driver()?;
-    let (imported, device) = driver.memory.import_pool(driver, descriptor_of_handle(os_handle)?)?;
+    let (imported, device) = driver.memory.import_pool(descriptor_of_handle(os_handle)?)?;
     let handle = driver.pools.add(Arc::new(PoolHandle { device, number: 0, imported }));
     unsafe { write_output(pool, CUmemoryPool(handle)) }
 }
@@ -108,7 +109,7 @@ pub(crate) unsafe fn cuMemPoolExportPointer(
     dptr: CUdeviceptr,
 ) -> CallResult {
     let driver = d.initialised_driver()?;
-    let reserved = driver.memory.pool_pointer(driver, dptr)?;
+    let reserved = driver.memory.pool_pointer(dptr)?;
     unsafe { write_output(data, CUmemPoolPtrExportData { reserved }) }
 }
 
@@ -126,6 +127,6 @@ pub(crate) unsafe fn cuMemPoolImportPointer(
     // The imported pointer ends with the context in which it was opened, like an allocation.
     let tag = OwnerTag(d.current_context()?.number);
     let name = unsafe { data.read_unaligned() };
-    let at = driver.memory.open_pool_pointer(driver, p.imported, &name.reserved, tag)?;
+    let at = driver.memory.open_pool_pointer(p.imported, &name.reserved, tag)?;
     unsafe { write_output(dptr, at) }
 }

@@ -5,8 +5,9 @@
 //! Not here: the tables of tiles (`arrays`).
 
 use crate::arrays::{ArrayBacking, ArrayHome, ArrayStorage, TAIL_LEVEL, TileAddress};
-use crate::door::{CallFrame, CallResult};
-use crate::driver::{SimulatedDriver, lock_through_panic};
+use crate::driver::SimulatedDriver;
+use crate::entry_points::CallFrame;
+use crate::errors::CallResult;
 use crate::surface::TILE_BYTES;
 use shim_sys::cuda::*;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ struct MappingStep {
 impl MappingStep {
     fn drop_backing(slot: Option<ArrayBacking>, d: &SimulatedDriver) {
         if let Some(old) = slot {
-            d.memory.let_go(d, old.handle);
+            d.memory.let_go(old.handle);
         }
     }
 
@@ -32,15 +33,15 @@ impl MappingStep {
     fn run(&self, d: &SimulatedDriver) {
         match &self.storage.home {
             ArrayHome::Deferred(one) => {
-                let old = std::mem::replace(&mut *lock_through_panic(one), self.memory);
+                let old = std::mem::replace(&mut *one.lock(), self.memory);
                 MappingStep::drop_backing(old, d);
             }
             ArrayHome::Tiles(tiles) => {
                 for (i, tile) in (0u64..).zip(&self.tiles) {
                     let part = self.memory.map(|b| ArrayBacking { content: b.content + i * TILE_BYTES, ..b });
                     let old = match part {
-                        Some(b) => lock_through_panic(tiles).insert(*tile, b),
-                        None => lock_through_panic(tiles).remove(tile),
+                        Some(b) => tiles.lock().insert(*tile, b),
+                        None => tiles.lock().remove(tile),
                     };
                     MappingStep::drop_backing(old, d);
                 }

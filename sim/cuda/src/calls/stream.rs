@@ -5,8 +5,8 @@
 use super::launch::spend_host_time;
 use crate::capture::OperationTarget;
 use crate::context::CudaContext;
-use crate::door::{CallFrame, CallResult, write_output};
-use crate::driver::lock_through_panic;
+use crate::entry_points::{CallFrame, write_output};
+use crate::errors::CallResult;
 use crate::graph::node::{HostNode, NodeKind};
 use crate::objects::{StreamObject, object_handle};
 use core::ffi::c_void;
@@ -45,7 +45,7 @@ pub(crate) unsafe fn cuStreamDestroy(d: &CallFrame, stream: CUstream) -> CallRes
     let driver = d.initialised_driver()?;
     let s = driver.streams.remove(stream.0).ok_or(CUresult::INVALID_HANDLE)?;
     let key = (s.context.device, s.id);
-    driver.captures.forget_streams(driver, |k, _| k == key);
+    d.capture_table()?.forget_streams(|k, _| k == key);
     driver.device_of_ordinal(s.context.device)?.engine.close_stream(s.id);
     Ok(())
 }
@@ -56,7 +56,7 @@ pub(crate) unsafe fn cuStreamDestroy_v2(d: &CallFrame, stream: CUstream) -> Call
 
 pub(crate) unsafe fn cuStreamQuery(d: &CallFrame, stream: CUstream) -> CallResult {
     let (c, id) = d.resolve_stream(stream)?;
-    d.initialised_driver()?.captures.refuse_unsafe()?;
+    d.capture_table()?.refuse_unsafe()?;
     spend_host_time(d.initialised_driver()?.device_of_ordinal(c.device)?.profile.query_host_ns);
     match d.initialised_driver()?.device_of_ordinal(c.device)?.engine.stream_done(id) {
         Some(true) => Ok(()),
@@ -68,11 +68,11 @@ pub(crate) unsafe fn cuStreamQuery(d: &CallFrame, stream: CUstream) -> CallResul
 pub(crate) unsafe fn cuStreamSynchronize(d: &CallFrame, stream: CUstream) -> CallResult {
     let (c, id) = d.resolve_stream(stream)?;
     let driver = d.initialised_driver()?;
-    driver.captures.refuse_unsafe()?;
+    d.capture_table()?.refuse_unsafe()?;
     if !driver.device_of_ordinal(c.device)?.engine.stream_wait(id) {
         return Err(CUresult::INVALID_HANDLE);
     }
-    driver.memory.trim_after_wait(driver);
+    driver.memory.trim_after_wait();
     Ok(())
 }
 
@@ -89,13 +89,19 @@ pub(crate) unsafe fn cuStreamWaitEvent(d: &CallFrame, stream: CUstream, event: C
         OperationTarget::Capture(t) if flags == EXTERNAL_WAIT_FLAG => {
             return d.capture_node(&t, || Ok(NodeKind::Wait(e.clone())));
         }
-        OperationTarget::Capture(t) => return driver.captures.join(&t, &e),
+        OperationTarget::Capture(t) => return d.capture_table()?.join(&t, &e),
         OperationTarget::Run(..) if flags == EXTERNAL_WAIT_FLAG => return Err(CUresult::INVALID_VALUE),
         OperationTarget::Run(c, id) => (c, id),
     };
-    let recorded = lock_through_panic(&e.captured).clone();
+    let recorded = e.captured.lock().clone();
     if let Some(recorded) = recorded {
-        return driver.captures.fork_capture(&c, (c.device, id), d.is_legacy(stream), d.is_blocking(stream), &recorded);
+        return d.capture_table()?.fork_capture(
+            &c,
+            (c.device, id),
+            d.is_legacy(stream),
+            d.is_blocking(stream),
+            &recorded,
+        );
     }
     let engine = &driver.device_of_ordinal(c.device)?.engine;
     if e.context.device == c.device {

@@ -2,8 +2,10 @@
 
 use super::function::function_of_handle;
 use super::graph::launch::stream_line;
-use super::launch::{LaunchShape, launch};
-use crate::door::{CallFrame, CallResult};
+use super::launch::launch;
+use crate::entry_points::CallFrame;
+use crate::errors::CallResult;
+use crate::work::kernel::LaunchShape;
 use core::ffi::c_void;
 use shim_sys::cuda::*;
 use std::sync::Arc;
@@ -56,7 +58,7 @@ pub(crate) unsafe fn cuLaunchCooperativeKernelMultiDevice(
 ) -> CallResult {
     let invalid = CUresult::INVALID_VALUE;
     let driver = d.initialised_driver()?;
-    if list.is_null() || count == 0 || count as usize > driver.devices.len() || flags & !3 != 0 {
+    if list.is_null() || count == 0 || count as usize > driver.devices.all.len() || flags & !3 != 0 {
         return Err(invalid);
     }
     let all: Vec<CUDA_LAUNCH_PARAMS> = (0..count as usize).map(|i| unsafe { list.add(i).read() }).collect();

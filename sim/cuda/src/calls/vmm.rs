@@ -4,7 +4,8 @@
 //! Not here: the life of an allocation (`content::physical`), its export (`calls::share`).
 
 use crate::content::PHYSICAL_GRANULARITY;
-use crate::door::{CallFrame, CallResult, write_output};
+use crate::entry_points::{CallFrame, write_output};
+use crate::errors::CallResult;
 use core::ffi::c_void;
 use shim_sys::cuda::*;
 
@@ -70,19 +71,14 @@ pub(crate) unsafe fn cuMemCreate(
     let driver = d.initialised_driver()?;
     let device = device_of(d, prop.location)?;
     let location = (prop.location.kind, prop.location.id);
-    let h = driver.memory.create_physical(
-        driver,
-        check_granularity(bytes as u64)?,
-        device,
-        location,
-        prop.requestedHandleTypes,
-    )?;
+    let h =
+        driver.memory.create_physical(check_granularity(bytes as u64)?, device, location, prop.requestedHandleTypes)?;
     unsafe { write_output(handle, h) }
 }
 
 pub(crate) unsafe fn cuMemRelease(d: &CallFrame, handle: CUmemGenericAllocationHandle) -> CallResult {
     let driver = d.initialised_driver()?;
-    driver.memory.release(driver, handle)
+    driver.memory.release(handle)
 }
 
 pub(crate) unsafe fn cuMemMap(
@@ -97,13 +93,13 @@ pub(crate) unsafe fn cuMemMap(
         return Err(CUresult::INVALID_VALUE);
     }
     let driver = d.initialised_driver()?;
-    driver.memory.multicast_wait(driver, handle)?;
+    driver.memory.multicast_wait(handle)?;
     driver.memory.map(dptr, check_granularity(bytes as u64)?, 0, handle)
 }
 
 pub(crate) unsafe fn cuMemUnmap(d: &CallFrame, dptr: CUdeviceptr, bytes: usize) -> CallResult {
     let driver = d.initialised_driver()?;
-    driver.memory.unmap_range(driver, dptr, check_granularity(bytes as u64)?)
+    driver.memory.unmap_range(dptr, check_granularity(bytes as u64)?)
 }
 
 pub(crate) unsafe fn cuMemSetAccess(

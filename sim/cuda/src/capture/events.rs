@@ -1,14 +1,11 @@
 //! Events and captures: an event recorded in a capture refers to nodes of its graph; a wait for it joins that
 //! capture.
 
-use super::{
-    CAPTURE_ISOLATION, CAPTURE_MERGE, CAPTURED_EVENT, CaptureOperation, CaptureTable, CapturedStream, RecordedEvent,
-};
+use super::{CAPTURE_ISOLATION, CAPTURE_MERGE, CAPTURED_EVENT, CaptureOperation, CaptureTable, CapturedStream};
 use crate::capture::session::CaptureLine;
 use crate::context::CudaContext;
-use crate::door::CallResult;
-use crate::driver::lock_through_panic;
-use crate::objects::EventObject;
+use crate::errors::CallResult;
+use crate::objects::{EventObject, RecordedEvent};
 use shim_sys::cuda::CUresult;
 use std::sync::Arc;
 
@@ -16,13 +13,13 @@ impl CaptureTable {
     /// Records an event in a capture.
     pub(crate) fn record_captured(&self, t: &CaptureOperation, e: &EventObject) -> CallResult {
         let session = self.with_state(|s| s.of.get(&t.key).copied()).ok_or(CUresult::STREAM_CAPTURE_INVALIDATED)?;
-        *lock_through_panic(&e.captured) = Some(RecordedEvent { session, nodes: t.after.clone() });
+        *e.captured.lock() = Some(RecordedEvent { session, nodes: t.after.clone() });
         Ok(())
     }
 
     /// A capturing stream waits for an event. An event from outside its capture invalidates the capture.
     pub(crate) fn join(&self, t: &CaptureOperation, e: &EventObject) -> CallResult {
-        let recorded = lock_through_panic(&e.captured).clone();
+        let recorded = e.captured.lock().clone();
         self.with_state(|s| {
             let mine = s.of.get(&t.key).copied().ok_or(CUresult::STREAM_CAPTURE_INVALIDATED)?;
             let code = match &recorded {
@@ -80,7 +77,7 @@ impl CaptureTable {
 
     /// Refuses a query of an event that was last recorded in a capture.
     pub(crate) fn look_at(&self, e: &EventObject) -> CallResult {
-        let Some(r) = lock_through_panic(&e.captured).clone() else { return Ok(()) };
+        let Some(r) = e.captured.lock().clone() else { return Ok(()) };
         self.with_state(|s| {
             if let Some(c) = s.sessions.get_mut(&r.session) {
                 c.invalid = true;

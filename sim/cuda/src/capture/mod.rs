@@ -13,16 +13,16 @@ pub(crate) mod rules;
 pub(crate) mod session;
 
 use crate::context::CudaContext;
-use crate::door::{CallFrame, CallResult};
-use crate::driver::{SimulatedDriver, lock_through_panic};
-use crate::graph::GraphId;
+use crate::errors::CallResult;
+use crate::graph::graph_tables;
 use crate::graph::node::NodeKind;
+use crate::objects::GraphId;
 use parking_lot::Mutex;
 use session::{CaptureLine, CaptureSession};
-use shim_sys::cuda::{CUresult, CUstream};
+use shim_sys::cuda::CUresult;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 use vgpu_sim::engine::StreamId;
 
 /// The operation would merge two captures.
@@ -38,14 +38,6 @@ pub(crate) const CAPTURE_WRONG_THREAD: CUresult = CUresult(908);
 
 /// A stream: CUDA ordinal of its device, and its id in that device's engine.
 pub(crate) type CapturedStream = (i32, StreamId);
-
-/// The last record of an event that happened in a capture.
-#[derive(Clone)]
-pub(crate) struct RecordedEvent {
-    pub(crate) session: u64,
-    /// Nodes that a wait for the event depends on.
-    pub(crate) nodes: Vec<GraphId>,
-}
 
 /// All captures of this process. Its lock is taken before that of the graphs.
 #[derive(Default)]
@@ -94,7 +86,7 @@ impl CaptureTable {
 
     /// Runs `f` on the state.
     pub(crate) fn with_state<R>(&self, f: impl FnOnce(&mut CaptureState) -> R) -> R {
-        let mut s = lock_through_panic(&self.state);
+        let mut s = self.state.lock();
         let out = f(&mut s);
         self.under_way.store(s.sessions.len(), Ordering::Release);
         out
@@ -118,7 +110,7 @@ impl CaptureTable {
     }
 
     /// The capture that an operation in a stream belongs to; `None`: the operation is carried out.
-    fn find_capture(
+    pub(crate) fn find_capture(
         &self,
         context: &Arc<CudaContext>,
         key: CapturedStream,
@@ -141,18 +133,13 @@ impl CaptureTable {
     }
 
     /// Adds an operation to its capture.
-    pub(crate) fn add(
-        &self,
-        driver: &'static SimulatedDriver,
-        t: &CaptureOperation,
-        kind: NodeKind,
-    ) -> Result<GraphId, CUresult> {
+    pub(crate) fn add(&self, t: &CaptureOperation, kind: NodeKind) -> Result<GraphId, CUresult> {
         self.with_state(|s| {
             let session = s.session_of(t.key).ok_or(CUresult::STREAM_CAPTURE_INVALIDATED)?;
             if session.invalid {
                 return Err(CUresult::STREAM_CAPTURE_INVALIDATED);
             }
-            let node = driver.graphs.lock_world().add(t.graph, &t.after, kind)?;
+            let node = graph_tables().lock_world().add(t.graph, &t.after, kind)?;
             session.parents.insert(node, t.after.clone());
             if let Some(line) = session.streams.get_mut(&t.key) {
                 line.after = vec![node];
@@ -163,11 +150,7 @@ impl CaptureTable {
 
     /// Called before a context or stream ends: invalidates captures that include it, and ends captures that began
     /// there.
-    pub(crate) fn forget_streams(
-        &self,
-        driver: &'static SimulatedDriver,
-        gone: impl Fn(CapturedStream, &CaptureLine) -> bool,
-    ) {
+    pub(crate) fn forget_streams(&self, gone: impl Fn(CapturedStream, &CaptureLine) -> bool) {
         if !self.any() {
             return;
         }
@@ -188,7 +171,7 @@ impl CaptureTable {
             over.into_iter().filter_map(|id| s.close(id)).collect::<Vec<_>>()
         });
         for session in graphs {
-            session.discard_graph(driver);
+            session.discard_graph();
         }
     }
 }
@@ -214,23 +197,8 @@ impl CaptureState {
     }
 }
 
-impl CallFrame {
-    /// The destination of an operation in `stream`.
-    pub(crate) fn target_of(&self, stream: CUstream) -> Result<OperationTarget, CUresult> {
-        let (context, id) = self.raw_stream(stream)?;
-        let key = (context.device, id);
-        let taking = self.initialised_driver()?.captures.find_capture(&context, key, self.is_legacy(stream))?;
-        Ok(taking.map_or(OperationTarget::Run(context, id), OperationTarget::Capture))
-    }
-
-    /// Adds the node that `make` returns to a capture.
-    pub(crate) fn capture_node(
-        &self,
-        t: &CaptureOperation,
-        make: impl FnOnce() -> Result<NodeKind, CUresult>,
-    ) -> CallResult {
-        let driver = self.initialised_driver()?;
-        let kind = make()?;
-        driver.captures.add(driver, t, kind).map(|_| ())
-    }
+/// The captures of this process.
+pub(crate) fn capture_table() -> &'static CaptureTable {
+    static CAPTURE_TABLE: LazyLock<CaptureTable> = LazyLock::new(CaptureTable::default);
+    &CAPTURE_TABLE
 }

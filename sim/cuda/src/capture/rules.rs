@@ -16,7 +16,7 @@
 //! rest is reported by programs (docs/simulated-device.md says which).
 
 use super::CaptureTable;
-use crate::door::CallResult;
+use crate::errors::CallResult;
 use shim_sys::cuda::CUresult;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -2,8 +2,8 @@
 
 use super::CapturedStream;
 use crate::context::CudaContext;
-use crate::driver::SimulatedDriver;
-use crate::graph::GraphId;
+use crate::graph::graph_tables;
+use crate::objects::GraphId;
 use shim_sys::cuda::{CUgraphEdgeData, CUgraphNode};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -56,8 +56,8 @@ impl CaptureSession {
     }
 
     /// Ends a failed capture; a graph that was made for it is destroyed.
-    pub(crate) fn discard_graph(self, driver: &'static SimulatedDriver) {
-        let mut world = driver.graphs.lock_world();
+    pub(crate) fn discard_graph(self) {
+        let mut world = graph_tables().lock_world();
         if let Ok(g) = world.graph_mut(self.graph) {
             g.capturing = false;
         }

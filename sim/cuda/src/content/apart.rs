@@ -3,20 +3,19 @@
 
 use super::physical::PhysicalKind;
 use super::{AllocationKind, LiveAllocation, OwnerTag, PHYSICAL_GRANULARITY, ProcessMemory};
-use crate::driver::SimulatedDriver;
 use shim_sys::cuda::CUresult;
 
 impl ProcessMemory {
     /// Takes `bytes` from the slabs of `device` (CUDA ordinal); returns the content address.
-    pub(crate) fn take_slab_range(&self, d: &SimulatedDriver, device: i32, bytes: u64) -> Result<u64, CUresult> {
+    pub(crate) fn take_slab_range(&self, device: i32, bytes: u64) -> Result<u64, CUresult> {
         let mut t = self.lock_tables();
-        self.take_slabs(d, &mut t, device, bytes).map(|(at, _)| at)
+        self.take_slabs(&mut t, device, bytes).map(|(at, _)| at)
     }
 
     /// Frees memory that [`ProcessMemory::take_slab_range`] returned.
-    pub(crate) fn give_slab_range(&self, d: &SimulatedDriver, device: i32, at: u64) {
+    pub(crate) fn give_slab_range(&self, device: i32, at: u64) {
         let mut t = self.lock_tables();
-        self.give_slabs(d, &mut t, device, at, true);
+        self.give_slabs(&mut t, device, at, true);
     }
 
     /// The host pointer to a content address.
@@ -51,9 +50,9 @@ impl ProcessMemory {
     }
 
     /// Ends the effect of one [`ProcessMemory::keep_range`] on the allocation.
-    pub(crate) fn let_go(&self, d: &SimulatedDriver, handle: u64) {
+    pub(crate) fn let_go(&self, handle: u64) {
         let mut t = self.lock_tables();
-        self.unpin_physical(d, &mut t, handle);
+        self.unpin_physical(&mut t, handle);
     }
 
     /// Reserves whole slabs of addresses with content that count nowhere.

@@ -5,7 +5,7 @@
 //! Not here: what a share is and which process owns it (vgpu-sim's `share`), the handles that name one (`names`).
 
 use super::{MemoryTables, ProcessMemory};
-use crate::driver::SimulatedDriver;
+use crate::devices::VisibleDevices;
 use shim_sys::cuda::CUresult;
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -54,14 +54,13 @@ impl ProcessMemory {
     /// Makes `[at, at + len)`, memory in this process's own record, a share, and holds it once.
     pub(super) fn make_common(
         &self,
-        d: &SimulatedDriver,
         t: &mut MemoryTables,
         device: Option<i32>,
         (at, len, small): (u64, u64, bool),
     ) -> Result<u64, CUresult> {
-        let device = device.map(|dev| d.device_of_ordinal(dev).map(|x| x.index)).transpose()?;
+        let device = device.map(|dev| self.devices.device_of_ordinal(dev).map(|x| x.index)).transpose()?;
         let new = NewShare { kind: ShareKind::Memory, device, bytes: len, small, words: [0; 4] };
-        let (info, file) = d.machine.make_share(&new).map_err(|e| trouble_code(&e, CUresult::UNKNOWN))?;
+        let (info, file) = self.devices.machine.make_share(&new).map_err(|e| trouble_code(&e, CUresult::UNKNOWN))?;
         // From here on the bytes belong to the share. If the rest fails, the share is kept until the process ends.
         t.held.insert(info.id, 1);
         self.carry_over(at, len, &file).map_err(|_| OPERATING_SYSTEM)?;
@@ -99,12 +98,12 @@ impl ProcessMemory {
     }
 
     /// Ends one hold; with the last one the process no longer holds the share.
-    pub(super) fn let_share_go(&self, d: &SimulatedDriver, t: &mut MemoryTables, id: u64) {
+    pub(super) fn let_share_go(&self, t: &mut MemoryTables, id: u64) {
         if let Some(n) = t.held.get_mut(&id) {
             *n -= 1;
             if *n == 0 {
                 t.held.remove(&id);
-                d.machine.drop_share(id);
+                self.devices.machine.drop_share(id);
             }
         }
     }
@@ -114,8 +113,8 @@ impl ProcessMemory {
 ///
 /// # Errors
 /// `INVALID_DEVICE`: the process does not see the device.
-pub(super) fn ordinal_of_share(d: &SimulatedDriver, info: &ShareInfo) -> Result<Option<i32>, CUresult> {
+pub(super) fn ordinal_of_share(devices: &VisibleDevices, info: &ShareInfo) -> Result<Option<i32>, CUresult> {
     let Some(index) = info.device else { return Ok(None) };
-    let found = d.devices.iter().position(|x| x.index == index).and_then(|n| i32::try_from(n).ok());
+    let found = devices.all.iter().position(|x| x.index == index).and_then(|n| i32::try_from(n).ok());
     found.map(Some).ok_or(CUresult::INVALID_DEVICE)
 }

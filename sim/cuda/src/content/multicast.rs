@@ -6,7 +6,7 @@
 
 use super::physical::{AddressMapping, PhysicalKind, PhysicalRecord};
 use super::{MemoryTables, PHYSICAL_GRANULARITY, ProcessMemory};
-use crate::driver::SimulatedDriver;
+use crate::devices::VisibleDevices;
 use shim_sys::cuda::CUresult;
 use vgpu_sim::share;
 
@@ -40,7 +40,7 @@ fn multicast_object(t: &mut MemoryTables, handle: u64) -> Result<PhysicalRecord,
 }
 
 fn bind(
-    d: &SimulatedDriver,
+    devices: &VisibleDevices,
     t: &mut MemoryTables,
     handle: u64,
     offset: u64,
@@ -57,8 +57,8 @@ fn bind(
     if bytes == 0 || !whole(offset) || !whole(memory_offset) || !whole(bytes) || !fits {
         return Err(invalid);
     }
-    let words = d.machine.share_info(o.share).ok_or(invalid)?.words;
-    if words[TEAM_WORD] & 1 << d.device_of_ordinal(device)?.index == 0 {
+    let words = devices.machine.share_info(o.share).ok_or(invalid)?.words;
+    if words[TEAM_WORD] & 1 << devices.device_of_ordinal(device)?.index == 0 {
         return Err(CUresult::INVALID_DEVICE);
     }
     let taken = |b: &MulticastMember| {
@@ -74,16 +74,11 @@ fn bind(
 
 impl ProcessMemory {
     /// Makes a multicast object for `devices` devices.
-    pub(crate) fn make_multicast(
-        &self,
-        d: &SimulatedDriver,
-        devices: u32,
-        bytes: u64,
-        handle_types: u32,
-    ) -> Result<u64, CUresult> {
+    pub(crate) fn make_multicast(&self, devices: u32, bytes: u64, handle_types: u32) -> Result<u64, CUresult> {
         let words = [u64::from(devices), 0, 0, 0];
         let new = share::NewShare { kind: share::ShareKind::Multicast, device: None, bytes, small: false, words };
-        let (info, _) = d.machine.make_share(&new).map_err(|e| super::common::trouble_code(&e, CUresult::UNKNOWN))?;
+        let (info, _) =
+            self.devices.machine.make_share(&new).map_err(|e| super::common::trouble_code(&e, CUresult::UNKNOWN))?;
         let mut t = self.lock_tables();
         ProcessMemory::hold_again(&mut t, &info);
         Ok(t.add_physical(PhysicalRecord {
@@ -101,11 +96,11 @@ impl ProcessMemory {
     }
 
     /// Adds a device to the team of the multicast object.
-    pub(crate) fn multicast_add(&self, d: &SimulatedDriver, handle: u64, device: i32) -> Result<(), CUresult> {
+    pub(crate) fn multicast_add(&self, handle: u64, device: i32) -> Result<(), CUresult> {
         let share = multicast_object(&mut self.lock_tables(), handle)?.share;
-        let bit = 1u64 << d.device_of_ordinal(device)?.index;
+        let bit = 1u64 << self.devices.device_of_ordinal(device)?.index;
         let mut added = false;
-        d.machine.with_share_words(share, |w| {
+        self.devices.machine.with_share_words(share, |w| {
             added = w[TEAM_WORD] & bit == 0 && u64::from(w[TEAM_WORD].count_ones()) < w[WANTED_WORD];
             if added {
                 w[TEAM_WORD] |= bit;
@@ -116,13 +111,13 @@ impl ProcessMemory {
 
     /// Waits until the object's team is complete, as binding and mapping require. Returns at once for other
     /// allocations.
-    pub(crate) fn multicast_wait(&self, d: &SimulatedDriver, handle: u64) -> Result<(), CUresult> {
+    pub(crate) fn multicast_wait(&self, handle: u64) -> Result<(), CUresult> {
         loop {
             let p = *self.lock_tables().physical_of_handle(handle)?;
             if p.what != PhysicalKind::Multicast {
                 return Ok(());
             }
-            let words = d.machine.share_info(p.share).ok_or(CUresult::INVALID_VALUE)?.words;
+            let words = self.devices.machine.share_info(p.share).ok_or(CUresult::INVALID_VALUE)?.words;
             if u64::from(words[TEAM_WORD].count_ones()) >= words[WANTED_WORD] {
                 return Ok(());
             }
@@ -131,61 +126,41 @@ impl ProcessMemory {
     }
 
     /// Binds a part of a physical allocation at `offset` of the object, on the device of that allocation.
-    pub(crate) fn multicast_bind(
-        &self,
-        d: &SimulatedDriver,
-        handle: u64,
-        offset: u64,
-        part: PhysicalPart,
-    ) -> Result<(), CUresult> {
+    pub(crate) fn multicast_bind(&self, handle: u64, offset: u64, part: PhysicalPart) -> Result<(), CUresult> {
         let mut t = self.lock_tables();
         t.physical_of_handle(part.handle)?;
-        bind(d, &mut t, handle, offset, part)
+        bind(&self.devices, &mut t, handle, offset, part)
     }
 
     /// As [`ProcessMemory::multicast_bind`], for the memory that is mapped at `at`; its handle may have been released
     /// already.
-    pub(crate) fn multicast_bind_address(
-        &self,
-        d: &SimulatedDriver,
-        handle: u64,
-        offset: u64,
-        at: u64,
-        bytes: u64,
-    ) -> Result<(), CUresult> {
+    pub(crate) fn multicast_bind_address(&self, handle: u64, offset: u64, at: u64, bytes: u64) -> Result<(), CUresult> {
         let mut t = self.lock_tables();
         let end = at.checked_add(bytes);
         let inside = |(base, m): &(u64, AddressMapping)| m.plain && end.is_some_and(|end| end <= base + m.len);
         let (base, m) = t.mapping_at(at).filter(inside).ok_or(CUresult::INVALID_VALUE)?;
         let part = PhysicalPart { handle: m.handle, offset: m.offset + (at - base), bytes };
-        bind(d, &mut t, handle, offset, part)
+        bind(&self.devices, &mut t, handle, offset, part)
     }
 
     /// Removes the binding of exactly this range on this device.
-    pub(crate) fn multicast_unbind(
-        &self,
-        d: &SimulatedDriver,
-        handle: u64,
-        device: i32,
-        offset: u64,
-        bytes: u64,
-    ) -> Result<(), CUresult> {
+    pub(crate) fn multicast_unbind(&self, handle: u64, device: i32, offset: u64, bytes: u64) -> Result<(), CUresult> {
         let mut t = self.lock_tables();
         multicast_object(&mut t, handle)?;
         let meant = |b: &MulticastMember| (b.object, b.device, b.offset, b.bytes) == (handle, device, offset, bytes);
         let i = t.names.bindings.iter().position(meant).ok_or(CUresult::INVALID_VALUE)?;
         let b = t.names.bindings.swap_remove(i);
-        self.unpin_physical(d, &mut t, b.memory);
+        self.unpin_physical(&mut t, b.memory);
         Ok(())
     }
 
     /// Removes the bindings of an object that ended, so that it keeps no memory.
-    pub(super) fn end_bindings(&self, d: &SimulatedDriver, t: &mut MemoryTables, handle: u64) {
+    pub(super) fn end_bindings(&self, t: &mut MemoryTables, handle: u64) {
         let (gone, left) = std::mem::take(&mut t.names.bindings).into_iter().partition(|b| b.object == handle);
         t.names.bindings = left;
         let gone: Vec<MulticastMember> = gone;
         for b in gone {
-            self.unpin_physical(d, t, b.memory);
+            self.unpin_physical(t, b.memory);
         }
     }
 }

@@ -8,7 +8,6 @@
 use super::common::{ordinal_of_share, trouble_code};
 use super::physical::{AddressMapping, PhysicalKind, PhysicalRecord};
 use super::{AllocationKind, LiveAllocation, MemoryTables, OwnerTag, PHYSICAL_GRANULARITY, ProcessMemory};
-use crate::driver::SimulatedDriver;
 use shim_sys::cuda::{CU_MEM_LOCATION_TYPE_DEVICE, CUresult};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -83,7 +82,7 @@ pub(super) struct ForeignNames {
 
 impl ProcessMemory {
     /// The legacy handle of the allocation that includes `at`. No work of its device may run.
-    pub(crate) fn legacy_handle(&self, d: &SimulatedDriver, at: u64) -> Result<[u8; 64], CUresult> {
+    pub(crate) fn legacy_handle(&self, at: u64) -> Result<[u8; 64], CUresult> {
         let mut t = self.lock_tables();
         let (base, a) = t.live.range(..=at).next_back().map(|(k, a)| (*k, *a)).ok_or(CUresult::INVALID_VALUE)?;
         if at >= base + a.bytes || a.kind != AllocationKind::Plain {
@@ -94,12 +93,12 @@ impl ProcessMemory {
         let share = match t.heaps[index].share_of_slab(slabs.0) {
             Some(share) => share,
             None => {
-                let share = self.make_common(d, &mut t, Some(a.device), slabs)?;
+                let share = self.make_common(&mut t, Some(a.device), slabs)?;
                 t.heaps[index].make_common(slabs.0, share);
                 share
             }
         };
-        let (boot, me) = d.machine.name_numbers();
+        let (boot, me) = self.devices.machine.name_numbers();
         let offset = base - slabs.0;
         Ok(ExportedName { kind: LEGACY_NAME, boot, share, offset, bytes: a.bytes, number: a.number, from: me }
             .to_bytes())
@@ -107,15 +106,9 @@ impl ProcessMemory {
 
     /// Opens another process's allocation in the context `tag` on `device`; a second open of the same one only counts
     /// up.
-    pub(crate) fn open_legacy(
-        &self,
-        d: &SimulatedDriver,
-        handle: &[u8; 64],
-        tag: OwnerTag,
-        device: i32,
-    ) -> Result<u64, CUresult> {
+    pub(crate) fn open_legacy(&self, handle: &[u8; 64], tag: OwnerTag, device: i32) -> Result<u64, CUresult> {
         let gone = CUresult::INVALID_HANDLE;
-        let (boot, me) = d.machine.name_numbers();
+        let (boot, me) = self.devices.machine.name_numbers();
         let name = ExportedName::from_bytes(handle).filter(|n| n.kind == LEGACY_NAME && n.boot == boot).ok_or(gone)?;
         if name.from == me {
             return Err(CUresult::INVALID_CONTEXT);
@@ -133,15 +126,15 @@ impl ProcessMemory {
                 return Ok(at);
             }
         }
-        let info = d.machine.share_info(name.share).filter(|i| i.held_by_creator).ok_or(gone)?;
-        if ordinal_of_share(d, &info)? != Some(device) {
+        let info = self.devices.machine.share_info(name.share).filter(|i| i.held_by_creator).ok_or(gone)?;
+        if ordinal_of_share(&self.devices, &info)? != Some(device) {
             return Err(CUresult(217));
         }
-        self.open(d, &mut t, &name, (AllocationKind::Opened, tag, device))
+        self.open(&mut t, &name, (AllocationKind::Opened, tag, device))
     }
 
     /// Ends one open of a legacy IPC handle.
-    pub(crate) fn close_legacy(&self, d: &SimulatedDriver, at: u64) -> Result<(), CUresult> {
+    pub(crate) fn close_legacy(&self, at: u64) -> Result<(), CUresult> {
         let mut t = self.lock_tables();
         if t.live.get(&at).is_none_or(|a| a.kind != AllocationKind::Opened) {
             return Err(CUresult::INVALID_VALUE);
@@ -150,7 +143,7 @@ impl ProcessMemory {
         o.count -= 1;
         if o.count == 0 {
             t.live.remove(&at);
-            self.forget_name(d, &mut t, at);
+            self.forget_name(&mut t, at);
         }
         Ok(())
     }
@@ -158,7 +151,6 @@ impl ProcessMemory {
     /// Opens the memory that an exported name describes; `meant`: kind, context and device of the new allocation.
     fn open(
         &self,
-        d: &SimulatedDriver,
         t: &mut MemoryTables,
         name: &ExportedName,
         meant: (AllocationKind, OwnerTag, i32),
@@ -171,9 +163,9 @@ impl ProcessMemory {
                 *base
             }
             None => {
-                let (info, file) = d.machine.hold_share(name.share).map_err(|e| trouble_code(&e, gone))?;
+                let (info, file) = self.devices.machine.hold_share(name.share).map_err(|e| trouble_code(&e, gone))?;
                 ProcessMemory::hold_again(t, &info);
-                let base = self.map_share(d, t, &info, &file)?;
+                let base = self.map_share(t, &info, &file)?;
                 t.names.shown.insert(info.id, (base, info.bytes, 1));
                 base
             }
@@ -187,13 +179,7 @@ impl ProcessMemory {
     }
 
     /// Maps the content of a share that this process holds already.
-    fn map_share(
-        &self,
-        d: &SimulatedDriver,
-        t: &mut MemoryTables,
-        info: &share::ShareInfo,
-        file: &File,
-    ) -> Result<u64, CUresult> {
+    fn map_share(&self, t: &mut MemoryTables, info: &share::ShareInfo, file: &File) -> Result<u64, CUresult> {
         let len = info.bytes.next_multiple_of(PHYSICAL_GRANULARITY);
         let shown = t.space.take_range(len, PHYSICAL_GRANULARITY).ok_or(CUresult::OUT_OF_MEMORY);
         let shown = shown.and_then(|at| match self.map_file(at, info.bytes, file) {
@@ -204,13 +190,13 @@ impl ProcessMemory {
             }
         });
         if shown.is_err() {
-            self.let_share_go(d, t, info.id);
+            self.let_share_go(t, info.id);
         }
         shown
     }
 
     /// Ends the range opened at `at`, whose allocation is no longer in the tables.
-    pub(super) fn forget_name(&self, d: &SimulatedDriver, t: &mut MemoryTables, at: u64) {
+    pub(super) fn forget_name(&self, t: &mut MemoryTables, at: u64) {
         let Some(o) = t.names.opened.remove(&at) else { return };
         let Some((base, bytes, users)) = t.names.shown.get_mut(&o.share) else { return };
         *users -= 1;
@@ -220,39 +206,42 @@ impl ProcessMemory {
             let len = bytes.next_multiple_of(PHYSICAL_GRANULARITY);
             self.map_private(base, len);
             t.space.give_range(base, len);
-            self.let_share_go(d, t, o.share);
+            self.let_share_go(t, o.share);
         }
     }
 
     /// Makes a descriptor of a physical allocation. No work of its device may run.
-    pub(crate) fn export_descriptor(&self, d: &SimulatedDriver, handle: u64, kind: u32) -> Result<OwnedFd, CUresult> {
+    pub(crate) fn export_descriptor(&self, handle: u64, kind: u32) -> Result<OwnedFd, CUresult> {
         let mut t = self.lock_tables();
         let p = *t.physical_of_handle(handle)?;
         if p.handle_types & kind == 0 {
             return Err(CUresult::INVALID_VALUE);
         }
         let share = match p.share {
-            0 => self.make_common(d, &mut t, p.device, (p.content, p.bytes, false))?,
+            0 => self.make_common(&mut t, p.device, (p.content, p.bytes, false))?,
             share => share,
         };
         t.physical_of_handle(handle)?.share = share;
-        d.machine.share_descriptor(share).map_err(|e| trouble_code(&share::ShareError::File(e), CUresult::UNKNOWN))
+        self.devices
+            .machine
+            .share_descriptor(share)
+            .map_err(|e| trouble_code(&share::ShareError::File(e), CUresult::UNKNOWN))
     }
 
     /// Imports the physical allocation or multicast object of a descriptor.
-    pub(crate) fn import_descriptor(&self, d: &SimulatedDriver, fd: i32) -> Result<u64, CUresult> {
+    pub(crate) fn import_descriptor(&self, fd: i32) -> Result<u64, CUresult> {
         let invalid = CUresult::INVALID_VALUE;
         // Lock the tables first: a thread that ends this process's last hold at the same time would end this hold too.
         let mut t = self.lock_tables();
-        let (info, file) = d.machine.hold_descriptor(fd).map_err(|_| invalid)?;
+        let (info, file) = self.devices.machine.hold_descriptor(fd).map_err(|_| invalid)?;
         ProcessMemory::hold_again(&mut t, &info);
         let multicast = info.is_kind(share::ShareKind::Multicast);
         if !multicast && !info.is_kind(share::ShareKind::Memory) {
-            self.let_share_go(d, &mut t, info.id);
+            self.let_share_go(&mut t, info.id);
             return Err(invalid);
         }
-        let device = ordinal_of_share(d, &info).inspect_err(|_| self.let_share_go(d, &mut t, info.id))?;
-        let content = if multicast { 0 } else { self.map_share(d, &mut t, &info, &file)? };
+        let device = ordinal_of_share(&self.devices, &info).inspect_err(|_| self.let_share_go(&mut t, info.id))?;
+        let content = if multicast { 0 } else { self.map_share(&mut t, &info, &file)? };
         let location = device.map_or((2, 0), |dev| (CU_MEM_LOCATION_TYPE_DEVICE, dev));
         Ok(t.add_physical(PhysicalRecord {
             what: if multicast { PhysicalKind::Multicast } else { PhysicalKind::Memory },
@@ -270,20 +259,13 @@ impl ProcessMemory {
 
     /// Imports memory of another API by its descriptor, which a program exported. Any other file stands for memory
     /// that a graphics API allocated in this process, and counts as such.
-    pub(crate) fn import_external(
-        &self,
-        d: &SimulatedDriver,
-        fd: i32,
-        bytes: u64,
-        device: i32,
-        tag: OwnerTag,
-    ) -> Result<u64, CUresult> {
-        let handle = self.adopt_descriptor(d, fd, bytes, device)?;
+    pub(crate) fn import_external(&self, fd: i32, bytes: u64, device: i32, tag: OwnerTag) -> Result<u64, CUresult> {
+        let handle = self.adopt_descriptor(fd, bytes, device)?;
         self.lock_tables().names.external.insert(handle, tag);
         Ok(handle)
     }
 
-    fn adopt_descriptor(&self, d: &SimulatedDriver, fd: i32, bytes: u64, device: i32) -> Result<u64, CUresult> {
+    fn adopt_descriptor(&self, fd: i32, bytes: u64, device: i32) -> Result<u64, CUresult> {
         let bad = CUresult::INVALID_HANDLE;
         let mut physical = PhysicalRecord {
             what: PhysicalKind::External,
@@ -299,17 +281,17 @@ impl ProcessMemory {
         };
         // Lock the tables first, as in `import`.
         let mut t = self.lock_tables();
-        match d.machine.hold_descriptor(fd) {
+        match self.devices.machine.hold_descriptor(fd) {
             Ok((info, file)) => {
                 ProcessMemory::hold_again(&mut t, &info);
                 let fits = info.is_kind(share::ShareKind::Memory)
                     && bytes <= info.bytes
-                    && ordinal_of_share(d, &info) == Ok(Some(device));
+                    && ordinal_of_share(&self.devices, &info) == Ok(Some(device));
                 if !fits {
-                    self.let_share_go(d, &mut t, info.id);
+                    self.let_share_go(&mut t, info.id);
                     return Err(CUresult::INVALID_VALUE);
                 }
-                physical.content = self.map_share(d, &mut t, &info, &file)?;
+                physical.content = self.map_share(&mut t, &info, &file)?;
                 (physical.share, physical.bytes) = (info.id, info.bytes);
                 Ok(t.add_physical(physical))
             }
@@ -318,7 +300,7 @@ impl ProcessMemory {
                 // SAFETY: the program hands the descriptor over with this call. It is not closed here, because on an
                 // error it stays the program's.
                 let file = unsafe { File::from_raw_fd(fd) };
-                let answer = self.import_file(d, &file, physical);
+                let answer = self.import_file(&file, physical);
                 std::mem::forget(file);
                 answer
             }
@@ -326,7 +308,7 @@ impl ProcessMemory {
         }
     }
 
-    fn import_file(&self, d: &SimulatedDriver, file: &File, physical: PhysicalRecord) -> Result<u64, CUresult> {
+    fn import_file(&self, file: &File, physical: PhysicalRecord) -> Result<u64, CUresult> {
         let (bytes, device) = (physical.bytes, physical.device.unwrap_or(0));
         let known = file.metadata().is_ok_and(|m| m.is_file() && m.len() >= bytes);
         if !known {
@@ -338,10 +320,10 @@ impl ProcessMemory {
         let n = signed_bytes(bytes);
         let change =
             RecordChange { allocations: 1, requested: n, live: n, large: signed_bytes(len), ..RecordChange::default() };
-        let taken = self.adjust_with(d, &mut t, device, &change);
+        let taken = self.adjust_with(&mut t, device, &change);
         if let Err(e) = taken.and_then(|()| self.map_file(at, bytes.next_multiple_of(4096), file)) {
             if taken.is_ok() {
-                let _ = self.adjust_with(d, &mut t, device, &change.reversed());
+                let _ = self.adjust_with(&mut t, device, &change.reversed());
             }
             t.space.give_range(at, len);
             return Err(e);
@@ -350,27 +332,27 @@ impl ProcessMemory {
     }
 
     /// Releases a handle of memory of another API; ranges mapped to the memory keep it.
-    pub(crate) fn release_external(&self, d: &SimulatedDriver, handle: u64) -> Result<(), CUresult> {
+    pub(crate) fn release_external(&self, handle: u64) -> Result<(), CUresult> {
         let mut t = self.lock_tables();
         external_memory(&mut t, handle)?.handles -= 1;
-        self.free_unreferenced(d, &mut t, handle);
+        self.free_unreferenced(&mut t, handle);
         Ok(())
     }
 
     /// Ends the memory of other APIs that was imported in a context, and the ranges mapped to it.
-    pub(super) fn forget_external(&self, d: &SimulatedDriver, t: &mut MemoryTables, tag: OwnerTag) {
+    pub(super) fn forget_external(&self, t: &mut MemoryTables, tag: OwnerTag) {
         let mine: Vec<u64> = t.names.external.iter().filter(|(_, of)| **of == tag).map(|(h, _)| *h).collect();
         for handle in mine {
             t.names.external.remove(&handle);
             let shows = |at: &u64| t.maps.get(at).is_some_and(|m| m.handle == handle);
             let ranges: Vec<u64> = t.names.buffers.keys().copied().filter(shows).collect();
             for at in ranges {
-                self.unmap_buffer(d, t, at);
+                self.unmap_buffer(t, at);
             }
             if let Ok(p) = external_memory(t, handle) {
                 p.handles = 0;
             }
-            self.free_unreferenced(d, t, handle);
+            self.free_unreferenced(t, handle);
         }
     }
 
@@ -390,51 +372,45 @@ impl ProcessMemory {
     }
 
     /// Ends a range mapped to memory of another API; false if none starts there.
-    pub(crate) fn unmap_external(&self, d: &SimulatedDriver, at: u64) -> bool {
-        self.unmap_buffer(d, &mut self.lock_tables(), at)
+    pub(crate) fn unmap_external(&self, at: u64) -> bool {
+        self.unmap_buffer(&mut self.lock_tables(), at)
     }
 
-    fn unmap_buffer(&self, d: &SimulatedDriver, t: &mut MemoryTables, at: u64) -> bool {
+    fn unmap_buffer(&self, t: &mut MemoryTables, at: u64) -> bool {
         let Some(len) = t.names.buffers.remove(&at) else { return false };
         if let Some(m) = t.maps.remove(&at) {
             t.space.give_range(at, len);
-            self.unpin_physical(d, t, m.handle);
+            self.unpin_physical(t, m.handle);
         }
         true
     }
 
     /// The 64-byte name of a block of an exported pool.
-    pub(crate) fn pool_pointer(&self, d: &SimulatedDriver, at: u64) -> Result<[u8; 64], CUresult> {
+    pub(crate) fn pool_pointer(&self, at: u64) -> Result<[u8; 64], CUresult> {
         let t = self.lock_tables();
         let invalid = CUresult::INVALID_VALUE;
         let a = t.live.get(&at).copied().filter(|a| a.kind == AllocationKind::Async).ok_or(invalid)?;
         let (pool, base, share) = t.exported_chunk(a.pool, at).ok_or(invalid)?;
-        let (boot, _) = d.machine.name_numbers();
+        let (boot, _) = self.devices.machine.name_numbers();
         let offset = at - base;
         Ok(ExportedName { kind: POINTER_NAME, boot, share, offset, bytes: a.bytes, number: a.number, from: pool }
             .to_bytes())
     }
 
     /// Opens a block of the pool that was imported as the share `pool`.
-    pub(crate) fn open_pool_pointer(
-        &self,
-        d: &SimulatedDriver,
-        pool: u64,
-        data: &[u8; 64],
-        tag: OwnerTag,
-    ) -> Result<u64, CUresult> {
+    pub(crate) fn open_pool_pointer(&self, pool: u64, data: &[u8; 64], tag: OwnerTag) -> Result<u64, CUresult> {
         let invalid = CUresult::INVALID_VALUE;
-        let (boot, _) = d.machine.name_numbers();
+        let (boot, _) = self.devices.machine.name_numbers();
         let of_pool = |n: &ExportedName| n.kind == POINTER_NAME && n.boot == boot && n.from == pool;
         let name = ExportedName::from_bytes(data).filter(of_pool).ok_or(invalid)?;
-        let info = d.machine.share_info(name.share).ok_or(invalid)?;
-        let device = ordinal_of_share(d, &info)?.ok_or(invalid)?;
+        let info = self.devices.machine.share_info(name.share).ok_or(invalid)?;
+        let device = ordinal_of_share(&self.devices, &info)?.ok_or(invalid)?;
         let mut t = self.lock_tables();
         let shown = t.names.shown.get(&name.share).map(|(base, _, _)| base + name.offset);
         if shown.is_some_and(|at| t.names.opened.contains_key(&at)) {
             return Err(CUresult::ALREADY_MAPPED);
         }
-        self.open(d, &mut t, &name, (AllocationKind::Imported, tag, device))
+        self.open(&mut t, &name, (AllocationKind::Imported, tag, device))
     }
 
     /// Removes an imported block from the tables; [`ProcessMemory::end_imported`] then ends it.
@@ -445,8 +421,8 @@ impl ProcessMemory {
     }
 
     /// Ends an imported block that was removed from the tables.
-    pub(crate) fn end_imported(&self, d: &SimulatedDriver, at: u64) {
-        self.forget_name(d, &mut self.lock_tables(), at);
+    pub(crate) fn end_imported(&self, at: u64) {
+        self.forget_name(&mut self.lock_tables(), at);
     }
 }
 

@@ -6,7 +6,6 @@
 //! Not here: sharing (`common`, `names`).
 
 use super::{MemoryTables, PHYSICAL_GRANULARITY, ProcessMemory};
-use crate::driver::SimulatedDriver;
 use shim_sys::cuda::CUresult;
 use vgpu_sim::memory::{RecordChange, signed_bytes};
 
@@ -81,7 +80,6 @@ impl ProcessMemory {
     /// Makes a physical allocation.
     pub(crate) fn create_physical(
         &self,
-        d: &SimulatedDriver,
         bytes: u64,
         device: Option<i32>,
         location: (u32, i32),
@@ -90,7 +88,7 @@ impl ProcessMemory {
         let mut t = self.lock_tables();
         let content = t.space.take_range(bytes, PHYSICAL_GRANULARITY).ok_or(CUresult::OUT_OF_MEMORY)?;
         if let Some(dev) = device
-            && let Err(e) = self.adjust_with(d, &mut t, dev, &count_physical(bytes, bytes))
+            && let Err(e) = self.adjust_with(&mut t, dev, &count_physical(bytes, bytes))
         {
             t.space.give_range(content, bytes);
             return Err(e);
@@ -126,7 +124,7 @@ impl ProcessMemory {
     }
 
     /// Ends the mappings that together are exactly `[at, at + bytes)`.
-    pub(crate) fn unmap_range(&self, d: &SimulatedDriver, at: u64, bytes: u64) -> Result<(), CUresult> {
+    pub(crate) fn unmap_range(&self, at: u64, bytes: u64) -> Result<(), CUresult> {
         let mut t = self.lock_tables();
         let inside: Vec<(u64, AddressMapping)> = t.maps.range(at..at + bytes).map(|(k, m)| (*k, *m)).collect();
         let mut next = at;
@@ -141,34 +139,34 @@ impl ProcessMemory {
         }
         for (k, m) in inside {
             t.maps.remove(&k);
-            self.unpin_physical(d, &mut t, m.handle);
+            self.unpin_physical(&mut t, m.handle);
         }
         Ok(())
     }
 
     /// Releases one handle of a physical allocation.
-    pub(crate) fn release(&self, d: &SimulatedDriver, handle: u64) -> Result<(), CUresult> {
+    pub(crate) fn release(&self, handle: u64) -> Result<(), CUresult> {
         let mut t = self.lock_tables();
         t.physical_of_handle(handle)?.handles -= 1;
-        self.free_unreferenced(d, &mut t, handle);
+        self.free_unreferenced(&mut t, handle);
         Ok(())
     }
 
     /// Ends one mapping of a physical allocation, or another use that counts as one.
-    pub(super) fn unpin_physical(&self, d: &SimulatedDriver, t: &mut MemoryTables, handle: u64) {
+    pub(super) fn unpin_physical(&self, t: &mut MemoryTables, handle: u64) {
         if let Some(p) = t.physical.get_mut(&handle) {
             p.maps -= 1;
         }
-        self.free_unreferenced(d, t, handle);
+        self.free_unreferenced(t, handle);
     }
 
     /// Frees a physical allocation that has neither handles nor mappings.
-    pub(super) fn free_unreferenced(&self, d: &SimulatedDriver, t: &mut MemoryTables, handle: u64) {
+    pub(super) fn free_unreferenced(&self, t: &mut MemoryTables, handle: u64) {
         let Some(p) = t.physical.get(&handle).copied().filter(|p| p.handles == 0 && p.maps == 0) else { return };
         t.physical.remove(&handle);
         if p.what == PhysicalKind::Multicast {
-            self.end_bindings(d, t, handle);
-            return self.let_share_go(d, t, p.share);
+            self.end_bindings(t, handle);
+            return self.let_share_go(t, p.share);
         }
         let room = p.bytes.next_multiple_of(PHYSICAL_GRANULARITY);
         if p.share != 0 || p.what == PhysicalKind::External {
@@ -177,12 +175,14 @@ impl ProcessMemory {
             self.discard_pages(p.content, room);
         }
         t.space.give_range(p.content, room);
-        if let Some(device) = p.device.and_then(|dev| d.device_of_ordinal(dev).ok()).filter(|_| p.counted > 0) {
+        if let Some(device) =
+            p.device.and_then(|dev| self.devices.device_of_ordinal(dev).ok()).filter(|_| p.counted > 0)
+        {
             let physical = if p.share == 0 { p.bytes.next_multiple_of(PHYSICAL_GRANULARITY) } else { 0 };
-            let _ = d.machine.adjust_device(device.index, &count_physical(p.counted, physical).reversed());
+            let _ = self.devices.machine.adjust_device(device.index, &count_physical(p.counted, physical).reversed());
         }
         if p.share != 0 {
-            self.let_share_go(d, t, p.share);
+            self.let_share_go(t, p.share);
         }
     }
 }

@@ -1,19 +1,18 @@
 //! Addresses of graph memory: usable while their node exists. The memory behind them is counted elsewhere.
 
 use super::{AllocationKind, LiveAllocation, OwnerTag, PHYSICAL_GRANULARITY, ProcessMemory};
-use crate::driver::SimulatedDriver;
 use shim_sys::cuda::CUresult;
 
 impl ProcessMemory {
     /// Allocates a chunk for the pool of `device` (CUDA ordinal): it counts as memory, but no lookup finds it.
-    pub(crate) fn open_chunk(&self, d: &SimulatedDriver, device: i32, len: u64) -> Result<u64, CUresult> {
+    pub(crate) fn open_chunk(&self, device: i32, len: u64) -> Result<u64, CUresult> {
         let mut t = self.lock_tables();
-        self.take_chunk(d, &mut t, device, len)
+        self.take_chunk(&mut t, device, len)
     }
 
     /// Frees a chunk of [`ProcessMemory::open_chunk`].
-    pub(crate) fn close_chunk(&self, d: &SimulatedDriver, device: i32, at: u64, len: u64) {
-        self.return_chunk(d, &mut self.lock_tables(), device, at, len);
+    pub(crate) fn close_chunk(&self, device: i32, at: u64, len: u64) {
+        self.return_chunk(&mut self.lock_tables(), device, at, len);
     }
 
     /// Reserves addresses for `bytes` of memory of `device`; they do not count as memory.

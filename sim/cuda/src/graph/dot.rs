@@ -1,8 +1,8 @@
 //! Prints a graph in the DOT language: nodes with their kinds, edges, child graphs as clusters.
 
-use super::GraphId;
 use super::node::NodeKind;
 use super::world::GraphWorld;
+use crate::objects::GraphId;
 use shim_sys::cuda::CUresult;
 use std::fmt::Write as _;
 

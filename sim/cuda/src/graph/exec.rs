@@ -3,13 +3,14 @@
 //!
 //! Not here: launches (`run`).
 
+use super::graph_tables;
+use super::memory;
 use super::memory::GraphRegion;
 use super::node::{KernelNode, NodeKind};
 use super::object::HeldObjects;
 use super::world::GraphWorld;
-use super::{GraphId, memory};
-use crate::driver::{SimulatedDriver, lock_through_panic};
-use crate::objects::object_handle;
+use crate::driver::SimulatedDriver;
+use crate::objects::{GraphId, object_handle};
 use crate::pool_core::{FreeMark, PoolCore};
 use parking_lot::Mutex;
 use shim_sys::cuda::CUresult;
@@ -311,13 +312,9 @@ fn may_become(old: &NodeKind, new: &NodeKind) -> Result<(), u32> {
 }
 
 /// Makes an executable graph from `graph`.
-pub(crate) fn instantiate_graph(
-    driver: &'static SimulatedDriver,
-    graph: GraphId,
-    flags: u64,
-) -> Result<Arc<ExecutableGraph>, InstantiationError> {
+pub(crate) fn instantiate_graph(graph: GraphId, flags: u64) -> Result<Arc<ExecutableGraph>, InstantiationError> {
     static NEXT: AtomicU64 = AtomicU64::new(1);
-    let mut world = driver.graphs.lock_world();
+    let mut world = graph_tables().lock_world();
     let g = world.graph_by_id(graph)?;
     if g.capturing {
         return Err(CUresult::ILLEGAL_STATE.into());
@@ -332,7 +329,7 @@ pub(crate) fn instantiate_graph(
     let inner = ExecState { body, needs, last: None, objects: g.objects.duplicate_references() };
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let exec = Arc::new(ExecutableGraph { number, flags, graph, inner: Mutex::new(inner) });
-    driver.graphs.execs.add(exec.clone());
+    graph_tables().execs.add(exec.clone());
     Ok(exec)
 }
 
@@ -341,20 +338,19 @@ pub(crate) fn destroy_executable(
     driver: &'static SimulatedDriver,
     exec: &Arc<ExecutableGraph>,
 ) -> Result<(), CUresult> {
-    driver.graphs.execs.remove(object_handle(exec)).ok_or(CUresult::INVALID_VALUE)?;
-    if let Ok(g) = driver.graphs.lock_world().graph_mut(exec.graph) {
+    graph_tables().execs.remove(object_handle(exec)).ok_or(CUresult::INVALID_VALUE)?;
+    if let Ok(g) = graph_tables().lock_world().graph_mut(exec.graph) {
         g.instances -= 1;
     }
-    driver.graphs.memory.forget_executable(exec.number);
-    let mut inner = lock_through_panic(&exec.inner);
+    graph_tables().memory.forget_executable(exec.number);
+    let mut inner = exec.inner.lock();
     let objects = std::mem::take(&mut inner.objects);
     let Some(last) = inner.last.take() else { return Ok(()) };
     drop(inner);
     let engine = &driver.device_of_ordinal(last.device)?.engine;
     // The user objects of a destroyed graph live until its outstanding launch is done.
     if !objects.is_empty() && !engine.event_done(last.event) {
-        let group =
-            *lock_through_panic(&driver.graphs.keepers).entry(last.device).or_insert_with(|| engine.open_group());
+        let group = *graph_tables().keepers.lock().entry(last.device).or_insert_with(|| engine.open_group());
         let stream = engine.open_stream(group, false);
         let line = memory::DeviceStream { device: last.device, engine: engine.clone(), stream };
         line.wait(last, driver);
@@ -368,7 +364,7 @@ pub(crate) fn destroy_executable(
 impl ExecutableGraph {
     /// Replaces the work of the step that was made from `source` by `new`, of the same kind.
     pub(crate) fn set(&self, source: GraphId, mut new: NodeKind) -> Result<(), CUresult> {
-        let mut inner = lock_through_panic(&self.inner);
+        let mut inner = self.inner.lock();
         let step = inner.body.step_of_node(source).ok_or(CUresult::INVALID_VALUE)?;
         if step.kind.kind_number() != new.kind_number() || may_become(&step.kind, &new).is_err() {
             return Err(CUresult::INVALID_VALUE);
@@ -383,19 +379,19 @@ impl ExecutableGraph {
 
     /// Gives the steps of a child node the parameters of another graph of the same shape.
     pub(crate) fn set_child(&self, source: GraphId, new: ExecBody) -> Result<(), CUresult> {
-        let mut inner = lock_through_panic(&self.inner);
+        let mut inner = self.inner.lock();
         let child = inner.body.step_of_node(source).and_then(|s| s.child.as_mut()).ok_or(CUresult::INVALID_VALUE)?;
         child.update(new).map_err(|_| CUresult::INVALID_VALUE)
     }
 
     /// Takes the parameters of a graph of the same shape.
     pub(crate) fn update(&self, new: ExecBody) -> Result<(), UpdateMismatch> {
-        lock_through_panic(&self.inner).body.update(new)
+        self.inner.lock().body.update(new)
     }
 
     /// Returns whether a step is enabled; with `to`, first enables or disables it.
     pub(crate) fn set_enabled(&self, source: GraphId, to: Option<bool>) -> Result<bool, CUresult> {
-        let mut inner = lock_through_panic(&self.inner);
+        let mut inner = self.inner.lock();
         let step = inner.body.step_of_node(source).filter(|s| s.kind.can_rest()).ok_or(CUresult::INVALID_VALUE)?;
         step.enabled = to.unwrap_or(step.enabled);
         Ok(step.enabled)

@@ -13,8 +13,9 @@
 //! each other's bytes. A region's address stays usable while its span lives, where a real device would fault
 //! after the free.
 
-use super::GraphId;
-use crate::driver::{self, SimulatedDriver, lock_through_panic};
+use super::graph_tables;
+use crate::driver::{self, SimulatedDriver};
+use crate::objects::GraphId;
 use crate::pool_core::{FreeMark, FreeSource, FreeTicket, PoolCore};
 use parking_lot::Mutex;
 use shim_sys::cuda::CUresult;
@@ -33,7 +34,7 @@ pub(crate) struct AddressSpan {
 impl Drop for AddressSpan {
     fn drop(&mut self) {
         if let Some(d) = driver::current() {
-            d.graphs.memory.with_regions(|r| r.remove(&self.at));
+            graph_tables().memory.with_regions(|r| r.remove(&self.at));
             d.memory.close_span(self.at);
         }
     }
@@ -61,13 +62,13 @@ struct RegionState {
 impl GraphRegion {
     /// True if an enqueued launch allocated the region and no free was enqueued.
     pub(crate) fn is_live(&self) -> bool {
-        lock_through_panic(&self.state).holding.is_some()
+        self.state.lock().holding.is_some()
     }
 
     /// Registers that a node of `graph` frees it. Allowed: one such node in its own graph, or one in each of several
     /// other graphs, but not both.
     pub(crate) fn claim_free(&self, graph: GraphId) -> Result<(), CUresult> {
-        let mut s = lock_through_panic(&self.state);
+        let mut s = self.state.lock();
         let own = graph == self.graph;
         let free = !s.freed_inside && if own { s.freed_by.is_empty() } else { s.freed_by.insert(graph) };
         s.freed_inside |= own && free;
@@ -76,14 +77,14 @@ impl GraphRegion {
 
     /// Notes that a launch allocates the region, backed by `holding`.
     pub(crate) fn begin_region(&self, holding: &Arc<RegionBlock>) {
-        lock_through_panic(&self.state).holding = Some(holding.clone());
+        self.state.lock().holding = Some(holding.clone());
     }
 
     /// Frees the region in the order of a stream. False: it was not allocated.
     pub(crate) fn free_region(&self, driver: &'static SimulatedDriver, line: &DeviceStream) -> bool {
-        let Some(h) = lock_through_panic(&self.state).holding.take() else { return false };
+        let Some(h) = self.state.lock().holding.take() else { return false };
         if h.left.fetch_sub(1, Ordering::AcqRel) == 1 {
-            driver.graphs.memory.give_block(driver, h.device, h.at, line);
+            graph_tables().memory.give_block(driver, h.device, h.at, line);
         }
         true
     }
@@ -197,7 +198,7 @@ impl GraphPool {
     }
 
     fn grow_pool(&mut self, driver: &'static SimulatedDriver, device: i32, len: u64) -> bool {
-        let chunk = driver.memory.open_chunk(driver, device, len);
+        let chunk = driver.memory.open_chunk(device, len);
         chunk.inspect(|at| self.core.add_chunk(*at, len)).is_ok()
     }
 
@@ -206,7 +207,7 @@ impl GraphPool {
         self.end_passed_frees(driver);
         for (at, len) in self.core.take_surplus(0, 0) {
             self.mapped.retain(|_, (m, _)| *m < at || *m >= at + len);
-            driver.memory.close_chunk(driver, device, at, len);
+            driver.memory.close_chunk(device, at, len);
         }
     }
 
@@ -252,7 +253,7 @@ pub(crate) struct GraphMemory {
 
 impl GraphMemory {
     fn with_regions<R>(&self, f: impl FnOnce(&mut BTreeMap<u64, Vec<Weak<GraphRegion>>>) -> R) -> R {
-        f(&mut lock_through_panic(&self.regions))
+        f(&mut self.regions.lock())
     }
 
     /// All regions that start at `at`.
@@ -308,7 +309,7 @@ impl GraphMemory {
         part: (u64, u8),
         line: &DeviceStream,
     ) -> Result<u64, CUresult> {
-        let mut pools = lock_through_panic(&self.pools);
+        let mut pools = self.pools.lock();
         let pool = pools.entry(device).or_default();
         let at = pool.take_block(driver, device, bytes, line)?;
         pool.taken.insert(at, bytes);
@@ -319,7 +320,7 @@ impl GraphMemory {
 
     /// Returns a block in the order of `line`.
     pub(crate) fn give_block(&self, driver: &'static SimulatedDriver, device: i32, at: u64, line: &DeviceStream) {
-        let mut pools = lock_through_panic(&self.pools);
+        let mut pools = self.pools.lock();
         let Some(pool) = pools.get_mut(&device) else { return };
         if pool.taken.remove(&at).is_none() {
             return;
@@ -336,14 +337,14 @@ impl GraphMemory {
 
     /// Forgets the mappings of an executable graph that ended.
     pub(crate) fn forget_executable(&self, exec: u64) {
-        for pool in lock_through_panic(&self.pools).values_mut() {
+        for pool in self.pools.lock().values_mut() {
             pool.mapped.retain(|(number, _), _| *number != exec);
         }
     }
 
     /// Reserved and used bytes of the device's pool for graph memory.
     pub(crate) fn pool_numbers(&self, device: i32) -> GraphPoolNumbers {
-        let pools = lock_through_panic(&self.pools);
+        let pools = self.pools.lock();
         let Some(pool) = pools.get(&device) else { return GraphPoolNumbers::default() };
         let n = pool.core.pool_numbers();
         GraphPoolNumbers {
@@ -356,7 +357,7 @@ impl GraphMemory {
 
     /// Resets a highest value to the present one.
     pub(crate) fn reset_high(&self, device: i32, reserved: bool) {
-        let mut pools = lock_through_panic(&self.pools);
+        let mut pools = self.pools.lock();
         let Some(pool) = pools.get_mut(&device) else { return };
         if reserved {
             pool.core.reset_reserved_high();
@@ -368,7 +369,7 @@ impl GraphMemory {
     /// Returns memory that neither an outstanding launch nor an allocation uses.
     pub(crate) fn trim_device(&self, driver: &'static SimulatedDriver, device: i32) -> Result<(), CUresult> {
         driver.device_of_ordinal(device)?;
-        if let Some(pool) = lock_through_panic(&self.pools).get_mut(&device) {
+        if let Some(pool) = self.pools.lock().get_mut(&device) {
             pool.trim_chunks(driver, device);
         }
         Ok(())
@@ -380,11 +381,11 @@ impl GraphMemory {
             self.with_regions(|r| r.values().flatten().filter_map(Weak::upgrade).collect());
         // Outside the table's lock, because dropping the last reference removes the region from the table.
         for r in all.iter().filter(|r| r.span.device == device) {
-            lock_through_panic(&r.state).holding = None;
+            r.state.lock().holding = None;
         }
-        let Some(pool) = lock_through_panic(&self.pools).remove(&device) else { return };
+        let Some(pool) = self.pools.lock().remove(&device) else { return };
         for (at, len) in pool.core.all_chunks() {
-            driver.memory.close_chunk(driver, device, at, len);
+            driver.memory.close_chunk(device, at, len);
         }
     }
 }

@@ -15,15 +15,11 @@ pub(crate) mod object;
 pub(crate) mod run;
 pub(crate) mod world;
 
-use crate::driver::lock_through_panic;
 use crate::objects::HandleRegistry;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
+use std::sync::LazyLock;
 use vgpu_sim::engine::GroupId;
-
-/// The value of a handle. Handles of graphs and nodes are increasing numbers that cannot be mistaken for
-/// addresses.
-pub(crate) type GraphId = usize;
 
 /// All graphs and graph memory of this process.
 ///
@@ -43,6 +39,12 @@ pub(crate) struct GraphTables {
 impl GraphTables {
     /// Locks the graphs and nodes.
     pub(crate) fn lock_world(&self) -> MutexGuard<'_, world::GraphWorld> {
-        lock_through_panic(&self.world)
+        self.world.lock()
     }
+}
+
+/// The graphs of this process.
+pub(crate) fn graph_tables() -> &'static GraphTables {
+    static GRAPH_TABLES: LazyLock<GraphTables> = LazyLock::new(GraphTables::default);
+    &GRAPH_TABLES
 }

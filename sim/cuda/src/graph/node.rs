@@ -1,10 +1,9 @@
 //! The work of a node with all its data; arguments are copied when the node is made.
 
-use super::GraphId;
 use super::memory::GraphRegion;
-use crate::calls::launch::{LaunchCost, LaunchShape, packed_buffer};
 use crate::context::CudaContext;
-use crate::objects::{EventObject, FunctionObject};
+use crate::objects::{EventObject, FunctionObject, GraphId};
+use crate::work::kernel::{LaunchCost, LaunchShape, packed_buffer};
 use core::ffi::c_void;
 use shim_sys::cuda::*;
 use std::collections::BTreeMap;

@@ -3,15 +3,16 @@
 //! A node whose context is on another device runs in a stream there, and the launch's stream waits for it.
 
 use super::exec::{AUTO_FREE, ExecBody, ExecState, ExecutableGraph};
+use super::graph_tables;
 use super::memory::{DeviceStream, GraphRegion, RegionBlock};
 use super::node::NodeKind;
-use crate::calls::copy::{self, RowMove};
-use crate::calls::fill;
-use crate::calls::launch::KnownLaunch;
 use crate::context::CudaContext;
-use crate::driver::{SimulatedDriver, lock_through_panic};
+use crate::driver::SimulatedDriver;
 use crate::objects::{EventObject, object_handle};
 use crate::pool_core::FreeMark;
+use crate::work::copy::{self, RowMove};
+use crate::work::fill;
+use crate::work::kernel::KnownLaunch;
 use shim_sys::cuda::CUresult;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -156,7 +157,7 @@ fn take_memory(
     line: &DeviceStream,
     hold_on: bool,
 ) -> Result<LaunchBlocks, CUresult> {
-    let memory = &driver.graphs.memory;
+    let memory = &graph_tables().memory;
     let mut passing = LaunchBlocks::new();
     let mut lasting = Vec::new();
     for need in &inner.needs {
@@ -181,7 +182,7 @@ fn take_memory(
 
 fn give_back(driver: &'static SimulatedDriver, passing: &LaunchBlocks, line: &DeviceStream) {
     for (device, at) in passing {
-        driver.graphs.memory.give_block(driver, *device, *at, line);
+        graph_tables().memory.give_block(driver, *device, *at, line);
     }
 }
 
@@ -213,7 +214,7 @@ pub(crate) fn launch(
     exec: &ExecutableGraph,
     line: &DeviceStream,
 ) -> Result<(), CUresult> {
-    let mut inner = lock_through_panic(&exec.inner);
+    let mut inner = exec.inner.lock();
     let mut work = Vec::new();
     prepare_work(driver, &inner.body, &mut work)?;
     let auto_free = exec.flags & AUTO_FREE != 0;
@@ -237,7 +238,7 @@ pub(crate) fn upload_memory(
     exec: &ExecutableGraph,
     line: &DeviceStream,
 ) -> Result<(), CUresult> {
-    let mut inner = lock_through_panic(&exec.inner);
+    let mut inner = exec.inner.lock();
     follow_last_launch(driver, &mut inner, line);
     // Memory of an earlier launch that is still allocated already has its block.
     if !has_unfreed(&inner) {

@@ -2,10 +2,10 @@
 //!
 //! A graph with a cycle can be described; instantiation refuses it (`exec`).
 
-use super::GraphId;
 use super::memory::{AddressSpan, GraphRegion};
 use super::node::NodeKind;
 use super::object::HeldObjects;
+use crate::objects::GraphId;
 use shim_sys::cuda::CUresult;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;

@@ -1,9 +1,10 @@
 //! Creation of nodes.
 
 use super::{INVALID_GRAPH_CALL, handle_id, make, node_handle, read_nodes};
-use crate::door::{CallFrame, CallResult, write_output};
-use crate::graph::GraphId;
+use crate::entry_points::{CallFrame, write_output};
+use crate::errors::CallResult;
 use crate::graph::node::NodeKind;
+use crate::objects::GraphId;
 use shim_sys::cuda::*;
 
 /// Adds the node that `make` returns for the graph and the nodes it depends on.
@@ -15,7 +16,7 @@ pub(super) unsafe fn add(
     count: usize,
     make: impl FnOnce(GraphId, &[GraphId]) -> Result<NodeKind, CUresult>,
 ) -> CallResult {
-    let graphs = &d.initialised_driver()?.graphs;
+    let graphs = &d.graph_tables()?;
     let graph = handle_id(graph.0);
     let after = unsafe { read_nodes(deps, count)? };
     graphs.lock_world().can_add(graph, &after)?;
@@ -29,7 +30,7 @@ pub(super) unsafe fn add(
 
 /// The graph of a child node: a copy of the present state of `graph`.
 pub(super) fn child_kind(d: &CallFrame, graph: CUgraph) -> Result<NodeKind, CUresult> {
-    d.initialised_driver()?.graphs.lock_world().copy_graph(handle_id(graph.0), true).map(NodeKind::Child)
+    d.graph_tables()?.lock_world().copy_graph(handle_id(graph.0), true).map(NodeKind::Child)
 }
 
 pub(crate) unsafe fn cuGraphAddKernelNode(

@@ -1,7 +1,8 @@
 //! Executable graphs: instantiation, destruction, update as a whole.
 
 use super::{INVALID_GRAPH_CALL, executable_of_handle, handle_id, node_handle};
-use crate::door::{CallFrame, CallResult, put_if, write_output};
+use crate::entry_points::{CallFrame, put_if, write_output};
+use crate::errors::CallResult;
 use crate::graph::exec::{
     self, AUTO_FREE, DEVICE_LAUNCH, ExecBody, ExecutableGraph, InstantiationError, UPLOAD_FLAG, USE_NODE_PRIORITY,
 };
@@ -12,15 +13,14 @@ use std::sync::Arc;
 
 /// Launches from the device are not simulated.
 fn make_executable(d: &CallFrame, graph: CUgraph, flags: u64) -> Result<Arc<ExecutableGraph>, InstantiationError> {
-    let driver = d.initialised_driver()?;
-    driver.graphs.lock_world().graph_by_id(handle_id(graph.0))?;
+    d.graph_tables()?.lock_world().graph_by_id(handle_id(graph.0))?;
     if flags & (DEVICE_LAUNCH | AUTO_FREE) == DEVICE_LAUNCH | AUTO_FREE {
         return Err(INVALID_GRAPH_CALL.into());
     }
     if flags & DEVICE_LAUNCH != 0 {
         return Err(CUresult::NOT_SUPPORTED.into());
     }
-    exec::instantiate_graph(driver, handle_id(graph.0), flags)
+    exec::instantiate_graph(handle_id(graph.0), flags)
 }
 
 /// The log is written only on failure.
@@ -115,7 +115,7 @@ pub(crate) unsafe fn cuGraphExecGetFlags(d: &CallFrame, exec: CUgraphExec, flags
 
 fn update(d: &CallFrame, exec: CUgraphExec, graph: CUgraph) -> Result<Result<(), exec::UpdateMismatch>, CUresult> {
     let x = executable_of_handle(d, exec)?;
-    let new = ExecBody::read(&d.initialised_driver()?.graphs.lock_world(), handle_id(graph.0)).map_err(|r| r.code)?;
+    let new = ExecBody::read(&d.graph_tables()?.lock_world(), handle_id(graph.0)).map_err(|r| r.code)?;
     Ok(x.update(new))
 }
 

@@ -1,7 +1,8 @@
 //! Parameters of nodes in executable graphs, addressed by the nodes they were made from.
 
 use super::{INVALID_GRAPH_CALL, executable_of_handle, handle_id, make};
-use crate::door::{CallFrame, CallResult, write_output};
+use crate::entry_points::{CallFrame, write_output};
+use crate::errors::CallResult;
 use crate::graph::exec::ExecBody;
 use crate::graph::node::NodeKind;
 use shim_sys::cuda::*;
@@ -13,7 +14,7 @@ fn set(
     make: impl FnOnce() -> Result<NodeKind, CUresult>,
 ) -> CallResult {
     let x = executable_of_handle(d, exec)?;
-    d.initialised_driver()?.graphs.lock_world().node_by_id(handle_id(node.0))?;
+    d.graph_tables()?.lock_world().node_by_id(handle_id(node.0))?;
     x.set(handle_id(node.0), make()?)
 }
 
@@ -89,7 +90,7 @@ pub(crate) unsafe fn cuGraphExecChildGraphNodeSetParams(
     child: CUgraph,
 ) -> CallResult {
     let x = executable_of_handle(d, exec)?;
-    let world = d.initialised_driver()?.graphs.lock_world();
+    let world = d.graph_tables()?.lock_world();
     world.node_by_id(handle_id(node.0))?;
     let body = ExecBody::read(&world, handle_id(child.0)).map_err(|r| r.code)?;
     drop(world);

@@ -1,10 +1,11 @@
 //! Nodes of any type by one structure: creation and change.
 
 use super::{INVALID_GRAPH_CALL, add, executable_of_handle, handle_id, make, params};
-use crate::door::{CallFrame, CallResult};
-use crate::graph::GraphId;
+use crate::entry_points::CallFrame;
+use crate::errors::CallResult;
 use crate::graph::exec::ExecBody;
 use crate::graph::node::NodeKind;
+use crate::objects::GraphId;
 use shim_sys::cuda::*;
 
 /// A copy node in the structure: flags, context, copy.
@@ -92,7 +93,7 @@ pub(crate) unsafe fn cuGraphExecNodeSetParams(
     new: *mut CUgraphNodeParams,
 ) -> CallResult {
     let x = executable_of_handle(d, exec)?;
-    let world = &d.initialised_driver()?.graphs;
+    let world = &d.graph_tables()?;
     world.lock_world().node_by_id(handle_id(node.0))?;
     if new.is_null() {
         return Err(INVALID_GRAPH_CALL);

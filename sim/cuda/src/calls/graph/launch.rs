@@ -2,7 +2,8 @@
 
 use super::executable_of_handle;
 use crate::calls::launch::spend_host_time;
-use crate::door::{CallFrame, CallResult};
+use crate::entry_points::CallFrame;
+use crate::errors::CallResult;
 use crate::graph::exec::ExecutableGraph;
 use crate::graph::memory::DeviceStream;
 use crate::graph::run;

@@ -2,13 +2,13 @@
 
 use super::{INVALID_GRAPH_CALL, context_or_current};
 use crate::calls::function::function_of_handle;
-use crate::calls::launch::{LaunchShape, launch_duration};
-use crate::calls::{copy, fill};
+use crate::calls::launch::launch_duration;
 use crate::context::CudaContext;
-use crate::door::CallFrame;
-use crate::graph::GraphId;
+use crate::entry_points::CallFrame;
 use crate::graph::node::{AllocationNode, GraphCopy, GraphFill, HostNode, KernelArguments, KernelNode, NodeKind};
-use crate::objects::{EventObject, object_of_handle};
+use crate::objects::{EventObject, GraphId, object_of_handle};
+use crate::work::kernel::LaunchShape;
+use crate::work::{copy, fill};
 use shim_sys::cuda::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -142,14 +142,14 @@ pub(super) unsafe fn alloc(
             return Err(INVALID_GRAPH_CALL);
         }
     }
-    let span = driver.graphs.lock_world().free_span(graph, after, device, bytes);
-    let region = driver.graphs.memory.new_region(driver, device, bytes, graph, span)?;
+    let span = d.graph_tables()?.lock_world().free_span(graph, after, device, bytes);
+    let region = d.graph_tables()?.memory.new_region(driver, device, bytes, graph, span)?;
     unsafe { (&raw mut (*p).dptr).write(region.span.at) };
     Ok(NodeKind::Alloc(AllocationNode { region, props, access: access.into() }))
 }
 
 pub(super) fn free(d: &CallFrame, graph: GraphId, at: u64) -> Result<NodeKind, CUresult> {
-    d.initialised_driver()?.graphs.memory.claim_region(at, graph).map(NodeKind::Free)
+    d.graph_tables()?.memory.claim_region(at, graph).map(NodeKind::Free)
 }
 
 /// The handle of a context in a query.

@@ -1,7 +1,8 @@
 //! Graph memory of a device: its amounts, and the return of unused memory.
 
 use super::INVALID_GRAPH_CALL;
-use crate::door::{CallFrame, CallResult, write_output};
+use crate::entry_points::{CallFrame, write_output};
+use crate::errors::CallResult;
 use core::ffi::c_void;
 use shim_sys::cuda::*;
 
@@ -13,7 +14,7 @@ pub(crate) unsafe fn cuDeviceGetGraphMemAttribute(
 ) -> CallResult {
     let driver = d.initialised_driver()?;
     driver.device_of_ordinal(dev)?;
-    let n = driver.graphs.memory.pool_numbers(dev);
+    let n = d.graph_tables()?.memory.pool_numbers(dev);
     let bytes = match attribute {
         CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT => n.used,
         CU_GRAPH_MEM_ATTR_USED_MEM_HIGH => n.used_high,
@@ -37,11 +38,11 @@ pub(crate) unsafe fn cuDeviceSetGraphMemAttribute(
     if !high.contains(&attribute) || value.is_null() || unsafe { value.cast::<u64>().read_unaligned() } != 0 {
         return Err(INVALID_GRAPH_CALL);
     }
-    driver.graphs.memory.reset_high(dev, attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH);
+    d.graph_tables()?.memory.reset_high(dev, attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH);
     Ok(())
 }
 
 pub(crate) unsafe fn cuDeviceGraphMemTrim(d: &CallFrame, dev: CUdevice) -> CallResult {
     let driver = d.initialised_driver()?;
-    driver.graphs.memory.trim_device(driver, dev)
+    d.graph_tables()?.memory.trim_device(driver, dev)
 }

@@ -18,9 +18,10 @@ pub(crate) mod shape;
 pub(crate) mod whole;
 
 use crate::context::CudaContext;
-use crate::door::{CallFrame, CallResult, write_output};
-use crate::graph::GraphId;
+use crate::entry_points::{CallFrame, write_output};
+use crate::errors::CallResult;
 use crate::graph::exec::ExecutableGraph;
+use crate::objects::GraphId;
 use core::ffi::c_void;
 use shim_sys::cuda::*;
 use std::sync::Arc;
@@ -65,7 +66,7 @@ unsafe fn give_list(out: *mut CUgraphNode, count: *mut usize, all: &[GraphId]) -
 }
 
 fn executable_of_handle(d: &CallFrame, exec: CUgraphExec) -> Result<Arc<ExecutableGraph>, CUresult> {
-    d.initialised_driver()?.graphs.execs.get(exec.0).ok_or(INVALID_GRAPH_CALL)
+    d.graph_tables()?.execs.get(exec.0).ok_or(INVALID_GRAPH_CALL)
 }
 
 /// The context of a handle; null: the current one.

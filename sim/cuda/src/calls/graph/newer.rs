@@ -2,7 +2,8 @@
 //! waits for another before that one ends. Only the plain edge, all zero, is simulated.
 
 use super::{INVALID_GRAPH_CALL, add, generic, give_list, handle_id, shape};
-use crate::door::{CallFrame, CallResult};
+use crate::entry_points::CallFrame;
+use crate::errors::CallResult;
 use shim_sys::cuda::*;
 
 /// Refuses edges that are not plain.
@@ -89,7 +90,7 @@ pub(crate) unsafe fn cuGraphNodeGetDependencies_v2(
     if out.is_null() && !edges.is_null() {
         return Err(INVALID_GRAPH_CALL);
     }
-    let after = d.initialised_driver()?.graphs.lock_world().node_by_id(handle_id(node.0))?.after.clone();
+    let after = d.graph_tables()?.lock_world().node_by_id(handle_id(node.0))?.after.clone();
     unsafe {
         give_list(out, count, &after)?;
         write_plain_edges(edges, count)

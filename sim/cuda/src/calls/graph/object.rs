@@ -1,7 +1,8 @@
 //! User objects, which graphs keep alive.
 
 use super::{INVALID_GRAPH_CALL, handle_id};
-use crate::door::{CallFrame, CallResult, write_output};
+use crate::entry_points::{CallFrame, write_output};
+use crate::errors::CallResult;
 use crate::graph::object::UserObject;
 use core::ffi::c_void;
 use shim_sys::cuda::*;
@@ -13,7 +14,7 @@ const NO_DESTRUCTOR_SYNC: u32 = 1;
 const MOVE_REFERENCES: u32 = 1;
 
 fn known_object(d: &CallFrame, object: CUuserObject) -> Result<Arc<UserObject>, CUresult> {
-    d.initialised_driver()?.graphs.objects.get(object.0).ok_or(INVALID_GRAPH_CALL)
+    d.graph_tables()?.objects.get(object.0).ok_or(INVALID_GRAPH_CALL)
 }
 
 fn count_of(count: u32) -> Result<u32, CUresult> {
@@ -28,12 +29,11 @@ pub(crate) unsafe fn cuUserObjectCreate(
     count: u32,
     flags: u32,
 ) -> CallResult {
-    let driver = d.initialised_driver()?;
     if out.is_null() || flags != NO_DESTRUCTOR_SYNC {
         return Err(INVALID_GRAPH_CALL);
     }
     let object = UserObject::new(ptr, destroy.ok_or(INVALID_GRAPH_CALL)?, count_of(count)?);
-    unsafe { write_output(out, CUuserObject(driver.graphs.objects.add(object))) }
+    unsafe { write_output(out, CUuserObject(d.graph_tables()?.objects.add(object))) }
 }
 
 pub(crate) unsafe fn cuUserObjectRetain(d: &CallFrame, object: CUuserObject, count: u32) -> CallResult {
@@ -43,7 +43,7 @@ pub(crate) unsafe fn cuUserObjectRetain(d: &CallFrame, object: CUuserObject, cou
 
 pub(crate) unsafe fn cuUserObjectRelease(d: &CallFrame, object: CUuserObject, count: u32) -> CallResult {
     if known_object(d, object)?.release(count_of(count)?) {
-        d.initialised_driver()?.graphs.objects.remove(object.0);
+        d.graph_tables()?.objects.remove(object.0);
     }
     Ok(())
 }
@@ -55,7 +55,7 @@ pub(crate) unsafe fn cuGraphRetainUserObject(
     count: u32,
     flags: u32,
 ) -> CallResult {
-    let mut world = d.initialised_driver()?.graphs.lock_world();
+    let mut world = d.graph_tables()?.lock_world();
     let g = world.graph_mut(handle_id(graph.0))?;
     let (o, count) = (known_object(d, object)?, count_of(count)?);
     if flags & !MOVE_REFERENCES != 0 {
@@ -75,7 +75,7 @@ pub(crate) unsafe fn cuGraphReleaseUserObject(
     count: u32,
 ) -> CallResult {
     let count = count_of(count)?;
-    let mut world = d.initialised_driver()?.graphs.lock_world();
+    let mut world = d.graph_tables()?.lock_world();
     let held = world
         .graph_mut(handle_id(graph.0))?
         .objects

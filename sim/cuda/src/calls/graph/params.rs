@@ -1,7 +1,8 @@
 //! Parameters and attributes of nodes, by type.
 
 use super::{INVALID_GRAPH_CALL, handle_id, make};
-use crate::door::{CallFrame, CallResult, write_output};
+use crate::entry_points::{CallFrame, write_output};
+use crate::errors::CallResult;
 use crate::graph::node::{AllocationNode, KernelNode, NodeKind};
 use crate::objects::object_handle;
 use core::ffi::c_void;
@@ -12,7 +13,7 @@ use shim_sys::cuda::*;
 const KEPT_ATTRIBUTES: [u32; 7] = [1, 2, 4, 5, 8, 9, 10];
 
 fn kind_of_node(d: &CallFrame, node: CUgraphNode) -> Result<NodeKind, CUresult> {
-    Ok(d.initialised_driver()?.graphs.lock_world().node_by_id(handle_id(node.0))?.kind.clone())
+    Ok(d.graph_tables()?.lock_world().node_by_id(handle_id(node.0))?.kind.clone())
 }
 
 /// Replaces the work of a node by other work of the same type.
@@ -26,7 +27,7 @@ pub(super) fn set(d: &CallFrame, node: CUgraphNode, make: impl FnOnce() -> Resul
     if let (NodeKind::Kernel(old), NodeKind::Kernel(new)) = (&old, &mut new) {
         new.attributes.clone_from(&old.attributes);
     }
-    d.initialised_driver()?.graphs.lock_world().node_mut(handle_id(node.0))?.kind = new;
+    d.graph_tables()?.lock_world().node_mut(handle_id(node.0))?.kind = new;
     Ok(())
 }
 
@@ -127,7 +128,7 @@ pub(crate) unsafe fn cuGraphKernelNodeSetAttribute(
     attribute: u32,
     value: *const c_void,
 ) -> CallResult {
-    let mut world = d.initialised_driver()?.graphs.lock_world();
+    let mut world = d.graph_tables()?.lock_world();
     let NodeKind::Kernel(k) = &mut world.node_mut(handle_id(node.0))?.kind else { return Err(INVALID_GRAPH_CALL) };
     if value.is_null() || !KEPT_ATTRIBUTES.contains(&attribute) {
         return Err(INVALID_GRAPH_CALL);
@@ -138,7 +139,7 @@ pub(crate) unsafe fn cuGraphKernelNodeSetAttribute(
 
 pub(crate) unsafe fn cuGraphKernelNodeCopyAttributes(d: &CallFrame, dst: CUgraphNode, src: CUgraphNode) -> CallResult {
     let NodeKind::Kernel(from) = kind_of_node(d, src)? else { return Err(INVALID_GRAPH_CALL) };
-    let mut world = d.initialised_driver()?.graphs.lock_world();
+    let mut world = d.graph_tables()?.lock_world();
     let NodeKind::Kernel(to) = &mut world.node_mut(handle_id(dst.0))?.kind else { return Err(INVALID_GRAPH_CALL) };
     to.attributes = from.attributes;
     Ok(())

@@ -1,7 +1,8 @@
 //! Graphs as a whole: creation, destruction, clones, DOT output.
 
 use super::{INVALID_GRAPH_CALL, graph_handle, handle_id, node_handle};
-use crate::door::{CallFrame, CallResult, write_output};
+use crate::entry_points::{CallFrame, write_output};
+use crate::errors::CallResult;
 use crate::graph::dot;
 use core::ffi::{CStr, c_char};
 use shim_sys::cuda::*;
@@ -10,12 +11,12 @@ pub(crate) unsafe fn cuGraphCreate(d: &CallFrame, out: *mut CUgraph, flags: u32)
     if out.is_null() || flags != 0 {
         return Err(INVALID_GRAPH_CALL);
     }
-    unsafe { write_output(out, graph_handle(d.initialised_driver()?.graphs.lock_world().create_graph())) }
+    unsafe { write_output(out, graph_handle(d.graph_tables()?.lock_world().create_graph())) }
 }
 
 /// The graph of a child node ends only with its node.
 pub(crate) unsafe fn cuGraphDestroy(d: &CallFrame, graph: CUgraph) -> CallResult {
-    let mut world = d.initialised_driver()?.graphs.lock_world();
+    let mut world = d.graph_tables()?.lock_world();
     let g = world.graph_by_id(handle_id(graph.0))?;
     if g.embedded || g.capturing {
         return Err(INVALID_GRAPH_CALL);
@@ -28,7 +29,7 @@ pub(crate) unsafe fn cuGraphDestroy(d: &CallFrame, graph: CUgraph) -> CallResult
 }
 
 pub(crate) unsafe fn cuGraphClone(d: &CallFrame, clone: *mut CUgraph, original: CUgraph) -> CallResult {
-    let mut world = d.initialised_driver()?.graphs.lock_world();
+    let mut world = d.graph_tables()?.lock_world();
     world.graph_by_id(handle_id(original.0))?;
     if clone.is_null() {
         return Err(INVALID_GRAPH_CALL);
@@ -42,7 +43,7 @@ pub(crate) unsafe fn cuGraphNodeFindInClone(
     original: CUgraphNode,
     clone: CUgraph,
 ) -> CallResult {
-    let world = d.initialised_driver()?.graphs.lock_world();
+    let world = d.graph_tables()?.lock_world();
     let found = world.in_clone(handle_id(original.0), handle_id(clone.0))?;
     unsafe { write_output(out, node_handle(found)) }
 }
@@ -53,7 +54,7 @@ pub(crate) unsafe fn cuGraphDebugDotPrint(
     path: *const c_char,
     flags: u32,
 ) -> CallResult {
-    let text = dot::dot_text(&d.initialised_driver()?.graphs.lock_world(), handle_id(graph.0), flags)?;
+    let text = dot::dot_text(&d.graph_tables()?.lock_world(), handle_id(graph.0), flags)?;
     if path.is_null() {
         return Err(INVALID_GRAPH_CALL);
     }
