@@ -95,7 +95,7 @@ pub fn find_refusals(capacity: &DeviceCapacity, asks: &[TenantAsk]) -> Vec<Admis
         refusals.extend(at.map(|at| AdmissionRefusal::Memory { at, asked, promised }));
     }
     let floors = asks.iter().map(|ask| u128::from(ask.floor.map_or(0, Share::as_permille)));
-    let (asked, at) = sum(floors, u128::from(Share::ALL.as_permille()));
+    let (asked, at) = sum(floors, u128::from(Share::WHOLE_DEVICE.as_permille()));
     refusals.extend(at.map(|at| AdmissionRefusal::Floors { at, asked: u64::try_from(asked).unwrap_or(u64::MAX) }));
     refusals
 }

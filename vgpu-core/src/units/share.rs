@@ -13,8 +13,8 @@ use crate::units::decimal::{Decimal, NumberError, trim_spaces};
 pub struct Share(u16);
 
 impl Share {
-    /// The whole device: as a ceiling, no ceiling.
-    pub const ALL: Self = Self(1000);
+    /// 1000 thousandths, the whole device: as a ceiling, no ceiling.
+    pub const WHOLE_DEVICE: Self = Self(1000);
 
     /// A share from thousandths; `None` outside `1..=1000`.
     #[must_use]
@@ -41,7 +41,7 @@ impl Share {
     /// True for the whole device, so that no ceiling needs to be enforced.
     #[must_use]
     pub const fn is_all(self) -> bool {
-        self.0 == Self::ALL.0
+        self.0 == Self::WHOLE_DEVICE.0
     }
 
     /// This part of `amount`, rounded down.
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn a_request_is_always_some_time() {
         assert_eq!(parse_request(" 12.5% "), Share::from_permille(125).ok_or(ShareError::Zero));
-        assert_eq!(parse_request("100"), Ok(Share::ALL));
+        assert_eq!(parse_request("100"), Ok(Share::WHOLE_DEVICE));
         for bad in ["unlimited", "0", "0.5", "101", ""] {
             assert!(parse_request(bad).is_err(), "{bad}");
         }
@@ -233,7 +233,7 @@ mod tests {
             let exact = u64::try_from(u128::from(amount) * 333 / 1000).unwrap();
             assert_eq!(third.part_of(amount), exact, "{amount}");
         }
-        assert_eq!(Share::ALL.part_of(u64::MAX), u64::MAX);
+        assert_eq!(Share::WHOLE_DEVICE.part_of(u64::MAX), u64::MAX);
     }
 
     #[test]
@@ -242,8 +242,8 @@ mod tests {
         assert_eq!(Share::from_permille(1001), None);
         assert_eq!(Share::from_percent(0), None);
         assert_eq!(Share::from_percent(u32::MAX), None);
-        assert_eq!(Share::from_percent(100), Some(Share::ALL));
+        assert_eq!(Share::from_percent(100), Some(Share::WHOLE_DEVICE));
         assert_eq!(Share::from_permille(125).unwrap().to_string(), "12.5 %");
-        assert_eq!(Share::ALL.to_string(), "100 %");
+        assert_eq!(Share::WHOLE_DEVICE.to_string(), "100 %");
     }
 }

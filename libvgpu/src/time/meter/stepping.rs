@@ -419,7 +419,7 @@ mod tests {
         let launch = MeteredLaunch { context, stream, per_thread: false, key: 1, in_parts: false };
         let gate = Gate::Run { lease: 0, until: u64::MAX, exclusive: true, ceiling: None, wide: false };
         let account = PAGE.as_ledger().time_account();
-        let share = Some(Share::ALL);
+        let share = Some(Share::WHOLE_DEVICE);
         let wish = LaunchQuery {
             launch: &launch,
             cost,

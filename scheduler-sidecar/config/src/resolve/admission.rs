@@ -85,7 +85,7 @@ pub(crate) fn refusal_text(
         }
         AdmissionRefusal::FloorAboveCeiling { at } => {
             let (tenant, terms) = there[at];
-            let ceiling = terms.ceiling.unwrap_or(Share::ALL);
+            let ceiling = terms.ceiling.unwrap_or(Share::WHOLE_DEVICE);
             let what = format!("is more than the sm_limit of tenant {tenant} on device {device}");
             RefusalText { at, key: "sm_request", what, accepted: format!("at most {ceiling}") }
         }

@@ -172,7 +172,7 @@ fn numbers_at_the_end_of_the_range_neither_panic_nor_wrap() {
     for now in [0, 1, u64::MAX / 16, u64::MAX] {
         for ns in [0, 1, u64::MAX] {
             account.charge(ns, Share::from_permille(1).unwrap(), now);
-            let _ = account.balance_at(Share::ALL, now);
+            let _ = account.balance_at(Share::WHOLE_DEVICE, now);
             if let Admission::WaitUntil(then) = account.admit_launch(now) {
                 assert!(then > 0);
             }
