@@ -277,7 +277,7 @@ fn two_interposers_behind_us_are_called_once_each_and_an_allocation_is_charged_o
         let free = m.info().0;
         m.alloc(100 * MIB);
         assert_eq!(m.info().0, free - 100 * MIB, "charged once: {door}");
-        // Where the first calls the second, both increment the same counter.
+        // If our hook calls the other preload, or the other way round, both increment the same counter.
         assert_eq!(m.ok("interposed").numbers(), [2, 2], "calls and depth: {door}");
         assert_eq!(m.code(&format!("alloc {GIB}")), OUT_OF_MEMORY, "{door}");
         assert_eq!(m.ok("interposed").numbers(), [4, 2], "calls and depth: {door}");

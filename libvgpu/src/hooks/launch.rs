@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
 
-/// The object of a launch.
+/// The work that a launch puts on the device.
 enum LaunchKind {
     /// A function, with grid and block dimensions.
     Kernel(CUfunction, [u32; 3], [u32; 3]),

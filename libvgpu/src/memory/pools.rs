@@ -264,7 +264,7 @@ pub fn begin_shrinking() -> Option<ShrinkingCall> {
 /// Whether the end of a stream must be noted.
 ///
 /// # Cost
-/// Two loads.
+/// Reads two atomics.
 #[inline]
 pub fn any_in_streams() -> bool {
     any() || deferred_frees::is_doubtful()

@@ -10,11 +10,11 @@
 //! All of this happens under the governor's lock and calls no driver. A question for the driver is returned as a
 //! [`LaunchStep`]; the caller asks without the lock and steps again.
 //!
-//! [`stepping`]: a launch on its way to the driver; [`recorded`]: after the driver call. [`settling`]: tails.
-//! [`markers`]: the driver calls. [`reaping`]: charging and learning when markers were reached. [`crediting`]:
-//! launches that threads count by themselves. [`ending`]: contexts and streams that end, programs that wait.
-//! [`turning`]: the tenant's other members. [`leasing`]: the daemon's lease. [`timelines`]: the data. Waiting at the
-//! gate: [`crate::time::governor`].
+//! [`stepping`]: a launch on its way to the driver; [`recorded`]: after the driver call. [`settling`]: work after a
+//! stream's last marker. [`markers`]: the driver calls. [`reaping`]: charging and learning when markers were reached.
+//! [`crediting`]: launches that threads count by themselves. [`ending`]: contexts and streams that end, programs that
+//! wait. [`turning`]: the tenant's other members. [`leasing`]: the daemon's lease. [`timelines`]: the data. Waiting at
+//! the gate: [`crate::time::governor`].
 
 mod crediting;
 mod ending;

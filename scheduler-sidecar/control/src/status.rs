@@ -76,7 +76,7 @@ pub struct RecordStatus {
 /// State of the audit log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditStatus {
-    /// Path of the file.
+    /// Path of the audit log.
     pub file: PathBuf,
     /// Hash of the last line that the daemon wrote; empty before the first line.
     pub head: String,

@@ -63,7 +63,7 @@ impl VirtualDevice {
     /// Launches a kernel of `ns` for process `who`; kernels of one process run one after another.
     ///
     /// # Panics
-    /// `who` is 64 or more.
+    /// The process number `who` is 64 or more.
     pub fn launch(&mut self, who: usize, ns: u64) -> VirtualMark {
         self.put_work(who, COMPUTE_LANE, ns, &[])
     }

@@ -233,7 +233,7 @@ impl UsageMeter {
         LaunchStep::Go(plan)
     }
 
-    /// True if a launch waits for the account. Work without a marker would then count as over when its estimated time
+    /// True if a launch waits because the tenant's account of device time is in debt. Work without a marker would then count as over when its estimated time
     /// has passed: for a mostly short function, a long kernel while it still runs. So a marker ends that work, and
     /// the next launch is measured, unless it is cheaper than its markers. The markers delay nothing, because the
     /// host waits anyway.

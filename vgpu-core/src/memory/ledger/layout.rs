@@ -309,7 +309,7 @@ impl LedgerHeader {
     }
 
     /// Simulates that somebody overwrote the magic with zeros.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn zero_magic(&self) {
         self.magic.store(0, Ordering::SeqCst);
     }

@@ -87,7 +87,7 @@ impl<'p> Ledger<'p> {
         &self.slots[..high.max(self.own).min(self.slots.len())]
     }
 
-    /// The shares below the mark.
+    /// The shares up to the last one ever in use.
     #[inline]
     pub(super) fn shares_in_use(&self) -> &'p [SharedCharge] {
         let high = usize::try_from(self.header.high_share.load(Ordering::SeqCst)).unwrap_or(usize::MAX);
