@@ -394,14 +394,19 @@ fn tests() -> BTreeSet<String> {
 }
 
 #[test]
-fn each_way_around_names_tests_that_exist() {
+fn the_page_of_threats_names_tests_that_exist_and_one_for_each_row() {
     let page = fs::read_to_string(checkout().join("docs/threats.md")).unwrap();
+    let there = tests();
+    assert!(there.len() > 500, "{} tests", there.len());
+    // In the text a long name in code type is a test's.
+    let is_long = |name: &&str| name.matches('_').count() >= 5 && !name.contains([' ', '/', '.']);
+    for name in page.split('`').skip(1).step_by(2).filter(is_long) {
+        assert!(there.contains(name), "docs/threats.md: there is no test {name}");
+    }
     let (_, section) = page.split_once("## Ways around").expect("the section");
     let section = section.split("\n## ").next().unwrap();
     let rows: Vec<&str> = section.lines().filter(|line| line.starts_with("| ")).skip(1).collect();
     assert!(rows.len() >= 14, "{} rows", rows.len());
-    let there = tests();
-    assert!(there.len() > 500, "{} tests", there.len());
     for row in rows {
         let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
         let [way, _, _, shown] = cells[..] else { panic!("four columns: {row}") };
