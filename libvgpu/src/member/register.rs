@@ -72,14 +72,7 @@ pub fn register(asked: &Configuration, shown: &[DeviceFacts]) -> Result<(), Star
                 // The daemon may set a limit later. The device is registered so that the limit can then be enforced.
                 message::warn_once(&format!("{reason}; this device is not measured (VGPU_MODE=observe)"));
             }
-            let governor = match post {
-                None if limits.sm.is_none() && !observed => None,
-                post => Some(Governor::new(limits.sm, post.unwrap_or(DaemonLink::without_daemon()), CALLS_ABOVE)),
-            };
-            let own = limits.memory.map_or(u64::MAX, |bytes| bytes.0);
-            if table::add_device(facts.uuid, own, ledger, governor).is_none() {
-                return Err(StartError::NotKept(format!("more than {MAX_DEVICES} devices")));
-            }
+            add_device(facts, &limits, ledger, post, observed)?;
         }
         if let Some(cuda) = facts.cuda {
             table::note_ordinal(&facts.uuid, cuda);
@@ -89,6 +82,29 @@ pub fn register(asked: &Configuration, shown: &[DeviceFacts]) -> Result<(), Star
     match refused {
         Some(words) if table::all().next().is_none() => Err(StartError::NotKept(words)),
         _ => Ok(()),
+    }
+}
+
+/// Adds the device with its ledger and its launch gate.
+///
+/// Not inlined: a gate takes a kilobyte of stack, and the caller also opens the ledger and speaks to the daemon. A
+/// thread may have 16 KiB in all.
+#[inline(never)]
+fn add_device(
+    facts: &DeviceFacts,
+    limits: &DeviceLimits,
+    ledger: Ledger,
+    post: Option<DaemonLink>,
+    observed: bool,
+) -> Result<(), StartError> {
+    let governor = match post {
+        None if limits.sm.is_none() && !observed => None,
+        post => Some(Governor::new(limits.sm, post.unwrap_or(DaemonLink::without_daemon()), CALLS_ABOVE)),
+    };
+    let own = limits.memory.map_or(u64::MAX, |bytes| bytes.0);
+    match table::add_device(facts.uuid, own, ledger, governor) {
+        Some(_) => Ok(()),
+        None => Err(StartError::NotKept(format!("more than {MAX_DEVICES} devices"))),
     }
 }
 
