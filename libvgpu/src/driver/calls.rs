@@ -42,8 +42,9 @@ pub fn active_primary(dev: CUdevice) -> CUcontext {
         && unsafe { retain(&raw mut context, dev) }.ok()
     {
         release_primary(dev);
+        return context;
     }
-    context
+    CUcontext::NULL
 }
 
 /// Releases the primary context of a device, which the caller has just retained.

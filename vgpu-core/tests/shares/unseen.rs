@@ -149,7 +149,7 @@ impl Proof {
     }
 }
 
-/// What the daemon says of a process: how long it held the device, or needed no lease.
+/// Returns how long a process held the device or needed no lease, in ns, as the daemon counts it.
 fn had(world: &mut World, m: usize) -> u64 {
     let (now, member) = (world.now, &world.members[m]);
     let (slot, before) = (member.slot.filter(|_| member.alive), member.had_before);
@@ -175,7 +175,7 @@ enum Trouble {
     Lie(Work),
 }
 
-/// What happens in a history, by time.
+/// The events of a history, by time.
 struct Troubles {
     next: Vec<(u64, Trouble)>,
     /// When the last daemon began to look.
@@ -319,9 +319,9 @@ const LIAR: u32 = 9;
 /// A process whose unreported work is of a known size.
 #[derive(Clone, Debug)]
 struct Lie {
-    /// What it launches through the library, under leases.
+    /// Launches through the library, under leases.
     honest: Option<(Terms, Work)>,
-    /// What it launches past the library, from `begins` on.
+    /// Launches past the library, from `begins` on.
     unreported: Work,
     begins: u64,
 }

@@ -14,7 +14,7 @@ use vgpu_accounting::report::sheet::{ReportSheet, to_csv};
 use vgpu_accounting::report::{ReportPeriod, page};
 use vgpu_output::say::{self, EXIT_FINDINGS, EXIT_USAGE, Failure};
 
-/// Whose, of which time, from where.
+/// Options that choose the tenants, the period and the source of a report.
 #[derive(Debug, clap::Args)]
 pub struct ReportScope {
     /// Names of the tenants [default: all tenants].
