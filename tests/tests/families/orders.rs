@@ -70,7 +70,7 @@ impl World {
                 let channels = [1, 2, 4][step.b as usize % 3];
                 let (width, height) = (1 + (step.a >> 8) % 2048, (step.b >> 8) % 2048);
                 let depth = if height > 0 && step.a >> 40 & 3 == 0 { 1 + (step.b >> 40) % 8 } else { 0 };
-                let bytes = grains(width * height.max(1) * depth.max(1) * channels * element);
+                let bytes = width * height.max(1) * depth.max(1) * channels * element;
                 let words = format!("{width} {height} {depth} {format} {channels}");
                 make(self, "array", words, Thing::Array { bytes }, slabs(bytes))
             }
@@ -79,7 +79,7 @@ impl World {
                 let (width, height) = (1 + (step.a >> 8) % 1024, 1 + (step.b >> 8) % 1024);
                 let levels = 1 + (step.a >> 40) % u64::from(width.max(height).ilog2() + 1);
                 let level = |l: u64| (width >> l).max(1) * (height >> l).max(1) * element;
-                let bytes = grains((0..levels).map(level).sum());
+                let bytes = (0..levels).map(level).sum();
                 let words = format!("{width} {height} {levels} {format} 1");
                 make(self, "mipmap", words, Thing::Array { bytes }, slabs(bytes))
             }

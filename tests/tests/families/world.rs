@@ -27,6 +27,7 @@ pub enum Thing {
         bytes: u64,
     },
     Pool,
+    /// An array of `bytes`, before any rounding.
     Array {
         bytes: u64,
     },
@@ -171,7 +172,7 @@ impl World {
             for thing in p.things.values() {
                 match thing {
                     Thing::Own { bytes, at, .. } if *bytes < SLAB => drop(shared.insert((process, at / SLAB))),
-                    Thing::Array { bytes } if *bytes < SLAB / 2 => sum += bytes,
+                    Thing::Array { bytes } if *bytes < SLAB / 2 => sum += grains(*bytes),
                     Thing::Own { bytes, .. } | Thing::Array { bytes } => sum += slabs(*bytes),
                     Thing::Handle { body } | Thing::Opened { body } => {
                         bodies.insert(*body);
@@ -221,7 +222,7 @@ impl World {
         for thing in self.processes.iter().flat_map(|p| p.things.values()) {
             match thing {
                 Thing::Own { bytes, .. } | Thing::Array { bytes } => {
-                    live += bytes;
+                    live += grains(*bytes);
                     large += u64::from(*bytes >= MIB);
                     arrays += u64::from(matches!(thing, Thing::Array { .. }));
                 }

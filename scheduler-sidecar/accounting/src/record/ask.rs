@@ -182,6 +182,16 @@ pub struct RecordLine {
     pub sm_limit: Option<u64>,
 }
 
+impl RecordLine {
+    /// Seconds of the row's period that have begun at `now`, in seconds since 1970; at least 1. The second that is under
+    /// way counts: the row already holds its memory and time.
+    #[must_use]
+    pub fn begun_seconds(&self, now: i64) -> u64 {
+        let begun = now.saturating_sub(self.start).saturating_add(1);
+        u64::try_from(self.span.min(begun).max(1)).unwrap_or(1)
+    }
+}
+
 /// Passes every row that begins in the span to `line`, in the order of time.
 ///
 /// # Errors

@@ -72,7 +72,7 @@ pub struct Efficiency {
 }
 
 impl Efficiency {
-    /// Starts an empty report; a minute that is not over at `now` counts up to `now`.
+    /// Starts an empty report; a minute that is not over counts with the seconds that have begun at `now`.
     #[must_use]
     pub fn new(by: Vec<LineBy>, now: i64) -> Self {
         Self { by, now, kept: BTreeMap::new(), last: BTreeMap::new(), unmeasured: false }
@@ -87,8 +87,7 @@ impl Efficiency {
         self.unmeasured |= line.unmeasured_ns > 0;
         let whose = LineOwner::Of(self.by.iter().map(|by| by.key_of(line)).collect());
         let before = self.last.insert((whose.clone(), line.tenant.clone(), line.device.clone()), line.start);
-        let span = line.span.min(self.now.saturating_sub(line.start)).max(1);
-        let seconds = if before == Some(line.start) { 0 } else { u64::try_from(span).unwrap_or(1) };
+        let seconds = if before == Some(line.start) { 0 } else { line.begun_seconds(self.now) };
         let kept = self.kept.entry(whose).or_default();
         kept.seconds += seconds;
         kept.gpu_ns += u128::from(line.gpu_ns);
@@ -234,7 +233,7 @@ mod tests {
     fn a_minute_counts_once_however_many_groups_it_was_in_and_one_that_is_not_over_as_far_as_it_is() {
         let minute = |group| test_line("a", Some(group), "G", 60, 900, 0);
         assert_eq!(of(&[minute("one"), minute("two")], 3600)[0].seconds, 60);
-        assert_eq!(of(&[minute("one")], 80)[0].seconds, 20);
+        assert_eq!(of(&[minute("one")], 79)[0].seconds, 20);
         assert_eq!(of(&[test_line("a", None, "G", 0, 0, 0)], 3600), []);
     }
 }

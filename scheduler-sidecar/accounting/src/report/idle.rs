@@ -44,6 +44,8 @@ impl HeldAndIdle {
 struct IdleRow {
     start: i64,
     span: i64,
+    /// Seconds of the period that have begun.
+    seconds: u64,
     gpu_ns: u128,
     byte_seconds: u128,
     unsure: bool,
@@ -62,7 +64,7 @@ pub struct IdleReport {
 
 impl IdleReport {
     /// Starts an empty report. A minute is idle with less than `below` tenths of a percent of the device's time. A
-    /// minute that is not over at `now` counts up to `now`.
+    /// minute that is not over counts with the seconds that have begun at `now`.
     #[must_use]
     pub fn new(below: u32, now: i64) -> Self {
         Self { below, now, open: BTreeMap::new(), held: BTreeMap::new(), devices: BTreeMap::new() }
@@ -77,7 +79,7 @@ impl IdleReport {
         let row = self.open.entry(whose.clone()).or_default();
         if (row.start, row.span) != (line.start, line.span) {
             let done = std::mem::take(row);
-            (row.start, row.span) = (line.start, line.span);
+            (row.start, row.span, row.seconds) = (line.start, line.span, line.begun_seconds(self.now));
             self.close(&whose, &done);
         }
         let Some(row) = self.open.get_mut(&whose) else { return };
@@ -90,8 +92,7 @@ impl IdleReport {
         if row.byte_seconds == 0 {
             return;
         }
-        // The last minute may not be over yet.
-        let seconds = u64::try_from(row.span.min(self.now.saturating_sub(row.start)).max(1)).unwrap_or(1);
+        let seconds = row.seconds;
         let held = self.held.entry(whose.clone()).or_default();
         held.held += seconds;
         held.gpu_ns += row.gpu_ns;
@@ -278,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_minute_counts_by_its_device_time_once_for_all_groups_and_a_break_ends_the_longest() {
-        let mut idle = IdleReport::new(10, 310);
+        let mut idle = IdleReport::new(10, 309);
         for (start, group, ms, gib_seconds) in [
             (0, None, 0, 60),
             (60, None, 500, 60),  // 0.83 %
