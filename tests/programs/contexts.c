@@ -87,6 +87,7 @@ static void *makes(void *nothing) {
     CALL(cuCtxSetCurrent, context);
     if (!strcmp(other.what, "load")) other.code = load((void **)&other.handle, other.a, other.b, 0);
     else if (!strcmp(other.what, "alloc")) other.code = CALL(cuMemAlloc_v2, &other.handle, (size_t)other.a);
+    else if (!strcmp(other.what, "destroy")) other.code = CALL(cuCtxDestroy_v2, (void *)other.a);
     else other.code = CALL(cuMemFree_v2, other.a);
     return 0;
 }
@@ -163,7 +164,7 @@ int main(void) {
                     if (loaded[i][k]) r |= CALL(cuModuleUnload, loaded[i][k]);
             printf("%d\n", r);
         }
-        else if (!strncmp(name, "other-", 6)) { /* load (code, global), alloc (bytes), free (address) */
+        else if (!strncmp(name, "other-", 6)) { /* load (code, global), alloc (bytes), free (address), destroy (context) */
             strcpy(other.what, name + 6), other.a = a, other.b = b, other.handle = 0;
             CALL(cuCtxGetCurrent, &context);
             pthread_create(&other.thread, 0, makes, 0);

@@ -1,6 +1,6 @@
 /* A library that replaces some of the simulated driver's functions. Calls of all threads but the first take long: a
- * load has happened and has not returned, and an allocation or a free waits before it does anything, as a free does
- * for running kernels. */
+ * load or a context's end has happened and has not returned, and an allocation or a free waits before it does
+ * anything, as a free does for running kernels. */
 /* RETAIN: only the first thread that retains the primary context is late; the context exists and is not returned
  * yet. HOLD: the library retains the context once more for itself, and no thread is late. */
 #define _GNU_SOURCE
@@ -12,7 +12,8 @@
 #define LONG 1500000
 static int late(void) { return syscall(SYS_gettid) != getpid(); }
 
-static int (*retain)(void **, int), (*load)(void **, const void *), (*alloc)(uint64_t *, size_t), (*release)(uint64_t);
+static int (*retain)(void **, int), (*load)(void **, const void *), (*alloc)(uint64_t *, size_t), (*release)(uint64_t),
+    (*destroy)(void *);
 
 static int retain_late(void **context, int device) {
     static int calls;
@@ -38,6 +39,11 @@ static int release_late(uint64_t p) {
     if (late()) usleep(LONG);
     return release(p);
 }
+static int destroy_late(void *context) {
+    int code = destroy(context);
+    if (late()) usleep(LONG);
+    return code;
+}
 
 void *vgpu_sim_stand_in(const char *name, void *function) {
 #if defined RETAIN || defined HOLD
@@ -46,6 +52,7 @@ void *vgpu_sim_stand_in(const char *name, void *function) {
     if (!strcmp(name, "cuModuleLoadData")) return load = function, load_late;
     if (!strcmp(name, "cuMemAlloc_v2")) return alloc = function, alloc_late;
     if (!strcmp(name, "cuMemFree_v2")) return release = function, release_late;
+    if (!strcmp(name, "cuCtxDestroy_v2")) return destroy = function, destroy_late;
 #endif
     return 0;
 }

@@ -408,6 +408,25 @@ fn an_unload_gives_back_its_own_code_and_not_what_another_thread_loaded_beside_i
     }
 }
 
+/// The driver has freed the context before the load begins, and its charge is released only after the load has ended.
+#[test]
+fn a_context_whose_end_has_not_returned_is_not_charged_to_code_loaded_meanwhile() {
+    let lab = late(4 * GIB);
+    let mut m = contexts(&lab);
+    m.ok("init");
+    let primary = m.ok("retain 0").number(0);
+    let context = m.ok("create2 0").number(0);
+    m.ok(&format!("current {primary}"));
+    let held = overhead(&lab);
+    m.ok(&format!("other-destroy {context}"));
+    assert!(overhead(&lab) < held, "the positive control: the driver has ended it");
+    let module = m.ok(&format!("module 100 {} 0", 40 * MIB)).number(0);
+    m.ok("join");
+    agrees(&lab, &mut m, "the context is gone, the code is loaded");
+    m.ok(&format!("unload {module}"));
+    agrees(&lab, &mut m, "both are gone");
+}
+
 /// A free that waits for kernels, and a slow allocation, leave no moment without concurrent calls for a measurement.
 #[test]
 fn code_loaded_while_another_thread_is_inside_a_free_or_an_allocation_is_charged() {

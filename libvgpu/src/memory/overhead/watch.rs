@@ -7,14 +7,16 @@
 //! held during a call to the driver or NVML. Instead a change counter of the device's groups shows whether a reading
 //! was undisturbed.
 //!
-//! A call that only gives memory back joins a group too, without a reading. A measurement that finds such a call
-//! waits up to 20 ms for its end; after that, the memory given back may disturb it. Readings are taken at moments
-//! when no other thread of this process allocates or frees. If there is none within some 10 ms (a free waits for
-//! running kernels), one is taken all the same. Growth then counts only as far as it exceeds the bytes in flight, see
-//! [`OverheadSample::uncertainty_until`]. A group that begins this way keeps the previous group's reading if that is
-//! no more uncertain, so that bytes which stay in flight are not subtracted each time. If other threads allocated or
-//! freed *between* two readings, the driver's slabs may have changed by up to 2 MiB for each address or array. Growth
-//! counts only as far as it exceeds that.
+//! A call that only gives memory back joins a group too, without a reading. A measurement that finds such a call waits
+//! up to 20 ms for its end, and then takes its reading although the driver may have freed that memory already: see
+//! [`CallGroup::unclear`].
+//!
+//! Readings are taken at moments when no other thread of this process allocates or frees. If there is none within some
+//! 10 ms (a free waits for running kernels), one is taken all the same. Growth then counts only as far as it exceeds
+//! the bytes in flight, see [`OverheadSample::uncertainty_until`]. A group that begins this way keeps the previous
+//! group's reading if that is no more uncertain, so that bytes which stay in flight are not subtracted each time. If
+//! other threads allocated or freed *between* two readings, the driver's slabs may have changed by up to 2 MiB for each
+//! address or array. Growth counts only as far as it exceeds that.
 
 use super::reading::{self, DeviceReading};
 use crate::device::list;
@@ -100,16 +102,34 @@ struct CallGroup {
     before: Option<Box<OverheadSample>>,
     /// Overhead charged during the group, less overhead given back.
     attributed: i64,
+    /// The part given back by calls that were in flight when `before` was taken. The driver freed it before that
+    /// sample or after it.
+    unclear: i64,
+    /// Number of samples taken while a call of the group was in flight.
+    late_samples: u32,
 }
 
-static CALL_GROUPS: [Lock<CallGroup>; 64] = [const {
-    Lock::new(CallGroup { changes: 0, open: 0, shared: false, measured: false, before: None, attributed: 0 })
-}; 64];
+impl CallGroup {
+    const NONE: CallGroup = CallGroup {
+        changes: 0,
+        open: 0,
+        shared: false,
+        measured: false,
+        before: None,
+        attributed: 0,
+        unclear: 0,
+        late_samples: 0,
+    };
+}
+
+static CALL_GROUPS: [Lock<CallGroup>; 64] = [const { Lock::new(CallGroup::NONE) }; 64];
 
 /// A watched call in flight.
 #[must_use]
 pub struct OverheadWatch {
     device: &'static Device,
+    /// [`CallGroup::late_samples`] when the call began.
+    late_samples: u32,
 }
 
 fn group_of(device: &Device) -> &'static Lock<CallGroup> {
@@ -204,13 +224,37 @@ impl CallGroup {
                 (Some(old), Some(fresh)) => fresh.moment.is_none() && old.is_as_good_as(fresh),
                 _ => false,
             };
-            let (before, attributed) = if goes_on { (self.before.take(), self.attributed) } else { (before, 0) };
-            *self = CallGroup { open: 1, shared: false, measured: false, before, attributed, ..*self };
+            if !goes_on {
+                (self.before, self.attributed, self.unclear) = (before, 0, 0);
+            }
+            (self.open, self.shared, self.measured) = (1, false, false);
         } else {
             self.open += 1;
             self.shared = true;
         }
-        OverheadWatch { device }
+        OverheadWatch { device, late_samples: self.late_samples }
+    }
+
+    /// Takes the sample to compare with while calls are in flight that only give memory back.
+    fn sample_late(&mut self, before: Option<Box<OverheadSample>>) {
+        (self.before, self.attributed, self.unclear) = (before, 0, 0);
+        self.late_samples += 1;
+    }
+
+    /// Records overhead charged or, if negative, given back by a call that began after `late_samples` late samples.
+    fn attribute(&mut self, bytes: i64, late_samples: u32) {
+        self.changes += 1;
+        self.attributed += bytes;
+        if late_samples != self.late_samples {
+            self.unclear += (-bytes).max(0);
+        }
+    }
+
+    /// The change that is not attributed yet, of a list's entry that changed by `own` while charges changed by
+    /// `charged`. Growth that includes all the unclear memory is that memory, which was free before the sample.
+    fn unattributed(&self, own: i64, charged: i64) -> i64 {
+        let change = own - charged - self.attributed;
+        if change >= self.unclear { change - self.unclear } else { change }
     }
 }
 
@@ -246,7 +290,7 @@ impl OverheadWatch {
         let before = best_sample(device).map(Box::new);
         let mut group = group_of(device).lock();
         if group.open > 0 && group.before.is_none() {
-            (group.before, group.attributed) = (before.clone(), 0);
+            group.sample_late(before.clone());
         }
         group.open(device, before)
     }
@@ -274,9 +318,7 @@ impl OverheadWatch {
     /// Records overhead that was charged (or, if negative, released) by another measurement than
     /// [`OverheadWatch::take_growth`].
     pub fn note_attributed(&self, bytes: i64) {
-        let mut group = group_of(self.device).lock();
-        group.changes += 1;
-        group.attributed += bytes;
+        group_of(self.device).lock().attribute(bytes, self.late_samples);
     }
 
     /// The change of this process's memory beyond its charges and the attributed bytes. `None`: it cannot be seen.
@@ -287,7 +329,7 @@ impl OverheadWatch {
             return None;
         }
         let own = before.list.change_of(&after.list, reading::own_pid()?)?;
-        let change = own - after.charges.wrapping_sub(before.charges).cast_signed() - group.attributed;
+        let change = group.unattributed(own, after.charges.wrapping_sub(before.charges).cast_signed());
         let doubt = before.uncertainty_until(after);
         Some(change - change.clamp(-doubt, doubt))
     }
@@ -354,7 +396,28 @@ pub fn reset_after_fork() {
     for group in &CALL_GROUPS {
         // SAFETY: called in a forked child, which has only this thread.
         unsafe {
-            group.reset(CallGroup { changes: 0, open: 0, shared: false, measured: false, before: None, attributed: 0 });
+            group.reset(CallGroup::NONE);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_given_back_by_a_call_older_than_the_sample_is_no_growth() {
+        let mut group = CallGroup::NONE;
+        let begun = group.late_samples;
+        group.sample_late(None);
+        group.attribute(5, group.late_samples);
+        group.attribute(-64, begun);
+        assert_eq!(group.unattributed(5, 0), 0, "it was free before the sample");
+        assert_eq!(group.unattributed(5 - 64, 0), 0, "it was free after the sample");
+        assert_eq!(group.unattributed(5 + 2, 0), 2, "and something grew");
+        assert_eq!(group.unattributed(5 - 64 + 2, 0), 2);
+        group.attribute(-3, group.late_samples);
+        assert_eq!(group.unattributed(2 - 64, 0), 0, "a younger call gives back what the sample has");
+        assert_eq!(group.unattributed(5 - 64, 0), 3);
     }
 }
