@@ -31,10 +31,10 @@ fn two_tenants_share_the_device_by_their_weights() {
 }
 
 #[test]
-fn two_tenants_share_the_device_by_their_floors() {
+fn two_tenants_get_their_floors_and_equal_parts_of_what_these_leave() {
     measured(|| {
         let _alone = alone();
-        let mut world = World::start(&(tenant("a", "sm_request = 30") + &tenant("b", "sm_request = 70")));
+        let mut world = World::start(&(tenant("a", "sm_request = 10") + &tenant("b", "sm_request = 50")));
         let mut members = world.at_work(&[("a", 500, 64, 0), ("b", 2000, 64, 0)], 6_500);
         let got = world.shares(&members, Duration::from_secs(4));
         finish(&mut members);

@@ -57,10 +57,14 @@ fn table_of_floors_and_of_strict_shares() {
             .party(ceiling(30), queue(kernel), 30.0)
             .party(Terms::default(), queue(kernel), 70.0)
             .keep();
-        Row::new(format!("floor 60 beside two by weight, all {}", name(kernel)))
-            .party(floor(60), queue(kernel), 60.0)
-            .party(weight(1), queue(kernel), 20.0)
-            .party(weight(1), queue(kernel), 20.0)
+        Row::new(format!("floor 60 beside two, weights 2 : 1 : 1, all {}", name(kernel)))
+            .party(Terms { weight: 2, ..floor(60) }, queue(kernel), 80.0)
+            .party(weight(1), queue(kernel), 10.0)
+            .party(weight(1), queue(kernel), 10.0)
+            .keep();
+        Row::new(format!("floors 40 + 30, weights 1 : 1, both {}", name(kernel)))
+            .party(floor(40), queue(kernel), 55.0)
+            .party(floor(30), queue(kernel), 45.0)
             .keep();
     }
 }

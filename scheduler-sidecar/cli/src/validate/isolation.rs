@@ -66,7 +66,7 @@ pub const ISOLATION_MATRIX: [IsolationAxis; 4] = [
             degree: IsolationDegree::Full,
             words: "floors, weights and ceilings on measured device time; memory bandwidth and caches are not divided",
             tests: &[
-                (LEASES_TEST, "two_tenants_share_the_device_by_their_floors"),
+                (LEASES_TEST, "two_tenants_get_their_floors_and_equal_parts_of_what_these_leave"),
                 (LEASES_TEST, "a_ceiling_is_kept_through_the_daemon_and_the_rest_is_the_others"),
             ],
         },

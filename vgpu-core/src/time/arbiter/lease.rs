@@ -52,6 +52,7 @@ impl Arbiter {
             return true;
         }
         if !others {
+            self.seat_at_mut(seat).for_floor = false;
             self.renew_lease(d, u64::MAX, now, out);
             return false;
         }
@@ -59,7 +60,9 @@ impl Arbiter {
         // grant, and the time it is expected to take.
         let flies = self.slot_at(slot).usage.in_flight != Some(0);
         let unpaid = if flies { self.unpaid_ns(seat, now) } else { self.owed_ns(d, seat, now) };
-        let key = self.seat_at(seat).key_after(unpaid.saturating_add(self.slot_at(slot).usage.expected_ns()));
+        let order = unpaid.saturating_add(self.slot_at(slot).usage.expected_ns());
+        let clock = self.devices[index(d)].order.floor_clock(now);
+        let key = self.seat_at(seat).key_after(order, if flies { order } else { 0 }, clock);
         let next = self.pick_seat(d, now, None);
         let keeps = self.seat_at(seat).queue.is_empty()
             && next.is_none_or(|next| {
@@ -67,6 +70,8 @@ impl Arbiter {
                 self.devices[index(d)].order.keeps_device(key, next, now, &self.config)
             });
         if keeps {
+            let key = self.seat_at(seat).order_key();
+            self.seat_at_mut(seat).for_floor = self.devices[index(d)].order.is_behind_floor(key, now);
             self.renew_lease(d, now.saturating_add(quantum), now, out);
         }
         !keeps
@@ -99,7 +104,10 @@ impl Arbiter {
         let quantum = self.config.quantum_of(&self.seat_at(seat).terms);
         let device = &mut self.devices[index(d)];
         device.order.remove(seat, key);
-        device.order.note_granted(key.class, now);
+        let for_floor = device.order.is_behind_floor(key, now);
+        if !for_floor {
+            device.order.note_served(key.class, now);
+        }
         device.lease += 1;
         device.charged_before = charged;
         (device.granted, device.floor_before, device.lost_before) = (now, served, device.lost);
@@ -123,6 +131,7 @@ impl Arbiter {
         self.slot_at_mut(slot).lost_to = self.devices[index(d)].lost;
         self.slot_at_mut(slot).lost = 0;
         let contended = self.is_contended(d, seat);
+        self.seat_at_mut(seat).for_floor = for_floor && contended;
         self.devices[index(d)].contended = contended.then_some((now, charged));
         let until = if contended { now.saturating_add(quantum).min(limit) } else { limit };
         self.devices[index(d)].phase = DevicePhase::Held { seat, slot, since: now, until };

@@ -2,12 +2,16 @@
 //!
 //! A deficit is kept as a time, like the account: when the floor was last served in full. The tenant with the
 //! earliest time is proportionally the furthest behind, and comes first. The order does not change while nothing is
-//! charged, so a search tree holds it. If the floors cannot all be met (work was lost, or they exceed the device),
-//! the floors' clock slips behind for all of them alike, so that they stay in proportion.
+//! charged, so a search tree holds it. A charge pays first what is owed to the floor; only the rest moves virtual time.
+//! So weights divide what the floors leave.
+//!
+//! If the floors cannot all be met (work was lost, or they exceed the device), the floors' clock slips behind for all
+//! of them alike, so that they stay in proportion.
 //!
 //! Two rules keep a class from starving. While a tenant is [`patience`](super::ArbiterConfig::patience) behind its
 //! floor, all tenants behind a floor go before those that are not. A class that was passed over for
-//! [`ageing`](super::ArbiterConfig::ageing) gets one lease, for its tenant with the least virtual time.
+//! [`ageing`](super::ArbiterConfig::ageing) gets one lease, for its tenant without a floor that has the least virtual
+//! time.
 //!
 //! Not here: leases ([`super::device`]), and the conditions for a seat to be ready ([`super::seat`]).
 
@@ -16,9 +20,9 @@ use super::terms::ArbiterConfig;
 use crate::limits::Class;
 use std::collections::BTreeSet;
 
-/// Longest time, in ns, that a tenant may be behind its floor (guaranteed share). Beyond that the floors' clock is
-/// set back, for all tenants alike, and the excess is not made up.
-const MAX_FLOOR_LAG_NS: u64 = 1_000_000_000;
+/// Longest time, in ns, that a tenant may be behind its floor (guaranteed share), or ahead of it. Where all are further
+/// behind, the floors' clock is set back, for all tenants alike, and the excess is not made up.
+pub(super) const MAX_FLOOR_LAG_NS: u64 = 1_000_000_000;
 
 /// The tenants that want a device: those that may have it, and those whose ceiling is used up.
 #[derive(Debug, Default)]
@@ -29,10 +33,8 @@ pub(super) struct SeatOrder {
     floors: [BTreeSet<(u64, SeatIx)>; Class::COUNT],
     /// Seats whose ceiling is used up, by the time of their refill.
     capped: BTreeSet<(u64, SeatIx)>,
-    /// When each class last held the device, or had no tenant that wanted it.
+    /// When each class last got a lease that was not for a floor, or had no tenant without a floor that wanted one.
     served: [u64; Class::COUNT],
-    /// The last pick was for a floor: it does not count as serving its class's tenants without a floor.
-    for_floor: bool,
     /// The last pick went before its class, because it had waited for long: no arrival ends its lease.
     pub overdue: bool,
     /// How far the floors' clock is behind, because the floors could not all be met.
@@ -47,6 +49,7 @@ pub(super) struct SeatOrder {
 pub(super) struct SeatKey {
     pub class: Class,
     pub virtual_time: u64,
+    /// When the floor was last served in full; `None` without a floor.
     pub floor: Option<u64>,
 }
 
@@ -103,16 +106,14 @@ impl SeatOrder {
         self.served[class.rank()] = now;
     }
 
-    /// A seat of this class got the device.
-    pub fn note_granted(&mut self, class: Class, now: u64) {
-        if !self.for_floor {
-            self.note_served(class, now);
-        }
-    }
-
     /// The floors' clock: `now`, less the time by which it was set back because the floors could not all be met.
     pub fn floor_clock(&self, now: u64) -> u64 {
         now.saturating_sub(self.slip)
+    }
+
+    /// True if the seat is behind its floor.
+    pub fn is_behind_floor(&self, key: SeatKey, now: u64) -> bool {
+        key.floor.is_some_and(|zero| zero < self.floor_clock(now))
     }
 
     /// The earliest floor time among those that wait.
@@ -152,24 +153,24 @@ impl SeatOrder {
         let clock = self.floor_clock(now);
         let first = |set: &BTreeSet<(u64, SeatIx)>| set.iter().copied().find(|&(_, seat)| may(seat));
         let patient = clock.saturating_sub(config.patience);
-        let aged = (1..Class::COUNT)
-            .find(|&class| !self.ready[class].is_empty() && now.saturating_sub(self.served[class]) >= config.ageing);
-        (self.for_floor, self.overdue) = (false, true);
-        if let Some((_, seat)) = aged.and_then(|class| first(&self.ready[class])) {
-            return Some(seat);
+        self.overdue = true;
+        for class in (1..Class::COUNT).filter(|&class| now.saturating_sub(self.served[class]) >= config.ageing) {
+            let floors = &self.floors[class];
+            let mut without = self.ready[class].iter().map(|&(_, seat)| seat);
+            let has_floor = |seat: SeatIx| floors.iter().any(|&(_, other)| other == seat);
+            if let Some(seat) = without.find(|&seat| may(seat) && !has_floor(seat)) {
+                return Some(seat);
+            }
         }
         if self.floors.iter().filter_map(first).any(|(zero, _)| zero < patient) {
-            self.for_floor = true;
             return self.floors.iter().filter_map(first).find(|&(zero, _)| zero < clock).map(|(_, seat)| seat);
         }
         self.overdue = false;
         let choose = |class: usize| match first(&self.floors[class]) {
-            Some((zero, seat)) if zero < clock => Some((seat, true)),
-            _ => first(&self.ready[class]).map(|(_, seat)| (seat, false)),
+            Some((zero, seat)) if zero < clock => Some(seat),
+            _ => first(&self.ready[class]).map(|(_, seat)| seat),
         };
-        let (seat, floor) = (0..Class::COUNT).find_map(choose)?;
-        self.for_floor = floor;
-        Some(seat)
+        (0..Class::COUNT).find_map(choose)
     }
 
     /// True if this seat would be picked among those for which `count` is true.
@@ -202,8 +203,7 @@ impl SeatOrder {
                 && now.saturating_sub(self.served[next.class.rank()]) < config.ageing
                 && next.floor.is_none_or(|zero| zero >= self.floor_clock(now).saturating_sub(config.patience));
         }
-        let clock = self.floor_clock(now);
-        let behind = |key: SeatKey| key.floor.filter(|&zero| zero < clock);
+        let behind = |key: SeatKey| key.floor.filter(|_| self.is_behind_floor(key, now));
         match (behind(holder), behind(next)) {
             (Some(holder), Some(next)) => holder <= next,
             (Some(_), None) => true,

@@ -3,7 +3,7 @@
 //! Not here: the choice of the next ([`super::order`]), the lease itself ([`super::device`]).
 
 use super::decision::{Gate, MemberUsage};
-use super::order::SeatKey;
+use super::order::{MAX_FLOOR_LAG_NS, SeatKey};
 use super::terms::{ArbiterConfig, DeviceId, SlotId, TenantId, Terms};
 use crate::time::account::{Account, Admission, BURST_NS};
 use crate::units::share::Share;
@@ -20,8 +20,6 @@ const MAX_LEAD_NS: u64 = 10_000_000_000;
 const FORGET_DIVISOR: u64 = 256;
 /// A remembered launch counts for at most this: others wait for the next one that long, and half as long again.
 const MAX_REMEMBERED_NS: u64 = 2_000_000_000;
-/// The furthest that a floor is served ahead.
-const MAX_FLOOR_AHEAD_NS: u64 = 50_000_000;
 
 /// State of a tenant on a device, with regard to the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +45,8 @@ pub(super) struct Seat {
     pub virtual_time: u64,
     /// When the tenant's floor (guaranteed share) was last served in full.
     pub floor_zero: u64,
+    /// The tenant was behind its floor when the last lease began or was renewed, and others waited.
+    pub for_floor: bool,
     pub account: Account,
     /// Members that wait at the gate, in turn.
     pub queue: VecDeque<SlotId>,
@@ -72,6 +72,7 @@ impl Seat {
             place: SeatPlace::Idle,
             virtual_time: 0,
             floor_zero: now,
+            for_floor: false,
             account,
             queue: VecDeque::new(),
             members: Vec::new(),
@@ -87,17 +88,35 @@ impl Seat {
     }
 
     pub fn order_key(&self) -> SeatKey {
-        SeatKey {
-            class: self.terms.class,
-            virtual_time: self.virtual_time,
-            floor: self.terms.floor.map(|_| self.floor_zero),
-        }
+        self.key_at(self.virtual_time, self.floor_zero)
     }
 
-    /// The key that it will have after a charge of `ns`.
-    pub fn key_after(&self, ns: u64) -> SeatKey {
-        let floor = self.terms.floor.map(|floor| self.floor_zero.saturating_add(wall_time(ns, floor.as_permille())));
-        SeatKey { class: self.terms.class, virtual_time: self.virtual_time.saturating_add(self.to_units(ns)), floor }
+    /// The key that it will have after a charge of `order`, of which `work` is device time.
+    pub fn key_after(&self, order: u64, work: u64, floor_clock: u64) -> SeatKey {
+        let (floor_zero, beyond) = self.serve_floor(order, work, floor_clock);
+        self.key_at(self.time_after(beyond), floor_zero)
+    }
+
+    /// Its virtual time after `ns` that count by weight.
+    pub fn time_after(&self, ns: u64) -> u64 {
+        self.virtual_time.saturating_add(self.to_units(ns))
+    }
+
+    fn key_at(&self, virtual_time: u64, floor_zero: u64) -> SeatKey {
+        SeatKey { class: self.terms.class, virtual_time, floor: self.terms.floor.map(|_| floor_zero) }
+    }
+
+    /// Divides a charge of `order`, of which `work` is device time: the floor gets first what it is owed. The rest counts
+    /// by weight, but work in a lease for the floor may serve the floor ahead. Otherwise a launch longer than what is owed
+    /// would leave the floor due again at once. Returns up to when the floor is then served, and the part that counts
+    /// by weight.
+    fn serve_floor(&self, order: u64, work: u64, floor_clock: u64) -> (u64, u64) {
+        let Some(floor) = self.terms.floor else { return (self.floor_zero, order) };
+        let ahead = if self.for_floor { wall_time(work, floor.as_permille()).min(MAX_FLOOR_LAG_NS) } else { 0 };
+        let all = wall_time(order, floor.as_permille());
+        let served = all.min(floor_clock.saturating_add(ahead).saturating_sub(self.floor_zero));
+        let beyond = if served == all { 0 } else { order.saturating_sub(floor.part_of(served)) };
+        (self.floor_zero.saturating_add(served), beyond)
     }
 
     /// Notes that the tenant wants the device again after a pause. The length of the pause reduces its
@@ -126,14 +145,10 @@ impl Seat {
     /// Charges `ns` of device time, of which `order` counts in the order.
     pub fn spend_time(&mut self, ns: u64, order: u64, least: u64, floor_clock: u64) {
         self.charged = self.charged.saturating_add(ns);
+        let (floor_zero, beyond) = self.serve_floor(order, ns, floor_clock);
         let lead = least.saturating_add(self.to_units(MAX_LEAD_NS));
-        self.virtual_time = self.virtual_time.saturating_add(self.to_units(order)).min(lead.max(self.virtual_time));
-        if let Some(floor) = self.terms.floor {
-            let ahead =
-                floor_clock.saturating_add(MAX_FLOOR_AHEAD_NS).saturating_add(wall_time(order, floor.as_permille()));
-            let zero = self.floor_zero.saturating_add(wall_time(order, floor.as_permille()));
-            self.floor_zero = zero.min(ahead.max(self.floor_zero));
-        }
+        self.virtual_time = self.time_after(beyond).min(lead.max(self.virtual_time));
+        self.floor_zero = floor_zero;
         if let Some(limit) = self.terms.effective_ceiling() {
             self.account.pay_exactly(ns, limit);
         }

@@ -54,11 +54,13 @@ impl Arbiter {
     fn preempt_holder(&mut self, seat: SeatIx, d: DeviceId, now: u64) {
         let DevicePhase::Held { seat: holder, slot, since, until } = self.devices[index(d)].phase else { return };
         let (held, quantum) = (self.seat_at(holder), self.config.quantum_of(&self.seat_at(holder).terms));
-        let (here, there) =
-            (self.seat_at(seat).key_after(quantum / 2), held.key_after(now.saturating_sub(since).min(quantum)));
-        if self.seat_at(seat).place == SeatPlace::Ready
-            && here.class == there.class
-            && here.virtual_time < there.virtual_time
+        let clock = self.devices[index(d)].order.floor_clock(now);
+        let here = self.seat_at(seat);
+        let used = now.saturating_sub(since).min(quantum);
+        let there = held.key_after(used, used, clock);
+        if here.place == SeatPlace::Ready
+            && here.terms.class == there.class
+            && here.time_after(quantum / 2) < there.virtual_time
         {
             let quarter = since.saturating_add(quantum / 4);
             let until = until.min(quarter.max(now));
