@@ -94,6 +94,7 @@ impl OverheadPlace {
         command
             .env("LD_LIBRARY_PATH", self.build.join("sim"))
             .env("VGPU_SIM_DIR", self.scratch.join("gpu"))
+            .env("VGPU_SIM_PROFILE", "h200:instant")
             .env("VGPU_STATE_DIR", &self.scratch)
             .env("VGPU_TENANT", "bench")
             .env_remove("LD_PRELOAD")

@@ -37,7 +37,7 @@ impl ReportPlace {
 
     /// Runs this program again as a probe, on the simulated device in `room`, without the library.
     pub fn probe_command(&self, room: &Path) -> Command {
-        let mut command = self.build.again(&room.join("gpu"), "h200");
+        let mut command = self.build.again(&room.join("gpu"), "h200:instant");
         command.arg(crate::probe::PROBE_WORD);
         command
     }

@@ -1,9 +1,13 @@
 //! Kernels of a few microseconds. Threads launch most of them on credit, without the library's lock. No launch goes
 //! unpaid, by the simulated device's busy time.
 //!
-//! Not here: the precision of payments (kernels that short are charged at a learned cost, rather too high), longer
-//! kernels (`time_paid.rs`), shares (`time.rs`).
+//! Kernels as short as the calls that launch them get what is due. Half of such a program's time is host time, and the
+//! moment of a call at which the device sees its work is drawn for each process. All combinations in virtual time:
+//! vgpu-core/tests/shares/short.rs.
+//!
+//! Not here: longer kernels (`time_paid.rs`), their shares (`time.rs`).
 
+use vgpu_tests::lab::Lab;
 use vgpu_tests::timed::{Stretch, alone, ceiling, measured, timed};
 
 /// High ceiling in percent, so that launches rarely wait and follow each other closely.
@@ -61,4 +65,53 @@ fn a_stream_that_rests_beside_another_pays_for_its_work_and_not_for_its_rest() {
         // several times its work.
         assert!((50.0..=180.0).contains(&spent.paid_percent()), "{spent:?}");
     });
+}
+
+/// A row of the table of short kernels.
+struct ShortRow {
+    launch_ns: u64,
+    ceiling: u32,
+    command: &'static str,
+}
+
+/// Measures each row, and its program alone on the device at the same launch cost.
+#[test]
+fn kernels_of_a_few_microseconds_get_what_is_due() {
+    let rows = [
+        (1_000, 30, "loop 5000 MS 0 1000000 0 1 -1"),
+        (2_000, 50, "loop 5000 MS 0 1000000 0 1 -1"),
+        (2_000, 30, "loop 5000 MS 0 1 0 1 1"),
+        (2_000, 30, "loop 10000 MS 0 1 0 1 1"),
+        (2_000, 80, "loop 10000 MS 0 64 0 5 0"),
+        (4_000, 80, "loop 2000 MS 0 1000000 0 1 -1"),
+        (4_000, 10, "loop 10000 MS 0 1 0 1 1"),
+        (4_000, 30, "loop 10000 MS 0 1000000 0 1 -1"),
+        (4_000, 50, "loop 20000 MS 0 1 0 1 1"),
+        (4_000, 30, "graph 10000 20 MS"),
+    ];
+    let rows = rows.map(|(launch_ns, ceiling, command)| ShortRow { launch_ns, ceiling, command });
+    let _alone = alone();
+    for ShortRow { launch_ns, ceiling, command } in rows {
+        measured(|| {
+            let profile = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(profile.path(), format!("{{\"launch_host_ns\": {launch_ns}}}")).unwrap();
+            let profile = format!("h200@{}", profile.path().display());
+            let share = |lab: &Lab, warm: &str, ms: &str| {
+                let mut m = timed(lab);
+                m.ok(&command.replace("MS", warm));
+                let stretch = Stretch::begin(lab);
+                m.ok(&command.replace("MS", ms));
+                stretch.end(lab)
+            };
+            let bare = share(&Lab::new(&profile), "50", "200");
+            let held = share(&Lab::new(&profile).with("VGPU_SM_LIMIT", ceiling.to_string()), "600", "1000");
+            let due = f64::from(ceiling).min(bare.share());
+            let got = held.share() * 100.0 / due;
+            eprintln!(
+                "{command}, launch {launch_ns} ns, {ceiling} %: {got:.1} % of {due:.1}, paid {:.1} %",
+                held.paid_percent()
+            );
+            assert!((94.0..=105.0).contains(&got), "{command}, {launch_ns} ns, {ceiling} %: {got:.1} % of {due:.1}");
+        });
+    }
 }

@@ -26,8 +26,10 @@ use crate::ffi::lock::{Lock, LockGuard};
 use crate::ledger::joined::JoinedLedger;
 use crate::process::mode;
 use crate::time::launch_costs::LaunchCosts;
-use crate::time::meter::markers;
-use crate::time::meter::{BeginMarker, DueTime, LaunchQuery, LaunchStep, MarkerPlan, StepFindings, UsageMeter};
+use crate::time::meter::markers::{self, MarkerGap};
+use crate::time::meter::{
+    BeginMarker, DueTime, EndMarker, LaunchQuery, LaunchStep, MarkerPlan, StepFindings, UsageMeter,
+};
 use crate::time::turn;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use shim_sys::cuda::*;
@@ -42,6 +44,8 @@ use vgpu_core::units::share::Share;
 
 /// If more time than this passes between two of our calls, the thread was descheduled meanwhile.
 const THREAD_AWAY_NS: u64 = 50_000;
+/// How long a launch that is to be measured waits for an idle stream, where the device keeps up with the host.
+const MAX_SETTLING_NS: u64 = 20_000;
 /// After this many measurements in a row that were rejected, one is accepted.
 const MAX_REJECTED_SAMPLES: u32 = 2;
 /// How many times the end of a context or a stream waits 20 us for a thread that queries its markers.
@@ -265,8 +269,13 @@ impl Governor {
                     self.reap_completed(joined, wish.launch.context);
                     seen.reaped = true;
                 }
-                LaunchStep::Ask(launches) => {
-                    seen.stream = Some((without_captures(|| markers::is_idle(wish.launch)), launches));
+                LaunchStep::Ask { launches, settles } => {
+                    let until = clock::now() + if settles { MAX_SETTLING_NS } else { 0 };
+                    let mut is_idle = without_captures(|| markers::is_idle(wish.launch));
+                    while !is_idle && clock::now() < until {
+                        is_idle = without_captures(|| markers::is_idle(wish.launch));
+                    }
+                    seen.stream = Some((is_idle, launches));
                 }
                 LaunchStep::Mark(plan) => self.mark_tail(joined, wish.launch, &plan),
                 LaunchStep::Wait { .. } if !seen.reaped => {
@@ -325,19 +334,19 @@ impl Governor {
         let recorded = clock::now();
         let result = real();
         let launched = clock::now();
-        // On an idle stream the device reached the marker at once, and the launch only later. Each happened at some
-        // time within its call; a graph's first node starts in the first half of it. The time between is the lead. If
-        // the thread was descheduled meanwhile, the lead is unknown; a launch that was never measured is measured all
-        // the same.
-        let (calls, launching) = (launched.saturating_sub(asked), launched.saturating_sub(recorded));
-        let between = if launch.in_parts { calls - launching / 2 } else { calls };
-        let lead = match (is_idle, cost.is_unknown()) {
-            (false, _) => Some(0),
-            (true, true) => Some(if calls < THREAD_AWAY_NS { between / 2 } else { launching }),
-            (true, false) => self.is_believed(calls, cost.as_ns()).then_some(between / 2),
+        // On an idle stream the device reached the marker at once, and the launch only later. A graph's first node
+        // starts in the first half of its call. If the thread was descheduled meanwhile, the time between is unknown; a
+        // launch that was never measured is measured all the same.
+        let (recording, launching) = (recorded.saturating_sub(asked), launched.saturating_sub(recorded));
+        let calls = [recording, if launch.in_parts { launching / 2 } else { launching }];
+        let both = recording + launching;
+        let calls = match (is_idle, cost.is_unknown()) {
+            (false, _) => Some([0; 2]),
+            (true, true) => Some(if both < THREAD_AWAY_NS { calls } else { [0, launching] }),
+            (true, false) => self.is_believed(both, cost.as_ns()).then_some(calls),
         };
         let at = if is_idle { asked + (recorded - asked) / 2 } else { 0 };
-        let begin = begin.map(|event| BeginMarker { event, lead, at });
+        let begin = begin.map(|event| BeginMarker { event, calls, at });
         if !result.ok() {
             self.undo_refused(plan, cost, begin);
             return result;
@@ -345,11 +354,17 @@ impl Governor {
         let end =
             if plan.end.is_some() { without_captures(|| markers::record_event(launch, plan.events[1])) } else { None };
         let at = clock::now();
-        let end = end.map(|event| (event, Some(at).filter(|at| at.saturating_sub(launched) > THREAD_AWAY_NS)));
+        let gap = if plan.gap { without_captures(|| MarkerGap::record(launch)) } else { None };
+        let is_late = at.saturating_sub(launched) > THREAD_AWAY_NS;
+        let end = end.map(|event| EndMarker { event, at, is_late });
         if contexts::context_fate(launch.context.0 as usize, moment) == contexts::ContextFate::Lives {
             let pay = |due, since| self.charge(joined, due, since);
-            let unused = self.lock_meter().note_recorded(plan, begin, end, &self.costs, pay);
-            destroy_events(unused);
+            let (unused, spare) = {
+                let mut meter = self.lock_meter();
+                let spare = gap.and_then(|gap| meter.keep_gap(gap));
+                (meter.note_recorded(plan, begin, end, &self.costs, pay), spare)
+            };
+            destroy_events(unused.into_iter().chain(spare.into_iter().flat_map(|gap| gap.events.map(Some))));
         }
         result
     }

@@ -32,11 +32,12 @@ use crate::daemon::link::DaemonLink;
 use crate::driver::launch::MeteredLaunch;
 use crate::time::turn::TurnMemory;
 use crediting::GrantedCredit;
-use markers::ContextAxis;
+use markers::{ContextAxis, MarkerGap};
 use shim_sys::cuda::*;
 use timelines::{LearnedFunctions, StreamTimeline};
 use vgpu_core::time::account::arrears::{Arrears, UsualTimes};
 use vgpu_core::time::account::cost::{CostDoubt, CostGuess};
+use vgpu_core::time::account::lead::{LeadEstimate, MarkerCost};
 use vgpu_core::time::account::{SharedAccount, WorkStart};
 use vgpu_core::time::arbiter::Gate;
 use vgpu_core::time::gate::presence::Presence;
@@ -86,8 +87,13 @@ pub enum LaunchStep {
     Go(MarkerPlan),
     /// Look for completed markers, and step again.
     Reap,
-    /// Ask whether the stream is busy, and step again; it has had this many launches.
-    Ask(u32),
+    /// Ask whether the stream is busy, and step again.
+    Ask {
+        /// The number of launches that the stream has had.
+        launches: u32,
+        /// True: wait briefly until it is idle.
+        settles: bool,
+    },
     /// Record an end marker after the stream's queued work, and step again.
     Mark(MarkerPlan),
     /// Wait, then step again.
@@ -115,6 +121,8 @@ pub struct MarkerPlan {
     pub end: Option<u64>,
     /// Events to reuse for them: begin, end.
     pub events: [Option<CUevent>; 2],
+    /// Record two more markers, to measure the device time of one.
+    pub gap: bool,
     /// The turn has follow-up work.
     pub tend: bool,
 }
@@ -122,7 +130,7 @@ pub struct MarkerPlan {
 impl MarkerPlan {
     /// The plan of a launch without markers, on that timeline.
     pub fn without_marker(chain: u64) -> Self {
-        Self { chain, begin: false, end: None, events: [None; 2], tend: false }
+        Self { chain, begin: false, end: None, events: [None; 2], gap: false, tend: false }
     }
 
     /// True without any marker or follow-up work.
@@ -136,13 +144,22 @@ impl MarkerPlan {
 pub struct BeginMarker {
     /// The driver event that was recorded as the marker.
     pub event: CUevent,
-    /// The host time from the marker to the launch; `None`: unknown.
-    pub lead: Option<u64>,
+    /// How long the call took that recorded it, and the launch's call after it; zeros: the stream was busy, so that the
+    /// kernel follows the marker at once. `None`: the time between the two is unknown.
+    pub calls: Option<[u64; 2]>,
     /// When the device reached the marker, by the host's clock; 0: the stream was busy, so the time is unknown.
     pub at: u64,
 }
-/// An end marker that was recorded, and when, if that was late.
-pub type EndMarker = (CUevent, Option<u64>);
+/// An end marker that was recorded.
+#[derive(Clone, Copy)]
+pub struct EndMarker {
+    /// The driver event that was recorded as the marker.
+    pub event: CUevent,
+    /// When the record's call ended.
+    pub at: u64,
+    /// The record may have come so late that the stream was idle before it.
+    pub is_late: bool,
+}
 
 /// Counted time that may wait to be charged while work is in flight: more than the limit of work in flight.
 const MAX_UNPAID_NS: i64 = 4_000_000;
@@ -182,6 +199,12 @@ pub struct UsageMeter {
     pub turning: TurnMemory,
     /// How long the tenant's other members are asked to wait for the work in flight.
     patience: DrainDeadline,
+    /// What is known about the time between a begin marker on an idle stream and its launch.
+    lead: LeadEstimate,
+    /// The device time that an end marker takes.
+    marker_cost: MarkerCost,
+    /// Two markers that were recorded one after the other, to measure that.
+    gap: Option<MarkerGap>,
     /// The lease of the last launch.
     last_lease: u64,
     /// The lease that the daemon granted.
@@ -234,6 +257,9 @@ impl Default for UsageMeter {
             waiting: 0,
             turning: TurnMemory::default(),
             patience: DrainDeadline::default(),
+            lead: LeadEstimate::default(),
+            marker_cost: MarkerCost::default(),
+            gap: None,
             last_lease: 0,
             lease: Lease::default(),
             due: 0,
@@ -329,6 +355,20 @@ impl UsageMeter {
         let count = |is: fn(&StreamTimeline) -> bool| self.chains.iter().filter(|chain| is(chain)).count();
         let (busy, unmeasured) = (count(StreamTimeline::is_busy), count(StreamTimeline::is_unmeasured));
         (self.busy, self.unmeasured) = (u32::try_from(busy).unwrap_or(0), u32::try_from(unmeasured).unwrap_or(0));
+    }
+
+    /// True if two more markers are to be recorded behind a launch.
+    fn wants_gap(&mut self) -> bool {
+        self.gap.is_none() && self.marker_cost.wants_sample()
+    }
+
+    /// Keeps two markers until they were reached. Returns them if another thread was faster.
+    pub fn keep_gap(&mut self, gap: MarkerGap) -> Option<MarkerGap> {
+        if self.gap.is_some() || self.reaping {
+            return Some(gap);
+        }
+        self.gap = Some(gap);
+        None
     }
 
     fn take_spare_event(&mut self, context: usize) -> Option<CUevent> {

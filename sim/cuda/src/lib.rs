@@ -27,6 +27,7 @@ mod driver;
 mod entry_points;
 mod errors;
 mod graph;
+mod host_time;
 mod image;
 mod managed;
 mod newer;

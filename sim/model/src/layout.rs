@@ -42,7 +42,7 @@ pub const FINISHED_KEPT: usize = 4096;
 /// First eight bytes of the file.
 pub const STATE_MAGIC: u64 = u64::from_le_bytes(*b"vgpu-sim");
 /// Version of the layout; changes with every change of it.
-pub const STATE_VERSION: u32 = 5;
+pub const STATE_VERSION: u32 = 6;
 /// Most live shares (`share`: memory that several processes can hold).
 pub const MAX_SHARES: usize = 4096;
 /// Value that stands for no slot, or for no device.

@@ -110,8 +110,14 @@ pub struct DeviceProfile {
     pub launch_host_ns: u64,
     /// Time an event record occupies the calling thread, ns.
     pub record_host_ns: u64,
-    /// Time a query of an event or stream occupies the calling thread, ns.
+    /// Time a query of an event, a stream or a pool occupies the calling thread, ns.
     pub query_host_ns: u64,
+    /// Time a synchronous allocation or free occupies the calling thread, ns, in addition to its waits.
+    pub memory_host_ns: u64,
+    /// Time an allocation from a pool, or a free to it, occupies the calling thread, ns.
+    pub pool_host_ns: u64,
+    /// Part of a call, in thousandths, after which the device sees its work; 0: each process draws 500 to 1000.
+    pub visible_permille: u64,
     /// 1: costs and overheads were measured on hardware.
     pub measured: u32,
     /// 0: a whole device. Otherwise a MIG instance with one compute instance: its number on its device, from 1.
@@ -190,9 +196,12 @@ const BASE_PROFILE: DeviceProfile = DeviceProfile {
     device_bytes_per_us: 0,
     block_ns: 4_000,
     queue_depth: 1024,
-    launch_host_ns: 0,
-    record_host_ns: 0,
-    query_host_ns: 0,
+    launch_host_ns: 2_200,
+    record_host_ns: 700,
+    query_host_ns: 500,
+    memory_host_ns: 1_500,
+    pool_host_ns: 400,
+    visible_permille: 0,
     measured: 0,
     mig: 0,
     mps: 0,
@@ -474,7 +483,7 @@ impl DeviceProfile {
     pub fn with_measurement(mut self, json: &str) -> Result<DeviceProfile, String> {
         let value: serde_json::Value = serde_json::from_str(json).map_err(|e| e.to_string())?;
         let object = value.get("profile").unwrap_or(&value).as_object().ok_or("not a JSON object")?;
-        let fields: [(&str, &mut u64); 20] = [
+        let fields: [(&str, &mut u64); 23] = [
             ("nvml_total", &mut self.nvml_total),
             ("cuda_total", &mut self.cuda_total),
             ("bar1_total", &mut self.bar1_total),
@@ -495,6 +504,9 @@ impl DeviceProfile {
             ("launch_host_ns", &mut self.launch_host_ns),
             ("record_host_ns", &mut self.record_host_ns),
             ("query_host_ns", &mut self.query_host_ns),
+            ("memory_host_ns", &mut self.memory_host_ns),
+            ("pool_host_ns", &mut self.pool_host_ns),
+            ("visible_permille", &mut self.visible_permille),
         ];
         for (name, field) in fields {
             if let Some(v) = object.get(name) {
@@ -514,7 +526,7 @@ impl DeviceProfile {
 
 /// Reads `VGPU_SIM_PROFILE`: `h200`, `2xh200`, `t4,h200`, `none`. `h200@/path/probe.json` adds a measurement.
 /// `a100:mig=3g.40gb+3g.40gb` is a partitioned device: only its instances exist. On `h200:mps` several processes
-/// run at the same time.
+/// run at the same time. On `h200:instant` calls take no host time: for measuring the library's own.
 ///
 /// # Errors
 /// An unknown name, a count outside 1..=16, more than 16 devices, or an unreadable measurement; as text.
@@ -525,6 +537,7 @@ pub fn parse_list(text: &str) -> Result<Vec<DeviceProfile>, String> {
     }
     for part in text.split(',').map(str::trim).filter(|p| !p.is_empty()) {
         let (part, file) = part.split_once('@').map_or((part, None), |(p, f)| (p, Some(f)));
+        let (part, is_instant) = part.strip_suffix(":instant").map_or((part, false), |p| (p, true));
         let (part, mps) = part.strip_suffix(":mps").map_or((part, 0), |p| (p, 1));
         let (part, geometry) = part.split_once(":mig=").map_or((part, None), |(p, g)| (p, Some(g)));
         let (count, key) = match part.split_once(['x', '*']) {
@@ -539,6 +552,9 @@ pub fn parse_list(text: &str) -> Result<Vec<DeviceProfile>, String> {
         if let Some(file) = file {
             let json = std::fs::read_to_string(file).map_err(|e| format!("{file}: {e}"))?;
             p = p.with_measurement(&json).map_err(|e| format!("{file}: {e}"))?;
+        }
+        if is_instant {
+            (p.launch_host_ns, p.record_host_ns, p.query_host_ns, p.memory_host_ns, p.pool_host_ns) = (0, 0, 0, 0, 0);
         }
         let one = geometry.map_or_else(|| Ok(vec![p]), |geometry| p.mig_instances(geometry))?;
         if count == 0 || out.len() + count * one.len() > MAX_SIMULATED_DEVICES {
@@ -575,6 +591,8 @@ mod tests {
         assert!(keys("none").is_empty());
         let mps = |t: &str| parse_list(t).unwrap().iter().map(|p| p.mps).collect::<Vec<_>>();
         assert_eq!(mps("2xh200:mps,t4"), [1, 1, 0]);
+        let costs = |t: &str| parse_list(t).unwrap().iter().map(|p| p.launch_host_ns).collect::<Vec<_>>();
+        assert_eq!(costs("t4,t4:instant,h200:mps:instant"), [2_200, 0, 0]);
         assert!(parse_list("h300").unwrap_err().contains("known: t4"));
         assert!(parse_list("17xt4").is_err());
         assert!(parse_list("").is_err());

@@ -37,6 +37,7 @@
 
 pub mod arrears;
 pub mod cost;
+pub mod lead;
 mod shared;
 #[cfg(all(test, not(loom)))]
 mod tests;

@@ -2,13 +2,13 @@
 //! [`Marks`], [`TimeUnion`], [`CostTable`]). This file is the mechanism around them, on the model's device.
 
 use crate::device::{Context, Kind};
-use crate::profile::Noise;
 use std::collections::VecDeque;
 use vgpu_core::time::account::arrears::{Arrears, UsualTimes, eased_rate, rest_due};
 use vgpu_core::time::account::cost::{CostGuess, CostTable, is_far};
+use vgpu_core::time::account::lead::{IdleSample, LeadEstimate};
 use vgpu_core::time::account::{Account, Admission};
 use vgpu_core::time::arbiter::{Gate, MemberUsage};
-use vgpu_core::time::gate::marks::{OpenInterval, StreamMarkers};
+use vgpu_core::time::gate::marks::{OpenInterval, StreamMarkers, has_kept_up};
 use vgpu_core::time::gate::union::TimeUnion;
 use vgpu_core::time::gate::{GateBounds, LaunchGate, goes_beside};
 use vgpu_core::units::share::Share;
@@ -28,11 +28,13 @@ const TICK: u64 = 500;
 struct Interval {
     begin: Option<usize>,
     end: usize,
+    /// End of the call that recorded the end marker.
+    recorded: u64,
     open: OpenInterval,
     /// Each launched function with its estimated cost.
     keys: Vec<(u64, u64)>,
-    /// Host time between the begin marker and the first launch, if the stream was idle.
-    lead: u64,
+    /// Host time of the calls that recorded the begin marker and made the first launch.
+    calls: [u64; 2],
     tainted: bool,
 }
 
@@ -40,7 +42,7 @@ struct Interval {
 struct Stream {
     marks: StreamMarkers,
     begin: Option<usize>,
-    lead: u64,
+    calls: [u64; 2],
     keys: Vec<(u64, u64)>,
     tainted: bool,
     pending: VecDeque<Interval>,
@@ -79,7 +81,7 @@ pub struct Guest {
     pub blind: bool,
     /// Time when that gate closed.
     pub shut: u64,
-    noise: Noise,
+    lead: LeadEstimate,
     /// Deliberate error: measured times are multiplied by this and divided by 1000.
     pub bias: u64,
 }
@@ -87,7 +89,7 @@ pub struct Guest {
 pub const NEVER: u64 = u64::MAX;
 
 impl Guest {
-    pub fn new(gate: Gate, ceiling: Option<Share>, seed: u64) -> Self {
+    pub fn new(gate: Gate, ceiling: Option<Share>) -> Self {
         let mut account = Account::default();
         account.note_idle(0);
         Self {
@@ -111,7 +113,7 @@ impl Guest {
             since: 0,
             blind: false,
             shut: 0,
-            noise: Noise::new(seed),
+            lead: LeadEstimate::default(),
             bias: 1000,
         }
     }
@@ -177,7 +179,14 @@ impl Guest {
     }
 
     /// Before a launch: settles a tail. Returns the begin marker to record, if any.
-    pub fn before(&mut self, stream: usize, cost: CostGuess, context: &Context, lead: u64, now: u64) -> Option<usize> {
+    pub fn before(
+        &mut self,
+        stream: usize,
+        cost: CostGuess,
+        context: &Context,
+        calls: [u64; 2],
+        now: u64,
+    ) -> Option<usize> {
         if self.keeper.in_flight() == 0 && !self.wants {
             self.since = now;
             self.account.note_idle(now);
@@ -202,7 +211,7 @@ impl Guest {
         let begin = before.begin.then(|| self.marker());
         let here = &mut self.streams[stream];
         if idle {
-            (here.begin, here.lead) = (begin, lead);
+            (here.begin, here.calls) = (begin, calls);
         }
         begin
     }
@@ -238,6 +247,16 @@ impl Guest {
         Some(self.ends(stream, open))
     }
 
+    /// The end marker recorded last was recorded by a call that ended at `at`.
+    pub fn was_recorded(&mut self, stream: usize, at: u64) {
+        self.streams[stream].pending.back_mut().into_iter().for_each(|interval| interval.recorded = at);
+    }
+
+    /// True if the program should wait until the stream is idle before a launch of `cost`, because that is to be measured.
+    pub fn wants_idle(&self, stream: usize, cost: CostGuess) -> bool {
+        self.streams[stream].marks.wants_idle(cost.as_ns())
+    }
+
     /// A member waits for the end of uncertain work: returns the marker to record after it if there is none.
     pub fn close(&mut self, stream: usize) -> Option<usize> {
         let marks = &mut self.streams[stream].marks;
@@ -252,9 +271,10 @@ impl Guest {
         here.pending.push_back(Interval {
             begin: here.begin.take(),
             end,
+            recorded: 0,
             open,
             keys: std::mem::take(&mut here.keys),
-            lead: std::mem::take(&mut here.lead),
+            calls: here.calls,
             tainted: std::mem::take(&mut here.tainted),
         });
         end
@@ -310,12 +330,19 @@ impl Guest {
             let Some(interval) = self.streams[stream].pending.pop_front() else { return };
             let begin = interval.begin.or(self.streams[stream].last).filter(|_| interval.open.measured);
             let end = self.stamp(interval.end);
+            let length = begin.map_or(0, |begin| end.saturating_sub(self.stamp(begin)));
+            let kept_up = has_kept_up(interval.open.launches, reached.saturating_sub(interval.recorded), length);
+            let begin = begin.filter(|_| !kept_up || interval.open.doubt.unknown > 0);
+            let idle = IdleSample {
+                key: interval.keys.first().map_or(0, |one| one.0),
+                elapsed: length,
+                calls: interval.calls,
+            };
+            let lead = if interval.begin.is_some() { self.lead.lead_of(interval.calls) } else { 0 };
             let mut alone = false;
             let spent = begin.map(|begin| {
                 // The device reached the begin marker before the following launch arrived, so the lead is not work.
-                let lead = if interval.begin.is_some() { interval.lead } else { 0 };
-                let wrong = self.noise.below(lead / 4 + 1);
-                let from = (self.stamp(begin) + lead / 8).saturating_sub(wrong).min(end);
+                let from = (self.stamp(begin) + lead).min(end);
                 let spent = self.union.add(from, end);
                 alone = end - from - spent + self.others(stream).sum::<u64>() <= BESIDE + spent / 16;
                 spent
@@ -331,6 +358,9 @@ impl Guest {
             let far_off = interval.open.doubt.unknown == 0 && is_far(fresh - late / 2, interval.open.estimate);
             let own = if far_off { fresh - late / 2 } else { fresh };
             let spoilt = interval.tainted || late > 0 && !far_off;
+            if interval.begin.is_some() && interval.open.launches == 1 && alone && !spoilt {
+                self.lead.learn(idle);
+            }
             let mut ordinary = fresh;
             // Payment of an unusual sample is deferred only where this account enforces the ceiling and no launch waits
             // at the gate. A daemon is paid at once.
@@ -369,7 +399,7 @@ impl Guest {
             let known = interval.keys.iter().all(|&(key, _)| self.costs.measured_cost(key).is_some());
             self.finished += if known { interval.open.estimate } else { 0 };
             self.keeper.note_completed(interval.open.estimate, interval.open.doubt, reached);
-            self.streams[stream].marks.complete_oldest();
+            self.streams[stream].marks.complete_oldest(interval.open.launches, kept_up);
             self.streams[stream].last = Some(interval.end);
         }
     }

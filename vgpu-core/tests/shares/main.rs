@@ -20,6 +20,7 @@ mod ceilings;
 mod collective;
 mod gangs;
 mod properties;
+mod short;
 mod table;
 mod tenants;
 mod unseen;

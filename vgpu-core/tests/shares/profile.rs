@@ -64,6 +64,11 @@ impl Noise {
         self.next() % n.max(1)
     }
 
+    /// Duration of one call of the driver: up to 15 % more or less than usual.
+    pub fn call(&mut self, ns: u64) -> u64 {
+        ns * (850 + self.below(301)) / 1000
+    }
+
     /// A duration that is up to a fifth shorter.
     pub fn about(&mut self, ns: u64) -> u64 {
         ns - self.below(ns / 5 + 1)

@@ -8,7 +8,7 @@ use crate::guest::{Guest, reached};
 use crate::profile::{Noise, Profile};
 use crate::program::{MS, Program, Step, Work};
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use vgpu_core::time::account::Account;
 use vgpu_core::time::arbiter::{Arbiter, ArbiterConfig, Decision, DeviceId, Gate, SlotId, TenantId, Terms};
 use vgpu_core::time::gate::GateVerdict;
@@ -17,11 +17,15 @@ use vgpu_core::time::gate::loss::{self, AloneMode, OnLoss};
 /// Launches that the driver queues before it makes the program wait.
 const DEPTH: usize = 1024;
 pub const LINGER: u64 = 100_000;
+/// How long a launch that is to be measured waits for an idle stream.
+const SETTLE: u64 = 20_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
     Device(usize, u64),
     Host(usize, u64),
+    /// The member's next call makes its work visible to the device.
+    Visible(usize),
     Look(usize, u64),
     Ring(usize),
     /// A kernel of the other rank signals this member's kernel, which may end.
@@ -51,6 +55,12 @@ pub struct Member {
     pub state: State,
     pub turn: u64,
     pub held: Option<Step>,
+    /// The part of a call in thousandths after which the device sees its work. The library does not know it.
+    pub part: u64,
+    /// Since when a launch waits for an idle stream.
+    pub settles: Option<u64>,
+    /// Work of calls that the device does not see yet.
+    pub coming: VecDeque<Op>,
     pub look: u64,
     pub looking: bool,
     pub idle_since: Option<u64>,
@@ -144,7 +154,7 @@ impl World {
         };
         let seed = at as u64 * 7919 + 13;
         let ceiling = if slot.is_none() { terms.effective_ceiling() } else { None };
-        let mut guest = Guest::new(gate, ceiling, seed);
+        let mut guest = Guest::new(gate, ceiling);
         guest.account.note_idle(self.now);
         self.members.push(Member {
             tenant,
@@ -157,6 +167,9 @@ impl World {
             state: State::Running,
             turn: 0,
             held: None,
+            part: 500 + self.noise.below(501),
+            settles: None,
+            coming: VecDeque::new(),
             look: 0,
             looking: false,
             idle_since: None,
@@ -193,6 +206,7 @@ impl World {
         self.members[m].state = State::Stopped;
         self.members[m].turn += 1;
         self.members[m].look += 1;
+        self.members[m].coming.clear();
         self.on_device(device, |device, _, _| device.kill(context));
         if let (Some(arbiter), Some(slot)) = (&mut self.arbiter, self.members[m].slot)
             && self.daemon_alive
@@ -235,7 +249,7 @@ impl World {
         let until = match event {
             Event::Host(m, _) | Event::Look(m, _) | Event::Back(m) => self.members[m].frozen_until,
             Event::Ring(_) | Event::Daemon(_) => self.stalled_until,
-            Event::Device(..) | Event::Signal(_) => 0,
+            Event::Device(..) | Event::Signal(_) | Event::Visible(_) => 0,
         };
         (until > self.now).then_some(until)
     }
@@ -320,6 +334,12 @@ impl World {
                     self.on_device(d, |_, _, _| ());
                 }
                 Event::Host(m, turn) if self.members[m].turn == turn => self.host(m),
+                Event::Visible(m) => {
+                    if let Some(op) = self.members[m].coming.pop_front() {
+                        let (d, context) = (self.members[m].device, self.members[m].context);
+                        self.on_device(d, |device, now, done| device.submit(context, op, now, done));
+                    }
+                }
                 Event::Look(m, look) if self.members[m].look == look => self.look(m),
                 Event::Ring(m) => self.ring(m),
                 Event::Signal(m) => {
@@ -483,12 +503,23 @@ impl World {
             (member.guest.blind, member.launched, member.guest.wants) = (true, member.launched + 1, false);
             // A marker of a former open gate stands before this launch.
             member.blind_marker = None;
-            self.on_device(d, |device, now, done| device.submit(context, op, now, done));
-            return self.host_at(m, now + self.profile.launch);
+            let launch = self.noise.call(self.profile.launch);
+            let end = self.call(m, op, now, launch);
+            return self.host_at(m, end);
         }
         self.unblind(m, stream);
         let guest = &mut self.members[m].guest;
         let cost = guest.cost(key);
+        if guest.wants_idle(stream, cost) && !self.devices[d].contexts[context].idle(stream) {
+            let since = *self.members[m].settles.get_or_insert(now);
+            if now < since + SETTLE {
+                self.members[m].held = Some(step);
+                let query = self.noise.call(self.profile.record);
+                return self.host_at(m, now + query);
+            }
+        }
+        self.members[m].settles = None;
+        let guest = &mut self.members[m].guest;
         let beside = guest.beside(stream, key);
         let admission = guest.admission(cost, beside, now);
         let aside = if vgpu_core::time::gate::goes_beside(cost, guest.keeper.in_flight(), beside) {
@@ -517,23 +548,32 @@ impl World {
         self.members[m].rung = false;
         self.members[m].launched += 1;
         self.members[m].idle_since = None;
-        let lead = self.profile.launch;
+        let calls = [self.profile.record, self.profile.launch].map(|ns| self.noise.call(ns));
         let guest = &mut self.members[m].guest;
-        let begin = guest.before(stream, cost, &self.devices[d].contexts[context], lead, now);
-        if let Some(marker) = begin {
-            self.mark(m, stream, marker);
+        let marker = |marker| Op { stream, kind: Kind::Marker(marker), left: 0 };
+        let begin = guest.before(stream, cost, &self.devices[d].contexts[context], calls, now);
+        let mut at = now;
+        if let Some(begin) = begin {
+            at = self.call(m, marker(begin), at, calls[0]);
         }
-        self.on_device(d, |device, now, done| device.submit(context, op, now, done));
-        let end = self.members[m].guest.after(stream, key, cost, forced, now);
-        if let Some(marker) = end {
-            self.mark(m, stream, marker);
+        at = self.call(m, op, at, calls[1]);
+        if let Some(end) = self.members[m].guest.after(stream, key, cost, forced, now) {
+            let record = self.noise.call(self.profile.record);
+            at = self.call(m, marker(end), at, record);
+            self.members[m].guest.was_recorded(stream, at);
         }
-        let records = u64::from(begin.is_some()) + u64::from(end.is_some());
-        self.host_at(m, now + self.profile.launch + records * self.profile.record);
+        self.host_at(m, at);
         if !self.members[m].looking && self.watched(m) {
             let look = self.members[m].guest.keeper.next_look(now, &bounds);
             self.look_at(m, look);
         }
+    }
+
+    /// A call of the driver that takes `ns`: the device sees its work after a part of it. Returns its end.
+    fn call(&mut self, m: usize, op: Op, at: u64, ns: u64) -> u64 {
+        self.members[m].coming.push_back(op);
+        self.at(at + ns * self.members[m].part / 1000, Event::Visible(m));
+        at + ns
     }
 
     /// After launches through an open gate, records an event marker that shows when they are complete.

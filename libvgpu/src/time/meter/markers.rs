@@ -66,6 +66,38 @@ pub fn is_passed(event: CUevent) -> bool {
     is_reached(event) != Ok(false)
 }
 
+/// Two markers that were recorded one after the other, behind unfinished work.
+#[derive(Clone, Copy)]
+pub struct MarkerGap {
+    /// The context of both, as an integer.
+    pub context: usize,
+    /// The markers, in their order.
+    pub events: [CUevent; 2],
+}
+
+impl MarkerGap {
+    /// Records both behind the work of `launch`. `None`: that work was over before the second one.
+    pub fn record(launch: &MeteredLaunch) -> Option<Self> {
+        let first = record_event(launch, None)?;
+        let second = record_event(launch, None);
+        if let Some(second) = second
+            && is_reached(first) == Ok(false)
+        {
+            return Some(Self { context: launch.context.0 as usize, events: [first, second] });
+        }
+        [Some(first), second].into_iter().flatten().for_each(destroy_event);
+        None
+    }
+
+    /// The time between both, in ns, once they were reached. The events are then destroyed. `None`: not yet.
+    pub fn ask(self) -> Option<u64> {
+        let [first, second] = self.events;
+        let gap = elapsed_ns(first, second).map(i64::unsigned_abs)?;
+        self.events.into_iter().for_each(destroy_event);
+        Some(gap)
+    }
+}
+
 /// Nanoseconds between two markers that were reached; negative if the second came first.
 #[allow(clippy::cast_possible_truncation)] // finite, and far below 2^63
 fn elapsed_ns(begin: CUevent, end: CUevent) -> Option<i64> {

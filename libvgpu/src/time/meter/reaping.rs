@@ -7,7 +7,7 @@
 //! are unknown, the first interval counted gets the time ([`vgpu_core::time::gate::union::TimeUnion`]), and its
 //! functions the cost.
 
-use super::markers::{self, ContextAxis, IntervalMarkers, MarkerAnswer, SampleTimes};
+use super::markers::{self, ContextAxis, IntervalMarkers, MarkerAnswer, MarkerGap, SampleTimes};
 use super::timelines::{Interval, StreamTimeline};
 use super::{DueTime, PaySink, UsageMeter};
 use crate::driver::own;
@@ -15,6 +15,8 @@ use crate::time::launch_costs::LaunchCosts;
 use shim_sys::cuda::*;
 use vgpu_core::time::account::SharedAccount;
 use vgpu_core::time::account::cost::is_far;
+use vgpu_core::time::account::lead::IdleSample;
+use vgpu_core::time::gate::marks::has_kept_up;
 
 /// Intervals queried in one pass.
 const MAX_REAPED_INTERVALS: usize = 64;
@@ -46,6 +48,9 @@ pub struct ReapBatch {
     items: Vec<BatchItem>,
     axes: Vec<ContextAxis>,
     free: Vec<(usize, CUevent)>,
+    gap: Option<MarkerGap>,
+    /// The time between the markers of the gap, in ns.
+    measured: Option<u64>,
 }
 
 impl ReapBatch {
@@ -55,6 +60,9 @@ impl ReapBatch {
     /// # Cost
     /// A query for each, and two more calls for each that was reached.
     pub fn ask_markers(&mut self, here: CUcontext) {
+        if let Some(gap) = self.gap {
+            self.measured = in_context(gap.context, here, || gap.ask()).flatten();
+        }
         let mut blocked = 0;
         for item in &mut self.items {
             if item.chain == blocked {
@@ -118,7 +126,8 @@ impl UsageMeter {
             return None;
         }
         self.reaping = true;
-        Some(ReapBatch { items, axes: core::mem::take(&mut self.axes), free: Vec::new() })
+        let (axes, gap) = (core::mem::take(&mut self.axes), self.gap.take());
+        Some(ReapBatch { items, axes, free: Vec::new(), gap, measured: None })
     }
 
     /// Raises the confidence in functions that are due for it.
@@ -151,6 +160,10 @@ impl UsageMeter {
         let gone = core::mem::take(&mut self.gone);
         let lives = |context: usize| !gone.contains(&context);
         self.axes.extend(batch.axes.into_iter().filter(|axis| lives(axis.context)));
+        match batch.measured {
+            Some(ns) => self.marker_cost.learn(ns),
+            None => self.gap = batch.gap.filter(|gap| lives(gap.context)),
+        }
         self.spare.extend(batch.free.into_iter().filter(|spare| lives(spare.0)));
         let reached = |item: &BatchItem| match item.answer {
             MarkerAnswer::Pending => None,
@@ -190,7 +203,8 @@ impl UsageMeter {
 
     /// When an interval, already taken out of its timeline, began on its context's time axis.
     fn begin_of_interval(&self, at: usize, interval: &Interval, times: SampleTimes) -> Option<u64> {
-        times.begin.map(|begin| begin + interval.lead).or(self.chains[at].last).map(|began| began.min(times.end))
+        let led = |begin: u64| begin + self.lead.lead_of(interval.calls);
+        times.begin.map(led).or(self.chains[at].last).map(|began| began.min(times.end))
     }
 
     /// The time of an interval that other members pay for, because their work was on the device at the same time: the
@@ -220,9 +234,14 @@ impl UsageMeter {
     ) {
         let open = interval.open;
         let began = times.and_then(|times| self.begin_of_interval(at, interval, times));
+        let kept_up = times.zip(began).is_some_and(|(times, began)| {
+            let after = times.host.saturating_sub(interval.recorded);
+            interval.recorded > 0 && has_kept_up(open.launches, after, times.end.saturating_sub(began))
+        });
         let (mut fresh, mut excess, mut counted) = (None, 0, None);
         let mut teaches = false;
-        if let (Some(times), Some(began), true) = (times, began, open.measured) {
+        let is_measured = open.measured && (!kept_up || open.doubt.unknown > 0);
+        if let (Some(times), Some(began), true) = (times, began, is_measured) {
             let spent = self.union.add(began, times.end);
             // The time was counted before, or two threads recorded their markers in one stream in another order than
             // their launches: nothing to learn.
@@ -244,12 +263,17 @@ impl UsageMeter {
                     (false, 0) => part,
                     (false, _) => spent,
                 };
+                let own = own.saturating_sub(self.marker_cost.as_ns()).max(1);
                 let clean = !interval.tainted && (late == 0 || is_far_off);
                 costs.learn_costs(keys, open.estimate, own, clean);
                 if clean && open.doubt.unknown == 0 {
                     self.keeper.learn_slowdown(open.estimate, own);
                 }
                 let hidden = times.end.saturating_sub(began).saturating_sub(spent);
+                if let (true, 1, Some(begin)) = (clean && hidden == 0 && !interval.first, open.launches, times.begin) {
+                    let (key, elapsed) = (interval.keys.id_of_keys(), times.end.saturating_sub(begin));
+                    self.lead.learn(IdleSample { key, elapsed, calls: interval.calls });
+                }
                 if self.is_waited_out(at, hidden, spent, open.doubt.unknown > 0 && !clean) {
                     excess = self.excess_of(interval, used, clean);
                 }
@@ -266,7 +290,7 @@ impl UsageMeter {
         }
         let chain = &mut self.chains[at];
         chain.last = times.map(|times| times.end);
-        chain.marks.complete_oldest();
+        chain.marks.complete_oldest(open.launches, kept_up);
         chain.unmeasured = chain.unmeasured.saturating_sub(u32::from(!open.measured));
         let (keys, exact) = (interval.keys.all(), costs.are_exact(interval.keys.all()));
         let least = if open.doubt.unknown == 0 {
@@ -337,9 +361,10 @@ mod tests {
             let interval = Interval {
                 serial: 1,
                 begin: None,
-                lead: 0,
+                calls: [0; 2],
                 begun: 0,
                 end: None,
+                recorded: 0,
                 open,
                 all: 0,
                 keys,
@@ -366,7 +391,7 @@ mod tests {
         meter.chains[at].pending.push_back(interval);
         let answer = MarkerAnswer::Reached { times: SampleTimes { begin: None, end, host: end }, kept: false };
         let item = BatchItem { chain: meter.chains[at].number, context: 1, begin: None, begun: 0, end: event, answer };
-        let batch = ReapBatch { items: vec![item], axes: Vec::new(), free: Vec::new() };
+        let batch = ReapBatch { items: vec![item], axes: Vec::new(), free: Vec::new(), gap: None, measured: None };
         let charged = Cell::new((0, 0));
         meter.apply_batch(batch, &costs, end, Some(account), |due, _| charged.set((due.used, due.beside)));
         charged.get()
@@ -391,9 +416,10 @@ mod tests {
         Interval {
             serial: 1,
             begin,
-            lead: 0,
+            calls: [0; 2],
             begun: 0,
             end: None,
+            recorded: 0,
             open,
             all,
             keys,

@@ -18,10 +18,10 @@ impl UsageMeter {
         pay: impl PaySink,
     ) -> [Option<CUevent>; 2] {
         let Some(at) = self.chain_of_number(plan.chain) else {
-            return [begin.map(|begin| begin.event), end.map(|end| end.0)];
+            return [begin.map(|begin| begin.event), end.map(|end| end.event)];
         };
         // The stream may have been idle before the marker was recorded.
-        let is_late = end.and_then(|end| end.1).is_some_and(|at| self.keeper.remaining_ns(at) == 0);
+        let is_late = end.is_some_and(|end| end.is_late && self.keeper.remaining_ns(end.at) == 0);
         let chain = &mut self.chains[at];
         let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
         let closed = plan.end.and_then(|serial| chain.pending.iter().position(|interval| interval.serial == serial));
@@ -30,25 +30,25 @@ impl UsageMeter {
             Some(place) => {
                 let interval = &mut chain.pending[place];
                 if plan.begin {
-                    (interval.begin, interval.lead, interval.begun) = split_begin(begin);
+                    (interval.begin, interval.calls, interval.begun) = split_begin(begin);
                 }
                 // A launch that was never measured still is: its estimate means nothing, and may be a second too
                 // short.
                 interval.tainted |= is_late;
                 let is_vague = (is_late && interval.open.doubt.unknown == 0)
-                    || (plan.begin && begin.and_then(|begin| begin.lead).is_none());
+                    || (plan.begin && begin.and_then(|begin| begin.calls).is_none());
                 if is_vague && interval.open.measured {
                     interval.open.measured = false;
                     chain.unmeasured += 1;
                 }
-                interval.end = end.map(|end| end.0);
+                (interval.end, interval.recorded) = end.map_or((None, 0), |end| (Some(end.event), end.at));
                 if end.is_none() {
                     lost = chain.pending.remove(place);
                 }
             }
             None if plan.begin => {
-                (chain.begin, chain.lead, chain.begun) = split_begin(begin);
-                if begin.and_then(|begin| begin.lead).is_none() {
+                (chain.begin, chain.calls, chain.begun) = split_begin(begin);
+                if begin.and_then(|begin| begin.calls).is_none() {
                     chain.marks.doubt_interval();
                 }
             }
@@ -62,7 +62,7 @@ impl UsageMeter {
                 self.finish_interval(at, &interval, None, self.time, &pay, costs);
                 [begin, None]
             }
-            None => [None, end.map(|end| end.0).filter(|_| closed.is_none())],
+            None => [None, end.map(|end| end.event).filter(|_| closed.is_none())],
         }
     }
 
@@ -85,7 +85,7 @@ impl UsageMeter {
         chain.marks.undo_launch(cost, open);
         if let Some(interval) = closed {
             chain.unmeasured -= u32::from(!interval.open.measured);
-            (chain.begin, chain.lead, chain.begun) = (interval.begin, interval.lead, interval.begun);
+            (chain.begin, chain.calls, chain.begun) = (interval.begin, interval.calls, interval.begun);
             chain.keys = interval.keys;
             chain.tainted |= interval.tainted;
             chain.first |= interval.first;
@@ -94,7 +94,7 @@ impl UsageMeter {
         if plan.begin {
             // The launch was refused after its begin marker: the next interval would begin at a marker that is too
             // early.
-            (chain.begin, chain.lead, chain.begun) = split_begin(begin);
+            (chain.begin, chain.calls, chain.begun) = split_begin(begin);
             chain.marks.doubt_interval();
             unused[0] = None;
         }
@@ -103,6 +103,6 @@ impl UsageMeter {
     }
 }
 
-fn split_begin(begin: Option<BeginMarker>) -> (Option<CUevent>, u64, u64) {
-    begin.map_or((None, 0, 0), |begin| (Some(begin.event), begin.lead.unwrap_or(0), begin.at))
+fn split_begin(begin: Option<BeginMarker>) -> (Option<CUevent>, [u64; 2], u64) {
+    begin.map_or((None, [0; 2], 0), |begin| (Some(begin.event), begin.calls.unwrap_or_default(), begin.at))
 }

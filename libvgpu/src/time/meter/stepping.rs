@@ -125,9 +125,12 @@ impl UsageMeter {
             if !seen.reaped {
                 return LaunchStep::Reap;
             }
-        } else if open && now >= chain.ask_at {
+        } else if open && (now >= chain.ask_at || chain.marks.wants_idle(wish.cost.as_ns())) {
             match seen.stream {
-                None => return LaunchStep::Ask(chain.launches),
+                None => {
+                    let settles = chain.marks.wants_idle(wish.cost.as_ns());
+                    return LaunchStep::Ask { launches: chain.launches, settles };
+                }
                 Some((was_idle, launches)) => {
                     idle = was_idle && launches == chain.launches;
                     if idle && pending {
@@ -330,6 +333,7 @@ impl UsageMeter {
         let mut plan = MarkerPlan { begin, ..MarkerPlan::without_marker(chain.number) };
         plan.end = closed.map(|open| self.end_behind(at, open, now));
         self.recount_stream(at, was_busy, was_unmeasured);
+        plan.gap = begin && plan.end.is_some() && !wish.cost.is_unknown() && self.wants_gap();
         if !plan.is_plain() {
             let context = wish.launch.context.0 as usize;
             plan.events =
@@ -354,9 +358,10 @@ impl UsageMeter {
         chain.pending.push_back(Interval {
             serial: self.numbers,
             begin: chain.begin.take(),
-            lead: core::mem::take(&mut chain.lead),
+            calls: core::mem::take(&mut chain.calls),
             begun: chain.begun,
             end: None,
+            recorded: 0,
             open,
             // Less than nothing: another thread's launch was taken back.
             all: i64::try_from(given_out.wrapping_sub(core::mem::replace(&mut chain.from, given_out)))
@@ -392,7 +397,7 @@ mod tests {
     use crate::daemon::test_pages::StandIn;
     use crate::driver::launch::MeteredLaunch;
     use crate::time::launch_costs::LaunchCosts;
-    use crate::time::meter::BeginMarker;
+    use crate::time::meter::{BeginMarker, EndMarker};
     use shim_sys::cuda::{CUcontext, CUevent, CUstream};
     use std::sync::LazyLock;
     use vgpu_core::memory::ledger::LedgerPage;
@@ -438,7 +443,7 @@ mod tests {
                 }
                 LaunchStep::Reap => seen.reaped = true,
                 // The driver says that the stream is busy.
-                LaunchStep::Ask(launches) => seen.stream = Some((false, launches)),
+                LaunchStep::Ask { launches, .. } => seen.stream = Some((false, launches)),
                 _ => panic!("nothing holds it back"),
             }
         }
@@ -496,9 +501,9 @@ mod tests {
             let mut meter = UsageMeter::default();
             let plan = launch(&mut meter, 0, cost);
             let event = |word: usize| CUevent(word as *mut core::ffi::c_void);
-            let begin = BeginMarker { event: event(64), lead: Some(0), at: 0 };
-            let late = clock::now() + 5_000_000;
-            meter.note_recorded(&plan, Some(begin), Some((event(128), Some(late))), &LaunchCosts::new(), |_, _| {});
+            let begin = BeginMarker { event: event(64), calls: Some([0; 2]), at: 0 };
+            let end = EndMarker { event: event(128), at: clock::now() + 5_000_000, is_late: true };
+            meter.note_recorded(&plan, Some(begin), Some(end), &LaunchCosts::new(), |_, _| {});
             let interval = &meter.chains[0].pending[0];
             assert_eq!((interval.open.measured, interval.tainted), (measured, true), "{cost:?}");
         }

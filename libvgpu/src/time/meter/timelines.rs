@@ -48,12 +48,14 @@ pub(super) struct Interval {
     pub serial: u64,
     /// The interval's own begin marker; `None`: the interval begins at the end marker before it.
     pub begin: Option<CUevent>,
-    /// Host time between its begin marker and its first launch.
-    pub lead: u64,
+    /// How long the calls took that recorded its begin marker and made its first launch; zeros: the stream was busy.
+    pub calls: [u64; 2],
     /// When the interval's begin marker was reached, by the host's clock; 0: unknown.
     pub begun: u64,
     /// The interval's end marker; `None`: not recorded yet.
     pub end: Option<CUevent>,
+    /// When the call ended that recorded the end marker, by the host's clock.
+    pub recorded: u64,
     pub open: OpenInterval,
     /// Estimated work launched into all streams between its markers; it shares the interval's time.
     pub all: u64,
@@ -103,8 +105,8 @@ pub(super) struct StreamTimeline {
     pub marks: StreamMarkers,
     /// The begin marker of the open work.
     pub begin: Option<CUevent>,
-    /// See [`Interval::lead`]; for the open work.
-    pub lead: u64,
+    /// See [`Interval::calls`]; for the open work.
+    pub calls: [u64; 2],
     /// See [`Interval::begun`]; for the open work.
     pub begun: u64,
     /// When the first launch of the open work (after the last marker) was made, by the host's clock.
@@ -185,7 +187,7 @@ impl UsageMeter {
             place,
             marks: StreamMarkers::default(),
             begin: None,
-            lead: 0,
+            calls: [0; 2],
             begun: 0,
             opened: 0,
             from: 0,

@@ -1,10 +1,10 @@
 //! Event functions.
 
-use super::launch::spend_host_time;
 use crate::capture::OperationTarget;
 use crate::entry_points::{CallFrame, write_output};
 use crate::errors::CallResult;
 use crate::graph::node::NodeKind;
+use crate::host_time::{spend_host_time, within_call};
 use crate::objects::{EventObject, object_of_handle};
 use parking_lot::Mutex;
 use shim_sys::cuda::*;
@@ -41,6 +41,8 @@ pub(crate) unsafe fn cuEventDestroy_v2(d: &CallFrame, event: CUevent) -> CallRes
     unsafe { cuEventDestroy(d, event) }
 }
 
+/// Resolution of event times, ns.
+const EVENT_RESOLUTION_NS: u64 = 500;
 /// Flag, for captures only: adds a node that records the event, instead of referring to a place in the capture.
 const EXTERNAL_RECORD_FLAG: u32 = 1;
 
@@ -59,12 +61,9 @@ fn record_event(d: &CallFrame, event: CUevent, stream: CUstream, external: bool)
         OperationTarget::Run(c, id) => (c, id),
     };
     *e.captured.lock() = None;
-    spend_host_time(driver.device_of_ordinal(c.device)?.profile.record_host_ns);
-    if driver.device_of_ordinal(c.device)?.engine.record_event(id, e.id) {
-        Ok(())
-    } else {
-        Err(CUresult::INVALID_HANDLE)
-    }
+    let device = driver.device_of_ordinal(c.device)?;
+    let recorded = within_call(&device.profile, device.profile.record_host_ns, || device.engine.record_event(id, e.id));
+    if recorded { Ok(()) } else { Err(CUresult::INVALID_HANDLE) }
 }
 
 pub(crate) unsafe fn cuEventRecord(d: &CallFrame, event: CUevent, stream: CUstream) -> CallResult {
@@ -108,13 +107,16 @@ pub(crate) unsafe fn cuEventElapsedTime(d: &CallFrame, ms: *mut f32, start: CUev
     }
     d.capture_table()?.look_at(&a)?;
     d.capture_table()?.look_at(&b)?;
-    let engine = &driver.device_of_ordinal(a.context.device)?.engine;
+    let device = driver.device_of_ordinal(a.context.device)?;
+    spend_host_time(device.profile.query_host_ns);
+    let engine = &device.engine;
     if !engine.event_recorded(a.id) || !engine.event_recorded(b.id) {
         return Err(CUresult::INVALID_HANDLE);
     }
     let (Some(from), Some(to)) = (engine.event_time(a.id), engine.event_time(b.id)) else {
         return Err(CUresult::NOT_READY);
     };
+    let [from, to] = [from, to].map(|time| time / EVENT_RESOLUTION_NS * EVENT_RESOLUTION_NS);
     // Milliseconds as a float, as the driver API defines it.
     #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
     let elapsed = (to as i64 - from as i64) as f64 / 1e6;

@@ -13,6 +13,7 @@ use crate::capture::{CaptureOperation, OperationTarget};
 use crate::entry_points::CallFrame;
 use crate::errors::CallResult;
 use crate::graph::node::{self, KernelArguments, KernelNode};
+use crate::host_time::within_call;
 use crate::objects::{FunctionObject, TestKernel};
 use crate::work::kernel::{LaunchCost, LaunchShape, packed_buffer};
 use core::ffi::c_void;
@@ -122,19 +123,9 @@ pub(super) unsafe fn launch(
     super::library::load_into_context(d, &x)?;
     let driver = d.initialised_driver()?;
     let device = driver.device_of_ordinal(c.device)?;
-    spend_host_time(device.profile.launch_host_ns);
     let known = unsafe { launch_duration(&device.profile, &x, shape, params, extra)? }.find(driver)?;
-    if known.start(&device.engine, id) { Ok(()) } else { Err(CUresult::INVALID_HANDLE) }
-}
-
-/// Spins for the time that a call occupies the calling thread.
-pub(crate) fn spend_host_time(ns: u64) {
-    if ns > 0 {
-        let end = vgpu_sim::now() + ns;
-        while vgpu_sim::now() < end {
-            std::hint::spin_loop();
-        }
-    }
+    let started = within_call(&device.profile, device.profile.launch_host_ns, || known.start(&device.engine, id));
+    if started { Ok(()) } else { Err(CUresult::INVALID_HANDLE) }
 }
 
 pub(crate) unsafe fn cuLaunchKernel(

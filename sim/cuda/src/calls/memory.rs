@@ -4,12 +4,14 @@ use super::graph::launch::stream_line;
 use crate::content::{AllocationKind, OwnerTag};
 use crate::entry_points::{CallFrame, put_if, write_output};
 use crate::errors::CallResult;
+use crate::host_time::spend_host_time;
 use shim_sys::cuda::*;
 use std::sync::atomic::Ordering;
 
 fn alloc(d: &CallFrame, bytes: u64) -> Result<CUdeviceptr, CUresult> {
     let c = d.current_context()?;
     let driver = d.initialised_driver()?;
+    spend_host_time(driver.device_of_ordinal(c.device)?.profile.memory_host_ns);
     let at = driver.memory.alloc(c.device, bytes, OwnerTag(c.number), AllocationKind::Plain)?;
     // If the context was destroyed meanwhile, its allocations were already freed, so this one must be freed too.
     if !c.alive.load(Ordering::Acquire) {
@@ -52,8 +54,10 @@ pub(crate) unsafe fn cuMemFree_v2(d: &CallFrame, dptr: CUdeviceptr) -> CallResul
         return Ok(());
     }
     let driver = d.initialised_driver()?;
+    let device = driver.device_of_ordinal(c.device)?;
+    spend_host_time(device.profile.memory_host_ns);
     // The real driver waits for the context's work before it frees.
-    driver.device_of_ordinal(c.device)?.engine.group_wait(c.group);
+    device.engine.group_wait(c.group);
     if driver.managed.free(dptr) || driver.memory.unmap_external(dptr) {
         return Ok(());
     }

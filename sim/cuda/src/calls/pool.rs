@@ -10,6 +10,7 @@ use crate::content::{AllocationKind, OwnerTag};
 use crate::entry_points::{CallFrame, write_output};
 use crate::errors::CallResult;
 use crate::graph::node;
+use crate::host_time::spend_host_time;
 use crate::objects::{PoolHandle, object_handle, object_of_handle};
 use core::ffi::c_void;
 use shim_sys::cuda::*;
@@ -77,6 +78,7 @@ unsafe fn alloc(
     };
     let driver = d.initialised_driver()?;
     let place = StreamPosition { device: c.device, stream };
+    spend_host_time(driver.device_of_ordinal(c.device)?.profile.pool_host_ns);
     let at = driver.memory.alloc_from_pool(pool.number, bytes as u64, OwnerTag(c.number), place)?;
     unsafe { write_output(dptr, at) }
 }
@@ -117,6 +119,7 @@ pub(crate) unsafe fn cuMemFreeAsync(d: &CallFrame, dptr: CUdeviceptr, stream: CU
     if dptr == 0 {
         return Ok(());
     }
+    spend_host_time(driver.device_of_ordinal(c.device)?.profile.pool_host_ns);
     if driver.memory.free_async(dptr, StreamPosition { device: c.device, stream: id }).is_some() {
         return Ok(());
     }
@@ -246,6 +249,7 @@ pub(crate) unsafe fn cuMemPoolGetAttribute(
 ) -> CallResult {
     let driver = d.initialised_driver()?;
     let p = object_of_handle(&driver.pools, pool.0)?;
+    spend_host_time(driver.device_of_ordinal(p.device)?.profile.query_host_ns);
     let (n, threshold, reuse) = driver.memory.pool_state(p.number).unwrap_or_default();
     let long = match attribute {
         1..=3 => return unsafe { write_output(value.cast::<u32>(), u32::from(reuse[attribute as usize - 1])) },

@@ -2,12 +2,12 @@
 //!
 //! Not here: capture (`capture`).
 
-use super::launch::spend_host_time;
 use crate::capture::OperationTarget;
 use crate::context::CudaContext;
 use crate::entry_points::{CallFrame, write_output};
 use crate::errors::CallResult;
 use crate::graph::node::{HostNode, NodeKind};
+use crate::host_time::spend_host_time;
 use crate::objects::{StreamObject, object_handle};
 use core::ffi::c_void;
 use shim_sys::cuda::*;

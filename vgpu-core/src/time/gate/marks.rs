@@ -11,12 +11,31 @@
 //! of after [`MARKER_INTERVAL_NS`]. Launches that were measured only a few times ([`CostGuess::doubt_of`]) begin at a
 //! marker where possible, so that they are measured if the gate must wait for their end ([`StreamMarkers::close`]).
 //!
+//! A device that keeps up with the host may wait for launches within an interval. Such an interval ends at a marker that
+//! the device reaches as soon as it is recorded ([`has_kept_up`]). It is charged by its estimate, and the caller waits
+//! for an idle stream before the next launch that is to be measured ([`StreamMarkers::wants_idle`]).
+//!
 //! Not here: the events themselves, and which functions an interval teaches something about.
 
 use crate::time::account::cost::{CostDoubt, CostGuess};
 
 /// Estimated work between two markers.
 pub const MARKER_INTERVAL_NS: u64 = 250_000;
+
+/// The device has kept up with the host if less than one part in this many of an interval was left when it ended.
+const KEPT_UP_DIVISOR: u64 = 16;
+
+/// The longest mean time of a launch, in ns, with which an interval's length may be the host's time. A program that
+/// launches more rarely is found idle.
+const MAX_HOST_PACE_NS: u64 = 10_000;
+
+/// True if the device had next to nothing left to do when the end marker of an interval of several launches was recorded.
+/// Then it may have waited for launches within the interval, and its length is not device time. `after`: time from the end
+/// of the record's call until the marker was reached; `length`: the interval's length; both in ns.
+#[must_use]
+pub const fn has_kept_up(launches: u32, after: u64, length: u64) -> bool {
+    launches > 1 && after < length / KEPT_UP_DIVISOR && length < (launches as u64).saturating_mul(MAX_HOST_PACE_NS)
+}
 
 /// Work after the last marker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,6 +68,8 @@ pub struct StreamMarkers {
     sampled: u32,
     /// True if a tail that begins now is to be measured.
     samples: bool,
+    /// True if the device had kept up with the host at the end of the last interval of several launches.
+    keeps_up: bool,
 }
 
 /// Actions before a launch: work to charge, and a marker to record.
@@ -74,6 +95,8 @@ impl StreamMarkers {
     /// which would charge it twice.
     pub fn before_launch(&mut self, cost: CostGuess, idle: bool, clear: bool) -> BeforeLaunch {
         if !idle {
+            // The caller has waited for an idle stream in vain.
+            self.keeps_up &= self.open.is_none() || !self.wants_idle(cost.as_ns());
             // The stream is busy: its next interval begins at the last end marker.
             if self.open.is_none() {
                 let tail = self.samples && clear && self.sampled == 0;
@@ -98,7 +121,10 @@ impl StreamMarkers {
     #[must_use]
     pub const fn goes_on(&self, cost: u64) -> bool {
         match &self.open {
-            Some(open) => !open.sample && !open.tail && open.estimate.saturating_add(cost) < MARKER_INTERVAL_NS,
+            Some(open) => {
+                let is_marked = open.sample || open.tail || open.estimate.saturating_add(cost) >= MARKER_INTERVAL_NS;
+                !is_marked && !self.wants_idle(cost)
+            }
             None => false,
         }
     }
@@ -118,7 +144,9 @@ impl StreamMarkers {
     #[must_use]
     pub const fn unmarked_room(&self) -> Option<u64> {
         match &self.open {
-            Some(open) if !open.sample && !open.tail => Some((MARKER_INTERVAL_NS - 1).saturating_sub(open.estimate)),
+            Some(open) if !open.sample && !open.tail && !self.wants_idle(0) => {
+                Some((MARKER_INTERVAL_NS - 1).saturating_sub(open.estimate))
+            }
             _ => None,
         }
     }
@@ -232,9 +260,22 @@ impl StreamMarkers {
         }
     }
 
-    /// The oldest interval was seen complete.
-    pub fn complete_oldest(&mut self) {
+    /// True if the next launch, of `cost`, is to be measured and the stream should be idle before it.
+    #[inline]
+    #[must_use]
+    pub const fn wants_idle(&self, cost: u64) -> bool {
+        self.keeps_up && self.unsampled.saturating_add(cost) >= MARKER_INTERVAL_NS
+    }
+
+    /// The oldest interval, of `launches`, was seen complete. `kept_up`: see [`has_kept_up`].
+    pub fn complete_oldest(&mut self, launches: u32, kept_up: bool) {
         self.pending = self.pending.saturating_sub(1);
+        if launches > 1 {
+            self.keeps_up = kept_up;
+        }
+        if kept_up {
+            self.unsampled = self.unsampled.max(MARKER_INTERVAL_NS);
+        }
     }
 
     /// Intervals that were not yet seen complete.

@@ -1,6 +1,6 @@
 //! The gate's promises.
 
-use super::marks::{MARKER_INTERVAL_NS, StreamMarkers};
+use super::marks::{MARKER_INTERVAL_NS, StreamMarkers, has_kept_up};
 use super::*;
 use crate::time::account::cost::{CostTable, UNKNOWN_COST_NS};
 
@@ -210,7 +210,7 @@ fn programs_that_synchronise_are_sampled() {
         tails += before.tail.map_or(0, |tail| tail.estimate);
         if marks.after_launch(sure(50 * US)).is_some() {
             ends += 1;
-            marks.complete_oldest();
+            marks.complete_oldest(1, false);
         }
     }
     assert_eq!((begins, ends), (200, 200), "one launch in 250 us of work");
@@ -218,6 +218,40 @@ fn programs_that_synchronise_are_sampled() {
     // A kernel longer than the distance is always measured.
     let before = marks.before_launch(sure(MS), true, true);
     assert!(before.begin && marks.after_launch(sure(MS)).is_some_and(|open| open.measured));
+}
+
+/// Kernels of 2 us, launched every 4 us: the device waits for the host within each interval.
+#[test]
+fn where_the_device_keeps_up_with_the_host_a_launch_is_measured_on_an_idle_stream() {
+    let cost = CostGuess::with_certainty(2_000);
+    let mut marks = StreamMarkers::default();
+    marks.before_launch(cost, true, true);
+    let mut launches = 0;
+    let interval = loop {
+        launches += 1;
+        if let Some(interval) = marks.after_launch(cost) {
+            break interval;
+        }
+        marks.before_launch(cost, false, true);
+    };
+    assert!(has_kept_up(interval.launches, 3_000, 500_000) && launches > 100);
+    assert!(!has_kept_up(interval.launches, 40_000, 500_000), "the host is ahead");
+    assert!(!has_kept_up(1, 0, 2_000), "a single launch is measured from an idle stream");
+    assert!(!has_kept_up(20, 0, 500_000), "that long the host does not take for twenty launches");
+    assert!(!marks.wants_idle(2_000));
+    marks.before_launch(cost, false, true);
+    marks.after_launch(cost);
+    marks.complete_oldest(interval.launches, true);
+    assert!(marks.wants_idle(2_000) && !marks.goes_on(2_000) && marks.unmarked_room().is_none());
+    assert!(marks.before_launch(cost, true, true).begin);
+    assert_eq!(marks.after_launch(cost).map(|sample| (sample.launches, sample.measured)), Some((1, true)));
+    marks.complete_oldest(1, false);
+    assert!(!marks.wants_idle(2_000), "it was measured");
+    marks.before_launch(cost, false, true);
+    marks.after_launch(cost);
+    marks.complete_oldest(interval.launches, true);
+    marks.before_launch(cost, false, true);
+    assert!(!marks.wants_idle(2_000), "nobody waits twice in vain");
 }
 
 #[test]
@@ -250,7 +284,7 @@ fn what_goes_on_is_what_would_have_gone_anyway() {
             for marks in [&mut marks, &mut other] {
                 marks.before_launch(sure(cost), n == 0, true);
                 if marks.after_launch(sure(cost)).is_some() {
-                    marks.complete_oldest();
+                    marks.complete_oldest(1, false);
                 }
             }
             short.note_launch(sure(cost), n, &bounds);
@@ -316,7 +350,7 @@ fn what_is_in_doubt_gets_no_marker_behind_it_until_somebody_waits_for_that() {
                 && marks.after_launch(costs.guess_cost(7)).is_none()
         );
         assert!(marks.close().is_some_and(|open| open.measured && open.doubt == costs.guess_cost(7).doubt_of()));
-        marks.complete_oldest();
+        marks.complete_oldest(1, false);
         assert!(
             !marks.before_launch(costs.guess_cost(7), true, false).begin,
             "beside what is not measured it cannot be"
@@ -394,7 +428,7 @@ fn what_would_never_come_to_a_marker_is_measured_on_demand() {
     marks.sample_next();
     marks.before_launch(sure(1), false, true);
     assert!(marks.after_launch(sure(1)).is_some(), "an interval that is open ends with the next launch");
-    marks.complete_oldest();
+    marks.complete_oldest(1, false);
     marks.sample_next();
     assert!(marks.before_launch(sure(1), true, true).begin, "an idle stream begins one");
     assert!(marks.after_launch(sure(1)).is_some_and(|open| open.measured));
@@ -439,7 +473,7 @@ fn a_tail_that_others_wait_for_ends_with_a_marker() {
     assert!(marks.after_launch(sure(60 * US)).is_none());
     let tail = marks.close().expect("there is a tail");
     assert_eq!((tail.estimate, tail.measured, marks.pending_intervals(), marks.must_ask()), (60 * US, false, 1, false));
-    marks.complete_oldest();
+    marks.complete_oldest(1, false);
     assert_eq!((marks.pending_intervals(), marks.close()), (0, None));
 }
 

@@ -1,12 +1,12 @@
 //! Launches and uploads of executable graphs.
 
 use super::executable_of_handle;
-use crate::calls::launch::spend_host_time;
 use crate::entry_points::CallFrame;
 use crate::errors::CallResult;
 use crate::graph::exec::ExecutableGraph;
 use crate::graph::memory::DeviceStream;
 use crate::graph::run;
+use crate::host_time::within_call;
 use shim_sys::cuda::*;
 
 /// The stream of a handle, with its device.
@@ -23,8 +23,8 @@ pub(super) fn upload_graph(d: &CallFrame, exec: &ExecutableGraph, stream: CUstre
 pub(crate) unsafe fn cuGraphLaunch(d: &CallFrame, exec: CUgraphExec, stream: CUstream) -> CallResult {
     let x = executable_of_handle(d, exec)?;
     let (driver, line) = (d.initialised_driver()?, stream_line(d, stream)?);
-    spend_host_time(driver.device_of_ordinal(line.device)?.profile.launch_host_ns);
-    run::launch(driver, &x, &line)
+    let profile = &driver.device_of_ordinal(line.device)?.profile;
+    within_call(profile, profile.launch_host_ns, || run::launch(driver, &x, &line))
 }
 
 pub(crate) unsafe fn cuGraphUpload(d: &CallFrame, exec: CUgraphExec, stream: CUstream) -> CallResult {

@@ -1,0 +1,70 @@
+//! The time that calls occupy the calling thread.
+//!
+//! A call makes its work visible to the device at some moment within it. A real driver does so near the end of the call,
+//! but promises nothing. So each process draws the moment, and no program can rely on it. Calls also differ in length.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use vgpu_sim::DeviceProfile;
+
+/// The least part of a call, in thousandths, after which its work is visible.
+const LEAST_PART: u64 = 500;
+/// A call takes up to this many thousandths more or less than usual.
+const VARIATION: u64 = 150;
+
+/// Spins for the usual time of a call, more or less.
+pub(crate) fn spend_host_time(ns: u64) {
+    spin(varied(ns));
+}
+
+/// Makes work visible to the device by `submit`, within a call that usually takes `ns`.
+pub(crate) fn within_call<T>(profile: &DeviceProfile, ns: u64, submit: impl FnOnce() -> T) -> T {
+    let ns = varied(ns);
+    let before = ns * visible_part(profile) / 1000;
+    spin(before);
+    let result = submit();
+    spin(ns - before);
+    result
+}
+
+fn spin(ns: u64) {
+    if ns > 0 {
+        let end = vgpu_sim::now() + ns;
+        while vgpu_sim::now() < end {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+fn varied(ns: u64) -> u64 {
+    if ns == 0 { 0 } else { ns * (1000 - VARIATION + random() % (2 * VARIATION + 1)) / 1000 }
+}
+
+/// The part of a call, in thousandths, after which the device sees its work.
+fn visible_part(profile: &DeviceProfile) -> u64 {
+    static DRAWN: AtomicU64 = AtomicU64::new(0);
+    if profile.visible_permille > 0 {
+        return profile.visible_permille.min(1000);
+    }
+    match DRAWN.load(Ordering::Relaxed) {
+        0 => {
+            let drawn = LEAST_PART + random() % (1001 - LEAST_PART);
+            DRAWN.store(drawn, Ordering::Relaxed);
+            drawn
+        }
+        drawn => drawn,
+    }
+}
+
+/// A random number: splitmix64, begun with the time of the first call and the process's number.
+fn random() -> u64 {
+    static STATE: AtomicU64 = AtomicU64::new(0);
+    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mut word = STATE.fetch_add(STEP, Ordering::Relaxed);
+    if word == 0 {
+        word = vgpu_sim::now() ^ u64::from(std::process::id()) << 32;
+        STATE.store(word.wrapping_add(STEP), Ordering::Relaxed);
+    }
+    word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ word >> 31
+}
