@@ -150,12 +150,13 @@ fn told(world: &World, words: &[&str], place: &str) -> String {
     String::from_utf8(out.stdout).unwrap()
 }
 
-/// With memory limits only, no setting needs device time, so nothing measures it. When another tenant gets such a
-/// setting later, it is measured from then on.
+/// Without leases nothing measures device time where no tenant has a ceiling. With them it is measured from then on.
 #[test]
 fn device_time_that_nobody_measures_is_told_as_that_everywhere_and_never_as_nil() {
     let _alone = alone();
-    let plain = tenant("a", "memory_limit = \"4GiB\"") + &tenant("holds", "memory_limit = \"4GiB\"");
+    let plain = "[time]\narbitrate = false\n".to_owned()
+        + &tenant("a", "memory_limit = \"4GiB\"")
+        + &tenant("holds", "memory_limit = \"4GiB\"");
     let mut world = World::start(&plain);
     let mut holds = world.plain("holds");
     holds.begin();
@@ -182,7 +183,7 @@ fn device_time_that_nobody_measures_is_told_as_that_everywhere_and_never_as_nil(
         assert!(line.split_whitespace().any(|cell| cell == "?"), "{words:?}: {shown}");
     }
     let why = told(&world, &["explain", "a"], "--socket");
-    assert!(why.contains("is not measured; time.arbitrate = true"), "{why}");
+    assert!(why.contains("time.arbitrate = false") && why.contains("is not measured"), "{why}");
     let mut doctor = world.lab.bare(vgpu());
     doctor.arg("doctor").env("VGPU_RUNTIME_DIR", world.lab.path().join("run"));
     let doctor = vgpu_tests::text(&doctor.output().unwrap());
@@ -219,8 +220,8 @@ fn device_time_that_nobody_measures_is_told_as_that_everywhere_and_never_as_nil(
     let idle = json(&world, &["idle"]);
     assert!(idle["devices"][0]["idle_percent"].is_null(), "{idle:#}");
 
-    // A setting now needs device time: new usage is measured, and earlier usage is kept.
-    fs::write(world.lab.path().join("vgpud.toml"), plain + "[time]\narbitrate = true\n").unwrap();
+    // The device is shared by leases from now on: new usage is measured, and earlier usage is kept.
+    fs::write(world.lab.path().join("vgpud.toml"), plain.replace("arbitrate = false", "arbitrate = true")).unwrap();
     world.signal("-HUP");
     eventually("it is given out", || {
         !told(&world, &["status"], "--socket").contains("note: device time is not measured")

@@ -132,8 +132,8 @@ fn changed_keys(was: &TenantPlan, is: &TenantPlan) -> Vec<&'static str> {
         compare("memory_limit", a.memory == b.memory);
         compare("sm_limit", a.ceiling == b.ceiling);
         compare("sm_request", a.floor == b.floor);
-        compare("weight", (a.weight, a.has_weight) == (b.weight, b.has_weight));
-        compare("class", (a.class, a.has_class) == (b.class, b.has_class));
+        compare("weight", a.weight == b.weight);
+        compare("class", a.class == b.class);
         compare("quantum", a.quantum == b.quantum);
     }
     what.into_iter().collect()

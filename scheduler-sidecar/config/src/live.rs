@@ -131,8 +131,6 @@ fn change_terms(terms: &mut TermsPlan, device: Option<&DevicePlan>, change: &Ter
     terms.weight = change.weight.unwrap_or(terms.weight);
     terms.class = change.class.unwrap_or(terms.class);
     terms.quantum = change.quantum.unwrap_or(terms.quantum);
-    terms.has_weight |= change.weight.is_some();
-    terms.has_class |= change.class.is_some();
     Ok(())
 }
 
@@ -142,8 +140,8 @@ fn differing_keys(was: &TermsPlan, now: &TermsPlan) -> Vec<&'static str> {
         ("memory_limit", was.memory == now.memory),
         ("sm_limit", was.ceiling == now.ceiling),
         ("sm_request", was.floor == now.floor),
-        ("weight", (was.weight, was.has_weight) == (now.weight, now.has_weight)),
-        ("class", (was.class, was.has_class) == (now.class, now.has_class)),
+        ("weight", was.weight == now.weight),
+        ("class", was.class == now.class),
         ("quantum", was.quantum == now.quantum),
     ];
     keys.into_iter().filter(|(_, same)| !same).map(|(key, _)| key).collect()

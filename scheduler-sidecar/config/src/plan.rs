@@ -14,7 +14,7 @@ use vgpu_core::units::bytes::Bytes;
 use vgpu_core::units::share::Share;
 
 use super::bearer::CostBearer;
-use super::raw::{Arbitrate, LogFormat, OnError, OnLoss};
+use super::raw::{LogFormat, OnError, OnLoss};
 use super::time::Time;
 
 /// How long the usage record keeps its rows, in seconds.
@@ -46,7 +46,7 @@ pub struct ConfigPlan {
     /// Constants of device time sharing, such as lease lengths.
     pub time: Time,
     /// Which devices are scheduled by leases.
-    pub arbitrate: Arbitrate,
+    pub arbitrate: bool,
     /// Devices ordered by number, then by UUID, `*` last.
     pub devices: Vec<DevicePlan>,
     /// Tenants in the order of the file; names are distinct.
@@ -215,18 +215,6 @@ pub struct TermsPlan {
     pub class: Class,
     /// Lease length in ns; `None` is the default of the class.
     pub quantum: Option<u64>,
-    /// True if the file gives a weight, even the default one.
-    pub has_weight: bool,
-    /// True if the file gives a class, even the default one.
-    pub has_class: bool,
-}
-
-impl TermsPlan {
-    /// Returns true if the tenant asks for anything of the device's time.
-    #[must_use]
-    pub fn asks_for_time(&self) -> bool {
-        self.has_weight || self.has_class || arbiter::Terms::from(self) != arbiter::Terms::default()
-    }
 }
 
 impl From<&TermsPlan> for arbiter::Terms {

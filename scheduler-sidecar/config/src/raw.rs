@@ -35,8 +35,8 @@ pub struct RawFile {
     pub time: RawTime,
     /// Values of section `[record]`.
     pub record: RawRecord,
-    /// Key `arbitrate` of `[time]`: which devices are shared by leases.
-    pub arbitrate: Option<At<Arbitrate>>,
+    /// Key `arbitrate` of `[time]`: whether all devices are shared by leases.
+    pub arbitrate: Option<At<bool>>,
     /// Section `[defaults]`: settings of tenants that neither they nor their template give.
     pub defaults: RawPolicy,
     /// Sections `[template.NAME]`: settings that tenants can take over by name.
@@ -281,17 +281,4 @@ pub enum OnError {
     Closed,
     /// The member's process warns, and runs on without limits.
     Open,
-}
-
-/// Which devices are scheduled by leases.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Arbitrate {
-    /// Devices on which some tenant asks for device time.
-    #[default]
-    Auto,
-    /// All devices.
-    Yes,
-    /// Devices on which some tenant has a ceiling.
-    No,
 }

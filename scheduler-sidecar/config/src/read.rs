@@ -76,9 +76,8 @@ impl ConfigReader<'_, '_> {
         let before = self.problems.len();
         if let Some((table, _)) = self.sub_table(root, ConfigSection::File, "time") {
             file.time = self.read_time(table);
-            file.arbitrate = table
-                .get("arbitrate")
-                .and_then(|value| self.take_value(value, "time", "arbitrate", value::read_arbitrate));
+            file.arbitrate =
+                table.get("arbitrate").and_then(|value| self.take_value(value, "time", "arbitrate", value::read_truth));
         }
         file.time_is_wrong = self.problems.len() > before;
         if let Some((table, _)) = self.sub_table(root, ConfigSection::File, "defaults") {

@@ -75,7 +75,7 @@ pub(super) fn resolve_plan(raw: &RawFile, around: &Surroundings, problems: &mut 
         admission::check(&devices, &tenants, problems, &mut notes);
     }
     let devices: Vec<DevicePlan> = devices.into_iter().map(|device| device.plan).collect();
-    let arbitrate = raw.arbitrate.as_ref().map_or_else(Default::default, |at| at.value);
+    let arbitrate = raw.arbitrate.as_ref().is_none_or(|at| at.value);
     let (log, metrics, proof) = (log(raw, problems), resolve_metrics(raw), resolve_proof(raw));
     notes.extend(metrics.listen.filter(|at| !at.ip().is_loopback()).map(|at| {
         format!(

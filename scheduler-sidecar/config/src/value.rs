@@ -13,7 +13,7 @@ mod places;
 
 pub use places::*;
 
-use super::raw::{Amount, Arbitrate, DeviceId, OnError, OnLoss};
+use super::raw::{Amount, DeviceId, OnError, OnLoss};
 
 /// A value as written in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -275,18 +275,6 @@ pub fn strict_text(text: &str) -> Result<bool, WrongValue> {
         "true" => Ok(true),
         "false" => Ok(false),
         _ => wrong_value("is not a boolean", "true, false"),
-    }
-}
-
-/// Reads which devices are scheduled by leases.
-pub fn read_arbitrate(written: &WrittenValue<'_>) -> Result<Arbitrate, WrongValue> {
-    const FORMS: &str = "\"auto\", true, false";
-    match written {
-        WrittenValue::Text("auto") => Ok(Arbitrate::Auto),
-        WrittenValue::Truth(true) => Ok(Arbitrate::Yes),
-        WrittenValue::Truth(false) => Ok(Arbitrate::No),
-        WrittenValue::Other(kind) => wrong_value(format!("is {kind}"), FORMS),
-        WrittenValue::Text(_) | WrittenValue::Number(_) => wrong_value("is not known", FORMS),
     }
 }
 

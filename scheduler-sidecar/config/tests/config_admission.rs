@@ -133,8 +133,6 @@ fn tenant(name: &str) -> impl Strategy<Value = TenantPlan> + use<> {
         weight,
         class: Default::default(),
         quantum: None,
-        has_weight: weight != 1,
-        has_class: false,
     });
     (terms, prop::option::of(Just(vec![0..=9]))).prop_map(move |(terms, uids)| TenantPlan {
         name: name.clone(),
@@ -157,7 +155,7 @@ fn plan() -> impl Strategy<Value = ConfigPlan> {
             tenants.reverse();
         }
         ConfigPlan {
-            arbitrate: Default::default(),
+            arbitrate: true,
             daemon: DaemonPlan {
                 run_dir: "/r".into(),
                 state_dir: Some("/s".into()),

@@ -118,9 +118,8 @@ fn on_device(whole: &TenantFacts, facts: &DeviceStanding) -> DeviceExplanation {
         }
         _ if !facts.arbitrated => (
             "free",
-            "This device is not arbitrated: none of its tenants has a time setting. Launches do not wait, and \
-             the device's own scheduler orders them. The tenant's device time is not measured; \
-             time.arbitrate = true shares all devices by leases, which measures it."
+            "This device is not arbitrated: time.arbitrate = false, and none of its tenants has an sm_limit. Launches \
+             do not wait, and the device's own scheduler orders them. The tenant's device time is not measured."
                 .into(),
         ),
         "idle" => ("idle", "It wants nothing at the moment: no launch of it waits at the gate.".into()),

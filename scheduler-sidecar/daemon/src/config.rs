@@ -18,7 +18,7 @@ use vgpu_core::units::uuid;
 use vgpu_accounting::record::RecordSettings;
 use vgpu_config::bearer::CostBearer;
 use vgpu_config::plan::{ConfigPlan, LogPlan, MetricsPlan, ProofPlan, TenantPlan, TermsPlan};
-pub use vgpu_config::raw::{Arbitrate, OnError, OnLoss};
+pub use vgpu_config::raw::{OnError, OnLoss};
 use vgpu_config::time::Time;
 pub use written::ConfigError;
 
@@ -38,7 +38,7 @@ pub struct DaemonConfig {
     /// Settings of GPU time sharing.
     pub time: Time,
     /// Which devices are shared by leases.
-    pub arbitrate: Arbitrate,
+    pub arbitrate: bool,
     /// UUIDs of the devices, as far as they are known.
     pub devices: Vec<String>,
     /// Settings of the log and the audit log.
@@ -81,18 +81,6 @@ pub struct DeviceTermsConfig {
     pub memory: Option<Bytes>,
     /// Floor, ceiling, weight, class and lease length.
     pub terms: Terms,
-    /// True if the file gives a weight; see [`TermsPlan::has_weight`].
-    pub has_weight: bool,
-    /// True if the file gives a class; see [`TermsPlan::has_class`].
-    pub has_class: bool,
-}
-
-impl DeviceTermsConfig {
-    /// True if any of the terms is about device time, which makes the daemon share the device by leases by default.
-    #[must_use]
-    pub fn asks_for_time(&self) -> bool {
-        self.has_weight || self.has_class || self.terms != Terms::default()
-    }
 }
 
 /// A device, as far as it is identified.
@@ -146,7 +134,7 @@ impl From<&TermsPlan> for DeviceTermsConfig {
             (None, Ok(number)) => DeviceName::Number(number),
             (None, Err(_)) => DeviceName::Any,
         };
-        Self { device, memory: plan.memory, terms: plan.into(), has_weight: plan.has_weight, has_class: plan.has_class }
+        Self { device, memory: plan.memory, terms: plan.into() }
     }
 }
 
@@ -171,7 +159,7 @@ impl TenantConfig {
     #[must_use]
     pub fn on_all_devices(name: &str, socket: PathBuf, memory: Option<Bytes>, ceiling: Option<Share>) -> Self {
         let terms = Terms { ceiling, ..Terms::default() };
-        let on = DeviceTermsConfig { device: DeviceName::Any, memory, terms, has_weight: false, has_class: false };
+        let on = DeviceTermsConfig { device: DeviceName::Any, memory, terms };
         let (on_error, on_loss) = (OnError::default(), OnLoss::default());
         let (mode, strict) = (Mode::Enforce, false);
         let bearer = CostBearer::default();

@@ -35,7 +35,7 @@ use vgpu_core::protocol::page::bell::{Bell, RingOutcome};
 use vgpu_core::protocol::page::{AllowedUse, BoardPage, GONE_EPOCH, ReportPage, Reports, Uncharged};
 use vgpu_core::time::arbiter::{self, Arbiter, Decision, DeviceId, Gate, MemberUsage, SlotId};
 
-use super::config::{Arbitrate, DeviceTermsConfig, TenantConfig};
+use super::config::{DeviceTermsConfig, TenantConfig};
 use belief::ClaimAllowance;
 use devices::LeasedDevices;
 pub use former::ClaimedPast;
@@ -46,7 +46,7 @@ use vgpu_config::time::Time;
 pub struct LeaseBook<B, R> {
     epoch: u64,
     time: Time,
-    arbitrate: Arbitrate,
+    arbitrate: bool,
     /// True if a tenant that is alone on its device keeps a lease too, so that all its device time is measured.
     measures_all: bool,
     arbiter: Arbiter,
@@ -138,7 +138,7 @@ struct TenantTotals {
 impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseBook<B, R> {
     /// Starts without tenants. `known`: UUIDs of the devices that the driver named.
     #[must_use]
-    pub fn new(time: Time, arbitrate: Arbitrate, known: &[String], epoch: u64, now: u64) -> Self {
+    pub fn new(time: Time, arbitrate: bool, known: &[String], epoch: u64, now: u64) -> Self {
         let mut arbiter = Arbiter::new(time.arbiter_config(), 0, now);
         let devices = LeasedDevices::new(known, &mut arbiter, now);
         let mut reports = Reports::new();
@@ -170,7 +170,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
     }
 
     /// Changes the constants of time sharing, and which devices are shared by leases.
-    pub fn change_constants(&mut self, time: Time, arbitrate: Arbitrate, now: u64) {
+    pub fn change_constants(&mut self, time: Time, arbitrate: bool, now: u64) {
         let other = self.time != time;
         (self.time, self.arbitrate) = (time, arbitrate);
         if other {

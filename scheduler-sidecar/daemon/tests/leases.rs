@@ -145,19 +145,24 @@ fn a_changed_limit_is_in_force_for_members_that_are_there() {
 }
 
 #[test]
-fn a_device_of_whose_time_nobody_asks_anything_is_open_until_somebody_does() {
-    let plain = "[[tenant]]\nname = \"a\"\n[[tenant]]\nname = \"b\"\nmemory_limit = \"1GiB\"\n";
+fn without_leases_a_device_is_open_until_somebody_has_a_ceiling() {
+    let tenants = "[[tenant]]\nname = \"a\"\n[[tenant]]\nname = \"b\"\nmemory_limit = \"1GiB\"\n";
+    let plain = &format!("[time]\narbitrate = false\n{tenants}");
     let world = World::start(plain);
     let (a, b) = (world.on("a"), world.on("b"));
     a.until("open", |gate| *gate == Gate::Open);
     b.until("open", |gate| *gate == Gate::Open);
-    world.reload(&format!("{plain}sm_request = 30\n"));
+    world.reload(&format!("{plain}sm_limit = 30\n"));
     a.until("leases", shut);
     b.wish();
     b.until("b's lease", runs);
-    world.reload(&format!("[time]\narbitrate = true\n{plain}"));
-    std::thread::sleep(Duration::from_millis(50));
-    assert_ne!(a.gate(), Gate::Open, "asked for by name");
+    world.reload(plain);
+    a.until("open again", |gate| *gate == Gate::Open);
+    b.until("open again", |gate| *gate == Gate::Open);
+    world.reload(tenants);
+    a.until("leases by default", shut);
+    b.wish();
+    b.until("b's lease", runs);
     world.reload(plain);
     a.until("open again", |gate| *gate == Gate::Open);
     b.until("open again", |gate| *gate == Gate::Open);
@@ -174,7 +179,8 @@ fn a_device_that_the_tenant_may_not_use_is_refused_and_the_member_stays() {
     let words = a.try_join("GPU-ffffffff-0000-0000-0000-000000000000").unwrap_err();
     assert!(words.ends_with("is not one of the devices of tenant a"), "{words}");
     let a = a.join(&GPU.to_ascii_uppercase());
-    a.until("open", |gate| *gate == Gate::Open);
+    a.wish();
+    a.until("its lease", runs);
 }
 
 #[test]

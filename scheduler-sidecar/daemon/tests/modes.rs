@@ -85,35 +85,29 @@ fn a_live_change_of_the_mode_reaches_members_that_are_there_and_the_file_takes_i
 }
 
 #[test]
-fn a_device_that_only_observed_tenants_ask_time_of_is_not_given_out_in_leases() {
+fn a_device_that_only_observed_tenants_use_is_not_given_out_in_leases() {
     let arbitrated = |world: &World| {
         drop(Member::hello(&world.socket("seen")).join(GPU));
         world.status().devices.iter().any(|device| device.uuid.as_deref() == Some(GPU) && device.arbitrated)
     };
-    let world = World::start(FILE);
+    let world = World::start("[[tenant]]\nname = \"seen\"\nmode = \"observe\"\n");
     assert!(!arbitrated(&world));
     says(&world, &["set", "seen", "--mode", "enforce"]);
     assert!(arbitrated(&world));
 }
 
-/// A weight or class in the file, even the default one, makes the daemon share the device by leases.
+/// By default all devices are. Without it only ceilings need leases.
 #[test]
-fn a_weight_or_a_class_that_is_written_gives_the_device_out_in_leases() {
-    let leased = |world: &World| {
+fn a_device_is_given_out_in_leases_unless_the_file_says_no_and_nobody_has_a_ceiling() {
+    let arbitrated = |lines: &str| {
+        let world = World::start(&format!("[[tenant]]\nname = \"a\"\n{lines}\n"));
         drop(Member::hello(&world.socket("a")).join(GPU));
         world.status().devices.iter().any(|device| device.uuid.as_deref() == Some(GPU) && device.arbitrated)
     };
-    let arbitrated = |lines: &str| leased(&World::start(&format!("[[tenant]]\nname = \"a\"\n{lines}\n")));
-    assert!(!arbitrated(""));
-    for lines in ["weight = 2", "weight = 1", "class = \"normal\""] {
+    for (lines, leases) in [("", true), ("weight = 2", false), ("sm_limit = 50", true)] {
         assert!(arbitrated(lines), "{lines}");
+        assert_eq!(arbitrated(&format!("{lines}\n[time]\narbitrate = false")), leases && !lines.is_empty(), "{lines}");
     }
-    let world = World::start("[[tenant]]\nname = \"a\"\n");
-    assert!(!leased(&world));
-    says(&world, &["set", "a", "--weight", "1"]);
-    assert!(leased(&world), "by hand too");
-    world.reload("[[tenant]]\nname = \"a\"\nmemory_limit = \"1GiB\"\n");
-    eventually("the file says nothing of it", || !leased(&world));
 }
 
 #[test]

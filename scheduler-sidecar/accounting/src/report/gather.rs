@@ -229,8 +229,7 @@ impl GatheredLines {
         let unmeasured = few(&self.unmeasured).map(|names| {
             format!(
                 "Not all device time of these was measured (+), or none of it (?): {names}. They used devices that \
-                 are not shared by leases (arbitrate = true in [time] shares all devices by leases), or were alone \
-                 where the daemon had exact = \
+                 are not shared by leases (arbitrate = false in [time]), or were alone where the daemon had exact = \
                  false in [record]. That time is part of the row (not measured), which is an upper bound."
             )
         });

@@ -39,8 +39,8 @@ pub fn all(report: &mut DoctorReport, status: &DaemonStatus) {
         report.add_fine(
             "daemon",
             format!(
-                "device time of {names} on device {device} is not measured: that device is not shared by leases; \
-                 arbitrate = true in [time] shares all devices by leases"
+                "device time of {names} on device {device} is not measured: that device is not shared by leases, \
+                 because of arbitrate = false in [time]"
             ),
         );
     }

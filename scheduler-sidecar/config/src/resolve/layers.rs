@@ -107,8 +107,6 @@ impl<'r> TenantLayers<'r> {
             weight: weight.map_or(1, |at| at.value),
             class: class.map_or_else(Default::default, |at| at.value),
             quantum: self.nearest_word(over, |terms| terms.quantum.as_ref()).map(|at| at.value),
-            has_weight: weight.is_some(),
-            has_class: class.is_some(),
         };
         Ok((plan, memory_word, floor.map(|floor| floor.word)))
     }

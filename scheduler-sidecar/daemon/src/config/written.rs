@@ -7,7 +7,7 @@ use vgpu_core::limits::Mode;
 use vgpu_core::units::bytes::{Bytes, SIZE_FORMS, Size, parse_size};
 use vgpu_core::units::share::{SHARE_FORMS, Share, parse_share};
 
-use super::{Arbitrate, DaemonConfig, TenantConfig};
+use super::{DaemonConfig, TenantConfig};
 use vgpu_accounting::record::RecordSettings;
 use vgpu_config::options::Options;
 use vgpu_config::paths::{self, MAX_SOCKET_PATH};
@@ -106,7 +106,7 @@ impl DaemonConfig {
             record: RecordSettings { dir: state_dir, keep: Keep::default(), exact: true },
             max_connections: usize::try_from(options.max_connections).unwrap_or(usize::MAX),
             time: Time::default(),
-            arbitrate: Arbitrate::default(),
+            arbitrate: true,
             devices: Vec::new(),
             log: LogPlan::default(),
             metrics: MetricsPlan::default(),

@@ -11,7 +11,6 @@ use vgpu_core::time::arbiter::{Arbiter, DeviceId, TenantId};
 use vgpu_core::units::uuid::uuid_key;
 
 use super::TenantState;
-use crate::config::{Arbitrate, DeviceTermsConfig};
 
 /// Most devices added for one tenant; no machine has more.
 const MAX_DEVICES_BY_TENANT: usize = 16;
@@ -160,12 +159,12 @@ impl LeasedDevices {
         self.stale = true;
     }
 
-    /// Decides for each device whether it is shared by leases. By default it is if a tenant that may use it has terms
-    /// about its time; [`Arbitrate`] names the other cases.
+    /// Decides for each device whether it is shared by leases. Without `arbitrate` it is only if a tenant that may use it
+    /// has a ceiling.
     pub fn share_out<B, R>(
         &mut self,
         houses: &BTreeMap<TenantId, TenantState<B, R>>,
-        arbitrate: Arbitrate,
+        arbitrate: bool,
         arbiter: &mut Arbiter,
     ) {
         if !std::mem::take(&mut self.stale) {
@@ -175,11 +174,7 @@ impl LeasedDevices {
             // Terms of a tenant that is only observed are not enforced, so they do not count.
             let kept = houses.values().map(|house| &house.tenant).filter(|tenant| tenant.mode == Mode::Enforce);
             let mut there = kept.filter_map(|tenant| tenant.terms_on(&device.uuid));
-            device.arbitrated = match arbitrate {
-                Arbitrate::Yes => true,
-                Arbitrate::Auto => there.any(DeviceTermsConfig::asks_for_time),
-                Arbitrate::No => there.any(|on| on.terms.effective_ceiling().is_some()),
-            };
+            device.arbitrated = there.any(|on| arbitrate || on.terms.effective_ceiling().is_some());
             arbiter.share_out(device.id, !device.arbitrated);
         }
     }

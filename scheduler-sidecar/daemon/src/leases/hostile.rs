@@ -8,7 +8,7 @@ use vgpu_core::protocol::page::{BoardPage, MemberReport, PAGE_SLOTS, ReportPage}
 use vgpu_core::time::arbiter::{Gate, TenantId as Number, Terms};
 
 use super::{ClaimedPast, LeaseBook};
-use crate::config::{Arbitrate, TenantConfig};
+use crate::config::TenantConfig;
 use vgpu_config::time::Time;
 
 const MS: u64 = 1_000_000;
@@ -16,7 +16,7 @@ const MS: u64 = 1_000_000;
 type World = LeaseBook<Rc<BoardPage>, Rc<ReportPage>>;
 
 fn world() -> World {
-    LeaseBook::new(Time::default(), Arbitrate::Auto, &["GPU-0".to_owned()], 7, MS)
+    LeaseBook::new(Time::default(), true, &["GPU-0".to_owned()], 7, MS)
 }
 
 fn move_in(leases: &mut World, number: u32) -> Rc<ReportPage> {

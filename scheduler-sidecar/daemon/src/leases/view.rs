@@ -201,8 +201,8 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
             let (state, words) = match standing.state {
                 StandingState::Common => (
                     "open",
-                    "no tenant has a time setting on this device: there are no leases, \
-                     and device time is not measured (arbitrate = true in [time] changes both)"
+                    "arbitrate = false in [time], and no tenant has an sm_limit on this device: there are no \
+                     leases, and device time is not measured"
                         .into(),
                 ),
                 StandingState::Paused => (

@@ -205,7 +205,5 @@ fn terms_of(on: &DeviceTermsConfig) -> TermsPlan {
         weight: on.terms.weight,
         class: on.terms.class,
         quantum: on.terms.quantum,
-        has_weight: on.has_weight,
-        has_class: on.has_class,
     }
 }

@@ -162,13 +162,7 @@ mod tests {
             floor: floor.and_then(Share::from_percent),
             ..Terms::default()
         };
-        DeviceTermsConfig {
-            device,
-            memory: gib.map(|gib| Bytes(gib << 30)),
-            terms,
-            has_weight: false,
-            has_class: false,
-        }
+        DeviceTermsConfig { device, memory: gib.map(|gib| Bytes(gib << 30)), terms }
     }
 
     fn tenant(dir: &Path, on: Vec<DeviceTermsConfig>) -> TenantConfig {
