@@ -84,6 +84,30 @@ fn a_memory_limit_changes_under_a_living_process() {
     assert_eq!(m.errors(), "");
 }
 
+/// The daemon guarantees the floor, by the tenant's own terms; while it is away, those that it left do.
+#[test]
+fn a_floor_in_the_environment_holds_within_what_the_daemon_guarantees() {
+    let mut world = World::start(&(tenant("a", "sm_request = 30") + &tenant("b", "")));
+    for is_there in [true, false] {
+        if !is_there {
+            world.kill();
+        }
+        for (of, asked, refusal) in [
+            ("a", "30", None),
+            ("a", "12.5%", None),
+            ("a", "31", Some("than the daemon gives this tenant; accepted: up to 30 %")),
+            ("b", "1", Some("and the daemon gives this tenant none")),
+        ] {
+            world.lab.set("VGPU_SM_REQUEST", asked);
+            let mut m = world.plain(of);
+            let code = m.code("init");
+            let said = m.errors();
+            assert_eq!(code, refusal.map_or(0, |_| vgpu_tests::NOT_PERMITTED), "{of}: {asked}, {is_there}: {said}");
+            assert!(refusal.is_none_or(|words| said.contains(words)), "{said}");
+        }
+    }
+}
+
 #[test]
 fn the_environment_only_tightens_and_its_mode_counts_for_nothing() {
     let mut world = World::start(&tenant("a", "memory_limit = \"2GiB\""));

@@ -23,8 +23,8 @@ fn two_tenants_share_the_device_by_their_weights() {
     measured(|| {
         let _alone = alone();
         let mut world = World::start(&(tenant("a", "weight = 30") + &tenant("b", "weight = 70")));
-        let mut members = world.at_work(&[("a", 1000, 1, 0), ("b", 1000, 64, 0)], 6_500);
-        let got = world.shares(&members, Duration::from_secs(4));
+        let mut members = world.at_work(&[("a", 1000, 1, 0), ("b", 1000, 64, 0)], 4_800);
+        let got = world.shares(&members, Duration::from_millis(2_500));
         finish(&mut members);
         is_30_to_70(&got);
     });
@@ -35,8 +35,8 @@ fn two_tenants_get_their_floors_and_equal_parts_of_what_these_leave() {
     measured(|| {
         let _alone = alone();
         let mut world = World::start(&(tenant("a", "sm_request = 10") + &tenant("b", "sm_request = 50")));
-        let mut members = world.at_work(&[("a", 500, 64, 0), ("b", 2000, 64, 0)], 6_500);
-        let got = world.shares(&members, Duration::from_secs(4));
+        let mut members = world.at_work(&[("a", 500, 64, 0), ("b", 2000, 64, 0)], 4_800);
+        let got = world.shares(&members, Duration::from_millis(2_500));
         finish(&mut members);
         is_30_to_70(&got);
     });
@@ -47,8 +47,8 @@ fn a_ceiling_is_kept_through_the_daemon_and_the_rest_is_the_others() {
     measured(|| {
         let _alone = alone();
         let mut world = World::start(&(tenant("a", "sm_limit = 20") + &tenant("b", "")));
-        let mut members = world.at_work(&[("a", 1000, 64, 0), ("b", 1000, 64, 0)], 6_500);
-        let got = world.shares(&members, Duration::from_secs(4));
+        let mut members = world.at_work(&[("a", 1000, 64, 0), ("b", 1000, 64, 0)], 4_800);
+        let got = world.shares(&members, Duration::from_millis(2_500));
         finish(&mut members);
         assert!((17.0..=22.0).contains(&got[0]) && got[1] >= 50.0, "{got:?}");
     });
@@ -60,8 +60,8 @@ fn two_members_alone_on_the_device_get_their_tenants_ceiling_together() {
     measured(|| {
         let _alone = alone();
         let mut world = World::start(&tenant("a", "sm_limit = 30"));
-        let mut members = world.at_work(&[("a", 1000, 64, 0), ("a", 1000, 1, 0)], 6_500);
-        let got = world.shares(&members, Duration::from_secs(4));
+        let mut members = world.at_work(&[("a", 1000, 64, 0), ("a", 1000, 1, 0)], 4_800);
+        let got = world.shares(&members, Duration::from_millis(2_500));
         finish(&mut members);
         let sum: f64 = got.iter().sum();
         assert!((27.0..=32.0).contains(&sum) && got.iter().all(|part| *part >= 8.0), "{got:?}");
@@ -74,8 +74,8 @@ fn a_latency_tenant_is_served_beside_a_batch_one() {
         let _alone = alone();
         let terms = tenant("fast", "class = \"latency\"") + &tenant("slow", "class = \"batch\"");
         let mut world = World::start(&terms);
-        let mut members = world.at_work(&[("fast", 500, 1, 10_000), ("slow", 1000, 64, 0)], 6_500);
-        let got = world.shares(&members, Duration::from_secs(4));
+        let mut members = world.at_work(&[("fast", 500, 1, 10_000), ("slow", 1000, 64, 0)], 4_800);
+        let got = world.shares(&members, Duration::from_millis(2_500));
         finish(&mut members);
         // Alone it would get 500 us of 10.5 ms: 4.8 %.
         assert!(got[0] >= 3.3 && got[1] >= 40.0, "{got:?}");
@@ -92,8 +92,8 @@ fn a_holder_that_computes_leaves_the_device_to_who_waits() {
         let mut busy = world.at_work(&[("a", 1000, 64, 0), ("b", 1000, 64, 0)], 4_000);
         let whole: f64 = world.shares(&busy, Duration::from_secs(2)).iter().sum();
         finish(&mut busy);
-        let mut members = world.at_work(&[("a", 1000, 1, 50_000), ("b", 1000, 64, 0)], 6_500);
-        let got = world.shares(&members, Duration::from_secs(4));
+        let mut members = world.at_work(&[("a", 1000, 1, 50_000), ("b", 1000, 64, 0)], 4_800);
+        let got = world.shares(&members, Duration::from_millis(2_500));
         finish(&mut members);
         // Compared with two members that never pause, because the cost of a handover depends on the host.
         assert!(got.iter().sum::<f64>() >= 0.95 * whole && got[0] >= 1.2, "{got:?} of {whole}");
@@ -144,9 +144,9 @@ fn the_device_works_while_two_tenants_have_something_for_it() {
     measured(|| {
         let _alone = alone();
         let mut world = World::start(&(tenant("a", "weight = 30") + &tenant("b", "weight = 70")));
-        let mut members = world.at_work(&[("a", 1000, 64, 0), ("b", 1000, 64, 0)], 7_500);
-        let watch = thread::spawn(|| lateness(Duration::from_secs(5)));
-        let got = world.shares(&members, Duration::from_secs(5));
+        let mut members = world.at_work(&[("a", 1000, 64, 0), ("b", 1000, 64, 0)], 5_200);
+        let watch = thread::spawn(|| lateness(Duration::from_secs(3)));
+        let got = world.shares(&members, Duration::from_secs(3));
         let late = watch.join().unwrap();
         finish(&mut members);
         let sum: f64 = got.iter().sum();
@@ -167,7 +167,7 @@ fn a_daemon_killed_mid_lease_hangs_nobody_and_ceilings_are_kept_and_it_comes_bac
         let mut members = world.at_work(&[("a", 1000, 64, 0), ("b", 1000, 64, 0)], 14_000);
         thread::sleep(Duration::from_millis(500));
         world.kill();
-        let got = world.shares(&members, Duration::from_secs(4));
+        let got = world.shares(&members, Duration::from_millis(2_500));
         assert!((14.0..=22.5).contains(&got[0]) && (29.0..=43.0).contains(&got[1]), "alone: {got:?}");
         world.restart();
         eventually("both are members again", || members_of(&world) >= 2);

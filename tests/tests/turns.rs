@@ -76,8 +76,8 @@ fn two_members_get_the_ceiling_together_and_half_of_it_each() {
     measured(|| {
         let _alone = alone();
         let lab = lab(30);
-        let mut members = start(&lab, &[(1000, 1, 0), (1000, 1, 0)], 6_000);
-        let got = shares(&lab, &members, Duration::from_secs(5));
+        let mut members = start(&lab, &[(1000, 1, 0), (1000, 1, 0)], 4_200);
+        let got = shares(&lab, &members, Duration::from_secs(3));
         eprintln!("two: {got:.1?}");
         finish(&mut members);
         let sum: f64 = got.iter().sum();
@@ -90,8 +90,8 @@ fn four_members_of_different_kernels_get_a_quarter_each() {
     measured(|| {
         let _alone = alone();
         let lab = lab(30);
-        let mut members = start(&lab, &[(200, 8, 0), (1000, 1, 0), (5000, 1, 0), (20_000, 1, 0)], 6_000);
-        let got = shares(&lab, &members, Duration::from_secs(5));
+        let mut members = start(&lab, &[(200, 8, 0), (1000, 1, 0), (5000, 1, 0), (20_000, 1, 0)], 4_200);
+        let got = shares(&lab, &members, Duration::from_secs(3));
         eprintln!("four: {got:.1?}");
         finish(&mut members);
         let sum: f64 = got.iter().sum();
@@ -109,10 +109,10 @@ fn two_members_of_short_kernels_get_the_ceiling_and_pay_for_what_they_used() {
         measured(|| {
             let _alone = alone();
             let lab = lab(percent);
-            let mut members = start(&lab, &[(50, 64, 0), (50, 64, 0)], 7_500);
+            let mut members = start(&lab, &[(50, 64, 0), (50, 64, 0)], 5_500);
             thread::sleep(Duration::from_secs(1));
             let stretch = Stretch::begin(&lab);
-            thread::sleep(Duration::from_secs(6));
+            thread::sleep(Duration::from_secs(4));
             let spent = stretch.end(&lab);
             finish(&mut members);
             spent.is_paid_within(5.0, &format!("two members at {percent} %"));

@@ -1,7 +1,6 @@
 //! Modes, their precedence, and floors on device time: the result of each environment.
 
 use vgpu_core::limits::{Mode, RawLimits};
-use vgpu_core::time::arbiter::Class;
 use vgpu_core::units::bytes::{Bytes, GIB};
 use vgpu_core::units::share::Share;
 
@@ -99,19 +98,25 @@ fn hamis_policy_switches_its_own_ceiling_off_and_no_other() {
 }
 
 #[test]
-fn hamis_priority_is_a_class() {
-    let class = |vars: &[(&str, &str)]| read(vars).unwrap().asked_class();
-    assert_eq!(class(&[]), Class::Normal);
-    assert_eq!(class(&[("CUDA_TASK_PRIORITY", "0")]), Class::Latency);
-    assert_eq!(class(&[("CUDA_TASK_PRIORITY", "1")]), Class::Normal, "what HAMi takes where none is set");
-    assert!(!read(&[("CUDA_TASK_PRIORITY", "0")]).unwrap().asked_for_anything());
+fn hamis_priority_is_a_number_and_asks_for_nothing() {
     // HAMi's webhook passes on any number that the pod asks for.
-    for low in ["2", "10", "007", "18446744073709551616"] {
-        assert_eq!(class(&[("CUDA_TASK_PRIORITY", low)]), Class::Normal, "{low}");
+    for number in ["0", "1", "2", "10", "007", "18446744073709551616"] {
+        assert!(!read(&[("CUDA_TASK_PRIORITY", number)]).unwrap().asked_for_anything(), "{number}");
     }
-    assert_eq!(class(&[("CUDA_TASK_PRIORITY", "00")]), Class::Latency);
     let line = read(&[("CUDA_TASK_PRIORITY", "-1")]).unwrap_err();
     assert_eq!(line, r#"CUDA_TASK_PRIORITY="-1" is not understood; accepted: 0, 1"#);
+}
+
+#[test]
+fn a_request_holds_within_what_the_daemon_guarantees() {
+    let asked = read(&[("VGPU_SM_REQUEST", "30"), ("VGPU_SM_REQUEST_1", "10")]).unwrap();
+    let share = |percent| Share::from_percent(percent);
+    assert_eq!(asked.check_granted(0, share(30)), Ok(()));
+    assert_eq!(asked.check_granted(1, share(10)), Ok(()));
+    let line = |ordinal, granted| asked.check_granted(ordinal, granted).unwrap_err().to_string();
+    assert!(line(0, share(29)).ends_with("accepted: up to 29 %"), "{}", line(0, share(29)));
+    assert!(line(1, None).starts_with("VGPU_SM_REQUEST_1=\"10\" asks for guaranteed time, and"), "{}", line(1, None));
+    assert_eq!(read(&[]).unwrap().check_granted(0, None), Ok(()));
 }
 
 #[test]
@@ -158,8 +163,6 @@ fn a_request_that_nobody_guarantees_is_refused_with_what_to_do() {
         "{alone}"
     );
     assert!(alone.contains("accepted: VGPU_SM_LIMIT for a ceiling alone, or a tenant of vgpud"), "{alone}");
-    let beside = check(&[("VGPU_SM_REQUEST_2", "12.5"), ("VGPU_SOCKET", "/run/a.sock")]).unwrap_err();
-    assert!(beside.starts_with(r#"VGPU_SM_REQUEST_2="12.5" asks"#) && beside.contains("does not hand out"), "{beside}");
     let limits = read(&[("VGPU_SM_REQUEST", "30"), ("VGPU_SM_REQUEST_1", "20")]).unwrap();
     assert_eq!(
         (limits.requested_share(0), limits.requested_share(1)),

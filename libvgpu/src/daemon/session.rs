@@ -11,6 +11,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use vgpu_core::protocol::page::{BeatPage, BoardPage, BoardSlot, ReportPage, ReportSlot};
 use vgpu_core::protocol::wire::{Descriptor, Welcome};
 use vgpu_core::time::gate::loss;
+use vgpu_core::units::share::Share;
+
+/// How often a slot is read that the daemon is writing. One write takes well below a microsecond.
+const MAX_SLOT_READS: u32 = 1_000;
 
 /// The kernel's description of a descriptor.
 pub fn stat_descriptor(descriptor: i32) -> Option<libc::stat> {
@@ -180,6 +184,18 @@ impl PagesSlot {
     pub fn board_slot(&self) -> &'static BoardSlot {
         let session: &'static Session = self.session;
         &session.board.slots[self.index]
+    }
+
+    /// The floor that the daemon guarantees the tenant on this device. While the slot cannot be read, the whole device:
+    /// what is not known refuses nothing.
+    pub fn granted_floor(&self) -> Option<Share> {
+        for _ in 0..MAX_SLOT_READS {
+            if let Ok((_, allowed)) = self.board_slot().read_allowed(self.session.welcome.epoch) {
+                return allowed.terms.floor;
+            }
+            core::hint::spin_loop();
+        }
+        Some(Share::WHOLE_DEVICE)
     }
 
     /// The report slot, which this process writes.

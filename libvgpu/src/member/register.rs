@@ -2,6 +2,7 @@
 
 use super::configuration::{Configuration, StartError};
 use crate::daemon::link::DaemonLink;
+use crate::daemon::session::PagesSlot;
 use crate::daemon::start::DaemonStart;
 use crate::device::list::DeviceFacts;
 use crate::device::reconnect;
@@ -15,6 +16,7 @@ use vgpu_core::limits::{self, DeviceLimits};
 use vgpu_core::protocol::wire;
 use vgpu_core::protocol::wire::terms_file::TERMS_FILE_NAME;
 use vgpu_core::units::bytes::Bytes;
+use vgpu_core::units::share::Share;
 
 /// The functions of the devices' room that a thread at the gate calls.
 const CALLS_ABOVE: CallsAbove = CallsAbove { start_helper: watch::start, reconnect: reconnect::reconnect_if_due };
@@ -65,6 +67,13 @@ pub fn register(asked: &Configuration, shown: &[DeviceFacts]) -> Result<(), Star
                 Err(LinkError::NotIts(words) | LinkError::Other(words)) => return Err(StartError::NotKept(words)),
                 Ok(post) => post,
             };
+            let post = match post {
+                None => None,
+                Some((post, granted)) => {
+                    check_floor(asked, facts, granted, observed)?;
+                    Some(post)
+                }
+            };
             if let Some(reason) = unjoined.filter(|_| ledger.membership().is_err()) {
                 if !observed {
                     return Err(StartError::NotKept(reason));
@@ -108,6 +117,23 @@ fn add_device(
     }
 }
 
+/// Refuses a floor in the environment that is more than the daemon guarantees. Observed programs go on without it.
+#[inline(never)]
+fn check_floor(
+    asked: &Configuration,
+    facts: &DeviceFacts,
+    granted: Option<Share>,
+    observed: bool,
+) -> Result<(), StartError> {
+    match asked.limits.check_granted(facts.ordinal.unwrap_or(u32::MAX), granted) {
+        Err(error) if observed => {
+            message::warn_once(&format!("{error}; use is measured without it (VGPU_MODE=observe)"));
+            Ok(())
+        }
+        outcome => outcome.map_err(|error| StartError::Variable(error.to_string())),
+    }
+}
+
 /// Reason why the daemon link of a device cannot be made.
 enum LinkError {
     /// The tenant may not use the device.
@@ -116,26 +142,35 @@ enum LinkError {
     Other(String),
 }
 
-/// Joins the device at the daemon, or takes its terms from the terms file while the daemon is away. `None`: no daemon
-/// with pages.
-fn link_daemon(asked: &Configuration, uuid: &[u8; 16], ledger: &Ledger) -> Result<Option<DaemonLink>, LinkError> {
+/// Joins the device at the daemon, or takes its terms from the terms file while the daemon is away. Also returns the
+/// floor that the daemon guarantees. `None`: no daemon.
+fn link_daemon(
+    asked: &Configuration,
+    uuid: &[u8; 16],
+    ledger: &Ledger,
+) -> Result<Option<(DaemonLink, Option<Share>)>, LinkError> {
     let name = uuid::uuid_text(uuid);
     let refused = |words: String| {
         if wire::is_not_its_device(&words) { LinkError::NotIts(words) } else { LinkError::Other(words) }
     };
     match &asked.daemon {
         None => Ok(None),
-        Some(DaemonStart::Session(_)) => {
-            reconnect::join(&name, ledger).map(DaemonLink::with_slot).map(Some).map_err(refused)
-        }
+        Some(DaemonStart::Session(_)) => reconnect::join(&name, ledger).map(with_floor).map(Some).map_err(refused),
         Some(DaemonStart::File(file)) => {
             if let Some(place) = reconnect::join_if_there(&name, ledger) {
-                return Ok(Some(DaemonLink::with_slot(place)));
+                return Ok(Some(with_floor(place)));
             }
             let terms = file.terms_of_device(&name).ok_or_else(|| {
                 LinkError::NotIts(format!("{TERMS_FILE_NAME} does not let this tenant use device {name}"))
             })?;
-            Ok(Some(DaemonLink::with_left_terms(terms.memory_limit, file.on_loss, terms.sm_request, terms.sm_limit)))
+            let floor = terms.sm_request;
+            Ok(Some((DaemonLink::with_left_terms(terms.memory_limit, file.on_loss, floor, terms.sm_limit), floor)))
         }
     }
+}
+
+/// The link of a slot, and the floor in its terms.
+fn with_floor(place: PagesSlot) -> (DaemonLink, Option<Share>) {
+    let floor = place.granted_floor();
+    (DaemonLink::with_slot(place), floor)
 }

@@ -4,7 +4,7 @@ use core::fmt;
 
 use super::{Family, MAX_ORDINAL, Quantity, Variable};
 use crate::units::bytes::{HAMI_SIZE_FORMS, SIZE_FORMS, SizeError};
-use crate::units::share::{HAMI_SHARE_FORMS, REQUEST_FORMS, SHARE_FORMS, ShareError};
+use crate::units::share::{HAMI_SHARE_FORMS, REQUEST_FORMS, SHARE_FORMS, Share, ShareError};
 
 /// A limit variable that cannot be applied.
 ///
@@ -38,8 +38,10 @@ pub(super) enum Problem {
         value: String,
     },
     /// A floor that nobody can guarantee.
-    NoGuarantee {
-        daemon: bool,
+    NoGuarantee,
+    /// A floor of more than the daemon guarantees the tenant.
+    BeyondGrant {
+        granted: Option<Share>,
     },
 }
 
@@ -96,13 +98,16 @@ impl fmt::Display for LimitError {
             Problem::AboveCeiling { limit, value } => {
                 write!(f, "is more than {limit}=\"{value}\" allows; accepted: a request up to the limit of the same device")
             }
-            Problem::NoGuarantee { daemon: false } => f.write_str(
+            Problem::NoGuarantee => f.write_str(
                 "asks for guaranteed time, which only the daemon can give; accepted: VGPU_SM_LIMIT for a ceiling alone, or \
                  a tenant of vgpud with a guarantee, named by VGPU_SOCKET",
             ),
-            Problem::NoGuarantee { daemon: true } => f.write_str(
-                "asks for guaranteed time, which the daemon of VGPU_SOCKET does not hand out; accepted: VGPU_SM_LIMIT for a \
-                 ceiling alone",
+            Problem::BeyondGrant { granted: Some(granted) } => {
+                write!(f, "asks for more guaranteed time than the daemon gives this tenant; accepted: up to {granted}")
+            }
+            Problem::BeyondGrant { granted: None } => f.write_str(
+                "asks for guaranteed time, and the daemon gives this tenant none; accepted: no request, or an sm_request \
+                 for the tenant in the daemon's file",
             ),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::error::Problem;
 use super::variable::Name;
-use super::{Class, DeviceLimits, Family, LimitError, Mode, Quantity, Source, Variable};
+use super::{DeviceLimits, Family, LimitError, Mode, Quantity, Source, Variable};
 use crate::limits::variables::{CONTROL, MODE, POLICY, PRIORITY, WORD_VARIABLES};
 use crate::units::bytes::{Bytes, Size, parse_hami_size, parse_size};
 use crate::units::share::{Share, ShareError, parse_hami_share, parse_request, parse_share};
@@ -190,15 +190,6 @@ impl RawLimits {
     #[must_use]
     pub fn word_of_variable(&self, name: &str) -> Option<&'static str> {
         self.words[WORD_VARIABLES.iter().position(|worded| worded.name == name)?]
-    }
-
-    /// The class for the daemon's arbiter, from HAMi's priority.
-    #[must_use]
-    pub fn asked_class(&self) -> Class {
-        match self.word_of_variable(PRIORITY.name) {
-            Some("0") => Class::Latency,
-            _ => Class::Normal,
-        }
     }
 
     /// True if `GPU_CORE_UTILIZATION_POLICY` switches HAMi's ceilings on device time off.

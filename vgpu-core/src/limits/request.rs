@@ -1,7 +1,8 @@
-//! Floors on device time: checks before any daemon is asked to guarantee one.
+//! Floors on device time that a process asks for by its environment.
 //!
-//! A ceiling concerns only this process. A floor is a promise about other tenants, which only the daemon can make.
-//! This file refuses a floor above the ceiling, and a floor that nobody can guarantee.
+//! A ceiling concerns only this process. A floor is a promise about other tenants, which only the daemon can make, by
+//! the tenant's own terms. This file refuses a floor above the ceiling, one that nobody guarantees, and one beyond what
+//! the daemon guarantees.
 
 use super::error::Problem;
 use super::raw::{Entry, Limit};
@@ -20,15 +21,27 @@ impl RawLimits {
         if let Limit::Time(Some(floor)) = entry.limit { Some((entry, floor)) } else { None }
     }
 
-    /// Refuses every floor: without a daemon nobody can guarantee one, and the daemon of this version does not grant
-    /// floors.
+    /// Refuses every floor: without a daemon nobody can guarantee one.
     ///
     /// # Errors
     /// [`LimitError`] naming the first such variable and what to do.
     pub fn check_requests(&self) -> Result<(), LimitError> {
         match self.every_entry().find(|entry| entry.variable.quantity == Quantity::SmRequest) {
             None => Ok(()),
-            Some(entry) => Err(entry.refuse(Problem::NoGuarantee { daemon: self.daemon_named })),
+            Some(entry) => Err(entry.refuse(Problem::NoGuarantee)),
+        }
+    }
+
+    /// Refuses a floor on this device that is more than the daemon guarantees the tenant (`granted`).
+    ///
+    /// # Errors
+    /// [`LimitError`] naming the variable and the daemon's guarantee.
+    pub fn check_granted(&self, ordinal: u32, granted: Option<Share>) -> Result<(), LimitError> {
+        match self.winning_floor(Some(ordinal)) {
+            Some((entry, floor)) if granted.is_none_or(|granted| floor > granted) => {
+                Err(entry.refuse(Problem::BeyondGrant { granted }))
+            }
+            _ => Ok(()),
         }
     }
 

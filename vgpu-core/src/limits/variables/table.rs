@@ -56,7 +56,7 @@ pub const VARIABLES: &[VariableRow] = &[
         Library,
         Text(REQUEST_FORMS),
         Honoured(
-            "floor: device time that is guaranteed while the tenant wants it. Only the daemon can guarantee it: until one does, the variable is an error",
+            "floor: device time that is guaranteed while the tenant wants it. Only the daemon guarantees it, by the tenant's `sm_request`: without one, or above that, the variable is an error",
         ),
     ),
     worded_variable(
@@ -327,7 +327,7 @@ pub const VARIABLES: &[VariableRow] = &[
         words::PRIORITY,
         Hami,
         Honoured(
-            "0, high: the class `latency`; 1, low, as if it were not set: `normal`, and so is every higher number. For the daemon's arbiter: without a daemon tenants have no order",
+            "checked alone: any other word is an error, and any number is taken. The priority of a tenant is its `class` in the daemon's file; a process cannot raise it",
         ),
     ),
     worded_variable(
