@@ -329,9 +329,12 @@ impl Governor {
         // Work that this process does not measure may be ahead in the stream, so that the marker is not reached at
         // once. The first call after a pause is slow: this query takes that, not the marker.
         let is_idle = plan.begin && without_captures(|| markers::is_idle(launch));
-        let asked = clock::now();
-        let begin = if plan.begin { without_captures(|| markers::record_event(launch, plan.events[0])) } else { None };
-        let recorded = clock::now();
+        let timed_record = || {
+            let asked = clock::now();
+            (asked, markers::record_event(launch, plan.events[0]), clock::now())
+        };
+        let (asked, begin, recorded) =
+            if plan.begin { without_captures(timed_record) } else { (0, None, clock::now()) };
         let result = real();
         let launched = clock::now();
         // On an idle stream the device reached the marker at once, and the launch only later. A graph's first node
