@@ -163,6 +163,7 @@ fn a_request_that_nobody_guarantees_is_refused_with_what_to_do() {
         "{alone}"
     );
     assert!(alone.contains("accepted: VGPU_SM_LIMIT for a ceiling alone, or a tenant of vgpud"), "{alone}");
+    assert_eq!(check(&[("VGPU_SM_REQUEST_2", "12.5"), ("VGPU_SOCKET", "/run/a.sock")]), Ok(()), "the daemon decides");
     let limits = read(&[("VGPU_SM_REQUEST", "30"), ("VGPU_SM_REQUEST_1", "20")]).unwrap();
     assert_eq!(
         (limits.requested_share(0), limits.requested_share(1)),

@@ -141,9 +141,7 @@ fn read() -> Result<Configuration, StartError> {
     }
     if asked.asks_for_anything() {
         tenant::check_name().map_err(StartError::NotUnderstood)?;
-        if asked.daemon.is_none()
-            && let Err(error) = asked.limits.check_requests()
-        {
+        if let Err(error) = asked.limits.check_requests() {
             keep_measuring(StartError::Variable(error.to_string()))?;
         }
         // The daemon decides the tenant's identity.

@@ -167,9 +167,7 @@ fn of_two_names_for_one_limit_the_lower_is_named() {
 
 #[test]
 fn what_words_beside_the_limits_do_is_told() {
-    Clinic::new()
-        .with("CUDA_TASK_PRIORITY", "0")
-        .says(&["CUDA_TASK_PRIORITY=0 is the class latency: without a daemon"]);
+    Clinic::new().with("CUDA_TASK_PRIORITY", "0").says(&["CUDA_TASK_PRIORITY=0 has no effect: the tenant's class"]);
     let policy = || Clinic::new().with("GPU_CORE_UTILIZATION_POLICY", "disable").with("CUDA_DEVICE_SM_LIMIT", "30");
     policy().says(&["CUDA_DEVICE_SM_LIMIT is not kept", "device time of every device: no limit"]);
     policy().with("VGPU_SM_LIMIT", "40").says(&["device time of every device: VGPU_SM_LIMIT=40 is 40 %"]);

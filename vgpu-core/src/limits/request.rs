@@ -21,14 +21,15 @@ impl RawLimits {
         if let Limit::Time(Some(floor)) = entry.limit { Some((entry, floor)) } else { None }
     }
 
-    /// Refuses every floor: without a daemon nobody can guarantee one.
+    /// Refuses every floor where no daemon is named, because nobody can guarantee one. With a daemon
+    /// [`Self::check_granted`] decides.
     ///
     /// # Errors
     /// [`LimitError`] naming the first such variable and what to do.
     pub fn check_requests(&self) -> Result<(), LimitError> {
         match self.every_entry().find(|entry| entry.variable.quantity == Quantity::SmRequest) {
-            None => Ok(()),
-            Some(entry) => Err(entry.refuse(Problem::NoGuarantee)),
+            Some(entry) if !self.daemon_named => Err(entry.refuse(Problem::NoGuarantee)),
+            _ => Ok(()),
         }
     }
 

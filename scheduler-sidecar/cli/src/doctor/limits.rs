@@ -3,7 +3,6 @@
 
 use vgpu_core::limits::variables;
 use vgpu_core::limits::{Family, Mode, Quantity, RawLimits, Variable};
-use vgpu_core::time::arbiter::Class;
 use vgpu_core::units::bytes::{Bytes, Size, parse_hami_size, parse_size};
 use vgpu_core::units::share::{Share, parse_hami_share, parse_request, parse_share};
 
@@ -60,13 +59,10 @@ fn report_word_variables(report: &mut DoctorReport, limits: &RawLimits) {
         report.add_fine("limits", "GPU_CORE_UTILIZATION_POLICY=disable: CUDA_DEVICE_SM_LIMIT is not kept");
     }
     if let Some(word) = limits.word_of_variable("CUDA_TASK_PRIORITY") {
-        let class = if limits.asked_class() == Class::Latency { "latency" } else { "normal" };
-        let who = if environment_text("VGPU_SOCKET").is_some() {
-            "for the daemon's arbiter"
-        } else {
-            "without a daemon tenants have no order"
-        };
-        report.add_fine("limits", format!("CUDA_TASK_PRIORITY={word} is the class {class}: {who}"));
+        report.add_fine(
+            "limits",
+            format!("CUDA_TASK_PRIORITY={word} has no effect: the tenant's class in the daemon's file decides"),
+        );
     }
     if limits.word_of_variable("VGPU_ON_ERROR") == Some("open") {
         let what = if environment_text("VGPU_SOCKET").is_some() {
