@@ -84,7 +84,7 @@ fn a_memory_limit_changes_under_a_living_process() {
     assert_eq!(m.errors(), "");
 }
 
-/// The daemon guarantees the floor, by the tenant's own terms; while it is away, those that it left do.
+/// The tenant's `sm_request` bounds the floor, with the daemon running and, from the terms file, after it was killed.
 #[test]
 fn a_floor_in_the_environment_holds_within_what_the_daemon_guarantees() {
     let mut world = World::start(&(tenant("a", "sm_request = 30") + &tenant("b", "")));

@@ -150,7 +150,7 @@ fn told(world: &World, words: &[&str], place: &str) -> String {
     String::from_utf8(out.stdout).unwrap()
 }
 
-/// Without leases nothing measures device time where no tenant has a ceiling. With them it is measured from then on.
+/// With arbitrate = false and no ceiling, device time is not measured. After a reload with leases, it is.
 #[test]
 fn device_time_that_nobody_measures_is_told_as_that_everywhere_and_never_as_nil() {
     let _alone = alone();

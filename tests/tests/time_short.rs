@@ -1,9 +1,9 @@
 //! Kernels of a few microseconds. Threads launch most of them on credit, without the library's lock. No launch goes
 //! unpaid, by the simulated device's busy time.
 //!
-//! Kernels as short as the calls that launch them get what is due. Half of such a program's time is host time, and the
-//! moment of a call at which the device sees its work is drawn for each process. All combinations in virtual time:
-//! vgpu-core/tests/shares/short.rs.
+//! Kernels as short as their launch calls get their due time. Half of such a program's time is host time, and each
+//! process picks at random when within a call the device sees the work. vgpu-core/tests/shares/short.rs covers all
+//! combinations on a simulated clock.
 //!
 //! Not here: longer kernels (`time_paid.rs`), their shares (`time.rs`).
 
@@ -111,7 +111,7 @@ fn kernels_of_a_few_microseconds_get_what_is_due() {
                 "{command}, launch {launch_ns} ns, {ceiling} %: {got:.1} % of {due:.1}, paid {:.1} %",
                 held.paid_percent()
             );
-            // Behind a kernel that starts idle and ends soon, the device time of a marker cannot always be measured.
+            // If a kernel starts on an idle stream and ends soon, the cost of a marker cannot always be measured.
             let least = if command.contains("loop 5000 MS 0 1 ") { 88.0 } else { 93.0 };
             assert!((least..=105.0).contains(&got), "{command}, {launch_ns} ns, {ceiling} %: {got:.1} % of {due:.1}");
         });

@@ -13,7 +13,7 @@ use vgpu_core::protocol::wire::{Descriptor, Welcome};
 use vgpu_core::time::gate::loss;
 use vgpu_core::units::share::Share;
 
-/// How often a slot is read that the daemon is writing. One write takes well below a microsecond.
+/// Most attempts to read a board slot while the daemon is writing it. One write takes well below a microsecond.
 const MAX_SLOT_READS: u32 = 1_000;
 
 /// The kernel's description of a descriptor.
@@ -186,8 +186,8 @@ impl PagesSlot {
         &session.board.slots[self.index]
     }
 
-    /// The floor that the daemon guarantees the tenant on this device. While the slot cannot be read, the whole device:
-    /// what is not known refuses nothing.
+    /// The floor that the daemon guarantees this tenant on this device; `None`: no floor. If the slot cannot be read,
+    /// returns the whole device, so that an unknown floor refuses no request.
     pub fn granted_floor(&self) -> Option<Share> {
         for _ in 0..MAX_SLOT_READS {
             if let Ok((_, allowed)) = self.board_slot().read_allowed(self.session.welcome.epoch) {

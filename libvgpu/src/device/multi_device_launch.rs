@@ -18,8 +18,7 @@ pub struct CallPart {
     pub launch: MeteredLaunch,
 }
 
-/// Makes a call that works on several devices. First waits at each gate once without launching: a wait at one gate
-/// would otherwise be measured as work on a device whose gate was already passed.
+/// Makes a call that works on several devices. First it waits at each gate without launching.
 pub fn through_all(parts: &mut [CallPart], real: &mut dyn FnMut() -> CUresult) -> CUresult {
     // Insertion sort: there are a few devices at most, and the standard library's sort takes 3 KB of code.
     for end in 1..parts.len() {
@@ -30,13 +29,21 @@ pub fn through_all(parts: &mut [CallPart], real: &mut dyn FnMut() -> CUresult) -
         }
     }
     if parts.len() > 1 {
-        for part in parts.iter() {
-            // Waits at the device's gate without a launch: the gate takes the result for a launch that the driver
-            // refused.
-            let _ = pass_gates(core::slice::from_ref(part), &mut || CUresult::NOT_READY);
-        }
+        parts.iter().for_each(wait_at_gate);
     }
     pass_gates(parts, real)
+}
+
+/// Waits until the part's launch may go, in the context of its stream.
+fn wait_at_gate(part: &CallPart) {
+    let (Some(governor), Ok(joined)) = (&part.device.governor, part.device.ledger.membership()) else { return };
+    let is_current = streams::current() == part.launch.context;
+    if is_current || enter_context(part.launch.context) {
+        governor.wait_at_gate(joined, &part.launch);
+        if !is_current {
+            leave_context();
+        }
+    }
 }
 
 /// Passes the gates of `parts` one after the other, then makes the call.

@@ -117,7 +117,7 @@ fn add_device(
     }
 }
 
-/// Refuses a floor in the environment that is more than the daemon guarantees. Observed programs go on without it.
+/// Refuses a floor from the environment that exceeds the daemon's. In observe mode it only warns and ignores the floor.
 #[inline(never)]
 fn check_floor(
     asked: &Configuration,
@@ -142,8 +142,8 @@ enum LinkError {
     Other(String),
 }
 
-/// Joins the device at the daemon, or takes its terms from the terms file while the daemon is away. Also returns the
-/// floor that the daemon guarantees. `None`: no daemon.
+/// Joins the device at the daemon. While the daemon is away, the terms file replaces it. Returns the link and the
+/// guaranteed floor (inner `None`: no floor). Outer `None`: this process has no daemon.
 fn link_daemon(
     asked: &Configuration,
     uuid: &[u8; 16],
@@ -169,7 +169,7 @@ fn link_daemon(
     }
 }
 
-/// The link of a slot, and the floor in its terms.
+/// The daemon link for a board slot, with the floor from the slot's terms.
 fn with_floor(place: PagesSlot) -> (DaemonLink, Option<Share>) {
     let floor = place.granted_floor();
     (DaemonLink::with_slot(place), floor)

@@ -45,7 +45,7 @@ use vgpu_core::units::share::Share;
 /// If more time than this passes between two of our calls, the thread was descheduled meanwhile.
 const THREAD_AWAY_NS: u64 = 50_000;
 /// How long a launch that is to be measured waits for an idle stream, where the device keeps up with the host.
-const MAX_SETTLING_NS: u64 = 20_000;
+const MAX_IDLE_WAIT_NS: u64 = 20_000;
 /// After this many measurements in a row that were rejected, one is accepted.
 const MAX_REJECTED_SAMPLES: u32 = 2;
 /// How many times the end of a context or a stream waits 20 us for a thread that queries its markers.
@@ -203,16 +203,12 @@ impl Governor {
                 None => return self.launch_unmeasured(joined, &launch, real),
             }
         }
-        let cost = self.costs.guess_cost(launch.key);
-        let account = joined.joined_member().time_account();
-        let turn = self.turn_of_members(joined);
-        let (gate, share, post) = (self.granted_gate(), self.kept_ceiling(), &self.post);
-        let mut wish = LaunchQuery { launch: &launch, cost, gate, turn, share, post, account };
+        let mut wish = self.query_of(joined, &launch);
         let short = self.lock_meter().go_on(&wish);
         if let Some(chain) = short {
             let result = real();
             if !result.ok() {
-                self.undo_refused(&MarkerPlan::without_marker(chain), cost, None);
+                self.undo_refused(&MarkerPlan::without_marker(chain), wish.cost, None);
             }
             return result;
         }
@@ -233,6 +229,34 @@ impl Governor {
             self.undo_refused(&plan, wish.cost, None);
         }
         result
+    }
+
+    /// The request of a launch, by what is known of it now.
+    #[inline]
+    fn query_of<'a>(&'a self, joined: &'a JoinedLedger, launch: &'a MeteredLaunch) -> LaunchQuery<'a> {
+        LaunchQuery {
+            launch,
+            cost: self.costs.guess_cost(launch.key),
+            gate: self.granted_gate(),
+            turn: self.turn_of_members(joined),
+            share: self.kept_ceiling(),
+            post: &self.post,
+            account: joined.joined_member().time_account(),
+        }
+    }
+
+    /// Waits until this launch may go, and does not launch. A call that works on several devices waits at each gate
+    /// first: a wait behind a gate that was passed would be measured as work on that gate's device.
+    pub fn wait_at_gate(&'static self, joined: &JoinedLedger, launch: &MeteredLaunch) {
+        if self.post.is_open(launch) || streams::may_capture() && is_capturing(launch) != Some(false) {
+            return;
+        }
+        let mut wish = self.query_of(joined, launch);
+        let first = self.step_launch(joined, &wish, StepFindings::default());
+        if let LaunchStep::Go(plan) = self.negotiate_launch(joined, &mut wish, first) {
+            self.undo_refused(&plan, wish.cost, None);
+            destroy_events([plan.events[0].filter(|_| plan.begin)]);
+        }
     }
 
     #[inline(never)] // rarer than it seems: keeps the short path short
@@ -269,8 +293,8 @@ impl Governor {
                     self.reap_completed(joined, wish.launch.context);
                     seen.reaped = true;
                 }
-                LaunchStep::Ask { launches, settles } => {
-                    let until = clock::now() + if settles { MAX_SETTLING_NS } else { 0 };
+                LaunchStep::Ask { launches, waits_for_idle } => {
+                    let until = clock::now() + if waits_for_idle { MAX_IDLE_WAIT_NS } else { 0 };
                     let mut is_idle = without_captures(|| markers::is_idle(wish.launch));
                     while !is_idle && clock::now() < until {
                         is_idle = without_captures(|| markers::is_idle(wish.launch));
@@ -337,9 +361,10 @@ impl Governor {
             if plan.begin { without_captures(timed_record) } else { (0, None, clock::now()) };
         let result = real();
         let launched = clock::now();
-        // On an idle stream the device reached the marker at once, and the launch only later. A graph's first node
-        // starts in the first half of its call. If the thread was descheduled meanwhile, the time between is unknown; a
-        // launch that was never measured is measured all the same.
+        // On an idle stream the device waits between the marker and the kernel. Both calls' host times go to the lead
+        // estimate. A graph's first node starts before the launch call ends, so half of that call counts. If the thread
+        // was descheduled during the calls, the lead is unknown and the sample is dropped. A function that was never
+        // measured needs any sample, so it uses the launch call alone.
         let (recording, launching) = (recorded.saturating_sub(asked), launched.saturating_sub(recorded));
         let calls = [recording, if launch.in_parts { launching / 2 } else { launching }];
         let both = recording + launching;
@@ -359,7 +384,7 @@ impl Governor {
         let at = clock::now();
         let gap = if plan.gap { without_captures(|| MarkerGap::record(launch)) } else { None };
         let is_late = at.saturating_sub(launched) > THREAD_AWAY_NS;
-        let end = end.map(|event| EndMarker { event, at, is_late });
+        let end = end.map(|event| EndMarker { event, recorded: at, is_late });
         if contexts::context_fate(launch.context.0 as usize, moment) == contexts::ContextFate::Lives {
             let pay = |due, since| self.charge(joined, due, since);
             let (unused, spare) = {

@@ -92,7 +92,7 @@ pub enum LaunchStep {
         /// The number of launches that the stream has had.
         launches: u32,
         /// True: wait briefly until it is idle.
-        settles: bool,
+        waits_for_idle: bool,
     },
     /// Record an end marker after the stream's queued work, and step again.
     Mark(MarkerPlan),
@@ -144,8 +144,8 @@ impl MarkerPlan {
 pub struct BeginMarker {
     /// The driver event that was recorded as the marker.
     pub event: CUevent,
-    /// How long the call took that recorded it, and the launch's call after it; zeros: the stream was busy, so that the
-    /// kernel follows the marker at once. `None`: the time between the two is unknown.
+    /// Host time in ns of the two calls: event record, then launch. Zeros: the stream was busy, so the kernel starts
+    /// right after the marker. `None`: the thread was descheduled during the calls, so the lead is unknown.
     pub calls: Option<[u64; 2]>,
     /// When the device reached the marker, by the host's clock; 0: the stream was busy, so the time is unknown.
     pub at: u64,
@@ -155,8 +155,8 @@ pub struct BeginMarker {
 pub struct EndMarker {
     /// The driver event that was recorded as the marker.
     pub event: CUevent,
-    /// When the record's call ended.
-    pub at: u64,
+    /// Host clock when the record's call returned.
+    pub recorded: u64,
     /// The record may have come so late that the stream was idle before it.
     pub is_late: bool,
 }
@@ -203,7 +203,7 @@ pub struct UsageMeter {
     lead: LeadEstimate,
     /// The device time that an end marker takes.
     marker_cost: MarkerCost,
-    /// Two markers that were recorded one after the other, to measure that.
+    /// A pair of markers in flight that measures `marker_cost`.
     gap: Option<MarkerGap>,
     /// The lease of the last launch.
     last_lease: u64,
@@ -362,7 +362,8 @@ impl UsageMeter {
         self.gap.is_none() && self.marker_cost.wants_sample()
     }
 
-    /// Keeps two markers until they were reached. Returns them if another thread was faster.
+    /// Stores a pair of markers until the device reached both. Returns it if another pair is stored, or a thread is
+    /// asking about markers.
     pub fn keep_gap(&mut self, gap: MarkerGap) -> Option<MarkerGap> {
         if self.gap.is_some() || self.reaping {
             return Some(gap);

@@ -36,8 +36,8 @@ Units:
   WAIT-SECONDS time in which processes waited at the gate, summed
   LAUNCHES     number of launches; ? not counted
   REFUSED      allocations that were refused; ? not known
-  Device time is not measured on devices that are not shared by leases (arbitrate = false in [time]
-  of the daemon's file). unmeasured_ns in JSON and CSV is the time without measurement.
+  Device time is not measured with arbitrate = false in [time] of the daemon's file, on devices
+  without an sm_limit. unmeasured_ns in JSON and CSV is the time without measurement.
   JSON and CSV have whole numbers: ns, byte-seconds, bytes; starts are seconds since 1970 (UTC).
 
 Exit codes:

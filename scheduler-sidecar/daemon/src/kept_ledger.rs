@@ -6,10 +6,10 @@
 //! member that starts while no daemon runs opens the ledger by its name, if the directory is mounted writable in its
 //! container.
 //!
-//! Only the daemon's user may write the directory. Every user who may enter it may write the ledger, because members may
-//! be any user. If the tenant lists its users (`uids`), only those may enter: the directory has an access control list
-//! of them. A ledger stays as long as its tenant, so the next daemon finds it. Not here: which member gets it
-//! (`reactor`), and its content (libvgpu's `ledger`).
+//! Only the daemon's user may write the directory. Every user who may enter it may write the ledger, because members
+//! may be any user. If the tenant lists its users (`uids`), only those may enter: the directory has an access control
+//! list of them. A ledger stays as long as its tenant, so the next daemon finds it. Not here: which member gets it
+//! (`reactor`), its content (libvgpu's `ledger`), and how the daemon reads it (vgpu-accounting's `record::ledgers`).
 
 use std::collections::BTreeSet;
 use std::ffi::{CString, OsString};
@@ -36,8 +36,8 @@ use crate::config::TenantConfig;
 
 /// Permissions of a ledger: every user may write it who may enter the directory.
 const LEDGER_MODE: Mode = Mode::from_raw_mode(0o666);
-/// Permissions of the directory if the tenant lists no users: every user may open a ledger by its name, only the daemon's
-/// user may add a file.
+/// Permissions of the directory if the tenant lists no users: every user may open a ledger by its name, only the
+/// daemon's user may add a file.
 const OPEN_DIRECTORY_MODE: Mode = Mode::from_raw_mode(0o755);
 /// Permissions of the directory before its access control list is set, or where the list cannot be set.
 const CLOSED_DIRECTORY_MODE: Mode = Mode::from_raw_mode(0o700);

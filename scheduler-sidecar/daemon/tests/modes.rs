@@ -96,7 +96,7 @@ fn a_device_that_only_observed_tenants_use_is_not_given_out_in_leases() {
     assert!(arbitrated(&world));
 }
 
-/// By default all devices are. Without it only ceilings need leases.
+/// All devices are shared by leases by default. With arbitrate = false, only devices with an sm_limit are.
 #[test]
 fn a_device_is_given_out_in_leases_unless_the_file_says_no_and_nobody_has_a_ceiling() {
     let arbitrated = |lines: &str| {

@@ -1,7 +1,8 @@
 //! The time that calls occupy the calling thread.
 //!
-//! A call makes its work visible to the device at some moment within it. A real driver does so near the end of the call,
-//! but promises nothing. So each process draws the moment, and no program can rely on it. Calls also differ in length.
+//! A call makes its work visible to the device at some moment within it. A real driver does so near the end of the
+//! call, but promises nothing. So each process picks the moment at random, and no test can rely on it. Call lengths
+//! vary too.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use vgpu_sim::DeviceProfile;
@@ -16,7 +17,7 @@ pub(crate) fn spend_host_time(ns: u64) {
     spin(varied(ns));
 }
 
-/// Makes work visible to the device by `submit`, within a call that usually takes `ns`.
+/// Occupies the thread for a call of about `ns`. Runs `submit` at the moment when the device sees the work.
 pub(crate) fn within_call<T>(profile: &DeviceProfile, ns: u64, submit: impl FnOnce() -> T) -> T {
     let ns = varied(ns);
     let before = ns * visible_part(profile) / 1000;
@@ -55,7 +56,7 @@ fn visible_part(profile: &DeviceProfile) -> u64 {
     }
 }
 
-/// A random number: splitmix64, begun with the time of the first call and the process's number.
+/// A random number from splitmix64, seeded with the time of the first call and the process id.
 fn random() -> u64 {
     static STATE: AtomicU64 = AtomicU64::new(0);
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -39,7 +39,7 @@ pub(super) enum Problem {
     },
     /// A floor that nobody can guarantee.
     NoGuarantee,
-    /// A floor of more than the daemon guarantees the tenant.
+    /// The variable asks for a higher floor than the daemon grants the tenant.
     BeyondGrant {
         granted: Option<Share>,
     },

@@ -1,8 +1,8 @@
 //! Floors on device time that a process asks for by its environment.
 //!
-//! A ceiling concerns only this process. A floor is a promise about other tenants, which only the daemon can make, by
-//! the tenant's own terms. This file refuses a floor above the ceiling, one that nobody guarantees, and one beyond what
-//! the daemon guarantees.
+//! A ceiling concerns only this process. A floor limits the other tenants, so only the daemon can grant one, with the
+//! tenant's `sm_request`. This file refuses a floor above the ceiling, a floor without a daemon, and a floor above the
+//! granted one.
 
 use super::error::Problem;
 use super::raw::{Entry, Limit};

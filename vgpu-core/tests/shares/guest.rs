@@ -247,12 +247,13 @@ impl Guest {
         Some(self.ends(stream, open))
     }
 
-    /// The end marker recorded last was recorded by a call that ended at `at`.
+    /// Notes that the call that recorded the latest end marker returned at `at`.
     pub fn was_recorded(&mut self, stream: usize, at: u64) {
         self.streams[stream].pending.back_mut().into_iter().for_each(|interval| interval.recorded = at);
     }
 
-    /// True if the program should wait until the stream is idle before a launch of `cost`, because that is to be measured.
+    /// True if the program should wait until the stream is idle before a launch of `cost`, because that is to be
+    /// measured.
     pub fn wants_idle(&self, stream: usize, cost: CostGuess) -> bool {
         self.streams[stream].marks.wants_idle(cost.as_ns())
     }

@@ -24,8 +24,8 @@ fn share_of(profile: Profile, terms: Terms, work: &Work, daemon: bool, seed: u64
     (measure::used(&world, 0, 0) - before) as f64 * 100.0 / (seconds * SECOND) as f64
 }
 
-/// What a tenant alone under each ceiling gets, in percent of what is due. The part of a call after which the device
-/// sees its work is another one for each ceiling.
+/// Device time of a lone tenant under each ceiling, in percent of its due (the ceiling, or its use without one if that
+/// is less). Each ceiling uses another random moment at which the device sees a call's work.
 fn of_due(profile: Profile, work: &Work, daemon: bool) -> [f64; 4] {
     CEILINGS.map(|percent| {
         let seed = profile.launch ^ u64::from(percent);
@@ -35,7 +35,7 @@ fn of_due(profile: Profile, work: &Work, daemon: bool) -> [f64; 4] {
     })
 }
 
-/// The tolerances are those of the lead, which is learned from the variation of the calls: about a tenth of a call.
+/// The tolerances allow for an error of about a tenth of a call in the learned lead.
 fn keep_table(launch: u64) {
     for kernel in KERNELS {
         let works = [
@@ -49,7 +49,7 @@ fn keep_table(launch: u64) {
             println!("| {style}, {}, launch {} | {all:.1?} |", name(kernel), name(launch));
             let is_kept = |got: f64| match style {
                 "graphs of 20" => (98.0..=102.0).contains(&got),
-                // It may end before its end marker is recorded.
+                // The kernel may end before its end marker is recorded.
                 _ if kernel * 2 <= launch => (95.0..=120.0).contains(&got),
                 "four streams" => (94.0..=106.0).contains(&got),
                 _ => (95.0..=if kernel >= 20 * US { 102.0 } else { 105.0 }).contains(&got),

@@ -18,13 +18,13 @@ use vgpu_core::time::gate::loss::{self, AloneMode, OnLoss};
 const DEPTH: usize = 1024;
 pub const LINGER: u64 = 100_000;
 /// How long a launch that is to be measured waits for an idle stream.
-const SETTLE: u64 = 20_000;
+const MAX_IDLE_WAIT: u64 = 20_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
     Device(usize, u64),
     Host(usize, u64),
-    /// The member's next call makes its work visible to the device.
+    /// The work of the member's oldest unfinished call becomes visible to the device.
     Visible(usize),
     Look(usize, u64),
     Ring(usize),
@@ -57,8 +57,8 @@ pub struct Member {
     pub held: Option<Step>,
     /// The part of a call in thousandths after which the device sees its work. The library does not know it.
     pub part: u64,
-    /// Since when a launch waits for an idle stream.
-    pub settles: Option<u64>,
+    /// When the current wait of a launch for an idle stream began; `None`: it does not wait.
+    pub idle_wait: Option<u64>,
     /// Work of calls that the device does not see yet.
     pub coming: VecDeque<Op>,
     pub look: u64,
@@ -168,7 +168,7 @@ impl World {
             turn: 0,
             held: None,
             part: 500 + self.noise.below(501),
-            settles: None,
+            idle_wait: None,
             coming: VecDeque::new(),
             look: 0,
             looking: false,
@@ -511,14 +511,14 @@ impl World {
         let guest = &mut self.members[m].guest;
         let cost = guest.cost(key);
         if guest.wants_idle(stream, cost) && !self.devices[d].contexts[context].idle(stream) {
-            let since = *self.members[m].settles.get_or_insert(now);
-            if now < since + SETTLE {
+            let since = *self.members[m].idle_wait.get_or_insert(now);
+            if now < since + MAX_IDLE_WAIT {
                 self.members[m].held = Some(step);
                 let query = self.noise.call(self.profile.record);
                 return self.host_at(m, now + query);
             }
         }
-        self.members[m].settles = None;
+        self.members[m].idle_wait = None;
         let guest = &mut self.members[m].guest;
         let beside = guest.beside(stream, key);
         let admission = guest.admission(cost, beside, now);
@@ -569,7 +569,7 @@ impl World {
         }
     }
 
-    /// A call of the driver that takes `ns`: the device sees its work after a part of it. Returns its end.
+    /// Starts a driver call of `ns`; after `part` of it the device sees `op`. Returns the call's end.
     fn call(&mut self, m: usize, op: Op, at: u64, ns: u64) -> u64 {
         self.members[m].coming.push_back(op);
         self.at(at + ns * self.members[m].part / 1000, Event::Visible(m));

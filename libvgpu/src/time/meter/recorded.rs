@@ -21,7 +21,7 @@ impl UsageMeter {
             return [begin.map(|begin| begin.event), end.map(|end| end.event)];
         };
         // The stream may have been idle before the marker was recorded.
-        let is_late = end.is_some_and(|end| end.is_late && self.keeper.remaining_ns(end.at) == 0);
+        let is_late = end.is_some_and(|end| end.is_late && self.keeper.remaining_ns(end.recorded) == 0);
         let chain = &mut self.chains[at];
         let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
         let closed = plan.end.and_then(|serial| chain.pending.iter().position(|interval| interval.serial == serial));
@@ -41,7 +41,7 @@ impl UsageMeter {
                     interval.open.measured = false;
                     chain.unmeasured += 1;
                 }
-                (interval.end, interval.recorded) = end.map_or((None, 0), |end| (Some(end.event), end.at));
+                (interval.end, interval.recorded) = end.map_or((None, 0), |end| (Some(end.event), end.recorded));
                 if end.is_none() {
                     lost = chain.pending.remove(place);
                 }

@@ -128,8 +128,8 @@ impl UsageMeter {
         } else if open && (now >= chain.ask_at || chain.marks.wants_idle(wish.cost.as_ns())) {
             match seen.stream {
                 None => {
-                    let settles = chain.marks.wants_idle(wish.cost.as_ns());
-                    return LaunchStep::Ask { launches: chain.launches, settles };
+                    let waits_for_idle = chain.marks.wants_idle(wish.cost.as_ns());
+                    return LaunchStep::Ask { launches: chain.launches, waits_for_idle };
                 }
                 Some((was_idle, launches)) => {
                     idle = was_idle && launches == chain.launches;
@@ -236,10 +236,10 @@ impl UsageMeter {
         LaunchStep::Go(plan)
     }
 
-    /// True if a launch waits because the tenant's account of device time is in debt. Work without a marker would then count as over when its estimated time
-    /// has passed: for a mostly short function, a long kernel while it still runs. So a marker ends that work, and
-    /// the next launch is measured, unless it is cheaper than its markers. The markers delay nothing, because the
-    /// host waits anyway.
+    /// True if a launch waits because the tenant's account of device time is in debt. Work without a marker would then
+    /// count as over when its estimated time has passed: for a mostly short function, a long kernel while it still
+    /// runs. So a marker ends that work, and the next launch is measured, unless it is cheaper than its markers. The
+    /// markers delay nothing, because the host waits anyway.
     fn is_unpaid(&mut self, at: usize, wish: &LaunchQuery<'_>, admission: Admission) -> bool {
         let is_unpaid = admission != Admission::Admit;
         if is_unpaid && !self.chains[at].marks.must_ask() && wish.cost.known_below(SHORT_LAUNCH_NS).is_none() {
@@ -502,7 +502,7 @@ mod tests {
             let plan = launch(&mut meter, 0, cost);
             let event = |word: usize| CUevent(word as *mut core::ffi::c_void);
             let begin = BeginMarker { event: event(64), calls: Some([0; 2]), at: 0 };
-            let end = EndMarker { event: event(128), at: clock::now() + 5_000_000, is_late: true };
+            let end = EndMarker { event: event(128), recorded: clock::now() + 5_000_000, is_late: true };
             meter.note_recorded(&plan, Some(begin), Some(end), &LaunchCosts::new(), |_, _| {});
             let interval = &meter.chains[0].pending[0];
             assert_eq!((interval.open.measured, interval.tainted), (measured, true), "{cost:?}");

@@ -48,13 +48,13 @@ pub(super) struct Interval {
     pub serial: u64,
     /// The interval's own begin marker; `None`: the interval begins at the end marker before it.
     pub begin: Option<CUevent>,
-    /// How long the calls took that recorded its begin marker and made its first launch; zeros: the stream was busy.
+    /// Host time in ns of two calls: the record of its begin marker, and its first launch. Zeros: the stream was busy.
     pub calls: [u64; 2],
     /// When the interval's begin marker was reached, by the host's clock; 0: unknown.
     pub begun: u64,
     /// The interval's end marker; `None`: not recorded yet.
     pub end: Option<CUevent>,
-    /// When the call ended that recorded the end marker, by the host's clock.
+    /// Host clock when the call returned that recorded the end marker.
     pub recorded: u64,
     pub open: OpenInterval,
     /// Estimated work launched into all streams between its markers; it shares the interval's time.

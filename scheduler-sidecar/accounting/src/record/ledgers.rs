@@ -2,10 +2,11 @@
 //! requests.
 //!
 //! The daemon creates each ledger in a directory of its own, and members write to it. A member may truncate it or fill
-//! it with anything. So the daemon reads it into memory and never maps it: the truncation of a mapped file would kill the
-//! daemon. The content is the tenant's own statement about itself and decides nothing.
+//! it with anything. So the daemon reads it into memory and never maps it: the truncation of a mapped file would kill
+//! the daemon. The content is the tenant's own statement about itself and decides nothing.
 //!
-//! Each reading opens the file by its name and closes it, because a descriptor for each tenant and device would be many.
+//! Each reading opens the file by its name and closes it, because a descriptor for each tenant and device would be
+//! many.
 //!
 //! A ledger is read every [`QUICK`] for one second after it changed, or a process of the tenant joined or ended.
 //! Otherwise processes that live less than a second would end between two readings. After that it is read after a

@@ -50,6 +50,6 @@ mod tests {
         let off = "[time]\narbitrate = false\n";
         assert!(told(&(tenant("a", "") + &tenant("b", "weight = 2") + off)), "a weight alone gives nothing out then");
         assert!(!told(&(tenant("a", "sm_limit = 50") + off)));
-        assert!(!told(&(tenant("a", "mode = \"observe\"") + off)), "whoever is only observed is measured");
+        assert!(!told(&(tenant("a", "mode = \"observe\"") + off)), "an observed tenant is measured");
     }
 }

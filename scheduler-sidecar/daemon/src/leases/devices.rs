@@ -159,8 +159,7 @@ impl LeasedDevices {
         self.stale = true;
     }
 
-    /// Decides for each device whether it is shared by leases. Without `arbitrate` it is only if a tenant that may use it
-    /// has a ceiling.
+    /// Decides which devices are shared by leases: all, or without `arbitrate` those of tenants with a ceiling.
     pub fn share_out<B, R>(
         &mut self,
         houses: &BTreeMap<TenantId, TenantState<B, R>>,

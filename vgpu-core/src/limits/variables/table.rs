@@ -56,7 +56,7 @@ pub const VARIABLES: &[VariableRow] = &[
         Library,
         Text(REQUEST_FORMS),
         Honoured(
-            "floor: device time that is guaranteed while the tenant wants it. Only the daemon guarantees it, by the tenant's `sm_request`: without one, or above that, the variable is an error",
+            "floor: device time that is guaranteed while the tenant wants it. Only the daemon can guarantee it. The value may be at most the tenant's `sm_request` in the daemon's file. Without a daemon, without an `sm_request`, or with a higher value, the variable is an error",
         ),
     ),
     worded_variable(
@@ -327,7 +327,7 @@ pub const VARIABLES: &[VariableRow] = &[
         words::PRIORITY,
         Hami,
         Honoured(
-            "checked alone: any other word is an error, and any number is taken. The priority of a tenant is its `class` in the daemon's file; a process cannot raise it",
+            "no effect: a number is accepted and any other word is an error. A tenant's priority is its `class` in the daemon's file; a process cannot raise it",
         ),
     ),
     worded_variable(

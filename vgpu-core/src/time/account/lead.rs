@@ -1,28 +1,28 @@
 //! The lead: how long before a kernel the device reaches a begin marker that was recorded on an idle stream.
 //!
-//! A call makes its work visible to the device at some moment within it, in real drivers at its end. On an idle stream
-//! the device reaches the marker within the record's call, and the kernel within the launch's call. With the part `p` of
-//! a call after which its work is visible, the lead is the record's time + `p` x (the launch's time - the record's time).
+//! A call makes its work visible to the device at some moment within it, real drivers near its end. On an idle stream
+//! the device reaches the marker within the record's call, and the kernel within the launch's call. With the part `p`
+//! of a call after which its work is visible, the lead is the record's time + `p` x (the launch's time - the record's).
 //!
-//! The part is learned. Launch calls of one function differ in length by chance, and the measured time differs by `p` of
-//! that. The first estimate is the whole call.
+//! `p` is learned by regression. Launch calls of one function vary in length. If a call takes `d` ns longer than the
+//! one before, the time between the markers grows by `p` x `d`. Until there are samples, `p` is 1.
 //!
-//! A kernel that ends before the device sees its end marker cannot be measured: the markers then show the calls alone. In
-//! a driver whose work is visible at the end of a call these are kernels shorter than a record's call.
+//! A kernel that ends before the device sees its end marker cannot be measured: the markers then show the calls alone.
+//! In a driver whose work is visible at the end of a call these are kernels shorter than a record's call.
 //!
 //! Not here: markers of a busy stream, which have no lead.
 
-/// A part of a call, in thousandths: its work is visible at its end.
+/// The visible part, in thousandths of a call, of a driver whose work becomes visible at the end of a call.
 const WHOLE_CALL: i64 = 1000;
-/// In no driver is work visible before this part of a call, in thousandths: before that it is not yet prepared.
+/// Lower bound for the visible part, in thousandths. Assumed: a driver needs the first half to prepare the work.
 const LEAST_PART: i64 = 500;
-/// Weight of the first estimate, in ns of squared difference between calls: that of some hundred samples whose calls
-/// differ by a few hundred nanoseconds.
+/// Weight of the first estimate (the whole call) in the sums below, in ns^2. It equals about 20 samples whose launch
+/// calls differ by 300 ns each.
 const PRIOR_WEIGHT: i64 = 2_000_000;
 /// Differences between calls above this are the work of an interrupt, at an unknown moment of the call.
 const MAX_DIFFERENCE_NS: u64 = 2_000;
 
-/// A sample longer than this many launch calls teaches nothing about the lead.
+/// Samples longer than this many launch calls are ignored.
 const MOST_CALLS: u64 = 16;
 
 /// A launch that was measured from a begin marker on an idle stream.
@@ -37,7 +37,7 @@ pub struct IdleSample {
 }
 
 impl IdleSample {
-    /// True if the lead is a good part of it. A longer kernel's own variation hides that of the calls.
+    /// True if the sample is short enough to show the lead. In a longer one, kernel variation hides that of the calls.
     fn is_telling(&self) -> bool {
         self.elapsed / MOST_CALLS < self.calls[1]
     }
@@ -47,9 +47,9 @@ impl IdleSample {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LeadEstimate {
     last: Option<IdleSample>,
-    /// Sum of the products of both differences, between samples that followed each other.
+    /// Sum over successive samples: change in call length x change in elapsed time, in ns^2.
     products: i64,
-    /// Sum of the squared differences between calls.
+    /// Sum over successive samples: squared change in call length, in ns^2.
     squares: i64,
 }
 
@@ -86,9 +86,9 @@ impl LeadEstimate {
     }
 }
 
-/// Samples of the device time of a marker.
+/// Most samples taken of a marker's device time. After this many attempts, one in this many is tried.
 const GAPS: u32 = 64;
-/// Samples after which the average is used.
+/// Samples needed before the average is used.
 const LEAST_GAPS: u32 = 8;
 
 /// The device time that an end marker takes, which the time between two markers includes. It is the time between two
@@ -101,7 +101,7 @@ pub struct MarkerCost {
 }
 
 impl MarkerCost {
-    /// True if a sample should be tried. Where samples fail, as behind very short kernels, one in [`GAPS`] is tried.
+    /// True if a sample should be tried.
     pub fn wants_sample(&mut self) -> bool {
         self.tries = self.tries.wrapping_add(1);
         self.count < GAPS && (self.tries <= GAPS || self.tries.is_multiple_of(GAPS))
@@ -123,8 +123,8 @@ impl MarkerCost {
 mod tests {
     use super::*;
 
-    /// Samples of a kernel of `kernel` ns in a driver where work is visible after `part` thousandths of a call. Each call
-    /// differs by up to a seventh.
+    /// Samples of a kernel of `kernel` ns in a driver where work is visible after `part` thousandths of a call. Each
+    /// call differs by up to a seventh.
     fn learned(part: u64, kernel: u64, samples: u64) -> LeadEstimate {
         let mut estimate = LeadEstimate::default();
         for at in 0..samples {

@@ -2,8 +2,8 @@
 //!
 //! A deficit is kept as a time, like the account: when the floor was last served in full. The tenant with the
 //! earliest time is proportionally the furthest behind, and comes first. The order does not change while nothing is
-//! charged, so a search tree holds it. A charge pays first what is owed to the floor; only the rest moves virtual time.
-//! So weights divide what the floors leave.
+//! charged, so a search tree holds it. A charge first repays the floor's deficit. Only the rest raises virtual time, so
+//! weights divide the remaining time.
 //!
 //! If the floors cannot all be met (work was lost, or they exceed the device), the floors' clock slips behind for all
 //! of them alike, so that they stay in proportion.
@@ -13,15 +13,16 @@
 //! [`ageing`](super::ArbiterConfig::ageing) gets one lease, for its tenant without a floor that has the least virtual
 //! time.
 //!
-//! Not here: leases ([`super::device`]), and the conditions for a seat to be ready ([`super::seat`]).
+//! Not here: leases ([`super::device`]); the division of a charge, and the conditions for a seat to be ready
+//! ([`super::seat`]).
 
 use super::seat::SeatIx;
 use super::terms::ArbiterConfig;
 use crate::limits::Class;
 use std::collections::BTreeSet;
 
-/// Longest time, in ns, that a tenant may be behind its floor (guaranteed share), or ahead of it. Where all are further
-/// behind, the floors' clock is set back, for all tenants alike, and the excess is not made up.
+/// Most time, in ns, that a tenant may be behind its floor (guaranteed share), or ahead of it. If every tenant is
+/// further behind, the floors' clock is set back for all. The time beyond this limit is lost.
 pub(super) const MAX_FLOOR_LAG_NS: u64 = 1_000_000_000;
 
 /// The tenants that want a device: those that may have it, and those whose ceiling is used up.
@@ -33,7 +34,7 @@ pub(super) struct SeatOrder {
     floors: [BTreeSet<(u64, SeatIx)>; Class::COUNT],
     /// Seats whose ceiling is used up, by the time of their refill.
     capped: BTreeSet<(u64, SeatIx)>,
-    /// When each class last got a lease that was not for a floor, or had no tenant without a floor that wanted one.
+    /// When each class was last served outside floors: its last such lease, or when no tenant of it waited.
     served: [u64; Class::COUNT],
     /// The last pick went before its class, because it had waited for long: no arrival ends its lease.
     pub overdue: bool,

@@ -15,7 +15,7 @@ pub(super) type SeatIx = u32;
 /// Virtual time is kept in sixteenths of a nanosecond of device time at weight 1.
 const UNITS_PER_NS: u64 = 16;
 /// The furthest that virtual time runs ahead of the least: excess beyond the weight's part is repaid up to this.
-const MAX_LEAD_NS: u64 = 10_000_000_000;
+const MAX_ADVANCE_NS: u64 = 10_000_000_000;
 /// Each measurement lowers the remembered longest launch by one part in this many.
 const FORGET_DIVISOR: u64 = 256;
 /// A remembered launch counts for at most this: others wait for the next one that long, and half as long again.
@@ -91,7 +91,7 @@ impl Seat {
         self.key_at(self.virtual_time, self.floor_zero)
     }
 
-    /// The key that it will have after a charge of `order`, of which `work` is device time.
+    /// The order key after a charge; the arguments are those of [`Self::serve_floor`].
     pub fn key_after(&self, order: u64, work: u64, floor_clock: u64) -> SeatKey {
         let (floor_zero, beyond) = self.serve_floor(order, work, floor_clock);
         self.key_at(self.time_after(beyond), floor_zero)
@@ -106,10 +106,14 @@ impl Seat {
         SeatKey { class: self.terms.class, virtual_time, floor: self.terms.floor.map(|_| floor_zero) }
     }
 
-    /// Divides a charge of `order`, of which `work` is device time: the floor gets first what it is owed. The rest counts
-    /// by weight, but work in a lease for the floor may serve the floor ahead. Otherwise a launch longer than what is owed
-    /// would leave the floor due again at once. Returns up to when the floor is then served, and the part that counts
-    /// by weight.
+    /// Splits a charge between the tenant's floor and its virtual time. `order`: ns that count in the order of tenants.
+    /// `work`: ns of device time, which may be more or less than `order`.
+    ///
+    /// The floor takes its deficit first, and the rest counts by weight. In a lease for the floor, `work` beyond the
+    /// deficit serves the floor ahead: the floor would be behind again at once after each launch longer than the
+    /// deficit, and such a tenant would get more than its floor.
+    ///
+    /// Returns the new `floor_zero`, and the ns that count by weight.
     fn serve_floor(&self, order: u64, work: u64, floor_clock: u64) -> (u64, u64) {
         let Some(floor) = self.terms.floor else { return (self.floor_zero, order) };
         let ahead = if self.for_floor { wall_time(work, floor.as_permille()).min(MAX_FLOOR_LAG_NS) } else { 0 };
@@ -146,7 +150,7 @@ impl Seat {
     pub fn spend_time(&mut self, ns: u64, order: u64, least: u64, floor_clock: u64) {
         self.charged = self.charged.saturating_add(ns);
         let (floor_zero, beyond) = self.serve_floor(order, ns, floor_clock);
-        let lead = least.saturating_add(self.to_units(MAX_LEAD_NS));
+        let lead = least.saturating_add(self.to_units(MAX_ADVANCE_NS));
         self.virtual_time = self.time_after(beyond).min(lead.max(self.virtual_time));
         self.floor_zero = floor_zero;
         if let Some(limit) = self.terms.effective_ceiling() {

@@ -293,7 +293,7 @@ fn a_floor_that_is_due_goes_before_virtual_time_and_weights_divide_the_rest() {
         desk.done(slot, 4 * MS);
         desk.tick();
     }
-    // 80 % and half of the other 20.
+    // The floor's 80 %, and half of the remaining 20 %: 90 % of 4,000 ms.
     assert!(held[0].abs_diff(3_600) <= 20, "{held:?}");
 }
 

@@ -11,9 +11,9 @@
 //! of after [`MARKER_INTERVAL_NS`]. Launches that were measured only a few times ([`CostGuess::doubt_of`]) begin at a
 //! marker where possible, so that they are measured if the gate must wait for their end ([`StreamMarkers::close`]).
 //!
-//! A device that keeps up with the host may wait for launches within an interval. Such an interval ends at a marker that
-//! the device reaches as soon as it is recorded ([`has_kept_up`]). It is charged by its estimate, and the caller waits
-//! for an idle stream before the next launch that is to be measured ([`StreamMarkers::wants_idle`]).
+//! If kernels are shorter than their launch calls, the device is idle between launches, and an interval's length is
+//! host time. Such an interval ends with a marker that the device reaches right after its record ([`has_kept_up`]). It
+//! is charged by its estimate. The next launch to measure waits for an idle stream ([`StreamMarkers::wants_idle`]).
 //!
 //! Not here: the events themselves, and which functions an interval teaches something about.
 
@@ -22,16 +22,17 @@ use crate::time::account::cost::{CostDoubt, CostGuess};
 /// Estimated work between two markers.
 pub const MARKER_INTERVAL_NS: u64 = 250_000;
 
-/// The device has kept up with the host if less than one part in this many of an interval was left when it ended.
+/// The device kept up with the host if it reached the end marker within the interval's length divided by this, after
+/// the marker's record.
 const KEPT_UP_DIVISOR: u64 = 16;
 
-/// The longest mean time of a launch, in ns, with which an interval's length may be the host's time. A program that
-/// launches more rarely is found idle.
+/// Longest mean time per launch, in ns, at which an interval may be limited by the host's launch rate. A program that
+/// launches less often leaves its stream idle between launches, so its launches are measured one by one anyway.
 const MAX_HOST_PACE_NS: u64 = 10_000;
 
-/// True if the device had next to nothing left to do when the end marker of an interval of several launches was recorded.
-/// Then it may have waited for launches within the interval, and its length is not device time. `after`: time from the end
-/// of the record's call until the marker was reached; `length`: the interval's length; both in ns.
+/// True if the device was nearly done when the end marker of an interval of several launches was recorded. It may then
+/// have been idle between launches, so the interval's length is not device time. `after`: ns from the end of the
+/// record's call until the device reached the marker. `length`: the interval, in ns.
 #[must_use]
 pub const fn has_kept_up(launches: u32, after: u64, length: u64) -> bool {
     launches > 1 && after < length / KEPT_UP_DIVISOR && length < (launches as u64).saturating_mul(MAX_HOST_PACE_NS)
@@ -95,7 +96,8 @@ impl StreamMarkers {
     /// which would charge it twice.
     pub fn before_launch(&mut self, cost: CostGuess, idle: bool, clear: bool) -> BeforeLaunch {
         if !idle {
-            // The caller has waited for an idle stream in vain.
+            // The stream was still busy after the caller's wait: do not ask for an idle stream again until the next
+            // interval shows that the device keeps up.
             self.keeps_up &= self.open.is_none() || !self.wants_idle(cost.as_ns());
             // The stream is busy: its next interval begins at the last end marker.
             if self.open.is_none() {
@@ -260,7 +262,7 @@ impl StreamMarkers {
         }
     }
 
-    /// True if the next launch, of `cost`, is to be measured and the stream should be idle before it.
+    /// True if the next launch, of `cost` ns, should wait for an idle stream, so that it can be measured.
     #[inline]
     #[must_use]
     pub const fn wants_idle(&self, cost: u64) -> bool {

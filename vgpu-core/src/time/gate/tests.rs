@@ -251,7 +251,7 @@ fn where_the_device_keeps_up_with_the_host_a_launch_is_measured_on_an_idle_strea
     marks.after_launch(cost);
     marks.complete_oldest(interval.launches, true);
     marks.before_launch(cost, false, true);
-    assert!(!marks.wants_idle(2_000), "nobody waits twice in vain");
+    assert!(!marks.wants_idle(2_000), "after one failed wait it does not ask again");
 }
 
 #[test]
