@@ -13,9 +13,6 @@ use vgpu_core::protocol::wire::{Descriptor, Welcome};
 use vgpu_core::time::gate::loss;
 use vgpu_core::units::share::Share;
 
-/// Most attempts to read a board slot while the daemon is writing it. One write takes well below a microsecond.
-const MAX_SLOT_READS: u32 = 1_000;
-
 /// The kernel's description of a descriptor.
 pub fn stat_descriptor(descriptor: i32) -> Option<libc::stat> {
     // SAFETY: all zeroes is a valid stat, which fstat fills; a number that is not open is an error.
@@ -189,13 +186,8 @@ impl PagesSlot {
     /// The floor that the daemon guarantees this tenant on this device; `None`: no floor. If the slot cannot be read,
     /// returns the whole device, so that an unknown floor refuses no request.
     pub fn granted_floor(&self) -> Option<Share> {
-        for _ in 0..MAX_SLOT_READS {
-            if let Ok((_, allowed)) = self.board_slot().read_allowed(self.session.welcome.epoch) {
-                return allowed.terms.floor;
-            }
-            core::hint::spin_loop();
-        }
-        Some(Share::WHOLE_DEVICE)
+        let allowed = self.board_slot().read_allowed(self.session.welcome.epoch);
+        allowed.map_or(Some(Share::WHOLE_DEVICE), |(_, allowed)| allowed.terms.floor)
     }
 
     /// The report slot, which this process writes.

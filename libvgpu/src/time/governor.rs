@@ -294,9 +294,9 @@ impl Governor {
                     seen.reaped = true;
                 }
                 LaunchStep::Ask { launches, waits_for_idle } => {
-                    let until = clock::now() + if waits_for_idle { MAX_IDLE_WAIT_NS } else { 0 };
+                    let until = if waits_for_idle { clock::now() + MAX_IDLE_WAIT_NS } else { 0 };
                     let mut is_idle = without_captures(|| markers::is_idle(wish.launch));
-                    while !is_idle && clock::now() < until {
+                    while waits_for_idle && !is_idle && clock::now() < until {
                         is_idle = without_captures(|| markers::is_idle(wish.launch));
                     }
                     seen.stream = Some((is_idle, launches));

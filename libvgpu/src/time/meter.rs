@@ -199,7 +199,7 @@ pub struct UsageMeter {
     pub turning: TurnMemory,
     /// How long the tenant's other members are asked to wait for the work in flight.
     patience: DrainDeadline,
-    /// What is known about the time between a begin marker on an idle stream and its launch.
+    /// Estimate of the time from a begin marker on an idle stream to its kernel.
     lead: LeadEstimate,
     /// The device time that an end marker takes.
     marker_cost: MarkerCost,

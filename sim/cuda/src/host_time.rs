@@ -37,7 +37,7 @@ fn spin(ns: u64) {
 }
 
 fn varied(ns: u64) -> u64 {
-    if ns == 0 { 0 } else { ns * (1000 - VARIATION + random() % (2 * VARIATION + 1)) / 1000 }
+    if ns == 0 { 0 } else { ns * (1000 - VARIATION + fastrand::u64(0..=2 * VARIATION)) / 1000 }
 }
 
 /// The part of a call, in thousandths, after which the device sees its work.
@@ -48,24 +48,10 @@ fn visible_part(profile: &DeviceProfile) -> u64 {
     }
     match DRAWN.load(Ordering::Relaxed) {
         0 => {
-            let drawn = LEAST_PART + random() % (1001 - LEAST_PART);
+            let drawn = fastrand::u64(LEAST_PART..=1000);
             DRAWN.store(drawn, Ordering::Relaxed);
             drawn
         }
         drawn => drawn,
     }
-}
-
-/// A random number from splitmix64, seeded with the time of the first call and the process id.
-fn random() -> u64 {
-    static STATE: AtomicU64 = AtomicU64::new(0);
-    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mut word = STATE.fetch_add(STEP, Ordering::Relaxed);
-    if word == 0 {
-        word = vgpu_sim::now() ^ u64::from(std::process::id()) << 32;
-        STATE.store(word.wrapping_add(STEP), Ordering::Relaxed);
-    }
-    word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ word >> 31
 }

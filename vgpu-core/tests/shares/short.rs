@@ -15,8 +15,8 @@ fn profile(launch: u64) -> Profile {
 }
 
 /// Percent of the device that a tenant alone gets, over `seconds` after the first.
-fn share_of(profile: Profile, terms: Terms, work: &Work, daemon: bool, seed: u64, seconds: u64) -> f64 {
-    let mut world = World::new(profile, 1, daemon, seed);
+fn share_of(profile: Profile, terms: Terms, work: &Work, seed: u64, seconds: u64) -> f64 {
+    let mut world = World::new(profile, 1, false, seed);
     world.member(0, 0, terms, work.clone());
     world.run(SECOND);
     let before = measure::used(&world, 0, 0);
@@ -26,11 +26,11 @@ fn share_of(profile: Profile, terms: Terms, work: &Work, daemon: bool, seed: u64
 
 /// Device time of a lone tenant under each ceiling, in percent of its due (the ceiling, or its use without one if that
 /// is less). Each ceiling uses another random moment at which the device sees a call's work.
-fn of_due(profile: Profile, work: &Work, daemon: bool) -> [f64; 4] {
+fn of_due(profile: Profile, work: &Work) -> [f64; 4] {
     CEILINGS.map(|percent| {
         let seed = profile.launch ^ u64::from(percent);
-        let alone = share_of(profile, Terms::default(), work, false, seed, 1);
-        let got = share_of(profile, ceiling(percent), work, daemon, seed, 5);
+        let alone = share_of(profile, Terms::default(), work, seed, 1);
+        let got = share_of(profile, ceiling(percent), work, seed, 5);
         got * 100.0 / alone.min(f64::from(percent))
     })
 }
@@ -45,7 +45,7 @@ fn keep_table(launch: u64) {
             ("four streams", Work::Streams { streams: 4, kernel, each: 64 }),
         ];
         for (style, work) in works {
-            let all = of_due(profile(launch), &work, false);
+            let all = of_due(profile(launch), &work);
             println!("| {style}, {}, launch {} | {all:.1?} |", name(kernel), name(launch));
             let is_kept = |got: f64| match style {
                 "graphs of 20" => (98.0..=102.0).contains(&got),

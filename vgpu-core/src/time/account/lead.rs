@@ -43,7 +43,7 @@ impl IdleSample {
     }
 }
 
-/// What this process knows about the lead.
+/// Estimate of the lead, from this process's own samples.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LeadEstimate {
     last: Option<IdleSample>,
@@ -64,7 +64,7 @@ impl LeadEstimate {
 
     /// The part of a call after which its work is visible, in thousandths.
     fn part(&self) -> i64 {
-        let (products, squares) = (self.products + PRIOR_WEIGHT, self.squares + PRIOR_WEIGHT);
+        let [products, squares] = [self.products, self.squares].map(|sum| sum.saturating_add(PRIOR_WEIGHT));
         (products.saturating_mul(WHOLE_CALL) / squares).clamp(LEAST_PART, WHOLE_CALL)
     }
 

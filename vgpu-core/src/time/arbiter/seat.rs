@@ -110,8 +110,8 @@ impl Seat {
     /// `work`: ns of device time, which may be more or less than `order`.
     ///
     /// The floor takes its deficit first, and the rest counts by weight. In a lease for the floor, `work` beyond the
-    /// deficit serves the floor ahead: the floor would be behind again at once after each launch longer than the
-    /// deficit, and such a tenant would get more than its floor.
+    /// deficit serves the floor ahead. Otherwise the floor would be behind again at once after each launch longer than
+    /// the deficit, and the tenant would get more than its floor.
     ///
     /// Returns the new `floor_zero`, and the ns that count by weight.
     fn serve_floor(&self, order: u64, work: u64, floor_clock: u64) -> (u64, u64) {
@@ -146,12 +146,12 @@ impl Seat {
         }
     }
 
-    /// Charges `ns` of device time, of which `order` counts in the order.
+    /// Charges `ns` of device time; `order` ns count in the order of tenants.
     pub fn spend_time(&mut self, ns: u64, order: u64, least: u64, floor_clock: u64) {
         self.charged = self.charged.saturating_add(ns);
         let (floor_zero, beyond) = self.serve_floor(order, ns, floor_clock);
-        let lead = least.saturating_add(self.to_units(MAX_ADVANCE_NS));
-        self.virtual_time = self.time_after(beyond).min(lead.max(self.virtual_time));
+        let most = least.saturating_add(self.to_units(MAX_ADVANCE_NS));
+        self.virtual_time = self.time_after(beyond).min(most.max(self.virtual_time));
         self.floor_zero = floor_zero;
         if let Some(limit) = self.terms.effective_ceiling() {
             self.account.pay_exactly(ns, limit);
