@@ -80,7 +80,11 @@ fn a_hello_in_pieces_and_two_lines_in_one_are_answered() {
     let mut quick = daemon.connect();
     quick.send(format!("{HELLO}{{\"join\":\"GPU-1\"}}\n").as_bytes());
     assert_eq!(welcome_terms(quick.line()), terms_of_a());
-    assert_eq!(quick.line(), "{\"join\":\"GPU-1\",\"slot\":0}\n");
+    let joined = "{\"join\":\"GPU-1\",\"slot\":0}\n";
+    let answer = quick.line();
+    // The daemon may reach the join before this peer has read the welcome.
+    assert!([joined, "{\"error\":\"an earlier answer was not read yet\"}\n"].contains(&answer.as_str()), "{answer}");
+    assert_eq!(quick.send(b"{\"join\":\"GPU-1\"}\n").line(), joined, "a member that reads may join, once more too");
 }
 
 /// This holds without an administrative socket too. A daemon that finds every path taken does not start.

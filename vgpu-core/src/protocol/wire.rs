@@ -29,6 +29,8 @@
 //! - *A slot's file is the ledger.* The daemon keeps the tenant's ledger of the device and passes it with the slot: one
 //!   ledger for all containers of the tenant. Each join gets a separate open file description, because locks belong to
 //!   the description and each member holds its own.
+//! - *A member reads each answer before it joins.* A join that the daemon reads while an earlier answer is still unread
+//!   is refused, because each answer holds descriptors until the member receives it. The member may join again.
 //! - *Descriptors are counted.* An unknown word still counts as one descriptor; the member closes that one.
 //!
 //! Next: `libvgpu` connects and keeps the terms; `scheduler-sidecar/daemon` answers.
