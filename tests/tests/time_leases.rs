@@ -54,6 +54,30 @@ fn a_ceiling_is_kept_through_the_daemon_and_the_rest_is_the_others() {
     });
 }
 
+/// Under MPS tenants run at the same time without leases, and each keeps its ceiling. A kernel's time then contains the
+/// work of others that ran beside it, so a tenant with a ceiling gets less of the device while it is not alone.
+#[test]
+fn under_mps_tenants_run_at_the_same_time_and_keep_their_ceilings() {
+    measured(|| {
+        let _alone = alone();
+        let mut world = World::start_on("h200:mps", &(tenant("a", "sm_limit = 20") + &tenant("b", "sm_request = 60")));
+        let mut members = world.at_work(&[("a", 1000, 64, 0)], 6_000);
+        let alone_there = world.shares(&members, Duration::from_millis(1_200));
+        members.extend(world.at_work(&[("a", 1000, 64, 0), ("b", 1000, 64, 0)], 3_500));
+        let got = world.shares(&members, Duration::from_millis(1_800));
+        assert!(world.explain("b").contains("under MPS"), "{}", world.explain("b"));
+        finish(&mut members);
+        eprintln!("MPS: {alone_there:?} alone, then {got:?}");
+        assert!((18.5..=21.0).contains(&alone_there[0]), "{alone_there:?}");
+        assert!((4.0..=21.0).contains(&(got[0] + got[1])) && got[2] >= 70.0, "{got:?}");
+        assert!(
+            world.time("b")["gpu_seconds"].as_f64().is_some_and(|s| s > 1.0),
+            "it is measured: {}",
+            world.time("b")
+        );
+    });
+}
+
 /// A ceiling holds for the tenant, however many members it has.
 #[test]
 fn two_members_alone_on_the_device_get_their_tenants_ceiling_together() {

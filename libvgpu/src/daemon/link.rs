@@ -9,7 +9,7 @@ use crate::ffi::lock::Lock;
 use crate::process::mode;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use vgpu_core::limits::Mode;
-use vgpu_core::protocol::page::{AllowedUse, Uncharged};
+use vgpu_core::protocol::page::{AllowedUse, ContextSharing, Uncharged};
 use vgpu_core::time::gate::loss::{self, AloneMode, OnLoss};
 use vgpu_core::units::bytes::Bytes;
 use vgpu_core::units::share::Share;
@@ -47,6 +47,8 @@ pub struct DaemonLink {
     alone: AtomicU32,
     /// The rule that will apply if the daemon goes away.
     in_case: AtomicU32,
+    /// How the driver runs this process's contexts ([`ContextSharing`]), for the report; 0: not asked yet.
+    contexts: AtomicU32,
     /// Device time measured in this process, in ns.
     busy: AtomicU64,
     /// The part of `busy`, in ns, not yet taken off the lease's account.
@@ -80,6 +82,7 @@ impl DaemonLink {
             opened: AtomicU64::new(0),
             alone: AtomicU32::new(WITH_DAEMON),
             in_case: AtomicU32::new(WITH_DAEMON),
+            contexts: AtomicU32::new(0),
             busy: AtomicU64::new(0),
             owed: AtomicU64::new(0),
         }
@@ -264,6 +267,16 @@ impl DaemonLink {
     /// Handles the end of a stream: a later stream may have the same handle.
     pub fn forget_stream(&self) {
         self.open_for.store(0, Relaxed);
+    }
+
+    /// Notes how the driver runs this process's contexts. The next report tells the daemon.
+    pub fn note_contexts(&self, contexts: ContextSharing) {
+        self.contexts.store(contexts as u32, Relaxed);
+    }
+
+    /// How the driver runs this process's contexts, as the report encodes it; 0: not known.
+    pub fn known_contexts(&self) -> u32 {
+        self.contexts.load(Relaxed)
     }
 
     /// Adds measured device time, in ns.

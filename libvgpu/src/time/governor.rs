@@ -34,6 +34,7 @@ use crate::time::turn;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use shim_sys::cuda::*;
 use shim_sys::futex;
+use vgpu_core::protocol::page::ContextSharing;
 use vgpu_core::time::account::WorkStart;
 use vgpu_core::time::account::arrears::{eased_rate, rest_due};
 use vgpu_core::time::account::cost::CostGuess;
@@ -147,11 +148,22 @@ impl Governor {
     /// The turn among the tenant's members, if they take turns on the current device.
     #[inline]
     fn turn_of_members(&self, joined: &JoinedLedger) -> Option<Turn<'static>> {
+        let takes_turns = self.takes_turns();
         if self.is_leased() || self.kept_ceiling().is_none() {
             return None;
         }
-        let turns = self.turns.known_rule().unwrap_or_else(|| self.turns.ask_driver());
-        turns.then(|| joined.joined_member().device_turn())
+        takes_turns.then(|| joined.joined_member().device_turn())
+    }
+
+    /// True if the contexts of different processes take turns on the current device. At the first launch this asks the
+    /// driver and tells the daemon.
+    #[inline]
+    fn takes_turns(&self) -> bool {
+        self.turns.known_rule().unwrap_or_else(|| {
+            let turns = self.turns.ask_driver();
+            self.post.note_contexts(if turns { ContextSharing::TimeSliced } else { ContextSharing::Mps });
+            turns
+        })
     }
 
     /// The meter, under its lock, with the launches that threads made on credit counted.

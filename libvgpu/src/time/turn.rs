@@ -48,7 +48,7 @@ impl TurnRule {
 
     /// Decides whether members take turns on the current device. Turns are unnecessary only if the driver reports
     /// that MPS shares its contexts: then processes run at the same time, and a waiting one would leave the device
-    /// idle. If the driver does not report it (before CUDA 12.2), turns are the safe choice.
+    /// idle. If the driver does not report it (before CUDA 12.2), turns are the safe choice. Called without a lock.
     #[cold]
     pub fn ask_driver(&self) -> bool {
         let (mut device, mut shared) = (0, 0);

@@ -20,7 +20,7 @@ pub struct DeviceExplanation {
     /// The device: its UUID, or its name in the file.
     pub device: String,
     /// State in one word: `observed`, `running`, `open`, `draining`, `overdue`, `waiting`, `capped`, `paused`, `idle`;
-    /// `free`: the device is not shared by leases; `absent`: the tenant has no member there.
+    /// `free`: there are no limits of time on the device; `shared`: it is under MPS, without leases; `absent`: the tenant has no member there.
     pub state: String,
     /// The meaning of the state, and the rule that it follows from.
     pub sentences: Vec<String>,
@@ -42,15 +42,14 @@ pub struct TenantFacts {
 pub struct DeviceStanding {
     /// Name or UUID of the device.
     pub device: String,
-    /// True if the device is shared by leases.
-    pub arbitrated: bool,
     /// Class of the tenant, which decides which waiting tenant gets the device first.
     pub class: Class,
     /// Floor: the share of device time that the tenant is guaranteed; `None`: none.
     pub floor: Option<Share>,
     /// Ceiling: the most device time that the tenant may use; `None`: no limit.
     pub ceiling: Option<Share>,
-    /// State in one word: `running`, `open`, `draining`, `overdue`, `waiting`, `capped`, `paused`, `idle`.
+    /// State in one word: `running`, `open`, `draining`, `overdue`, `waiting`, `capped`, `paused`, `idle`, `shared`,
+    /// `free`.
     pub state: &'static str,
     /// The state in a sentence, with numbers.
     pub words: String,
@@ -116,10 +115,16 @@ fn on_device(whole: &TenantFacts, facts: &DeviceStanding) -> DeviceExplanation {
         _ if whole.paused => {
             ("paused", "It is paused by an administrator and launches nothing until `vgpu resume`.".into())
         }
-        _ if !facts.arbitrated => (
+        "free" => (
             "free",
             "This device is not arbitrated: time.arbitrate = false, and none of its tenants has an sm_limit. Launches \
              do not wait, and the device's own scheduler orders them. The tenant's device time is not measured."
+                .into(),
+        ),
+        "shared" => (
+            "shared",
+            "This device is under MPS, which runs the work of several processes at once. There are no leases: the \
+             tenant launches at the same time as others, up to its sm_limit. Floors and weights have no effect."
                 .into(),
         ),
         "idle" => ("idle", "It wants nothing at the moment: no launch of it waits at the gate.".into()),
@@ -157,7 +162,7 @@ fn explain_ceiling(facts: &DeviceStanding) -> String {
     match facts.refill {
         Some(0) => format!("It waits because {ceiling} was used up; it is refilled now."),
         Some(refill) => {
-            format!("It waits because {ceiling} is used up; the next lease comes in {}.", round_duration(refill))
+            format!("It waits because {ceiling} is used up; it may launch again in {}.", round_duration(refill))
         }
         None => format!("It waits because {ceiling} is used up."),
     }
@@ -206,7 +211,6 @@ mod tests {
     fn facts(state: &'static str) -> DeviceStanding {
         DeviceStanding {
             device: "0".into(),
-            arbitrated: true,
             class: Class::Normal,
             floor: Share::from_percent(20),
             ceiling: Share::from_percent(50),
@@ -235,7 +239,7 @@ mod tests {
             (facts("overdue"), "longer than a drain may"),
             (
                 DeviceStanding { refill: Some(11_400_000), ..facts("capped") },
-                "ceiling of 50 % is used up; the next lease comes in 12ms",
+                "ceiling of 50 % is used up; it may launch again in 12ms",
             ),
             (DeviceStanding { refill: Some(0), ..facts("capped") }, "refilled now"),
             (behind(Class::Latency), "behind chat of class latency, which comes before normal: 1 of"),
@@ -284,7 +288,7 @@ mod tests {
         assert!(says(&TenantFacts { paused: true, ..TenantFacts::default() }, &[]).1.contains("until `vgpu resume`"));
         let (state, words) = says(&TenantFacts { paused: true, ..here.clone() }, &[facts("open")]);
         assert!(state == "paused" && words.contains("until `vgpu resume`"), "{words}");
-        let (state, words) = says(&here, &[DeviceStanding { arbitrated: false, ..facts("open") }]);
+        let (state, words) = says(&here, &[facts("free")]);
         assert!(state == "free" && words.contains("not arbitrated") && words.contains("is not measured"), "{words}");
         let (state, words) = says(&TenantFacts { observed: true, ..here }, &[facts("waiting")]);
         assert!(state == "observed" && words.contains("it never waits"), "{words}");

@@ -32,7 +32,7 @@ use std::ops::Deref;
 
 use vgpu_core::limits::Mode;
 use vgpu_core::protocol::page::bell::{Bell, RingOutcome};
-use vgpu_core::protocol::page::{AllowedUse, BoardPage, GONE_EPOCH, ReportPage, Reports, Uncharged};
+use vgpu_core::protocol::page::{AllowedUse, BoardPage, ContextSharing, GONE_EPOCH, ReportPage, Reports, Uncharged};
 use vgpu_core::time::arbiter::{self, Arbiter, Decision, DeviceId, Gate, MemberUsage, SlotId};
 
 use super::config::{DeviceTermsConfig, TenantConfig};
@@ -116,6 +116,8 @@ struct MemberOfSlot {
     heard: u64,
     /// True if the member launched through an open gate (no lease needed), where device time is not measured.
     unmeasured: bool,
+    /// How the driver runs the member's contexts, as it reported first. `None`: it has not launched yet.
+    contexts: Option<ContextSharing>,
 }
 
 impl MemberOfSlot {
@@ -260,6 +262,16 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
         for slot in pages.slots.iter_mut().flatten() {
             let usage = arbiter::MemberPages::read_usage(&mut self.reports, slot.id);
             slot.unmeasured |= slot.is_unmeasured(&self.reports);
+            if slot.contexts.is_none() {
+                let reported = self.reports.reported_contexts(slot.id);
+                let history = self.reports.slot_history(slot.id);
+                let uses = usage.wants || history.is_some_and(|witness| witness.reported_launches() > 0);
+                // The library reports this before its first request.
+                slot.contexts = reported.or(uses.then_some(ContextSharing::TimeSliced));
+                if slot.contexts.is_some() {
+                    self.devices.mark_stale();
+                }
+            }
             let known = self.arbiter.last_report(slot.id);
             if !usage.wants && (MemberUsage { since: known.since, ..usage }) == known {
                 continue;

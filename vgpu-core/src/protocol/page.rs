@@ -49,7 +49,7 @@ mod witness;
 
 pub use beat::{Beat, BeatPage};
 pub use board::{AllowedUse, BoardPage, BoardSlot, LaunchGrant, Uncharged, UnreadSlot};
-pub use report::{MemberReport, ReportPage, ReportSlot};
+pub use report::{ContextSharing, MemberReport, ReportPage, ReportSlot};
 pub use sequenced::Sequenced;
 pub use witness::{ReportFaults, ReportHistory, Reports};
 

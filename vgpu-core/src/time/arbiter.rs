@@ -49,7 +49,7 @@ mod wishes;
 pub use crate::limits::Class;
 pub use decision::{Decision, Gate, MemberPages, MemberUsage};
 pub use standing::{Standing, StandingState};
-pub use terms::{ArbiterConfig, DeviceId, QUANTUM_RANGE_NS, SlotId, TenantId, Terms};
+pub use terms::{ArbiterConfig, DeviceId, DeviceSharing, QUANTUM_RANGE_NS, SlotId, TenantId, Terms};
 
 use device::ArbiterDevice;
 use seat::{MemberSlot, Seat, SeatIx};

@@ -119,6 +119,7 @@ impl Lease {
         let Some(place) = self.place.filter(|_| !self.lost) else { return };
         let in_flight = if self.blind { None } else { Some(keeper.reported_remaining(now, bounds)) };
         let session = place.session;
+        place.report_slot().report_contexts(post.known_contexts());
         place.report_slot().report_all(&MemberReport {
             busy: post.busy_ns().saturating_sub(self.base),
             finished: self.finished,

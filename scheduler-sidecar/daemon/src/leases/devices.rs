@@ -5,9 +5,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use tracing::warn;
+
 use vgpu_core::limits::Mode;
 use vgpu_core::limits::tenant::hash64;
-use vgpu_core::time::arbiter::{Arbiter, DeviceId, TenantId};
+use vgpu_core::protocol::page::ContextSharing;
+use vgpu_core::time::arbiter::{Arbiter, DeviceId, DeviceSharing, TenantId};
 use vgpu_core::units::uuid::uuid_key;
 
 use super::TenantState;
@@ -34,7 +37,7 @@ struct LeasedDevice {
     uuid: String,
     /// The tenant for which it was added; `None`: the driver named it.
     by: Option<TenantId>,
-    arbitrated: bool,
+    sharing: DeviceSharing,
 }
 
 impl LeasedDevices {
@@ -69,7 +72,7 @@ impl LeasedDevices {
             }
             None => {
                 let id = arbiter.add_device(now);
-                self.all.push(LeasedDevice { id, uuid: uuid.to_owned(), by, arbitrated: true });
+                self.all.push(LeasedDevice { id, uuid: uuid.to_owned(), by, sharing: DeviceSharing::Leases });
                 id
             }
         };
@@ -145,8 +148,9 @@ impl LeasedDevices {
         hash64(self.uuid_of(device).as_bytes())
     }
 
+    /// True if the device is shared by leases.
     pub fn is_arbitrated(&self, device: DeviceId) -> bool {
-        self.all.get(usize::from(device.0)).is_some_and(|device| device.arbitrated)
+        self.all.get(usize::from(device.0)).is_some_and(|device| device.sharing == DeviceSharing::Leases)
     }
 
     pub fn all(&self) -> impl Iterator<Item = DeviceId> + use<> {
@@ -154,12 +158,14 @@ impl LeasedDevices {
         (0..count).map(DeviceId)
     }
 
-    /// Notes that tenants, terms or devices changed, so that [`Self::share_out`] must decide again.
+    /// Notes that tenants, terms, members or devices changed, so that [`Self::share_out`] must decide again.
     pub fn mark_stale(&mut self) {
         self.stale = true;
     }
 
-    /// Decides which devices are shared by leases: all, or without `arbitrate` those of tenants with a ceiling.
+    /// Decides how each device is shared: by leases, or without `arbitrate` only if a tenant has a ceiling. Under MPS
+    /// the ceilings alone are kept. A device counts as under MPS if all members that launch on it report so: work of a
+    /// member that is not a client of MPS takes the device in time slices.
     pub fn share_out<B, R>(
         &mut self,
         houses: &BTreeMap<TenantId, TenantState<B, R>>,
@@ -173,8 +179,25 @@ impl LeasedDevices {
             // Terms of a tenant that is only observed are not enforced, so they do not count.
             let kept = houses.values().map(|house| &house.tenant).filter(|tenant| tenant.mode == Mode::Enforce);
             let mut there = kept.filter_map(|tenant| tenant.terms_on(&device.uuid));
-            device.arbitrated = there.any(|on| arbitrate || on.terms.effective_ceiling().is_some());
-            arbiter.share_out(device.id, !device.arbitrated);
+            let members = houses.values().filter_map(|house| house.pages.as_ref()).flat_map(|pages| &pages.slots);
+            let mut reported =
+                members.flatten().filter(|slot| slot.device == device.id).filter_map(|slot| slot.contexts);
+            let first = reported.next();
+            let before = device.sharing;
+            device.sharing = if !there.any(|on| arbitrate || on.terms.effective_ceiling().is_some()) {
+                DeviceSharing::Unlimited
+            } else if first == Some(ContextSharing::Mps) && reported.all(|contexts| contexts == ContextSharing::Mps) {
+                DeviceSharing::Budgets
+            } else {
+                DeviceSharing::Leases
+            };
+            if before != device.sharing && device.sharing == DeviceSharing::Budgets {
+                warn!(
+                    device = device.uuid,
+                    "the device is under MPS: ceilings are kept; floors and weights have no effect"
+                );
+            }
+            arbiter.share_out(device.id, device.sharing);
         }
     }
 }

@@ -80,8 +80,20 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
         if house.paused {
             self.arbiter.pause_tenant(number, device, true, now);
         }
-        let (gate, granted, stands, waited, told, heard, unmeasured) = (Gate::Wait, now, None, 0, 0, 0, false);
-        let slot = MemberOfSlot { id, device, allowed, past, gate, granted, stands, waited, told, heard, unmeasured };
+        let slot = MemberOfSlot {
+            id,
+            device,
+            allowed,
+            past,
+            gate: Gate::Wait,
+            granted: now,
+            stands: None,
+            waited: 0,
+            told: 0,
+            heard: 0,
+            unmeasured: false,
+            contexts: None,
+        };
         pages.slots[index] = Some(slot);
         pages.members.entry(member).or_default().push(index);
         if self.places.len() <= id.index() {
@@ -125,6 +137,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
             }
             pages.free.push(index);
         }
+        self.devices.mark_stale();
         self.tick(now);
     }
 

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use proptest::prelude::*;
 use vgpu_core::limits::Mode;
-use vgpu_core::protocol::page::{BoardPage, MemberReport, ReportPage};
+use vgpu_core::protocol::page::{BoardPage, ContextSharing, MemberReport, ReportPage};
 use vgpu_core::time::arbiter::{Class, Gate, TenantId as Number, Terms};
 use vgpu_core::units::share::Share;
 
@@ -90,6 +90,11 @@ impl World {
         // `Leases::rang` ignores rings that come too often. That has its own tests, so this ring skips it.
         self.leases.read_report(tenant, self.now);
         self.leases.tick(self.now);
+    }
+
+    fn say_contexts(&self, at: usize, contexts: u32) {
+        let member = &self.members[at];
+        self.pages[member.tenant.0 as usize].1.slots[member.slot].report_contexts(contexts);
     }
 
     fn wish(&mut self, at: usize) {
@@ -294,6 +299,33 @@ proptest! {
 
 fn weight(weight: u32) -> Terms {
     Terms { weight, ..Terms::default() }
+}
+
+/// A device is under MPS only while every member that launches there reports so. A member that reports nothing counts
+/// against it, as does one that reports something else later.
+#[test]
+fn members_under_mps_need_no_leases_unless_one_of_them_is_not() {
+    for other in [ContextSharing::TimeSliced as u32, 0, 7] {
+        let mut world = World::new(&[weight(1), weight(1), weight(1)]);
+        let (a, b, c) = (world.join(0, 0), world.join(1, 0), world.join(2, 0));
+        for at in [a, b] {
+            world.say_contexts(at, ContextSharing::Mps as u32);
+            world.wish(at);
+        }
+        let runs = |world: &World, at| matches!(world.gate_of(at), Gate::Run { exclusive: true, .. });
+        assert!([a, b, c].iter().all(|&at| runs(&world, at)), "at the same time");
+        world.say_contexts(a, ContextSharing::TimeSliced as u32);
+        world.launch(MS);
+        assert!(runs(&world, b), "the first report of each counts");
+        world.say_contexts(c, other);
+        let rings = world.pages[2].1.slots[world.members[c].slot].begin_waiting();
+        assert!(rings);
+        world.ring(Number(2));
+        let running = [a, b, c].iter().filter(|&&at| matches!(world.gate_of(at), Gate::Run { .. })).count();
+        assert_eq!(running, 1, "one at a time, with {other}");
+        world.leave(c);
+        assert!(runs(&world, a) && runs(&world, b), "without it they are all under MPS again");
+    }
 }
 
 #[test]

@@ -62,9 +62,8 @@ pub struct OnDevice {
 pub struct Explained {
     /// The device's UUID.
     pub device: String,
-    /// True if the device is shared by leases.
-    pub arbitrated: bool,
-    /// State in one word: `open`, `running`, `draining`, `waiting`, `capped`, `overdue`, `idle`, `paused`.
+    /// State in one word: `open`, `running`, `draining`, `waiting`, `capped`, `overdue`, `idle`, `paused`, `shared`,
+    /// `free`.
     pub state: &'static str,
     /// The state in a sentence, with names and numbers.
     pub words: String,
@@ -199,12 +198,8 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
             let holder = standing.holder.and_then(name);
             let other = holder.as_deref().unwrap_or("nobody").to_owned();
             let (state, words) = match standing.state {
-                StandingState::Common => (
-                    "open",
-                    "arbitrate = false in [time], and no tenant has an sm_limit on this device: there are no \
-                     leases, and device time is not measured"
-                        .into(),
-                ),
+                StandingState::Budget => ("shared", "the device is under MPS, and it launches without leases".into()),
+                StandingState::Unlimited => ("free", "there are no limits of time on the device".into()),
                 StandingState::Paused => (
                     "paused",
                     "an administrator paused it; its members wait until it is \
@@ -235,7 +230,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
                 StandingState::Capped => (
                     "capped",
                     format!(
-                        "its sm_limit is used up; it may have a lease in {} us",
+                        "its sm_limit is used up; it may launch again in {} us",
                         standing.refill.unwrap_or(now).saturating_sub(now) / 1000
                     ),
                 ),
@@ -243,7 +238,6 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
             };
             Explained {
                 device: self.devices.uuid_of(device).to_owned(),
-                arbitrated: self.devices.is_arbitrated(device),
                 state,
                 words,
                 holder,

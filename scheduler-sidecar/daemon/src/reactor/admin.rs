@@ -156,7 +156,6 @@ impl Reactor {
             let holder = said.holder.filter(|holder| holder != name).map(|holder| (holder.clone(), class_of(&holder)));
             let terms = tenant.terms_on(&said.device).map(|on| on.terms).unwrap_or_default();
             DeviceStanding {
-                arbitrated: said.arbitrated,
                 class: terms.class,
                 floor: terms.floor,
                 ceiling: terms.ceiling,

@@ -187,8 +187,7 @@ impl Reactor {
                 let said = said.iter().find(|said| said.device == used.device);
                 let state = said.map_or("absent", |said| match tenant.mode {
                     Mode::Observe => "observed",
-                    _ if said.arbitrated => said.state,
-                    _ => "free",
+                    _ => said.state,
                 });
                 let sums = RecentSums { charged: used.charged, wait: used.wait };
                 let rates = self.recent.current_rates(&tenant.name, &used.device, sums, now);

@@ -16,11 +16,22 @@ pub(super) const IN_FLIGHT_LATE: u64 = u64::MAX;
 /// Value of `in_flight`: the work in flight is unknown.
 pub(super) const IN_FLIGHT_UNKNOWN: u64 = u64::MAX - 1;
 
+/// Whether the device runs the contexts of different processes at the same time, as a member's driver reports it. The
+/// member writes this before its first launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum ContextSharing {
+    /// One process's context at a time, in time slices.
+    TimeSliced = 1,
+    /// All at the same time: MPS shares the member's contexts with other processes.
+    Mps = 2,
+}
+
 /// Report of one member about one device.
 #[repr(C, align(128))]
 pub struct ReportSlot {
     pub(super) wants: AtomicU32,
-    pad: AtomicU32,
+    pub(super) contexts: AtomicU32,
     pub(super) in_flight: AtomicU64,
     pub(super) busy: AtomicU64,
     pub(super) finished: AtomicU64,
@@ -85,7 +96,7 @@ impl ReportSlot {
     pub fn zeroed() -> Self {
         Self {
             wants: AtomicU32::new(0),
-            pad: AtomicU32::new(0),
+            contexts: AtomicU32::new(0),
             in_flight: zeroed_word(),
             busy: zeroed_word(),
             finished: zeroed_word(),
@@ -101,6 +112,7 @@ impl ReportSlot {
     /// Erases the report of the previous member. The daemon calls this before it gives the slot away.
     pub fn clear(&self) {
         self.wants.store(0, Ordering::SeqCst);
+        self.contexts.store(0, Ordering::Relaxed);
         self.report_all(&MemberReport { in_flight: Some(0), ..MemberReport::default() });
     }
 
@@ -108,6 +120,22 @@ impl ReportSlot {
     /// itself. The daemon calls this after [`Self::clear`].
     pub fn presume_work(&self) {
         self.in_flight.store(IN_FLIGHT_UNKNOWN, Ordering::SeqCst);
+    }
+
+    /// Reports how the driver runs this member's contexts: a [`ContextSharing`], or 0 if it is not known yet. The
+    /// daemon keeps the first value that it reads.
+    pub fn report_contexts(&self, contexts: u32) {
+        self.contexts.store(contexts, Ordering::Relaxed);
+    }
+
+    /// How the driver runs this member's contexts; `None`: not reported, or not understood.
+    #[must_use]
+    pub fn reported_contexts(&self) -> Option<ContextSharing> {
+        match self.contexts.load(Ordering::Relaxed) {
+            1 => Some(ContextSharing::TimeSliced),
+            2 => Some(ContextSharing::Mps),
+            _ => None,
+        }
     }
 
     /// Reports that a thread waits at the gate. True if none waited before: the caller must now ring the tenant's

@@ -7,7 +7,7 @@
 
 use core::ops::Deref;
 
-use super::report::{IN_FLIGHT_LATE, IN_FLIGHT_UNKNOWN, ReportPage, ReportSlot};
+use super::report::{ContextSharing, IN_FLIGHT_LATE, IN_FLIGHT_UNKNOWN, ReportPage, ReportSlot};
 use crate::sync::Ordering;
 use crate::time::arbiter::{MemberPages, MemberUsage, SlotId};
 
@@ -152,6 +152,13 @@ impl<P: Deref<Target = ReportPage>> Reports<P> {
         if let Some(report) = place.and_then(|place| place.page.slots.get(place.index)) {
             report.presume_work();
         }
+    }
+
+    /// How the driver runs a member's contexts, by its own report; `None`: it reported nothing.
+    #[must_use]
+    pub fn reported_contexts(&self, slot: SlotId) -> Option<ContextSharing> {
+        let place = self.places.get(slot.index())?.as_ref()?;
+        place.page.slots.get(place.index)?.reported_contexts()
     }
 
     /// Removes a member. Returns the numbers of its impossible reports.

@@ -71,8 +71,8 @@ impl Arbiter {
         self.pay_beside(seat, busy - before, busy - before - behind);
         // Another waiting member keeps the tenant from being idle.
         if self.seat_at(seat).queue.is_empty() {
-            let since = if self.slot_at(slot).is_idle() { now } else { self.slot_at(slot).usage.since };
-            self.seat_at_mut(seat).account.note_idle(since);
+            let since = self.seat_at(seat).members.iter().map(|&slot| self.slot_at(slot).active_since(now)).min();
+            self.seat_at_mut(seat).account.note_idle(since.unwrap_or(now));
         }
     }
 
@@ -122,6 +122,10 @@ impl Arbiter {
         self.settle_claim(slot, now);
         let (seat, usage) = (self.slot_at(slot).seat, self.slot_at(slot).usage);
         let d = self.seat_at(seat).device;
+        if self.has_budgets(d) {
+            self.pay_for_seat(seat, usage.expected_ns().min(now.saturating_sub(usage.since)));
+            return;
+        }
         let device = &self.devices[index(d)];
         let holds = matches!(device.phase, DevicePhase::Held { slot: holder, .. } if holder == slot);
         if !(holds || device.draining.contains(&slot)) {

@@ -1,21 +1,22 @@
-//! Devices without leases, and paused tenants: an administrator's decisions that override the order.
+//! Devices without leases ([`DeviceSharing`]), and paused tenants.
 //!
-//! A device for which no tenant has terms about time is *common*: every gate is open. When a tenant gets such terms,
-//! all gates shut, and a tenant that still has work queued is overdue until that work is done. A *paused* tenant
-//! counts as used up for ever: its lease ends, its work drains, and it keeps its position in virtual time.
+//! On a device without leases all members launch at the same time: without limits, or each tenant up to its ceiling.
+//! When leases begin, all gates shut, and a tenant that still has work queued is overdue until that work is done. A
+//! *paused* tenant counts as used up for ever: its lease ends, its work drains, and it keeps its position in virtual
+//! time.
 
 use super::decision::{Decision, Gate};
 use super::device::DevicePhase;
 use super::seat::{SeatIx, SeatPlace};
-use super::terms::{DeviceId, SlotId, TenantId};
+use super::terms::{DeviceId, DeviceSharing, SlotId, TenantId};
 use super::{Arbiter, index};
 
 impl Arbiter {
-    /// Sets whether this device is common or granted in leases. Takes effect with the next [`Self::tick`].
-    pub fn share_out(&mut self, device: DeviceId, common: bool) {
+    /// Sets how the tenants of this device share it. Takes effect with the next [`Self::tick`].
+    pub fn share_out(&mut self, device: DeviceId, sharing: DeviceSharing) {
         let device = &mut self.devices[index(device)];
-        device.dirty |= device.common != common;
-        device.common = common;
+        device.dirty |= device.sharing != sharing;
+        device.sharing = sharing;
     }
 
     /// Pauses a tenant on a device, or resumes it. Takes effect with the next [`Self::tick`]. A tenant that never had
@@ -32,7 +33,6 @@ impl Arbiter {
         }
         let device = &mut self.devices[index(device)];
         device.dirty = true;
-        device.fresh = true;
         device.revoke |= place == SeatPlace::Current;
     }
 
@@ -44,7 +44,7 @@ impl Arbiter {
         self.seats.iter().enumerate().filter_map(here).collect()
     }
 
-    fn slots_of(&self, seat: SeatIx) -> Vec<SlotId> {
+    pub(super) fn slots_of(&self, seat: SeatIx) -> Vec<SlotId> {
         self.seat_at(seat).members.clone()
     }
 
@@ -69,41 +69,107 @@ impl Arbiter {
         let device = &mut self.devices[index(d)];
         device.draining.clear();
         device.overdue.clear();
-        (device.phase, device.fresh) = (DevicePhase::Common, true);
+        device.phase = DevicePhase::Common;
         true
     }
 
-    /// Opens the gates of new members, or shuts all gates.
+    /// Decides the gates of a device without leases, or shuts all of them because leases begin.
     pub(super) fn in_common(&mut self, d: DeviceId, now: u64, out: &mut Vec<Decision>) -> bool {
-        let stays = self.devices[index(d)].common;
-        if stays && !self.devices[index(d)].fresh {
-            return false;
-        }
-        self.devices[index(d)].fresh = false;
-        if !stays {
-            self.count_device_time(d, now);
-            self.devices[index(d)].phase = DevicePhase::Free;
-            self.devices[index(d)].shared_at = now;
-            // Decide once more, after the pages were read.
-            self.devices[index(d)].dirty = true;
+        let sharing = self.devices[index(d)].sharing;
+        if sharing == DeviceSharing::Leases {
+            self.begin_leases(d, now, out);
+            return true;
         }
         for seat in self.seats_of(d) {
-            let open = stays && !self.seat_at(seat).paused;
+            if sharing == DeviceSharing::Budgets {
+                self.hold_to_budget(d, seat, now, out);
+                continue;
+            }
+            let gate = if self.seat_at(seat).paused { Gate::Wait } else { Gate::Open };
+            self.slots_of(seat).into_iter().for_each(|slot| self.tell_gate(slot, gate, out));
+        }
+        false
+    }
+
+    /// Shuts all gates. Work that is still queued is overdue until it is done.
+    fn begin_leases(&mut self, d: DeviceId, now: u64, out: &mut Vec<Decision>) {
+        self.count_device_time(d, now);
+        let device = &mut self.devices[index(d)];
+        (device.phase, device.shared_at) = (DevicePhase::Free, now);
+        // Decide once more, after the pages were read.
+        device.dirty = true;
+        for seat in self.seats_of(d) {
             for slot in self.slots_of(seat) {
                 let was_open = self.slot_at(slot).gate == Gate::Open;
-                self.tell_gate(slot, if open { Gate::Open } else { Gate::Wait }, out);
-                if !stays && was_open {
-                    let this = self.slot_at_mut(slot);
-                    (this.overdue, this.usage.in_flight) = (Some(now), None);
+                let could_launch = was_open || matches!(self.slot_at(slot).gate, Gate::Run { .. });
+                self.tell_gate(slot, Gate::Wait, out);
+                let this = self.slot_at_mut(slot);
+                if could_launch && (was_open || this.usage.in_flight != Some(0)) {
+                    this.overdue = Some(now);
+                    this.usage.in_flight = this.usage.in_flight.filter(|_| !was_open);
                     self.devices[index(d)].is_overdue(slot, now);
-                } else if !stays && self.slot_at(slot).usage.wants {
+                } else if this.usage.wants {
                     self.enqueue_member(slot);
                 }
             }
-            if !stays {
-                self.place_seat(seat, now);
+            self.place_seat(seat, now);
+        }
+    }
+
+    /// True if all members launch at the same time, each tenant under its ceiling.
+    pub(super) fn has_budgets(&self, d: DeviceId) -> bool {
+        let device = &self.devices[index(d)];
+        (device.phase, device.sharing) == (DevicePhase::Common, DeviceSharing::Budgets)
+    }
+
+    /// Sets the gates of a tenant that is held to its ceiling alone. Each member charges a copy of the account. If the
+    /// tenant has several, together they can use up the balance sooner than any of them sees, so that its account goes
+    /// into debt. All of them then wait until it is paid.
+    fn hold_to_budget(&mut self, d: DeviceId, seat: SeatIx, now: u64, out: &mut Vec<Decision>) {
+        let this = self.seat_at(seat);
+        let (refill, is_tired, is_used_up) = (this.refill_time(&self.config), this.tired, this.used_up(now));
+        let limit = this.terms.effective_ceiling();
+        let gate = Gate::Run {
+            lease: self.devices[index(d)].lease,
+            until: u64::MAX,
+            exclusive: true,
+            ceiling: limit.map(|limit| (limit, this.account)),
+            wide: limit.is_none(),
+        };
+        for slot in self.slots_of(seat) {
+            match self.slot_at(slot).gate {
+                before if now < refill && (is_used_up || !matches!(before, Gate::Run { .. })) => {
+                    self.tell_gate(slot, Gate::Cap { until: refill }, out);
+                }
+                // It charges the copy that it has.
+                Gate::Run { ceiling, .. } if !is_tired && ceiling.map(|(limit, _)| limit) == limit => {}
+                _ => self.tell_gate(slot, gate, out),
             }
         }
-        !stays
+        self.seat_at_mut(seat).tired &= now < refill;
+    }
+
+    /// When a tenant's budget must be looked at again; `u64::MAX`: only after a report.
+    pub(super) fn budget_deadline(&self, d: DeviceId, now: u64) -> u64 {
+        if !self.has_budgets(d) {
+            return u64::MAX;
+        }
+        let due = |seat: SeatIx| {
+            let this = self.seat_at(seat);
+            if this.terms.effective_ceiling().is_none() || this.paused || this.members.is_empty() {
+                return u64::MAX;
+            }
+            let is_capped = |slot: &SlotId| matches!(self.slot_at(*slot).gate, Gate::Cap { .. });
+            if this.members.iter().any(is_capped) {
+                return this.refill_time(&self.config);
+            }
+            if this.members.iter().all(|&slot| self.slot_at(slot).is_idle()) {
+                // They may launch again without asking, and their copies of the account limit them.
+                return now.saturating_add(self.config.alone);
+            }
+            let together = this.balance_lasts(now, &self.config) / this.members.len() as u64;
+            now.saturating_add(together.max(self.config.quantum / 4))
+        };
+        self.seats_of(d).into_iter().map(due).min().unwrap_or(u64::MAX)
     }
 }

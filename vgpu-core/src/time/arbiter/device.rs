@@ -12,7 +12,7 @@ use super::audit::ClaimDoubt;
 use super::decision::{Decision, Gate, MemberPages};
 use super::order::SeatOrder;
 use super::seat::{SeatIx, SeatPlace};
-use super::terms::{DeviceId, SlotId, TenantId};
+use super::terms::{DeviceId, DeviceSharing, SlotId, TenantId};
 use super::{Arbiter, index};
 
 /// An unseen process counts as this many sharers. It queues as much as it likes, while members have at most half a
@@ -23,7 +23,7 @@ const UNSEEN_SHARERS: u64 = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DevicePhase {
     Free,
-    /// Open to all: no leases.
+    /// No leases: all members launch at the same time ([`super::common`]).
     Common,
     Open {
         seat: SeatIx,
@@ -88,10 +88,8 @@ pub(super) struct ArbiterDevice {
     pub contended: Option<(u64, u64)>,
     /// True: no tenant that arrives ends the current lease.
     pub firm: bool,
-    /// True: no tenant that may use the device has terms about time, so it is used by all without leases.
-    pub common: bool,
-    /// A member arrived, or was paused or resumed, since gates were last set for use without leases.
-    pub fresh: bool,
+    /// How the tenants share the device.
+    pub sharing: DeviceSharing,
     /// When the device last passed from one tenant to another, or another tenant wanted it.
     pub shared_at: u64,
     pub last: Option<SeatIx>,
@@ -125,8 +123,7 @@ impl ArbiterDevice {
             floor_before: 0,
             contended: None,
             firm: false,
-            common: false,
-            fresh: false,
+            sharing: DeviceSharing::Leases,
             last: None,
             lost: 0,
             counted_to: now,
@@ -250,6 +247,9 @@ impl Arbiter {
         if let DevicePhase::Held { slot, .. } = device.phase {
             watched.push(slot);
         }
+        if self.has_budgets(d) {
+            watched.extend(self.seats_of(d).into_iter().flat_map(|seat| self.slots_of(seat)));
+        }
         for slot in watched.drain(..) {
             let usage = pages.read_usage(slot);
             self.absorb_usage(slot, usage, now);
@@ -274,7 +274,7 @@ impl Arbiter {
     fn step_phase(&mut self, d: DeviceId, now: u64, out: &mut Vec<Decision>) -> bool {
         match self.devices[index(d)].phase {
             DevicePhase::Common => self.in_common(d, now, out),
-            _ if self.devices[index(d)].common => self.make_common(d),
+            _ if self.devices[index(d)].sharing != DeviceSharing::Leases => self.make_common(d),
             DevicePhase::Free => self.grant_next(d, now, out),
             DevicePhase::Open { seat } => {
                 let is_alone = !self.wanted_by_others(d, now) && self.devices[index(d)].unseen_processes() == 0;
@@ -349,7 +349,8 @@ impl Arbiter {
             if opens > now { opens } else { u64::MAX }
         };
         let phase = match device.phase {
-            DevicePhase::Free | DevicePhase::Common | DevicePhase::Open { .. } => u64::MAX,
+            DevicePhase::Common => self.budget_deadline(d, now),
+            DevicePhase::Free | DevicePhase::Open { .. } => u64::MAX,
             DevicePhase::Held { seat, slot, until: u64::MAX, .. } if self.slot_at(slot).is_idle() => {
                 // The holder may launch again without asking. Its own account limits it, so an occasional check is
                 // enough.

@@ -28,8 +28,7 @@ impl Arbiter {
             self.devices[index(device)].dirty = true;
             self.latency[index(device)] += u32::from(terms.class == Class::Latency);
         }
-        self.devices[index(device)].fresh = true;
-        self.devices[index(device)].dirty |= self.devices[index(device)].common;
+        self.devices[index(device)].dirty |= self.devices[index(device)].phase == DevicePhase::Common;
         let slot = match self.free_slots.pop() {
             Some(slot) => slot,
             None => {

@@ -321,6 +321,11 @@ impl MemberSlot {
         self.longest = launch.max(self.longest - self.longest.div_ceil(FORGET_DIVISOR));
     }
 
+    /// Since when the member has wanted the device or had work in flight; `now`, if it has neither.
+    pub fn active_since(&self, now: u64) -> u64 {
+        if self.is_idle() { now } else { self.usage.since }
+    }
+
     pub fn is_idle(&self) -> bool {
         !self.usage.wants && self.usage.in_flight == Some(0)
     }

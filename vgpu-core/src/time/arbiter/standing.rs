@@ -1,5 +1,6 @@
 //! A tenant's standing on a device: for status, and to explain why it does not run. Decides nothing.
 
+use super::decision::Gate;
 use super::device::DevicePhase;
 use super::seat::SeatPlace;
 use super::terms::{DeviceId, TenantId};
@@ -8,8 +9,10 @@ use super::{Arbiter, index};
 /// A tenant's state on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StandingState {
-    /// There are no leases on this device.
-    Common,
+    /// There are no leases and no limits on this device.
+    Unlimited,
+    /// There are no leases on this device, and the tenant launches up to its ceiling.
+    Budget,
     /// An administrator paused the tenant.
     Paused,
     /// The tenant is alone, with an open gate: it launches without a lease.
@@ -57,9 +60,12 @@ impl Arbiter {
     pub fn tenant_standing(&self, tenant: TenantId, device: DeviceId, now: u64) -> Option<Standing> {
         let seat = self.seat_at(self.find(tenant, device)?);
         let phase = self.devices[index(device)].phase;
+        let is_capped = seat.members.iter().any(|&slot| matches!(self.slot_at(slot).gate, Gate::Cap { .. }));
         let state = match (seat.place, phase) {
             _ if seat.paused => StandingState::Paused,
-            (_, DevicePhase::Common) => StandingState::Common,
+            (_, DevicePhase::Common) if !self.has_budgets(device) => StandingState::Unlimited,
+            (_, DevicePhase::Common) if is_capped => StandingState::Capped,
+            (_, DevicePhase::Common) => StandingState::Budget,
             (SeatPlace::Idle, _) => StandingState::Idle,
             (SeatPlace::Ready, _) => StandingState::Waits,
             (SeatPlace::Capped(_), _) => StandingState::Capped,
@@ -70,7 +76,7 @@ impl Arbiter {
         };
         let refill = match seat.place {
             SeatPlace::Capped(refill) if !seat.paused => Some(refill),
-            _ => None,
+            _ => (state == StandingState::Capped).then(|| seat.refill_time(&self.config)),
         };
         Some(Standing {
             state,

@@ -26,6 +26,19 @@ impl SlotId {
     }
 }
 
+/// How the tenants of a device share it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceSharing {
+    /// One tenant at a time has the device, by leases.
+    #[default]
+    Leases,
+    /// All members launch at the same time, and each tenant is held to its ceiling alone. For a device under MPS, where
+    /// the work of several processes runs at once: a member that waited for a lease would leave the device idle.
+    Budgets,
+    /// All members launch without limits, unmeasured: no tenant has terms about time.
+    Unlimited,
+}
+
 /// The limits that a tenant has on a device: class, floor, ceiling, weight and length of its leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {

@@ -4,6 +4,7 @@ use super::device::DevicePhase;
 use super::*;
 use crate::units::share::Share;
 
+mod budgets;
 mod claims;
 mod fair;
 mod histories;

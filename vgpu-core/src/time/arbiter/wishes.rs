@@ -3,7 +3,7 @@
 //! Not here: their effect on the device, which is decided in a tick ([`super::device`]), and charges
 //! ([`super::charge`]).
 
-use super::decision::MemberUsage;
+use super::decision::{Gate, MemberUsage};
 use super::device::DevicePhase;
 use super::seat::{SeatIx, SeatPlace};
 use super::terms::{DeviceId, SlotId};
@@ -23,13 +23,15 @@ impl Arbiter {
             DevicePhase::Free | DevicePhase::Common => false,
         };
         self.slot_at_mut(slot).usage.wants = true;
+        // Its gate lets it launch, and nothing is in flight: only its own account can have stopped it.
+        let may_run = match self.devices[index(d)].phase {
+            DevicePhase::Held { until, .. } => holds && now < until,
+            DevicePhase::Common => matches!(self.slot_at(slot).gate, Gate::Run { .. }),
+            _ => false,
+        };
+        self.seat_at_mut(seat).tired |= may_run && self.slot_at(slot).usage.in_flight == Some(0);
         if self.devices[index(d)].phase == DevicePhase::Common {
             return;
-        }
-        if holds {
-            // Inside its lease, with nothing in flight: only its own account can have stopped it.
-            let inside = matches!(self.devices[index(d)].phase, DevicePhase::Held { until, .. } if now < until);
-            self.seat_at_mut(seat).tired |= inside && self.slot_at(slot).usage.in_flight == Some(0);
         }
         if holds || self.slot_at(slot).queued {
             return;

@@ -82,7 +82,7 @@ impl ColourTheme {
     #[must_use]
     pub fn state_style(self, state: &str) -> Style {
         match state {
-            "running" | "open" | "free" => self.good_style(),
+            "running" | "open" | "free" | "shared" => self.good_style(),
             "waiting" | "capped" | "draining" | "observed" => self.warning_style(),
             "overdue" | "unserved" => self.bad_style(),
             "paused" => self.override_style(),

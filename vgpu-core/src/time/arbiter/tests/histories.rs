@@ -20,7 +20,7 @@ enum Deed {
     Lie(usize, MemberUsage),
     /// Was here under another arbiter.
     Back(usize),
-    Common(u8, bool),
+    Share(u8, DeviceSharing),
     /// From now on all usage is to be measured, or no longer.
     Measure(bool),
     Pass(u64),
@@ -92,6 +92,9 @@ impl Told {
                 return Err(format!("{slot:?} has an open gate, through which nothing is measured"));
             }
             let Gate::Run { until, wide: true, .. } = *gate else { continue };
+            if is_common {
+                continue;
+            }
             let others = || {
                 let here = arbiter.seats.iter().flatten().filter(|one| one.device == seat.device);
                 here.filter(|one| one.tenant != seat.tenant)
@@ -117,6 +120,8 @@ impl Told {
     }
 }
 
+const SHARINGS: [DeviceSharing; 3] = [DeviceSharing::Leases, DeviceSharing::Budgets, DeviceSharing::Unlimited];
+
 /// After this many steps, a quarter of an hour, no member waits without a reason.
 const FOR_NOTHING: usize = 20_000;
 
@@ -127,7 +132,10 @@ impl Desk {
         let seat = self.arbiter.seat_at(self.arbiter.slot_at(slot).seat);
         let here = self.arbiter.seats.iter().flatten().filter(|other| other.device == seat.device);
         let mut before = here.filter(|other| matches!(other.place, SeatPlace::Ready | SeatPlace::Current));
-        matches!(seat.place, SeatPlace::Capped(_)) || before.any(|other| other.terms.class < seat.terms.class)
+        let is_capped = matches!(self.arbiter.slot_at(slot).gate, Gate::Cap { .. });
+        is_capped
+            || matches!(seat.place, SeatPlace::Capped(_))
+            || before.any(|other| other.terms.class < seat.terms.class)
     }
 }
 
@@ -155,7 +163,7 @@ fn deed() -> impl Strategy<Value = Deed> {
         (0u32..5, 0u8..3, any::<bool>()).prop_map(|(tenant, device, on)| Deed::Pause(tenant, device, on)),
         (0usize..16, lie()).prop_map(|(slot, usage)| Deed::Lie(slot, usage)),
         (0usize..16).prop_map(Deed::Back),
-        (0u8..9, any::<bool>()).prop_map(|(device, common)| Deed::Common(device, common)),
+        (0u8..9, 0usize..3).prop_map(|(device, sharing)| Deed::Share(device, SHARINGS[sharing])),
         any::<bool>().prop_map(Deed::Measure),
         prop_oneof![1u64..20 * MS, 1u64..5_000 * MS].prop_map(Deed::Pass),
     ]
@@ -212,8 +220,8 @@ proptest! {
                     }
                 },
                 Deed::Back(at) => if let Some(slot) = pick(at) { desk.arbiter.comes_back(slot, now) },
-                Deed::Common(device, common) => if device < 3 {
-                    desk.arbiter.share_out(DeviceId(u16::from(device)), common);
+                Deed::Share(device, sharing) => if device < 3 {
+                    desk.arbiter.share_out(DeviceId(u16::from(device)), sharing);
                 },
                 Deed::Measure(all) => desk.measures(all),
                 Deed::Pass(ns) => desk.now += ns,
@@ -225,7 +233,8 @@ proptest! {
                 let holders = told.gates.iter().filter(|&(&slot, gate)| {
                     matches!(gate, Gate::Run { .. }) && desk.arbiter.seat_at(desk.arbiter.slot_at(slot).seat).device.0 == device
                 });
-                prop_assert!(holders.count() <= 1);
+                let is_common = desk.arbiter.devices[usize::from(device)].phase == DevicePhase::Common;
+                prop_assert!(holders.count() <= 1 || is_common);
             }
             prop_assert_eq!(told.keeps(&desk), Ok(()), "{:?}", desk.arbiter);
             prop_assert!(desk.arbiter.next_deadline().is_none_or(|due| due > desk.now || due == 0));
