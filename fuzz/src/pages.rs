@@ -7,7 +7,8 @@ use std::os::unix::fs::FileExt as _;
 
 use shim_sys::memfd::{MappedPage, OwnedPage, WriteAccess};
 use vgpu_core::protocol::page::{PAGE_HEADER_BYTES, PAGE_SLOT_BYTES, ReportHistory, ReportPage, Reports};
-use vgpu_core::time::arbiter::{Arbiter, ArbiterConfig, Class, DeviceId, Gate, MemberUsage, SlotId, TenantId, Terms};
+use vgpu_core::time::arbiter::{Arbiter, Class, DeviceId, Gate, MemberUsage, SlotId, TenantId, Terms};
+use vgpu_core::time::config::TimeConfig;
 use vgpu_core::units::share::Share;
 
 /// Steps for both targets; any bytes are valid steps.
@@ -127,7 +128,7 @@ fn terms(byte: u8) -> Terms {
 pub fn arbiter(bytes: &[u8]) {
     with_papers(|papers| {
         let mut steps = Steps(bytes);
-        let mut arbiter = Arbiter::new(ArbiterConfig::default(), DEVICES, BEGIN);
+        let mut arbiter = Arbiter::new(TimeConfig::DEFAULT, DEVICES, BEGIN);
         let mut reports = Reports::new();
         reports.set_now(BEGIN);
         let (mut seats, mut out, mut now): (Vec<Seat>, Vec<_>, u64) = (Vec::new(), Vec::new(), BEGIN);

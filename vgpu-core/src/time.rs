@@ -3,5 +3,6 @@
 
 pub mod account;
 pub mod arbiter;
+pub mod config;
 pub mod gate;
 pub mod turn;

@@ -20,20 +20,14 @@ use vgpu_core::limits::Mode;
 use vgpu_core::protocol::page::{LaunchGrant, UnreadSlot};
 use vgpu_core::time::account::{Account, Admission};
 use vgpu_core::time::arbiter::Gate;
-use vgpu_core::time::gate::{GateBounds, LaunchGate};
+use vgpu_core::time::config::{BASE, DAEMON_GONE_NS, deadline};
+use vgpu_core::time::gate::LaunchGate;
 use vgpu_core::units::share::Share;
 
-/// The daemon trusts no launch to take longer than this.
-const MAX_LAUNCH_NS: u64 = 2_000_000_000;
 /// The daemon's heartbeat is checked this often.
-const BEAT_CHECK_NS: u64 = 50_000_000;
+const BEAT_CHECK_NS: u64 = DAEMON_GONE_NS / 5;
 /// Most streams that are remembered after launches through an open gate, to ask each whether it is idle.
 const MAX_OPEN_STREAMS: usize = 256;
-/// After the gate has shut, streams that cannot be asked here (too many, or the default streams of other threads)
-/// count as busy for this long.
-const UNASKED_TIMEOUT_NS: u64 = 2_000_000_000;
-/// If a stream was busy at one look and idle at the next, at most this much later, it counts as busy until then.
-const IDLE_LOOK_GAP_NS: u64 = 2_000_000;
 
 /// The gate that applies to a launch.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -201,13 +195,7 @@ impl Lease {
 
     /// Reads the daemon's current grant for this slot.
     #[cold]
-    pub fn read_grant(
-        &mut self,
-        post: &DaemonLink,
-        keeper: &LaunchGate,
-        bounds: &mut GateBounds,
-        now: u64,
-    ) -> LeaseChange {
+    pub fn read_grant(&mut self, post: &DaemonLink, keeper: &mut LaunchGate, now: u64) -> LeaseChange {
         let mut changed = LeaseChange::default();
         let there = post.pages_slot();
         if there.map(core::ptr::from_ref) != self.place.map(core::ptr::from_ref) {
@@ -225,7 +213,7 @@ impl Lease {
                 // A thread that still looked at the previous slot may have reported it as gone.
                 post.note_regained();
                 self.submitted = keeper.in_flight();
-                self.write_report(post, keeper, bounds, now);
+                self.write_report(post, keeper, now);
             }
         }
         let Some(place) = self.place else { return changed };
@@ -253,7 +241,7 @@ impl Lease {
         });
         match read {
             Ok((grant, allowed)) if allowed.member == member => {
-                changed = self.apply_grant(place, grant, keeper, bounds, now);
+                changed = self.apply_grant(place, grant, keeper, now);
                 // Resets the count: the daemon knows the time measured so far, or a report will tell it.
                 let _ = post.take_unpaid();
                 post.note_open_gate((self.gate == Gate::Open).then_some(self.sequence));
@@ -279,18 +267,11 @@ impl Lease {
         }
     }
 
-    fn apply_grant(
-        &mut self,
-        place: &PagesSlot,
-        grant: LaunchGrant,
-        keeper: &LaunchGate,
-        bounds: &mut GateBounds,
-        now: u64,
-    ) -> LeaseChange {
+    fn apply_grant(&mut self, place: &PagesSlot, grant: LaunchGrant, keeper: &mut LaunchGate, now: u64) -> LeaseChange {
         let was_shut = self.is_shut();
         let before = self.gate;
         self.sequence = grant.sequence;
-        *bounds = GateBounds { in_flight: grant.in_flight.max(1), ..GateBounds::of_quantum(grant.quantum) };
+        keeper.set_limit(grant.in_flight);
         self.gate = match grant.gate {
             _ if grant.mode != Mode::Enforce => Gate::Open,
             Gate::Cap { until } => Gate::Cap { until: place.session.to_our_clock(until) },
@@ -309,8 +290,7 @@ impl Lease {
         let mut taints = false;
         if self.is_shut() && !was_shut {
             // Draining work gets its own expected time and half as much again, then the drain's allowance.
-            let left = keeper.cautious_remaining(now, bounds).min(MAX_LAUNCH_NS);
-            self.closed = now.saturating_add(left + left / 2 + bounds.drain);
+            self.closed = deadline(now, keeper.cautious_remaining(now).min(BASE.stuck), BASE.drain);
         } else if !self.is_shut() {
             self.rung = 0;
             let number = |gate: Gate| if let Gate::Run { lease, .. } = gate { Some(lease) } else { None };

@@ -39,8 +39,9 @@ use vgpu_core::time::account::WorkStart;
 use vgpu_core::time::account::arrears::{eased_rate, rest_due};
 use vgpu_core::time::account::cost::CostGuess;
 use vgpu_core::time::arbiter::Gate;
+use vgpu_core::time::config::BASE;
 use vgpu_core::time::gate::loss::AloneMode;
-use vgpu_core::time::turn::{HEARTBEAT_NS, Turn};
+use vgpu_core::time::turn::Turn;
 use vgpu_core::units::share::Share;
 
 /// If more time than this passes between two of our calls, the thread was descheduled meanwhile.
@@ -442,7 +443,7 @@ impl Governor {
             while let Some(until) = self.kept_until(account) {
                 let waiting = waiting.get_or_insert_with(|| waiting::WaitingThread::begin_waiting(self));
                 self.ring_before_wait(joined);
-                waiting.wait_until(until.min(clock::now().saturating_add(HEARTBEAT_NS)));
+                waiting.wait_until(until.min(clock::now().saturating_add(BASE.heartbeat)));
             }
         }
         let since = account.begin_work(clock::now());

@@ -2,13 +2,12 @@
 
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use vgpu_core::time::account::cost::{CostGuess, CostTable, MAX_GUESS_NS, is_far};
+use vgpu_core::time::config::BASE;
 
 /// Below this cost the clock is not read before every launch.
 pub const SHORT_LAUNCH_NS: u64 = 5_000;
 /// The first interval of a turn includes the device's context switch: up to this, an overrun is taken for that.
 const CONTEXT_CHANGE_NS: u64 = 200_000;
-/// Others' slices may take this much of an interval, however short it is.
-const MAX_OTHERS_SLICES_NS: u64 = 10_000_000;
 
 /// Learned device time of launches, by function and grid.
 pub struct LaunchCosts {
@@ -73,7 +72,7 @@ impl LaunchCosts {
     /// estimated at `estimate` and took `spent`. If others may have run, a far longer time is not learned, but it
     /// does not raise the confidence either.
     pub fn learn_costs(&self, believed: &[(u64, u64)], estimate: u64, spent: u64, clean: bool) {
-        let is_far_off = spent > MAX_OTHERS_SLICES_NS && is_far(spent, estimate);
+        let is_far_off = spent > BASE.drain && is_far(spent, estimate);
         for &(key, cost) in believed {
             let scaled = u128::from(cost) * u128::from(spent) / u128::from(estimate.max(1));
             let cost = u64::try_from(scaled).unwrap_or(MAX_GUESS_NS).max(1);

@@ -40,9 +40,10 @@ use vgpu_core::time::account::cost::{CostDoubt, CostGuess};
 use vgpu_core::time::account::lead::{LeadEstimate, MarkerCost};
 use vgpu_core::time::account::{SharedAccount, WorkStart};
 use vgpu_core::time::arbiter::Gate;
+use vgpu_core::time::config::BASE;
+use vgpu_core::time::gate::LaunchGate;
 use vgpu_core::time::gate::presence::Presence;
 use vgpu_core::time::gate::union::TimeUnion;
-use vgpu_core::time::gate::{GateBounds, LaunchGate};
 use vgpu_core::time::turn::Turn;
 use vgpu_core::time::turn::patience::DrainDeadline;
 use vgpu_core::units::share::Share;
@@ -162,7 +163,7 @@ pub struct EndMarker {
 }
 
 /// Counted time that may wait to be charged while work is in flight: more than the limit of work in flight.
-const MAX_UNPAID_NS: i64 = 4_000_000;
+const MAX_UNPAID_NS: i64 = BASE.quantum.cast_signed();
 
 /// Hints by stream: one cache line of one byte each.
 const HINT_SLOTS: usize = 64;
@@ -170,7 +171,6 @@ const HINT_SLOTS: usize = 64;
 /// This process's work on one device.
 pub struct UsageMeter {
     keeper: LaunchGate,
-    bounds: GateBounds,
     union: TimeUnion,
     chains: Vec<StreamTimeline>,
     /// The probable index of a stream's timeline.
@@ -239,7 +239,6 @@ impl Default for UsageMeter {
     fn default() -> Self {
         Self {
             keeper: LaunchGate::default(),
-            bounds: GateBounds::default(),
             union: TimeUnion::default(),
             chains: Vec::new(),
             hints: [0; HINT_SLOTS],

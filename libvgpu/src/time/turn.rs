@@ -13,7 +13,8 @@ use crate::process::helper_thread;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use shim_sys::futex;
 use vgpu_core::time::arbiter::Gate;
-use vgpu_core::time::turn::{HEARTBEAT_NS, LocalWork, Turn, TurnState, TurnWatch};
+use vgpu_core::time::config::BASE;
+use vgpu_core::time::turn::{LocalWork, Turn, TurnState, TurnWatch};
 
 /// Device attribute: MPS shares the device's contexts, so several processes run at once.
 const MPS_ENABLED: u32 = 133;
@@ -147,7 +148,7 @@ impl TurnMemory {
     /// A look of the helper thread. The work in flight has `remaining` left by estimate, and should be seen complete
     /// at `expected`. Returns when to look again.
     pub fn watch_turn(&mut self, turn: &Turn<'_>, here: &LocalWork, remaining: u64, expected: u64) -> u64 {
-        let mut look = here.now.saturating_add(HEARTBEAT_NS);
+        let mut look = here.now.saturating_add(BASE.heartbeat);
         let mut gate = Gate::Wait;
         // While the turn is not ours, a thread at the gate looks for itself.
         if !here.wants || turn.holds_turn(&self.hand) || self.hand.has_unfinished_work() {

@@ -15,7 +15,7 @@ use vgpu_core::units::share::Share;
 
 use super::bearer::CostBearer;
 use super::raw::{LogFormat, OnError, OnLoss};
-use super::time::Time;
+use super::time::TimeConfig;
 
 /// How long the usage record keeps its rows, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub struct ConfigPlan {
     /// Settings of the check that no process uses a device past its limits; `None`: no check.
     pub proof: Option<ProofPlan>,
     /// Constants of device time sharing, such as lease lengths.
-    pub time: Time,
+    pub time: TimeConfig,
     /// Which devices are scheduled by leases.
     pub arbitrate: bool,
     /// Devices ordered by number, then by UUID, `*` last.

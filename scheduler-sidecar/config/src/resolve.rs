@@ -20,7 +20,7 @@ use super::plan::{ConfigPlan, DaemonPlan, DevicePlan, Keep, LogPlan, MetricsPlan
 use super::problem::{At, ProblemList, TextRange};
 use super::raw::{DeviceId, MAX_LABELS, RawFile, RawTemplate, RawTenant, RawTerms};
 use super::suggest::nearest_word;
-use super::time::Time;
+use super::time::TimeConfig;
 use super::value::{format_span, is_name};
 use layers::{TenantLayers, WrittenPlace};
 
@@ -194,7 +194,7 @@ fn resolve_proof(raw: &RawFile) -> Option<ProofPlan> {
 }
 
 /// Returns the constants of device time, and checks that they fit together.
-fn resolve_time(raw: &RawFile, problems: &mut ProblemList<'_>) -> Time {
+fn resolve_time(raw: &RawFile, problems: &mut ProblemList<'_>) -> TimeConfig {
     let written = &raw.time;
     let mut time = written.or_default();
     if raw.time_is_wrong {

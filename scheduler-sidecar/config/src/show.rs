@@ -9,6 +9,7 @@ use super::plan::{ConfigPlan, TenantPlan, TermsPlan};
 use super::problem::ConfigReport;
 use super::raw::OnLoss;
 use super::resolve::admission::format_thousandths;
+use super::time::values_of;
 use vgpu_output::say;
 
 /// Returns the plan as text tables.
@@ -156,7 +157,7 @@ pub fn plan_json(plan: &ConfigPlan) -> Value {
             "dry_run": proof.dry_run,
         })),
         "record": { "keep_seconds": plan.daemon.keep.all, "keep_fine_seconds": plan.daemon.keep.fine, "exact": plan.daemon.exact },
-        "time": plan.time,
+        "time": values_of(&plan.time),
         "devices": devices.collect::<Vec<_>>(),
         "tenants": tenants.collect::<Vec<_>>(),
         "notes": plan.notes,

@@ -1,12 +1,11 @@
 //! The constants of device time, each declared once with its key, default, range and meaning.
 //!
-//! [`vgpu_core::time::arbiter`] documents their effect on a lease. Defaults that exist there or in
-//! [`vgpu_core::time::gate`] are taken from there.
+//! The values and their defaults are those of [`TimeConfig`].
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use serde::Serialize;
-use vgpu_core::time::arbiter;
+pub use vgpu_core::time::config::TimeConfig;
 
 use super::problem::At;
 
@@ -35,19 +34,7 @@ pub struct TimeConstant {
 }
 
 macro_rules! constants {
-    ($($name:ident, $default:expr, $min:literal, $max:literal, $what:literal;)*) => {
-        /// The constants of device time, in nanoseconds.
-        #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-        pub struct Time {
-            $(#[doc = $what] pub $name: u64,)*
-        }
-
-        impl Default for Time {
-            fn default() -> Self {
-                Self { $($name: $default,)* }
-            }
-        }
-
+    ($($name:ident, $min:literal, $max:literal, $what:literal;)*) => {
         /// Section `[time]` as written; `None`: the file does not give the key.
         #[derive(Debug, Default)]
         pub struct RawTime {
@@ -57,6 +44,12 @@ macro_rules! constants {
         /// All configurable constants.
         pub const CONSTANTS: &[TimeConstant] = &[$(TimeConstant { name: stringify!($name), range: ($min, $max), what: $what }),*];
 
+        /// Returns the value of each configurable constant in nanoseconds, with its key.
+        #[must_use]
+        pub fn values_of(time: &TimeConfig) -> BTreeMap<&'static str, u64> {
+            BTreeMap::from([$((stringify!($name), time.$name)),*])
+        }
+
         impl RawTime {
             /// Reads each constant with a function that takes its key and its accepted range.
             pub(super) fn read(mut read: impl FnMut(&'static str, RangeInclusive<u64>) -> Option<At<u64>>) -> Self {
@@ -65,58 +58,33 @@ macro_rules! constants {
 
             /// Returns the written values, with defaults for the others.
             #[must_use]
-            pub(super) fn or_default(&self) -> Time {
-                let default = Time::default();
-                Time { $($name: self.$name.as_ref().map_or(default.$name, |at| at.value),)* }
+            pub(super) fn or_default(&self) -> TimeConfig {
+                let default = TimeConfig::DEFAULT;
+                TimeConfig { $($name: self.$name.as_ref().map_or(default.$name, |at| at.value),)* }
             }
         }
     };
 }
 
 constants! {
-    quantum, arbiter::ArbiterConfig::default().quantum, 1_000_000, 50_000_000,
-        "Length of a lease.";
-    latency_quantum, arbiter::ArbiterConfig::default().latency_quantum, 500_000, 50_000_000,
-        "Length of a lease of class `latency`.";
-    in_flight, 2_000_000, 100_000, 25_000_000,
+    quantum, 1_000_000, 50_000_000,
+        "Length of a lease; of class `latency`, a quarter of it.";
+    in_flight, 100_000, 25_000_000,
         "Most estimated work in flight while a ceiling or a neighbour counts; at most half of `quantum`, which is also the default where that is less than 2ms.";
-    overlap, arbiter::ArbiterConfig::default().overlap, 0, 1_000_000,
+    handover, 0, 1_000_000,
         "Less than this in flight does not keep the next tenant waiting.";
-    drain, arbiter::ArbiterConfig::default().drain, 1_000_000, 1_000_000_000,
-        "Longest drain before the next tenant gets the device at the same time; at least two leases.";
-    longest, arbiter::ArbiterConfig::default().longest, 10_000_000, 60_000_000_000,
-        "Longest time that a launch in flight is estimated to take.";
-    stuck, arbiter::ArbiterConfig::default().stuck, 10_000_000, 60_000_000_000,
-        "Time after its allowance at which work that never ends starts to delay other members of its own tenant.";
-    patience, arbiter::ArbiterConfig::default().patience, 1_000_000, 10_000_000_000,
-        "Time behind its request at which a tenant goes before every class.";
-    ageing, arbiter::ArbiterConfig::default().ageing, 10_000_000, 60_000_000_000,
+    drain, 1_000_000, 1_000_000_000,
+        "Time beyond one and a half times its estimate after which work in flight no longer keeps the next tenant waiting.";
+    stuck, 10_000_000, 60_000_000_000,
+        "Longest time that a launch in flight is estimated to take, and that work which never ends delays other members of its own tenant.";
+    ageing, 10_000_000, 60_000_000_000,
         "Time after which a class that is passed over gets a lease.";
-    alone, arbiter::ArbiterConfig::default().alone, 10_000_000, 60_000_000_000,
+    alone, 10_000_000, 60_000_000_000,
         "Time alone after which a tenant gets a wider lease, up to 250 ms in flight; with record.exact = false it \
          needs no lease.";
-    heartbeat, 10_000_000, 1_000_000, 125_000_000,
+    heartbeat, 1_000_000, 125_000_000,
         "Interval of the daemon's heartbeat; after 250ms without one, members count the daemon as gone.";
 }
 
 /// A member misses at least two beats before it counts the daemon as gone.
-const _: () = assert!(2 * 125_000_000 <= vgpu_core::time::gate::loss::DAEMON_GONE_NS);
-
-impl Time {
-    /// Returns the constants that the arbiter uses.
-    #[must_use]
-    pub fn arbiter_config(&self) -> arbiter::ArbiterConfig {
-        arbiter::ArbiterConfig {
-            quantum: self.quantum,
-            latency_quantum: self.latency_quantum,
-            overlap: self.overlap,
-            drain: self.drain,
-            longest: self.longest,
-            stuck: self.stuck,
-            patience: self.patience,
-            ageing: self.ageing,
-            measures_all: false,
-            alone: self.alone,
-        }
-    }
-}
+const _: () = assert!(2 * 125_000_000 <= vgpu_core::time::config::DAEMON_GONE_NS);

@@ -72,7 +72,6 @@ fn file(row: &Row, value: Option<&str>) -> String {
         "keep" if row.heading == "[record]" => "keep_fine = \"1h\"\n",
         "in_flight" => "quantum = \"50ms\"\n",
         "quantum" if row.heading == "[time]" => "drain = \"1s\"\n",
-        "latency_quantum" => "drain = \"1s\"\n",
         _ => "",
     };
     let (own, device, tenant) = match row.heading.as_str() {

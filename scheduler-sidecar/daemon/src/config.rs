@@ -19,7 +19,7 @@ use vgpu_accounting::record::RecordSettings;
 use vgpu_config::bearer::CostBearer;
 use vgpu_config::plan::{ConfigPlan, LogPlan, MetricsPlan, ProofPlan, TenantPlan, TermsPlan};
 pub use vgpu_config::raw::{OnError, OnLoss};
-use vgpu_config::time::Time;
+use vgpu_config::time::TimeConfig;
 pub use written::ConfigError;
 
 /// Settings of the daemon.
@@ -36,7 +36,7 @@ pub struct DaemonConfig {
     /// How usage is recorded, and where.
     pub record: RecordSettings,
     /// Settings of GPU time sharing.
-    pub time: Time,
+    pub time: TimeConfig,
     /// Which devices are shared by leases.
     pub arbitrate: bool,
     /// UUIDs of the devices, as far as they are known.
@@ -233,7 +233,7 @@ impl From<&ConfigPlan> for DaemonConfig {
                 keep: plan.daemon.keep,
                 exact: plan.daemon.exact,
             },
-            time: plan.time.clone(),
+            time: plan.time,
             arbitrate: plan.arbitrate,
             devices: plan.devices.iter().filter_map(|device| device.uuid.clone()).collect(),
             log: plan.log.clone(),

@@ -40,15 +40,13 @@ use belief::ClaimAllowance;
 use devices::LeasedDevices;
 pub use former::ClaimedPast;
 use former::PriorUsage;
-use vgpu_config::time::Time;
+use vgpu_config::time::TimeConfig;
 
 /// GPU time sharing in the daemon. `B` and `R`: a tenant's board and report.
 pub struct LeaseBook<B, R> {
     epoch: u64,
-    time: Time,
+    time: TimeConfig,
     arbitrate: bool,
-    /// True if a tenant that is alone on its device keeps a lease too, so that all its device time is measured.
-    measures_all: bool,
     arbiter: Arbiter,
     reports: Reports<R>,
     devices: LeasedDevices,
@@ -140,14 +138,13 @@ struct TenantTotals {
 impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseBook<B, R> {
     /// Starts without tenants. `known`: UUIDs of the devices that the driver named.
     #[must_use]
-    pub fn new(time: Time, arbitrate: bool, known: &[String], epoch: u64, now: u64) -> Self {
-        let mut arbiter = Arbiter::new(time.arbiter_config(), 0, now);
+    pub fn new(time: TimeConfig, arbitrate: bool, known: &[String], epoch: u64, now: u64) -> Self {
+        let mut arbiter = Arbiter::new(time, 0, now);
         let devices = LeasedDevices::new(known, &mut arbiter, now);
         let mut reports = Reports::new();
         reports.set_now(now);
         let (houses, places, claiming, out) = (BTreeMap::new(), Vec::new(), Vec::new(), Vec::new());
-        let measures_all = false;
-        Self { epoch, time, arbitrate, measures_all, arbiter, reports, devices, houses, places, claiming, out }
+        Self { epoch, time, arbitrate, arbiter, reports, devices, houses, places, claiming, out }
     }
 
     /// Adds devices that the driver named later.
@@ -163,20 +160,15 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
 
     /// Sets whether a tenant that is alone keeps a lease too. Then all its device time is measured.
     pub fn measure_all(&mut self, all: bool) {
-        self.measures_all = all;
-        self.arbiter.set_config(self.arbiter_config());
-    }
-
-    fn arbiter_config(&self) -> arbiter::ArbiterConfig {
-        arbiter::ArbiterConfig { measures_all: self.measures_all, ..self.time.arbiter_config() }
+        self.arbiter.set_measures_all(all);
     }
 
     /// Changes the constants of time sharing, and which devices are shared by leases.
-    pub fn change_constants(&mut self, time: Time, arbitrate: bool, now: u64) {
+    pub fn change_constants(&mut self, time: TimeConfig, arbitrate: bool, now: u64) {
         let other = self.time != time;
         (self.time, self.arbitrate) = (time, arbitrate);
         if other {
-            self.arbiter.set_config(self.arbiter_config());
+            self.arbiter.set_config(time);
         }
         self.devices.mark_stale();
         for number in self.houses.keys().copied().collect::<Vec<_>>() {
@@ -392,12 +384,12 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
 fn allowed_use(
     tenant: &TenantConfig,
     on: &DeviceTermsConfig,
-    time: &Time,
+    time: &TimeConfig,
     device: u64,
     member: u64,
     uncharged: Uncharged,
 ) -> AllowedUse {
-    let quantum = time.arbiter_config().quantum_of(&on.terms);
+    let quantum = arbiter::quantum_of(time, &on.terms);
     AllowedUse {
         device,
         member,

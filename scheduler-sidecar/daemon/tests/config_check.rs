@@ -17,7 +17,7 @@ use vgpu_config::inventory::{FoundDevice, Inventory};
 use vgpu_config::keys::ConfigSection;
 use vgpu_config::plan::ConfigPlan;
 use vgpu_config::resolve::Surroundings;
-use vgpu_config::time::CONSTANTS;
+use vgpu_config::time::{CONSTANTS, TimeConfig, values_of};
 use vgpu_core::units::bytes::{Bytes, GIB};
 use vgpu_core::units::share::Share;
 
@@ -206,13 +206,13 @@ fn every_key_of_the_table_is_read_and_a_wrong_value_for_it_is_told() {
 #[test]
 fn the_constants_defaults_lie_in_their_ranges_and_go_together() {
     let plan = plan_with("[[tenant]]\nname = 'a'\nweight = 2\n", None).unwrap();
-    let values = serde_json::to_value(&plan.time).unwrap();
+    let values = serde_json::to_value(values_of(&plan.time)).unwrap();
     assert_eq!(values.as_object().unwrap().len(), CONSTANTS.len());
     for constant in CONSTANTS {
         let value = values[constant.name].as_u64().unwrap();
         assert!((constant.range.0..=constant.range.1).contains(&value), "{}: {value}", constant.name);
     }
-    assert_eq!(plan.time.arbiter_config(), vgpu_core::time::arbiter::ArbiterConfig::default());
+    assert_eq!(plan.time, TimeConfig::DEFAULT);
     assert!(plan.notes.is_empty(), "{:?}", plan.notes);
 }
 

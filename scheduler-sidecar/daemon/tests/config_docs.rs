@@ -15,7 +15,7 @@ use vgpu_config as config;
 use vgpu_config::keys::ConfigSection;
 use vgpu_config::options::Options;
 use vgpu_config::resolve::Surroundings;
-use vgpu_config::time::{CONSTANTS, Time};
+use vgpu_config::time::{CONSTANTS, TimeConfig, values_of};
 use vgpu_config::value::format_span;
 
 const BEGIN: &str = "<!-- generated: UPDATE=1 cargo test -p vgpu-daemon --test config_docs -->\n";
@@ -70,10 +70,10 @@ fn every_key_is_in_the_reference_and_says_whether_it_is_in_force() {
 
 #[test]
 fn the_table_of_constants_is_that_of_the_program() {
-    let defaults = serde_json::to_value(Time::default()).unwrap();
+    let defaults = values_of(&TimeConfig::DEFAULT);
     let mut table = "| key | accepted | default | |\n|---|---|---|---|\n".to_owned();
     for constant in CONSTANTS {
-        let default = format_span(defaults[constant.name].as_u64().unwrap());
+        let default = format_span(defaults[constant.name]);
         let (least, most) = (format_span(constant.range.0), format_span(constant.range.1));
         let (name, what) = (constant.name, constant.what);
         table.push_str(&format!("| `{name}` | `\"{least}\"` to `\"{most}\"` | `\"{default}\"` | {what} |\n"));

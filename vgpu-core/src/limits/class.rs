@@ -1,7 +1,7 @@
 //! The class of a tenant. It is a limit as any other: a variable or the daemon's configuration names it, the
 //! scheduler of leases ([`crate::time::arbiter`]) reads it.
 
-/// Priority classes. A class that is passed over for [`Config::ageing`](crate::time::arbiter::ArbiterConfig::ageing)
+/// Priority classes. A class that is passed over for [`TimeConfig::ageing`](crate::time::config::TimeConfig::ageing)
 /// gets one lease nevertheless.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {

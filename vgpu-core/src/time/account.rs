@@ -46,10 +46,9 @@ mod tests;
 pub use shared::is_settled;
 pub use shared::{SharedAccount, WorkStart};
 
+use crate::time::config::BURST_NS;
 use crate::units::share::Share;
 
-/// How much unused time is kept for a burst, in nanoseconds of wall time; times the limit in device time.
-pub const BURST_NS: u64 = 50_000_000;
 /// A clock that is further back than this was set back.
 pub const CLOCK_SET_BACK_NS: u64 = 1_000_000_000;
 

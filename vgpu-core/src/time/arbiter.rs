@@ -14,11 +14,11 @@
 //! through [`MemberPages`].
 //!
 //! Refinements of "class, deficit, virtual time":
-//! - A class is not passed over for ever ([`ArbiterConfig::ageing`]).
-//! - A tenant far behind its floor goes before all classes ([`ArbiterConfig::patience`]).
+//! - A class is not passed over for ever ([`TimeConfig::ageing`]).
+//! - A tenant far behind its floor goes before all classes ([`BURST_NS`](crate::time::config::BURST_NS)).
 //! - An arrival that is more than half a lease behind in virtual time ends a lease early, so that a program that
 //!   synchronises gets its part next to one that queues.
-//! - A gate is open only where no other tenant was seen for [`ArbiterConfig::alone`] and no tenant of class latency is
+//! - A gate is open only where no other tenant was seen for [`TimeConfig::alone`] and no tenant of class latency is
 //!   registered, because work queued through an open gate cannot be withdrawn.
 //! - A ceiling expires unused time only while its tenant wants nothing and has nothing in flight: waiting for a
 //!   neighbour's long kernel is not idleness.
@@ -49,16 +49,21 @@ mod wishes;
 pub use crate::limits::Class;
 pub use decision::{Decision, Gate, MemberPages, MemberUsage};
 pub use standing::{Standing, StandingState};
-pub use terms::{ArbiterConfig, DeviceId, DeviceSharing, QUANTUM_RANGE_NS, SlotId, TenantId, Terms};
+pub use terms::{DeviceId, DeviceSharing, QUANTUM_RANGE_NS, SlotId, TenantId, Terms, quantum_of};
 
 use device::ArbiterDevice;
 use seat::{MemberSlot, Seat, SeatIx};
 use std::collections::BTreeMap;
 
+use crate::time::config::TimeConfig;
+
 /// The devices of a host and the tenants that wait for them.
 #[derive(Debug)]
 pub struct Arbiter {
-    config: ArbiterConfig,
+    config: TimeConfig,
+    /// True: a tenant that was alone for long still gets a lease, a wide one (more may be in flight), because its device
+    /// time is measured only under a lease.
+    measures_all: bool,
     devices: Vec<ArbiterDevice>,
     /// Number of tenants of class latency, per device.
     latency: Vec<u32>,
@@ -78,9 +83,10 @@ fn index(d: DeviceId) -> usize {
 impl Arbiter {
     /// Creates an arbiter for `devices` devices, on a clock that shows `now`.
     #[must_use]
-    pub fn new(config: ArbiterConfig, devices: u16, now: u64) -> Self {
+    pub fn new(config: TimeConfig, devices: u16, now: u64) -> Self {
         Self {
             config,
+            measures_all: false,
             devices: (0..devices).map(|_| ArbiterDevice::new(now)).collect(),
             latency: vec![0; usize::from(devices)],
             seats: Vec::new(),
@@ -115,8 +121,15 @@ impl Arbiter {
     }
 
     /// Uses other constants from now on; running leases keep their end.
-    pub fn set_config(&mut self, config: ArbiterConfig) {
+    pub fn set_config(&mut self, config: TimeConfig) {
         self.config = config;
+        self.devices.iter_mut().for_each(|device| device.dirty = true);
+    }
+
+    /// Sets whether a tenant that was alone for long keeps a lease, so that all device time is measured. If not, its gate
+    /// opens.
+    pub fn set_measures_all(&mut self, measures_all: bool) {
+        self.measures_all = measures_all;
         self.devices.iter_mut().for_each(|device| device.dirty = true);
     }
 

@@ -1,7 +1,7 @@
 //! The launch gate, as pure decisions: may this launch go now, and if not, when to ask again.
 //!
 //! Submitted work cannot be withdrawn, so the accuracy of shares depends on how long it will run. The gate therefore
-//! bounds the estimated work in flight ([`GateBounds::in_flight`], called D). The lease and the balance are inputs that
+//! bounds the estimated work in flight ([`LaunchGate::limit`], called D). The lease and the balance are inputs that
 //! others decide. Three rules refine "no more than D":
 //! - A launch of unknown cost waits until no other unknown launch is in flight, because a queue of them might last
 //!   seconds.
@@ -11,12 +11,12 @@
 //!   kernels longer than half of D.
 //!
 //! *Liveness.* Work in flight may be waiting for the very launch that the gate holds. The gate therefore forces one
-//! launch if nothing completes for [`GateBounds::drain`] beyond the expected end. Each further forced launch waits
+//! launch if nothing completes for [`BASE`]`.drain` beyond the expected end. Each further forced launch waits
 //! twice as long; otherwise a kernel that merely runs long would collect a queue behind it.
 //! [`LaunchGate::learn_slowdown`] learns how much longer kernels take than expected: next to other tenants' work,
 //! several times longer.
 //!
-//! The wait before a forced launch is a multiple of [`GateBounds::drain`]:
+//! The wait before a forced launch is a multiple of [`BASE`]`.drain`:
 //! - 256 times, if all work in flight is on the launch's own stream, or is launches of its own function with unknown
 //!   cost. A kernel cannot depend on later work in its own stream, only on what the program does after this launch.
 //! - 8 times, if other streams have launches of unknown cost in flight.
@@ -40,46 +40,8 @@ pub mod union;
 use crate::time::account::Admission;
 use crate::time::account::cost::{CostDoubt, CostGuess};
 use crate::time::arbiter::Gate;
+use crate::time::config::{BASE, SHORT_NS, deadline};
 use crate::time::turn::patience::PendingWork;
-
-/// D for a tenant that has had a device to itself for long (250 ms). A program that computes, or wakes up late,
-/// leaves the device idle only after that much work. A tenant that arrives later waits for at most that much, once.
-pub const ALONE_DRAIN_NS: u64 = 250_000_000;
-
-/// The gate's durations, in nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GateBounds {
-    /// D: the most estimated work that may be queued on the device.
-    pub in_flight: u64,
-    /// One extra launch may go ahead when less than this is left to run.
-    pub ahead: u64,
-    /// With less than this left, the device can be handed over: about the time until the next member launches.
-    pub handover: u64,
-    /// R: one launch is forced when nothing completes for this long.
-    pub drain: u64,
-    /// The longest wait before the caller asks again.
-    pub heartbeat: u64,
-}
-
-impl Default for GateBounds {
-    fn default() -> Self {
-        Self::of_quantum(4_000_000)
-    }
-}
-
-impl GateBounds {
-    /// The bounds for leases of length `quantum`.
-    #[must_use]
-    pub fn of_quantum(quantum: u64) -> Self {
-        Self {
-            in_flight: (quantum / 2).min(2_000_000),
-            ahead: 100_000,
-            handover: 40_000,
-            drain: (2 * quantum).max(10_000_000),
-            heartbeat: 10_000_000,
-        }
-    }
-}
 
 /// One question to the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,8 +76,10 @@ pub enum GateVerdict {
 }
 
 /// The launch gate's state: one process's estimated work on one device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaunchGate {
+    /// D: the most estimated work that may be queued on the device.
+    limit: u64,
     in_flight: u64,
     doubt: CostDoubt,
     /// The earliest time at which the oldest work in flight can have started.
@@ -130,13 +94,29 @@ pub struct LaunchGate {
     helps_until: u64,
     /// Forced launches in a row that did not help.
     vain: u32,
-    /// How much longer than expected recent work took, in eighths of the estimate.
-    longer: u64,
-    /// How much longer than expected work took, in eighths of the estimate, remembered for longer than `longer`.
-    longest: u64,
+    /// How much longer than expected the worst recent work took, in eighths of the estimate.
+    overrun: u64,
 }
 
-/// Waits before a forced launch, as powers of two times [`GateBounds::drain`]. `OWN_STREAM_DOUBLINGS`: all work is in
+impl Default for LaunchGate {
+    fn default() -> Self {
+        Self {
+            limit: BASE.in_flight,
+            in_flight: 0,
+            doubt: CostDoubt::NO_DOUBT,
+            began: 0,
+            progress: 0,
+            forced: 0,
+            ahead: false,
+            held: 0,
+            helps_until: 0,
+            vain: 0,
+            overrun: 0,
+        }
+    }
+}
+
+/// Waits before a forced launch, as powers of two times [`BASE`]`.drain`. `OWN_STREAM_DOUBLINGS`: all work is in
 /// the launch's own stream.
 const OWN_STREAM_DOUBLINGS: u32 = 8;
 /// Other streams have launches of unknown cost in flight.
@@ -145,6 +125,8 @@ const UNKNOWN_DOUBLINGS: u32 = 3;
 const MAX_DOUBLINGS: u32 = 8;
 /// Work is expected to take at most this many eighths longer than its estimate.
 const MAX_SLOWDOWN_EIGHTHS: u64 = 15 * 8;
+/// Each measurement lowers the remembered overrun by one part in this many.
+const OVERRUN_DIVISOR: u64 = 32;
 
 /// The most [`CostDoubt::young`] that launches in flight may have together.
 pub const MAX_DOUBT_IN_FLIGHT: u32 = 64;
@@ -167,13 +149,24 @@ pub fn goes_beside(cost: CostGuess, in_flight: u64, beside: bool) -> bool {
 }
 
 impl LaunchGate {
+    /// Sets D, the most estimated work that may be queued on the device. At least 1.
+    pub fn set_limit(&mut self, in_flight: u64) {
+        self.limit = in_flight.max(1);
+    }
+
+    /// D: the most estimated work that may be queued on the device.
+    #[must_use]
+    pub const fn limit(&self) -> u64 {
+        self.limit
+    }
+
     /// Decides whether a launch may go.
     ///
     /// # Cost
     /// A few comparisons; with an open gate one.
     #[inline]
-    pub fn ask_gate(&mut self, ask: &LaunchRequest, bounds: &GateBounds) -> GateVerdict {
-        if matches!(ask.gate, Gate::Open) { GateVerdict::Go } else { self.consider_launch(ask, bounds) }
+    pub fn ask_gate(&mut self, ask: &LaunchRequest) -> GateVerdict {
+        if matches!(ask.gate, Gate::Open) { GateVerdict::Go } else { self.consider_launch(ask) }
     }
 
     /// [`LaunchGate::ask_gate`] and [`LaunchGate::note_launch`] in one step, for the common case: other work is in
@@ -183,21 +176,18 @@ impl LaunchGate {
     /// # Cost
     /// A few comparisons.
     #[inline]
-    pub fn goes_on(&mut self, ask: &LaunchRequest, bounds: &GateBounds) -> bool {
+    pub fn goes_on(&mut self, ask: &LaunchRequest) -> bool {
         let all = self.in_flight.saturating_add(ask.cost.as_ns());
         let word = matches!(ask.gate, Gate::Run { until, .. } if ask.now < until) || matches!(ask.gate, Gate::Open);
-        let goes = word
-            && ask.cost.is_sure()
-            && self.in_flight > 0
-            && all <= bounds.in_flight
-            && ask.admission == Admission::Admit;
+        let goes =
+            word && ask.cost.is_sure() && self.in_flight > 0 && all <= self.limit && ask.admission == Admission::Admit;
         if goes {
             self.in_flight = all;
         }
         goes
     }
 
-    fn consider_launch(&mut self, ask: &LaunchRequest, bounds: &GateBounds) -> GateVerdict {
+    fn consider_launch(&mut self, ask: &LaunchRequest) -> GateVerdict {
         let now = ask.now;
         let word = match ask.gate {
             Gate::Run { until, .. } if now < until => None,
@@ -208,58 +198,58 @@ impl LaunchGate {
         let balance = match ask.admission {
             Admission::Admit => None,
             // The work in flight may turn out shorter than its estimate.
-            Admission::WaitUntil(until) if self.in_flight > 0 => Some(until.min(self.next_glance(now, until, bounds))),
+            Admission::WaitUntil(until) if self.in_flight > 0 => Some(until.min(self.next_glance(now, until))),
             Admission::WaitUntil(until) => Some(until),
         };
-        let room = self.room_from(ask, bounds);
+        let room = self.room_from(ask);
         if word.is_none() && balance.is_none() && room.is_none() {
             return GateVerdict::Go;
         }
         let stretch = if matches!(ask.gate, Gate::Run { exclusive: true, .. }) { 1 } else { 3 };
-        let doubted = self.is_held_by_doubt(ask, bounds);
-        let due = self.forced_at(stretch, ask.beside, doubted, balance.is_some(), bounds);
+        let doubted = self.is_held_by_doubt(ask);
+        let due = self.forced_at(stretch, ask.beside, doubted);
         if self.in_flight > 0 && now >= due {
             self.progress = now;
             self.forced = (self.forced + 1).min(4);
             if self.held == 0 {
                 self.held = self.in_flight;
             }
-            self.helps_until = now.saturating_add(bounds.drain).saturating_add(ask.cost.as_ns());
+            self.helps_until = now.saturating_add(BASE.drain).saturating_add(ask.cost.as_ns());
             return GateVerdict::Forced;
         }
         let due = if self.in_flight > 0 { due } else { u64::MAX };
         // Every reason to wait must pass; a forced launch may come before.
         let until = [word, balance, room].into_iter().flatten().max().unwrap_or(now);
-        GateVerdict::Wait(until.min(due).min(now.saturating_add(bounds.heartbeat)).max(now + 1))
+        GateVerdict::Wait(until.min(due).min(now.saturating_add(BASE.heartbeat)).max(now + 1))
     }
 
     /// When to check whether the work in flight took less than its estimate, while a launch waits for the balance
     /// until `until`. The device will be idle for a while before `until` anyway. A check after two thirds of that
     /// idle time is early enough; under a low ceiling it is the only one.
-    fn next_glance(&self, now: u64, until: u64, bounds: &GateBounds) -> u64 {
+    fn next_glance(&self, now: u64, until: u64) -> u64 {
         let left = self.remaining_ns(now);
         let rest = until.saturating_sub(now).saturating_sub(left);
-        now.saturating_add((left / 3).max(rest - rest / 3).max(bounds.ahead / 2))
+        now.saturating_add((left / 3).max(rest - rest / 3).max(SHORT_NS / 2))
     }
 
     /// When so much of the work in flight will be done that the launch fits under its bound; `None`: now.
-    fn room_from(&mut self, ask: &LaunchRequest, bounds: &GateBounds) -> Option<u64> {
+    fn room_from(&mut self, ask: &LaunchRequest) -> Option<u64> {
         if self.in_flight == 0 {
             return None;
         }
         let in_doubt = self.is_in_doubt(ask);
         let counts = self.in_flight.saturating_sub(ask.aside);
-        if (counts == 0 || counts.saturating_add(ask.cost.as_ns()) <= bounds.in_flight) && !in_doubt {
+        if (counts == 0 || counts.saturating_add(ask.cost.as_ns()) <= self.limit) && !in_doubt {
             return None;
         }
         // Early by `ahead`, so that a late wake-up does not leave the device idle.
-        let early = self.began.saturating_add(self.in_flight).saturating_sub(bounds.ahead);
+        let early = self.began.saturating_add(self.in_flight).saturating_sub(SHORT_NS);
         let known = self.doubt.unknown == 0 && !in_doubt && !self.ahead;
         if known && ask.now >= early {
             return None;
         }
         // The work may end sooner: check more often as the expected end comes near.
-        let look = self.next_look(ask.now, bounds);
+        let look = self.next_look(ask.now);
         Some(if known { early.min(look) } else { look })
     }
 
@@ -275,30 +265,26 @@ impl LaunchGate {
     /// True if only low-confidence estimates hold back a launch of known cost. The harm that this wait prevents is
     /// bounded, so the launch is forced after a wait that never grows.
     #[must_use]
-    pub fn is_held_by_doubt(&self, ask: &LaunchRequest, bounds: &GateBounds) -> bool {
+    pub fn is_held_by_doubt(&self, ask: &LaunchRequest) -> bool {
         let allowed =
             matches!(ask.gate, Gate::Run { until, .. } if ask.now < until) && ask.admission == Admission::Admit;
-        let has_room = self.in_flight.saturating_add(ask.cost.as_ns()) <= bounds.in_flight;
+        let has_room = self.in_flight.saturating_add(ask.cost.as_ns()) <= self.limit;
         allowed && has_room && !ask.cost.is_unknown() && self.is_in_doubt(ask)
     }
 
     /// When a waiting launch is let through against the rules, because the work in flight may be waiting for it.
-    /// `doubted`: only low confidence holds it back; `poor`: the balance does not cover it.
-    fn forced_at(&self, stretch: u64, beside: bool, doubted: bool, poor: bool, bounds: &GateBounds) -> u64 {
-        // The wait is half as long again as the estimate, because launches of one function differ in length.
-        let longest = self
-            .end_if_longer(self.longer)
-            .max(self.in_flight.saturating_mul(stretch))
-            .saturating_add(self.in_flight / 2);
-        let expected = self.began.saturating_add(longest);
+    /// `doubted`: only low confidence holds it back.
+    fn forced_at(&self, stretch: u64, beside: bool, doubted: bool) -> u64 {
+        let longest = self.end_if_longer().max(self.in_flight.saturating_mul(stretch));
+        let longest = longest.min(self.in_flight.max(BASE.stuck));
+        let expected = deadline(self.began, longest, 0);
         let (first, most) = match (beside, self.doubt.unknown) {
             _ if doubted => (UNKNOWN_DOUBLINGS, UNKNOWN_DOUBLINGS),
             (false, _) => (OWN_STREAM_DOUBLINGS, OWN_STREAM_DOUBLINGS + 2),
             (true, 0) => (0, MAX_DOUBLINGS),
             (true, _) => (UNKNOWN_DOUBLINGS, MAX_DOUBLINGS),
         };
-        let vain = if poor { 2 * self.vain } else { 0 };
-        let patience = bounds.drain.saturating_mul(1 << (first + self.forced + vain).min(most));
+        let patience = BASE.drain.saturating_mul(1 << (first + self.forced + 2 * self.vain).min(most));
         if self.forced == 0 {
             expected.max(self.progress).saturating_add(patience)
         } else {
@@ -308,7 +294,7 @@ impl LaunchGate {
 
     /// Counts a launch that the caller passes to the driver.
     #[inline]
-    pub fn note_launch(&mut self, cost: CostGuess, now: u64, bounds: &GateBounds) {
+    pub fn note_launch(&mut self, cost: CostGuess, now: u64) {
         if self.in_flight == 0 {
             (self.began, self.progress) = (now, now);
             (self.forced, self.ahead, self.held) = (0, false, 0);
@@ -316,7 +302,7 @@ impl LaunchGate {
         }
         let beside = self.in_flight > 0;
         self.in_flight = self.in_flight.saturating_add(cost.as_ns());
-        self.ahead |= beside && self.in_flight > bounds.in_flight;
+        self.ahead |= beside && self.in_flight > self.limit;
         self.doubt = self.doubt.add_doubt(cost.doubt_of());
     }
 
@@ -345,13 +331,12 @@ impl LaunchGate {
     pub fn learn_slowdown(&mut self, estimate: u64, spent: u64) {
         let eighths = spent.saturating_mul(8) / estimate.max(1);
         let longer = eighths.saturating_sub(8).min(MAX_SLOWDOWN_EIGHTHS);
-        let after = |was: u64, part: u64| longer.max(was - was.saturating_sub(longer).div_ceil(part));
-        (self.longer, self.longest) = (after(self.longer, 8), after(self.longest, 32));
+        self.overrun = longer.max(self.overrun - self.overrun.saturating_sub(longer).div_ceil(OVERRUN_DIVISOR));
     }
 
-    /// The work in flight, if it takes this many eighths longer than expected.
-    const fn end_if_longer(&self, eighths: u64) -> u64 {
-        self.in_flight.saturating_add(self.in_flight.saturating_mul(eighths) / 8)
+    /// The work in flight, if it overruns as much as the worst recent work did.
+    const fn end_if_longer(&self) -> u64 {
+        self.in_flight.saturating_add(self.in_flight.saturating_mul(self.overrun) / 8)
     }
 
     /// The sum of [`CostDoubt::young`] over launches in flight: those measured, but not often enough.
@@ -401,41 +386,41 @@ impl LaunchGate {
 
     /// Work left at `now`. Above D it assumes that launches overrun as much as the worst recent ones did.
     #[must_use]
-    pub fn cautious_remaining(&self, now: u64, bounds: &GateBounds) -> u64 {
-        let all = if self.in_flight > bounds.in_flight { self.end_if_longer(self.longest) } else { self.in_flight };
+    pub fn cautious_remaining(&self, now: u64) -> u64 {
+        let all = if self.in_flight > self.limit { self.end_if_longer() } else { self.in_flight };
         all.saturating_sub(now.saturating_sub(self.began))
     }
 
     /// The work left as reported to the daemon: 0 only if all was seen complete, `u64::MAX` if it takes longer than
     /// expected. The end of a long launch cannot be predicted to the microsecond, so above D the answer is never less
-    /// than [`GateBounds::handover`].
+    /// than [`BASE`]`.handover`.
     #[must_use]
-    pub fn reported_remaining(&self, now: u64, bounds: &GateBounds) -> u64 {
-        match (self.in_flight, self.cautious_remaining(now, bounds)) {
+    pub fn reported_remaining(&self, now: u64) -> u64 {
+        match (self.in_flight, self.cautious_remaining(now)) {
             (0, _) => 0,
             (_, 0) => u64::MAX,
-            (all, left) if all > bounds.in_flight => left.max(bounds.handover),
+            (all, left) if all > self.limit => left.max(BASE.handover),
             (_, left) => left,
         }
     }
 
     /// While others wait for the device: when to check whether the work is done.
     #[must_use]
-    pub fn next_look(&self, now: u64, bounds: &GateBounds) -> u64 {
+    pub fn next_look(&self, now: u64) -> u64 {
         // Launches of one function differ: check more often as the expected end comes near. Check overdue work less
         // and less often: at most a sixteenth of its overrun is noticed late.
         let late = now.saturating_sub(self.began.saturating_add(self.in_flight));
         if late > 0 {
-            return now.saturating_add((late / 16).clamp(bounds.ahead / 4, 1_000_000));
+            return now.saturating_add((late / 16).clamp(SHORT_NS / 4, 1_000_000));
         }
         let left = self.remaining_ns(now);
-        let pause = if left > bounds.ahead {
-            (left / 4).clamp(bounds.ahead / 2, 1_000_000).saturating_sub(bounds.handover / 2).max(bounds.ahead / 4)
-        } else if left >= bounds.handover {
+        let pause = if left > SHORT_NS {
+            (left / 4).clamp(SHORT_NS / 2, 1_000_000).saturating_sub(BASE.handover / 2).max(SHORT_NS / 4)
+        } else if left >= BASE.handover {
             // The moment the work counts as about to end: a thread that wakes up late can still report that in time.
-            (left - bounds.handover).saturating_add(bounds.handover / 16)
+            (left - BASE.handover).saturating_add(BASE.handover / 16)
         } else {
-            left.saturating_sub(bounds.handover / 2).max(bounds.ahead / 4)
+            left.saturating_sub(BASE.handover / 2).max(SHORT_NS / 4)
         };
         now.saturating_add(pause)
     }

@@ -2,7 +2,7 @@
 //!
 //! Contexts of different processes never run at the same time (without MPS), and an interval between two events of
 //! one contains the slices of the others. Members that share one ceiling would pay for such an interval twice. So,
-//! while several members want the device, one at a time *holds* it, for a *lease* of [`TURN_QUANTUM_NS`]. Then it stops
+//! while several members want the device, one at a time *holds* it, for a *lease* of `BASE.quantum`. Then it stops
 //! launching, drains, and passes the turn on. The arbiter does the same between tenants; here the members coordinate
 //! without a daemon, through words in the ledger's page. (This turn is for the device. The ledger's own turn is a
 //! lock on the slow path of a request.)
@@ -21,12 +21,12 @@
 //! *Alone*, a member keeps the turn for ever, at the price of two relaxed loads per launch and no store at all.
 //!
 //! *Exclusive.* A possession is exclusive while no other slot has work of an earlier possession queued: `turn_taken
-//! == turn_drained` in all of them (or the work has been there for [`MAX_EXPECTED_NS`]). A member that takes the turn
+//! == turn_drained` in all of them (or the work has been there for `BASE.stuck`). A member that takes the turn
 //! writes `turn_taken` before it checks that it still holds. A member that preempts it checks `turn_taken` after it
 //! took. So one of the two sees the other.
 //!
-//! *A lease* ends after [`TURN_QUANTUM_NS`] if another member waits. It goes on, up to [`MAX_TURN_NS`], for a holder
-//! that used little of the device ([`TURN_USE_NS`]). Under a low ceiling a quantum is only a launch or two, and a
+//! *A lease* ends after `BASE.quantum` if another member waits. It goes on, up to [`MAX_TURN_NS`], for a holder
+//! that used little of the device (`BASE.in_flight`). Under a low ceiling a quantum is only a launch or two, and a
 //! context switch costs the device more.
 //!
 //! *Next holder.* The waiting member with the least virtual time (`order`) is next, as between tenants in the
@@ -36,11 +36,11 @@
 //! take the turn is passed over after [`PASS_OVER_NS`], and ignored when its request expires.
 //!
 //! *Death and silence.* The lock of its slot reveals a holder that died ([`TurnStep::suspect`], `Member::bury`);
-//! settling the slot frees the turn. A holder that does not drain within [`TURN_DRAIN_NS`] beyond its announced end
+//! settling the slot frees the turn. A holder that does not drain within `BASE.drain` beyond its announced end
 //! ([`patience`]) is preempted: it may be stopped, or its launches may wait for something. An announced end counts up
-//! to [`MAX_EXPECTED_NS`], so that every wait ends. No possession is then exclusive until the preempted member has
-//! seen its work complete, but for at most [`MAX_EXPECTED_NS`], because it may be idle and make no call. Every member
-//! looks again each [`HEARTBEAT_NS`], so a lost wake-up costs at most that.
+//! to `BASE.stuck`, so that every wait ends. No possession is then exclusive until the preempted member has
+//! seen its work complete, but for at most `BASE.stuck`, because it may be idle and make no call. Every member
+//! looks again each `BASE.heartbeat`, so a lost wake-up costs at most that.
 //!
 //! In reading order: this file (words, the launch's path), `step` (the slow path), `order` (virtual time), `patience`
 //! (how long a holder asks the others to wait), `watch` (a check without the lock). Not here: locks, clocks, futexes,
@@ -62,28 +62,17 @@ pub use watch::TurnWatch;
 use crate::memory::ledger::{Ledger, LedgerSlot, Member};
 use crate::sync::{AtomicU32, Ordering};
 use crate::time::arbiter::Gate;
+use crate::time::config::BASE;
 
-/// Length of a lease, in nanoseconds.
-pub const TURN_QUANTUM_NS: u64 = 4_000_000;
-/// How long a drain may take beyond the holder's announced end.
-pub const TURN_DRAIN_NS: u64 = 10_000_000;
-/// A lease goes on, beyond its quantum, until its holder has used this much of the device.
-pub const TURN_USE_NS: u64 = 2_000_000;
 /// An extended lease ends at most this long after its begin. Under a low ceiling a quantum is only a few launches,
 /// and each change of holder costs a context switch.
-pub const MAX_TURN_NS: u64 = 20_000_000;
-/// A holder's announced end is trusted up to this long.
-pub const MAX_EXPECTED_NS: u64 = 2_000_000_000;
+pub const MAX_TURN_NS: u64 = 5 * BASE.quantum;
 /// How long a request counts, and the turn counts as contended.
-pub const REQUEST_LIFETIME_NS: u64 = 20_000_000;
-/// The longest wait before a member looks again.
-pub const HEARTBEAT_NS: u64 = 10_000_000;
+pub const REQUEST_LIFETIME_NS: u64 = 2 * BASE.heartbeat;
 /// The next member is passed over if it does not take the turn within this time.
-pub const PASS_OVER_NS: u64 = 2_000_000;
-/// A holder without work or request passes on before its lease ends, after this time.
-pub const IDLE_PASS_NS: u64 = 100_000;
+pub const PASS_OVER_NS: u64 = BASE.quantum / 2;
 /// A holder that is this late may be dead.
-pub const SUSPECT_DEAD_NS: u64 = 1_000_000;
+pub const SUSPECT_DEAD_NS: u64 = BASE.quantum / 4;
 
 /// Bits of the word that name the holder: slot + 1, 0: nobody.
 const HOLDER_BITS: u32 = 11;
@@ -157,8 +146,6 @@ pub struct TurnState {
     began: u64,
     /// Since when this process has held the turn without work or request.
     idle: Option<u64>,
-    /// When this process last wanted the device or had work queued.
-    wanted: u64,
 }
 
 impl TurnState {
@@ -220,7 +207,7 @@ impl<'p> Turn<'p> {
     pub fn is_contended(&self, now: u64) -> bool {
         let until = self.ledger.header.turn_contended.load(Ordering::Relaxed);
         // A time further ahead was written before the clock was set back.
-        until.wrapping_sub(now).wrapping_sub(1) < REQUEST_LIFETIME_NS + HEARTBEAT_NS
+        until.wrapping_sub(now).wrapping_sub(1) < REQUEST_LIFETIME_NS + BASE.heartbeat
     }
 
     /// The gate of a launch that needs no [`Turn::step_turn`]. The caller counts the launch as in flight before it
@@ -238,7 +225,7 @@ impl<'p> Turn<'p> {
         if contended && now >= word.turn_moment() || !hand.exclusive && now >= hand.rescan {
             return None;
         }
-        (hand.idle, hand.wanted) = (None, now);
+        hand.idle = None;
         Some(self.run(hand, word, contended))
     }
 

@@ -72,7 +72,7 @@ impl World {
             self.host_at(m, self.now + late);
         }
         if self.watched(m) && self.members[m].guest.keeper.in_flight() > 0 {
-            let look = self.members[m].guest.keeper.next_look(self.now, &self.members[m].guest.bounds);
+            let look = self.members[m].guest.keeper.next_look(self.now);
             self.look_at(m, look);
         } else if self.watched(m) && matches!(gate, Gate::Run { .. }) && !self.members[m].looking {
             self.look_at(m, self.now + 2 * LINGER);

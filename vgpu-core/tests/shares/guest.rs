@@ -8,9 +8,10 @@ use vgpu_core::time::account::cost::{CostGuess, CostTable, is_far};
 use vgpu_core::time::account::lead::{IdleSample, LeadEstimate};
 use vgpu_core::time::account::{Account, Admission};
 use vgpu_core::time::arbiter::{Gate, MemberUsage};
+use vgpu_core::time::config::{BASE, deadline};
 use vgpu_core::time::gate::marks::{OpenInterval, StreamMarkers, has_kept_up};
 use vgpu_core::time::gate::union::TimeUnion;
-use vgpu_core::time::gate::{GateBounds, LaunchGate, goes_beside};
+use vgpu_core::time::gate::{LaunchGate, goes_beside};
 use vgpu_core::units::share::Share;
 
 /// Time in ns after a tail's expected end when the tail counts as complete. A tail is the work after a stream's last
@@ -54,7 +55,6 @@ struct Stream {
 }
 
 pub struct Guest {
-    pub bounds: GateBounds,
     pub keeper: LaunchGate,
     pub gate: Gate,
     /// Time by which the work in flight had to be complete when the gate closed.
@@ -93,7 +93,6 @@ impl Guest {
         let mut account = Account::default();
         account.note_idle(0);
         Self {
-            bounds: GateBounds::default(),
             keeper: LaunchGate::default(),
             gate,
             closed: 0,
@@ -129,8 +128,8 @@ impl Guest {
         }
         if matches!(gate, Gate::Wait | Gate::Cap { .. }) && !matches!(self.gate, Gate::Wait | Gate::Cap { .. }) {
             // Draining work gets its own length, half of it again, and the drain allowance.
-            let left = self.keeper.cautious_remaining(now, &self.bounds);
-            self.closed = now + left + left / 2 + self.bounds.drain;
+            let left = self.keeper.cautious_remaining(now);
+            self.closed = deadline(now, left, BASE.drain);
         }
         self.gate = gate;
     }
@@ -228,7 +227,7 @@ impl Guest {
 
     /// After a launch: returns the end marker to record, if any.
     pub fn after(&mut self, stream: usize, key: u64, cost: CostGuess, forced: bool, now: u64) -> Option<usize> {
-        self.keeper.note_launch(cost, now, &self.bounds);
+        self.keeper.note_launch(cost, now);
         let here = &mut self.streams[stream];
         if here.keys.iter().all(|one| one.0 != key) {
             here.keys.push((key, cost.as_ns()));
@@ -312,7 +311,7 @@ impl Guest {
 
     /// Sum of the work in flight of those other streams that exceed the bound.
     pub fn long(&self, stream: usize) -> u64 {
-        self.others(stream).filter(|&other| self.own && other > self.bounds.in_flight).sum()
+        self.others(stream).filter(|&other| self.own && other > self.keeper.limit()).sum()
     }
 
     fn stamp(&self, marker: usize) -> u64 {
@@ -436,7 +435,7 @@ impl Guest {
 
     /// The member's page as the daemon reads it.
     pub fn usage(&self, now: u64) -> MemberUsage {
-        let in_flight = (!self.blind).then(|| self.keeper.reported_remaining(now, &self.bounds));
+        let in_flight = (!self.blind).then(|| self.keeper.reported_remaining(now));
         let since = if self.wants || in_flight != Some(0) { self.since } else { now };
         MemberUsage {
             busy: self.busy,

@@ -10,7 +10,8 @@ use crate::program::{MS, Program, Step, Work};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use vgpu_core::time::account::Account;
-use vgpu_core::time::arbiter::{Arbiter, ArbiterConfig, Decision, DeviceId, Gate, SlotId, TenantId, Terms};
+use vgpu_core::time::arbiter::{Arbiter, Decision, DeviceId, Gate, SlotId, TenantId, Terms};
+use vgpu_core::time::config::{BASE, TimeConfig};
 use vgpu_core::time::gate::GateVerdict;
 use vgpu_core::time::gate::loss::{self, AloneMode, OnLoss};
 
@@ -112,7 +113,7 @@ pub struct World {
 
 impl World {
     pub fn new(profile: Profile, devices: usize, daemon: bool, seed: u64) -> Self {
-        let config = ArbiterConfig::default();
+        let config = TimeConfig::default();
         let count = u16::try_from(devices).unwrap();
         Self {
             now: 0,
@@ -233,7 +234,7 @@ impl World {
         self.daemon_turn += 1;
         self.stall(ns);
         let devices = u16::try_from(self.devices.len()).unwrap();
-        self.arbiter = Some(Arbiter::new(ArbiterConfig::default(), devices, self.now));
+        self.arbiter = Some(Arbiter::new(TimeConfig::default(), devices, self.now));
         for m in 0..self.members.len() {
             let member = &mut self.members[m];
             if member.alive && member.slot.take().is_some() {
@@ -528,8 +529,7 @@ impl World {
             0
         };
         let ask = vgpu_core::time::gate::LaunchRequest { cost, gate: guest.gate, admission, beside, aside, now };
-        let bounds = guest.bounds;
-        let forced = match guest.keeper.ask_gate(&ask, &bounds) {
+        let forced = match guest.keeper.ask_gate(&ask) {
             GateVerdict::Go => false,
             GateVerdict::Forced => true,
             GateVerdict::Wait(until) => {
@@ -564,7 +564,7 @@ impl World {
         }
         self.host_at(m, at);
         if !self.members[m].looking && self.watched(m) {
-            let look = self.members[m].guest.keeper.next_look(now, &bounds);
+            let look = self.members[m].guest.keeper.next_look(now);
             self.look_at(m, look);
         }
     }
@@ -645,7 +645,6 @@ impl World {
         member.guest.reap();
         member.guest.expire(now);
         let running = matches!(member.guest.gate, Gate::Run { .. });
-        let bounds = member.guest.bounds;
         if member.guest.keeper.in_flight() == 0 {
             if member.state == State::Gated && running {
                 // The program was waiting for room in the driver's queue.
@@ -663,14 +662,14 @@ impl World {
             }
             return;
         }
-        let left = member.guest.keeper.reported_remaining(now, &bounds);
-        if !running && !member.told && left < bounds.handover {
+        let left = member.guest.keeper.reported_remaining(now);
+        if !running && !member.told && left < BASE.handover {
             member.told = true;
             member.guest.taint();
             self.at(ring, Event::Ring(m));
         }
         let late = self.noise.below(2 * self.profile.wake);
-        let next = self.members[m].guest.keeper.next_look(now, &bounds);
+        let next = self.members[m].guest.keeper.next_look(now);
         self.look_at(m, next + late);
     }
 }

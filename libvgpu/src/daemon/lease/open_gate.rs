@@ -4,13 +4,14 @@
 //! [`Lease::finish_asking`]. Streams and contexts that end wait for it. Not here: the queries
 //! ([`crate::time::governor`]).
 
-use super::{IDLE_LOOK_GAP_NS, Lease, MAX_OPEN_STREAMS, OpenStream, StreamAnswer, UNASKED_TIMEOUT_NS};
+use super::{Lease, MAX_OPEN_STREAMS, OpenStream, StreamAnswer};
 use crate::daemon::link::DaemonLink;
 use crate::driver::launch::MeteredLaunch;
 use shim_sys::cuda::CUevent;
 use vgpu_core::memory::pool::NO_STREAM;
 use vgpu_core::time::arbiter::Gate;
-use vgpu_core::time::gate::{GateBounds, LaunchGate};
+use vgpu_core::time::config::BASE;
+use vgpu_core::time::gate::LaunchGate;
 
 impl OpenStream {
     /// The stream's context, as a word.
@@ -26,14 +27,7 @@ impl OpenStream {
 
 impl Lease {
     /// Notes a launch through the open gate. Returns whether the gate is still open after that was reported.
-    pub fn goes_blind(
-        &mut self,
-        launch: &MeteredLaunch,
-        post: &DaemonLink,
-        keeper: &LaunchGate,
-        bounds: &GateBounds,
-        now: u64,
-    ) -> bool {
+    pub fn goes_blind(&mut self, launch: &MeteredLaunch, post: &DaemonLink, keeper: &LaunchGate, now: u64) -> bool {
         let Some(place) = self.place else { return true };
         let place_of = launch.stream_location();
         if !self.streams.iter().any(|known| known.place == place_of) {
@@ -47,7 +41,7 @@ impl Lease {
             self.is_content(place);
         }
         (self.blind, self.last) = (true, now);
-        self.write_report(post, keeper, bounds, now);
+        self.write_report(post, keeper, now);
         let stands = place.board_slot().is_unchanged(self.sequence);
         self.launched = self.launched.wrapping_add(u64::from(stands));
         stands
@@ -102,12 +96,12 @@ impl Lease {
             return ((from, now), self.take_unused());
         }
         let is_answered = |stream: &OpenStream| answers.iter().any(|(asked, _)| stream.is_same(asked));
-        if !self.streams.iter().all(is_answered) || unasked && now.saturating_sub(self.shut) < UNASKED_TIMEOUT_NS {
+        if !self.streams.iter().all(is_answered) || unasked && now.saturating_sub(self.shut) < BASE.stuck {
             return ((now, now), self.take_unused());
         }
         (self.blind, self.crowded) = (false, false);
         self.streams.clear();
-        let is_close = !unasked && now.saturating_sub(from) <= IDLE_LOOK_GAP_NS;
+        let is_close = !unasked && now.saturating_sub(from) <= BASE.in_flight;
         ((from, if is_close { now } else { from }), self.take_unused())
     }
 

@@ -7,16 +7,8 @@ use crate::daemon::session::PagesSlot;
 use core::sync::atomic::AtomicU32;
 use vgpu_core::protocol::page::MemberReport;
 use vgpu_core::time::arbiter::Gate;
-use vgpu_core::time::gate::{GateBounds, LaunchGate};
-
-/// A device held for this long with nothing in flight and no request is given back.
-const IDLE_HOLD_NS: u64 = 100_000;
-/// The bell is rung again this long after a request that had no effect.
-const RING_AGAIN_NS: u64 = 100_000_000;
-/// A process that has launched nothing for this long is not watched.
-const UNWATCHED_IDLE_NS: u64 = 1_000_000_000;
-/// While the work in flight is unknown, the open gate is checked this often.
-const OPEN_GATE_LOOK_NS: u64 = 1_000_000_000;
+use vgpu_core::time::config::{BASE, SHORT_NS};
+use vgpu_core::time::gate::LaunchGate;
 
 impl Lease {
     /// Reports that a launch of `cost` is about to go, with `in_flight` of work including it. False: the gate has
@@ -88,17 +80,17 @@ impl Lease {
     }
 
     /// A thread waits at the gate, for the daemon or for the account.
-    pub fn request_lease(&mut self, post: &DaemonLink, keeper: &LaunchGate, bounds: &GateBounds, now: u64) {
+    pub fn request_lease(&mut self, post: &DaemonLink, keeper: &LaunchGate, now: u64) {
         let Some(place) = self.place.filter(|_| !self.lost) else { return };
         if !self.wants {
             if keeper.in_flight() == 0 {
                 self.since = now;
             }
             self.wants = true;
-            self.write_report(post, keeper, bounds, now);
+            self.write_report(post, keeper, now);
         }
         let first = place.report_slot().begin_waiting();
-        if first || self.rung == 0 || now.saturating_sub(self.rung) > RING_AGAIN_NS {
+        if first || self.rung == 0 || now.saturating_sub(self.rung) > 10 * BASE.heartbeat {
             (self.rung, self.ring) = (now, true);
         }
     }
@@ -115,9 +107,9 @@ impl Lease {
 
     /// Writes the whole report again. Marks the bell to be rung if nothing is in flight any more and the daemon waits
     /// for that.
-    pub fn write_report(&mut self, post: &DaemonLink, keeper: &LaunchGate, bounds: &GateBounds, now: u64) {
+    pub fn write_report(&mut self, post: &DaemonLink, keeper: &LaunchGate, now: u64) {
         let Some(place) = self.place.filter(|_| !self.lost) else { return };
-        let in_flight = if self.blind { None } else { Some(keeper.reported_remaining(now, bounds)) };
+        let in_flight = if self.blind { None } else { Some(keeper.reported_remaining(now)) };
         let session = place.session;
         place.report_slot().report_contexts(post.known_contexts());
         place.report_slot().report_all(&MemberReport {
@@ -140,7 +132,6 @@ impl Lease {
         &mut self,
         post: &DaemonLink,
         keeper: &LaunchGate,
-        bounds: &GateBounds,
         waited_for: bool,
         now: u64,
     ) -> Option<(u64, bool)> {
@@ -148,44 +139,44 @@ impl Lease {
         if self.gate == Gate::Open {
             if self.blind {
                 // Reports the number of launches through the open gate.
-                self.write_report(post, keeper, bounds, now);
+                self.write_report(post, keeper, now);
             }
             // A program that makes no call would not see the gate shut, and no one would see its work complete.
-            return self.blind.then_some((now.saturating_add(OPEN_GATE_LOOK_NS), false));
+            return self.blind.then_some((now.saturating_add(BASE.alone), false));
         }
         let mut taints = false;
         if keeper.in_flight() == 0 && !self.blind {
             let Gate::Run { until, .. } = self.gate else {
-                self.write_report(post, keeper, bounds, now);
-                let is_idle = !waited_for && now.saturating_sub(self.last) > UNWATCHED_IDLE_NS;
-                return (!is_idle).then_some((now.saturating_add(bounds.heartbeat), false));
+                self.write_report(post, keeper, now);
+                let is_idle = !waited_for && now.saturating_sub(self.last) > BASE.alone;
+                return (!is_idle).then_some((now.saturating_add(BASE.heartbeat), false));
             };
             if until == u64::MAX {
-                let is_idle = !waited_for && now.saturating_sub(self.last) > UNWATCHED_IDLE_NS;
+                let is_idle = !waited_for && now.saturating_sub(self.last) > BASE.alone;
                 return (!is_idle).then_some((now.saturating_add(BEAT_CHECK_NS), false));
             }
             let since = *self.idle.get_or_insert(now);
-            if now < since.saturating_add(IDLE_HOLD_NS) {
-                return Some((since.saturating_add(IDLE_HOLD_NS), false));
+            if now < since.saturating_add(SHORT_NS) {
+                return Some((since.saturating_add(SHORT_NS), false));
             }
             if !self.wants && !self.done {
-                self.write_report(post, keeper, bounds, now);
+                self.write_report(post, keeper, now);
                 (self.done, self.ring) = (true, true);
             }
-            return Some((now.saturating_add(10 * IDLE_HOLD_NS), false));
+            return Some((now.saturating_add(10 * SHORT_NS), false));
         }
         self.idle = None;
-        self.write_report(post, keeper, bounds, now);
-        if self.is_shut() && !self.told && keeper.reported_remaining(now, bounds) < bounds.handover && !self.blind {
+        self.write_report(post, keeper, now);
+        if self.is_shut() && !self.told && keeper.reported_remaining(now) < BASE.handover && !self.blind {
             (self.told, self.ring, taints) = (true, true, true);
         }
         let contended = !matches!(self.gate, Gate::Run { until: u64::MAX, .. });
         let look = if self.blind {
             // Asks the streams again after a sixteenth of the time since the gate shut: the end of their work is
             // noticed no later.
-            now.saturating_add((now.saturating_sub(self.shut) / 16).clamp(IDLE_HOLD_NS, 10 * IDLE_HOLD_NS))
+            now.saturating_add((now.saturating_sub(self.shut) / 16).clamp(SHORT_NS, 10 * SHORT_NS))
         } else if contended {
-            keeper.next_look(now, bounds)
+            keeper.next_look(now)
         } else {
             now.saturating_add(BEAT_CHECK_NS)
         };

@@ -12,6 +12,7 @@ use crate::time::launch_costs::{LaunchCosts, SHORT_LAUNCH_NS};
 use vgpu_core::time::account::Admission;
 use vgpu_core::time::account::cost::CostGuess;
 use vgpu_core::time::arbiter::Gate;
+use vgpu_core::time::config::BASE;
 use vgpu_core::time::gate::credit::CreditCount;
 
 /// The most work on a credit, by estimate.
@@ -23,8 +24,6 @@ const MIN_CREDIT_LAUNCHES: u64 = 8;
 /// Credits that are counted: each is read whenever the lock is taken. Further threads and streams use the lock, until
 /// one of these credits has not been used for a while.
 const MAX_CREDITS: usize = 32;
-/// This long after the revocation of a credit its owner counts no more launches.
-const REVOKED_CREDIT_NS: u64 = 1_000_000_000;
 
 /// A granted credit, kept after its revocation, because its owner may count late.
 pub(super) struct GrantedCredit {
@@ -43,7 +42,7 @@ impl GrantedCredit {
     }
 
     fn is_over(&self, now: u64) -> bool {
-        now > self.until.saturating_add(REVOKED_CREDIT_NS) && self.unspent_ns() == 0
+        now > self.until.saturating_add(BASE.alone) && self.unspent_ns() == 0
     }
 
     /// The work that its owner may still launch, by estimate.
@@ -89,7 +88,7 @@ impl UsageMeter {
         let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
         let now = self.time;
         chain.marks.count_unasked(taken.estimate, launches);
-        self.keeper.note_launch(CostGuess::with_certainty(taken.estimate), now, &self.bounds);
+        self.keeper.note_launch(CostGuess::with_certainty(taken.estimate), now);
         self.due = self.due.max(now).saturating_add(taken.estimate);
         credit.launched_functions().for_each(|(key, cost)| chain.keys.add(key, CostGuess::with_certainty(cost)));
         chain.launches = chain.launches.wrapping_add(launches);
@@ -155,7 +154,7 @@ impl UsageMeter {
         let Some(room) = self.chains[at].marks.unmarked_room() else { return };
         let left = self.given.iter().fold(0u64, |all, given| all.saturating_add(given.unspent_ns()));
         let before = self.keeper.in_flight().saturating_add(left);
-        let estimate = room.min(MAX_CREDIT_NS).min(self.bounds.in_flight.saturating_sub(before));
+        let estimate = room.min(MAX_CREDIT_NS).min(self.keeper.limit().saturating_sub(before));
         if estimate < cost.saturating_mul(MIN_CREDIT_LAUNCHES)
             || wish.share.is_some_and(|share| {
                 wish.account.admit_beside(before.saturating_add(estimate), share, now) != Admission::Admit

@@ -25,7 +25,7 @@ impl UsageMeter {
 
     #[cold]
     fn look_at_lease(&mut self, post: &DaemonLink, now: u64) {
-        let changed = self.lease.read_grant(post, &self.keeper, &mut self.bounds, now);
+        let changed = self.lease.read_grant(post, &mut self.keeper, now);
         if self.lease.is_on() {
             // Each launch must be announced from now on.
             self.given.iter().for_each(GrantedCredit::revoke_credit);
@@ -67,7 +67,7 @@ impl UsageMeter {
     #[cold]
     pub(super) fn take_back(&mut self, cost: u64, post: &DaemonLink, now: u64) -> bool {
         self.lease.withdraw_launch(cost);
-        self.lease.write_report(post, &self.keeper, &self.bounds, now);
+        self.lease.write_report(post, &self.keeper, now);
         false
     }
 
@@ -77,7 +77,7 @@ impl UsageMeter {
         // While work is in flight the balance is not final.
         let is_admitted = self.keeper.in_flight() > 0 || admission == Admission::Admit;
         if !is_allowed || !is_admitted {
-            self.lease.request_lease(post, &self.keeper, &self.bounds, now);
+            self.lease.request_lease(post, &self.keeper, now);
         }
     }
 
@@ -100,14 +100,14 @@ impl UsageMeter {
     /// Updates the report after completions.
     pub fn write_report(&mut self, post: &DaemonLink, now: u64) {
         if self.lease.is_on() {
-            self.lease.write_report(post, &self.keeper, &self.bounds, now);
+            self.lease.write_report(post, &self.keeper, now);
         }
     }
 
     /// A look of the helper thread; returns when to look again.
     pub fn attend_lease(&mut self, post: &DaemonLink, now: u64) -> Option<u64> {
         self.look_at_lease(post, now);
-        let (look, taints) = self.lease.watch_lease(post, &self.keeper, &self.bounds, self.waiting > 0, now)?;
+        let (look, taints) = self.lease.watch_lease(post, &self.keeper, self.waiting > 0, now)?;
         if taints {
             self.discard_in_flight();
         }

@@ -16,14 +16,13 @@ use shim_sys::cuda::*;
 use vgpu_core::time::account::SharedAccount;
 use vgpu_core::time::account::cost::is_far;
 use vgpu_core::time::account::lead::IdleSample;
+use vgpu_core::time::config::SHORT_NS;
 use vgpu_core::time::gate::marks::has_kept_up;
 
 /// Intervals queried in one pass.
 const MAX_REAPED_INTERVALS: usize = 64;
 /// The minimum for each stream if there are several: a stream with a thousand intervals delays no other.
 const MIN_REAPED_PER_STREAM: usize = 4;
-/// If other streams have at most this much estimated work, an interval's time still counts as its own.
-const MAX_OTHER_WORK_NS: u64 = 100_000;
 /// After a measurement that was far off, this many tails are measured.
 const REMEASURED_TAILS: u32 = 8;
 
@@ -315,7 +314,7 @@ impl UsageMeter {
     /// `hidden`: its time that was counted for others; `crossed`: it may have waited for the launch at the gate.
     fn is_waited_out(&self, at: usize, hidden: u64, spent: u64, crossed: bool) -> bool {
         let chain = &self.chains[at];
-        let most = MAX_OTHER_WORK_NS.saturating_add(spent / 16);
+        let most = SHORT_NS.saturating_add(spent / 16);
         let is_last = chain.pending.is_empty() && !chain.marks.must_ask() && (self.waiting == 0 || crossed);
         is_last && self.work_of_others(at).fold(hidden, u64::saturating_add) <= most
     }
@@ -436,13 +435,12 @@ mod tests {
         let (mut meter, costs) = (UsageMeter::default(), LaunchCosts::new());
         costs.exact.learn_cost(9, 50_000);
         // The meter counts work in flight all the time, as for a program that never lets the device become idle.
-        let bounds = meter.bounds;
-        meter.keeper.note_launch(CostGuess::with_certainty(250_000), 1_000_000, &bounds);
+        meter.keeper.note_launch(CostGuess::with_certainty(250_000), 1_000_000);
         for n in 0..40 {
             let (stream, round) = (n % 4, n / 4);
             let at = meter.find(StreamLocation { key: stream, context: 1 }).unwrap();
             let begin = 1_000_000 + stream * 50_000 + round * 1_000_000;
-            meter.keeper.note_launch(CostGuess::with_certainty(250_000), begin, &bounds);
+            meter.keeper.note_launch(CostGuess::with_certainty(250_000), begin);
             meter.chains[at].last = Some(begin);
             let end = begin + 1_000_000;
             let paid = Cell::new(0);
@@ -458,15 +456,15 @@ mod tests {
     fn streams_that_wait_for_each_other_on_the_device_pay_all_that_was_counted() {
         let (mut meter, costs) = (UsageMeter::default(), LaunchCosts::new());
         costs.exact.learn_cost(9, 50_000);
-        let (mut paid, mut now, bounds) = (0, 1_000_000, meter.bounds);
+        let (mut paid, mut now) = (0, 1_000_000);
         // Some work is always in flight.
-        meter.keeper.note_launch(CostGuess::with_certainty(250_000), now, &bounds);
+        meter.keeper.note_launch(CostGuess::with_certainty(250_000), now);
         for round in 0..400 {
             for stream in [1, 2] {
                 let at = meter.find(StreamLocation { key: stream, context: 1 }).unwrap();
                 // One after the other: four intervals of 250 us each, of 500 launched between their markers.
                 for _ in 0..4 {
-                    meter.keeper.note_launch(CostGuess::with_certainty(250_000), now, &bounds);
+                    meter.keeper.note_launch(CostGuess::with_certainty(250_000), now);
                     meter.chains[at].last = Some(now);
                     now += 250_000;
                     let times = SampleTimes { begin: None, end: now, host: now };

@@ -9,6 +9,7 @@ use crate::process::helper_thread;
 use crate::time::launch_costs::SHORT_LAUNCH_NS;
 use vgpu_core::time::account::Admission;
 use vgpu_core::time::arbiter::Gate;
+use vgpu_core::time::config::BASE;
 use vgpu_core::time::gate::marks::OpenInterval;
 use vgpu_core::time::gate::presence::PRESENCE_PAUSE_NS;
 use vgpu_core::time::gate::{GateVerdict, LaunchRequest, goes_beside};
@@ -22,7 +23,7 @@ const MAX_STREAMS_IN_TURN: u32 = 8;
 const LAUNCHES_PER_CLOCK_READ: u32 = 8;
 /// An interval ends after this much host time, and a stream that was not measured for this long is measured. With
 /// estimates that are far too small neither would otherwise happen.
-const MAX_INTERVAL_NS: u64 = 20_000_000;
+const MAX_INTERVAL_NS: u64 = 2 * BASE.heartbeat;
 /// A tail counts as over after twice its estimated time, and this.
 pub(super) const TAIL_SLACK_NS: u64 = 500_000;
 
@@ -58,7 +59,7 @@ impl UsageMeter {
         let admission = self.launch_admission(wish, now);
         let is_alone = matches!(gate, Gate::Open | Gate::Run { exclusive: true, .. });
         let ask = LaunchRequest { cost: wish.cost, gate, admission, beside: true, aside: 0, now };
-        if !is_alone || self.turning.is_to_be_tended(gate) || !self.keeper.goes_on(&ask, &self.bounds) {
+        if !is_alone || self.turning.is_to_be_tended(gate) || !self.keeper.goes_on(&ask) {
             return None;
         }
         if self.lease.is_on() && !self.lease.announce_launch(self.keeper.in_flight(), cost, now) {
@@ -142,7 +143,7 @@ impl UsageMeter {
                     }
                     if !idle {
                         let left = self.keeper.remaining_ns(now);
-                        chain.ask_at = now + (left / 2).clamp(MIN_ASK_INTERVAL_NS, self.bounds.in_flight);
+                        chain.ask_at = now + (left / 2).clamp(MIN_ASK_INTERVAL_NS, self.keeper.limit());
                     }
                 }
             }
@@ -169,13 +170,13 @@ impl UsageMeter {
             if admission != Admission::Admit {
                 admission = wish.account.admit_launch(now);
             }
-            if self.keeper.in_flight() > self.bounds.in_flight {
-                aside = self.work_of_others(at).filter(|other| *other > self.bounds.in_flight).sum();
+            if self.keeper.in_flight() > self.keeper.limit() {
+                aside = self.work_of_others(at).filter(|other| *other > self.keeper.limit()).sum();
             }
         }
         let gate = self.launch_gate(wish, admission, now);
         let ask = LaunchRequest { cost: wish.cost, gate, admission, beside, aside, now };
-        let verdict = self.keeper.ask_gate(&ask, &self.bounds);
+        let verdict = self.keeper.ask_gate(&ask);
         if beside && wish.cost.is_unknown() && matches!(verdict, GateVerdict::Wait(_)) {
             self.hold_back_unknown();
         }
@@ -190,7 +191,7 @@ impl UsageMeter {
             GateVerdict::Go => {}
             GateVerdict::Forced => {
                 let _ = self.announce_launch(wish.cost, wish.post, now);
-                let doubted = self.keeper.is_held_by_doubt(&ask, &self.bounds);
+                let doubted = self.keeper.is_held_by_doubt(&ask);
                 if doubted {
                     self.ripe.add(wish.launch.key, wish.cost);
                 }
@@ -279,7 +280,7 @@ impl UsageMeter {
     /// The daemon's gate is open: reports that the work in flight is unknown from now on.
     #[cold]
     fn open(&mut self, wish: &LaunchQuery<'_>, now: u64) -> LaunchStep {
-        if !self.lease.goes_blind(wish.launch, wish.post, &self.keeper, &self.bounds, now) {
+        if !self.lease.goes_blind(wish.launch, wish.post, &self.keeper, now) {
             return LaunchStep::Again;
         }
         wish.post.opens_for(wish.launch);
@@ -322,7 +323,7 @@ impl UsageMeter {
             self.doubt_tails(at);
         }
         let chain = &mut self.chains[at];
-        self.keeper.note_launch(wish.cost, now, &self.bounds);
+        self.keeper.note_launch(wish.cost, now);
         chain.keys.add(wish.launch.key, wish.cost);
         chain.launches = chain.launches.wrapping_add(1);
         self.launches = self.launches.wrapping_add(1);

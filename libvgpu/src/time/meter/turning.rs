@@ -67,7 +67,7 @@ impl UsageMeter {
         let admission = share.map_or(Admission::Admit, admit);
         let here = self.local_work(self.waiting > 0, admission, now);
         let before = self.turning.possession_number();
-        let (remaining, expected) = (self.keeper.remaining_ns(now), self.keeper.next_look(now, &self.bounds));
+        let (remaining, expected) = (self.keeper.remaining_ns(now), self.keeper.next_look(now));
         let look = self.turning.watch_turn(turn, &here, remaining, expected);
         self.follow_possession(before, now);
         look
@@ -84,9 +84,8 @@ mod tests {
     #[test]
     fn what_takes_longer_than_expected_counts_for_who_is_next() {
         let mut meter = UsageMeter::default();
-        let bounds = meter.bounds;
         assert_eq!(meter.local_work(true, Admission::Admit, 9_000_000).in_flight, 0);
-        meter.keeper.note_launch(CostGuess::with_certainty(1_000_000), 5_000_000, &bounds);
+        meter.keeper.note_launch(CostGuess::with_certainty(1_000_000), 5_000_000);
         for (ms, had) in [(5, 1), (6, 1), (7, 2), (2_005, 2_000)] {
             assert_eq!(meter.local_work(true, Admission::Admit, ms * 1_000_000).in_flight, had * 1_000_000, "at {ms}");
         }
@@ -97,8 +96,7 @@ mod tests {
         let at = 1_000_000_000;
         for (cost, waits) in [(CostGuess::with_certainty(1_000_000), false), (CostGuess::NEVER_MEASURED, true)] {
             let mut meter = UsageMeter::default();
-            let bounds = meter.bounds;
-            meter.keeper.note_launch(cost, 0, &bounds);
+            meter.keeper.note_launch(cost, 0);
             assert_eq!(meter.local_work(false, Admission::Admit, at).due > at, waits, "{cost:?}");
         }
     }

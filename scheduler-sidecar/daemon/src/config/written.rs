@@ -12,7 +12,7 @@ use vgpu_accounting::record::RecordSettings;
 use vgpu_config::options::Options;
 use vgpu_config::paths::{self, MAX_SOCKET_PATH};
 use vgpu_config::plan::{Keep, LogPlan, MetricsPlan};
-use vgpu_config::time::Time;
+use vgpu_config::time::TimeConfig;
 use vgpu_config::value::{self, WrittenValue::Text, WrongValue, is_name};
 
 /// An invalid option. The message names the option, its value and what is accepted.
@@ -105,7 +105,7 @@ impl DaemonConfig {
             run_dir,
             record: RecordSettings { dir: state_dir, keep: Keep::default(), exact: true },
             max_connections: usize::try_from(options.max_connections).unwrap_or(usize::MAX),
-            time: Time::default(),
+            time: TimeConfig::default(),
             arbitrate: true,
             devices: Vec::new(),
             log: LogPlan::default(),

@@ -6,9 +6,8 @@
 //! paid for.
 
 use vgpu_core::time::arbiter::MemberUsage;
+use vgpu_core::time::config::BASE;
 
-/// Longest total time, in ns, for which a tenant's members may claim queued work that no measurement confirms.
-const CLAIM_ALLOWANCE_NS: u64 = 2_000_000_000;
 /// The allowance refills at this fraction of real time: 1 ns in 8 ns.
 const RESTORE_FACTOR: u64 = 8;
 
@@ -31,12 +30,12 @@ impl ClaimAllowance {
         self.spent
             .saturating_sub(rest.saturating_sub(self.at) / RESTORE_FACTOR)
             .saturating_add(claimed)
-            .min(2 * CLAIM_ALLOWANCE_NS)
+            .min(2 * BASE.stuck)
     }
 
     /// True if allowance is left at `now`, so that one more member may claim queued work.
     pub fn is_left(&self, now: u64) -> bool {
-        self.spent_ns(now) < CLAIM_ALLOWANCE_NS
+        self.spent_ns(now) < BASE.stuck
     }
 
     /// Starts a claim: a member joins again with queued work.

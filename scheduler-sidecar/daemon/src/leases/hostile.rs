@@ -9,14 +9,14 @@ use vgpu_core::time::arbiter::{Gate, TenantId as Number, Terms};
 
 use super::{ClaimedPast, LeaseBook};
 use crate::config::TenantConfig;
-use vgpu_config::time::Time;
+use vgpu_config::time::TimeConfig;
 
 const MS: u64 = 1_000_000;
 
 type World = LeaseBook<Rc<BoardPage>, Rc<ReportPage>>;
 
 fn world() -> World {
-    LeaseBook::new(Time::default(), true, &["GPU-0".to_owned()], 7, MS)
+    LeaseBook::new(TimeConfig::default(), true, &["GPU-0".to_owned()], 7, MS)
 }
 
 fn move_in(leases: &mut World, number: u32) -> Rc<ReportPage> {

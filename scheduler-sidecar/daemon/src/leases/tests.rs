@@ -14,7 +14,7 @@ use vgpu_core::units::share::Share;
 
 use super::LeaseBook;
 use crate::config::TenantConfig;
-use vgpu_config::time::Time;
+use vgpu_config::time::TimeConfig;
 
 const MS: u64 = 1_000_000;
 const EPOCH: u64 = 7;
@@ -56,7 +56,7 @@ fn tenant(number: u32, terms: Terms) -> TenantConfig {
 impl World {
     fn new(terms: &[Terms]) -> Self {
         let known = ["GPU-0".to_owned(), "GPU-1".to_owned()];
-        let mut leases = LeaseBook::new(Time::default(), true, &known, EPOCH, MS);
+        let mut leases = LeaseBook::new(TimeConfig::default(), true, &known, EPOCH, MS);
         let mut pages = Vec::new();
         for (number, terms) in (0..).zip(terms) {
             leases.put_tenant(Number(number), tenant(number, *terms), MS);
@@ -431,7 +431,7 @@ fn what_is_used_is_known_after_its_members_are_gone() {
 #[test]
 fn what_goes_through_an_open_gate_is_told_as_not_measured_while_it_does_and_ever_after() {
     let mut world = World::new(&[Terms::default(), Terms::default()]);
-    world.leases.change_constants(Time::default(), false, world.now);
+    world.leases.change_constants(TimeConfig::default(), false, world.now);
     let observed = TenantConfig { mode: Mode::Observe, ..tenant(1, Terms::default()) };
     world.leases.put_tenant(Number(1), observed, world.now);
     let (a, b) = (world.join(0, 0), world.join(1, 0));
@@ -447,7 +447,7 @@ fn what_goes_through_an_open_gate_is_told_as_not_measured_while_it_does_and_ever
     world.run(10 * MS, MS);
     assert_eq!((told(&mut world, 0), told(&mut world, 1)), ((true, true), (false, false)));
     // The device is shared by leases from now on: gates close, and the unmeasured past stays known.
-    world.leases.change_constants(Time::default(), true, world.now);
+    world.leases.change_constants(TimeConfig::default(), true, world.now);
     world.leases.tick(world.now);
     assert_ne!(world.gate_of(a), Gate::Open);
     assert_eq!(told(&mut world, 0), (false, true));

@@ -269,7 +269,7 @@ impl Reactor {
         self.marks = carried;
         self.record.set_keep(plan.daemon.keep);
         self.heart.set_interval(plan.time.heartbeat);
-        self.leases.change_constants(plan.time.clone(), plan.arbitrate, now);
+        self.leases.change_constants(plan.time, plan.arbitrate, now);
         self.leases.measure_all(plan.daemon.exact);
     }
 

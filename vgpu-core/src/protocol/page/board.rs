@@ -11,7 +11,7 @@ use crate::limits::Mode;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::time::account::Account;
 use crate::time::arbiter::{Class, Gate, Terms};
-use crate::time::gate::ALONE_DRAIN_NS;
+use crate::time::config::ALONE_IN_FLIGHT_NS;
 use crate::time::gate::loss::OnLoss;
 use crate::units::bytes::Bytes;
 use crate::units::share::Share;
@@ -368,7 +368,7 @@ fn decode_grant(state: &RecordState<HOT_WORDS>) -> Option<LaunchGrant> {
     let (quantum, in_flight) = split_halves(words[BOUNDS_WORD]);
     let [mode, on_loss, ..] = ways;
     let is_wide = matches!(gate, Gate::Run { wide: true, .. });
-    let (quantum, in_flight) = (u64::from(quantum), if is_wide { ALONE_DRAIN_NS } else { u64::from(in_flight) });
+    let (quantum, in_flight) = (u64::from(quantum), if is_wide { ALONE_IN_FLIGHT_NS } else { u64::from(in_flight) });
     Some(LaunchGrant { sequence, gate, quantum, in_flight, mode: mode_of(mode)?, on_loss: loss_of(on_loss)? })
 }
 

@@ -7,10 +7,9 @@ use super::*;
 use crate::limits::Mode;
 use crate::time::account::Account;
 use crate::time::arbiter::{
-    Arbiter, ArbiterConfig, Class, DeviceId, Gate, MemberPages as _, MemberUsage, QUANTUM_RANGE_NS, SlotId, TenantId,
-    Terms,
+    Arbiter, Class, DeviceId, Gate, MemberPages as _, MemberUsage, QUANTUM_RANGE_NS, SlotId, TenantId, Terms,
 };
-use crate::time::gate::ALONE_DRAIN_NS;
+use crate::time::config::{ALONE_IN_FLIGHT_NS, TimeConfig};
 use crate::time::gate::loss::OnLoss;
 use crate::units::bytes::Bytes;
 use crate::units::share::Share;
@@ -80,7 +79,7 @@ proptest! {
             slot.change_gate(gate);
             prop_assert!(!slot.is_unchanged(before));
             let grant = slot.read_grant(EPOCH).unwrap();
-            let in_flight = if matches!(gate, Gate::Run { wide: true, .. }) { ALONE_DRAIN_NS } else { first.in_flight };
+            let in_flight = if matches!(gate, Gate::Run { wide: true, .. }) { ALONE_IN_FLIGHT_NS } else { first.in_flight };
             prop_assert_eq!((grant.gate, grant.in_flight), (*gate, in_flight));
             prop_assert_eq!((Some(grant.quantum), grant.mode, grant.on_loss),
                 (first.terms.quantum, first.mode, first.on_loss));
@@ -280,7 +279,7 @@ fn beside_a_liar(seed: u64) -> (u64, [u64; 2]) {
     let mut draw = fastrand::Rng::with_seed(seed);
     let mut random = || if draw.u8(..4) == 0 { draw.u64(..) } else { draw.u64(..4 * MS) };
     let (pages, begin) = ([ReportPage::zeroed(), ReportPage::zeroed()], 1_000 * MS);
-    let mut arbiter = Arbiter::new(ArbiterConfig::default(), 1, begin);
+    let mut arbiter = Arbiter::new(TimeConfig::default(), 1, begin);
     let mut reports = Reports::new();
     reports.set_now(begin);
     let slots: [SlotId; 2] = core::array::from_fn(|at| {

@@ -122,7 +122,8 @@ impl UsualTimes {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::time::account::{Account, BURST_NS};
+    use crate::time::account::Account;
+    use crate::time::config::BURST_NS;
 
     const MS: u64 = 1_000_000;
     const START: u64 = 3_600_000 * MS;

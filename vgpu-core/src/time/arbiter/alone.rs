@@ -18,7 +18,7 @@ impl Arbiter {
 
     pub(super) fn may_open(&self, d: DeviceId, seat: SeatIx, now: u64) -> bool {
         // While an unseen process runs, all work is measured, to be charged at its undisturbed cost.
-        !self.config.measures_all && self.devices[index(d)].unseen_processes() == 0 && self.is_alone(d, seat, now)
+        !self.measures_all && self.devices[index(d)].unseen_processes() == 0 && self.is_alone(d, seat, now)
     }
 
     /// True if the tenant has had the device to itself for so long that no other is expected soon, and it has no

@@ -7,6 +7,8 @@
 
 use std::collections::VecDeque;
 
+use crate::time::config::BASE;
+
 /// Length of the compared window, in ns.
 const AUDIT_WINDOW_NS: u64 = 2_000_000_000;
 /// Greatest delay of a driver's sample by NVML's documentation, in ns.
@@ -102,8 +104,6 @@ impl SilentTime {
 const FINDING_COST_NS: u64 = 25_000_000;
 /// The arbiter stops trusting claims after this many findings in a row against them.
 const MAX_FINDINGS: u32 = 2;
-/// The arbiter also stops trusting claims after this much time in which nothing confirms them.
-const CLAIM_TRUST_NS: u64 = 2_000_000_000;
 
 /// Trust in members that claim to have work on the device after their drain's allowance, sharing it with the holder.
 ///
@@ -154,7 +154,7 @@ impl ClaimDoubt {
     /// True if the claims are no longer trusted.
     #[must_use]
     pub const fn is_doubted(&self, now: u64) -> bool {
-        self.against >= MAX_FINDINGS || now.saturating_sub(self.backed) > CLAIM_TRUST_NS
+        self.against >= MAX_FINDINGS || now.saturating_sub(self.backed) > BASE.stuck
     }
 }
 

@@ -12,7 +12,7 @@ use super::audit::ClaimDoubt;
 use super::decision::{Decision, Gate, MemberPages};
 use super::order::SeatOrder;
 use super::seat::{SeatIx, SeatPlace};
-use super::terms::{DeviceId, DeviceSharing, SlotId, TenantId};
+use super::terms::{DeviceId, DeviceSharing, SlotId, TenantId, quantum_of};
 use super::{Arbiter, index};
 
 /// An unseen process counts as this many sharers. It queues as much as it likes, while members have at most half a
@@ -278,7 +278,7 @@ impl Arbiter {
             DevicePhase::Free => self.grant_next(d, now, out),
             DevicePhase::Open { seat } => {
                 let is_alone = !self.wanted_by_others(d, now) && self.devices[index(d)].unseen_processes() == 0;
-                if !self.config.measures_all && is_alone && self.seat_at(seat).may_be_alone() {
+                if !self.measures_all && is_alone && self.seat_at(seat).may_be_alone() {
                     // A member may have joined since.
                     self.open(d, seat, out);
                     return false;
@@ -307,16 +307,16 @@ impl Arbiter {
                 let is_wide = matches!(self.slot_at(slot).gate, Gate::Run { wide: true, .. });
                 if is_endless && self.may_open(d, seat, now) {
                     self.open(d, seat, out);
-                } else if is_wide || is_endless && self.config.measures_all && self.seat_at(seat).may_be_alone() {
+                } else if is_wide || is_endless && self.measures_all && self.seat_at(seat).may_be_alone() {
                     self.run(d, seat, slot, until, now, out);
                 }
                 false
             }
             DevicePhase::Drain { seat, .. } => {
-                let overlap = self.config.overlap;
+                let overlap = self.config.handover;
                 // While others wait, short launches are never measured two leases' worth at once: a longer
                 // measurement was one long launch.
-                let long = 2 * self.config.quantum_of(&self.seat_at(seat).terms);
+                let long = 2 * quantum_of(&self.config, &self.seat_at(seat).terms);
                 let over = |slot: &SlotId| self.slot_at(*slot).ends_within(overlap, long);
                 let drained = self.devices[index(d)].draining.iter().all(over);
                 let end = self.drain_deadline(d);

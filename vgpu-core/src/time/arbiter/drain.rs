@@ -9,7 +9,7 @@
 //! admitted next to it, it would never be measured alone.
 //!
 //! Overdue work holds up its own tenant, which would otherwise have the device twice, but not for ever
-//! ([`Config::stuck`](super::ArbiterConfig::stuck)). A stopped member never reports that its work is done, and a
+//! ([`TimeConfig::stuck`](crate::time::config::TimeConfig::stuck)). A stopped member never reports that its work is done, and a
 //! member that waits for another member of its tenant never finishes.
 //!
 //! A lease costs its turn even if nothing runs in it. If a member measured less than an eighth of the time in which
@@ -24,6 +24,7 @@ use super::seat::{LateClaim, SeatIx, SeatPlace};
 use super::terms::{DeviceId, SlotId};
 use super::{Arbiter, index};
 use crate::limits::Class;
+use crate::time::config::deadline;
 
 impl Arbiter {
     pub(super) fn settle_overdue(&mut self, d: DeviceId, now: u64) {
@@ -56,11 +57,7 @@ impl Arbiter {
     /// Begins a drain. A launch that is known to be long gets its own time before the allowance begins.
     pub(super) fn begin_drain(&mut self, d: DeviceId, seat: SeatIx, now: u64) {
         let draining = &self.devices[index(d)].draining;
-        let allowed = |ns: Option<u64>| {
-            let ns = ns.unwrap_or(0).min(self.config.longest);
-            // A launch gets half as much time again, because launches of one function differ in length.
-            now.saturating_add(ns + ns / 2).saturating_add(self.config.drain_of(&self.seat_at(seat).terms))
-        };
+        let allowed = |ns: Option<u64>| deadline(now, ns.unwrap_or(0).min(self.config.stuck), self.config.drain);
         let until = allowed(draining.iter().map(|&slot| self.slot_at(slot).work_lasts(now)).max());
         let said = allowed(draining.iter().map(|&slot| self.slot_at(slot).reported_remaining(now)).max());
         self.devices[index(d)].phase = DevicePhase::Drain { seat, since: now, until, said };
@@ -82,7 +79,7 @@ impl Arbiter {
         let seat = self.slot_at(slot).seat;
         let kept = claim.to.unwrap_or(now).saturating_sub(claim.from);
         let paid = self.seat_at(seat).charged.saturating_sub(claim.charged);
-        if kept > self.config.drain_of(&self.seat_at(seat).terms) && paid < kept / 2 {
+        if kept > self.config.drain && paid < kept / 2 {
             self.pay_for_seat(seat, kept - paid);
         }
     }
@@ -97,7 +94,7 @@ impl Arbiter {
         } else if terms.class == Class::Latency {
             said
         } else {
-            said.min(since.saturating_add(self.config.drain_of(terms)))
+            said.min(since.saturating_add(self.config.drain))
         }
     }
 

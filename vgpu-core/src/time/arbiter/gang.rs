@@ -11,7 +11,7 @@
 use super::decision::Decision;
 use super::device::DevicePhase;
 use super::seat::{SeatIx, SeatPlace};
-use super::terms::{DeviceId, SlotId, TenantId};
+use super::terms::{DeviceId, SlotId, TenantId, quantum_of};
 use super::{Arbiter, index};
 
 /// A device is not lent out for less than this.
@@ -116,7 +116,7 @@ impl Arbiter {
         let flight = |slot: SlotId| now.saturating_add(self.slot_at(slot).work_lasts(now));
         match device.phase {
             DevicePhase::Held { seat, slot, since, until } => {
-                let quantum = since.saturating_add(self.config.quantum_of(&self.seat_at(seat).terms));
+                let quantum = since.saturating_add(quantum_of(&self.config, &self.seat_at(seat).terms));
                 until.min(quantum).max(flight(slot))
             }
             DevicePhase::Drain { .. } => device.draining.iter().map(|&slot| flight(slot)).max().unwrap_or(now),

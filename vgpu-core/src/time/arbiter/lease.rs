@@ -6,7 +6,7 @@
 use super::decision::{Decision, Gate};
 use super::device::DevicePhase;
 use super::seat::{SeatIx, SeatPlace};
-use super::terms::{DeviceId, SlotId};
+use super::terms::{DeviceId, SlotId, quantum_of};
 use super::{Arbiter, index};
 
 impl Arbiter {
@@ -32,7 +32,7 @@ impl Arbiter {
         if device.revoke {
             return true;
         }
-        let quantum = self.config.quantum_of(&terms);
+        let quantum = quantum_of(&self.config, &terms);
         if until == u64::MAX {
             if !others && device.reserved.is_none() {
                 return false;
@@ -101,7 +101,7 @@ impl Arbiter {
     pub(super) fn grant_lease(&mut self, d: DeviceId, seat: SeatIx, limit: u64, now: u64, out: &mut Vec<Decision>) {
         let (key, charged, served) =
             (self.seat_at(seat).order_key(), self.seat_at(seat).charged, self.seat_at(seat).floor_zero);
-        let quantum = self.config.quantum_of(&self.seat_at(seat).terms);
+        let quantum = quantum_of(&self.config, &self.seat_at(seat).terms);
         let device = &mut self.devices[index(d)];
         device.order.remove(seat, key);
         let for_floor = device.order.is_behind_floor(key, now);
@@ -149,7 +149,7 @@ impl Arbiter {
     ) {
         let device = &self.devices[index(d)];
         let ceiling = self.seat_at(seat).terms.effective_ceiling().map(|limit| (limit, self.seat_at(seat).account));
-        let wide = until == u64::MAX && self.config.measures_all && self.is_alone(d, seat, now);
+        let wide = until == u64::MAX && self.measures_all && self.is_alone(d, seat, now);
         let gate = Gate::Run { lease: device.lease, until, exclusive: !device.is_shared_by(slot, now), ceiling, wide };
         self.tell_gate(slot, gate, out);
     }

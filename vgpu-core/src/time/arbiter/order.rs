@@ -8,17 +8,17 @@
 //! If the floors cannot all be met (work was lost, or they exceed the device), the floors' clock slips behind for all
 //! of them alike, so that they stay in proportion.
 //!
-//! Two rules keep a class from starving. While a tenant is [`patience`](super::ArbiterConfig::patience) behind its
+//! Two rules keep a class from starving. While a tenant is [`BURST_NS`] behind its
 //! floor, all tenants behind a floor go before those that are not. A class that was passed over for
-//! [`ageing`](super::ArbiterConfig::ageing) gets one lease, for its tenant without a floor that has the least virtual
+//! [`ageing`](TimeConfig::ageing) gets one lease, for its tenant without a floor that has the least virtual
 //! time.
 //!
 //! Not here: leases ([`super::device`]); the division of a charge, and the conditions for a seat to be ready
 //! ([`super::seat`]).
 
 use super::seat::SeatIx;
-use super::terms::ArbiterConfig;
 use crate::limits::Class;
+use crate::time::config::{BURST_NS, TimeConfig};
 use std::collections::BTreeSet;
 
 /// Most time, in ns, that a tenant may be behind its floor (guaranteed share), or ahead of it. If every tenant is
@@ -146,14 +146,14 @@ impl SeatOrder {
     }
 
     /// The seat to run now, among those for which `may` is true.
-    pub fn pick_next(&mut self, now: u64, config: &ArbiterConfig, may: impl Fn(SeatIx) -> bool) -> Option<SeatIx> {
+    pub fn pick_next(&mut self, now: u64, config: &TimeConfig, may: impl Fn(SeatIx) -> bool) -> Option<SeatIx> {
         if let Some(first) = self.first_floor() {
             let lag = self.floor_clock(now).saturating_sub(first);
             self.slip += lag.saturating_sub(MAX_FLOOR_LAG_NS);
         }
         let clock = self.floor_clock(now);
         let first = |set: &BTreeSet<(u64, SeatIx)>| set.iter().copied().find(|&(_, seat)| may(seat));
-        let patient = clock.saturating_sub(config.patience);
+        let patient = clock.saturating_sub(BURST_NS);
         self.overdue = true;
         for class in (1..Class::COUNT).filter(|&class| now.saturating_sub(self.served[class]) >= config.ageing) {
             let floors = &self.floors[class];
@@ -180,7 +180,7 @@ impl SeatOrder {
         seat: SeatIx,
         key: SeatKey,
         now: u64,
-        config: &ArbiterConfig,
+        config: &TimeConfig,
         count: impl Fn(SeatIx) -> bool,
     ) -> bool {
         let first = |set: &BTreeSet<(u64, SeatIx)>| {
@@ -198,11 +198,11 @@ impl SeatOrder {
     }
 
     /// True if a holder with key `holder` keeps the device against `next`, which [`Self::pick_next`] chose.
-    pub fn keeps_device(&self, holder: SeatKey, next: SeatKey, now: u64, config: &ArbiterConfig) -> bool {
+    pub fn keeps_device(&self, holder: SeatKey, next: SeatKey, now: u64, config: &TimeConfig) -> bool {
         if holder.class != next.class {
             return holder.class < next.class
                 && now.saturating_sub(self.served[next.class.rank()]) < config.ageing
-                && next.floor.is_none_or(|zero| zero >= self.floor_clock(now).saturating_sub(config.patience));
+                && next.floor.is_none_or(|zero| zero >= self.floor_clock(now).saturating_sub(BURST_NS));
         }
         let behind = |key: SeatKey| key.floor.filter(|_| self.is_behind_floor(key, now));
         match (behind(holder), behind(next)) {

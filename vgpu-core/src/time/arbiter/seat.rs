@@ -4,8 +4,9 @@
 
 use super::decision::{Gate, MemberUsage};
 use super::order::{MAX_FLOOR_LAG_NS, SeatKey};
-use super::terms::{ArbiterConfig, DeviceId, SlotId, TenantId, Terms};
-use crate::time::account::{Account, Admission, BURST_NS};
+use super::terms::{DeviceId, SlotId, TenantId, Terms, quantum_of};
+use crate::time::account::{Account, Admission};
+use crate::time::config::{BASE, BURST_NS, TimeConfig};
 use crate::units::share::Share;
 use std::collections::VecDeque;
 
@@ -18,8 +19,6 @@ const UNITS_PER_NS: u64 = 16;
 const MAX_ADVANCE_NS: u64 = 10_000_000_000;
 /// Each measurement lowers the remembered longest launch by one part in this many.
 const FORGET_DIVISOR: u64 = 256;
-/// A remembered launch counts for at most this: others wait for the next one that long, and half as long again.
-const MAX_REMEMBERED_NS: u64 = 2_000_000_000;
 
 /// State of a tenant on a device, with regard to the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,8 +124,8 @@ impl Seat {
 
     /// Notes that the tenant wants the device again after a pause. The length of the pause reduces its
     /// earlier due. After a long pause its credit is at most one quantum, and its floor joins the one furthest behind.
-    pub fn wake_seat(&mut self, least: u64, floor: u64, now: u64, config: &ArbiterConfig) {
-        let credit = self.to_units(config.quantum_of(&self.terms));
+    pub fn wake_seat(&mut self, least: u64, floor: u64, now: u64, config: &TimeConfig) {
+        let credit = self.to_units(quantum_of(config, &self.terms));
         let pause = self.slept.map_or(u64::MAX, |slept| now.saturating_sub(slept));
         let missed = self.virtual_time.saturating_add(self.to_units(pause));
         self.virtual_time = self.virtual_time.max(least.saturating_sub(credit).min(missed));
@@ -172,7 +171,7 @@ impl Seat {
 
     /// When a tenant whose ceiling is used up may have a lease again: with a balance of one lease, or half of the
     /// burst if that is less. Never while it is paused.
-    pub fn refill_time(&self, config: &ArbiterConfig) -> u64 {
+    pub fn refill_time(&self, config: &TimeConfig) -> u64 {
         if self.paused {
             return u64::MAX;
         }
@@ -180,12 +179,12 @@ impl Seat {
         self.account.when_balance_is(self.enough_for_lease(limit, config), limit)
     }
 
-    fn enough_for_lease(&self, limit: Share, config: &ArbiterConfig) -> u64 {
-        config.quantum_of(&self.terms).min(limit.part_of(BURST_NS) / 2)
+    fn enough_for_lease(&self, limit: Share, config: &TimeConfig) -> u64 {
+        quantum_of(config, &self.terms).min(limit.part_of(BURST_NS) / 2)
     }
 
     /// Resets its account to a balance of one lease.
-    pub fn begin_anew(&mut self, now: u64, config: &ArbiterConfig) {
+    pub fn begin_anew(&mut self, now: u64, config: &TimeConfig) {
         self.tired = false;
         self.account = match self.terms.effective_ceiling() {
             Some(limit) => Account::with_balance(self.enough_for_lease(limit, config), limit, now),
@@ -195,7 +194,7 @@ impl Seat {
     }
 
     /// How long the balance lasts at full use; `u64::MAX` without a ceiling.
-    pub fn balance_lasts(&self, now: u64, config: &ArbiterConfig) -> u64 {
+    pub fn balance_lasts(&self, now: u64, config: &TimeConfig) -> u64 {
         let Some(limit) = self.terms.effective_ceiling() else { return u64::MAX };
         let balance = u64::try_from(self.account.balance_at(limit, now)).unwrap_or(0);
         let rest = u64::from(1000 - limit.as_permille());
@@ -317,7 +316,7 @@ impl MemberSlot {
     /// Learns from `ns` of its work, measured at once and expected to take `expected`. A measurement near the
     /// estimate teaches nothing: it may have been a thousand launches.
     pub fn learn_stretch(&mut self, ns: u64, expected: u64) {
-        let launch = if ns > expected.saturating_add(expected / 4) { ns.min(MAX_REMEMBERED_NS) } else { 0 };
+        let launch = if ns > expected.saturating_add(expected / 4) { ns.min(BASE.stuck) } else { 0 };
         self.longest = launch.max(self.longest - self.longest.div_ceil(FORGET_DIVISOR));
     }
 
@@ -331,7 +330,7 @@ impl MemberSlot {
     }
 
     /// Until when its overdue work keeps its tenant from a lease; `None`: it does not.
-    pub fn holds_up(&self, now: u64, config: &ArbiterConfig) -> Option<u64> {
+    pub fn holds_up(&self, now: u64, config: &TimeConfig) -> Option<u64> {
         self.overdue.map(|since| since.saturating_add(config.stuck)).filter(|&end| end > now)
     }
 }

@@ -2,7 +2,7 @@
 //! effects ([`super::order`], [`super::device`]).
 
 use crate::limits::Class;
-use crate::time::account::BURST_NS;
+use crate::time::config::TimeConfig;
 use crate::units::share::Share;
 
 /// A tenant, by the number its owner gave it.
@@ -69,68 +69,16 @@ impl Terms {
     }
 }
 
-/// Durations that the arbiter works with, in nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ArbiterConfig {
-    /// Length of a lease, unless the tenant's terms or its class say otherwise.
-    pub quantum: u64,
-    /// Length of a lease of class latency.
-    pub latency_quantum: u64,
-    /// Work in flight below this does not delay the next member: about the time until that one launches. A larger
-    /// value costs accuracy: the device may switch to the next member first, and return a slice later.
-    pub overlap: u64,
-    /// How long a drain may take before the next member is admitted at the same time; at least two quanta.
-    pub drain: u64,
-    /// A launch in flight is trusted to take at most this long; then the drain's allowance begins.
-    pub longest: u64,
-    /// A member no longer holds up its own tenant this long after its allowance ended: it was stopped, waits for that
-    /// tenant, or reports falsely.
-    pub stuck: u64,
-    /// A tenant this far behind its floor goes before every class.
-    pub patience: u64,
-    /// A class that is passed over for this long gets a lease.
-    pub ageing: u64,
-    /// A tenant that was alone for this long needs no lease: its gate opens.
-    pub alone: u64,
-    /// True: a tenant that was alone for `alone` still gets a lease, a wide one (more may be in flight), because
-    /// its device time is measured only under a lease.
-    pub measures_all: bool,
-}
-
-impl Default for ArbiterConfig {
-    fn default() -> Self {
-        Self {
-            quantum: 4_000_000,
-            latency_quantum: 1_000_000,
-            overlap: 40_000,
-            drain: 10_000_000,
-            longest: 2_000_000_000,
-            stuck: 2_000_000_000,
-            patience: BURST_NS,
-            ageing: 1_000_000_000,
-            alone: 1_000_000_000,
-            measures_all: false,
-        }
-    }
-}
-
 /// The shortest and longest lease that terms can ask for.
 pub const QUANTUM_RANGE_NS: core::ops::RangeInclusive<u64> = 500_000..=50_000_000;
 
-impl ArbiterConfig {
-    /// Length of a lease for a tenant with these terms.
-    #[must_use]
-    pub fn quantum_of(&self, terms: &Terms) -> u64 {
-        let asked = terms.quantum.unwrap_or(match terms.class {
-            Class::Latency => self.latency_quantum,
-            Class::Normal | Class::Batch => self.quantum,
-        });
-        asked.clamp(*QUANTUM_RANGE_NS.start(), *QUANTUM_RANGE_NS.end())
-    }
-
-    /// How long the drain after such a lease may take.
-    #[must_use]
-    pub fn drain_of(&self, terms: &Terms) -> u64 {
-        self.drain.max(2 * self.quantum_of(terms))
-    }
+/// Length of a lease for a tenant with these terms. A lease of class latency is a quarter of the others', so that more
+/// tenants of that class get one within a request's time.
+#[must_use]
+pub fn quantum_of(time: &TimeConfig, terms: &Terms) -> u64 {
+    let asked = terms.quantum.unwrap_or(match terms.class {
+        Class::Latency => time.quantum / 4,
+        Class::Normal | Class::Batch => time.quantum,
+    });
+    asked.clamp(*QUANTUM_RANGE_NS.start(), *QUANTUM_RANGE_NS.end())
 }

@@ -42,7 +42,7 @@ struct Desk {
 
 impl Desk {
     fn new(devices: u16) -> Self {
-        Self { arbiter: Arbiter::new(ArbiterConfig::default(), devices, 0), book: Book::default(), now: 0 }
+        Self { arbiter: Arbiter::new(TimeConfig::default(), devices, 0), book: Book::default(), now: 0 }
     }
 
     fn join(&mut self, tenant: u32, terms: Terms) -> SlotId {
@@ -300,7 +300,7 @@ fn a_floor_that_is_due_goes_before_virtual_time_and_weights_divide_the_rest() {
 
 #[test]
 fn a_pause_costs_its_own_length_and_a_long_one_leaves_one_quantum_of_credit() {
-    let config = ArbiterConfig::default();
+    let config = TimeConfig::default();
     let seat = |slept: u64| {
         let mut seat = Seat::new(TenantId(1), D0, Terms::default(), 0);
         (seat.virtual_time, seat.slept) = (16 * 100 * MS, Some(slept));
@@ -362,7 +362,7 @@ fn where_all_is_measured_who_is_alone_keeps_its_lease_and_one_that_was_open_is_o
     desk.tick();
     desk.runs(a, MS);
     assert_eq!(desk.at(1_000 * MS), [(a, Gate::Open)]);
-    desk.arbiter.set_config(ArbiterConfig { measures_all: true, ..ArbiterConfig::default() });
+    desk.arbiter.set_measures_all(true);
     desk.now = 1_001 * MS;
     assert_eq!(desk.tick(), [(a, Gate::Wait)], "what went through the open gate drains first");
     desk.done(a, MS);
@@ -384,7 +384,7 @@ fn leases(decisions: &[(SlotId, Gate)], of: SlotId) -> Vec<(bool, bool)> {
 
 fn measured() -> Desk {
     let mut desk = Desk::new(1);
-    desk.arbiter.set_config(ArbiterConfig { measures_all: true, ..ArbiterConfig::default() });
+    desk.arbiter.set_measures_all(true);
     desk
 }
 

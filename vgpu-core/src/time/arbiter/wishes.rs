@@ -6,7 +6,7 @@
 use super::decision::{Gate, MemberUsage};
 use super::device::DevicePhase;
 use super::seat::{SeatIx, SeatPlace};
-use super::terms::{DeviceId, SlotId};
+use super::terms::{DeviceId, SlotId, quantum_of};
 use super::{Arbiter, index};
 
 impl Arbiter {
@@ -55,7 +55,7 @@ impl Arbiter {
     /// An arrival far behind the holder in virtual time ends the holder's lease, once a quarter of it has passed.
     fn preempt_holder(&mut self, seat: SeatIx, d: DeviceId, now: u64) {
         let DevicePhase::Held { seat: holder, slot, since, until } = self.devices[index(d)].phase else { return };
-        let (held, quantum) = (self.seat_at(holder), self.config.quantum_of(&self.seat_at(holder).terms));
+        let (held, quantum) = (self.seat_at(holder), quantum_of(&self.config, &self.seat_at(holder).terms));
         let clock = self.devices[index(d)].order.floor_clock(now);
         let here = self.seat_at(seat);
         let used = now.saturating_sub(since).min(quantum);

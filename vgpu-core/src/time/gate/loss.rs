@@ -1,9 +1,7 @@
 //! Rules for a missing daemon: no process hangs, and no process takes time that was promised to others.
 
+use crate::time::config::DAEMON_GONE_NS;
 use crate::units::share::Share;
-
-/// The daemon counts as gone after this long without a heartbeat.
-pub const DAEMON_GONE_NS: u64 = 250_000_000;
 
 /// Time in which every member joins again after its daemon started, or was silent for longer than [`DAEMON_GONE_NS`].
 /// Members look for a lost daemon every 1 to 1.25 s and wait 0.3 s for its answer, so each has tried twice in this

@@ -18,9 +18,7 @@
 //! Not here: the events themselves, and which functions an interval teaches something about.
 
 use crate::time::account::cost::{CostDoubt, CostGuess};
-
-/// Estimated work between two markers.
-pub const MARKER_INTERVAL_NS: u64 = 250_000;
+use crate::time::config::MARKER_INTERVAL_NS;
 
 /// The device kept up with the host if it reached the end marker within the interval's length divided by this, after
 /// the marker's record.

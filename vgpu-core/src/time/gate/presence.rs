@@ -10,12 +10,10 @@
 //! Not here: how unused time expires ([`crate::time::account`]), the work in flight ([`super::LaunchGate`]).
 
 use crate::time::account::{SharedAccount, WorkStart};
+use crate::time::config::BASE;
 
 /// After this long without a look, the caller must find out again what is in flight.
-pub const PRESENCE_PAUSE_NS: u64 = 5_000_000;
-/// A thread that waits for another member's turn looks again at a known time. If it is later than that by this much,
-/// the turn was not the cause.
-const LATE_WAKE_NS: u64 = 10_000_000;
+pub const PRESENCE_PAUSE_NS: u64 = BASE.heartbeat / 2;
 
 /// The start of the current period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,7 +43,7 @@ impl Presence {
 
     /// Notes that another member's turn holds back a launch, which asks again at `until`.
     pub fn is_kept_away(&mut self, until: u64) {
-        self.away = until.saturating_add(LATE_WAKE_NS);
+        self.away = until.saturating_add(BASE.heartbeat);
     }
 
     /// Notes that a launch goes, or that none is wanted any more.
@@ -59,7 +57,8 @@ impl Presence {
 mod tests {
     use super::*;
     use crate::memory::ledger::LedgerPage;
-    use crate::time::account::{Admission, BURST_NS};
+    use crate::time::account::Admission;
+    use crate::time::config::BURST_NS;
     use crate::units::share::Share;
 
     const MS: u64 = 1_000_000;

@@ -1,8 +1,9 @@
 //! The gate's promises.
 
-use super::marks::{MARKER_INTERVAL_NS, StreamMarkers, has_kept_up};
+use super::marks::{StreamMarkers, has_kept_up};
 use super::*;
 use crate::time::account::cost::{CostTable, UNKNOWN_COST_NS};
+use crate::time::config::{BASE, MARKER_INTERVAL_NS};
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
@@ -21,7 +22,7 @@ fn ask(cost: CostGuess, gate: Gate, now: u64) -> LaunchRequest {
 
 #[test]
 fn an_open_gate_asks_nothing() {
-    let (mut keeper, bounds) = (LaunchGate::default(), GateBounds::default());
+    let mut keeper = LaunchGate::default();
     for n in 0..1000 {
         let ask = LaunchRequest {
             cost: CostGuess::NEVER_MEASURED,
@@ -31,82 +32,74 @@ fn an_open_gate_asks_nothing() {
             aside: 0,
             now: n,
         };
-        assert_eq!(keeper.ask_gate(&ask, &bounds), GateVerdict::Go);
+        assert_eq!(keeper.ask_gate(&ask), GateVerdict::Go);
     }
     assert_eq!(keeper, LaunchGate::default());
 }
 
 #[test]
 fn estimated_work_in_flight_is_bounded() {
-    let (mut keeper, bounds) = (LaunchGate::default(), GateBounds::default());
+    let mut keeper = LaunchGate::default();
     let mut admitted = 0;
-    while keeper.ask_gate(&ask(sure(150 * US), run(), 0), &bounds) == GateVerdict::Go {
-        keeper.note_launch(sure(150 * US), 0, &bounds);
+    while keeper.ask_gate(&ask(sure(150 * US), run(), 0)) == GateVerdict::Go {
+        keeper.note_launch(sure(150 * US), 0);
         admitted += 1;
     }
     assert_eq!(admitted, 13, "2 ms hold 13 times 150 us");
     keeper.note_completed(150 * US, CostDoubt::NO_DOUBT, 150 * US);
-    assert_eq!(keeper.ask_gate(&ask(sure(150 * US), run(), 150 * US), &bounds), GateVerdict::Go);
+    assert_eq!(keeper.ask_gate(&ask(sure(150 * US), run(), 150 * US)), GateVerdict::Go);
 }
 
 #[test]
 fn one_long_launch_goes_when_nothing_is_in_flight_and_the_next_when_it_is_about_to_end() {
-    let (mut keeper, bounds) = (LaunchGate::default(), GateBounds::default());
+    let mut keeper = LaunchGate::default();
     let long = sure(20 * MS);
-    assert_eq!(keeper.ask_gate(&ask(long, run(), 0), &bounds), GateVerdict::Go);
-    keeper.note_launch(long, 0, &bounds);
-    assert_eq!(
-        keeper.ask_gate(&ask(long, run(), MS), &bounds),
-        GateVerdict::Wait(MS + 980 * US),
-        "looks again after a while"
-    );
+    assert_eq!(keeper.ask_gate(&ask(long, run(), 0)), GateVerdict::Go);
+    keeper.note_launch(long, 0);
+    assert_eq!(keeper.ask_gate(&ask(long, run(), MS)), GateVerdict::Wait(MS + 980 * US), "looks again after a while");
     let early = 20 * MS - 100 * US;
-    assert_eq!(keeper.ask_gate(&ask(long, run(), early - US), &bounds), GateVerdict::Wait(early));
-    assert_eq!(
-        keeper.ask_gate(&ask(long, run(), 19 * MS), &bounds),
-        GateVerdict::Wait(19 * MS + 230_000),
-        "and sooner"
-    );
-    assert_eq!(keeper.ask_gate(&ask(long, run(), early), &bounds), GateVerdict::Go);
-    keeper.note_launch(long, early, &bounds);
-    assert!(matches!(keeper.ask_gate(&ask(long, run(), 21 * MS), &bounds), GateVerdict::Wait(_)), "but only one");
+    assert_eq!(keeper.ask_gate(&ask(long, run(), early - US)), GateVerdict::Wait(early));
+    assert_eq!(keeper.ask_gate(&ask(long, run(), 19 * MS)), GateVerdict::Wait(19 * MS + 230_000), "and sooner");
+    assert_eq!(keeper.ask_gate(&ask(long, run(), early)), GateVerdict::Go);
+    keeper.note_launch(long, early);
+    assert!(matches!(keeper.ask_gate(&ask(long, run(), 21 * MS)), GateVerdict::Wait(_)), "but only one");
 }
 
 #[test]
 fn launches_of_unknown_cost_go_one_at_a_time() {
-    let (mut keeper, bounds) = (LaunchGate::default(), GateBounds::default());
-    assert_eq!(keeper.ask_gate(&ask(CostGuess::NEVER_MEASURED, run(), 0), &bounds), GateVerdict::Go);
-    keeper.note_launch(CostGuess::NEVER_MEASURED, 0, &bounds);
-    assert!(matches!(keeper.ask_gate(&ask(CostGuess::NEVER_MEASURED, run(), US), &bounds), GateVerdict::Wait(_)));
-    assert_eq!(keeper.ask_gate(&ask(sure(US), run(), US), &bounds), GateVerdict::Go, "a known one is no risk");
+    let mut keeper = LaunchGate::default();
+    assert_eq!(keeper.ask_gate(&ask(CostGuess::NEVER_MEASURED, run(), 0)), GateVerdict::Go);
+    keeper.note_launch(CostGuess::NEVER_MEASURED, 0);
+    assert!(matches!(keeper.ask_gate(&ask(CostGuess::NEVER_MEASURED, run(), US)), GateVerdict::Wait(_)));
+    assert_eq!(keeper.ask_gate(&ask(sure(US), run(), US)), GateVerdict::Go, "a known one is no risk");
     keeper.note_completed(UNKNOWN_COST_NS, CostGuess::NEVER_MEASURED.doubt_of(), 30 * US);
-    assert_eq!(keeper.ask_gate(&ask(CostGuess::NEVER_MEASURED, run(), 31 * US), &bounds), GateVerdict::Go);
+    assert_eq!(keeper.ask_gate(&ask(CostGuess::NEVER_MEASURED, run(), 31 * US)), GateVerdict::Go);
 }
 
 #[test]
 fn whoever_may_not_launch_waits_for_the_word_or_the_refill() {
-    let (mut keeper, bounds) = (LaunchGate::default(), GateBounds::default());
+    let mut keeper = LaunchGate::default();
     let cost = sure(50 * US);
-    assert_eq!(keeper.ask_gate(&ask(cost, Gate::Wait, 5), &bounds), GateVerdict::Wait(5 + 10 * MS));
-    assert_eq!(keeper.ask_gate(&ask(cost, Gate::Cap { until: 3 * MS }, 5), &bounds), GateVerdict::Wait(3 * MS));
+    assert_eq!(keeper.ask_gate(&ask(cost, Gate::Wait, 5)), GateVerdict::Wait(5 + 10 * MS));
+    assert_eq!(keeper.ask_gate(&ask(cost, Gate::Cap { until: 3 * MS }, 5)), GateVerdict::Wait(3 * MS));
     // The end of the pause opens no gate by itself. A look each nanosecond would only keep a processor busy.
-    assert_eq!(keeper.ask_gate(&ask(cost, Gate::Cap { until: 3 * MS }, 3 * MS), &bounds), GateVerdict::Wait(13 * MS));
+    assert_eq!(keeper.ask_gate(&ask(cost, Gate::Cap { until: 3 * MS }, 3 * MS)), GateVerdict::Wait(13 * MS));
     let over = Gate::Run { lease: 1, until: 4 * MS, exclusive: true, ceiling: None, wide: false };
-    assert_eq!(keeper.ask_gate(&ask(cost, over, 4 * MS - 1), &bounds), GateVerdict::Go);
-    assert_eq!(keeper.ask_gate(&ask(cost, over, 4 * MS), &bounds), GateVerdict::Wait(14 * MS));
+    assert_eq!(keeper.ask_gate(&ask(cost, over, 4 * MS - 1)), GateVerdict::Go);
+    assert_eq!(keeper.ask_gate(&ask(cost, over, 4 * MS)), GateVerdict::Wait(14 * MS));
     let debt = LaunchRequest { admission: Admission::WaitUntil(7 * MS), ..ask(cost, run(), 0) };
-    assert_eq!(keeper.ask_gate(&debt, &bounds), GateVerdict::Wait(7 * MS));
+    assert_eq!(keeper.ask_gate(&debt), GateVerdict::Wait(7 * MS));
 }
 
 #[test]
 fn what_runs_may_wait_for_what_is_held_back() {
-    let (mut keeper, bounds) = (LaunchGate::default(), GateBounds::default());
-    keeper.note_launch(sure(3 * MS), 0, &bounds);
+    let mut keeper = LaunchGate::default();
+    keeper.note_launch(sure(3 * MS), 0);
     for gate in [run(), Gate::Wait, Gate::Cap { until: u64::MAX }] {
         let mut keeper = keeper;
         let (mut now, mut forced) = (0, Vec::new());
         while forced.len() < 6 {
-            match keeper.ask_gate(&ask(sure(3 * MS), gate, now), &bounds) {
+            match keeper.ask_gate(&ask(sure(3 * MS), gate, now)) {
                 GateVerdict::Go if forced.is_empty() => now += MS, // one ahead, at the end of what runs
                 GateVerdict::Wait(until) => now = until,
                 GateVerdict::Forced => forced.push(now),
@@ -116,7 +109,7 @@ fn what_runs_may_wait_for_what_is_held_back() {
                 keeper.ahead = true;
             }
         }
-        let expected = if gate == run() { 4 * MS + 500 * US } else { 10 * MS + 500 * US };
+        let expected = if gate == run() { 4 * MS + 500 * US } else { 13 * MS + 500 * US };
         let after = [10, 30, 70, 150, 310, 470].map(|ms: u64| expected + ms * MS);
         assert_eq!(forced, after, "{gate:?}");
     }
@@ -124,13 +117,13 @@ fn what_runs_may_wait_for_what_is_held_back() {
 
 #[test]
 fn behind_work_of_its_own_stream_a_launch_waits_longer_before_it_is_forced() {
-    let (mut keeper, bounds) = (LaunchGate::default(), GateBounds::default());
-    keeper.note_launch(CostGuess::NEVER_MEASURED, 0, &bounds);
+    let mut keeper = LaunchGate::default();
+    keeper.note_launch(CostGuess::NEVER_MEASURED, 0);
     let behind = |now| LaunchRequest { beside: false, ..ask(CostGuess::NEVER_MEASURED, run(), now) };
     let mut forced = Vec::new();
     let mut now = 0;
     while forced.len() < 4 {
-        match keeper.ask_gate(&behind(now), &bounds) {
+        match keeper.ask_gate(&behind(now)) {
             GateVerdict::Wait(until) => now = until,
             GateVerdict::Forced => forced.push(now),
             GateVerdict::Go => panic!("not without being forced"),
@@ -143,17 +136,17 @@ fn behind_work_of_its_own_stream_a_launch_waits_longer_before_it_is_forced() {
 /// Simulates launches without a balance, each held until the gate forces it. `helps`: whether the work in flight ends
 /// when the launch goes. Returns how long each of them waited, in ms.
 fn waits(helps: bool) -> Vec<u64> {
-    let (mut keeper, bounds, mut now) = (LaunchGate::default(), GateBounds::default(), 0);
+    let (mut keeper, mut now) = (LaunchGate::default(), 0);
     let poor = |now| LaunchRequest { admission: Admission::WaitUntil(u64::MAX), ..ask(sure(MS), run(), now) };
     let mut waits = Vec::new();
     for _ in 0..6 {
-        keeper.note_launch(sure(80 * MS), now, &bounds);
+        keeper.note_launch(sure(80 * MS), now);
         let begun = now;
-        while let GateVerdict::Wait(until) = keeper.ask_gate(&poor(now), &bounds) {
+        while let GateVerdict::Wait(until) = keeper.ask_gate(&poor(now)) {
             now = until;
         }
         waits.push((now - begun) / MS);
-        keeper.note_launch(sure(MS), now, &bounds);
+        keeper.note_launch(sure(MS), now);
         keeper.note_completed(MS, CostDoubt::NO_DOUBT, now + MS);
         now += if helps { MS } else { 500 * MS };
         keeper.note_completed(80 * MS, CostDoubt::NO_DOUBT, now);
@@ -170,10 +163,10 @@ fn forced_launches_that_help_stay_as_quick_and_those_in_vain_become_rare() {
 #[test]
 fn what_takes_longer_than_expected_beside_others_is_expected_to() {
     let due = |took: &[u64]| {
-        let (mut keeper, bounds, mut now) = (LaunchGate::default(), GateBounds::default(), 0);
+        let (mut keeper, mut now) = (LaunchGate::default(), 0);
         took.iter().for_each(|spent| keeper.learn_slowdown(200 * MS, *spent));
-        keeper.note_launch(sure(200 * MS), 0, &bounds);
-        while let GateVerdict::Wait(until) = keeper.ask_gate(&ask(sure(200 * MS), Gate::Wait, now), &bounds) {
+        keeper.note_launch(sure(200 * MS), 0);
+        while let GateVerdict::Wait(until) = keeper.ask_gate(&ask(sure(200 * MS), Gate::Wait, now)) {
             now = until;
         }
         now / MS
@@ -265,7 +258,6 @@ fn what_was_never_measured_is_measured_at_once() {
 /// count alike.
 #[test]
 fn what_goes_on_is_what_would_have_gone_anyway() {
-    let bounds = GateBounds::default();
     let (mut short, mut long) = (LaunchGate::default(), LaunchGate::default());
     let (mut marks, mut other) = (StreamMarkers::default(), StreamMarkers::default());
     let mut taken = 0;
@@ -274,9 +266,9 @@ fn what_goes_on_is_what_would_have_gone_anyway() {
         let admission = if n % 11 == 0 { Admission::WaitUntil(n + MS) } else { Admission::Admit };
         let gate = if n % 13 == 0 { Gate::Wait } else { run() };
         let ask = LaunchRequest { admission, ..ask(sure(cost), gate, n) };
-        if marks.goes_on(cost) && short.goes_on(&ask, &bounds) {
+        if marks.goes_on(cost) && short.goes_on(&ask) {
             taken += 1;
-            assert_eq!(long.ask_gate(&ask, &bounds), GateVerdict::Go, "{ask:?}");
+            assert_eq!(long.ask_gate(&ask), GateVerdict::Go, "{ask:?}");
             marks.go_on(cost);
             assert!(other.before_launch(sure(cost), false, true).tail.is_none());
             assert!(other.after_launch(sure(cost)).is_none(), "no marker");
@@ -287,9 +279,9 @@ fn what_goes_on_is_what_would_have_gone_anyway() {
                     marks.complete_oldest(1, false);
                 }
             }
-            short.note_launch(sure(cost), n, &bounds);
+            short.note_launch(sure(cost), n);
         }
-        long.note_launch(sure(cost), n, &bounds);
+        long.note_launch(sure(cost), n);
         assert_eq!((short.in_flight(), marks), (long.in_flight(), other));
         if short.in_flight() > MS {
             short.note_completed(MS, CostDoubt::NO_DOUBT, n);
@@ -302,38 +294,30 @@ fn what_goes_on_is_what_would_have_gone_anyway() {
 /// A launch that took 50 us once may take a second the next time.
 #[test]
 fn of_what_was_measured_a_few_times_only_as_many_go_together() {
-    let (costs, bounds) = (CostTable::<1>::new(), GateBounds::default());
+    let costs = CostTable::<1>::new();
     for most in [2, 4, 8, 16, 32, 64, 200] {
         costs.learn_cost(7, 10 * US);
         let (mut keeper, mut marks) = (LaunchGate::default(), StreamMarkers::default());
         let cost = costs.guess_cost(7);
         let own = |cost, now| LaunchRequest { beside: false, ..ask(cost, run(), now) };
         let mut went = 0;
-        while keeper.ask_gate(&own(cost, 0), &bounds) == GateVerdict::Go {
+        while keeper.ask_gate(&own(cost, 0)) == GateVerdict::Go {
             let begins = marks.before_launch(cost, went == 0, true).begin;
             assert_eq!(begins, went == 0 && most < 200, "where it can it begins at a marker");
-            keeper.note_launch(cost, 0, &bounds);
+            keeper.note_launch(cost, 0);
             went += 1;
             marks.after_launch(cost);
         }
         assert_eq!((went, keeper.is_in_doubt(&own(cost, 0))), (most, most < 200));
-        assert!(matches!(keeper.ask_gate(&own(cost, MS), &bounds), GateVerdict::Wait(_)), "not by its time: {most}");
-        assert_eq!(
-            keeper.ask_gate(&own(sure(10 * US), 0), &bounds) == GateVerdict::Go,
-            most < 200,
-            "others go beside it"
-        );
-        assert!(most == 200 || !keeper.goes_on(&own(cost, 0), &bounds), "and it takes the long way");
-        assert_eq!(
-            keeper.ask_gate(&ask(cost, run(), 0), &bounds) == GateVerdict::Go,
-            most < 200,
-            "as others may wait for it"
-        );
+        assert!(matches!(keeper.ask_gate(&own(cost, MS)), GateVerdict::Wait(_)), "not by its time: {most}");
+        assert_eq!(keeper.ask_gate(&own(sure(10 * US), 0)) == GateVerdict::Go, most < 200, "others go beside it");
+        assert!(most == 200 || !keeper.goes_on(&own(cost, 0)), "and it takes the long way");
+        assert_eq!(keeper.ask_gate(&ask(cost, run(), 0)) == GateVerdict::Go, most < 200, "as others may wait for it");
         // A launch that waits puts a marker after the work in flight; each marker that is reached makes room for as
         // many launches again.
         let doubt = marks.close().map_or(cost.doubt_of(), |open| open.doubt);
         keeper.note_completed(10 * US, doubt, 10 * US);
-        assert_eq!(keeper.ask_gate(&own(cost, 10 * US), &bounds), GateVerdict::Go);
+        assert_eq!(keeper.ask_gate(&own(cost, 10 * US)), GateVerdict::Go);
     }
 }
 
@@ -367,36 +351,34 @@ fn what_is_in_doubt_gets_no_marker_behind_it_until_somebody_waits_for_that() {
 /// A kernel waits for the host, and others are queued behind it before the host releases it.
 #[test]
 fn whom_nothing_but_doubt_holds_back_is_not_held_for_long_each_time() {
-    let (costs, bounds) = (CostTable::<1>::new(), GateBounds::default());
+    let costs = CostTable::<1>::new();
     costs.learn_cost(7, 10 * US);
     let cost = costs.guess_cost(7);
     for beside in [false, true] {
         let own = |now, admission| LaunchRequest { beside, admission, ..ask(cost, run(), now) };
         let (mut keeper, mut now, admit) = (LaunchGate::default(), 0, Admission::Admit);
-        while keeper.ask_gate(&own(now, admit), &bounds) == GateVerdict::Go {
-            keeper.note_launch(cost, 0, &bounds);
+        while keeper.ask_gate(&own(now, admit)) == GateVerdict::Go {
+            keeper.note_launch(cost, 0);
         }
         let mut poor = keeper;
         for n in 0..20 {
-            assert!(keeper.is_held_by_doubt(&own(now, admit), &bounds));
-            assert!(matches!(keeper.ask_gate(&own(now + 79 * MS, admit), &bounds), GateVerdict::Wait(_)), "{n}");
+            assert!(keeper.is_held_by_doubt(&own(now, admit)));
+            assert!(matches!(keeper.ask_gate(&own(now + 79 * MS, admit)), GateVerdict::Wait(_)), "{n}");
             now += 81 * MS;
-            assert_eq!(keeper.ask_gate(&own(now, admit), &bounds), GateVerdict::Forced, "{n}");
-            keeper.note_launch(cost, now, &bounds);
+            assert_eq!(keeper.ask_gate(&own(now, admit)), GateVerdict::Forced, "{n}");
+            keeper.note_launch(cost, now);
         }
         let without = Admission::WaitUntil(u64::MAX);
-        assert!(!poor.is_held_by_doubt(&own(0, without), &bounds));
-        let all =
-            (1..=20).filter(|n| poor.ask_gate(&own(n * 81 * MS, without), &bounds) == GateVerdict::Forced).count();
+        assert!(!poor.is_held_by_doubt(&own(0, without)));
+        let all = (1..=20).filter(|n| poor.ask_gate(&own(n * 81 * MS, without)) == GateVerdict::Forced).count();
         assert!(beside || all < 10, "nor is that a way round the balance: {all}");
     }
 }
 
 #[test]
 fn a_launch_that_the_driver_refused_leaves_nothing() {
-    let bounds = GateBounds::default();
     let (mut keeper, mut marks) = (LaunchGate::default(), StreamMarkers::default());
-    keeper.note_launch(sure(MS), 0, &bounds);
+    keeper.note_launch(sure(MS), 0);
     marks.before_launch(sure(100 * US), true, true);
     assert!(marks.after_launch(sure(100 * US)).is_none());
     let before = (keeper.in_flight(), marks);
@@ -404,7 +386,7 @@ fn a_launch_that_the_driver_refused_leaves_nothing() {
     let costs = CostTable::<1>::new();
     let young = [3, 1, 1].map(|more| ((0..more).for_each(|_| costs.learn_cost(7, 50 * US)), costs.guess_cost(7)).1);
     for cost in [sure(50 * US), CostGuess::NEVER_MEASURED].into_iter().chain(young) {
-        keeper.note_launch(cost, 0, &bounds);
+        keeper.note_launch(cost, 0);
         marks.before_launch(cost, false, true);
         let closed = marks.after_launch(cost);
         assert_eq!(closed.is_some(), cost.is_unknown());
@@ -413,7 +395,7 @@ fn a_launch_that_the_driver_refused_leaves_nothing() {
         assert_eq!((keeper.in_flight(), keeper.young_doubt(), marks), (before.0, 0, before.1));
     }
     assert_eq!(
-        keeper.ask_gate(&ask(CostGuess::NEVER_MEASURED, run(), 0), &bounds),
+        keeper.ask_gate(&ask(CostGuess::NEVER_MEASURED, run(), 0)),
         GateVerdict::Go,
         "none of unknown cost is left"
     );
@@ -439,14 +421,14 @@ fn what_would_never_come_to_a_marker_is_measured_on_demand() {
 #[test]
 fn a_launch_that_waits_for_the_balance_looks_a_few_times() {
     let looks = |limit: u64, took: u64| {
-        let (mut keeper, bounds) = (LaunchGate::default(), GateBounds::default());
-        keeper.note_launch(sure(2 * MS), 0, &bounds);
+        let mut keeper = LaunchGate::default();
+        keeper.note_launch(sure(2 * MS), 0);
         let (mut now, mut looks) = (0, 0);
         loop {
             let in_flight = keeper.in_flight();
             let nil = (if in_flight > 0 { 2 * MS } else { took }) * 100 / limit;
             let admission = if now > nil { Admission::Admit } else { Admission::WaitUntil(nil + 1) };
-            match keeper.ask_gate(&LaunchRequest { admission, ..ask(sure(MS), run(), now) }, &bounds) {
+            match keeper.ask_gate(&LaunchRequest { admission, ..ask(sure(MS), run(), now) }) {
                 GateVerdict::Wait(until) => (now, looks) = (until, looks + 1),
                 _ => return (looks, now - (took * 100 / limit)),
             }
@@ -479,12 +461,12 @@ fn a_tail_that_others_wait_for_ends_with_a_marker() {
 
 #[test]
 fn what_takes_longer_than_expected_is_looked_at_less_and_less() {
-    let (mut keeper, bounds) = (LaunchGate::default(), GateBounds::default());
-    keeper.note_launch(sure(MS), 0, &bounds);
+    let mut keeper = LaunchGate::default();
+    keeper.note_launch(sure(MS), 0);
     let looks = |end: u64| {
         let (mut now, mut count) = (0, 0);
         while now < end {
-            now = keeper.next_look(now, &bounds);
+            now = keeper.next_look(now);
             count += 1;
         }
         (count, now - end)
@@ -499,7 +481,6 @@ fn what_takes_longer_than_expected_is_looked_at_less_and_less() {
 /// does.
 #[test]
 fn what_is_a_small_part_of_the_work_beside_it_goes() {
-    let bounds = GateBounds::default();
     for (cost, in_flight, goes) in [
         (sure(100_000), 3_000_000, true),
         (sure(112_000), 3_000_000, true),
@@ -511,12 +492,12 @@ fn what_is_a_small_part_of_the_work_beside_it_goes() {
         assert_eq!(goes_beside(cost, in_flight, true), goes, "{cost:?} beside {in_flight}");
         assert!(!goes_beside(cost, in_flight, false), "on its own stream it waits in the device");
         let mut keeper = LaunchGate::default();
-        keeper.note_launch(sure(in_flight), 0, &bounds);
+        keeper.note_launch(sure(in_flight), 0);
         let aside = if goes { in_flight } else { 0 };
-        let verdict = keeper.ask_gate(&LaunchRequest { aside, ..ask(cost, run(), 1000) }, &bounds);
+        let verdict = keeper.ask_gate(&LaunchRequest { aside, ..ask(cost, run(), 1000) });
         assert_eq!(
             verdict == GateVerdict::Go,
-            goes || !cost.is_unknown() && cost.as_ns() + in_flight <= bounds.in_flight
+            goes || !cost.is_unknown() && cost.as_ns() + in_flight <= BASE.in_flight
         );
     }
 }
@@ -525,17 +506,16 @@ fn what_is_a_small_part_of_the_work_beside_it_goes() {
 /// member is then admitted without idle time.
 #[test]
 fn who_looks_late_by_less_than_a_handover_still_sees_the_end_before_it_comes() {
-    let bounds = GateBounds::default();
     for work in [150 * US, 200 * US, 450 * US, MS, 1_950 * US] {
         for late in (0..35).map(|us| us * US) {
             let mut keeper = LaunchGate::default();
-            keeper.note_launch(sure(work), 0, &bounds);
+            keeper.note_launch(sure(work), 0);
             let mut now = 0;
-            while keeper.reported_remaining(now, &bounds) >= bounds.handover && now < work {
-                now = keeper.next_look(now, &bounds) + late;
+            while keeper.reported_remaining(now) >= BASE.handover && now < work {
+                now = keeper.next_look(now) + late;
             }
             assert!(
-                (1..bounds.handover).contains(&keeper.reported_remaining(now, &bounds)),
+                (1..BASE.handover).contains(&keeper.reported_remaining(now)),
                 "{work} ns, looks late by {late}: {now}"
             );
         }

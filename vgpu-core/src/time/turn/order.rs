@@ -1,22 +1,18 @@
 //! Virtual time: how much of the device each member used, for the choice of the next holder.
 //!
-//! A member's virtual time is its measured device time plus a shift. A member that returns from a rest is moved to a
-//! quantum behind the least of those that want or hold the device now, and of those that took it. So rest earns no
-//! device time, but a member that returns briefly now and then goes first. A pause shorter than
-//! [`REQUEST_LIFETIME_NS`], as between two launches, is no rest: a member that was passed over because it woke up
-//! late keeps its place, up to [`MAX_BEHIND_NS`]. Debts stay: a member that ran a long kernel waits until the others
-//! have had as much. Each taking costs [`TAKE_COST_NS`], so that every member's turn comes even where nothing is
-//! measured.
+//! A member's virtual time is its measured device time plus a shift. A member that begins to wait is moved to a quantum
+//! behind the least of those that want or hold the device now, and of those that took it. So rest earns no device time,
+//! but a member that returns briefly now and then goes first. Debts stay: a member that ran a long kernel waits until
+//! the others have had as much. Each taking costs [`TAKE_COST_NS`], so that every member's turn comes even where nothing
+//! is measured.
 
-use super::{REQUEST_LIFETIME_NS, TURN_QUANTUM_NS, Turn, TurnState};
+use super::{Turn, TurnState};
 use crate::memory::ledger::LedgerSlot;
 use crate::sync::Ordering;
+use crate::time::config::BASE;
 
 /// The cost of taking the turn in virtual time, in nanoseconds.
 pub(super) const TAKE_COST_NS: u64 = 20_000;
-
-/// How far behind the others a member that did not rest can be.
-pub(super) const MAX_BEHIND_NS: u64 = 100_000_000;
 
 /// A member's virtual time: the member with the least is next.
 pub(super) fn virtual_time(slot: &LedgerSlot) -> u64 {
@@ -26,7 +22,7 @@ pub(super) fn virtual_time(slot: &LedgerSlot) -> u64 {
 fn is_waiting(slot: &LedgerSlot, now: u64) -> bool {
     let until = slot.turn_wants.load(Ordering::SeqCst);
     // As in `Turn::contended`.
-    until.wrapping_sub(now).wrapping_sub(1) < super::REQUEST_LIFETIME_NS + super::HEARTBEAT_NS
+    until.wrapping_sub(now).wrapping_sub(1) < super::REQUEST_LIFETIME_NS + BASE.heartbeat
 }
 
 impl Turn<'_> {
@@ -48,14 +44,13 @@ impl Turn<'_> {
         self.first_waiting(now).is_none_or(|first| mine < first)
     }
 
-    /// Begins to wait. `wanted` is when this member last wanted the device or had work queued.
-    pub(super) fn join(&self, wanted: u64, now: u64) {
+    /// Begins to wait.
+    pub(super) fn join(&self, now: u64) {
         let holder = self.load_word().holder_slot().filter(|holder| *holder != self.me);
         let holding = holder.and_then(|index| self.ledger.in_use().get(index)).map(virtual_time);
         let waiting = self.first_waiting(now).map(|(used, _)| used);
         let here = holding.into_iter().chain(waiting).min().unwrap_or(0);
-        let credit = if now.saturating_sub(wanted) <= REQUEST_LIFETIME_NS { MAX_BEHIND_NS } else { TURN_QUANTUM_NS };
-        let least = here.max(self.ledger.header.turn_clock.load(Ordering::Relaxed)).saturating_sub(credit);
+        let least = here.max(self.ledger.header.turn_clock.load(Ordering::Relaxed)).saturating_sub(BASE.quantum);
         self.advance_time(least.saturating_sub(virtual_time(self.slot)));
     }
 
@@ -91,14 +86,14 @@ impl Turn<'_> {
     }
 
     /// Checks whether the possession is exclusive now, and returns a slot to suspect if not. Work of the same
-    /// possessions counts as over after [`super::MAX_EXPECTED_NS`]: a program that has waited for its work and makes
+    /// possessions counts as over after `BASE.stuck`: a program that has waited for its work and makes
     /// no call reports nothing.
     pub(super) fn survey_members(&self, hand: &mut TurnState, now: u64) -> Option<usize> {
         let (overdue, debts) = self.overdue_member();
         if debts != hand.debts {
             (hand.debts, hand.indebted) = (debts, now);
         }
-        let overdue = overdue.filter(|_| now.saturating_sub(hand.indebted) < super::MAX_EXPECTED_NS);
+        let overdue = overdue.filter(|_| now.saturating_sub(hand.indebted) < BASE.stuck);
         hand.exclusive = overdue.is_none();
         hand.rescan = now.saturating_add(super::SUSPECT_DEAD_NS);
         overdue

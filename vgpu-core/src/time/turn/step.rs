@@ -5,11 +5,12 @@
 
 use super::order::virtual_time;
 use super::{
-    HEARTBEAT_NS, IDLE_PASS_NS, LocalWork, MAX_EXPECTED_NS, MAX_TURN_NS, PASS_OVER_NS, REQUEST_LIFETIME_NS,
-    SUSPECT_DEAD_NS, TURN_DRAIN_NS, TURN_QUANTUM_NS, TURN_USE_NS, Turn, TurnState, TurnStep, TurnWord, bell_bit,
+    LocalWork, MAX_TURN_NS, PASS_OVER_NS, REQUEST_LIFETIME_NS, SUSPECT_DEAD_NS, Turn, TurnState, TurnStep, TurnWord,
+    bell_bit,
 };
 use crate::sync::{Ordering, total_order};
 use crate::time::arbiter::Gate;
+use crate::time::config::{BASE, SHORT_NS};
 
 /// Lost compare-exchanges in one look before the caller must look again.
 const MAX_EXCHANGE_TRIES: u32 = if cfg!(loom) { 2 } else { 4 };
@@ -28,17 +29,13 @@ impl Turn<'_> {
     /// A few atomic operations; a scan of the slots ever used where another member waits or the turn changes holder.
     pub fn step_turn(&self, hand: &mut TurnState, here: &LocalWork) -> TurnStep {
         let mut wake = 0;
-        let wanted = hand.wanted;
-        if here.wants || here.in_flight > 0 {
-            hand.wanted = here.now;
-        }
         let mut step = TurnStep::wait(here.now);
         for _ in 0..MAX_EXCHANGE_TRIES {
             let word = self.load_word();
             let done = if hand.possession != 0 && word.holder_slot() == Some(self.me) {
                 self.hold_turn(hand, here, word, &mut wake)
             } else {
-                self.seek_turn(hand, here, word, wanted, &mut wake)
+                self.seek_turn(hand, here, word, &mut wake)
             };
             if let Some(done) = done {
                 step = done;
@@ -46,7 +43,7 @@ impl Turn<'_> {
             }
         }
         // A caller that looks again at once, over and over, would take the processor from the thread that must act.
-        step.look = step.look.max(here.now + 1).min(here.now.saturating_add(HEARTBEAT_NS));
+        step.look = step.look.max(here.now + 1).min(here.now.saturating_add(BASE.heartbeat));
         step.wake = wake;
         step
     }
@@ -70,12 +67,12 @@ impl Turn<'_> {
                 hand.idle = None;
                 return run(hand, word, word.turn_moment());
             }
-            let ends = hand.idle.get_or_insert(now).saturating_add(IDLE_PASS_NS).min(word.turn_moment());
+            let ends = hand.idle.get_or_insert(now).saturating_add(SHORT_NS).min(word.turn_moment());
             if now < ends {
                 return run(hand, word, ends);
             }
         } else if here.wants && (self.has_just_begun(hand, here) || self.is_first(here.in_flight, now)) {
-            let renewed = TurnWord::held_until(self.me, now + TURN_QUANTUM_NS);
+            let renewed = TurnWord::held_until(self.me, now + BASE.quantum);
             return self.exchange_word(word, renewed).then(|| run(hand, renewed, renewed.turn_moment())).flatten();
         } else if here.in_flight > 0 {
             return Some(TurnStep { suspect, ..TurnStep::wait(u64::MAX) });
@@ -88,7 +85,7 @@ impl Turn<'_> {
     /// True if this member keeps the turn whoever is next, because it has used little of the device.
     fn has_just_begun(&self, hand: &TurnState, here: &LocalWork) -> bool {
         let had = virtual_time(self.slot).wrapping_sub(hand.began).saturating_add(here.in_flight);
-        had < TURN_USE_NS && here.now < hand.taken.saturating_add(MAX_TURN_NS)
+        had < BASE.in_flight && here.now < hand.taken.saturating_add(MAX_TURN_NS)
     }
 
     /// All launched work is complete: passes the turn on.
@@ -115,14 +112,7 @@ impl Turn<'_> {
     }
 
     /// A look by a member that does not hold the turn, or not any more.
-    fn seek_turn(
-        &self,
-        hand: &mut TurnState,
-        here: &LocalWork,
-        word: TurnWord,
-        wanted: u64,
-        wake: &mut u32,
-    ) -> Option<TurnStep> {
+    fn seek_turn(&self, hand: &mut TurnState, here: &LocalWork, word: TurnWord, wake: &mut u32) -> Option<TurnStep> {
         hand.possession = 0;
         hand.idle = None;
         if here.in_flight == 0 {
@@ -142,29 +132,21 @@ impl Turn<'_> {
         let quiet = holder.is_none() && (!self.is_contended(here.now) || self.first_waiting(here.now).is_none());
         if quiet && here.now >= here.admitted {
             if !hand.wishing {
-                self.join(wanted, here.now);
+                self.join(here.now);
             }
             return self.take_turn(hand, here, word);
         }
-        self.post_request(hand, here.now, wanted, holder, quiet, wake);
+        self.post_request(hand, here.now, holder, quiet, wake);
         match holder {
             None => self.claim_turn(hand, here, word),
             Some(holder) => self.await_holder(hand, here, word, holder),
         }
     }
 
-    fn post_request(
-        &self,
-        hand: &mut TurnState,
-        now: u64,
-        wanted: u64,
-        holder: Option<usize>,
-        quiet: bool,
-        wake: &mut u32,
-    ) {
+    fn post_request(&self, hand: &mut TurnState, now: u64, holder: Option<usize>, quiet: bool, wake: &mut u32) {
         // A member that was stopped while it waited lets its request expire, so it joins again.
         if !core::mem::replace(&mut hand.wishing, true) || now >= self.slot.turn_wants.load(Ordering::Relaxed) {
-            self.join(wanted, now);
+            self.join(now);
         }
         let until = now.saturating_add(REQUEST_LIFETIME_NS);
         self.slot.turn_wants.store(until, Ordering::SeqCst);
@@ -174,7 +156,7 @@ impl Turn<'_> {
         let contended = &self.ledger.header.turn_contended;
         let before = contended.load(Ordering::Relaxed);
         if before <= now.saturating_add(REQUEST_LIFETIME_NS / 2)
-            || before > now.saturating_add(REQUEST_LIFETIME_NS + HEARTBEAT_NS)
+            || before > now.saturating_add(REQUEST_LIFETIME_NS + BASE.heartbeat)
         {
             contended.store(until, Ordering::SeqCst);
             if before <= now {
@@ -201,17 +183,17 @@ impl Turn<'_> {
     fn await_holder(&self, hand: &mut TurnState, here: &LocalWork, word: TurnWord, holder: usize) -> Option<TurnStep> {
         let now = here.now;
         // Time passes for a stopped process, too. A member has waited only if it looked again and again.
-        let paused = now.saturating_sub(core::mem::replace(&mut hand.looked, now)) > 2 * HEARTBEAT_NS;
+        let paused = now.saturating_sub(core::mem::replace(&mut hand.looked, now)) > 2 * BASE.heartbeat;
         if hand.seen != word.0 || paused {
             (hand.seen, hand.since, hand.suspected, hand.passed) = (word.0, now, 0, None);
         }
-        let end = word.turn_moment().min(hand.since.saturating_add(TURN_QUANTUM_NS)).max(hand.since);
+        let end = word.turn_moment().min(hand.since.saturating_add(BASE.quantum)).max(hand.since);
         let due = self.ledger.in_use().get(holder).map_or(0, |slot| slot.turn_due.load(Ordering::Relaxed));
-        let due = due.min(hand.since.saturating_add(MAX_EXPECTED_NS)).max(end);
-        let patience = due.saturating_add(TURN_DRAIN_NS);
+        let due = due.min(hand.since.saturating_add(BASE.stuck)).max(end);
+        let patience = due.saturating_add(BASE.drain);
         let mut suspect = None;
         if now >= end.saturating_add(SUSPECT_DEAD_NS) && now >= hand.suspected {
-            hand.suspected = now.saturating_add(HEARTBEAT_NS);
+            hand.suspected = now.saturating_add(BASE.heartbeat);
             suspect = Some(holder);
         }
         if now < patience {
@@ -226,7 +208,7 @@ impl Turn<'_> {
         let now = here.now;
         // No two possessions of a member use the same word.
         let before = self.slot.turn_taken.load(Ordering::Relaxed);
-        let mut new = TurnWord::held_until(self.me, now + TURN_QUANTUM_NS);
+        let mut new = TurnWord::held_until(self.me, now + BASE.quantum);
         if new.0 == before || new == word {
             new = TurnWord(new.0 + (1 << super::HOLDER_BITS));
         }

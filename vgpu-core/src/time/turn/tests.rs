@@ -3,6 +3,7 @@
 use super::*;
 use crate::memory::ledger::LedgerPage;
 use crate::memory::ledger::fake_kernel::FakeKernel;
+use crate::time::config::SHORT_NS;
 
 const MS: u64 = 1_000_000;
 const NOW: u64 = 1_000 * MS;
@@ -74,7 +75,7 @@ fn alone_a_member_keeps_the_turn_and_writes_nothing() {
     assert!(matches!(step.gate, Gate::Run { until: u64::MAX, exclusive: true, .. }), "{step:?}");
     assert_eq!((step.wake, step.suspect), (0, None));
     let word = table.page.header.turn.load(Ordering::SeqCst);
-    for later in [1, TURN_QUANTUM_NS, 100 * TURN_QUANTUM_NS, 1_000_000 * MS] {
+    for later in [1, BASE.quantum, 100 * BASE.quantum, 1_000_000 * MS] {
         let gate = table.keeps(0, NOW + later).expect("nobody else wants it");
         assert!(matches!(gate, Gate::Run { until: u64::MAX, exclusive: true, .. }), "{gate:?}");
     }
@@ -87,7 +88,7 @@ fn a_lease_ends_when_somebody_waits_and_the_next_one_has_the_device_to_itself() 
     let mut table = Table::of(2);
     let _ = table.wants(0, NOW);
     table.members[0].0.add_busy(5 * MS);
-    let late = NOW + 10 * TURN_QUANTUM_NS;
+    let late = NOW + 10 * BASE.quantum;
     let step = table.wants(1, late);
     assert_eq!(step.gate, Gate::Wait);
     assert_eq!(step.wake, bell_bit(0), "the holder sleeps with nothing to look for: it is told");
@@ -107,7 +108,7 @@ fn a_lease_ends_when_somebody_waits_and_the_next_one_has_the_device_to_itself() 
 #[test]
 fn a_possession_that_had_next_to_nothing_goes_on_for_a_while() {
     for (used, lasts) in
-        [(0, MAX_TURN_NS), (TURN_USE_NS / 10, MAX_TURN_NS), (TURN_USE_NS, TURN_QUANTUM_NS), (10 * MS, TURN_QUANTUM_NS)]
+        [(0, MAX_TURN_NS), (BASE.in_flight / 10, MAX_TURN_NS), (BASE.in_flight, BASE.quantum), (10 * MS, BASE.quantum)]
     {
         let mut table = Table::of(2);
         let _ = (table.wants(0, NOW), table.wants(1, NOW + 1));
@@ -117,7 +118,7 @@ fn a_possession_that_had_next_to_nothing_goes_on_for_a_while() {
             table.keeps(0, now).is_none() && table.wants(0, now).gate == Gate::Wait
         });
         let passed = passed.unwrap() - NOW;
-        assert!((lasts..lasts + 2 * TURN_QUANTUM_NS).contains(&passed), "{used}: {passed}");
+        assert!((lasts..lasts + 2 * BASE.quantum).contains(&passed), "{used}: {passed}");
     }
 }
 
@@ -152,14 +153,14 @@ fn who_is_idle_and_says_nothing_keeps_nobody_from_being_alone_for_ever() {
     let (mut now, robbed) = table.waits(1, NOW + MS, NOW + 100 * MS).expect("it does not wait for ever");
     assert_eq!((is_exclusive(&robbed), robbed.suspect), (Some(false), Some(0)));
     // Two others pass the turn to each other.
-    while now < NOW + MAX_EXPECTED_NS {
+    while now < NOW + BASE.stuck {
         let (holder, other) = if table.holds(1) { (1, 2) } else { (2, 1) };
         assert_ne!(is_exclusive(&table.wants(holder, now)), Some(true), "{}", now - NOW);
         let _ = (
             table.wants(other, now),
-            table.step(holder, LocalWork { now: now + TURN_QUANTUM_NS, ..LocalWork::default() }),
+            table.step(holder, LocalWork { now: now + BASE.quantum, ..LocalWork::default() }),
         );
-        now += 3 * TURN_QUANTUM_NS;
+        now += 3 * BASE.quantum;
     }
     let holder = if table.holds(1) { 1 } else { 2 };
     let step = table.wants(holder, now + 100 * MS);
@@ -188,9 +189,9 @@ fn nobody_waits_for_ever_for_a_holder_that_promises_the_end_of_time() {
     let _ = table.wants(0, NOW);
     let _ = table.wants(1, NOW + MS);
     let _ = table.step(0, LocalWork { due: u64::MAX, in_flight: 1, ..wants(NOW + 2 * MS) });
-    let (when, step) = table.waits(1, NOW + 2 * MS, NOW + 2 * MAX_EXPECTED_NS).expect("it does not wait for ever");
+    let (when, step) = table.waits(1, NOW + 2 * MS, NOW + 2 * BASE.stuck).expect("it does not wait for ever");
     assert_eq!(is_exclusive(&step), Some(false));
-    let due = NOW + MAX_EXPECTED_NS + TURN_DRAIN_NS;
+    let due = NOW + BASE.stuck + BASE.drain;
     assert!((due..due + 10 * MS).contains(&when), "{}", when - NOW);
 }
 
@@ -210,12 +211,12 @@ fn a_holder_that_wants_nothing_passes_on_before_its_lease_ends() {
     assert_eq!(table.wants(1, NOW + 1).gate, Gate::Wait);
     let rest = |now| LocalWork { now, ..LocalWork::default() };
     let step = table.step(0, rest(NOW + 1_000));
-    assert_eq!(step.look, NOW + 1_000 + IDLE_PASS_NS, "a pause between two launches is not the end");
+    assert_eq!(step.look, NOW + 1_000 + SHORT_NS, "a pause between two launches is not the end");
     assert!(table.keeps(0, NOW + 50_000).is_some(), "it launches again");
     let _ = table.step(0, rest(NOW + 100_000));
-    let _ = table.step(0, rest(NOW + 100_000 + IDLE_PASS_NS - 1));
+    let _ = table.step(0, rest(NOW + 100_000 + SHORT_NS - 1));
     assert!(table.holds(0));
-    let step = table.step(0, rest(NOW + 100_000 + IDLE_PASS_NS));
+    let step = table.step(0, rest(NOW + 100_000 + SHORT_NS));
     assert_eq!(step.wake, bell_bit(1));
     assert_eq!(is_exclusive(&table.wants(1, NOW + 200_001)), Some(true));
 }
@@ -268,7 +269,7 @@ fn whoever_used_less_is_next_and_who_does_not_come_is_passed_over() {
     let _ = table.wants(1, NOW + 1);
     let _ = table.wants(2, NOW + 2);
     table.members[1].0.add_busy(3 * MS);
-    let late = NOW + TURN_QUANTUM_NS + 1;
+    let late = NOW + BASE.quantum + 1;
     table.members[0].0.add_busy(4 * MS);
     let step = table.wants(0, late);
     assert_eq!((step.gate, step.wake), (Gate::Wait, bell_bit(2)));
@@ -295,10 +296,7 @@ fn rest_is_no_claim_and_a_long_possession_no_debt_to_newcomers() {
     let _ = table.wants(1, late);
     let (old, new) =
         (table.members[0].0.device_turn().own_virtual_time(), table.members[1].0.device_turn().own_virtual_time());
-    assert!(
-        new + TURN_QUANTUM_NS <= old && new + 2 * TURN_QUANTUM_NS > old,
-        "a quantum of credit, no more: {old} {new}"
-    );
+    assert!(new + BASE.quantum <= old && new + 2 * BASE.quantum > old, "a quantum of credit, no more: {old} {new}");
 }
 
 #[test]
@@ -310,7 +308,7 @@ fn who_was_stopped_while_it_waited_has_no_claim_to_what_the_others_used() {
     let _ = table.wants(1, NOW + 200_000 * MS);
     let (old, new) =
         (table.members[0].0.device_turn().own_virtual_time(), table.members[1].0.device_turn().own_virtual_time());
-    assert!(new + 2 * TURN_QUANTUM_NS > old, "{old} {new}");
+    assert!(new + 2 * BASE.quantum > old, "{old} {new}");
 }
 
 #[test]
@@ -319,13 +317,13 @@ fn a_dead_holder_is_suspected_soon_and_its_slot_gives_the_turn_back() {
     let _ = table.wants(0, NOW);
     let _ = table.wants(1, NOW + 1);
     assert_eq!(table.wants(1, NOW + 2 * MS).suspect, None, "not within its lease");
-    let step = table.wants(1, NOW + TURN_QUANTUM_NS + 2 * SUSPECT_DEAD_NS);
+    let step = table.wants(1, NOW + BASE.quantum + 2 * SUSPECT_DEAD_NS);
     assert_eq!(step.suspect, Some(0));
-    assert_eq!(table.wants(1, NOW + TURN_QUANTUM_NS + 2 * SUSPECT_DEAD_NS + 1).suspect, None, "asked for already");
+    assert_eq!(table.wants(1, NOW + BASE.quantum + 2 * SUSPECT_DEAD_NS + 1).suspect, None, "asked for already");
     assert!(!table.members[1].0.reclaim_slot(0, &table.kernel), "it lives");
     table.kernel.kill(0);
     assert!(table.members[1].0.reclaim_slot(0, &table.kernel));
-    let step = table.wants(1, NOW + TURN_QUANTUM_NS + 2 * SUSPECT_DEAD_NS + 2);
+    let step = table.wants(1, NOW + BASE.quantum + 2 * SUSPECT_DEAD_NS + 2);
     assert_eq!(is_exclusive(&step), Some(true), "what was before the device went with it");
 }
 
@@ -369,7 +367,7 @@ fn nonsense_in_the_page_keeps_nobody_waiting() {
             now = step.look;
             is_exclusive(&step).is_some()
         });
-        assert!(took && now < NOW + MAX_EXPECTED_NS + 100 * MS, "{nonsense:#x}: {now}");
+        assert!(took && now < NOW + BASE.stuck + 100 * MS, "{nonsense:#x}: {now}");
     }
 }
 

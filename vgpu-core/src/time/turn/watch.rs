@@ -1,7 +1,8 @@
 //! Confirms, for the price of two loads, that a turn is still held and that no member waits for it.
 
-use super::{HEARTBEAT_NS, REQUEST_LIFETIME_NS, Turn, TurnState, TurnWord};
+use super::{REQUEST_LIFETIME_NS, Turn, TurnState, TurnWord};
 use crate::sync::{AtomicU64, Ordering};
+use crate::time::config::BASE;
 
 /// The words of the turn, read while it was held exclusively and no member waited for it.
 #[derive(Clone, Copy)]
@@ -33,7 +34,7 @@ impl<'p> Turn<'p> {
         let seen = (turn.load(Ordering::Relaxed), contended.load(Ordering::Relaxed));
         let is_held = hand.possession != 0 && hand.exclusive && TurnWord(seen.0).holder_slot() == Some(self.me);
         // As in `contended`.
-        let is_wanted = seen.1.wrapping_sub(now).wrapping_sub(1) < REQUEST_LIFETIME_NS + HEARTBEAT_NS;
+        let is_wanted = seen.1.wrapping_sub(now).wrapping_sub(1) < REQUEST_LIFETIME_NS + BASE.heartbeat;
         (is_held && !is_wanted).then_some(TurnWatch { turn, contended, seen })
     }
 }

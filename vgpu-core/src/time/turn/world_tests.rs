@@ -263,7 +263,7 @@ fn one_that_computes_between_launches_leaves_the_device_to_the_other() {
     let parts: Vec<u64> = world.agents.iter().map(|agent| percent(agent, 2_000 * MS)).collect();
     assert!(parts.iter().sum::<u64>() >= 98, "{parts:?}");
     assert!(
-        world.agents[0].longest <= TURN_QUANTUM_NS + 3 * MS,
+        world.agents[0].longest <= BASE.quantum + 3 * MS,
         "it came back to wait for {} us",
         world.agents[0].longest / US
     );
@@ -275,7 +275,7 @@ fn a_stopped_member_costs_the_others_one_drain() {
     world.run(50 * MS);
     world.agents[0].runs = false;
     world.run(1_000 * MS);
-    assert!(world.longest_idle <= TURN_DRAIN_NS + TURN_QUANTUM_NS + PASS_OVER_NS, "{} us", world.longest_idle / US);
+    assert!(world.longest_idle <= BASE.drain + BASE.quantum + PASS_OVER_NS, "{} us", world.longest_idle / US);
     let before = world.agents[0].served;
     world.agents[0].runs = true;
     world.agents[0].look = 0;
@@ -325,7 +325,7 @@ proptest! {
         world.run(1_500 * MS);
         // Each other member can be ahead of a waiting one by the work it launched at once, and credit and leases in
         // addition.
-        let launch: u64 = programs.iter().map(|program| program.kernel.max(IN_FLIGHT) * 2 + 3 * TURN_QUANTUM_NS + TURN_DRAIN_NS).sum();
+        let launch: u64 = programs.iter().map(|program| program.kernel.max(IN_FLIGHT) * 2 + 3 * BASE.quantum + BASE.drain).sum();
         let longest = programs.iter().map(|program| program.kernel).max().unwrap();
         // The same bound counts once more for each change of the members' order, because one was stopped or
         // continued.
@@ -334,7 +334,7 @@ proptest! {
             prop_assert!(agent.longest <= bound, "waited for {} of {} us", agent.longest / US, bound / US);
         }
         // A member that is stopped within a long launch is trusted for its estimate and half as much again.
-        prop_assert!(world.longest_idle <= 2 * (TURN_DRAIN_NS + TURN_QUANTUM_NS) + 2 * longest, "idle for {} us", world.longest_idle / US);
+        prop_assert!(world.longest_idle <= 2 * (BASE.drain + BASE.quantum) + 2 * longest, "idle for {} us", world.longest_idle / US);
     }
 
     /// Members that always have work get the same time, whatever the length of their launches.
@@ -346,7 +346,7 @@ proptest! {
         let served: Vec<u64> = world.agents.iter().map(|agent| agent.served).collect();
         let longest = programs.iter().map(|program| program.kernel).max().unwrap();
         let (most, least) = (served.iter().max().unwrap(), served.iter().min().unwrap());
-        prop_assert!(most - least <= 2 * (longest + TURN_QUANTUM_NS + IN_FLIGHT), "{served:?}");
+        prop_assert!(most - least <= 2 * (longest + BASE.quantum + IN_FLIGHT), "{served:?}");
         prop_assert!(served.iter().sum::<u64>() >= 2_700 * MS, "{served:?}");
     }
 }

@@ -40,7 +40,7 @@ fn lie() -> impl Strategy<Value = MemberUsage> {
 
 impl Desk {
     fn measures(&mut self, all: bool) {
-        self.arbiter.set_config(ArbiterConfig { measures_all: all, ..ArbiterConfig::default() });
+        self.arbiter.set_measures_all(all);
     }
 
     /// No member in a queue is forgotten there.
@@ -88,7 +88,7 @@ impl Told {
         for (slot, gate) in &self.gates {
             let seat = arbiter.seat_at(arbiter.slot_at(*slot).seat);
             let is_common = arbiter.devices[index(seat.device)].phase == DevicePhase::Common;
-            if *gate == Gate::Open && arbiter.config.measures_all && !is_common {
+            if *gate == Gate::Open && arbiter.measures_all && !is_common {
                 return Err(format!("{slot:?} has an open gate, through which nothing is measured"));
             }
             let Gate::Run { until, wide: true, .. } = *gate else { continue };
@@ -103,7 +103,7 @@ impl Told {
                 whose.0 == seat.device && whose.1 != seat.tenant && now - shut < arbiter.config.alone
             };
             let refused = [
-                (!arbiter.config.measures_all, "although its use need not be measured"),
+                (!arbiter.measures_all, "although its use need not be measured"),
                 (until != u64::MAX, "with an end"),
                 (others().any(|one| one.place == SeatPlace::Ready), "although somebody else wants the device"),
                 (

@@ -7,7 +7,7 @@ use super::*;
 const DRAIN: u64 = 10 * MS;
 
 fn stuck() -> u64 {
-    ArbiterConfig::default().stuck
+    TimeConfig::default().stuck
 }
 
 /// Ticks at each deadline until this member runs; returns when.
@@ -198,7 +198,7 @@ fn what_was_waited_for_once_is_not_waited_for_again() {
     }
     desk.wants(honest);
     let first = until_runs(&mut desk, honest);
-    let each = 3 * ArbiterConfig::default().longest / 2 + DRAIN + stuck() + 5 * MS;
+    let each = 3 * TimeConfig::default().stuck / 2 + DRAIN + stuck() + 5 * MS;
     assert!(first <= 5 * each, "{first}");
     for round in 0..10 {
         desk.runs(honest, 0);

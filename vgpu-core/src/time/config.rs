@@ -1,0 +1,75 @@
+//! The durations of time sharing. Every other duration in this part of the code is derived from these by name.
+//!
+//! The daemon's file may set the fields of [`TimeConfig`] under `[time]`; the other durations are fixed. Not here:
+//! sizes of tables, and divisors without a unit, which stand next to the rule that uses them.
+
+/// Durations that an administrator may set, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimeConfig {
+    /// Length of a lease, and of a member's turn without a daemon. Shorter: more switches of 15 us each. Longer: others
+    /// wait longer. A lease of class latency is a quarter of it.
+    pub quantum: u64,
+    /// D: the most estimated work that a process may have queued on the device while a ceiling or a neighbour counts.
+    /// Queued work cannot be taken back. At most half a lease, so that the rest of the lease can correct an estimate.
+    pub in_flight: u64,
+    /// Work in flight below this does not delay the next member: about the time until that one launches. A larger
+    /// value costs accuracy: the device may switch to the next member first, and return a slice later.
+    pub handover: u64,
+    /// Work may take this much longer than its [`deadline`] by estimate before others are admitted at the same time.
+    pub drain: u64,
+    /// No launch is trusted to take longer than this, and no claim that nothing confirms lasts longer.
+    pub stuck: u64,
+    /// A class of tenants that is passed over for this long gets a lease.
+    pub ageing: u64,
+    /// A tenant that was alone for this long may have [`ALONE_IN_FLIGHT_NS`] queued, or needs no lease.
+    pub alone: u64,
+    /// Interval of the daemon's heartbeat. A member that waits looks again after this time, in any case.
+    pub heartbeat: u64,
+}
+
+impl TimeConfig {
+    /// The values that apply unless the daemon's file sets others, and always without a daemon.
+    pub const DEFAULT: Self = Self {
+        quantum: 4 * MS,
+        in_flight: 2 * MS,
+        handover: 40 * US,
+        drain: 10 * MS,
+        stuck: 2_000 * MS,
+        ageing: 1_000 * MS,
+        alone: 1_000 * MS,
+        heartbeat: 10 * MS,
+    };
+}
+
+impl Default for TimeConfig {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+/// [`TimeConfig::DEFAULT`], for rules that the daemon's file does not reach.
+pub const BASE: TimeConfig = TimeConfig::DEFAULT;
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+
+/// D for a tenant that has had a device to itself for long. A program that computes, or wakes up late, leaves the
+/// device idle only after that much work. A tenant that arrives later waits for at most that much, once.
+pub const ALONE_IN_FLIGHT_NS: u64 = 250 * MS;
+/// An event marker follows this much estimated work. A marker costs a record and a query, about a microsecond of the
+/// host; a distance of 250 us keeps that below half a percent.
+pub const MARKER_INTERVAL_NS: u64 = 250 * US;
+/// A ceiling keeps at most this much unused time, times the ceiling.
+pub const BURST_NS: u64 = 50 * MS;
+/// A daemon without a heartbeat for this long is gone.
+pub const DAEMON_GONE_NS: u64 = 250 * MS;
+
+/// A pause, or work of another stream, up to this length is not worth a change of holder: 100 us, some handovers.
+pub const SHORT_NS: u64 = BASE.quantum / 40;
+
+/// Until when work that began at `began` and takes `estimate` by estimate may run before it counts as late: half as
+/// long again, because launches of one function differ in length, and `drain`.
+#[must_use]
+pub const fn deadline(began: u64, estimate: u64, drain: u64) -> u64 {
+    began.saturating_add(estimate).saturating_add(estimate / 2).saturating_add(drain)
+}
