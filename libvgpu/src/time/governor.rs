@@ -36,7 +36,7 @@ use shim_sys::cuda::*;
 use shim_sys::futex;
 use vgpu_core::protocol::page::ContextSharing;
 use vgpu_core::time::account::WorkStart;
-use vgpu_core::time::account::arrears::{eased_rate, rest_due};
+use vgpu_core::time::account::arrears::rest_due;
 use vgpu_core::time::account::cost::CostGuess;
 use vgpu_core::time::arbiter::Gate;
 use vgpu_core::time::config::BASE;
@@ -461,7 +461,7 @@ impl Governor {
             let ordinary = due.used.saturating_sub(due.excess).saturating_add(rest_due(due.arrears, share));
             account.charge_since(ordinary, share, since, now);
             if due.excess > 0 {
-                account.charge_since(due.excess, eased_rate(share), since, now);
+                account.charge_since(due.excess, Share::WHOLE_DEVICE, since, now);
             }
         }
         self.post.charge(due.used);

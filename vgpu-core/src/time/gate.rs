@@ -16,14 +16,12 @@
 //! [`LaunchGate::learn_slowdown`] learns how much longer kernels take than expected: next to other tenants' work,
 //! several times longer.
 //!
-//! The wait before a forced launch is a multiple of [`BASE`]`.drain`:
-//! - 256 times, if all work in flight is on the launch's own stream, or is launches of its own function with unknown
-//!   cost. A kernel cannot depend on later work in its own stream, only on what the program does after this launch.
-//! - 8 times, if other streams have launches of unknown cost in flight.
-//! - 8 times, and never more, if only low-confidence estimates hold the launch back.
+//! A launch whose own stream has all the work in flight, or whose function has, at unknown cost, waits 256 times as long
+//! at once. A kernel cannot depend on later work in its own stream, only on what the program does after this launch. A
+//! launch that only low-confidence estimates hold back never waits longer than the first time.
 //!
 //! A forced launch fails if the work that it was meant to release kept running. Each failure makes the next wait four
-//! times as long while the balance is empty; a success resets that.
+//! times as long; a success resets that.
 //!
 //! In reading order: this file, when to record event markers ([`marks`]), time on several streams ([`union`]), since
 //! when a process has had work queued ([`presence`]), launches that one thread counts by itself ([`credit`]), rules
@@ -116,12 +114,7 @@ impl Default for LaunchGate {
     }
 }
 
-/// Waits before a forced launch, as powers of two times [`BASE`]`.drain`. `OWN_STREAM_DOUBLINGS`: all work is in
-/// the launch's own stream.
-const OWN_STREAM_DOUBLINGS: u32 = 8;
-/// Other streams have launches of unknown cost in flight.
-const UNKNOWN_DOUBLINGS: u32 = 3;
-/// The largest exponent where other streams have work in flight.
+/// The longest wait before a forced launch, as a power of two times [`BASE`]`.drain`: 2.6 s.
 const MAX_DOUBLINGS: u32 = 8;
 /// Work is expected to take at most this many eighths longer than its estimate.
 const MAX_SLOWDOWN_EIGHTHS: u64 = 15 * 8;
@@ -205,9 +198,7 @@ impl LaunchGate {
         if word.is_none() && balance.is_none() && room.is_none() {
             return GateVerdict::Go;
         }
-        let stretch = if matches!(ask.gate, Gate::Run { exclusive: true, .. }) { 1 } else { 3 };
-        let doubted = self.is_held_by_doubt(ask);
-        let due = self.forced_at(stretch, ask.beside, doubted);
+        let due = self.forced_at(ask.beside, self.is_held_by_doubt(ask));
         if self.in_flight > 0 && now >= due {
             self.progress = now;
             self.forced = (self.forced + 1).min(4);
@@ -274,22 +265,16 @@ impl LaunchGate {
 
     /// When a waiting launch is let through against the rules, because the work in flight may be waiting for it.
     /// `doubted`: only low confidence holds it back.
-    fn forced_at(&self, stretch: u64, beside: bool, doubted: bool) -> u64 {
-        let longest = self.end_if_longer().max(self.in_flight.saturating_mul(stretch));
-        let longest = longest.min(self.in_flight.max(BASE.stuck));
-        let expected = deadline(self.began, longest, 0);
-        let (first, most) = match (beside, self.doubt.unknown) {
-            _ if doubted => (UNKNOWN_DOUBLINGS, UNKNOWN_DOUBLINGS),
-            (false, _) => (OWN_STREAM_DOUBLINGS, OWN_STREAM_DOUBLINGS + 2),
-            (true, 0) => (0, MAX_DOUBLINGS),
-            (true, _) => (UNKNOWN_DOUBLINGS, MAX_DOUBLINGS),
+    fn forced_at(&self, beside: bool, doubted: bool) -> u64 {
+        let longest = self.end_if_longer().min(self.in_flight.max(BASE.stuck));
+        let doublings = match (doubted, beside) {
+            (true, _) => 0,
+            (false, true) => self.forced + 2 * self.vain,
+            (false, false) => MAX_DOUBLINGS,
         };
-        let patience = BASE.drain.saturating_mul(1 << (first + self.forced + 2 * self.vain).min(most));
-        if self.forced == 0 {
-            expected.max(self.progress).saturating_add(patience)
-        } else {
-            self.progress.saturating_add(patience)
-        }
+        let patience = BASE.drain.saturating_mul(1 << doublings.min(MAX_DOUBLINGS));
+        let since = if self.forced == 0 { deadline(self.began, longest, 0).max(self.progress) } else { self.progress };
+        since.saturating_add(patience)
     }
 
     /// Counts a launch that the caller passes to the driver.

@@ -3,7 +3,7 @@
 
 use crate::device::{Context, Kind};
 use std::collections::VecDeque;
-use vgpu_core::time::account::arrears::{Arrears, UsualTimes, eased_rate, rest_due};
+use vgpu_core::time::account::arrears::{Arrears, UsualTimes, rest_due};
 use vgpu_core::time::account::cost::{CostGuess, CostTable, is_far};
 use vgpu_core::time::account::lead::{IdleSample, LeadEstimate};
 use vgpu_core::time::account::{Account, Admission};
@@ -168,7 +168,7 @@ impl Guest {
             let instalment = rest_due(self.arrears.take_instalment(ns - excess), share);
             self.arrears.defer_excess(excess);
             self.account.pay_exactly(ns - excess + instalment, share);
-            self.account.pay_exactly(excess, eased_rate(share));
+            self.account.pay_exactly(excess, Share::WHOLE_DEVICE);
         }
     }
 
