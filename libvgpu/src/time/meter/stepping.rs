@@ -27,6 +27,17 @@ const MAX_INTERVAL_NS: u64 = 2 * BASE.heartbeat;
 /// A tail counts as over after twice its estimated time, and this.
 pub(super) const TAIL_SLACK_NS: u64 = 500_000;
 
+/// When a launch is considered.
+#[derive(Clone, Copy)]
+struct LaunchMoment {
+    /// The time, in ns: read now, or for a short launch at one of the launches before it.
+    now: u64,
+    /// The clock was read.
+    is_timed: bool,
+    /// Since the last reading, launches without one may have found the stream idle.
+    gap: bool,
+}
+
 impl UsageMeter {
     /// Counts a short launch into a busy stream, if there is nothing to ask, mark or wait for. `None` decides
     /// nothing: see [`UsageMeter::step_launch`]. Otherwise returns the timeline that counts it:
@@ -85,80 +96,137 @@ impl UsageMeter {
     /// About 10 ns for a busy stream without anything to ask, and a clock read; for short launches one in eight.
     #[inline]
     pub fn step_launch(&mut self, wish: &LaunchQuery<'_>, seen: StepFindings, pay: impl PaySink) -> LaunchStep {
+        match self.pass_launch(wish, seen, pay) {
+            Ok(plan) => LaunchStep::Go(plan),
+            Err(step) => step,
+        }
+    }
+
+    /// Counts a launch that may go, and returns its markers. The error is what to do before the next step.
+    #[inline]
+    fn pass_launch(
+        &mut self,
+        wish: &LaunchQuery<'_>,
+        seen: StepFindings,
+        pay: impl PaySink,
+    ) -> Result<MarkerPlan, LaunchStep> {
         let place = wish.launch.stream_location();
         let found = self.find(place).or_else(|| {
             // Streams whose work is over, although the program did not wait for it, make room.
             self.settle_expired(clock::now(), &pay);
             self.find(place)
         });
-        let Some(at) = found else { return LaunchStep::Unmeasured };
-        let marks = &self.chains[at].marks;
-        let (open, pending) = (marks.must_ask(), marks.pending_intervals() > 0);
-        let untimed =
-            open && self.untimed < LAUNCHES_PER_CLOCK_READ - 1 && wish.cost.known_below(SHORT_LAUNCH_NS).is_some();
-        let (mut now, mut gap) = (self.time, false);
-        // A repeated step has waited or asked meanwhile, and an old time is no reason to wait.
-        let is_timed = !untimed || seen.stream.is_some() || seen.reaped;
-        if is_timed {
-            now = clock::now();
-            let pause = now.saturating_sub(self.time);
-            gap = self.untimed > 0 && pause > 2 * MIN_ASK_INTERVAL_NS;
-            if !seen.reaped && seen.stream.is_none() {
-                self.pace = pause / (u64::from(self.untimed) + 1);
-            }
-            if pause > PRESENCE_PAUSE_NS && self.keeper.in_flight() > 0 {
-                if !seen.reaped {
-                    return LaunchStep::Reap;
-                }
-                self.expire_beside(at, now, &pay);
-            }
-            (self.time, self.untimed) = (now, 0);
-            self.revoke_old(now);
-        }
+        let at = found.ok_or(LaunchStep::Unmeasured)?;
+        let moment = self.tell_time(at, wish, seen, &pay)?;
+        let now = moment.now;
         self.charge_strays(&pay);
         let word = self.granting_word(wish.post, now);
         if word == LeaseWord::Open && wish.share.is_none() && !wish.is_observing() {
-            return self.open(wish, now);
+            return Err(self.open(wish, now));
         }
-        let chain = &mut self.chains[at];
-        let mut idle = !open && !pending;
-        if !open && pending {
-            if !seen.reaped {
-                return LaunchStep::Reap;
-            }
-        } else if open && (now >= chain.ask_at || chain.marks.wants_idle(wish.cost.as_ns())) {
-            match seen.stream {
-                None => {
-                    let waits_for_idle = chain.marks.wants_idle(wish.cost.as_ns());
-                    return LaunchStep::Ask { launches: chain.launches, waits_for_idle };
-                }
-                Some((was_idle, launches)) => {
-                    idle = was_idle && launches == chain.launches;
-                    if idle && pending {
-                        if !seen.reaped {
-                            return LaunchStep::Reap;
-                        }
-                        // Another thread queries the stream's markers: the tail cannot be separated from them.
-                        (idle, gap) = (false, true);
-                    }
-                    if !idle {
-                        let left = self.keeper.remaining_ns(now);
-                        chain.ask_at = now + (left / 2).clamp(MIN_ASK_INTERVAL_NS, self.keeper.limit());
-                    }
-                }
-            }
-        }
-        if idle && open {
-            self.age_tail_doubt(at);
-            self.settle_tail(at, now, &pay);
-        } else if open && gap {
-            // Launches were made without reading the clock; before one of them the stream may have been idle.
-            self.doubt_chain(at);
-        }
+        let idle = self.find_idle(at, wish, seen, moment, &pay)?;
         if wish.share.is_some() {
             self.presence.note_look(wish.account, self.keeper.in_flight(), now);
         }
         self.lease.note_considered(self.keeper.in_flight(), now);
+        let ask = self.gate_request(at, wish, now);
+        match self.keeper.ask_gate(&ask) {
+            GateVerdict::Go if !self.announce_launch(wish.cost, wish.post, now) => return Err(LaunchStep::Again),
+            GateVerdict::Go => {}
+            GateVerdict::Forced => self.note_forced(wish, &ask),
+            GateVerdict::Wait(until) => return Err(self.hold_launch(at, wish, &ask, word, until)),
+        }
+        self.chains[at].tainted |= !matches!(ask.gate, Gate::Open | Gate::Run { exclusive: true, .. });
+        if let Gate::Run { lease, .. } = ask.gate
+            && core::mem::replace(&mut self.last_lease, lease) != lease
+        {
+            self.chains[at].first = true;
+        }
+        self.presence.is_there();
+        self.untimed += u32::from(!moment.is_timed);
+        let mut plan = self.count_launch(at, wish, idle, now);
+        plan.tend = self.turning.is_to_be_tended(ask.gate) || search::is_seeking() && !helper_thread::is_there();
+        Ok(plan)
+    }
+
+    /// Reads the clock, except for a short launch soon after another.
+    #[inline]
+    fn tell_time(
+        &mut self,
+        at: usize,
+        wish: &LaunchQuery<'_>,
+        seen: StepFindings,
+        pay: &impl PaySink,
+    ) -> Result<LaunchMoment, LaunchStep> {
+        let is_short = self.untimed < LAUNCHES_PER_CLOCK_READ - 1 && wish.cost.known_below(SHORT_LAUNCH_NS).is_some();
+        // A repeated step has waited or asked meanwhile, and an old time is no reason to wait.
+        let is_repeated = seen.stream.is_some() || seen.reaped;
+        if self.chains[at].marks.must_ask() && is_short && !is_repeated {
+            return Ok(LaunchMoment { now: self.time, is_timed: false, gap: false });
+        }
+        let now = clock::now();
+        let pause = now.saturating_sub(self.time);
+        let gap = self.untimed > 0 && pause > 2 * MIN_ASK_INTERVAL_NS;
+        if !is_repeated {
+            self.pace = pause / (u64::from(self.untimed) + 1);
+        }
+        if pause > PRESENCE_PAUSE_NS && self.keeper.in_flight() > 0 {
+            if !seen.reaped {
+                return Err(LaunchStep::Reap);
+            }
+            self.expire_beside(at, now, pay);
+        }
+        (self.time, self.untimed) = (now, 0);
+        self.revoke_old(now);
+        Ok(LaunchMoment { now, is_timed: true, gap })
+    }
+
+    /// Finds out whether the stream is idle, and settles its work if so. The error is the question to the driver.
+    #[inline]
+    fn find_idle(
+        &mut self,
+        at: usize,
+        wish: &LaunchQuery<'_>,
+        seen: StepFindings,
+        LaunchMoment { now, mut gap, .. }: LaunchMoment,
+        pay: &impl PaySink,
+    ) -> Result<bool, LaunchStep> {
+        let chain = &mut self.chains[at];
+        let (open, pending) = (chain.marks.must_ask(), chain.marks.pending_intervals() > 0);
+        if !open {
+            return if pending && !seen.reaped { Err(LaunchStep::Reap) } else { Ok(!pending) };
+        }
+        let mut idle = false;
+        let waits_for_idle = chain.marks.wants_idle(wish.cost.as_ns());
+        if now >= chain.ask_at || waits_for_idle {
+            let ask = LaunchStep::Ask { launches: chain.launches, waits_for_idle };
+            let (was_idle, launches) = seen.stream.ok_or(ask)?;
+            idle = was_idle && launches == chain.launches;
+            if idle && pending {
+                if !seen.reaped {
+                    return Err(LaunchStep::Reap);
+                }
+                // Another thread queries the stream's markers: the tail cannot be separated from them.
+                (idle, gap) = (false, true);
+            }
+            if !idle {
+                let left = self.keeper.remaining_ns(now);
+                chain.ask_at = now + (left / 2).clamp(MIN_ASK_INTERVAL_NS, self.keeper.limit());
+            }
+        }
+        if idle {
+            self.age_tail_doubt(at);
+            self.settle_tail(at, now, pay);
+        } else if gap {
+            // Launches were made without reading the clock; before one of them the stream may have been idle.
+            self.doubt_chain(at);
+        }
+        Ok(idle)
+    }
+
+    /// The question to the launch gate.
+    #[inline]
+    fn gate_request(&mut self, at: usize, wish: &LaunchQuery<'_>, now: u64) -> LaunchRequest {
         let beside =
             self.busy > u32::from(self.chains[at].is_busy()) && (!wish.cost.is_unknown() || self.is_beside(at, wish));
         let (mut admission, mut aside) = (self.launch_admission(wish, now), 0);
@@ -175,66 +243,64 @@ impl UsageMeter {
             }
         }
         let gate = self.launch_gate(wish, admission, now);
-        let ask = LaunchRequest { cost: wish.cost, gate, admission, beside, aside, now };
-        let verdict = self.keeper.ask_gate(&ask);
-        if beside && wish.cost.is_unknown() && matches!(verdict, GateVerdict::Wait(_)) {
+        LaunchRequest { cost: wish.cost, gate, admission, beside, aside, now }
+    }
+
+    /// A launch goes against a rule, because the work in flight may be waiting for it: that work teaches no costs.
+    #[cold]
+    fn note_forced(&mut self, wish: &LaunchQuery<'_>, ask: &LaunchRequest) {
+        let _ = self.announce_launch(wish.cost, wish.post, ask.now);
+        let doubted = self.keeper.is_held_by_doubt(ask);
+        if doubted {
+            self.ripe.add(wish.launch.key, wish.cost);
+        }
+        // If all work in flight is on the launch's own stream, none of it can be waiting for the launch.
+        if !doubted || ask.beside {
+            self.discard_in_flight();
+        }
+    }
+
+    /// What a launch does that the gate holds back until `until`: it records a marker behind the work in flight if
+    /// somebody waits for the end of that work, or waits.
+    #[cold]
+    fn hold_launch(
+        &mut self,
+        at: usize,
+        wish: &LaunchQuery<'_>,
+        ask: &LaunchRequest,
+        word: LeaseWord,
+        until: u64,
+    ) -> LaunchStep {
+        let (gate, admission, now) = (ask.gate, ask.admission, ask.now);
+        if ask.beside && wish.cost.is_unknown() {
             self.hold_back_unknown();
         }
-        if matches!(verdict, GateVerdict::Wait(_)) && self.keeper.is_in_doubt(&ask) && self.is_in_doubt(at) {
-            // The launch waits for that work: a marker makes its end visible and measures it.
-            if let Some(plan) = self.close(at, wish) {
-                return LaunchStep::Mark(plan);
-            }
-        }
-        match verdict {
-            GateVerdict::Go if !self.announce_launch(wish.cost, wish.post, now) => return LaunchStep::Again,
-            GateVerdict::Go => {}
-            GateVerdict::Forced => {
-                let _ = self.announce_launch(wish.cost, wish.post, now);
-                let doubted = self.keeper.is_held_by_doubt(&ask);
-                if doubted {
-                    self.ripe.add(wish.launch.key, wish.cost);
-                }
-                // If all work in flight is on the launch's own stream, none of it can be waiting for the launch.
-                if !doubted || beside {
-                    self.discard_in_flight();
-                }
-            }
-            GateVerdict::Wait(until) if matches!(word, LeaseWord::Said(_)) => {
-                self.request_lease(wish.post, gate, admission, now);
-                let for_others = !matches!(gate, Gate::Run { until, .. } if now < until);
-                // The device is another member's next, and that member waits for the end of our work.
-                if (for_others || self.is_unpaid(at, wish, admission))
-                    && let Some(plan) = self.close(at, wish)
-                {
-                    return LaunchStep::Mark(plan);
-                }
-                return LaunchStep::Wait { until, for_others };
-            }
-            GateVerdict::Wait(until) => {
-                let (until, for_others) = self.turning.next_look(gate, until, self.keeper.in_flight());
-                if !matches!(gate, Gate::Open | Gate::Run { .. }) {
-                    self.presence.is_kept_away(until);
-                }
-                if (!matches!(gate, Gate::Open | Gate::Run { .. }) || self.is_unpaid(at, wish, admission))
-                    && let Some(plan) = self.close(at, wish)
-                {
-                    return LaunchStep::Mark(plan);
-                }
-                return LaunchStep::Wait { until, for_others };
-            }
-        }
-        self.chains[at].tainted |= !matches!(gate, Gate::Open | Gate::Run { exclusive: true, .. });
-        if let Gate::Run { lease, .. } = gate
-            && core::mem::replace(&mut self.last_lease, lease) != lease
+        // The launch itself waits for that work: a marker makes its end visible and measures it.
+        if self.keeper.is_in_doubt(ask)
+            && self.is_in_doubt(at)
+            && let Some(plan) = self.close(at, wish)
         {
-            self.chains[at].first = true;
+            return LaunchStep::Mark(plan);
         }
-        self.presence.is_there();
-        self.untimed += u32::from(!is_timed);
-        let mut plan = self.count_launch(at, wish, idle, now);
-        plan.tend = self.turning.is_to_be_tended(gate) || search::is_seeking() && !helper_thread::is_there();
-        LaunchStep::Go(plan)
+        // The device is another member's next, and that member waits for the end of our work.
+        let (until, for_others, ends) = if matches!(word, LeaseWord::Said(_)) {
+            self.request_lease(wish.post, gate, admission, now);
+            let for_others = !matches!(gate, Gate::Run { until, .. } if now < until);
+            (until, for_others, for_others)
+        } else {
+            let (until, for_others) = self.turning.next_look(gate, until, self.keeper.in_flight());
+            let is_shut = !matches!(gate, Gate::Open | Gate::Run { .. });
+            if is_shut {
+                self.presence.is_kept_away(until);
+            }
+            (until, for_others, is_shut)
+        };
+        if (ends || self.is_unpaid(at, wish, admission))
+            && let Some(plan) = self.close(at, wish)
+        {
+            return LaunchStep::Mark(plan);
+        }
+        LaunchStep::Wait { until, for_others }
     }
 
     /// True if a launch waits because the tenant's account of device time is in debt. Work without a marker would then
