@@ -348,7 +348,7 @@ impl Guest {
                 spent
             });
             let id = interval.keys.iter().fold(0u64, |id, &(key, _)| id.rotate_left(7) ^ key);
-            let estimate = self.usual.cost_of_unmeasured(id, interval.open.launches, interval.open.estimate);
+            let estimate = interval.open.estimate;
             let fresh = spent.unwrap_or(estimate);
             // From the time `closed` on, the device may belong to another member. So measured time beyond it may not be
             // this member's.

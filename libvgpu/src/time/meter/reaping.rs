@@ -301,8 +301,7 @@ impl UsageMeter {
         self.note_measured(open.estimate, open.doubt, exact, times.map_or(now, |times| times.host));
         self.check_tally();
         // Without a measurement the estimate is all there is.
-        let used = fresh
-            .unwrap_or_else(|| self.usual.cost_of_unmeasured(interval.keys.id_of_keys(), open.launches, open.estimate));
+        let used = fresh.unwrap_or(open.estimate);
         let used = self.share_among_streams(counted.unwrap_or(0), used);
         let beside = interval.beside.min(used);
         let used = used - beside;

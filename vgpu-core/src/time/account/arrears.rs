@@ -13,14 +13,14 @@
 //! before the next round would drift from the other again. So a program that waits for others all the time, or varies
 //! several hundredfold from launch to launch, may briefly use up to four fifths of a device.
 //!
-//! The *usual* length falls at once and rises by a quarter of the difference. Ranks that are early by turns wait
-//! every other time, and the mean of that would be half a wait. A kernel that takes longer every time becomes usual
-//! after some measurements.
+//! The *usual* length falls at once and rises by a quarter of the difference. Ranks that are early by turns wait every
+//! other time, and the mean of that would be half a wait. A kernel that takes longer every time becomes usual after some
+//! measurements.
 //!
 //! Not here: measuring, and whether the work was alone on the device (libvgpu's meter); the account
 //! ([`super::SharedAccount`]).
 
-use crate::time::config::BURST_NS;
+use crate::time::config::{BURST_NS, SHORT_NS};
 use crate::units::share::Share;
 
 /// An instalment is this part of the debt.
@@ -64,11 +64,6 @@ impl Arrears {
 const USUAL_ENTRIES: usize = 32;
 /// The usual length rises by one part in this many of the difference.
 const RISE_DIVISOR: u64 = 4;
-/// An interval up to half longer than usual, plus this, is ordinary as well: launches of one function differ.
-const USUAL_SLACK_NS: u64 = 50_000;
-
-/// Shorter estimates are charged unchanged.
-const MIN_ADJUSTED_NS: u64 = 1_000_000;
 
 /// The usual time per launch of intervals, by the functions launched in them.
 #[derive(Clone, Debug, Default)]
@@ -78,17 +73,8 @@ pub struct UsualTimes {
 }
 
 impl UsualTimes {
-    /// The charge for an interval that could not be measured: the estimate, unless that is long and mostly waits. A
-    /// rank that is charged for a wait it did not have drifts from the other as well.
-    #[must_use]
-    pub fn cost_of_unmeasured(&self, id: u64, launches: u32, estimate: u64) -> u64 {
-        let place = self.places.iter().find(|place| place.0 == id);
-        let usual = place.map_or(estimate, |place| place.1.saturating_mul(u64::from(launches.max(1))));
-        if estimate > MIN_ADJUSTED_NS && usual < estimate / 4 { usual } else { estimate }
-    }
-
     /// An interval of `launches` launches `id`, estimated at `estimate`, took `spent`. Returns the ordinary part of
-    /// that: all, unless it is far off.
+    /// that: all, unless it is more than half longer than usual, and by more than [`SHORT_NS`].
     ///
     /// # Cost
     /// Two divisions.
@@ -100,7 +86,7 @@ impl UsualTimes {
         }
         let (usual, each) = (place.1.saturating_mul(launches), spent / launches);
         place.1 = if each > place.1 { place.1 + (each - place.1).div_ceil(RISE_DIVISOR) } else { each };
-        if spent > usual.saturating_add(usual / 2).saturating_add(USUAL_SLACK_NS) { usual } else { spent }
+        if spent > usual.saturating_add(usual / 2).saturating_add(SHORT_NS) { usual } else { spent }
     }
 }
 
@@ -184,7 +170,7 @@ mod tests {
         for at in 0..100 {
             let spent = if at % 2 == 0 { 3 * MS } else { 0 };
             let ordinary = usual.split_ordinary(7, 1, 1_500_000, spent);
-            assert!(at < 2 || ordinary <= USUAL_SLACK_NS, "{at}: {ordinary}");
+            assert!(at < 2 || ordinary == 0, "{at}: {ordinary}");
         }
         let mut usual = UsualTimes::default();
         let far = (0..100).take_while(|_| usual.split_ordinary(7, 2, 100_000, MS) < MS).count();
