@@ -86,8 +86,6 @@ pub(super) struct ArbiterDevice {
     pub floor_before: u64,
     /// Since when others have waited for the holder to give the device up, and its total charge then.
     pub contended: Option<(u64, u64)>,
-    /// True: no tenant that arrives ends the current lease.
-    pub firm: bool,
     /// How the tenants share the device.
     pub sharing: DeviceSharing,
     /// When the device last passed from one tenant to another, or another tenant wanted it.
@@ -122,7 +120,6 @@ impl ArbiterDevice {
             lost_before: 0,
             floor_before: 0,
             contended: None,
-            firm: false,
             sharing: DeviceSharing::Leases,
             last: None,
             lost: 0,

@@ -111,7 +111,6 @@ impl Arbiter {
         device.lease += 1;
         device.charged_before = charged;
         (device.granted, device.floor_before, device.lost_before) = (now, served, device.lost);
-        device.firm = device.order.overdue;
         if device.last != Some(seat) {
             (device.last, device.shared_at) = (Some(seat), now);
         }

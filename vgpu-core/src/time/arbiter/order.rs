@@ -36,8 +36,6 @@ pub(super) struct SeatOrder {
     capped: BTreeSet<(u64, SeatIx)>,
     /// When each class was last served outside floors: its last such lease, or when no tenant of it waited.
     served: [u64; Class::COUNT],
-    /// The last pick went before its class, because it had waited for long: no arrival ends its lease.
-    pub overdue: bool,
     /// How far the floors' clock is behind, because the floors could not all be met.
     slip: u64,
     /// The least virtual time in each class among the tenants that want the device; never decreases. Virtual times of
@@ -154,7 +152,6 @@ impl SeatOrder {
         let clock = self.floor_clock(now);
         let first = |set: &BTreeSet<(u64, SeatIx)>| set.iter().copied().find(|&(_, seat)| may(seat));
         let patient = clock.saturating_sub(BURST_NS);
-        self.overdue = true;
         for class in (1..Class::COUNT).filter(|&class| now.saturating_sub(self.served[class]) >= config.ageing) {
             let floors = &self.floors[class];
             let mut without = self.ready[class].iter().map(|&(_, seat)| seat);
@@ -166,7 +163,6 @@ impl SeatOrder {
         if self.floors.iter().filter_map(first).any(|(zero, _)| zero < patient) {
             return self.floors.iter().filter_map(first).find(|&(zero, _)| zero < clock).map(|(_, seat)| seat);
         }
-        self.overdue = false;
         let choose = |class: usize| match first(&self.floors[class]) {
             Some((zero, seat)) if zero < clock => Some(seat),
             _ => first(&self.ready[class]).map(|(_, seat)| seat),

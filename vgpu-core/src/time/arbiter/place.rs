@@ -29,9 +29,8 @@ impl Arbiter {
         if place == SeatPlace::Ready {
             self.devices[index(d)].order.note_waiting(class, now);
             if let DevicePhase::Held { seat: holder, .. } = self.devices[index(d)].phase {
-                self.devices[index(d)].revoke |= class == Class::Latency
-                    && self.seat_at(holder).terms.class != Class::Latency
-                    && !self.devices[index(d)].firm;
+                self.devices[index(d)].revoke |=
+                    class == Class::Latency && self.seat_at(holder).terms.class != Class::Latency;
             }
         }
         self.put_back(seat, place);
