@@ -39,15 +39,15 @@ use vgpu_core::time::account::WorkStart;
 use vgpu_core::time::account::arrears::rest_due;
 use vgpu_core::time::account::cost::CostGuess;
 use vgpu_core::time::arbiter::Gate;
-use vgpu_core::time::config::BASE;
+use vgpu_core::time::config::{BASE, SHORT_NS};
 use vgpu_core::time::gate::loss::AloneMode;
 use vgpu_core::time::turn::Turn;
 use vgpu_core::units::share::Share;
 
 /// If more time than this passes between two of our calls, the thread was descheduled meanwhile.
-const THREAD_AWAY_NS: u64 = 50_000;
+const THREAD_AWAY_NS: u64 = SHORT_NS / 2;
 /// How long a launch that is to be measured waits for an idle stream, where the device keeps up with the host.
-const MAX_IDLE_WAIT_NS: u64 = 20_000;
+const MAX_IDLE_WAIT_NS: u64 = BASE.handover / 2;
 /// After this many measurements in a row that were rejected, one is accepted.
 const MAX_REJECTED_SAMPLES: u32 = 2;
 /// How many times the end of a context or a stream waits 20 us for a thread that queries its markers.

@@ -124,10 +124,8 @@ const OVERRUN_DIVISOR: u64 = 32;
 /// The most [`CostDoubt::young`] that launches in flight may have together.
 pub const MAX_DOUBT_IN_FLIGHT: u32 = 64;
 
-/// A launch below this cost may run next to other streams' work without a balance for the work in flight.
-const FREE_LAUNCH_NS: u64 = 100_000;
-/// A launch below this fraction of the work in flight may also run next to it. Other work can slow a launch beyond
-/// its estimate; that excess alone must not hold it back.
+/// A launch below this fraction of the work in flight may run next to it without a balance for that work, as one below
+/// [`SHORT_NS`] may. Other work can slow a launch beyond its estimate; that excess alone must not hold it back.
 const FREE_LAUNCH_DIVISOR: u64 = 16;
 
 /// True if a launch may ignore the long work of other streams.
@@ -138,7 +136,7 @@ const FREE_LAUNCH_DIVISOR: u64 = 16;
 /// more than D do not count ([`LaunchRequest::aside`]).
 #[must_use]
 pub fn goes_beside(cost: CostGuess, in_flight: u64, beside: bool) -> bool {
-    beside && !cost.is_unknown() && cost.as_ns() <= FREE_LAUNCH_NS.max(in_flight / FREE_LAUNCH_DIVISOR)
+    beside && !cost.is_unknown() && cost.as_ns() <= SHORT_NS.max(in_flight / FREE_LAUNCH_DIVISOR)
 }
 
 impl LaunchGate {

@@ -9,13 +9,13 @@ use crate::process::helper_thread;
 use crate::time::launch_costs::SHORT_LAUNCH_NS;
 use vgpu_core::time::account::Admission;
 use vgpu_core::time::arbiter::Gate;
-use vgpu_core::time::config::BASE;
+use vgpu_core::time::config::{BASE, SHORT_NS};
 use vgpu_core::time::gate::marks::OpenInterval;
 use vgpu_core::time::gate::presence::PRESENCE_PAUSE_NS;
 use vgpu_core::time::gate::{GateVerdict, LaunchRequest, goes_beside};
 
 /// Shortest time between two queries whether a stream is busy.
-pub(super) const MIN_ASK_INTERVAL_NS: u64 = 50_000;
+pub(super) const MIN_ASK_INTERVAL_NS: u64 = SHORT_NS / 2;
 /// Only while at most this many streams are busy may a short launch ignore the long work of other streams, which
 /// may be waiting for it ([`goes_beside`]).
 const MAX_STREAMS_IN_TURN: u32 = 8;

@@ -10,11 +10,9 @@ use std::collections::VecDeque;
 use crate::time::config::BASE;
 
 /// Length of the compared window, in ns.
-const AUDIT_WINDOW_NS: u64 = 2_000_000_000;
-/// Greatest delay of a driver's sample by NVML's documentation, in ns.
+const AUDIT_WINDOW_NS: u64 = 2 * SAMPLE_LAG_NS;
+/// Greatest delay of a driver's sample by NVML's documentation, and the longest time of which one is the mean, in ns.
 const SAMPLE_LAG_NS: u64 = 1_000_000_000;
-/// Longest time of which one sample is the mean, in ns. It matters after a look that came late.
-const MAX_SAMPLE_NS: u64 = 1_000_000_000;
 /// Work without a lease that counts as a finding, in ns of a window: a tenth. Samples are whole percents of a second.
 const UNLEASED_MARGIN_NS: u64 = AUDIT_WINDOW_NS / 10;
 
@@ -55,7 +53,7 @@ impl LeaseAudit {
             return false;
         };
         let before = self.looks.back().map_or(sampled, |last| last.sampled);
-        let from = before.max(sampled.saturating_sub(MAX_SAMPLE_NS)).saturating_sub(SAMPLE_LAG_NS);
+        let from = before.max(sampled.saturating_sub(SAMPLE_LAG_NS)).saturating_sub(SAMPLE_LAG_NS);
         self.looks.push_back(AuditReading { sampled, from, told, had, seen });
         // Samples may show work from before counting began.
         let counted_since = self.looks.front().map_or(told, |look| look.told);

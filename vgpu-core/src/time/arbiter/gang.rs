@@ -11,11 +11,11 @@
 use super::decision::Decision;
 use super::device::DevicePhase;
 use super::seat::{SeatIx, SeatPlace};
-use super::terms::{DeviceId, SlotId, TenantId, quantum_of};
+use super::terms::{DeviceId, QUANTUM_RANGE_NS, SlotId, TenantId, quantum_of};
 use super::{Arbiter, index};
 
-/// A device is not lent out for less than this.
-const MIN_LOAN_NS: u64 = 500_000;
+/// A device is not lent out for less than the shortest lease.
+const MIN_LOAN_NS: u64 = *QUANTUM_RANGE_NS.start();
 
 impl Arbiter {
     /// The tenant's seats that are to run together: those that wait.

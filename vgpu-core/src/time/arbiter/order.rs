@@ -18,12 +18,12 @@
 
 use super::seat::SeatIx;
 use crate::limits::Class;
-use crate::time::config::{BURST_NS, TimeConfig};
+use crate::time::config::{BASE, BURST_NS, TimeConfig};
 use std::collections::BTreeSet;
 
 /// Most time, in ns, that a tenant may be behind its floor (guaranteed share), or ahead of it. If every tenant is
 /// further behind, the floors' clock is set back for all. The time beyond this limit is lost.
-pub(super) const MAX_FLOOR_LAG_NS: u64 = 1_000_000_000;
+pub(super) const MAX_FLOOR_LAG_NS: u64 = BASE.ageing;
 
 /// The tenants that want a device: those that may have it, and those whose ceiling is used up.
 #[derive(Debug, Default)]

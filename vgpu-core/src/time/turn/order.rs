@@ -12,7 +12,7 @@ use crate::sync::Ordering;
 use crate::time::config::BASE;
 
 /// The cost of taking the turn in virtual time, in nanoseconds.
-pub(super) const TAKE_COST_NS: u64 = 20_000;
+pub(super) const TAKE_COST_NS: u64 = BASE.handover / 2;
 
 /// A member's virtual time: the member with the least is next.
 pub(super) fn virtual_time(slot: &LedgerSlot) -> u64 {
