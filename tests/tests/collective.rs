@@ -139,7 +139,7 @@ fn crosswise(percent: u32, count: u32, behind: u32) {
 /// the other device, while the holder of that turn waits for a rank that has none here. Turns therefore end.
 #[test]
 fn collectives_that_wait_crosswise_for_turns_on_two_devices_all_end() {
-    crosswise(60, 40, 0);
+    crosswise(30, 60, 0);
 }
 
 /// As in training: after a collective the same thread waits to launch the work that follows, as the ceiling requires.

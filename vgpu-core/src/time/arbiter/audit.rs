@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use crate::time::config::BASE;
+use crate::time::config::{BASE, BURST_NS};
 
 /// Length of the compared window, in ns.
 const AUDIT_WINDOW_NS: u64 = 2 * SAMPLE_LAG_NS;
@@ -97,11 +97,9 @@ impl SilentTime {
     }
 }
 
-/// Device time of launches of known cost that makes one finding for or against claims (a member's reports that its
-/// work still runs after its drain's allowance).
-const FINDING_COST_NS: u64 = 25_000_000;
-/// The arbiter stops trusting claims after this many findings in a row against them.
-const MAX_FINDINGS: u32 = 2;
+/// Device time of launches of known cost that makes a finding for or against claims (a member's reports that its work
+/// still runs after its drain's allowance).
+const FINDING_COST_NS: u64 = BURST_NS;
 
 /// Trust in members that claim to have work on the device after their drain's allowance, sharing it with the holder.
 ///
@@ -112,7 +110,7 @@ const MAX_FINDINGS: u32 = 2;
 pub struct ClaimDoubt {
     busy: u64,
     finished: u64,
-    against: u32,
+    against: bool,
     backed: u64,
 }
 
@@ -124,11 +122,10 @@ impl ClaimDoubt {
     }
 
     /// Notes that `paid` of the claimed work was charged. That extends trust by the time such work takes when it
-    /// shares the device with `sharing` others, plus a quarter, because slices differ. It does not restart trust at
-    /// `now`; otherwise a nanosecond each second would keep it.
+    /// shares the device with `sharing` others. It does not restart trust at `now`; otherwise a nanosecond each second
+    /// would keep it.
     pub fn note_progress(&mut self, paid: u64, sharing: u64, now: u64) {
-        let worth = paid.saturating_mul(sharing);
-        self.backed = self.backed.saturating_add(worth.saturating_add(worth / 4)).min(now);
+        self.backed = self.backed.saturating_add(paid.saturating_mul(sharing)).min(now);
     }
 
     /// Notes that the holder measured `busy` for launches that are known to take `finished`.
@@ -142,9 +139,9 @@ impl ClaimDoubt {
             return;
         }
         if self.busy <= self.finished.saturating_add(self.finished / 4) {
-            self.against = self.against.saturating_add(1);
+            self.against = true;
         } else {
-            (self.against, self.backed) = (0, now);
+            (self.against, self.backed) = (false, now);
         }
         (self.busy, self.finished) = (0, 0);
     }
@@ -152,7 +149,7 @@ impl ClaimDoubt {
     /// True if the claims are no longer trusted.
     #[must_use]
     pub const fn is_doubted(&self, now: u64) -> bool {
-        self.against >= MAX_FINDINGS || now.saturating_sub(self.backed) > BASE.stuck
+        self.against || now.saturating_sub(self.backed) > BASE.stuck
     }
 }
 

@@ -73,7 +73,6 @@ pub(super) struct ArbiterDevice {
     pub reserved: Option<TenantId>,
     /// When the last of the devices that `reserved` collects is expected to be free.
     pub expected: u64,
-    pub lent_again: bool,
     /// An arrival is entitled to the device: the lease ends now.
     pub revoke: bool,
     /// The holder's total charge when it got the device.
@@ -112,7 +111,6 @@ impl ArbiterDevice {
             dirty: false,
             reserved: None,
             expected: 0,
-            lent_again: false,
             revoke: false,
             shared_at: now,
             charged_before: 0,

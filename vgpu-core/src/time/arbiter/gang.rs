@@ -67,7 +67,6 @@ impl Arbiter {
             let at = index(self.seat_at(seat).device);
             self.devices[at].reserved = Some(tenant);
             self.devices[at].expected = expected;
-            self.devices[at].lent_again = false;
             self.devices[at].dirty = true;
         }
         self.collect_gang(d, now, out)
@@ -93,15 +92,7 @@ impl Arbiter {
             }
             return true;
         }
-        let mut expected = self.devices[index(d)].expected;
-        if expected < now.saturating_add(MIN_LOAN_NS) && !self.devices[index(d)].lent_again {
-            // A long launch began on another device meanwhile: lend this one out once more, with room for its own
-            // end.
-            self.devices[index(d)].lent_again = true;
-            let last =
-                seats.iter().map(|&seat| self.expected_free(self.seat_at(seat).device, now)).max().unwrap_or(now);
-            expected = last.saturating_sub(self.config.quantum / 2);
-        }
+        let expected = self.devices[index(d)].expected;
         if expected < now.saturating_add(MIN_LOAN_NS) {
             return false;
         }

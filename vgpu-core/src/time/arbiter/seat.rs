@@ -222,8 +222,6 @@ pub(super) struct MemberSlot {
     pub lost_to: u64,
     /// Lost time that was not yet subtracted from its measurements.
     pub lost: u64,
-    /// The device passed to the next member while its last work was about to end.
-    pub trailing: bool,
     /// The member's claim: it reports that its work goes on after its lease.
     pub claim: Option<LateClaim>,
     /// Device time charged in advance for leases next to the member's own overdue work; to be subtracted from the
@@ -264,7 +262,6 @@ impl MemberSlot {
             overdue: None,
             lost_to: 0,
             lost: 0,
-            trailing: false,
             claim: None,
             ahead: 0,
             behind: 0,
