@@ -67,6 +67,10 @@ pub const DAEMON_GONE_NS: u64 = 250 * MS;
 /// A pause, or work of another stream, up to this length is not worth a change of holder: 100 us, some handovers.
 pub const SHORT_NS: u64 = BASE.quantum / 40;
 
+/// Each measurement lowers the remembered length of the longest launch, and the remembered overrun, by one part in this
+/// many.
+pub const FORGET_DIVISOR: u64 = 32;
+
 /// Until when work that began at `began` and takes `estimate` by estimate may run before it counts as late: half as
 /// long again, because launches of one function differ in length, and `drain`.
 #[must_use]

@@ -38,7 +38,7 @@ pub mod union;
 use crate::time::account::Admission;
 use crate::time::account::cost::{CostDoubt, CostGuess};
 use crate::time::arbiter::Gate;
-use crate::time::config::{BASE, SHORT_NS, deadline};
+use crate::time::config::{BASE, FORGET_DIVISOR, SHORT_NS, deadline};
 use crate::time::turn::patience::PendingWork;
 
 /// One question to the gate.
@@ -118,8 +118,6 @@ impl Default for LaunchGate {
 const MAX_DOUBLINGS: u32 = 8;
 /// Work is expected to take at most this many eighths longer than its estimate.
 const MAX_SLOWDOWN_EIGHTHS: u64 = 15 * 8;
-/// Each measurement lowers the remembered overrun by one part in this many.
-const OVERRUN_DIVISOR: u64 = 32;
 
 /// The most [`CostDoubt::young`] that launches in flight may have together.
 pub const MAX_DOUBT_IN_FLIGHT: u32 = 64;
@@ -314,7 +312,7 @@ impl LaunchGate {
     pub fn learn_slowdown(&mut self, estimate: u64, spent: u64) {
         let eighths = spent.saturating_mul(8) / estimate.max(1);
         let longer = eighths.saturating_sub(8).min(MAX_SLOWDOWN_EIGHTHS);
-        self.overrun = longer.max(self.overrun - self.overrun.saturating_sub(longer).div_ceil(OVERRUN_DIVISOR));
+        self.overrun = longer.max(self.overrun - self.overrun.saturating_sub(longer).div_ceil(FORGET_DIVISOR));
     }
 
     /// The work in flight, if it overruns as much as the worst recent work did.

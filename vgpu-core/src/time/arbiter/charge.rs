@@ -28,17 +28,26 @@ impl Arbiter {
             self.devices[index(d)].doubt.note_slowdown(busy, finished, now);
         }
         let this = self.slot_at_mut(slot);
-        this.lost = this.lost.saturating_add(lost - this.lost_to);
-        if is_accused {
-            this.lost = 0;
-        }
-        if this.lost > 0 {
-            // The member's events include slices of others. Costs that were learned next to an unseen process include
-            // its slices as well.
-            let least = if is_slowed { known } else { finished };
-            let paid = least.clamp(busy.saturating_sub(this.lost), busy);
-            this.lost -= (busy - paid).min(this.lost);
-            busy = paid;
+        if this.trailing && busy > 0 {
+            // If the device turned to the next member before this work was quite over, its last marker came a slice
+            // later.
+            this.trailing = false;
+            if busy > finished.saturating_add(finished / 4) {
+                busy = finished.max(busy / 2);
+            }
+        } else {
+            this.lost = this.lost.saturating_add(lost - this.lost_to);
+            if is_accused {
+                this.lost = 0;
+            }
+            if this.lost > 0 {
+                // The member's events include slices of others. Costs that were learned next to an unseen process
+                // include its slices as well.
+                let least = if is_slowed { known } else { finished };
+                let paid = least.clamp(busy.saturating_sub(this.lost), busy);
+                this.lost -= (busy - paid).min(this.lost);
+                busy = paid;
+            }
         }
         if finished > 0 {
             this.moved = now;

@@ -59,7 +59,8 @@ impl Arbiter {
             self.seat_at_mut(seat).queue.clear();
             for slot in self.slots_of(seat) {
                 let slot = self.slot_at_mut(slot);
-                (slot.queued, slot.overdue, slot.claim) = (false, None, None);
+                (slot.queued, slot.overdue, slot.trailing) = (false, None, false);
+                slot.claim = None;
             }
         }
         if let Some(tenant) = self.devices[index(d)].reserved {

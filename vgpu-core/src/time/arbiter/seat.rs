@@ -6,7 +6,7 @@ use super::decision::{Gate, MemberUsage};
 use super::order::{MAX_FLOOR_LAG_NS, SeatKey};
 use super::terms::{DeviceId, SlotId, TenantId, Terms, quantum_of};
 use crate::time::account::{Account, Admission};
-use crate::time::config::{BASE, BURST_NS, TimeConfig};
+use crate::time::config::{BASE, BURST_NS, FORGET_DIVISOR, TimeConfig};
 use crate::units::share::Share;
 use std::collections::VecDeque;
 
@@ -17,8 +17,6 @@ pub(super) type SeatIx = u32;
 const UNITS_PER_NS: u64 = 16;
 /// The furthest that virtual time runs ahead of the least: excess beyond the weight's part is repaid up to this.
 const MAX_ADVANCE_NS: u64 = 10_000_000_000;
-/// Each measurement lowers the remembered longest launch by one part in this many.
-const FORGET_DIVISOR: u64 = 256;
 
 /// State of a tenant on a device, with regard to the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -222,6 +220,8 @@ pub(super) struct MemberSlot {
     pub lost_to: u64,
     /// Lost time that was not yet subtracted from its measurements.
     pub lost: u64,
+    /// The device passed to the next member while its last work was about to end.
+    pub trailing: bool,
     /// The member's claim: it reports that its work goes on after its lease.
     pub claim: Option<LateClaim>,
     /// Device time charged in advance for leases next to the member's own overdue work; to be subtracted from the
@@ -262,6 +262,7 @@ impl MemberSlot {
             overdue: None,
             lost_to: 0,
             lost: 0,
+            trailing: false,
             claim: None,
             ahead: 0,
             behind: 0,
