@@ -1,8 +1,8 @@
 //! Turns the members' measurements into charges.
 //!
-//! Time measured while others shared the device contains their slices. Work paid in advance is not charged again.
-//! Work for which the member already moved back in the order moves it no further. Not here: the effect of a charge on
-//! a tenant's order, floor and ceiling ([`super::seat`]), and charges at the end of a lease ([`super::drain`]).
+//! Time measured while others shared the device contains their slices. Work paid in advance is not charged again. Not
+//! here: the effect of a charge on a tenant's order, floor and ceiling ([`super::seat`]), and charges at the end of a
+//! lease ([`super::drain`]).
 
 use super::decision::MemberUsage;
 use super::device::DevicePhase;
@@ -58,17 +58,15 @@ impl Arbiter {
         this.lost_to = lost;
         let before = busy.min(this.ahead);
         this.ahead -= before;
-        let behind = (busy - before).min(this.behind);
-        this.behind -= behind;
         if drained {
-            (this.lost, this.ahead, this.behind) = (0, 0, 0);
+            (this.lost, this.ahead) = (0, 0);
         }
         if overdue {
             let device = &mut self.devices[index(d)];
             let sharing = device.sharer_count(now);
             device.doubt.note_progress(busy, sharing, now);
         }
-        self.pay_beside(seat, busy - before, busy - before - behind);
+        self.pay_for_seat(seat, busy - before);
         // Another waiting member keeps the tenant from being idle.
         if self.seat_at(seat).queue.is_empty() {
             let since = self.seat_at(seat).members.iter().map(|&slot| self.slot_at(slot).active_since(now)).min();

@@ -12,7 +12,7 @@ use super::audit::ClaimDoubt;
 use super::decision::{Decision, Gate, MemberPages};
 use super::order::SeatOrder;
 use super::seat::{SeatIx, SeatPlace};
-use super::terms::{DeviceId, DeviceSharing, SlotId, TenantId, quantum_of};
+use super::terms::{DeviceId, DeviceSharing, SlotId, TenantId};
 use super::{Arbiter, index};
 
 /// An unseen process counts as this many sharers. It queues as much as it likes, while members have at most half a
@@ -308,11 +308,7 @@ impl Arbiter {
                 false
             }
             DevicePhase::Drain { seat, .. } => {
-                let overlap = self.config.handover;
-                // While others wait, short launches are never measured two leases' worth at once: a longer
-                // measurement was one long launch.
-                let long = 2 * quantum_of(&self.config, &self.seat_at(seat).terms);
-                let over = |slot: &SlotId| self.slot_at(*slot).ends_within(overlap, long);
+                let over = |slot: &SlotId| self.slot_at(*slot).ends_within(self.config.handover);
                 let drained = self.devices[index(d)].draining.iter().all(over);
                 let end = self.drain_deadline(d);
                 let waited_for = self.devices[index(d)].order.any_ready() || self.devices[index(d)].reserved.is_some();

@@ -148,8 +148,6 @@ impl Arbiter {
             if late.is_none() {
                 let owed = self.owed_ns(d, seat, now);
                 self.yield_to_others(seat, owed);
-                // The work in flight that is about to end was not measured yet.
-                self.slot_at_mut(slot).behind += if flies { owed } else { 0 };
             }
             if self.slot_at(slot).usage.wants {
                 self.enqueue_member(slot);

@@ -227,8 +227,6 @@ pub(super) struct MemberSlot {
     /// Device time charged in advance for leases next to the member's own overdue work; to be subtracted from the
     /// measurement of that work.
     pub ahead: u64,
-    /// Device time by which it already moved back in the order, for work that is about to end.
-    pub behind: u64,
     /// When the member last completed work.
     pub moved: u64,
     /// How long the member has held the device, drained, been overdue or needed no lease.
@@ -265,7 +263,6 @@ impl MemberSlot {
             trailing: false,
             claim: None,
             ahead: 0,
-            behind: 0,
             moved: 0,
             had: 0,
             is_let_go: false,
@@ -304,11 +301,9 @@ impl MemberSlot {
         }
     }
 
-    /// True if its work on the device is over or about to end. For a member that had launches longer than `long` an
-    /// end cannot be predicted: this may be another one.
-    pub fn ends_within(&self, overlap: u64, long: u64) -> bool {
-        let told = if self.longest > long { 1 } else { overlap };
-        self.usage.in_flight.is_some_and(|ns| ns < told)
+    /// True if its work on the device is over or about to end.
+    pub fn ends_within(&self, handover: u64) -> bool {
+        self.usage.in_flight.is_some_and(|ns| ns < handover)
     }
 
     /// Learns from `ns` of its work, measured at once and expected to take `expected`. A measurement near the
