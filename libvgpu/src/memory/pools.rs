@@ -99,7 +99,7 @@ pub fn allocate(
     let holding = AllocationRecord::of_bytes(bytes, entry.device.index, entry.id);
     if let Some(stale) = POOLED_RECORDS.insert_record(at, holding) {
         // The earlier block at this address was freed by a call that no hook saw.
-        note_freed(stale, at, None, None);
+        note_vanished(stale, at);
     }
     result
 }
@@ -113,25 +113,35 @@ fn bytes_of(holding: AllocationRecord) -> u64 {
 /// at once.
 pub fn free(holding: AllocationRecord, address: u64, order: Option<StreamId>, real: DriverCall<'_>) -> CUresult {
     REQUEST_COUNT.fetch_add(1, SeqCst);
-    let entry = registry::by_number(holding.context);
+    let Some(entry) = registry::by_number(holding.context) else { return real() };
     // Before the driver is called: it may give the memory out again before it has answered.
-    let leaving = entry.as_ref().map(|entry| entry.state.lock().holes.begin_free(address, bytes_of(holding)));
+    let leaving = entry.state.lock().holes.begin_free(address, bytes_of(holding));
     let result = real();
     if result.ok() {
-        note_freed(holding, address, order, leaving);
+        note_freed(&entry, holding, address, order, Some(leaving));
     } else {
-        if let Some((entry, leaving)) = entry.zip(leaving) {
-            entry.state.lock().holes.cancel_free(leaving);
-        }
+        entry.state.lock().holes.cancel_free(leaving);
         POOLED_RECORDS.insert_record(address, holding);
     }
     result
 }
 
-/// Records a free. `leaving`: the program's free as begun in `holes`. Without it, the driver dropped the block in a
-/// way no hook saw, so all knowledge of room in the pool is discarded.
-fn note_freed(holding: AllocationRecord, address: u64, order: Option<StreamId>, leaving: Option<PendingFree>) {
-    let Some(entry) = registry::by_number(holding.context) else { return };
+/// Records that the driver dropped a block in a way no hook saw.
+fn note_vanished(holding: AllocationRecord, address: u64) {
+    if let Some(entry) = registry::by_number(holding.context) {
+        note_freed(&entry, holding, address, None, None);
+    }
+}
+
+/// Records a free. `leaving`: the program's free as begun in `holes`. Without it, the block vanished, so all knowledge
+/// of room in the pool is discarded.
+fn note_freed(
+    entry: &Arc<PoolEntry>,
+    holding: AllocationRecord,
+    address: u64,
+    order: Option<StreamId>,
+    leaving: Option<PendingFree>,
+) {
     // The destruction of a pool needs to know which streams have not reached a free.
     let stands = order
         .filter(|_| entry.made)
@@ -153,7 +163,7 @@ fn note_freed(holding: AllocationRecord, address: u64, order: Option<StreamId>, 
     }
     entry.outstanding.fetch_sub(1, AcqRel);
     if entry.gone.load(SeqCst) {
-        deferred_frees::defer_orphan(address, &entry, order);
+        deferred_frees::defer_orphan(address, entry, order);
     } else if order.is_none() {
         entry.measure_held();
     }
@@ -168,7 +178,7 @@ pub fn came_again(address: u64) {
     if any()
         && let Some(stale) = POOLED_RECORDS.take_record(address)
     {
-        note_freed(stale, address, None, None);
+        note_vanished(stale, address);
     }
 }
 

@@ -11,12 +11,19 @@
 //! than the program that a stream has executed its frees. Knowing too little room is always correct;
 //! [`FreeRanges::forget_all`] forgets all of it.
 //!
+//! The blocks freed last in stream order wait beside the map ([`MAX_RECENT`]). A program that frees a block and soon
+//! allocates another of its size gets the same block again, which then never enters the map.
+//!
 //! # Cost
-//! Each operation takes a few steps in ordered maps, by address and by size, whatever the number of pieces.
+//! A block that is freed and soon handed out again: two searches in ordered maps that do not change. Each other
+//! operation takes a few steps in ordered maps, by address and by size, whatever the number of pieces.
 //! [`FreeRanges::pass_frees`] takes as many for each piece that the stream has freed, [`FreeRanges::note_trim`] one
 //! for each chunk.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Number of blocks freed last that are kept beside the map. Each request looks at all of them.
+const MAX_RECENT: usize = 4;
 
 /// A stream, as any number that identifies it.
 pub type StreamKey = u64;
@@ -48,6 +55,14 @@ pub struct PendingFree {
     number: u64,
 }
 
+/// A block freed in the order of a stream that has not executed the free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct RecentFree {
+    at: u64,
+    end: u64,
+    stream: StreamKey,
+}
+
 /// The free pieces of one pool.
 #[derive(Clone, Debug, Default)]
 pub struct FreeRanges {
@@ -59,8 +74,10 @@ pub struct FreeRanges {
     sizes: BTreeSet<(Option<StreamKey>, u64, u64)>,
     /// Pieces that lie in no known chunk.
     strays: BTreeSet<u64>,
-    /// Frees in progress whose bytes were not handed out again, by address.
-    leaving: BTreeMap<u64, PendingFree>,
+    /// The blocks freed last, the oldest first. They lie in no piece of `gaps`.
+    recent: VecDeque<RecentFree>,
+    /// Frees in progress whose bytes were not handed out again.
+    leaving: Vec<PendingFree>,
     /// Number of frees begun so far; it numbers them.
     left: u64,
 }
@@ -75,7 +92,8 @@ impl FreeRanges {
             gaps: BTreeMap::new(),
             sizes: BTreeSet::new(),
             strays: BTreeSet::new(),
-            leaving: BTreeMap::new(),
+            recent: VecDeque::new(),
+            leaving: Vec::new(),
             left: 0,
         }
     }
@@ -83,6 +101,9 @@ impl FreeRanges {
     /// True if a free piece can serve a request of `bytes` in `stream`.
     #[must_use]
     pub fn fits_request(&self, bytes: u64, stream: StreamKey) -> bool {
+        if self.recent.iter().any(|free| free.stream == stream && free.end - free.at >= bytes) {
+            return true;
+        }
         let serves = |whom| self.sizes.range((whom, bytes, 0)..=(whom, u64::MAX, u64::MAX)).next().is_some();
         serves(None) || serves(Some(stream))
     }
@@ -91,6 +112,9 @@ impl FreeRanges {
     #[must_use]
     pub fn is_free(&self, at: u64, bytes: u64) -> bool {
         let end = at.saturating_add(bytes);
+        if self.recent.iter().any(|free| free.at <= at && free.end >= end) {
+            return true;
+        }
         self.gaps.range(..=at).next_back().is_some_and(|(_, gap)| gap.end >= end)
     }
 
@@ -103,7 +127,13 @@ impl FreeRanges {
     /// A request was served at `at`.
     pub fn note_placed(&mut self, at: u64, bytes: u64) {
         let end = at.saturating_add(bytes);
-        self.cut_range(at, end);
+        match self.recent.iter().position(|free| (free.at, free.end) == (at, end)) {
+            Some(index) => _ = self.recent.remove(index),
+            None => {
+                self.settle_recent(at, end);
+                self.cut_range(at, end);
+            }
+        }
         self.given_out(at, end);
         self.count_block(at, true);
     }
@@ -113,6 +143,7 @@ impl FreeRanges {
         let (end, last) = (at.saturating_add(by), self.chunks.range(..at.saturating_add(by)).next_back());
         if by >= bytes && last.is_none_or(|(_, chunk)| chunk.end <= at) {
             // Pieces recorded as free there left the pool long ago.
+            self.settle_recent(at, end);
             self.cut_range(at, end);
             self.chunks.insert(at, Chunk { end, used: 0 });
             self.known += end - at;
@@ -127,16 +158,26 @@ impl FreeRanges {
         self.count_block(at, false);
         self.left += 1;
         let leaving = PendingFree { at, end, number: self.left };
-        self.leaving.insert(at, leaving);
+        self.leaving.push(leaving);
         leaving
     }
 
     /// The block was freed, in the order of a stream, or (`None`) for all streams. It becomes free room, unless some
     /// of it was handed out again or may have left the pool meanwhile.
     pub fn finish_free(&mut self, leaving: PendingFree, stream: Option<StreamKey>) {
-        if self.is_still(leaving) {
-            self.add_range(leaving.at, leaving.end, stream);
+        if !self.is_still(leaving) || leaving.at >= leaving.end {
+            return;
         }
+        let PendingFree { at, end, .. } = leaving;
+        self.settle_recent(at, end);
+        let Some(stream) = stream else { return self.add_range(at, end, None) };
+        self.cut_range(at, end);
+        if self.recent.len() == MAX_RECENT
+            && let Some(oldest) = self.recent.pop_front()
+        {
+            self.add_range(oldest.at, oldest.end, Some(oldest.stream));
+        }
+        self.recent.push_back(RecentFree { at, end, stream });
     }
 
     /// The free failed: the block stays in use.
@@ -148,18 +189,21 @@ impl FreeRanges {
     /// A stream has executed all its frees; `None`: all streams have.
     pub fn pass_frees(&mut self, stream: Option<StreamKey>) {
         let (first, last) = (stream.unwrap_or(0), stream.unwrap_or(StreamKey::MAX));
+        self.settle_recent(0, u64::MAX);
         self.late_by(first, last, None);
     }
 
     /// A stream was destroyed that may not have executed its frees, and its number may be reused. Its pieces become
     /// usable only after a wait for all streams.
     pub fn forget_stream(&mut self, stream: StreamKey) {
+        self.settle_recent(0, u64::MAX);
         self.late_by(stream, stream, Some(NO_STREAM));
     }
 
     /// The pool may have given memory back: any chunk without a block, and any free memory outside the known chunks.
     pub fn note_trim(&mut self) {
         self.leaving.clear();
+        self.settle_recent(0, u64::MAX);
         let mut gone = core::mem::take(&mut self.strays);
         let (gaps, known) = (&self.gaps, &mut self.known);
         self.chunks.retain(|&at, chunk| {
@@ -189,19 +233,21 @@ impl FreeRanges {
     }
 
     fn is_still(&mut self, leaving: PendingFree) -> bool {
-        let is = self.leaving.get(&leaving.at) == Some(&leaving);
-        if is {
-            self.leaving.remove(&leaving.at);
-        }
-        is
+        let index = self.leaving.iter().position(|other| *other == leaving);
+        index.map(|index| self.leaving.swap_remove(index)).is_some()
     }
 
     /// The range was handed out again: removes the frees in progress that overlap it.
     fn given_out(&mut self, from: u64, to: u64) {
-        while let Some((at, leaving)) = self.leaving.range(..to).next_back().map(|(at, leaving)| (*at, *leaving))
-            && leaving.end > from
-        {
-            self.leaving.remove(&at);
+        self.leaving.retain(|leaving| leaving.end <= from || leaving.at >= to);
+    }
+
+    /// Moves the blocks freed last into the map if one of them overlaps the range.
+    fn settle_recent(&mut self, from: u64, to: u64) {
+        if self.recent.iter().any(|free| free.at < to && free.end > from) {
+            while let Some(free) = self.recent.pop_front() {
+                self.add_range(free.at, free.end, Some(free.stream));
+            }
         }
     }
 

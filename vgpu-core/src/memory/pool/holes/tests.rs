@@ -160,19 +160,28 @@ proptest! {
             agrees(&holes);
             prop_assert!(holes.known_bytes() <= driver.chunks.iter().map(|chunk| chunk.1 - chunk.0).sum());
             // No piece is recorded as free that is not.
-            for (at, gap) in &holes.gaps {
-                let inside = |piece: &&(u64, u64, Option<u64>)| piece.0 <= *at && gap.end <= piece.1;
-                prop_assert!(driver.free.iter().any(|piece| inside(&piece)), "{at} {gap:?}: {:?}", driver.free);
+            let recent = holes.recent.iter().map(|free| (free.at, free.end));
+            for (at, end) in holes.gaps.iter().map(|(at, gap)| (*at, gap.end)).chain(recent) {
+                let inside = |piece: &&(u64, u64, Option<u64>)| piece.0 <= at && end <= piece.1;
+                prop_assert!(driver.free.iter().any(|piece| inside(&piece)), "{at} to {end}: {:?}", driver.free);
             }
         }
     }
 }
 
-/// Both maps of pieces agree, and each chunk counts its blocks.
+/// Both maps of pieces agree, no piece is known twice, and each chunk counts its blocks.
 #[track_caller]
 fn agrees(holes: &FreeRanges) {
     let by_address: BTreeSet<_> = holes.gaps.iter().map(|(at, gap)| (gap.late, gap.end - at, *at)).collect();
     assert_eq!(by_address, holes.sizes);
+    for (index, free) in holes.recent.iter().enumerate() {
+        assert!(holes.gaps.iter().all(|(at, gap)| gap.end <= free.at || *at >= free.end), "{free:?} is in the map too");
+        let others = holes.recent.iter().enumerate().filter(|(other, _)| *other != index);
+        assert!(
+            others.map(|other| other.1).all(|other| other.end <= free.at || other.at >= free.end),
+            "{free:?} twice"
+        );
+    }
     let stray = |at: &&u64| holes.chunk_of(**at).is_none();
     assert_eq!(holes.gaps.keys().filter(stray).copied().collect::<BTreeSet<u64>>(), holes.strays);
     assert_eq!(holes.chunks.iter().map(|(at, chunk)| chunk.end - at).sum::<u64>(), holes.known_bytes());
