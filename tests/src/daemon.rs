@@ -6,11 +6,12 @@
 use crate::LONG_TIMEOUT;
 use crate::artefacts::{vgpu, vgpud};
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// A `vgpud` with its own directory. Dropping it kills the daemon.
@@ -108,7 +109,14 @@ impl Daemon {
         if let Some(uid) = self.user {
             command.uid(uid).gid(uid);
         }
-        self.child = Some(command.spawn().expect("vgpud starts"));
+        // While another test's thread forks, its child holds a copy of the descriptor that a fresh program was written
+        // through, and the program cannot run yet.
+        self.child = Some(loop {
+            match command.spawn() {
+                Err(why) if why.kind() == ErrorKind::ExecutableFileBusy => thread::yield_now(),
+                started => break started.expect("vgpud starts"),
+            }
+        });
         let begin = Instant::now();
         // The daemon answers only once every tenant's socket exists too.
         while !self.answers() {

@@ -363,8 +363,8 @@ fn whom_nothing_but_doubt_holds_back_is_not_held_for_long_each_time() {
         let mut poor = keeper;
         for n in 0..20 {
             assert!(keeper.is_held_by_doubt(&own(now, admit)));
-            assert!(matches!(keeper.ask_gate(&own(now + 9 * MS, admit)), GateVerdict::Wait(_)), "{n}");
-            now += 11 * MS;
+            assert!(matches!(keeper.ask_gate(&own(now + 79 * MS, admit)), GateVerdict::Wait(_)), "{n}");
+            now += 81 * MS;
             assert_eq!(keeper.ask_gate(&own(now, admit)), GateVerdict::Forced, "{n}");
             keeper.note_launch(cost, now);
         }
