@@ -10,6 +10,7 @@
 mod cases;
 mod changes;
 pub mod client;
+mod decode;
 mod figures;
 mod report;
 mod run;
@@ -61,6 +62,7 @@ struct Options {
 }
 
 const SERVICES: &str = "services";
+const DECODE: &str = "decode";
 const DONE: &str = "done/2x50/1ms";
 const CHANGES: [&str; 3] = ["changes/memory", "changes/ceiling", "changes/pause"];
 
@@ -109,7 +111,7 @@ pub fn measure_tenants(words: &[String]) -> Result<ExitCode, String> {
 fn case_names() -> Vec<String> {
     let shares = cases::share_cases().into_iter().map(|case| case.name);
     let latency = cases::latency_cases().into_iter().map(|one| one.name.to_owned());
-    shares.chain(latency).chain([SERVICES, DONE].into_iter().chain(CHANGES).map(str::to_owned)).collect()
+    shares.chain(latency).chain([SERVICES, DECODE, DONE].into_iter().chain(CHANGES).map(str::to_owned)).collect()
 }
 
 fn all(place: &MeasuringPlace, facts: HostFacts, options: &Options) -> TenantsResults {
@@ -131,6 +133,9 @@ fn all(place: &MeasuringPlace, facts: HostFacts, options: &Options) -> TenantsRe
     }
     if options.wants_case(SERVICES) {
         results.services = measure_services(place, options).map_err(|why| note(SERVICES, why)).ok();
+    }
+    if options.wants_case(DECODE) {
+        results.decode = decode::measure(place, options).map_err(|why| note(DECODE, why)).unwrap_or_default();
     }
     if options.wants_case(DONE) {
         results.done = measure_done(place, options).map_err(|why| note(DONE, why)).ok();

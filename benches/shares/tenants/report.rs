@@ -2,6 +2,7 @@
 
 use super::cases::LatencyCase;
 use super::changes::ChangeTimes;
+use super::decode::{self, DecodeRow};
 use super::figures::{
     self, CHANGE_MS, DONE_PERCENT, LATENCY_MS, RequestTimes, ShareFigures, TenantsVerdict, change_percent,
 };
@@ -23,6 +24,8 @@ pub struct TenantsResults {
     pub latency: Vec<LatencyRow>,
     /// Results of the two services.
     pub services: Option<ServicesResult>,
+    /// Decode steps of one service and of two.
+    pub decode: Vec<DecodeRow>,
     /// Throughput of two tenants, with and without vgpu.
     pub done: Option<DoneResult>,
     /// Times until changed settings are in force.
@@ -158,13 +161,15 @@ impl MeasuredReport for TenantsResults {
         self.side_by_side(&mut out);
         self.write_latencies(&mut out);
         self.two_services(&mut out);
+        decode::write_table(&self.decode, &mut out);
         self.what_is_done(&mut out);
         self.write_changes(&mut out);
         out
     }
 
     fn all_pictures(&self) -> Vec<Picture> {
-        vec![self.over_time()]
+        let decode = (!self.decode.is_empty()).then(|| decode::picture(&self.decode));
+        std::iter::once(self.over_time()).chain(decode).collect()
     }
 }
 
@@ -172,7 +177,8 @@ impl TenantsResults {
     /// Results before the first measurement.
     pub fn new(facts: HostFacts) -> TenantsResults {
         let (shares, latency, changes, failures) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        TenantsResults { facts, shares, latency, services: None, done: None, changes, failures }
+        let decode = Vec::new();
+        TenantsResults { facts, shares, latency, services: None, decode, done: None, changes, failures }
     }
 
     /// Every judged figure: its row and budget, and the verdict.
