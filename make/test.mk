@@ -53,7 +53,7 @@ bench-quick: build ## shares of device time: twelve points of 10 s, medians of t
 bench-shares: build ## shares of device time: the whole table, about a quarter of an hour; POINTS=text,... for a part of it
 	$(CARGO) run --release -q -p vgpu-benches --bin vgpu-shares -- $(if $(POINTS),--points $(POINTS)) --out $(TARGET)/shares/full
 
-bench-tenants: build ## tenants under the daemon: shares, latency, two services, changes of limits; five minutes on a quiet host
+bench-tenants: build ## tenants under the daemon: shares, latency, two services, decode steps, changes of limits; seven minutes on a quiet host
 	$(CARGO) run --release -q -p vgpu-benches --bin vgpu-shares -- tenants $(if $(ONLY),--only $(ONLY)) --check --out $(TARGET)/tenants
 
 bench-alone: build ## several processes of a tenant that is alone: bare, an open gate, a wide lease in turns; five minutes

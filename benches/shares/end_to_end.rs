@@ -89,6 +89,23 @@ fn tenants_under_the_daemon_are_measured_and_what_is_missed_is_named() {
         ran.written_file("report.md").contains("the model's figures")
             && ran.written_file("over-time.svg").contains("<polyline")
     );
+    assert!(!ran.out.path().join("decode.svg").exists(), "there is no picture of a part that was not measured");
     let named = ran.written_file("report.md").lines().filter(|line| line.starts_with("- missed: ")).count();
     assert_eq!(said.lines().filter(|line| line.starts_with("MISSED: ")).count(), named, "{said}");
+}
+
+#[test]
+fn decode_steps_are_measured_alone_in_slices_and_under_leases() {
+    let ran = ToolRun::run_with(&["tenants", "--only", "decode/9ms", "--seconds", "2"]);
+    let number = |way: usize, figure: &str| ran.told_number(&format!("/decode/{way}/{figure}"));
+    // Two cores are shared with other tests, so the bounds only show that steps have their length and that two services
+    // do more than half of one.
+    for way in 0..4 {
+        assert!(number(way, "per_second") > 10.0 && number(way, "p50") >= 8.6, "{:#}", ran.told);
+        assert!(number(way, "p99") >= number(way, "p50") && number(way, "percent_of_one") > 50.0, "{:#}", ran.told);
+    }
+    assert!(ran.told.pointer("/decode/4").is_none(), "one length of the host's work was selected: {:#}", ran.told);
+    assert!(ran.written_file("report.md").contains("| 9 | two, leases of 10 ms |"));
+    assert!(ran.written_file("decode.svg").contains("simulated") && ran.written_file("decode.csv").contains("leases"));
+    assert!(!ran.out.path().join("over-time.svg").exists(), "there is no picture of a part that was not measured");
 }

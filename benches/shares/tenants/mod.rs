@@ -1,5 +1,6 @@
 //! Measures tenants under the daemon: each one's part of the device, and the length of short requests next to long
-//! ones. It also measures two services at the same time, and the time until a changed limit is in force.
+//! ones. It also measures two services and decode steps at the same time, and the time until a changed limit is in
+//! force.
 //!
 //!     vgpu-shares tenants [--only TEXT,...] [--seconds S] [--out DIR] [--json] [--check] [--list]
 //!
@@ -35,7 +36,7 @@ use std::time::Duration;
 Examples:
   vgpu-shares tenants --list                         the names of the measurements
   vgpu-shares tenants --only latency,changes         a part of it, by parts of names
-  vgpu-shares tenants --check --out /tmp/tenants     all of it (five minutes); exit 1 if a budget is missed
+  vgpu-shares tenants --check --out /tmp/tenants     all of it (seven minutes); exit 1 if a budget is missed
 
 vgpud and the libraries are found next to this program, or by VGPU_BUILD.
 
@@ -54,7 +55,7 @@ struct Options {
     /// Number of changes of a limit.
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u64).range(1..=1000))]
     changes: u64,
-    /// Directory for report.md, the picture over-time (SVG) and its numbers (CSV).
+    /// Directory for report.md, the pictures over-time and decode (SVG) and their numbers (CSV).
     #[arg(long, value_name = "DIR", default_value = "target/tenants")]
     out: PathBuf,
     #[command(flatten)]
@@ -62,7 +63,6 @@ struct Options {
 }
 
 const SERVICES: &str = "services";
-const DECODE: &str = "decode";
 const DONE: &str = "done/2x50/1ms";
 const CHANGES: [&str; 3] = ["changes/memory", "changes/ceiling", "changes/pause"];
 
@@ -111,7 +111,9 @@ pub fn measure_tenants(words: &[String]) -> Result<ExitCode, String> {
 fn case_names() -> Vec<String> {
     let shares = cases::share_cases().into_iter().map(|case| case.name);
     let latency = cases::latency_cases().into_iter().map(|one| one.name.to_owned());
-    shares.chain(latency).chain([SERVICES, DECODE, DONE].into_iter().chain(CHANGES).map(str::to_owned)).collect()
+    let decode = decode::DECODE_CASES.map(|(name, _)| name);
+    let others = std::iter::once(SERVICES).chain(decode).chain([DONE]).chain(CHANGES);
+    shares.chain(latency).chain(others.map(str::to_owned)).collect()
 }
 
 fn all(place: &MeasuringPlace, facts: HostFacts, options: &Options) -> TenantsResults {
@@ -134,9 +136,7 @@ fn all(place: &MeasuringPlace, facts: HostFacts, options: &Options) -> TenantsRe
     if options.wants_case(SERVICES) {
         results.services = measure_services(place, options).map_err(|why| note(SERVICES, why)).ok();
     }
-    if options.wants_case(DECODE) {
-        results.decode = decode::measure(place, options).map_err(|why| note(DECODE, why)).unwrap_or_default();
-    }
+    results.decode = decode::measure_decode(place, options).map_err(|why| note("decode", why)).unwrap_or_default();
     if options.wants_case(DONE) {
         results.done = measure_done(place, options).map_err(|why| note(DONE, why)).ok();
     }

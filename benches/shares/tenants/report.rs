@@ -161,15 +161,16 @@ impl MeasuredReport for TenantsResults {
         self.side_by_side(&mut out);
         self.write_latencies(&mut out);
         self.two_services(&mut out);
-        decode::write_table(&self.decode, &mut out);
+        decode::write_decode(&self.decode, &mut out);
         self.what_is_done(&mut out);
         self.write_changes(&mut out);
         out
     }
 
     fn all_pictures(&self) -> Vec<Picture> {
-        let decode = (!self.decode.is_empty()).then(|| decode::picture(&self.decode));
-        std::iter::once(self.over_time()).chain(decode).collect()
+        let over_time = (!self.shares.is_empty()).then(|| self.over_time());
+        let decode = (!self.decode.is_empty()).then(|| decode::decode_picture(&self.decode));
+        over_time.into_iter().chain(decode).collect()
     }
 }
 
