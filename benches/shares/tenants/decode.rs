@@ -30,7 +30,8 @@ const WAYS: [(&str, usize, Option<&str>); 4] = [
 ];
 
 /// Title of the picture.
-const DECODE_TITLE: &str = "Decode steps of two services on one simulated device";
+const DECODE_TITLE: &str =
+    "Decode steps of two services on one simulated device, by the work of the host after each step";
 
 /// Colours of the ways, in the picture.
 const COLOURS: [&str; WAYS.len()] = ["#6b6b2a", "#d2691e", "#3b8f9e", "#1f5fa8"];
@@ -140,7 +141,7 @@ pub fn decode_picture(rows: &[DecodeRow]) -> Picture {
                     );
                 }
                 let host = rows.first().map_or(0.0, |row| row.host_ms);
-                draw_text(out, x + 32.0, base + 16.0, "middle", "", &format!("{host} ms of the host"));
+                draw_text(out, x + 32.0, base + 16.0, "middle", "", &format!("{host} ms"));
             }
         }
         for (at, ((way, ..), colour)) in WAYS.iter().zip(COLOURS).enumerate() {
