@@ -19,8 +19,9 @@ use vgpu_config::value::format_span;
 pub struct DeviceExplanation {
     /// The device: its UUID, or its name in the file.
     pub device: String,
-    /// State in one word: `observed`, `running`, `open`, `draining`, `overdue`, `waiting`, `capped`, `paused`, `idle`;
-    /// `free`: there are no limits of time on the device; `shared`: it is under MPS, without leases; `absent`: the tenant has no member there.
+    /// State in one word: `observed`, `running`, `open`, `draining`, `overdue`, `waiting`, `capped`, `paused`, `idle`.
+    /// `free`: there are no limits of time on the device. `shared`: it is under MPS, without leases. `absent`: the
+    /// tenant has no member there.
     pub state: String,
     /// The meaning of the state, and the rule that it follows from.
     pub sentences: Vec<String>,

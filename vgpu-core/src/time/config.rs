@@ -71,8 +71,8 @@ pub const SHORT_NS: u64 = BASE.quantum / 40;
 /// many.
 pub const FORGET_DIVISOR: u64 = 32;
 
-/// Until when work that began at `began` and takes `estimate` by estimate may run before it counts as late: half as
-/// long again, because launches of one function differ in length, and `drain`.
+/// The time from which work counts as late. It began at `began` and should take `estimate`. It gets half as long again,
+/// because launches of one function differ in length, and `drain`.
 #[must_use]
 pub const fn deadline(began: u64, estimate: u64, drain: u64) -> u64 {
     began.saturating_add(estimate).saturating_add(estimate / 2).saturating_add(drain)

@@ -11,8 +11,8 @@
 //!   kernels longer than half of D.
 //!
 //! *Liveness.* Work in flight may be waiting for the very launch that the gate holds. The gate therefore forces one
-//! launch if nothing completes for [`BASE`]`.drain` beyond the expected end. Each further forced launch waits
-//! twice as long; otherwise a kernel that merely runs long would collect a queue behind it.
+//! launch if nothing completes for [`BASE`]`.drain` beyond the expected end. Each further forced launch waits twice as
+//! long; otherwise a kernel that merely runs long would collect a queue behind it.
 //! [`LaunchGate::learn_slowdown`] learns how much longer kernels take than expected: next to other tenants' work,
 //! several times longer.
 //!
@@ -114,8 +114,8 @@ impl Default for LaunchGate {
     }
 }
 
-/// The wait before a launch that only low confidence holds back is forced, as a power of two times [`BASE`]`.drain`: 80 ms.
-/// With 10 ms kernels of 100 ms behind one of 4 us went out in numbers.
+/// A launch that only low confidence holds back is forced after this power of two times [`BASE`]`.drain`: 80 ms. With
+/// 10 ms kernels of 100 ms behind one of 4 us went out in numbers.
 const DOUBT_DOUBLINGS: u32 = 3;
 /// The longest wait before a forced launch, as a power of two times [`BASE`]`.drain`: 2.6 s.
 const MAX_DOUBLINGS: u32 = 8;

@@ -96,11 +96,13 @@ impl Lease {
             return ((from, now), self.take_unused());
         }
         let is_answered = |stream: &OpenStream| answers.iter().any(|(asked, _)| stream.is_same(asked));
+        // Streams that cannot be asked here (too many, or other threads' default streams) count as busy for 2 s.
         if !self.streams.iter().all(is_answered) || unasked && now.saturating_sub(self.shut) < BASE.stuck {
             return ((now, now), self.take_unused());
         }
         (self.blind, self.crowded) = (false, false);
         self.streams.clear();
+        // If a stream was busy at one look and idle at the next, soon after, it counts as busy until then.
         let is_close = !unasked && now.saturating_sub(from) <= BASE.in_flight;
         ((from, if is_close { now } else { from }), self.take_unused())
     }

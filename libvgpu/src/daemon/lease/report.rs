@@ -90,6 +90,7 @@ impl Lease {
             self.write_report(post, keeper, now);
         }
         let first = place.report_slot().begin_waiting();
+        // A request that had no effect is repeated.
         if first || self.rung == 0 || now.saturating_sub(self.rung) > 10 * BASE.heartbeat {
             (self.rung, self.ring) = (now, true);
         }
@@ -148,6 +149,7 @@ impl Lease {
         if keeper.in_flight() == 0 && !self.blind {
             let Gate::Run { until, .. } = self.gate else {
                 self.write_report(post, keeper, now);
+                // A process that has launched nothing for a second is not watched.
                 let is_idle = !waited_for && now.saturating_sub(self.last) > BASE.alone;
                 return (!is_idle).then_some((now.saturating_add(BASE.heartbeat), false));
             };
@@ -155,6 +157,7 @@ impl Lease {
                 let is_idle = !waited_for && now.saturating_sub(self.last) > BASE.alone;
                 return (!is_idle).then_some((now.saturating_add(BEAT_CHECK_NS), false));
             }
+            // A device held this long with nothing in flight and no request is given back.
             let since = *self.idle.get_or_insert(now);
             if now < since.saturating_add(SHORT_NS) {
                 return Some((since.saturating_add(SHORT_NS), false));

@@ -260,8 +260,8 @@ impl UsageMeter {
         }
     }
 
-    /// What a launch does that the gate holds back until `until`: it records a marker behind the work in flight if
-    /// somebody waits for the end of that work, or waits.
+    /// The gate holds the launch back until `until`. If somebody waits for the end of the work in flight, the next step
+    /// is a marker behind that work. Otherwise it is the wait.
     #[cold]
     fn hold_launch(
         &mut self,

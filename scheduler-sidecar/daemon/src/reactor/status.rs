@@ -187,7 +187,7 @@ impl Reactor {
                 let said = said.iter().find(|said| said.device == used.device);
                 let state = said.map_or("absent", |said| match tenant.mode {
                     Mode::Observe => "observed",
-                    _ => said.state,
+                    Mode::Enforce | Mode::Off => said.state,
                 });
                 let sums = RecentSums { charged: used.charged, wait: used.wait };
                 let rates = self.recent.current_rates(&tenant.name, &used.device, sums, now);

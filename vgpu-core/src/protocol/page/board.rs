@@ -90,8 +90,6 @@ pub struct LaunchGrant {
     pub sequence: u32,
     /// The gate: the permission to launch.
     pub gate: Gate,
-    /// q: length of a lease, in nanoseconds.
-    pub quantum: u64,
     /// D: limit of estimated work queued on the device, in nanoseconds.
     pub in_flight: u64,
     /// Enforcement mode of the tenant.
@@ -365,11 +363,11 @@ fn decode_grant(state: &RecordState<HOT_WORDS>) -> Option<LaunchGrant> {
         GATE_CAPPED if head == GATE_CAPPED => Gate::Cap { until },
         _ => return None,
     };
-    let (quantum, in_flight) = split_halves(words[BOUNDS_WORD]);
+    let (_, in_flight) = split_halves(words[BOUNDS_WORD]);
     let [mode, on_loss, ..] = ways;
     let is_wide = matches!(gate, Gate::Run { wide: true, .. });
-    let (quantum, in_flight) = (u64::from(quantum), if is_wide { ALONE_IN_FLIGHT_NS } else { u64::from(in_flight) });
-    Some(LaunchGrant { sequence, gate, quantum, in_flight, mode: mode_of(mode)?, on_loss: loss_of(on_loss)? })
+    let in_flight = if is_wide { ALONE_IN_FLIGHT_NS } else { u64::from(in_flight) };
+    Some(LaunchGrant { sequence, gate, in_flight, mode: mode_of(mode)?, on_loss: loss_of(on_loss)? })
 }
 
 fn encode_allowed(allowed: &AllowedUse, words: &mut [u64; BOARD_WORDS]) {

@@ -81,8 +81,7 @@ proptest! {
             let grant = slot.read_grant(EPOCH).unwrap();
             let in_flight = if matches!(gate, Gate::Run { wide: true, .. }) { ALONE_IN_FLIGHT_NS } else { first.in_flight };
             prop_assert_eq!((grant.gate, grant.in_flight), (*gate, in_flight));
-            prop_assert_eq!((Some(grant.quantum), grant.mode, grant.on_loss),
-                (first.terms.quantum, first.mode, first.on_loss));
+            prop_assert_eq!((grant.mode, grant.on_loss), (first.mode, first.on_loss));
         }
         slot.change_allowed(&second);
         prop_assert_eq!(slot.read_grant(EPOCH).unwrap().gate, *gates.last().unwrap());

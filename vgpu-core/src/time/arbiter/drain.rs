@@ -9,8 +9,8 @@
 //! admitted next to it, it would never be measured alone.
 //!
 //! Overdue work holds up its own tenant, which would otherwise have the device twice, but not for ever
-//! ([`TimeConfig::stuck`](crate::time::config::TimeConfig::stuck)). A stopped member never reports that its work is done, and a
-//! member that waits for another member of its tenant never finishes.
+//! ([`TimeConfig::stuck`](crate::time::config::TimeConfig::stuck)). A stopped member never reports that its work is
+//! done, and a member that waits for another member of its tenant never finishes.
 //!
 //! A lease costs its turn even if nothing runs in it. If a member measured less than an eighth of the time in which
 //! others waited, it moves back in the order by all of that time ([`Arbiter::owed_ns`]). It is charged its measured

@@ -110,8 +110,8 @@ impl Arbiter {
     }
 
     /// Notes that the daemon wrote no heartbeat from `since` to `now`, longer than
-    /// [`DAEMON_GONE_NS`](crate::time::config::DAEMON_GONE_NS). Members worked without leases meanwhile, that work may still be queued
-    /// on the device, and some have not joined again.
+    /// [`DAEMON_GONE_NS`](crate::time::config::DAEMON_GONE_NS). Members worked without leases meanwhile, that work may
+    /// still be queued on the device, and some have not joined again.
     pub const fn was_silent(&mut self, since: u64, now: u64) {
         self.silent.add(since, now.saturating_add(loss::SETTLING_NS));
     }

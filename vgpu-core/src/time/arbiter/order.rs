@@ -8,10 +8,9 @@
 //! If the floors cannot all be met (work was lost, or they exceed the device), the floors' clock slips behind for all
 //! of them alike, so that they stay in proportion.
 //!
-//! Two rules keep a class from starving. While a tenant is [`BURST_NS`] behind its
-//! floor, all tenants behind a floor go before those that are not. A class that was passed over for
-//! [`ageing`](TimeConfig::ageing) gets one lease, for its tenant without a floor that has the least virtual
-//! time.
+//! Two rules keep a class from starving. While a tenant is [`BURST_NS`] behind its floor, all tenants behind a floor go
+//! before those that are not. A class that was passed over for [`ageing`](TimeConfig::ageing) gets one lease, for its
+//! tenant without a floor that has the least virtual time.
 //!
 //! Not here: leases ([`super::device`]); the division of a charge, and the conditions for a seat to be ready
 //! ([`super::seat`]).
