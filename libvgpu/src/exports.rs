@@ -52,8 +52,8 @@ macro_rules! after_panic {
     };
 }
 
-/// The guard that a call holds while it is in flight, by subject. Plain frees are counted next to their charges:
-/// `memory/allocation_records`.
+/// The guard that a call holds while it is in flight, by subject. Frees of an address are counted next to their
+/// charges: `memory/allocation_records`.
 macro_rules! under_way {
     (release) => {
         crate::memory::in_flight_frees::enter_free()

@@ -503,6 +503,24 @@ fn memory_that_another_contexts_stream_frees_waits_for_that_stream() {
 }
 
 #[test]
+fn a_destroyed_pool_is_charged_for_a_block_that_was_served_from_inside() {
+    let (lab, mut m) = under("4GiB");
+    let begin = used(&lab, &mut m);
+    let pool = get(&mut m, "pool 0");
+    m.ok(&format!("threshold {pool} {GIB}"));
+    let from_pool = format!("from-pool {} {pool} 0", 100 * MIB);
+    let first = get(&mut m, &from_pool);
+    m.ok(&format!("free-async {first} 0"));
+    m.ok("sync-context");
+    let inside = get(&mut m, &from_pool);
+    m.ok(&format!("pool-destroy {pool}"));
+    assert_eq!(used(&lab, &mut m), begin + 100 * MIB, "the block is alive");
+    m.ok(&format!("free-async {inside} 0"));
+    m.ok("sync-context");
+    assert_eq!(used(&lab, &mut m), begin);
+}
+
+#[test]
 fn a_destroyed_pool_is_charged_until_each_stream_has_come_to_its_frees() {
     let (lab, mut m) = under("4GiB");
     let [busy, idle] = [(); 2].map(|()| get(&mut m, "stream"));
@@ -699,6 +717,12 @@ fn the_pool_that_is_current_is_the_one_that_is_charged() {
     }
     m.ok("sync-context");
     assert_eq!(used(&lab, &mut m), begin);
+    // The default pool was used meanwhile; another one that is current is charged all the same.
+    let pool = get(&mut m, "pool 0");
+    m.ok(&format!("use-pool 0 {pool}"));
+    get(&mut m, &format!("async {} 0", 64 * MIB));
+    assert_eq!(used(&lab, &mut m), begin + 64 * MIB);
+    assert_eq!(m.ok(&format!("held {pool}")).number(0), 64 * MIB);
 }
 
 /// A device's current pool must be its own: the driver refuses another device's pool. An allocation that names a pool

@@ -85,16 +85,20 @@ pub fn reset_after_fork() {
 /// The context and device to which a stream's work belongs: the stream's own, which need not be the current one.
 ///
 /// # Cost
-/// One driver call more than [`current`]; further ones if the stream's context was never current.
+/// As [`current`] for a default stream, else two driver calls more; further ones if the stream's context was never
+/// current.
 pub fn of_stream(stream: CUstream) -> Option<(CUcontext, &'static Device)> {
     let special = stream.is_null() || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
     let mut context = CUcontext::NULL;
     // SAFETY: the program's own stream, for a call that uses it; a pointer to a local.
     let asked = !special && own::cuStreamGetCtx().is_some_and(|ask| unsafe { ask(stream, &raw mut context) }.ok());
+    if !asked {
+        return current();
+    }
     let mut now = CUcontext::NULL;
     // SAFETY: a pointer to a local.
     let known = own::cuCtxGetCurrent().is_some_and(|ask| unsafe { ask(&raw mut now) }.ok());
-    if !asked || (known && now == context) {
+    if known && now == context {
         return current();
     }
     // SAFETY: a context that the driver has just named; the pop restores the current one.

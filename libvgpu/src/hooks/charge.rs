@@ -232,10 +232,10 @@ pub fn free_address(address: u64, order: Option<StreamId>, real: DriverCall<'_>)
 #[inline(never)]
 fn beside_pools(address: u64, order: Option<StreamId>, real: DriverCall<'_>) -> CUresult {
     if enforce::is_enforced() == Ok(true) {
-        let _under_way = in_flight_frees::enter_free();
-        if let Some(holding) = POOLED_RECORDS.take_record(address) {
+        if let Some((holding, _leaving)) = POOLED_RECORDS.take_to_free(address) {
             return pools::free(holding, address, order, real);
         }
+        let _under_way = in_flight_frees::enter_free();
         return free_plain(address, order, &mut || {
             let result = real();
             if result.ok() {

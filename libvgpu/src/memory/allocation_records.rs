@@ -257,7 +257,8 @@ pub fn is_quiet() -> bool {
         let left = shard.left.load(Acquire);
         shard.leaving.load(Acquire) == left
     };
-    [&ADDRESS_RECORDS, &ARRAY_RECORDS, &EXTERNAL_RECORDS].iter().all(|table| table.shards.iter().all(quiet))
+    let tables = [&ADDRESS_RECORDS, &POOLED_RECORDS, &ARRAY_RECORDS, &EXTERNAL_RECORDS];
+    tables.iter().all(|table| table.shards.iter().all(quiet))
 }
 
 /// Counts charges of addresses and arrays that were stored or taken out. The driver serves these from slabs, so each

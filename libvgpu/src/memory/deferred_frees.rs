@@ -17,7 +17,7 @@ use crate::driver::streams::{StreamId, StreamLocation, StreamMark, WorkEnd};
 use crate::ffi::lock::Lock;
 use crate::ffi::sorted_map::SortedMap;
 use crate::memory::allocation_records::{AllocationRecord, RecordTable};
-use crate::memory::pool_entry::PoolEntry;
+use crate::memory::pool_entry::PoolRef;
 use crate::memory::pool_registry;
 use crate::memory::release::release_record;
 use core::ffi::c_void;
@@ -25,7 +25,6 @@ use core::ops::Bound;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use shim_sys::cuda::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUcontext, CUresult};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use vgpu_core::memory::pool::StreamKey;
 
 /// The action at the end of a deferred free.
@@ -33,7 +32,7 @@ enum AfterFree {
     /// Release a charge of plain memory.
     Release(AllocationRecord),
     /// Tell a destroyed pool that a free is done.
-    Orphan(Arc<PoolEntry>),
+    Orphan(PoolRef),
 }
 
 /// A deferred free: memory freed in stream order that the stream may still use.
@@ -228,7 +227,7 @@ pub fn free(
 }
 
 /// Handles a free of a destroyed pool's memory. Without an order the memory is freed at once.
-pub fn defer_orphan(address: u64, entry: &Arc<PoolEntry>, order: Option<StreamId>) {
+pub fn defer_orphan(address: u64, entry: &PoolRef, order: Option<StreamId>) {
     match order {
         Some(order) if entry.held_bytes() > 0 => {
             entry.await_streams(1);
@@ -241,7 +240,7 @@ pub fn defer_orphan(address: u64, entry: &Arc<PoolEntry>, order: Option<StreamId
 /// Handles the destruction of a pool. `frees` holds, for each stream, the number and epoch of a free that the stream
 /// may not have reached. The other streams may no longer exist, so markers are recorded in the default streams only.
 /// Also ends the caller's own await.
-pub fn defer_orphans(entry: &Arc<PoolEntry>, mut frees: SortedMap<StreamLocation, (u64, u64)>) {
+pub fn defer_orphans(entry: &PoolRef, mut frees: SortedMap<StreamLocation, (u64, u64)>) {
     if entry.held_bytes() == 0 {
         return pool_registry::note_awaited(entry);
     }

@@ -7,8 +7,10 @@ use crate::driver::streams::{StreamLocation, without_captures};
 use crate::ffi::lock::Lock;
 use crate::ffi::sorted_map::SortedMap;
 use crate::ledger::held_shares::{self, LocalShare};
+use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use shim_sys::cuda::*;
+use std::sync::Arc;
 use vgpu_core::memory::pool::{self, FreeRanges, StreamKey};
 
 /// Pool attribute: bytes that the pool keeps when the program synchronises.
@@ -88,8 +90,6 @@ pub struct PoolEntry {
     pub(super) threshold: AtomicU64,
     /// The pool's maximum size in bytes.
     pub(super) max: u64,
-    /// Number of its allocations that the program holds.
-    pub(super) outstanding: AtomicU64,
     /// Number of frees that streams have not reached yet, counted once it is destroyed.
     pub(super) awaited: AtomicU64,
     /// Destroyed: the handle must not be used any more.
@@ -98,6 +98,31 @@ pub struct PoolEntry {
     asking: AtomicU32,
     /// For graph memory: how often launched graphs may have lost their memory.
     pub(super) losses: AtomicU64,
+}
+
+/// A reference to a pool's entry.
+#[derive(Clone)]
+pub enum PoolRef {
+    /// The pool is the driver's own, which is never destroyed: the entry is leaked.
+    Lasting(&'static PoolEntry),
+    /// The program can destroy the pool.
+    Counted(Arc<PoolEntry>),
+}
+
+impl PoolRef {
+    pub(super) fn new(entry: PoolEntry) -> Self {
+        if entry.made { Self::Counted(Arc::new(entry)) } else { Self::Lasting(Box::leak(Box::new(entry))) }
+    }
+}
+
+impl Deref for PoolRef {
+    type Target = PoolEntry;
+    fn deref(&self) -> &PoolEntry {
+        match self {
+            Self::Lasting(entry) => entry,
+            Self::Counted(entry) => entry,
+        }
+    }
 }
 
 /// Evidence that graph memory still holds the memory of a graph's last launch: the loss count at that launch, and its
@@ -113,6 +138,12 @@ pub struct GraphBacking {
 pub(super) struct PoolState {
     pub(super) account: pool::PoolAccount,
     pub(super) holes: FreeRanges,
+    /// Number of its allocations that the program holds.
+    pub(super) outstanding: u64,
+    /// Number of requests and frees that began.
+    pub(super) requests: u64,
+    /// Number of calls in which pools may shrink that had begun when the last request ended.
+    pub(super) last_request: u32,
     /// Set when a request that should have fitted inside made the pool grow. The driver assigns room by unknown rules
     /// (a pool's attributes can forbid reuse across streams), so every later request reserves growth.
     pub(super) surprised: bool,
@@ -142,7 +173,6 @@ impl PoolEntry {
             state: Lock::new(PoolState::default()),
             threshold: AtomicU64::new(threshold),
             max: made.unwrap_or(u64::MAX),
-            outstanding: AtomicU64::new(0),
             awaited: AtomicU64::new(0),
             gone: AtomicBool::new(false),
             asking: AtomicU32::new(0),

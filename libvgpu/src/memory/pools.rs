@@ -17,7 +17,7 @@ mod requests;
 mod shared;
 mod shrinking;
 
-use super::pool_entry::{GraphBacking, PoolEntry, PoolSource};
+use super::pool_entry::{GraphBacking, PoolEntry, PoolRef, PoolSource};
 use super::pool_registry::{self as registry, expect_shrinking};
 pub use super::pool_registry::{any, current, graph_memory, may_have_shrunk, note_created, of_handle};
 pub use shared::{note_imported, share_of_imported, share_pool};
@@ -32,26 +32,21 @@ use crate::memory::allocation_records::{AllocationRecord, POOLED_RECORDS};
 use crate::memory::deferred_frees;
 use crate::memory::deferred_frees::{AwaitedStreams, AwaitedWork};
 use core::cell::Cell;
-use core::sync::atomic::{AtomicU64, Ordering::*};
+use core::sync::atomic::Ordering::*;
 use requests::PoolAllocation;
 use shim_sys::cuda::*;
-use std::sync::Arc;
 use vgpu_core::memory::pool::{self, PendingFree};
-
-/// The count that [`request_count`] returns.
-static REQUEST_COUNT: AtomicU64 = AtomicU64::new(0);
 
 /// Allocates from a pool. `real` calls the driver, `address` reads the result, `undo` frees it again.
 pub fn allocate(
-    entry: &Arc<PoolEntry>,
+    entry: &PoolEntry,
     bytes: u64,
     order: StreamId,
     real: DriverCall<'_>,
     address: &dyn Fn() -> u64,
     undo: &dyn Fn(u64),
 ) -> CUresult {
-    REQUEST_COUNT.fetch_add(1, SeqCst);
-    let (moment, _growing) = (shrinking::now(), shrinking::begin_growing());
+    let moment = shrinking::now();
     let PoolAllocation { call, mut pledge } = match entry.begin_allocation(bytes, order.stream_key()) {
         Ok(begun) => begun,
         Err(refused) => return refused,
@@ -65,11 +60,12 @@ pub fn allocate(
             Some(moment),
             pledge,
             |account, reading| account.end_request(call, result.ok(), reading),
-            |holes, change| {
+            |state, change| {
                 if result.ok() {
-                    change.grew.into_iter().for_each(|by| holes.note_growth(at, bytes, by));
-                    holes.note_placed(at, bytes);
+                    change.grew.into_iter().for_each(|by| state.holes.note_growth(at, bytes, by));
+                    state.holes.note_placed(at, bytes);
                 }
+                state.last_request = shrinking::calls_begun();
             },
         );
         // Unless a shrinking call may have taken the room away meanwhile.
@@ -93,9 +89,9 @@ pub fn allocate(
             entry.trim_and_measure();
             return entry.device.refuse_request();
         }
+        entry.state.lock().outstanding += 1;
     }
     deferred_frees::came_again(at);
-    entry.outstanding.fetch_add(1, Relaxed);
     let holding = AllocationRecord::of_bytes(bytes, entry.device.index, entry.id);
     if let Some(stale) = POOLED_RECORDS.insert_record(at, holding) {
         // The earlier block at this address was freed by a call that no hook saw.
@@ -112,10 +108,13 @@ fn bytes_of(holding: AllocationRecord) -> u64 {
 /// Frees memory of a pool, which the caller has taken out of [`POOLED_RECORDS`]. Without an order the memory is freed
 /// at once.
 pub fn free(holding: AllocationRecord, address: u64, order: Option<StreamId>, real: DriverCall<'_>) -> CUresult {
-    REQUEST_COUNT.fetch_add(1, SeqCst);
-    let Some(entry) = registry::by_number(holding.context) else { return real() };
+    let Some(entry) = registry::of_record(holding) else { return real() };
     // Before the driver is called: it may give the memory out again before it has answered.
-    let leaving = entry.state.lock().holes.begin_free(address, bytes_of(holding));
+    let leaving = {
+        let mut state = entry.state.lock();
+        state.requests += 1;
+        state.holes.begin_free(address, bytes_of(holding))
+    };
     let result = real();
     if result.ok() {
         note_freed(&entry, holding, address, order, Some(leaving));
@@ -128,7 +127,7 @@ pub fn free(holding: AllocationRecord, address: u64, order: Option<StreamId>, re
 
 /// Records that the driver dropped a block in a way no hook saw.
 fn note_vanished(holding: AllocationRecord, address: u64) {
-    if let Some(entry) = registry::by_number(holding.context) {
+    if let Some(entry) = registry::of_record(holding) {
         note_freed(&entry, holding, address, None, None);
     }
 }
@@ -136,7 +135,7 @@ fn note_vanished(holding: AllocationRecord, address: u64) {
 /// Records a free. `leaving`: the program's free as begun in `holes`. Without it, the block vanished, so all knowledge
 /// of room in the pool is discarded.
 fn note_freed(
-    entry: &Arc<PoolEntry>,
+    entry: &PoolRef,
     holding: AllocationRecord,
     address: u64,
     order: Option<StreamId>,
@@ -149,6 +148,7 @@ fn note_freed(
     let may_shrink = {
         let mut state = entry.state.lock();
         state.account.note_freed(bytes_of(holding));
+        state.outstanding = state.outstanding.saturating_sub(1);
         match leaving {
             Some(leaving) => state.holes.finish_free(leaving, order.map(StreamId::stream_key)),
             None => state.holes.forget_all(),
@@ -161,7 +161,6 @@ fn note_freed(
     if may_shrink || stands.is_some() {
         expect_shrinking();
     }
-    entry.outstanding.fetch_sub(1, AcqRel);
     if entry.gone.load(SeqCst) {
         deferred_frees::defer_orphan(address, entry, order);
     } else if order.is_none() {
@@ -186,13 +185,12 @@ pub fn came_again(address: u64) {
 /// those that the graph frees itself, and those that outlive the launch. `backing`: the memory backing of its last
 /// launch, see [`GraphBacking`]; replaced by that of this launch.
 pub fn launch(
-    entry: &Arc<PoolEntry>,
+    entry: &PoolEntry,
     parts: [u64; 2],
     order: Option<StreamId>,
     backing: &mut Option<GraphBacking>,
     real: DriverCall<'_>,
 ) -> CUresult {
-    REQUEST_COUNT.fetch_add(1, SeqCst);
     entry.measure_held();
     let stream = order.map(StreamId::stream_key);
     let before = entry.graph_backing(stream);
@@ -211,7 +209,8 @@ pub fn launch(
         pledge,
         // The driver reports how much of graph memory is live; no call frees it.
         |account, reading| account.end_request(call, false, reading),
-        |_, change| {
+        |state, change| {
+            state.last_request = shrinking::calls_begun();
             if result.ok() && !backed {
                 // If graph memory grew by less than the launch needs, the launch may have taken memory from other
                 // graphs.
@@ -352,7 +351,7 @@ pub fn note_synchronised(waited_for: WaitedFor, since: u64, announced: Option<&S
         if may_shrink {
             // A pool that has shrunk shows it. One that has not may have shrunk and grown by the same amount, so its
             // known room is discarded.
-            entry.measure_after(|| may_trim && !announced.is_some_and(ShrinkingCall::nothing_grew));
+            entry.measure_after(|state| may_trim && !announced.is_some_and(|call| state.is_unused_since(call)));
         }
     }
     if deferred_frees::finish_passed(Some(&arrived)) {
@@ -408,7 +407,8 @@ pub fn settle_device(device: &Device) -> bool {
 /// Number of requests and frees that pools have seen. A pool that gives memory back and takes it again leaves no
 /// other trace.
 pub fn request_count() -> u64 {
-    REQUEST_COUNT.load(SeqCst)
+    let of = |entry: PoolRef| entry.state.lock().requests;
+    registry::ended_requests().wrapping_add(all().into_iter().map(of).fold(0, u64::wrapping_add))
 }
 
 /// Measures a pool again after a trim, or after its threshold was set.
@@ -466,7 +466,8 @@ pub fn context_ended() {
         // records are removed.
         if empty {
             let taken = POOLED_RECORDS.take_of_context(CUcontext(core::ptr::without_provenance_mut(entry.id)));
-            entry.outstanding.fetch_sub(taken.len() as u64, AcqRel);
+            let mut state = entry.state.lock();
+            state.outstanding = state.outstanding.saturating_sub(taken.len() as u64);
         }
     }
 }

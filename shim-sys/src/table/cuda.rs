@@ -71,10 +71,10 @@ macro_rules! cuda_table {
             free {
                 cuMemFree(dptr: CUdeviceptr_v1);
                 cuMemFree_v2(dptr: CUdeviceptr);
-            }
-            release {
                 cuMemFreeAsync(dptr: CUdeviceptr, stream: CUstream);
                 cuMemFreeAsync_ptsz(dptr: CUdeviceptr, stream: CUstream);
+            }
+            release {
                 cuArrayDestroy(array: CUarray);
                 cuMipmappedArrayDestroy(array: CUmipmappedArray);
                 cuMemUnmap(dptr: CUdeviceptr, bytes: usize);

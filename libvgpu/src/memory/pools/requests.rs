@@ -10,7 +10,7 @@ use crate::memory::pool_registry::expect_shrinking;
 use core::sync::atomic::{AtomicU64, Ordering::*};
 use shim_sys::cuda::*;
 use vgpu_core::memory::ledger::{OUTCOME_WAIT_NS, Reservation};
-use vgpu_core::memory::pool::{self, ChargeChange, FreeRanges, PoolReading, PoolRequest, StreamKey};
+use vgpu_core::memory::pool::{self, ChargeChange, PoolReading, PoolRequest, StreamKey};
 
 /// Maximum number of readings that other requests may invalidate; the next one is used in any case.
 const MAX_DOUBTFUL_READINGS: u32 = 8;
@@ -31,6 +31,7 @@ impl PoolEntry {
             let mut state = self.state.lock();
             let fits = !state.surprised && state.holes.fits_request(bytes, stream);
             let call = if fits { state.account.begin_inside(bytes) } else { None };
+            state.requests += u64::from(call.is_some());
             call.map(|call| PoolAllocation { call, pledge: None })
         };
         if let Some(begun) = inside() {
@@ -62,6 +63,7 @@ impl PoolEntry {
             let mut state = self.state.lock();
             let lasts = backing.losses == self.losses.load(SeqCst);
             if let Some(call) = lasts.then(|| state.account.begin_inside(passing)).flatten() {
+                state.requests += 1;
                 return Ok(PoolAllocation { call, pledge: None });
             }
         }
@@ -85,8 +87,8 @@ impl PoolEntry {
         stream.map(|stream| GraphBacking { losses, stream })
     }
 
-    /// Ends a request served at `at` without a reading, if that address was known as free inside the pool and no
-    /// pool may have shrunk since `moment`.
+    /// Ends a request served at `at` without a reading, and counts its block, if that address was known as free inside
+    /// the pool and no pool may have shrunk since `moment`.
     pub(super) fn served_inside(
         &self,
         call: PoolRequest,
@@ -101,6 +103,8 @@ impl PoolEntry {
                 return false;
             }
             state.holes.note_placed(at, bytes);
+            state.outstanding += 1;
+            state.last_request = shrinking::calls_begun();
             (state.account.end_inside(call), state.share)
         };
         self.settle_ledger(pledge.take(), share, &change);
@@ -119,7 +123,9 @@ impl PoolEntry {
     fn begin_pledged(&self, parts: &[u64]) -> Result<Option<PoolAllocation>, CUresult> {
         let bytes = parts.iter().fold(0, |sum: u64, part| sum.saturating_add(*part));
         Ok(self.reserve_growth(parts)?.map(|pledge| {
-            let call = self.state.lock().account.begin_pledged(bytes, pledge.reserved_bytes());
+            let mut state = self.state.lock();
+            state.requests += 1;
+            let call = state.account.begin_pledged(bytes, pledge.reserved_bytes());
             PoolAllocation { call, pledge: Some(pledge) }
         }))
     }
@@ -159,8 +165,8 @@ impl PoolEntry {
     }
 
     /// Reads the pool's size until `apply` accepts a reading, then updates the charge and returns the change to the
-    /// ledger. `then` updates the known room (free pieces inside the pool, [`FreeRanges`]) under the same lock. `began`
-    /// is the moment at which a request began. If pools may have shrunk since then, the reading may hide the
+    /// ledger. `then` updates the known room (`holes`) under the same lock. `began` is the moment at which a request
+    /// began. If pools may have shrunk since then, the reading may hide the
     /// request's growth. Known room is then reduced: otherwise a later request could rely on room that the pool
     /// gave back and that is no longer charged.
     pub(super) fn follow_reading(
@@ -169,7 +175,7 @@ impl PoolEntry {
         began: Option<QuietEpoch>,
         pledge: Option<Reservation<'static>>,
         apply: impl Fn(&mut pool::PoolAccount, Option<PoolReading>) -> Option<ChargeChange>,
-        then: impl Fn(&mut FreeRanges, &ChargeChange),
+        then: impl Fn(&mut PoolState, &ChargeChange),
     ) -> ChargeChange {
         for attempt in 0..=MAX_DOUBTFUL_READINGS {
             let ticket = self.state.lock().account.ticket();
@@ -196,7 +202,7 @@ impl PoolEntry {
                         state.holes.forget_all();
                     }
                 }
-                then(&mut state.holes, &change);
+                then(&mut state, &change);
                 (change, state.share)
             };
             self.settle_ledger(pledge, share, &change);
@@ -241,19 +247,19 @@ impl PoolEntry {
 
     /// Reads the pool's size and updates the charge. Returns the number of bytes released.
     pub fn measure_held(&self) -> u64 {
-        self.measure_after(|| false)
+        self.measure_after(|_| false)
     }
 
     /// As [`PoolEntry::measure_held`]. `may_have_shrunk` is called under the lock when the reading is applied: it
     /// returns whether the pool may have given memory back and taken it again.
-    pub(super) fn measure_after(&self, may_have_shrunk: impl Fn() -> bool) -> u64 {
+    pub(super) fn measure_after(&self, may_have_shrunk: impl Fn(&PoolState) -> bool) -> u64 {
         let measured = |account: &mut pool::PoolAccount, reading| match reading {
             Some(reading) => account.apply_measurement(reading),
             None => Some(ChargeChange::default()),
         };
-        let change = self.follow_reading(true, None, None, measured, |holes, _| {
-            if may_have_shrunk() {
-                holes.note_trim();
+        let change = self.follow_reading(true, None, None, measured, |state, _| {
+            if may_have_shrunk(state) {
+                state.holes.note_trim();
             }
         });
         self.charge_growth(change.lack);

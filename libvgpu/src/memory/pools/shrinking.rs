@@ -1,7 +1,9 @@
-//! Tracks calls in which pools may give memory back to the driver, and calls in which they may grow. During a call of
-//! the first kind the known room of a pool may be wrong; it is corrected before the call ends. If no call of the
-//! second kind overlapped, a pool that holds as much as before has given nothing back.
+//! Tracks calls in which pools may give memory back to the driver. During such a call the known room of a pool may be
+//! wrong; it is corrected before the call ends. A pool that holds as much as before has given nothing back, unless one
+//! of its own requests overlapped the call. So each pool keeps the time of its last request on the clock of these
+//! calls ([`ShrinkingCall::began_after`]).
 
+use crate::memory::pool_entry::PoolState;
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
 /// Upper half: number of calls that began; lower half: number of calls in flight.
@@ -9,7 +11,6 @@ struct PoolCalls(AtomicU64);
 const ONE_BEGAN: u64 = 1 << 32;
 
 static SHRINKING_CALLS: PoolCalls = PoolCalls(AtomicU64::new(0));
-static GROWING_CALLS: PoolCalls = PoolCalls(AtomicU64::new(0));
 
 /// A call in flight; dropping it ends it.
 #[must_use]
@@ -19,12 +20,17 @@ struct PoolCallInProgress(&'static PoolCalls);
 #[must_use]
 pub struct ShrinkingCall {
     _under_way: PoolCallInProgress,
-    before: QuietEpoch,
+    /// Number of such calls that had begun, with this one.
+    number: u32,
 }
 
-/// A call in which a pool may grow.
-#[must_use]
-pub(super) struct GrowingCall(#[allow(dead_code)] PoolCallInProgress);
+impl PoolState {
+    /// Whether no request of the pool was in progress at any time since the call began. Then a pool that holds as
+    /// much as before has given nothing back.
+    pub(super) fn is_unused_since(&self, call: &ShrinkingCall) -> bool {
+        !self.account.is_busy() && call.began_after(self.last_request)
+    }
+}
 
 /// The call count at a moment without such a call in flight; `None` inside: one was in flight.
 #[derive(Clone, Copy)]
@@ -32,13 +38,13 @@ pub(super) struct QuietEpoch(&'static PoolCalls, Option<u64>);
 
 /// Begins a call in which pools may shrink; to be used before the driver is called.
 pub(super) fn begin_shrinking() -> ShrinkingCall {
-    let _under_way = SHRINKING_CALLS.begin_call();
-    ShrinkingCall { _under_way, before: GROWING_CALLS.quiet_epoch() }
+    let (_under_way, number) = SHRINKING_CALLS.begin_call();
+    ShrinkingCall { _under_way, number }
 }
 
-/// Begins a call in which a pool may grow; to be used before the driver is called.
-pub(super) fn begin_growing() -> GrowingCall {
-    GrowingCall(GROWING_CALLS.begin_call())
+/// Number of calls that have begun in which pools may shrink; it wraps around.
+pub(super) fn calls_begun() -> u32 {
+    SHRINKING_CALLS.begun()
 }
 
 /// The current moment, with respect to calls in which pools may shrink.
@@ -47,17 +53,21 @@ pub(super) fn now() -> QuietEpoch {
 }
 
 impl ShrinkingCall {
-    /// Whether no pool can have grown since the call began. Then a pool that holds as much as before has given
-    /// nothing back.
-    pub(super) fn nothing_grew(&self) -> bool {
-        self.before.is_still_quiet()
+    /// Whether the call began after the time at which [`calls_begun`] returned `time`. False if 2^31 calls or more
+    /// began in between.
+    pub(super) fn began_after(&self, time: u32) -> bool {
+        self.number.wrapping_sub(time).wrapping_sub(1) < 1 << 31
     }
 }
 
 impl PoolCalls {
-    fn begin_call(&'static self) -> PoolCallInProgress {
-        self.0.fetch_add(ONE_BEGAN | 1, SeqCst);
-        PoolCallInProgress(self)
+    fn begin_call(&'static self) -> (PoolCallInProgress, u32) {
+        let before = self.0.fetch_add(ONE_BEGAN | 1, SeqCst);
+        (PoolCallInProgress(self), ((before >> 32) as u32).wrapping_add(1))
+    }
+
+    fn begun(&self) -> u32 {
+        (self.0.load(SeqCst) >> 32) as u32
     }
 
     fn quiet_epoch(&'static self) -> QuietEpoch {
@@ -84,7 +94,6 @@ impl QuietEpoch {
 /// Clears the counters in a forked child, where the parent's calls never end.
 pub(super) fn reset_after_fork() {
     SHRINKING_CALLS.0.store(0, Relaxed);
-    GROWING_CALLS.0.store(0, Relaxed);
 }
 
 #[cfg(test)]
@@ -96,12 +105,12 @@ mod tests {
         static CALLS: PoolCalls = PoolCalls(AtomicU64::new(0));
         let before = CALLS.quiet_epoch();
         assert!(before.is_still_quiet());
-        let call = CALLS.begin_call();
+        let (call, _) = CALLS.begin_call();
         let beside = CALLS.quiet_epoch();
         assert!(!before.is_still_quiet() && !beside.is_still_quiet());
         drop(call);
         assert!(!before.is_still_quiet() && !beside.is_still_quiet() && CALLS.quiet_epoch().is_still_quiet());
-        let [one, other] = [CALLS.begin_call(), CALLS.begin_call()];
+        let [(one, _), (other, _)] = [CALLS.begin_call(), CALLS.begin_call()];
         drop(one);
         assert!(!CALLS.quiet_epoch().is_still_quiet(), "one is under way");
         drop(other);
@@ -112,13 +121,29 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_may_shrink_knows_whether_anything_grew_beside_it() {
-        let alone = begin_shrinking();
-        assert!(alone.nothing_grew());
-        let before = begin_growing();
-        let beside = begin_shrinking();
-        drop(before);
-        assert!(!alone.nothing_grew() && !beside.nothing_grew());
-        assert!(begin_shrinking().nothing_grew());
+    fn a_call_that_may_shrink_knows_which_requests_ended_before_it() {
+        let call = |number| ShrinkingCall { _under_way: SHRINKING_CALLS.begin_call().0, number };
+        for first in [0u32, 1 << 31, u32::MAX - 1] {
+            let at = |steps: u32| first.wrapping_add(steps);
+            assert!(call(at(1)).began_after(first) && call(at(2)).began_after(first));
+            assert!(!call(first).began_after(first) && !call(first).began_after(at(1)), "it overlapped the request");
+            assert!(!call(at(1 << 31 | 1)).began_after(first), "unknown after so many calls");
+        }
+        let before = calls_begun();
+        let begun = begin_shrinking();
+        assert!(begun.began_after(before) && !begun.began_after(calls_begun()));
+    }
+
+    #[test]
+    fn a_pool_is_unused_during_a_call_only_if_no_request_of_it_overlapped() {
+        let mut state = PoolState { last_request: calls_begun(), ..PoolState::default() };
+        let call = begin_shrinking();
+        assert!(state.is_unused_since(&call));
+        let request = state.account.begin_pledged(1, 0);
+        assert!(!state.is_unused_since(&call), "a request is in progress");
+        let _ = state.account.end_inside(request);
+        state.last_request = calls_begun();
+        assert!(!state.is_unused_since(&call), "a request ended during the call");
+        assert!(state.is_unused_since(&begin_shrinking()));
     }
 }
