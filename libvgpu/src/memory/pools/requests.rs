@@ -99,10 +99,9 @@ impl PoolEntry {
     ) -> bool {
         let (change, share) = {
             let mut state = self.state.lock();
-            if state.closed || !moment.is_still_quiet() || !state.holes.is_free(at, bytes) {
+            if state.closed || !moment.is_still_quiet() || !state.holes.note_placed_inside(at, bytes) {
                 return false;
             }
-            state.holes.note_placed(at, bytes);
             state.outstanding += 1;
             state.last_request = shrinking::calls_begun();
             (state.account.end_inside(call), state.share)

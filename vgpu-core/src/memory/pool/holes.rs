@@ -11,19 +11,21 @@
 //! than the program that a stream has executed its frees. Knowing too little room is always correct;
 //! [`FreeRanges::forget_all`] forgets all of it.
 //!
-//! The blocks freed last in stream order wait beside the map ([`MAX_RECENT`]). A program that frees a block and soon
-//! allocates another of its size gets the same block again, which then never enters the map.
+//! A program that frees a block and soon allocates another of its size gets the same block again. So the blocks freed
+//! last in stream order are kept in a short list, and reach the map only when the list is full or another operation
+//! needs them there. A block of the list still counts as a block of its chunk. Blocks freed in stream order are never
+//! merged with their neighbours, so the list shows the same room as the map would.
 //!
 //! # Cost
-//! A block that is freed and soon handed out again: two searches in ordered maps that do not change. Each other
+//! A block that is freed and soon handed out again: a few looks at a list of some [`MAX_RECENT`] blocks. Any other
 //! operation takes a few steps in ordered maps, by address and by size, whatever the number of pieces.
 //! [`FreeRanges::pass_frees`] takes as many for each piece that the stream has freed, [`FreeRanges::note_trim`] one
 //! for each chunk.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
-/// Number of blocks freed last that are kept beside the map. Each request looks at all of them.
-const MAX_RECENT: usize = 4;
+/// Number of recent frees that are kept out of the map, and also the number that each request looks at.
+const MAX_RECENT: usize = 8;
 
 /// A stream, as any number that identifies it.
 pub type StreamKey = u64;
@@ -42,7 +44,7 @@ struct Gap {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Chunk {
     end: u64,
-    /// Blocks in it: the pool keeps the chunk while it has any.
+    /// Blocks in it, with those of recent frees: the pool keeps the chunk while it has any.
     used: u32,
 }
 
@@ -55,16 +57,22 @@ pub struct PendingFree {
     number: u64,
 }
 
-/// A block freed in the order of a stream that has not executed the free.
+/// A free that is not in the map yet. Its chunk still counts its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RecentFree {
-    at: u64,
-    end: u64,
-    stream: StreamKey,
+    block: PendingFree,
+    /// The stream in whose order the block was freed; `None`: the free is in progress.
+    stream: Option<StreamKey>,
+}
+
+impl RecentFree {
+    fn overlaps(&self, from: u64, to: u64) -> bool {
+        self.block.at < to && self.block.end > from
+    }
 }
 
 /// The free pieces of one pool.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FreeRanges {
     chunks: BTreeMap<u64, Chunk>,
     /// Total bytes of all chunks.
@@ -74,10 +82,9 @@ pub struct FreeRanges {
     sizes: BTreeSet<(Option<StreamKey>, u64, u64)>,
     /// Pieces that lie in no known chunk.
     strays: BTreeSet<u64>,
-    /// The blocks freed last, the oldest first. They lie in no piece of `gaps`.
-    recent: VecDeque<RecentFree>,
-    /// Frees in progress whose bytes were not handed out again.
-    leaving: Vec<PendingFree>,
+    /// Frees in progress, and the last ones that ended. No two overlap, and none lies in a piece of `gaps`. Each is
+    /// removed when some of its bytes are handed out again.
+    recent: Vec<RecentFree>,
     /// Number of frees begun so far; it numbers them.
     left: u64,
 }
@@ -92,8 +99,7 @@ impl FreeRanges {
             gaps: BTreeMap::new(),
             sizes: BTreeSet::new(),
             strays: BTreeSet::new(),
-            recent: VecDeque::new(),
-            leaving: Vec::new(),
+            recent: Vec::new(),
             left: 0,
         }
     }
@@ -101,7 +107,7 @@ impl FreeRanges {
     /// True if a free piece can serve a request of `bytes` in `stream`.
     #[must_use]
     pub fn fits_request(&self, bytes: u64, stream: StreamKey) -> bool {
-        if self.recent.iter().any(|free| free.stream == stream && free.end - free.at >= bytes) {
+        if self.recent.iter().any(|free| free.stream == Some(stream) && free.block.end - free.block.at >= bytes) {
             return true;
         }
         let serves = |whom| self.sizes.range((whom, bytes, 0)..=(whom, u64::MAX, u64::MAX)).next().is_some();
@@ -112,7 +118,7 @@ impl FreeRanges {
     #[must_use]
     pub fn is_free(&self, at: u64, bytes: u64) -> bool {
         let end = at.saturating_add(bytes);
-        if self.recent.iter().any(|free| free.at <= at && free.end >= end) {
+        if self.recent.iter().any(|free| free.stream.is_some() && free.block.at <= at && free.block.end >= end) {
             return true;
         }
         self.gaps.range(..=at).next_back().is_some_and(|(_, gap)| gap.end >= end)
@@ -124,17 +130,29 @@ impl FreeRanges {
         self.known
     }
 
+    /// A request was served at `at`. Returns true if its memory was known to be free ([`FreeRanges::is_free`]); else
+    /// the request is not noted.
+    #[must_use]
+    pub fn note_placed_inside(&mut self, at: u64, bytes: u64) -> bool {
+        let end = at.saturating_add(bytes);
+        let same = |free: &RecentFree| free.stream.is_some() && (free.block.at, free.block.end) == (at, end);
+        if let Some(index) = self.recent.iter().position(same) {
+            // The chunk counts the block all the time.
+            self.recent.swap_remove(index);
+            return true;
+        }
+        let inside = self.is_free(at, bytes);
+        if inside {
+            self.note_placed(at, bytes);
+        }
+        inside
+    }
+
     /// A request was served at `at`.
     pub fn note_placed(&mut self, at: u64, bytes: u64) {
         let end = at.saturating_add(bytes);
-        match self.recent.iter().position(|free| (free.at, free.end) == (at, end)) {
-            Some(index) => _ = self.recent.remove(index),
-            None => {
-                self.settle_recent(at, end);
-                self.cut_range(at, end);
-            }
-        }
-        self.given_out(at, end);
+        self.settle_recent(|free| free.overlaps(at, end));
+        self.cut_range(at, end);
         self.count_block(at, true);
     }
 
@@ -143,7 +161,7 @@ impl FreeRanges {
         let (end, last) = (at.saturating_add(by), self.chunks.range(..at.saturating_add(by)).next_back());
         if by >= bytes && last.is_none_or(|(_, chunk)| chunk.end <= at) {
             // Pieces recorded as free there left the pool long ago.
-            self.settle_recent(at, end);
+            self.settle_recent(|free| free.overlaps(at, end));
             self.cut_range(at, end);
             self.chunks.insert(at, Chunk { end, used: 0 });
             self.known += end - at;
@@ -151,59 +169,58 @@ impl FreeRanges {
         }
     }
 
-    /// A block is about to be freed; call this before the driver. The block no longer keeps its chunk.
+    /// A block is about to be freed; call this before the driver. From then on the block does not keep its chunk if
+    /// the pool gives memory back.
     pub fn begin_free(&mut self, at: u64, bytes: u64) -> PendingFree {
         let end = at.saturating_add(bytes);
-        self.given_out(at, end);
-        self.count_block(at, false);
+        self.settle_recent(|free| free.overlaps(at, end));
         self.left += 1;
-        let leaving = PendingFree { at, end, number: self.left };
-        self.leaving.push(leaving);
-        leaving
+        let block = PendingFree { at, end, number: self.left };
+        self.recent.push(RecentFree { block, stream: None });
+        block
     }
 
     /// The block was freed, in the order of a stream, or (`None`) for all streams. It becomes free room, unless some
     /// of it was handed out again or may have left the pool meanwhile.
     pub fn finish_free(&mut self, leaving: PendingFree, stream: Option<StreamKey>) {
-        if !self.is_still(leaving) || leaving.at >= leaving.end {
-            return;
+        let Some(index) = self.find_recent(leaving) else { return };
+        if stream.is_some() {
+            self.recent[index].stream = stream;
+            if self.recent.len() > MAX_RECENT {
+                self.settle_finished();
+            }
+        } else {
+            self.recent.swap_remove(index);
+            self.count_block(leaving.at, false);
+            self.add_range(leaving.at, leaving.end, None);
         }
-        let PendingFree { at, end, .. } = leaving;
-        self.settle_recent(at, end);
-        let Some(stream) = stream else { return self.add_range(at, end, None) };
-        self.cut_range(at, end);
-        if self.recent.len() == MAX_RECENT
-            && let Some(oldest) = self.recent.pop_front()
-        {
-            self.add_range(oldest.at, oldest.end, Some(oldest.stream));
-        }
-        self.recent.push_back(RecentFree { at, end, stream });
     }
 
     /// The free failed: the block stays in use.
     pub fn cancel_free(&mut self, leaving: PendingFree) {
-        let _ = self.is_still(leaving);
-        self.count_block(leaving.at, true);
+        match self.find_recent(leaving) {
+            Some(index) => _ = self.recent.swap_remove(index),
+            None => self.count_block(leaving.at, true),
+        }
     }
 
     /// A stream has executed all its frees; `None`: all streams have.
     pub fn pass_frees(&mut self, stream: Option<StreamKey>) {
         let (first, last) = (stream.unwrap_or(0), stream.unwrap_or(StreamKey::MAX));
-        self.settle_recent(0, u64::MAX);
+        self.settle_finished();
         self.late_by(first, last, None);
     }
 
     /// A stream was destroyed that may not have executed its frees, and its number may be reused. Its pieces become
     /// usable only after a wait for all streams.
     pub fn forget_stream(&mut self, stream: StreamKey) {
-        self.settle_recent(0, u64::MAX);
+        self.settle_finished();
         self.late_by(stream, stream, Some(NO_STREAM));
     }
 
     /// The pool may have given memory back: any chunk without a block, and any free memory outside the known chunks.
     pub fn note_trim(&mut self) {
-        self.leaving.clear();
-        self.settle_recent(0, u64::MAX);
+        self.settle_recent(|_| true);
         let mut gone = core::mem::take(&mut self.strays);
         let (gaps, known) = (&self.gaps, &mut self.known);
         self.chunks.retain(|&at, chunk| {
@@ -232,23 +249,31 @@ impl FreeRanges {
         }
     }
 
-    fn is_still(&mut self, leaving: PendingFree) -> bool {
-        let index = self.leaving.iter().position(|other| *other == leaving);
-        index.map(|index| self.leaving.swap_remove(index)).is_some()
+    /// The index of a free in `recent`, if it is still there.
+    fn find_recent(&self, leaving: PendingFree) -> Option<usize> {
+        self.recent.iter().position(|free| free.block.number == leaving.number)
     }
 
-    /// The range was handed out again: removes the frees in progress that overlap it.
-    fn given_out(&mut self, from: u64, to: u64) {
-        self.leaving.retain(|leaving| leaving.end <= from || leaving.at >= to);
-    }
-
-    /// Moves the blocks freed last into the map if one of them overlaps the range.
-    fn settle_recent(&mut self, from: u64, to: u64) {
-        if self.recent.iter().any(|free| free.at < to && free.end > from) {
-            while let Some(free) = self.recent.pop_front() {
-                self.add_range(free.at, free.end, Some(free.stream));
+    /// Removes the selected frees from `recent`. Those that ended become pieces of the map; those in progress are
+    /// forgotten.
+    fn settle_recent(&mut self, selected: impl Fn(&RecentFree) -> bool) {
+        let mut index = 0;
+        while let Some(free) = self.recent.get(index).copied() {
+            if !selected(&free) {
+                index += 1;
+                continue;
+            }
+            self.recent.swap_remove(index);
+            self.count_block(free.block.at, false);
+            if free.stream.is_some() {
+                self.add_range(free.block.at, free.block.end, free.stream);
             }
         }
+    }
+
+    /// Moves the frees that ended into the map.
+    fn settle_finished(&mut self) {
+        self.settle_recent(|free| free.stream.is_some());
     }
 
     /// Adds a block to the count of its chunk, or removes one.

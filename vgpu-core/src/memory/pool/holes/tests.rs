@@ -73,6 +73,20 @@ impl Driver {
     }
 }
 
+/// Carries out an act on a map whose ended frees are then moved out of the list.
+fn plain_act(holes: &mut FreeRanges, act: &dyn Fn(&mut FreeRanges)) {
+    act(holes);
+    holes.settle_finished();
+}
+
+/// The map after all its ended frees have moved into it, and the numbers of the frees in progress.
+fn settled(mut holes: FreeRanges) -> (FreeRanges, Vec<u64>) {
+    holes.settle_finished();
+    let mut in_progress: Vec<u64> = holes.recent.drain(..).map(|free| free.block.number).collect();
+    in_progress.sort_unstable();
+    (holes, in_progress)
+}
+
 /// Frees a block without any event in between.
 fn free(holes: &mut FreeRanges, at: u64, bytes: u64, stream: Option<StreamKey>) {
     let leaving = holes.begin_free(at, bytes);
@@ -83,6 +97,8 @@ fn free(holes: &mut FreeRanges, at: u64, bytes: u64, stream: Option<StreamKey>) 
 enum Act {
     Alloc(u64, u64),
     Free(prop::sample::Index, u64),
+    /// A free for all streams.
+    FreeAtOnce(prop::sample::Index),
     /// The driver has freed the block, and the thread that called it reports that later.
     Leave(prop::sample::Index, u64),
     Left(prop::sample::Index),
@@ -98,6 +114,7 @@ fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
         4 => (1u64..60, 0u64..3).prop_map(|(bytes, stream)| Act::Alloc(bytes, stream)),
         3 => (any::<prop::sample::Index>(), 0u64..3).prop_map(|(index, stream)| Act::Free(index, stream)),
+        1 => any::<prop::sample::Index>().prop_map(Act::FreeAtOnce),
         2 => (any::<prop::sample::Index>(), 0u64..3).prop_map(|(index, stream)| Act::Leave(index, stream)),
         2 => any::<prop::sample::Index>().prop_map(Act::Left),
         1 => any::<prop::sample::Index>().prop_map(Act::Stay),
@@ -111,56 +128,89 @@ proptest! {
     #[test]
     fn a_request_that_is_known_to_fit_never_makes_the_pool_grow(acts in prop::collection::vec(act(), 1..120)) {
         let (mut driver, mut holes) = (Driver::default(), FreeRanges::new());
+        // The same without recent frees.
+        let mut plain = FreeRanges::new();
         let mut live: Vec<(u64, u64)> = Vec::new();
         let mut leaving: Vec<(PendingFree, u64)> = Vec::new();
         for act in acts {
             match act {
                 Act::Alloc(bytes, stream) => {
                     let fits = holes.fits_request(bytes, stream);
+                    prop_assert_eq!(fits, plain.fits_request(bytes, stream), "{:?}", holes);
                     let (at, grew) = driver.alloc(bytes, stream);
                     prop_assert!(!fits || grew == 0, "{bytes} in {stream}: {holes:?}");
                     prop_assert!(!holes.is_free(at, bytes) || grew == 0, "{bytes} at {at}: {holes:?}");
+                    prop_assert_eq!(holes.is_free(at, bytes), plain.is_free(at, bytes), "{} at {}: {:?}", bytes, at, holes);
+                    plain_act(&mut plain, &|plain| {
+                        if grew > 0 {
+                            plain.note_growth(at, bytes, grew);
+                        }
+                        plain.note_placed(at, bytes);
+                    });
                     if grew > 0 {
                         holes.note_growth(at, bytes, grew);
+                        holes.note_placed(at, bytes);
+                    } else {
+                        let inside = holes.is_free(at, bytes);
+                        prop_assert_eq!(holes.note_placed_inside(at, bytes), inside);
+                        if !inside {
+                            holes.note_placed(at, bytes);
+                        }
                     }
-                    holes.note_placed(at, bytes);
                     live.push((at, bytes));
                 }
                 Act::Free(index, stream) if !live.is_empty() => {
                     let (at, bytes) = live.swap_remove(index.index(live.len()));
                     driver.free.push((at, at + bytes, Some(stream)));
                     free(&mut holes, at, bytes, Some(stream));
+                    plain_act(&mut plain, &|plain| free(plain, at, bytes, Some(stream)));
+                }
+                Act::FreeAtOnce(index) if !live.is_empty() => {
+                    let (at, bytes) = live.swap_remove(index.index(live.len()));
+                    driver.free.push((at, at + bytes, None));
+                    driver.join();
+                    free(&mut holes, at, bytes, None);
+                    plain_act(&mut plain, &|plain| free(plain, at, bytes, None));
                 }
                 Act::Leave(index, stream) if !live.is_empty() => {
                     let (at, bytes) = live.swap_remove(index.index(live.len()));
-                    leaving.push((holes.begin_free(at, bytes), stream));
+                    let begun = holes.begin_free(at, bytes);
+                    prop_assert_eq!(begun, plain.begin_free(at, bytes));
+                    leaving.push((begun, stream));
                     driver.free.push((at, at + bytes, Some(stream)));
                 }
                 Act::Left(index) if !leaving.is_empty() => {
                     let (one, stream) = leaving.swap_remove(index.index(leaving.len()));
                     holes.finish_free(one, Some(stream));
+                    plain_act(&mut plain, &|plain| plain.finish_free(one, Some(stream)));
                 }
                 Act::Stay(index) if !live.is_empty() => {
                     let (at, bytes) = live[index.index(live.len())];
                     let one = holes.begin_free(at, bytes);
                     holes.cancel_free(one);
+                    let _ = plain.begin_free(at, bytes);
+                    plain.cancel_free(one);
                 }
-                Act::Free(..) | Act::Leave(..) | Act::Left(..) | Act::Stay(..) => {}
+                Act::Free(..) | Act::FreeAtOnce(..) | Act::Leave(..) | Act::Left(..) | Act::Stay(..) => {}
                 Act::Arrive(stream) => {
                     driver.arrive(stream);
                     holes.pass_frees(stream);
+                    plain.pass_frees(stream);
                 }
                 Act::Pass(stream) => driver.arrive(stream),
                 Act::Trim(most) => {
                     if driver.trim(most) {
                         holes.note_trim();
+                        plain.note_trim();
                     }
                 }
             }
             agrees(&holes);
+            prop_assert_eq!(settled(holes.clone()), settled(plain.clone()), "{:?}", holes);
             prop_assert!(holes.known_bytes() <= driver.chunks.iter().map(|chunk| chunk.1 - chunk.0).sum());
             // No piece is recorded as free that is not.
-            let recent = holes.recent.iter().map(|free| (free.at, free.end));
+            let ended = holes.recent.iter().filter(|free| free.stream.is_some());
+            let recent = ended.map(|free| (free.block.at, free.block.end));
             for (at, end) in holes.gaps.iter().map(|(at, gap)| (*at, gap.end)).chain(recent) {
                 let inside = |piece: &&(u64, u64, Option<u64>)| piece.0 <= at && end <= piece.1;
                 prop_assert!(driver.free.iter().any(|piece| inside(&piece)), "{at} to {end}: {:?}", driver.free);
@@ -175,12 +225,9 @@ fn agrees(holes: &FreeRanges) {
     let by_address: BTreeSet<_> = holes.gaps.iter().map(|(at, gap)| (gap.late, gap.end - at, *at)).collect();
     assert_eq!(by_address, holes.sizes);
     for (index, free) in holes.recent.iter().enumerate() {
-        assert!(holes.gaps.iter().all(|(at, gap)| gap.end <= free.at || *at >= free.end), "{free:?} is in the map too");
+        assert!(holes.gaps.iter().all(|(at, gap)| !free.overlaps(*at, gap.end)), "{free:?} is in the map too");
         let others = holes.recent.iter().enumerate().filter(|(other, _)| *other != index);
-        assert!(
-            others.map(|other| other.1).all(|other| other.end <= free.at || other.at >= free.end),
-            "{free:?} twice"
-        );
+        assert!(others.map(|other| other.1.block).all(|other| !free.overlaps(other.at, other.end)), "{free:?} twice");
     }
     let stray = |at: &&u64| holes.chunk_of(**at).is_none();
     assert_eq!(holes.gaps.keys().filter(stray).copied().collect::<BTreeSet<u64>>(), holes.strays);
@@ -307,4 +354,38 @@ fn what_a_stream_that_is_gone_was_to_come_to_waits_for_all() {
     holes.pass_frees(None);
     assert!(holes.fits_request(32, 7));
     agrees(&holes);
+}
+
+#[test]
+fn a_block_taken_again_leaves_the_map_as_it_was() {
+    let mut holes = FreeRanges::new();
+    holes.note_growth(0, 10, 32);
+    holes.note_placed(0, 10);
+    let map = settled(holes.clone());
+    for _ in 0..3 {
+        free(&mut holes, 0, 10, Some(1));
+        assert!(holes.is_free(0, 10) && holes.fits_request(10, 1));
+        assert_eq!((holes.gaps.len(), holes.recent.len()), (1, 1), "the map holds the rest of the growth");
+        assert!(holes.note_placed_inside(0, 10));
+        assert_eq!(settled(holes.clone()), (FreeRanges { left: holes.left, ..map.0.clone() }, Vec::new()));
+    }
+    let first = holes.begin_free(0, 10);
+    assert!(!holes.note_placed_inside(0, 10), "the free has not returned");
+    holes.cancel_free(first);
+    holes.note_trim();
+    assert_eq!(holes.known_bytes(), 32, "the block is still there");
+}
+
+#[test]
+fn no_more_than_a_few_recent_frees_wait() {
+    let mut holes = FreeRanges::new();
+    holes.note_growth(0, 1, 100);
+    (0..100).for_each(|at| holes.note_placed(at, 1));
+    for at in 0..100 {
+        free(&mut holes, at, 1, Some(1));
+        assert!(holes.recent.len() <= MAX_RECENT);
+        agrees(&holes);
+    }
+    holes.pass_frees(Some(1));
+    assert!(holes.fits_request(100, 2));
 }
