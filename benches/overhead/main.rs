@@ -33,14 +33,16 @@ use std::time::Instant;
 
 /// Budgets: nanoseconds that a call may cost more; for cuGetProcAddress as much as the bare call. A name that ends with
 /// a comma or a blank stands for all names with that prefix.
-const CALL_BUDGETS: [(&str, f64); 10] = [
+const CALL_BUDGETS: [(&str, f64); 11] = [
     ("launch", 5.0),
     ("launch, ceiling", 25.0),
     ("launch, own code", 25.0),
     ("launch that the driver refuses", 5.0),
     ("alloc + free,", 100.0),
     ("the same,", 100.0),
-    ("pool pair,", 600.0),
+    ("pool pair,", 220.0),
+    // The simulated driver's search leaves the caches cold.
+    ("pool pair among ", 600.0),
     ("cuMemGetInfo", 30.0),
     ("cuGetProcAddress,", f64::NAN),
     ("dlsym of ", 10.0),
