@@ -81,3 +81,32 @@ fn a_member_that_works_without_a_lease_is_named_within_three_seconds_and_its_nei
         }
     });
 }
+
+/// A member whose measurements show a microsecond for each kernel: by its reports it is far below its ceiling. It is
+/// alone, so that nobody else's share limits it.
+#[test]
+fn a_member_whose_measurements_are_too_short_keeps_to_its_ceiling_and_ten_points() {
+    measured(|| {
+        let _alone = alone();
+        let mut world = World::start(&tenant("liar", "sm_limit = 30"));
+        // The daemon reports no finding in its first 3 s.
+        thread::sleep(Duration::from_secs(4));
+        world.lab.set("VGPU_SOCKET", world.socket("liar"));
+        let mut liars = vec![Member::start(&mut world.lab.command(compile("instants", Kind::Program, &[])))];
+        liars[0].ok("begin");
+        liars[0].tell("bursts 1000000 64 0 11000");
+        let (begun, look) = (Instant::now(), |members: &[Member]| world.served(members).1[0]);
+        let before = look(&liars);
+        while !found(&world).contains(&liars[0].pid.into()) {
+            assert!(begun.elapsed() < Duration::from_secs(10), "its reports are believed");
+            thread::sleep(Duration::from_millis(50));
+        }
+        let named = begun.elapsed();
+        assert!(world.explain("liar").contains("longer than it reported"), "{}", world.explain("liar"));
+        thread::sleep(Duration::from_secs(10).saturating_sub(begun.elapsed()));
+        let lied = (look(&liars) - before) as f64 / begun.elapsed().as_nanos() as f64 * 100.0;
+        eprintln!("a microsecond reported for each kernel: named after {named:.1?}, {lied:.1} % of 30 %");
+        assert!(lied < 40.0, "{lied:.1} %");
+        finish(&mut liars);
+    });
+}

@@ -58,7 +58,7 @@ pub const EVENT_KINDS: &[EventKind] = &[
         "proof.over",
         "a tenant uses more of a device than its ledger or its limit says, or has a ledger that cannot be read any more",
     ),
-    audited_kind("proof.time", "a member works on a device without a lease"),
+    audited_kind("proof.time", "a member works on a device without a lease or a report"),
     audited_kind(
         "proof.unregistered",
         "a container has a tenant's socket, and a process in it uses a device without \

@@ -13,7 +13,7 @@ pub enum FindingKind {
     /// The tenant of the process uses more memory than its ledger or its limit says, or has a ledger that cannot be
     /// valid.
     Over,
-    /// The process is a member and works on a device without a lease (permission to launch).
+    /// The process is a member and works on a device without a lease (permission to launch) or without a report.
     Time,
 }
 

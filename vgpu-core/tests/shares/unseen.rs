@@ -4,6 +4,7 @@
 //! happens meanwhile. `make audit-histories` runs many; `PROPTEST_CASES` and `VGPU_SEED` say how many and which.
 
 use crate::device::BUCKET;
+use crate::measure;
 use crate::profile::{A100, Noise, Profile};
 use crate::program::{MS, SECOND, US, Work};
 use crate::properties::{terms, work_of};
@@ -11,9 +12,10 @@ use crate::world::World;
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
 use std::cell::Cell;
-use vgpu_core::time::arbiter::Terms;
-use vgpu_core::time::arbiter::audit::LeaseAudit;
+use vgpu_core::time::arbiter::audit::{AuditVerdict, HeldTime, LeaseAudit};
+use vgpu_core::time::arbiter::{DeviceId, Terms};
 use vgpu_core::time::gate::loss::SETTLING_NS;
+use vgpu_core::units::share::Share;
 
 /// Pause between two looks of the daemon.
 const LOOK: u64 = 400 * MS;
@@ -78,6 +80,7 @@ impl Driver {
 struct Process {
     members: Vec<usize>,
     audit: LeaseAudit,
+    verdict: AuditVerdict,
 }
 
 /// The daemon's thread that looks for work without a lease.
@@ -103,7 +106,11 @@ impl Proof {
     }
 
     fn watch(&mut self, member: usize) {
-        self.processes.push(Process { members: vec![member], audit: LeaseAudit::default() });
+        self.processes.push(Process {
+            members: vec![member],
+            audit: LeaseAudit::default(),
+            verdict: AuditVerdict::default(),
+        });
     }
 
     /// Most delays are short; on a busy host one of four is up to `most`.
@@ -130,7 +137,7 @@ impl Proof {
         if world.now - sampled > PATIENCE {
             return Vec::new();
         }
-        let had: Vec<u64> = self.processes.iter().map(|process| had(world, process.members[0])).collect();
+        let had: Vec<HeldTime> = self.processes.iter().map(|process| had(world, process.members[0])).collect();
         let answered = self.delay(20 * MS, SECOND);
         troubles.run(world, self, world.now + answered);
         if troubles.settled != settled {
@@ -141,7 +148,8 @@ impl Proof {
         for at in 0..count {
             let process = &mut self.processes[at];
             let is_there = world.members[process.members[0]].alive;
-            if is_there && process.audit.take_reading(Some(had[at]), seen[at], sampled, world.now) {
+            process.verdict = process.audit.take_reading(Some(had[at]), seen[at], sampled, world.now);
+            if is_there && process.verdict != AuditVerdict::default() {
                 found.push(at);
             }
         }
@@ -149,12 +157,17 @@ impl Proof {
     }
 }
 
-/// Returns how long a process held the device or needed no lease, in ns, as the daemon counts it.
-fn had(world: &mut World, m: usize) -> u64 {
+/// Returns a process's time on the device, as the daemon counts it.
+fn had(world: &mut World, m: usize) -> HeldTime {
     let (now, member) = (world.now, &world.members[m]);
     let (slot, before) = (member.slot.filter(|_| member.alive), member.had_before);
-    let Some(arbiter) = world.arbiter.as_mut() else { return 0 };
-    arbiter.silent_ns(now) + before + slot.map_or(0, |slot| arbiter.held_ns(slot, now))
+    let usage = member.guest.usage(now);
+    let Some(arbiter) = world.arbiter.as_mut() else { return HeldTime::default() };
+    let now_held = slot.map_or(HeldTime::default(), |slot| {
+        arbiter.apply_report(slot, usage, now);
+        arbiter.held_time(slot, now)
+    });
+    before.plus(now_held).excused_for(arbiter.silent_ns(now))
 }
 
 #[derive(Clone, Debug)]
@@ -372,7 +385,7 @@ fn a_liar_among_honest_tenants_is_named_within_three_seconds_and_nobody_else_is(
         let mut pause = LOOK;
         while world.now < end && named.is_none() {
             let found = proof.look(&mut world, &mut troubles, pause);
-            held.push((world.now, had(&mut world, proof.processes[liar].members[0])));
+            held.push((world.now, had(&mut world, proof.processes[liar].members[0]).held));
             let is_liar = !found.is_empty();
             prop_assert!(found.iter().all(|at| *at == liar), "{found:?}, the liar is {liar}, at {} ms", world.now / MS);
             prop_assert!(!is_liar || world.now > lie.begins, "the liar was honest up to {} ms", world.now / MS);
@@ -409,4 +422,55 @@ fn a_liar_among_honest_tenants_is_named_within_three_seconds_and_nobody_else_is(
         slowest.get() / MS
     );
     run.unwrap();
+}
+
+/// Runs a world in which the first tenant's reports show a `part` of its device time, in thousandths, from 2 s on. The
+/// audit looks as the daemon does, and tells the arbiter. Returns the percent of 10 s that each tenant had from then on.
+fn shares_beside_underreports(part: u64, kernel: u64, others: &[Terms]) -> Vec<f64> {
+    const BEGINS: u64 = 2 * SECOND;
+    let mut world = World::new(A100, 1, true, 11);
+    let (mut proof, mut troubles) = (Proof::new(2, Host::Quiet, 11), Troubles::new(Vec::new()));
+    let ceiling = Terms { ceiling: Share::from_percent(30), ..Terms::default() };
+    for (tenant, terms) in std::iter::once(&ceiling).chain(others).enumerate() {
+        let work = Work::Queue { kernel };
+        troubles.happen(&mut world, &mut proof, Trouble::Join(u32::try_from(tenant).unwrap(), *terms, work));
+    }
+    let tenants = u32::try_from(others.len() + 1).unwrap();
+    let used = |world: &World| (0..tenants).map(|tenant| measure::used(world, 0, tenant)).collect::<Vec<_>>();
+    world.run(BEGINS);
+    let before = used(&world);
+    world.members[0].guest.bias = part;
+    let mut pause = LOOK;
+    while world.now < BEGINS + 10 * SECOND {
+        let found = proof.look(&mut world, &mut troubles, pause);
+        let is_confirmed = pause == AGAIN || found.is_empty();
+        pause = if is_confirmed { LOOK } else { AGAIN };
+        if is_confirmed {
+            let found = found.into_iter().filter_map(|at| Some((at, proof.processes[at].verdict.unreported?)));
+            let slots = found.filter_map(|(at, ns)| Some((world.members[at].slot?, ns))).collect::<Vec<_>>();
+            let now = world.now;
+            world.arbiter.iter_mut().for_each(|arbiter| arbiter.set_underreporting(DeviceId(0), &slots, now));
+            world.tick();
+        }
+    }
+    let spent = (world.now - BEGINS) as f64 / 100.0;
+    used(&world).iter().zip(before).map(|(now, before)| (now - before) as f64 / spent).collect()
+}
+
+#[test]
+fn a_tenant_whose_reports_hide_its_work_gets_its_ceiling_and_ten_points_at_most() {
+    let floor = Terms { floor: Share::from_percent(50), ..Terms::default() };
+    println!("| kernel | reported | alone | beside one | beside a floor of 50 % |");
+    for kernel in [200 * US, MS, 8 * MS] {
+        for part in [1_000, 800, 700, 600, 500, 125, 0] {
+            let others = [&[][..], &[Terms::default()], &[floor]];
+            let all = others.map(|others| shares_beside_underreports(part, kernel, others));
+            let cell =
+                |shares: &Vec<f64>| shares.iter().map(|share| format!("{share:.1}")).collect::<Vec<_>>().join(" : ");
+            println!("| {} us | {} % | {} |", kernel / US, part / 10, all.each_ref().map(cell).join(" | "));
+            assert!(all.iter().all(|shares| shares[0] <= 40.0), "more than its ceiling and ten points");
+            assert!(all[2][1] >= 45.0, "the neighbour's floor");
+            assert!(part < 1_000 || (all[0][0] - 30.0).abs() < 0.5, "an honest one has its ceiling");
+        }
+    }
 }

@@ -10,6 +10,7 @@ use crate::program::{MS, Program, Step, Work};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use vgpu_core::time::account::Account;
+use vgpu_core::time::arbiter::audit::HeldTime;
 use vgpu_core::time::arbiter::{Arbiter, Decision, DeviceId, Gate, SlotId, TenantId, Terms};
 use vgpu_core::time::config::{BASE, TimeConfig};
 use vgpu_core::time::gate::GateVerdict;
@@ -81,7 +82,7 @@ pub struct Member {
     /// The gate that the daemon wrote last.
     pub board: Gate,
     /// How long its former slots held the device, in ns.
-    pub had_before: u64,
+    pub had_before: HeldTime,
 }
 
 pub struct World {
@@ -184,7 +185,7 @@ impl World {
             frozen_until: 0,
             is_lost: false,
             board: gate,
-            had_before: 0,
+            had_before: HeldTime::default(),
         });
         self.host_at(at, self.now + 1_000 * (at as u64 + 1));
         at
@@ -238,7 +239,7 @@ impl World {
         for m in 0..self.members.len() {
             let member = &mut self.members[m];
             if member.alive && member.slot.take().is_some() {
-                (member.is_lost, member.had_before) = (true, 0);
+                (member.is_lost, member.had_before) = (true, HeldTime::default());
                 let later = self.now + self.noise.below(1_250 * MS);
                 self.at(later, Event::Back(m));
             }
@@ -270,7 +271,7 @@ impl World {
         let Some(arbiter) = &mut self.arbiter else { return };
         if let Some(slot) = self.members[m].slot {
             let had = arbiter.leave_device(slot, now);
-            self.members[m].had_before += had;
+            self.members[m].had_before = self.members[m].had_before.plus(had);
         }
         let slot = arbiter.join(TenantId(tenant), DeviceId(u16::try_from(device).unwrap()), terms, now);
         arbiter.comes_back(slot, now);

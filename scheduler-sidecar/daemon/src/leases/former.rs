@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 
 use vgpu_core::protocol::page::PAGE_SLOTS;
+use vgpu_core::time::arbiter::audit::HeldTime;
 
 /// Processes remembered for each tenant and device: twice as many as can be present.
 const MAX_PROCESSES_KEPT: usize = 2 * PAGE_SLOTS;
@@ -41,8 +42,8 @@ pub struct PriorUsage {
 #[derive(Debug, Clone, Copy, Default)]
 struct KnownProcess {
     busy: u64,
-    /// Time for which slots that the process left held the device, in ns.
-    had: u64,
+    /// Time of the slots that the process left.
+    had: HeldTime,
     /// Number of the update that saw the process last.
     seen: u64,
 }
@@ -81,15 +82,15 @@ impl PriorUsage {
         known.seen = self.looks;
     }
 
-    /// A process left the slot in which it had measured `busy` and held the device for `had`, both in ns.
-    pub fn left(&mut self, past: ClaimedPast, busy: u64, had: u64) {
+    /// A process left the slot in which it had measured `busy` ns and held the device for `had`.
+    pub fn left(&mut self, past: ClaimedPast, busy: u64, had: HeldTime) {
         self.note_measured(past, busy);
-        self.known.entry(past.process).and_modify(|known| known.had = known.had.saturating_add(had));
+        self.known.entry(past.process).and_modify(|known| known.had = known.had.plus(had));
     }
 
-    /// How long each process held the device in slots that it left, in ns.
-    pub fn had(&self) -> impl Iterator<Item = (u32, u64)> {
-        self.known.iter().filter(|(_, known)| known.had > 0).map(|(process, known)| (*process, known.had))
+    /// Each process's time on the device in slots that it left.
+    pub fn had(&self) -> impl Iterator<Item = (u32, HeldTime)> {
+        self.known.iter().filter(|(_, known)| known.had.held > 0).map(|(process, known)| (*process, known.had))
     }
 }
 

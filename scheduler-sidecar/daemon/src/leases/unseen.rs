@@ -1,20 +1,27 @@
-//! Exchanges data with the enforcement check about processes that work on a device without holding it.
+//! Exchanges data with the enforcement check about processes that work on a device without a lease or a report.
 
 use std::ops::Deref;
 
 use vgpu_core::limits::Mode;
 use vgpu_core::protocol::page::{BoardPage, ReportPage};
+use vgpu_core::time::arbiter::audit::{AuditVerdict, HeldTime};
 
 use super::LeaseBook;
 
 impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseBook<B, R> {
-    /// Returns how long each process held each device that it joined, or needed no lease there, in ns: a value for each
-    /// of its slots, and one for all slots that it left. `None`: its tenant is only observed.
-    pub fn time_in_flight(&mut self, now: u64) -> Vec<(u32, String, Option<u64>)> {
+    /// Returns each process's time on each device that it joined: a value for each of its slots, and one for all slots
+    /// that it left. `None`: its tenant is only observed.
+    ///
+    /// # Cost
+    /// Reads every member's report.
+    pub fn time_in_flight(&mut self, now: u64) -> Vec<(u32, String, Option<HeldTime>)> {
+        for number in self.houses.keys().copied().collect::<Vec<_>>() {
+            self.read_report(number, now);
+        }
         let slots = self.houses.values().flat_map(|house| &house.pages).flat_map(|pages| pages.slots.iter().flatten());
         let slots = slots.map(|slot| (slot.past.process, slot.device, slot.id, slot.allowed.mode));
         let had = |(process, device, id, mode)| {
-            let had = (mode == Mode::Enforce).then(|| self.arbiter.held_ns(id, now));
+            let had = (mode == Mode::Enforce).then(|| self.arbiter.held_time(id, now));
             (process, self.devices.uuid_of(device).to_owned(), had)
         };
         let mut all: Vec<_> = slots.map(had).collect();
@@ -35,21 +42,27 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
         self.arbiter.was_silent(since, now);
     }
 
-    /// Notes the processes that work on devices without holding them. Replaces the list of the last call.
-    pub fn work_unseen(&mut self, unseen: &[(u32, String)], now: u64) {
+    /// Notes the processes that work on devices without a lease or a report. Replaces the list of the last call.
+    pub fn work_unseen(&mut self, unseen: &[(u32, String, AuditVerdict)], now: u64) {
         for device in self.devices.all() {
             let uuid = self.devices.uuid_of(device);
-            let here = unseen.iter().filter(|(_, name)| self.devices.name_of(name) == Some(uuid));
-            let (mut strangers, mut accused) = (0, Vec::new());
-            for (process, _) in here {
+            let here = unseen.iter().filter(|(_, name, _)| self.devices.name_of(name) == Some(uuid));
+            let (mut strangers, mut accused, mut underreporting) = (0, Vec::new(), Vec::new());
+            for (process, _, verdict) in here {
                 let slots =
                     self.houses.values().flat_map(|house| &house.pages).flat_map(|pages| pages.slots.iter().flatten());
                 let its = slots.filter(|slot| slot.device == device && slot.past.process == *process);
-                let before = accused.len();
-                accused.extend(its.map(|slot| slot.id));
-                strangers += u64::from(accused.len() == before);
+                let its: Vec<_> = its.map(|slot| slot.id).collect();
+                if verdict.is_unleased {
+                    strangers += u64::from(its.is_empty());
+                    accused.extend(&its);
+                }
+                // The process pays once for the time that it hid.
+                let unreported = verdict.unreported.map(|ns| std::iter::once(ns).chain(std::iter::repeat(0)));
+                underreporting.extend(its.into_iter().zip(unreported.into_iter().flatten()));
             }
             self.arbiter.works_unseen(device, strangers, &accused, now);
+            self.arbiter.set_underreporting(device, &underreporting, now);
         }
         self.tick(now);
     }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use vgpu_core::protocol::page::Uncharged;
+use vgpu_core::time::arbiter::audit::AuditVerdict;
 
 use crate::proof::uncharged::TenantDeviceKey;
 use vgpu_control::finding::Finding;
@@ -20,8 +21,8 @@ pub(super) struct FoundSoFar {
     pub uncharged: HashMap<TenantDeviceKey, Uncharged>,
     /// Connections whose process runs another program than the one that said hello; the reactor ends them.
     pub changed: Vec<u64>,
-    /// Processes that work on a device while they hold no lease of it, with the device.
-    pub unseen: Vec<(u32, String)>,
+    /// Processes that work on a device without a lease or a report, with the device.
+    pub unseen: Vec<(u32, String, AuditVerdict)>,
     /// Time at which the last round of the check began.
     pub looked: Option<Instant>,
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 use std::time::Instant;
 
+use vgpu_core::time::arbiter::audit::HeldTime;
 use vgpu_core::units::bytes::Bytes;
 use vgpu_core::units::uuid::uuid_key;
 
@@ -28,8 +29,8 @@ pub struct RegisteredMembers {
     pub broken: HashMap<TenantDeviceKey, &'static str>,
     /// Memory limits by tenant name.
     pub limits: HashMap<String, TenantLimits>,
-    /// Time for which members held devices, by process and device; see `had` of the leases.
-    pub had: HashMap<(u32, String), Option<u64>>,
+    /// Members' time on devices, by process and device; `None`: its tenant is only observed.
+    pub had: HashMap<(u32, String), Option<HeldTime>>,
     /// Time in which members may have worked without leases, because the daemon was silent, in ns.
     pub silent_ns: u64,
     /// Directories of sockets, with their tenants.

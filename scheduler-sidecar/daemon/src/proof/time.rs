@@ -1,8 +1,9 @@
-//! Finds processes that work on a device without holding it, from the driver's samples and the leases. No IO.
+//! Finds processes that work on a device without holding it or without reporting it, from the driver's samples, the
+//! leases and the reports. No IO.
 
 use std::collections::{BTreeMap, HashMap};
 
-use vgpu_core::time::arbiter::audit::LeaseAudit;
+use vgpu_core::time::arbiter::audit::{AuditVerdict, HeldTime, LeaseAudit};
 use vgpu_core::units::uuid::uuid_key;
 
 use super::driver::WorkingProcess;
@@ -14,15 +15,26 @@ use vgpu_control::finding::{Finding, FindingKind, ProcessId};
 #[derive(Debug, Default)]
 pub struct UnseenTimes(HashMap<(ProcessId, String), LeaseAudit>);
 
+/// A process that works on a device for longer than it held the device, or than its reports say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnseenWork {
+    /// The process.
+    pub process: ProcessId,
+    /// The device's UUID.
+    pub device: String,
+    /// The audit's judgement.
+    pub verdict: AuditVerdict,
+}
+
 impl UnseenTimes {
-    /// Takes one look and returns the processes that work without a lease, each with the device. `working` was
-    /// requested at `sampled`; `known` was read after that, at `told` at the latest. Both times are in ns.
+    /// Takes one look and returns the processes that work without a lease or a report. `working` was requested at
+    /// `sampled`; `known` was read after that, at `told` at the latest. Both times are in ns.
     pub fn look_at_work(
         &mut self,
         seen: &BTreeMap<ProcessId, SeenProcess>,
         (working, sampled): (&[WorkingProcess], u64),
         (known, told): (&RegisteredMembers, u64),
-    ) -> Vec<(ProcessId, String)> {
+    ) -> Vec<UnseenWork> {
         // Forget processes that ended.
         self.0.retain(|(process, _), _| seen.contains_key(process));
         // Members are watched from their join on, so that no time is missing when they start to work.
@@ -34,17 +46,20 @@ impl UnseenTimes {
                 self.0.entry((process, device.clone())).or_default();
             }
         }
-        let mut unseen: Vec<(ProcessId, String)> = Vec::new();
+        let mut unseen = Vec::new();
         for ((process, device), audit) in &mut self.0 {
             let key = (process.pid, device.clone());
             let sample = samples.get(&key);
             // A process that never joined the device never held it.
-            let had = known.had.get(&key).copied().unwrap_or(Some(0)).map(|had| had.saturating_add(known.silent_ns));
-            if audit.take_reading(had, sample.map_or(0, |one| one.seen), sampled, told) {
-                unseen.push((*process, sample.map_or(device, |one| &one.device).clone()));
+            let had = known.had.get(&key).copied().unwrap_or(Some(HeldTime::default()));
+            let had = had.map(|had| had.excused_for(known.silent_ns));
+            let verdict = audit.take_reading(had, sample.map_or(0, |one| one.seen), sampled, told);
+            if verdict != AuditVerdict::default() {
+                let device = sample.map_or(device, |one| &one.device).clone();
+                unseen.push(UnseenWork { process: *process, device, verdict });
             }
         }
-        unseen.sort();
+        unseen.sort_by(|one, other| (one.process, &one.device).cmp(&(other.process, &other.device)));
         unseen
     }
 }
@@ -52,19 +67,23 @@ impl UnseenTimes {
 /// Findings for members among these processes. A process that is no member is a finding for that reason.
 #[must_use]
 pub fn time_findings(
-    unseen: &[(ProcessId, String)],
+    unseen: &[UnseenWork],
     seen: &BTreeMap<ProcessId, SeenProcess>,
     known: &RegisteredMembers,
 ) -> Vec<Finding> {
     let mut unseen = unseen.to_vec();
-    unseen.dedup_by_key(|(process, _)| *process);
-    let finding = |(process, device): (ProcessId, String)| {
+    unseen.dedup_by_key(|one| one.process);
+    let finding = |UnseenWork { process, device, verdict }| {
         let seen = seen.get(&process)?;
         let tenant = known.member_of_process(&process, seen.image)?.tenant.clone();
-        let words =
+        let words = if verdict.is_unleased {
             "the driver saw it use the device for longer than it held a lease or drained: its launches bypass the \
              library and are not charged; its neighbours' launches are charged at their undisturbed cost"
-                .to_owned();
+        } else {
+            "the driver saw it use the device for longer than it reported: it is charged for all the time in which it \
+             holds a lease or drains"
+        };
+        let words = words.to_owned();
         let container = seen.contained.then(|| super::judge::container_name(&seen.group)).flatten();
         Some(Finding {
             what: FindingKind::Time,
@@ -99,16 +118,16 @@ mod tests {
     }
 
     /// 10 s in which the process works half of the time.
-    fn found(known: &mut RegisteredMembers, had: impl Fn(u64) -> Option<Option<u64>>) -> Vec<(ProcessId, String)> {
+    fn found(known: &mut RegisteredMembers, had: impl Fn(u64) -> Option<Option<HeldTime>>) -> Vec<UnseenWork> {
         found_with_silence(known, had, |_| 0)
     }
 
     /// As [`found`], with a daemon that was silent for this time, in ns, at the end of each look.
     fn found_with_silence(
         known: &mut RegisteredMembers,
-        had: impl Fn(u64) -> Option<Option<u64>>,
+        had: impl Fn(u64) -> Option<Option<HeldTime>>,
         silent_ns: impl Fn(u64) -> u64,
-    ) -> Vec<(ProcessId, String)> {
+    ) -> Vec<UnseenWork> {
         let seen = BTreeMap::from([(process(10), SeenProcess::default()), (process(20), SeenProcess::default())]);
         let (mut times, mut found) = (UnseenTimes::default(), Vec::new());
         for look in 1..25 {
@@ -125,14 +144,19 @@ mod tests {
     fn a_member_that_works_without_a_lease_is_found_and_one_that_had_the_device_is_not() {
         let mut known = RegisteredMembers::default();
         known.members.insert(10, vec![member()]);
-        let it = vec![(process(10), "GPU-1".to_owned())];
-        assert_eq!(found(&mut known, |_| Some(Some(7))), it);
-        assert_eq!(found(&mut known, |_| None), it, "one that never came to the device");
-        assert_eq!(found(&mut known, |look| Some(Some(look * LOOK_NS / 2))), []);
+        let held = |held, reported| HeldTime { held, reported, awaited: 0 };
+        let work = |verdict| vec![UnseenWork { process: process(10), device: "GPU-1".to_owned(), verdict }];
+        let unleased = work(AuditVerdict { is_unleased: true, unreported: Some(0) });
+        assert_eq!(found(&mut known, |_| Some(Some(held(7, 7)))), unleased);
+        assert_eq!(found(&mut known, |_| None), unleased, "one that never came to the device");
+        let half = |look: u64| look * LOOK_NS / 2;
+        assert_eq!(found(&mut known, |look| Some(Some(held(half(look), half(look))))), []);
+        let [one] = &found(&mut known, |look| Some(Some(held(half(look), half(look) / 4))))[..] else { panic!() };
+        assert!(!one.verdict.is_unleased && one.verdict.unreported.is_some_and(|ns| ns > LOOK_NS), "{one:?}");
         assert_eq!(found(&mut known, |_| Some(None)), [], "its gate is open");
         let silent = |look| look * LOOK_NS / 2;
         assert_eq!(found_with_silence(&mut known, |_| None, silent), [], "a silent daemon cannot let it join");
-        assert_eq!(found_with_silence(&mut known, |_| Some(Some(7)), silent), []);
+        assert_eq!(found_with_silence(&mut known, |_| Some(Some(held(7, 7))), silent), []);
     }
 
     #[test]
@@ -140,7 +164,8 @@ mod tests {
         let seen = BTreeMap::from([(process(10), SeenProcess::default()), (process(20), SeenProcess::default())]);
         let mut known = RegisteredMembers::default();
         known.members.insert(10, vec![member()]);
-        let unseen: Vec<_> = [10, 20].map(|pid| (process(pid), "gpu-1".to_owned())).into();
+        let verdict = AuditVerdict { is_unleased: true, unreported: None };
+        let unseen = [10, 20].map(|pid| UnseenWork { process: process(pid), device: "gpu-1".to_owned(), verdict });
         let found = time_findings(&unseen, &seen, &known);
         let [finding] = &found[..] else { panic!("{found:?}") };
         assert_eq!((finding.what, finding.process.pid, finding.tenant.as_deref()), (FindingKind::Time, 10, Some("a")));

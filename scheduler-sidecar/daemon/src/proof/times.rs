@@ -6,14 +6,15 @@ use std::collections::BTreeMap;
 use super::{ProofLink, ProofThread};
 use crate::proof::driver::WorkingProcess;
 use crate::proof::processes::SeenProcess;
-use crate::proof::time;
+use crate::proof::time::{self, UnseenWork};
 use vgpu_accounting::clock;
 use vgpu_control::finding::{Finding, ProcessId};
+use vgpu_core::time::arbiter::audit::AuditVerdict;
 
 impl ProofLink {
-    /// Processes that work on a device while they hold no lease of it, with the device.
+    /// Processes that work on a device without a lease or a report, with the device.
     #[must_use]
-    pub fn unseen_workers(&self) -> Vec<(u32, String)> {
+    pub fn unseen_workers(&self) -> Vec<(u32, String, AuditVerdict)> {
         self.found.lock().unseen.clone()
     }
 }
@@ -33,7 +34,8 @@ impl ProofThread {
         (working, sampled): &(Vec<WorkingProcess>, u64),
     ) -> Vec<Finding> {
         let unseen = self.times.look_at_work(seen, (working, *sampled), (&self.known, self.told));
-        self.found.lock().unseen = unseen.iter().map(|(process, device)| (process.pid, device.clone())).collect();
+        let unseen_of = |one: &UnseenWork| (one.process.pid, one.device.clone(), one.verdict);
+        self.found.lock().unseen = unseen.iter().map(unseen_of).collect();
         time::time_findings(&unseen, seen, &self.known)
     }
 }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use tracing::warn;
 use vgpu_core::protocol::page::Uncharged;
+use vgpu_core::time::arbiter::audit::HeldTime;
 use vgpu_core::units::uuid::uuid_key;
 
 use super::time::arbiter_number;
@@ -153,8 +154,8 @@ impl Reactor {
             known.members.entry(prior.image.process.pid).or_default().push(member);
         }
         for (process, device, had) in self.leases.time_in_flight(clock::now()) {
-            let sum = known.had.entry((process, uuid_key(&device))).or_insert(Some(0));
-            *sum = sum.zip(had).map(|(sum, had)| sum + had);
+            let sum = known.had.entry((process, uuid_key(&device))).or_insert(Some(HeldTime::default()));
+            *sum = sum.zip(had).map(|(sum, had)| sum.plus(had));
         }
         if !all {
             return known;

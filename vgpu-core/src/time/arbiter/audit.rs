@@ -1,8 +1,8 @@
 //! Checks the members' reports against the driver's samples and other members' measurements.
 //!
-//! [`LeaseAudit`] compares when a process had a device with the driver's samples of that process. Samples come late and
-//! vanish when a process is idle: they show which process works without a lease, and never how much of the device
-//! anyone gets. [`ClaimDoubt`] checks whether the holders' measurements confirm work that is claimed to share the
+//! [`LeaseAudit`] compares the driver's samples of a process with the time in which it held the device, and with its
+//! reports. Samples come late and vanish when a process is idle. They show which process works without a lease or
+//! without a report, and never how much of the device anyone gets. [`ClaimDoubt`] checks whether the holders' measurements confirm work that is claimed to share the
 //! device.
 
 use std::collections::VecDeque;
@@ -11,12 +11,58 @@ use crate::time::config::{BASE, BURST_NS};
 
 /// Length of the compared window, in ns.
 const AUDIT_WINDOW_NS: u64 = 2 * SAMPLE_LAG_NS;
+/// Length of a second window for reports, in ns. The reports compared cover the samples' time and twice their lag more,
+/// so within the shorter window a member could hide almost half of its work.
+const REPORTS_WINDOW_NS: u64 = 4 * AUDIT_WINDOW_NS;
 /// Greatest delay of a driver's sample by NVML's documentation, and the longest time of which one is the mean, in ns.
 const SAMPLE_LAG_NS: u64 = 1_000_000_000;
-/// Work without a lease that counts as a finding, in ns of a window: a tenth. Samples are whole percents of a second.
-const UNLEASED_MARGIN_NS: u64 = AUDIT_WINDOW_NS / 10;
+/// Work without a lease, or without a report, that counts as a finding, in ns of a window: a tenth. Samples are whole
+/// percents of a second.
+const AUDIT_MARGIN_NS: u64 = AUDIT_WINDOW_NS / 10;
 
-/// Compares one process's device time in the driver's samples with the time in which it held its device.
+/// A member's time on its device since it joined, in ns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeldTime {
+    /// Time in which the member held the device, drained, was overdue or needed no lease.
+    pub held: u64,
+    /// Device time that the member reported, and time in which it needed no lease or drained unmeasured launches.
+    pub reported: u64,
+    /// Time held since the last report that confirmed work. The measurement of that time may follow.
+    pub awaited: u64,
+}
+
+/// Limit of [`HeldTime::awaited`]. After it a report without any completed work counts as false.
+const MAX_AWAITED_NS: u64 = BASE.stuck;
+
+impl HeldTime {
+    /// Returns the sums of both.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            held: self.held.saturating_add(other.held),
+            reported: self.reported.saturating_add(other.reported),
+            awaited: self.awaited.saturating_add(other.awaited),
+        }
+    }
+
+    /// Adds time in which the member may have worked without a lease and without a report.
+    #[must_use]
+    pub const fn excused_for(self, ns: u64) -> Self {
+        self.plus(Self { held: ns, reported: ns, awaited: 0 })
+    }
+}
+
+/// Results of one reading.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AuditVerdict {
+    /// The process worked for longer than it held the device.
+    pub is_unleased: bool,
+    /// Set if the process worked for longer than its reports say: the held time without a report, in ns.
+    pub unreported: Option<u64>,
+}
+
+/// Compares one process's device time in the driver's samples with the time in which it held its device, and with its
+/// reports.
 #[derive(Clone, Debug, Default)]
 pub struct LeaseAudit {
     looks: VecDeque<AuditReading>,
@@ -31,42 +77,79 @@ struct AuditReading {
     from: u64,
     /// Latest time at which `had` was read.
     told: u64,
-    /// Time in which the process held the device, since it joined.
-    had: u64,
+    had: HeldTime,
     /// Device time that these samples show.
     seen: u64,
 }
 
 impl LeaseAudit {
-    /// Takes one reading and returns true if the process works while it does not hold the device.
+    /// Takes one reading and judges the process.
     ///
     /// The driver was asked at `sampled` and showed `seen` ns of new device time. Afterwards, and no later than
-    /// `told`, the process had held the device for `had` ns since it joined. Time in which it needs no lease counts as
-    /// held. `None`: nothing is judged, since its tenant is only observed.
+    /// `told`, the process had held the device for `had` since it joined. `None`: nothing is judged, since its tenant
+    /// is only observed.
     ///
     /// On a busy host each reading may be late by any time, independently. So no reading may count for another time
     /// than its own. Take a reading of `had` from before the earliest work that samples can show, and one after they
-    /// were taken. Between them an honest process held the device for at least as long as the samples show.
-    pub fn take_reading(&mut self, had: Option<u64>, seen: u64, sampled: u64, told: u64) -> bool {
+    /// were taken. Between them an honest process held the device for at least as long as the samples show, and
+    /// reported that time or still awaits its measurement.
+    pub fn take_reading(&mut self, had: Option<HeldTime>, seen: u64, sampled: u64, told: u64) -> AuditVerdict {
         let Some(had) = had else {
             self.looks.clear();
-            return false;
+            return AuditVerdict::default();
         };
         let before = self.looks.back().map_or(sampled, |last| last.sampled);
         let from = before.max(sampled.saturating_sub(SAMPLE_LAG_NS)).saturating_sub(SAMPLE_LAG_NS);
         self.looks.push_back(AuditReading { sampled, from, told, had, seen });
-        // Samples may show work from before counting began.
-        let counted_since = self.looks.front().map_or(told, |look| look.told);
-        let is_compared =
-            |look: &&AuditReading| sampled.saturating_sub(look.sampled) < AUDIT_WINDOW_NS && look.from >= counted_since;
-        let Some(earliest) = self.looks.iter().find(is_compared).map(|look| look.from) else { return false };
+        let (Some(short), Some(long)) = (self.sum_within(AUDIT_WINDOW_NS), self.sum_within(REPORTS_WINDOW_NS)) else {
+            return AuditVerdict::default();
+        };
+        let earliest = long.earliest;
         while self.looks.get(1).is_some_and(|look| look.told <= earliest) {
             self.looks.pop_front();
         }
-        let had_before = self.looks.front().map_or(had, |look| look.had);
+        AuditVerdict {
+            is_unleased: short.exceeds(short.held),
+            unreported: [short, long].iter().find_map(AuditSums::unreported),
+        }
+    }
+
+    /// Sums over the readings of this time up to the last one; `None`: none is complete.
+    fn sum_within(&self, window: u64) -> Option<AuditSums> {
+        let (first, last) = (self.looks.front()?, self.looks.back()?);
+        // Samples may show work from before counting began.
+        let is_compared =
+            |look: &&AuditReading| last.sampled.saturating_sub(look.sampled) < window && look.from >= first.told;
+        let earliest = self.looks.iter().find(is_compared)?.from;
+        let before = self.looks.iter().rev().find(|look| look.told <= earliest)?.had;
         let compared = self.looks.iter().filter(|look| look.from >= earliest);
-        let seen = compared.fold(0u64, |sum, look| sum.saturating_add(look.seen));
-        seen > had.saturating_sub(had_before).saturating_add(UNLEASED_MARGIN_NS)
+        let awaited = if last.had.awaited < MAX_AWAITED_NS { last.had.awaited } else { 0 };
+        Some(AuditSums {
+            earliest,
+            seen: compared.fold(0, |sum, look| sum.saturating_add(look.seen)),
+            held: last.had.held.saturating_sub(before.held),
+            reported: last.had.reported.saturating_add(awaited).saturating_sub(before.reported),
+        })
+    }
+}
+
+/// Sums of several readings, in ns.
+#[derive(Clone, Copy, Debug)]
+struct AuditSums {
+    /// The earliest work that the samples can show.
+    earliest: u64,
+    seen: u64,
+    held: u64,
+    reported: u64,
+}
+
+impl AuditSums {
+    const fn exceeds(&self, counted: u64) -> bool {
+        self.seen > counted.saturating_add(AUDIT_MARGIN_NS)
+    }
+
+    fn unreported(&self) -> Option<u64> {
+        self.exceeds(self.reported).then(|| self.held.saturating_sub(self.reported))
     }
 }
 
@@ -176,6 +259,10 @@ mod tests {
         assert!(!doubt.is_doubted(4 * SECOND) && doubt.is_doubted(4 * SECOND + 1), "nobody buys what is to come");
     }
 
+    fn held(ns: u64) -> HeldTime {
+        HeldTime { held: ns, reported: ns, awaited: 0 }
+    }
+
     /// Looks every 400 ms at driver samples that are `late` looks old. Each look gives the time used and the time
     /// held, in percent of the 400 ms before it. Returns after how many ms the process is detected.
     fn found(late: usize, looks: &[(u64, u64)]) -> Option<u64> {
@@ -185,7 +272,7 @@ mod tests {
             all += looks[at].1 * 4_000_000;
             let seen = at.checked_sub(late).map_or(0, |at| looks[at].0 * 4_000_000);
             let now = SECOND + at as u64 * LOOK;
-            audit.take_reading(Some(all), seen, now, now).then_some(at as u64 * 400)
+            audit.take_reading(Some(held(all)), seen, now, now).is_unleased.then_some(at as u64 * 400)
         })
     }
 
@@ -197,6 +284,28 @@ mod tests {
             assert!(found(late, &[(90, 30); 40]).is_some(), "beside leases of its own");
             assert_eq!(found(late, &[(10, 0); 40]), None, "samples are no more exact than that");
         }
+    }
+
+    /// As [`found`], with a process that held the device all the time and reports a part of its work, in percent.
+    fn hidden(part: u64, awaited: u64) -> Option<u64> {
+        let (mut audit, mut held) = (LeaseAudit::default(), 0);
+        (0..20u64).find_map(|look| {
+            held += 400_000_000;
+            let now = SECOND + look * 400_000_000;
+            let had = HeldTime { held, reported: held / 100 * part, awaited };
+            let verdict = audit.take_reading(Some(had), if look > 0 { 400_000_000 } else { 0 }, now, now);
+            assert!(!verdict.is_unleased, "it holds the device");
+            verdict.unreported
+        })
+    }
+
+    #[test]
+    fn work_that_is_not_reported_is_found_unless_its_measurement_may_follow() {
+        assert_eq!([100, 97].map(|part| hidden(part, 0)), [None; 2], "samples are no more exact than that");
+        let found = [80, 50, 0].map(|part| hidden(part, 0));
+        assert!(found.iter().all(|ns| ns.is_some_and(|ns| ns >= 200_000_000)), "{found:?}");
+        assert_eq!(hidden(80, MAX_AWAITED_NS - 1), None, "a long kernel");
+        assert!(hidden(80, MAX_AWAITED_NS).is_some(), "nothing was reported for long");
     }
 
     #[test]
@@ -223,7 +332,8 @@ mod tests {
             newest = to;
             let sampled = now;
             now += delay;
-            audit.take_reading(Some(worked(now) * MS), seen, sampled * MS, now * MS)
+            let had = held(worked(now) * MS);
+            audit.take_reading(Some(had), seen, sampled * MS, now * MS) != AuditVerdict::default()
         })
     }
 
@@ -250,9 +360,9 @@ mod tests {
         for look in 0..100u64 {
             let now = SECOND + look * 400_000_000;
             // The process's gate is open for four seconds of each eight; the process works then.
-            let had = (look % 20 >= 10).then_some(0);
+            let had = (look % 20 >= 10).then_some(HeldTime::default());
             let seen = if (2..12).contains(&(look % 20)) { 400_000_000 } else { 0 };
-            assert!(!audit.take_reading(had, seen, now, now), "look {look}");
+            assert_eq!(audit.take_reading(had, seen, now, now), AuditVerdict::default(), "look {look}");
         }
     }
 }

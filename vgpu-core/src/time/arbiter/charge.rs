@@ -18,6 +18,7 @@ impl Arbiter {
         let d = self.seat_at(seat).device;
         self.count_device_time(d, now);
         let lost = self.devices[index(d)].lost;
+        let held = self.slot_at_mut(slot).note_report((busy, finished), lost);
         let device = &self.devices[index(d)];
         let is_slowed = device.unseen_processes() > 0;
         // A tenant gets no compensation for a process of its own.
@@ -57,7 +58,8 @@ impl Arbiter {
         }
         this.lost_to = lost;
         let before = busy.min(this.ahead);
-        this.ahead -= before;
+        let unreported = if this.pays_held_time { held.saturating_sub(busy - before) } else { 0 };
+        this.ahead = this.ahead - before + unreported;
         if drained {
             (this.lost, this.ahead) = (0, 0);
         }
@@ -66,7 +68,7 @@ impl Arbiter {
             let sharing = device.sharer_count(now);
             device.doubt.note_progress(busy, sharing, now);
         }
-        self.pay_for_seat(seat, busy - before);
+        self.pay_for_seat(seat, busy - before + unreported);
         // Another waiting member keeps the tenant from being idle.
         if self.seat_at(seat).queue.is_empty() {
             let since = self.seat_at(seat).members.iter().map(|&slot| self.slot_at(slot).active_since(now)).min();

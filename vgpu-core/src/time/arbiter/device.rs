@@ -192,7 +192,7 @@ impl Arbiter {
         let once = device.draining.iter().copied().chain(holder).filter(|slot| !device.overdue.contains(slot));
         for slot in device.overdue.iter().copied().chain(once) {
             if let Some(slot) = self.slots.get_mut(slot.index()).and_then(Option::as_mut) {
-                slot.had += span;
+                slot.hold_for(span);
             }
         }
     }
@@ -200,7 +200,9 @@ impl Arbiter {
     fn count_as_held(&mut self, seat: SeatIx, span: u64) {
         for at in 0..self.seat_at(seat).members.len() {
             let slot = self.seat_at(seat).members[at];
-            self.slot_at_mut(slot).had += span;
+            let this = self.slot_at_mut(slot);
+            this.is_unmeasured = true;
+            this.hold_for(span);
         }
     }
 

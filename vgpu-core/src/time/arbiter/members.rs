@@ -3,6 +3,7 @@
 //! A tenant stays when its last member leaves, with its debts and dues, until it is forgotten. Not here: the charge
 //! for a death ([`super::charge`]), and members' requests ([`super::wishes`]).
 
+use super::audit::HeldTime;
 use super::device::DevicePhase;
 use super::seat::{MemberSlot, Seat, SeatIx, SeatPlace};
 use super::terms::{DeviceId, SlotId, TenantId, Terms};
@@ -54,19 +55,21 @@ impl Arbiter {
         let lost = self.devices[index(d)].lost;
         let this = self.slot_at_mut(slot);
         (this.overdue, this.usage.in_flight, this.lost_to) = (Some(now), None, lost);
+        this.is_unmeasured = true;
         let device = &mut self.devices[index(d)];
         device.is_overdue(slot, now);
         device.dirty = true;
         self.place_seat(seat, now);
     }
 
-    /// Removes a member, with all it had in flight. Its slot may be given to another. Returns how long the slot held
-    /// the device, in ns: a process that joins again keeps that time.
-    pub fn leave_device(&mut self, slot: SlotId, now: u64) -> u64 {
+    /// Removes a member, with all it had in flight. Its slot may be given to another. Returns the
+    /// slot's time on the device: a process that joins again keeps that time.
+    pub fn leave_device(&mut self, slot: SlotId, now: u64) -> HeldTime {
         let seat = self.slot_at(slot).seat;
         let d = self.seat_at(seat).device;
         self.count_device_time(d, now);
         let had = self.slot_at(slot).had;
+        let had = HeldTime { reported: had.reported.saturating_add(had.awaited), awaited: 0, ..had };
         self.settle_death(slot, now);
         self.devices[index(d)].overdue.retain(|&member| member != slot);
         self.devices[index(d)].accused.retain(|&member| member != slot);
@@ -109,6 +112,22 @@ impl Arbiter {
         }
     }
 
+    /// Sets which members of the device report less work than the driver's samples show, each with the held time that
+    /// it did not report, in ns. A new one is charged that time. Until the next call each pays for the time in which
+    /// it holds the device, or for its reports if they say more.
+    pub fn set_underreporting(&mut self, device: DeviceId, members: &[(SlotId, u64)], now: u64) {
+        for slot in self.seats_of(device).into_iter().flat_map(|seat| self.slots_of(seat)).collect::<Vec<_>>() {
+            let unreported = members.iter().find(|(member, _)| *member == slot).map(|(_, ns)| *ns);
+            let paid_before = core::mem::replace(&mut self.slot_at_mut(slot).pays_held_time, unreported.is_some());
+            if let Some(ns) = unreported.filter(|_| !paid_before) {
+                self.count_device_time(device, now);
+                self.slot_at_mut(slot).ahead += ns;
+                self.pay_for_seat(self.slot_at(slot).seat, ns);
+                self.devices[index(device)].dirty = true;
+            }
+        }
+    }
+
     /// Notes that the daemon wrote no heartbeat from `since` to `now`, longer than
     /// [`DAEMON_GONE_NS`](crate::time::config::DAEMON_GONE_NS). Members worked without leases meanwhile, that work may
     /// still be queued on the device, and some have not joined again.
@@ -123,9 +142,8 @@ impl Arbiter {
         self.silent.up_to(now)
     }
 
-    /// Time for which a member has held its device or needed no lease, in ns: an upper bound of its use apart from
-    /// [`Self::silent_ns`].
-    pub fn held_ns(&mut self, slot: SlotId, now: u64) -> u64 {
+    /// A member's time on its device. Its use is at most the held time and [`Self::silent_ns`].
+    pub fn held_time(&mut self, slot: SlotId, now: u64) -> HeldTime {
         self.count_device_time(self.seat_at(self.slot_at(slot).seat).device, now);
         self.slot_at(slot).had
     }

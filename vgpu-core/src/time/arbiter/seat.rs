@@ -2,6 +2,7 @@
 //!
 //! Not here: the choice of the next ([`super::order`]), the lease itself ([`super::device`]).
 
+use super::audit::HeldTime;
 use super::decision::{Gate, MemberUsage};
 use super::order::{MAX_FLOOR_LAG_NS, SeatKey};
 use super::terms::{DeviceId, SlotId, TenantId, Terms, quantum_of};
@@ -229,8 +230,14 @@ pub(super) struct MemberSlot {
     pub ahead: u64,
     /// When the member last completed work.
     pub moved: u64,
-    /// How long the member has held the device, drained, been overdue or needed no lease.
-    pub had: u64,
+    pub had: HeldTime,
+    /// The member needed no lease or was under another arbiter, and has not reported the length of its work in flight
+    /// since.
+    pub is_unmeasured: bool,
+    /// Time held up to the last report.
+    pub held_before: u64,
+    /// The driver's samples show more work than the member reports: it pays for the time in which it holds the device.
+    pub pays_held_time: bool,
     /// The member's drain was given up because its own tenant waited. Its work may have waited for that tenant, so
     /// its length teaches nothing.
     pub is_let_go: bool,
@@ -264,7 +271,10 @@ impl MemberSlot {
             claim: None,
             ahead: 0,
             moved: 0,
-            had: 0,
+            had: HeldTime::default(),
+            is_unmeasured: false,
+            held_before: 0,
+            pays_held_time: false,
             is_let_go: false,
             longest: 0,
         }
@@ -279,6 +289,27 @@ impl MemberSlot {
         let delta = (busy - self.usage.busy, finished - self.usage.finished, known - self.usage.known);
         self.usage = MemberUsage { busy, finished, known, since: said.since.min(now), ..said };
         delta
+    }
+
+    /// Counts `ns` in which the member held the device.
+    pub fn hold_for(&mut self, ns: u64) {
+        self.had = match self.is_unmeasured {
+            true => self.had.excused_for(ns),
+            false => self.had.plus(HeldTime { held: ns, reported: 0, awaited: ns }),
+        };
+    }
+
+    /// Notes a report of `busy` ns of device time, for launches expected to take `finished`, in the audit's sums. Returns the time held since the last report,
+    /// less the part of it that the member lost to others; `lost` is the device's total.
+    pub fn note_report(&mut self, (busy, finished): (u64, u64), lost: u64) -> u64 {
+        let held = self.had.held - self.held_before;
+        self.held_before = self.had.held;
+        self.had.reported = self.had.reported.saturating_add(busy);
+        self.is_unmeasured &= self.usage.in_flight.is_none();
+        if busy > 0 || finished > 0 || self.usage.in_flight == Some(0) {
+            self.had.awaited = 0;
+        }
+        held.saturating_sub(lost - self.lost_to)
     }
 
     /// How long its work in flight may still take.

@@ -56,7 +56,7 @@ fn beside_somebody_unseen_no_gate_is_open_and_no_lease_is_exclusive() {
     desk.tick();
     desk.runs(a, MS);
     assert_eq!(desk.at(1_000 * MS), [(a, Gate::Open)]);
-    assert_eq!((desk.arbiter.held_ns(a, desk.now), desk.arbiter.held_ns(b, desk.now)), (1_000 * MS, 0));
+    assert_eq!((desk.arbiter.held_time(a, desk.now).held, desk.arbiter.held_time(b, desk.now).held), (1_000 * MS, 0));
     desk.arbiter.works_unseen(D0, 0, &[b], desk.now);
     assert_eq!(desk.tick(), [(a, Gate::Wait)]);
     desk.done(a, MS);
@@ -82,9 +82,56 @@ fn a_member_had_the_device_while_it_held_it_drained_or_was_overdue() {
     assert_eq!(runs(&desk.at(14 * MS)), [b], "beside what is overdue");
     desk.runs(b, MS);
     desk.now = 20 * MS;
-    assert_eq!([a, b].map(|slot| desk.arbiter.held_ns(slot, desk.now)), [20 * MS, 6 * MS]);
+    assert_eq!([a, b].map(|slot| desk.arbiter.held_time(slot, desk.now).held), [20 * MS, 6 * MS]);
     desk.done(a, 20 * MS);
     desk.tick();
     desk.now = 30 * MS;
-    assert_eq!([a, b].map(|slot| desk.arbiter.held_ns(slot, desk.now)), [20 * MS, 16 * MS]);
+    assert_eq!([a, b].map(|slot| desk.arbiter.held_time(slot, desk.now).held), [20 * MS, 16 * MS]);
+}
+
+#[test]
+fn a_member_that_reports_too_little_pays_for_the_time_it_holds_and_for_what_it_hid() {
+    let mut desk = measured();
+    let (a, b) = (desk.join(1, Terms::default()), desk.join(2, Terms::default()));
+    let works = |desk: &mut Desk| {
+        desk.wants(a);
+        desk.tick();
+        desk.runs(a, MS);
+        desk.tick();
+        desk.now += 8 * MS;
+        desk.done(a, MS);
+        desk.tick();
+    };
+    works(&mut desk);
+    let charged = |desk: &Desk| desk.arbiter.charged_ns(TenantId(1), D0);
+    assert_eq!(charged(&desk), MS);
+    for _ in 0..2 {
+        desk.arbiter.set_underreporting(D0, &[(a, 5 * MS)], desk.now);
+        assert_eq!(charged(&desk), 6 * MS, "once");
+    }
+    desk.arbiter.set_underreporting(D0, &[(b, 0), (a, 5 * MS)], desk.now);
+    works(&mut desk);
+    assert_eq!(charged(&desk), 14 * MS);
+    desk.arbiter.set_underreporting(D0, &[], desk.now);
+    works(&mut desk);
+    assert_eq!(charged(&desk), 15 * MS, "its reports are trusted again");
+}
+
+#[test]
+fn time_paid_while_reports_were_missing_is_not_paid_again_when_they_come() {
+    let mut desk = measured();
+    let a = desk.join(1, Terms::default());
+    desk.wants(a);
+    desk.tick();
+    desk.runs(a, 30 * MS);
+    desk.arbiter.set_underreporting(D0, &[(a, 0)], desk.now);
+    for _ in 0..2 {
+        desk.now += 10 * MS;
+        desk.arbiter.apply_report(a, *desk.book.of(a), desk.now);
+    }
+    assert_eq!(desk.arbiter.charged_ns(TenantId(1), D0), 20 * MS);
+    desk.now += 10 * MS;
+    desk.done(a, 30 * MS);
+    desk.tick();
+    assert_eq!(desk.arbiter.charged_ns(TenantId(1), D0), 30 * MS);
 }
