@@ -20,7 +20,7 @@ use vgpu_core::limits::Mode;
 use vgpu_core::protocol::page::{LaunchGrant, UnreadSlot};
 use vgpu_core::time::account::{Account, Admission};
 use vgpu_core::time::arbiter::Gate;
-use vgpu_core::time::config::{BASE, DAEMON_GONE_NS, deadline};
+use vgpu_core::time::config::{BASE, DAEMON_GONE_NS};
 use vgpu_core::time::gate::LaunchGate;
 use vgpu_core::units::share::Share;
 
@@ -290,7 +290,7 @@ impl Lease {
         let mut taints = false;
         if self.is_shut() && !was_shut {
             // Draining work gets its own expected time and half as much again, then the drain's allowance.
-            self.closed = deadline(now, keeper.cautious_remaining(now).min(BASE.stuck), BASE.drain);
+            self.closed = BASE.allow_drain(now, keeper.cautious_remaining(now));
         } else if !self.is_shut() {
             self.rung = 0;
             let number = |gate: Gate| if let Gate::Run { lease, .. } = gate { Some(lease) } else { None };

@@ -39,6 +39,13 @@ impl TimeConfig {
         alone: 1_000 * MS,
         heartbeat: 10 * MS,
     };
+
+    /// Until when a drain that begins now may last, with `remaining` work by estimate. The daemon and the member that
+    /// drains find the same.
+    #[must_use]
+    pub const fn allow_drain(&self, now: u64, remaining: u64) -> u64 {
+        deadline(now, if remaining < self.stuck { remaining } else { self.stuck }, self.drain)
+    }
 }
 
 impl Default for TimeConfig {
@@ -66,10 +73,6 @@ pub const DAEMON_GONE_NS: u64 = 250 * MS;
 
 /// A pause, or work of another stream, up to this length is not worth a change of holder: 100 us, some handovers.
 pub const SHORT_NS: u64 = BASE.quantum / 40;
-
-/// Each measurement lowers the remembered length of the longest launch, and the remembered overrun, by one part in this
-/// many.
-pub const FORGET_DIVISOR: u64 = 32;
 
 /// The time from which work counts as late. It began at `began` and should take `estimate`. It gets half as long again,
 /// because launches of one function differ in length, and `drain`.

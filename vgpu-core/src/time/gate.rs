@@ -38,7 +38,8 @@ pub mod union;
 use crate::time::account::Admission;
 use crate::time::account::cost::{CostDoubt, CostGuess};
 use crate::time::arbiter::Gate;
-use crate::time::config::{BASE, FORGET_DIVISOR, SHORT_NS, deadline};
+use crate::time::config::{BASE, SHORT_NS, deadline};
+use crate::time::recent_most::RecentMost;
 use crate::time::turn::patience::PendingWork;
 
 /// One question to the gate.
@@ -93,7 +94,7 @@ pub struct LaunchGate {
     /// Forced launches in a row that did not help.
     vain: u32,
     /// How much longer than expected the worst recent work took, in eighths of the estimate.
-    overrun: u64,
+    overrun: RecentMost,
 }
 
 impl Default for LaunchGate {
@@ -109,7 +110,7 @@ impl Default for LaunchGate {
             held: 0,
             helps_until: 0,
             vain: 0,
-            overrun: 0,
+            overrun: RecentMost::default(),
         }
     }
 }
@@ -314,13 +315,12 @@ impl LaunchGate {
     /// cause that.
     pub fn learn_slowdown(&mut self, estimate: u64, spent: u64) {
         let eighths = spent.saturating_mul(8) / estimate.max(1);
-        let longer = eighths.saturating_sub(8).min(MAX_SLOWDOWN_EIGHTHS);
-        self.overrun = longer.max(self.overrun - self.overrun.saturating_sub(longer).div_ceil(FORGET_DIVISOR));
+        self.overrun.note(eighths.saturating_sub(8).min(MAX_SLOWDOWN_EIGHTHS));
     }
 
     /// The work in flight, if it overruns as much as the worst recent work did.
     const fn end_if_longer(&self) -> u64 {
-        self.in_flight.saturating_add(self.in_flight.saturating_mul(self.overrun) / 8)
+        self.in_flight.saturating_add(self.in_flight.saturating_mul(self.overrun.get()) / 8)
     }
 
     /// The sum of [`CostDoubt::young`] over launches in flight: those measured, but not often enough.

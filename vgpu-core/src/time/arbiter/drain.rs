@@ -24,7 +24,6 @@ use super::seat::{LateClaim, SeatIx, SeatPlace};
 use super::terms::{DeviceId, SlotId};
 use super::{Arbiter, index};
 use crate::limits::Class;
-use crate::time::config::deadline;
 
 impl Arbiter {
     pub(super) fn settle_overdue(&mut self, d: DeviceId, now: u64) {
@@ -57,7 +56,7 @@ impl Arbiter {
     /// Begins a drain. A launch that is known to be long gets its own time before the allowance begins.
     pub(super) fn begin_drain(&mut self, d: DeviceId, seat: SeatIx, now: u64) {
         let draining = &self.devices[index(d)].draining;
-        let allowed = |ns: Option<u64>| deadline(now, ns.unwrap_or(0).min(self.config.stuck), self.config.drain);
+        let allowed = |ns: Option<u64>| self.config.allow_drain(now, ns.unwrap_or(0));
         let until = allowed(draining.iter().map(|&slot| self.slot_at(slot).work_lasts(now)).max());
         let said = allowed(draining.iter().map(|&slot| self.slot_at(slot).reported_remaining(now)).max());
         self.devices[index(d)].phase = DevicePhase::Drain { seat, since: now, until, said };

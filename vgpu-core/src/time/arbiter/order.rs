@@ -18,6 +18,7 @@
 use super::seat::SeatIx;
 use crate::limits::Class;
 use crate::time::config::{BASE, BURST_NS, TimeConfig};
+use crate::time::virtual_time::advance_clock;
 use std::collections::BTreeSet;
 
 /// Most time, in ns, that a tenant may be behind its floor (guaranteed share), or ahead of it. If every tenant is
@@ -124,9 +125,7 @@ impl SeatOrder {
         for (class, least) in self.least.iter_mut().enumerate() {
             let waiting = self.ready[class].first().map(|first| first.0);
             let holder = holder.filter(|key| key.class.rank() == class).map(|key| key.virtual_time);
-            if let Some(now) = waiting.into_iter().chain(holder).min() {
-                *least = now.max(*least);
-            }
+            *least = advance_clock(*least, waiting.into_iter().chain(holder));
         }
     }
 

@@ -7,7 +7,9 @@ use super::decision::{Gate, MemberUsage};
 use super::order::{MAX_FLOOR_LAG_NS, SeatKey};
 use super::terms::{DeviceId, SlotId, TenantId, Terms, quantum_of};
 use crate::time::account::{Account, Admission};
-use crate::time::config::{BASE, BURST_NS, FORGET_DIVISOR, TimeConfig};
+use crate::time::config::{BASE, BURST_NS, TimeConfig};
+use crate::time::recent_most::RecentMost;
+use crate::time::virtual_time::rejoin_time;
 use crate::units::share::Share;
 use std::collections::VecDeque;
 
@@ -126,8 +128,7 @@ impl Seat {
     pub fn wake_seat(&mut self, least: u64, floor: u64, now: u64, config: &TimeConfig) {
         let credit = self.to_units(quantum_of(config, &self.terms));
         let pause = self.slept.map_or(u64::MAX, |slept| now.saturating_sub(slept));
-        let missed = self.virtual_time.saturating_add(self.to_units(pause));
-        self.virtual_time = self.virtual_time.max(least.saturating_sub(credit).min(missed));
+        self.virtual_time = rejoin_time(self.virtual_time, least, credit, self.to_units(pause));
         self.floor_zero = self.floor_zero.max(floor.min(self.floor_zero.saturating_add(pause)));
         self.account.note_idle(now);
     }
@@ -241,9 +242,8 @@ pub(super) struct MemberSlot {
     /// The member's drain was given up because its own tenant waited. Its work may have waited for that tenant, so
     /// its length teaches nothing.
     pub is_let_go: bool,
-    /// The longest single measurement that far exceeded its estimate: a launch may take that long again. It decays
-    /// slowly.
-    pub longest: u64,
+    /// The longest single measurement that far exceeded its estimate: a launch may take that long again.
+    pub longest: RecentMost,
 }
 
 /// How long a member kept a device after its lease by claiming unfinished work.
@@ -276,7 +276,7 @@ impl MemberSlot {
             held_before: 0,
             pays_held_time: false,
             is_let_go: false,
-            longest: 0,
+            longest: RecentMost::default(),
         }
     }
 
@@ -317,7 +317,7 @@ impl MemberSlot {
         if self.overdue.is_some() {
             self.reported_remaining(now)
         } else {
-            self.reported_remaining(now).max(self.longest)
+            self.reported_remaining(now).max(self.longest.get())
         }
     }
 
@@ -327,7 +327,7 @@ impl MemberSlot {
     pub fn reported_remaining(&self, now: u64) -> u64 {
         match self.overdue {
             None => self.usage.expected_ns(),
-            Some(_) if now.saturating_sub(self.moved) < 2 * self.longest => self.longest,
+            Some(_) if now.saturating_sub(self.moved) < 2 * self.longest.get() => self.longest.get(),
             Some(_) => 0,
         }
     }
@@ -340,8 +340,7 @@ impl MemberSlot {
     /// Learns from `ns` of its work, measured at once and expected to take `expected`. A measurement near the
     /// estimate teaches nothing: it may have been a thousand launches.
     pub fn learn_stretch(&mut self, ns: u64, expected: u64) {
-        let launch = if ns > expected.saturating_add(expected / 4) { ns.min(BASE.stuck) } else { 0 };
-        self.longest = launch.max(self.longest - self.longest.div_ceil(FORGET_DIVISOR));
+        self.longest.note(if ns > expected.saturating_add(expected / 4) { ns.min(BASE.stuck) } else { 0 });
     }
 
     /// Since when the member has wanted the device or had work in flight; `now`, if it has neither.

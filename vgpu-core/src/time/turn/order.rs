@@ -1,15 +1,16 @@
 //! Virtual time: how much of the device each member used, for the choice of the next holder.
 //!
-//! A member's virtual time is its measured device time plus a shift. A member that begins to wait is moved to a quantum
-//! behind the least of those that want or hold the device now, and of those that took it. So rest earns no device time,
-//! but a member that returns briefly now and then goes first. Debts stay: a member that ran a long kernel waits until
-//! the others have had as much. Each taking costs [`TAKE_COST_NS`], so that every member's turn comes even where nothing
-//! is measured.
+//! A member's virtual time is its measured device time plus a shift. A member that begins to wait is moved to at most a
+//! quantum behind the least of those that want or hold the device now, and of those that took it, by the rules that the
+//! arbiter uses too ([`crate::time::virtual_time`]). Debts stay: a member that ran a long kernel waits until the others
+//! have had as much. Each taking costs [`TAKE_COST_NS`], so that every member's turn comes even where nothing is
+//! measured.
 
 use super::{Turn, TurnState};
 use crate::memory::ledger::LedgerSlot;
 use crate::sync::Ordering;
 use crate::time::config::BASE;
+use crate::time::virtual_time::{advance_clock, rejoin_time};
 
 /// The cost of taking the turn in virtual time, in nanoseconds.
 pub(super) const TAKE_COST_NS: u64 = BASE.handover / 2;
@@ -49,9 +50,9 @@ impl Turn<'_> {
         let holder = self.load_word().holder_slot().filter(|holder| *holder != self.me);
         let holding = holder.and_then(|index| self.ledger.in_use().get(index)).map(virtual_time);
         let waiting = self.first_waiting(now).map(|(used, _)| used);
-        let here = holding.into_iter().chain(waiting).min().unwrap_or(0);
-        let least = here.max(self.ledger.header.turn_clock.load(Ordering::Relaxed)).saturating_sub(BASE.quantum);
-        self.advance_time(least.saturating_sub(virtual_time(self.slot)));
+        let clock = self.ledger.header.turn_clock.load(Ordering::Relaxed);
+        let (clock, own) = (advance_clock(clock, holding.into_iter().chain(waiting)), virtual_time(self.slot));
+        self.advance_time(rejoin_time(own, clock, BASE.quantum, u64::MAX) - own);
     }
 
     /// Adds to this member's virtual time.

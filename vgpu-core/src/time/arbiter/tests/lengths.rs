@@ -96,7 +96,7 @@ fn of_what_waited_for_its_own_tenant_nothing_is_learned() {
     let waited = desk.now - begin;
     assert!((2_000 * MS..2_050 * MS).contains(&waited), "{waited}");
     is_done(&mut desk, a, waited);
-    assert_eq!(desk.arbiter.slot_at(a).longest, 0);
+    assert_eq!(desk.arbiter.slot_at(a).longest.get(), 0);
 }
 
 /// One kernel is followed by another that never ends; the end of the first counts as progress.
