@@ -45,6 +45,9 @@ struct MulticastBinding {
     number: u64,
 }
 
+/// Mapping of a range of addresses: its start, its length, and the number of its allocation.
+type AddressMapping = (u64, u64, u64);
+
 /// A part of a sparse array: the array, and the part in the driver's own numbers.
 type Tile = (usize, [u64; 5]);
 
@@ -55,8 +58,8 @@ struct PhysicalState {
     physical: Map<PhysicalAllocation>,
     /// Start of a mapping to its length and its allocation's number.
     mapped: BTreeMap<u64, (u64, u64)>,
-    /// Mappings that the driver is being asked to end: start, length, allocation number.
-    leaving: Vec<(u64, u64, u64)>,
+    /// Mappings that the driver is being asked to end, by the number of the unmap.
+    leaving: BTreeMap<u64, Vec<AddressMapping>>,
     /// Parts of sparse arrays to the numbers of the allocations they map.
     tiles: BTreeMap<Tile, u64>,
     next: u64,
@@ -67,7 +70,7 @@ impl PhysicalState {
         handles: empty_map(),
         physical: empty_map(),
         mapped: BTreeMap::new(),
-        leaving: Vec::new(),
+        leaving: BTreeMap::new(),
         tiles: BTreeMap::new(),
         next: 0,
     };
@@ -106,7 +109,11 @@ impl PhysicalState {
     fn mapped_at(&self, address: u64) -> Option<u64> {
         let mapping =
             self.mapped.range(..=address).next_back().map(|(start, (bytes, number))| (*start, *bytes, *number));
-        let mut candidates = mapping.into_iter().chain(self.leaving.iter().copied());
+        // The mappings of one unmap lie in the order of their addresses.
+        let leaving = self.leaving.values().filter_map(|mappings| {
+            mappings[..mappings.partition_point(|(start, ..)| *start <= address)].last().copied()
+        });
+        let mut candidates = mapping.into_iter().chain(leaving);
         candidates
             .find(|(start, bytes, _)| (*start..start.saturating_add(*bytes)).contains(&address))
             .map(|found| found.2)
@@ -272,39 +279,33 @@ impl ReleaseInProgress {
 /// answer.
 #[must_use]
 pub struct UnmapInProgress {
-    mappings: Vec<(u64, u64, u64)>,
+    unmap: u64,
 }
 
 /// Sets the mappings in a range aside before the driver ends them, because their addresses may be mapped again right
 /// after.
 ///
-/// The driver unmaps whole mappings only: one, or several adjacent ones.
+/// The driver unmaps whole mappings only: one, or several adjacent ones. Elastic caches unmap a hundred thousand at
+/// once, so the work grows with their number and not with its square.
 pub fn begin_unmap(address: u64, bytes: u64) -> UnmapInProgress {
     let mut all = PHYSICAL_STATE.lock();
     let range = address..address.saturating_add(bytes);
     let mappings: Vec<_> = all.mapped.range(range).map(|(start, (bytes, number))| (*start, *bytes, *number)).collect();
-    for mapping in &mappings {
-        all.mapped.remove(&mapping.0);
+    for (start, ..) in &mappings {
+        all.mapped.remove(start);
     }
-    all.leaving.extend(&mappings);
-    UnmapInProgress { mappings }
+    let unmap = all.next;
+    all.next += 1;
+    all.leaving.insert(unmap, mappings);
+    UnmapInProgress { unmap }
 }
 
 impl UnmapInProgress {
-    fn take_mappings(&self, all: &mut PhysicalState) {
-        for mapping in &self.mappings {
-            if let Some(at) = all.leaving.iter().position(|leaving| leaving == mapping) {
-                all.leaving.swap_remove(at);
-            }
-        }
-    }
-
     /// The driver has unmapped the mappings.
     pub fn finish(self) -> EndedCharges {
         let mut all = PHYSICAL_STATE.lock();
-        self.take_mappings(&mut all);
         let mut ended = EndedCharges::new();
-        for (_, _, number) in self.mappings {
+        for (_, _, number) in all.leaving.remove(&self.unmap).unwrap_or_default() {
             all.drop_name(number, &mut ended);
         }
         ended
@@ -313,8 +314,7 @@ impl UnmapInProgress {
     /// The driver refused to unmap them.
     pub fn undo(self) {
         let mut all = PHYSICAL_STATE.lock();
-        self.take_mappings(&mut all);
-        for (start, bytes, number) in self.mappings {
+        for (start, bytes, number) in all.leaving.remove(&self.unmap).unwrap_or_default() {
             all.mapped.insert(start, (bytes, number));
         }
     }
