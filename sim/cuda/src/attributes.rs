@@ -127,7 +127,7 @@ pub(crate) fn device_attribute(p: &DeviceProfile, id: &DeviceIdentity, number: u
         120 => hopper, // clusters
         121 => 1,      // arrays that are mapped later
         122 | 123 => 0,
-        124 => 0,
+        124 => 1, // DMA-BUF descriptors, as with open kernel modules
         125 => 0, // IPC events
         126 => {
             if hopper == 1 {
@@ -137,8 +137,8 @@ pub(crate) fn device_attribute(p: &DeviceProfile, id: &DeviceIdentity, number: u
             }
         }
         127 => hopper, // tensor maps
-        128 => 0,
-        129 => 1, // unified function pointers
+        128 => hopper, // fabric handles, if the machine has their service
+        129 => 1,      // unified function pointers
         130 => 0,
         131 => -1,
         132 => 0, // multicast depends on the machine, see `calls::device`

@@ -30,7 +30,7 @@ unsafe fn check_properties(
         return Err(CUresult::NOT_SUPPORTED);
     }
     let kinds = u32::try_from(prop.handleTypes).map_err(|_| CUresult::INVALID_VALUE)?;
-    super::vmm::check_handle_types(kinds)?;
+    super::vmm::check_handle_types(d, kinds)?;
     if team == 0 || team > d.devices.machine.device_count() || prop.size == 0 || prop.flags != 0 {
         return Err(CUresult::INVALID_VALUE);
     }

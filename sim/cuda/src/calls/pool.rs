@@ -148,8 +148,8 @@ pub(crate) unsafe fn cuMemPoolCreate(
     if props.allocType != 1 || props.location.kind != CU_MEM_LOCATION_TYPE_DEVICE {
         return Err(CUresult::INVALID_VALUE);
     }
-    super::vmm::check_handle_types(props.handleTypes)?;
     let driver = d.initialised_driver()?;
+    super::vmm::check_handle_types(driver, props.handleTypes)?;
     let device = props.location.id;
     driver.device_of_ordinal(device)?;
     let number = driver.memory.new_pool(device, props.maxSize as u64, props.handleTypes);

@@ -58,11 +58,14 @@ pub(crate) unsafe fn cuMemImportFromShareableHandle(
     os_handle: *mut c_void,
     kind: u32,
 ) -> CallResult {
+    let driver = d.initialised_driver()?;
+    if kind == CU_MEM_HANDLE_TYPE_FABRIC && super::vmm::promises_fabric(driver) {
+        return Err(CUresult::INVALID_DEVICE);
+    }
     only_descriptors(kind, 0)?;
     if handle.is_null() {
         return Err(CUresult::INVALID_VALUE);
     }
-    let driver = d.initialised_driver()?;
     let h = driver.memory.import_descriptor(descriptor_of_handle(os_handle)?)?;
     unsafe { write_output(handle, h) }
 }

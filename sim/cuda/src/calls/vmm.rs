@@ -4,6 +4,7 @@
 //! Not here: the life of an allocation (`content::physical`), its export (`calls::share`).
 
 use crate::content::PHYSICAL_GRANULARITY;
+use crate::driver::SimulatedDriver;
 use crate::entry_points::{CallFrame, write_output};
 use crate::errors::CallResult;
 use core::ffi::c_void;
@@ -13,12 +14,19 @@ fn check_granularity(bytes: u64) -> Result<u64, CUresult> {
     if bytes == 0 || !bytes.is_multiple_of(PHYSICAL_GRANULARITY) { Err(CUresult::INVALID_VALUE) } else { Ok(bytes) }
 }
 
-/// Only file descriptors are supported as handle types.
-pub(super) fn check_handle_types(kinds: u32) -> CallResult {
+/// True if a device promises fabric handles by its attribute, as Hopper and later do.
+pub(super) fn promises_fabric(driver: &SimulatedDriver) -> bool {
+    driver.devices.all.iter().any(|device| device.profile.cc_major >= 9)
+}
+
+/// Only file descriptors are supported as handle types. Fabric handles need a service (IMEX) that this machine does
+/// not have, although the devices promise them.
+pub(super) fn check_handle_types(driver: &SimulatedDriver, kinds: u32) -> CallResult {
     match kinds {
         0 | CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => Ok(()),
-        _ if kinds & !15 == 0 => Err(CUresult::NOT_SUPPORTED),
-        _ => Err(CUresult::INVALID_VALUE),
+        _ if kinds & !15 != 0 => Err(CUresult::INVALID_VALUE),
+        _ if kinds & CU_MEM_HANDLE_TYPE_FABRIC != 0 && promises_fabric(driver) => Err(CUresult::NOT_PERMITTED),
+        _ => Err(CUresult::NOT_SUPPORTED),
     }
 }
 
@@ -67,8 +75,8 @@ pub(crate) unsafe fn cuMemCreate(
     if prop.kind != 1 {
         return Err(CUresult::INVALID_VALUE);
     }
-    check_handle_types(prop.requestedHandleTypes)?;
     let driver = d.initialised_driver()?;
+    check_handle_types(driver, prop.requestedHandleTypes)?;
     let device = device_of(d, prop.location)?;
     let location = (prop.location.kind, prop.location.id);
     let h =

@@ -270,3 +270,51 @@ fn what_a_thread_imports_does_not_end_with_what_another_thread_releases() {
     a.end();
     nothing_left(dir.path(), &m);
 }
+
+#[test]
+fn fabric_handles_are_promised_by_newer_devices_and_refused_without_their_service() {
+    let _one = alone();
+    let name = [0x5au8; 64];
+    for (profile, promised, created, imported) in [
+        ("h200", 1, CUresult::NOT_PERMITTED, CUresult::INVALID_DEVICE),
+        ("t4", 0, CUresult::NOT_SUPPORTED, CUresult::NOT_SUPPORTED),
+    ] {
+        on_machine(profile, &[], |l, dir| {
+            ready(l);
+            let (mut value, mut handle) = (-1, 7);
+            ok!(l, cuDeviceGetAttribute(&mut value, 128, 0));
+            assert_eq!(value, promised, "{profile}");
+            for kinds in [8, 9] {
+                assert_eq!(cu!(l, cuMemCreate(&mut handle, 2 * MIB, &prop(kinds), 0)), created, "{profile}");
+            }
+            let from = name.as_ptr().cast_mut().cast();
+            assert_eq!(cu!(l, cuMemImportFromShareableHandle(&mut handle, from, 8)), imported, "{profile}");
+            assert_eq!(handle, 7, "untouched");
+            let truth = vgpu_sim::truth::read(dir).unwrap();
+            assert_eq!(truth.living_process(0, std::process::id()).map(|p| p.allocations), Some(0));
+        });
+    }
+}
+
+#[test]
+fn a_descriptor_for_other_devices_names_whole_pages_inside_one_allocation() {
+    let _one = alone();
+    on_machine("h200", &[], |l, _| {
+        ready(l);
+        let (p, h) = (alloc(l, 4 * MIB), create(l, 4 * MIB, &prop(0)));
+        let at = shown(l, h, 4 * MIB);
+        let mut fd = -1i32;
+        let to: *mut c_void = (&raw mut fd).cast();
+        for (address, bytes) in [(p, 4 * MIB), (p + 4096, 4096), (at, 4 * MIB)] {
+            ok!(l, cuMemGetHandleForAddressRange(to, address, bytes, 1, 0));
+            // SAFETY: the driver has just made this descriptor for us.
+            drop(unsafe { OwnedFd::from_raw_fd(fd) });
+        }
+        for (address, bytes, kind) in
+            [(p + 1, 4096, 1), (p, 100, 1), (p, 0, 1), (p, 8 * MIB, 1), (4096, 4096, 1), (p, 4096, 2)]
+        {
+            let code = cu!(l, cuMemGetHandleForAddressRange(to, address, bytes, kind, 0));
+            assert_eq!(code, CUresult::INVALID_VALUE, "{address:#x} {bytes} {kind}");
+        }
+    });
+}
