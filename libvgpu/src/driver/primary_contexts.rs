@@ -26,6 +26,9 @@ pub fn reset_after_fork() {
 /// Otherwise a thread that gets it earlier could fill the limit meanwhile, or keep alive a context that does not fit
 /// and is released again.
 ///
+/// Threads that create other contexts of unknown size take it too, one after the other: each measurement must show one
+/// context alone.
+///
 /// The turn is held during the driver call, which may call back into a hook: a thread that has the turn needs no
 /// second one. `None` stands for that.
 pub struct PrimaryTurn(Option<&'static AtomicUsize>);

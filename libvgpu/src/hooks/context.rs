@@ -44,6 +44,9 @@ fn create_context(dev: CUdevice, handle: *mut CUcontext, real: DriverCall<'_>) -
         }
         result
     };
+    // Contexts that begin at once would each be charged for the others too, until one of them was measured alone.
+    let turn = PRIMARY_TURNS.get(dev as usize).filter(|_| overhead::is_size_unknown(device));
+    let _turn = turn.map(|turn| PrimaryTurn::wait_for_turn(turn, PRIMARY_TURN_TIMEOUT_NS));
     overhead::create_charged(device, &mut call, &|| unsafe { *handle }, &calls::destroy_context)
 }
 

@@ -44,6 +44,11 @@ fn has_context(device: &Device) -> bool {
     CHARGED_CONTEXTS.lock().iter().any(|entry| entry.device == device.index)
 }
 
+/// Whether the size of the process's next context on the device must be measured.
+pub fn is_size_unknown(device: &Device) -> bool {
+    figures::known_figure(device, has_context(device)).is_none()
+}
+
 /// Returns "out of memory" and reports why: the program did not ask for these bytes and would not understand.
 fn refuse_overhead(device: &Device, bytes: u64) -> CUresult {
     let beside = if bytes > device.memory_limit() { "" } else { " in addition to the memory in use" };
