@@ -81,6 +81,36 @@ static void *churns(void *number) {
     return 0;
 }
 
+/* Instances of a server: each thread creates a context and loads code and memory into it, or destroys its context. */
+static struct instance { pthread_t thread; void *context, *module; u64 bytes, code_bytes; int code; } instances[32];
+static void *begins(void *argument) {
+    struct instance *one = argument;
+    u64 at = 0;
+    one->code = CALL(cuCtxCreate_v4, &one->context, (void *)0, 0, 0);
+    if (one->code) { one->context = 0; return 0; }
+    if (one->code_bytes) one->code = load(&one->module, one->code_bytes, 0, 0);
+    if (!one->code) one->code = CALL(cuMemAlloc_v2, &at, (size_t)one->bytes);
+    return 0;
+}
+static void *ends(void *argument) {
+    struct instance *one = argument;
+    one->code = one->context ? CALL(cuCtxDestroy_v2, one->context) : 0;
+    return 0;
+}
+/* Counts of the codes 0, 2 and others. */
+static void in_instances(void *(*act)(void *), u64 count, u64 bytes, u64 code_bytes) {
+    int granted = 0, refused = 0;
+    for (u64 i = 0; i < count; i++) {
+        if (bytes) instances[i] = (struct instance){ .bytes = bytes, .code_bytes = code_bytes };
+        pthread_create(&instances[i].thread, 0, act, &instances[i]);
+    }
+    for (u64 i = 0; i < count; i++) {
+        pthread_join(instances[i].thread, 0);
+        granted += instances[i].code == 0, refused += instances[i].code == 2;
+    }
+    printf("0 %d %d %d\n", granted, refused, (int)count - granted - refused);
+}
+
 /* A call in another thread while this one continues. */
 static struct { char what[64]; u64 a, b, handle; int code; pthread_t thread; } other;
 static void *makes(void *nothing) {
@@ -118,6 +148,9 @@ int main(void) {
         else if (!strcmp(name, "create1")) { int r = CALL(cuCtxCreate, &h, 0, (int)a); printf("%d %lu\n", r, (u64)h); }
         else if (!strcmp(name, "create2")) { int r = CALL(cuCtxCreate_v2, &h, 0, (int)a); printf("%d %lu\n", r, (u64)h); }
         else if (!strcmp(name, "create3")) { int r = CALL(cuCtxCreate_v3, &h, (void *)0, 0, 0, (int)a); printf("%d %lu\n", r, (u64)h); }
+        else if (!strcmp(name, "create4")) { int r = CALL(cuCtxCreate_v4, &h, (void *)0, 0, (int)a); printf("%d %lu\n", r, (u64)h); }
+        else if (!strcmp(name, "instances")) in_instances(begins, a, b, c); /* threads, bytes of memory and of code for each */
+        else if (!strcmp(name, "end-instances")) in_instances(ends, a, 0, 0);
         else if (!strcmp(name, "destroy1")) printf("%d\n", CALL(cuCtxDestroy, (void *)a));
         else if (!strcmp(name, "destroy2")) printf("%d\n", CALL(cuCtxDestroy_v2, (void *)a));
         else if (!strcmp(name, "attach")) { int r = CALL(cuCtxAttach, &h, 0); printf("%d %lu\n", r, (u64)h); }

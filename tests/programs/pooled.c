@@ -205,6 +205,9 @@ int main(void) {
             printf("0 %lu\n", wrong);
         }
         else if (IS("graph")) TELL(CALL(cuGraphCreate, &other, 0), other);
+        else if (IS("capture")) SAY(CALL(cuStreamBeginCapture_v2, (void *)a, (int)b)); /* stream, mode */
+        else if (IS("end-capture")) TELL(CALL(cuStreamEndCapture, (void *)a, &other), other);
+        else if (IS("conditional")) TELL(CALL(cuGraphConditionalHandleCreate, &at, (void *)a, context, 1, 1), at); /* graph */
         else if (IS("graph-destroy")) SAY(CALL(cuGraphDestroy, (void *)a));
         else if (IS("add-alloc")) { /* graph, bytes, node before it or 0: node and address */
             void *before = (void *)c;

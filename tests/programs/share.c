@@ -299,6 +299,7 @@ static void obey(const char *line) {
         printf("%d %lu\n", r, p);
     }
     else if (!strcmp(verb, "pool-destroy")) printf("%d\n", CALL(cuMemPoolDestroy, (void *)a));
+    else if (!strcmp(verb, "threshold")) printf("%d\n", CALL(cuMemPoolSetAttribute, (void *)a, 4, &b)); /* pool, bytes */
     else if (!strcmp(verb, "from-pool")) { r = CALL(cuMemAllocFromPoolAsync, &p, a, (void *)b, (void *)0); if (!r) r = CALL(cuStreamSynchronize, (void *)0); printf("%d %lu\n", r, p); }
     else if (!strcmp(verb, "trim")) printf("%d\n", CALL(cuMemPoolTrimTo, (void *)a, b));
     else if (!strcmp(verb, "pool-export")) { r = CALL(cuMemPoolExportToShareableHandle, &fd, (void *)a, 1, 0ul); printf("%d %d\n", r, fd); }

@@ -1,7 +1,7 @@
 //! Memory that graphs allocate. It is reserved before a launch or an upload, charged as the driver's graph memory holds
 //! it, and returned by a trim. The judges are the simulated device's record and cuMemGetInfo.
 //!
-//! Pools: pools.rs. Not here: captured allocations, which the simulated driver does not support.
+//! Pools: pools.rs. Captured allocations: `sequences/captured_graphs.rs`.
 
 use vgpu_tests::program::{Kind, compile};
 use vgpu_tests::{GIB, Lab, MIB, Member, OUT_OF_MEMORY};

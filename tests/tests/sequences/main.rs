@@ -2,9 +2,15 @@
 //! themselves cannot run here; their calls are public, and each module names the file that shows them. The simulated
 //! device's record is the judge. Where no limit is reached, every answer is the driver's own.
 
+mod captured_graphs;
+mod collectives;
+mod direct_storage;
 mod elastic_cache;
 mod expandable_segments;
 mod growing_pool;
+mod multicast;
+mod second_preload;
+mod servers;
 mod sleep_mode;
 
 use std::time::{Duration, Instant};
@@ -34,6 +40,34 @@ fn program(lab: &Lab) -> Member {
     started(lab, true)
 }
 
+/// A rank of a collective, with the primary context of its device.
+fn rank(lab: &Lab, device: usize) -> Member {
+    rank_with(lab, device, &[])
+}
+
+/// As [`rank`]; it finds each function by cuGetProcAddress.
+fn rank_by_lookup(lab: &Lab, device: usize) -> Member {
+    rank_with(lab, device, &["get"])
+}
+
+fn rank_with(lab: &Lab, device: usize, arguments: &[&str]) -> Member {
+    let mut member = Member::start(lab.command(compile("share", Kind::Program, &[])).args(arguments));
+    member.ok("init");
+    member.ok(&format!("retain {device}"));
+    member
+}
+
+/// Passes a descriptor to another process, which must receive it.
+#[track_caller]
+fn pass(lab: &Lab, from: &mut Member, descriptor: u64, to: &mut Member) -> u64 {
+    let path = lab.path().join(format!("socket-{}", to.pid));
+    if !path.exists() {
+        to.ok(&format!("serve {}", path.display()));
+    }
+    from.ok(&format!("send {descriptor} {}", path.display()));
+    number(to, "take")
+}
+
 #[track_caller]
 fn number(member: &mut Member, command: &str) -> u64 {
     member.ok(command).number(0)
@@ -42,13 +76,19 @@ fn number(member: &mut Member, command: &str) -> u64 {
 /// Waits until the shown bytes equal those on device 0, and returns them.
 #[track_caller]
 fn agrees(lab: &Lab, member: &mut Member) -> u64 {
+    agrees_on(lab, member, 0)
+}
+
+/// As [`agrees`], for a device that is the member's current one.
+#[track_caller]
+fn agrees_on(lab: &Lab, member: &mut Member, device: usize) -> u64 {
     let begin = Instant::now();
     loop {
-        let (shown, there) = (member.used(), lab.device(0).used);
+        let (shown, there) = (member.used(), lab.device(device).used);
         if shown == there {
             return shown;
         }
-        assert!(begin.elapsed() < PATIENCE, "shown {shown}, on the device {there}: {:?}", lab.device(0));
+        assert!(begin.elapsed() < PATIENCE, "shown {shown}, on the device {there}: {:?}", lab.device(device));
         std::thread::sleep(Duration::from_millis(20));
     }
 }
