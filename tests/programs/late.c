@@ -2,7 +2,8 @@
  * load or a context's end has happened and has not returned, and an allocation or a free waits before it does
  * anything, as a free does for running kernels. */
 /* RETAIN: only the first thread that retains the primary context is late; the context exists and is not returned
- * yet. HOLD: the library retains the context once more for itself, and no thread is late. */
+ * yet. HOLD: the library retains the context once more for itself, and no thread is late. CREATE: only the creation of
+ * a context is late, in every thread; the context exists and is not returned yet. */
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 #include <unistd.h>
 
 #define LONG 1500000
+#define SHORT 20000
 static int late(void) { return syscall(SYS_gettid) != getpid(); }
 
 static int (*retain)(void **, int), (*load)(void **, const void *), (*alloc)(uint64_t *, size_t), (*release)(uint64_t),
@@ -45,9 +47,18 @@ static int destroy_late(void *context) {
     return code;
 }
 
+static int (*create)(void **, void *, unsigned, int);
+static int create_late(void **context, void *parameters, unsigned flags, int device) {
+    int code = create(context, parameters, flags, device);
+    usleep(SHORT);
+    return code;
+}
+
 void *vgpu_sim_stand_in(const char *name, void *function) {
 #if defined RETAIN || defined HOLD
     if (!strcmp(name, "cuDevicePrimaryCtxRetain")) return retain = function, retain_late;
+#elif defined CREATE
+    if (!strcmp(name, "cuCtxCreate_v4")) return create = function, create_late;
 #else
     if (!strcmp(name, "cuModuleLoadData")) return load = function, load_late;
     if (!strcmp(name, "cuMemAlloc_v2")) return alloc = function, alloc_late;

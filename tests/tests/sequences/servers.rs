@@ -9,9 +9,11 @@ use vgpu_tests::{GIB, MIB, OUT_OF_MEMORY};
 /// Threads with a context each.
 const INSTANCES: u64 = 12;
 
-/// A server next to a driver that has cuCtxCreate_v4.
+/// A server next to a driver that has cuCtxCreate_v4, which returns some time after the context exists.
 fn server(limit: &str) -> (Lab, Member) {
-    let lab = lab("h200", limit).with("VGPU_SIM_DRIVER", "580");
+    let mut lab = lab("h200", limit).with("VGPU_SIM_DRIVER", "580");
+    let ours = lab.lib().to_owned();
+    lab.preload(&[&ours, &compile("late", Kind::LinkedLibrary, &["CREATE"])]);
     let mut member = Member::start(&mut lab.command(compile("contexts", Kind::Program, &[])));
     member.begin();
     (lab, member)
