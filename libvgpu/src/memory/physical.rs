@@ -46,7 +46,7 @@ struct MulticastBinding {
 }
 
 /// Mapping of a range of addresses: its start, its length, and the number of its allocation.
-type AddressMapping = (u64, u64, u64);
+type MappedRange = (u64, u64, u64);
 
 /// A part of a sparse array: the array, and the part in the driver's own numbers.
 type Tile = (usize, [u64; 5]);
@@ -59,7 +59,7 @@ struct PhysicalState {
     /// Start of a mapping to its length and its allocation's number.
     mapped: BTreeMap<u64, (u64, u64)>,
     /// Mappings that the driver is being asked to end, by the number of the unmap.
-    leaving: BTreeMap<u64, Vec<AddressMapping>>,
+    leaving: BTreeMap<u64, Vec<MappedRange>>,
     /// Parts of sparse arrays to the numbers of the allocations they map.
     tiles: BTreeMap<Tile, u64>,
     next: u64,
