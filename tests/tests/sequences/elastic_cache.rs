@@ -67,8 +67,8 @@ fn an_elastic_cache_of_ten_thousand_mappings_of_one_handle_costs_one_page() {
     assert_eq!(agrees(&lab, &mut m), begin);
 }
 
-/// The end of one cache must not hold up the other threads of its process: work that grows with the square of the
-/// number of mappings exceeds the time limit of an answer.
+/// The end of one cache must not hold up the other threads of its process. If the work grows with the square of the
+/// number of mappings, it exceeds the time limit of an answer.
 #[test]
 fn an_elastic_cache_of_a_million_mappings_ends_without_a_long_wait() {
     let lab = lab("h200", "1GiB");
@@ -117,11 +117,11 @@ fn a_page_that_does_not_fit_leaves_an_elastic_cache_and_the_ledger_as_they_were(
     assert_eq!(refused, OUT_OF_MEMORY);
     assert_eq!(live.len() as u64, (GIB - begin) / PAGE - 1, "all that fits was granted");
     let full = agrees(&lab, &mut m);
-    for round in 0..20 {
+    for (round, page) in (0..20).zip(live.iter_mut()) {
         assert_eq!(cache.come(&mut m, 599), Err(OUT_OF_MEMORY));
         assert_eq!(agrees(&lab, &mut m), full, "round {round}");
-        cache.go(&mut m, round, live[round as usize]);
-        live[round as usize] = cache.come(&mut m, round).expect("the page that went");
+        cache.go(&mut m, round, *page);
+        *page = cache.come(&mut m, round).expect("the page that went");
         assert_eq!(agrees(&lab, &mut m), full, "round {round}");
     }
     cache.end(&mut m, &live);

@@ -38,7 +38,7 @@ impl Team {
     }
 }
 
-/// Every kind of call that a process makes beside a bind.
+/// Calls of every kind that a process makes while another thread binds.
 #[track_caller]
 fn work(member: &mut Member, device: usize) {
     let plain = member.alloc(100 * MIB);

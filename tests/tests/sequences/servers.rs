@@ -77,6 +77,15 @@ fn preallocated(m: &mut Member, total: u64) -> (u64, u32) {
     }
 }
 
+/// Clients choose their allocator by attributes, such as 102 for virtual memory.
+#[test]
+fn every_attribute_of_a_device_is_the_drivers() {
+    same_answers("h200", "4GiB", |_, m| {
+        assert_eq!(m.ok("attribute 102 0").numbers(), [1]);
+        (0..150).map(|number| m.ask(&format!("attribute {number} 0"))).collect::<Vec<_>>()
+    });
+}
+
 #[test]
 fn three_quarters_of_the_total_fit_a_quota_of_any_size() {
     for (profile, limit) in
