@@ -104,6 +104,8 @@ const MAIN_NUMBERS: &[(&str, &str)] = &[
     ("launch_ns", "launch_cost/data/launch_ns/median"),
     ("launch_sync_ns", "launch_cost/data/launch_sync_ns/median"),
     ("null_kernel_device_ns", "launch_cost/data/null_kernel_device_ns"),
+    ("idle_lead_ns", "launch_cost/data/idle_start/lead_ns"),
+    ("idle_launch_ns", "launch_cost/data/idle_start/launch_call_ns/median"),
     ("queue_depth", "launch_cost/data/queue_depth"),
     ("event_record_ns", "event_cost/data/record_ns/median"),
     ("event_query_done_ns", "event_cost/data/query_done_ns/median"),

@@ -68,6 +68,9 @@ fn the_probe_measures_the_simulated_device() {
     assert_eq!(numbers["slab_bytes"], 2 << 20);
     assert!(numbers["context_overhead_bytes"].as_u64().unwrap() > 0);
     assert!(numbers["slice_ns"].is_null(), "the step was not run");
+    // The device sees the work between half of the launch call and its end.
+    let [lead, call] = ["idle_lead_ns", "idle_launch_ns"].map(|key| numbers[key].as_f64().unwrap());
+    assert!((0.4..3.0).contains(&(lead / call)), "{lead} ns of a call of {call} ns");
     // Substitution by returned address is complete on this driver.
     let answers = &document["steps"]["proc_address"]["data"];
     assert_eq!(answers["not_exports_count"], 0);

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{StepOutput, per_call};
 use crate::args::Options;
-use crate::driver::ProbedDriver;
+use crate::driver::{DriverHandle, ProbedDriver};
 use crate::gpu::{LEGACY_STREAM, ProbedGpu, flags};
 use crate::kernels::ProbeKernels;
 use crate::stats::{count_to_float, series_json, series_median};
@@ -62,8 +62,49 @@ pub fn run(options: &Options, sink: &mut StepOutput) -> Result<(), String> {
         }
         Ok(json!(series_median(&times)))
     });
+    sink.run_part("idle_start", || idle_start(&gpu, &kernels, stream, batches * 5));
     sink.run_part("queue_depth", || queue_depth(&gpu, &kernels));
     Ok(())
+}
+
+/// Length in ns of the kernel that is launched on an idle stream.
+const LEAD_KERNEL_NS: u64 = 20_000;
+
+/// How long after a begin marker a kernel starts on an idle stream, and the time of its launch call. The lead is the
+/// time between the two markers, less the same kernel's time in a busy stream.
+fn idle_start(
+    gpu: &ProbedGpu<'_>,
+    kernels: &ProbeKernels,
+    stream: DriverHandle,
+    rounds: usize,
+) -> Result<Value, String> {
+    const KERNELS: usize = 100;
+    let (start, end) = (gpu.make_event(0)?, gpu.make_event(0)?);
+    let launch = || gpu.launch(kernels.spin, 1, 1, stream, [LEAD_KERNEL_NS]);
+    let (mut in_turn, mut between, mut calls) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..rounds {
+        if round % 20 == 0 {
+            gpu.launch(kernels.spin, 1, 1, stream, [3_000_000])?;
+            gpu.record_event(start, stream).ok()?;
+            (0..KERNELS).try_for_each(|_| launch())?;
+            gpu.record_event(end, stream).ok()?;
+            gpu.stream_sync(stream).ok()?;
+            in_turn.push(gpu.elapsed_ns(start, end)? / count_to_float(KERNELS));
+        }
+        gpu.record_event(start, stream).ok()?;
+        let begun = Instant::now();
+        launch()?;
+        calls.push(begun.elapsed().as_nanos() as f64);
+        gpu.record_event(end, stream).ok()?;
+        gpu.stream_sync(stream).ok()?;
+        between.push(gpu.elapsed_ns(start, end)?);
+    }
+    Ok(json!({
+        "kernel_in_turn_ns": series_json(&in_turn),
+        "between_markers_ns": series_json(&between),
+        "launch_call_ns": series_json(&calls),
+        "lead_ns": series_median(&between).zip(series_median(&in_turn)).map(|(between, kernel)| between - kernel),
+    }))
 }
 
 /// Number of launches that fit after a long kernel before one waits; null if none waited.
