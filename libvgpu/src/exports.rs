@@ -1,6 +1,8 @@
 //! The exported hooks, derived from the table: one C function per hooked row, and their addresses by row number.
 //!
-//! Each export gets its typed real function and runs the hook in the FFI guard; it has no other code.
+//! Each export is a few instructions that a program may overwrite with a jump of its own (`arch::relocatable_entry!`),
+//! and a jump to a function without a name. That function gets its typed real function and runs the hook in the FFI
+//! guard; it has no other code.
 
 use crate::driver::library::{CUDA, NVML};
 use crate::ffi::arch;
@@ -102,9 +104,10 @@ macro_rules! one {
         ///
         /// # Safety
         /// As the driver's function.
+        #[unsafe(naked)]
         #[unsafe(no_mangle)]
         #[allow(non_snake_case, clippy::too_many_arguments)]
-        pub unsafe extern "C" fn $h($($a: $t),*) -> <$fns::$h as guard::CFunction>::Output {
+        pub unsafe extern "C" fn $h($(_: $t),*) -> <$fns::$h as guard::CFunction>::Output {
             /// Null (None), or the function that this hook calls.
             #[inline(always)]
             fn typed_function(real: *mut c_void) -> Option<$fns::$h> {
@@ -143,14 +146,17 @@ macro_rules! one {
                 }
                 result
             }
-            match typed_function($library.known_target($numbers::$h as usize)) {
-                // SAFETY: the program's own arguments, for the function it called.
-                Some(real) if !crate::time::governor::is_active() => unsafe { real($($a),*) },
-                // SAFETY: as above.
-                Some(_) => unsafe { under_ceiling($($a),*) },
-                // SAFETY: as above.
-                None => unsafe { launch_long_way($($a),*) },
+            unsafe extern "C" fn launch($($a: $t),*) -> <$fns::$h as guard::CFunction>::Output {
+                match typed_function($library.known_target($numbers::$h as usize)) {
+                    // SAFETY: the program's own arguments, for the function it called.
+                    Some(real) if !crate::time::governor::is_active() => unsafe { real($($a),*) },
+                    // SAFETY: as above.
+                    Some(_) => unsafe { under_ceiling($($a),*) },
+                    // SAFETY: as above.
+                    None => unsafe { launch_long_way($($a),*) },
+                }
             }
+            arch::jump_to!($numbers::$h as usize, launch)
         }
     };
     ($subject:ident $library:ident $numbers:ident $fns:ident $closed:expr; $h:ident ( $($a:ident : $t:ty),* )) => {
@@ -158,24 +164,28 @@ macro_rules! one {
         ///
         /// # Safety
         /// As the driver's function.
+        #[unsafe(naked)]
         #[unsafe(no_mangle)]
         #[allow(non_snake_case, clippy::too_many_arguments)]
-        pub unsafe extern "C" fn $h($($a: $t),*) -> <$fns::$h as guard::CFunction>::Output {
-            let real = $library.call_target($numbers::$h as usize);
-            // SAFETY: null (None) or a function that the loader knows by this row's name, whose signature is the
-            // table's.
-            let Some(real) = (unsafe { core::mem::transmute::<*mut c_void, Option<$fns::$h>>(real) }) else {
-                return detour!($fns $h ($($a),*));
-            };
-            #[allow(clippy::let_unit_value)]
-            let _under_way = under_way!($subject);
-            // SAFETY: the program's own arguments, for the function it called.
-            match guard::catch_panic(|| unsafe { hooks::$h(real, $($a),*) }) {
-                Some(result) => result,
-                // SAFETY: as above.
-                #[allow(unused_unsafe)]
-                None => after_panic!($subject $closed, unsafe { real($($a),*) }),
+        pub unsafe extern "C" fn $h($(_: $t),*) -> <$fns::$h as guard::CFunction>::Output {
+            unsafe extern "C" fn run_hook($($a: $t),*) -> <$fns::$h as guard::CFunction>::Output {
+                let real = $library.call_target($numbers::$h as usize);
+                // SAFETY: null (None) or a function that the loader knows by this row's name, whose signature is the
+                // table's.
+                let Some(real) = (unsafe { core::mem::transmute::<*mut c_void, Option<$fns::$h>>(real) }) else {
+                    return detour!($fns $h ($($a),*));
+                };
+                #[allow(clippy::let_unit_value)]
+                let _under_way = under_way!($subject);
+                // SAFETY: the program's own arguments, for the function it called.
+                match guard::catch_panic(|| unsafe { hooks::$h(real, $($a),*) }) {
+                    Some(result) => result,
+                    // SAFETY: as above.
+                    #[allow(unused_unsafe)]
+                    None => after_panic!($subject $closed, unsafe { real($($a),*) }),
+                }
             }
+            arch::jump_to!($numbers::$h as usize, run_hook)
         }
     };
 }

@@ -8,7 +8,8 @@
 //!   `dlmopen`, `cuGetProcAddress`, `cuGetProcAddress_v2`
 //! - `jump_to!`: the body of an export that only loads its row number and jumps
 //! - `judged_jump!`, `charged_jump!`: the targets of those jumps, which ask a function and pass the call on
-//! - `in_place_table!`: entries that know their row by their own address
+//! - `in_place_table!`: entries that load their row number and jump
+//! - `relocatable_entry!`: first instructions of every export, which a program may move and overwrite
 //! - `distances!`: the table of distances to the hooks, which a Rust static cannot hold
 //! - `this_thread`: an integer that no other living thread has
 //!

@@ -31,6 +31,7 @@ pub fn is_enforced() -> Result<bool, Denied> {
 }
 
 #[cold]
+#[inline(never)] // every hook contains the call
 fn settle_or_refuse() -> Result<bool, Denied> {
     if process_mode() == ProcessMode::Failed { Err(Denied) } else { initialise_late() }
 }

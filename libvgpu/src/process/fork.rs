@@ -64,11 +64,7 @@ pub fn is_settled() -> bool {
 pub fn reset_in_child(settle: impl FnOnce()) {
     let mark = FORK_MARK.load(Relaxed);
     if mark.is_null() {
-        let owner = MARK_OWNER.load(Relaxed);
-        if owner != 0 && owner != std::process::id() && MARK_OWNER.swap(std::process::id(), AcqRel) == owner {
-            settle();
-        }
-        return;
+        return reset_unmarked(settle);
     }
     // SAFETY: a mark once placed is never unmapped.
     let mark = unsafe { &*mark };
@@ -77,7 +73,18 @@ pub fn reset_in_child(settle: impl FnOnce()) {
     }
 }
 
+/// As [`reset_in_child`], by the process id. Out of line: most hooks contain the other case.
 #[cold]
+#[inline(never)]
+fn reset_unmarked(settle: impl FnOnce()) {
+    let owner = MARK_OWNER.load(Relaxed);
+    if owner != 0 && owner != std::process::id() && MARK_OWNER.swap(std::process::id(), AcqRel) == owner {
+        settle();
+    }
+}
+
+#[cold]
+#[inline(never)]
 fn reset_once(mark: &AtomicU32, settle: impl FnOnce()) {
     if mark.compare_exchange(0, CHILD_SETTLING, AcqRel, Acquire).is_ok() {
         settle();

@@ -1,6 +1,19 @@
 //! The x86-64 System V code: arguments in rdi, rsi, rdx, rcx, r8, r9 and on the stack, return address at `[rsp]`; rax
 //! and r11 are free.
 
+/// The first 15 bytes of every export: instructions that work at any address.
+///
+/// Some programs overwrite the beginning of a function with a jump of 5 to 14 bytes, and run the overwritten
+/// instructions from a copy elsewhere (UCX, Detours, funchook). An instruction that depends on its own address cannot
+/// be copied, and a shorter function would lose its neighbour's first bytes. All of those tools know this instruction,
+/// and eax is free at a call. Test: `the_first_14_bytes_of_every_export_can_be_moved_and_overwritten`.
+macro_rules! relocatable_entry {
+    ($row:literal) => {
+        concat!("mov eax, ", $row, "\nmov eax, ", $row, "\nmov eax, ", $row)
+    };
+}
+pub(crate) use relocatable_entry;
+
 /// The beginning of `dlsym` and `dlvsym`, whose name argument is in rsi. A foreign name jumps to the real function,
 /// whose address is at offset `$at` of the table `real`, as if this library did not exist. Label 4 is reached by
 /// names that begin like those of the table: `cu` and a capital, `nvml`, `dl` (`lookup::names` asserts that all of
@@ -66,6 +79,7 @@ macro_rules! loader_functions {
         $(#[$export])?
         pub unsafe extern "C" fn $dlsym(_handle: *mut core::ffi::c_void, _name: *const core::ffi::c_char) -> *mut core::ffi::c_void {
             core::arch::naked_asm!(
+                $crate::ffi::arch::relocatable_entry!("0"),
                 $crate::ffi::arch::foreign_names_pass!("0"),
                 "sub rsp, 24",
                 "mov qword ptr [rsp + 8], rdi",
@@ -95,6 +109,7 @@ macro_rules! loader_functions {
         $(#[$export])?
         pub unsafe extern "C" fn $dlvsym(_handle: *mut core::ffi::c_void, _name: *const core::ffi::c_char, _version: *const core::ffi::c_char) -> *mut core::ffi::c_void {
             core::arch::naked_asm!(
+                $crate::ffi::arch::relocatable_entry!("0"),
                 $crate::ffi::arch::foreign_names_pass!("8"),
                 "sub rsp, 40",
                 "mov qword ptr [rsp + 8], rdi",
@@ -133,6 +148,7 @@ macro_rules! loader_functions {
         $(#[$export])?
         pub unsafe extern "C" fn $dlopen(_file: *const core::ffi::c_char, _flags: core::ffi::c_int) -> *mut core::ffi::c_void {
             core::arch::naked_asm!(
+                $crate::ffi::arch::relocatable_entry!("0"),
                 "test esi, {deepbind}",
                 "jnz 1f",
                 "mov rax, qword ptr [rip + {real} + 16]",
@@ -166,6 +182,7 @@ macro_rules! loader_functions {
         $(#[$export])?
         pub unsafe extern "C" fn $dlmopen(_namespace: core::ffi::c_long, _file: *const core::ffi::c_char, _flags: core::ffi::c_int) -> *mut core::ffi::c_void {
             core::arch::naked_asm!(
+                $crate::ffi::arch::relocatable_entry!("0"),
                 "sub rsp, 24",
                 "mov qword ptr [rsp + 8], rsi",
                 "call {open}",
@@ -206,7 +223,12 @@ macro_rules! driver_lookups {
             _version: core::ffi::c_int,
             _flags: u64,
         ) -> shim_sys::cuda::CUresult {
-            core::arch::naked_asm!("mov r8, qword ptr [rsp]", "jmp {ask}", ask = sym $ask)
+            core::arch::naked_asm!(
+                $crate::ffi::arch::relocatable_entry!("0"),
+                "mov r8, qword ptr [rsp]",
+                "jmp {ask}",
+                ask = sym $ask,
+            )
         }
 
         /// As [`cuGetProcAddress`], with a status.
@@ -223,7 +245,12 @@ macro_rules! driver_lookups {
             _flags: u64,
             _status: *mut u32,
         ) -> shim_sys::cuda::CUresult {
-            core::arch::naked_asm!("mov r9, qword ptr [rsp]", "jmp {ask}", ask = sym $ask_v2)
+            core::arch::naked_asm!(
+                $crate::ffi::arch::relocatable_entry!("0"),
+                "mov r9, qword ptr [rsp]",
+                "jmp {ask}",
+                ask = sym $ask_v2,
+            )
         }
     };
 }
@@ -233,7 +260,7 @@ pub(crate) use driver_lookups;
 macro_rules! jump_to {
     ($row:expr, $target:path) => {
         core::arch::naked_asm!(
-            "mov eax, {row}",
+            $crate::ffi::arch::relocatable_entry!("{row}"),
             "jmp {target}",
             row = const $row,
             target = sym $target,
@@ -286,19 +313,19 @@ macro_rules! judged_jump {
 
 pub(crate) use judged_jump;
 
-/// Bytes of one call instruction in the table of [`in_place_table`].
-pub const CALL_BYTES: usize = 5;
+/// Bytes of one entry in the table of [`in_place_table`].
+pub const ENTRY_BYTES: usize = 20;
 
-/// A table with one call instruction for each row: its return address, which `$find` gets, identifies the row. The call
-/// goes on to the function that `$find` returns, with its arguments unchanged.
+/// A table with one entry for each row, which begins as an export does and loads the row number into eax. The call goes
+/// on to the function that `$find` returns for that number, with its arguments unchanged.
 macro_rules! in_place_table {
     ($table:ident: $rows:expr, $enter:ident $find:path) => {
         $crate::ffi::arch::judged_jump!(
-            /// The target of all call instructions of the table.
+            /// The target of all entries of the table, with the row number in eax.
             ///
             /// # Safety
-            /// Called by the table's code, as the driver's function was called.
-            $enter $find, "pop rax"
+            /// Jumped to by the table's code, as the driver's function was called.
+            $enter $find
         );
 
         core::arch::global_asm!(
@@ -306,8 +333,15 @@ macro_rules! in_place_table {
             concat!(".globl ", stringify!($table)),
             concat!(".hidden ", stringify!($table)),
             concat!(stringify!($table), ":"),
+            ".set vgpu_in_place_row, 0",
             ".rept {rows}",
-            "call {enter}",
+            // mov eax, row: the assembler would take a symbol for an address in memory.
+            ".rept 3",
+            ".byte 0xb8",
+            ".long vgpu_in_place_row",
+            ".endr",
+            "jmp {enter}",
+            ".set vgpu_in_place_row, vgpu_in_place_row + 1",
             ".endr",
             ".popsection",
             rows = const $rows,
@@ -315,7 +349,7 @@ macro_rules! in_place_table {
         );
 
         unsafe extern "C" {
-            static $table: [[u8; $crate::ffi::arch::CALL_BYTES]; $rows];
+            static $table: [[u8; $crate::ffi::arch::ENTRY_BYTES]; $rows];
         }
     };
 }

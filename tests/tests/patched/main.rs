@@ -1,0 +1,7 @@
+//! Programs that reach into the driver's functions by other means than a call: they overwrite code, answer lookups
+//! themselves, or move a process off its device.
+//!
+//! [`code`]: first instructions overwritten by a jump, of our exports and of the driver's own functions. Not here: one
+//! patched function, step by step (doors_more.rs).
+
+mod code;
