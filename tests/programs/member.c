@@ -283,6 +283,17 @@ int main(int argc, char **argv) {
             printf("%d %lu\n", r, (u64)h);
         }
         else if (!strcmp(name, "array-destroy")) printf("%d\n", CALL(cuArrayDestroy, (void *)a));
+        else if (!strcmp(name, "suspend")) { /* step (state, lock, checkpoint, restore, unlock, thread) and process */
+            int number = -1, pid = 0;
+            sscanf(line, "%*s %*s %d", &pid);
+            int r = !strcmp(word, "state") ? CALL(cuCheckpointProcessGetState, pid, &number)
+                : !strcmp(word, "thread") ? CALL(cuCheckpointProcessGetRestoreThreadId, pid, &number)
+                : !strcmp(word, "lock") ? CALL(cuCheckpointProcessLock, pid, (void *)0)
+                : !strcmp(word, "checkpoint") ? CALL(cuCheckpointProcessCheckpoint, pid, (void *)0)
+                : !strcmp(word, "restore") ? CALL(cuCheckpointProcessRestore, pid, (void *)0)
+                : CALL(cuCheckpointProcessUnlock, pid, (void *)0);
+            printf("%d %d\n", r, number);
+        }
         else if (!strcmp(name, "sync")) printf("%d\n", CALL(cuCtxSynchronize));
         else if (!strcmp(name, "async")) { u64 p = 0; int r = CALL(cuMemAllocAsync, &p, a, (void *)0); printf("%d %lu\n", r, p); }
         else if (!strcmp(name, "free-async")) { int r = CALL(cuMemFreeAsync, a, (void *)0); if (!r) r = CALL(cuStreamSynchronize, (void *)0); printf("%d\n", r); }

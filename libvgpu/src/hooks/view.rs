@@ -1,4 +1,5 @@
-//! The memory that CUDA shows to a tenant: its limit as the total, the unused part of the limit as free.
+//! The memory that CUDA shows to a tenant: its limit as the total, the unused part of the limit as free. And the words
+//! for a process whose memory does not fit on the device when it is restored.
 #![allow(non_snake_case, clippy::missing_safety_doc)]
 // u64 and usize have the same size on the supported machines.
 #![allow(clippy::cast_possible_truncation)]
@@ -11,6 +12,7 @@ use crate::device::table::Device;
 use crate::driver::calls::memory_info;
 use crate::member::enforce;
 use crate::memory::deferred_frees;
+use crate::process::message;
 use crate::process::mode::Denied;
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
@@ -119,6 +121,23 @@ pub unsafe fn cuDeviceTotalMem(real: cuda_fn::cuDeviceTotalMem, bytes: *mut u32,
     {
         let limit = u32::try_from(device.memory_limit()).unwrap_or(u32::MAX);
         *bytes = (*bytes).min(limit);
+    }
+    result
+}
+
+/// A checkpointed process keeps its charges, so its limit never refuses it. But others may use the device memory that it
+/// left, and then the driver refuses.
+pub unsafe fn cuCheckpointProcessRestore(
+    real: cuda_fn::cuCheckpointProcessRestore,
+    pid: i32,
+    args: *mut CUcheckpointRestoreArgs,
+) -> CUresult {
+    let result = unsafe { real(pid, args) };
+    if result == CUresult::OUT_OF_MEMORY && enforce::is_enforced() == Ok(true) {
+        message::warn_once(&format!(
+            "process {pid} cannot be restored now: the device has too little free memory for it; the process stays \
+             checkpointed, so restore it again when other processes have freed memory"
+        ));
     }
     result
 }

@@ -1,5 +1,5 @@
 //! The one line that this library prints on its own: once per process. It reports a limit or measurement that cannot
-//! be kept, a bypass, or a context refused for memory.
+//! be kept, a bypass, or a context or a restore refused for memory.
 //!
 //! `VGPU_LOG=off` silences it; `VGPU_LOG_FILE` sends it to a file. It is written by one `write`, so that lines of
 //! several processes do not mix. A file that may not grow (`RLIMIT_FSIZE`) is not written: the program would get a

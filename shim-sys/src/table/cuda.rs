@@ -126,6 +126,7 @@ macro_rules! cuda_table {
                 cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
                 cuDeviceTotalMem(bytes: *mut u32, dev: CUdevice);
                 cuDeviceTotalMem_v2(bytes: *mut usize, dev: CUdevice);
+                cuCheckpointProcessRestore(pid: i32, args: *mut CUcheckpointRestoreArgs);
             }
             kernel {
                 cuLaunchKernel(f: CUfunction, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: CUstream, params: *mut *mut c_void, extra: *mut *mut c_void);
@@ -514,7 +515,6 @@ macro_rules! cuda_table {
                 cuCheckpointProcessGetRestoreThreadId(pid: i32, tid: *mut i32);
                 cuCheckpointProcessGetState(pid: i32, state: *mut u32);
                 cuCheckpointProcessLock(pid: i32, args: *mut CUcheckpointLockArgs);
-                cuCheckpointProcessRestore(pid: i32, args: *mut CUcheckpointRestoreArgs);
                 cuCheckpointProcessUnlock(pid: i32, args: *mut CUcheckpointUnlockArgs);
             }
             pass "describes a graph; nothing is taken before it is launched" {

@@ -1,7 +1,9 @@
 //! Programs that reach into the driver's functions by other means than a call: they overwrite code, answer lookups
 //! themselves, or move a process off its device.
 //!
-//! [`code`]: first instructions overwritten by a jump, of our exports and of the driver's own functions. Not here: one
-//! patched function, step by step (doors_more.rs).
+//! [`code`]: first instructions overwritten by a jump, of our exports and of the driver's own functions.
+//! [`checkpoint`]: processes that another process checkpoints and restores. Not here: one patched function, step by step
+//! (doors_more.rs); a program that checkpoints itself (clients.rs).
 
+mod checkpoint;
 mod code;
