@@ -2,7 +2,7 @@
 
 use vgpu_tests::lab::charged;
 use vgpu_tests::program::{Kind, compile};
-use vgpu_tests::{GIB, Lab, MIB, Member, OUT_OF_MEMORY};
+use vgpu_tests::{GIB, Lab, Member, OUT_OF_MEMORY};
 
 const ILLEGAL_STATE: i64 = 401;
 const INVALID_VALUE: i64 = 1;
@@ -108,22 +108,4 @@ fn a_process_that_dies_while_it_is_checkpointed_gives_its_charges_back() {
     member.kill();
     own.alloc(8 * GIB);
     assert_eq!(own.used(), charged(&lab.device(0)));
-}
-
-/// Two processes under one ceiling take turns. One that is locked, perhaps in its turn, must not keep the other waiting.
-#[test]
-fn a_locked_process_does_not_hold_up_its_tenants_device_time() {
-    let lab = lab("10GiB").with("VGPU_SM_LIMIT", "80");
-    let (mut member, mut own) = (lab.member(), lab.member());
-    member.begin();
-    own.begin();
-    for round in 0..5 {
-        member.tell("work 1000000 200 8 0");
-        let mut controller = controller(&lab);
-        assert_eq!(controller.code(&format!("suspend lock {}", member.pid)), 0, "round {round}");
-        own.ok("work 1000000 100 8 0");
-        assert_eq!(controller.code(&format!("suspend unlock {}", member.pid)), 0, "round {round}");
-        assert_eq!(member.answer().code, 0, "round {round}");
-    }
-    own.alloc(MIB);
 }
