@@ -3,6 +3,7 @@
  * with the next function found by cuGetProcAddress. With either of them, -DTHREAD makes the lookup and the call on a
  * new thread, -DWORKER on one thread for all calls. -DBY_HANDLE and -DBY_DLVSYM look the next one up by the driver's
  * handle, and by that handle without a version.
+ * -DREJECTS: interposes the driver's lookup, and refuses with 801 an answer that is not in libcuda.
  * -DLAZY: counts calls of four functions more, each of which opens the driver at its first call, as generated
  * wrappers do. -DLOADER: interposes dlsym and dlopen. -DALLOCATOR: interposes malloc. -DMADE_EARLY: looks names up
  * before main. */
@@ -98,6 +99,17 @@ int cuMemAlloc_v2(uint64_t *p, size_t bytes) {
 #endif
     interposer_depth--;
     return w.code;
+}
+#endif
+#ifdef REJECTS
+#include <string.h>
+int cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags, int *status) {
+    int (*next)(const char *, void **, int, uint64_t, int *) = (int (*)(const char *, void **, int, uint64_t, int *))dlsym(RTLD_NEXT, "cuGetProcAddress_v2");
+    Dl_info in;
+    int code = next(name, out, version, flags, status);
+    if (code || !*out || (dladdr(*out, &in) && strstr(in.dli_fname, "libcuda.so"))) return code;
+    *out = 0;
+    return 801;
 }
 #endif
 #ifdef MADE_EARLY

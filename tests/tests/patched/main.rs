@@ -2,8 +2,10 @@
 //! themselves, or move a process off its device.
 //!
 //! [`code`]: first instructions overwritten by a jump, of our exports and of the driver's own functions.
+//! [`rejecting`]: another preloaded library that accepts only addresses in the driver.
 //! [`checkpoint`]: processes that another process checkpoints and restores. Not here: one patched function, step by step
 //! (doors_more.rs); a program that checkpoints itself (clients.rs).
 
 mod checkpoint;
 mod code;
+mod rejecting;

@@ -129,7 +129,7 @@ fn report_deepbind(report: &mut DoctorReport) {
 
 fn report_bypasses(report: &mut DoctorReport, seen: &ChildReport) {
     for (name, results) in [("libcuda.so.1", &seen.cuda), ("libnvidia-ml.so.1", &seen.nvml)] {
-        let LookupResults { rows, hooked, lacking, open } = results;
+        let LookupResults { rows, hooked, lacking, open, refused } = results;
         if *rows == lacking.len() {
             report.add_fine("bypasses", format!("{name} is not there, or has none of the {rows} hooked functions"));
             continue;
@@ -151,6 +151,18 @@ fn report_bypasses(report: &mut DoctorReport, seen: &ChildReport) {
                     "{name}: {hooked} of {rows} functions are hooked, {} bypass the hooks: {what}{lacks}; \
                      VGPU_STRICT=1 refuses variants that are not known",
                     open.len()
+                ),
+            );
+        }
+        if !refused.is_empty() {
+            report.add_finding(
+                "preload",
+                format!(
+                    "another preloaded library refuses cuGetProcAddress for {} hooked functions ({}), because they are \
+                     not in the driver; limits hold, and programs that look functions up this way get 801; take it out \
+                     of LD_PRELOAD",
+                    refused.len(),
+                    first_names(refused)
                 ),
             );
         }

@@ -35,6 +35,8 @@ pub struct LookupResults {
     pub lacking: Vec<String>,
     /// Functions for which the lookup returns something else: bypasses.
     pub open: Vec<String>,
+    /// Functions that another preloaded library refuses to look up, because their hooks are not in the driver.
+    pub refused: Vec<String>,
 }
 
 /// A device as a program observes it.

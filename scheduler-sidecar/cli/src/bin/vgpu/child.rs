@@ -52,6 +52,7 @@ fn run_child(control: bool) -> ChildReport {
     seen.library = map.files.iter().map(|(_, _, file)| file).find(|file| file.ends_with("/libvgpu.so")).cloned();
     seen.cuda = probe_lookups(&cuda, CUDA_HOOK_NAMES, &map);
     seen.cuda.open.extend(driver_lookups(&cuda, &map));
+    seen.cuda.refused = refused_lookups();
     seen.nvml = nvml.as_ref().map(|nvml| probe_lookups(nvml, NVML_HOOK_NAMES, &map)).unwrap_or_default();
     let Some(init) = function!(cuda, cuda_fn::cuInit) else {
         seen.trouble = Some("libcuda.so.1 has no cuInit".to_owned());
@@ -113,17 +114,36 @@ fn probe_lookups(library: &Library, names: &[&CStr], map: &MappedFiles) -> Looku
     doors
 }
 
+/// Returns the base names of the functions that charge or launch.
+fn guarded_bases() -> BTreeSet<&'static str> {
+    let guarding = CUDA_ROWS[..CudaHook::COUNT]
+        .iter()
+        .filter(|row| !matches!(row.action, RowAction::Hook("entry" | "ask" | "view" | "sync" | "free" | "release")));
+    guarding.map(|row| row.base_name()).collect()
+}
+
+/// Returns the functions that a preloaded interposer of `cuGetProcAddress_v2` refuses with 801. The driver answers 500
+/// or a status for a name that it does not know.
+fn refused_lookups() -> Vec<String> {
+    let program = Library::this();
+    let Some(ask) = function!(program, cuda_fn::cuGetProcAddress_v2) else { return Vec::new() };
+    let is_refused = |base: &&str| {
+        let Ok(name) = std::ffi::CString::new(*base) else { return false };
+        let (mut found, mut status) = (core::ptr::null_mut(), 0);
+        // SAFETY: a C string and two outputs that live.
+        let code = unsafe { ask(name.as_ptr(), &raw mut found, i32::MAX, 0, &raw mut status) };
+        code == CUresult::NOT_SUPPORTED
+    };
+    guarded_bases().into_iter().filter(is_refused).map(str::to_owned).collect()
+}
+
 /// Returns the charging and launching functions for which the driver's own lookup returns neither a hook nor a
 /// function that the table leaves alone.
 fn driver_lookups(cuda: &Library, map: &MappedFiles) -> Vec<String> {
     let Some(ask) = function!(cuda, cuda_fn::cuGetProcAddress_v2) else { return Vec::new() };
-    let (hooked, others) = CUDA_ROWS.split_at(CudaHook::COUNT);
-    let guarding = hooked
-        .iter()
-        .filter(|row| !matches!(row.action, RowAction::Hook("entry" | "ask" | "view" | "sync" | "free" | "release")));
-    let bases: BTreeSet<&str> = guarding.map(|row| row.base_name()).collect();
+    let others = &CUDA_ROWS[CudaHook::COUNT..];
     let mut open = Vec::new();
-    for base in bases {
+    for base in guarded_bases() {
         let known: Vec<*const c_void> = others
             .iter()
             .filter(|row| row.base_name() == base)
