@@ -181,6 +181,16 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
         }
     }
 
+    /// The row whose function is at `address` in another library, to which this one forwards its calls. On WSL2
+    /// libcuda.so.1 is such a thin library, and its cuGetProcAddress returns addresses in the library behind it.
+    /// `begin` is the beginning of the function's name.
+    #[cold]
+    #[inline(never)]
+    pub fn forwarded_row(&self, begin: &[u8], address: *mut c_void) -> Option<usize> {
+        let object = elf::object_of(address as usize).filter(|object| !object.has_soname(self.soname))?;
+        (0..ROWS).find(|&row| self.names_begin(row, begin) && object.find_function(self.name(row)) == Some(address))
+    }
+
     /// The name of a row.
     pub fn name(&self, row: usize) -> &CStr {
         self.names.get(row)

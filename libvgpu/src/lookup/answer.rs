@@ -113,7 +113,12 @@ pub fn substitute_hook(address: *mut c_void) -> *mut c_void {
 /// A lookup by address for a hooked function; for another function of the driver, also a lookup by name.
 #[inline]
 pub unsafe fn swap(name: *const c_char, found: *mut c_void, caller: usize) -> Option<*mut c_void> {
-    if let Some(row) = CUDA.row_at(found) {
+    let forwarded = || {
+        let is_elsewhere = !name.is_null() && !found.is_null() && !CUDA.is_code(found as usize);
+        // SAFETY: upheld by the caller.
+        is_elsewhere.then(|| CUDA.forwarded_row(unsafe { CStr::from_ptr(name) }.to_bytes(), found)).flatten()
+    };
+    if let Some(row) = CUDA.row_at(found).or_else(forwarded) {
         return Some(if CUDA.is_caller(caller) { found } else { HookRow::Cuda(row).in_place() });
     }
     // SAFETY: upheld by the caller.
