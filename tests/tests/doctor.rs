@@ -151,6 +151,25 @@ fn without_limits_there_is_nothing_to_prove_and_the_doors_are_told_all_the_same(
     assert!(lab.device(0).finished.iter().all(|process| process.peak_bytes == 0), "nothing was allocated");
 }
 
+/// NVIDIA's container toolkit and MPS have limits of their own. One counts here, and the other is named with the reason.
+#[test]
+fn limits_of_nvidias_own_are_told_with_what_they_do_here() {
+    let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "2GiB").with("NVIDIA_GPU_MEMORY_LIMIT", "1024");
+    let lab = lab.with("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=512M,7=512M");
+    healthy(
+        &lab,
+        &[
+            "VGPU_MEMORY_LIMIT=2GiB is 2 GiB, NVIDIA_GPU_MEMORY_LIMIT=1024 is 1 GiB; both are set: NVIDIA_GPU_MEMORY_LIMIT, the lower, wins",
+            "memory 1 GiB of ",
+            "from NVIDIA_GPU_MEMORY_LIMIT",
+            "the limit holds",
+            "set, without effect: CUDA_MPS_PINNED_DEVICE_MEM_LIMIT (MPS itself keeps it",
+        ],
+    );
+    let lab = lab.with("CUDA_DEVICE_MEMORY_LIMIT", "4g");
+    healthy(&lab, &["; the lowest wins", "memory 1 GiB of "]);
+}
+
 #[test]
 fn a_limit_of_the_whole_device_is_said_to_be_the_devices_own() {
     healthy(&Lab::new("t4").with("VGPU_MEMORY_LIMIT", "100%"), &["the limit is all of the device"]);

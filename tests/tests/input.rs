@@ -55,6 +55,10 @@ const BAD: &[(&str, &[u8], &str, &str)] = &[
     ("CUDA_DEVICE_MEMORY_LIMIT", b"25%", r#""25%" has an unknown unit"#, "1024m"),
     ("CUDA_DEVICE_MEMORY_LIMIT_0", b"-1g", r#""-1g" is negative"#, "1024m"),
     ("CUDA_DEVICE_SM_LIMIT", b"half", r#""half" is not a percentage"#, "0 or 100 for no limit"),
+    ("NVIDIA_GPU_MEMORY_LIMIT", b"4Gi", r#""4Gi" has an unknown unit"#, "whole number of MiB"),
+    ("NVIDIA_GPU_MEMORY_LIMIT", b"1.5", r#""1.5" "#, "whole number of MiB"),
+    ("NVIDIA_GPU_MEMORY_LIMIT", b"0", r#""0" is zero"#, "whole number of MiB"),
+    ("NVIDIA_GPU_MEMORY_LIMIT", b"", r#""" is empty"#, "whole number of MiB"),
     ("VGPU_ON_ERROR", b"shrug", r#""shrug" is not understood"#, "open"),
     ("VGPU_STRICT", b"yes", r#""yes" is not understood"#, "0, 1"),
     ("VGPU_SHARED_UIDS", b"all", r#""all" is not understood"#, "0, 1"),
@@ -235,6 +239,12 @@ fn good_inputs_mean_what_was_meant() {
         (&[("VGPU_MEMORY_LIMIT", "1GiB"), ("CUDA_DEVICE_MEMORY_LIMIT", "2g")], Some(GIB)),
         (&[("VGPU_MEMORY_LIMIT", "unlimited"), ("CUDA_DEVICE_MEMORY_LIMIT", "1g")], Some(GIB)),
         (&[("VGPU_MEMORY_LIMIT", "1GiB"), ("CUDA_DEVICE_MEMORY_LIMIT", "0")], Some(GIB)),
+        (&[("NVIDIA_GPU_MEMORY_LIMIT", "1024")], Some(GIB)),
+        (&[("NVIDIA_GPU_MEMORY_LIMIT", "1024"), ("VGPU_MEMORY_LIMIT", "2GiB")], Some(GIB)),
+        (&[("NVIDIA_GPU_MEMORY_LIMIT", "2048"), ("VGPU_MEMORY_LIMIT_0", "1GiB")], Some(GIB)),
+        (&[("NVIDIA_GPU_MEMORY_LIMIT", "2048"), ("CUDA_DEVICE_MEMORY_LIMIT", "1g")], Some(GIB)),
+        (&[("NVIDIA_GPU_MEMORY_LIMITS", "much"), ("NVIDIA_GPU_MEMORY_REQUEST", "1")], None),
+        (&[("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1G")], None),
     ];
     let physical = {
         let lab = Lab::new("h200");

@@ -3,7 +3,7 @@
 use core::fmt;
 
 use super::{Family, MAX_ORDINAL, Quantity, Variable};
-use crate::units::bytes::{HAMI_SIZE_FORMS, SIZE_FORMS, SizeError};
+use crate::units::bytes::{HAMI_SIZE_FORMS, MEBIBYTES_FORM, SIZE_FORMS, SizeError};
 use crate::units::share::{HAMI_SHARE_FORMS, REQUEST_FORMS, SHARE_FORMS, Share, ShareError};
 
 /// A limit variable that cannot be applied.
@@ -119,7 +119,8 @@ fn accepted_forms(variable: Variable) -> &'static str {
     match (variable.family, variable.quantity) {
         (Family::Vgpu, Quantity::Memory) => SIZE_FORMS,
         (Family::Hami, Quantity::Memory) => HAMI_SIZE_FORMS,
-        (Family::Vgpu, Quantity::Sm) => SHARE_FORMS,
+        (Family::Toolkit, Quantity::Memory) => MEBIBYTES_FORM,
+        (Family::Vgpu | Family::Toolkit, Quantity::Sm) => SHARE_FORMS,
         (Family::Hami, Quantity::Sm) => HAMI_SHARE_FORMS,
         (_, Quantity::SmRequest) => REQUEST_FORMS,
     }

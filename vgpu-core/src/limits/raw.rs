@@ -4,7 +4,7 @@ use super::error::Problem;
 use super::variable::Name;
 use super::{DeviceLimits, Family, LimitError, Mode, Quantity, Source, Variable};
 use crate::limits::variables::{CONTROL, MODE, POLICY, PRIORITY, WORD_VARIABLES};
-use crate::units::bytes::{Bytes, Size, parse_hami_size, parse_size};
+use crate::units::bytes::{Bytes, Size, parse_hami_size, parse_mebibytes, parse_size};
 use crate::units::share::{Share, ShareError, parse_hami_share, parse_request, parse_share};
 
 /// Every limit variable that is set, parsed but not yet applied to a device.
@@ -287,7 +287,7 @@ impl RawLimits {
             limits.sm_from = Some(Source::Daemon);
         }
 
-        for family in [Family::Vgpu, Family::Hami] {
+        for family in Family::ALL {
             if let Some(entry) = self.in_force(family, Quantity::Memory, Some(ordinal))
                 && let Limit::Memory(size) = entry.limit
                 && let Some(bytes) = size.to_bytes(total)
@@ -341,7 +341,8 @@ fn parse_value(variable: Variable, value: &[u8]) -> Result<Limit, Problem> {
             Size::Unlimited => Ok(Limit::Unsaid),
             bytes => Ok(Limit::Memory(bytes)),
         },
-        (Quantity::Sm, Family::Vgpu) => parse_share(text).map(Limit::Time).map_err(share),
+        (Quantity::Memory, Family::Toolkit) => parse_mebibytes(text).map(Limit::Memory).map_err(size),
+        (Quantity::Sm, Family::Vgpu | Family::Toolkit) => parse_share(text).map(Limit::Time).map_err(share),
         (Quantity::Sm, Family::Hami) => match parse_hami_share(text).map_err(share)? {
             None if parse_request(text) == Err(ShareError::Zero) => Ok(Limit::Unsaid),
             ceiling => Ok(Limit::Time(ceiling)),

@@ -11,6 +11,13 @@ pub enum Family {
     Vgpu,
     /// `CUDA_DEVICE_...`, as HAMi's schedulers set them.
     Hami,
+    /// `NVIDIA_GPU_MEMORY_LIMIT`, which NVIDIA's container toolkit gives to the driver.
+    Toolkit,
+}
+
+impl Family {
+    /// Every family. Each has its own limit for a device, and the lowest holds.
+    pub const ALL: [Self; 3] = [Self::Vgpu, Self::Hami, Self::Toolkit];
 }
 
 /// The limited quantity.
@@ -63,12 +70,13 @@ pub(super) enum Name {
     Malformed(Variable),
 }
 
-const BASES: [(&str, Family, Quantity); 5] = [
+const BASES: [(&str, Family, Quantity); 6] = [
     ("VGPU_MEMORY_LIMIT", Family::Vgpu, Quantity::Memory),
     ("VGPU_SM_LIMIT", Family::Vgpu, Quantity::Sm),
     ("VGPU_SM_REQUEST", Family::Vgpu, Quantity::SmRequest),
     ("CUDA_DEVICE_MEMORY_LIMIT", Family::Hami, Quantity::Memory),
     ("CUDA_DEVICE_SM_LIMIT", Family::Hami, Quantity::Sm),
+    ("NVIDIA_GPU_MEMORY_LIMIT", Family::Toolkit, Quantity::Memory),
 ];
 
 impl Variable {
@@ -85,6 +93,8 @@ impl Variable {
             let global = Self { family, quantity, ordinal: None };
             return match suffix {
                 [] => Name::Ours(global),
+                // The toolkit's other names, such as NVIDIA_GPU_MEMORY_LIMITS of early versions.
+                _ if family == Family::Toolkit => Name::Foreign,
                 [b'_', digits @ ..] => match parse_ordinal(digits) {
                     Some(ordinal) => Name::Ours(Self { ordinal: Some(ordinal), ..global }),
                     None => Name::Malformed(global),

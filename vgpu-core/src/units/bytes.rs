@@ -7,7 +7,9 @@ mod parse;
 
 use core::fmt;
 
-pub use parse::{HAMI_SIZE_FORMS, Percent, SIZE_FORMS, Size, SizeError, parse_hami_size, parse_size};
+pub use parse::{
+    HAMI_SIZE_FORMS, MEBIBYTES_FORM, Percent, SIZE_FORMS, Size, SizeError, parse_hami_size, parse_mebibytes, parse_size,
+};
 
 /// A number of bytes; never bits or KiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -291,7 +291,10 @@ fn run_child(limited: bool) -> Result<ChildReport, String> {
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
             let hami = ["CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT"].iter().any(|name| text.starts_with(name));
-            if ["VGPU_SOCKET", "VGPU_MODE"].contains(&&*text) || super::limits::is_limit(&text) || hami {
+            if ["VGPU_SOCKET", "VGPU_MODE", "NVIDIA_GPU_MEMORY_LIMIT"].contains(&&*text)
+                || super::limits::is_limit(&text)
+                || hami
+            {
                 command.env_remove(&name);
             }
         }

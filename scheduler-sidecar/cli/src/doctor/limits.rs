@@ -3,7 +3,7 @@
 
 use vgpu_core::limits::variables;
 use vgpu_core::limits::{Family, Mode, Quantity, RawLimits, Variable};
-use vgpu_core::units::bytes::{Bytes, Size, parse_hami_size, parse_size};
+use vgpu_core::units::bytes::{Bytes, Size, parse_hami_size, parse_mebibytes, parse_size};
 use vgpu_core::units::share::{Share, parse_hami_share, parse_request, parse_share};
 
 use super::{DoctorReport, environment_text};
@@ -114,7 +114,7 @@ fn report_understood(report: &mut DoctorReport, limits: &RawLimits) {
 /// Describes the limit for one device, or for all devices without their own, and the value that it overrides.
 fn in_words(limits: &RawLimits, quantity: Quantity, ordinal: Option<u32>) -> String {
     let mut found: Vec<(Variable, &str)> = Vec::new();
-    for family in [Family::Vgpu, Family::Hami] {
+    for family in Family::ALL {
         // Within a family, the device's own variable overrides the global one.
         found.extend(limits.winning_entry(family, quantity, ordinal));
     }
@@ -136,7 +136,8 @@ fn in_words(limits: &RawLimits, quantity: Quantity, ordinal: Option<u32>) -> Str
         .collect();
     let verdict = match found.as_slice() {
         [one, other] => format!("; {}", winner_words(*one, *other)),
-        _ => String::new(),
+        [] | [_] => String::new(),
+        _ => "; the lowest wins".to_owned(),
     };
     format!("{what} of {whose}: {}{verdict}", each.join(", "))
 }
@@ -154,10 +155,11 @@ impl ValueMeaning {
         let size = match (name.quantity, name.family) {
             (Quantity::Memory, Family::Vgpu) => parse_size(value).ok(),
             (Quantity::Memory, Family::Hami) => parse_hami_size(value).ok(),
+            (Quantity::Memory, Family::Toolkit) => parse_mebibytes(value).ok(),
             (Quantity::Sm | Quantity::SmRequest, _) => None,
         };
         let share = match (name.quantity, name.family) {
-            (Quantity::Sm, Family::Vgpu) => parse_share(value).ok().flatten(),
+            (Quantity::Sm, Family::Vgpu | Family::Toolkit) => parse_share(value).ok().flatten(),
             (Quantity::Sm, Family::Hami) => parse_hami_share(value).ok().flatten(),
             (Quantity::SmRequest, _) => parse_request(value).ok(),
             (Quantity::Memory, _) => None,

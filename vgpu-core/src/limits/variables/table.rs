@@ -5,7 +5,7 @@ use super::VariableEffect::{Honoured, Ignored};
 use super::VariableOwner::{Checkout, Hami, Kai, Library, Nvidia, Simulator, Tools, Volcano};
 use super::words::{self, WordVariable};
 use super::{AcceptedValue, VariableEffect, VariableOwner, VariableRow};
-use crate::units::bytes::{HAMI_SIZE_FORMS, SIZE_FORMS};
+use crate::units::bytes::{HAMI_SIZE_FORMS, MEBIBYTES_FORM, SIZE_FORMS};
 use crate::units::share::{HAMI_SHARE_FORMS, REQUEST_FORMS, SHARE_FORMS};
 
 const fn single_variable(
@@ -444,6 +444,24 @@ pub const VARIABLES: &[VariableRow] = &[
         Nvidia,
         Text("as the container toolkit reads it"),
         Honoured("by the container toolkit, before the program starts; no limit depends on it"),
+    ),
+    single_variable(
+        "NVIDIA_GPU_MEMORY_LIMIT",
+        Nvidia,
+        Text(MEBIBYTES_FORM),
+        Honoured(
+            "as VGPU_MEMORY_LIMIT, for every device; if both are set the lower holds. The container toolkit gives it \
+             to the driver as well, which keeps it by its own means",
+        ),
+    ),
+    single_variable(
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+        Nvidia,
+        ANY_VALUE,
+        Ignored(
+            "MPS itself keeps it, for each process by itself, and numbers devices as CUDA does; a limit here is of \
+             all the tenant's processes together. Set VGPU_MEMORY_LIMIT",
+        ),
     ),
     single_variable(
         "NVIDIA_GDS",

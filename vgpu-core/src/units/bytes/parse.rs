@@ -158,6 +158,25 @@ pub fn parse_hami_size(text: &str) -> Result<Size, SizeError> {
     scale_number(&number, scale).map(Size::Bytes)
 }
 
+/// The syntax of [`parse_mebibytes`], for error messages.
+pub const MEBIBYTES_FORM: &str = "a whole number of MiB without a unit like 4096";
+
+/// Reads a size as NVIDIA's container toolkit does: a whole number of MiB, without a unit.
+///
+/// # Errors
+/// [`SizeError`] for everything else, zero included.
+pub fn parse_mebibytes(text: &str) -> Result<Size, SizeError> {
+    let (number, unit) = Decimal::parse_prefix(trim_spaces(text))?;
+    if !unit.is_empty() {
+        return Err(SizeError::UnknownUnit);
+    }
+    if number.is_zero() {
+        return Err(SizeError::Zero);
+    }
+    scale_number(&number, 1)?; // a fraction is an error without a unit
+    scale_number(&number, MIB).map(Size::Bytes)
+}
+
 /// The bytes of a unit; no unit and `B` are 1.
 fn parse_unit(unit: &str) -> Result<u64, SizeError> {
     const UNITS: [(&str, u64); 18] = [
