@@ -31,7 +31,7 @@ use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
 
 fn create_context(dev: CUdevice, handle: *mut CUcontext, real: DriverCall<'_>) -> CUresult {
-    match enforce::is_enforced() {
+    match enforce::is_enforced_for_rare_call() {
         Ok(false) => return real(),
         Err(Denied) => return CUresult::NOT_PERMITTED,
         Ok(true) => {}
@@ -100,7 +100,7 @@ fn end_announced(handle: CUcontext, real: &mut dyn FnMut() -> (CUresult, bool)) 
 }
 
 fn destroy_context(handle: CUcontext, real: DriverCall<'_>) -> CUresult {
-    if enforce::is_enforced() != Ok(true) {
+    if enforce::is_enforced_for_rare_call() != Ok(true) {
         return real();
     }
     end_context(handle, &mut || {
@@ -136,7 +136,7 @@ pub unsafe fn cuCtxDestroy_v2(real: cuda_fn::cuCtxDestroy_v2, ctx: CUcontext) ->
 
 pub unsafe fn cuCtxAttach(real: cuda_fn::cuCtxAttach, ctx: *mut CUcontext, flags: u32) -> CUresult {
     let result = unsafe { real(ctx, flags) };
-    if result.ok() && enforce::is_enforced() == Ok(true) {
+    if result.ok() && enforce::is_enforced_for_rare_call() == Ok(true) {
         contexts::note_attached(unsafe { *ctx });
     }
     result
@@ -145,7 +145,7 @@ pub unsafe fn cuCtxAttach(real: cuda_fn::cuCtxAttach, ctx: *mut CUcontext, flags
 /// Ends the context unless it was attached more often than detached. The context must be current; it no longer is if
 /// this call has ended it.
 pub unsafe fn cuCtxDetach(real: cuda_fn::cuCtxDetach, ctx: CUcontext) -> CUresult {
-    if enforce::is_enforced() != Ok(true) {
+    if enforce::is_enforced_for_rare_call() != Ok(true) {
         return unsafe { real(ctx) };
     }
     if contexts::take_attachment(ctx) {
@@ -167,7 +167,7 @@ fn primary_slot(dev: CUdevice) -> Option<&'static AtomicUsize> {
 
 /// The primary context's entry, if anything is enforced. Otherwise the driver gets only the program's own calls.
 fn limited_primary(dev: CUdevice) -> Option<&'static AtomicUsize> {
-    (enforce::is_enforced() == Ok(true)).then(|| primary_slot(dev)).flatten()
+    (enforce::is_enforced_for_rare_call() == Ok(true)).then(|| primary_slot(dev)).flatten()
 }
 
 /// The primary context of a device, as the driver returned it last.
@@ -191,7 +191,7 @@ pub(super) fn retain_primary(
     handle: &dyn Fn() -> CUcontext,
     undo: &dyn Fn(),
 ) -> CUresult {
-    match enforce::is_enforced() {
+    match enforce::is_enforced_for_rare_call() {
         Ok(false) => return real(),
         Err(Denied) => return CUresult::NOT_PERMITTED,
         Ok(true) => {}

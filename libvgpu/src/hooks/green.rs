@@ -28,7 +28,7 @@ pub unsafe fn cuGreenCtxCreate(
         retain_primary(dev, &mut || unsafe { real(green, desc, dev, flags) }, &|| active_primary(dev), &|| {
             calls::destroy_green_context(unsafe { *green });
         });
-    if result.ok() && enforce::is_enforced() == Ok(true) {
+    if result.ok() && enforce::is_enforced_for_rare_call() == Ok(true) {
         GREEN_CONTEXTS.lock().push((unsafe { *green }.0 as usize, dev));
     }
     result
@@ -36,7 +36,9 @@ pub unsafe fn cuGreenCtxCreate(
 
 pub unsafe fn cuGreenCtxDestroy(real: cuda_fn::cuGreenCtxDestroy, green: CUgreenCtx) -> CUresult {
     let known = GREEN_CONTEXTS.lock().iter().find(|one| one.0 == green.0 as usize).copied();
-    let Some((_, dev)) = known.filter(|_| enforce::is_enforced() == Ok(true)) else { return unsafe { real(green) } };
+    let Some((_, dev)) = known.filter(|_| enforce::is_enforced_for_rare_call() == Ok(true)) else {
+        return unsafe { real(green) };
+    };
     let told = calls::context_of_green(green);
     let current = told.unwrap_or(CUcontext::NULL);
     let is_named = !current.is_null();

@@ -72,7 +72,7 @@ pub unsafe fn nvmlShutdown(real: nvml_fn::nvmlShutdown) -> nvmlReturn_t {
 /// [`Denied`]: nothing may be shown, or the device is not the tenant's. This includes a partitioned board (MIG) of
 /// which the tenant has instances: the driver, too, reports on the board as a whole only to its administrator.
 fn limited_device(dev: nvmlDevice_t) -> Result<Option<&'static Device>, Denied> {
-    if !enforce::is_enforced()? {
+    if !enforce::is_enforced_for_rare_call()? {
         return Ok(None);
     }
     let Some(uuid) = list::nvml_uuid(dev) else { return Ok(None) };
@@ -84,7 +84,7 @@ fn limited_device(dev: nvmlDevice_t) -> Result<Option<&'static Device>, Denied> 
 
 /// Whether limits are enforced on this process for any device.
 fn is_tenant() -> Result<bool, Denied> {
-    Ok(enforce::is_enforced()? && table::all().any(|device| !device.is_observed()))
+    Ok(enforce::is_enforced_for_rare_call()? && table::all().any(|device| !device.is_observed()))
 }
 
 /// The tenant's processes that have memory or a context on the device.

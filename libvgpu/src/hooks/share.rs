@@ -65,7 +65,7 @@ pub unsafe fn cuIpcGetMemHandle(
     dptr: CUdeviceptr,
 ) -> CUresult {
     let result = unsafe { real(handle, dptr) };
-    if result.ok() && enforce::is_enforced() == Ok(true) {
+    if result.ok() && enforce::is_enforced_for_rare_call() == Ok(true) {
         let identity = descriptor_marks::of_bytes(&unsafe { *handle }.reserved);
         let base = base_of(dptr);
         let whole = range_of(base).map_or(0, |(_, bytes)| bytes);
@@ -93,7 +93,7 @@ fn base_of(dptr: CUdeviceptr) -> CUdeviceptr {
 }
 
 fn open(handle: &CUipcMemHandle, dptr: *mut CUdeviceptr, real: DriverCall<'_>) -> CUresult {
-    match enforce::is_enforced() {
+    match enforce::is_enforced_for_rare_call() {
         Ok(false) => return real(),
         Err(Denied) => return CUresult::NOT_PERMITTED,
         Ok(true) => {}
@@ -179,7 +179,7 @@ pub unsafe fn cuIpcOpenMemHandle_v2(
 }
 
 pub unsafe fn cuIpcCloseMemHandle(real: cuda_fn::cuIpcCloseMemHandle, dptr: CUdeviceptr) -> CUresult {
-    if enforce::is_enforced() != Ok(true) {
+    if enforce::is_enforced_for_rare_call() != Ok(true) {
         return unsafe { real(dptr) };
     }
     let Some(closing) = open_imports::begin_close(dptr) else { return unsafe { real(dptr) } };
@@ -258,7 +258,7 @@ pub unsafe fn cuMemExportToShareableHandle(
     kind: u32,
     flags: u64,
 ) -> CUresult {
-    if enforce::is_enforced() != Ok(true) {
+    if enforce::is_enforced_for_rare_call() != Ok(true) {
         return unsafe { real(shareable, handle, kind, flags) };
     }
     let pin = physical::pin_handle(handle);
@@ -295,7 +295,7 @@ pub unsafe fn cuMemImportFromShareableHandle(
     os_handle: *mut c_void,
     kind: u32,
 ) -> CUresult {
-    match enforce::is_enforced() {
+    match enforce::is_enforced_for_rare_call() {
         Ok(false) => return unsafe { real(handle, os_handle, kind) },
         Err(Denied) => return CUresult::NOT_PERMITTED,
         Ok(true) => {}
@@ -330,7 +330,7 @@ pub unsafe fn cuMemPoolExportToShareableHandle(
 ) -> CUresult {
     let result = unsafe { real(shareable, pool, kind, flags) };
     if result.ok()
-        && enforce::is_enforced() == Ok(true)
+        && enforce::is_enforced_for_rare_call() == Ok(true)
         && let Some(name) = unsafe { name(shareable, kind, false) }
         && let Some(share) = pools::share_pool(pool, || name.export_identity())
     {
@@ -346,7 +346,7 @@ pub unsafe fn cuMemPoolImportFromShareableHandle(
     kind: u32,
     flags: u64,
 ) -> CUresult {
-    match enforce::is_enforced() {
+    match enforce::is_enforced_for_rare_call() {
         Ok(false) => return unsafe { real(pool, os_handle, kind, flags) },
         Err(Denied) => return CUresult::NOT_PERMITTED,
         Ok(true) => {}
@@ -367,7 +367,7 @@ pub unsafe fn cuMemPoolImportPointer(
     pool: CUmemoryPool,
     data: *mut CUmemPoolPtrExportData,
 ) -> CUresult {
-    match enforce::is_enforced() {
+    match enforce::is_enforced_for_rare_call() {
         Ok(false) => return unsafe { real(dptr, pool, data) },
         Err(Denied) => return CUresult::NOT_PERMITTED,
         Ok(true) => {}
@@ -456,7 +456,7 @@ fn map_external(
     real: DriverCall<'_>,
     key: &dyn Fn() -> u64,
 ) -> CUresult {
-    if enforce::is_enforced() != Ok(true) {
+    if enforce::is_enforced_for_rare_call() != Ok(true) {
         return real();
     }
     let moment = contexts::epoch();

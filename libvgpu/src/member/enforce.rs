@@ -30,6 +30,16 @@ pub fn is_enforced() -> Result<bool, Denied> {
     if mode == ProcessMode::Off { Ok(false) } else { settle_or_refuse() }
 }
 
+/// As [`is_enforced`], as one function for all hooks that programs call rarely: NVML's, and those of contexts, modules
+/// and shared memory. It keeps the library small.
+///
+/// # Errors
+/// As [`is_enforced`].
+#[inline(never)]
+pub fn is_enforced_for_rare_call() -> Result<bool, Denied> {
+    is_enforced()
+}
+
 #[cold]
 #[inline(never)] // every hook contains the call
 fn settle_or_refuse() -> Result<bool, Denied> {

@@ -19,7 +19,7 @@ use shim_sys::table::nvml_fn;
 
 /// Whether some devices are hidden from this process.
 fn hides_devices() -> Result<bool, Denied> {
-    Ok(enforce::is_enforced()? && table::hides_any())
+    Ok(enforce::is_enforced_for_rare_call()? && table::hides_any())
 }
 
 fn is_there(dev: nvmlDevice_t) -> bool {
