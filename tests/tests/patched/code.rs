@@ -39,12 +39,12 @@ struct Patch {
     moved: &'static str,
 }
 
-const BYTES: u64 = 5 * MIB + 3 * KIB;
+const REQUEST_BYTES: u64 = 5 * MIB + 3 * KIB;
 
 fn start(lab: &Lab, patch: Patch) -> (Member, Run) {
     let Patch { found, jump, moved } = patch;
     let mut program = lab.command(compile("patched", Kind::Program, &[]));
-    program.args(["run", found, &jump.to_string(), moved, "8", "400", &BYTES.to_string()]);
+    program.args(["run", found, &jump.to_string(), moved, "8", "400", &REQUEST_BYTES.to_string()]);
     let mut member = Member::start_silent(&mut program);
     let mut numbers = |name: &str| -> Vec<u64> {
         let line = member.line();
@@ -62,20 +62,20 @@ fn restore(member: &mut Member, patch: Patch) {
     assert_eq!(member.line(), "restored 0 0 0", "codes, and calls of the replacement: {patch:?}");
 }
 
-const LIMIT: u64 = GIB;
+const PATCHED_LIMIT: u64 = GIB;
 
 fn limited(preload: &[&Path]) -> Lab {
-    let mut lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", LIMIT.to_string() + "B");
+    let mut lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", PATCHED_LIMIT.to_string() + "B");
     let us = lab.lib().to_owned();
     lab.preload(&[&[us.as_path()], preload].concat());
     lab
 }
 
-/// What holds for every patch: the device never held more than the limit, and the ledger has what the device has.
+/// Checks a run with any patch: the device never held more than the limit, and the ledger has what the device has.
 fn limits_held(lab: &Lab, member: &Member, run: &Run, patch: Patch) {
     let truth = lab.process(0, member.pid);
-    assert!(truth.peak_bytes <= LIMIT, "{patch:?}: {truth:?}");
-    assert!(truth.peak_bytes > LIMIT - 100 * MIB, "the limit was met: {patch:?}: {truth:?}");
+    assert!(truth.peak_bytes <= PATCHED_LIMIT, "{patch:?}: {truth:?}");
+    assert!(truth.peak_bytes > PATCHED_LIMIT - 100 * MIB, "the limit was met: {patch:?}: {truth:?}");
     assert!(run.refused > 0 && run.granted > run.refused / 100, "{patch:?}");
     assert!(truth.live_bytes >= run.held, "{patch:?}: {truth:?}");
     let mut observer = lab.member();
@@ -111,7 +111,7 @@ fn the_same_program_on_the_driver_alone_is_not_refused() {
         lab.preload(&[]);
         let (mut member, run) = start(&lab, patch);
         assert_eq!((run.met, run.refused), ([run.granted, run.freed], 0), "{patch:?}");
-        assert!(lab.process(0, member.pid).peak_bytes > LIMIT, "{patch:?}");
+        assert!(lab.process(0, member.pid).peak_bytes > PATCHED_LIMIT, "{patch:?}");
         restore(&mut member, patch);
         assert!(member.finish().success(), "{patch:?}");
     }

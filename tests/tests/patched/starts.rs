@@ -7,7 +7,7 @@ use vgpu_tests::lab::{charged, short};
 use vgpu_tests::{GIB, Lab, MIB, Member};
 
 /// Each beginner opens the driver, initialises and allocates by itself, as libraries do that do not know each other.
-const PROGRAM: &str = r#"
+const BEGINNERS_PROGRAM: &str = r#"
 import ctypes, os, sys, threading
 try: import _interpreters as inner
 except ImportError: import _xxsubinterpreters as inner
@@ -55,15 +55,15 @@ sys.stdin.readline()
 
 #[test]
 fn sixty_four_threads_subinterpreters_and_forks_of_one_program_share_one_limit() {
-    const LIMIT: u64 = 8 * GIB;
+    const SHARED_LIMIT: u64 = 8 * GIB;
     let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "8GiB");
-    let mut program = Member::start_silent(lab.command("python3").args(["-c", PROGRAM]));
+    let mut program = Member::start_silent(lab.command("python3").args(["-c", BEGINNERS_PROGRAM]));
     assert_eq!(program.line(), "before 0", "a child that was forked before the first call; {}", program.errors());
     let line = program.line();
     let numbers: Vec<u64> = line.split(' ').skip(1).map(|word| word.parse().unwrap()).collect();
     let device = lab.device(0);
     assert_eq!(numbers, [lab.process(0, program.pid).allocations, 0], "{line}; {}", short(&device));
-    assert!(charged(&device) <= LIMIT && charged(&device) > LIMIT - 64 * MIB, "{}", short(&device));
+    assert!(charged(&device) <= SHARED_LIMIT && charged(&device) > SHARED_LIMIT - 64 * MIB, "{}", short(&device));
     let mut observer = lab.member();
     observer.ok("nvinit");
     assert_eq!(observer.ok("nvmem 0").number(2), charged(&device), "in the ledger too");
