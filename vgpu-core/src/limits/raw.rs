@@ -287,7 +287,7 @@ impl RawLimits {
             limits.sm_from = Some(Source::Daemon);
         }
 
-        for family in Family::ALL {
+        for family in Family::EVERY_FAMILY {
             if let Some(entry) = self.in_force(family, Quantity::Memory, Some(ordinal))
                 && let Limit::Memory(size) = entry.limit
                 && let Some(bytes) = size.to_bytes(total)

@@ -17,7 +17,7 @@ pub enum Family {
 
 impl Family {
     /// Every family. Each has its own limit for a device, and the lowest holds.
-    pub const ALL: [Self; 3] = [Self::Vgpu, Self::Hami, Self::Toolkit];
+    pub const EVERY_FAMILY: [Self; 3] = [Self::Vgpu, Self::Hami, Self::Toolkit];
 }
 
 /// The limited quantity.

@@ -114,7 +114,7 @@ fn report_understood(report: &mut DoctorReport, limits: &RawLimits) {
 /// Describes the limit for one device, or for all devices without their own, and the value that it overrides.
 fn in_words(limits: &RawLimits, quantity: Quantity, ordinal: Option<u32>) -> String {
     let mut found: Vec<(Variable, &str)> = Vec::new();
-    for family in Family::ALL {
+    for family in Family::EVERY_FAMILY {
         // Within a family, the device's own variable overrides the global one.
         found.extend(limits.winning_entry(family, quantity, ordinal));
     }
