@@ -58,8 +58,8 @@ struct PhysicalState {
     physical: Map<PhysicalAllocation>,
     /// Start of a mapping to its length and its allocation's number.
     mapped: BTreeMap<u64, (u64, u64)>,
-    /// Mappings that the driver is being asked to end, by the number of the unmap.
-    leaving: BTreeMap<u64, Vec<MappedRange>>,
+    /// Mappings that the driver is being asked to end, with the number of the unmap. Few are in progress at once.
+    leaving: Vec<(u64, Vec<MappedRange>)>,
     /// Parts of sparse arrays to the numbers of the allocations they map.
     tiles: BTreeMap<Tile, u64>,
     next: u64,
@@ -70,7 +70,7 @@ impl PhysicalState {
         handles: empty_map(),
         physical: empty_map(),
         mapped: BTreeMap::new(),
-        leaving: BTreeMap::new(),
+        leaving: Vec::new(),
         tiles: BTreeMap::new(),
         next: 0,
     };
@@ -106,11 +106,17 @@ impl PhysicalState {
         }
     }
 
+    /// Removes and returns the mappings of one unmap.
+    fn take_leaving(&mut self, unmap: u64) -> Vec<MappedRange> {
+        let at = self.leaving.iter().position(|(number, _)| *number == unmap);
+        at.map(|at| self.leaving.swap_remove(at).1).unwrap_or_default()
+    }
+
     fn mapped_at(&self, address: u64) -> Option<u64> {
         let mapping =
             self.mapped.range(..=address).next_back().map(|(start, (bytes, number))| (*start, *bytes, *number));
         // The mappings of one unmap lie in the order of their addresses.
-        let leaving = self.leaving.values().filter_map(|mappings| {
+        let leaving = self.leaving.iter().filter_map(|(_, mappings)| {
             mappings[..mappings.partition_point(|(start, ..)| *start <= address)].last().copied()
         });
         let mut candidates = mapping.into_iter().chain(leaving);
@@ -296,7 +302,7 @@ pub fn begin_unmap(address: u64, bytes: u64) -> UnmapInProgress {
     }
     let unmap = all.next;
     all.next += 1;
-    all.leaving.insert(unmap, mappings);
+    all.leaving.push((unmap, mappings));
     UnmapInProgress { unmap }
 }
 
@@ -305,7 +311,7 @@ impl UnmapInProgress {
     pub fn finish(self) -> EndedCharges {
         let mut all = PHYSICAL_STATE.lock();
         let mut ended = EndedCharges::new();
-        for (_, _, number) in all.leaving.remove(&self.unmap).unwrap_or_default() {
+        for (_, _, number) in all.take_leaving(self.unmap) {
             all.drop_name(number, &mut ended);
         }
         ended
@@ -314,7 +320,7 @@ impl UnmapInProgress {
     /// The driver refused to unmap them.
     pub fn undo(self) {
         let mut all = PHYSICAL_STATE.lock();
-        for (start, bytes, number) in all.leaving.remove(&self.unmap).unwrap_or_default() {
+        for (start, bytes, number) in all.take_leaving(self.unmap) {
             all.mapped.insert(start, (bytes, number));
         }
     }
