@@ -239,3 +239,16 @@ pub fn short(device: &DeviceTruth) -> String {
     };
     format!("{} used; {}", device.used, device.processes.iter().map(one).collect::<Vec<_>>().join("; "))
 }
+
+impl Lab {
+    /// Passes a descriptor to another process, which must receive it. Returns its number there.
+    #[track_caller]
+    pub fn pass_descriptor(&self, from: &mut Member, descriptor: u64, to: &mut Member) -> u64 {
+        let path = self.path().join(format!("socket-{}", to.pid));
+        if !path.exists() {
+            to.ok(&format!("serve {}", path.display()));
+        }
+        from.ok(&format!("send {descriptor} {}", path.display()));
+        to.ok("take").number(0)
+    }
+}

@@ -16,13 +16,13 @@ use std::collections::HashMap;
 /// The charge of an address or a handle, and its context.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AllocationRecord {
-    /// What is charged.
+    /// The kind of the charge.
     pub charge: RecordedCharge,
     /// The context, as an integer. 0: none, for example for physical allocations, which outlive contexts.
     pub context: usize,
 }
 
-/// What an allocation record charges.
+/// The kind of charge of an allocation record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RecordedCharge {
     /// Bytes of its own.

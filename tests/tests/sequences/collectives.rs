@@ -32,7 +32,7 @@ fn a_buffer_on_two_devices_of_two_ranks_is_charged_once_where_it_lies() {
         assert_eq!(number(own, &format!("granularity {owner} {DESCRIPTOR}")), PAGE);
         let handle = number(own, &format!("create {PART} {owner} {DESCRIPTOR}"));
         let descriptor = number(own, &format!("export {handle}"));
-        let received = pass(&lab, own, descriptor, peer);
+        let received = lab.pass_descriptor(own, descriptor, peer);
         let imported = number(peer, &format!("import {received}"));
         own.ok(&format!("close-descriptor {descriptor}"));
         peer.ok(&format!("close-descriptor {received}"));

@@ -57,17 +57,6 @@ fn rank_with(lab: &Lab, device: usize, arguments: &[&str]) -> Member {
     member
 }
 
-/// Passes a descriptor to another process, which must receive it.
-#[track_caller]
-fn pass(lab: &Lab, from: &mut Member, descriptor: u64, to: &mut Member) -> u64 {
-    let path = lab.path().join(format!("socket-{}", to.pid));
-    if !path.exists() {
-        to.ok(&format!("serve {}", path.display()));
-    }
-    from.ok(&format!("send {descriptor} {}", path.display()));
-    number(to, "take")
-}
-
 #[track_caller]
 fn number(member: &mut Member, command: &str) -> u64 {
     member.ok(command).number(0)

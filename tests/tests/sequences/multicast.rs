@@ -24,7 +24,7 @@ impl Team {
         let object = number(first, &format!("multicast 2 {PART}"));
         first.ok(&format!("multicast-device {object} 0"));
         let descriptor = number(first, &format!("export {object}"));
-        let received = pass(&lab, first, descriptor, second);
+        let received = lab.pass_descriptor(first, descriptor, second);
         let imported = number(second, &format!("import {received}"));
         first.ok(&format!("close-descriptor {descriptor}"));
         second.ok(&format!("close-descriptor {received}"));

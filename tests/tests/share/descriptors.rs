@@ -10,7 +10,7 @@ fn a_descriptor_passed_over_a_socket_names_the_same_charge() {
     let (handle, descriptor) = exported(&mut exporter, PART);
     // Another exported allocation of the same size, so the size does not identify it.
     let (other, _) = exported(&mut exporter, PART);
-    let taken = pass(&lab, &mut exporter, descriptor, &mut importer);
+    let taken = lab.pass_descriptor(&mut exporter, descriptor, &mut importer);
     let imported = number(&mut importer, &format!("import {taken}"));
     let again = number(&mut importer, &format!("import {taken}"));
     let at = mapped(&mut importer, imported, PART);
@@ -75,7 +75,7 @@ fn a_descriptor_that_another_closes_stands_in_nobodys_way_while_its_exporter_doe
     let (mut exporter, mut importer) = (sharer(&lab), sharer(&lab));
     let room = 4 * GIB - agrees(&lab, &mut importer);
     let (handle, descriptor) = exported(&mut exporter, 2 * GIB);
-    let taken = pass(&lab, &mut exporter, descriptor, &mut importer);
+    let taken = lab.pass_descriptor(&mut exporter, descriptor, &mut importer);
     exporter.ok(&format!("close-descriptor {descriptor}"));
     exporter.ok(&format!("release {handle}"));
     assert_eq!(importer.code(&format!("alloc {}", room - 2 * GIB + 1)), OUT_OF_MEMORY, "the descriptor keeps it");
@@ -92,7 +92,7 @@ fn when_the_exporter_of_a_descriptor_is_killed_the_charge_stays_with_the_importe
     let lab = lab("8GiB");
     let (mut exporter, mut importer, mut third) = (sharer(&lab), sharer(&lab), sharer(&lab));
     let (_, descriptor) = exported(&mut exporter, PART);
-    let taken = pass(&lab, &mut exporter, descriptor, &mut importer);
+    let taken = lab.pass_descriptor(&mut exporter, descriptor, &mut importer);
     let imported = number(&mut importer, &format!("import {taken}"));
     importer.ok(&format!("close-descriptor {taken}"));
     exporter.kill();

@@ -75,17 +75,6 @@ fn exported(member: &mut Member, bytes: u64) -> (u64, u64) {
     (handle, descriptor)
 }
 
-/// Passes a descriptor to another process, which must receive it.
-#[track_caller]
-fn pass(lab: &Lab, from: &mut Member, descriptor: u64, to: &mut Member) -> u64 {
-    let path = lab.path().join(format!("socket-{}", to.pid));
-    if !path.exists() {
-        to.ok(&format!("serve {}", path.display()));
-    }
-    from.ok(&format!("send {descriptor} {}", path.display()));
-    number(to, "take")
-}
-
 /// Maps a handle at newly reserved addresses.
 #[track_caller]
 fn mapped(member: &mut Member, handle: u64, bytes: u64) -> u64 {
@@ -242,7 +231,7 @@ fn imported_handles_outlive_contexts() {
     let lab = lab("8GiB");
     let (mut exporter, mut importer) = (sharer(&lab), sharer(&lab));
     let (handle, descriptor) = exported(&mut exporter, PART);
-    let taken = pass(&lab, &mut exporter, descriptor, &mut importer);
+    let taken = lab.pass_descriptor(&mut exporter, descriptor, &mut importer);
     let context = number(&mut importer, "create-context 0");
     let imported = number(&mut importer, &format!("import {taken}"));
     let address = exporter.alloc(GIB);
@@ -267,7 +256,7 @@ fn memory_is_charged_on_the_device_it_is_on_wherever_it_is_named() {
     let (mut exporter, mut importer) = (sharer(&lab), sharer(&lab));
     let handle = number(&mut exporter, &format!("create {PART} 1 {DESCRIPTOR}"));
     let descriptor = number(&mut exporter, &format!("export {handle}"));
-    let taken = pass(&lab, &mut exporter, descriptor, &mut importer);
+    let taken = lab.pass_descriptor(&mut exporter, descriptor, &mut importer);
     let first = agrees(&lab, &mut importer);
     let imported = number(&mut importer, &format!("import {taken}"));
     exporter.ok(&format!("release {handle}"));
@@ -300,7 +289,7 @@ fn an_exported_pool_grows_and_shrinks_where_importers_hold_it() {
     let pool = number(&mut exporter, &format!("pool 0 {DESCRIPTOR}"));
     let before = number(&mut exporter, &format!("from-pool {PART} {pool}"));
     let descriptor = number(&mut exporter, &format!("pool-export {pool}"));
-    let taken = pass(&lab, &mut exporter, descriptor, &mut importer);
+    let taken = lab.pass_descriptor(&mut exporter, descriptor, &mut importer);
     let imported = number(&mut importer, &format!("pool-import {taken}"));
     let pointer = exporter.ok(&format!("pointer-export {before}")).words[0].clone();
     let there = number(&mut importer, &format!("pointer-import {imported} {pointer}"));
@@ -325,7 +314,7 @@ fn an_imported_pool_of_which_nothing_is_imported_holds_nothing_when_its_exporter
     let pool = number(&mut exporter, &format!("pool 0 {DESCRIPTOR}"));
     number(&mut exporter, &format!("from-pool {PART} {pool}"));
     let descriptor = number(&mut exporter, &format!("pool-export {pool}"));
-    let taken = pass(&lab, &mut exporter, descriptor, &mut importer);
+    let taken = lab.pass_descriptor(&mut exporter, descriptor, &mut importer);
     let imported = number(&mut importer, &format!("pool-import {taken}"));
     let before = agrees(&lab, &mut third);
     exporter.kill();
@@ -356,7 +345,7 @@ fn memory_of_another_api_is_charged_by_the_size_it_is_imported_with() {
     // Memory of another process of the tenant, passed by a descriptor.
     let mut exporter = sharer(&lab);
     let (handle, descriptor) = exported(&mut exporter, PART);
-    let taken = pass(&lab, &mut exporter, descriptor, &mut member);
+    let taken = lab.pass_descriptor(&mut exporter, descriptor, &mut member);
     let before = agrees(&lab, &mut member);
     let imported = number(&mut member, &format!("external {taken} {PART}"));
     exporter.ok(&format!("release {handle}"));
@@ -376,7 +365,7 @@ fn exporters_and_importers_killed_at_any_moment_leave_nothing_and_exceed_nothing
         let address = exporter.alloc(GIB);
         let kept = name(&mut exporter, address);
         let (_, descriptor) = exported(&mut exporter, PART);
-        let taken = pass(&lab, &mut exporter, descriptor, &mut importer);
+        let taken = lab.pass_descriptor(&mut exporter, descriptor, &mut importer);
         // Both get commands and are killed while they may be executing them.
         importer.tell(&format!("open {kept}"));
         importer.tell(&format!("import {taken}"));

@@ -48,7 +48,7 @@ fn a_strangers_descriptor_is_charged_when_it_is_mapped() {
     let mut other = stranger(&mut lab);
     let (mine, theirs) = (exporter.used(), other.used());
     let (_, descriptor) = exported(&mut exporter, GIB);
-    let taken = pass(&lab, &mut exporter, descriptor, &mut other);
+    let taken = lab.pass_descriptor(&mut exporter, descriptor, &mut other);
     let imported = number(&mut other, &format!("import {taken}"));
     let (first, second) = (mapped(&mut other, imported, GIB), mapped(&mut other, imported, GIB));
     assert_eq!((exporter.used(), other.used()), (mine + GIB, theirs + GIB), "mapped twice, charged once");
@@ -126,8 +126,8 @@ fn what_its_dead_exporter_sent_to_several_is_charged_once() {
     let lab = lab("3GiB");
     let (mut exporter, mut first, mut second) = (sharer(&lab), sharer(&lab), sharer(&lab));
     let (_, descriptor) = exported(&mut exporter, GIB);
-    let taken = pass(&lab, &mut exporter, descriptor, &mut first);
-    let other = pass(&lab, &mut exporter, descriptor, &mut second);
+    let taken = lab.pass_descriptor(&mut exporter, descriptor, &mut first);
+    let other = lab.pass_descriptor(&mut exporter, descriptor, &mut second);
     exporter.kill();
     // The library looks for dead members in this query: now no process holds the memory.
     first.used();
@@ -162,7 +162,7 @@ fn a_strangers_pool_memory_is_charged_to_the_tenant_once_however_many_of_it_impo
     let name = exporter.ok(&format!("pointer-export {address}")).words[0].clone();
     let mut imports = Vec::new();
     for other in [&mut first, &mut second] {
-        let taken = pass(&lab, &mut exporter, descriptor, other);
+        let taken = lab.pass_descriptor(&mut exporter, descriptor, other);
         let theirs = number(other, &format!("pool-import {taken}"));
         imports.push(number(other, &format!("pointer-import {theirs} {name}")));
         assert_eq!(other.used(), before + GIB, "once for both");

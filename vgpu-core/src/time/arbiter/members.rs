@@ -62,8 +62,8 @@ impl Arbiter {
         self.place_seat(seat, now);
     }
 
-    /// Removes a member, with all it had in flight. Its slot may be given to another. Returns the
-    /// slot's time on the device: a process that joins again keeps that time.
+    /// Removes a member, with all it had in flight. Its slot may be given to another. Returns the slot's
+    /// time on the device: a process that joins again keeps that time.
     pub fn leave_device(&mut self, slot: SlotId, now: u64) -> HeldTime {
         let seat = self.slot_at(slot).seat;
         let d = self.seat_at(seat).device;
