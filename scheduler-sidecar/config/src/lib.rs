@@ -9,13 +9,14 @@
 //! In reading order: [`keys`] (all keys), [`raw`] (the values as written), [`read`] and [`value`] (text to raw),
 //! [`time`] (the constants of device time), [`plan`] (the resolved meaning), [`devices`] and [`resolve`] (raw to
 //! plan), [`admit`] (whether limits fit), [`difference`] (plan to plan), [`live`] (one tenant's terms while the
-//! daemon serves), [`show`] (tables and JSON), [`problem`].
+//! daemon serves), [`added`] (tenants added by command), [`show`] (tables and JSON), [`problem`].
 //!
 //! Everything here depends only on its arguments: the text, an [`inventory::Inventory`] of the machine's devices, and
 //! [`resolve::Surroundings`]. Not here: reading the file (the daemon does), sockets, and the driver, except for
 //! [`inventory::ask_driver`].
 #![forbid(unsafe_code)]
 
+pub mod added;
 pub mod admit;
 pub mod bearer;
 pub mod change;

@@ -147,16 +147,28 @@ fn differing_keys(was: &TermsPlan, now: &TermsPlan) -> Vec<&'static str> {
     keys.into_iter().filter(|(_, same)| !same).map(|(key, _)| key).collect()
 }
 
-/// Checks that all tenants of the device fit on it, with the changed tenant in place of the old one.
+/// Checks that all tenants of the device fit on it, with `after` in place of the tenant of that name, or as one more.
 fn check_fit(
     device: &str,
     described: Option<&DevicePlan>,
     tenants: &[TenantPlan],
     after: &TenantPlan,
 ) -> Result<(), String> {
+    let is_new = tenants.iter().all(|tenant| tenant.name != after.name);
     let there = tenants.iter().map(|tenant| if tenant.name == after.name { after } else { tenant });
-    let told = refusal_words(device, described, there);
+    let told = refusal_words(device, described, there.chain(is_new.then_some(after)));
     if told.is_empty() { Ok(()) } else { Err(format!("{}; nothing was changed", told.join("; and "))) }
+}
+
+/// Checks that the tenant fits on each of its devices next to `tenants`; one of the same name is replaced by it.
+///
+/// # Errors
+/// A message for each promise that could not be kept, with the accepted values.
+pub fn check_tenant_fits(devices: &[DevicePlan], tenants: &[TenantPlan], tenant: &TenantPlan) -> Result<(), String> {
+    tenant.terms.iter().try_for_each(|terms| {
+        let described = devices.iter().find(|device| device.name() == terms.device);
+        check_fit(&terms.device, described, tenants, tenant)
+    })
 }
 
 /// Returns a message for each promise that the devices cannot keep for these tenants; empty if everything fits.

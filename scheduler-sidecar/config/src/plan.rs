@@ -14,7 +14,7 @@ use vgpu_core::units::bytes::Bytes;
 use vgpu_core::units::share::Share;
 
 use super::bearer::CostBearer;
-use super::raw::{LogFormat, OnError, OnLoss};
+use super::raw::{LogFormat, OnError, OnLoss, RawPolicy, RawTemplate};
 use super::time::TimeConfig;
 
 /// How long the usage record keeps its rows, in seconds.
@@ -51,6 +51,10 @@ pub struct ConfigPlan {
     pub devices: Vec<DevicePlan>,
     /// Tenants in the order of the file; names are distinct.
     pub tenants: Vec<TenantPlan>,
+    /// Section `[defaults]`, for tenants that are added by command.
+    pub defaults: RawPolicy,
+    /// Sections `[template.NAME]`, for tenants that are added by command.
+    pub templates: Vec<RawTemplate>,
     /// Notes for the reader of the plan: checks that could not be made, settings that are not in force.
     pub notes: Vec<String>,
 }

@@ -58,18 +58,18 @@ pub struct ConfigProblem {
 /// `12:16: tenant.memory_limit = "lots" is not a size; accepted: ...`
 impl fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: ", self.line, self.column)?;
-        if let Some(key) = &self.key {
-            write!(f, "{key} ")?;
-        }
-        if let Some(value) = &self.value {
-            write!(f, "= {value} ")?;
-        }
-        f.write_str(&self.what)?;
-        match &self.accepted {
-            Some(accepted) => write!(f, "; accepted: {accepted}"),
-            None => Ok(()),
-        }
+        write!(f, "{}:{}: {}", self.line, self.column, self.to_words())
+    }
+}
+
+impl ConfigProblem {
+    /// Returns the message without the place: `tenant.memory_limit = "lots" is not a size; accepted: ...`
+    #[must_use]
+    pub fn to_words(&self) -> String {
+        let key = self.key.as_ref().map_or(String::new(), |key| format!("{key} "));
+        let value = self.value.as_ref().map_or(String::new(), |value| format!("= {value} "));
+        let accepted = self.accepted.as_ref().map_or(String::new(), |accepted| format!("; accepted: {accepted}"));
+        format!("{key}{value}{}{accepted}", self.what)
     }
 }
 

@@ -134,7 +134,7 @@ pub struct RawProof {
 }
 
 /// Settings of a tenant: the keys that tenants, templates and the defaults share.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RawPolicy {
     /// Part of a device, in thousandths: gives a memory limit and a floor (guaranteed share of time).
     pub gpu: Option<At<u32>>,
@@ -157,7 +157,7 @@ pub struct RawPolicy {
 }
 
 /// Settings that may differ from device to device.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RawTerms {
     /// Memory limit: bytes, or a part of the device.
     pub memory_limit: Option<At<Amount>>,
@@ -174,7 +174,7 @@ pub struct RawTerms {
 }
 
 /// One section `[template.NAME]`.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RawTemplate {
     /// Name of the template, by which tenants refer to it.
     pub name: String,

@@ -85,7 +85,17 @@ pub(super) fn resolve_plan(raw: &RawFile, around: &Surroundings, problems: &mut 
     }));
     let tenants: Vec<TenantPlan> = tenants.into_iter().map(|tenant| tenant.plan).collect();
     notes.extend(unmeasured::note_unmeasured(arbitrate, &devices, &tenants));
-    ConfigPlan { daemon, log, metrics, proof, time, arbitrate, devices, tenants, notes }
+    let (defaults, templates) = (raw.defaults.clone(), raw.templates.clone());
+    ConfigPlan { daemon, log, metrics, proof, time, arbitrate, devices, tenants, defaults, templates, notes }
+}
+
+/// Resolves the tenants of `raw` against the devices and directories of a plan that is in force. The result is valid
+/// only if `problems` is empty. Whether the tenants fit is not checked.
+pub(super) fn resolve_tenants(raw: &RawFile, plan: &ConfigPlan, problems: &mut ProblemList<'_>) -> Vec<TenantPlan> {
+    let devices: Vec<_> = plan.devices.iter().map(|plan| DescribedDevice { plan: plan.clone() }).collect();
+    let templates = raw.templates.iter().map(|template| (template.name.as_str(), template)).collect();
+    let resolver = TenantResolver { raw, daemon: &plan.daemon, devices: &devices, templates, problems };
+    resolver.resolve_tenants().into_iter().map(|tenant| tenant.plan).collect()
 }
 
 fn resolve_daemon(raw: &RawFile, around: &Surroundings, problems: &mut ProblemList<'_>) -> DaemonPlan {
@@ -230,7 +240,7 @@ struct TenantResolver<'a, 't> {
 }
 
 impl<'a> TenantResolver<'a, '_> {
-    fn resolve_tenants(&mut self) -> Vec<PlacedTenant> {
+    fn resolve_tenants(mut self) -> Vec<PlacedTenant> {
         let raw = self.raw;
         let mut tenants = Vec::new();
         let mut taken: HashMap<String, TextRange> = HashMap::new();

@@ -171,6 +171,8 @@ fn plan() -> impl Strategy<Value = ConfigPlan> {
             time: Default::default(),
             devices: Vec::new(),
             tenants,
+            defaults: Default::default(),
+            templates: Vec::new(),
             notes: Vec::new(),
         }
     })
