@@ -94,6 +94,8 @@ struct SharedRecord {
     /// Why a ledger that was readable before cannot be read now.
     broken: Mutex<BTreeMap<RoomDevice, &'static str>>,
     state: Mutex<RecordStatus>,
+    /// Tenants (by room) that were removed, and whose last rows are not written yet.
+    unwritten: Mutex<BTreeSet<u64>>,
 }
 
 /// The reactor's handle. No method waits for the disk or for a file, except [`UsageRecord::finish_writing`].
@@ -149,6 +151,13 @@ impl UsageRecord {
     /// Notes that a tenant was removed for good.
     pub fn note_gone(&mut self, room: u64) {
         self.draft.gone.insert(room);
+        self.shown.unwritten.lock().insert(room);
+    }
+
+    /// Returns true once all usage of a removed tenant is written, or if nothing is recorded.
+    #[must_use]
+    pub fn is_written(&self, room: u64) -> bool {
+        !self.shown.unwritten.lock().contains(&room)
     }
 
     /// Hands over the new numbers; returns false, for a later retry, while the last batch is still on its way.
@@ -238,6 +247,8 @@ struct RecordThread {
     began: ClockMoment,
     /// Number of the last file taken from each tenant (by room).
     numbers: BTreeMap<u64, u64>,
+    /// Removed tenants (by room) whose last rows wait to be written.
+    gone: BTreeSet<u64>,
 }
 
 impl RecordThread {
@@ -258,6 +269,7 @@ impl RecordThread {
             tidied: None,
             began: current_moment(),
             numbers: BTreeMap::new(),
+            gone: BTreeSet::new(),
         }
     }
 
@@ -359,6 +371,7 @@ impl RecordThread {
         }
         self.integrate_held();
         for room in batch.gone {
+            self.gone.insert(room);
             self.integral.forget_room(room);
             self.ledgers.forget_room(room);
             self.numbers.remove(&room);
@@ -425,8 +438,8 @@ impl RecordThread {
 
     fn open(&mut self, now: Instant) {
         let Some(dir) = &self.settings.dir else { return };
-        let opened =
-            RecordStore::open(dir).and_then(|(mut store, aside)| Ok((store.read_marks(&boot_id())?, store, aside)));
+        let opened = RecordStore::open(dir)
+            .and_then(|(mut store, aside)| Ok((store.read_marks(&clock::boot_id())?, store, aside)));
         match opened {
             Ok((marks, store, aside)) => {
                 if let Some(aside) = &aside {
@@ -444,6 +457,14 @@ impl RecordThread {
                 self.note_outcome(true, None);
             }
             Err(why) => self.note_failure(&why.to_string(), now),
+        }
+    }
+
+    /// Notes that no row of a removed tenant waits any more.
+    fn note_written(&mut self) {
+        if !self.gone.is_empty() {
+            let gone = std::mem::take(&mut self.gone);
+            self.shown.unwritten.lock().retain(|room| !gone.contains(room));
         }
     }
 
@@ -471,6 +492,7 @@ impl RecordThread {
     fn write(&mut self, last: bool) {
         let now = Instant::now();
         if self.settings.dir.is_none() {
+            self.note_written();
             return self.integral.clear_written();
         }
         if self.again.is_some_and(|(at, _)| now < at) && !last {
@@ -482,6 +504,7 @@ impl RecordThread {
         let (rows, urgent) = self.integral.waiting_rows();
         let due = last
             || urgent > 0
+            || !self.gone.is_empty()
             || rows.len() <= ROWS_EVERY_SECOND
             || now.saturating_duration_since(self.written) >= QUIET_ROWS_INTERVAL;
         let something = !(rows.is_empty() && self.marks.is_empty());
@@ -493,6 +516,7 @@ impl RecordThread {
                 self.marks.clear();
                 self.written = now;
                 self.note_outcome(true, None);
+                self.note_written();
             }
             Some(Err(why)) => {
                 // A full disk may get space again. After any other error the file is opened and checked again.
@@ -501,6 +525,7 @@ impl RecordThread {
                 }
                 return self.note_failure(&why.to_string(), now);
             }
+            None if !something => self.note_written(),
             None => {}
         }
         let Some(store) = &mut self.store else { return };
@@ -527,11 +552,5 @@ impl RecordThread {
 }
 
 fn current_moment() -> ClockMoment {
-    let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    ClockMoment { ns: clock::now(), wall: i64::try_from(wall).unwrap_or(i64::MAX) }
-}
-
-/// Identifies this boot of the host, since process numbers restart with the next one.
-fn boot_id() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+    ClockMoment { ns: clock::now(), wall: clock::unix_seconds() }
 }

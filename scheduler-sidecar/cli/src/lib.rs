@@ -1,7 +1,7 @@
 //! The command line `vgpu`: parses the arguments; each command is implemented in its own file.
 //!
 //! Commands: [`run`], [`check`], [`doctor`], [`validate`], [`docker`], [`cdi`]; for the daemon [`status`],
-//! [`mod@top`], [`ps`], [`set`], [`pause`](mod@pause), [`explain`], [`events`], [`audit`], [`metrics`]; for its
+//! [`mod@top`], [`ps`], [`set`], [`tenant`], [`pause`](mod@pause), [`explain`], [`events`], [`audit`], [`metrics`]; for its
 //! record [`usage`], [`report`]; [`sim`], [`clean`], [`completions`], [`man`]. Shared code: [`ask`] (asks the
 //! daemon), [`library`] (finds libvgpu.so and the simulated driver), [`program`] and [`elf`] (identify a program
 //! without running it), [`arch`] (machine names), [`loader`] (asks the dynamic loader), [`ledgers`], [`when`] (points
@@ -27,6 +27,7 @@ pub mod run;
 pub mod set;
 pub mod sim;
 pub mod status;
+pub mod tenant;
 pub mod top;
 pub mod usage;
 pub mod validate;
@@ -82,6 +83,7 @@ enum CliVerb {
     Top(top::Args),
     Ps(ps::Args),
     Set(set::Args),
+    Tenant(tenant::Args),
     Pause(pause::PauseArgs),
     Resume(pause::ResumeArgs),
     Explain(explain::Args),
@@ -113,6 +115,7 @@ impl Cli {
             CliVerb::Top(args) => top::run(&args),
             CliVerb::Ps(args) => ps::run(&args),
             CliVerb::Set(args) => set::run(&args),
+            CliVerb::Tenant(args) => tenant::run(&args),
             CliVerb::Pause(args) => pause::pause(&args),
             CliVerb::Resume(args) => pause::resume(&args),
             CliVerb::Explain(args) => explain::run(&args),

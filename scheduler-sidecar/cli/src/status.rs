@@ -358,6 +358,7 @@ mod tests {
             sm_limit: Some(30.0),
             refused: 0,
             removed: false,
+            added: None,
             unusable: None,
             paused: true,
             mode: "observe".into(),

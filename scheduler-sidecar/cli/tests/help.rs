@@ -15,7 +15,7 @@ use vgpu_cli::Cli;
 use vgpu_config::options::Options;
 
 /// Every command of the program.
-const VERBS: [&[&str]; 36] = [
+const VERBS: [&[&str]; 40] = [
     &[],
     &["run"],
     &["check"],
@@ -24,6 +24,10 @@ const VERBS: [&[&str]; 36] = [
     &["top"],
     &["ps"],
     &["set"],
+    &["tenant"],
+    &["tenant", "add"],
+    &["tenant", "remove"],
+    &["tenant", "list"],
     &["pause"],
     &["resume"],
     &["explain"],

@@ -68,6 +68,7 @@ fn tenant(name: &str, device: &str, (wanted, got): (f64, f64), (used, limit): (u
         sm_limit: Some(60.0),
         refused: 0,
         removed: false,
+        added: None,
         unusable: None,
         paused: false,
         mode: "enforce".into(),

@@ -35,7 +35,7 @@ pub const EVENT_KINDS: &[EventKind] = &[
          changed",
     ),
     audited_kind("tenant.added", "a tenant was added, with these limits"),
-    audited_kind("tenant.removed", "a tenant was removed from the configuration"),
+    audited_kind("tenant.removed", "a tenant was removed, and why"),
     audited_kind("tenant.changed", "the configuration or an administrator changed a tenant's terms"),
     audited_kind("tenant.paused", "a tenant was paused: it launches nothing until it is resumed"),
     audited_kind("tenant.resumed", "a paused tenant was resumed"),

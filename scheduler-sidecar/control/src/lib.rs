@@ -10,14 +10,17 @@
 //! -> {"hello":2,"ask":"set","tenant":"a","device":"0","change":{"sm_limit":"30"}}
 //!                                                        <- {"hello":2,"done":{...}}
 //! -> {"hello":2,"ask":"pause","tenant":"a"}              <- {"hello":2,"done":{...}}       and `resume`
+//! -> {"hello":2,"ask":"add","section":{"name":"a","gpu":"0.25"},"pid":71}
+//!                                                        <- {"hello":2,"tenant":{...}}
+//! -> {"hello":2,"ask":"remove","tenant":"a"}             <- {"hello":2,"tenant":{...}}
 //! -> {"hello":2,"ask":"explain","tenant":"a"}            <- {"hello":2,"explained":[...]}
 //! -> {"hello":2,"ask":"events","since":0,"follow":true}  <- {"hello":2,"following":{...}}  and then a line for each event
 //!                                                        <- {"hello":2,"error":"..."}      to any of them
 //! ```
 //!
 //! A request with another protocol number is refused with a message that names both numbers, and so is such an
-//! answer. [`status`] and [`explain`] define the answers, [`vgpu_config::change`] the changes, [`finding`] the
-//! findings of the enforcement check.
+//! answer. [`status`], [`tenant`] and [`explain`] define the answers, [`vgpu_config::change`] the changes,
+//! [`vgpu_config::added`] the tenants that a command adds, [`finding`] the findings of the enforcement check.
 #![forbid(unsafe_code)]
 
 pub mod event;
@@ -25,6 +28,7 @@ pub mod explain;
 pub mod finding;
 pub mod own;
 pub mod status;
+pub mod tenant;
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -32,11 +36,12 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use vgpu_config::added::TenantSection;
 use vgpu_config::change::WrittenChange;
 
 pub use explain::DeviceExplanation;
 pub use status::{
-    AuditStatus, ConfigurationStatus, DaemonFault, DaemonStatus, DeviceStatus, MemberDevice, MemberStatus,
+    AddedStatus, AuditStatus, ConfigurationStatus, DaemonFault, DaemonStatus, DeviceStatus, MemberDevice, MemberStatus,
     ProcessStatus, RecordStatus, TenantStatus, TermsStatus, TimeStatus,
 };
 
@@ -84,6 +89,25 @@ pub enum ControlCommand {
         /// Name of the tenant.
         tenant: String,
     },
+    /// Adds a tenant without changing the file; the same request again changes nothing.
+    Add {
+        /// Settings of the tenant.
+        section: Box<TenantSection>,
+        /// Process with whose end the tenant is removed, by its ID in the daemon's pid namespace.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pid: Option<u32>,
+        /// Seconds after which the tenant is removed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        seconds: Option<u64>,
+        /// True to replace a tenant that was added with other settings.
+        #[serde(default)]
+        replace: bool,
+    },
+    /// Removes a tenant that a command added.
+    Remove {
+        /// Name of the tenant.
+        tenant: String,
+    },
     /// Explains why a tenant gets the time it gets.
     Explain {
         /// Name of the tenant.
@@ -102,7 +126,8 @@ pub enum ControlCommand {
 
 impl ControlCommand {
     /// Names of the requests.
-    pub const COMMAND_WORDS: [&str; 7] = ["status", "ps", "set", "pause", "resume", "explain", "events"];
+    pub const COMMAND_WORDS: [&str; 9] =
+        ["status", "ps", "set", "pause", "resume", "add", "remove", "explain", "events"];
 }
 
 /// An answer: `hello` and one other field.
@@ -119,6 +144,9 @@ pub struct ControlAnswer {
     /// The answer to `set`, `pause` and `resume`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub done: Option<ChangeResult>,
+    /// The answer to `add` and `remove`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<tenant::TenantAnswer>,
     /// Answer to the request `explain`; absent for other requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub explained: Option<Vec<DeviceExplanation>>,
@@ -128,6 +156,9 @@ pub struct ControlAnswer {
     /// Why the request was not carried out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Kind of the error, for programs; absent if there is no error or no kind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<tenant::RefusalKind>,
 }
 
 /// The result of a change.
@@ -155,7 +186,7 @@ pub struct ChangeResult {
 ///
 /// # Errors
 /// Any error of connecting, writing, reading (at most 2 s each) or parsing. An error of the daemon becomes
-/// [`io::ErrorKind::Other`] with its message.
+/// [`io::ErrorKind::Other`] with a [`tenant::DaemonRefusal`] inside.
 pub fn ask_daemon(socket: &Path, ask: &ControlCommand) -> io::Result<ControlAnswer> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(own::PATIENCE))?;
@@ -171,7 +202,8 @@ pub fn ask_daemon(socket: &Path, ask: &ControlCommand) -> io::Result<ControlAnsw
     let answer: serde_json::Value = serde_json::from_str(&answer)?;
     // Read the error first: a caller without permission gets the members' kind of refusal, which has no number.
     if let Some(words) = answer["error"].as_str() {
-        return Err(io::Error::other(words));
+        let kind = serde_json::from_value(answer["refusal"].clone()).ok();
+        return Err(io::Error::other(tenant::DaemonRefusal { words: words.to_owned(), kind }));
     }
     // The fields of another protocol's answer are not known.
     match answer["hello"].as_u64() {

@@ -126,6 +126,9 @@ pub struct TenantStatus {
     /// True if the tenant was removed from the configuration. No new member can join, and it ends with its last member.
     #[serde(default)]
     pub removed: bool,
+    /// Set for a tenant that `vgpu tenant add` added; absent for tenants of the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub added: Option<AddedStatus>,
     /// Reason why this tenant cannot be served while others are: the path of its socket is taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unusable: Option<String>,
@@ -143,6 +146,17 @@ pub struct TenantStatus {
     pub devices: Vec<TermsStatus>,
     /// Connected members, the longest connected first.
     pub members: Vec<MemberStatus>,
+}
+
+/// Lifetime of a tenant that a command added.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AddedStatus {
+    /// Time when it was added, in seconds since 1970.
+    pub since: i64,
+    /// Process with whose end it is removed; null: none.
+    pub pid: Option<u32>,
+    /// Seconds until it is removed; null: no end was given.
+    pub seconds_left: Option<u64>,
 }
 
 /// Terms of a tenant on a device (limits and share of time), and its usage there.

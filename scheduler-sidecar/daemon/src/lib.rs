@@ -36,6 +36,7 @@
 #![forbid(unsafe_code)]
 
 pub mod activation;
+pub mod added;
 pub mod answer;
 mod asked;
 mod asking;

@@ -1,6 +1,7 @@
 //! The daemon's main thread: one epoll loop over listeners, connections, bells (eventfds of members) and deadlines.
 //!
-//! `entrance` accepts connections, `talk` reads requests and answers them. `time` serves member pages and GPU time,
+//! `entrance` accepts connections, `talk` reads requests and answers them, `tenants` adds and removes tenants by
+//! command. `time` serves member pages and GPU time,
 //! `untaken` tracks descriptors that members have not received. `status` builds the status report, `follow` streams
 //! events. The reactor reads the clock and passes the time to the leases, which read none.
 
@@ -12,6 +13,7 @@ mod proves;
 mod reload;
 mod status;
 mod talk;
+mod tenants;
 mod terms_file;
 mod time;
 mod untaken;
@@ -30,6 +32,7 @@ use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use shim_sys::memfd::MappedPage;
+use tenants::AddedTenants;
 pub(super) use time::arbiter_number;
 use tracing::{info, warn};
 use vgpu_core::protocol::page::{BoardPage, ReportPage};
@@ -72,6 +75,8 @@ const EVENTS_TOKEN: u64 = 5;
 const METRICS_TOKEN: u64 = 6;
 const PROOF_TOKEN: u64 = 7;
 const FIRST_ROOM: u64 = 8;
+/// Epoll token of the process with whose end a tenant is removed: this plus the number of the tenant's room.
+const FIRST_OWNER: u64 = 1 << 30;
 /// Epoll token of a tenant's bell (eventfd of its members): this plus the number of the tenant's room.
 const FIRST_BELL: u64 = 1 << 31;
 const FIRST_CONNECTION: u64 = 1 << 32;
@@ -129,6 +134,8 @@ pub struct Reactor {
     /// Most undelivered welcomes of all tenants together; `None`: the kernel does not limit descriptors in flight.
     most_untaken: Option<u64>,
     pub(super) loaded: Option<LoadedFile>,
+    /// Tenants that commands added.
+    added: AddedTenants,
     /// The driver while it is being asked for its devices.
     pub(super) asking: Option<DriverInquiry>,
     pub(super) notifier: ServiceNotifier,
@@ -207,6 +214,7 @@ impl Reactor {
             descriptors,
             most_untaken: untaken::max_undelivered(),
             loaded: file.map(|(source, plan, text)| LoadedFile { source, plan, text, reloads: 0, refused: None }),
+            added: AddedTenants::below(config.run_dir.as_deref()),
             asking: None,
             notifier,
             journal,
@@ -257,6 +265,7 @@ impl Reactor {
             Some(why) if reactor.rooms.values().all(|room| room.door.is_none()) => return Err(why.into()),
             _ => {}
         }
+        reactor.restore_added();
         reactor.rewrite_roster(None);
         reactor.sweep_terms();
         reactor.ask_driver();
@@ -337,27 +346,30 @@ impl Reactor {
                     PROOF_TOKEN => self.answer_proof(),
                     ADMIN_TOKEN => self.let_in(ConnectionSide::Admin),
                     FIRST_CONNECTION.. => self.serve(token),
+                    FIRST_OWNER..FIRST_BELL => self.owner_ended(token - FIRST_OWNER),
                     room => self.let_in(ConnectionSide::Member(room)),
                 }
             }
             self.close_expired();
+            self.remove_expired();
             self.look_back();
             self.set_alarm();
         }
     }
 
-    /// Time to the next connection deadline or heartbeat. Both tolerate the millisecond of error that epoll may add.
+    /// Time to the next connection deadline, heartbeat or end of a tenant. All tolerate the millisecond of error that epoll may add.
     fn poll_timeout(&self) -> Option<Timespec> {
         let deadline = self.deadlines.first().map(|(deadline, _)| deadline.saturating_duration_since(Instant::now()));
-        let beat = self.heart.next().map(|next| Duration::from_nanos(next.saturating_sub(clock::now())));
-        let left = deadline.into_iter().chain(beat).min()?;
+        let ends = self.heart.next().into_iter().chain(self.added.next_end());
+        let ends = ends.map(|next| Duration::from_nanos(next.saturating_sub(clock::now())));
+        let left = deadline.into_iter().chain(ends).min()?;
         let tv_sec = i64::try_from(left.as_secs()).unwrap_or(i64::MAX);
         Some(Timespec { tv_sec, tv_nsec: i64::from(left.subsec_nanos()) })
     }
 
     fn announce_ready(&self) {
         for TenantRoom { tenant, .. } in self.rooms.values() {
-            room::announce_tenant(tenant);
+            room::announce_tenant(tenant, None);
             if let Some(dir) = tenant.socket.parent().filter(|dir| !is_open_to_all(dir)) {
                 warn!(dir = %dir.display(), "only its owner can enter this directory; members may be any user");
             }

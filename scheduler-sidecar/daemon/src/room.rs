@@ -114,6 +114,7 @@ impl TenantRoom {
             sm_limit: sm.map(|share| f64::from(share.as_permille()) / 10.0),
             refused: self.refused,
             removed: self.is_removed(),
+            added: None,
             unusable: self.unusable.clone(),
             paused: false,
             mode: self.tenant.mode.to_string(),
@@ -124,11 +125,12 @@ impl TenantRoom {
     }
 }
 
-/// Logs that a tenant is served, and its limits.
-pub(super) fn announce_tenant(tenant: &TenantConfig) {
+/// Logs that a tenant is served, and its limits. `who` is the administrator that added it; `None`: the configuration.
+pub(super) fn announce_tenant(tenant: &TenantConfig, who: Option<PeerCredentials>) {
     let memory = tenant.lowest_memory().map_or("unlimited".to_owned(), |memory| memory.to_string());
     let sm = tenant.lowest_ceiling().map_or("unlimited".to_owned(), |sm| sm.to_string());
-    info!(kind = "tenant.added", tenant = %tenant.name, ?memory, ?sm, socket = %tenant.socket.display(), "tenant added");
+    let (by_uid, by_pid) = (who.map(|who| who.uid), who.and_then(|who| who.pid));
+    info!(kind = "tenant.added", tenant = %tenant.name, ?memory, ?sm, by_uid, by_pid, socket = %tenant.socket.display(), "tenant added");
 }
 
 /// Removes the directory of a removed socket, and the ledgers that the daemon kept there, if nothing else is in it.

@@ -74,6 +74,7 @@ fn full() -> DaemonStatus {
         sm_limit: None,
         refused: 4,
         removed: false,
+        added: None,
         unusable: None,
         paused: true,
         mode: "enforce".into(),

@@ -167,6 +167,13 @@ impl ProcessScanner {
     }
 }
 
+/// The process of the host with this ID, if it exists.
+#[must_use]
+pub fn read_process(pid: u32) -> Option<ProcessId> {
+    let stat = ProcessStat::read(&Path::new("/proc").join(pid.to_string()))?;
+    Some(ProcessId { pid, began: stat.began })
+}
+
 /// The program that a process of the host runs, as [`ProcessScanner::image_of`].
 ///
 /// # Cost

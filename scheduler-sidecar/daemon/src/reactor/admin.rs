@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use vgpu_core::limits::Mode;
 
+use super::tenants::Lifetime;
 use super::{Reactor, arbiter_number};
 use crate::config::{DeviceName, DeviceTermsConfig, TenantConfig, device_name};
 use crate::connection::PeerCredentials;
@@ -29,6 +30,19 @@ impl Reactor {
                 return match self.explanation_answer(tenant) {
                     Ok(explained) => answer.explained = Some(explained),
                     Err(words) => answer.error = Some(words),
+                };
+            }
+            ControlCommand::Add { section, pid, seconds, replace } => {
+                let lifetime = Lifetime { pid: *pid, seconds: *seconds };
+                return match self.add_tenant(section, lifetime, *replace, who) {
+                    Ok(added) => answer.tenant = Some(added),
+                    Err(why) => (answer.error, answer.refusal) = (Some(why.words), why.kind),
+                };
+            }
+            ControlCommand::Remove { tenant } => {
+                return match self.remove_tenant(tenant, who) {
+                    Ok(removed) => answer.tenant = Some(removed),
+                    Err(why) => (answer.error, answer.refusal) = (Some(why.words), why.kind),
                 };
             }
             ControlCommand::Set { tenant, device, change } => self.set_live(tenant, device.as_deref(), change, who),
@@ -58,6 +72,11 @@ impl Reactor {
             || vec![DevicePlan { index: None, uuid: None, parent: None, memory: None, overcommit: 1000, model: None }];
         let open = self.rooms.values().filter(|room| !room.is_removed());
         (planned.unwrap_or_else(unknown), open.map(|room| plan_of(&room.tenant)).collect())
+    }
+
+    /// Tenants whose promises are in force, and those that were removed and still have members.
+    pub(super) fn promised_tenants(&self) -> Vec<TenantPlan> {
+        self.rooms.values().map(|room| plan_of(&room.tenant)).collect()
     }
 
     /// The room of a tenant that is served, by its name.

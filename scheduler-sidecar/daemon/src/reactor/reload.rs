@@ -5,6 +5,7 @@
 //! the file is read again. They stay when the same file is resolved against devices that the driver named later
 //! (`by_hand`).
 
+use std::path::Path;
 use std::time::Duration;
 
 use tracing::{info, warn};
@@ -16,6 +17,7 @@ use crate::asking::DriverInquiry;
 use crate::by_hand;
 use crate::by_hand::Marks;
 use crate::config::TenantConfig;
+use crate::connection::PeerCredentials;
 use crate::door::{ListeningSocket, SocketAudience};
 use crate::room::{self, TenantRoom, remove_dir};
 use crate::source::ConfigSource;
@@ -108,7 +110,8 @@ impl Reactor {
 
     /// Puts the new plan in force, and returns it with a summary; or returns in words why nothing was changed.
     fn follow_plan(&mut self, loaded: &LoadedFile, text: &str, stays: bool) -> Result<(ConfigPlan, String), String> {
-        let plan = loaded.source.make_plan(text).map_err(|why| why.to_string())?;
+        let mut plan = loaded.source.make_plan(text).map_err(|why| why.to_string())?;
+        self.append_added(&mut plan)?;
         let difference = compare_plans(&loaded.plan, &plan);
         if !difference.fixed.is_empty() {
             return Err(format!("a running daemon cannot change this, restart it: {}", difference.fixed.join("; ")));
@@ -118,15 +121,11 @@ impl Reactor {
         // Directories created here. One that existed before may be mounted in a container, so it is not removed.
         let mut made = Vec::new();
         let mut next_room = self.next_room;
-        // Do not wait for locks: members wait for the heartbeat meanwhile.
-        let mut patience = Duration::ZERO;
         for added in &difference.added {
             made.extend(added.socket.parent().filter(|dir| dir.symlink_metadata().is_err()).map(|_| &added.socket));
             let id = self.left_room(&added.name).unwrap_or(next_room);
             next_room = next_room.max(id + 1);
-            let opened =
-                ListeningSocket::open(&added.socket, SocketAudience::Members, &mut patience).map_err(ServeError::from);
-            match opened.and_then(|door| self.watch_socket(&door, id).map(|()| door)) {
+            match self.open_door(&added.socket, id) {
                 Ok(door) => rooms.push((id, TenantConfig::from(added), door)),
                 Err(why) => {
                     drop(rooms);
@@ -136,14 +135,22 @@ impl Reactor {
             }
         }
         for (id, tenant, door) in rooms {
-            room::announce_tenant(&tenant);
+            room::announce_tenant(&tenant, None);
             self.take_in(id, tenant, door);
         }
-        self.remove(&difference.removed);
+        self.remove(&difference.removed, "no longer in the configuration", None);
         self.retry_doors();
         self.follow_changes(&plan, &difference, stays);
         self.max_connections = usize::try_from(plan.daemon.max_connections).unwrap_or(usize::MAX);
         Ok((plan, difference_summary(&difference)))
+    }
+
+    /// Opens and watches a tenant's socket. Does not wait for locks: members wait for the heartbeat meanwhile.
+    pub(super) fn open_door(&self, socket: &Path, id: u64) -> Result<ListeningSocket, ServeError> {
+        let mut patience = Duration::ZERO;
+        let door = ListeningSocket::open(socket, SocketAudience::Members, &mut patience)?;
+        self.watch_socket(&door, id)?;
+        Ok(door)
     }
 
     /// Adds a tenant at startup.
@@ -166,12 +173,9 @@ impl Reactor {
     /// Tries again to open the sockets of tenants whose path was unusable.
     fn retry_doors(&mut self) {
         let ids: Vec<u64> = self.rooms.iter().filter(|(_, room)| room.unusable.is_some()).map(|(id, _)| *id).collect();
-        let mut patience = Duration::ZERO;
         for id in ids {
             let Some(socket) = self.rooms.get(&id).map(|room| room.tenant.socket.clone()) else { continue };
-            let opened =
-                ListeningSocket::open(&socket, SocketAudience::Members, &mut patience).map_err(ServeError::from);
-            let opened = opened.and_then(|door| self.watch_socket(&door, id).map(|()| door));
+            let opened = self.open_door(&socket, id);
             let Some(room) = self.rooms.get_mut(&id) else { continue };
             let tenant = &room.tenant.name;
             match opened {
@@ -189,13 +193,13 @@ impl Reactor {
     }
 
     /// The room of a removed tenant of that name that still has members.
-    fn left_room(&self, name: &str) -> Option<u64> {
+    pub(super) fn left_room(&self, name: &str) -> Option<u64> {
         let left = self.rooms.iter().find(|(_, room)| room.is_removed() && room.tenant.name == name);
         left.map(|(id, _)| *id)
     }
 
     /// Adds a tenant, or a removed one again. The listener is watched with that number as token.
-    fn take_in(&mut self, id: u64, tenant: TenantConfig, door: ListeningSocket) {
+    pub(super) fn take_in(&mut self, id: u64, tenant: TenantConfig, door: ListeningSocket) {
         match self.rooms.get_mut(&id) {
             Some(room) => {
                 room.take_terms(tenant.clone());
@@ -212,12 +216,14 @@ impl Reactor {
         self.keep_limits(id);
     }
 
-    fn remove(&mut self, names: &[String]) {
-        for room in self.rooms.values_mut().filter(|room| names.contains(&room.tenant.name)) {
+    /// Closes the sockets of these tenants. Their members keep their last terms until they end.
+    pub(super) fn remove(&mut self, names: &[String], why: &str, who: Option<PeerCredentials>) {
+        for room in self.rooms.values_mut().filter(|room| names.contains(&room.tenant.name) && !room.is_removed()) {
             room.close();
             terms_file::remove(&room.tenant.socket);
             let (tenant, members) = (&room.tenant.name, room.members);
-            info!(kind = "tenant.removed", %tenant, members, "tenant removed; its members keep their last terms");
+            let (by_uid, by_pid) = (who.map(|who| who.uid), who.and_then(|who| who.pid));
+            info!(kind = "tenant.removed", %tenant, members, why, by_uid, by_pid, "tenant removed; its members keep their last terms");
         }
         self.forget_rooms();
     }

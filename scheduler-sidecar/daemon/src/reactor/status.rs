@@ -69,6 +69,7 @@ impl Reactor {
             status.devices = self.terms_rows(room, &seen, &held);
             holders.extend(seen.said.into_iter().map(|said| (said.device, said.holder)));
             status.paused = self.leases.is_paused(arbiter_number(id));
+            status.added = self.added.status_of(&status.name, clock::now()).filter(|_| !status.removed);
             status.members = members
                 .remove(&id)
                 .unwrap_or_default()

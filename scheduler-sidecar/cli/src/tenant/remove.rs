@@ -1,0 +1,196 @@
+//! `vgpu tenant remove`: removes an added tenant, ends its processes, and prints its final usage.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde_json::{Value, json};
+use vgpu_accounting::record::ask::{GroupBy, UsageQuestion, ask_record};
+use vgpu_control::ControlCommand;
+use vgpu_control::finding::ProcessId;
+use vgpu_control::tenant::{TenantAnswer, TenantState};
+use vgpu_output::say::{self, EXIT_FINDINGS, Failure};
+
+use super::request_tenant;
+use crate::ask::DaemonAddress;
+use crate::usage::record_directory;
+use crate::when;
+
+/// Pause between two looks at the tenant's processes.
+const LOOK_PAUSE: Duration = Duration::from_millis(50);
+/// Longest time that processes may take to end after SIGKILL: a process in a driver call ends when the call returns.
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest time that the usage record may take to write the last rows; it writes at least every 1.2 s.
+const RECORD_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Removes a tenant that was added: no new process can join, and its promise is free when its last process ended.
+///
+/// Without --kill its processes keep their last terms until they end. An unknown tenant is no error, so that a cleanup
+/// can run twice. A tenant of the configuration file is removed there.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  vgpu tenant remove job-7
+  vgpu tenant remove job-7 --kill --grace 2s --json
+
+JSON:
+  state is removed, ending (removed before, and its processes still run) or unknown; killed is the
+  number of processes that were signalled. usage is null if the tenant was not added here or no
+  record is kept. It counts from the start of the minute in which the tenant was added. is_final is
+  false while processes run or rows are not written.
+
+Exit codes:
+  0  removed; or there was no such tenant
+  1  it is a tenant of the file; or a process did not end
+  2  usage
+  4  no daemon answers")]
+pub struct Args {
+    /// Name of the tenant.
+    name: String,
+
+    /// Prints no note about an unknown tenant.
+    #[arg(long)]
+    if_exists: bool,
+
+    /// Ends the tenant's processes: SIGTERM, and SIGKILL after the grace period.
+    #[arg(long)]
+    kill: bool,
+
+    /// Time between SIGTERM and SIGKILL.
+    #[arg(long, value_name = "TIME", default_value = "5s", requires = "kill", value_parser = humantime::parse_duration)]
+    grace: Duration,
+
+    #[command(flatten)]
+    daemon: DaemonAddress,
+}
+
+/// Removes the tenant.
+///
+/// # Errors
+/// [`Failure`], with the exit codes of the help.
+pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let ask = ControlCommand::Remove { tenant: args.name.clone() };
+    let look = || request_tenant(&args.daemon, &ask);
+    let first = look()?;
+    if first.state == TenantState::Unknown && !args.if_exists {
+        say::print_note(&format!("there is no tenant {:?}; nothing to remove", args.name));
+    }
+    let mut last = first.clone();
+    let mut killed = 0;
+    if args.kill {
+        (last, killed) = end_members(first.clone(), args.grace, &look)?;
+    }
+    let usage = match args.daemon.json {
+        true => final_usage(args, first.since, &mut last, &look)?,
+        false => Value::Null,
+    };
+    let left = last.members.len() + last.unseen_members;
+    if args.daemon.json {
+        say::print_json(&json!({
+            "name": args.name,
+            "state": first.state,
+            "killed": killed,
+            "members": left,
+            "usage": usage,
+        }))?;
+    } else if first.state != TenantState::Unknown {
+        let and = match left {
+            0 => String::new(),
+            left => format!("; {left} of its processes run on and keep their last terms"),
+        };
+        say::print_text(&format!("{} removed{and}\n", args.name))?;
+    }
+    if args.kill && left > 0 {
+        let pids: Vec<String> = last.members.iter().map(|member| member.pid.to_string()).collect();
+        let unseen = match last.unseen_members {
+            0 => String::new(),
+            unseen => format!("; {unseen} more are in a process namespace that the daemon cannot see"),
+        };
+        let words = format!("processes of tenant {} did not end: {}{unseen}", args.name, pids.join(", "));
+        return Err(Failure::new(EXIT_FINDINGS, words));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Signals the members until none is left. Returns the last answer and the number of processes that were signalled.
+///
+/// A process is signalled through a descriptor that was opened before the daemon confirmed that the process is still a
+/// member. So a later process with the same ID is never signalled.
+fn end_members(
+    first: TenantAnswer,
+    grace: Duration,
+    look: &dyn Fn() -> Result<TenantAnswer, Failure>,
+) -> Result<(TenantAnswer, usize), Failure> {
+    let begun = Instant::now();
+    let mut held: BTreeMap<ProcessId, (OwnedFd, Option<Signal>)> = BTreeMap::new();
+    let mut last = first;
+    let mut signalled = 0;
+    loop {
+        for member in &last.members {
+            if !held.contains_key(member)
+                && let Some(descriptor) = open_process(*member)
+            {
+                held.insert(*member, (descriptor, None));
+            }
+        }
+        last = look()?;
+        if last.members.is_empty() && last.unseen_members == 0 || begun.elapsed() >= grace + KILL_TIMEOUT {
+            return Ok((last, signalled));
+        }
+        let signal = if begun.elapsed() >= grace { Signal::KILL } else { Signal::TERM };
+        for member in &last.members {
+            if let Some((descriptor, sent)) = held.get_mut(member)
+                && *sent != Some(signal)
+                && pidfd_send_signal(&*descriptor, signal).is_ok()
+            {
+                signalled += usize::from(sent.is_none());
+                *sent = Some(signal);
+            }
+        }
+        thread::sleep(LOOK_PAUSE);
+    }
+}
+
+fn open_process(process: ProcessId) -> Option<OwnedFd> {
+    pidfd_open(Pid::from_raw(i32::try_from(process.pid).ok()?)?, PidfdFlags::empty()).ok()
+}
+
+/// Returns the usage since the tenant was added, from the record. Waits for the last rows once no process is left.
+fn final_usage(
+    args: &Args,
+    since: Option<i64>,
+    last: &mut TenantAnswer,
+    look: &dyn Fn() -> Result<TenantAnswer, Failure>,
+) -> Result<Value, Failure> {
+    let Some(since) = since else { return Ok(Value::Null) };
+    let until = Instant::now() + RECORD_TIMEOUT;
+    while !last.is_recorded && last.members.is_empty() && last.unseen_members == 0 && Instant::now() < until {
+        thread::sleep(LOOK_PAUSE);
+        *last = look()?;
+    }
+    // Without a record the usage is unknown, and the tenant is removed all the same.
+    let Ok(dir) = record_directory(None, &args.daemon) else { return Ok(Value::Null) };
+    let start = since.div_euclid(60) * 60;
+    let question = UsageQuestion {
+        tenants: vec![args.name.clone()],
+        devices: false,
+        span: (start, when::now().saturating_add(60)),
+        by: GroupBy::Total,
+    };
+    let Ok(answer) = ask_record(&dir, &question) else { return Ok(Value::Null) };
+    let total = answer.total;
+    Ok(json!({
+        "since": start,
+        "gpu_ns": total.gpu_ns,
+        "unmeasured_ns": total.unmeasured_ns,
+        "wait_ns": total.wait_ns,
+        "memory_byte_seconds": total.memory_byte_seconds,
+        "peak_bytes": total.peak_bytes,
+        "launches": total.launches,
+        "refused_allocations": total.refused_allocations,
+        "is_final": last.is_recorded,
+    }))
+}

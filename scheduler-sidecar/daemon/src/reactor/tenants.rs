@@ -1,0 +1,377 @@
+//! Adds and removes tenants by command, and ends those whose process or time has ended.
+//!
+//! An added tenant is admitted by the arithmetic of the file ([`vgpu_config::added`]) and is then a tenant like those
+//! of the file. [`crate::added`] stores it for the next daemon. It stays when the file is read again; a file that
+//! leaves no room for it is refused.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use tracing::{info, warn};
+use vgpu_accounting::clock;
+use vgpu_config::added::{SectionRefusal, TenantSection};
+use vgpu_config::live;
+use vgpu_config::plan::{ConfigPlan, TenantPlan};
+use vgpu_control::AddedStatus;
+use vgpu_control::finding::ProcessId;
+use vgpu_control::tenant::{DaemonRefusal, RefusalKind, TenantAnswer, TenantState};
+
+use super::{FIRST_OWNER, Reactor, arbiter_number};
+use crate::added::{AddedStore, AddedTenant};
+use crate::config::TenantConfig;
+use crate::connection::{ConnectionSide, ConnectionState, PeerCredentials};
+use crate::proof::processes;
+use crate::room;
+
+const NS_PER_SECOND: u64 = 1_000_000_000;
+
+/// Longest lifetime that a command can give a tenant: ten years, in seconds.
+const MAX_LIFETIME_SECONDS: u64 = 10 * 365 * 86_400;
+
+/// The ends that a command gave a tenant.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Lifetime {
+    /// Process with whose end the tenant is removed.
+    pub pid: Option<u32>,
+    /// Seconds after which the tenant is removed.
+    pub seconds: Option<u64>,
+}
+
+/// An added tenant, and the process that it waits for.
+struct LiveTenant {
+    stored: AddedTenant,
+    /// Readable when the owner has ended. Dropping it ends the watch.
+    owner: Option<OwnedFd>,
+}
+
+/// The tenants that commands added.
+pub(super) struct AddedTenants {
+    /// `None`: there is no directory of sockets.
+    store: Option<AddedStore>,
+    boot: String,
+    tenants: BTreeMap<String, LiveTenant>,
+    /// Ends of tenants by the monotonic clock, in ns.
+    ends: BTreeSet<(u64, String)>,
+    /// Removed tenants whose usage is not written yet, with their rooms.
+    unwritten: Vec<(String, u64)>,
+}
+
+impl AddedTenants {
+    pub fn below(run_dir: Option<&Path>) -> Self {
+        let store = run_dir.map(AddedStore::below);
+        Self { store, boot: clock::boot_id(), tenants: BTreeMap::new(), ends: BTreeSet::new(), unwritten: Vec::new() }
+    }
+
+    /// Time of the monotonic clock at which the next tenant ends, in ns.
+    pub fn next_end(&self) -> Option<u64> {
+        self.ends.first().map(|(ends, _)| *ends)
+    }
+
+    /// Lifetime of a tenant; `None`: it was not added by a command.
+    pub fn status_of(&self, name: &str, now: u64) -> Option<AddedStatus> {
+        let AddedTenant { since, owner, ends_ns, .. } = &self.tenants.get(name)?.stored;
+        Some(AddedStatus {
+            since: *since,
+            pid: owner.map(|owner| owner.pid),
+            seconds_left: ends_ns.map(|ends| ends.saturating_sub(now).div_ceil(NS_PER_SECOND)),
+        })
+    }
+
+    fn insert(&mut self, stored: AddedTenant, owner: Option<OwnedFd>) {
+        let name = stored.section.name.clone();
+        self.take_out(&name);
+        self.ends.extend(stored.ends_ns.map(|ends| (ends, name.clone())));
+        self.tenants.insert(name, LiveTenant { stored, owner });
+    }
+
+    fn take_out(&mut self, name: &str) -> Option<LiveTenant> {
+        let live = self.tenants.remove(name)?;
+        if let Some(ends) = live.stored.ends_ns {
+            self.ends.remove(&(ends, name.to_owned()));
+        }
+        Some(live)
+    }
+
+    /// Writes the tenant's file.
+    fn save(&self, stored: &AddedTenant) -> Result<(), DaemonRefusal> {
+        let Some(store) = &self.store else {
+            return Err(refuse(RefusalKind::Failed, "the daemon has no directory for its sockets"));
+        };
+        let failed = |why| format!("tenant {} cannot be stored for the next daemon: {why}", stored.section.name);
+        store.save(stored).map_err(|why| refuse(RefusalKind::Failed, failed(why)))
+    }
+
+    /// Removes the tenant's file. If that fails, the next daemon would serve the tenant again, which is logged.
+    fn remove_file(&self, name: &str) {
+        if let Some(Err(why)) = self.store.as_ref().map(|store| store.remove(name)) {
+            warn!(tenant = name, %why, "the file of a removed tenant cannot be removed; the next daemon would serve it again");
+        }
+    }
+}
+
+/// Opens a process for its end. The process is identified after it was opened, so its ID cannot change its meaning.
+fn open_owner(pid: u32) -> Option<(ProcessId, OwnedFd)> {
+    let held = pidfd_open(Pid::from_raw(i32::try_from(pid).ok()?)?, PidfdFlags::empty()).ok()?;
+    Some((processes::read_process(pid)?, held))
+}
+
+fn refuse(kind: RefusalKind, words: impl Into<String>) -> DaemonRefusal {
+    DaemonRefusal { words: words.into(), kind: Some(kind) }
+}
+
+fn refuse_section(why: &SectionRefusal) -> DaemonRefusal {
+    let kind = match why {
+        SectionRefusal::BadTerms(_) => RefusalKind::BadTerms,
+        SectionRefusal::DoesNotFit(_) => RefusalKind::DoesNotFit,
+    };
+    refuse(kind, why.to_string())
+}
+
+impl Reactor {
+    /// Adds a tenant, or replaces one that a command added.
+    ///
+    /// # Errors
+    /// A message and its kind; nothing was changed.
+    pub(super) fn add_tenant(
+        &mut self,
+        section: &TenantSection,
+        lifetime: Lifetime,
+        replace: bool,
+        who: PeerCredentials,
+    ) -> Result<TenantAnswer, DaemonRefusal> {
+        let name = section.name.as_str();
+        let Some(loaded) = &self.loaded else {
+            let words = "this daemon's tenants are on its command line; tenants can be added where vgpud runs with --config FILE";
+            return Err(refuse(RefusalKind::Failed, words));
+        };
+        if !self.added.tenants.contains_key(name) && is_tenant_of(&loaded.plan, name) {
+            let words = format!("tenant {name} is in {}; change it there", loaded.source.path.display());
+            return Err(refuse(RefusalKind::InFile, words));
+        }
+        let owner = lifetime.pid.map(|pid| {
+            let words = format!("--pid {pid} is no process here; accepted: the ID of a running process");
+            open_owner(pid).ok_or_else(|| refuse(RefusalKind::BadTerms, words))
+        });
+        let (owner_id, owner) = owner.transpose()?.unzip();
+        let ends_ns = lifetime.seconds.map(|seconds| {
+            clock::now().saturating_add(seconds.min(MAX_LIFETIME_SECONDS).saturating_mul(NS_PER_SECOND))
+        });
+        let mut stored = AddedTenant {
+            section: section.clone(),
+            since: clock::unix_seconds(),
+            owner: owner_id,
+            ends_ns,
+            boot: self.added.boot.clone(),
+        };
+        let mut state = TenantState::Added;
+        if let Some(live) = self.added.tenants.get(name) {
+            stored.since = live.stored.since;
+            let mut keys = live.stored.section.differing_keys(section);
+            keys.extend((live.stored.owner != owner_id).then_some("pid"));
+            if keys.is_empty() {
+                // Only the end can differ: the time counts from the last request.
+                self.added.save(&stored)?;
+                let owner = self.added.take_out(name).and_then(|live| live.owner);
+                self.added.insert(stored, owner);
+                return Ok(self.tenant_answer(name, TenantState::Unchanged));
+            }
+            if !replace {
+                let keys = keys.join(", ");
+                let words = format!("tenant {name} is there with another {keys}; accepted: the same, or --replace");
+                return Err(refuse(RefusalKind::Differs, words));
+            }
+            state = TenantState::Replaced;
+        }
+        let tenant = section.resolve_tenant(&loaded.plan, &self.promised_tenants());
+        let tenant = tenant.map_err(|why| refuse_section(&why))?;
+        if state == TenantState::Replaced {
+            self.added.save(&stored)?;
+            self.marks.retain(|(of, _), _| of != name);
+            let words = "replaced by `vgpu tenant add`";
+            self.change_tenant(TenantConfig::from(&tenant), words, who)
+                .map_err(|why| refuse(RefusalKind::Failed, why))?;
+        } else {
+            let id = self.left_room(name).unwrap_or(self.next_room);
+            let door =
+                self.open_door(&tenant.socket, id).map_err(|why| refuse(RefusalKind::Failed, why.to_string()))?;
+            if let Err(why) = self.added.save(&stored) {
+                drop(door);
+                room::remove_dir(&tenant.socket);
+                return Err(why);
+            }
+            let fresh = TenantConfig::from(&tenant);
+            room::announce_tenant(&fresh, Some(who));
+            self.take_in(id, fresh, door);
+            // A tenant that was removed while it was paused begins again.
+            self.leases.set_pause(arbiter_number(id), false, clock::now());
+        }
+        self.follow_added(stored, owner, tenant);
+        Ok(self.tenant_answer(name, state))
+    }
+
+    /// Removes a tenant that a command added. Its members keep their last terms, and its promise is free when the last
+    /// of them has ended. An unknown tenant is no error.
+    ///
+    /// # Errors
+    /// The tenant is one of the file.
+    pub(super) fn remove_tenant(&mut self, name: &str, who: PeerCredentials) -> Result<TenantAnswer, DaemonRefusal> {
+        let since = self.added.tenants.get(name).map(|live| live.stored.since);
+        if since.is_some() {
+            self.end_tenant(name, "removed by an administrator", Some(who));
+            return Ok(TenantAnswer { since, ..self.tenant_answer(name, TenantState::Removed) });
+        }
+        if let Some(loaded) = self.loaded.as_ref().filter(|loaded| is_tenant_of(&loaded.plan, name)) {
+            let words = format!("tenant {name} is in {}; remove it there and reload", loaded.source.path.display());
+            return Err(refuse(RefusalKind::InFile, words));
+        }
+        let mut answer = self.tenant_answer(name, TenantState::Ending);
+        if answer.socket.is_none() && answer.is_recorded {
+            answer.state = TenantState::Unknown;
+        }
+        Ok(answer)
+    }
+
+    /// Serves the tenants that commands added under the previous daemon.
+    pub(super) fn restore_added(&mut self) {
+        let Some(store) = self.added.store.as_ref() else { return };
+        for stored in store.read_all(&self.added.boot) {
+            let name = stored.section.name.clone();
+            let owner = stored.owner.map(|owner| open_owner(owner.pid).filter(|(process, _)| *process == owner));
+            if owner.as_ref().is_some_and(Option::is_none) || stored.ends_ns.is_some_and(|ends| ends <= clock::now()) {
+                info!(kind = "tenant.removed", tenant = %name, "its process or its time ended while no daemon ran");
+                self.added.remove_file(&name);
+                continue;
+            }
+            let resolved = match &self.loaded {
+                None => Err("this daemon has no configuration file".to_owned()),
+                Some(loaded) if is_tenant_of(&loaded.plan, &name) => {
+                    Err("the file has a tenant of this name".to_owned())
+                }
+                Some(loaded) => {
+                    stored.section.resolve_tenant(&loaded.plan, &self.promised_tenants()).map_err(|why| why.to_string())
+                }
+            };
+            match resolved {
+                Ok(tenant) => {
+                    let fresh = TenantConfig::from(&tenant);
+                    let opened = self.open_door(&tenant.socket, self.next_room);
+                    match opened {
+                        Ok(door) => self.take_in(self.next_room, fresh, door),
+                        Err(why) => {
+                            warn!(kind = "tenant.unusable", tenant = %name, %why, "this tenant is not served; the others are");
+                            self.add_unusable(fresh, why.to_string());
+                        }
+                    }
+                    self.follow_added(stored, owner.flatten().map(|(_, held)| held), tenant);
+                }
+                // The file is kept: the tenant is served again once the configuration leaves room for it.
+                Err(why) => {
+                    warn!(kind = "tenant.unusable", tenant = %name, %why, "a tenant that a command added is not served");
+                }
+            }
+        }
+    }
+
+    /// Adds the tenants of commands to the plan of a file that was read again.
+    ///
+    /// # Errors
+    /// A message: the file leaves no room for one of them, or has a tenant of the same name.
+    pub(super) fn append_added(&self, plan: &mut ConfigPlan) -> Result<(), String> {
+        if self.added.tenants.is_empty() {
+            return Ok(());
+        }
+        for (name, live) in &self.added.tenants {
+            let words = |why: &str| format!("tenant {name}, which `vgpu tenant add` added: {why}");
+            if is_tenant_of(plan, name) {
+                return Err(words("the file has a tenant of this name; remove one of the two"));
+            }
+            let tenant = live.stored.section.resolve_tenant(plan, &[]).map_err(|why| words(&why.to_string()))?;
+            plan.tenants.push(tenant);
+        }
+        match live::find_misfits(&plan.devices, &plan.tenants).as_slice() {
+            [] => Ok(()),
+            misfits => Err(format!("with the tenants that `vgpu tenant add` added: {}", misfits.join("; and "))),
+        }
+    }
+
+    /// The process with whose end a tenant is removed has ended.
+    pub(super) fn owner_ended(&mut self, id: u64) {
+        let Some(name) = self.rooms.get(&id).map(|room| room.tenant.name.clone()) else { return };
+        let Some(owner) = self.added.tenants.get(&name).and_then(|live| live.stored.owner) else { return };
+        self.end_tenant(&name, &format!("process {} ended", owner.pid), None);
+    }
+
+    /// Removes the tenants whose time is over.
+    pub(super) fn remove_expired(&mut self) {
+        while let Some((ends, name)) = self.added.ends.first().cloned() {
+            if ends > clock::now() {
+                return;
+            }
+            self.end_tenant(&name, "its time is over", None);
+        }
+    }
+
+    /// Puts an added tenant under the watch of its ends, and into the plan in force.
+    fn follow_added(&mut self, stored: AddedTenant, owner: Option<OwnedFd>, tenant: TenantPlan) {
+        let name = &stored.section.name;
+        let room = self.rooms.iter().find(|(_, room)| !room.is_removed() && room.tenant.name == *name);
+        if let (Some((id, _)), Some(owner)) = (room, &owner) {
+            // Without the watch the tenant stays until it is removed, which its file and its status still say.
+            let watched = epoll::add(
+                &self.epoll,
+                owner,
+                EventData::new_u64(FIRST_OWNER + id),
+                EventFlags::IN | EventFlags::ONESHOT,
+            );
+            if let Err(why) = watched {
+                warn!(tenant = %name, %why, "the end of its process is not noticed");
+            }
+        }
+        if let Some(loaded) = &mut self.loaded {
+            loaded.plan.tenants.retain(|other| other.name != *name);
+            loaded.plan.tenants.push(tenant);
+        }
+        self.added.insert(stored, owner);
+    }
+
+    fn end_tenant(&mut self, name: &str, why: &str, who: Option<PeerCredentials>) {
+        self.added.remove_file(name);
+        drop(self.added.take_out(name));
+        let rooms = self.rooms.iter().filter(|(_, room)| !room.is_removed() && room.tenant.name == name);
+        let rooms: Vec<(String, u64)> = rooms.map(|(id, _)| (name.to_owned(), *id)).collect();
+        self.added.unwritten.extend(rooms);
+        if let Some(loaded) = &mut self.loaded {
+            loaded.plan.tenants.retain(|tenant| tenant.name != name);
+        }
+        self.marks.retain(|(of, _), _| of != name);
+        self.remove(&[name.to_owned()], why, who);
+    }
+
+    /// Describes a tenant after a request. Its members are those of all its rooms.
+    fn tenant_answer(&mut self, name: &str, state: TenantState) -> TenantAnswer {
+        let (rooms, record) = (&self.rooms, &self.record);
+        self.added.unwritten.retain(|(_, id)| rooms.contains_key(id) || !record.is_written(*id));
+        let room = self.rooms.iter().find(|(_, room)| room.tenant.name == name);
+        let members = self.connections.values().filter(|connection| {
+            let ConnectionSide::Member(id) = connection.side else { return false };
+            matches!(connection.state, ConnectionState::Registered(..)) && room.is_some_and(|(of, _)| *of == id)
+        });
+        let pids: Vec<Option<u32>> = members.map(|connection| connection.peer.pid).collect();
+        TenantAnswer {
+            name: name.to_owned(),
+            state,
+            socket: room.map(|(_, room)| room.tenant.socket.clone()),
+            since: self.added.tenants.get(name).map(|live| live.stored.since),
+            unseen_members: pids.iter().filter(|pid| pid.is_none()).count(),
+            members: pids.iter().flatten().filter_map(|pid| processes::read_process(*pid)).collect(),
+            is_recorded: room.is_none() && !self.added.unwritten.iter().any(|(of, _)| of == name),
+        }
+    }
+}
+
+fn is_tenant_of(plan: &ConfigPlan, name: &str) -> bool {
+    plan.tenants.iter().any(|tenant| tenant.name == name)
+}
