@@ -1,6 +1,9 @@
 //! The configuration file and the administrator's line: every input gets an answer in bounded time.
 
+use std::sync::LazyLock;
+
 use vgpu_config::make_plan;
+use vgpu_config::plan::ConfigPlan;
 use vgpu_config::problem::MAX_PROBLEMS_SHOWN;
 use vgpu_config::resolve::Surroundings;
 use vgpu_control::ControlCommand;
@@ -104,6 +107,9 @@ pub const QUESTIONS: &[&[u8]] = &[
     b"{\"hello\":2,\"ask\":\"pause\",\"tenant\":\"a\"}",
     b"{\"hello\":2,\"ask\":\"set\",\"tenant\":\"a\",\"device\":\"0\",\"change\":{\"memory_limit\":\"1GiB\",\"sm_limit\":\"30\",\
 \"sm_request\":\"none\",\"weight\":\"3\",\"class\":\"batch\",\"quantum\":\"4ms\"}}",
+    b"{\"hello\":2,\"ask\":\"add\",\"section\":{\"name\":\"b\",\"gpu\":\"0.5\",\"template\":\"a\",\"devices\":[\"0\"],\
+\"uids\":[\"1-2\"],\"group\":\"g\",\"labels\":{\"k\":\"v\"}},\"pid\":1,\"seconds\":9,\"replace\":true}",
+    b"{\"hello\":2,\"ask\":\"remove\",\"tenant\":\"b\"}",
 ];
 
 /// Words from which requests of administrators are built.
@@ -117,6 +123,15 @@ pub const KEYS: &[&str] = &[
     "\"pause\"",
     "\"resume\"",
     "\"explain\"",
+    "\"add\"",
+    "\"section\":",
+    "\"name\":",
+    "\"gpu\":",
+    "\"devices\":",
+    "\"uids\":",
+    "\"labels\":",
+    "\"pid\":",
+    "\"seconds\":",
     "\"tenant\":",
     "\"device\":",
     "\"*\"",
@@ -169,16 +184,26 @@ pub fn config(bytes: &[u8]) {
     }
 }
 
-/// Checks an administrator's line: it is understood, or refused with printable words. The values of `set` are
-/// parsed like those of the configuration file.
+/// A plan that tenants of administrators' requests are added to.
+static PLAN: LazyLock<ConfigPlan> = LazyLock::new(|| {
+    let text =
+        "[template.a]\nweight = 2\n[[device]]\nid = 0\nmemory = \"80GiB\"\n[[tenant]]\nname = \"t\"\ngpu = 0.5\n";
+    let around = Surroundings { run_dir: "/run/vgpu".into(), ..Default::default() };
+    make_plan(text, &around).expect("a valid file")
+});
+
+/// Checks an administrator's line: it is understood, or refused with printable words. The values of `set` and `add`
+/// are parsed like those of the configuration file.
 pub fn admin(line: &[u8]) {
-    let asked = match answer::parse_question(line) {
-        Ok(asked) => asked,
+    let refused = match answer::parse_question(line) {
         Err(words) => return assert!(!words.is_empty()),
+        Ok(ControlCommand::Set { change, .. }) => change.read(str::to_owned).err(),
+        Ok(ControlCommand::Add { section, .. }) => {
+            section.resolve_tenant(&PLAN, &PLAN.tenants).err().map(|why| why.to_string())
+        }
+        Ok(_) => None,
     };
-    if let ControlCommand::Set { change, .. } = asked
-        && let Err(words) = change.read(str::to_owned)
-    {
+    if let Some(words) = refused {
         assert!(!words.is_empty() && !words.contains(['\n', '\0', '\u{202e}']), "can be printed: {words:?}");
     }
 }

@@ -226,6 +226,7 @@ impl SectionReader<'_, '_> {
                 let what = format!("{:?} cannot be a label's name", crate::problem::escape_value(name));
                 let accepted = "1 to 64 letters, digits, '-', '_', '.' and '/'";
                 self.problems.wrong_key(at.place, "tenant.labels", what, accepted);
+                continue;
             }
             if let Some(label) = self.read_text(&format!("labels.{name}"), at, value::read_label) {
                 read.insert(name.clone(), label.value);
