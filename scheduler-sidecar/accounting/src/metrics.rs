@@ -231,7 +231,8 @@ pub fn metrics_text(status: &DaemonStatus, hami: bool) -> String {
         page.add_level("vgpu_device_arbitrated", labels.clone(), truth_sample(device.arbitrated));
         let promised = status.tenants.iter().flat_map(|tenant| &tenant.devices);
         let promised = promised.filter(|terms| terms.device == device.name).filter_map(|terms| terms.memory_limit);
-        page.add_level("vgpu_device_memory_promised_bytes", labels, promised.map(to_sample).sum());
+        let promised = to_sample(promised.fold(0, u64::saturating_add));
+        page.add_level("vgpu_device_memory_promised_bytes", labels, promised);
     }
     for tenant in status.tenants.iter().filter(|tenant| !tenant.removed || !tenant.members.is_empty()) {
         of_tenant(&mut page, tenant);

@@ -186,7 +186,9 @@ fn device_of(device: &DeviceStatus, status: &DaemonStatus) -> TopDevice {
         .filter(|here| is_called(device, &here.device))
         .collect();
     let used = here.iter().filter_map(|here| here.memory_used).reduce(u64::saturating_add);
-    let busy: Option<f64> = here.iter().filter_map(|here| here.time.as_ref()).map(|time| time.got).sum();
+    // `sum()` of no f64 is -0.0.
+    let mut got = here.iter().filter_map(|here| here.time.as_ref()).map(|time| time.got);
+    let busy = got.try_fold(0.0, |sum, got| Some(sum + got?));
     TopDevice {
         name: device.name.clone(),
         model: device.model.clone(),
@@ -269,6 +271,17 @@ mod tests {
             "--device \"1\" is none of the daemon's devices; accepted: 0"
         );
         assert!(device_called(&line(""), "1").unwrap_err().contains("knows no device yet"));
+    }
+
+    #[test]
+    fn a_device_without_tenants_is_busy_for_nothing_and_never_for_less() {
+        let status: DaemonStatus = serde_json::from_value(serde_json::json!({
+            "version": "1", "pid": 1, "uptime_seconds": 1, "tenants": [], "devices": [
+                {"name": "0", "uuid": null, "memory": null, "overcommit": 1.0, "arbitrated": true, "holder": null}],
+        }))
+        .unwrap();
+        let busy: Vec<Option<f64>> = devices_of_status(&status).iter().map(|device| device.busy).collect();
+        assert_eq!(busy.iter().map(|busy| format!("{:.1}", busy.unwrap())).collect::<Vec<_>>(), ["0.0"]);
     }
 
     #[test]
