@@ -251,3 +251,24 @@ fn limits_from_the_daemon_are_proved_and_its_tenants_doors_are_in_the_status() {
     let _ = daemon.wait();
     outcome.unwrap();
 }
+
+#[test]
+fn without_nvml_the_doctor_says_that_cuda_programs_see_the_devices_and_nvml_tools_do_not() {
+    for (fails, words) in [(false, "libnvidia-ml.so.1 is not found: "), (true, "nvmlInit answers 9: ")] {
+        let mut lab = one_gib();
+        let driver = lab.driver_without(&[]);
+        let nvml = driver.join("libnvidia-ml.so.1");
+        fs::remove_file(&nvml).unwrap();
+        if fails {
+            fs::copy(compile("nvml_fails", Kind::Library, &[]), &nvml).unwrap();
+        }
+        lab.with_driver(&driver);
+        let (findings, all) = visit(&lab);
+        let finding =
+            findings.iter().find(|line| line.contains(words)).unwrap_or_else(|| panic!("no {words:?}: {all}"));
+        assert!(finding.contains("CUDA programs see the devices; nvidia-smi and other NVML tools do not"), "{finding}");
+        assert!(finding.contains("NVIDIA_DRIVER_CAPABILITIES=compute,utility"), "{finding}");
+        assert!(!all.contains("programs see no GPU"), "{all}");
+        assert!(all.contains("the limit holds"), "CUDA works: {all}");
+    }
+}

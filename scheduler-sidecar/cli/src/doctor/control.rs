@@ -51,6 +51,9 @@ pub fn examine_control(report: &mut DoctorReport) {
         Err(why) => return report.add_finding("control", format!("the child that looks at the driver {why}")),
     };
     report_bypasses(report, &bare);
+    if let (Some(0), Some(code @ 1..)) = (bare.init, bare.nvml_init) {
+        report.add_finding("driver", format!("nvmlInit answers {code}: {}", super::driver::NVML_MISSING));
+    }
     if let (Mode::Off, Some((name, word))) = (limits.asked_mode(), limits.mode_from()) {
         return report.add_fine("control", format!("{name}={word} switches limits off: there is nothing to prove"));
     }

@@ -20,6 +20,8 @@ pub struct ChildReport {
     pub nvml: LookupResults,
     /// Result code of cuInit; `None` if it was not called.
     pub init: Option<u32>,
+    /// Result code of nvmlInit; `None` if it was not called.
+    pub nvml_init: Option<u32>,
     /// Devices that the child sees, in CUDA's order.
     pub devices: Vec<SeenDevice>,
 }

@@ -60,8 +60,13 @@ fn run_child(control: bool) -> ChildReport {
     };
     // SAFETY: as its documentation says.
     seen.init = Some(unsafe { init(0) }.0);
+    seen.nvml_init = nvml.as_ref().and_then(|nvml| function!(nvml, nvml_fn::nvmlInit_v2)).map(|init| {
+        // SAFETY: as its documentation says.
+        unsafe { init() }.0
+    });
     if seen.init == Some(0) {
-        seen.devices = probe_devices(&cuda, nvml.as_ref(), control).unwrap_or_else(|why| {
+        let nvml = nvml.as_ref().filter(|_| seen.nvml_init == Some(0));
+        seen.devices = probe_devices(&cuda, nvml, control).unwrap_or_else(|why| {
             seen.trouble = Some(why);
             Vec::new()
         });
@@ -215,19 +220,18 @@ fn text_of(id: &CUuuid) -> String {
     text
 }
 
-/// Returns UUID, number and size of each device that NVML lists; a MIG instance has its device's number, as limits
+/// Returns UUID, number and size of each device that NVML, which is initialised, lists; a MIG instance has its device's number, as limits
 /// do.
 ///
 /// The size is the memory that programs can use, on which percentages are based: NVML's total less the reserved part.
 fn known_to_nvml(nvml: &Library) -> Vec<(String, u32, u64)> {
     let functions = (
-        function!(nvml, nvml_fn::nvmlInit_v2),
         function!(nvml, nvml_fn::nvmlDeviceGetCount_v2),
         function!(nvml, nvml_fn::nvmlDeviceGetHandleByIndex_v2),
         function!(nvml, nvml_fn::nvmlDeviceGetUUID),
         function!(nvml, nvml_fn::nvmlDeviceGetMemoryInfo),
     );
-    let (Some(init), Some(count), Some(handle), Some(uuid), Some(size)) = functions else { return Vec::new() };
+    let (Some(count), Some(handle), Some(uuid), Some(size)) = functions else { return Vec::new() };
     let without_reserved = function!(nvml, nvml_fn::nvmlDeviceGetMemoryInfo_v2);
     let most_instances = function!(nvml, nvml_fn::nvmlDeviceGetMaxMigDeviceCount);
     let instance = function!(nvml, nvml_fn::nvmlDeviceGetMigDeviceHandleByIndex);
@@ -252,7 +256,7 @@ fn known_to_nvml(nvml: &Library) -> Vec<(String, u32, u64)> {
     };
     let (mut all, mut number) = (Vec::new(), 0);
     // SAFETY: here and below outputs that live, and handles that NVML gave.
-    if unsafe { init().0 != 0 || count(&raw mut number).0 != 0 } {
+    if unsafe { count(&raw mut number) }.0 != 0 {
         return Vec::new();
     }
     for index in 0..number {
