@@ -26,7 +26,7 @@ pub struct DeviceProfile {
     pub cc_major: u32,
     /// Compute capability, minor.
     pub cc_minor: u32,
-    /// NVML architecture number (Turing 6, Ampere 7, Ada 8, Hopper 9, Blackwell 10).
+    /// NVML architecture number (Volta 5, Turing 6, Ampere 7, Ada 8, Hopper 9, Blackwell 10).
     pub architecture: u32,
     /// NVML brand number (Tesla 2, NVIDIA RTX 13, NVIDIA 14).
     pub brand: u32,
@@ -208,7 +208,7 @@ const BASE_PROFILE: DeviceProfile = DeviceProfile {
 };
 
 /// The devices that the simulator can imitate without a measurement.
-pub const BUILT_IN_PROFILES: [DeviceProfile; 6] = [
+pub const BUILT_IN_PROFILES: [DeviceProfile; 8] = [
     DeviceProfile {
         key: fixed_text("t4"),
         name: fixed_text("Tesla T4"),
@@ -241,6 +241,40 @@ pub const BUILT_IN_PROFILES: [DeviceProfile; 6] = [
         device_bytes_per_us: 300_000,
         ..BASE_PROFILE
     },
+    // Ids, sizes, clocks and power: thamada/gls, V100_x8_smi.py and V100_x8_deviceQuery.py (driver 550). Limits of
+    // compute capability 7.0: NVIDIA/cccl, arch_traits. No source was found for the context and the host's bandwidth,
+    // which are the T4's. The device's bandwidth is an estimate below the data sheet's 900 GB/s.
+    DeviceProfile {
+        key: fixed_text("v100"),
+        name: fixed_text("Tesla V100-SXM2-16GB"),
+        vbios: fixed_text("88.00.4F.00.09"),
+        cc_major: 7,
+        cc_minor: 0,
+        architecture: 5,
+        brand: 2,
+        sms: 80,
+        cores: 5120,
+        shared_per_sm: 96 << 10,
+        shared_optin: 96 << 10,
+        l2_bytes: 6 << 20,
+        bus_bits: 4096,
+        copy_engines: 6,
+        sm_mhz: 1530,
+        mem_mhz: 877,
+        idle_mhz: 135,
+        power_limit_mw: 300_000,
+        power_idle_mw: 44_500,
+        pci_id: 0x1DB1_10DE,
+        pci_subsystem: 0x1212_10DE,
+        pcie_gen: 3,
+        nvml_total: 16_384 * MEBIBYTE,
+        cuda_total: 16_928_342_016,
+        bar1_total: 16_384 * MEBIBYTE,
+        context_bytes: 104 * MEBIBYTE,
+        host_bytes_per_us: 12_000,
+        device_bytes_per_us: 800_000,
+        ..BASE_PROFILE
+    },
     DeviceProfile {
         key: fixed_text("l4"),
         name: fixed_text("NVIDIA L4"),
@@ -269,6 +303,40 @@ pub const BUILT_IN_PROFILES: [DeviceProfile; 6] = [
         bar1_total: 32_768 * MEBIBYTE,
         context_bytes: 158 * MEBIBYTE,
         device_bytes_per_us: 280_000,
+        ..BASE_PROFILE
+    },
+    // Ids, sizes, clocks and power: thamada/nvidia-smi, L40S_smi.py and L40S_deviceQuery.py (driver 550). The video
+    // BIOS: NVIDIA/k8s-test-infra, qx-l40s.xml (driver 595), which agrees with the ids, the size and the clocks. Limits
+    // of compute capability 8.9: NVIDIA/cccl, arch_traits. No source was found for the context, which is the L4's. The
+    // device's bandwidth is an estimate below the data sheet's 864 GB/s.
+    DeviceProfile {
+        key: fixed_text("l40s"),
+        name: fixed_text("NVIDIA L40S"),
+        vbios: fixed_text("95.02.66.00.15"),
+        cc_major: 8,
+        cc_minor: 9,
+        architecture: 8,
+        sms: 142,
+        cores: 18176,
+        threads_per_sm: 1536,
+        blocks_per_sm: 24,
+        shared_per_sm: 100 << 10,
+        shared_optin: 99 << 10,
+        l2_bytes: 96 << 20,
+        bus_bits: 384,
+        copy_engines: 2,
+        sm_mhz: 2520,
+        mem_mhz: 9001,
+        idle_mhz: 210,
+        power_limit_mw: 350_000,
+        power_idle_mw: 33_400,
+        pci_id: 0x26B9_10DE,
+        pci_subsystem: 0x1851_10DE,
+        nvml_total: 46_068 * MEBIBYTE,
+        cuda_total: 47_803_596_800,
+        bar1_total: 65_536 * MEBIBYTE,
+        context_bytes: 158 * MEBIBYTE,
+        device_bytes_per_us: 780_000,
         ..BASE_PROFILE
     },
     DeviceProfile {
@@ -572,7 +640,7 @@ mod tests {
     #[test]
     fn every_board_has_nvmls_number_of_its_brand() {
         // nvml.h: NVML_BRAND_TESLA 2, NVML_BRAND_NVIDIA_RTX 13, NVML_BRAND_NVIDIA 14.
-        for profile in parse_list("t4,l4,a100,h100,h200,rtxpro6000").unwrap() {
+        for profile in BUILT_IN_PROFILES {
             let expected = match profile.name() {
                 name if name.starts_with("Tesla") => 2,
                 name if name.contains("RTX") => 13,
@@ -630,6 +698,17 @@ mod tests {
         assert_eq!(p.kernel_time(132 * 2, 1024), p.kernel_ns);
         assert_eq!(p.kernel_time(132 * 2 + 1, 1024), p.kernel_ns + p.block_ns);
         assert!(p.kernel_time(u64::MAX, 1024) > 1 << 40, "huge grids neither overflow nor vanish");
+    }
+
+    #[test]
+    fn the_page_of_the_simulated_device_has_each_board_with_its_figures() {
+        let page = include_str!("../../../docs/simulated-device.md");
+        for p in BUILT_IN_PROFILES {
+            let (key, name, mib, watts) = (p.profile_key(), p.name(), p.nvml_total >> 20, p.power_limit_mw / 1000);
+            let (major, minor, sms, id) = (p.cc_major, p.cc_minor, p.sms, p.pci_id >> 16);
+            let row = format!("| `{key}` | {name} | {major}.{minor} | {sms} | {mib} MiB | {watts} W | {id:04X} |");
+            assert!(page.contains(&row), "{row}");
+        }
     }
 
     #[test]
