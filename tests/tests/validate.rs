@@ -6,11 +6,12 @@
 mod world;
 
 use std::fs;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use vgpu_tests::artefacts::vgpu;
 use vgpu_tests::program::{Kind, compile};
+use vgpu_tests::{Lab, MIB};
 use world::{World, alone, eventually, tenant};
 
 #[test]
@@ -62,4 +63,30 @@ fn two_tenants_are_slowed_down_by_each_other_and_the_report_says_by_how_much() {
     let unknown = command.args(["a", "--", "true", "--and", "bb", "--", "true"]).output().unwrap();
     let err = String::from_utf8_lossy(&unknown.stderr).into_owned();
     assert!(unknown.status.code() == Some(1) && err.contains("no tenant \"bb\" (did you mean \"b\"?)"), "{err}");
+}
+
+/// Without a daemon the programs' ledgers are the command's own. Measured, interrupted and failed runs all remove them.
+#[test]
+fn no_ledger_is_left_by_a_validation_that_ends_is_interrupted_or_fails() {
+    let member = compile("member", Kind::Program, &[]);
+    let script =
+        |rest: &str| format!("(printf 'init\\nretain 0\\nalloc 1048576\\n'; {rest}) | {} dlsym", member.display());
+    let held = |lab: &Lab| fs::read_dir(lab.state()).unwrap().flatten().count();
+    for (rest, code) in [("true", 0), ("sleep 600", 130), ("echo nonsense", 1)] {
+        let lab = Lab::new("h200");
+        let script = if code == 1 { format!("{}; exit 7", script("true")) } else { script(rest) };
+        let mut command = lab.bare(vgpu());
+        command.args(["validate", "--runs", "1", "--tenant", "a:memory=1GiB", "--tenant", "b:sm=50", "--library"]);
+        command.arg(lab.lib()).env("VGPU_STATE_DIR", lab.state());
+        command.args(["a", "--", "sh", "-c", &script, "--and", "b", "--", "sh", "-c", &script]);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        if code == 130 {
+            eventually("a program has a ledger", || held(&lab) > 0);
+            assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+        }
+        assert_eq!(child.wait().unwrap().code(), Some(code), "{script}");
+        assert_eq!(held(&lab), 0, "{script}");
+        // Control: the programs do make ledgers.
+        assert!(lab.device(0).finished.iter().any(|process| process.peak_bytes > MIB), "{script}");
+    }
 }

@@ -139,6 +139,17 @@ pub fn sweep_ended(place: &Path) -> usize {
     left.take(MAX_SWEPT).filter(|entry| remove(&entry.path()).is_ok_and(|fate| fate == LedgerFate::Free)).count()
 }
 
+/// Removes the ledgers of the tenants that this process named. One that a program still holds stays, and a later run
+/// removes it.
+pub fn sweep_own() {
+    let own = std::process::id();
+    for entry in ledger_directories().iter().filter_map(|place| fs::read_dir(place).ok()).flatten().flatten() {
+        if run_of(&entry.file_name()) == Some(own) {
+            let _ = remove(&entry.path());
+        }
+    }
+}
+
 /// Returns the process id in a ledger's name: `vgpu-t-run-<pid>-<16 digits>-<device>.ledger`.
 fn run_of(name: &OsStr) -> Option<u32> {
     let name = name.to_str()?.strip_prefix("vgpu-t-")?.strip_prefix(NEW_TENANT_PREFIX)?.strip_suffix(".ledger")?;

@@ -172,8 +172,11 @@ fn tenant_name(args: &Args) -> Result<OsString, Failure> {
     }
 }
 
-/// Returns a unique name.
-fn new_name() -> Result<String, Failure> {
+/// Returns a unique name for a tenant of this process. [`ledgers::sweep_ended`] finds its ledgers by it.
+///
+/// # Errors
+/// [`Failure`]: the kernel gives no random number.
+pub(super) fn new_name() -> Result<String, Failure> {
     let mut random = [0; 8];
     let flags = rustix::rand::GetRandomFlags::empty();
     match rustix::rand::getrandom(&mut random, flags) {

@@ -112,7 +112,6 @@ pub fn prepare_programs(args: &Args) -> Result<PreparedPrograms, Failure> {
             |(name, command)| TenantProgram { name, command, changes: changes.clone(), limits: "no library".into() };
         return Ok((given.into_iter().map(program).collect(), vec![version], Vec::new()));
     }
-    let own = |name: &str| OsString::from(format!("validate-{}-{name}", std::process::id()));
     if !args.tenant.is_empty() {
         let specs: Vec<_> = args.tenant.iter().map(|text| parse_spec(text)).collect::<Result<_, _>>().map_err(usage)?;
         if let Some((name, ..)) = specs.iter().find(|(name, ..)| !given.iter().any(|(given, _)| given == name)) {
@@ -125,7 +124,8 @@ pub fn prepare_programs(args: &Args) -> Result<PreparedPrograms, Failure> {
                 format!("{what} {}", value.as_ref().map_or("unlimited".into(), |value| value.to_string_lossy()))
             };
             let limits = format!("{}, {}, without a daemon", said("memory", &memory), said("sm", &sm));
-            let args = run::Args { memory_limit: memory, sm_limit: sm, tenant: Some(own(&name)), ..base() };
+            let args =
+                run::Args { memory_limit: memory, sm_limit: sm, tenant: Some(run::new_name()?.into()), ..base() };
             Ok(TenantProgram { changes: run::environment_changes(&args)?, name, command, limits })
         };
         let programs = given.into_iter().map(program).collect::<Result<_, Failure>>()?;

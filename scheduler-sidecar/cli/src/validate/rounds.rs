@@ -10,6 +10,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::children::{self, EndedChild, RunningChild, exit_failure};
 use super::programs::TenantProgram;
+use crate::ledgers;
 use crate::validate::line::DurationMeasure;
 use crate::validate::results::{ProgramRun, ValidationResults};
 use crate::validate::show;
@@ -49,6 +50,8 @@ pub struct ValidationRounds<'a> {
 
 impl Drop for ValidationRounds<'_> {
     fn drop(&mut self) {
+        // While signals are still caught, so that a second interrupt does not leave ledgers behind.
+        ledgers::sweep_own();
         self.signals.drain(..).for_each(|id| {
             signal_hook::low_level::unregister(id);
         });
