@@ -7,8 +7,8 @@
 mod world;
 
 use serde_json::Value;
-use std::process::Output;
-use vgpu_tests::artefacts::vgpud;
+use std::process::{Command, Output};
+use vgpu_tests::artefacts::{vgpu, vgpud};
 use vgpu_tests::program::{Kind, compile};
 use vgpu_tests::{GIB, MIB, Member, NOT_PERMITTED, OUT_OF_MEMORY, text};
 use world::{World, eventually, tenant};
@@ -35,6 +35,16 @@ fn row<'s>(status: &'s Value, tenant: &str, device: &str) -> &'s Value {
     let tenants = status["tenants"].as_array().unwrap();
     let rows = tenants.iter().find(|one| one["name"] == tenant).unwrap()["devices"].as_array().unwrap();
     rows.iter().find(|row| row["device"] == device).unwrap_or_else(|| panic!("{tenant} has no {device}: {rows:?}"))
+}
+
+/// Output of a `vgpu` command about the daemon.
+#[track_caller]
+fn told(world: &World, words: &[&str]) -> String {
+    let mut command = Command::new(vgpu());
+    command.args(words).arg("--socket").arg(world.lab.path().join("run/admin.sock"));
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{words:?}: {}", text(&output));
+    String::from_utf8(output.stdout).unwrap()
 }
 
 fn check(world: &World) -> Output {
@@ -171,4 +181,37 @@ fn processes_on_instances_are_found_and_named_by_their_instance() {
         assert_eq!(found(pid).unwrap()["device"], **device);
     }
     assert_eq!(found(honest.pid), None);
+}
+
+#[test]
+fn top_has_each_instance_under_the_name_that_status_has_with_its_own_processes() {
+    let mut world = World::start_on(MIXED, &tenant("a", "memory_limit = \"2GiB\""));
+    let all = devices(&world);
+    let mut members = Vec::new();
+    for (at, (uuid, _)) in all.iter().enumerate().take(3) {
+        // Two processes are on the second instance.
+        for _ in 0..if at == 2 { 2 } else { 1 } {
+            let mut m = member_on(&mut world, "a", uuid);
+            m.begin();
+            members.push(m);
+        }
+    }
+    let top = told(&world, &["top", "--once"]);
+    let processes = |device: &str| {
+        let row = top.lines().find(|line| line.split_whitespace().take(2).eq(["a", device]))?;
+        row.split_whitespace().rev().nth(1).map(str::to_owned)
+    };
+    let status = status(&world);
+    let told_names: Vec<&str> =
+        status["devices"].as_array().unwrap().iter().map(|device| device["name"].as_str().unwrap()).collect();
+    let counts: Vec<Option<String>> = told_names.iter().map(|name| processes(name)).collect();
+    assert_eq!(counts, ["1", "1", "2", "0"].map(|count| Some(count.to_owned())), "{top}");
+    let instance = top.lines().find(|line| line.starts_with(&format!("device {}: ", all[1].0)));
+    assert!(instance.is_some_and(|line| line.ends_with("MIG 3g.40gb")), "{top}");
+    let one = told(&world, &["top", "--once", "--device", &all[2].0]);
+    assert_eq!((one.matches("MIG-").count(), one.matches(&all[2].0).count()), (2, 2), "its line and its row: {one}");
+    let json: Value = serde_json::from_str(&told(&world, &["top", "--once", "--json"])).unwrap();
+    let names =
+        |status: &Value| status["devices"].as_array().unwrap().iter().map(|d| d["name"].clone()).collect::<Vec<_>>();
+    assert_eq!(names(&json), names(&status));
 }

@@ -33,9 +33,9 @@ use vgpu_output::say::{EXIT_USAGE, Failure};
 /// WANT and GOT are parts of the last seconds: the device time that a tenant wanted, and the time that it got. WAIT is
 /// the
 /// part of the time since the last refresh in which its processes waited at the gate. PROC is the number of connected
-/// processes; a number before a slash says how many wait now. HISTORY is GOT of the last refreshes. A window that is
-/// too
-/// small for all columns shows the most important ones.
+/// processes on the device; a number before a slash says how many wait now. HISTORY is GOT of the last refreshes. A
+/// window that is too small for all columns shows the most important ones. A MIG instance is a device of its own, named
+/// by its UUID as in `vgpu status`; a narrow column shows both ends of the UUID.
 ///
 /// In the view, ? shows the keys. A change there is the same as `vgpu set`, and lasts as long. Colours and letters
 /// follow

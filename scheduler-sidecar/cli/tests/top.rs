@@ -292,6 +292,61 @@ fn of_many_devices_and_tenants_the_chosen_one_is_always_seen() {
     assert_eq!((top.device.as_ref(), top.shown_rows().len()), (None, 500));
 }
 
+/// Two MIG instances of one board, a tenant on each, and one on both.
+fn on_instances() -> TopState {
+    let instance = |end: &str| format!("MIG-5ae3917e-0f6b-4c44-9c7e-5d1f2b00c0{end}");
+    let [large, small] = [instance("01"), instance("02")];
+    let mut now = status();
+    let device = now.devices.remove(0);
+    now.devices = [(&large, "3g.40gb"), (&small, "1g.10gb")]
+        .map(|(name, profile)| DeviceStatus {
+            name: name.clone(),
+            uuid: Some(name.clone()),
+            model: Some(format!("NVIDIA A100-SXM4-80GB MIG {profile}")),
+            ..device.clone()
+        })
+        .into();
+    let on = |name: &str, device: &str| {
+        let mut tenant = tenant(name, device, (40.0, 20.0), (1, 2), "running");
+        // The daemon reports CUDA's name of an instance that a member joined before the driver answered.
+        tenant.members[0].devices[0].device = device.replace("MIG-", "GPU-");
+        tenant
+    };
+    let (mut both, other) = (on("both", &large), on("both", &small));
+    both.devices.extend(other.devices);
+    both.members.extend(other.members);
+    both.members.push(both.members[0].clone());
+    now.tenants = vec![on("chat", &large), on("train", &small), both];
+    TopState::new(look(now, 0), wishes())
+}
+
+#[test]
+fn each_instance_has_its_own_name_profile_and_processes() {
+    let mut top = on_instances();
+    let text = picture(&top, &FINE, (110, 24));
+    for (at, label) in
+        [(1, "device MIG-5ae~c001 3g.40gb  busy  40.0%"), (2, "device MIG-5ae~c002 1g.10gb  busy  40.0%")]
+    {
+        assert!(text.lines().nth(at).unwrap().starts_with(label), "{text}");
+    }
+    for (name, device) in [("chat", "c001"), ("train", "c002"), ("both", "c001"), ("both", "c002")] {
+        let is_row = |line: &&str| line.starts_with(name) && line.contains(&format!(" MIG-5ae~{device} "));
+        assert_eq!(text.lines().filter(is_row).count(), 1, "{name} on {device}: {text}");
+    }
+    let plain = plain::plain_text(&top);
+    let counted: Vec<(String, String)> =
+        top.rows_of("both").map(|row| (row.device.clone(), TopColumn::Members.cell_text(row))).collect();
+    let name = |end: &str| format!("MIG-5ae3917e-0f6b-4c44-9c7e-5d1f2b00c0{end}");
+    assert_eq!(counted, [(name("01"), "2".to_owned()), (name("02"), "1".to_owned())], "{plain}");
+    for (end, profile) in [("01", "3g.40gb"), ("02", "1g.10gb")] {
+        let line = plain.lines().find(|line| line.starts_with(&format!("device {}: ", name(end)))).unwrap();
+        assert!(line.ends_with(&format!("NVIDIA A100-SXM4-80GB MIG {profile}")), "{plain}");
+    }
+    // Key `d` shows one instance after the other.
+    press(&mut top, &[KeyCode::Char('d'), KeyCode::Char('d')]);
+    assert_eq!((top.device.as_ref(), order(&top)), (Some(&name("02")), vec!["both", "train"]));
+}
+
 #[test]
 fn without_colours_nothing_has_one_and_without_unicode_all_is_ascii() {
     let mut top = top();

@@ -2,7 +2,15 @@
 
 use std::time::Duration;
 
-use vgpu_control::{DaemonStatus, DeviceStatus, TenantStatus, TermsStatus};
+use vgpu_control::{DaemonStatus, DeviceStatus, MemberStatus, TenantStatus, TermsStatus};
+use vgpu_core::units::uuid::is_same_device;
+
+/// Beginning of the names of MIG instances.
+const INSTANCE_PREFIX: &str = "MIG-";
+/// Characters of a shortened device name.
+const BRIEF_NAME_WIDTH: usize = 12;
+/// Characters at the end of a MIG instance's shortened name.
+const BRIEF_END_WIDTH: usize = 4;
 
 /// Identifies a row: a tenant on a device.
 pub type RowKey = (String, String);
@@ -50,7 +58,7 @@ pub struct TopRow {
     pub limit: Option<u64>,
     /// Members that wait at the gate for permission to launch now.
     pub waiting: usize,
-    /// Number of the tenant's connected processes on the device.
+    /// Number of the tenant's connected processes that are on the device, or on none yet.
     pub members: usize,
     /// State in one word, as in `vgpu explain`; `-` if unknown.
     pub state: String,
@@ -97,6 +105,15 @@ pub struct TopDevice {
     pub holder: Option<String>,
 }
 
+impl TopDevice {
+    /// Returns the profile of a MIG instance, like `3g.40gb`, with which the driver ends the instance's model name.
+    #[must_use]
+    pub fn instance_profile(&self) -> Option<&str> {
+        let model = self.model.as_deref().filter(|_| self.name.starts_with(INSTANCE_PREFIX))?;
+        model.rsplit_once(" MIG ").map(|(_, profile)| profile)
+    }
+}
+
 /// Returns `part` as a fraction of `whole`.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "for a bar")]
@@ -111,12 +128,20 @@ pub fn rows_of_look(look: &StatusLook, before: Option<&StatusLook>) -> Vec<TopRo
     tenants
         .flat_map(|tenant| {
             let waits = move |here: &TermsStatus| waited_since(look, before?, tenant, here);
-            tenant.devices.iter().map(move |here| row_of_terms(tenant, here, waits(here)))
+            let members = |here: &TermsStatus| count_members(&look.status.devices, tenant, here);
+            tenant.devices.iter().map(move |here| row_of_terms(tenant, here, members(here), waits(here)))
         })
         .collect()
 }
 
-fn row_of_terms(tenant: &TenantStatus, here: &TermsStatus, wait: Option<f64>) -> TopRow {
+/// Counts the members on a device. A member that has joined no device counts on each.
+fn count_members(devices: &[DeviceStatus], tenant: &TenantStatus, here: &TermsStatus) -> usize {
+    let is_here =
+        |member: &&MemberStatus| member.devices.iter().any(|on| name_same_device(devices, &on.device, &here.device));
+    tenant.members.iter().filter(|member| member.devices.is_empty() || is_here(member)).count()
+}
+
+fn row_of_terms(tenant: &TenantStatus, here: &TermsStatus, members: usize, wait: Option<f64>) -> TopRow {
     let time = here.time.as_ref();
     let state = match (&tenant.unusable, tenant.paused, tenant.removed, time) {
         (Some(_), ..) => "unserved",
@@ -141,7 +166,7 @@ fn row_of_terms(tenant: &TenantStatus, here: &TermsStatus, wait: Option<f64>) ->
         used: here.memory_used,
         limit: here.memory_limit,
         waiting: time.map_or(0, |time| time.waiting),
-        members: tenant.members.len(),
+        members,
         state: state.to_owned(),
         paused: tenant.paused,
     }
@@ -203,7 +228,13 @@ fn device_of(device: &DeviceStatus, status: &DaemonStatus) -> TopDevice {
 /// Returns true if `name` is a name of this device.
 #[must_use]
 pub fn is_called(device: &DeviceStatus, name: &str) -> bool {
-    device.name == name || device.uuid.as_deref().is_some_and(|uuid| vgpu_core::units::uuid::is_same_device(uuid, name))
+    device.name == name || device.uuid.as_deref().is_some_and(|uuid| is_same_device(uuid, name))
+}
+
+/// Returns true if both names are of one device, as far as the daemon's devices and the names themselves tell.
+#[must_use]
+pub fn name_same_device(devices: &[DeviceStatus], one: &str, other: &str) -> bool {
+    is_same_device(one, other) || devices.iter().any(|device| is_called(device, one) && is_called(device, other))
 }
 
 /// Finds a device by number or UUID, and returns the view's name for it.
@@ -242,10 +273,16 @@ pub fn short_bytes(bytes: u64) -> String {
     String::new()
 }
 
-/// Shortens a device's name to twelve characters: a number stays, a UUID keeps its first part.
+/// Shortens a device's name to twelve characters: a number stays, a UUID keeps its first part. A MIG instance's UUID
+/// keeps both ends, because the instances of one board may begin alike.
 #[must_use]
 pub fn brief_name(name: &str) -> String {
-    name.chars().take(12).collect()
+    let length = name.chars().count();
+    if length > BRIEF_NAME_WIDTH && name.starts_with(INSTANCE_PREFIX) {
+        let begin = name.chars().take(BRIEF_NAME_WIDTH - BRIEF_END_WIDTH - 1);
+        return begin.chain(['~']).chain(name.chars().skip(length - BRIEF_END_WIDTH)).collect();
+    }
+    name.chars().take(BRIEF_NAME_WIDTH).collect()
 }
 
 #[cfg(test)]
@@ -282,6 +319,14 @@ mod tests {
         .unwrap();
         let busy: Vec<Option<f64>> = devices_of_status(&status).iter().map(|device| device.busy).collect();
         assert_eq!(busy.iter().map(|busy| format!("{:.1}", busy.unwrap())).collect::<Vec<_>>(), ["0.0"]);
+    }
+
+    #[test]
+    fn instances_of_one_board_have_different_brief_names() {
+        let names = ["01", "02"].map(|end| brief_name(&format!("MIG-5ae3917e-0f6b-4c44-9c7e-5d1f2b00c0{end}")));
+        assert_eq!(names, ["MIG-5ae~c001", "MIG-5ae~c002"]);
+        let others = ["0", "*", "MIG-2a", "GPU-5ae3917e-0f6b-4c44-9c7e-5d1f2b00c001"].map(brief_name);
+        assert_eq!(others, ["0", "*", "MIG-2a", "GPU-5ae3917e"]);
     }
 
     #[test]

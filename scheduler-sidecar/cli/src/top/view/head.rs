@@ -18,7 +18,7 @@ pub fn head_lines<'t>(top: &TopState, theme: &ColourTheme, width: usize, height:
         devices.iter().filter(|device| top.device.as_ref().is_none_or(|name| *name == device.name)).collect();
     // Many devices must leave space for the tenants.
     let most = if height < 10 { 1 } else { (height / 3).max(2) };
-    let name = devices.iter().map(|device| brief_name(&device.name).chars().count()).max().unwrap_or(0);
+    let name = devices.iter().map(|device| device_label(device).chars().count()).max().unwrap_or(0);
     let shown = if devices.len() > most { most - 1 } else { devices.len() };
     lines.extend(devices.iter().take(shown.max(1)).map(|device| device_line(device, theme, name, width)));
     let rest = devices.len().saturating_sub(shown.max(1));
@@ -50,6 +50,12 @@ fn title_line<'t>(top: &TopState, theme: &ColourTheme, width: usize) -> Line<'t>
     Line::styled(text, if top.lost.is_some() { theme.dim_style() } else { theme.heading_style() })
 }
 
+/// Returns the brief name, followed by the profile of a MIG instance.
+fn device_label(device: &TopDevice) -> String {
+    let profile = device.instance_profile().map_or(String::new(), |text| format!(" {}", problem::escape_value(text)));
+    brief_name(&device.name) + &profile
+}
+
 fn device_line<'t>(device: &TopDevice, theme: &ColourTheme, name: usize, width: usize) -> Line<'t> {
     let memory = match (device.used, device.memory) {
         (None, None) => None,
@@ -64,7 +70,7 @@ fn device_line<'t>(device: &TopDevice, theme: &ColourTheme, name: usize, width: 
         (None, true) => "held by nobody".to_owned(),
         (None, false) => "no leases".to_owned(),
     };
-    let label = if name == 0 { String::new() } else { format!("{:<name$}  ", brief_name(&device.name)) };
+    let label = if name == 0 { String::new() } else { format!("{:<name$}  ", device_label(device)) };
     let busy = device.busy.map_or("busy      ?".to_owned(), |busy| format!("busy {busy:>5.1}%"));
     let text = memory.as_ref().map_or_else(String::new, |(text, _)| format!("  memory {text}"));
     let fixed = 7 + label.chars().count() + busy.len() + text.chars().count() + 2 + holder.chars().count();

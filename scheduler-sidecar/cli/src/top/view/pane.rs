@@ -96,13 +96,7 @@ fn on_device(top: &TopState, theme: &ColourTheme, row: &TopRow, width: usize, li
         None => None,
         Some(Err(why)) => Some(Line::styled(format!("  last hour: {}", escape_line(why)), theme.dim_style())),
         Some(Ok(all)) => {
-            let status = top.look.status.devices.iter().find(|device| row::is_called(device, &row.device));
-            let same = |uuid: &str| {
-                status.map_or_else(
-                    || vgpu_core::units::uuid::is_same_device(uuid, &row.device),
-                    |device| row::is_called(device, uuid),
-                )
-            };
+            let same = |uuid: &str| row::name_same_device(&top.look.status.devices, uuid, &row.device);
             let line = all.iter().find(|((tenant, uuid), _)| *tenant == row.tenant && same(uuid));
             let nothing = vec![0.0; MINUTES_SHOWN];
             let values = line.map_or(&nothing, |(_, values)| values);
