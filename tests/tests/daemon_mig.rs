@@ -7,11 +7,12 @@
 mod world;
 
 use serde_json::Value;
+use std::fs;
 use std::process::{Command, Output};
-use vgpu_tests::artefacts::{vgpu, vgpud};
+use vgpu_tests::artefacts::{sim_dir, vgpu, vgpud};
 use vgpu_tests::program::{Kind, compile};
 use vgpu_tests::{GIB, MIB, Member, NOT_PERMITTED, OUT_OF_MEMORY, text};
-use world::{World, eventually, tenant};
+use world::{World, alone, eventually, finish, tenant};
 
 /// A whole device as number 0, and three instances on device number 1.
 const MIXED: &str = "t4,a100:mig=3g.40gb+1g.10gb+1g.10gb";
@@ -214,4 +215,43 @@ fn top_has_each_instance_under_the_name_that_status_has_with_its_own_processes()
     let names =
         |status: &Value| status["devices"].as_array().unwrap().iter().map(|d| d["name"].clone()).collect::<Vec<_>>();
     assert_eq!(names(&json), names(&status));
+}
+
+/// A daemon without a driver knows an instance by CUDA's name only.
+#[test]
+fn a_report_has_one_line_for_an_instance_and_counts_its_time_once_also_after_a_daemon_without_a_driver() {
+    let _alone = alone();
+    let mut world = World::start_on(MIXED, &tenant("a", "memory_limit = \"1GiB\""));
+    let instance = devices(&world).remove(2).0;
+    let empty = world.lab.path().join("driver");
+    fs::create_dir(&empty).unwrap();
+    let state = world.lab.path().join("run/state");
+    let report = || -> Vec<(String, u64)> {
+        let mut command = Command::new(vgpu());
+        command.args(["report", "usage", "--by", "device", "--only-used", "--json", "--state-dir"]).arg(&state);
+        let report: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap_or_default();
+        let lines = report["lines"].as_array().cloned().unwrap_or_default().into_iter();
+        let line = |line: Value| (line["device"].as_str().unwrap().to_owned(), line["gpu_ns"].as_u64().unwrap());
+        lines.map(line).filter(|(_, ns)| *ns > 0).collect()
+    };
+    let mut members = Vec::new();
+    for (driver, name) in [(empty, instance.replace("MIG-", "GPU-")), (sim_dir(), instance.clone())] {
+        world.kill();
+        world.lab.with_driver(&driver);
+        world.restart();
+        world.lab.with_driver(&sim_dir());
+        eventually("the daemon answers", || !world.status().is_empty());
+        world.lab.set("CUDA_VISIBLE_DEVICES", &instance);
+        let mut at_work = world.at_work(&[("a", 1000, 32, 0)], 1000);
+        finish(&mut at_work);
+        // These processes join the next daemon, and report the device time that this one recorded.
+        members.append(&mut at_work);
+        let truth = world.lab.device(2).busy_ns;
+        // Time that counts twice would be half more; a busy host adds some percent.
+        let is_recorded = |ns: u64| (truth * 85..truth * 115).contains(&(ns * 100));
+        eventually("it is recorded, under one name", || {
+            let lines = report();
+            lines.len() == 1 && lines[0].0 == name && is_recorded(lines[0].1)
+        });
+    }
 }

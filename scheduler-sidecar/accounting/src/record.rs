@@ -28,7 +28,7 @@ use crate::clock;
 use integrate::{ClockMoment, UsageIntegral, UsageSums};
 use ledgers::{HeldMemory, LedgerFiles, QUICK, QUICK_READINGS, RoomDevice};
 use reading::LedgerReading;
-use store::{ProcessMark, RecordStore};
+use store::{ProcessMark, RecordStore, mark_of_any_name};
 use told::ToldRefusals;
 use vgpu_config::plan::Keep;
 use vgpu_control::RecordStatus;
@@ -231,8 +231,8 @@ struct RecordThread {
     integral: UsageIntegral,
     told: ToldRefusals,
     store: Option<RecordStore>,
-    /// Device time that earlier daemons recorded for processes that have not joined again; `None` until the store is
-    /// open.
+    /// Device time that earlier daemons recorded for processes that have not joined again, by [`mark_of_any_name`];
+    /// `None` until the store is open.
     former: Option<BTreeMap<ProcessMark, u64>>,
     /// Processes that joined before the store was open.
     early: Vec<(ProcessMark, u64)>,
@@ -339,7 +339,7 @@ impl RecordThread {
                 // A new process may reuse the number. `min` limits the deduction to the time that this process
                 // measured.
                 Some(former) => {
-                    let before = former.remove(&mark).unwrap_or(0).min(busy);
+                    let before = former.remove(&mark_of_any_name(mark)).unwrap_or(0).min(busy);
                     *written.entry(whose).or_default() += before;
                 }
                 None if self.settings.dir.is_some() && self.early.len() < MAX_MARKS => self.early.push((mark, busy)),
@@ -447,7 +447,8 @@ impl RecordThread {
                 }
                 let mut former = self.former.take().unwrap_or(marks);
                 for ((tenant, device, process), busy) in std::mem::take(&mut self.early) {
-                    let before = former.remove(&(tenant.clone(), device.clone(), process)).unwrap_or(0).min(busy);
+                    let mark = mark_of_any_name((tenant.clone(), device.clone(), process));
+                    let before = former.remove(&mark).unwrap_or(0).min(busy);
                     self.integral.takes_off(&tenant, &device, before);
                 }
                 (self.former, self.store) = (Some(former), Some(store));

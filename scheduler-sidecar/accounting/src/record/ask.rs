@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::store::{APPLICATION_ID, RECORD_FILE, RecordTrouble, SCHEMA_VERSION, to_unsigned};
 use vgpu_config::bearer::CostBearer;
+use vgpu_core::units::uuid::uuid_key;
 
 /// Length of time in one row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -124,6 +125,7 @@ pub fn ask_record(dir: &Path, question: &UsageQuestion) -> Result<UsageAnswer, R
          members, unmeasured_ns FROM usage JOIN tenant ON tenant.id = usage.tenant JOIN device ON device.id = usage.device \
          WHERE usage.start >= ?1 AND usage.start < ?2",
     )?;
+    let names = InstanceNames::read(&connection)?;
     let mut rows = statement.query(params![question.span.0, question.span.1])?;
     let mut sums: BTreeMap<(Option<i64>, String, Option<String>), UsageRow> = BTreeMap::new();
     while let Some(row) = rows.next()? {
@@ -131,7 +133,7 @@ pub fn ask_record(dir: &Path, question: &UsageQuestion) -> Result<UsageAnswer, R
         if !question.tenants.is_empty() && !question.tenants.contains(&tenant) {
             continue;
         }
-        let device = if question.devices { Some(row.get(2)?) } else { None };
+        let device = if question.devices { Some(names.name_of(row.get(2)?)) } else { None };
         let used = UsageRow {
             gpu_ns: row.get::<_, Option<i64>>(3)?.map(to_unsigned),
             unmeasured_ns: to_unsigned(row.get(10)?),
@@ -207,6 +209,7 @@ pub fn for_each_line(dir: &Path, span: (i64, i64), mut line: impl FnMut(RecordLi
          FROM usage JOIN tenant ON tenant.id = usage.tenant JOIN device ON device.id = usage.device \
          WHERE usage.start >= ?1 AND usage.start < ?2 ORDER BY usage.start",
     )?;
+    let names = InstanceNames::read(&connection)?;
     let mut rows = statement.query(params![span.0, span.1])?;
     while let Some(row) = rows.next()? {
         let number = |column: usize| row.get::<_, Option<i64>>(column).map(|value| value.map(to_unsigned));
@@ -216,7 +219,7 @@ pub fn for_each_line(dir: &Path, span: (i64, i64), mut line: impl FnMut(RecordLi
             span: row.get(1)?,
             tenant: row.get(2)?,
             bearer: CostBearer::of_columns(&group, &labels),
-            device: row.get(3)?,
+            device: names.name_of(row.get(3)?),
             gpu_ns: number(4)?.unwrap_or(0),
             unmeasured_ns: to_unsigned(row.get(13)?),
             wait_ns: to_unsigned(row.get(5)?),
@@ -228,6 +231,28 @@ pub fn for_each_line(dir: &Path, span: (i64, i64), mut line: impl FnMut(RecordLi
         });
     }
     Ok(())
+}
+
+/// NVML's names of the MIG instances in the record, by [`uuid_key`].
+///
+/// A daemon without a driver knows an instance only by CUDA's name, `GPU-...`. Once a later daemon recorded NVML's
+/// name, `MIG-...`, all rows of the instance have that one, as in `vgpu status`.
+struct InstanceNames(BTreeMap<String, String>);
+
+impl InstanceNames {
+    fn read(connection: &Connection) -> Result<Self, RecordTrouble> {
+        let mut statement = connection.prepare("SELECT uuid FROM device WHERE uuid LIKE 'MIG-%'")?;
+        let names = statement.query_map([], |row| row.get(0))?.collect::<Result<Vec<String>, _>>()?;
+        Ok(Self(names.into_iter().map(|name| (uuid_key(&name), name)).collect()))
+    }
+
+    /// Returns the device's name, from one of its names in the record.
+    fn name_of(&self, recorded: String) -> String {
+        if self.0.is_empty() {
+            return recorded;
+        }
+        self.0.get(&uuid_key(&recorded)).cloned().unwrap_or(recorded)
+    }
 }
 
 /// Opens the record in a directory for reading, and refuses other versions. `None` if a daemon is just creating it.
@@ -387,6 +412,29 @@ mod tests {
         for_each_line(dir.path(), (0, i64::MAX), |line| lines.push((line.tenant, line.gpu_ns, line.unmeasured_ns)))
             .unwrap();
         assert!(lines.contains(&("not".to_owned(), 0, 11)), "{lines:?}");
+    }
+
+    #[test]
+    fn an_instance_is_one_device_under_nvmls_name_whatever_name_its_rows_have() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut store, _) = RecordStore::open(dir.path()).unwrap();
+        let mut add = |device: &str, start, gpu_ns| {
+            let key = RecordKey { tenant: "a".into(), device: device.into(), start, bearer: Default::default() };
+            let row = RecordRow { gpu_ns, members: 1, ..RecordRow::default() };
+            store.add(&BTreeMap::from([(key, row)]), &BTreeMap::new(), start).unwrap();
+        };
+        // Rows of a daemon without a driver, then of one with it; and a whole device.
+        add("GPU-00aa", 0, 5);
+        add("MIG-00AA", 60, 7);
+        add("GPU-00bb", 60, 11);
+        let question = UsageQuestion { tenants: Vec::new(), devices: true, span: (0, i64::MAX), by: GroupBy::Total };
+        let answer = ask_record(dir.path(), &question).unwrap();
+        let rows: Vec<_> = answer.rows.iter().map(|row| (row.device.as_deref().unwrap(), row.gpu_ns)).collect();
+        assert_eq!(rows, [("GPU-00bb", Some(11)), ("MIG-00AA", Some(12))]);
+        let mut lines = Vec::new();
+        for_each_line(dir.path(), (0, i64::MAX), |line| lines.push((line.device, line.gpu_ns))).unwrap();
+        lines.sort();
+        assert_eq!(lines, [("GPU-00bb".to_owned(), 11), ("MIG-00AA".to_owned(), 5), ("MIG-00AA".to_owned(), 7)]);
     }
 
     #[test]

@@ -20,6 +20,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 
 use super::integrate::{RecordKey, RecordRow};
 use vgpu_config::plan::Keep;
+use vgpu_core::units::uuid::uuid_key;
 
 /// The database in the state directory.
 pub const RECORD_FILE: &str = "record.sqlite";
@@ -39,6 +40,13 @@ const HOURS_PER_ROLL_UP: usize = 24;
 
 /// Identifies a process on a device: the tenant's name, the device's UUID, the process's number.
 pub type ProcessMark = (String, String, u32);
+
+/// Returns the mark with the [`uuid_key`] of its device, because a daemon without a driver knows a MIG instance by
+/// another name than one with it.
+#[must_use]
+pub fn mark_of_any_name((tenant, device, process): ProcessMark) -> ProcessMark {
+    (tenant, uuid_key(&device), process)
+}
 
 /// Reasons why nothing is written at the moment.
 #[derive(Debug)]
@@ -150,8 +158,8 @@ impl RecordStore {
         Ok(connection)
     }
 
-    /// Returns the device time in ns that earlier daemons of this boot recorded for processes. Marks of another boot
-    /// are deleted.
+    /// Returns the device time in ns that earlier daemons of this boot recorded for processes, by
+    /// [`mark_of_any_name`]. Marks of another boot are deleted.
     ///
     /// # Errors
     /// [`RecordTrouble`].
@@ -167,11 +175,12 @@ impl RecordStore {
         {
             let mut ask = change.prepare(
                 "SELECT tenant.name, device.uuid, mark.process, mark.busy_ns FROM mark \
-                 JOIN tenant ON tenant.id = mark.tenant JOIN device ON device.id = mark.device",
+                 JOIN tenant ON tenant.id = mark.tenant JOIN device ON device.id = mark.device ORDER BY mark.seen",
             )?;
             let mut rows = ask.query([])?;
             while let Some(row) = rows.next()? {
-                marks.insert((row.get(0)?, row.get(1)?, row.get(2)?), to_unsigned(row.get(3)?));
+                let mark = mark_of_any_name((row.get(0)?, row.get(1)?, row.get(2)?));
+                marks.insert(mark, to_unsigned(row.get(3)?));
             }
         }
         change.commit()?;
@@ -417,8 +426,22 @@ mod tests {
         assert!(matches!(RecordStore::open(dir.path()), Err(RecordTrouble::Taken(_))), "one daemon at a time");
         drop(store);
         let (mut store, _) = RecordStore::open(dir.path()).unwrap();
-        assert_eq!(store.read_marks("one").unwrap(), BTreeMap::from([(mark, 60)]));
+        assert_eq!(store.read_marks("one").unwrap(), BTreeMap::from([(mark_of_any_name(mark), 60)]));
         assert!(store.read_marks("two").unwrap().is_empty());
+    }
+
+    #[test]
+    fn the_mark_of_a_process_on_an_instance_is_found_under_either_name_and_the_newest_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut store, _) = RecordStore::open(dir.path()).unwrap();
+        assert!(store.read_marks("one").unwrap().is_empty());
+        let mark = |device: &str| ("a".to_owned(), device.to_owned(), 7);
+        for (device, busy, seen) in [("MIG-00AA", 70, 2), ("GPU-00aa", 50, 1)] {
+            store.add(&BTreeMap::new(), &BTreeMap::from([(mark(device), busy)]), seen).unwrap();
+        }
+        let marks = store.read_marks("one").unwrap();
+        assert_eq!(marks.get(&mark_of_any_name(mark("GPU-00aa"))), Some(&70), "{marks:?}");
+        assert_eq!(mark_of_any_name(mark("GPU-00aa")), mark_of_any_name(mark("MIG-00AA")));
     }
 
     #[test]
