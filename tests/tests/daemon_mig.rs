@@ -9,7 +9,7 @@ mod world;
 use serde_json::Value;
 use std::fs;
 use std::process::{Command, Output};
-use vgpu_tests::artefacts::{sim_dir, vgpu, vgpud};
+use vgpu_tests::artefacts::{libvgpu, sim_dir, vgpu, vgpud};
 use vgpu_tests::program::{Kind, compile};
 use vgpu_tests::{GIB, MIB, Member, NOT_PERMITTED, OUT_OF_MEMORY, text};
 use world::{World, alone, eventually, finish, tenant};
@@ -42,7 +42,7 @@ fn row<'s>(status: &'s Value, tenant: &str, device: &str) -> &'s Value {
 #[track_caller]
 fn told(world: &World, words: &[&str]) -> String {
     let mut command = Command::new(vgpu());
-    command.args(words).arg("--socket").arg(world.lab.path().join("run/admin.sock"));
+    command.args(words).arg("--socket").arg(world.lab.path().join("run/admin.sock")).env("VGPU_LIBRARY", libvgpu());
     let output = command.output().unwrap();
     assert!(output.status.success(), "{words:?}: {}", text(&output));
     String::from_utf8(output.stdout).unwrap()
@@ -254,4 +254,27 @@ fn a_report_has_one_line_for_an_instance_and_counts_its_time_once_also_after_a_d
             lines.len() == 1 && lines[0].0 == name && is_recorded(lines[0].1)
         });
     }
+}
+
+#[test]
+fn a_cdi_device_leads_its_container_to_the_tenants_instance() {
+    let names = {
+        let world = World::start_on(MIXED, &tenant("one", ""));
+        devices(&world)
+    };
+    let file = tenant("board", "devices = [1]\nmemory_limit = \"50%\"")
+        + &tenant("one", &format!("devices = [{:?}]\nmemory_limit = \"40%\"", names[2].0));
+    let mut world = World::start_on(MIXED, &file);
+    let spec: Value = serde_json::from_str(&told(&world, &["cdi", "generate"])).unwrap();
+    let variable = |tenant: &str| {
+        let device = spec["devices"].as_array().unwrap().iter().find(|device| device["name"] == tenant).unwrap();
+        let env = device["containerEdits"]["env"].as_array().unwrap();
+        env.iter().find_map(|one| one.as_str()?.strip_prefix("CUDA_VISIBLE_DEVICES=").map(str::to_owned))
+    };
+    assert_eq!(variable("board"), None, "its containers choose one of three instances");
+    let mut lost = world.plain("one");
+    assert_eq!(lost.code("init"), NOT_PERMITTED, "CUDA shows the first device, which is another one");
+    let mut m = member_on(&mut world, "one", &variable("one").expect("the instance"));
+    m.begin();
+    assert_eq!((m.info().1, m.errors()), (names[2].1 * 4 / 10, String::new()));
 }

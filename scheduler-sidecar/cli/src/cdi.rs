@@ -3,6 +3,11 @@
 //! CDI (Container Device Interface) is a JSON file that container engines read: `--device KIND=NAME` then adds mounts
 //! and variables. The output needs CDI 0.3.0, the oldest version that tools read, unless a tenant's name begins with
 //! a digit.
+//!
+//! The file has no device nodes: the GPU is another device, of the file that NVIDIA's tool writes. It does name the MIG
+//! instance of a tenant that has one device, in `CUDA_VISIBLE_DEVICES`. Without it, CUDA takes the first device that
+//! the container shows, and the library refuses it. `NVIDIA_VISIBLE_DEVICES` would be wrong: NVIDIA's file sets it to
+//! `void`, so that NVIDIA's runtime does not add the GPU a second time.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -42,15 +47,15 @@ enum CdiVerb {
 /// Writes a CDI specification with a device for each tenant of vgpud.
 ///
 /// A container with `--device vgpu.internal/tenant=NAME` gets the preloaded library and the tenant's socket. The GPU
-/// itself
-/// comes as before, by `--gpus` or by the device of NVIDIA's own CDI file. Write the file again when tenants are added
-/// or
-/// removed.
+/// itself comes as before, by `--gpus` or by the device of NVIDIA's own CDI file. If the tenant's only device is a MIG
+/// instance, the container also gets CUDA_VISIBLE_DEVICES with its UUID; NVIDIA's file names the instance by it too.
+/// Write the file again when tenants are added or removed, or when their devices change.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   vgpu cdi generate --output /etc/cdi/vgpu.json
   podman run --device nvidia.com/gpu=all --device vgpu.internal/tenant=train IMAGE python3 train.py
+  podman run --device nvidia.com/gpu=MIG-5ae3917e-... --device vgpu.internal/tenant=chat IMAGE
   vgpu cdi generate --config /etc/vgpu/vgpud.toml | jq '.devices[].name'
 
 Exit codes:
@@ -62,7 +67,8 @@ struct GenerateArgs {
     #[command(flatten)]
     daemon: SocketArg,
 
-    /// Takes the tenants from this file of vgpud instead of asking the daemon.
+    /// Takes the tenants from this file of vgpud instead of asking the daemon; only MIG instances that it names by UUID
+    /// are known.
     #[arg(long, value_name = "FILE", conflicts_with = "socket")]
     config: Option<PathBuf>,
 
@@ -85,6 +91,22 @@ struct SocketArg {
     /// The administrative socket [default: admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or $XDG_RUNTIME_DIR/vgpu].
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+}
+
+/// A tenant, as far as a container needs to know it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct CdiTenant {
+    /// Path of the tenant's socket.
+    socket: PathBuf,
+    /// UUID of the MIG instance that is the tenant's only device; `None`: it has other devices, or several.
+    instance: Option<String>,
+}
+
+impl CdiTenant {
+    fn new<'d>(socket: PathBuf, mut devices: impl Iterator<Item = &'d str>) -> Self {
+        let only = devices.next().filter(|_| devices.next().is_none());
+        Self { socket, instance: only.filter(|device| device.starts_with("MIG-")).map(str::to_owned) }
+    }
 }
 
 /// The CDI file.
@@ -139,39 +161,49 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Asks the daemon for the tenants' names and sockets.
-fn from_daemon(socket: Option<PathBuf>) -> Result<BTreeMap<String, PathBuf>, Failure> {
+/// Asks the daemon for the tenants' names, sockets and devices.
+fn from_daemon(socket: Option<PathBuf>) -> Result<BTreeMap<String, CdiTenant>, Failure> {
     let status =
         DaemonAddress { socket, json: false }.ask_daemon(&ControlCommand::Status)?.status.ok_or_else(no_answer)?;
-    Ok(status.tenants.into_iter().filter(|tenant| !tenant.removed).map(|tenant| (tenant.name, tenant.socket)).collect())
+    let served = status.tenants.into_iter().filter(|tenant| !tenant.removed);
+    let described = served.map(|tenant| {
+        let devices = tenant.devices.iter().map(|here| here.device.as_str());
+        (tenant.name, CdiTenant::new(tenant.socket, devices))
+    });
+    Ok(described.collect())
 }
 
-/// Reads the tenants' names and sockets from the file, without asking a driver.
-fn from_file(file: &Path) -> Result<BTreeMap<String, PathBuf>, Failure> {
+/// Reads the tenants' names, sockets and devices from the file, without asking a driver.
+fn from_file(file: &Path) -> Result<BTreeMap<String, CdiTenant>, Failure> {
     let text =
         fs::read_to_string(file).map_err(|why| Failure::new(EXIT_FINDINGS, format!("{}: {why}", file.display())))?;
     let around = Surroundings { run_dir: paths::runtime_dir(), ..Surroundings::default() };
     let plan = config::make_plan(&text, &around).map_err(|report| {
         Failure::new(EXIT_FINDINGS, report.to_lines(&file.display().to_string()).trim_end().to_owned())
     })?;
-    Ok(plan.tenants.into_iter().map(|tenant| (tenant.name, tenant.socket)).collect())
+    let described = plan.tenants.into_iter().map(|tenant| {
+        let devices = tenant.terms.iter().map(|terms| terms.device.as_str());
+        (tenant.name, CdiTenant::new(tenant.socket, devices))
+    });
+    Ok(described.collect())
 }
 
-fn build_spec(kind: &str, library: &Path, tenants: &BTreeMap<String, PathBuf>) -> Result<CdiSpec, Failure> {
+fn build_spec(kind: &str, library: &Path, tenants: &BTreeMap<String, CdiTenant>) -> Result<CdiSpec, Failure> {
     let dir = library.parent().unwrap_or(Path::new("/"));
     let file = library.file_name().unwrap_or_default().to_string_lossy();
     let mut devices = Vec::new();
-    for (name, socket) in tenants {
+    for (name, CdiTenant { socket, instance }) in tenants {
         check_name(name)
             .map_err(|why| Failure::new(EXIT_USAGE, format!("the tenant {name:?} {why}; give it another name")))?;
         let room = socket.parent().unwrap_or(Path::new("/"));
         let file = socket.file_name().unwrap_or_default();
         let ledgers = ledgers_of(file).to_string_lossy().into_owned();
-        let file = file.to_string_lossy();
+        let mut env = vec![format!("VGPU_SOCKET={TENANT_DIR}/{}", file.to_string_lossy())];
+        env.extend(instance.iter().map(|uuid| format!("CUDA_VISIBLE_DEVICES={uuid}")));
         devices.push(CdiDevice {
             name: name.clone(),
             container_edits: CdiEdits {
-                env: vec![format!("VGPU_SOCKET={TENANT_DIR}/{file}")],
+                env,
                 mounts: vec![
                     read_only_mount(room, TENANT_DIR, &["ro", "noexec"])?,
                     read_only_mount(&room.join(&ledgers), &format!("{TENANT_DIR}/{ledgers}"), &["rw", "noexec"])?,
@@ -238,10 +270,14 @@ mod tests {
     use super::*;
 
     fn made(names: &[&str]) -> Result<CdiSpec, Failure> {
-        let tenants = names
-            .iter()
-            .map(|name| ((*name).to_owned(), PathBuf::from(format!("/run/vgpu/tenants/{name}/vgpud.sock"))));
-        build_spec("vgpu.internal/tenant", Path::new("/usr/lib/vgpu/libvgpu.so"), &tenants.collect())
+        made_on(names, &["0"])
+    }
+
+    fn made_on(names: &[&str], devices: &[&str]) -> Result<CdiSpec, Failure> {
+        let socket = |name: &str| PathBuf::from(format!("/run/vgpu/tenants/{name}/vgpud.sock"));
+        let tenant = |name: &&str| ((*name).to_owned(), CdiTenant::new(socket(name), devices.iter().copied()));
+        let tenants = names.iter().map(tenant).collect();
+        build_spec("vgpu.internal/tenant", Path::new("/usr/lib/vgpu/libvgpu.so"), &tenants)
     }
 
     #[test]
@@ -278,6 +314,19 @@ mod tests {
             },
         });
         assert_eq!(json, expected);
+    }
+
+    #[test]
+    fn the_only_device_of_a_tenant_is_named_to_cuda_if_it_is_an_instance() {
+        let instance = "MIG-5ae3917e-0f6b-4c44-9c7e-5d1f2b00c001";
+        let env = |devices: &[&str]| made_on(&["a"], devices).unwrap().devices.remove(0).container_edits.env;
+        let socket = "VGPU_SOCKET=/run/vgpu-tenant/vgpud.sock".to_owned();
+        assert_eq!(env(&[instance]), [socket.clone(), format!("CUDA_VISIBLE_DEVICES={instance}")]);
+        // A process uses one instance, so a container with a choice has to choose.
+        let others: [&[&str]; 5] = [&[], &["0"], &["*"], &[instance, "MIG-00aa"], &["0", instance]];
+        for devices in others {
+            assert_eq!(env(devices), std::slice::from_ref(&socket), "{devices:?}");
+        }
     }
 
     #[test]

@@ -14,12 +14,13 @@ use support::{Peer, eventually, texts, vgpud};
 
 /// Starts a daemon with two tenants.
 fn served(dir: &Path) -> (support::Guard, PathBuf) {
+    serve(dir, "[[tenant]]\nname = \"chat\"\n[[tenant]]\nname = \"7\"\n")
+}
+
+/// Starts a daemon with these tenants; one of them has the name 7.
+fn serve(dir: &Path, tenants: &str) -> (support::Guard, PathBuf) {
     let file = dir.join("vgpud.toml");
-    fs::write(
-        &file,
-        format!("[daemon]\nrun_dir = {:?}\n[[tenant]]\nname = \"chat\"\n[[tenant]]\nname = \"7\"\n", dir.join("run")),
-    )
-    .unwrap();
+    fs::write(&file, format!("[daemon]\nrun_dir = {:?}\n{tenants}", dir.join("run"))).unwrap();
     let child = vgpud().args(["--driver", "none", "--log", "error", "--config"]).arg(&file).spawn().unwrap();
     eventually("the daemon opens its sockets", || {
         dir.join("run/admin.sock").exists() && dir.join("run/tenants/7/vgpud.sock").exists()
@@ -46,6 +47,23 @@ fn cdi_devices_are_the_daemons_tenants_and_those_of_its_file() {
         lab.path("run/tenants/chat").to_str().unwrap()
     );
     assert_eq!(spec(&["--config", file.to_str().unwrap()]), asked);
+}
+
+#[test]
+fn a_cdi_device_names_the_only_instance_of_its_tenant_by_the_daemon_and_by_the_file() {
+    let lab = Lab::new();
+    let [one, other] = ["01", "02"].map(|end| format!("MIG-5ae3917e-0f6b-4c44-9c7e-5d1f2b00c0{end}"));
+    let tenants = format!(
+        "[[tenant]]\nname = \"7\"\ndevices = [{one:?}]\n[[tenant]]\nname = \"both\"\ndevices = [{one:?}, {other:?}]\n"
+    );
+    let (_daemon, file) = serve(lab.dir.path(), &tenants);
+    for words in [&[][..], &["--config", file.to_str().unwrap()]] {
+        let out = lab.vgpu(&[&["cdi", "generate"], words].concat());
+        let spec: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+        let env = |at: usize| spec["devices"][at]["containerEdits"]["env"].as_array().unwrap().clone();
+        assert_eq!(env(0)[1..], [format!("CUDA_VISIBLE_DEVICES={one}")], "{spec}");
+        assert_eq!(env(1).len(), 1, "a container of two instances chooses one itself: {spec}");
+    }
 }
 
 #[test]
