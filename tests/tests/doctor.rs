@@ -155,7 +155,7 @@ fn without_limits_there_is_nothing_to_prove_and_the_doors_are_told_all_the_same(
 #[test]
 fn limits_of_nvidias_own_are_told_with_what_they_do_here() {
     let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "2GiB").with("NVIDIA_GPU_MEMORY_LIMIT", "1024");
-    let lab = lab.with("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=512M,7=512M");
+    let lab = lab.with("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=512M");
     healthy(
         &lab,
         &[
@@ -168,6 +168,30 @@ fn limits_of_nvidias_own_are_told_with_what_they_do_here() {
     );
     let lab = lab.with("CUDA_DEVICE_MEMORY_LIMIT", "4g");
     healthy(&lab, &["; the lowest wins", "memory 1 GiB of "]);
+}
+
+/// The list counts devices as CUDA does here, so `CUDA_VISIBLE_DEVICES` changes it. The library need not be loaded.
+#[test]
+fn a_list_of_mps_that_the_driver_drops_is_found_out() {
+    const MPS_LIMIT: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
+    let told = |list: &str, why: &str| format!("limits: {MPS_LIMIT}={list:?}: {why}");
+    let mut lab = Lab::new("2xh200");
+    for preloaded in [true, false] {
+        if !preloaded {
+            lab.preload(&[]);
+        }
+        lab.set(MPS_LIMIT, "0=512M,1=1G");
+        healthy(&lab, &[]);
+        lab.set(MPS_LIMIT, "0=512M,2=1G");
+        ill(&lab, &[&told("0=512M,2=1G", "\"2=1G\" names a device that is not visible here: "), "like 0=1G,1=512MB"]);
+        lab.set(MPS_LIMIT, "512M");
+        ill(&lab, &[&told("512M", "\"512M\" is no pair; ")]);
+        lab.set(MPS_LIMIT, "1=1G");
+        lab.set("CUDA_VISIBLE_DEVICES", "1");
+        ill(&lab, &[&told("1=1G", "\"1=1G\" names a device that is not visible here: CUDA shows device 0 alone; ")]);
+        lab.unset("CUDA_VISIBLE_DEVICES");
+        healthy(&lab, &[]);
+    }
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! `vgpu doctor`: reports which guarantees would hold for a program started here, and which would not.
 //!
 //! Each section checks one thing and adds lines to the [`DoctorReport`]: `preload` (the library and the preload that
-//! names it), `driver`, `limits` (the variables), `state` (tenant, place of the ledger, bypasses found), `daemon`
-//! (and its `found` processes), `control` (hooks and limits in force, tested in a child process). A line is fine or a
-//! finding; a finding says what to do. Nothing is changed. This process loads no driver; its child does
+//! names it), `driver`, `limits` (the variables; `mps` has the list for MPS), `state` (tenant, place of the ledger,
+//! bypasses found), `daemon` (and its `found` processes), `control` (hooks and limits in force, tested in a child
+//! process). A line is fine or a finding; a finding says what to do. Nothing is changed. This process loads no driver; its child does
 //! (`bin/vgpu/child.rs`) and reports its observations as [`seen`].
 
 mod control;
@@ -11,6 +11,7 @@ mod daemon;
 mod driver;
 mod found;
 mod limits;
+mod mps;
 mod preload;
 pub mod seen;
 mod state;

@@ -3,7 +3,7 @@
 //! One child runs without limits, to observe the real device and to look up every function. Another runs as any
 //! program started here would, and allocates: a small amount must be granted, and more than the limit must be
 //! refused. Each must end within [`CHILD_TIMEOUT`]. Without limits and without a loaded library there is nothing to
-//! test.
+//! test; then the first child runs only to count devices for [`mps`].
 
 use std::io::Read as _;
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ use vgpu_core::limits::{DeviceLimits, Mode, RawLimits, Source};
 use vgpu_core::units::bytes::Bytes;
 
 use super::seen::{CHILD_ARGUMENT, ChildReport, ControlCodes, LookupResults, SMALL_ALLOCATION_BYTES, SeenDevice};
-use super::{DoctorReport, daemon, environment_text};
+use super::{DoctorReport, daemon, environment_text, mps};
 use crate::library;
 
 /// Longest run of a child: a driver's first initialisation takes seconds on a machine with many devices.
@@ -43,13 +43,19 @@ pub fn examine_control(report: &mut DoctorReport) {
     let mapped = mapped_library();
     report_loaded(report, mapped.as_deref(), asked);
     report_deepbind(report);
-    if mapped.is_none() {
+    if mapped.is_none() && mps::environment_list().is_none() {
         return;
     }
     let bare = match run_child(false) {
         Ok(seen) => seen,
         Err(why) => return report.add_finding("control", format!("the child that looks at the driver {why}")),
     };
+    if bare.init == Some(0) {
+        mps::examine_devices(report, bare.devices.len());
+    }
+    if mapped.is_none() {
+        return;
+    }
     report_bypasses(report, &bare);
     if let (Some(0), Some(code @ 1..)) = (bare.init, bare.nvml_init) {
         report.add_finding("driver", format!("nvmlInit answers {code}: {}", super::driver::NVML_MISSING));

@@ -6,7 +6,7 @@ use vgpu_core::limits::{Family, Mode, Quantity, RawLimits, Variable};
 use vgpu_core::units::bytes::{Bytes, Size, parse_hami_size, parse_mebibytes, parse_size};
 use vgpu_core::units::share::{Share, parse_hami_share, parse_request, parse_share};
 
-use super::{DoctorReport, environment_text};
+use super::{DoctorReport, environment_text, mps};
 
 pub fn examine_limits(report: &mut DoctorReport) {
     let vars = std::env::vars_os().map(|(name, value)| (name.into_encoded_bytes(), value.into_encoded_bytes()));
@@ -24,6 +24,7 @@ pub fn examine_limits(report: &mut DoctorReport) {
         }
     }
     report_other_variables(report);
+    mps::examine_form(report);
 }
 
 /// Reports the mode, and the setting that decides it.
