@@ -7,6 +7,8 @@
  *       WHERE: the functions are found by `dlsym`, by `get` (cuGetProcAddress), or in the `driver`'s own file
  *       BYTES_OF_JUMP: 5 (near jump), 12 (through rax) or 14 (absolute)
  *       MOVED: `any` also corrects rip-relative instructions; `plain` accepts none
+ *     Prints `again DLSYM GET CODES MET`: lookups by the driver's handle that find every function where they were
+ *     before the patch, sum of the codes of calls by them, calls of the own functions thereby (4 are made).
  *     Threads allocate and free through the patched functions; prints `held BYTES`, `met ALLOCATIONS FREES` (calls
  *     of the own functions), `said GRANTED REFUSED OTHER FREED`. After a line of input it frees everything, restores
  *     the code, allocates once more, and prints `restored CODE FREE_CODE MET`. */
@@ -212,6 +214,24 @@ static void patch(int plain) {
     }
 }
 
+/* What lookups by the driver's handle found before the patch, by `dlsym` and by `get`. */
+static int (*before[2][COUNT])(u64, u64, void *);
+static const char *const ways[2] = { "dlsym", "get" };
+static void look_up_again(u64 bytes) {
+    int (*patched[COUNT])(u64, u64, void *), same[2] = { 0, 0 }, codes = 0;
+    memcpy(patched, found, sizeof found);
+    for (int way = 0; way < 2; way++) {
+        u64 at = 0;
+        find(ways[way]);
+        for (int n = 0; n < COUNT; n++) same[way] += found[n] == before[way][n];
+        codes += found[ALLOC]((u64)(uintptr_t)&at, bytes, 0);
+        codes += found[FREE](at, 0, 0);
+    }
+    memcpy(found, patched, sizeof found);
+    printf("again %d %d %d %lu\n", same[0], same[1], codes, met_allocs + met_frees);
+    met_allocs = met_frees = 0;
+}
+
 #define KEPT 16
 static int rounds, plain;
 static u64 bytes;
@@ -261,10 +281,11 @@ int main(int argc, char **argv) {
     if (!code) code = set_current(context);
     if (code) { printf("begin %d\n", code); return 1; }
     /* The program's own calls go through what every program finds, whatever is patched. */
-    find("dlsym");
+    for (int way = 1; way >= 0; way--) { find(ways[way]); memcpy(before[way], found, sizeof found); }
     memcpy(call, found, sizeof call);
     find(argv[2]);
     patch(plain);
+    look_up_again(bytes);
     pthread_t t[64];
     pthread_barrier_init(&begin, 0, threads);
     for (int i = 0; i < threads; i++) pthread_create(&t[i], 0, work, (void *)(uintptr_t)i);

@@ -51,6 +51,8 @@ fn start(lab: &Lab, patch: Patch) -> (Member, Run) {
         let words = line.strip_prefix(name).unwrap_or_else(|| panic!("{patch:?}: {line}"));
         words.split_whitespace().map(|word| word.parse().unwrap()).collect()
     };
+    // A lookup by the driver's handle finds the patched function, and the four calls by it are the replacement's.
+    assert_eq!(numbers("again "), [6, 6, 0, 4], "{patch:?}");
     let (held, met, said) = (numbers("held "), numbers("met "), numbers("said "));
     assert_eq!(said[2], 0, "no code but the driver's and ours: {patch:?}");
     (member, Run { held: held[0], met: [met[0], met[1]], granted: said[0], refused: said[1], freed: said[3] })
@@ -101,6 +103,29 @@ fn a_program_that_overwrites_the_functions_it_found_is_limited_and_may_restore_t
         assert_eq!((left.allocations, left.slab_bytes), (0, 0), "{patch:?}: {left:?}");
         assert!(member.finish().success(), "{patch:?}");
     }
+}
+
+/// A value that is not understood is never "no limit", whatever the program patches.
+#[test]
+fn a_bad_limit_of_the_toolkit_stops_a_program_that_overwrites_functions_with_one_line() {
+    for value in ["4Gi", "4096MiB", "unlimited", "1.5", "0", "-1", "100%", ""] {
+        let lab = Lab::new("h200").with("NVIDIA_GPU_MEMORY_LIMIT", value);
+        let mut program = lab.command(compile("patched", Kind::Program, &[]));
+        program.args(["run", "dlsym", "14", "plain", "1", "1", &REQUEST_BYTES.to_string()]);
+        let out = program.output().unwrap();
+        let (printed, said) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+        assert_eq!((out.status.code(), &*printed), (Some(1), "begin 800\n"), "{value:?}: {said}");
+        let begin = format!("vgpu: NVIDIA_GPU_MEMORY_LIMIT={value:?} ");
+        assert!(said.starts_with(&begin) && said.lines().count() == 1, "{value:?}: {said}");
+        assert!(said.contains("; accepted: ") && said.contains("whole number of MiB"), "{value:?}: {said}");
+        assert_eq!(lab.device(0).used, 0, "{value:?}: the device gave nothing");
+    }
+    // Control: a value that is understood holds.
+    let patch = Patch { found: "dlsym", jump: 14, moved: "plain" };
+    let lab = Lab::new("h200").with("NVIDIA_GPU_MEMORY_LIMIT", "1024");
+    let (mut member, run) = start(&lab, patch);
+    limits_held(&lab, &member, &run, patch);
+    restore(&mut member, patch);
 }
 
 /// The same without the library: the program works on the driver alone, and nothing refuses it.
