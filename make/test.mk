@@ -3,12 +3,15 @@
 # Seconds of `make soak`: 40 minutes at most, `make soak SECONDS=60` for a slice.
 SECONDS ?= 1800
 
-.PHONY: test test-quick soak audit-histories mixed fuzz lint bench bench-instructions bench-quick bench-shares bench-tenants bench-alone bench-daemon bench-report mutants
+.PHONY: test test-quick compatibility soak audit-histories mixed fuzz lint bench bench-instructions bench-quick bench-shares bench-tenants bench-alone bench-daemon bench-report mutants
 test: ## everything: format, lints, all packages, the model checker, processes under LD_PRELOAD, containers
 	@CARGO="$(CARGO)" MAKE="$(MAKE)" make/test all
 
 test-quick: ## unit and integration tests of the crates alone; about a minute when warm
 	@CARGO="$(CARGO)" MAKE="$(MAKE)" make/test quick
+
+compatibility: ## runs the tests of real clients and of their driver calls, and writes docs/compatibility.md
+	@CARGO="$(CARGO)" MAKE="$(MAKE)" make/test compatibility
 
 lint: ## format and lints, warnings are errors
 	@CARGO="$(CARGO)" MAKE="$(MAKE)" make/test lint

@@ -56,6 +56,7 @@ fn number(text: &str, key: &str) -> u64 {
     value(text, key).split(' ').next().unwrap().parse().unwrap()
 }
 
+/// Client: cudarc
 #[test]
 fn memory_is_taken_to_the_last_byte_of_the_quota_and_not_beyond() {
     let lab = Lab::new();
@@ -74,6 +75,7 @@ fn without_the_library_the_same_program_has_the_whole_device() {
     assert!(number(&text, "allocated") > 100 * GIB, "{text}");
 }
 
+/// Client: nvml-wrapper
 #[test]
 fn nvml_shows_the_quota_as_the_device() {
     let (lab, program) = (Lab::new(), env!("CARGO_BIN_EXE_example-view"));
@@ -81,6 +83,7 @@ fn nvml_shows_the_quota_as_the_device() {
     assert!(number(&lab.run(Command::new(program), &[]), "total") > 100 * 1024);
 }
 
+/// Client: cudarc
 #[test]
 fn launches_keep_to_their_share() {
     let share = |limits: &[(&str, &str)]| {

@@ -8,6 +8,7 @@
 //! - [`between`]: a proxy between members and the daemon that can hold answers back
 //! - [`daemon`]: a daemon with a configuration file
 //! - [`peer`]: members that speak only the daemon's protocol, thousands in one process
+//! - [`compatibility`]: clients that tests declare, and the page of their results
 //! - [`terminal`]: a program on a terminal: the test sends keys and reads the screen
 //! - [`timed`]: programs that use device time, the device's record and the tenant's payments
 //! - [`optional`]: optional parts of the test environment, and the message when one is missing
@@ -19,6 +20,7 @@
 
 pub mod artefacts;
 pub mod between;
+pub mod compatibility;
 pub mod daemon;
 pub mod lab;
 pub mod member;

@@ -1,10 +1,12 @@
 //! Unmodified third-party programs under the preloaded library and a limit: the memory they get and the numbers they
 //! see.
 //!
-//! sim/cuda tests cuda-bindings and numba on the bare simulated driver, and sim/nvml tests NVML clients. These tests
-//! check the effect of the limit.
+//! sim/cuda tests cuda-bindings, cuda.core and numba on the bare simulated driver, and sim/nvml tests NVML clients.
+//! These tests check the effect of the limit.
 
 use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
 use vgpu_tests::artefacts::checkout;
 use vgpu_tests::lab::charged;
 use vgpu_tests::{GIB, Lab, MIB, Member, OUT_OF_MEMORY, optional, run};
@@ -13,6 +15,7 @@ fn one_gib() -> Lab {
     Lab::new("h200").with("VGPU_MEMORY_LIMIT", "1GiB")
 }
 
+/// Client: cuda-bindings
 #[test]
 fn cuda_bindings_gets_one_gib_less_the_overhead_and_then_out_of_memory() {
     let Some(python) = optional::python() else { return };
@@ -37,6 +40,7 @@ fn cuda_bindings_gets_one_gib_less_the_overhead_and_then_out_of_memory() {
     assert_eq!(client.errors(), "", "nothing was said unasked");
 }
 
+/// Client: nvidia-smi
 #[test]
 fn nvidia_smi_shows_the_limit_as_the_total() {
     let Some(smi) = optional::nvidia_smi() else { return };
@@ -66,6 +70,7 @@ fn charged_by(lab: &Lab, member: &Member) -> u64 {
     truth.slab_bytes + truth.overhead_bytes
 }
 
+/// Client: nvidia-ml-py
 #[test]
 fn nvml_clients_show_their_own_processes_only_and_one_set_of_numbers() {
     let Some(python) = optional::python() else { return };
@@ -90,6 +95,7 @@ print(json.dumps([[a.total, a.free, a.used], [b.total, b.free, b.used],
     assert!(charged(&lab.device(0)) > 30 * GIB, "the stranger is there");
 }
 
+/// Client: gpustat
 #[test]
 fn gpustat_shows_the_limit_and_the_tenants_processes() {
     let Some(python) = optional::python() else { return };
@@ -102,4 +108,37 @@ fn gpustat_shows_the_limit_and_the_tenants_processes() {
     assert_eq!(gpu["memory.total"], 1024, "{shown}");
     let pids: Vec<u64> = gpu["processes"].as_array().unwrap().iter().map(|p| p["pid"].as_u64().unwrap()).collect();
     assert_eq!(pids, [u64::from(mine.pid)], "{shown}");
+}
+
+/// A Python program of tests/clients under the library, with the variables that keep its own warnings away.
+fn script(lab: &Lab, python: &Path, name: &str) -> Command {
+    let mut command = lab.command(python);
+    command.arg(checkout().join("tests/clients").join(name));
+    command.env("PYTHONWARNINGS", "ignore").env("CUDA_PYTHON_DISABLE_MAJOR_VERSION_WARNING", "1");
+    command
+}
+
+/// Client: numba-cuda
+#[test]
+fn numba_compiles_and_launches_under_a_limit_and_its_memory_comes_back() {
+    let Some(python) = optional::python() else { return };
+    let lab = one_gib();
+    let name = lab.device(0).name.clone();
+    let said = run(script(&lab, &python, "numba_vector_add.py").arg(&name));
+    assert_eq!(said.trim(), format!("numba-cuda: {name}, 1000003 elements there and back, {GIB} bytes in all"));
+    let device = lab.device(0);
+    let process = device.finished.last().unwrap();
+    assert!(process.kernels == 3 && process.peak_bytes <= GIB && device.used == 0, "{process:?}");
+}
+
+/// Client: cuda-core
+#[test]
+fn cuda_core_checkpoints_itself_under_a_limit_and_finds_its_memory_again() {
+    let Some(python) = optional::python() else { return };
+    let lab = Lab::new("t4").with("VGPU_SIM_DRIVER", "580").with("VGPU_MEMORY_LIMIT", "2GiB");
+    let said: Value = serde_json::from_str(&run(&mut script(&lab, &python, "cuda_core_checkpoint.py"))).unwrap();
+    assert_eq!(said["states"], serde_json::json!(["running", "locked", "checkpointed", "locked", "running"]), "{said}");
+    assert_eq!((&said["same"], &said["managed"]), (&true.into(), &true.into()), "{said}");
+    let device = lab.device(0);
+    assert!(device.used == 0 && device.finished.last().unwrap().peak_bytes <= 2 * GIB, "{device:?}");
 }

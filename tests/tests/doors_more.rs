@@ -359,6 +359,8 @@ fn an_allocator_that_looks_up_names_at_its_first_allocation_works_in_both_orders
     }
 }
 
+/// Client: jemalloc
+/// Client: tcmalloc
 #[test]
 fn well_known_allocators_work_in_both_orders() {
     for (variable, name) in [("VGPU_JEMALLOC", "Debian's jemalloc"), ("VGPU_TCMALLOC", "Debian's tcmalloc")] {
@@ -393,6 +395,8 @@ fn an_openmp_program_runs_as_ever() {
 }
 
 /// PyTorch for the CPU: hundreds of libraries, OpenMP, lookups of many names, none of which belong to a GPU.
+///
+/// Client: PyTorch for the CPU
 #[test]
 fn torch_without_a_gpu_runs_as_ever_and_hears_nothing_of_us() {
     let Some(root) = optional::part("VGPU_TORCH", "Debian's python3-torch") else { return };

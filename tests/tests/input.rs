@@ -185,6 +185,8 @@ fn on_error_open_turns_the_failure_into_a_warning() {
     m.alloc(2 * GIB);
 }
 
+/// Client: nvidia-ml-py
+/// Client: nvidia-smi
 #[test]
 fn python_monitors_and_nvidia_smi_are_stopped_with_the_same_line() {
     let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "abc");

@@ -41,6 +41,7 @@ fn value(families: &Value, family: &str, sample: &str, tenant: &str) -> Option<f
     samples.iter().find(|one| one[0] == sample && one[1]["tenant"] == tenant)?[2].as_f64()
 }
 
+/// Client: prometheus-client
 #[test]
 fn prometheus_own_parser_reads_the_page_and_finds_what_tenants_used() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -86,6 +87,7 @@ fn a_page_that_is_cut_off_is_none() {
     assert!(!child.wait().unwrap().success());
 }
 
+/// Client: promtool
 #[test]
 fn promtool_accepts_the_alert_rules() {
     let Some(promtool) = optional::promtool() else { return };

@@ -1,4 +1,6 @@
 //! In NVML a tenant of the daemon finds the devices of its list, counted from 0, and no others by any name.
+//!
+//! Client: nvidia-ml-py
 
 use serde_json::{Value, json};
 use std::fs;

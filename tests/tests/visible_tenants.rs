@@ -61,6 +61,7 @@ fn is_about_the_ceiling(percent: &Value) {
     assert!((CEILING / 3..=2 * CEILING).contains(&percent), "{percent} of {CEILING} %");
 }
 
+/// Client: nvidia-ml-py
 #[test]
 fn nvidia_ml_py_shows_each_tenant_its_own_processes_memory_and_time() {
     let Some(python) = optional::python() else { return };
@@ -103,6 +104,8 @@ fn nvidia_ml_py_shows_each_tenant_its_own_processes_memory_and_time() {
     assert!(all["gpu"].as_u64().unwrap() > 0 && all["video"] != json!([[3], [3]]), "{all}");
 }
 
+/// Client: gpustat
+/// Client: nvitop
 #[test]
 fn gpustat_and_nvitop_show_each_tenant_its_own_processes_and_use() {
     let Some(python) = optional::python() else { return };
@@ -135,6 +138,7 @@ print(json.dumps([device.memory_total(), device.memory_used(), device.gpu_utiliz
     }
 }
 
+/// Client: nvidia-smi
 #[test]
 fn nvidia_smi_shows_each_tenant_its_quota_and_use() {
     let Some(smi) = optional::nvidia_smi() else { return };

@@ -7,6 +7,7 @@
 //! - [`pages`]: the Markdown subset that these tests need
 //! - [`links`]: contents, links, anchors
 //! - [`measurements`]: files kept of measured runs
+//! - [`compatibility`]: a row for every client that a test declares
 //! - [`reference`]: a row for every metric, variable, key and event
 //! - [`messages`]: messages in the troubleshooting tables equal those of the programs
 //! - [`commands`]: every command block of a page, in order, in one shell; [`setting`]: that shell's environment;
@@ -15,6 +16,7 @@
 //! - [`texts`]: blocks of TOML, JSON, Python and C
 
 mod commands;
+mod compatibility;
 mod elsewhere;
 mod links;
 mod measurements;

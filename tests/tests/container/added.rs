@@ -1,5 +1,7 @@
 //! `vgpu docker run` and `vgpu cdi generate` on real engines: the options they add are sufficient, and settings of the
 //! image survive.
+//!
+//! Client: Docker
 
 use crate::engine::{Engine, IMAGE, Podman, build, text};
 use crate::{FITS, GIB, HOLDER, LOCKED_DOWN, TOO_MUCH};
@@ -111,6 +113,7 @@ fn an_image_without_a_loader_that_would_map_the_library_is_refused() {
     }
 }
 
+/// Client: Podman
 #[test]
 fn a_cdi_device_gives_a_container_of_podmans_its_tenants_limits() {
     let (Some(podman), gpu, host) = (Podman::get(), TempDir::new().unwrap(), TempDir::new().unwrap()) else { return };

@@ -3,6 +3,8 @@
 //!
 //! The engine is private (`tests/setup/docker`): its own data directory, no network, no registry; it needs root. The
 //! image has no libgcc_s, so a preloaded library that needs it would break every program there.
+//!
+//! Client: Docker
 
 mod added;
 mod engine;

@@ -16,6 +16,7 @@ fn served(gpu: &Path, host: &Path) -> Daemon {
     Daemon::start(host, &Plan { device, time: String::new(), tenants: tenants.into() })
 }
 
+/// Client: Docker Compose
 #[test]
 fn each_service_of_the_compose_file_is_held_to_its_own_tenants_limit() {
     let (Some(engine), Some(compose)) = (Engine::get(), compose()) else { return };

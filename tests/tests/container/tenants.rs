@@ -1,5 +1,7 @@
 //! Containers under one daemon on the host. Each container gets its tenant's directory and nothing else. The simulated
 //! device's record judges each tenant's share of device time.
+//!
+//! Client: Docker
 
 use crate::LOCKED_DOWN;
 use crate::engine::{Engine, text};

@@ -1,4 +1,6 @@
 //! Processes that are moved off their device and back, as cuda-checkpoint does it by the driver's calls.
+//!
+//! Calls of: cuda-checkpoint
 
 use vgpu_tests::lab::charged;
 use vgpu_tests::program::{Kind, compile};

@@ -7,6 +7,8 @@ use vgpu_tests::program::{Kind, compile};
 use vgpu_tests::{GIB, KIB, Lab, MIB, Member, run};
 
 /// The functions that tools patch begin with 14 bytes that run anywhere else as well, and nothing else begins there.
+///
+/// Calls of: Detours, funchook and UCX (code overwritten in place)
 #[test]
 fn the_first_14_bytes_of_every_export_can_be_moved_and_overwritten() {
     let lab = Lab::new("h200");
@@ -91,6 +93,8 @@ fn patches(found: &'static [&str], moved: &'static str) -> Vec<Patch> {
 }
 
 /// The allocator of ComfyUI replaces six functions by the addresses that it looked up, and calls the moved originals.
+///
+/// Calls of: ComfyUI (its allocator, by funchook)
 #[test]
 fn a_program_that_overwrites_the_functions_it_found_is_limited_and_may_restore_them() {
     for patch in patches(&["dlsym", "get"], "plain") {
@@ -143,6 +147,8 @@ fn the_same_program_on_the_driver_alone_is_not_refused() {
 }
 
 /// UCX replaces functions in the driver's own code after the library was loaded.
+///
+/// Calls of: UCX (patches of the driver's own code)
 #[test]
 fn a_patch_of_the_drivers_own_code_is_called_once_for_each_charge() {
     for patch in patches(&["driver"], "any") {
@@ -156,6 +162,8 @@ fn a_patch_of_the_drivers_own_code_is_called_once_for_each_charge() {
 }
 
 /// Next to an interposer behind the library, a lookup returns the entry that skips it. That one is patched.
+///
+/// Calls of: ComfyUI (its allocator, by funchook)
 #[test]
 fn the_entry_that_skips_an_interposer_may_be_overwritten_too() {
     let interposer = compile("interposer", Kind::Library, &["DRIVER"]);

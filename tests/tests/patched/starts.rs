@@ -53,6 +53,7 @@ print('after', in_child(lambda: allocate(ctypes.CDLL('libcuda.so.1'))[0]), flush
 sys.stdin.readline()
 "#;
 
+/// Client: CPython
 #[test]
 fn sixty_four_threads_subinterpreters_and_forks_of_one_program_share_one_limit() {
     const SHARED_LIMIT: u64 = 8 * GIB;

@@ -57,6 +57,7 @@ int cuInit(unsigned flags) {{ return ((int (*)(unsigned))own(\"cuInit\"))(flags)
     dir
 }
 
+/// Calls of: WSL2 (its thin library in front of the driver)
 #[test]
 fn a_driver_that_looks_itself_up_while_it_loads_gets_its_own_functions_and_is_limited() {
     for door in ["dlsym", "default", "linked", "get1", "get2"] {

@@ -1,6 +1,8 @@
 //! Graphs that are captured with their allocations: torch.compile and CUDA graph trees (pytorch/pytorch,
 //! torch/_inductor/cudagraph_trees.py; aten/src/ATen/cuda/CUDAGraph.cpp), here with the stream-ordered allocator. The
 //! graph is charged by what the driver holds for it. Conditional nodes contain no allocations (API, conditional nodes).
+//!
+//! Calls of: PyTorch (torch.compile, CUDA graph trees)
 
 use crate::*;
 use vgpu_tests::{GIB, MIB, OUT_OF_MEMORY};

@@ -3,6 +3,8 @@
 //! cuGetProcAddress. It asks for fabric handles first and falls back to descriptors, which it sends by SCM_RIGHTS.
 //! Without the service for fabric handles, creations answer 800 and imports 101 (MoonshotAI/MoonEP pull request 28,
 //! NVIDIA/nccl issue 1647).
+//!
+//! Calls of: NCCL (and DeepEP, Mooncake, MoonEP, which ask alike)
 
 use crate::*;
 use vgpu_tests::{GIB, MIB, NOT_PERMITTED, OUT_OF_MEMORY};

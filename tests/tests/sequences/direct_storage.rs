@@ -1,5 +1,7 @@
 //! GPUDirect storage and RDMA: cuFile, UCX and NCCL's registration of memory (NVIDIA/nccl, src/transport/net.cc). They
 //! ask for the attributes of a pointer and for a DMA-BUF descriptor of its range.
+//!
+//! Calls of: cuFile, UCX and NCCL (direct storage and RDMA)
 
 use crate::*;
 use vgpu_tests::MIB;

@@ -1,5 +1,7 @@
 //! Elastic KV caches: kvcached under vLLM and SGLang (ovg-project/kvcached, csrc/ftensor.cpp and csrc/page.cpp). All
 //! pages of a large reservation show one zero page; a page gets memory of its own while it is in use.
+//!
+//! Calls of: kvcached (elastic KV cache under vLLM and SGLang)
 
 use crate::*;
 use vgpu_tests::{GIB, OUT_OF_MEMORY};

@@ -1,6 +1,8 @@
 //! Expandable segments: PyTorch (pytorch/pytorch, c10/cuda/CUDACachingAllocator.cpp, `ExpandableSegment`). A segment
 //! reserves nine eighths of the device's memory and maps pages of 20 MiB. Before it unmaps, it waits for its stream.
 //! A shared segment sends a process id and descriptors, which the other process fetches from the first one.
+//!
+//! Calls of: PyTorch (expandable segments)
 
 use crate::*;
 use vgpu_tests::{GIB, MIB, OUT_OF_MEMORY};

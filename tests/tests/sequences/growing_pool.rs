@@ -1,6 +1,8 @@
 //! Pools that only grow: llama.cpp and what is built on it, such as Ollama (ggml-org/llama.cpp,
 //! ggml/src/ggml-cuda/ggml-cuda.cu, the pool of virtual memory). The pool reserves 32 GiB, releases each handle while
 //! it is mapped, sets the access again, and ends with one unmap. The size of a model follows from cuMemGetInfo.
+//!
+//! Calls of: llama.cpp and Ollama (growing pool)
 
 use crate::*;
 use vgpu_tests::{GIB, MIB, OUT_OF_MEMORY};

@@ -1,6 +1,8 @@
 //! Multicast objects: NVLink SHARP under NCCL, NVSHMEM and PyTorch's symmetric memory (NVIDIA/nccl,
 //! src/transport/nvls.cc). The first rank creates the object and sends a descriptor of it. Each rank adds its device
 //! and binds its memory. The driver lets a bind wait until all devices were added, so a rank may wait for long.
+//!
+//! Calls of: NCCL, NVSHMEM and PyTorch (multicast objects)
 
 use crate::*;
 use vgpu_tests::MIB;

@@ -1,5 +1,7 @@
 //! A second preloaded library that serves the runtime's allocations with virtual memory: torch_memory_saver
 //! (fzyzcjy/torch_memory_saver, csrc/entrypoint.cpp and csrc/core.cpp). It is loaded before this library or after it.
+//!
+//! Calls of: torch_memory_saver (second preload)
 
 use crate::*;
 use vgpu_tests::{GIB, MIB, OUT_OF_MEMORY};

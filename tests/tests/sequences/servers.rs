@@ -19,6 +19,7 @@ fn server(limit: &str) -> (Lab, Member) {
     (lab, member)
 }
 
+/// Calls of: TensorRT under Triton, and PyCUDA (a context for each thread)
 #[test]
 fn contexts_that_many_threads_begin_at_once_are_charged_by_their_size_and_given_back() {
     for round in 0..3 {
@@ -35,6 +36,8 @@ fn contexts_that_many_threads_begin_at_once_are_charged_by_their_size_and_given_
 }
 
 /// While other threads allocate, the growth by code is known to 2 MiB for each of their requests (docs/limits.md).
+///
+/// Calls of: TensorRT under Triton, and PyCUDA (a context for each thread)
 #[test]
 fn contexts_that_load_code_at_once_are_charged_to_a_slab_for_each_request_and_given_back() {
     let (lab, mut m) = server("16GiB");
@@ -50,6 +53,7 @@ fn contexts_that_load_code_at_once_are_charged_to_a_slab_for_each_request_and_gi
     }
 }
 
+/// Calls of: TensorRT under Triton, and PyCUDA (a context for each thread)
 #[test]
 fn contexts_that_do_not_fit_are_refused_and_leave_nothing() {
     let (lab, mut m) = server("3GiB");
@@ -78,6 +82,8 @@ fn preallocated(m: &mut Member, total: u64) -> (u64, u32) {
 }
 
 /// Clients choose their allocator by attributes, such as 102 for virtual memory.
+///
+/// Calls of: JAX (allocator of XLA)
 #[test]
 fn every_attribute_of_a_device_is_the_drivers() {
     same_answers("h200", "4GiB", |_, m| {
@@ -86,6 +92,7 @@ fn every_attribute_of_a_device_is_the_drivers() {
     });
 }
 
+/// Calls of: JAX (allocator of XLA)
 #[test]
 fn three_quarters_of_the_total_fit_a_quota_of_any_size() {
     for (profile, limit) in
@@ -102,6 +109,7 @@ fn three_quarters_of_the_total_fit_a_quota_of_any_size() {
     }
 }
 
+/// Calls of: JAX (allocator of XLA)
 #[test]
 fn a_quota_that_a_context_nearly_fills_gives_its_rest_after_smaller_requests() {
     for limit in [640 * MIB, 768 * MIB, GIB] {

@@ -1,5 +1,7 @@
 //! Sleep and wake: vLLM's sleep mode (vllm-project/vllm, csrc/cumem_allocator.cpp). Sleep unmaps and releases the
 //! memory and keeps its addresses. A buffer that is freed while it sleeps is unmapped and released a second time.
+//!
+//! Calls of: vLLM (sleep mode)
 
 use crate::*;
 use vgpu_tests::{GIB, MIB, OUT_OF_MEMORY};
