@@ -8,6 +8,7 @@ use clap::Subcommand;
 use serde::Serialize;
 use vgpu_core::units::bytes::Bytes;
 use vgpu_sim::truth::{DeviceTruth, MachineTruth};
+use vgpu_sim::xid::{FaultRefusal, XID_OFF_THE_BUS, XID_UNCONTAINED_ECC};
 use vgpu_sim::{DeviceTimeline, MachineView, admin, profile, truth};
 
 use super::library;
@@ -19,11 +20,12 @@ use vgpu_output::say::{self, EXIT_FINDINGS, EXIT_RUN_FAILED, EXIT_USAGE, Failure
 Examples:
   vgpu sim stat --json
   vgpu sim reset
+  vgpu sim fault illegal-address --pid 4711
   eval \"$(vgpu sim env --profile t4)\" && nvidia-smi
 
 Exit codes:
   0    done
-  1    there is no simulated machine, or its state cannot be used
+  1    there is no simulated machine, or its state cannot be used, or a fault was refused
   2    usage
   125  the simulated driver was not found")]
 pub struct Args {
@@ -62,6 +64,18 @@ Examples:
         #[command(flatten)]
         place: SimulatedMachine,
     },
+    /// Injects a fault into the simulated device, or resets it.
+    ///
+    /// `docs/simulated-device.md` says which codes the calls then answer.
+    #[command(after_help = "\
+Examples:
+  vgpu sim fault illegal-address --pid 4711
+  vgpu sim fault lost --device 0
+  vgpu sim fault reset --device 0")]
+    Fault {
+        #[command(subcommand)]
+        what: InjectedFault,
+    },
     /// Shows the devices that can be simulated.
     #[command(after_help = "\
 Examples:
@@ -86,6 +100,49 @@ Examples:
         /// Prints JSON.
         #[arg(long)]
         json: bool,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum InjectedFault {
+    /// Lets a process touch an illegal address (Xid 31): its calls answer 700 until it ends.
+    #[command(after_help = "\
+Examples:
+  vgpu sim fault illegal-address --pid 4711
+  vgpu sim fault illegal-address --pid 4711 --dir /tmp/machine")]
+    IllegalAddress {
+        #[command(flatten)]
+        place: SimulatedMachine,
+        /// The process, as `vgpu sim stat` shows it.
+        #[arg(long, value_name = "PID")]
+        pid: u32,
+    },
+    /// Loses a device for all processes until it is reset.
+    #[command(after_help = "\
+Examples:
+  vgpu sim fault lost --device 0
+  vgpu sim fault lost --device 1 --xid 95")]
+    Lost {
+        #[command(flatten)]
+        place: SimulatedMachine,
+        /// Index of the device, as `vgpu sim stat` shows it.
+        #[arg(long, value_name = "INDEX")]
+        device: usize,
+        /// The Xid: 79, off the bus (calls answer 999), or 95, an uncontained ECC error (calls answer 214).
+        #[arg(long, value_name = "XID", default_value_t = 79)]
+        xid: u32,
+    },
+    /// Resets a device after the processes on it ended; new processes are served.
+    #[command(after_help = "\
+Examples:
+  vgpu sim fault reset --device 0
+  vgpu sim fault reset --device 0 --dir /tmp/machine")]
+    Reset {
+        #[command(flatten)]
+        place: SimulatedMachine,
+        /// Index of the device, as `vgpu sim stat` shows it.
+        #[arg(long, value_name = "INDEX")]
+        device: usize,
     },
 }
 
@@ -126,6 +183,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
             let words = if was_there { "removed" } else { "there was no machine" };
             say::print_text(&format!("{}: {words}\n", dir.display()))?;
         }
+        SimVerb::Fault { what } => inject_fault(what)?,
         SimVerb::Profiles { json } => list_profiles(*json)?,
         SimVerb::Env { place, profile, json } => print_environment(place, profile.as_deref(), *json)?,
     }
@@ -141,6 +199,55 @@ fn read(place: &SimulatedMachine) -> Result<MachineTruth, Failure> {
         ),
         _ => Failure::new(EXIT_FINDINGS, format!("{}: {why}", dir.display())),
     })
+}
+
+/// Injects a fault, and says what it did.
+fn inject_fault(what: &InjectedFault) -> Result<(), Failure> {
+    let (InjectedFault::IllegalAddress { place, .. }
+    | InjectedFault::Lost { place, .. }
+    | InjectedFault::Reset { place, .. }) = what;
+    if let InjectedFault::Lost { xid, .. } = what
+        && ![XID_OFF_THE_BUS, XID_UNCONTAINED_ECC].contains(xid)
+    {
+        return Err(Failure::new(EXIT_USAGE, format!("--xid {xid}: a lost device has Xid 79 or 95")));
+    }
+    read(place)?;
+    let machine = open_machine(place)?;
+    let (done, words) = match what {
+        InjectedFault::IllegalAddress { pid, .. } => {
+            (machine.inject_illegal_address(*pid), format!("process {pid}: illegal address; its calls answer 700\n"))
+        }
+        InjectedFault::Lost { device, xid, .. } => {
+            (machine.inject_loss(*device, *xid), format!("device {device}: lost with Xid {xid}\n"))
+        }
+        InjectedFault::Reset { device, .. } => (machine.reset_device(*device), format!("device {device}: reset\n")),
+    };
+    done.map_err(|why| Failure::new(EXIT_FINDINGS, describe_refusal(what, &why)))?;
+    say::print_text(&words)
+}
+
+/// Says why a fault was refused.
+fn describe_refusal(what: &InjectedFault, why: &FaultRefusal) -> String {
+    match (what, why) {
+        (InjectedFault::IllegalAddress { pid, .. }, _) => {
+            format!("--pid {pid}: no such process has a context on the simulated machine; `vgpu sim stat` lists them")
+        }
+        (InjectedFault::Lost { device, .. } | InjectedFault::Reset { device, .. }, FaultRefusal::InUse(pids)) => {
+            let pids = pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+            format!("--device {device}: in use by process {pids}; end it first")
+        }
+        (InjectedFault::Lost { device, .. } | InjectedFault::Reset { device, .. }, FaultRefusal::NoSuchDevice(n)) => {
+            format!("--device {device}: the machine has {n} devices, the first is 0")
+        }
+        (InjectedFault::Lost { .. } | InjectedFault::Reset { .. }, FaultRefusal::NoSuchProcess) => {
+            "no such process".to_owned()
+        }
+    }
+}
+
+fn open_machine(place: &SimulatedMachine) -> Result<MachineView, Failure> {
+    let dir = place.state_directory();
+    MachineView::open_at(&dir, None).map_err(|why| Failure::new(EXIT_FINDINGS, format!("{}: {why}", dir.display())))
 }
 
 /// Output of `vgpu sim stat --json`.
@@ -159,9 +266,7 @@ fn recent_timelines(
     truth: &MachineTruth,
     seconds: u64,
 ) -> Result<Vec<DeviceTimeline>, Failure> {
-    let dir = place.state_directory();
-    let machine = MachineView::open_at(&dir, None)
-        .map_err(|why| Failure::new(EXIT_FINDINGS, format!("{}: {why}", dir.display())))?;
+    let machine = open_machine(place)?;
     Ok(truth.devices.iter().map(|device| machine.device_timeline(device.index, seconds * 100)).collect())
 }
 

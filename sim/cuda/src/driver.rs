@@ -5,7 +5,7 @@
 use crate::arrays::{ArrayView, MipmappedArray};
 use crate::code::CodeSlabs;
 use crate::content::ProcessMemory;
-use crate::context::CudaContext;
+use crate::context::{CudaContext, stack_top};
 use crate::devices::{DriverDevice, VisibleDevices};
 use crate::errors::CallResult;
 use crate::managed::ManagedMemory;
@@ -44,9 +44,27 @@ pub(crate) struct SimulatedDriver {
 }
 
 impl SimulatedDriver {
-    /// The device with CUDA ordinal `dev`.
+    /// The device with CUDA ordinal `dev`, unless it is lost.
     pub(crate) fn device_of_ordinal(&self, dev: i32) -> Result<&DriverDevice, CUresult> {
-        self.devices.device_of_ordinal(dev)
+        let device = self.devices.device_of_ordinal(dev)?;
+        match self.devices.machine.lost_code(device.index) {
+            0 => Ok(device),
+            code => Err(CUresult(code)),
+        }
+    }
+
+    /// The code that a fault of this process, or the loss of the current context's device, gives to a call.
+    pub(crate) fn sticky_code(&self) -> Option<CUresult> {
+        let machine = &self.devices.machine;
+        let lost = || {
+            let current = stack_top()?;
+            Some(machine.lost_code(self.devices.device_of_ordinal(current.device).ok()?.index))
+        };
+        let code = match machine.own_fault() {
+            0 => lost().unwrap_or(0),
+            own => own,
+        };
+        (code != 0).then_some(CUresult(code))
     }
 
     /// The content of `len` bytes at `at`, managed or not, as pieces of host memory.
@@ -108,6 +126,7 @@ pub(crate) fn initialise_driver() -> CallResult {
     let mask = std::env::var("CUDA_VISIBLE_DEVICES").ok();
     let devices: Vec<DriverDevice> = visible::choose_devices(&all, &order, mask.as_deref())
         .into_iter()
+        .filter(|index| machine.lost_code(*index) == 0)
         .map(|index| DriverDevice {
             index,
             profile: all[index].0,

@@ -124,6 +124,15 @@ impl CallFrame {
     }
 }
 
+/// True for a call that touches no context, so that a fault of the context does not show in it.
+fn works_after_fault(name: &str) -> bool {
+    let about_device =
+        name.starts_with("cuDevice") && !["Primary", "Pool", "Graph"].iter().any(|subject| name.contains(subject));
+    let about_stack = ["cuCtxGetCurrent", "cuCtxSetCurrent", "cuCtxPushCurrent", "cuCtxPopCurrent", "cuCtxGetDevice"];
+    let about_driver = ["cuInit", "cuDriver", "cuGet", "cuCheckpoint"];
+    about_device || about_stack.iter().chain(&about_driver).any(|start| name.starts_with(start))
+}
+
 /// Runs a call. `early`: allowed before `cuInit`.
 pub(crate) fn enter_call(
     exports: ExportTable,
@@ -143,13 +152,19 @@ pub(crate) fn enter_call(
                 d.devices.machine.wait_while_locked();
             }
         }
+        let sticky = || driver.filter(|_| !works_after_fault(name)).and_then(SimulatedDriver::sticky_code);
+        if let Some(code) = sticky() {
+            return Err(code);
+        }
         if let Some(code) = driver::requested_faults().check(name) {
             return Err(CUresult(code));
         }
         if driver.is_some() && capture_table().any() && rules::is_unsafe(name) {
             capture_table().refuse_unsafe()?;
         }
-        body(&CallFrame { per_thread, exports, driver })
+        let answer = body(&CallFrame { per_thread, exports, driver });
+        // The fault may have come during the call, as to a wait.
+        answer.and_then(|()| sticky().map_or(Ok(()), Err))
     };
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
         Ok(Ok(())) => CUresult::SUCCESS,

@@ -294,6 +294,11 @@ impl DeviceEngine {
         sched::withdraw_slot(&mut b, slot, self.device);
     }
 
+    /// True if this process has a fault or the device is lost.
+    fn is_faulted(&self) -> bool {
+        (self.machine.own_fault() | self.machine.lost_code(self.device)) != 0
+    }
+
     /// Index of the device that this engine simulates.
     pub fn device_index(&self) -> usize {
         self.device
@@ -302,12 +307,14 @@ impl DeviceEngine {
     /// Advances the device to now and dates the events that were reached.
     fn look_at_device(&self, s: &mut EngineState) -> (crate::machine::LockedState<'_>, u64) {
         let (mut b, time) = self.machine.at_moment(self.device, s.moment);
+        // After a fault nothing runs any more. Everything counts as reached, so that no wait hangs.
+        let faulted = b.fault_code(self.machine.own_slot(), self.device) != 0;
         let sd: &mut SlotDevice = &mut b.slots[self.machine.own_slot()].devices[self.device];
         for lane in 0..LANE_COUNT {
             let line = &mut sd.lanes[lane];
-            s.served[lane] = line.busy;
+            s.served[lane] = if faulted { u64::MAX } else { line.busy };
             while let Some(Reverse((mark, event, seq))) = s.pending[lane].peek().copied() {
-                if mark > line.busy {
+                if mark > s.served[lane] {
                     break;
                 }
                 s.pending[lane].pop();
@@ -338,6 +345,8 @@ impl DeviceEngine {
         let mark = loop {
             let (mut b, _) = self.look_at_device(s);
             b.slots[slot].touched |= 1 << self.device;
+            // A call that was under way when the fault came gives the device no work.
+            let ns = if b.fault_code(slot, self.device) == 0 { ns } else { 0 };
             if let Some(mark) = sched::submit_work(&mut b, slot, self.device, lane, ns, &tail) {
                 let used = &mut b.slots[slot].devices[self.device].used;
                 match kind {

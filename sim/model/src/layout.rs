@@ -42,9 +42,11 @@ pub const FINISHED_KEPT: usize = 4096;
 /// First eight bytes of the file.
 pub const STATE_MAGIC: u64 = u64::from_le_bytes(*b"vgpu-sim");
 /// Version of the layout; changes with every change of it.
-pub const STATE_VERSION: u32 = 6;
+pub const STATE_VERSION: u32 = 7;
 /// Most live shares (`share`: memory that several processes can hold).
 pub const MAX_SHARES: usize = 4096;
+/// Xids kept until event sets read them.
+pub const XIDS_KEPT: usize = 64;
 /// Value that stands for no slot, or for no device.
 pub const NO_SLOT: u32 = u32::MAX;
 /// Words of a bit set with one bit per slot.
@@ -93,6 +95,10 @@ pub struct StateBody {
     pub shares_top: u32,
     /// Unused.
     pub pad_shares: u32,
+    /// Xids reported so far; the next goes to this modulo [`XIDS_KEPT`].
+    pub xid_count: u64,
+    /// The last Xids, a ring.
+    pub xids: [XidEvent; XIDS_KEPT],
     /// Shares in use, one bit each.
     pub shared: [u64; MAX_SHARES / 64],
     /// Processes that joined so far; numbers are never reused.
@@ -131,8 +137,24 @@ pub struct DeviceBody {
     pub switch_ns: u64,
     /// Number of switches between processes.
     pub switches: u64,
+    /// Code with which the driver answers calls about this lost device; 0: it is not lost.
+    pub lost_code: u32,
+    /// Unused.
+    pub pad: u32,
     /// Counters of all finished processes, added up.
     pub done: DeviceUse,
+}
+
+/// A fault that the driver reported.
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct XidEvent {
+    /// When it was reported, ns of CLOCK_MONOTONIC.
+    pub at: u64,
+    /// Index of the device on the machine.
+    pub device: u32,
+    /// The driver's number of the fault.
+    pub xid: u32,
 }
 
 /// One engine of a device, as `sched` runs it.
@@ -313,6 +335,10 @@ pub struct ProcessSlot {
     pub touched: u32,
     /// Checkpoint state of the process: [`STATE_RUNNING`], [`STATE_LOCKED`] or [`STATE_CHECKPOINTED`].
     pub checkpoint: u32,
+    /// Code with which the driver answers every call of the process; 0: it has no fault.
+    pub fault: u32,
+    /// Unused.
+    pub pad: u32,
     /// State of the process on each device.
     pub devices: [SlotDevice; MAX_SIMULATED_DEVICES],
 }

@@ -34,6 +34,7 @@ pub mod slab;
 pub mod timeline;
 pub mod truth;
 pub mod virtual_device;
+pub mod xid;
 
 pub use device::{DeviceIdentity, DeviceMemory, ProcessUse, UtilisationSample};
 pub use machine::{MachineView, default_directory, now, wall_ns};

@@ -182,6 +182,11 @@ impl MachineView {
         self.slot
     }
 
+    /// The mapped state, for words that are read without the lock.
+    pub(crate) fn shared_state(&self) -> *mut StateFile {
+        self.shared.as_ptr()
+    }
+
     /// This process's checkpoint state, which is read without the lock.
     pub(crate) fn checkpoint_word(&self) -> &AtomicU32 {
         // SAFETY: mapped for the life of self; an aligned u32 that everybody treats as an atomic.
@@ -285,6 +290,7 @@ impl MachineView {
         s.since = time;
         s.touched = 0;
         s.checkpoint = STATE_RUNNING;
+        s.fault = 0;
         s.name = [0; 128];
         let name = std::fs::read_link("/proc/self/exe").unwrap_or_default();
         let name = name.as_os_str().as_encoded_bytes();

@@ -18,6 +18,7 @@ pub mod code {
     pub const NOT_FOUND: nvmlReturn_t = nvmlReturn_t::NOT_FOUND;
     pub const ERROR_TOO_SMALL: nvmlReturn_t = nvmlReturn_t::INSUFFICIENT_SIZE;
     pub const NO_DRIVER: nvmlReturn_t = nvmlReturn_t::DRIVER_NOT_LOADED;
+    pub const GPU_IS_LOST: nvmlReturn_t = nvmlReturn_t(15);
     pub const TIMEOUT: nvmlReturn_t = nvmlReturn_t::TIMEOUT;
     pub const ERROR_VERSION: nvmlReturn_t = nvmlReturn_t::ARGUMENT_VERSION_MISMATCH;
     pub const UNKNOWN: nvmlReturn_t = nvmlReturn_t::UNKNOWN;

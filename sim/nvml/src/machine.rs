@@ -7,7 +7,7 @@ use crate::arguments::{IntoSafe, NvmlAnswer, code};
 use parking_lot::{Mutex, MutexGuard};
 use shim_sys::nvml::nvmlDevice_t;
 use vgpu_sim::{
-    layout::{DeviceUse, WINDOWS_KEPT, set_bits},
+    layout::{DeviceUse, WINDOWS_KEPT, XidEvent, set_bits},
     machine::{MachineView, now, wall_ns},
     profile::{DeviceProfile, MAX_SIMULATED_DEVICES, c_text},
 };
@@ -56,6 +56,16 @@ fn list_boards() -> NvmlAnswer<Vec<(u32, bool)>> {
         let all = &body.devices[..body.device_count as usize];
         (0..).zip(all).filter(|(_, d)| d.profile.mig <= 1).map(|(at, d)| (at, d.profile.mig > 0)).collect()
     })
+}
+
+/// Number of Xids that the machine has reported so far.
+pub fn xid_count() -> NvmlAnswer<u64> {
+    with_machine(MachineView::xid_count)
+}
+
+/// Xid number `n`, counted from 0; `None`: not yet.
+pub fn xid_event(n: u64) -> NvmlAnswer<Option<XidEvent>> {
+    with_machine(|machine| machine.xid_event(n))
 }
 
 /// Number of boards (whole devices, partitioned or not).
@@ -142,8 +152,23 @@ impl NvmlGpu {
         Err(code::ERROR_INVALID)
     }
 
+    /// True if the device is this one, or part of it.
+    pub fn includes(self, device: u32) -> bool {
+        let instances = || self.mig_instances().unwrap_or_default();
+        self.at == device || instances().iter().any(|gpu| gpu.at == device)
+    }
+
+    /// Refuses a query of a lost device.
+    pub fn require_present(self) -> NvmlAnswer {
+        match with_machine(|machine| machine.lost_code(self.at as usize))? {
+            0 => Ok(()),
+            _ => Err(code::GPU_IS_LOST),
+        }
+    }
+
     /// The present state of the device. A partitioned board includes the processes of its instances.
     pub fn current_view(self) -> NvmlAnswer<DeviceView> {
+        self.require_present()?;
         let parts: Vec<usize> = match self.partitioned {
             true => self.mig_instances()?.iter().map(|gpu| gpu.at as usize).collect(),
             false => vec![self.at as usize],

@@ -68,10 +68,10 @@ pub(crate) fn create_context(
 
 /// Destroys a context: waits for its work, then frees all it holds.
 pub(crate) fn destroy_context(driver: &'static SimulatedDriver, context: &Arc<CudaContext>) -> CallResult {
+    let device = driver.device_of_ordinal(context.device)?;
     if !context.alive.swap(false, Ordering::AcqRel) {
         return Err(CUresult::INVALID_CONTEXT);
     }
-    let device = driver.device_of_ordinal(context.device)?;
     capture_table().forget_streams(|_, l| Arc::ptr_eq(&l.context, context));
     device.engine.group_wait(context.group);
     driver.contexts.remove(object_handle(context));

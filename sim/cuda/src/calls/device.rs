@@ -10,7 +10,7 @@ use shim_sys::cuda::*;
 const MULTICAST_SUPPORTED: u32 = 132;
 
 pub(crate) unsafe fn cuDeviceGet(d: &CallFrame, dev: *mut CUdevice, ordinal: i32) -> CallResult {
-    d.initialised_driver()?.device_of_ordinal(ordinal)?;
+    d.initialised_driver()?.devices.device_of_ordinal(ordinal)?;
     unsafe { write_output(dev, ordinal) }
 }
 
@@ -33,40 +33,40 @@ unsafe fn text_out(to: *mut c_char, len: i32, text: &str) -> CallResult {
 }
 
 pub(crate) unsafe fn cuDeviceGetName(d: &CallFrame, name: *mut c_char, len: i32, dev: CUdevice) -> CallResult {
-    unsafe { text_out(name, len, d.initialised_driver()?.device_of_ordinal(dev)?.profile.name()) }
+    unsafe { text_out(name, len, d.initialised_driver()?.devices.device_of_ordinal(dev)?.profile.name()) }
 }
 
 /// The first version returns the UUID of the whole device, the second that of the MIG instance.
 pub(crate) unsafe fn cuDeviceGetUuid(d: &CallFrame, uuid: *mut CUuuid, dev: CUdevice) -> CallResult {
-    let bytes = d.initialised_driver()?.device_of_ordinal(dev)?.identity.whole_device().uuid;
+    let bytes = d.initialised_driver()?.devices.device_of_ordinal(dev)?.identity.whole_device().uuid;
     unsafe { write_output(uuid, CUuuid { bytes }) }
 }
 
 pub(crate) unsafe fn cuDeviceGetUuid_v2(d: &CallFrame, uuid: *mut CUuuid, dev: CUdevice) -> CallResult {
-    let bytes = d.initialised_driver()?.device_of_ordinal(dev)?.identity.uuid;
+    let bytes = d.initialised_driver()?.devices.device_of_ordinal(dev)?.identity.uuid;
     unsafe { write_output(uuid, CUuuid { bytes }) }
 }
 
 /// Always an error, because only Windows has LUIDs.
 pub(crate) unsafe fn cuDeviceGetLuid(d: &CallFrame, _luid: *mut c_char, _mask: *mut u32, dev: CUdevice) -> CallResult {
-    d.initialised_driver()?.device_of_ordinal(dev)?;
+    d.initialised_driver()?.devices.device_of_ordinal(dev)?;
     Err(CUresult::NOT_SUPPORTED)
 }
 
 pub(crate) unsafe fn cuDeviceTotalMem_v2(d: &CallFrame, bytes: *mut usize, dev: CUdevice) -> CallResult {
-    let total = d.initialised_driver()?.device_of_ordinal(dev)?.profile.cuda_total;
+    let total = d.initialised_driver()?.devices.device_of_ordinal(dev)?.profile.cuda_total;
     unsafe { write_output(bytes, usize::try_from(total).unwrap_or(usize::MAX)) }
 }
 
 /// The 32-bit call: a size beyond 32 bits is capped.
 pub(crate) unsafe fn cuDeviceTotalMem(d: &CallFrame, bytes: *mut u32, dev: CUdevice) -> CallResult {
-    let total = d.initialised_driver()?.device_of_ordinal(dev)?.profile.cuda_total;
+    let total = d.initialised_driver()?.devices.device_of_ordinal(dev)?.profile.cuda_total;
     unsafe { write_output(bytes, u32::try_from(total).unwrap_or(u32::MAX)) }
 }
 
 pub(crate) unsafe fn cuDeviceGetAttribute(d: &CallFrame, value: *mut i32, attribute: u32, dev: CUdevice) -> CallResult {
     let driver = d.initialised_driver()?;
-    let device = driver.device_of_ordinal(dev)?;
+    let device = driver.devices.device_of_ordinal(dev)?;
     if attribute == MULTICAST_SUPPORTED {
         return unsafe { write_output(value, i32::from(super::multicast::supports_multicast(driver, dev))) };
     }
@@ -87,7 +87,7 @@ pub(crate) unsafe fn cuDeviceComputeCapability(
 }
 
 pub(crate) unsafe fn cuDeviceGetProperties(d: &CallFrame, prop: *mut CUdevprop, dev: CUdevice) -> CallResult {
-    let device = d.initialised_driver()?.device_of_ordinal(dev)?;
+    let device = d.initialised_driver()?.devices.device_of_ordinal(dev)?;
     let a = |n| device_attribute(&device.profile, &device.identity, n).unwrap_or(0);
     let value = CUdevprop {
         maxThreadsPerBlock: a(1),
@@ -105,7 +105,7 @@ pub(crate) unsafe fn cuDeviceGetProperties(d: &CallFrame, prop: *mut CUdevprop, 
 }
 
 pub(crate) unsafe fn cuDeviceGetPCIBusId(d: &CallFrame, text: *mut c_char, len: i32, dev: CUdevice) -> CallResult {
-    unsafe { text_out(text, len, &d.initialised_driver()?.device_of_ordinal(dev)?.identity.pci_text()) }
+    unsafe { text_out(text, len, &d.initialised_driver()?.devices.device_of_ordinal(dev)?.identity.pci_text()) }
 }
 
 pub(crate) unsafe fn cuDeviceGetByPCIBusId(d: &CallFrame, dev: *mut CUdevice, text: *const c_char) -> CallResult {
@@ -136,8 +136,8 @@ pub(crate) unsafe fn cuDeviceGetByPCIBusId(d: &CallFrame, dev: *mut CUdevice, te
 
 /// Devices have no direct access to each other's memory.
 pub(crate) unsafe fn cuDeviceCanAccessPeer(d: &CallFrame, can: *mut i32, dev: CUdevice, peer: CUdevice) -> CallResult {
-    d.initialised_driver()?.device_of_ordinal(dev)?;
-    d.initialised_driver()?.device_of_ordinal(peer)?;
+    d.initialised_driver()?.devices.device_of_ordinal(dev)?;
+    d.initialised_driver()?.devices.device_of_ordinal(peer)?;
     unsafe { write_output(can, 0) }
 }
 
@@ -148,8 +148,8 @@ pub(crate) unsafe fn cuDeviceGetP2PAttribute(
     from: CUdevice,
     to: CUdevice,
 ) -> CallResult {
-    d.initialised_driver()?.device_of_ordinal(from)?;
-    d.initialised_driver()?.device_of_ordinal(to)?;
+    d.initialised_driver()?.devices.device_of_ordinal(from)?;
+    d.initialised_driver()?.devices.device_of_ordinal(to)?;
     if from == to {
         return Err(CUresult::INVALID_DEVICE);
     }

@@ -108,6 +108,8 @@ impl DeviceEngine {
                 continue;
             };
             let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(&mut f)).unwrap_or(true);
+            // A kernel of a faulted process waits no longer.
+            let done = done || self.is_faulted();
             // Drop the function outside the lock: dropping its captures may run code of the program.
             let again = (!done).then_some(f);
             s = self.lock_state();

@@ -1,0 +1,208 @@
+//! Faults of the device: an illegal address in one process, a lost device, a reset. The driver's codes reach the
+//! program, nobody else's charges change, and tenants that restart after the reset are served.
+
+use serde_json::Value;
+use std::process::Command;
+use std::time::Duration;
+use vgpu_tests::artefacts::vgpu;
+use vgpu_tests::daemon::{Daemon, Plan};
+use vgpu_tests::lab::charged;
+use vgpu_tests::{GIB, Lab, MIB, Member, OUT_OF_MEMORY, eventually, run, text};
+
+const ILLEGAL_ADDRESS: i64 = 700;
+const ECC_UNCORRECTABLE: i64 = 214;
+const UNKNOWN_ERROR: i64 = 999;
+const NO_DEVICE: i64 = 100;
+/// `NVML_ERROR_GPU_IS_LOST`.
+const GPU_IS_LOST: i64 = 15;
+
+/// `vgpu sim fault` with these words on the lab's machine.
+fn fault_command(lab: &Lab, words: &str) -> Command {
+    let mut command = Command::new(vgpu());
+    command.args(["sim", "fault"]).args(words.split(' ')).arg("--dir").arg(lab.gpu());
+    command
+}
+
+fn inject(lab: &Lab, words: &str) {
+    run(&mut fault_command(lab, words));
+}
+
+/// Refuses with exit code 1, and returns the message.
+fn refusal_words(lab: &Lab, words: &str) -> String {
+    let out = fault_command(lab, words).output().unwrap();
+    assert_eq!(out.status.code(), Some(1), "{}", text(&out));
+    String::from_utf8_lossy(&out.stderr).into_owned()
+}
+
+/// Calls that use the context answer `code`, again and again; calls that do not still work.
+fn is_dead(member: &mut Member, pointer: u64, code: i64) {
+    for _ in 0..2 {
+        for call in ["sync", "info", "alloc 4096", "async 4096", "launch 1000", "primary-reset 0", "create-context 0"] {
+            assert_eq!(member.code(call), code, "{call}");
+        }
+        assert_eq!(member.code(&format!("free {pointer}")), code);
+        assert_eq!(member.ok("count").number(0), 1);
+    }
+}
+
+#[test]
+fn after_an_illegal_address_every_call_of_that_process_answers_700_and_its_charges_stay_until_it_ends() {
+    let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "8GiB").with("VGPU_SM_LIMIT", "50");
+    let (mut broken, mut neighbour) = (lab.member(), lab.member());
+    let pointer = broken.begin().alloc(2 * GIB);
+    neighbour.begin().alloc(GIB);
+    broken.ok("launch 1000");
+    neighbour.ok("launch 1000");
+    let (before, used) = (lab.process(0, neighbour.pid), neighbour.used());
+    inject(&lab, &format!("illegal-address --pid {}", broken.pid));
+    is_dead(&mut broken, pointer, ILLEGAL_ADDRESS);
+    // A refused free frees nothing on the device, so its charge stays too.
+    assert!(lab.process(0, broken.pid).live_bytes >= 2 * GIB);
+    assert_eq!(neighbour.used(), used);
+    assert_eq!(lab.process(0, neighbour.pid).physical_bytes, before.physical_bytes);
+    assert_eq!(neighbour.code(&format!("alloc {}", 6 * GIB)), OUT_OF_MEMORY);
+    neighbour.ok("launch 1000");
+    broken.kill();
+    // The bytes of the dead process are free for its neighbour.
+    neighbour.alloc(6 * GIB);
+    let device = lab.device(0);
+    assert_eq!(device.processes.len(), 1, "{device:?}");
+    assert_eq!(neighbour.used(), vgpu_tests::lab::shown(8 * GIB, charged(&device)));
+    assert!(neighbour.finish().success());
+}
+
+#[test]
+fn a_wait_for_work_that_a_fault_ended_answers_at_once_with_and_without_a_ceiling() {
+    for ceiling in ["100", "30"] {
+        let lab = Lab::new("h200").with("VGPU_SM_LIMIT", ceiling);
+        for (words, code) in [("illegal-address --pid", ILLEGAL_ADDRESS), ("lost --device 0", UNKNOWN_ERROR)] {
+            let mut member = lab.member();
+            let pointer = member.begin().alloc(MIB);
+            let busy = lab.process(0, member.pid).kernels;
+            // An hour of work.
+            member.tell("launch 3600000000000");
+            eventually("the kernel is on the device", || lab.process(0, member.pid).kernels > busy);
+            match words.strip_suffix("--pid") {
+                Some(_) => inject(&lab, &format!("{words} {}", member.pid)),
+                None => inject(&lab, words),
+            }
+            assert_eq!(member.answer().code, code, "{words}");
+            is_dead(&mut member, pointer, code);
+            let busy = lab.process(0, member.pid).busy_ns;
+            std::thread::sleep(Duration::from_millis(20));
+            assert_eq!(lab.process(0, member.pid).busy_ns, busy, "the device works for it no longer");
+        }
+    }
+}
+
+#[test]
+fn a_lost_device_is_lost_for_all_until_it_is_reset_after_its_processes() {
+    for (loss, code) in [("lost --device 0", UNKNOWN_ERROR), ("lost --device 0 --xid 95", ECC_UNCORRECTABLE)] {
+        let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "4GiB");
+        let mut members = [lab.member(), lab.member()];
+        let pointers = members.each_mut().map(|member| {
+            member.begin();
+            assert_eq!(member.code("nvinit"), 0);
+            assert_eq!(member.code("nvmem 0"), 0);
+            member.alloc(MIB)
+        });
+        inject(&lab, loss);
+        for (member, pointer) in members.iter_mut().zip(pointers) {
+            is_dead(member, pointer, code);
+            assert_eq!(member.code("nvmem 0"), GPU_IS_LOST);
+            assert_eq!(member.code("nvprocs 0"), GPU_IS_LOST);
+        }
+        assert_eq!(lab.member().code("init"), NO_DEVICE);
+        let words = refusal_words(&lab, "reset --device 0");
+        assert!(members.iter().all(|member| words.contains(&member.pid.to_string())), "{words}");
+        members.iter_mut().for_each(Member::kill);
+        inject(&lab, "reset --device 0");
+        let mut later = lab.member();
+        later.begin().alloc(3 * GIB);
+        later.ok("launch 1000");
+        assert_eq!(later.code(&format!("alloc {}", 2 * GIB)), OUT_OF_MEMORY);
+        assert_eq!(later.code("nvinit"), 0);
+        assert_eq!(later.code("nvmem 0"), 0);
+        assert!(later.finish().success());
+    }
+}
+
+#[test]
+fn a_lost_device_leaves_the_other_device_of_the_machine_alone() {
+    let lab = Lab::new("2xt4").with("VGPU_MEMORY_LIMIT", "4GiB");
+    let (mut here, mut there) = (lab.member(), lab.member());
+    here.begin().alloc(MIB);
+    there.ok("init");
+    there.ok("retain 1");
+    there.alloc(GIB);
+    there.ok("launch 1000");
+    let (used, truth) = (there.used(), lab.process(1, there.pid).physical_bytes);
+    inject(&lab, "lost --device 0");
+    assert_eq!(here.code("sync"), UNKNOWN_ERROR);
+    there.ok("launch 1000");
+    assert_eq!(there.used(), used);
+    assert_eq!(lab.process(1, there.pid).physical_bytes, truth);
+    assert_eq!(there.code("retain 0"), UNKNOWN_ERROR);
+}
+
+#[test]
+fn a_fault_is_refused_in_words_that_name_its_argument() {
+    let lab = Lab::new("h200");
+    assert!(refusal_words(&lab, "illegal-address --pid 1").contains("--pid 1"));
+    assert!(refusal_words(&lab, "lost --device 7").contains("--device 7"));
+    assert!(refusal_words(&lab, "reset --device 1").contains("the machine has 1 devices"));
+    let out = fault_command(&lab, "lost --device 0 --xid 13").output().unwrap();
+    assert_eq!(out.status.code(), Some(2), "{}", text(&out));
+    inject(&lab, "reset --device 0");
+}
+
+/// Two tenants of one device, with the daemon's leases.
+fn two_tenants(lab: &Lab) -> Daemon {
+    let tenants = ["a", "b"].map(|name| (name.to_owned(), "memory_limit = \"8GiB\"".to_owned()));
+    let plan = Plan { device: lab.device(0).uuid, time: "arbitrate = true".into(), tenants: tenants.to_vec() };
+    Daemon::start(lab.path(), &plan)
+}
+
+fn memory_used(daemon: &Daemon, tenant: usize) -> Option<u64> {
+    let status: Value = serde_json::from_str(&daemon.tell(&["status", "--json"])).unwrap();
+    status["tenants"][tenant]["devices"][0]["memory_used"].as_u64()
+}
+
+#[test]
+fn a_tenants_fault_frees_its_lease_and_never_changes_its_neighbours_charges() {
+    let mut lab = Lab::new("h200");
+    let daemon = two_tenants(&lab);
+    let mut begin = |tenant: &str, bytes: u64| {
+        lab.set("VGPU_SOCKET", daemon.socket(tenant));
+        let mut member = lab.member();
+        member.begin().alloc(bytes);
+        member.ok("launch 1000");
+        member
+    };
+    let (mut broken, mut neighbour) = (begin("a", GIB), begin("b", 2 * GIB));
+    let lab = &lab;
+    let truth = |pid| lab.process(0, pid).physical_bytes;
+    let before = truth(neighbour.pid);
+    eventually("the daemon has read both", || memory_used(&daemon, 1).is_some_and(|used| used >= before));
+    let kernels = lab.process(0, broken.pid).kernels;
+    broken.tell("launch 3600000000000");
+    eventually("the kernel is on the device", || lab.process(0, broken.pid).kernels > kernels);
+    inject(lab, &format!("illegal-address --pid {}", broken.pid));
+    assert_eq!(broken.answer().code, ILLEGAL_ADDRESS);
+    // The tenant of the dead context still runs, and each of its launches is refused.
+    for _ in 0..50 {
+        assert_eq!(broken.code("launch 1000"), ILLEGAL_ADDRESS);
+        neighbour.ok("launch 1000");
+    }
+    let held = |lease: &str| {
+        let status: Value = serde_json::from_str(&daemon.tell(&["status", "--json"])).unwrap();
+        status["devices"][0]["holder"].as_str() == Some(lease)
+    };
+    eventually("the lease of the dead context is free", || !held("a"));
+    assert_eq!(truth(neighbour.pid), before);
+    assert_eq!(memory_used(&daemon, 1), Some(before));
+    broken.kill();
+    eventually("the charges of the dead process return", || memory_used(&daemon, 0) == Some(0));
+    assert_eq!((truth(neighbour.pid), memory_used(&daemon, 1)), (before, Some(before)));
+    neighbour.ok("launch 1000");
+}
