@@ -1,6 +1,9 @@
 //! Faults of the device: an illegal address in one process, a lost device, a reset. The driver's codes reach the
 //! program, nobody else's charges change, and tenants that restart after the reset are served.
 
+#[path = "leases/world.rs"]
+mod world;
+
 use serde_json::Value;
 use std::process::Command;
 use std::time::Duration;
@@ -8,6 +11,7 @@ use vgpu_tests::artefacts::vgpu;
 use vgpu_tests::daemon::{Daemon, Plan};
 use vgpu_tests::lab::charged;
 use vgpu_tests::{GIB, Lab, MIB, Member, OUT_OF_MEMORY, eventually, run, text};
+use world::{World, tenant};
 
 const ILLEGAL_ADDRESS: i64 = 700;
 const ECC_UNCORRECTABLE: i64 = 214;
@@ -205,4 +209,75 @@ fn a_tenants_fault_frees_its_lease_and_never_changes_its_neighbours_charges() {
     eventually("the charges of the dead process return", || memory_used(&daemon, 0) == Some(0));
     assert_eq!((truth(neighbour.pid), memory_used(&daemon, 1)), (before, Some(before)));
     neighbour.ok("launch 1000");
+}
+
+/// Output of `vgpu` about the world's daemon, whatever its exit code.
+fn ask(world: &World, words: &[&str]) -> String {
+    let mut command = world.lab.bare(vgpu());
+    command.args(words).env("VGPU_RUNTIME_DIR", world.lab.path().join("run"));
+    String::from_utf8_lossy(&command.output().unwrap().stdout).into_owned()
+}
+
+fn status(world: &World) -> Value {
+    serde_json::from_str(&world.status()).unwrap()
+}
+
+/// A process of the tenant with 1 GiB that has launched.
+fn at_work(world: &mut World, tenant: &str) -> Member {
+    let mut member = world.plain(tenant);
+    member.begin().alloc(GIB);
+    member.ok("launch 1000");
+    member
+}
+
+#[test]
+fn the_daemon_says_which_device_is_lost_since_when_and_serves_tenants_that_restart_after_the_reset() {
+    let limit = "memory_limit = \"8GiB\"";
+    let mut world =
+        World::start(&format!("[proof]\ninterval = \"100ms\"\n{}{}", tenant("a", limit), tenant("b", limit)));
+    let uuid = world.lab.device(0).uuid;
+    let mut members = [at_work(&mut world, "a"), at_work(&mut world, "b")];
+    let lost = format!("vgpu_device_lost{{device=\"{uuid}\"}}");
+    eventually("the device is there", || ask(&world, &["metrics"]).contains(&format!("{lost} 0")));
+    assert_eq!(status(&world)["devices"][0]["lost_since"], Value::Null);
+    let kernels = world.lab.process(0, members[0].pid).kernels;
+    members[0].tell("launch 3600000000000");
+    eventually("the kernel is on the device", || world.lab.process(0, members[0].pid).kernels > kernels);
+    inject(&world.lab, "lost --device 0");
+    assert_eq!(members[0].answer().code, UNKNOWN_ERROR);
+    assert_eq!(members[1].code("launch 1000"), UNKNOWN_ERROR);
+    eventually("the daemon knows the loss", || status(&world)["devices"][0]["lost_since"].is_string());
+    let since = status(&world)["devices"][0]["lost_since"].as_str().unwrap().to_owned();
+    assert!(ask(&world, &["status"]).contains(&format!("lost since {since}")));
+    assert!(ask(&world, &["doctor"]).contains(&format!("{uuid} is lost since {since}")));
+    assert!(ask(&world, &["metrics"]).contains(&format!("{lost} 1")));
+    members.iter_mut().for_each(Member::kill);
+    inject(&world.lab, "reset --device 0");
+    eventually("the device is back", || status(&world)["devices"][0]["lost_since"].is_null());
+    let events = ask(&world, &["events", "--json", "--kind", "device"]);
+    let told: Vec<Value> = events.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let kinds: Vec<_> = told.iter().filter_map(|event| event["kind"].as_str()).collect();
+    assert_eq!(kinds, ["device.lost", "device.back"], "{events}");
+    assert!(told.iter().all(|event| event["device"] == uuid.as_str()), "{events}");
+    let mut later = [at_work(&mut world, "a"), at_work(&mut world, "b")];
+    for (at, member) in later.iter_mut().enumerate() {
+        let truth = world.lab.process(0, member.pid).physical_bytes;
+        eventually("the status is the device's truth", || {
+            status(&world)["tenants"][at]["devices"][0]["memory_used"].as_u64() == Some(truth)
+        });
+        assert_eq!(member.code(&format!("alloc {}", 8 * GIB)), OUT_OF_MEMORY);
+        member.ok("launch 1000");
+    }
+}
+
+#[test]
+fn a_device_that_is_lost_before_the_daemons_first_look_is_named_by_its_uuid() {
+    let world = World::start(&tenant("a", ""));
+    let uuid = world.lab.device(0).uuid;
+    inject(&world.lab, "lost --device 0");
+    eventually("the daemon knows the loss", || status(&world)["devices"][0]["lost_since"].is_string());
+    let events = ask(&world, &["events", "--json", "--kind", "device.lost"]);
+    let told: Vec<Value> = events.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let devices: Vec<_> = told.iter().filter_map(|event| event["device"].as_str()).collect();
+    assert_eq!(devices, [uuid.as_str()], "{events}");
 }

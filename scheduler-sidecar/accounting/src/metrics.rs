@@ -60,6 +60,7 @@ pub const FAMILY_NAMES: &[FamilyName] = &[
     name("vgpu_device_memory_bytes", DEVICE_LABELS, "Memory of the device."),
     name("vgpu_device_memory_promised_bytes", DEVICE_LABELS, "Memory limits of its tenants together."),
     name("vgpu_device_arbitrated", DEVICE_LABELS, "1 if the device is shared by leases."),
+    name("vgpu_device_lost", DEVICE_LABELS, "1 while the driver says that the device is lost."),
     name("vgpu_tenant_memory_limit_bytes", TENANT_DEVICE_LABELS, "Memory limit; no sample if there is none."),
     name("vgpu_tenant_memory_used_bytes", TENANT_DEVICE_LABELS, "Memory charged."),
     name("vgpu_tenant_memory_peak_bytes", TENANT_DEVICE_LABELS, "Most memory charged at once."),
@@ -229,6 +230,7 @@ pub fn metrics_text(status: &DaemonStatus, hami: bool) -> String {
             page.add_level("vgpu_device_memory_bytes", labels.clone(), to_sample(memory));
         }
         page.add_level("vgpu_device_arbitrated", labels.clone(), truth_sample(device.arbitrated));
+        page.add_level("vgpu_device_lost", labels.clone(), truth_sample(device.lost_since.is_some()));
         let promised = status.tenants.iter().flat_map(|tenant| &tenant.devices);
         let promised = promised.filter(|terms| terms.device == device.name).filter_map(|terms| terms.memory_limit);
         let promised = to_sample(promised.fold(0, u64::saturating_add));

@@ -225,6 +225,12 @@ fn format_status(status: &DaemonStatus) -> String {
             remarks.push(format!("the last reload of {} was refused:\n{why}\n", file.file.display()));
         }
     }
+    for device in &status.devices {
+        if let Some(since) = &device.lost_since {
+            let name = &device.name;
+            remarks.push(format!("device {name}: lost since {since}; end its processes and reset it\n"));
+        }
+    }
     for found in &status.findings {
         let whose = found.tenant.as_ref().map_or(String::new(), |tenant| format!(" of {tenant}"));
         let place = match &found.container {

@@ -97,6 +97,7 @@ fn status() -> DaemonStatus {
         overcommit: 1.0,
         arbitrated: true,
         holder: Some("train".into()),
+        lost_since: None,
     };
     let mut idle = tenant("notebook", "0", (0.0, 0.0), (1, 8), "idle");
     idle.devices[0].sm_limit = None;

@@ -50,6 +50,8 @@ pub const EVENT_KINDS: &[EventKind] = &[
          not understand it",
     ),
     event_kind("memory.refused", "allocations of a tenant were refused; `refused` is their number"),
+    audited_kind("device.lost", "the driver has lost a device: calls on it fail until it is reset"),
+    audited_kind("device.back", "a lost device answers again; `since` is the time of its loss"),
     event_kind("driver.answered", "the driver, which did not answer at the daemon's start, answers now"),
     event_kind("record.failed", "usage cannot be recorded; limits are still enforced"),
     event_kind("record.resumed", "usage is recorded again"),

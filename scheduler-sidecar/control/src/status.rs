@@ -100,6 +100,9 @@ pub struct DeviceStatus {
     pub arbitrated: bool,
     /// Tenant that holds the device now.
     pub holder: Option<String>,
+    /// Time since which the driver says that the device is lost, RFC 3339; null: it does not.
+    #[serde(default)]
+    pub lost_since: Option<String>,
 }
 
 /// Mode of tenants of daemons that do not report one.

@@ -22,7 +22,7 @@ pub mod time;
 mod times;
 pub mod uncharged;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Write as _;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -30,7 +30,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -41,7 +41,7 @@ use vgpu_core::time::gate::loss::SETTLING_NS;
 use self::found::FoundSoFar;
 use super::asked::{WakeReason, read_questions};
 use super::log::LineQuota;
-use crate::proof::driver::{ProcessOnDevice, ProofDriver};
+use crate::proof::driver::{DeviceNames, ProcessOnDevice, ProofDriver};
 use crate::proof::image::Image;
 use crate::proof::judge::{
     ProofTolerance, RegisteredMembers, changed_images, judge_processes, memory_suspects, note_held,
@@ -102,18 +102,18 @@ pub struct ProofLink {
 }
 
 impl ProofLink {
-    /// Starts the thread.
+    /// Starts the thread. `names`: the UUIDs of the devices with each NVML number, as far as they are known.
     ///
     /// # Errors
     /// No thread or no pair of sockets can be created.
-    pub fn start(plan: ProofPlan) -> std::io::Result<Self> {
+    pub fn start(plan: ProofPlan, names: DeviceNames) -> std::io::Result<Self> {
         let (asked, ask) = UnixStream::pair()?;
         asked.set_nonblocking(true)?;
         let (answer, answers) = sync_channel(1);
         let found = Arc::new(Mutex::new(FoundSoFar::default()));
         let mut looking = ProofThread {
             processes: ProcessScanner::new(&plan.devices),
-            driver: plan.driver.then(ProofDriver::default),
+            driver: plan.driver.then(|| ProofDriver::knowing(names)),
             silent_until: None,
             ask,
             answers,
@@ -143,6 +143,7 @@ impl ProofLink {
     pub fn is_gone(&self) {
         let mut found = self.found.lock();
         found.blind = Some("the thread that looks for processes ended; restart the daemon".into());
+        found.lost.clear();
     }
 
     /// Sends the registered members to the thread.
@@ -179,6 +180,12 @@ impl ProofLink {
     #[must_use]
     pub fn uncharged_bytes(&self) -> HashMap<TenantDeviceKey, Uncharged> {
         self.found.lock().uncharged.clone()
+    }
+
+    /// Devices that the driver says are lost, by UUID, with the time since when, as RFC 3339.
+    #[must_use]
+    pub fn lost_devices(&self) -> BTreeMap<String, String> {
+        self.found.lock().lost.clone()
     }
 
     /// Why the check is incomplete; `None`: it is complete.
@@ -283,10 +290,16 @@ impl ProofThread {
             Some(driver) if self.silent_until.is_none_or(|until| Instant::now() >= until) => {
                 let asked = driver.processes_on_devices();
                 self.silent_until = asked.is_err().then(|| Instant::now() + DRIVER_PAUSE);
-                asked.unwrap_or_else(|why| {
-                    blind = Some(format!("the driver's list of processes cannot be read: {why}"));
-                    Vec::new()
-                })
+                match asked {
+                    Ok(answer) => {
+                        self.note_lost(&answer.lost);
+                        answer.processes
+                    }
+                    Err(why) => {
+                        blind = Some(format!("the driver's list of processes cannot be read: {why}"));
+                        Vec::new()
+                    }
+                }
             }
             Some(_) => {
                 blind = self.found.lock().blind.clone();
@@ -396,6 +409,24 @@ impl ProofThread {
         }
         self.told = clock::now();
         Some(())
+    }
+
+    /// Reports devices that the driver has lost since the last look, and those that are back.
+    fn note_lost(&self, lost: &BTreeSet<String>) {
+        let mut found = self.found.lock();
+        let known = &mut found.lost;
+        for device in lost.iter().filter(|device| !known.contains_key(*device)).collect::<Vec<_>>() {
+            let since = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
+            warn!(kind = "device.lost", device, "the driver has lost the device; end its processes and reset it");
+            known.insert(device.clone(), since);
+        }
+        known.retain(|device, since| {
+            let stays = lost.contains(device);
+            if !stays {
+                info!(kind = "device.back", device, since, "the device answers again; new processes are served");
+            }
+            stays
+        });
     }
 
     fn set_blind(&self, words: Option<String>) {

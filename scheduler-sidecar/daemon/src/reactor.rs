@@ -48,6 +48,7 @@ use super::metrics::MetricsServer;
 use super::notify::ServiceNotifier;
 use super::pages::{self, BeatSource, TimerAlarm};
 use super::proof::ProofLink;
+use super::proof::driver::DeviceNames;
 use super::recent::RecentUse;
 use super::room::{self, TenantRoom, is_open_to_all};
 use super::roster::MemberRoster;
@@ -203,6 +204,12 @@ impl Reactor {
             .map_err(serve_error("watch a timer"))?;
         let measures_all = config.record.exact;
         let roster = MemberRoster::open(config.run_dir.as_deref().filter(|_| config.proof.is_some()));
+        let mut names = DeviceNames::new();
+        for device in file.iter().flat_map(|(_, plan, _)| &plan.devices) {
+            if let (Some(index), Some(uuid)) = (device.index, &device.uuid) {
+                names.entry(index).or_default().push(uuid.clone());
+            }
+        }
         let mut reactor = Self {
             epoll,
             told,
@@ -219,7 +226,11 @@ impl Reactor {
             notifier,
             journal,
             roster,
-            proof: config.proof.map(ProofLink::start).transpose().map_err(serve_error("prove enforcement"))?,
+            proof: config
+                .proof
+                .map(|plan| ProofLink::start(plan, names))
+                .transpose()
+                .map_err(serve_error("prove enforcement"))?,
             metrics: config.metrics.listen.map(|at| MetricsServer::start(at, config.metrics.hami_names)),
             connections: HashMap::new(),
             deadlines: BTreeSet::new(),

@@ -105,6 +105,7 @@ fn full() -> DaemonStatus {
             overcommit: 1.0,
             arbitrated: true,
             holder: None,
+            lost_since: Some("2026-01-01T00:00:00.000Z".into()),
         }],
         tenants: vec![
             TenantStatus { bearer: bearer(), ..tenant("a", vec![terms]) },
@@ -157,6 +158,7 @@ fn each_sample_is_the_number_that_its_name_says() {
         "findings{kind=\"time\"} 0.0",
         "device_memory_bytes{device=\"GPU-1\"} 85899345920.0",
         "device_arbitrated{device=\"GPU-1\"} 1.0",
+        "device_lost{device=\"GPU-1\"} 1.0",
         "device_memory_promised_bytes{device=\"GPU-1\"} 1073741824.0",
     ]
     .map(|line| format!("vgpu_{line}"))

@@ -21,6 +21,18 @@ pub fn all(report: &mut DoctorReport, status: &DaemonStatus) {
             "the daemon found no process that uses a device without a limit, or more than its tenant's ledger says",
         );
     }
+    for device in &status.devices {
+        if let Some(since) = &device.lost_since {
+            let name = device.uuid.as_ref().unwrap_or(&device.name);
+            report.add_finding(
+                "device",
+                format!(
+                    "{name} is lost since {since}, as the driver says; end its processes and reset it \
+                     (nvidia-smi --gpu-reset), or restart the machine"
+                ),
+            );
+        }
+    }
     for fault in &status.faults {
         report.add_finding("daemon", format!("{}: {}; {}", fault.what, fault.words, cure(&fault.what)));
     }
@@ -119,6 +131,23 @@ mod tests {
     use super::*;
     use vgpu_control::finding::{FindingKind, ProcessId};
     use vgpu_control::{DaemonFault, status};
+
+    #[test]
+    fn a_lost_device_is_a_finding_with_its_time_and_a_device_that_answers_is_none() {
+        let device = |uuid: &str, since: Option<&str>| status::DeviceStatus {
+            uuid: Some(uuid.into()),
+            lost_since: since.map(str::to_owned),
+            ..Default::default()
+        };
+        let devices = [device("GPU-1", None), device("GPU-2", Some("2026-01-02T03:04:05.678Z"))];
+        let status = serde_json::json!({
+            "version": "1", "pid": 1, "uptime_seconds": 1, "tenants": [], "devices": devices,
+        });
+        let mut report = DoctorReport::default();
+        all(&mut report, &serde_json::from_value(status).unwrap());
+        assert_eq!(report.findings, 1);
+        assert!(report.lines.iter().any(|line| line.words.starts_with("GPU-2 is lost since 2026-01-02T03:04:05.678Z")));
+    }
 
     #[test]
     fn each_fault_and_finding_is_a_line_of_its_own_with_what_to_do() {

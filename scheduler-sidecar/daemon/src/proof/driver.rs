@@ -1,10 +1,10 @@
 //! Asks the driver for processes at the devices: NVML's list of compute processes with their memory.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
-use nvml_wrapper::Nvml;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, Nvml};
 
 use vgpu_config::inventory::mig_instances;
 
@@ -17,6 +17,18 @@ pub struct ProcessOnDevice {
     pub device: String,
     /// Bytes; `None`: the driver does not report them.
     pub used: Option<u64>,
+}
+
+/// UUIDs of the devices with each NVML number: several for a board with MIG instances.
+pub type DeviceNames = HashMap<u32, Vec<String>>;
+
+/// The driver's answer about all devices.
+#[derive(Debug, Default)]
+pub struct DriverAnswer {
+    /// The compute processes of the devices that answer.
+    pub processes: Vec<ProcessOnDevice>,
+    /// UUIDs of the devices that are lost or need a reset; the NVML number of one whose UUID is not known.
+    pub lost: BTreeSet<String>,
 }
 
 /// Work of a process on a device, from the driver's samples since the last request.
@@ -37,25 +49,39 @@ const MAX_SAMPLE_US: u64 = 1_000_000;
 #[derive(Default)]
 pub struct ProofDriver {
     nvml: Option<Nvml>,
+    /// True if NVML is to be initialised again: it may not see a device that came back.
+    stale: bool,
+    /// The names when each device last answered: a lost device does not tell its own.
+    names: DeviceNames,
     /// Time of the newest sample of each device, in us of its clock.
     newest: HashMap<String, u64>,
 }
 
 impl ProofDriver {
-    /// Lists the compute processes of each device.
+    /// Starts with the names that are known before the first look.
+    #[must_use]
+    pub fn knowing(names: DeviceNames) -> Self {
+        Self { names, ..Self::default() }
+    }
+
+    /// Lists the compute processes of each device, and the lost devices.
     ///
     /// # Errors
     /// A message: the driver does not answer.
-    pub fn processes_on_devices(&mut self) -> Result<Vec<ProcessOnDevice>, String> {
+    pub fn processes_on_devices(&mut self) -> Result<DriverAnswer, String> {
+        if std::mem::take(&mut self.stale) {
+            self.nvml = None;
+        }
         if self.nvml.is_none() {
             self.nvml = Some(Nvml::init().map_err(|why| format!("NVML cannot be initialised: {why}"))?);
         }
-        let Some(nvml) = &self.nvml else { return Ok(Vec::new()) };
-        let asked = list_processes(nvml).map_err(|why| format!("NVML does not list processes: {why}"));
+        let Some(nvml) = &self.nvml else { return Ok(DriverAnswer::default()) };
+        let asked = list_devices(nvml, &mut self.names).map_err(|why| format!("NVML does not list processes: {why}"));
         if asked.is_err() {
             // After a driver was reloaded, NVML answers only when it is initialised again.
             self.nvml = None;
         }
+        self.stale = asked.as_ref().is_ok_and(|answer| !answer.lost.is_empty());
         asked
     }
 
@@ -89,38 +115,47 @@ impl ProofDriver {
     }
 }
 
-fn list_processes(nvml: &Nvml) -> Result<Vec<ProcessOnDevice>, NvmlError> {
-    let mut all = Vec::new();
+/// Lists the processes of all devices that answer, and the devices that are lost.
+fn list_devices(nvml: &Nvml, names: &mut DeviceNames) -> Result<DriverAnswer, NvmlError> {
+    let mut answer = DriverAnswer::default();
     let (mut answered, mut silent) = (0, None);
-    let mut devices = Vec::new();
     for index in 0..nvml.device_count()? {
-        let asked = nvml.device_by_index(index).and_then(|device| Ok(mig_instances(&device)?.unwrap_or(vec![device])));
-        match asked {
-            Ok(parts) => devices.extend(parts),
+        // A device that fails must not hide the others.
+        match list_processes(nvml, index) {
+            Ok(parts) => {
+                answered += 1;
+                names.insert(index, parts.iter().map(|(uuid, _)| uuid.clone()).collect());
+                answer.processes.extend(parts.into_iter().flat_map(|(_, processes)| processes));
+            }
+            Err(NvmlError::GpuLost | NvmlError::ResetRequired) => {
+                let known = names.get(&index).cloned();
+                answer.lost.extend(known.unwrap_or_else(|| vec![index.to_string()]));
+            }
             Err(why) => silent = Some(why),
         }
     }
-    for device in devices {
-        // A lost device must not hide the others.
-        let (uuid, processes) = match device.uuid().and_then(|uuid| Ok((uuid, device.running_compute_processes()?))) {
-            Ok(asked) => asked,
-            Err(why) => {
-                silent = Some(why);
-                continue;
-            }
-        };
-        answered += 1;
-        all.extend(processes.into_iter().map(|process| ProcessOnDevice {
+    match silent {
+        Some(why) if answered == 0 && answer.lost.is_empty() => Err(why),
+        _ => Ok(answer),
+    }
+}
+
+/// Lists the processes of a device, or of each of its MIG instances, with the UUID.
+fn list_processes(nvml: &Nvml, index: u32) -> Result<Vec<(String, Vec<ProcessOnDevice>)>, NvmlError> {
+    let device = nvml.device_by_index(index)?;
+    let parts = mig_instances(&device)?.unwrap_or(vec![device]);
+    let list = |part: &Device<'_>| -> Result<_, NvmlError> {
+        let uuid = part.uuid()?;
+        let listed = part.running_compute_processes()?.into_iter().map(|process| ProcessOnDevice {
             pid: process.pid,
             device: uuid.clone(),
             used: match process.used_gpu_memory {
                 UsedGpuMemory::Used(bytes) => Some(bytes),
                 UsedGpuMemory::Unavailable => None,
             },
-        }));
-    }
-    match silent {
-        Some(why) if answered == 0 => Err(why),
-        _ => Ok(all),
-    }
+        });
+        let listed = listed.collect();
+        Ok((uuid, listed))
+    };
+    parts.iter().map(list).collect()
 }

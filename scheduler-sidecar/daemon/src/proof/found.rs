@@ -1,6 +1,6 @@
 //! The results of the checking thread, shared with the reactor.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
 use vgpu_core::protocol::page::Uncharged;
@@ -15,6 +15,8 @@ pub(super) struct FoundSoFar {
     pub findings: Vec<Finding>,
     /// Why the check is incomplete; `None`: it is complete.
     pub blind: Option<String>,
+    /// Devices that the driver says are lost, with the time since when, as RFC 3339.
+    pub lost: BTreeMap<String, String>,
     /// Tenants whose ledgers must be read.
     pub suspects: Vec<String>,
     /// Memory that counts against limits in addition to the ledgers.

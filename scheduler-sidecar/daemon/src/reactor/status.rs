@@ -261,8 +261,7 @@ impl Reactor {
                 model: plan.model.clone(),
                 memory: plan.memory.map(u64::from),
                 overcommit: f64::from(plan.overcommit) / 1000.0,
-                arbitrated: false,
-                holder: None,
+                ..DeviceStatus::default()
             })
             .collect();
         for (uuid, arbitrated) in known {
@@ -274,13 +273,18 @@ impl Reactor {
                 None => devices.push(DeviceStatus {
                     name: uuid.clone(),
                     uuid: Some(uuid),
-                    model: None,
-                    memory: None,
                     overcommit: 1.0,
                     arbitrated,
                     holder,
+                    ..DeviceStatus::default()
                 }),
             }
+        }
+        for (lost, since) in self.proof.iter().flat_map(|proof| proof.lost_devices()) {
+            let is_it = |device: &&mut DeviceStatus| {
+                device.name == lost || device.uuid.as_ref().is_some_and(|uuid| uuid::is_same_device(uuid, &lost))
+            };
+            devices.iter_mut().filter(is_it).for_each(|device| device.lost_since = Some(since.clone()));
         }
         devices
     }
