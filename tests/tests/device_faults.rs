@@ -281,3 +281,36 @@ fn a_device_that_is_lost_before_the_daemons_first_look_is_named_by_its_uuid() {
     let devices: Vec<_> = told.iter().filter_map(|event| event["device"].as_str()).collect();
     assert_eq!(devices, [uuid.as_str()], "{events}");
 }
+
+#[test]
+fn leases_on_a_lost_device_end_while_its_processes_live_and_the_next_ones_get_leases_again() {
+    let terms = "sm_limit = \"50%\"";
+    let mut world =
+        World::start(&format!("[proof]\ninterval = \"100ms\"\n{}{}", tenant("a", terms), tenant("b", terms)));
+    for lost in [true, false] {
+        eventually("the device is shared by leases", || status(&world)["devices"][0]["arbitrated"] == true);
+        let mut other = at_work(&mut world, "b");
+        let mut holder = at_work(&mut world, "a");
+        let kernels = world.lab.process(0, holder.pid).kernels;
+        holder.tell("launch 3600000000000");
+        eventually("the kernel is on the device", || world.lab.process(0, holder.pid).kernels > kernels);
+        eventually("a has a lease", || status(&world)["devices"][0]["holder"] == "a");
+        if lost {
+            // Stopped, it neither sees the fault nor says that its work is over.
+            holder.signal(libc::SIGSTOP);
+            inject(&world.lab, "lost --device 0");
+            eventually("nobody holds the lost device", || {
+                let device = &status(&world)["devices"][0];
+                device["lost_since"].is_string() && device["holder"].is_null()
+            });
+            assert!(world.explain("a").contains("The driver has lost this device"), "{}", world.explain("a"));
+            assert_eq!(other.code("launch 1000"), UNKNOWN_ERROR);
+            assert_eq!(status(&world)["devices"][0]["holder"], Value::Null);
+        }
+        holder.kill();
+        other.kill();
+        if lost {
+            inject(&world.lab, "reset --device 0");
+        }
+    }
+}

@@ -39,7 +39,7 @@ Columns:
   GPU-SECONDS   device time since the daemon started; WAITED the seconds that its
                 processes waited at the gate, summed
   STATE         running, open (alone, with no lease needed), waiting, capped (used up for now),
-                draining, overdue, idle, paused; vgpu explain TENANT says why
+                draining, overdue, idle, paused, lost; vgpu explain TENANT says why
 
 Exit codes:
   0  shown

@@ -21,7 +21,7 @@ pub struct DeviceExplanation {
     pub device: String,
     /// State in one word: `observed`, `running`, `open`, `draining`, `overdue`, `waiting`, `capped`, `paused`, `idle`.
     /// `free`: there are no limits of time on the device. `shared`: it is under MPS, without leases. `absent`: the
-    /// tenant has no member there.
+    /// tenant has no member there. `lost`: the driver has lost the device.
     pub state: String,
     /// The meaning of the state, and the rule that it follows from.
     pub sentences: Vec<String>,
@@ -50,7 +50,7 @@ pub struct DeviceStanding {
     /// Ceiling: the most device time that the tenant may use; `None`: no limit.
     pub ceiling: Option<Share>,
     /// State in one word: `running`, `open`, `draining`, `overdue`, `waiting`, `capped`, `paused`, `idle`, `shared`,
-    /// `free`.
+    /// `free`, `lost`.
     pub state: &'static str,
     /// The state in a sentence, with numbers.
     pub words: String,
@@ -116,6 +116,11 @@ fn on_device(whole: &TenantFacts, facts: &DeviceStanding) -> DeviceExplanation {
         _ if whole.paused => {
             ("paused", "It is paused by an administrator and launches nothing until `vgpu resume`.".into())
         }
+        "lost" => (
+            "lost",
+            "The driver has lost this device: its calls fail there, and nobody has a lease until the device is reset."
+                .into(),
+        ),
         "free" => (
             "free",
             "This device is not arbitrated: time.arbitrate = false, and none of its tenants has an sm_limit. Launches \
@@ -250,6 +255,7 @@ mod tests {
             ),
             (behind(Class::Batch), "behind chat of class batch, and ends that lease early"),
             (facts("waiting"), "about to go to the next tenant"),
+            (facts("lost"), "nobody has a lease until the device is reset"),
         ] {
             let (said, sentences) = says(&here, std::slice::from_ref(&facts));
             assert_eq!(said, facts.state);

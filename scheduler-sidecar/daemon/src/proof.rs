@@ -76,7 +76,7 @@ const STUCK_AFTER: Duration = Duration::from_secs(90);
 /// Shortest time between two requests [`ASK_ALL`], which are costly for the reactor.
 const FULL_QUESTION_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Request to the reactor: send the registered members.
+/// Request to the reactor: send the registered members. It takes the lost devices meanwhile.
 const ASK_MEMBERS: u8 = 1;
 /// Request to the reactor: send members, limits and ledgers.
 const ASK_ALL: u8 = 2;
@@ -292,7 +292,9 @@ impl ProofThread {
                 self.silent_until = asked.is_err().then(|| Instant::now() + DRIVER_PAUSE);
                 match asked {
                     Ok(answer) => {
-                        self.note_lost(&answer.lost);
+                        if self.note_lost(&answer.lost) {
+                            self.ask_loop(ASK_MEMBERS)?;
+                        }
                         answer.processes
                     }
                     Err(why) => {
@@ -411,10 +413,11 @@ impl ProofThread {
         Some(())
     }
 
-    /// Reports devices that the driver has lost since the last look, and those that are back.
-    fn note_lost(&self, lost: &BTreeSet<String>) {
+    /// Reports devices that the driver has lost since the last look, and those that are back. False: there are none.
+    fn note_lost(&self, lost: &BTreeSet<String>) -> bool {
         let mut found = self.found.lock();
         let known = &mut found.lost;
+        let has_changed = known.keys().ne(lost);
         for device in lost.iter().filter(|device| !known.contains_key(*device)).collect::<Vec<_>>() {
             let since = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
             warn!(kind = "device.lost", device, "the driver has lost the device; end its processes and reset it");
@@ -427,6 +430,7 @@ impl ProofThread {
             }
             stays
         });
+        has_changed
     }
 
     fn set_blind(&self, words: Option<String>) {

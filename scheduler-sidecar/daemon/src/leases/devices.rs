@@ -1,9 +1,9 @@
-//! The known devices by UUID, and which of them are shared by leases.
+//! The known devices by UUID, which of them are lost, and which are shared by leases.
 //!
 //! Devices that the driver named exist from the start. Another one is added when a member joins it by a UUID that its
 //! tenant may use (`*`). A tenant that invents UUIDs gets few devices, which affect no other tenant.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use tracing::warn;
 
@@ -29,6 +29,8 @@ pub(super) struct LeasedDevices {
     free: Vec<DeviceId>,
     /// True if [`Self::share_out`] must decide again.
     stale: bool,
+    /// Keys ([`uuid_key`]) of the devices that the driver has lost.
+    lost: BTreeSet<String>,
 }
 
 #[derive(Debug)]
@@ -153,6 +155,18 @@ impl LeasedDevices {
         self.all.get(usize::from(device.0)).is_some_and(|device| device.sharing == DeviceSharing::Leases)
     }
 
+    /// Sets which devices the driver has lost, by UUID.
+    pub fn set_lost<'u>(&mut self, lost: impl Iterator<Item = &'u str>) {
+        let lost = lost.map(uuid_key).collect();
+        self.stale |= self.lost != lost;
+        self.lost = lost;
+    }
+
+    /// True if the driver has lost the device.
+    pub fn is_lost(&self, device: DeviceId) -> bool {
+        self.lost.contains(&uuid_key(self.uuid_of(device)))
+    }
+
     pub fn all(&self) -> impl Iterator<Item = DeviceId> + use<> {
         let count = u16::try_from(self.all.len()).unwrap_or(u16::MAX);
         (0..count).map(DeviceId)
@@ -166,6 +180,9 @@ impl LeasedDevices {
     /// Decides how each device is shared: by leases, or without `arbitrate` only if a tenant has a ceiling. Under MPS
     /// the ceilings alone are kept. A device counts as under MPS if all members that launch on it report so: work of a
     /// member that is not a client of MPS takes the device in time slices.
+    ///
+    /// A lost device is shared like one under MPS. Its leases end, nobody waits for work that cannot end, and each call
+    /// gets the driver's error. Ceilings hold, because a reset device may work before the daemon knows it.
     pub fn share_out<B, R>(
         &mut self,
         houses: &BTreeMap<TenantId, TenantState<B, R>>,
@@ -183,15 +200,17 @@ impl LeasedDevices {
             let mut reported =
                 members.flatten().filter(|slot| slot.device == device.id).filter_map(|slot| slot.contexts);
             let first = reported.next();
+            let is_under_mps =
+                first == Some(ContextSharing::Mps) && reported.all(|contexts| contexts == ContextSharing::Mps);
             let before = device.sharing;
             device.sharing = if !there.any(|on| arbitrate || on.terms.effective_ceiling().is_some()) {
                 DeviceSharing::Unlimited
-            } else if first == Some(ContextSharing::Mps) && reported.all(|contexts| contexts == ContextSharing::Mps) {
+            } else if is_under_mps || self.lost.contains(&uuid_key(&device.uuid)) {
                 DeviceSharing::Budgets
             } else {
                 DeviceSharing::Leases
             };
-            if before != device.sharing && device.sharing == DeviceSharing::Budgets {
+            if before != device.sharing && device.sharing == DeviceSharing::Budgets && is_under_mps {
                 warn!(
                     device = device.uuid,
                     "the device is under MPS: ceilings are kept; floors and weights have no effect"

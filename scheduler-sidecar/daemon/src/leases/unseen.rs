@@ -1,4 +1,5 @@
-//! Exchanges data with the enforcement check about processes that work on a device without a lease or a report.
+//! Exchanges data with the enforcement check: processes that work on a device without a lease or a report, and lost
+//! devices.
 
 use std::ops::Deref;
 
@@ -64,6 +65,13 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
             self.arbiter.works_unseen(device, strangers, &accused, now);
             self.arbiter.set_underreporting(device, &underreporting, now);
         }
+        self.tick(now);
+    }
+
+    /// Sets which devices the driver has lost, by UUID; replaces the list of the last call. The leases on them end now,
+    /// and nobody waits for a lease there until the device is back.
+    pub fn lose_devices<'u>(&mut self, lost: impl Iterator<Item = &'u str>, now: u64) {
+        self.devices.set_lost(lost);
         self.tick(now);
     }
 }

@@ -63,7 +63,7 @@ pub struct Explained {
     /// The device's UUID.
     pub device: String,
     /// State in one word: `open`, `running`, `draining`, `waiting`, `capped`, `overdue`, `idle`, `paused`, `shared`,
-    /// `free`.
+    /// `free`, `lost`.
     pub state: &'static str,
     /// The state in a sentence, with names and numbers.
     pub words: String,
@@ -198,14 +198,17 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
             let holder = standing.holder.and_then(name);
             let other = holder.as_deref().unwrap_or("nobody").to_owned();
             let (state, words) = match standing.state {
-                StandingState::Budget => ("shared", "the device is under MPS, and it launches without leases".into()),
-                StandingState::Unlimited => ("free", "there are no limits of time on the device".into()),
                 StandingState::Paused => (
                     "paused",
                     "an administrator paused it; its members wait until it is \
                      resumed"
                         .into(),
                 ),
+                _ if self.devices.is_lost(device) => {
+                    ("lost", "the driver has lost the device, and nobody has a lease on it until it is back".into())
+                }
+                StandingState::Budget => ("shared", "the device is under MPS, and it launches without leases".into()),
+                StandingState::Unlimited => ("free", "there are no limits of time on the device".into()),
                 StandingState::Open => ("open", "it was alone for long and needs no lease".into()),
                 StandingState::Holds { until: u64::MAX } => (
                     "running",

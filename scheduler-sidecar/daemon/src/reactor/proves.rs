@@ -29,7 +29,8 @@ impl Reactor {
             .map_err(serve_error("prove enforcement"))
     }
 
-    /// Answers a request of the checking thread, which asks when a process is at a device.
+    /// Answers a request of the checking thread, which asks when a process is at a device, or when a device is lost or
+    /// back. Each request also brings the thread's results.
     pub(super) fn answer_proof(&mut self) {
         // Other events may have taken long: a silence must be known before anybody is judged.
         self.keep_time();
@@ -38,8 +39,9 @@ impl Reactor {
             WakeReason::Yes(what) => {
                 let (suspects, changed, counted) =
                     (proof.suspected_tenants(), proof.take_changed(), proof.uncharged_bytes());
-                let unseen = proof.unseen_workers();
+                let (unseen, lost) = (proof.unseen_workers(), proof.lost_devices());
                 self.leases.work_unseen(&unseen, clock::now());
+                self.leases.lose_devices(lost.keys().map(String::as_str), clock::now());
                 if what == ASK_LEDGERS {
                     let is_one = |name: &String| suspects.contains(name);
                     let rooms = self.rooms.iter().filter(|(_, room)| is_one(&room.tenant.name)).map(|(id, _)| *id);
@@ -60,6 +62,7 @@ impl Reactor {
                 proof.is_gone();
                 self.count_uncharged(HashMap::new());
                 self.leases.work_unseen(&[], clock::now());
+                self.leases.lose_devices(std::iter::empty(), clock::now());
                 warn!(kind = "proof.blind", "the thread that proves enforcement is gone; limits are still enforced");
             }
         }

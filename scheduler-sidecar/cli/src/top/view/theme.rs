@@ -84,7 +84,7 @@ impl ColourTheme {
         match state {
             "running" | "open" | "free" | "shared" => self.good_style(),
             "waiting" | "capped" | "draining" | "observed" => self.warning_style(),
-            "overdue" | "unserved" => self.bad_style(),
+            "overdue" | "unserved" | "lost" => self.bad_style(),
             "paused" => self.override_style(),
             _ => self.dim_style(),
         }
