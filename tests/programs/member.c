@@ -219,6 +219,7 @@ static void descriptors(void) {
     printf("0 %d %d%s\n", all, leaking, names);
 }
 
+static void *watched, *events; /* the device of the event set, and the set */
 static void *device(u64 i) { static void *d[64]; if (!d[i]) ((int (*)())need("nvmlDeviceGetHandleByIndex_v2"))((int)i, &d[i]); return d[i]; }
 
 int main(int argc, char **argv) {
@@ -362,6 +363,17 @@ int main(int argc, char **argv) {
             printf("%d", r);
             for (unsigned i = 0; !r && i < n; i++) printf(" %u %llu", p[i].pid, p[i].used);
             printf("\n");
+        }
+        else if (!strcmp(name, "nvwatch")) { /* from now on a set of events gets the Xids of this device */
+            watched = device(a);
+            int r = CALL(nvmlEventSetCreate, &events);
+            if (!r) r = CALL(nvmlDeviceRegisterEvents, watched, 8ul, events);
+            printf("%d\n", r);
+        }
+        else if (!strcmp(name, "nvevent")) { /* waits a ms; prints type, data, 1 for the watched device, instances */
+            struct { void *device; u64 type, data; unsigned gi, ci; } e = { 0, 0, 0, 0, 0 };
+            int r = CALL(nvmlEventSetWait_v2, events, &e, (unsigned)a);
+            printf("%d %lu %lu %d %u %u\n", r, e.type, e.data, e.device == watched, e.gi, e.ci);
         }
         else if (!strcmp(name, "where")) { /* the object that contains a name's function */
             Dl_info in = {0};

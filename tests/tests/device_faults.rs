@@ -17,6 +17,8 @@ const ILLEGAL_ADDRESS: i64 = 700;
 const ECC_UNCORRECTABLE: i64 = 214;
 const UNKNOWN_ERROR: i64 = 999;
 const NO_DEVICE: i64 = 100;
+/// `NVML_ERROR_TIMEOUT`.
+const TIMEOUT: i64 = 10;
 /// `NVML_ERROR_GPU_IS_LOST`.
 const GPU_IS_LOST: i64 = 15;
 
@@ -313,4 +315,41 @@ fn leases_on_a_lost_device_end_while_its_processes_live_and_the_next_ones_get_le
             inject(&world.lab, "reset --device 0");
         }
     }
+}
+
+/// An answer of `nvevent` with this Xid of the watched device. Nothing in it tells which process caused it.
+fn xid_event(number: u64) -> [u64; 5] {
+    let no_instance = u64::from(u32::MAX);
+    [8, number, 1, no_instance, no_instance]
+}
+
+#[test]
+fn a_tenant_that_waits_for_nvml_events_gets_the_xids_of_its_device_also_those_of_its_neighbours() {
+    let file = format!("{}{}", tenant("a", ""), tenant("b", ""));
+    let mut world = World::start_on("2xt4", &file);
+    let (mut broken, mut watcher) = (at_work(&mut world, "a"), at_work(&mut world, "b"));
+    for member in [&mut broken, &mut watcher] {
+        member.ok("nvinit");
+        member.ok("nvwatch 0");
+        assert_eq!(member.code("nvevent 1"), TIMEOUT);
+    }
+    let (used, truth) = (watcher.used(), world.lab.process(0, watcher.pid).physical_bytes);
+    inject(&world.lab, &format!("illegal-address --pid {}", broken.pid));
+    for member in [&mut broken, &mut watcher] {
+        let event = member.ask("nvevent 60000");
+        assert_eq!((event.code, event.numbers()), (0, xid_event(31).to_vec()));
+        assert_eq!(member.code("nvevent 1"), TIMEOUT, "once");
+    }
+    assert_eq!(broken.code("sync"), ILLEGAL_ADDRESS);
+    watcher.ok("launch 1000");
+    assert_eq!((watcher.used(), world.lab.process(0, watcher.pid).physical_bytes), (used, truth));
+    inject(&world.lab, "lost --device 1");
+    assert_eq!(watcher.code("nvevent 1"), TIMEOUT, "the other device is not watched");
+    // A wait that began before the loss ends with it.
+    watcher.tell("nvevent 60000");
+    inject(&world.lab, "lost --device 0");
+    let event = watcher.answer();
+    assert_eq!((event.code, event.numbers()), (0, xid_event(79).to_vec()));
+    assert_eq!(watcher.code("nvevent 60000"), GPU_IS_LOST);
+    assert_eq!(watcher.code("nvwatch 0"), GPU_IS_LOST);
 }
