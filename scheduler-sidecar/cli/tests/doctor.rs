@@ -333,7 +333,7 @@ fn a_simulated_machine_is_shown_and_removed() {
 #[test]
 fn every_profile_is_listed() {
     let (out, _) = texts(&vgpu().args(["sim", "profiles"]).output().unwrap());
-    for profile in ["t4", "v100", "l4", "l40s", "a100", "h100", "h200", "rtxpro6000"] {
+    for profile in ["t4", "v100", "l4", "l40s", "a100", "h100", "h200", "rtxpro6000", "gb10"] {
         assert!(out.lines().any(|line| line.starts_with(&format!("{profile} "))), "{out} lacks {profile}");
     }
     let json = vgpu().args(["sim", "profiles", "--json"]).output().unwrap();

@@ -24,7 +24,7 @@ pub(crate) fn device_attribute(p: &DeviceProfile, id: &DeviceIdentity, number: u
         15 => 1,                  // copies run next to kernels
         16 => i(p.sms),           // multiprocessors
         17 => 0,                  // no time limit
-        18 => 0,                  // discrete
+        18 => i(p.integrated),    // shares the host's memory
         19 => 1,                  // maps host memory
         20 => 0,                  // compute mode default
         21 => 131_072,            // texture 1D
@@ -127,8 +127,8 @@ pub(crate) fn device_attribute(p: &DeviceProfile, id: &DeviceIdentity, number: u
         120 => hopper, // clusters
         121 => 1,      // arrays that are mapped later
         122 | 123 => 0,
-        124 => 1, // DMA-BUF descriptors, as with open kernel modules
-        125 => 0, // IPC events
+        124 => i32::from(p.integrated == 0), // DMA-BUF descriptors, as with open kernel modules
+        125 => 0,                            // IPC events
         126 => {
             if hopper == 1 {
                 4

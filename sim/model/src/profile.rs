@@ -54,7 +54,7 @@ pub struct DeviceProfile {
     pub mem_mhz: u32,
     /// Idle multiprocessor clock, MHz.
     pub idle_mhz: u32,
-    /// Power limit, milliwatt.
+    /// Power limit, milliwatt; 0: the board has none that NVML tells.
     pub power_limit_mw: u32,
     /// Power drawn when idle, milliwatt.
     pub power_idle_mw: u32,
@@ -72,7 +72,9 @@ pub struct DeviceProfile {
     pub mig_capable: u32,
     /// 1: has a fan.
     pub fan: u32,
-    /// Memory as NVML reports it in `total`, bytes.
+    /// 1: the device has no memory of its own and uses the host's. NVML then does not tell its memory.
+    pub integrated: u32,
+    /// Memory as NVML reports it in `total`, bytes. On an integrated device NVML reports none, and this is CUDA's total.
     pub nvml_total: u64,
     /// Memory as `cuDeviceTotalMem` reports it, bytes. The difference to `nvml_total` is NVML's `reserved`.
     pub cuda_total: u64,
@@ -179,6 +181,7 @@ const BASE_PROFILE: DeviceProfile = DeviceProfile {
     ecc: 1,
     mig_capable: 0,
     fan: 0,
+    integrated: 0,
     nvml_total: 0,
     cuda_total: 0,
     bar1_total: 0,
@@ -208,7 +211,7 @@ const BASE_PROFILE: DeviceProfile = DeviceProfile {
 };
 
 /// The devices that the simulator can imitate without a measurement.
-pub const BUILT_IN_PROFILES: [DeviceProfile; 8] = [
+pub const BUILT_IN_PROFILES: [DeviceProfile; 9] = [
     DeviceProfile {
         key: fixed_text("t4"),
         name: fixed_text("Tesla T4"),
@@ -456,6 +459,37 @@ pub const BUILT_IN_PROFILES: [DeviceProfile; 8] = [
         device_bytes_per_us: 1_500_000,
         ..BASE_PROFILE
     },
+    DeviceProfile {
+        key: fixed_text("gb10"),
+        name: fixed_text("NVIDIA GB10"),
+        cc_major: 12,
+        cc_minor: 1,
+        architecture: 10,
+        brand: 13,
+        sms: 48,
+        cores: 6144,
+        threads_per_sm: 1536,
+        blocks_per_sm: 24,
+        shared_per_sm: 100 << 10,
+        shared_optin: 99 << 10,
+        l2_bytes: 24 << 20,
+        bus_bits: 256,
+        copy_engines: 1,
+        sm_mhz: 2418,
+        mem_mhz: 8533,
+        idle_mhz: 208,
+        power_idle_mw: 4_000,
+        pci_id: 0x2E12_10DE,
+        pcie_gen: 5,
+        ecc: 0,
+        integrated: 1,
+        nvml_total: 122_570 * MEBIBYTE,
+        cuda_total: 122_570 * MEBIBYTE,
+        context_bytes: 180 * MEBIBYTE,
+        host_bytes_per_us: 100_000,
+        device_bytes_per_us: 240_000,
+        ..BASE_PROFILE
+    },
 ];
 
 impl DeviceProfile {
@@ -643,7 +677,7 @@ mod tests {
         for profile in BUILT_IN_PROFILES {
             let expected = match profile.name() {
                 name if name.starts_with("Tesla") => 2,
-                name if name.contains("RTX") => 13,
+                name if name.contains("RTX") || name.contains("GB10") => 13,
                 _ => 14,
             };
             assert_eq!(profile.brand, expected, "{}", profile.name());
@@ -719,7 +753,13 @@ mod tests {
                 "{}",
                 p.profile_key()
             );
-            assert!(p.nvml_total > p.cuda_total && p.context_bytes.is_multiple_of(p.slab_bytes), "{}", p.profile_key());
+            assert_eq!(
+                p.nvml_total > p.cuda_total,
+                p.integrated == 0,
+                "{}: the driver reserves device memory",
+                p.profile_key()
+            );
+            assert!(p.context_bytes.is_multiple_of(p.slab_bytes), "{}", p.profile_key());
             assert!(p.capacity_bytes() <= p.cuda_total && p.cuda_total - p.capacity_bytes() < p.slab_bytes);
         }
     }

@@ -136,8 +136,15 @@ pub fn nvmlDeviceGetPowerManagementMode(dev: NvmlGpu, mode: CallerPlace<u32>) ->
     mode.put_value(1)
 }
 
+fn power_limit(dev: NvmlGpu) -> NvmlAnswer<u32> {
+    match dev.current_view()?.profile.power_limit_mw {
+        0 => Err(code::ERROR_UNSUPPORTED),
+        limit => Ok(limit),
+    }
+}
+
 pub fn nvmlDeviceGetPowerManagementLimit(dev: NvmlGpu, mw: CallerPlace<u32>) -> NvmlAnswer {
-    mw.put_value(dev.current_view()?.profile.power_limit_mw)
+    mw.put_value(power_limit(dev)?)
 }
 
 pub fn nvmlDeviceGetPowerManagementDefaultLimit(dev: NvmlGpu, mw: CallerPlace<u32>) -> NvmlAnswer {
@@ -153,7 +160,7 @@ pub fn nvmlDeviceGetPowerManagementLimitConstraints(
     least: CallerPlace<u32>,
     most: CallerPlace<u32>,
 ) -> NvmlAnswer {
-    let limit = dev.current_view()?.profile.power_limit_mw;
+    let limit = power_limit(dev)?;
     least.put_value(limit / 2)?;
     most.put_value(limit)
 }

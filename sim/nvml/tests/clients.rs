@@ -98,6 +98,16 @@ fn nvidia_smi_queries_the_truth() {
 }
 
 #[test]
+fn nvidia_smi_has_no_memory_of_a_device_that_uses_the_hosts() {
+    let Some(smi) = part("VGPU_NVIDIA_SMI", "Debian's nvidia-smi 535") else { return };
+    let lab = Lab::new("gb10");
+    let _load = lab.process(0, BYTES);
+    let fields = "name,memory.total,memory.used,memory.free,power.limit,ecc.mode.current,compute_cap";
+    let out = run(lab.command(smi).arg(format!("--query-gpu={fields}")).arg("--format=csv,noheader,nounits"));
+    assert_eq!(out, "NVIDIA GB10, [N/A], [N/A], [N/A], [N/A], [N/A], 12.1\n");
+}
+
+#[test]
 fn nvidia_smi_draws_its_table_with_the_truth() {
     let Some(smi) = part("VGPU_NVIDIA_SMI", "Debian's nvidia-smi 535") else { return };
     let lab = Lab::new("t4");
