@@ -257,6 +257,20 @@ fn a_percentage_that_comes_to_nothing_is_an_error_not_an_unlimited_device() {
 }
 
 #[test]
+fn of_a_device_whose_memory_is_unknown_a_size_holds_and_a_percentage_is_an_error() {
+    let limits = |value: &str| read(&[("VGPU_MEMORY_LIMIT", value)]).unwrap().for_device(0, None);
+    assert_eq!(limits("3GiB").unwrap().memory, Some(Bytes(3 * GIB)));
+    assert_eq!(limits("unlimited").unwrap().memory, None);
+    let line = limits("25%").unwrap_err().to_string();
+    let words = "is a percentage, and the driver does not tell this device's memory (NVML: not supported); accepted: a size like \
+                 1.5GiB, or unlimited";
+    assert_eq!(line, format!(r#"VGPU_MEMORY_LIMIT="25%" {words}"#));
+    // The daemon's limit and a percentage together: the percentage is still an error, not only the daemon's limit.
+    let both = read(&[("VGPU_MEMORY_LIMIT", "25%")]).unwrap().with_daemon(Some(Bytes(GIB)), None);
+    assert!(both.for_device(0, None).is_err());
+}
+
+#[test]
 fn of_a_name_that_occurs_twice_the_first_counts() {
     assert_eq!(memory(&[("VGPU_MEMORY_LIMIT", "1G"), ("VGPU_MEMORY_LIMIT", "2G")], 0, 80 * GIB), Some(GIB));
 }

@@ -11,7 +11,7 @@ use crate::driver::own;
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
 use shim_sys::cuda::{CUdevice, CUuuid};
-use shim_sys::nvml::{nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t};
+use shim_sys::nvml::{nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlReturn_t};
 use vgpu_core::limits::{Quantity, RawLimits};
 
 /// Properties of a device that CUDA or NVML reports.
@@ -21,8 +21,9 @@ pub struct DeviceFacts {
     pub uuid: [u8; 16],
     /// Its NVML index, if known.
     pub ordinal: Option<u32>,
-    /// Its memory in bytes, from which limits in percent are computed.
-    pub total: u64,
+    /// Its memory in bytes, from which limits in percent are computed. `None`: NVML does not tell it, because the device
+    /// uses the host's memory.
+    pub total: Option<u64>,
     /// Its CUDA ordinal, if CUDA showed it.
     pub cuda: Option<CUdevice>,
 }
@@ -53,7 +54,7 @@ pub fn cuda_devices(limits: &RawLimits) -> Result<Vec<DeviceFacts>, String> {
         if !known {
             return Err(format!("the driver does not describe device {ordinal}"));
         }
-        facts.push(DeviceFacts { uuid: uuid.bytes, ordinal: None, total: total as u64, cuda: Some(dev) });
+        facts.push(DeviceFacts { uuid: uuid.bytes, ordinal: None, total: Some(total as u64), cuda: Some(dev) });
     }
     if needs_nvml(limits) {
         let all = with_nvml(|| all_devices(limits)).unwrap_or_else(|| {
@@ -121,16 +122,24 @@ fn nvml_devices() -> Result<(u32, Vec<DeviceFacts>), String> {
 }
 
 /// Bytes of a device that programs can use: NVML's total minus its reserved memory. This equals CUDA's total, and the
-/// daemon takes percentages of it. A driver without the second version does not report its reserved memory.
-fn total(handle: nvmlDevice_t) -> Option<u64> {
+/// daemon takes percentages of it. A driver without the second version does not report its reserved memory. Inner
+/// `None`: the device uses the host's memory, and NVML does not support the query. Outer `None`: the device is lost.
+///
+/// CUDA does tell a total there. It is not used for percentages: a program that initialises NVML alone, and the daemon,
+/// would not know it.
+fn total(handle: nvmlDevice_t) -> Option<Option<u64>> {
     let mut memory = nvmlMemory_v2_t { version: nvmlMemory_v2_t::VERSION, ..Default::default() };
     // SAFETY: here and below NVML is initialised and gave the handle; pointers are to locals.
     if own::nvmlDeviceGetMemoryInfo_v2().is_some_and(|ask| unsafe { ask(handle, &raw mut memory) }.ok()) {
-        return Some(memory.total.saturating_sub(memory.reserved));
+        return Some(Some(memory.total.saturating_sub(memory.reserved)));
     }
     let mut memory = nvmlMemory_t::default();
     // SAFETY: as above.
-    unsafe { own::nvmlDeviceGetMemoryInfo()?(handle, &raw mut memory) }.ok().then_some(memory.total)
+    match unsafe { own::nvmlDeviceGetMemoryInfo()?(handle, &raw mut memory) } {
+        nvmlReturn_t::SUCCESS => Some(Some(memory.total)),
+        nvmlReturn_t::NOT_SUPPORTED => Some(None),
+        _ => None,
+    }
 }
 
 /// The MIG instances of a board; none if it is not partitioned or NVML does not support MIG.

@@ -6,7 +6,7 @@ use super::own;
 use super::streams::{StreamId, without_captures};
 use core::ffi::c_void;
 use shim_sys::cuda::*;
-use shim_sys::nvml::{nvmlDevice_t, nvmlMemory_t, nvmlProcessUtilizationSample_t};
+use shim_sys::nvml::{nvmlDevice_t, nvmlMemory_t, nvmlProcessUtilizationSample_t, nvmlReturn_t};
 use shim_sys::table::cuda_fn;
 
 /// CUDA's pointer attribute for the memory type: host or device.
@@ -187,6 +187,13 @@ pub fn memory_info() -> Option<(u64, u64)> {
     unsafe { own::cuMemGetInfo_v2()?(&raw mut free, &raw mut total) }.ok().then_some((free as u64, total as u64))
 }
 
+/// Total memory of a device, by its CUDA ordinal. CUDA must be initialised.
+pub fn total_memory(dev: CUdevice) -> Option<u64> {
+    let mut total = 0;
+    // SAFETY: a pointer to a local; an unknown ordinal is an error.
+    unsafe { own::cuDeviceTotalMem_v2()?(&raw mut total, dev) }.ok().then_some(total as u64)
+}
+
 /// Undoes an initialisation of NVML.
 pub fn shut_nvml_down() {
     if let Some(shutdown) = own::nvmlShutdown() {
@@ -213,11 +220,12 @@ pub fn nvml_boards() -> Vec<nvmlDevice_t> {
     (0..count).filter_map(handle).collect()
 }
 
-/// The memory of a device by NVML's handle.
-pub fn nvml_memory(dev: nvmlDevice_t) -> Option<nvmlMemory_t> {
+/// The memory of a device by NVML's handle, and NVML's result.
+pub fn nvml_memory(dev: nvmlDevice_t) -> Option<(nvmlReturn_t, nvmlMemory_t)> {
     let mut memory = nvmlMemory_t::default();
     // SAFETY: a handle of a call that has just used it, and a pointer to a local.
-    unsafe { own::nvmlDeviceGetMemoryInfo()?(dev, &raw mut memory) }.ok().then_some(memory)
+    let result = unsafe { own::nvmlDeviceGetMemoryInfo()?(dev, &raw mut memory) };
+    Some((result, memory))
 }
 
 /// NVML's samples of the processes on a device.

@@ -30,7 +30,7 @@ pub fn register(asked: &Configuration, shown: &[DeviceFacts]) -> Result<(), Star
     let mut refused = None;
     for facts in shown {
         if table::by_uuid(&facts.uuid).is_none() {
-            let limits = match limits.for_device(facts.ordinal.unwrap_or(u32::MAX), Bytes(facts.total)) {
+            let limits = match limits.for_device(facts.ordinal.unwrap_or(u32::MAX), facts.total.map(Bytes)) {
                 Err(error) if observed => {
                     message::warn_once(&format!("{error}; use is measured without it (VGPU_MODE=observe)"));
                     DeviceLimits::default()

@@ -118,7 +118,7 @@ fn plan_device(
     let overcommit = raw.and_then(|raw| raw.overcommit.as_ref()).map_or(1000, |at| at.value);
     let model = found.and_then(|found| found.model.clone());
     let parent = found.and_then(|found| found.parent.clone());
-    DevicePlan { index, uuid, parent, memory: memory.or(found.map(|found| found.memory)), overcommit, model }
+    DevicePlan { index, uuid, parent, memory: memory.or(found.and_then(|found| found.memory)), overcommit, model }
 }
 
 /// Returns whether `*` covers devices without an entry of their own, and its entry. `*` also covers them if the file
@@ -163,10 +163,11 @@ fn known_devices(
             continue;
         }
         if let Some(memory) = entry.and_then(|entry| entry.raw.memory.as_ref())
-            && memory.value > found.memory
+            && let Some(there) = found.memory
+            && memory.value > there
         {
             let what = format!("is more than device {name} has");
-            let accepted = format!("at most {}; to promise more than the device has, set overcommit", found.memory);
+            let accepted = format!("at most {there}; to promise more than the device has, set overcommit");
             problems.wrong_value(memory.place, "device.memory", what, accepted);
         }
         let plan = plan_device(entry.map(|entry| entry.raw), Some(found.index), Some(found.uuid.clone()), Some(found));

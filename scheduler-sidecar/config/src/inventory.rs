@@ -13,8 +13,9 @@ pub struct FoundDevice {
     pub parent: Option<String>,
     /// UUID of the device.
     pub uuid: String,
-    /// Memory that programs can use: NVML's total less the driver's reserve, which equals CUDA's total.
-    pub memory: Bytes,
+    /// Memory that programs can use: NVML's total less the driver's reserve, which equals CUDA's total. `None`: the device
+    /// uses the host's memory (GB10), and NVML does not tell its size.
+    pub memory: Option<Bytes>,
     /// Model name; `None` if the driver does not report one.
     pub model: Option<String>,
 }
@@ -40,14 +41,12 @@ pub fn ask_driver() -> Result<Inventory, String> {
 
 fn describe_device(index: u32, device: &Device<'_>) -> Result<Vec<FoundDevice>, NvmlError> {
     let describe = |device: &Device<'_>, parent: Option<String>| {
-        let memory = device.memory_info()?;
-        Ok(FoundDevice {
-            index,
-            parent,
-            uuid: device.uuid()?,
-            memory: Bytes(memory.total.saturating_sub(memory.reserved)),
-            model: device.name().ok(),
-        })
+        let memory = match device.memory_info() {
+            Ok(memory) => Some(Bytes(memory.total.saturating_sub(memory.reserved))),
+            Err(NvmlError::NotSupported) => None,
+            Err(why) => return Err(why),
+        };
+        Ok(FoundDevice { index, parent, uuid: device.uuid()?, memory, model: device.name().ok() })
     };
     let Some(instances) = mig_instances(device)? else { return Ok(vec![describe(device, None)?]) };
     let parent = device.uuid()?;

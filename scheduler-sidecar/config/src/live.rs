@@ -294,7 +294,7 @@ sm_request = 50
             index,
             parent: parent.map(str::to_owned),
             uuid: uuid.into(),
-            memory: Bytes(40 << 30),
+            memory: Some(Bytes(40 << 30)),
             model: None,
         };
         let all =

@@ -89,7 +89,13 @@ mod tests {
                 8 => Ok(Inventory::default()),
                 _ => {
                     let uuid = "GPU-1".into();
-                    Ok(Inventory(vec![FoundDevice { index: 0, parent: None, uuid, memory: Bytes(1), model: None }]))
+                    Ok(Inventory(vec![FoundDevice {
+                        index: 0,
+                        parent: None,
+                        uuid,
+                        memory: Some(Bytes(1)),
+                        model: None,
+                    }]))
                 }
             }
         };

@@ -234,7 +234,7 @@ fn what_the_arbiter_is_to_be_told_is_what_was_written() {
 fn found(memory: &[u64]) -> Vec<FoundDevice> {
     let each = |(index, gib): (u32, &u64)| {
         let uuid = format!("GPU-{index}");
-        FoundDevice { index, parent: None, uuid, memory: Bytes(gib * GIB), model: None }
+        FoundDevice { index, parent: None, uuid, memory: Some(Bytes(gib * GIB)), model: None }
     };
     (0..).zip(memory).map(each).collect()
 }
@@ -264,6 +264,13 @@ fn where_the_driver_answers_its_devices_and_their_sizes_count() {
             .contains("is more than device 0 has; accepted: at most 80 GiB")
     );
 
+    // A device that uses the host's memory has no size of its own; the file may give it one.
+    let shared = || Some(vec![FoundDevice { memory: None, ..found(&[1])[0].clone() }]);
+    let part = "[[tenant]]\nname = 'a'\nmemory_limit = '25%'\n";
+    assert!(plan_with(part, shared()).unwrap_err().contains("is a part of device 0, whose size is not known"));
+    let plan = plan_with(&format!("[[device]]\nid = 0\nmemory = '100GiB'\n{part}"), shared()).unwrap();
+    assert_eq!(plan.tenants[0].terms[0].memory, Some(Bytes(25 * GIB)));
+
     // If any device is described, only described ones are served.
     let one = "[[device]]\nid = 0\n[[tenant]]\nname = 'a'\n";
     assert_eq!(plan_with(one, Some(found(&[80, 80]))).unwrap().devices.len(), 1);
@@ -277,7 +284,7 @@ fn partitioned() -> Vec<FoundDevice> {
         index: 1,
         parent: Some("GPU-1".into()),
         uuid: format!("MIG-{name}"),
-        memory: Bytes(gib * GIB),
+        memory: Some(Bytes(gib * GIB)),
         model: None,
     };
     [found(&[16]), vec![instance("b", 40), instance("a", 10)]].concat()

@@ -28,6 +28,8 @@ pub(super) enum Problem {
     NoSuchDevice {
         count: u32,
     },
+    /// A percentage of a device whose memory NVML does not tell.
+    UnknownTotal,
     /// Not one of the variable's words.
     Word(&'static [&'static str]),
     /// A relative path, which would be a different place in each working directory.
@@ -90,6 +92,10 @@ impl fmt::Display for LimitError {
                     count - 1
                 )
             }
+            Problem::UnknownTotal => f.write_str(
+                "is a percentage, and the driver does not tell this device's memory (NVML: not supported); accepted: a size \
+                 like 1.5GiB, or unlimited",
+            ),
             Problem::Word(words) => write!(f, "is not understood; accepted: {}", words.join(", ")),
             Problem::Relative => f.write_str(
                 "is not an absolute path, so that programs in different directories would not share their limit; accepted: \

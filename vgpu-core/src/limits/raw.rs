@@ -263,17 +263,19 @@ impl RawLimits {
         }
     }
 
-    /// The limits of the device with this ordinal and `total` bytes of memory.
+    /// The limits of the device with this ordinal and `total` bytes of memory. `None`: NVML does not tell its memory.
     ///
     /// A memory limit above `total` is valid and means the whole device. A ceiling of 100 % is no ceiling.
     ///
     /// # Errors
-    /// [`LimitError`] if a limit is less than one byte on this device.
-    pub fn for_device(&self, ordinal: u32, total: Bytes) -> Result<DeviceLimits, LimitError> {
+    /// [`LimitError`] if a limit is less than one byte on this device, or a percentage of an unknown total.
+    pub fn for_device(&self, ordinal: u32, total: impl Into<Option<Bytes>>) -> Result<DeviceLimits, LimitError> {
+        let known_total = total.into();
         let mut limits = match &self.later {
-            Some(later) => later.for_device(ordinal, total)?,
+            Some(later) => later.for_device(ordinal, known_total)?,
             None => DeviceLimits::default(),
         };
+        let total = known_total.unwrap_or(Bytes(u64::MAX));
         if let Some(memory) = self.daemon_memory.map(|memory| memory.min(total))
             && limits.memory.is_none_or(|lowest| memory < lowest)
         {
@@ -293,6 +295,9 @@ impl RawLimits {
                 && let Some(bytes) = size.to_bytes(total)
             {
                 let variable = entry.variable;
+                if known_total.is_none() && matches!(size, Size::Percent(_)) {
+                    return Err(entry.refuse(Problem::UnknownTotal));
+                }
                 if bytes == Bytes::ZERO {
                     return Err(entry.refuse(Problem::Size(variable, crate::units::bytes::SizeError::TooSmall)));
                 }

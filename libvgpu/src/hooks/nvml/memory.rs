@@ -1,4 +1,8 @@
 //! The memory that NVML shows to a tenant: the same numbers as CUDA's, from the same computation (`view`).
+//!
+//! On a device that uses the host's memory (GB10) NVML supports no query of it. A tenant with a memory limit has an
+//! answer there nevertheless: its limit and its use, without which monitors would show nothing. Other tenants get the
+//! driver's error.
 #![allow(non_snake_case, clippy::missing_safety_doc)]
 // SAFETY of every block in this file: the program's own arguments for the function it called, passed on unchanged;
 // outputs are read after success only.
@@ -6,15 +10,33 @@
 
 use super::limited_or;
 use crate::device::table::Device;
-use crate::driver::calls::nvml_memory;
+use crate::driver::calls::{nvml_memory, total_memory};
 use crate::hooks::view::tenant_view;
 use shim_sys::nvml::*;
 use shim_sys::table::nvml_fn;
 use vgpu_core::memory::view::MemoryView;
 
-/// The tenant's view of a device by NVML's handle. `None`: the driver does not report its memory.
+/// The tenant's view of a device by NVML's handle. `None`: there is no view, as in [`view_after`].
 pub fn view_of(device: &Device, dev: nvmlDevice_t) -> Option<MemoryView> {
-    nvml_memory(dev).map(|memory| tenant_view(device, memory.total, memory.free))
+    let (result, memory) = nvml_memory(dev)?;
+    view_after(device, result, || (memory.total, memory.free))
+}
+
+/// The tenant's view after the driver's `result`; `told` reads total and free memory from its answer. `None`: the
+/// driver's result stands.
+///
+/// If the driver does not support the query, only the limit bounds the tenant, and the device's total where CUDA has told
+/// it. Free host memory is not looked at: CUDA's own figure leaves out the memory that the kernel would give back.
+fn view_after(device: &Device, result: nvmlReturn_t, told: impl FnOnce() -> (u64, u64)) -> Option<MemoryView> {
+    let (total, free) = match result {
+        nvmlReturn_t::SUCCESS => told(),
+        nvmlReturn_t::NOT_SUPPORTED if device.memory_limit() != u64::MAX => {
+            let total = total_memory(device.cuda()).unwrap_or(u64::MAX);
+            (total, total)
+        }
+        _ => return None,
+    };
+    Some(tenant_view(device, total, free))
 }
 
 pub unsafe fn nvmlDeviceGetMemoryInfo(
@@ -24,12 +46,10 @@ pub unsafe fn nvmlDeviceGetMemoryInfo(
 ) -> nvmlReturn_t {
     let device = limited_or!(dev, unsafe { real(dev, memory) });
     let result = unsafe { real(dev, memory) };
-    if result.ok() {
-        let memory = unsafe { &mut *memory };
-        let seen = tenant_view(device, memory.total, memory.free);
-        *memory = nvmlMemory_t { total: seen.total.0, free: seen.free.0, used: seen.used.0 };
-    }
-    result
+    let Some(memory) = (unsafe { memory.as_mut() }) else { return result };
+    let Some(seen) = view_after(device, result, || (memory.total, memory.free)) else { return result };
+    *memory = nvmlMemory_t { total: seen.total.0, free: seen.free.0, used: seen.used.0 };
+    nvmlReturn_t::SUCCESS
 }
 
 pub unsafe fn nvmlDeviceGetMemoryInfo_v2(
@@ -39,17 +59,19 @@ pub unsafe fn nvmlDeviceGetMemoryInfo_v2(
 ) -> nvmlReturn_t {
     let device = limited_or!(dev, unsafe { real(dev, memory) });
     let result = unsafe { real(dev, memory) };
-    if result.ok() {
-        let memory = unsafe { &mut *memory };
-        let seen = tenant_view(device, memory.total, memory.free);
-        memory.total = seen.total.0;
-        memory.free = seen.free.0;
-        memory.used = seen.used.0;
-        // The whole limit belongs to the tenant; memory reserved by the driver is outside it. total = reserved + free
-        // + used still holds.
-        memory.reserved = 0;
+    let Some(memory) = (unsafe { memory.as_mut() }) else { return result };
+    // The driver may have refused the query before it looked at the version.
+    if !result.ok() && memory.version != nvmlMemory_v2_t::VERSION {
+        return result;
     }
-    result
+    let Some(seen) = view_after(device, result, || (memory.total, memory.free)) else { return result };
+    memory.total = seen.total.0;
+    memory.free = seen.free.0;
+    memory.used = seen.used.0;
+    // The whole limit belongs to the tenant; memory reserved by the driver is outside it. total = reserved + free + used
+    // still holds.
+    memory.reserved = 0;
+    nvmlReturn_t::SUCCESS
 }
 
 /// BAR1, the window into device memory: its size is a property of the device. Mapped bytes cannot be attributed to a

@@ -9,7 +9,7 @@ use std::io::Read as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use vgpu_core::limits::{DeviceLimits, Mode, RawLimits, Source};
+use vgpu_core::limits::{DeviceLimits, LimitError, Mode, RawLimits, Source};
 use vgpu_core::units::bytes::Bytes;
 
 use super::seen::{CHILD_ARGUMENT, ChildReport, ControlCodes, LookupResults, SMALL_ALLOCATION_BYTES, SeenDevice};
@@ -82,6 +82,11 @@ pub fn examine_control(report: &mut DoctorReport) {
     match run_child(true) {
         Err(why) => report.add_finding("control", format!("the child that allocates {why}")),
         Ok(seen) if seen.init != Some(0) => {
+            for device in &bare.devices {
+                if let Err(why) = limits_on(&limits, device) {
+                    report.add_finding("in force", format!("device {} ({}): {why}", device.ordinal, device.uuid));
+                }
+            }
             let code = seen.init.unwrap_or_default();
             let why = if code == NOT_PERMITTED { ": limits cannot be kept here, as other lines say" } else { "" };
             report.add_finding("control", format!("cuInit answers {code} under the limits{why}"));
@@ -205,13 +210,18 @@ fn report_observed(report: &mut DoctorReport, real: Option<&SeenDevice>, device:
     }
 }
 
+/// Returns the limits on a device. A percentage is of NVML's size, as in the library: without one it is an error.
+fn limits_on(limits: &RawLimits, real: &SeenDevice) -> Result<DeviceLimits, LimitError> {
+    limits.for_device(real.index.unwrap_or(u32::MAX), real.memory.map(Bytes))
+}
+
 /// Checks a device: which limits are in force, where they come from, and whether they hold.
 fn report_enforced(report: &mut DoctorReport, limits: &RawLimits, real: Option<&SeenDevice>, device: &SeenDevice) {
     let name = format!("device {} ({})", device.ordinal, device.uuid);
     let Some(real) = real else {
         return report.add_finding("in force", format!("{name} is not there without limits"));
     };
-    let limits = match limits.for_device(real.index.unwrap_or(u32::MAX), Bytes(real.memory.unwrap_or(real.total))) {
+    let limits = match limits_on(limits, real) {
         Ok(limits) => limits,
         Err(why) => return report.add_finding("in force", format!("{name}: {why}")),
     };

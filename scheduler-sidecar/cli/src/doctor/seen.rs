@@ -52,7 +52,7 @@ pub struct SeenDevice {
     pub index: Option<u32>,
     /// Memory size by cuDeviceTotalMem, in bytes.
     pub total: u64,
-    /// NVML's memory size, on which percentages are based.
+    /// NVML's memory size, on which percentages are based; `None`: NVML is not there, or does not tell it.
     pub memory: Option<u64>,
     /// Results of the test allocations, if any were tried.
     pub control: Option<ControlCodes>,

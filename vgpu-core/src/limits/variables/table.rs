@@ -42,7 +42,8 @@ pub const VARIABLES: &[VariableRow] = &[
         Text(SIZE_FORMS),
         Honoured(
             "most device memory of all the tenant's processes together, for each device; a percentage is of the memory that \
-             programs can have (CUDA's total), as with the daemon",
+             programs can have (CUDA's total), as with the daemon; on a device that uses the host's memory (GB10) a \
+             percentage is an error",
         ),
     ),
     per_device_variable(
