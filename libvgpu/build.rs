@@ -18,6 +18,9 @@ fn main() {
     // interposer that precedes it.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
     println!("cargo:rustc-cdylib-link-arg=-Wl,--exclude-libs,ALL");
-    // Merges functions with identical code. Hooks of two rows never have identical code: each has its row number.
-    println!("cargo:rustc-cdylib-link-arg=-Wl,--icf=all");
+    // Merges functions with identical code. Hooks of two rows never have identical code: each has its row number. rustc
+    // links for this machine with lld; elsewhere with the system's linker, which does not know the option.
+    if env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|machine| machine == "x86_64") {
+        println!("cargo:rustc-cdylib-link-arg=-Wl,--icf=all");
+    }
 }

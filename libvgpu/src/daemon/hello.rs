@@ -255,7 +255,7 @@ fn connect(socket: &Path, patience: Duration) -> std::io::Result<UnixStream> {
         return Err(std::io::ErrorKind::InvalidInput.into());
     }
     for (to, from) in address.sun_path.iter_mut().zip(path) {
-        *to = from.cast_signed();
+        *to = core::ffi::c_char::from_ne_bytes([*from]);
     }
     // SAFETY: no preconditions.
     let raw = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };

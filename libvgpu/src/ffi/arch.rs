@@ -15,11 +15,15 @@
 //!
 //! The counterparts are `scheduler-sidecar/cli/src/arch.rs` for the command line and `make/arch.mk` for the build.
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("libvgpu has no file for this machine yet: libvgpu/src/ffi/arch.rs says what one has to say");
 
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
+#[cfg(target_arch = "aarch64")]
+pub(crate) use aarch64::*;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64::*;

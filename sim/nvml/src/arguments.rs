@@ -139,7 +139,7 @@ impl CallerPlace<c_char> {
             return Err(code::ERROR_TOO_SMALL);
         }
         for (at, byte) in text.bytes().chain([0]).enumerate() {
-            self.put_at(at, byte.cast_signed())?;
+            self.put_at(at, c_char::from_ne_bytes([byte]))?;
         }
         Ok(())
     }
@@ -149,7 +149,7 @@ impl CallerPlace<c_char> {
 pub fn text_array<const N: usize>(text: &str) -> [c_char; N] {
     let mut out = [0; N];
     for (to, from) in out.iter_mut().take(N - 1).zip(text.bytes()) {
-        *to = from.cast_signed();
+        *to = c_char::from_ne_bytes([from]);
     }
     out
 }

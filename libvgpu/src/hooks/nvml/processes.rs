@@ -117,7 +117,7 @@ pub unsafe fn nvmlSystemGetProcessName(
         room -= 1;
     }
     for (at, byte) in text.iter().take(room).chain(&[0]).enumerate() {
-        unsafe { *name.add(at) = byte.cast_signed() };
+        unsafe { *name.add(at) = c_char::from_ne_bytes([*byte]) };
     }
     nvmlReturn_t::SUCCESS
 }
