@@ -4,6 +4,11 @@
 MACHINE    := $(shell uname -m)
 TRIPLE     := $(MACHINE)-unknown-linux-gnu
 ZIG_TARGET := $(MACHINE)-linux-gnu
+# The tests know this one machine besides their own.
+.PHONY: check-aarch64
+check-aarch64: build ## the library and the simulated driver for AArch64, built, and tried under qemu-user (tests/setup/aarch64)
+	@CARGO="$(CARGO)" make/aarch64
+
 # Debian's name of the architecture.
 DEB_x86_64  := amd64
 DEB_aarch64 := arm64

@@ -1,7 +1,7 @@
 //! An isolated environment for each test: a simulated machine, a directory for ledgers, and environment variables. No
 //! variable of vgpu is set beyond those that the test asks for.
 
-use crate::artefacts::{libvgpu, sim_dir};
+use crate::artefacts::{libvgpu, scratch, sim_dir};
 use crate::member::Member;
 use crate::program::{Kind, compile};
 use std::ffi::{OsStr, OsString};
@@ -135,24 +135,37 @@ impl Lab {
 
     /// Runs `program` as a member: the library preloaded, the simulated driver on the loader's path, limits as set.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        let mut c = self.bare(program);
-        if !self.preload.is_empty() {
-            c.env("LD_PRELOAD", std::env::join_paths(&self.preload).expect("no colon in paths"));
-        }
-        c
+        self.with_libraries(program.as_ref(), &self.preload)
     }
 
     /// As [`Lab::command`] without the library, to see the driver's own behaviour.
     pub fn bare(&self, program: impl AsRef<OsStr>) -> Command {
-        let mut c = Command::new(program);
+        self.with_libraries(program.as_ref(), &[])
+    }
+
+    /// Runs `program` with the simulated driver on the loader's path and `preload` preloaded.
+    fn with_libraries(&self, program: &OsStr, preload: &[PathBuf]) -> Command {
+        let emulator = emulator_of(program);
+        let mut c = Command::new(emulator.as_deref().unwrap_or(program));
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
             if ["VGPU_", "CUDA_", "NVIDIA_", "LD_"].iter().any(|begin| text.starts_with(begin)) {
                 c.env_remove(&name);
             }
         }
-        c.env("LD_LIBRARY_PATH", &self.sim)
-            .env("VGPU_SIM_DIR", self.gpu())
+        let mut loader = vec![("LD_LIBRARY_PATH", self.sim.clone().into_os_string())];
+        if !preload.is_empty() {
+            loader.push(("LD_PRELOAD", std::env::join_paths(preload).expect("no colon in paths")));
+        }
+        if emulator.is_some() {
+            // The loader of the emulator itself cannot use libraries of the other machine.
+            let words: Vec<OsString> =
+                loader.into_iter().map(|(name, value)| [name.into(), value].join("=".as_ref())).collect();
+            c.arg(program).env("QEMU_SET_ENV", words.join(",".as_ref()));
+        } else {
+            c.envs(loader);
+        }
+        c.env("VGPU_SIM_DIR", self.gpu())
             .env("VGPU_STATE_DIR", self.state())
             .env("LC_ALL", "C.UTF-8")
             .env("TERM", "dumb")
@@ -218,6 +231,12 @@ impl Lab {
             .unwrap_or_else(|| panic!("process {pid} is not on the device: {truth:?}"))
             .clone()
     }
+}
+
+/// The emulator that runs a test program of another machine, if the tests are to use one; other programs run as they
+/// are.
+fn emulator_of(program: &OsStr) -> Option<OsString> {
+    std::env::var_os("VGPU_TEST_EMULATOR").filter(|_| Path::new(program).starts_with(scratch()))
 }
 
 /// Bytes of all living processes on a device that count against a limit: slabs taken for requests, and context

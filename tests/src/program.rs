@@ -29,8 +29,9 @@ pub fn compile(name: &str, kind: Kind, defines: &[&str]) -> PathBuf {
 pub fn compile_with(name: &str, kind: Kind, defines: &[&str], flags: &[&str]) -> PathBuf {
     let source = checkout().join("tests/programs").join(name).with_extension("c");
     let text = fs::read(&source).unwrap_or_else(|e| panic!("{}: {e}", source.display()));
+    let compiler = std::env::var("VGPU_TEST_CC").unwrap_or_else(|_| "cc".to_owned());
     let mut hasher = DefaultHasher::new();
-    (&text, defines, flags, format!("{kind:?}")).hash(&mut hasher);
+    (&text, defines, flags, format!("{kind:?}"), &compiler).hash(&mut hasher);
     let suffix = if matches!(kind, Kind::Library | Kind::LinkedLibrary) { ".so" } else { "" };
     let place = scratch().join("programs");
     fs::create_dir_all(&place).expect("the target directory is writable");
@@ -39,7 +40,7 @@ pub fn compile_with(name: &str, kind: Kind, defines: &[&str], flags: &[&str]) ->
         return out;
     }
     let fresh = out.with_extension(format!("{}-{:?}", std::process::id(), std::thread::current().id()));
-    let mut cc = Command::new("cc");
+    let mut cc = Command::new(compiler);
     cc.args(["-std=gnu11", "-O1", "-w", "-pthread", "-o"]).arg(&fresh).arg(&source);
     cc.args(defines.iter().map(|d| format!("-D{d}")));
     match kind {
@@ -54,7 +55,7 @@ pub fn compile_with(name: &str, kind: Kind, defines: &[&str], flags: &[&str]) ->
             cc.args(["-shared", "-fPIC", "-Wl,--no-as-needed", "-L"]).arg(sim_dir()).arg("-lcuda");
         }
     }
-    let ran = cc.args(flags).arg("-ldl").output().expect("a C compiler named cc");
+    let ran = cc.args(flags).arg("-ldl").output().expect("a C compiler");
     assert!(ran.status.success(), "{cc:?}: {}", crate::text(&ran));
     fs::rename(&fresh, &out).expect("the target directory is writable");
     out

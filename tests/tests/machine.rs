@@ -4,12 +4,14 @@ use std::fs;
 use std::path::Path;
 
 /// Paths in which an architecture may be named, with the reason.
-const PLACES: [(&str, &str); 8] = [
+const PLACES: [(&str, &str); 10] = [
     ("libvgpu/src/ffi/arch.rs", "chooses the library's file"),
     ("libvgpu/src/ffi/arch/", "the library's side: registers, and what only assembly can say"),
     ("scheduler-sidecar/cli/src/arch.rs", "the command line's side: machines of files, and their loaders"),
     ("libvgpu/build.rs", "the machine for which rustc links with lld"),
     ("make/arch.mk", "the build's side: what Debian calls a machine"),
+    ("make/aarch64", "the build for another machine, tried under an emulator"),
+    ("tests/setup/", "what that needs"),
     ("deny.toml", "data that another tool reads too: for which machine dependencies are looked at"),
     ("tests/mutants", "names the library's file"),
     ("tests/tests/", "this test, and fixtures: what a program of this machine needs"),

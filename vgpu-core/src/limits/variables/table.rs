@@ -276,6 +276,18 @@ pub const VARIABLES: &[VariableRow] = &[
         Honoured("those of the tenants' sockets, for examples/compose"),
     ),
     single_variable("VGPU_TORCH", Checkout, Text("a directory"), Honoured("PyTorch for tests, by tests/setup")),
+    single_variable(
+        "VGPU_TEST_CC",
+        Checkout,
+        Text("a command"),
+        Honoured("the C compiler of the test programs, instead of cc"),
+    ),
+    single_variable(
+        "VGPU_TEST_EMULATOR",
+        Checkout,
+        Text("a command"),
+        Honoured("qemu-user, which runs the test programs where they are for another machine"),
+    ),
     single_variable("VGPU_JEMALLOC", Checkout, PATH_VALUE, Honoured("jemalloc for tests, by tests/setup")),
     single_variable("VGPU_TCMALLOC", Checkout, PATH_VALUE, Honoured("tcmalloc for tests, by tests/setup")),
     single_variable(
