@@ -15,7 +15,7 @@ use vgpu_cli::Cli;
 use vgpu_config::options::Options;
 
 /// Every command of the program.
-const VERBS: [&[&str]; 40] = [
+const VERBS: &[&[&str]] = &[
     &[],
     &["run"],
     &["check"],
