@@ -133,7 +133,16 @@ fn works_after_fault(name: &str) -> bool {
     about_device || about_stack.iter().chain(&about_driver).any(|start| name.starts_with(start))
 }
 
-/// Runs a call. `early`: allowed before `cuInit`.
+/// Refuses a call to whose context a fault came.
+#[cold]
+#[inline(never)]
+fn refuse_after_fault(driver: &SimulatedDriver, name: &str) -> CallResult {
+    if works_after_fault(name) { Ok(()) } else { driver.sticky_code().map_or(Ok(()), Err) }
+}
+
+/// Runs a call. `early`: allowed before `cuInit`. Inlined, so that questions about the name are answered at compile
+/// time; otherwise each call costs 140 instructions more.
+#[inline(always)]
 pub(crate) fn enter_call(
     exports: ExportTable,
     name: &'static str,
@@ -152,9 +161,10 @@ pub(crate) fn enter_call(
                 d.devices.machine.wait_while_locked();
             }
         }
-        let sticky = || driver.filter(|_| !works_after_fault(name)).and_then(SimulatedDriver::sticky_code);
-        if let Some(code) = sticky() {
-            return Err(code);
+        if let Some(d) = driver
+            && d.devices.machine.had_fault()
+        {
+            refuse_after_fault(d, name)?;
         }
         if let Some(code) = driver::requested_faults().check(name) {
             return Err(CUresult(code));
@@ -162,9 +172,12 @@ pub(crate) fn enter_call(
         if driver.is_some() && capture_table().any() && rules::is_unsafe(name) {
             capture_table().refuse_unsafe()?;
         }
-        let answer = body(&CallFrame { per_thread, exports, driver });
-        // The fault may have come during the call, as to a wait.
-        answer.and_then(|()| sticky().map_or(Ok(()), Err))
+        body(&CallFrame { per_thread, exports, driver })?;
+        match driver {
+            // The fault may have come during the call, as to a wait.
+            Some(d) if d.devices.machine.had_fault() => refuse_after_fault(d, name),
+            _ => Ok(()),
+        }
     };
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
         Ok(Ok(())) => CUresult::SUCCESS,

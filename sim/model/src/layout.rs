@@ -93,8 +93,8 @@ pub struct StateBody {
     pub shares_made: u64,
     /// Entries of `shares` from this index on were never in use.
     pub shares_top: u32,
-    /// Unused.
-    pub pad_shares: u32,
+    /// 1 once a fault was injected; calls look for faults only then.
+    pub had_fault: u32,
     /// Xids reported so far; the next goes to this modulo [`XIDS_KEPT`].
     pub xid_count: u64,
     /// The last Xids, a ring.

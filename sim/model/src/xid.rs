@@ -46,6 +46,7 @@ impl StateBody {
         let at = ring_index(self.xid_count, XIDS_KEPT);
         self.xids[at] = XidEvent { at: time, device: sched::index(device), xid };
         self.xid_count += 1;
+        store_word(&mut self.had_fault, 1);
     }
 
     fn has_context(&self, slot: usize, device: usize) -> bool {
@@ -109,6 +110,15 @@ impl MachineView {
         }
         board.into_iter().for_each(|d| store_word(&mut b.devices[d].lost_code, 0));
         Ok(())
+    }
+
+    /// True once a fault was injected: the other words need no look before.
+    ///
+    /// # Cost
+    /// One load, since the simulated driver asks in each call.
+    pub fn had_fault(&self) -> bool {
+        // SAFETY: mapped for the life of self; an aligned u32 that is stored as an atomic.
+        load_word(unsafe { &raw mut (*self.shared_state()).body.had_fault }) != 0
     }
 
     /// Code with which the driver answers every call of this process, on whichever device; 0: none.
