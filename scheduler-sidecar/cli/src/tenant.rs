@@ -1,8 +1,8 @@
 //! `vgpu tenant`: tenants that come and go while the daemon serves, for engines that start one for each job.
 
-mod add;
+pub(crate) mod add;
 mod list;
-mod remove;
+pub(crate) mod remove;
 
 use std::process::ExitCode;
 
@@ -14,9 +14,9 @@ use vgpu_output::say::{EXIT_FINDINGS, EXIT_USAGE, Failure};
 use super::ask::{DaemonAddress, explain_failure, no_answer};
 
 /// The tenant does not fit next to the others now.
-const EXIT_DOES_NOT_FIT: u8 = 3;
+pub(crate) const EXIT_DOES_NOT_FIT: u8 = 3;
 /// No daemon answers.
-const EXIT_NO_DAEMON: u8 = 4;
+pub(crate) const EXIT_NO_DAEMON: u8 = 4;
 
 /// Adds, removes and lists tenants while the daemon serves.
 ///

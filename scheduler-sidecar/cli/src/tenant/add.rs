@@ -152,7 +152,14 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
 
 /// Repeats the request until it succeeds, fails for good, or the time is over. A process that `--pid` names and that
 /// ends meanwhile makes it fail for good.
-fn add_in_time(daemon: &DaemonAddress, ask: &ControlCommand, wait: Option<Duration>) -> Result<TenantAnswer, Failure> {
+///
+/// # Errors
+/// [`Failure`], with the exit codes of the help.
+pub(crate) fn add_in_time(
+    daemon: &DaemonAddress,
+    ask: &ControlCommand,
+    wait: Option<Duration>,
+) -> Result<TenantAnswer, Failure> {
     let until = wait.and_then(|wait| Instant::now().checked_add(wait));
     loop {
         match request_tenant(daemon, ask) {

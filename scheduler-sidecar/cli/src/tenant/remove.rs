@@ -67,50 +67,93 @@ pub struct Args {
     daemon: DaemonAddress,
 }
 
+/// Result of a removal.
+pub(crate) struct Removal {
+    /// State of the tenant at the first request.
+    pub state: TenantState,
+    /// Number of processes that were signalled.
+    pub killed: usize,
+    /// Usage from the record as the help describes it; null if it was not asked for.
+    pub usage: Value,
+    /// The last answer: its members still run.
+    last: TenantAnswer,
+}
+
+impl Removal {
+    /// Number of processes that still run.
+    pub fn members_left(&self) -> usize {
+        self.last.members.len() + self.last.unseen_members
+    }
+
+    /// Fails if processes still run.
+    ///
+    /// # Errors
+    /// [`Failure`], which names the processes.
+    pub fn require_end_of_members(&self) -> Result<(), Failure> {
+        if self.members_left() == 0 {
+            return Ok(());
+        }
+        let pids: Vec<String> = self.last.members.iter().map(|member| member.pid.to_string()).collect();
+        let unseen = match self.last.unseen_members {
+            0 => String::new(),
+            unseen => format!("; {unseen} more are in a process namespace that the daemon cannot see"),
+        };
+        let words = format!("processes of tenant {} did not end: {}{unseen}", self.last.name, pids.join(", "));
+        Err(Failure::new(EXIT_FINDINGS, words))
+    }
+}
+
+/// Removes a tenant; with a grace period it also ends the tenant's processes.
+///
+/// # Errors
+/// [`Failure`]: no daemon answers, or it refuses.
+pub(crate) fn remove_tenant(
+    daemon: &DaemonAddress,
+    name: &str,
+    kill_grace: Option<Duration>,
+    wants_usage: bool,
+) -> Result<Removal, Failure> {
+    let ask = ControlCommand::Remove { tenant: name.to_owned() };
+    let look = || request_tenant(daemon, &ask);
+    let first = look()?;
+    let (mut last, killed) = match kill_grace {
+        Some(grace) => end_members(first.clone(), grace, &look)?,
+        None => (first.clone(), 0),
+    };
+    let usage = match wants_usage {
+        true => final_usage(daemon, name, first.since, &mut last, &look)?,
+        false => Value::Null,
+    };
+    Ok(Removal { state: first.state, killed, usage, last })
+}
+
 /// Removes the tenant.
 ///
 /// # Errors
 /// [`Failure`], with the exit codes of the help.
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let ask = ControlCommand::Remove { tenant: args.name.clone() };
-    let look = || request_tenant(&args.daemon, &ask);
-    let first = look()?;
-    if first.state == TenantState::Unknown && !args.if_exists {
+    let removal = remove_tenant(&args.daemon, &args.name, args.kill.then_some(args.grace), args.daemon.json)?;
+    let is_unknown = removal.state == TenantState::Unknown;
+    if is_unknown && !args.if_exists {
         say::print_note(&format!("there is no tenant {:?}; nothing to remove", args.name));
     }
-    let mut last = first.clone();
-    let mut killed = 0;
-    if args.kill {
-        (last, killed) = end_members(first.clone(), args.grace, &look)?;
-    }
-    let usage = match args.daemon.json {
-        true => final_usage(args, first.since, &mut last, &look)?,
-        false => Value::Null,
-    };
-    let left = last.members.len() + last.unseen_members;
     if args.daemon.json {
         say::print_json(&json!({
             "name": args.name,
-            "state": first.state,
-            "killed": killed,
-            "members": left,
-            "usage": usage,
+            "state": removal.state,
+            "killed": removal.killed,
+            "members": removal.members_left(),
+            "usage": removal.usage,
         }))?;
-    } else if first.state != TenantState::Unknown {
-        let and = match left {
+    } else if !is_unknown {
+        let and = match removal.members_left() {
             0 => String::new(),
             left => format!("; {left} of its processes run on and keep their last terms"),
         };
         say::print_text(&format!("{} removed{and}\n", args.name))?;
     }
-    if args.kill && left > 0 {
-        let pids: Vec<String> = last.members.iter().map(|member| member.pid.to_string()).collect();
-        let unseen = match last.unseen_members {
-            0 => String::new(),
-            unseen => format!("; {unseen} more are in a process namespace that the daemon cannot see"),
-        };
-        let words = format!("processes of tenant {} did not end: {}{unseen}", args.name, pids.join(", "));
-        return Err(Failure::new(EXIT_FINDINGS, words));
+    if args.kill {
+        removal.require_end_of_members()?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -160,7 +203,8 @@ fn open_process(process: ProcessId) -> Option<OwnedFd> {
 
 /// Returns the usage since the tenant was added, from the record. Waits for the last rows once no process is left.
 fn final_usage(
-    args: &Args,
+    daemon: &DaemonAddress,
+    name: &str,
     since: Option<i64>,
     last: &mut TenantAnswer,
     look: &dyn Fn() -> Result<TenantAnswer, Failure>,
@@ -172,10 +216,10 @@ fn final_usage(
         *last = look()?;
     }
     // Without a record the usage is unknown, and the tenant is removed all the same.
-    let Ok(dir) = record_directory(None, &args.daemon) else { return Ok(Value::Null) };
+    let Ok(dir) = record_directory(None, daemon) else { return Ok(Value::Null) };
     let start = since.div_euclid(60) * 60;
     let question = UsageQuestion {
-        tenants: vec![args.name.clone()],
+        tenants: vec![name.to_owned()],
         devices: false,
         span: (start, when::now().saturating_add(60)),
         by: GroupBy::Total,
