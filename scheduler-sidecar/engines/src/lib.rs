@@ -1,0 +1,9 @@
+//! Requests of schedulers, as tenants of vgpud: [`request`] turns a job into a tenant's section, [`bill`] turns its
+//! usage into a bill, [`slurm`] reads Slurm's texts.
+//!
+//! Pure functions: no IO, no clock, no environment. The command line runs the schedulers' programs and asks vgpud.
+#![forbid(unsafe_code)]
+
+pub mod bill;
+pub mod request;
+pub mod slurm;
