@@ -54,6 +54,7 @@ install: ## installs what `make dist` built, with units and man pages; PREFIX=/u
 	cp docs/*.md $(DOC)/docs
 	install -m 644 docs/measurements/*.md $(DOC)/docs/measurements
 	cp -R examples/README.md examples/compose examples/daemon examples/docker examples/monitoring examples/systemd $(DOC)/examples
+	cp -R integrations $(DOC)
 	$(reload_units)
 
 uninstall: ## removes the installed files, and the configuration if it is unchanged

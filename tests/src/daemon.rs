@@ -4,9 +4,11 @@
 //! protocol.
 
 use crate::LONG_TIMEOUT;
-use crate::artefacts::{vgpu, vgpud};
+use crate::artefacts::{sim_dir, vgpu, vgpud};
+use crate::lab::Lab;
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -21,6 +23,8 @@ pub struct Daemon {
     dir: PathBuf,
     /// User that the daemon runs as; `None` is the test's user.
     user: Option<u32>,
+    /// Environment in which the daemon finds the driver; empty: it asks no driver.
+    driver: Vec<(&'static str, PathBuf)>,
 }
 
 /// A device and its tenants, as the configuration file lists them.
@@ -36,10 +40,11 @@ pub struct Plan {
 
 impl Plan {
     /// Text of the configuration file.
-    fn text(&self, dir: &Path) -> String {
+    fn text(&self, dir: &Path, has_driver: bool) -> String {
         let run = dir.join("run");
+        let memory = if has_driver { "" } else { "memory = \"140GiB\"\novercommit = 4\n" };
         let mut text = format!(
-            "[daemon]\nrun_dir = {:?}\nstate_dir = {:?}\n[time]\n{}\n[[device]]\nid = {:?}\nmemory = \"140GiB\"\novercommit = 4\n",
+            "[daemon]\nrun_dir = {:?}\nstate_dir = {:?}\n[time]\n{}\n[[device]]\nid = {:?}\n{memory}",
             run.display().to_string(),
             dir.join("kept").display().to_string(),
             self.time,
@@ -69,7 +74,20 @@ impl Daemon {
 
     /// As [`Daemon::start`], with the given `vgpud`.
     pub fn start_as(program: PathBuf, dir: &Path, plan: &Plan) -> Daemon {
-        Daemon::start_with(program, dir, plan, None)
+        Daemon::start_with(program, dir, plan, None, Vec::new())
+    }
+
+    /// As [`Daemon::start`] in the lab's directory, with the driver of the lab's machine. Its devices' numbers and memory
+    /// are known, and the memory is promised once.
+    pub fn start_on_machine(lab: &Lab, plan: &Plan) -> Daemon {
+        let driver = lab.path().join("driver");
+        fs::create_dir(&driver).expect("own directory");
+        // NVML's Rust wrapper opens the second name; the driver's package installs the first.
+        for name in ["libnvidia-ml.so.1", "libnvidia-ml.so"] {
+            symlink(sim_dir().join("libnvidia-ml.so.1"), driver.join(name)).expect("own directory");
+        }
+        let driver = vec![("LD_LIBRARY_PATH", driver), ("VGPU_SIM_DIR", lab.gpu())];
+        Daemon::start_with(vgpud(), lab.path(), plan, None, driver)
     }
 
     /// As [`Daemon::start`], as user `uid`, with directories that belong to that user. Needs root.
@@ -80,11 +98,17 @@ impl Daemon {
             fs::create_dir(dir.join(part)).expect("a directory");
             std::os::unix::fs::chown(dir.join(part), Some(uid), Some(uid)).expect("root");
         }
-        Daemon::start_with(program, dir, plan, Some(uid))
+        Daemon::start_with(program, dir, plan, Some(uid), Vec::new())
     }
 
-    fn start_with(program: PathBuf, dir: &Path, plan: &Plan, user: Option<u32>) -> Daemon {
-        let mut daemon = Daemon { program, child: None, dir: dir.to_owned(), user };
+    fn start_with(
+        program: PathBuf,
+        dir: &Path,
+        plan: &Plan,
+        user: Option<u32>,
+        driver: Vec<(&'static str, PathBuf)>,
+    ) -> Daemon {
+        let mut daemon = Daemon { program, child: None, dir: dir.to_owned(), user, driver };
         daemon.write(plan);
         daemon.again();
         daemon
@@ -93,7 +117,7 @@ impl Daemon {
     /// Writes the file without telling the daemon.
     pub fn write(&self, plan: &Plan) {
         let fresh = self.dir.join("vgpud.toml.new");
-        fs::write(&fresh, plan.text(&self.dir)).expect("own directory");
+        fs::write(&fresh, plan.text(&self.dir, !self.driver.is_empty())).expect("own directory");
         fs::rename(fresh, self.dir.join("vgpud.toml")).expect("own directory");
     }
 
@@ -105,7 +129,11 @@ impl Daemon {
         let log =
             fs::File::options().create(true).append(true).open(self.dir.join("vgpud.log")).expect("own directory");
         let mut command = clean(self.program.clone());
-        command.arg("--config").arg(self.dir.join("vgpud.toml")).args(["--driver", "none"]).stderr(log);
+        command.arg("--config").arg(self.dir.join("vgpud.toml")).stderr(log);
+        if self.driver.is_empty() {
+            command.args(["--driver", "none"]);
+        }
+        command.envs(self.driver.iter().map(|(name, value)| (name, value)));
         if let Some(uid) = self.user {
             command.uid(uid).gid(uid);
         }

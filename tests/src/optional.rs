@@ -39,3 +39,8 @@ pub fn nvidia_smi() -> Option<PathBuf> {
 pub fn promtool() -> Option<PathBuf> {
     part("VGPU_PROMTOOL", "promtool")
 }
+
+/// Slurm's controller; its other programs are in the same packages.
+pub fn slurmctld() -> Option<PathBuf> {
+    part("VGPU_SLURMCTLD", "Slurm")
+}

@@ -1,8 +1,8 @@
 //! The command line `vgpu`: parses the arguments; each command is implemented in its own file.
 //!
-//! Commands: [`run`], [`check`], [`doctor`], [`validate`], [`docker`], [`cdi`]; for the daemon [`status`],
-//! [`mod@top`], [`ps`], [`set`], [`tenant`], [`pause`](mod@pause), [`explain`], [`events`], [`audit`], [`metrics`]; for its
-//! record [`usage`], [`report`]; [`sim`], [`clean`], [`completions`], [`man`]. Shared code: [`ask`] (asks the
+//! Commands: [`run`], [`check`], [`doctor`], [`validate`], [`docker`], [`cdi`]; for the daemon [`status`], [`mod@top`],
+//! [`ps`], [`set`], [`tenant`], [`slurm`], [`pause`](mod@pause), [`explain`], [`events`], [`audit`], [`metrics`]; for
+//! its record [`usage`], [`report`]; [`sim`], [`clean`], [`completions`], [`man`]. Shared code: [`ask`] (asks the
 //! daemon), [`library`] (finds libvgpu.so and the simulated driver), [`program`] and [`elf`] (identify a program
 //! without running it), [`arch`] (machine names), [`loader`] (asks the dynamic loader), [`ledgers`], [`when`] (points
 //! in time), [`vgpu_output::say`] (output and exit codes). docs/cli.md is generated from the help texts here, and a
@@ -26,6 +26,7 @@ pub mod report;
 pub mod run;
 pub mod set;
 pub mod sim;
+pub mod slurm;
 pub mod status;
 pub mod tenant;
 pub mod top;
@@ -84,6 +85,7 @@ enum CliVerb {
     Ps(ps::Args),
     Set(set::Args),
     Tenant(tenant::Args),
+    Slurm(slurm::Args),
     Pause(pause::PauseArgs),
     Resume(pause::ResumeArgs),
     Explain(explain::Args),
@@ -116,6 +118,7 @@ impl Cli {
             CliVerb::Ps(args) => ps::run(&args),
             CliVerb::Set(args) => set::run(&args),
             CliVerb::Tenant(args) => tenant::run(&args),
+            CliVerb::Slurm(args) => slurm::run(&args),
             CliVerb::Pause(args) => pause::pause(&args),
             CliVerb::Resume(args) => pause::resume(&args),
             CliVerb::Explain(args) => explain::run(&args),
