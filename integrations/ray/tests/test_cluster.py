@@ -1,0 +1,290 @@
+"""Promises of the plugin on a real Ray cluster, judged by the record of the simulated devices."""
+
+import contextlib
+import os
+import signal
+import time
+
+import pytest
+import ray
+import vgpu_ray
+from conftest import eventually
+from members import Member, look, use_device
+
+GIB = 1 << 30
+OUT_OF_MEMORY = 2
+# Memory that CUDA reports for the whole device: the capacity that programs can have.
+NO_LIMIT_BYTES = 130 * GIB
+# Answer of cuInit while a limit cannot be kept.
+NOT_PERMITTED = 800
+
+
+def on(node, gpu=0.25, **more):
+    """Options for a part of a GPU of this node."""
+    return {**vgpu_ray.options(gpu=gpu, **more), "resources": {node.name: 1}, "num_cpus": 0.1}
+
+
+@contextlib.contextmanager
+def members(node, *parts, **more):
+    """Actors with these parts of a GPU."""
+    actors = [Member.options(**on(node, part, **more)).remote() for part in parts]
+    try:
+        yield actors
+    finally:
+        for actor in actors:
+            ray.kill(actor)
+        # Ray's answer does not say that the process has ended.
+        eventually("the processes of killed actors end", lambda: not any(node.truth()))
+
+
+def who(actors):
+    return ray.get([actor.who.remote() for actor in actors], timeout=120)
+
+
+def capacity(node):
+    return node.vgpu_json("sim", "stat")["devices"][0]["capacity"]
+
+
+def check_quarter(node, actor, one):
+    """A quarter of the memory can be had to the byte, and not one byte more."""
+    whole = node.vgpu_json("sim", "stat")["devices"][0]["cuda_total"]
+    free, total = ray.get(actor.memory.remote())
+    assert total == whole // 4
+    assert ray.get(actor.alloc.remote(free + 1)) == OUT_OF_MEMORY
+    assert ray.get(actor.alloc.remote(free)) == 0
+    assert ray.get(actor.alloc.remote(1)) == OUT_OF_MEMORY
+    (process,) = [device[one["pid"]] for device in node.truth() if one["pid"] in device]
+    assert process["physical_bytes"] <= whole // 4
+
+
+def shares(node, actors, seconds):
+    """Part of a device's time that each actor got while all were busy, by the device's record."""
+    pids = [one["pid"] for one in who(actors)]
+    # All are busy for a second before and after the interval that counts.
+    running = [actor.burn.remote(seconds + 2) for actor in actors]
+    eventually("all work", lambda: all(node.busy().get(pid, 0) > 0 for pid in pids))
+    time.sleep(1)
+    before, begun = node.busy(), time.monotonic()
+    time.sleep(seconds)
+    after, took = node.busy(), time.monotonic() - begun
+    ray.get(running, timeout=120)
+    return [(after[pid] - before[pid]) / took for pid in pids]
+
+
+def test_four_actors_get_a_quarter_of_memory_and_time_each(held):
+    with members(held, 0.25, 0.25, 0.25, 0.25) as actors:
+        found = who(actors)
+        assert [one["codes"] for one in found] == [[0, 0, 0]] * 4
+        assert {one["visible"] for one in found} == {"0"}, "Ray packs four quarters on one GPU"
+        assert set(held.tenants()) == {f"ray-{one['pid']}" for one in found}
+        got = shares(held, actors, 4)
+        print("shares of four quarters with vgpud:", [f"{share:.1%}" for share in got])
+        assert all(0.2 < share < 0.3 for share in got), got
+        for actor, one in zip(actors, found):
+            check_quarter(held, actor, one)
+
+
+def test_without_vgpud_four_actors_get_a_quarter_of_memory_and_at_most_a_quarter_of_time(alone):
+    with members(alone, 0.25, 0.25, 0.25, 0.25) as actors:
+        found = who(actors)
+        assert [one["codes"] for one in found] == [[0, 0, 0]] * 4
+        assert {one["socket"] for one in found} == {None}
+        got = shares(alone, actors, 4)
+        print("shares of four quarters without vgpud:", [f"{share:.1%}" for share in got])
+        assert all(0.05 < share < 0.3 for share in got), got
+        for actor, one in zip(actors, found):
+            check_quarter(alone, actor, one)
+    with members(alone, 0.25) as actors:
+        (got,) = shares(alone, actors, 3)
+        print(f"share of one quarter alone without vgpud: {got:.1%}")
+        assert 0.2 < got < 0.3
+
+
+def test_a_killed_actor_gives_its_part_back_and_its_replacement_gets_it(held):
+    options = {**on(held, 0.5), "max_restarts": 1, "max_task_retries": -1}
+    with members(held, 0.5) as others:
+        actor = Member.options(**options).remote()
+        try:
+            (first,) = who([actor])
+            (other,) = who(others)
+            assert first["visible"] == other["visible"] == "0"
+            free, total = ray.get(actor.memory.remote())
+            assert ray.get(actor.alloc.remote(free)) == 0
+            os.kill(first["pid"], signal.SIGKILL)
+            (second,) = who([actor])
+            assert second["pid"] != first["pid"] and second["codes"] == [0, 0, 0]
+            eventually("the killed worker's tenant is gone", lambda: f"ray-{first['pid']}" not in held.tenants())
+            assert set(held.tenants()) == {f"ray-{second['pid']}", f"ray-{other['pid']}"}
+            assert ray.get(actor.memory.remote()) == (free, total), "the replacement has the same limit, all free"
+            assert ray.get(actor.alloc.remote(free + 1)) == OUT_OF_MEMORY
+        finally:
+            ray.kill(actor)
+
+
+def test_without_vgpud_the_ledger_of_a_killed_worker_goes_when_another_one_starts(alone):
+    def ledgers():
+        return {entry.name for entry in (alone.home / "ledgers").iterdir()}
+
+    with members(alone, 0.25) as actors:
+        (one,) = who(actors)
+        assert ray.get(actors[0].alloc.remote(GIB)) == 0
+        first = ledgers()
+        assert len(first) >= 1
+        os.kill(one["pid"], signal.SIGKILL)
+        eventually("the process ends", lambda: not any(alone.truth()))
+        with members(alone, 0.25) as others:
+            assert who(others)[0]["codes"] == [0, 0, 0]
+            assert not first & ledgers(), "only the living worker has a ledger"
+
+
+def test_mixed_fractions_use_the_gpu_that_ray_assigned_and_no_other(held):
+    with members(held, 0.5, 0.3, 0.2, 1) as actors:
+        found = who(actors)
+        assert sorted(one["visible"] for one in found) == ["0", "0", "0", "1"]
+        whole = held.vgpu_json("sim", "stat")["devices"][0]["cuda_total"]
+        for actor, part in zip(actors, (0.5, 0.3, 0.2, 1)):
+            total = ray.get(actor.memory.remote())[1]
+            assert abs(total - whole * part) < 2, (part, total)
+        status = {tenant["name"]: tenant for tenant in held.vgpu_json("status")["tenants"]}
+        for one in found:
+            devices = status[f"ray-{one['pid']}"]["devices"]
+            assert len(devices) == 1, devices
+            assert one["pid"] in held.truth()[int(one["visible"])]
+
+
+def test_no_room_is_waited_for_and_then_refused_with_words_in_rays_error(held):
+    code, _, words = held.vgpu("tenant", "add", "other", "--gpu", "0.9", "--devices", "0,1")
+    assert code == 0, words
+    try:
+        actor = Member.options(**on(held, 0.25, wait="1s")).remote()
+        with pytest.raises(ray.exceptions.RayActorError) as refused:
+            ray.get(actor.who.remote(), timeout=60)
+        assert "vgpud did not admit this worker" in str(refused.value), refused.value
+        assert "other" in str(refused.value) and "waited 1s" in str(refused.value), refused.value
+        with pytest.raises(ray.exceptions.RayTaskError) as refused:
+            ray.get(use_device.options(**on(held, 0.25, wait="1s")).remote(), timeout=60)
+        assert "vgpud did not admit this worker" in str(refused.value), refused.value
+        # A worker that still waits gets the room that becomes free.
+        actor = Member.options(**on(held, 0.25, wait="50s")).remote()
+        answer = actor.who.remote()
+        assert ray.wait([answer], timeout=3)[0] == [], "it waits"
+        assert held.vgpu("tenant", "remove", "other")[0] == 0
+        assert ray.get(answer, timeout=60)["codes"] == [0, 0, 0]
+        ray.kill(actor)
+    finally:
+        held.vgpu("tenant", "remove", "other", "--if-exists")
+
+
+def test_a_fraction_that_differs_from_num_gpus_is_refused(held):
+    options = {**on(held, 0.25), "num_gpus": 0.5}
+    with pytest.raises(ray.exceptions.RayTaskError, match="Ray assigned num_gpus=0.5 .* gpu=0.25"):
+        ray.get(use_device.options(**options).remote(), timeout=60)
+
+
+def test_a_reused_worker_keeps_its_tenant_and_one_with_another_fraction_is_another_worker(held):
+    first, again = (ray.get(use_device.options(**on(held, 0.25)).remote(), timeout=60) for _ in range(2))
+    assert first["pid"] == again["pid"], "max_calls=0 keeps the worker"
+    assert set(held.tenants()) == {f"ray-{first['pid']}"}, "the idle worker keeps its part"
+    half = ray.get(use_device.options(**on(held, 0.5)).remote(), timeout=60)
+    assert half["pid"] != first["pid"]
+    assert abs(half["memory"][1] - 2 * first["memory"][1]) < 2
+    # The same worker with another num_gpus is refused, although it was admitted before.
+    with pytest.raises(ray.exceptions.RayTaskError, match="set both together"):
+        ray.get(use_device.options(**{**on(held, 0.25), "num_gpus": 0.5}).remote(), timeout=60)
+    for pid in (first["pid"], half["pid"]):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+
+
+def test_a_task_that_is_decorated_with_the_options_ends_its_worker_and_its_tenant(held):
+    decorated = ray.remote(**on(held, 0.25))(use_device._function)
+    found = [ray.get(decorated.remote(), timeout=60) for _ in range(2)]
+    assert found[0]["pid"] != found[1]["pid"], "Ray sets max_calls=1 here"
+    assert [one["codes"] for one in found] == [[0, 0, 0]] * 2
+
+
+def test_a_cpu_task_that_inherits_the_environment_costs_no_part_and_sees_no_gpu(held):
+    # A runtime environment of the job reaches tasks in the same way.
+    environment = vgpu_ray.options(gpu=0.25)["runtime_env"]
+    found = ray.get(look.options(runtime_env=environment, resources={"held": 1}, num_cpus=0.1).remote(), timeout=60)
+    assert "libvgpu.so" in found["preload"] and found["visible"] == "" and found["codes"][0] != 0, found
+    assert held.tenants() == {}
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(found["pid"], signal.SIGTERM)
+
+
+LOOSENING = {
+    "LD_PRELOAD": "",
+    "VGPU_MEMORY_LIMIT": "unlimited",
+    "VGPU_MEMORY_LIMIT_0": "unlimited",
+    "VGPU_SM_LIMIT": "unlimited",
+    "VGPU_SM_LIMIT_0": "unlimited",
+    "VGPU_MODE": "off",
+    "VGPU_ON_ERROR": "open",
+    "VGPU_DEEPBIND": "keep",
+    "VGPU_SOCKET": "/nowhere",
+    "VGPU_TENANT": "somebody-else",
+    "VGPU_RUNTIME_DIR": "/nowhere",
+    "VGPU_LIBRARY": "/nowhere",
+    "CUDA_DISABLE_CONTROL": "true",
+    "RAY_VGPU_DAEMON": "off",
+    "RAY_VGPU_TERMS": "{}",
+    "PATH": "/usr/bin:/bin",
+}
+
+
+@pytest.mark.parametrize("name", ["held", "alone"])
+def test_variables_of_the_runtime_environment_loosen_nothing(cluster, name):
+    node = cluster.nodes[name]
+    with members(node, 0.25, runtime_env={"env_vars": LOOSENING}) as actors:
+        (one,) = who(actors)
+        assert one["codes"] == [0, 0, 0], one
+        check_quarter(node, actors[0], one)
+        # A child with the same environment shares the limit, which is used up.
+        assert ray.get(actors[0].start_child.remote(None)) != "0 0 0"
+
+
+def test_a_process_that_escapes_is_found_by_the_daemon(held):
+    """Leaving out the key, and a child with another environment, escape. The daemon names both."""
+
+    def named(pid):
+        _, events, _ = held.vgpu("events", "--json")
+        return any("proof.uncontrolled" in line and f"{pid}" in line for line in events.splitlines())
+
+    actor = Member.options(num_gpus=0.25, resources={"held": 1}, num_cpus=0.1).remote()
+    try:
+        (one,) = who([actor])
+        assert one["codes"] == [0, 0, 0] and ray.get(actor.memory.remote())[1] > NO_LIMIT_BYTES, "nothing holds it"
+        eventually("the daemon names the process", lambda: named(one["pid"]))
+        code, words, _ = held.vgpu("doctor")
+        assert code == 1 and str(one["pid"]) in words, words
+    finally:
+        ray.kill(actor)
+
+
+def test_a_node_whose_ray_is_started_closed_refuses_workers_without_the_key(cluster):
+    """`ray start` with the library and a socket that does not exist: the docs' way to close the escape."""
+    import conftest
+
+    closed = cluster.add(
+        "closed", gpus=1, cpus=2, LD_PRELOAD=str(conftest.LIBRARY), VGPU_SOCKET=f"{cluster.home}/closed/none.sock"
+    )
+    conftest.wait_for_nodes(ray, ["closed"])
+    actor = Member.options(num_gpus=0.25, resources={"closed": 1}, num_cpus=0.1).remote()
+    (one,) = who([actor])
+    assert one["codes"] == [NOT_PERMITTED], one
+    ray.kill(actor)
+    with members(closed, 0.25) as actors:
+        (one,) = who(actors)
+        assert one["codes"] == [0, 0, 0], "a worker with the key is held as elsewhere"
+        check_quarter(closed, actors[0], one)
+
+
+def test_a_node_without_the_plugin_refuses_with_words(cluster):
+    import conftest
+
+    cluster.add("plain", gpus=1, cpus=2, RAY_RUNTIME_ENV_PLUGINS="[]")
+    conftest.wait_for_nodes(ray, ["plain"])
+    actor = Member.options(**on(cluster.nodes["plain"])).remote()
+    with pytest.raises(ray.exceptions.RayActorError, match="this node has no plugin for 'vgpu'"):
+        ray.get(actor.who.remote(), timeout=60)
