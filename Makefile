@@ -18,4 +18,5 @@ include make/demo.mk
 include make/install.mk
 include make/portable.mk
 include make/deb.mk
+include make/ray.mk
 -include make/gpu-bundle.mk

@@ -23,7 +23,7 @@ dist: ## the shipped build: one codegen unit, stripped, in target/dist
 	$(CARGO) build --profile dist $(PRODUCTS) $(DEMO)
 	$(call lay_sim,$(DIST))
 
-setup: ## optional parts of the tests: nvidia-smi, libcuda1, Python clients, docker.io (Debian, root)
+setup: ## optional parts of the tests: nvidia-smi, libcuda1, Python clients, Ray, docker.io (Debian, root)
 	tests/setup/all
 
 clean: ## removes target; downloads in .cache stay (make distclean removes them too)
