@@ -78,6 +78,11 @@ class Node:
         self.children.append(child)
         return child
 
+    def start_daemon(self):
+        daemon = self.start(["vgpud", "--config", str(self.home / "vgpud.toml"), "--log", "warn"])
+        eventually("vgpud answers", lambda: self.vgpu("status")[0] == 0)
+        return daemon
+
     def vgpu(self, *words):
         """Runs `vgpu`; returns its exit code and its output."""
         done = subprocess.run(["vgpu", *words], env=self.environment(), capture_output=True, text=True)
@@ -165,8 +170,7 @@ def cluster():
     try:
         held = cluster.add("held", gpus=2, cpus=8)
         (held.home / "vgpud.toml").write_text(f'[daemon]\nrun_dir = "{held.home}/run"\nstate_dir = "{held.home}/kept"\n')
-        held.start(["vgpud", "--config", str(held.home / "vgpud.toml"), "--log", "warn"])
-        eventually("vgpud listens", lambda: (held.home / "run/admin.sock").exists())
+        held.start_daemon()
         eventually("Ray's port", lambda: socket.socket().connect_ex(("127.0.0.1", cluster.port)) == 0)
         cluster.add("alone", gpus=1, cpus=4)
         eventually("the cluster", lambda: connect(ray, cluster))

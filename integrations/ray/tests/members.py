@@ -3,6 +3,7 @@
 import ctypes
 import os
 import subprocess
+import sys
 import time
 
 import ray
@@ -98,14 +99,17 @@ class Member:
     def burn(self, seconds):
         return self.driver.burn(seconds)
 
-    def start_child(self, kept):
-        """Codes of a child process; `kept` are the variables that its environment keeps, or None for all."""
-        environment = dict(os.environ)
-        if kept is not None:
-            environment = {name: environment[name] for name in kept if name in environment}
-        words = ["python3", "-c", "import members; print(*members.Driver().codes)"]
-        done = subprocess.run(words, env=environment, capture_output=True, text=True)
-        return done.stdout.strip() or done.stderr
+    def start_child(self, without=()):
+        """Starts a child that makes a context and waits; its environment lacks the variables `without`."""
+        environment = {name: value for name, value in os.environ.items() if name not in without}
+        words = [sys.executable, "-c", "import members, sys; print(*members.Driver().codes, flush=True); sys.stdin.read()"]
+        self.child = subprocess.Popen(
+            words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        return {"pid": self.child.pid, "codes": [int(code) for code in self.child.stdout.readline().split()]}
+
+    def end_child(self):
+        self.child.communicate()
 
 
 @ray.remote

@@ -1,15 +1,18 @@
 """Promises of the plugin on a real Ray cluster, judged by the record of the simulated devices."""
 
 import contextlib
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
 import ray
 import vgpu_ray
 from conftest import eventually
-from members import Member, look, use_device
+from members import Member, use_device
 
 GIB = 1 << 30
 OUT_OF_MEMORY = 2
@@ -35,6 +38,12 @@ def members(node, *parts, **more):
             ray.kill(actor)
         # Ray's answer does not say that the process has ended.
         eventually("the processes of killed actors end", lambda: not any(node.truth()))
+
+
+def end(pid):
+    """Ends an idle worker, which Ray would keep."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
 
 
 def who(actors):
@@ -175,6 +184,23 @@ def test_no_room_is_waited_for_and_then_refused_with_words_in_rays_error(held):
         held.vgpu("tenant", "remove", "other", "--if-exists")
 
 
+def test_while_vgpud_is_dead_workers_keep_their_limits_and_new_ones_are_refused(held):
+    with members(held, 0.25) as actors:
+        (one,) = who(actors)
+        os.kill(int(held.vgpu_json("status")["pid"]), signal.SIGKILL)
+        eventually("vgpud is dead", lambda: held.vgpu("status")[0] != 0)
+        try:
+            with pytest.raises(ray.exceptions.RayTaskError, match="no daemon answers"):
+                ray.get(use_device.options(**on(held, 0.25, wait="1s")).remote(), timeout=60)
+            check_quarter(held, actors[0], one)
+        finally:
+            held.start_daemon()
+        assert set(held.tenants()) == {f"ray-{one['pid']}"}
+        (found,) = [ray.get(use_device.options(**on(held, 0.5)).remote(), timeout=60)]
+        assert found["codes"] == [0, 0, 0]
+        end(found["pid"])
+
+
 def test_a_fraction_that_differs_from_num_gpus_is_refused(held):
     options = {**on(held, 0.25), "num_gpus": 0.5}
     with pytest.raises(ray.exceptions.RayTaskError, match="Ray assigned num_gpus=0.5 .* gpu=0.25"):
@@ -192,8 +218,7 @@ def test_a_reused_worker_keeps_its_tenant_and_one_with_another_fraction_is_anoth
     with pytest.raises(ray.exceptions.RayTaskError, match="set both together"):
         ray.get(use_device.options(**{**on(held, 0.25), "num_gpus": 0.5}).remote(), timeout=60)
     for pid in (first["pid"], half["pid"]):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
+        end(pid)
 
 
 def test_a_task_that_is_decorated_with_the_options_ends_its_worker_and_its_tenant(held):
@@ -203,14 +228,34 @@ def test_a_task_that_is_decorated_with_the_options_ends_its_worker_and_its_tenan
     assert [one["codes"] for one in found] == [[0, 0, 0]] * 2
 
 
-def test_a_cpu_task_that_inherits_the_environment_costs_no_part_and_sees_no_gpu(held):
-    # A runtime environment of the job reaches tasks in the same way.
-    environment = vgpu_ray.options(gpu=0.25)["runtime_env"]
-    found = ray.get(look.options(runtime_env=environment, resources={"held": 1}, num_cpus=0.1).remote(), timeout=60)
-    assert "libvgpu.so" in found["preload"] and found["visible"] == "" and found["codes"][0] != 0, found
-    assert held.tenants() == {}
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(found["pid"], signal.SIGTERM)
+JOB = """
+import json, sys
+import ray, vgpu_ray
+from members import look, use_device
+
+address, node = sys.argv[1:]
+where = {"resources": {node: 1}, "num_cpus": 0.1}
+ray.init(address, runtime_env=vgpu_ray.options(gpu=0.25)["runtime_env"], log_to_driver=False, logging_level="error")
+without, held = look.options(**where).remote(), use_device.options(num_gpus=0.25, **where).remote()
+print(json.dumps(ray.get([without, held], timeout=100)))
+"""
+
+
+@pytest.mark.parametrize("name", ["held", "alone"])
+def test_in_a_job_with_the_environment_a_cpu_task_costs_no_part_and_sees_no_gpu(cluster, name):
+    node = cluster.nodes[name]
+    words = [sys.executable, "-c", JOB, f"127.0.0.1:{cluster.port}", name]
+    environment = {**os.environ, "PYTHONPATH": node.environment()["PYTHONPATH"]}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    without, with_part = json.loads(done.stdout.splitlines()[-1])
+    assert "libvgpu.so" in without["preload"] and without["visible"] == "" and without["codes"][0] != 0, without
+    assert with_part["codes"] == [0, 0, 0]
+    assert with_part["memory"][1] == node.vgpu_json("sim", "stat")["devices"][0]["cuda_total"] // 4
+    # Prestarted workers of the job, which had no task, cost no part either. All of them end with the job.
+    eventually("the workers of the job end", lambda: not any(node.truth()))
+    if name == "held":
+        eventually("the tenants end", lambda: not node.tenants())
 
 
 LOOSENING = {
@@ -241,7 +286,8 @@ def test_variables_of_the_runtime_environment_loosen_nothing(cluster, name):
         assert one["codes"] == [0, 0, 0], one
         check_quarter(node, actors[0], one)
         # A child with the same environment shares the limit, which is used up.
-        assert ray.get(actors[0].start_child.remote(None)) != "0 0 0"
+        assert ray.get(actors[0].start_child.remote())["codes"] == [0, 0, OUT_OF_MEMORY]
+        ray.get(actors[0].end_child.remote())
 
 
 def test_a_process_that_escapes_is_found_by_the_daemon(held):
@@ -260,6 +306,11 @@ def test_a_process_that_escapes_is_found_by_the_daemon(held):
         assert code == 1 and str(one["pid"]) in words, words
     finally:
         ray.kill(actor)
+    with members(held, 0.25) as actors:
+        child = ray.get(actors[0].start_child.remote(["LD_PRELOAD", "VGPU_SOCKET"]))
+        assert child["codes"] == [0, 0, 0], child
+        eventually("the daemon names the child", lambda: named(child["pid"]))
+        ray.get(actors[0].end_child.remote())
 
 
 def test_a_node_whose_ray_is_started_closed_refuses_workers_without_the_key(cluster):
