@@ -290,6 +290,13 @@ def test_variables_of_the_runtime_environment_loosen_nothing(cluster, name):
         ray.get(actors[0].end_child.remote())
 
 
+def test_an_interpreter_that_drops_the_library_is_refused(held):
+    without = {"py_executable": f"env -u LD_PRELOAD {sys.executable}"}
+    actor = Member.options(**on(held, 0.25, runtime_env=without)).remote()
+    with pytest.raises(ray.exceptions.RayActorError, match="libvgpu.so is not in this process"):
+        ray.get(actor.who.remote(), timeout=60)
+
+
 def test_a_process_that_escapes_is_found_by_the_daemon(held):
     """Leaving out the key, and a child with another environment, escape. The daemon names both."""
 

@@ -29,6 +29,9 @@ const fn engine(command: &'static str, by: &'static [(&'static str, &'static [&'
 
 const ADDED: &str = "tests/tests/container/added.rs";
 
+const RAY_PAGE: &str = "integrations/ray/tests/test_page.py";
+const RAY_NODES: &str = "integrations/ray/tests/conftest.py";
+
 pub const ROWS: &[Row] = &[
     // make: CI runs these, or the tests of the tool that make runs.
     row("make test", &[(".ci/run", &["make test || rc=$?"])]),
@@ -52,6 +55,18 @@ pub const ROWS: &[Row] = &[
         &[("README.md", &["apt install ./target/vgpu_*.deb"]), (".ci/run", &["make story"])],
     ),
     row("vgpu-demo", &[("packaging/deb/test-in-root", &["inside vgpu-demo"])]),
+    // Ray: make test-ray follows the page with a real Ray.
+    row("make ray-wheel", &[("make/ray.mk", &["make/test-ray wheel"]), (".ci/run", &["make test-ray"])]),
+    row("python3 -m venv ray-env", &[("tests/setup/ray", &["python3 -m venv"])]),
+    row(". ray-env/bin/activate", &[(RAY_PAGE, &["python3 -m venv ray-env"])]),
+    row("pip install target/ray/vgpu_", &[("make/test-ray", &["pip install", "\"$out\"/*.whl"])]),
+    row("ray start", &[(RAY_PAGE, &["docs/ray.md"]), (RAY_NODES, &["\"start\"", "--head", "--num-gpus"])]),
+    row("python3 quarters.py", &[(RAY_PAGE, &["docs/ray.md", "quarters.py"])]),
+    row("ray stop", &[(RAY_PAGE, &["docs/ray.md", "ray stop"])]),
+    row(
+        "LD_PRELOAD=/usr/lib/vgpu/libvgpu.so VGPU_SOCKET=/run/vgpu/closed ray start",
+        &[("integrations/ray/tests/test_cluster.py", &["LD_PRELOAD=str", "VGPU_SOCKET="]), (RAY_NODES, &["--head"])],
+    ),
     // Engines: the stand-in checks options against the real engine's own list.
     engine("vgpu docker run --memory-limit", &[(ADDED, &["\"docker\", \"run\"", "--memory-limit"])]),
     engine("vgpu docker run --sim --memory-limit", &[(ADDED, &["\"docker\", \"run\", \"--sim\"", "--memory-limit"])]),
