@@ -161,6 +161,31 @@ def test_mixed_fractions_use_the_gpu_that_ray_assigned_and_no_other(held):
             assert one["pid"] in held.truth()[int(one["visible"])]
 
 
+def test_two_whole_gpus_are_one_tenant_with_both(held):
+    with members(held, 2) as actors:
+        (one,) = who(actors)
+        assert one["codes"] == [0, 0, 0] and one["visible"] == "0,1"
+        assert ray.get(actors[0].memory.remote())[1] == held.vgpu_json("sim", "stat")["devices"][0]["cuda_total"]
+        (tenant,) = [tenant for tenant in held.vgpu_json("status")["tenants"] if tenant["name"] == f"ray-{one['pid']}"]
+        assert len(tenant["devices"]) == 2
+
+
+def test_a_placement_groups_bundle_is_held_like_any_other_part(held):
+    group = ray.util.placement_group([{"GPU": 0.5, "CPU": 0.5, held.name: 1}] * 2)
+    try:
+        where = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group)
+        options = {**on(held, 0.5), "scheduling_strategy": where}
+        actors = [Member.options(**options).remote() for _ in range(2)]
+        found = who(actors)
+        assert [one["codes"] for one in found] == [[0, 0, 0]] * 2
+        whole = held.vgpu_json("sim", "stat")["devices"][0]["cuda_total"]
+        assert [ray.get(actor.memory.remote())[1] for actor in actors] == [whole // 2] * 2
+        for actor in actors:
+            ray.kill(actor)
+    finally:
+        ray.util.remove_placement_group(group)
+
+
 def test_no_room_is_waited_for_and_then_refused_with_words_in_rays_error(held):
     code, _, words = held.vgpu("tenant", "add", "other", "--gpu", "0.9", "--devices", "0,1")
     assert code == 0, words
