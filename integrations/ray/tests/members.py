@@ -70,6 +70,11 @@ class Driver:
         return launched / 1e9
 
 
+def hook():
+    """A user's setup hook."""
+    os.environ["HOOK_OF_THE_USER"] = "ran"
+
+
 def identity():
     """What a test needs to know about the process that it runs in."""
     return {
@@ -77,6 +82,7 @@ def identity():
         "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "preload": os.environ.get("LD_PRELOAD", ""),
         "socket": os.environ.get("VGPU_SOCKET"),
+        "hook": os.environ.get("HOOK_OF_THE_USER"),
     }
 
 

@@ -13,6 +13,7 @@ import ray
 import vgpu_ray
 from conftest import eventually
 from members import Member, use_device
+from vgpu_ray.terms import HOOK_VARIABLE
 
 GIB = 1 << 30
 OUT_OF_MEMORY = 2
@@ -313,6 +314,14 @@ def test_variables_of_the_runtime_environment_loosen_nothing(cluster, name):
         # A child with the same environment shares the limit, which is used up.
         assert ray.get(actors[0].start_child.remote())["codes"] == [0, 0, OUT_OF_MEMORY]
         ray.get(actors[0].end_child.remote())
+
+
+def test_the_users_setup_hook_runs_in_a_held_worker(held):
+    environment = {"vgpu": {"gpu": 0.25}, "env_vars": {HOOK_VARIABLE: "members.hook"}}
+    actor = Member.options(**{**on(held, 0.25), "runtime_env": environment}).remote()
+    (one,) = who([actor])
+    assert one["hook"] == "ran" and set(held.tenants()) == {f"ray-{one['pid']}"}
+    ray.kill(actor)
 
 
 def test_an_interpreter_that_drops_the_library_is_refused(held):
