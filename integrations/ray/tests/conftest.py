@@ -53,7 +53,8 @@ class Node:
         self.children = []
 
     def environment(self, **more):
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("VGPU_", "CUDA_", "LD_", "RAY_"))}
+        ours = ("VGPU_", "CUDA_", "LD_", "RAY_")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         return {
             **kept,
             "PATH": f"{BUILD}:{pathlib.Path(sys.executable).parent}:{kept['PATH']}",
@@ -112,7 +113,7 @@ class Node:
                 os.killpg(child.pid, signal.SIGTERM)
         for child in self.children:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(5)
+                child.wait(2)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
@@ -139,7 +140,8 @@ class Cluster:
             where = ["--head", f"--port={self.port}", f"--temp-dir={self.home}/ray", "--include-dashboard=false"]
         node.start(
             [
-                str(pathlib.Path(sys.executable).parent / "ray"), "start", "--block", "--node-ip-address=127.0.0.1", *where,
+                str(pathlib.Path(sys.executable).parent / "ray"), "start", "--block", *where,
+                "--node-ip-address=127.0.0.1",
                 f"--num-cpus={cpus}", f"--num-gpus={gpus}", f"--resources={json.dumps({name: 1000})}",
                 "--object-store-memory=80000000",
             ],
@@ -169,7 +171,8 @@ def cluster():
     cluster = Cluster(home)
     try:
         held = cluster.add("held", gpus=2, cpus=8)
-        (held.home / "vgpud.toml").write_text(f'[daemon]\nrun_dir = "{held.home}/run"\nstate_dir = "{held.home}/kept"\n')
+        directories = f'run_dir = "{held.home}/run"\nstate_dir = "{held.home}/kept"\n'
+        (held.home / "vgpud.toml").write_text(f"[daemon]\n{directories}")
         held.start_daemon()
         eventually("Ray's port", lambda: socket.socket().connect_ex(("127.0.0.1", cluster.port)) == 0)
         cluster.add("alone", gpus=1, cpus=4)

@@ -1,4 +1,4 @@
-"""Actors and tasks that use the driver API by ctypes, as any CUDA program does. The nodes of the cluster import them."""
+"""Actors and tasks that use the driver API by ctypes, as any CUDA program does. The nodes import this module."""
 
 import ctypes
 import os
@@ -108,7 +108,8 @@ class Member:
     def start_child(self, without=()):
         """Starts a child that makes a context and waits; its environment lacks the variables `without`."""
         environment = {name: value for name, value in os.environ.items() if name not in without}
-        words = [sys.executable, "-c", "import members, sys; print(*members.Driver().codes, flush=True); sys.stdin.read()"]
+        program = "import members, sys; print(*members.Driver().codes, flush=True); sys.stdin.read()"
+        words = [sys.executable, "-c", program]
         self.child = subprocess.Popen(
             words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )

@@ -44,9 +44,10 @@ def put_nvidia_smi(path):
 
 def end_processes(home):
     """Ends what the page left behind: processes whose environment has the page's own directory."""
+    mark = f"VGPU_RUNTIME_DIR={home}/run\0".encode()
     for process in pathlib.Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            if process.name.isdigit() and f"VGPU_RUNTIME_DIR={home}/run\0".encode() in (process / "environ").read_bytes():
+            if process.name.isdigit() and mark in (process / "environ").read_bytes():
                 os.kill(int(process.name), signal.SIGKILL)
 
 
@@ -64,7 +65,7 @@ def test_the_five_minutes_of_the_page_work_as_written():
         port = free_port()
         (home / "page.sh").write_text(SHELL.format(home=home, port=port) + "\n".join(followed))
         environment = {
-            **node.environment(RAY_ADDRESS=f"127.0.0.1:{port}", VGPU_RUNTIME_DIR=f"{home}/run", VGPU_SIM_PROFILE="h200"),
+            **node.environment(RAY_ADDRESS=f"127.0.0.1:{port}", VGPU_RUNTIME_DIR=f"{home}/run"),
             "PATH": f"{home}/bin:{node.environment()['PATH']}",
         }
         for name in ("RAY_RUNTIME_ENV_PLUGINS", "VGPU_LIBRARY", "VGPU_STATE_DIR"):

@@ -40,8 +40,8 @@ def read_terms(environment):
     told = environment.get(TERMS_VARIABLE)
     if told is None:
         raise GpuRefused(
-            f"this node has no plugin for {KEY!r} in runtime_env, so nothing would hold this worker; start Ray here with "
-            'RAY_RUNTIME_ENV_PLUGINS=\'[{"class": "vgpu_ray.plugin.VgpuPlugin"}]\''
+            f"this node has no plugin for {KEY!r} in runtime_env, so nothing would hold this worker; start Ray here "
+            'with RAY_RUNTIME_ENV_PLUGINS=\'[{"class": "vgpu_ray.plugin.VgpuPlugin"}]\''
         )
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         if "libvgpu.so" not in maps.read():
@@ -108,8 +108,8 @@ class Admission:
             )
         if self.admitted is not None and self.admitted != devices:
             raise GpuRefused(
-                f"Ray assigned GPU {', '.join(devices)} to a worker that worked on GPU {', '.join(self.admitted)}, and a "
-                "process cannot change its GPU; set max_calls=1 for this task, in @ray.remote"
+                f"Ray assigned GPU {', '.join(devices)} to a worker that worked on GPU {', '.join(self.admitted)}, and "
+                "a process cannot change its GPU; set max_calls=1 for this task, in @ray.remote"
             )
         if self.admitted is None and "VGPU_SOCKET" in os.environ:
             self.add_tenant(devices)
@@ -135,7 +135,7 @@ class Admission:
             )
 
     def get_execution_info(self, job_id, function_descriptor):
-        """Stands for Ray's function: the function of a refused task raises the refusal, which Ray hands to the caller."""
+        """Stands for Ray's function: the function of a refused task raises the refusal, which Ray gives the caller."""
         info = self.get_info_of_ray(job_id, function_descriptor)
         refusal = self.refusal
         if refusal is None:
