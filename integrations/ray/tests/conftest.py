@@ -107,15 +107,31 @@ class Node:
         """The added tenants, by name."""
         return {tenant["name"]: tenant for tenant in self.vgpu_json("tenant", "list") if tenant["from"] == "command"}
 
+    def end_processes(self):
+        """Ends all processes of this node, and no others.
+
+        They have the node's own directory in their environment, or are children of such processes. Ray's agents write
+        their title over their environment.
+        """
+        mark = f"VGPU_RUNTIME_DIR={self.home}/run\0".encode()
+        ours, parents = set(), {}
+        for process in pathlib.Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if process.name.isdigit():
+                    # After the name in parentheses: the state and the parent.
+                    stat = (process / "stat").read_text(errors="replace")
+                    parents[int(process.name)] = int(stat.rpartition(")")[2].split()[1])
+                    if mark in (process / "environ").read_bytes():
+                        ours.add(int(process.name))
+        while children := {child for child, parent in parents.items() if parent in ours} - ours:
+            ours |= children
+        for pid in ours:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def stop(self):
-        for child in reversed(self.children):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGTERM)
+        self.end_processes()
         for child in self.children:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(2)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
             child.wait()
         self.log.close()
 

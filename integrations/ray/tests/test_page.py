@@ -1,11 +1,9 @@
 """Follows the five minutes of docs/ray.md, line by line."""
 
-import contextlib
 import os
 import pathlib
 import re
 import shutil
-import signal
 import subprocess
 import tempfile
 
@@ -42,20 +40,11 @@ def put_nvidia_smi(path):
         path.chmod(0o755)
 
 
-def end_processes(home):
-    """Ends what the page left behind: processes whose environment has the page's own directory."""
-    mark = f"VGPU_RUNTIME_DIR={home}/run\0".encode()
-    for process in pathlib.Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if process.name.isdigit() and mark in (process / "environ").read_bytes():
-                os.kill(int(process.name), signal.SIGKILL)
-
-
 def test_the_five_minutes_of_the_page_work_as_written():
     text = PAGE.read_text(encoding="utf-8").split("## In five minutes")[1].split("\n## ")[0]
     home = pathlib.Path(tempfile.mkdtemp(prefix="vp", dir="/tmp"))
+    node = Node(home, "page", 1)
     try:
-        node = Node(home, "page", 1)
         (home / "bin").mkdir()
         put_nvidia_smi(home / "bin/nvidia-smi")
         (home / "quarters.py").write_text(blocks(text, "python")[0])
@@ -65,7 +54,7 @@ def test_the_five_minutes_of_the_page_work_as_written():
         port = free_port()
         (home / "page.sh").write_text(SHELL.format(home=home, port=port) + "\n".join(followed))
         environment = {
-            **node.environment(RAY_ADDRESS=f"127.0.0.1:{port}", VGPU_RUNTIME_DIR=f"{home}/run"),
+            **node.environment(RAY_ADDRESS=f"127.0.0.1:{port}"),
             "PATH": f"{home}/bin:{node.environment()['PATH']}",
         }
         for name in ("RAY_RUNTIME_ENV_PLUGINS", "VGPU_LIBRARY", "VGPU_STATE_DIR"):
@@ -82,5 +71,5 @@ def test_the_five_minutes_of_the_page_work_as_written():
         assert quarters in text and quarters in said, said
         assert len(re.findall(r"^ray-(\d+) +command +with process \1 ", said, re.MULTILINE)) == 4, said
     finally:
-        end_processes(home)
+        node.end_processes()
         shutil.rmtree(home, ignore_errors=True)
