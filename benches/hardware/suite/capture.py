@@ -70,7 +70,7 @@ def storm(suite, claims):
         for mode, one in got["modes"].items():
             more = sorted(set(failures(got["modes"])[mode]) - set(before[mode]))
             claims.that(f"{name}, {mode}: nothing fails that does not without the library", not more, more)
-            claims.that(f"{name}, {mode}: both threads came along", one["capturing"]["captures"] > 5 and one["other"]["calls"] > 5,
+            claims.that(f"{name}, {mode}: both threads came along", one["capturing"]["captures"] > 0 and one["other"]["calls"] > 0,
                         one)
             claims.that(f"{name}, {mode}: the other's stream ended well", one["other"].get("at the end") == 0, one["other"])
 
