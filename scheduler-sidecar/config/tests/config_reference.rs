@@ -130,7 +130,9 @@ fn a_default_that_is_written_out_changes_nothing() {
         let whole = |text: &&String| row.default == format!("`{text}`");
         let Some(value) = bare.or_else(|| literals(&row.default).iter().find(whole).cloned()) else { continue };
         count += 1;
-        match (plan(&row, Some(&value)), plan(&row, None)) {
+        // A plan also keeps these sections as written, for tenants that are added later.
+        let resolved = |plan: ConfigPlan| ConfigPlan { defaults: Default::default(), templates: Vec::new(), ..plan };
+        match (plan(&row, Some(&value)).map(resolved), plan(&row, None).map(resolved)) {
             (Ok(with), Ok(without)) if with == without => {}
             (Ok(_), Ok(_)) => wrong.push(format!("{} {} = {value} is another plan than without", row.heading, row.key)),
             (with, without) => {

@@ -107,6 +107,9 @@ pub enum ControlCommand {
     Remove {
         /// Name of the tenant.
         tenant: String,
+        /// True to describe a tenant that was removed before, and to remove nothing.
+        #[serde(default)]
+        only_look: bool,
     },
     /// Explains why a tenant gets the time it gets.
     Explain {

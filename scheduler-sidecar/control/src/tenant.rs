@@ -38,7 +38,8 @@ pub struct TenantAnswer {
     pub since: Option<i64>,
     /// Connected members.
     pub members: Vec<ProcessId>,
-    /// Members whose process ID the daemon cannot see.
+    /// Connected members whose process the daemon cannot name: it is in another process namespace, or it ended and
+    /// left its connection to a child.
     pub unseen_members: usize,
     /// True if all usage of the tenant is in the record, so that a report shows its final sums.
     pub is_recorded: bool,

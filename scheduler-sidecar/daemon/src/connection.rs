@@ -11,6 +11,8 @@ use rustix::net::SendFlags;
 use vgpu_core::protocol::wire::{Hello, MAX_LINE};
 
 use crate::proof::image::Image;
+use crate::proof::processes;
+use vgpu_control::finding::ProcessId;
 
 /// Credentials of the peer when it connected, from the kernel.
 #[derive(Debug, Clone, Copy)]
@@ -78,6 +80,9 @@ pub struct Connection {
     stream: OwnedFd,
     /// The peer's credentials.
     pub peer: PeerCredentials,
+    /// The process that connected to a tenant's socket, as it was when it was accepted. A process that passes the
+    /// connection on and ends may leave its ID to a stranger.
+    pub process: Option<ProcessId>,
     /// The listener by which the peer connected.
     pub side: ConnectionSide,
     /// State of the conversation.
@@ -99,7 +104,11 @@ impl Connection {
     pub fn new(stream: OwnedFd, peer: PeerCredentials, side: ConnectionSide, deadline: Instant) -> Self {
         let (input, output) = (Vec::new(), Vec::new());
         let (state, deadline) = (ConnectionState::Silent, Some(deadline));
-        Self { stream, peer, side, state, image: None, member: None, deadline, input, output }
+        let process = match side {
+            ConnectionSide::Member(_) => peer.pid.and_then(processes::read_process),
+            ConnectionSide::Admin => None,
+        };
+        Self { stream, peer, process, side, state, image: None, member: None, deadline, input, output }
     }
 
     /// The next line, after at most one read. The kernel drops descriptors that came with it.

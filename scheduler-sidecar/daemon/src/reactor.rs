@@ -64,6 +64,9 @@ pub const PEER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Total time that startup may wait for other daemons' locks on socket directories.
 const START_LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Longest time between two turns of the loop. Kernels before 5.11 take no more than 24 days of milliseconds.
+const MAX_SLEEP: Duration = Duration::from_secs(3600);
+
 /// Longest time that shutdown waits for the usage record to be written.
 const RECORD_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -373,7 +376,7 @@ impl Reactor {
         let deadline = self.deadlines.first().map(|(deadline, _)| deadline.saturating_duration_since(Instant::now()));
         let ends = self.heart.next().into_iter().chain(self.added.next_end());
         let ends = ends.map(|next| Duration::from_nanos(next.saturating_sub(clock::now())));
-        let left = deadline.into_iter().chain(ends).min()?;
+        let left = deadline.into_iter().chain(ends).min()?.min(MAX_SLEEP);
         let tv_sec = i64::try_from(left.as_secs()).unwrap_or(i64::MAX);
         Some(Timespec { tv_sec, tv_nsec: i64::from(left.subsec_nanos()) })
     }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::{Value, json};
 use vgpu_accounting::record::ask::{GroupBy, UsageQuestion, ask_record};
@@ -14,7 +15,7 @@ use vgpu_control::finding::ProcessId;
 use vgpu_control::tenant::{TenantAnswer, TenantState};
 use vgpu_output::say::{self, EXIT_FINDINGS, Failure};
 
-use super::request_tenant;
+use super::{EXIT_NO_DAEMON, request_tenant};
 use crate::ask::DaemonAddress;
 use crate::usage::record_directory;
 use crate::when;
@@ -23,6 +24,8 @@ use crate::when;
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
 /// Longest time that processes may take to end after SIGKILL: a process in a driver call ends when the call returns.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest time that a daemon may take to restart while a tenant is removed.
+const RESTART_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest time that the usage record may take to write the last rows; it writes at least every 1.2 s.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -113,9 +116,9 @@ pub(crate) fn remove_tenant(
     kill_grace: Option<Duration>,
     wants_usage: bool,
 ) -> Result<Removal, Failure> {
-    let ask = ControlCommand::Remove { tenant: name.to_owned() };
-    let look = || request_tenant(daemon, &ask);
-    let first = look()?;
+    let ask = |only_look| ControlCommand::Remove { tenant: name.to_owned(), only_look };
+    let first = request_tenant(daemon, &ask(false))?;
+    let look = || look_in_time(daemon, &ask(true));
     let (mut last, killed) = match kill_grace {
         Some(grace) => end_members(first.clone(), grace, &look)?,
         None => (first.clone(), 0),
@@ -158,17 +161,45 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Asks about the removed tenant, also while the daemon restarts.
+fn look_in_time(daemon: &DaemonAddress, ask: &ControlCommand) -> Result<TenantAnswer, Failure> {
+    let until = Instant::now() + RESTART_TIMEOUT;
+    loop {
+        match request_tenant(daemon, ask) {
+            Err(why) if why.code == EXIT_NO_DAEMON && Instant::now() < until => thread::sleep(LOOK_PAUSE),
+            other => return other,
+        }
+    }
+}
+
+/// A process that may be signalled.
+struct HeldProcess {
+    descriptor: OwnedFd,
+    /// True once the daemon listed the process after the descriptor was opened.
+    is_confirmed: bool,
+    /// The last signal.
+    sent: Option<Signal>,
+}
+
+impl HeldProcess {
+    fn has_ended(&self) -> bool {
+        let mut ended = [PollFd::new(&self.descriptor, PollFlags::IN)];
+        poll(&mut ended, Some(&Timespec::default())).is_ok_and(|count| count > 0)
+    }
+}
+
 /// Signals the members until none is left. Returns the last answer and the number of processes that were signalled.
 ///
-/// A process is signalled through a descriptor that was opened before the daemon confirmed that the process is still a
-/// member. So a later process with the same ID is never signalled.
+/// The daemon lists a member only while its process is the one that connected. A descriptor is opened before the
+/// daemon lists the process again, so a later process with the same ID is never signalled. A process that was listed
+/// is signalled until it ends, even by a daemon that restarted and no longer knows it.
 fn end_members(
     first: TenantAnswer,
     grace: Duration,
     look: &dyn Fn() -> Result<TenantAnswer, Failure>,
 ) -> Result<(TenantAnswer, usize), Failure> {
     let begun = Instant::now();
-    let mut held: BTreeMap<ProcessId, (OwnedFd, Option<Signal>)> = BTreeMap::new();
+    let mut held: BTreeMap<ProcessId, HeldProcess> = BTreeMap::new();
     let mut last = first;
     let mut signalled = 0;
     loop {
@@ -176,21 +207,25 @@ fn end_members(
             if !held.contains_key(member)
                 && let Some(descriptor) = open_process(*member)
             {
-                held.insert(*member, (descriptor, None));
+                held.insert(*member, HeldProcess { descriptor, is_confirmed: false, sent: None });
             }
         }
         last = look()?;
-        if last.members.is_empty() && last.unseen_members == 0 || begun.elapsed() >= grace + KILL_TIMEOUT {
+        for member in &last.members {
+            if let Some(process) = held.get_mut(member) {
+                process.is_confirmed = true;
+            }
+        }
+        held.retain(|_, process| !process.has_ended());
+        let is_over = last.members.is_empty() && last.unseen_members == 0;
+        if is_over && held.values().all(|process| !process.is_confirmed) || begun.elapsed() >= grace + KILL_TIMEOUT {
             return Ok((last, signalled));
         }
         let signal = if begun.elapsed() >= grace { Signal::KILL } else { Signal::TERM };
-        for member in &last.members {
-            if let Some((descriptor, sent)) = held.get_mut(member)
-                && *sent != Some(signal)
-                && pidfd_send_signal(&*descriptor, signal).is_ok()
-            {
-                signalled += usize::from(sent.is_none());
-                *sent = Some(signal);
+        for process in held.values_mut().filter(|process| process.is_confirmed && process.sent != Some(signal)) {
+            if pidfd_send_signal(&process.descriptor, signal).is_ok() {
+                signalled += usize::from(process.sent.is_none());
+                process.sent = Some(signal);
             }
         }
         thread::sleep(LOOK_PAUSE);

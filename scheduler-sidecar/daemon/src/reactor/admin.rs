@@ -39,8 +39,8 @@ impl Reactor {
                     Err(why) => (answer.error, answer.refusal) = (Some(why.words), why.kind),
                 };
             }
-            ControlCommand::Remove { tenant } => {
-                return match self.remove_tenant(tenant, who) {
+            ControlCommand::Remove { tenant, only_look } => {
+                return match self.remove_tenant(tenant, *only_look, who) {
                     Ok(removed) => answer.tenant = Some(removed),
                     Err(why) => (answer.error, answer.refusal) = (Some(why.words), why.kind),
                 };

@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tracing::{info, warn};
 use vgpu_accounting::clock;
@@ -55,6 +56,8 @@ pub(super) struct AddedTenants {
     tenants: BTreeMap<String, LiveTenant>,
     /// Ends of tenants by the monotonic clock, in ns.
     ends: BTreeSet<(u64, String)>,
+    /// Stored tenants that this daemon cannot serve.
+    waiting: BTreeSet<String>,
     /// Removed tenants whose usage is not written yet, with their rooms.
     unwritten: Vec<(String, u64)>,
 }
@@ -62,7 +65,14 @@ pub(super) struct AddedTenants {
 impl AddedTenants {
     pub fn below(run_dir: Option<&Path>) -> Self {
         let store = run_dir.map(AddedStore::below);
-        Self { store, boot: clock::boot_id(), tenants: BTreeMap::new(), ends: BTreeSet::new(), unwritten: Vec::new() }
+        Self {
+            store,
+            boot: clock::boot_id(),
+            tenants: BTreeMap::new(),
+            ends: BTreeSet::new(),
+            waiting: BTreeSet::new(),
+            unwritten: Vec::new(),
+        }
     }
 
     /// Time of the monotonic clock at which the next tenant ends, in ns.
@@ -83,6 +93,7 @@ impl AddedTenants {
     fn insert(&mut self, stored: AddedTenant, owner: Option<OwnedFd>) {
         let name = stored.section.name.clone();
         self.take_out(&name);
+        self.waiting.remove(&name);
         self.ends.extend(stored.ends_ns.map(|ends| (ends, name.clone())));
         self.tenants.insert(name, LiveTenant { stored, owner });
     }
@@ -104,8 +115,14 @@ impl AddedTenants {
         store.save(stored).map_err(|why| refuse(RefusalKind::Failed, failed(why)))
     }
 
+    /// True if the next daemon would serve this tenant.
+    pub fn is_stored(&self, name: &str) -> bool {
+        self.tenants.contains_key(name) || self.waiting.contains(name)
+    }
+
     /// Removes the tenant's file. If that fails, the next daemon would serve the tenant again, which is logged.
-    fn remove_file(&self, name: &str) {
+    fn remove_file(&mut self, name: &str) {
+        self.waiting.remove(name);
         if let Some(Err(why)) = self.store.as_ref().map(|store| store.remove(name)) {
             warn!(tenant = name, %why, "the file of a removed tenant cannot be removed; the next daemon would serve it again");
         }
@@ -173,6 +190,7 @@ impl Reactor {
             keys.extend((live.stored.owner != owner_id).then_some("pid"));
             if keys.is_empty() {
                 // Only the end can differ: the time counts from the last request.
+                self.open_again(name)?;
                 self.added.save(&stored)?;
                 let owner = self.added.take_out(name).and_then(|live| live.owner);
                 self.added.insert(stored, owner);
@@ -188,6 +206,7 @@ impl Reactor {
         let tenant = section.resolve_tenant(&loaded.plan, &self.promised_tenants());
         let tenant = tenant.map_err(|why| refuse_section(&why))?;
         if state == TenantState::Replaced {
+            self.open_again(name)?;
             self.added.save(&stored)?;
             self.marks.retain(|(of, _), _| of != name);
             let words = "replaced by `vgpu tenant add`";
@@ -195,13 +214,15 @@ impl Reactor {
                 .map_err(|why| refuse(RefusalKind::Failed, why))?;
         } else {
             let id = self.left_room(name).unwrap_or(self.next_room);
-            let door =
-                self.open_door(&tenant.socket, id).map_err(|why| refuse(RefusalKind::Failed, why.to_string()))?;
-            if let Err(why) = self.added.save(&stored) {
-                drop(door);
-                room::remove_dir(&tenant.socket);
-                return Err(why);
-            }
+            // Stored first: closing a socket again would take the ledgers of a tenant with it whose processes still run.
+            self.added.save(&stored)?;
+            let door = match self.open_door(&tenant.socket, id) {
+                Ok(door) => door,
+                Err(why) => {
+                    self.added.remove_file(name);
+                    return Err(refuse(RefusalKind::Failed, why.to_string()));
+                }
+            };
             let fresh = TenantConfig::from(&tenant);
             room::announce_tenant(&fresh, Some(who));
             self.take_in(id, fresh, door);
@@ -212,12 +233,44 @@ impl Reactor {
         Ok(self.tenant_answer(name, state))
     }
 
+    /// Opens the socket of an added tenant again, if its path was taken before.
+    fn open_again(&mut self, name: &str) -> Result<(), DaemonRefusal> {
+        let room = self.rooms.iter().find(|(_, room)| room.tenant.name == name && room.unusable.is_some());
+        let Some((id, socket)) = room.map(|(id, room)| (*id, room.tenant.socket.clone())) else { return Ok(()) };
+        let door = self.open_door(&socket, id).map_err(|why| refuse(RefusalKind::Failed, why.to_string()))?;
+        if let Some(room) = self.rooms.get_mut(&id) {
+            (room.door, room.unusable) = (Some(door), None);
+        }
+        self.keep_terms(id);
+        Ok(())
+    }
+
     /// Removes a tenant that a command added. Its members keep their last terms, and its promise is free when the last
-    /// of them has ended. An unknown tenant is no error.
+    /// of them has ended. An unknown tenant is no error. `only_look`: describes a tenant that was removed before; if its
+    /// name is in use again, the answer says so and lists no members.
     ///
     /// # Errors
     /// The tenant is one of the file.
-    pub(super) fn remove_tenant(&mut self, name: &str, who: PeerCredentials) -> Result<TenantAnswer, DaemonRefusal> {
+    pub(super) fn remove_tenant(
+        &mut self,
+        name: &str,
+        only_look: bool,
+        who: PeerCredentials,
+    ) -> Result<TenantAnswer, DaemonRefusal> {
+        if only_look && self.rooms.values().any(|room| room.tenant.name == name && !room.is_removed()) {
+            let answer = self.tenant_answer(name, TenantState::Added);
+            return Ok(TenantAnswer { members: Vec::new(), unseen_members: 0, is_recorded: true, ..answer });
+        }
+        if self.added.waiting.contains(name) {
+            self.added.remove_file(name);
+            info!(
+                kind = "tenant.removed",
+                tenant = name,
+                by_uid = who.uid,
+                by_pid = who.pid,
+                "a stored tenant is removed"
+            );
+        }
         let since = self.added.tenants.get(name).map(|live| live.stored.since);
         if since.is_some() {
             self.end_tenant(name, "removed by an administrator", Some(who));
@@ -267,8 +320,9 @@ impl Reactor {
                     }
                     self.follow_added(stored, owner.flatten().map(|(_, held)| held), tenant);
                 }
-                // The file is kept: the tenant is served again once the configuration leaves room for it.
+                // The file is kept: the next daemon serves the tenant if the configuration then leaves room for it.
                 Err(why) => {
+                    self.added.waiting.insert(name.clone());
                     warn!(kind = "tenant.unusable", tenant = %name, %why, "a tenant that a command added is not served");
                 }
             }
@@ -300,7 +354,13 @@ impl Reactor {
     /// The process with whose end a tenant is removed has ended.
     pub(super) fn owner_ended(&mut self, id: u64) {
         let Some(name) = self.rooms.get(&id).map(|room| room.tenant.name.clone()) else { return };
-        let Some(owner) = self.added.tenants.get(&name).and_then(|live| live.stored.owner) else { return };
+        let Some(live) = self.added.tenants.get(&name) else { return };
+        let (Some(owner), Some(held)) = (live.stored.owner, &live.owner) else { return };
+        // The event may be that of an owner who was replaced meanwhile.
+        let mut ended = [PollFd::new(held, PollFlags::IN)];
+        if poll(&mut ended, Some(&Timespec::default())).is_ok_and(|count| count == 0) {
+            return;
+        }
         self.end_tenant(&name, &format!("process {} ended", owner.pid), None);
     }
 
@@ -350,7 +410,7 @@ impl Reactor {
         self.remove(&[name.to_owned()], why, who);
     }
 
-    /// Describes a tenant after a request. Its members are those of all its rooms.
+    /// Describes a tenant after a request.
     fn tenant_answer(&mut self, name: &str, state: TenantState) -> TenantAnswer {
         let (rooms, record) = (&self.rooms, &self.record);
         self.added.unwritten.retain(|(_, id)| rooms.contains_key(id) || !record.is_written(*id));
@@ -359,14 +419,16 @@ impl Reactor {
             let ConnectionSide::Member(id) = connection.side else { return false };
             matches!(connection.state, ConnectionState::Registered(..)) && room.is_some_and(|(of, _)| *of == id)
         });
-        let pids: Vec<Option<u32>> = members.map(|connection| connection.peer.pid).collect();
+        // A process whose ID now belongs to another one is no member. Who holds its connection is not known.
+        let living = |process: &ProcessId| processes::read_process(process.pid) == Some(*process);
+        let members: Vec<Option<ProcessId>> = members.map(|connection| connection.process.filter(living)).collect();
         TenantAnswer {
             name: name.to_owned(),
             state,
             socket: room.map(|(_, room)| room.tenant.socket.clone()),
             since: self.added.tenants.get(name).map(|live| live.stored.since),
-            unseen_members: pids.iter().filter(|pid| pid.is_none()).count(),
-            members: pids.iter().flatten().filter_map(|pid| processes::read_process(*pid)).collect(),
+            unseen_members: members.iter().filter(|member| member.is_none()).count(),
+            members: members.into_iter().flatten().collect(),
             is_recorded: room.is_none() && !self.added.unwritten.iter().any(|(of, _)| of == name),
         }
     }

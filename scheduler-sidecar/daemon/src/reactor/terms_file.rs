@@ -50,7 +50,8 @@ impl Reactor {
     pub(super) fn sweep_terms(&self) {
         let Some(loaded) = &self.loaded else { return };
         let served: BTreeSet<&str> = self.rooms.values().map(|room| room.tenant.name.as_str()).collect();
-        sweep_unserved(&loaded.plan.daemon.run_dir.join("tenants"), |name| served.contains(name));
+        let is_kept = |name: &str| served.contains(name) || self.added.is_stored(name);
+        sweep_unserved(&loaded.plan.daemon.run_dir.join("tenants"), is_kept);
     }
 
     /// Updates the ledgers and the terms file of a room's tenant. Tenants whose sockets are in one directory have no

@@ -250,6 +250,7 @@ pub const VARIABLES: &[VariableRow] = &[
     ),
     single_variable("VGPU_PODMAN", Checkout, PATH_VALUE, Honoured("podman for tests, by tests/setup")),
     single_variable("VGPU_RAY", Checkout, PATH_VALUE, Honoured("Python with Ray, by tests/setup")),
+    single_variable("VGPU_SLURMCTLD", Checkout, PATH_VALUE, Honoured("Slurm's controller, by tests/setup")),
     single_variable("VGPU_PROMTOOL", Checkout, PATH_VALUE, Honoured("promtool for tests, by tests/setup")),
     single_variable(
         "VGPU_MIXED_SECONDS",
