@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -68,6 +70,16 @@ fn served(daemon: &Daemon) -> BTreeSet<String> {
         .filter(|tenant| tenant["removed"] != true)
         .map(|tenant| tenant["name"].as_str().unwrap().to_owned())
         .collect()
+}
+
+/// Sends a line to the administrative socket and returns the answer, which describes a tenant.
+fn request(daemon: &Daemon, line: &str) -> String {
+    let mut stream = UnixStream::connect(daemon.admin()).expect("the daemon listens");
+    stream.write_all(line.as_bytes()).expect("the daemon reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("the daemon answers");
+    assert!(answer.contains("\"tenant\":{"), "{answer}");
+    answer
 }
 
 #[test]
@@ -279,6 +291,31 @@ fn a_file_that_leaves_no_room_for_an_added_tenant_or_takes_its_name_is_refused_w
     assert_eq!(served(&daemon), BTreeSet::from(["fixed".to_owned(), "job".to_owned()]));
 }
 
+#[test]
+fn a_stored_tenant_that_this_daemon_cannot_serve_is_removed_for_good_and_a_look_removes_nothing() {
+    let lab = Lab::new("h200");
+    let mut daemon = serve(&lab);
+    let plan = |floor: u32| Plan {
+        device: lab.device(0).uuid,
+        time: String::new(),
+        tenants: vec![("fixed".into(), format!("memory_limit = \"1GiB\"\nsm_request = {floor}"))],
+    };
+    daemon.tell(&["tenant", "add", "job", "--memory-limit", "1GiB", "--sm-request", "60"]);
+    daemon.write(&plan(41));
+    daemon.kill();
+    daemon.again();
+    assert_eq!(served(&daemon), BTreeSet::from(["fixed".to_owned()]));
+    daemon.tell(&["tenant", "remove", "job"]);
+    daemon.write(&plan(40));
+    daemon.kill();
+    daemon.again();
+    assert_eq!(served(&daemon), BTreeSet::from(["fixed".to_owned()]), "it was removed");
+    daemon.tell(&["tenant", "add", "job", "--memory-limit", "1GiB"]);
+    let look = "{\"hello\":2,\"ask\":\"remove\",\"tenant\":\"job\",\"only_look\":true}\n";
+    assert!(request(&daemon, look).contains("\"state\":\"added\""), "its name is in use again");
+    assert!(served(&daemon).contains("job"));
+}
+
 /// The daemon is killed at random instants between additions and removals.
 #[test]
 fn no_confirmed_addition_or_removal_is_lost_when_the_daemon_is_killed_at_random() {
@@ -330,20 +367,13 @@ fn no_confirmed_addition_or_removal_is_lost_when_the_daemon_is_killed_at_random(
 fn ten_thousand_additions_and_removals_leave_nothing_behind() {
     let lab = Lab::new("h200");
     let daemon = serve(&lab);
-    let request = |line: &str| {
-        use std::io::{Read as _, Write as _};
-        let mut stream = std::os::unix::net::UnixStream::connect(daemon.admin()).expect("the daemon listens");
-        stream.write_all(line.as_bytes()).expect("the daemon reads");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("the daemon answers");
-        assert!(answer.contains("\"tenant\":{"), "{answer}");
-    };
     let churn = |from: u32, to: u32| {
         for number in from..to {
-            request(&format!(
-                "{{\"hello\":2,\"ask\":\"add\",\"section\":{{\"name\":\"t{number}\",\"gpu\":\"0.01\"}}}}\n"
-            ));
-            request(&format!("{{\"hello\":2,\"ask\":\"remove\",\"tenant\":\"t{number}\"}}\n"));
+            request(
+                &daemon,
+                &format!("{{\"hello\":2,\"ask\":\"add\",\"section\":{{\"name\":\"t{number}\",\"gpu\":\"0.01\"}}}}\n"),
+            );
+            request(&daemon, &format!("{{\"hello\":2,\"ask\":\"remove\",\"tenant\":\"t{number}\"}}\n"));
         }
     };
     let resident = || {
