@@ -5,7 +5,7 @@
 //! driver's error.
 #![allow(non_snake_case, clippy::missing_safety_doc)]
 // SAFETY of every block in this file: the program's own arguments for the function it called, passed on unchanged;
-// outputs are read after success only.
+// outputs are read after success only, and written after success or "not supported".
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use super::limited_or;
@@ -20,6 +20,12 @@ use vgpu_core::memory::view::MemoryView;
 pub fn view_of(device: &Device, dev: nvmlDevice_t) -> Option<MemoryView> {
     let (result, memory) = nvml_memory(dev)?;
     view_after(device, result, || (memory.total, memory.free))
+}
+
+/// True if [`view_after`] may have a view. After any other result the program's pointer is not touched: the driver may
+/// have refused the call because of it.
+fn may_have_view(result: nvmlReturn_t) -> bool {
+    matches!(result, nvmlReturn_t::SUCCESS | nvmlReturn_t::NOT_SUPPORTED)
 }
 
 /// The tenant's view after the driver's `result`; `told` reads total and free memory from its answer. `None`: the
@@ -46,6 +52,9 @@ pub unsafe fn nvmlDeviceGetMemoryInfo(
 ) -> nvmlReturn_t {
     let device = limited_or!(dev, unsafe { real(dev, memory) });
     let result = unsafe { real(dev, memory) };
+    if !may_have_view(result) {
+        return result;
+    }
     let Some(memory) = (unsafe { memory.as_mut() }) else { return result };
     let Some(seen) = view_after(device, result, || (memory.total, memory.free)) else { return result };
     *memory = nvmlMemory_t { total: seen.total.0, free: seen.free.0, used: seen.used.0 };
@@ -59,6 +68,9 @@ pub unsafe fn nvmlDeviceGetMemoryInfo_v2(
 ) -> nvmlReturn_t {
     let device = limited_or!(dev, unsafe { real(dev, memory) });
     let result = unsafe { real(dev, memory) };
+    if !may_have_view(result) {
+        return result;
+    }
     let Some(memory) = (unsafe { memory.as_mut() }) else { return result };
     // The driver may have refused the query before it looked at the version.
     if !result.ok() && memory.version != nvmlMemory_v2_t::VERSION {
