@@ -305,7 +305,7 @@ fn a_stored_tenant_that_this_daemon_cannot_serve_is_removed_for_good_and_a_look_
     daemon.kill();
     daemon.again();
     assert_eq!(served(&daemon), BTreeSet::from(["fixed".to_owned()]));
-    daemon.tell(&["tenant", "remove", "job"]);
+    assert_eq!(daemon.tell(&["tenant", "remove", "job"]), "job removed\n");
     daemon.write(&plan(40));
     daemon.kill();
     daemon.again();

@@ -29,9 +29,6 @@ use crate::room;
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
-/// Longest lifetime that a command can give a tenant: ten years, in seconds.
-const MAX_LIFETIME_SECONDS: u64 = 10 * 365 * 86_400;
-
 /// The ends that a command gave a tenant.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Lifetime {
@@ -173,9 +170,8 @@ impl Reactor {
             open_owner(pid).ok_or_else(|| refuse(RefusalKind::BadTerms, words))
         });
         let (owner_id, owner) = owner.transpose()?.unzip();
-        let ends_ns = lifetime.seconds.map(|seconds| {
-            clock::now().saturating_add(seconds.min(MAX_LIFETIME_SECONDS).saturating_mul(NS_PER_SECOND))
-        });
+        let ends_ns =
+            lifetime.seconds.map(|seconds| clock::now().saturating_add(seconds.saturating_mul(NS_PER_SECOND)));
         let mut stored = AddedTenant {
             section: section.clone(),
             since: clock::unix_seconds(),
@@ -261,7 +257,8 @@ impl Reactor {
             let answer = self.tenant_answer(name, TenantState::Added);
             return Ok(TenantAnswer { members: Vec::new(), unseen_members: 0, is_recorded: true, ..answer });
         }
-        if self.added.waiting.contains(name) {
+        let was_waiting = self.added.waiting.contains(name);
+        if was_waiting {
             self.added.remove_file(name);
             info!(
                 kind = "tenant.removed",
@@ -282,7 +279,7 @@ impl Reactor {
         }
         let mut answer = self.tenant_answer(name, TenantState::Ending);
         if answer.socket.is_none() && answer.is_recorded {
-            answer.state = TenantState::Unknown;
+            answer.state = if was_waiting { TenantState::Removed } else { TenantState::Unknown };
         }
         Ok(answer)
     }
@@ -419,7 +416,7 @@ impl Reactor {
             let ConnectionSide::Member(id) = connection.side else { return false };
             matches!(connection.state, ConnectionState::Registered(..)) && room.is_some_and(|(of, _)| *of == id)
         });
-        // A process whose ID now belongs to another one is no member. Who holds its connection is not known.
+        // A process whose ID now belongs to another one is no member. The process that holds its connection is not known.
         let living = |process: &ProcessId| processes::read_process(process.pid) == Some(*process);
         let members: Vec<Option<ProcessId>> = members.map(|connection| connection.process.filter(living)).collect();
         TenantAnswer {
