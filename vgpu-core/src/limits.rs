@@ -5,8 +5,8 @@
 //! [`crate::units::bytes`] and [`crate::units::share`] parse the values. Not here: reading the environment, and
 //! enforcement.
 //!
-//! Precedence: within one family (ours, HAMi's or the container toolkit's) a device's own variable overrides the global one, even if it says
-//! "no limit". The exception is HAMi's 0, which HAMi treats as unset. Between the families and the daemon's
+//! Precedence: within one family (ours, HAMi's or the container toolkit's) a device's own variable overrides the global
+//! one, even if it says "no limit". The exception is HAMi's 0, which HAMi treats as unset. Between the families and the daemon's
 //! terms, the lowest limit holds.
 //!
 //! Also here: the enforcement mode ([`Mode`]), floors ([`Quantity::SmRequest`], which only a daemon can guarantee)
