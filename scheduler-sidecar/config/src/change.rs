@@ -107,6 +107,24 @@ impl WrittenChange {
         words.chain(on).collect::<Vec<_>>().join(" ")
     }
 
+    /// Returns the changes of both, those of `later` where both change a key.
+    #[must_use]
+    pub fn overlaid_by(&self, later: &Self) -> Self {
+        fn or(later: &Option<String>, earlier: &Option<String>) -> Option<String> {
+            later.as_ref().or(earlier.as_ref()).cloned()
+        }
+        Self {
+            memory_limit: or(&later.memory_limit, &self.memory_limit),
+            sm_limit: or(&later.sm_limit, &self.sm_limit),
+            sm_request: or(&later.sm_request, &self.sm_request),
+            weight: or(&later.weight, &self.weight),
+            class: or(&later.class, &self.class),
+            quantum: or(&later.quantum, &self.quantum),
+            mode: or(&later.mode, &self.mode),
+            strict: or(&later.strict, &self.strict),
+        }
+    }
+
     /// Returns true if nothing is to change.
     #[must_use]
     pub fn is_empty(&self) -> bool {

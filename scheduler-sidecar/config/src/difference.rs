@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::plan::{ConfigPlan, TenantPlan};
+use super::schedule::{BookingPlan, WindowPlan};
 
 /// Difference between the plan in force and a new one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -105,6 +106,12 @@ fn other_changes(old: &ConfigPlan, new: &ConfigPlan) -> Vec<&'static str> {
     }
     if old.devices != new.devices {
         others.push("device");
+    }
+    if !old.windows.iter().map(WindowPlan::without_place).eq(new.windows.iter().map(WindowPlan::without_place)) {
+        others.push("window");
+    }
+    if !old.bookings.iter().map(BookingPlan::without_place).eq(new.bookings.iter().map(BookingPlan::without_place)) {
+        others.push("booking");
     }
     others
 }

@@ -41,11 +41,15 @@ pub enum ConfigSection {
     Tenant,
     /// `[[tenant.device]]`
     Override,
+    /// `[[window]]`
+    Window,
+    /// `[[booking]]`
+    Booking,
 }
 
 impl ConfigSection {
     /// All sections.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::File,
         Self::Daemon,
         Self::Log,
@@ -57,6 +61,8 @@ impl ConfigSection {
         Self::Device,
         Self::Tenant,
         Self::Override,
+        Self::Window,
+        Self::Booking,
     ];
 
     /// Returns the section's name as messages show it before a key.
@@ -74,6 +80,8 @@ impl ConfigSection {
             Self::Device => "device",
             Self::Tenant => "tenant",
             Self::Override => "tenant.device",
+            Self::Window => "window",
+            Self::Booking => "booking",
         }
     }
 
@@ -90,6 +98,8 @@ impl ConfigSection {
             Self::Device => (DEVICE_KEYS, &[]),
             Self::Tenant => (TENANT_KEYS, &[POLICY_KEYS, TERMS_KEYS]),
             Self::Override => (OVERRIDE_KEYS, &[TERMS_KEYS]),
+            Self::Window => (WINDOW_KEYS, &[TERMS_KEYS]),
+            Self::Booking => (BOOKING_KEYS, &[]),
         };
         own.iter().chain(shared.iter().copied().flatten())
     }
@@ -112,6 +122,8 @@ const FILE_KEYS: &[ConfigKey] = &[
     obeyed_key("template"),
     obeyed_key("device"),
     obeyed_key("tenant"),
+    obeyed_key("window"),
+    obeyed_key("booking"),
 ];
 
 const DAEMON_KEYS: &[ConfigKey] = &[
@@ -146,6 +158,29 @@ const TENANT_KEYS: &[ConfigKey] =
     &[obeyed_key("name"), obeyed_key("template"), obeyed_key("devices"), obeyed_key("replicas"), obeyed_key("device")];
 
 const OVERRIDE_KEYS: &[ConfigKey] = &[obeyed_key("id")];
+
+const WINDOW_KEYS: &[ConfigKey] = &[
+    obeyed_key("name"),
+    obeyed_key("days"),
+    obeyed_key("from"),
+    obeyed_key("to"),
+    obeyed_key("time_zone"),
+    obeyed_key("tenants"),
+    obeyed_key("groups"),
+    obeyed_key("devices"),
+    obeyed_key("paused"),
+];
+
+const BOOKING_KEYS: &[ConfigKey] = &[
+    obeyed_key("name"),
+    obeyed_key("tenant"),
+    obeyed_key("devices"),
+    obeyed_key("from"),
+    obeyed_key("for"),
+    obeyed_key("time_zone"),
+    obeyed_key("sm_request"),
+    obeyed_key("memory_limit"),
+];
 
 /// Keys that tenants, templates and the defaults share.
 const POLICY_KEYS: &[ConfigKey] = &[

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! In reading order: [`keys`] (all keys), [`raw`] (the values as written), [`read`] and [`value`] (text to raw),
-//! [`time`] (the constants of device time), [`plan`] (the resolved meaning), [`devices`] and [`resolve`] (raw to
-//! plan), [`admit`] (whether limits fit), [`difference`] (plan to plan), [`live`] (one tenant's terms while the
+//! [`time`] (the constants of device time), [`plan`] (the resolved meaning), [`schedule`] (windows and bookings), [`devices`] and
+//! [`resolve`] (raw to plan), [`admit`] (whether limits fit), [`difference`] (plan to plan), [`live`] (one tenant's terms while the
 //! daemon serves), [`added`] (tenants added by command), [`show`] (tables and JSON), [`problem`].
 //!
 //! Everything here depends only on its arguments: the text, an [`inventory::Inventory`] of the machine's devices, and
@@ -32,6 +32,7 @@ pub mod problem;
 pub mod raw;
 pub mod read;
 pub mod resolve;
+pub mod schedule;
 pub mod show;
 pub mod suggest;
 pub mod time;

@@ -114,7 +114,11 @@ fn device_of(devices: &[DevicePlan], tenant: &TenantPlan, written: &str) -> Resu
     }
 }
 
-fn change_terms(terms: &mut TermsPlan, device: Option<&DevicePlan>, change: &TermsChange) -> Result<(), String> {
+/// Applies the change to a tenant's terms on one device.
+///
+/// # Errors
+/// A message: the memory limit is a part of the device, and the device's size is not known.
+pub fn change_terms(terms: &mut TermsPlan, device: Option<&DevicePlan>, change: &TermsChange) -> Result<(), String> {
     if let Some(amount) = change.memory {
         terms.memory = amount.bytes_on(device.and_then(|device| device.memory)).ok_or_else(|| {
             format!(
@@ -135,7 +139,8 @@ fn change_terms(terms: &mut TermsPlan, device: Option<&DevicePlan>, change: &Ter
 }
 
 /// Returns the keys in which a tenant's terms on a device differ after a change.
-fn differing_keys(was: &TermsPlan, now: &TermsPlan) -> Vec<&'static str> {
+#[must_use]
+pub fn differing_keys(was: &TermsPlan, now: &TermsPlan) -> Vec<&'static str> {
     let keys = [
         ("memory_limit", was.memory == now.memory),
         ("sm_limit", was.ceiling == now.ceiling),

@@ -15,6 +15,7 @@ use vgpu_core::units::share::Share;
 
 use super::bearer::CostBearer;
 use super::raw::{LogFormat, OnError, OnLoss, RawPolicy, RawTemplate};
+use super::schedule::{BookingPlan, WindowPlan};
 use super::time::TimeConfig;
 
 /// How long the usage record keeps its rows, in seconds.
@@ -51,6 +52,10 @@ pub struct ConfigPlan {
     pub devices: Vec<DevicePlan>,
     /// Tenants in the order of the file; names are distinct.
     pub tenants: Vec<TenantPlan>,
+    /// Windows, in the order of the file; names are distinct.
+    pub windows: Vec<WindowPlan>,
+    /// Bookings of the file, in its order; names are distinct.
+    pub bookings: Vec<BookingPlan>,
     /// Section `[defaults]`, for tenants that are added by command.
     pub defaults: RawPolicy,
     /// Sections `[template.NAME]`, for tenants that are added by command.

@@ -7,6 +7,8 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
 use serde::Serialize;
 use vgpu_core::limits::Mode;
 use vgpu_core::time::arbiter::Class;
@@ -45,6 +47,10 @@ pub struct RawFile {
     pub devices: Vec<RawDevice>,
     /// Sections `[[tenant]]`, in the order of the file.
     pub tenants: Vec<RawTenant>,
+    /// Sections `[[window]]`, in the order of the file.
+    pub windows: Vec<RawWindow>,
+    /// Sections `[[booking]]`, in the order of the file.
+    pub bookings: Vec<RawBooking>,
     /// True if `[time]` had an error, already reported; its values are then not compared.
     pub time_is_wrong: bool,
     /// True if `[[device]]` had an error; a missing size is then not reported.
@@ -219,6 +225,71 @@ pub struct RawOverride {
     pub id: Option<At<DeviceId>>,
     /// Settings of the tenant on this device.
     pub terms: RawTerms,
+}
+
+/// Days of the week: bit 0 is Monday.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WeekDays(pub u8);
+
+impl WeekDays {
+    /// All seven days.
+    pub const ALL: Self = Self(0x7f);
+
+    /// True if the day, counted from Monday as 0, is one of them.
+    #[must_use]
+    pub const fn has(self, day: u8) -> bool {
+        self.0 >> day & 1 == 1
+    }
+}
+
+/// One section `[[window]]`: terms that hold at certain times of the week.
+#[derive(Debug)]
+pub struct RawWindow {
+    /// Place of the section in the file, named in error messages.
+    pub place: TextRange,
+    /// Name of the window.
+    pub name: Option<At<String>>,
+    /// Days on which it begins; `None` is every day.
+    pub days: Option<At<Vec<At<WeekDays>>>>,
+    /// Time of day at which it begins, in minutes.
+    pub from: Option<At<u16>>,
+    /// Time of day at which it ends, in minutes; not after `from`: on the next day.
+    pub to: Option<At<u16>>,
+    /// Time zone of the days and times.
+    pub zone: Option<At<TimeZone>>,
+    /// Tenants that it is about; `None` for all.
+    pub tenants: Option<At<Vec<At<String>>>>,
+    /// Groups whose tenants it is about; `None` for all.
+    pub groups: Option<At<Vec<At<String>>>>,
+    /// Devices that it is about; `None` for all.
+    pub devices: Option<At<Vec<At<DeviceId>>>>,
+    /// True if its tenants may not launch.
+    pub paused: Option<At<bool>>,
+    /// Terms that hold inside.
+    pub terms: RawTerms,
+}
+
+/// One section `[[booking]]`: a part of devices that a tenant gets for some time.
+#[derive(Debug)]
+pub struct RawBooking {
+    /// Place of the section in the file, named in error messages.
+    pub place: TextRange,
+    /// Name of the booking.
+    pub name: Option<At<String>>,
+    /// Tenant that it is for.
+    pub tenant: Option<At<String>>,
+    /// Devices that it is about; `None` for all of the tenant's.
+    pub devices: Option<At<Vec<At<DeviceId>>>>,
+    /// Local time at which it begins.
+    pub from: Option<At<DateTime>>,
+    /// Its length in seconds.
+    pub length: Option<At<u64>>,
+    /// Time zone of `from`.
+    pub zone: Option<At<TimeZone>>,
+    /// Floor that the tenant gets.
+    pub sm_request: Option<At<Option<Share>>>,
+    /// Memory that the tenant gets.
+    pub memory_limit: Option<At<Amount>>,
 }
 
 /// A device's name in the file.

@@ -3,6 +3,7 @@
 //! Not here: the syntax of a single value ([`super::value`]) and whether values fit together ([`super::resolve`]).
 
 mod labels;
+mod schedule;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -95,6 +96,7 @@ impl ConfigReader<'_, '_> {
         for (table, place) in self.table_array(root, ConfigSection::File, "tenant") {
             file.tenants.push(self.read_tenant(table, place));
         }
+        self.read_schedule(root, &mut file);
         file
     }
 

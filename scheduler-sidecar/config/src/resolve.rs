@@ -7,11 +7,14 @@
 
 pub(super) mod admission;
 mod layers;
+mod schedule;
 mod unmeasured;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use jiff::tz::TimeZone;
 
 use super::devices::{self, DescribedDevice};
 use super::inventory::Inventory;
@@ -43,6 +46,8 @@ pub struct Surroundings {
     pub admin_option: Option<PathBuf>,
     /// The log level of the command line, which overrides the file.
     pub log_option: Option<String>,
+    /// Time zone of the host; `None` is UTC.
+    pub zone: Option<TimeZone>,
     /// Devices that the driver reports; `None` if it was not asked or did not answer.
     pub inventory: Option<Inventory>,
 }
@@ -74,6 +79,14 @@ pub(super) fn resolve_plan(raw: &RawFile, around: &Surroundings, problems: &mut 
     if problems.is_empty() {
         admission::check(&devices, &tenants, problems, &mut notes);
     }
+    let (windows, bookings) = schedule::ScheduleResolver {
+        zone: around.zone.clone().unwrap_or(TimeZone::UTC),
+        tenants: tenants.iter().map(|tenant| &tenant.plan).collect(),
+        devices: &devices,
+        problems,
+        notes: &mut notes,
+    }
+    .resolve_schedule(raw);
     let devices: Vec<DevicePlan> = devices.into_iter().map(|device| device.plan).collect();
     let arbitrate = raw.arbitrate.as_ref().is_none_or(|at| at.value);
     let (log, metrics, proof) = (log(raw, problems), resolve_metrics(raw), resolve_proof(raw));
@@ -86,7 +99,21 @@ pub(super) fn resolve_plan(raw: &RawFile, around: &Surroundings, problems: &mut 
     let tenants: Vec<TenantPlan> = tenants.into_iter().map(|tenant| tenant.plan).collect();
     notes.extend(unmeasured::note_unmeasured(arbitrate, &devices, &tenants));
     let (defaults, templates) = (raw.defaults.clone(), raw.templates.clone());
-    ConfigPlan { daemon, log, metrics, proof, time, arbitrate, devices, tenants, defaults, templates, notes }
+    ConfigPlan {
+        daemon,
+        log,
+        metrics,
+        proof,
+        time,
+        arbitrate,
+        devices,
+        tenants,
+        windows,
+        bookings,
+        defaults,
+        templates,
+        notes,
+    }
 }
 
 /// Resolves the tenants of `raw` against the devices and directories of a plan that is in force. The result is valid

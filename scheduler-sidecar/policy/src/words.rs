@@ -1,0 +1,88 @@
+//! Tells in words which policies a value in force comes from.
+
+use jiff::tz::TimeZone;
+use vgpu_config::plan::{TenantPlan, TermsPlan};
+use vgpu_config::show::class_word;
+use vgpu_config::value::format_span;
+
+use crate::chain::{Cause, PolicyStage, PolicyStep, TenantOutcome};
+use crate::schedule::format_moment;
+
+/// Returns the value of a key of a tenant's terms, for people.
+#[must_use]
+pub fn format_value(terms: &TermsPlan, key: &str) -> String {
+    match key {
+        "memory_limit" => terms.memory.map_or("unlimited".into(), |memory| memory.to_string()),
+        "sm_limit" => terms.ceiling.map_or("unlimited".into(), |ceiling| ceiling.to_string()),
+        "sm_request" => terms.floor.map_or("none".into(), |floor| floor.to_string()),
+        "weight" => terms.weight.to_string(),
+        "class" => class_word(terms.class).into(),
+        "quantum" => terms.quantum.map_or("default".into(), format_span),
+        _ => String::new(),
+    }
+}
+
+/// Returns the value of a key of the whole tenant, for people.
+#[must_use]
+pub fn whole_value(tenant: &TenantPlan, key: &str) -> String {
+    match key {
+        "mode" => tenant.mode.to_string(),
+        "strict" => tenant.strict.to_string(),
+        _ => "false".into(),
+    }
+}
+
+impl Cause {
+    /// Returns the cause for people: `window "night" until 06:00`.
+    #[must_use]
+    pub fn to_words(&self, now: i64) -> String {
+        let Self { stage, name, until, zone, reason } = self;
+        let what = match (stage, name.as_str()) {
+            (PolicyStage::Window, name) => format!("window {name:?}"),
+            (PolicyStage::Booking, name) => format!("booking {name:?}"),
+            (PolicyStage::ByHand, "") => "by hand".to_owned(),
+            (PolicyStage::ByHand, tenant) => format!("tenant {tenant} is exclusive by hand"),
+        };
+        let until = until.map_or(String::new(), |until| format!(" until {}", format_moment(zone, until, now)));
+        let reason = reason.as_ref().map_or(String::new(), |reason| format!(": {reason:?}"));
+        format!("{what}{until}{reason}")
+    }
+}
+
+/// Returns one sentence for each key on which a policy has an effect: the value of the file, and each change of it.
+/// `device` is the name of the device in the tenant's terms; keys of the whole tenant are told at every device.
+/// `source` is where `base` comes from, for people.
+#[must_use]
+pub fn chain_sentences(
+    base: &TenantPlan,
+    outcome: &TenantOutcome,
+    device: &str,
+    source: &str,
+    now: i64,
+) -> Vec<String> {
+    let here = |step: &&PolicyStep| step.device.as_deref().is_none_or(|of| of == device);
+    let mut keys: Vec<&'static str> = Vec::new();
+    for step in outcome.steps.iter().filter(here) {
+        if !keys.contains(&step.key) {
+            keys.push(step.key);
+        }
+    }
+    let terms = base.terms.iter().find(|terms| terms.device == device);
+    let sentence = |key: &'static str| {
+        let mut words = match (["mode", "strict", "paused"].contains(&key), terms) {
+            (false, Some(terms)) => format!("{key} {} ({source})", format_value(terms, key)),
+            _ => format!("{key} {} ({source})", whole_value(base, key)),
+        };
+        for step in outcome.steps.iter().filter(here).filter(|step| step.key == key) {
+            words.push_str(&format!(" -> {} ({})", step.value, step.cause.to_words(now)));
+        }
+        words
+    };
+    keys.into_iter().map(sentence).collect()
+}
+
+/// Formats when something happens, for a table of coming changes.
+#[must_use]
+pub fn format_time(zone: &TimeZone, at: i64) -> String {
+    format_moment(zone, at, i64::MIN / 2)
+}

@@ -1,0 +1,281 @@
+//! Tests of the chain of policies: what holds when, why, and that nothing promises more than there is.
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use proptest::prelude::*;
+use vgpu_config::change::WrittenChange;
+use vgpu_config::live::{apply_change, find_misfits};
+use vgpu_config::make_plan;
+use vgpu_config::plan::{ConfigPlan, TenantPlan};
+use vgpu_config::resolve::Surroundings;
+use vgpu_policy::by_hand::{HandAction, HandChange, add_change};
+use vgpu_policy::chain::{Decision, PolicyInputs, PolicyStage, decide};
+use vgpu_policy::forecast::{find_booking_conflicts, find_misfit_ahead, find_window_conflicts, forecast_changes};
+use vgpu_policy::words::chain_sentences;
+
+const WEEK: i64 = 7 * 86_400;
+
+static UTC: TimeZone = TimeZone::UTC;
+
+fn plan(sections: &str) -> ConfigPlan {
+    let file = format!("[[device]]\nid = 0\nmemory = \"80GiB\"\n[[device]]\nid = 1\nmemory = \"80GiB\"\n{sections}");
+    let around = Surroundings { run_dir: "/run/vgpu".into(), ..Surroundings::default() };
+    make_plan(&file, &around).unwrap_or_else(|report| panic!("{}\n{file}", report.to_lines("f")))
+}
+
+fn tenant(name: &str, rest: &str) -> String {
+    format!("[[tenant]]\nname = \"{name}\"\ndevices = [0]\nmemory_limit = \"20GiB\"\n{rest}\n")
+}
+
+fn inputs<'a>(plan: &'a ConfigPlan, by_hand: &'a [HandChange]) -> PolicyInputs<'a> {
+    PolicyInputs {
+        devices: &plan.devices,
+        tenants: &plan.tenants,
+        leaving: &[],
+        windows: &plan.windows,
+        bookings: &plan.bookings,
+        by_hand,
+        zone: &UTC,
+    }
+}
+
+fn at(text: &str) -> i64 {
+    text.parse::<Timestamp>().unwrap().as_second()
+}
+
+fn by_hand(tenant: &str, action: HandAction, since: &str, until: Option<&str>) -> HandChange {
+    let reason = until.map(|_| "demo".to_owned());
+    let until = until.map(at);
+    HandChange { tenant: tenant.into(), device: None, action, since: at(since), until, by_uid: 0, reason }
+}
+
+fn limit(percent: &str) -> HandAction {
+    HandAction::Terms(Box::new(WrittenChange { sm_limit: Some(percent.into()), ..WrittenChange::default() }))
+}
+
+fn ceilings(decision: &Decision) -> Vec<String> {
+    let ceiling = |plan: &TenantPlan| plan.terms[0].ceiling.map_or("unlimited".into(), |share| share.to_string());
+    decision.outcomes.iter().map(|outcome| ceiling(&outcome.tenant)).collect()
+}
+
+#[test]
+fn a_window_holds_between_its_times_and_the_file_before_and_after() {
+    let night = "[[window]]\nname = \"night\"\nfrom = \"22:00\"\nto = \"06:00\"\nsm_limit = 80\ntenants = [\"a\"]\n";
+    let plan = plan(&format!("{}{}{night}", tenant("a", "sm_limit = 30"), tenant("b", "sm_limit = 30")));
+    for (now, expected, next) in [
+        ("2026-11-27T21:59:59Z", ["30 %", "30 %"], "2026-11-27T22:00Z"),
+        ("2026-11-27T22:00Z", ["80 %", "30 %"], "2026-11-28T06:00Z"),
+        ("2026-11-28T06:00Z", ["30 %", "30 %"], "2026-11-28T22:00Z"),
+    ] {
+        let decision = decide(&inputs(&plan, &[]), at(now));
+        assert_eq!(
+            (ceilings(&decision), decision.next),
+            (expected.map(str::to_owned).to_vec(), Some(at(next))),
+            "{now}"
+        );
+    }
+}
+
+#[test]
+fn the_chain_is_told_with_each_value_its_cause_and_its_end() {
+    let night = "[[window]]\nname = \"night\"\nfrom = \"22:00\"\nto = \"06:00\"\nsm_limit = 80\n";
+    let plan = plan(&format!("{}{night}", tenant("a", "sm_limit = 30")));
+    let changes = [by_hand("a", limit("20"), "2026-11-27T23:00Z", Some("2026-11-27T23:05Z"))];
+    let told = |now: &str| {
+        let decision = decide(&inputs(&plan, &changes), at(now));
+        chain_sentences(&plan.tenants[0], &decision.outcomes[0], "0", "file", at(now))
+    };
+    let both = "sm_limit 30 % (file) -> 80 % (window \"night\" until 2026-11-28 06:00) -> 20 % (by hand until 23:05: \"demo\")";
+    assert_eq!(told("2026-11-27T23:01Z"), [both]);
+    assert_eq!(told("2026-11-27T23:05Z"), ["sm_limit 30 % (file) -> 80 % (window \"night\" until 2026-11-28 06:00)"]);
+    assert_eq!(told("2026-11-28T06:00Z"), Vec::<String>::new());
+}
+
+#[test]
+fn a_pause_of_a_window_ends_with_it_and_a_person_may_end_it_before() {
+    let day = "[[window]]\nname = \"day\"\nfrom = \"08:00\"\nto = \"18:00\"\npaused = true\ngroups = [\"batch\"]\n";
+    let plan = plan(&format!("{}{}{day}", tenant("a", "group = \"batch/nightly\""), tenant("b", "")));
+    let paused = |now: &str, changes: &[HandChange]| {
+        let decision = decide(&inputs(&plan, changes), at(now));
+        decision.outcomes.iter().map(|outcome| outcome.paused).collect::<Vec<_>>()
+    };
+    assert_eq!(paused("2026-11-27T08:00Z", &[]), [true, false]);
+    assert_eq!(paused("2026-11-27T18:00Z", &[]), [false, false]);
+    let run = by_hand("a", HandAction::Run, "2026-11-27T09:00Z", Some("2026-11-27T10:00Z"));
+    assert_eq!(paused("2026-11-27T09:30Z", std::slice::from_ref(&run)), [false, false]);
+    assert_eq!(paused("2026-11-27T10:00Z", &[run]), [true, false]);
+}
+
+#[test]
+fn an_exclusive_tenant_pauses_those_on_its_devices_and_nobody_else() {
+    let other = "[[tenant]]\nname = \"c\"\ndevices = [1]\nmemory_limit = \"1GiB\"\n";
+    let plan = plan(&format!("{}{}{other}", tenant("a", ""), tenant("b", "")));
+    let changes = [by_hand("a", HandAction::Exclusive, "2026-11-27T09:00Z", Some("2026-11-27T10:00Z"))];
+    let decision = decide(&inputs(&plan, &changes), at("2026-11-27T09:30Z"));
+    assert_eq!(decision.outcomes.iter().map(|outcome| outcome.paused).collect::<Vec<_>>(), [false, true, false]);
+    let words = chain_sentences(&plan.tenants[1], &decision.outcomes[1], "0", "file", at("2026-11-27T09:30Z"));
+    assert_eq!(words, ["paused false (file) -> true (tenant a is exclusive by hand until 10:00: \"demo\")"]);
+}
+
+#[test]
+fn a_booking_gives_at_least_what_was_booked_and_takes_nothing() {
+    let booking = "[[booking]]\nname = \"exam\"\ntenant = \"a\"\nfrom = \"2026-12-01 09:00\"\nfor = \"2h\"\nsm_request = 50\n\
+        memory_limit = \"40GiB\"\n";
+    let plan = plan(&format!("{}{booking}", tenant("a", "sm_limit = 30\nsm_request = 10")));
+    let terms = |now: &str| {
+        let decision = decide(&inputs(&plan, &[]), at(now));
+        let terms = &decision.outcomes[0].tenant.terms[0];
+        format!("{} {} {}", terms.memory.unwrap(), terms.floor.unwrap(), terms.ceiling.unwrap())
+    };
+    assert_eq!(terms("2026-12-01T08:59:59Z"), "20 GiB 10 % 30 %");
+    assert_eq!(terms("2026-12-01T09:00Z"), "40 GiB 50 % 50 %");
+    assert_eq!(terms("2026-12-01T11:00Z"), "20 GiB 10 % 30 %");
+}
+
+#[test]
+fn windows_yield_to_bookings_and_neither_breaks_a_promise() {
+    let rest = "[[window]]\nname = \"w\"\nfrom = \"00:00\"\nto = \"24:00\"\nsm_request = 60\ntenants = [\"b\"]\n\
+        [[booking]]\nname = \"one\"\ntenant = \"a\"\nfrom = \"2026-12-01 09:00\"\nfor = \"2h\"\nsm_request = 50\n\
+        [[booking]]\nname = \"two\"\ntenant = \"b\"\nfrom = \"2026-12-01 10:00\"\nfor = \"2h\"\nsm_request = 60\n";
+    let plan = plan(&format!("{}{}{rest}", tenant("a", ""), tenant("b", "")));
+    let refused = |now: &str| {
+        let decision = decide(&inputs(&plan, &[]), at(now));
+        let tenants: Vec<_> = decision.outcomes.iter().map(|outcome| outcome.tenant.clone()).collect();
+        assert_eq!(find_misfits(&plan.devices, &tenants), Vec::<String>::new(), "{now}");
+        decision.refused.into_iter().map(|refused| (refused.stage, refused.name)).collect::<Vec<_>>()
+    };
+    assert_eq!(refused("2026-12-01T08:00Z"), []);
+    assert_eq!(refused("2026-12-01T09:00Z"), [(PolicyStage::Window, "w".into())]);
+    let both = [(PolicyStage::Window, "w".into()), (PolicyStage::Booking, "two".into())];
+    assert_eq!(refused("2026-12-01T10:00Z"), both);
+    let now = at("2026-11-27T00:00Z");
+    let conflicts = find_booking_conflicts(&inputs(&plan, &[]), now);
+    let told: Vec<_> = conflicts.iter().map(|it| (it.name.as_str(), it.at, it.beside.clone())).collect();
+    assert_eq!(told, [("two", at("2026-12-01T10:00Z"), vec!["one".to_owned()])]);
+    assert!(conflicts[0].words.contains("110 %"), "{}", conflicts[0].words);
+    assert_eq!(find_window_conflicts(&inputs(&plan, &[]), now, WEEK), [], "without bookings the window fits");
+}
+
+#[test]
+fn terms_may_change_places_at_one_moment() {
+    let swap = "[[window]]\nname = \"up\"\nfrom = \"22:00\"\nto = \"06:00\"\nsm_request = 80\ntenants = [\"b\"]\n\
+        [[window]]\nname = \"down\"\nfrom = \"22:00\"\nto = \"06:00\"\nsm_request = 20\ntenants = [\"a\"]\n";
+    let plan = plan(&format!("{}{}{swap}", tenant("a", "sm_request = 80"), tenant("b", "sm_request = 20")));
+    let decision = decide(&inputs(&plan, &[]), at("2026-11-27T22:00Z"));
+    assert_eq!(decision.refused, []);
+    // A change by hand that fits only while the window lowers its neighbour is refused for the time after it.
+    let floor = WrittenChange { sm_request: Some("70".into()), ..WrittenChange::default() };
+    let raise = |until| [by_hand("b", HandAction::Terms(Box::new(floor.clone())), "2026-11-27T23:00Z", until)];
+    let ahead = |changes: &[HandChange], end: &str| {
+        find_misfit_ahead(&inputs(&plan, changes), &["0".to_owned()], at("2026-11-27T23:00Z"), at(end))
+    };
+    assert_eq!(ahead(&raise(Some("2026-11-28T05:00Z")), "2026-11-28T05:00Z"), None);
+    let (moment, words) = ahead(&raise(None), "2026-12-05T00:00Z").unwrap();
+    assert!(moment == at("2026-11-28T06:00Z") && words.contains("150 %"), "{words}");
+}
+
+#[test]
+fn the_forecast_lists_changes_only() {
+    let night = "[[window]]\nname = \"night\"\nfrom = \"22:00\"\nto = \"06:00\"\ndays = [\"fri\"]\nsm_limit = 80\n";
+    let plan = plan(&format!("{}{night}", tenant("a", "sm_limit = 30")));
+    let rows = forecast_changes(&inputs(&plan, &[]), at("2026-11-27T12:00Z"), WEEK);
+    let rows: Vec<_> = rows.into_iter().map(|row| (row.at, row.key, row.value, row.cause)).collect();
+    let cause = Some("window \"night\" until 2026-11-28 06:00".to_owned());
+    assert_eq!(
+        rows,
+        [
+            (at("2026-11-27T22:00Z"), "sm_limit", "80 %".to_owned(), cause),
+            (at("2026-11-28T06:00Z"), "sm_limit", "30 %".to_owned(), None)
+        ]
+    );
+}
+
+/// A random file whose terms fit, with windows and bookings that need not.
+fn files() -> impl Strategy<Value = String> {
+    let window = (0..4_usize, 0..24_u16, 0..24_u16, 1..=100_u32, any::<bool>());
+    let booking = (0..4_usize, 0..40_i64, 1..30_u32, 1..=100_u32);
+    (prop::collection::vec(window, 0..5), prop::collection::vec(booking, 0..4)).prop_map(|(windows, bookings)| {
+        let mut file: String =
+            (0..4).map(|index| tenant(&format!("t{index}"), &format!("sm_request = {}", 5 + index * 10))).collect();
+        for (index, (of, from, to, share, memory)) in windows.into_iter().enumerate() {
+            let term = if memory { format!("memory_limit = \"{share}%\"") } else { format!("sm_request = {share}") };
+            let to = if to == from { (to + 1) % 24 } else { to };
+            // A key of its own for each window, so that windows do not contradict each other.
+            let days = ["mon", "tue", "wed", "thu", "fri"][index];
+            let to = if to < from { 24 } else { to };
+            file.push_str(&format!(
+                "[[window]]\nname = \"w{index}\"\ntenants = [\"t{of}\"]\ndays = [\"{days}\"]\nfrom = \"{from:02}:00\"\n\
+                 to = \"{to:02}:00\"\n{term}\n"
+            ));
+        }
+        for (index, (of, hour, hours, share)) in bookings.into_iter().enumerate() {
+            let (day, hour) = (23 + hour / 24, hour % 24);
+            file.push_str(&format!(
+                "[[booking]]\nname = \"b{index}\"\ntenant = \"t{of}\"\nfrom = \"2026-11-{day} {hour:02}:00\"\n\
+                 for = \"{hours}h\"\nsm_request = {share}\n"
+            ));
+        }
+        file
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn for_every_mix_the_terms_fit_at_every_moment_and_end_exactly(
+        file in files(),
+        commands in prop::collection::vec((0..4_usize, 1..=100_u32, 0..60_i64, prop::option::of(1..50_i64)), 0..12),
+    ) {
+        let plan = plan(&file);
+        let begin = at("2026-11-23T00:00Z");
+        let mut changes: Vec<HandChange> = Vec::new();
+        let mut now = begin;
+        for (of, share, hours, length) in commands {
+            now += hours * 3600;
+            changes.retain(|change| !change.is_over(now));
+            let name = format!("t{of}");
+            let written = WrittenChange { sm_request: Some(share.to_string()), ..WrittenChange::default() };
+            let in_force: Vec<TenantPlan> =
+                decide(&inputs(&plan, &changes), now).outcomes.into_iter().map(|outcome| outcome.tenant).collect();
+            let parsed = written.read(str::to_owned).unwrap();
+            let until = length.map(|hours| now + hours * 3600);
+            let change = HandChange {
+                tenant: name.clone(), device: None, action: HandAction::Terms(Box::new(written)), since: now, until,
+                by_uid: 0, reason: None,
+            };
+            let mut with = changes.clone();
+            add_change(&mut with, change).unwrap();
+            let ahead = find_misfit_ahead(&inputs(&plan, &with), &["0".to_owned()], now, until.unwrap_or(now + WEEK));
+            if apply_change(&plan.devices, &in_force, &name, None, &parsed).is_ok() && ahead.is_none() {
+                changes = with;
+            }
+        }
+        let mut moment = begin;
+        let mut last = None;
+        for _ in 0..500 {
+            let decision = decide(&inputs(&plan, &changes), moment);
+            let tenants: Vec<TenantPlan> = decision.outcomes.iter().map(|outcome| outcome.tenant.clone()).collect();
+            if moment >= now {
+                prop_assert_eq!(find_misfits(&plan.devices, &tenants), Vec::<String>::new(), "at {}", moment);
+            }
+            for (outcome, base) in decision.outcomes.iter().zip(&plan.tenants) {
+                prop_assert!(outcome.tenant == *base || !outcome.steps.is_empty(), "no change without a cause");
+            }
+            // Between the moments that a decision names nothing changes.
+            if let Some((before, next)) = last {
+                prop_assert_eq!(next, Some(moment));
+                prop_assert_eq!(&decide(&inputs(&plan, &changes), moment - 1).outcomes, &before);
+            }
+            last = Some((decision.outcomes, decision.next));
+            match decision.next {
+                Some(next) if next < begin + 2 * WEEK => moment = next,
+                _ => break,
+            }
+        }
+        let off = ConfigPlan { windows: Vec::new(), bookings: Vec::new(), ..plan.clone() };
+        let restored = decide(&inputs(&off, &[]), moment);
+        let tenants: Vec<TenantPlan> = restored.outcomes.into_iter().map(|outcome| outcome.tenant).collect();
+        prop_assert_eq!(tenants, plan.tenants);
+    }
+}
