@@ -2,11 +2,12 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use vgpu_core::units::bytes::Bytes;
 
 use vgpu_config::paths;
-use vgpu_control::{self as control, ChangeResult, ControlAnswer, ControlCommand, TermsStatus};
+use vgpu_control::{self as control, ChangeLasting, ChangeResult, ControlAnswer, ControlCommand, TermsStatus};
 use vgpu_output::say::{EXIT_FINDINGS, Failure};
 
 /// Where the daemon is, and how the answer is shown.
@@ -43,6 +44,27 @@ impl DaemonAddress {
     /// As [`Self::ask_daemon`].
     pub fn request_change(&self, ask: &ControlCommand) -> Result<ChangeResult, Failure> {
         self.ask_daemon(ask)?.done.ok_or_else(no_answer)
+    }
+}
+
+/// How long a change lasts, and why it is made.
+#[derive(Debug, Clone, clap::Args)]
+pub struct LastingOptions {
+    /// Ends the change by itself after this time: 90s, 30m, 1h, 2days [default: it has no end of its own].
+    #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
+    lasting: Option<Duration>,
+
+    /// Reason, for the audit log and `vgpu explain`.
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+}
+
+impl LastingOptions {
+    /// Returns the end and the reason as the daemon reads them. Parts of a second count as a second.
+    #[must_use]
+    pub fn to_lasting(&self) -> ChangeLasting {
+        let seconds = self.lasting.map(|time| time.as_secs() + u64::from(time.subsec_nanos() > 0));
+        ChangeLasting { seconds, reason: self.reason.clone() }
     }
 }
 

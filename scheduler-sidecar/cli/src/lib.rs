@@ -1,7 +1,7 @@
 //! The command line `vgpu`: parses the arguments; each command is implemented in its own file.
 //!
 //! Commands: [`run`], [`check`], [`doctor`], [`validate`], [`docker`], [`cdi`]; for the daemon [`status`], [`mod@top`],
-//! [`ps`], [`set`], [`tenant`], [`slurm`], [`pause`](mod@pause), [`explain`], [`events`], [`audit`], [`metrics`]; for
+//! [`ps`], [`set`], [`tenant`], [`slurm`], [`pause`](mod@pause), [`mod@book`], [`explain`], [`events`], [`audit`], [`metrics`]; for
 //! its record [`usage`], [`report`]; [`sim`], [`clean`], [`completions`], [`man`]. Shared code: [`ask`] (asks the
 //! daemon), [`library`] (finds libvgpu.so and the simulated driver), [`program`] and [`elf`] (identify a program
 //! without running it), [`arch`] (machine names), [`loader`] (asks the dynamic loader), [`ledgers`], [`when`] (points
@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod audit;
+pub mod book;
 pub mod cdi;
 pub mod check;
 pub mod clean;
@@ -88,6 +89,10 @@ enum CliVerb {
     Slurm(slurm::Args),
     Pause(pause::PauseArgs),
     Resume(pause::ResumeArgs),
+    Exclusive(pause::ExclusiveArgs),
+    Unset(pause::UnsetArgs),
+    Book(book::BookArgs),
+    Bookings(book::BookingsArgs),
     Explain(explain::Args),
     Usage(usage::Args),
     Report(report::Args),
@@ -121,6 +126,10 @@ impl Cli {
             CliVerb::Slurm(args) => slurm::run(&args),
             CliVerb::Pause(args) => pause::pause(&args),
             CliVerb::Resume(args) => pause::resume(&args),
+            CliVerb::Exclusive(args) => pause::exclusive(&args),
+            CliVerb::Unset(args) => pause::unset(&args),
+            CliVerb::Book(args) => book::book(&args),
+            CliVerb::Bookings(args) => book::bookings(&args),
             CliVerb::Explain(args) => explain::run(&args),
             CliVerb::Usage(args) => usage::run(&args),
             CliVerb::Report(args) => report::run(&args),

@@ -2,17 +2,18 @@
 
 use std::process::ExitCode;
 
-use super::ask::{DaemonAddress, TERMS_HEADINGS, terms_rows};
+use super::ask::{DaemonAddress, LastingOptions, TERMS_HEADINGS, terms_rows};
 use vgpu_config::change::WrittenChange;
 use vgpu_control::{ChangeResult, ControlCommand};
 use vgpu_output::say::{self, EXIT_USAGE, Failure};
 
-/// Changes a tenant's terms while its programs run, until the configuration is read again.
+/// Changes a tenant's terms while its programs run, for some time or until the configuration is read again.
 ///
-/// The daemon's file is not changed: reading it again (SIGHUP) or a restart of the daemon restores the file's values. A
-/// change that does not fit with the other tenants is refused, by the file's rules. A memory limit below the tenant's
-/// use
-/// frees nothing: the tenant cannot allocate until it has freed enough.
+/// The daemon's file is not changed. With --for the change ends by itself, and a restart of the daemon does not end it.
+/// Without it, reading the file again (SIGHUP) or a restart of the daemon restores the file's values, and so does `vgpu
+/// unset`. A change that does not fit with the other tenants is refused, by the file's rules, also if it would not fit
+/// later, when a window ends or a booking begins. A memory limit below the tenant's use frees nothing: the tenant cannot
+/// allocate until it has freed enough.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -20,6 +21,7 @@ Examples:
   vgpu set train --device 0 --memory-limit 20GiB --class batch
   vgpu set chat --sm-request 40 --sm-limit unlimited --weight 4 --quantum 1ms
   vgpu set chat --mode observe       # only measured, until it is set back
+  vgpu set chat --sm-request 60 --for 1h --reason 'demo for the board'
 
 Exit codes:
   0  in force; or it was so already
@@ -66,6 +68,9 @@ pub struct Args {
     strict: Option<String>,
 
     #[command(flatten)]
+    lasting: LastingOptions,
+
+    #[command(flatten)]
     daemon: DaemonAddress,
 }
 
@@ -90,8 +95,12 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     }
     let option = |key: &str| format!("--{}", key.replace('_', "-"));
     change.read(option).map_err(|words| Failure::new(EXIT_USAGE, words))?;
-    let ask =
-        ControlCommand::Set { tenant: args.tenant.clone(), device: args.device.clone(), change: Box::new(change) };
+    let ask = ControlCommand::Set {
+        tenant: args.tenant.clone(),
+        device: args.device.clone(),
+        change: Box::new(change),
+        lasting: args.lasting.to_lasting(),
+    };
     let done = args.daemon.request_change(&ask)?;
     if args.daemon.json {
         say::print_json(&done)?;

@@ -378,7 +378,10 @@ fn a_daemon_of_the_next_version_is_told_to_need_its_own_vgpu() {
         }
     });
     for _ in answers {
-        let words = control::ask_daemon(&place, &ControlCommand::Pause { tenant: "a".into() }).unwrap_err().to_string();
+        let words =
+            control::ask_daemon(&place, &ControlCommand::Pause { tenant: "a".into(), lasting: Default::default() })
+                .unwrap_err()
+                .to_string();
         assert!(words.contains("speaks") && words.contains('2') && words.contains('3'), "{words}");
     }
     next.join().unwrap();

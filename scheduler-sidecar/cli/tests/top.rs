@@ -415,7 +415,10 @@ fn pausing_asks_first_and_resuming_does_not() {
     assert_eq!(press(&mut top, &[KeyCode::Enter]), []);
     assert_eq!(top.message.as_ref().unwrap().words, "nothing was changed");
     let effects = typed(&mut top, "py");
-    assert_eq!(effects, [TopEffect::Change(ControlCommand::Pause { tenant: "train".into() })]);
+    assert_eq!(
+        effects,
+        [TopEffect::Change(ControlCommand::Pause { tenant: "train".into(), lasting: Default::default() })]
+    );
     let done = ChangeResult {
         tenant: "train".into(),
         changed: vec!["paused".into()],
@@ -435,7 +438,7 @@ fn pausing_asks_first_and_resuming_does_not() {
 fn what_is_set_is_what_vgpu_set_would_ask_and_what_lifts_limits_is_asked_about() {
     let mut top = top();
     typed(&mut top, "ssm=40 memory=60GiB");
-    let TopEffect::Change(ControlCommand::Set { tenant, device, change }) =
+    let TopEffect::Change(ControlCommand::Set { tenant, device, change, .. }) =
         press(&mut top, &[KeyCode::Enter]).remove(0)
     else {
         panic!("{:?}", top.message)

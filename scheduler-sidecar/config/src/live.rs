@@ -36,7 +36,9 @@ pub fn find_tenant<'p>(tenants: &'p [TenantPlan], name: &str) -> Result<&'p Tena
         .ok_or_else(|| unknown_name("tenant", name, tenants.iter().map(|tenant| tenant.name.as_str())))
 }
 
-fn unknown_name<'k>(kind: &str, name: &str, known: impl Iterator<Item = &'k str> + Clone) -> String {
+/// Words for a name that is not known: the nearest known one, and the known names.
+#[must_use]
+pub fn unknown_name<'k>(kind: &str, name: &str, known: impl Iterator<Item = &'k str> + Clone) -> String {
     let meant = nearest_word(name, known.clone()).map_or(String::new(), |meant| format!(" (did you mean {meant:?}?)"));
     let mut all = known.clone().take(MAX_NAMES_LISTED).collect::<Vec<_>>().join(", ");
     if known.count() > MAX_NAMES_LISTED {
@@ -87,7 +89,10 @@ pub fn apply_change(
 }
 
 /// Finds a tenant's device by number or UUID, and returns its name as the tenant's terms use it.
-fn device_of(devices: &[DevicePlan], tenant: &TenantPlan, written: &str) -> Result<String, String> {
+///
+/// # Errors
+/// A message: the tenant has no such device, with its devices.
+pub fn device_of(devices: &[DevicePlan], tenant: &TenantPlan, written: &str) -> Result<String, String> {
     let by_uuid = devices
         .iter()
         .find(|device| device.uuid.as_deref().is_some_and(|here| uuid::is_same_device(here, written)))

@@ -4,6 +4,7 @@
 
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
+use vgpu_core::units::bytes::{Bytes, Size};
 use vgpu_core::units::share::Share;
 
 use super::change::TermsChange;
@@ -94,6 +95,31 @@ pub struct WrittenBooking {
     /// Reason, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+}
+
+impl From<&BookingPlan> for WrittenBooking {
+    fn from(plan: &BookingPlan) -> Self {
+        let memory = |amount: Amount| match amount {
+            Amount::Size(Size::Bytes(bytes)) => bytes.to_string(),
+            Amount::Size(Size::Percent(percent)) => {
+                // Its part of a million bytes is its number of millionths.
+                let millionths = percent.part_of(Bytes(1_000_000)).get();
+                format!("{}%", f64::from(u32::try_from(millionths).unwrap_or(0)) / 1e4)
+            }
+            Amount::Size(Size::Unlimited) => "unlimited".to_owned(),
+            Amount::Slot(slots) => format!("1/{slots}"),
+        };
+        Self {
+            name: plan.name.clone(),
+            tenant: plan.tenant.clone(),
+            devices: plan.devices.clone(),
+            from: plan.from,
+            until: plan.until,
+            sm_request: plan.floor.map(|floor| floor.to_string()),
+            memory_limit: plan.memory.map(memory),
+            reason: None,
+        }
+    }
 }
 
 impl WrittenBooking {

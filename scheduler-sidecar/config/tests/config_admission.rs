@@ -173,6 +173,8 @@ fn plan() -> impl Strategy<Value = ConfigPlan> {
             tenants,
             defaults: Default::default(),
             templates: Vec::new(),
+            windows: Vec::new(),
+            bookings: Vec::new(),
             notes: Vec::new(),
         }
     })

@@ -78,10 +78,22 @@ fn file(row: &Row, value: Option<&str>) -> String {
         "[[device]]" => (String::new(), line, String::new()),
         "[[tenant]]" => (String::new(), String::new(), line),
         "[[tenant.device]]" => (String::new(), String::new(), format!("[[tenant.device]]\nid = 0\n{line}")),
+        "[[window]]" => (String::new(), String::new(), schedule_section("window", key, &line)),
+        "[[booking]]" => (String::new(), String::new(), schedule_section("booking", key, &line)),
         "[template.NAME] and [defaults]" => (format!("[defaults]\n{line}"), String::new(), String::new()),
         heading => (format!("{heading}\n{beside}{line}"), String::new(), String::new()),
     };
     format!("{own}[[device]]\nid = 0\nmemory = \"80GiB\"\n{device}[[tenant]]\nname = \"t\"\n{tenant}")
+}
+
+/// Returns a window or a booking that sets this key, with the other keys that it needs.
+fn schedule_section(section: &str, key: &str, line: &str) -> String {
+    let needed: &[(&str, &str)] = match section {
+        "window" => &[("name", "w"), ("from", "01:00"), ("to", "02:00"), ("class", "batch")],
+        _ => &[("name", "b"), ("tenant", "t"), ("from", "2026-12-01 09:00"), ("for", "1h"), ("sm_request", "7")],
+    };
+    let needed = needed.iter().filter(|(name, _)| *name != key).map(|(name, value)| format!("{name} = \"{value}\"\n"));
+    format!("[[{section}]]\n{}{line}", needed.collect::<String>())
 }
 
 fn plan(row: &Row, value: Option<&str>) -> Result<ConfigPlan, String> {
@@ -90,9 +102,9 @@ fn plan(row: &Row, value: Option<&str>) -> Result<ConfigPlan, String> {
 }
 
 /// Keys whose row shows no literal value: paths, names, lists of differing things.
-const FREE: [&str; 13] = [
-    "run_dir", "devices", "allow", "slack", "id", "memory", "name", "template", "device", "uids", "group", "labels",
-    "drain",
+const FREE: [&str; 16] = [
+    "tenants", "tenant", "groups", "run_dir", "devices", "allow", "slack", "id", "memory", "name", "template",
+    "device", "uids", "group", "labels", "drain",
 ];
 
 #[test]

@@ -38,6 +38,7 @@ use serde::{Deserialize, Serialize};
 
 use vgpu_config::added::TenantSection;
 use vgpu_config::change::WrittenChange;
+use vgpu_config::schedule::WrittenBooking;
 
 pub use explain::DeviceExplanation;
 pub use status::{
@@ -69,7 +70,7 @@ pub enum ControlCommand {
     Status,
     /// Lists the members (connected processes) of all tenants.
     Ps,
-    /// Changes a tenant's limits and share of time (terms) until the file is read again.
+    /// Changes a tenant's limits and share of time (terms).
     Set {
         /// Name of the tenant.
         tenant: String,
@@ -78,11 +79,42 @@ pub enum ControlCommand {
         device: Option<String>,
         /// New values of the tenant's settings.
         change: Box<WrittenChange>,
+        /// End and reason; without an end until the file is read again.
+        #[serde(default, skip_serializing_if = "ChangeLasting::is_open")]
+        lasting: ChangeLasting,
     },
-    /// Grants a tenant no more leases until it is resumed.
+    /// Grants a tenant no more leases.
     Pause {
         /// Name of the tenant.
         tenant: String,
+        /// End and reason; without an end until the tenant is resumed.
+        #[serde(default, skip_serializing_if = "ChangeLasting::is_open")]
+        lasting: ChangeLasting,
+    },
+    /// Pauses the other tenants on the devices of this one.
+    Exclusive {
+        /// Name of the tenant.
+        tenant: String,
+        /// End and reason; without an end until it is unset.
+        #[serde(default, skip_serializing_if = "ChangeLasting::is_open")]
+        lasting: ChangeLasting,
+    },
+    /// Ends all changes that administrators made to a tenant, its pause included.
+    Unset {
+        /// Name of the tenant.
+        tenant: String,
+    },
+    /// Books a part of devices for a tenant.
+    Book {
+        /// The booking.
+        booking: Box<WrittenBooking>,
+    },
+    /// Lists the bookings that are not over.
+    Bookings,
+    /// Cancels a booking that a command made.
+    Cancel {
+        /// Name of the booking.
+        booking: String,
     },
     /// Ends the pause of a tenant.
     Resume {
@@ -129,8 +161,56 @@ pub enum ControlCommand {
 
 impl ControlCommand {
     /// Names of the requests.
-    pub const COMMAND_WORDS: [&str; 9] =
-        ["status", "ps", "set", "pause", "resume", "add", "remove", "explain", "events"];
+    pub const COMMAND_WORDS: [&str; 14] = [
+        "status",
+        "ps",
+        "set",
+        "pause",
+        "resume",
+        "exclusive",
+        "unset",
+        "book",
+        "bookings",
+        "cancel",
+        "add",
+        "remove",
+        "explain",
+        "events",
+    ];
+}
+
+/// How long a change lasts, and why it was made.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChangeLasting {
+    /// Seconds until it ends; absent: it has no end of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<u64>,
+    /// Reason, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+impl ChangeLasting {
+    /// True if there is neither an end nor a reason.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A booking that is not over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BookingStatus {
+    /// The booking.
+    pub booking: WrittenBooking,
+    /// True if the file has it; then only the file can end it.
+    pub of_file: bool,
+    /// True if it is in force now.
+    pub holds: bool,
+    /// Why it has no effect; absent: it has, or will have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
 }
 
 /// An answer: `hello` and one other field.
@@ -150,6 +230,9 @@ pub struct ControlAnswer {
     /// The answer to `add` and `remove`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<tenant::TenantAnswer>,
+    /// The answer to `book`, `bookings` and `cancel`: the bookings that are not over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bookings: Option<Vec<BookingStatus>>,
     /// Answer to the request `explain`; absent for other requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub explained: Option<Vec<DeviceExplanation>>,

@@ -89,10 +89,11 @@ mod tests {
         assert_eq!(parse_question(br#"{"hello":2,"ask":"status"}"#), Ok(ControlCommand::Status));
         assert_eq!(
             parse_question(br#"{"hello":2,"ask":"pause","tenant":"a"}"#),
-            Ok(ControlCommand::Pause { tenant: "a".into() })
+            Ok(ControlCommand::Pause { tenant: "a".into(), lasting: Default::default() })
         );
         let change = Box::new(WrittenChange { weight: Some("3".into()), ..WrittenChange::default() });
-        let set = ControlCommand::Set { tenant: "a".into(), device: Some("0".into()), change };
+        let set =
+            ControlCommand::Set { tenant: "a".into(), device: Some("0".into()), change, lasting: Default::default() };
         let line = serde_json::to_vec(&control::ControlRequest { hello: 2, ask: set.clone() }).unwrap();
         assert_eq!(parse_question(&line), Ok(set), "what is written is what is read");
         for (line, words) in [

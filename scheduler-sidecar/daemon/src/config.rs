@@ -138,6 +138,42 @@ impl From<&TermsPlan> for DeviceTermsConfig {
     }
 }
 
+/// The tenant as a configuration file would describe it.
+impl From<&TenantConfig> for TenantPlan {
+    fn from(tenant: &TenantConfig) -> Self {
+        Self {
+            name: tenant.name.clone(),
+            socket: tenant.socket.clone(),
+            bearer: tenant.bearer.clone(),
+            uids: tenant.uids.clone(),
+            mode: tenant.mode,
+            strict: tenant.strict,
+            on_error: tenant.on_error,
+            on_loss: tenant.on_loss,
+            terms: tenant.on.iter().map(TermsPlan::from).collect(),
+        }
+    }
+}
+
+impl From<&DeviceTermsConfig> for TermsPlan {
+    fn from(on: &DeviceTermsConfig) -> Self {
+        let uuid = match &on.device {
+            DeviceName::Uuid(uuid, _) => Some(uuid.clone()),
+            DeviceName::Number(_) | DeviceName::Any => None,
+        };
+        Self {
+            device: device_name(&on.device),
+            uuid,
+            memory: on.memory,
+            ceiling: on.terms.ceiling,
+            floor: on.terms.floor,
+            weight: on.terms.weight,
+            class: on.terms.class,
+            quantum: on.terms.quantum,
+        }
+    }
+}
+
 impl From<&TenantPlan> for TenantConfig {
     fn from(plan: &TenantPlan) -> Self {
         Self {

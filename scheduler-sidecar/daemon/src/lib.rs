@@ -22,9 +22,9 @@
 //! `descriptor_pool` holds the descriptors of that memory outside of the daemon's descriptor table. `kept_ledger` makes each
 //! tenant's ledgers of memory.
 //!
-//! Administrators: `reactor/admin.rs` answers their requests and `reactor/change.rs` carries them out. `by_hand`
-//! keeps their overrides when the driver names its devices. `recent` computes how much time tenants wanted and got in
-//! the last seconds.
+//! Administrators: `reactor/admin.rs` answers their requests. `reactor/policies.rs` puts their decisions, windows and
+//! bookings in force as [`vgpu_policy`] computes them, and `kept_changes` stores them. `recent` computes how much time
+//! tenants wanted and got in the last seconds.
 //!
 //! Restarts: `reactor/terms_file.rs` writes the terms for members that start while no daemon runs. `roster` lists the
 //! members for the next daemon.
@@ -41,13 +41,13 @@ pub mod answer;
 mod asked;
 mod asking;
 pub mod audit;
-mod by_hand;
 pub mod check;
 pub mod config;
 pub mod connection;
 mod descriptor_pool;
 pub mod door;
 pub mod journal;
+mod kept_changes;
 mod kept_ledger;
 pub mod leases;
 mod log;

@@ -9,6 +9,7 @@ mod admin;
 mod change;
 mod entrance;
 mod follow;
+mod policies;
 mod proves;
 mod reload;
 mod status;
@@ -27,6 +28,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use entrance::{raise_descriptor_limit, spare_descriptor};
+use policies::{ChangeNote, PolicyDesk};
 use reload::LoadedFile;
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
@@ -38,7 +40,6 @@ use tracing::{info, warn};
 use vgpu_core::protocol::page::{BoardPage, ReportPage};
 
 use super::asking::DriverInquiry;
-use super::by_hand::Marks;
 use super::config::DaemonConfig;
 use super::connection::{Connection, ConnectionSide, ConnectionState};
 use super::door::{ListenError, ListeningSocket, SocketAudience, refuse_foreign};
@@ -164,8 +165,8 @@ pub struct Reactor {
     pub(super) record: UsageRecord,
     /// True while usage is still to be passed to the record: the last member left, or the record was busy.
     owes: bool,
-    /// Keys that administrators changed since the file was read.
-    pub(super) marks: Marks,
+    /// What the policies and administrators decided.
+    pub(super) policies: PolicyDesk,
     /// Bells that members ring too often, and that are ignored for a while: time in ns to listen again, and room.
     muted: BTreeSet<(u64, u64)>,
     /// Number of members.
@@ -213,6 +214,7 @@ impl Reactor {
                 names.entry(index).or_default().push(uuid.clone());
             }
         }
+        let policies = PolicyDesk::below(config.record.dir.as_deref());
         let mut reactor = Self {
             epoll,
             told,
@@ -244,7 +246,7 @@ impl Reactor {
             recent: RecentUse::default(),
             record: UsageRecord::start(config.record).map_err(serve_error("start the record"))?,
             owes: false,
-            marks: Marks::new(),
+            policies,
             muted: BTreeSet::new(),
             members: 0,
             next_member: 1,
@@ -280,6 +282,7 @@ impl Reactor {
             _ => {}
         }
         reactor.restore_added();
+        reactor.apply_policies(&ChangeNote::default());
         reactor.rewrite_roster(None);
         reactor.sweep_terms();
         reactor.ask_driver();
@@ -366,17 +369,18 @@ impl Reactor {
             }
             self.close_expired();
             self.remove_expired();
+            self.follow_wall_clock();
             self.look_back();
             self.set_alarm();
         }
     }
 
-    /// Time to the next connection deadline, heartbeat or end of a tenant. All tolerate the millisecond of error that epoll may add.
+    /// Time to the next connection deadline, heartbeat, end of a tenant or moment of a policy. All tolerate the millisecond of error that epoll may add.
     fn poll_timeout(&self) -> Option<Timespec> {
         let deadline = self.deadlines.first().map(|(deadline, _)| deadline.saturating_duration_since(Instant::now()));
         let ends = self.heart.next().into_iter().chain(self.added.next_end());
         let ends = ends.map(|next| Duration::from_nanos(next.saturating_sub(clock::now())));
-        let left = deadline.into_iter().chain(ends).min()?.min(MAX_SLEEP);
+        let left = deadline.into_iter().chain(ends).chain(self.policies.next_wait()).min()?.min(MAX_SLEEP);
         let tv_sec = i64::try_from(left.as_secs()).unwrap_or(i64::MAX);
         Some(Timespec { tv_sec, tv_nsec: i64::from(left.subsec_nanos()) })
     }

@@ -22,7 +22,10 @@ use vgpu_control as control;
 
 /// A tenant's state in the reactor.
 pub(super) struct TenantRoom {
+    /// The tenant with the terms in force.
     pub tenant: TenantConfig,
+    /// The tenant as the file or a command describes it.
+    pub base: TenantConfig,
     /// `None`: the tenant was removed, or its socket path is unusable.
     pub door: Option<ListeningSocket>,
     /// Why the socket path is unusable; `None`: it is usable.
@@ -53,6 +56,7 @@ impl TenantRoom {
 
     fn without_socket(tenant: TenantConfig) -> Self {
         Self {
+            base: tenant.clone(),
             tenant,
             door: None,
             unusable: None,

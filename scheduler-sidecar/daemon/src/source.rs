@@ -5,16 +5,24 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
+use jiff::tz::TimeZone;
 use rustix::fs::{Mode, OFlags};
+use vgpu_accounting::clock;
 
 use vgpu_config::inventory::Inventory;
 use vgpu_config::options::Options;
 use vgpu_config::paths;
 use vgpu_config::plan::ConfigPlan;
-use vgpu_config::problem::{ConfigReport, escape_value};
+use vgpu_config::problem::{ConfigReport, ProblemList, escape_value};
 use vgpu_config::read::MAX_FILE;
 use vgpu_config::resolve::Surroundings;
 use vgpu_config::{self as config, inventory};
+use vgpu_policy::chain::{PolicyInputs, PolicyStage};
+use vgpu_policy::forecast::{find_booking_conflicts, find_window_conflicts};
+use vgpu_policy::words::format_time;
+
+/// Time for which windows are checked, in seconds: they return every week.
+const CHECKED_SECONDS: i64 = 8 * 86_400;
 
 /// A configuration file, and the options and devices that it is resolved against.
 #[derive(Debug)]
@@ -82,6 +90,7 @@ impl ConfigSource {
                 _ => absolute(path),
             }),
             log_option: options.log.clone(),
+            zone: Some(TimeZone::system()),
             inventory,
         };
         let asks_nobody = options.driver == "none";
@@ -130,6 +139,52 @@ impl ConfigSource {
             .map_err(|why| unreadable(&format_args!("is not UTF-8 text: byte {}", why.utf8_error().valid_up_to())))
     }
 
+    /// Checks that windows fit for a week, and bookings until they end, next to the terms of the file.
+    fn check_schedule(&self, text: &str, plan: &ConfigPlan) -> Result<(), ConfigReport> {
+        let inputs = self.policy_inputs(plan);
+        let now = clock::unix_seconds();
+        let mut problems = ProblemList::new(text);
+        let mut conflicts = find_window_conflicts(&inputs, now, CHECKED_SECONDS);
+        conflicts.extend(find_booking_conflicts(&inputs, now));
+        for conflict in conflicts {
+            let (key, place) = match conflict.stage {
+                PolicyStage::Window => {
+                    ("window.name", plan.windows.iter().find(|it| it.name == conflict.name).map(|it| it.place))
+                }
+                _ => ("booking.name", plan.bookings.iter().find(|it| it.name == conflict.name).map(|it| it.place)),
+            };
+            let beside = match conflict.beside.as_slice() {
+                [] => String::new(),
+                names => format!(" beside booking {}", names.join(", ")),
+            };
+            let what =
+                format!("does not fit{beside} from {} on: {}", format_time(self.zone(), conflict.at), conflict.words);
+            let accepted = "terms that fit at every moment; vgpud --check shows which hold when";
+            problems.wrong_value(place.unwrap_or_default(), key, what, accepted);
+        }
+        if problems.is_empty() { Ok(()) } else { Err(problems.into_report()) }
+    }
+
+    /// What the policies decide about, by the file alone.
+    pub fn policy_inputs<'a>(&'a self, plan: &'a ConfigPlan) -> PolicyInputs<'a> {
+        PolicyInputs {
+            devices: &plan.devices,
+            tenants: &plan.tenants,
+            leaving: &[],
+            windows: &plan.windows,
+            bookings: &plan.bookings,
+            overrides: &[],
+            zone: self.zone(),
+        }
+    }
+
+    /// Time zone of the host.
+    #[must_use]
+    pub fn zone(&self) -> &TimeZone {
+        static UTC: TimeZone = TimeZone::UTC;
+        self.around.zone.as_ref().unwrap_or(&UTC)
+    }
+
     /// The plan of a text that was read from the file.
     ///
     /// # Errors
@@ -137,6 +192,7 @@ impl ConfigSource {
     pub fn make_plan(&self, text: &str) -> Result<ConfigPlan, SourceError> {
         let wrong = |report| SourceError::Wrong { file: self.name.clone(), report };
         let mut plan = config::make_plan(text, &self.around).map_err(wrong)?;
+        self.check_schedule(text, &plan).map_err(wrong)?;
         let note = |why: &String| {
             format!(
                 "the driver does not answer, so only the file says which devices exist and how large they are: {why}"

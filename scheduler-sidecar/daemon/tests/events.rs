@@ -130,7 +130,7 @@ fn who_follows_is_told_each_event_once_over_a_restart_of_the_daemon_too() {
     for _ in 0..2000 {
         // The second pause changes nothing, but is still an event.
         let admin = world.dir.path().join("run/admin.sock");
-        let ask = vgpu_control::ControlCommand::Pause { tenant: "a".into() };
+        let ask = vgpu_control::ControlCommand::Pause { tenant: "a".into(), lasting: Default::default() };
         vgpu_control::ask_daemon(&admin, &ask).unwrap();
     }
     let first = next().seq;
@@ -311,7 +311,7 @@ fn a_daemon_whose_logs_have_no_place_serves_and_says_so() {
 fn the_log_goes_to_a_file_as_json_where_the_configuration_says_so() {
     let world = World::start("[log]\nfile = \"DIR/log/vgpud.log\"\nformat = \"json\"\nmax_size = \"64KiB\"\nkeep = 2");
     for _ in 0..1000 {
-        let ask = vgpu_control::ControlCommand::Pause { tenant: "a".into() };
+        let ask = vgpu_control::ControlCommand::Pause { tenant: "a".into(), lasting: Default::default() };
         vgpu_control::ask_daemon(&world.dir.path().join("run/admin.sock"), &ask).unwrap();
     }
     let file = world.dir.path().join("log/vgpud.log");

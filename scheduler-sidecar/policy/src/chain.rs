@@ -1,6 +1,6 @@
 //! The chain of policies: from the terms of the file to the terms in force, with the reason of each change.
 //!
-//! The stages run in a fixed order: windows and bookings, then changes by hand. A later stage wins. If the promises of
+//! The stages run in a fixed order: windows and bookings, then overrides. A later stage wins. If the promises of
 //! windows or bookings do not fit next to all others, windows lose their effect first, the last of the file before the
 //! first, then bookings. What a person set by hand is never taken back here.
 
@@ -14,7 +14,7 @@ use vgpu_config::raw::Amount;
 use vgpu_config::schedule::{BookingPlan, WindowPlan};
 use vgpu_core::units::share::Share;
 
-use crate::by_hand::{HandAction, HandChange};
+use crate::overrides::{OverrideAction, TermsOverride};
 use crate::schedule::{next_boundary, window_end};
 use crate::words::{format_value, whole_value};
 
@@ -31,9 +31,9 @@ pub struct PolicyInputs<'a> {
     pub windows: &'a [WindowPlan],
     /// Bookings of the file and of commands.
     pub bookings: &'a [BookingPlan],
-    /// Changes by hand, the earliest first.
-    pub by_hand: &'a [HandChange],
-    /// Time zone of the host, for changes by hand.
+    /// overrides, the earliest first.
+    pub overrides: &'a [TermsOverride],
+    /// Time zone of the host, for overrides.
     pub zone: &'a TimeZone,
 }
 
@@ -45,7 +45,7 @@ pub enum PolicyStage {
     /// Bookings of the file and of commands.
     Booking,
     /// Commands of administrators.
-    ByHand,
+    Override,
 }
 
 /// Why something changed.
@@ -53,7 +53,7 @@ pub enum PolicyStage {
 pub struct Cause {
     /// Stage that made the change.
     pub stage: PolicyStage,
-    /// Name of the window, the booking, or the exclusive tenant; empty for other changes by hand.
+    /// Name of the window, the booking, or the exclusive tenant; empty for other overrides.
     pub name: String,
     /// Time at which the change ends, in seconds since 1970; `None`: it has no end of its own.
     pub until: Option<i64>,
@@ -215,31 +215,31 @@ fn active_policies<'a>(inputs: &PolicyInputs<'a>, now: i64) -> Vec<ActivePolicy<
             paused: None,
         }
     });
-    let by_hand = inputs.by_hand.iter().filter(|change| !change.is_over(now)).filter_map(|change| {
+    let overrides = inputs.overrides.iter().filter(|change| !change.is_over(now)).filter_map(|change| {
         let mut subject = PolicySubject::Tenant { tenant: &change.tenant, device: change.device.as_deref() };
         let (mut effect, mut paused, mut name) = (Effect::Nothing, None, String::new());
         match &change.action {
             // A value that an earlier version of the program accepted may be refused now; it then has no effect.
-            HandAction::Terms(written) => effect = Effect::Set(Cow::Owned(written.read(str::to_owned).ok()?)),
-            HandAction::Pause => paused = Some(true),
-            HandAction::Run => paused = Some(false),
-            HandAction::Exclusive => {
+            OverrideAction::Terms(written) => effect = Effect::Set(Cow::Owned(written.read(str::to_owned).ok()?)),
+            OverrideAction::Pause => paused = Some(true),
+            OverrideAction::Run => paused = Some(false),
+            OverrideAction::Exclusive => {
                 let only = inputs.tenants.iter().find(|tenant| tenant.name == change.tenant)?;
                 (subject, paused, name) = (PolicySubject::Others(only), Some(true), change.tenant.clone());
             }
         }
         let (until, zone, reason) = (change.until, inputs.zone.clone(), change.reason.clone());
-        let cause = Cause { stage: PolicyStage::ByHand, name, until, zone, reason };
+        let cause = Cause { stage: PolicyStage::Override, name, until, zone, reason };
         Some(ActivePolicy { cause, subject, effect, paused })
     });
-    windows.chain(bookings).chain(by_hand).collect()
+    windows.chain(bookings).chain(overrides).collect()
 }
 
 fn next_change(inputs: &PolicyInputs<'_>, now: i64) -> Option<i64> {
     let windows = inputs.windows.iter().filter_map(|window| next_boundary(window, now));
     let bookings = inputs.bookings.iter().flat_map(|booking| [booking.from, booking.until]);
-    let by_hand = inputs.by_hand.iter().filter_map(|change| change.until);
-    windows.chain(bookings).chain(by_hand).filter(|at| *at > now).min()
+    let overrides = inputs.overrides.iter().filter_map(|change| change.until);
+    windows.chain(bookings).chain(overrides).filter(|at| *at > now).min()
 }
 
 /// Applies everything in force to one tenant.
@@ -313,7 +313,8 @@ fn find_culprit(
     active: &[ActivePolicy<'_>],
     outcomes: &[TenantOutcome],
 ) -> Option<(usize, String)> {
-    let scheduled = |policy: &ActivePolicy<'_>| policy.cause.stage < PolicyStage::ByHand && policy.can_raise_promises();
+    let scheduled =
+        |policy: &ActivePolicy<'_>| policy.cause.stage < PolicyStage::Override && policy.can_raise_promises();
     if !active.iter().any(scheduled) {
         return None;
     }

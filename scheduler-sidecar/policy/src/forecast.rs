@@ -108,10 +108,10 @@ pub fn find_window_conflicts(inputs: &PolicyInputs<'_>, now: i64, seconds: i64) 
     if inputs.windows.is_empty() {
         return Vec::new();
     }
-    find_conflicts(&PolicyInputs { bookings: &[], by_hand: &[], ..*inputs }, now, now.saturating_add(seconds))
+    find_conflicts(&PolicyInputs { bookings: &[], overrides: &[], ..*inputs }, now, now.saturating_add(seconds))
 }
 
-/// Returns the first moment, from `now` to before `end`, at which the terms of the file and the changes by hand do not
+/// Returns the first moment, from `now` to before `end`, at which the terms of the file and the overrides do not
 /// fit on one of `devices`, and why. Windows and bookings that do not fit yield, and are not a reason.
 #[must_use]
 pub fn find_misfit_ahead(inputs: &PolicyInputs<'_>, devices: &[String], now: i64, end: i64) -> Option<(i64, String)> {

@@ -1,8 +1,8 @@
 //! Policies: terms that follow time and the decisions of people.
 //!
 //! ```text
-//! terms of the file ──► windows, bookings ──► changes by hand ──► terms in force
-//!                       (schedule)            (by_hand)           (chain: decide)
+//! terms of the file ──► windows, bookings ──► overrides ──► terms in force
+//!                       (schedule)            (overrides)           (chain: decide)
 //! ```
 //!
 //! Everything here is a pure function of its arguments: no IO and no clock, and time zones are values. The daemon calls
@@ -10,8 +10,8 @@
 //! value comes from, and [`forecast`] what will hold later.
 #![forbid(unsafe_code)]
 
-pub mod by_hand;
 pub mod chain;
 pub mod forecast;
+pub mod overrides;
 pub mod schedule;
 pub mod words;

@@ -40,8 +40,8 @@ impl Cause {
         let what = match (stage, name.as_str()) {
             (PolicyStage::Window, name) => format!("window {name:?}"),
             (PolicyStage::Booking, name) => format!("booking {name:?}"),
-            (PolicyStage::ByHand, "") => "by hand".to_owned(),
-            (PolicyStage::ByHand, tenant) => format!("tenant {tenant} is exclusive by hand"),
+            (PolicyStage::Override, "") => "by hand".to_owned(),
+            (PolicyStage::Override, tenant) => format!("tenant {tenant} is exclusive by hand"),
         };
         let until = until.map_or(String::new(), |until| format!(" until {}", format_moment(zone, until, now)));
         let reason = reason.as_ref().map_or(String::new(), |reason| format!(": {reason:?}"));

@@ -8,9 +8,9 @@ use vgpu_config::live::{apply_change, find_misfits};
 use vgpu_config::make_plan;
 use vgpu_config::plan::{ConfigPlan, TenantPlan};
 use vgpu_config::resolve::Surroundings;
-use vgpu_policy::by_hand::{HandAction, HandChange, add_change};
 use vgpu_policy::chain::{Decision, PolicyInputs, PolicyStage, decide};
 use vgpu_policy::forecast::{find_booking_conflicts, find_misfit_ahead, find_window_conflicts, forecast_changes};
+use vgpu_policy::overrides::{OverrideAction, TermsOverride, add_override};
 use vgpu_policy::words::chain_sentences;
 
 const WEEK: i64 = 7 * 86_400;
@@ -27,14 +27,14 @@ fn tenant(name: &str, rest: &str) -> String {
     format!("[[tenant]]\nname = \"{name}\"\ndevices = [0]\nmemory_limit = \"20GiB\"\n{rest}\n")
 }
 
-fn inputs<'a>(plan: &'a ConfigPlan, by_hand: &'a [HandChange]) -> PolicyInputs<'a> {
+fn inputs<'a>(plan: &'a ConfigPlan, overrides: &'a [TermsOverride]) -> PolicyInputs<'a> {
     PolicyInputs {
         devices: &plan.devices,
         tenants: &plan.tenants,
         leaving: &[],
         windows: &plan.windows,
         bookings: &plan.bookings,
-        by_hand,
+        overrides,
         zone: &UTC,
     }
 }
@@ -43,14 +43,14 @@ fn at(text: &str) -> i64 {
     text.parse::<Timestamp>().unwrap().as_second()
 }
 
-fn by_hand(tenant: &str, action: HandAction, since: &str, until: Option<&str>) -> HandChange {
+fn overrides(tenant: &str, action: OverrideAction, since: &str, until: Option<&str>) -> TermsOverride {
     let reason = until.map(|_| "demo".to_owned());
     let until = until.map(at);
-    HandChange { tenant: tenant.into(), device: None, action, since: at(since), until, by_uid: 0, reason }
+    TermsOverride { tenant: tenant.into(), device: None, action, since: at(since), until, by_uid: 0, reason }
 }
 
-fn limit(percent: &str) -> HandAction {
-    HandAction::Terms(Box::new(WrittenChange { sm_limit: Some(percent.into()), ..WrittenChange::default() }))
+fn limit(percent: &str) -> OverrideAction {
+    OverrideAction::Terms(Box::new(WrittenChange { sm_limit: Some(percent.into()), ..WrittenChange::default() }))
 }
 
 fn ceilings(decision: &Decision) -> Vec<String> {
@@ -80,7 +80,7 @@ fn a_window_holds_between_its_times_and_the_file_before_and_after() {
 fn the_chain_is_told_with_each_value_its_cause_and_its_end() {
     let night = "[[window]]\nname = \"night\"\nfrom = \"22:00\"\nto = \"06:00\"\nsm_limit = 80\n";
     let plan = plan(&format!("{}{night}", tenant("a", "sm_limit = 30")));
-    let changes = [by_hand("a", limit("20"), "2026-11-27T23:00Z", Some("2026-11-27T23:05Z"))];
+    let changes = [overrides("a", limit("20"), "2026-11-27T23:00Z", Some("2026-11-27T23:05Z"))];
     let told = |now: &str| {
         let decision = decide(&inputs(&plan, &changes), at(now));
         chain_sentences(&plan.tenants[0], &decision.outcomes[0], "0", "file", at(now))
@@ -95,13 +95,13 @@ fn the_chain_is_told_with_each_value_its_cause_and_its_end() {
 fn a_pause_of_a_window_ends_with_it_and_a_person_may_end_it_before() {
     let day = "[[window]]\nname = \"day\"\nfrom = \"08:00\"\nto = \"18:00\"\npaused = true\ngroups = [\"batch\"]\n";
     let plan = plan(&format!("{}{}{day}", tenant("a", "group = \"batch/nightly\""), tenant("b", "")));
-    let paused = |now: &str, changes: &[HandChange]| {
+    let paused = |now: &str, changes: &[TermsOverride]| {
         let decision = decide(&inputs(&plan, changes), at(now));
         decision.outcomes.iter().map(|outcome| outcome.paused).collect::<Vec<_>>()
     };
     assert_eq!(paused("2026-11-27T08:00Z", &[]), [true, false]);
     assert_eq!(paused("2026-11-27T18:00Z", &[]), [false, false]);
-    let run = by_hand("a", HandAction::Run, "2026-11-27T09:00Z", Some("2026-11-27T10:00Z"));
+    let run = overrides("a", OverrideAction::Run, "2026-11-27T09:00Z", Some("2026-11-27T10:00Z"));
     assert_eq!(paused("2026-11-27T09:30Z", std::slice::from_ref(&run)), [false, false]);
     assert_eq!(paused("2026-11-27T10:00Z", &[run]), [true, false]);
 }
@@ -110,7 +110,7 @@ fn a_pause_of_a_window_ends_with_it_and_a_person_may_end_it_before() {
 fn an_exclusive_tenant_pauses_those_on_its_devices_and_nobody_else() {
     let other = "[[tenant]]\nname = \"c\"\ndevices = [1]\nmemory_limit = \"1GiB\"\n";
     let plan = plan(&format!("{}{}{other}", tenant("a", ""), tenant("b", "")));
-    let changes = [by_hand("a", HandAction::Exclusive, "2026-11-27T09:00Z", Some("2026-11-27T10:00Z"))];
+    let changes = [overrides("a", OverrideAction::Exclusive, "2026-11-27T09:00Z", Some("2026-11-27T10:00Z"))];
     let decision = decide(&inputs(&plan, &changes), at("2026-11-27T09:30Z"));
     assert_eq!(decision.outcomes.iter().map(|outcome| outcome.paused).collect::<Vec<_>>(), [false, true, false]);
     let words = chain_sentences(&plan.tenants[1], &decision.outcomes[1], "0", "file", at("2026-11-27T09:30Z"));
@@ -163,10 +163,10 @@ fn terms_may_change_places_at_one_moment() {
     let plan = plan(&format!("{}{}{swap}", tenant("a", "sm_request = 80"), tenant("b", "sm_request = 20")));
     let decision = decide(&inputs(&plan, &[]), at("2026-11-27T22:00Z"));
     assert_eq!(decision.refused, []);
-    // A change by hand that fits only while the window lowers its neighbour is refused for the time after it.
+    // A override that fits only while the window lowers its neighbour is refused for the time after it.
     let floor = WrittenChange { sm_request: Some("70".into()), ..WrittenChange::default() };
-    let raise = |until| [by_hand("b", HandAction::Terms(Box::new(floor.clone())), "2026-11-27T23:00Z", until)];
-    let ahead = |changes: &[HandChange], end: &str| {
+    let raise = |until| [overrides("b", OverrideAction::Terms(Box::new(floor.clone())), "2026-11-27T23:00Z", until)];
+    let ahead = |changes: &[TermsOverride], end: &str| {
         find_misfit_ahead(&inputs(&plan, changes), &["0".to_owned()], at("2026-11-27T23:00Z"), at(end))
     };
     assert_eq!(ahead(&raise(Some("2026-11-28T05:00Z")), "2026-11-28T05:00Z"), None);
@@ -229,7 +229,7 @@ proptest! {
     ) {
         let plan = plan(&file);
         let begin = at("2026-11-23T00:00Z");
-        let mut changes: Vec<HandChange> = Vec::new();
+        let mut changes: Vec<TermsOverride> = Vec::new();
         let mut now = begin;
         for (of, share, hours, length) in commands {
             now += hours * 3600;
@@ -240,12 +240,12 @@ proptest! {
                 decide(&inputs(&plan, &changes), now).outcomes.into_iter().map(|outcome| outcome.tenant).collect();
             let parsed = written.read(str::to_owned).unwrap();
             let until = length.map(|hours| now + hours * 3600);
-            let change = HandChange {
-                tenant: name.clone(), device: None, action: HandAction::Terms(Box::new(written)), since: now, until,
+            let change = TermsOverride {
+                tenant: name.clone(), device: None, action: OverrideAction::Terms(Box::new(written)), since: now, until,
                 by_uid: 0, reason: None,
             };
             let mut with = changes.clone();
-            add_change(&mut with, change).unwrap();
+            add_override(&mut with, change).unwrap();
             let ahead = find_misfit_ahead(&inputs(&plan, &with), &["0".to_owned()], now, until.unwrap_or(now + WEEK));
             if apply_change(&plan.devices, &in_force, &name, None, &parsed).is_ok() && ahead.is_none() {
                 changes = with;

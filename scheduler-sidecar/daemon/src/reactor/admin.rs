@@ -7,18 +7,35 @@ use std::collections::BTreeSet;
 
 use vgpu_core::limits::Mode;
 
+use super::policies::ChangeNote;
 use super::tenants::Lifetime;
 use super::{Reactor, arbiter_number};
-use crate::config::{DeviceName, DeviceTermsConfig, TenantConfig, device_name};
+use crate::config::device_name;
 use crate::connection::PeerCredentials;
+use tracing::info;
+use vgpu_accounting::clock;
 use vgpu_config::change::WrittenChange;
 use vgpu_config::live;
-use vgpu_config::plan::{DevicePlan, TenantPlan, TermsPlan};
+use vgpu_config::plan::{DevicePlan, TenantPlan};
+use vgpu_config::problem::escape_value;
+use vgpu_config::schedule::WrittenBooking;
+use vgpu_config::value::is_name;
 use vgpu_control::explain::{DeviceExplanation, DeviceStanding, explain_tenant, tell_findings};
 use vgpu_control::own;
-use vgpu_control::{ChangeResult, ControlAnswer, ControlCommand, ProcessStatus};
+use vgpu_control::{BookingStatus, ChangeLasting, ChangeResult, ControlAnswer, ControlCommand, ProcessStatus};
+use vgpu_policy::chain::{PolicyStage, RefusedPolicy};
+use vgpu_policy::overrides::{OverrideAction, TermsOverride, add_override};
+
+/// Most bookings that commands made and that are not over.
+const MAX_BOOKINGS: usize = 1024;
 
 const LASTS_WORDS: &str = "it lasts until the configuration is read again (SIGHUP) or the daemon restarts";
+
+/// Longest time that a change may be given, in seconds: a year.
+const MAX_LASTING_SECONDS: u64 = 365 * 86_400;
+
+/// Longest reason, in bytes.
+const MAX_REASON_BYTES: usize = 256;
 
 impl Reactor {
     /// Answers a parsed request.
@@ -45,9 +62,16 @@ impl Reactor {
                     Err(why) => (answer.error, answer.refusal) = (Some(why.words), why.kind),
                 };
             }
-            ControlCommand::Set { tenant, device, change } => self.set_live(tenant, device.as_deref(), change, who),
-            ControlCommand::Pause { tenant } => self.set_pause(tenant, true, who),
-            ControlCommand::Resume { tenant } => self.set_pause(tenant, false, who),
+            ControlCommand::Set { tenant, device, change, lasting } => {
+                self.set_live(tenant, device.as_deref(), change, lasting, who)
+            }
+            ControlCommand::Pause { tenant, lasting } => self.pause(tenant, lasting, who),
+            ControlCommand::Resume { tenant } => self.resume(tenant, who),
+            ControlCommand::Exclusive { tenant, lasting } => self.make_exclusive(tenant, lasting, who),
+            ControlCommand::Unset { tenant } => self.unset(tenant, who),
+            ControlCommand::Book { booking } => return take_bookings(self.book(booking, who), answer),
+            ControlCommand::Bookings => return answer.bookings = Some(self.list_bookings()),
+            ControlCommand::Cancel { booking } => return take_bookings(self.cancel_booking(booking, who), answer),
             // Sent line by line by `reactor::follow`.
             ControlCommand::Events { .. } => return,
         };
@@ -71,12 +95,12 @@ impl Reactor {
         let unknown =
             || vec![DevicePlan { index: None, uuid: None, parent: None, memory: None, overcommit: 1000, model: None }];
         let open = self.rooms.values().filter(|room| !room.is_removed());
-        (planned.unwrap_or_else(unknown), open.map(|room| plan_of(&room.tenant)).collect())
+        (planned.unwrap_or_else(unknown), open.map(|room| TenantPlan::from(&room.tenant)).collect())
     }
 
     /// Tenants whose promises are in force, and those that were removed and still have members.
     pub(super) fn promised_tenants(&self) -> Vec<TenantPlan> {
-        self.rooms.values().map(|room| plan_of(&room.tenant)).collect()
+        self.rooms.values().map(|room| TenantPlan::from(&room.tenant)).collect()
     }
 
     /// The room of a tenant that is served, by its name.
@@ -90,6 +114,7 @@ impl Reactor {
         name: &str,
         device: Option<&str>,
         words: &WrittenChange,
+        lasting: &ChangeLasting,
         who: PeerCredentials,
     ) -> Result<ChangeResult, String> {
         let change = words.read(str::to_owned)?;
@@ -99,22 +124,21 @@ impl Reactor {
         if changed.tenant.mode == Mode::Observe && self.leases.is_paused(arbiter_number(id)) {
             return Err(format!("tenant {name} is paused, and a pause has no effect in mode observe; resume it first"));
         }
+        let action = OverrideAction::Terms(Box::new(words.clone()));
+        let device = device.map(|device| live::device_of(&devices, &changed.tenant, device)).transpose()?;
+        let what = words.to_command_words(device.as_deref());
+        let change = TermsOverride { device, ..new_override(name, action, lasting, who)? };
+        let mut ahead = self.policy_givens();
+        add_override(&mut ahead.overrides, change.clone())?;
+        let touched: Vec<String> = changed.what.iter().map(|(device, _)| device.clone()).collect();
+        ahead.check_ahead(&touched, change.since, change.until)?;
+        let until = change.until;
+        self.add_override(change, &note_about(name, &what, lasting, who))?;
         let mut keys: BTreeSet<&'static str> = changed.whole.iter().copied().collect();
         keys.extend(changed.what.iter().flat_map(|(_, what)| what));
-        let what = words.to_command_words(device);
-        if !keys.is_empty() {
-            self.change_tenant(TenantConfig::from(&changed.tenant), &what, who)?;
-        }
-        for terms in changed.tenant.terms.iter().filter(|_| !changed.whole.is_empty()) {
-            let marks = self.marks.entry((name.to_owned(), terms.device.clone())).or_default();
-            marks.extend(changed.whole.iter().copied());
-        }
-        for (device, what) in &changed.what {
-            self.marks.entry((name.to_owned(), device.clone())).or_default().extend(what);
-        }
         let mut notes = Vec::new();
-        if !keys.is_empty() {
-            notes.push(LASTS_WORDS.to_owned());
+        if !keys.is_empty() || until.is_some() {
+            notes.extend(self.lasting_note(until, LASTS_WORDS));
         }
         if changed.whole.contains(&"strict") {
             notes
@@ -126,27 +150,184 @@ impl Reactor {
         self.change_result(name, keys.into_iter().map(str::to_owned).collect(), notes)
     }
 
+    /// How long a change lasts, for its caller.
+    fn lasting_note(&self, until: Option<i64>, without_end: &str) -> Vec<String> {
+        let Some(until) = until else { return vec![without_end.to_owned()] };
+        let mut notes = vec![format!("it lasts until {}", self.policies.format_time(until))];
+        if !self.policies.is_stored() {
+            notes.push("the daemon has no state_dir, so a restart of the daemon ends it too".to_owned());
+        }
+        notes
+    }
+
     fn is_observed(&self, name: &str) -> bool {
         let room = self.rooms.values().find(|room| !room.is_removed() && room.tenant.name == name);
         room.is_some_and(|room| room.tenant.mode == Mode::Observe)
     }
 
-    fn set_pause(&mut self, name: &str, hold: bool, who: PeerCredentials) -> Result<ChangeResult, String> {
+    fn pause(&mut self, name: &str, lasting: &ChangeLasting, who: PeerCredentials) -> Result<ChangeResult, String> {
         self.known_room(name)?;
         let was = self.is_paused(name).unwrap_or(false);
-        if hold && self.is_observed(name) {
+        if self.is_observed(name) {
             return Err(format!(
                 "tenant {name} is only observed (mode = \"observe\"), so a pause has no effect; use `vgpu set {name} \
                  --mode enforce` first"
             ));
         }
-        if hold { self.pause_tenant(name, who) } else { self.resume_tenant(name, who) }?;
-        let changed = if was == hold { Vec::new() } else { vec!["paused".to_owned()] };
+        let change = new_override(name, OverrideAction::Pause, lasting, who)?;
+        let until = change.until;
+        self.add_override(change, &note_about(name, "paused", lasting, who))?;
+        let notes = self.lasting_note(until, "it lasts until `vgpu resume` or a restart of the daemon");
+        self.change_result(name, if was { Vec::new() } else { vec!["paused".to_owned()] }, notes)
+    }
+
+    /// Ends an administrator's pause. If a policy still pauses the tenant, it may launch until that pause would end.
+    fn resume(&mut self, name: &str, who: PeerCredentials) -> Result<ChangeResult, String> {
+        self.known_room(name)?;
+        let was = self.is_paused(name).unwrap_or(false);
+        let note = note_about(name, "resumed", &ChangeLasting::default(), who);
+        let is_pause = |change: &TermsOverride| change.tenant == name && change.action == OverrideAction::Pause;
+        self.end_overrides(is_pause, &note)?;
         let mut notes = Vec::new();
-        if hold {
-            notes.push("it lasts until `vgpu resume` or a restart of the daemon".to_owned());
+        if self.is_paused(name).unwrap_or(false) {
+            let steps = self.policies.steps_of(name).iter().rev();
+            let pause = steps.filter(|step| step.key == "paused").map(|step| step.cause.clone()).next();
+            let until = pause.as_ref().and_then(|cause| cause.until);
+            let words = pause.map_or_else(String::new, |cause| cause.to_words(clock::unix_seconds()));
+            let run = new_override(name, OverrideAction::Run, &ChangeLasting::default(), who)?;
+            self.add_override(TermsOverride { until, ..run }, &note)?;
+            notes.push(format!("it was paused: {words}; it launches until then"));
         }
-        self.change_result(name, changed, notes)
+        self.change_result(name, if was { vec!["paused".to_owned()] } else { Vec::new() }, notes)
+    }
+
+    fn make_exclusive(
+        &mut self,
+        name: &str,
+        lasting: &ChangeLasting,
+        who: PeerCredentials,
+    ) -> Result<ChangeResult, String> {
+        self.known_room(name)?;
+        let change = new_override(name, OverrideAction::Exclusive, lasting, who)?;
+        let until = change.until;
+        let of_name = |change: &TermsOverride| change.tenant == name && change.action == OverrideAction::Exclusive;
+        let was = self.policies.kept.overrides.iter().any(of_name);
+        let before = self.policies.paused_tenants();
+        self.add_override(change, &note_about(name, "exclusive", lasting, who))?;
+        let mut notes = self.lasting_note(until, "it lasts until `vgpu unset` or a restart of the daemon");
+        let paused: Vec<String> =
+            self.policies.paused_tenants().into_iter().filter(|paused| !before.contains(paused)).collect();
+        if !paused.is_empty() {
+            notes.push(format!("paused, with their memory kept: {}", paused.join(", ")));
+        }
+        self.change_result(name, if was { Vec::new() } else { vec!["exclusive".to_owned()] }, notes)
+    }
+
+    /// Ends everything that administrators changed of a tenant.
+    fn unset(&mut self, name: &str, who: PeerCredentials) -> Result<ChangeResult, String> {
+        self.known_room(name)?;
+        let mut keys: BTreeSet<String> = self.policies.override_steps(name).map(|step| step.key.to_owned()).collect();
+        let is_own = |change: &TermsOverride| change.tenant == name;
+        if self
+            .policies
+            .kept
+            .overrides
+            .iter()
+            .any(|change| is_own(change) && change.action == OverrideAction::Exclusive)
+        {
+            keys.insert("exclusive".to_owned());
+        }
+        let ahead = {
+            let mut givens = self.policy_givens();
+            givens.overrides.retain(|change| !is_own(change));
+            let of_name = |tenant: &&TenantPlan| tenant.name == name;
+            let terms = givens.tenants.iter().find(of_name).map(|tenant| tenant.terms.clone()).unwrap_or_default();
+            let devices: Vec<String> = terms.into_iter().map(|terms| terms.device).collect();
+            givens.check_ahead(&devices, clock::unix_seconds(), None)
+        };
+        ahead.map_err(|why| format!("the terms of the configuration do not fit any more: {why}"))?;
+        let note = note_about(name, "its overrides were ended", &ChangeLasting::default(), who);
+        self.end_overrides(is_own, &note)?;
+        self.change_result(name, keys.into_iter().collect(), Vec::new())
+    }
+
+    fn book(&mut self, written: &WrittenBooking, who: PeerCredentials) -> Result<Vec<BookingStatus>, String> {
+        let now = clock::unix_seconds();
+        let id = self.known_room(&written.tenant)?;
+        let mut booking = written.clone();
+        check_reason(booking.reason.as_deref())?;
+        if booking.until <= now {
+            return Err("the booking is over already; accepted: an end in the future".to_owned());
+        }
+        let Some(tenant) = self.rooms.get(&id).map(|room| TenantPlan::from(&room.base)) else { return Ok(Vec::new()) };
+        let devices = self.in_force().0;
+        let named = booking.devices.iter().map(|device| live::device_of(&devices, &tenant, device));
+        booking.devices = named.collect::<Result<_, _>>()?;
+        let mut ahead = self.policy_givens();
+        if booking.name.is_empty() {
+            let is_free = |name: &String| ahead.bookings.iter().all(|other| other.name != *name);
+            let names = (1..).map(|number: u32| format!("{}-{number}", booking.tenant));
+            booking.name = names.filter(is_free).take(1).collect();
+        } else if ahead.bookings.iter().any(|other| other.name == booking.name) {
+            return Err(format!("there is a booking {:?} already; accepted: another name", booking.name));
+        }
+        if !is_name(&booking.name) {
+            let accepted = "1 to 64 letters, digits, '-', '_' and '.', not beginning with '.'";
+            return Err(format!("booking {:?} cannot be a name; accepted: {accepted}", escape_value(&booking.name)));
+        }
+        if self.policies.kept.bookings.len() >= MAX_BOOKINGS {
+            return Err(format!("there are {MAX_BOOKINGS} bookings; accepted: fewer, see `vgpu bookings --cancel`"));
+        }
+        ahead.bookings.push(booking.read(str::to_owned)?);
+        ahead.check_ahead(&[], now, Some(now))?;
+        let what = format!("booking {:?} from {}", booking.name, self.policies.format_time(booking.from));
+        let mut kept = self.policies.kept.clone();
+        kept.bookings.push(booking.clone());
+        self.policies.replace_kept(kept)?;
+        let (by_uid, by_pid) = (who.uid, who.pid);
+        info!(kind = "booking.made", tenant = %booking.tenant, by_uid, by_pid, name = %booking.name, from = booking.from, until = booking.until, reason = booking.reason, "a part of devices was booked");
+        self.apply_policies(&note_about(&booking.tenant, &what, &ChangeLasting::default(), who));
+        Ok(self.list_bookings().into_iter().filter(|status| status.booking.name == booking.name).collect())
+    }
+
+    fn cancel_booking(&mut self, name: &str, who: PeerCredentials) -> Result<Vec<BookingStatus>, String> {
+        let all = self.list_bookings();
+        let Some(status) = all.iter().find(|status| status.booking.name == name) else {
+            let names = || all.iter().map(|status| status.booking.name.as_str());
+            return Err(live::unknown_name("booking", name, names()));
+        };
+        if status.of_file {
+            return Err(format!("booking {name} is in the configuration file; remove it there and reload"));
+        }
+        let tenant = status.booking.tenant.clone();
+        let mut kept = self.policies.kept.clone();
+        kept.bookings.retain(|booking| booking.name != name);
+        self.policies.replace_kept(kept)?;
+        let (by_uid, by_pid) = (who.uid, who.pid);
+        info!(kind = "booking.cancelled", %tenant, by_uid, by_pid, %name, "a booking was cancelled");
+        let what = format!("booking {name:?} was cancelled");
+        self.apply_policies(&note_about(&tenant, &what, &ChangeLasting::default(), who));
+        Ok(all.into_iter().filter(|status| status.booking.name == name).collect())
+    }
+
+    /// Bookings that are not over, the earliest first.
+    fn list_bookings(&self) -> Vec<BookingStatus> {
+        let now = clock::unix_seconds();
+        let of_file = self.loaded.iter().flat_map(|loaded| &loaded.plan.bookings);
+        let of_file = of_file.map(|booking| (WrittenBooking::from(booking), true));
+        let made = self.policies.kept.bookings.iter().map(|booking| (booking.clone(), false));
+        let mut all: Vec<BookingStatus> = of_file
+            .chain(made)
+            .filter(|(booking, _)| booking.until > now)
+            .map(|(booking, of_file)| {
+                let is_it =
+                    |refused: &&RefusedPolicy| refused.name == booking.name && refused.stage == PolicyStage::Booking;
+                let refused = self.policies.refused.iter().find(is_it).map(|refused| refused.words.clone());
+                BookingStatus { holds: booking.from <= now && refused.is_none(), booking, of_file, refused }
+            })
+            .collect();
+        all.sort_by(|one, other| (one.booking.from, &one.booking.name).cmp(&(other.booking.from, &other.booking.name)));
+        all
     }
 
     /// Returns the answer to a change: the tenant's terms after it, the changed keys and the notes.
@@ -187,6 +368,15 @@ impl Reactor {
         });
         let facts: Vec<DeviceStanding> = facts.collect();
         let mut all = explain_tenant(&whole, &facts);
+        for explained in &mut all {
+            let named = tenant.terms_on(&explained.device).map(|on| vec![device_name(&on.device)]);
+            let devices = named.unwrap_or_else(|| tenant.on.iter().map(|on| device_name(&on.device)).collect());
+            for device in &devices {
+                let at = if devices.len() > 1 { format!("On device {device}: ") } else { String::new() };
+                let words = self.chain_words(name, device);
+                explained.sentences.extend(words.into_iter().map(|words| format!("{at}{words}.")));
+            }
+        }
         let (found, more) =
             self.proof.as_ref().map(|proof| proof.of_tenant(name, own::MAX_FINDINGS_TOLD)).unwrap_or_default();
         tell_findings(&mut all, &found, more);
@@ -194,34 +384,39 @@ impl Reactor {
     }
 }
 
-/// The tenant as a configuration file would describe it.
-fn plan_of(tenant: &TenantConfig) -> TenantPlan {
-    TenantPlan {
-        name: tenant.name.clone(),
-        socket: tenant.socket.clone(),
-        bearer: tenant.bearer.clone(),
-        uids: tenant.uids.clone(),
-        mode: tenant.mode,
-        strict: tenant.strict,
-        on_error: tenant.on_error,
-        on_loss: tenant.on_loss,
-        terms: tenant.on.iter().map(terms_of).collect(),
+fn take_bookings(done: Result<Vec<BookingStatus>, String>, answer: &mut ControlAnswer) {
+    match done {
+        Ok(bookings) => answer.bookings = Some(bookings),
+        Err(words) => answer.error = Some(words),
     }
 }
 
-fn terms_of(on: &DeviceTermsConfig) -> TermsPlan {
-    let uuid = match &on.device {
-        DeviceName::Uuid(uuid, _) => Some(uuid.clone()),
-        DeviceName::Number(_) | DeviceName::Any => None,
-    };
-    TermsPlan {
-        device: device_name(&on.device),
-        uuid,
-        memory: on.memory,
-        ceiling: on.terms.ceiling,
-        floor: on.terms.floor,
-        weight: on.terms.weight,
-        class: on.terms.class,
-        quantum: on.terms.quantum,
+fn check_reason(reason: Option<&str>) -> Result<(), String> {
+    match reason.map(str::len) {
+        Some(length) if length > MAX_REASON_BYTES => {
+            Err(format!("the reason has {length} bytes; accepted: at most {MAX_REASON_BYTES}"))
+        }
+        _ => Ok(()),
     }
+}
+
+fn new_override(
+    tenant: &str,
+    action: OverrideAction,
+    lasting: &ChangeLasting,
+    who: PeerCredentials,
+) -> Result<TermsOverride, String> {
+    check_reason(lasting.reason.as_deref())?;
+    let since = clock::unix_seconds();
+    let until = match lasting.seconds {
+        Some(seconds @ 1..=MAX_LASTING_SECONDS) => Some(since.saturating_add_unsigned(seconds)),
+        Some(seconds) => return Err(format!("{seconds} s is no time that a change may last; accepted: 1s to 365d")),
+        None => None,
+    };
+    let reason = lasting.reason.clone();
+    Ok(TermsOverride { tenant: tenant.to_owned(), device: None, action, since, until, by_uid: who.uid, reason })
+}
+
+fn note_about(tenant: &str, what: &str, lasting: &ChangeLasting, who: PeerCredentials) -> ChangeNote {
+    ChangeNote { reason: lasting.reason.clone(), ..ChangeNote::about(tenant, what, who) }
 }

@@ -1,21 +1,20 @@
 //! Replaces one plan by the next while members are connected, as a whole or not at all.
 //!
 //! A new tenant gets its socket, a removed one loses it, and members that join a changed one get the new terms.
-//! Connected members keep their connections and find the new terms on their boards. Administrators' overrides end when
-//! the file is read again. They stay when the same file is resolved against devices that the driver named later
-//! (`by_hand`).
+//! Connected members keep their connections and find the new terms on their boards. Administrators' changes without an
+//! end of their own end when the file is read again. They stay when the same file is resolved against devices that the
+//! driver named later.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
 use tracing::{info, warn};
-use vgpu_core::limits::Mode;
 
+use super::policies::ChangeNote;
 use super::terms_file;
 use super::{Reactor, ServeError, arbiter_number};
 use crate::asking::DriverInquiry;
-use crate::by_hand;
-use crate::by_hand::Marks;
 use crate::config::TenantConfig;
 use crate::connection::PeerCredentials;
 use crate::door::{ListeningSocket, SocketAudience};
@@ -23,7 +22,6 @@ use crate::room::{self, TenantRoom, remove_dir};
 use crate::source::ConfigSource;
 use vgpu_accounting::clock;
 use vgpu_config::difference::{PlanDifference, compare_plans};
-use vgpu_config::live;
 use vgpu_config::plan::ConfigPlan;
 use vgpu_control as control;
 
@@ -74,26 +72,24 @@ impl Reactor {
         self.obey_text(loaded, text, "read against the driver's devices", true);
         // Tenants that may use every device have ledgers of all from now on.
         self.rooms.keys().for_each(|id| self.keep_terms(*id));
-        if self.marks.is_empty() {
-            return;
-        }
-        let (devices, tenants) = self.in_force();
-        for words in live::find_misfits(&devices, &tenants) {
-            warn!("changes by `vgpu set` do not fit the driver's devices, and stay in force: {words}");
-        }
     }
 
     /// Applies a text of the file, or logs why it cannot. `stays`: administrators' overrides are kept.
     fn obey_text(&mut self, mut loaded: LoadedFile, text: Result<String, String>, done: &str, stays: bool) {
-        match text.and_then(|text| Ok((self.follow_plan(&loaded, &text, stays)?, text))) {
-            Ok(((plan, summary), text)) => {
+        match text.and_then(|text| Ok((self.follow_plan(&loaded, &text)?, text))) {
+            Ok(((plan, difference), text)) => {
                 loaded.reloads += 1;
                 loaded.refused = None;
                 (loaded.plan, loaded.text) = (plan, text);
+                let summary = difference_summary(&difference);
                 info!(kind = "config.taken", file = %loaded.source.path.display(), "{done}: {summary}");
                 for note in &loaded.plan.notes {
                     warn!("{note}");
                 }
+                self.loaded = Some(loaded);
+                self.follow_changes(&difference, stays);
+                self.announce_reload();
+                return;
             }
             Err(why) => {
                 warn!(kind = "config.refused", file = %loaded.source.path.display(), errors = why.lines().count(), "not {done}, nothing was changed");
@@ -103,13 +99,19 @@ impl Reactor {
                 loaded.refused = Some(why);
             }
         }
-        let refused = if loaded.refused.is_some() { "; the last reload was refused" } else { "" };
         self.loaded = Some(loaded);
+        self.announce_reload();
+    }
+
+    fn announce_reload(&self) {
+        let is_refused = self.loaded.as_ref().is_some_and(|loaded| loaded.refused.is_some());
+        let refused = if is_refused { "; the last reload was refused" } else { "" };
         self.notifier.notify_ready(&format!("{}{refused}", self.daemon_summary()));
     }
 
-    /// Puts the new plan in force, and returns it with a summary; or returns in words why nothing was changed.
-    fn follow_plan(&mut self, loaded: &LoadedFile, text: &str, stays: bool) -> Result<(ConfigPlan, String), String> {
+    /// Opens and closes sockets as the new plan says, and returns it with its difference to the last; or returns in
+    /// words why nothing was changed.
+    fn follow_plan(&mut self, loaded: &LoadedFile, text: &str) -> Result<(ConfigPlan, PlanDifference), String> {
         let mut plan = loaded.source.make_plan(text).map_err(|why| why.to_string())?;
         self.append_added(&mut plan)?;
         let difference = compare_plans(&loaded.plan, &plan);
@@ -140,9 +142,8 @@ impl Reactor {
         }
         self.remove(&difference.removed, "no longer in the configuration", None);
         self.retry_doors();
-        self.follow_changes(&plan, &difference, stays);
         self.max_connections = usize::try_from(plan.daemon.max_connections).unwrap_or(usize::MAX);
-        Ok((plan, difference_summary(&difference)))
+        Ok((plan, difference))
     }
 
     /// Opens and watches a tenant's socket. Does not wait for locks: members wait for the heartbeat meanwhile.
@@ -203,7 +204,7 @@ impl Reactor {
         match self.rooms.get_mut(&id) {
             Some(room) => {
                 room.take_terms(tenant.clone());
-                room.door = Some(door);
+                (room.base, room.door) = (tenant.clone(), Some(door));
             }
             None => {
                 let limits_before = self.roster.prior_limits(&tenant.name);
@@ -244,39 +245,31 @@ impl Reactor {
         });
     }
 
-    /// Gives every tenant the terms of the plan, which its members get at once. `stays`: administrators' overrides are
-    /// carried over; otherwise they end, because the file is in force.
-    fn follow_changes(&mut self, plan: &ConfigPlan, difference: &PlanDifference, stays: bool) {
-        let now = clock::now();
-        let mut carried = Marks::new();
-        for planned in &plan.tenants {
-            let open = self.rooms.iter_mut().find(|(_, room)| !room.is_removed() && room.tenant.name == planned.name);
-            let Some((id, room)) = open else { continue };
-            let mut fresh = TenantConfig::from(planned);
-            if stays {
-                carried.extend(by_hand::carry_overrides(&mut fresh, &room.tenant, &self.marks));
-            }
-            if room.tenant == fresh {
-                continue;
-            }
-            room.take_terms(fresh.clone());
-            let id = *id;
-            if fresh.mode != Mode::Enforce && self.leases.is_paused(arbiter_number(id)) {
-                warn!(tenant = %planned.name, "paused, and only observed from now on: the pause has no effect");
-            }
-            let slots = self.leases.put_tenant(arbiter_number(id), fresh, now);
-            self.keep_terms(id);
-            self.keep_limits(id);
-            let changed = difference.changed.iter().find(|changed| changed.tenant.name == planned.name);
-            let what = changed.map_or("changes by `vgpu set`".to_owned(), |changed| changed.what.join(", "));
-            let tenant = &planned.name;
-            info!(kind = "tenant.changed", %tenant, %what, slots, "tenant changed");
+    /// Gives every tenant the terms of the plan in force, which its members get at once. `stays`: administrators'
+    /// changes without an end stay; otherwise they end, because the file is in force.
+    fn follow_changes(&mut self, difference: &PlanDifference, stays: bool) {
+        if stays {
+            self.rename_changed_devices();
+        } else {
+            self.policies.end_with_the_file();
         }
-        self.marks = carried;
-        self.record.set_keep(plan.daemon.keep);
-        self.heart.set_interval(plan.time.heartbeat);
-        self.leases.change_constants(plan.time, plan.arbitrate, now);
-        self.leases.measure_all(plan.daemon.exact);
+        let Some(plan) = self.loaded.as_ref().map(|loaded| &loaded.plan) else { return };
+        for planned in &plan.tenants {
+            let mut open = self.rooms.values_mut().filter(|room| !room.is_removed());
+            if let Some(room) = open.find(|room| room.tenant.name == planned.name) {
+                room.base = TenantConfig::from(planned);
+            }
+        }
+        let (keep, exact, time, arbitrate) = (plan.daemon.keep, plan.daemon.exact, plan.time, plan.arbitrate);
+        self.record.set_keep(keep);
+        self.heart.set_interval(time.heartbeat);
+        self.leases.change_constants(time, arbitrate, clock::now());
+        self.leases.measure_all(exact);
+        let changed = difference.changed.iter();
+        let what: BTreeMap<_, _> =
+            changed.map(|changed| (changed.tenant.name.clone(), changed.what.join(", "))).collect();
+        self.apply_policies(&ChangeNote { what, ..ChangeNote::default() });
+        self.warn_of_misfits();
     }
 
     /// Returns the state of the daemon in one line, for the service manager.

@@ -235,7 +235,6 @@ impl Reactor {
         time: Option<TimeStatus>,
     ) -> TermsStatus {
         let percent = |share: vgpu_core::units::share::Share| f64::from(share.as_permille()) / 10.0;
-        let marks = self.marks.get(&(tenant.name.clone(), device_name(&on.device)));
         TermsStatus {
             device,
             memory_limit: on.memory.map(u64::from),
@@ -244,7 +243,7 @@ impl Reactor {
             weight: on.terms.weight,
             class: show::class_word(on.terms.class).to_owned(),
             quantum: on.terms.quantum,
-            changed_live: marks.into_iter().flatten().map(|key| (*key).to_owned()).collect(),
+            changed_live: self.policies.overridden_keys(&tenant.name, &device_name(&on.device)),
             time,
             ..TermsStatus::default()
         }

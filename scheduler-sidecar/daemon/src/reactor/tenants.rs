@@ -20,7 +20,8 @@ use vgpu_control::AddedStatus;
 use vgpu_control::finding::ProcessId;
 use vgpu_control::tenant::{DaemonRefusal, RefusalKind, TenantAnswer, TenantState};
 
-use super::{FIRST_OWNER, Reactor, arbiter_number};
+use super::policies::ChangeNote;
+use super::{FIRST_OWNER, Reactor};
 use crate::added::{AddedStore, AddedTenant};
 use crate::config::TenantConfig;
 use crate::connection::{ConnectionSide, ConnectionState, PeerCredentials};
@@ -201,13 +202,14 @@ impl Reactor {
         }
         let tenant = section.resolve_tenant(&loaded.plan, &self.promised_tenants());
         let tenant = tenant.map_err(|why| refuse_section(&why))?;
+        self.check_tenant_ahead(&tenant).map_err(|why| refuse(RefusalKind::DoesNotFit, why))?;
         if state == TenantState::Replaced {
             self.open_again(name)?;
             self.added.save(&stored)?;
-            self.marks.retain(|(of, _), _| of != name);
-            let words = "replaced by `vgpu tenant add`";
-            self.change_tenant(TenantConfig::from(&tenant), words, who)
-                .map_err(|why| refuse(RefusalKind::Failed, why))?;
+            let id = self.room_of(name).map_err(|why| refuse(RefusalKind::Failed, why))?;
+            if let Some(room) = self.rooms.get_mut(&id) {
+                room.base = TenantConfig::from(&tenant);
+            }
         } else {
             let id = self.left_room(name).unwrap_or(self.next_room);
             // Stored first: closing a socket again would take the ledgers of a tenant with it whose processes still run.
@@ -222,10 +224,11 @@ impl Reactor {
             let fresh = TenantConfig::from(&tenant);
             room::announce_tenant(&fresh, Some(who));
             self.take_in(id, fresh, door);
-            // A tenant that was removed while it was paused begins again.
-            self.leases.set_pause(arbiter_number(id), false, clock::now());
         }
         self.follow_added(stored, owner, tenant);
+        // A tenant that was changed or paused by hand begins again.
+        self.policies.forget_tenant(name);
+        self.apply_policies(&ChangeNote::about(name, "replaced by `vgpu tenant add`", who));
         Ok(self.tenant_answer(name, state))
     }
 
@@ -403,8 +406,9 @@ impl Reactor {
         if let Some(loaded) = &mut self.loaded {
             loaded.plan.tenants.retain(|tenant| tenant.name != name);
         }
-        self.marks.retain(|(of, _), _| of != name);
+        self.policies.forget_tenant(name);
         self.remove(&[name.to_owned()], why, who);
+        self.apply_policies(&ChangeNote::default());
     }
 
     /// Describes a tenant after a request.

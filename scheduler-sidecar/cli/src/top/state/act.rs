@@ -9,7 +9,7 @@ use crate::top::keys::{self, TopCommand};
 use crate::top::line::InputLine;
 use crate::top::row::RowKey;
 use vgpu_config::change::WrittenChange;
-use vgpu_control::ControlCommand;
+use vgpu_control::{ChangeLasting, ControlCommand};
 
 impl TopState {
     /// Handles a key.
@@ -117,7 +117,10 @@ impl TopState {
             _ if row.paused => return vec![TopEffect::Change(ControlCommand::Resume { tenant })],
             _ => {
                 let question = format!("pause {tenant}? its programs wait at their next launch until it is resumed");
-                self.mode = KeyMode::Sure { question, ask: ControlCommand::Pause { tenant } };
+                self.mode = KeyMode::Sure {
+                    question,
+                    ask: ControlCommand::Pause { tenant, lasting: ChangeLasting::default() },
+                };
             }
         }
         Vec::new()
@@ -164,7 +167,12 @@ impl TopState {
         let said = words.to_command_words(None);
         let danger = warn_of_change(&words, here.used);
         let device = (many && device != "*").then_some(device);
-        let ask = ControlCommand::Set { tenant: tenant.clone(), device, change: Box::new(words) };
+        let ask = ControlCommand::Set {
+            tenant: tenant.clone(),
+            device,
+            change: Box::new(words),
+            lasting: ChangeLasting::default(),
+        };
         match danger {
             None => vec![TopEffect::Change(ask)],
             Some(why) => {

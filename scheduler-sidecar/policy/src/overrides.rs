@@ -1,15 +1,15 @@
-//! Changes by hand: the commands of administrators that change what a tenant may do, until they end.
+//! overrides: the commands of administrators that change what a tenant may do, until they end.
 
 use serde::{Deserialize, Serialize};
 use vgpu_config::change::WrittenChange;
 
-/// Most changes by hand that are in force or kept at once.
-pub const MAX_CHANGES: usize = 4096;
+/// Most overrides that are in force or kept at once.
+pub const MAX_OVERRIDES: usize = 4096;
 
 /// What an administrator changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum HandAction {
+pub enum OverrideAction {
     /// The tenant has other terms.
     Terms(Box<WrittenChange>),
     /// The tenant may not launch.
@@ -22,14 +22,14 @@ pub enum HandAction {
 
 /// One command of an administrator, while it is in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HandChange {
+pub struct TermsOverride {
     /// Name of the tenant.
     pub tenant: String,
     /// Only this device, as the tenant's terms name it; `None`: all of the tenant's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
     /// What was changed.
-    pub action: HandAction,
+    pub action: OverrideAction,
     /// Time of the command, in seconds since 1970.
     pub since: i64,
     /// Time at which it ends, in seconds since 1970; `None`: the command gave no end.
@@ -42,7 +42,7 @@ pub struct HandChange {
     pub reason: Option<String>,
 }
 
-impl HandChange {
+impl TermsOverride {
     /// True if the change is over.
     #[must_use]
     pub fn is_over(&self, now: i64) -> bool {
@@ -52,15 +52,15 @@ impl HandChange {
     /// True if the change ends when the configuration is read again: new terms without an end of their own.
     #[must_use]
     pub fn ends_with_the_file(&self) -> bool {
-        self.until.is_none() && !matches!(self.action, HandAction::Pause | HandAction::Exclusive)
+        self.until.is_none() && !matches!(self.action, OverrideAction::Pause | OverrideAction::Exclusive)
     }
 
     /// The key that the change is shown under, if it is not about terms.
     fn kind(&self) -> u8 {
         match self.action {
-            HandAction::Terms(_) => 0,
-            HandAction::Pause | HandAction::Run => 1,
-            HandAction::Exclusive => 2,
+            OverrideAction::Terms(_) => 0,
+            OverrideAction::Pause | OverrideAction::Run => 1,
+            OverrideAction::Exclusive => 2,
         }
     }
 }
@@ -69,9 +69,9 @@ impl HandChange {
 /// replaces an earlier one, so that repeated commands do not add up.
 ///
 /// # Errors
-/// A message: there are [`MAX_CHANGES`] already.
-pub fn add_change(all: &mut Vec<HandChange>, mut change: HandChange) -> Result<(), String> {
-    let same = |other: &HandChange| {
+/// A message: there are [`MAX_OVERRIDES`] already.
+pub fn add_override(all: &mut Vec<TermsOverride>, mut change: TermsOverride) -> Result<(), String> {
+    let same = |other: &TermsOverride| {
         other.tenant == change.tenant
             && other.device == change.device
             && other.kind() == change.kind()
@@ -79,12 +79,12 @@ pub fn add_change(all: &mut Vec<HandChange>, mut change: HandChange) -> Result<(
     };
     if let Some(at) = all.iter().position(same) {
         let earlier = all.remove(at);
-        if let (HandAction::Terms(written), HandAction::Terms(before)) = (&mut change.action, earlier.action) {
+        if let (OverrideAction::Terms(written), OverrideAction::Terms(before)) = (&mut change.action, earlier.action) {
             **written = before.overlaid_by(written);
         }
     }
-    if all.len() >= MAX_CHANGES {
-        return Err(format!("{MAX_CHANGES} changes by hand are in force; accepted: fewer, see `vgpu unset`"));
+    if all.len() >= MAX_OVERRIDES {
+        return Err(format!("{MAX_OVERRIDES} overrides are in force; accepted: fewer, see `vgpu unset`"));
     }
     all.push(change);
     Ok(())
@@ -94,38 +94,39 @@ pub fn add_change(all: &mut Vec<HandChange>, mut change: HandChange) -> Result<(
 mod tests {
     use super::*;
 
-    fn terms(limit: &str, until: Option<i64>) -> HandChange {
+    fn terms(limit: &str, until: Option<i64>) -> TermsOverride {
         let written = WrittenChange { sm_limit: Some(limit.into()), ..WrittenChange::default() };
-        let action = HandAction::Terms(Box::new(written));
-        HandChange { tenant: "a".into(), device: None, action, since: 1, until, by_uid: 0, reason: None }
+        let action = OverrideAction::Terms(Box::new(written));
+        TermsOverride { tenant: "a".into(), device: None, action, since: 1, until, by_uid: 0, reason: None }
     }
 
     #[test]
     fn repeated_commands_do_not_add_up() {
         let mut all = Vec::new();
         for limit in ["10", "20", "30"] {
-            add_change(&mut all, terms(limit, None)).unwrap();
+            add_override(&mut all, terms(limit, None)).unwrap();
         }
         assert_eq!(all, [terms("30", None)]);
         let weight = WrittenChange { weight: Some("5".into()), ..WrittenChange::default() };
-        add_change(&mut all, HandChange { action: HandAction::Terms(Box::new(weight)), ..terms("", None) }).unwrap();
-        let HandAction::Terms(written) = &all[0].action else { panic!() };
+        add_override(&mut all, TermsOverride { action: OverrideAction::Terms(Box::new(weight)), ..terms("", None) })
+            .unwrap();
+        let OverrideAction::Terms(written) = &all[0].action else { panic!() };
         assert_eq!((written.sm_limit.as_deref(), written.weight.as_deref()), (Some("30"), Some("5")));
-        add_change(&mut all, terms("40", Some(9))).unwrap();
+        add_override(&mut all, terms("40", Some(9))).unwrap();
         assert_eq!(all.len(), 2, "one with an end is another");
-        for action in [HandAction::Pause, HandAction::Run, HandAction::Pause, HandAction::Exclusive] {
-            add_change(&mut all, HandChange { action, ..terms("", Some(7)) }).unwrap();
+        for action in [OverrideAction::Pause, OverrideAction::Run, OverrideAction::Pause, OverrideAction::Exclusive] {
+            add_override(&mut all, TermsOverride { action, ..terms("", Some(7)) }).unwrap();
         }
         let actions: Vec<_> = all[2..].iter().map(|change| change.action.clone()).collect();
-        assert_eq!(actions, [HandAction::Pause, HandAction::Exclusive]);
+        assert_eq!(actions, [OverrideAction::Pause, OverrideAction::Exclusive]);
     }
 
     #[test]
     fn there_is_a_bound() {
         let mut all = Vec::new();
-        for end in 0..i64::try_from(MAX_CHANGES).unwrap() {
-            add_change(&mut all, terms("10", Some(end))).unwrap();
+        for end in 0..i64::try_from(MAX_OVERRIDES).unwrap() {
+            add_override(&mut all, terms("10", Some(end))).unwrap();
         }
-        assert!(add_change(&mut all, terms("10", None)).unwrap_err().contains("accepted: fewer"));
+        assert!(add_override(&mut all, terms("10", None)).unwrap_err().contains("accepted: fewer"));
     }
 }

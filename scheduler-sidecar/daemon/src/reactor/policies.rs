@@ -1,0 +1,426 @@
+//! Puts the decisions of the policies in force, and keeps those of administrators.
+//!
+//! [`vgpu_policy::chain`] decides. It is asked when the file, a tenant, an override or a booking changed, and at
+//! the moment that its last decision named. Only tenants whose terms differ then are touched.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use jiff::tz::TimeZone;
+use rustix::time::ClockId;
+use tracing::{info, warn};
+use vgpu_accounting::clock;
+use vgpu_config::live;
+use vgpu_config::plan::{DevicePlan, TenantPlan};
+use vgpu_config::schedule::{BookingPlan, WindowPlan};
+use vgpu_core::limits::Mode;
+use vgpu_policy::chain::{Decision, PolicyInputs, PolicyStage, PolicyStep, RefusedPolicy, TenantOutcome, decide};
+use vgpu_policy::forecast::{find_booking_conflicts, find_misfit_ahead};
+use vgpu_policy::overrides::{OverrideAction, TermsOverride};
+use vgpu_policy::words::{chain_sentences, format_time};
+
+use super::{Reactor, arbiter_number};
+use crate::config::TenantConfig;
+use crate::connection::PeerCredentials;
+use crate::kept_changes::{ChangeStore, KeptChanges};
+
+/// Time for which a change without an end must fit: all windows return within a week.
+const HORIZON_SECONDS: i64 = 8 * 86_400;
+
+/// Longest time until the wall clock is looked at again, so that a clock that was set is noticed.
+const MAX_CLOCK_WAIT: Duration = Duration::from_secs(60);
+
+/// The policies of the daemon: what people decided, and what the last decision was.
+pub(crate) struct PolicyDesk {
+    /// `None`: there is no directory of state.
+    store: Option<ChangeStore>,
+    zone: TimeZone,
+    pub kept: KeptChanges,
+    /// Outcomes of tenants that some policy changes, by name.
+    outcomes: BTreeMap<String, TenantOutcome>,
+    /// Windows and bookings without effect.
+    pub refused: Vec<RefusedPolicy>,
+    /// Wall clock at the last decision, in seconds since 1970.
+    decided: i64,
+    /// Wall clock at which something begins or ends next.
+    next: Option<i64>,
+}
+
+/// Who caused a change of terms, for the log; nobody: time passed or the file was read.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ChangeNote {
+    /// Words about the change of a tenant, by its name, instead of the policies' own.
+    pub what: BTreeMap<String, String>,
+    /// The administrator.
+    pub who: Option<PeerCredentials>,
+    /// The administrator's reason.
+    pub reason: Option<String>,
+}
+
+impl ChangeNote {
+    /// A change of one tenant by an administrator.
+    pub fn about(tenant: &str, what: &str, who: PeerCredentials) -> Self {
+        Self { what: BTreeMap::from([(tenant.to_owned(), what.to_owned())]), who: Some(who), reason: None }
+    }
+}
+
+impl PolicyDesk {
+    pub fn below(state_dir: Option<&Path>) -> Self {
+        let store = state_dir.map(ChangeStore::below);
+        let kept = store.as_ref().map(ChangeStore::read_all).unwrap_or_default();
+        Self {
+            store,
+            zone: TimeZone::system(),
+            kept,
+            outcomes: BTreeMap::new(),
+            refused: Vec::new(),
+            decided: i64::MIN,
+            next: None,
+        }
+    }
+
+    /// Time until the wall clock must be looked at; `None`: no policy waits for a moment.
+    pub fn next_wait(&self) -> Option<Duration> {
+        let next = u64::try_from(self.next?).unwrap_or(0).saturating_mul(1_000_000_000);
+        let left = Duration::from_nanos(next.saturating_sub(clock::nanoseconds(ClockId::Realtime)));
+        Some(left.min(MAX_CLOCK_WAIT))
+    }
+
+    /// True if a window or a booking waits for its time, or an override for its end.
+    fn looks_ahead(&self) -> bool {
+        self.next.is_some()
+    }
+
+    /// Formats a moment in the host's time zone.
+    pub fn format_time(&self, at: i64) -> String {
+        format_time(&self.zone, at)
+    }
+
+    /// Names of the tenants that may not launch.
+    pub fn paused_tenants(&self) -> Vec<String> {
+        let paused = self.outcomes.iter().filter(|(_, outcome)| outcome.paused);
+        paused.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// The changes that administrators made to a tenant.
+    pub fn override_steps(&self, tenant: &str) -> impl Iterator<Item = &PolicyStep> {
+        self.steps_of(tenant).iter().filter(|step| step.cause.stage == PolicyStage::Override)
+    }
+
+    /// The changes that policies made to a tenant.
+    pub fn steps_of(&self, tenant: &str) -> &[PolicyStep] {
+        self.outcomes.get(tenant).map_or(&[], |outcome| &outcome.steps)
+    }
+
+    /// Keys of a tenant's terms on a device that an administrator changed.
+    pub fn overridden_keys(&self, tenant: &str, device: &str) -> Vec<String> {
+        let here = self
+            .override_steps(tenant)
+            .filter(|step| step.device.as_deref().is_none_or(|of| of == device) && step.key != "paused");
+        let mut keys: Vec<String> = here.map(|step| step.key.to_owned()).collect();
+        keys.sort();
+        keys.dedup();
+        keys
+    }
+
+    /// Forgets a tenant's overrides.
+    pub fn forget_tenant(&mut self, tenant: &str) {
+        let before = self.kept.overrides.len();
+        self.kept.overrides.retain(|change| change.tenant != tenant);
+        if self.kept.overrides.len() < before {
+            self.save_or_warn();
+        }
+    }
+
+    /// Ends the changes that last until the file is read again.
+    pub fn end_with_the_file(&mut self) {
+        self.kept.overrides.retain(|change| !change.ends_with_the_file());
+    }
+
+    /// Replaces what people decided, and stores it for the next daemon.
+    ///
+    /// # Errors
+    /// A message: it cannot be stored; nothing was changed.
+    pub fn replace_kept(&mut self, kept: KeptChanges) -> Result<(), String> {
+        let stored = lasting(&kept);
+        if stored != lasting(&self.kept)
+            && let Some(store) = &self.store
+        {
+            store.save(&stored).map_err(|why| format!("the change cannot be stored for the next daemon: {why}"))?;
+        }
+        self.kept = kept;
+        Ok(())
+    }
+
+    /// True if the next daemon will know of changes with an end.
+    pub fn is_stored(&self) -> bool {
+        self.store.is_some()
+    }
+
+    fn save_or_warn(&self) {
+        if let Some(Err(why)) = self.store.as_ref().map(|store| store.save(&lasting(&self.kept))) {
+            warn!(%why, "what ended cannot be removed from the stored changes; the next daemon ends it again");
+        }
+    }
+
+    /// Removes what is over. True if something was.
+    fn end_what_is_over(&mut self, now: i64) -> bool {
+        let before = (self.kept.overrides.len(), self.kept.bookings.len());
+        self.kept.overrides.retain(|change| !change.is_over(now));
+        self.kept.bookings.retain(|booking| booking.until > now);
+        let ended = before != (self.kept.overrides.len(), self.kept.bookings.len());
+        if ended {
+            self.save_or_warn();
+        }
+        ended
+    }
+}
+
+/// The part that outlives the daemon.
+fn lasting(kept: &KeptChanges) -> KeptChanges {
+    let overrides = kept.overrides.iter().filter(|change| change.until.is_some()).cloned().collect();
+    KeptChanges { overrides, bookings: kept.bookings.clone() }
+}
+
+/// What a decision is made of, collected from the daemon.
+pub(super) struct PolicyGivens {
+    devices: Vec<DevicePlan>,
+    pub tenants: Vec<TenantPlan>,
+    leaving: Vec<TenantPlan>,
+    windows: Vec<WindowPlan>,
+    pub bookings: Vec<BookingPlan>,
+    pub overrides: Vec<TermsOverride>,
+    zone: TimeZone,
+}
+
+impl PolicyGivens {
+    fn to_inputs(&self) -> PolicyInputs<'_> {
+        let Self { devices, tenants, leaving, windows, bookings, overrides, zone } = self;
+        PolicyInputs { devices, tenants, leaving, windows, bookings, overrides, zone }
+    }
+
+    /// Checks that everything fits from now on: the terms of the file with the overrides on these devices, until
+    /// `end`, and every booking.
+    ///
+    /// # Errors
+    /// A message: what does not fit and when.
+    pub fn check_ahead(&self, devices: &[String], now: i64, end: Option<i64>) -> Result<(), String> {
+        let inputs = self.to_inputs();
+        let end = end.unwrap_or(now.saturating_add(HORIZON_SECONDS));
+        if let Some((at, words)) = find_misfit_ahead(&inputs, devices, now, end) {
+            let when = format_time(&self.zone, at);
+            return Err(format!("from {when} on it does not fit: {words}; nothing was changed"));
+        }
+        match find_booking_conflicts(&inputs, now).into_iter().next() {
+            None => Ok(()),
+            Some(conflict) => {
+                let when = format_time(&self.zone, conflict.at);
+                let beside = match conflict.beside.as_slice() {
+                    [] => String::new(),
+                    names => format!(" beside booking {}", names.join(", ")),
+                };
+                let (name, words) = (conflict.name, conflict.words);
+                Err(format!("booking {name:?} would not fit{beside} from {when} on: {words}; nothing was changed"))
+            }
+        }
+    }
+}
+
+impl Reactor {
+    /// Collects what the policies decide about.
+    pub(super) fn policy_givens(&self) -> PolicyGivens {
+        let plan = self.loaded.as_ref().map(|loaded| &loaded.plan);
+        let (open, leaving) = self.rooms.values().partition::<Vec<_>, _>(|room| !room.is_removed());
+        let mut bookings = plan.map(|plan| plan.bookings.clone()).unwrap_or_default();
+        // Its values were accepted when it was made.
+        bookings.extend(self.policies.kept.bookings.iter().filter_map(|written| written.read(str::to_owned).ok()));
+        PolicyGivens {
+            devices: self.in_force().0,
+            tenants: open.iter().map(|room| TenantPlan::from(&room.base)).collect(),
+            leaving: leaving.iter().map(|room| TenantPlan::from(&room.tenant)).collect(),
+            windows: plan.map(|plan| plan.windows.clone()).unwrap_or_default(),
+            bookings,
+            overrides: self.policies.kept.overrides.clone(),
+            zone: self.policies.zone.clone(),
+        }
+    }
+
+    /// Decides again if a moment that the last decision named has come, or the wall clock was set back.
+    pub(super) fn follow_wall_clock(&mut self) {
+        let Some(next) = self.policies.next else { return };
+        let now = clock::unix_seconds();
+        if now >= next || now < self.policies.decided {
+            self.apply_policies(&ChangeNote::default());
+        }
+    }
+
+    /// Decides what holds now, and puts it in force at once. Tenants whose terms stay the same are not touched.
+    pub(super) fn apply_policies(&mut self, note: &ChangeNote) {
+        let now = clock::unix_seconds();
+        self.policies.end_what_is_over(now);
+        let givens = self.policy_givens();
+        let Decision { outcomes, refused, next } = decide(&givens.to_inputs(), now);
+        (self.policies.decided, self.policies.next) = (now, next);
+        for new in refused.iter().filter(|new| !self.policies.refused.contains(new)) {
+            let (name, words) = (&new.name, &new.words);
+            let kind_of = if new.stage == PolicyStage::Window { "window" } else { "booking" };
+            warn!(kind = "policy.refused", policy = kind_of, %name, why = %words, "it does not fit and has no effect");
+        }
+        self.policies.refused = refused;
+        let rooms: BTreeMap<String, u64> = self
+            .rooms
+            .iter()
+            .filter(|(_, room)| !room.is_removed())
+            .map(|(id, room)| (room.tenant.name.clone(), *id))
+            .collect();
+        for outcome in &outcomes {
+            if let Some(id) = rooms.get(&outcome.tenant.name) {
+                self.put_outcome(*id, outcome, note, now);
+            }
+        }
+        let changed = outcomes.into_iter().filter(|outcome| !outcome.steps.is_empty());
+        self.policies.outcomes = changed.map(|outcome| (outcome.tenant.name.clone(), outcome)).collect();
+        self.leases.tick(clock::now());
+    }
+
+    fn put_outcome(&mut self, id: u64, outcome: &TenantOutcome, note: &ChangeNote, now: i64) {
+        let (fresh, number) = (TenantConfig::from(&outcome.tenant), arbiter_number(id));
+        let Some(room) = self.rooms.get_mut(&id) else { return };
+        let name = fresh.name.clone();
+        let said = note.what.get(&name);
+        let who = note.who.filter(|_| said.is_some());
+        let (by_uid, by_pid) = (who.map(|who| who.uid), who.and_then(|who| who.pid));
+        let reason = note.reason.as_ref().filter(|_| said.is_some());
+        if room.tenant != fresh {
+            let what = said.cloned().unwrap_or_else(|| difference_words(&room.tenant, outcome, now));
+            room.take_terms(fresh.clone());
+            let slots = self.leases.put_tenant(number, fresh, clock::now());
+            self.keep_terms(id);
+            self.keep_limits(id);
+            info!(kind = "tenant.changed", tenant = %name, by_uid, by_pid, what, reason, slots, "tenant changed");
+        }
+        let was_paused = self.leases.is_paused(number);
+        if outcome.paused != was_paused {
+            self.leases.set_pause(number, outcome.paused, clock::now());
+            let cause = outcome.steps.iter().rev().find(|step| step.key == "paused");
+            let what = cause.map_or_else(String::new, |step| step.cause.to_words(now));
+            if outcome.paused {
+                info!(kind = "tenant.paused", tenant = %name, by_uid, by_pid, what, reason, "tenant paused");
+            } else {
+                info!(kind = "tenant.resumed", tenant = %name, by_uid, by_pid, what, reason, "tenant resumed");
+            }
+        }
+        if outcome.paused && outcome.tenant.mode != Mode::Enforce && !was_paused {
+            warn!(tenant = %name, "paused, and only observed: the pause has no effect");
+        }
+    }
+
+    /// Sentences that tell where a tenant's terms on a device come from; none if no policy changes them.
+    pub(super) fn chain_words(&self, tenant: &str, device: &str) -> Vec<String> {
+        let room = self.rooms.values().find(|room| !room.is_removed() && room.tenant.name == tenant);
+        let Some((room, outcome)) = room.zip(self.policies.outcomes.get(tenant)) else { return Vec::new() };
+        let source = match (self.added.is_stored(tenant), &self.loaded) {
+            (true, _) => "vgpu tenant add",
+            (false, Some(_)) => "file",
+            (false, None) => "command line",
+        };
+        chain_sentences(&TenantPlan::from(&room.base), outcome, device, source, clock::unix_seconds())
+    }
+
+    /// Adds an override and puts it in force.
+    ///
+    /// # Errors
+    /// A message: there are too many, or it cannot be stored; nothing was changed.
+    pub(super) fn add_override(&mut self, change: TermsOverride, note: &ChangeNote) -> Result<(), String> {
+        let mut kept = self.policies.kept.clone();
+        vgpu_policy::overrides::add_override(&mut kept.overrides, change)?;
+        self.policies.replace_kept(kept)?;
+        self.apply_policies(note);
+        Ok(())
+    }
+
+    /// Ends overrides, and puts what then holds in force. Returns how many ended.
+    ///
+    /// # Errors
+    /// A message: it cannot be stored; nothing was changed.
+    pub(super) fn end_overrides(
+        &mut self,
+        ends: impl Fn(&TermsOverride) -> bool,
+        note: &ChangeNote,
+    ) -> Result<usize, String> {
+        let mut kept = self.policies.kept.clone();
+        kept.overrides.retain(|change| !ends(change));
+        let ended = self.policies.kept.overrides.len() - kept.overrides.len();
+        self.policies.replace_kept(kept)?;
+        self.apply_policies(note);
+        Ok(ended)
+    }
+
+    /// Checks that a changed or new tenant fits from now on, also when windows end and bookings begin.
+    ///
+    /// # Errors
+    /// A message: what does not fit and when.
+    pub(super) fn check_tenant_ahead(&self, tenant: &TenantPlan) -> Result<(), String> {
+        let mut givens = self.policy_givens();
+        givens.tenants.retain(|other| other.name != tenant.name);
+        givens.overrides.retain(|change| change.tenant != tenant.name);
+        givens.tenants.push(tenant.clone());
+        let devices: Vec<String> = tenant.terms.iter().map(|terms| terms.device.clone()).collect();
+        if !self.policies.looks_ahead() {
+            return Ok(());
+        }
+        givens.check_ahead(&devices, clock::unix_seconds(), None)
+    }
+
+    /// Renames the devices of overrides after the driver named them: a change of every other device (`*`)
+    /// becomes one of each device that no term named.
+    pub(super) fn rename_changed_devices(&mut self) {
+        let named = |base: &TenantConfig, plan: &TenantPlan| -> Vec<String> {
+            let known: Vec<String> = base.on.iter().map(|on| crate::config::device_name(&on.device)).collect();
+            plan.terms.iter().map(|terms| terms.device.clone()).filter(|device| !known.contains(device)).collect()
+        };
+        let Some(loaded) = &self.loaded else { return };
+        let mut renamed = Vec::new();
+        for change in std::mem::take(&mut self.policies.kept.overrides) {
+            let room = self.rooms.values().find(|room| room.tenant.name == change.tenant);
+            let plan = loaded.plan.tenants.iter().find(|tenant| tenant.name == change.tenant);
+            match (change.device.as_deref(), room, plan) {
+                (Some("*"), Some(room), Some(plan)) if plan.terms.iter().all(|terms| terms.device != "*") => {
+                    let one = |device| TermsOverride { device: Some(device), ..change.clone() };
+                    renamed.extend(named(&room.base, plan).into_iter().map(one));
+                }
+                _ => renamed.push(change),
+            }
+        }
+        self.policies.kept.overrides = renamed;
+    }
+
+    /// Warns of overrides that do not fit a file that was read again or the devices that the driver named.
+    pub(super) fn warn_of_misfits(&self) {
+        if !self.policies.kept.overrides.iter().any(|change| matches!(change.action, OverrideAction::Terms(_))) {
+            return;
+        }
+        let (devices, tenants) = self.in_force();
+        for words in live::find_misfits(&devices, &tenants) {
+            warn!("changes by `vgpu set` do not fit the configuration, and stay in force: {words}");
+        }
+    }
+}
+
+/// Describes in words how a tenant's terms change: each key with its new value and where it comes from.
+fn difference_words(was: &TenantConfig, outcome: &TenantOutcome, now: i64) -> String {
+    let before = TenantPlan::from(was);
+    let mut words = Vec::new();
+    for terms in &outcome.tenant.terms {
+        let Some(then) = before.terms.iter().find(|then| then.device == terms.device) else { continue };
+        for key in live::differing_keys(then, terms) {
+            let steps = outcome.steps.iter().rev();
+            let mut steps = steps.filter(|step| step.key == key && step.device.as_ref() == Some(&terms.device));
+            let cause = steps.next().map_or_else(|| "configuration".to_owned(), |step| step.cause.to_words(now));
+            let value = vgpu_policy::words::format_value(terms, key);
+            words.push(format!("{key}={value} on device {} ({cause})", terms.device));
+        }
+    }
+    if words.is_empty() { "configuration".to_owned() } else { words.join(", ") }
+}
