@@ -39,6 +39,7 @@ pub const EVENT_KINDS: &[EventKind] = &[
     audited_kind("tenant.changed", "the configuration or an administrator changed a tenant's terms"),
     audited_kind("tenant.paused", "a tenant was paused: it launches nothing until it is resumed"),
     audited_kind("tenant.resumed", "a paused tenant was resumed"),
+    audited_kind("tenant.exclusive", "a tenant has its devices alone: the others there are paused"),
     audited_kind("booking.made", "an administrator booked a part of devices for a tenant"),
     audited_kind("booking.cancelled", "an administrator cancelled a booking"),
     event_kind("policy.refused", "a window or a booking has no effect: its promises do not fit"),

@@ -136,6 +136,11 @@ impl Reactor {
         self.add_override(change, &note_about(name, &what, lasting, who))?;
         let mut keys: BTreeSet<&'static str> = changed.whole.iter().copied().collect();
         keys.extend(changed.what.iter().flat_map(|(_, what)| what));
+        if keys.is_empty() && until.is_some() {
+            // The values are the same now, and will stay so where a window or the file gives others.
+            let (by_uid, by_pid, reason) = (who.uid, who.pid, &lasting.reason);
+            info!(kind = "tenant.changed", tenant = %name, by_uid, by_pid, what, reason, until, "tenant changed");
+        }
         let mut notes = Vec::new();
         if !keys.is_empty() || until.is_some() {
             notes.extend(self.lasting_note(until, LASTS_WORDS));
@@ -176,7 +181,10 @@ impl Reactor {
         }
         let change = new_override(name, OverrideAction::Pause, lasting, who)?;
         let until = change.until;
-        self.add_override(change, &note_about(name, "paused", lasting, who))?;
+        let note = ChangeNote { tells_pause: true, ..note_about(name, "paused", lasting, who) };
+        self.add_override(change, &note)?;
+        let (by_uid, by_pid, reason) = (who.uid, who.pid, &lasting.reason);
+        info!(kind = "tenant.paused", tenant = %name, by_uid, by_pid, reason, until, "tenant paused");
         let notes = self.lasting_note(until, "it lasts until `vgpu resume` or a restart of the daemon");
         self.change_result(name, if was { Vec::new() } else { vec!["paused".to_owned()] }, notes)
     }
@@ -185,7 +193,7 @@ impl Reactor {
     fn resume(&mut self, name: &str, who: PeerCredentials) -> Result<ChangeResult, String> {
         self.known_room(name)?;
         let was = self.is_paused(name).unwrap_or(false);
-        let note = note_about(name, "resumed", &ChangeLasting::default(), who);
+        let note = ChangeNote { tells_pause: true, ..note_about(name, "resumed", &ChangeLasting::default(), who) };
         let is_pause = |change: &TermsOverride| change.tenant == name && change.action == OverrideAction::Pause;
         self.end_overrides(is_pause, &note)?;
         let mut notes = Vec::new();
@@ -198,6 +206,7 @@ impl Reactor {
             self.add_override(TermsOverride { until, ..run }, &note)?;
             notes.push(format!("it was paused: {words}; it launches until then"));
         }
+        info!(kind = "tenant.resumed", tenant = %name, by_uid = who.uid, by_pid = who.pid, "tenant resumed");
         self.change_result(name, if was { vec!["paused".to_owned()] } else { Vec::new() }, notes)
     }
 
@@ -213,6 +222,8 @@ impl Reactor {
         let of_name = |change: &TermsOverride| change.tenant == name && change.action == OverrideAction::Exclusive;
         let was = self.policies.kept.overrides.iter().any(of_name);
         let before = self.policies.paused_tenants();
+        let (by_uid, by_pid, reason) = (who.uid, who.pid, &lasting.reason);
+        info!(kind = "tenant.exclusive", tenant = %name, by_uid, by_pid, reason, until, "tenant has its devices alone");
         self.add_override(change, &note_about(name, "exclusive", lasting, who))?;
         let mut notes = self.lasting_note(until, "it lasts until `vgpu unset` or a restart of the daemon");
         let paused: Vec<String> =

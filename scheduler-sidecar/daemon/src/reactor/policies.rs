@@ -56,12 +56,15 @@ pub(super) struct ChangeNote {
     pub who: Option<PeerCredentials>,
     /// The administrator's reason.
     pub reason: Option<String>,
+    /// True if the command that paused or resumed the tenant is logged by itself, because it is an event also where it
+    /// changes nothing.
+    pub tells_pause: bool,
 }
 
 impl ChangeNote {
     /// A change of one tenant by an administrator.
     pub fn about(tenant: &str, what: &str, who: PeerCredentials) -> Self {
-        Self { what: BTreeMap::from([(tenant.to_owned(), what.to_owned())]), who: Some(who), reason: None }
+        Self { what: BTreeMap::from([(tenant.to_owned(), what.to_owned())]), who: Some(who), ..Self::default() }
     }
 }
 
@@ -305,7 +308,9 @@ impl Reactor {
             self.leases.set_pause(number, outcome.paused, clock::now());
             let cause = outcome.steps.iter().rev().find(|step| step.key == "paused");
             let what = cause.map_or_else(String::new, |step| step.cause.to_words(now));
-            if outcome.paused {
+            if said.is_some() && note.tells_pause {
+                // Logged by the command.
+            } else if outcome.paused {
                 info!(kind = "tenant.paused", tenant = %name, by_uid, by_pid, what, reason, "tenant paused");
             } else {
                 info!(kind = "tenant.resumed", tenant = %name, by_uid, by_pid, what, reason, "tenant resumed");
