@@ -106,6 +106,9 @@ fn other_changes(old: &ConfigPlan, new: &ConfigPlan) -> Vec<&'static str> {
     if old.devices != new.devices {
         others.push("device");
     }
+    if old.actions != new.actions {
+        others.push("on_event");
+    }
     others
 }
 

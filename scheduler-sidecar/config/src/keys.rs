@@ -41,11 +41,13 @@ pub enum ConfigSection {
     Tenant,
     /// `[[tenant.device]]`
     Override,
+    /// `[[on_event]]`
+    OnEvent,
 }
 
 impl ConfigSection {
     /// All sections.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::File,
         Self::Daemon,
         Self::Log,
@@ -57,6 +59,7 @@ impl ConfigSection {
         Self::Device,
         Self::Tenant,
         Self::Override,
+        Self::OnEvent,
     ];
 
     /// Returns the section's name as messages show it before a key.
@@ -74,6 +77,7 @@ impl ConfigSection {
             Self::Device => "device",
             Self::Tenant => "tenant",
             Self::Override => "tenant.device",
+            Self::OnEvent => "on_event",
         }
     }
 
@@ -90,6 +94,7 @@ impl ConfigSection {
             Self::Device => (DEVICE_KEYS, &[]),
             Self::Tenant => (TENANT_KEYS, &[POLICY_KEYS, TERMS_KEYS]),
             Self::Override => (OVERRIDE_KEYS, &[TERMS_KEYS]),
+            Self::OnEvent => (ON_EVENT_KEYS, &[]),
         };
         own.iter().chain(shared.iter().copied().flatten())
     }
@@ -112,6 +117,7 @@ const FILE_KEYS: &[ConfigKey] = &[
     obeyed_key("template"),
     obeyed_key("device"),
     obeyed_key("tenant"),
+    obeyed_key("on_event"),
 ];
 
 const DAEMON_KEYS: &[ConfigKey] = &[
@@ -146,6 +152,9 @@ const TENANT_KEYS: &[ConfigKey] =
     &[obeyed_key("name"), obeyed_key("template"), obeyed_key("devices"), obeyed_key("replicas"), obeyed_key("device")];
 
 const OVERRIDE_KEYS: &[ConfigKey] = &[obeyed_key("id")];
+
+const ON_EVENT_KEYS: &[ConfigKey] =
+    &[obeyed_key("events"), obeyed_key("exec"), obeyed_key("timeout"), obeyed_key("at_once")];
 
 /// Keys that tenants, templates and the defaults share.
 const POLICY_KEYS: &[ConfigKey] = &[

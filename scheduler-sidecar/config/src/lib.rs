@@ -7,7 +7,7 @@
 //! ```
 //!
 //! In reading order: [`keys`] (all keys), [`raw`] (the values as written), [`read`] and [`value`] (text to raw),
-//! [`time`] (the constants of device time), [`plan`] (the resolved meaning), [`devices`] and [`resolve`] (raw to
+//! [`time`] (the constants of device time), [`action`] (programs that events start), [`plan`] (the resolved meaning), [`devices`] and [`resolve`] (raw to
 //! plan), [`admit`] (whether limits fit), [`difference`] (plan to plan), [`live`] (one tenant's terms while the
 //! daemon serves), [`added`] (tenants added by command), [`show`] (tables and JSON), [`problem`].
 //!
@@ -16,6 +16,7 @@
 //! [`inventory::ask_driver`].
 #![forbid(unsafe_code)]
 
+pub mod action;
 pub mod added;
 pub mod admit;
 pub mod bearer;

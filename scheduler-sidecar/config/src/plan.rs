@@ -13,6 +13,7 @@ use vgpu_core::time::arbiter::{self, Class};
 use vgpu_core::units::bytes::Bytes;
 use vgpu_core::units::share::Share;
 
+use super::action::ActionPlan;
 use super::bearer::CostBearer;
 use super::raw::{LogFormat, OnError, OnLoss, RawPolicy, RawTemplate};
 use super::time::TimeConfig;
@@ -51,6 +52,8 @@ pub struct ConfigPlan {
     pub devices: Vec<DevicePlan>,
     /// Tenants in the order of the file; names are distinct.
     pub tenants: Vec<TenantPlan>,
+    /// Programs that events start, in the order of the file.
+    pub actions: Vec<ActionPlan>,
     /// Section `[defaults]`, for tenants that are added by command.
     pub defaults: RawPolicy,
     /// Sections `[template.NAME]`, for tenants that are added by command.

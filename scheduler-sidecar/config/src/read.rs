@@ -2,6 +2,7 @@
 //!
 //! Not here: the syntax of a single value ([`super::value`]) and whether values fit together ([`super::resolve`]).
 
+mod actions;
 mod labels;
 
 use toml::Spanned;
@@ -95,6 +96,7 @@ impl ConfigReader<'_, '_> {
         for (table, place) in self.table_array(root, ConfigSection::File, "tenant") {
             file.tenants.push(self.read_tenant(table, place));
         }
+        file.actions = self.read_actions(root);
         file
     }
 

@@ -5,6 +5,7 @@
 //! defaults. Within one section, `gpu` and `replicas` stand for a memory limit and a floor that the section does not
 //! set itself.
 
+mod actions;
 pub(super) mod admission;
 mod layers;
 mod unmeasured;
@@ -45,6 +46,8 @@ pub struct Surroundings {
     pub log_option: Option<String>,
     /// Devices that the driver reports; `None` if it was not asked or did not answer.
     pub inventory: Option<Inventory>,
+    /// Kinds of events that may start the program of an action.
+    pub event_kinds: Vec<&'static str>,
 }
 
 /// A tenant, with the places of its settings in the file.
@@ -75,6 +78,7 @@ pub(super) fn resolve_plan(raw: &RawFile, around: &Surroundings, problems: &mut 
         admission::check(&devices, &tenants, problems, &mut notes);
     }
     let devices: Vec<DevicePlan> = devices.into_iter().map(|device| device.plan).collect();
+    let actions = actions::resolve_actions(&raw.actions, &around.event_kinds, problems);
     let arbitrate = raw.arbitrate.as_ref().is_none_or(|at| at.value);
     let (log, metrics, proof) = (log(raw, problems), resolve_metrics(raw), resolve_proof(raw));
     notes.extend(metrics.listen.filter(|at| !at.ip().is_loopback()).map(|at| {
@@ -86,7 +90,7 @@ pub(super) fn resolve_plan(raw: &RawFile, around: &Surroundings, problems: &mut 
     let tenants: Vec<TenantPlan> = tenants.into_iter().map(|tenant| tenant.plan).collect();
     notes.extend(unmeasured::note_unmeasured(arbitrate, &devices, &tenants));
     let (defaults, templates) = (raw.defaults.clone(), raw.templates.clone());
-    ConfigPlan { daemon, log, metrics, proof, time, arbitrate, devices, tenants, defaults, templates, notes }
+    ConfigPlan { daemon, log, metrics, proof, time, arbitrate, devices, tenants, actions, defaults, templates, notes }
 }
 
 /// Resolves the tenants of `raw` against the devices and directories of a plan that is in force. The result is valid

@@ -9,8 +9,10 @@ use vgpu_core::time::arbiter::Class;
 use vgpu_core::units::bytes::{Bytes, SIZE_FORMS, Size, parse_size};
 use vgpu_core::units::share::{SHARE_FORMS, Share, parse_share};
 
+mod actions;
 mod places;
 
+pub use actions::*;
 pub use places::*;
 
 use super::raw::{Amount, DeviceId, OnError, OnLoss};

@@ -41,8 +41,8 @@ use vgpu_config::change::WrittenChange;
 
 pub use explain::DeviceExplanation;
 pub use status::{
-    AddedStatus, AuditStatus, ConfigurationStatus, DaemonFault, DaemonStatus, DeviceStatus, MemberDevice, MemberStatus,
-    ProcessStatus, RecordStatus, TenantStatus, TermsStatus, TimeStatus,
+    ActionStatus, AddedStatus, AuditStatus, ConfigurationStatus, DaemonFault, DaemonStatus, DeviceStatus, MemberDevice,
+    MemberStatus, ProcessStatus, RecordStatus, TenantStatus, TermsStatus, TimeStatus,
 };
 
 /// Version number of the administrative protocol.

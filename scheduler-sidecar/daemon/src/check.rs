@@ -24,6 +24,7 @@ pub fn run(file: &Path, options: &Options) -> Result<ExitCode, Failure> {
             } else {
                 say::print_text(&show::plan_table(&plan))?;
             }
+            check_programs(&plan)?;
             check_socket_places(&plan)?;
         }
         Err(SourceError::Wrong { file, report }) if options.json => {
@@ -38,6 +39,19 @@ pub fn run(file: &Path, options: &Options) -> Result<ExitCode, Failure> {
         Err(why @ SourceError::Unreadable(_)) => return Err(Failure::new(EXIT_UNKNOWN, why.to_string())),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Checks that each action's program can be run. The daemon would serve all the same, and tell each failed run.
+fn check_programs(plan: &ConfigPlan) -> Result<(), Failure> {
+    let mut missing = false;
+    for program in plan.actions.iter().map(|action| action.exec[0].as_str()) {
+        if let Err(why) = rustix::fs::access(program, rustix::fs::Access::EXEC_OK) {
+            missing = true;
+            let (program, why) = (program.escape_default(), std::io::Error::from(why));
+            let _ = writeln!(std::io::stderr(), "on_event: {program} cannot be run: {why}");
+        }
+    }
+    if missing { Err(Failure::new(EXIT_FINDINGS, "")) } else { Ok(()) }
 }
 
 /// Checks that each tenant's socket can be created. The daemon would serve the other tenants if one cannot.

@@ -273,6 +273,7 @@ impl Reactor {
             info!(kind = "tenant.changed", %tenant, %what, slots, "tenant changed");
         }
         self.marks = carried;
+        self.journal.replace_actions(&plan.actions);
         self.record.set_keep(plan.daemon.keep);
         self.heart.set_interval(plan.time.heartbeat);
         self.leases.change_constants(plan.time, plan.arbitrate, now);
