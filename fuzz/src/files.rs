@@ -48,6 +48,13 @@ pub const FILE_WORDS: &[&str] = &[
     "strict = ",
     "on_error = ",
     "on_loss = ",
+    "[[on_event]]",
+    "events = ",
+    "exec = ",
+    "timeout = ",
+    "at_once = ",
+    "tenant.paused",
+    "/bin/true",
     "id = ",
     "memory = ",
     "overcommit = ",
@@ -169,7 +176,8 @@ pub const KEYS: &[&str] = &[
 /// Checks a configuration file: it gives a plan, or printable problems with their positions in the text.
 pub fn config(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
-    match make_plan(&text, &Surroundings { run_dir: "/run/vgpu".into(), ..Default::default() }) {
+    let event_kinds = vgpu_control::event::triggering_kinds();
+    match make_plan(&text, &Surroundings { run_dir: "/run/vgpu".into(), event_kinds, ..Default::default() }) {
         Ok(_) => {}
         Err(report) => {
             assert!(!report.problems.is_empty() && report.problems.len() <= MAX_PROBLEMS_SHOWN);

@@ -40,6 +40,13 @@ pub fn copy_of(number: i32) -> std::io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
+/// Marks the descriptor `number` of this process close-on-exec, for a process that becomes another program. A number
+/// that is no descriptor is ignored.
+pub fn close_on_exec(number: i32) {
+    // SAFETY: the call takes numbers; for a number that is no descriptor it returns an error.
+    unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
+}
+
 /// True if the other end has not yet received everything sent through this socket, including descriptors.
 ///
 /// # Cost

@@ -177,7 +177,11 @@ fn from_daemon(socket: Option<PathBuf>) -> Result<BTreeMap<String, CdiTenant>, F
 fn from_file(file: &Path) -> Result<BTreeMap<String, CdiTenant>, Failure> {
     let text =
         fs::read_to_string(file).map_err(|why| Failure::new(EXIT_FINDINGS, format!("{}: {why}", file.display())))?;
-    let around = Surroundings { run_dir: paths::runtime_dir(), ..Surroundings::default() };
+    let around = Surroundings {
+        run_dir: paths::runtime_dir(),
+        event_kinds: vgpu_control::event::triggering_kinds(),
+        ..Surroundings::default()
+    };
     let plan = config::make_plan(&text, &around).map_err(|report| {
         Failure::new(EXIT_FINDINGS, report.to_lines(&file.display().to_string()).trim_end().to_owned())
     })?;

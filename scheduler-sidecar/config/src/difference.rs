@@ -113,6 +113,9 @@ fn other_changes(old: &ConfigPlan, new: &ConfigPlan) -> Vec<&'static str> {
     if !old.bookings.iter().map(BookingPlan::without_place).eq(new.bookings.iter().map(BookingPlan::without_place)) {
         others.push("booking");
     }
+    if old.actions != new.actions {
+        others.push("on_event");
+    }
     others
 }
 

@@ -45,11 +45,13 @@ pub enum ConfigSection {
     Window,
     /// `[[booking]]`
     Booking,
+    /// `[[on_event]]`
+    OnEvent,
 }
 
 impl ConfigSection {
     /// All sections.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::File,
         Self::Daemon,
         Self::Log,
@@ -63,6 +65,7 @@ impl ConfigSection {
         Self::Override,
         Self::Window,
         Self::Booking,
+        Self::OnEvent,
     ];
 
     /// Returns the section's name as messages show it before a key.
@@ -82,6 +85,7 @@ impl ConfigSection {
             Self::Override => "tenant.device",
             Self::Window => "window",
             Self::Booking => "booking",
+            Self::OnEvent => "on_event",
         }
     }
 
@@ -100,6 +104,7 @@ impl ConfigSection {
             Self::Override => (OVERRIDE_KEYS, &[TERMS_KEYS]),
             Self::Window => (WINDOW_KEYS, &[TERMS_KEYS]),
             Self::Booking => (BOOKING_KEYS, &[]),
+            Self::OnEvent => (ON_EVENT_KEYS, &[]),
         };
         own.iter().chain(shared.iter().copied().flatten())
     }
@@ -124,6 +129,7 @@ const FILE_KEYS: &[ConfigKey] = &[
     obeyed_key("tenant"),
     obeyed_key("window"),
     obeyed_key("booking"),
+    obeyed_key("on_event"),
 ];
 
 const DAEMON_KEYS: &[ConfigKey] = &[
@@ -181,6 +187,8 @@ const BOOKING_KEYS: &[ConfigKey] = &[
     obeyed_key("sm_request"),
     obeyed_key("memory_limit"),
 ];
+const ON_EVENT_KEYS: &[ConfigKey] =
+    &[obeyed_key("events"), obeyed_key("exec"), obeyed_key("timeout"), obeyed_key("at_once")];
 
 /// Keys that tenants, templates and the defaults share.
 const POLICY_KEYS: &[ConfigKey] = &[

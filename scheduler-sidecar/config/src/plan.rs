@@ -13,6 +13,7 @@ use vgpu_core::time::arbiter::{self, Class};
 use vgpu_core::units::bytes::Bytes;
 use vgpu_core::units::share::Share;
 
+use super::action::ActionPlan;
 use super::bearer::CostBearer;
 use super::raw::{LogFormat, OnError, OnLoss, RawPolicy, RawTemplate};
 use super::schedule::{BookingPlan, WindowPlan};
@@ -56,6 +57,8 @@ pub struct ConfigPlan {
     pub windows: Vec<WindowPlan>,
     /// Bookings of the file, in its order; names are distinct.
     pub bookings: Vec<BookingPlan>,
+    /// Programs that events start, in the order of the file.
+    pub actions: Vec<ActionPlan>,
     /// Section `[defaults]`, for tenants that are added by command.
     pub defaults: RawPolicy,
     /// Sections `[template.NAME]`, for tenants that are added by command.

@@ -16,6 +16,7 @@ pub use vgpu_core::time::gate::loss::OnLoss;
 use vgpu_core::units::bytes::{Bytes, Percent, Size};
 use vgpu_core::units::share::Share;
 
+use super::action::RawAction;
 use super::problem::{At, TextRange};
 use super::time::RawTime;
 
@@ -51,6 +52,8 @@ pub struct RawFile {
     pub windows: Vec<RawWindow>,
     /// Sections `[[booking]]`, in the order of the file.
     pub bookings: Vec<RawBooking>,
+    /// Sections `[[on_event]]`, in the order of the file.
+    pub actions: Vec<RawAction>,
     /// True if `[time]` had an error, already reported; its values are then not compared.
     pub time_is_wrong: bool,
     /// True if `[[device]]` had an error; a missing size is then not reported.

@@ -2,6 +2,7 @@
 //!
 //! Not here: the syntax of a single value ([`super::value`]) and whether values fit together ([`super::resolve`]).
 
+mod actions;
 mod labels;
 mod schedule;
 
@@ -97,6 +98,7 @@ impl ConfigReader<'_, '_> {
             file.tenants.push(self.read_tenant(table, place));
         }
         self.read_schedule(root, &mut file);
+        file.actions = self.read_actions(root);
         file
     }
 

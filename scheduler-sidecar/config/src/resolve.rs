@@ -5,6 +5,7 @@
 //! defaults. Within one section, `gpu` and `replicas` stand for a memory limit and a floor that the section does not
 //! set itself.
 
+mod actions;
 pub(super) mod admission;
 mod layers;
 mod schedule;
@@ -50,6 +51,8 @@ pub struct Surroundings {
     pub zone: Option<TimeZone>,
     /// Devices that the driver reports; `None` if it was not asked or did not answer.
     pub inventory: Option<Inventory>,
+    /// Kinds of events that may start the program of an action.
+    pub event_kinds: Vec<&'static str>,
 }
 
 /// A tenant, with the places of its settings in the file.
@@ -88,6 +91,7 @@ pub(super) fn resolve_plan(raw: &RawFile, around: &Surroundings, problems: &mut 
     }
     .resolve_schedule(raw);
     let devices: Vec<DevicePlan> = devices.into_iter().map(|device| device.plan).collect();
+    let actions = actions::resolve_actions(&raw.actions, &around.event_kinds, problems);
     let arbitrate = raw.arbitrate.as_ref().is_none_or(|at| at.value);
     let (log, metrics, proof) = (log(raw, problems), resolve_metrics(raw), resolve_proof(raw));
     notes.extend(metrics.listen.filter(|at| !at.ip().is_loopback()).map(|at| {
@@ -110,6 +114,7 @@ pub(super) fn resolve_plan(raw: &RawFile, around: &Surroundings, problems: &mut 
         tenants,
         windows,
         bookings,
+        actions,
         defaults,
         templates,
         notes,

@@ -5,6 +5,7 @@ use vgpu_core::limits::Mode;
 use vgpu_core::time::arbiter::Class;
 use vgpu_core::units::share::Share;
 
+use super::action::ActionPlan;
 use super::plan::{ConfigPlan, TenantPlan, TermsPlan};
 use super::problem::ConfigReport;
 use super::raw::OnLoss;
@@ -39,6 +40,11 @@ pub fn plan_table(plan: &ConfigPlan) -> String {
         tenants.extend(tenant_rows(tenant));
     }
     let mut text = format!("{}\n{}", say::lay_out_table(&devices), say::lay_out_table(&tenants));
+    if !plan.actions.is_empty() {
+        let mut actions = vec![["ON EVENT", "RUNS", "TIMEOUT", "AT ONCE"].map(str::to_owned).to_vec()];
+        actions.extend(plan.actions.iter().map(action_row));
+        text.push_str(&format!("\n{}", say::lay_out_table(&actions)));
+    }
     if !plan.notes.is_empty() {
         text.push('\n');
         text.extend(plan.notes.iter().map(|note| format!("note: {note}\n")));
@@ -71,6 +77,11 @@ fn tenant_rows(tenant: &TenantPlan) -> Vec<Vec<String>> {
         ]
     };
     tenant.terms.iter().map(row).collect()
+}
+
+fn action_row(action: &ActionPlan) -> Vec<String> {
+    let program: Vec<String> = action.exec.iter().map(|word| say::quote_shown(word.as_ref())).collect();
+    vec![action.events.join(", "), program.join(" "), action.timeout_text(), action.at_once.to_string()]
 }
 
 /// Returns the class as the file writes it.
@@ -137,6 +148,14 @@ pub fn plan_json(plan: &ConfigPlan) -> Value {
             "terms": tenant.terms.iter().map(terms).collect::<Vec<_>>(),
         })
     });
+    let action = |action: &ActionPlan| {
+        json!({
+            "events": action.events,
+            "exec": action.exec,
+            "timeout": u64::try_from(action.timeout.as_nanos()).unwrap_or(u64::MAX),
+            "at_once": action.at_once,
+        })
+    };
     json!({
         "daemon": {
             "run_dir": plan.daemon.run_dir,
@@ -160,6 +179,7 @@ pub fn plan_json(plan: &ConfigPlan) -> Value {
         "time": values_of(&plan.time),
         "devices": devices.collect::<Vec<_>>(),
         "tenants": tenants.collect::<Vec<_>>(),
+        "on_event": plan.actions.iter().map(action).collect::<Vec<_>>(),
         "notes": plan.notes,
     })
 }

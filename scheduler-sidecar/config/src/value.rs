@@ -9,9 +9,11 @@ use vgpu_core::time::arbiter::Class;
 use vgpu_core::units::bytes::{Bytes, SIZE_FORMS, Size, parse_size};
 use vgpu_core::units::share::{SHARE_FORMS, Share, parse_share};
 
+mod actions;
 mod moments;
 mod places;
 
+pub use actions::*;
 pub use moments::*;
 pub use places::*;
 

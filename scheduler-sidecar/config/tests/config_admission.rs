@@ -173,6 +173,7 @@ fn plan() -> impl Strategy<Value = ConfigPlan> {
             tenants,
             defaults: Default::default(),
             templates: Vec::new(),
+            actions: Vec::new(),
             windows: Vec::new(),
             bookings: Vec::new(),
             notes: Vec::new(),

@@ -80,6 +80,12 @@ fn file(row: &Row, value: Option<&str>) -> String {
         "[[tenant.device]]" => (String::new(), String::new(), format!("[[tenant.device]]\nid = 0\n{line}")),
         "[[window]]" => (String::new(), String::new(), schedule_section("window", key, &line)),
         "[[booking]]" => (String::new(), String::new(), schedule_section("booking", key, &line)),
+        "[[on_event]]" => {
+            let other =
+                |name: &str, value: &str| if key == name { String::new() } else { format!("{name} = {value}\n") };
+            let beside = other("events", "[\"tenant.paused\"]") + &other("exec", "[\"/bin/true\"]");
+            (format!("[[on_event]]\n{beside}{line}"), String::new(), String::new())
+        }
         "[template.NAME] and [defaults]" => (format!("[defaults]\n{line}"), String::new(), String::new()),
         heading => (format!("{heading}\n{beside}{line}"), String::new(), String::new()),
     };
@@ -97,14 +103,15 @@ fn schedule_section(section: &str, key: &str, line: &str) -> String {
 }
 
 fn plan(row: &Row, value: Option<&str>) -> Result<ConfigPlan, String> {
-    let around = Surroundings { run_dir: "/run/vgpu".into(), ..Default::default() };
+    let event_kinds = vec!["tenant.paused"];
+    let around = Surroundings { run_dir: "/run/vgpu".into(), event_kinds, ..Default::default() };
     config::make_plan(&file(row, value), &around).map_err(|report| report.to_lines("vgpud.toml").to_string())
 }
 
 /// Keys whose row shows no literal value: paths, names, lists of differing things.
-const FREE: [&str; 16] = [
+const FREE: [&str; 18] = [
     "tenants", "tenant", "groups", "run_dir", "devices", "allow", "slack", "id", "memory", "name", "template",
-    "device", "uids", "group", "labels", "drain",
+    "device", "uids", "group", "labels", "drain", "events", "exec",
 ];
 
 #[test]

@@ -78,6 +78,11 @@ pub const EVENT_KINDS: &[EventKind] = &[
         "enforcement cannot be fully proved: the daemon cannot read something that the proof \
          needs",
     ),
+    event_kind(
+        "action.ended",
+        "the program of an action ended, was stopped at its timeout, or cannot be started; `result` says which",
+    ),
+    event_kind("action.dropped", "events started no program, because too many waited for their action"),
     event_kind("events.lost", "events came faster than they were read; some are not shown"),
 ];
 
@@ -85,6 +90,14 @@ pub const EVENT_KINDS: &[EventKind] = &[
 #[must_use]
 pub fn kind_named(name: &str) -> Option<&'static EventKind> {
     EVENT_KINDS.iter().find(|kind| kind.name == name)
+}
+
+/// Kinds that may start the program of an action (`[[on_event]]`). An event about actions starts none, so that no action
+/// starts itself. Losses are told to a reader of events, and are no events of the daemon.
+#[must_use]
+pub fn triggering_kinds() -> Vec<&'static str> {
+    let starts_none = |name: &str| name.starts_with("action.") || name.starts_with("events.");
+    EVENT_KINDS.iter().map(|kind| kind.name).filter(|name| !starts_none(name)).collect()
 }
 
 /// An event of the daemon.

@@ -42,8 +42,8 @@ use vgpu_config::schedule::WrittenBooking;
 
 pub use explain::DeviceExplanation;
 pub use status::{
-    AddedStatus, AuditStatus, ConfigurationStatus, DaemonFault, DaemonStatus, DeviceStatus, MemberDevice, MemberStatus,
-    ProcessStatus, RecordStatus, TenantStatus, TermsStatus, TimeStatus,
+    ActionStatus, AddedStatus, AuditStatus, ConfigurationStatus, DaemonFault, DaemonStatus, DeviceStatus, MemberDevice,
+    MemberStatus, ProcessStatus, RecordStatus, TenantStatus, TermsStatus, TimeStatus,
 };
 
 /// Version number of the administrative protocol.

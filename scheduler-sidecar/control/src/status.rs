@@ -35,6 +35,9 @@ pub struct DaemonStatus {
     /// Services that do not work while limits are still enforced.
     #[serde(default)]
     pub faults: Vec<DaemonFault>,
+    /// Programs that events start.
+    #[serde(default)]
+    pub actions: Vec<ActionStatus>,
     /// Processes that use devices without being held to a limit.
     #[serde(default)]
     pub findings: Vec<super::finding::Finding>,
@@ -47,6 +50,25 @@ pub struct DaemonFault {
     pub what: String,
     /// Reason why the service does not work.
     pub words: String,
+}
+
+/// A program that events start, and its runs since it came into force.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ActionStatus {
+    /// Kinds of events, and subjects, as the file writes them.
+    pub events: Vec<String>,
+    /// The program and its arguments.
+    pub exec: Vec<String>,
+    /// Number of runs now.
+    pub running: u32,
+    /// Number of events that wait for a run.
+    pub waiting: usize,
+    /// Number of runs that ended.
+    pub ended: u64,
+    /// Number of ended runs that failed: another exit status than 0, a timeout, a program that cannot be started.
+    pub failed: u64,
+    /// Number of events that started no program, because too many waited.
+    pub dropped: u64,
 }
 
 /// State of the configuration file, and result of the last reading.

@@ -36,6 +36,7 @@ pub fn run(file: &Path, options: &Options) -> Result<ExitCode, Failure> {
             } else {
                 say::print_text(&format!("{}{}", show::plan_table(&plan), coming_table(&source, &plan)))?;
             }
+            check_programs(&plan)?;
             check_socket_places(&plan)?;
         }
         Err(SourceError::Wrong { file, report }) if options.json => {
@@ -90,6 +91,19 @@ fn row_json(row: &ForecastRow) -> Value {
         "value": row.value,
         "cause": row.cause,
     })
+}
+
+/// Checks that each action's program can be run. The daemon would serve all the same, and tell each failed run.
+fn check_programs(plan: &ConfigPlan) -> Result<(), Failure> {
+    let mut missing = false;
+    for program in plan.actions.iter().map(|action| action.exec[0].as_str()) {
+        if let Err(why) = rustix::fs::access(program, rustix::fs::Access::EXEC_OK) {
+            missing = true;
+            let (program, why) = (program.escape_default(), std::io::Error::from(why));
+            let _ = writeln!(std::io::stderr(), "on_event: {program} cannot be run: {why}");
+        }
+    }
+    if missing { Err(Failure::new(EXIT_FINDINGS, "")) } else { Ok(()) }
 }
 
 /// Checks that each tenant's socket can be created. The daemon would serve the other tenants if one cannot.

@@ -1,7 +1,8 @@
 //! Events for clients that follow the daemon: log lines that have a kind become events.
 //!
 //! `info!(kind = "tenant.paused", tenant, "...")` writes a log line and an event of that kind. If the kind is an
-//! audited one ([`vgpu_control::event::EVENT_KINDS`]), it also writes a line of the audit log. The logging code needs
+//! audited one ([`vgpu_control::event::EVENT_KINDS`]), it also writes a line of the audit log. It may start the program
+//! of an action ([`super::actions`]). The logging code needs
 //! to know nothing of this, and any thread may log. A line without a kind is no event.
 //!
 //! The last [`EVENTS_KEPT`] events are kept. A slower reader is told how many it missed. Here: the tracing layer and
@@ -19,9 +20,11 @@ pub use layer::EventLayer;
 use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
 
+use super::actions::ActionRunner;
 use super::audit::AuditLog;
-use vgpu_control::AuditStatus;
+use vgpu_config::action::ActionPlan;
 use vgpu_control::event::{DaemonEvent, EventPosition, kind_named};
+use vgpu_control::{ActionStatus, AuditStatus};
 
 /// Number of events that are kept for administrators who ask for earlier ones.
 pub const EVENTS_KEPT: usize = 4096;
@@ -45,6 +48,8 @@ struct EventRing {
     last: u64,
     /// The audit log, or why it is not written; `None`: it is off.
     audit: Option<Result<AuditLog, String>>,
+    /// Runs the programs that events start; `None`: there is no file that names any.
+    actions: Option<ActionRunner>,
 }
 
 impl Default for EventJournal {
@@ -68,6 +73,26 @@ impl EventJournal {
     /// Writes audited kinds to this audit log from now on, or notes why that is impossible.
     pub fn audit_to(&self, audit: Result<AuditLog, String>) {
         self.0.ring.lock().audit = Some(audit);
+    }
+
+    /// Offers events to these actions from now on.
+    pub fn act_by(&self, actions: ActionRunner) {
+        self.0.ring.lock().actions = Some(actions);
+    }
+
+    /// Puts the actions of a file that was read again in force.
+    pub fn replace_actions(&self, plans: &[ActionPlan]) {
+        let actions = self.0.ring.lock().actions.clone();
+        if let Some(actions) = actions {
+            actions.replace_actions(plans);
+        }
+    }
+
+    /// State of the actions in force.
+    #[must_use]
+    pub fn action_statuses(&self) -> Vec<ActionStatus> {
+        let actions = self.0.ring.lock().actions.clone();
+        actions.map(|actions| actions.action_statuses()).unwrap_or_default()
     }
 
     /// Why the audit log is not written; `None`: it is written, or off.
@@ -109,8 +134,13 @@ impl EventJournal {
         if ring.events.len() == EVENTS_KEPT {
             ring.events.pop_front();
         }
+        // Under the lock, so that an action gets events in their order.
+        let started = ring.actions.clone().map(|actions| (actions.offer(&event), actions));
         ring.events.push_back(event);
         drop(ring);
+        if let Some((threads, actions)) = started {
+            actions.start_threads(&threads);
+        }
         if self.0.followed.swap(false, SeqCst)
             && let Some(bell) = &self.0.bell
         {

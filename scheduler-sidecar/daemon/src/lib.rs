@@ -32,9 +32,11 @@
 //! Output: [`scribe`] writes the log, [`journal`] turns log lines into events, [`audit`] writes the audited ones to a
 //! file, and [`rotate`] rotates both files. [`notify`] reports to systemd, [`activation`] takes the socket that
 //! systemd opened, [`metrics`] serves HTTP. [`proof`] looks for processes that use a device without being registered.
-//! `asked` is how the threads of [`metrics`] and [`proof`] send requests to the reactor.
+//! [`actions`] runs the programs that
+//! events start. `asked` is how the threads of [`metrics`] and [`proof`] send requests to the reactor.
 #![forbid(unsafe_code)]
 
+pub mod actions;
 pub mod activation;
 pub mod added;
 pub mod answer;

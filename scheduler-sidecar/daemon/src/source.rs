@@ -92,6 +92,7 @@ impl ConfigSource {
             log_option: options.log.clone(),
             zone: Some(TimeZone::system()),
             inventory,
+            event_kinds: vgpu_control::event::triggering_kinds(),
         };
         let asks_nobody = options.driver == "none";
         let name = escape_value(&path.display().to_string());

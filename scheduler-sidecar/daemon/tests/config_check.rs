@@ -186,6 +186,7 @@ fn every_key_of_the_table_is_read_and_a_wrong_value_for_it_is_told() {
             ConfigSection::Override => ("[[tenant]]\nname = 'x'\n[[tenant.device]]\n", ""),
             ConfigSection::Window => ("[[window]]\n", ""),
             ConfigSection::Booking => ("[[booking]]\n", ""),
+            ConfigSection::OnEvent => ("[[on_event]]\n", ""),
         };
         for key in section.section_keys() {
             let text = format!("{head}{} = {NEVER}\n{tail}", key.name);

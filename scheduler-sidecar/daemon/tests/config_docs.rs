@@ -55,6 +55,7 @@ fn every_key_is_in_the_reference_and_says_whether_it_is_in_force() {
             ConfigSection::Override => &["`[[tenant.device]]`"],
             ConfigSection::Window => &["`[[window]]`"],
             ConfigSection::Booking => &["`[[booking]]`"],
+            ConfigSection::OnEvent => &["`[[on_event]]`"],
         };
         let rows: Vec<_> = headings.iter().flat_map(|heading| rows(&page, heading)).collect();
         let documented: Vec<&str> = rows.iter().map(|(key, _)| *key).collect();

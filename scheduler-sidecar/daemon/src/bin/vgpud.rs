@@ -14,6 +14,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use vgpu_config::options::Options;
 use vgpu_config::plan::LogPlan;
 use vgpu_config::raw::LogFormat;
+use vgpu_daemon::actions::{ActionRunner, BECOME_PROGRAM, become_program};
 use vgpu_daemon::activation;
 use vgpu_daemon::audit::AuditLog;
 use vgpu_daemon::check;
@@ -25,10 +26,17 @@ use vgpu_daemon::rotate::RotatingFile;
 use vgpu_daemon::scribe::LogWriter;
 use vgpu_daemon::source::ConfigSource;
 
+/// Longest time that shutdown waits for the programs of actions, before it kills them.
+const ACTION_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Longest time that shutdown waits for the log to be written.
 const LOG_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
+    let mut args = std::env::args_os().skip(1);
+    if args.next().is_some_and(|first| first == BECOME_PROGRAM) {
+        return become_program(args);
+    }
     let options = Options::parse();
     // If a file may not grow (RLIMIT_FSIZE), writing then returns an error instead of killing the daemon. A driver
     // that is asked while the configuration is read may write too.
@@ -53,7 +61,14 @@ fn main() -> ExitCode {
         Ok(scribe) => scribe,
         Err(why) => return fail_with(1, &format_args!("cannot start the log: {why}")),
     };
+    let actions = file.as_ref().map(|(_, plan, _)| ActionRunner::new(&plan.actions, &plan.daemon.run_dir));
+    if let Some(actions) = &actions {
+        journal.act_by(actions.clone());
+    }
     let served = serve(config, file, journal.clone());
+    if let Some(actions) = &actions {
+        actions.finish_runs(ACTION_DRAIN_TIMEOUT);
+    }
     journal.finish_audit();
     scribe.finish_writing(LOG_DRAIN_TIMEOUT);
     match served {

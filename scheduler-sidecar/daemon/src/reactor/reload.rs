@@ -260,6 +260,7 @@ impl Reactor {
                 room.base = TenantConfig::from(planned);
             }
         }
+        self.journal.replace_actions(&plan.actions);
         let (keep, exact, time, arbitrate) = (plan.daemon.keep, plan.daemon.exact, plan.time, plan.arbitrate);
         self.record.set_keep(keep);
         self.heart.set_interval(time.heartbeat);

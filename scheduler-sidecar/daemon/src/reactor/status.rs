@@ -97,6 +97,7 @@ impl Reactor {
             devices: self.devices_status(&holders),
             tenants,
             faults: self.daemon_faults(),
+            actions: self.journal.action_statuses(),
             findings: self.proof.as_ref().map(|proof| proof.current_findings()).unwrap_or_default(),
         }
     }
