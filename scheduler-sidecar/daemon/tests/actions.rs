@@ -55,7 +55,7 @@ fn ask(world: &World, ask: &ControlCommand) {
 }
 
 fn pause(world: &World, tenant: &str) {
-    ask(world, &ControlCommand::Pause { tenant: tenant.into() });
+    ask(world, &ControlCommand::Pause { tenant: tenant.into(), lasting: Default::default() });
 }
 
 fn events(world: &World) -> Vec<DaemonEvent> {
@@ -319,6 +319,7 @@ fn a_program_that_reads_no_input_is_not_waited_for_and_one_that_reads_late_gets_
             tenant: "a".into(),
             device: None,
             change: Box::new(serde_json::from_str("{\"sm_limit\":\"30\"}").unwrap()),
+            lasting: Default::default(),
         },
     );
     eventually("it ran", || read(&world, "done") == "\n");

@@ -16,7 +16,7 @@ use vgpu_core::units::share::Share;
 
 use crate::overrides::{OverrideAction, TermsOverride};
 use crate::schedule::{next_boundary, window_end};
-use crate::words::{format_value, whole_value};
+use crate::values::{format_value, whole_value};
 
 /// Everything that a decision depends on, besides the time.
 #[derive(Debug, Clone, Copy)]

@@ -4,7 +4,7 @@ use vgpu_config::live::find_misfits;
 use vgpu_config::plan::TenantPlan;
 
 use crate::chain::{Decision, PolicyInputs, PolicyStage, decide};
-use crate::words::{format_value, whole_value};
+use crate::values::{format_value, whole_value};
 
 /// Most moments that are looked at: windows of a week and many bookings have fewer.
 const MAX_MOMENTS: usize = 2_000;

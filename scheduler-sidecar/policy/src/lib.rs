@@ -14,4 +14,5 @@ pub mod chain;
 pub mod forecast;
 pub mod overrides;
 pub mod schedule;
+pub mod values;
 pub mod words;

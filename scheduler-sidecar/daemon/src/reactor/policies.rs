@@ -423,7 +423,7 @@ fn difference_words(was: &TenantConfig, outcome: &TenantOutcome, now: i64) -> St
             let steps = outcome.steps.iter().rev();
             let mut steps = steps.filter(|step| step.key == key && step.device.as_ref() == Some(&terms.device));
             let cause = steps.next().map_or_else(|| "configuration".to_owned(), |step| step.cause.to_words(now));
-            let value = vgpu_policy::words::format_value(terms, key);
+            let value = vgpu_policy::values::format_value(terms, key);
             words.push(format!("{key}={value} on device {} ({cause})", terms.device));
         }
     }
