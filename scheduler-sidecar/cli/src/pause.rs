@@ -87,7 +87,7 @@ Examples:
 
 Exit codes:
   0  nothing is changed by hand any more
-  1  no such tenant; its configured terms do not fit beside what was given to others; or no daemon answers there
+  1  no such tenant; the terms of the file do not fit beside the others; or no daemon answers
   2  usage")]
 pub struct UnsetArgs {
     /// The tenant, by its name.
