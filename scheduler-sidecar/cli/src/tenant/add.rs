@@ -32,7 +32,7 @@ Exit codes:
   1  a tenant of this name has other values, or is one of the file, or the daemon cannot add it
   2  usage: a value is not accepted, or more than a device has
   3  it does not fit next to the other tenants now
-  4  no daemon answers")]
+  4  no daemon answers, or too many administrators are connected")]
 pub struct Args {
     /// Name of the tenant: 1 to 64 letters, digits, '-', '_' and '.'.
     name: String,

@@ -76,7 +76,7 @@ impl Reactor {
 
     /// Tenants whose promises are in force, and those that were removed and still have members.
     pub(super) fn promised_tenants(&self) -> Vec<TenantPlan> {
-        self.rooms.values().map(|room| plan_of(&room.tenant)).collect()
+        self.rooms.values().map(|room| plan_of(&room.tenant)).chain(self.left_promises().cloned()).collect()
     }
 
     /// The room of a tenant that is served, by its name.

@@ -105,6 +105,7 @@ impl Reactor {
         }
         let refused = if loaded.refused.is_some() { "; the last reload was refused" } else { "" };
         self.loaded = Some(loaded);
+        self.serve_waiting();
         self.notifier.notify_ready(&format!("{}{refused}", self.daemon_summary()));
     }
 
@@ -242,6 +243,7 @@ impl Reactor {
             }
             !room.is_over()
         });
+        self.forget_ended();
     }
 
     /// Gives every tenant the terms of the plan, which its members get at once. `stays`: administrators' overrides are
