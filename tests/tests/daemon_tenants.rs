@@ -264,6 +264,39 @@ fn a_daemon_that_is_busy_with_other_administrators_says_so_and_a_command_that_wa
 }
 
 #[test]
+fn a_removal_waits_until_the_last_usage_is_in_the_record() {
+    let lab = Lab::new("h200");
+    let path = lab.path().join("slow.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let answer = |is_recorded: bool| {
+        format!(
+            "{{\"hello\":2,\"tenant\":{{\"name\":\"job\",\"state\":\"removed\",\"socket\":null,\"since\":1,\"members\":[],\
+             \"unseen_members\":0,\"is_recorded\":{is_recorded}}}}}\n"
+        )
+    };
+    // A record that is written only at the third look.
+    let answers = thread::spawn(move || {
+        let mut looks = 0;
+        while looks < 3 {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut line = String::new();
+            BufReader::new(&stream).read_line(&mut line).unwrap();
+            looks += usize::from(line.contains("\"only_look\":true"));
+            if line.is_empty() {
+                break;
+            }
+            stream.write_all(answer(looks == 3).as_bytes()).unwrap();
+        }
+        looks
+    });
+    let words = ["tenant", "remove", "job", "--json", "--socket"];
+    let out = Command::new(vgpu()).args(words).arg(&path).output().unwrap();
+    assert!(out.status.success(), "{out:?}");
+    drop(UnixStream::connect(&path));
+    assert_eq!(answers.join().unwrap(), 3);
+}
+
+#[test]
 fn a_tenant_ends_with_its_process_or_its_time_also_across_a_restart_of_the_daemon() {
     let lab = Lab::new("h200");
     let mut daemon = serve(&lab);

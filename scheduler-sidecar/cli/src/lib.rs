@@ -29,6 +29,7 @@ pub mod sim;
 pub mod slurm;
 pub mod status;
 pub mod tenant;
+mod terms;
 pub mod top;
 pub mod usage;
 pub mod validate;

@@ -1,7 +1,7 @@
 //! Tasks of Docker Swarm under the entrypoint of integrations/swarm: a swarm of one node with four shares of a simulated
 //! device.
 //!
-//! Client: Docker Swarm
+//! Client: Docker
 
 use crate::engine::{Engine, IMAGE, checkout, text};
 use serde_json::Value;
