@@ -12,6 +12,8 @@ BIN    = $(DESTDIR)$(PREFIX)/bin
 LIB    = $(DESTDIR)$(PREFIX)/lib/vgpu
 SHARE  = $(DESTDIR)$(PREFIX)/share
 DOC    = $(SHARE)/doc/vgpu
+# Python packages: PYTHONPATH names this directory, for any version of Python.
+PYTHON = $(SHARE)/vgpu/python
 UNITS  = $(DESTDIR)$(PREFIX)/lib/systemd/system
 TMP    = $(DESTDIR)$(PREFIX)/lib/tmpfiles.d
 CONFIG = $(DESTDIR)$(SYSCONFDIR)/vgpu
@@ -54,7 +56,10 @@ install: ## installs what `make dist` built, with units and man pages; PREFIX=/u
 	cp docs/*.md $(DOC)/docs
 	install -m 644 docs/measurements/*.md $(DOC)/docs/measurements
 	cp -R examples/README.md examples/compose examples/daemon examples/docker examples/monitoring examples/systemd $(DOC)/examples
-	cp -R integrations $(DOC)
+	install -d $(DOC)/integrations/ray $(PYTHON)/vgpu_ray
+	cp -R integrations/slurm integrations/swarm $(DOC)/integrations
+	install -m 644 integrations/ray/README.md $(DOC)/integrations/ray
+	install -m 644 integrations/ray/src/vgpu_ray/*.py $(PYTHON)/vgpu_ray
 	$(reload_units)
 
 uninstall: ## removes the installed files, and the configuration if it is unchanged
@@ -63,5 +68,5 @@ uninstall: ## removes the installed files, and the configuration if it is unchan
 	rm -f $(BIN)/vgpu $(BIN)/vgpud $(BIN)/vgpu-demo $(UNITS)/vgpud.service $(UNITS)/vgpud.socket $(TMP)/vgpu.conf
 	rm -f $(BASH)/vgpu $(BASH)/vgpud $(ZSH)/_vgpu $(ZSH)/_vgpud $(FISH)/vgpu.fish $(FISH)/vgpud.fish
 	rm -f $(SHARE)/man/man1/vgpu.1 $(SHARE)/man/man1/vgpu-*.1 $(SHARE)/man/man8/vgpud.8
-	rm -rf $(LIB) $(DOC)
+	rm -rf $(LIB) $(DOC) $(SHARE)/vgpu
 	$(reload_units)

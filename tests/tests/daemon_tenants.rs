@@ -2,13 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{Read as _, Write as _};
-use std::os::unix::net::UnixStream;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use vgpu_tests::artefacts::vgpu;
 use vgpu_tests::daemon::{Daemon, Plan};
 use vgpu_tests::lab::charged;
 use vgpu_tests::program::{Kind, compile};
@@ -202,6 +204,99 @@ fn exit_codes_tell_bad_terms_from_what_does_not_fit_and_from_no_daemon() {
 }
 
 #[test]
+fn the_longest_labels_that_are_accepted_can_be_sent_and_stored() {
+    let lab = Lab::new("h200");
+    let mut daemon = serve(&lab);
+    let label = |number: usize| format!("{}{number:02}={}", "n".repeat(62), "\u{1f600}".repeat(128));
+    let labels: Vec<String> = (0..16).map(label).collect();
+    let mut words = vec!["tenant", "add", "job", "--gpu", "0.25"];
+    words.extend(labels.iter().flat_map(|label| ["--label", label.as_str()]));
+    daemon.tell(&words);
+    daemon.kill();
+    daemon.again();
+    let status = json(&daemon, &["status"]);
+    let job = status["tenants"].as_array().unwrap().iter().find(|tenant| tenant["name"] == "job").unwrap();
+    assert_eq!(job["labels"].as_object().unwrap().len(), 16);
+    let endless = "u".repeat(64 << 10);
+    let (code, said) = ask(&daemon, &["tenant", "add", "job", "--gpu", "0.25", "--group", &endless]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("bytes; accepted: at most 65536"), "{said}");
+    let mut stream = UnixStream::connect(daemon.admin()).unwrap();
+    stream.write_all(&vec![b'x'; 64 << 10]).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("the line is longer than 65536 bytes"), "{answer}");
+}
+
+#[test]
+fn a_daemon_that_is_busy_with_other_administrators_says_so_and_a_command_that_waits_asks_again() {
+    let lab = Lab::new("h200");
+    let daemon = serve(&lab);
+    // Connections that say nothing are closed after 2 s, so a slow host may need several tries.
+    eventually("one more administrator is refused", || {
+        let connect = || UnixStream::connect(daemon.admin()).unwrap();
+        let _others: Vec<UnixStream> = (0..16).map(|_| connect()).collect();
+        let mut answer = String::new();
+        connect().read_to_string(&mut answer).is_ok()
+            && answer.contains("16 administrators are connected already")
+            && answer.contains("\"refusal\":\"busy\"")
+    });
+    let path = lab.path().join("busy.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let busy = "{\"hello\":2,\"error\":\"16 administrators are connected already\",\"refusal\":\"busy\"}\n";
+    let added = "{\"hello\":2,\"tenant\":{\"name\":\"job\",\"state\":\"added\",\"socket\":\"/s\",\"since\":1,\
+                 \"members\":[],\"unseen_members\":0,\"is_recorded\":true}}\n";
+    let answers = thread::spawn(move || {
+        for answer in [busy, busy, added] {
+            let (mut stream, _) = listener.accept().unwrap();
+            BufReader::new(&stream).read_line(&mut String::new()).unwrap();
+            stream.write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    let add = |wait: &[&str]| {
+        let words = [&["tenant", "add", "job", "--gpu", "0.25"][..], wait].concat();
+        Command::new(vgpu()).args(words).arg("--socket").arg(&path).output().unwrap()
+    };
+    let (at_once, waits) = (add(&[]), add(&["--wait", "60s"]));
+    assert_eq!(at_once.status.code(), Some(4), "{at_once:?}");
+    assert_eq!(String::from_utf8_lossy(&waits.stdout), "/s\n", "{waits:?}");
+    answers.join().unwrap();
+}
+
+#[test]
+fn a_removal_waits_until_the_last_usage_is_in_the_record() {
+    let lab = Lab::new("h200");
+    let path = lab.path().join("slow.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let answer = |is_recorded: bool| {
+        format!(
+            "{{\"hello\":2,\"tenant\":{{\"name\":\"job\",\"state\":\"removed\",\"socket\":null,\"since\":1,\"members\":[],\
+             \"unseen_members\":0,\"is_recorded\":{is_recorded}}}}}\n"
+        )
+    };
+    // A record that is written only at the third look.
+    let answers = thread::spawn(move || {
+        let mut looks = 0;
+        while looks < 3 {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut line = String::new();
+            BufReader::new(&stream).read_line(&mut line).unwrap();
+            looks += usize::from(line.contains("\"only_look\":true"));
+            if line.is_empty() {
+                break;
+            }
+            stream.write_all(answer(looks == 3).as_bytes()).unwrap();
+        }
+        looks
+    });
+    let words = ["tenant", "remove", "job", "--json", "--socket"];
+    let out = Command::new(vgpu()).args(words).arg(&path).output().unwrap();
+    assert!(out.status.success(), "{out:?}");
+    drop(UnixStream::connect(&path));
+    assert_eq!(answers.join().unwrap(), 3);
+}
+
+#[test]
 fn a_tenant_ends_with_its_process_or_its_time_also_across_a_restart_of_the_daemon() {
     let lab = Lab::new("h200");
     let mut daemon = serve(&lab);
@@ -286,9 +381,74 @@ fn a_file_that_leaves_no_room_for_an_added_tenant_or_takes_its_name_is_refused_w
     assert_eq!(served(&daemon), BTreeSet::from(["fixed".to_owned()]));
     assert!(daemon.log().contains("a tenant that a command added is not served"), "{}", daemon.log());
     daemon.write(&plan(vec![("fixed".into(), "memory_limit = \"1GiB\"\nsm_request = 40".into())]));
+    // A reading that is accepted is followed by another try.
+    let pid = i32::try_from(daemon.pid()).unwrap();
+    // SAFETY: the daemon is a running child of this test.
+    unsafe { libc::kill(pid, libc::SIGHUP) };
+    let both = BTreeSet::from(["fixed".to_owned(), "job".to_owned()]);
+    eventually("it is served", || served(&daemon) == both);
+}
+
+#[test]
+fn a_stored_tenant_whose_device_only_the_driver_knows_is_served_when_the_driver_answers() {
+    let mut lab = Lab::new("h200");
+    let plan = Plan { device: "*".into(), time: String::new(), tenants: Vec::new() };
+    let mut daemon = Daemon::start_on_machine(&lab, &plan);
+    daemon.tell(&["tenant", "add", "job", "--gpu", "0.25"]);
+    daemon.kill();
+    let (driver, away) = (lab.path().join("driver"), lab.path().join("away"));
+    fs::create_dir(&away).unwrap();
+    // The loader remembers a directory that was not there, so it stays, without its files.
+    let move_driver = |from: &Path, to: &Path| {
+        for name in ["libnvidia-ml.so.1", "libnvidia-ml.so"] {
+            fs::rename(from.join(name), to.join(name)).unwrap();
+        }
+    };
+    move_driver(&driver, &away);
+    daemon.again();
+    assert!(served(&daemon).is_empty(), "no part of an unknown memory can be promised: {}", daemon.log());
+    // So is a tenant that a command asks for meanwhile.
+    assert_eq!(ask(&daemon, &["tenant", "add", "late", "--gpu", "0.25"]).0, Some(2));
+    move_driver(&away, &driver);
+    eventually("it is served", || served(&daemon) == BTreeSet::from(["job".to_owned()]));
+    daemon.tell(&["tenant", "add", "late", "--gpu", "0.25"]);
+    assert_eq!(member(&mut lab, &daemon, "job").info().1, lab.device(0).cuda_total / 4);
+}
+
+#[test]
+fn the_promise_of_a_removed_tenant_holds_under_the_next_daemon_until_its_last_process_ends() {
+    let mut lab = Lab::new("h200");
+    let mut daemon = serve(&lab);
+    daemon.tell(&["tenant", "add", "job", "--memory-limit", "2GiB", "--sm-request", "60"]);
+    let mut inside = member(&mut lab, &daemon, "job");
+    daemon.tell(&["tenant", "remove", "job"]);
+    let more = ["tenant", "add", "more", "--memory-limit", "1GiB", "--sm-request", "10"];
+    for restart in ["a kill", "a second one"] {
+        daemon.kill();
+        daemon.again();
+        assert_eq!(ask(&daemon, &more).0, Some(3), "its process still runs after {restart}");
+        assert_eq!(served(&daemon), BTreeSet::from(["fixed".to_owned()]));
+        let list = daemon.tell(&["tenant", "list"]);
+        assert!(list.contains("job     removed  with its last process"), "{list}");
+        assert!(!daemon.socket("job").exists(), "no process can join it");
+    }
+    assert_eq!(inside.code(&format!("alloc {}", 2 * GIB)), 2, "the process keeps its last terms");
+    inside.finish();
+    daemon.tell(&more);
+    assert!(!daemon.room("job").exists() && !lab.path().join("run/added/job.json").exists());
+    // Members that did not come back to a new daemon before the removal count too, and a removal ends them.
+    daemon.tell(&["tenant", "remove", "more"]);
+    daemon.tell(&["tenant", "add", "job", "--memory-limit", "2GiB", "--sm-request", "60"]);
+    let mut inside = member(&mut lab, &daemon, "job");
+    inside.signal(libc::SIGSTOP);
     daemon.kill();
     daemon.again();
-    assert_eq!(served(&daemon), BTreeSet::from(["fixed".to_owned(), "job".to_owned()]));
+    daemon.tell(&["tenant", "remove", "job"]);
+    assert_eq!(ask(&daemon, &more).0, Some(3), "a stopped process holds its promise");
+    let removed = json(&daemon, &["tenant", "remove", "job", "--kill", "--grace", "100ms"]);
+    assert_eq!((&removed["state"], &removed["killed"]), (&"ending".into(), &1.into()));
+    assert!(inside.has_ended());
+    daemon.tell(&more);
 }
 
 #[test]

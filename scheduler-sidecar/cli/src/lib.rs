@@ -30,6 +30,7 @@ pub mod sim;
 pub mod slurm;
 pub mod status;
 pub mod tenant;
+mod terms;
 pub mod top;
 pub mod usage;
 pub mod validate;

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use super::ask::{DaemonAddress, LastingOptions, TERMS_HEADINGS, terms_rows};
+use super::terms::TermsOptions;
 use vgpu_config::change::WrittenChange;
 use vgpu_control::{ChangeResult, ControlCommand};
 use vgpu_output::say::{self, EXIT_USAGE, Failure};
@@ -35,25 +36,8 @@ pub struct Args {
     #[arg(long, value_name = "ID")]
     device: Option<String>,
 
-    /// Most memory on each device: 4GiB, 1500M, 25%, unlimited.
-    #[arg(long, value_name = "SIZE")]
-    memory_limit: Option<String>,
-
-    /// Ceiling on the device's time in percent: 30, 12.5, unlimited.
-    #[arg(long, value_name = "PERCENT")]
-    sm_limit: Option<String>,
-
-    /// Floor: guaranteed device time while the tenant wants it, in percent: 30, 12.5, none.
-    #[arg(long, value_name = "PERCENT")]
-    sm_request: Option<String>,
-
-    /// The tenant's part of the time that floors leave: 1 to 10000.
-    #[arg(long, value_name = "N")]
-    weight: Option<String>,
-
-    /// Class, the first is served first: latency, normal, batch.
-    #[arg(long, value_name = "CLASS")]
-    class: Option<String>,
+    #[command(flatten)]
+    terms: TermsOptions,
 
     /// Length of its leases: 500us to 50ms, or default for that of its class.
     #[arg(long, value_name = "DURATION")]
@@ -80,11 +64,11 @@ pub struct Args {
 /// [`Failure`]: a value is not accepted, the daemon does not answer, or it refuses.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let change = WrittenChange {
-        memory_limit: args.memory_limit.clone(),
-        sm_limit: args.sm_limit.clone(),
-        sm_request: args.sm_request.clone(),
-        weight: args.weight.clone(),
-        class: args.class.clone(),
+        memory_limit: args.terms.memory_limit.clone(),
+        sm_limit: args.terms.sm_limit.clone(),
+        sm_request: args.terms.sm_request.clone(),
+        weight: args.terms.weight.clone(),
+        class: args.terms.class.clone(),
         quantum: args.quantum.clone(),
         mode: args.mode.clone(),
         strict: args.strict.clone(),

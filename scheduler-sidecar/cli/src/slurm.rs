@@ -12,7 +12,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use vgpu_output::say::{EXIT_USAGE, Failure};
+use vgpu_engines::request::tenant_name;
+use vgpu_output::say::{EXIT_FINDINGS, EXIT_USAGE, Failure};
 
 /// Runs as Slurm's Prolog, TaskProlog and Epilog: a job's shards become a tenant that is held to them.
 ///
@@ -69,6 +70,12 @@ fn variable(name: &str) -> Result<String, Failure> {
 
 fn optional_variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// Returns the name of the job's tenant: each start of a job has one of its own.
+fn job_tenant(job: u32) -> Result<String, Failure> {
+    let restarts = optional_variable("SLURM_JOB_RESTART_COUNT").and_then(|count| count.parse().ok()).unwrap_or(0);
+    tenant_name("slurm", &job.to_string(), restarts).map_err(|why| Failure::new(EXIT_FINDINGS, why))
 }
 
 /// Returns the job's ID, which names its file. Slurm sets it; a number cannot lead out of the directory.

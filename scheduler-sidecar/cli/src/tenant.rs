@@ -15,7 +15,7 @@ use super::ask::{DaemonAddress, explain_failure, no_answer};
 
 /// The tenant does not fit next to the others now.
 pub(crate) const EXIT_DOES_NOT_FIT: u8 = 3;
-/// No daemon answers.
+/// No daemon answers, or it is busy with other administrators.
 pub(crate) const EXIT_NO_DAEMON: u8 = 4;
 
 /// Adds, removes and lists tenants while the daemon serves.
@@ -67,8 +67,8 @@ fn request_tenant(daemon: &DaemonAddress, ask: &ControlCommand) -> Result<Tenant
         let code = match refusal.map(|refusal| refusal.kind) {
             Some(Some(RefusalKind::BadTerms)) => EXIT_USAGE,
             Some(Some(RefusalKind::DoesNotFit)) => EXIT_DOES_NOT_FIT,
+            Some(Some(RefusalKind::Busy)) | None => EXIT_NO_DAEMON,
             Some(_) => EXIT_FINDINGS,
-            None => EXIT_NO_DAEMON,
         };
         Failure::new(code, explain_failure(&socket, &why))
     })?;

@@ -103,6 +103,7 @@ fn status() -> DaemonStatus {
     idle.devices[0].sm_limit = None;
     idle.devices[0].sm_request = None;
     DaemonStatus {
+        actions: Vec::new(),
         version: "0.1.0".into(),
         pid: 811,
         uptime_seconds: 4000,

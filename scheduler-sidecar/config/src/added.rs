@@ -109,7 +109,11 @@ impl TenantSection {
         Ok(tenant)
     }
 
-    fn resolve_alone(&self, plan: &ConfigPlan) -> Result<TenantPlan, String> {
+    /// Returns the checked tenant without regard to others, whose promises may leave no room for it.
+    ///
+    /// # Errors
+    /// A message that names the key, its value and what is accepted.
+    pub fn resolve_alone(&self, plan: &ConfigPlan) -> Result<TenantPlan, String> {
         let mut quoted = QuotedValues::default();
         let name = quoted.put(&self.name);
         let mut put = |value: &Option<String>| value.as_ref().map(|value| quoted.put(value));

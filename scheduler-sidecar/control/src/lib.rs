@@ -49,6 +49,10 @@ pub use status::{
 /// Version number of the administrative protocol.
 pub const CONTROL_PROTOCOL: u64 = 2;
 
+/// Longest request in bytes, its newline included. A section with 16 labels of 128 four-byte letters has 10 KiB; the
+/// rest is for lists of users and devices. The daemon's file of a tenant has the same bound.
+pub const MAX_REQUEST_BYTES: usize = 64 << 10;
+
 /// Longest answer that is read, in bytes.
 const MAX_ANSWER_BYTES: u64 = 64 << 20;
 
@@ -274,11 +278,17 @@ pub struct ChangeResult {
 /// Any error of connecting, writing, reading (at most 2 s each) or parsing. An error of the daemon becomes
 /// [`io::ErrorKind::Other`] with a [`tenant::DaemonRefusal`] inside.
 pub fn ask_daemon(socket: &Path, ask: &ControlCommand) -> io::Result<ControlAnswer> {
+    let mut line = serde_json::to_vec(&ControlRequest { hello: CONTROL_PROTOCOL, ask: ask.clone() })?;
+    line.push(b'\n');
+    // A daemon closes the connection before it has read such a line, so its answer may be lost.
+    if line.len() > MAX_REQUEST_BYTES {
+        let words = format!("the request has {} bytes; accepted: at most {MAX_REQUEST_BYTES}", line.len());
+        let kind = Some(tenant::RefusalKind::BadTerms);
+        return Err(io::Error::other(tenant::DaemonRefusal { words, kind }));
+    }
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(own::PATIENCE))?;
     stream.set_write_timeout(Some(own::PATIENCE))?;
-    let mut line = serde_json::to_vec(&ControlRequest { hello: CONTROL_PROTOCOL, ask: ask.clone() })?;
-    line.push(b'\n');
     stream.write_all(&line)?;
     let mut answer = String::new();
     BufReader::new(stream.take(MAX_ANSWER_BYTES)).read_line(&mut answer)?;

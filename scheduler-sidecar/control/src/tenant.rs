@@ -57,6 +57,8 @@ pub enum RefusalKind {
     Differs,
     /// The tenant is one of the configuration file.
     InFile,
+    /// The daemon answers no further administrator now; the same request may succeed in a moment.
+    Busy,
     /// The daemon cannot do it: a file cannot be written, or the daemon has no configuration file.
     Failed,
 }

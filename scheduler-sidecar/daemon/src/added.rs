@@ -14,13 +14,16 @@ use serde::{Deserialize, Serialize};
 use tracing::warn;
 use vgpu_config::added::TenantSection;
 use vgpu_config::value::is_name;
+use vgpu_control::MAX_REQUEST_BYTES;
 use vgpu_control::finding::ProcessId;
+
+use crate::proof::image::Image;
 
 /// Name of the directory, in the directory of the sockets.
 const DIRECTORY_NAME: &str = "added";
 
-/// Largest file that is read, in bytes: a section with 16 labels of 128 four-byte letters has less than half.
-const MAX_SECTION_BYTES: u64 = 64 << 10;
+/// Largest file that is read, in bytes: a request, and as much again for the members at the removal.
+const MAX_SECTION_BYTES: u64 = 2 * MAX_REQUEST_BYTES as u64;
 
 /// A tenant that a command added.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +38,10 @@ pub struct AddedTenant {
     pub ends_ns: Option<u64>,
     /// Boot of the host in which the process and the clock have their meaning.
     pub boot: String,
+    /// Members at the removal of the tenant, whose promise holds until the last of them has ended. `None`: the tenant
+    /// was not removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remaining: Option<Vec<Image>>,
 }
 
 /// Directory of the stored tenants.
@@ -128,7 +135,7 @@ mod tests {
     fn tenant(name: &str, since: i64) -> AddedTenant {
         let section = TenantSection { name: name.into(), gpu: Some("0.5".into()), ..TenantSection::default() };
         let owner = Some(ProcessId { pid: 7, began: 9 });
-        AddedTenant { section, since, owner, ends_ns: Some(11), boot: "now".into() }
+        AddedTenant { section, since, owner, ends_ns: Some(11), boot: "now".into(), remaining: None }
     }
 
     #[test]

@@ -12,6 +12,7 @@ use vgpu_core::protocol::wire::{Hello, MAX_LINE};
 
 use crate::proof::image::Image;
 use crate::proof::processes;
+use vgpu_control::MAX_REQUEST_BYTES;
 use vgpu_control::finding::ProcessId;
 
 /// Credentials of the peer when it connected, from the kernel.
@@ -68,7 +69,7 @@ pub enum ConnectionInput {
     Line(Vec<u8>),
     /// No complete line yet.
     Nothing,
-    /// The peer sent [`MAX_LINE`] bytes without a newline.
+    /// The peer sent as many bytes as a line may have, without a newline.
     TooLong,
     /// The peer closed the connection.
     End,
@@ -117,19 +118,29 @@ impl Connection {
             return ConnectionInput::Line(line);
         }
         let mut buffer = [0; MAX_LINE];
-        let room = MAX_LINE - self.input.len();
+        let most = self.max_line_bytes();
+        let room = buffer.len().min(most - self.input.len());
         match rustix::io::read(&self.stream, &mut buffer[..room]) {
             Ok(0) => ConnectionInput::End,
             Ok(length) => {
                 self.input.extend_from_slice(&buffer[..length]);
                 match self.take_line() {
                     Some(line) => ConnectionInput::Line(line),
-                    None if self.input.len() >= MAX_LINE => ConnectionInput::TooLong,
+                    None if self.input.len() >= most => ConnectionInput::TooLong,
                     None => ConnectionInput::Nothing,
                 }
             }
             Err(Errno::AGAIN | Errno::INTR) => ConnectionInput::Nothing,
             Err(_) => ConnectionInput::End,
+        }
+    }
+
+    /// Longest line that the peer may send, in bytes.
+    #[must_use]
+    pub fn max_line_bytes(&self) -> usize {
+        match self.side {
+            ConnectionSide::Member(_) => MAX_LINE,
+            ConnectionSide::Admin => MAX_REQUEST_BYTES,
         }
     }
 

@@ -1,8 +1,7 @@
 //! The daemon's main thread: one epoll loop over listeners, connections, bells (eventfds of members) and deadlines.
 //!
 //! `entrance` accepts connections, `talk` reads requests and answers them, `tenants` adds and removes tenants by
-//! command. `time` serves member pages and GPU time,
-//! `untaken` tracks descriptors that members have not received. `status` builds the status report, `follow` streams
+//! command, `stored` has those that are not served. `time` serves member pages and GPU time, `untaken` tracks descriptors that members have not received. `status` builds the status report, `follow` streams
 //! events. The reactor reads the clock and passes the time to the leases, which read none.
 
 mod admin;
@@ -13,6 +12,7 @@ mod policies;
 mod proves;
 mod reload;
 mod status;
+mod stored;
 mod talk;
 mod tenants;
 mod terms_file;
@@ -290,9 +290,12 @@ impl Reactor {
     }
 
     /// Asks the driver for its devices in a helper thread, if the plan has a device that only the driver can
-    /// identify. One thread asks at a time, and it stops when the plan needs no answer.
+    /// identify, or if a tenant was not accepted without it. One thread asks at a time, and it stops when the plan needs no answer.
     pub(super) fn ask_driver(&mut self) {
-        let waits = self.loaded.as_ref().is_some_and(|loaded| loaded.source.waits_for_driver(&loaded.plan));
+        let lacks = self.added.lacks_driver;
+        let waits = self.loaded.as_ref().is_some_and(|loaded| {
+            loaded.source.waits_for_driver(&loaded.plan) || lacks && loaded.source.driver_is_silent()
+        });
         if !waits {
             self.asking = None;
         }

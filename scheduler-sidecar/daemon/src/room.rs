@@ -54,7 +54,8 @@ impl TenantRoom {
         Self { door: Some(door), ..Self::without_socket(tenant) }
     }
 
-    fn without_socket(tenant: TenantConfig) -> Self {
+    /// A tenant without a listener: it was removed.
+    pub fn without_socket(tenant: TenantConfig) -> Self {
         Self {
             base: tenant.clone(),
             tenant,

@@ -113,6 +113,12 @@ impl ConfigSource {
         self.silent.is_some() && plan.devices.iter().any(|device| device.uuid.is_none() && device.index.is_some())
     }
 
+    /// True if the driver was asked and has not answered yet.
+    #[must_use]
+    pub fn driver_is_silent(&self) -> bool {
+        self.silent.is_some()
+    }
+
     /// The driver answered: later plans are resolved against its devices.
     pub fn driver_answered(&mut self, inventory: Inventory) {
         (self.around.inventory, self.silent) = (Some(inventory), None);

@@ -89,6 +89,7 @@ fn full() -> DaemonStatus {
         version: "1.2.3".into(),
         pid: 1,
         uptime_seconds: 60,
+        actions: Vec::new(),
         record: None,
         audit: None,
         configuration: Some(vgpu_control::ConfigurationStatus {

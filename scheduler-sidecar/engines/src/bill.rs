@@ -40,9 +40,49 @@ impl Usage {
     }
 }
 
+impl Bill {
+    /// Adds the bill of a node to a job's comment. `None`: the comment has the node's bill. Slurm keeps small letters only.
+    #[must_use]
+    pub fn add_to_comment(&self, comment: &str, node: &str) -> Option<String> {
+        let entry = format!("vgpu {node}: {} GPU-seconds, {} GiB-hours", self.gpu_seconds, self.gib_hours);
+        let is_of_node = format!("vgpu {node}: ").to_lowercase();
+        match comment {
+            "" => Some(entry),
+            _ if entries(comment).any(|entry| entry.to_lowercase().starts_with(&is_of_node)) => None,
+            _ => Some(format!("{comment}{SEPARATOR}{entry}")),
+        }
+    }
+}
+
+/// Text between two entries of a comment.
+const SEPARATOR: &str = "; ";
+
+fn entries(comment: &str) -> impl Iterator<Item = &str> {
+    comment.split(SEPARATOR)
+}
+
+/// Returns the number of nodes whose bills are in a job's comment.
+#[must_use]
+pub fn count_bills(comment: &str) -> usize {
+    entries(comment).filter(|entry| entry.to_lowercase().starts_with("vgpu ")).count()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_node_adds_its_bill_to_a_comment_once_and_keeps_what_is_there() {
+        let bill = Bill { gpu_seconds: "1.000".into(), gib_hours: "2.000000".into() };
+        let first = bill.add_to_comment("", "n1").unwrap();
+        assert_eq!(first, "vgpu n1: 1.000 GPU-seconds, 2.000000 GiB-hours");
+        assert_eq!((bill.add_to_comment(&first, "n1"), bill.add_to_comment(&first.to_lowercase(), "N1")), (None, None));
+        let both = bill.add_to_comment(&first.to_lowercase(), "n11").unwrap();
+        assert!(both.starts_with(&first.to_lowercase()) && both.contains("; vgpu n11: 1.000"), "{both}");
+        assert_eq!((count_bills(""), count_bills(&first), count_bills(&both)), (0, 1, 2));
+        assert_eq!(bill.add_to_comment("see ticket 7", "n1").unwrap().matches("see ticket 7; vgpu n1: ").count(), 1);
+        assert_eq!(count_bills("see ticket 7"), 0);
+    }
 
     #[test]
     fn a_bill_has_the_records_sums_in_seconds_and_gib_hours() {

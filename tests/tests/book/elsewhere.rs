@@ -67,6 +67,10 @@ pub const ROWS: &[Row] = &[
         "LD_PRELOAD=/usr/lib/vgpu/libvgpu.so VGPU_SOCKET=/run/vgpu/closed ray start",
         &[("integrations/ray/tests/test_cluster.py", &["LD_PRELOAD=str", "VGPU_SOCKET="]), (RAY_NODES, &["--head"])],
     ),
+    row(
+        "sudo systemd-run",
+        &[("packaging/deb/test-systemd", &["systemd-run --wait --pipe", "vgpu tenant add once --gpu 0.25 --pid $$$$"])],
+    ),
     // Engines: the stand-in checks options against the real engine's own list.
     engine("vgpu docker run --memory-limit", &[(ADDED, &["\"docker\", \"run\"", "--memory-limit"])]),
     engine("vgpu docker run --sim --memory-limit", &[(ADDED, &["\"docker\", \"run\", \"--sim\"", "--memory-limit"])]),

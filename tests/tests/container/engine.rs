@@ -61,20 +61,33 @@ impl Engine {
         if let Some(engine) = running.upgrade() {
             return Some(engine);
         }
+        let engine = Arc::new(Engine::start(&[], &[])?);
+        *running = Arc::downgrade(&engine);
+        Some(engine)
+    }
+
+    /// An engine of one test, in a network namespace of its own, because a swarm adds network devices. `options` are
+    /// those of dockerd. `None`: as for [`Engine::get`].
+    pub fn start_alone(options: &[&str]) -> Option<Engine> {
+        Engine::start(&["unshare", "--net"], options)
+    }
+
+    fn start(before: &[&str], options: &[&str]) -> Option<Engine> {
         let (docker, python) = (setting("VGPU_DOCKER"), setting("VGPU_PYTHON"));
         let (Some(docker), Some(python), true) = (docker, python, root()) else {
             missing("a container engine, nvidia-ml-py and root");
             return None;
         };
-        let engine = Arc::new(Engine { dir: TempDir::new().unwrap(), docker });
-        let setup = |arguments: &[&str]| {
-            let mut c = Command::new(checkout().join("tests/setup/docker"));
-            let out = c.args(arguments).env("VGPU_PYTHON", &python).env_remove("LD_PRELOAD").output().unwrap();
+        let engine = Engine { dir: TempDir::new().unwrap(), docker };
+        let setup = |before: &[&str], arguments: &[&str]| {
+            let script = checkout().join("tests/setup/docker").display().to_string();
+            let words = [before, &[script.as_str()], arguments].concat();
+            let mut c = Command::new(words[0]);
+            let out = c.args(&words[1..]).env("VGPU_PYTHON", &python).env_remove("LD_PRELOAD").output().unwrap();
             assert!(out.status.success(), "tests/setup/docker {arguments:?}: {}", text(&out));
         };
-        setup(&["start", engine.state()]);
-        setup(&["image", engine.state(), IMAGE]);
-        *running = Arc::downgrade(&engine);
+        setup(before, &[&["start", engine.state()], options].concat());
+        setup(&[], &["image", engine.state(), IMAGE]);
         Some(engine)
     }
 

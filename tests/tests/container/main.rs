@@ -9,6 +9,7 @@
 mod added;
 mod engine;
 mod shown;
+mod swarm;
 mod tenants;
 
 use engine::{Engine, build, text};

@@ -212,7 +212,9 @@ fn nothing_of_a_job_outlives_its_epilog() {
     fs::write(cluster.path().join("jobs/go"), "").unwrap();
     orphan.wait_for_end("COMPLETED");
     assert!(!is_alive(left.pid), "the process that left its job is killed");
-    assert_eq!(cluster.bills(orphan.id)[0]["killed"], 1);
+    let bill = &cluster.bills(orphan.id)[0];
+    assert_eq!((&bill["killed"], &bill["usage"]["is_final"]), (&1.into(), &true.into()), "{bill}");
+    assert!(bill["usage"]["peak_bytes"].as_u64() >= Some(GIB), "the last row of the record is in it: {bill}");
     empty("after a process that left its job");
     // scancel, also of a job that ignores SIGTERM.
     for trap in ["true", "trap '' TERM"] {
@@ -239,6 +241,8 @@ fn nothing_of_a_job_outlives_its_epilog() {
     inside.begin();
     assert_ne!(inside.pid, first);
     assert_eq!(inside.ask("info")[2], quarters(&cluster, 2));
+    // The Epilog also finds the tenant of a restarted job whose file cannot be read.
+    fs::write(cluster.path().join(format!("run-n1/{}", job.id)), "{").unwrap();
     inside.tell("exit 0");
     job.wait_for_end("COMPLETED");
     let bills = cluster.bills(job.id);
@@ -261,8 +265,31 @@ fn a_job_over_two_nodes_has_a_tenant_on_each_and_killed_daemons_lose_none() {
         let place = format!("export VGPU_SIM_DIR={} VGPU_STATE_DIR={}\n", gpu.display(), state.display());
         fs::write(cluster.path().join(format!("jobs/place.{}", node.name)), place).unwrap();
     }
+    // In place of sacctmgr and sacct, which need a database. As Slurm's, the comment is in small letters.
+    let comment = cluster.path().join("comment");
+    let keep = "#!/bin/sh\nfor word; do case $word in AdminComment=*) echo \"${word#*=}\" | tr A-Z a-z";
+    cluster.write_script("sacctmgr", &format!("{keep} > {0}.$$; mv {0}.$$ {0} ;; esac; done\n", comment.display()));
+    cluster.write_script("sacct", &format!("#!/bin/sh\ncat {} 2> /dev/null || echo\n", comment.display()));
+    cluster.write_scripts("", "--sacctmgr");
     let both = cluster.submit(NOBODY, &["-N2", "--gres=shard:1"], &script);
     both.wait_for_end("COMPLETED");
+    let bills_of = |job| {
+        let mut bills: Vec<String> = cluster
+            .bills(job)
+            .iter()
+            .map(|bill| {
+                let word = |key: &str| bill[key].as_str().unwrap().to_owned();
+                format!("vgpu {}: {} gpu-seconds, {} gib-hours", word("node"), word("gpu_seconds"), word("gib_hours"))
+            })
+            .collect();
+        bills.sort();
+        bills
+    };
+    let comment = fs::read_to_string(comment).unwrap();
+    let mut entries: Vec<&str> = comment.trim_end().split("; ").collect();
+    entries.sort_unstable();
+    assert_eq!(entries, bills_of(both.id), "the comment has the bills of both nodes");
+    cluster.write_scripts("", "");
     let said = both.output();
     assert_eq!(said.matches(&format!(" {}\n", quarters(&cluster, 1))).count(), 2, "a quarter on each node: {said}");
     let mut nodes: Vec<_> =
@@ -275,6 +302,15 @@ fn a_job_over_two_nodes_has_a_tenant_on_each_and_killed_daemons_lose_none() {
     // vgpud and slurmd are killed under a job. The job goes on, and stays held.
     let (job, mut inside) = cluster.submit_member(NOBODY, &["-w", "n1", "--gres=shard:1"]);
     inside.begin();
+    inside.ask("launch 30000000");
+    let name = format!("slurm-{}", job.id);
+    let wait_for_record = |name: &str| {
+        eventually("the work is in the record", || {
+            let usage: Value = serde_json::from_str(&cluster.node(0).daemon.tell(&["usage", name, "--json"])).unwrap();
+            usage["total"]["gpu_ns"].as_u64().unwrap() >= 30_000_000
+        });
+    };
+    wait_for_record(&name);
     cluster.kill_slurmd(0);
     cluster.node_mut(0).daemon.kill();
     assert_eq!(
@@ -287,14 +323,29 @@ fn a_job_over_two_nodes_has_a_tenant_on_each_and_killed_daemons_lose_none() {
     // Its Epilog finds no daemon. The next Prolog of the node removes the tenant.
     job.wait_for_end("CANCELLED");
     assert_eq!(cluster.bills(job.id), [] as [Value; 0]);
-    assert!(cluster.path().join(format!("run-n1/slurm-{}.ended", job.id)).exists());
+    assert!(cluster.path().join(format!("run-n1/{name}.ended")).exists());
     cluster.node_mut(0).daemon.again();
     assert_eq!(cluster.tenants(0), [format!("slurm-{}", job.id)], "the daemon serves it again");
     let (next, mut inside) = cluster.submit_member(NOBODY, &["-w", "n1", "--gres=shard:4"]);
     inside.begin();
     assert_eq!(inside.ask("info")[2], quarters(&cluster, 4), "the whole device is free");
     assert_eq!(cluster.tenants(0), [format!("slurm-{}", next.id)]);
-    inside.tell("exit 0");
+    let late = cluster.bills(job.id);
+    assert_eq!(late.len(), 1, "the bill is late: {late:?}");
+    assert!(late[0]["usage"]["gpu_ns"].as_u64() >= Some(30_000_000), "{late:?}");
+    assert_eq!((&late[0]["user"], &late[0]["node"]), (&"nobody".into(), &"n1".into()));
+    // As if the daemon was lost after it removed the tenant: it no longer knows when the job began, but its file does.
+    let name = format!("slurm-{}", next.id);
+    inside.ask("launch 30000000");
+    wait_for_record(&name);
+    cluster.node_mut(0).daemon.kill();
+    next.cancel();
+    next.wait_for_end("CANCELLED");
+    fs::remove_file(cluster.node(0).lab.path().join(format!("run/added/{name}.json"))).unwrap();
+    cluster.node_mut(0).daemon.again();
+    cluster.submit(NOBODY, &["-w", "n1"], "true").wait_for_end("COMPLETED");
+    let late = cluster.bills(next.id);
+    assert!(late.len() == 1 && late[0]["usage"]["gpu_ns"].as_u64() >= Some(30_000_000), "{late:?}");
     cluster.wait_for_empty_queue();
     for node in ["n1", "n2"] {
         cluster.wait_until("the node is idle", || cluster.node_state(node).0 == "IDLE");

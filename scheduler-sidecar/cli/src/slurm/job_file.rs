@@ -12,6 +12,9 @@ use serde::{Deserialize, Serialize};
 pub(super) struct JobFile {
     /// Name of its tenant, also if the addition may have failed.
     pub tenant: Option<String>,
+    /// Time when the tenant was added, in seconds since 1970.
+    #[serde(default)]
+    pub since: Option<i64>,
     /// Socket where the job's programs connect.
     pub socket: Option<PathBuf>,
     /// Reason why the job must not run.
@@ -59,31 +62,57 @@ impl JobFile {
     }
 }
 
-/// Returns the name under which the tenant of an ended job is kept until a daemon answers.
-fn ended_path(dir: &Path, tenant: &str) -> PathBuf {
-    dir.join(format!("{tenant}.ended"))
+/// A job that has ended, as far as its bill needs it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct EndedJob {
+    /// ID of the job.
+    pub job: u32,
+    /// Name of its tenant.
+    pub tenant: String,
+    /// Time when the tenant was added, in seconds since 1970.
+    pub since: Option<i64>,
+    /// Name of this node in Slurm.
+    pub node: Option<String>,
+    /// Number of the job's nodes.
+    pub nodes: Option<usize>,
+    /// Name of the job's user.
+    pub user: Option<String>,
+    /// ID of the job's user.
+    pub uid: Option<String>,
+    /// File that gets the bill.
+    pub log: PathBuf,
+    /// True to write the bill into the job's AdminComment too.
+    pub sacctmgr: bool,
 }
 
-/// Keeps the name of an ended job's tenant that no daemon could remove.
-///
-/// # Errors
-/// The file cannot be written.
-pub(super) fn keep_ended(dir: &Path, tenant: &str) -> io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
-    fs::write(ended_path(dir, tenant), "")
-}
+impl EndedJob {
+    fn path(dir: &Path, tenant: &str) -> PathBuf {
+        dir.join(format!("{tenant}.ended"))
+    }
 
-/// Forgets the tenant of an ended job.
-pub(super) fn forget_ended(dir: &Path, tenant: &str) {
-    // A file that stays makes a later Epilog remove the tenant again, which is no error.
-    let _ = fs::remove_file(ended_path(dir, tenant));
-}
+    /// Keeps the job until a daemon answers, which removes its tenant.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn keep(&self, dir: &Path) -> io::Result<()> {
+        fs::DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
+        fs::write(Self::path(dir, &self.tenant), serde_json::to_string(self)?)
+    }
 
-/// Returns the tenants of ended jobs that no daemon has removed.
-pub(super) fn ended_tenants(dir: &Path) -> Vec<String> {
-    let Ok(files) = fs::read_dir(dir) else { return Vec::new() };
-    let names = files.filter_map(|file| file.ok()?.file_name().into_string().ok());
-    names.filter_map(|name| name.strip_suffix(".ended").map(str::to_owned)).collect()
+    /// Forgets the job.
+    pub fn forget(dir: &Path, tenant: &str) {
+        // A file that stays makes a later Epilog remove the tenant again, which is no error.
+        let _ = fs::remove_file(Self::path(dir, tenant));
+    }
+
+    /// Returns the tenants of ended jobs that no daemon has removed. `None`: the file of the job is not understood.
+    pub fn read_all(dir: &Path) -> Vec<(String, Option<Self>)> {
+        let Ok(files) = fs::read_dir(dir) else { return Vec::new() };
+        let names = files.filter_map(|file| file.ok()?.file_name().into_string().ok());
+        let tenants = names.filter_map(|name| name.strip_suffix(".ended").map(str::to_owned));
+        let read = |tenant: &str| serde_json::from_str(&fs::read_to_string(Self::path(dir, tenant)).ok()?).ok();
+        tenants.map(|tenant| (tenant.clone(), read(&tenant))).collect()
+    }
 }
 
 #[cfg(test)]
@@ -95,7 +124,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().join("run");
         assert_eq!(JobFile::read(&dir, 7).unwrap(), None);
-        let file = JobFile { tenant: Some("slurm-7".into()), refused: Some("why".into()), socket: None };
+        let refused = Some("why".into());
+        let file = JobFile { tenant: Some("slurm-7".into()), since: Some(7), refused, socket: None };
         file.write(&dir, 7).unwrap();
         assert_eq!(JobFile::read(&dir, 7).unwrap(), Some(file));
         assert_eq!(fs::metadata(dir.join("7")).unwrap().permissions().mode() & 0o777, 0o644);
@@ -106,13 +136,18 @@ mod tests {
     }
 
     #[test]
-    fn the_tenants_of_ended_jobs_are_kept_until_they_are_forgotten() {
+    fn ended_jobs_are_kept_until_they_are_forgotten() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(ended_tenants(&dir.path().join("none")).is_empty());
-        keep_ended(dir.path(), "slurm-7-r1").unwrap();
+        assert!(EndedJob::read_all(&dir.path().join("none")).is_empty());
+        let (tenant, log) = ("slurm-7-r1".to_owned(), "/bills".into());
+        let (node, user, uid) = (Some("n1".into()), Some("ada".into()), Some("1000".into()));
+        let job = EndedJob { job: 7, tenant, since: Some(9), node, nodes: Some(2), user, uid, log, sacctmgr: true };
+        job.keep(dir.path()).unwrap();
         JobFile::default().write(dir.path(), 8).unwrap();
-        assert_eq!(ended_tenants(dir.path()), ["slurm-7-r1"]);
-        forget_ended(dir.path(), "slurm-7-r1");
-        assert!(ended_tenants(dir.path()).is_empty());
+        assert_eq!(EndedJob::read_all(dir.path()), [("slurm-7-r1".to_owned(), Some(job))]);
+        fs::write(dir.path().join("slurm-7-r1.ended"), "{").unwrap();
+        assert_eq!(EndedJob::read_all(dir.path()), [("slurm-7-r1".to_owned(), None)]);
+        EndedJob::forget(dir.path(), "slurm-7-r1");
+        assert!(EndedJob::read_all(dir.path()).is_empty());
     }
 }

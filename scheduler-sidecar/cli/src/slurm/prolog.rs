@@ -4,13 +4,13 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use vgpu_control::ControlCommand;
-use vgpu_engines::request::{DevicePart, JobRequest, tenant_name};
+use vgpu_engines::request::{DevicePart, JobRequest};
 use vgpu_engines::slurm::{JobGres, ShardCounts, SlurmJob, read_job, read_node};
 use vgpu_output::say::{self, EXIT_FINDINGS, Failure};
 
 use super::epilog::remove_ended;
 use super::job_file::JobFile;
-use super::{JobDirectory, job_id, optional_variable, variable};
+use super::{JobDirectory, job_id, job_tenant, optional_variable, variable};
 use crate::ask::DaemonAddress;
 use crate::tenant::EXIT_NO_DAEMON;
 use crate::tenant::add::add_in_time;
@@ -61,9 +61,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let (job, dir) = (job_id()?, &args.jobs.dir);
     remove_ended(dir, &args.daemon);
     // A Prolog that is killed leaves a refusal behind, never the file of an earlier start of the job.
-    let restarts = optional_variable("SLURM_JOB_RESTART_COUNT").and_then(|count| count.parse().ok()).unwrap_or(0);
-    let name = tenant_name("slurm", &job.to_string(), restarts).map_err(|why| Failure::new(EXIT_FINDINGS, why))?;
-    let begun = JobFile { tenant: Some(name.clone()), refused: Some("its Prolog did not end".into()), socket: None };
+    let name = job_tenant(job)?;
+    let refused = Some("its Prolog did not end".into());
+    let begun = JobFile { tenant: Some(name.clone()), refused, ..JobFile::default() };
     let written = |file: &JobFile| {
         file.write(dir, job).map_err(|why| {
             let words = format!("the file of job {job} cannot be written in {}: {why}", dir.display());
@@ -109,7 +109,7 @@ fn add_job(args: &Args, job: u32, name: &str) -> Result<JobFile, Failure> {
     let ask = ControlCommand::Add { section, pid: None, seconds: None, replace: true };
     let answer = add_in_time(&args.daemon, &ask, Some(args.wait))?;
     let socket = answer.socket.ok_or_else(|| refuse("the daemon names no socket".into()))?;
-    Ok(JobFile { tenant: Some(name.to_owned()), socket: Some(socket), refused: None })
+    Ok(JobFile { tenant: Some(name.to_owned()), since: answer.since, socket: Some(socket), refused: None })
 }
 
 fn device_part(args: &Args, gres: &JobGres, devices: &[String], node: &str) -> Result<DevicePart, Failure> {

@@ -12,6 +12,7 @@ use vgpu_output::say::{self, EXIT_USAGE, Failure};
 
 use super::{EXIT_DOES_NOT_FIT, EXIT_NO_DAEMON, request_tenant};
 use crate::ask::{DaemonAddress, no_answer};
+use crate::terms::TermsOptions;
 
 /// Pause between two requests while the tenant does not fit.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
@@ -32,7 +33,7 @@ Exit codes:
   1  a tenant of this name has other values, or is one of the file, or the daemon cannot add it
   2  usage: a value is not accepted, or more than a device has
   3  it does not fit next to the other tenants now
-  4  no daemon answers")]
+  4  no daemon answers, or too many administrators are connected")]
 pub struct Args {
     /// Name of the tenant: 1 to 64 letters, digits, '-', '_' and '.'.
     name: String,
@@ -41,25 +42,8 @@ pub struct Args {
     #[arg(long, value_name = "PART", conflicts_with_all = ["memory_limit", "sm_request"])]
     gpu: Option<String>,
 
-    /// Most memory on each device: 4GiB, 1500M, 25%, unlimited.
-    #[arg(long, value_name = "SIZE")]
-    memory_limit: Option<String>,
-
-    /// Ceiling on the device's time in percent: 30, 12.5, unlimited.
-    #[arg(long, value_name = "PERCENT")]
-    sm_limit: Option<String>,
-
-    /// Floor: guaranteed device time while the tenant wants it, in percent: 30, 12.5, none.
-    #[arg(long, value_name = "PERCENT")]
-    sm_request: Option<String>,
-
-    /// The tenant's part of the time that floors leave: 1 to 10000.
-    #[arg(long, value_name = "N")]
-    weight: Option<String>,
-
-    /// Class, the first is served first: latency, normal, batch.
-    #[arg(long, value_name = "CLASS")]
-    class: Option<String>,
+    #[command(flatten)]
+    terms: TermsOptions,
 
     /// Template of the configuration file for the values that are not given.
     #[arg(long, value_name = "NAME")]
@@ -124,11 +108,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
         name: args.name.clone(),
         template: args.template.clone(),
         gpu: args.gpu.clone(),
-        memory_limit: args.memory_limit.clone(),
-        sm_limit: args.sm_limit.clone(),
-        sm_request: args.sm_request.clone(),
-        weight: args.weight.clone(),
-        class: args.class.clone(),
+        memory_limit: args.terms.memory_limit.clone(),
+        sm_limit: args.terms.sm_limit.clone(),
+        sm_request: args.terms.sm_request.clone(),
+        weight: args.terms.weight.clone(),
+        class: args.terms.class.clone(),
         devices: args.devices.clone(),
         uids: args.uids.clone(),
         group: args.group.clone(),

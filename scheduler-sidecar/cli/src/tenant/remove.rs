@@ -106,7 +106,8 @@ impl Removal {
     }
 }
 
-/// Removes a tenant; with a grace period it also ends the tenant's processes.
+/// Removes a tenant; with a grace period it also ends the tenant's processes. `since`: when the tenant was added, for the
+/// usage of one that the daemon no longer knows.
 ///
 /// # Errors
 /// [`Failure`]: no daemon answers, or it refuses.
@@ -115,6 +116,7 @@ pub(crate) fn remove_tenant(
     name: &str,
     kill_grace: Option<Duration>,
     wants_usage: bool,
+    since: Option<i64>,
 ) -> Result<Removal, Failure> {
     let ask = |only_look| ControlCommand::Remove { tenant: name.to_owned(), only_look };
     let first = request_tenant(daemon, &ask(false))?;
@@ -124,7 +126,7 @@ pub(crate) fn remove_tenant(
         None => (first.clone(), 0),
     };
     let usage = match wants_usage {
-        true => final_usage(daemon, name, first.since, &mut last, &look)?,
+        true => final_usage(daemon, name, first.since.or(since), &mut last, &look)?,
         false => Value::Null,
     };
     Ok(Removal { state: first.state, killed, usage, last })
@@ -135,7 +137,7 @@ pub(crate) fn remove_tenant(
 /// # Errors
 /// [`Failure`], with the exit codes of the help.
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let removal = remove_tenant(&args.daemon, &args.name, args.kill.then_some(args.grace), args.daemon.json)?;
+    let removal = remove_tenant(&args.daemon, &args.name, args.kill.then_some(args.grace), args.daemon.json, None)?;
     let is_unknown = removal.state == TenantState::Unknown;
     if is_unknown && !args.if_exists {
         say::print_note(&format!("there is no tenant {:?}; nothing to remove", args.name));

@@ -100,7 +100,7 @@ impl Reactor {
 
     /// Tenants whose promises are in force, and those that were removed and still have members.
     pub(super) fn promised_tenants(&self) -> Vec<TenantPlan> {
-        self.rooms.values().map(|room| TenantPlan::from(&room.tenant)).collect()
+        self.rooms.values().map(|room| TenantPlan::from(&room.tenant)).chain(self.left_promises().cloned()).collect()
     }
 
     /// The room of a tenant that is served, by its name.

@@ -9,6 +9,8 @@ use rustix::event::epoll::{self, EventData};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::Resource;
 use tracing::warn;
+use vgpu_control::tenant::RefusalKind;
+use vgpu_control::{CONTROL_PROTOCOL, ControlAnswer};
 use vgpu_core::protocol::wire::Reply;
 
 use super::{ADMIN_TOKEN, PEER_TIMEOUT, Reactor, ServeError};
@@ -65,7 +67,7 @@ impl Reactor {
                     drop(self.spare.take());
                     let turned_away = door.accept();
                     if let Ok(Some(stream)) = turned_away {
-                        send_and_close(&stream, "the daemon has no file descriptor left");
+                        send_busy_and_close(&stream, side, "the daemon has no file descriptor left");
                     }
                     self.spare = spare_descriptor();
                     warn!(%why, "a connection was turned away");
@@ -100,7 +102,9 @@ impl Reactor {
                 Some("only the daemon's user and root may ask".to_owned())
             }
             ConnectionSide::Admin if self.admins == MAX_ADMIN_CONNECTIONS => {
-                Some(format!("{MAX_ADMIN_CONNECTIONS} administrators are connected already, the maximum"))
+                let words = format!("{MAX_ADMIN_CONNECTIONS} administrators are connected already, the maximum");
+                send_busy_and_close(&stream, side, &words);
+                return self.note_refusal(side, peer, &words);
             }
             ConnectionSide::Admin => None,
             ConnectionSide::Member(id) => match self.rooms.get(&id) {
@@ -157,9 +161,26 @@ fn connection_bounds(descriptors: usize, rooms: usize, furnished: usize) -> (usi
 /// Sends one line to a peer that is closed at once. If the kernel cannot take the line, it is lost.
 fn send_and_close(stream: &OwnedFd, words: &str) {
     if let Ok(line) = Reply::Refused(words.to_owned()).encode() {
-        let flags = rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT;
-        let _ = rustix::net::send(stream, line.as_bytes(), flags);
+        send_line(stream, line.as_bytes());
     }
+}
+
+/// As [`send_and_close`], to a peer that may be accepted in a moment. Administrators get a kind that says so.
+fn send_busy_and_close(stream: &OwnedFd, side: ConnectionSide, words: &str) {
+    if side != ConnectionSide::Admin {
+        return send_and_close(stream, words);
+    }
+    let (error, refusal) = (Some(words.to_owned()), Some(RefusalKind::Busy));
+    let answer = ControlAnswer { hello: CONTROL_PROTOCOL, error, refusal, ..ControlAnswer::default() };
+    if let Ok(mut line) = serde_json::to_vec(&answer) {
+        line.push(b'\n');
+        send_line(stream, &line);
+    }
+}
+
+fn send_line(stream: &OwnedFd, line: &[u8]) {
+    let flags = rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT;
+    let _ = rustix::net::send(stream, line, flags);
 }
 
 /// A descriptor that can be closed when none is left.

@@ -241,7 +241,11 @@ impl Reactor {
         PolicyGivens {
             devices: self.in_force().0,
             tenants: open.iter().map(|room| TenantPlan::from(&room.base)).collect(),
-            leaving: leaving.iter().map(|room| TenantPlan::from(&room.tenant)).collect(),
+            leaving: leaving
+                .iter()
+                .map(|room| TenantPlan::from(&room.tenant))
+                .chain(self.left_promises().cloned())
+                .collect(),
             windows: plan.map(|plan| plan.windows.clone()).unwrap_or_default(),
             bookings,
             overrides: self.policies.kept.overrides.clone(),

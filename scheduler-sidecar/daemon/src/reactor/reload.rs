@@ -87,6 +87,7 @@ impl Reactor {
                     warn!("{note}");
                 }
                 self.loaded = Some(loaded);
+                self.serve_waiting();
                 self.follow_changes(&difference, stays);
                 self.announce_reload();
                 return;
@@ -100,6 +101,8 @@ impl Reactor {
             }
         }
         self.loaded = Some(loaded);
+        self.serve_waiting();
+        self.apply_policies(&ChangeNote::default());
         self.announce_reload();
     }
 
@@ -243,6 +246,7 @@ impl Reactor {
             }
             !room.is_over()
         });
+        self.forget_ended();
     }
 
     /// Gives every tenant the terms of the plan in force, which its members get at once. `stays`: administrators'

@@ -87,6 +87,8 @@ impl Reactor {
             status.members.sort_by_key(|member| (std::cmp::Reverse(member.connected_seconds), member.pid));
             tenants.push(status);
         }
+        self.forget_ended();
+        tenants.extend(self.left_statuses());
         DaemonStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),

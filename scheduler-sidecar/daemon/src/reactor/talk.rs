@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use rustix::event::epoll::{self, EventData};
 use tracing::{info, warn};
-use vgpu_core::protocol::wire::{Hello, MemberMessage, Reply, WireError};
+use vgpu_core::protocol::wire::{Hello, MemberMessage, Reply};
 
 use super::{PEER_TIMEOUT, Reactor};
 use crate::answer;
@@ -66,7 +66,10 @@ impl Reactor {
             let sent = match connection.read() {
                 ConnectionInput::Nothing => return true,
                 ConnectionInput::End => return false,
-                ConnectionInput::TooLong => self.refuse_peer(connection, &WireError::TooLong.to_string()),
+                ConnectionInput::TooLong => {
+                    let words = format!("the line is longer than {} bytes", connection.max_line_bytes());
+                    self.refuse_peer(connection, &words)
+                }
                 ConnectionInput::Line(line) => match connection.side {
                     ConnectionSide::Member(id) => self.answer_member(connection, id, &line),
                     ConnectionSide::Admin => self.answer_admin(connection, &line),

@@ -1,8 +1,8 @@
 //! Adds and removes tenants by command, and ends those whose process or time has ended.
 //!
 //! An added tenant is admitted by the arithmetic of the file ([`vgpu_config::added`]) and is then a tenant like those
-//! of the file. [`crate::added`] stores it for the next daemon. It stays when the file is read again; a file that
-//! leaves no room for it is refused.
+//! of the file. [`crate::added`] stores it for the next daemon, and [`super::stored`] serves it again. It stays when the
+//! file is read again; a file that leaves no room for it is refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -40,8 +40,8 @@ pub(super) struct Lifetime {
 }
 
 /// An added tenant, and the process that it waits for.
-struct LiveTenant {
-    stored: AddedTenant,
+pub(super) struct LiveTenant {
+    pub stored: AddedTenant,
     /// Readable when the owner has ended. Dropping it ends the watch.
     owner: Option<OwnedFd>,
 }
@@ -49,13 +49,17 @@ struct LiveTenant {
 /// The tenants that commands added.
 pub(super) struct AddedTenants {
     /// `None`: there is no directory of sockets.
-    store: Option<AddedStore>,
-    boot: String,
-    tenants: BTreeMap<String, LiveTenant>,
+    pub(super) store: Option<AddedStore>,
+    pub(super) boot: String,
+    pub(super) tenants: BTreeMap<String, LiveTenant>,
     /// Ends of tenants by the monotonic clock, in ns.
     ends: BTreeSet<(u64, String)>,
-    /// Stored tenants that this daemon cannot serve.
-    waiting: BTreeSet<String>,
+    /// Stored tenants that this daemon cannot serve yet.
+    pub(super) waiting: BTreeMap<String, AddedTenant>,
+    /// Removed tenants whose members may still run, with the promise that holds until these have ended.
+    pub(super) leaving: BTreeMap<String, (AddedTenant, TenantPlan)>,
+    /// True if a tenant was not accepted while the driver did not answer, so its devices may be the reason.
+    pub(super) lacks_driver: bool,
     /// Removed tenants whose usage is not written yet, with their rooms.
     unwritten: Vec<(String, u64)>,
 }
@@ -68,7 +72,9 @@ impl AddedTenants {
             boot: clock::boot_id(),
             tenants: BTreeMap::new(),
             ends: BTreeSet::new(),
-            waiting: BTreeSet::new(),
+            waiting: BTreeMap::new(),
+            leaving: BTreeMap::new(),
+            lacks_driver: false,
             unwritten: Vec::new(),
         }
     }
@@ -92,6 +98,7 @@ impl AddedTenants {
         let name = stored.section.name.clone();
         self.take_out(&name);
         self.waiting.remove(&name);
+        self.leaving.remove(&name);
         self.ends.extend(stored.ends_ns.map(|ends| (ends, name.clone())));
         self.tenants.insert(name, LiveTenant { stored, owner });
     }
@@ -105,7 +112,7 @@ impl AddedTenants {
     }
 
     /// Writes the tenant's file.
-    fn save(&self, stored: &AddedTenant) -> Result<(), DaemonRefusal> {
+    pub(super) fn save(&self, stored: &AddedTenant) -> Result<(), DaemonRefusal> {
         let Some(store) = &self.store else {
             return Err(refuse(RefusalKind::Failed, "the daemon has no directory for its sockets"));
         };
@@ -113,13 +120,13 @@ impl AddedTenants {
         store.save(stored).map_err(|why| refuse(RefusalKind::Failed, failed(why)))
     }
 
-    /// True if the next daemon would serve this tenant.
+    /// True if there is a file of this tenant for the next daemon.
     pub fn is_stored(&self, name: &str) -> bool {
-        self.tenants.contains_key(name) || self.waiting.contains(name)
+        self.tenants.contains_key(name) || self.waiting.contains_key(name) || self.leaving.contains_key(name)
     }
 
     /// Removes the tenant's file. If that fails, the next daemon would serve the tenant again, which is logged.
-    fn remove_file(&mut self, name: &str) {
+    pub(super) fn remove_file(&mut self, name: &str) {
         self.waiting.remove(name);
         if let Some(Err(why)) = self.store.as_ref().map(|store| store.remove(name)) {
             warn!(tenant = name, %why, "the file of a removed tenant cannot be removed; the next daemon would serve it again");
@@ -128,7 +135,7 @@ impl AddedTenants {
 }
 
 /// Opens a process for its end. The process is identified after it was opened, so its ID cannot change its meaning.
-fn open_owner(pid: u32) -> Option<(ProcessId, OwnedFd)> {
+pub(super) fn open_owner(pid: u32) -> Option<(ProcessId, OwnedFd)> {
     let held = pidfd_open(Pid::from_raw(i32::try_from(pid).ok()?)?, PidfdFlags::empty()).ok()?;
     Some((processes::read_process(pid)?, held))
 }
@@ -157,6 +164,7 @@ impl Reactor {
         replace: bool,
         who: PeerCredentials,
     ) -> Result<TenantAnswer, DaemonRefusal> {
+        self.forget_ended();
         let name = section.name.as_str();
         let Some(loaded) = &self.loaded else {
             let words = "this daemon's tenants are on its command line; tenants can be added where vgpud runs with --config FILE";
@@ -179,6 +187,7 @@ impl Reactor {
             owner: owner_id,
             ends_ns,
             boot: self.added.boot.clone(),
+            remaining: None,
         };
         let mut state = TenantState::Added;
         if let Some(live) = self.added.tenants.get(name) {
@@ -200,8 +209,13 @@ impl Reactor {
             }
             state = TenantState::Replaced;
         }
-        let tenant = section.resolve_tenant(&loaded.plan, &self.promised_tenants());
-        let tenant = tenant.map_err(|why| refuse_section(&why))?;
+        let tenant = match section.resolve_tenant(&loaded.plan, &self.promised_tenants()) {
+            Ok(tenant) => tenant,
+            Err(why) => {
+                self.blame_driver(&why);
+                return Err(refuse_section(&why));
+            }
+        };
         self.check_tenant_ahead(&tenant).map_err(|why| refuse(RefusalKind::DoesNotFit, why))?;
         if state == TenantState::Replaced {
             self.open_again(name)?;
@@ -256,13 +270,16 @@ impl Reactor {
         only_look: bool,
         who: PeerCredentials,
     ) -> Result<TenantAnswer, DaemonRefusal> {
+        self.forget_ended();
         if only_look && self.rooms.values().any(|room| room.tenant.name == name && !room.is_removed()) {
             let answer = self.tenant_answer(name, TenantState::Added);
             return Ok(TenantAnswer { members: Vec::new(), unseen_members: 0, is_recorded: true, ..answer });
         }
-        let was_waiting = self.added.waiting.contains(name);
-        if was_waiting {
+        let waiting = self.added.waiting.remove(name);
+        let was_waiting = waiting.is_some();
+        if let Some(stored) = waiting {
             self.added.remove_file(name);
+            self.keep_promise(stored);
             info!(
                 kind = "tenant.removed",
                 tenant = name,
@@ -281,52 +298,10 @@ impl Reactor {
             return Err(refuse(RefusalKind::InFile, words));
         }
         let mut answer = self.tenant_answer(name, TenantState::Ending);
-        if answer.socket.is_none() && answer.is_recorded {
+        if answer.socket.is_none() && answer.is_recorded && !self.added.leaving.contains_key(name) {
             answer.state = if was_waiting { TenantState::Removed } else { TenantState::Unknown };
         }
         Ok(answer)
-    }
-
-    /// Serves the tenants that commands added under the previous daemon.
-    pub(super) fn restore_added(&mut self) {
-        let Some(store) = self.added.store.as_ref() else { return };
-        for stored in store.read_all(&self.added.boot) {
-            let name = stored.section.name.clone();
-            let owner = stored.owner.map(|owner| open_owner(owner.pid).filter(|(process, _)| *process == owner));
-            if owner.as_ref().is_some_and(Option::is_none) || stored.ends_ns.is_some_and(|ends| ends <= clock::now()) {
-                info!(kind = "tenant.removed", tenant = %name, "its process or its time ended while no daemon ran");
-                self.added.remove_file(&name);
-                continue;
-            }
-            let resolved = match &self.loaded {
-                None => Err("this daemon has no configuration file".to_owned()),
-                Some(loaded) if is_tenant_of(&loaded.plan, &name) => {
-                    Err("the file has a tenant of this name".to_owned())
-                }
-                Some(loaded) => {
-                    stored.section.resolve_tenant(&loaded.plan, &self.promised_tenants()).map_err(|why| why.to_string())
-                }
-            };
-            match resolved {
-                Ok(tenant) => {
-                    let fresh = TenantConfig::from(&tenant);
-                    let opened = self.open_door(&tenant.socket, self.next_room);
-                    match opened {
-                        Ok(door) => self.take_in(self.next_room, fresh, door),
-                        Err(why) => {
-                            warn!(kind = "tenant.unusable", tenant = %name, %why, "this tenant is not served; the others are");
-                            self.add_unusable(fresh, why.to_string());
-                        }
-                    }
-                    self.follow_added(stored, owner.flatten().map(|(_, held)| held), tenant);
-                }
-                // The file is kept: the next daemon serves the tenant if the configuration then leaves room for it.
-                Err(why) => {
-                    self.added.waiting.insert(name.clone());
-                    warn!(kind = "tenant.unusable", tenant = %name, %why, "a tenant that a command added is not served");
-                }
-            }
-        }
     }
 
     /// Adds the tenants of commands to the plan of a file that was read again.
@@ -375,7 +350,7 @@ impl Reactor {
     }
 
     /// Puts an added tenant under the watch of its ends, and into the plan in force.
-    fn follow_added(&mut self, stored: AddedTenant, owner: Option<OwnedFd>, tenant: TenantPlan) {
+    pub(super) fn follow_added(&mut self, stored: AddedTenant, owner: Option<OwnedFd>, tenant: TenantPlan) {
         let name = &stored.section.name;
         let room = self.rooms.iter().find(|(_, room)| !room.is_removed() && room.tenant.name == *name);
         if let (Some((id, _)), Some(owner)) = (room, &owner) {
@@ -399,7 +374,9 @@ impl Reactor {
 
     fn end_tenant(&mut self, name: &str, why: &str, who: Option<PeerCredentials>) {
         self.added.remove_file(name);
-        drop(self.added.take_out(name));
+        if let Some(live) = self.added.take_out(name) {
+            self.keep_promise(live.stored);
+        }
         let rooms = self.rooms.iter().filter(|(_, room)| !room.is_removed() && room.tenant.name == name);
         let rooms: Vec<(String, u64)> = rooms.map(|(id, _)| (name.to_owned(), *id)).collect();
         self.added.unwritten.extend(rooms);
@@ -423,18 +400,27 @@ impl Reactor {
         // A process whose ID now belongs to another one is no member. The process that holds its connection is not known.
         let living = |process: &ProcessId| processes::read_process(process.pid) == Some(*process);
         let members: Vec<Option<ProcessId>> = members.map(|connection| connection.process.filter(living)).collect();
+        let unseen_members = members.iter().filter(|member| member.is_none()).count();
+        let mut members: Vec<ProcessId> = members.into_iter().flatten().collect();
+        // Members of an earlier daemon have no connection to this one.
+        for member in self.added.remaining_members(name) {
+            if !members.contains(&member) {
+                members.push(member);
+            }
+        }
+        let is_left = self.added.leaving.contains_key(name);
         TenantAnswer {
             name: name.to_owned(),
             state,
             socket: room.map(|(_, room)| room.tenant.socket.clone()),
             since: self.added.tenants.get(name).map(|live| live.stored.since),
-            unseen_members: members.iter().filter(|member| member.is_none()).count(),
-            members: members.into_iter().flatten().collect(),
-            is_recorded: room.is_none() && !self.added.unwritten.iter().any(|(of, _)| of == name),
+            unseen_members,
+            members,
+            is_recorded: room.is_none() && !is_left && !self.added.unwritten.iter().any(|(of, _)| of == name),
         }
     }
 }
 
-fn is_tenant_of(plan: &ConfigPlan, name: &str) -> bool {
+pub(super) fn is_tenant_of(plan: &ConfigPlan, name: &str) -> bool {
     plan.tenants.iter().any(|tenant| tenant.name == name)
 }
