@@ -287,7 +287,7 @@ impl Reactor {
     }
 
     /// Asks the driver for its devices in a helper thread, if the plan has a device that only the driver can
-    /// identify. One thread asks at a time, and it stops when the plan needs no answer.
+    /// identify, or a device is lost. One thread asks at a time, and it stops when the plan needs no answer.
     pub(super) fn ask_driver(&mut self) {
         let waits = self.loaded.as_ref().is_some_and(|loaded| loaded.source.waits_for_driver(&loaded.plan));
         if !waits {
@@ -296,7 +296,8 @@ impl Reactor {
         if !waits || self.asking.is_some() {
             return;
         }
-        let begun = DriverInquiry::begin_inquiry().and_then(|asking| {
+        let known = self.loaded.as_ref().map_or(0, |loaded| loaded.source.count_identified());
+        let begun = DriverInquiry::begin_inquiry(known).and_then(|asking| {
             epoll::add(&self.epoll, &asking, EventData::new_u64(DRIVER_TOKEN), EventFlags::IN)?;
             Ok(asking)
         });
