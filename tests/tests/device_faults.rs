@@ -284,6 +284,58 @@ fn a_device_that_is_lost_before_the_daemons_first_look_is_named_by_its_uuid() {
     assert_eq!(devices, [uuid.as_str()], "{events}");
 }
 
+/// The driver names a lost device by its number alone, so the daemon cannot tell its UUID or size.
+#[test]
+fn a_daemon_that_starts_while_a_device_is_lost_serves_the_other_and_after_the_reset_both() {
+    let by_number = |_: &[String]| "[[device]]\nid = 0\n[[device]]\nid = 1\n".to_owned();
+    let by_uuid = |uuids: &[String]| uuids.iter().map(|uuid| format!("[[device]]\nid = {uuid:?}\n")).collect();
+    let listed = |_: &[String]| "[defaults]\nstrict = false\n".to_owned();
+    let files: [(&str, fn(&[String]) -> String, &str); 3] =
+        [("by number", by_number, ""), ("by UUID", by_uuid, ""), ("listed", listed, "devices = [0, 1]\n")];
+    for (name, head, lines) in files {
+        let mut world = World::start_on("2xt4", "[[tenant]]\nname = \"a\"\n");
+        world.kill();
+        let devices = [world.lab.device(0), world.lab.device(1)];
+        let file = head(&devices.each_ref().map(|device| device.uuid.clone()));
+        // A percentage of a device whose size nobody tells is no error here.
+        let file = format!("{file}{}", tenant("a", &format!("{lines}memory_limit = \"25%\"")));
+        std::fs::write(world.lab.path().join("vgpud.toml"), file).unwrap();
+        inject(&world.lab, "lost --device 0");
+        world.restart();
+        eventually("the daemon answers", || !world.status().is_empty());
+
+        let quarter = devices[1].cuda_total / 4;
+        let mut there = world.plain("a");
+        there.begin().alloc(GIB);
+        assert_eq!(there.info().1, quarter, "{name}");
+        assert_eq!(there.code(&format!("alloc {quarter}")), OUT_OF_MEMORY, "{name}");
+        assert_eq!(world.lab.process(1, there.pid).live_bytes, GIB, "{name}: the other device");
+        let lost = |world: &World| {
+            let status = status(world);
+            let mut devices = status["devices"].as_array().unwrap().iter();
+            devices.find(|device| device["lost_since"].is_string()).map(|device| device["name"].clone())
+        };
+        eventually("the daemon knows the loss", || lost(&world) == Some("0".into()));
+        let told = ask(&world, &["status"]);
+        assert!(told.contains("lost since") && told.contains("device 0 does not answer"), "{name}: {told}");
+
+        inject(&world.lab, "reset --device 0");
+        let uuids = |world: &World| -> Vec<Value> {
+            status(world)["devices"].as_array().unwrap().iter().map(|device| device["uuid"].clone()).collect()
+        };
+        let both = devices.each_ref().map(|device| Value::from(device.uuid.clone()));
+        eventually("the device is served", || uuids(&world) == both && lost(&world).is_none());
+        assert!(!ask(&world, &["status"]).contains("does not answer"), "{name}");
+        world.lab.set("CUDA_VISIBLE_DEVICES", &devices[0].uuid);
+        let mut here = world.plain("a");
+        here.begin().alloc(GIB);
+        assert_eq!(here.info().1, devices[0].cuda_total / 4, "{name}");
+        assert_eq!(world.lab.process(0, here.pid).live_bytes, GIB, "{name}");
+        there.alloc(MIB);
+        there.ok("launch 1000");
+    }
+}
+
 #[test]
 fn leases_on_a_lost_device_end_while_its_processes_live_and_the_next_ones_get_leases_again() {
     let terms = "sm_limit = \"50%\"";

@@ -151,11 +151,11 @@ fn without_limits_there_is_nothing_to_prove_and_the_doors_are_told_all_the_same(
     assert!(lab.device(0).finished.iter().all(|process| process.peak_bytes == 0), "nothing was allocated");
 }
 
-/// NVIDIA's container toolkit and MPS have limits of their own. One counts here, and the other is named with the reason.
+/// NVIDIA's container toolkit and MPS have limits of their own. Both count here.
 #[test]
 fn limits_of_nvidias_own_are_told_with_what_they_do_here() {
     let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "2GiB").with("NVIDIA_GPU_MEMORY_LIMIT", "1024");
-    let lab = lab.with("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=512M");
+    let lab = lab.with("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=2G");
     healthy(
         &lab,
         &[
@@ -163,34 +163,54 @@ fn limits_of_nvidias_own_are_told_with_what_they_do_here() {
             "memory 1 GiB of ",
             "from NVIDIA_GPU_MEMORY_LIMIT",
             "the limit holds",
-            "set, without effect: CUDA_MPS_PINNED_DEVICE_MEM_LIMIT (MPS itself keeps it",
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=2G: memory of each device that it names, of all the tenant's processes",
         ],
     );
     let lab = lab.with("CUDA_DEVICE_MEMORY_LIMIT", "4g");
     healthy(&lab, &["; the lowest wins", "memory 1 GiB of "]);
+    let lab = lab.with("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=900M");
+    healthy(&lab, &["memory 900 MiB of ", "from CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "the limit holds"]);
+    let lab = Lab::new("h200").with("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=900M");
+    healthy(&lab, &["memory 900 MiB of ", "the limit holds"]);
+    assert!(!visit(&lab).1.contains("no limit"), "{}", visit(&lab).1);
 }
 
 /// The list counts devices as CUDA does here, so `CUDA_VISIBLE_DEVICES` changes it. The library need not be loaded.
 #[test]
 fn a_list_of_mps_that_the_driver_drops_is_found_out() {
     const MPS_LIMIT: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
-    let told = |list: &str, why: &str| format!("limits: {MPS_LIMIT}={list:?}: {why}");
     let mut lab = Lab::new("2xh200");
     for preloaded in [true, false] {
         if !preloaded {
             lab.preload(&[]);
         }
+        // Without the library the limits that are asked for do not hold, which is a finding of its own.
+        let findings = |lab: &Lab| {
+            let (mut findings, all) = visit(lab);
+            let found = findings.len();
+            findings.retain(|finding| !finding.contains("libvgpu.so is not mapped in programs"));
+            assert_eq!(findings.len() == found, preloaded, "{all}");
+            findings
+        };
         lab.set(MPS_LIMIT, "0=512M,1=1G");
-        healthy(&lab, &[]);
+        assert_eq!(findings(&lab), Vec::<String>::new());
         lab.set(MPS_LIMIT, "0=512M,2=1G");
-        ill(&lab, &[&told("0=512M,2=1G", "\"2=1G\" names a device that is not visible here: "), "like 0=1G,1=512MB"]);
-        lab.set(MPS_LIMIT, "512M");
-        ill(&lab, &[&told("512M", "\"512M\" is no pair; ")]);
+        let told = |list: &str, entry: &str, shown: &str| {
+            let begin = format!("limits: {MPS_LIMIT}={list:?}: {entry:?} names a device that is not visible here: ");
+            format!("{begin}CUDA shows {shown}; MPS drops such a list and limits nothing; vgpu keeps the other entries")
+        };
+        assert_eq!(findings(&lab), [told("0=512M,2=1G", "2=1G", "devices 0 to 1")]);
         lab.set(MPS_LIMIT, "1=1G");
         lab.set("CUDA_VISIBLE_DEVICES", "1");
-        ill(&lab, &[&told("1=1G", "\"1=1G\" names a device that is not visible here: CUDA shows device 0 alone; ")]);
+        assert_eq!(findings(&lab), [told("1=1G", "1=1G", "device 0 alone")]);
+        lab.set(MPS_LIMIT, format!("{}=1G", lab.device(1).uuid));
+        assert_eq!(findings(&lab), Vec::<String>::new());
+        lab.set(MPS_LIMIT, format!("{}=1G", lab.device(0).uuid));
+        assert_eq!(findings(&lab).len(), 1);
         lab.unset("CUDA_VISIBLE_DEVICES");
-        healthy(&lab, &[]);
+        assert_eq!(findings(&lab), Vec::<String>::new());
+        lab.set(MPS_LIMIT, "512M");
+        ill(&lab, &["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=\"512M\" is not a list of DEVICE=SIZE; accepted: "]);
     }
 }
 

@@ -71,6 +71,11 @@ const BAD: &[(&str, &[u8], &str, &str)] = &[
         r#""18446744073709551615" is too large"#,
         "whole number of MiB",
     ),
+    ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", b"1G", r#""1G" is not a list of DEVICE=SIZE"#, "0=1G,1=512MB"),
+    ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", b"0=1G,1=", r#""0=1G,1=" is not a list of"#, "0=1G,1=512MB"),
+    ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", b"0=1T", r#""0=1T" is not a list of"#, "whole number with K, M or G"),
+    ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", b"0=0", r#""0=0" is not a list of"#, "0=1G,1=512MB"),
+    ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", b"", r#""" is not a list of"#, "0=1G,1=512MB"),
     ("VGPU_ON_ERROR", b"shrug", r#""shrug" is not understood"#, "open"),
     ("VGPU_STRICT", b"yes", r#""yes" is not understood"#, "0, 1"),
     ("VGPU_SHARED_UIDS", b"all", r#""all" is not understood"#, "0, 1"),
@@ -258,7 +263,11 @@ fn good_inputs_mean_what_was_meant() {
         (&[("NVIDIA_GPU_MEMORY_LIMIT", "2048"), ("VGPU_MEMORY_LIMIT_0", "1GiB")], Some(GIB)),
         (&[("NVIDIA_GPU_MEMORY_LIMIT", "2048"), ("CUDA_DEVICE_MEMORY_LIMIT", "1g")], Some(GIB)),
         (&[("NVIDIA_GPU_MEMORY_LIMITS", "much"), ("NVIDIA_GPU_MEMORY_REQUEST", "1")], None),
-        (&[("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1G")], None),
+        (&[("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1G")], Some(GIB)),
+        (&[("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "7=1M,0=1024M,9=1M")], Some(GIB)),
+        (&[("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "1=1G")], None),
+        (&[("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1G"), ("VGPU_MEMORY_LIMIT", "2GiB")], Some(GIB)),
+        (&[("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=2G"), ("NVIDIA_GPU_MEMORY_LIMIT", "1024")], Some(GIB)),
     ];
     let physical = {
         let lab = Lab::new("h200");

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use vgpu_tests::daemon::{Daemon, Plan};
 use vgpu_tests::timed::{alone, measured, timed};
-use vgpu_tests::{GIB, LONG_TIMEOUT, Lab, MIB, OUT_OF_MEMORY};
+use vgpu_tests::{GIB, LONG_TIMEOUT, Lab, MIB, NOT_PERMITTED, OUT_OF_MEMORY};
 
 /// The time budget is 10 ms; the rest allows for a busy machine.
 const SOON: Duration = Duration::from_secs(2);
@@ -77,6 +77,30 @@ fn limits_that_a_file_changes_are_in_force_for_those_who_are_there() {
     }
     eprintln!("a limit of the file is in force {:?} after the daemon said so", begin.elapsed());
     assert_eq!(m.code(&format!("alloc {}", 3 * GIB)), OUT_OF_MEMORY);
+}
+
+/// A list for MPS in the program's environment holds next to the daemon's limit, and the lower of both is in force.
+#[test]
+fn a_list_for_mps_only_tightens_the_daemons_limit() {
+    let (lab, daemon) = with_daemon("memory_limit = \"8GiB\"");
+    let lab = lab.with("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=4G,1=1M");
+    let mut m = lab.member();
+    m.begin();
+    for (said, in_force) in [("8GiB", 4), ("2GiB", 2), ("16GiB", 4)] {
+        set(&daemon, "memory_limit", said);
+        let begin = Instant::now();
+        while m.info().1 != in_force * GIB {
+            assert!(begin.elapsed() < LONG_TIMEOUT, "{said}: {:?}; {}", m.info(), m.errors());
+        }
+        let free = m.info().0;
+        assert_eq!(m.code(&format!("alloc {}", free + 1)), OUT_OF_MEMORY, "{said}");
+        let all = m.alloc(free);
+        m.ok(&format!("free {all}"));
+    }
+    let lab = lab.with("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "4G");
+    let mut m = lab.member();
+    assert_eq!(m.code("init"), NOT_PERMITTED);
+    assert!(m.errors().starts_with("vgpu: CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=\"4G\" is not a list"), "{}", m.errors());
 }
 
 /// Percent of the next `ms` milliseconds in which the device works.

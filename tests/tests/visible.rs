@@ -229,6 +229,87 @@ fn hamis_limits_by_ordinal_follow_the_same_devices() {
     }
 }
 
+const LIST: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
+
+/// A list for MPS counts the devices that CUDA shows, and entries for others change nothing. With a further limit NVML
+/// registers the devices before CUDA numbers them.
+#[test]
+fn a_list_for_mps_follows_the_number_that_cuda_gives_a_device() {
+    for row in rows() {
+        for (first, further) in [(Cuda, false), (Nvml, false), (Nvml, true), (CudaAlone, true)] {
+            let name = format!("{}, {first:?}, {further}", row.name);
+            let mut lab = Lab::new(MACHINE).with(LIST, "0=2G,1=3072M,2=4GB");
+            if further {
+                lab.set("VGPU_MEMORY_LIMIT", "9GiB");
+            }
+            apply(&mut lab, &row);
+            let mut member = lab.member();
+            let code = start(&mut member, first);
+            if row.seen.is_empty() {
+                assert_eq!(code, NO_DEVICE, "{name}: {}", member.errors());
+                continue;
+            }
+            assert_eq!((code, member.errors()), (0, String::new()), "{name}");
+            let mut limits: Vec<u64> = lab.truth().devices.iter().map(|device| device.nvml_total).collect();
+            if further {
+                limits.fill(9 * GIB);
+            }
+            row.seen.iter().zip(LIMITS).for_each(|(at, limit)| limits[*at] = limit);
+            judge(&lab, &mut member, row.seen, &limits, &name);
+            if first != CudaAlone {
+                judge_nvml(&mut member, &limits, &name);
+            }
+        }
+    }
+}
+
+/// A program that never initialises CUDA does not learn CUDA's numbers. A UUID, and the number of an only device, are
+/// known.
+#[test]
+fn nvml_alone_shows_what_a_list_says_of_a_name_and_of_an_only_device() {
+    let mut lab = Lab::new(MACHINE);
+    lab.set(LIST, format!("{}=2G,0=1G", lab.device(2).uuid));
+    let mut limits: Vec<u64> = lab.truth().devices.iter().map(|device| device.nvml_total).collect();
+    limits[2] = 2 * GIB;
+    let mut member = lab.member();
+    assert_eq!(start(&mut member, NvmlAlone), 0, "{}", member.errors());
+    judge_nvml(&mut member, &limits, "a name");
+
+    let lab = Lab::new("h200").with(LIST, "0=1G");
+    let mut member = lab.member();
+    assert_eq!(start(&mut member, NvmlAlone), 0, "{}", member.errors());
+    judge_nvml(&mut member, &[GIB], "an only device");
+}
+
+#[test]
+fn a_list_for_mps_names_a_mig_instance_by_its_uuid_or_its_number() {
+    for by_number in [true, false] {
+        let mut lab = Lab::new(PARTITIONED);
+        let instance = lab.device(2).uuid;
+        let name = if by_number { "0".to_owned() } else { instance.clone() };
+        lab.set(LIST, format!("{name}=3G,1=1G"));
+        lab.set("CUDA_VISIBLE_DEVICES", instance);
+        let mut member = lab.member();
+        assert_eq!(start(&mut member, CudaAlone), 0, "{}", member.errors());
+        judge(&lab, &mut member, &[2], &[0, 0, 3 * GIB, 0], &name);
+    }
+}
+
+/// MPS would give each process as much.
+#[test]
+fn a_list_for_mps_limits_the_tenants_processes_together() {
+    let lab = Lab::new("h200").with(LIST, "0=4G");
+    let (mut one, mut other) = (lab.member(), lab.member());
+    one.begin();
+    other.begin();
+    one.alloc(2 * GIB);
+    let free = other.info().0;
+    assert!(free < 2 * GIB, "the first process's memory counts: {free}");
+    assert_eq!(other.code(&format!("alloc {}", free + 1)), OUT_OF_MEMORY);
+    other.alloc(free);
+    assert_eq!(charged(&lab.device(0)), 4 * GIB);
+}
+
 /// Two processes that see the devices in different orders share each device's ledger.
 #[test]
 fn members_with_different_masks_share_the_devices_they_both_see() {

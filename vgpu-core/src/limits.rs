@@ -6,8 +6,8 @@
 //! enforcement.
 //!
 //! Precedence: within one family (ours, HAMi's or the container toolkit's) a device's own variable overrides the global
-//! one, even if it says "no limit". The exception is HAMi's 0, which HAMi treats as unset. Between the families and the daemon's
-//! terms, the lowest limit holds.
+//! one, even if it says "no limit". The exception is HAMi's 0, which HAMi treats as unset. Between the families, MPS's
+//! list and the daemon's terms, the lowest limit holds.
 //!
 //! Also here: the enforcement mode ([`Mode`]), floors ([`Quantity::SmRequest`], which only a daemon can guarantee)
 //! and the class for the daemon's arbiter. [`crate::limits::variables`] lists all variables.
@@ -15,6 +15,7 @@
 mod class;
 mod error;
 mod later;
+mod listed;
 mod mode;
 mod raw;
 mod request;
@@ -25,6 +26,7 @@ pub mod variables;
 pub use class::Class;
 pub use error::LimitError;
 pub(crate) use error::escape_bytes;
+pub use listed::{DeviceNames, ListedLimit};
 pub use mode::Mode;
 pub use raw::RawLimits;
 pub(crate) use variable::parse_ordinal;

@@ -1,7 +1,7 @@
 //! The error line for each mistyped limit, and the values of well-formed limits.
 
 use proptest::prelude::*;
-use vgpu_core::limits::{Family, Quantity, RawLimits, Source, Variable};
+use vgpu_core::limits::{DeviceNames, Family, Quantity, RawLimits, Source, Variable};
 use vgpu_core::units::bytes::{Bytes, GIB, MIB};
 use vgpu_core::units::share::Share;
 
@@ -226,6 +226,109 @@ fn of_both_families_the_lower_wins_and_is_named() {
     assert_eq!(limits.memory_from.unwrap().to_string(), "CUDA_DEVICE_MEMORY_LIMIT");
 }
 
+const LIST: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
+const UUID: &str = "GPU-89aBcdef-0011-2233-4455-66778899aabb";
+
+/// The memory limit of the device that CUDA numbers `cuda` and that has [`UUID`].
+fn listed(vars: &[(&str, &str)], cuda: Option<u32>, total: u64) -> Option<(u64, String)> {
+    let device = DeviceNames { index: Some(0), cuda, uuid: UUID };
+    let limits = read(vars).unwrap().for_named_device(&device, Some(Bytes(total))).unwrap();
+    limits.memory.map(|bytes| (bytes.0, limits.memory_from.unwrap().to_string()))
+}
+
+#[test]
+fn a_list_limits_the_devices_that_it_names() {
+    for (list, number, expected) in [
+        ("0=1G", 0, Some(GIB)),
+        ("0=1G", 1, None),
+        ("0=1G,1=512MB", 1, Some(512 * MIB)),
+        (" 0 = 1g , 1=512m ", 1, Some(512 * MIB)),
+        ("0=1073741824", 0, Some(GIB)),
+        ("0=1048576K,1=1kb", 0, Some(GIB)),
+        ("0=3G,0=2G,0=4G", 0, Some(2 * GIB)),
+        ("GPU-89abcdef=1G", 7, Some(GIB)),
+        ("MIG-89ABCDEF-0011-2233-4455-66778899AABB=1G", 7, Some(GIB)),
+        ("GPU-8=1G", 7, Some(GIB)),
+        ("GPU-9=1G", 7, None),
+        ("GPU-89abcdef-0011-2233-4455-66778899aabbc=1G", 7, None),
+        ("GPU-8=2G,7=1G", 7, Some(GIB)),
+        ("200=1G,0=2G", 0, Some(2 * GIB)),
+        ("0=999G", 0, Some(80 * GIB)),
+    ] {
+        let raw = read(&[(LIST, list)]).unwrap();
+        assert!(raw.asked_for_anything() && !raw.has_ordinals() && raw.check_devices(1).is_ok(), "{list}");
+        let found = listed(&[(LIST, list)], Some(number), 80 * GIB);
+        assert_eq!(found, expected.map(|bytes| (bytes, LIST.to_owned())), "{list}");
+    }
+    let long = (0..64).map(|number| format!("{number}=80000M")).collect::<Vec<_>>().join(",");
+    assert_eq!(listed(&[(LIST, &long)], Some(63), 80 * GIB).unwrap().0, 80_000 * MIB);
+    assert_eq!(listed(&[(LIST, "0=1G")], None, 80 * GIB), None, "CUDA's number is not known");
+    assert_eq!(listed(&[(LIST, "GPU-89=1G")], None, 80 * GIB).unwrap().0, GIB);
+}
+
+#[test]
+fn next_to_a_list_the_lowest_limit_holds() {
+    let with = |name, value| listed(&[(LIST, "0=2G"), (name, value)], Some(0), 80 * GIB).unwrap();
+    for name in ["VGPU_MEMORY_LIMIT", "VGPU_MEMORY_LIMIT_0", "CUDA_DEVICE_MEMORY_LIMIT"] {
+        assert_eq!(with(name, "1g"), (GIB, name.to_owned()));
+        assert_eq!(with(name, "3g"), (2 * GIB, LIST.to_owned()));
+    }
+    assert_eq!(with("VGPU_MEMORY_LIMIT", "unlimited"), (2 * GIB, LIST.to_owned()));
+    let device = DeviceNames { index: Some(0), cuda: Some(0), uuid: UUID };
+    for (said, expected) in [(GIB, GIB), (3 * GIB, 2 * GIB)] {
+        let raw = read(&[(LIST, "0=2G")]).unwrap().with_daemon(Some(Bytes(said)), None);
+        assert_eq!(raw.for_named_device(&device, None).unwrap().memory, Some(Bytes(expected)));
+    }
+    let later = read(&[]).unwrap().tightened_by(read(&[(LIST, "0=2G")]).unwrap());
+    assert_eq!(later.for_named_device(&device, None).unwrap().memory, Some(Bytes(2 * GIB)));
+    assert!(read(&[("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT_0", "1G")]).is_ok_and(|raw| !raw.asked_for_anything()));
+}
+
+#[test]
+fn a_list_with_an_entry_that_is_not_understood_is_an_error() {
+    let forms = "DEVICE=SIZE, separated by commas, where DEVICE is CUDA's number or a UUID and SIZE is bytes or a whole \
+                 number with K, M or G (1024), like 0=1G,1=512MB";
+    for list in [
+        "",
+        " ",
+        "1G",
+        "0=",
+        "=1G",
+        "0=1G,",
+        ",0=1G",
+        "0=1G;1=1G",
+        "0=much",
+        "0=-1G",
+        "0=0",
+        "0=0G",
+        "0=1.5G",
+        "0=1T",
+        "0=1GiB",
+        "0=25%",
+        "0=unlimited",
+        "00=1G",
+        "+0=1G",
+        "-1=1G",
+        "256=1G",
+        "*=1G",
+        "GPU-=1G",
+        "GPU-x=1G",
+        "MIG-GPU-89/1/0=1G",
+        "89abcdef=1G",
+        "0=1 G",
+        "0:1G",
+        "0=1G\n",
+        "0=99999999999999G",
+        "0=1G,1=512X",
+    ] {
+        let error = read(&[(LIST, list)]).unwrap_err();
+        let shown = list.replace('\n', "\\n");
+        assert_eq!(error, format!(r#"{LIST}="{shown}" is not a list of DEVICE=SIZE; accepted: {forms}"#));
+    }
+    let error = RawLimits::from_vars([(LIST, b"0=1G\xff")]).unwrap_err().to_string();
+    assert!(error.contains("is not UTF-8 text; accepted: DEVICE=SIZE"), "{error}");
+}
+
 #[test]
 fn the_daemons_terms_only_lose_to_something_lower() {
     let terms = |vars: &[(&str, &str)]| {
@@ -294,6 +397,7 @@ fn environment() -> impl Strategy<Value = Vec<(&'static str, &'static str)>> {
         ("VGPU_MEMORY_LIMIT_1", SIZES),
         ("CUDA_DEVICE_MEMORY_LIMIT", HAMI_SIZES),
         ("CUDA_DEVICE_MEMORY_LIMIT_0", HAMI_SIZES),
+        (LIST, &["0=1G", "0=8G,1=3G", "GPU-89=3G,2=2G", "7=1G"]),
         ("VGPU_SM_LIMIT", SHARES),
         ("VGPU_SM_LIMIT_1", SHARES),
         ("CUDA_DEVICE_SM_LIMIT", SHARES),
@@ -354,7 +458,8 @@ proptest! {
         let both = limits.clone().tightened_by(changed.clone());
         prop_assert!(both.is_changed() && !limits.is_changed());
         prop_assert!(both.asked_mode() <= limits.asked_mode() && both.asks_for_enforcement());
-        let of = |raw: &RawLimits| raw.for_device(ordinal, Bytes(total)).unwrap();
+        let device = DeviceNames { index: Some(ordinal), cuda: Some(ordinal), uuid: UUID };
+        let of = |raw: &RawLimits| raw.for_named_device(&device, Some(Bytes(total))).unwrap();
         let (of_start, of_later, of_both) = (of(&limits), of(&changed), of(&both));
         let least = |a: Option<u64>, b: Option<u64>| a.into_iter().chain(b).min();
         let memory = |limits: vgpu_core::limits::DeviceLimits| limits.memory.map(|bytes| bytes.0);

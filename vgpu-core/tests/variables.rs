@@ -67,7 +67,10 @@ fn each_row_takes_what_it_says_and_nothing_else() {
             _ if row.name == "VGPU_STATE_DIR" => {
                 assert!(NONSENSE.iter().all(|value| read(value).is_err()) && read("/").is_ok());
             }
-            _ if row.per_device || row.name == "NVIDIA_GPU_MEMORY_LIMIT" => {
+            _ if row.per_device
+                || row.name == "NVIDIA_GPU_MEMORY_LIMIT"
+                || row.name == "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" =>
+            {
                 assert!(NONSENSE[..3].iter().all(|value| read(value).is_err()), "{}", row.name)
             }
             _ => assert!(NONSENSE.iter().all(|value| read(value).is_ok()), "{}", row.name),

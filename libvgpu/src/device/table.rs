@@ -11,9 +11,10 @@ use crate::process::device_count;
 use crate::process::message;
 use crate::process::mode::{self, ProcessMode};
 use crate::time::governor::Governor;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU64, Ordering::*};
 use shim_sys::cuda::{CUdevice, CUresult};
 use vgpu_core::memory::ledger::{LedgerSlot, OUTCOME_WAIT_NS, Reservation};
+use vgpu_core::units::bytes::Bytes;
 
 /// Most devices a process can have.
 pub const MAX_DEVICES: usize = 64;
@@ -27,7 +28,7 @@ pub struct Device {
     /// Its CUDA ordinal; -1: CUDA has not shown it.
     cuda: AtomicI32,
     /// Memory limit in bytes from the environment; all ones: no limit. See [`Device::memory_limit`].
-    pub own: u64,
+    own: AtomicU64,
     /// The tenant's charges.
     pub ledger: Ledger,
     /// The launch gate, if device time has a ceiling or is measured.
@@ -50,7 +51,7 @@ static DEVICE_BY_ORDINAL: [AtomicU8; MAX_DEVICES] = [const { AtomicU8::new(0) };
 
 /// Registers a device with these limits, unless another thread was faster. `None`: there are too many devices.
 #[allow(clippy::cast_possible_truncation)] // a device number is below MAX_DEVICES
-pub fn add_device(uuid: [u8; 16], own: u64, ledger: Ledger, governor: Option<Governor>) -> Option<()> {
+pub fn add_device(uuid: [u8; 16], own: Option<Bytes>, ledger: Ledger, governor: Option<Governor>) -> Option<()> {
     let _registering = REGISTERING_DEVICES.lock();
     if by_uuid(&uuid).is_none() {
         let index = device_count::registered_devices();
@@ -61,7 +62,7 @@ pub fn add_device(uuid: [u8; 16], own: u64, ledger: Ledger, governor: Option<Gov
             uuid,
             index: index as u8,
             cuda: AtomicI32::new(-1),
-            own,
+            own: AtomicU64::new(own.map_or(u64::MAX, u64::from)),
             ledger,
             governor,
             outside_ledger: LedgerSlot::zeroed(),
@@ -146,6 +147,11 @@ impl Device {
         self.cuda.load(Acquire)
     }
 
+    /// Lowers the memory limit from the environment to `memory`, if that is less.
+    pub fn lower_limit(&self, memory: Option<Bytes>) {
+        self.own.fetch_min(memory.map_or(u64::MAX, u64::from), Relaxed);
+    }
+
     /// Returns the tenant's memory limit on this device in bytes; all ones: no limit. A change by the daemon takes
     /// effect at the next call.
     ///
@@ -155,7 +161,7 @@ impl Device {
     pub fn memory_limit(&self) -> u64 {
         // The daemon's limit is read first, because that also updates the mode.
         let said = self.governor.as_ref().map_or(u64::MAX, |governor| governor.post.memory_limit());
-        if mode::is_observing() { u64::MAX } else { self.own.min(said) }
+        if mode::is_observing() { u64::MAX } else { self.own.load(Relaxed).min(said) }
     }
 
     /// Returns the most bytes that charges may reach: the limit minus [`Device::uncharged_bytes`].
@@ -318,7 +324,7 @@ mod tests {
             uuid: [0; 16],
             index: 0,
             cuda: AtomicI32::new(-1),
-            own: u64::MAX,
+            own: AtomicU64::new(u64::MAX),
             ledger: Ledger::of_a_test(path.to_path_buf()),
             governor: Some(Governor::new(None, post, CallsAbove::NONE)),
             outside_ledger: LedgerSlot::zeroed(),

@@ -54,7 +54,8 @@ pub fn read(descriptor: i32) -> Option<u64> {
 
 /// The line is `lock:  1: OFDLCK ADVISORY  READ -1 00:01:1024 FIRST LAST`.
 fn parse(text: &str) -> Option<u64> {
-    let locks = text.lines().filter_map(|line| line.strip_prefix("lock:")).filter(|line| line.contains("OFDLCK"));
+    let is_ours = |line: &&str| line.split_ascii_whitespace().any(|word| word == "OFDLCK");
+    let locks = text.lines().filter_map(|line| line.strip_prefix("lock:")).filter(is_ours);
     locks.filter_map(lock_position).find(|at| *at > MARK_BASE).map(|at| at - MARK_BASE)
 }
 

@@ -12,7 +12,7 @@ use crate::ffi::uuid;
 use crate::ledger::file::{JoinFailure, Ledger};
 use crate::process::message;
 use crate::time::governor::{CallsAbove, Governor};
-use vgpu_core::limits::{self, DeviceLimits};
+use vgpu_core::limits::{self, DeviceLimits, DeviceNames};
 use vgpu_core::protocol::wire;
 use vgpu_core::protocol::wire::terms_file::TERMS_FILE_NAME;
 use vgpu_core::units::bytes::Bytes;
@@ -29,14 +29,20 @@ pub fn register(asked: &Configuration, shown: &[DeviceFacts]) -> Result<(), Star
     let (limits, observed) = (&asked.limits, asked.enforcement_mode() == limits::Mode::Observe);
     let mut refused = None;
     for facts in shown {
-        if table::by_uuid(&facts.uuid).is_none() {
-            let limits = match limits.for_device(facts.ordinal.unwrap_or(u32::MAX), facts.total.map(Bytes)) {
-                Err(error) if observed => {
-                    message::warn_once(&format!("{error}; use is measured without it (VGPU_MODE=observe)"));
-                    DeviceLimits::default()
-                }
-                limits => limits.map_err(|e| StartError::Variable(e.to_string()))?,
-            };
+        // CUDA numbers devices. NVML's program knows CUDA's number of an only device.
+        let number = facts.cuda.or((shown.len() == 1).then_some(0)).and_then(|number| u32::try_from(number).ok());
+        let names = DeviceNames { index: facts.ordinal, cuda: number, uuid: &uuid::uuid_text(&facts.uuid) };
+        let limits = match limits.for_named_device(&names, facts.total.map(Bytes)) {
+            Err(error) if observed => {
+                message::warn_once(&format!("{error}; use is measured without it (VGPU_MODE=observe)"));
+                DeviceLimits::default()
+            }
+            limits => limits.map_err(|e| StartError::Variable(e.to_string()))?,
+        };
+        if let Some(device) = table::by_uuid(&facts.uuid) {
+            // NVML showed the device before CUDA numbered it for a list.
+            device.lower_limit(limits.memory);
+        } else {
             if limits.is_unlimited() && !observed && asked.daemon.is_none() {
                 continue;
             }
@@ -110,8 +116,7 @@ fn add_device(
         None if limits.sm.is_none() && !observed => None,
         post => Some(Governor::new(limits.sm, post.unwrap_or(DaemonLink::without_daemon()), CALLS_ABOVE)),
     };
-    let own = limits.memory.map_or(u64::MAX, |bytes| bytes.0);
-    match table::add_device(facts.uuid, own, ledger, governor) {
+    match table::add_device(facts.uuid, limits.memory, ledger, governor) {
         Some(_) => Ok(()),
         None => Err(StartError::NotKept(format!("more than {MAX_DEVICES} devices"))),
     }

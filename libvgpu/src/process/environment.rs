@@ -17,7 +17,7 @@ use std::os::unix::ffi::OsStringExt;
 use vgpu_core::limits::{LimitError, RawLimits};
 
 /// Beginnings of all variables that ask for a limit.
-const LIMIT_PREFIXES: [&[u8]; 7] = [
+const LIMIT_PREFIXES: [&[u8]; 8] = [
     b"VGPU_MEMORY_LIMIT",
     b"VGPU_SM_LIMIT",
     b"VGPU_SM_REQUEST",
@@ -25,6 +25,7 @@ const LIMIT_PREFIXES: [&[u8]; 7] = [
     b"CUDA_DEVICE_MEMORY_LIMIT",
     b"CUDA_DEVICE_SM_LIMIT",
     b"NVIDIA_GPU_MEMORY_LIMIT=",
+    b"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=",
 ];
 /// The initial environment, entries ended by zero bytes; leaked, null until read.
 static START_ENTRIES: AtomicPtr<Vec<u8>> = AtomicPtr::new(core::ptr::null_mut());

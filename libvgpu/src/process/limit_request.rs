@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use vgpu_core::limits::Mode as Asked;
 
 /// Bytes of an entry that must be compared with the beginnings.
-const LONGEST_PREFIX: usize = 24;
+const LONGEST_PREFIX: usize = 33;
 
 /// Result for the initial environment: `START_NOT_READ` (not read yet), `START_HAS_NONE` or `START_HAS_LIMIT`.
 static START_ENVIRONMENT: AtomicU8 = AtomicU8::new(START_NOT_READ);

@@ -6,6 +6,9 @@
 //!
 //! On a device with MIG enabled, programs compute on the instances and never on the device itself. So the device's
 //! number or UUID selects each of its instances.
+//!
+//! A lost device does not answer the driver. It is left out until it answers, and an entry that may be of it is no
+//! error: one with its number, or with a UUID that no other device has.
 
 use vgpu_core::units::uuid;
 
@@ -45,7 +48,7 @@ pub(super) fn resolve_devices(
     problems: &mut ProblemList<'_>,
 ) -> Vec<DescribedDevice> {
     let entries = distinct_entries(&raw.devices, problems);
-    let mut devices = match inventory.filter(|inventory| !inventory.0.is_empty()) {
+    let mut devices = match inventory.filter(|inventory| !inventory.found.is_empty()) {
         Some(inventory) => known_devices(raw, &entries, inventory, problems),
         None => named_devices(raw, &entries, problems),
     };
@@ -62,6 +65,16 @@ fn name_same_device(one: &DeviceId, other: &DeviceId) -> bool {
     match (one, other) {
         (DeviceId::Uuid(one), DeviceId::Uuid(other)) => uuid::is_same_device(one, other),
         _ => one == other,
+    }
+}
+
+/// Returns true if `id`, which no device has, may name a device that does not answer.
+pub(super) fn may_be_silent(inventory: Option<&Inventory>, id: &DeviceId) -> bool {
+    let mut silent = inventory.iter().flat_map(|inventory| &inventory.silent);
+    match id {
+        DeviceId::Index(number) => silent.any(|device| device.index == *number),
+        DeviceId::Uuid(_) => silent.next().is_some(),
+        DeviceId::Any => false,
     }
 }
 
@@ -140,7 +153,7 @@ fn known_devices(
     let (has_any, any) = any(raw, entries);
     let mut used = vec![false; entries.len()];
     let mut devices = Vec::new();
-    for found in &inventory.0 {
+    for found in &inventory.found {
         let described =
             DescribedDevice { plan: plan_device(None, Some(found.index), Some(found.uuid.clone()), Some(found)) };
         let name = described.plan.name();
@@ -175,7 +188,7 @@ fn known_devices(
     }
     let there = device_names(&devices);
     for (entry, used) in entries.iter().zip(used) {
-        if entry.id.value != DeviceId::Any && !used {
+        if entry.id.value != DeviceId::Any && !used && !may_be_silent(Some(inventory), &entry.id.value) {
             problems.wrong_value(entry.id.place, "device.id", "is not a device of this machine", there.clone());
         }
     }

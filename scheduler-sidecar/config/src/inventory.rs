@@ -20,23 +20,44 @@ pub struct FoundDevice {
     pub model: Option<String>,
 }
 
+/// A device that does not answer: one that is lost, until it is reset.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SilentDevice {
+    /// NVML number.
+    pub index: u32,
+    /// Answer of NVML in its place.
+    pub why: String,
+}
+
 /// The machine's devices ordered by NVML number, MIG instances in their device's order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Inventory(pub Vec<FoundDevice>);
+pub struct Inventory {
+    /// Devices that answer.
+    pub found: Vec<FoundDevice>,
+    /// Devices that do not, of which only the number is known.
+    pub silent: Vec<SilentDevice>,
+}
 
 /// Asks the driver for the devices through NVML.
 ///
 /// # Errors
-/// A message: there is no driver, or a device does not answer.
+/// A message: there is no driver, or no device answers.
 pub fn ask_driver() -> Result<Inventory, String> {
     let nvml = Nvml::init().map_err(|why| format!("NVML cannot be initialised: {why}"))?;
     let count = nvml.device_count().map_err(|why| format!("NVML does not count the devices: {why}"))?;
-    let mut all = Vec::new();
+    let mut all = Inventory::default();
     for index in 0..count {
-        let found = nvml.device_by_index(index).and_then(|device| describe_device(index, &device));
-        all.extend(found.map_err(|why| format!("device {index} does not answer: {why}"))?);
+        match nvml.device_by_index(index).and_then(|device| describe_device(index, &device)) {
+            Ok(parts) => all.found.extend(parts),
+            Err(why) => all.silent.push(SilentDevice { index, why: why.to_string() }),
+        }
     }
-    Ok(Inventory(all))
+    match all.silent.first() {
+        Some(SilentDevice { index, why }) if all.found.is_empty() => {
+            Err(format!("device {index} does not answer: {why}"))
+        }
+        _ => Ok(all),
+    }
 }
 
 fn describe_device(index: u32, device: &Device<'_>) -> Result<Vec<FoundDevice>, NvmlError> {

@@ -309,8 +309,11 @@ sm_request = 50
         };
         let all =
             vec![found(0, None, "GPU-0a"), found(1, Some("GPU-1a"), "MIG-2a"), found(1, Some("GPU-1a"), "MIG-3a")];
-        let around =
-            Surroundings { run_dir: "/run/vgpu".into(), inventory: Some(Inventory(all)), ..Default::default() };
+        let around = Surroundings {
+            run_dir: "/run/vgpu".into(),
+            inventory: Some(Inventory { found: all, silent: Vec::new() }),
+            ..Default::default()
+        };
         let plan = config::make_plan("[[tenant]]\nname = \"chat\"\nmemory_limit = \"1GiB\"\n", &around).unwrap();
         let words = memory("2GiB").read(str::to_owned).unwrap();
         let set = |device| apply_change(&plan.devices, &plan.tenants, "chat", Some(device), &words);

@@ -77,7 +77,9 @@ pub(super) fn resolve_plan(raw: &RawFile, around: &Surroundings, problems: &mut 
     let time = resolve_time(raw, problems);
     let devices = devices::resolve_devices(raw, around.inventory.as_ref(), problems);
     let templates = raw.templates.iter().map(|template| (template.name.as_str(), template)).collect();
-    let tenants = TenantResolver { raw, daemon: &daemon, devices: &devices, templates, problems }.resolve_tenants();
+    let inventory = around.inventory.as_ref();
+    let resolver = TenantResolver { raw, daemon: &daemon, devices: &devices, inventory, templates, problems };
+    let tenants = resolver.resolve_tenants();
     let mut notes = Vec::new();
     if problems.is_empty() {
         admission::check(&devices, &tenants, problems, &mut notes);
@@ -126,7 +128,8 @@ pub(super) fn resolve_plan(raw: &RawFile, around: &Surroundings, problems: &mut 
 pub(super) fn resolve_tenants(raw: &RawFile, plan: &ConfigPlan, problems: &mut ProblemList<'_>) -> Vec<TenantPlan> {
     let devices: Vec<_> = plan.devices.iter().map(|plan| DescribedDevice { plan: plan.clone() }).collect();
     let templates = raw.templates.iter().map(|template| (template.name.as_str(), template)).collect();
-    let resolver = TenantResolver { raw, daemon: &plan.daemon, devices: &devices, templates, problems };
+    let resolver =
+        TenantResolver { raw, daemon: &plan.daemon, devices: &devices, inventory: None, templates, problems };
     resolver.resolve_tenants().into_iter().map(|tenant| tenant.plan).collect()
 }
 
@@ -267,6 +270,8 @@ struct TenantResolver<'a, 't> {
     raw: &'a RawFile,
     daemon: &'a DaemonPlan,
     devices: &'a [DescribedDevice],
+    /// The machine's devices, if the driver was asked.
+    inventory: Option<&'a Inventory>,
     templates: HashMap<&'a str, &'a RawTemplate>,
     problems: &'a mut ProblemList<'t>,
 }
@@ -335,6 +340,9 @@ impl<'a> TenantResolver<'a, '_> {
             Some(list) => {
                 for at in list {
                     let named: Vec<usize> = devices::find(self.devices, &at.value).collect();
+                    if named.is_empty() && devices::may_be_silent(self.inventory, &at.value) {
+                        continue;
+                    }
                     if named.is_empty() {
                         let accepted = format!("{}, \"*\"", devices::device_names(self.devices));
                         let what = "is not a device of this configuration";
@@ -358,7 +366,7 @@ impl<'a> TenantResolver<'a, '_> {
             if twice {
                 let accepted = "one [[tenant.device]] for each device";
                 self.problems.wrong_value(at.place, "tenant.device.id", "is overridden twice", accepted);
-            } else if !named {
+            } else if !named && !devices::may_be_silent(self.inventory, &at.value) {
                 let names = own.keys().take(MAX_TENANTS_LISTED).map(|device| self.devices[*device].plan.name());
                 let accepted = names.collect::<Vec<_>>().join(", ");
                 self.problems.wrong_value(at.place, "tenant.device.id", "is not a device of this tenant", accepted);

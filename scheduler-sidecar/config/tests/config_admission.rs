@@ -113,7 +113,7 @@ proptest! {
             text.push_str(&format!("[[tenant]]\nname='t{index}'\nmemory_limit='{gib}GiB'\nsm_request={percent}\n"));
         }
         let found = FoundDevice { index: 0, parent: None, uuid: "GPU-1".into(), memory: Some(Bytes(80 << 30)), model: None };
-        let inventory = Some(Inventory(vec![found]));
+        let inventory = Some(Inventory { found: vec![found], silent: Vec::new() });
         let around = Surroundings { run_dir: "/r".into(), inventory, ..Default::default() };
         let asked: u64 = limits.iter().map(|(gib, _)| gib * 1000).sum();
         let floors: u32 = limits.iter().map(|(_, percent)| percent).sum();

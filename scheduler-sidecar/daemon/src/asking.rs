@@ -1,4 +1,4 @@
-//! Asks the driver again for devices that the file names by number, until it answers.
+//! Asks the driver again for devices that the file names by number, and for lost devices, until they answer.
 //!
 //! A driver may be loaded after the daemon starts, at boot or after its module was rebuilt. Asking it can take long
 //! or hang, so a helper thread does it. The thread ends when the driver has answered, or when the answer is no longer
@@ -25,17 +25,17 @@ pub struct DriverInquiry {
 }
 
 impl DriverInquiry {
-    /// Starts the thread, which asks until there are devices.
+    /// Starts the thread, which asks until there are more than `known` devices, or none is silent.
     ///
     /// # Errors
     /// No thread can be started, or no descriptor is left.
-    pub fn begin_inquiry() -> io::Result<Self> {
+    pub fn begin_inquiry(known: usize) -> io::Result<Self> {
         let (rings, mut ring) = UnixStream::pair()?;
         rings.set_nonblocking(true)?;
         let ((tell, answer), (wants, wanted)) = (channel(), channel());
         thread::Builder::new().name("vgpud-nvml".into()).spawn(move || {
             let is_wanted = |pause| wanted.recv_timeout(pause) == Err(RecvTimeoutError::Timeout);
-            if let Some(found) = until_found(&inventory::ask_driver, &is_wanted)
+            if let Some(found) = until_found(&inventory::ask_driver, &is_wanted, known)
                 && tell.send(found).is_ok()
             {
                 let _ = ring.write_all(&[1]);
@@ -58,12 +58,16 @@ impl AsFd for DriverInquiry {
 }
 
 /// Asks after each pause, while the answer is needed.
-fn until_found(ask: &dyn Fn() -> Result<Inventory, String>, is_wanted: &dyn Fn(Duration) -> bool) -> Option<Inventory> {
+fn until_found(
+    ask: &dyn Fn() -> Result<Inventory, String>,
+    is_wanted: &dyn Fn(Duration) -> bool,
+    known: usize,
+) -> Option<Inventory> {
     let mut pause = FIRST_RETRY_PAUSE;
     while is_wanted(pause) {
         match ask() {
-            Ok(found) if !found.0.is_empty() => return Some(found),
-            // An answer without devices identifies none either.
+            Ok(all) if !all.found.is_empty() && (all.silent.is_empty() || all.found.len() > known) => return Some(all),
+            // An answer without devices, or without a further one, identifies none either.
             Ok(_) | Err(_) => pause = MAX_RETRY_PAUSE.min(pause * 2),
         }
     }
@@ -89,13 +93,8 @@ mod tests {
                 8 => Ok(Inventory::default()),
                 _ => {
                     let uuid = "GPU-1".into();
-                    Ok(Inventory(vec![FoundDevice {
-                        index: 0,
-                        parent: None,
-                        uuid,
-                        memory: Some(Bytes(1)),
-                        model: None,
-                    }]))
+                    let found = FoundDevice { index: 0, parent: None, uuid, memory: Some(Bytes(1)), model: None };
+                    Ok(Inventory { found: vec![found], silent: Vec::new() })
                 }
             }
         };
@@ -103,8 +102,8 @@ mod tests {
             pauses.borrow_mut().push(pause.as_secs());
             true
         };
-        let found = until_found(&ask, &wanted).unwrap();
-        assert_eq!((found.0.len(), pauses.into_inner()), (1, vec![1, 2, 4, 8, 16, 30, 30, 30, 30]));
+        let all = until_found(&ask, &wanted, 0).unwrap();
+        assert_eq!((all.found.len(), pauses.into_inner()), (1, vec![1, 2, 4, 8, 16, 30, 30, 30, 30]));
     }
     #[test]
     fn nobody_is_asked_when_nobody_wants_to_know() {
@@ -113,7 +112,7 @@ mod tests {
             left.set(left.get() - 1);
             Err("no".to_owned())
         };
-        assert!(until_found(&ask, &|_| left.get() > 0).is_none());
+        assert!(until_found(&ask, &|_| left.get() > 0, 0).is_none());
         assert_eq!(left.get(), 0);
     }
 }

@@ -290,7 +290,8 @@ impl Reactor {
     }
 
     /// Asks the driver for its devices in a helper thread, if the plan has a device that only the driver can
-    /// identify, or if a tenant was not accepted without it. One thread asks at a time, and it stops when the plan needs no answer.
+    /// identify, if a device is lost, or if a tenant was not accepted without it. One thread asks at a time, and it
+    /// stops when the plan needs no answer.
     pub(super) fn ask_driver(&mut self) {
         let lacks = self.added.lacks_driver;
         let waits = self.loaded.as_ref().is_some_and(|loaded| {
@@ -302,7 +303,8 @@ impl Reactor {
         if !waits || self.asking.is_some() {
             return;
         }
-        let begun = DriverInquiry::begin_inquiry().and_then(|asking| {
+        let known = self.loaded.as_ref().map_or(0, |loaded| loaded.source.count_identified());
+        let begun = DriverInquiry::begin_inquiry(known).and_then(|asking| {
             epoll::add(&self.epoll, &asking, EventData::new_u64(DRIVER_TOKEN), EventFlags::IN)?;
             Ok(asking)
         });

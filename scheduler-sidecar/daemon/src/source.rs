@@ -107,9 +107,19 @@ impl ConfigSource {
         self.make_plan(&self.read_text()?)
     }
 
-    /// True if the plan has a device that only the driver can identify, and the driver has not answered yet.
+    /// Number of devices that the driver has identified.
+    #[must_use]
+    pub fn count_identified(&self) -> usize {
+        self.around.inventory.as_ref().map_or(0, |inventory| inventory.found.len())
+    }
+
+    /// True if the driver has not answered for one of its devices, or not at all and the plan has a device that only
+    /// the driver can identify.
     #[must_use]
     pub fn waits_for_driver(&self, plan: &ConfigPlan) -> bool {
+        if let Some(inventory) = &self.around.inventory {
+            return !inventory.silent.is_empty();
+        }
         self.silent.is_some() && plan.devices.iter().any(|device| device.uuid.is_none() && device.index.is_some())
     }
 
@@ -214,7 +224,13 @@ impl ConfigSource {
                 numbers.join(", ")
             )
         });
-        plan.notes.splice(..0, self.silent.as_ref().map(note).into_iter().chain(unknown));
+        let lost = self.around.inventory.iter().flat_map(|inventory| &inventory.silent).map(|device| {
+            format!(
+                "device {} does not answer, so nobody is served there until it does; it is asked again: {}",
+                device.index, device.why
+            )
+        });
+        plan.notes.splice(..0, self.silent.as_ref().map(note).into_iter().chain(unknown).chain(lost));
         Ok(plan)
     }
 }

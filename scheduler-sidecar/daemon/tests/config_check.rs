@@ -40,8 +40,11 @@ fn check(file: &str, more: &[&str]) -> (Option<i32>, String, String) {
 }
 
 fn plan_with(text: &str, inventory: Option<Vec<FoundDevice>>) -> Result<ConfigPlan, String> {
-    let around =
-        Surroundings { run_dir: "/run/vgpu".into(), inventory: inventory.map(Inventory), ..Default::default() };
+    let around = Surroundings {
+        run_dir: "/run/vgpu".into(),
+        inventory: inventory.map(|found| Inventory { found, silent: Vec::new() }),
+        ..Default::default()
+    };
     config::make_plan(text, &around).map_err(|report| report.to_lines("f"))
 }
 

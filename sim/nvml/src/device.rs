@@ -16,7 +16,9 @@ pub fn nvmlDeviceGetCount(count: CallerPlace<u32>) -> NvmlAnswer {
 }
 
 pub fn nvmlDeviceGetHandleByIndex_v2(index: u32, dev: CallerPlace<nvmlDevice_t>) -> NvmlAnswer {
-    dev.put_value(NvmlGpu::board_at(index)?.device_handle())
+    let gpu = NvmlGpu::board_at(index)?;
+    gpu.require_present()?;
+    dev.put_value(gpu.device_handle())
 }
 
 pub fn nvmlDeviceGetHandleByIndex(index: u32, dev: CallerPlace<nvmlDevice_t>) -> NvmlAnswer {

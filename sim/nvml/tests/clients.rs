@@ -107,6 +107,18 @@ fn nvidia_smi_has_no_memory_of_a_device_that_uses_the_hosts() {
     assert_eq!(out, "NVIDIA GB10, [N/A], [N/A], [N/A], [N/A], [N/A], 12.1\n");
 }
 
+/// NVML counts a lost device and has no handle of it, so nvidia-smi says that it is lost.
+#[test]
+fn nvidia_smi_has_no_handle_of_a_lost_device() {
+    let Some(smi) = part("VGPU_NVIDIA_SMI", "Debian's nvidia-smi 535") else { return };
+    let lab = Lab::new("2xt4");
+    let machine = vgpu_sim::MachineView::open_at(lab.dir(), None).unwrap();
+    machine.inject_loss(0, 79).unwrap();
+    let listed = common::text(&lab.command(smi).arg("-L").output().unwrap());
+    let lost = "Unable to determine the device handle for gpu 0: GPU is lost.  Reboot the system to recover this GPU";
+    assert!(listed.contains(lost) && listed.contains("GPU 1: Tesla T4 (UUID: GPU-"), "{listed}");
+}
+
 #[test]
 fn nvidia_smi_draws_its_table_with_the_truth() {
     let Some(smi) = part("VGPU_NVIDIA_SMI", "Debian's nvidia-smi 535") else { return };

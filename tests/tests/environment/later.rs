@@ -46,6 +46,7 @@ const LOOSER: &[(&str, &str)] = &[
     ("VGPU_MEMORY_LIMIT_0", "unlimited"),
     ("CUDA_DEVICE_MEMORY_LIMIT", "0"),
     ("CUDA_DEVICE_MEMORY_LIMIT_0", "8g"),
+    ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=8G"),
     ("VGPU_MODE", "off"),
     ("VGPU_MODE", "observe"),
     ("CUDA_DISABLE_CONTROL", "true"),
@@ -185,6 +186,7 @@ fn what_a_program_adds_later_tightens() {
         (("VGPU_MEMORY_LIMIT", "2GiB"), 2 * GIB),
         (("VGPU_MEMORY_LIMIT_0", "1GiB"), GIB),
         (("CUDA_DEVICE_MEMORY_LIMIT", "3g"), 3 * GIB),
+        (("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=3G"), 3 * GIB),
     ] {
         assert_eq!(total(&lab, &[added]), expected, "{added:?}");
     }
@@ -197,7 +199,11 @@ fn what_a_program_adds_later_tightens() {
 
 #[test]
 fn what_a_program_clears_later_stays() {
-    for (name, value) in [("VGPU_MEMORY_LIMIT", "1GiB"), ("CUDA_DEVICE_MEMORY_LIMIT_0", "1g")] {
+    for (name, value) in [
+        ("VGPU_MEMORY_LIMIT", "1GiB"),
+        ("CUDA_DEVICE_MEMORY_LIMIT_0", "1g"),
+        ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1G"),
+    ] {
         let lab = Lab::new("h200").with(name, value);
         let mut m = lab.member();
         m.ok(&format!("unsetenv {name}"));

@@ -71,6 +71,7 @@ fn every_foreign_row_can_be_set_beside_a_limit_at_once() {
             (_, "CUDA_DEVICE_MEMORY_LIMIT") => "1024m",
             (_, "CUDA_DEVICE_SM_LIMIT") => "50",
             (_, "NVIDIA_GPU_MEMORY_LIMIT") => "2048",
+            (_, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") => "0=3G,5=1M",
             (_, "CUDA_DEVICE_MEMORY_SHARED_CACHE") => "/usr/local/vgpu/0c1f.cache",
             (_, "CUDA_TASK_PRIORITY" | "CUDA_VISIBLE_DEVICES") => "0",
             (_, "GPU_CORE_UTILIZATION_POLICY") => "force",

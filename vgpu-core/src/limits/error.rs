@@ -1,7 +1,8 @@
 //! Errors in limit variables, each as one line on which a person can act.
 
-use core::fmt;
+use core::fmt::{self, Write as _};
 
+use super::listed::LIST_FORM;
 use super::{Family, MAX_ORDINAL, Quantity, Variable};
 use crate::units::bytes::{HAMI_SIZE_FORMS, MEBIBYTES_FORM, SIZE_FORMS, SizeError};
 use crate::units::share::{HAMI_SHARE_FORMS, REQUEST_FORMS, SHARE_FORMS, Share, ShareError};
@@ -24,6 +25,8 @@ pub(super) enum Problem {
     NotUtf8(Variable),
     Size(Variable, SizeError),
     Share(Variable, ShareError),
+    /// Not a list of devices and sizes.
+    List,
     Name(Variable),
     NoSuchDevice {
         count: u32,
@@ -74,6 +77,7 @@ impl fmt::Display for LimitError {
             Problem::NotUtf8(variable) => write!(f, "is not UTF-8 text; accepted: {}", accepted_forms(*variable)),
             Problem::Size(variable, error) => write!(f, "{error}; accepted: {}", accepted_forms(*variable)),
             Problem::Share(variable, error) => write!(f, "{error}; accepted: {}", accepted_forms(*variable)),
+            Problem::List => write!(f, "is not a list of DEVICE=SIZE; accepted: {LIST_FORM}"),
             Problem::Name(variable) => {
                 let base = variable.base_name();
                 write!(
@@ -126,8 +130,9 @@ fn accepted_forms(variable: Variable) -> &'static str {
         (Family::Vgpu, Quantity::Memory) => SIZE_FORMS,
         (Family::Hami, Quantity::Memory) => HAMI_SIZE_FORMS,
         (Family::Toolkit, Quantity::Memory) => MEBIBYTES_FORM,
-        (Family::Vgpu | Family::Toolkit, Quantity::Sm) => SHARE_FORMS,
+        (Family::Mps, Quantity::Memory) => LIST_FORM,
         (Family::Hami, Quantity::Sm) => HAMI_SHARE_FORMS,
+        (_, Quantity::Sm) => SHARE_FORMS,
         (_, Quantity::SmRequest) => REQUEST_FORMS,
     }
 }
@@ -146,9 +151,8 @@ pub(crate) fn escape_bytes(raw: &[u8]) -> String {
             }
             left -= 1;
             match c {
-                '"' | '\\' => out.extend(['\\', c]),
-                ' '..='~' => out.push(c),
-                _ => out.extend(c.escape_default()),
+                '\'' => out.push(c),
+                _ => _ = write!(out, "{}", c.escape_default()),
             }
         }
         for byte in chunk.invalid() {
@@ -156,7 +160,7 @@ pub(crate) fn escape_bytes(raw: &[u8]) -> String {
                 return out + "...";
             }
             left -= 1;
-            out.push_str(&format!("\\x{byte:02x}"));
+            _ = write!(out, "\\x{byte:02x}");
         }
     }
     out

@@ -1,6 +1,7 @@
 //! Stage one: the variables as written. Stage two: their meaning for one device.
 
 use super::error::Problem;
+use super::listed::{DeviceNames, ListedLimit, lowest_listed};
 use super::variable::Name;
 use super::{DeviceLimits, Family, LimitError, Mode, Quantity, Source, Variable};
 use crate::limits::variables::{CONTROL, MODE, POLICY, PRIORITY, WORD_VARIABLES};
@@ -41,6 +42,8 @@ pub(super) enum Limit {
     /// HAMi's 0: treated as unset, so the global limit holds for the device.
     Unsaid,
     Memory(Size),
+    /// A list of memory limits, which [`Entry::written`] holds unchanged.
+    List,
     /// A ceiling or floor on device time; `None`: no limit.
     Time(Option<Share>),
 }
@@ -49,6 +52,7 @@ impl Limit {
     fn is_limit(self) -> bool {
         match self {
             Self::Nonsense | Self::Unsaid => false,
+            Self::List => true,
             Self::Memory(size) => size != Size::Unlimited,
             Self::Time(share) => share.is_some_and(|share| !share.is_all()),
         }
@@ -142,7 +146,12 @@ impl RawLimits {
             Ok(limit) => (limit, Ok(())),
             Err(problem) => (Limit::Nonsense, Err(LimitError::bad_value(variable, value, problem))),
         };
-        self.entries.insert(at, Entry { variable, limit, written: super::error::escape_bytes(value) });
+        let written = match limit {
+            // It is printable, and may be longer than an escaped value.
+            Limit::List => str::from_utf8(value).unwrap_or_default().to_owned(),
+            _ => super::error::escape_bytes(value),
+        };
+        self.entries.insert(at, Entry { variable, limit, written });
         outcome
     }
 
@@ -318,6 +327,30 @@ impl RawLimits {
         Ok(limits)
     }
 
+    /// As [`RawLimits::for_device`], with the limits of lists, which name devices in other ways too.
+    ///
+    /// Not inlined: the library would be larger.
+    ///
+    /// # Errors
+    /// As for [`RawLimits::for_device`].
+    #[inline(never)]
+    pub fn for_named_device(&self, device: &DeviceNames<'_>, total: Option<Bytes>) -> Result<DeviceLimits, LimitError> {
+        let mut limits = self.for_device(device.index.unwrap_or(u32::MAX), total)?;
+        let mut environment = Some(self);
+        while let Some(raw) = environment {
+            // A list has no ordinal, and its family is the last.
+            if let Some(entry) = raw.entries.last().filter(|entry| entry.limit == Limit::List)
+                && let Some(bytes) = lowest_listed(&entry.written, device)
+                && limits.memory.is_none_or(|lowest| bytes < lowest)
+            {
+                limits.memory = Some(total.map_or(bytes, |total| bytes.min(total)));
+                limits.memory_from = Some(Source::Variable(entry.variable));
+            }
+            environment = raw.later.as_deref();
+        }
+        Ok(limits)
+    }
+
     /// The variable of one family that is in force for one device, or (`None`) for all unnamed devices: the device's
     /// own, else the global one. HAMi's 0 for a device counts as unset, so the global one holds.
     pub(super) fn in_force(&self, family: Family, quantity: Quantity, ordinal: Option<u32>) -> Option<&Entry> {
@@ -347,11 +380,18 @@ fn parse_value(variable: Variable, value: &[u8]) -> Result<Limit, Problem> {
             bytes => Ok(Limit::Memory(bytes)),
         },
         (Quantity::Memory, Family::Toolkit) => parse_mebibytes(text).map(Limit::Memory).map_err(size),
-        (Quantity::Sm, Family::Vgpu | Family::Toolkit) => parse_share(text).map(Limit::Time).map_err(share),
+        (Quantity::Memory, Family::Mps)
+            if text.split(',').all(|entry| ListedLimit::parse(entry).is_some())
+                && !text.bytes().any(|byte| byte < b' ') =>
+        {
+            Ok(Limit::List)
+        }
+        (Quantity::Memory, Family::Mps) => Err(Problem::List),
         (Quantity::Sm, Family::Hami) => match parse_hami_share(text).map_err(share)? {
             None if parse_request(text) == Err(ShareError::Zero) => Ok(Limit::Unsaid),
             ceiling => Ok(Limit::Time(ceiling)),
         },
+        (Quantity::Sm, _) => parse_share(text).map(Limit::Time).map_err(share),
         (Quantity::SmRequest, _) => parse_request(text).map(|floor| Limit::Time(Some(floor))).map_err(share),
     }
 }

@@ -13,10 +13,12 @@ pub enum Family {
     Hami,
     /// `NVIDIA_GPU_MEMORY_LIMIT`, which NVIDIA's container toolkit gives to the driver.
     Toolkit,
+    /// `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT`, a list with a limit for each device that it names.
+    Mps,
 }
 
 impl Family {
-    /// Every family. Each has its own limit for a device, and the lowest holds.
+    /// Every family but the list. Each has one limit for a device, and the lowest holds.
     pub const EVERY_FAMILY: [Self; 3] = [Self::Vgpu, Self::Hami, Self::Toolkit];
 }
 
@@ -70,13 +72,14 @@ pub(super) enum Name {
     Malformed(Variable),
 }
 
-const BASES: [(&str, Family, Quantity); 6] = [
+const BASES: [(&str, Family, Quantity); 7] = [
     ("VGPU_MEMORY_LIMIT", Family::Vgpu, Quantity::Memory),
     ("VGPU_SM_LIMIT", Family::Vgpu, Quantity::Sm),
     ("VGPU_SM_REQUEST", Family::Vgpu, Quantity::SmRequest),
     ("CUDA_DEVICE_MEMORY_LIMIT", Family::Hami, Quantity::Memory),
     ("CUDA_DEVICE_SM_LIMIT", Family::Hami, Quantity::Sm),
     ("NVIDIA_GPU_MEMORY_LIMIT", Family::Toolkit, Quantity::Memory),
+    ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", Family::Mps, Quantity::Memory),
 ];
 
 impl Variable {
@@ -93,8 +96,8 @@ impl Variable {
             let global = Self { family, quantity, ordinal: None };
             return match suffix {
                 [] => Name::Ours(global),
-                // The toolkit's other names, such as NVIDIA_GPU_MEMORY_LIMITS of early versions.
-                _ if family == Family::Toolkit => Name::Foreign,
+                // NVIDIA's other names, such as NVIDIA_GPU_MEMORY_LIMITS of early versions.
+                _ if matches!(family, Family::Toolkit | Family::Mps) => Name::Foreign,
                 [b'_', digits @ ..] => match parse_ordinal(digits) {
                     Some(ordinal) => Name::Ours(Self { ordinal: Some(ordinal), ..global }),
                     None => Name::Malformed(global),

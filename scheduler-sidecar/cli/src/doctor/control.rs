@@ -3,7 +3,7 @@
 //! One child runs without limits, to observe the real device and to look up every function. Another runs as any
 //! program started here would, and allocates: a small amount must be granted, and more than the limit must be
 //! refused. Each must end within [`CHILD_TIMEOUT`]. Without limits and without a loaded library there is nothing to
-//! test; then the first child runs only to count devices for [`mps`].
+//! test; then the first child runs only to show the devices to [`mps`].
 
 use std::io::Read as _;
 use std::process::{Command, Stdio};
@@ -43,15 +43,16 @@ pub fn examine_control(report: &mut DoctorReport) {
     let mapped = mapped_library();
     report_loaded(report, mapped.as_deref(), asked);
     report_deepbind(report);
-    if mapped.is_none() && mps::environment_list().is_none() {
+    let list = mps::environment_list();
+    if mapped.is_none() && list.is_none() {
         return;
     }
     let bare = match run_child(false) {
         Ok(seen) => seen,
         Err(why) => return report.add_finding("control", format!("the child that looks at the driver {why}")),
     };
-    if bare.init == Some(0) {
-        mps::examine_devices(report, bare.devices.len());
+    if let (Some(list), Some(0)) = (&list, bare.init) {
+        mps::examine_devices(report, list, &bare.devices);
     }
     if mapped.is_none() {
         return;
@@ -212,7 +213,7 @@ fn report_observed(report: &mut DoctorReport, real: Option<&SeenDevice>, device:
 
 /// Returns the limits on a device. A percentage is of NVML's size, as in the library: without one it is an error.
 fn limits_on(limits: &RawLimits, real: &SeenDevice) -> Result<DeviceLimits, LimitError> {
-    limits.for_device(real.index.unwrap_or(u32::MAX), real.memory.map(Bytes))
+    limits.for_named_device(&mps::names_of(real), real.memory.map(Bytes))
 }
 
 /// Checks a device: which limits are in force, where they come from, and whether they hold.
@@ -309,10 +310,15 @@ fn run_child(limited: bool) -> Result<ChildReport, String> {
     } else {
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
-            let hami = ["CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT"].iter().any(|name| text.starts_with(name));
-            if ["VGPU_SOCKET", "VGPU_MODE", "NVIDIA_GPU_MEMORY_LIMIT"].contains(&&*text)
+            let foreign = [
+                "CUDA_DEVICE_MEMORY_LIMIT",
+                "CUDA_DEVICE_SM_LIMIT",
+                "NVIDIA_GPU_MEMORY_LIMIT",
+                "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+            ];
+            if ["VGPU_SOCKET", "VGPU_MODE"].contains(&&*text)
                 || super::limits::is_limit(&text)
-                || hami
+                || foreign.iter().any(|name| text.starts_with(name))
             {
                 command.env_remove(&name);
             }

@@ -6,7 +6,7 @@ use vgpu_core::limits::{Family, Mode, Quantity, RawLimits, Variable};
 use vgpu_core::units::bytes::{Bytes, Size, parse_hami_size, parse_mebibytes, parse_size};
 use vgpu_core::units::share::{Share, parse_hami_share, parse_request, parse_share};
 
-use super::{DoctorReport, environment_text, mps};
+use super::{DoctorReport, environment_text};
 
 pub fn examine_limits(report: &mut DoctorReport) {
     let vars = std::env::vars_os().map(|(name, value)| (name.into_encoded_bytes(), value.into_encoded_bytes()));
@@ -24,7 +24,6 @@ pub fn examine_limits(report: &mut DoctorReport) {
         }
     }
     report_other_variables(report);
-    mps::examine_form(report);
 }
 
 /// Reports the mode, and the setting that decides it.
@@ -101,9 +100,14 @@ fn report_understood(report: &mut DoctorReport, limits: &RawLimits) {
     if limits.written_variables().next().is_none() {
         return report.add_fine("limits", "none in the environment");
     }
+    for (list, value) in limits.written_variables().filter(|(of, _)| of.family == Family::Mps) {
+        let what = "memory of each device that it names, of all the tenant's processes together";
+        report.add_fine("limits", format!("{list}={value}: {what}; MPS keeps it for each process"));
+    }
     for quantity in [Quantity::Memory, Quantity::Sm, Quantity::SmRequest] {
+        let of_quantity = |(of, _): &(Variable, &str)| of.quantity == quantity && of.family != Family::Mps;
         let mut ordinals: Vec<Option<u32>> =
-            limits.written_variables().filter(|(of, _)| of.quantity == quantity).map(|(of, _)| of.ordinal).collect();
+            limits.written_variables().filter(of_quantity).map(|(of, _)| of.ordinal).collect();
         ordinals.sort_unstable();
         ordinals.dedup();
         for ordinal in ordinals {
@@ -157,11 +161,11 @@ impl ValueMeaning {
             (Quantity::Memory, Family::Vgpu) => parse_size(value).ok(),
             (Quantity::Memory, Family::Hami) => parse_hami_size(value).ok(),
             (Quantity::Memory, Family::Toolkit) => parse_mebibytes(value).ok(),
-            (Quantity::Sm | Quantity::SmRequest, _) => None,
+            (Quantity::Memory, Family::Mps) | (Quantity::Sm | Quantity::SmRequest, _) => None,
         };
         let share = match (name.quantity, name.family) {
-            (Quantity::Sm, Family::Vgpu | Family::Toolkit) => parse_share(value).ok().flatten(),
             (Quantity::Sm, Family::Hami) => parse_hami_share(value).ok().flatten(),
+            (Quantity::Sm, _) => parse_share(value).ok().flatten(),
             (Quantity::SmRequest, _) => parse_request(value).ok(),
             (Quantity::Memory, _) => None,
         };

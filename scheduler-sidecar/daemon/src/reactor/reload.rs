@@ -64,12 +64,13 @@ impl Reactor {
         let Some(inventory) = self.asking.as_mut().and_then(DriverInquiry::take_answer) else { return };
         self.asking = None;
         let Some(mut loaded) = self.loaded.take() else { return };
-        let uuids: Vec<String> = inventory.0.iter().map(|found| found.uuid.clone()).collect();
+        let uuids: Vec<String> = inventory.found.iter().map(|found| found.uuid.clone()).collect();
         info!(kind = "driver.answered", devices = uuids.len(), "the driver answers");
         self.leases.learn_devices(&uuids, clock::now());
         loaded.source.driver_answered(inventory);
         let text = Ok(loaded.text.clone());
         self.obey_text(loaded, text, "read against the driver's devices", true);
+        self.ask_driver();
         // Tenants that may use every device have ledgers of all from now on.
         self.rooms.keys().for_each(|id| self.keep_terms(*id));
     }

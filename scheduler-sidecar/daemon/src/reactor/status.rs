@@ -286,7 +286,16 @@ impl Reactor {
             let is_it = |device: &&mut DeviceStatus| {
                 device.name == lost || device.uuid.as_ref().is_some_and(|uuid| uuid::is_same_device(uuid, &lost))
             };
-            devices.iter_mut().filter(is_it).for_each(|device| device.lost_since = Some(since.clone()));
+            match devices.iter_mut().find(is_it) {
+                Some(device) => device.lost_since = Some(since),
+                // A device that was lost before the daemon began has no name but its number.
+                None => devices.push(DeviceStatus {
+                    name: lost,
+                    overcommit: 1.0,
+                    lost_since: Some(since),
+                    ..Default::default()
+                }),
+            }
         }
         devices
     }

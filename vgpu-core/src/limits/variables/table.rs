@@ -5,6 +5,7 @@ use super::VariableEffect::{Honoured, Ignored};
 use super::VariableOwner::{Checkout, Hami, Kai, Library, Nvidia, Simulator, Tools, Volcano};
 use super::words::{self, WordVariable};
 use super::{AcceptedValue, VariableEffect, VariableOwner, VariableRow};
+use crate::limits::listed::LIST_FORM;
 use crate::units::bytes::{HAMI_SIZE_FORMS, MEBIBYTES_FORM, SIZE_FORMS};
 use crate::units::share::{HAMI_SHARE_FORMS, REQUEST_FORMS, SHARE_FORMS};
 
@@ -472,10 +473,10 @@ pub const VARIABLES: &[VariableRow] = &[
     single_variable(
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
         Nvidia,
-        ANY_VALUE,
-        Ignored(
-            "MPS itself keeps it, for each process by itself, and numbers devices as CUDA does; a limit here is of \
-             all the tenant's processes together. Set VGPU_MEMORY_LIMIT",
+        Text(LIST_FORM),
+        Honoured(
+            "as VGPU_MEMORY_LIMIT, for each device that it names; if others are set the lowest holds. CUDA counts the \
+             devices that the process sees. MPS, where it runs, keeps the list by its own means",
         ),
     ),
     single_variable(
