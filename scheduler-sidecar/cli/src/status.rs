@@ -382,6 +382,7 @@ mod tests {
             version,
             pid: 1,
             uptime_seconds: 1,
+            actions: Vec::new(),
             configuration: None,
             record,
             audit: None,
