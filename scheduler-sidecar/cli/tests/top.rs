@@ -116,6 +116,7 @@ fn status() -> DaemonStatus {
             idle,
         ],
         faults: Vec::new(),
+        actions: Vec::new(),
         findings: Vec::new(),
     }
 }
