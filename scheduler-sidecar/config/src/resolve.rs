@@ -400,6 +400,7 @@ impl<'a> TenantResolver<'a, '_> {
         let plan = TenantPlan {
             name: name.value.clone(),
             socket,
+            replicas: layers.slot_count(),
             bearer,
             uids: layers.allowed_uids(),
             mode: layers.resolve_mode(),

@@ -156,6 +156,7 @@ pub fn plan_json(plan: &ConfigPlan) -> Value {
         json!({
             "name": tenant.name,
             "socket": tenant.socket,
+            "replicas": tenant.replicas,
             "group": tenant.bearer.group,
             "labels": tenant.bearer.labels,
             "uids": uids.map(|uids| uids.iter().map(|range| [*range.start(), *range.end()]).collect::<Vec<_>>()),

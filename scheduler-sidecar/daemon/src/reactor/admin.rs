@@ -74,9 +74,17 @@ impl Reactor {
         (planned.unwrap_or_else(unknown), open.map(|room| plan_of(&room.tenant)).collect())
     }
 
-    /// Tenants whose promises are in force, and those that were removed and still have members.
+    /// Tenants whose promises are in force, and those that were removed and still have members. Slots that wait for
+    /// members to leave count with the larger of what they have and what the file says.
     pub(super) fn promised_tenants(&self) -> Vec<TenantPlan> {
-        self.rooms.values().map(|room| plan_of(&room.tenant)).collect()
+        let mut promised: Vec<TenantPlan> = self.rooms.values().map(|room| plan_of(&room.tenant)).collect();
+        for wanted in self.slots.wanted_slots() {
+            match promised.iter_mut().find(|tenant| tenant.name == wanted.name) {
+                Some(tenant) => tenant.raise_promise(wanted),
+                None => promised.push(wanted.clone()),
+            }
+        }
+        promised
     }
 
     /// The room of a tenant that is served, by its name.
@@ -195,10 +203,11 @@ impl Reactor {
 }
 
 /// The tenant as a configuration file would describe it.
-fn plan_of(tenant: &TenantConfig) -> TenantPlan {
+pub(super) fn plan_of(tenant: &TenantConfig) -> TenantPlan {
     TenantPlan {
         name: tenant.name.clone(),
         socket: tenant.socket.clone(),
+        replicas: None,
         bearer: tenant.bearer.clone(),
         uids: tenant.uids.clone(),
         mode: tenant.mode,

@@ -112,7 +112,16 @@ impl Reactor {
     fn follow_plan(&mut self, loaded: &LoadedFile, text: &str, stays: bool) -> Result<(ConfigPlan, String), String> {
         let mut plan = loaded.source.make_plan(text).map_err(|why| why.to_string())?;
         self.append_added(&mut plan)?;
-        let difference = compare_plans(&loaded.plan, &plan);
+        let waiting = self.keep_busy_slots(&loaded.plan, &mut plan)?;
+        let summary = self.apply_plan(&loaded.plan, &plan, stays)?;
+        self.wait_for_members(waiting);
+        Ok((plan, summary))
+    }
+
+    /// Puts a checked plan in force in place of `before`, and returns a summary; or returns in words why nothing was
+    /// changed.
+    pub(super) fn apply_plan(&mut self, before: &ConfigPlan, plan: &ConfigPlan, stays: bool) -> Result<String, String> {
+        let difference = compare_plans(before, plan);
         if !difference.fixed.is_empty() {
             return Err(format!("a running daemon cannot change this, restart it: {}", difference.fixed.join("; ")));
         }
@@ -140,9 +149,9 @@ impl Reactor {
         }
         self.remove(&difference.removed, "no longer in the configuration", None);
         self.retry_doors();
-        self.follow_changes(&plan, &difference, stays);
+        self.follow_changes(plan, &difference, stays);
         self.max_connections = usize::try_from(plan.daemon.max_connections).unwrap_or(usize::MAX);
-        Ok((plan, difference_summary(&difference)))
+        Ok(difference_summary(&difference))
     }
 
     /// Opens and watches a tenant's socket. Does not wait for locks: members wait for the heartbeat meanwhile.
@@ -233,9 +242,11 @@ impl Reactor {
         for id in self.rooms.iter().filter(|(_, room)| room.is_over()).map(|(id, _)| *id).collect::<Vec<_>>() {
             self.note_last(id);
         }
-        let (leases, recent, now) = (&mut self.leases, &mut self.recent, clock::now());
+        let (leases, recent, slots) = (&mut self.leases, &mut self.recent, &mut self.slots);
+        let now = clock::now();
         self.rooms.retain(|id, room| {
             if room.is_over() {
+                slots.note_emptied();
                 remove_dir(&room.tenant.socket);
                 leases.remove(arbiter_number(*id), now);
                 recent.forget_tenant(&room.tenant.name);
