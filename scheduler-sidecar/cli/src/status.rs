@@ -14,7 +14,9 @@ use super::ask::{self, DaemonAddress, TERMS_HEADINGS, no_answer};
 use super::ledgers;
 use super::ps::place;
 use vgpu_config::problem;
-use vgpu_control::{ControlCommand, DaemonStatus, DeviceStatus, RecordStatus, TenantStatus, TermsStatus, TimeStatus};
+use vgpu_control::{
+    ActionStatus, ControlCommand, DaemonStatus, DeviceStatus, RecordStatus, TenantStatus, TermsStatus, TimeStatus,
+};
 use vgpu_output::say::{self, Failure};
 
 /// Shows the daemon's tenants: their limits, their members, and their use of each device.
@@ -245,6 +247,13 @@ fn format_status(status: &DaemonStatus) -> String {
         let (what, pid, name) = (found.what.kind_word(), found.process.pid, &found.name);
         remarks.push(format!("{what}: process {pid} ({name:?}){whose}{place}: {}\n", found.words));
     }
+    for action in status.actions.iter().filter(|action| action.running + action.waiting > 0 || action.dropped > 0) {
+        let ActionStatus { running, waiting, ended, failed, dropped, .. } = action;
+        let program = action.exec.first().map_or(String::new(), |program| problem::escape_value(program));
+        remarks.push(format!(
+            "on_event {program}: {running} running, {waiting} waiting, {ended} ended, {failed} failed, {dropped} dropped\n"
+        ));
+    }
     remarks.extend(status.faults.iter().map(|fault| format!("{}: {}\n", fault.what, fault.words)));
     let DaemonStatus { version, pid, uptime_seconds, .. } = status;
     let mut text = format!("vgpud {version}, process {pid}, up {uptime_seconds} s\n{}", say::lay_out_table(&rows));
@@ -389,6 +398,7 @@ mod tests {
             devices: Vec::new(),
             tenants,
             faults: Vec::new(),
+            actions: Vec::new(),
             findings: Vec::new(),
         }
     }

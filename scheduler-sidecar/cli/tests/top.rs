@@ -117,6 +117,7 @@ fn status() -> DaemonStatus {
             idle,
         ],
         faults: Vec::new(),
+        actions: Vec::new(),
         findings: Vec::new(),
     }
 }

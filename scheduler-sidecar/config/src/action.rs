@@ -7,7 +7,6 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::problem::{At, TextRange};
-use super::value::format_span;
 
 /// Most sections `[[on_event]]` of a file.
 pub const MAX_ACTIONS: usize = 64;
@@ -46,12 +45,4 @@ pub struct ActionPlan {
     pub timeout: Duration,
     /// Most runs of this action at the same time.
     pub at_once: u32,
-}
-
-impl ActionPlan {
-    /// The timeout as the file writes it.
-    #[must_use]
-    pub fn timeout_text(&self) -> String {
-        format_span(u64::try_from(self.timeout.as_nanos()).unwrap_or(u64::MAX))
-    }
 }

@@ -127,6 +127,7 @@ fn changed_keys(was: &TenantPlan, is: &TenantPlan) -> Vec<&'static str> {
             what.insert(key);
         }
     };
+    compare("replicas", was.replicas == is.replicas);
     compare("group", was.bearer.group == is.bearer.group);
     compare("labels", was.bearer.labels == is.bearer.labels);
     compare("uids", was.uids == is.uids);

@@ -7,9 +7,10 @@
 //! ```
 //!
 //! In reading order: [`keys`] (all keys), [`raw`] (the values as written), [`read`] and [`value`] (text to raw),
-//! [`time`] (the constants of device time), [`action`] (programs that events start), [`plan`] (the resolved meaning),
-//! [`schedule`] (windows and bookings), [`devices`] and [`resolve`] (raw to plan), [`admit`] (whether limits fit),
-//! [`difference`] (plan to plan), [`live`] (one tenant's terms while the
+//! [`time`] (the constants of device time), [`action`] (programs that events start), [`templates`] (those that are
+//! built in), [`plan`] (the resolved meaning), [`schedule`] (windows and bookings), [`devices`] and [`resolve`] (raw to
+//! plan), [`admit`] (whether limits fit), [`difference`] (plan to plan), [`slots`] (slots whose number changes),
+//! [`live`] (one tenant's terms while the
 //! daemon serves), [`added`] (tenants added by command), [`show`] (tables and JSON), [`problem`].
 //!
 //! Everything here depends only on its arguments: the text, an [`inventory::Inventory`] of the machine's devices, and
@@ -36,7 +37,9 @@ pub mod read;
 pub mod resolve;
 pub mod schedule;
 pub mod show;
+pub mod slots;
 pub mod suggest;
+pub mod templates;
 pub mod time;
 pub mod value;
 

@@ -192,6 +192,8 @@ pub struct TenantPlan {
     pub name: String,
     /// Socket that the tenant's members connect to.
     pub socket: PathBuf,
+    /// Number of slots of its `[[tenant]]` section; `None`: the tenant is no slot.
+    pub replicas: Option<u32>,
     /// Group and labels by which reports charge the tenant's cost.
     pub bearer: CostBearer,
     /// User IDs of processes that may connect as members; `None` allows all.
@@ -206,6 +208,19 @@ pub struct TenantPlan {
     pub on_loss: OnLoss,
     /// Limits and share of time (terms) on each of the tenant's devices.
     pub terms: Vec<TermsPlan>,
+}
+
+impl TenantPlan {
+    /// Raises each memory limit and floor to that of `other`, where that is larger.
+    pub fn raise_promise(&mut self, other: &Self) {
+        for terms in &mut self.terms {
+            if let Some(other) = other.terms.iter().find(|other| other.device == terms.device) {
+                // No memory limit is the whole device.
+                terms.memory = terms.memory.zip(other.memory).map(|(memory, other)| memory.max(other));
+                terms.floor = terms.floor.max(other.floor);
+            }
+        }
+    }
 }
 
 /// Terms of a tenant on one device: memory limit, and its share and order in device time.

@@ -24,6 +24,7 @@ use super::plan::{ConfigPlan, DaemonPlan, DevicePlan, Keep, LogPlan, MetricsPlan
 use super::problem::{At, ProblemList, TextRange};
 use super::raw::{DeviceId, MAX_LABELS, RawFile, RawTemplate, RawTenant, RawTerms};
 use super::suggest::nearest_word;
+use super::templates::all_templates;
 use super::time::TimeConfig;
 use super::value::{format_span, is_name};
 use layers::{TenantLayers, WrittenPlace};
@@ -76,7 +77,7 @@ pub(super) fn resolve_plan(raw: &RawFile, around: &Surroundings, problems: &mut 
     let daemon = resolve_daemon(raw, around, problems);
     let time = resolve_time(raw, problems);
     let devices = devices::resolve_devices(raw, around.inventory.as_ref(), problems);
-    let templates = raw.templates.iter().map(|template| (template.name.as_str(), template)).collect();
+    let templates = all_templates(&raw.templates).map(|template| (template.name.as_str(), template)).collect();
     let inventory = around.inventory.as_ref();
     let resolver = TenantResolver { raw, daemon: &daemon, devices: &devices, inventory, templates, problems };
     let tenants = resolver.resolve_tenants();
@@ -127,7 +128,7 @@ pub(super) fn resolve_plan(raw: &RawFile, around: &Surroundings, problems: &mut 
 /// only if `problems` is empty. Whether the tenants fit is not checked.
 pub(super) fn resolve_tenants(raw: &RawFile, plan: &ConfigPlan, problems: &mut ProblemList<'_>) -> Vec<TenantPlan> {
     let devices: Vec<_> = plan.devices.iter().map(|plan| DescribedDevice { plan: plan.clone() }).collect();
-    let templates = raw.templates.iter().map(|template| (template.name.as_str(), template)).collect();
+    let templates = all_templates(&raw.templates).map(|template| (template.name.as_str(), template)).collect();
     let resolver =
         TenantResolver { raw, daemon: &plan.daemon, devices: &devices, inventory: None, templates, problems };
     resolver.resolve_tenants().into_iter().map(|tenant| tenant.plan).collect()
@@ -314,17 +315,20 @@ impl<'a> TenantResolver<'a, '_> {
         if let Some(template) = self.templates.get(at.value.as_str()) {
             return Some(template);
         }
-        let known = || self.raw.templates.iter().take(MAX_TENANTS_LISTED).map(|template| template.name.as_str());
+        let listed = self.raw.templates.len().min(MAX_TENANTS_LISTED);
+        let known = || {
+            let here = self.raw.templates.iter().take(listed).map(|template| template.name.as_str());
+            let built_in = all_templates(&self.raw.templates).skip(self.raw.templates.len());
+            here.chain(built_in.map(|template| template.name.as_str()))
+        };
         let meant = if self.problems.is_full() { None } else { nearest_word(&at.value, known()) };
         let what = match meant {
             Some(meant) => format!("is not a template (did you mean {meant:?}?)"),
             None => "is not a template".to_owned(),
         };
         let mut accepted = known().collect::<Vec<_>>().join(", ");
-        match self.raw.templates.len() {
-            0 => accepted.push_str("the name of a [template.NAME]; there is none"),
-            MAX_TENANTS_LISTED.. => accepted.push_str(", ..."),
-            _ => {}
+        if self.raw.templates.len() > listed {
+            accepted.push_str(", ...");
         }
         self.problems.wrong_value(at.place, "tenant.template", what, accepted);
         None
@@ -432,6 +436,7 @@ impl<'a> TenantResolver<'a, '_> {
         let plan = TenantPlan {
             name: name.value.clone(),
             socket,
+            replicas: layers.slot_count(),
             bearer,
             uids: layers.allowed_uids(),
             mode: layers.resolve_mode(),

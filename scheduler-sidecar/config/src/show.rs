@@ -10,7 +10,9 @@ use super::plan::{ConfigPlan, TenantPlan, TermsPlan};
 use super::problem::ConfigReport;
 use super::raw::OnLoss;
 use super::resolve::admission::format_thousandths;
+use super::templates::all_templates;
 use super::time::values_of;
+use super::value::format_span;
 use vgpu_output::say;
 
 /// Returns the plan as text tables.
@@ -45,6 +47,7 @@ pub fn plan_table(plan: &ConfigPlan) -> String {
         actions.extend(plan.actions.iter().map(action_row));
         text.push_str(&format!("\n{}", say::lay_out_table(&actions)));
     }
+    text.push_str(&format!("\n{}\n", templates_line(plan)));
     if !plan.notes.is_empty() {
         text.push('\n');
         text.extend(plan.notes.iter().map(|note| format!("note: {note}\n")));
@@ -79,9 +82,24 @@ fn tenant_rows(tenant: &TenantPlan) -> Vec<Vec<String>> {
     tenant.terms.iter().map(row).collect()
 }
 
+/// Returns the names of all templates, those of the file first.
+fn templates_line(plan: &ConfigPlan) -> String {
+    let names: Vec<&str> = all_templates(&plan.templates).map(|template| template.name.as_str()).collect();
+    let (file, built_in) = names.split_at(plan.templates.len());
+    let lists = [("of the file", file), ("built in", built_in)].into_iter().filter(|(_, names)| !names.is_empty());
+    let lists: Vec<String> = lists.map(|(whose, names)| format!("{} ({whose})", names.join(", "))).collect();
+    format!("templates: {}", lists.join("; "))
+}
+
+/// Returns the timeout of an action as the file writes it.
+#[must_use]
+pub fn timeout_text(action: &ActionPlan) -> String {
+    format_span(u64::try_from(action.timeout.as_nanos()).unwrap_or(u64::MAX))
+}
+
 fn action_row(action: &ActionPlan) -> Vec<String> {
     let program: Vec<String> = action.exec.iter().map(|word| say::quote_shown(word.as_ref())).collect();
-    vec![action.events.join(", "), program.join(" "), action.timeout_text(), action.at_once.to_string()]
+    vec![action.events.join(", "), program.join(" "), timeout_text(action), action.at_once.to_string()]
 }
 
 /// Returns the class as the file writes it.
@@ -138,6 +156,7 @@ pub fn plan_json(plan: &ConfigPlan) -> Value {
         json!({
             "name": tenant.name,
             "socket": tenant.socket,
+            "replicas": tenant.replicas,
             "group": tenant.bearer.group,
             "labels": tenant.bearer.labels,
             "uids": uids.map(|uids| uids.iter().map(|range| [*range.start(), *range.end()]).collect::<Vec<_>>()),
@@ -179,6 +198,10 @@ pub fn plan_json(plan: &ConfigPlan) -> Value {
         "time": values_of(&plan.time),
         "devices": devices.collect::<Vec<_>>(),
         "tenants": tenants.collect::<Vec<_>>(),
+        "templates": all_templates(&plan.templates).enumerate().map(|(at, template)| json!({
+            "name": template.name,
+            "built_in": at >= plan.templates.len(),
+        })).collect::<Vec<_>>(),
         "on_event": plan.actions.iter().map(action).collect::<Vec<_>>(),
         "notes": plan.notes,
     })

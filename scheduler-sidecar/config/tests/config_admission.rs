@@ -136,6 +136,7 @@ fn tenant(name: &str) -> impl Strategy<Value = TenantPlan> + use<> {
     });
     (terms, prop::option::of(Just(vec![0..=9]))).prop_map(move |(terms, uids)| TenantPlan {
         name: name.clone(),
+        replicas: None,
         socket: format!("/r/tenants/{name}/vgpud.sock").into(),
         bearer: Default::default(),
         uids,
@@ -172,6 +173,7 @@ fn plan() -> impl Strategy<Value = ConfigPlan> {
             devices: Vec::new(),
             tenants,
             defaults: Default::default(),
+            actions: Vec::new(),
             templates: Vec::new(),
             actions: Vec::new(),
             windows: Vec::new(),

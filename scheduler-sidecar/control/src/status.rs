@@ -60,7 +60,7 @@ pub struct ActionStatus {
     /// The program and its arguments.
     pub exec: Vec<String>,
     /// Number of runs now.
-    pub running: u32,
+    pub running: usize,
     /// Number of events that wait for a run.
     pub waiting: usize,
     /// Number of runs that ended.

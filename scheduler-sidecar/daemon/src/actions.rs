@@ -190,7 +190,7 @@ impl ActionRunner {
         let status = |action: &LiveAction| ActionStatus {
             events: action.plan.events.clone(),
             exec: action.plan.exec.clone(),
-            running: action.running,
+            running: action.running as usize,
             waiting: action.waiting.len(),
             ended: action.ended,
             failed: action.failed,

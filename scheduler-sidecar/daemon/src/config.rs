@@ -144,6 +144,7 @@ impl From<&TenantConfig> for TenantPlan {
         Self {
             name: tenant.name.clone(),
             socket: tenant.socket.clone(),
+            replicas: None,
             bearer: tenant.bearer.clone(),
             uids: tenant.uids.clone(),
             mode: tenant.mode,

@@ -11,6 +11,7 @@ mod follow;
 mod policies;
 mod proves;
 mod reload;
+mod slots;
 mod status;
 mod stored;
 mod talk;
@@ -34,6 +35,7 @@ use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use shim_sys::memfd::MappedPage;
+use slots::WaitingSlots;
 use tenants::AddedTenants;
 pub(super) use time::arbiter_number;
 use tracing::{info, warn};
@@ -141,6 +143,8 @@ pub struct Reactor {
     pub(super) loaded: Option<LoadedFile>,
     /// Tenants that commands added.
     added: AddedTenants,
+    /// Slots of the file that wait for members to leave.
+    slots: WaitingSlots,
     /// The driver while it is being asked for its devices.
     pub(super) asking: Option<DriverInquiry>,
     pub(super) notifier: ServiceNotifier,
@@ -227,6 +231,7 @@ impl Reactor {
             most_untaken: untaken::max_undelivered(),
             loaded: file.map(|(source, plan, text)| LoadedFile { source, plan, text, reloads: 0, refused: None }),
             added: AddedTenants::below(config.run_dir.as_deref()),
+            slots: WaitingSlots::default(),
             asking: None,
             notifier,
             journal,
@@ -374,6 +379,7 @@ impl Reactor {
             }
             self.close_expired();
             self.remove_expired();
+            self.settle_waiting_slots();
             self.follow_wall_clock();
             self.look_back();
             self.set_alarm();

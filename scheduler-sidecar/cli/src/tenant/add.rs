@@ -24,7 +24,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(200);
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  vgpu tenant add job-7 --gpu 0.25
+  vgpu tenant add job-7 --gpu 0.25 --template training
   vgpu tenant add job-7 --memory-limit 8GiB --sm-limit 50 --devices 0 --uid 1000 --label user=ada
   vgpu tenant add shell --gpu 0.5 --pid 4711 --wait 30s    # until process 4711 ends
 
@@ -45,7 +45,7 @@ pub struct Args {
     #[command(flatten)]
     terms: TermsOptions,
 
-    /// Template of the configuration file for the values that are not given.
+    /// Template for the values that are not given: one of the configuration file, or notebook, serving, training, ci.
     #[arg(long, value_name = "NAME")]
     template: Option<String>,
 

@@ -156,6 +156,11 @@ impl<'r> TenantLayers<'r> {
         })
     }
 
+    /// Returns the number of the tenant's slots; `None`: it is no slot.
+    pub fn slot_count(&self) -> Option<u32> {
+        self.replicas.map(|at| at.value)
+    }
+
     /// Returns the number of slots, which only the tenant's own section gives.
     fn slots_of(&self, section: &str) -> Option<&'r At<u32>> {
         self.replicas.filter(|_| section == "tenant")

@@ -16,6 +16,7 @@ use tracing::info;
 
 use super::program::BECOME_PROGRAM;
 use vgpu_config::action::ActionPlan;
+use vgpu_config::show::timeout_text;
 use vgpu_control::event::DaemonEvent;
 use vgpu_output::say::escape_line;
 
@@ -81,7 +82,7 @@ pub(super) fn run_program(plan: &ActionPlan, event: &DaemonEvent, run_dir: &Path
     pipes.finish();
     match (watched, status) {
         (Ok(WatchEnd::Ended), Ok(status)) => RunResult::Ended(status),
-        (Ok(WatchEnd::TimedOut), Ok(_)) => RunResult::TimedOut(plan.timeout_text()),
+        (Ok(WatchEnd::TimedOut), Ok(_)) => RunResult::TimedOut(timeout_text(plan)),
         (Ok(WatchEnd::Stopped), Ok(_)) => RunResult::DaemonEnds,
         (Err(why), _) | (_, Err(why)) => RunResult::NotStarted(why),
     }

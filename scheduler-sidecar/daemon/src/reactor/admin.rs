@@ -98,9 +98,22 @@ impl Reactor {
         (planned.unwrap_or_else(unknown), open.map(|room| TenantPlan::from(&room.tenant)).collect())
     }
 
-    /// Tenants whose promises are in force, and those that were removed and still have members.
+    /// Tenants whose promises are in force, and those that were removed and still have members. Slots that wait for
+    /// members to leave count with the larger of what they have and what the file says.
     pub(super) fn promised_tenants(&self) -> Vec<TenantPlan> {
-        self.rooms.values().map(|room| TenantPlan::from(&room.tenant)).chain(self.left_promises().cloned()).collect()
+        let mut promised: Vec<TenantPlan> = self
+            .rooms
+            .values()
+            .map(|room| TenantPlan::from(&room.tenant))
+            .chain(self.left_promises().cloned())
+            .collect();
+        for wanted in self.slots.wanted_slots() {
+            match promised.iter_mut().find(|tenant| tenant.name == wanted.name) {
+                Some(tenant) => tenant.raise_promise(wanted),
+                None => promised.push(wanted.clone()),
+            }
+        }
+        promised
     }
 
     /// The room of a tenant that is served, by its name.

@@ -113,12 +113,21 @@ impl Reactor {
         self.notifier.notify_ready(&format!("{}{refused}", self.daemon_summary()));
     }
 
-    /// Opens and closes sockets as the new plan says, and returns it with its difference to the last; or returns in
-    /// words why nothing was changed.
+    /// Reads the new plan, opens and closes sockets as it says, and returns it with its difference to the last; or
+    /// returns in words why nothing was changed.
     fn follow_plan(&mut self, loaded: &LoadedFile, text: &str) -> Result<(ConfigPlan, PlanDifference), String> {
         let mut plan = loaded.source.make_plan(text).map_err(|why| why.to_string())?;
         self.append_added(&mut plan)?;
-        let difference = compare_plans(&loaded.plan, &plan);
+        let waiting = self.keep_busy_slots(&loaded.plan, &mut plan)?;
+        let difference = self.apply_plan(&loaded.plan, &plan)?;
+        self.wait_for_members(waiting);
+        Ok((plan, difference))
+    }
+
+    /// Opens and closes sockets for a checked plan in place of `before`, and returns their difference; or returns in
+    /// words why nothing was changed. [`Self::follow_changes`] then puts the terms in force.
+    pub(super) fn apply_plan(&mut self, before: &ConfigPlan, plan: &ConfigPlan) -> Result<PlanDifference, String> {
+        let difference = compare_plans(before, plan);
         if !difference.fixed.is_empty() {
             return Err(format!("a running daemon cannot change this, restart it: {}", difference.fixed.join("; ")));
         }
@@ -147,7 +156,7 @@ impl Reactor {
         self.remove(&difference.removed, "no longer in the configuration", None);
         self.retry_doors();
         self.max_connections = usize::try_from(plan.daemon.max_connections).unwrap_or(usize::MAX);
-        Ok((plan, difference))
+        Ok(difference)
     }
 
     /// Opens and watches a tenant's socket. Does not wait for locks: members wait for the heartbeat meanwhile.
@@ -238,9 +247,11 @@ impl Reactor {
         for id in self.rooms.iter().filter(|(_, room)| room.is_over()).map(|(id, _)| *id).collect::<Vec<_>>() {
             self.note_last(id);
         }
-        let (leases, recent, now) = (&mut self.leases, &mut self.recent, clock::now());
+        let (leases, recent, slots) = (&mut self.leases, &mut self.recent, &mut self.slots);
+        let now = clock::now();
         self.rooms.retain(|id, room| {
             if room.is_over() {
+                slots.note_emptied();
                 remove_dir(&room.tenant.socket);
                 leases.remove(arbiter_number(*id), now);
                 recent.forget_tenant(&room.tenant.name);
@@ -252,7 +263,7 @@ impl Reactor {
 
     /// Gives every tenant the terms of the plan in force, which its members get at once. `stays`: administrators'
     /// changes without an end stay; otherwise they end, because the file is in force.
-    fn follow_changes(&mut self, difference: &PlanDifference, stays: bool) {
+    pub(super) fn follow_changes(&mut self, difference: &PlanDifference, stays: bool) {
         if stays {
             self.rename_changed_devices();
         } else {
@@ -285,7 +296,7 @@ impl Reactor {
     }
 }
 
-fn difference_summary(difference: &PlanDifference) -> String {
+pub(super) fn difference_summary(difference: &PlanDifference) -> String {
     if difference.is_empty() {
         return "nothing changed".into();
     }

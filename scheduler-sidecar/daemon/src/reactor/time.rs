@@ -139,6 +139,7 @@ impl Reactor {
                 room.limits_before.clear();
             }
             self.record.note_emptied(id);
+            self.slots.note_emptied();
             self.owes = true;
             if let Some(furniture) = room.furniture.take() {
                 // Closing the bell is not enough: epoll keeps watching it while any process has it open.

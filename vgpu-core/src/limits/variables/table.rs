@@ -140,6 +140,24 @@ pub const VARIABLES: &[VariableRow] = &[
         Text("a directory"),
         Honoured("where the daemon's administrative socket is"),
     ),
+    single_variable(
+        "VGPU_EVENT",
+        Tools,
+        Text("a kind of event"),
+        Honoured("the daemon sets it for the program of an action (docs/actions.md): the event that started it"),
+    ),
+    single_variable(
+        "VGPU_EVENT_TENANT",
+        Tools,
+        Text("a tenant's name"),
+        Honoured("the same: the tenant that the event is about, if it is about one"),
+    ),
+    single_variable(
+        "VGPU_EVENT_DEVICE",
+        Tools,
+        Text("a UUID, or a name of the file"),
+        Honoured("the same: the device that the event is about, if it is about one"),
+    ),
     single_variable("VGPU_SIM_DIR", Simulator, Text("a directory"), Honoured("the simulated machine's state")),
     single_variable(
         "VGPU_SIM_PROFILE",
