@@ -117,7 +117,6 @@ fn status() -> DaemonStatus {
             idle,
         ],
         faults: Vec::new(),
-        actions: Vec::new(),
         findings: Vec::new(),
     }
 }
