@@ -118,7 +118,6 @@ fn full() -> DaemonStatus {
                 ..tenant("idle", vec![idle, other])
             },
         ],
-        actions: Vec::new(),
         findings: vec![found(), found()],
         faults: vec![DaemonFault { what: "audit".into(), words: "full".into() }],
     }
