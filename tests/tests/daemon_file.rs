@@ -1,76 +1,34 @@
 //! A daemon with a file: members get the limits of the tenant whose socket they used, and reloads happen while they
 //! hold memory. Devices and their sizes are those of the simulated driver.
 
+#[path = "leases/world.rs"]
+mod world;
+
 use std::fs;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use vgpu_tests::artefacts::{vgpu, vgpud};
+use vgpu_tests::artefacts::vgpud;
 use vgpu_tests::{GIB, Lab, MIB, Member, OUT_OF_MEMORY, eventually};
+use world::{World, tenant};
 
-/// A machine with a T4, and a daemon that serves it from a file. Dropping it kills the daemon.
-struct World {
-    lab: Lab,
-    daemon: Child,
+fn member(world: &mut World, tenant: &str) -> Member {
+    let mut member = world.plain(tenant);
+    member.begin();
+    member
 }
 
-impl Drop for World {
-    fn drop(&mut self) {
-        let _ = self.daemon.kill();
-        let _ = self.daemon.wait();
-    }
-}
-
-impl World {
-    fn start(file: &str) -> World {
-        let lab = Lab::new("t4");
-        fs::write(lab.path().join("vgpud.toml"), file).unwrap();
-        let mut c = lab.bare(vgpud());
-        c.arg("--config").arg(lab.path().join("vgpud.toml")).arg("--runtime-dir").arg(lab.path().join("run"));
-        let daemon = c.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let world = World { lab, daemon };
-        // The daemon answers once all its sockets exist.
-        eventually("the daemon answers", || !world.status().is_empty());
-        world
-    }
-
-    fn socket(&self, tenant: &str) -> PathBuf {
-        self.lab.path().join("run/tenants").join(tenant).join("vgpud.sock")
-    }
-
-    fn member(&mut self, tenant: &str) -> Member {
-        self.lab.set("VGPU_SOCKET", self.socket(tenant));
-        let mut member = self.lab.member();
-        member.begin();
-        member
-    }
-
-    fn status(&self) -> String {
-        let output = Command::new(vgpu())
-            .args(["status", "--json", "--socket"])
-            .arg(self.lab.path().join("run/admin.sock"))
-            .output();
-        String::from_utf8(output.unwrap().stdout).unwrap()
-    }
-
-    fn reload(&self, file: &str, done: &str) {
-        fs::write(self.lab.path().join("vgpud.toml"), file).unwrap();
-        let pid = self.daemon.id().to_string();
-        assert!(Command::new("kill").args(["-HUP", &pid]).status().unwrap().success());
-        eventually(done, || self.status().contains(done));
-    }
-}
-
-fn tenant(name: &str, terms: &str) -> String {
-    format!("[[tenant]]\nname = \"{name}\"\n{terms}\n")
+fn reload(world: &World, file: &str, done: &str) {
+    fs::write(world.lab.path().join("vgpud.toml"), file).unwrap();
+    world.signal("-HUP");
+    eventually(done, || world.status().contains(done));
 }
 
 #[test]
 fn each_member_is_under_the_limit_of_the_tenant_whose_socket_it_came_by() {
-    let file =
-        tenant("a", "memory_limit = \"2GiB\"") + &tenant("b", "memory_limit = \"25%\"") + &tenant("c", "gpu = 0.125");
-    let mut world = World::start(&file);
+    let file = tenant("a", "memory_limit = \"2GiB\"")
+        + &tenant("b", "memory_limit = \"25%\"")
+        + "[[tenant]]\nname = \"c\"\ngpu = 0.125\n";
+    let mut world = World::start_on("t4", &file);
     let whole = world.lab.device(0).cuda_total;
-    let mut members: Vec<Member> = ["a", "b", "c"].iter().map(|name| world.member(name)).collect();
+    let mut members: Vec<Member> = ["a", "b", "c"].iter().map(|name| member(&mut world, name)).collect();
     for (member, limit) in members.iter_mut().zip([2 * GIB, whole / 4, whole / 8]) {
         assert_eq!(member.info().1, limit);
         assert_eq!(member.code(&format!("alloc {limit}")), OUT_OF_MEMORY);
@@ -85,13 +43,16 @@ fn each_member_is_under_the_limit_of_the_tenant_whose_socket_it_came_by() {
 #[test]
 fn a_reload_leaves_members_their_memory_and_old_and_new_ones_get_the_new_limit_of_the_same_tenant() {
     let rest = tenant("b", "memory_limit = \"1GiB\"");
-    let mut world = World::start(&(tenant("a", "memory_limit = \"4GiB\"") + &rest));
-    let mut old = world.member("a");
+    let mut world = World::start_on("t4", &(tenant("a", "memory_limit = \"4GiB\"") + &rest));
+    let mut old = member(&mut world, "a");
     let held = old.alloc(2 * GIB);
-    world
-        .reload(&(tenant("a", "memory_limit = \"3GiB\"") + &tenant("n", "memory_limit = \"1GiB\"")), "\"name\": \"n\"");
+    reload(
+        &world,
+        &(tenant("a", "memory_limit = \"3GiB\"") + &tenant("n", "memory_limit = \"1GiB\"")),
+        "\"name\": \"n\"",
+    );
     eventually("the old member has the new limit", || old.info().1 == 3 * GIB);
-    let mut new = world.member("a");
+    let mut new = member(&mut world, "a");
     assert_eq!(new.info().1, 3 * GIB);
     assert_eq!(new.code(&format!("alloc {GIB}")), OUT_OF_MEMORY, "the memory of the old member counts");
     new.alloc(100 * MIB);

@@ -290,7 +290,8 @@ fn a_daemon_that_starts_while_a_device_is_lost_serves_the_other_and_after_the_re
     let by_number = |_: &[String]| "[[device]]\nid = 0\n[[device]]\nid = 1\n".to_owned();
     let by_uuid = |uuids: &[String]| uuids.iter().map(|uuid| format!("[[device]]\nid = {uuid:?}\n")).collect();
     let listed = |_: &[String]| "[defaults]\nstrict = false\n".to_owned();
-    let files: [(&str, fn(&[String]) -> String, &str); 3] =
+    type Row = (&'static str, fn(&[String]) -> String, &'static str);
+    let files: [Row; 3] =
         [("by number", by_number, ""), ("by UUID", by_uuid, ""), ("listed", listed, "devices = [0, 1]\n")];
     for (name, head, lines) in files {
         let mut world = World::start_on("2xt4", "[[tenant]]\nname = \"a\"\n");

@@ -308,3 +308,22 @@ fn an_update_is_asked_for_what_the_new_graph_takes() {
     m.ok(&format!("launch {exec} 0"));
     assert!(used(&lab, &mut m) >= begin + 64 * MIB);
 }
+
+/// The program's kernels would launch such a graph, without a call. The simulated driver does not model it.
+#[test]
+fn a_graph_for_launches_from_the_device_gets_the_drivers_answer_and_costs_nothing() {
+    /// `CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH`, and CUDA_ERROR_NOT_SUPPORTED.
+    const DEVICE_LAUNCH: u32 = 4;
+    const NOT_SUPPORTED: i64 = 801;
+    let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "4GiB");
+    let mut bare = Member::start(&mut lab.bare(compile("pooled", Kind::Program, &[])));
+    bare.ok("begin 0");
+    for mut m in [member(&lab), bare] {
+        let begin = lab.device(0).used;
+        let (graph, _) = graph(&mut m, 100 * MIB, true);
+        let answer = m.ask(&format!("instantiate {graph} 0 {DEVICE_LAUNCH}"));
+        assert_eq!((answer.code, lab.device(0).used, m.errors()), (NOT_SUPPORTED, begin, String::new()));
+        let exec = get(&mut m, &format!("instantiate {graph} 0"));
+        m.ok(&format!("launch {exec} 0"));
+    }
+}

@@ -1,12 +1,16 @@
 //! Devices without memory of their own, which use the host's (GB10 in DGX Spark). NVML does not tell their memory. Limits
 //! in bytes hold as everywhere; a percentage has no meaning there and is an error.
 
+#[path = "leases/world.rs"]
+mod world;
+
 use serde_json::Value;
 use std::fs;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use vgpu_tests::artefacts::{vgpu, vgpud};
 use vgpu_tests::lab::{charged, shown};
 use vgpu_tests::{GIB, Lab, MIB, Member, NO_PERMISSION, NOT_PERMITTED, OUT_OF_MEMORY, eventually, optional, run, text};
+use world::World;
 
 /// NVML's result for a query that the device does not have.
 const NOT_SUPPORTED: i64 = 3;
@@ -156,67 +160,35 @@ fn monitors_show_the_limit_and_its_use() {
     }
 }
 
-/// A daemon on the device, with this text as its file.
-struct World {
-    lab: Lab,
-    daemon: Child,
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        let _ = self.daemon.kill();
-        let _ = self.daemon.wait();
-    }
-}
-
-impl World {
-    fn start(file: &str) -> World {
-        let lab = Lab::new("gb10");
-        fs::write(lab.path().join("vgpud.toml"), file).unwrap();
-        let mut command = lab.bare(vgpud());
-        command.arg("--config").arg(lab.path().join("vgpud.toml")).arg("--runtime-dir").arg(lab.path().join("run"));
-        let daemon = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let world = World { lab, daemon };
-        eventually("the daemon answers", || world.vgpu(&["status", "--json"]).starts_with('{'));
-        world
-    }
-
-    fn vgpu(&self, words: &[&str]) -> String {
-        let mut command = Command::new(vgpu());
-        command.args(words).arg("--socket").arg(self.lab.path().join("run/admin.sock"));
-        let out = command.output().unwrap();
-        String::from_utf8([out.stdout, out.stderr].concat()).unwrap()
-    }
-
-    fn member(&mut self) -> Member {
-        self.lab.set("VGPU_SOCKET", self.lab.path().join("run/tenants/a/vgpud.sock"));
-        let mut member = self.lab.member();
-        member.begin();
-        member
-    }
+/// Output of `vgpu` about the world's daemon, with its messages.
+fn ask(world: &World, words: &[&str]) -> String {
+    let mut command = Command::new(vgpu());
+    let out = command.args(words).arg("--socket").arg(world.lab.path().join("run/admin.sock")).output().unwrap();
+    String::from_utf8([out.stdout, out.stderr].concat()).unwrap()
 }
 
 #[test]
 fn the_daemon_holds_a_limit_in_bytes_and_shows_the_device_without_a_size() {
-    let mut world = World::start("[[tenant]]\nname = \"a\"\nmemory_limit = \"2GiB\"\n");
-    let mut m = world.member();
+    let mut world = World::start_on("gb10", "[[tenant]]\nname = \"a\"\nmemory_limit = \"2GiB\"\n");
+    let mut m = world.plain("a");
+    m.begin();
     m.ok("nvinit");
     assert_eq!((m.info().1, nvml(&mut m).0), (2 * GIB, 2 * GIB));
     assert_eq!(m.code(&format!("alloc {}", 2 * GIB)), OUT_OF_MEMORY);
     let p = m.alloc(GIB);
-    let status = || serde_json::from_str::<Value>(&world.vgpu(&["status", "--json"])).unwrap();
+    let status = || serde_json::from_str::<Value>(&world.status()).unwrap();
     let used = charged(&world.lab.device(0));
     eventually("the use is known", || status()["tenants"][0]["devices"][0]["memory_used"] == used);
     let device = &status()["devices"][0];
     assert_eq!((&device["model"], &device["memory"]), (&Value::from("NVIDIA GB10"), &Value::Null), "{device}");
     // A part of an unknown size is refused, and the limit stays.
-    let said = world.vgpu(&["set", "a", "--memory-limit", "50%"]);
+    let said = ask(&world, &["set", "a", "--memory-limit", "50%"]);
     assert!(said.contains("whose size is not known") && said.contains("accepted: bytes"), "{said}");
     assert_eq!(m.info().1, 2 * GIB);
-    world.vgpu(&["set", "a", "--memory-limit", "3GiB"]);
+    ask(&world, &["set", "a", "--memory-limit", "3GiB"]);
     eventually("the new limit holds", || m.info().1 == 3 * GIB);
     m.ok(&format!("free {p}"));
-    let plain = world.vgpu(&["top", "--once"]);
+    let plain = ask(&world, &["top", "--once"]);
     assert!(plain.contains("3 GiB"), "{plain}");
 }
 
@@ -234,8 +206,9 @@ fn a_percentage_in_the_daemons_file_needs_the_devices_memory_in_the_file() {
     assert!(said.contains("memory_limit = \"25%\" is a part of device 0, whose size is not known"), "{said}");
     assert!(said.contains("accepted: bytes or a number with a unit, or [[device]] with its memory"), "{said}");
 
-    let mut world = World::start(&format!("[[device]]\nid = 0\nmemory = \"100GiB\"\n{file}"));
-    let mut m = world.member();
+    let mut world = World::start_on("gb10", &format!("[[device]]\nid = 0\nmemory = \"100GiB\"\n{file}"));
+    let mut m = world.plain("a");
+    m.begin();
     assert_eq!(m.info().1, 25 * GIB);
 }
 

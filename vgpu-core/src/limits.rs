@@ -26,7 +26,7 @@ pub mod variables;
 pub use class::Class;
 pub use error::LimitError;
 pub(crate) use error::escape_bytes;
-pub use listed::{DeviceNames, ListedLimit};
+pub use listed::{ListedLimit, NamedDevice};
 pub use mode::Mode;
 pub use raw::RawLimits;
 pub(crate) use variable::parse_ordinal;

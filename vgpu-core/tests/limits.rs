@@ -1,7 +1,7 @@
 //! The error line for each mistyped limit, and the values of well-formed limits.
 
 use proptest::prelude::*;
-use vgpu_core::limits::{DeviceNames, Family, Quantity, RawLimits, Source, Variable};
+use vgpu_core::limits::{Family, NamedDevice, Quantity, RawLimits, Source, Variable};
 use vgpu_core::units::bytes::{Bytes, GIB, MIB};
 use vgpu_core::units::share::Share;
 
@@ -231,7 +231,7 @@ const UUID: &str = "GPU-89aBcdef-0011-2233-4455-66778899aabb";
 
 /// The memory limit of the device that CUDA numbers `cuda` and that has [`UUID`].
 fn listed(vars: &[(&str, &str)], cuda: Option<u32>, total: u64) -> Option<(u64, String)> {
-    let device = DeviceNames { index: Some(0), cuda, uuid: UUID };
+    let device = NamedDevice { index: Some(0), cuda, uuid: UUID };
     let limits = read(vars).unwrap().for_named_device(&device, Some(Bytes(total))).unwrap();
     limits.memory.map(|bytes| (bytes.0, limits.memory_from.unwrap().to_string()))
 }
@@ -274,7 +274,7 @@ fn next_to_a_list_the_lowest_limit_holds() {
         assert_eq!(with(name, "3g"), (2 * GIB, LIST.to_owned()));
     }
     assert_eq!(with("VGPU_MEMORY_LIMIT", "unlimited"), (2 * GIB, LIST.to_owned()));
-    let device = DeviceNames { index: Some(0), cuda: Some(0), uuid: UUID };
+    let device = NamedDevice { index: Some(0), cuda: Some(0), uuid: UUID };
     for (said, expected) in [(GIB, GIB), (3 * GIB, 2 * GIB)] {
         let raw = read(&[(LIST, "0=2G")]).unwrap().with_daemon(Some(Bytes(said)), None);
         assert_eq!(raw.for_named_device(&device, None).unwrap().memory, Some(Bytes(expected)));
@@ -458,7 +458,7 @@ proptest! {
         let both = limits.clone().tightened_by(changed.clone());
         prop_assert!(both.is_changed() && !limits.is_changed());
         prop_assert!(both.asked_mode() <= limits.asked_mode() && both.asks_for_enforcement());
-        let device = DeviceNames { index: Some(ordinal), cuda: Some(ordinal), uuid: UUID };
+        let device = NamedDevice { index: Some(ordinal), cuda: Some(ordinal), uuid: UUID };
         let of = |raw: &RawLimits| raw.for_named_device(&device, Some(Bytes(total))).unwrap();
         let (of_start, of_later, of_both) = (of(&limits), of(&changed), of(&both));
         let least = |a: Option<u64>, b: Option<u64>| a.into_iter().chain(b).min();

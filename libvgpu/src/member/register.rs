@@ -12,7 +12,7 @@ use crate::ffi::uuid;
 use crate::ledger::file::{JoinFailure, Ledger};
 use crate::process::message;
 use crate::time::governor::{CallsAbove, Governor};
-use vgpu_core::limits::{self, DeviceLimits, DeviceNames};
+use vgpu_core::limits::{self, DeviceLimits, NamedDevice};
 use vgpu_core::protocol::wire;
 use vgpu_core::protocol::wire::terms_file::TERMS_FILE_NAME;
 use vgpu_core::units::bytes::Bytes;
@@ -31,7 +31,7 @@ pub fn register(asked: &Configuration, shown: &[DeviceFacts]) -> Result<(), Star
     for facts in shown {
         // CUDA numbers devices. NVML's program knows CUDA's number of an only device.
         let number = facts.cuda.or((shown.len() == 1).then_some(0)).and_then(|number| u32::try_from(number).ok());
-        let names = DeviceNames { index: facts.ordinal, cuda: number, uuid: &uuid::uuid_text(&facts.uuid) };
+        let names = NamedDevice { index: facts.ordinal, cuda: number, uuid: &uuid::uuid_text(&facts.uuid) };
         let limits = match limits.for_named_device(&names, facts.total.map(Bytes)) {
             Err(error) if observed => {
                 message::warn_once(&format!("{error}; use is measured without it (VGPU_MODE=observe)"));

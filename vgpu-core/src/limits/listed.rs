@@ -12,9 +12,9 @@ use crate::units::uuid::hex_digits;
 pub const LIST_FORM: &str = "DEVICE=SIZE, separated by commas, where DEVICE is CUDA's number or a UUID and SIZE is \
                              bytes or a whole number with K, M or G (1024), like 0=1G,1=512MB";
 
-/// Names of a device, as limits refer to it.
+/// A device by the names with which limits refer to it.
 #[derive(Clone, Copy, Debug)]
-pub struct DeviceNames<'a> {
+pub struct NamedDevice<'a> {
     /// NVML's number; `None`: not known.
     pub index: Option<u32>,
     /// CUDA's number; `None`: not known.
@@ -54,7 +54,7 @@ impl<'a> ListedLimit<'a> {
 
     /// True if the entry names this device.
     #[must_use]
-    pub fn is_of(&self, device: &DeviceNames<'_>) -> bool {
+    pub fn is_of(&self, device: &NamedDevice<'_>) -> bool {
         let digits = hex_digits(self.device);
         match parse_ordinal(digits.as_bytes()) {
             Some(number) if digits.len() == self.device.len() => device.cuda == Some(number),
@@ -64,7 +64,7 @@ impl<'a> ListedLimit<'a> {
 }
 
 /// The lowest limit that a list has for a device.
-pub(super) fn lowest_listed(list: &str, device: &DeviceNames<'_>) -> Option<Bytes> {
+pub(super) fn lowest_listed(list: &str, device: &NamedDevice<'_>) -> Option<Bytes> {
     let mut lowest = None;
     for entry in list.split(',') {
         if let Some(listed) = ListedLimit::parse(entry)

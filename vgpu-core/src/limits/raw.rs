@@ -1,7 +1,7 @@
 //! Stage one: the variables as written. Stage two: their meaning for one device.
 
 use super::error::Problem;
-use super::listed::{DeviceNames, ListedLimit, lowest_listed};
+use super::listed::{ListedLimit, NamedDevice, lowest_listed};
 use super::variable::Name;
 use super::{DeviceLimits, Family, LimitError, Mode, Quantity, Source, Variable};
 use crate::limits::variables::{CONTROL, MODE, POLICY, PRIORITY, WORD_VARIABLES};
@@ -334,7 +334,7 @@ impl RawLimits {
     /// # Errors
     /// As for [`RawLimits::for_device`].
     #[inline(never)]
-    pub fn for_named_device(&self, device: &DeviceNames<'_>, total: Option<Bytes>) -> Result<DeviceLimits, LimitError> {
+    pub fn for_named_device(&self, device: &NamedDevice<'_>, total: Option<Bytes>) -> Result<DeviceLimits, LimitError> {
         let mut limits = self.for_device(device.index.unwrap_or(u32::MAX), total)?;
         let mut environment = Some(self);
         while let Some(raw) = environment {

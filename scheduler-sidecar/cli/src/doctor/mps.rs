@@ -3,7 +3,7 @@
 
 use super::seen::SeenDevice;
 use super::{DoctorReport, environment_text};
-use vgpu_core::limits::{DeviceNames, ListedLimit};
+use vgpu_core::limits::{ListedLimit, NamedDevice};
 
 const MPS_LIMIT: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
 
@@ -13,8 +13,8 @@ pub fn environment_list() -> Option<String> {
 }
 
 /// Returns the names of a device, as limits refer to it.
-pub fn names_of(device: &SeenDevice) -> DeviceNames<'_> {
-    DeviceNames { index: device.index, cuda: Some(device.ordinal), uuid: &device.uuid }
+pub fn names_of(device: &SeenDevice) -> NamedDevice<'_> {
+    NamedDevice { index: device.index, cuda: Some(device.ordinal), uuid: &device.uuid }
 }
 
 /// Reports an entry of the list that names none of the visible devices.
