@@ -53,7 +53,7 @@ use crate::units::share::Share;
 pub const CLOCK_SET_BACK_NS: u64 = 1_000_000_000;
 
 /// Ticks per nanosecond: in sixteenths of a nanosecond, 36 years of uptime fit into a word.
-const TICKS_PER_NS: u64 = 16;
+pub(crate) const TICKS_PER_NS: u64 = 16;
 
 /// The account's answer to a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -33,7 +33,7 @@
 //! arbiter. Were it the longest wait, members would get device time in proportion to the length of their launches. No
 //! member starves: taking the turn costs virtual time even where nothing is measured, and a new member starts at most
 //! a quantum behind the others. So each waits for a bounded part of the others' work. A next member that does not
-//! take the turn is passed over after [`PASS_OVER_NS`], and ignored when its request expires.
+//! take the turn is passed over after `BASE.in_flight`, and ignored when its request expires.
 //!
 //! *Death and silence.* The lock of its slot reveals a holder that died ([`TurnStep::suspect`], `Member::bury`);
 //! settling the slot frees the turn. A holder that does not drain within `BASE.drain` beyond its announced end
@@ -69,10 +69,6 @@ use crate::time::config::BASE;
 pub const MAX_TURN_NS: u64 = 5 * BASE.quantum;
 /// How long a request counts, and the turn counts as contended.
 pub const REQUEST_LIFETIME_NS: u64 = 2 * BASE.heartbeat;
-/// The next member is passed over if it does not take the turn within this time.
-pub const PASS_OVER_NS: u64 = BASE.quantum / 2;
-/// A holder that is this late may be dead.
-pub const SUSPECT_DEAD_NS: u64 = BASE.quantum / 4;
 
 /// Bits of the word that name the holder: slot + 1, 0: nobody.
 const HOLDER_BITS: u32 = 11;

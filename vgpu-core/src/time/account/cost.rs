@@ -13,8 +13,6 @@ use crate::sync::{AtomicU64, Ordering};
 
 /// The estimate for a function that was never measured, in nanoseconds.
 pub const UNKNOWN_COST_NS: u64 = 20_000;
-/// The largest estimate: one hour.
-pub const MAX_GUESS_NS: u64 = 3_600_000_000_000;
 
 /// A new measurement moves the average by one part in this many of the difference.
 const AVERAGE_DIVISOR: u64 = 8;
@@ -38,8 +36,10 @@ pub const fn is_far(ns: u64, believed: u64) -> bool {
 
 /// An estimate is one word: the nanoseconds, and above them its uncertainty.
 const DOUBT_SHIFT: u32 = 48;
-/// The uncertainty after the first measurement.
-const NEW_DOUBT: u64 = 1 << 5;
+/// The largest estimate.
+pub const MAX_GUESS_NS: u64 = (1 << DOUBT_SHIFT) - 1;
+/// The uncertainty after the first measurement: each further one halves it. It is gone after six.
+pub const NEW_DOUBT: u32 = 1 << 5;
 /// The uncertainty of a function that was never measured: no other value can reach it.
 const UNKNOWN_DOUBT: u64 = 1 << 15;
 
@@ -61,7 +61,7 @@ impl CostGuess {
     #[inline]
     #[must_use]
     pub const fn as_ns(self) -> u64 {
-        self.0 & ((1 << DOUBT_SHIFT) - 1)
+        self.0 & MAX_GUESS_NS
     }
 
     /// How uncertain the estimate is.
@@ -207,7 +207,7 @@ impl<const N: usize> CostTable<N> {
     pub fn learn_cost(&self, key: u64, actual: u64) {
         let (average, doubt) = match self.measured_cost(key) {
             Some(known) => (known.as_ns(), u64::from(known.doubt_of().young) / 2),
-            None => (0, NEW_DOUBT),
+            None => (0, NEW_DOUBT.into()),
         };
         let is_own = |entry: &&CostEntry| entry.guess_for(key).is_some();
         let is_free = |entry: &&CostEntry| entry.guess.load(Ordering::Relaxed) == 0;

@@ -12,6 +12,8 @@
 //!
 //! Not here: markers of a busy stream, which have no lead.
 
+use crate::time::config::small_part;
+
 /// The visible part, in thousandths of a call, of a driver whose work becomes visible at the end of a call.
 const WHOLE_CALL: i64 = 1000;
 /// Lower bound for the visible part, in thousandths. Assumed: a driver needs the first half to prepare the work.
@@ -21,9 +23,6 @@ const LEAST_PART: i64 = 500;
 const PRIOR_WEIGHT: i64 = 2_000_000;
 /// Differences between calls above this are the work of an interrupt, at an unknown moment of the call.
 const MAX_DIFFERENCE_NS: u64 = 2_000;
-
-/// Samples longer than this many launch calls are ignored.
-const MOST_CALLS: u64 = 16;
 
 /// A launch that was measured from a begin marker on an idle stream.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +38,7 @@ pub struct IdleSample {
 impl IdleSample {
     /// True if the sample is short enough to show the lead. In a longer one, kernel variation hides that of the calls.
     fn is_telling(&self) -> bool {
-        self.elapsed / MOST_CALLS < self.calls[1]
+        small_part(self.elapsed) < self.calls[1]
     }
 }
 

@@ -4,10 +4,7 @@
 //! can handle every state between two actions: see the head of `turn.rs`.
 
 use super::order::virtual_time;
-use super::{
-    LocalWork, MAX_TURN_NS, PASS_OVER_NS, REQUEST_LIFETIME_NS, SUSPECT_DEAD_NS, Turn, TurnState, TurnStep, TurnWord,
-    bell_bit,
-};
+use super::{LocalWork, MAX_TURN_NS, REQUEST_LIFETIME_NS, Turn, TurnState, TurnStep, TurnWord, bell_bit};
 use crate::sync::{Ordering, total_order};
 use crate::time::arbiter::Gate;
 use crate::time::config::{BASE, SHORT_NS};
@@ -172,7 +169,7 @@ impl Turn<'_> {
             return Some(TurnStep::wait(here.admitted));
         }
         if !self.is_first(0, here.now) {
-            let due = hand.passed.get_or_insert(here.now).saturating_add(PASS_OVER_NS);
+            let due = hand.passed.get_or_insert(here.now).saturating_add(BASE.in_flight);
             if here.now < due {
                 return Some(TurnStep::wait(due));
             }
@@ -192,12 +189,12 @@ impl Turn<'_> {
         let due = due.min(hand.since.saturating_add(BASE.stuck)).max(end);
         let patience = due.saturating_add(BASE.drain);
         let mut suspect = None;
-        if now >= end.saturating_add(SUSPECT_DEAD_NS) && now >= hand.suspected {
+        if now >= end.saturating_add(BASE.in_flight) && now >= hand.suspected {
             hand.suspected = now.saturating_add(BASE.heartbeat);
             suspect = Some(holder);
         }
         if now < patience {
-            let look = patience.min(end.saturating_add(SUSPECT_DEAD_NS).max(hand.suspected));
+            let look = patience.min(end.saturating_add(BASE.in_flight).max(hand.suspected));
             return Some(TurnStep { suspect, ..TurnStep::wait(look) });
         }
         let step = self.claim_turn(hand, here, word)?;
