@@ -71,6 +71,9 @@ pub const BURST_NS: u64 = 50 * MS;
 /// A daemon without a heartbeat for this long is gone.
 pub const DAEMON_GONE_NS: u64 = 250 * MS;
 
+/// A launch that the device ends sooner is about as short as its own call. An undisturbed call takes no longer.
+pub const SHORT_LAUNCH_NS: u64 = 5 * US;
+
 /// The part of a duration that is not worth an action: a sixteenth.
 #[must_use]
 pub const fn small_part(ns: u64) -> u64 {

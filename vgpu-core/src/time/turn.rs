@@ -25,7 +25,7 @@
 //! writes `turn_taken` before it checks that it still holds. A member that preempts it checks `turn_taken` after it
 //! took. So one of the two sees the other.
 //!
-//! *A lease* ends after `BASE.quantum` if another member waits. It goes on, up to [`MAX_TURN_NS`], for a holder
+//! *A lease* ends after `BASE.quantum` if another member waits. It goes on, up to [`BURST_NS`](crate::time::config::BURST_NS), for a holder
 //! that used little of the device (`BASE.in_flight`). Under a low ceiling a quantum is only a launch or two, and a
 //! context switch costs the device more.
 //!
@@ -64,9 +64,6 @@ use crate::sync::{AtomicU32, Ordering};
 use crate::time::arbiter::Gate;
 use crate::time::config::BASE;
 
-/// An extended lease ends at most this long after its begin. Under a low ceiling a quantum is only a few launches,
-/// and each change of holder costs a context switch.
-pub const MAX_TURN_NS: u64 = 5 * BASE.quantum;
 /// How long a request counts, and the turn counts as contended.
 pub const REQUEST_LIFETIME_NS: u64 = 2 * BASE.heartbeat;
 

@@ -10,7 +10,7 @@
 //! A fourth word names a stretch of time that some member already paid for. Members whose kernels are on the device
 //! at the same time measure the same time, and the tenant pays for it once: [`SharedAccount::note_paid`].
 //!
-//! All members must read one clock. Members in time namespaces a second or more apart would each take the other's
+//! All members must read one clock. Members in time namespaces two seconds or more apart would each take the other's
 //! times for a clock that was set back, and forgive each other's debts.
 
 use super::{Account, AccountState, Admission, oldest_zero};

@@ -61,10 +61,8 @@ impl Turn<'_> {
     }
 
     /// Charges this member for taking the turn: a handover.
-    pub(super) fn pay_taking(&self, now: u64) {
-        // A member that passes another over must not move the clock beyond that one's virtual time.
-        let least = self.first_waiting(now).map_or(u64::MAX, |(used, _)| used).min(virtual_time(self.slot));
-        self.ledger.header.turn_clock.fetch_max(least, Ordering::Relaxed);
+    pub(super) fn pay_taking(&self) {
+        self.ledger.header.turn_clock.fetch_max(virtual_time(self.slot), Ordering::Relaxed);
         self.advance_time(BASE.handover);
     }
 

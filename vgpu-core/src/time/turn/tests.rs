@@ -3,7 +3,7 @@
 use super::*;
 use crate::memory::ledger::LedgerPage;
 use crate::memory::ledger::fake_kernel::FakeKernel;
-use crate::time::config::SHORT_NS;
+use crate::time::config::{BURST_NS, SHORT_NS};
 
 const MS: u64 = 1_000_000;
 const NOW: u64 = 1_000 * MS;
@@ -108,7 +108,7 @@ fn a_lease_ends_when_somebody_waits_and_the_next_one_has_the_device_to_itself() 
 #[test]
 fn a_possession_that_had_next_to_nothing_goes_on_for_a_while() {
     for (used, lasts) in
-        [(0, MAX_TURN_NS), (BASE.in_flight / 10, MAX_TURN_NS), (BASE.in_flight, BASE.quantum), (10 * MS, BASE.quantum)]
+        [(0, BURST_NS), (BASE.in_flight / 10, BURST_NS), (BASE.in_flight, BASE.quantum), (10 * MS, BASE.quantum)]
     {
         let mut table = Table::of(2);
         let _ = (table.wants(0, NOW), table.wants(1, NOW + 1));
