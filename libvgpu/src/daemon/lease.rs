@@ -20,12 +20,10 @@ use vgpu_core::limits::Mode;
 use vgpu_core::protocol::page::{LaunchGrant, UnreadSlot};
 use vgpu_core::time::account::{Account, Admission};
 use vgpu_core::time::arbiter::Gate;
-use vgpu_core::time::config::{BASE, DAEMON_GONE_NS};
+use vgpu_core::time::config::BASE;
 use vgpu_core::time::gate::LaunchGate;
 use vgpu_core::units::share::Share;
 
-/// The daemon's heartbeat is checked this often.
-const BEAT_CHECK_NS: u64 = DAEMON_GONE_NS / 5;
 /// Most streams that are remembered after launches through an open gate, to ask each whether it is idle.
 const MAX_OPEN_STREAMS: usize = 256;
 
@@ -218,7 +216,7 @@ impl Lease {
         }
         let Some(place) = self.place else { return changed };
         if now >= self.check {
-            self.check = now.saturating_add(BEAT_CHECK_NS);
+            self.check = now.saturating_add(BASE.heartbeat);
             if !session::is_present(place.session) {
                 // Another daemon runs, and has refused this device or is about to be asked.
                 self.lose_lease(post);

@@ -39,19 +39,13 @@ use vgpu_core::time::account::WorkStart;
 use vgpu_core::time::account::arrears::rest_due;
 use vgpu_core::time::account::cost::CostGuess;
 use vgpu_core::time::arbiter::Gate;
-use vgpu_core::time::config::{BASE, SHORT_NS};
+use vgpu_core::time::config::{BASE, small_part};
 use vgpu_core::time::gate::loss::AloneMode;
 use vgpu_core::time::turn::Turn;
 use vgpu_core::units::share::Share;
 
-/// If more time than this passes between two of our calls, the thread was descheduled meanwhile.
-const THREAD_AWAY_NS: u64 = SHORT_NS / 2;
-/// How long a launch that is to be measured waits for an idle stream, where the device keeps up with the host.
-const MAX_IDLE_WAIT_NS: u64 = BASE.handover / 2;
 /// After this many measurements in a row that were rejected, one is accepted.
 const MAX_REJECTED_SAMPLES: u32 = 2;
-/// How many times the end of a context or a stream waits 20 us for a thread that queries its markers.
-const MAX_ENDING_WAITS: u32 = 5_000;
 
 /// True once a device has a governor, or launches must be refused.
 static ANY_CEILING: AtomicBool = AtomicBool::new(false);
@@ -307,7 +301,7 @@ impl Governor {
                     seen.reaped = true;
                 }
                 LaunchStep::Ask { launches, waits_for_idle } => {
-                    let until = if waits_for_idle { clock::now() + MAX_IDLE_WAIT_NS } else { 0 };
+                    let until = if waits_for_idle { clock::now() + BASE.handover } else { 0 };
                     let mut is_idle = without_captures(|| markers::is_idle(wish.launch));
                     while waits_for_idle && !is_idle && clock::now() < until {
                         is_idle = without_captures(|| markers::is_idle(wish.launch));
@@ -383,7 +377,7 @@ impl Governor {
         let both = recording + launching;
         let calls = match (is_idle, cost.is_unknown()) {
             (false, _) => Some([0; 2]),
-            (true, true) => Some(if both < THREAD_AWAY_NS { calls } else { [0, launching] }),
+            (true, true) => Some(if was_away(both) { [0, launching] } else { calls }),
             (true, false) => self.is_believed(both, cost.as_ns()).then_some(calls),
         };
         let at = if is_idle { asked + (recorded - asked) / 2 } else { 0 };
@@ -396,7 +390,7 @@ impl Governor {
             if plan.end.is_some() { without_captures(|| markers::record_event(launch, plan.events[1])) } else { None };
         let at = clock::now();
         let gap = if plan.gap { without_captures(|| MarkerGap::record(launch)) } else { None };
-        let is_late = at.saturating_sub(launched) > THREAD_AWAY_NS;
+        let is_late = was_away(at.saturating_sub(launched));
         let end = end.map(|event| EndMarker { event, recorded: at, is_late });
         if contexts::context_fate(launch.context.0 as usize, moment) == contexts::ContextFate::Lives {
             let pay = |due, since| self.charge(joined, due, since);
@@ -413,7 +407,7 @@ impl Governor {
     /// True if calls that took this long may enclose the measurement of a launch of `cost`. If they take long every
     /// time, the cause is not a descheduled thread.
     fn is_believed(&self, calls: u64, cost: u64) -> bool {
-        let is_short = calls < THREAD_AWAY_NS.max(cost / 16);
+        let is_short = !was_away(calls) || calls < small_part(cost);
         let before = if is_short { self.vague.swap(0, Relaxed) } else { self.vague.fetch_add(1, Relaxed) };
         is_short || before >= MAX_REJECTED_SAMPLES
     }
@@ -497,11 +491,9 @@ impl Governor {
     pub fn end_context(&self, joined: &JoinedLedger, context: CUcontext) {
         self.post.forget_stream();
         self.reap_completed(joined, streams::current());
-        for _ in 0..MAX_ENDING_WAITS {
-            if !self.lock_meter().is_reaping() {
-                break;
-            }
-            clock::sleep(20_000);
+        let until = clock::now() + BASE.stuck;
+        while self.lock_meter().is_reaping() && clock::now() < until {
+            clock::sleep(BASE.handover);
         }
         let events = self.lock_meter().end_context(context.0 as usize);
         destroy_events(events.into_iter().map(Some));
@@ -530,6 +522,11 @@ impl Governor {
         unsafe { self.meter.reset(UsageMeter::default()) };
         self.post.forget_slot();
     }
+}
+
+/// True if so much time between two of our calls shows that the thread was descheduled meanwhile.
+fn was_away(ns: u64) -> bool {
+    ns > BASE.handover
 }
 
 fn destroy_events(events: impl IntoIterator<Item = Option<CUevent>>) {

@@ -2,12 +2,7 @@
 
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use vgpu_core::time::account::cost::{CostGuess, CostTable, MAX_GUESS_NS, is_far};
-use vgpu_core::time::config::BASE;
-
-/// Below this cost the clock is not read before every launch.
-pub const SHORT_LAUNCH_NS: u64 = 5_000;
-/// The first interval of a turn includes the device's context switch: up to this, an overrun is taken for that.
-const CONTEXT_CHANGE_NS: u64 = 200_000;
+use vgpu_core::time::config::{BASE, MARKER_INTERVAL_NS, SHORT_LAUNCH_NS};
 
 /// Learned device time of launches, by function and grid.
 pub struct LaunchCosts {
@@ -60,11 +55,11 @@ impl LaunchCosts {
     }
 
     /// The charge for the first interval of a turn, if all its functions are known and it took about the expected
-    /// time. Then the charge is at most the estimate, and no member pays for the context switch. Such an interval
+    /// time: at most a marker's interval more. Then the charge is at most the estimate, and no member pays for the context switch. Such an interval
     /// teaches nothing, because its two parts cannot be told apart.
     pub fn beside_change(&self, believed: &[(u64, u64)], estimate: u64, spent: u64) -> Option<u64> {
         let known = self.are_exact(believed);
-        let usual = estimate / 2..=estimate.saturating_add(CONTEXT_CHANGE_NS);
+        let usual = estimate / 2..=estimate.saturating_add(MARKER_INTERVAL_NS);
         (known && !believed.is_empty() && usual.contains(&spent)).then_some(spent.min(estimate))
     }
 

@@ -162,9 +162,6 @@ pub struct EndMarker {
     pub is_late: bool,
 }
 
-/// Counted time that may wait to be charged while work is in flight: more than the limit of work in flight.
-const MAX_UNPAID_NS: i64 = BASE.quantum.cast_signed();
-
 /// Hints by stream: one cache line of one byte each.
 const HINT_SLOTS: usize = 64;
 
@@ -312,13 +309,14 @@ impl UsageMeter {
 
     /// Makes the streams together pay all counted time. Streams that ran at the same time pay their parts of it, and
     /// work without a marker its estimated cost. The time missing from the counted total is charged with the last
-    /// interval of a busy period, or as soon as it exceeds [`MAX_UNPAID_NS`]. An overpayment is never refunded. Returns
+    /// interval of a busy period, or as soon as it exceeds a quantum. An overpayment is never refunded. Returns
     /// the time to charge.
     fn share_among_streams(&mut self, counted: u64, used: u64) -> u64 {
+        let most = BASE.quantum.cast_signed();
         let signed = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX);
-        let short = self.short.saturating_add(signed(counted)).saturating_sub(signed(used)).max(-MAX_UNPAID_NS);
+        let short = self.short.saturating_add(signed(counted)).saturating_sub(signed(used)).max(-most);
         let is_over = self.keeper.in_flight() == 0;
-        let owed = if is_over { short.max(0) } else { short.saturating_sub(MAX_UNPAID_NS).max(0) };
+        let owed = if is_over { short.max(0) } else { short.saturating_sub(most).max(0) };
         self.short = if is_over { 0 } else { short - owed };
         used.saturating_add(u64::try_from(owed).unwrap_or(0))
     }

@@ -18,12 +18,6 @@ use vgpu_core::time::turn::{LocalWork, Turn, TurnState, TurnWatch};
 
 /// Device attribute: MPS shares the device's contexts, so several processes run at once.
 const MPS_ENABLED: u32 = 133;
-/// For overdue work the time between two looks is one part in this many of the overrun.
-const LATE_LOOK_DIVISOR: u64 = 16;
-/// For work far from its end it is one part in this many of the time left.
-const EARLY_LOOK_DIVISOR: u64 = 8;
-/// The longest time between two looks; a look costs some 10 us of processor time.
-const MAX_LOOK_PAUSE_NS: u64 = 2_500_000;
 
 /// Whether members take turns on a device, decided at the first launch.
 pub struct TurnRule(AtomicU8);
@@ -71,8 +65,6 @@ pub struct TurnMemory {
     /// When this process must look at the turn again.
     look: u64,
     chores: TurnChores,
-    /// Since when the work in flight has taken longer than its estimate; 0: it has not.
-    late: u64,
 }
 
 /// Follow-up work of a look at the turn (which members to wake, which may be dead), done without any lock.
@@ -145,9 +137,8 @@ impl TurnMemory {
         self.hand.has_unfinished_work() && !turn.holds_turn(&self.hand)
     }
 
-    /// A look of the helper thread. The work in flight has `remaining` left by estimate, and should be seen complete
-    /// at `expected`. Returns when to look again.
-    pub fn watch_turn(&mut self, turn: &Turn<'_>, here: &LocalWork, remaining: u64, expected: u64) -> u64 {
+    /// A look of the helper thread. Returns when to look again; at `next` the work in flight may be complete.
+    pub fn watch_turn(&mut self, turn: &Turn<'_>, here: &LocalWork, next: u64) -> u64 {
         let mut look = here.now.saturating_add(BASE.heartbeat);
         let mut gate = Gate::Wait;
         // While the turn is not ours, a thread at the gate looks for itself.
@@ -155,19 +146,9 @@ impl TurnMemory {
             gate = self.step_turn(turn, here);
             look = look.min(self.look);
         }
-        if here.in_flight == 0 || remaining > 0 {
-            self.late = 0;
-        } else if self.late == 0 {
-            self.late = here.now;
-        }
         // A holder's thread at the gate sees its work complete by itself, until the lease is over.
         let attends = !here.wants || !matches!(gate, Gate::Run { .. });
-        if here.in_flight > 0 && attends {
-            let late = if self.late == 0 { 0 } else { here.now.saturating_sub(self.late) / LATE_LOOK_DIVISOR };
-            let pause = late.max(remaining / EARLY_LOOK_DIVISOR).min(MAX_LOOK_PAUSE_NS);
-            look = look.min(expected.max(here.now.saturating_add(pause)));
-        }
-        look
+        if here.in_flight > 0 && attends { look.min(next) } else { look }
     }
 }
 

@@ -27,7 +27,7 @@
 //! is charged after it ran, whatever its length. Time is kept in sixteenths of a nanosecond, so that the remainder of
 //! `ns / limit` is carried, not dropped.
 //!
-//! A second word, `latest`, is the latest time seen. If a caller's clock is more than a second before it, the clock
+//! A second word, `latest`, is the latest time seen. If a caller's clock is more than [`BASE`]`.stuck` before it, the clock
 //! was set back (a file that outlived a reboot). The balance then starts from zero instead of a debt of days.
 //! `latest` decides nothing else.
 //!
@@ -46,14 +46,11 @@ mod tests;
 pub use shared::is_settled;
 pub use shared::{SharedAccount, WorkStart};
 
-use crate::time::config::BURST_NS;
+use crate::time::config::{BASE, BURST_NS};
 use crate::units::share::Share;
 
-/// A clock that is further back than this was set back.
-pub const CLOCK_SET_BACK_NS: u64 = 1_000_000_000;
-
 /// Ticks per nanosecond: in sixteenths of a nanosecond, 36 years of uptime fit into a word.
-const TICKS_PER_NS: u64 = 16;
+pub(crate) const TICKS_PER_NS: u64 = 16;
 
 /// The account's answer to a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +77,7 @@ struct AccountState {
 impl AccountState {
     /// The same state of the account on a clock that shows `now`.
     fn on_clock(self, now: u64) -> Self {
-        if now.saturating_add(CLOCK_SET_BACK_NS) < self.latest {
+        if now.saturating_add(BASE.stuck) < self.latest {
             // Just above zero. At zero the answer would be "wait", nothing would be charged, and `latest` would never
             // be updated.
             return Self { zero: to_ticks(now).saturating_sub(1), latest: now };

@@ -6,7 +6,7 @@
 //! - A launch of unknown cost waits until no other unknown launch is in flight, because a queue of them might last
 //!   seconds.
 //! - Launches whose cost was measured only a few times share one allowance ([`CostGuess::doubt_of`],
-//!   [`MAX_DOUBT_IN_FLIGHT`]).
+//!   [`LaunchGate::is_in_doubt`]).
 //! - One launch goes ahead when the running work is about to end. Otherwise the device would be idle between any two
 //!   kernels longer than half of D.
 //!
@@ -18,7 +18,7 @@
 //!
 //! A launch whose own stream has all the work in flight, or whose function has, at unknown cost, waits 256 times as long
 //! at once. A kernel cannot depend on later work in its own stream, only on what the program does after this launch. A
-//! launch that only low-confidence estimates hold back waits eight times as long, and never longer.
+//! launch that only low-confidence estimates hold back waits [`KNOWN_WAIT_NS`], and never longer.
 //!
 //! A forced launch fails if the work that it was meant to release kept running. Each failure makes the next wait four
 //! times as long; a success resets that.
@@ -36,9 +36,9 @@ mod tests;
 pub mod union;
 
 use crate::time::account::Admission;
-use crate::time::account::cost::{CostDoubt, CostGuess};
+use crate::time::account::cost::{CostDoubt, CostGuess, NEW_DOUBT};
 use crate::time::arbiter::Gate;
-use crate::time::config::{BASE, SHORT_NS, deadline};
+use crate::time::config::{BASE, KNOWN_WAIT_NS, SHORT_NS, deadline, small_part};
 use crate::time::recent_most::RecentMost;
 use crate::time::turn::patience::PendingWork;
 
@@ -115,30 +115,18 @@ impl Default for LaunchGate {
     }
 }
 
-/// A launch that only low confidence holds back is forced after this power of two times [`BASE`]`.drain`: 80 ms. With
-/// 10 ms kernels of 100 ms behind one of 4 us went out in numbers.
-const DOUBT_DOUBLINGS: u32 = 3;
 /// The longest wait before a forced launch, as a power of two times [`BASE`]`.drain`: 2.6 s.
 const MAX_DOUBLINGS: u32 = 8;
-/// Work is expected to take at most this many eighths longer than its estimate.
-const MAX_SLOWDOWN_EIGHTHS: u64 = 15 * 8;
-
-/// The most [`CostDoubt::young`] that launches in flight may have together.
-pub const MAX_DOUBT_IN_FLIGHT: u32 = 64;
-
-/// A launch below this fraction of the work in flight may run next to it without a balance for that work, as one below
-/// [`SHORT_NS`] may. Other work can slow a launch beyond its estimate; that excess alone must not hold it back.
-const FREE_LAUNCH_DIVISOR: u64 = 16;
 
 /// True if a launch may ignore the long work of other streams.
 ///
 /// Other streams' work may be waiting for a short launch, such as the part of a collective that signals another
 /// device. Holding that launch until the work ends, or until the balance covers all of it, makes the work longer on
-/// both devices. So the caller asks the account as if nothing were in flight. Of the work in flight, streams with
+/// both devices. Other work can slow a launch beyond its estimate; a [`small_part`] of that work is short too. So the caller asks the account as if nothing were in flight. Of the work in flight, streams with
 /// more than D do not count ([`LaunchRequest::aside`]).
 #[must_use]
 pub fn goes_beside(cost: CostGuess, in_flight: u64, beside: bool) -> bool {
-    beside && !cost.is_unknown() && cost.as_ns() <= SHORT_NS.max(in_flight / FREE_LAUNCH_DIVISOR)
+    beside && !cost.is_unknown() && cost.as_ns() <= SHORT_NS.max(small_part(in_flight))
 }
 
 impl LaunchGate {
@@ -244,12 +232,12 @@ impl LaunchGate {
         Some(if known { early.min(look) } else { look })
     }
 
-    /// True if the launch must wait until one of those in flight has been measured. The limit is twice as high where
-    /// other streams' work may be waiting for it.
+    /// True if the launch must wait until one of those in flight has been measured. Two launches that were measured once
+    /// may be in flight together, and as many again where other streams' work may be waiting for them.
     #[must_use]
     pub fn is_in_doubt(&self, ask: &LaunchRequest) -> bool {
         let (in_flight, one) = (self.doubt, ask.cost.doubt_of());
-        let most = if ask.beside { 2 * MAX_DOUBT_IN_FLIGHT } else { MAX_DOUBT_IN_FLIGHT };
+        let most = if ask.beside { 4 * NEW_DOUBT } else { 2 * NEW_DOUBT };
         in_flight.unknown.min(one.unknown) > 0 || one.young > 0 && in_flight.young.saturating_add(one.young) > most
     }
 
@@ -267,12 +255,8 @@ impl LaunchGate {
     /// `doubted`: only low confidence holds it back.
     fn forced_at(&self, beside: bool, doubted: bool) -> u64 {
         let longest = self.end_if_longer().min(self.in_flight.max(BASE.stuck));
-        let doublings = match (doubted, beside) {
-            (true, _) => DOUBT_DOUBLINGS,
-            (false, true) => self.forced + 2 * self.vain,
-            (false, false) => MAX_DOUBLINGS,
-        };
-        let patience = BASE.drain.saturating_mul(1 << doublings.min(MAX_DOUBLINGS));
+        let doublings = if beside { self.forced + 2 * self.vain } else { MAX_DOUBLINGS };
+        let patience = if doubted { KNOWN_WAIT_NS } else { BASE.drain << doublings.min(MAX_DOUBLINGS) };
         let since = if self.forced == 0 { deadline(self.began, longest, 0).max(self.progress) } else { self.progress };
         since.saturating_add(patience)
     }
@@ -315,7 +299,7 @@ impl LaunchGate {
     /// cause that.
     pub fn learn_slowdown(&mut self, estimate: u64, spent: u64) {
         let eighths = spent.saturating_mul(8) / estimate.max(1);
-        self.overrun.note(eighths.saturating_sub(8).min(MAX_SLOWDOWN_EIGHTHS));
+        self.overrun.note(eighths.saturating_sub(8));
     }
 
     /// The work in flight, if it overruns as much as the worst recent work did.
@@ -393,18 +377,19 @@ impl LaunchGate {
     pub fn next_look(&self, now: u64) -> u64 {
         // Launches of one function differ: check more often as the expected end comes near. Check overdue work less
         // and less often: at most a sixteenth of its overrun is noticed late.
+        let (least, most) = (SHORT_NS / 4, BASE.quantum / 4);
         let late = now.saturating_sub(self.began.saturating_add(self.in_flight));
         if late > 0 {
-            return now.saturating_add((late / 16).clamp(SHORT_NS / 4, 1_000_000));
+            return now.saturating_add(small_part(late).clamp(least, most));
         }
         let left = self.remaining_ns(now);
         let pause = if left > SHORT_NS {
-            (left / 4).clamp(SHORT_NS / 2, 1_000_000).saturating_sub(BASE.handover / 2).max(SHORT_NS / 4)
+            (left / 4).clamp(SHORT_NS / 2, most).saturating_sub(BASE.handover / 2).max(least)
         } else if left >= BASE.handover {
             // The moment the work counts as about to end: a thread that wakes up late can still report that in time.
-            (left - BASE.handover).saturating_add(BASE.handover / 16)
+            (left - BASE.handover).saturating_add(small_part(BASE.handover))
         } else {
-            left.saturating_sub(BASE.handover / 2).max(SHORT_NS / 4)
+            left.saturating_sub(BASE.handover / 2).max(least)
         };
         now.saturating_add(pause)
     }

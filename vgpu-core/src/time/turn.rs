@@ -25,7 +25,7 @@
 //! writes `turn_taken` before it checks that it still holds. A member that preempts it checks `turn_taken` after it
 //! took. So one of the two sees the other.
 //!
-//! *A lease* ends after `BASE.quantum` if another member waits. It goes on, up to [`MAX_TURN_NS`], for a holder
+//! *A lease* ends after `BASE.quantum` if another member waits. It goes on, up to [`BURST_NS`](crate::time::config::BURST_NS), for a holder
 //! that used little of the device (`BASE.in_flight`). Under a low ceiling a quantum is only a launch or two, and a
 //! context switch costs the device more.
 //!
@@ -33,7 +33,7 @@
 //! arbiter. Were it the longest wait, members would get device time in proportion to the length of their launches. No
 //! member starves: taking the turn costs virtual time even where nothing is measured, and a new member starts at most
 //! a quantum behind the others. So each waits for a bounded part of the others' work. A next member that does not
-//! take the turn is passed over after [`PASS_OVER_NS`], and ignored when its request expires.
+//! take the turn is passed over after `BASE.in_flight`, and ignored when its request expires.
 //!
 //! *Death and silence.* The lock of its slot reveals a holder that died ([`TurnStep::suspect`], `Member::bury`);
 //! settling the slot frees the turn. A holder that does not drain within `BASE.drain` beyond its announced end
@@ -64,15 +64,8 @@ use crate::sync::{AtomicU32, Ordering};
 use crate::time::arbiter::Gate;
 use crate::time::config::BASE;
 
-/// An extended lease ends at most this long after its begin. Under a low ceiling a quantum is only a few launches,
-/// and each change of holder costs a context switch.
-pub const MAX_TURN_NS: u64 = 5 * BASE.quantum;
 /// How long a request counts, and the turn counts as contended.
 pub const REQUEST_LIFETIME_NS: u64 = 2 * BASE.heartbeat;
-/// The next member is passed over if it does not take the turn within this time.
-pub const PASS_OVER_NS: u64 = BASE.quantum / 2;
-/// A holder that is this late may be dead.
-pub const SUSPECT_DEAD_NS: u64 = BASE.quantum / 4;
 
 /// Bits of the word that name the holder: slot + 1, 0: nobody.
 const HOLDER_BITS: u32 = 11;

@@ -1,13 +1,13 @@
 //! The lease's report to the daemon, and when the daemon's bell is rung for it. Under the governor's lock; the bell
 //! is rung without it ([`Lease::takes_ring`]). Not here: the daemon's grant ([`super`]).
 
-use super::{BEAT_CHECK_NS, Lease};
+use super::Lease;
 use crate::daemon::link::DaemonLink;
 use crate::daemon::session::PagesSlot;
 use core::sync::atomic::AtomicU32;
 use vgpu_core::protocol::page::MemberReport;
 use vgpu_core::time::arbiter::Gate;
-use vgpu_core::time::config::{BASE, SHORT_NS};
+use vgpu_core::time::config::{BASE, SHORT_NS, small_part};
 use vgpu_core::time::gate::LaunchGate;
 
 impl Lease {
@@ -155,7 +155,7 @@ impl Lease {
             };
             if until == u64::MAX {
                 let is_idle = !waited_for && now.saturating_sub(self.last) > BASE.alone;
-                return (!is_idle).then_some((now.saturating_add(BEAT_CHECK_NS), false));
+                return (!is_idle).then_some((now.saturating_add(BASE.heartbeat), false));
             }
             // A device held this long with nothing in flight and no request is given back.
             let since = *self.idle.get_or_insert(now);
@@ -166,7 +166,7 @@ impl Lease {
                 self.write_report(post, keeper, now);
                 (self.done, self.ring) = (true, true);
             }
-            return Some((now.saturating_add(10 * SHORT_NS), false));
+            return Some((now.saturating_add(BASE.quantum / 4), false));
         }
         self.idle = None;
         self.write_report(post, keeper, now);
@@ -177,11 +177,11 @@ impl Lease {
         let look = if self.blind {
             // Asks the streams again after a sixteenth of the time since the gate shut: the end of their work is
             // noticed no later.
-            now.saturating_add((now.saturating_sub(self.shut) / 16).clamp(SHORT_NS, 10 * SHORT_NS))
+            now.saturating_add(small_part(now.saturating_sub(self.shut)).clamp(SHORT_NS, BASE.quantum / 4))
         } else if contended {
             keeper.next_look(now)
         } else {
-            now.saturating_add(BEAT_CHECK_NS)
+            now.saturating_add(BASE.heartbeat)
         };
         Some((look, taints))
     }

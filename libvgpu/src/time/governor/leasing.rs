@@ -13,6 +13,7 @@ use core::sync::atomic::AtomicU32;
 use shim_sys::cuda::{CUevent, CUresult};
 use vgpu_core::time::account::{Admission, SharedAccount};
 use vgpu_core::time::arbiter::Gate;
+use vgpu_core::time::config::BASE;
 
 impl Governor {
     /// The first launch of a stream through an open gate. From then on the helper thread notices when the gate shuts,
@@ -82,9 +83,10 @@ impl Governor {
     /// launched through an open gate.
     pub fn stream_ended(&self, key: u64) {
         self.post.forget_stream();
-        for _ in 0..super::MAX_ENDING_WAITS {
+        let until = clock::now() + BASE.stuck;
+        while clock::now() < until {
             let Some(streams) = self.lock_meter().lease.begin_stream_end(key) else {
-                clock::sleep(20_000);
+                clock::sleep(BASE.handover);
                 continue;
             };
             if !streams.is_empty() {

@@ -4,23 +4,17 @@
 //! launch. A credit is revoked with the interval it was given for. A launch made at the very moment of the revocation
 //! is late. It counts in the next interval of its timeline, and is charged by its estimate if there is none.
 
-use super::stepping::{MIN_ASK_INTERVAL_NS, TAIL_SLACK_NS};
+use super::stepping::LAUNCHES_PER_CLOCK_READ;
 use super::{LaunchQuery, MarkerPlan, PaySink, UsageMeter};
 use crate::process::mode;
 use crate::time::credit::{self, CreditPlace, CreditTerms};
-use crate::time::launch_costs::{LaunchCosts, SHORT_LAUNCH_NS};
+use crate::time::launch_costs::LaunchCosts;
 use vgpu_core::time::account::Admission;
 use vgpu_core::time::account::cost::CostGuess;
 use vgpu_core::time::arbiter::Gate;
-use vgpu_core::time::config::BASE;
+use vgpu_core::time::config::{BASE, MARKER_INTERVAL_NS, SHORT_LAUNCH_NS};
 use vgpu_core::time::gate::credit::CreditCount;
 
-/// The most work on a credit, by estimate.
-const MAX_CREDIT_NS: u64 = 50_000;
-/// The most launches on a credit: they share the cost of the lock.
-const MAX_CREDIT_LAUNCHES: u64 = 64;
-/// A smaller credit is not worth its cost.
-const MIN_CREDIT_LAUNCHES: u64 = 8;
 /// Credits that are counted: each is read whenever the lock is taken. Further threads and streams use the lock, until
 /// one of these credits has not been used for a while.
 const MAX_CREDITS: usize = 32;
@@ -93,7 +87,7 @@ impl UsageMeter {
         credit.launched_functions().for_each(|(key, cost)| chain.keys.add(key, CostGuess::with_certainty(cost)));
         chain.launches = chain.launches.wrapping_add(launches);
         chain.ask_at += taken.estimate / 2;
-        chain.over_by = now + 2 * self.keeper.in_flight() + TAIL_SLACK_NS;
+        chain.over_by = now + 2 * self.keeper.in_flight() + MARKER_INTERVAL_NS;
         self.recount_stream(at, was_busy, was_unmeasured);
     }
 
@@ -131,11 +125,10 @@ impl UsageMeter {
         if self.lease.is_on() {
             return;
         }
-        // The clock must be read as often as a stream may be asked.
-        let launches = (MIN_ASK_INTERVAL_NS / self.pace.max(1)).min(MAX_CREDIT_LAUNCHES);
-        let Some(cost) = wish.cost.known_below(SHORT_LAUNCH_NS).filter(|_| launches >= MIN_CREDIT_LAUNCHES) else {
-            return;
-        };
+        // The clock must be read as often as a stream may be asked. A credit for fewer launches than go on without a
+        // clock read is not worth its cost.
+        let (launches, least) = (BASE.handover / self.pace.max(1), u64::from(LAUNCHES_PER_CLOCK_READ));
+        let Some(cost) = wish.cost.known_below(SHORT_LAUNCH_NS).filter(|_| launches >= least) else { return };
         let now = self.time;
         // The daemon may withdraw its grants (a lease that has a number, a gate that it opened): `Terms` would have
         // to check its slot before each launch.
@@ -154,8 +147,8 @@ impl UsageMeter {
         let Some(room) = self.chains[at].marks.unmarked_room() else { return };
         let left = self.given.iter().fold(0u64, |all, given| all.saturating_add(given.unspent_ns()));
         let before = self.keeper.in_flight().saturating_add(left);
-        let estimate = room.min(MAX_CREDIT_NS).min(self.keeper.limit().saturating_sub(before));
-        if estimate < cost.saturating_mul(MIN_CREDIT_LAUNCHES)
+        let estimate = room.min(BASE.handover).min(self.keeper.limit().saturating_sub(before));
+        if estimate < cost.saturating_mul(least)
             || wish.share.is_some_and(|share| {
                 wish.account.admit_beside(before.saturating_add(estimate), share, now) != Admission::Admit
             })
@@ -166,7 +159,7 @@ impl UsageMeter {
         if self.given.len() >= MAX_CREDITS {
             self.given.retain(|given| !given.is_over(now));
         }
-        let until = self.chains[at].ask_at.max(now + MIN_ASK_INTERVAL_NS);
+        let until = self.chains[at].ask_at.max(now + BASE.handover);
         let is_full = self.given.len() >= MAX_CREDITS;
         match self.given.iter_mut().find(|given| core::ptr::eq(given.place, place)) {
             Some(given) => (given.chain, given.until) = (plan.chain, until),

@@ -1,11 +1,11 @@
 //! Contexts and streams that end, and programs that wait for work in flight.
 
 use super::crediting::GrantedCredit;
-use super::stepping::TAIL_SLACK_NS;
 use super::{PaySink, UsageMeter};
 use crate::driver::streams::StreamLocation;
 use shim_sys::cuda::CUevent;
 use vgpu_core::time::account::cost::CostDoubt;
+use vgpu_core::time::config::MARKER_INTERVAL_NS;
 
 impl UsageMeter {
     /// A context is about to end: no marker will report its work. The work counts as in flight until
@@ -94,7 +94,7 @@ impl UsageMeter {
         // The work left is at most this, however long the finished work was estimated to take.
         let left = self.keeper.in_flight();
         self.due = self.due.min(now.saturating_add(left));
-        let over_by = now.saturating_add(left.saturating_mul(2)).saturating_add(TAIL_SLACK_NS);
+        let over_by = now.saturating_add(left.saturating_mul(2)).saturating_add(MARKER_INTERVAL_NS);
         self.chains.iter_mut().for_each(|chain| chain.over_by = chain.over_by.min(over_by));
     }
 }

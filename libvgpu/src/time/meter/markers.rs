@@ -1,7 +1,7 @@
 //! Event markers: the driver's events, recorded between the program's launches, and the time axis of their times.
 //!
 //! The driver reports times as differences between two events, as a float of milliseconds. So each context has a base
-//! event with a known position on the axis. After some seconds, before the float becomes coarse, a marker that was
+//! event with a known position on the axis. After [`BASE`]`.stuck`, before the float becomes coarse, a marker that was
 //! reached replaces it. The axis starts at the host's clock and then follows the device's. Every marker seen bounds
 //! the difference between the two: it was reached before it was seen.
 //!
@@ -15,9 +15,7 @@
 use crate::driver::launch::MeteredLaunch;
 use crate::driver::own;
 use shim_sys::cuda::*;
-
-/// The base is replaced after this much time on the axis.
-const MAX_BASE_AGE_NS: u64 = 4_000_000_000;
+use vgpu_core::time::config::BASE;
 
 /// Creates an event with timing, in the current context.
 pub fn create_event() -> Option<CUevent> {
@@ -212,7 +210,7 @@ pub fn ask_interval(
     let Some(place) = axis.place_on_axis(end) else { return MarkerAnswer::Lost };
     let begin = length.map(|(length, _)| place.saturating_sub(length));
     let host = axis.host_time(place, now);
-    if place.saturating_sub(axis.at) > MAX_BASE_AGE_NS {
+    if place.saturating_sub(axis.at) > BASE.stuck {
         free.push((context, axis.base));
         (axis.base, axis.at, kept) = (end, place, true);
         (axis.ahead, axis.next) = (axis.next, i64::MAX);

@@ -14,17 +14,13 @@ use crate::driver::own;
 use crate::time::launch_costs::LaunchCosts;
 use shim_sys::cuda::*;
 use vgpu_core::time::account::SharedAccount;
-use vgpu_core::time::account::cost::is_far;
+use vgpu_core::time::account::cost::{MEASUREMENTS_OF_MEAN, is_far};
 use vgpu_core::time::account::lead::IdleSample;
-use vgpu_core::time::config::SHORT_NS;
+use vgpu_core::time::config::{SHORT_NS, small_part};
 use vgpu_core::time::gate::marks::has_kept_up;
 
 /// Intervals queried in one pass.
 const MAX_REAPED_INTERVALS: usize = 64;
-/// The minimum for each stream if there are several: a stream with a thousand intervals delays no other.
-const MIN_REAPED_PER_STREAM: usize = 4;
-/// After a measurement that was far off, this many tails are measured.
-const REMEASURED_TAILS: u32 = 8;
 
 struct BatchItem {
     chain: u64,
@@ -104,8 +100,8 @@ impl UsageMeter {
         }
         let mut items = Vec::new();
         let ends = |chain: &StreamTimeline| chain.pending.front().is_some_and(|interval| interval.end.is_some());
-        let each = (MAX_REAPED_INTERVALS / self.chains.iter().filter(|chain| ends(chain)).count().max(1))
-            .max(MIN_REAPED_PER_STREAM);
+        // A stream with a thousand intervals delays no other.
+        let each = (MAX_REAPED_INTERVALS / self.chains.iter().filter(|chain| ends(chain)).count().max(1)).max(1);
         let first = core::mem::take(&mut self.asked).min(self.chains.len());
         let (before, from) = self.chains.split_at(first);
         for (at, chain) in from.iter().chain(before).enumerate() {
@@ -285,7 +281,8 @@ impl UsageMeter {
             costs.ripen_all(interval.keys.all());
         }
         if excess > 0 {
-            (self.chains[at].tailed, self.chains[at].again) = (0, REMEASURED_TAILS);
+            // The next tails are measured, for a new mean.
+            (self.chains[at].tailed, self.chains[at].again) = (0, MEASUREMENTS_OF_MEAN);
         }
         let chain = &mut self.chains[at];
         chain.last = times.map(|times| times.end);
@@ -313,7 +310,7 @@ impl UsageMeter {
     /// `hidden`: its time that was counted for others; `crossed`: it may have waited for the launch at the gate.
     fn is_waited_out(&self, at: usize, hidden: u64, spent: u64, crossed: bool) -> bool {
         let chain = &self.chains[at];
-        let most = SHORT_NS.saturating_add(spent / 16);
+        let most = SHORT_NS.saturating_add(small_part(spent));
         let is_last = chain.pending.is_empty() && !chain.marks.must_ask() && (self.waiting == 0 || crossed);
         is_last && self.work_of_others(at).fold(hidden, u64::saturating_add) <= most
     }

@@ -6,26 +6,14 @@ use crate::daemon::lease::LeaseWord;
 use crate::daemon::search;
 use crate::ffi::clock;
 use crate::process::helper_thread;
-use crate::time::launch_costs::SHORT_LAUNCH_NS;
 use vgpu_core::time::account::Admission;
 use vgpu_core::time::arbiter::Gate;
-use vgpu_core::time::config::{BASE, SHORT_NS};
+use vgpu_core::time::config::{BASE, MARKER_INTERVAL_NS, SHORT_LAUNCH_NS};
 use vgpu_core::time::gate::marks::OpenInterval;
-use vgpu_core::time::gate::presence::PRESENCE_PAUSE_NS;
 use vgpu_core::time::gate::{GateVerdict, LaunchRequest, goes_beside};
 
-/// Shortest time between two queries whether a stream is busy.
-pub(super) const MIN_ASK_INTERVAL_NS: u64 = SHORT_NS / 2;
-/// Only while at most this many streams are busy may a short launch ignore the long work of other streams, which
-/// may be waiting for it ([`goes_beside`]).
-const MAX_STREAMS_IN_TURN: u32 = 8;
 /// Of short launches into busy streams (below [`SHORT_LAUNCH_NS`]), one in this many reads the clock.
-const LAUNCHES_PER_CLOCK_READ: u32 = 8;
-/// An interval ends after this much host time, and a stream that was not measured for this long is measured. With
-/// estimates that are far too small neither would otherwise happen.
-const MAX_INTERVAL_NS: u64 = 2 * BASE.heartbeat;
-/// A tail counts as over after twice its estimated time, and this.
-pub(super) const TAIL_SLACK_NS: u64 = 500_000;
+pub(super) const LAUNCHES_PER_CLOCK_READ: u32 = 8;
 
 /// When a launch is considered.
 #[derive(Clone, Copy)]
@@ -54,7 +42,7 @@ impl UsageMeter {
         let now = self.time;
         if chain.place != place
             || now >= chain.ask_at
-            || now > chain.opened + MAX_INTERVAL_NS
+            || now > chain.opened + BASE.heartbeat
             || !chain.marks.goes_on(cost)
         {
             return None;
@@ -86,7 +74,7 @@ impl UsageMeter {
         chain.launches = chain.launches.wrapping_add(1);
         self.launches = self.launches.wrapping_add(1);
         chain.ask_at += cost / 2;
-        chain.over_by = now + 2 * self.keeper.in_flight() + TAIL_SLACK_NS;
+        chain.over_by = now + 2 * self.keeper.in_flight() + MARKER_INTERVAL_NS;
         Some(chain.number)
     }
 
@@ -166,11 +154,11 @@ impl UsageMeter {
         }
         let now = clock::now();
         let pause = now.saturating_sub(self.time);
-        let gap = self.untimed > 0 && pause > 2 * MIN_ASK_INTERVAL_NS;
+        let gap = self.untimed > 0 && pause > 2 * BASE.handover;
         if !is_repeated {
             self.pace = pause / (u64::from(self.untimed) + 1);
         }
-        if pause > PRESENCE_PAUSE_NS && self.keeper.in_flight() > 0 {
+        if pause > BASE.heartbeat && self.keeper.in_flight() > 0 {
             if !seen.reaped {
                 return Err(LaunchStep::Reap);
             }
@@ -211,7 +199,7 @@ impl UsageMeter {
             }
             if !idle {
                 let left = self.keeper.remaining_ns(now);
-                chain.ask_at = now + (left / 2).clamp(MIN_ASK_INTERVAL_NS, self.keeper.limit());
+                chain.ask_at = now + (left / 2).clamp(BASE.handover, self.keeper.limit());
             }
         }
         if idle {
@@ -230,11 +218,7 @@ impl UsageMeter {
         let beside =
             self.busy > u32::from(self.chains[at].is_busy()) && (!wish.cost.is_unknown() || self.is_beside(at, wish));
         let (mut admission, mut aside) = (self.launch_admission(wish, now), 0);
-        // With many streams the work in flight is their sum, and they do not wait for each other one by one.
-        if self.busy <= MAX_STREAMS_IN_TURN
-            && goes_beside(wish.cost, self.keeper.in_flight(), beside)
-            && !self.lease.is_on()
-        {
+        if goes_beside(wish.cost, self.keeper.in_flight(), beside) && !self.lease.is_on() {
             if admission != Admission::Admit {
                 admission = wish.account.admit_launch(now);
             }
@@ -376,13 +360,14 @@ impl UsageMeter {
             // A new stream counts as measured when any stream last was: a program may use a new one for each launch.
             chain.measured = self.measured;
         }
-        if now.saturating_sub(if idle { chain.measured } else { chain.opened }) > MAX_INTERVAL_NS {
+        // Estimates that are far too small would otherwise end no interval, and measure no stream again.
+        if now.saturating_sub(if idle { chain.measured } else { chain.opened }) > BASE.heartbeat {
             chain.marks.sample_next();
         }
         // Next to other streams the time could not be attributed. And while members wait for the turn, work that
         // counts as over by its estimate lets the next one run: this kernel may be waiting for it.
         let is_only = self.busy == u32::from(was_busy);
-        let is_due = is_only && now.saturating_sub(chain.tailed) > MAX_INTERVAL_NS;
+        let is_due = is_only && now.saturating_sub(chain.tailed) > BASE.heartbeat;
         chain.marks.sample_tail(is_due && !wish.turn.as_ref().is_some_and(|turn| turn.is_contended(now)));
         let begin = chain.marks.before_launch(wish.cost, idle, clear).begin;
         if idle && !is_only {
@@ -393,9 +378,9 @@ impl UsageMeter {
         chain.keys.add(wish.launch.key, wish.cost);
         chain.launches = chain.launches.wrapping_add(1);
         self.launches = self.launches.wrapping_add(1);
-        let soonest = if idle { now + MIN_ASK_INTERVAL_NS } else { 0 };
+        let soonest = if idle { now + BASE.handover } else { 0 };
         chain.ask_at = (chain.ask_at.max(now) + wish.cost.as_ns() / 2).max(soonest);
-        chain.over_by = now + 2 * self.keeper.in_flight() + TAIL_SLACK_NS;
+        chain.over_by = now + 2 * self.keeper.in_flight() + MARKER_INTERVAL_NS;
         let closed = chain.marks.after_launch(wish.cost);
         let mut plan = MarkerPlan { begin, ..MarkerPlan::without_marker(chain.number) };
         plan.end = closed.map(|open| self.end_behind(at, open, now));
@@ -582,9 +567,9 @@ mod tests {
         assert_eq!(markers(&mut meter, 0), 2, "the very first one is");
         let recorded: u32 = (1..80).map(|stream| markers(&mut meter, stream)).sum();
         // On a busy host 20 ms may pass meanwhile.
-        let due = u32::try_from((clock::now() - begun) / MAX_INTERVAL_NS).unwrap() * 2;
+        let due = u32::try_from((clock::now() - begun) / BASE.heartbeat).unwrap() * 2;
         assert!(recorded <= due, "{recorded} of {due} markers for 79 streams");
-        clock::sleep(MAX_INTERVAL_NS + 1_000_000);
+        clock::sleep(BASE.heartbeat + 1_000_000);
         assert_eq!(markers(&mut meter, 80), 2, "no belief lasts for ever");
     }
 
@@ -618,7 +603,7 @@ mod tests {
             }
         }
         assert!(left(&meter) > 0, "a thread that launches again and again has a credit");
-        clock::sleep(20 * MIN_ASK_INTERVAL_NS);
+        clock::sleep(20 * BASE.handover);
         launch(&mut meter, 1, CostGuess::with_certainty(COST));
         assert_eq!(left(&meter), 0, "nobody has asked since whether the first stream rests");
     }

@@ -132,7 +132,7 @@ pub(super) struct StreamTimeline {
     /// When a tail (open work of a stream that turned out idle) was last measured.
     pub tailed: u64,
     /// Further tails to measure before `tailed` is set.
-    pub again: u32,
+    pub again: u64,
 }
 
 impl StreamTimeline {

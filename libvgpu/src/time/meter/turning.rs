@@ -67,8 +67,7 @@ impl UsageMeter {
         let admission = share.map_or(Admission::Admit, admit);
         let here = self.local_work(self.waiting > 0, admission, now);
         let before = self.turning.possession_number();
-        let (remaining, expected) = (self.keeper.remaining_ns(now), self.keeper.next_look(now));
-        let look = self.turning.watch_turn(turn, &here, remaining, expected);
+        let look = self.turning.watch_turn(turn, &here, self.keeper.next_look(now));
         self.follow_possession(before, now);
         look
     }

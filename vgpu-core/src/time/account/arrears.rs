@@ -20,11 +20,9 @@
 //! Not here: measuring, and whether the work was alone on the device (libvgpu's meter); the account
 //! ([`super::SharedAccount`]).
 
-use crate::time::config::{BURST_NS, SHORT_NS};
+use crate::time::config::{BURST_NS, SHORT_NS, small_part};
 use crate::units::share::Share;
 
-/// An instalment is this part of the debt.
-const INSTALMENT_DIVISOR: u64 = 16;
 /// The largest instalment, as a multiple of the work it is charged with.
 const MAX_INSTALMENT_TIMES: u64 = 2;
 
@@ -46,9 +44,9 @@ impl Arrears {
         self.owed = self.owed.saturating_add(excess).min(BURST_NS);
     }
 
-    /// Takes an instalment for `ns` of ordinary work: returns unexpected time of which to charge the [`rest_due`] now.
+    /// Takes an instalment, a [`small_part`] of the debt, for `ns` of ordinary work: returns unexpected time of which to charge the [`rest_due`] now.
     pub fn take_instalment(&mut self, ns: u64) -> u64 {
-        let part = self.owed.div_ceil(INSTALMENT_DIVISOR).min(ns.saturating_mul(MAX_INSTALMENT_TIMES));
+        let part = small_part(self.owed).max(1).min(ns.saturating_mul(MAX_INSTALMENT_TIMES)).min(self.owed);
         self.owed -= part;
         part
     }

@@ -10,36 +10,38 @@
 //! launches one at a time. Functions that replaced each other for ever would never become certain.
 
 use crate::sync::{AtomicU64, Ordering};
+use crate::time::config::is_longer;
 
 /// The estimate for a function that was never measured, in nanoseconds.
 pub const UNKNOWN_COST_NS: u64 = 20_000;
-/// The largest estimate: one hour.
-pub const MAX_GUESS_NS: u64 = 3_600_000_000_000;
 
-/// A new measurement moves the average by one part in this many of the difference.
-const AVERAGE_DIVISOR: u64 = 8;
+/// A mean is of about this many measurements: a new one moves an average by one part in this many of the difference.
+pub const MEASUREMENTS_OF_MEAN: u64 = 8;
 
 /// An undisturbed cost rises by one part in this many with each longer measurement. Kernels of 2 ms are measured at
 /// most 500 times a second. A process that slows them unseen is detected within 3 s; until then the cost rises by at
 /// most a tenth.
 const SLOW_RISE_DIVISOR: u64 = 1 << 14;
 
-/// Contention from a few others cannot stretch a launch beyond this multiple of its estimate; anything longer is a
-/// wrong estimate.
-const MAX_CONTENTION_FACTOR: u64 = 3;
+/// A neighbour stretches a launch to at most this multiple of its estimate; anything longer is a wrong estimate. An
+/// unseen process counts as this many sharers of the device: it queues as much as it likes, while members have at most
+/// half a quantum in flight. Measured: it gets three times a member's time.
+pub const MAX_STRETCH: u64 = 4;
 
 /// True if a launch that took `ns`, estimated at `believed`, is worth learning from although others may have run
 /// meanwhile.
 #[inline]
 #[must_use]
 pub const fn is_far(ns: u64, believed: u64) -> bool {
-    ns > believed.saturating_mul(MAX_CONTENTION_FACTOR)
+    ns > believed.saturating_mul(MAX_STRETCH)
 }
 
 /// An estimate is one word: the nanoseconds, and above them its uncertainty.
 const DOUBT_SHIFT: u32 = 48;
-/// The uncertainty after the first measurement.
-const NEW_DOUBT: u64 = 1 << 5;
+/// The largest estimate.
+pub const MAX_GUESS_NS: u64 = (1 << DOUBT_SHIFT) - 1;
+/// The uncertainty after the first measurement: each further one halves it. It is gone after six.
+pub const NEW_DOUBT: u32 = 1 << 5;
 /// The uncertainty of a function that was never measured: no other value can reach it.
 const UNKNOWN_DOUBT: u64 = 1 << 15;
 
@@ -61,7 +63,7 @@ impl CostGuess {
     #[inline]
     #[must_use]
     pub const fn as_ns(self) -> u64 {
-        self.0 & ((1 << DOUBT_SHIFT) - 1)
+        self.0 & MAX_GUESS_NS
     }
 
     /// How uncertain the estimate is.
@@ -132,9 +134,9 @@ pub const fn next_average(average: u64, actual: u64) -> u64 {
         return if actual == 0 { 1 } else { actual };
     }
     let next = if actual >= average {
-        average.saturating_add((actual - average).div_ceil(AVERAGE_DIVISOR))
+        average.saturating_add((actual - average).div_ceil(MEASUREMENTS_OF_MEAN))
     } else {
-        average - (average - actual).div_ceil(AVERAGE_DIVISOR)
+        average - (average - actual).div_ceil(MEASUREMENTS_OF_MEAN)
     };
     if next == 0 { 1 } else { next }
 }
@@ -207,7 +209,7 @@ impl<const N: usize> CostTable<N> {
     pub fn learn_cost(&self, key: u64, actual: u64) {
         let (average, doubt) = match self.measured_cost(key) {
             Some(known) => (known.as_ns(), u64::from(known.doubt_of().young) / 2),
-            None => (0, NEW_DOUBT),
+            None => (0, NEW_DOUBT.into()),
         };
         let is_own = |entry: &&CostEntry| entry.guess_for(key).is_some();
         let is_free = |entry: &&CostEntry| entry.guess.load(Ordering::Relaxed) == 0;
@@ -219,18 +221,15 @@ impl<const N: usize> CostTable<N> {
     }
 
     /// As [`Self::learn_cost`], for launches that an unseen process may have slowed. A measurement that exceeds the
-    /// estimate by more than an eighth raises it by one part in [`SLOW_RISE_DIVISOR`] only, and not at all unless
+    /// estimate by more than a quarter raises it by one part in [`SLOW_RISE_DIVISOR`] only, and not at all unless
     /// `rises`.
     pub fn learn_least(&self, key: u64, actual: u64, rises: bool) {
-        let most = self.measured_cost(key).map_or(u64::MAX, |known| {
-            let is_longer = actual > known.as_ns().saturating_add(known.as_ns() / 8);
-            match (is_longer, rises) {
-                (true, true) => {
-                    known.as_ns().saturating_add(known.as_ns().div_ceil(SLOW_RISE_DIVISOR / AVERAGE_DIVISOR))
-                }
-                (true, false) => known.as_ns(),
-                (false, _) => actual,
+        let most = self.measured_cost(key).map_or(u64::MAX, |known| match (is_longer(actual, known.as_ns()), rises) {
+            (true, true) => {
+                known.as_ns().saturating_add(known.as_ns().div_ceil(SLOW_RISE_DIVISOR / MEASUREMENTS_OF_MEAN))
             }
+            (true, false) => known.as_ns(),
+            (false, _) => actual,
         });
         self.learn_cost(key, actual.min(most));
     }

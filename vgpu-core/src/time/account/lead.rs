@@ -12,6 +12,9 @@
 //!
 //! Not here: markers of a busy stream, which have no lead.
 
+use super::cost::MEASUREMENTS_OF_MEAN;
+use crate::time::config::small_part;
+
 /// The visible part, in thousandths of a call, of a driver whose work becomes visible at the end of a call.
 const WHOLE_CALL: i64 = 1000;
 /// Lower bound for the visible part, in thousandths. Assumed: a driver needs the first half to prepare the work.
@@ -21,9 +24,6 @@ const LEAST_PART: i64 = 500;
 const PRIOR_WEIGHT: i64 = 2_000_000;
 /// Differences between calls above this are the work of an interrupt, at an unknown moment of the call.
 const MAX_DIFFERENCE_NS: u64 = 2_000;
-
-/// Samples longer than this many launch calls are ignored.
-const MOST_CALLS: u64 = 16;
 
 /// A launch that was measured from a begin marker on an idle stream.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +39,7 @@ pub struct IdleSample {
 impl IdleSample {
     /// True if the sample is short enough to show the lead. In a longer one, kernel variation hides that of the calls.
     fn is_telling(&self) -> bool {
-        self.elapsed / MOST_CALLS < self.calls[1]
+        small_part(self.elapsed) < self.calls[1]
     }
 }
 
@@ -88,8 +88,6 @@ impl LeadEstimate {
 
 /// Most samples taken of a marker's device time. After this many attempts, one in this many is tried.
 const GAPS: u32 = 64;
-/// Samples needed before the average is used.
-const LEAST_GAPS: u32 = 8;
 
 /// The device time that an end marker takes, which the time between two markers includes. It is the time between two
 /// markers that were recorded one after the other behind unfinished work.
@@ -115,7 +113,7 @@ impl MarkerCost {
     /// The device time of a marker in ns; 0 until it is known.
     #[must_use]
     pub fn as_ns(&self) -> u64 {
-        if self.count < LEAST_GAPS { 0 } else { self.sum / u64::from(self.count) }
+        if u64::from(self.count) < MEASUREMENTS_OF_MEAN { 0 } else { self.sum / u64::from(self.count) }
     }
 }
 
@@ -162,7 +160,7 @@ mod tests {
     #[test]
     fn a_marker_costs_nothing_until_it_was_measured_several_times() {
         let mut cost = MarkerCost::default();
-        (1..LEAST_GAPS).for_each(|_| cost.learn(500));
+        (1..MEASUREMENTS_OF_MEAN).for_each(|_| cost.learn(500));
         assert_eq!(cost.as_ns(), 0);
         (0..2 * GAPS).for_each(|at| cost.learn(u64::from(at % 2) * 1_000));
         assert!(cost.as_ns().abs_diff(500) < 10, "{cost:?}");

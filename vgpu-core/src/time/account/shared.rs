@@ -10,7 +10,7 @@
 //! A fourth word names a stretch of time that some member already paid for. Members whose kernels are on the device
 //! at the same time measure the same time, and the tenant pays for it once: [`SharedAccount::note_paid`].
 //!
-//! All members must read one clock. Members in time namespaces a second or more apart would each take the other's
+//! All members must read one clock. Members in time namespaces two seconds or more apart would each take the other's
 //! times for a clock that was set back, and forgive each other's debts.
 
 use super::{Account, AccountState, Admission, oldest_zero};
@@ -18,6 +18,7 @@ use super::{Account, AccountState, Admission, oldest_zero};
 use crate::memory::ledger::account_zero;
 use crate::memory::ledger::{Ledger, LedgerHeader, Member};
 use crate::sync::{AtomicU64, Ordering};
+use crate::time::config::BASE;
 use crate::units::share::Share;
 
 /// A tenant's account in the header of its ledger.
@@ -65,10 +66,6 @@ impl PaidStretch {
         if new_from > to || from > new_to { new } else { Self::from_bounds(from.min(new_from), to.max(new_to)) }
     }
 }
-
-/// `latest` is written only when it is this far behind: it only has to distinguish seconds, and each write costs the
-/// other members time.
-const LATEST_PRECISION_NS: u64 = 10_000_000;
 
 impl<'p> SharedAccount<'p> {
     fn new(header: &'p LedgerHeader) -> Self {
@@ -175,7 +172,8 @@ impl<'p> SharedAccount<'p> {
             self.forgotten.fetch_add(cut, Ordering::AcqRel);
         }
         let seen = AccountState { zero: 0, latest }.on_clock(now).latest;
-        if seen < latest || seen > latest.saturating_add(LATEST_PRECISION_NS) {
+        // Written once a heartbeat: it only has to distinguish seconds, and each write costs the other members time.
+        if seen < latest || seen > latest.saturating_add(BASE.heartbeat) {
             // If another member's newer view wins, that serves as well.
             let _ = self.latest.compare_exchange(latest, seen, Ordering::AcqRel, Ordering::Acquire);
         }

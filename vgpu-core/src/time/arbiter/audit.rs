@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use crate::time::config::{BASE, BURST_NS};
+use crate::time::config::{BASE, BURST_NS, is_longer};
 
 /// Length of the compared window, in ns.
 const AUDIT_WINDOW_NS: u64 = 2 * SAMPLE_LAG_NS;
@@ -27,12 +27,10 @@ pub struct HeldTime {
     pub held: u64,
     /// Device time that the member reported, and time in which it needed no lease or drained unmeasured launches.
     pub reported: u64,
-    /// Time held since the last report that confirmed work. The measurement of that time may follow.
+    /// Time held since the last report that confirmed work. The measurement of that time may follow; after
+    /// [`BASE`]`.stuck` a report without any completed work counts as false.
     pub awaited: u64,
 }
-
-/// Limit of [`HeldTime::awaited`]. After it a report without any completed work counts as false.
-const MAX_AWAITED_NS: u64 = BASE.stuck;
 
 impl HeldTime {
     /// Returns the sums of both.
@@ -123,7 +121,7 @@ impl LeaseAudit {
         let earliest = self.looks.iter().find(is_compared)?.from;
         let before = self.looks.iter().rev().find(|look| look.told <= earliest)?.had;
         let compared = self.looks.iter().filter(|look| look.from >= earliest);
-        let awaited = if last.had.awaited < MAX_AWAITED_NS { last.had.awaited } else { 0 };
+        let awaited = if last.had.awaited < BASE.stuck { last.had.awaited } else { 0 };
         Some(AuditSums {
             earliest,
             seen: compared.fold(0, |sum, look| sum.saturating_add(look.seen)),
@@ -180,10 +178,6 @@ impl SilentTime {
     }
 }
 
-/// Device time of launches of known cost that makes a finding for or against claims (a member's reports that its work
-/// still runs after its drain's allowance).
-const FINDING_COST_NS: u64 = BURST_NS;
-
 /// Trust in members that claim to have work on the device after their drain's allowance, sharing it with the holder.
 ///
 /// If that is true, the holder's launches of known cost take far longer than usual. If they take the usual time,
@@ -211,20 +205,21 @@ impl ClaimDoubt {
         self.backed = self.backed.saturating_add(paid.saturating_mul(sharing)).min(now);
     }
 
-    /// Notes that the holder measured `busy` for launches that are known to take `finished`.
+    /// Notes that the holder measured `busy` for launches that are known to take `finished`. [`BURST_NS`] of them make
+    /// a finding for or against the claims.
     pub fn note_slowdown(&mut self, busy: u64, finished: u64, now: u64) {
         if finished == 0 {
             return;
         }
         self.busy = self.busy.saturating_add(busy);
         self.finished = self.finished.saturating_add(finished);
-        if self.finished < FINDING_COST_NS {
+        if self.finished < BURST_NS {
             return;
         }
-        if self.busy <= self.finished.saturating_add(self.finished / 4) {
-            self.against = true;
-        } else {
+        if is_longer(self.busy, self.finished) {
             (self.against, self.backed) = (false, now);
+        } else {
+            self.against = true;
         }
         (self.busy, self.finished) = (0, 0);
     }
@@ -304,8 +299,8 @@ mod tests {
         assert_eq!([100, 97].map(|part| hidden(part, 0)), [None; 2], "samples are no more exact than that");
         let found = [80, 50, 0].map(|part| hidden(part, 0));
         assert!(found.iter().all(|ns| ns.is_some_and(|ns| ns >= 200_000_000)), "{found:?}");
-        assert_eq!(hidden(80, MAX_AWAITED_NS - 1), None, "a long kernel");
-        assert!(hidden(80, MAX_AWAITED_NS).is_some(), "nothing was reported for long");
+        assert_eq!(hidden(80, BASE.stuck - 1), None, "a long kernel");
+        assert!(hidden(80, BASE.stuck).is_some(), "nothing was reported for long");
     }
 
     #[test]

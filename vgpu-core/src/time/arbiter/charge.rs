@@ -9,6 +9,7 @@ use super::device::DevicePhase;
 use super::seat::SeatIx;
 use super::terms::SlotId;
 use super::{Arbiter, index};
+use crate::time::config::is_longer;
 
 impl Arbiter {
     /// Charges the time that a member newly measured.
@@ -33,7 +34,7 @@ impl Arbiter {
             // If the device turned to the next member before this work was quite over, its last marker came a slice
             // later.
             this.trailing = false;
-            if busy > finished.saturating_add(finished / 4) {
+            if is_longer(busy, finished) {
                 busy = finished.max(busy / 2);
             }
         } else {

@@ -14,10 +14,7 @@ use super::order::SeatOrder;
 use super::seat::{SeatIx, SeatPlace};
 use super::terms::{DeviceId, DeviceSharing, SlotId, TenantId};
 use super::{Arbiter, index};
-
-/// An unseen process counts as this many sharers. It queues as much as it likes, while members have at most half a
-/// quantum in flight and leave the rest of their slice to it. Measured: it gets three times a member's time.
-const UNSEEN_SHARERS: u64 = 4;
+use crate::time::account::cost::MAX_STRETCH;
 
 /// State of the device: free, used without leases, or held by one tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,7 +158,7 @@ impl ArbiterDevice {
             DevicePhase::Held { slot, .. } => is_another(&slot),
             DevicePhase::Drain { .. } => self.draining.iter().any(is_another),
         };
-        overdue + UNSEEN_SHARERS * self.unseen_processes() + u64::from(holds)
+        overdue + MAX_STRETCH * self.unseen_processes() + u64::from(holds)
     }
 
     /// Updates the lost time to `now`.

@@ -14,9 +14,6 @@ use super::seat::{SeatIx, SeatPlace};
 use super::terms::{DeviceId, QUANTUM_RANGE_NS, SlotId, TenantId, quantum_of};
 use super::{Arbiter, index};
 
-/// A device is not lent out for less than the shortest lease.
-const MIN_LOAN_NS: u64 = *QUANTUM_RANGE_NS.start();
-
 impl Arbiter {
     /// The tenant's seats that are to run together: those that wait.
     fn gang_seats(&self, tenant: TenantId) -> impl Iterator<Item = SeatIx> + '_ {
@@ -93,7 +90,8 @@ impl Arbiter {
             return true;
         }
         let expected = self.devices[index(d)].expected;
-        if expected < now.saturating_add(MIN_LOAN_NS) {
+        // A device is not lent out for less than the shortest lease.
+        if expected < now.saturating_add(*QUANTUM_RANGE_NS.start()) {
             return false;
         }
         let Some(seat) = self.pick_seat(d, now, Some(tenant)).filter(|&seat| !self.is_gang(seat)) else { return false };

@@ -6,7 +6,8 @@
 //! weights divide the remaining time.
 //!
 //! If the floors cannot all be met (work was lost, or they exceed the device), the floors' clock slips behind for all
-//! of them alike, so that they stay in proportion.
+//! of them alike, so that they stay in proportion. A tenant is at most [`ageing`](TimeConfig::ageing) behind its floor,
+//! or ahead of it; time beyond that is lost.
 //!
 //! Two rules keep a class from starving. While a tenant is [`BURST_NS`] behind its floor, all tenants behind a floor go
 //! before those that are not. A class that was passed over for [`ageing`](TimeConfig::ageing) gets one lease, for its
@@ -20,10 +21,6 @@ use crate::limits::Class;
 use crate::time::config::{BASE, BURST_NS, TimeConfig};
 use crate::time::virtual_time::advance_clock;
 use std::collections::BTreeSet;
-
-/// Most time, in ns, that a tenant may be behind its floor (guaranteed share), or ahead of it. If every tenant is
-/// further behind, the floors' clock is set back for all. The time beyond this limit is lost.
-pub(super) const MAX_FLOOR_LAG_NS: u64 = BASE.ageing;
 
 /// The tenants that want a device: those that may have it, and those whose ceiling is used up.
 #[derive(Debug, Default)]
@@ -145,7 +142,7 @@ impl SeatOrder {
     pub fn pick_next(&mut self, now: u64, config: &TimeConfig, may: impl Fn(SeatIx) -> bool) -> Option<SeatIx> {
         if let Some(first) = self.first_floor() {
             let lag = self.floor_clock(now).saturating_sub(first);
-            self.slip += lag.saturating_sub(MAX_FLOOR_LAG_NS);
+            self.slip += lag.saturating_sub(BASE.ageing);
         }
         let clock = self.floor_clock(now);
         let first = |set: &BTreeSet<(u64, SeatIx)>| set.iter().copied().find(|&(_, seat)| may(seat));

@@ -4,10 +4,10 @@
 
 use super::audit::HeldTime;
 use super::decision::{Gate, MemberUsage};
-use super::order::{MAX_FLOOR_LAG_NS, SeatKey};
+use super::order::SeatKey;
 use super::terms::{DeviceId, SlotId, TenantId, Terms, quantum_of};
-use crate::time::account::{Account, Admission};
-use crate::time::config::{BASE, BURST_NS, TimeConfig};
+use crate::time::account::{Account, Admission, TICKS_PER_NS};
+use crate::time::config::{BASE, BURST_NS, TimeConfig, is_longer};
 use crate::time::recent_most::RecentMost;
 use crate::time::virtual_time::rejoin_time;
 use crate::units::share::Share;
@@ -16,8 +16,6 @@ use std::collections::VecDeque;
 /// Index of a tenant on a device.
 pub(super) type SeatIx = u32;
 
-/// Virtual time is kept in sixteenths of a nanosecond of device time at weight 1.
-const UNITS_PER_NS: u64 = 16;
 /// The furthest that virtual time runs ahead of the least: excess beyond the weight's part is repaid up to this.
 const MAX_ADVANCE_NS: u64 = 10_000_000_000;
 
@@ -42,6 +40,7 @@ pub(super) struct Seat {
     pub device: DeviceId,
     pub terms: Terms,
     pub place: SeatPlace,
+    /// In ticks ([`TICKS_PER_NS`]) of device time at weight 1.
     pub virtual_time: u64,
     /// When the tenant's floor (guaranteed share) was last served in full.
     pub floor_zero: u64,
@@ -84,7 +83,7 @@ impl Seat {
     }
 
     fn to_units(&self, ns: u64) -> u64 {
-        ns.saturating_mul(UNITS_PER_NS) / u64::from(self.terms.weight.max(1))
+        ns.saturating_mul(TICKS_PER_NS) / u64::from(self.terms.weight.max(1))
     }
 
     pub fn order_key(&self) -> SeatKey {
@@ -116,7 +115,7 @@ impl Seat {
     /// Returns the new `floor_zero`, and the ns that count by weight.
     fn serve_floor(&self, order: u64, work: u64, floor_clock: u64) -> (u64, u64) {
         let Some(floor) = self.terms.floor else { return (self.floor_zero, order) };
-        let ahead = if self.for_floor { wall_time(work, floor.as_permille()).min(MAX_FLOOR_LAG_NS) } else { 0 };
+        let ahead = if self.for_floor { wall_time(work, floor.as_permille()).min(BASE.ageing) } else { 0 };
         let all = wall_time(order, floor.as_permille());
         let served = all.min(floor_clock.saturating_add(ahead).saturating_sub(self.floor_zero));
         let beyond = if served == all { 0 } else { order.saturating_sub(floor.part_of(served)) };
@@ -340,7 +339,7 @@ impl MemberSlot {
     /// Learns from `ns` of its work, measured at once and expected to take `expected`. A measurement near the
     /// estimate teaches nothing: it may have been a thousand launches.
     pub fn learn_stretch(&mut self, ns: u64, expected: u64) {
-        self.longest.note(if ns > expected.saturating_add(expected / 4) { ns.min(BASE.stuck) } else { 0 });
+        self.longest.note(if is_longer(ns, expected) { ns.min(BASE.stuck) } else { 0 });
     }
 
     /// Since when the member has wanted the device or had work in flight; `now`, if it has neither.

@@ -18,22 +18,15 @@
 //! Not here: the events themselves, and which functions an interval teaches something about.
 
 use crate::time::account::cost::{CostDoubt, CostGuess};
-use crate::time::config::MARKER_INTERVAL_NS;
-
-/// The device kept up with the host if it reached the end marker within the interval's length divided by this, after
-/// the marker's record.
-const KEPT_UP_DIVISOR: u64 = 16;
-
-/// Longest mean time per launch, in ns, at which an interval may be limited by the host's launch rate. A program that
-/// launches less often leaves its stream idle between launches, so its launches are measured one by one anyway.
-const MAX_HOST_PACE_NS: u64 = 10_000;
+use crate::time::config::{MARKER_INTERVAL_NS, SHORT_LAUNCH_NS, small_part};
 
 /// True if the device was nearly done when the end marker of an interval of several launches was recorded. It may then
 /// have been idle between launches, so the interval's length is not device time. `after`: ns from the end of the
-/// record's call until the device reached the marker. `length`: the interval, in ns.
+/// record's call until the device reached the marker. `length`: the interval, in ns. A program that launches less often
+/// than every [`SHORT_LAUNCH_NS`] leaves its stream idle between launches, which are then measured one by one.
 #[must_use]
 pub const fn has_kept_up(launches: u32, after: u64, length: u64) -> bool {
-    launches > 1 && after < length / KEPT_UP_DIVISOR && length < (launches as u64).saturating_mul(MAX_HOST_PACE_NS)
+    launches > 1 && after < small_part(length) && length < (launches as u64).saturating_mul(2 * SHORT_LAUNCH_NS)
 }
 
 /// Work after the last marker.

@@ -4,16 +4,13 @@
 //! An account keeps unused time beyond one burst only while work was really queued on the device, or while another
 //! member's turn kept it away. A program that queues work sees completions late, and rarely finds nothing in flight
 //! unless a thread of it waits. So a look that finds nothing in flight starts a new period, whether a thread waits or
-//! not. After a pause in the looks the count of work in flight is stale; the caller must first find out what has
+//! not. After a pause of [`BASE`]`.heartbeat` in the looks the count of work in flight is stale; the caller must first find out what has
 //! completed.
 //!
 //! Not here: how unused time expires ([`crate::time::account`]), the work in flight ([`super::LaunchGate`]).
 
 use crate::time::account::{SharedAccount, WorkStart};
 use crate::time::config::BASE;
-
-/// After this long without a look, the caller must find out again what is in flight.
-pub const PRESENCE_PAUSE_NS: u64 = BASE.heartbeat / 2;
 
 /// The start of the current period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use super::marks::{StreamMarkers, has_kept_up};
 use super::*;
 use crate::time::account::cost::{CostTable, UNKNOWN_COST_NS};
-use crate::time::config::{BASE, MARKER_INTERVAL_NS};
+use crate::time::config::{BASE, KNOWN_WAIT_NS, MARKER_INTERVAL_NS};
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
@@ -363,14 +363,15 @@ fn whom_nothing_but_doubt_holds_back_is_not_held_for_long_each_time() {
         let mut poor = keeper;
         for n in 0..20 {
             assert!(keeper.is_held_by_doubt(&own(now, admit)));
-            assert!(matches!(keeper.ask_gate(&own(now + 79 * MS, admit)), GateVerdict::Wait(_)), "{n}");
-            now += 81 * MS;
+            assert!(matches!(keeper.ask_gate(&own(now + KNOWN_WAIT_NS - MS, admit)), GateVerdict::Wait(_)), "{n}");
+            now += KNOWN_WAIT_NS + MS;
             assert_eq!(keeper.ask_gate(&own(now, admit)), GateVerdict::Forced, "{n}");
             keeper.note_launch(cost, now);
         }
         let without = Admission::WaitUntil(u64::MAX);
         assert!(!poor.is_held_by_doubt(&own(0, without)));
-        let all = (1..=20).filter(|n| poor.ask_gate(&own(n * 81 * MS, without)) == GateVerdict::Forced).count();
+        let all =
+            (1..=20).filter(|n| poor.ask_gate(&own(n * (KNOWN_WAIT_NS + MS), without)) == GateVerdict::Forced).count();
         assert!(beside || all < 10, "nor is that a way round the balance: {all}");
     }
 }

@@ -3,7 +3,7 @@
 //! A member's virtual time is its measured device time plus a shift. A member that begins to wait is moved to at most a
 //! quantum behind the least of those that want or hold the device now, and of those that took it, by the rules that the
 //! arbiter uses too ([`crate::time::virtual_time`]). Debts stay: a member that ran a long kernel waits until the others
-//! have had as much. Each taking costs [`TAKE_COST_NS`], so that every member's turn comes even where nothing is
+//! have had as much. Each taking costs a handover, so that every member's turn comes even where nothing is
 //! measured.
 
 use super::{Turn, TurnState};
@@ -11,9 +11,6 @@ use crate::memory::ledger::LedgerSlot;
 use crate::sync::Ordering;
 use crate::time::config::BASE;
 use crate::time::virtual_time::{advance_clock, rejoin_time};
-
-/// The cost of taking the turn in virtual time, in nanoseconds.
-pub(super) const TAKE_COST_NS: u64 = BASE.handover / 2;
 
 /// A member's virtual time: the member with the least is next.
 pub(super) fn virtual_time(slot: &LedgerSlot) -> u64 {
@@ -63,12 +60,10 @@ impl Turn<'_> {
         }
     }
 
-    /// Charges this member for taking the turn.
-    pub(super) fn pay_taking(&self, now: u64) {
-        // A member that passes another over must not move the clock beyond that one's virtual time.
-        let least = self.first_waiting(now).map_or(u64::MAX, |(used, _)| used).min(virtual_time(self.slot));
-        self.ledger.header.turn_clock.fetch_max(least, Ordering::Relaxed);
-        self.advance_time(TAKE_COST_NS);
+    /// Charges this member for taking the turn: a handover.
+    pub(super) fn pay_taking(&self) {
+        self.ledger.header.turn_clock.fetch_max(virtual_time(self.slot), Ordering::Relaxed);
+        self.advance_time(BASE.handover);
     }
 
     /// Another member that apparently has work of an earlier possession queued, and a number that identifies all such
@@ -96,7 +91,7 @@ impl Turn<'_> {
         }
         let overdue = overdue.filter(|_| now.saturating_sub(hand.indebted) < BASE.stuck);
         hand.exclusive = overdue.is_none();
-        hand.rescan = now.saturating_add(super::SUSPECT_DEAD_NS);
+        hand.rescan = now.saturating_add(BASE.in_flight);
         overdue
     }
 }

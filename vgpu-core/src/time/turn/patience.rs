@@ -5,10 +5,8 @@
 //! estimate for the next one. So after a failed wait the holder asks for no more than [`BASE`]`.drain` beyond that
 //! for some time ([`BASE`]`.stuck`). Then it asks in full again, to see whether the work ends.
 
-use crate::time::config::{BASE, deadline};
+use crate::time::config::{BASE, KNOWN_WAIT_NS, deadline};
 
-/// Slack beyond the estimate for work of known length.
-const KNOWN_WAIT_NS: u64 = 10 * BASE.drain;
 /// Slack for work that was never measured: unless a first launch is measured alone, it is not charged correctly. With
 /// 100 ms first kernels of 200 ms and 1 s gave 12.7 of 10 % and 76.5 of 80 %.
 const FIRST_LAUNCH_WAIT_NS: u64 = BASE.stuck - BASE.stuck / 4;

@@ -4,13 +4,10 @@
 //! can handle every state between two actions: see the head of `turn.rs`.
 
 use super::order::virtual_time;
-use super::{
-    LocalWork, MAX_TURN_NS, PASS_OVER_NS, REQUEST_LIFETIME_NS, SUSPECT_DEAD_NS, Turn, TurnState, TurnStep, TurnWord,
-    bell_bit,
-};
+use super::{LocalWork, REQUEST_LIFETIME_NS, Turn, TurnState, TurnStep, TurnWord, bell_bit};
 use crate::sync::{Ordering, total_order};
 use crate::time::arbiter::Gate;
-use crate::time::config::{BASE, SHORT_NS};
+use crate::time::config::{BASE, BURST_NS, SHORT_NS};
 
 /// Lost compare-exchanges in one look before the caller must look again.
 const MAX_EXCHANGE_TRIES: u32 = if cfg!(loom) { 2 } else { 4 };
@@ -85,7 +82,7 @@ impl Turn<'_> {
     /// True if this member keeps the turn whoever is next, because it has used little of the device.
     fn has_just_begun(&self, hand: &TurnState, here: &LocalWork) -> bool {
         let had = virtual_time(self.slot).wrapping_sub(hand.began).saturating_add(here.in_flight);
-        had < BASE.in_flight && here.now < hand.taken.saturating_add(MAX_TURN_NS)
+        had < BASE.in_flight && here.now < hand.taken.saturating_add(BURST_NS)
     }
 
     /// All launched work is complete: passes the turn on.
@@ -172,7 +169,7 @@ impl Turn<'_> {
             return Some(TurnStep::wait(here.admitted));
         }
         if !self.is_first(0, here.now) {
-            let due = hand.passed.get_or_insert(here.now).saturating_add(PASS_OVER_NS);
+            let due = hand.passed.get_or_insert(here.now).saturating_add(BASE.in_flight);
             if here.now < due {
                 return Some(TurnStep::wait(due));
             }
@@ -183,7 +180,7 @@ impl Turn<'_> {
     fn await_holder(&self, hand: &mut TurnState, here: &LocalWork, word: TurnWord, holder: usize) -> Option<TurnStep> {
         let now = here.now;
         // Time passes for a stopped process, too. A member has waited only if it looked again and again.
-        let paused = now.saturating_sub(core::mem::replace(&mut hand.looked, now)) > 2 * BASE.heartbeat;
+        let paused = now.saturating_sub(core::mem::replace(&mut hand.looked, now)) > REQUEST_LIFETIME_NS;
         if hand.seen != word.0 || paused {
             (hand.seen, hand.since, hand.suspected, hand.passed) = (word.0, now, 0, None);
         }
@@ -192,12 +189,12 @@ impl Turn<'_> {
         let due = due.min(hand.since.saturating_add(BASE.stuck)).max(end);
         let patience = due.saturating_add(BASE.drain);
         let mut suspect = None;
-        if now >= end.saturating_add(SUSPECT_DEAD_NS) && now >= hand.suspected {
+        if now >= end.saturating_add(BASE.in_flight) && now >= hand.suspected {
             hand.suspected = now.saturating_add(BASE.heartbeat);
             suspect = Some(holder);
         }
         if now < patience {
-            let look = patience.min(end.saturating_add(SUSPECT_DEAD_NS).max(hand.suspected));
+            let look = patience.min(end.saturating_add(BASE.in_flight).max(hand.suspected));
             return Some(TurnStep { suspect, ..TurnStep::wait(look) });
         }
         let step = self.claim_turn(hand, here, word)?;
@@ -228,7 +225,7 @@ impl Turn<'_> {
             self.slot.turn_wants.store(0, Ordering::SeqCst);
         }
         self.slot.turn_due.store(here.due, Ordering::Relaxed);
-        self.pay_taking(now);
+        self.pay_taking();
         (hand.taken, hand.began) = (now, virtual_time(self.slot));
         let suspect = self.survey_members(hand, now);
         let contended = self.is_contended(now);

@@ -3,7 +3,7 @@
 use super::*;
 use crate::memory::ledger::LedgerPage;
 use crate::memory::ledger::fake_kernel::FakeKernel;
-use crate::time::config::SHORT_NS;
+use crate::time::config::{BURST_NS, SHORT_NS};
 
 const MS: u64 = 1_000_000;
 const NOW: u64 = 1_000 * MS;
@@ -108,7 +108,7 @@ fn a_lease_ends_when_somebody_waits_and_the_next_one_has_the_device_to_itself() 
 #[test]
 fn a_possession_that_had_next_to_nothing_goes_on_for_a_while() {
     for (used, lasts) in
-        [(0, MAX_TURN_NS), (BASE.in_flight / 10, MAX_TURN_NS), (BASE.in_flight, BASE.quantum), (10 * MS, BASE.quantum)]
+        [(0, BURST_NS), (BASE.in_flight / 10, BURST_NS), (BASE.in_flight, BASE.quantum), (10 * MS, BASE.quantum)]
     {
         let mut table = Table::of(2);
         let _ = (table.wants(0, NOW), table.wants(1, NOW + 1));
@@ -274,8 +274,8 @@ fn whoever_used_less_is_next_and_who_does_not_come_is_passed_over() {
     let step = table.wants(0, late);
     assert_eq!((step.gate, step.wake), (Gate::Wait, bell_bit(2)));
     assert_eq!(table.wants(1, late + 1).gate, Gate::Wait, "not next");
-    assert_eq!(table.wants(1, late + 1 + PASS_OVER_NS / 2).gate, Gate::Wait);
-    assert_eq!(is_exclusive(&table.wants(1, late + 1 + PASS_OVER_NS)), Some(true), "the next one sleeps");
+    assert_eq!(table.wants(1, late + 1 + BASE.in_flight / 2).gate, Gate::Wait);
+    assert_eq!(is_exclusive(&table.wants(1, late + 1 + BASE.in_flight)), Some(true), "the next one sleeps");
     // A request that is not renewed expires soon.
     let _ = table.wants(0, late + 3 * REQUEST_LIFETIME_NS);
     table.members[1].0.add_busy(100 * MS);
@@ -317,13 +317,13 @@ fn a_dead_holder_is_suspected_soon_and_its_slot_gives_the_turn_back() {
     let _ = table.wants(0, NOW);
     let _ = table.wants(1, NOW + 1);
     assert_eq!(table.wants(1, NOW + 2 * MS).suspect, None, "not within its lease");
-    let step = table.wants(1, NOW + BASE.quantum + 2 * SUSPECT_DEAD_NS);
+    let step = table.wants(1, NOW + BASE.quantum + 2 * BASE.in_flight);
     assert_eq!(step.suspect, Some(0));
-    assert_eq!(table.wants(1, NOW + BASE.quantum + 2 * SUSPECT_DEAD_NS + 1).suspect, None, "asked for already");
+    assert_eq!(table.wants(1, NOW + BASE.quantum + 2 * BASE.in_flight + 1).suspect, None, "asked for already");
     assert!(!table.members[1].0.reclaim_slot(0, &table.kernel), "it lives");
     table.kernel.kill(0);
     assert!(table.members[1].0.reclaim_slot(0, &table.kernel));
-    let step = table.wants(1, NOW + BASE.quantum + 2 * SUSPECT_DEAD_NS + 2);
+    let step = table.wants(1, NOW + BASE.quantum + 2 * BASE.in_flight + 2);
     assert_eq!(is_exclusive(&step), Some(true), "what was before the device went with it");
 }
 

@@ -275,7 +275,7 @@ fn a_stopped_member_costs_the_others_one_drain() {
     world.run(50 * MS);
     world.agents[0].runs = false;
     world.run(1_000 * MS);
-    assert!(world.longest_idle <= BASE.drain + BASE.quantum + PASS_OVER_NS, "{} us", world.longest_idle / US);
+    assert!(world.longest_idle <= BASE.drain + BASE.quantum + BASE.in_flight, "{} us", world.longest_idle / US);
     let before = world.agents[0].served;
     world.agents[0].runs = true;
     world.agents[0].look = 0;

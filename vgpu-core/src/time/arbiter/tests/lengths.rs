@@ -179,3 +179,12 @@ fn who_is_let_in_beside_its_own_work_and_anothers_pays_its_part_of_the_time() {
     let charged = [1, 2].map(|tenant| desk.arbiter.charged_ns(TenantId(tenant), D0));
     assert!(charged.iter().sum::<u64>() <= desk.now + 10 * MS, "more than there was: {charged:?} of {}", desk.now);
 }
+
+/// No launch is expected to take as long, but a graph may.
+#[test]
+fn a_launch_of_five_seconds_is_paid_back_in_full() {
+    let mut seat = super::seat::Seat::new(TenantId(1), D0, Terms::default(), 0);
+    let before = seat.virtual_time;
+    seat.spend_time(5_000 * MS, 5_000 * MS, before, 0);
+    assert_eq!(seat.virtual_time - before, 5_000 * MS * crate::time::account::TICKS_PER_NS);
+}
