@@ -19,7 +19,9 @@ fn slots(world: &World) -> BTreeMap<String, (u64, u64)> {
     let terms = |tenant: vgpu_control::TenantStatus| {
         let name = if tenant.removed { format!("-{}", tenant.name) } else { tenant.name };
         let floor = tenant.devices[0].sm_request.unwrap_or(0.0);
-        (name, (tenant.devices[0].memory_limit.unwrap() / GIB, floor as u64))
+        // The floor of an eighth is 12.5 %.
+        let floor: u64 = format!("{:.0}", floor.floor()).parse().unwrap();
+        (name, (tenant.devices[0].memory_limit.unwrap() / GIB, floor))
     };
     world.status().tenants.into_iter().map(terms).collect()
 }
