@@ -28,7 +28,7 @@ fn plan(replicas: u32, beside: u64) -> ConfigPlan {
 /// What a tenant is promised, by name.
 fn promise(tenant: &TenantPlan) -> (String, Vec<(u64, u32)>) {
     let each = tenant.terms.iter().map(|terms| {
-        (terms.memory.map_or(0, u64::from), terms.floor.map_or(0, |floor| u32::from(floor.as_permille() as u16)))
+        (terms.memory.map_or(0, u64::from), terms.floor.map_or(0, |floor| u32::from(floor.as_permille())))
     });
     (tenant.name.clone(), each.collect())
 }

@@ -19,7 +19,9 @@ fn slots(world: &World) -> BTreeMap<String, (u64, u64)> {
     let terms = |tenant: vgpu_control::TenantStatus| {
         let name = if tenant.removed { format!("-{}", tenant.name) } else { tenant.name };
         let floor = tenant.devices[0].sm_request.unwrap_or(0.0);
-        (name, (tenant.devices[0].memory_limit.unwrap() / GIB, floor as u64))
+        // The floor of an eighth is 12.5 %.
+        let floor: u64 = format!("{:.0}", floor.floor()).parse().unwrap();
+        (name, (tenant.devices[0].memory_limit.unwrap() / GIB, floor))
     };
     world.status().tenants.into_iter().map(terms).collect()
 }
@@ -63,10 +65,6 @@ fn more_slots_come_as_the_members_of_the_larger_ones_leave() {
             "tenant s-3 does not fit yet; it is served when members of other slots have left",
         ]
     );
-    // The room of the slot that waits is given to nobody else.
-    let add = vgpu().args(["tenant", "add", "x", "--memory-limit", "1GiB", "--socket"]).arg(world.admin()).output();
-    let (out, err) = texts(&add.unwrap());
-    assert!(err.contains("may be promised"), "{out}{err}");
     drop(first);
     let third = join(&world, "s-0");
     drop(second);
@@ -96,6 +94,20 @@ fn fewer_slots_grow_only_into_room_that_nobody_holds() {
     drop(removed);
     expect(&world, "all is free", &[("s-0", 40, 50), ("s-1", 40, 50)]);
     assert!(notes(&world).is_empty());
+}
+
+#[test]
+fn the_room_that_kept_slots_will_take_is_given_to_nobody_else() {
+    let world = World::start(&file(4));
+    let (first, second) = (join(&world, "s-0"), join(&world, "s-1"));
+    reload(&world, &file(2));
+    // Half of the device is free now, and will be theirs.
+    expect(&world, "both are kept", &[("s-0", 20, 25), ("s-1", 20, 25)]);
+    let add = vgpu().args(["tenant", "add", "x", "--memory-limit", "1GiB", "--socket"]).arg(world.admin()).output();
+    let (out, err) = texts(&add.unwrap());
+    assert!(err.contains("may be promised"), "{out}{err}");
+    drop((first, second));
+    expect(&world, "they grow", &[("s-0", 40, 50), ("s-1", 40, 50)]);
 }
 
 #[test]
