@@ -398,7 +398,6 @@ mod tests {
             devices: Vec::new(),
             tenants,
             faults: Vec::new(),
-            actions: Vec::new(),
             findings: Vec::new(),
         }
     }

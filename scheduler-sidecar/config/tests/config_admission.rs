@@ -175,7 +175,6 @@ fn plan() -> impl Strategy<Value = ConfigPlan> {
             defaults: Default::default(),
             actions: Vec::new(),
             templates: Vec::new(),
-            actions: Vec::new(),
             windows: Vec::new(),
             bookings: Vec::new(),
             notes: Vec::new(),

@@ -218,7 +218,7 @@ impl ScheduleResolver<'_, '_> {
                     .iter()
                     .any(|terms| one.subjects.has_device(&terms.device) && other.subjects.has_device(&terms.device))
         };
-        !common_keys(one, other).is_empty() && self.tenants.iter().any(|tenant| both(tenant)) && overlap(one, other)
+        !common_keys(one, other).is_empty() && self.tenants.iter().any(both) && overlap(one, other)
     }
 }
 

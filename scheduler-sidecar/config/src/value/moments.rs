@@ -16,7 +16,7 @@ pub fn read_days(written: &WrittenValue<'_>) -> Result<WeekDays, WrongValue> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let day = |name: &str| DAY_NAMES.iter().position(|known| *known == name);
     let (Some(first), Some(last)) = (day(first), day(last)) else {
-        return match nearest_word(text, DAY_NAMES.into_iter()) {
+        return match nearest_word(text, DAY_NAMES) {
             Some(meant) => wrong_value(format!("is not a day (did you mean {meant:?}?)"), FORMS),
             None => wrong_value("is not a day", FORMS),
         };
