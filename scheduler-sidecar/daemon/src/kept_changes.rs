@@ -23,7 +23,7 @@ const MAX_FILE_BYTES: u64 = 32 << 20;
 /// The decisions that outlive the daemon.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptChanges {
-    /// overrides, the earliest first.
+    /// Overrides, the earliest first.
     pub overrides: Vec<TermsOverride>,
     /// Bookings that commands made.
     pub bookings: Vec<WrittenBooking>,

@@ -31,7 +31,7 @@ pub struct PolicyInputs<'a> {
     pub windows: &'a [WindowPlan],
     /// Bookings of the file and of commands.
     pub bookings: &'a [BookingPlan],
-    /// overrides, the earliest first.
+    /// Overrides, the earliest first.
     pub overrides: &'a [TermsOverride],
     /// Time zone of the host, for overrides.
     pub zone: &'a TimeZone,

@@ -1,4 +1,4 @@
-//! overrides: the commands of administrators that change what a tenant may do, until they end.
+//! Overrides: the commands of administrators that change what a tenant may do, until they end.
 
 use serde::{Deserialize, Serialize};
 use vgpu_config::change::WrittenChange;

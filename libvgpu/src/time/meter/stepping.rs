@@ -14,6 +14,9 @@ use vgpu_core::time::gate::{GateVerdict, LaunchRequest, goes_beside};
 
 /// Of short launches into busy streams (below [`SHORT_LAUNCH_NS`]), one in this many reads the clock.
 pub(super) const LAUNCHES_PER_CLOCK_READ: u32 = 8;
+/// Only while at most this many streams are busy may a short launch ignore the long work of other streams, which
+/// may be waiting for it ([`goes_beside`]).
+const MAX_STREAMS_IN_TURN: u32 = 8;
 
 /// When a launch is considered.
 #[derive(Clone, Copy)]
@@ -218,7 +221,10 @@ impl UsageMeter {
         let beside =
             self.busy > u32::from(self.chains[at].is_busy()) && (!wish.cost.is_unknown() || self.is_beside(at, wish));
         let (mut admission, mut aside) = (self.launch_admission(wish, now), 0);
-        if goes_beside(wish.cost, self.keeper.in_flight(), beside) && !self.lease.is_on() {
+        if self.busy <= MAX_STREAMS_IN_TURN
+            && goes_beside(wish.cost, self.keeper.in_flight(), beside)
+            && !self.lease.is_on()
+        {
             if admission != Admission::Admit {
                 admission = wish.account.admit_launch(now);
             }

@@ -299,6 +299,7 @@ impl Reactor {
         let who = note.who.filter(|_| said.is_some());
         let (by_uid, by_pid) = (who.map(|who| who.uid), who.and_then(|who| who.pid));
         let reason = note.reason.as_ref().filter(|_| said.is_some());
+        let is_observed_now = room.tenant.mode == Mode::Enforce && fresh.mode != Mode::Enforce;
         if room.tenant != fresh {
             let what = said.cloned().unwrap_or_else(|| difference_words(&room.tenant, outcome, now));
             room.take_terms(fresh.clone());
@@ -320,8 +321,8 @@ impl Reactor {
                 info!(kind = "tenant.resumed", tenant = %name, by_uid, by_pid, what, reason, "tenant resumed");
             }
         }
-        if outcome.paused && outcome.tenant.mode != Mode::Enforce && !was_paused {
-            warn!(tenant = %name, "paused, and only observed: the pause has no effect");
+        if outcome.paused && is_observed_now {
+            warn!(tenant = %name, "paused, and only observed from now on: the pause has no effect");
         }
     }
 

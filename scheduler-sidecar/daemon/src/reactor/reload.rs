@@ -88,9 +88,8 @@ impl Reactor {
                     warn!("{note}");
                 }
                 self.loaded = Some(loaded);
-                self.serve_waiting();
                 self.follow_changes(&difference, stays);
-                self.announce_reload();
+                self.retry_waiting();
                 return;
             }
             Err(why) => {
@@ -102,12 +101,13 @@ impl Reactor {
             }
         }
         self.loaded = Some(loaded);
-        self.serve_waiting();
-        self.apply_policies(&ChangeNote::default());
-        self.announce_reload();
+        self.retry_waiting();
     }
 
-    fn announce_reload(&self) {
+    /// Tries again to serve the added tenants that had no room, and ends the reading.
+    fn retry_waiting(&mut self) {
+        self.serve_waiting();
+        self.apply_policies(&ChangeNote::default());
         let is_refused = self.loaded.as_ref().is_some_and(|loaded| loaded.refused.is_some());
         let refused = if is_refused { "; the last reload was refused" } else { "" };
         self.notifier.notify_ready(&format!("{}{refused}", self.daemon_summary()));
