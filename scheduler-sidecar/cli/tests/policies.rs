@@ -116,8 +116,9 @@ fn an_override_with_an_end_survives_a_reload_and_a_killed_daemon_and_ends_by_its
     assert_eq!(ceiling(), Some(500));
     eventually("the end comes by itself", || ceiling() == Some(600));
     assert!(world.terms("chat").changed_live.is_empty());
+    world.says(&["set", "chat", "--weight", "2", "--for", "1h"]);
     let text = fs::read_to_string(world.state_file()).unwrap();
-    assert!(!text.contains("a demo"), "nothing is left: {text}");
+    assert!(!text.contains("a demo"), "the next command forgets what is over: {text}");
 }
 
 #[test]

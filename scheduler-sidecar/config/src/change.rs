@@ -107,21 +107,19 @@ impl WrittenChange {
         words.chain(on).collect::<Vec<_>>().join(" ")
     }
 
-    /// Returns the changes of both, those of `later` where both change a key.
+    /// Returns the change without the keys that `later` sets.
     #[must_use]
-    pub fn overlaid_by(&self, later: &Self) -> Self {
-        fn or(later: &Option<String>, earlier: &Option<String>) -> Option<String> {
-            later.as_ref().or(earlier.as_ref()).cloned()
-        }
+    pub fn without_keys_of(&self, later: &Self) -> Self {
+        let keep = |own: &Option<String>, later: &Option<String>| own.clone().filter(|_| later.is_none());
         Self {
-            memory_limit: or(&later.memory_limit, &self.memory_limit),
-            sm_limit: or(&later.sm_limit, &self.sm_limit),
-            sm_request: or(&later.sm_request, &self.sm_request),
-            weight: or(&later.weight, &self.weight),
-            class: or(&later.class, &self.class),
-            quantum: or(&later.quantum, &self.quantum),
-            mode: or(&later.mode, &self.mode),
-            strict: or(&later.strict, &self.strict),
+            memory_limit: keep(&self.memory_limit, &later.memory_limit),
+            sm_limit: keep(&self.sm_limit, &later.sm_limit),
+            sm_request: keep(&self.sm_request, &later.sm_request),
+            weight: keep(&self.weight, &later.weight),
+            class: keep(&self.class, &later.class),
+            quantum: keep(&self.quantum, &later.quantum),
+            mode: keep(&self.mode, &later.mode),
+            strict: keep(&self.strict, &later.strict),
         }
     }
 

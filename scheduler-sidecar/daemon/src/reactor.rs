@@ -286,6 +286,7 @@ impl Reactor {
             Some(why) if reactor.rooms.values().all(|room| room.door.is_none()) => return Err(why.into()),
             _ => {}
         }
+        reactor.apply_policies(&ChangeNote::default());
         reactor.restore_added();
         reactor.apply_policies(&ChangeNote::default());
         reactor.rewrite_roster(None);

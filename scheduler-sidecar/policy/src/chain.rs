@@ -74,6 +74,8 @@ pub struct PolicyStep {
     pub value: String,
     /// Why it changed.
     pub cause: Cause,
+    /// True if the change takes room: a larger promise, or a ceiling below the floor.
+    pub takes_room: bool,
 }
 
 /// What holds for one tenant.
@@ -251,7 +253,7 @@ fn apply_all(devices: &[DevicePlan], active: &[ActivePolicy<'_>], base: &TenantP
                 apply_to_device(devices, policy, &mut outcome, at);
             }
         }
-        let step = |key, value| PolicyStep { device: None, key, value, cause: policy.cause.clone() };
+        let step = |key, value| PolicyStep { device: None, key, value, cause: policy.cause.clone(), takes_room: false };
         if let Effect::Set(change) = &policy.effect {
             let tenant = &mut outcome.tenant;
             let (mode, strict) = (change.mode.unwrap_or(tenant.mode), change.strict.unwrap_or(tenant.strict));
@@ -290,8 +292,19 @@ fn apply_to_device(devices: &[DevicePlan], policy: &ActivePolicy<'_>, outcome: &
         key,
         value: format_value(&after, key),
         cause: cause.clone(),
+        takes_room: takes_room(before, &after, key),
     }));
     outcome.tenant.terms[at] = after;
+}
+
+/// True if a changed key can be the reason why terms do not fit any more.
+fn takes_room(before: &TermsPlan, after: &TermsPlan, key: &str) -> bool {
+    match key {
+        "memory_limit" => after.memory.is_none_or(|now| before.memory.is_some_and(|was| now > was)),
+        "sm_request" => after.floor > before.floor,
+        "sm_limit" => after.ceiling.is_some_and(|ceiling| after.floor.is_some_and(|floor| floor > ceiling)),
+        _ => false,
+    }
 }
 
 /// Gives the tenant at least what was booked. A ceiling below the booked floor rises with it.
@@ -306,8 +319,8 @@ fn raise_terms(terms: &mut TermsPlan, device: Option<&DevicePlan>, floor: Option
     }
 }
 
-/// Returns the policy to give up if the outcomes do not fit: the last window that promises something on the device that
-/// is too small, else the last booking.
+/// Returns the policy to give up if the outcomes do not fit: the last window that takes room of the kind that is short
+/// on that device, else the last such booking.
 fn find_culprit(
     inputs: &PolicyInputs<'_>,
     active: &[ActivePolicy<'_>],
@@ -325,11 +338,11 @@ fn find_culprit(
         if words.is_empty() {
             return None;
         }
-        let name = device.name();
+        let (name, is_memory) = (device.name(), words.iter().any(|words| words.starts_with("memory_limit")));
         let promises = |policy: &ActivePolicy<'_>| {
             let steps = outcomes.iter().flat_map(|outcome| &outcome.steps);
             let mut own = steps.filter(|step| step.cause == policy.cause && step.device.as_ref() == Some(&name));
-            scheduled(policy) && own.any(|step| ["memory_limit", "sm_request", "sm_limit"].contains(&step.key))
+            scheduled(policy) && own.any(|step| step.takes_room && is_memory == (step.key == "memory_limit"))
         };
         let last = |stage| active.iter().rposition(|policy| policy.cause.stage == stage && promises(policy));
         let at = last(PolicyStage::Window).or_else(|| last(PolicyStage::Booking))?;

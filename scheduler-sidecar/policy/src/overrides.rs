@@ -65,28 +65,30 @@ impl TermsOverride {
     }
 }
 
-/// Adds a change. One without an end joins the earlier one of the same tenant and device, and a pause or its contrary
-/// replaces an earlier one, so that repeated commands do not add up.
+/// Adds an override as the last one. Of earlier ones for the same tenant and device it replaces a pause or its
+/// contrary, and the keys that both set if both have the same end. So repeated commands do not add up, and the newest
+/// value of a key always wins.
 ///
 /// # Errors
 /// A message: there are [`MAX_OVERRIDES`] already.
-pub fn add_override(all: &mut Vec<TermsOverride>, mut change: TermsOverride) -> Result<(), String> {
-    let same = |other: &TermsOverride| {
-        other.tenant == change.tenant
-            && other.device == change.device
-            && other.kind() == change.kind()
-            && (change.kind() != 0 || other.until == change.until)
-    };
-    if let Some(at) = all.iter().position(same) {
-        let earlier = all.remove(at);
-        if let (OverrideAction::Terms(written), OverrideAction::Terms(before)) = (&mut change.action, earlier.action) {
-            **written = before.overlaid_by(written);
+pub fn add_override(all: &mut Vec<TermsOverride>, new: TermsOverride) -> Result<(), String> {
+    all.retain_mut(|other| {
+        if other.tenant != new.tenant || other.device != new.device || other.kind() != new.kind() {
+            return true;
         }
-    }
+        match (&mut other.action, &new.action) {
+            (OverrideAction::Terms(_), _) if other.until != new.until => true,
+            (OverrideAction::Terms(before), OverrideAction::Terms(later)) => {
+                **before = before.without_keys_of(later);
+                !before.is_empty()
+            }
+            _ => false,
+        }
+    });
     if all.len() >= MAX_OVERRIDES {
         return Err(format!("{MAX_OVERRIDES} overrides are in force; accepted: fewer, see `vgpu unset`"));
     }
-    all.push(change);
+    all.push(new);
     Ok(())
 }
 
@@ -110,14 +112,23 @@ mod tests {
         let weight = WrittenChange { weight: Some("5".into()), ..WrittenChange::default() };
         add_override(&mut all, TermsOverride { action: OverrideAction::Terms(Box::new(weight)), ..terms("", None) })
             .unwrap();
-        let OverrideAction::Terms(written) = &all[0].action else { panic!() };
-        assert_eq!((written.sm_limit.as_deref(), written.weight.as_deref()), (Some("30"), Some("5")));
+        assert_eq!(all.len(), 2, "another key is another override");
         add_override(&mut all, terms("40", Some(9))).unwrap();
-        assert_eq!(all.len(), 2, "one with an end is another");
+        let weight = WrittenChange { weight: Some("6".into()), ..WrittenChange::default() };
+        add_override(&mut all, TermsOverride { action: OverrideAction::Terms(Box::new(weight)), ..terms("", None) })
+            .unwrap();
+        let limits: Vec<_> = all
+            .iter()
+            .filter_map(|one| match &one.action {
+                OverrideAction::Terms(written) => written.sm_limit.as_deref(),
+                _ => None,
+            })
+            .collect();
+        assert_eq!((all.len(), limits), (3, vec!["30", "40"]), "a later command about another key changes no order");
         for action in [OverrideAction::Pause, OverrideAction::Run, OverrideAction::Pause, OverrideAction::Exclusive] {
             add_override(&mut all, TermsOverride { action, ..terms("", Some(7)) }).unwrap();
         }
-        let actions: Vec<_> = all[2..].iter().map(|change| change.action.clone()).collect();
+        let actions: Vec<_> = all[3..].iter().map(|change| change.action.clone()).collect();
         assert_eq!(actions, [OverrideAction::Pause, OverrideAction::Exclusive]);
     }
 

@@ -51,9 +51,10 @@ pub fn read_zone(written: &WrittenValue<'_>) -> Result<TimeZone, WrongValue> {
 pub fn read_date_time(written: &WrittenValue<'_>) -> Result<DateTime, WrongValue> {
     const FORMS: &str = "a date with a time of day, like \"2026-12-01 09:00\"";
     let text = read_string(written, FORMS)?;
-    let length = text.len();
+    // The parser would accept an offset from UTC and ignore it.
+    let is_plain = [16, 19].contains(&text.len()) && text.bytes().all(|byte| b"0123456789-: T".contains(&byte));
     match text.parse() {
-        Ok(when) if (16..=19).contains(&length) => Ok(when),
+        Ok(when) if is_plain && !text[10..].contains('-') => Ok(when),
         _ => wrong_value("is not a date with a time of day", FORMS),
     }
 }
@@ -107,6 +108,8 @@ mod tests {
         assert!(
             read_date_time(&text("2026-12-01 09:00")).is_ok() && read_date_time(&text("2026-12-01T09:00:30")).is_ok()
         );
+        assert!(read_date_time(&text("2026-12-01 09:00+02")).is_err(), "an offset is not ignored");
+        assert!(read_date_time(&text("2026-12-01 09:00-02")).is_err());
         assert!(read_date_time(&text("2026-12-01")).is_err() && read_date_time(&text("2026-02-30 09:00")).is_err());
         assert_eq!(read_length(&text("90m")).ok(), Some(5_400));
         assert!(

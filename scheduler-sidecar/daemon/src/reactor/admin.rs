@@ -144,7 +144,7 @@ impl Reactor {
         let mut ahead = self.policy_givens();
         add_override(&mut ahead.overrides, change.clone())?;
         let touched: Vec<String> = changed.what.iter().map(|(device, _)| device.clone()).collect();
-        ahead.check_ahead(&touched, change.since, change.until)?;
+        ahead.check_ahead(&touched, change.since, change.until, &self.known_conflicts())?;
         let until = change.until;
         self.add_override(change, &note_about(name, &what, lasting, who))?;
         let mut keys: BTreeSet<&'static str> = changed.whole.iter().copied().collect();
@@ -213,6 +213,13 @@ impl Reactor {
         if self.is_paused(name).unwrap_or(false) {
             let steps = self.policies.steps_of(name).iter().rev();
             let pause = steps.filter(|step| step.key == "paused").map(|step| step.cause.clone()).next();
+            if let Some(other) = pause.as_ref().map(|cause| &cause.name).filter(|_| {
+                pause.as_ref().is_some_and(|cause| cause.stage == PolicyStage::Override && !cause.name.is_empty())
+            }) {
+                return Err(format!(
+                    "tenant {name} is paused because tenant {other} has the devices alone; `vgpu unset {other}` ends that"
+                ));
+            }
             let until = pause.as_ref().and_then(|cause| cause.until);
             let words = pause.map_or_else(String::new, |cause| cause.to_words(clock::unix_seconds()));
             let run = new_override(name, OverrideAction::Run, &ChangeLasting::default(), who)?;
@@ -232,12 +239,21 @@ impl Reactor {
         self.known_room(name)?;
         let change = new_override(name, OverrideAction::Exclusive, lasting, who)?;
         let until = change.until;
-        let of_name = |change: &TermsOverride| change.tenant == name && change.action == OverrideAction::Exclusive;
+        let now = clock::unix_seconds();
+        let of_name = |change: &TermsOverride| {
+            change.tenant == name && change.action == OverrideAction::Exclusive && !change.is_over(now)
+        };
+        if self.is_paused(name).unwrap_or(false) {
+            let steps = self.policies.steps_of(name).iter().rev();
+            let cause = steps.filter(|step| step.key == "paused").map(|step| step.cause.to_words(now)).next();
+            let cause = cause.unwrap_or_default();
+            return Err(format!("tenant {name} is paused itself: {cause}; accepted: a tenant that may launch"));
+        }
         let was = self.policies.kept.overrides.iter().any(of_name);
         let before = self.policies.paused_tenants();
+        self.add_override(change, &note_about(name, "exclusive", lasting, who))?;
         let (by_uid, by_pid, reason) = (who.uid, who.pid, &lasting.reason);
         info!(kind = "tenant.exclusive", tenant = %name, by_uid, by_pid, reason, until, "tenant has its devices alone");
-        self.add_override(change, &note_about(name, "exclusive", lasting, who))?;
         let mut notes = self.lasting_note(until, "it lasts until `vgpu unset` or a restart of the daemon");
         let paused: Vec<String> =
             self.policies.paused_tenants().into_iter().filter(|paused| !before.contains(paused)).collect();
@@ -261,15 +277,20 @@ impl Reactor {
         {
             keys.insert("exclusive".to_owned());
         }
-        let ahead = {
-            let mut givens = self.policy_givens();
-            givens.overrides.retain(|change| !is_own(change));
-            let of_name = |tenant: &&TenantPlan| tenant.name == name;
-            let terms = givens.tenants.iter().find(of_name).map(|tenant| tenant.terms.clone()).unwrap_or_default();
-            let devices: Vec<String> = terms.into_iter().map(|terms| terms.device).collect();
-            givens.check_ahead(&devices, clock::unix_seconds(), None)
-        };
-        ahead.map_err(|why| format!("the terms of the configuration do not fit any more: {why}"))?;
+        let known = self.known_conflicts();
+        let mut givens = self.policy_givens();
+        givens.overrides.retain(|change| !is_own(change));
+        let of_name = |tenant: &&TenantPlan| tenant.name == name;
+        let terms = givens.tenants.iter().find(of_name).map(|tenant| tenant.terms.clone()).unwrap_or_default();
+        let devices: Vec<String> = terms.into_iter().map(|terms| terms.device).collect();
+        if let Err(why) = givens.check_ahead(&devices, clock::unix_seconds(), None, &known) {
+            // A pause and exclusive use promise nothing, so they end in any case.
+            let note = note_about(name, "its pause and its exclusive use were ended", &ChangeLasting::default(), who);
+            self.end_overrides(|change| is_own(change) && !matches!(change.action, OverrideAction::Terms(_)), &note)?;
+            return Err(format!(
+                "the terms of the configuration do not fit any more, so the overridden ones stay: {why}"
+            ));
+        }
         let note = note_about(name, "its overrides were ended", &ChangeLasting::default(), who);
         self.end_overrides(is_own, &note)?;
         self.change_result(name, keys.into_iter().collect(), Vec::new())
@@ -286,7 +307,8 @@ impl Reactor {
         let Some(tenant) = self.rooms.get(&id).map(|room| TenantPlan::from(&room.base)) else { return Ok(Vec::new()) };
         let devices = self.in_force().0;
         let named = booking.devices.iter().map(|device| live::device_of(&devices, &tenant, device));
-        booking.devices = named.collect::<Result<_, _>>()?;
+        let named: BTreeSet<String> = named.collect::<Result<_, _>>()?;
+        booking.devices = named.into_iter().collect();
         let mut ahead = self.policy_givens();
         if booking.name.is_empty() {
             let is_free = |name: &String| ahead.bookings.iter().all(|other| other.name != *name);
@@ -303,7 +325,7 @@ impl Reactor {
             return Err(format!("there are {MAX_BOOKINGS} bookings; accepted: fewer, see `vgpu bookings --cancel`"));
         }
         ahead.bookings.push(booking.read(str::to_owned)?);
-        ahead.check_ahead(&[], now, Some(now))?;
+        ahead.check_ahead(&[], now, Some(now), &self.known_conflicts())?;
         let what = format!("booking {:?} from {}", booking.name, self.policies.format_time(booking.from));
         let mut kept = self.policies.kept.clone();
         kept.bookings.push(booking.clone());

@@ -12,7 +12,7 @@ use rustix::time::ClockId;
 use tracing::{info, warn};
 use vgpu_accounting::clock;
 use vgpu_config::live;
-use vgpu_config::plan::{DevicePlan, TenantPlan};
+use vgpu_config::plan::{ConfigPlan, DevicePlan, TenantPlan};
 use vgpu_config::schedule::{BookingPlan, WindowPlan};
 use vgpu_core::limits::Mode;
 use vgpu_policy::chain::{Decision, PolicyInputs, PolicyStage, PolicyStep, RefusedPolicy, TenantOutcome, decide};
@@ -127,11 +127,12 @@ impl PolicyDesk {
         keys
     }
 
-    /// Forgets a tenant's overrides.
+    /// Forgets a tenant's overrides, and the bookings that commands made for it.
     pub fn forget_tenant(&mut self, tenant: &str) {
-        let before = self.kept.overrides.len();
+        let before = (self.kept.overrides.len(), self.kept.bookings.len());
         self.kept.overrides.retain(|change| change.tenant != tenant);
-        if self.kept.overrides.len() < before {
+        self.kept.bookings.retain(|booking| booking.tenant != tenant);
+        if (self.kept.overrides.len(), self.kept.bookings.len()) != before {
             self.save_or_warn();
         }
     }
@@ -145,7 +146,8 @@ impl PolicyDesk {
     ///
     /// # Errors
     /// A message: it cannot be stored; nothing was changed.
-    pub fn replace_kept(&mut self, kept: KeptChanges) -> Result<(), String> {
+    pub fn replace_kept(&mut self, mut kept: KeptChanges) -> Result<(), String> {
+        Self::forget_what_is_over(&mut kept, clock::unix_seconds());
         let stored = lasting(&kept);
         if stored != lasting(&self.kept)
             && let Some(store) = &self.store
@@ -167,16 +169,10 @@ impl PolicyDesk {
         }
     }
 
-    /// Removes what is over. True if something was.
-    fn end_what_is_over(&mut self, now: i64) -> bool {
-        let before = (self.kept.overrides.len(), self.kept.bookings.len());
-        self.kept.overrides.retain(|change| !change.is_over(now));
-        self.kept.bookings.retain(|booking| booking.until > now);
-        let ended = before != (self.kept.overrides.len(), self.kept.bookings.len());
-        if ended {
-            self.save_or_warn();
-        }
-        ended
+    /// Removes what is over. Only commands do that: a clock that is wrong for a while must lose nothing.
+    fn forget_what_is_over(kept: &mut KeptChanges, now: i64) {
+        kept.overrides.retain(|change| !change.is_over(now));
+        kept.bookings.retain(|booking| booking.until > now);
     }
 }
 
@@ -204,18 +200,20 @@ impl PolicyGivens {
     }
 
     /// Checks that everything fits from now on: the terms of the file with the overrides on these devices, until
-    /// `end`, and every booking.
+    /// `end`, and every booking that is not in `known`, the names of those that did not fit before.
     ///
     /// # Errors
     /// A message: what does not fit and when.
-    pub fn check_ahead(&self, devices: &[String], now: i64, end: Option<i64>) -> Result<(), String> {
+    pub fn check_ahead(&self, devices: &[String], now: i64, end: Option<i64>, known: &[String]) -> Result<(), String> {
         let inputs = self.to_inputs();
-        let end = end.unwrap_or(now.saturating_add(HORIZON_SECONDS));
+        let ends = self.overrides.iter().filter_map(|change| change.until);
+        let last = ends.chain(self.bookings.iter().map(|booking| booking.until)).fold(now, i64::max);
+        let end = end.unwrap_or(last.saturating_add(HORIZON_SECONDS));
         if let Some((at, words)) = find_misfit_ahead(&inputs, devices, now, end) {
             let when = format_time(&self.zone, at);
             return Err(format!("from {when} on it does not fit: {words}; nothing was changed"));
         }
-        match find_booking_conflicts(&inputs, now).into_iter().next() {
+        match find_booking_conflicts(&inputs, now).into_iter().find(|new| !known.contains(&new.name)) {
             None => Ok(()),
             Some(conflict) => {
                 let when = format_time(&self.zone, conflict.at);
@@ -231,6 +229,34 @@ impl PolicyGivens {
 }
 
 impl Reactor {
+    /// Names of the bookings that do not fit already.
+    pub(super) fn known_conflicts(&self) -> Vec<String> {
+        let conflicts = find_booking_conflicts(&self.policy_givens().to_inputs(), clock::unix_seconds());
+        conflicts.into_iter().map(|conflict| conflict.name).collect()
+    }
+
+    /// Checks that a file that is read again breaks no booking that fits beside the file in force.
+    ///
+    /// # Errors
+    /// A message with the booking.
+    pub(super) fn check_bookings_beside(&self, before: &ConfigPlan, plan: &ConfigPlan) -> Result<(), String> {
+        let now = clock::unix_seconds();
+        let givens = |plan: &ConfigPlan| {
+            let made = self.policies.kept.bookings.iter().filter_map(|written| written.read(str::to_owned).ok());
+            PolicyGivens {
+                devices: plan.devices.clone(),
+                tenants: plan.tenants.clone(),
+                windows: plan.windows.clone(),
+                bookings: plan.bookings.iter().cloned().chain(made).collect(),
+                overrides: lasting(&self.policies.kept).overrides,
+                ..self.policy_givens()
+            }
+        };
+        let conflicts = find_booking_conflicts(&givens(before).to_inputs(), now);
+        let known: Vec<String> = conflicts.into_iter().map(|conflict| conflict.name).collect();
+        givens(plan).check_ahead(&[], now, Some(now), &known)
+    }
+
     /// Collects what the policies decide about.
     pub(super) fn policy_givens(&self) -> PolicyGivens {
         let plan = self.loaded.as_ref().map(|loaded| &loaded.plan);
@@ -265,7 +291,6 @@ impl Reactor {
     /// Decides what holds now, and puts it in force at once. Tenants whose terms stay the same are not touched.
     pub(super) fn apply_policies(&mut self, note: &ChangeNote) {
         let now = clock::unix_seconds();
-        self.policies.end_what_is_over(now);
         let givens = self.policy_givens();
         let Decision { outcomes, refused, next } = decide(&givens.to_inputs(), now);
         (self.policies.decided, self.policies.next) = (now, next);
@@ -321,7 +346,7 @@ impl Reactor {
                 info!(kind = "tenant.resumed", tenant = %name, by_uid, by_pid, what, reason, "tenant resumed");
             }
         }
-        if outcome.paused && is_observed_now {
+        if outcome.paused && outcome.tenant.mode != Mode::Enforce && (is_observed_now || !was_paused) {
             warn!(tenant = %name, "paused, and only observed from now on: the pause has no effect");
         }
     }
@@ -380,7 +405,7 @@ impl Reactor {
         if !self.policies.looks_ahead() {
             return Ok(());
         }
-        givens.check_ahead(&devices, clock::unix_seconds(), None)
+        givens.check_ahead(&devices, clock::unix_seconds(), None, &self.known_conflicts())
     }
 
     /// Renames the devices of overrides after the driver named them: a change of every other device (`*`)

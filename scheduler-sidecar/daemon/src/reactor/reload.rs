@@ -118,6 +118,7 @@ impl Reactor {
     fn follow_plan(&mut self, loaded: &LoadedFile, text: &str) -> Result<(ConfigPlan, PlanDifference), String> {
         let mut plan = loaded.source.make_plan(text).map_err(|why| why.to_string())?;
         self.append_added(&mut plan)?;
+        self.check_bookings_beside(&loaded.plan, &plan)?;
         let waiting = self.keep_busy_slots(&loaded.plan, &mut plan)?;
         let difference = self.apply_plan(&loaded.plan, &plan)?;
         self.wait_for_members(waiting);
@@ -232,7 +233,16 @@ impl Reactor {
 
     /// Closes the sockets of these tenants. Their members keep their last terms until they end.
     pub(super) fn remove(&mut self, names: &[String], why: &str, who: Option<PeerCredentials>) {
-        for room in self.rooms.values_mut().filter(|room| names.contains(&room.tenant.name) && !room.is_removed()) {
+        for name in names {
+            self.policies.forget_tenant(name);
+        }
+        let now = clock::now();
+        for (id, room) in self.rooms.iter_mut() {
+            if !names.contains(&room.tenant.name) || room.is_removed() {
+                continue;
+            }
+            // Nobody could resume it any more, and its processes would wait for ever.
+            self.leases.set_pause(arbiter_number(*id), false, now);
             room.close();
             terms_file::remove(&room.tenant.socket);
             let (tenant, members) = (&room.tenant.name, room.members);
@@ -249,6 +259,7 @@ impl Reactor {
         }
         let (leases, recent, slots) = (&mut self.leases, &mut self.recent, &mut self.slots);
         let now = clock::now();
+        let before = self.rooms.len();
         self.rooms.retain(|id, room| {
             if room.is_over() {
                 slots.note_emptied();
@@ -258,6 +269,10 @@ impl Reactor {
             }
             !room.is_over()
         });
+        // A window or a booking that did not fit may fit now.
+        if self.rooms.len() < before && !self.policies.refused.is_empty() {
+            self.apply_policies(&ChangeNote::default());
+        }
         self.forget_ended();
     }
 

@@ -72,7 +72,13 @@ impl Reactor {
             Some(loaded) if is_tenant_of(&loaded.plan, &name) => {
                 Err(SectionRefusal::DoesNotFit("the file has a tenant of this name".to_owned()))
             }
-            Some(loaded) => stored.section.resolve_tenant(&loaded.plan, &self.promised_tenants()),
+            Some(loaded) => {
+                let resolved = stored.section.resolve_tenant(&loaded.plan, &self.promised_tenants());
+                resolved.and_then(|tenant| {
+                    self.check_tenant_ahead(&tenant).map_err(SectionRefusal::DoesNotFit)?;
+                    Ok(tenant)
+                })
+            }
         };
         match resolved {
             Ok(tenant) => {
