@@ -212,6 +212,40 @@ fn a_booking_is_kept_against_everything_that_would_break_it() {
 }
 
 #[test]
+fn a_file_that_would_break_a_booking_is_refused() {
+    let world = serve("");
+    let tomorrow = (Zoned::now() + 1.day()).strftime("%Y-%m-%d 09:00").to_string();
+    world.says(&["book", "chat", "--from", &tomorrow, "--for", "2h", "--sm-request", "60"]);
+    world.reload(&format!("{DEVICE}{}", TENANTS.replace("sm_request = 30", "sm_request = 50")));
+    let refused = || world.status().configuration.unwrap().refused.unwrap_or_default();
+    eventually("the file is refused", || refused().contains("booking \"chat-1\" would not fit"));
+    assert_eq!(world.terms("train").sm_request, Some(30.0));
+}
+
+#[test]
+fn a_paused_tenant_that_is_removed_may_finish_its_work() {
+    let world = serve("");
+    let mut train = Member::hello(&world.socket("train")).join(GPU);
+    world.says(&["pause", "train"]);
+    let chat = TENANTS.split("[[tenant]]").nth(1).unwrap();
+    world.reload(&format!("{DEVICE}[[tenant]]{chat}"));
+    eventually("train is removed", || world.status().tenants.iter().any(|tenant| tenant.removed));
+    train.runs(1_000_000);
+    train.done(1_000_000);
+}
+
+#[test]
+fn an_exclusive_tenant_is_not_paused_by_a_second_one() {
+    let world = serve("");
+    world.says(&["exclusive", "chat"]);
+    let told = world.refused(&["exclusive", "train"]);
+    assert!(told.contains("tenant train is paused itself: tenant chat is exclusive"), "{told}");
+    let told = world.refused(&["resume", "train"]);
+    assert!(told.contains("`vgpu unset chat` ends that"), "{told}");
+    assert!(!world.is_paused("chat") && world.is_paused("train"));
+}
+
+#[test]
 fn a_booking_that_holds_gives_the_tenant_what_was_booked() {
     let world = serve("");
     let member = Member::hello(&world.socket("chat")).join(GPU);

@@ -157,6 +157,17 @@ fn windows_yield_to_bookings_and_neither_breaks_a_promise() {
 }
 
 #[test]
+fn a_window_that_takes_no_room_is_not_given_up_for_one_that_does() {
+    let rest = "[[window]]\nname = \"big\"\nfrom = \"00:00\"\nto = \"24:00\"\nmemory_limit = \"70GiB\"\ntenants = [\"a\"]\n\
+        [[window]]\nname = \"small\"\nfrom = \"00:00\"\nto = \"24:00\"\nsm_limit = 20\nmemory_limit = \"19GiB\"\n\
+        tenants = [\"b\"]\n";
+    let plan = plan(&format!("{}{}{rest}", tenant("a", ""), tenant("b", "")));
+    let decision = decide(&inputs(&plan, &[]), at("2026-11-27T12:00Z"));
+    assert_eq!(decision.refused.iter().map(|it| it.name.as_str()).collect::<Vec<_>>(), ["big"]);
+    assert_eq!(ceilings(&decision)[1], "20 %", "the limit of the other window holds");
+}
+
+#[test]
 fn terms_may_change_places_at_one_moment() {
     let swap = "[[window]]\nname = \"up\"\nfrom = \"22:00\"\nto = \"06:00\"\nsm_request = 80\ntenants = [\"b\"]\n\
         [[window]]\nname = \"down\"\nfrom = \"22:00\"\nto = \"06:00\"\nsm_request = 20\ntenants = [\"a\"]\n";
