@@ -82,13 +82,15 @@ impl Reactor {
                 loaded.reloads += 1;
                 loaded.refused = None;
                 (loaded.plan, loaded.text) = (plan, text);
-                let summary = difference_summary(&difference);
-                info!(kind = "config.taken", file = %loaded.source.path.display(), "{done}: {summary}");
-                for note in &loaded.plan.notes {
-                    warn!("{note}");
-                }
+                let (file, notes) = (loaded.source.path.clone(), loaded.plan.notes.clone());
                 self.loaded = Some(loaded);
                 self.follow_changes(&difference, stays);
+                // Told when the terms are in force.
+                let summary = difference_summary(&difference);
+                info!(kind = "config.taken", file = %file.display(), "{done}: {summary}");
+                for note in notes {
+                    warn!("{note}");
+                }
                 self.retry_waiting();
                 return;
             }
