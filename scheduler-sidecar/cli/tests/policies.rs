@@ -200,6 +200,11 @@ fn a_booking_is_kept_against_everything_that_would_break_it() {
     assert!(late.status.code() == Some(3) && told.contains("booking \"chat-1\" would not fit"), "{told}");
     world.says(&["tenant", "add", "late", "--sm-request", "10", "--memory-limit", "1GiB"]);
     world.says(&["set", "train", "--sm-request", "50", "--for", "10s"]);
+    world.says(&["book", "late", "--from", &tomorrow, "--for", "2h", "--memory-limit", "2GiB", "--name", "of-late"]);
+    world.says(&["tenant", "add", "late", "--sm-request", "5", "--memory-limit", "1GiB", "--replace"]);
+    assert!(world.says(&["bookings"]).contains("of-late"), "other terms of the tenant end no booking");
+    world.says(&["tenant", "remove", "late"]);
+    assert!(!world.says(&["bookings"]).contains("of-late"), "its end does");
     let world = world.killed_and_restarted();
     let all: Vec<BookingStatus> = world.json(&["bookings"]);
     assert_eq!(

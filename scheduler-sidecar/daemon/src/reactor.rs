@@ -29,7 +29,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use entrance::{raise_descriptor_limit, spare_descriptor};
-use policies::{ChangeNote, PolicyDesk};
+use policies::{ChangeNote, PolicyState};
 use reload::LoadedFile;
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
@@ -169,8 +169,8 @@ pub struct Reactor {
     pub(super) record: UsageRecord,
     /// True while usage is still to be passed to the record: the last member left, or the record was busy.
     owes: bool,
-    /// What the policies and administrators decided.
-    pub(super) policies: PolicyDesk,
+    /// Decisions of administrators and of the policies.
+    pub(super) policies: PolicyState,
     /// Bells that members ring too often, and that are ignored for a while: time in ns to listen again, and room.
     muted: BTreeSet<(u64, u64)>,
     /// Number of members.
@@ -218,7 +218,7 @@ impl Reactor {
                 names.entry(index).or_default().push(uuid.clone());
             }
         }
-        let policies = PolicyDesk::below(config.record.dir.as_deref());
+        let policies = PolicyState::below(config.record.dir.as_deref());
         let mut reactor = Self {
             epoll,
             told,

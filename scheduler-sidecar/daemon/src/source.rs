@@ -182,7 +182,7 @@ impl ConfigSource {
         if problems.is_empty() { Ok(()) } else { Err(problems.into_report()) }
     }
 
-    /// What the policies decide about, by the file alone.
+    /// Inputs of the policies that the file alone gives.
     pub fn policy_inputs<'a>(&'a self, plan: &'a ConfigPlan) -> PolicyInputs<'a> {
         PolicyInputs {
             devices: &plan.devices,

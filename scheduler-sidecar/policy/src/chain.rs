@@ -57,7 +57,7 @@ pub struct Cause {
     pub name: String,
     /// Time at which the change ends, in seconds since 1970; `None`: it has no end of its own.
     pub until: Option<i64>,
-    /// Time zone in which people know the end.
+    /// Time zone in which the end is printed.
     pub zone: TimeZone,
     /// Reason that a person gave.
     pub reason: Option<String>,
@@ -78,7 +78,7 @@ pub struct PolicyStep {
     pub takes_room: bool,
 }
 
-/// What holds for one tenant.
+/// Terms and pause in force for one tenant, with the steps that led there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TenantOutcome {
     /// The tenant with the terms in force.
@@ -111,7 +111,7 @@ pub struct Decision {
     pub next: Option<i64>,
 }
 
-/// What a window, a booking or a command does to a tenant.
+/// Effect of a window, a booking or a command on a tenant.
 enum Effect<'a> {
     Set(Cow<'a, TermsChange>),
     Raise { floor: Option<Share>, memory: Option<Amount> },
@@ -282,7 +282,7 @@ fn apply_to_device(devices: &[DevicePlan], policy: &ActivePolicy<'_>, outcome: &
         }
         Effect::Nothing => false,
     };
-    // Terms that the device cannot have, because its size is not known yet, stay as they were.
+    // A percentage of an unknown device size cannot be computed, so the terms stay unchanged.
     if !applied {
         return;
     }

@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 use vgpu_config::change::WrittenChange;
 
-/// Most overrides that are in force or kept at once.
+/// Largest number of overrides at the same time.
 pub const MAX_OVERRIDES: usize = 4096;
 
-/// What an administrator changed.
+/// The subject of an override.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OverrideAction {
@@ -49,13 +49,13 @@ impl TermsOverride {
         self.until.is_some_and(|until| until <= now)
     }
 
-    /// True if the change ends when the configuration is read again: new terms without an end of their own.
+    /// True if the change ends when the configuration is read again: new terms, or a tenant that may run, without an end.
     #[must_use]
     pub fn ends_with_the_file(&self) -> bool {
         self.until.is_none() && !matches!(self.action, OverrideAction::Pause | OverrideAction::Exclusive)
     }
 
-    /// The key that the change is shown under, if it is not about terms.
+    /// Number of the kind: overrides of terms, of the pause, of exclusive use.
     fn kind(&self) -> u8 {
         match self.action {
             OverrideAction::Terms(_) => 0,

@@ -194,7 +194,7 @@ impl Reactor {
         }
         let change = new_override(name, OverrideAction::Pause, lasting, who)?;
         let until = change.until;
-        let note = ChangeNote { tells_pause: true, ..note_about(name, "paused", lasting, who) };
+        let note = ChangeNote { pause_is_logged: true, ..note_about(name, "paused", lasting, who) };
         self.add_override(change, &note)?;
         let (by_uid, by_pid, reason) = (who.uid, who.pid, &lasting.reason);
         info!(kind = "tenant.paused", tenant = %name, by_uid, by_pid, reason, until, "tenant paused");
@@ -206,7 +206,7 @@ impl Reactor {
     fn resume(&mut self, name: &str, who: PeerCredentials) -> Result<ChangeResult, String> {
         self.known_room(name)?;
         let was = self.is_paused(name).unwrap_or(false);
-        let note = ChangeNote { tells_pause: true, ..note_about(name, "resumed", &ChangeLasting::default(), who) };
+        let note = ChangeNote { pause_is_logged: true, ..note_about(name, "resumed", &ChangeLasting::default(), who) };
         let is_pause = |change: &TermsOverride| change.tenant == name && change.action == OverrideAction::Pause;
         self.end_overrides(is_pause, &note)?;
         let mut notes = Vec::new();

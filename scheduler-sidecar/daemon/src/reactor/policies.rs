@@ -31,8 +31,8 @@ const HORIZON_SECONDS: i64 = 8 * 86_400;
 /// Longest time until the wall clock is looked at again, so that a clock that was set is noticed.
 const MAX_CLOCK_WAIT: Duration = Duration::from_secs(60);
 
-/// The policies of the daemon: what people decided, and what the last decision was.
-pub(crate) struct PolicyDesk {
+/// State of the policies: the decisions of administrators, and the outcome of the last decision.
+pub(crate) struct PolicyState {
     /// `None`: there is no directory of state.
     store: Option<ChangeStore>,
     zone: TimeZone,
@@ -47,7 +47,7 @@ pub(crate) struct PolicyDesk {
     next: Option<i64>,
 }
 
-/// Who caused a change of terms, for the log; nobody: time passed or the file was read.
+/// The administrator behind a change of terms, for the log. Empty if time or a reload caused it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ChangeNote {
     /// Words about the change of a tenant, by its name, instead of the policies' own.
@@ -58,7 +58,7 @@ pub(super) struct ChangeNote {
     pub reason: Option<String>,
     /// True if the command that paused or resumed the tenant is logged by itself, because it is an event also where it
     /// changes nothing.
-    pub tells_pause: bool,
+    pub pause_is_logged: bool,
 }
 
 impl ChangeNote {
@@ -68,7 +68,7 @@ impl ChangeNote {
     }
 }
 
-impl PolicyDesk {
+impl PolicyState {
     pub fn below(state_dir: Option<&Path>) -> Self {
         let store = state_dir.map(ChangeStore::below);
         let kept = store.as_ref().map(ChangeStore::read_all).unwrap_or_default();
@@ -127,12 +127,21 @@ impl PolicyDesk {
         keys
     }
 
-    /// Forgets a tenant's overrides, and the bookings that commands made for it.
+    /// Forgets a removed tenant: its overrides, and the bookings that commands made for it.
     pub fn forget_tenant(&mut self, tenant: &str) {
-        let before = (self.kept.overrides.len(), self.kept.bookings.len());
-        self.kept.overrides.retain(|change| change.tenant != tenant);
+        let before = self.kept.bookings.len();
         self.kept.bookings.retain(|booking| booking.tenant != tenant);
-        if (self.kept.overrides.len(), self.kept.bookings.len()) != before {
+        if self.kept.bookings.len() < before {
+            self.save_or_warn();
+        }
+        self.forget_overrides(tenant);
+    }
+
+    /// Forgets a tenant's overrides; its bookings stay.
+    pub fn forget_overrides(&mut self, tenant: &str) {
+        let before = self.kept.overrides.len();
+        self.kept.overrides.retain(|change| change.tenant != tenant);
+        if self.kept.overrides.len() < before {
             self.save_or_warn();
         }
     }
@@ -165,7 +174,7 @@ impl PolicyDesk {
 
     fn save_or_warn(&self) {
         if let Some(Err(why)) = self.store.as_ref().map(|store| store.save(&lasting(&self.kept))) {
-            warn!(%why, "what ended cannot be removed from the stored changes; the next daemon ends it again");
+            warn!(%why, "a tenant's overrides and bookings cannot be removed from changes.json; the next daemon would apply them again");
         }
     }
 
@@ -182,8 +191,8 @@ fn lasting(kept: &KeptChanges) -> KeptChanges {
     KeptChanges { overrides, bookings: kept.bookings.clone() }
 }
 
-/// What a decision is made of, collected from the daemon.
-pub(super) struct PolicyGivens {
+/// Owned copies of everything that `decide` reads.
+pub(super) struct PolicySnapshot {
     devices: Vec<DevicePlan>,
     pub tenants: Vec<TenantPlan>,
     leaving: Vec<TenantPlan>,
@@ -193,7 +202,7 @@ pub(super) struct PolicyGivens {
     zone: TimeZone,
 }
 
-impl PolicyGivens {
+impl PolicySnapshot {
     fn to_inputs(&self) -> PolicyInputs<'_> {
         let Self { devices, tenants, leaving, windows, bookings, overrides, zone } = self;
         PolicyInputs { devices, tenants, leaving, windows, bookings, overrides, zone }
@@ -243,7 +252,7 @@ impl Reactor {
         let now = clock::unix_seconds();
         let givens = |plan: &ConfigPlan| {
             let made = self.policies.kept.bookings.iter().filter_map(|written| written.read(str::to_owned).ok());
-            PolicyGivens {
+            PolicySnapshot {
                 devices: plan.devices.clone(),
                 tenants: plan.tenants.clone(),
                 windows: plan.windows.clone(),
@@ -258,13 +267,13 @@ impl Reactor {
     }
 
     /// Collects what the policies decide about.
-    pub(super) fn policy_givens(&self) -> PolicyGivens {
+    pub(super) fn policy_givens(&self) -> PolicySnapshot {
         let plan = self.loaded.as_ref().map(|loaded| &loaded.plan);
         let (open, leaving) = self.rooms.values().partition::<Vec<_>, _>(|room| !room.is_removed());
         let mut bookings = plan.map(|plan| plan.bookings.clone()).unwrap_or_default();
         // Its values were accepted when it was made.
         bookings.extend(self.policies.kept.bookings.iter().filter_map(|written| written.read(str::to_owned).ok()));
-        PolicyGivens {
+        PolicySnapshot {
             devices: self.in_force().0,
             tenants: open.iter().map(|room| TenantPlan::from(&room.base)).collect(),
             leaving: leaving
@@ -338,7 +347,7 @@ impl Reactor {
             self.leases.set_pause(number, outcome.paused, clock::now());
             let cause = outcome.steps.iter().rev().find(|step| step.key == "paused");
             let what = cause.map_or_else(String::new, |step| step.cause.to_words(now));
-            if said.is_some() && note.tells_pause {
+            if said.is_some() && note.pause_is_logged {
                 // Logged by the command.
             } else if outcome.paused {
                 info!(kind = "tenant.paused", tenant = %name, by_uid, by_pid, what, reason, "tenant paused");
@@ -397,14 +406,14 @@ impl Reactor {
     /// # Errors
     /// A message: what does not fit and when.
     pub(super) fn check_tenant_ahead(&self, tenant: &TenantPlan) -> Result<(), String> {
+        if !self.policies.looks_ahead() {
+            return Ok(());
+        }
         let mut givens = self.policy_givens();
         givens.tenants.retain(|other| other.name != tenant.name);
         givens.overrides.retain(|change| change.tenant != tenant.name);
         givens.tenants.push(tenant.clone());
         let devices: Vec<String> = tenant.terms.iter().map(|terms| terms.device.clone()).collect();
-        if !self.policies.looks_ahead() {
-            return Ok(());
-        }
         givens.check_ahead(&devices, clock::unix_seconds(), None, &self.known_conflicts())
     }
 

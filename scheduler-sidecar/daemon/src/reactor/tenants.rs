@@ -241,7 +241,7 @@ impl Reactor {
         }
         self.follow_added(stored, owner, tenant);
         // A tenant that was changed or paused by hand begins again.
-        self.policies.forget_tenant(name);
+        self.policies.forget_overrides(name);
         self.apply_policies(&ChangeNote::about(name, "replaced by `vgpu tenant add`", who));
         Ok(self.tenant_answer(name, state))
     }
