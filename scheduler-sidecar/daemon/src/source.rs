@@ -170,10 +170,7 @@ impl ConfigSource {
                 }
                 _ => ("booking.name", plan.bookings.iter().find(|it| it.name == conflict.name).map(|it| it.place)),
             };
-            let beside = match conflict.beside.as_slice() {
-                [] => String::new(),
-                names => format!(" beside booking {}", names.join(", ")),
-            };
+            let beside = conflict.beside_words();
             let what =
                 format!("does not fit{beside} from {} on: {}", format_time(self.zone(), conflict.at), conflict.words);
             let accepted = "terms that fit at every moment; vgpud --check shows which hold when";

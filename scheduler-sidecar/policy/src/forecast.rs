@@ -94,6 +94,17 @@ pub struct Conflict {
     pub words: String,
 }
 
+impl Conflict {
+    /// Names the other bookings in the words of a message: ` beside booking demo`; empty if there is none.
+    #[must_use]
+    pub fn beside_words(&self) -> String {
+        match self.beside.as_slice() {
+            [] => String::new(),
+            names => format!(" beside booking {}", names.join(", ")),
+        }
+    }
+}
+
 /// Returns the bookings that do not fit next to the terms and the other bookings. Windows count as absent: they yield
 /// to bookings.
 #[must_use]

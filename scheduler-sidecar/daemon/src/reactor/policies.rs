@@ -226,10 +226,7 @@ impl PolicySnapshot {
             None => Ok(()),
             Some(conflict) => {
                 let when = format_time(&self.zone, conflict.at);
-                let beside = match conflict.beside.as_slice() {
-                    [] => String::new(),
-                    names => format!(" beside booking {}", names.join(", ")),
-                };
+                let beside = conflict.beside_words();
                 let (name, words) = (conflict.name, conflict.words);
                 Err(format!("booking {name:?} would not fit{beside} from {when} on: {words}; nothing was changed"))
             }
