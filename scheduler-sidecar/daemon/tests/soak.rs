@@ -58,12 +58,13 @@ fn soak_peers_that_do_anything_leak_nothing_and_disturb_nobody() {
     let admin = dir.path().join("admin.sock");
     let daemon = Daemon::start(&dir.path().join("a/s"), &["--admin-socket", admin.to_str().unwrap(), "--log", "off"]);
     let descriptors = || fs::read_dir(format!("/proc/{}/fd", daemon.child.id())).unwrap().count();
-    let members = || control::ask_status(&admin).unwrap().tenants[0].members.len();
+    // A daemon that is busy with other administrators gives no number yet.
+    let members = || control::ask_status(&admin).ok().map(|status| status.tenants[0].members.len());
     // Files that the first member makes the daemon open stay open.
     let mut first = daemon.connect();
     assert!(first.terms().is_ok() && first.is_served());
     drop(first);
-    eventually("the daemon is alone", || members() == 0);
+    eventually("the daemon is alone", || members() == Some(0));
     // The connection of the last request may not be closed yet.
     let settled = |_| {
         std::thread::sleep(Duration::from_millis(2));
@@ -98,7 +99,7 @@ fn soak_peers_that_do_anything_leak_nothing_and_disturb_nobody() {
         }
     });
     drop::<Peer>(good);
-    eventually("everybody is forgotten", || members() == 0);
+    eventually("everybody is forgotten", || members() == Some(0));
     eventually("every descriptor is back", || descriptors() <= before);
     let status = fs::read_to_string(format!("/proc/{}/status", daemon.child.id())).unwrap();
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -179,7 +180,7 @@ fn soak_members_with_pages_that_say_anything_leak_nothing_and_disturb_no_other_t
     // Files that the first member makes the daemon open stay open.
     drop(Member::hello(&world.socket("bad")).join(GPU));
     drop(Member::hello(&world.socket("good")).join(GPU));
-    eventually("the daemon is alone", || members() == 0);
+    eventually("the daemon is alone", || members() == Some(0));
     let settled = |_| {
         std::thread::sleep(Duration::from_millis(2));
         world.descriptors()
@@ -209,7 +210,7 @@ fn soak_members_with_pages_that_say_anything_leak_nothing_and_disturb_no_other_t
         }
     });
     println!("{leases} leases");
-    eventually("everybody is forgotten", || members() == 0);
+    eventually("everybody is forgotten", || members() == Some(0));
     eventually("every descriptor is back", || world.descriptors() <= before);
     let World { daemon, dir: _dir } = world;
     assert_eq!(daemon.stop().0, Some(0));
