@@ -19,6 +19,7 @@ mod tenants;
 mod terms_file;
 mod time;
 mod untaken;
+mod usage;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -382,6 +383,7 @@ impl Reactor {
             self.remove_expired();
             self.settle_waiting_slots();
             self.follow_wall_clock();
+            self.follow_usage();
             self.look_back();
             self.set_alarm();
         }

@@ -180,7 +180,7 @@ fn soak_members_with_pages_that_say_anything_leak_nothing_and_disturb_no_other_t
     // Files that the first member makes the daemon open stay open.
     drop(Member::hello(&world.socket("bad")).join(GPU));
     drop(Member::hello(&world.socket("good")).join(GPU));
-    eventually("the daemon is alone", || members() == Some(0));
+    eventually("the daemon is alone", || members() == 0);
     let settled = |_| {
         std::thread::sleep(Duration::from_millis(2));
         world.descriptors()
@@ -210,7 +210,7 @@ fn soak_members_with_pages_that_say_anything_leak_nothing_and_disturb_no_other_t
         }
     });
     println!("{leases} leases");
-    eventually("everybody is forgotten", || members() == Some(0));
+    eventually("everybody is forgotten", || members() == 0);
     eventually("every descriptor is back", || world.descriptors() <= before);
     let World { daemon, dir: _dir } = world;
     assert_eq!(daemon.stop().0, Some(0));

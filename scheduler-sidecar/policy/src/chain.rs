@@ -1,8 +1,9 @@
 //! The chain of policies: from the terms of the file to the terms in force, with the reason of each change.
 //!
-//! The stages run in a fixed order: windows and bookings, then overrides. A later stage wins. If the promises of
-//! windows or bookings do not fit next to all others, windows lose their effect first, the last of the file before the
-//! first, then bookings. What a person set by hand is never taken back here.
+//! The stages run in a fixed order: windows, bookings, groups, need, overrides. A later stage wins, but restrictions
+//! that follow from use are applied after all stages that could loosen them; only an override may. If promises do not
+//! fit next to all others, raised floors of the stage need lose their effect first, then windows, the last of the file
+//! before the first, then bookings. What a person set by hand is never taken back here.
 
 use std::borrow::Cow;
 
@@ -16,6 +17,8 @@ use vgpu_core::units::share::Share;
 
 use crate::overrides::{OverrideAction, TermsOverride};
 use crate::schedule::{next_boundary, window_end};
+use crate::stage::PolicyStage;
+use crate::usage::{Restriction, UsageChange, UsageEffect};
 use crate::values::{format_value, whole_value};
 
 /// Everything that a decision depends on, besides the time.
@@ -31,21 +34,12 @@ pub struct PolicyInputs<'a> {
     pub windows: &'a [WindowPlan],
     /// Bookings of the file and of commands.
     pub bookings: &'a [BookingPlan],
+    /// Changes that follow from use.
+    pub usage: &'a [UsageChange],
     /// Overrides, the earliest first.
     pub overrides: &'a [TermsOverride],
     /// Time zone of the host, for overrides.
     pub zone: &'a TimeZone,
-}
-
-/// A stage of the chain.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum PolicyStage {
-    /// Windows of the file.
-    Window,
-    /// Bookings of the file and of commands.
-    Booking,
-    /// Commands of administrators.
-    Override,
 }
 
 /// Why something changed.
@@ -53,7 +47,7 @@ pub enum PolicyStage {
 pub struct Cause {
     /// Stage that made the change.
     pub stage: PolicyStage,
-    /// Name of the window, the booking, or the exclusive tenant; empty for other overrides.
+    /// Name of the window, the booking, the group or the need; the exclusive tenant; empty for other overrides.
     pub name: String,
     /// Time at which the change ends, in seconds since 1970; `None`: it has no end of its own.
     pub until: Option<i64>,
@@ -89,12 +83,12 @@ pub struct TenantOutcome {
     pub steps: Vec<PolicyStep>,
 }
 
-/// A window or a booking that has no effect because its promises do not fit.
+/// A change that has no effect because its promises do not fit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefusedPolicy {
-    /// Stage of the window or the booking.
+    /// Stage of the change.
     pub stage: PolicyStage,
-    /// Its name.
+    /// Name of its cause.
     pub name: String,
     /// Why it does not fit, with what would.
     pub words: String,
@@ -105,20 +99,21 @@ pub struct RefusedPolicy {
 pub struct Decision {
     /// One outcome for each of [`PolicyInputs::tenants`], in that order.
     pub outcomes: Vec<TenantOutcome>,
-    /// Windows and bookings without effect.
+    /// Changes without effect.
     pub refused: Vec<RefusedPolicy>,
     /// Time at which something begins or ends next, in seconds since 1970; `None`: never.
     pub next: Option<i64>,
 }
 
-/// Effect of a window, a booking or a command on a tenant.
+/// Effect of a change on a tenant.
 enum Effect<'a> {
     Set(Cow<'a, TermsChange>),
     Raise { floor: Option<Share>, memory: Option<Amount> },
+    Restrict(&'a Restriction),
     Nothing,
 }
 
-/// A window, a booking or a command that is in force now.
+/// A change that is in force now.
 struct ActivePolicy<'a> {
     cause: Cause,
     subject: PolicySubject<'a>,
@@ -165,7 +160,7 @@ impl ActivePolicy<'_> {
         match &self.effect {
             Effect::Set(change) => change.memory.is_some() || change.floor.is_some() || change.ceiling.is_some(),
             Effect::Raise { .. } => true,
-            Effect::Nothing => false,
+            Effect::Restrict(_) | Effect::Nothing => false,
         }
     }
 }
@@ -234,7 +229,22 @@ fn active_policies<'a>(inputs: &PolicyInputs<'a>, now: i64) -> Vec<ActivePolicy<
         let cause = Cause { stage: PolicyStage::Override, name, until, zone, reason };
         Some(ActivePolicy { cause, subject, effect, paused })
     });
-    windows.chain(bookings).chain(overrides).collect()
+    let is_restriction = |change: &&UsageChange| matches!(change.effect, UsageEffect::Restrict(_));
+    let (restrictions, others): (Vec<_>, Vec<_>) = inputs.usage.iter().partition(is_restriction);
+    let usage = others.into_iter().chain(restrictions).map(|change| active_usage(inputs.zone, change));
+    windows.chain(bookings).chain(usage).chain(overrides).collect()
+}
+
+fn active_usage<'a>(zone: &TimeZone, change: &'a UsageChange) -> ActivePolicy<'a> {
+    let UsageChange { stage, name, tenant, device, effect, until, reason } = change;
+    let (effect, paused) = match effect {
+        UsageEffect::Terms(change) => (Effect::Set(Cow::Borrowed(change)), None),
+        UsageEffect::RaiseFloor(floor) => (Effect::Raise { floor: Some(*floor), memory: None }, None),
+        UsageEffect::Restrict(bounds) => (Effect::Restrict(bounds), bounds.is_paused.then_some(true)),
+    };
+    let (name, zone, reason) = (name.clone(), zone.clone(), reason.clone());
+    let cause = Cause { stage: *stage, name, until: *until, zone, reason };
+    ActivePolicy { cause, subject: PolicySubject::Tenant { tenant, device: device.as_deref() }, effect, paused }
 }
 
 fn next_change(inputs: &PolicyInputs<'_>, now: i64) -> Option<i64> {
@@ -280,6 +290,10 @@ fn apply_to_device(devices: &[DevicePlan], policy: &ActivePolicy<'_>, outcome: &
             raise_terms(&mut after, described, *floor, *memory);
             true
         }
+        Effect::Restrict(bounds) => {
+            bounds.restrict_terms(&mut after);
+            true
+        }
         Effect::Nothing => false,
     };
     // A percentage of an unknown device size cannot be computed, so the terms stay unchanged.
@@ -319,8 +333,8 @@ fn raise_terms(terms: &mut TermsPlan, device: Option<&DevicePlan>, floor: Option
     }
 }
 
-/// Returns the policy to give up if the outcomes do not fit: the last window that takes room of the kind that is short
-/// on that device, else the last such booking.
+/// Returns the policy to give up if the outcomes do not fit: the last need that takes room of the kind that is short on
+/// that device, else the last such window, else the last such booking.
 fn find_culprit(
     inputs: &PolicyInputs<'_>,
     active: &[ActivePolicy<'_>],
@@ -345,7 +359,7 @@ fn find_culprit(
             scheduled(policy) && own.any(|step| step.takes_room && is_memory == (step.key == "memory_limit"))
         };
         let last = |stage| active.iter().rposition(|policy| policy.cause.stage == stage && promises(policy));
-        let at = last(PolicyStage::Window).or_else(|| last(PolicyStage::Booking))?;
+        let at = [PolicyStage::Need, PolicyStage::Window, PolicyStage::Booking].into_iter().find_map(last)?;
         Some((at, words.join("; and ")))
     })
 }

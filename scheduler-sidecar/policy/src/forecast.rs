@@ -3,7 +3,8 @@
 use vgpu_config::live::find_misfits;
 use vgpu_config::plan::TenantPlan;
 
-use crate::chain::{Decision, PolicyInputs, PolicyStage, decide};
+use crate::chain::{Decision, PolicyInputs, decide};
+use crate::stage::PolicyStage;
 use crate::values::{format_value, whole_value};
 
 /// Most moments that are looked at: windows of a week and many bookings have fewer.
@@ -105,12 +106,12 @@ impl Conflict {
     }
 }
 
-/// Returns the bookings that do not fit next to the terms and the other bookings. Windows count as absent: they yield
-/// to bookings.
+/// Returns the bookings that do not fit next to the terms and the other bookings. Windows and needs count as absent: they
+/// yield to bookings.
 #[must_use]
 pub fn find_booking_conflicts(inputs: &PolicyInputs<'_>, now: i64) -> Vec<Conflict> {
     let Some(end) = inputs.bookings.iter().map(|booking| booking.until).max() else { return Vec::new() };
-    find_conflicts(&PolicyInputs { windows: &[], ..*inputs }, now, end)
+    find_conflicts(&PolicyInputs { windows: &[], usage: &[], ..*inputs }, now, end)
 }
 
 /// Returns the windows that do not fit next to the terms of the file, for `seconds` from `now` on.
@@ -119,7 +120,11 @@ pub fn find_window_conflicts(inputs: &PolicyInputs<'_>, now: i64, seconds: i64) 
     if inputs.windows.is_empty() {
         return Vec::new();
     }
-    find_conflicts(&PolicyInputs { bookings: &[], overrides: &[], ..*inputs }, now, now.saturating_add(seconds))
+    find_conflicts(
+        &PolicyInputs { bookings: &[], usage: &[], overrides: &[], ..*inputs },
+        now,
+        now.saturating_add(seconds),
+    )
 }
 
 /// Returns the first moment, from `now` to before `end`, at which the terms of the file and the overrides do not

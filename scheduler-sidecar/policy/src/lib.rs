@@ -1,8 +1,8 @@
-//! Policies: terms that follow time and the decisions of people.
+//! Policies: terms that follow time, use and the decisions of people.
 //!
 //! ```text
-//! terms of the file ──► windows, bookings ──► overrides ──► terms in force
-//!                       (schedule)            (overrides)           (chain: decide)
+//! terms of the file ──► windows, bookings ──► groups, need ──► overrides ──► terms in force
+//!                       (schedule)            (usage)          (overrides)   (chain: decide)
 //! ```
 //!
 //! Everything here is a pure function of its arguments: no IO and no clock, and time zones are values. The daemon calls
@@ -14,5 +14,7 @@ pub mod chain;
 pub mod forecast;
 pub mod overrides;
 pub mod schedule;
+pub mod stage;
+pub mod usage;
 pub mod values;
 pub mod words;

@@ -3,8 +3,9 @@
 use jiff::tz::TimeZone;
 use vgpu_config::plan::TenantPlan;
 
-use crate::chain::{Cause, PolicyStage, PolicyStep, TenantOutcome};
+use crate::chain::{Cause, PolicyStep, TenantOutcome};
 use crate::schedule::format_moment;
+use crate::stage::PolicyStage;
 use crate::values::{format_value, whole_value};
 
 impl Cause {
@@ -15,6 +16,8 @@ impl Cause {
         let what = match (stage, name.as_str()) {
             (PolicyStage::Window, name) => format!("window {name:?}"),
             (PolicyStage::Booking, name) => format!("booking {name:?}"),
+            (PolicyStage::Group, name) => format!("group {name:?}"),
+            (PolicyStage::Need, name) => name.to_owned(),
             (PolicyStage::Override, "") => "by hand".to_owned(),
             (PolicyStage::Override, tenant) => format!("tenant {tenant} is exclusive by hand"),
         };

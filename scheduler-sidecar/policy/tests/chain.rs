@@ -8,9 +8,11 @@ use vgpu_config::live::{apply_change, find_misfits};
 use vgpu_config::make_plan;
 use vgpu_config::plan::{ConfigPlan, TenantPlan};
 use vgpu_config::resolve::Surroundings;
-use vgpu_policy::chain::{Decision, PolicyInputs, PolicyStage, decide};
+use vgpu_policy::chain::{Decision, PolicyInputs, decide};
 use vgpu_policy::forecast::{find_booking_conflicts, find_misfit_ahead, find_window_conflicts, forecast_changes};
 use vgpu_policy::overrides::{OverrideAction, TermsOverride, add_override};
+use vgpu_policy::stage::PolicyStage;
+use vgpu_policy::usage::{Restriction, UsageChange, UsageEffect};
 use vgpu_policy::words::chain_sentences;
 
 const WEEK: i64 = 7 * 86_400;
@@ -27,6 +29,10 @@ fn tenant(name: &str, rest: &str) -> String {
     format!("[[tenant]]\nname = \"{name}\"\ndevices = [0]\nmemory_limit = \"20GiB\"\n{rest}\n")
 }
 
+fn inputs_with<'a>(plan: &'a ConfigPlan, usage: &'a [UsageChange], overrides: &'a [TermsOverride]) -> PolicyInputs<'a> {
+    PolicyInputs { usage, ..inputs(plan, overrides) }
+}
+
 fn inputs<'a>(plan: &'a ConfigPlan, overrides: &'a [TermsOverride]) -> PolicyInputs<'a> {
     PolicyInputs {
         devices: &plan.devices,
@@ -34,6 +40,7 @@ fn inputs<'a>(plan: &'a ConfigPlan, overrides: &'a [TermsOverride]) -> PolicyInp
         leaving: &[],
         windows: &plan.windows,
         bookings: &plan.bookings,
+        usage: &[],
         overrides,
         zone: &UTC,
     }
@@ -237,8 +244,16 @@ proptest! {
     fn for_every_mix_the_terms_fit_at_every_moment_and_end_exactly(
         file in files(),
         commands in prop::collection::vec((0..4_usize, 1..=100_u32, 0..60_i64, prop::option::of(1..50_i64)), 0..12),
+        needs in prop::collection::vec((0..4_usize, 1..=100_u32, any::<bool>()), 0..4),
     ) {
         let plan = plan(&file);
+        let need = |(of, percent, raises): (usize, u32, bool)| {
+            let bound = share(&percent.to_string());
+            let bounds = Restriction { ceiling: Some(bound), ..Restriction::default() };
+            let effect = if raises { UsageEffect::RaiseFloor(bound) } else { UsageEffect::Restrict(bounds) };
+            UsageChange { tenant: format!("t{of}"), ..usage(PolicyStage::Need, "deadline", effect) }
+        };
+        let needs: Vec<_> = needs.into_iter().map(need).collect();
         let begin = at("2026-11-23T00:00Z");
         let mut changes: Vec<TermsOverride> = Vec::new();
         let mut now = begin;
@@ -248,7 +263,7 @@ proptest! {
             let name = format!("t{of}");
             let written = WrittenChange { sm_request: Some(share.to_string()), ..WrittenChange::default() };
             let in_force: Vec<TenantPlan> =
-                decide(&inputs(&plan, &changes), now).outcomes.into_iter().map(|outcome| outcome.tenant).collect();
+                decide(&inputs_with(&plan, &needs, &changes), now).outcomes.into_iter().map(|outcome| outcome.tenant).collect();
             let parsed = written.read(str::to_owned).unwrap();
             let until = length.map(|hours| now + hours * 3600);
             let change = TermsOverride {
@@ -257,7 +272,7 @@ proptest! {
             };
             let mut with = changes.clone();
             add_override(&mut with, change).unwrap();
-            let ahead = find_misfit_ahead(&inputs(&plan, &with), &["0".to_owned()], now, until.unwrap_or(now + WEEK));
+            let ahead = find_misfit_ahead(&inputs_with(&plan, &needs, &with), &["0".to_owned()], now, until.unwrap_or(now + WEEK));
             if apply_change(&plan.devices, &in_force, &name, None, &parsed).is_ok() && ahead.is_none() {
                 changes = with;
             }
@@ -265,7 +280,7 @@ proptest! {
         let mut moment = begin;
         let mut last = None;
         for _ in 0..500 {
-            let decision = decide(&inputs(&plan, &changes), moment);
+            let decision = decide(&inputs_with(&plan, &needs, &changes), moment);
             let tenants: Vec<TenantPlan> = decision.outcomes.iter().map(|outcome| outcome.tenant.clone()).collect();
             if moment >= now {
                 prop_assert_eq!(find_misfits(&plan.devices, &tenants), Vec::<String>::new(), "at {}", moment);
@@ -276,7 +291,7 @@ proptest! {
             // Between the moments that a decision names nothing changes.
             if let Some((before, next)) = last {
                 prop_assert_eq!(next, Some(moment));
-                prop_assert_eq!(&decide(&inputs(&plan, &changes), moment - 1).outcomes, &before);
+                prop_assert_eq!(&decide(&inputs_with(&plan, &needs, &changes), moment - 1).outcomes, &before);
             }
             last = Some((decision.outcomes, decision.next));
             match decision.next {
@@ -289,4 +304,51 @@ proptest! {
         let tenants: Vec<TenantPlan> = restored.outcomes.into_iter().map(|outcome| outcome.tenant).collect();
         prop_assert_eq!(tenants, plan.tenants);
     }
+}
+
+fn usage(stage: PolicyStage, name: &str, effect: UsageEffect) -> UsageChange {
+    UsageChange { stage, name: name.into(), tenant: "a".into(), device: None, effect, until: None, reason: None }
+}
+
+fn share(percent: &str) -> vgpu_core::units::share::Share {
+    let change = WrittenChange { sm_request: Some(percent.into()), ..WrittenChange::default() };
+    change.read(str::to_owned).unwrap().floor.flatten().unwrap()
+}
+
+#[test]
+fn a_restriction_that_follows_from_use_is_loosened_by_an_override_alone() {
+    let plan = plan(&tenant("a", "sm_request = 10\nsm_limit = 90"));
+    let bounds = Restriction { ceiling: Some(share("20")), is_batch: true, is_paused: true, weight: None };
+    let changes = [
+        usage(PolicyStage::Group, "lab", UsageEffect::Restrict(bounds)),
+        usage(PolicyStage::Need, "deadline", UsageEffect::RaiseFloor(share("60"))),
+    ];
+    let now = at("2026-11-27T12:00:00Z");
+    let restricted = decide(&inputs_with(&plan, &changes, &[]), now);
+    let outcome = &restricted.outcomes[0];
+    let terms = &outcome.tenant.terms[0];
+    assert_eq!((terms.ceiling, terms.floor, outcome.paused), (Some(share("20")), Some(share("20")), true));
+    let words = chain_sentences(&plan.tenants[0], outcome, "0", "file", now);
+    assert!(words.contains(&"sm_request 10 % (file) -> 60 % (deadline) -> 20 % (group \"lab\")".into()), "{words:?}");
+    let by_hand = [
+        overrides("a", limit("70"), "2026-11-27T11:00:00Z", None),
+        overrides("a", OverrideAction::Run, "2026-11-27T11:00:00Z", None),
+    ];
+    let loosened = decide(&inputs_with(&plan, &changes, &by_hand), now);
+    let outcome = &loosened.outcomes[0];
+    assert_eq!((outcome.tenant.terms[0].ceiling, outcome.paused), (Some(share("70")), false));
+    let off = decide(&inputs(&plan, &[]), now);
+    assert_eq!((&off.outcomes[0].tenant, off.outcomes[0].paused), (&plan.tenants[0], false));
+}
+
+#[test]
+fn a_floor_that_a_need_raises_yields_before_a_window() {
+    let window = "[[window]]\nname = \"w\"\nfrom = \"00:00\"\nto = \"24:00\"\ntenants = [\"b\"]\nsm_request = 50\n";
+    let plan = plan(&format!("{}{}{window}", tenant("a", "sm_request = 10"), tenant("b", "sm_request = 10")));
+    let changes = [usage(PolicyStage::Need, "deadline", UsageEffect::RaiseFloor(share("60")))];
+    let decision = decide(&inputs_with(&plan, &changes, &[]), at("2026-11-27T12:00:00Z"));
+    let floors: Vec<_> = decision.outcomes.iter().map(|outcome| outcome.tenant.terms[0].floor).collect();
+    assert_eq!(floors, [Some(share("10")), Some(share("50"))]);
+    let refused: Vec<_> = decision.refused.iter().map(|refused| (refused.stage, refused.name.as_str())).collect();
+    assert_eq!(refused, [(PolicyStage::Need, "deadline")]);
 }

@@ -23,8 +23,9 @@ use vgpu_config::value::is_name;
 use vgpu_control::explain::{DeviceExplanation, DeviceStanding, explain_tenant, tell_findings};
 use vgpu_control::own;
 use vgpu_control::{BookingStatus, ChangeLasting, ChangeResult, ControlAnswer, ControlCommand, ProcessStatus};
-use vgpu_policy::chain::{PolicyStage, RefusedPolicy};
+use vgpu_policy::chain::RefusedPolicy;
 use vgpu_policy::overrides::{OverrideAction, TermsOverride, add_override};
+use vgpu_policy::stage::PolicyStage;
 
 /// Most bookings that commands made and that are not over.
 const MAX_BOOKINGS: usize = 1024;

