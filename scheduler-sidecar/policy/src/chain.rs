@@ -148,9 +148,7 @@ impl ActivePolicy<'_> {
     fn is_about_device(&self, terms: &TermsPlan) -> bool {
         match &self.subject {
             PolicySubject::Window(window) => window.subjects.has_device(&terms.device),
-            PolicySubject::Booking(booking) => {
-                booking.devices.is_empty() || booking.devices.iter().any(|device| is_named(terms, device))
-            }
+            PolicySubject::Booking(booking) => is_booked_device(booking, terms),
             PolicySubject::Tenant { device, .. } => device.is_none_or(|device| is_named(terms, device)),
             PolicySubject::Others(_) => false,
         }
@@ -163,6 +161,11 @@ impl ActivePolicy<'_> {
             Effect::Restrict(_) | Effect::Nothing => false,
         }
     }
+}
+
+/// True if the booking is of the device of these terms of its tenant.
+pub(crate) fn is_booked_device(booking: &BookingPlan, terms: &TermsPlan) -> bool {
+    booking.devices.is_empty() || booking.devices.iter().any(|device| is_named(terms, device))
 }
 
 /// True if the terms are those of the device with this number or UUID.
@@ -247,7 +250,8 @@ fn active_usage<'a>(zone: &TimeZone, change: &'a UsageChange) -> ActivePolicy<'a
     ActivePolicy { cause, subject: PolicySubject::Tenant { tenant, device: device.as_deref() }, effect, paused }
 }
 
-fn next_change(inputs: &PolicyInputs<'_>, now: i64) -> Option<i64> {
+/// Returns the next moment after `now` at which something begins or ends, in seconds since 1970.
+pub(crate) fn next_change(inputs: &PolicyInputs<'_>, now: i64) -> Option<i64> {
     let windows = inputs.windows.iter().filter_map(|window| next_boundary(window, now));
     let bookings = inputs.bookings.iter().flat_map(|booking| [booking.from, booking.until]);
     let overrides = inputs.overrides.iter().filter_map(|change| change.until);

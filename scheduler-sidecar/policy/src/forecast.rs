@@ -1,14 +1,88 @@
 //! Looks ahead: which terms will hold when, and which bookings could not be kept.
 
+use std::collections::BTreeSet;
+
 use vgpu_config::live::find_misfits;
 use vgpu_config::plan::TenantPlan;
 
-use crate::chain::{Decision, PolicyInputs, decide};
+use crate::chain::{Decision, PolicyInputs, RefusedPolicy, decide, is_booked_device, next_change};
 use crate::stage::PolicyStage;
 use crate::values::{format_value, whole_value};
 
-/// Most moments that are looked at: windows of a week and many bookings have fewer.
-const MAX_MOMENTS: usize = 2_000;
+/// Most moments at which terms are looked at; a thousand tenants take about a second. Ten windows a day for half a year
+/// and many bookings have fewer.
+const MAX_MOMENTS: usize = 4_000;
+
+/// Time for which windows are followed after every other change: all of them have begun and ended by then.
+const WINDOWS_SECONDS: i64 = 8 * 86_400;
+
+/// What holds at each moment of a span of time at which something begins or ends.
+struct Decisions<'a> {
+    inputs: &'a PolicyInputs<'a>,
+    /// `None`: there is no further moment.
+    at: Option<i64>,
+    end: i64,
+    left: usize,
+    /// Time until which windows are followed.
+    windows_until: i64,
+}
+
+/// A moment after which terms were not looked at, because too much changes.
+struct TooManyMoments {
+    /// The moment, in seconds since 1970.
+    at: i64,
+}
+
+impl TooManyMoments {
+    fn words(&self) -> String {
+        format!("more than {MAX_MOMENTS} windows, bookings and overrides begin or end before, too many to look at")
+    }
+}
+
+impl<'a> Decisions<'a> {
+    fn between(inputs: &'a PolicyInputs<'a>, now: i64, end: i64) -> Self {
+        Self { inputs, at: Some(now), end, left: MAX_MOMENTS, windows_until: now.saturating_add(WINDOWS_SECONDS) }
+    }
+}
+
+impl Iterator for Decisions<'_> {
+    type Item = Result<(i64, Decision), TooManyMoments>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let at = self.at.take()?;
+        let Some(left) = self.left.checked_sub(1) else { return Some(Err(TooManyMoments { at })) };
+        self.left = left;
+        let decision = decide(self.inputs, at);
+        // Windows come back each week, so they are new only within a week of something else.
+        let without_windows = PolicyInputs { windows: &[], ..*self.inputs };
+        let other = next_change(&without_windows, at);
+        let next = decision.next.filter(|next| *next < self.windows_until).or(other);
+        if let Some(other) = other.filter(|_| next == other) {
+            self.windows_until = other.saturating_add(WINDOWS_SECONDS);
+        }
+        self.at = next.filter(|next| *next < self.end);
+        Some(Ok((at, decision)))
+    }
+}
+
+/// The tenants of some devices.
+struct DeviceInputs {
+    tenants: Vec<TenantPlan>,
+    leaving: Vec<TenantPlan>,
+}
+
+impl DeviceInputs {
+    fn on(inputs: &PolicyInputs<'_>, devices: &BTreeSet<String>) -> Self {
+        let is_there = |tenant: &&TenantPlan| tenant.terms.iter().any(|terms| devices.contains(&terms.device));
+        let select = |all: &[TenantPlan]| all.iter().filter(is_there).cloned().collect();
+        Self { tenants: select(inputs.tenants), leaving: select(inputs.leaving) }
+    }
+
+    fn to_inputs<'a>(&'a self, inputs: &PolicyInputs<'a>) -> PolicyInputs<'a> {
+        let Self { tenants, leaving } = self;
+        PolicyInputs { tenants, leaving, ..*inputs }
+    }
+}
 
 /// A value that will change.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,21 +101,15 @@ pub struct ForecastRow {
     pub cause: Option<String>,
 }
 
-/// Returns every change of terms from `now` on for `seconds`, those that hold already first.
+/// Returns every change of terms from `now` on for `seconds`, those that hold already first. The rows end early where
+/// too much changes; a file like that is refused before.
 #[must_use]
 pub fn forecast_changes(inputs: &PolicyInputs<'_>, now: i64, seconds: i64) -> Vec<ForecastRow> {
-    let end = now.saturating_add(seconds);
     let mut rows = Vec::new();
     let mut before: Vec<(TenantPlan, bool)> = inputs.tenants.iter().map(|tenant| (tenant.clone(), false)).collect();
-    let mut at = now;
-    for _ in 0..MAX_MOMENTS {
-        let decision = decide(inputs, at);
+    for (at, decision) in Decisions::between(inputs, now, now.saturating_add(seconds)).map_while(Result::ok) {
         push_rows(&mut rows, &before, &decision, at);
         before = decision.outcomes.into_iter().map(|outcome| (outcome.tenant, outcome.paused)).collect();
-        match decision.next {
-            Some(next) if next < end => at = next,
-            _ => break,
-        }
     }
     rows
 }
@@ -111,7 +179,13 @@ impl Conflict {
 #[must_use]
 pub fn find_booking_conflicts(inputs: &PolicyInputs<'_>, now: i64) -> Vec<Conflict> {
     let Some(end) = inputs.bookings.iter().map(|booking| booking.until).max() else { return Vec::new() };
-    find_conflicts(&PolicyInputs { windows: &[], usage: &[], ..*inputs }, now, end)
+    let inputs = PolicyInputs { windows: &[], usage: &[], ..*inputs };
+    let booked = inputs.bookings.iter().flat_map(|booking| {
+        let own = inputs.tenants.iter().filter(|tenant| tenant.name == booking.tenant).flat_map(|own| &own.terms);
+        own.filter(|terms| is_booked_device(booking, terms)).map(|terms| terms.device.clone())
+    });
+    let there = DeviceInputs::on(&inputs, &booked.collect());
+    find_conflicts(&there.to_inputs(&inputs), now, end)
 }
 
 /// Returns the windows that do not fit next to the terms of the file, for `seconds` from `now` on.
@@ -131,30 +205,29 @@ pub fn find_window_conflicts(inputs: &PolicyInputs<'_>, now: i64, seconds: i64) 
 /// fit on one of `devices`, and why. Windows and bookings that do not fit yield, and are not a reason.
 #[must_use]
 pub fn find_misfit_ahead(inputs: &PolicyInputs<'_>, devices: &[String], now: i64, end: i64) -> Option<(i64, String)> {
+    let there = DeviceInputs::on(inputs, &devices.iter().cloned().collect());
+    let inputs = there.to_inputs(inputs);
     let concerned: Vec<_> = inputs.devices.iter().filter(|device| devices.contains(&device.name())).cloned().collect();
-    let mut at = now;
-    for _ in 0..MAX_MOMENTS {
-        let decision = decide(inputs, at);
+    Decisions::between(&inputs, now, end).find_map(|moment| {
+        let (at, decision) = match moment {
+            Ok(moment) => moment,
+            Err(cut) => return Some((cut.at, cut.words())),
+        };
         let tenants = decision.outcomes.into_iter().map(|outcome| outcome.tenant);
         let there: Vec<TenantPlan> = tenants.chain(inputs.leaving.iter().cloned()).collect();
         let words = find_misfits(&concerned, &there);
-        if !words.is_empty() {
-            return Some((at, words.join("; and ")));
-        }
-        match decision.next {
-            Some(next) if next < end => at = next,
-            _ => break,
-        }
-    }
-    None
+        (!words.is_empty()).then(|| (at, words.join("; and ")))
+    })
 }
 
 fn find_conflicts(inputs: &PolicyInputs<'_>, now: i64, end: i64) -> Vec<Conflict> {
     let mut found: Vec<Conflict> = Vec::new();
-    let mut at = now;
-    for _ in 0..MAX_MOMENTS {
-        let decision = decide(inputs, at);
-        for refused in decision.refused {
+    for moment in Decisions::between(inputs, now, end) {
+        let (at, refused) = match moment {
+            Ok((at, decision)) => (at, decision.refused),
+            Err(cut) => (cut.at, unseen_policies(inputs, cut)),
+        };
+        for refused in refused {
             if found.iter().any(|known| known.stage == refused.stage && known.name == refused.name) {
                 continue;
             }
@@ -163,10 +236,14 @@ fn find_conflicts(inputs: &PolicyInputs<'_>, now: i64, end: i64) -> Vec<Conflict
             let (stage, name, words) = (refused.stage, refused.name, refused.words);
             found.push(Conflict { stage, name, at, beside, words });
         }
-        match decision.next {
-            Some(next) if next < end => at = next,
-            _ => break,
-        }
     }
     found
+}
+
+/// Windows and bookings that may begin after the last moment that was looked at: none of them is known to fit.
+fn unseen_policies(inputs: &PolicyInputs<'_>, cut: TooManyMoments) -> Vec<RefusedPolicy> {
+    let refuse = |stage, name: &String| RefusedPolicy { stage, name: name.clone(), words: cut.words() };
+    let windows = inputs.windows.iter().map(|window| refuse(PolicyStage::Window, &window.name));
+    let bookings = inputs.bookings.iter().filter(|booking| booking.until > cut.at);
+    windows.chain(bookings.map(|booking| refuse(PolicyStage::Booking, &booking.name))).collect()
 }

@@ -8,6 +8,7 @@ use vgpu_config::live::{apply_change, find_misfits};
 use vgpu_config::make_plan;
 use vgpu_config::plan::{ConfigPlan, TenantPlan};
 use vgpu_config::resolve::Surroundings;
+use vgpu_config::schedule::BookingPlan;
 use vgpu_policy::chain::{Decision, PolicyInputs, decide};
 use vgpu_policy::forecast::{find_booking_conflicts, find_misfit_ahead, find_window_conflicts, forecast_changes};
 use vgpu_policy::overrides::{OverrideAction, TermsOverride, add_override};
@@ -190,6 +191,46 @@ fn terms_may_change_places_at_one_moment() {
     assert_eq!(ahead(&raise(Some("2026-11-28T05:00Z")), "2026-11-28T05:00Z"), None);
     let (moment, words) = ahead(&raise(None), "2026-12-05T00:00Z").unwrap();
     assert!(moment == at("2026-11-28T06:00Z") && words.contains("150 %"), "{words}");
+}
+
+#[test]
+fn bookings_beyond_the_moments_that_can_be_looked_at_are_refused_and_no_moment_is_passed_over() {
+    let one = "[[booking]]\nname = \"b\"\ntenant = \"a\"\nfrom = \"2027-01-01 00:00\"\nfor = \"1h\"\nsm_request = 50\n";
+    let plan = plan(&format!("{}{}{one}", tenant("a", ""), tenant("b", "sm_request = 20")));
+    let booking = |at: i64| {
+        let (from, until) = (plan.bookings[0].from + at * 7_200, plan.bookings[0].until + at * 7_200);
+        let floor = if at == 1_500 { Some(share("90")) } else { plan.bookings[0].floor };
+        BookingPlan { name: format!("b{at}"), from, until, floor, ..plan.bookings[0].clone() }
+    };
+    let conflicts = |count| {
+        let bookings: Vec<_> = (0..count).map(booking).collect();
+        let inputs = PolicyInputs { bookings: &bookings, ..inputs(&plan, &[]) };
+        let found = find_booking_conflicts(&inputs, plan.bookings[0].from - 1);
+        found.into_iter().map(|conflict| conflict.name).collect::<Vec<_>>()
+    };
+    assert_eq!(conflicts(1_900), ["b1500"]);
+    assert_eq!(conflicts(2_003), ["b1500", "b2000", "b2001", "b2002"]);
+}
+
+#[test]
+fn a_window_that_comes_after_a_far_booking_is_followed_for_a_week() {
+    let night = "[[window]]\nname = \"night\"\nfrom = \"22:00\"\nto = \"06:00\"\ndays = [\"sun\"]\nsm_request = 20\n\
+        tenants = [\"b\"]\n";
+    let plan = plan(&format!("{}{}{night}", tenant("a", ""), tenant("b", "sm_request = 60")));
+    let floor = WrittenChange { sm_request: Some("70".into()), ..WrittenChange::default() };
+    // It fits on Sundays alone. It begins on a Sunday, months from now, in the place of an override that ends then.
+    let small = WrittenChange { sm_request: Some("10".into()), ..WrittenChange::default() };
+    let changes = [
+        overrides("a", OverrideAction::Terms(Box::new(floor)), "2026-11-27T00:00Z", None),
+        overrides("a", OverrideAction::Terms(Box::new(small)), "2026-11-27T00:01Z", Some("2027-03-07T23:00Z")),
+    ];
+    let found = find_misfit_ahead(
+        &inputs(&plan, &changes),
+        &["0".to_owned()],
+        at("2026-11-27T12:00Z"),
+        at("2027-03-20T00:00Z"),
+    );
+    assert_eq!(found.unwrap().0, at("2027-03-08T06:00Z"));
 }
 
 #[test]
