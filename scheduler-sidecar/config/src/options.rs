@@ -16,6 +16,7 @@ Examples:
   vgpud --tenant a --socket /run/vgpu/a/vgpud.sock --memory-limit 4GiB --sm-limit 30
   vgpud --tenant a:memory=4GiB,sm=30 --tenant b:memory=8GiB,sm=60,socket=/srv/b/vgpud.sock
   vgpud --check /etc/vgpu/vgpud.toml && vgpud --config /etc/vgpu/vgpud.toml
+  vgpud --import device-plugin.yaml > /etc/vgpu/vgpud.toml
   docker run -v /run/vgpu/a:/run/vgpu/a:ro -e VGPU_SOCKET=/run/vgpu/a/vgpud.sock ...
 
 Places:
@@ -32,10 +33,10 @@ Signals:
   nothing.
 
 Exit codes:
-  0  stopped by a signal, its sockets are removed; or with --check: the file can be served
-  1  could not start or continue; or with --check: the file has errors
+  0  stopped by a signal, its sockets are removed; or with --check, --import: no errors
+  1  could not start or continue; or with --check, --import: the file has errors
   2  usage: an option or the file of --config is wrong, nothing was started
-  3  with --check: the file cannot be read"
+  3  with --check, --import: the file cannot be read"
 )]
 pub struct Options {
     /// Takes devices, tenants and all settings from this file (docs/vgpud.md); SIGHUP reads it again.
@@ -53,6 +54,14 @@ pub struct Options {
         conflicts_with_all = ["config", "tenants", "socket", "memory_limit", "sm_limit", "max_connections"]
     )]
     pub check: Option<PathBuf>,
+
+    /// Prints a configuration file made from one of NVIDIA's device plugin or a compose file, and starts nothing.
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["config", "check", "tenants", "socket", "memory_limit", "sm_limit", "max_connections"]
+    )]
+    pub import: Option<PathBuf>,
 
     /// With --check: prints JSON.
     #[arg(long, requires = "check")]

@@ -12,7 +12,8 @@
 //! - the *bell*, an eventfd that a member rings after a request
 //!
 //! Configuration: [`config`] is what the daemon serves, from the command line or from the plan of a file
-//! ([`vgpu_config`]). [`source`] reads that file and [`check`] prints its plan.
+//! ([`vgpu_config`]). [`source`] reads that file, [`check`] prints its plan, and [`import`] makes one from another
+//! program's.
 //!
 //! Connections: [`door`] owns a listening socket and its path, [`connection`] the bytes of one peer, `room` the state
 //! of one tenant. [`answer`] builds replies without IO. [`reactor`] is the single thread that owns all of them;
@@ -48,6 +49,7 @@ pub mod config;
 pub mod connection;
 mod descriptor_pool;
 pub mod door;
+pub mod import;
 pub mod journal;
 mod kept_changes;
 mod kept_ledger;

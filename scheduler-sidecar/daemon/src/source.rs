@@ -65,6 +65,26 @@ impl fmt::Display for SourceError {
 
 impl std::error::Error for SourceError {}
 
+/// Returns the text of a configuration file. `name` is the file's name in messages.
+///
+/// # Errors
+/// [`SourceError::Unreadable`].
+pub fn read_file(path: &Path, name: &str) -> Result<String, SourceError> {
+    let unreadable = |why: &dyn fmt::Display| SourceError::Unreadable(format!("{name}: {why}"));
+    let mut bytes = Vec::new();
+    let most = u64::try_from(MAX_FILE).unwrap_or(u64::MAX) + 1;
+    // Opening a pipe without a writer would block the daemon.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let open = rustix::fs::open(path, flags, Mode::empty()).map_err(|why| unreadable(&io::Error::from(why)))?;
+    let open = File::from(open);
+    if !open.metadata().map_err(|why| unreadable(&why))?.is_file() {
+        return Err(unreadable(&"is not a file"));
+    }
+    open.take(most).read_to_end(&mut bytes).map_err(|why| unreadable(&why))?;
+    String::from_utf8(bytes)
+        .map_err(|why| unreadable(&format_args!("is not UTF-8 text: byte {}", why.utf8_error().valid_up_to())))
+}
+
 impl ConfigSource {
     /// Reads the options, and asks the driver once unless `--driver none` is given. If the driver does not answer,
     /// every plan gets a note of that.
@@ -140,21 +160,7 @@ impl ConfigSource {
     /// # Errors
     /// [`SourceError::Unreadable`].
     pub fn read_text(&self) -> Result<String, SourceError> {
-        let file = self.name.clone();
-        let unreadable = |why: &dyn fmt::Display| SourceError::Unreadable(format!("{file}: {why}"));
-        let mut bytes = Vec::new();
-        let most = u64::try_from(MAX_FILE).unwrap_or(u64::MAX) + 1;
-        // Opening a pipe without a writer would block the daemon.
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let open =
-            rustix::fs::open(&self.path, flags, Mode::empty()).map_err(|why| unreadable(&io::Error::from(why)))?;
-        let open = File::from(open);
-        if !open.metadata().map_err(|why| unreadable(&why))?.is_file() {
-            return Err(unreadable(&"is not a file"));
-        }
-        open.take(most).read_to_end(&mut bytes).map_err(|why| unreadable(&why))?;
-        String::from_utf8(bytes)
-            .map_err(|why| unreadable(&format_args!("is not UTF-8 text: byte {}", why.utf8_error().valid_up_to())))
+        read_file(&self.path, &self.name)
     }
 
     /// Checks that windows fit for a week, and bookings until they end, next to the terms of the file.

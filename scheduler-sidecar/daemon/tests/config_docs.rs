@@ -109,8 +109,8 @@ fn the_exit_codes_of_the_help_are_those_of_the_reference() {
     let (help, _) = texts(&vgpud().arg("--help").output().unwrap());
     let page = page();
     for (help_has, page_has) in [
-        ("with --check: the file can be served", "| 0 | the file can be served"),
-        ("3  with --check", "| 3 | it cannot be read"),
+        ("with --check, --import: no errors", "| 0 | the file can be served"),
+        ("3  with --check, --import", "| 3 | it cannot be read"),
     ] {
         assert!(help.contains(help_has) && page.contains(page_has), "{help}");
     }

@@ -19,6 +19,7 @@ use vgpu_daemon::activation;
 use vgpu_daemon::audit::AuditLog;
 use vgpu_daemon::check;
 use vgpu_daemon::config::DaemonConfig;
+use vgpu_daemon::import;
 use vgpu_daemon::journal::{EventJournal, EventLayer};
 use vgpu_daemon::notify::ServiceNotifier;
 use vgpu_daemon::reactor::{LoopInputs, Reactor};
@@ -45,6 +46,9 @@ fn main() -> ExitCode {
     }
     if let Some(file) = &options.check {
         return check::run(file, &options).unwrap_or_else(|why| fail_with(why.code, &why));
+    }
+    if let Some(file) = &options.import {
+        return import::run(file, &options).unwrap_or_else(|why| fail_with(why.code, &why));
     }
     let read = match &options.config {
         Some(file) => from_file(file, &options),
