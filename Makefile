@@ -19,4 +19,5 @@ include make/install.mk
 include make/portable.mk
 include make/deb.mk
 include make/ray.mk
+include make/kubernetes.mk
 -include make/gpu-bundle.mk

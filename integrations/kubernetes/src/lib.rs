@@ -1,0 +1,16 @@
+//! The agent of a Kubernetes node: offers tenants of vgpud to the cluster as devices.
+//!
+//! ```text
+//! vgpud ──status──► offer ──► slices ──► plugin, one a resource ◄──calls── kubelet
+//!                                          │    ▲
+//!                             allocate ◄───┘    └── kubelet (registration), pods (who has a slice)
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod allocate;
+pub mod api;
+pub mod kubelet;
+pub mod offer;
+pub mod plugin;
+pub mod pods;
+pub mod slices;
