@@ -49,7 +49,7 @@ mod wishes;
 pub use crate::limits::Class;
 pub use decision::{Decision, Gate, MemberPages, MemberUsage};
 pub use standing::{Standing, StandingState};
-pub use terms::{DeviceId, DeviceSharing, QUANTUM_RANGE_NS, SlotId, TenantId, Terms, quantum_of};
+pub use terms::{DeviceId, DeviceSharing, GangId, QUANTUM_RANGE_NS, SlotId, TenantId, Terms, quantum_of};
 
 use device::ArbiterDevice;
 use seat::{MemberSlot, Seat, SeatIx};
@@ -72,6 +72,7 @@ pub struct Arbiter {
     free_seats: Vec<SeatIx>,
     free_slots: Vec<SlotId>,
     tenants: BTreeMap<TenantId, Vec<SeatIx>>,
+    gangs: gang::GangTable,
     watched: Vec<SlotId>,
     silent: audit::SilentTime,
 }
@@ -94,6 +95,7 @@ impl Arbiter {
             free_seats: Vec::new(),
             free_slots: Vec::new(),
             tenants: BTreeMap::new(),
+            gangs: gang::GangTable::default(),
             watched: Vec::new(),
             silent: audit::SilentTime::default(),
         }

@@ -63,8 +63,8 @@ impl Arbiter {
                 slot.claim = None;
             }
         }
-        if let Some(tenant) = self.devices[index(d)].reserved {
-            self.release(tenant);
+        if let Some(gang) = self.devices[index(d)].reserved {
+            self.release(gang);
         }
         let device = &mut self.devices[index(d)];
         device.draining.clear();

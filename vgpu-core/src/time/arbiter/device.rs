@@ -10,9 +10,10 @@
 
 use super::audit::ClaimDoubt;
 use super::decision::{Decision, Gate, MemberPages};
+use super::gang::GangKey;
 use super::order::SeatOrder;
 use super::seat::{SeatIx, SeatPlace};
-use super::terms::{DeviceId, DeviceSharing, SlotId, TenantId};
+use super::terms::{DeviceId, DeviceSharing, SlotId};
 use super::{Arbiter, index};
 use crate::time::account::cost::MAX_STRETCH;
 
@@ -66,8 +67,8 @@ pub(super) struct ArbiterDevice {
     pub lease: u64,
     pub deadline: u64,
     pub dirty: bool,
-    /// The tenant that reserves this device while it collects several at once.
-    pub reserved: Option<TenantId>,
+    /// The gang that reserves this device while it collects several.
+    pub reserved: Option<GangKey>,
     /// When the last of the devices that `reserved` collects is expected to be free.
     pub expected: u64,
     /// An arrival is entitled to the device: the lease ends now.

@@ -1,89 +1,161 @@
-//! Leases on several devices in one tick: a tenant that wants several gets all of them or none.
+//! Leases on several devices in one tick: a gang gets all of its devices or none.
 //!
-//! The tenant's turn comes when it is first on each of its devices; until then others pass it there, which brings it
-//! nearer. Then all its devices are reserved together, so that no two tenants can wait for each other's. Running leases
+//! A gang is a tenant that wants several devices, or several tenants that have the same [`GangId`]. Only seats that
+//! wait belong to its lease: of several on one device the first in the device's order, the others get later leases.
+//!
+//! The gang's turn comes when it is first on each of its devices; until then others pass it there, which brings it
+//! nearer. Then all its devices are reserved together, so that no two gangs can wait for each other's. Running leases
 //! end at their own time. Freed devices are lent out until the last device is expected. The grant happens in one tick,
 //! devices in ascending order.
 //!
-//! A device that the tenant begins to want while it holds others gets a separate lease; from the next turn on they
+//! A device that the gang begins to want while it holds others gets a separate lease; from the next turn on they
 //! are granted together.
+
+use std::collections::BTreeMap;
 
 use super::decision::Decision;
 use super::device::DevicePhase;
 use super::seat::{SeatIx, SeatPlace};
-use super::terms::{DeviceId, QUANTUM_RANGE_NS, SlotId, TenantId, quantum_of};
+use super::terms::{DeviceId, GangId, QUANTUM_RANGE_NS, SlotId, TenantId, quantum_of};
 use super::{Arbiter, index};
 
-impl Arbiter {
-    /// The tenant's seats that are to run together: those that wait.
-    fn gang_seats(&self, tenant: TenantId) -> impl Iterator<Item = SeatIx> + '_ {
-        let seats = self.tenants.get(&tenant).into_iter().flatten().copied();
-        seats.filter(|&seat| self.seat_at(seat).place == SeatPlace::Ready)
+/// The tenants that get their leases together: one tenant with all its devices, or all of a named gang.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum GangKey {
+    Tenant(TenantId),
+    Named(GangId),
+}
+
+/// The named gangs and their tenants.
+#[derive(Debug, Default)]
+pub(super) struct GangTable {
+    of: BTreeMap<TenantId, GangId>,
+    tenants: BTreeMap<GangId, Vec<TenantId>>,
+}
+
+impl GangTable {
+    fn key_of(&self, tenant: TenantId) -> GangKey {
+        self.of.get(&tenant).map_or(GangKey::Tenant(tenant), |gang| GangKey::Named(*gang))
     }
 
-    pub(super) fn is_gang(&self, seat: SeatIx) -> bool {
-        self.gang_seats(self.seat_at(seat).tenant).nth(1).is_some()
+    fn tenants_of<'k>(&'k self, key: &'k GangKey) -> &'k [TenantId] {
+        match key {
+            GangKey::Tenant(tenant) => core::slice::from_ref(tenant),
+            GangKey::Named(gang) => self.tenants.get(gang).map_or(&[], Vec::as_slice),
+        }
     }
 
-    /// The next seat on a device: the best one. A tenant that wants several devices counts only if it is its turn.
-    pub(super) fn pick_seat(&mut self, d: DeviceId, now: u64, except: Option<TenantId>) -> Option<SeatIx> {
-        let mut order = core::mem::take(&mut self.devices[index(d)].order);
-        let best = order.pick_next(now, &self.config, |seat| {
-            let tenant = self.seat_at(seat).tenant;
-            Some(tenant) != except && (!self.is_gang(seat) || self.is_its_turn(tenant, d, now))
-        });
-        self.devices[index(d)].order = order;
-        best
-    }
-
-    /// True if the tenant is first on each of its other devices, or has reserved them, and no other tenant reserves
-    /// one. Other tenants that want several devices do not count there: two that each lead on one device would wait
-    /// for ever.
-    fn is_its_turn(&self, tenant: TenantId, here: DeviceId, now: u64) -> bool {
-        self.gang_seats(tenant).all(|seat| {
-            let device = &self.devices[index(self.seat_at(seat).device)];
-            match device.reserved {
-                Some(other) => other == tenant,
-                None => {
-                    let alone = |other| !self.is_gang(other);
-                    let key = self.seat_at(seat).order_key();
-                    self.seat_at(seat).device == here || device.order.would_lead(seat, key, now, &self.config, alone)
-                }
+    /// Moves a tenant to another gang, or to none.
+    fn put(&mut self, tenant: TenantId, gang: Option<GangId>) {
+        if let Some(before) = self.of.remove(&tenant)
+            && let Some(tenants) = self.tenants.get_mut(&before)
+        {
+            tenants.retain(|other| *other != tenant);
+            if tenants.is_empty() {
+                self.tenants.remove(&before);
             }
+        }
+        if let Some(gang) = gang {
+            self.of.insert(tenant, gang);
+            self.tenants.entry(gang).or_default().push(tenant);
+        }
+    }
+}
+
+impl Arbiter {
+    /// Puts a tenant into a gang, or takes it out of its gang. All tenants of a gang that wait for devices get their
+    /// leases in one tick. Takes effect with the next [`Self::tick`].
+    pub fn set_gang(&mut self, tenant: TenantId, gang: Option<GangId>) {
+        let (before, after) = (self.gangs.of.get(&tenant).copied(), gang);
+        if before == after {
+            return;
+        }
+        let touched = [self.gang_of(tenant), gang.map_or(GangKey::Tenant(tenant), GangKey::Named)];
+        self.gangs.put(tenant, gang);
+        for key in touched {
+            self.release(key);
+            self.stir_gang(key);
+        }
+    }
+
+    /// The gang that a tenant belongs to.
+    pub(super) fn gang_of(&self, tenant: TenantId) -> GangKey {
+        self.gangs.key_of(tenant)
+    }
+
+    /// The gang's seats that wait.
+    fn ready_seats<'k>(&'k self, gang: &'k GangKey) -> impl Iterator<Item = SeatIx> + 'k {
+        let seats = self.gangs.tenants_of(gang).iter().filter_map(|tenant| self.tenants.get(tenant)).flatten();
+        seats.copied().filter(|&seat| self.seat_at(seat).place == SeatPlace::Ready)
+    }
+
+    /// The devices for which the gang waits, in ascending order.
+    fn gang_devices(&self, gang: &GangKey) -> Vec<DeviceId> {
+        let mut devices: Vec<DeviceId> = self.ready_seats(gang).map(|seat| self.seat_at(seat).device).collect();
+        devices.sort_unstable();
+        devices.dedup();
+        devices
+    }
+
+    /// True if the seat's gang waits for several devices.
+    pub(super) fn is_gang(&self, seat: SeatIx) -> bool {
+        let here = self.seat_at(seat).device;
+        self.ready_seats(&self.gang_of(self.seat_at(seat).tenant)).any(|other| self.seat_at(other).device != here)
+    }
+
+    /// The next seat on a device: the best one. A gang that waits for several devices counts only if it is its turn.
+    pub(super) fn pick_seat(&mut self, d: DeviceId, now: u64, except: Option<GangKey>) -> Option<SeatIx> {
+        self.devices[index(d)].order.bound_lag(now);
+        self.devices[index(d)].order.pick_next(now, &self.config, |seat| {
+            let gang = self.gang_of(self.seat_at(seat).tenant);
+            Some(gang) != except && (!self.is_gang(seat) || self.is_its_turn(gang, d, now))
         })
     }
 
-    /// Grants all the tenant's devices together, or begins to collect them.
+    /// True if the gang is first on each of its other devices, or has reserved them, and no other gang reserves
+    /// one. Other gangs that wait for several devices do not count there: two that each lead on one device would wait
+    /// for ever.
+    fn is_its_turn(&self, gang: GangKey, here: DeviceId, now: u64) -> bool {
+        let leads = |seat: SeatIx| {
+            let alone = |other| !self.is_gang(other);
+            let (at, key) = (index(self.seat_at(seat).device), self.seat_at(seat).order_key());
+            self.devices[at].order.would_lead(seat, key, now, &self.config, alone)
+        };
+        self.gang_devices(&gang).into_iter().all(|d| match self.devices[index(d)].reserved {
+            Some(other) => other == gang,
+            None => d == here || self.ready_seats(&gang).any(|seat| self.seat_at(seat).device == d && leads(seat)),
+        })
+    }
+
+    /// Grants all the gang's devices together, or begins to collect them.
     pub(super) fn assemble_gang(&mut self, d: DeviceId, seat: SeatIx, now: u64, out: &mut Vec<Decision>) -> bool {
-        let tenant = self.seat_at(seat).tenant;
-        let seats: Vec<SeatIx> = self.gang_seats(tenant).collect();
+        let gang = self.gang_of(self.seat_at(seat).tenant);
+        let devices = self.gang_devices(&gang);
         // Computed once: a loan that moved it would be answered by another loan, for ever.
-        let expected =
-            seats.iter().map(|&seat| self.expected_free(self.seat_at(seat).device, now)).max().unwrap_or(now);
-        for &seat in &seats {
-            let at = index(self.seat_at(seat).device);
-            self.devices[at].reserved = Some(tenant);
-            self.devices[at].expected = expected;
-            self.devices[at].dirty = true;
+        let expected = devices.iter().map(|&device| self.expected_free(device, now)).max().unwrap_or(now);
+        for device in devices {
+            let device = &mut self.devices[index(device)];
+            (device.reserved, device.expected, device.dirty) = (Some(gang), expected, true);
         }
         self.collect_gang(d, now, out)
     }
 
     /// `d` is free and reserved: grants everything if all devices are free, otherwise lends `d` out.
     pub(super) fn collect_gang(&mut self, d: DeviceId, now: u64, out: &mut Vec<Decision>) -> bool {
-        let Some(tenant) = self.devices[index(d)].reserved else { return false };
-        let mut seats: Vec<SeatIx> = self.gang_seats(tenant).collect();
-        seats.sort_unstable_by_key(|&seat| self.seat_at(seat).device);
-        if !seats.iter().any(|&seat| self.seat_at(seat).device == d) {
-            // The tenant no longer wants this device, so it stops collecting several devices.
-            self.release(tenant);
+        let Some(gang) = self.devices[index(d)].reserved else { return false };
+        let devices = self.gang_devices(&gang);
+        if !devices.contains(&d) {
+            // The gang no longer waits for this device, so it stops collecting several devices.
+            self.release(gang);
             return true;
         }
-        let busy = |seat: &SeatIx| self.devices[index(self.seat_at(*seat).device)].phase != DevicePhase::Free;
-        if !seats.iter().any(busy) {
-            self.release(tenant);
-            for seat in seats {
-                let device = self.seat_at(seat).device;
+        if devices.iter().all(|&device| self.devices[index(device)].phase == DevicePhase::Free) {
+            self.release(gang);
+            let seats: Vec<SeatIx> = self.ready_seats(&gang).collect();
+            for device in devices {
+                // Of several seats on a device the first in its order.
+                let order = &self.devices[index(device)].order;
+                let Some(seat) = order.pick_next(now, &self.config, |seat| seats.contains(&seat)) else { continue };
                 self.grant_lease(device, seat, u64::MAX, now, out);
                 self.devices[index(device)].dirty = true;
             }
@@ -94,7 +166,7 @@ impl Arbiter {
         if expected < now.saturating_add(*QUANTUM_RANGE_NS.start()) {
             return false;
         }
-        let Some(seat) = self.pick_seat(d, now, Some(tenant)).filter(|&seat| !self.is_gang(seat)) else { return false };
+        let Some(seat) = self.pick_seat(d, now, Some(gang)).filter(|&seat| !self.is_gang(seat)) else { return false };
         self.grant_lease(d, seat, expected, now, out);
         true
     }
@@ -113,24 +185,24 @@ impl Arbiter {
         }
     }
 
-    /// Notes that a seat no longer waits. The tenant's other seats waited for it to be first too, and may now be
+    /// Notes that a seat no longer waits. The gang's other seats waited for it to be first too, and may now be
     /// granted.
     pub(super) fn runs_without(&mut self, gone: SeatIx) {
-        let Some(seats) = self.tenants.get(&self.seat_at(gone).tenant) else { return };
-        for &seat in seats.iter().filter(|&&seat| seat != gone) {
-            let Some(Some(seat)) = self.seats.get(seat as usize) else { continue };
-            if seat.place == SeatPlace::Ready {
-                self.devices[index(seat.device)].dirty = true;
-            }
+        self.stir_gang(self.gang_of(self.seat_at(gone).tenant));
+    }
+
+    /// Has the devices decide again for which the gang waits.
+    fn stir_gang(&mut self, gang: GangKey) {
+        for device in self.gang_devices(&gang) {
+            self.devices[index(device)].dirty = true;
         }
     }
 
-    /// Ends a tenant's collection of several devices at once.
-    pub(super) fn release(&mut self, tenant: TenantId) {
+    /// Ends a gang's collection of several devices.
+    pub(super) fn release(&mut self, gang: GangKey) {
         for device in &mut self.devices {
-            if device.reserved == Some(tenant) {
-                device.reserved = None;
-                device.dirty = true;
+            if device.reserved == Some(gang) {
+                (device.reserved, device.dirty) = (None, true);
             }
         }
     }

@@ -94,7 +94,7 @@ impl Arbiter {
         }
         if last {
             // The tenant keeps its debts and what it is due: a program that is started again and again is one tenant.
-            self.release(self.seat_at(seat).tenant);
+            self.release(self.gang_of(self.seat_at(seat).tenant));
             self.latency[index(d)] -= u32::from(self.seat_at(seat).terms.class == Class::Latency);
         }
         had
@@ -164,6 +164,7 @@ impl Arbiter {
         });
         if seats.is_empty() {
             self.tenants.remove(&tenant);
+            self.set_gang(tenant, None);
         }
     }
 

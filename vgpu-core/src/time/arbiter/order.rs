@@ -138,12 +138,16 @@ impl SeatOrder {
         waiting.max(self.least_time(class))
     }
 
-    /// The seat to run now, among those for which `may` is true.
-    pub fn pick_next(&mut self, now: u64, config: &TimeConfig, may: impl Fn(SeatIx) -> bool) -> Option<SeatIx> {
+    /// Sets the floors' clock back if the floors could not all be met.
+    pub fn bound_lag(&mut self, now: u64) {
         if let Some(first) = self.first_floor() {
             let lag = self.floor_clock(now).saturating_sub(first);
             self.slip += lag.saturating_sub(BASE.ageing);
         }
+    }
+
+    /// The seat to run now, among those for which `may` is true. Call [`Self::bound_lag`] before.
+    pub fn pick_next(&self, now: u64, config: &TimeConfig, may: impl Fn(SeatIx) -> bool) -> Option<SeatIx> {
         let clock = self.floor_clock(now);
         let first = |set: &BTreeSet<(u64, SeatIx)>| set.iter().copied().find(|&(_, seat)| may(seat));
         let patient = clock.saturating_sub(BURST_NS);

@@ -13,6 +13,10 @@ pub struct TenantId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(pub u16);
 
+/// A gang: tenants that get their leases together, by the number its owner gave it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GangId(pub u32);
+
 /// One member on one device, with a gate of its own. Returned by [`super::Arbiter::join`], reused after
 /// [`super::Arbiter::leave_device`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

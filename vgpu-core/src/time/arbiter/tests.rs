@@ -7,6 +7,7 @@ use crate::units::share::Share;
 mod budgets;
 mod claims;
 mod fair;
+mod gangs;
 mod histories;
 mod lengths;
 mod stuck;

@@ -1,6 +1,7 @@
 //! In any history of events and reports: no tenant is forgotten, and an honest one makes progress.
 
 use super::*;
+use crate::time::arbiter::gang::GangKey;
 use crate::time::arbiter::seat::SeatPlace;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -23,6 +24,7 @@ enum Deed {
     Share(u8, DeviceSharing),
     /// From now on all usage is to be measured, or no longer.
     Measure(bool),
+    Gang(u32, Option<u32>),
     Pass(u64),
 }
 
@@ -57,6 +59,40 @@ impl Desk {
                 if self.arbiter.slot_at(slot).queued != seat.queue.contains(&slot) {
                     return Err(format!("{slot:?} of seat {at} is queued or not: {:?}", seat.queue));
                 }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Seats that waited before a tick, with their gang and device.
+struct WaitingGangs(Vec<(SeatIx, GangKey, DeviceId)>);
+
+impl WaitingGangs {
+    fn before_tick(desk: &Desk) -> Self {
+        let arbiter = &desk.arbiter;
+        let seats = arbiter.seats.iter().enumerate().filter_map(|(at, seat)| Some((at, seat.as_ref()?)));
+        let ready = seats.filter(|(_, seat)| seat.place == SeatPlace::Ready);
+        let row =
+            |(at, seat): (usize, &Seat)| (SeatIx::try_from(at).unwrap(), arbiter.gang_of(seat.tenant), seat.device);
+        Self(ready.map(row).collect())
+    }
+
+    /// All or nothing: where one of a gang's seats that waited got a lease in this tick, none that waited for another
+    /// device still waits.
+    fn got_all_or_nothing(&self, desk: &Desk, decisions: &[(SlotId, Gate)]) -> Result<(), String> {
+        let arbiter = &desk.arbiter;
+        let has_leases =
+            |seat: &SeatIx| arbiter.devices[index(arbiter.seat_at(*seat).device)].phase != DevicePhase::Common;
+        let granted = runs(decisions).into_iter().map(|slot| arbiter.slot_at(slot).seat);
+        let granted: Vec<SeatIx> = granted.filter(has_leases).collect();
+        for (seat, gang, device) in &self.0 {
+            let left = !granted.contains(seat) && arbiter.seat_at(*seat).place == SeatPlace::Ready;
+            let waited = |other: SeatIx| self.0.iter().any(|before| before.0 == other);
+            let of_gang = |other: &&SeatIx| arbiter.gang_of(arbiter.seat_at(**other).tenant) == *gang;
+            let has_device = granted.iter().filter(of_gang).any(|other| arbiter.seat_at(*other).device == *device);
+            if left && !has_device && granted.iter().filter(of_gang).any(|other| waited(*other)) {
+                return Err(format!("seat {seat} of {gang:?} still waits for {device:?}, its gang runs: {granted:?}"));
             }
         }
         Ok(())
@@ -165,6 +201,7 @@ fn deed() -> impl Strategy<Value = Deed> {
         (0usize..16).prop_map(Deed::Back),
         (0u8..9, 0usize..3).prop_map(|(device, sharing)| Deed::Share(device, SHARINGS[sharing])),
         any::<bool>().prop_map(Deed::Measure),
+        (0u32..5, prop::option::of(0u32..2)).prop_map(|(tenant, gang)| Deed::Gang(tenant, gang)),
         prop_oneof![1u64..20 * MS, 1u64..5_000 * MS].prop_map(Deed::Pass),
     ]
 }
@@ -183,7 +220,8 @@ proptest! {
     #![proptest_config(which())]
 
     /// For any actions of the members: a device has at most one lease (an open gate counts for its tenant). Deadlines
-    /// lie in the future after a tick. Each waiting member makes progress while the others behave.
+    /// lie in the future after a tick. Each waiting member makes progress while the others behave, whichever gangs its
+    /// tenant is in and however they overlap.
     #[test]
     fn no_history_breaks_it(measures_all: bool, deeds in prop::collection::vec(deed(), 1..300)) {
         let (mut desk, mut told) = (Desk::new(3), Told::default());
@@ -224,9 +262,13 @@ proptest! {
                     desk.arbiter.share_out(DeviceId(u16::from(device)), sharing);
                 },
                 Deed::Measure(all) => desk.measures(all),
+                Deed::Gang(tenant, gang) => desk.arbiter.set_gang(TenantId(tenant), gang.map(GangId)),
                 Deed::Pass(ns) => desk.now += ns,
             }
-            for (slot, gate) in desk.tick() {
+            let waiting = WaitingGangs::before_tick(&desk);
+            let decisions = desk.tick();
+            prop_assert_eq!(waiting.got_all_or_nothing(&desk, &decisions), Ok(()), "{:?}", desk.arbiter);
+            for (slot, gate) in decisions {
                 told.tell(&desk, slot, Some(gate));
             }
             for device in 0..3u16 {
@@ -253,9 +295,10 @@ proptest! {
             desk.wants(slot);
         }
         for step in 0..40_000 {
-            for (slot, gate) in desk.tick() {
-                told.gates.insert(slot, gate);
-            }
+            let waiting = WaitingGangs::before_tick(&desk);
+            let decisions = desk.tick();
+            prop_assert_eq!(waiting.got_all_or_nothing(&desk, &decisions), Ok(()), "{:?}", desk.arbiter);
+            told.gates.extend(decisions);
             for &slot in &slots {
                 if matches!(told.gates[&slot], Gate::Run { .. } | Gate::Open) && desk.book.of(slot).wants {
                     served.insert(slot);
