@@ -84,7 +84,8 @@ impl WaitingGangs {
         let arbiter = &desk.arbiter;
         let has_leases =
             |seat: &SeatIx| arbiter.devices[index(arbiter.seat_at(*seat).device)].phase != DevicePhase::Common;
-        let granted = runs(decisions).into_iter().map(|slot| arbiter.slot_at(slot).seat);
+        let lets_in = |(_, gate): &&(SlotId, Gate)| matches!(gate, Gate::Run { .. } | Gate::Open);
+        let granted = decisions.iter().filter(lets_in).map(|(slot, _)| arbiter.slot_at(*slot).seat);
         let granted: Vec<SeatIx> = granted.filter(has_leases).collect();
         for (seat, gang, device) in &self.0 {
             let left = !granted.contains(seat) && arbiter.seat_at(*seat).place == SeatPlace::Ready;
