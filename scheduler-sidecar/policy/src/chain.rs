@@ -6,6 +6,7 @@
 //! before the first, then bookings. What a person set by hand is never taken back here.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use jiff::tz::TimeZone;
 use vgpu_config::change::TermsChange;
@@ -77,10 +78,42 @@ pub struct PolicyStep {
 pub struct TenantOutcome {
     /// The tenant with the terms in force.
     pub tenant: TenantPlan,
-    /// True if it may not launch.
-    pub paused: bool,
+    /// Devices on which it may not launch, as its terms name them.
+    pub paused_on: BTreeSet<String>,
     /// The changes that led there, in their order.
     pub steps: Vec<PolicyStep>,
+    /// Values that have no effect because they cannot be computed.
+    pub skipped: Vec<SkippedKey>,
+}
+
+impl TenantOutcome {
+    /// True if it may not launch on any of its devices.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        !self.paused_on.is_empty() && self.paused_on.len() == self.tenant.terms.len()
+    }
+
+    /// The last change that pauses it, on any device; `None`: it is not paused.
+    #[must_use]
+    pub fn pause_cause(&self) -> Option<&Cause> {
+        let is_paused = |step: &&PolicyStep| match &step.device {
+            None => !self.paused_on.is_empty(),
+            Some(device) => self.paused_on.contains(device),
+        };
+        let steps = self.steps.iter().rev().filter(|step| step.key == "paused" && step.value == "true");
+        steps.filter(is_paused).map(|step| &step.cause).next()
+    }
+}
+
+/// A value that has no effect: it is a part of a device whose size is not known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SkippedKey {
+    /// Device of the terms, as the tenant's terms name it.
+    pub device: String,
+    /// The key, which keeps its value.
+    pub key: &'static str,
+    /// The policy that sets it.
+    pub cause: Cause,
 }
 
 /// A change that has no effect because its promises do not fit.
@@ -128,7 +161,7 @@ enum PolicySubject<'a> {
         tenant: &'a str,
         device: Option<&'a str>,
     },
-    /// The other tenants on the devices of this one.
+    /// The other tenants on the devices of this one, there.
     Others(&'a TenantPlan),
 }
 
@@ -138,10 +171,7 @@ impl ActivePolicy<'_> {
             PolicySubject::Window(window) => window.subjects.has_tenant(&tenant.name, tenant.bearer.group.as_deref()),
             PolicySubject::Booking(booking) => booking.tenant == tenant.name,
             PolicySubject::Tenant { tenant: name, .. } => *name == tenant.name,
-            PolicySubject::Others(only) => {
-                only.name != tenant.name
-                    && tenant.terms.iter().any(|terms| only.terms.iter().any(|own| own.device == terms.device))
-            }
+            PolicySubject::Others(only) => only.name != tenant.name,
         }
     }
 
@@ -150,7 +180,7 @@ impl ActivePolicy<'_> {
             PolicySubject::Window(window) => window.subjects.has_device(&terms.device),
             PolicySubject::Booking(booking) => is_booked_device(booking, terms),
             PolicySubject::Tenant { device, .. } => device.is_none_or(|device| is_named(terms, device)),
-            PolicySubject::Others(_) => false,
+            PolicySubject::Others(only) => only.terms.iter().any(|own| own.device == terms.device),
         }
     }
 
@@ -260,11 +290,14 @@ pub(crate) fn next_change(inputs: &PolicyInputs<'_>, now: i64) -> Option<i64> {
 
 /// Applies everything in force to one tenant.
 fn apply_all(devices: &[DevicePlan], active: &[ActivePolicy<'_>], base: &TenantPlan) -> TenantOutcome {
-    let mut outcome = TenantOutcome { tenant: base.clone(), paused: false, steps: Vec::new() };
+    let (paused_on, steps, skipped) = (BTreeSet::new(), Vec::new(), Vec::new());
+    let mut outcome = TenantOutcome { tenant: base.clone(), paused_on, steps, skipped };
     for policy in active.iter().filter(|policy| policy.is_about(base)) {
+        let mut concerned = Vec::new();
         for at in 0..base.terms.len() {
             if policy.is_about_device(&base.terms[at]) {
                 apply_to_device(devices, policy, &mut outcome, at);
+                concerned.push(base.terms[at].device.clone());
             }
         }
         let step = |key, value| PolicyStep { device: None, key, value, cause: policy.cause.clone(), takes_room: false };
@@ -276,35 +309,60 @@ fn apply_all(devices: &[DevicePlan], active: &[ActivePolicy<'_>], base: &TenantP
             let changed = keys.into_iter().filter(|(_, differs)| *differs);
             outcome.steps.extend(changed.map(|(key, _)| step(key, whole_value(&outcome.tenant, key))));
         }
-        if let Some(paused) = policy.paused.filter(|paused| *paused != outcome.paused) {
-            outcome.paused = paused;
-            outcome.steps.push(step("paused", paused.to_string()));
+        if let Some(paused) = policy.paused {
+            pause_on(&mut outcome, &concerned, paused, &policy.cause);
         }
     }
     outcome
+}
+
+/// Pauses the tenant on these devices, or lets it launch there: one step if that changes all of its devices.
+fn pause_on(outcome: &mut TenantOutcome, devices: &[String], paused: bool, cause: &Cause) {
+    let changed = devices.iter().filter(|device| outcome.paused_on.contains(*device) != paused);
+    let changed: Vec<String> = changed.cloned().collect();
+    for device in &changed {
+        if paused {
+            outcome.paused_on.insert(device.clone());
+        } else {
+            outcome.paused_on.remove(device);
+        }
+    }
+    let is_whole = changed.len() == outcome.tenant.terms.len();
+    let places = if is_whole { vec![None] } else { changed.into_iter().map(Some).collect() };
+    outcome.steps.extend(places.into_iter().map(|device| PolicyStep {
+        device,
+        key: "paused",
+        value: paused.to_string(),
+        cause: cause.clone(),
+        takes_room: false,
+    }));
 }
 
 fn apply_to_device(devices: &[DevicePlan], policy: &ActivePolicy<'_>, outcome: &mut TenantOutcome, at: usize) {
     let before = &outcome.tenant.terms[at];
     let described = devices.iter().find(|device| device.name() == before.device);
     let mut after = before.clone();
-    let applied = match &policy.effect {
-        Effect::Set(change) => change_terms(&mut after, described, change).is_ok(),
-        Effect::Raise { floor, memory } => {
-            raise_terms(&mut after, described, *floor, *memory);
-            true
+    // A percentage of an unknown device size cannot be computed, so that key alone keeps its value.
+    let is_known = match &policy.effect {
+        Effect::Set(change) => {
+            change_terms(&mut after, described, change).is_ok() || {
+                let rest = TermsChange { memory: None, ..(**change).clone() };
+                // Only the memory limit depends on the device's size.
+                change_terms(&mut after, described, &rest).is_err()
+            }
         }
+        Effect::Raise { floor, memory } => raise_terms(&mut after, described, *floor, *memory),
         Effect::Restrict(bounds) => {
             bounds.restrict_terms(&mut after);
             true
         }
-        Effect::Nothing => false,
+        Effect::Nothing => true,
     };
-    // A percentage of an unknown device size cannot be computed, so the terms stay unchanged.
-    if !applied {
-        return;
-    }
     let cause = &policy.cause;
+    if !is_known {
+        let device = after.device.clone();
+        outcome.skipped.push(SkippedKey { device, key: "memory_limit", cause: cause.clone() });
+    }
     outcome.steps.extend(differing_keys(before, &after).into_iter().map(|key| PolicyStep {
         device: Some(after.device.clone()),
         key,
@@ -325,8 +383,14 @@ fn takes_room(before: &TermsPlan, after: &TermsPlan, key: &str) -> bool {
     }
 }
 
-/// Gives the tenant at least what was booked. A ceiling below the booked floor rises with it.
-fn raise_terms(terms: &mut TermsPlan, device: Option<&DevicePlan>, floor: Option<Share>, memory: Option<Amount>) {
+/// Gives the tenant at least what was booked; false: the booked memory is a part of an unknown size. A ceiling below the
+/// booked floor rises with it.
+fn raise_terms(
+    terms: &mut TermsPlan,
+    device: Option<&DevicePlan>,
+    floor: Option<Share>,
+    memory: Option<Amount>,
+) -> bool {
     terms.floor = terms.floor.max(floor);
     if let (Some(ceiling), Some(floor)) = (terms.ceiling, floor) {
         terms.ceiling = Some(ceiling.max(floor)).filter(|ceiling| !ceiling.is_all());
@@ -335,6 +399,7 @@ fn raise_terms(terms: &mut TermsPlan, device: Option<&DevicePlan>, floor: Option
     if let (Some(limit), Some(booked)) = (terms.memory, booked) {
         terms.memory = booked.map(|booked| booked.max(limit));
     }
+    memory.is_none() || booked.is_some()
 }
 
 /// Returns the policy to give up if the outcomes do not fit: the last need that takes room of the kind that is short on

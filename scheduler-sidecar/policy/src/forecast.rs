@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use vgpu_config::live::find_misfits;
 use vgpu_config::plan::TenantPlan;
 
-use crate::chain::{Decision, PolicyInputs, RefusedPolicy, decide, is_booked_device, next_change};
+use crate::chain::{Decision, PolicyInputs, PolicyStep, RefusedPolicy, decide, is_booked_device, next_change};
 use crate::stage::PolicyStage;
 use crate::values::{format_value, whole_value};
 
@@ -106,20 +106,23 @@ pub struct ForecastRow {
 #[must_use]
 pub fn forecast_changes(inputs: &PolicyInputs<'_>, now: i64, seconds: i64) -> Vec<ForecastRow> {
     let mut rows = Vec::new();
-    let mut before: Vec<(TenantPlan, bool)> = inputs.tenants.iter().map(|tenant| (tenant.clone(), false)).collect();
+    let none_paused = |tenant: &TenantPlan| (tenant.clone(), BTreeSet::new());
+    let mut before: Vec<(TenantPlan, BTreeSet<String>)> = inputs.tenants.iter().map(none_paused).collect();
     for (at, decision) in Decisions::between(inputs, now, now.saturating_add(seconds)).map_while(Result::ok) {
         push_rows(&mut rows, &before, &decision, at);
-        before = decision.outcomes.into_iter().map(|outcome| (outcome.tenant, outcome.paused)).collect();
+        before = decision.outcomes.into_iter().map(|outcome| (outcome.tenant, outcome.paused_on)).collect();
     }
     rows
 }
 
-fn push_rows(rows: &mut Vec<ForecastRow>, before: &[(TenantPlan, bool)], decision: &Decision, at: i64) {
+fn push_rows(rows: &mut Vec<ForecastRow>, before: &[(TenantPlan, BTreeSet<String>)], decision: &Decision, at: i64) {
     const TERMS_KEYS: [&str; 6] = ["memory_limit", "sm_limit", "sm_request", "weight", "class", "quantum"];
     for ((was, was_paused), outcome) in before.iter().zip(&decision.outcomes) {
         let (tenant, steps) = (&outcome.tenant, &outcome.steps);
         let mut push = |device: Option<&String>, key: &'static str, value: String| {
-            let by = steps.iter().rev().find(|step| step.key == key && step.device.as_ref() == device);
+            let is_here =
+                |step: &&PolicyStep| step.device.as_ref() == device || step.device.is_none() && key == "paused";
+            let by = steps.iter().rev().filter(|step| step.key == key).find(is_here);
             rows.push(ForecastRow {
                 at,
                 tenant: tenant.name.clone(),
@@ -142,8 +145,13 @@ fn push_rows(rows: &mut Vec<ForecastRow>, before: &[(TenantPlan, bool)], decisio
                 push(None, key, whole_value(tenant, key));
             }
         }
-        if *was_paused != outcome.paused {
-            push(None, "paused", outcome.paused.to_string());
+        let changed: Vec<&String> = was_paused.symmetric_difference(&outcome.paused_on).collect();
+        if changed.len() == tenant.terms.len() && (was_paused.is_empty() || outcome.paused_on.is_empty()) {
+            push(None, "paused", outcome.is_paused().to_string());
+        } else {
+            changed
+                .iter()
+                .for_each(|device| push(Some(device), "paused", outcome.paused_on.contains(*device).to_string()));
         }
     }
 }

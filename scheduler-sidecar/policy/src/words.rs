@@ -3,7 +3,7 @@
 use jiff::tz::TimeZone;
 use vgpu_config::plan::TenantPlan;
 
-use crate::chain::{Cause, PolicyStep, TenantOutcome};
+use crate::chain::{Cause, PolicyStep, SkippedKey, TenantOutcome};
 use crate::schedule::format_moment;
 use crate::stage::PolicyStage;
 use crate::values::{format_value, whole_value};
@@ -24,6 +24,15 @@ impl Cause {
         let until = until.map_or(String::new(), |until| format!(" until {}", format_moment(zone, until, now)));
         let reason = reason.as_ref().map_or(String::new(), |reason| format!(": {reason:?}"));
         format!("{what}{until}{reason}")
+    }
+}
+
+impl SkippedKey {
+    /// Tells that the value has no effect, and why.
+    #[must_use]
+    pub fn to_words(&self, now: i64) -> String {
+        let (key, device, cause) = (self.key, &self.device, self.cause.to_words(now));
+        format!("{key} ({cause}) has no effect on device {device}: it is a part of the device, whose size is not known")
     }
 }
 
@@ -56,7 +65,9 @@ pub fn chain_sentences(
         }
         words
     };
-    keys.into_iter().map(sentence).collect()
+    let skipped = outcome.skipped.iter().filter(|skipped| skipped.device == device);
+    let skipped = skipped.map(|skipped| skipped.to_words(now));
+    keys.into_iter().map(sentence).chain(skipped).collect()
 }
 
 /// Formats when something happens, for a table of coming changes.

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use vgpu_config::change::WrittenChange;
 use vgpu_config::live::{apply_change, find_misfits};
 use vgpu_config::make_plan;
-use vgpu_config::plan::{ConfigPlan, TenantPlan};
+use vgpu_config::plan::{ConfigPlan, DevicePlan, TenantPlan};
 use vgpu_config::resolve::Surroundings;
 use vgpu_config::schedule::BookingPlan;
 use vgpu_policy::chain::{Decision, PolicyInputs, decide};
@@ -105,7 +105,7 @@ fn a_pause_of_a_window_ends_with_it_and_a_person_may_end_it_before() {
     let plan = plan(&format!("{}{}{day}", tenant("a", "group = \"batch/nightly\""), tenant("b", "")));
     let paused = |now: &str, changes: &[TermsOverride]| {
         let decision = decide(&inputs(&plan, changes), at(now));
-        decision.outcomes.iter().map(|outcome| outcome.paused).collect::<Vec<_>>()
+        decision.outcomes.iter().map(|outcome| outcome.is_paused()).collect::<Vec<_>>()
     };
     assert_eq!(paused("2026-11-27T08:00Z", &[]), [true, false]);
     assert_eq!(paused("2026-11-27T18:00Z", &[]), [false, false]);
@@ -120,9 +120,59 @@ fn an_exclusive_tenant_pauses_those_on_its_devices_and_nobody_else() {
     let plan = plan(&format!("{}{}{other}", tenant("a", ""), tenant("b", "")));
     let changes = [overrides("a", OverrideAction::Exclusive, "2026-11-27T09:00Z", Some("2026-11-27T10:00Z"))];
     let decision = decide(&inputs(&plan, &changes), at("2026-11-27T09:30Z"));
-    assert_eq!(decision.outcomes.iter().map(|outcome| outcome.paused).collect::<Vec<_>>(), [false, true, false]);
+    assert_eq!(decision.outcomes.iter().map(|outcome| outcome.is_paused()).collect::<Vec<_>>(), [false, true, false]);
     let words = chain_sentences(&plan.tenants[1], &decision.outcomes[1], "0", "file", at("2026-11-27T09:30Z"));
     assert_eq!(words, ["paused false (file) -> true (tenant a is exclusive by hand until 10:00: \"demo\")"]);
+}
+
+#[test]
+fn an_exclusive_tenant_pauses_others_only_on_its_own_devices() {
+    let both = "[[tenant]]\nname = \"b\"\ndevices = [0, 1]\nmemory_limit = \"1GiB\"\n";
+    let plan = plan(&format!("{}{both}", tenant("a", "")));
+    let changes = [overrides("a", OverrideAction::Exclusive, "2026-11-27T09:00Z", Some("2026-11-27T10:00Z"))];
+    let now = at("2026-11-27T09:30Z");
+    let outcome = &decide(&inputs(&plan, &changes), now).outcomes[1];
+    assert_eq!(outcome.paused_on.iter().collect::<Vec<_>>(), ["0"]);
+    assert!(!outcome.is_paused() && outcome.pause_cause().is_some_and(|cause| cause.name == "a"));
+    let told = |device: &str| chain_sentences(&plan.tenants[1], outcome, device, "file", now);
+    assert_eq!(told("0").len(), 1);
+    assert_eq!(told("1"), Vec::<String>::new());
+    let rows = forecast_changes(&inputs(&plan, &changes), now, 3600);
+    let row = |at: usize| (rows[at].device.as_deref(), rows[at].key, rows[at].value.as_str());
+    assert_eq!((row(0), row(1)), ((Some("0"), "paused", "true"), (Some("0"), "paused", "false")));
+}
+
+#[test]
+fn a_window_pauses_its_tenants_on_its_devices_alone() {
+    let day = "[[window]]\nname = \"day\"\nfrom = \"00:00\"\nto = \"24:00\"\npaused = true\ndevices = [1]\n";
+    let both = "[[tenant]]\nname = \"b\"\ndevices = [0, 1]\nmemory_limit = \"1GiB\"\n";
+    let plan = plan(&format!("{}{both}{day}", tenant("a", "")));
+    let outcomes = decide(&inputs(&plan, &[]), at("2026-11-27T09:00Z")).outcomes;
+    let paused: Vec<Vec<&str>> =
+        outcomes.iter().map(|outcome| outcome.paused_on.iter().map(String::as_str).collect()).collect();
+    assert_eq!(paused, [vec![], vec!["1"]]);
+}
+
+#[test]
+fn a_part_of_a_device_of_unknown_size_loses_that_key_alone_and_is_told() {
+    let plan = plan(&tenant("a", "sm_limit = 30"));
+    let unknown: Vec<_> = plan.devices.iter().map(|device| DevicePlan { memory: None, ..device.clone() }).collect();
+    let change =
+        WrittenChange { sm_limit: Some("20".into()), memory_limit: Some("50%".into()), ..WrittenChange::default() };
+    let changes = [overrides("a", OverrideAction::Terms(Box::new(change)), "2026-11-27T09:00Z", None)];
+    let now = at("2026-11-27T09:30Z");
+    let decision = decide(&PolicyInputs { devices: &unknown, ..inputs(&plan, &changes) }, now);
+    assert_eq!(ceilings(&decision), ["20 %"], "the other key of the command holds");
+    assert_eq!(decision.outcomes[0].tenant.terms[0].memory, plan.tenants[0].terms[0].memory);
+    let words = chain_sentences(&plan.tenants[0], &decision.outcomes[0], "0", "file", now);
+    assert_eq!(
+        words,
+        [
+            "sm_limit 30 % (file) -> 20 % (by hand)",
+            "memory_limit (by hand) has no effect on device 0: it is a part of the device, whose size is not known",
+        ]
+    );
+    assert!(decide(&inputs(&plan, &changes), now).outcomes[0].skipped.is_empty());
 }
 
 #[test]
@@ -368,7 +418,7 @@ fn a_restriction_that_follows_from_use_is_loosened_by_an_override_alone() {
     let restricted = decide(&inputs_with(&plan, &changes, &[]), now);
     let outcome = &restricted.outcomes[0];
     let terms = &outcome.tenant.terms[0];
-    assert_eq!((terms.ceiling, terms.floor, outcome.paused), (Some(share("20")), Some(share("20")), true));
+    assert_eq!((terms.ceiling, terms.floor, outcome.is_paused()), (Some(share("20")), Some(share("20")), true));
     let words = chain_sentences(&plan.tenants[0], outcome, "0", "file", now);
     assert!(words.contains(&"sm_request 10 % (file) -> 60 % (deadline) -> 20 % (group \"lab\")".into()), "{words:?}");
     let by_hand = [
@@ -377,9 +427,9 @@ fn a_restriction_that_follows_from_use_is_loosened_by_an_override_alone() {
     ];
     let loosened = decide(&inputs_with(&plan, &changes, &by_hand), now);
     let outcome = &loosened.outcomes[0];
-    assert_eq!((outcome.tenant.terms[0].ceiling, outcome.paused), (Some(share("70")), false));
+    assert_eq!((outcome.tenant.terms[0].ceiling, outcome.is_paused()), (Some(share("70")), false));
     let off = decide(&inputs(&plan, &[]), now);
-    assert_eq!((&off.outcomes[0].tenant, off.outcomes[0].paused), (&plan.tenants[0], false));
+    assert_eq!((&off.outcomes[0].tenant, off.outcomes[0].is_paused()), (&plan.tenants[0], false));
 }
 
 #[test]
