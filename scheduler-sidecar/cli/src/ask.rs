@@ -2,13 +2,14 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use vgpu_core::units::bytes::Bytes;
 
 use vgpu_config::paths;
 use vgpu_control::{self as control, ChangeLasting, ChangeResult, ControlAnswer, ControlCommand, TermsStatus};
-use vgpu_output::say::{EXIT_FINDINGS, Failure};
+use vgpu_output::say::{self, EXIT_FINDINGS, Failure};
 
 /// Where the daemon is, and how the answer is shown.
 #[derive(Debug, Clone, clap::Args)]
@@ -66,6 +67,30 @@ impl LastingOptions {
         let seconds = self.lasting.map(|time| time.as_secs() + u64::from(time.subsec_nanos() > 0));
         ChangeLasting { seconds, reason: self.reason.clone() }
     }
+}
+
+/// Asks for a change, and prints it in the caller's words or as JSON.
+///
+/// # Errors
+/// [`Failure`]: the daemon does not answer, or it refuses.
+pub fn print_change(
+    daemon: &DaemonAddress,
+    ask: &ControlCommand,
+    words: impl Fn(&ChangeResult) -> String,
+) -> Result<ExitCode, Failure> {
+    let done = daemon.request_change(ask)?;
+    if daemon.json {
+        say::print_json(&done)?;
+    } else {
+        say::print_text(&words(&done))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Formats hints of the daemon, one line each.
+#[must_use]
+pub fn format_notes(notes: &[String]) -> String {
+    notes.iter().map(|note| format!("note: {note}\n")).collect()
 }
 
 /// Failure for an answer of the wrong kind.

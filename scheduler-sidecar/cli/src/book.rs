@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-use super::ask::{DaemonAddress, no_answer};
+use super::ask::{DaemonAddress, format_notes, no_answer};
 use super::when;
 use vgpu_config::schedule::WrittenBooking;
 use vgpu_config::value::{self, WrittenValue};
@@ -133,13 +133,15 @@ fn read_booking(args: &BookArgs) -> Result<WrittenBooking, String> {
 }
 
 fn ask_and_tell(daemon: &DaemonAddress, ask: &ControlCommand) -> Result<ExitCode, Failure> {
-    let bookings = daemon.ask_daemon(ask)?.bookings.ok_or_else(no_answer)?;
+    let answer = daemon.ask_daemon(ask)?;
+    let bookings = answer.bookings.ok_or_else(no_answer)?;
     if daemon.json {
         say::print_json(&bookings)?;
     } else if let ControlCommand::Cancel { booking } = ask {
         say::print_text(&format!("{booking} cancelled\n"))?;
     } else {
-        say::print_text(&format_bookings(&bookings, &TimeZone::system()))?;
+        let notes = format_notes(&answer.notes);
+        say::print_text(&(format_bookings(&bookings, &TimeZone::system()) + &notes))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,7 +1,7 @@
 //! The command line `vgpu`: parses the arguments; each command is implemented in its own file.
 //!
 //! Commands: [`run`], [`check`], [`doctor`], [`validate`], [`docker`], [`cdi`]; for the daemon [`status`], [`mod@top`],
-//! [`ps`], [`set`], [`tenant`], [`slurm`], [`pause`](mod@pause), [`mod@book`], [`explain`], [`events`], [`audit`], [`metrics`]; for
+//! [`ps`], [`set`], [`tenant`], [`slurm`], [`pause`](mod@pause), [`mod@cordon`], [`mod@book`], [`explain`], [`events`], [`audit`], [`metrics`]; for
 //! its record [`usage`], [`report`]; [`sim`], [`clean`], [`completions`], [`man`]. Shared code: [`ask`] (asks the
 //! daemon), [`library`] (finds libvgpu.so and the simulated driver), [`program`] and [`elf`] (identify a program
 //! without running it), [`arch`] (machine names), [`loader`] (asks the dynamic loader), [`ledgers`], [`when`] (points
@@ -15,6 +15,7 @@ pub mod cdi;
 pub mod check;
 pub mod clean;
 pub mod completions;
+pub mod cordon;
 pub mod docker;
 pub mod doctor;
 pub mod events;
@@ -92,6 +93,9 @@ enum CliVerb {
     Resume(pause::ResumeArgs),
     Exclusive(pause::ExclusiveArgs),
     Unset(pause::UnsetArgs),
+    Cordon(cordon::CordonArgs),
+    Evacuate(cordon::EvacuateArgs),
+    Uncordon(cordon::UncordonArgs),
     Book(book::BookArgs),
     Bookings(book::BookingsArgs),
     Explain(explain::Args),
@@ -129,6 +133,9 @@ impl Cli {
             CliVerb::Resume(args) => pause::resume(&args),
             CliVerb::Exclusive(args) => pause::exclusive(&args),
             CliVerb::Unset(args) => pause::unset(&args),
+            CliVerb::Cordon(args) => cordon::cordon(&args),
+            CliVerb::Evacuate(args) => cordon::evacuate(&args),
+            CliVerb::Uncordon(args) => cordon::uncordon(&args),
             CliVerb::Book(args) => book::book(&args),
             CliVerb::Bookings(args) => book::bookings(&args),
             CliVerb::Explain(args) => explain::run(&args),

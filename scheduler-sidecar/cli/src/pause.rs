@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
-use super::ask::{DaemonAddress, LastingOptions};
+use super::ask::{DaemonAddress, LastingOptions, format_notes, print_change};
 use super::set::format_done;
-use vgpu_control::ControlCommand;
-use vgpu_output::say::{self, Failure};
+use vgpu_control::{ChangeResult, ControlCommand};
+use vgpu_output::say::Failure;
 
 /// Pauses a tenant: it launches nothing until it is resumed, keeps its memory, and finishes its work in flight.
 ///
@@ -55,7 +55,7 @@ pub struct ResumeArgs {
 /// Gives a tenant its devices alone: the others there are paused and keep their memory.
 ///
 /// It lasts until `vgpu unset TENANT`. With --for it ends by itself, and a restart of the daemon does not end it; without
-/// it, that does. A tenant that shares one of the devices is paused on all of its own.
+/// it, that does. A tenant that shares some of the devices is paused there alone.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -103,15 +103,10 @@ pub struct UnsetArgs {
 /// [`Failure`]: the daemon does not answer, or there is no such tenant.
 pub fn exclusive(args: &ExclusiveArgs) -> Result<ExitCode, Failure> {
     let ask = ControlCommand::Exclusive { tenant: args.tenant.clone(), lasting: args.lasting.to_lasting() };
-    let done = args.daemon.request_change(&ask)?;
-    if args.daemon.json {
-        say::print_json(&done)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let what = if done.changed.is_empty() { "is exclusive already" } else { "is exclusive" };
-    let notes: String = done.notes.iter().map(|note| format!("note: {note}\n")).collect();
-    say::print_text(&format!("{} {what}\n{notes}", done.tenant))?;
-    Ok(ExitCode::SUCCESS)
+    print_change(&args.daemon, &ask, |done| {
+        let what = if done.changed.is_empty() { "is exclusive already" } else { "is exclusive" };
+        format!("{} {what}\n", done.tenant) + &format_notes(&done.notes)
+    })
 }
 
 /// Ends the changes of a tenant and prints the terms that hold then.
@@ -119,13 +114,7 @@ pub fn exclusive(args: &ExclusiveArgs) -> Result<ExitCode, Failure> {
 /// # Errors
 /// [`Failure`]: the daemon does not answer, or it refuses.
 pub fn unset(args: &UnsetArgs) -> Result<ExitCode, Failure> {
-    let done = args.daemon.request_change(&ControlCommand::Unset { tenant: args.tenant.clone() })?;
-    if args.daemon.json {
-        say::print_json(&done)?;
-    } else {
-        say::print_text(&format_done(&done))?;
-    }
-    Ok(ExitCode::SUCCESS)
+    print_change(&args.daemon, &ControlCommand::Unset { tenant: args.tenant.clone() }, format_done)
 }
 
 /// Pauses the tenant and reports it.
@@ -134,7 +123,7 @@ pub fn unset(args: &UnsetArgs) -> Result<ExitCode, Failure> {
 /// [`Failure`]: the daemon does not answer, or there is no such tenant.
 pub fn pause(args: &PauseArgs) -> Result<ExitCode, Failure> {
     let ask = ControlCommand::Pause { tenant: args.tenant.clone(), lasting: args.lasting.to_lasting() };
-    ask_and_tell(&args.daemon, &ask)
+    print_change(&args.daemon, &ask, pause_words)
 }
 
 /// Resumes the tenant and reports it.
@@ -142,22 +131,15 @@ pub fn pause(args: &PauseArgs) -> Result<ExitCode, Failure> {
 /// # Errors
 /// [`Failure`]: the daemon does not answer, or there is no such tenant.
 pub fn resume(args: &ResumeArgs) -> Result<ExitCode, Failure> {
-    ask_and_tell(&args.daemon, &ControlCommand::Resume { tenant: args.tenant.clone() })
+    print_change(&args.daemon, &ControlCommand::Resume { tenant: args.tenant.clone() }, pause_words)
 }
 
-fn ask_and_tell(daemon: &DaemonAddress, ask: &ControlCommand) -> Result<ExitCode, Failure> {
-    let done = daemon.request_change(ask)?;
-    if daemon.json {
-        say::print_json(&done)?;
-        return Ok(ExitCode::SUCCESS);
-    }
+fn pause_words(done: &ChangeResult) -> String {
     let what = match (done.paused, done.changed.is_empty()) {
         (true, false) => "paused",
         (true, true) => "is paused already",
         (false, false) => "resumed",
         (false, true) => "was not paused",
     };
-    let notes: String = done.notes.iter().map(|note| format!("note: {note}\n")).collect();
-    say::print_text(&format!("{} {what}\n{notes}", done.tenant))?;
-    Ok(ExitCode::SUCCESS)
+    format!("{} {what}\n", done.tenant) + &format_notes(&done.notes)
 }

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use super::ask::{DaemonAddress, LastingOptions, TERMS_HEADINGS, terms_rows};
+use super::ask::{DaemonAddress, LastingOptions, TERMS_HEADINGS, print_change, terms_rows};
 use super::terms::TermsOptions;
 use vgpu_config::change::WrittenChange;
 use vgpu_control::{ChangeResult, ControlCommand};
@@ -85,13 +85,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         change: Box::new(change),
         lasting: args.lasting.to_lasting(),
     };
-    let done = args.daemon.request_change(&ask)?;
-    if args.daemon.json {
-        say::print_json(&done)?;
-    } else {
-        say::print_text(&format_done(&done))?;
-    }
-    Ok(ExitCode::SUCCESS)
+    print_change(&args.daemon, &ask, format_done)
 }
 
 /// Formats the change for people.

@@ -11,6 +11,7 @@ use vgpu_core::units::bytes::Bytes;
 use vgpu_core::units::uuid;
 
 use super::ask::{self, DaemonAddress, TERMS_HEADINGS, no_answer};
+use super::cordon::{format_members, format_subject};
 use super::ledgers;
 use super::ps::place;
 use vgpu_config::problem;
@@ -233,6 +234,12 @@ fn format_status(status: &DaemonStatus) -> String {
             remarks.push(format!("device {name}: lost since {since}; end its processes and reset it\n"));
         }
     }
+    for cordon in &status.cordons {
+        let done = if cordon.evacuates { "evacuated" } else { "cordoned" };
+        let (subject, left, name) = (format_subject(cordon), format_members(cordon), &cordon.subject);
+        let reason = cordon.reason.as_ref().map_or(String::new(), |reason| format!(": {reason:?}"));
+        remarks.push(format!("{subject}: {done} by hand{reason}; {left}; `vgpu uncordon {name}` lets new ones in\n"));
+    }
     for found in &status.findings {
         let whose = found.tenant.as_ref().map_or(String::new(), |tenant| format!(" of {tenant}"));
         let place = match &found.container {
@@ -274,7 +281,7 @@ const TIME_HEADINGS: [&str; 6] = ["USED", "WANTED", "GOT", "GPU-SECONDS", "WAITE
 fn time_cells(tenant: &TenantStatus, here: &TermsStatus, used: Option<u64>) -> Vec<String> {
     let used = used.map_or("?".into(), |used| Bytes(used).to_string());
     let Some(TimeStatus { state, gpu_seconds, waited_seconds, wanted, got, .. }) = &here.time else {
-        let state = if tenant.paused { "paused" } else { "-" };
+        let state = if tenant.paused || here.paused { "paused" } else { "-" };
         return vec![used, "-".into(), "-".into(), "-".into(), "-".into(), state.into()];
     };
     let known = |text: Option<String>| text.unwrap_or_else(|| "?".into());
@@ -330,6 +337,12 @@ fn remarks_of(tenant: &TenantStatus) -> Vec<String> {
     if tenant.paused {
         remarks.push(format!("{name}: paused; it launches nothing until `vgpu resume {name}`\n"));
     }
+    for here in tenant.devices.iter().filter(|here| here.paused && !tenant.paused) {
+        remarks.push(format!("{name}: paused on device {}; `vgpu explain {name}` says why\n", here.device));
+    }
+    if let Some(gang) = &tenant.gang {
+        remarks.push(format!("{name}: gang {gang}: it gets its leases together with the gang's other tenants\n"));
+    }
     for here in tenant.devices.iter().filter(|here| !here.changed_live.is_empty()) {
         let (device, keys) = (&here.device, here.changed_live.join(", "));
         remarks.push(format!(
@@ -376,6 +389,7 @@ mod tests {
             added: None,
             unusable: None,
             paused: true,
+            gang: None,
             mode: "observe".into(),
             strict: true,
             devices: vec![here],
@@ -399,6 +413,7 @@ mod tests {
             tenants,
             faults: Vec::new(),
             findings: Vec::new(),
+            cordons: Vec::new(),
         }
     }
 

@@ -1,12 +1,14 @@
 //! Tests of `vgpu` commands that change, pause and query tenants while members run.
 
+#[path = "../../support/commands.rs"]
+mod commands;
 #[path = "../../support/member.rs"]
 mod member;
 #[path = "../../support/mod.rs"]
 mod support;
 
 use std::fs;
-use std::process::{Output, Stdio};
+use std::process::Stdio;
 
 use member::{Member, On};
 use rustix::process::Signal;
@@ -57,37 +59,6 @@ fn serve_in(dir: TempDir) -> World {
 impl World {
     fn member(&self, tenant: &str) -> On {
         Member::hello(&self.socket(tenant)).join(GPU)
-    }
-
-    /// Runs `vgpu` with the daemon's socket.
-    fn run(&self, words: &[&str]) -> Output {
-        vgpu().args(words).arg("--socket").arg(self.admin()).output().unwrap()
-    }
-
-    /// Returns the output, and asserts success.
-    fn says(&self, words: &[&str]) -> String {
-        let output = self.run(words);
-        let (out, err) = texts(&output);
-        assert_eq!(output.status.code(), Some(0), "{words:?}: {err}");
-        out
-    }
-
-    fn json<T: serde::de::DeserializeOwned>(&self, words: &[&str]) -> T {
-        serde_json::from_str(&self.says(&[words, &["--json"]].concat())).unwrap()
-    }
-
-    /// Returns the error message, and asserts the exit code.
-    fn refused(&self, words: &[&str], code: i32) -> String {
-        let output = self.run(words);
-        let (out, err) = texts(&output);
-        assert_eq!((output.status.code(), out.as_str()), (Some(code), ""), "{words:?}: {err}");
-        err
-    }
-
-    fn terms(&self, tenant: &str) -> TermsStatus {
-        let tenant = self.status().tenants.into_iter().find(|here| here.name == tenant).unwrap();
-        let [terms] = tenant.devices.as_slice() else { panic!("{tenant:?}") };
-        terms.clone()
     }
 
     fn file(&self, tenant: &str) -> TermsFile {

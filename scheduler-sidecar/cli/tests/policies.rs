@@ -1,5 +1,7 @@
 //! Tests of windows, bookings and overrides with an end, against a running daemon and its restart.
 
+#[path = "../../support/commands.rs"]
+mod commands;
 #[path = "../../support/member.rs"]
 mod member;
 #[path = "../../support/mod.rs"]
@@ -7,16 +9,17 @@ mod support;
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Output, Stdio};
+use std::process::{Command, Stdio};
 
 use jiff::{Timestamp, ToSpan as _, Zoned};
 use member::Member;
 use rustix::process::Signal;
 use support::world::World;
-use support::{eventually, texts, vgpu, vgpud};
+use support::{Guard, eventually, texts, vgpud};
 use tempfile::TempDir;
+use vgpu_control::BookingStatus;
 use vgpu_control::event::DaemonEvent;
-use vgpu_control::{BookingStatus, DeviceExplanation, TermsStatus};
+use vgpu_core::time::arbiter::Gate;
 
 const GPU: &str = "GPU-00000000-0000-0000-0000-000000000001";
 
@@ -41,55 +44,10 @@ fn window_now(name: &str, rest: &str) -> String {
 }
 
 impl World {
-    fn run(&self, words: &[&str]) -> Output {
-        vgpu().args(words).arg("--socket").arg(self.admin()).output().unwrap()
-    }
-
-    fn says(&self, words: &[&str]) -> String {
-        let output = self.run(words);
-        let (out, err) = texts(&output);
-        assert_eq!(output.status.code(), Some(0), "{words:?}: {err}");
-        out
-    }
-
-    fn json<T: serde::de::DeserializeOwned>(&self, words: &[&str]) -> T {
-        serde_json::from_str(&self.says(&[words, &["--json"]].concat())).unwrap()
-    }
-
-    fn refused(&self, words: &[&str]) -> String {
-        let output = self.run(words);
-        let (_, err) = texts(&output);
-        assert_eq!(output.status.code(), Some(1), "{words:?}: {err}");
-        err
-    }
-
-    fn terms(&self, tenant: &str) -> TermsStatus {
-        let tenant = self.status().tenants.into_iter().find(|here| here.name == tenant).unwrap();
-        tenant.devices.into_iter().next().unwrap()
-    }
-
-    fn is_paused(&self, tenant: &str) -> bool {
-        self.status().tenants.iter().any(|here| here.name == tenant && here.paused)
-    }
-
-    fn chain(&self, tenant: &str) -> String {
-        let explained: Vec<DeviceExplanation> = self.json(&["explain", tenant]);
-        explained.into_iter().flat_map(|device| device.sentences).collect::<Vec<_>>().join(" ")
-    }
-
     fn reload_and_wait(&self, sections: &str) {
         let before = self.status().configuration.unwrap().reloads;
         self.reload(&format!("{DEVICE}{TENANTS}{sections}"));
         eventually("the file is read again", || self.status().configuration.unwrap().reloads > before);
-    }
-
-    /// Kills the daemon and starts another one on the same files.
-    fn killed_and_restarted(mut self) -> Self {
-        self.daemon.signal(Signal::KILL);
-        self.daemon.child.wait().unwrap();
-        let Self { dir, daemon } = self;
-        drop(daemon);
-        Self::start_by(vgpud(), dir, "info", Stdio::null())
     }
 
     fn state_file(&self) -> PathBuf {
@@ -141,9 +99,7 @@ fn who_changed_what_and_why_is_an_event() {
     let world = serve("");
     world.says(&["set", "chat", "--sm-limit", "50", "--for", "1h", "--reason", "a demo"]);
     world.says(&["pause", "train", "--for", "1h", "--reason", "too loud"]);
-    let events = world.says(&["events", "--json"]);
-    let events: Vec<DaemonEvent> = events.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let of = |kind: &str| events.iter().rfind(|event| event.kind == kind).unwrap_or_else(|| panic!("{events:?}"));
+    let of = |kind: &str| world.last_event(kind).unwrap();
     let changed = of("tenant.changed");
     assert_eq!((changed.more["what"].as_str(), changed.more["reason"].as_str()), (Some("sm_limit=50"), Some("a demo")));
     assert_eq!(changed.by.unwrap().uid, rustix::process::getuid().as_raw());
@@ -191,9 +147,9 @@ fn a_booking_is_kept_against_everything_that_would_break_it() {
         vec!["book", tenant, "--from", tomorrow.as_str(), "--for", "2h", "--sm-request", share]
     };
     assert!(world.says(&book("chat", "60")).contains("to come"));
-    let told = world.refused(&book("train", "50"));
+    let told = world.refused(&book("train", "50"), 1);
     assert!(told.contains("\"train-1\" would not fit beside booking chat-1 from") && told.contains("110 %"), "{told}");
-    let told = world.refused(&["set", "train", "--sm-request", "50"]);
+    let told = world.refused(&["set", "train", "--sm-request", "50"], 1);
     assert!(told.contains("booking \"chat-1\" would not fit from"), "{told}");
     let late = world.run(&["tenant", "add", "late", "--sm-request", "20", "--memory-limit", "1GiB"]);
     let (_, told) = texts(&late);
@@ -211,7 +167,7 @@ fn a_booking_is_kept_against_everything_that_would_break_it() {
         all.iter().map(|status| (status.booking.name.as_str(), status.holds)).collect::<Vec<_>>(),
         [("chat-1", false)]
     );
-    assert!(world.refused(&["bookings", "--cancel", "chat-2"]).contains("did you mean \"chat-1\"?"));
+    assert!(world.refused(&["bookings", "--cancel", "chat-2"], 1).contains("did you mean \"chat-1\"?"));
     assert_eq!(world.says(&["bookings", "--cancel", "chat-1"]), "chat-1 cancelled\n");
     assert!(world.says(&["bookings"]).contains("there is no booking"));
 }
@@ -243,11 +199,226 @@ fn a_paused_tenant_that_is_removed_may_finish_its_work() {
 fn an_exclusive_tenant_is_not_paused_by_a_second_one() {
     let world = serve("");
     world.says(&["exclusive", "chat"]);
-    let told = world.refused(&["exclusive", "train"]);
+    let told = world.refused(&["exclusive", "train"], 1);
     assert!(told.contains("tenant train is paused itself: tenant chat is exclusive"), "{told}");
-    let told = world.refused(&["resume", "train"]);
+    let told = world.refused(&["resume", "train"], 1);
     assert!(told.contains("`vgpu unset chat` ends that"), "{told}");
     assert!(!world.is_paused("chat") && world.is_paused("train"));
+}
+
+#[test]
+fn an_exclusive_tenant_pauses_others_on_its_own_devices_and_they_go_on_elsewhere() {
+    let other = "GPU-00000000-0000-0000-0000-000000000002";
+    let file = format!(
+        "{DEVICE}[[device]]\nid = \"{other}\"\n[[tenant]]\nname = \"one\"\nmemory_limit = \"1GiB\"\ndevices = [\"{GPU}\"]\n[[tenant]]\nname = \"both\"\nmemory_limit = \"1GiB\"\n"
+    );
+    let world = World::start(&file);
+    let (here, mut there) =
+        (Member::hello(&world.socket("both")).join(GPU), Member::hello(&world.socket("both")).join(other));
+    let said = world.says(&["exclusive", "one", "--for", "1h", "--reason", "a rollback"]);
+    assert!(said.contains(&format!("memory kept: both on device {GPU}")), "{said}");
+    there.runs(1_000_000);
+    there.done(1_000_000);
+    here.wish();
+    let status = world.status().tenants.into_iter().find(|tenant| tenant.name == "both").unwrap();
+    assert!(!status.paused, "the tenant as a whole is not paused");
+    let paused: Vec<bool> = status.devices.iter().map(|device| device.paused).collect();
+    assert_eq!(paused, [true, false]);
+    let text = world.says(&["explain", "both"]);
+    assert!(text.contains("paused on this device") && text.contains("tenant one is exclusive by hand until"), "{text}");
+    assert!(world.says(&["status"]).contains(&format!("both: paused on device {GPU}; `vgpu explain both`")));
+    let told = world.refused(&["resume", "both"], 1);
+    assert!(told.contains("`vgpu unset one` ends that"), "{told}");
+    world.says(&["unset", "one"]);
+    here.until("a lease", |gate| matches!(gate, Gate::Run { .. } | Gate::Open));
+}
+
+#[test]
+fn ranks_of_one_gang_in_several_containers_start_together() {
+    let other = "GPU-00000000-0000-0000-0000-000000000002";
+    let device = |id: &str| format!("[[device]]\nid = \"{id}\"\nmemory = \"80GiB\"\n");
+    let tenant = |name: &str, id: &str, rest: &str| {
+        format!("[[tenant]]\nname = \"{name}\"\ndevices = [\"{id}\"]\nmemory_limit = \"1GiB\"\n{rest}")
+    };
+    let tenants = [tenant("zero", GPU, "gang = \"job-7\"\n"), tenant("neighbour", other, "")].concat();
+    let world = World::start(&format!("{}{}{tenants}", device(GPU), device(other)));
+    world.says(&["tenant", "add", "one", "--devices", other, "--memory-limit", "1GiB", "--gang", "job-7"]);
+    let on = |tenant: &str, id: &str| Member::hello(&world.socket(tenant)).join(id);
+    let (zero, one, mut neighbour) = (on("zero", GPU), on("one", other), on("neighbour", other));
+    neighbour.runs(5_000_000_000);
+    let waits = |tenant: &str| {
+        let time = world.terms(tenant).time.unwrap();
+        (time.waiting, time.state.as_str()) == (1, "waiting")
+    };
+    one.wish();
+    eventually("rank one waits for its neighbour", || waits("one"));
+    zero.wish();
+    eventually("rank zero waits for rank one, although its device is free", || waits("zero"));
+    assert!(world.chain("zero").contains("Gang \"job-7\": it gets its leases together with one"));
+    assert!(world.says(&["status"]).contains("zero: gang job-7:"));
+    neighbour.done(1_000_000);
+    for rank in [&zero, &one] {
+        rank.until("a lease", |gate| matches!(gate, Gate::Run { .. } | Gate::Open));
+    }
+}
+
+#[test]
+fn a_booking_is_noted_to_end_with_a_daemon_that_stores_nothing() {
+    let dir = TempDir::new().unwrap();
+    fs::write(dir.path().join("vgpud.toml"), format!("[daemon]\nstate_dir = \"none\"\n{DEVICE}{TENANTS}")).unwrap();
+    let world = World::start_by(vgpud(), dir, "info", Stdio::null());
+    let book = ["book", "chat", "--from", "now", "--for", "1h", "--sm-request", "50"];
+    assert!(world.says(&book).ends_with("note: the daemon has no state_dir, so the booking ends with the daemon\n"));
+    assert!(!serve("").says(&book).contains("note:"));
+}
+
+#[test]
+fn a_booking_of_the_file_with_the_name_of_a_command_is_refused_with_both_places() {
+    let world = serve("");
+    world.says(&["book", "chat", "--from", "now", "--for", "1h", "--sm-request", "50", "--name", "exam"]);
+    let day = (Zoned::now() + 2.days()).strftime("%Y-%m-%d").to_string();
+    let section = format!(
+        "[[booking]]\nname = \"exam\"\ntenant = \"chat\"\nfrom = \"{day} 09:00\"\nfor = \"2h\"\nsm_request = 45\n"
+    );
+    world.reload(&format!("{DEVICE}{TENANTS}{section}"));
+    let refused = || world.status().configuration.unwrap().refused.unwrap_or_default();
+    eventually("the file is refused", || refused().contains("`vgpu bookings --cancel exam` before"));
+    assert!(refused().contains("booking.name = \"exam\" is the name of a booking that `vgpu book` made too"));
+    world.says(&["bookings", "--cancel", "exam"]);
+    world.reload_and_wait(&section);
+    assert!(world.says(&["bookings"]).contains("to come (file)"));
+}
+
+#[test]
+fn what_was_decided_about_a_device_is_stored_by_its_uuid_and_told_when_it_matches_none() {
+    let file = |id: &str| format!("[[device]]\nid = \"{id}\"\nmemory = \"80GiB\"\n{TENANTS}");
+    let world = serve("");
+    world.says(&["set", "chat", "--device", GPU, "--sm-limit", "50", "--for", "1h"]);
+    world.says(&[
+        "book",
+        "train",
+        "--device",
+        GPU,
+        "--from",
+        "now",
+        "--for",
+        "1h",
+        "--sm-request",
+        "40",
+        "--name",
+        "exam",
+    ]);
+    world.says(&["cordon", GPU]);
+    assert_eq!(world.last_event("policy.unmatched"), None);
+    fs::write(world.dir.path().join("vgpud.toml"), file("GPU-00000000-0000-0000-0000-000000000009")).unwrap();
+    let world = world.killed_and_restarted();
+    let events = world.says(&["events", "--json"]);
+    let about: Vec<DaemonEvent> = events.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let about = about.iter().filter(|event| event.kind == "policy.unmatched");
+    let about: Vec<_> = about.map(|event| (event.more["policy"].as_str(), event.device.as_deref())).collect();
+    assert_eq!(about, [(Some("override"), Some(GPU)), (Some("booking"), Some(GPU)), (Some("cordon"), Some(GPU))]);
+    assert_eq!(world.terms("chat").sm_limit, Some(60.0));
+    fs::write(world.dir.path().join("vgpud.toml"), file(GPU)).unwrap();
+    let world = world.killed_and_restarted();
+    assert_eq!(world.terms("chat").sm_limit, Some(50.0), "with the device the decision is back");
+    assert_eq!(world.last_event("policy.unmatched"), None);
+}
+
+#[test]
+fn a_cordoned_device_gets_nobody_new_and_those_who_are_there_go_on() {
+    let world = serve("");
+    let mut there = Member::hello(&world.socket("chat")).join(GPU);
+    let said = world.says(&["cordon", GPU, "--reason", "a new card"]);
+    assert!(
+        said.contains(&format!("device {GPU} is cordoned: no new process joins; 1 process is left: chat ")),
+        "{said}"
+    );
+    assert!(said.contains(&format!("note: it lasts until `vgpu uncordon {GPU}`")), "{said}");
+    let begun = world.last_event("cordon.begun").unwrap();
+    assert_eq!((begun.device.as_deref(), begun.more["reason"].as_str()), (Some(GPU), Some("a new card")));
+    assert_eq!(begun.by.unwrap().uid, rustix::process::getuid().as_raw());
+    there.runs(1_000_000);
+    there.done(1_000_000);
+    let late = world.run(&["tenant", "add", "late", "--memory-limit", "1GiB"]);
+    let (_, told) = texts(&late);
+    assert!(late.status.code() == Some(3) && told.contains("is cordoned by hand: \"a new card\""), "{told}");
+    let extra = "[[tenant]]\nname = \"extra\"\nmemory_limit = \"1GiB\"\n";
+    world.reload(&format!("{DEVICE}{TENANTS}{extra}"));
+    let refused = || world.status().configuration.unwrap().refused.unwrap_or_default();
+    eventually("the file is refused", || refused().contains("tenant extra is new: device "));
+    assert!(world.chain("train").contains("is cordoned by hand: \"a new card\"."));
+    assert!(world.says(&["status"]).contains("cordoned by hand: \"a new card\"; 1 process is left: chat"));
+    // Another process is new, also after a restart; this one was there.
+    let stranger = || {
+        let script = format!(
+            "import socket, sys, os\ns = socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\n\
+            f = s.makefile('rw')\nf.write('{{\"hello\":2,\"pid\":%d,\"version\":\"x\",\"pages\":1,\"clock\":0}}\\n' % os.getpid())\n\
+            f.flush()\nf.readline()\nf.write('{{\"join\":\"{GPU}\",\"busy\":0}}\\n')\nf.flush()\nprint(f.readline())"
+        );
+        let output = Command::new("python3").args(["-c", &script]).arg(world.socket("train")).output().unwrap();
+        texts(&output).0
+    };
+    assert!(stranger().contains("no new process is let in"), "{}", stranger());
+    drop(there);
+    let world = world.killed_and_restarted();
+    drop(Member::hello(&world.socket("chat")).join(GPU));
+    let said = world.says(&["uncordon", GPU]);
+    assert!(said.contains("new processes may join again"), "{said}");
+    assert!(world.last_event("cordon.ended").is_some() && world.status().cordons.is_empty());
+    world.says(&["tenant", "add", "late", "--memory-limit", "1GiB"]);
+    assert!(world.refused(&["uncordon", GPU], 1).contains("there is no cordon of"));
+}
+
+#[test]
+fn an_evacuated_tenant_is_asked_to_end_and_its_end_is_waited_for() {
+    let world = serve("");
+    let there = Member::hello(&world.socket("chat")).join(GPU);
+    let said = world.says(&["evacuate", "chat", "--reason", "maintenance", "--for", "1h"]);
+    assert!(said.starts_with("tenant chat is evacuated: 1 process is left: chat "), "{said}");
+    eventually("the member is asked", || world.last_event("evacuation.asked").is_some());
+    let asked = world.last_event("evacuation.asked").unwrap();
+    assert_eq!((asked.tenant.as_deref(), asked.pid), (Some("chat"), Some(u64::from(std::process::id()))));
+    assert!(asked.more["why"].as_str().unwrap().contains("\"maintenance\""));
+    let late = world.run(&["evacuate", "chat", "--wait", "1s"]);
+    let (out, _) = texts(&late);
+    assert!(late.status.code() == Some(1) && out.contains("tenant chat: 1 process is left"), "{out}");
+    assert_eq!(world.last_event("evacuation.terminated"), None, "nobody gets a signal without an explicit option");
+    let world = world.killed_and_restarted();
+    drop(there);
+    let there = Member::hello(&world.socket("chat")).join(GPU);
+    eventually("the next daemon asks too", || world.last_event("evacuation.asked").is_some());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            eventually("it is waited for", || world.status().cordons.iter().any(|cordon| cordon.members.len() == 1));
+            drop(there);
+        });
+        let said = world.says(&["evacuate", "chat", "--wait"]);
+        assert!(said.ends_with("tenant chat: nobody is left\n"), "{said}");
+    });
+    eventually("the end is told", || world.last_event("evacuation.done").is_some());
+    world.says(&["uncordon", "chat"]);
+}
+
+#[test]
+fn an_evacuation_sends_sigterm_after_its_grace_and_only_if_told_so() {
+    let world = serve("");
+    let script = format!(
+        "import socket, sys, os, time\ns = socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\n\
+        f = s.makefile('rw')\nf.write('{{\"hello\":2,\"pid\":%d,\"version\":\"x\",\"pages\":1,\"clock\":0}}\\n' % os.getpid())\n\
+        f.flush()\nf.readline()\nf.write('{{\"join\":\"{GPU}\",\"busy\":0}}\\n')\nf.flush()\nf.readline()\ntime.sleep(600)"
+    );
+    let mut child = Guard(Command::new("python3").args(["-c", &script]).arg(world.socket("train")).spawn().unwrap());
+    let members = || {
+        let tenants = world.status().tenants;
+        tenants.iter().flat_map(|tenant| &tenant.members).filter(|member| !member.devices.is_empty()).count()
+    };
+    eventually("it is there", || members() == 1);
+    let said = world.says(&["evacuate", GPU, "--terminate-after", "1s", "--wait"]);
+    assert!(said.ends_with(": nobody is left\n"), "{said}");
+    let ended = child.0.wait().unwrap();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended), Some(Signal::TERM.as_raw()));
+    let told = world.last_event("evacuation.terminated").unwrap();
+    assert_eq!((told.tenant.as_deref(), told.pid), (Some("train"), Some(u64::from(child.0.id()))));
 }
 
 #[test]
@@ -275,6 +446,9 @@ fn bad_values_name_the_option_and_what_is_accepted() {
         (&["book", "chat", "--device", "7", "--from", "now", "--for", "1h", "--sm", "5"], 1, "device of tenant chat"),
         (&["set", "chat", "--weight", "2", "--for", "9999d"], 1, "accepted: 1s to 365d"),
         (&["unset", "chta"], 1, "did you mean \"chat\"?"),
+        (&["cordon", "7"], 1, "there is no device or tenant \"7\""),
+        (&["evacuate", "chta"], 1, "did you mean \"chat\"?"),
+        (&["evacuate", "chat", "--terminate-after", "soon"], 2, "--terminate-after"),
     ] {
         let output = world.run(words);
         let (_, err) = texts(&output);

@@ -71,6 +71,7 @@ fn tenant(name: &str, device: &str, (wanted, got): (f64, f64), (used, limit): (u
         added: None,
         unusable: None,
         paused: false,
+        gang: None,
         mode: "enforce".into(),
         strict: false,
         devices: vec![TermsStatus {
@@ -103,6 +104,7 @@ fn status() -> DaemonStatus {
     idle.devices[0].sm_limit = None;
     idle.devices[0].sm_request = None;
     DaemonStatus {
+        cordons: Vec::new(),
         actions: Vec::new(),
         version: "0.1.0".into(),
         pid: 811,

@@ -48,6 +48,9 @@ pub struct TenantSection {
     /// User IDs, or ranges of them, whose processes may connect; empty for those of the template.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub uids: Vec<String>,
+    /// Gang whose tenants get their leases together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gang: Option<String>,
     /// Group that reports charge the tenant's cost to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
@@ -119,7 +122,7 @@ impl TenantSection {
         let mut put = |value: &Option<String>| value.as_ref().map(|value| quoted.put(value));
         let (template, gpu, memory) = (put(&self.template), put(&self.gpu), put(&self.memory_limit));
         let (ceiling, floor, weight) = (put(&self.sm_limit), put(&self.sm_request), put(&self.weight));
-        let (class, group) = (put(&self.class), put(&self.group));
+        let (class, group, gang) = (put(&self.class), put(&self.group), put(&self.gang));
         let (devices, uids) = (quoted.put_all(&self.devices), quoted.put_all(&self.uids));
         let labels: Vec<_> = self.labels.iter().map(|(name, label)| (name.clone(), quoted.put(label))).collect();
         let mut problems = ProblemList::new(&quoted.0);
@@ -150,6 +153,7 @@ impl TenantSection {
             name: reader.read_text("name", &name, value::name),
             devices: (!self.devices.is_empty()).then_some(devices),
             replicas: None,
+            gang: gang.and_then(|at| reader.read_text("gang", &at, value::name)),
             policy,
             overrides: Vec::new(),
         };
@@ -181,6 +185,7 @@ impl TenantSection {
             ("class", self.class == other.class),
             ("devices", self.devices == other.devices),
             ("uids", self.uids == other.uids),
+            ("gang", self.gang == other.gang),
             ("group", self.group == other.group),
             ("labels", self.labels == other.labels),
         ];
@@ -284,6 +289,7 @@ sm_request = 40
         let mut wanted = section("job-7");
         (wanted.template, wanted.gpu) = (Some("job".into()), Some("0.25".into()));
         (wanted.weight, wanted.group) = (Some("3".into()), Some("research/vision".into()));
+        wanted.gang = Some("job".into());
         (wanted.devices, wanted.uids) = (vec!["1".into()], vec!["1001".into(), "2000-2003".into()]);
         wanted.labels.insert("job".into(), "7".into());
         let added = add(&wanted).unwrap();
@@ -295,6 +301,7 @@ template = \"job\"
 gpu = 0.25
 weight = 3
 group = \"research/vision\"
+gang = \"job\"
 devices = [1]
 uids = [1001, \"2000-2003\"]
 labels = {{ job = \"7\" }}

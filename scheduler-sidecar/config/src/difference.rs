@@ -128,6 +128,7 @@ fn changed_keys(was: &TenantPlan, is: &TenantPlan) -> Vec<&'static str> {
         }
     };
     compare("replicas", was.replicas == is.replicas);
+    compare("gang", was.gang == is.gang);
     compare("group", was.bearer.group == is.bearer.group);
     compare("labels", was.bearer.labels == is.bearer.labels);
     compare("uids", was.uids == is.uids);

@@ -160,8 +160,14 @@ const PROOF_KEYS: &[ConfigKey] = &[
 
 const DEVICE_KEYS: &[ConfigKey] = &[obeyed_key("id"), obeyed_key("memory"), obeyed_key("overcommit")];
 
-const TENANT_KEYS: &[ConfigKey] =
-    &[obeyed_key("name"), obeyed_key("template"), obeyed_key("devices"), obeyed_key("replicas"), obeyed_key("device")];
+const TENANT_KEYS: &[ConfigKey] = &[
+    obeyed_key("name"),
+    obeyed_key("template"),
+    obeyed_key("devices"),
+    obeyed_key("replicas"),
+    obeyed_key("gang"),
+    obeyed_key("device"),
+];
 
 const OVERRIDE_KEYS: &[ConfigKey] = &[obeyed_key("id")];
 

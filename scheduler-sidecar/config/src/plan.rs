@@ -194,6 +194,8 @@ pub struct TenantPlan {
     pub socket: PathBuf,
     /// Number of slots of its `[[tenant]]` section; `None`: the tenant is no slot.
     pub replicas: Option<u32>,
+    /// Gang whose tenants get their leases on all devices together; `None`: it is in no gang.
+    pub gang: Option<String>,
     /// Group and labels by which reports charge the tenant's cost.
     pub bearer: CostBearer,
     /// User IDs of processes that may connect as members; `None` allows all.

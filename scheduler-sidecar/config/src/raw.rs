@@ -215,6 +215,8 @@ pub struct RawTenant {
     pub devices: Option<Vec<At<DeviceId>>>,
     /// Number of equal slots that the tenant is split into.
     pub replicas: Option<At<u32>>,
+    /// Gang whose tenants get their leases together.
+    pub gang: Option<At<String>>,
     /// Settings that the tenant's own section gives.
     pub policy: RawPolicy,
     /// Sections `[[tenant.device]]`: settings of the tenant that differ on one device.

@@ -230,6 +230,7 @@ impl ConfigReader<'_, '_> {
             template: self.read_value(table, SECTION, "template", value::name),
             devices: self.read_list(table, SECTION, "devices", value::read_device).map(|list| list.value),
             replicas: self.read_value(table, SECTION, "replicas", value::read_replicas),
+            gang: self.read_value(table, SECTION, "gang", value::name),
             policy: self.read_policy(table, SECTION),
             overrides,
         }

@@ -301,7 +301,9 @@ impl<'a> TenantResolver<'a, '_> {
                     self.problems.wrong_value(name.place, "tenant.name", what, "a unique name for each tenant");
                     continue;
                 }
-                if let Some(housed) = self.place_tenant(&name, &layers, &devices, &mut told) {
+                if let Some(housed) =
+                    self.place_tenant(&name, &layers, &devices, &mut told, entry.gang.as_ref().map(|at| &at.value))
+                {
                     tenants.push(housed);
                 }
             }
@@ -386,6 +388,7 @@ impl<'a> TenantResolver<'a, '_> {
         layers: &TenantLayers<'_>,
         own: &BTreeMap<usize, Option<&RawTerms>>,
         told: &mut HashSet<TextRange>,
+        gang: Option<&String>,
     ) -> Option<PlacedTenant> {
         if !is_name(&name.value) {
             if told.insert(name.place) {
@@ -437,6 +440,7 @@ impl<'a> TenantResolver<'a, '_> {
             name: name.value.clone(),
             socket,
             replicas: layers.slot_count(),
+            gang: gang.cloned(),
             bearer,
             uids: layers.allowed_uids(),
             mode: layers.resolve_mode(),

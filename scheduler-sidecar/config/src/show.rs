@@ -157,6 +157,7 @@ pub fn plan_json(plan: &ConfigPlan) -> Value {
             "name": tenant.name,
             "socket": tenant.socket,
             "replicas": tenant.replicas,
+            "gang": tenant.gang,
             "group": tenant.bearer.group,
             "labels": tenant.bearer.labels,
             "uids": uids.map(|uids| uids.iter().map(|range| [*range.start(), *range.end()]).collect::<Vec<_>>()),

@@ -137,6 +137,7 @@ fn tenant(name: &str) -> impl Strategy<Value = TenantPlan> + use<> {
     (terms, prop::option::of(Just(vec![0..=9]))).prop_map(move |(terms, uids)| TenantPlan {
         name: name.clone(),
         replicas: None,
+        gang: None,
         socket: format!("/r/tenants/{name}/vgpud.sock").into(),
         bearer: Default::default(),
         uids,

@@ -109,8 +109,8 @@ fn plan(row: &Row, value: Option<&str>) -> Result<ConfigPlan, String> {
 }
 
 /// Keys whose row shows no literal value: paths, names, lists of differing things.
-const FREE: [&str; 18] = [
-    "tenants", "tenant", "groups", "run_dir", "devices", "allow", "slack", "id", "memory", "name", "template",
+const FREE: [&str; 19] = [
+    "gang", "tenants", "tenant", "groups", "run_dir", "devices", "allow", "slack", "id", "memory", "name", "template",
     "device", "uids", "group", "labels", "drain", "events", "exec",
 ];
 

@@ -42,7 +42,22 @@ pub const EVENT_KINDS: &[EventKind] = &[
     audited_kind("tenant.exclusive", "a tenant has its devices alone: the others there are paused"),
     audited_kind("booking.made", "an administrator booked a part of devices for a tenant"),
     audited_kind("booking.cancelled", "an administrator cancelled a booking"),
-    event_kind("policy.refused", "a window or a booking has no effect: its promises do not fit"),
+    audited_kind(
+        "cordon.begun",
+        "an administrator lets nobody new on a device or into a tenant, and may ask its members to end",
+    ),
+    audited_kind("cordon.ended", "new processes may join a device or a tenant again"),
+    audited_kind("evacuation.asked", "a member is asked to end, because its device or its tenant is evacuated"),
+    audited_kind("evacuation.terminated", "a member of an evacuation got SIGTERM"),
+    event_kind("evacuation.done", "no member is left on an evacuated device or of an evacuated tenant"),
+    event_kind(
+        "policy.refused",
+        "a window, a booking or a value has no effect: it does not fit, or cannot be computed",
+    ),
+    event_kind(
+        "policy.unmatched",
+        "the device of an override, a booking or a cordon is not here, so that has no effect",
+    ),
     event_kind("tenant.unusable", "a tenant cannot be served: the path of its socket is taken"),
     event_kind("tenant.served", "a tenant that could not be served is served now"),
     audited_kind("member.joined", "a process joined its tenant and got the tenant's limits"),

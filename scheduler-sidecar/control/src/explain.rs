@@ -116,6 +116,10 @@ fn on_device(whole: &TenantFacts, facts: &DeviceStanding) -> DeviceExplanation {
         _ if whole.paused => {
             ("paused", "It is paused by an administrator and launches nothing until `vgpu resume`.".into())
         }
+        "paused" => (
+            "paused",
+            "It is paused on this device, and launches nothing here until that ends; elsewhere it launches.".into(),
+        ),
         "lost" => (
             "lost",
             "The driver has lost this device: its calls fail there, and nobody has a lease until the device is reset."

@@ -42,8 +42,9 @@ use vgpu_config::schedule::WrittenBooking;
 
 pub use explain::DeviceExplanation;
 pub use status::{
-    ActionStatus, AddedStatus, AuditStatus, ConfigurationStatus, DaemonFault, DaemonStatus, DeviceStatus, MemberDevice,
-    MemberStatus, ProcessStatus, RecordStatus, TenantStatus, TermsStatus, TimeStatus,
+    ActionStatus, AddedStatus, AuditStatus, ConfigurationStatus, CordonStatus, CordonedMember, DaemonFault,
+    DaemonStatus, DeviceStatus, MemberDevice, MemberStatus, ProcessStatus, RecordStatus, TenantStatus, TermsStatus,
+    TimeStatus,
 };
 
 /// Version number of the administrative protocol.
@@ -120,6 +121,22 @@ pub enum ControlCommand {
         /// Name of the booking.
         booking: String,
     },
+    /// Lets nobody new on a device or into a tenant.
+    Cordon {
+        /// The device or the tenant.
+        subject: SubjectName,
+        /// Asks the members there to end; absent: they go on.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        evacuation: Option<EvacuationOptions>,
+        /// End and reason; without an end until `uncordon`.
+        #[serde(default, skip_serializing_if = "ChangeLasting::is_open")]
+        lasting: ChangeLasting,
+    },
+    /// Ends a cordon.
+    Uncordon {
+        /// The device or the tenant.
+        subject: SubjectName,
+    },
     /// Ends the pause of a tenant.
     Resume {
         /// Name of the tenant.
@@ -165,7 +182,7 @@ pub enum ControlCommand {
 
 impl ControlCommand {
     /// Names of the requests.
-    pub const COMMAND_WORDS: [&str; 14] = [
+    pub const COMMAND_WORDS: [&str; 16] = [
         "status",
         "ps",
         "set",
@@ -176,11 +193,33 @@ impl ControlCommand {
         "book",
         "bookings",
         "cancel",
+        "cordon",
+        "uncordon",
         "add",
         "remove",
         "explain",
         "events",
     ];
+}
+
+/// A device or a tenant, as a person names it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SubjectName {
+    /// Number or UUID of a device, or name of a tenant.
+    pub name: String,
+    /// True: the name is a tenant's, also if a device has it.
+    #[serde(default)]
+    pub is_tenant: bool,
+}
+
+/// How members are asked to end.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EvacuationOptions {
+    /// Seconds after which members get SIGTERM; absent: they get none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terminate_after: Option<u64>,
 }
 
 /// How long a change lasts, and why it was made.
@@ -237,6 +276,12 @@ pub struct ControlAnswer {
     /// The answer to `book`, `bookings` and `cancel`: the bookings that are not over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bookings: Option<Vec<BookingStatus>>,
+    /// The answer to `cordon` and `uncordon`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cordon: Option<CordonStatus>,
+    /// Hints for the caller of `book`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// Answer to the request `explain`; absent for other requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub explained: Option<Vec<DeviceExplanation>>,

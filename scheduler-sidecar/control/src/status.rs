@@ -32,6 +32,9 @@ pub struct DaemonStatus {
     pub devices: Vec<DeviceStatus>,
     /// The tenants, in the order in which they were added.
     pub tenants: Vec<TenantStatus>,
+    /// Cordons: devices and tenants where nobody new is let in.
+    #[serde(default)]
+    pub cordons: Vec<CordonStatus>,
     /// Services that do not work while limits are still enforced.
     #[serde(default)]
     pub faults: Vec<DaemonFault>,
@@ -41,6 +44,45 @@ pub struct DaemonStatus {
     /// Processes that use devices without being held to a limit.
     #[serde(default)]
     pub findings: Vec<super::finding::Finding>,
+}
+
+/// A cordon, and the members that are still there.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CordonStatus {
+    /// The device, as the configuration names it, or the tenant.
+    pub subject: String,
+    /// True: the subject is a tenant.
+    #[serde(default)]
+    pub is_tenant: bool,
+    /// True if the members are asked to end.
+    pub evacuates: bool,
+    /// Time from which on members get SIGTERM, in seconds since 1970; absent: they get none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terminate_at: Option<i64>,
+    /// Time at which it began, in seconds since 1970.
+    pub since: i64,
+    /// Time at which it ends, in seconds since 1970; absent: a command ends it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<i64>,
+    /// User ID of the administrator.
+    pub by_uid: u32,
+    /// Reason, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Members that are still there.
+    pub members: Vec<CordonedMember>,
+    /// Hints for the caller.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+/// A member on a cordoned device or of a cordoned tenant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CordonedMember {
+    /// Name of its tenant.
+    pub tenant: String,
+    /// Process ID from the kernel; null: the process is outside the daemon's pid namespace.
+    pub pid: Option<u32>,
 }
 
 /// A service of the daemon, other than enforcement, that does not work.
@@ -157,9 +199,12 @@ pub struct TenantStatus {
     /// Reason why this tenant cannot be served while others are: the path of its socket is taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unusable: Option<String>,
-    /// True if the tenant launches nothing until it is resumed.
+    /// True if the tenant launches nothing on any of its devices until it is resumed.
     #[serde(default)]
     pub paused: bool,
+    /// Gang whose tenants get their leases together; absent: it is in none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gang: Option<String>,
     /// `enforce`, or `observe`: it is measured, but nothing is refused or delayed.
     #[serde(default = "enforce")]
     pub mode: String,
@@ -201,6 +246,9 @@ pub struct TermsStatus {
     pub class: String,
     /// Length of the tenant's leases in nanoseconds; null: the length of its class.
     pub quantum: Option<u64>,
+    /// True if the tenant launches nothing on this device.
+    #[serde(default)]
+    pub paused: bool,
     /// Keys that an administrator changed since the file was read. They are lost when it is read again.
     pub changed_live: Vec<String>,
     /// Device time of the tenant; null: no member has joined the device.

@@ -70,6 +70,8 @@ pub struct TenantConfig {
     pub bearer: CostBearer,
     /// Users that may connect; `None`: all.
     pub uids: Option<Vec<RangeInclusive<u32>>>,
+    /// Gang whose tenants get their leases on all devices together; `None`: it is in no gang.
+    pub gang: Option<String>,
 }
 
 /// Limits of a tenant on one device, and its share and order in device time (terms).
@@ -145,6 +147,7 @@ impl From<&TenantConfig> for TenantPlan {
             name: tenant.name.clone(),
             socket: tenant.socket.clone(),
             replicas: None,
+            gang: tenant.gang.clone(),
             bearer: tenant.bearer.clone(),
             uids: tenant.uids.clone(),
             mode: tenant.mode,
@@ -187,6 +190,7 @@ impl From<&TenantPlan> for TenantConfig {
             on_loss: plan.on_loss,
             bearer: plan.bearer.clone(),
             uids: plan.uids.clone(),
+            gang: plan.gang.clone(),
         }
     }
 }
@@ -200,7 +204,8 @@ impl TenantConfig {
         let (on_error, on_loss) = (OnError::default(), OnLoss::default());
         let (mode, strict) = (Mode::Enforce, false);
         let bearer = CostBearer::default();
-        Self { name: name.to_owned(), socket, on: vec![on], mode, strict, on_error, on_loss, bearer, uids: None }
+        let (uids, gang) = (None, None);
+        Self { name: name.to_owned(), socket, on: vec![on], mode, strict, on_error, on_loss, bearer, uids, gang }
     }
 
     /// Returns the tenant's terms on the device with this UUID; `None`: it may not use that device.

@@ -1,5 +1,5 @@
-//! Keeps what administrators decided for a while, so that the next daemon knows it: overrides with an end, and
-//! bookings.
+//! Keeps what administrators decided for a while, so that the next daemon knows it: overrides with an end, bookings, and
+//! cordons.
 //!
 //! One file of JSON in the directory of state. It is written under another name and then renamed, so a killed daemon
 //! leaves the old or the new content.
@@ -12,6 +12,7 @@ use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 use vgpu_config::schedule::WrittenBooking;
+use vgpu_policy::cordons::Cordon;
 use vgpu_policy::overrides::TermsOverride;
 
 /// Name of the file, in the directory of state.
@@ -27,6 +28,9 @@ pub struct KeptChanges {
     pub overrides: Vec<TermsOverride>,
     /// Bookings that commands made.
     pub bookings: Vec<WrittenBooking>,
+    /// Cordons, the earliest first.
+    #[serde(default)]
+    pub cordons: Vec<Cordon>,
 }
 
 /// The file of the decisions.
@@ -50,7 +54,7 @@ impl ChangeStore {
             Err(why) => {
                 let aside = self.path.with_extension("unreadable");
                 let moved = fs::rename(&self.path, &aside);
-                warn!(file = %self.path.display(), %why, aside = %aside.display(), moved = moved.is_ok(), "overrides and bookings cannot be read and have no effect");
+                warn!(file = %self.path.display(), %why, aside = %aside.display(), moved = moved.is_ok(), "overrides, bookings and cordons cannot be read and have no effect");
                 KeptChanges::default()
             }
         }
@@ -111,7 +115,11 @@ mod tests {
             by_uid: 3,
             reason: Some("why".into()),
         };
-        let kept = KeptChanges { overrides: vec![change], bookings: vec![WrittenBooking::default()] };
+        let kept = KeptChanges {
+            overrides: vec![change],
+            bookings: vec![WrittenBooking::default()],
+            ..KeptChanges::default()
+        };
         store.save(&kept).unwrap();
         assert_eq!(ChangeStore::below(&dir.path().join("state")).read_all(), kept);
         std::fs::write(dir.path().join("state/changes.json"), "{").unwrap();

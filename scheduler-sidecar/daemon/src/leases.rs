@@ -27,15 +27,15 @@ mod tests;
 mod unseen;
 pub mod view;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Deref;
 
 use vgpu_core::limits::Mode;
 use vgpu_core::protocol::page::bell::{Bell, RingOutcome};
 use vgpu_core::protocol::page::{AllowedUse, BoardPage, ContextSharing, GONE_EPOCH, ReportPage, Reports, Uncharged};
-use vgpu_core::time::arbiter::{self, Arbiter, Decision, DeviceId, Gate, MemberUsage, SlotId};
+use vgpu_core::time::arbiter::{self, Arbiter, Decision, DeviceId, GangId, Gate, MemberUsage, SlotId};
 
-use super::config::{DeviceTermsConfig, TenantConfig};
+use super::config::{DeviceTermsConfig, TenantConfig, device_name};
 use belief::ClaimAllowance;
 use devices::LeasedDevices;
 pub use former::ClaimedPast;
@@ -51,6 +51,7 @@ pub struct LeaseBook<B, R> {
     reports: Reports<R>,
     devices: LeasedDevices,
     houses: BTreeMap<arbiter::TenantId, TenantState<B, R>>,
+    gangs: GangNumbers,
     /// Tenant and page index of each arbiter slot.
     places: Vec<Option<MemberSlot>>,
     /// Members that joined again and count as having queued work until they report otherwise.
@@ -64,11 +65,28 @@ struct MemberSlot {
     index: usize,
 }
 
+/// The arbiter's numbers of the gangs that have tenants.
+#[derive(Debug, Default)]
+struct GangNumbers {
+    numbers: BTreeMap<String, GangId>,
+    next: u32,
+}
+
+impl GangNumbers {
+    fn number_of(&mut self, name: String) -> GangId {
+        *self.numbers.entry(name).or_insert_with(|| {
+            self.next = self.next.wrapping_add(1);
+            GangId(self.next)
+        })
+    }
+}
+
 /// State of a tenant, with or without members.
 #[derive(Debug)]
 struct TenantState<B, R> {
     tenant: TenantConfig,
-    paused: bool,
+    /// Devices on which the tenant may not launch, as its terms name them.
+    paused_on: BTreeSet<String>,
     pages: Option<TenantPages<B, R>>,
     bell: Bell,
     /// True if the tenant's sums of usage may have changed since the view last read them.
@@ -82,6 +100,18 @@ struct TenantState<B, R> {
     /// Memory that counts against the tenant's limits although its ledgers (charges in shared memory) do not contain
     /// it.
     uncharged: BTreeMap<DeviceId, Uncharged>,
+}
+
+impl<B, R> TenantState<B, R> {
+    fn is_paused(&self) -> bool {
+        !self.paused_on.is_empty() && self.tenant.on.iter().all(|on| self.paused_on.contains(&device_name(&on.device)))
+    }
+
+    /// True if the tenant may not launch on this device. One that was taken from the tenant's list is paused with all.
+    fn is_paused_on(&self, uuid: &str) -> bool {
+        let named = self.tenant.terms_on(uuid).map(|on| device_name(&on.device));
+        named.map_or_else(|| self.is_paused(), |name| self.paused_on.contains(&name))
+    }
 }
 
 #[derive(Debug)]
@@ -144,7 +174,8 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
         let mut reports = Reports::new();
         reports.set_now(now);
         let (houses, places, claiming, out) = (BTreeMap::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { epoch, time, arbitrate, arbiter, reports, devices, houses, places, claiming, out }
+        let gangs = GangNumbers::default();
+        Self { epoch, time, arbitrate, arbiter, reports, devices, houses, gangs, places, claiming, out }
     }
 
     /// Adds devices that the driver named later.
@@ -181,16 +212,20 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
     /// slots that changed.
     pub fn put_tenant(&mut self, number: arbiter::TenantId, tenant: TenantConfig, now: u64) -> usize {
         self.devices.mark_stale();
+        // A tenant that is only observed waits for nobody.
+        let gang = tenant.gang.clone().filter(|_| tenant.mode == Mode::Enforce);
+        self.arbiter.set_gang(number, gang.map(|gang| self.gangs.number_of(gang)));
         match self.houses.get_mut(&number) {
             Some(house) => house.tenant = tenant,
             None => {
                 let (gone, former, belief) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
                 let (pages, bell, uncharged) = (None, Bell::default(), BTreeMap::new());
-                let house =
-                    TenantState { tenant, paused: false, pages, bell, stirred: true, gone, former, belief, uncharged };
+                let (paused_on, stirred) = (BTreeSet::new(), true);
+                let house = TenantState { tenant, paused_on, pages, bell, stirred, gone, former, belief, uncharged };
                 self.houses.insert(number, house);
             }
         }
+        self.follow_pauses(number, now);
         self.write_terms(number, now)
     }
 
@@ -198,6 +233,8 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
     pub fn remove(&mut self, number: arbiter::TenantId, now: u64) {
         self.unmap_pages(number, now);
         self.houses.remove(&number);
+        let gangs: BTreeSet<&String> = self.houses.values().filter_map(|house| house.tenant.gang.as_ref()).collect();
+        self.gangs.numbers.retain(|name, _| gangs.contains(name));
         self.arbiter.forget_tenant(number);
         self.devices.forget_tenant(number, &self.arbiter);
         self.devices.mark_stale();
@@ -301,21 +338,33 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
         self.arbiter.next_deadline()
     }
 
-    /// Pauses a tenant, or ends its pause; false: no such tenant.
-    pub fn set_pause(&mut self, number: arbiter::TenantId, paused: bool, now: u64) -> bool {
+    /// Pauses a tenant on these devices, as its terms name them, and lets it launch on all others; false: no such
+    /// tenant.
+    pub fn set_pauses(&mut self, number: arbiter::TenantId, paused_on: BTreeSet<String>, now: u64) -> bool {
         let Some(house) = self.houses.get_mut(&number) else { return false };
-        house.paused = paused;
-        for device in self.devices.all() {
-            self.arbiter.pause_tenant(number, device, paused, now);
-        }
+        house.paused_on = paused_on;
+        self.follow_pauses(number, now);
         self.tick(now);
         true
     }
 
-    /// True if the tenant is paused.
+    fn follow_pauses(&mut self, number: arbiter::TenantId, now: u64) {
+        let Some(house) = self.houses.get(&number) else { return };
+        for device in self.devices.all() {
+            self.arbiter.pause_tenant(number, device, house.is_paused_on(self.devices.uuid_of(device)), now);
+        }
+    }
+
+    /// True if the tenant is paused on all its devices.
     #[must_use]
     pub fn is_paused(&self, number: arbiter::TenantId) -> bool {
-        self.houses.get(&number).is_some_and(|house| house.paused)
+        self.houses.get(&number).is_some_and(TenantState::is_paused)
+    }
+
+    /// Devices on which the tenant may not launch, as its terms name them.
+    #[must_use]
+    pub fn paused_devices(&self, number: arbiter::TenantId) -> BTreeSet<String> {
+        self.houses.get(&number).map(|house| house.paused_on.clone()).unwrap_or_default()
     }
 
     /// Counts memory against a tenant's limits that its ledgers do not contain, by UUID. Replaces the earlier

@@ -1,13 +1,17 @@
 //! The daemon's main thread: one epoll loop over listeners, connections, bells (eventfds of members) and deadlines.
 //!
 //! `entrance` accepts connections, `talk` reads requests and answers them, `tenants` adds and removes tenants by
-//! command, `stored` has those that are not served. `time` serves member pages and GPU time, `untaken` tracks descriptors that members have not received. `status` builds the status report, `follow` streams
-//! events. The reactor reads the clock and passes the time to the leases, which read none.
+//! command, `stored` has those that are not served. `time` serves member pages and GPU time, `untaken` tracks descriptors
+//! that members have not received. `policies` puts decisions in force, `bookings` and `cordons` make and end theirs, and
+//! `places` names their devices. `status` builds the status report, `follow` streams events. The reactor reads the clock and passes the time to the leases, which read none.
 
 mod admin;
+mod bookings;
 mod change;
+mod cordons;
 mod entrance;
 mod follow;
+mod places;
 mod policies;
 mod proves;
 mod reload;
@@ -172,6 +176,8 @@ pub struct Reactor {
     owes: bool,
     /// Decisions of administrators and of the policies.
     pub(super) policies: PolicyState,
+    /// Steps that evacuations have taken.
+    pub(super) evacuated: cordons::EvacuationLog,
     /// Bells that members ring too often, and that are ignored for a while: time in ns to listen again, and room.
     muted: BTreeSet<(u64, u64)>,
     /// Number of members.
@@ -253,6 +259,8 @@ impl Reactor {
             record: UsageRecord::start(config.record).map_err(serve_error("start the record"))?,
             owes: false,
             policies,
+            // Evacuations of the last daemon go on.
+            evacuated: cordons::EvacuationLog::due_at_once(),
             muted: BTreeSet::new(),
             members: 0,
             next_member: 1,
@@ -289,6 +297,8 @@ impl Reactor {
         }
         reactor.apply_policies(&ChangeNote::default());
         reactor.restore_added();
+        reactor.rename_changed_devices();
+        reactor.warn_of_booking_names();
         reactor.apply_policies(&ChangeNote::default());
         reactor.rewrite_roster(None);
         reactor.sweep_terms();
@@ -383,6 +393,7 @@ impl Reactor {
             self.remove_expired();
             self.settle_waiting_slots();
             self.follow_wall_clock();
+            self.follow_cordons();
             self.follow_usage();
             self.look_back();
             self.set_alarm();
@@ -394,7 +405,13 @@ impl Reactor {
         let deadline = self.deadlines.first().map(|(deadline, _)| deadline.saturating_duration_since(Instant::now()));
         let ends = self.heart.next().into_iter().chain(self.added.next_end());
         let ends = ends.map(|next| Duration::from_nanos(next.saturating_sub(clock::now())));
-        let left = deadline.into_iter().chain(ends).chain(self.policies.next_wait()).min()?.min(MAX_SLEEP);
+        let left = deadline
+            .into_iter()
+            .chain(ends)
+            .chain(self.policies.next_wait())
+            .chain(self.evacuated.next_wait())
+            .min()?
+            .min(MAX_SLEEP);
         let tv_sec = i64::try_from(left.as_secs()).unwrap_or(i64::MAX);
         Some(Timespec { tv_sec, tv_nsec: i64::from(left.subsec_nanos()) })
     }

@@ -122,6 +122,7 @@ impl TenantRoom {
             added: None,
             unusable: self.unusable.clone(),
             paused: false,
+            gang: self.tenant.gang.clone(),
             mode: self.tenant.mode.to_string(),
             strict: self.tenant.strict,
             devices: Vec::new(),

@@ -77,6 +77,7 @@ fn full() -> DaemonStatus {
         added: None,
         unusable: None,
         paused: true,
+        gang: None,
         mode: "enforce".into(),
         strict: false,
         devices,
@@ -86,6 +87,7 @@ fn full() -> DaemonStatus {
     // On a device that has no line of its own, with limits other than device 0's.
     let other = TermsStatus { device: "1".into(), weight: 3, memory_limit: Some(7), ..Default::default() };
     DaemonStatus {
+        cordons: Vec::new(),
         version: "1.2.3".into(),
         pid: 1,
         uptime_seconds: 60,

@@ -6,6 +6,7 @@ mod member;
 #[path = "../../support/mod.rs"]
 mod support;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
@@ -14,9 +15,11 @@ use std::time::{Duration, Instant};
 
 use member::{Member, now};
 use support::world::World;
-use support::{Daemon, Peer, eventually, terms};
+use support::{Daemon, LONG_TIMEOUT, Peer, eventually, terms};
 use tempfile::TempDir;
-use vgpu_control as control;
+use vgpu_config::change::WrittenChange;
+use vgpu_config::schedule::WrittenBooking;
+use vgpu_control::{self as control, ChangeLasting, ControlCommand, SubjectName};
 use vgpu_core::protocol::page::MemberReport;
 use vgpu_core::protocol::wire::JoinDevice;
 use vgpu_core::time::arbiter::Gate;
@@ -214,4 +217,120 @@ fn soak_members_with_pages_that_say_anything_leak_nothing_and_disturb_no_other_t
     eventually("every descriptor is back", || world.descriptors() <= before);
     let World { daemon, dir: _dir } = world;
     assert_eq!(daemon.stop().0, Some(0));
+}
+
+/// Decisions of administrators, by a key for each subject: weights by hand, bookings and cordons.
+type Decisions = BTreeMap<String, String>;
+
+fn decisions_of(world: &World) -> Decisions {
+    // The daemon is busy while it reads its files.
+    let ask = |ask: &ControlCommand| {
+        let mut answer = None;
+        eventually("the daemon answers", || {
+            answer = control::ask_daemon(&world.admin(), ask).ok();
+            answer.is_some()
+        });
+        answer.unwrap()
+    };
+    let status = ask(&ControlCommand::Status).status.unwrap();
+    let weights = status.tenants.iter().filter(|tenant| tenant.devices[0].weight != 1);
+    let weights = weights.map(|tenant| (format!("weight of {}", tenant.name), tenant.devices[0].weight.to_string()));
+    let cordons = status.cordons.iter().map(|cordon| (format!("cordon of {}", cordon.subject), "holds".to_owned()));
+    let bookings = ask(&ControlCommand::Bookings).bookings.unwrap();
+    let bookings = bookings.into_iter().map(|status| (format!("booking {}", status.booking.name), "made".to_owned()));
+    weights.chain(cordons).chain(bookings).collect()
+}
+
+/// A random command, with the key of its subject and the value that it gives; `None`: it takes the value away.
+fn decide_something(
+    random: &mut fastrand::Rng,
+    now: &Decisions,
+    next: u64,
+) -> (ControlCommand, String, Option<String>) {
+    let tenant = ["a", "b"][random.usize(..2)].to_owned();
+    let lasting = ChangeLasting { seconds: Some(3_600), reason: Some("soak".into()) };
+    let known = |prefix: &str| now.keys().find_map(|key| key.strip_prefix(prefix)).map(str::to_owned);
+    let subject = [tenant.clone(), GPU.to_owned()][random.usize(..2)].clone();
+    let cordon = format!("cordon of {subject}");
+    let is_new = !now.contains_key(&cordon);
+    let subject = SubjectName { name: subject, is_tenant: false };
+    match (random.usize(..6), known("booking ")) {
+        (0, _) => (ControlCommand::Unset { tenant: tenant.clone() }, format!("weight of {tenant}"), None),
+        (1, Some(booking)) => (ControlCommand::Cancel { booking: booking.clone() }, format!("booking {booking}"), None),
+        (1 | 2, _) => {
+            let name = format!("b{next}");
+            let (from, until) = (4_000_000_000, 4_000_003_600);
+            let sm_request = Some("1".to_owned());
+            let booking = WrittenBooking { name, tenant, from, until, sm_request, ..WrittenBooking::default() };
+            let key = format!("booking {}", booking.name);
+            (ControlCommand::Book { booking: Box::new(booking) }, key, Some("made".to_owned()))
+        }
+        (3, _) if is_new => {
+            (ControlCommand::Cordon { subject, evacuation: None, lasting }, cordon, Some("holds".to_owned()))
+        }
+        (3, _) => (ControlCommand::Uncordon { subject }, cordon, None),
+        _ => {
+            let weight = random.usize(2..1_000).to_string();
+            let change = WrittenChange { weight: Some(weight.clone()), ..WrittenChange::default() };
+            let key = format!("weight of {tenant}");
+            (ControlCommand::Set { tenant, device: None, change: Box::new(change), lasting }, key, Some(weight))
+        }
+    }
+}
+
+/// The daemon is killed at random moments while an administrator decides. Each decision that was acknowledged holds
+/// under the next daemon; the one that was not holds wholly or not at all.
+#[test]
+fn soak_no_decision_that_was_acknowledged_is_lost_however_often_the_daemon_is_killed() {
+    let until = Instant::now() + time();
+    let seed = u64::from(std::process::id());
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let tenant = |name: &str| format!("[[tenant]]\nname = \"{name}\"\nmemory_limit = \"1GiB\"\n");
+    let device = format!("[[device]]\nid = \"{GPU}\"\nmemory = \"80GiB\"\n");
+    let file = [device, tenant("a"), tenant("b")].concat();
+    let mut world = World::start(&file);
+    let (mut expected, mut kills, mut acknowledged) = (Decisions::new(), 0, 0_u64);
+    while kills < 3 || Instant::now() < until {
+        let pid = rustix::process::Pid::from_child(&world.daemon.child);
+        let pause = Duration::from_micros(random.u64(..40_000));
+        let mut pending = None;
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                std::thread::sleep(pause);
+                rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+            });
+            let from = Instant::now();
+            while pending.is_none() && from.elapsed() < LONG_TIMEOUT {
+                let (ask, key, value) = decide_something(&mut random, &expected, acknowledged);
+                match control::ask_daemon(&world.admin(), &ask) {
+                    Ok(_) => {
+                        acknowledged += 1;
+                        match value {
+                            Some(value) => drop(expected.insert(key, value)),
+                            None => drop(expected.remove(&key)),
+                        }
+                    }
+                    // A refusal changes nothing, and is one of a daemon that lives.
+                    Err(why) if why.kind() == std::io::ErrorKind::Other => {}
+                    Err(_) => pending = Some((key, value)),
+                }
+            }
+        });
+        world.daemon.child.wait().unwrap();
+        kills += 1;
+        let World { dir, daemon } = world;
+        drop(daemon);
+        world = World::start_by(support::vgpud(), dir, "off", std::process::Stdio::inherit());
+        let found = decisions_of(&world);
+        let (key, value) = pending.unwrap();
+        let mut done = expected.clone();
+        match value {
+            Some(value) => drop(done.insert(key, value)),
+            None => drop(done.remove(&key)),
+        }
+        assert!(found == expected || found == done, "kill {kills}:\n{found:?}\ninstead of\n{expected:?}\nor\n{done:?}");
+        expected = found;
+    }
+    println!("{kills} kills, {acknowledged} decisions acknowledged");
 }

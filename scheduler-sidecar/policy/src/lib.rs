@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod chain;
+pub mod cordons;
 pub mod forecast;
 pub mod overrides;
 pub mod schedule;

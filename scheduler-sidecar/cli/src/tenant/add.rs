@@ -57,6 +57,10 @@ pub struct Args {
     #[arg(long = "uid", value_name = "UID")]
     uids: Vec<String>,
 
+    /// Gang whose tenants get their leases on all devices together, or none of them gets one.
+    #[arg(long, value_name = "NAME")]
+    gang: Option<String>,
+
     /// Group that reports charge the cost to.
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
@@ -115,6 +119,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
         class: args.terms.class.clone(),
         devices: args.devices.clone(),
         uids: args.uids.clone(),
+        gang: args.gang.clone(),
         group: args.group.clone(),
         labels,
     };

@@ -143,7 +143,7 @@ fn count_members(devices: &[DeviceStatus], tenant: &TenantStatus, here: &TermsSt
 
 fn row_of_terms(tenant: &TenantStatus, here: &TermsStatus, members: usize, wait: Option<f64>) -> TopRow {
     let time = here.time.as_ref();
-    let state = match (&tenant.unusable, tenant.paused, tenant.removed, time) {
+    let state = match (&tenant.unusable, tenant.paused || here.paused, tenant.removed, time) {
         (Some(_), ..) => "unserved",
         (_, true, ..) => "paused",
         (_, _, true, _) => "removed",

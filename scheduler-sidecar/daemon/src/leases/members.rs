@@ -34,6 +34,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
         house.stirred = true;
         let name = &house.tenant.name;
         let on = house.tenant.on_device(uuid)?.clone();
+        let is_paused = house.is_paused_on(uuid);
         let Some(pages) = &mut house.pages else { return Err("a hello comes first".into()) };
         let device = self.devices.find_or_make(uuid, number, &mut self.arbiter, now)?;
         let here = pages.members.get(&member).into_iter().flatten().copied();
@@ -77,7 +78,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
             belief.begin_claim(now);
             self.claiming.push(MemberSlot { tenant: number, index });
         }
-        if house.paused {
+        if is_paused {
             self.arbiter.pause_tenant(number, device, true, now);
         }
         let slot = MemberOfSlot {
@@ -102,6 +103,13 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
         self.places[id.index()] = Some(MemberSlot { tenant: number, index });
         self.tick(now);
         Ok(index)
+    }
+
+    /// Devices that each member of a tenant joined, by UUID.
+    pub fn joined_devices(&self, number: arbiter::TenantId) -> Vec<(u64, String)> {
+        let Some(pages) = self.houses.get(&number).and_then(|house| house.pages.as_ref()) else { return Vec::new() };
+        let on = |slot: &MemberOfSlot| (slot.allowed.member, self.devices.uuid_of(slot.device).to_owned());
+        pages.slots.iter().flatten().map(on).collect()
     }
 
     /// Removes a member from all its devices, with its leases. Charges its last report.

@@ -4,6 +4,7 @@
 //! Members here are honest: they launch only while their gate lets them, and wake the daemon (ring its bell) in the
 //! same cases as the library does.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use proptest::prelude::*;
@@ -169,7 +170,8 @@ impl World {
 
     fn pause(&mut self, tenant: u32, paused: bool) {
         self.paused[tenant as usize] = paused;
-        assert!(self.leases.set_pause(Number(tenant), paused, self.now));
+        let devices = if paused { BTreeSet::from(["*".to_owned()]) } else { BTreeSet::new() };
+        assert!(self.leases.set_pauses(Number(tenant), devices, self.now));
     }
 
     /// Advances time as the reactor does: ticks run and work completes when due.

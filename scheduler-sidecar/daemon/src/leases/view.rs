@@ -198,12 +198,9 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
             let holder = standing.holder.and_then(name);
             let other = holder.as_deref().unwrap_or("nobody").to_owned();
             let (state, words) = match standing.state {
-                StandingState::Paused => (
-                    "paused",
-                    "an administrator paused it; its members wait until it is \
-                     resumed"
-                        .into(),
-                ),
+                StandingState::Paused => {
+                    ("paused", "an administrator or a policy paused it here; its members wait until that ends".into())
+                }
                 _ if self.devices.is_lost(device) => {
                     ("lost", "the driver has lost the device, and nobody has a lease on it until it is back".into())
                 }

@@ -7,33 +7,29 @@ use std::collections::BTreeSet;
 
 use vgpu_core::limits::Mode;
 
+use super::places::lasting_name;
 use super::policies::ChangeNote;
 use super::tenants::Lifetime;
 use super::{Reactor, arbiter_number};
-use crate::config::device_name;
+use crate::config::{TenantConfig, device_name};
 use crate::connection::PeerCredentials;
 use tracing::info;
 use vgpu_accounting::clock;
 use vgpu_config::change::WrittenChange;
 use vgpu_config::live;
 use vgpu_config::plan::{DevicePlan, TenantPlan};
-use vgpu_config::problem::escape_value;
-use vgpu_config::schedule::WrittenBooking;
-use vgpu_config::value::is_name;
 use vgpu_control::explain::{DeviceExplanation, DeviceStanding, explain_tenant, tell_findings};
 use vgpu_control::own;
-use vgpu_control::{BookingStatus, ChangeLasting, ChangeResult, ControlAnswer, ControlCommand, ProcessStatus};
-use vgpu_policy::chain::RefusedPolicy;
+use vgpu_control::{
+    BookingStatus, ChangeLasting, ChangeResult, ControlAnswer, ControlCommand, CordonStatus, ProcessStatus,
+};
 use vgpu_policy::overrides::{OverrideAction, TermsOverride, add_override};
 use vgpu_policy::stage::PolicyStage;
-
-/// Most bookings that commands made and that are not over.
-const MAX_BOOKINGS: usize = 1024;
 
 const LASTS_WORDS: &str = "it lasts until the configuration is read again (SIGHUP) or the daemon restarts";
 
 /// Longest time that a change may be given, in seconds: a year.
-const MAX_LASTING_SECONDS: u64 = 365 * 86_400;
+pub(super) const MAX_LASTING_SECONDS: u64 = 365 * 86_400;
 
 /// Longest reason, in bytes.
 const MAX_REASON_BYTES: usize = 256;
@@ -70,7 +66,16 @@ impl Reactor {
             ControlCommand::Resume { tenant } => self.resume(tenant, who),
             ControlCommand::Exclusive { tenant, lasting } => self.make_exclusive(tenant, lasting, who),
             ControlCommand::Unset { tenant } => self.unset(tenant, who),
-            ControlCommand::Book { booking } => return take_bookings(self.book(booking, who), answer),
+            ControlCommand::Book { booking } => {
+                if !self.policies.is_stored() {
+                    answer.notes.push("the daemon has no state_dir, so the booking ends with the daemon".to_owned());
+                }
+                return take_bookings(self.book(booking, who), answer);
+            }
+            ControlCommand::Cordon { subject, evacuation, lasting } => {
+                return take_cordon(self.begin_cordon(subject, *evacuation, lasting, who), answer);
+            }
+            ControlCommand::Uncordon { subject } => return take_cordon(self.end_cordon(subject, who), answer),
             ControlCommand::Bookings => return answer.bookings = Some(self.list_bookings()),
             ControlCommand::Cancel { booking } => return take_bookings(self.cancel_booking(booking, who), answer),
             // Sent line by line by `reactor::follow`.
@@ -118,7 +123,7 @@ impl Reactor {
     }
 
     /// The room of a tenant that is served, by its name.
-    fn known_room(&self, name: &str) -> Result<u64, String> {
+    pub(super) fn known_room(&self, name: &str) -> Result<u64, String> {
         let found = self.rooms.iter().find(|(_, room)| !room.is_removed() && room.tenant.name == name);
         found.map(|(id, _)| *id).ok_or_else(|| live::find_tenant(&self.in_force().1, name).err().unwrap_or_default())
     }
@@ -141,6 +146,7 @@ impl Reactor {
         let action = OverrideAction::Terms(Box::new(words.clone()));
         let device = device.map(|device| live::device_of(&devices, &changed.tenant, device)).transpose()?;
         let what = words.to_command_words(device.as_deref());
+        let device = device.map(|device| lasting_name(&devices, &device));
         let change = TermsOverride { device, ..new_override(name, action, lasting, who)? };
         let mut ahead = self.policy_givens();
         add_override(&mut ahead.overrides, change.clone())?;
@@ -206,23 +212,19 @@ impl Reactor {
     /// Ends an administrator's pause. If a policy still pauses the tenant, it may launch until that pause would end.
     fn resume(&mut self, name: &str, who: PeerCredentials) -> Result<ChangeResult, String> {
         self.known_room(name)?;
-        let was = self.is_paused(name).unwrap_or(false);
+        let was = self.policies.pause_cause(name).is_some();
         let note = ChangeNote { pause_is_logged: true, ..note_about(name, "resumed", &ChangeLasting::default(), who) };
         let is_pause = |change: &TermsOverride| change.tenant == name && change.action == OverrideAction::Pause;
         self.end_overrides(is_pause, &note)?;
         let mut notes = Vec::new();
-        if self.is_paused(name).unwrap_or(false) {
-            let steps = self.policies.steps_of(name).iter().rev();
-            let pause = steps.filter(|step| step.key == "paused").map(|step| step.cause.clone()).next();
-            if let Some(other) = pause.as_ref().map(|cause| &cause.name).filter(|_| {
-                pause.as_ref().is_some_and(|cause| cause.stage == PolicyStage::Override && !cause.name.is_empty())
-            }) {
+        if let Some(pause) = self.policies.pause_cause(name).cloned() {
+            if pause.stage == PolicyStage::Override && !pause.name.is_empty() {
+                let other = &pause.name;
                 return Err(format!(
                     "tenant {name} is paused because tenant {other} has the devices alone; `vgpu unset {other}` ends that"
                 ));
             }
-            let until = pause.as_ref().and_then(|cause| cause.until);
-            let words = pause.map_or_else(String::new, |cause| cause.to_words(clock::unix_seconds()));
+            let (until, words) = (pause.until, pause.to_words(clock::unix_seconds()));
             let run = new_override(name, OverrideAction::Run, &ChangeLasting::default(), who)?;
             self.add_override(TermsOverride { until, ..run }, &note)?;
             notes.push(format!("it was paused: {words}; it launches until then"));
@@ -244,10 +246,8 @@ impl Reactor {
         let of_name = |change: &TermsOverride| {
             change.tenant == name && change.action == OverrideAction::Exclusive && !change.is_over(now)
         };
-        if self.is_paused(name).unwrap_or(false) {
-            let steps = self.policies.steps_of(name).iter().rev();
-            let cause = steps.filter(|step| step.key == "paused").map(|step| step.cause.to_words(now)).next();
-            let cause = cause.unwrap_or_default();
+        if let Some(cause) = self.policies.pause_cause(name) {
+            let cause = cause.to_words(now);
             return Err(format!("tenant {name} is paused itself: {cause}; accepted: a tenant that may launch"));
         }
         let was = self.policies.kept.overrides.iter().any(of_name);
@@ -297,84 +297,14 @@ impl Reactor {
         self.change_result(name, keys.into_iter().collect(), Vec::new())
     }
 
-    fn book(&mut self, written: &WrittenBooking, who: PeerCredentials) -> Result<Vec<BookingStatus>, String> {
-        let now = clock::unix_seconds();
-        let id = self.known_room(&written.tenant)?;
-        let mut booking = written.clone();
-        check_reason(booking.reason.as_deref())?;
-        if booking.until <= now {
-            return Err("the booking is over already; accepted: an end in the future".to_owned());
-        }
-        let Some(tenant) = self.rooms.get(&id).map(|room| TenantPlan::from(&room.base)) else { return Ok(Vec::new()) };
-        let devices = self.in_force().0;
-        let named = booking.devices.iter().map(|device| live::device_of(&devices, &tenant, device));
-        let named: BTreeSet<String> = named.collect::<Result<_, _>>()?;
-        booking.devices = named.into_iter().collect();
-        let mut ahead = self.policy_givens();
-        if booking.name.is_empty() {
-            let is_free = |name: &String| ahead.bookings.iter().all(|other| other.name != *name);
-            let names = (1..).map(|number: u32| format!("{}-{number}", booking.tenant));
-            booking.name = names.filter(is_free).take(1).collect();
-        } else if ahead.bookings.iter().any(|other| other.name == booking.name) {
-            return Err(format!("there is a booking {:?} already; accepted: another name", booking.name));
-        }
-        if !is_name(&booking.name) {
-            let accepted = "1 to 64 letters, digits, '-', '_' and '.', not beginning with '.'";
-            return Err(format!("booking {:?} cannot be a name; accepted: {accepted}", escape_value(&booking.name)));
-        }
-        if self.policies.kept.bookings.len() >= MAX_BOOKINGS {
-            return Err(format!("there are {MAX_BOOKINGS} bookings; accepted: fewer, see `vgpu bookings --cancel`"));
-        }
-        ahead.bookings.push(booking.read(str::to_owned)?);
-        ahead.check_ahead(&[], now, Some(now), &self.known_conflicts())?;
-        let what = format!("booking {:?} from {}", booking.name, self.policies.format_time(booking.from));
-        let mut kept = self.policies.kept.clone();
-        kept.bookings.push(booking.clone());
-        self.policies.replace_kept(kept)?;
-        let (by_uid, by_pid) = (who.uid, who.pid);
-        info!(kind = "booking.made", tenant = %booking.tenant, by_uid, by_pid, name = %booking.name, from = booking.from, until = booking.until, reason = booking.reason, "a part of devices was booked");
-        self.apply_policies(&note_about(&booking.tenant, &what, &ChangeLasting::default(), who));
-        Ok(self.list_bookings().into_iter().filter(|status| status.booking.name == booking.name).collect())
-    }
-
-    fn cancel_booking(&mut self, name: &str, who: PeerCredentials) -> Result<Vec<BookingStatus>, String> {
-        let all = self.list_bookings();
-        let Some(status) = all.iter().find(|status| status.booking.name == name) else {
-            let names = || all.iter().map(|status| status.booking.name.as_str());
-            return Err(live::unknown_name("booking", name, names()));
-        };
-        if status.of_file {
-            return Err(format!("booking {name} is in the configuration file; remove it there and reload"));
-        }
-        let tenant = status.booking.tenant.clone();
-        let mut kept = self.policies.kept.clone();
-        kept.bookings.retain(|booking| booking.name != name);
-        self.policies.replace_kept(kept)?;
-        let (by_uid, by_pid) = (who.uid, who.pid);
-        info!(kind = "booking.cancelled", %tenant, by_uid, by_pid, %name, "a booking was cancelled");
-        let what = format!("booking {name:?} was cancelled");
-        self.apply_policies(&note_about(&tenant, &what, &ChangeLasting::default(), who));
-        Ok(all.into_iter().filter(|status| status.booking.name == name).collect())
-    }
-
-    /// Bookings that are not over, the earliest first.
-    fn list_bookings(&self) -> Vec<BookingStatus> {
-        let now = clock::unix_seconds();
-        let of_file = self.loaded.iter().flat_map(|loaded| &loaded.plan.bookings);
-        let of_file = of_file.map(|booking| (WrittenBooking::from(booking), true));
-        let made = self.policies.kept.bookings.iter().map(|booking| (booking.clone(), false));
-        let mut all: Vec<BookingStatus> = of_file
-            .chain(made)
-            .filter(|(booking, _)| booking.until > now)
-            .map(|(booking, of_file)| {
-                let is_it =
-                    |refused: &&RefusedPolicy| refused.name == booking.name && refused.stage == PolicyStage::Booking;
-                let refused = self.policies.refused.iter().find(is_it).map(|refused| refused.words.clone());
-                BookingStatus { holds: booking.from <= now && refused.is_none(), booking, of_file, refused }
-            })
-            .collect();
-        all.sort_by(|one, other| (one.booking.from, &one.booking.name).cmp(&(other.booking.from, &other.booking.name)));
-        all
+    /// Which tenants get their leases together with this one; `None`: it is in no gang.
+    fn gang_words(&self, tenant: &TenantConfig) -> Option<String> {
+        let gang = tenant.gang.as_ref()?;
+        let others = self.rooms.values().map(|room| &room.tenant);
+        let others = others.filter(|other| other.gang.as_ref() == Some(gang) && other.name != tenant.name);
+        let names: Vec<&str> = others.map(|other| other.name.as_str()).collect();
+        let names = if names.is_empty() { "nobody else".to_owned() } else { names.join(", ") };
+        Some(format!("Gang {gang:?}: it gets its leases together with {names}, or nobody of them gets one."))
     }
 
     /// Returns the answer to a change: the tenant's terms after it, the changed keys and the notes.
@@ -420,14 +350,23 @@ impl Reactor {
             let devices = named.unwrap_or_else(|| tenant.on.iter().map(|on| device_name(&on.device)).collect());
             for device in &devices {
                 let at = if devices.len() > 1 { format!("On device {device}: ") } else { String::new() };
-                let words = self.chain_words(name, device);
-                explained.sentences.extend(words.into_iter().map(|words| format!("{at}{words}.")));
+                let words = self.chain_words(name, device).into_iter().chain(self.cordon_words_on(device));
+                explained.sentences.extend(words.map(|words| format!("{at}{words}.")));
             }
+            explained.sentences.extend(self.cordon_words_of(name).map(|words| format!("{words}.")));
+            explained.sentences.extend(self.gang_words(&tenant));
         }
         let (found, more) =
             self.proof.as_ref().map(|proof| proof.of_tenant(name, own::MAX_FINDINGS_TOLD)).unwrap_or_default();
         tell_findings(&mut all, &found, more);
         Ok(all)
+    }
+}
+
+fn take_cordon(done: Result<CordonStatus, String>, answer: &mut ControlAnswer) {
+    match done {
+        Ok(cordon) => answer.cordon = Some(cordon),
+        Err(words) => answer.error = Some(words),
     }
 }
 
@@ -438,7 +377,7 @@ fn take_bookings(done: Result<Vec<BookingStatus>, String>, answer: &mut ControlA
     }
 }
 
-fn check_reason(reason: Option<&str>) -> Result<(), String> {
+pub(super) fn check_reason(reason: Option<&str>) -> Result<(), String> {
     match reason.map(str::len) {
         Some(length) if length > MAX_REASON_BYTES => {
             Err(format!("the reason has {length} bytes; accepted: at most {MAX_REASON_BYTES}"))
@@ -464,6 +403,6 @@ fn new_override(
     Ok(TermsOverride { tenant: tenant.to_owned(), device: None, action, since, until, by_uid: who.uid, reason })
 }
 
-fn note_about(tenant: &str, what: &str, lasting: &ChangeLasting, who: PeerCredentials) -> ChangeNote {
+pub(super) fn note_about(tenant: &str, what: &str, lasting: &ChangeLasting, who: PeerCredentials) -> ChangeNote {
     ChangeNote { reason: lasting.reason.clone(), ..ChangeNote::about(tenant, what, who) }
 }

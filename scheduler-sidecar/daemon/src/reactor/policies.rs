@@ -3,7 +3,7 @@
 //! [`vgpu_policy::chain`] decides. It is asked when the file, a tenant, an override or a booking changed, and at
 //! the moment that its last decision named. Only tenants whose terms differ then are touched.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use vgpu_config::live;
 use vgpu_config::plan::{ConfigPlan, DevicePlan, TenantPlan};
 use vgpu_config::schedule::{BookingPlan, WindowPlan};
 use vgpu_core::limits::Mode;
-use vgpu_policy::chain::{Decision, PolicyInputs, PolicyStep, RefusedPolicy, TenantOutcome, decide};
+use vgpu_policy::chain::{Cause, Decision, PolicyInputs, PolicyStep, RefusedPolicy, SkippedKey, TenantOutcome, decide};
 use vgpu_policy::forecast::{find_booking_conflicts, find_misfit_ahead};
 use vgpu_policy::overrides::{OverrideAction, TermsOverride};
 use vgpu_policy::stage::PolicyStage;
@@ -47,6 +47,10 @@ pub(crate) struct PolicyState {
     outcomes: BTreeMap<String, TenantOutcome>,
     /// Windows and bookings without effect.
     pub refused: Vec<RefusedPolicy>,
+    /// Values without effect, by tenant.
+    skipped: Vec<(String, SkippedKey)>,
+    /// Overrides and bookings that were reported because they match no device.
+    pub unmatched: BTreeSet<String>,
     /// Wall clock at the last decision, in seconds since 1970.
     decided: i64,
     /// Wall clock at which something begins or ends next.
@@ -86,6 +90,8 @@ impl PolicyState {
             next_usage: None,
             outcomes: BTreeMap::new(),
             refused: Vec::new(),
+            skipped: Vec::new(),
+            unmatched: BTreeSet::new(),
             decided: i64::MIN,
             next: None,
         }
@@ -98,7 +104,10 @@ impl PolicyState {
     }
 
     fn next_moment_wait(&self) -> Option<Duration> {
-        let next = u64::try_from(self.next?).unwrap_or(0).saturating_mul(1_000_000_000);
+        let now = clock::unix_seconds();
+        let cordons = self.kept.cordons.iter().filter_map(|cordon| cordon.next_moment(now));
+        let next = self.next.into_iter().chain(cordons).min()?;
+        let next = u64::try_from(next).unwrap_or(0).saturating_mul(1_000_000_000);
         let left = Duration::from_nanos(next.saturating_sub(clock::nanoseconds(ClockId::Realtime)));
         Some(left.min(MAX_CLOCK_WAIT))
     }
@@ -113,10 +122,20 @@ impl PolicyState {
         format_time(&self.zone, at)
     }
 
-    /// Names of the tenants that may not launch.
+    /// Tenants that may not launch: their names, each with the devices if it may launch on others.
     pub fn paused_tenants(&self) -> Vec<String> {
-        let paused = self.outcomes.iter().filter(|(_, outcome)| outcome.paused);
-        paused.map(|(name, _)| name.clone()).collect()
+        let paused = self.outcomes.iter().filter(|(_, outcome)| !outcome.paused_on.is_empty());
+        paused.map(|(name, outcome)| format!("{name}{}", place_words(outcome))).collect()
+    }
+
+    /// True if the tenant may not launch on this device, as its terms name it.
+    pub fn is_paused_on(&self, tenant: &str, device: &str) -> bool {
+        self.outcomes.get(tenant).is_some_and(|outcome| outcome.paused_on.contains(device))
+    }
+
+    /// The cause of a tenant's pause on any of its devices.
+    pub fn pause_cause(&self, tenant: &str) -> Option<&Cause> {
+        self.outcomes.get(tenant)?.pause_cause()
     }
 
     /// The changes that administrators made to a tenant.
@@ -140,11 +159,13 @@ impl PolicyState {
         keys
     }
 
-    /// Forgets a removed tenant: its overrides, and the bookings that commands made for it.
+    /// Forgets a removed tenant: its overrides, its cordon, and the bookings that commands made for it.
     pub fn forget_tenant(&mut self, tenant: &str) {
-        let before = self.kept.bookings.len();
+        let count = |kept: &KeptChanges| kept.bookings.len() + kept.cordons.len();
+        let before = count(&self.kept);
         self.kept.bookings.retain(|booking| booking.tenant != tenant);
-        if self.kept.bookings.len() < before {
+        self.kept.cordons.retain(|cordon| !cordon.subject.is_tenant(tenant));
+        if count(&self.kept) < before {
             self.save_or_warn();
         }
         self.forget_overrides(tenant);
@@ -185,9 +206,9 @@ impl PolicyState {
         self.store.is_some()
     }
 
-    fn save_or_warn(&self) {
+    pub fn save_or_warn(&self) {
         if let Some(Err(why)) = self.store.as_ref().map(|store| store.save(&lasting(&self.kept))) {
-            warn!(%why, "a tenant's overrides and bookings cannot be removed from changes.json; the next daemon would apply them again");
+            warn!(%why, "changes.json cannot be written; the next daemon would apply overrides and bookings as they were");
         }
     }
 
@@ -195,13 +216,14 @@ impl PolicyState {
     fn forget_what_is_over(kept: &mut KeptChanges, now: i64) {
         kept.overrides.retain(|change| !change.is_over(now));
         kept.bookings.retain(|booking| booking.until > now);
+        kept.cordons.retain(|cordon| !cordon.is_over(now));
     }
 }
 
 /// The part that outlives the daemon.
 fn lasting(kept: &KeptChanges) -> KeptChanges {
     let overrides = kept.overrides.iter().filter(|change| change.until.is_some()).cloned().collect();
-    KeptChanges { overrides, bookings: kept.bookings.clone() }
+    KeptChanges { overrides, bookings: kept.bookings.clone(), cordons: kept.cordons.clone() }
 }
 
 /// Owned copies of everything that `decide` reads.
@@ -318,11 +340,7 @@ impl Reactor {
         (self.policies.decided, self.policies.next) = (now, next);
         for new in refused.iter().filter(|new| !self.policies.refused.contains(new)) {
             let (name, words) = (&new.name, &new.words);
-            let kind_of = match new.stage {
-                PolicyStage::Window => "window",
-                PolicyStage::Need => "need",
-                _ => "booking",
-            };
+            let kind_of = stage_word(new.stage);
             warn!(kind = "policy.refused", policy = kind_of, %name, why = %words, "it does not fit and has no effect");
         }
         self.policies.refused = refused;
@@ -337,7 +355,9 @@ impl Reactor {
                 self.put_outcome(*id, outcome, note, now);
             }
         }
-        let changed = outcomes.into_iter().filter(|outcome| !outcome.steps.is_empty());
+        self.warn_of_skipped_keys(&outcomes, now);
+        self.warn_of_unmatched_devices();
+        let changed = outcomes.into_iter().filter(|outcome| !(outcome.steps.is_empty() && outcome.skipped.is_empty()));
         self.policies.outcomes = changed.map(|outcome| (outcome.tenant.name.clone(), outcome)).collect();
         self.leases.tick(clock::now());
     }
@@ -359,22 +379,36 @@ impl Reactor {
             self.keep_limits(id);
             info!(kind = "tenant.changed", tenant = %name, by_uid, by_pid, what, reason, slots, "tenant changed");
         }
-        let was_paused = self.leases.is_paused(number);
-        if outcome.paused != was_paused {
-            self.leases.set_pause(number, outcome.paused, clock::now());
+        let was_paused_on = self.leases.paused_devices(number);
+        if outcome.paused_on != was_paused_on {
+            self.leases.set_pauses(number, outcome.paused_on.clone(), clock::now());
             let cause = outcome.steps.iter().rev().find(|step| step.key == "paused");
             let what = cause.map_or_else(String::new, |step| step.cause.to_words(now));
+            let devices = (!outcome.is_paused()).then(|| list_names(&outcome.paused_on));
             if said.is_some() && note.pause_is_logged {
                 // Logged by the command.
-            } else if outcome.paused {
-                info!(kind = "tenant.paused", tenant = %name, by_uid, by_pid, what, reason, "tenant paused");
-            } else {
+            } else if outcome.paused_on.is_empty() {
                 info!(kind = "tenant.resumed", tenant = %name, by_uid, by_pid, what, reason, "tenant resumed");
+            } else {
+                info!(kind = "tenant.paused", tenant = %name, by_uid, by_pid, what, reason, devices, "tenant paused");
             }
         }
-        if outcome.paused && outcome.tenant.mode != Mode::Enforce && (is_observed_now || !was_paused) {
+        let is_paused = !outcome.paused_on.is_empty();
+        if is_paused && outcome.tenant.mode != Mode::Enforce && (is_observed_now || was_paused_on.is_empty()) {
             warn!(tenant = %name, "paused, and only observed from now on: the pause has no effect");
         }
+    }
+
+    /// Warns once of each value that has no effect because its device's size is not known.
+    fn warn_of_skipped_keys(&mut self, outcomes: &[TenantOutcome], now: i64) {
+        let all = outcomes.iter().flat_map(|outcome| outcome.skipped.iter().map(|key| (&outcome.tenant.name, key)));
+        let all: Vec<(String, SkippedKey)> = all.map(|(tenant, key)| (tenant.clone(), key.clone())).collect();
+        for new in all.iter().filter(|new| !self.policies.skipped.contains(new)) {
+            let (tenant, device, why) = (&new.0, &new.1.device, new.1.to_words(now));
+            let (policy, name) = (stage_word(new.1.cause.stage), &new.1.cause.name);
+            warn!(kind = "policy.refused", policy, %name, %tenant, %device, why, "a value has no effect");
+        }
+        self.policies.skipped = all;
     }
 
     /// Sentences that tell where a tenant's terms on a device come from; none if no policy changes them.
@@ -434,29 +468,6 @@ impl Reactor {
         givens.check_ahead(&devices, clock::unix_seconds(), None, &self.known_conflicts())
     }
 
-    /// Renames the devices of overrides after the driver named them: a change of every other device (`*`)
-    /// becomes one of each device that no term named.
-    pub(super) fn rename_changed_devices(&mut self) {
-        let named = |base: &TenantConfig, plan: &TenantPlan| -> Vec<String> {
-            let known: Vec<String> = base.on.iter().map(|on| crate::config::device_name(&on.device)).collect();
-            plan.terms.iter().map(|terms| terms.device.clone()).filter(|device| !known.contains(device)).collect()
-        };
-        let Some(loaded) = &self.loaded else { return };
-        let mut renamed = Vec::new();
-        for change in std::mem::take(&mut self.policies.kept.overrides) {
-            let room = self.rooms.values().find(|room| room.tenant.name == change.tenant);
-            let plan = loaded.plan.tenants.iter().find(|tenant| tenant.name == change.tenant);
-            match (change.device.as_deref(), room, plan) {
-                (Some("*"), Some(room), Some(plan)) if plan.terms.iter().all(|terms| terms.device != "*") => {
-                    let one = |device| TermsOverride { device: Some(device), ..change.clone() };
-                    renamed.extend(named(&room.base, plan).into_iter().map(one));
-                }
-                _ => renamed.push(change),
-            }
-        }
-        self.policies.kept.overrides = renamed;
-    }
-
     /// Warns of overrides that do not fit a file that was read again or the devices that the driver named.
     pub(super) fn warn_of_misfits(&self) {
         if !self.policies.kept.overrides.iter().any(|change| matches!(change.action, OverrideAction::Terms(_))) {
@@ -467,6 +478,25 @@ impl Reactor {
             warn!("changes by `vgpu set` do not fit the configuration, and stay in force: {words}");
         }
     }
+}
+
+fn stage_word(stage: PolicyStage) -> &'static str {
+    match stage {
+        PolicyStage::Window => "window",
+        PolicyStage::Booking => "booking",
+        PolicyStage::Group => "group",
+        PolicyStage::Need => "need",
+        PolicyStage::Override => "override",
+    }
+}
+
+/// Where a paused tenant may not launch: ` on device 0`; empty if it is paused on all its devices.
+fn place_words(outcome: &TenantOutcome) -> String {
+    if outcome.is_paused() { String::new() } else { format!(" on device {}", list_names(&outcome.paused_on)) }
+}
+
+fn list_names(names: &BTreeSet<String>) -> String {
+    names.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
 }
 
 /// Describes in words how a tenant's terms change: each key with its new value and where it comes from.

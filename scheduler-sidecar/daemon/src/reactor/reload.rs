@@ -5,7 +5,7 @@
 //! end of their own end when the file is read again. They stay when the same file is resolved against devices that the
 //! driver named later.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
@@ -120,7 +120,9 @@ impl Reactor {
     fn follow_plan(&mut self, loaded: &LoadedFile, text: &str) -> Result<(ConfigPlan, PlanDifference), String> {
         let mut plan = loaded.source.make_plan(text).map_err(|why| why.to_string())?;
         self.append_added(&mut plan)?;
+        self.check_booking_names(&plan)?;
         self.check_bookings_beside(&loaded.plan, &plan)?;
+        self.check_new_tenants(&loaded.plan, &plan)?;
         let waiting = self.keep_busy_slots(&loaded.plan, &mut plan)?;
         let difference = self.apply_plan(&loaded.plan, &plan)?;
         self.wait_for_members(waiting);
@@ -244,7 +246,7 @@ impl Reactor {
                 continue;
             }
             // Nobody could resume it any more, and its processes would wait for ever.
-            self.leases.set_pause(arbiter_number(*id), false, now);
+            self.leases.set_pauses(arbiter_number(*id), BTreeSet::new(), now);
             room.close();
             terms_file::remove(&room.tenant.socket);
             let (tenant, members) = (&room.tenant.name, room.members);

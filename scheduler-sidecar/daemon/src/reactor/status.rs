@@ -98,6 +98,7 @@ impl Reactor {
             audit: self.journal.audit_status(),
             devices: self.devices_status(&holders),
             tenants,
+            cordons: self.cordon_statuses(),
             faults: self.daemon_faults(),
             actions: self.journal.action_statuses(),
             findings: self.proof.as_ref().map(|proof| proof.current_findings()).unwrap_or_default(),
@@ -246,6 +247,7 @@ impl Reactor {
             weight: on.terms.weight,
             class: show::class_word(on.terms.class).to_owned(),
             quantum: on.terms.quantum,
+            paused: self.policies.is_paused_on(&tenant.name, &device_name(&on.device)),
             changed_live: self.policies.overridden_keys(&tenant.name, &device_name(&on.device)),
             time,
             ..TermsStatus::default()

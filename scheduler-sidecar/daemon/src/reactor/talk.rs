@@ -106,7 +106,10 @@ impl Reactor {
         match MemberMessage::decode(line) {
             Err(why) => self.refuse_peer(connection, &why.to_string()),
             Ok(MemberMessage::Hello(hello)) if matches!(connection.state, ConnectionState::Silent) => {
-                self.welcome_member(connection, id, hello)
+                match self.admit_to_tenant(connection, id) {
+                    Ok(()) => self.welcome_member(connection, id, hello),
+                    Err(words) => self.refuse_peer(connection, &words),
+                }
             }
             Ok(MemberMessage::Hello(_)) => self.refuse_peer(connection, "hello was sent already"),
             Ok(MemberMessage::Join(join)) => self.answer_join(connection, id, &join),

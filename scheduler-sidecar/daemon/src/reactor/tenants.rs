@@ -217,6 +217,9 @@ impl Reactor {
             }
         };
         self.check_tenant_ahead(&tenant).map_err(|why| refuse(RefusalKind::DoesNotFit, why))?;
+        if !self.added.tenants.contains_key(name) {
+            self.check_cordons(&tenant).map_err(|why| refuse(RefusalKind::DoesNotFit, why))?;
+        }
         if state == TenantState::Replaced {
             self.open_again(name)?;
             self.added.save(&stored)?;

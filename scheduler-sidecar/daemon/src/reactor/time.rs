@@ -85,7 +85,10 @@ impl Reactor {
         let said = if let ConnectionState::Registered(hello, _) = &connection.state { hello.pid } else { 0 };
         let past = ClaimedPast { process: connection.peer.pid.unwrap_or(said), busy: join.busy };
         let now = clock::now();
-        let joined = self.leases.join_again(arbiter_number(id), member, &join.device, past, now).and_then(|slot| {
+        let admitted = self.admit_to_device(connection, &join.device);
+        let joined =
+            admitted.and_then(|()| self.leases.join_again(arbiter_number(id), member, &join.device, past, now));
+        let joined = joined.and_then(|slot| {
             let ledger = self.open_ledger(connection, id, &join.device)?;
             Ok((slot, ledger))
         });

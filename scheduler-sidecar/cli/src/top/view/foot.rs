@@ -1,5 +1,6 @@
 //! Draws the bottom: problems, and below them the question, the last result, or the keys.
 
+use crate::cordon::{format_members, format_subject};
 use ratatui::text::{Line, Span};
 
 use super::theme::ColourTheme;
@@ -77,6 +78,10 @@ fn fault_lines<'t>(top: &TopState, theme: &ColourTheme, width: usize) -> Vec<Lin
         many => words.push(format!("{many} processes at devices have findings")),
     }
     words.extend(status.faults.iter().map(|fault| format!("{}: {}", fault.what, fault.words)));
+    words.extend(status.cordons.iter().map(|cordon| {
+        let done = if cordon.evacuates { "evacuated" } else { "cordoned" };
+        format!("{} is {done}, {}", format_subject(cordon), format_members(cordon))
+    }));
     if refused {
         words.push("the last reading of the configuration was refused".into());
     }
