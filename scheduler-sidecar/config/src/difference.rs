@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::groups::GroupPlan;
 use super::plan::{ConfigPlan, TenantPlan};
 use super::schedule::{BookingPlan, WindowPlan};
 
@@ -98,7 +99,8 @@ fn other_changes(old: &ConfigPlan, new: &ConfigPlan) -> Vec<&'static str> {
     if old.daemon.max_connections != new.daemon.max_connections {
         others.push("daemon.max_connections");
     }
-    if (old.daemon.keep, old.daemon.exact) != (new.daemon.keep, new.daemon.exact) {
+    let record = |plan: &ConfigPlan| (plan.daemon.keep, plan.daemon.exact, plan.daemon.half_life);
+    if record(old) != record(new) {
         others.push("record");
     }
     if (&old.time, old.arbitrate) != (&new.time, new.arbitrate) {
@@ -106,6 +108,9 @@ fn other_changes(old: &ConfigPlan, new: &ConfigPlan) -> Vec<&'static str> {
     }
     if old.devices != new.devices {
         others.push("device");
+    }
+    if !old.groups.iter().map(GroupPlan::without_places).eq(new.groups.iter().map(GroupPlan::without_places)) {
+        others.push("group");
     }
     if !old.windows.iter().map(WindowPlan::without_place).eq(new.windows.iter().map(WindowPlan::without_place)) {
         others.push("window");

@@ -41,6 +41,10 @@ pub enum ConfigSection {
     Tenant,
     /// `[[tenant.device]]`
     Override,
+    /// `[[group]]`
+    Group,
+    /// `[[group.quota]]`
+    Quota,
     /// `[[window]]`
     Window,
     /// `[[booking]]`
@@ -51,7 +55,7 @@ pub enum ConfigSection {
 
 impl ConfigSection {
     /// All sections.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::File,
         Self::Daemon,
         Self::Log,
@@ -63,6 +67,8 @@ impl ConfigSection {
         Self::Device,
         Self::Tenant,
         Self::Override,
+        Self::Group,
+        Self::Quota,
         Self::Window,
         Self::Booking,
         Self::OnEvent,
@@ -83,6 +89,8 @@ impl ConfigSection {
             Self::Device => "device",
             Self::Tenant => "tenant",
             Self::Override => "tenant.device",
+            Self::Group => "group",
+            Self::Quota => "group.quota",
             Self::Window => "window",
             Self::Booking => "booking",
             Self::OnEvent => "on_event",
@@ -102,6 +110,8 @@ impl ConfigSection {
             Self::Device => (DEVICE_KEYS, &[]),
             Self::Tenant => (TENANT_KEYS, &[POLICY_KEYS, TERMS_KEYS]),
             Self::Override => (OVERRIDE_KEYS, &[TERMS_KEYS]),
+            Self::Group => (GROUP_KEYS, &[]),
+            Self::Quota => (QUOTA_KEYS, &[]),
             Self::Window => (WINDOW_KEYS, &[TERMS_KEYS]),
             Self::Booking => (BOOKING_KEYS, &[]),
             Self::OnEvent => (ON_EVENT_KEYS, &[]),
@@ -127,6 +137,7 @@ const FILE_KEYS: &[ConfigKey] = &[
     obeyed_key("template"),
     obeyed_key("device"),
     obeyed_key("tenant"),
+    obeyed_key("group"),
     obeyed_key("window"),
     obeyed_key("booking"),
     obeyed_key("on_event"),
@@ -140,7 +151,8 @@ const DAEMON_KEYS: &[ConfigKey] = &[
     obeyed_key("log"),
 ];
 
-const RECORD_KEYS: &[ConfigKey] = &[obeyed_key("keep"), obeyed_key("keep_fine"), obeyed_key("exact")];
+const RECORD_KEYS: &[ConfigKey] =
+    &[obeyed_key("keep"), obeyed_key("keep_fine"), obeyed_key("exact"), obeyed_key("half_life")];
 
 const LOG_KEYS: &[ConfigKey] =
     &[obeyed_key("file"), obeyed_key("format"), obeyed_key("max_size"), obeyed_key("keep"), obeyed_key("audit")];
@@ -170,6 +182,11 @@ const TENANT_KEYS: &[ConfigKey] = &[
 ];
 
 const OVERRIDE_KEYS: &[ConfigKey] = &[obeyed_key("id")];
+
+const GROUP_KEYS: &[ConfigKey] = &[obeyed_key("name"), obeyed_key("weight"), obeyed_key("quota")];
+
+const QUOTA_KEYS: &[ConfigKey] =
+    &[obeyed_key("per"), obeyed_key("time_zone"), obeyed_key("gpu_hours"), obeyed_key("gib_hours"), obeyed_key("then")];
 
 const WINDOW_KEYS: &[ConfigKey] = &[
     obeyed_key("name"),

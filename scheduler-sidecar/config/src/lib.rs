@@ -8,10 +8,12 @@
 //!
 //! In reading order: [`keys`] (all keys), [`raw`] (the values as written), [`read`] and [`value`] (text to raw),
 //! [`time`] (the constants of device time), [`action`] (programs that events start), [`templates`] (those that are
-//! built in), [`plan`] (the resolved meaning), [`schedule`] (windows and bookings), [`devices`] and [`resolve`] (raw to
+//! built in), [`plan`] (the resolved meaning), [`groups`] (the tree and its quotas),
+//! [`schedule`] (windows and bookings), [`devices`] and [`resolve`] (raw to
 //! plan), [`admit`] (whether limits fit), [`difference`] (plan to plan), [`slots`] (slots whose number changes),
 //! [`live`] (one tenant's terms while the
-//! daemon serves), [`added`] (tenants added by command), [`show`] (tables and JSON), [`import`] (files of other programs), [`problem`].
+//! daemon serves), [`added`] (tenants added by command), [`show`] (tables and JSON),
+//! [`import`] (files of other programs), [`problem`].
 //!
 //! Everything here depends only on its arguments: the text, an [`inventory::Inventory`] of the machine's devices, and
 //! [`resolve::Surroundings`]. Not here: reading the file (the daemon does), sockets, and the driver, except for
@@ -25,6 +27,7 @@ pub mod bearer;
 pub mod change;
 pub mod devices;
 pub mod difference;
+pub mod groups;
 pub mod import;
 pub mod inventory;
 pub mod keys;

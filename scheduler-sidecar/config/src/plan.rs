@@ -15,6 +15,7 @@ use vgpu_core::units::share::Share;
 
 use super::action::ActionPlan;
 use super::bearer::CostBearer;
+use super::groups::GroupPlan;
 use super::raw::{LogFormat, OnError, OnLoss, RawPolicy, RawTemplate};
 use super::schedule::{BookingPlan, WindowPlan};
 use super::time::TimeConfig;
@@ -53,6 +54,8 @@ pub struct ConfigPlan {
     pub devices: Vec<DevicePlan>,
     /// Tenants in the order of the file; names are distinct.
     pub tenants: Vec<TenantPlan>,
+    /// Groups of tenants, in the order of the file; names are distinct.
+    pub groups: Vec<GroupPlan>,
     /// Windows, in the order of the file; names are distinct.
     pub windows: Vec<WindowPlan>,
     /// Bookings of the file, in its order; names are distinct.
@@ -76,6 +79,8 @@ pub struct DaemonPlan {
     pub state_dir: Option<PathBuf>,
     /// True if the device time of a tenant that is alone on its device is measured too.
     pub exact: bool,
+    /// Time after which recorded use counts half for the shares of groups, in seconds.
+    pub half_life: u64,
     /// How long the record keeps its rows.
     pub keep: Keep,
     /// Path of the administrative socket; `None` for no such socket.

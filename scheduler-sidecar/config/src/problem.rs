@@ -142,6 +142,12 @@ impl<'t> ProblemList<'t> {
         self.text.get(place.start..place.end).unwrap_or_default()
     }
 
+    /// Returns the line of a place, from 1, for messages that name two places.
+    #[must_use]
+    pub fn line_of(&self, place: TextRange) -> usize {
+        line_and_column(self.text, place.start).0
+    }
+
     /// Records a wrong value at `place`.
     pub fn wrong_value(
         &mut self,

@@ -17,6 +17,7 @@ use vgpu_core::units::bytes::{Bytes, Percent, Size};
 use vgpu_core::units::share::Share;
 
 use super::action::RawAction;
+use super::groups::{QuotaEffect, QuotaPeriod};
 use super::problem::{At, TextRange};
 use super::time::RawTime;
 
@@ -48,6 +49,8 @@ pub struct RawFile {
     pub devices: Vec<RawDevice>,
     /// Sections `[[tenant]]`, in the order of the file.
     pub tenants: Vec<RawTenant>,
+    /// Sections `[[group]]`, in the order of the file.
+    pub groups: Vec<RawGroup>,
     /// Sections `[[window]]`, in the order of the file.
     pub windows: Vec<RawWindow>,
     /// Sections `[[booking]]`, in the order of the file.
@@ -119,6 +122,8 @@ pub struct RawRecord {
     pub keep_fine: Option<At<u64>>,
     /// True if the device time of a tenant that is alone on its device is measured too.
     pub exact: Option<At<bool>>,
+    /// Time after which use counts half for the shares of groups.
+    pub half_life: Option<At<u64>>,
 }
 
 /// Values of section `[proof]`; `None`: the file does not give the key.
@@ -272,6 +277,36 @@ pub struct RawWindow {
     pub paused: Option<At<bool>>,
     /// Terms that hold inside.
     pub terms: RawTerms,
+}
+
+/// One section `[[group]]`: a group of tenants.
+#[derive(Debug)]
+pub struct RawGroup {
+    /// Place of the section in the file, named in error messages.
+    pub place: TextRange,
+    /// Name of the group, with the names of the groups above it.
+    pub name: Option<At<String>>,
+    /// Weight among the groups of the same parent.
+    pub weight: Option<At<u32>>,
+    /// Sections `[[group.quota]]` of the group.
+    pub quotas: Vec<RawQuota>,
+}
+
+/// One section `[[group.quota]]`: a limit on what a group may use within a period.
+#[derive(Debug)]
+pub struct RawQuota {
+    /// Place of the section in the file, named in error messages.
+    pub place: TextRange,
+    /// Period after which the use counts from 0 again.
+    pub period: Option<At<QuotaPeriod>>,
+    /// Time zone in which the period begins.
+    pub zone: Option<At<TimeZone>>,
+    /// Most device time, in thousandths of an hour.
+    pub gpu_hours: Option<At<u32>>,
+    /// Most memory over time, in thousandths of a GiB-hour.
+    pub gib_hours: Option<At<u32>>,
+    /// Restriction when it is used up.
+    pub effect: Option<At<QuotaEffect>>,
 }
 
 /// One section `[[booking]]`: a part of devices that a tenant gets for some time.

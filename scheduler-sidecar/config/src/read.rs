@@ -3,6 +3,7 @@
 //! Not here: the syntax of a single value ([`super::value`]) and whether values fit together ([`super::resolve`]).
 
 mod actions;
+mod groups;
 mod labels;
 mod schedule;
 
@@ -97,6 +98,7 @@ impl ConfigReader<'_, '_> {
         for (table, place) in self.table_array(root, ConfigSection::File, "tenant") {
             file.tenants.push(self.read_tenant(table, place));
         }
+        self.read_groups(root, &mut file);
         self.read_schedule(root, &mut file);
         file.actions = self.read_actions(root);
         file
@@ -142,6 +144,7 @@ impl ConfigReader<'_, '_> {
             keep: self.read_value(table, SECTION, "keep", value::read_long_time),
             keep_fine: self.read_value(table, SECTION, "keep_fine", value::read_long_time),
             exact: self.read_value(table, SECTION, "exact", value::read_truth),
+            half_life: self.read_value(table, SECTION, "half_life", value::read_length),
         }
     }
 

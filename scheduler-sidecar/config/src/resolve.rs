@@ -7,6 +7,7 @@
 
 mod actions;
 pub(super) mod admission;
+mod groups;
 mod layers;
 mod schedule;
 mod unmeasured;
@@ -18,6 +19,7 @@ use std::time::Duration;
 use jiff::tz::TimeZone;
 
 use super::devices::{self, DescribedDevice};
+use super::groups::DEFAULT_HALF_LIFE_SECONDS;
 use super::inventory::Inventory;
 use super::paths::{self, MAX_SOCKET_PATH};
 use super::plan::{ConfigPlan, DaemonPlan, DevicePlan, Keep, LogPlan, MetricsPlan, ProofPlan, TenantPlan};
@@ -93,9 +95,12 @@ pub(super) fn resolve_plan(raw: &RawFile, around: &Surroundings, problems: &mut 
         notes: &mut notes,
     }
     .resolve_schedule(raw);
+    let arbitrate = raw.arbitrate.as_ref().is_none_or(|at| at.value);
+    let zone = around.zone.clone().unwrap_or(TimeZone::UTC);
+    let resolver = groups::GroupResolver { zone, daemon: &daemon, arbitrate, problems, notes: &mut notes };
+    let groups = resolver.resolve_groups(raw);
     let devices: Vec<DevicePlan> = devices.into_iter().map(|device| device.plan).collect();
     let actions = actions::resolve_actions(&raw.actions, &around.event_kinds, problems);
-    let arbitrate = raw.arbitrate.as_ref().is_none_or(|at| at.value);
     let (log, metrics, proof) = (log(raw, problems), resolve_metrics(raw), resolve_proof(raw));
     notes.extend(metrics.listen.filter(|at| !at.ip().is_loopback()).map(|at| {
         format!(
@@ -115,6 +120,7 @@ pub(super) fn resolve_plan(raw: &RawFile, around: &Surroundings, problems: &mut 
         arbitrate,
         devices,
         tenants,
+        groups,
         windows,
         bookings,
         actions,
@@ -164,6 +170,7 @@ fn resolve_daemon(raw: &RawFile, around: &Surroundings, problems: &mut ProblemLi
         run_dir,
         state_dir,
         exact: raw.record.exact.as_ref().is_none_or(|at| at.value),
+        half_life: raw.record.half_life.as_ref().map_or(DEFAULT_HALF_LIFE_SECONDS, |at| at.value),
         keep: resolve_keep(raw, problems),
         admin,
         max_connections: written.max_connections.as_ref().map_or(1024, |at| at.value),

@@ -6,6 +6,7 @@ use vgpu_core::time::arbiter::Class;
 use vgpu_core::units::share::Share;
 
 use super::action::ActionPlan;
+use super::groups::{GroupPlan, QuotaPlan};
 use super::plan::{ConfigPlan, TenantPlan, TermsPlan};
 use super::problem::ConfigReport;
 use super::raw::OnLoss;
@@ -42,6 +43,11 @@ pub fn plan_table(plan: &ConfigPlan) -> String {
         tenants.extend(tenant_rows(tenant));
     }
     let mut text = format!("{}\n{}", say::lay_out_table(&devices), say::lay_out_table(&tenants));
+    if !plan.groups.is_empty() {
+        let mut groups = vec![["GROUP", "WEIGHT", "QUOTAS"].map(str::to_owned).to_vec()];
+        groups.extend(plan.groups.iter().map(group_row));
+        text.push_str(&format!("\n{}", say::lay_out_table(&groups)));
+    }
     if !plan.actions.is_empty() {
         let mut actions = vec![["ON EVENT", "RUNS", "TIMEOUT", "AT ONCE"].map(str::to_owned).to_vec()];
         actions.extend(plan.actions.iter().map(action_row));
@@ -80,6 +86,24 @@ fn tenant_rows(tenant: &TenantPlan) -> Vec<Vec<String>> {
         ]
     };
     tenant.terms.iter().map(row).collect()
+}
+
+fn group_row(group: &GroupPlan) -> Vec<String> {
+    let quotas: Vec<String> = group.quotas.iter().map(quota_words).collect();
+    vec![
+        group.name.clone(),
+        group.weight.map_or_else(|| "-".to_owned(), |weight| weight.to_string()),
+        if quotas.is_empty() { "-".to_owned() } else { quotas.join("; ") },
+    ]
+}
+
+/// Returns a quota in words: `40 GPU-hours a week, then class batch`.
+fn quota_words(quota: &QuotaPlan) -> String {
+    let limit =
+        |hours: Option<u32>, unit: &str| hours.map(|hours| format!("{} {unit}", format_thousandths(u128::from(hours))));
+    let limits: Vec<String> =
+        [limit(quota.gpu_hours, "GPU-hours"), limit(quota.gib_hours, "GiB-hours")].into_iter().flatten().collect();
+    format!("{} a {}, then {}", limits.join(" and "), quota.period.word(), quota.effect)
 }
 
 /// Returns the names of all templates, those of the file first.
@@ -195,16 +219,31 @@ pub fn plan_json(plan: &ConfigPlan) -> Value {
             "grace": u64::try_from(proof.grace.as_nanos()).unwrap_or(u64::MAX),
             "dry_run": proof.dry_run,
         })),
-        "record": { "keep_seconds": plan.daemon.keep.all, "keep_fine_seconds": plan.daemon.keep.fine, "exact": plan.daemon.exact },
+        "record": { "keep_seconds": plan.daemon.keep.all, "keep_fine_seconds": plan.daemon.keep.fine, "exact": plan.daemon.exact, "half_life_seconds": plan.daemon.half_life },
         "time": values_of(&plan.time),
         "devices": devices.collect::<Vec<_>>(),
         "tenants": tenants.collect::<Vec<_>>(),
+        "groups": plan.groups.iter().map(|group| json!({
+            "name": group.name,
+            "weight": group.weight,
+            "quotas": group.quotas.iter().map(quota_json).collect::<Vec<_>>(),
+        })).collect::<Vec<_>>(),
         "templates": all_templates(&plan.templates).enumerate().map(|(at, template)| json!({
             "name": template.name,
             "built_in": at >= plan.templates.len(),
         })).collect::<Vec<_>>(),
         "on_event": plan.actions.iter().map(action).collect::<Vec<_>>(),
         "notes": plan.notes,
+    })
+}
+
+fn quota_json(quota: &QuotaPlan) -> Value {
+    let hours = |thousandths: Option<u32>| thousandths.map(|hours| f64::from(hours) / 1000.0);
+    json!({
+        "per": quota.period.word(),
+        "gpu_hours": hours(quota.gpu_hours),
+        "gib_hours": hours(quota.gib_hours),
+        "then": quota.effect.to_string(),
     })
 }
 

@@ -10,10 +10,12 @@ use vgpu_core::units::bytes::{Bytes, SIZE_FORMS, Size, parse_size};
 use vgpu_core::units::share::{SHARE_FORMS, Share, parse_share};
 
 mod actions;
+mod groups;
 mod moments;
 mod places;
 
 pub use actions::*;
+pub use groups::*;
 pub use moments::*;
 pub use places::*;
 

@@ -158,7 +158,9 @@ fn plan() -> impl Strategy<Value = ConfigPlan> {
         }
         ConfigPlan {
             arbitrate: true,
+            groups: Vec::new(),
             daemon: DaemonPlan {
+                half_life: 7 * 86_400,
                 run_dir: "/r".into(),
                 state_dir: Some("/s".into()),
                 exact: true,

@@ -78,6 +78,8 @@ fn file(row: &Row, value: Option<&str>) -> String {
         "[[device]]" => (String::new(), line, String::new()),
         "[[tenant]]" => (String::new(), String::new(), line),
         "[[tenant.device]]" => (String::new(), String::new(), format!("[[tenant.device]]\nid = 0\n{line}")),
+        "[[group]]" => (group_section(key, &line, ""), String::new(), String::new()),
+        "[[group.quota]]" => (group_section("", "", &quota_section(key, &line)), String::new(), String::new()),
         "[[window]]" => (String::new(), String::new(), schedule_section("window", key, &line)),
         "[[booking]]" => (String::new(), String::new(), schedule_section("booking", key, &line)),
         "[[on_event]]" => {
@@ -90,6 +92,19 @@ fn file(row: &Row, value: Option<&str>) -> String {
         heading => (format!("{heading}\n{beside}{line}"), String::new(), String::new()),
     };
     format!("{own}[[device]]\nid = 0\nmemory = \"80GiB\"\n{device}[[tenant]]\nname = \"t\"\n{tenant}")
+}
+
+/// Returns a group that sets this key, with its name and its quota.
+fn group_section(key: &str, line: &str, quota: &str) -> String {
+    let name = if key == "name" { "" } else { "name = \"g\"\n" };
+    format!("[[group]]\n{name}{line}{quota}")
+}
+
+/// Returns a quota that sets this key, with the other keys that it needs.
+fn quota_section(key: &str, line: &str) -> String {
+    let needed = [("per", "\"day\""), ("gpu_hours", "7")];
+    let needed = needed.iter().filter(|(name, _)| *name != key).map(|(name, value)| format!("{name} = {value}\n"));
+    format!("[[group.quota]]\n{}{line}", needed.collect::<String>())
 }
 
 /// Returns a window or a booking that sets this key, with the other keys that it needs.
@@ -109,9 +124,9 @@ fn plan(row: &Row, value: Option<&str>) -> Result<ConfigPlan, String> {
 }
 
 /// Keys whose row shows no literal value: paths, names, lists of differing things.
-const FREE: [&str; 19] = [
+const FREE: [&str; 20] = [
     "gang", "tenants", "tenant", "groups", "run_dir", "devices", "allow", "slack", "id", "memory", "name", "template",
-    "device", "uids", "group", "labels", "drain", "events", "exec",
+    "device", "quota", "uids", "group", "labels", "drain", "events", "exec",
 ];
 
 #[test]

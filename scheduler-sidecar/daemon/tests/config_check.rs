@@ -187,6 +187,8 @@ fn every_key_of_the_table_is_read_and_a_wrong_value_for_it_is_told() {
             ConfigSection::Device => ("[[device]]\n", ""),
             ConfigSection::Tenant => ("[[tenant]]\n", ""),
             ConfigSection::Override => ("[[tenant]]\nname = 'x'\n[[tenant.device]]\n", ""),
+            ConfigSection::Group => ("[[group]]\n", ""),
+            ConfigSection::Quota => ("[[group]]\nname = 'x'\n[[group.quota]]\n", ""),
             ConfigSection::Window => ("[[window]]\n", ""),
             ConfigSection::Booking => ("[[booking]]\n", ""),
             ConfigSection::OnEvent => ("[[on_event]]\n", ""),

@@ -53,6 +53,8 @@ fn every_key_is_in_the_reference_and_says_whether_it_is_in_force() {
             ConfigSection::Device => &["`[[device]]`"],
             ConfigSection::Tenant => &["`[[tenant]]`", SHARED],
             ConfigSection::Override => &["`[[tenant.device]]`"],
+            ConfigSection::Group => &["`[[group]]`"],
+            ConfigSection::Quota => &["`[[group.quota]]`"],
             ConfigSection::Window => &["`[[window]]`"],
             ConfigSection::Booking => &["`[[booking]]`"],
             ConfigSection::OnEvent => &["`[[on_event]]`"],
