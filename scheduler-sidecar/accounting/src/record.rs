@@ -5,9 +5,10 @@
 //! lease.
 //!
 //! [`ledgers`] reads the tenants' allocations, [`integrate`] turns sums and values into rows, [`store`] writes them,
-//! [`ask`] queries them. This file has the thread and the reactor's handle to it.
+//! [`ask`] queries them, [`group_use`] sums them up by groups. This file has the thread and the reactor's handle to it.
 
 pub mod ask;
+pub mod group_use;
 pub mod integrate;
 pub mod ledgers;
 pub mod reading;
@@ -25,6 +26,7 @@ use parking_lot::Mutex;
 use tracing::{info, warn};
 
 use crate::clock;
+use group_use::{GroupUse, UseQuestion};
 use integrate::{ClockMoment, UsageIntegral, UsageSums};
 use ledgers::{HeldMemory, LedgerFiles, QUICK, QUICK_READINGS, RoomDevice};
 use reading::LedgerReading;
@@ -80,6 +82,8 @@ enum RecordMessage {
     /// A process of this tenant joined or left.
     Moved(u64),
     Keep(Keep),
+    /// From now on, sum up the use of groups.
+    SumGroups(UseQuestion),
     /// Read all ledgers of these tenants.
     Read(Vec<u64>),
     End(SyncSender<()>),
@@ -94,6 +98,8 @@ struct SharedRecord {
     /// Why a ledger that was readable before cannot be read now.
     broken: Mutex<BTreeMap<RoomDevice, &'static str>>,
     state: Mutex<RecordStatus>,
+    /// Use of groups; `None`: nobody asked, or the record was not read yet.
+    group_use: Mutex<Option<Arc<GroupUse>>>,
     /// Tenants (by room) that were removed, and whose last rows are not written yet.
     unwritten: Mutex<BTreeSet<u64>>,
 }
@@ -106,6 +112,8 @@ pub struct UsageRecord {
     /// Cloned into the batch that is on its way.
     token: Arc<()>,
     number: u64,
+    /// The last question about groups.
+    question: Option<UseQuestion>,
 }
 
 impl UsageRecord {
@@ -123,7 +131,7 @@ impl UsageRecord {
         *shown.state.lock() = begins;
         let work = RecordThread::new(settings, shown.clone());
         thread::Builder::new().name("vgpud-record".into()).spawn(move || work.run(&told))?;
-        Ok(Self { tell, shown, draft: RecordBatch::default(), token: Arc::new(()), number: 0 })
+        Ok(Self { tell, shown, draft: RecordBatch::default(), token: Arc::new(()), number: 0, question: None })
     }
 
     /// Notes that a member joined the device with the ledger at `path`.
@@ -174,6 +182,28 @@ impl UsageRecord {
     /// Sets how long rows are kept.
     pub fn set_keep(&self, keep: Keep) {
         let _ = self.tell.send(RecordMessage::Keep(keep));
+    }
+
+    /// Asks for the use of groups. [`Self::group_use`] returns it from about a second later on.
+    pub fn ask_group_use(&mut self, question: UseQuestion) {
+        if self.question.as_ref() != Some(&question) {
+            self.question = Some(question.clone());
+            let _ = self.tell.send(RecordMessage::SumGroups(question));
+        }
+    }
+
+    /// Returns the use of groups, at most two seconds ago; `None`: it is not known yet.
+    #[must_use]
+    pub fn group_use(&self) -> Option<Arc<GroupUse>> {
+        self.shown.group_use.lock().clone()
+    }
+
+    /// Waits until the use of groups is known, at most `patience`.
+    pub fn wait_for_group_use(&self, patience: Duration) {
+        let end = Instant::now() + patience;
+        while self.group_use().is_none() && Instant::now() < end {
+            thread::sleep(Duration::from_millis(2));
+        }
     }
 
     /// Returns a tenant's allocations on a device at the last reading; `None` if unknown.
@@ -249,6 +279,10 @@ struct RecordThread {
     numbers: BTreeMap<u64, u64>,
     /// Removed tenants (by room) whose last rows wait to be written.
     gone: BTreeSet<u64>,
+    /// The sums that are asked for.
+    question: Option<UseQuestion>,
+    /// Use of groups by the rows that left the memory; `None`: the record was not read for this question yet.
+    group_use: Option<GroupUse>,
 }
 
 impl RecordThread {
@@ -270,6 +304,8 @@ impl RecordThread {
             began: current_moment(),
             numbers: BTreeMap::new(),
             gone: BTreeSet::new(),
+            question: None,
+            group_use: None,
         }
     }
 
@@ -295,6 +331,10 @@ impl RecordThread {
                     let changed: BTreeSet<RoomDevice> = rooms.into_iter().flat_map(read).collect();
                     self.hold_of(&changed);
                     self.publish();
+                }
+                Ok(RecordMessage::SumGroups(question)) => {
+                    self.take_question(question);
+                    self.sum_groups();
                 }
                 Ok(RecordMessage::Keep(keep)) => (self.settings.keep, self.tidied) = (keep, None),
                 Ok(RecordMessage::End(done)) => {
@@ -385,6 +425,7 @@ impl RecordThread {
         self.integrate_held();
         self.publish();
         self.write(last);
+        self.sum_groups();
     }
 
     /// Reads some of the ledgers that change frequently at the moment.
@@ -490,11 +531,58 @@ impl RecordThread {
         self.note_outcome(false, Some(why.to_owned()));
     }
 
+    /// Clears the rows that were written, and counts them for their groups.
+    fn clear_waiting(&mut self) {
+        if let Some(all) = &mut self.group_use {
+            all.pass_time(current_moment().wall);
+            all.add_rows(self.integral.waiting_rows().0);
+        }
+        self.integral.clear_written();
+    }
+
+    /// Takes a new question about groups. A period that has just begun needs few rows; only another half-life needs all.
+    fn take_question(&mut self, question: UseQuestion) {
+        let now = current_moment().wall;
+        let is_answered = self.group_use.as_mut().is_some_and(|all| {
+            let all_read = match (&self.store, &self.settings.dir) {
+                (Some(store), _) => all.follow_question(&question, |part| store.read_group_use(part, now).ok()),
+                (None, Some(_)) => false,
+                (None, None) => all.follow_question(&question, |part| Some(GroupUse::new(part.clone(), now))),
+            };
+            all_read
+        });
+        if !is_answered {
+            self.group_use = None;
+        }
+        self.question = Some(question);
+    }
+
+    /// Publishes the use of groups, with the rows that wait. The record is read when the question is new.
+    fn sum_groups(&mut self) {
+        let Some(question) = &self.question else { return };
+        let now = current_moment().wall;
+        if self.group_use.is_none() {
+            self.group_use = match (&self.store, &self.settings.dir) {
+                // If the error persists, adding rows reports it too.
+                (Some(store), _) => store.read_group_use(question, now).ok(),
+                (None, Some(_)) => None,
+                (None, None) => Some(GroupUse::new(question.clone(), now)),
+            };
+        }
+        if let Some(all) = &mut self.group_use {
+            all.pass_time(now);
+            let mut shown = all.clone();
+            shown.add_rows(self.integral.waiting_rows().0);
+            *self.shown.group_use.lock() = Some(Arc::new(shown));
+        }
+    }
+
     fn write(&mut self, last: bool) {
         let now = Instant::now();
         if self.settings.dir.is_none() {
             self.note_written();
-            return self.integral.clear_written();
+            self.clear_waiting();
+            return;
         }
         if self.again.is_some_and(|(at, _)| now < at) && !last {
             return;
@@ -513,7 +601,7 @@ impl RecordThread {
         let added = if due && something { Some(store.add(rows, &self.marks, current_moment().wall)) } else { None };
         match added {
             Some(Ok(())) => {
-                self.integral.clear_written();
+                self.clear_waiting();
                 self.marks.clear();
                 self.written = now;
                 self.note_outcome(true, None);

@@ -5,6 +5,7 @@
 //! reported and the operation is retried. Not here: the meaning of rows ([`super::integrate`]) and queries
 //! ([`super::ask`]).
 
+mod group_sums;
 mod tables;
 
 use std::collections::BTreeMap;
