@@ -13,7 +13,9 @@
 pub mod chain;
 pub mod cordons;
 pub mod forecast;
+pub mod groups;
 pub mod overrides;
+pub mod quotas;
 pub mod schedule;
 pub mod stage;
 pub mod usage;

@@ -16,6 +16,7 @@ impl Cause {
         let what = match (stage, name.as_str()) {
             (PolicyStage::Window, name) => format!("window {name:?}"),
             (PolicyStage::Booking, name) => format!("booking {name:?}"),
+            (PolicyStage::Group, "") => "shares of groups".to_owned(),
             (PolicyStage::Group, name) => format!("group {name:?}"),
             (PolicyStage::Need, name) => name.to_owned(),
             (PolicyStage::Override, "") => "by hand".to_owned(),

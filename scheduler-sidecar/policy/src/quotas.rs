@@ -1,0 +1,189 @@
+//! Quotas of groups: the period of each, whether it is used up, and the restriction of its tenants.
+//!
+//! A quota counts what the record has of its group and of all subgroups since the period began. All sums and limits
+//! are integers: a quota is used up at exactly its limit.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::civil::Date;
+use jiff::{Timestamp, ToSpan as _};
+use vgpu_config::groups::{GroupPlan, QuotaEffect, QuotaPeriod, QuotaPlan, is_within};
+use vgpu_config::plan::TenantPlan;
+
+use crate::stage::PolicyStage;
+use crate::usage::{Restriction, UsageChange, UsageEffect};
+
+/// Device time of a thousandth of an hour, in ns.
+const NS_PER_STEP: u128 = 3_600_000_000;
+
+/// Five times the byte-seconds of a thousandth of a GiB-hour, which is a whole number.
+const FIVE_STEPS_OF_BYTE_SECONDS: u128 = (1 << 30) * 18;
+
+/// Use of a group within a period.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PeriodUse {
+    /// Device time, in ns.
+    pub gpu_ns: u64,
+    /// Bytes held, multiplied by the seconds for which they were held.
+    pub byte_seconds: u64,
+}
+
+/// Use by the start of a period, and there by the group's name in the record.
+pub type UseByPeriod = BTreeMap<i64, BTreeMap<String, PeriodUse>>;
+
+/// The resource that a quota limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum QuotaResource {
+    /// Device time, in GPU-hours.
+    GpuHours,
+    /// Memory over time, in GiB-hours.
+    GibHours,
+}
+
+impl QuotaResource {
+    /// The unit for people.
+    #[must_use]
+    pub const fn unit(self) -> &'static str {
+        match self {
+            Self::GpuHours => "GPU-hours",
+            Self::GibHours => "GiB-hours",
+        }
+    }
+}
+
+/// How much of a quota is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum QuotaLevel {
+    /// Less than 80 %.
+    Free,
+    /// At least 80 %.
+    Near,
+    /// All of it: the group is restricted.
+    UsedUp,
+}
+
+/// One limit of one quota, now.
+#[derive(Debug, Clone, PartialEq)]
+pub struct QuotaState {
+    /// Name of the group.
+    pub group: String,
+    /// Number of the quota among those of its group.
+    pub index: usize,
+    /// Period of the quota.
+    pub period: QuotaPeriod,
+    /// Restriction when it is used up.
+    pub effect: QuotaEffect,
+    /// The limited resource.
+    pub resource: QuotaResource,
+    /// The limit, in thousandths of an hour.
+    pub limit: u32,
+    /// Use since the period began, in hours.
+    pub used_hours: f64,
+    /// How much is used.
+    pub level: QuotaLevel,
+    /// Start of the period, in seconds since 1970.
+    pub start: i64,
+    /// End of the period, in seconds since 1970.
+    pub end: i64,
+}
+
+impl QuotaState {
+    /// The limit in words: `40 GPU-hours a week`.
+    #[must_use]
+    pub fn limit_words(&self) -> String {
+        format!("{} {} a {}", f64::from(self.limit) / 1000.0, self.resource.unit(), self.period.word())
+    }
+}
+
+/// Returns start and end of the period that contains `now`, in seconds since 1970.
+#[must_use]
+pub fn period_bounds(quota: &QuotaPlan, now: i64) -> Option<(i64, i64)> {
+    let today = quota.zone.to_datetime(Timestamp::from_second(now).ok()?).date();
+    let (first, next) = match quota.period {
+        QuotaPeriod::Day => (today, today.tomorrow().ok()?),
+        QuotaPeriod::Week => {
+            let monday = today.checked_sub(i64::from(today.weekday().to_monday_zero_offset()).days()).ok()?;
+            (monday, monday.checked_add(7.days()).ok()?)
+        }
+        QuotaPeriod::Month => {
+            let first = today.first_of_month();
+            (first, first.checked_add(1.month()).ok()?)
+        }
+    };
+    let midnight = |date: Date| quota.zone.to_timestamp(date.at(0, 0, 0, 0)).ok().map(Timestamp::as_second);
+    Some((midnight(first)?, midnight(next)?))
+}
+
+/// Returns the starts of all periods that contain `now`.
+#[must_use]
+pub fn period_starts(groups: &[GroupPlan], now: i64) -> BTreeSet<i64> {
+    let quotas = groups.iter().flat_map(|group| &group.quotas);
+    quotas.filter_map(|quota| period_bounds(quota, now)).map(|(start, _)| start).collect()
+}
+
+/// Returns the state of each limit of each quota at `now`.
+#[must_use]
+pub fn judge_quotas(groups: &[GroupPlan], used: &UseByPeriod, now: i64) -> Vec<QuotaState> {
+    let mut states = Vec::new();
+    for group in groups {
+        for (index, quota) in group.quotas.iter().enumerate() {
+            let Some((start, end)) = period_bounds(quota, now) else { continue };
+            let of_group = used.get(&start).into_iter().flatten().filter(|(name, _)| is_within(name, &group.name));
+            let sum = of_group.fold((0_u128, 0_u128), |sum, (_, used)| {
+                (sum.0 + u128::from(used.gpu_ns), sum.1 + u128::from(used.byte_seconds))
+            });
+            let limits = [
+                (QuotaResource::GpuHours, quota.gpu_hours, sum.0, NS_PER_STEP),
+                (QuotaResource::GibHours, quota.gib_hours, sum.1 * 5, FIVE_STEPS_OF_BYTE_SECONDS),
+            ];
+            states.extend(limits.into_iter().filter_map(|(resource, limit, used, step)| {
+                let limit = limit?;
+                let (period, effect, name) = (quota.period, quota.effect, group.name.clone());
+                let (level, used_hours) = (level_of(used, u128::from(limit) * step), to_hours(used, step));
+                Some(QuotaState { group: name, index, period, effect, resource, limit, used_hours, level, start, end })
+            }));
+        }
+    }
+    states
+}
+
+fn level_of(used: u128, limit: u128) -> QuotaLevel {
+    match (used >= limit, used * 5 >= limit * 4) {
+        (true, _) => QuotaLevel::UsedUp,
+        (false, true) => QuotaLevel::Near,
+        (false, false) => QuotaLevel::Free,
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "for people; the comparison is exact")]
+fn to_hours(used: u128, step: u128) -> f64 {
+    used as f64 / step as f64 / 1000.0
+}
+
+/// Returns the restrictions of the tenants whose group, or a group above it, used up a quota.
+#[must_use]
+pub fn quota_changes(tenants: &[TenantPlan], states: &[QuotaState]) -> Vec<UsageChange> {
+    let mut changes = Vec::new();
+    for tenant in tenants {
+        let Some(group) = &tenant.bearer.group else { continue };
+        let used_up = states.iter().filter(|state| state.level == QuotaLevel::UsedUp && is_within(group, &state.group));
+        changes.extend(used_up.map(|state| UsageChange {
+            stage: PolicyStage::Group,
+            name: state.group.clone(),
+            tenant: tenant.name.clone(),
+            device: None,
+            effect: UsageEffect::Restrict(restriction_of(state.effect)),
+            until: Some(state.end),
+            reason: Some(format!("its quota of {} is used up", state.limit_words())),
+        }));
+    }
+    changes
+}
+
+fn restriction_of(effect: QuotaEffect) -> Restriction {
+    match effect {
+        QuotaEffect::Batch => Restriction { is_batch: true, ..Restriction::default() },
+        QuotaEffect::Ceiling(share) => Restriction { ceiling: Some(share), ..Restriction::default() },
+        QuotaEffect::Pause => Restriction { is_paused: true, ..Restriction::default() },
+    }
+}
