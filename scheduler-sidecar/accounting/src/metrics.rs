@@ -15,6 +15,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use vgpu_control::finding::FindingKind;
+use vgpu_control::status::GroupStatus;
 use vgpu_control::{DaemonStatus, DeviceStatus, TenantStatus, TermsStatus, TimeStatus};
 
 type SampleLabels = Vec<(Cow<'static, str>, String)>;
@@ -36,6 +37,7 @@ pub struct FamilyName {
 const DEVICE_LABELS: &str = "device";
 const TENANT_LABELS: &str = "tenant";
 const TENANT_DEVICE_LABELS: &str = "tenant, device";
+const GROUP_LABELS: &str = "group";
 const HAMI_LABELS: &str = "podnamespace, podname, ctrname, vdeviceid, deviceuuid";
 
 const fn name(name: &'static str, labels: &'static str, says: &'static str) -> FamilyName {
@@ -122,6 +124,14 @@ pub const FAMILY_NAMES: &[FamilyName] = &[
         "1 if the tenant's limits are enforced, 0 if its use is only measured or it cannot be served.",
     ),
     name("vgpu_tenant_paused", TENANT_LABELS, "1 while the tenant is paused and launches nothing."),
+    name("vgpu_group_share_ratio", GROUP_LABELS, "Part that the weights of groups give it, 0 to 1."),
+    name(
+        "vgpu_group_used_ratio",
+        GROUP_LABELS,
+        "Part of all use that the group had, recent use counting more, 0 to 1.",
+    ),
+    name("vgpu_group_effective_ratio", GROUP_LABELS, "Part that its running tenants get now if all want time, 0 to 1."),
+    name("vgpu_group_quota_used_ratio", "group, per, unit, then", "Used part of a quota; above 1 if more was used."),
     name(
         "hami_vgpu_memory_used_bytes",
         "zone, namespace, pod, container, vdevice_index, device_uuid",
@@ -224,6 +234,7 @@ pub fn metrics_text(status: &DaemonStatus, hami: bool) -> String {
         let found = status.findings.iter().filter(|finding| finding.what == what).count();
         page.add_level("vgpu_findings", vec![("kind".into(), what.kind_word().to_owned())], to_sample(found as u64));
     }
+    status.groups.iter().for_each(|group| of_group(&mut page, group));
     for device in &status.devices {
         let labels = vec![("device".into(), device_label(device))];
         if let Some(memory) = device.memory {
@@ -268,6 +279,25 @@ fn of_tenant(page: &mut MetricsPage, tenant: &TenantStatus) {
         truth_sample(tenant.mode == "enforce" && tenant.unusable.is_none()),
     );
     page.add_level("vgpu_tenant_paused", labels(), truth_sample(tenant.paused));
+}
+
+fn of_group(page: &mut MetricsPage, group: &GroupStatus) {
+    let labels = || vec![("group".into(), group.name.clone())];
+    for (name, value) in [
+        ("vgpu_group_share_ratio", group.share),
+        ("vgpu_group_used_ratio", group.used),
+        ("vgpu_group_effective_ratio", group.effective),
+    ] {
+        if let Some(percent) = value {
+            page.add_level(name, labels(), percent / 100.0);
+        }
+    }
+    for quota in &group.quotas {
+        let labels = [("per", &quota.per), ("unit", &quota.unit), ("then", &quota.then)];
+        let labels = labels.map(|(name, value)| (name.into(), value.clone()));
+        let labels = vec![("group".into(), group.name.clone())].into_iter().chain(labels).collect();
+        page.add_level("vgpu_group_quota_used_ratio", labels, quota.used / quota.limit);
+    }
 }
 
 /// Returns a tenant's group and labels as metric labels. Those names allow only letters, digits and `_`; names that

@@ -543,13 +543,10 @@ impl RecordThread {
     /// Takes a new question about groups. A period that has just begun needs few rows; only another half-life needs all.
     fn take_question(&mut self, question: UseQuestion) {
         let now = current_moment().wall;
-        let is_answered = self.group_use.as_mut().is_some_and(|all| {
-            let all_read = match (&self.store, &self.settings.dir) {
-                (Some(store), _) => all.follow_question(&question, |part| store.read_group_use(part, now).ok()),
-                (None, Some(_)) => false,
-                (None, None) => all.follow_question(&question, |part| Some(GroupUse::new(part.clone(), now))),
-            };
-            all_read
+        let is_answered = self.group_use.as_mut().is_some_and(|all| match (&self.store, &self.settings.dir) {
+            (Some(store), _) => all.follow_question(&question, |part| store.read_group_use(part, now).ok()),
+            (None, Some(_)) => false,
+            (None, None) => all.follow_question(&question, |part| Some(GroupUse::new(part.clone(), now))),
         });
         if !is_answered {
             self.group_use = None;

@@ -1,7 +1,8 @@
 //! The command line `vgpu`: parses the arguments; each command is implemented in its own file.
 //!
 //! Commands: [`run`], [`check`], [`doctor`], [`validate`], [`docker`], [`cdi`]; for the daemon [`status`], [`mod@top`],
-//! [`ps`], [`set`], [`tenant`], [`slurm`], [`pause`](mod@pause), [`mod@cordon`], [`mod@book`], [`explain`], [`events`], [`audit`], [`metrics`]; for
+//! [`ps`], [`set`], [`tenant`], [`slurm`], [`pause`](mod@pause), [`mod@cordon`], [`mod@book`], [`groups`], [`explain`], [`events`],
+//! [`audit`], [`metrics`]; for
 //! its record [`usage`], [`report`]; [`sim`], [`clean`], [`completions`], [`man`]. Shared code: [`ask`] (asks the
 //! daemon), [`library`] (finds libvgpu.so and the simulated driver), [`program`] and [`elf`] (identify a program
 //! without running it), [`arch`] (machine names), [`loader`] (asks the dynamic loader), [`ledgers`], [`when`] (points
@@ -20,6 +21,7 @@ pub mod docker;
 pub mod doctor;
 pub mod events;
 pub mod explain;
+pub mod groups;
 pub mod man;
 pub mod metrics;
 pub mod pause;
@@ -98,6 +100,7 @@ enum CliVerb {
     Uncordon(cordon::UncordonArgs),
     Book(book::BookArgs),
     Bookings(book::BookingsArgs),
+    Groups(groups::Args),
     Explain(explain::Args),
     Usage(usage::Args),
     Report(report::Args),
@@ -138,6 +141,7 @@ impl Cli {
             CliVerb::Uncordon(args) => cordon::uncordon(&args),
             CliVerb::Book(args) => book::book(&args),
             CliVerb::Bookings(args) => book::bookings(&args),
+            CliVerb::Groups(args) => groups::run(&args),
             CliVerb::Explain(args) => explain::run(&args),
             CliVerb::Usage(args) => usage::run(&args),
             CliVerb::Report(args) => report::run(&args),

@@ -411,6 +411,7 @@ mod tests {
             audit: None,
             devices: Vec::new(),
             tenants,
+            groups: Vec::new(),
             faults: Vec::new(),
             findings: Vec::new(),
             cordons: Vec::new(),

@@ -41,6 +41,7 @@ const VERBS: &[&[&str]] = &[
     &["unset"],
     &["book"],
     &["bookings"],
+    &["groups"],
     &["explain"],
     &["usage"],
     &["validate"],

@@ -118,6 +118,7 @@ fn status() -> DaemonStatus {
             tenant("train", "0", (99.0, 58.3), (30, 40), "running"),
             idle,
         ],
+        groups: Vec::new(),
         faults: Vec::new(),
         findings: Vec::new(),
     }

@@ -35,6 +35,9 @@ pub struct DaemonStatus {
     /// Cordons: devices and tenants where nobody new is let in.
     #[serde(default)]
     pub cordons: Vec<CordonStatus>,
+    /// Groups of tenants, in the order of the file.
+    #[serde(default)]
+    pub groups: Vec<GroupStatus>,
     /// Services that do not work while limits are still enforced.
     #[serde(default)]
     pub faults: Vec<DaemonFault>,
@@ -83,6 +86,46 @@ pub struct CordonedMember {
     pub tenant: String,
     /// Process ID from the kernel; null: the process is outside the daemon's pid namespace.
     pub pid: Option<u32>,
+}
+
+/// A group of tenants: what it is due, what it used, what it gets.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct GroupStatus {
+    /// Name of the group, with the names of the groups above it.
+    pub name: String,
+    /// Weight among the groups of the same parent; null: the file gives none.
+    pub weight: Option<u32>,
+    /// Part of everything that the weights give it while all groups run, in percent; null: no group has a weight.
+    pub share: Option<f64>,
+    /// Part of all use that it had with its subgroups, recent use counting more, in percent; null: not known.
+    pub used: Option<f64>,
+    /// Part that its running tenants get now if all of them want time, in percent; null: no group has a weight.
+    pub effective: Option<f64>,
+    /// Number of tenants, with those of its subgroups.
+    pub tenants: usize,
+    /// Number of them that used or wanted a device in the last minute.
+    pub running: usize,
+    /// Quotas of the group; empty if its use is not known.
+    pub quotas: Vec<QuotaStatus>,
+}
+
+/// One limit of a quota of a group.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct QuotaStatus {
+    /// Period: `day`, `week` or `month`.
+    pub per: String,
+    /// Unit of limit and use: `GPU-hours` or `GiB-hours`.
+    pub unit: String,
+    /// Most that the group may use within the period.
+    pub limit: f64,
+    /// Use since the period began.
+    pub used: f64,
+    /// `free`, `near` from 80 % on, or `used up`.
+    pub state: String,
+    /// Restriction of the tenants when it is used up.
+    pub then: String,
+    /// End of the period, in seconds since 1970.
+    pub until: i64,
 }
 
 /// A service of the daemon, other than enforcement, that does not work.

@@ -11,6 +11,7 @@ mod change;
 mod cordons;
 mod entrance;
 mod follow;
+mod groups;
 mod places;
 mod policies;
 mod proves;
@@ -34,6 +35,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use entrance::{raise_descriptor_limit, spare_descriptor};
+use groups::GroupState;
 use policies::{ChangeNote, PolicyState};
 use reload::LoadedFile;
 use rustix::buffer::spare_capacity;
@@ -178,6 +180,8 @@ pub struct Reactor {
     pub(super) policies: PolicyState,
     /// Steps that evacuations have taken.
     pub(super) evacuated: cordons::EvacuationLog,
+    /// State of groups: their weights and quotas in force.
+    groups: GroupState,
     /// Bells that members ring too often, and that are ignored for a while: time in ns to listen again, and room.
     muted: BTreeSet<(u64, u64)>,
     /// Number of members.
@@ -261,6 +265,7 @@ impl Reactor {
             policies,
             // Evacuations of the last daemon go on.
             evacuated: cordons::EvacuationLog::due_at_once(),
+            groups: GroupState::default(),
             muted: BTreeSet::new(),
             members: 0,
             next_member: 1,
@@ -300,6 +305,8 @@ impl Reactor {
         reactor.rename_changed_devices();
         reactor.warn_of_booking_names();
         reactor.apply_policies(&ChangeNote::default());
+        reactor.wait_for_group_use();
+        reactor.follow_usage();
         reactor.rewrite_roster(None);
         reactor.sweep_terms();
         reactor.ask_driver();

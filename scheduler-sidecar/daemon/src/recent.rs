@@ -66,6 +66,12 @@ impl RecentUse {
         }
     }
 
+    /// True if a tenant used or wanted a device since its last sample.
+    pub fn has_grown(&self, key: &(String, String), sums: RecentSums) -> bool {
+        let last = self.sums.get(key).and_then(VecDeque::back).map(|(_, last)| *last).unwrap_or_default();
+        sums.charged > last.charged || sums.wait > last.wait
+    }
+
     /// Removes the sums of a tenant that is no longer served.
     pub fn forget_tenant(&mut self, tenant: &str) {
         self.sums.retain(|(name, _), _| name != tenant);

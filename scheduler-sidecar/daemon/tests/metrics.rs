@@ -121,6 +121,21 @@ fn full() -> DaemonStatus {
             },
         ],
         findings: vec![found(), found()],
+        groups: vec![vgpu_control::status::GroupStatus {
+            name: "lab".into(),
+            share: Some(75.0),
+            used: Some(50.0),
+            effective: Some(80.0),
+            quotas: vec![vgpu_control::status::QuotaStatus {
+                per: "week".into(),
+                unit: "GPU-hours".into(),
+                limit: 40.0,
+                used: 10.0,
+                then: "paused".into(),
+                ..Default::default()
+            }],
+            ..Default::default()
+        }],
         faults: vec![DaemonFault { what: "audit".into(), words: "full".into() }],
     }
 }
@@ -192,6 +207,11 @@ fn each_sample_is_the_number_that_its_name_says() {
             let (name, value) = one.split_once(' ').unwrap();
             format!("vgpu_tenant_{name}{{{labels}}} {:?}", value.parse::<f64>().unwrap())
         }));
+    }
+    let quota = "group=\"lab\",per=\"week\",unit=\"GPU-hours\",then=\"paused\"";
+    expected.push(format!("vgpu_group_quota_used_ratio{{{quota}}} 0.25"));
+    for (name, value) in [("share", "0.75"), ("used", "0.5"), ("effective", "0.8")] {
+        expected.push(format!("vgpu_group_{name}_ratio{{group=\"lab\"}} {value}"));
     }
     // HAMi's names, new and old. Without a limit they show the device's memory, and shares are in percent.
     for (tenant, at, uuid, used, limit, got) in [

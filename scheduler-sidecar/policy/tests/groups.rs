@@ -301,7 +301,7 @@ fn a_used_up_quota_restricts_the_group_and_its_subgroups_and_the_next_period_res
             let terms = &outcome.tenant.terms[0];
             (terms.class, terms.ceiling.map(|share| share.as_permille()), outcome.paused)
         };
-        assert_eq!(outcome(10, now), (class, ceiling.map(|it| it as u16), paused), "{then}");
+        assert_eq!(outcome(10, now), (class, ceiling, paused), "{then}");
         let own = (Class::Normal, Some(600), false);
         assert_eq!((outcome(9, now), outcome(10, next)), (own, own), "{then}: before it, and in the next week");
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use jiff::tz::TimeZone;
 use rustix::time::ClockId;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 use vgpu_accounting::clock;
 use vgpu_config::live;
 use vgpu_config::plan::{ConfigPlan, DevicePlan, TenantPlan};
@@ -148,6 +148,21 @@ impl PolicyState {
         self.outcomes.get(tenant).map_or(&[], |outcome| &outcome.steps)
     }
 
+    /// True if terms change in nothing but weights that follow the use of groups. These changes are no events: they
+    /// follow from the record, and would fill the audit log.
+    fn is_share_of_use(&self, was: &TenantConfig, outcome: &TenantOutcome) -> bool {
+        let is_share = |steps: &[PolicyStep]| {
+            let last = steps.iter().rfind(|step| step.key == "weight");
+            last.is_some_and(|step| step.cause.stage == PolicyStage::Group)
+        };
+        let mut before = TenantPlan::from(was);
+        for (terms, fresh) in before.terms.iter_mut().zip(&outcome.tenant.terms) {
+            terms.weight = fresh.weight;
+        }
+        let same = TenantConfig::from(&before) == TenantConfig::from(&outcome.tenant);
+        same && (is_share(&outcome.steps) || is_share(self.steps_of(&outcome.tenant.name)))
+    }
+
     /// Keys of a tenant's terms on a device that an administrator changed.
     pub fn overridden_keys(&self, tenant: &str, device: &str) -> Vec<String> {
         let here = self
@@ -239,7 +254,7 @@ pub(super) struct PolicySnapshot {
 }
 
 impl PolicySnapshot {
-    fn to_inputs(&self) -> PolicyInputs<'_> {
+    pub fn to_inputs(&self) -> PolicyInputs<'_> {
         let Self { devices, tenants, leaving, windows, bookings, usage, overrides, zone } = self;
         PolicyInputs { devices, tenants, leaving, windows, bookings, usage, overrides, zone }
     }
@@ -373,11 +388,16 @@ impl Reactor {
         let is_observed_now = room.tenant.mode == Mode::Enforce && fresh.mode != Mode::Enforce;
         if room.tenant != fresh {
             let what = said.cloned().unwrap_or_else(|| difference_words(&room.tenant, outcome, now));
+            let is_share = said.is_none() && self.policies.is_share_of_use(&room.tenant, outcome);
             room.take_terms(fresh.clone());
             let slots = self.leases.put_tenant(number, fresh, clock::now());
             self.keep_terms(id);
             self.keep_limits(id);
-            info!(kind = "tenant.changed", tenant = %name, by_uid, by_pid, what, reason, slots, "tenant changed");
+            if is_share {
+                debug!(tenant = %name, what, slots, "its weight follows the use of groups");
+            } else {
+                info!(kind = "tenant.changed", tenant = %name, by_uid, by_pid, what, reason, slots, "tenant changed");
+            }
         }
         let was_paused_on = self.leases.paused_devices(number);
         if outcome.paused_on != was_paused_on {

@@ -295,6 +295,7 @@ impl Reactor {
                 room.base = TenantConfig::from(planned);
             }
         }
+        self.groups.weigh_again();
         self.journal.replace_actions(&plan.actions);
         let (keep, exact, time, arbitrate) = (plan.daemon.keep, plan.daemon.exact, plan.time, plan.arbitrate);
         self.record.set_keep(keep);

@@ -55,7 +55,7 @@ impl Reactor {
     /// # Cost
     /// Reads every member's report once and formats the tenants' sums: a few microseconds for each member.
     pub(crate) fn full_status(&mut self) -> DaemonStatus {
-        let now = Instant::now();
+        let (now, groups) = (Instant::now(), self.group_statuses());
         let rooms: Vec<u64> = self.rooms.keys().copied().collect();
         let mut members = self.members_by_room(now);
         let mut tenants = Vec::new();
@@ -99,6 +99,7 @@ impl Reactor {
             devices: self.devices_status(&holders),
             tenants,
             cordons: self.cordon_statuses(),
+            groups,
             faults: self.daemon_faults(),
             actions: self.journal.action_statuses(),
             findings: self.proof.as_ref().map(|proof| proof.current_findings()).unwrap_or_default(),
@@ -320,9 +321,14 @@ impl Reactor {
             let Some(used) = self.leases.used_since(arbiter_number(id), clock::now()) else { continue };
             let Some(room) = self.rooms.get(&id) else { continue };
             let name = &room.tenant.name;
-            sums.extend(used.iter().map(|used| {
-                ((name.clone(), used.device.clone()), RecentSums { charged: used.charged, wait: used.wait })
-            }));
+            for used in &used {
+                let key = (name.clone(), used.device.clone());
+                let now_used = RecentSums { charged: used.charged, wait: used.wait };
+                if self.recent.has_grown(&key, now_used) {
+                    self.groups.note_running(name, now);
+                }
+                sums.push((key, now_used));
+            }
             self.note_use(id, used);
         }
         self.recent.take_look(now, sums);

@@ -25,20 +25,22 @@ impl Reactor {
         }
     }
 
-    /// Starts following use if a policy does so and none did before, or stops it.
+    /// Makes the loop look at use at once if a policy follows it, or stops following it.
     pub(super) fn follow_usage_if_configured(&mut self) {
+        let is_configured = self.follows_groups();
         let state = &mut self.policies;
-        let is_configured = false;
         if is_configured {
-            state.next_usage.get_or_insert_with(Instant::now);
+            // The change may be about use, and a new tenant may belong to a group that is restricted.
+            state.next_usage = Some(Instant::now());
         } else {
             state.next_usage = None;
             state.usage.clear();
+            self.groups.stop();
         }
     }
 
     /// Collects the changes of all policies that follow use, groups first.
-    fn usage_changes(&self) -> Vec<UsageChange> {
-        Vec::new()
+    fn usage_changes(&mut self) -> Vec<UsageChange> {
+        self.group_changes()
     }
 }

@@ -1,0 +1,251 @@
+//! Follows the use of groups: weights that converge to the shares of the tree, and quotas.
+//!
+//! [`vgpu_policy::groups`] and [`vgpu_policy::quotas`] decide, the record knows the use. Here are the moments: which
+//! tenants run, when weights are computed again, and which events are told.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use tracing::{info, warn};
+use vgpu_accounting::clock;
+use vgpu_accounting::record::group_use::{GroupUse, UseQuestion};
+use vgpu_config::groups::GroupPlan;
+use vgpu_config::plan::TenantPlan;
+use vgpu_control::status::{GroupStatus, QuotaStatus};
+use vgpu_policy::chain::{PolicyInputs, decide};
+use vgpu_policy::groups::{
+    GroupInputs, GroupShares, HeldWeights, divide_shares, divides_by_use, settle_weights, weight_changes,
+};
+use vgpu_policy::quotas::{
+    PeriodUse, QuotaLevel, QuotaResource, QuotaState, UseByPeriod, judge_quotas, period_starts, quota_changes,
+};
+use vgpu_policy::usage::UsageChange;
+
+use super::Reactor;
+
+/// Shortest time between two computations of the weights, unless a tenant or another file comes: a tenant's board is
+/// written for them at most that often.
+const WEIGHT_PERIOD: Duration = Duration::from_secs(10);
+
+/// Time for which a tenant counts as running after it last used or wanted a device.
+const RUNNING_HOLD: Duration = Duration::from_secs(60);
+
+/// Longest time that a starting daemon waits for the record, so that no quota is forgotten for a moment.
+const RECORD_START_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Names a limit of a quota in its present period: group, number of the quota, resource, start of the period.
+type LimitKey = (String, usize, QuotaResource, i64);
+
+/// State of groups between two looks at their use.
+#[derive(Debug, Default)]
+pub(super) struct GroupState {
+    /// Time at which each tenant last used or wanted a device.
+    seen: BTreeMap<String, Instant>,
+    held: HeldWeights,
+    /// Time at which the weights were computed.
+    weighed: Option<Instant>,
+    weights: Vec<UsageChange>,
+    quotas: Vec<UsageChange>,
+    /// Limits whose state was told.
+    told: BTreeMap<LimitKey, QuotaState>,
+}
+
+impl GroupState {
+    /// Notes that a tenant uses or wants a device.
+    pub fn note_running(&mut self, tenant: &str, now: Instant) {
+        match self.seen.get_mut(tenant) {
+            Some(seen) => *seen = now,
+            None => drop(self.seen.insert(tenant.to_owned(), now)),
+        }
+    }
+
+    /// Names of the tenants that run.
+    fn running(&mut self, now: Instant) -> BTreeSet<String> {
+        self.seen.retain(|_, seen| now.saturating_duration_since(*seen) < RUNNING_HOLD);
+        self.seen.keys().cloned().collect()
+    }
+
+    /// Makes the next look compute the weights, because the configuration changed.
+    pub fn weigh_again(&mut self) {
+        self.weighed = None;
+    }
+
+    /// Forgets all that followed from use, because no group follows it any more.
+    pub fn stop(&mut self) {
+        self.weights.clear();
+        self.quotas.clear();
+        self.held.clear();
+        self.tell_quotas(Vec::new());
+    }
+
+    /// Tells the events of limits that were reached since the last look, and of those that are free again.
+    fn tell_quotas(&mut self, states: Vec<QuotaState>) {
+        let key = |state: &QuotaState| (state.group.clone(), state.index, state.resource, state.start);
+        let now: BTreeMap<LimitKey, QuotaState> = states.into_iter().map(|state| (key(&state), state)).collect();
+        for (limit, state) in &now {
+            let before = self.told.get(limit).map_or(QuotaLevel::Free, |told| told.level);
+            let (group, quota, until) = (&state.group, state.limit_words(), state.end);
+            let used = format!("{:.3}", state.used_hours);
+            match state.level {
+                level if level <= before => {}
+                QuotaLevel::UsedUp => {
+                    let then = state.effect.to_string();
+                    warn!(kind = "quota.used_up", group, quota, used, then, until, "a group's quota is used up");
+                }
+                _ => warn!(kind = "quota.near", group, quota, used, until, "80 % of a group's quota are used"),
+            }
+        }
+        let is_restricted = |state: &QuotaState| state.level == QuotaLevel::UsedUp;
+        let ended = self
+            .told
+            .iter()
+            .filter(|(limit, told)| is_restricted(told) && now.get(*limit).is_none_or(|state| !is_restricted(state)));
+        for (_, told) in ended {
+            let (group, quota) = (&told.group, told.limit_words());
+            info!(kind = "quota.ended", group, quota, "a group has its own terms again");
+        }
+        self.told = now;
+    }
+}
+
+/// The sums since the start of each period, as the policies take them.
+fn use_by_period(used: &GroupUse) -> UseByPeriod {
+    let groups = |(start, groups): (&i64, &BTreeMap<String, _>)| {
+        let one = |(name, sums): (&String, &vgpu_accounting::record::group_use::GroupSums)| {
+            (name.clone(), PeriodUse { gpu_ns: sums.gpu_ns, byte_seconds: sums.byte_seconds })
+        };
+        (*start, groups.iter().map(one).collect())
+    };
+    used.since.iter().map(groups).collect()
+}
+
+impl Reactor {
+    fn group_plans(&self) -> &[GroupPlan] {
+        self.loaded.as_ref().map_or(&[], |loaded| &loaded.plan.groups)
+    }
+
+    /// True if the use of groups has an effect on terms.
+    pub(super) fn follows_groups(&self) -> bool {
+        let groups = self.group_plans();
+        divides_by_use(groups) || groups.iter().any(|group| !group.quotas.is_empty())
+    }
+
+    /// Asks the record for the use of groups.
+    fn ask_group_use(&mut self, now: i64) {
+        let Some(plan) = self.loaded.as_ref().map(|loaded| &loaded.plan) else { return };
+        let question = UseQuestion { half_life: plan.daemon.half_life, starts: period_starts(&plan.groups, now) };
+        self.record.ask_group_use(question);
+    }
+
+    /// Waits for the record when the daemon starts: a group that used up its quota must not run for a moment.
+    pub(super) fn wait_for_group_use(&mut self) {
+        if self.follows_groups() {
+            self.ask_group_use(clock::unix_seconds());
+            self.record.wait_for_group_use(RECORD_START_TIMEOUT);
+        }
+    }
+
+    /// Returns the changes of terms that follow from the use of groups. While the use is not known, the last ones stay.
+    pub(super) fn group_changes(&mut self) -> Vec<UsageChange> {
+        if !self.follows_groups() {
+            self.groups.stop();
+            return Vec::new();
+        }
+        let (now, clock) = (Instant::now(), clock::unix_seconds());
+        self.ask_group_use(clock);
+        if let Some(used) = self.record.group_use() {
+            let is_old = self.groups.weighed.is_none_or(|at| now.saturating_duration_since(at) >= WEIGHT_PERIOD);
+            if is_old || self.has_unweighed_tenant() {
+                self.groups.weighed = Some(now);
+                self.weigh_tenants(&used, clock);
+            }
+            let states = judge_quotas(self.group_plans(), &use_by_period(&used), clock);
+            let is_used_up = states.iter().any(|state| state.level == QuotaLevel::UsedUp);
+            let tenants = if is_used_up { self.policy_givens().tenants } else { Vec::new() };
+            self.groups.quotas = quota_changes(&tenants, &states);
+            self.groups.tell_quotas(states);
+        }
+        self.groups.weights.iter().chain(&self.groups.quotas).cloned().collect()
+    }
+
+    /// True if weights are in force, and a tenant was added since they were computed: its own weight is on another scale.
+    fn has_unweighed_tenant(&self) -> bool {
+        let held = &self.groups.held;
+        let is_weighed = |name: &String| {
+            let first = held.range((name.clone(), String::new())..).next();
+            first.is_some_and(|((held, _), _)| held == name)
+        };
+        let open = self.rooms.values().filter(|room| !room.is_removed() && !room.tenant.on.is_empty());
+        !held.is_empty() && open.map(|room| &room.tenant.name).any(|name| !is_weighed(name))
+    }
+
+    /// Computes the weights of all tenants, if some group has a weight.
+    fn weigh_tenants(&mut self, used: &GroupUse, clock: i64) {
+        let running = self.groups.running(Instant::now());
+        let Some(plan) = self.loaded.as_ref().map(|loaded| &loaded.plan) else { return };
+        if !divides_by_use(&plan.groups) {
+            self.groups.held.clear();
+            return self.groups.weights.clear();
+        }
+        let tenants = self.scheduled_tenants(clock);
+        let (groups, half_life) = (&plan.groups, plan.daemon.half_life);
+        let inputs = GroupInputs { groups, half_life, tenants: &tenants, running: &running, used: &used.decayed };
+        self.groups.held = settle_weights(&inputs, &divide_shares(&inputs), &self.groups.held);
+        self.groups.weights = weight_changes(&inputs, &self.groups.held);
+    }
+
+    /// The tenants with the terms that windows and bookings give them now.
+    fn scheduled_tenants(&self, clock: i64) -> Vec<TenantPlan> {
+        let givens = self.policy_givens();
+        let inputs = PolicyInputs { usage: &[], overrides: &[], ..givens.to_inputs() };
+        decide(&inputs, clock).outcomes.into_iter().map(|outcome| outcome.tenant).collect()
+    }
+
+    /// State of the groups, for people and metrics.
+    pub(super) fn group_statuses(&mut self) -> Vec<GroupStatus> {
+        if self.group_plans().is_empty() {
+            return Vec::new();
+        }
+        let clock = clock::unix_seconds();
+        let running = self.groups.running(Instant::now());
+        let used = self.record.group_use().filter(|_| self.follows_groups());
+        let tenants = self.scheduled_tenants(clock);
+        let Some(plan) = self.loaded.as_ref().map(|loaded| &loaded.plan) else { return Vec::new() };
+        let (groups, half_life) = (&plan.groups, plan.daemon.half_life);
+        let none = BTreeMap::new();
+        let decayed = used.as_ref().map_or(&none, |used| &used.decayed);
+        let inputs = GroupInputs { groups, half_life, tenants: &tenants, running: &running, used: decayed };
+        let GroupShares { rows, .. } = divide_shares(&inputs);
+        let states = used.as_ref().map(|used| judge_quotas(groups, &use_by_period(used), clock)).unwrap_or_default();
+        let (is_shared, is_known) = (divides_by_use(groups), used.is_some());
+        let percent = |part: f64| (part * 1_000.0).round() / 10.0;
+        let status = |(group, row): (&GroupPlan, vgpu_policy::groups::GroupRow)| GroupStatus {
+            name: row.name,
+            weight: group.weight,
+            share: is_shared.then(|| percent(row.share)),
+            used: is_known.then(|| percent(row.used)),
+            effective: is_shared.then(|| percent(row.effective)),
+            tenants: row.tenants,
+            running: row.running,
+            quotas: states.iter().filter(|state| state.group == group.name).map(quota_status).collect(),
+        };
+        groups.iter().zip(rows).map(status).collect()
+    }
+}
+
+fn quota_status(state: &QuotaState) -> QuotaStatus {
+    QuotaStatus {
+        per: state.period.word().to_owned(),
+        unit: state.resource.unit().to_owned(),
+        limit: f64::from(state.limit) / 1_000.0,
+        used: (state.used_hours * 1_000_000.0).round() / 1_000_000.0,
+        state: match state.level {
+            QuotaLevel::Free => "free",
+            QuotaLevel::Near => "near",
+            QuotaLevel::UsedUp => "used up",
+        }
+        .to_owned(),
+        then: state.effect.to_string(),
+        until: state.end,
+    }
+}
