@@ -7,6 +7,7 @@
 //! - [`pages`]: the Markdown subset that these tests need
 //! - [`links`]: contents, links, anchors
 //! - [`measurements`]: files kept of measured runs
+//! - [`features`]: a row for every promise, with its tests
 //! - [`compatibility`]: a row for every client that a test declares
 //! - [`reference`]: a row for every metric, variable, key and event
 //! - [`messages`]: messages in the troubleshooting tables equal those of the programs
@@ -18,6 +19,7 @@
 mod commands;
 mod compatibility;
 mod elsewhere;
+mod features;
 mod links;
 mod measurements;
 mod messages;
