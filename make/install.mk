@@ -27,10 +27,10 @@ reload_units = @[ -n "$(DESTDIR)" ] || [ ! -d /run/systemd/system ] || systemctl
 
 .PHONY: install uninstall
 install: ## installs what `make dist` built, with units and man pages; PREFIX=/usr/local, DESTDIR for packages
-	@for part in vgpu vgpud libvgpu.so libcuda.so libnvidia_ml.so $(DEMO_PROGRAMS); do \
+	@for part in vgpu vgpud vgpu-checkpoint libvgpu.so libcuda.so libnvidia_ml.so $(DEMO_PROGRAMS); do \
 	    [ -e $(DIST)/$$part ] || { echo "nothing to install, $(DIST)/$$part is missing: run make dist first" >&2; exit 1; }; done
 	install -d $(BIN) $(LIB)/sim $(LIB)/demo $(UNITS) $(TMP) $(CONFIG) $(BASH) $(ZSH) $(FISH) $(DOC)/docs/measurements $(DOC)/examples
-	install -m 755 $(DIST)/vgpu $(DIST)/vgpud $(BIN)
+	install -m 755 $(DIST)/vgpu $(DIST)/vgpud $(DIST)/vgpu-checkpoint $(BIN)
 # Replaced by rename, so that programs that have the old file mapped keep it.
 	install -m 644 $(DIST)/libvgpu.so $(LIB)/libvgpu.so.new
 	mv -f $(LIB)/libvgpu.so.new $(LIB)/libvgpu.so
@@ -47,7 +47,7 @@ install: ## installs what `make dist` built, with units and man pages; PREFIX=/u
 	    sed 's|/usr/local/bin/|$(PREFIX)/bin/|' examples/daemon/$$unit > $(UNITS)/$$unit && chmod 644 $(UNITS)/$$unit || exit; done
 	install -m 644 packaging/tmpfiles.conf $(TMP)/vgpu.conf
 	[ -e $(CONFIG)/vgpud.toml ] || sed 's|/usr/local/|$(PREFIX)/|' packaging/vgpud.toml > $(CONFIG)/vgpud.toml
-	for program in vgpu vgpud; do \
+	for program in vgpu vgpud vgpu-checkpoint; do \
 	    $(DIST)/vgpu completions --of $$program bash > $(BASH)/$$program && \
 	    $(DIST)/vgpu completions --of $$program zsh > $(ZSH)/_$$program && \
 	    $(DIST)/vgpu completions --of $$program fish > $(FISH)/$$program.fish || exit; done
@@ -65,8 +65,9 @@ install: ## installs what `make dist` built, with units and man pages; PREFIX=/u
 uninstall: ## removes the installed files, and the configuration if it is unchanged
 	! sed 's|/usr/local/|$(PREFIX)/|' packaging/vgpud.toml | cmp -s - $(CONFIG)/vgpud.toml || rm -f $(CONFIG)/vgpud.toml
 	[ ! -d $(CONFIG) ] || rmdir --ignore-fail-on-non-empty $(CONFIG)
-	rm -f $(BIN)/vgpu $(BIN)/vgpud $(BIN)/vgpu-demo $(UNITS)/vgpud.service $(UNITS)/vgpud.socket $(TMP)/vgpu.conf
-	rm -f $(BASH)/vgpu $(BASH)/vgpud $(ZSH)/_vgpu $(ZSH)/_vgpud $(FISH)/vgpu.fish $(FISH)/vgpud.fish
-	rm -f $(SHARE)/man/man1/vgpu.1 $(SHARE)/man/man1/vgpu-*.1 $(SHARE)/man/man8/vgpud.8
+	rm -f $(BIN)/vgpu $(BIN)/vgpud $(BIN)/vgpu-checkpoint $(BIN)/vgpu-demo $(UNITS)/vgpud.service $(UNITS)/vgpud.socket $(TMP)/vgpu.conf
+	rm -f $(addprefix $(BASH)/,vgpu vgpud vgpu-checkpoint) $(addprefix $(ZSH)/_,vgpu vgpud vgpu-checkpoint)
+	rm -f $(addprefix $(FISH)/,vgpu.fish vgpud.fish vgpu-checkpoint.fish)
+	rm -f $(SHARE)/man/man1/vgpu.1 $(SHARE)/man/man1/vgpu-*.1 $(SHARE)/man/man8/vgpud.8 $(SHARE)/man/man8/vgpu-checkpoint*.8
 	rm -rf $(LIB) $(DOC) $(SHARE)/vgpu
 	$(reload_units)

@@ -19,7 +19,7 @@ fn dist(dir: &Path) -> PathBuf {
     let build = std::env::var_os("VGPU_BUILD").map_or_else(|| checkout().join("target/release"), PathBuf::from);
     let dist = dir.join("dist");
     fs::create_dir(&dist).unwrap();
-    for part in ["vgpu", "vgpud", "libvgpu.so", "libcuda.so", "libnvidia_ml.so"] {
+    for part in ["vgpu", "vgpud", "vgpu-checkpoint", "libvgpu.so", "libcuda.so", "libnvidia_ml.so"] {
         assert!(build.join(part).exists(), "{} is missing: run make build", build.join(part).display());
         symlink(build.join(part), dist.join(part)).unwrap();
     }
@@ -76,6 +76,9 @@ fn what_is_installed_is_whole_and_finds_its_parts_and_uninstall_leaves_nothing()
     for file in [
         "opt/x/bin/vgpu",
         "opt/x/bin/vgpud",
+        "opt/x/bin/vgpu-checkpoint",
+        "opt/x/share/man/man8/vgpu-checkpoint.8",
+        "opt/x/share/bash-completion/completions/vgpu-checkpoint",
         "opt/x/bin/vgpu-demo",
         "opt/x/lib/vgpu/libvgpu.so",
         "opt/x/lib/vgpu/sim/libcuda.so.1",

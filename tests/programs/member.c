@@ -295,6 +295,8 @@ int main(int argc, char **argv) {
                 : CALL(cuCheckpointProcessUnlock, pid, (void *)0);
             printf("%d %d\n", r, number);
         }
+        else if (!strcmp(name, "fill")) printf("%d\n", CALL(cuMemsetD8_v2, a, (unsigned char)b, (size_t)c)); /* byte b over c bytes */
+        else if (!strcmp(name, "byte")) { unsigned char v = 0; int r = CALL(cuMemcpyDtoH_v2, &v, a, (size_t)1); printf("%d %u\n", r, v); }
         else if (!strcmp(name, "sync")) printf("%d\n", CALL(cuCtxSynchronize));
         else if (!strcmp(name, "async")) { u64 p = 0; int r = CALL(cuMemAllocAsync, &p, a, (void *)0); printf("%d %lu\n", r, p); }
         else if (!strcmp(name, "free-async")) { int r = CALL(cuMemFreeAsync, a, (void *)0); if (!r) r = CALL(cuStreamSynchronize, (void *)0); printf("%d\n", r); }

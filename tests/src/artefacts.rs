@@ -120,6 +120,11 @@ pub fn vgpu() -> PathBuf {
     program("vgpu")
 }
 
+/// Path of the program that moves processes off their devices, found as [`vgpud`] is.
+pub fn vgpu_checkpoint() -> PathBuf {
+    program("vgpu-checkpoint")
+}
+
 fn program(name: &str) -> PathBuf {
     let there = setting("VGPU_BUILD").map(|dir| dir.join(name)).filter(|path| path.exists());
     there.unwrap_or_else(|| built().join(name))

@@ -5,10 +5,11 @@ use std::process::ExitCode;
 use clap::{Command, CommandFactory as _, ValueEnum};
 use clap_complete::Shell;
 
+use crate::checkpoint::CheckpointOptions;
 use vgpu_config::options::Options;
 use vgpu_output::say::{self, Failure};
 
-/// Prints the completions of vgpu and vgpud for a shell.
+/// Prints the completions of vgpu, vgpud or vgpu-checkpoint for a shell.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -32,6 +33,7 @@ pub struct Args {
 enum CompletedProgram {
     Vgpu,
     Vgpud,
+    VgpuCheckpoint,
 }
 
 /// Prints the script; `vgpu` is the whole command line to complete.
@@ -42,6 +44,7 @@ pub fn run(args: &Args, vgpu: Command) -> Result<ExitCode, Failure> {
     let (mut command, name) = match args.of {
         CompletedProgram::Vgpu => (vgpu, "vgpu"),
         CompletedProgram::Vgpud => (Options::command(), "vgpud"),
+        CompletedProgram::VgpuCheckpoint => (CheckpointOptions::command(), "vgpu-checkpoint"),
     };
     let mut out = Vec::new();
     clap_complete::generate(args.shell, &mut command, name, &mut out);

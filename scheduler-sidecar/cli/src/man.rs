@@ -1,4 +1,4 @@
-//! `vgpu man`: writes the manual pages of vgpu, of its commands, and of vgpud, from the same source as `--help`.
+//! `vgpu man`: writes the manual pages of vgpu, of its commands, of vgpu-checkpoint and of vgpud, from the same source as `--help`.
 
 use std::fs;
 use std::io;
@@ -9,12 +9,14 @@ use clap::{Command, CommandFactory as _};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
+use crate::checkpoint::CheckpointOptions;
 use vgpu_config::options::Options;
 use vgpu_output::say::{self, EXIT_FINDINGS, Failure};
 
-/// Writes the manual pages of vgpu and vgpud.
+/// Writes the manual pages of vgpu, vgpu-checkpoint and vgpud.
 ///
-/// The pages have the text of `--help`: vgpu(1), a page for each command such as vgpu-run(1), and vgpud(8).
+/// The pages have the text of `--help`: vgpu(1), a page for each command such as vgpu-run(1), vgpu-checkpoint(8), and
+/// vgpud(8).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -64,9 +66,11 @@ pub fn run(args: &Args, vgpu: Command) -> Result<ExitCode, Failure> {
 /// None in practice: rendering writes into memory.
 pub fn all_pages(vgpu: Command) -> io::Result<Vec<ManPage>> {
     let mut pages = Vec::new();
-    for (command, section, others) in
-        [(vgpu, "1", "vgpud(8)"), (Options::command(), "8", "vgpu(1), vgpu-status(1), vgpu-set(1)")]
-    {
+    for (command, section, others) in [
+        (vgpu, "1", "vgpud(8)"),
+        (Options::command(), "8", "vgpu(1), vgpu-status(1), vgpu-set(1)"),
+        (CheckpointOptions::command(), "8", "vgpu(1), vgpud(8)"),
+    ] {
         let mut command = command.disable_help_subcommand(true);
         command.build();
         add(&command, section, others, &mut pages)?;
@@ -140,7 +144,9 @@ mod tests {
     fn a_page_for_each_program_and_verb() {
         let pages = all_pages(crate::Cli::command()).unwrap();
         let names: Vec<_> = pages.iter().map(|page| format!("{}.{}", page.name, page.section)).collect();
-        for name in ["vgpu.1", "vgpu-run.1", "vgpu-sim-stat.1", "vgpud.8"] {
+        for name in
+            ["vgpu.1", "vgpu-run.1", "vgpu-sim-stat.1", "vgpud.8", "vgpu-checkpoint.8", "vgpu-checkpoint-resume.8"]
+        {
             assert!(names.iter().any(|known| known == name), "{name} is not among {names:?}");
         }
         for page in &pages {

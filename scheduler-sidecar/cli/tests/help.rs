@@ -12,6 +12,7 @@ use std::process::Command;
 use clap::{CommandFactory as _, Parser as _};
 use support::{texts, vgpu, vgpud};
 use vgpu_cli::Cli;
+use vgpu_cli::checkpoint::CheckpointOptions;
 use vgpu_config::options::Options;
 
 /// Every command of the program.
@@ -74,8 +75,16 @@ const VERBS: &[&[&str]] = &[
     &["man"],
 ];
 
+/// Every command of `vgpu-checkpoint`.
+const CHECKPOINT_VERBS: &[&[&str]] = &[&[], &["suspend"], &["resume"], &["state"]];
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
+}
+
+/// Runs the program of this crate that moves processes off their devices.
+fn checkpoint() -> Command {
+    support::clean(Command::new(env!("CARGO_BIN_EXE_vgpu-checkpoint")))
 }
 
 /// Returns the output of a command at a fixed width.
@@ -99,6 +108,10 @@ fn the_help_of_every_verb_has_an_example() {
         assert!(examples.contains(example.trim()), "{verb:?}: {examples}");
     }
     assert!(printed(vgpud().arg("--help")).contains("Examples:\n  vgpud "));
+    for verb in CHECKPOINT_VERBS {
+        let text = printed(checkpoint().args(*verb).arg("--help"));
+        assert!(text.contains("Examples:\n  vgpu-checkpoint "), "{verb:?}: {text}");
+    }
 }
 
 /// Returns the examples of a help text.
@@ -161,6 +174,15 @@ fn every_example_of_the_help_is_understood() {
             count += 1;
         }
     }
+    let checkpoint = CheckpointOptions::command();
+    for verb in CHECKPOINT_VERBS {
+        let command = verb.iter().fold(&checkpoint, |command, name| command.find_subcommand(name).unwrap());
+        for line in examples(command) {
+            let parsed = CheckpointOptions::try_parse_from(line.split(' '));
+            assert!(parsed.is_ok(), "{line}\n{}", parsed.err().unwrap());
+            count += 1;
+        }
+    }
     assert!(count > 70, "{count} examples");
 }
 
@@ -175,6 +197,7 @@ fn what_stands_below_the_options_fits_a_line_so_that_examples_can_be_copied() {
     let mut wide = Vec::new();
     all(&vgpu_cli::Cli::command(), &mut wide);
     all(&vgpu_config::options::Options::command(), &mut wide);
+    all(&CheckpointOptions::command(), &mut wide);
     assert!(wide.is_empty(), "{wide:#?}");
 }
 
@@ -246,6 +269,7 @@ fn bash_accepts_the_completions_and_completes_a_verb() {
         ("vgpu", "vgpu status --wat", "--watch"),
         ("vgpu", "vgpu top --inter", "--interval"),
         ("vgpud", "vgpud --mem", "--memory-limit"),
+        ("vgpu-checkpoint", "vgpu-checkpoint sus", "suspend"),
     ] {
         let typed: Vec<&str> = words.split(' ').collect();
         let last = typed.len() - 1;
@@ -270,6 +294,11 @@ fn the_reference_in_the_documentation_is_what_the_programs_say() {
         generated.push_str(&format!("\n### {}\n\n```text\n{}```\n", name.trim(), help(verb)));
     }
     generated.push_str(&format!("\n### vgpud\n\n```text\n{}```\n", printed(vgpud().arg("--help"))));
+    for verb in CHECKPOINT_VERBS {
+        let name = format!("vgpu-checkpoint {}", verb.join(" "));
+        let text = printed(checkpoint().args(*verb).arg("--help"));
+        generated.push_str(&format!("\n### {}\n\n```text\n{text}```\n", name.trim()));
+    }
     let path = root().join("docs/cli.md");
     let page = fs::read_to_string(&path).unwrap();
     let (prose, _) = page.split_once(BEGIN).expect("the mark of the generated part");

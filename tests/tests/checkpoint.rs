@@ -1,0 +1,194 @@
+//! `vgpu-checkpoint` moves tenants off a device and back: memory, contents, refusals, and what a killed program leaves.
+//! The simulated device's record judges. Not here: device time meanwhile (time_checkpoint.rs), the driver's own codes
+//! (patched/checkpoint.rs).
+
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
+use vgpu_tests::artefacts::vgpu_checkpoint;
+use vgpu_tests::daemon::{Daemon, Plan};
+use vgpu_tests::program::{Kind, compile};
+use vgpu_tests::{GIB, Lab, Member, OUT_OF_MEMORY, eventually};
+
+/// A device of 15 GiB with a driver that knows checkpoints, and a daemon that promises it more than once.
+struct World {
+    lab: Lab,
+    daemon: Daemon,
+}
+
+impl World {
+    fn start() -> World {
+        let lab = Lab::new("t4").with("VGPU_SIM_DRIVER", "580");
+        let terms = "memory_limit = \"12GiB\"".to_owned();
+        let tenants = vec![("a".into(), terms.clone()), ("b".into(), terms)];
+        let daemon = Daemon::start(lab.path(), &Plan { device: lab.device(0).uuid, time: String::new(), tenants });
+        World { lab, daemon }
+    }
+
+    /// A process of a tenant; it has a context.
+    fn member(&mut self, tenant: &str) -> Member {
+        self.lab.set("VGPU_SOCKET", self.daemon.socket(tenant));
+        let mut member = Member::start(self.lab.command(compile("member", Kind::Program, &[])).arg("dlsym"));
+        member.begin();
+        member
+    }
+
+    /// Lets a member launch one kernel and wait for it; returns when the kernel runs.
+    fn start_kernel(&self, member: &mut Member, ns: u64) {
+        let before = self.lab.process(0, member.pid).busy_ns;
+        member.tell(&format!("launch {ns}"));
+        eventually("its kernel runs", || self.lab.process(0, member.pid).busy_ns > before);
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = self.lab.bare(vgpu_checkpoint());
+        command.args(words);
+        command
+    }
+
+    fn checkpoint(&self, words: &[&str]) -> Output {
+        self.command(words).output().expect("the program")
+    }
+
+    /// Exit code and message.
+    fn said(&self, words: &[&str]) -> (Option<i32>, String) {
+        let output = self.checkpoint(words);
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+
+    fn state(&self, pid: u32) -> String {
+        let output = self.checkpoint(&["state", "--json", &pid.to_string()]);
+        let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        value[0]["state"].as_str().expect("a state").to_owned()
+    }
+
+    /// Starts a change that waits for `busy`, whose kernel runs for seconds.
+    fn start_change(&self, words: &[&str], locked: u32) -> Child {
+        let child = self.command(words).stderr(Stdio::null()).spawn().expect("the program");
+        eventually("the first process is locked", || self.state(locked) == "locked");
+        child
+    }
+}
+
+fn pids(members: &[&Member]) -> Vec<String> {
+    members.iter().map(|member| member.pid.to_string()).collect()
+}
+
+#[test]
+fn a_suspended_tenant_gives_its_memory_to_another_and_finds_its_bytes_again() {
+    let mut world = World::start();
+    let (mut a, mut b) = (world.member("a"), world.member("b"));
+    let pointer = a.alloc(8 * GIB);
+    a.ok(&format!("fill {pointer} 7 4096"));
+    let (before, used) = (a.used(), world.lab.device(0).used);
+    assert_eq!(b.code(&format!("alloc {}", 9 * GIB)), OUT_OF_MEMORY, "the device is full");
+    let pid = a.pid.to_string();
+    assert_eq!(world.said(&["suspend", &pid]), (Some(0), String::new()));
+    assert_eq!(world.state(a.pid), "checkpointed");
+    assert_eq!(world.said(&["suspend", &pid]), (Some(0), String::new()), "it is there already");
+    assert!(world.lab.device(0).used < used - 8 * GIB, "its memory left the device");
+    let taken = b.alloc(9 * GIB);
+    let (code, words) = world.said(&["resume", &pid]);
+    assert_eq!(code, Some(1));
+    let refused =
+        format!("vgpu: process {pid} cannot be moved back to its device: the device has too little free memory");
+    assert!(words.starts_with(&refused) && words.contains("every process is as before"), "{words}");
+    assert_eq!(world.state(a.pid), "checkpointed");
+    // A resume that may wait goes on as soon as the memory is there.
+    let waiting = world.command(&["resume", "--wait", "60s", &pid]).spawn().expect("the program");
+    thread::sleep(Duration::from_millis(300));
+    b.ok(&format!("free {taken}"));
+    assert_eq!(waiting.wait_with_output().expect("it ends").status.code(), Some(0));
+    assert_eq!(a.ok(&format!("byte {}", pointer + 4095)).number(0), 7, "the contents are the same");
+    assert_eq!(a.used(), before);
+    let truth = world.lab.process(0, a.pid);
+    assert_eq!(before, truth.slab_bytes + truth.overhead_bytes, "its ledger has what the device has");
+    a.ok(&format!("free {pointer}"));
+    a.alloc(10 * GIB);
+    assert_eq!((a.errors(), b.errors()), (String::new(), String::new()));
+}
+
+#[test]
+fn all_processes_are_suspended_or_none() {
+    let mut world = World::start();
+    let (a, mut b, own) = (world.member("a"), world.member("b"), std::process::id().to_string());
+    let pair = pids(&[&a, &b]);
+    let (code, words) = world.said(&["suspend", &pair[0], &own]);
+    assert_eq!(code, Some(1));
+    assert_eq!(words.trim(), format!("vgpu: process {own} cannot be suspended: it uses no GPU, or has ended"));
+    assert_eq!(world.state(a.pid), "running");
+    // The second one works for longer than the command waits.
+    world.start_kernel(&mut b, 3_000_000_000);
+    let (code, words) = world.said(&["suspend", "--timeout", "200ms", &pair[0], &pair[1]]);
+    assert_eq!(code, Some(1), "{words}");
+    assert!(
+        words.contains(&format!("process {} cannot be locked: its work on the device did not end", b.pid)),
+        "{words}"
+    );
+    assert_eq!((world.state(a.pid), world.state(b.pid)), ("running".into(), "running".into()));
+    assert_eq!(b.answer().code, 0);
+    assert_eq!(world.said(&["suspend", &pair[0], &pair[1], &pair[0]]), (Some(0), String::new()));
+    assert_eq!((world.state(a.pid), world.state(b.pid)), ("checkpointed".into(), "checkpointed".into()));
+    assert_eq!(world.said(&["resume", &pair[0], &pair[1]]), (Some(0), String::new()));
+    b.ok("launch 1000000");
+}
+
+#[test]
+fn a_program_that_is_killed_in_the_middle_leaves_nobody_locked() {
+    let mut world = World::start();
+    let (mut a, mut b) = (world.member("a"), world.member("b"));
+    let pointer = a.alloc(GIB);
+    a.ok(&format!("fill {pointer} 9 16"));
+    let pair = pids(&[&a, &b]);
+    for _ in 0..2 {
+        world.start_kernel(&mut b, 1_500_000_000);
+        let mut child = world.start_change(&["suspend", &pair[0], &pair[1]], a.pid);
+        child.kill().expect("it runs");
+        child.wait().expect("it ends");
+        eventually("the guard leads both back", || {
+            (world.state(a.pid), world.state(b.pid)) == ("running".into(), "running".into())
+        });
+        assert_eq!(a.ok(&format!("byte {pointer}")).number(0), 9, "its calls are answered");
+        assert_eq!(b.answer().code, 0);
+    }
+    assert_eq!(world.said(&["suspend", &pair[0], &pair[1]]), (Some(0), String::new()), "and it can be done again");
+    assert_eq!(world.said(&["resume", &pair[0], &pair[1]]), (Some(0), String::new()));
+}
+
+/// If the program and its guard are killed together, nobody leads the processes back. The next resume does.
+#[test]
+fn a_resume_unlocks_what_a_program_and_its_guard_left_locked() {
+    let mut world = World::start();
+    let (mut a, mut b) = (world.member("a"), world.member("b"));
+    let pair = pids(&[&a, &b]);
+    world.start_kernel(&mut b, 1_500_000_000);
+    let mut child = world.start_change(&["suspend", &pair[0], &pair[1]], a.pid);
+    let tasks = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).expect("its children");
+    let guard: i32 = tasks.trim().parse().expect("one child, the guard");
+    // SAFETY: a signal for a process of this test.
+    unsafe { libc::kill(guard, libc::SIGKILL) };
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    thread::sleep(Duration::from_millis(500));
+    assert_eq!((world.state(a.pid), world.state(b.pid)), ("locked".into(), "locked".into()), "control: they stay so");
+    let (code, words) = world.said(&["suspend", &pair[0]]);
+    assert!(code == Some(1) && words.contains("is locked by another program"), "{words}");
+    assert_eq!(world.said(&["resume", &pair[0], &pair[1]]), (Some(0), String::new()));
+    assert_eq!(b.answer().code, 0);
+    a.ok("launch 1000");
+}
+
+#[test]
+fn without_a_driver_that_knows_checkpoints_that_is_said() {
+    let mut lab = Lab::new("t4").with("VGPU_SIM_DRIVER", "580");
+    let stale = lab.driver_without(&["cuCheckpointProcessLock"]);
+    let run = |lab: &Lab| {
+        let output = lab.bare(vgpu_checkpoint()).args(["state", "1"]).output().expect("the program");
+        (output.status.code(), format!("{output:?}"))
+    };
+    let (code, words) = run(&lab);
+    assert!(code == Some(1) && words.contains("none"), "{code:?} {words}");
+    lab.with_driver(&stale);
+    let (code, words) = run(&lab);
+    assert!(code == Some(3) && words.contains("checkpoints need driver 570 or newer"), "{code:?} {words}");
+}
