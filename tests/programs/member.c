@@ -353,6 +353,7 @@ int main(int argc, char **argv) {
             int r = CALL(nvmlDeviceGetMemoryInfo, device(a), m);
             printf("%d %llu %llu %llu\n", r, m[0], m[1], m[2]); /* total free used */
         }
+        else if (!strcmp(name, "nvenergy")) { unsigned long long mj = 0; int r = CALL(nvmlDeviceGetTotalEnergyConsumption, device(a), &mj); printf("%d %llu\n", r, mj); }
         else if (!strcmp(name, "nvmem2")) {
             struct { unsigned version; unsigned long long total, reserved, free, used; } m = { 0x2000028, 0, 0, 0, 0 };
             int r = CALL(nvmlDeviceGetMemoryInfo_v2, device(a), &m);

@@ -105,6 +105,12 @@ pub const FAMILY_NAMES: &[FamilyName] = &[
         "1 while the tenant's processes launch without leases, so their device time is not measured.",
     ),
     name("vgpu_tenant_waiting", TENANT_DEVICE_LABELS, "Members that wait at the gate."),
+    name(
+        "vgpu_tenant_energy_joules_total",
+        "tenant, device, use",
+        "Energy of the tenant's work (use=\"work\") and of the idle device while it held memory (use=\"idle\"); no \
+         sample if the device's energy is not known.",
+    ),
     name("vgpu_tenant_launches_total", TENANT_DEVICE_LABELS, "Launches, as counted by the tenant's processes."),
     name(
         "vgpu_tenant_allocations_refused_total",
@@ -162,7 +168,9 @@ struct MetricsPage {
 /// Returns the name without the unit and the `_total` that the encoder appends.
 fn name_stem(shown: &'static str) -> (&'static str, Option<Unit>) {
     let short = shown.strip_suffix("_total").unwrap_or(shown);
-    for (unit, word) in [(Unit::Bytes, "_bytes"), (Unit::Seconds, "_seconds"), (Unit::Ratios, "_ratios")] {
+    for (unit, word) in
+        [(Unit::Bytes, "_bytes"), (Unit::Seconds, "_seconds"), (Unit::Ratios, "_ratios"), (Unit::Joules, "_joules")]
+    {
         // HAMi's names are fixed and encode no unit.
         if shown.starts_with("vgpu_")
             && let Some(stem) = short.strip_suffix(word)
@@ -349,6 +357,11 @@ fn on_device(page: &mut MetricsPage, tenant: &TenantStatus, terms: &TermsStatus,
     sum("vgpu_tenant_wait_seconds_total", Some(time.waited_seconds));
     sum("vgpu_tenant_launches_total", terms.launches.map(to_sample));
     sum("vgpu_tenant_allocations_refused_total", terms.refused_allocations.map(to_sample));
+    for (of, millijoules) in terms.energy.iter().flat_map(|energy| energy.uses()) {
+        let mut labels = labels();
+        labels.push(("use".into(), of.to_owned()));
+        page.sum("vgpu_tenant_energy_joules_total", labels, to_sample(millijoules) / 1000.0);
+    }
 }
 
 /// Exports the metrics that HAMi's dashboards query. The tenant stands for the pod; the namespace is empty.

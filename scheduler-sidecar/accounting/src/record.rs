@@ -4,10 +4,12 @@
 //! While the thread is busy with a slow disk, new numbers are merged and handed over later. So a full disk delays no
 //! lease.
 //!
-//! [`ledgers`] reads the tenants' allocations, [`integrate`] turns sums and values into rows, [`store`] writes them,
-//! [`ask`] queries them, [`group_use`] sums them up by groups. This file has the thread and the reactor's handle to it.
+//! [`ledgers`] reads the tenants' allocations, [`energy`] divides a device's energy, [`integrate`] turns sums and values
+//! into rows, [`store`] writes them, [`ask`] queries them, [`group_use`] sums them up by groups. This file has the thread
+//! and the reactor's handle to it.
 
 pub mod ask;
+pub mod energy;
 pub mod group_use;
 pub mod integrate;
 pub mod ledgers;
@@ -26,6 +28,7 @@ use parking_lot::Mutex;
 use tracing::{info, warn};
 
 use crate::clock;
+use energy::{EnergyReading, EnergyUse};
 use group_use::{GroupUse, UseQuestion};
 use integrate::{ClockMoment, UsageIntegral, UsageSums};
 use ledgers::{HeldMemory, LedgerFiles, QUICK, QUICK_READINGS, RoomDevice};
@@ -69,6 +72,8 @@ pub struct RecordBatch {
     pub came: Vec<(RoomDevice, u32, u64)>,
     /// Total device time of each process, in ns.
     pub marks: BTreeMap<(RoomDevice, u32), u64>,
+    /// The last reading of each device's energy, by UUID.
+    pub energy: BTreeMap<String, EnergyReading>,
     /// Tenants (by room) whose last member has left, each with the number of the last file received from it.
     emptied: BTreeMap<u64, u64>,
     /// Tenants (by room) that were removed.
@@ -95,6 +100,8 @@ struct SharedRecord {
     held: Mutex<BTreeMap<RoomDevice, HeldMemory>>,
     /// Start of the reading of the ledgers that each value in `held` comes from.
     read: Mutex<BTreeMap<RoomDevice, Instant>>,
+    /// Energy of each tenant on each device since the start.
+    energy: Mutex<BTreeMap<RoomDevice, EnergyUse>>,
     /// Why a ledger that was readable before cannot be read now.
     broken: Mutex<BTreeMap<RoomDevice, &'static str>>,
     state: Mutex<RecordStatus>,
@@ -210,6 +217,12 @@ impl UsageRecord {
     #[must_use]
     pub fn held_by(&self, whose: &RoomDevice) -> Option<HeldMemory> {
         self.shown.held.lock().get(whose).cloned()
+    }
+
+    /// Returns a tenant's energy on a device since the daemon started; `None` if the device's energy is not known.
+    #[must_use]
+    pub fn energy_of(&self, whose: &RoomDevice) -> Option<EnergyUse> {
+        self.shown.energy.lock().get(whose).copied()
     }
 
     /// Returns the tenants with a ledger that was readable before and is not now, and the reason.
@@ -410,6 +423,8 @@ impl RecordThread {
             }
         }
         self.integrate_held();
+        self.integral.add_energy(&batch.energy, now);
+        *self.shown.energy.lock() = self.integral.energy_of_tenants();
         for room in batch.gone {
             self.gone.insert(room);
             self.integral.forget_room(room);

@@ -2,7 +2,7 @@
 //!
 //! Integer arithmetic: [`apportion`] (parts that sum to the shown total), [`money`] (rates and amounts), [`gather`]
 //! (rows grouped by tenant, group, label, device), and one module for each report: [`usage`], [`chargeback`],
-//! [`idle`], [`rightsizing`], [`efficiency`], [`trend`], [`savings`]. Rendering: [`sheet`] (a report as text and
+//! [`idle`], [`rightsizing`], [`efficiency`], [`energy`], [`trend`], [`savings`]. Rendering: [`sheet`] (a report as text and
 //! Markdown), [`page`] (as one HTML file), [`chart`] (its pictures). No clock, files or database here: the commands
 //! in `cli/report` have those. docs/report.md is the user's guide.
 
@@ -13,6 +13,7 @@ pub mod gather;
 
 pub mod chargeback;
 pub mod efficiency;
+pub mod energy;
 pub mod idle;
 pub mod rightsizing;
 pub mod savings;

@@ -1,4 +1,4 @@
-//! `vgpu report`: usage, bills, idle memory, fitting limits, efficiency, trends, savings. One report per file;
+//! `vgpu report`: usage, bills, idle memory, fitting limits, efficiency, energy, trends, savings. One report per file;
 //! [`scope`] is shared.
 
 use std::process::ExitCode;
@@ -9,6 +9,7 @@ use vgpu_output::say::Failure;
 
 mod chargeback;
 mod efficiency;
+mod energy;
 mod idle;
 mod rightsizing;
 mod savings;
@@ -29,6 +30,7 @@ Examples:
   vgpu report idle --since 7d
   vgpu report rightsizing --since 7d
   vgpu report efficiency --month last --by group
+  vgpu report energy --since 7d
   vgpu report trend --since 30d
   vgpu report savings --gpu-price 2.24 --tenant-price 0.08
 
@@ -48,6 +50,7 @@ enum ReportVerb {
     Idle(idle::Args),
     Rightsizing(rightsizing::Args),
     Efficiency(efficiency::Args),
+    Energy(energy::Args),
     Trend(trend::Args),
     Savings(savings::Args),
 }
@@ -63,6 +66,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         ReportVerb::Idle(args) => idle::run(args),
         ReportVerb::Rightsizing(args) => rightsizing::run(args),
         ReportVerb::Efficiency(args) => efficiency::run(args),
+        ReportVerb::Energy(args) => energy::run(args),
         ReportVerb::Trend(args) => trend::run(args),
         ReportVerb::Savings(args) => savings::run(args),
     }?;

@@ -52,6 +52,7 @@ const VERBS: &[&[&str]] = &[
     &["report", "idle"],
     &["report", "rightsizing"],
     &["report", "efficiency"],
+    &["report", "energy"],
     &["report", "trend"],
     &["report", "savings"],
     &["events"],

@@ -312,6 +312,26 @@ pub struct TermsStatus {
     /// Launches since the first member joined; null: not counted.
     #[serde(default)]
     pub launches: Option<u64>,
+    /// Energy since the daemon started; null: the device's energy is not known.
+    #[serde(default)]
+    pub energy: Option<EnergyStatus>,
+}
+
+/// Energy of a tenant on one device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EnergyStatus {
+    /// Energy while its kernels ran, in millijoules.
+    pub work_millijoules: u64,
+    /// Its part of the energy of the idle device while it held memory there, in millijoules.
+    pub idle_millijoules: u64,
+}
+
+impl EnergyStatus {
+    /// Both uses, each with its word.
+    #[must_use]
+    pub fn uses(&self) -> [(&'static str, u64); 2] {
+        [("work", self.work_millijoules), ("idle", self.idle_millijoules)]
+    }
 }
 
 /// Device time of a tenant on one device, and its members' waiting.

@@ -13,6 +13,7 @@
 
 mod compare;
 pub mod driver;
+mod energy;
 mod found;
 pub mod image;
 pub mod judge;
@@ -319,6 +320,7 @@ impl ProofThread {
             }
         }
         let working = self.sample();
+        self.note_energy();
         if at.is_empty() {
             self.look_at_times(&BTreeMap::new(), &working);
             return Some(Vec::new());

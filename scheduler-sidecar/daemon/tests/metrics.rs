@@ -16,7 +16,9 @@ use tempfile::TempDir;
 use vgpu_accounting::metrics::{FAMILY_NAMES, FamilyName, metrics_text};
 use vgpu_config::bearer::CostBearer;
 use vgpu_control::finding::{Finding, FindingKind, ProcessId};
-use vgpu_control::{DaemonFault, DaemonStatus, DeviceStatus, MemberStatus, TenantStatus, TermsStatus, TimeStatus};
+use vgpu_control::{
+    DaemonFault, DaemonStatus, DeviceStatus, EnergyStatus, MemberStatus, TenantStatus, TermsStatus, TimeStatus,
+};
 
 fn found() -> Finding {
     let process = ProcessId { pid: 7, began: 1 };
@@ -64,6 +66,7 @@ fn full() -> DaemonStatus {
         overhead: Some(0),
         refused_allocations: Some(3),
         launches: Some(1000),
+        energy: Some(EnergyStatus { work_millijoules: 7_500, idle_millijoules: 250 }),
         ..Default::default()
     };
     let tenant = |name: &str, devices| TenantStatus {
@@ -193,6 +196,8 @@ fn each_sample_is_the_number_that_its_name_says() {
              sm_request_ratio 0.1,weight 2,wanted_ratio 1,got_ratio 0.295,unmeasured 0,waiting 1,gpu_seconds_total 12.5,\
              wait_seconds_total 0.25,launches_total 1000,allocations_refused_total 3",
         ),
+        ("tenant=\"a\",device=\"GPU-1\",use=\"work\"", "energy_joules_total 7.5"),
+        ("tenant=\"a\",device=\"GPU-1\",use=\"idle\"", "energy_joules_total 0.25"),
         (
             "tenant=\"idle\",device=\"GPU-1\"",
             "weight 1,wanted_ratio 0,got_ratio 0,unmeasured 0,waiting 0,gpu_seconds_total 0,wait_seconds_total 0",

@@ -6,7 +6,7 @@ use crate::stand_ins;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use vgpu_tests::artefacts::{checkout, example, libvgpu, sim_dir, vgpu, vgpud};
+use vgpu_tests::artefacts::{checkout, example, libvgpu, sim_dir, vgpu, vgpu_checkpoint, vgpud};
 use vgpu_tests::{Lab, optional};
 
 /// Exit codes other than 0 that a command of the book may have, and the reason.
@@ -53,6 +53,9 @@ const FILE: &str = "[log]\naudit = \"/var/log/vgpu/audit.log\"\n[[tenant]]\nname
 /// Pages whose files or variables name a second device.
 const TWO: &[&str] = &["docs/vgpud.md", "docs/hami.md"];
 
+/// Pages whose commands need a driver that knows checkpoints.
+const NEWER: &[&str] = &["docs/checkpoint.md"];
+
 /// Shell functions for every page. `served` waits for the daemon that was just started. `follow` runs a command that
 /// does not end by itself until it has printed something. `terminal` runs a command on a terminal and presses q.
 const FUNCTIONS: &str = r#"
@@ -97,13 +100,17 @@ pub struct Setting {
 
 impl Setting {
     pub fn of(page: &Page) -> Setting {
-        let lab = Lab::new(if TWO.contains(&page.name()) { "2xh200" } else { "h200" });
+        let mut lab = Lab::new(if TWO.contains(&page.name()) { "2xh200" } else { "h200" });
+        if NEWER.contains(&page.name()) {
+            lab.set("VGPU_SIM_DRIVER", "580");
+        }
         for dir in ["bin", "lib/vgpu", "work", "run", "etc/vgpu", "etc/cdi", "log", "demo"] {
             fs::create_dir_all(lab.path().join(dir)).expect("a directory of our own");
         }
         let link = |from: &Path, to: &str| std::os::unix::fs::symlink(from, lab.path().join(to)).expect("a link");
         // The layout of an installed package: `vgpu` finds the other files relative to its own path.
-        for (program, to) in [(vgpu(), "bin/vgpu"), (vgpud(), "bin/vgpud")] {
+        for (program, to) in [(vgpu(), "bin/vgpu"), (vgpud(), "bin/vgpud"), (vgpu_checkpoint(), "bin/vgpu-checkpoint")]
+        {
             let to = lab.path().join(to);
             fs::hard_link(&program, &to).or_else(|_| fs::copy(&program, &to).map(drop)).expect("a copy");
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags, params};
 use serde::Serialize;
 
+use super::energy::EnergyUse;
 use super::store::{APPLICATION_ID, RECORD_FILE, RecordTrouble, SCHEMA_VERSION, to_unsigned};
 use vgpu_config::bearer::CostBearer;
 use vgpu_core::units::uuid::uuid_key;
@@ -182,6 +183,10 @@ pub struct RecordLine {
     pub memory_limit: Option<u64>,
     /// Last ceiling in force, in thousandths; `None` for no limit.
     pub sm_limit: Option<u64>,
+    /// Energy of the tenant there; `None` if unknown.
+    pub energy: Option<EnergyUse>,
+    /// True if the energy is the sum of the device's power over time.
+    pub is_estimated: bool,
 }
 
 impl RecordLine {
@@ -203,12 +208,14 @@ impl RecordLine {
 /// Handles one row at a time and stores none.
 pub fn for_each_line(dir: &Path, span: (i64, i64), mut line: impl FnMut(RecordLine)) -> Result<(), RecordTrouble> {
     let Some(connection) = open_checked(dir)? else { return Ok(()) };
-    let mut statement = connection.prepare(
-        "SELECT usage.start, span, tenant.name, device.uuid, gpu_ns, wait_ns, memory_byte_seconds, peak_bytes, refused, \
-         memory_limit, sm_limit, tenant.group_name, tenant.labels, unmeasured_ns \
-         FROM usage JOIN tenant ON tenant.id = usage.tenant JOIN device ON device.id = usage.device \
+    let energy = if has_energy(&connection)? { LINE_ENERGY_SQL } else { ("NULL, NULL, NULL", "") };
+    let mut statement = connection.prepare(&format!(
+        "SELECT usage.start, usage.span, tenant.name, device.uuid, gpu_ns, wait_ns, memory_byte_seconds, peak_bytes, \
+         refused, memory_limit, sm_limit, tenant.group_name, tenant.labels, unmeasured_ns, {} \
+         FROM usage JOIN tenant ON tenant.id = usage.tenant JOIN device ON device.id = usage.device {} \
          WHERE usage.start >= ?1 AND usage.start < ?2 ORDER BY usage.start",
-    )?;
+        energy.0, energy.1
+    ))?;
     let names = InstanceNames::read(&connection)?;
     let mut rows = statement.query(params![span.0, span.1])?;
     while let Some(row) = rows.next()? {
@@ -228,7 +235,47 @@ pub fn for_each_line(dir: &Path, span: (i64, i64), mut line: impl FnMut(RecordLi
             refused: number(8)?,
             memory_limit: number(9)?,
             sm_limit: number(10)?,
+            energy: number(14)?.zip(number(15)?).map(|(work_mj, idle_mj)| EnergyUse { work_mj, idle_mj }),
+            is_estimated: number(16)?.unwrap_or(0) > 0,
         });
+    }
+    Ok(())
+}
+
+/// The energy of a line: its columns, and the tables that have them.
+const LINE_ENERGY_SQL: (&str, &str) = (
+    "work_mj, idle_mj, estimated",
+    "LEFT JOIN energy ON energy.span = usage.span AND energy.start = usage.start AND energy.tenant = usage.tenant AND \
+     energy.device = usage.device",
+);
+
+/// True if the record has a table of energy; one that an earlier build wrote has none.
+fn has_energy(connection: &Connection) -> Result<bool, RecordTrouble> {
+    let ask = "SELECT count(*) FROM sqlite_master WHERE name = 'energy'";
+    Ok(connection.query_row(ask, [], |row| row.get::<_, i64>(0))? > 0)
+}
+
+/// Passes nobody's energy of each device in the span to `line`: the device, the energy, and true if it is estimated.
+///
+/// # Errors
+/// As [`ask_record`].
+pub fn for_each_nobody(
+    dir: &Path,
+    span: (i64, i64),
+    mut line: impl FnMut(String, EnergyUse, bool),
+) -> Result<(), RecordTrouble> {
+    let Some(connection) = open_checked(dir)? else { return Ok(()) };
+    if !has_energy(&connection)? {
+        return Ok(());
+    }
+    let mut statement = connection.prepare(
+        "SELECT device.uuid, work_mj, idle_mj, estimated FROM energy JOIN device ON device.id = energy.device \
+         WHERE tenant = 0 AND start >= ?1 AND start < ?2",
+    )?;
+    let mut rows = statement.query(params![span.0, span.1])?;
+    while let Some(row) = rows.next()? {
+        let energy = EnergyUse { work_mj: to_unsigned(row.get(1)?), idle_mj: to_unsigned(row.get(2)?) };
+        line(row.get(0)?, energy, row.get(3)?);
     }
     Ok(())
 }

@@ -4,8 +4,11 @@
 //! Pure: times are arguments. All numbers are integers and every sum saturates, because a tenant can report anything
 //! about itself. Not here: reading ledgers ([`super::ledgers`]) and storing rows ([`super::store`]).
 
+mod energy;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use super::energy::{EnergyMeter, EnergyUse};
 use super::ledgers::{HeldMemory, RoomDevice};
 use vgpu_config::bearer::CostBearer;
 
@@ -55,6 +58,10 @@ pub struct RecordRow {
     pub memory_limit: Option<u64>,
     /// Highest share of device time that was in force last, in thousandths of the device; `None` for no limit.
     pub sm_limit: Option<u64>,
+    /// Energy of its work, and of its idleness with memory held.
+    pub energy: EnergyUse,
+    /// True if the energy is the sum of the device's power over time, as the device does not count it.
+    pub is_estimated: bool,
 }
 
 /// The daemon's numbers of a tenant on a device: sums that only grow, and current values.
@@ -112,6 +119,10 @@ struct LastSums {
     /// Refusals and peak at the last ledger reading.
     refused: Option<u64>,
     rose: u64,
+    /// Device time since the last reading of the device's energy, in ns.
+    worked_ns: u64,
+    /// Energy since the daemon started.
+    energy: EnergyUse,
 }
 
 /// The last numbers of each tenant, and the rows that wait to be written.
@@ -121,6 +132,10 @@ pub struct UsageIntegral {
     waiting: BTreeMap<RecordKey, RecordRow>,
     /// Waiting rows with news other than unchanged allocations.
     urgent: BTreeSet<RecordKey>,
+    /// The devices' counters of energy.
+    meters: BTreeMap<String, EnergyMeter>,
+    /// Monotonic time of the last reading of energy.
+    energy_heard: u64,
 }
 
 impl UsageIntegral {
@@ -130,6 +145,7 @@ impl UsageIntegral {
         let unmeasured = if last.sums.unmeasured { now.ns.saturating_sub(last.heard) } else { 0 };
         last.heard = now.ns;
         let gpu_ns = sums.gpu_ns.saturating_sub(last.sums.gpu_ns).saturating_sub(written);
+        last.worked_ns = last.worked_ns.saturating_add(gpu_ns);
         let wait_ns = sums.wait_ns.saturating_sub(last.sums.wait_ns);
         let launches = sums.launches.map(|n| n.saturating_sub(last.sums.launches.unwrap_or(0)));
         let max = (sums.gpu_ns.max(last.sums.gpu_ns), sums.wait_ns.max(last.sums.wait_ns));
@@ -244,6 +260,8 @@ impl UsageIntegral {
         add(&mut row.unmeasured_ns, more.unmeasured_ns);
         add(&mut row.wait_ns, more.wait_ns);
         add(&mut row.memory_byte_seconds, more.memory_byte_seconds);
+        row.energy.add(more.energy);
+        row.is_estimated |= more.is_estimated;
         row.peak_bytes = row.peak_bytes.max(more.peak_bytes);
         for (sum, more) in [(&mut row.launches, more.launches), (&mut row.refused, more.refused)] {
             if let Some(more) = more {

@@ -5,6 +5,7 @@
 //! reported and the operation is retried. Not here: the meaning of rows ([`super::integrate`]) and queries
 //! ([`super::ask`]).
 
+mod energy;
 mod group_sums;
 mod tables;
 
@@ -209,6 +210,12 @@ impl RecordStore {
             let mut add = change.prepare_cached(ADD_SQL)?;
             for (key, row) in rows {
                 let (group, labels) = (key.bearer.group_column(), key.bearer.labels_column());
+                if key.tenant.is_empty() {
+                    // Nobody's energy: a row without a tenant.
+                    device.execute([&key.device])?;
+                    energy::add_energy(&change, key, row)?;
+                    continue;
+                }
                 tenant.execute(params![key.tenant, group, labels])?;
                 device.execute([&key.device])?;
                 add.execute(params![
@@ -229,6 +236,7 @@ impl RecordStore {
                     labels,
                     to_signed(row.unmeasured_ns),
                 ])?;
+                energy::add_energy(&change, key, row)?;
             }
             // A process's mark does not depend on the tenant's group.
             let mut tenant = change.prepare_cached(
@@ -255,8 +263,7 @@ impl RecordStore {
         let change = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let mut more = false;
         for _ in 0..HOURS_PER_ROLL_UP {
-            let oldest: Option<i64> =
-                change.query_row("SELECT min(start) FROM usage WHERE span = 60", [], |row| row.get(0))?;
+            let oldest: Option<i64> = change.query_row(OLDEST_MINUTE_SQL, [], |row| row.get(0))?;
             let hour = oldest.map(|start| start.div_euclid(HOUR_SECONDS) * HOUR_SECONDS);
             let Some(hour) = hour.filter(|hour| hour + HOUR_SECONDS <= ago(keep.fine)) else {
                 more = false;
@@ -267,10 +274,12 @@ impl RecordStore {
                 "DELETE FROM usage WHERE span = 60 AND start >= ?1 AND start < ?2",
                 [hour, hour + HOUR_SECONDS],
             )?;
+            energy::roll_up_hour(&change, hour)?;
             more = true;
         }
         change.execute("DELETE FROM usage WHERE span = 3600 AND start + 3600 <= ?1", [ago(keep.all)])?;
         change.execute("DELETE FROM usage WHERE span = 60 AND start + 60 <= ?1", [ago(keep.all)])?;
+        energy::remove_before(&change, ago(keep.all))?;
         change.execute("DELETE FROM mark WHERE seen < ?1", [now.saturating_sub(MARKS_KEPT_SECONDS)])?;
         change.commit()?;
         // SQLite frees one page for each row that is read, so all rows must be read.
@@ -280,6 +289,9 @@ impl RecordStore {
         Ok(more)
     }
 }
+
+const OLDEST_MINUTE_SQL: &str = "SELECT min(start) FROM (SELECT min(start) AS start FROM usage WHERE span = 60 \
+    UNION ALL SELECT min(start) FROM energy WHERE span = 60)";
 
 /// The columns of an inserted row.
 macro_rules! insert {

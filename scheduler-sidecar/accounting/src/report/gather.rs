@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::ReportPeriod;
 use crate::record::ask::RecordLine;
+use crate::record::energy::EnergyUse;
 
 /// Nanoseconds in a second.
 pub const NS_PER_SECOND: u128 = 1_000_000_000;
@@ -127,6 +128,8 @@ pub struct GatheredUse {
     pub peak_bytes: u64,
     /// Refused allocations; `None` if unknown for every row.
     pub refused: Option<u128>,
+    /// Energy of work and of idleness, in millijoules; `None` if unknown for every row.
+    pub energy_mj: Option<(u128, u128)>,
 }
 
 impl GatheredUse {
@@ -156,6 +159,14 @@ impl GatheredUse {
         if let Some(refused) = line.refused {
             *self.refused.get_or_insert(0) += u128::from(refused);
         }
+        if let Some(energy) = line.energy {
+            self.add_energy(energy);
+        }
+    }
+
+    fn add_energy(&mut self, energy: EnergyUse) {
+        let sum = self.energy_mj.get_or_insert((0, 0));
+        *sum = (sum.0 + u128::from(energy.work_mj), sum.1 + u128::from(energy.idle_mj));
     }
 }
 
@@ -170,13 +181,24 @@ pub struct GatheredLines {
     pub devices: BTreeMap<String, (u128, u128)>,
     /// Names of tenants whose use was not all measured.
     pub unmeasured: BTreeSet<String>,
+    /// Devices of which some energy is known.
+    pub energy_known: BTreeSet<String>,
+    /// True if some energy is the sum of a device's power over time.
+    pub is_energy_estimated: bool,
 }
 
 impl GatheredLines {
     /// Starts an empty grouping by these columns.
     #[must_use]
     pub fn new(by: Vec<LineBy>) -> Self {
-        Self { by, lines: BTreeMap::new(), devices: BTreeMap::new(), unmeasured: BTreeSet::new() }
+        Self {
+            by,
+            lines: BTreeMap::new(),
+            devices: BTreeMap::new(),
+            unmeasured: BTreeSet::new(),
+            energy_known: BTreeSet::new(),
+            is_energy_estimated: false,
+        }
     }
 
     /// Adds a recorded row to the sums of its group.
@@ -189,6 +211,20 @@ impl GatheredLines {
         if line.unmeasured_ns > 0 && !self.unmeasured.contains(&line.tenant) {
             self.unmeasured.insert(line.tenant.clone());
         }
+        if line.energy.is_some() && !self.energy_known.contains(&line.device) {
+            self.energy_known.insert(line.device.clone());
+        }
+        self.is_energy_estimated |= line.is_estimated;
+    }
+
+    /// Adds energy of a device that no tenant used: of work that was not measured, and of idleness without memory held.
+    pub fn add_nobodys_energy(&mut self, device: &str, energy: EnergyUse, is_estimated: bool) {
+        let name = || self.by.contains(&LineBy::Device).then(|| device.to_owned());
+        let (unmeasured, nobody) = (LineOwner::Unmeasured(name()), LineOwner::Nobody(name()));
+        self.lines.entry(unmeasured).or_default().add_energy(EnergyUse { idle_mj: 0, ..energy });
+        self.lines.entry(nobody).or_default().add_energy(EnergyUse { work_mj: 0, ..energy });
+        self.energy_known.insert(device.to_owned());
+        self.is_energy_estimated |= is_estimated;
     }
 
     /// Adds two lines for each device in the period: the time that nobody used, and the time whose use was not

@@ -9,6 +9,7 @@ use crate::ask::DaemonAddress;
 use crate::usage::{record_directory, record_failure};
 use crate::when::{self, MonthArg, PointInTime, format_second};
 use vgpu_accounting::record::ask::{self, RecordLine};
+use vgpu_accounting::record::energy::EnergyUse;
 use vgpu_accounting::report::gather::{BY_FORMS, LineBy};
 use vgpu_accounting::report::sheet::{ReportSheet, to_csv};
 use vgpu_accounting::report::{ReportPeriod, page};
@@ -138,6 +139,16 @@ impl ReportScope {
             period.since = first.unwrap_or(period.until);
         }
         Ok(period)
+    }
+
+    /// Passes the energy of the period that no tenant used to `line`, for each device.
+    ///
+    /// # Errors
+    /// As [`Self::for_each_line`].
+    pub fn for_each_nobody(&self, line: impl FnMut(String, EnergyUse, bool)) -> Result<(), Failure> {
+        let (span, _) = self.row_span(when::now())?;
+        let dir = record_directory(self.state_dir.as_ref(), &self.daemon)?;
+        ask::for_each_nobody(&dir, span, line).map_err(|why| record_failure(&why))
     }
 
     /// Returns the range of row starts to read, and the period of the report.

@@ -1,11 +1,13 @@
 //! Asks the driver for processes at the devices: NVML's list of compute processes with their memory.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 
+use super::energy::{PowerSum, read_energy};
+use vgpu_accounting::record::energy::EnergyReading;
 use vgpu_config::inventory::mig_instances;
 
 /// A process on a device, as the driver reports it.
@@ -55,6 +57,8 @@ pub struct ProofDriver {
     names: DeviceNames,
     /// Time of the newest sample of each device, in us of its clock.
     newest: HashMap<String, u64>,
+    /// Energy of the devices that count none, by UUID.
+    power: HashMap<String, PowerSum>,
 }
 
 impl ProofDriver {
@@ -83,6 +87,12 @@ impl ProofDriver {
         }
         self.stale = asked.as_ref().is_ok_and(|answer| !answer.lost.is_empty());
         asked
+    }
+
+    /// Reads the energy of each device that tells it, by UUID.
+    pub fn energy_readings(&mut self) -> BTreeMap<String, EnergyReading> {
+        let Self { nvml, power, .. } = self;
+        nvml.as_ref().map(|nvml| read_energy(nvml, power)).unwrap_or_default()
     }
 
     /// Lists the processes that worked on each device since the last call, with their device time. A device without

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
+use vgpu_accounting::record::energy::EnergyReading;
 use vgpu_core::protocol::page::Uncharged;
 use vgpu_core::time::arbiter::audit::AuditVerdict;
 
@@ -25,6 +26,8 @@ pub(super) struct FoundSoFar {
     pub changed: Vec<u64>,
     /// Processes that work on a device without a lease or a report, with the device.
     pub unseen: Vec<(u32, String, AuditVerdict)>,
+    /// The last reading of each device's energy, by UUID.
+    pub energy: BTreeMap<String, EnergyReading>,
     /// Time at which the last round of the check began.
     pub looked: Option<Instant>,
 }

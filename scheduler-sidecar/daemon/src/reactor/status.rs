@@ -13,11 +13,12 @@ use crate::connection::{ConnectionSide, ConnectionState};
 use crate::leases::view::{Explained, OnDevice, Used};
 use crate::recent::RecentSums;
 use vgpu_accounting::clock;
+use vgpu_accounting::record::energy::EnergyUse;
 use vgpu_accounting::record::integrate;
 use vgpu_accounting::record::ledgers::HeldMemory;
 use vgpu_config::show;
 use vgpu_control::explain::TenantFacts;
-use vgpu_control::{DaemonStatus, DeviceStatus, MemberDevice, MemberStatus, TermsStatus, TimeStatus};
+use vgpu_control::{DaemonStatus, DeviceStatus, EnergyStatus, MemberDevice, MemberStatus, TermsStatus, TimeStatus};
 
 #[expect(clippy::cast_precision_loss, reason = "for people and graphs: exact to the microsecond for a century")]
 fn to_seconds(ns: u64) -> f64 {
@@ -66,7 +67,7 @@ impl Reactor {
             let mut status = room.tenant_status();
             let on = members_on(&seen);
             let held = self.held_by_device(id, &seen);
-            status.devices = self.terms_rows(room, &seen, &held);
+            status.devices = self.terms_rows(id, room, &seen, &held);
             holders.extend(seen.said.into_iter().map(|said| (said.device, said.holder)));
             status.paused = self.leases.is_paused(arbiter_number(id));
             status.added = self.added.status_of(&status.name, clock::now()).filter(|_| !status.removed);
@@ -171,11 +172,12 @@ impl Reactor {
     pub(crate) fn terms_status(&mut self, id: u64) -> Vec<TermsStatus> {
         let seen = self.read_leases(id);
         let held = self.held_by_device(id, &seen);
-        self.rooms.get(&id).map(|room| self.terms_rows(room, &seen, &held)).unwrap_or_default()
+        self.rooms.get(&id).map(|room| self.terms_rows(id, room, &seen, &held)).unwrap_or_default()
     }
 
     fn terms_rows(
         &self,
+        id: u64,
         room: &TenantRoom,
         seen: &LeaseReading,
         held: &BTreeMap<String, HeldMemory>,
@@ -217,6 +219,7 @@ impl Reactor {
                     overhead: held.map(|held| held.overhead).or(none),
                     refused_allocations: held.map(|held| held.refused),
                     launches: Some(used.launches),
+                    energy: self.record.energy_of(&(id, used.device.clone())).map(energy_status),
                     ..self.terms_row(tenant, on, device, Some(time))
                 });
             }
@@ -332,6 +335,7 @@ impl Reactor {
             self.note_use(id, used);
         }
         self.recent.take_look(now, sums);
+        self.note_energy();
         self.owes = !self.record.hand_over();
     }
 
@@ -365,6 +369,14 @@ impl Reactor {
             let used = self.leases.used_by_tenant(arbiter_number(id), clock::now());
             self.note_use(id, used);
         }
+        self.note_energy();
+    }
+
+    /// Adds the devices' energy to the data that the record gets next.
+    fn note_energy(&mut self) {
+        if let Some(proof) = &self.proof {
+            self.record.next_batch().energy = proof.energy_readings();
+        }
     }
 
     /// Adds the last usage of a tenant that is about to be removed.
@@ -380,6 +392,10 @@ impl Reactor {
 fn measured_ns(used: &Used) -> Option<u64> {
     let sum = used.charged.saturating_add(used.before);
     (sum > 0 || !used.unmeasured.ever).then_some(sum)
+}
+
+fn energy_status(energy: EnergyUse) -> EnergyStatus {
+    EnergyStatus { work_millijoules: energy.work_mj, idle_millijoules: energy.idle_mj }
 }
 
 fn uuid_of(on: &DeviceTermsConfig) -> Option<&str> {

@@ -13,9 +13,10 @@ pub(super) fn create(connection: &Connection, file: &Path) -> Result<(), RecordT
     let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0))?;
     match (tables, application, version) {
         (0, ..) => Ok(connection.execute_batch(&format!(
-            "BEGIN IMMEDIATE; {TABLES_SQL} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
+            "BEGIN IMMEDIATE; {TABLES_SQL} {} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;",
+            super::energy::CREATE_SQL
         ))?),
-        (_, APPLICATION_ID, SCHEMA_VERSION) => Ok(()),
+        (_, APPLICATION_ID, SCHEMA_VERSION) => Ok(connection.execute_batch(super::energy::CREATE_SQL)?),
         (_, APPLICATION_ID, other) => Err(RecordTrouble::Version(other)),
         _ => Err(RecordTrouble::Foreign(file.to_owned())),
     }
