@@ -274,8 +274,9 @@ fn bash_accepts_the_completions_and_completes_a_verb() {
     ] {
         let typed: Vec<&str> = words.split(' ').collect();
         let last = typed.len() - 1;
+        let function = program.replace('-', "__");
         let shell = format!(
-            "eval \"$({} completions --of {program} bash)\"; COMP_WORDS=({words}); COMP_CWORD={last}; _{program} {program} '{}' '{}'; echo ${{COMPREPLY[@]}}",
+            "eval \"$({} completions --of {program} bash)\"; COMP_WORDS=({words}); COMP_CWORD={last}; _{function} {program} '{}' '{}'; echo ${{COMPREPLY[@]}}",
             env!("CARGO_BIN_EXE_vgpu"),
             typed[last],
             typed[last - 1]
