@@ -179,7 +179,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the counter and the tenants say, the parts of all intervals are what the counter moved by.
+        /// For any counter and any tenants, the parts of all intervals add up to the counter's movement.
         #[test]
         fn the_parts_add_up_to_the_counter(
             intervals in prop::collection::vec(
@@ -205,7 +205,7 @@ mod tests {
                     }
                 }
             }
-            // What the counter moved by in intervals without length or energy comes with the next one.
+            // The next interval includes the energy of intervals without length.
             let end = meter.take_reading(now(counter + 1, at + 1), &[], false).unwrap_or_default();
             prop_assert_eq!(sum + end.nobody.sum_mj(), counter + 1 - 7);
         }

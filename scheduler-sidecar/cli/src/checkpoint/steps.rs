@@ -13,7 +13,7 @@ const NOT_READY: u32 = 600;
 const NOT_PERMITTED: u32 = 800;
 const NOT_SUPPORTED: u32 = 801;
 
-/// What is done with the processes.
+/// The change that the processes undergo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Operation {
     /// Memory goes to the host.
@@ -105,7 +105,7 @@ pub trait CheckpointDriver {
 pub struct ChangeStopped {
     /// The process, the step and the reason.
     pub words: String,
-    /// What could not be led back, in words; empty if everything is as before.
+    /// The processes that could not be led back, in words; empty if everything is as before.
     pub left_between: Vec<String>,
 }
 

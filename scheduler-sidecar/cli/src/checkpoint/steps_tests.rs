@@ -63,7 +63,7 @@ fn change(operation: Operation, driver: &mut Memory, pids: &[u32]) -> Result<(),
 }
 
 proptest! {
-    /// Whatever call is refused, all processes change or none, and with a device that has room none is left between.
+    /// If any one call is refused, all processes change or none.
     #[test]
     fn all_processes_change_or_none(count in 1_u32..6, at in 1_usize..16, resume: bool) {
         let pids: Vec<u32> = (1..=count).collect();
