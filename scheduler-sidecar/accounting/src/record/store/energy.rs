@@ -71,3 +71,51 @@ pub(super) fn remove_before(change: &Transaction<'_>, oldest: i64) -> rusqlite::
     change.execute("DELETE FROM energy WHERE start + span <= ?1", [oldest])?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::RecordStore;
+    use super::*;
+    use crate::record::ask::{for_each_line, for_each_nobody};
+    use crate::record::energy::EnergyUse;
+    use std::collections::BTreeMap;
+    use vgpu_config::plan::Keep;
+
+    #[test]
+    fn minutes_of_energy_become_hours_and_lose_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut store, _) = RecordStore::open(dir.path()).unwrap();
+        let row = |work_mj, idle_mj| RecordRow {
+            energy: EnergyUse { work_mj, idle_mj },
+            is_estimated: work_mj == 5,
+            ..RecordRow::default()
+        };
+        let key = |tenant: &str, start| RecordKey {
+            tenant: tenant.into(),
+            device: "GPU-1".into(),
+            start,
+            bearer: Default::default(),
+        };
+        let rows = BTreeMap::from([(key("a", 60), row(5, 7)), (key("a", 120), row(1, 0)), (key("", 60), row(2, 11))]);
+        for _ in 0..2 {
+            store.add(&rows, &BTreeMap::new(), 120).unwrap();
+        }
+        let sums = || {
+            let (mut lines, mut nobody) = (Vec::new(), EnergyUse::default());
+            for_each_line(dir.path(), (0, i64::MAX), |line| lines.push((line.span, line.energy, line.is_estimated)))
+                .unwrap();
+            for_each_nobody(dir.path(), (0, i64::MAX), |_, energy, _| nobody.add(energy)).unwrap();
+            (lines, nobody)
+        };
+        let used = |work_mj, idle_mj| Some(EnergyUse { work_mj, idle_mj });
+        let nobody = EnergyUse { work_mj: 4, idle_mj: 22 };
+        assert_eq!(sums(), (vec![(60, used(10, 14), true), (60, used(2, 0), false)], nobody));
+        store.roll_up_old(Keep { fine: 0, all: 1_000_000 }, 10_000).unwrap();
+        assert_eq!(sums(), (vec![(3600, used(12, 14), true)], nobody));
+        store.roll_up_old(Keep { fine: 0, all: 10 }, 1_000_000).unwrap();
+        assert_eq!(sums(), (Vec::new(), EnergyUse::default()));
+        // A record of an earlier build has no such table.
+        store.connection.execute("DROP TABLE energy", []).unwrap();
+        assert_eq!(sums(), (Vec::new(), EnergyUse::default()));
+    }
+}
