@@ -154,6 +154,8 @@ impl TenantSection {
             devices: (!self.devices.is_empty()).then_some(devices),
             replicas: None,
             gang: gang.and_then(|at| reader.read_text("gang", &at, value::name)),
+            deadline: None,
+            gpu_hours_needed: None,
             policy,
             overrides: Vec::new(),
         };

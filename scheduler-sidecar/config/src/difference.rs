@@ -142,6 +142,8 @@ fn changed_keys(was: &TenantPlan, is: &TenantPlan) -> Vec<&'static str> {
     compare("on_error", was.on_error == is.on_error);
     compare("on_loss", was.on_loss == is.on_loss);
     compare("socket", was.socket == is.socket);
+    compare("deadline", was.usage.deadline == is.usage.deadline);
+    compare("idle_steps", was.usage.idle == is.usage.idle);
     let devices = |tenant: &TenantPlan| tenant.terms.iter().map(|terms| terms.device.clone()).collect::<Vec<_>>();
     compare("devices", devices(was) == devices(is));
     let before: BTreeMap<&str, _> = was.terms.iter().map(|terms| (terms.device.as_str(), terms)).collect();

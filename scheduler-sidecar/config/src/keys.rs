@@ -178,6 +178,8 @@ const TENANT_KEYS: &[ConfigKey] = &[
     obeyed_key("devices"),
     obeyed_key("replicas"),
     obeyed_key("gang"),
+    obeyed_key("deadline"),
+    obeyed_key("gpu_hours_needed"),
     obeyed_key("device"),
 ];
 
@@ -223,6 +225,15 @@ const POLICY_KEYS: &[ConfigKey] = &[
     obeyed_key("on_loss"),
     obeyed_key("group"),
     obeyed_key("labels"),
+    obeyed_key("idle_minutes"),
+    obeyed_key("idle_threshold"),
+    obeyed_key("over_minutes"),
+    obeyed_key("over_threshold"),
+    obeyed_key("stalled_minutes"),
+    obeyed_key("idle_steps"),
+    obeyed_key("idle_suspend"),
+    obeyed_key("idle_grace"),
+    obeyed_key("idle_dry_run"),
 ];
 
 /// Keys whose value may differ from device to device.

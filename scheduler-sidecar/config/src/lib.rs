@@ -45,6 +45,7 @@ pub mod slots;
 pub mod suggest;
 pub mod templates;
 pub mod time;
+pub mod usage;
 pub mod value;
 
 use plan::ConfigPlan;

@@ -19,6 +19,7 @@ use super::groups::GroupPlan;
 use super::raw::{LogFormat, OnError, OnLoss, RawPolicy, RawTemplate};
 use super::schedule::{BookingPlan, WindowPlan};
 use super::time::TimeConfig;
+use super::usage::UsagePlan;
 
 /// How long the usage record keeps its rows, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -213,6 +214,8 @@ pub struct TenantPlan {
     pub on_error: OnError,
     /// Behaviour of the tenant's members if the daemon is gone.
     pub on_loss: OnLoss,
+    /// Policies that follow the tenant's use.
+    pub usage: UsagePlan,
     /// Limits and share of time (terms) on each of the tenant's devices.
     pub terms: Vec<TermsPlan>,
 }

@@ -20,6 +20,7 @@ use super::action::RawAction;
 use super::groups::{QuotaEffect, QuotaPeriod};
 use super::problem::{At, TextRange};
 use super::time::RawTime;
+use super::usage::RawIdle;
 
 /// Most labels of a section, and of a tenant including inherited ones.
 pub const MAX_LABELS: usize = 16;
@@ -168,6 +169,8 @@ pub struct RawPolicy {
     pub group: Option<At<String>>,
     /// Further names and values by which reports group tenants.
     pub labels: Option<BTreeMap<String, String>>,
+    /// Keys about idle tenants.
+    pub idle: RawIdle,
 }
 
 /// Settings that may differ from device to device.
@@ -222,6 +225,10 @@ pub struct RawTenant {
     pub replicas: Option<At<u32>>,
     /// Gang whose tenants get their leases together.
     pub gang: Option<At<String>>,
+    /// Local time at which the tenant's work must be done.
+    pub deadline: Option<At<DateTime>>,
+    /// Device time that the work needs, in ns.
+    pub gpu_hours_needed: Option<At<u64>>,
     /// Settings that the tenant's own section gives.
     pub policy: RawPolicy,
     /// Sections `[[tenant.device]]`: settings of the tenant that differ on one device.

@@ -6,6 +6,7 @@ mod actions;
 mod groups;
 mod labels;
 mod schedule;
+mod usage;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -234,6 +235,8 @@ impl ConfigReader<'_, '_> {
             devices: self.read_list(table, SECTION, "devices", value::read_device).map(|list| list.value),
             replicas: self.read_value(table, SECTION, "replicas", value::read_replicas),
             gang: self.read_value(table, SECTION, "gang", value::name),
+            deadline: self.read_value(table, SECTION, "deadline", value::read_date_time),
+            gpu_hours_needed: self.read_value(table, SECTION, "gpu_hours_needed", value::read_gpu_hours),
             policy: self.read_policy(table, SECTION),
             overrides,
         }
@@ -251,6 +254,7 @@ impl ConfigReader<'_, '_> {
             on_loss: self.read_value(table, section, "on_loss", value::on_loss),
             group: self.read_value(table, section, "group", value::read_group),
             labels: self.read_labels(table, section),
+            idle: self.read_idle(table, section),
         }
     }
 

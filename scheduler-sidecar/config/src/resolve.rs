@@ -11,6 +11,7 @@ mod groups;
 mod layers;
 mod schedule;
 mod unmeasured;
+mod usage;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -28,6 +29,7 @@ use super::raw::{DeviceId, MAX_LABELS, RawFile, RawTemplate, RawTenant, RawTerms
 use super::suggest::nearest_word;
 use super::templates::all_templates;
 use super::time::TimeConfig;
+use super::usage::UsagePlan;
 use super::value::{format_span, is_name};
 use layers::{TenantLayers, WrittenPlace};
 
@@ -56,6 +58,10 @@ pub struct Surroundings {
     pub inventory: Option<Inventory>,
     /// Kinds of events that may start the program of an action.
     pub event_kinds: Vec<&'static str>,
+    /// Wall clock, in seconds since 1970; `None`: deadlines are not compared with it.
+    pub now: Option<i64>,
+    /// Tenants whose work for a deadline is counted already, each with its due time in seconds since 1970.
+    pub kept_deadlines: Vec<(String, i64)>,
 }
 
 /// A tenant, with the places of its settings in the file.
@@ -82,8 +88,12 @@ pub(super) fn resolve_plan(raw: &RawFile, around: &Surroundings, problems: &mut 
     let templates = all_templates(&raw.templates).map(|template| (template.name.as_str(), template)).collect();
     let inventory = around.inventory.as_ref();
     let resolver = TenantResolver { raw, daemon: &daemon, devices: &devices, inventory, templates, problems };
-    let tenants = resolver.resolve_tenants();
+    let mut tenants = resolver.resolve_tenants();
     let mut notes = Vec::new();
+    let deadlines = usage::resolve_deadlines(raw, around, problems, &mut notes);
+    for tenant in &mut tenants {
+        tenant.plan.usage.deadline = deadlines.get(&tenant.place).copied();
+    }
     if problems.is_empty() {
         admission::check(&devices, &tenants, problems, &mut notes);
     }
@@ -293,6 +303,7 @@ impl<'a> TenantResolver<'a, '_> {
         for entry in &raw.tenants {
             let layers = TenantLayers::new(raw, entry, self.find_template(entry));
             let devices = self.devices_of(entry);
+            let idle = layers.resolve_idle(self.problems);
             let Some(name) = &entry.name else { continue };
             for name in slot_names(name, entry.replicas.as_ref()) {
                 if tenants.len() == MAX_TENANTS {
@@ -308,10 +319,10 @@ impl<'a> TenantResolver<'a, '_> {
                     self.problems.wrong_value(name.place, "tenant.name", what, "a unique name for each tenant");
                     continue;
                 }
-                if let Some(housed) =
-                    self.place_tenant(&name, &layers, &devices, &mut told, entry.gang.as_ref().map(|at| &at.value))
-                {
-                    tenants.push(housed);
+                let gang = entry.gang.as_ref().map(|at| &at.value);
+                if let Some(mut placed) = self.place_tenant(&name, &layers, &devices, &mut told, gang) {
+                    placed.plan.usage.idle = idle.clone();
+                    tenants.push(placed);
                 }
             }
         }
@@ -454,6 +465,7 @@ impl<'a> TenantResolver<'a, '_> {
             strict: layers.resolve_strict(),
             on_error: layers.on_error(),
             on_loss: layers.on_loss(),
+            usage: UsagePlan::default(),
             terms,
         };
         Some(PlacedTenant { plan, place: name.place, origins })

@@ -1,5 +1,7 @@
 //! Shows a plan as a table for people and as JSON for programs.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use vgpu_core::limits::Mode;
 use vgpu_core::time::arbiter::Class;
@@ -13,6 +15,7 @@ use super::raw::OnLoss;
 use super::resolve::admission::format_thousandths;
 use super::templates::all_templates;
 use super::time::values_of;
+use super::usage::IdlePlan;
 use super::value::format_span;
 use vgpu_output::say;
 
@@ -47,6 +50,12 @@ pub fn plan_table(plan: &ConfigPlan) -> String {
         let mut groups = vec![["GROUP", "WEIGHT", "QUOTAS"].map(str::to_owned).to_vec()];
         groups.extend(plan.groups.iter().map(group_row));
         text.push_str(&format!("\n{}", say::lay_out_table(&groups)));
+    }
+    if plan.tenants.iter().any(|tenant| tenant.usage.idle.is_some()) {
+        let heads = ["TENANT", "IDLE BELOW", "FOR", "STALLED AFTER", "OVER-USED FROM", "FOR", "STEPS"];
+        let mut idle = vec![heads.map(str::to_owned).to_vec()];
+        idle.extend(plan.tenants.iter().filter_map(|tenant| Some(idle_row(&tenant.name, tenant.usage.idle.as_ref()?))));
+        text.push_str(&format!("\n{}", say::lay_out_table(&idle)));
     }
     if !plan.actions.is_empty() {
         let mut actions = vec![["ON EVENT", "RUNS", "TIMEOUT", "AT ONCE"].map(str::to_owned).to_vec()];
@@ -106,6 +115,24 @@ fn quota_words(quota: &QuotaPlan) -> String {
     format!("{} a {}, then {}", limits.join(" and "), quota.period.word(), quota.effect)
 }
 
+fn idle_row(name: &str, idle: &IdlePlan) -> Vec<String> {
+    let steps: Vec<String> = idle.steps.iter().map(|step| step.to_words()).collect();
+    let steps = if steps.is_empty() { "event".to_owned() } else { steps.join(", ") };
+    vec![
+        name.to_owned(),
+        idle.idle_below.to_string(),
+        format_span(to_ns(idle.idle_after)),
+        format_span(to_ns(idle.stalled_after)),
+        idle.over_from.to_string(),
+        format_span(to_ns(idle.over_after)),
+        if idle.dry_run { format!("{steps} (dry run)") } else { steps },
+    ]
+}
+
+fn to_ns(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// Returns the names of all templates, those of the file first.
 fn templates_line(plan: &ConfigPlan) -> String {
     let names: Vec<&str> = all_templates(&plan.templates).map(|template| template.name.as_str()).collect();
@@ -118,7 +145,7 @@ fn templates_line(plan: &ConfigPlan) -> String {
 /// Returns the timeout of an action as the file writes it.
 #[must_use]
 pub fn timeout_text(action: &ActionPlan) -> String {
-    format_span(u64::try_from(action.timeout.as_nanos()).unwrap_or(u64::MAX))
+    format_span(to_ns(action.timeout))
 }
 
 fn action_row(action: &ActionPlan) -> Vec<String> {
@@ -175,6 +202,22 @@ pub fn plan_json(plan: &ConfigPlan) -> Value {
             "quantum": terms.quantum,
         })
     };
+    let idle = |idle: &IdlePlan| {
+        json!({
+            "idle_after": to_ns(idle.idle_after),
+            "idle_below": percent(Some(idle.idle_below)),
+            "over_after": to_ns(idle.over_after),
+            "over_from": percent(Some(idle.over_from)),
+            "stalled_after": to_ns(idle.stalled_after),
+            "steps": idle.steps.iter().map(|step| json!({
+                "step": step.kind.word(),
+                "after": to_ns(step.after),
+            })).collect::<Vec<_>>(),
+            "suspend": idle.suspend,
+            "grace": to_ns(idle.grace),
+            "dry_run": idle.dry_run,
+        })
+    };
     let tenants = plan.tenants.iter().map(|tenant| {
         let uids = tenant.uids.as_ref();
         json!({
@@ -189,6 +232,11 @@ pub fn plan_json(plan: &ConfigPlan) -> Value {
             "strict": tenant.strict,
             "on_error": tenant.on_error,
             "on_loss": on_loss(tenant.on_loss),
+            "idle": tenant.usage.idle.as_ref().map(idle),
+            "deadline": tenant.usage.deadline.map(|deadline| json!({
+                "due": deadline.due,
+                "needed": deadline.needed_ns,
+            })),
             "terms": tenant.terms.iter().map(terms).collect::<Vec<_>>(),
         })
     });

@@ -4,36 +4,85 @@
 //! and no floor, since those depend on the device. docs/actions.md has the reasons for the values.
 
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use vgpu_core::time::arbiter::Class;
 
 use super::problem::{At, TextRange};
 use super::raw::{RawPolicy, RawTemplate, RawTerms};
+use super::usage::{IdleStep, RawIdle, StepKind};
 
 const NS_PER_MS: u64 = 1_000_000;
 
-/// Name, class, weight and length of leases in ns (`None`: that of the class) of each built-in template.
-const VALUES: [(&str, Class, u32, Option<u64>); 4] = [
-    // Bursts of somebody who waits, and long pauses: like a tenant without a template.
-    ("notebook", Class::Normal, 1, None),
-    // Many short requests: first in line, and short leases, so that services wait little for each other.
-    ("serving", Class::Latency, 1, Some(NS_PER_MS)),
+/// Values of a built-in template.
+struct TemplateValues {
+    name: &'static str,
+    class: Class,
+    weight: u32,
+    /// Length of leases in ns; `None`: that of the class.
+    quantum: Option<u64>,
+    /// Minutes below the idle threshold after which a tenant counts as idle.
+    idle_minutes: u64,
+    /// Steps against it. None of them ends or delays a launch of a tenant that is busy.
+    idle_steps: &'static [StepKind],
+}
+
+const VALUES: [TemplateValues; 4] = [
+    // Bursts of somebody who waits, and long pauses, in which it stands back.
+    TemplateValues {
+        name: "notebook",
+        class: Class::Normal,
+        weight: 1,
+        quantum: None,
+        idle_minutes: 10,
+        idle_steps: &[StepKind::Lower, StepKind::Reclaimable],
+    },
+    // Many short requests: first in line, and short leases, so that services wait little for each other. A quiet
+    // service must answer its next request at once.
+    TemplateValues {
+        name: "serving",
+        class: Class::Latency,
+        weight: 1,
+        quantum: Some(NS_PER_MS),
+        idle_minutes: 30,
+        idle_steps: &[StepKind::Event],
+    },
     // Never idle: last in line, with long leases, which change hands rarely. Four times the part of a test run.
-    ("training", Class::Batch, 4, Some(20 * NS_PER_MS)),
+    TemplateValues {
+        name: "training",
+        class: Class::Batch,
+        weight: 4,
+        quantum: Some(20 * NS_PER_MS),
+        idle_minutes: 10,
+        idle_steps: &[StepKind::Event],
+    },
     // Nobody waits for it: last in line, with the smallest part.
-    ("ci", Class::Batch, 1, None),
+    TemplateValues {
+        name: "ci",
+        class: Class::Batch,
+        weight: 1,
+        quantum: None,
+        idle_minutes: 10,
+        idle_steps: &[StepKind::Reclaimable],
+    },
 ];
 
 /// The built-in templates, as the file would write them.
 pub static BUILT_IN_TEMPLATES: LazyLock<Vec<RawTemplate>> = LazyLock::new(|| {
-    let template = |(name, class, weight, quantum): (&str, Class, u32, Option<u64>)| {
+    let template = |values: TemplateValues| {
         let terms = RawTerms {
-            class: Some(built_in(class)),
-            weight: Some(built_in(weight)),
-            quantum: quantum.map(built_in),
+            class: Some(built_in(values.class)),
+            weight: Some(built_in(values.weight)),
+            quantum: values.quantum.map(built_in),
             ..RawTerms::default()
         };
-        RawTemplate { name: name.to_owned(), policy: RawPolicy { terms, ..RawPolicy::default() } }
+        let step = |kind: &StepKind| built_in(IdleStep { kind: *kind, after: Duration::ZERO });
+        let idle = RawIdle {
+            idle_minutes: Some(built_in(Duration::from_secs(60 * values.idle_minutes))),
+            idle_steps: Some(built_in(values.idle_steps.iter().map(step).collect())),
+            ..RawIdle::default()
+        };
+        RawTemplate { name: values.name.to_owned(), policy: RawPolicy { terms, idle, ..RawPolicy::default() } }
     };
     VALUES.into_iter().map(template).collect()
 });

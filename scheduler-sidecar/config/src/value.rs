@@ -13,11 +13,13 @@ mod actions;
 mod groups;
 mod moments;
 mod places;
+mod usage;
 
 pub use actions::*;
 pub use groups::*;
 pub use moments::*;
 pub use places::*;
+pub use usage::*;
 
 use super::raw::{Amount, DeviceId, OnError, OnLoss};
 

@@ -145,6 +145,7 @@ fn tenant(name: &str) -> impl Strategy<Value = TenantPlan> + use<> {
         strict: false,
         on_error: Default::default(),
         on_loss: Default::default(),
+        usage: Default::default(),
         terms: vec![terms],
     })
 }

@@ -72,11 +72,16 @@ fn file(row: &Row, value: Option<&str>) -> String {
         "keep" if row.heading == "[record]" => "keep_fine = \"1h\"\n",
         "in_flight" => "quantum = \"50ms\"\n",
         "quantum" if row.heading == "[time]" => "drain = \"1s\"\n",
+        "deadline" => "gpu_hours_needed = 1\n",
+        "gpu_hours_needed" => "deadline = \"2036-12-01 09:00\"\n",
+        // Without any of these keys a tenant is not followed, also not by the defaults.
+        "idle_minutes" | "idle_threshold" | "over_minutes" | "over_threshold" | "stalled_minutes" | "idle_steps"
+        | "idle_grace" | "idle_dry_run" => "idle_suspend = [\"/bin/true\"]\n",
         _ => "",
     };
     let (own, device, tenant) = match row.heading.as_str() {
         "[[device]]" => (String::new(), line, String::new()),
-        "[[tenant]]" => (String::new(), String::new(), line),
+        "[[tenant]]" => (String::new(), String::new(), format!("{line}{beside}")),
         "[[tenant.device]]" => (String::new(), String::new(), format!("[[tenant.device]]\nid = 0\n{line}")),
         "[[group]]" => (group_section(key, &line, ""), String::new(), String::new()),
         "[[group.quota]]" => (group_section("", "", &quota_section(key, &line)), String::new(), String::new()),
@@ -88,7 +93,7 @@ fn file(row: &Row, value: Option<&str>) -> String {
             let beside = other("events", "[\"tenant.paused\"]") + &other("exec", "[\"/bin/true\"]");
             (format!("[[on_event]]\n{beside}{line}"), String::new(), String::new())
         }
-        "[template.NAME] and [defaults]" => (format!("[defaults]\n{line}"), String::new(), String::new()),
+        "[template.NAME] and [defaults]" => (format!("[defaults]\n{line}{beside}"), String::new(), String::new()),
         heading => (format!("{heading}\n{beside}{line}"), String::new(), String::new()),
     };
     format!("{own}[[device]]\nid = 0\nmemory = \"80GiB\"\n{device}[[tenant]]\nname = \"t\"\n{tenant}")
@@ -124,9 +129,28 @@ fn plan(row: &Row, value: Option<&str>) -> Result<ConfigPlan, String> {
 }
 
 /// Keys whose row shows no literal value: paths, names, lists of differing things.
-const FREE: [&str; 20] = [
-    "gang", "tenants", "tenant", "groups", "run_dir", "devices", "allow", "slack", "id", "memory", "name", "template",
-    "device", "quota", "uids", "group", "labels", "drain", "events", "exec",
+const FREE: [&str; 21] = [
+    "gang",
+    "tenants",
+    "tenant",
+    "groups",
+    "run_dir",
+    "devices",
+    "allow",
+    "slack",
+    "id",
+    "memory",
+    "name",
+    "template",
+    "device",
+    "quota",
+    "uids",
+    "group",
+    "labels",
+    "drain",
+    "events",
+    "exec",
+    "idle_suspend",
 ];
 
 #[test]

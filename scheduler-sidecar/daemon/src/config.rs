@@ -20,6 +20,7 @@ use vgpu_config::bearer::CostBearer;
 use vgpu_config::plan::{ConfigPlan, LogPlan, MetricsPlan, ProofPlan, TenantPlan, TermsPlan};
 pub use vgpu_config::raw::{OnError, OnLoss};
 use vgpu_config::time::TimeConfig;
+use vgpu_config::usage::UsagePlan;
 pub use written::ConfigError;
 
 /// Settings of the daemon.
@@ -72,6 +73,8 @@ pub struct TenantConfig {
     pub uids: Option<Vec<RangeInclusive<u32>>>,
     /// Gang whose tenants get their leases on all devices together; `None`: it is in no gang.
     pub gang: Option<String>,
+    /// Policies that follow its use.
+    pub usage: UsagePlan,
 }
 
 /// Limits of a tenant on one device, and its share and order in device time (terms).
@@ -154,6 +157,7 @@ impl From<&TenantConfig> for TenantPlan {
             strict: tenant.strict,
             on_error: tenant.on_error,
             on_loss: tenant.on_loss,
+            usage: tenant.usage.clone(),
             terms: tenant.on.iter().map(TermsPlan::from).collect(),
         }
     }
@@ -191,6 +195,7 @@ impl From<&TenantPlan> for TenantConfig {
             bearer: plan.bearer.clone(),
             uids: plan.uids.clone(),
             gang: plan.gang.clone(),
+            usage: plan.usage.clone(),
         }
     }
 }
@@ -203,9 +208,9 @@ impl TenantConfig {
         let on = DeviceTermsConfig { device: DeviceName::Any, memory, terms };
         let (on_error, on_loss) = (OnError::default(), OnLoss::default());
         let (mode, strict) = (Mode::Enforce, false);
-        let bearer = CostBearer::default();
-        let (uids, gang) = (None, None);
-        Self { name: name.to_owned(), socket, on: vec![on], mode, strict, on_error, on_loss, bearer, uids, gang }
+        let (bearer, usage) = (CostBearer::default(), UsagePlan::default());
+        let (name, on, uids, gang) = (name.to_owned(), vec![on], None, None);
+        Self { name, socket, on, mode, strict, on_error, on_loss, bearer, uids, gang, usage }
     }
 
     /// Returns the tenant's terms on the device with this UUID; `None`: it may not use that device.

@@ -114,6 +114,7 @@ impl ConfigSource {
             zone: Some(TimeZone::system()),
             inventory,
             event_kinds: vgpu_control::event::triggering_kinds(),
+            ..Surroundings::default()
         };
         let asks_nobody = options.driver == "none";
         let name = escape_value(&path.display().to_string());

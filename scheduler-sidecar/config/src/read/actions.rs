@@ -30,20 +30,26 @@ impl ConfigReader<'_, '_> {
         RawAction {
             place,
             events: self.read_list(table, SECTION, "events", value::read_event).map(|list| list.value),
-            exec: self.read_exec(table),
+            exec: self.read_command(table, SECTION, "exec"),
             timeout: self.read_value(table, SECTION, "timeout", value::read_action_timeout),
             at_once: self.read_value(table, SECTION, "at_once", value::read_runs_at_once),
         }
     }
 
     /// Reads a program with its arguments. The first word is the absolute path of one program.
-    fn read_exec(&mut self, table: &DeTable<'_>) -> Option<Vec<At<String>>> {
-        let words = self.read_list(table, ConfigSection::OnEvent, "exec", value::read_argument)?.value;
+    pub(super) fn read_command(
+        &mut self,
+        table: &DeTable<'_>,
+        section: ConfigSection,
+        key: &'static str,
+    ) -> Option<Vec<At<String>>> {
+        let words = self.read_list(table, section, key, value::read_argument)?.value;
         let program = words.first()?;
         match value::program(&WrittenValue::Text(&program.value)) {
             Ok(_) => Some(words),
             Err(wrong) => {
-                self.problems.wrong_value(program.place, "on_event.exec", wrong.what, wrong.accepted);
+                let key = format!("{}.{key}", section.name());
+                self.problems.wrong_value(program.place, key, wrong.what, wrong.accepted);
                 None
             }
         }

@@ -7,13 +7,20 @@ use crate::action::{ActionPlan, DEFAULT_ACTION_TIMEOUT, DEFAULT_RUNS_AT_ONCE, Ra
 use crate::problem::{At, ProblemList};
 use crate::suggest::nearest_word;
 
+/// Subject of the events about findings.
+const PROOF_SUBJECT: &str = "proof";
+
+/// Another word for [`PROOF_SUBJECT`], as `vgpu status` calls them.
+const FINDING_WORD: &str = "finding";
+
 /// Returns the actions of a file. `kinds` are the kinds of events that may start a program.
 pub(super) fn resolve_actions(
     raw: &[RawAction],
     kinds: &[&'static str],
     problems: &mut ProblemList<'_>,
 ) -> Vec<ActionPlan> {
-    let subjects: BTreeSet<&str> = kinds.iter().filter_map(|kind| kind.split('.').next()).collect();
+    let mut subjects: BTreeSet<&str> = kinds.iter().filter_map(|kind| kind.split('.').next()).collect();
+    subjects.extend(subjects.contains(PROOF_SUBJECT).then_some(FINDING_WORD));
     let mut actions = Vec::new();
     for action in raw {
         let Some(events) = &action.events else { continue };
@@ -37,7 +44,8 @@ fn find_kinds(
     subjects: &BTreeSet<&str>,
     problems: &mut ProblemList<'_>,
 ) -> Vec<&'static str> {
-    let is_meant = |kind: &&&'static str| **kind == event.value || kind.split('.').next() == Some(&event.value);
+    let word = if event.value == FINDING_WORD { PROOF_SUBJECT } else { event.value.as_str() };
+    let is_meant = |kind: &&&'static str| **kind == event.value || kind.split('.').next() == Some(word);
     let found: Vec<&'static str> = kinds.iter().filter(is_meant).copied().collect();
     if !found.is_empty() {
         return found;

@@ -44,6 +44,11 @@ impl<'r> TenantLayers<'r> {
         Self { replicas: tenant.replicas.as_ref(), policies: policies.chain([("defaults", &raw.defaults)]).collect() }
     }
 
+    /// Returns the policies of the sections, most specific first, each with the section's name.
+    pub fn sections(&self) -> impl Iterator<Item = (&'static str, &RawPolicy)> {
+        self.policies.iter().copied()
+    }
+
     pub fn allowed_uids(&self) -> Option<Vec<RangeInclusive<u32>>> {
         self.policies.iter().find_map(|(_, policy)| policy.uids.as_ref()).map(|at| at.value.clone())
     }

@@ -62,7 +62,15 @@ pub fn read_date_time(written: &WrittenValue<'_>) -> Result<DateTime, WrongValue
 /// Reads a length of time in seconds, minutes, hours or days, from a minute to a year.
 pub fn read_length(written: &WrittenValue<'_>) -> Result<u64, WrongValue> {
     const FORMS: &str = "a length of time from \"1m\" to \"365d\", in s, m, h or d";
-    let text = read_string(written, FORMS)?;
+    match parse_seconds(read_string(written, FORMS)?) {
+        Some(seconds) if (60..=365 * 86_400).contains(&seconds) => Ok(seconds),
+        Some(_) => wrong_value("is out of range", FORMS),
+        None => wrong_value("is not a length of time", FORMS),
+    }
+}
+
+/// Returns the seconds of a whole number with a unit: s, m, h or d.
+pub(super) fn parse_seconds(text: &str) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (amount, unit) = text.split_at(digits);
     let unit = match unit {
@@ -70,13 +78,9 @@ pub fn read_length(written: &WrittenValue<'_>) -> Result<u64, WrongValue> {
         "m" => 60,
         "h" => 3_600,
         "d" => 86_400,
-        _ => return wrong_value("is not a length of time", FORMS),
+        _ => return None,
     };
-    match amount.parse::<u64>().ok().and_then(|amount| amount.checked_mul(unit)) {
-        Some(seconds) if (60..=365 * 86_400).contains(&seconds) => Ok(seconds),
-        Some(_) => wrong_value("is out of range", FORMS),
-        None => wrong_value("is not a length of time", FORMS),
-    }
+    amount.parse::<u64>().ok()?.checked_mul(unit)
 }
 
 #[cfg(test)]
