@@ -12,8 +12,10 @@
 
 pub mod chain;
 pub mod cordons;
+pub mod deadline;
 pub mod forecast;
 pub mod groups;
+pub mod idle;
 pub mod overrides;
 pub mod quotas;
 pub mod schedule;

@@ -1,0 +1,115 @@
+//! Properties of deadlines: the floor suffices, is no more than that, and is never past what is admissible.
+
+use proptest::prelude::*;
+use vgpu_config::usage::DeadlinePlan;
+use vgpu_policy::deadline::{DeadlineRoom, DeadlineState, decide_deadline};
+
+const HOUR: i64 = 3_600;
+const HOUR_NS: u64 = 3_600_000_000_000;
+
+const FREE: DeadlineRoom = DeadlineRoom { admissible: 1000, ceiling: 1000, raised: 0 };
+
+fn plan(hours: u64, due: i64) -> DeadlinePlan {
+    DeadlinePlan { due, needed_ns: hours * HOUR_NS }
+}
+
+fn floors(plan: &DeadlinePlan, received_ns: u64, rooms: &[DeadlineRoom], now: i64) -> (DeadlineState, Vec<u32>) {
+    let decision = decide_deadline(plan, received_ns, rooms, now);
+    let permille = decision.floors.iter().map(|floor| floor.map_or(0, |floor| floor.as_permille().into()));
+    (decision.state, permille.collect())
+}
+
+/// Row 84.
+#[test]
+fn a_deadline_gets_what_remains_by_the_time_left_and_nothing_when_it_is_done() {
+    let plan = plan(5, 10 * HOUR);
+    assert_eq!(floors(&plan, 0, &[FREE], 0), (DeadlineState::OnTime, vec![500]));
+    assert_eq!(floors(&plan, 0, &[FREE], 4 * HOUR), (DeadlineState::OnTime, vec![840]), "5/6, rounded up");
+    assert_eq!(floors(&plan, 4 * HOUR_NS, &[FREE], 4 * HOUR), (DeadlineState::OnTime, vec![170]));
+    assert_eq!(floors(&plan, 5 * HOUR_NS, &[FREE], 20 * HOUR), (DeadlineState::Met, vec![0]));
+    assert_eq!(floors(&plan, 0, &[FREE, FREE], 0), (DeadlineState::OnTime, vec![250, 250]), "two devices");
+    let tight = DeadlineRoom { admissible: 100, ..FREE };
+    assert_eq!(floors(&plan, 0, &[FREE, tight], 0), (DeadlineState::OnTime, vec![400, 100]), "where there is room");
+    assert_eq!(floors(&plan, 0, &[tight], 0), (DeadlineState::AtRisk, vec![100]));
+}
+
+/// Row 84: the event says when the deadline could be met for the last time.
+#[test]
+fn a_deadline_that_cannot_be_met_says_since_when() {
+    let plan = plan(5, 10 * HOUR);
+    assert_eq!(floors(&plan, 0, &[FREE], 5 * HOUR), (DeadlineState::OnTime, vec![1000]));
+    for now in [5 * HOUR + 1, 9 * HOUR, 10 * HOUR, 30 * HOUR] {
+        assert_eq!(floors(&plan, 0, &[FREE], now), (DeadlineState::Missed { since: 5 * HOUR }, vec![0]), "{now}");
+    }
+    let half = DeadlineRoom { ceiling: 500, admissible: 500, ..FREE };
+    assert_eq!(floors(&plan, 0, &[half], 1).0, DeadlineState::Missed { since: 0 }, "by its ceiling");
+}
+
+#[test]
+fn a_floor_changes_by_whole_percent_and_falls_only_by_two() {
+    let plan = plan(5, 10 * HOUR);
+    let at = |raised, received_ns| floors(&plan, received_ns, &[DeadlineRoom { raised, ..FREE }], 0).1[0];
+    assert_eq!(at(0, 0), 500);
+    assert_eq!(at(500, HOUR_NS / 10), 500, "49 percent are needed, and 50 stay");
+    assert_eq!(at(500, HOUR_NS / 5), 480, "48 percent are needed");
+    assert_eq!(at(480, 0), 500, "it rises at once");
+}
+
+fn rooms() -> impl Strategy<Value = Vec<DeadlineRoom>> {
+    let room = (1..=100_u32, 0..=100_u32, 0..=100_u32).prop_map(|(ceiling, admissible, raised)| {
+        let (ceiling, admissible) = (ceiling * 10, (admissible * 10).min(ceiling * 10));
+        DeadlineRoom { ceiling, admissible, raised: (raised * 10).min(admissible) }
+    });
+    prop::collection::vec(room, 1..5)
+}
+
+proptest! {
+    #[test]
+    fn floors_never_pass_what_is_admissible_and_on_time_they_suffice_without_waste(
+        rooms in rooms(), needed in 1..2_000_000_u64, left in 1..1_000_000_i64,
+    ) {
+        let plan = DeadlinePlan { due: left, needed_ns: needed * 1_000_000_000 };
+        let (state, floors) = floors(&plan, 0, &rooms, 0);
+        let rate = (u128::from(needed) * 1000).div_ceil(left.unsigned_abs().into());
+        for (floor, room) in floors.iter().zip(&rooms) {
+            prop_assert!(*floor <= room.admissible);
+        }
+        let sum: u128 = floors.iter().map(|floor| u128::from(*floor)).sum();
+        let (admissible, ceilings): (u32, u32) =
+            rooms.iter().fold((0, 0), |(a, c), room| (a + room.admissible, c + room.ceiling));
+        match state {
+            DeadlineState::OnTime => {
+                prop_assert!(sum >= rate);
+                // One percent of rounding and less than two of falling, on each device.
+                prop_assert!(sum <= rate + 30 * rooms.len() as u128, "{sum} for {rate}");
+            }
+            DeadlineState::AtRisk => prop_assert!(sum < rate && sum == u128::from(admissible)),
+            DeadlineState::Missed { since } => {
+                prop_assert!(sum == 0 && rate > u128::from(ceilings) && since <= 0);
+            }
+            DeadlineState::Met => prop_assert!(false, "work remains"),
+        }
+    }
+
+    /// A tenant that gets exactly its floor, or more, is done in time; its floor changes rarely.
+    #[test]
+    fn a_tenant_that_gets_its_floor_is_done_in_time(
+        hours in 1..40_u64, days in 2..6_i64, lucky in prop::collection::vec(0..3_u64, 1..30),
+    ) {
+        const STEP: i64 = 60;
+        let plan = plan(hours, days * 24 * HOUR);
+        let (mut received, mut raised, mut changes, mut now) = (0_u64, 0_u32, 0_u32, 0_i64);
+        while now < plan.due {
+            let room = DeadlineRoom { raised, ..FREE };
+            let (state, floors) = floors(&plan, received, &[room], now);
+            prop_assert!(matches!(state, DeadlineState::OnTime | DeadlineState::Met), "{state:?} at {now}");
+            changes += u32::from(floors[0] != raised);
+            raised = floors[0];
+            let luck = lucky[usize::try_from(now / (6 * HOUR)).unwrap() % lucky.len()] * 50;
+            received += (u64::from(raised) + luck).min(1000) * STEP.unsigned_abs() * 1_000_000;
+            now += STEP;
+        }
+        prop_assert_eq!(floors(&plan, received, &[FREE], now).0, DeadlineState::Met);
+        prop_assert!(changes <= 110, "{changes} changes of the floor");
+    }
+}
