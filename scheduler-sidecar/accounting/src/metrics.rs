@@ -139,6 +139,16 @@ pub const FAMILY_NAMES: &[FamilyName] = &[
     name("vgpu_group_effective_ratio", GROUP_LABELS, "Part that its running tenants get now if all want time, 0 to 1."),
     name("vgpu_group_quota_used_ratio", "group, per, unit, then", "Used part of a quota; above 1 if more was used."),
     name(
+        "vgpu_tenant_idle_seconds",
+        TENANT_LABELS,
+        "For how long the tenant has been idle or stalled; 0 if it is not, no sample if nobody looks.",
+    ),
+    name(
+        "vgpu_tenant_memory_reclaimable_bytes",
+        TENANT_LABELS,
+        "Memory of an idle tenant that an idle step marked as reclaimable; no sample if nobody looks.",
+    ),
+    name(
         "hami_vgpu_memory_used_bytes",
         "zone, namespace, pod, container, vdevice_index, device_uuid",
         "As vgpu_tenant_memory_used_bytes.",
@@ -287,6 +297,10 @@ fn of_tenant(page: &mut MetricsPage, tenant: &TenantStatus) {
         truth_sample(tenant.mode == "enforce" && tenant.unusable.is_none()),
     );
     page.add_level("vgpu_tenant_paused", labels(), truth_sample(tenant.paused));
+    if let Some(idle) = &tenant.idle {
+        page.add_level("vgpu_tenant_idle_seconds", labels(), to_sample(idle.idle_seconds));
+        page.add_level("vgpu_tenant_memory_reclaimable_bytes", labels(), to_sample(idle.reclaimable));
+    }
 }
 
 fn of_group(page: &mut MetricsPage, group: &GroupStatus) {

@@ -392,6 +392,8 @@ mod tests {
             gang: None,
             mode: "observe".into(),
             strict: true,
+            idle: None,
+            deadline: None,
             devices: vec![here],
             members: Vec::new(),
         }

@@ -74,6 +74,8 @@ fn tenant(name: &str, device: &str, (wanted, got): (f64, f64), (used, limit): (u
         gang: None,
         mode: "enforce".into(),
         strict: false,
+        idle: None,
+        deadline: None,
         devices: vec![TermsStatus {
             device: device.into(),
             memory_limit: Some(limit * GIB),

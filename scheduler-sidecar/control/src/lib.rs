@@ -43,8 +43,8 @@ use vgpu_config::schedule::WrittenBooking;
 pub use explain::DeviceExplanation;
 pub use status::{
     ActionStatus, AddedStatus, AuditStatus, ConfigurationStatus, CordonStatus, CordonedMember, DaemonFault,
-    DaemonStatus, DeviceStatus, EnergyStatus, MemberDevice, MemberStatus, ProcessStatus, RecordStatus, TenantStatus,
-    TermsStatus, TimeStatus,
+    DaemonStatus, DeadlineStatus, DeviceStatus, EnergyStatus, IdleStatus, MemberDevice, MemberStatus, ProcessStatus,
+    RecordStatus, TenantStatus, TermsStatus, TimeStatus,
 };
 
 /// Version number of the administrative protocol.

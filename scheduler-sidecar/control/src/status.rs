@@ -254,11 +254,46 @@ pub struct TenantStatus {
     /// True if bypasses of the library are refused.
     #[serde(default)]
     pub strict: bool,
+    /// Set for a tenant whose use is followed: keys about idle tenants in its section, its template or the defaults.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle: Option<IdleStatus>,
+    /// Set for a tenant with a deadline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<DeadlineStatus>,
     /// Limits and share of time (terms) on each device, and usage there.
     #[serde(default)]
     pub devices: Vec<TermsStatus>,
     /// Connected members, the longest connected first.
     pub members: Vec<MemberStatus>,
+}
+
+/// How a tenant uses what it holds.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct IdleStatus {
+    /// State in one word: `busy`, `idle`, `resident-idle`, `stalled`, `starved`, `over-used`.
+    pub state: String,
+    /// Seconds for which it has been idle or stalled; 0: it is not.
+    pub idle_seconds: u64,
+    /// Steps that were taken and still hold.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<String>,
+    /// Memory of it that is marked as reclaimable, in bytes.
+    pub reclaimable: u64,
+    /// Memory held multiplied by time, in GiB hours, since it was told to be idle.
+    pub hoarded_gib_hours: f64,
+}
+
+/// Work with a due time.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct DeadlineStatus {
+    /// Due time, in seconds since 1970.
+    pub due: i64,
+    /// Device time that the work needs, in hours.
+    pub gpu_hours_needed: f64,
+    /// Device time that it got, in hours.
+    pub gpu_hours_received: f64,
+    /// State in one word: `on time`, `at risk`, `missed`, `met`.
+    pub state: String,
 }
 
 /// Lifetime of a tenant that a command added.

@@ -171,6 +171,21 @@ impl ActionRunner {
         book.actions.iter_mut().filter_map(|action| action.offer(event).then_some(action.number)).collect()
     }
 
+    /// Runs a program once, for an event, next to the actions of the file.
+    pub fn run_once(&self, plan: &ActionPlan, event: &Arc<DaemonEvent>) {
+        let mut book = self.0.book.lock();
+        if book.is_stopping {
+            return;
+        }
+        book.next_number += 1;
+        // As an action that the file has no longer: it ends with this run.
+        let (number, waiting) = (book.next_number, VecDeque::from([event.clone()]));
+        let action = LiveAction { is_removed: true, waiting, running: 1, ..LiveAction::new(number, plan) };
+        book.actions.push(action);
+        drop(book);
+        self.start_threads(&[number]);
+    }
+
     /// Starts a thread for each of these actions. Where none can be started, the event waits for a later thread.
     pub fn start_threads(&self, actions: &[u64]) {
         for &number in actions {

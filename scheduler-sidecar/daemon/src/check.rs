@@ -1,5 +1,6 @@
 //! `vgpud --check`: prints the plan of a configuration file, or all errors in it. Starts and changes nothing.
 
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
@@ -93,14 +94,19 @@ fn row_json(row: &ForecastRow) -> Value {
     })
 }
 
-/// Checks that each action's program can be run. The daemon would serve all the same, and tell each failed run.
+/// Checks that the programs of actions and of the step `suspend` can be run. The daemon would serve all the same, and
+/// tell each failed run.
 fn check_programs(plan: &ConfigPlan) -> Result<(), Failure> {
     let mut missing = false;
-    for program in plan.actions.iter().map(|action| action.exec[0].as_str()) {
+    let actions = plan.actions.iter().map(|action| ("on_event", action.exec[0].as_str()));
+    let idle = plan.tenants.iter().filter_map(|tenant| tenant.usage.idle.as_ref());
+    let suspends: BTreeSet<_> =
+        idle.filter_map(|idle| Some(("idle_suspend", idle.suspend.first()?.as_str()))).collect();
+    for (key, program) in actions.chain(suspends) {
         if let Err(why) = rustix::fs::access(program, rustix::fs::Access::EXEC_OK) {
             missing = true;
             let (program, why) = (program.escape_default(), std::io::Error::from(why));
-            let _ = writeln!(std::io::stderr(), "on_event: {program} cannot be run: {why}");
+            let _ = writeln!(std::io::stderr(), "{key}: {program} cannot be run: {why}");
         }
     }
     if missing { Err(Failure::new(EXIT_FINDINGS, "")) } else { Ok(()) }

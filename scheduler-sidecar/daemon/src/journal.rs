@@ -88,6 +88,12 @@ impl EventJournal {
         }
     }
 
+    /// Runs a program once, for an event. False: no program can be run.
+    pub fn run_once(&self, plan: &ActionPlan, event: &Arc<DaemonEvent>) -> bool {
+        let actions = self.0.ring.lock().actions.clone();
+        actions.map(|actions| actions.run_once(plan, event)).is_some()
+    }
+
     /// State of the actions in force.
     #[must_use]
     pub fn action_statuses(&self) -> Vec<ActionStatus> {

@@ -121,6 +121,8 @@ impl TenantRoom {
             removed: self.is_removed(),
             added: None,
             unusable: self.unusable.clone(),
+            idle: None,
+            deadline: None,
             paused: false,
             gang: self.tenant.gang.clone(),
             mode: self.tenant.mode.to_string(),

@@ -12,7 +12,7 @@ use vgpu_accounting::clock;
 use vgpu_config::inventory::Inventory;
 use vgpu_config::options::Options;
 use vgpu_config::paths;
-use vgpu_config::plan::ConfigPlan;
+use vgpu_config::plan::{ConfigPlan, TenantPlan};
 use vgpu_config::problem::{ConfigReport, ProblemList, escape_value};
 use vgpu_config::read::MAX_FILE;
 use vgpu_config::resolve::Surroundings;
@@ -21,6 +21,8 @@ use vgpu_policy::chain::PolicyInputs;
 use vgpu_policy::forecast::{find_booking_conflicts, find_window_conflicts};
 use vgpu_policy::stage::PolicyStage;
 use vgpu_policy::words::format_time;
+
+use crate::kept_deadlines::DeadlineStore;
 
 /// Time for which windows are checked, in seconds: they return every week.
 const CHECKED_SECONDS: i64 = 8 * 86_400;
@@ -214,7 +216,7 @@ impl ConfigSource {
     /// [`SourceError::Wrong`]; all errors at once.
     pub fn make_plan(&self, text: &str) -> Result<ConfigPlan, SourceError> {
         let wrong = |report| SourceError::Wrong { file: self.name.clone(), report };
-        let mut plan = config::make_plan(text, &self.around).map_err(wrong)?;
+        let mut plan = self.plan_at(text, clock::unix_seconds()).map_err(wrong)?;
         self.check_schedule(text, &plan).map_err(wrong)?;
         let note = |why: &String| {
             format!(
@@ -238,5 +240,18 @@ impl ConfigSource {
         });
         plan.notes.splice(..0, self.silent.as_ref().map(note).into_iter().chain(unknown).chain(lost));
         Ok(plan)
+    }
+
+    /// The plan of this text. A deadline that is over at `now` is an error, unless its work is counted already.
+    fn plan_at(&self, text: &str, now: i64) -> Result<ConfigPlan, ConfigReport> {
+        let plan = config::make_plan(text, &self.around)?;
+        let is_over = |tenant: &TenantPlan| tenant.usage.deadline.is_some_and(|deadline| deadline.due <= now);
+        if !plan.tenants.iter().any(is_over) {
+            return Ok(plan);
+        }
+        // Only the plan says where the counts are.
+        let store = plan.daemon.state_dir.as_deref().map(DeadlineStore::below);
+        let kept_deadlines = store.map(|store| store.read_due_times()).unwrap_or_default();
+        config::make_plan(text, &Surroundings { now: Some(now), kept_deadlines, ..self.around.clone() })
     }
 }

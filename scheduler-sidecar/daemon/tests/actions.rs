@@ -371,6 +371,25 @@ fn the_example_scales_the_service_of_a_paused_tenant_to_zero_and_back() {
     let scaled = |replicas| format!("-f /srv/compose.yaml up --detach --no-recreate --scale b={replicas} b\n");
     assert_eq!(read(&world, "told"), scaled(0) + &scaled(1));
     assert_eq!(actions(&world)[0].failed, 0);
+    // Row 52: an idle service is ended too.
+    for (event, is_scaled) in [("idle.resident", true), ("idle.began", true), ("idle.ended", false)] {
+        let mut command = Command::new(&script);
+        command.args(["/srv/compose.yaml", "/bin/echo"]).env("VGPU_EVENT", event).env("VGPU_EVENT_TENANT", "b");
+        let (out, _) = support::texts(&command.output().unwrap());
+        assert_eq!(out, if is_scaled { scaled(0) } else { String::new() }, "{event}");
+    }
+}
+
+#[test]
+fn idle_starved_over_used_and_finding_are_words_for_events() {
+    let dir = TempDir::new().unwrap();
+    for word in ["idle", "starved", "over-used", "deadline", "finding", "proof"] {
+        let file = dir.path().join("f.toml");
+        fs::write(&file, format!("[[on_event]]\nevents = [{word:?}]\nexec = [\"/bin/true\"]\n")).unwrap();
+        let output = vgpud().args(["--driver", "none", "--json", "--check"]).arg(&file).output().unwrap();
+        let (out, err) = support::texts(&output);
+        assert_eq!(output.status.code(), Some(0), "{word}: {out}{err}");
+    }
 }
 
 #[test]

@@ -17,7 +17,8 @@ use vgpu_accounting::metrics::{FAMILY_NAMES, FamilyName, metrics_text};
 use vgpu_config::bearer::CostBearer;
 use vgpu_control::finding::{Finding, FindingKind, ProcessId};
 use vgpu_control::{
-    DaemonFault, DaemonStatus, DeviceStatus, EnergyStatus, MemberStatus, TenantStatus, TermsStatus, TimeStatus,
+    DaemonFault, DaemonStatus, DeviceStatus, EnergyStatus, IdleStatus, MemberStatus, TenantStatus, TermsStatus,
+    TimeStatus,
 };
 
 fn found() -> Finding {
@@ -83,6 +84,8 @@ fn full() -> DaemonStatus {
         gang: None,
         mode: "enforce".into(),
         strict: false,
+        idle: None,
+        deadline: None,
         devices,
         members: vec![MemberStatus::default()],
     };
@@ -120,6 +123,7 @@ fn full() -> DaemonStatus {
                 paused: false,
                 mode: "observe".into(),
                 refused: 0,
+                idle: Some(IdleStatus { idle_seconds: 90, reclaimable: 4096, ..IdleStatus::default() }),
                 ..tenant("idle", vec![idle, other])
             },
         ],
@@ -189,7 +193,10 @@ fn each_sample_is_the_number_that_its_name_says() {
     expected.push("vgpu_tenant_info{tenant=\"idle\",group=\"\"} 1.0".into());
     for (labels, all) in [
         ("tenant=\"a\"", "members 1,connections_refused_total 4,enforced 1,paused 1"),
-        ("tenant=\"idle\"", "members 0,connections_refused_total 0,enforced 0,paused 0"),
+        (
+            "tenant=\"idle\"",
+            "members 0,connections_refused_total 0,enforced 0,paused 0,idle_seconds 90,memory_reclaimable_bytes 4096",
+        ),
         (
             "tenant=\"a\",device=\"GPU-1\"",
             "memory_limit_bytes 1073741824,memory_used_bytes 5242880,memory_peak_bytes 6291456,sm_limit_ratio 0.3,\

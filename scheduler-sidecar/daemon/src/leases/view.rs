@@ -154,6 +154,15 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
         sums.into_iter().map(used).collect()
     }
 
+    /// Tells from the last reading of the reports if work of the tenant is queued on a device, and if a member waits for
+    /// permission to launch.
+    pub fn queued_work(&self, number: TenantId) -> (bool, bool) {
+        let pages = self.houses.get(&number).and_then(|house| house.pages.as_ref());
+        let slots = || pages.iter().flat_map(|pages| pages.slots.iter().flatten());
+        let in_flight = slots().any(|slot| self.arbiter.last_report(slot.id).in_flight.is_some_and(|work| work > 0));
+        (in_flight, slots().any(|slot| slot.stands.is_some()))
+    }
+
     /// A tenant's members on devices, from the last reading of their reports.
     fn members_on_devices(&self, number: TenantId, now: u64) -> Vec<OnDevice> {
         let Some(pages) = self.houses.get(&number).and_then(|house| house.pages.as_ref()) else { return Vec::new() };

@@ -22,6 +22,8 @@ use vgpu_policy::stage::PolicyStage;
 use vgpu_policy::usage::UsageChange;
 use vgpu_policy::words::{chain_sentences, format_time};
 
+use super::deadlines::DeadlineFollower;
+use super::needs::NeedState;
 use super::{Reactor, arbiter_number};
 use crate::config::TenantConfig;
 use crate::connection::PeerCredentials;
@@ -37,10 +39,12 @@ const MAX_CLOCK_WAIT: Duration = Duration::from_secs(60);
 pub(crate) struct PolicyState {
     /// `None`: there is no directory of state.
     store: Option<ChangeStore>,
-    zone: TimeZone,
+    pub zone: TimeZone,
     pub kept: KeptChanges,
     /// Changes that follow from use.
     pub usage: Vec<UsageChange>,
+    /// Tenants whose use is followed.
+    pub needs: NeedState,
     /// Time of the next look at use; `None`: no policy follows it.
     pub next_usage: Option<Instant>,
     /// Outcomes of tenants that some policy changes, by name.
@@ -87,6 +91,7 @@ impl PolicyState {
             zone: TimeZone::system(),
             kept,
             usage: Vec::new(),
+            needs: NeedState::new(DeadlineFollower::below(state_dir)),
             next_usage: None,
             outcomes: BTreeMap::new(),
             refused: Vec::new(),
@@ -434,13 +439,17 @@ impl Reactor {
     /// Sentences that tell where a tenant's terms on a device come from; none if no policy changes them.
     pub(super) fn chain_words(&self, tenant: &str, device: &str) -> Vec<String> {
         let room = self.rooms.values().find(|room| !room.is_removed() && room.tenant.name == tenant);
-        let Some((room, outcome)) = room.zip(self.policies.outcomes.get(tenant)) else { return Vec::new() };
+        let use_words = self.policies.needs.idle.sentence(tenant);
+        let Some((room, outcome)) = room.zip(self.policies.outcomes.get(tenant)) else {
+            return use_words.into_iter().collect();
+        };
         let source = match (self.added.is_stored(tenant), &self.loaded) {
             (true, _) => "vgpu tenant add",
             (false, Some(_)) => "file",
             (false, None) => "command line",
         };
-        chain_sentences(&TenantPlan::from(&room.base), outcome, device, source, clock::unix_seconds())
+        let chain = chain_sentences(&TenantPlan::from(&room.base), outcome, device, source, clock::unix_seconds());
+        use_words.into_iter().chain(chain).collect()
     }
 
     /// Adds an override and puts it in force.

@@ -66,9 +66,10 @@ impl Reactor {
             let Some(room) = self.rooms.get(&id) else { continue };
             let mut status = room.tenant_status();
             let on = members_on(&seen);
-            let held = self.held_by_device(id, &seen);
+            let held = self.held_by_device(id, &seen.used);
             status.devices = self.terms_rows(id, room, &seen, &held);
             holders.extend(seen.said.into_iter().map(|said| (said.device, said.holder)));
+            (status.idle, status.deadline) = self.need_statuses(&status.name);
             status.paused = self.leases.is_paused(arbiter_number(id));
             status.added = self.added.status_of(&status.name, clock::now()).filter(|_| !status.removed);
             status.members = members
@@ -133,7 +134,7 @@ impl Reactor {
 
     /// Memory that a tenant holds on each device that it used, by UUID, including memory that its ledgers do not
     /// contain.
-    fn held_by_device(&self, id: u64, seen: &LeaseReading) -> BTreeMap<String, HeldMemory> {
+    pub(super) fn held_by_device(&self, id: u64, used: &[Used]) -> BTreeMap<String, HeldMemory> {
         let on = |used: &Used| {
             let mut held = self.record.held_by(&(id, used.device.clone()))?;
             if used.members == 0 {
@@ -146,7 +147,7 @@ impl Reactor {
             (held.used, held.overhead) = (held.used.saturating_add(beside), held.overhead.saturating_add(beside));
             Some((used.device.clone(), held))
         };
-        seen.used.iter().filter_map(on).collect()
+        used.iter().filter_map(on).collect()
     }
 
     /// State of a tenant now, from the leases. For a tenant without pages no report is read; most tenants have none.
@@ -171,7 +172,7 @@ impl Reactor {
     /// joined.
     pub(crate) fn terms_status(&mut self, id: u64) -> Vec<TermsStatus> {
         let seen = self.read_leases(id);
-        let held = self.held_by_device(id, &seen);
+        let held = self.held_by_device(id, &seen.used);
         self.rooms.get(&id).map(|room| self.terms_rows(id, room, &seen, &held)).unwrap_or_default()
     }
 

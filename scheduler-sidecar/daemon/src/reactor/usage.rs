@@ -27,20 +27,29 @@ impl Reactor {
 
     /// Makes the loop look at use at once if a policy follows it, or stops following it.
     pub(super) fn follow_usage_if_configured(&mut self) {
-        let is_configured = self.follows_groups();
+        let (groups, needs) = (self.follows_groups(), self.has_needs());
+        if !groups {
+            self.groups.stop();
+        }
         let state = &mut self.policies;
-        if is_configured {
+        if !needs {
+            state.needs.forget_use();
+        }
+        if groups || needs {
             // The change may be about use, and a new tenant may belong to a group that is restricted.
             state.next_usage = Some(Instant::now());
         } else {
             state.next_usage = None;
             state.usage.clear();
-            self.groups.stop();
         }
     }
 
     /// Collects the changes of all policies that follow use, groups first.
     fn usage_changes(&mut self) -> Vec<UsageChange> {
-        self.group_changes()
+        let mut changes = if self.follows_groups() { self.group_changes() } else { Vec::new() };
+        if self.has_needs() {
+            changes.extend(self.need_changes());
+        }
+        changes
     }
 }

@@ -1,0 +1,224 @@
+//! Follows tenants that do not use what they hold: tells their states, and takes the steps that the file gives.
+//!
+//! The decisions are [`vgpu_policy::idle`]. State is in memory only: after a restart of the daemon the minutes begin
+//! again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::{Signal, pidfd_send_signal};
+use tracing::{info, warn};
+use vgpu_config::action::ActionPlan;
+use vgpu_config::usage::{IdlePlan, IdleStep, StepKind};
+use vgpu_control::IdleStatus;
+use vgpu_control::event::DaemonEvent;
+use vgpu_policy::idle::{IdleEnd, IdleWatch, UseSample, UseState};
+use vgpu_policy::stage::PolicyStage;
+use vgpu_policy::usage::{UsageChange, UsageEffect};
+
+use super::Reactor;
+use super::tenants::open_owner;
+use crate::connection::{ConnectionSide, ConnectionState};
+use vgpu_control::finding::ProcessId;
+
+/// Time after which a program that suspends is killed.
+const SUSPEND_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Most events that are searched for the one that was just logged.
+const MAX_EVENTS_SEARCHED: usize = 64;
+
+/// A tenant that is followed.
+#[derive(Debug, Default)]
+struct FollowedTenant {
+    plan: IdlePlan,
+    watch: IdleWatch,
+    memory: u64,
+}
+
+/// The tenants that are followed, by name.
+#[derive(Debug, Default)]
+pub(crate) struct IdleFollower(BTreeMap<String, FollowedTenant>);
+
+impl IdleFollower {
+    /// How a tenant uses what it holds; `None`: it is not followed.
+    pub fn status_of(&self, tenant: &str) -> Option<IdleStatus> {
+        let FollowedTenant { plan, watch, memory, .. } = self.0.get(tenant)?;
+        Some(IdleStatus {
+            state: watch.state().word().to_owned(),
+            idle_seconds: watch.idle_seconds(),
+            steps: watch.taken_steps().iter().map(|kind| kind.word().to_owned()).collect(),
+            reclaimable: if watch.is_reclaimable(plan) { *memory } else { 0 },
+            hoarded_gib_hours: to_gib_hours(watch.hoarded_byte_seconds()),
+        })
+    }
+
+    /// A sentence about a tenant that is not busy; `None`: it is busy or not followed.
+    pub fn sentence(&self, tenant: &str) -> Option<String> {
+        let FollowedTenant { plan, watch, .. } = self.0.get(tenant)?;
+        let state = watch.state();
+        let steps: Vec<&str> = watch.taken_steps().iter().map(|kind| kind.word()).collect();
+        let steps = match (steps.is_empty(), plan.dry_run) {
+            (true, _) => String::new(),
+            (false, true) => format!("; steps not taken (idle_dry_run): {}", steps.join(", ")),
+            (false, false) => format!("; steps: {}", steps.join(", ")),
+        };
+        (state != UseState::Busy).then(|| format!("use: {}{steps}", state.word()))
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "for people")]
+fn to_gib_hours(byte_seconds: u128) -> f64 {
+    let hours = byte_seconds as f64 / f64::from(1 << 30) / 3600.0;
+    (hours * 1000.0).round() / 1000.0
+}
+
+impl Reactor {
+    /// Takes the next samples: logs changed states, takes steps that are due, and returns the changes of terms.
+    pub(super) fn idle_changes(&mut self, samples: &[(u64, UseSample)]) -> Vec<UsageChange> {
+        let mut followed = std::mem::take(&mut self.policies.needs.idle.0);
+        let mut seen = BTreeSet::new();
+        let mut changes = Vec::new();
+        for (id, sample) in samples {
+            let Some(room) = self.rooms.get(id) else { continue };
+            let (name, Some(plan)) = (room.tenant.name.clone(), room.tenant.usage.idle.clone()) else { continue };
+            let tenant = followed.entry(name.clone()).or_default();
+            (tenant.plan, tenant.memory) = (plan, sample.memory);
+            let news = tenant.watch.take_sample(&tenant.plan, *sample);
+            if let Some((before, state)) = news.change {
+                tell_change(&name, before, state, news.ended, sample);
+            }
+            for step in news.steps {
+                self.take_step(*id, &name, &tenant.plan, step, tenant.watch.state());
+            }
+            if news.is_kill_due {
+                self.signal_members(*id, &name, Signal::KILL);
+            }
+            changes.extend(tenant.watch.restriction(&tenant.plan).map(|bounds| UsageChange {
+                stage: PolicyStage::Need,
+                name: "idle".into(),
+                tenant: name.clone(),
+                device: None,
+                effect: UsageEffect::Restrict(bounds),
+                until: None,
+                reason: Some(tenant.watch.state().word().to_owned()),
+            }));
+            seen.insert(name);
+        }
+        followed.retain(|name, _| seen.contains(name));
+        self.policies.needs.idle.0 = followed;
+        changes
+    }
+
+    fn take_step(&mut self, id: u64, name: &str, plan: &IdlePlan, step: IdleStep, state: UseState) {
+        let next = self.journal.event_position().next;
+        let pids = self.member_processes(id).into_iter().map(|process| process.pid.to_string()).collect::<Vec<_>>();
+        let (step_words, state, members) = (step.to_words(), state.word(), pids.join(" "));
+        let dry_run = plan.dry_run.then_some(true);
+        let meaning = step_meaning(step.kind, plan.dry_run);
+        if step.kind.is_harmful() {
+            warn!(kind = "idle.step", tenant = %name, step = step_words, state, members, dry_run, "{meaning}");
+        } else {
+            info!(kind = "idle.step", tenant = %name, step = step_words, state, members, dry_run, "{meaning}");
+        }
+        if plan.dry_run {
+            return;
+        }
+        match step.kind {
+            StepKind::Event | StepKind::Lower | StepKind::Reclaimable => {}
+            StepKind::Suspend => {
+                let events = self.journal.from(next, MAX_EVENTS_SEARCHED);
+                let is_it =
+                    |event: &&Arc<DaemonEvent>| event.kind == "idle.step" && event.tenant.as_deref() == Some(name);
+                let program = ActionPlan {
+                    events: vec!["idle.step".into()],
+                    kinds: BTreeSet::new(),
+                    exec: plan.suspend.iter().chain(&pids).cloned().collect(),
+                    timeout: SUSPEND_TIMEOUT,
+                    at_once: 1,
+                };
+                let runs = !plan.suspend.is_empty()
+                    && !pids.is_empty()
+                    && events.iter().find(is_it).is_some_and(|event| self.journal.run_once(&program, event));
+                if !runs {
+                    warn!(tenant = %name, "its processes cannot be suspended: there is no program or no process");
+                }
+            }
+            StepKind::Terminate => self.signal_members(id, name, Signal::TERM),
+        }
+    }
+
+    /// The processes of a tenant that are connected now, each once. A process whose program cannot be read is left out.
+    fn member_processes(&self, id: u64) -> BTreeSet<ProcessId> {
+        let is_member = |side: ConnectionSide| matches!(side, ConnectionSide::Member(room) if room == id);
+        let connections = self.connections.values().filter(|connection| {
+            is_member(connection.side) && matches!(connection.state, ConnectionState::Registered(..))
+        });
+        connections.filter_map(|connection| Some(connection.image?.process)).collect()
+    }
+
+    /// Sends a signal to the tenant's processes, but never to a later process with the same ID.
+    fn signal_members(&self, id: u64, name: &str, signal: Signal) {
+        for process in self.member_processes(id) {
+            // The pidfd holds the process before it is identified, so the ID cannot change its meaning.
+            let sent = match open_owner(process.pid) {
+                Some((there, held)) if there == process => pidfd_send_signal(&held, signal).is_ok(),
+                _ => false,
+            };
+            let (pid, signal) = (process.pid, if signal == Signal::KILL { "SIGKILL" } else { "SIGTERM" });
+            if sent {
+                warn!(tenant = %name, pid, signal, "an idle process was signalled");
+            } else {
+                warn!(tenant = %name, pid, signal, "an idle process cannot be signalled: it is gone or is not this daemon's to signal");
+            }
+        }
+    }
+}
+
+fn step_meaning(step: StepKind, is_dry: bool) -> &'static str {
+    match (step, is_dry) {
+        (StepKind::Event, _) => "nothing but this event",
+        (StepKind::Lower, false) => "weight and class are lowered while it is idle",
+        (StepKind::Lower, true) => "weight and class would be lowered now (idle_dry_run)",
+        (StepKind::Reclaimable, false) => "its memory is marked as reclaimable while it is idle",
+        (StepKind::Reclaimable, true) => "its memory would be marked as reclaimable now (idle_dry_run)",
+        (StepKind::Suspend, false) => "its processes are being suspended",
+        (StepKind::Suspend, true) => "its processes would be suspended now (idle_dry_run)",
+        (StepKind::Terminate, false) => "its processes were asked to end",
+        (StepKind::Terminate, true) => "its processes would be asked to end now (idle_dry_run)",
+    }
+}
+
+fn tell_change(tenant: &str, before: UseState, state: UseState, ended: Option<IdleEnd>, sample: &UseSample) {
+    if let Some(IdleEnd { seconds, byte_seconds }) = ended {
+        let gib_hours = to_gib_hours(byte_seconds);
+        info!(
+            kind = "idle.ended",
+            tenant,
+            was = before.word(),
+            seconds,
+            gib_hours,
+            "the tenant is not idle any longer"
+        );
+    }
+    match before {
+        UseState::Starved => info!(kind = "starved.ended", tenant, "the tenant is not starved any longer"),
+        UseState::OverUsed => info!(kind = "over-used.ended", tenant, "the tenant uses less than its threshold again"),
+        _ => {}
+    }
+    let memory = sample.memory;
+    match state {
+        UseState::Busy => {}
+        UseState::Idle => info!(kind = "idle.began", tenant, memory, "the tenant uses less than its threshold"),
+        UseState::Resident => {
+            info!(kind = "idle.resident", tenant, memory, "the tenant holds memory and launches nothing")
+        }
+        UseState::Stalled => {
+            warn!(kind = "idle.stalled", tenant, memory, "queued work of the tenant makes no progress")
+        }
+        UseState::Starved => {
+            warn!(kind = "starved.began", tenant, "the tenant waits and gets less than its floor, or nothing")
+        }
+        UseState::OverUsed => info!(kind = "over-used.began", tenant, "the tenant uses all that it may"),
+    }
+}
