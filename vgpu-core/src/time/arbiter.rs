@@ -6,7 +6,7 @@
 //! [`MemberUsage`]), joining and leaving (`members`), requests (`wishes`), a tenant's position (`place`), the choice
 //! of the next (`order`), charges (`charge`, `seat`), one device from decision to decision (`device`), the life of a
 //! lease (`lease`, `drain`; `alone`: without one), several devices at once (`gang`), administrators' decisions
-//! (`common`), and checks of the members' reports ([`audit`]).
+//! (`common`), the tenants that wait (`waiting`), and checks of the members' reports ([`audit`]).
 //!
 //! Driven by events: the caller reports each event ([`Arbiter::request_launch`], [`Arbiter::apply_report`],
 //! [`Arbiter::leave_device`], [`Arbiter::set`]). Then it calls [`Arbiter::tick`], which returns the gates that
@@ -44,12 +44,14 @@ mod standing;
 mod terms;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod waiting;
 mod wishes;
 
 pub use crate::limits::Class;
 pub use decision::{Decision, Gate, MemberPages, MemberUsage};
 pub use standing::{Standing, StandingState};
 pub use terms::{DeviceId, DeviceSharing, GangId, QUANTUM_RANGE_NS, SlotId, TenantId, Terms, quantum_of};
+pub use waiting::{DeviceQueue, WaitingTenant};
 
 use device::ArbiterDevice;
 use seat::{MemberSlot, Seat, SeatIx};

@@ -50,13 +50,14 @@ impl Arbiter {
 
     /// Ends all leases, waits, overdue states and claims (work kept on the device after a lease), so that every
     /// member may launch.
-    pub(super) fn make_common(&mut self, d: DeviceId) -> bool {
+    pub(super) fn make_common(&mut self, d: DeviceId, now: u64) -> bool {
         for seat in self.seats_of(d) {
             if self.take_out(seat) == SeatPlace::Ready {
                 self.runs_without(seat);
             }
             self.seat_at_mut(seat).place = SeatPlace::Idle;
             self.seat_at_mut(seat).queue.clear();
+            self.note_wait(seat, now);
             for slot in self.slots_of(seat) {
                 let slot = self.slot_at_mut(slot);
                 (slot.queued, slot.overdue, slot.trailing) = (false, None, false);

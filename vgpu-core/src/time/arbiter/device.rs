@@ -269,7 +269,7 @@ impl Arbiter {
     fn step_phase(&mut self, d: DeviceId, now: u64, out: &mut Vec<Decision>) -> bool {
         match self.devices[index(d)].phase {
             DevicePhase::Common => self.in_common(d, now, out),
-            _ if self.devices[index(d)].sharing != DeviceSharing::Leases => self.make_common(d),
+            _ if self.devices[index(d)].sharing != DeviceSharing::Leases => self.make_common(d, now),
             DevicePhase::Free => self.grant_next(d, now, out),
             DevicePhase::Open { seat } => {
                 let is_alone = !self.wanted_by_others(d, now) && self.devices[index(d)].unseen_processes() == 0;

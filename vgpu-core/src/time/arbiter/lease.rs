@@ -115,6 +115,7 @@ impl Arbiter {
             (device.last, device.shared_at) = (Some(seat), now);
         }
         self.seat_at_mut(seat).place = SeatPlace::Current;
+        self.note_wait(seat, now);
         if self.may_open(d, seat, now) {
             self.open(d, seat, out);
             return;

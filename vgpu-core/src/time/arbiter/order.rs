@@ -23,7 +23,7 @@ use crate::time::virtual_time::advance_clock;
 use std::collections::BTreeSet;
 
 /// The tenants that want a device: those that may have it, and those whose ceiling is used up.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct SeatOrder {
     /// Seats that may have the device, of each class, by virtual time.
     ready: [BTreeSet<(u64, SeatIx)>; Class::COUNT],

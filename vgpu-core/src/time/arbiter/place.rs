@@ -34,6 +34,7 @@ impl Arbiter {
             }
         }
         self.put_back(seat, place);
+        self.note_wait(seat, now);
         if before == SeatPlace::Ready && place != SeatPlace::Ready {
             self.runs_without(seat);
         }

@@ -58,6 +58,10 @@ pub(super) struct Seat {
     pub slept: Option<u64>,
     /// All device time charged to the tenant here, in ns.
     pub charged: u64,
+    /// Since when the tenant has waited without the device; `None`: it does not wait.
+    pub waits_since: Option<u64>,
+    /// Time in which the tenant waited without the device, in ns, up to `waits_since`.
+    pub waited: u64,
 }
 
 impl Seat {
@@ -79,6 +83,8 @@ impl Seat {
             paused: false,
             slept: None,
             charged: 0,
+            waits_since: None,
+            waited: 0,
         }
     }
 

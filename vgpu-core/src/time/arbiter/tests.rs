@@ -12,6 +12,7 @@ mod histories;
 mod lengths;
 mod stuck;
 mod unseen;
+mod waiting;
 
 const MS: u64 = 1_000_000;
 const D0: DeviceId = DeviceId(0);

@@ -50,6 +50,7 @@ impl Arbiter {
             self.place_seat(seat, now);
             self.preempt_holder(seat, d, now);
         }
+        self.note_wait(seat, now);
     }
 
     /// An arrival far behind the holder in virtual time ends the holder's lease, once a quarter of it has passed.

@@ -55,6 +55,13 @@ impl Desk {
             if seat.place == SeatPlace::Current && phase.holding_seat() != Some(SeatIx::try_from(at).unwrap()) {
                 return Err(format!("seat {at} is current on a device that is {phase:?}"));
             }
+            let is_placed = matches!(seat.place, SeatPlace::Ready | SeatPlace::Capped(_) | SeatPlace::Overdue);
+            if seat.waits_since.is_some() != (is_placed && !seat.queue.is_empty()) {
+                return Err(format!(
+                    "seat {at} waits since {:?}, {:?}, {:?}",
+                    seat.waits_since, seat.place, seat.queue
+                ));
+            }
             for &slot in &seat.members {
                 if self.arbiter.slot_at(slot).queued != seat.queue.contains(&slot) {
                     return Err(format!("{slot:?} of seat {at} is queued or not: {:?}", seat.queue));
