@@ -7,7 +7,8 @@
 //!
 //! Everything here is a pure function of its arguments: no IO and no clock, and time zones are values. The daemon calls
 //! [`chain::decide`] when something changed and at the moment that the last decision named. [`words`] tells where a
-//! value comes from, and [`forecast`] what will hold later.
+//! value comes from, and [`forecast`] what will hold later. [`promise`] computes the device time that terms promise, and
+//! [`queue`] how long those who wait will wait.
 #![forbid(unsafe_code)]
 
 pub mod chain;
@@ -17,6 +18,8 @@ pub mod forecast;
 pub mod groups;
 pub mod idle;
 pub mod overrides;
+pub mod promise;
+pub mod queue;
 pub mod quotas;
 pub mod schedule;
 pub mod stage;
