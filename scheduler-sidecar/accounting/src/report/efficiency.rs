@@ -115,7 +115,7 @@ impl Efficiency {
         let part = |permille: Option<u128>| permille.map_or("-".to_owned(), |permille| format_decimal(permille, 1));
         let row = |(whose, kept): (&LineOwner, &KeptAndUsed)| {
             let numbers = [
-                format_decimal(u128::from(kept.seconds) * 100 / 36, 2),
+                format_decimal(round_half_up(u128::from(kept.seconds) * 100, 3600), 2),
                 format_decimal(round_half_up(kept.gpu_ns, NS_PER_SECOND / 1000), 3),
                 part(kept.time_permille()),
                 part(kept.memory_permille()),
@@ -219,6 +219,15 @@ mod tests {
             (Some(500), Some(250), Some(500))
         );
         assert_eq!(kept.seconds, 60);
+    }
+
+    #[test]
+    fn hours_are_hours() {
+        let mut report = Efficiency::new(vec![LineBy::Tenant], 100_000);
+        for minute in 0..90 {
+            report.add(&test_line("a", None, "G", minute * 60, 9000, 60));
+        }
+        assert_eq!(report.to_sheet(Vec::new()).tables[0].rows[0][1], "1.50");
     }
 
     #[test]
