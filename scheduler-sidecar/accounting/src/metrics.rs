@@ -5,8 +5,11 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::TypedMetric;
 use prometheus_client::metrics::counter::Counter;
@@ -15,6 +18,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use vgpu_control::finding::FindingKind;
+use vgpu_control::service::{BUCKET_BOUNDS_NS, TimeHistogram};
 use vgpu_control::status::GroupStatus;
 use vgpu_control::{DaemonStatus, DeviceStatus, TenantStatus, TermsStatus, TimeStatus};
 
@@ -59,6 +63,7 @@ pub const FAMILY_NAMES: &[FamilyName] = &[
         "",
         "1 if the last reading of the configuration was refused because of its errors.",
     ),
+    name("vgpu_queued_additions", "", "Tenants that wait until they fit (vgpu tenant add --wait)."),
     name("vgpu_device_memory_bytes", DEVICE_LABELS, "Memory of the device."),
     name("vgpu_device_memory_promised_bytes", DEVICE_LABELS, "Memory limits of its tenants together."),
     name("vgpu_device_arbitrated", DEVICE_LABELS, "1 if the device is shared by leases."),
@@ -110,6 +115,36 @@ pub const FAMILY_NAMES: &[FamilyName] = &[
         "tenant, device, use",
         "Energy of the tenant's work (use=\"work\") and of the idle device while it held memory (use=\"idle\"); no \
          sample if the device's energy is not known.",
+    ),
+    name(
+        "vgpu_tenant_lease_wait_seconds",
+        TENANT_DEVICE_LABELS,
+        "Times from a process's request to launch to its lease; no sample before the first.",
+    ),
+    name(
+        "vgpu_tenant_lease_gap_seconds",
+        TENANT_DEVICE_LABELS,
+        "Times from the end of a lease of the tenant to its next lease; no sample before the first.",
+    ),
+    name(
+        "vgpu_tenant_promised_seconds_total",
+        TENANT_DEVICE_LABELS,
+        "Device time that the tenant was promised while it wanted the device; no sample before a promise.",
+    ),
+    name(
+        "vgpu_tenant_delivered_seconds_total",
+        TENANT_DEVICE_LABELS,
+        "Device time that the tenant got of the device while time was promised; no sample before a promise.",
+    ),
+    name(
+        "vgpu_tenant_promise_minutes_total",
+        TENANT_DEVICE_LABELS,
+        "Minutes in which the tenant was promised time; no sample before a promise.",
+    ),
+    name(
+        "vgpu_tenant_promise_kept_minutes_total",
+        TENANT_DEVICE_LABELS,
+        "Minutes in which it got 95 % of the promised time or more; no sample before a promise.",
     ),
     name("vgpu_tenant_launches_total", TENANT_DEVICE_LABELS, "Launches, as counted by the tenant's processes."),
     name(
@@ -173,6 +208,34 @@ struct MetricsPage {
     registry: Registry,
     levels: HashMap<&'static str, MetricFamily<LevelMetric>>,
     sums: HashMap<&'static str, MetricFamily<SumMetric>>,
+    times: HashMap<&'static str, MetricFamily<TimesMetric>>,
+}
+
+/// A histogram that was counted elsewhere.
+#[derive(Debug, Clone, Default)]
+struct TimesMetric(Arc<Mutex<TimeHistogram>>);
+
+impl TypedMetric for TimesMetric {
+    const TYPE: MetricType = MetricType::Histogram;
+}
+
+impl EncodeMetric for TimesMetric {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        let times = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // The encoder writes the greatest number as infinity.
+        let bounds = BUCKET_BOUNDS_NS.map(to_exact_seconds).into_iter().chain([f64::MAX]);
+        let buckets: Vec<(f64, u64)> = bounds.zip(times.counts).collect();
+        encoder.encode_histogram::<NoLabelSet>(to_exact_seconds(times.sum_ns), times.total(), &buckets, None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        Self::TYPE
+    }
+}
+
+/// Converts ns to seconds, rounded above 2^53 ns.
+fn to_exact_seconds(ns: u64) -> f64 {
+    to_sample(ns) / 1e9
 }
 
 /// Returns the name without the unit and the `_total` that the encoder appends.
@@ -193,7 +256,7 @@ fn name_stem(shown: &'static str) -> (&'static str, Option<Unit>) {
 
 impl MetricsPage {
     fn new() -> Self {
-        Self { registry: Registry::default(), levels: HashMap::new(), sums: HashMap::new() }
+        Self { registry: Registry::default(), levels: HashMap::new(), sums: HashMap::new(), times: HashMap::new() }
     }
 
     fn add_level(&mut self, name: &'static str, labels: SampleLabels, value: f64) {
@@ -207,14 +270,19 @@ impl MetricsPage {
         let made = self.sums.entry(name).or_insert_with(|| make_family(registry, name, SumMetric::default));
         made.get_or_create(&labels).inc_by(value);
     }
+
+    fn add_times(&mut self, name: &'static str, labels: SampleLabels, times: TimeHistogram) {
+        let registry = &mut self.registry;
+        let made = self.times.entry(name).or_insert_with(|| make_family(registry, name, TimesMetric::default));
+        *made.get_or_create(&labels).0.lock().unwrap_or_else(PoisonError::into_inner) = times;
+    }
 }
 
 fn make_family<M>(registry: &mut Registry, name: &'static str, one: fn() -> M) -> MetricFamily<M>
 where
-    M: TypedMetric + Clone + Send + Sync + std::fmt::Debug + prometheus_client::encoding::EncodeMetric + 'static,
+    M: TypedMetric + Clone + Send + Sync + fmt::Debug + EncodeMetric + 'static,
     fn() -> M: MetricConstructor<M>,
 {
-    debug_assert!(!matches!(M::TYPE, MetricType::Histogram));
     let family = MetricFamily::<M>::new_with_constructor(one);
     let says =
         FAMILY_NAMES.iter().find(|known| known.name == name).map_or("", |known| known.says.trim_end_matches('.'));
@@ -253,6 +321,7 @@ pub fn metrics_text(status: &DaemonStatus, hami: bool) -> String {
         page.add_level("vgpu_findings", vec![("kind".into(), what.kind_word().to_owned())], to_sample(found as u64));
     }
     status.groups.iter().for_each(|group| of_group(&mut page, group));
+    page.add_level("vgpu_queued_additions", vec![], to_sample(status.queued_additions as u64));
     for device in &status.devices {
         let labels = vec![("device".into(), device_label(device))];
         if let Some(memory) = device.memory {
@@ -371,6 +440,19 @@ fn on_device(page: &mut MetricsPage, tenant: &TenantStatus, terms: &TermsStatus,
     sum("vgpu_tenant_wait_seconds_total", Some(time.waited_seconds));
     sum("vgpu_tenant_launches_total", terms.launches.map(to_sample));
     sum("vgpu_tenant_allocations_refused_total", terms.refused_allocations.map(to_sample));
+    let service = time.service;
+    let promised = |value: f64| (service.promised_ns > 0).then_some(value);
+    sum("vgpu_tenant_promised_seconds_total", promised(to_exact_seconds(service.promised_ns)));
+    sum("vgpu_tenant_delivered_seconds_total", promised(to_exact_seconds(service.delivered_ns)));
+    sum("vgpu_tenant_promise_minutes_total", promised(to_sample(service.minutes)));
+    sum("vgpu_tenant_promise_kept_minutes_total", promised(to_sample(service.minutes_kept)));
+    for (name, times) in
+        [("vgpu_tenant_lease_wait_seconds", service.waits), ("vgpu_tenant_lease_gap_seconds", service.gaps)]
+    {
+        if times.total() > 0 {
+            page.add_times(name, labels(), times);
+        }
+    }
     for (of, millijoules) in terms.energy.iter().flat_map(|energy| energy.uses()) {
         let mut labels = labels();
         labels.push(("use".into(), of.to_owned()));

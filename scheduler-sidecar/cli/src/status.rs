@@ -404,6 +404,7 @@ mod tests {
         let dir = Some("/var/lib/vgpu".into());
         let record = Some(RecordStatus { ok: true, words: Some("the last one was damaged".into()), dir });
         DaemonStatus {
+            queued_additions: 0,
             version,
             pid: 1,
             uptime_seconds: 1,

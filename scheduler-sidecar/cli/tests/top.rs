@@ -21,6 +21,7 @@ use vgpu_cli::top::row::StatusLook;
 use vgpu_cli::top::state::{KeyMode, TopEffect, TopInput, TopOptions, TopState};
 use vgpu_cli::top::view::draw;
 use vgpu_cli::top::view::theme::ColourTheme;
+use vgpu_control::service::ServiceSums;
 use vgpu_control::{
     ChangeResult, ControlCommand, DaemonStatus, DeviceExplanation, DeviceStatus, MemberDevice, MemberStatus,
     TenantStatus, TermsStatus, TimeStatus,
@@ -43,6 +44,7 @@ fn tenant(name: &str, device: &str, (wanted, got): (f64, f64), (used, limit): (u
         wanted: Some(wanted),
         got: Some(got),
         unmeasured: false,
+        service: ServiceSums::default(),
     };
     let member = MemberStatus {
         pid: Some(4000 + u32::try_from(name.len()).unwrap()),
@@ -107,6 +109,7 @@ fn status() -> DaemonStatus {
     idle.devices[0].sm_request = None;
     DaemonStatus {
         cordons: Vec::new(),
+        queued_additions: 0,
         actions: Vec::new(),
         version: "0.1.0".into(),
         pid: 811,

@@ -13,13 +13,14 @@
 //! -> {"hello":2,"ask":"add","section":{"name":"a","gpu":"0.25"},"pid":71}
 //!                                                        <- {"hello":2,"tenant":{...}}
 //! -> {"hello":2,"ask":"remove","tenant":"a"}             <- {"hello":2,"tenant":{...}}
+//! -> {"hello":2,"ask":"queue"}                           <- {"hello":2,"queue":{...}}
 //! -> {"hello":2,"ask":"explain","tenant":"a"}            <- {"hello":2,"explained":[...]}
 //! -> {"hello":2,"ask":"events","since":0,"follow":true}  <- {"hello":2,"following":{...}}  and then a line for each event
 //!                                                        <- {"hello":2,"error":"..."}      to any of them
 //! ```
 //!
 //! A request with another protocol number is refused with a message that names both numbers, and so is such an
-//! answer. [`status`], [`tenant`] and [`explain`] define the answers, [`vgpu_config::change`] the changes,
+//! answer. [`status`], [`service`], [`tenant`] and [`explain`] define the answers, [`vgpu_config::change`] the changes,
 //! [`vgpu_config::added`] the tenants that a command adds, [`finding`] the findings of the enforcement check.
 #![forbid(unsafe_code)]
 
@@ -27,6 +28,7 @@ pub mod event;
 pub mod explain;
 pub mod finding;
 pub mod own;
+pub mod service;
 pub mod status;
 pub mod tenant;
 
@@ -155,6 +157,9 @@ pub enum ControlCommand {
         /// True to replace a tenant that was added with other settings.
         #[serde(default)]
         replace: bool,
+        /// True if the caller asks again until the tenant fits, so that it counts as waiting.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        waits: bool,
     },
     /// Removes a tenant that a command added.
     Remove {
@@ -164,6 +169,8 @@ pub enum ControlCommand {
         #[serde(default)]
         only_look: bool,
     },
+    /// Lists the tenants that wait for device time, and those that wait until they fit.
+    Queue,
     /// Explains why a tenant gets the time it gets.
     Explain {
         /// Name of the tenant.
@@ -182,7 +189,7 @@ pub enum ControlCommand {
 
 impl ControlCommand {
     /// Names of the requests.
-    pub const COMMAND_WORDS: [&str; 16] = [
+    pub const COMMAND_WORDS: [&str; 17] = [
         "status",
         "ps",
         "set",
@@ -197,6 +204,7 @@ impl ControlCommand {
         "uncordon",
         "add",
         "remove",
+        "queue",
         "explain",
         "events",
     ];
@@ -282,6 +290,9 @@ pub struct ControlAnswer {
     /// Hints for the caller of `book`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+    /// Answer to the request `queue`; absent for other requests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<service::QueueAnswer>,
     /// Answer to the request `explain`; absent for other requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub explained: Option<Vec<DeviceExplanation>>,

@@ -44,6 +44,9 @@ pub struct DaemonStatus {
     /// Programs that events start.
     #[serde(default)]
     pub actions: Vec<ActionStatus>,
+    /// Number of tenants that wait until they fit (`vgpu tenant add --wait`).
+    #[serde(default)]
+    pub queued_additions: usize,
     /// Processes that use devices without being held to a limit.
     #[serde(default)]
     pub findings: Vec<super::finding::Finding>,
@@ -391,6 +394,9 @@ pub struct TimeStatus {
     pub wanted: Option<f64>,
     /// Percent of the span in which it had the device; null: not measured.
     pub got: Option<f64>,
+    /// Promise and delivery of device time, and the times around leases.
+    #[serde(default)]
+    pub service: super::service::ServiceSums,
 }
 
 /// State of a member.

@@ -58,8 +58,8 @@ pub fn parse_question(line: &[u8]) -> Result<ControlCommand, String> {
     let mut keys = question.as_object().into_iter().flat_map(|question| question.keys());
     let extra = keys.find(|key| !["hello", "ask"].contains(&key.as_str()));
     match (&ask, extra) {
-        (ControlCommand::Status | ControlCommand::Ps, Some(extra)) => Err(format!(
-            "the question is not understood: unknown field {:?}, status and ps have no further fields",
+        (ControlCommand::Status | ControlCommand::Ps | ControlCommand::Queue, Some(extra)) => Err(format!(
+            "the question is not understood: unknown field {:?}, status, ps and queue have no further fields",
             escape_value(extra)
         )),
         _ => Ok(ask),

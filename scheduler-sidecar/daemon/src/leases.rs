@@ -9,6 +9,7 @@
 //! - `belief`: limits how long they can claim queued work
 //! - `devices`: the known devices, and whether they are shared by leases
 //! - `desk`: the arbiter's access to the pages
+//! - `lease_times`: how long members waited for leases
 //! - `view`: data for status and explain
 //! - `unseen`: exchange with the enforcement check
 //!
@@ -21,6 +22,7 @@ mod devices;
 mod former;
 #[cfg(test)]
 mod hostile;
+mod lease_times;
 mod members;
 #[cfg(test)]
 mod tests;
@@ -40,6 +42,7 @@ use belief::ClaimAllowance;
 use devices::LeasedDevices;
 pub use former::ClaimedPast;
 use former::PriorUsage;
+pub use lease_times::LeaseTimes;
 use vgpu_config::time::TimeConfig;
 
 /// GPU time sharing in the daemon. `B` and `R`: a tenant's board and report.
@@ -93,6 +96,8 @@ struct TenantState<B, R> {
     stirred: bool,
     /// Wait time and launches of the tenant's members that left, by device.
     gone: BTreeMap<DeviceId, TenantTotals>,
+    /// Waits for leases, and times between them, by device.
+    times: BTreeMap<DeviceId, LeaseTimes>,
     /// Device time that members used before this daemon started.
     former: BTreeMap<DeviceId, PriorUsage>,
     /// Limits how long members that join again may count as having queued work without a measurement, by device.
@@ -220,8 +225,9 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
             None => {
                 let (gone, former, belief) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
                 let (pages, bell, uncharged) = (None, Bell::default(), BTreeMap::new());
-                let (paused_on, stirred) = (BTreeSet::new(), true);
-                let house = TenantState { tenant, paused_on, pages, bell, stirred, gone, former, belief, uncharged };
+                let (paused_on, stirred, times) = (BTreeSet::new(), true, BTreeMap::new());
+                let house =
+                    TenantState { tenant, paused_on, pages, bell, stirred, gone, times, former, belief, uncharged };
                 self.houses.insert(number, house);
             }
         }

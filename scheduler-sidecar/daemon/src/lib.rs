@@ -25,7 +25,8 @@
 //!
 //! Administrators: `reactor/admin.rs` answers their requests. `reactor/policies.rs` puts their decisions, windows and
 //! bookings in force as [`vgpu_policy`] computes them, and `kept_changes` stores them. `recent` computes how much time
-//! tenants wanted and got in the last seconds.
+//! tenants wanted and got in the last seconds, `promises` how much they were promised. `additions` has the commands that
+//! wait for room.
 //!
 //! Restarts: `reactor/terms_file.rs` writes the terms for members that start while no daemon runs. `roster` lists the
 //! members for the next daemon.
@@ -40,6 +41,7 @@
 pub mod actions;
 pub mod activation;
 pub mod added;
+mod additions;
 pub mod answer;
 mod asked;
 mod asking;
@@ -59,6 +61,7 @@ mod log;
 pub mod metrics;
 pub mod notify;
 pub mod pages;
+mod promises;
 pub mod proof;
 pub mod reactor;
 mod recent;

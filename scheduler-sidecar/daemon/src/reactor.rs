@@ -3,7 +3,8 @@
 //! `entrance` accepts connections, `talk` reads requests and answers them, `tenants` adds and removes tenants by
 //! command, `stored` has those that are not served. `time` serves member pages and GPU time, `untaken` tracks descriptors
 //! that members have not received. `policies` puts decisions in force, `bookings` and `cordons` make and end theirs, and
-//! `places` names their devices. `status` builds the status report, `follow` streams events. The reactor reads the clock and passes the time to the leases, which read none.
+//! `places` names their devices. `status` builds the status report, `queue` lists who waits, `follow` streams events. The
+//! reactor reads the clock and passes the time to the leases, which read none.
 
 mod admin;
 mod bookings;
@@ -18,6 +19,7 @@ mod needs;
 mod places;
 mod policies;
 mod proves;
+mod queue;
 mod reload;
 mod slots;
 mod status;
@@ -51,6 +53,7 @@ pub(super) use time::arbiter_number;
 use tracing::{info, warn};
 use vgpu_core::protocol::page::{BoardPage, ReportPage};
 
+use super::additions::AdditionQueue;
 use super::asking::DriverInquiry;
 use super::config::DaemonConfig;
 use super::connection::{Connection, ConnectionSide, ConnectionState};
@@ -60,6 +63,7 @@ use super::leases::LeaseBook;
 use super::metrics::MetricsServer;
 use super::notify::ServiceNotifier;
 use super::pages::{self, BeatSource, TimerAlarm};
+use super::promises::PromiseBook;
 use super::proof::ProofLink;
 use super::proof::driver::DeviceNames;
 use super::recent::RecentUse;
@@ -175,6 +179,10 @@ pub struct Reactor {
     shelf: DescriptorPool,
     /// Device time that tenants wanted and got in the last seconds.
     pub(super) recent: RecentUse,
+    /// Device time that tenants were promised and got.
+    pub(super) promises: PromiseBook,
+    /// Commands that wait until their tenant fits.
+    pub(super) additions: AdditionQueue,
     /// Record of usage, on disk.
     pub(super) record: UsageRecord,
     /// True while usage is still to be passed to the record: the last member left, or the record was busy.
@@ -263,6 +271,8 @@ impl Reactor {
             alarm,
             shelf: DescriptorPool::default(),
             recent: RecentUse::default(),
+            promises: PromiseBook::default(),
+            additions: AdditionQueue::default(),
             record: UsageRecord::start(config.record).map_err(serve_error("start the record"))?,
             owes: false,
             policies,

@@ -16,6 +16,7 @@ use tempfile::TempDir;
 use vgpu_accounting::metrics::{FAMILY_NAMES, FamilyName, metrics_text};
 use vgpu_config::bearer::CostBearer;
 use vgpu_control::finding::{Finding, FindingKind, ProcessId};
+use vgpu_control::service::{ServiceSums, TimeHistogram};
 use vgpu_control::{
     DaemonFault, DaemonStatus, DeviceStatus, EnergyStatus, IdleStatus, MemberStatus, TenantStatus, TermsStatus,
     TimeStatus,
@@ -45,6 +46,13 @@ fn bearer() -> CostBearer {
     }
 }
 
+/// Waits of which one is in the second bucket, two in the fourth, and one in the last.
+fn times() -> TimeHistogram {
+    let mut times = TimeHistogram::default();
+    [100_000, 3_000_000, 4_000_000, 20_000_000_000].into_iter().for_each(|ns| times.note(ns));
+    times
+}
+
 /// A status in which every optional value is known.
 fn full() -> DaemonStatus {
     let time = TimeStatus {
@@ -53,6 +61,15 @@ fn full() -> DaemonStatus {
         wanted: Some(100.0),
         got: Some(29.5),
         waiting: 1,
+        service: ServiceSums {
+            wanted_ns: 60_000_000_000,
+            promised_ns: 24_000_000_000,
+            delivered_ns: 12_000_000_000,
+            minutes: 3,
+            minutes_kept: 2,
+            waits: times(),
+            gaps: times(),
+        },
         ..Default::default()
     };
     let terms = TermsStatus {
@@ -98,6 +115,7 @@ fn full() -> DaemonStatus {
         pid: 1,
         uptime_seconds: 60,
         actions: Vec::new(),
+        queued_additions: 2,
         record: None,
         audit: None,
         configuration: Some(vgpu_control::ConfigurationStatus {
@@ -147,10 +165,16 @@ fn full() -> DaemonStatus {
     }
 }
 
-/// Names of all samples.
+/// Names of all samples. The samples of a histogram have the histogram's name.
 fn samples(text: &str) -> BTreeSet<&str> {
     let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
-    lines.map(|line| line.split(['{', ' ']).next().unwrap()).collect()
+    lines
+        .map(|line| {
+            let name = line.split(['{', ' ']).next().unwrap();
+            let stem = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
+            stem.filter(|stem| text.contains(&format!("# TYPE {stem} histogram"))).unwrap_or(name)
+        })
+        .collect()
 }
 
 #[test]
@@ -181,6 +205,7 @@ fn each_sample_is_the_number_that_its_name_says() {
         "findings{kind=\"unregistered\"} 0.0",
         "findings{kind=\"over\"} 0.0",
         "findings{kind=\"time\"} 0.0",
+        "queued_additions{} 2.0",
         "device_memory_bytes{device=\"GPU-1\"} 85899345920.0",
         "device_arbitrated{device=\"GPU-1\"} 1.0",
         "device_lost{device=\"GPU-1\"} 1.0",
@@ -201,7 +226,8 @@ fn each_sample_is_the_number_that_its_name_says() {
             "tenant=\"a\",device=\"GPU-1\"",
             "memory_limit_bytes 1073741824,memory_used_bytes 5242880,memory_peak_bytes 6291456,sm_limit_ratio 0.3,\
              sm_request_ratio 0.1,weight 2,wanted_ratio 1,got_ratio 0.295,unmeasured 0,waiting 1,gpu_seconds_total 12.5,\
-             wait_seconds_total 0.25,launches_total 1000,allocations_refused_total 3",
+             wait_seconds_total 0.25,launches_total 1000,allocations_refused_total 3,promised_seconds_total 24,\
+             delivered_seconds_total 12,promise_minutes_total 3,promise_kept_minutes_total 2",
         ),
         ("tenant=\"a\",device=\"GPU-1\",use=\"work\"", "energy_joules_total 7.5"),
         ("tenant=\"a\",device=\"GPU-1\",use=\"idle\"", "energy_joules_total 0.25"),
@@ -224,6 +250,17 @@ fn each_sample_is_the_number_that_its_name_says() {
     expected.push(format!("vgpu_group_quota_used_ratio{{{quota}}} 0.25"));
     for (name, value) in [("share", "0.75"), ("used", "0.5"), ("effective", "0.8")] {
         expected.push(format!("vgpu_group_{name}_ratio{{group=\"lab\"}} {value}"));
+    }
+    // The bounds are powers of 4, and each bucket holds the ones before it.
+    let bounds = ["0.0000625", "0.00025", "0.001", "0.004", "0.016", "0.064", "0.256", "1.024", "4.096", "16.384"];
+    for name in ["lease_wait", "lease_gap"] {
+        let (name, labels) = (format!("vgpu_tenant_{name}_seconds"), "tenant=\"a\",device=\"GPU-1\"");
+        for (bound, count) in bounds.into_iter().zip([0, 1, 1, 3, 3, 3, 3, 3, 3, 3]) {
+            expected.push(format!("{name}_bucket{{le=\"{bound}\",{labels}}} {count}"));
+        }
+        expected.push(format!("{name}_bucket{{le=\"+Inf\",{labels}}} 4"));
+        expected.push(format!("{name}_sum{{{labels}}} 20.0071"));
+        expected.push(format!("{name}_count{{{labels}}} 4"));
     }
     // HAMi's names, new and old. Without a limit they show the device's memory, and shares are in percent.
     for (tenant, at, uuid, used, limit, got) in [
@@ -290,7 +327,9 @@ fn root() -> PathBuf {
 /// Words that look like names of our metrics.
 fn mentioned(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-    words.filter(|word| word.starts_with("vgpu_") || word.starts_with("hami_")).map(str::to_owned).collect()
+    // A histogram's buckets are asked for by a name of their own.
+    let family = |word: &str| word.strip_suffix("_bucket").unwrap_or(word).to_owned();
+    words.filter(|word| word.starts_with("vgpu_") || word.starts_with("hami_")).map(family).collect()
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Queries the record: sums of rows by tenant, device and time. Read-only, with or without a running daemon.
 
+mod service;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
@@ -11,6 +13,8 @@ use super::energy::EnergyUse;
 use super::store::{APPLICATION_ID, RECORD_FILE, RecordTrouble, SCHEMA_VERSION, to_unsigned};
 use vgpu_config::bearer::CostBearer;
 use vgpu_core::units::uuid::uuid_key;
+
+pub use service::{ServiceLine, for_each_service_line};
 
 /// Length of time in one row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

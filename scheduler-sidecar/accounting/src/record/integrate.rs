@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::energy::{EnergyMeter, EnergyUse};
 use super::ledgers::{HeldMemory, RoomDevice};
 use vgpu_config::bearer::CostBearer;
+use vgpu_control::service::ServiceSums;
 
 /// Length of a row in seconds.
 pub const MINUTE_SECONDS: i64 = 60;
@@ -62,6 +63,8 @@ pub struct RecordRow {
     pub energy: EnergyUse,
     /// True if the energy is the sum of the device's power over time, as the device does not count it.
     pub is_estimated: bool,
+    /// Promise and delivery of device time, and the times around leases.
+    pub service: ServiceSums,
 }
 
 /// The daemon's numbers of a tenant on a device: sums that only grow, and current values.
@@ -85,6 +88,8 @@ pub struct UsageSums {
     pub sm_limit: Option<u64>,
     /// True while members launch without a lease (gate open), so that their device time is not measured.
     pub unmeasured: bool,
+    /// Promise and delivery of device time, and the times around leases.
+    pub service: ServiceSums,
 }
 
 /// One moment on both clocks, to relate them.
@@ -148,6 +153,7 @@ impl UsageIntegral {
         last.worked_ns = last.worked_ns.saturating_add(gpu_ns);
         let wait_ns = sums.wait_ns.saturating_sub(last.sums.wait_ns);
         let launches = sums.launches.map(|n| n.saturating_sub(last.sums.launches.unwrap_or(0)));
+        let service = sums.service.since(&last.sums.service);
         let max = (sums.gpu_ns.max(last.sums.gpu_ns), sums.wait_ns.max(last.sums.wait_ns));
         let same = (last.sums.members, last.sums.memory_limit, last.sums.sm_limit, &last.sums.bearer)
             == (sums.members, sums.memory_limit, sums.sm_limit, &sums.bearer);
@@ -162,7 +168,8 @@ impl UsageIntegral {
         for (start, unmeasured_ns) in split_into_minutes(unmeasured, now.wall) {
             self.add(whose, RecordRow { unmeasured_ns, ..RecordRow::default() }, start, false);
         }
-        if same && gpu_ns == 0 && wait_ns == 0 && launches.unwrap_or(0) == 0 {
+        let is_served = service.wanted_ns > 0 || service.waits.total() > 0 || service.gaps.total() > 0;
+        if same && gpu_ns == 0 && wait_ns == 0 && launches.unwrap_or(0) == 0 && !is_served {
             return;
         }
         let more = RecordRow {
@@ -172,6 +179,7 @@ impl UsageIntegral {
             members: sums.members,
             memory_limit: sums.memory_limit,
             sm_limit: sums.sm_limit,
+            service,
             ..RecordRow::default()
         };
         self.add(whose, more, now.wall, true);
@@ -268,6 +276,7 @@ impl UsageIntegral {
                 add(sum.get_or_insert(0), more);
             }
         }
+        row.service.add(&more.service);
         row.members = row.members.max(more.members).max(last.sums.members);
         (row.memory_limit, row.sm_limit) = limits;
     }

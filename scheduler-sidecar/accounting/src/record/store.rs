@@ -7,6 +7,7 @@
 
 mod energy;
 mod group_sums;
+mod service;
 mod tables;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,7 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension as _, TransactionBehavio
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 
 use super::integrate::{RecordKey, RecordRow};
+pub(in crate::record) use service::{read_sums, sum_columns};
 use vgpu_config::plan::Keep;
 use vgpu_core::units::uuid::uuid_key;
 
@@ -39,6 +41,9 @@ pub const HOUR_SECONDS: i64 = 3600;
 const MARKS_KEPT_SECONDS: i64 = 30 * 86_400;
 /// Hours rolled up in one transaction, so that readers never wait for long.
 const HOURS_PER_ROLL_UP: usize = 24;
+
+/// Tables of rows that become hours and are deleted when they are old. Each row of `service` has one in `usage`.
+const ROW_TABLES: [&str; 2] = ["usage", "service"];
 
 /// Identifies a process on a device: the tenant's name, the device's UUID, the process's number.
 pub type ProcessMark = (String, String, u32);
@@ -157,6 +162,7 @@ impl RecordStore {
             return Err(rusqlite::Error::SqliteFailure(code, Some(sound)).into());
         }
         tables::create(&connection, file)?;
+        connection.execute_batch(&service::table_sql())?;
         Ok(connection)
     }
 
@@ -208,6 +214,7 @@ impl RecordStore {
                 change.prepare_cached("INSERT OR IGNORE INTO tenant (name, group_name, labels) VALUES (?1, ?2, ?3)")?;
             let mut device = change.prepare_cached("INSERT OR IGNORE INTO device (uuid) VALUES (?1)")?;
             let mut add = change.prepare_cached(ADD_SQL)?;
+            let mut serve = change.prepare_cached(&service::add_sql())?;
             for (key, row) in rows {
                 let (group, labels) = (key.bearer.group_column(), key.bearer.labels_column());
                 if key.tenant.is_empty() {
@@ -237,6 +244,7 @@ impl RecordStore {
                     to_signed(row.unmeasured_ns),
                 ])?;
                 energy::add_energy(&change, key, row)?;
+                service::add_row(&mut serve, key, &row.service)?;
             }
             // A process's mark does not depend on the tenant's group.
             let mut tenant = change.prepare_cached(
@@ -270,16 +278,20 @@ impl RecordStore {
                 break;
             };
             change.execute(ROLL_UP_SQL, [hour, hour + HOUR_SECONDS])?;
-            change.execute(
-                "DELETE FROM usage WHERE span = 60 AND start >= ?1 AND start < ?2",
-                [hour, hour + HOUR_SECONDS],
-            )?;
+            change.execute(&service::roll_up_sql(), [hour, hour + HOUR_SECONDS])?;
+            for table in ROW_TABLES {
+                change.execute(
+                    &format!("DELETE FROM {table} WHERE span = 60 AND start >= ?1 AND start < ?2"),
+                    [hour, hour + HOUR_SECONDS],
+                )?;
+            }
             energy::roll_up_hour(&change, hour)?;
             more = true;
         }
-        change.execute("DELETE FROM usage WHERE span = 3600 AND start + 3600 <= ?1", [ago(keep.all)])?;
-        change.execute("DELETE FROM usage WHERE span = 60 AND start + 60 <= ?1", [ago(keep.all)])?;
         energy::remove_before(&change, ago(keep.all))?;
+        for table in ROW_TABLES {
+            change.execute(&format!("DELETE FROM {table} WHERE start + span <= ?1"), [ago(keep.all)])?;
+        }
         change.execute("DELETE FROM mark WHERE seen < ?1", [now.saturating_sub(MARKS_KEPT_SECONDS)])?;
         change.commit()?;
         // SQLite frees one page for each row that is read, so all rows must be read.

@@ -106,7 +106,8 @@ fn add_job(args: &Args, job: u32, name: &str) -> Result<JobFile, Failure> {
     };
     let section = Box::new(request.to_section());
     // A tenant of this name is a leftover of this job, whose Epilog did not run.
-    let ask = ControlCommand::Add { section, pid: None, seconds: None, replace: true };
+    let waits = !args.wait.is_zero();
+    let ask = ControlCommand::Add { section, pid: None, seconds: None, replace: true, waits };
     let answer = add_in_time(&args.daemon, &ask, Some(args.wait))?;
     let socket = answer.socket.ok_or_else(|| refuse("the daemon names no socket".into()))?;
     Ok(JobFile { tenant: Some(name.to_owned()), since: answer.since, socket: Some(socket), refused: None })

@@ -129,7 +129,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
         }
         lasts => lasts.map(|time| time.as_secs()),
     };
-    let ask = ControlCommand::Add { section: Box::new(section), pid: args.pid, seconds, replace: args.replace };
+    let waits = args.wait.is_some();
+    let ask = ControlCommand::Add { section: Box::new(section), pid: args.pid, seconds, replace: args.replace, waits };
     let answer = add_in_time(&args.daemon, &ask, args.wait)?;
     if args.daemon.json {
         say::print_json(&answer)?;

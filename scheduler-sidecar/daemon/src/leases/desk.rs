@@ -34,18 +34,31 @@ impl<B: Deref<Target = BoardPage>, R> BoardWriter<'_, B, R> {
         let Some(Some(MemberSlot { tenant, index })) = self.places.get(decision.slot.index()) else { return };
         let Some(house) = self.houses.get_mut(tenant) else { return };
         house.stirred = true;
+        let times = house.times.entry(decision.device).or_default();
         let Some(pages) = house.pages.as_mut() else { return };
         if let Some(slot) = pages.board.slots.get(*index) {
             slot.change_gate(&decision.gate);
             wake_sleepers(slot);
         }
         let Some(Some(slot)) = pages.slots.get_mut(*index) else { return };
+        let held = lets_launch(&slot.gate);
         slot.gate = decision.gate;
-        if matches!(decision.gate, Gate::Run { .. } | Gate::Open) {
+        if lets_launch(&decision.gate) {
             slot.granted = self.now;
-            slot.waited += slot.stands.take().map_or(0, |since| self.now.saturating_sub(since));
+            let asked = slot.stands.take();
+            slot.waited += asked.map_or(0, |since| self.now.saturating_sub(since));
+            if !held {
+                times.note_grant(asked, self.now);
+            }
+        } else if held {
+            times.note_end(self.now);
         }
     }
+}
+
+/// True if the gate lets its member launch.
+pub(super) fn lets_launch(gate: &Gate) -> bool {
+    matches!(gate, Gate::Run { .. } | Gate::Open)
 }
 
 /// Wakes the threads that sleep on a slot.

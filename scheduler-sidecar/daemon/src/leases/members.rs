@@ -132,6 +132,9 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
                 belief.end_claim(now);
             }
             house.former.entry(slot.device).or_default().left(slot.past, usage.busy, had);
+            if desk::lets_launch(&slot.gate) {
+                house.times.entry(slot.device).or_default().note_end(now);
+            }
             let totals = house.gone.entry(slot.device).or_default();
             totals.wait += slot.waited + slot.stands.map_or(0, |since| now.saturating_sub(since));
             let said = self.reports.slot_history(slot.id).map_or(0, |witness| witness.reported_launches());

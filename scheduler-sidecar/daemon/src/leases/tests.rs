@@ -563,3 +563,33 @@ fn who_joins_again_brings_its_past_and_shares_the_device_until_it_says_otherwise
     let gate = world.pages[1].0.slots[slot].read_grant(EPOCH).unwrap().gate;
     assert!(matches!(gate, Gate::Run { exclusive: true, .. }), "{gate:?}");
 }
+
+/// Every launch takes a whole lease here, so each one waits for a lease of its own.
+#[test]
+fn the_histogram_of_waits_counts_each_lease_and_sums_to_the_time_waited() {
+    let mut world = World::new(&[Terms::default(), Terms::default()]);
+    let members = [world.join(0, 0), world.join(1, 0)];
+    let kernel = 5 * MS;
+    for _ in 0..400 {
+        for at in members {
+            if world.members[at].ends.is_none() && !world.members[at].wants {
+                world.wish(at);
+            }
+        }
+        world.run(MS, kernel);
+    }
+    for at in members {
+        let (tenant, runs) = (world.members[at].tenant, world.members[at].runs);
+        let [used] = &world.leases.used_by_tenant(tenant, world.now)[..] else { panic!("one device") };
+        let waits = used.times.waits;
+        assert!(runs > 30, "{runs} launches");
+        assert!(waits.total() == runs || waits.total() == runs + 1, "{waits:?} of {runs} launches");
+        // A wait that is not over is in no histogram yet.
+        let slots = &world.leases.houses[&tenant].pages.as_ref().unwrap().slots;
+        let standing = slots.iter().flatten().filter_map(|slot| slot.stands).map(|since| world.now - since);
+        assert_eq!(waits.sum_ns + standing.sum::<u64>(), used.wait);
+        assert!(used.times.gaps.total() + 1 >= waits.total(), "{:?}", used.times);
+        // It wanted the device all the time, and had it about half of the time.
+        assert!(used.wanting > 100 * MS && used.wanting < 300 * MS, "{} ns", used.wanting);
+    }
+}

@@ -6,7 +6,7 @@ use std::ops::Deref;
 use vgpu_core::protocol::page::{BoardPage, ReportPage};
 use vgpu_core::time::arbiter::{self, DeviceId, Gate, StandingState, TenantId};
 
-use super::{LeaseBook, PriorUsage, TenantTotals};
+use super::{LeaseBook, LeaseTimes, PriorUsage, TenantTotals};
 
 /// Usage of a device by a tenant, since the tenant was added or the daemon started. `before` is earlier usage.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -21,6 +21,12 @@ pub struct Used {
     pub before: u64,
     /// Time that the tenant's members waited for permission to launch, in ns, summed over members.
     pub wait: u64,
+    /// Time that the tenant waited without the device, in ns: some member asked, and none had it.
+    pub wanting: u64,
+    /// True if the device is shared by leases, so that its tenants are promised time.
+    pub leased: bool,
+    /// Waits for leases, and times between them.
+    pub times: LeaseTimes,
     /// Launches, as its members report them.
     pub launches: u64,
     /// Tells if some of the tenant's device time on this device is missing from the sums.
@@ -142,14 +148,17 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
             totals.unmeasured |= slot.unmeasured;
             *now_too |= slot.is_unmeasured(&self.reports);
         }
-        let used = |(device, (members, TenantTotals { wait, launches, unmeasured }, now))| Used {
+        let used = |(device, (members, TenantTotals { wait, launches, unmeasured }, is_unmeasured))| Used {
             device: self.devices.uuid_of(device).to_owned(),
             members,
             charged: self.arbiter.charged_ns(number, device),
             before: house.former.get(&device).map_or(0, PriorUsage::busy_ns),
             wait,
+            wanting: self.arbiter.waited_ns(number, device, now),
+            leased: self.devices.is_arbitrated(device),
+            times: house.times.get(&device).copied().unwrap_or_default(),
             launches,
-            unmeasured: Unmeasured { now, ever: now || unmeasured },
+            unmeasured: Unmeasured { now: is_unmeasured, ever: is_unmeasured || unmeasured },
         };
         sums.into_iter().map(used).collect()
     }
@@ -188,6 +197,14 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
     pub fn known_devices(&self) -> Vec<(String, bool)> {
         let all = self.devices.all().filter(|device| !self.devices.uuid_of(*device).is_empty());
         all.map(|device| (self.devices.uuid_of(device).to_owned(), self.devices.is_arbitrated(device))).collect()
+    }
+
+    /// The queue of each device for which somebody waits, by its UUID.
+    pub fn device_queues(&mut self, now: u64) -> Vec<(String, arbiter::DeviceQueue)> {
+        self.tick(now);
+        let queues = self.devices.all().map(|device| (device, self.arbiter.device_queue(device, now)));
+        let waiting = queues.filter(|(_, queue)| !queue.waiting.is_empty());
+        waiting.map(|(device, queue)| (self.devices.uuid_of(device).to_owned(), queue)).collect()
     }
 
     /// State of a tenant on each device on which it has members.

@@ -40,15 +40,18 @@ impl Reactor {
         let done = match ask {
             ControlCommand::Status => return answer.status = Some(self.full_status()),
             ControlCommand::Ps => return answer.members = Some(self.list_processes()),
+            ControlCommand::Queue => return answer.queue = Some(self.queue_answer()),
             ControlCommand::Explain { tenant } => {
                 return match self.explanation_answer(tenant) {
                     Ok(explained) => answer.explained = Some(explained),
                     Err(words) => answer.error = Some(words),
                 };
             }
-            ControlCommand::Add { section, pid, seconds, replace } => {
+            ControlCommand::Add { section, pid, seconds, replace, waits } => {
                 let lifetime = Lifetime { pid: *pid, seconds: *seconds };
-                return match self.add_tenant(section, lifetime, *replace, who) {
+                let added = self.add_tenant(section, lifetime, *replace, who);
+                self.note_addition(&section.name, *waits, added.as_ref().err());
+                return match added {
                     Ok(added) => answer.tenant = Some(added),
                     Err(why) => (answer.error, answer.refusal) = (Some(why.words), why.kind),
                 };

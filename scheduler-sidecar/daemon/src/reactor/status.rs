@@ -11,6 +11,7 @@ use super::{Reactor, TenantRoom, arbiter_number};
 use crate::config::{DeviceName, DeviceTermsConfig, TenantConfig, device_name};
 use crate::connection::{ConnectionSide, ConnectionState};
 use crate::leases::view::{Explained, OnDevice, Used};
+use crate::promises::PromiseLook;
 use crate::recent::RecentSums;
 use vgpu_accounting::clock;
 use vgpu_accounting::record::energy::EnergyUse;
@@ -18,6 +19,7 @@ use vgpu_accounting::record::integrate;
 use vgpu_accounting::record::ledgers::HeldMemory;
 use vgpu_config::show;
 use vgpu_control::explain::TenantFacts;
+use vgpu_control::service::ServiceSums;
 use vgpu_control::{DaemonStatus, DeviceStatus, EnergyStatus, MemberDevice, MemberStatus, TermsStatus, TimeStatus};
 
 #[expect(clippy::cast_precision_loss, reason = "for people and graphs: exact to the microsecond for a century")]
@@ -29,6 +31,8 @@ fn to_seconds(ns: u64) -> f64 {
 #[derive(Default)]
 struct LeaseReading {
     used: Vec<Used>,
+    /// Promise and delivery, one entry for each of `used`.
+    service: Vec<ServiceSums>,
     said: Vec<Explained>,
     members: Vec<OnDevice>,
 }
@@ -104,6 +108,7 @@ impl Reactor {
             groups,
             faults: self.daemon_faults(),
             actions: self.journal.action_statuses(),
+            queued_additions: self.additions.waiting(clock::now()).len(),
             findings: self.proof.as_ref().map(|proof| proof.current_findings()).unwrap_or_default(),
         }
     }
@@ -154,10 +159,11 @@ impl Reactor {
     fn read_leases(&mut self, id: u64) -> LeaseReading {
         let (number, now) = (arbiter_number(id), clock::now());
         if self.rooms.get(&id).is_none_or(|room| room.members == 0) {
-            return LeaseReading { used: self.leases.used_by_tenant(number, now), ..LeaseReading::default() };
+            let used = self.leases.used_by_tenant(number, now);
+            return LeaseReading { service: self.all_service_sums(id, &used), used, ..LeaseReading::default() };
         }
         let (used, said, members) = self.leases.read_tenant(number, now);
-        LeaseReading { used, said, members }
+        LeaseReading { service: self.all_service_sums(id, &used), used, said, members }
     }
 
     /// The number of a tenant's processes, and whether it is paused.
@@ -183,16 +189,16 @@ impl Reactor {
         seen: &LeaseReading,
         held: &BTreeMap<String, HeldMemory>,
     ) -> Vec<TermsStatus> {
-        let (tenant, LeaseReading { used, said, members }, now) = (&room.tenant, seen, Instant::now());
+        let (tenant, LeaseReading { used, service, said, members }, now) = (&room.tenant, seen, Instant::now());
         let named: BTreeSet<String> = tenant.on.iter().filter_map(uuid_of).map(uuid_key).collect();
         let mut rows = Vec::new();
         for on in &tenant.on {
-            let here = used.iter().filter(|used| match uuid_of(on) {
+            let here = used.iter().zip(service).filter(|(used, _)| match uuid_of(on) {
                 Some(uuid) => uuid::is_same_device(&used.device, uuid),
                 None => on.device == DeviceName::Any && !named.contains(&uuid_key(&used.device)),
             });
             let before = rows.len();
-            for used in here {
+            for (used, service) in here {
                 let said = said.iter().find(|said| said.device == used.device);
                 let state = said.map_or("absent", |said| match tenant.mode {
                     Mode::Observe => "observed",
@@ -211,6 +217,7 @@ impl Reactor {
                     over_seconds: rates.over,
                     wanted: (!used.unmeasured.now).then_some(rates.wanted),
                     got: (!used.unmeasured.now).then_some(rates.got),
+                    service: *service,
                 };
                 let held = held.get(&used.device);
                 let none = (used.members == 0).then_some(0);
@@ -320,6 +327,7 @@ impl Reactor {
         self.owes = false;
         let rooms: Vec<u64> = self.rooms.keys().copied().collect();
         let mut sums = Vec::new();
+        let mut changed = Vec::new();
         for id in rooms {
             // Includes tenants whose members have left, for their last usage.
             let Some(used) = self.leases.used_since(arbiter_number(id), clock::now()) else { continue };
@@ -333,21 +341,57 @@ impl Reactor {
                 }
                 sums.push((key, now_used));
             }
-            self.note_use(id, used);
+            changed.push((id, used));
         }
+        self.note_all_use(changed);
         self.recent.take_look(now, sums);
         self.note_energy();
         self.owes = !self.record.hand_over();
     }
 
+    /// Adds the usage of these tenants to the data that the record gets next, after a look at their promises.
+    fn note_all_use(&mut self, changed: Vec<(u64, Vec<Used>)>) {
+        let looks = changed.iter().flat_map(|(id, used)| used.iter().filter_map(|used| self.promise_look(*id, used)));
+        let looks = looks.collect();
+        self.promises.take_looks(looks, clock::now(), clock::unix_seconds());
+        for (id, used) in changed {
+            self.note_use(id, used);
+        }
+    }
+
+    /// The sums of a tenant on a device that the promises follow.
+    fn promise_look(&self, id: u64, used: &Used) -> Option<PromiseLook> {
+        let tenant = &self.rooms.get(&id)?.tenant;
+        let is_promised = |on: &&DeviceTermsConfig| {
+            used.leased
+                && !used.unmeasured.now
+                && tenant.mode == Mode::Enforce
+                && !self.policies.is_paused_by_plan(&tenant.name, &device_name(&on.device))
+        };
+        let terms = tenant.terms_on(&used.device).filter(is_promised).map(|on| on.terms);
+        Some(PromiseLook { whose: (id, used.device.clone()), terms, waited: used.wanting, charged: used.charged })
+    }
+
+    /// Promise and delivery of a tenant on each device, and the times around its leases.
+    fn all_service_sums(&mut self, id: u64, used: &[Used]) -> Vec<ServiceSums> {
+        let wall = clock::unix_seconds();
+        let of = |used: &Used| ServiceSums {
+            waits: used.times.waits,
+            gaps: used.times.gaps,
+            ..self.promises.sums_of(&(id, used.device.clone()), wall)
+        };
+        used.iter().map(of).collect()
+    }
+
     /// Adds a tenant's usage to the data that the record gets next.
     pub(crate) fn note_use(&mut self, id: u64, used: Vec<Used>) {
+        let service = self.all_service_sums(id, &used);
         let Some(room) = self.rooms.get(&id) else { return };
         let next = self.record.next_batch();
         for (device, process, busy) in self.leases.take_progress(arbiter_number(id)) {
             next.marks.insert(((id, device), process), busy);
         }
-        for used in used {
+        for (used, service) in used.into_iter().zip(service) {
             let on = room.tenant.terms_on(&used.device);
             let sums = integrate::UsageSums {
                 tenant: room.tenant.name.clone(),
@@ -359,6 +403,7 @@ impl Reactor {
                 members: used.members as u64,
                 memory_limit: on.and_then(|on| on.memory).map(u64::from),
                 sm_limit: on.and_then(|on| on.terms.ceiling).map(|share| u64::from(share.as_permille())),
+                service,
             };
             next.sums.insert((id, used.device), sums);
         }
@@ -366,10 +411,11 @@ impl Reactor {
 
     /// Adds the last usage of all tenants, when the daemon ends.
     pub(super) fn note_all(&mut self) {
+        let mut all = Vec::new();
         for id in self.rooms.keys().copied().collect::<Vec<_>>() {
-            let used = self.leases.used_by_tenant(arbiter_number(id), clock::now());
-            self.note_use(id, used);
+            all.push((id, self.leases.used_by_tenant(arbiter_number(id), clock::now())));
         }
+        self.note_all_use(all);
         self.note_energy();
     }
 
