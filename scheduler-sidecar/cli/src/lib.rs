@@ -1,9 +1,9 @@
 //! The command line `vgpu`: parses the arguments; each command is implemented in its own file.
 //!
 //! Commands: [`run`], [`check`], [`doctor`], [`validate`], [`docker`], [`cdi`]; for the daemon [`status`], [`mod@top`],
-//! [`ps`], [`set`], [`tenant`], [`slurm`], [`pause`](mod@pause), [`mod@cordon`], [`mod@book`], [`groups`], [`explain`],
-//! [`events`], [`audit`], [`metrics`]; for its record [`usage`], [`report`]; [`sim`], [`clean`], [`completions`],
-//! [`man`]. Another program: [`mod@checkpoint`]. Shared code: [`ask`] (asks the
+//! [`ps`], [`queue`], [`set`], [`tenant`], [`slurm`], [`pause`](mod@pause), [`mod@cordon`], [`mod@book`], [`groups`],
+//! [`explain`], [`events`], [`audit`], [`metrics`]; for its record [`usage`], [`report`]; [`sim`], [`clean`],
+//! [`completions`], [`man`]. Another program: [`mod@checkpoint`]. Shared code: [`ask`] (asks the
 //! daemon), [`library`] (finds libvgpu.so and the simulated driver), [`program`] and [`elf`] (identify a program
 //! without running it), [`arch`] (machine names), [`loader`] (asks the dynamic loader), [`ledgers`], [`when`] (points
 //! in time), [`vgpu_output::say`] (output and exit codes). docs/cli.md is generated from the help texts here, and a
@@ -27,6 +27,7 @@ pub mod man;
 pub mod metrics;
 pub mod pause;
 pub mod ps;
+pub mod queue;
 pub mod report;
 pub mod run;
 pub mod set;
@@ -89,6 +90,7 @@ enum CliVerb {
     Status(status::Args),
     Top(top::Args),
     Ps(ps::Args),
+    Queue(queue::Args),
     Set(set::Args),
     Tenant(tenant::Args),
     Slurm(slurm::Args),
@@ -130,6 +132,7 @@ impl Cli {
             CliVerb::Status(args) => status::run(&args),
             CliVerb::Top(args) => top::run(&args),
             CliVerb::Ps(args) => ps::run(&args),
+            CliVerb::Queue(args) => queue::run(&args),
             CliVerb::Set(args) => set::run(&args),
             CliVerb::Tenant(args) => tenant::run(&args),
             CliVerb::Slurm(args) => slurm::run(&args),

@@ -1,5 +1,5 @@
-//! `vgpu report`: usage, bills, idle memory, fitting limits, efficiency, energy, trends, savings. One report per file;
-//! [`scope`] is shared.
+//! `vgpu report`: usage, bills, idle memory, fitting limits, efficiency, energy, promises, trends, savings, a month.
+//! One report per file; [`scope`] is shared.
 
 use std::process::ExitCode;
 
@@ -11,13 +11,15 @@ mod chargeback;
 mod efficiency;
 mod energy;
 mod idle;
+mod monthly;
 mod rightsizing;
 mod savings;
 mod scope;
+mod slo;
 mod trend;
 mod usage;
 
-/// Makes reports from the daemon's record: usage, bills, idle resources, limits that fit.
+/// Makes reports from the daemon's record: usage, bills, idle resources, limits that fit, promises kept.
 ///
 /// The command reads the record's files (docs/record.md); the daemon need not run. Each report says which data the
 /// record
@@ -31,6 +33,8 @@ Examples:
   vgpu report rightsizing --since 7d
   vgpu report efficiency --month last --by group
   vgpu report energy --since 7d
+  vgpu report slo --since 24h
+  vgpu report monthly --month last --format html --out month.html
   vgpu report trend --since 30d
   vgpu report savings --gpu-price 2.24 --tenant-price 0.08
 
@@ -51,6 +55,8 @@ enum ReportVerb {
     Rightsizing(rightsizing::Args),
     Efficiency(efficiency::Args),
     Energy(energy::Args),
+    Slo(slo::Args),
+    Monthly(monthly::Args),
     Trend(trend::Args),
     Savings(savings::Args),
 }
@@ -67,6 +73,8 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         ReportVerb::Rightsizing(args) => rightsizing::run(args),
         ReportVerb::Efficiency(args) => efficiency::run(args),
         ReportVerb::Energy(args) => energy::run(args),
+        ReportVerb::Slo(args) => slo::run(args),
+        ReportVerb::Monthly(args) => monthly::run(args),
         ReportVerb::Trend(args) => trend::run(args),
         ReportVerb::Savings(args) => savings::run(args),
     }?;

@@ -109,6 +109,18 @@ impl Efficiency {
         all
     }
 
+    /// Returns the columns by which lines are grouped.
+    #[must_use]
+    pub fn columns(&self) -> &[LineBy] {
+        &self.by
+    }
+
+    /// Returns the lines with a ceiling and the used part of it, in tenths of a percent, the highest first.
+    #[must_use]
+    pub fn time_parts(&self) -> Vec<(&LineOwner, u128)> {
+        self.sorted_rows().into_iter().filter_map(|(whose, kept)| Some((whose, kept.time_permille()?))).collect()
+    }
+
     /// Returns the report for people.
     #[must_use]
     pub fn to_sheet(&self, facts: Vec<(String, String)>) -> ReportSheet {

@@ -1,6 +1,6 @@
 //! Options shared by all reports from the record: tenants, period, source, format, destination.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use serde_json::{Value, json};
@@ -8,15 +8,16 @@ use serde_json::{Value, json};
 use crate::ask::DaemonAddress;
 use crate::usage::{record_directory, record_failure};
 use crate::when::{self, MonthArg, PointInTime, format_second};
-use vgpu_accounting::record::ask::{self, RecordLine};
+use vgpu_accounting::record::ask::{self, RecordLine, ServiceLine};
 use vgpu_accounting::record::energy::EnergyUse;
+use vgpu_accounting::record::store::RecordTrouble;
 use vgpu_accounting::report::gather::{BY_FORMS, LineBy};
 use vgpu_accounting::report::sheet::{ReportSheet, to_csv};
 use vgpu_accounting::report::{ReportPeriod, page};
 use vgpu_output::say::{self, EXIT_FINDINGS, EXIT_USAGE, Failure};
 
 /// Options that choose the tenants, the period and the source of a report.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct ReportScope {
     /// Names of the tenants [default: all tenants].
     tenants: Vec<String>,
@@ -47,7 +48,7 @@ pub struct ReportScope {
 }
 
 /// In which form, to where.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct ReportForm {
     /// Output format.
     #[arg(long, value_enum, default_value_t = ReportFormat::Table)]
@@ -119,18 +120,39 @@ impl ReportScope {
     ///
     /// # Errors
     /// The times are invalid, or there is no readable record.
-    pub fn for_each_line(&self, mut line: impl FnMut(&RecordLine)) -> Result<ReportPeriod, Failure> {
+    pub fn for_each_line(&self, line: impl FnMut(&RecordLine)) -> Result<ReportPeriod, Failure> {
+        self.for_each_row(|dir, span, each| ask::for_each_line(dir, span, each), |row| (row.start, &row.tenant), line)
+    }
+
+    /// Passes the rows about promises to `line`, as [`Self::for_each_line`] does.
+    ///
+    /// # Errors
+    /// As [`Self::for_each_line`].
+    pub fn for_each_service_line(&self, line: impl FnMut(&ServiceLine)) -> Result<ReportPeriod, Failure> {
+        let read = |dir: &Path, span, each: &mut dyn FnMut(ServiceLine)| ask::for_each_service_line(dir, span, each);
+        self.for_each_row(read, |row| (row.start, &row.tenant), line)
+    }
+
+    fn for_each_row<T>(
+        &self,
+        read: impl FnOnce(&Path, (i64, i64), &mut dyn FnMut(T)) -> Result<(), RecordTrouble>,
+        key: impl Fn(&T) -> (i64, &String),
+        mut line: impl FnMut(&T),
+    ) -> Result<ReportPeriod, Failure> {
         let (span, mut period) = self.row_span(when::now())?;
         let dir = record_directory(self.state_dir.as_ref(), &self.daemon)?;
         let (mut first, mut known) = (None, std::collections::BTreeSet::new());
-        let each = |each: RecordLine| {
-            first = Some(first.map_or(each.start, |first: i64| first.min(each.start)));
-            if self.tenants.is_empty() || self.tenants.contains(&each.tenant) {
-                line(&each);
-                known.insert(each.tenant);
+        let mut each = |row: T| {
+            let (start, tenant) = key(&row);
+            first = Some(first.map_or(start, |first: i64| first.min(start)));
+            if self.tenants.is_empty() || self.tenants.contains(tenant) {
+                line(&row);
+                if !known.contains(tenant) {
+                    known.insert(tenant.clone());
+                }
             }
         };
-        ask::for_each_line(&dir, span, each).map_err(|why| record_failure(&why))?;
+        read(&dir, span, &mut each).map_err(|why| record_failure(&why))?;
         for name in self.tenants.iter().filter(|name| !known.contains(*name)) {
             say::print_note(&format!("the record has nothing of tenant {name:?} in this time"));
         }
@@ -173,6 +195,15 @@ impl ReportScope {
             ));
         }
         Ok(((since, until), ReportPeriod { since, until: until.min(now) }))
+    }
+
+    /// Returns these options, about the last month if no period is given.
+    #[must_use]
+    pub fn or_last_month(mut self) -> Self {
+        if self.since.is_none() && self.until.is_none() {
+            self.month.get_or_insert(MonthArg::Before(1));
+        }
+        self
     }
 
     /// Returns true if the report covers all tenants.
