@@ -68,6 +68,8 @@ impl DeviceRef {
 #[derive(Debug, Default)]
 struct Imported {
     slots: Vec<Slots>,
+    /// Further keys of each entry, as lines of the file.
+    settings: Vec<String>,
     /// Line, and words about something without a counterpart.
     notes: Vec<(usize, String)>,
 }
@@ -154,6 +156,9 @@ fn write_toml(source: &str, imported: &Imported) -> String {
                 text,
                 "# Each slot has 1/{replicas} of the memory, and is guaranteed 1/{replicas} of the time.\nreplicas = {replicas}"
             );
+        }
+        for line in &imported.settings {
+            let _ = writeln!(text, "{line}");
         }
     }
     text

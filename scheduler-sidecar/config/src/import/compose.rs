@@ -25,10 +25,25 @@ pub fn import(block: &Node<'_>, inventory: Option<&Inventory>, imported: &mut Im
     if !block.is_table() {
         return Err(block.wrong("a table with timeSlicingReplicas, migProfile, or both"));
     }
+    const MINUTES: std::ops::RangeInclusive<u32> = 1..=1440;
+    const PERCENT: std::ops::RangeInclusive<u32> = 1..=100;
+    let set = |imported: &mut Imported, key: &str, number: u32| imported.settings.push(format!("{key} = {number}"));
     let (mut replicas, mut profile) = (None, None);
     for (key, value) in block.entries() {
         match key {
             "timeSlicingReplicas" => replicas = Some((value.number(1..=MAX_REPLICAS)?, value.line())),
+            "idleMinutesBeforeScalingDown" => set(imported, "idle_minutes", value.number(MINUTES)?),
+            "idleThreshold" => set(imported, "idle_threshold", value.number(PERCENT)?),
+            "overUtilizedMinutesBeforeScalingUp" => set(imported, "over_minutes", value.number(MINUTES)?),
+            "overUtilizedThreshold" => set(imported, "over_threshold", value.number(PERCENT)?),
+            "enableAutoStop" => imported.note(
+                value.line(),
+                format!(
+                    "{} = {}: an [[on_event]] for idle.began stops it, see docs/actions.md",
+                    value.path(),
+                    value.shown()
+                ),
+            ),
             "migProfile" => profile = Some((read_profile(&value)?, value)),
             _ => imported.note(value.line(), format!("{} = {} has no counterpart", value.path(), value.shown())),
         }

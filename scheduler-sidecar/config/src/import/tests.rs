@@ -112,15 +112,18 @@ fn devices_are_chosen_by_number_count_instance_and_uuid() {
 
 #[test]
 fn a_compose_file_with_multi_tenant_gpu_becomes_slots_of_the_instances_of_its_profile() {
-    let both = "services: {}\nx-internal-integrations:\n  multiTenantGpu:\n    timeSlicingReplicas: 2\n    migProfile: 1g.5gb\n";
+    let both = "services: {}\nx-internal-integrations:\n  multiTenantGpu:\n    timeSlicingReplicas: 2\n    migProfile: 1g.5gb\n    idleMinutesBeforeScalingDown: 2\n    idleThreshold: 20\n    enableAutoStop: true\n";
     let expected = "\
 # Imported from the block x-internal-integrations of a compose file.
+# line 8: x-internal-integrations.multiTenantGpu.enableAutoStop = true: an [[on_event]] for idle.began stops it, see docs/actions.md
 
 [[tenant]] # line 4
 name = \"gpu-MIG-1\"
 devices = [\"MIG-1\"]
 # Each slot has 1/2 of the memory, and is guaranteed 1/2 of the time.
 replicas = 2
+idle_minutes = 2
+idle_threshold = 20
 ";
     assert_eq!(import(both).unwrap(), expected);
     let alone =

@@ -185,10 +185,11 @@ impl Desk {
 
 fn terms() -> impl Strategy<Value = Terms> {
     let share = |most| prop::option::of((1u32..=most).prop_map(|p| Share::from_percent(p).unwrap()));
-    // Floors leave some time: where they leave none, a tenant without a floor gets nothing.
+    // Floors leave some time: where they leave none, a tenant without a floor gets nothing. The configuration refuses a
+    // floor above the ceiling.
     (share(15), share(100), 0u32..20, 0u8..3).prop_map(|(floor, ceiling, weight, class)| Terms {
         class: [Class::Latency, Class::Normal, Class::Batch][usize::from(class)],
-        floor,
+        floor: floor.map(|floor| ceiling.map_or(floor, |ceiling| floor.min(ceiling))),
         ceiling,
         weight,
         quantum: None,
