@@ -1,6 +1,6 @@
 //! Measurements with ten thousand members, and their figures.
 
-use crate::daemon::{BENCH_DEVICE, BenchDaemon};
+use crate::daemon::{BENCH_DEVICE, BenchDaemon, TenantRules};
 use serde::Serialize;
 use std::fmt;
 use std::sync::Arc;
@@ -60,6 +60,9 @@ pub struct DaemonFigures {
     handovers_per_second: f64,
     /// Processor time of the daemon per handover, without the idle part, in microseconds.
     handover_cpu_us: f64,
+    /// Processor use of all the daemon's threads in percent of a core, with every policy and one member a tenant, when
+    /// no member wants anything.
+    pub policies_percent: f64,
     /// Load of the host in the minute before the end. Figures of a busy host are upper bounds.
     load: f64,
 }
@@ -77,7 +80,8 @@ pub fn all(tenants: usize, members: usize, seconds: u64) -> Result<DaemonFigures
         return Err("at least one tenant, and a member for each".into());
     }
     raise_descriptor_limit();
-    let daemon = BenchDaemon::start(tenants)?;
+    let policies = policies_share(tenants, Duration::from_secs(seconds))?;
+    let daemon = BenchDaemon::start(tenants, TenantRules::Limits)?;
     let (memory_before, before) = (daemon.resident_kib(), daemon.cpu_ns());
     let begin = Instant::now();
     let everybody =
@@ -116,8 +120,21 @@ pub fn all(tenants: usize, members: usize, seconds: u64) -> Result<DaemonFigures
         busy_percent: busy,
         handovers_per_second: per_second,
         handover_cpu_us: (busy - idle) * 1e4 / per_second,
+        policies_percent: policies,
         load: load(),
     })
+}
+
+/// Percent of a core that a daemon with every policy uses while one member of each tenant is there and rests.
+fn policies_share(tenants: usize, time: Duration) -> Result<f64, String> {
+    let daemon = BenchDaemon::start(tenants, TenantRules::Policies)?;
+    let members =
+        welcome_members(&daemon, tenants, tenants).map_err(|why| format!("a member was not welcomed: {why}"))?;
+    let (begin, before) = (Instant::now(), daemon.whole_cpu_ns());
+    std::thread::sleep(time);
+    let cpu = daemon.whole_cpu_ns().checked_sub(before).ok_or("the daemon is gone")?;
+    drop(members);
+    Ok(to_float(cpu) / 1e9 / begin.elapsed().as_secs_f64() * 100.0)
 }
 
 /// Connects all members. Members of a tenant share the pages of its first one.
@@ -257,6 +274,7 @@ impl fmt::Display for DaemonFigures {
             writeln!(f, "{name:<32} {p50:>9.1} us p50, {p99:.1} p99, {max:.1} max")?;
         }
         writeln!(f, "processor, nobody wants anything {:>9.3} % of a core", self.idle_percent)?;
+        writeln!(f, "processor, the same with policies{:>9.3} % of a core, all threads", self.policies_percent)?;
         writeln!(
             f,
             "processor, {:.1} handovers/s     {:>9.3} % of a core, {:.1} us each",

@@ -299,7 +299,7 @@ fn a_used_up_quota_restricts_the_group_and_its_subgroups_and_the_next_period_res
             assert_eq!(decision.outcomes[1].tenant, plan.tenants[1], "another group has its own terms");
             let outcome = &decision.outcomes[0];
             let terms = &outcome.tenant.terms[0];
-            (terms.class, terms.ceiling.map(|share| share.as_permille()), outcome.paused)
+            (terms.class, terms.ceiling.map(|share| share.as_permille()), outcome.is_paused())
         };
         assert_eq!(outcome(10, now), (class, ceiling, paused), "{then}");
         let own = (Class::Normal, Some(600), false);
