@@ -81,8 +81,8 @@ fn features() -> Vec<Feature> {
     read_features(&fs::read_to_string(checkout().join(SOURCE)).expect("the source"))
 }
 
-/// Tests of a source file that run: names of functions below `#[test]`, without those that are ignored; functions of a
-/// Python file that pytest runs.
+/// Tests of a source file that run: names of functions below `#[test]` or `#[tokio::test]`, without those that are
+/// ignored; functions of a Python file that pytest runs.
 fn running_tests(path: &str, text: &str) -> Vec<String> {
     if Path::new(path).extension().is_some_and(|extension| extension == "py") {
         let after = text.split("def test_").skip(1);
@@ -93,7 +93,7 @@ fn running_tests(path: &str, text: &str) -> Vec<String> {
         let name = rest.split_once('(')?.0;
         (!attributes.contains("#[ignore") && !attributes.contains(';')).then(|| name.to_owned())
     };
-    text.split("#[test]").skip(1).filter_map(function).collect()
+    text.replace("#[tokio::test]", "#[test]").split("#[test]").skip(1).filter_map(function).collect()
 }
 
 /// A fault of the row, in words; `None` if there is none.
@@ -197,8 +197,9 @@ fn the_page_of_features_is_what_the_table_says() {
 #[test]
 fn a_test_that_is_ignored_shows_no_feature() {
     let text = "#[test]\nfn one() {}\n#[test]\n#[ignore]\nfn two() {}\n#[test]\n#[ignore = \"slow\"]\nfn three() {}\n\
-        fn four() {}\n    #[test]\n    fn five(n in 0..9) {}\n";
-    assert_eq!(running_tests("a.rs", text), ["one", "five"]);
+        fn four() {}\n    #[test]\n    fn five(n in 0..9) {}\n#[tokio::test]\nasync fn seven() {}\n\
+        #[tokio::test]\n#[ignore]\nasync fn eight() {}\n";
+    assert_eq!(running_tests("a.rs", text), ["one", "five", "seven"]);
     assert_eq!(running_tests("a.py", "def helper():\ndef test_six(tmp):\n"), ["test_six"]);
     let feature = |tests: &[&str], state: &str| Feature {
         area: "isolation".into(),
