@@ -97,3 +97,30 @@ pub fn all_templates(file: &[RawTemplate]) -> impl Iterator<Item = &RawTemplate>
 fn built_in<T>(value: T) -> At<T> {
     At { value, place: TextRange::default() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::make_plan;
+    use crate::resolve::Surroundings;
+
+    #[test]
+    fn a_tenant_of_a_built_in_template_has_the_terms_and_the_idle_steps_of_its_kind_of_work() {
+        for (name, terms, minutes, steps) in [
+            ("notebook", (Class::Normal, 1, None), 10, "lower, reclaimable"),
+            ("serving", (Class::Latency, 1, Some(1_000_000)), 30, "event"),
+            ("training", (Class::Batch, 4, Some(20_000_000)), 10, "event"),
+            ("ci", (Class::Batch, 1, None), 10, "reclaimable"),
+        ] {
+            let file = format!("[[tenant]]\nname = \"a\"\ntemplate = {name:?}\n");
+            let around = Surroundings { run_dir: "/run/vgpu".into(), ..Surroundings::default() };
+            let plan = make_plan(&file, &around).unwrap_or_else(|report| panic!("{}", report.to_lines("f")));
+            let own = &plan.tenants[0].terms[0];
+            assert_eq!((own.class, own.weight, own.quantum), terms, "{name}");
+            assert_eq!((own.memory, own.ceiling, own.floor), (None, None, None), "{name}: those depend on the device");
+            let idle = plan.tenants[0].usage.idle.as_ref().unwrap();
+            let words: Vec<_> = idle.steps.iter().map(|step| step.to_words()).collect();
+            assert_eq!((idle.idle_after.as_secs() / 60, words.join(", ").as_str()), (minutes, steps), "{name}");
+        }
+    }
+}
