@@ -6,6 +6,7 @@ mod world;
 
 use std::thread;
 use std::time::{Duration, Instant};
+use vgpu_tests::GIB;
 use vgpu_tests::timed::{measured, timed};
 use world::{World, alone, eventually, finish, members_of, tenant};
 
@@ -145,6 +146,25 @@ fn a_tenant_that_is_alone_has_the_whole_device_and_its_part_from_the_moment_on_a
         let part = a as f64 / (a + b) as f64 * 100.0;
         eprintln!("{part:.1} % of what both got in the first nine seconds");
         assert!((26.0..=33.0).contains(&part), "{part} % of {a} and {b} ns");
+    });
+}
+
+/// A notebook between two cells: it holds memory and has a floor of half the device.
+#[test]
+fn who_holds_memory_and_launches_nothing_takes_no_time_from_its_neighbour() {
+    measured(|| {
+        let _alone = alone();
+        let notebook = tenant("notebook", "memory_limit = \"8GiB\"\ntemplate = \"notebook\"\nsm_request = 50");
+        let mut world = World::start(&(notebook + &tenant("b", "")));
+        let mut holder = world.plain("notebook");
+        holder.begin();
+        holder.alloc(GIB);
+        holder.ok("launch 1000000");
+        let mut members = world.at_work(&[("b", 1000, 64, 0)], 4_800);
+        let got = world.shares(&members, Duration::from_millis(2_500));
+        finish(&mut members);
+        assert!(got[0] >= 90.0, "{got:?}");
+        holder.ok("launch 1000000");
     });
 }
 
