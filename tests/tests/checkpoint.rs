@@ -2,6 +2,7 @@
 //! The simulated device's record judges. Not here: device time meanwhile (time_checkpoint.rs), the driver's own codes
 //! (patched/checkpoint.rs).
 
+use std::ffi::OsStr;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -106,6 +107,33 @@ fn a_suspended_tenant_gives_its_memory_to_another_and_finds_its_bytes_again() {
     a.ok(&format!("free {pointer}"));
     a.alloc(10 * GIB);
     assert_eq!((a.errors(), b.errors()), (String::new(), String::new()));
+}
+
+/// The daemon's idle step `suspend` with this program. Programs of the daemon inherit no variables, so `env` names the
+/// simulated driver to it.
+#[test]
+fn an_idle_step_moves_the_memory_of_who_does_nothing_off_the_device() {
+    let mut world = World::start();
+    let command = world.command(&["suspend"]);
+    let text = |word: &OsStr| word.to_str().expect("plain paths").to_owned();
+    let mut words = vec!["/usr/bin/env".to_owned()];
+    words.extend(command.get_envs().filter_map(|(name, value)| Some(format!("{}={}", text(name), text(value?)))));
+    words.push(text(command.get_program()));
+    words.extend(command.get_args().map(text));
+    let terms = "memory_limit = \"12GiB\"\nidle_minutes = 0.034\nidle_steps = [\"suspend after 5s\"]\n";
+    let tenants = vec![("a".into(), format!("{terms}idle_suspend = {words:?}"))];
+    world.daemon.write(&Plan { device: world.lab.device(0).uuid, time: String::new(), tenants });
+    world.daemon.reload();
+    let mut a = world.member("a");
+    let pointer = a.alloc(8 * GIB);
+    a.ok(&format!("fill {pointer} 7 4096"));
+    let used = world.lab.device(0).used;
+    eventually("the program ended", || world.daemon.tell(&["events", "--kind", "action"]).contains("exit status 0"));
+    assert_eq!(world.state(a.pid), "checkpointed");
+    assert!(world.lab.device(0).used < used - 8 * GIB, "its memory left the device");
+    assert_eq!(world.said(&["resume", &a.pid.to_string()]), (Some(0), String::new()));
+    assert_eq!(a.ok(&format!("byte {}", pointer + 4095)).number(0), 7, "the contents are the same");
+    assert_eq!(a.errors(), "");
 }
 
 #[test]
