@@ -1,14 +1,18 @@
-//! Ranks of one collective on two devices, under a ceiling on both. Their kernels wait for each other across devices
-//! and processes. Every collective must end, and no member may hang while the gate delays a rank. The simulated
-//! devices' own record is the judge.
+//! Ranks of one collective on two devices, under a ceiling on both or under the daemon's leases. Their kernels wait for
+//! each other across devices and processes. Every collective must end, and no member may hang while the gate delays a
+//! rank. The simulated devices' own record is the judge.
 //!
 //! Not here: kernels of one process that wait for each other on one device (`time_live.rs`).
+
+#[path = "leases/world.rs"]
+mod world;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 use vgpu_tests::program::{Kind, compile};
 use vgpu_tests::timed::MS;
 use vgpu_tests::{Lab, Member};
+use world::{World, tenant};
 
 /// Liveness bound, which only a hang reaches. A single missing answer ends the test earlier.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -169,4 +173,26 @@ fn a_rank_that_is_killed_leaves_both_devices_to_others() {
     tell(&mut others, 11, 10);
     end(&mut others, begin);
     eprintln!("beside a kernel that waits for ever: {:?}", begin.elapsed());
+}
+
+/// Two jobs on the same two devices under the daemon's leases. The ranks of one are members of one tenant; of the other
+/// each rank is a tenant, and both are a gang. A rank that has its device waits there for one that has none yet.
+#[test]
+fn collectives_of_two_jobs_on_the_same_devices_all_end_under_leases() {
+    const COUNT: u32 = 20;
+    let in_gang = |name: &str| tenant(name, "gang = \"job\"");
+    let mut world = World::start_on("2xh200", &(tenant("both", "") + &in_gang("zero") + &in_gang("one")));
+    let mut start = |of: &str, rank: u32, flags: &str| {
+        world.lab.set("VGPU_SOCKET", world.socket(of));
+        process(&world.lab, &[rank], &world.lab.path().join(flags))
+    };
+    let mut jobs = [[start("both", 0, "a"), start("both", 1, "a")], [start("zero", 0, "b"), start("one", 1, "b")]];
+    let begin = Instant::now();
+    jobs.iter_mut().for_each(|job| tell(job, 1, COUNT));
+    jobs.iter_mut().for_each(|job| end(job, begin));
+    eprintln!("twice {COUNT} collectives under leases: {:?}", begin.elapsed());
+    for device in 0..2 {
+        let done = world.lab.device(device).busy_ns;
+        assert!(done >= 2 * u64::from(COUNT) * WORK, "the work of both jobs on device {device}: {done}");
+    }
 }
