@@ -6,6 +6,9 @@
 //!
 //! The idle energy of an interval in which the device also worked is not measured apart. It is taken from the last
 //! interval without work, and before the first such interval, from the time in which the device did not work.
+//!
+//! Device time is known when a kernel has ended. So an interval without ended work, but with work in flight, goes on
+//! until some has ended.
 
 /// How a device's energy is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +39,12 @@ pub struct TenantInterval {
     pub holds_memory: bool,
     /// True if its device time was not measured, at least in part.
     pub is_unmeasured: bool,
+    /// True if it has work in flight, whose device time is not known yet.
+    pub is_working: bool,
 }
+
+/// Longest interval that goes on for work in flight, in ns. Work that never ends must not keep energy from the record.
+const MAX_INTERVAL_NS: u64 = 60_000_000_000;
 
 /// Energy of work and of idleness, in millijoules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -98,14 +106,18 @@ impl EnergyMeter {
         if energy == 0 || length == 0 {
             return None;
         }
+        let worked = tenants.iter().fold(0_u64, |sum, tenant| sum.saturating_add(tenant.worked_ns));
+        let waits = worked == 0 && tenants.iter().any(|tenant| tenant.is_working);
+        if waits && !is_silent && length < MAX_INTERVAL_NS {
+            return None;
+        }
         self.last = Some(reading);
         if is_silent {
             let nobody = EnergyUse { work_mj: 0, idle_mj: energy };
             return Some(EnergyParts { tenants: vec![EnergyUse::default(); tenants.len()], nobody });
         }
-        let worked = tenants.iter().fold(0_u64, |sum, tenant| sum.saturating_add(tenant.worked_ns));
         let is_unmeasured = tenants.iter().any(|tenant| tenant.is_unmeasured);
-        if worked == 0 && !is_unmeasured {
+        if worked == 0 && !is_unmeasured && !waits {
             self.idle = Some((energy, length));
         }
         let idle_ns = length.saturating_sub(worked);
@@ -171,7 +183,7 @@ mod tests {
     }
 
     fn tenant(worked_ms: u64, holds_memory: bool) -> TenantInterval {
-        TenantInterval { worked_ns: worked_ms * 1_000_000, holds_memory, is_unmeasured: false }
+        TenantInterval { worked_ns: worked_ms * 1_000_000, holds_memory, ..TenantInterval::default() }
     }
 
     fn used(work_mj: u64, idle_mj: u64) -> EnergyUse {
@@ -243,5 +255,21 @@ mod tests {
         // A counter that begins again is a new beginning.
         assert_eq!(meter.take_reading(reading(5, 4), &[tenant(0, true)], false), None);
         assert_eq!(meter.take_reading(reading(9, 5), &[tenant(0, true)], false).unwrap().tenants, [used(0, 4)]);
+    }
+
+    #[test]
+    fn energy_of_a_long_kernel_is_work_also_before_the_kernel_has_ended() {
+        let mut meter = EnergyMeter::default();
+        assert_eq!(meter.take_reading(reading(0, 0), &[], false), None);
+        let (holder, worker) = (tenant(0, true), TenantInterval { is_working: true, ..tenant(0, true) });
+        for second in 1..5 {
+            assert_eq!(meter.take_reading(reading(second * 300, second), &[holder, worker], false), None);
+        }
+        let parts = meter.take_reading(reading(1_500, 5), &[holder, tenant(5_000, true)], false).unwrap();
+        assert_eq!(parts.tenants, [used(0, 0), used(1_500, 0)]);
+        // Work that never ends keeps its energy from the record for a minute at most.
+        let late = (6..70).filter_map(|at| meter.take_reading(reading(at * 300, at), &[holder, worker], false));
+        let sum: u64 = late.map(|parts| parts.tenants.iter().map(EnergyUse::sum_mj).sum::<u64>()).sum();
+        assert_eq!(sum, 60 * 300);
     }
 }

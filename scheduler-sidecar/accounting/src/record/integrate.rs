@@ -88,6 +88,8 @@ pub struct UsageSums {
     pub sm_limit: Option<u64>,
     /// True while members launch without a lease (gate open), so that their device time is not measured.
     pub unmeasured: bool,
+    /// True while work of the tenant is queued on a device.
+    pub in_flight: bool,
     /// Promise and delivery of device time, and the times around leases.
     pub service: ServiceSums,
 }

@@ -386,6 +386,7 @@ impl Reactor {
     /// Adds a tenant's usage to the data that the record gets next.
     pub(crate) fn note_use(&mut self, id: u64, used: Vec<Used>) {
         let service = self.all_service_sums(id, &used);
+        let (in_flight, _) = self.leases.queued_work(arbiter_number(id));
         let Some(room) = self.rooms.get(&id) else { return };
         let next = self.record.next_batch();
         for (device, process, busy) in self.leases.take_progress(arbiter_number(id)) {
@@ -400,6 +401,7 @@ impl Reactor {
                 wait_ns: used.wait,
                 launches: Some(used.launches),
                 unmeasured: used.unmeasured.now,
+                in_flight,
                 members: used.members as u64,
                 memory_limit: on.and_then(|on| on.memory).map(u64::from),
                 sm_limit: on.and_then(|on| on.terms.ceiling).map(|share| u64::from(share.as_permille())),

@@ -43,6 +43,7 @@ impl UsageIntegral {
             worked_ns: last.worked_ns,
             holds_memory: last.held > 0,
             is_unmeasured: last.sums.unmeasured,
+            is_working: last.sums.in_flight,
         })
     }
 
