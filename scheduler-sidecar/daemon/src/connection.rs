@@ -112,6 +112,23 @@ impl Connection {
         Self { stream, peer, process, side, state, image: None, member: None, deadline, input, output }
     }
 
+    /// The process, if it is a member of the tenant of this room: it said hello, and was known when it connected.
+    #[must_use]
+    pub fn member_process(&self, room: u64) -> Option<ProcessId> {
+        let said_hello = matches!(self.state, ConnectionState::Registered(..));
+        self.process.filter(|_| said_hello && self.side == ConnectionSide::Member(room))
+    }
+
+    /// Reads the program of the process that connected; `None`: it cannot be read, or another process has the ID now.
+    ///
+    /// # Cost
+    /// As [`processes::read_image`].
+    #[must_use]
+    pub fn read_image(&self) -> Option<Image> {
+        let process = self.process?;
+        processes::read_image(process.pid).filter(|image| image.process == process)
+    }
+
     /// The next line, after at most one read. The kernel drops descriptors that came with it.
     pub fn read(&mut self) -> ConnectionInput {
         if let Some(line) = self.take_line() {
@@ -228,5 +245,48 @@ impl Connection {
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+
+    const ROOM: u64 = 7;
+
+    /// A connection of this process that said hello. Both ends, so that it stays open.
+    fn registered() -> (Connection, OwnedFd) {
+        let (here, there) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        let peer = PeerCredentials::of_stream(&here).unwrap();
+        let mut connection = Connection::new(here, peer, ConnectionSide::Member(ROOM), Instant::now());
+        let hello = Hello { pid: 1, version: String::new(), clock: 0 };
+        connection.state = ConnectionState::Registered(hello, Instant::now());
+        (connection, there)
+    }
+
+    #[test]
+    fn a_later_process_with_the_same_id_is_never_taken_for_the_member() {
+        let (mut connection, _there) = registered();
+        let own = processes::read_process(std::process::id()).unwrap();
+        assert_eq!(connection.read_image().map(|image| image.process), Some(own));
+        // The process that connected has ended, and its ID went to this one.
+        let ended = ProcessId { began: own.began - 1, ..own };
+        connection.process = Some(ended);
+        assert_eq!((connection.read_image(), connection.member_process(ROOM)), (None, Some(ended)));
+        // Also if that process was not known.
+        connection.process = None;
+        assert_eq!((connection.read_image(), connection.member_process(ROOM)), (None, None));
+    }
+
+    #[test]
+    fn a_member_is_known_without_the_enforcement_check_and_only_after_its_hello() {
+        let (mut connection, _there) = registered();
+        let own = processes::read_process(std::process::id());
+        assert!(connection.image.is_none() && own.is_some());
+        assert_eq!((connection.member_process(ROOM), connection.member_process(ROOM + 1)), (own, None));
+        connection.state = ConnectionState::Silent;
+        assert_eq!(connection.member_process(ROOM), None);
     }
 }

@@ -19,7 +19,6 @@ use vgpu_policy::usage::{UsageChange, UsageEffect};
 
 use super::Reactor;
 use super::tenants::open_owner;
-use crate::connection::{ConnectionSide, ConnectionState};
 use vgpu_control::finding::ProcessId;
 
 /// Time after which a program that suspends is killed.
@@ -148,13 +147,9 @@ impl Reactor {
         }
     }
 
-    /// The processes of a tenant that are connected now, each once. A process whose program cannot be read is left out.
+    /// The processes of a tenant that are connected now, each once, as they were when they connected.
     fn member_processes(&self, id: u64) -> BTreeSet<ProcessId> {
-        let is_member = |side: ConnectionSide| matches!(side, ConnectionSide::Member(room) if room == id);
-        let connections = self.connections.values().filter(|connection| {
-            is_member(connection.side) && matches!(connection.state, ConnectionState::Registered(..))
-        });
-        connections.filter_map(|connection| Some(connection.image?.process)).collect()
+        self.connections.values().filter_map(|connection| connection.member_process(id)).collect()
     }
 
     /// Sends a signal to the tenant's processes, but never to a later process with the same ID.

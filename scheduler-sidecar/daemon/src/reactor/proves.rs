@@ -14,7 +14,6 @@ use crate::asked::WakeReason;
 use crate::connection::{Connection, ConnectionSide};
 use crate::proof::judge::{RegisteredMember, RegisteredMembers};
 use crate::proof::limits::TenantLimits;
-use crate::proof::processes;
 use crate::proof::uncharged::TenantDeviceKey;
 use crate::proof::{ASK_LEDGERS, TELL_COUNTED};
 use crate::roster::limits_of;
@@ -100,7 +99,7 @@ impl Reactor {
         if self.proof.is_none() {
             return;
         }
-        connection.image = connection.peer.pid.and_then(processes::read_image);
+        connection.image = connection.read_image();
         if let (Some(image), Some(room)) = (&connection.image, self.rooms.get(&id)) {
             self.roster.note_joined(&room.tenant.name, image);
         }
@@ -146,7 +145,7 @@ impl Reactor {
             let (Some(pid), Some(room)) = (connection.peer.pid, self.rooms.get(&id)) else { continue };
             // The program may have been unreadable at the hello, for lack of a descriptor.
             if connection.image.is_none() {
-                connection.image = processes::read_image(pid);
+                connection.image = connection.read_image();
                 connection.image.iter().for_each(|image| self.roster.note_joined(&room.tenant.name, image));
             }
             let (tenant, image) = (room.tenant.name.clone(), connection.image);
