@@ -34,6 +34,8 @@ pub(super) struct TenantRoom {
     pub open: usize,
     /// Number of members: open connections that said hello.
     pub members: usize,
+    /// Number of hellos since the daemon started.
+    pub joins: u64,
     /// Connections that ended but are kept, because descriptors sent over them are not received yet.
     pub untaken: usize,
     /// The tenant's bell, the eventfd by which its members wake the daemon; `None`: no member.
@@ -63,6 +65,7 @@ impl TenantRoom {
             unusable: None,
             open: 0,
             members: 0,
+            joins: 0,
             untaken: 0,
             furniture: None,
             refused: 0,

@@ -25,6 +25,8 @@ pub struct UseSample {
     pub at: u64,
     /// Number of its processes.
     pub members: usize,
+    /// Number of processes that joined so far.
+    pub joins: u64,
     /// Device time charged so far, in ns.
     pub charged_ns: u64,
     /// Device time charged so far, of each device in parts of its ceiling there, in ns; the largest of all devices.
@@ -136,9 +138,9 @@ pub struct IdleWatch {
     last: Option<UseSample>,
     /// Time since which its use is below the threshold.
     low_since: Option<u64>,
-    /// Time since which it launches nothing, and nothing of it is queued.
+    /// Time since which it launches nothing, nothing of it is queued, and no process joined.
     still_since: Option<u64>,
-    /// Time since which its queued work makes no progress.
+    /// Time since which its queued work makes no progress, and no process joined.
     stuck_since: Option<u64>,
     /// Time since which it waits and gets less than its floor.
     starved_since: Option<u64>,
@@ -240,6 +242,11 @@ impl IdleWatch {
         let promised = u64::from(now.floor_permille).saturating_mul(passed) / 1000;
         let got = now.charged_ns - last.charged_ns;
         let is_starved = now.waits && !now.in_flight && (got < promised || !has_progress);
+        if now.joins != last.joins {
+            // A process that just started has not been still. A step that would end it becomes due again later.
+            (self.still_since, self.stuck_since) = (is_still.then_some(now.at), is_stuck.then_some(now.at));
+            self.taken.retain(|kind| !kind.is_harmful());
+        }
         let follow = |since: &mut Option<u64>, holds: bool| {
             *since = holds.then(|| since.unwrap_or(last.at));
         };

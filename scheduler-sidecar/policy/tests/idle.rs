@@ -174,6 +174,29 @@ fn processes_that_were_asked_to_end_are_killed_once_after_the_grace() {
 }
 
 #[test]
+fn a_process_that_just_joined_is_asked_to_end_only_after_the_whole_time() {
+    let mut tenant = Tenant::new(&[(StepKind::Lower, 0), (StepKind::Terminate, 60)]);
+    tenant.live_for(BUSY, 2);
+    assert_eq!(tenant.steps_of(HOLDING, 179), [(120, StepKind::Lower)]);
+    tenant.now.joins += 1;
+    let steps = tenant.steps_of(HOLDING, 400);
+    assert_eq!(steps, [(181, StepKind::Terminate)], "counted from the join; the harmless step goes on");
+    // One more joins after the grace, when the others were killed.
+    tenant.now.joins += 1;
+    assert_eq!(tenant.steps_of(HOLDING, 400), [(181, StepKind::Terminate)], "its own time begins");
+}
+
+#[test]
+fn a_process_that_joins_within_the_grace_does_not_spare_the_processes_that_were_asked() {
+    let mut tenant = Tenant::new(&[(StepKind::Terminate, 60)]);
+    tenant.live_for(BUSY, 2);
+    assert_eq!(tenant.steps_of(HOLDING, 190), [(180, StepKind::Terminate)]);
+    tenant.now.joins += 1;
+    let kills: Vec<u64> = (1..=100).filter(|_| tenant.live(HOLDING).is_kill_due).collect();
+    assert_eq!(kills, [20], "30 s after they were asked");
+}
+
+#[test]
 fn a_dry_run_tells_the_steps_and_changes_nothing() {
     let mut tenant = Tenant::new(&[(StepKind::Lower, 0), (StepKind::Reclaimable, 0), (StepKind::Terminate, 10)]);
     tenant.plan.dry_run = true;

@@ -33,6 +33,15 @@ struct FollowedTenant {
     plan: IdlePlan,
     watch: IdleWatch,
     memory: u64,
+    /// Processes that got the last SIGTERM.
+    asked: BTreeSet<ProcessId>,
+}
+
+impl FollowedTenant {
+    /// The members that were asked to end. A process that joined later has not had its grace.
+    fn asked_members(&self, members: BTreeSet<ProcessId>) -> BTreeSet<ProcessId> {
+        members.into_iter().filter(|process| self.asked.contains(process)).collect()
+    }
 }
 
 /// The tenants that are followed, by name.
@@ -88,10 +97,10 @@ impl Reactor {
                 tell_change(&name, before, state, news.ended, sample);
             }
             for step in news.steps {
-                self.take_step(*id, &name, &tenant.plan, step, tenant.watch.state());
+                self.take_step(*id, &name, tenant, step);
             }
             if news.is_kill_due {
-                self.signal_members(*id, &name, Signal::KILL);
+                signal_processes(&name, &tenant.asked_members(self.member_processes(*id)), Signal::KILL);
             }
             changes.extend(tenant.watch.restriction(&tenant.plan).map(|bounds| UsageChange {
                 stage: PolicyStage::Need,
@@ -109,10 +118,12 @@ impl Reactor {
         changes
     }
 
-    fn take_step(&mut self, id: u64, name: &str, plan: &IdlePlan, step: IdleStep, state: UseState) {
+    fn take_step(&mut self, id: u64, name: &str, tenant: &mut FollowedTenant, step: IdleStep) {
+        let plan = &tenant.plan;
         let next = self.journal.event_position().next;
-        let pids = self.member_processes(id).into_iter().map(|process| process.pid.to_string()).collect::<Vec<_>>();
-        let (step_words, state, members) = (step.to_words(), state.word(), pids.join(" "));
+        let processes = self.member_processes(id);
+        let pids = processes.iter().map(|process| process.pid.to_string()).collect::<Vec<_>>();
+        let (step_words, state, members) = (step.to_words(), tenant.watch.state().word(), pids.join(" "));
         let dry_run = plan.dry_run.then_some(true);
         let meaning = step_meaning(step.kind, plan.dry_run);
         if step.kind.is_harmful() {
@@ -143,7 +154,10 @@ impl Reactor {
                     warn!(tenant = %name, "its processes cannot be suspended: there is no program or no process");
                 }
             }
-            StepKind::Terminate => self.signal_members(id, name, Signal::TERM),
+            StepKind::Terminate => {
+                signal_processes(name, &processes, Signal::TERM);
+                tenant.asked = processes;
+            }
         }
     }
 
@@ -151,21 +165,21 @@ impl Reactor {
     fn member_processes(&self, id: u64) -> BTreeSet<ProcessId> {
         self.connections.values().filter_map(|connection| connection.member_process(id)).collect()
     }
+}
 
-    /// Sends a signal to the tenant's processes, but never to a later process with the same ID.
-    fn signal_members(&self, id: u64, name: &str, signal: Signal) {
-        for process in self.member_processes(id) {
-            // The pidfd holds the process before it is identified, so the ID cannot change its meaning.
-            let sent = match open_owner(process.pid) {
-                Some((there, held)) if there == process => pidfd_send_signal(&held, signal).is_ok(),
-                _ => false,
-            };
-            let (pid, signal) = (process.pid, if signal == Signal::KILL { "SIGKILL" } else { "SIGTERM" });
-            if sent {
-                warn!(tenant = %name, pid, signal, "an idle process was signalled");
-            } else {
-                warn!(tenant = %name, pid, signal, "an idle process cannot be signalled: it is gone or is not this daemon's to signal");
-            }
+/// Sends a signal to processes of a tenant, but never to a later process with the same ID.
+fn signal_processes(tenant: &str, processes: &BTreeSet<ProcessId>, signal: Signal) {
+    for process in processes {
+        // The pidfd holds the process before it is identified, so the ID cannot change its meaning.
+        let sent = match open_owner(process.pid) {
+            Some((there, held)) if there == *process => pidfd_send_signal(&held, signal).is_ok(),
+            _ => false,
+        };
+        let (pid, signal) = (process.pid, if signal == Signal::KILL { "SIGKILL" } else { "SIGTERM" });
+        if sent {
+            warn!(%tenant, pid, signal, "an idle process was signalled");
+        } else {
+            warn!(%tenant, pid, signal, "an idle process cannot be signalled: it is gone or is not this daemon's to signal");
         }
     }
 }
@@ -215,5 +229,23 @@ fn tell_change(tenant: &str, before: UseState, state: UseState, ended: Option<Id
             warn!(kind = "starved.began", tenant, "the tenant waits and gets less than its floor, or nothing")
         }
         UseState::OverUsed => info!(kind = "over-used.began", tenant, "the tenant uses all that it may"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(pid: u32, began: u64) -> ProcessId {
+        ProcessId { pid, began }
+    }
+
+    #[test]
+    fn a_process_that_was_never_asked_to_end_is_never_killed() {
+        let asked = BTreeSet::from([process(1, 10), process(2, 10)]);
+        let tenant = FollowedTenant { asked, ..FollowedTenant::default() };
+        // The first ended, and a new member has its ID; the third started after SIGTERM.
+        let members = BTreeSet::from([process(1, 99), process(2, 10), process(3, 50)]);
+        assert_eq!(tenant.asked_members(members), BTreeSet::from([process(2, 10)]));
     }
 }

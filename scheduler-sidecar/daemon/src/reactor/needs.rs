@@ -74,6 +74,7 @@ impl Reactor {
         Some(UseSample {
             at: now,
             members: room.members,
+            joins: room.joins,
             charged_ns: used.iter().map(|used| used.charged).sum(),
             scaled_ns: scaled.add_sums(sums),
             waited_ns: used.iter().map(|used| used.wait).sum(),

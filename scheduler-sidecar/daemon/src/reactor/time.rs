@@ -49,6 +49,7 @@ impl Reactor {
         connection.member = Some(member);
         if let Some(room) = self.rooms.get_mut(&id) {
             room.members += 1;
+            room.joins += 1;
         }
         self.register(connection, id, hello);
         let Some(room) = self.rooms.get(&id) else { return Err(io::ErrorKind::NotConnected.into()) };
