@@ -138,6 +138,28 @@ fn an_idle_process_is_asked_to_end_and_killed_after_its_grace_and_never_in_a_dry
     spared.ok("launch 1000000");
 }
 
+/// A stopped process does not notice that the daemon was replaced.
+#[test]
+fn an_idle_tenant_is_idle_under_the_next_daemon_too_and_none_of_its_processes_is_signalled_there() {
+    let lines = format!("{SOON_IDLE}weight = 7\nidle_steps = [\"lower\", \"terminate after 1s\"]");
+    let (lab, mut daemon) = with_daemon(&[("a", &lines)]);
+    let member = holding(&lab);
+    eventually("it is listed for the next daemon", || {
+        fs::read_to_string(lab.path().join("run/members"))
+            .unwrap_or_default()
+            .contains(&format!("member {} ", member.pid))
+    });
+    lab.stop(&member);
+    daemon.kill();
+    daemon.again();
+    let is_last =
+        |event: &serde_json::Value| event["more"]["step"].as_str().is_some_and(|step| step.contains("terminate"));
+    eventually("its last step is due", || events(&daemon, &["idle"]).iter().any(is_last));
+    assert_eq!(status(&daemon)["devices"][0]["weight"], 1, "the harmless step is taken");
+    let step = events(&daemon, &["idle"]).into_iter().find(is_last).unwrap();
+    assert_eq!(step["more"]["members"], "", "nobody knows what a process does that did not come back");
+}
+
 /// The step "suspend" hands the processes to a program.
 #[test]
 fn an_idle_tenants_processes_are_named_to_the_program_that_suspends_them() {

@@ -132,6 +132,16 @@ impl MemberRoster {
         self.prior.values().any(|prior| prior.tenant == tenant)
     }
 
+    /// True if a member of the previous daemon that has not said hello again still runs.
+    ///
+    /// # Cost
+    /// As [`processes::read_image`] for each such member of the tenant, until one runs.
+    pub fn has_running_prior(&self, tenant: &str) -> bool {
+        let of_tenant = |prior: &&PriorMember| prior.tenant == tenant;
+        let is_running = |prior: &PriorMember| processes::read_image(prior.image.process.pid) == Some(prior.image);
+        self.prior.values().filter(of_tenant).any(is_running)
+    }
+
     /// The highest limits of a tenant under the previous daemon.
     pub fn prior_limits(&self, tenant: &str) -> LimitsByDevice {
         self.limits.get(tenant).cloned().unwrap_or_default()
@@ -262,6 +272,19 @@ mod tests {
         );
         third.note_left("a", &own());
         assert_eq!(MemberRoster::open(Some(dir.path())).prior_members().count(), 0);
+    }
+
+    #[test]
+    fn a_member_of_the_former_daemon_counts_while_it_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let mut first = MemberRoster::open(Some(dir.path()));
+        first.rewrite_file(std::iter::empty(), std::iter::empty());
+        first.note_joined("a", &processes::read_image(child.id()).unwrap());
+        let second = MemberRoster::open(Some(dir.path()));
+        assert!(second.has_running_prior("a") && !second.has_running_prior("b"));
+        child.kill().and_then(|()| child.wait()).unwrap();
+        assert!(second.has_prior("a") && !second.has_running_prior("a"));
     }
 
     #[test]

@@ -23,7 +23,7 @@ const WINDOW_POINTS: u64 = 60;
 pub struct UseSample {
     /// Time of the sample, in ns.
     pub at: u64,
-    /// Number of its processes.
+    /// Number of its processes, with those that have not come back to this daemon yet.
     pub members: usize,
     /// Number of processes that joined so far.
     pub joins: u64,

@@ -155,6 +155,9 @@ impl Reactor {
                 }
             }
             StepKind::Terminate => {
+                if processes.is_empty() {
+                    warn!(tenant = %name, "no process can be asked to end: none is connected and identified");
+                }
                 signal_processes(name, &processes, Signal::TERM);
                 tenant.asked = processes;
             }

@@ -58,7 +58,8 @@ impl Reactor {
     /// The sums and the state of a tenant now.
     ///
     /// # Cost
-    /// As [`crate::leases::LeaseBook::used_by_tenant`]: about ten loads for each member.
+    /// As [`crate::leases::LeaseBook::used_by_tenant`]: about ten loads for each member. After a restart also as
+    /// [`crate::roster::MemberRoster::has_running_prior`].
     fn sample_use(&mut self, id: u64) -> Option<UseSample> {
         let (number, now) = (arbiter_number(id), clock::now());
         let used = self.leases.used_by_tenant(number, now);
@@ -73,7 +74,8 @@ impl Reactor {
         let sums = used.iter().map(|used| (used.device.as_str(), used.charged, ceiling(&used.device).into()));
         Some(UseSample {
             at: now,
-            members: room.members,
+            // A stopped process, or one without memory and launches, says no hello to the next daemon.
+            members: room.members + usize::from(self.roster.has_running_prior(&room.tenant.name)),
             joins: room.joins,
             charged_ns: used.iter().map(|used| used.charged).sum(),
             scaled_ns: scaled.add_sums(sums),
