@@ -14,6 +14,7 @@ use vgpu_core::time::arbiter::{Class, Gate, TenantId as Number, Terms};
 use vgpu_core::units::share::Share;
 
 use super::LeaseBook;
+use super::view::QueuedWork;
 use crate::config::TenantConfig;
 use vgpu_config::time::TimeConfig;
 
@@ -316,6 +317,31 @@ fn told_state(world: &mut World, number: u32) -> (&'static str, Option<String>) 
     let now = world.now;
     let explained = world.leases.explain_standing(Number(number), now).remove(0);
     (explained.state, explained.holder)
+}
+
+#[test]
+fn queued_work_that_is_not_known_or_on_a_lost_device_is_told_as_unknown() {
+    let mut world = World::new(&[weight(1)]);
+    let member = world.join(0, 0);
+    let told = |world: &mut World| {
+        world.leases.read_report(Number(0), world.now);
+        world.leases.queued_work(Number(0))
+    };
+    let say = |world: &World, in_flight: Option<u64>| {
+        let report = MemberReport { in_flight, ..world.members[member].said };
+        world.pages[0].1.slots[world.members[member].slot].report_all(&report);
+    };
+    for (in_flight, is_unknown) in [(Some(0), false), (Some(MS), false), (None, true), (Some(0), false)] {
+        say(&world, in_flight);
+        let work = QueuedWork { in_flight: in_flight.is_some_and(|ns| ns > 0), waits: false, is_unknown };
+        assert_eq!(told(&mut world), work, "{in_flight:?}");
+    }
+    // A card hangs with work in flight: the tenant cannot be blamed for the missing progress.
+    say(&world, Some(MS));
+    world.lose(&["GPU-0".into()]);
+    assert!(told(&mut world).is_unknown);
+    world.lose(&[]);
+    assert!(!told(&mut world).is_unknown);
 }
 
 #[test]

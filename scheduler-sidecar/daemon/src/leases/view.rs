@@ -42,6 +42,17 @@ pub struct Unmeasured {
     pub ever: bool,
 }
 
+/// Work of a tenant that is not done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct QueuedWork {
+    /// True if work of it is queued on a device.
+    pub in_flight: bool,
+    /// True if a member waits for permission to launch.
+    pub waits: bool,
+    /// True if a member's queued work is not known, or its device is lost, where no work ends.
+    pub is_unknown: bool,
+}
+
 /// State and usage of one member on one device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OnDevice {
@@ -163,13 +174,17 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
         sums.into_iter().map(used).collect()
     }
 
-    /// Tells from the last reading of the reports if work of the tenant is queued on a device, and if a member waits for
-    /// permission to launch.
-    pub fn queued_work(&self, number: TenantId) -> (bool, bool) {
+    /// The work of a tenant that is queued or waits, from the last reading of the reports.
+    pub fn queued_work(&self, number: TenantId) -> QueuedWork {
         let pages = self.houses.get(&number).and_then(|house| house.pages.as_ref());
-        let slots = || pages.iter().flat_map(|pages| pages.slots.iter().flatten());
-        let in_flight = slots().any(|slot| self.arbiter.last_report(slot.id).in_flight.is_some_and(|work| work > 0));
-        (in_flight, slots().any(|slot| slot.stands.is_some()))
+        let mut work = QueuedWork::default();
+        for slot in pages.iter().flat_map(|pages| pages.slots.iter().flatten()) {
+            let in_flight = self.arbiter.last_report(slot.id).in_flight;
+            work.in_flight |= in_flight.is_some_and(|ns| ns > 0);
+            work.is_unknown |= in_flight.is_none() || self.devices.is_lost(slot.device);
+            work.waits |= slot.stands.is_some();
+        }
+        work
     }
 
     /// A tenant's members on devices, from the last reading of their reports.

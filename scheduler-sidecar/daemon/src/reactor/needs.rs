@@ -63,7 +63,7 @@ impl Reactor {
     fn sample_use(&mut self, id: u64) -> Option<UseSample> {
         let (number, now) = (arbiter_number(id), clock::now());
         let used = self.leases.used_by_tenant(number, now);
-        let (in_flight, waits) = self.leases.queued_work(number);
+        let work = self.leases.queued_work(number);
         let held = self.held_by_device(id, &used);
         let room = self.rooms.get(&id)?;
         let on = |device: &str| room.tenant.terms_on(device).map(|on| on.terms);
@@ -81,12 +81,12 @@ impl Reactor {
             scaled_ns: scaled.add_sums(sums),
             waited_ns: used.iter().map(|used| used.wait).sum(),
             launches: used.iter().map(|used| used.launches).sum(),
-            in_flight,
-            waits,
+            in_flight: work.in_flight,
+            waits: work.waits,
             memory: held.values().map(|held| held.used).sum(),
             floor_permille: used.iter().map(|used| u32::from(floor(&used.device))).max().unwrap_or(0),
             is_paused: self.leases.is_paused(number),
-            is_unmeasured: used.iter().any(|used| used.unmeasured.now),
+            is_unmeasured: work.is_unknown || used.iter().any(|used| used.unmeasured.now),
         })
     }
 
