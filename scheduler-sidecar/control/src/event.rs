@@ -65,7 +65,10 @@ pub const EVENT_KINDS: &[EventKind] = &[
     event_kind("idle.began", "a tenant uses less than its idle_threshold; it holds no memory, or still launches"),
     event_kind("idle.resident", "a tenant holds memory and launches nothing (resident-idle, hoarding)"),
     event_kind("idle.stalled", "queued work of a tenant makes no progress"),
-    audited_kind("idle.step", "an idle step was taken against a tenant, or with idle_dry_run would have been"),
+    audited_kind(
+        "idle.step",
+        "an idle step was taken against a tenant, or with idle_dry_run or in mode observe would have been",
+    ),
     event_kind("idle.ended", "an idle or stalled tenant is busy again, paused or without processes"),
     event_kind("starved.began", "a tenant waits for a device and gets less than its floor, or nothing"),
     event_kind("starved.ended", "a starved tenant gets its floor again, or does not wait any longer"),

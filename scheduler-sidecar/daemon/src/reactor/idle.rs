@@ -13,12 +13,14 @@ use vgpu_config::action::ActionPlan;
 use vgpu_config::usage::{IdlePlan, IdleStep, StepKind};
 use vgpu_control::IdleStatus;
 use vgpu_control::event::DaemonEvent;
+use vgpu_core::limits::Mode;
 use vgpu_policy::idle::{IdleEnd, IdleWatch, UseSample, UseState};
 use vgpu_policy::stage::PolicyStage;
 use vgpu_policy::usage::{UsageChange, UsageEffect};
 
 use super::Reactor;
 use super::tenants::open_owner;
+use crate::config::TenantConfig;
 use vgpu_control::finding::ProcessId;
 
 /// Time after which a program that suspends is killed.
@@ -68,7 +70,7 @@ impl IdleFollower {
         let steps: Vec<&str> = watch.taken_steps().iter().map(|kind| kind.word()).collect();
         let steps = match (steps.is_empty(), plan.dry_run) {
             (true, _) => String::new(),
-            (false, true) => format!("; steps not taken (idle_dry_run): {}", steps.join(", ")),
+            (false, true) => format!("; steps not taken (idle_dry_run, or mode observe): {}", steps.join(", ")),
             (false, false) => format!("; steps: {}", steps.join(", ")),
         };
         (state != UseState::Busy).then(|| format!("use: {}{steps}", state.word()))
@@ -81,6 +83,12 @@ fn to_gib_hours(byte_seconds: u128) -> f64 {
     (hours * 1000.0).round() / 1000.0
 }
 
+/// The tenant's plan about idleness; `None`: it has none. Steps of a tenant that is only observed are only told.
+fn idle_plan_of(tenant: &TenantConfig) -> Option<IdlePlan> {
+    let plan = tenant.usage.idle.clone()?;
+    Some(IdlePlan { dry_run: plan.dry_run || tenant.mode == Mode::Observe, ..plan })
+}
+
 impl Reactor {
     /// Takes the next samples: logs changed states, takes steps that are due, and returns the changes of terms.
     pub(super) fn idle_changes(&mut self, samples: &[(u64, UseSample)]) -> Vec<UsageChange> {
@@ -89,7 +97,7 @@ impl Reactor {
         let mut changes = Vec::new();
         for (id, sample) in samples {
             let Some(room) = self.rooms.get(id) else { continue };
-            let (name, Some(plan)) = (room.tenant.name.clone(), room.tenant.usage.idle.clone()) else { continue };
+            let (name, Some(plan)) = (room.tenant.name.clone(), idle_plan_of(&room.tenant)) else { continue };
             let tenant = followed.entry(name.clone()).or_default();
             (tenant.plan, tenant.memory) = (plan, sample.memory);
             let news = tenant.watch.take_sample(&tenant.plan, *sample);
@@ -191,13 +199,15 @@ fn step_meaning(step: StepKind, is_dry: bool) -> &'static str {
     match (step, is_dry) {
         (StepKind::Event, _) => "nothing but this event",
         (StepKind::Lower, false) => "weight and class are lowered while it is idle",
-        (StepKind::Lower, true) => "weight and class would be lowered now (idle_dry_run)",
+        (StepKind::Lower, true) => "weight and class would be lowered now (idle_dry_run, or mode observe)",
         (StepKind::Reclaimable, false) => "its memory is marked as reclaimable while it is idle",
-        (StepKind::Reclaimable, true) => "its memory would be marked as reclaimable now (idle_dry_run)",
+        (StepKind::Reclaimable, true) => {
+            "its memory would be marked as reclaimable now (idle_dry_run, or mode observe)"
+        }
         (StepKind::Suspend, false) => "its processes are being suspended",
-        (StepKind::Suspend, true) => "its processes would be suspended now (idle_dry_run)",
+        (StepKind::Suspend, true) => "its processes would be suspended now (idle_dry_run, or mode observe)",
         (StepKind::Terminate, false) => "its processes were asked to end",
-        (StepKind::Terminate, true) => "its processes would be asked to end now (idle_dry_run)",
+        (StepKind::Terminate, true) => "its processes would be asked to end now (idle_dry_run, or mode observe)",
     }
 }
 
@@ -250,5 +260,18 @@ mod tests {
         // The first ended, and a new member has its ID; the third started after SIGTERM.
         let members = BTreeSet::from([process(1, 99), process(2, 10), process(3, 50)]);
         assert_eq!(tenant.asked_members(members), BTreeSet::from([process(2, 10)]));
+    }
+
+    #[test]
+    fn steps_of_a_tenant_that_is_only_observed_are_only_told() {
+        let mut tenant = TenantConfig::on_all_devices("a", "/s".into(), None, None);
+        assert_eq!(idle_plan_of(&tenant), None);
+        for (mode, in_file, dry_run) in
+            [(Mode::Enforce, false, false), (Mode::Enforce, true, true), (Mode::Observe, false, true)]
+        {
+            tenant.mode = mode;
+            tenant.usage.idle = Some(IdlePlan { dry_run: in_file, ..IdlePlan::default() });
+            assert_eq!(idle_plan_of(&tenant).map(|plan| plan.dry_run), Some(dry_run), "{mode:?} {in_file}");
+        }
     }
 }
