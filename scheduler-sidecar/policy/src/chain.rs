@@ -142,6 +142,7 @@ pub struct Decision {
 enum Effect<'a> {
     Set(Cow<'a, TermsChange>),
     Raise { floor: Option<Share>, memory: Option<Amount> },
+    RaiseFloor(Share),
     Restrict(&'a Restriction),
     Nothing,
 }
@@ -187,7 +188,7 @@ impl ActivePolicy<'_> {
     fn can_raise_promises(&self) -> bool {
         match &self.effect {
             Effect::Set(change) => change.memory.is_some() || change.floor.is_some() || change.ceiling.is_some(),
-            Effect::Raise { .. } => true,
+            Effect::Raise { .. } | Effect::RaiseFloor(_) => true,
             Effect::Restrict(_) | Effect::Nothing => false,
         }
     }
@@ -274,7 +275,7 @@ fn active_usage<'a>(zone: &TimeZone, change: &'a UsageChange) -> ActivePolicy<'a
     let UsageChange { stage, name, tenant, device, effect, until, reason } = change;
     let (effect, paused) = match effect {
         UsageEffect::Terms(change) => (Effect::Set(Cow::Borrowed(change)), None),
-        UsageEffect::RaiseFloor(floor) => (Effect::Raise { floor: Some(*floor), memory: None }, None),
+        UsageEffect::RaiseFloor(floor) => (Effect::RaiseFloor(*floor), None),
         UsageEffect::Restrict(bounds) => (Effect::Restrict(bounds), bounds.is_paused.then_some(true)),
     };
     let (name, zone, reason) = (name.clone(), zone.clone(), reason.clone());
@@ -383,6 +384,12 @@ fn apply_to_device(devices: &[DevicePlan], policy: &ActivePolicy<'_>, outcome: &
             }
         }
         Effect::Raise { floor, memory } => raise_terms(&mut after, described, *floor, *memory),
+        Effect::RaiseFloor(floor) => {
+            // The ceiling stays: a person set it, and only a booking may pass it.
+            let within = after.ceiling.map_or(*floor, |ceiling| ceiling.min(*floor));
+            after.floor = after.floor.max(Some(within));
+            true
+        }
         Effect::Restrict(bounds) => {
             bounds.restrict_terms(&mut after);
             true

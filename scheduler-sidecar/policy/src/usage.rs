@@ -34,7 +34,7 @@ pub struct UsageChange {
 pub enum UsageEffect {
     /// Other values.
     Terms(TermsChange),
-    /// At least this floor. It yields first if the floors of a device do not fit.
+    /// At least this floor, up to the ceiling. It yields first if the floors of a device do not fit.
     RaiseFloor(Share),
     /// At most these values. No stage but an override loosens them.
     Restrict(Restriction),

@@ -433,6 +433,20 @@ fn a_restriction_that_follows_from_use_is_loosened_by_an_override_alone() {
 }
 
 #[test]
+fn a_need_never_raises_a_floor_past_the_ceiling_of_the_file_or_of_a_window() {
+    let window = "[[window]]\nname = \"day\"\nfrom = \"08:00\"\nto = \"18:00\"\nsm_limit = 20\n";
+    let plan = plan(&format!("{}{window}", tenant("a", "sm_request = 10\nsm_limit = 40")));
+    let changes = [usage(PolicyStage::Need, "deadline", UsageEffect::RaiseFloor(share("60")))];
+    let terms = |now: &str| {
+        let decision = decide(&inputs_with(&plan, &changes, &[]), at(now));
+        let terms = &decision.outcomes[0].tenant.terms[0];
+        (terms.floor, terms.ceiling)
+    };
+    assert_eq!(terms("2026-11-27T12:00Z"), (Some(share("20")), Some(share("20"))), "by day");
+    assert_eq!(terms("2026-11-27T20:00Z"), (Some(share("40")), Some(share("40"))), "by night");
+}
+
+#[test]
 fn a_floor_that_a_need_raises_yields_before_a_window() {
     let window = "[[window]]\nname = \"w\"\nfrom = \"00:00\"\nto = \"24:00\"\ntenants = [\"b\"]\nsm_request = 50\n";
     let plan = plan(&format!("{}{}{window}", tenant("a", "sm_request = 10"), tenant("b", "sm_request = 10")));
