@@ -60,7 +60,7 @@ pub struct Surroundings {
     pub event_kinds: Vec<&'static str>,
     /// Wall clock, in seconds since 1970; `None`: deadlines are not compared with it.
     pub now: Option<i64>,
-    /// Tenants whose work for a deadline is counted already, each with its due time in seconds since 1970.
+    /// Tenants whose deadline may be over, each with its due time in seconds since 1970.
     pub kept_deadlines: Vec<(String, i64)>,
 }
 

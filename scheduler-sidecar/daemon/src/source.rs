@@ -41,6 +41,17 @@ pub struct ConfigSource {
     asks_nobody: bool,
 }
 
+/// Deadlines that may be over. Others in the past are errors.
+#[derive(Debug, Clone, Copy)]
+pub enum PastDeadlines<'a> {
+    /// All of them: a time that passed must not keep a daemon from starting.
+    All,
+    /// Those of the plan in force.
+    InForce(&'a ConfigPlan),
+    /// Those whose work a daemon counts.
+    Counted,
+}
+
 /// Why the file gives no plan.
 #[derive(Debug)]
 pub enum SourceError {
@@ -123,12 +134,12 @@ impl ConfigSource {
         Self { path: absolute(&path.to_owned()), name, around, silent, asks_nobody }
     }
 
-    /// The plan of the file as it is now.
+    /// The plan of the file as it is now, for a check.
     ///
     /// # Errors
     /// [`SourceError`]; all errors of the file at once.
     pub fn read(&self) -> Result<ConfigPlan, SourceError> {
-        self.make_plan(&self.read_text()?)
+        self.make_plan(&self.read_text()?, PastDeadlines::Counted)
     }
 
     /// Number of devices that the driver has identified.
@@ -214,9 +225,9 @@ impl ConfigSource {
     ///
     /// # Errors
     /// [`SourceError::Wrong`]; all errors at once.
-    pub fn make_plan(&self, text: &str) -> Result<ConfigPlan, SourceError> {
+    pub fn make_plan(&self, text: &str, past: PastDeadlines<'_>) -> Result<ConfigPlan, SourceError> {
         let wrong = |report| SourceError::Wrong { file: self.name.clone(), report };
-        let mut plan = self.plan_at(text, clock::unix_seconds()).map_err(wrong)?;
+        let mut plan = self.plan_at(text, past, clock::unix_seconds()).map_err(wrong)?;
         self.check_schedule(text, &plan).map_err(wrong)?;
         let note = |why: &String| {
             format!(
@@ -242,16 +253,46 @@ impl ConfigSource {
         Ok(plan)
     }
 
-    /// The plan of this text. A deadline that is over at `now` is an error, unless its work is counted already.
-    fn plan_at(&self, text: &str, now: i64) -> Result<ConfigPlan, ConfigReport> {
+    /// The plan of this text. A deadline that is over at `now` is an error, except those of `past`.
+    fn plan_at(&self, text: &str, past: PastDeadlines<'_>, now: i64) -> Result<ConfigPlan, ConfigReport> {
         let plan = config::make_plan(text, &self.around)?;
-        let is_over = |tenant: &TenantPlan| tenant.usage.deadline.is_some_and(|deadline| deadline.due <= now);
-        if !plan.tenants.iter().any(is_over) {
+        let due = |tenant: &TenantPlan| tenant.usage.deadline.map(|deadline| deadline.due);
+        if !plan.tenants.iter().filter_map(due).any(|due| due <= now) {
             return Ok(plan);
         }
-        // Only the plan says where the counts are.
-        let store = plan.daemon.state_dir.as_deref().map(DeadlineStore::below);
-        let kept_deadlines = store.map(|store| store.read_due_times()).unwrap_or_default();
+        let due_times = |plan: &ConfigPlan| -> Vec<(String, i64)> {
+            plan.tenants.iter().filter_map(|tenant| Some((tenant.name.clone(), due(tenant)?))).collect()
+        };
+        let kept_deadlines = match past {
+            PastDeadlines::All => due_times(&plan),
+            PastDeadlines::InForce(before) => due_times(before),
+            PastDeadlines::Counted => {
+                // Only the plan says where the counts are.
+                let store = plan.daemon.state_dir.as_deref().map(DeadlineStore::below);
+                store.map(|store| store.read_due_times()).unwrap_or_default()
+            }
+        };
         config::make_plan(text, &Surroundings { now: Some(now), kept_deadlines, ..self.around.clone() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[test]
+    fn a_past_deadline_keeps_no_daemon_from_starting_and_is_refused_where_a_reload_or_a_check_finds_it_new() {
+        let dir = "/nonexistent";
+        let options = Options::parse_from(["vgpud", "--driver", "none", "--state-dir", dir, "--runtime-dir", dir]);
+        let source = ConfigSource::new(Path::new("/nonexistent/vgpud.toml"), &options);
+        let text = |due| format!("[[tenant]]\nname = \"a\"\ndeadline = \"{due} 09:00\"\ngpu_hours_needed = 1\n");
+        let served = source.make_plan(&text("2020-12-01"), PastDeadlines::All).expect("a daemon starts");
+        assert!(served.notes.iter().any(|note| note == "tenant a: its deadline is over and has no effect"));
+        let again = |due| source.make_plan(&text(due), PastDeadlines::InForce(&served)).is_ok();
+        assert!(again("2020-12-01") && again("2099-12-01"), "it is in force, and another is to come");
+        assert!(!again("2020-12-02"), "a reload brings it");
+        assert!(source.make_plan(&text("2020-12-01"), PastDeadlines::Counted).is_err(), "nobody counts it");
     }
 }

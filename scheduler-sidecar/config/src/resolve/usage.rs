@@ -49,8 +49,8 @@ impl TenantLayers<'_> {
     }
 }
 
-/// Returns the deadlines, by the place of the tenant's name. One that is over is an error, unless the daemon counts its
-/// work already: a daemon that starts again must not refuse a file that it served before.
+/// Returns the deadlines, by the place of the tenant's name. One that is over is an error unless
+/// [`Surroundings::kept_deadlines`] has it: a daemon that starts again must not refuse a file that it served before.
 pub(super) fn resolve_deadlines(
     raw: &RawFile,
     around: &Surroundings,
@@ -116,7 +116,7 @@ mod tests {
 
     /// Row 84: a deadline in the past is an error with its place.
     #[test]
-    fn a_deadline_in_the_past_is_refused_with_its_place_unless_its_work_is_counted_already() {
+    fn a_deadline_in_the_past_is_refused_with_its_place_unless_it_is_known() {
         let text = "[[tenant]]\nname = \"a\"\ndeadline = \"2026-12-01 09:00\"\ngpu_hours_needed = 1.5\n";
         let due = 1_796_115_600;
         let known = DeadlinePlan { due, needed_ns: 5_400_000_000_000 };

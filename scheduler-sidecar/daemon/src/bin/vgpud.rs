@@ -25,7 +25,7 @@ use vgpu_daemon::notify::ServiceNotifier;
 use vgpu_daemon::reactor::{LoopInputs, Reactor};
 use vgpu_daemon::rotate::RotatingFile;
 use vgpu_daemon::scribe::LogWriter;
-use vgpu_daemon::source::ConfigSource;
+use vgpu_daemon::source::{ConfigSource, PastDeadlines};
 
 /// Longest time that shutdown waits for the programs of actions, before it kills them.
 const ACTION_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
@@ -116,7 +116,7 @@ type ReadConfiguration = (ConfigSource, vgpu_config::plan::ConfigPlan, String);
 fn from_file(file: &std::path::Path, options: &Options) -> Result<(DaemonConfig, Option<ReadConfiguration>), AnyError> {
     let source = ConfigSource::new(file, options);
     let text = source.read_text()?;
-    let plan = source.make_plan(&text)?;
+    let plan = source.make_plan(&text, PastDeadlines::All)?;
     let mut config = DaemonConfig::from(&plan);
     if let Some(proof) = &mut config.proof {
         proof.driver = options.driver != "none";

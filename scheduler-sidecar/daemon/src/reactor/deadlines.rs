@@ -70,6 +70,11 @@ impl DeadlineFollower {
         })
     }
 
+    /// True if a deadline has effect: it is to come, or its work was counted before it was over.
+    fn has_effect(&self, tenant: &str, plan: &DeadlinePlan, now: i64) -> bool {
+        plan.due > now || self.kept.get(tenant).is_some_and(|kept| kept.due == plan.due)
+    }
+
     /// Counts what the tenant got since its last sample. Time before the first sample is not counted: the last daemon
     /// did, or nobody.
     fn count(&mut self, tenant: &str, plan: &DeadlinePlan, charged_ns: u64, now: i64) -> bool {
@@ -116,6 +121,9 @@ impl Reactor {
         for (id, sample) in samples {
             let Some(room) = self.rooms.get(id) else { continue };
             let Some(plan) = room.tenant.usage.deadline else { continue };
+            if !self.policies.needs.deadlines.has_effect(&room.tenant.name, &plan, now) {
+                continue;
+            }
             is_new |= self.policies.needs.deadlines.count(&room.tenant.name, &plan, sample.charged_ns, now);
             all.push((room.tenant.clone(), plan));
         }
@@ -186,5 +194,21 @@ impl Reactor {
             DeadlineRoom { admissible: 1000_u32.saturating_sub(promised(&device)).min(ceiling), ceiling, raised }
         };
         tenant.on.iter().map(room).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_that_was_over_before_anything_was_counted_has_no_effect() {
+        let mut follower = DeadlineFollower::below(None);
+        let plan = |due| DeadlinePlan { due, needed_ns: 50 };
+        assert!(!follower.has_effect("a", &plan(100), 100), "it is over, and nothing is known of its work");
+        assert!(follower.has_effect("a", &plan(100), 99));
+        follower.count("a", &plan(100), 0, 99);
+        assert!(follower.has_effect("a", &plan(100), 100), "its count says whether it is missed or met");
+        assert!(!follower.has_effect("a", &plan(98), 100), "another deadline");
     }
 }

@@ -19,7 +19,7 @@ use crate::config::TenantConfig;
 use crate::connection::PeerCredentials;
 use crate::door::{ListeningSocket, SocketAudience};
 use crate::room::{self, TenantRoom, remove_dir};
-use crate::source::ConfigSource;
+use crate::source::{ConfigSource, PastDeadlines};
 use vgpu_accounting::clock;
 use vgpu_config::difference::{PlanDifference, compare_plans};
 use vgpu_config::plan::ConfigPlan;
@@ -118,7 +118,8 @@ impl Reactor {
     /// Reads the new plan, opens and closes sockets as it says, and returns it with its difference to the last; or
     /// returns in words why nothing was changed.
     fn follow_plan(&mut self, loaded: &LoadedFile, text: &str) -> Result<(ConfigPlan, PlanDifference), String> {
-        let mut plan = loaded.source.make_plan(text).map_err(|why| why.to_string())?;
+        let mut plan =
+            loaded.source.make_plan(text, PastDeadlines::InForce(&loaded.plan)).map_err(|why| why.to_string())?;
         self.append_added(&mut plan)?;
         self.check_booking_names(&plan)?;
         self.check_bookings_beside(&loaded.plan, &plan)?;
