@@ -7,6 +7,7 @@ use vgpu_config::plan::TenantPlan;
 
 use crate::chain::{Decision, PolicyInputs, PolicyStep, RefusedPolicy, decide, is_booked_device, next_change};
 use crate::stage::PolicyStage;
+use crate::usage::{UsageChange, UsageEffect};
 use crate::values::{format_value, whole_value};
 
 /// Most moments at which terms are looked at; a thousand tenants take about a second. Ten windows a day for half a year
@@ -209,12 +210,27 @@ pub fn find_window_conflicts(inputs: &PolicyInputs<'_>, now: i64, seconds: i64) 
     )
 }
 
+/// Returns the tenants with the terms that count at `now` when a promise is admitted. Changes that follow from use
+/// count as absent: a restriction ends, and a raised floor yields. Restrictions of the tenant `changed` stay, so that
+/// its floor is compared with the ceiling in force.
+#[must_use]
+pub fn admission_terms(inputs: &PolicyInputs<'_>, changed: Option<&str>, now: i64) -> Vec<TenantPlan> {
+    let is_own = |change: &&UsageChange| {
+        Some(change.tenant.as_str()) == changed && matches!(change.effect, UsageEffect::Restrict(_))
+    };
+    let usage: Vec<UsageChange> = inputs.usage.iter().filter(is_own).cloned().collect();
+    let outcomes = decide(&PolicyInputs { usage: &usage, ..*inputs }, now).outcomes;
+    outcomes.into_iter().map(|outcome| outcome.tenant).collect()
+}
+
 /// Returns the first moment, from `now` to before `end`, at which the terms of the file and the overrides do not
-/// fit on one of `devices`, and why. Windows and bookings that do not fit yield, and are not a reason.
+/// fit on one of `devices`, and why. Windows and bookings that do not fit yield, and are not a reason. Changes that
+/// follow from use count as absent, as in [`admission_terms`].
 #[must_use]
 pub fn find_misfit_ahead(inputs: &PolicyInputs<'_>, devices: &[String], now: i64, end: i64) -> Option<(i64, String)> {
-    let there = DeviceInputs::on(inputs, &devices.iter().cloned().collect());
-    let inputs = there.to_inputs(inputs);
+    let inputs = PolicyInputs { usage: &[], ..*inputs };
+    let there = DeviceInputs::on(&inputs, &devices.iter().cloned().collect());
+    let inputs = there.to_inputs(&inputs);
     let concerned: Vec<_> = inputs.devices.iter().filter(|device| devices.contains(&device.name())).cloned().collect();
     Decisions::between(&inputs, now, end).find_map(|moment| {
         let (at, decision) = match moment {

@@ -10,7 +10,9 @@ use vgpu_config::plan::{ConfigPlan, DevicePlan, TenantPlan};
 use vgpu_config::resolve::Surroundings;
 use vgpu_config::schedule::BookingPlan;
 use vgpu_policy::chain::{Decision, PolicyInputs, decide};
-use vgpu_policy::forecast::{find_booking_conflicts, find_misfit_ahead, find_window_conflicts, forecast_changes};
+use vgpu_policy::forecast::{
+    admission_terms, find_booking_conflicts, find_misfit_ahead, find_window_conflicts, forecast_changes,
+};
 use vgpu_policy::overrides::{OverrideAction, TermsOverride, add_override};
 use vgpu_policy::stage::PolicyStage;
 use vgpu_policy::usage::{Restriction, UsageChange, UsageEffect};
@@ -353,8 +355,7 @@ proptest! {
             changes.retain(|change| !change.is_over(now));
             let name = format!("t{of}");
             let written = WrittenChange { sm_request: Some(share.to_string()), ..WrittenChange::default() };
-            let in_force: Vec<TenantPlan> =
-                decide(&inputs_with(&plan, &needs, &changes), now).outcomes.into_iter().map(|outcome| outcome.tenant).collect();
+            let counted = admission_terms(&inputs_with(&plan, &needs, &changes), Some(&name), now);
             let parsed = written.read(str::to_owned).unwrap();
             let until = length.map(|hours| now + hours * 3600);
             let change = TermsOverride {
@@ -364,7 +365,7 @@ proptest! {
             let mut with = changes.clone();
             add_override(&mut with, change).unwrap();
             let ahead = find_misfit_ahead(&inputs_with(&plan, &needs, &with), &["0".to_owned()], now, until.unwrap_or(now + WEEK));
-            if apply_change(&plan.devices, &in_force, &name, None, &parsed).is_ok() && ahead.is_none() {
+            if apply_change(&plan.devices, &counted, &name, None, &parsed).is_ok() && ahead.is_none() {
                 changes = with;
             }
         }
@@ -430,6 +431,28 @@ fn a_restriction_that_follows_from_use_is_loosened_by_an_override_alone() {
     assert_eq!((outcome.tenant.terms[0].ceiling, outcome.is_paused()), (Some(share("70")), false));
     let off = decide(&inputs(&plan, &[]), now);
     assert_eq!((&off.outcomes[0].tenant, off.outcomes[0].is_paused()), (&plan.tenants[0], false));
+}
+
+#[test]
+fn a_promise_is_admitted_next_to_the_terms_without_the_changes_that_follow_from_use() {
+    let plan = plan(&format!("{}{}", tenant("a", "sm_request = 50"), tenant("b", "")));
+    let now = at("2026-11-27T12:00Z");
+    let bounds = Restriction { ceiling: Some(share("20")), ..Restriction::default() };
+    let restricted = [usage(PolicyStage::Group, "lab", UsageEffect::Restrict(bounds))];
+    let raised = [usage(PolicyStage::Need, "deadline", UsageEffect::RaiseFloor(share("60")))];
+    let admits = |usage: &[UsageChange], of: &str, floor: &str| {
+        let written = WrittenChange { sm_request: Some(floor.into()), ..WrittenChange::default() };
+        let change = written.read(str::to_owned).unwrap();
+        let changes = [overrides(of, OverrideAction::Terms(Box::new(written)), "2026-11-27T12:00Z", None)];
+        let counted = admission_terms(&inputs_with(&plan, usage, &[]), Some(of), now);
+        let now_fits = apply_change(&plan.devices, &counted, of, None, &change).is_ok();
+        let later = find_misfit_ahead(&inputs_with(&plan, usage, &changes), &["0".to_owned()], now, now + WEEK);
+        (now_fits, later.is_none())
+    };
+    assert_eq!(admits(&restricted, "b", "60"), (false, false), "the period of the quota ends");
+    assert_eq!(admits(&restricted, "b", "50"), (true, true));
+    assert_eq!(admits(&raised, "b", "50"), (true, true), "what the need raised yields");
+    assert_eq!(admits(&restricted, "a", "30"), (false, true), "its own quota leaves it 20 percent");
 }
 
 #[test]

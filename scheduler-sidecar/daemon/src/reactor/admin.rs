@@ -107,15 +107,12 @@ impl Reactor {
         (planned.unwrap_or_else(unknown), open.map(|room| TenantPlan::from(&room.tenant)).collect())
     }
 
-    /// Tenants whose promises are in force, and those that were removed and still have members. Slots that wait for
+    /// Tenants whose promises count, and those that were removed and still have members. Slots that wait for
     /// members to leave count with the larger of what they have and what the file says.
     pub(super) fn promised_tenants(&self) -> Vec<TenantPlan> {
-        let mut promised: Vec<TenantPlan> = self
-            .rooms
-            .values()
-            .map(|room| TenantPlan::from(&room.tenant))
-            .chain(self.left_promises().cloned())
-            .collect();
+        let removed = self.rooms.values().filter(|room| room.is_removed()).map(|room| TenantPlan::from(&room.tenant));
+        let mut promised = self.counted_tenants(None);
+        promised.extend(removed.chain(self.left_promises().cloned()));
         for wanted in self.slots.wanted_slots() {
             match promised.iter_mut().find(|tenant| tenant.name == wanted.name) {
                 Some(tenant) => tenant.raise_promise(wanted),
@@ -140,7 +137,7 @@ impl Reactor {
         who: PeerCredentials,
     ) -> Result<ChangeResult, String> {
         let change = words.read(str::to_owned)?;
-        let (devices, tenants) = self.in_force();
+        let (devices, tenants) = (self.in_force().0, self.counted_tenants(Some(name)));
         let changed = live::apply_change(&devices, &tenants, name, device, &change)?;
         let id = self.known_room(name)?;
         if changed.tenant.mode == Mode::Observe && self.leases.is_paused(arbiter_number(id)) {

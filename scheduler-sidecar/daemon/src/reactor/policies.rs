@@ -16,7 +16,7 @@ use vgpu_config::plan::{ConfigPlan, DevicePlan, TenantPlan};
 use vgpu_config::schedule::{BookingPlan, WindowPlan};
 use vgpu_core::limits::Mode;
 use vgpu_policy::chain::{Cause, Decision, PolicyInputs, PolicyStep, RefusedPolicy, SkippedKey, TenantOutcome, decide};
-use vgpu_policy::forecast::{find_booking_conflicts, find_misfit_ahead};
+use vgpu_policy::forecast::{admission_terms, find_booking_conflicts, find_misfit_ahead};
 use vgpu_policy::overrides::{OverrideAction, TermsOverride};
 use vgpu_policy::stage::PolicyStage;
 use vgpu_policy::usage::UsageChange;
@@ -349,6 +349,14 @@ impl Reactor {
             overrides: self.policies.kept.overrides.clone(),
             zone: self.policies.zone.clone(),
         }
+    }
+
+    /// Open tenants with the terms that count when a promise is admitted. `changed`: the tenant whose terms change.
+    pub(super) fn counted_tenants(&self, changed: Option<&str>) -> Vec<TenantPlan> {
+        if self.policies.usage.is_empty() {
+            return self.in_force().1;
+        }
+        admission_terms(&self.policy_givens().to_inputs(), changed, clock::unix_seconds())
     }
 
     /// Decides again if a moment that the last decision named has come, or the wall clock was set back.
