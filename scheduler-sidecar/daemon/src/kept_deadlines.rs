@@ -6,6 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 use vgpu_config::usage::DeadlinePlan;
+use vgpu_policy::deadline::DeadlineState;
 
 use crate::state_file::StateFile;
 
@@ -42,6 +43,20 @@ impl KeptDeadline {
             }
             _ => fresh,
         }
+    }
+
+    /// Notes a state; true if it must be told. Work that is on time again forgets that its end was told, so that the
+    /// real end is told too.
+    pub fn is_news(&mut self, state: DeadlineState) -> bool {
+        let told = match state {
+            DeadlineState::OnTime => {
+                self.told_end = false;
+                return false;
+            }
+            DeadlineState::AtRisk => &mut self.told_at_risk,
+            DeadlineState::Missed { .. } | DeadlineState::Met => &mut self.told_end,
+        };
+        !std::mem::replace(told, true)
     }
 }
 
@@ -80,6 +95,21 @@ impl DeadlineStore {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_end_is_told_once_and_again_after_the_work_was_on_time() {
+        let mut kept = KeptDeadline::default();
+        let mut told = |state| kept.is_news(state);
+        let missed = DeadlineState::Missed { since: 0 };
+        assert_eq!([told(DeadlineState::OnTime), told(missed), told(missed)], [false, true, false]);
+        assert!(!told(DeadlineState::Met), "late work is still missed");
+        assert_eq!(
+            [told(DeadlineState::OnTime), told(DeadlineState::Met)],
+            [false, true],
+            "a new sm_limit let it be met"
+        );
+        assert_eq!([told(DeadlineState::AtRisk), told(DeadlineState::AtRisk)], [true, false]);
+    }
 
     #[test]
     fn another_time_for_unfinished_work_keeps_its_count_and_new_work_begins_at_nothing() {

@@ -6,6 +6,8 @@
 //!
 //! Floors are rounded up to whole percent, and fall only by [`FALL_PERMILLE`], so that terms change rarely.
 
+use vgpu_config::plan::TenantPlan;
+use vgpu_config::schedule::WindowPlan;
 use vgpu_config::usage::DeadlinePlan;
 use vgpu_core::units::share::Share;
 
@@ -22,7 +24,7 @@ const FALL_PERMILLE: u64 = 20;
 pub struct DeadlineRoom {
     /// Highest floor that fits next to the floors of others, in thousandths, at most [`Self::ceiling`].
     pub admissible: u32,
-    /// The most device time that the tenant may use, in thousandths.
+    /// The most device time that the tenant may use until the due time, in thousandths ([`find_highest_ceiling`]).
     pub ceiling: u32,
     /// Floor that was raised for the deadline before, in thousandths; 0: none.
     pub raised: u32,
@@ -78,6 +80,19 @@ pub fn decide_deadline(plan: &DeadlinePlan, received_ns: u64, rooms: &[DeadlineR
         state: if promised < needed { DeadlineState::AtRisk } else { DeadlineState::OnTime },
         floors: floors.iter().map(share).collect(),
     }
+}
+
+/// Returns the highest ceiling on a device that the tenant has now or will have, in thousandths: its own, that of a
+/// window, or the one in force. A ceiling that a window or a quota lowers for some hours does not decide a deadline.
+#[must_use]
+pub fn find_highest_ceiling(own: &TenantPlan, device: &str, in_force: Option<Share>, windows: &[WindowPlan]) -> u32 {
+    let group = own.bearer.group.as_deref();
+    let is_about =
+        |window: &&WindowPlan| window.subjects.has_tenant(&own.name, group) && window.subjects.has_device(device);
+    let of_windows = windows.iter().filter(is_about).filter_map(|window| window.change.ceiling);
+    let of_file = own.terms.iter().filter(|terms| terms.device == device).map(|terms| terms.ceiling);
+    let permille = |ceiling: Option<Share>| ceiling.map_or(1000, |share| u32::from(share.as_permille()));
+    of_windows.chain(of_file).map(permille).fold(permille(in_force), u32::max)
 }
 
 /// Returns the last moment at which all of the ceilings could have done the work in time.

@@ -1,8 +1,11 @@
 //! Properties of deadlines: the floor suffices, is no more than that, and is never past what is admissible.
 
 use proptest::prelude::*;
+use vgpu_config::make_plan;
+use vgpu_config::resolve::Surroundings;
 use vgpu_config::usage::DeadlinePlan;
-use vgpu_policy::deadline::{DeadlineRoom, DeadlineState, decide_deadline};
+use vgpu_core::units::share::Share;
+use vgpu_policy::deadline::{DeadlineRoom, DeadlineState, decide_deadline, find_highest_ceiling};
 
 const HOUR: i64 = 3_600;
 const HOUR_NS: u64 = 3_600_000_000_000;
@@ -43,6 +46,23 @@ fn a_deadline_that_cannot_be_met_says_since_when() {
     }
     let half = DeadlineRoom { ceiling: 500, admissible: 500, ..FREE };
     assert_eq!(floors(&plan, 0, &[half], 1).0, DeadlineState::Missed { since: 0 }, "by its ceiling");
+}
+
+/// A window that leaves 10 percent by day does not miss a deadline that the nights can meet.
+#[test]
+fn a_ceiling_of_this_hour_alone_makes_no_deadline_missed() {
+    let file = "[[device]]\nid = 0\n[[tenant]]\nname = \"a\"\ndevices = [0]\nmemory_limit = \"1GiB\"\nsm_limit = 50\n\
+        [[window]]\nname = \"day\"\nfrom = \"08:00\"\nto = \"18:00\"\nsm_limit = 10\n\
+        [[window]]\nname = \"night\"\nfrom = \"18:00\"\nto = \"08:00\"\nsm_limit = 90\ntenants = [\"a\"]\n";
+    let around = Surroundings { run_dir: "/run/vgpu".into(), ..Surroundings::default() };
+    let file = make_plan(file, &around).unwrap();
+    let highest =
+        |windows: &[_], in_force| find_highest_ceiling(&file.tenants[0], "0", Share::from_permille(in_force), windows);
+    assert_eq!(highest(&file.windows, 100), 900, "by night");
+    assert_eq!(highest(&file.windows[..1], 100), 500, "in the evening");
+    assert_eq!(highest(&file.windows[..1], 700), 700, "an administrator gave more");
+    let by_day = DeadlineRoom { admissible: 100, ceiling: highest(&file.windows, 100), raised: 0 };
+    assert_eq!(floors(&plan(5, 10 * HOUR), 0, &[by_day], 0), (DeadlineState::AtRisk, vec![100]));
 }
 
 #[test]

@@ -7,10 +7,11 @@ use std::path::Path;
 
 use tracing::{info, warn};
 use vgpu_accounting::clock;
+use vgpu_config::plan::TenantPlan;
 use vgpu_config::usage::DeadlinePlan;
 use vgpu_control::DeadlineStatus;
 use vgpu_core::units::share::Share;
-use vgpu_policy::deadline::{DeadlineRoom, DeadlineState, decide_deadline};
+use vgpu_policy::deadline::{DeadlineRoom, DeadlineState, decide_deadline, find_highest_ceiling};
 use vgpu_policy::idle::UseSample;
 use vgpu_policy::stage::PolicyStage;
 use vgpu_policy::usage::{UsageChange, UsageEffect};
@@ -87,27 +88,25 @@ impl DeadlineFollower {
         before.is_none_or(|before| (before.due, before.needed_ns) != (kept.due, kept.needed_ns))
     }
 
-    /// Tells a state for the first time in the life of this deadline.
+    /// Tells a state if it is news.
     fn tell(&mut self, tenant: &str, state: DeadlineState, due: &str, since: impl Fn(i64) -> String) {
         let Some(kept) = self.kept.get_mut(tenant) else { return };
+        if !kept.is_news(state) {
+            return;
+        }
         match state {
-            DeadlineState::AtRisk if !kept.told_at_risk => {
-                kept.told_at_risk = true;
-                warn!(
-                    kind = "deadline.at_risk",
-                    tenant, due, "the floor that the deadline needs is not admissible; the tenant gets what is"
-                );
-            }
-            DeadlineState::Missed { since: at } if !kept.told_end => {
-                kept.told_end = true;
+            DeadlineState::OnTime => {}
+            DeadlineState::AtRisk => warn!(
+                kind = "deadline.at_risk",
+                tenant, due, "the floor that the deadline needs is not admissible; the tenant gets what is"
+            ),
+            DeadlineState::Missed { since: at } => {
                 let since = since(at);
                 warn!(kind = "deadline.missed", tenant, due, since, "the deadline cannot be met any more");
             }
-            DeadlineState::Met if !kept.told_end => {
-                kept.told_end = true;
+            DeadlineState::Met => {
                 info!(kind = "deadline.met", tenant, due, "the work for the deadline got its device time");
             }
-            _ => {}
         }
     }
 }
@@ -167,7 +166,9 @@ impl Reactor {
             reason: Some(reason.clone()),
         };
         let devices = tenant.on.iter().map(|on| device_name(&on.device));
-        devices.zip(decision.floors).filter_map(|(device, floor)| Some(change((device, floor?)))).collect()
+        let floors = devices.zip(decision.floors).filter_map(|(device, floor)| Some((device, floor?)));
+        // A paused tenant cannot use a promise.
+        floors.filter(|(device, _)| !self.policies.is_paused_on(&tenant.name, device)).map(change).collect()
     }
 
     /// The room that a tenant's deadline has on each of its devices, next to the floors of all others.
@@ -180,9 +181,13 @@ impl Reactor {
             let left = left.filter_map(|terms| terms.floor).map(|floor| u32::from(floor.as_permille()));
             live.chain(left).sum()
         };
+        let windows = self.loaded.as_ref().map_or(&[][..], |loaded| &loaded.plan.windows);
+        let own = self.rooms.values().find(|room| !room.is_removed() && room.tenant.name == tenant.name);
+        let own = TenantPlan::from(own.map_or(tenant, |room| &room.base));
         let room = |on: &crate::config::DeviceTermsConfig| {
             let device = device_name(&on.device);
-            let ceiling = on.terms.ceiling.map_or(1000, |share| u32::from(share.as_permille()));
+            let in_force = on.terms.ceiling.map_or(1000, |share| u32::from(share.as_permille()));
+            let ceiling = find_highest_ceiling(&own, &device, on.terms.ceiling, windows);
             let is_own = |change: &&UsageChange| {
                 change.tenant == tenant.name && change.device.as_deref() == Some(device.as_str())
             };
@@ -191,7 +196,7 @@ impl Reactor {
                     UsageEffect::RaiseFloor(floor) => u32::from(floor.as_permille()),
                     _ => 0,
                 });
-            DeadlineRoom { admissible: 1000_u32.saturating_sub(promised(&device)).min(ceiling), ceiling, raised }
+            DeadlineRoom { admissible: 1000_u32.saturating_sub(promised(&device)).min(in_force), ceiling, raised }
         };
         tenant.on.iter().map(room).collect()
     }
