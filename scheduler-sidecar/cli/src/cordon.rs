@@ -145,17 +145,20 @@ fn wait_for_end(daemon: &DaemonAddress, begun: CordonStatus, wait: Duration) -> 
     let mut said = None;
     let mut now = begun.clone();
     loop {
-        let left = format_members(&now);
-        if !daemon.json && said.as_ref() != Some(&left) {
+        let is_late = until.is_some_and(|until| Instant::now() >= until);
+        // A daemon that has just started does not know yet if nobody is left.
+        let is_unsure = now.members.is_empty() && now.awaits_members;
+        let left = if is_unsure { "members of the last daemon may be left".to_owned() } else { format_members(&now) };
+        if !daemon.json && said.as_ref() != Some(&left) && (!is_unsure || is_late) {
             say::print_text(&format!("{}: {left}\n", format_subject(&now)))?;
             said = Some(left);
         }
-        let is_late = until.is_some_and(|until| Instant::now() >= until);
-        if now.members.is_empty() || is_late {
+        let is_done = now.members.is_empty() && !is_unsure;
+        if is_done || is_late {
             if daemon.json {
                 say::print_json(&now)?;
             }
-            let code = if now.members.is_empty() { 0 } else { EXIT_FINDINGS };
+            let code = if is_done { 0 } else { EXIT_FINDINGS };
             return Ok(ExitCode::from(code));
         }
         thread::sleep(PROGRESS_PAUSE);

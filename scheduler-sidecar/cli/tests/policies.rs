@@ -399,20 +399,62 @@ fn an_evacuated_tenant_is_asked_to_end_and_its_end_is_waited_for() {
     world.says(&["uncordon", "chat"]);
 }
 
-#[test]
-fn an_evacuation_sends_sigterm_after_its_grace_and_only_if_told_so() {
-    let world = serve("");
+/// Starts a process that joins the device, and then sleeps: it does not notice the end of the daemon.
+fn join_and_sleep(world: &World, tenant: &str) -> Guard {
     let script = format!(
         "import socket, sys, os, time\ns = socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\n\
         f = s.makefile('rw')\nf.write('{{\"hello\":2,\"pid\":%d,\"version\":\"x\",\"pages\":1,\"clock\":0}}\\n' % os.getpid())\n\
         f.flush()\nf.readline()\nf.write('{{\"join\":\"{GPU}\",\"busy\":0}}\\n')\nf.flush()\nf.readline()\ntime.sleep(600)"
     );
-    let mut child = Guard(Command::new("python3").args(["-c", &script]).arg(world.socket("train")).spawn().unwrap());
+    let child = Guard(Command::new("python3").args(["-c", &script]).arg(world.socket(tenant)).spawn().unwrap());
     let members = || {
         let tenants = world.status().tenants;
         tenants.iter().flat_map(|tenant| &tenant.members).filter(|member| !member.devices.is_empty()).count()
     };
     eventually("it is there", || members() == 1);
+    child
+}
+
+#[test]
+fn an_evacuation_after_a_restart_ends_processes_that_do_not_connect_again() {
+    let world = serve("");
+    let mut child = join_and_sleep(&world, "train");
+    world.says(&["evacuate", GPU]);
+    let world = world.killed_and_restarted();
+    let left: Vec<Option<u32>> = world.status().cordons[0].members.iter().map(|member| member.pid).collect();
+    assert_eq!(left, [Some(child.0.id())]);
+    let said = world.says(&["evacuate", GPU, "--terminate-after", "0s", "--wait", "60s"]);
+    assert!(said.ends_with(": nobody is left\n"), "{said}");
+    let ended = child.0.wait().unwrap();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended), Some(Signal::TERM.as_raw()));
+}
+
+/// The time of the last event of a kind.
+fn at(world: &World, kind: &str) -> Timestamp {
+    world.last_event(kind).unwrap().at.parse().unwrap()
+}
+
+/// Without the enforcement check the daemon does not know the members of the last one.
+#[test]
+fn a_new_daemon_reports_no_end_of_an_evacuation_at_once_and_asks_members_that_join_late() {
+    let world = serve("[proof]\nenabled = false\n");
+    let there = Member::hello(&world.socket("chat")).join(GPU);
+    world.says(&["evacuate", GPU]);
+    let world = world.killed_and_restarted();
+    drop(there);
+    let member = Member::hello(&world.socket("chat"));
+    eventually("nobody is on the device", || world.last_event("evacuation.done").is_some());
+    let [started, done] = ["daemon.started", "evacuation.done"].map(|kind| at(&world, kind));
+    assert!(done.duration_since(started).as_secs() >= 1, "{started} {done}");
+    assert_eq!(world.last_event("evacuation.asked"), None);
+    let _there = member.join(GPU);
+    eventually("it is asked", || world.last_event("evacuation.asked").is_some());
+}
+
+#[test]
+fn an_evacuation_sends_sigterm_after_its_grace_and_only_if_told_so() {
+    let world = serve("");
+    let mut child = join_and_sleep(&world, "train");
     let said = world.says(&["evacuate", GPU, "--terminate-after", "1s", "--wait"]);
     assert!(said.ends_with(": nobody is left\n"), "{said}");
     let ended = child.0.wait().unwrap();

@@ -77,6 +77,9 @@ pub struct CordonStatus {
     pub reason: Option<String>,
     /// Members that are still there.
     pub members: Vec<CordonedMember>,
+    /// True in the first seconds of a daemon: members of the last one may be left that have not connected again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub awaits_members: bool,
     /// Hints for the caller.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,

@@ -127,6 +127,14 @@ impl MemberRoster {
         self.prior.values()
     }
 
+    /// The prior members that still run the program that said hello.
+    ///
+    /// # Cost
+    /// Reads /proc for each prior member.
+    pub fn living_members(&self) -> impl Iterator<Item = &PriorMember> {
+        self.prior_members().filter(|prior| processes::read_image(prior.image.process.pid) == Some(prior.image))
+    }
+
     /// True if the tenant has members of the previous daemon that have not said hello again.
     pub fn has_prior(&self, tenant: &str) -> bool {
         self.prior.values().any(|prior| prior.tenant == tenant)
@@ -294,6 +302,22 @@ mod tests {
         first.rewrite_file(std::iter::empty(), std::iter::empty());
         first.note_joined("a", &Image { stack: own().stack + 16, ..own() });
         assert_eq!(MemberRoster::open(Some(dir.path())).prior_members().count(), 0);
+    }
+
+    #[test]
+    fn a_prior_member_that_ends_later_is_no_living_member() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let image = || processes::read_image(child.id()).filter(|image| image.program != own().program);
+        let image = std::iter::repeat_with(image).find_map(|image| image).unwrap();
+        let line = member_line("a", &image) + &member_line("a", &own());
+        std::fs::write(dir.path().join(ROSTER_NAME), line).unwrap();
+        let roster = MemberRoster::open(Some(dir.path()));
+        assert_eq!(roster.living_members().count(), 2);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let left: Vec<Image> = roster.living_members().map(|prior| prior.image).collect();
+        assert_eq!((left, roster.prior_members().count()), (vec![own()], 2));
     }
 
     #[test]

@@ -21,16 +21,22 @@ use super::admin::{MAX_LASTING_SECONDS, check_reason};
 use super::places::{lasting_name, present_name};
 use super::tenants::{is_tenant_of, open_owner};
 use super::{Reactor, arbiter_number};
+use crate::config::{DeviceName, DeviceTermsConfig};
 use crate::connection::{Connection, ConnectionSide, ConnectionState, PeerCredentials};
 
 /// Pause between two looks at the members of evacuations.
 const EVACUATION_LOOK_PAUSE: Duration = Duration::from_millis(200);
+
+/// Time after the start in which members of the last daemon connect again: those that launch try it every second.
+const RETURN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A member on a cordoned device or of a cordoned tenant.
 struct MemberThere {
     tenant: String,
     pid: Option<u32>,
     process: Option<ProcessId>,
+    /// False for a member of the last daemon that may have joined other devices of its tenant only.
+    is_certain: bool,
 }
 
 /// Memory of what evacuations have done. It is lost with the daemon; then members are asked again.
@@ -194,6 +200,9 @@ impl Reactor {
     }
 
     /// Members that are on the device, or that belong to the tenant.
+    ///
+    /// A member that launches nothing does not connect to a new daemon, so living members of the last one count too. Their
+    /// devices are not known: each may be on any device of its tenant.
     fn members_there(&self, subject: &CordonSubject) -> Vec<MemberThere> {
         let mut there = Vec::new();
         for connection in self.connections.values() {
@@ -213,11 +222,35 @@ impl Reactor {
             };
             if is_there {
                 let (pid, process) = (connection.peer.pid, connection.process);
-                there.push(MemberThere { tenant: tenant.clone(), pid, process });
+                there.push(MemberThere { tenant: tenant.clone(), pid, process, is_certain: true });
+            }
+        }
+        for prior in self.roster.living_members() {
+            let (is_there, is_certain) = match subject {
+                CordonSubject::Tenant(name) => (*name == prior.tenant, true),
+                CordonSubject::Device(device) => self.may_use(&prior.tenant, device),
+            };
+            if is_there {
+                let process = prior.image.process;
+                let (tenant, pid) = (prior.tenant.clone(), Some(process.pid));
+                there.push(MemberThere { tenant, pid, process: Some(process), is_certain });
             }
         }
         there.sort_by(|one, other| (&one.tenant, one.pid).cmp(&(&other.tenant, other.pid)));
         there
+    }
+
+    /// True if the tenant may use the device; and true if it may use no other one.
+    fn may_use(&self, tenant: &str, device: &str) -> (bool, bool) {
+        let room = self.rooms.values().find(|room| room.tenant.name == tenant);
+        let on = room.map_or(&[][..], |room| &room.tenant.on);
+        let is_it = |on: &DeviceTermsConfig| on.device == DeviceName::Any || on.device.is_named(device);
+        (on.iter().any(is_it), matches!(on, [only] if only.device.is_named(device)))
+    }
+
+    /// True while members of the last daemon may connect again.
+    fn awaits_members(&self) -> bool {
+        self.started.elapsed() < RETURN_TIMEOUT
     }
 
     fn cordons_now(&self) -> impl Iterator<Item = &Cordon> {
@@ -248,7 +281,12 @@ impl Reactor {
     ///
     /// # Errors
     /// The message for the process.
-    pub(super) fn admit_to_device(&self, connection: &Connection, uuid: &str) -> Result<(), String> {
+    pub(super) fn admit_to_device(&mut self, connection: &Connection, uuid: &str) -> Result<(), String> {
+        if self.policies.kept.cordons.is_empty() {
+            return Ok(());
+        }
+        // The look after the hello did not find it on the device.
+        self.evacuated.next_look = Some(Instant::now());
         self.admit_past(self.cordon_of_device(uuid, Some(uuid)), connection)
     }
 
@@ -336,6 +374,7 @@ impl Reactor {
             by_uid: cordon.by_uid,
             reason: cordon.reason.clone(),
             members: there.map(|member| CordonedMember { tenant: member.tenant, pid: member.pid }).collect(),
+            awaits_members: self.awaits_members(),
             notes: Vec::new(),
         }
     }
@@ -374,6 +413,7 @@ impl Reactor {
                 info!(kind = "evacuation.asked", %tenant, pid, why = %on, sigterm = until, "a member is asked to end");
             }
             if cordon.terminate_at.is_some_and(|at| at <= now)
+                && member.is_certain
                 && let Some(process) = member.process
                 && self.evacuated.terminated.insert(key)
             {
@@ -389,7 +429,7 @@ impl Reactor {
             }
         }
         if there.is_empty() {
-            if self.evacuated.done.insert(cordon.subject.clone()) {
+            if !self.awaits_members() && self.evacuated.done.insert(cordon.subject.clone()) {
                 let (device, tenant) = subject_fields(&cordon.subject);
                 info!(kind = "evacuation.done", device, tenant, "no member is left");
             }
