@@ -429,6 +429,17 @@ fn an_evacuation_after_a_restart_ends_processes_that_do_not_connect_again() {
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended), Some(Signal::TERM.as_raw()));
 }
 
+#[test]
+fn a_cordon_after_a_restart_lets_processes_of_before_connect_again() {
+    let world = serve("");
+    let there = Member::hello(&world.socket("chat")).join(GPU);
+    let world = world.killed_and_restarted();
+    world.says(&["cordon", GPU]);
+    world.says(&["evacuate", "chat"]);
+    drop(there);
+    Member::hello(&world.socket("chat")).join(GPU);
+}
+
 /// The time of the last event of a kind.
 fn at(world: &World, kind: &str) -> Timestamp {
     world.last_event(kind).unwrap().at.parse().unwrap()
