@@ -164,12 +164,20 @@ fn wait_for_end(daemon: &DaemonAddress, begun: CordonStatus, wait: Duration) -> 
         thread::sleep(PROGRESS_PAUSE);
         // A daemon that restarts keeps its evacuations.
         let Ok(answer) = daemon.ask_daemon(&ControlCommand::Status) else { continue };
-        let all = answer.status.ok_or_else(no_answer)?.cordons;
+        let status = answer.status.ok_or_else(no_answer)?;
         let is_it = |other: &CordonStatus| other.is_tenant == begun.is_tenant && other.since == begun.since;
-        let found = all.into_iter().find(|other| is_it(other) && other.subject == begun.subject);
-        now = found.ok_or_else(|| {
-            Failure::new(EXIT_FINDINGS, format!("the evacuation of {} was ended meanwhile", format_subject(&begun)))
-        })?;
+        let mut all = status.cordons.into_iter();
+        now = match all.find(|other| is_it(other) && other.subject == begun.subject) {
+            Some(found) => found,
+            // A tenant that was removed is listed until its last member has ended.
+            None if begun.is_tenant && status.tenants.iter().all(|tenant| tenant.name != begun.subject) => {
+                CordonStatus { members: Vec::new(), awaits_members: false, ..begun.clone() }
+            }
+            None => {
+                let words = format!("the evacuation of {} was ended meanwhile", format_subject(&begun));
+                return Err(Failure::new(EXIT_FINDINGS, words));
+            }
+        };
     }
 }
 

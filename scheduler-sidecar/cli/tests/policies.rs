@@ -440,6 +440,24 @@ fn a_cordon_after_a_restart_lets_processes_of_before_connect_again() {
     Member::hello(&world.socket("chat")).join(GPU);
 }
 
+#[test]
+fn an_evacuation_goes_on_when_its_tenant_is_removed_and_ends_with_the_last_member() {
+    let world = serve("");
+    world.says(&["tenant", "add", "late", "--memory-limit", "1GiB"]);
+    let there = Member::hello(&world.socket("late")).join(GPU);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| world.says(&["evacuate", "late", "--wait"]));
+        eventually("it is asked", || world.last_event("evacuation.asked").is_some());
+        world.says(&["tenant", "remove", "late"]);
+        assert_eq!(world.status().cordons.len(), 1, "a member is left");
+        drop(there);
+        let said = waiting.join().unwrap();
+        assert!(said.ends_with("tenant late: nobody is left\n"), "{said}");
+    });
+    assert!(world.last_event("evacuation.done").is_some());
+    eventually("its cordon ends too", || world.status().cordons.is_empty());
+}
+
 /// The time of the last event of a kind.
 fn at(world: &World, kind: &str) -> Timestamp {
     world.last_event(kind).unwrap().at.parse().unwrap()

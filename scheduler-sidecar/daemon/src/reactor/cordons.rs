@@ -60,12 +60,17 @@ impl EvacuationLog {
         Self { next_look: Some(Instant::now()), ..Self::default() }
     }
 
+    /// Looks at the members at the end of this turn of the event loop.
+    pub fn look_soon(&mut self) {
+        self.next_look = Some(Instant::now());
+    }
+
     fn forget(&mut self, subject: &CordonSubject) {
         self.asked.retain(|(of, _)| of != subject);
         self.terminated.retain(|(of, _)| of != subject);
         self.done.remove(subject);
         self.over.remove(subject);
-        self.next_look = Some(Instant::now());
+        self.look_soon();
     }
 
     /// Time until the members must be looked at again.
@@ -181,8 +186,10 @@ impl Reactor {
         let planned = devices.iter().find(is_device).map(|plan| lasting_name(&devices, &plan.name()));
         let joined = || self.leases.known_devices().into_iter().find(|(uuid, _)| is_same_device(uuid, name));
         let device = planned.or_else(|| joined().map(|(uuid, _)| uuid)).filter(|_| !is_tenant);
-        let tenant = tenants.iter().find(|tenant| tenant.name == *name);
-        match (device, tenant) {
+        let tenant = tenants.iter().any(|tenant| tenant.name == *name).then(|| CordonSubject::Tenant(name.clone()));
+        // The cordon of a removed tenant can be ended.
+        let cordoned = || self.cordons_now().map(|cordon| &cordon.subject).find(|of| of.is_tenant(name)).cloned();
+        match (device, tenant.or_else(cordoned)) {
             (Some(_), Some(_)) => {
                 Err(format!("{name} is a device and a tenant; accepted: the device's UUID, or --tenant for the tenant"))
             }
@@ -190,7 +197,7 @@ impl Reactor {
                 Err("* stands for several devices; accepted: a device by number or UUID, or a tenant".to_owned())
             }
             (Some(device), None) => Ok(CordonSubject::Device(device)),
-            (None, Some(tenant)) => Ok(CordonSubject::Tenant(tenant.name.clone())),
+            (None, Some(tenant)) => Ok(tenant),
             (None, None) => {
                 let names: Vec<String> = devices.iter().map(DevicePlan::name).collect();
                 let names = names.iter().map(String::as_str).chain(tenants.iter().map(|tenant| tenant.name.as_str()));
@@ -271,7 +278,7 @@ impl Reactor {
             return Ok(());
         }
         // A process of before may connect again, and is then asked again.
-        self.evacuated.next_look = Some(Instant::now());
+        self.evacuated.look_soon();
         let Some(room) = self.rooms.get(&id) else { return Ok(()) };
         let cordon = self.cordons_now().find(|cordon| cordon.subject.is_tenant(&room.tenant.name));
         self.admit_past(cordon, connection)
@@ -286,7 +293,7 @@ impl Reactor {
             return Ok(());
         }
         // The look after the hello did not find it on the device.
-        self.evacuated.next_look = Some(Instant::now());
+        self.evacuated.look_soon();
         self.admit_past(self.cordon_of_device(uuid, Some(uuid)), connection)
     }
 
@@ -398,8 +405,36 @@ impl Reactor {
         }
         let all: Vec<Cordon> = self.cordons_now().filter(|cordon| cordon.evacuates).cloned().collect();
         all.iter().for_each(|cordon| self.ask_to_end(cordon, now));
+        self.end_cordons_of_removed();
         let is_over = all.iter().all(|cordon| self.evacuated.done.contains(&cordon.subject));
-        self.evacuated.next_look = (!is_over).then(|| Instant::now() + EVACUATION_LOOK_PAUSE);
+        let waits = !is_over || self.cordons_now().any(|cordon| self.is_of_removed(cordon));
+        self.evacuated.next_look = waits.then(|| Instant::now() + EVACUATION_LOOK_PAUSE);
+    }
+
+    /// True if the cordon's tenant was removed, and no member of it is connected.
+    fn is_of_removed(&self, cordon: &Cordon) -> bool {
+        let CordonSubject::Tenant(name) = &cordon.subject else { return false };
+        self.rooms.values().all(|room| room.tenant.name != *name) && !self.added.waiting.contains_key(name)
+    }
+
+    /// Ends the cordons of removed tenants whose last member has ended. Until then an evacuation goes on.
+    fn end_cordons_of_removed(&mut self) {
+        if self.awaits_members() {
+            return;
+        }
+        let removed = self.cordons_now().filter(|cordon| self.is_of_removed(cordon)).map(|cordon| &cordon.subject);
+        let empty = removed.filter(|subject| self.members_there(subject).is_empty());
+        let ended: Vec<CordonSubject> = empty.cloned().collect();
+        if ended.is_empty() {
+            return;
+        }
+        self.policies.kept.cordons.retain(|cordon| !ended.contains(&cordon.subject));
+        self.policies.save_or_warn();
+        for subject in &ended {
+            self.evacuated.forget(subject);
+            let (device, tenant) = subject_fields(subject);
+            info!(kind = "cordon.ended", device, tenant, "its tenant was removed");
+        }
     }
 
     fn ask_to_end(&mut self, cordon: &Cordon, now: i64) {

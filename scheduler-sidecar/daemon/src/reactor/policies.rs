@@ -188,13 +188,12 @@ impl PolicyState {
         keys
     }
 
-    /// Forgets a removed tenant: its overrides, its cordon, and the bookings that commands made for it.
+    /// Forgets a removed tenant: its overrides, and the bookings that commands made for it. Its cordon ends with its last
+    /// member.
     pub fn forget_tenant(&mut self, tenant: &str) {
-        let count = |kept: &KeptChanges| kept.bookings.len() + kept.cordons.len();
-        let before = count(&self.kept);
+        let before = self.kept.bookings.len();
         self.kept.bookings.retain(|booking| booking.tenant != tenant);
-        self.kept.cordons.retain(|cordon| !cordon.subject.is_tenant(tenant));
-        if count(&self.kept) < before {
+        if self.kept.bookings.len() < before {
             self.save_or_warn();
         }
         self.forget_overrides(tenant);

@@ -276,6 +276,9 @@ impl Reactor {
             }
             !room.is_over()
         });
+        if self.rooms.len() < before {
+            self.evacuated.look_soon();
+        }
         // A window or a booking that did not fit may fit now.
         if self.rooms.len() < before && !self.policies.refused.is_empty() {
             self.apply_policies(&ChangeNote::default());
