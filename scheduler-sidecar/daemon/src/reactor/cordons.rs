@@ -25,7 +25,7 @@ use crate::config::{DeviceName, DeviceTermsConfig};
 use crate::connection::{Connection, ConnectionSide, ConnectionState, PeerCredentials};
 
 /// Pause between two looks at the members of evacuations.
-const EVACUATION_LOOK_PAUSE: Duration = Duration::from_millis(200);
+const EVACUATION_LOOK_PAUSE: Duration = Duration::from_secs(1);
 
 /// Time after the start in which members of the last daemon connect again: those that launch try it every second.
 const RETURN_TIMEOUT: Duration = Duration::from_secs(3);
@@ -211,6 +211,7 @@ impl Reactor {
     /// A member that launches nothing does not connect to a new daemon, so living members of the last one count too. Their
     /// devices are not known: each may be on any device of its tenant.
     fn members_there(&self, subject: &CordonSubject) -> Vec<MemberThere> {
+        let on_device = subject.device().map(|device| self.members_on(device)).unwrap_or_default();
         let mut there = Vec::new();
         for connection in self.connections.values() {
             let (ConnectionSide::Member(id), ConnectionState::Registered(..), Some(member)) =
@@ -222,10 +223,7 @@ impl Reactor {
             let tenant = &room.tenant.name;
             let is_there = match subject {
                 CordonSubject::Tenant(name) => name == tenant,
-                CordonSubject::Device(device) => {
-                    let joined = self.leases.joined_devices(arbiter_number(id));
-                    joined.iter().any(|(of, uuid)| *of == member && is_same_device(uuid, device))
-                }
+                CordonSubject::Device(_) => on_device.contains(&(id, member)),
             };
             if is_there {
                 let (pid, process) = (connection.peer.pid, connection.process);
@@ -245,6 +243,15 @@ impl Reactor {
         }
         there.sort_by(|one, other| (&one.tenant, one.pid).cmp(&(&other.tenant, other.pid)));
         there
+    }
+
+    /// Members that joined the device: the numbers of their rooms, and their own.
+    fn members_on(&self, device: &str) -> BTreeSet<(u64, u64)> {
+        let of_room = |id: u64| {
+            let joined = self.leases.joined_devices(arbiter_number(id)).into_iter();
+            joined.filter(|(_, uuid)| is_same_device(uuid, device)).map(move |(member, _)| (id, member))
+        };
+        self.rooms.keys().flat_map(|id| of_room(*id)).collect()
     }
 
     /// True if the tenant may use the device; and true if it may use no other one.
@@ -335,7 +342,7 @@ impl Reactor {
     /// Tells what the cordon is about, until when, and why.
     fn cordon_words(&self, cordon: &Cordon) -> String {
         let what = match &cordon.subject {
-            CordonSubject::Device(device) => format!("device {}", present_name(&self.in_force().0, device)),
+            CordonSubject::Device(device) => format!("device {}", present_name(self.planned_devices(), device)),
             CordonSubject::Tenant(tenant) => format!("tenant {tenant}"),
         };
         let done = if cordon.evacuates { "evacuated" } else { "cordoned" };
@@ -346,9 +353,9 @@ impl Reactor {
 
     /// A sentence about the cordon of a device, as the terms name it.
     pub(super) fn cordon_words_on(&self, device: &str) -> Option<String> {
-        let planned = self.in_force().0.into_iter().find(|plan| plan.name() == device);
-        let uuid = planned.and_then(|plan| plan.uuid);
-        self.cordon_of_device(device, uuid.as_deref()).map(|cordon| self.cordon_words(cordon))
+        let planned = self.planned_devices().iter().find(|plan| plan.name() == device);
+        let uuid = planned.and_then(|plan| plan.uuid.as_deref());
+        self.cordon_of_device(device, uuid).map(|cordon| self.cordon_words(cordon))
     }
 
     /// A sentence about the cordon of a tenant.
@@ -367,7 +374,7 @@ impl Reactor {
 
     fn cordon_status(&self, cordon: &Cordon) -> CordonStatus {
         let (subject, is_tenant) = match &cordon.subject {
-            CordonSubject::Device(device) => (present_name(&self.in_force().0, device), false),
+            CordonSubject::Device(device) => (present_name(self.planned_devices(), device), false),
             CordonSubject::Tenant(tenant) => (tenant.clone(), true),
         };
         let there = self.members_there(&cordon.subject).into_iter();
@@ -394,7 +401,8 @@ impl Reactor {
         }
         let now = clock::unix_seconds();
         for cordon in self.policies.kept.cordons.iter().filter(|cordon| cordon.is_over(now)) {
-            if self.evacuated.over.insert(cordon.subject.clone()) {
+            if !self.evacuated.over.contains(&cordon.subject) {
+                self.evacuated.over.insert(cordon.subject.clone());
                 let (device, tenant) = subject_fields(&cordon.subject);
                 info!(kind = "cordon.ended", device, tenant, until = cordon.until, "the time of a cordon is over");
             }

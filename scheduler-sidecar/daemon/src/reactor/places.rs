@@ -42,6 +42,11 @@ fn renamed(
 }
 
 impl Reactor {
+    /// The devices of the file; none without a file.
+    pub(super) fn planned_devices(&self) -> &[DevicePlan] {
+        self.loaded.as_ref().map_or(&[], |loaded| &loaded.plan.devices)
+    }
+
     /// Renames the devices of overrides and bookings after the driver named them, and stores that.
     pub(super) fn rename_changed_devices(&mut self) {
         let Some(loaded) = &self.loaded else { return };
