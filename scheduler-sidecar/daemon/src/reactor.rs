@@ -2,9 +2,9 @@
 //!
 //! `entrance` accepts connections, `talk` reads requests and answers them, `tenants` adds and removes tenants by
 //! command, `stored` has those that are not served. `time` serves member pages and GPU time, `untaken` tracks descriptors
-//! that members have not received. `policies` puts decisions in force, `bookings` and `cordons` make and end theirs, and
-//! `places` names their devices. `status` builds the status report, `queue` lists who waits, `follow` streams events. The
-//! reactor reads the clock and passes the time to the leases, which read none.
+//! that members have not received. `policies` puts decisions in force, `bookings` and `cordons` make and end theirs,
+//! `evacuations` asks members to end, and `places` names their devices. `status` builds the status report, `queue` lists
+//! who waits, `follow` streams events. The reactor reads the clock and passes the time to the leases, which read none.
 
 mod admin;
 mod bookings;
@@ -12,6 +12,7 @@ mod change;
 mod cordons;
 mod deadlines;
 mod entrance;
+mod evacuations;
 mod follow;
 mod groups;
 mod idle;
@@ -190,7 +191,7 @@ pub struct Reactor {
     /// Decisions of administrators and of the policies.
     pub(super) policies: PolicyState,
     /// Steps that evacuations have taken.
-    pub(super) evacuated: cordons::EvacuationLog,
+    pub(super) evacuated: evacuations::EvacuationLog,
     /// State of groups: their weights and quotas in force.
     groups: GroupState,
     /// Bells that members ring too often, and that are ignored for a while: time in ns to listen again, and room.
@@ -277,7 +278,7 @@ impl Reactor {
             owes: false,
             policies,
             // Evacuations of the last daemon go on.
-            evacuated: cordons::EvacuationLog::due_at_once(),
+            evacuated: evacuations::EvacuationLog::due_at_once(),
             groups: GroupState::default(),
             muted: BTreeSet::new(),
             members: 0,
