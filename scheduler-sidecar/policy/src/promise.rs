@@ -23,39 +23,55 @@ pub struct TimeClaim {
     pub delivered_ns: u64,
 }
 
+/// Sums over the claims of one class, in parts per million of the device and the span.
+#[derive(Debug, Clone, Copy, Default)]
+struct ClassSums {
+    /// Time that floors reserve while they are wanted.
+    reserved: u128,
+    /// Time that is gone for lower classes: of each claim its reserved or its delivered time, the larger one.
+    taken: u128,
+    /// Weights, each multiplied by the part of the span in which its tenant wanted the device.
+    weights: u128,
+}
+
 /// Returns the device time that each of a device's claims is promised within a span, in ns.
+///
+/// # Cost
+/// Grows with the number of claims.
 #[must_use]
 pub fn promised_ns(span_ns: u64, claims: &[TimeClaim]) -> Vec<u64> {
     let span = u128::from(span_ns.max(1));
     let share = |share: Share| u128::from(share.as_permille()) * WHOLE_DEVICE_PPM / 1000;
     let part = |ns: u64| (u128::from(ns) * WHOLE_DEVICE_PPM / span).min(WHOLE_DEVICE_PPM);
     let weight = |claim: &TimeClaim| u128::from(claim.terms.weight.max(1));
-    let rank = |class: Class| class.rank();
-    let rate = |at: usize, claim: &TimeClaim| {
+    let mut classes = [ClassSums::default(); Class::COUNT];
+    for claim in claims {
+        let present = part(claim.wanted_ns);
+        let reserved = claim.terms.floor.map_or(0, |floor| share(floor) * present / WHOLE_DEVICE_PPM);
+        let sums = &mut classes[claim.terms.class.rank()];
+        sums.reserved += reserved;
+        sums.taken += reserved.max(part(claim.delivered_ns));
+        sums.weights += weight(claim) * present;
+    }
+    let rate = |claim: &TimeClaim| {
         if let Some(floor) = claim.terms.floor {
             return share(floor);
         }
-        let (mut taken, mut weights) = (0, weight(claim) * WHOLE_DEVICE_PPM);
-        for (_, other) in claims.iter().enumerate().filter(|(other, _)| *other != at) {
-            let present = part(other.wanted_ns);
-            let reserved = other.terms.floor.map_or(0, |floor| share(floor) * present / WHOLE_DEVICE_PPM);
-            if rank(other.terms.class) < rank(claim.terms.class) {
-                taken += reserved.max(part(other.delivered_ns));
-                continue;
-            }
-            taken += reserved;
-            if other.terms.class == claim.terms.class {
-                weights += weight(other) * present;
-            }
-        }
+        // The claim itself has no floor, so it is in no sum of reserved time.
+        let own = claim.terms.class.rank();
+        let (higher, others) = classes.split_at(own);
+        let taken = higher.iter().map(|sums| sums.taken).chain(others.iter().map(|sums| sums.reserved)).sum();
+        // The claim's own weight counts for the whole span.
+        let absent = WHOLE_DEVICE_PPM - part(claim.wanted_ns);
+        let weights = classes[own].weights + weight(claim) * absent;
         WHOLE_DEVICE_PPM.saturating_sub(taken) * weight(claim) * WHOLE_DEVICE_PPM / weights
     };
-    let promised = |(at, claim): (usize, &TimeClaim)| {
+    let promised = |claim: &TimeClaim| {
         let most = claim.terms.ceiling.map_or(WHOLE_DEVICE_PPM, share);
-        let ns = u128::from(claim.wanted_ns) * rate(at, claim).min(most) / WHOLE_DEVICE_PPM;
+        let ns = u128::from(claim.wanted_ns) * rate(claim).min(most) / WHOLE_DEVICE_PPM;
         u64::try_from(ns).unwrap_or(u64::MAX)
     };
-    claims.iter().enumerate().map(promised).collect()
+    claims.iter().map(promised).collect()
 }
 
 #[cfg(test)]
@@ -106,7 +122,51 @@ mod tests {
         assert_eq!(promised(&[claim(terms(Class::Normal, 0, 300, 1), 100, 30)]), [30]);
     }
 
+    /// What one claim without a floor is promised beside the others, in parts per million: each other claim counts by
+    /// itself.
+    fn rate_beside_others(span: u128, claims: &[TimeClaim], at: usize) -> u128 {
+        let share = |share: Share| u128::from(share.as_permille()) * WHOLE_DEVICE_PPM / 1000;
+        let part = |ns: u64| (u128::from(ns) * WHOLE_DEVICE_PPM / span).min(WHOLE_DEVICE_PPM);
+        let own = claims[at].terms;
+        let weight = u128::from(own.weight.max(1));
+        let (mut taken, mut weights) = (0, weight * WHOLE_DEVICE_PPM);
+        for (_, other) in claims.iter().enumerate().filter(|(other, _)| *other != at) {
+            let present = part(other.wanted_ns);
+            let reserved = other.terms.floor.map_or(0, |floor| share(floor) * present / WHOLE_DEVICE_PPM);
+            let is_higher = other.terms.class.rank() < own.class.rank();
+            taken += if is_higher { reserved.max(part(other.delivered_ns)) } else { reserved };
+            if other.terms.class == own.class {
+                weights += u128::from(other.terms.weight.max(1)) * present;
+            }
+        }
+        WHOLE_DEVICE_PPM.saturating_sub(taken) * weight * WHOLE_DEVICE_PPM / weights
+    }
+
     proptest! {
+        #[test]
+        fn sums_by_class_promise_the_same_as_each_claim_counted_beside_the_others(
+            span in 1..3 * SECOND,
+            tenants in prop::collection::vec(
+                (0..3_usize, (0..4_u32, 0..900_u32), 0..1_000_u32, 0..9_u32, 0..4 * SECOND, 0..4 * SECOND), 1..12,
+            ),
+        ) {
+            let made = |(class, (has_floor, floor), ceiling, weight, wanted_ns, delivered_ns): &_| {
+                let class = [Class::Latency, Class::Normal, Class::Batch][*class];
+                let floor = if *has_floor == 0 { *floor } else { 0 };
+                TimeClaim {
+                    terms: terms(class, floor, *ceiling, *weight), wanted_ns: *wanted_ns, delivered_ns: *delivered_ns,
+                }
+            };
+            let claims: Vec<TimeClaim> = tenants.iter().map(made).collect();
+            let all = promised_ns(span, &claims);
+            for (at, claim) in claims.iter().enumerate().filter(|(_, claim)| claim.terms.floor.is_none()) {
+                let ceiling = claim.terms.ceiling.map_or(1_000, |share| share.as_permille());
+                let most = u128::from(ceiling) * 1_000;
+                let rate = rate_beside_others(u128::from(span), &claims, at).min(most);
+                prop_assert_eq!(u128::from(all[at]), u128::from(claim.wanted_ns) * rate / WHOLE_DEVICE_PPM);
+            }
+        }
+
         #[test]
         fn promises_of_one_class_together_never_exceed_the_device(
             tenants in prop::collection::vec((0..3_u32, 1..9_u32, 0..=100_u64, 0..100_u64), 1..12),
