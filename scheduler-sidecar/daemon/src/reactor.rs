@@ -28,6 +28,8 @@ mod stored;
 mod talk;
 mod tenants;
 mod terms_file;
+#[cfg(test)]
+mod tests;
 mod time;
 mod untaken;
 mod usage;

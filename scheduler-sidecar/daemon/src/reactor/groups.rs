@@ -21,7 +21,7 @@ use vgpu_policy::quotas::{
 };
 use vgpu_policy::usage::UsageChange;
 
-use super::Reactor;
+use super::{Reactor, arbiter_number};
 
 /// Shortest time between two computations of the weights, unless a tenant or another file comes: a tenant's board is
 /// written for them at most that often.
@@ -51,14 +51,6 @@ pub(super) struct GroupState {
 }
 
 impl GroupState {
-    /// Notes that a tenant uses or wants a device.
-    pub fn note_running(&mut self, tenant: &str, now: Instant) {
-        match self.seen.get_mut(tenant) {
-            Some(seen) => *seen = now,
-            None => drop(self.seen.insert(tenant.to_owned(), now)),
-        }
-    }
-
     /// Names of the tenants that run.
     fn running(&mut self, now: Instant) -> BTreeSet<String> {
         self.seen.retain(|_, seen| now.saturating_duration_since(*seen) < RUNNING_HOLD);
@@ -120,6 +112,19 @@ fn use_by_period(used: &GroupUse) -> UseByPeriod {
 }
 
 impl Reactor {
+    /// Notes that a tenant used or wanted a device. A tenant that is paused on all its devices does not run: its
+    /// processes may wait for a launch, but its share goes to the others of its group.
+    pub(super) fn note_running(&mut self, id: u64, now: Instant) {
+        if self.leases.is_paused(arbiter_number(id)) {
+            return;
+        }
+        let Some(room) = self.rooms.get(&id) else { return };
+        match self.groups.seen.get_mut(&room.tenant.name) {
+            Some(seen) => *seen = now,
+            None => drop(self.groups.seen.insert(room.tenant.name.clone(), now)),
+        }
+    }
+
     fn group_plans(&self) -> &[GroupPlan] {
         self.loaded.as_ref().map_or(&[], |loaded| &loaded.plan.groups)
     }

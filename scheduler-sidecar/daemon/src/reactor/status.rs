@@ -332,14 +332,15 @@ impl Reactor {
             // Includes tenants whose members have left, for their last usage.
             let Some(used) = self.leases.used_since(arbiter_number(id), clock::now()) else { continue };
             let Some(room) = self.rooms.get(&id) else { continue };
-            let name = &room.tenant.name;
+            let mut has_grown = false;
             for used in &used {
-                let key = (name.clone(), used.device.clone());
+                let key = (room.tenant.name.clone(), used.device.clone());
                 let now_used = RecentSums { charged: used.charged, wait: used.wait };
-                if self.recent.has_grown(&key, now_used) {
-                    self.groups.note_running(name, now);
-                }
+                has_grown |= self.recent.has_grown(&key, now_used);
                 sums.push((key, now_used));
+            }
+            if has_grown {
+                self.note_running(id, now);
             }
             changed.push((id, used));
         }
