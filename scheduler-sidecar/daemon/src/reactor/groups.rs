@@ -51,8 +51,13 @@ pub(super) struct GroupState {
 }
 
 impl GroupState {
+    /// Forgets a removed tenant.
+    pub fn forget_tenant(&mut self, tenant: &str) {
+        self.seen.remove(tenant);
+    }
+
     /// Names of the tenants that run.
-    fn running(&mut self, now: Instant) -> BTreeSet<String> {
+    pub fn running(&mut self, now: Instant) -> BTreeSet<String> {
         self.seen.retain(|_, seen| now.saturating_duration_since(*seen) < RUNNING_HOLD);
         self.seen.keys().cloned().collect()
     }
@@ -115,7 +120,7 @@ impl Reactor {
     /// Notes that a tenant used or wanted a device. A tenant that is paused on all its devices does not run: its
     /// processes may wait for a launch, but its share goes to the others of its group.
     pub(super) fn note_running(&mut self, id: u64, now: Instant) {
-        if self.leases.is_paused(arbiter_number(id)) {
+        if self.group_plans().is_empty() || self.leases.is_paused(arbiter_number(id)) {
             return;
         }
         let Some(room) = self.rooms.get(&id) else { return };

@@ -263,7 +263,7 @@ impl Reactor {
             self.note_last(id);
         }
         let (leases, recent, slots) = (&mut self.leases, &mut self.recent, &mut self.slots);
-        let promises = &mut self.promises;
+        let (promises, groups) = (&mut self.promises, &mut self.groups);
         let now = clock::now();
         let before = self.rooms.len();
         self.rooms.retain(|id, room| {
@@ -272,6 +272,7 @@ impl Reactor {
                 remove_dir(&room.tenant.socket);
                 leases.remove(arbiter_number(*id), now);
                 recent.forget_tenant(&room.tenant.name);
+                groups.forget_tenant(&room.tenant.name);
                 promises.forget_room(*id);
             }
             !room.is_over()

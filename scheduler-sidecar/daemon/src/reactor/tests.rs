@@ -53,3 +53,18 @@ fn a_paused_tenant_does_not_run_in_its_group_however_long_it_waits() {
     }
     assert_eq!(reactor.group_statuses()[0].running, 1);
 }
+
+#[test]
+fn running_tenants_are_kept_only_for_groups_and_only_while_they_are_served() {
+    let (mut reactor, _dir) = start(&tenant("a", ""));
+    let id = room_of(&reactor, "a");
+    reactor.note_running(id, Instant::now());
+    assert_eq!(reactor.groups.running(Instant::now()), BTreeSet::new(), "the file has no group");
+    let (mut reactor, _dir) = start(&format!("[[group]]\nname = \"lab\"\n{}", tenant("a", "group = \"lab\"")));
+    let id = room_of(&reactor, "a");
+    reactor.note_running(id, Instant::now());
+    assert_eq!(reactor.groups.running(Instant::now()), ["a".to_owned()].into());
+    reactor.remove(&["a".to_owned()], "a test", None);
+    reactor.forget_rooms();
+    assert_eq!(reactor.groups.running(Instant::now()), BTreeSet::new(), "its room is gone");
+}
