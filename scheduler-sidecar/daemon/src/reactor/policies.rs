@@ -163,18 +163,24 @@ impl PolicyState {
     }
 
     /// True if terms change in nothing but weights that follow the use of groups. These changes are no events: they
-    /// follow from the record, and would fill the audit log.
+    /// follow from the record, and would fill the audit log. A weight that another stage gives or gave is told.
     fn is_share_of_use(&self, was: &TenantConfig, outcome: &TenantOutcome) -> bool {
-        let is_share = |steps: &[PolicyStep]| {
-            let last = steps.iter().rfind(|step| step.key == "weight");
-            last.is_some_and(|step| step.cause.stage == PolicyStage::Group)
+        let is_share = |device: &str| {
+            let stage_of = |steps: &[PolicyStep]| {
+                let is_here = |step: &&PolicyStep| step.key == "weight" && step.device.as_deref() == Some(device);
+                steps.iter().rfind(is_here).map(|step| step.cause.stage)
+            };
+            let stages = [stage_of(&outcome.steps), stage_of(self.steps_of(&outcome.tenant.name))];
+            let mut stages = stages.into_iter().flatten().peekable();
+            stages.peek().is_some() && stages.all(|stage| stage == PolicyStage::Group)
         };
         let mut before = TenantPlan::from(was);
         for (terms, fresh) in before.terms.iter_mut().zip(&outcome.tenant.terms) {
-            terms.weight = fresh.weight;
+            if terms.weight != fresh.weight && is_share(&fresh.device) {
+                terms.weight = fresh.weight;
+            }
         }
-        let same = TenantConfig::from(&before) == TenantConfig::from(&outcome.tenant);
-        same && (is_share(&outcome.steps) || is_share(self.steps_of(&outcome.tenant.name)))
+        TenantConfig::from(&before) == TenantConfig::from(&outcome.tenant)
     }
 
     /// Keys of a tenant's terms on a device that an administrator changed.

@@ -4,11 +4,16 @@ use std::fs;
 
 use clap::Parser as _;
 use tempfile::TempDir;
+use tracing_subscriber::layer::SubscriberExt as _;
 use vgpu_accounting::clock;
+use vgpu_config::change::TermsChange;
 use vgpu_config::options::Options;
 use vgpu_policy::overrides::{OverrideAction, TermsOverride};
+use vgpu_policy::stage::PolicyStage;
+use vgpu_policy::usage::{Restriction, UsageChange, UsageEffect};
 
 use super::*;
+use crate::journal::EventLayer;
 
 /// A reactor with its directory. Its file has one device, and these sections.
 fn start(sections: &str) -> (Reactor, TempDir) {
@@ -39,6 +44,41 @@ fn room_of(reactor: &Reactor, name: &str) -> u64 {
 fn command(tenant: &str, action: OverrideAction) -> TermsOverride {
     let since = clock::unix_seconds();
     TermsOverride { tenant: tenant.into(), device: None, action, since, until: None, by_uid: 0, reason: None }
+}
+
+/// A change of the tenant's weight by a stage.
+fn weight_by(stage: PolicyStage, tenant: &str, weight: u32) -> UsageChange {
+    let effect = match stage {
+        PolicyStage::Group => UsageEffect::Terms(TermsChange { weight: Some(weight), ..TermsChange::default() }),
+        _ => UsageEffect::Restrict(Restriction { weight: Some(weight), is_batch: true, ..Restriction::default() }),
+    };
+    UsageChange { stage, name: "n".into(), tenant: tenant.into(), device: None, effect, until: None, reason: None }
+}
+
+/// The events of changed terms while use changes them as given, one step after the other.
+fn changes_told(reactor: &mut Reactor, steps: impl IntoIterator<Item = Vec<UsageChange>>) -> Vec<usize> {
+    let journal = EventJournal::new();
+    let subscriber = tracing_subscriber::registry().with(EventLayer(journal.clone()));
+    tracing::subscriber::with_default(subscriber, || {
+        let count = |usage| {
+            let next = journal.event_position().next;
+            reactor.policies.usage = usage;
+            reactor.apply_policies(&ChangeNote::default());
+            journal.from(next, 64).iter().filter(|event| event.kind == "tenant.changed").count()
+        };
+        steps.into_iter().map(count).collect()
+    })
+}
+
+#[test]
+fn a_lowered_batch_tenant_is_told_where_weights_that_follow_groups_are_not() {
+    let sections = ["[[group]]\nname = \"lab\"\nweight = 2\n", &tenant("a", "group = \"lab\"\nclass = \"batch\"")];
+    let (mut reactor, _dir) = start(&sections.concat());
+    let share = |weight| weight_by(PolicyStage::Group, "a", weight);
+    let lower = weight_by(PolicyStage::Need, "a", 1);
+    let steps =
+        [vec![share(900)], vec![share(800)], vec![share(800), lower], vec![share(700)], vec![share(600)], vec![]];
+    assert_eq!(changes_told(&mut reactor, steps), [0, 0, 1, 1, 0, 0], "its beginning and its end are told");
 }
 
 #[test]
