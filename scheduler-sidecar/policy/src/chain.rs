@@ -93,6 +93,14 @@ impl TenantOutcome {
         !self.paused_on.is_empty() && self.paused_on.len() == self.tenant.terms.len()
     }
 
+    /// True if a window or use pauses it on the device, so that its pause is part of the plan.
+    #[must_use]
+    pub fn is_paused_by_plan(&self, device: &str) -> bool {
+        let is_here = |step: &&PolicyStep| step.device.as_deref().is_none_or(|of| of == device);
+        let last = self.steps.iter().rev().filter(|step| step.key == "paused").find(is_here);
+        self.paused_on.contains(device) && last.is_some_and(|step| step.cause.stage != PolicyStage::Override)
+    }
+
     /// The last change that pauses it, on any device; `None`: it is not paused.
     #[must_use]
     pub fn pause_cause(&self) -> Option<&Cause> {
@@ -162,8 +170,11 @@ enum PolicySubject<'a> {
         tenant: &'a str,
         device: Option<&'a str>,
     },
-    /// The other tenants on the devices of this one, there.
-    Others(&'a TenantPlan),
+    /// The other tenants on these devices of this one, there.
+    Others {
+        only: &'a TenantPlan,
+        devices: BTreeSet<String>,
+    },
 }
 
 impl ActivePolicy<'_> {
@@ -172,7 +183,7 @@ impl ActivePolicy<'_> {
             PolicySubject::Window(window) => window.subjects.has_tenant(&tenant.name, tenant.bearer.group.as_deref()),
             PolicySubject::Booking(booking) => booking.tenant == tenant.name,
             PolicySubject::Tenant { tenant: name, .. } => *name == tenant.name,
-            PolicySubject::Others(only) => only.name != tenant.name,
+            PolicySubject::Others { only, .. } => only.name != tenant.name,
         }
     }
 
@@ -181,7 +192,7 @@ impl ActivePolicy<'_> {
             PolicySubject::Window(window) => window.subjects.has_device(&terms.device),
             PolicySubject::Booking(booking) => is_booked_device(booking, terms),
             PolicySubject::Tenant { device, .. } => device.is_none_or(|device| is_named(terms, device)),
-            PolicySubject::Others(only) => only.terms.iter().any(|own| own.device == terms.device),
+            PolicySubject::Others { devices, .. } => devices.contains(&terms.device),
         }
     }
 
@@ -215,6 +226,7 @@ pub fn decide(inputs: &PolicyInputs<'_>, now: i64) -> Decision {
     let next = next_change(inputs, now);
     let mut refused = Vec::new();
     loop {
+        reserve_devices(inputs, &mut active);
         let by_tenant = PoliciesByTenant::new(&active);
         let apply = |tenant| apply_all(inputs.devices, by_tenant.policies_of(&active, tenant), tenant);
         let outcomes: Vec<_> = inputs.tenants.iter().map(apply).collect();
@@ -258,7 +270,8 @@ fn active_policies<'a>(inputs: &PolicyInputs<'a>, now: i64) -> Vec<ActivePolicy<
             OverrideAction::Run => paused = Some(false),
             OverrideAction::Exclusive => {
                 let only = inputs.tenants.iter().find(|tenant| tenant.name == change.tenant)?;
-                (subject, paused, name) = (PolicySubject::Others(only), Some(true), change.tenant.clone());
+                subject = PolicySubject::Others { only, devices: BTreeSet::new() };
+                (paused, name) = (Some(true), change.tenant.clone());
             }
         }
         let (until, zone, reason) = (change.until, inputs.zone.clone(), change.reason.clone());
@@ -269,6 +282,26 @@ fn active_policies<'a>(inputs: &PolicyInputs<'a>, now: i64) -> Vec<ActivePolicy<
     let (restrictions, others): (Vec<_>, Vec<_>) = inputs.usage.iter().partition(is_restriction);
     let usage = others.into_iter().chain(restrictions).map(|change| active_usage(inputs.zone, change));
     windows.chain(bookings).chain(usage).chain(overrides).collect()
+}
+
+/// Gives each exclusive tenant its devices. A device on which a window or use pauses the tenant is left to the others:
+/// otherwise nobody would use it.
+fn reserve_devices(inputs: &PolicyInputs<'_>, active: &mut [ActivePolicy<'_>]) {
+    if !active.iter().any(|policy| matches!(policy.subject, PolicySubject::Others { .. })) {
+        return;
+    }
+    let by_tenant = PoliciesByTenant::new(active);
+    let usable = active.iter().map(|policy| {
+        let PolicySubject::Others { only, .. } = &policy.subject else { return None };
+        let outcome = apply_all(inputs.devices, by_tenant.policies_of(active, only), only);
+        let devices = only.terms.iter().map(|terms| &terms.device);
+        Some(devices.filter(|device| !outcome.is_paused_by_plan(device)).cloned().collect())
+    });
+    for (at, usable) in usable.collect::<Vec<_>>().into_iter().enumerate() {
+        if let (PolicySubject::Others { devices, .. }, Some(usable)) = (&mut active[at].subject, usable) {
+            *devices = usable;
+        }
+    }
 }
 
 fn active_usage<'a>(zone: &TimeZone, change: &'a UsageChange) -> ActivePolicy<'a> {
@@ -305,7 +338,7 @@ impl PoliciesByTenant {
             match &policy.subject {
                 PolicySubject::Booking(booking) => all.named.entry(booking.tenant.clone()).or_default().push(at),
                 PolicySubject::Tenant { tenant, .. } => all.named.entry((*tenant).to_owned()).or_default().push(at),
-                PolicySubject::Window(_) | PolicySubject::Others(_) => all.others.push(at),
+                PolicySubject::Window(_) | PolicySubject::Others { .. } => all.others.push(at),
             }
         }
         all

@@ -145,6 +145,36 @@ fn an_exclusive_tenant_pauses_others_only_on_its_own_devices() {
 }
 
 #[test]
+fn a_device_is_left_to_the_others_while_a_policy_pauses_its_exclusive_tenant_there() {
+    let both = "devices = [0, 1]\nmemory_limit = \"1GiB\"\n";
+    let plan = plan(&["a", "b"].map(|name| format!("[[tenant]]\nname = \"{name}\"\n{both}")).concat());
+    let effect = UsageEffect::Restrict(Restriction { is_paused: true, ..Restriction::default() });
+    let quota = UsageChange {
+        stage: PolicyStage::Group,
+        name: "lab".into(),
+        tenant: "a".into(),
+        device: Some("0".into()),
+        effect,
+        until: None,
+        reason: None,
+    };
+    let exclusive = overrides("a", OverrideAction::Exclusive, "2026-11-27T09:00Z", None);
+    let paused = |usage: &[UsageChange], overrides: &[TermsOverride]| {
+        let decision = decide(&inputs_with(&plan, usage, overrides), at("2026-11-27T09:30Z"));
+        decision.outcomes.iter().map(|outcome| outcome.paused_on.iter().cloned().collect()).collect::<Vec<Vec<_>>>()
+    };
+    let (none, first, second) = (Vec::<String>::new(), vec!["0".to_owned()], vec!["1".to_owned()]);
+    let all = [first.clone(), second.clone()].concat();
+    let quota = std::slice::from_ref(&quota);
+    assert_eq!(paused(&[], std::slice::from_ref(&exclusive)), [none.clone(), all.clone()]);
+    assert_eq!(paused(quota, std::slice::from_ref(&exclusive)), [first, second]);
+    let run = overrides("a", OverrideAction::Run, "2026-11-27T09:10Z", None);
+    assert_eq!(paused(quota, &[exclusive.clone(), run]), [none, all.clone()], "a person let it run");
+    let pause = overrides("a", OverrideAction::Pause, "2026-11-27T09:10Z", None);
+    assert_eq!(paused(&[], &[exclusive, pause]), [all.clone(), all], "both are a person's decision");
+}
+
+#[test]
 fn a_window_pauses_its_tenants_on_its_devices_alone() {
     let day = "[[window]]\nname = \"day\"\nfrom = \"00:00\"\nto = \"24:00\"\npaused = true\ndevices = [1]\n";
     let both = "[[tenant]]\nname = \"b\"\ndevices = [0, 1]\nmemory_limit = \"1GiB\"\n";

@@ -145,11 +145,7 @@ impl PolicyState {
 
     /// True if a window or use pauses the tenant on the device, so that its pause is part of the plan.
     pub fn is_paused_by_plan(&self, tenant: &str, device: &str) -> bool {
-        let outcome = self.outcomes.get(tenant).filter(|outcome| outcome.paused_on.contains(device));
-        let is_here = |step: &&PolicyStep| step.device.as_deref().is_none_or(|of| of == device);
-        let mut pauses = self.steps_of(tenant).iter().rev().filter(|step| step.key == "paused").filter(is_here);
-        let last = outcome.and_then(|_| pauses.next());
-        last.is_some_and(|step| step.cause.stage != PolicyStage::Override)
+        self.outcomes.get(tenant).is_some_and(|outcome| outcome.is_paused_by_plan(device))
     }
 
     /// The changes that administrators made to a tenant.
