@@ -234,6 +234,7 @@ impl Reactor {
         self.leases.put_tenant(arbiter_number(id), tenant, clock::now());
         self.keep_terms(id);
         self.keep_limits(id);
+        self.follow_usage_at_once();
     }
 
     /// Closes the sockets of these tenants. Their members keep their last terms until they end.
@@ -295,6 +296,7 @@ impl Reactor {
         } else {
             self.policies.end_with_the_file();
         }
+        self.follow_usage_at_once();
         let Some(plan) = self.loaded.as_ref().map(|loaded| &loaded.plan) else { return };
         for planned in &plan.tenants {
             let mut open = self.rooms.values_mut().filter(|room| !room.is_removed());

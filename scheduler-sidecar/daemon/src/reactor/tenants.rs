@@ -227,6 +227,7 @@ impl Reactor {
             if let Some(room) = self.rooms.get_mut(&id) {
                 room.base = TenantConfig::from(&tenant);
             }
+            self.follow_usage_at_once();
         } else {
             let id = self.left_room(name).unwrap_or(self.next_room);
             // Stored first: closing a socket again would take the ledgers of a tenant with it whose processes still run.

@@ -7,12 +7,14 @@ use tempfile::TempDir;
 use tracing_subscriber::layer::SubscriberExt as _;
 use vgpu_accounting::clock;
 use vgpu_config::change::TermsChange;
+use vgpu_config::difference::PlanDifference;
 use vgpu_config::options::Options;
 use vgpu_policy::overrides::{OverrideAction, TermsOverride};
 use vgpu_policy::stage::PolicyStage;
 use vgpu_policy::usage::{Restriction, UsageChange, UsageEffect};
 
 use super::*;
+use crate::config::TenantConfig;
 use crate::journal::EventLayer;
 
 /// A reactor with its directory. Its file has one device, and these sections.
@@ -107,4 +109,29 @@ fn running_tenants_are_kept_only_for_groups_and_only_while_they_are_served() {
     reactor.remove(&["a".to_owned()], "a test", None);
     reactor.forget_rooms();
     assert_eq!(reactor.groups.running(Instant::now()), BTreeSet::new(), "its room is gone");
+}
+
+#[test]
+fn use_is_looked_at_once_a_second_and_at_once_only_for_another_file_or_a_new_tenant() {
+    let (mut reactor, _dir) =
+        start(&format!("[[group]]\nname = \"lab\"\nweight = 2\n{}", tenant("a", "group = \"lab\"")));
+    let later = Instant::now() + Duration::from_secs(3_600);
+    reactor.policies.next_usage = Some(later);
+    reactor.apply_policies(&ChangeNote::default());
+    assert_eq!(reactor.policies.next_usage, Some(later), "a decision alone");
+    let begin = Instant::now();
+    reactor.policies.next_usage = Some(begin);
+    let last = vec![weight_by(PolicyStage::Group, "a", 900)];
+    reactor.policies.usage.clone_from(&last);
+    reactor.follow_usage();
+    assert_ne!(reactor.policies.usage, last, "the look led to a decision");
+    assert!(reactor.policies.next_usage.is_some_and(|next| next >= begin + usage::USAGE_PERIOD));
+    reactor.policies.next_usage = Some(later);
+    reactor.follow_changes(&PlanDifference::default(), true);
+    assert!(reactor.policies.next_usage.is_some_and(|next| next <= Instant::now()), "another file");
+    reactor.policies.next_usage = Some(later);
+    let (id, socket) = (reactor.next_room, reactor.rooms[&FIRST_ROOM].tenant.socket.with_file_name("b/vgpud.sock"));
+    let door = reactor.open_door(&socket, id).unwrap();
+    reactor.take_in(id, TenantConfig::on_all_devices("b", socket, None, None), door);
+    assert!(reactor.policies.next_usage.is_some_and(|next| next <= Instant::now()), "a new tenant");
 }

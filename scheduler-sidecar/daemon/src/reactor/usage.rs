@@ -25,7 +25,8 @@ impl Reactor {
         }
     }
 
-    /// Makes the loop look at use at once if a policy follows it, or stops following it.
+    /// Makes the loop follow use if a policy does, or stop following it. A look that is planned keeps its time: a
+    /// decision alone changes no use.
     pub(super) fn follow_usage_if_configured(&mut self) {
         let (groups, needs) = (self.follows_groups(), self.has_needs());
         if !groups {
@@ -36,11 +37,18 @@ impl Reactor {
             state.needs.forget_use();
         }
         if groups || needs {
-            // The change may be about use, and a new tenant may belong to a group that is restricted.
-            state.next_usage = Some(Instant::now());
+            state.next_usage.get_or_insert_with(Instant::now);
         } else {
             state.next_usage = None;
             state.usage.clear();
+        }
+    }
+
+    /// Makes the next look at use due at once, after another file or a new tenant: the file may be about use, and the
+    /// tenant may belong to a group that is restricted.
+    pub(super) fn follow_usage_at_once(&mut self) {
+        if let Some(next) = &mut self.policies.next_usage {
+            *next = Instant::now();
         }
     }
 
