@@ -147,6 +147,22 @@ pub fn judge_quotas(groups: &[GroupPlan], used: &UseByPeriod, now: i64) -> Vec<Q
     states
 }
 
+/// Returns the state of each limit at `now`, where `last` were the states before. After another file or at the end of a
+/// period the record needs a moment to sum up the use since the new start. Until it has that, the last states stay until
+/// their periods end: unknown use is not no use.
+#[must_use]
+pub fn follow_quotas<'a>(
+    groups: &[GroupPlan],
+    used: &UseByPeriod,
+    last: impl IntoIterator<Item = &'a QuotaState>,
+    now: i64,
+) -> Vec<QuotaState> {
+    if period_starts(groups, now).iter().all(|start| used.contains_key(start)) {
+        return judge_quotas(groups, used, now);
+    }
+    last.into_iter().filter(|state| state.end > now).cloned().collect()
+}
+
 fn level_of(used: u128, limit: u128) -> QuotaLevel {
     match (used >= limit, used * 5 >= limit * 4) {
         (true, _) => QuotaLevel::UsedUp,

@@ -14,7 +14,8 @@ use vgpu_policy::chain::{Decision, PolicyInputs, decide};
 use vgpu_policy::groups::{GroupInputs, HeldWeights, divide_shares, settle_weights, weight_changes};
 use vgpu_policy::overrides::{OverrideAction, TermsOverride};
 use vgpu_policy::quotas::{
-    PeriodUse, QuotaLevel, UseByPeriod, judge_quotas, period_bounds, period_starts, quota_changes,
+    PeriodUse, QuotaLevel, QuotaState, UseByPeriod, follow_quotas, judge_quotas, period_bounds, period_starts,
+    quota_changes,
 };
 use vgpu_policy::usage::UsageChange;
 use vgpu_policy::words::chain_sentences;
@@ -305,6 +306,24 @@ fn a_used_up_quota_restricts_the_group_and_its_subgroups_and_the_next_period_res
         let own = (Class::Normal, Some(600), false);
         assert_eq!((outcome(9, now), outcome(10, next)), (own, own), "{then}: before it, and in the next week");
     }
+}
+
+#[test]
+fn a_quota_stays_used_up_while_the_use_since_another_start_is_not_known() {
+    let quota = |per: &str| group("lab", &format!("[[group.quota]]\nper = \"{per}\"\ngpu_hours = 1\nthen = \"pause\""));
+    let (now, monday) = (at("2026-11-27T12:00Z"), at("2026-11-23T00:00Z"));
+    let known = used(monday, "lab", 1);
+    let week = plan(&quota("week")).groups;
+    let last = follow_quotas(&week, &known, [], now);
+    assert_eq!((last.len(), last[0].level), (1, QuotaLevel::UsedUp));
+    // Another file: the record has not summed up the use of today yet.
+    let both = [week.clone(), plan(&quota("day")).groups].concat();
+    assert_eq!(follow_quotas(&both, &known, &last, now), last);
+    let mut answered = known.clone();
+    answered.insert(at("2026-11-27T00:00Z"), [].into());
+    let levels = |states: Vec<QuotaState>| states.iter().map(|state| state.level).collect::<Vec<_>>();
+    assert_eq!(levels(follow_quotas(&both, &answered, &last, now)), [QuotaLevel::UsedUp, QuotaLevel::Free]);
+    assert_eq!(follow_quotas(&week, &known, &last, last[0].end), [], "in the next week it is over");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use vgpu_policy::groups::{
     GroupInputs, GroupShares, HeldWeights, divide_shares, divides_by_use, settle_weights, weight_changes,
 };
 use vgpu_policy::quotas::{
-    PeriodUse, QuotaLevel, QuotaResource, QuotaState, UseByPeriod, judge_quotas, period_starts, quota_changes,
+    PeriodUse, QuotaLevel, QuotaResource, QuotaState, UseByPeriod, follow_quotas, period_starts, quota_changes,
 };
 use vgpu_policy::usage::UsageChange;
 
@@ -169,13 +169,17 @@ impl Reactor {
                 self.groups.weighed = Some(now);
                 self.weigh_tenants(&used, clock);
             }
-            let states = judge_quotas(self.group_plans(), &use_by_period(&used), clock);
+            let states = self.quota_states(&used, clock);
             let is_used_up = states.iter().any(|state| state.level == QuotaLevel::UsedUp);
             let tenants = if is_used_up { self.policy_givens().tenants } else { Vec::new() };
             self.groups.quotas = quota_changes(&tenants, &states);
             self.groups.tell_quotas(states);
         }
         self.groups.weights.iter().chain(&self.groups.quotas).cloned().collect()
+    }
+
+    fn quota_states(&self, used: &GroupUse, clock: i64) -> Vec<QuotaState> {
+        follow_quotas(self.group_plans(), &use_by_period(used), self.groups.told.values(), clock)
     }
 
     /// True if weights are in force, and a tenant was added since they were computed: its own weight is on another scale.
@@ -226,7 +230,7 @@ impl Reactor {
         let decayed = used.as_ref().map_or(&none, |used| &used.decayed);
         let inputs = GroupInputs { groups, half_life, tenants: &tenants, running: &running, used: decayed };
         let GroupShares { rows, .. } = divide_shares(&inputs);
-        let states = used.as_ref().map(|used| judge_quotas(groups, &use_by_period(used), clock)).unwrap_or_default();
+        let states = used.as_ref().map(|used| self.quota_states(used, clock)).unwrap_or_default();
         let (is_shared, is_known) = (divides_by_use(groups), used.is_some());
         let percent = |part: f64| (part * 1_000.0).round() / 10.0;
         let status = |(group, row): (&GroupPlan, vgpu_policy::groups::GroupRow)| GroupStatus {
