@@ -548,11 +548,20 @@ impl RecordThread {
 
     /// Clears the rows that were written, and counts them for their groups.
     fn clear_waiting(&mut self) {
+        self.pass_group_time(current_moment().wall);
         if let Some(all) = &mut self.group_use {
-            all.pass_time(current_moment().wall);
             all.add_rows(self.integral.waiting_rows().0);
         }
         self.integral.clear_written();
+    }
+
+    /// Halves the use of groups by the time that passed. After a clock that was set back it is read again; without a
+    /// record on disk it goes on from the use that is left.
+    fn pass_group_time(&mut self, now: i64) {
+        let is_right = self.group_use.as_mut().is_none_or(|all| all.pass_time(now));
+        if !is_right && self.settings.dir.is_some() {
+            self.group_use = None;
+        }
     }
 
     /// Takes a new question about groups. A period that has just begun needs few rows; only another half-life needs all.
@@ -571,8 +580,9 @@ impl RecordThread {
 
     /// Publishes the use of groups, with the rows that wait. The record is read when the question is new.
     fn sum_groups(&mut self) {
-        let Some(question) = &self.question else { return };
         let now = current_moment().wall;
+        self.pass_group_time(now);
+        let Some(question) = &self.question else { return };
         if self.group_use.is_none() {
             self.group_use = match (&self.store, &self.settings.dir) {
                 // If the error persists, adding rows reports it too.
@@ -581,8 +591,7 @@ impl RecordThread {
                 (None, None) => Some(GroupUse::new(question.clone(), now)),
             };
         }
-        if let Some(all) = &mut self.group_use {
-            all.pass_time(now);
+        if let Some(all) = &self.group_use {
             let mut shown = all.clone();
             shown.add_rows(self.integral.waiting_rows().0);
             *self.shown.group_use.lock() = Some(Arc::new(shown));
@@ -654,4 +663,34 @@ impl RecordThread {
 
 fn current_moment() -> ClockMoment {
     ClockMoment { ns: clock::now(), wall: clock::unix_seconds() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::integrate::{RecordKey, RecordRow};
+    use super::*;
+    use vgpu_config::bearer::CostBearer;
+
+    #[test]
+    fn use_of_groups_is_read_again_after_a_clock_that_was_ahead() {
+        let dir = tempfile::tempdir().unwrap();
+        let now = current_moment().wall;
+        let bearer = CostBearer { group: Some("lab".into()), ..CostBearer::default() };
+        let key = RecordKey { tenant: "a".into(), device: "GPU-1".into(), start: now - 120, bearer };
+        let row = RecordRow { gpu_ns: 1_000, ..RecordRow::default() };
+        let (mut store, _) = RecordStore::open(dir.path()).unwrap();
+        store.add(&BTreeMap::from([(key, row)]), &BTreeMap::new(), now).unwrap();
+        drop(store);
+        let keep = Keep { fine: 86_400, all: 86_400 };
+        let settings = RecordSettings { dir: Some(dir.path().to_owned()), keep, exact: false };
+        let mut thread = RecordThread::new(settings, Arc::new(SharedRecord::default()));
+        thread.open(Instant::now());
+        let question = UseQuestion { half_life: 365 * 86_400, starts: BTreeSet::new() };
+        // A year ahead all use was halved to nothing.
+        thread.group_use = Some(GroupUse::new(question.clone(), now + 365 * 86_400));
+        thread.question = Some(question);
+        thread.sum_groups();
+        let shown = thread.shown.group_use.lock().clone().unwrap();
+        assert!(shown.decayed.get("lab").is_some_and(|used| *used > 999.0), "{shown:?}");
+    }
 }

@@ -78,11 +78,15 @@ impl GroupUse {
         true
     }
 
-    /// Halves the decayed use by the time that passed.
-    pub fn pass_time(&mut self, now: i64) {
+    /// Halves the decayed use by the time that passed. False if the clock was set back since: the use was halved for
+    /// time that did not pass, so it must be read again.
+    #[must_use]
+    pub fn pass_time(&mut self, now: i64) -> bool {
+        let is_forward = now >= self.at;
         let factor = halved(now.saturating_sub(self.at), self.question.half_life);
         self.decayed.values_mut().for_each(|used| *used *= factor);
-        self.at = self.at.max(now);
+        self.at = now;
+        is_forward
     }
 
     /// Adds the use of a time that began at `start` and lasted `span` seconds. A part of it may lie before a moment of
@@ -135,7 +139,7 @@ mod tests {
         let used = GroupSums { gpu_ns: 1_000, byte_seconds: 90 };
         all.add_use("lab", (1_003_600 - 3_630, 60), used);
         assert!((all.decayed["lab"] - 500.0).abs() < 1.0, "{all:?}");
-        all.pass_time(1_007_200);
+        assert!(all.pass_time(1_007_200));
         assert!((all.decayed["lab"] - 250.0).abs() < 1.0, "{all:?}");
         // Half of the minute lies before the first moment.
         assert_eq!(all.since[&1_000_000]["lab"], GroupSums { gpu_ns: 500, byte_seconds: 45 });
@@ -152,7 +156,18 @@ mod tests {
     fn a_clock_that_is_set_back_makes_no_use_out_of_nothing() {
         let mut all = GroupUse::new(UseQuestion { half_life: 60, starts: BTreeSet::new() }, 1_000);
         all.add_use("lab", (5_000, 60), GroupSums { gpu_ns: 10, byte_seconds: 0 });
-        all.pass_time(10);
+        assert!(!all.pass_time(10));
         assert_eq!(all.decayed["lab"], 10.0);
+    }
+
+    #[test]
+    fn use_counts_again_after_a_clock_that_was_a_year_ahead() {
+        let mut all = GroupUse::new(UseQuestion { half_life: 60, starts: BTreeSet::new() }, 1_000);
+        all.add_use("lab", (940, 60), GroupSums { gpu_ns: 8, byte_seconds: 0 });
+        assert!(all.pass_time(1_000 + 365 * 86_400) && all.decayed["lab"] < 1e-6);
+        assert!(!all.pass_time(1_060), "the use before must be read again");
+        all.add_use("lab", (1_030, 60), GroupSums { gpu_ns: 10, byte_seconds: 0 });
+        assert!((all.decayed["lab"] - 10.0).abs() < 1e-6, "{all:?}");
+        assert!(all.pass_time(1_120) && (all.decayed["lab"] - 5.0).abs() < 1e-6, "{all:?}");
     }
 }
