@@ -237,16 +237,6 @@ fn a_deadline_raises_the_floor_to_what_it_needs_and_its_count_survives_a_kill() 
     assert!(kinds(&daemon, &["deadline"]).is_empty());
 }
 
-#[test]
-fn a_floor_that_a_deadline_raised_keeps_no_promise_from_others() {
-    let deadline = format!("memory_limit = \"8GiB\"\ndeadline = {:?}\ngpu_hours_needed = 0.6", local_time(3_600));
-    let (_lab, daemon) = with_daemon(&[("a", &deadline), ("b", "memory_limit = \"8GiB\"")]);
-    let floor = |daemon: &Daemon| status(daemon)["devices"][0]["sm_request"].as_f64().unwrap_or(0.0);
-    eventually("the deadline takes more than half", || floor(&daemon) >= 60.0);
-    daemon.tell(&["set", "b", "--sm-request", "50"]);
-    eventually("the deadline gets what is left", || floor(&daemon) == 50.0);
-}
-
 /// Row 84: an event says when a deadline could be met for the last time; a floor never passes what is admissible.
 #[test]
 fn a_deadline_is_told_at_risk_missed_and_met() {

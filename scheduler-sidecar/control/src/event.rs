@@ -58,7 +58,6 @@ pub const EVENT_KINDS: &[EventKind] = &[
         "policy.unmatched",
         "the device of an override, a booking or a cordon is not here, so that has no effect",
     ),
-    event_kind("policy.refused", "a window or a booking has no effect: its promises do not fit"),
     event_kind("quota.near", "a group used 80 % of a quota; `quota` and `used` say which and how much"),
     audited_kind("quota.used_up", "a group used up a quota: until it ends, its tenants are held as `then` says"),
     audited_kind("quota.ended", "a group that had used up a quota has its own terms again"),

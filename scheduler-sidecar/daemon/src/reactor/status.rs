@@ -387,7 +387,7 @@ impl Reactor {
     /// Adds a tenant's usage to the data that the record gets next.
     pub(crate) fn note_use(&mut self, id: u64, used: Vec<Used>) {
         let service = self.all_service_sums(id, &used);
-        let (in_flight, _) = self.leases.queued_work(arbiter_number(id));
+        let in_flight = self.leases.queued_work(arbiter_number(id)).in_flight;
         let Some(room) = self.rooms.get(&id) else { return };
         let next = self.record.next_batch();
         for (device, process, busy) in self.leases.take_progress(arbiter_number(id)) {

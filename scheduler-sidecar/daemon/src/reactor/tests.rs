@@ -16,6 +16,7 @@ use vgpu_policy::usage::{Restriction, UsageChange, UsageEffect};
 use super::*;
 use crate::config::TenantConfig;
 use crate::journal::EventLayer;
+use crate::source::PastDeadlines;
 
 /// A reactor with its directory. Its file has one device, and these sections.
 fn start(sections: &str) -> (Reactor, TempDir) {
@@ -26,7 +27,7 @@ fn start(sections: &str) -> (Reactor, TempDir) {
     fs::write(&file, format!("{head}[[device]]\nid = 0\nmemory = \"80GiB\"\n{sections}")).unwrap();
     let source = ConfigSource::new(&file, &Options::parse_from(["vgpud", "--driver", "none"]));
     let text = source.read_text().unwrap();
-    let plan = source.make_plan(&text).unwrap_or_else(|why| panic!("{why}"));
+    let plan = source.make_plan(&text, PastDeadlines::All).unwrap_or_else(|why| panic!("{why}"));
     let config = DaemonConfig { proof: None, ..DaemonConfig::from(&plan) };
     let ends = || UnixStream::pair().unwrap().0;
     let told = LoopInputs { stop: ends(), reload: ends() };
