@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use vgpu_control::{ControlCommand, CordonStatus, EvacuationOptions, SubjectName};
+use vgpu_control::{ControlCommand, CordonStatus, DaemonStatus, EvacuationOptions, SubjectName};
 use vgpu_output::say::{self, EXIT_FINDINGS, Failure};
 
 use super::ask::{DaemonAddress, LastingOptions, format_notes, no_answer};
@@ -166,11 +166,12 @@ fn wait_for_end(daemon: &DaemonAddress, begun: CordonStatus, wait: Duration) -> 
         let Ok(answer) = daemon.ask_daemon(&ControlCommand::Status) else { continue };
         let status = answer.status.ok_or_else(no_answer)?;
         let is_it = |other: &CordonStatus| other.is_tenant == begun.is_tenant && other.since == begun.since;
+        let has_members = has_members(&status, &begun.subject);
         let mut all = status.cordons.into_iter();
         now = match all.find(|other| is_it(other) && other.subject == begun.subject) {
             Some(found) => found,
             // A tenant that was removed is listed until its last member has ended.
-            None if begun.is_tenant && status.tenants.iter().all(|tenant| tenant.name != begun.subject) => {
+            None if begun.is_tenant && !has_members => {
                 CordonStatus { members: Vec::new(), awaits_members: false, ..begun.clone() }
             }
             None => {
@@ -179,6 +180,11 @@ fn wait_for_end(daemon: &DaemonAddress, begun: CordonStatus, wait: Duration) -> 
             }
         };
     }
+}
+
+fn has_members(status: &DaemonStatus, tenant: &str) -> bool {
+    let mut named = status.tenants.iter().filter(|other| other.name == tenant);
+    named.any(|tenant| !tenant.removed || !tenant.members.is_empty())
 }
 
 fn whole_seconds(time: Duration) -> u64 {
