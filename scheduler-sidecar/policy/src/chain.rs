@@ -3,7 +3,7 @@
 //! The stages run in a fixed order: windows, bookings, groups, need, overrides. A later stage wins, but restrictions
 //! that follow from use are applied after all stages that could loosen them; only an override may. If promises do not
 //! fit next to all others, raised floors of the stage need lose their effect first, then windows, the last of the file
-//! before the first, then bookings. What a person set by hand is never taken back here.
+//! before the first, then bookings. No override is taken back here.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};

@@ -17,7 +17,7 @@ const MAX_MOMENTS: usize = 4_000;
 /// Time for which windows are followed after every other change: all of them have begun and ended by then.
 const WINDOWS_SECONDS: i64 = 8 * 86_400;
 
-/// What holds at each moment of a span of time at which something begins or ends.
+/// The decisions at all moments of a span of time at which something begins or ends.
 struct Decisions<'a> {
     inputs: &'a PolicyInputs<'a>,
     /// `None`: there is no further moment.

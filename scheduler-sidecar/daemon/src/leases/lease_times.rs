@@ -49,11 +49,10 @@ mod tests {
         assert_eq!((times.waits.total(), times.gaps.total()), (2, 1), "nobody asked, and no lease ended");
     }
 
-    /// Prints the cost of a lease's counting, for docs/slo.md.
+    /// Prints the cost of a lease's counting too, for docs/slo.md.
     #[test]
-    #[ignore = "prints a measurement"]
-    fn the_cost_of_counting_a_lease() {
-        const LEASES: u64 = 10_000_000;
+    fn each_of_many_leases_is_counted_once() {
+        const LEASES: u64 = 100_000;
         let mut all = std::collections::BTreeMap::from([(0_u16, LeaseTimes::default())]);
         let begin = std::time::Instant::now();
         for lease in 0..LEASES {
@@ -63,9 +62,8 @@ mod tests {
             times.note_end(now + 4_000_000);
         }
         let took = begin.elapsed().as_nanos() / u128::from(LEASES);
-        println!(
-            "{took} ns for each lease, {:?}",
-            std::hint::black_box(&all).values().map(|times| times.waits.total())
-        );
+        println!("{took} ns for each lease");
+        let totals = std::hint::black_box(&all)[&0];
+        assert_eq!((totals.waits.total(), totals.gaps.total()), (LEASES, LEASES - 1));
     }
 }
