@@ -250,6 +250,13 @@ mod tests {
         processes::read_image(std::process::id()).unwrap()
     }
 
+    /// Waits until child process `pid` runs another program than this one, and returns its image. `spawn` returns while
+    /// the kernel still builds the new program's memory.
+    fn wait_for_image(pid: u32) -> Image {
+        let read = || processes::read_image(pid).filter(|image| image.program != own().program && image.stack != 0);
+        std::iter::repeat_with(read).find_map(|image| image).unwrap()
+    }
+
     #[test]
     fn the_next_daemon_knows_the_members_that_live_and_run_what_they_ran() {
         let dir = tempfile::tempdir().unwrap();
@@ -288,7 +295,7 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
         let mut first = MemberRoster::open(Some(dir.path()));
         first.rewrite_file(std::iter::empty(), std::iter::empty());
-        first.note_joined("a", &processes::read_image(child.id()).unwrap());
+        first.note_joined("a", &wait_for_image(child.id()));
         let second = MemberRoster::open(Some(dir.path()));
         assert!(second.has_running_prior("a") && !second.has_running_prior("b"));
         child.kill().and_then(|()| child.wait()).unwrap();
@@ -308,9 +315,7 @@ mod tests {
     fn a_prior_member_that_ends_later_is_no_living_member() {
         let dir = tempfile::tempdir().unwrap();
         let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
-        let image = || processes::read_image(child.id()).filter(|image| image.program != own().program);
-        let image = std::iter::repeat_with(image).find_map(|image| image).unwrap();
-        let line = member_line("a", &image) + &member_line("a", &own());
+        let line = member_line("a", &wait_for_image(child.id())) + &member_line("a", &own());
         std::fs::write(dir.path().join(ROSTER_NAME), line).unwrap();
         let roster = MemberRoster::open(Some(dir.path()));
         assert_eq!(roster.living_members().count(), 2);
