@@ -71,7 +71,7 @@ bench-report: build $(NOTHING) ## the metrics of a published suite, with native 
 	$(RELEASE)/vgpu-bench-report $(if $(ONLY),--only $(ONLY)) --out $(TARGET)/bench-report > /dev/null
 	@echo "$(TARGET)/bench-report/report.md"
 
-mutants: build ## breaks the library on purpose and checks that the tests notice; about ten minutes
+mutants: build ## breaks library and daemon on purpose and checks that the tests notice; twenty minutes
 	tests/mutants
 
 # Here and in make/soak the whole workspace is named, although one package has these tests. That package alone enables
