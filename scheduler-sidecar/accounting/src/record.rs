@@ -180,10 +180,16 @@ impl UsageRecord {
         if Arc::strong_count(&self.token) > 1 {
             return false;
         }
+        self.hand_over_at_once();
+        true
+    }
+
+    /// Hands over the new numbers, also while the last batch is still on its way: the next numbers must not be merged
+    /// into these. For commands, which are few.
+    pub fn hand_over_at_once(&mut self) {
         let mut batch = std::mem::take(&mut self.draft);
         batch.token = Some(self.token.clone());
         let _ = self.tell.send(RecordMessage::Told(Box::new(batch)));
-        true
     }
 
     /// Sets how long rows are kept.
@@ -257,9 +263,7 @@ impl UsageRecord {
 
     /// Hands over everything left and waits until it is written, at most `patience`.
     pub fn finish_writing(&mut self, patience: Duration) {
-        let mut batch = std::mem::take(&mut self.draft);
-        batch.token = Some(self.token.clone());
-        let _ = self.tell.send(RecordMessage::Told(Box::new(batch)));
+        self.hand_over_at_once();
         let (done, seen) = sync_channel(1);
         let _ = self.tell.send(RecordMessage::End(done));
         let _ = seen.recv_timeout(patience);

@@ -1,7 +1,7 @@
 //! The command line `vgpu`: parses the arguments; each command is implemented in its own file.
 //!
 //! Commands: [`run`], [`check`], [`doctor`], [`validate`], [`docker`], [`cdi`]; for the daemon [`status`], [`mod@top`],
-//! [`ps`], [`queue`], [`set`], [`tenant`], [`slurm`], [`pause`](mod@pause), [`mod@cordon`], [`mod@book`], [`groups`],
+//! [`ps`], [`queue`], [`set`], [`tenant`], [`slurm`], [`k8s`], [`pause`](mod@pause), [`label`], [`mod@cordon`], [`mod@book`], [`groups`],
 //! [`explain`], [`events`], [`audit`], [`metrics`]; for its record [`usage`], [`report`]; [`sim`], [`clean`],
 //! [`completions`], [`man`]. Another program: [`mod@checkpoint`]. Shared code: [`ask`] (asks the
 //! daemon), [`library`] (finds libvgpu.so and the simulated driver), [`program`] and [`elf`] (identify a program
@@ -23,6 +23,8 @@ pub mod doctor;
 pub mod events;
 pub mod explain;
 pub mod groups;
+pub mod k8s;
+pub mod label;
 pub mod man;
 pub mod metrics;
 pub mod pause;
@@ -94,10 +96,12 @@ enum CliVerb {
     Set(set::Args),
     Tenant(tenant::Args),
     Slurm(slurm::Args),
+    K8s(k8s::Args),
     Pause(pause::PauseArgs),
     Resume(pause::ResumeArgs),
     Exclusive(pause::ExclusiveArgs),
     Unset(pause::UnsetArgs),
+    Label(label::Args),
     Cordon(cordon::CordonArgs),
     Evacuate(cordon::EvacuateArgs),
     Uncordon(cordon::UncordonArgs),
@@ -136,10 +140,12 @@ impl Cli {
             CliVerb::Set(args) => set::run(&args),
             CliVerb::Tenant(args) => tenant::run(&args),
             CliVerb::Slurm(args) => slurm::run(&args),
+            CliVerb::K8s(args) => k8s::run(&args),
             CliVerb::Pause(args) => pause::pause(&args),
             CliVerb::Resume(args) => pause::resume(&args),
             CliVerb::Exclusive(args) => pause::exclusive(&args),
             CliVerb::Unset(args) => pause::unset(&args),
+            CliVerb::Label(args) => label::run(&args),
             CliVerb::Cordon(args) => cordon::cordon(&args),
             CliVerb::Evacuate(args) => cordon::evacuate(&args),
             CliVerb::Uncordon(args) => cordon::uncordon(&args),

@@ -79,7 +79,7 @@ pub struct ExclusiveArgs {
 
 /// Ends everything that commands changed of a tenant: its terms, its pause, its exclusive use.
 ///
-/// The terms of the configuration hold again, as its windows and bookings say. Bookings stay.
+/// The terms of the configuration hold again, as its windows and bookings say. Bookings and labels stay.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

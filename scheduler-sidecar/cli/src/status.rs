@@ -382,6 +382,7 @@ mod tests {
                 labels: BTreeMap::from([("cost-centre".into(), "4711".into()), ("p".into(), "x".into())]),
             },
             socket: "/s".into(),
+            labels_live: Vec::new(),
             memory_limit: Some(1 << 30),
             sm_limit: Some(30.0),
             refused: 0,

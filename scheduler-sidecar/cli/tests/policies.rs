@@ -80,6 +80,38 @@ fn an_override_with_an_end_survives_a_reload_and_a_killed_daemon_and_ends_by_its
 }
 
 #[test]
+fn labels_by_command_survive_a_reload_and_a_killed_daemon_and_give_the_files_back() {
+    let file = "[[tenant]]\nname = \"slot\"\nmemory_limit = \"1GiB\"\nlabels = { namespace = \"idle\" }\n";
+    let world = serve(file);
+    let labels = |world: &World| {
+        let tenant = world.status().tenants.into_iter().find(|tenant| tenant.name == "slot").unwrap();
+        (tenant.bearer.labels_column(), tenant.labels_live)
+    };
+    let said = world.says(&["label", "slot", "namespace=lab", "pod=train"]);
+    assert_eq!(said, "slot: labelled: namespace=lab pod=train\n");
+    let event = world.last_event("tenant.changed").unwrap();
+    assert_eq!((event.tenant.as_deref(), event.by.is_some()), (Some("slot"), true));
+    assert_eq!(event.more["what"], "labels namespace=lab pod=train");
+    let again = world.says(&["label", "slot", "pod=train"]);
+    assert_eq!(again, "slot: it was so already: namespace=lab pod=train\n");
+    let set = (r#"{"namespace":"lab","pod":"train"}"#.to_owned(), vec!["namespace".to_owned(), "pod".to_owned()]);
+    assert_eq!(labels(&world), set);
+    world.reload_and_wait(file);
+    assert_eq!(labels(&world), set, "a reading of the file does not end them");
+    world.says(&["unset", "slot"]);
+    let world = world.killed_and_restarted();
+    assert_eq!(labels(&world), set, "nor does the end of the daemon");
+    let said = world.says(&["label", "slot", "namespace-", "pod-"]);
+    assert_eq!(said, "slot: labelled: namespace=idle\n");
+    world.says(&["label", "slot", "pod=other"]);
+    world.reload_and_wait("");
+    world.reload_and_wait(file);
+    assert_eq!(labels(&world), (r#"{"namespace":"idle"}"#.to_owned(), Vec::new()), "they end with the tenant");
+    let refused = world.refused(&["label", "none", "pod=x"], 1);
+    assert!(refused.contains("there is no tenant \"none\""), "{refused}");
+}
+
+#[test]
 fn an_override_without_an_end_is_over_when_the_file_is_read_or_when_it_is_unset() {
     let world = serve("");
     world.says(&["set", "chat", "--sm-limit", "50"]);

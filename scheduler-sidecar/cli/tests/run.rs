@@ -372,3 +372,17 @@ int main(int count, char **words) {
     assert_eq!(&held, b"held");
     child
 }
+
+#[test]
+fn k8s_runs_the_agent_next_to_it_and_says_what_to_install_without_one() {
+    let dir = TempDir::new().unwrap();
+    let own = dir.path().join("vgpu");
+    copy(vgpu().get_program(), &own);
+    let agent = |words: &[&str]| Command::new(&own).arg("k8s").args(words).env("PATH", "/nowhere").output().unwrap();
+    let (_, err) = texts(&agent(&["nri"]));
+    assert!(err.contains("install the package vgpu-kubernetes"), "{err}");
+    assert_eq!(agent(&["nri"]).status.code(), Some(127));
+    script(&dir.path().join("vgpu-k8s"), "#!/bin/sh\necho \"agent: $*\"\nexit 7\n");
+    let output = agent(&["nri", "--help", "--index", "10"]);
+    assert_eq!((texts(&output).0.as_str(), output.status.code()), ("agent: nri --help --index 10\n", Some(7)));
+}

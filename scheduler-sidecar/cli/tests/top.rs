@@ -65,6 +65,7 @@ fn tenant(name: &str, device: &str, (wanted, got): (f64, f64), (used, limit): (u
     TenantStatus {
         name: name.into(),
         bearer: Default::default(),
+        labels_live: Vec::new(),
         socket: format!("/run/vgpu/tenants/{name}/vgpud.sock").into(),
         memory_limit: Some(limit * GIB),
         sm_limit: Some(60.0),

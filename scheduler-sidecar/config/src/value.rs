@@ -320,9 +320,9 @@ pub fn is_label_name(name: &str) -> bool {
 
 /// Reads the value of a label.
 pub fn read_label(written: &WrittenValue<'_>) -> Result<String, WrongValue> {
-    const FORMS: &str = "a text of 1 to 128 letters without control characters";
+    const FORMS: &str = "a text of 1 to 256 letters without control characters";
     match read_string(written, FORMS)? {
-        text if (1..=128).contains(&text.chars().count()) && !text.chars().any(char::is_control) => Ok(text.to_owned()),
+        text if (1..=256).contains(&text.chars().count()) && !text.chars().any(char::is_control) => Ok(text.to_owned()),
         _ => wrong_value("cannot be a label's value", FORMS),
     }
 }

@@ -10,6 +10,8 @@
 //! -> {"hello":2,"ask":"set","tenant":"a","device":"0","change":{"sm_limit":"30"}}
 //!                                                        <- {"hello":2,"done":{...}}
 //! -> {"hello":2,"ask":"pause","tenant":"a"}              <- {"hello":2,"done":{...}}       and `resume`
+//! -> {"hello":2,"ask":"label","tenant":"a","labels":{"pod":"x","user":null}}
+//!                                                        <- {"hello":2,"done":{...}}
 //! -> {"hello":2,"ask":"add","section":{"name":"a","gpu":"0.25"},"pid":71}
 //!                                                        <- {"hello":2,"tenant":{...}}
 //! -> {"hello":2,"ask":"remove","tenant":"a"}             <- {"hello":2,"tenant":{...}}
@@ -32,6 +34,7 @@ pub mod service;
 pub mod status;
 pub mod tenant;
 
+use std::collections::BTreeMap;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -39,6 +42,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use vgpu_config::added::TenantSection;
+use vgpu_config::bearer::LabelChanges;
 use vgpu_config::change::WrittenChange;
 use vgpu_config::schedule::WrittenBooking;
 
@@ -52,7 +56,7 @@ pub use status::{
 /// Version number of the administrative protocol.
 pub const CONTROL_PROTOCOL: u64 = 2;
 
-/// Longest request in bytes, its newline included. A section with 16 labels of 128 four-byte letters has 10 KiB; the
+/// Longest request in bytes, its newline included. A section with 16 labels of 256 four-byte letters has 18 KiB; the
 /// rest is for lists of users and devices. The daemon's file of a tenant has the same bound.
 pub const MAX_REQUEST_BYTES: usize = 64 << 10;
 
@@ -110,6 +114,13 @@ pub enum ControlCommand {
     Unset {
         /// Name of the tenant.
         tenant: String,
+    },
+    /// Sets labels of a tenant, which reports group usage by, from now on.
+    Label {
+        /// Name of the tenant.
+        tenant: String,
+        /// New values by name; null takes back the label that a command set.
+        labels: LabelChanges,
     },
     /// Books a part of devices for a tenant.
     Book {
@@ -189,7 +200,7 @@ pub enum ControlCommand {
 
 impl ControlCommand {
     /// Names of the requests.
-    pub const COMMAND_WORDS: [&str; 17] = [
+    pub const COMMAND_WORDS: [&str; 18] = [
         "status",
         "ps",
         "set",
@@ -197,6 +208,7 @@ impl ControlCommand {
         "resume",
         "exclusive",
         "unset",
+        "label",
         "book",
         "bookings",
         "cancel",
@@ -275,7 +287,7 @@ pub struct ControlAnswer {
     /// Answer to the request `ps`; absent for other requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub members: Option<Vec<ProcessStatus>>,
-    /// The answer to `set`, `pause` and `resume`.
+    /// The answer to `set`, `label`, `pause` and `resume`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub done: Option<ChangeResult>,
     /// The answer to `add` and `remove`.
@@ -324,6 +336,9 @@ pub struct ChangeResult {
     pub strict: bool,
     /// Limits and share of time (terms) of the tenant on each device now, changed or not.
     pub devices: Vec<TermsStatus>,
+    /// Labels of the tenant now, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
     /// Hints for the caller: how long the change lasts, which processes it does not reach.
     pub notes: Vec<String>,
 }

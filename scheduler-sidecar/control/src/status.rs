@@ -231,6 +231,9 @@ pub struct TenantStatus {
     /// Owner of the tenant's costs: `group`, null if none was given, and `labels` by their names.
     #[serde(flatten)]
     pub bearer: CostBearer,
+    /// Names of the labels that `vgpu label` set; the others are the file's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub labels_live: Vec<String>,
     /// Path of the socket where the tenant's members connect.
     pub socket: PathBuf,
     /// Lowest memory limit of all the tenant's devices, in bytes; null: no limit.

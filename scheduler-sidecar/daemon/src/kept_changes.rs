@@ -1,6 +1,7 @@
-//! Keeps what administrators decided for a while, so that the next daemon knows it: overrides with an end, bookings, and
-//! cordons.
+//! Keeps what administrators decided for a while, so that the next daemon knows it: overrides with an end, bookings,
+//! cordons, and labels.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
@@ -24,6 +25,9 @@ pub struct KeptChanges {
     /// Cordons, the earliest first.
     #[serde(default)]
     pub cordons: Vec<Cordon>,
+    /// Labels that commands set, by tenant and name.
+    #[serde(default)]
+    pub labels: BTreeMap<String, BTreeMap<String, String>>,
 }
 
 /// The file of the decisions.
@@ -39,7 +43,7 @@ impl ChangeStore {
     /// Reads what the last daemon kept. A file that cannot be understood is put aside and reported, so that nothing is
     /// lost.
     pub fn read_all(&self) -> KeptChanges {
-        self.0.read_or_put_aside("overrides, bookings and cordons cannot be read and have no effect")
+        self.0.read_or_put_aside("overrides, bookings, cordons and labels cannot be read and have no effect")
     }
 
     /// Writes everything, complete or not at all. It is on the disk when this returns.
@@ -74,6 +78,7 @@ mod tests {
         let kept = KeptChanges {
             overrides: vec![change],
             bookings: vec![WrittenBooking::default()],
+            labels: BTreeMap::from([("a".into(), BTreeMap::from([("pod".into(), "x".into())]))]),
             ..KeptChanges::default()
         };
         store.save(&kept).unwrap();

@@ -16,6 +16,7 @@ mod evacuations;
 mod follow;
 mod groups;
 mod idle;
+mod labels;
 mod needs;
 mod places;
 mod policies;

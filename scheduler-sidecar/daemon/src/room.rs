@@ -117,6 +117,7 @@ impl TenantRoom {
         control::TenantStatus {
             name: self.tenant.name.clone(),
             bearer: self.tenant.bearer.clone(),
+            labels_live: Vec::new(),
             socket: self.tenant.socket.clone(),
             memory_limit: memory.map(u64::from),
             sm_limit: sm.map(|share| f64::from(share.as_permille()) / 10.0),

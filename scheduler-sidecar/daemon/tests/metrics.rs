@@ -90,6 +90,7 @@ fn full() -> DaemonStatus {
     let tenant = |name: &str, devices| TenantStatus {
         name: name.into(),
         bearer: CostBearer::default(),
+        labels_live: Vec::new(),
         socket: "/s".into(),
         memory_limit: None,
         sm_limit: None,

@@ -69,6 +69,7 @@ impl Reactor {
             ControlCommand::Resume { tenant } => self.resume(tenant, who),
             ControlCommand::Exclusive { tenant, lasting } => self.make_exclusive(tenant, lasting, who),
             ControlCommand::Unset { tenant } => self.unset(tenant, who),
+            ControlCommand::Label { tenant, labels } => self.label(tenant, labels, who),
             ControlCommand::Book { booking } => {
                 if !self.policies.is_stored() {
                     answer.notes.push("the daemon has no state_dir, so the booking ends with the daemon".to_owned());
@@ -308,14 +309,20 @@ impl Reactor {
     }
 
     /// Returns the answer to a change: the tenant's terms after it, the changed keys and the notes.
-    fn change_result(&mut self, name: &str, changed: Vec<String>, notes: Vec<String>) -> Result<ChangeResult, String> {
+    pub(super) fn change_result(
+        &mut self,
+        name: &str,
+        changed: Vec<String>,
+        notes: Vec<String>,
+    ) -> Result<ChangeResult, String> {
         let id = self.known_room(name)?;
         let devices = self.terms_status(id);
         let paused = self.is_paused(name).unwrap_or(false);
         let room = self.rooms.get(&id);
         let mode = room.map_or(Mode::Enforce, |room| room.tenant.mode).to_string();
         let strict = room.is_some_and(|room| room.tenant.strict);
-        Ok(ChangeResult { tenant: name.to_owned(), changed, paused, mode, strict, devices, notes })
+        let labels = room.map(|room| room.tenant.bearer.labels.clone()).unwrap_or_default();
+        Ok(ChangeResult { tenant: name.to_owned(), changed, paused, mode, strict, devices, labels, notes })
     }
 
     /// Why a tenant gets the time it gets, and the findings about its processes.

@@ -201,11 +201,11 @@ impl PolicyState {
         self.forget_overrides(tenant);
     }
 
-    /// Forgets a tenant's overrides; its bookings stay.
+    /// Forgets a tenant's overrides and the labels that commands set; its bookings stay.
     pub fn forget_overrides(&mut self, tenant: &str) {
         let before = self.kept.overrides.len();
         self.kept.overrides.retain(|change| change.tenant != tenant);
-        if self.kept.overrides.len() < before {
+        if self.kept.labels.remove(tenant).is_some() || self.kept.overrides.len() < before {
             self.save_or_warn();
         }
     }
@@ -253,7 +253,7 @@ impl PolicyState {
 /// The part that outlives the daemon.
 fn lasting(kept: &KeptChanges) -> KeptChanges {
     let overrides = kept.overrides.iter().filter(|change| change.until.is_some()).cloned().collect();
-    KeptChanges { overrides, bookings: kept.bookings.clone(), cordons: kept.cordons.clone() }
+    KeptChanges { overrides, ..kept.clone() }
 }
 
 /// Owned copies of everything that `decide` reads.
@@ -338,7 +338,7 @@ impl Reactor {
         bookings.extend(self.policies.kept.bookings.iter().filter_map(|written| written.read(str::to_owned).ok()));
         PolicySnapshot {
             devices: self.in_force().0,
-            tenants: open.iter().map(|room| TenantPlan::from(&room.base)).collect(),
+            tenants: open.iter().map(|room| self.label_tenant(TenantPlan::from(&room.base))).collect(),
             leaving: leaving
                 .iter()
                 .map(|room| TenantPlan::from(&room.tenant))
@@ -402,6 +402,11 @@ impl Reactor {
 
     fn put_outcome(&mut self, id: u64, outcome: &TenantOutcome, note: &ChangeNote, now: i64) {
         let (fresh, number) = (TenantConfig::from(&outcome.tenant), arbiter_number(id));
+        let has_other_bearer = self.rooms.get(&id).is_some_and(|room| room.tenant.bearer != fresh.bearer);
+        if has_other_bearer {
+            // Usage until now belongs to the group and the labels of until now.
+            self.hand_over_use(id);
+        }
         let Some(room) = self.rooms.get_mut(&id) else { return };
         let name = fresh.name.clone();
         let said = note.what.get(&name);
@@ -416,6 +421,10 @@ impl Reactor {
             let slots = self.leases.put_tenant(number, fresh, clock::now());
             self.keep_terms(id);
             self.keep_limits(id);
+            if has_other_bearer {
+                // The next member of a tenant that has none must find these.
+                self.hand_over_use(id);
+            }
             if is_share {
                 debug!(tenant = %name, what, slots, "its weight follows the use of groups");
             } else {

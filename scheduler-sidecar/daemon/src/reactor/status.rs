@@ -74,6 +74,7 @@ impl Reactor {
             status.devices = self.terms_rows(id, room, &seen, &held);
             holders.extend(seen.said.into_iter().map(|said| (said.device, said.holder)));
             (status.idle, status.deadline) = self.need_statuses(&status.name);
+            status.labels_live = self.live_labels(&status.name);
             status.paused = self.leases.is_paused(arbiter_number(id));
             status.added = self.added.status_of(&status.name, clock::now()).filter(|_| !status.removed);
             status.members = members
@@ -427,6 +428,13 @@ impl Reactor {
         if let Some(proof) = &self.proof {
             self.record.next_batch().energy = proof.energy_readings();
         }
+    }
+
+    /// Hands a tenant's usage until now to the record, before its group or its labels change, and after it.
+    pub(super) fn hand_over_use(&mut self, id: u64) {
+        let used = self.leases.used_by_tenant(arbiter_number(id), clock::now());
+        self.note_all_use(vec![(id, used)]);
+        self.record.hand_over_at_once();
     }
 
     /// Adds the last usage of a tenant that is about to be removed.
