@@ -85,6 +85,18 @@ impl Clinic {
 }
 
 #[test]
+fn limits_that_a_scheduler_seems_to_set_and_nobody_keeps_are_found() {
+    Clinic::new()
+        .with("GPU_PORTION", "0.05")
+        .finds(&["GPU_PORTION=0.05 and no memory limit", "CUDA_DEVICE_MEMORY_LIMIT"]);
+    let limited = Clinic::new().with("GPU_PORTION", "0.05").with("CUDA_DEVICE_MEMORY_LIMIT", "7188m");
+    limited.says(&["CUDA_DEVICE_MEMORY_LIMIT=7188m"]);
+    let manager = Clinic::new().with("CUDA_MEM_LIMIT_0", "4096m").with("VGPU_POD_NAME", "train");
+    manager.finds(&["CUDA_MEM_LIMIT_0: vgpu-manager's own library keeps it, and this one does not"]);
+    Clinic::new().with("VGPU_POD_NAME", "train").says(&["VGPU_POD_NAME is a variable of vgpu-manager"]);
+}
+
+#[test]
 fn a_healthy_place_has_no_findings_and_code_0() {
     let clinic = Clinic::new();
     clinic.says(&[

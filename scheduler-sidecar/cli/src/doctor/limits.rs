@@ -1,10 +1,13 @@
 //! Reports the limits in the environment as the library parses them, and the mode with the variable that decides it.
 //! Also reports variables without effect: accepted ones that do nothing here, and unknown ones.
 
+use std::collections::HashMap;
+
 use vgpu_core::limits::variables;
 use vgpu_core::limits::{Family, Mode, Quantity, RawLimits, Variable};
 use vgpu_core::units::bytes::{Bytes, Size, parse_hami_size, parse_mebibytes, parse_size};
 use vgpu_core::units::share::{Share, parse_hami_share, parse_request, parse_share};
+use vgpu_engines::kubernetes::{ContainerFacts, PortionRule, is_managers_limit, is_managers_word, read_container};
 
 use super::{DoctorReport, environment_text};
 
@@ -23,7 +26,26 @@ pub fn examine_limits(report: &mut DoctorReport) {
             }
         }
     }
+    report_scheduler_variables(report);
     report_other_variables(report);
+}
+
+/// Reports limits that a scheduler seems to set and that nobody keeps.
+fn report_scheduler_variables(report: &mut DoctorReport) {
+    let all =
+        std::env::vars_os().map(|(name, value)| format!("{}={}", name.to_string_lossy(), value.to_string_lossy()));
+    let (variables, annotations): (Vec<String>, _) = (all.collect(), HashMap::new());
+    let facts = ContainerFacts { name: "", annotations: &annotations, variables: &variables };
+    if let Err(why) = read_container(facts, PortionRule::Refuse) {
+        report.add_finding("limits", format!("{why}; VGPU_MEMORY_LIMIT is a limit too"));
+    }
+    let names = variables.iter().filter_map(|variable| variable.split('=').next());
+    let managers: Vec<&str> = names.filter(|name| is_managers_limit(name)).collect();
+    if !managers.is_empty() {
+        let words =
+            "vgpu-manager's own library keeps it, and this one does not; set VGPU_MEMORY_LIMIT and VGPU_SM_LIMIT too";
+        report.add_finding("limits", format!("{}: {words}", managers.join(", ")));
+    }
 }
 
 /// Reports the mode, and the setting that decides it.
@@ -85,7 +107,9 @@ fn report_other_variables(report: &mut DoctorReport) {
         report.add_fine("limits", format!("set, without effect: {}", ignored.join("; ")));
     }
     for name in names {
-        if name.starts_with("VGPU_") && variables::find(name.as_bytes()).is_none() && !is_limit(&name) {
+        if is_managers_word(&name) {
+            report.add_fine("limits", format!("{name} is a variable of vgpu-manager, and does nothing here"));
+        } else if name.starts_with("VGPU_") && variables::find(name.as_bytes()).is_none() && !is_limit(&name) {
             report.add_finding("limits", format!("{name} is not a variable of vgpu and does nothing; misspelt?"));
         }
     }

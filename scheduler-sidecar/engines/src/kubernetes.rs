@@ -1,0 +1,372 @@
+//! A container of Kubernetes, as the section of a tenant: annotations of its pod, and variables that schedulers set.
+//!
+//! One rule for everybody who asks: the NRI plugin that makes tenants, `vgpu doctor`, and checks of running pods.
+
+use std::collections::BTreeMap;
+use std::collections::HashMap;
+
+use vgpu_config::added::TenantSection;
+
+/// Beginning of the annotations of this project; the container's name and a key of [`OWN_KEYS`] follow.
+pub const OWN_PREFIX: &str = "vgpu.internal/container.";
+/// Beginning of the annotations of NVIDIA's GPU fractioning, which KAI writes.
+pub const FRACTIONING_PREFIX: &str = "nvidia.com/container.";
+/// Keys of this project's annotations.
+pub const OWN_KEYS: [&str; 9] =
+    ["class", "devices", "gang", "gpu", "memory-limit", "sm-limit", "sm-request", "template", "weight"];
+/// Label with the identifier of the container that a tenant was made for.
+pub const CONTAINER_LABEL: &str = "nri";
+
+/// Variables that limit memory, or name a tenant, so that `GPU_PORTION` says nothing new.
+const LIMIT_VARIABLES: [&str; 5] = [
+    "CUDA_DEVICE_MEMORY_LIMIT",
+    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+    "NVIDIA_GPU_MEMORY_LIMIT",
+    "VGPU_MEMORY_LIMIT",
+    "VGPU_SOCKET",
+];
+
+/// Beginnings of vgpu-manager's variables that limit a container by its own library, and not by this one.
+const MANAGER_LIMITS: [&str; 2] = ["CUDA_MEM_LIMIT_", "CUDA_CORE_LIMIT_"];
+/// Variables of vgpu-manager that have this project's prefix.
+const MANAGER_WORDS: [&str; 4] = ["VGPU_POD_NAME", "VGPU_POD_NAMESPACE", "VGPU_POD_UID", "VGPU_CONTAINER_NAME"];
+
+const BYTES_PER_MIB: u128 = 1 << 20;
+
+/// Use of KAI's `GPU_PORTION` in a container that no variable limits. KAI then sets no limit itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PortionRule {
+    /// It informs the program only.
+    Ignore,
+    /// It is a memory limit, in parts of the device.
+    Limit,
+    /// The container is not started.
+    Refuse,
+}
+
+/// A container, as far as it says what it may use.
+#[derive(Debug, Clone, Copy)]
+pub struct ContainerFacts<'a> {
+    /// Name of the container in its pod.
+    pub name: &'a str,
+    /// Annotations of the pod.
+    pub annotations: &'a HashMap<String, String>,
+    /// Variables, each as `NAME=VALUE`.
+    pub variables: &'a [String],
+}
+
+impl ContainerFacts<'_> {
+    fn variable(&self, name: &str) -> Option<&str> {
+        self.variables.iter().rev().find_map(|variable| variable.strip_prefix(name)?.strip_prefix('='))
+    }
+
+    /// True if a variable with this name, or with a device's number behind it, is set.
+    fn has_limit_variable(&self, name: &str) -> bool {
+        self.variables.iter().any(|variable| {
+            let rest = variable.strip_prefix(name);
+            let number = |rest: &str| rest.split('=').next().is_some_and(|number| number.parse::<u16>().is_ok());
+            rest.is_some_and(|rest| rest.starts_with('=') || rest.strip_prefix('_').is_some_and(number))
+        })
+    }
+}
+
+/// Returns the tenant that a container asks for, without a name. `None`: it asks for none, or it has one.
+///
+/// # Errors
+/// A message: an annotation or a variable is not accepted. The container must not start, since it would have no limit.
+pub fn read_container(facts: ContainerFacts<'_>, rule: PortionRule) -> Result<Option<TenantSection>, String> {
+    if facts.variable("VGPU_SOCKET").is_some() {
+        return Ok(None);
+    }
+    let devices = || read_devices(&facts);
+    if let Some(section) = read_own(&facts)? {
+        let named = !section.devices.is_empty();
+        return Ok(Some(if named { section } else { TenantSection { devices: devices(), ..section } }));
+    }
+    if let Some(mebibytes) = read_fractioning(&facts)? {
+        let memory_limit = Some(format!("{mebibytes}MiB"));
+        return Ok(Some(TenantSection { memory_limit, devices: devices(), ..TenantSection::default() }));
+    }
+    let is_limited = LIMIT_VARIABLES.iter().any(|name| facts.has_limit_variable(name));
+    match facts.variable("GPU_PORTION") {
+        Some(portion) if !is_limited && rule != PortionRule::Ignore => {
+            let Some(percent) = read_portion(portion)? else { return Ok(None) };
+            if rule == PortionRule::Refuse {
+                return Err(format!(
+                    "GPU_PORTION={portion} and no memory limit: KAI found no nvidia.com/gpu.memory on the node; \
+                     accepted: CUDA_DEVICE_MEMORY_LIMIT or an annotation beside it, or --gpu-portion limit"
+                ));
+            }
+            let memory_limit = Some(percent);
+            Ok(Some(TenantSection { memory_limit, devices: devices(), ..TenantSection::default() }))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// True if vgpu-manager sets the variable, although it looks like one of this project.
+#[must_use]
+pub fn is_managers_word(name: &str) -> bool {
+    MANAGER_WORDS.contains(&name)
+}
+
+/// True if the variable is a limit of vgpu-manager, which this project's library does not read.
+#[must_use]
+pub fn is_managers_limit(name: &str) -> bool {
+    MANAGER_LIMITS.iter().any(|begin| name.strip_prefix(begin).is_some_and(|number| number.parse::<u16>().is_ok()))
+}
+
+/// Reads this project's annotations for the container.
+fn read_own(facts: &ContainerFacts<'_>) -> Result<Option<TenantSection>, String> {
+    let prefix = format!("{OWN_PREFIX}{}.", facts.name);
+    let mut section = None;
+    let mut own: Vec<_> = facts.annotations.iter().filter(|(key, _)| key.starts_with(&prefix)).collect();
+    own.sort();
+    for (annotation, value) in own {
+        let section = section.get_or_insert_with(TenantSection::default);
+        let value = value.trim().to_owned();
+        let place = match &annotation[prefix.len()..] {
+            "gpu" => &mut section.gpu,
+            "memory-limit" => &mut section.memory_limit,
+            "sm-limit" => &mut section.sm_limit,
+            "sm-request" => &mut section.sm_request,
+            "weight" => &mut section.weight,
+            "class" => &mut section.class,
+            "template" => &mut section.template,
+            "gang" => &mut section.gang,
+            "devices" => {
+                section.devices = list_items(&value);
+                continue;
+            }
+            _ => {
+                return Err(format!(
+                    "{annotation} is no annotation of vgpu; accepted: {prefix}KEY with KEY one of {}",
+                    OWN_KEYS.join(", ")
+                ));
+            }
+        };
+        *place = Some(value);
+    }
+    Ok(section)
+}
+
+/// Reads the memory in MiB that the annotations of GPU fractioning give the container: the limit, else the request.
+fn read_fractioning(facts: &ContainerFacts<'_>) -> Result<Option<u128>, String> {
+    for end in ["limit", "request"] {
+        let annotation = format!("{FRACTIONING_PREFIX}{}.gpu-memory.{end}", facts.name);
+        if let Some(value) = facts.annotations.get(&annotation) {
+            let forms = "a quantity of Kubernetes of at least 1Mi, like 4Gi";
+            let mebibytes = read_quantity(value.trim()).map(|bytes| bytes.div_ceil(BYTES_PER_MIB));
+            return match mebibytes.filter(|_| read_quantity(value.trim()) >= Some(BYTES_PER_MIB)) {
+                Some(mebibytes) => Ok(Some(mebibytes)),
+                None => Err(format!("{annotation} = {value:?} is not accepted; accepted: {forms}")),
+            };
+        }
+    }
+    Ok(None)
+}
+
+/// Devices by UUID that the scheduler chose: of the annotation, else of the variable. Empty: it names none.
+fn read_devices(facts: &ContainerFacts<'_>) -> Vec<String> {
+    let annotation = facts.annotations.get(&format!("{FRACTIONING_PREFIX}{}.gpus.devices", facts.name));
+    let text = annotation.map(String::as_str).or_else(|| facts.variable("NVIDIA_VISIBLE_DEVICES")).unwrap_or_default();
+    // The variable may hold names of CDI: KIND=UUID.
+    let names = list_items(text).into_iter().map(|name| name.rsplit('=').next().unwrap_or_default().to_owned());
+    let names: Vec<String> = names.collect();
+    let is_uuid = |name: &String| name.starts_with("GPU-") || name.starts_with("MIG-");
+    if names.iter().all(is_uuid) { names } else { Vec::new() }
+}
+
+fn list_items(text: &str) -> Vec<String> {
+    text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
+}
+
+/// Reads a quantity of Kubernetes as whole bytes, rounded up; `None`: it is none.
+fn read_quantity(text: &str) -> Option<u128> {
+    let digits = text.find(|letter: char| !(letter.is_ascii_digit() || letter == '.')).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor: u128 = match unit {
+        "" => 1,
+        "k" => 1000,
+        "M" => 1000_u128.pow(2),
+        "G" => 1000_u128.pow(3),
+        "T" => 1000_u128.pow(4),
+        "Ki" => 1 << 10,
+        "Mi" => 1 << 20,
+        "Gi" => 1 << 30,
+        "Ti" => 1 << 40,
+        _ => return None,
+    };
+    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+    if number.is_empty() || part.contains('.') || part.len() > 9 || whole.len() > 18 {
+        return None;
+    }
+    let scale = 10_u128.pow(u32::try_from(part.len()).ok()?);
+    let read = |digits: &str| if digits.is_empty() { Some(0) } else { digits.parse::<u128>().ok() };
+    let scaled = read(whole)?.checked_mul(scale)?.checked_add(read(part)?)?;
+    Some(scaled.checked_mul(factor)?.div_ceil(scale))
+}
+
+/// Reads a part of a device as a percentage, rounded down to thousandths of a percent. `None`: the whole device.
+fn read_portion(text: &str) -> Result<Option<String>, String> {
+    let refused =
+        || format!("GPU_PORTION={text} is no part of a device; accepted: a number above 0, at most 1, like 0.25");
+    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+    let is_number = |digits: &str| digits.bytes().all(|digit| digit.is_ascii_digit());
+    if text.is_empty() || whole.len() > 1 || !is_number(whole) || !is_number(part) {
+        return Err(refused());
+    }
+    let digits: String = part.chars().chain("00000".chars()).take(5).collect();
+    let hundred_thousandths = digits.parse::<u32>().map_err(|_| refused())?;
+    match (whole, hundred_thousandths) {
+        ("1", _) if part.bytes().all(|digit| digit == b'0') => Ok(None),
+        ("" | "0", 1..) => Ok(Some(format!("{}.{:03}%", hundred_thousandths / 1000, hundred_thousandths % 1000))),
+        _ => Err(refused()),
+    }
+}
+
+/// Returns the name of a container's tenant: as much of the pod's name as fits, and the beginning of the container's
+/// identifier, because a container that starts again is another one.
+#[must_use]
+pub fn container_tenant_name(pod: &str, container_id: &str) -> String {
+    let plain = |letter: char| if letter.is_ascii_alphanumeric() || "-_.".contains(letter) { letter } else { '-' };
+    let pod: String = pod.chars().map(plain).skip_while(|letter| *letter == '.').take(48).collect();
+    let id: String = container_id.chars().filter(char::is_ascii_alphanumeric).take(12).collect();
+    format!("{pod}_{id}")
+}
+
+/// Labels of a container's tenant.
+#[must_use]
+pub fn container_labels(namespace: &str, pod: &str, container: &str, container_id: &str) -> BTreeMap<String, String> {
+    let labels = [("namespace", namespace), ("pod", pod), ("container", container), (CONTAINER_LABEL, container_id)];
+    let labels = labels.into_iter().filter(|(_, value)| !value.is_empty());
+    labels.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(
+        annotations: &[(&str, &str)],
+        variables: &[&str],
+        rule: PortionRule,
+    ) -> Result<Option<TenantSection>, String> {
+        let annotations = annotations.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let variables: Vec<String> = variables.iter().map(|variable| (*variable).to_owned()).collect();
+        read_container(ContainerFacts { name: "main", annotations: &annotations, variables: &variables }, rule)
+    }
+
+    fn memory(annotations: &[(&str, &str)], variables: &[&str]) -> Option<String> {
+        read(annotations, variables, PortionRule::Limit).unwrap()?.memory_limit
+    }
+
+    const LIMIT: &str = "nvidia.com/container.main.gpu-memory.limit";
+    const REQUEST: &str = "nvidia.com/container.main.gpu-memory.request";
+
+    #[test]
+    fn own_annotations_become_the_keys_of_a_section_and_come_before_the_schedulers() {
+        let own = |key: &str| format!("vgpu.internal/container.main.{key}");
+        let keys: Vec<String> = OWN_KEYS.iter().map(|key| own(key)).collect();
+        let mut all: Vec<(&str, &str)> = keys.iter().map(|key| (key.as_str(), "7")).collect();
+        all.push((LIMIT, "4Gi"));
+        let section = read(&all, &["NVIDIA_VISIBLE_DEVICES=GPU-1"], PortionRule::Limit).unwrap().unwrap();
+        let seven = || Some("7".to_owned());
+        let expected = TenantSection {
+            class: seven(),
+            devices: vec!["7".into()],
+            gang: seven(),
+            gpu: seven(),
+            memory_limit: seven(),
+            sm_limit: seven(),
+            sm_request: seven(),
+            template: seven(),
+            weight: seven(),
+            ..TenantSection::default()
+        };
+        assert_eq!(section, expected);
+        let wrong = read(&[("vgpu.internal/container.main.memory", "1Gi")], &[], PortionRule::Limit).unwrap_err();
+        assert!(wrong.contains("accepted: vgpu.internal/container.main.KEY with KEY one of class, "), "{wrong}");
+        assert_eq!(read(&[("vgpu.internal/container.other.gpu", "1")], &[], PortionRule::Limit), Ok(None));
+    }
+
+    #[test]
+    fn memory_of_gpu_fractioning_is_its_limit_or_its_request_in_whole_mebibytes() {
+        for (annotations, mebibytes) in [
+            (&[(LIMIT, "4Gi"), (REQUEST, "1Gi")][..], "4096MiB"),
+            (&[(REQUEST, "1.5Gi")], "1536MiB"),
+            (&[(LIMIT, "4096M")], "3907MiB"),
+            (&[(LIMIT, "1048577")], "2MiB"),
+            (&[(LIMIT, "2097152k")], "2000000MiB"),
+        ] {
+            assert_eq!(memory(annotations, &[]).as_deref(), Some(mebibytes), "{annotations:?}");
+        }
+        for wrong in ["", "1", "1Ki", "4000m", "-1Gi", "1e9", "4Gb", "1.2.3Gi", "."] {
+            let refused = read(&[(LIMIT, wrong)], &[], PortionRule::Ignore).unwrap_err();
+            assert!(refused.contains("accepted: a quantity of Kubernetes"), "{wrong}: {refused}");
+        }
+    }
+
+    #[test]
+    fn a_portion_is_a_limit_or_an_error_only_where_nothing_else_limits() {
+        let portion = "GPU_PORTION=0.05";
+        assert_eq!(memory(&[], &[portion]).as_deref(), Some("5.000%"));
+        assert_eq!(memory(&[], &["GPU_PORTION=.333333"]).as_deref(), Some("33.333%"));
+        assert_eq!(memory(&[], &["GPU_PORTION=1.0"]), None);
+        assert_eq!(memory(&[(LIMIT, "1Gi")], &[portion]).as_deref(), Some("1024MiB"));
+        for limit in [
+            "CUDA_DEVICE_MEMORY_LIMIT=7188m",
+            "CUDA_DEVICE_MEMORY_LIMIT_0=1g",
+            "VGPU_MEMORY_LIMIT=1GiB",
+            "NVIDIA_GPU_MEMORY_LIMIT=1024",
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1G",
+            "VGPU_SOCKET=/run/vgpu-tenant/vgpud.sock",
+        ] {
+            assert_eq!(memory(&[], &[portion, limit]), None, "{limit}");
+        }
+        // A variable that only begins so limits nothing.
+        assert!(memory(&[], &[portion, "CUDA_DEVICE_MEMORY_LIMIT_X=1"]).is_some());
+        assert_eq!(read(&[], &[portion], PortionRule::Ignore), Ok(None));
+        let refused = read(&[], &[portion], PortionRule::Refuse).unwrap_err();
+        assert!(refused.contains("GPU_PORTION=0.05 and no memory limit"), "{refused}");
+        for wrong in ["0", "0.0", "1.5", "2", "half", "", "-1", "0.000001"] {
+            let refused = read(&[], &[&format!("GPU_PORTION={wrong}")], PortionRule::Limit).unwrap_err();
+            assert!(refused.contains("accepted: a number above 0"), "{wrong}: {refused}");
+        }
+    }
+
+    #[test]
+    fn variables_of_vgpu_manager_are_known_by_their_names() {
+        assert!(is_managers_word("VGPU_POD_NAME") && !is_managers_word("VGPU_POD_NAMES"));
+        assert!(is_managers_limit("CUDA_MEM_LIMIT_0") && is_managers_limit("CUDA_CORE_LIMIT_7"));
+        assert!(!is_managers_limit("CUDA_MEM_LIMIT_") && !is_managers_limit("CUDA_CORE_SOFT_LIMIT_0"));
+    }
+
+    #[test]
+    fn the_tenant_has_the_devices_that_the_scheduler_chose() {
+        let devices = |annotations: &[(&str, &str)], variables: &[&str]| {
+            let annotations = [annotations, &[(LIMIT, "1Gi")]].concat();
+            read(&annotations, variables, PortionRule::Ignore).unwrap().unwrap().devices
+        };
+        let chosen = ("nvidia.com/container.main.gpus.devices", "GPU-a, GPU-b");
+        assert_eq!(devices(&[chosen], &["NVIDIA_VISIBLE_DEVICES=GPU-c"]), ["GPU-a", "GPU-b"]);
+        assert_eq!(devices(&[], &["NVIDIA_VISIBLE_DEVICES=k8s.device-plugin.nvidia.com/gpu=GPU-c"]), ["GPU-c"]);
+        for other in
+            ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_VISIBLE_DEVICES=0,GPU-c", "A=1"]
+        {
+            assert!(devices(&[], &[other]).is_empty(), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_container_with_a_tenant_gets_no_other_and_names_are_accepted_by_the_daemon() {
+        let asks = [(LIMIT, "1Gi"), ("vgpu.internal/container.main.gpu", "0.5")];
+        assert_eq!(read(&asks, &["VGPU_SOCKET=/x"], PortionRule::Limit), Ok(None));
+        for pod in ["train", "", "...", "a b/c", &"p".repeat(253)] {
+            let name = container_tenant_name(pod, &"0123456789abcdef".repeat(4));
+            assert!(vgpu_config::value::is_name(&name) && name.ends_with("_0123456789ab"), "{name}");
+        }
+        let labels = container_labels("lab", "train", "main", "id");
+        assert_eq!((labels.len(), labels[CONTAINER_LABEL].as_str()), (4, "id"));
+    }
+}
