@@ -3,7 +3,10 @@
 K8S := integrations/kubernetes
 K8S_TARGET := $(TARGET)/kubernetes
 
-.PHONY: kubernetes test-kubernetes-agent
+K8S_PORTABLE := $(PORTABLE_TARGET)/kubernetes
+K8S_DEB := $(TARGET)/vgpu-kubernetes_$(DEB_VERSION)_$(DEB_ARCH).deb
+
+.PHONY: kubernetes test-kubernetes-agent test-containerd deb-kubernetes
 kubernetes: ## the agent of a Kubernetes node: target/kubernetes/release/vgpu-k8s
 	$(CARGO) build --release --quiet --locked --manifest-path $(K8S)/Cargo.toml --target-dir $(K8S_TARGET)
 
@@ -11,3 +14,12 @@ test-kubernetes-agent: build ## the agent between a real vgpud and a kubelet tha
 	$(CARGO) fmt --check --manifest-path $(K8S)/Cargo.toml
 	$(CARGO) clippy --quiet --locked --all-targets --manifest-path $(K8S)/Cargo.toml --target-dir $(K8S_TARGET) -- -D warnings
 	VGPU_BUILD=$(abspath $(RELEASE)) $(CARGO) test --quiet --locked --manifest-path $(K8S)/Cargo.toml --target-dir $(K8S_TARGET)
+
+test-containerd: build ## tenants in containers of a real containerd, by CDI and by NRI; seconds after the build (tests/setup/containerd)
+	VGPU_BUILD=$(abspath $(RELEASE)) $(CARGO) test --quiet --locked --manifest-path $(K8S)/Cargo.toml --target-dir $(K8S_TARGET) \
+	    --test containerd --test contracts
+
+deb-kubernetes: $(ZIG_STAMP) ## Debian package of the agent, with its units: target/vgpu-kubernetes_VERSION_MACHINE.deb
+	$(PORTABLE_ENV) $(CARGO) build --profile dist --locked --manifest-path $(K8S)/Cargo.toml --target-dir $(K8S_PORTABLE) --target $(TRIPLE)
+	VERSION=$(DEB_VERSION) ARCH=$(DEB_ARCH) GLIBC=$(GLIBC) TRIPLE=$(TRIPLE) CARGO="$(CARGO)" \
+	packaging/deb/build-kubernetes $(K8S_PORTABLE)/$(TRIPLE)/dist/vgpu-k8s $(K8S_DEB)

@@ -73,34 +73,49 @@ pub fn find_slice<'s>(slices: &'s [Slice], id: &str) -> Result<&'s Slice, String
     }
 }
 
-fn mounts(slice: &Slice, library_dir: &Path, preload_file: &Path) -> Result<ContainerAllocateResponse, String> {
+/// Mounts and variables that bring a container into its tenant.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TenantEdits {
+    /// Names and values of variables.
+    pub variables: Vec<(String, String)>,
+    /// The mounts, outer ones first.
+    pub mounts: Vec<Mount>,
+}
+
+/// Returns the mounts and variables of the tenant with this socket.
+///
+/// # Errors
+/// A message: a path is not UTF-8.
+pub fn tenant_edits(socket: &Path, library_dir: &Path, preload_file: &Path) -> Result<TenantEdits, String> {
     let text = |path: &Path| path.to_str().map(str::to_owned).ok_or_else(|| format!("{path:?} is not UTF-8"));
-    let room = slice.socket.parent().unwrap_or(Path::new("/"));
-    let file = text(Path::new(slice.socket.file_name().unwrap_or_default()))?;
+    let room = socket.parent().unwrap_or(Path::new("/"));
+    let file = text(Path::new(socket.file_name().unwrap_or_default()))?;
     let ledgers = format!("{file}.ledgers");
     let mount = |from: &Path, to: String, read_only| {
         Ok::<_, String>(Mount { container_path: to, host_path: text(from)?, read_only })
     };
-    let mut envs = HashMap::from([
-        ("VGPU_SOCKET".to_owned(), format!("{TENANT_DIR}/{file}")),
-        ("NVIDIA_VISIBLE_DEVICES".to_owned(), slice.uuids.join(",")),
-    ]);
-    // CUDA takes the first device that a container shows, so its only instance is named.
-    if let [uuid] = slice.uuids.as_slice()
-        && uuid.starts_with("MIG-")
-    {
-        envs.insert("CUDA_VISIBLE_DEVICES".to_owned(), uuid.clone());
-    }
-    Ok(ContainerAllocateResponse {
-        envs,
+    Ok(TenantEdits {
+        variables: vec![("VGPU_SOCKET".to_owned(), format!("{TENANT_DIR}/{file}"))],
         mounts: vec![
             mount(library_dir, LIBRARY_DIR.to_owned(), true)?,
             mount(preload_file, PRELOAD_FILE.to_owned(), true)?,
             mount(room, TENANT_DIR.to_owned(), true)?,
             mount(&room.join(&ledgers), format!("{TENANT_DIR}/{ledgers}"), false)?,
         ],
-        ..ContainerAllocateResponse::default()
     })
+}
+
+fn mounts(slice: &Slice, library_dir: &Path, preload_file: &Path) -> Result<ContainerAllocateResponse, String> {
+    let edits = tenant_edits(&slice.socket, library_dir, preload_file)?;
+    let mut envs: HashMap<String, String> = edits.variables.into_iter().collect();
+    envs.insert("NVIDIA_VISIBLE_DEVICES".to_owned(), slice.uuids.join(","));
+    // CUDA takes the first device that a container shows, so its only instance is named.
+    if let [uuid] = slice.uuids.as_slice()
+        && uuid.starts_with("MIG-")
+    {
+        envs.insert("CUDA_VISIBLE_DEVICES".to_owned(), uuid.clone());
+    }
+    Ok(ContainerAllocateResponse { envs, mounts: edits.mounts, ..ContainerAllocateResponse::default() })
 }
 
 #[cfg(test)]
@@ -114,6 +129,7 @@ mod tests {
             socket: "/run/vgpu/tenants/q-0/vgpud.sock".into(),
             uuids: vec![uuid.into()],
             members: 0,
+            labels: Default::default(),
             fault: None,
         }
     }

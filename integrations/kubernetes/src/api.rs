@@ -1,7 +1,8 @@
-//! Messages and services of the kubelet. Names and numbers of fields are those of Kubernetes' published interfaces;
+//! Messages and services of the kubelet and of container runtimes. Names and numbers of fields are those of Kubernetes' published interfaces;
 //! fields that this program neither sets nor reads are absent.
 
 pub mod device_plugin;
+pub mod nri;
 pub mod pod_resources;
 
 /// Client and server of the kubelet's registration, version v1beta1.

@@ -3,13 +3,17 @@
 //! ```text
 //! vgpud ──status──► offer ──► slices ──► plugin, one a resource ◄──calls── kubelet
 //!                                          │    ▲
-//!                             allocate ◄───┘    └── kubelet (registration), pods (who has a slice)
+//!                             allocate ◄───┘    └── kubelet (registration), pods (who has a slice) ──► labels ──► vgpud
+//!
+//! container runtime ──► nri ──► engines::kubernetes (annotations) ──► tenants of vgpud
 //! ```
 #![forbid(unsafe_code)]
 
 pub mod allocate;
 pub mod api;
 pub mod kubelet;
+pub mod labels;
+pub mod nri;
 pub mod offer;
 pub mod plugin;
 pub mod pods;

@@ -8,11 +8,15 @@ use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 
+use vgpu_engines::kubernetes::PortionRule;
 use vgpu_kubernetes::allocate::{Injection, preload_text};
 use vgpu_kubernetes::kubelet::{serve_plugin, socket_name};
+use vgpu_kubernetes::labels::SliceLabeller;
+use vgpu_kubernetes::nri::containers::{ContainerTenants, NriSettings};
+use vgpu_kubernetes::nri::serve_runtime;
 use vgpu_kubernetes::offer::follow_daemon;
 use vgpu_kubernetes::plugin::{PluginSettings, SlicePlugin};
 use vgpu_kubernetes::slices::Placement;
@@ -28,6 +32,69 @@ struct Options {
 #[derive(Debug, Subcommand)]
 enum Verb {
     DevicePlugin(PluginArgs),
+    Nri(NriArgs),
+}
+
+/// Makes a tenant of vgpud for each container that asks for one by annotations of its pod.
+///
+/// The container runtime asks before it makes a container, and tells its end, at which the tenant is removed. Annotations
+/// are vgpu.internal/container.NAME.memory-limit, .gpu, .sm-limit, .sm-request, .weight, .class, .template, .devices and
+/// .gang, and those of NVIDIA's GPU fractioning: nvidia.com/container.NAME.gpu-memory.limit and .request. While this
+/// program does not run, containers start without a tenant, so it stands beside the device plugin.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  vgpu-k8s nri
+  vgpu-k8s nri --gpu-portion refuse
+  vgpu-k8s nri --replace-library /usr/local/vgpu/libvgpu.so    # HAMi's, in containers
+
+Signals:
+  SIGTERM and SIGINT end it. Containers go on.
+
+Exit codes:
+  0  ended by a signal
+  1  could not start
+  2  usage")]
+struct NriArgs {
+    /// The administrative socket of vgpud.
+    #[arg(long, value_name = "PATH", default_value = "/run/vgpu/admin.sock")]
+    socket: PathBuf,
+
+    /// Socket of the runtime's plugins.
+    #[arg(long, value_name = "PATH", default_value = "/var/run/nri/nri.sock")]
+    nri_socket: PathBuf,
+
+    /// Two digits: plugins with lower ones change a container first.
+    #[arg(long, value_name = "NN", default_value = "90", value_parser = parse_index)]
+    index: String,
+
+    /// Use of KAI's GPU_PORTION where no limit is set: as a memory limit, as an error, or not at all.
+    #[arg(long, value_name = "RULE", default_value = "limit")]
+    gpu_portion: PortionArg,
+
+    /// Library of another project in containers, that ours takes the place of; may be repeated.
+    #[arg(long, value_name = "PATH")]
+    replace_library: Vec<String>,
+
+    /// libvgpu.so on the host.
+    #[arg(long, value_name = "PATH", default_value = "/usr/lib/vgpu/libvgpu.so")]
+    library: PathBuf,
+
+    /// Directory on the host for the file that preloads the library.
+    #[arg(long, value_name = "DIR", default_value = "/run/vgpu/k8s")]
+    state_dir: PathBuf,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum PortionArg {
+    Limit,
+    Refuse,
+    Ignore,
+}
+
+fn parse_index(text: &str) -> Result<String, String> {
+    let is_index = text.len() == 2 && text.bytes().all(|digit| digit.is_ascii_digit());
+    is_index.then(|| text.to_owned()).ok_or_else(|| "accepted: two digits".to_owned())
 }
 
 /// Offers each tenant of vgpud that has the label `kubernetes` as a device of that resource.
@@ -92,16 +159,51 @@ enum InjectionKind {
 }
 
 fn main() -> ExitCode {
-    let Verb::DevicePlugin(args) = Options::parse().verb;
+    let verb = Options::parse().verb;
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).with_ansi(false).init();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    match runtime.map_err(|why| why.to_string()).and_then(|runtime| runtime.block_on(run_plugins(args))) {
+    match runtime.map_err(|why| why.to_string()).and_then(|runtime| runtime.block_on(run_verb(verb))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             eprintln!("vgpu-k8s: {why}");
             ExitCode::FAILURE
         }
     }
+}
+
+async fn run_verb(verb: Verb) -> Result<(), String> {
+    match verb {
+        Verb::DevicePlugin(args) => run_plugins(args).await,
+        Verb::Nri(args) => run_nri(args).await,
+    }
+}
+
+/// Serves the container runtime until a signal comes.
+async fn run_nri(args: NriArgs) -> Result<(), String> {
+    let cannot = |why: std::io::Error| format!("signals cannot be waited for: {why}");
+    let (mut term, mut int) =
+        (signal(SignalKind::terminate()).map_err(cannot)?, signal(SignalKind::interrupt()).map_err(cannot)?);
+    let Injection::Mounts { preload_file, .. } = prepare_mounts(&args.library, &args.state_dir)? else {
+        return Err("there are no mounts".to_owned());
+    };
+    let portion_rule = match args.gpu_portion {
+        PortionArg::Limit => PortionRule::Limit,
+        PortionArg::Refuse => PortionRule::Refuse,
+        PortionArg::Ignore => PortionRule::Ignore,
+    };
+    let settings = NriSettings {
+        daemon: args.socket,
+        library: args.library,
+        preload_file,
+        portion_rule,
+        replaced: args.replace_library,
+    };
+    tokio::select! {
+        () = serve_runtime(args.nri_socket, args.index, ContainerTenants::new(settings)) => {}
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+    Ok(())
 }
 
 /// Serves a plugin for each resource until a signal comes.
@@ -113,15 +215,23 @@ async fn run_plugins(args: PluginArgs) -> Result<(), String> {
         InjectionKind::Cdi => Injection::Cdi { kind: args.cdi_kind.clone() },
         InjectionKind::Mounts => prepare_mounts(&args.library, &args.state_dir)?,
     };
+    let labeller = Arc::new(SliceLabeller {
+        daemon: args.socket.clone(),
+        pod_resources: args.pod_resources,
+        domain: args.domain.clone(),
+        turn: Mutex::new(()),
+    });
     let settings = Arc::new(PluginSettings {
         domain: args.domain,
         injection,
         placement: args.placement,
-        pod_resources: args.pod_resources,
+        labeller: labeller.clone(),
     });
     let (sender, mut slices) = watch::channel(Vec::new());
     let mut tasks = JoinSet::new();
     tasks.spawn(follow_daemon(args.socket, sender));
+    let followed = slices.clone();
+    tasks.spawn(async move { labeller.follow_pods(followed).await });
     let mut resources = BTreeSet::new();
     loop {
         tokio::select! {

@@ -4,7 +4,7 @@
 //! what the container gets. `PreStartContainer` comes before each start of the container and is repeated after a failure;
 //! so whatever must be waited for is waited for there.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::api::device_plugin::{
     UNHEALTHY,
 };
 use crate::api::plugin::device_plugin_server::DevicePlugin;
-use crate::pods::ask_owner;
+use crate::labels::SliceLabeller;
 use crate::slices::{Placement, Slice, prefer_slices};
 
 /// Longest wait for the tenant's socket before a container starts. The kubelet gives up after 30 s and repeats.
@@ -39,8 +39,8 @@ pub struct PluginSettings {
     pub injection: Injection,
     /// Where new containers go.
     pub placement: Placement,
-    /// Socket of the kubelet's list of pods.
-    pub pod_resources: PathBuf,
+    /// Labels slices with their owners.
+    pub labeller: Arc<SliceLabeller>,
 }
 
 /// The plugin of one resource.
@@ -143,16 +143,15 @@ impl DevicePlugin for SlicePlugin {
         for id in request.into_inner().device_ids {
             let slice = find_slice(&slices, &id).map_err(Status::unavailable)?;
             await_tenant(&slice.socket).await.map_err(Status::unavailable)?;
-            match ask_owner(&self.settings.pod_resources, &self.full_name(), &id).await {
-                Ok(Some(owner)) => info!(
+            match self.settings.labeller.label_owner(slice).await.map_err(Status::unavailable)? {
+                Some(owner) => info!(
                     tenant = id,
                     namespace = owner.namespace,
                     pod = owner.pod,
                     container = owner.container,
                     "a container starts"
                 ),
-                Ok(None) => info!(tenant = id, "a container starts, of a pod that the kubelet does not list"),
-                Err(why) => warn!(tenant = id, %why, "a container starts; the kubelet does not list its pods"),
+                None => info!(tenant = id, "a container starts, of a pod that the kubelet does not list"),
             }
         }
         Ok(Response::new(Empty {}))

@@ -1,6 +1,9 @@
 //! Whose slice it is: the kubelet's list of pods and their devices.
 
 use std::path::Path;
+use std::time::Duration;
+
+use tokio::time::timeout;
 
 use crate::api::lister::pod_resources_lister_client::PodResourcesListerClient;
 use crate::api::pod_resources::{ListRequest, ListResponse};
@@ -16,19 +19,29 @@ pub struct SliceOwner {
     pub container: String,
 }
 
-/// Asks the kubelet which container has the slice; `None`: none.
+/// Longest wait for the list.
+const LIST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Asks the kubelet for its pods and their devices.
 ///
 /// # Errors
 /// A message: the kubelet does not answer.
-pub async fn ask_owner(socket: &Path, resource: &str, id: &str) -> Result<Option<SliceOwner>, String> {
+pub async fn ask_pods(socket: &Path) -> Result<ListResponse, String> {
+    let asked = timeout(LIST_TIMEOUT, list_pods(socket)).await;
+    asked.unwrap_or_else(|_| Err(format!("{}: no answer within {} s", socket.display(), LIST_TIMEOUT.as_secs())))
+}
+
+async fn list_pods(socket: &Path) -> Result<ListResponse, String> {
     let mut client = PodResourcesListerClient::connect(format!("unix://{}", socket.display()))
         .await
         .map_err(|why| format!("{}: {why}", socket.display()))?;
     let answer = client.list(ListRequest {}).await.map_err(|why| format!("{}: {why}", socket.display()))?;
-    Ok(find_owner(&answer.into_inner(), resource, id))
+    Ok(answer.into_inner())
 }
 
-fn find_owner(answer: &ListResponse, resource: &str, id: &str) -> Option<SliceOwner> {
+/// Returns the container that has the slice; `None`: none.
+#[must_use]
+pub fn find_owner(answer: &ListResponse, resource: &str, id: &str) -> Option<SliceOwner> {
     let containers = answer.pod_resources.iter().flat_map(|pod| pod.containers.iter().map(move |one| (pod, one)));
     let mut owners = containers.filter(|(_, container)| {
         let mut here = container.devices.iter().filter(|devices| devices.resource_name == resource);

@@ -1,11 +1,15 @@
 //! Slices: tenants of vgpud that are offered to the cluster. Pure: the daemon's status in, slices out.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use vgpu_control::status::{DaemonStatus, DeviceStatus, TenantStatus};
 
 /// Label of a tenant that names the resource it is a slice of.
 pub const RESOURCE_LABEL: &str = "kubernetes";
+
+/// Labels that tell the owner of a slice: namespace, pod and container.
+pub const OWNER_LABELS: [&str; 3] = ["namespace", "pod", "container"];
 
 /// Most bytes of a resource's name.
 const MAX_NAME_BYTES: usize = 63;
@@ -23,6 +27,8 @@ pub struct Slice {
     pub uuids: Vec<String>,
     /// Number of its processes now.
     pub members: usize,
+    /// Labels that tell its owner, as far as commands set them.
+    pub labels: BTreeMap<String, String>,
     /// Why no container may get it now; `None`: it is healthy.
     pub fault: Option<String>,
 }
@@ -60,8 +66,21 @@ fn slice_of(status: &DaemonStatus, tenant: &TenantStatus, resource: &str) -> Sli
         socket: tenant.socket.clone(),
         uuids: own.iter().filter_map(|device| device.uuid.clone()).collect(),
         members: tenant.members.len(),
+        labels: owner_labels(tenant),
         fault: tenant.unusable.clone().or(lost),
     }
+}
+
+/// The labels of a slice that tell its owner. Labels of the file do not: nobody takes them back.
+fn owner_labels(tenant: &TenantStatus) -> BTreeMap<String, String> {
+    let is_owners = |name: &&String| tenant.labels_live.contains(name) && OWNER_LABELS.contains(&name.as_str());
+    tenant
+        .bearer
+        .labels
+        .iter()
+        .filter(|(name, _)| is_owners(name))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect()
 }
 
 /// True if Kubernetes accepts the text as the name of a resource, after the domain.
@@ -157,6 +176,7 @@ mod tests {
             socket: "/s".into(),
             uuids: vec![uuid.into()],
             members: 0,
+            labels: BTreeMap::new(),
             fault: None,
         };
         let slices = [slice("a0", "A"), slice("a1", "A"), slice("b0", "B"), slice("b1", "B")];

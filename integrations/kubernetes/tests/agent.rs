@@ -28,6 +28,8 @@ use vgpu_kubernetes::api::registration::registration_server::{Registration, Regi
 #[derive(Debug, Clone, Default)]
 struct Kubelet {
     registered: Arc<Mutex<Vec<RegisterRequest>>>,
+    /// Pods that have ended.
+    is_empty: Arc<Mutex<bool>>,
 }
 
 #[tonic::async_trait]
@@ -41,6 +43,9 @@ impl Registration for Kubelet {
 #[tonic::async_trait]
 impl PodResourcesLister for Kubelet {
     async fn list(&self, _request: Request<ListRequest>) -> Result<Response<ListResponse>, Status> {
+        if *self.is_empty.lock().unwrap() {
+            return Ok(Response::new(ListResponse::default()));
+        }
         let devices =
             vec![ContainerDevices { resource_name: "vgpu.internal/quarter".into(), device_ids: vec!["q-1".into()] }];
         let containers = vec![ContainerResources { name: "main".into(), devices }];
@@ -121,6 +126,12 @@ impl Node {
         eventually(&format!("{count} registrations"), async || self.registered().len() >= count).await;
     }
 
+    /// Labels of a tenant, as the daemon tells them.
+    fn labels(&self, tenant: &str) -> String {
+        let status = vgpu_control::ask_status(&self.path("run/admin.sock")).unwrap();
+        status.tenants.iter().find(|here| here.name == tenant).unwrap().bearer.labels_column()
+    }
+
     async fn plugin(&self, resource: &str) -> DevicePluginClient<Channel> {
         let socket = self.path(&format!("plugins/vgpu-{resource}.sock"));
         DevicePluginClient::connect(format!("unix://{}", socket.display())).await.unwrap()
@@ -186,6 +197,27 @@ async fn tenants_become_devices_and_a_container_gets_its_tenant_before_it_starts
     plugin.pre_start_container(PreStartContainerRequest { device_ids: vec!["q-1".into()] }).await.unwrap();
     let log = fs::read_to_string(node.path("agent.log")).unwrap();
     assert!(log.contains("namespace=\"lab\" pod=\"train\" container=\"main\""), "{log}");
+}
+
+#[tokio::test]
+async fn a_slice_has_the_labels_of_its_pod_from_before_its_start_to_its_end() {
+    let mut node = Node::start(FILE).await;
+    node.await_registrations(1).await;
+    let before = node.labels("q-1");
+    let mut plugin = node.plugin("quarter").await;
+    plugin.pre_start_container(PreStartContainerRequest { device_ids: vec!["q-1".into()] }).await.unwrap();
+    let of_pod = r#"{"container":"main","kubernetes":"quarter","namespace":"lab","pod":"train"}"#;
+    assert_eq!(node.labels("q-1"), of_pod);
+    assert_eq!(node.labels("q-0"), before, "the slice of nobody");
+    // This daemon keeps no state, so another one knows no labels until the agent sets them again.
+    node.daemon = None;
+    node.start_daemon();
+    eventually("it has its labels again", async || {
+        vgpu_control::ask_status(&node.path("run/admin.sock")).is_ok() && node.labels("q-1") == of_pod
+    })
+    .await;
+    *node.kubelet.is_empty.lock().unwrap() = true;
+    eventually("the pod has ended", async || node.labels("q-1") == before).await;
 }
 
 #[tokio::test]

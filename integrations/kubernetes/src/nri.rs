@@ -1,0 +1,133 @@
+//! The NRI plugin: makes a tenant for each container that asks for one by annotations, and removes it at its end.
+//!
+//! The runtime asks before it makes a container, so a refusal stops the container. A plugin that is not there is not
+//! asked, and the container starts without a tenant. So this stands beside the device plugin, and never in its place.
+
+pub mod connection;
+pub mod containers;
+pub mod frames;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use prost::Message as _;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tracing::{info, warn};
+
+use crate::api::nri::{
+    CREATE_CONTAINER, ConfigureResponse, ContainerEvent, CreateContainerResponse, NriContainer, NriPod,
+    REMOVE_CONTAINER, REMOVE_POD_SANDBOX, STOP_CONTAINER, StateChangeEvent, SynchronizeRequest, SynchronizeResponse,
+};
+use connection::{FAILED_PRECONDITION, RuntimeCall, RuntimeConnection, UNIMPLEMENTED};
+use containers::ContainerTenants;
+
+/// Name of the plugin.
+const PLUGIN_NAME: &str = "vgpu";
+/// Time between two tries to reach the runtime, and to remove tenants that could not be removed.
+const RETRY_PERIOD: Duration = Duration::from_secs(1);
+
+/// Serves the runtime at this socket without end. `index`: plugins with a lower one are called first.
+pub async fn serve_runtime(socket: PathBuf, index: String, mut tenants: ContainerTenants) {
+    let mut told = String::new();
+    loop {
+        let why = match RuntimeConnection::register(&socket, PLUGIN_NAME, &index).await {
+            Ok(connection) => {
+                info!(socket = %socket.display(), "registered with the runtime");
+                told.clear();
+                serve_connection(connection, &mut tenants).await
+            }
+            Err(why) => why,
+        };
+        if why != told {
+            warn!(%why, "the runtime asks nobody: containers start without the tenants of their annotations; trying again");
+            told = why;
+        }
+        sleep(RETRY_PERIOD).await;
+    }
+}
+
+/// Answers calls until the connection ends, and returns why it ended.
+async fn serve_connection(mut connection: RuntimeConnection, tenants: &mut ContainerTenants) -> String {
+    let mut synchronised = SynchronizeRequest::default();
+    let mut look = interval(RETRY_PERIOD);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let call = tokio::select! {
+            biased;
+            call = connection.next_call() => call,
+            _ = look.tick() => {
+                tenants.settle().await;
+                continue;
+            }
+        };
+        let answered = match call {
+            Ok(call) => {
+                let answer = answer_call(&call, tenants, &mut synchronised).await;
+                if let Err((_, why)) = &answer {
+                    warn!(method = call.method, %why, "refused");
+                }
+                connection.answer(&call, answer).await
+            }
+            Err(why) => Err(why),
+        };
+        if let Err(why) = answered {
+            return why;
+        }
+    }
+}
+
+async fn answer_call(
+    call: &RuntimeCall,
+    tenants: &mut ContainerTenants,
+    synchronised: &mut SynchronizeRequest,
+) -> Result<Vec<u8>, (i32, String)> {
+    let wrong = |why: prost::DecodeError| (FAILED_PRECONDITION, format!("the message is not understood: {why}"));
+    match call.method.as_str() {
+        "Configure" => {
+            let events = [REMOVE_POD_SANDBOX, CREATE_CONTAINER, STOP_CONTAINER, REMOVE_CONTAINER];
+            let events = events.iter().fold(0, |bits, event| bits | 1 << (event - 1));
+            Ok(ConfigureResponse { events }.encode_to_vec())
+        }
+        "Synchronize" => {
+            let part = SynchronizeRequest::decode(&*call.payload).map_err(wrong)?;
+            let more = part.more;
+            synchronised.containers.extend(part.containers);
+            if !more {
+                tenants.synchronise(&std::mem::take(synchronised).containers);
+            }
+            Ok(SynchronizeResponse { more }.encode_to_vec())
+        }
+        "CreateContainer" => {
+            let ContainerEvent { pod, container } = ContainerEvent::decode(&*call.payload).map_err(wrong)?;
+            let (pod, container) = (pod.unwrap_or_default(), container.unwrap_or_default());
+            let adjust = tenants.create(&pod, &container).await;
+            let adjust = adjust.map_err(|why| (FAILED_PRECONDITION, container_words(&pod, &container, &why)))?;
+            Ok(CreateContainerResponse { adjust }.encode_to_vec())
+        }
+        "StopContainer" | "RemoveContainer" => {
+            let event = ContainerEvent::decode(&*call.payload).map_err(wrong)?;
+            tenants.end_container(&event.container.unwrap_or_default().id).await;
+            Ok(Vec::new())
+        }
+        "RemovePodSandbox" => {
+            let event = ContainerEvent::decode(&*call.payload).map_err(wrong)?;
+            tenants.end_pod(&event.pod.unwrap_or_default().id).await;
+            Ok(Vec::new())
+        }
+        "StateChange" => {
+            let event = StateChangeEvent::decode(&*call.payload).map_err(wrong)?;
+            match event.event {
+                REMOVE_CONTAINER => tenants.end_container(&event.container.unwrap_or_default().id).await,
+                REMOVE_POD_SANDBOX => tenants.end_pod(&event.pod.unwrap_or_default().id).await,
+                _ => {}
+            }
+            Ok(Vec::new())
+        }
+        "Shutdown" => Ok(Vec::new()),
+        other => Err((UNIMPLEMENTED, format!("{other} is not a call of this plugin"))),
+    }
+}
+
+fn container_words(pod: &NriPod, container: &NriContainer, why: &str) -> String {
+    format!("vgpu: container {} of pod {}/{}: {why}", container.name, pod.namespace, pod.name)
+}
