@@ -15,14 +15,15 @@ PORTABLE_FLAGS  = $(RUSTFLAGS) --remap-path-prefix=$(CURDIR)=/vgpu \
 TRIPLE_UPPER    := $(shell echo $(TRIPLE) | tr a-z- A-Z_)
 TRIPLE_LOWER    := $(subst -,_,$(TRIPLE))
 
-.PHONY: portable
-portable: $(ZIG_STAMP) ## the shipped build, linked for every glibc since 2.17: target/bundle
-	ZIG_PYTHON=$(abspath $(ZIG_VENV))/bin/python ZIG_TARGET=$(ZIG_TARGET).$(GLIBC) \
+PORTABLE_ENV = ZIG_PYTHON=$(abspath $(ZIG_VENV))/bin/python ZIG_TARGET=$(ZIG_TARGET).$(GLIBC) \
 	ZIG_GLOBAL_CACHE_DIR=$(abspath .cache/zig-cache) ZIG_LOCAL_CACHE_DIR=$(abspath .cache/zig-cache) \
 	CARGO_TARGET_$(TRIPLE_UPPER)_LINKER=$(abspath benches/hardware/bundle/zig-cc) \
 	CC_$(TRIPLE_LOWER)=$(abspath benches/hardware/bundle/zig-cc) \
-	RUSTFLAGS="$(strip $(PORTABLE_FLAGS))" \
-	$(CARGO) build --profile dist --target-dir $(PORTABLE_TARGET) --target $(TRIPLE) -p gpu-probe $(PRODUCTS) $(DEMO)
+	RUSTFLAGS="$(strip $(PORTABLE_FLAGS))"
+
+.PHONY: portable
+portable: $(ZIG_STAMP) ## the shipped build, linked for every glibc since 2.17: target/bundle
+	$(PORTABLE_ENV) $(CARGO) build --profile dist --target-dir $(PORTABLE_TARGET) --target $(TRIPLE) -p gpu-probe $(PRODUCTS) $(DEMO)
 	$(call lay_sim,$(PORTABLE))
 
 $(ZIG_STAMP):
