@@ -225,6 +225,13 @@ impl UsageRecord {
         self.shown.held.lock().get(whose).cloned()
     }
 
+    /// Returns the bytes that a tenant's ledger of a device had at the last reading, and the part of them that is
+    /// overhead; `None` if unknown.
+    #[must_use]
+    pub fn held_bytes(&self, whose: &RoomDevice) -> Option<(u64, u64)> {
+        self.shown.held.lock().get(whose).map(|held| (held.used, held.overhead))
+    }
+
     /// Returns a tenant's energy on a device since the daemon started; `None` if the device's energy is not known.
     #[must_use]
     pub fn energy_of(&self, whose: &RoomDevice) -> Option<EnergyUse> {
@@ -300,6 +307,10 @@ struct RecordThread {
     question: Option<UseQuestion>,
     /// Use of groups by the rows that left the memory; `None`: the record was not read for this question yet.
     group_use: Option<GroupUse>,
+    /// True if allocations changed since they were published.
+    is_unpublished: bool,
+    /// Number of the ledgers' readings whose times were published.
+    published_readings: u64,
 }
 
 impl RecordThread {
@@ -323,6 +334,8 @@ impl RecordThread {
             gone: BTreeSet::new(),
             question: None,
             group_use: None,
+            is_unpublished: true,
+            published_readings: 0,
         }
     }
 
@@ -477,13 +490,22 @@ impl RecordThread {
 
     fn integrate_held(&mut self) {
         let Self { ledgers, integral, told, .. } = self;
+        self.is_unpublished |= ledgers.collect_held();
         let held = ledgers.held_memory();
-        integral.add_held(&held, |whose| ledgers.new_since_first(whose), current_moment());
-        told.tell_new(&held, |whose| integral.name(whose).map(str::to_owned));
+        integral.add_held(held, |whose| ledgers.new_since_first(whose), current_moment());
+        told.tell_new(held, |whose| integral.name(whose));
     }
 
-    fn publish(&self) {
-        let mut held = self.ledgers.held_memory();
+    fn publish(&mut self) {
+        let readings = self.ledgers.readings();
+        if std::mem::replace(&mut self.published_readings, readings) != readings {
+            *self.shown.read.lock() = self.ledgers.read_at();
+        }
+        self.is_unpublished |= self.ledgers.collect_held();
+        if !std::mem::take(&mut self.is_unpublished) {
+            return;
+        }
+        let mut held = self.ledgers.held_memory().clone();
         let mut shown = self.shown.held.lock();
         for (whose, before) in std::mem::take(&mut *shown) {
             // The processes are gone. The peak and the refusals stay, so that exported counters do not restart.
@@ -492,7 +514,6 @@ impl RecordThread {
         }
         *shown = held;
         drop(shown);
-        *self.shown.read.lock() = self.ledgers.read_at();
         self.shown.broken.lock().clone_from(self.ledgers.broken_ledgers());
     }
 

@@ -208,7 +208,10 @@ impl UsageIntegral {
 
     /// Takes one tenant's current allocations on one device, as [`UsageIntegral::add_held`] does for all.
     pub fn holds_one(&mut self, whose: &RoomDevice, used: u64, refused: Option<u64>, rose: u64, now: ClockMoment) {
-        let last = self.last.entry(whose.clone()).or_default();
+        if !self.last.contains_key(whose) {
+            self.last.insert(whose.clone(), LastSums::default());
+        }
+        let Some(last) = self.last.get_mut(whose) else { return };
         let elapsed = now.ns.saturating_sub(last.at);
         if last.sums.tenant.is_empty() {
             // The tenant's name arrives with its sums within a second. Until then no row can be written.

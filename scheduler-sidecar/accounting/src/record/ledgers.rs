@@ -139,6 +139,12 @@ pub struct LedgerFiles {
     kept: BTreeMap<RoomDevice, KeptLedger>,
     /// Tenants with a ledger that was readable before and is not now, and the reason.
     broken: BTreeMap<RoomDevice, &'static str>,
+    /// Every tenant's allocations, as [`Self::collect_held`] collected them.
+    held: BTreeMap<RoomDevice, HeldMemory>,
+    /// True if a ledger changed since they were collected.
+    is_other: bool,
+    /// Number of readings so far.
+    readings: u64,
 }
 
 impl LedgerFiles {
@@ -162,6 +168,7 @@ impl LedgerFiles {
             kept.keep_reading(reading, now);
         }
         kept.plan_next(now);
+        (self.is_other, self.readings) = (true, self.readings + 1);
         Ok(())
     }
 
@@ -201,10 +208,12 @@ impl LedgerFiles {
     /// True if its numbers are others now, or there are none any more.
     fn read_one(&mut self, whose: &RoomDevice, now: Instant) -> bool {
         let Some(kept) = self.kept.get_mut(whose) else { return false };
+        self.readings += 1;
         match read_file(&kept.path) {
             Ok(reading) => {
                 let changed = kept.keep_reading(reading, now);
                 kept.plan_next(now);
+                self.is_other |= changed;
                 changed
             }
             Err(ReadFailure::Passing) => {
@@ -214,6 +223,7 @@ impl LedgerFiles {
             Err(ReadFailure::Broken(why)) => {
                 self.kept.remove(whose);
                 self.broken.insert(whose.clone(), why);
+                self.is_other = true;
                 true
             }
         }
@@ -222,6 +232,7 @@ impl LedgerFiles {
     /// Forgets the ledgers of a tenant without members.
     pub fn forget_room(&mut self, room: u64) {
         self.kept.retain(|whose, _| whose.0 != room);
+        self.is_other = true;
         self.broken.retain(|whose, _| whose.0 != room);
     }
 
@@ -237,10 +248,27 @@ impl LedgerFiles {
         Some(self.kept.get(whose)?.content.as_ref()?.held.clone())
     }
 
-    /// Returns every tenant's allocations on every device at the last reading.
+    /// Collects the allocations for [`Self::held_memory`]. Returns true if they changed since the last call: at rest
+    /// nothing is copied.
+    pub fn collect_held(&mut self) -> bool {
+        let is_other = std::mem::take(&mut self.is_other);
+        if is_other {
+            let held = self.contents().map(|(whose, content)| (whose.clone(), content.held.clone()));
+            self.held = held.collect();
+        }
+        is_other
+    }
+
+    /// Returns every tenant's allocations on every device, as they were collected last.
     #[must_use]
-    pub fn held_memory(&self) -> BTreeMap<RoomDevice, HeldMemory> {
-        self.contents().map(|(whose, content)| (whose.clone(), content.held.clone())).collect()
+    pub fn held_memory(&self) -> &BTreeMap<RoomDevice, HeldMemory> {
+        &self.held
+    }
+
+    /// Returns the number of readings so far.
+    #[must_use]
+    pub const fn readings(&self) -> u64 {
+        self.readings
     }
 
     /// When the last reading of each ledger began.
@@ -384,6 +412,7 @@ mod tests {
         let (now, whose) = (Instant::now(), (1, "GPU-1".to_owned()));
         assert_eq!(ledgers.take(whose.clone(), path.clone(), now), Ok(()));
         assert_eq!(ledgers.take(whose.clone(), path.clone(), now), Ok(()), "it is known");
+        ledgers.collect_held();
         let held = &ledgers.held_memory()[&whose];
         assert_eq!((held.used, held.part_of(4711).map(|part| part.used), held.part_of(1)), (1000, Some(1000), None));
         assert!(ledgers.read_due(now, 1).is_empty(), "a process came, and nothing changed yet");
@@ -392,8 +421,9 @@ mod tests {
         let later = now + QUICK;
         assert!(ledgers.read_due(later, 0).is_empty(), "not more than may be read now");
         assert_eq!(ledgers.read_due(later, 1), BTreeSet::from([whose.clone()]));
+        assert!(ledgers.collect_held());
         assert_eq!(ledgers.held_memory()[&whose].used, 3000);
-        assert_eq!(ledgers.held_by(&whose), ledgers.held_memory().remove(&whose));
+        assert_eq!(ledgers.held_by(&whose).as_ref(), ledgers.held_memory().get(&whose));
         let quiet = later + QUICK;
         assert!(ledgers.read_due(quiet, 1).is_empty());
         assert!(ledgers.is_quick() && ledgers.next_due() == Some(quiet + QUICK), "it changed within the last second");
@@ -412,9 +442,11 @@ mod tests {
         drop(member);
         assert_eq!(ledgers.read_due(later, 1), BTreeSet::from([whose.clone()]));
         assert!(ledgers.is_quick(), "a process came or went");
+        ledgers.collect_held();
         assert_eq!(ledgers.held_memory()[&whose].used, 0, "nobody holds the lock");
         File::options().write(true).open(&path).unwrap().set_len(5000).unwrap();
         ledgers.read_room(1, later);
+        ledgers.collect_held();
         assert!(ledgers.held_memory().is_empty(), "it has another size");
         assert_eq!(ledgers.broken_ledgers()[&whose], "it has another size");
         let other = dir.path().join("other");
@@ -490,6 +522,7 @@ mod tests {
         }
         File::create(&path).unwrap().set_len(LEDGER_BYTES as u64).unwrap();
         assert_eq!(take(&path), Err("it is no ledger of this version"));
+        ledgers.collect_held();
         assert!(ledgers.held_memory().is_empty() && ledgers.next_due().is_none());
     }
 

@@ -16,11 +16,18 @@ pub struct ToldRefusals(BTreeMap<RoomDevice, (u64, u64)>);
 
 impl ToldRefusals {
     /// Compares with the last counts, and logs every increase.
-    pub fn tell_new(&mut self, held: &BTreeMap<RoomDevice, HeldMemory>, name: impl Fn(&RoomDevice) -> Option<String>) {
+    pub fn tell_new<'n>(
+        &mut self,
+        held: &BTreeMap<RoomDevice, HeldMemory>,
+        name: impl Fn(&RoomDevice) -> Option<&'n str>,
+    ) {
         for (whose, now) in held {
             let Some(tenant) = name(whose) else { continue };
             let bypasses = now.doors.as_ref().map_or(0, |(count, _)| *count);
-            let before = self.0.insert(whose.clone(), (now.refused, bypasses));
+            let before = match self.0.get_mut(whose) {
+                Some(before) => Some(std::mem::replace(before, (now.refused, bypasses))),
+                None => self.0.insert(whose.clone(), (now.refused, bypasses)),
+            };
             let (refused_before, bypasses_before) = before.unwrap_or((now.refused, 0));
             let device = &whose.1;
             let refused = now.refused.saturating_sub(refused_before);
