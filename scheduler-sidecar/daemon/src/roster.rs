@@ -140,16 +140,6 @@ impl MemberRoster {
         self.prior.values().any(|prior| prior.tenant == tenant)
     }
 
-    /// True if a member of the previous daemon that has not said hello again still runs.
-    ///
-    /// # Cost
-    /// As [`processes::read_image`] for each such member of the tenant, until one runs.
-    pub fn has_running_prior(&self, tenant: &str) -> bool {
-        let of_tenant = |prior: &&PriorMember| prior.tenant == tenant;
-        let is_running = |prior: &PriorMember| processes::read_image(prior.image.process.pid) == Some(prior.image);
-        self.prior.values().filter(of_tenant).any(is_running)
-    }
-
     /// The highest limits of a tenant under the previous daemon.
     pub fn prior_limits(&self, tenant: &str) -> LimitsByDevice {
         self.limits.get(tenant).cloned().unwrap_or_default()
@@ -297,9 +287,10 @@ mod tests {
         first.rewrite_file(std::iter::empty(), std::iter::empty());
         first.note_joined("a", &wait_for_image(child.id()));
         let second = MemberRoster::open(Some(dir.path()));
-        assert!(second.has_running_prior("a") && !second.has_running_prior("b"));
+        let running = || second.living_members().map(|prior| prior.tenant.as_str()).collect::<Vec<_>>();
+        assert_eq!(running(), ["a"]);
         child.kill().and_then(|()| child.wait()).unwrap();
-        assert!(second.has_prior("a") && !second.has_running_prior("a"));
+        assert!(second.has_prior("a") && running().is_empty());
     }
 
     #[test]

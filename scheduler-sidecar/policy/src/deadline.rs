@@ -4,7 +4,10 @@
 //! needed part of a device = device time that remains / time that is left, divided among the tenant's devices
 //! ```
 //!
-//! Floors are rounded up to whole percent, and fall only by [`FALL_PERMILLE`], so that terms change rarely.
+//! Floors are rounded up to whole percent, and fall only by [`FALL_PERMILLE`], so that terms change rarely. A device has
+//! one sum of floors, in which each decision counts before the next one ([`FloorSums`]).
+
+use std::collections::BTreeMap;
 
 use vgpu_config::plan::TenantPlan;
 use vgpu_config::schedule::WindowPlan;
@@ -18,6 +21,74 @@ const GRID_PERMILLE: u64 = 10;
 
 /// A raised floor stays until the needed one is this much lower, in thousandths.
 const FALL_PERMILLE: u64 = 20;
+
+/// Part of the ceilings by which the needed time must pass them before a deadline counts as missed, and must be below
+/// them before a missed one can be met again, in thousandths.
+const MISSED_SLACK_PERMILLE: u64 = 10;
+
+/// A device of a tenant with a deadline, and the tenant's terms there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadlineDevice {
+    /// Name of the device.
+    pub name: String,
+    /// The tenant's floor in force.
+    pub floor: Option<Share>,
+    /// The tenant's ceiling in force.
+    pub ceiling: Option<Share>,
+    /// As [`DeadlineRoom::ceiling`].
+    pub highest_ceiling: u32,
+    /// As [`DeadlineRoom::raised`].
+    pub raised: u32,
+}
+
+/// The sum of the floors of each device, in thousandths, while deadlines are decided one after the other.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FloorSums(BTreeMap<String, u32>);
+
+impl FloorSums {
+    /// Counts a floor that is in force.
+    pub fn add_floor(&mut self, device: &str, floor: Option<Share>) {
+        let Some(floor) = floor else { return };
+        match self.0.get_mut(device) {
+            Some(sum) => *sum += u32::from(floor.as_permille()),
+            None => drop(self.0.insert(device.to_owned(), floor.as_permille().into())),
+        }
+    }
+
+    /// The room that a tenant has on a device next to the floors of all others.
+    fn room_on(&self, device: &DeadlineDevice) -> DeadlineRoom {
+        let sum = self.0.get(&device.name).copied().unwrap_or(0);
+        let others = sum.saturating_sub(device.floor.map_or(0, |floor| floor.as_permille().into()));
+        let in_force = device.ceiling.map_or(1000, |ceiling| ceiling.as_permille().into());
+        let admissible = 1000_u32.saturating_sub(others).min(in_force);
+        DeadlineRoom { admissible, ceiling: device.highest_ceiling, raised: device.raised }
+    }
+
+    /// Decides a tenant's deadline as [`decide_deadline`], and counts the floors that it raises: the next tenant finds the
+    /// rest. A paused tenant cannot use a promise and gets none.
+    #[must_use]
+    pub fn decide_next(
+        &mut self,
+        plan: &DeadlinePlan,
+        received_ns: u64,
+        devices: &[DeadlineDevice],
+        last: DeadlineState,
+        is_paused_on: impl Fn(&str) -> bool,
+        now: i64,
+    ) -> DeadlineDecision {
+        let rooms: Vec<DeadlineRoom> = devices.iter().map(|device| self.room_on(device)).collect();
+        let mut decision = decide_deadline(plan, received_ns, &rooms, last, now);
+        for (device, floor) in devices.iter().zip(&mut decision.floors) {
+            *floor = floor.filter(|_| !is_paused_on(&device.name));
+            // A floor that falls is free when it has fallen.
+            let above = |floor: &Share| Some(*floor) > device.floor;
+            let Some(raised) = floor.filter(above) else { continue };
+            let before = device.floor.map_or(0, |floor| floor.as_permille());
+            *self.0.entry(device.name.clone()).or_default() += u32::from(raised.as_permille() - before);
+        }
+        decision
+    }
+}
 
 /// A device of the tenant, as far as a deadline may use it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,9 +127,16 @@ pub struct DeadlineDecision {
     pub floors: Vec<Option<Share>>,
 }
 
-/// Returns the floors at `now`, in seconds since 1970. `received_ns` is the device time that the work got so far.
+/// Returns the floors at `now`, in seconds since 1970. `received_ns` is the device time that the work got so far, `last`
+/// the state before.
 #[must_use]
-pub fn decide_deadline(plan: &DeadlinePlan, received_ns: u64, rooms: &[DeadlineRoom], now: i64) -> DeadlineDecision {
+pub fn decide_deadline(
+    plan: &DeadlinePlan,
+    received_ns: u64,
+    rooms: &[DeadlineRoom],
+    last: DeadlineState,
+    now: i64,
+) -> DeadlineDecision {
     let none = |state| DeadlineDecision { state, floors: vec![None; rooms.len()] };
     let remaining = u128::from(plan.needed_ns.saturating_sub(received_ns));
     if remaining == 0 {
@@ -70,7 +148,10 @@ pub fn decide_deadline(plan: &DeadlinePlan, received_ns: u64, rooms: &[DeadlineR
         return none(DeadlineState::Missed { since: last_chance(plan, remaining, ceilings) });
     };
     let needed = (remaining * 1000).div_ceil(left * NS_PER_SECOND);
-    if needed > ceilings {
+    // Work that needs all of its ceilings is a little short of them at every second look.
+    let slack = ceilings * u128::from(MISSED_SLACK_PERMILLE) / 1000;
+    let may_need = if matches!(last, DeadlineState::Missed { .. }) { ceilings - slack } else { ceilings + slack };
+    if needed > may_need {
         return none(DeadlineState::Missed { since: last_chance(plan, remaining, ceilings).min(now) });
     }
     let floors = divide(u64::try_from(needed).unwrap_or(u64::MAX), rooms);

@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::civil::Date;
 use jiff::{Timestamp, ToSpan as _};
 use vgpu_config::groups::{GroupPlan, QuotaEffect, QuotaPeriod, QuotaPlan, is_within};
-use vgpu_config::plan::TenantPlan;
 
 use crate::stage::PolicyStage;
 use crate::usage::{Restriction, UsageChange, UsageEffect};
@@ -176,17 +175,22 @@ fn to_hours(used: u128, step: u128) -> f64 {
     used as f64 / step as f64 / 1000.0
 }
 
-/// Returns the restrictions of the tenants whose group, or a group above it, used up a quota.
+/// Returns the restrictions of the tenants whose group, or a group above it, used up a quota. A tenant is its name and
+/// its group.
 #[must_use]
-pub fn quota_changes(tenants: &[TenantPlan], states: &[QuotaState]) -> Vec<UsageChange> {
+pub fn quota_changes<'t>(
+    tenants: impl IntoIterator<Item = (&'t str, Option<&'t str>)>,
+    states: &[QuotaState],
+) -> Vec<UsageChange> {
+    let used_up: Vec<&QuotaState> = states.iter().filter(|state| state.level == QuotaLevel::UsedUp).collect();
     let mut changes = Vec::new();
-    for tenant in tenants {
-        let Some(group) = &tenant.bearer.group else { continue };
-        let used_up = states.iter().filter(|state| state.level == QuotaLevel::UsedUp && is_within(group, &state.group));
-        changes.extend(used_up.map(|state| UsageChange {
+    for (tenant, group) in tenants {
+        let Some(group) = group.filter(|_| !used_up.is_empty()) else { continue };
+        let of_tenant = used_up.iter().filter(|state| is_within(group, &state.group));
+        changes.extend(of_tenant.map(|state| UsageChange {
             stage: PolicyStage::Group,
             name: state.group.clone(),
-            tenant: tenant.name.clone(),
+            tenant: tenant.to_owned(),
             device: None,
             effect: UsageEffect::Restrict(restriction_of(state.effect)),
             until: Some(state.end),

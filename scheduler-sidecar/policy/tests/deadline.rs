@@ -5,7 +5,9 @@ use vgpu_config::make_plan;
 use vgpu_config::resolve::Surroundings;
 use vgpu_config::usage::DeadlinePlan;
 use vgpu_core::units::share::Share;
-use vgpu_policy::deadline::{DeadlineRoom, DeadlineState, decide_deadline, find_highest_ceiling};
+use vgpu_policy::deadline::{
+    DeadlineDevice, DeadlineRoom, DeadlineState, FloorSums, decide_deadline, find_highest_ceiling,
+};
 
 const HOUR: i64 = 3_600;
 const HOUR_NS: u64 = 3_600_000_000_000;
@@ -17,9 +19,22 @@ fn plan(hours: u64, due: i64) -> DeadlinePlan {
 }
 
 fn floors(plan: &DeadlinePlan, received_ns: u64, rooms: &[DeadlineRoom], now: i64) -> (DeadlineState, Vec<u32>) {
-    let decision = decide_deadline(plan, received_ns, rooms, now);
-    let permille = decision.floors.iter().map(|floor| floor.map_or(0, |floor| floor.as_permille().into()));
-    (decision.state, permille.collect())
+    decide_after(DeadlineState::OnTime, plan, received_ns, rooms, now)
+}
+
+fn decide_after(
+    last: DeadlineState,
+    plan: &DeadlinePlan,
+    received_ns: u64,
+    rooms: &[DeadlineRoom],
+    now: i64,
+) -> (DeadlineState, Vec<u32>) {
+    let decision = decide_deadline(plan, received_ns, rooms, last, now);
+    (decision.state, decision.floors.iter().map(|floor| permille(*floor)).collect())
+}
+
+fn permille(floor: Option<Share>) -> u32 {
+    floor.map_or(0, |floor| floor.as_permille().into())
 }
 
 /// Row 84.
@@ -41,11 +56,27 @@ fn a_deadline_gets_what_remains_by_the_time_left_and_nothing_when_it_is_done() {
 fn a_deadline_that_cannot_be_met_says_since_when() {
     let plan = plan(5, 10 * HOUR);
     assert_eq!(floors(&plan, 0, &[FREE], 5 * HOUR), (DeadlineState::OnTime, vec![1000]));
-    for now in [5 * HOUR + 1, 9 * HOUR, 10 * HOUR, 30 * HOUR] {
+    for now in [5 * HOUR + 300, 9 * HOUR, 10 * HOUR, 30 * HOUR] {
         assert_eq!(floors(&plan, 0, &[FREE], now), (DeadlineState::Missed { since: 5 * HOUR }, vec![0]), "{now}");
     }
     let half = DeadlineRoom { ceiling: 500, admissible: 500, ..FREE };
-    assert_eq!(floors(&plan, 0, &[half], 1).0, DeadlineState::Missed { since: 0 }, "by its ceiling");
+    assert_eq!(floors(&plan, 0, &[half], HOUR).0, DeadlineState::Missed { since: 0 }, "by its ceiling");
+}
+
+/// Work that needs all of its ceiling, measured a little short of it or past it at each look.
+#[test]
+fn work_at_the_boundary_keeps_its_floor_and_a_missed_deadline_is_told_once() {
+    let plan = plan(5, 10 * HOUR);
+    let half = [DeadlineRoom { ceiling: 500, admissible: 500, ..FREE }];
+    let got_ns = 5 * HOUR_NS / 2;
+    let short = |last, seconds: u64| decide_after(last, &plan, got_ns - seconds * 1_000_000_000, &half, 5 * HOUR);
+    assert_eq!(short(DeadlineState::OnTime, 0), (DeadlineState::OnTime, vec![500]));
+    assert_eq!(short(DeadlineState::OnTime, 60), (DeadlineState::AtRisk, vec![500]), "it keeps all that it may have");
+    let missed = short(DeadlineState::AtRisk, 120).0;
+    assert!(matches!(missed, DeadlineState::Missed { .. }), "{missed:?}");
+    assert_eq!(short(missed, 0).0, DeadlineState::Missed { since: 5 * HOUR }, "two minutes gained do not end it");
+    let ahead = decide_after(missed, &plan, got_ns + 200_000_000_000, &half, 5 * HOUR).0;
+    assert_eq!(ahead, DeadlineState::OnTime);
 }
 
 /// A window that leaves 10 percent by day does not miss a deadline that the nights can meet.
@@ -83,7 +114,47 @@ fn rooms() -> impl Strategy<Value = Vec<DeadlineRoom>> {
     prop::collection::vec(room, 1..5)
 }
 
+/// Tenants by a share that they have, a ceiling, and the hours that their deadline needs; 0: none.
+fn sharers() -> impl Strategy<Value = Vec<(u16, u16, u64)>> {
+    prop::collection::vec((0..=30_u16, 10..=100_u16, 0..=12_u64), 2..8).prop_map(|mut all| {
+        let sum: u16 = all.iter().map(|(floor, ..)| *floor).sum();
+        all.iter_mut().for_each(|(floor, ceiling, _)| {
+            // The file admits floors up to the whole device, each below its ceiling.
+            *floor = *floor * 100 / sum.max(100);
+            *ceiling = (*ceiling).max(*floor).max(1);
+        });
+        all
+    })
+}
+
 proptest! {
+    #[test]
+    fn deadlines_that_are_decided_together_never_share_the_same_free_room(sharers in sharers(), passes in 1..4) {
+        let share = |percent: u16| Share::from_permille(u32::from(percent) * 10);
+        let mut raised = vec![None::<Share>; sharers.len()];
+        for _ in 0..passes {
+            let floor = |at: usize| share(sharers[at].0).filter(|_| sharers[at].0 > 0).max(raised[at]);
+            let in_force: Vec<Option<Share>> = (0..sharers.len()).map(floor).collect();
+            let mut sums = FloorSums::default();
+            in_force.iter().for_each(|floor| sums.add_floor("0", *floor));
+            for (at, (_, ceiling, hours)) in sharers.iter().enumerate().filter(|(_, (.., hours))| *hours > 0) {
+                let device = DeadlineDevice {
+                    name: "0".into(),
+                    floor: in_force[at],
+                    ceiling: share(*ceiling),
+                    highest_ceiling: 1000,
+                    raised: permille(raised[at]),
+                };
+                let decision = sums.decide_next(
+                    &plan(*hours, 10 * HOUR), 0, &[device], DeadlineState::OnTime, |_| false, 0,
+                );
+                raised[at] = decision.floors[0];
+            }
+            let promised: u32 = in_force.iter().zip(&raised).map(|(own, raised)| permille((*own).max(*raised))).sum();
+            prop_assert!(promised <= 1000, "{} of {:?}", promised, sharers);
+        }
+    }
+
     #[test]
     fn floors_never_pass_what_is_admissible_and_on_time_they_suffice_without_waste(
         rooms in rooms(), needed in 1..2_000_000_u64, left in 1..1_000_000_i64,

@@ -41,6 +41,11 @@ fn group(name: &str, rest: &str) -> String {
     format!("[[group]]\nname = \"{name}\"\n{rest}\n")
 }
 
+/// The tenants with their groups.
+fn grouped(plan: &ConfigPlan) -> impl Iterator<Item = (&str, Option<&str>)> {
+    plan.tenants.iter().map(|tenant| (tenant.name.as_str(), tenant.bearer.group.as_deref()))
+}
+
 /// `lab` is due three quarters, two thirds of them for `lab/vision`; `ops` is due a quarter.
 fn department() -> ConfigPlan {
     plan(
@@ -294,8 +299,8 @@ fn a_used_up_quota_restricts_the_group_and_its_subgroups_and_the_next_period_res
             .concat(),
         );
         let outcome = |hours: u64, now: i64| {
-            let usage =
-                quota_changes(&plan.tenants, &judge_quotas(&plan.groups, &used(monday, "lab/vision", hours), now));
+            let states = judge_quotas(&plan.groups, &used(monday, "lab/vision", hours), now);
+            let usage = quota_changes(grouped(&plan), &states);
             let decision = decision(&plan, &usage, &[], now);
             assert_eq!(decision.outcomes[1].tenant, plan.tenants[1], "another group has its own terms");
             let outcome = &decision.outcomes[0];
@@ -340,7 +345,7 @@ fn a_window_or_a_booking_does_not_loosen_a_quota_and_a_person_may() {
     );
     let now = at("2026-11-27T12:00Z");
     let states = judge_quotas(&plan.groups, &used(at("2026-11-27T00:00Z"), "lab", 1), now);
-    let usage = quota_changes(&plan.tenants, &states);
+    let usage = quota_changes(grouped(&plan), &states);
     let ceiling = |decision: &Decision| decision.outcomes[0].tenant.terms[0].ceiling.map(|share| share.as_permille());
     let restricted = decision(&plan, &usage, &[], now);
     assert_eq!(ceiling(&restricted), Some(100));

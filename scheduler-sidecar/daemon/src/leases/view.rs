@@ -113,6 +113,12 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
         Some(used)
     }
 
+    /// True if [`Self::used_since`] would return the usage: it may have changed since the last call.
+    #[must_use]
+    pub fn is_stirred(&self, number: TenantId) -> bool {
+        self.houses.get(&number).is_some_and(|house| house.stirred)
+    }
+
     /// The name of a device that a member joined, as it is used everywhere.
     #[must_use]
     pub fn name_of(&self, uuid: &str) -> String {

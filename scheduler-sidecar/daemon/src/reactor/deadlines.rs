@@ -10,15 +10,16 @@ use vgpu_accounting::clock;
 use vgpu_config::plan::TenantPlan;
 use vgpu_config::usage::DeadlinePlan;
 use vgpu_control::DeadlineStatus;
-use vgpu_core::units::share::Share;
-use vgpu_policy::deadline::{DeadlineRoom, DeadlineState, decide_deadline, find_highest_ceiling};
+use vgpu_policy::deadline::{DeadlineDecision, DeadlineDevice, DeadlineState, FloorSums, find_highest_ceiling};
 use vgpu_policy::idle::UseSample;
 use vgpu_policy::stage::PolicyStage;
 use vgpu_policy::usage::{UsageChange, UsageEffect};
+use vgpu_policy::words::format_time;
 
 use super::Reactor;
-use crate::config::{TenantConfig, device_name};
+use crate::config::{DeviceTermsConfig, device_name};
 use crate::kept_deadlines::{DeadlineStore, KeptDeadline, KeptDeadlines};
+use crate::room::TenantRoom;
 
 /// Time between two decisions, in seconds: floors follow hours.
 const DECISION_SECONDS: i64 = 10;
@@ -76,6 +77,20 @@ impl DeadlineFollower {
         plan.due > now || self.kept.get(tenant).is_some_and(|kept| kept.due == plan.due)
     }
 
+    /// The changes of terms that were decided last.
+    pub fn changes(&self) -> impl Iterator<Item = &UsageChange> {
+        self.changes.iter()
+    }
+
+    /// Forgets tenants whose deadline has no effect any longer; false: all have.
+    fn keep_only(&mut self, names: &BTreeSet<&str>) -> bool {
+        let before = self.kept.len();
+        self.kept.retain(|name, _| names.contains(name.as_str()));
+        self.charged.retain(|name, _| names.contains(name.as_str()));
+        self.states.retain(|name, _| names.contains(name.as_str()));
+        self.kept.len() < before
+    }
+
     /// Counts what the tenant got since its last sample. Time before the first sample is not counted: the last daemon
     /// did, or nobody.
     fn count(&mut self, tenant: &str, plan: &DeadlinePlan, charged_ns: u64, now: i64) -> bool {
@@ -89,11 +104,12 @@ impl DeadlineFollower {
     }
 
     /// Tells a state if it is news.
-    fn tell(&mut self, tenant: &str, state: DeadlineState, due: &str, since: impl Fn(i64) -> String) {
+    fn tell(&mut self, tenant: &str, state: DeadlineState, format: impl Fn(i64) -> String) {
         let Some(kept) = self.kept.get_mut(tenant) else { return };
         if !kept.is_news(state) {
             return;
         }
+        let due = format(kept.due);
         match state {
             DeadlineState::OnTime => {}
             DeadlineState::AtRisk => warn!(
@@ -101,7 +117,7 @@ impl DeadlineFollower {
                 tenant, due, "the floor that the deadline needs is not admissible; the tenant gets what is"
             ),
             DeadlineState::Missed { since: at } => {
-                let since = since(at);
+                let since = format(at);
                 warn!(kind = "deadline.missed", tenant, due, since, "the deadline cannot be met any more");
             }
             DeadlineState::Met => {
@@ -112,94 +128,113 @@ impl DeadlineFollower {
 }
 
 impl Reactor {
-    /// Counts the work of deadlines, and returns the floors that they need.
-    pub(super) fn deadline_changes(&mut self, samples: &[(u64, UseSample)]) -> Vec<UsageChange> {
+    /// Counts the work of deadlines, and decides the floors that they need when that is due.
+    pub(super) fn follow_deadlines(&mut self, samples: &[(u64, UseSample)]) {
         let now = clock::unix_seconds();
-        let mut all: Vec<(TenantConfig, DeadlinePlan)> = Vec::new();
+        let follower = &mut self.policies.needs.deadlines;
+        let mut followed: Vec<(&TenantRoom, DeadlinePlan)> = Vec::new();
         let mut is_new = false;
         for (id, sample) in samples {
             let Some(room) = self.rooms.get(id) else { continue };
-            let Some(plan) = room.tenant.usage.deadline else { continue };
-            if !self.policies.needs.deadlines.has_effect(&room.tenant.name, &plan, now) {
-                continue;
+            let (name, Some(plan)) = (&room.tenant.name, room.tenant.usage.deadline) else { continue };
+            if follower.has_effect(name, &plan, now) {
+                is_new |= follower.count(name, &plan, sample.charged_ns, now);
+                followed.push((room, plan));
             }
-            is_new |= self.policies.needs.deadlines.count(&room.tenant.name, &plan, sample.charged_ns, now);
-            all.push((room.tenant.clone(), plan));
         }
-        let names: BTreeSet<&str> = all.iter().map(|(tenant, _)| tenant.name.as_str()).collect();
-        let follower = &mut self.policies.needs.deadlines;
-        let before = follower.kept.len();
-        follower.kept.retain(|name, _| names.contains(name.as_str()));
-        follower.charged.retain(|name, _| names.contains(name.as_str()));
+        // Each of them is counted, so more counts mean that some have ended.
+        if follower.kept.len() > followed.len() {
+            is_new |= follower.keep_only(&followed.iter().map(|(room, _)| room.tenant.name.as_str()).collect());
+        }
         let is_due = now >= follower.decided.saturating_add(DECISION_SECONDS) || now < follower.decided;
-        if !is_new && !is_due && follower.kept.len() == before {
-            return follower.changes.clone();
+        if !is_new && !is_due {
+            return;
         }
-        follower.decided = now;
-        let changes = all.iter().flat_map(|(tenant, plan)| self.decide_one(tenant, plan, now)).collect::<Vec<_>>();
+        let mut decided = Vec::new();
+        let (mut sums, raised) = (self.floor_sums(), self.raised_floors());
+        for (room, plan) in followed {
+            let devices = self.deadline_devices(room, &raised);
+            let name = &room.tenant.name;
+            let follower = &self.policies.needs.deadlines;
+            let received = follower.kept.get(name).map_or(0, |kept| kept.received_ns);
+            let last = follower.states.get(name).copied().unwrap_or_default();
+            let is_paused_on = |device: &str| self.policies.is_paused_on(name, device);
+            let decision = sums.decide_next(&plan, received, &devices, last, is_paused_on, now);
+            decided.push((name.clone(), plan, devices, decision));
+        }
+        let zone = self.policies.zone.clone();
         let follower = &mut self.policies.needs.deadlines;
-        follower.changes.clone_from(&changes);
+        follower.decided = now;
+        follower.changes.clear();
+        for (name, plan, devices, decision) in decided {
+            follower.states.insert(name.clone(), decision.state);
+            follower.tell(&name, decision.state, |at| format_time(&zone, at));
+            follower.changes.extend(floor_changes(&name, &plan, &devices, &decision));
+        }
         if let Some(store) = &follower.store {
             store.save(&follower.kept);
         }
-        changes
     }
 
-    fn decide_one(&mut self, tenant: &TenantConfig, plan: &DeadlinePlan, now: i64) -> Vec<UsageChange> {
-        let rooms = self.deadline_rooms(tenant);
-        let due = self.policies.format_time(plan.due);
-        let received = self.policies.needs.deadlines.kept.get(&tenant.name).map_or(0, |kept| kept.received_ns);
-        let decision = decide_deadline(plan, received, &rooms, now);
-        let zone = self.policies.zone.clone();
-        let follower = &mut self.policies.needs.deadlines;
-        follower.states.insert(tenant.name.clone(), decision.state);
-        follower.tell(&tenant.name, decision.state, &due, |at| vgpu_policy::words::format_time(&zone, at));
-        let thousandths = plan.needed_ns / NS_PER_THOUSANDTH_HOUR;
-        let reason = format!("{}.{:03} GPU hours", thousandths / 1000, thousandths % 1000);
-        let change = |(device, floor): (String, Share)| UsageChange {
-            stage: PolicyStage::Need,
-            name: "deadline".into(),
-            tenant: tenant.name.clone(),
-            device: Some(device),
-            effect: UsageEffect::RaiseFloor(floor),
-            until: Some(plan.due),
-            reason: Some(reason.clone()),
-        };
-        let devices = tenant.on.iter().map(|on| device_name(&on.device));
-        let floors = devices.zip(decision.floors).filter_map(|(device, floor)| Some((device, floor?)));
-        // A paused tenant cannot use a promise.
-        floors.filter(|(device, _)| !self.policies.is_paused_on(&tenant.name, device)).map(change).collect()
+    /// The floors in force of all tenants, also of those that were removed and still have processes.
+    fn floor_sums(&self) -> FloorSums {
+        let mut sums = FloorSums::default();
+        for on in self.rooms.values().flat_map(|room| &room.tenant.on) {
+            sums.add_floor(&device_name(&on.device), on.terms.floor);
+        }
+        for terms in self.left_promises().flat_map(|left| &left.terms) {
+            sums.add_floor(&terms.device, terms.floor);
+        }
+        sums
     }
 
-    /// The room that a tenant's deadline has on each of its devices, next to the floors of all others.
-    fn deadline_rooms(&self, tenant: &TenantConfig) -> Vec<DeadlineRoom> {
-        let others = || self.rooms.values().filter(|room| room.tenant.name != tenant.name);
-        let promised = |device: &str| -> u32 {
-            let floors = others().flat_map(|room| &room.tenant.on).filter(|on| device_name(&on.device) == device);
-            let live = floors.filter_map(|on| on.terms.floor).map(|floor| u32::from(floor.as_permille()));
-            let left = self.left_promises().flat_map(|left| &left.terms).filter(|terms| terms.device == device);
-            let left = left.filter_map(|terms| terms.floor).map(|floor| u32::from(floor.as_permille()));
-            live.chain(left).sum()
+    /// The floors that the last decisions raised, by tenant and device, in thousandths.
+    fn raised_floors(&self) -> BTreeMap<(&str, &str), u32> {
+        let raised = |change: &'_ UsageChange| match change.effect {
+            UsageEffect::RaiseFloor(floor) => u32::from(floor.as_permille()),
+            _ => 0,
         };
+        let changes = self.policies.needs.deadlines.changes.iter();
+        changes.filter_map(|change| Some(((change.tenant.as_str(), change.device.as_deref()?), raised(change)))).collect()
+    }
+
+    /// A tenant's devices with its terms there.
+    fn deadline_devices(&self, room: &TenantRoom, raised: &BTreeMap<(&str, &str), u32>) -> Vec<DeadlineDevice> {
         let windows = self.loaded.as_ref().map_or(&[][..], |loaded| &loaded.plan.windows);
-        let own = self.rooms.values().find(|room| !room.is_removed() && room.tenant.name == tenant.name);
-        let own = TenantPlan::from(own.map_or(tenant, |room| &room.base));
-        let room = |on: &crate::config::DeviceTermsConfig| {
-            let device = device_name(&on.device);
-            let in_force = on.terms.ceiling.map_or(1000, |share| u32::from(share.as_permille()));
-            let ceiling = find_highest_ceiling(&own, &device, on.terms.ceiling, windows);
-            let is_own = |change: &&UsageChange| {
-                change.tenant == tenant.name && change.device.as_deref() == Some(device.as_str())
-            };
-            let raised =
-                self.policies.needs.deadlines.changes.iter().find(is_own).map_or(0, |change| match change.effect {
-                    UsageEffect::RaiseFloor(floor) => u32::from(floor.as_permille()),
-                    _ => 0,
-                });
-            DeadlineRoom { admissible: 1000_u32.saturating_sub(promised(&device)).min(in_force), ceiling, raised }
+        let own = TenantPlan::from(&room.base);
+        let device = |on: &DeviceTermsConfig| {
+            let name = device_name(&on.device);
+            DeadlineDevice {
+                floor: on.terms.floor,
+                ceiling: on.terms.ceiling,
+                highest_ceiling: find_highest_ceiling(&own, &name, on.terms.ceiling, windows),
+                raised: raised.get(&(room.tenant.name.as_str(), name.as_str())).copied().unwrap_or(0),
+                name,
+            }
         };
-        tenant.on.iter().map(room).collect()
+        room.tenant.on.iter().map(device).collect()
     }
+}
+
+/// The changes of terms that a decision makes.
+fn floor_changes<'d>(
+    tenant: &'d str,
+    plan: &'d DeadlinePlan,
+    devices: &'d [DeadlineDevice],
+    decision: &'d DeadlineDecision,
+) -> impl Iterator<Item = UsageChange> + 'd {
+    let thousandths = plan.needed_ns / NS_PER_THOUSANDTH_HOUR;
+    let reason = format!("{}.{:03} GPU hours", thousandths / 1000, thousandths % 1000);
+    let floors = devices.iter().zip(&decision.floors).filter_map(|(device, floor)| Some((device, (*floor)?)));
+    floors.map(move |(device, floor)| UsageChange {
+        stage: PolicyStage::Need,
+        name: "deadline".into(),
+        tenant: tenant.to_owned(),
+        device: Some(device.name.clone()),
+        effect: UsageEffect::RaiseFloor(floor),
+        until: Some(plan.due),
+        reason: Some(reason.clone()),
+    })
 }
 
 #[cfg(test)]

@@ -56,13 +56,19 @@ impl GroupState {
         self.seen.remove(tenant);
     }
 
+    /// The changes of terms that follow from use.
+    pub fn changes(&self) -> impl Iterator<Item = &UsageChange> {
+        self.weights.iter().chain(&self.quotas)
+    }
+
     /// Names of the tenants that run.
     pub fn running(&mut self, now: Instant) -> BTreeSet<String> {
         self.seen.retain(|_, seen| now.saturating_duration_since(*seen) < RUNNING_HOLD);
         self.seen.keys().cloned().collect()
     }
 
-    /// Makes the next look compute the weights, because the configuration changed.
+    /// Makes the next look compute the weights, because the configuration changed or a tenant was added: its own weight
+    /// is on another scale.
     pub fn weigh_again(&mut self) {
         self.weighed = None;
     }
@@ -155,42 +161,26 @@ impl Reactor {
         }
     }
 
-    /// Returns the changes of terms that follow from the use of groups. While the use is not known, the last ones stay.
-    pub(super) fn group_changes(&mut self) -> Vec<UsageChange> {
-        if !self.follows_groups() {
-            self.groups.stop();
-            return Vec::new();
-        }
+    /// Decides about the use of groups. While the use is not known, the last changes of terms stay.
+    pub(super) fn follow_groups(&mut self) {
         let (now, clock) = (Instant::now(), clock::unix_seconds());
         self.ask_group_use(clock);
         if let Some(used) = self.record.group_use() {
-            let is_old = self.groups.weighed.is_none_or(|at| now.saturating_duration_since(at) >= WEIGHT_PERIOD);
-            if is_old || self.has_unweighed_tenant() {
+            let is_due = self.groups.weighed.is_none_or(|at| now.saturating_duration_since(at) >= WEIGHT_PERIOD);
+            if is_due {
                 self.groups.weighed = Some(now);
                 self.weigh_tenants(&used, clock);
             }
             let states = self.quota_states(&used, clock);
-            let is_used_up = states.iter().any(|state| state.level == QuotaLevel::UsedUp);
-            let tenants = if is_used_up { self.policy_givens().tenants } else { Vec::new() };
-            self.groups.quotas = quota_changes(&tenants, &states);
+            let open = self.rooms.values().filter(|room| !room.is_removed()).map(|room| &room.base);
+            let tenants = open.map(|tenant| (tenant.name.as_str(), tenant.bearer.group.as_deref()));
+            self.groups.quotas = quota_changes(tenants, &states);
             self.groups.tell_quotas(states);
         }
-        self.groups.weights.iter().chain(&self.groups.quotas).cloned().collect()
     }
 
     fn quota_states(&self, used: &GroupUse, clock: i64) -> Vec<QuotaState> {
         follow_quotas(self.group_plans(), &use_by_period(used), self.groups.told.values(), clock)
-    }
-
-    /// True if weights are in force, and a tenant was added since they were computed: its own weight is on another scale.
-    fn has_unweighed_tenant(&self) -> bool {
-        let held = &self.groups.held;
-        let is_weighed = |name: &String| {
-            let first = held.range((name.clone(), String::new())..).next();
-            first.is_some_and(|((held, _), _)| held == name)
-        };
-        let open = self.rooms.values().filter(|room| !room.is_removed() && !room.tenant.on.is_empty());
-        !held.is_empty() && open.map(|room| &room.tenant.name).any(|name| !is_weighed(name))
     }
 
     /// Computes the weights of all tenants, if some group has a weight.

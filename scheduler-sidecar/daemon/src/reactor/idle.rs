@@ -16,11 +16,10 @@ use vgpu_control::event::DaemonEvent;
 use vgpu_core::limits::Mode;
 use vgpu_policy::idle::{IdleEnd, IdleWatch, UseSample, UseState};
 use vgpu_policy::stage::PolicyStage;
-use vgpu_policy::usage::{UsageChange, UsageEffect};
+use vgpu_policy::usage::{Restriction, UsageChange, UsageEffect};
 
 use super::Reactor;
 use super::tenants::open_owner;
-use crate::config::TenantConfig;
 use vgpu_control::finding::ProcessId;
 
 /// Time after which a program that suspends is killed.
@@ -32,11 +31,18 @@ const MAX_EVENTS_SEARCHED: usize = 64;
 /// A tenant that is followed.
 #[derive(Debug, Default)]
 struct FollowedTenant {
+    /// The plan in force.
     plan: IdlePlan,
+    /// The plan of the file, and the tenant's mode, from which [`Self::plan`] follows.
+    given: Option<(IdlePlan, Mode)>,
     watch: IdleWatch,
     memory: u64,
     /// Processes that got the last SIGTERM.
     asked: BTreeSet<ProcessId>,
+    /// Bounds that hold for the tenant, and why.
+    restriction: Option<(Restriction, UseState)>,
+    /// False: the last samples had none of this tenant.
+    is_sampled: bool,
 }
 
 impl FollowedTenant {
@@ -44,16 +50,47 @@ impl FollowedTenant {
     fn asked_members(&self, members: BTreeSet<ProcessId>) -> BTreeSet<ProcessId> {
         members.into_iter().filter(|process| self.asked.contains(process)).collect()
     }
+
+    /// Takes over the plan of the file. Steps of a tenant that is only observed are only told.
+    fn follow_plan(&mut self, plan: &IdlePlan, mode: Mode) {
+        if self.given.as_ref().is_none_or(|(given, of)| given != plan || *of != mode) {
+            self.plan = IdlePlan { dry_run: plan.dry_run || mode == Mode::Observe, ..plan.clone() };
+            self.given = Some((plan.clone(), mode));
+        }
+    }
 }
 
-/// The tenants that are followed, by name.
+/// The tenants that are followed.
 #[derive(Debug, Default)]
-pub(crate) struct IdleFollower(BTreeMap<String, FollowedTenant>);
+pub(crate) struct IdleFollower {
+    /// By name.
+    tenants: BTreeMap<String, FollowedTenant>,
+    changes: Vec<UsageChange>,
+}
 
 impl IdleFollower {
+    /// The changes of terms that hold now.
+    pub fn changes(&self) -> impl Iterator<Item = &UsageChange> {
+        self.changes.iter()
+    }
+
+    fn collect_changes(&mut self) {
+        let restricted = self.tenants.iter().filter_map(|(name, tenant)| Some((name, tenant.restriction?)));
+        let change = |(tenant, (bounds, state)): (&String, (Restriction, UseState))| UsageChange {
+            stage: PolicyStage::Need,
+            name: "idle".into(),
+            tenant: tenant.clone(),
+            device: None,
+            effect: UsageEffect::Restrict(bounds),
+            until: None,
+            reason: Some(state.word().to_owned()),
+        };
+        self.changes = restricted.map(change).collect();
+    }
+
     /// How a tenant uses what it holds; `None`: it is not followed.
     pub fn status_of(&self, tenant: &str) -> Option<IdleStatus> {
-        let FollowedTenant { plan, watch, memory, .. } = self.0.get(tenant)?;
+        let FollowedTenant { plan, watch, memory, .. } = self.tenants.get(tenant)?;
         Some(IdleStatus {
             state: watch.state().word().to_owned(),
             idle_seconds: watch.idle_seconds(),
@@ -65,7 +102,7 @@ impl IdleFollower {
 
     /// A sentence about a tenant that is not busy; `None`: it is busy or not followed.
     pub fn sentence(&self, tenant: &str) -> Option<String> {
-        let FollowedTenant { plan, watch, .. } = self.0.get(tenant)?;
+        let FollowedTenant { plan, watch, .. } = self.tenants.get(tenant)?;
         let state = watch.state();
         let steps: Vec<&str> = watch.taken_steps().iter().map(|kind| kind.word()).collect();
         let steps = match (steps.is_empty(), plan.dry_run) {
@@ -83,50 +120,47 @@ fn to_gib_hours(byte_seconds: u128) -> f64 {
     (hours * 1000.0).round() / 1000.0
 }
 
-/// The tenant's plan about idleness; `None`: it has none. Steps of a tenant that is only observed are only told.
-fn idle_plan_of(tenant: &TenantConfig) -> Option<IdlePlan> {
-    let plan = tenant.usage.idle.clone()?;
-    Some(IdlePlan { dry_run: plan.dry_run || tenant.mode == Mode::Observe, ..plan })
-}
-
 impl Reactor {
-    /// Takes the next samples: logs changed states, takes steps that are due, and returns the changes of terms.
-    pub(super) fn idle_changes(&mut self, samples: &[(u64, UseSample)]) -> Vec<UsageChange> {
-        let mut followed = std::mem::take(&mut self.policies.needs.idle.0);
-        let mut seen = BTreeSet::new();
-        let mut changes = Vec::new();
+    /// Takes the next samples: logs changed states, takes steps that are due, and decides which terms change.
+    pub(super) fn follow_idle(&mut self, samples: &[(u64, UseSample)]) {
+        let mut follower = std::mem::take(&mut self.policies.needs.idle);
+        let followed = &mut follower.tenants;
+        let mut is_other = false;
         for (id, sample) in samples {
             let Some(room) = self.rooms.get(id) else { continue };
-            let (name, Some(plan)) = (room.tenant.name.clone(), idle_plan_of(&room.tenant)) else { continue };
-            let tenant = followed.entry(name.clone()).or_default();
-            (tenant.plan, tenant.memory) = (plan, sample.memory);
+            let (name, Some(plan)) = (&room.tenant.name, &room.tenant.usage.idle) else { continue };
+            if !followed.contains_key(name) {
+                followed.insert(name.clone(), FollowedTenant::default());
+            }
+            let Some(tenant) = followed.get_mut(name) else { continue };
+            tenant.follow_plan(plan, room.tenant.mode);
+            (tenant.memory, tenant.is_sampled) = (sample.memory, true);
             let news = tenant.watch.take_sample(&tenant.plan, *sample);
             if let Some((before, state)) = news.change {
-                tell_change(&name, before, state, news.ended, sample);
+                tell_change(name, before, state, news.ended, sample);
             }
             for step in news.steps {
-                self.take_step(*id, &name, tenant, step);
+                self.take_step(*id, name, tenant, step);
             }
             if news.is_kill_due {
-                signal_processes(&name, &tenant.asked_members(self.member_processes(*id)), Signal::KILL);
+                signal_processes(name, &tenant.asked_members(self.member_processes(*id)), Signal::KILL);
             }
-            changes.extend(tenant.watch.restriction(&tenant.plan).map(|bounds| UsageChange {
-                stage: PolicyStage::Need,
-                name: "idle".into(),
-                tenant: name.clone(),
-                device: None,
-                effect: UsageEffect::Restrict(bounds),
-                until: None,
-                reason: Some(tenant.watch.state().word().to_owned()),
-            }));
-            seen.insert(name);
+            let restriction = tenant.watch.restriction(&tenant.plan).map(|bounds| (bounds, tenant.watch.state()));
+            is_other |= restriction != tenant.restriction;
+            tenant.restriction = restriction;
         }
-        followed.retain(|name, _| seen.contains(name));
-        self.policies.needs.idle.0 = followed;
-        changes
+        followed.retain(|_, tenant| {
+            let is_sampled = std::mem::take(&mut tenant.is_sampled);
+            is_other |= !is_sampled && tenant.restriction.is_some();
+            is_sampled
+        });
+        if is_other {
+            follower.collect_changes();
+        }
+        self.policies.needs.idle = follower;
     }
 
-    fn take_step(&mut self, id: u64, name: &str, tenant: &mut FollowedTenant, step: IdleStep) {
+    fn take_step(&self, id: u64, name: &str, tenant: &mut FollowedTenant, step: IdleStep) {
         let plan = &tenant.plan;
         let next = self.journal.event_position().next;
         let processes = self.member_processes(id);
@@ -264,14 +298,12 @@ mod tests {
 
     #[test]
     fn steps_of_a_tenant_that_is_only_observed_are_only_told() {
-        let mut tenant = TenantConfig::on_all_devices("a", "/s".into(), None, None);
-        assert_eq!(idle_plan_of(&tenant), None);
+        let mut tenant = FollowedTenant::default();
         for (mode, in_file, dry_run) in
             [(Mode::Enforce, false, false), (Mode::Enforce, true, true), (Mode::Observe, false, true)]
         {
-            tenant.mode = mode;
-            tenant.usage.idle = Some(IdlePlan { dry_run: in_file, ..IdlePlan::default() });
-            assert_eq!(idle_plan_of(&tenant).map(|plan| plan.dry_run), Some(dry_run), "{mode:?} {in_file}");
+            tenant.follow_plan(&IdlePlan { dry_run: in_file, ..IdlePlan::default() }, mode);
+            assert_eq!(tenant.plan.dry_run, dry_run, "{mode:?} {in_file}");
         }
     }
 }

@@ -234,6 +234,7 @@ impl Reactor {
         self.leases.put_tenant(arbiter_number(id), tenant, clock::now());
         self.keep_terms(id);
         self.keep_limits(id);
+        self.groups.weigh_again();
         self.follow_usage_at_once();
     }
 

@@ -16,7 +16,7 @@ use crate::recent::RecentSums;
 use vgpu_accounting::clock;
 use vgpu_accounting::record::energy::EnergyUse;
 use vgpu_accounting::record::integrate;
-use vgpu_accounting::record::ledgers::HeldMemory;
+use vgpu_accounting::record::ledgers::{HeldMemory, RoomDevice};
 use vgpu_config::show;
 use vgpu_control::explain::TenantFacts;
 use vgpu_control::service::ServiceSums;
@@ -154,6 +154,12 @@ impl Reactor {
             Some((used.device.clone(), held))
         };
         used.iter().filter_map(on).collect()
+    }
+
+    /// Bytes that a tenant with members on a device holds there, including memory that its ledger does not contain.
+    pub(super) fn held_bytes(&self, whose: &RoomDevice) -> u64 {
+        let Some((used, overhead)) = self.record.held_bytes(whose) else { return 0 };
+        used.saturating_add(self.leases.uncharged_bytes(arbiter_number(whose.0), &whose.1).unexplained_bytes(overhead))
     }
 
     /// State of a tenant now, from the leases. For a tenant without pages no report is read; most tenants have none.
@@ -343,6 +349,7 @@ impl Reactor {
             if has_grown {
                 self.note_running(id, now);
             }
+            self.policies.needs.note_changed(id);
             changed.push((id, used));
         }
         self.note_all_use(changed);

@@ -18,9 +18,15 @@ impl Reactor {
             return;
         }
         self.policies.next_usage = Some(now + USAGE_PERIOD);
-        let changes = self.usage_changes();
-        if changes != self.policies.usage {
-            self.policies.usage = changes;
+        if self.follows_groups() {
+            self.follow_groups();
+        }
+        if self.has_needs() {
+            self.follow_needs();
+        }
+        // At rest nothing changes, so the lists are compared where they lie.
+        if !self.usage_changes().eq(&self.policies.usage) {
+            self.policies.usage = self.usage_changes().cloned().collect();
             self.apply_policies(&ChangeNote::default());
         }
     }
@@ -52,12 +58,9 @@ impl Reactor {
         }
     }
 
-    /// Collects the changes of all policies that follow use, groups first.
-    fn usage_changes(&mut self) -> Vec<UsageChange> {
-        let mut changes = if self.follows_groups() { self.group_changes() } else { Vec::new() };
-        if self.has_needs() {
-            changes.extend(self.need_changes());
-        }
-        changes
+    /// The changes of all policies that follow use, groups first.
+    fn usage_changes(&self) -> impl Iterator<Item = &UsageChange> {
+        let needs = &self.policies.needs;
+        self.groups.changes().chain(needs.deadlines.changes()).chain(needs.idle.changes())
     }
 }
