@@ -3,10 +3,11 @@
 //! Each run has a thread of its own, so that no program delays the loop or another program. An action has at most
 //! `at_once` threads; a thread takes the next waiting event when its program ended, and ends when none waits. Events
 //! beyond [`MAX_EVENTS_WAITING`] are dropped, and counted. [`run`] is one run, [`program`] what the started process
-//! does before it becomes the program.
+//! does before it becomes the program, [`once`] the queue of programs that no action of the file starts.
 //!
 //! [`super::journal`] offers every event while it is logged, so nothing here logs under a lock or within an offer.
 
+pub mod once;
 mod program;
 mod run;
 
@@ -24,7 +25,11 @@ use tracing::{info, warn};
 use vgpu_config::action::ActionPlan;
 use vgpu_control::ActionStatus;
 use vgpu_control::event::DaemonEvent;
+use vgpu_control::finding::ProcessId;
 
+use crate::proof::processes;
+
+use once::{OnceQueue, OnceRun};
 pub use program::{BECOME_PROGRAM, become_program};
 use run::{RunResult, run_program};
 
@@ -48,6 +53,7 @@ struct SharedActions {
 #[derive(Default)]
 struct ActionBook {
     actions: Vec<LiveAction>,
+    once: OnceQueue,
     next_number: u64,
     /// True if the daemon ends: waiting events start nothing.
     is_stopping: bool,
@@ -171,19 +177,47 @@ impl ActionRunner {
         book.actions.iter_mut().filter_map(|action| action.offer(event).then_some(action.number)).collect()
     }
 
-    /// Runs a program once, for an event, next to the actions of the file.
-    pub fn run_once(&self, plan: &ActionPlan, event: &Arc<DaemonEvent>) {
+    /// Runs a program once, next to the actions of the file, when few others of its kind run.
+    pub fn run_once(&self, run: OnceRun) {
         let mut book = self.0.book.lock();
-        if book.is_stopping {
+        if book.is_stopping || !book.once.offer(run) {
             return;
         }
-        book.next_number += 1;
-        // As an action that the file has no longer: it ends with this run.
-        let (number, waiting) = (book.next_number, VecDeque::from([event.clone()]));
-        let action = LiveAction { is_removed: true, waiting, running: 1, ..LiveAction::new(number, plan) };
-        book.actions.push(action);
         drop(book);
-        self.start_threads(&[number]);
+        let runner = self.clone();
+        let thread = thread::Builder::new().name("vgpud-once".into()).spawn(move || runner.work_once());
+        if thread.is_err() {
+            // The run waits for a later thread.
+            self.0.book.lock().once.running -= 1;
+        }
+    }
+
+    /// Drops the runs for a tenant that wait.
+    pub fn withdraw_once(&self, tenant: &str) {
+        self.0.book.lock().once.withdraw(tenant);
+    }
+
+    /// A thread of the queue of runs: one program after the other.
+    fn work_once(&self) {
+        while let Some((plan, event)) = self.take_once() {
+            let result = run_program(&plan, &event, &self.0.run_dir, self.0.stop.as_ref());
+            tell_ended(&plan, &event, &result);
+        }
+    }
+
+    /// Takes the next run; `None`: none waits, and the thread is no longer counted.
+    fn take_once(&self) -> Option<(ActionPlan, Arc<DaemonEvent>)> {
+        let is_there = |process: &ProcessId| processes::read_process(process.pid) == Some(*process);
+        let mut book = self.0.book.lock();
+        if book.is_stopping {
+            book.once.clear();
+        }
+        let next = book.once.take_next(is_there);
+        if next.is_none() {
+            book.once.running -= 1;
+            self.0.ended.notify_all();
+        }
+        next
     }
 
     /// Starts a thread for each of these actions. Where none can be started, the event waits for a later thread.
@@ -220,7 +254,7 @@ impl ActionRunner {
         let mut book = self.0.book.lock();
         let mut wait = |patience: Duration| {
             let end = Instant::now() + patience;
-            while book.actions.iter().any(|action| action.running > 0) {
+            while book.once.running > 0 || book.actions.iter().any(|action| action.running > 0) {
                 if self.0.ended.wait_until(&mut book, end).timed_out() {
                     break;
                 }

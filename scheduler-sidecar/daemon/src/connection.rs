@@ -112,11 +112,13 @@ impl Connection {
         Self { stream, peer, process, side, state, image: None, member: None, deadline, input, output }
     }
 
-    /// The process, if it is a member of the tenant of this room: it said hello, and was known when it connected.
+    /// The numbers of the room and of the member; `None`: it has said no hello, or is no member any longer.
     #[must_use]
-    pub fn member_process(&self, room: u64) -> Option<ProcessId> {
-        let said_hello = matches!(self.state, ConnectionState::Registered(..));
-        self.process.filter(|_| said_hello && self.side == ConnectionSide::Member(room))
+    pub fn membership(&self) -> Option<(u64, u64)> {
+        match (self.side, &self.state) {
+            (ConnectionSide::Member(room), ConnectionState::Registered(..)) => Some((room, self.member?)),
+            _ => None,
+        }
     }
 
     /// Reads the program of the process that connected; `None`: it cannot be read, or another process has the ID now.
@@ -255,6 +257,7 @@ mod tests {
     use super::*;
 
     const ROOM: u64 = 7;
+    const MEMBER: u64 = 3;
 
     /// A connection of this process that said hello. Both ends, so that it stays open.
     fn registered() -> (Connection, OwnedFd) {
@@ -262,7 +265,7 @@ mod tests {
         let peer = PeerCredentials::of_stream(&here).unwrap();
         let mut connection = Connection::new(here, peer, ConnectionSide::Member(ROOM), Instant::now());
         let hello = Hello { pid: 1, version: String::new(), clock: 0 };
-        connection.state = ConnectionState::Registered(hello, Instant::now());
+        (connection.state, connection.member) = (ConnectionState::Registered(hello, Instant::now()), Some(MEMBER));
         (connection, there)
     }
 
@@ -274,10 +277,10 @@ mod tests {
         // The process that connected has ended, and its ID went to this one.
         let ended = ProcessId { began: own.began - 1, ..own };
         connection.process = Some(ended);
-        assert_eq!((connection.read_image(), connection.member_process(ROOM)), (None, Some(ended)));
+        assert_eq!(connection.read_image(), None);
         // Also if that process was not known.
         connection.process = None;
-        assert_eq!((connection.read_image(), connection.member_process(ROOM)), (None, None));
+        assert_eq!(connection.read_image(), None);
     }
 
     #[test]
@@ -285,8 +288,8 @@ mod tests {
         let (mut connection, _there) = registered();
         let own = processes::read_process(std::process::id());
         assert!(connection.image.is_none() && own.is_some());
-        assert_eq!((connection.member_process(ROOM), connection.member_process(ROOM + 1)), (own, None));
+        assert_eq!((connection.membership(), connection.process), (Some((ROOM, MEMBER)), own));
         connection.state = ConnectionState::Silent;
-        assert_eq!(connection.member_process(ROOM), None);
+        assert_eq!(connection.membership(), None);
     }
 }

@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
 
 use super::actions::ActionRunner;
+use super::actions::once::OnceRun;
 use super::audit::AuditLog;
 use vgpu_config::action::ActionPlan;
 use vgpu_control::event::{DaemonEvent, EventPosition, kind_named};
@@ -89,9 +90,17 @@ impl EventJournal {
     }
 
     /// Runs a program once, for an event. False: no program can be run.
-    pub fn run_once(&self, plan: &ActionPlan, event: &Arc<DaemonEvent>) -> bool {
+    pub fn run_once(&self, run: OnceRun) -> bool {
         let actions = self.0.ring.lock().actions.clone();
-        actions.map(|actions| actions.run_once(plan, event)).is_some()
+        actions.map(|actions| actions.run_once(run)).is_some()
+    }
+
+    /// Drops the runs for a tenant that wait.
+    pub fn withdraw_once(&self, tenant: &str) {
+        let actions = self.0.ring.lock().actions.clone();
+        if let Some(actions) = actions {
+            actions.withdraw_once(tenant);
+        }
     }
 
     /// State of the actions in force.

@@ -17,6 +17,7 @@ mod follow;
 mod groups;
 mod idle;
 mod labels;
+mod members;
 mod needs;
 mod places;
 mod policies;

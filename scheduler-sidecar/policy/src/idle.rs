@@ -169,6 +169,12 @@ impl IdleWatch {
         &self.taken
     }
 
+    /// True if the step was taken and still holds.
+    #[must_use]
+    pub fn has_taken(&self, kind: StepKind) -> bool {
+        self.taken.contains(&kind)
+    }
+
     /// Bytes held multiplied by seconds, since the tenant became idle.
     #[must_use]
     pub const fn hoarded_byte_seconds(&self) -> u128 {

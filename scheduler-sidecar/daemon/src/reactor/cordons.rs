@@ -19,7 +19,7 @@ use super::places::{lasting_name, present_name};
 use super::tenants::is_tenant_of;
 use super::{Reactor, arbiter_number};
 use crate::config::{DeviceName, DeviceTermsConfig};
-use crate::connection::{Connection, ConnectionSide, ConnectionState, PeerCredentials};
+use crate::connection::{Connection, PeerCredentials};
 
 /// A member on a cordoned device or of a cordoned tenant.
 pub(super) struct MemberThere {
@@ -164,12 +164,7 @@ impl Reactor {
     pub(super) fn members_there(&self, subject: &CordonSubject) -> Vec<MemberThere> {
         let on_device = subject.device().map(|device| self.members_on(device)).unwrap_or_default();
         let mut there = Vec::new();
-        for connection in self.connections.values() {
-            let (ConnectionSide::Member(id), ConnectionState::Registered(..), Some(member)) =
-                (connection.side, &connection.state, connection.member)
-            else {
-                continue;
-            };
+        for (id, member, connection) in self.connected_members() {
             let Some(room) = self.rooms.get(&id) else { continue };
             let tenant = &room.tenant.name;
             let is_there = match subject {

@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use rustix::process::Signal;
 use tracing::{info, warn};
 use vgpu_accounting::clock;
@@ -12,7 +13,7 @@ use vgpu_policy::cordons::{Cordon, CordonSubject};
 
 use super::Reactor;
 use super::cordons::subject_fields;
-use super::tenants::open_owner;
+use super::members::signal_process;
 
 /// Pause between two looks at the members of evacuations.
 const EVACUATION_LOOK_PAUSE: Duration = Duration::from_secs(1);
@@ -133,14 +134,12 @@ impl Reactor {
                 && let Some(process) = member.process
                 && self.evacuated.terminated.insert(key)
             {
-                // The descriptor holds the process, so that its ID cannot change its meaning before the signal is sent.
-                let held = open_owner(process.pid).filter(|(found, _)| *found == process);
-                match held.map(|(_, held)| rustix::process::pidfd_send_signal(&held, Signal::TERM)) {
-                    Some(Ok(())) => {
+                match signal_process(&process, Signal::TERM) {
+                    Ok(()) => {
                         info!(kind = "evacuation.terminated", %tenant, pid, why = %on, "a member got SIGTERM")
                     }
-                    Some(Err(why)) => warn!(%tenant, pid, %why, "a member of an evacuation cannot be signalled"),
-                    None => {}
+                    Err(Errno::SRCH) => {}
+                    Err(why) => warn!(%tenant, pid, %why, "a member of an evacuation cannot be signalled"),
                 }
             }
         }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::process::{Signal, pidfd_send_signal};
+use rustix::process::Signal;
 use tracing::{info, warn};
 use vgpu_config::action::ActionPlan;
 use vgpu_config::usage::{IdlePlan, IdleStep, StepKind};
@@ -19,7 +19,8 @@ use vgpu_policy::stage::PolicyStage;
 use vgpu_policy::usage::{Restriction, UsageChange, UsageEffect};
 
 use super::Reactor;
-use super::tenants::open_owner;
+use super::members::signal_process;
+use crate::actions::once::OnceRun;
 use vgpu_control::finding::ProcessId;
 
 /// Time after which a program that suspends is killed.
@@ -41,6 +42,8 @@ struct FollowedTenant {
     asked: BTreeSet<ProcessId>,
     /// Bounds that hold for the tenant, and why.
     restriction: Option<(Restriction, UseState)>,
+    /// True while the step `suspend` holds.
+    is_suspended: bool,
     /// False: the last samples had none of this tenant.
     is_sampled: bool,
 }
@@ -145,6 +148,10 @@ impl Reactor {
             if news.is_kill_due {
                 signal_processes(name, &tenant.asked_members(self.member_processes(*id)), Signal::KILL);
             }
+            let was_suspended = std::mem::replace(&mut tenant.is_suspended, tenant.watch.has_taken(StepKind::Suspend));
+            if was_suspended && !tenant.is_suspended {
+                self.journal.withdraw_once(name);
+            }
             let restriction = tenant.watch.restriction(&tenant.plan).map(|bounds| (bounds, tenant.watch.state()));
             is_other |= restriction != tenant.restriction;
             tenant.restriction = restriction;
@@ -185,13 +192,15 @@ impl Reactor {
                 let program = ActionPlan {
                     events: vec!["idle.step".into()],
                     kinds: BTreeSet::new(),
-                    exec: plan.suspend.iter().chain(&pids).cloned().collect(),
+                    exec: plan.suspend.clone(),
                     timeout: SUSPEND_TIMEOUT,
                     at_once: 1,
                 };
-                let runs = !plan.suspend.is_empty()
-                    && !pids.is_empty()
-                    && events.iter().find(is_it).is_some_and(|event| self.journal.run_once(&program, event));
+                let event = events.iter().find(is_it).cloned();
+                let can_run = !plan.suspend.is_empty() && !processes.is_empty();
+                let runs = event
+                    .filter(|_| can_run)
+                    .is_some_and(|event| self.journal.run_once(OnceRun { plan: program, processes, event }));
                 if !runs {
                     warn!(tenant = %name, "its processes cannot be suspended: there is no program or no process");
                 }
@@ -208,23 +217,18 @@ impl Reactor {
 
     /// The processes of a tenant that are connected now, each once, as they were when they connected.
     fn member_processes(&self, id: u64) -> BTreeSet<ProcessId> {
-        self.connections.values().filter_map(|connection| connection.member_process(id)).collect()
+        self.members_of(id).filter_map(|connection| connection.process).collect()
     }
 }
 
-/// Sends a signal to processes of a tenant, but never to a later process with the same ID.
+/// Sends a signal to processes of a tenant.
 fn signal_processes(tenant: &str, processes: &BTreeSet<ProcessId>, signal: Signal) {
     for process in processes {
-        // The pidfd holds the process before it is identified, so the ID cannot change its meaning.
-        let sent = match open_owner(process.pid) {
-            Some((there, held)) if there == *process => pidfd_send_signal(&held, signal).is_ok(),
-            _ => false,
-        };
+        let sent = signal_process(process, signal);
         let (pid, signal) = (process.pid, if signal == Signal::KILL { "SIGKILL" } else { "SIGTERM" });
-        if sent {
-            warn!(%tenant, pid, signal, "an idle process was signalled");
-        } else {
-            warn!(%tenant, pid, signal, "an idle process cannot be signalled: it is gone or is not this daemon's to signal");
+        match sent {
+            Ok(()) => warn!(%tenant, pid, signal, "an idle process was signalled"),
+            Err(why) => warn!(%tenant, pid, signal, %why, "an idle process cannot be signalled"),
         }
     }
 }

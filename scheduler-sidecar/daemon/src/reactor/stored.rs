@@ -12,10 +12,10 @@ use vgpu_control::TenantStatus;
 use vgpu_control::finding::ProcessId;
 
 use super::Reactor;
-use super::tenants::{AddedTenants, is_tenant_of, open_owner};
+use super::members::open_process;
+use super::tenants::{AddedTenants, is_tenant_of};
 use crate::added::AddedTenant;
 use crate::config::TenantConfig;
-use crate::connection::{ConnectionSide, ConnectionState};
 use crate::proof::image::Image;
 use crate::proof::processes::read_image;
 use crate::room::{TenantRoom, remove_dir};
@@ -61,7 +61,7 @@ impl Reactor {
 
     fn serve_stored(&mut self, stored: AddedTenant) {
         let name = stored.section.name.clone();
-        let owner = stored.owner.map(|owner| open_owner(owner.pid).filter(|(process, _)| *process == owner));
+        let owner = stored.owner.map(|owner| open_process(owner.pid).filter(|(process, _)| *process == owner));
         if owner.as_ref().is_some_and(Option::is_none) || stored.ends_ns.is_some_and(|ends| ends <= clock::now()) {
             info!(kind = "tenant.removed", tenant = %name, "its process or its time ended while it was not served");
             self.added.remove_file(&name);
@@ -114,14 +114,9 @@ impl Reactor {
     /// Keeps the promise of a tenant that is removed while its members run: here, and in its file for the next daemon.
     pub(super) fn keep_promise(&mut self, mut stored: AddedTenant) {
         let name = stored.section.name.clone();
-        let connected = self.connections.values().filter(|connection| {
-            let ConnectionSide::Member(id) = connection.side else { return false };
-            matches!(connection.state, ConnectionState::Registered(..))
-                && self.rooms.get(&id).is_some_and(|room| room.tenant.name == name)
-        });
-        let connected = connected.filter_map(|connection| {
-            connection.image.or_else(|| connection.process.and_then(|process| read_image(process.pid)))
-        });
+        let is_of_tenant = |id: u64| self.rooms.get(&id).is_some_and(|room| room.tenant.name == name);
+        let connected = self.connected_members().filter(|(id, ..)| is_of_tenant(*id));
+        let connected = connected.filter_map(|(.., connection)| connection.image.or_else(|| connection.read_image()));
         // Members of the previous daemon that have not come back to this one.
         let prior = self.roster.prior_members().filter(|prior| prior.tenant == name).map(|prior| prior.image);
         let mut remaining: Vec<Image> = Vec::new();

@@ -10,7 +10,6 @@ use std::path::Path;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tracing::{info, warn};
 use vgpu_accounting::clock;
 use vgpu_config::added::{SectionRefusal, TenantSection};
@@ -20,11 +19,12 @@ use vgpu_control::AddedStatus;
 use vgpu_control::finding::ProcessId;
 use vgpu_control::tenant::{DaemonRefusal, RefusalKind, TenantAnswer, TenantState};
 
+use super::members::open_process;
 use super::policies::ChangeNote;
 use super::{FIRST_OWNER, Reactor};
 use crate::added::{AddedStore, AddedTenant};
 use crate::config::TenantConfig;
-use crate::connection::{ConnectionSide, ConnectionState, PeerCredentials};
+use crate::connection::PeerCredentials;
 use crate::proof::processes;
 use crate::room;
 
@@ -134,12 +134,6 @@ impl AddedTenants {
     }
 }
 
-/// Opens a process for its end. The process is identified after it was opened, so its ID cannot change its meaning.
-pub(super) fn open_owner(pid: u32) -> Option<(ProcessId, OwnedFd)> {
-    let held = pidfd_open(Pid::from_raw(i32::try_from(pid).ok()?)?, PidfdFlags::empty()).ok()?;
-    Some((processes::read_process(pid)?, held))
-}
-
 fn refuse(kind: RefusalKind, words: impl Into<String>) -> DaemonRefusal {
     DaemonRefusal { words: words.into(), kind: Some(kind) }
 }
@@ -176,7 +170,7 @@ impl Reactor {
         }
         let owner = lifetime.pid.map(|pid| {
             let words = format!("--pid {pid} is no process here; accepted: the ID of a running process");
-            open_owner(pid).ok_or_else(|| refuse(RefusalKind::BadTerms, words))
+            open_process(pid).ok_or_else(|| refuse(RefusalKind::BadTerms, words))
         });
         let (owner_id, owner) = owner.transpose()?.unzip();
         let ends_ns =
@@ -397,10 +391,7 @@ impl Reactor {
         let (rooms, record) = (&self.rooms, &self.record);
         self.added.unwritten.retain(|(_, id)| rooms.contains_key(id) || !record.is_written(*id));
         let room = self.rooms.iter().find(|(_, room)| room.tenant.name == name);
-        let members = self.connections.values().filter(|connection| {
-            let ConnectionSide::Member(id) = connection.side else { return false };
-            matches!(connection.state, ConnectionState::Registered(..)) && room.is_some_and(|(of, _)| *of == id)
-        });
+        let members = room.into_iter().flat_map(|(id, _)| self.members_of(*id));
         // A process whose ID now belongs to another one is no member. The process that holds its connection is not known.
         let living = |process: &ProcessId| processes::read_process(process.pid) == Some(*process);
         let members: Vec<Option<ProcessId>> = members.map(|connection| connection.process.filter(living)).collect();

@@ -1,0 +1,59 @@
+//! The members that are connected, and signals to processes.
+
+use std::os::fd::OwnedFd;
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use vgpu_control::finding::ProcessId;
+
+use super::Reactor;
+use crate::connection::Connection;
+use crate::proof::processes;
+
+impl Reactor {
+    /// The connections of all members: the number of the room, that of the member, and the connection.
+    pub(super) fn connected_members(&self) -> impl Iterator<Item = (u64, u64, &Connection)> {
+        self.connections.values().filter_map(|connection| {
+            let (room, member) = connection.membership()?;
+            Some((room, member, connection))
+        })
+    }
+
+    /// The connections of the members of a room.
+    pub(super) fn members_of(&self, id: u64) -> impl Iterator<Item = &Connection> {
+        self.connected_members().filter(move |(room, ..)| *room == id).map(|(.., connection)| connection)
+    }
+}
+
+/// Opens a process, for its end or for signals. It is identified after it was opened, so its ID cannot change its
+/// meaning.
+pub(super) fn open_process(pid: u32) -> Option<(ProcessId, OwnedFd)> {
+    let held = pidfd_open(Pid::from_raw(i32::try_from(pid).ok()?)?, PidfdFlags::empty()).ok()?;
+    Some((processes::read_process(pid)?, held))
+}
+
+/// Sends a signal to a process, but never to a later one with the same ID.
+///
+/// # Errors
+/// [`rustix::io::Errno::SRCH`]: it has ended; and those of `pidfd_send_signal`.
+pub(super) fn signal_process(process: &ProcessId, signal: Signal) -> rustix::io::Result<()> {
+    let held = open_process(process.pid).filter(|(found, _)| found == process);
+    let (_, held) = held.ok_or(rustix::io::Errno::SRCH)?;
+    pidfd_send_signal(&held, signal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_later_process_with_the_same_id_gets_no_signal() {
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let process = processes::read_process(child.id()).unwrap();
+        let ended = ProcessId { began: process.began - 1, ..process };
+        assert_eq!(signal_process(&ended, Signal::KILL), Err(rustix::io::Errno::SRCH));
+        assert_eq!(child.try_wait().unwrap(), None);
+        assert_eq!(signal_process(&process, Signal::KILL), Ok(()));
+        child.wait().unwrap();
+        assert_eq!(signal_process(&process, Signal::KILL), Err(rustix::io::Errno::SRCH));
+    }
+}
