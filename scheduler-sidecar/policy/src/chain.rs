@@ -131,6 +131,10 @@ pub struct RefusedPolicy {
     pub stage: PolicyStage,
     /// Name of its cause.
     pub name: String,
+    /// The tenant whose terms it would change; `None`: it names several.
+    pub tenant: Option<String>,
+    /// The device on which it does not fit; `None`: that is not known.
+    pub device: Option<String>,
     /// Why it does not fit, with what would.
     pub words: String,
 }
@@ -230,11 +234,16 @@ pub fn decide(inputs: &PolicyInputs<'_>, now: i64) -> Decision {
         let by_tenant = PoliciesByTenant::new(&active);
         let apply = |tenant| apply_all(inputs.devices, by_tenant.policies_of(&active, tenant), tenant);
         let outcomes: Vec<_> = inputs.tenants.iter().map(apply).collect();
-        let Some((at, words)) = find_culprit(inputs, &active, &outcomes) else {
+        let Some((at, device, words)) = find_culprit(inputs, &active, &outcomes) else {
             return Decision { outcomes, refused, next };
         };
-        let Cause { stage, name, .. } = active.remove(at).cause;
-        refused.push(RefusedPolicy { stage, name, words });
+        let ActivePolicy { cause: Cause { stage, name, .. }, subject, .. } = active.remove(at);
+        let tenant = match subject {
+            PolicySubject::Booking(booking) => Some(booking.tenant.clone()),
+            PolicySubject::Tenant { tenant, .. } => Some(tenant.to_owned()),
+            PolicySubject::Window(_) | PolicySubject::Others { .. } => None,
+        };
+        refused.push(RefusedPolicy { stage, name, tenant, device: Some(device), words });
     }
 }
 
@@ -357,11 +366,15 @@ impl PoliciesByTenant {
 fn apply_all(devices: &[DevicePlan], active: Vec<&ActivePolicy<'_>>, base: &TenantPlan) -> TenantOutcome {
     let (paused_on, steps, skipped) = (BTreeSet::new(), Vec::new(), Vec::new());
     let mut outcome = TenantOutcome { tenant: base.clone(), paused_on, steps, skipped };
+    let mut restricted: Vec<Option<&Cause>> = vec![None; base.terms.len()];
     for policy in active.into_iter().filter(|policy| policy.is_about(base)) {
         let mut concerned = Vec::new();
-        for at in 0..base.terms.len() {
+        for (at, restricted) in restricted.iter_mut().enumerate() {
             if policy.is_about_device(&base.terms[at]) {
                 apply_to_device(devices, policy, &mut outcome, at);
+                if matches!(&policy.effect, Effect::Restrict(Restriction { ceiling: Some(_), .. })) {
+                    *restricted = Some(&policy.cause);
+                }
                 concerned.push(base.terms[at].device.clone());
             }
         }
@@ -378,7 +391,25 @@ fn apply_all(devices: &[DevicePlan], active: Vec<&ActivePolicy<'_>>, base: &Tena
             pause_on(&mut outcome, &concerned, paused, &policy.cause);
         }
     }
+    for (at, cause) in restricted.into_iter().enumerate() {
+        if let Some(cause) = cause {
+            keep_floor_below_ceiling(&mut outcome, at, cause);
+        }
+    }
     outcome
+}
+
+/// Lowers a floor that an override set to a restricted ceiling: an override loosens only what it names.
+fn keep_floor_below_ceiling(outcome: &mut TenantOutcome, at: usize, cause: &Cause) {
+    let terms = &mut outcome.tenant.terms[at];
+    if let (Some(floor), Some(ceiling)) = (terms.floor, terms.ceiling)
+        && floor > ceiling
+    {
+        terms.floor = Some(ceiling);
+        let (device, key) = (Some(terms.device.clone()), "sm_request");
+        let value = format_value(terms, key);
+        outcome.steps.push(PolicyStep { device, key, value, cause: cause.clone(), takes_room: false });
+    }
 }
 
 /// Pauses the tenant on these devices, or lets it launch there: one step if that changes all of its devices.
@@ -479,7 +510,7 @@ fn find_culprit(
     inputs: &PolicyInputs<'_>,
     active: &[ActivePolicy<'_>],
     outcomes: &[TenantOutcome],
-) -> Option<(usize, String)> {
+) -> Option<(usize, String, String)> {
     let scheduled =
         |policy: &ActivePolicy<'_>| policy.cause.stage < PolicyStage::Override && policy.can_raise_promises();
     if !active.iter().any(scheduled) {
@@ -494,12 +525,17 @@ fn find_culprit(
         }
         let (name, is_memory) = (device.name(), words.iter().any(|words| words.starts_with("memory_limit")));
         let promises = |policy: &ActivePolicy<'_>| {
-            let steps = outcomes.iter().flat_map(|outcome| &outcome.steps);
+            // Policies of several tenants may have equal causes, such as deadlines of the same time and size.
+            let is_about = |tenant: &TenantPlan| {
+                policy.is_about(tenant)
+                    && tenant.terms.iter().any(|terms| terms.device == name && policy.is_about_device(terms))
+            };
+            let steps = outcomes.iter().filter(|outcome| is_about(&outcome.tenant)).flat_map(|outcome| &outcome.steps);
             let mut own = steps.filter(|step| step.cause == policy.cause && step.device.as_ref() == Some(&name));
             scheduled(policy) && own.any(|step| step.takes_room && is_memory == (step.key == "memory_limit"))
         };
         let last = |stage| active.iter().rposition(|policy| policy.cause.stage == stage && promises(policy));
         let at = [PolicyStage::Need, PolicyStage::Window, PolicyStage::Booking].into_iter().find_map(last)?;
-        Some((at, words.join("; and ")))
+        Some((at, name.clone(), words.join("; and ")))
     })
 }

@@ -266,8 +266,12 @@ fn find_conflicts(inputs: &PolicyInputs<'_>, now: i64, end: i64) -> Vec<Conflict
 
 /// Windows and bookings that may begin after the last moment that was looked at: none of them is known to fit.
 fn unseen_policies(inputs: &PolicyInputs<'_>, cut: TooManyMoments) -> Vec<RefusedPolicy> {
-    let refuse = |stage, name: &String| RefusedPolicy { stage, name: name.clone(), words: cut.words() };
-    let windows = inputs.windows.iter().map(|window| refuse(PolicyStage::Window, &window.name));
+    let refuse = |stage, name: &String, tenant: Option<&String>| {
+        let (name, tenant, device) = (name.clone(), tenant.cloned(), None);
+        RefusedPolicy { stage, name, tenant, device, words: cut.words() }
+    };
+    let windows = inputs.windows.iter().map(|window| refuse(PolicyStage::Window, &window.name, None));
     let bookings = inputs.bookings.iter().filter(|booking| booking.until > cut.at);
-    windows.chain(bookings.map(|booking| refuse(PolicyStage::Booking, &booking.name))).collect()
+    let bookings = bookings.map(|booking| refuse(PolicyStage::Booking, &booking.name, Some(&booking.tenant)));
+    windows.chain(bookings).collect()
 }

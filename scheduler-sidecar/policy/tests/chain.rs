@@ -9,6 +9,7 @@ use vgpu_config::make_plan;
 use vgpu_config::plan::{ConfigPlan, DevicePlan, TenantPlan};
 use vgpu_config::resolve::Surroundings;
 use vgpu_config::schedule::BookingPlan;
+use vgpu_core::units::share::Share;
 use vgpu_policy::chain::{Decision, PolicyInputs, decide};
 use vgpu_policy::forecast::{
     admission_terms, find_booking_conflicts, find_misfit_ahead, find_window_conflicts, forecast_changes,
@@ -509,4 +510,49 @@ fn a_floor_that_a_need_raises_yields_before_a_window() {
     assert_eq!(floors, [Some(share("10")), Some(share("50"))]);
     let refused: Vec<_> = decision.refused.iter().map(|refused| (refused.stage, refused.name.as_str())).collect();
     assert_eq!(refused, [(PolicyStage::Need, "deadline")]);
+}
+
+/// Two deadlines of the same time and size, of tenants on two devices.
+#[test]
+fn of_policies_with_equal_causes_only_that_of_the_tenant_that_takes_the_room_is_refused() {
+    let on_one = "[[tenant]]\nname = \"b\"\ndevices = [1]\nmemory_limit = \"20GiB\"\n";
+    let plan = plan(&format!("{}{}{on_one}", tenant("c", "sm_request = 50"), tenant("a", "")));
+    let raise = |tenant: &str, device: &str| UsageChange {
+        stage: PolicyStage::Need,
+        name: "deadline".into(),
+        tenant: tenant.into(),
+        device: Some(device.into()),
+        effect: UsageEffect::RaiseFloor(Share::from_permille(600).unwrap()),
+        until: None,
+        reason: None,
+    };
+    let decision = decide(&inputs_with(&plan, &[raise("a", "0"), raise("b", "1")], &[]), 0);
+    let floors: Vec<_> = decision.outcomes.iter().map(|outcome| outcome.tenant.terms[0].floor).collect();
+    assert_eq!(floors, [Share::from_permille(500), None, Share::from_permille(600)]);
+    let refused: Vec<_> =
+        decision.refused.iter().map(|one| (one.name.as_str(), one.tenant.as_deref(), one.device.as_deref())).collect();
+    assert_eq!(refused, [("deadline", Some("a"), Some("0"))]);
+}
+
+#[test]
+fn a_restricted_ceiling_is_above_every_floor_whatever_an_override_set_before() {
+    let plan = plan(&tenant("a", "sm_request = 10\nsm_limit = 80"));
+    let restrict = UsageChange {
+        stage: PolicyStage::Group,
+        name: "lab".into(),
+        tenant: "a".into(),
+        device: None,
+        effect: UsageEffect::Restrict(Restriction { ceiling: Share::from_permille(200), ..Restriction::default() }),
+        until: None,
+        reason: None,
+    };
+    let floor = WrittenChange { sm_request: Some("50".into()), ..WrittenChange::default() };
+    let both = WrittenChange { sm_limit: Some("60".into()), ..floor.clone() };
+    for (written, expected) in [(floor, (200, 200)), (both, (500, 600))] {
+        let change = overrides("a", OverrideAction::Terms(Box::new(written)), "2026-11-27T12:00Z", None);
+        let decision = decide(&inputs_with(&plan, std::slice::from_ref(&restrict), &[change]), 0);
+        let terms = &decision.outcomes[0].tenant.terms[0];
+        let permille = |share: Option<Share>| share.map_or(1000, |share| share.as_permille());
+        assert_eq!((permille(terms.floor), permille(terms.ceiling)), expected);
+    }
 }

@@ -377,9 +377,9 @@ impl Reactor {
         let Decision { outcomes, refused, next } = decide(&givens.to_inputs(), now);
         (self.policies.decided, self.policies.next) = (now, next);
         for new in refused.iter().filter(|new| !self.policies.refused.contains(new)) {
-            let (name, words) = (&new.name, &new.words);
-            let kind_of = stage_word(new.stage);
-            warn!(kind = "policy.refused", policy = kind_of, %name, why = %words, "it does not fit and has no effect");
+            let RefusedPolicy { stage, name, tenant, device, words } = new;
+            let (policy, tenant, device) = (stage_word(*stage), tenant.as_deref(), device.as_deref());
+            warn!(kind = "policy.refused", policy, %name, tenant, device, why = %words, "it does not fit and has no effect");
         }
         self.policies.refused = refused;
         let rooms: BTreeMap<String, u64> = self
