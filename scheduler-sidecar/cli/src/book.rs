@@ -162,6 +162,7 @@ fn format_bookings(bookings: &[BookingStatus], zone: &TimeZone) -> String {
         let word = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
         let state = match (&status.refused, status.holds) {
             (Some(_), _) => "does not fit",
+            (None, false) if status.overridden => "overridden",
             (None, true) => "holds",
             (None, false) => "to come",
         };
@@ -196,11 +197,19 @@ mod tests {
             ..WrittenBooking::default()
         };
         let all = [
-            BookingStatus { booking: booking.clone(), of_file: true, holds: true, refused: None },
-            BookingStatus { booking, of_file: false, holds: false, refused: Some("too much".into()) },
+            BookingStatus { booking: booking.clone(), of_file: true, holds: true, overridden: false, refused: None },
+            BookingStatus { booking: booking.clone(), of_file: false, holds: false, overridden: true, refused: None },
+            BookingStatus {
+                booking,
+                of_file: false,
+                holds: false,
+                overridden: false,
+                refused: Some("too much".into()),
+            },
         ];
         let text = format_bookings(&all, &TimeZone::UTC);
         assert!(text.contains("exam     a       all      2026-12-01 09:00  2026-12-01 11:00  50 %"), "{text}");
+        assert!(text.contains("  overridden"), "{text}");
         assert!(text.contains("holds (file)") && text.ends_with("exam: too much\n"), "{text}");
         assert_eq!(format_bookings(&[], &TimeZone::UTC), "there is no booking\n");
     }

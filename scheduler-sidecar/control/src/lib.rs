@@ -269,8 +269,11 @@ pub struct BookingStatus {
     pub booking: WrittenBooking,
     /// True if the file has it; then only the file can end it.
     pub of_file: bool,
-    /// True if it is in force now.
+    /// True if it is in force now, and the tenant has what was booked.
     pub holds: bool,
+    /// True if it is in force now, and an override gives the tenant less than was booked.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub overridden: bool,
     /// Why it has no effect; absent: it has, or will have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,

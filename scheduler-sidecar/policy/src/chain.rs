@@ -29,7 +29,8 @@ pub struct PolicyInputs<'a> {
     pub devices: &'a [DevicePlan],
     /// Tenants as the file or a command describes them.
     pub tenants: &'a [TenantPlan],
-    /// Removed tenants whose processes still hold their last terms: no policy changes them, and their promises count.
+    /// Promises that count and that no policy changes: of removed tenants whose processes still hold their last terms,
+    /// and of slots that wait until processes leave. One of the name of a tenant counts where it is larger.
     pub leaving: &'a [TenantPlan],
     /// Windows of the file.
     pub windows: &'a [WindowPlan],
@@ -212,6 +213,18 @@ impl ActivePolicy<'_> {
 /// True if the booking is of the device of these terms of its tenant.
 pub(crate) fn is_booked_device(booking: &BookingPlan, terms: &TermsPlan) -> bool {
     booking.devices.is_empty() || booking.devices.iter().any(|device| is_named(terms, device))
+}
+
+/// True if the tenant has on its booked devices what was booked.
+#[must_use]
+pub fn has_booked(tenant: &TenantPlan, booking: &BookingPlan, devices: &[DevicePlan]) -> bool {
+    let has = |terms: &TermsPlan| {
+        let described = devices.iter().find(|device| device.name() == terms.device);
+        let mut raised = terms.clone();
+        raise_terms(&mut raised, described, booking.floor, booking.memory);
+        raised == *terms
+    };
+    tenant.terms.iter().filter(|terms| is_booked_device(booking, terms)).all(has)
 }
 
 /// True if the terms are those of the device with this number or UUID.
@@ -504,6 +517,17 @@ fn raise_terms(
     memory.is_none() || booked.is_some()
 }
 
+/// Adds the promises of [`PolicyInputs::leaving`] to those of tenants.
+pub(crate) fn add_leaving(mut tenants: Vec<TenantPlan>, leaving: &[TenantPlan]) -> Vec<TenantPlan> {
+    for left in leaving {
+        match tenants.iter_mut().find(|tenant| tenant.name == left.name) {
+            Some(tenant) => tenant.raise_promise(left),
+            None => tenants.push(left.clone()),
+        }
+    }
+    tenants
+}
+
 /// Returns the policy to give up if the outcomes do not fit: the last need that takes room of the kind that is short on
 /// that device, else the last such window, else the last such booking.
 fn find_culprit(
@@ -516,8 +540,7 @@ fn find_culprit(
     if !active.iter().any(scheduled) {
         return None;
     }
-    let there: Vec<TenantPlan> =
-        outcomes.iter().map(|outcome| &outcome.tenant).chain(inputs.leaving).cloned().collect();
+    let there = add_leaving(outcomes.iter().map(|outcome| outcome.tenant.clone()).collect(), inputs.leaving);
     inputs.devices.iter().find_map(|device| {
         let words = find_misfits(std::slice::from_ref(device), &there);
         if words.is_empty() {

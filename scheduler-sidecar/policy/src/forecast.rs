@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use vgpu_config::live::find_misfits;
 use vgpu_config::plan::TenantPlan;
 
-use crate::chain::{Decision, PolicyInputs, PolicyStep, RefusedPolicy, decide, is_booked_device, next_change};
+use crate::chain::{
+    Decision, PolicyInputs, PolicyStep, RefusedPolicy, add_leaving, decide, is_booked_device, next_change,
+};
 use crate::stage::PolicyStage;
 use crate::usage::{UsageChange, UsageEffect};
 use crate::values::{format_value, whole_value};
@@ -238,7 +240,7 @@ pub fn find_misfit_ahead(inputs: &PolicyInputs<'_>, devices: &[String], now: i64
             Err(cut) => return Some((cut.at, cut.words())),
         };
         let tenants = decision.outcomes.into_iter().map(|outcome| outcome.tenant);
-        let there: Vec<TenantPlan> = tenants.chain(inputs.leaving.iter().cloned()).collect();
+        let there = add_leaving(tenants.collect(), inputs.leaving);
         let words = find_misfits(&concerned, &there);
         (!words.is_empty()).then(|| (at, words.join("; and ")))
     })

@@ -10,7 +10,7 @@ use vgpu_config::plan::{ConfigPlan, DevicePlan, TenantPlan};
 use vgpu_config::resolve::Surroundings;
 use vgpu_config::schedule::BookingPlan;
 use vgpu_core::units::share::Share;
-use vgpu_policy::chain::{Decision, PolicyInputs, decide};
+use vgpu_policy::chain::{Decision, PolicyInputs, decide, has_booked};
 use vgpu_policy::forecast::{
     admission_terms, find_booking_conflicts, find_misfit_ahead, find_window_conflicts, forecast_changes,
 };
@@ -555,4 +555,36 @@ fn a_restricted_ceiling_is_above_every_floor_whatever_an_override_set_before() {
         let permille = |share: Option<Share>| share.map_or(1000, |share| share.as_permille());
         assert_eq!((permille(terms.floor), permille(terms.ceiling)), expected);
     }
+}
+
+#[test]
+fn a_booking_is_not_kept_where_an_override_gives_the_tenant_less() {
+    let booking = "[[booking]]\nname = \"exam\"\ntenant = \"a\"\nfrom = \"2026-12-01 09:00\"\nfor = \"2h\"\nsm_request = 50\nmemory_limit = \"30GiB\"\n";
+    let plan = plan(&format!("{}{booking}", tenant("a", "sm_request = 10")));
+    let given = |written: Option<WrittenChange>| {
+        let action = |written| OverrideAction::Terms(Box::new(written));
+        let all: Vec<_> =
+            written.into_iter().map(|written| overrides("a", action(written), "2026-11-27T12:00Z", None)).collect();
+        let decision = decide(&inputs(&plan, &all), at("2026-12-01T10:00Z"));
+        has_booked(&decision.outcomes[0].tenant, &plan.bookings[0], &plan.devices)
+    };
+    assert!(given(None));
+    let less = WrittenChange { sm_request: Some("20".into()), ..WrittenChange::default() };
+    let smaller = WrittenChange { memory_limit: Some("25GiB".into()), ..WrittenChange::default() };
+    let more = WrittenChange { sm_request: Some("60".into()), ..WrittenChange::default() };
+    assert_eq!([less, smaller, more].map(|written| given(Some(written))), [false, false, true]);
+}
+
+/// Slots that wait until processes leave: a new one, and one that grows.
+#[test]
+fn promises_of_slots_that_wait_leave_no_room_for_a_window() {
+    let night = "[[window]]\nname = \"night\"\nfrom = \"00:00\"\nto = \"24:00\"\nsm_request = 60\ntenants = [\"b\"]\n";
+    let alone = plan(&format!("{}{}{night}", tenant("a", "sm_request = 10"), tenant("b", "")));
+    let refused = |name: &str, percent: u32| {
+        let waits = plan(&tenant(name, &format!("sm_request = {percent}"))).tenants;
+        let decision = decide(&PolicyInputs { leaving: &waits, ..inputs(&alone, &[]) }, at("2026-11-27T12:00Z"));
+        assert_eq!(decision.outcomes[0].tenant, alone.tenants[0], "its terms stay until the processes left");
+        decision.refused.len()
+    };
+    assert_eq!([refused("a", 40), refused("a", 41), refused("new", 30), refused("new", 31)], [0, 1, 0, 1]);
 }

@@ -12,7 +12,7 @@ use vgpu_config::problem::escape_value;
 use vgpu_config::schedule::WrittenBooking;
 use vgpu_config::value::is_name;
 use vgpu_control::{BookingStatus, ChangeLasting};
-use vgpu_policy::chain::RefusedPolicy;
+use vgpu_policy::chain::{RefusedPolicy, has_booked};
 use vgpu_policy::stage::PolicyStage;
 
 use super::Reactor;
@@ -116,11 +116,22 @@ impl Reactor {
                 let is_it =
                     |refused: &&RefusedPolicy| refused.name == booking.name && refused.stage == PolicyStage::Booking;
                 let refused = self.policies.refused.iter().find(is_it).map(|refused| refused.words.clone());
-                BookingStatus { holds: booking.from <= now && refused.is_none(), booking, of_file, refused }
+                let is_now = booking.from <= now && refused.is_none();
+                let holds = is_now && self.has_booked(&booking);
+                BookingStatus { holds, overridden: is_now && !holds, booking, of_file, refused }
             })
             .collect();
         all.sort_by(|one, other| (one.booking.from, &one.booking.name).cmp(&(other.booking.from, &other.booking.name)));
         all
+    }
+
+    /// True if the booking's tenant has what was booked.
+    fn has_booked(&self, written: &WrittenBooking) -> bool {
+        let room = self.rooms.values().find(|room| !room.is_removed() && room.tenant.name == written.tenant);
+        let devices = self.loaded.as_ref().map_or(&[][..], |loaded| &loaded.plan.devices);
+        let booking = written.read(str::to_owned).ok();
+        let both = room.zip(booking);
+        both.is_some_and(|(room, booking)| has_booked(&TenantPlan::from(&room.tenant), &booking, devices))
     }
 
     /// Warns at the start of a booking of the file that has the name of one that a command made before. Both hold.

@@ -10,6 +10,7 @@ use vgpu_accounting::clock;
 use vgpu_config::plan::TenantPlan;
 use vgpu_config::usage::DeadlinePlan;
 use vgpu_control::DeadlineStatus;
+use vgpu_core::units::share::Share;
 use vgpu_policy::deadline::{DeadlineDecision, DeadlineDevice, DeadlineState, FloorSums, find_highest_ceiling};
 use vgpu_policy::idle::UseSample;
 use vgpu_policy::stage::PolicyStage;
@@ -185,6 +186,17 @@ impl Reactor {
         for terms in self.left_promises().flat_map(|left| &left.terms) {
             sums.add_floor(&terms.device, terms.floor);
         }
+        // Slots that wait until processes leave count with the larger of what they have and what the file says.
+        for wanted in self.slots.wanted_slots() {
+            let room = self.rooms.values().find(|room| room.tenant.name == wanted.name);
+            for terms in &wanted.terms {
+                let has =
+                    room.and_then(|room| room.tenant.on.iter().find(|on| device_name(&on.device) == terms.device));
+                let has = has.and_then(|on| on.terms.floor).map_or(0, Share::as_permille);
+                let wants = terms.floor.map_or(0, Share::as_permille);
+                sums.add_floor(&terms.device, Share::from_permille(wants.saturating_sub(has).into()));
+            }
+        }
         sums
     }
 
@@ -195,7 +207,9 @@ impl Reactor {
             _ => 0,
         };
         let changes = self.policies.needs.deadlines.changes.iter();
-        changes.filter_map(|change| Some(((change.tenant.as_str(), change.device.as_deref()?), raised(change)))).collect()
+        changes
+            .filter_map(|change| Some(((change.tenant.as_str(), change.device.as_deref()?), raised(change))))
+            .collect()
     }
 
     /// A tenant's devices with its terms there.

@@ -343,6 +343,7 @@ impl Reactor {
                 .iter()
                 .map(|room| TenantPlan::from(&room.tenant))
                 .chain(self.left_promises().cloned())
+                .chain(self.slots.wanted_slots().cloned())
                 .collect(),
             windows: plan.map(|plan| plan.windows.clone()).unwrap_or_default(),
             bookings,

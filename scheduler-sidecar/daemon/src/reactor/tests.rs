@@ -6,9 +6,10 @@ use clap::Parser as _;
 use tempfile::TempDir;
 use tracing_subscriber::layer::SubscriberExt as _;
 use vgpu_accounting::clock;
-use vgpu_config::change::TermsChange;
+use vgpu_config::change::{TermsChange, WrittenChange};
 use vgpu_config::difference::PlanDifference;
 use vgpu_config::options::Options;
+use vgpu_config::schedule::WrittenBooking;
 use vgpu_policy::overrides::{OverrideAction, TermsOverride};
 use vgpu_policy::stage::PolicyStage;
 use vgpu_policy::usage::{Restriction, UsageChange, UsageEffect};
@@ -135,4 +136,46 @@ fn use_is_looked_at_once_a_second_and_at_once_only_for_another_file_or_a_new_ten
     let door = reactor.open_door(&socket, id).unwrap();
     reactor.take_in(id, TenantConfig::on_all_devices("b", socket, None, None), door);
     assert!(reactor.policies.next_usage.is_some_and(|next| next <= Instant::now()), "a new tenant");
+}
+
+#[test]
+fn a_booking_whose_tenant_an_override_gives_less_does_not_hold() {
+    let (mut reactor, _dir) = start(&tenant("a", ""));
+    let now = clock::unix_seconds();
+    let (name, sm_request) = ("exam".to_owned(), Some("50".to_owned()));
+    let booking = WrittenBooking {
+        name,
+        tenant: "a".into(),
+        from: now - 5,
+        until: now + 3_600,
+        sm_request,
+        ..Default::default()
+    };
+    reactor.policies.kept.bookings.push(booking);
+    reactor.apply_policies(&ChangeNote::default());
+    let state = |reactor: &Reactor| reactor.list_bookings().first().map(|status| (status.holds, status.overridden));
+    assert_eq!(state(&reactor), Some((true, false)));
+    let less = WrittenChange { sm_request: Some("20".into()), ..WrittenChange::default() };
+    let less = command("a", OverrideAction::Terms(Box::new(less)));
+    reactor.add_override(less, &ChangeNote::default()).unwrap();
+    assert_eq!(state(&reactor), Some((false, true)));
+}
+
+/// A tenant's use is read again when its reports can have changed, and kept otherwise.
+#[test]
+fn a_tenant_at_rest_is_sampled_without_reading_its_reports() {
+    let (mut reactor, _dir) = start(&(tenant("a", "idle_steps = [\"lower\"]") + &tenant("b", "")));
+    let (a, b) = (room_of(&reactor, "a"), room_of(&reactor, "b"));
+    let readings = |reactor: &mut Reactor| {
+        let before = reactor.policies.needs.readings;
+        reactor.follow_needs();
+        reactor.policies.needs.readings - before
+    };
+    readings(&mut reactor);
+    // A tenant without members is as it was added until the record's look.
+    assert!(reactor.leases.used_since(arbiter_number(a), clock::now()).is_some());
+    assert_eq!([readings(&mut reactor), readings(&mut reactor)], [0, 0]);
+    reactor.policies.needs.note_changed(a);
+    reactor.policies.needs.note_changed(b);
+    assert_eq!([readings(&mut reactor), readings(&mut reactor)], [1, 0], "b has no policy that follows use");
 }
