@@ -86,7 +86,7 @@ Examples:
   vgpu unset train
 
 Exit codes:
-  0  nothing is changed by hand any more
+  0  no change by `vgpu set`, `pause` or `exclusive` is left
   1  no such tenant; the terms of the file do not fit beside the others; or no daemon answers
   2  usage")]
 pub struct UnsetArgs {

@@ -120,6 +120,7 @@ pub(super) fn resolve_plan(raw: &RawFile, around: &Surroundings, problems: &mut 
     }));
     let tenants: Vec<TenantPlan> = tenants.into_iter().map(|tenant| tenant.plan).collect();
     notes.extend(unmeasured::note_unmeasured(arbitrate, &devices, &tenants));
+    notes.extend(unmeasured::note_blind_needs(daemon.exact && arbitrate, &tenants));
     let (defaults, templates) = (raw.defaults.clone(), raw.templates.clone());
     ConfigPlan {
         daemon,

@@ -1,4 +1,4 @@
-//! Notes the devices whose use of time nobody measures.
+//! Notes the devices whose use of time nobody measures, and the policies that follow it.
 
 use vgpu_core::limits::Mode;
 use vgpu_core::time::arbiter::Terms;
@@ -29,6 +29,18 @@ pub(super) fn note_unmeasured(arbitrate: bool, devices: &[DevicePlan], tenants: 
     })
 }
 
+/// Returns a note if deadlines or idle steps follow device time that is not measured.
+pub(super) fn note_blind_needs(is_measured: bool, tenants: &[TenantPlan]) -> Option<String> {
+    let has_steps = |tenant: &TenantPlan| tenant.usage.idle.as_ref().is_some_and(|idle| !idle.steps.is_empty());
+    let needs = |tenant: &&TenantPlan| tenant.usage.deadline.is_some() || has_steps(tenant);
+    let first = tenants.iter().find(needs).filter(|_| !is_measured)?;
+    Some(format!(
+        "record.exact = false or time.arbitrate = false: device time that is not measured counts for no deadline, and its \
+         tenant counts as busy, so that no idle step follows (tenant {} and others with these keys)",
+        first.name
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use crate::make_plan;
@@ -51,5 +63,18 @@ mod tests {
         assert!(told(&(tenant("a", "") + &tenant("b", "weight = 2") + off)), "a weight alone gives nothing out then");
         assert!(!told(&(tenant("a", "sm_limit = 50") + off)));
         assert!(!told(&(tenant("a", "mode = \"observe\"") + off)), "an observed tenant is measured");
+    }
+
+    #[test]
+    fn deadlines_and_idle_steps_that_follow_unmeasured_time_are_noted() {
+        let told = |file: &str| notes(file).iter().filter(|note| note.contains("counts for no deadline")).count();
+        let plain = "[[tenant]]\nname = \"a\"\n";
+        let deadline = "[[tenant]]\nname = \"a\"\ndeadline = \"2036-12-01 09:00\"\ngpu_hours_needed = 1\n";
+        let steps = "[[tenant]]\nname = \"a\"\nidle_steps = [\"lower\"]\n";
+        for blind in ["[record]\nexact = false\n", "[time]\narbitrate = false\n"] {
+            let of = [plain, deadline, steps].map(|tenant| told(&format!("{blind}{tenant}")));
+            assert_eq!(of, [0, 1, 1], "{blind}");
+        }
+        assert_eq!((told(deadline), told(steps)), (0, 0));
     }
 }
