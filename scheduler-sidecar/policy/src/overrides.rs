@@ -28,7 +28,7 @@ pub struct TermsOverride {
     /// Only this device, as the tenant's terms name it; `None`: all of the tenant's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
-    /// What was changed.
+    /// The change.
     pub action: OverrideAction,
     /// Time of the command, in seconds since 1970.
     pub since: i64,

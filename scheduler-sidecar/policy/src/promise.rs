@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(promised(&[claim(terms(Class::Normal, 0, 300, 1), 100, 30)]), [30]);
     }
 
-    /// What one claim without a floor is promised beside the others, in parts per million: each other claim counts by
+    /// The promise of one claim without a floor next to the others, in parts per million. Each other claim counts by
     /// itself.
     fn rate_beside_others(span: u128, claims: &[TimeClaim], at: usize) -> u128 {
         let share = |share: Share| u128::from(share.as_permille()) * WHOLE_DEVICE_PPM / 1000;

@@ -134,7 +134,7 @@ fn fault_of(feature: &Feature) -> Option<String> {
     None
 }
 
-/// What the page has in the last column: tests by file, pages as links, what is missing.
+/// The last column of the page: tests by file, pages as links, and the missing parts.
 fn evidence(feature: &Feature) -> String {
     let mut files: Vec<(&str, Vec<String>)> = Vec::new();
     for (path, name) in feature.tests.iter().filter_map(|test| test.split_once(": ")) {
