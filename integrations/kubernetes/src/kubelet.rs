@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tokio::net::UnixListener;
 use tokio::time::sleep;
+use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 use tracing::{info, warn};
@@ -17,6 +18,7 @@ use tracing::{info, warn};
 use crate::api::device_plugin::{RegisterRequest, VERSION};
 use crate::api::plugin::device_plugin_server::DevicePluginServer;
 use crate::api::registration::registration_client::RegistrationClient;
+use crate::authority::KubeletStream;
 use crate::plugin::{OPTIONS, SlicePlugin};
 
 /// Name of the kubelet's own socket in its directory.
@@ -31,8 +33,8 @@ pub async fn serve_plugin(dir: PathBuf, plugin: SlicePlugin) {
     let mut told = String::new();
     loop {
         match serve_once(&dir, &own, &plugin).await {
-            Ok(()) => {
-                info!(resource = plugin.full_name(), "the kubelet has started anew");
+            Ok(reason) => {
+                info!(resource = plugin.full_name(), reason, "not known to the kubelet any more; registering again");
                 told.clear();
             }
             Err(why) if why != told => {
@@ -51,8 +53,8 @@ pub fn socket_name(resource: &str) -> String {
     format!("vgpu-{resource}.sock")
 }
 
-/// Serves until the kubelet has forgotten the plugin.
-async fn serve_once(dir: &Path, own: &Path, plugin: &SlicePlugin) -> Result<(), String> {
+/// Serves until the kubelet has forgotten the plugin. Returns the reason.
+async fn serve_once(dir: &Path, own: &Path, plugin: &SlicePlugin) -> Result<&'static str, String> {
     let kubelet = dir.join(KUBELET_SOCKET);
     let before = inode(&kubelet).ok_or_else(|| format!("there is no {}", kubelet.display()))?;
     // An agent that was killed left its socket.
@@ -61,17 +63,28 @@ async fn serve_once(dir: &Path, own: &Path, plugin: &SlicePlugin) -> Result<(), 
     let bound = inode(own);
     let server = Server::builder()
         .add_service(DevicePluginServer::new(plugin.clone()))
-        .serve_with_incoming(UnixListenerStream::new(listener));
+        .serve_with_incoming(UnixListenerStream::new(listener).map(|accepted| accepted.map(KubeletStream::new)));
     let served = tokio::spawn(server);
     let registered = register(&kubelet, own, plugin).await;
-    if registered.is_ok() {
+    let reason = if registered.is_ok() {
         info!(resource = plugin.full_name(), "known to the kubelet");
-        while inode(&kubelet) == Some(before) && inode(own) == bound && !served.is_finished() {
+        loop {
+            if inode(&kubelet) != Some(before) {
+                break "another kubelet has started";
+            }
+            if inode(own) != bound {
+                break "the plugin's socket is gone";
+            }
+            if served.is_finished() {
+                break "the plugin's server has ended";
+            }
             sleep(LOOK_PERIOD).await;
         }
-    }
+    } else {
+        ""
+    };
     served.abort();
-    registered
+    registered.map(|()| reason)
 }
 
 async fn register(kubelet: &Path, own: &Path, plugin: &SlicePlugin) -> Result<(), String> {

@@ -7,10 +7,14 @@
 //!
 //! container runtime ──► nri ──► engines::kubernetes (annotations) ──► tenants of vgpud
 //! ```
+//!
+//! `install` puts the library onto the node, for containers to load.
 #![forbid(unsafe_code)]
 
 pub mod allocate;
 pub mod api;
+pub mod authority;
+pub mod install;
 pub mod kubelet;
 pub mod labels;
 pub mod nri;

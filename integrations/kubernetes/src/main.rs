@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 
 use vgpu_engines::kubernetes::PortionRule;
 use vgpu_kubernetes::allocate::{Injection, preload_text};
+use vgpu_kubernetes::install::install_library;
 use vgpu_kubernetes::kubelet::{serve_plugin, socket_name};
 use vgpu_kubernetes::labels::SliceLabeller;
 use vgpu_kubernetes::nri::containers::{ContainerTenants, NriSettings};
@@ -33,6 +34,31 @@ struct Options {
 enum Verb {
     DevicePlugin(PluginArgs),
     Nri(NriArgs),
+    InstallLibrary(InstallArgs),
+}
+
+/// Puts libvgpu.so onto the host, while containers with older versions run.
+///
+/// Each version gets a directory of its own. The link `current` leads to the newest one, for containers that start from
+/// now on. Older versions stay.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  vgpu-k8s install-library --to /opt/vgpu
+  vgpu-k8s device-plugin --library /opt/vgpu/current/libvgpu.so
+
+Exit codes:
+  0  installed, or already there
+  1  a file cannot be read or written
+  2  usage")]
+struct InstallArgs {
+    /// The library to install.
+    #[arg(long, value_name = "PATH", default_value = "/usr/lib/vgpu/libvgpu.so")]
+    from: PathBuf,
+
+    /// Directory on the host.
+    #[arg(long, value_name = "DIR", default_value = "/opt/vgpu")]
+    to: PathBuf,
 }
 
 /// Makes a tenant of vgpud for each container that asks for one by annotations of its pod.
@@ -175,6 +201,9 @@ async fn run_verb(verb: Verb) -> Result<(), String> {
     match verb {
         Verb::DevicePlugin(args) => run_plugins(args).await,
         Verb::Nri(args) => run_nri(args).await,
+        Verb::InstallLibrary(args) => {
+            install_library(&args.from, &args.to).map(|version| println!("{}", version.display()))
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! The agent between a real vgpud and a kubelet that this test plays.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -268,4 +270,38 @@ async fn another_resource_of_a_file_that_is_read_again_is_known_and_one_that_is_
     assert_eq!(node.registered()[1], "vgpu.internal/small");
     assert_eq!(node.devices("small").await, ["q-0 Healthy", "q-1 Healthy"]);
     assert_eq!(node.devices("quarter").await, Vec::<String>::new());
+}
+
+/// Header block of a kubelet 1.20 that calls ListAndWatch: its `:authority` is the path of a socket.
+const OLD_HEADERS: &[u8] = b"\x83\x86E\x99c\xb8c*F\x15\xef\x97\xb9\x88]t[1\xaac9\x90\x98j\x93\x90\xd2I\xffA\xa2c\xb8\
+    \xecb\x83F\xc7[c-\x05K\x12\x17\xb9\x88U\xab\xa2\xd9\x8dR\x18\xef5v\xac\x8aGE\x0b\xa0\xe4\xeb_\x8b\x1du\xd0b\x0d&\
+    =LMedz\x8a\x9a\xca\xc8\xb4\xc7`+\x89\xd5\xc3@\x02te\x86M\x835\x05\xb1\x1f";
+
+#[tokio::test]
+async fn a_kubelet_that_names_the_sockets_path_as_authority_gets_its_list() {
+    let node = Node::start(FILE).await;
+    node.await_registrations(1).await;
+    let mut kubelet = UnixStream::connect(node.path("plugins/vgpu-quarter.sock")).unwrap();
+    kubelet.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let (headers, data, end_headers, end_stream) = (1, 0, 0x4, 0x1);
+    let frame = |kind: u8, flags: u8, stream: u8, payload: &[u8]| {
+        let length = u8::try_from(payload.len()).unwrap();
+        [&[0, 0, length, kind, flags, 0, 0, 0, stream], payload].concat()
+    };
+    kubelet.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+    kubelet.write_all(&frame(4, 0, 0, b"")).unwrap();
+    kubelet.write_all(&frame(headers, end_headers, 1, OLD_HEADERS)).unwrap();
+    kubelet.write_all(&frame(data, end_stream, 1, &[0; 5])).unwrap();
+    // The first frame of the stream is the answer's headers, or a reset.
+    let answer = loop {
+        let mut header = [0; 9];
+        kubelet.read_exact(&mut header).unwrap();
+        let length = u32::from_be_bytes([0, header[0], header[1], header[2]]);
+        let mut payload = vec![0; usize::try_from(length).unwrap()];
+        kubelet.read_exact(&mut payload).unwrap();
+        if header[8] == 1 {
+            break header[3];
+        }
+    };
+    assert_eq!(answer, headers, "the stream was reset");
 }
