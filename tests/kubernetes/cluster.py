@@ -422,9 +422,8 @@ def remove_leftovers(record):
     """Ends a cluster's processes, and removes everything that it left on the machine."""
     directory = pathlib.Path(record["directory"])
     # The kubelet first, so that it starts no container again.
-    for part in ("kubelet", "scheduler", "controller-manager", "apiserver", "containerd", "etcd"):
-        if part in record["processes"]:
-            kill_processes([tuple(record["processes"][part])])
+    for part in sorted(record["processes"], key=lambda part: part != "kubelet"):
+        kill_processes([tuple(record["processes"][part])])
     addresses = [read_text(path) for path in directory.glob("containerd/state/*/k8s.io/*/address")]
     while left := shims(directory) + cgroup_processes():
         kill_processes(left)

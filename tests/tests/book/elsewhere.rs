@@ -158,6 +158,14 @@ pub fn judged(step: &Step) -> Result<bool, String> {
             has("packaging/story/readme.py", &format!("block(text, \"{mark}\")")) && has(".ci/run", "make story");
         return if followed { Ok(false) } else { Err("nobody follows this story".into()) };
     }
+    if step.mark.as_deref() == Some("cluster") {
+        let has =
+            |file: &str, word: &str| fs::read_to_string(checkout().join(file)).is_ok_and(|text| text.contains(word));
+        let is_followed = has("tests/kubernetes/test_page.py", "<!-- cluster -->")
+            && step.place.starts_with("docs/kubernetes.md:")
+            && has("tests/kubernetes/test_page.py", "docs/kubernetes.md");
+        return if is_followed { Ok(false) } else { Err("no test follows this page on a cluster".into()) };
+    }
     let plain = step.plain();
     let mut here = Vec::new();
     for part in plain.split(" && ") {
