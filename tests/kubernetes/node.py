@@ -147,9 +147,12 @@ class Node:
         """Makes a pod whose program obeys commands, or runs the script."""
         at = self.talk / name
         shutil.rmtree(at, ignore_errors=True)
-        at.mkdir(mode=0o777)
+        at.mkdir()
         shutil.copy(self.member, at / f"member-{name}")
         os.mkfifo(at / "in")
+        # Programs of every user talk here.
+        at.chmod(0o777)
+        (at / "in").chmod(0o666)
         # Opened for both, so that the program's input does not end with the first writer.
         script = script or f"exec /talk/member-{name} dlsym 0<>/talk/in >>/talk/out 2>>/talk/err"
         container = {
@@ -191,8 +194,14 @@ class Node:
         return pod["status"].get("phase") if pod else "gone"
 
     def await_phase(self, name, phase):
+        def has_phase():
+            now = self.phase(name)
+            if now in ("Succeeded", "Failed") and now != phase:
+                raise TimeoutError(f"pod {name} is {now}")
+            return now == phase
+
         try:
-            eventually(f"pod {name} is {phase}", lambda: self.phase(name) == phase)
+            eventually(f"pod {name} is {phase}", has_phase)
         except TimeoutError as why:
             raise TimeoutError(f"{why}: {self.kubectl('describe', 'pod', name, check=False).stdout}") from None
 

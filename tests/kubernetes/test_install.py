@@ -79,14 +79,17 @@ def inode(path):
     return os.stat(path).st_ino
 
 
-def test_an_api_server_of_1_20_accepts_every_object(helm, cluster):
-    cluster.kubectl("apply", "--dry-run=server", "-f", MANIFESTS, check=False)
-    text = helm("template", "vgpu", CHART, "--set", "grafana.enabled=true").stdout
+@pytest.mark.parametrize("how", [(), ("--server-side",)])
+def test_an_api_server_of_1_20_accepts_every_object(helm, cluster, how):
+    apply = ("apply", "--dry-run=server", *how, "-f", "-")
     cluster.kubectl("create", "namespace", SPACE, check=False)
-    said = cluster.kubectl("apply", "--dry-run=server", "-f", "-", text=text).stdout
-    assert said.count("(server dry run)") == 6, said
-    wrong = text.replace("hostPID: true", "hostPid: true")
-    assert cluster.kubectl("apply", "--dry-run=server", "-f", "-", text=wrong, check=False).returncode != 0
+    chart = helm("template", "vgpu", CHART, "--set", "grafana.enabled=true").stdout
+    for text, count in ((chart, 6), (MANIFESTS.read_text(), 6)):
+        said = cluster.kubectl(*apply, text=text).stdout
+        assert said.count("(server dry run)") == count, said
+    wrong = chart.replace("hostPID: true", "hostPID: 7")
+    assert wrong != chart
+    assert cluster.kubectl(*apply, text=wrong, check=False).returncode != 0
 
 
 def test_pods_get_their_limits_from_the_charts_agent_which_has_no_right_but_those_of_the_page(installed):
