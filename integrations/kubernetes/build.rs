@@ -43,5 +43,37 @@ fn main() {
         .package("v1")
         .method(method("list", "List", &resources("ListRequest"), &resources("ListResponse"), false))
         .build();
-    Builder::new().compile(&[registration, device_plugin, lister]);
+    let known = |call: &str| format!("crate::api::plugin_registration::{call}");
+    let watcher = Service::builder()
+        .name("Registration")
+        .package("pluginregistration")
+        .method(method("get_info", "GetInfo", &known("InfoRequest"), &known("PluginInfo"), false))
+        .method(method(
+            "notify_registration_status",
+            "NotifyRegistrationStatus",
+            &known("RegistrationStatus"),
+            &known("RegistrationStatusResponse"),
+            false,
+        ))
+        .build();
+    let node = |call: &str| format!("crate::api::dra::{call}");
+    let claims = Service::builder()
+        .name("DRAPlugin")
+        .package("k8s.io.kubelet.pkg.apis.dra.v1")
+        .method(method(
+            "node_prepare_resources",
+            "NodePrepareResources",
+            &node("NodePrepareResourcesRequest"),
+            &node("NodePrepareResourcesResponse"),
+            false,
+        ))
+        .method(method(
+            "node_unprepare_resources",
+            "NodeUnprepareResources",
+            &node("NodeUnprepareResourcesRequest"),
+            &node("NodeUnprepareResourcesResponse"),
+            false,
+        ))
+        .build();
+    Builder::new().compile(&[registration, device_plugin, lister, watcher, claims]);
 }

@@ -2,7 +2,9 @@
 //! fields that this program neither sets nor reads are absent.
 
 pub mod device_plugin;
+pub mod dra;
 pub mod nri;
+pub mod plugin_registration;
 pub mod pod_resources;
 
 /// Client and server of the kubelet's registration, version v1beta1.
@@ -18,4 +20,17 @@ pub mod plugin {
 /// Client and server of the kubelet's list of pods and their devices, version v1.
 pub mod lister {
     include!(concat!(env!("OUT_DIR"), "/v1.PodResourcesLister.rs"));
+}
+
+/// Client and server of the registration of plugins that a kubelet finds by their sockets.
+pub mod watcher {
+    include!(concat!(env!("OUT_DIR"), "/pluginregistration.Registration.rs"));
+}
+
+/// Client and server of a DRA driver on a node, version v1.
+pub mod claims {
+    include!(concat!(env!("OUT_DIR"), "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin.rs"));
+
+    pub use d_r_a_plugin_client::DRAPluginClient as DraClient;
+    pub use d_r_a_plugin_server::{DRAPlugin as DraService, DRAPluginServer as DraServer};
 }

@@ -100,6 +100,7 @@ async fn register(kubelet: &Path, own: &Path, plugin: &SlicePlugin) -> Result<()
     client.register(request).await.map(|_| ()).map_err(|why| failed(&why.message()))
 }
 
-fn inode(path: &Path) -> Option<(u64, u64)> {
+/// Device and number of a file; `None`: there is none.
+pub(crate) fn inode(path: &Path) -> Option<(u64, u64)> {
     fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }

@@ -1,4 +1,5 @@
-//! The agent of a Kubernetes node: offers tenants of vgpud to the cluster as devices.
+//! The agent of a Kubernetes node: offers tenants of vgpud to the cluster as devices, and makes tenants of claims
+//! ([`dra`]).
 //!
 //! ```text
 //! vgpud ──status──► offer ──► slices ──► plugin, one a resource ◄──calls── kubelet
@@ -14,6 +15,7 @@
 pub mod allocate;
 pub mod api;
 pub mod authority;
+pub mod dra;
 pub mod install;
 pub mod kubelet;
 pub mod labels;

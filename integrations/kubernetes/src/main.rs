@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 
 use vgpu_engines::kubernetes::PortionRule;
 use vgpu_kubernetes::allocate::{Injection, preload_text};
+use vgpu_kubernetes::dra::{DraArgs, run_driver};
 use vgpu_kubernetes::install::install_library;
 use vgpu_kubernetes::kubelet::{serve_plugin, socket_name};
 use vgpu_kubernetes::labels::SliceLabeller;
@@ -34,6 +35,7 @@ struct Options {
 enum Verb {
     DevicePlugin(PluginArgs),
     Nri(NriArgs),
+    Dra(DraArgs),
     InstallLibrary(InstallArgs),
 }
 
@@ -203,6 +205,10 @@ async fn run_verb(verb: Verb) -> Result<(), String> {
         Verb::Nri(args) => run_nri(args).await,
         Verb::InstallLibrary(args) => {
             install_library(&args.from, &args.to).map(|version| println!("{}", version.display()))
+        }
+        Verb::Dra(args) => {
+            let injection = prepare_mounts(&args.library, &args.state_dir)?;
+            run_driver(args, injection).await
         }
     }
 }

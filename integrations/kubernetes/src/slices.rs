@@ -15,7 +15,7 @@ pub const OWNER_LABELS: [&str; 3] = ["namespace", "pod", "container"];
 const MAX_NAME_BYTES: usize = 63;
 
 /// A tenant that one container may have.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Slice {
     /// Name of the tenant, and identifier of the slice.
     pub tenant: String,
