@@ -21,7 +21,7 @@ use vgpu_core::memory::ledger::LEDGER_BYTES;
 use vgpu_core::protocol::wire::{Hello, JoinDevice};
 use vgpu_tests::artefacts::vgpu;
 use vgpu_tests::{GIB, LONG_TIMEOUT, MIB, Member, OUT_OF_MEMORY};
-use world::{World, alone, eventually, finish, tenant};
+use world::{World, alone, eventually, finish, members_of, tenant};
 
 /// One second of device time in ns, more than a test uses.
 const SECOND: u64 = 1_000_000_000;
@@ -442,6 +442,89 @@ fn whatever_a_tenant_sends_as_its_ledger_stalls_nobody_and_says_nothing() {
     eventually("it is none any more", || used(&world, 0).as_u64().unwrap_or(0) == 0);
     finish(&mut world.at_work(&[("b", 1000, 16, 0)], 300));
     assert!(!world.status().is_empty());
+}
+
+/// A control group that is named like that of a container in a pod of Kubernetes.
+struct ContainerGroup(PathBuf);
+
+impl ContainerGroup {
+    /// `None`: this user may not make control groups here.
+    fn make(pod: &str) -> Option<Self> {
+        let id = std::process::id();
+        // Version 2, else a hierarchy of version 1.
+        let mut roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/pids", "/sys/fs/cgroup/memory"].into_iter().map(Path::new);
+        let root = roots.find(|root| root.join("cgroup.procs").exists())?;
+        let at = root.join(format!("vgpu-test-{id}/kubepods/pod{pod}/{id:064x}"));
+        fs::create_dir_all(&at).ok()?;
+        Some(Self(at))
+    }
+
+    fn admit(&self, pid: u32) {
+        fs::write(self.0.join("cgroup.procs"), pid.to_string()).unwrap();
+    }
+}
+
+impl Drop for ContainerGroup {
+    fn drop(&mut self) {
+        for dir in self.0.ancestors().take(4) {
+            let _ = fs::remove_dir(dir);
+        }
+    }
+}
+
+#[test]
+fn the_pod_of_a_process_is_in_the_record_the_status_the_events_and_the_bill() {
+    let _alone = alone();
+    let pod = "7ac1d5a2-9b42-4f4c-8d0a-52a1b7e3c111";
+    let Some(group) = ContainerGroup::make(pod) else {
+        return vgpu_tests::optional::skipped("control groups, which this user may not make");
+    };
+    let mut world =
+        World::start(&tenant("a", "labels = { namespace = \"lab\", pod = \"train-0\", container = \"main\" }"));
+    let mut m = world.member("a");
+    let outside = status(&world);
+    assert_eq!(outside["tenants"][0]["labels"].get("pod-uid"), None, "{outside}");
+    m.kill();
+    eventually("the process has left", || members_of(&world) == 0);
+    world.lab.set("VGPU_SOCKET", world.socket("a"));
+    let mut m = world.plain("a");
+    group.admit(m.pid);
+    m.begin();
+    m.alloc(GIB);
+    let at = world.lab.path().join("run/admin.sock");
+    let shown = |verb: &str, more: &[&str]| {
+        let output = Command::new(vgpu()).args([verb, "--socket"]).arg(&at).args(more).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let status = status(&world);
+    assert_eq!(status["tenants"][0]["labels"]["pod-uid"], pod, "{status}");
+    assert_eq!(status["tenants"][0]["members"][0]["place"]["pod"], pod, "{status}");
+    let table = shown("ps", &[]);
+    assert!(table.lines().next().unwrap().contains("CONTAINER     POD") && table.contains(pod), "{table}");
+    let events = shown("events", &["--json"]);
+    let joined = events.lines().rfind(|line| line.contains("member.joined")).unwrap();
+    let joined: Value = serde_json::from_str(joined).unwrap();
+    assert_eq!(joined["more"]["pod_uid"], pod, "{joined}");
+    for (name, value) in [("namespace", "lab"), ("pod", "train-0"), ("container", "main")] {
+        assert_eq!(joined["more"][name], value, "{joined}");
+    }
+    let metrics = shown("metrics", &[]);
+    let labels = r#"{tenant="a",namespace="lab",pod="train-0",container="main"}"#;
+    assert!(metrics.contains(&format!("vgpu_tenant_members{labels} 1.0")), "{metrics}");
+    assert!(metrics.contains(&format!("label_pod_uid=\"{pod}\"")), "{metrics}");
+    let dir = kept(&world);
+    let bill = |by: &str| {
+        let mut command = Command::new(vgpu());
+        command.args(["report", "chargeback", "--gpu-rate", "1/h", "--memory-rate", "1/s", "--format", "csv", "--by"]);
+        let output = command.arg(by).arg("--state-dir").arg(&dir).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    eventually("the pod is in the record", || bill("label:pod-uid").contains(pod));
+    let by_namespace = bill("label:namespace");
+    assert!(by_namespace.lines().any(|line| line.starts_with("lab,")), "{by_namespace}");
+    m.kill();
+    eventually("the process has left", || members_of(&world) == 0);
 }
 
 /// The ledger that a process has open.

@@ -17,6 +17,7 @@ use prometheus_client::metrics::family::{Family, MetricConstructor};
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
+use vgpu_config::bearer::POD_NAME_LABELS;
 use vgpu_control::finding::FindingKind;
 use vgpu_control::service::{BUCKET_BOUNDS_NS, TimeHistogram};
 use vgpu_control::status::GroupStatus;
@@ -355,8 +356,24 @@ fn device_label(device: &DeviceStatus) -> String {
     device.uuid.clone().unwrap_or_else(|| device.name.clone())
 }
 
+/// Returns a tenant's name, and the namespace, pod and container that its labels name.
+fn tenant_labels(tenant: &TenantStatus) -> SampleLabels {
+    let named = POD_NAME_LABELS.into_iter().filter_map(|name| Some((name.into(), pod_label(tenant, name)?)));
+    vec![("tenant".into(), tenant.name.clone())].into_iter().chain(named).collect()
+}
+
+/// Returns the value of one of [`POD_NAME_LABELS`], if the tenant has the label.
+fn pod_label(tenant: &TenantStatus, name: &str) -> Option<String> {
+    tenant.bearer.labels.get(name).map(|value| escape_label(value))
+}
+
+/// The encoder does not escape values. A label's value has no line break.
+fn escape_label(value: &str) -> String {
+    value.replace('\\', r"\\").replace('"', "\\\"")
+}
+
 fn of_tenant(page: &mut MetricsPage, tenant: &TenantStatus) {
-    let labels = || vec![("tenant".into(), tenant.name.clone())];
+    let labels = || tenant_labels(tenant);
     page.add_level("vgpu_tenant_info", info(tenant), 1.0);
     page.add_level("vgpu_tenant_members", labels(), to_sample(tenant.members.len() as u64));
     page.sum("vgpu_tenant_connections_refused_total", labels(), to_sample(tenant.refused));
@@ -403,16 +420,18 @@ fn info(tenant: &TenantStatus) -> SampleLabels {
             number => format!("label_{plain}_{number}"),
         };
         let free = (1..).map(named).find(|name| labels.iter().all(|(taken, _)| taken != name));
-        // The encoder does not escape values. A label's value has no line break.
-        let value = value.replace('\\', r"\\").replace('"', "\\\"");
-        labels.extend(free.map(|name| (name.into(), value)));
+        labels.extend(free.map(|name| (name.into(), escape_label(value))));
     }
     labels
 }
 
 fn on_device(page: &mut MetricsPage, tenant: &TenantStatus, terms: &TermsStatus, device: Option<&DeviceStatus>) {
     let name = device.map_or_else(|| terms.device.clone(), device_label);
-    let labels = || vec![("tenant".into(), tenant.name.clone()), ("device".into(), name.clone())];
+    let labels = || {
+        let mut labels = tenant_labels(tenant);
+        labels.push(("device".into(), name.clone()));
+        labels
+    };
     let mut level = |name, value: Option<f64>| {
         if let Some(value) = value {
             page.add_level(name, labels(), value);
@@ -460,7 +479,8 @@ fn on_device(page: &mut MetricsPage, tenant: &TenantStatus, terms: &TermsStatus,
     }
 }
 
-/// Exports the metrics that HAMi's dashboards query. The tenant stands for the pod; the namespace is empty.
+/// Exports the metrics that HAMi's dashboards query. Without labels that name them, the tenant stands for pod and
+/// container, and the namespace is empty.
 fn as_hami(
     page: &mut MetricsPage,
     tenant: &TenantStatus,
@@ -469,22 +489,24 @@ fn as_hami(
     at: usize,
 ) {
     let uuid = device.map_or_else(|| terms.device.clone(), device_label);
-    let (name, at) = (&tenant.name, at.to_string());
+    let [namespace, pod, container] = POD_NAME_LABELS.map(|name| pod_label(tenant, name));
+    let [pod, container] = [pod, container].map(|named| named.unwrap_or_else(|| tenant.name.clone()));
+    let (namespace, at) = (namespace.unwrap_or_default(), at.to_string());
     let new = || {
         vec![
             ("zone".into(), "vGPU".to_owned()),
-            ("namespace".into(), String::new()),
-            ("pod".into(), name.clone()),
-            ("container".into(), name.clone()),
+            ("namespace".into(), namespace.clone()),
+            ("pod".into(), pod.clone()),
+            ("container".into(), container.clone()),
             ("vdevice_index".into(), at.clone()),
             ("device_uuid".into(), uuid.clone()),
         ]
     };
     let old = || {
         vec![
-            ("podnamespace".into(), String::new()),
-            ("podname".into(), name.clone()),
-            ("ctrname".into(), name.clone()),
+            ("podnamespace".into(), namespace.clone()),
+            ("podname".into(), pod.clone()),
+            ("ctrname".into(), container.clone()),
             ("vdeviceid".into(), at.clone()),
             ("deviceuuid".into(), uuid.clone()),
         ]

@@ -1,8 +1,7 @@
-//! `vgpu ps`: lists every process connected to the daemon, with its container. [`place`] finds the container by the
-//! control group, [`names`] finds its name.
+//! `vgpu ps`: lists every process connected to the daemon, with its container and its pod. [`names`] finds the name of
+//! the container.
 
 pub mod names;
-pub mod place;
 
 use std::process::ExitCode;
 
@@ -10,17 +9,16 @@ use serde::Serialize;
 use vgpu_core::units::bytes::Bytes;
 
 use self::names::ContainerNames;
-use self::place::ProcessPlace;
 use super::ask::{DaemonAddress, no_answer};
+use vgpu_control::place::ProcessPlace;
 use vgpu_control::{ControlCommand, ProcessStatus};
 use vgpu_output::say::{self, Failure};
 
-/// Shows every process that is connected to the daemon, its container, and its use of each device.
+/// Shows every process that is connected to the daemon, its container, its pod, and its use of each device.
 ///
 /// PID is the process's number on the host, INSIDE its number in the container. CONTAINER is the container's name, if
-/// its
-/// engine answers or stores the name in a readable file; else the first letters of its id. Outside of containers it is
-/// the systemd unit.
+/// its engine answers or stores the name in a readable file; else the first letters of its id. Outside of containers it
+/// is the systemd unit. POD is the UID of the Kubernetes pod; the column is there if a process is in one.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -54,6 +52,9 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Number of the column with the pod.
+const POD_COLUMN: usize = 2;
+
 /// A process and its container.
 #[derive(Debug, Serialize)]
 struct PlacedProcess {
@@ -64,20 +65,29 @@ struct PlacedProcess {
 }
 
 impl PlacedProcess {
-    fn new(process: ProcessStatus, names: &mut ContainerNames) -> Self {
-        let member = &process.member;
+    /// The place as this program sees it, which may have a name; else as the daemon saw it.
+    fn new(mut process: ProcessStatus, names: &mut ContainerNames) -> Self {
+        let member = &mut process.member;
         let place = member
             .pid
             .map(|pid| names.place_of(pid, member.pid_inside))
             .filter(|place| *place != ProcessPlace::default());
+        let place = place.or(member.place.take());
+        member.place = None;
         Self { process, place }
+    }
+
+    fn pod(&self) -> Option<&str> {
+        self.place.as_ref()?.pod.as_deref()
     }
 }
 
 fn format_processes(processes: &[PlacedProcess]) -> String {
+    let has_pods = processes.iter().any(|process| process.pod().is_some());
     let heads = [
         "TENANT",
         "CONTAINER",
+        "POD",
         "PID",
         "INSIDE",
         "UID",
@@ -90,12 +100,14 @@ fn format_processes(processes: &[PlacedProcess]) -> String {
         "LIBRARY",
     ];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
-    for PlacedProcess { process: ProcessStatus { tenant, member }, place } in processes {
+    for process in processes {
+        let (PlacedProcess { process: ProcessStatus { tenant, member }, place }, pod) = (process, process.pod());
         let container = place.as_ref().and_then(ProcessPlace::short_text).unwrap_or_else(|| "-".into());
         let row = |device: &str, lease: String, gpu: String, waited: String, memory: String| {
             vec![
                 tenant.clone(),
                 container.clone(),
+                pod.unwrap_or("-").to_owned(),
                 member.pid.map_or("-".into(), |pid| pid.to_string()),
                 member.pid_inside.to_string(),
                 member.uid.to_string(),
@@ -118,6 +130,9 @@ fn format_processes(processes: &[PlacedProcess]) -> String {
             let memory = here.memory_used.map_or("?".into(), |used| Bytes(used).to_string());
             rows.push(row(&here.device, lease, gpu, waited, memory));
         }
+    }
+    if !has_pods {
+        rows.iter_mut().for_each(|row| drop(row.remove(POD_COLUMN)));
     }
     say::lay_out_table(&rows)
 }
@@ -155,7 +170,7 @@ mod tests {
             process: ProcessStatus { tenant: "a".into(), member },
             place: Some(place.clone()),
         };
-        let text = format_processes(&[process(two), process(MemberStatus::default())]);
+        let text = format_processes(&[process(two.clone()), process(MemberStatus::default())]);
         assert_eq!(text.lines().count(), 4, "{text}");
         assert!(
             text.contains(
@@ -163,6 +178,18 @@ mod tests {
             ),
             "{text}"
         );
-        assert!(text.contains("run, waits") && text.contains("  none "), "{text}");
+        assert!(text.contains("run, waits") && text.contains("  none ") && !text.contains("POD"), "{text}");
+        // The daemon saw the pod of a process that this program cannot see.
+        let pod = "7ac1d5a2-9b42-4f4c-8d0a-52a1b7e3c111";
+        let far = ProcessPlace { pod: Some(pod.into()), ..ProcessPlace::default() };
+        let member = MemberStatus { pid: None, place: Some(far), ..two };
+        let placed = PlacedProcess::new(
+            ProcessStatus { tenant: "b".into(), member },
+            &mut ContainerNames::under_root(std::path::Path::new("/none"), "/none".into()),
+        );
+        let json = serde_json::to_string(&placed).unwrap();
+        assert_eq!(json.matches("\"place\"").count(), 1, "{json}");
+        let text = format_processes(&[placed, process(MemberStatus::default())]);
+        assert!(text.starts_with("TENANT  CONTAINER  POD ") && text.contains(pod), "{text}");
     }
 }

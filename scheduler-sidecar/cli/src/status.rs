@@ -13,8 +13,8 @@ use vgpu_core::units::uuid;
 use super::ask::{self, DaemonAddress, TERMS_HEADINGS, no_answer};
 use super::cordon::{format_members, format_subject};
 use super::ledgers;
-use super::ps::place;
 use vgpu_config::problem;
+use vgpu_control::place;
 use vgpu_control::{
     ActionStatus, ControlCommand, DaemonStatus, DeviceStatus, RecordStatus, TenantStatus, TermsStatus, TimeStatus,
 };
@@ -246,7 +246,8 @@ fn format_status(status: &DaemonStatus) -> String {
             // The last part of a control group, as engines name it.
             Some(group) => {
                 let place = place::parse_cgroup(&format!("0::/{group}"));
-                format!(" in {}", place.short_text().unwrap_or_else(|| problem::escape_value(group)))
+                let pod = place.pod.as_ref().map_or(String::new(), |pod| format!(" of pod {pod}"));
+                format!(" in {}{pod}", place.short_text().unwrap_or_else(|| problem::escape_value(group)))
             }
             None if found.contained => " in a container".to_owned(),
             None => String::new(),

@@ -11,6 +11,12 @@ use crate::problem::escape_value;
 use crate::raw::MAX_LABELS;
 use crate::value::{WrittenValue, is_label_name, read_label};
 
+/// Label with the UID of the Kubernetes pod, which the daemon finds by itself.
+pub const POD_LABEL: &str = "pod-uid";
+
+/// Labels that name the Kubernetes pod and its container to people.
+pub const POD_NAME_LABELS: [&str; 3] = ["namespace", "pod", "container"];
+
 /// New values of labels by name; `None` takes back the label that a command set.
 pub type LabelChanges = BTreeMap<String, Option<String>>;
 

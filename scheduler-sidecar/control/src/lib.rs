@@ -30,6 +30,7 @@ pub mod event;
 pub mod explain;
 pub mod finding;
 pub mod own;
+pub mod place;
 pub mod service;
 pub mod status;
 pub mod tenant;

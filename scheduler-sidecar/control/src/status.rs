@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::place::ProcessPlace;
 use vgpu_config::bearer::CostBearer;
 
 /// Status of the daemon.
@@ -420,6 +421,9 @@ pub struct MemberStatus {
     pub version: String,
     /// Seconds since the member said hello.
     pub connected_seconds: u64,
+    /// Container and pod of the process, as the daemon saw them at its hello; absent: it saw neither.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<ProcessPlace>,
     /// State of the member on each device that it uses.
     #[serde(default)]
     pub devices: Vec<MemberDevice>,

@@ -14,6 +14,7 @@ use crate::proof::image::Image;
 use crate::proof::processes;
 use vgpu_control::MAX_REQUEST_BYTES;
 use vgpu_control::finding::ProcessId;
+use vgpu_control::place::ProcessPlace;
 
 /// Credentials of the peer when it connected, from the kernel.
 #[derive(Debug, Clone, Copy)]
@@ -91,6 +92,8 @@ pub struct Connection {
     /// The program that said hello; `None`: no hello yet, the enforcement check is off, or the process could not be
     /// read.
     pub image: Option<Image>,
+    /// Container and pod of the process at its hello; `None`: no hello yet, or neither is known.
+    pub place: Option<Box<ProcessPlace>>,
     /// Number of the member; `None`: no hello yet.
     pub member: Option<u64>,
     /// When the connection is closed, unless the peer sends or takes what is due before.
@@ -109,7 +112,7 @@ impl Connection {
             ConnectionSide::Member(_) => peer.pid.and_then(processes::read_process),
             ConnectionSide::Admin => None,
         };
-        Self { stream, peer, process, side, state, image: None, member: None, deadline, input, output }
+        Self { stream, peer, process, side, state, image: None, place: None, member: None, deadline, input, output }
     }
 
     /// The numbers of the room and of the member; `None`: it has said no hello, or is no member any longer.

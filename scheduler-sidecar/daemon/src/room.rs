@@ -18,6 +18,7 @@ use super::log::LineQuota;
 use super::pages::MappedPages;
 use super::roster::limits_of;
 use crate::proof::limits::{LimitsByDevice, raise_limits};
+use vgpu_config::bearer::{CostBearer, POD_LABEL};
 use vgpu_control as control;
 
 /// A tenant's state in the reactor.
@@ -34,6 +35,9 @@ pub(super) struct TenantRoom {
     pub open: usize,
     /// Number of members: open connections that said hello.
     pub members: usize,
+    /// UID of the Kubernetes pod of the process that joined the tenant when nobody else was in it. It stays after the
+    /// last process has left, for the usage that is recorded later.
+    pub pod: Option<String>,
     /// Number of hellos since the daemon started.
     pub joins: u64,
     /// Connections that ended but are kept, because descriptors sent over them are not received yet.
@@ -65,6 +69,7 @@ impl TenantRoom {
             unusable: None,
             open: 0,
             members: 0,
+            pod: None,
             joins: 0,
             untaken: 0,
             furniture: None,
@@ -96,6 +101,23 @@ impl TenantRoom {
         self.tenant.uids.as_ref().is_none_or(|uids| uids.iter().any(|range| range.contains(&uid)))
     }
 
+    /// Notes the pod of a process that said hello and is counted. Only the first process of a tenant decides, so that
+    /// processes of several pods in one tenant do not change the tenant's labels again and again.
+    pub fn note_pod(&mut self, pod: Option<&str>) {
+        if self.members == 1 {
+            self.pod = pod.map(str::to_owned);
+        }
+    }
+
+    /// Group and labels that the tenant's use is recorded with: those given, and the UID of its pod.
+    pub fn cost_bearer(&self) -> CostBearer {
+        let mut bearer = self.tenant.bearer.clone();
+        if let Some(pod) = &self.pod {
+            bearer.labels.entry(POD_LABEL.to_owned()).or_insert_with(|| pod.clone());
+        }
+        bearer
+    }
+
     /// Closes the listener for good and removes the socket.
     pub fn close(&mut self) {
         (self.door, self.unusable) = (None, None);
@@ -116,7 +138,7 @@ impl TenantRoom {
         let (memory, sm) = (self.tenant.lowest_memory(), self.tenant.lowest_ceiling());
         control::TenantStatus {
             name: self.tenant.name.clone(),
-            bearer: self.tenant.bearer.clone(),
+            bearer: self.cost_bearer(),
             labels_live: Vec::new(),
             socket: self.tenant.socket.clone(),
             memory_limit: memory.map(u64::from),
@@ -164,4 +186,30 @@ pub(super) fn is_open_to_all(dir: &Path) -> bool {
 /// its directory is shared and the mode was changed.
 pub(super) fn may_administrate(peer: PeerCredentials) -> bool {
     peer.uid == 0 || peer.uid == geteuid().as_raw()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn use_is_recorded_for_the_pod_of_the_first_process_and_a_label_that_is_given_stays() {
+        let tenant = TenantConfig::on_all_devices("a", "/run/a/vgpud.sock".into(), None, None);
+        let mut room = TenantRoom::without_socket(tenant);
+        assert!(room.cost_bearer().labels.is_empty());
+        room.members = 1;
+        room.note_pod(Some("first"));
+        room.members = 2;
+        room.note_pod(Some("second"));
+        assert_eq!(room.cost_bearer().labels["pod-uid"], "first");
+        // The last usage is recorded after the last process has left.
+        room.members = 0;
+        assert_eq!(room.tenant_status().bearer.labels["pod-uid"], "first");
+        room.members = 1;
+        room.note_pod(None);
+        assert!(room.cost_bearer().labels.is_empty());
+        room.note_pod(Some("third"));
+        room.tenant.bearer.labels.insert(POD_LABEL.to_owned(), "given".to_owned());
+        assert_eq!(room.cost_bearer().labels["pod-uid"], "given");
+    }
 }

@@ -293,6 +293,31 @@ fn each_sample_is_the_number_that_its_name_says() {
 }
 
 #[test]
+fn a_tenants_samples_name_its_pod_if_its_labels_do_and_there_are_no_more_of_them() {
+    let mut status = full();
+    let before = metrics_text(&status, true).lines().count();
+    let labels = [("namespace", "lab"), ("pod", "train-\"0\""), ("container", "main"), ("pod-uid", "7ac1")];
+    status.tenants[0].bearer.labels = labels.map(|(name, value)| (name.into(), value.into())).into();
+    let text = metrics_text(&status, true);
+    assert_eq!(text.lines().count(), before, "{text}");
+    let pod = r#"namespace="lab",pod="train-\"0\"",container="main""#;
+    for line in [
+        format!("vgpu_tenant_members{{tenant=\"a\",{pod}}} 1.0"),
+        format!("vgpu_tenant_memory_used_bytes{{tenant=\"a\",{pod},device=\"GPU-1\"}} 5242880.0"),
+        format!("vgpu_tenant_lease_wait_seconds_count{{tenant=\"a\",{pod},device=\"GPU-1\"}} 4"),
+        format!(
+            "hami_vgpu_memory_used_bytes{{zone=\"vGPU\",{pod},vdevice_index=\"0\",device_uuid=\"GPU-1\"}} 5242880.0"
+        ),
+    ] {
+        assert!(text.lines().any(|shown| shown == line), "{line} is not in\n{text}");
+    }
+    let info = text.lines().find(|line| line.starts_with("vgpu_tenant_info{tenant=\"a\"")).unwrap();
+    assert!(info.contains("label_pod_uid=\"7ac1\"") && info.contains("label_namespace=\"lab\""), "{info}");
+    // A tenant without the labels has none of them.
+    assert!(text.contains("vgpu_tenant_members{tenant=\"idle\"} 0.0"), "{text}");
+}
+
+#[test]
 fn without_hamis_names_there_is_none_of_them_and_what_is_not_known_has_no_sample() {
     let mut status = full();
     status.tenants[0].devices[0].memory_used = None;

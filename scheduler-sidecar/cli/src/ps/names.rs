@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::place::{self, ContainerEngine, ProcessPlace};
+use vgpu_control::place::{self, ContainerEngine, ProcessPlace};
 use vgpu_output::say::escape_line;
 
 /// Longest time that all questions to an engine's socket may take together.

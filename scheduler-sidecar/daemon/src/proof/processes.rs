@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use super::image::Image;
 use vgpu_config::problem::escape_value;
 use vgpu_control::finding::ProcessId;
+use vgpu_control::place::{ProcessPlace, parse_cgroup};
 
 /// Rounds of the check after which all descriptors are read again, even if their number did not change.
 pub const THOROUGH_EVERY: u32 = 16;
@@ -172,6 +173,23 @@ impl ProcessScanner {
 pub fn read_process(pid: u32) -> Option<ProcessId> {
     let stat = ProcessStat::read(&Path::new("/proc").join(pid.to_string()))?;
     Some(ProcessId { pid, began: stat.began })
+}
+
+/// Container and pod of a process of the host, by its control group; `None`: it is in none, or has ended.
+///
+/// # Cost
+/// Reads two files that the kernel generates.
+#[must_use]
+pub fn read_place(process: ProcessId) -> Option<ProcessPlace> {
+    place_below(Path::new("/proc"), process)
+}
+
+fn place_below(root: &Path, process: ProcessId) -> Option<ProcessPlace> {
+    let at = root.join(process.pid.to_string());
+    let place = parse_cgroup(&fs::read_to_string(at.join("cgroup")).ok()?);
+    // Another process may have the number by now.
+    let is_same = ProcessStat::read(&at).is_some_and(|stat| stat.began == process.began);
+    (is_same && place != ProcessPlace::default()).then_some(place)
 }
 
 /// The program that a process of the host runs, as [`ProcessScanner::image_of`].
@@ -471,6 +489,20 @@ mod tests {
         assert!(seen.library == Some(false) && seen.program.is_some(), "{seen:?}");
         drop(stdin);
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn the_pod_of_a_process_is_told_unless_another_process_has_its_number() {
+        let root = tempfile::tempdir().unwrap();
+        let (at, pod) = (root.path().join("40"), "7ac1d5a2-9b42-4f4c-8d0a-52a1b7e3c111");
+        fs::create_dir(&at).unwrap();
+        fs::copy("/proc/self/stat", at.join("stat")).unwrap();
+        fs::write(at.join("cgroup"), format!("0::/kubepods/pod{pod}/{}\n", "a".repeat(64))).unwrap();
+        let process = ProcessId { pid: 40, began: read_process(std::process::id()).unwrap().began };
+        assert_eq!(place_below(root.path(), process).and_then(|place| place.pod).as_deref(), Some(pod));
+        assert_eq!(place_below(root.path(), ProcessId { began: process.began + 1, ..process }), None);
+        fs::write(at.join("cgroup"), "0::/\n").unwrap();
+        assert_eq!(place_below(root.path(), process), None);
     }
 
     #[test]

@@ -131,6 +131,7 @@ impl Reactor {
                 gid: connection.peer.gid,
                 version: hello.version.clone(),
                 connected_seconds: now.duration_since(*since).as_secs(),
+                place: connection.place.as_deref().cloned(),
                 devices: Vec::new(),
             };
             members.entry(id).or_default().push((member, status));
@@ -405,7 +406,7 @@ impl Reactor {
             let on = room.tenant.terms_on(&used.device);
             let sums = integrate::UsageSums {
                 tenant: room.tenant.name.clone(),
-                bearer: room.tenant.bearer.clone(),
+                bearer: room.cost_bearer(),
                 gpu_ns: used.charged.saturating_add(used.before),
                 wait_ns: used.wait,
                 launches: Some(used.launches),

@@ -13,6 +13,8 @@ use vgpu_core::protocol::wire::{Hello, MemberMessage, Reply};
 use super::{PEER_TIMEOUT, Reactor};
 use crate::answer;
 use crate::connection::{Connection, ConnectionInput, ConnectionSide, ConnectionState, PeerCredentials};
+use crate::proof::processes;
+use vgpu_config::bearer::POD_NAME_LABELS;
 use vgpu_control::{self as control, ControlCommand, own};
 
 impl Reactor {
@@ -119,13 +121,23 @@ impl Reactor {
     /// Registers a member that said hello.
     pub(super) fn register(&mut self, connection: &mut Connection, id: u64, hello: Hello) {
         let now = Instant::now();
+        let place = connection.process.and_then(processes::read_place);
         let Some(room) = self.rooms.get_mut(&id) else { return };
+        room.note_pod(place.as_ref().and_then(|place| place.pod.as_deref()));
         if let Some(suppressed) = room.log.allow_line(now) {
             let PeerCredentials { pid, uid, gid } = connection.peer;
             let version: String = hello.version.chars().take(40).collect();
             let tenant = &room.tenant.name;
-            info!(kind = "member.joined", %tenant, pid, uid, gid, pid_inside = hello.pid, ?version, suppressed, "member joined");
+            let (container_id, pod_uid) =
+                place.as_ref().map_or((None, None), |place| (place.id.as_deref(), place.pod.as_deref()));
+            let [namespace, pod, container] =
+                POD_NAME_LABELS.map(|name| room.tenant.bearer.labels.get(name).map(String::as_str));
+            info!(
+                kind = "member.joined", %tenant, pid, uid, gid, pid_inside = hello.pid, ?version, container_id, pod_uid,
+                namespace, pod, container, suppressed, "member joined"
+            );
         }
+        connection.place = place.map(Box::new);
         connection.state = ConnectionState::Registered(hello, now);
         self.enrol_member(connection, id);
     }

@@ -133,11 +133,26 @@ fn explanation_lines(top: &TopState, theme: &ColourTheme, tenant: &str, width: u
 
 /// Returns the rows of the table of processes.
 fn member_rows(top: &TopState, status: &TenantStatus) -> Vec<String> {
-    let heads =
-        ["PID", "INSIDE", "CONTAINER", "UID", "DEVICE", "LEASE", "GPU-SECONDS", "WAITED", "MEMORY", "SINCE", "LIBRARY"];
+    let heads = [
+        "PID",
+        "INSIDE",
+        "CONTAINER",
+        "UID",
+        "DEVICE",
+        "LEASE",
+        "GPU-SECONDS",
+        "WAITED",
+        "MEMORY",
+        "SINCE",
+        "LIBRARY",
+        "POD",
+    ];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     for member in &status.members {
         rows.extend(of_member(top, member));
+    }
+    if status.members.iter().all(|member| pod_of(member).is_none()) {
+        rows.iter_mut().for_each(|row| drop(row.pop()));
     }
     let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
     let widths: Vec<usize> = (0..heads.len()).map(|column| width(column).unwrap_or(0)).collect();
@@ -148,12 +163,18 @@ fn member_rows(top: &TopState, status: &TenantStatus) -> Vec<String> {
     rows.iter().map(line).collect()
 }
 
+/// UID of the pod that a process runs in.
+fn pod_of(member: &MemberStatus) -> Option<&str> {
+    member.place.as_ref()?.pod.as_deref()
+}
+
 fn of_member(top: &TopState, member: &MemberStatus) -> Vec<Vec<String>> {
+    let seen = || member.place.as_ref()?.short_text();
     let row = |device: &str, lease: String, gpu: String, waited: String, memory: String| {
         vec![
             member.pid.map_or("-".into(), |pid| pid.to_string()),
             member.pid_inside.to_string(),
-            member.pid.and_then(|pid| top.places.get(&pid).cloned()).unwrap_or_else(|| "-".into()),
+            member.pid.and_then(|pid| top.places.get(&pid).cloned()).or_else(seen).unwrap_or_else(|| "-".into()),
             member.uid.to_string(),
             brief_name(device),
             lease,
@@ -162,6 +183,7 @@ fn of_member(top: &TopState, member: &MemberStatus) -> Vec<Vec<String>> {
             memory,
             format_span(member.connected_seconds),
             escape_line(&member.version),
+            pod_of(member).unwrap_or("-").to_owned(),
         ]
     };
     if member.devices.is_empty() {

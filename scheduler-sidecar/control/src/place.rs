@@ -1,16 +1,16 @@
-//! Finds the container of a process from the path of its control group. Pure: text in, place out.
+//! Finds the container and the pod of a process from the path of its control group. Pure: text in, place out.
 //!
 //! Every engine names control groups after its containers, so no engine must be asked. An unrecognised path is no
 //! container. A user who may create groups below its own (a systemd user, a container with writable groups) chooses
 //! their names. Then the process can appear in another container, and its names are escaped before they reach a
 //! terminal.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use vgpu_config::problem::escape_value;
 
 /// The engine that created the container.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ContainerEngine {
     /// Docker.
@@ -32,7 +32,8 @@ pub enum ContainerEngine {
 }
 
 /// Container, pod or systemd unit that a process runs in.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ProcessPlace {
     /// Engine of the process's container; null if it is in none.
     pub engine: Option<ContainerEngine>,
@@ -69,7 +70,8 @@ pub fn parse_cgroup(cgroup: &str) -> ProcessPlace {
 
 fn of_path(path: &str) -> ProcessPlace {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
-    let pod = parts.iter().rev().find_map(|part| parse_pod(part));
+    // containerd with the systemd driver names a group slice:cri-containerd:id.
+    let pod = parts.iter().rev().flat_map(|part| part.split(':')).find_map(parse_pod);
     // Containers nest, and the innermost counts, so search from the end of the path.
     for (at, part) in parts.iter().enumerate().rev() {
         let above = at.checked_sub(1).and_then(|at| parts.get(at)).copied().unwrap_or_default();
@@ -131,12 +133,13 @@ fn parse_container(part: &str, above: &str, in_pod: bool) -> Option<(ContainerEn
         .and_then(|name| named(ContainerEngine::Nspawn, name))
 }
 
-/// Returns the UID in the name of a pod's group: `pod<uid>`, or `kubepods-burstable-pod<uid with underscores>.slice`.
+/// Returns the UID in the name of a pod's group: `pod<uid>`, or `kubepods-burstable-pod<uid with underscores>.slice`,
+/// which begins with the names of the slices around the kubelet, if it is in some.
 fn parse_pod(part: &str) -> Option<String> {
     let plain = part.strip_suffix(".slice").unwrap_or(part);
-    let uid = match plain.strip_prefix("kubepods") {
-        Some(rest) => rest.rsplit_once("-pod")?.1,
-        None => plain.strip_prefix("pod")?,
+    let uid = match plain.rsplit_once("-pod") {
+        Some((slices, uid)) if slices.split('-').any(|slice| slice == "kubepods") => uid,
+        _ => plain.strip_prefix("pod")?,
     };
     let uid = uid.replace('_', "-");
     let hex = uid.chars().all(|letter| letter.is_ascii_hexdigit() || letter == '-');
@@ -216,7 +219,7 @@ mod tests {
             (
                 format!("0::/system.slice/containerd.service/kubepods-burstable-pod{slice}.slice:cri-containerd:{ID}"),
                 ContainerEngine::Containerd,
-                false,
+                true,
             ),
             (format!("0::/default/{ID}"), ContainerEngine::Unknown, false),
             // Seen from the namespace of another group.
@@ -237,6 +240,56 @@ mod tests {
             assert_eq!((place.engine, place.id.as_deref()), (Some(engine), Some(ID)), "{text}");
             assert_eq!(place.pod.as_deref(), pod.then_some(POD), "{text}");
             assert_eq!(place.short_text().as_deref(), Some("0123456789ab"));
+        }
+    }
+
+    /// Pods on every kind of node: control groups of version 1 and 2, made by systemd and by the kubelet itself
+    /// (cgroupfs), with containerd and with CRI-O, of each quality of service.
+    #[test]
+    fn the_pod_is_known_on_every_kind_of_node() {
+        let slice = POD.replace('-', "_");
+        let first_version = |path: &str| {
+            let hierarchies = ["11:memory", "8:devices", "4:cpu,cpuacct", "1:name=systemd"];
+            let lines: Vec<_> = hierarchies.iter().map(|hierarchy| format!("{hierarchy}:{path}\n")).collect();
+            lines.concat()
+        };
+        let second_version = |path: &str| format!("0::{path}\n");
+        for quality in ["", "-burstable", "-besteffort"] {
+            let parent = quality.replace('-', "/");
+            let slices = if quality.is_empty() { String::new() } else { format!("/kubepods{quality}.slice") };
+            let systemd = format!("/kubepods.slice{slices}/kubepods{quality}-pod{slice}.slice");
+            let within = format!("/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods{quality}-pod{slice}.slice");
+            let cgroupfs = format!("/kubepods{parent}/pod{POD}");
+            for (path, engine) in [
+                (format!("{systemd}/cri-containerd-{ID}.scope"), ContainerEngine::Containerd),
+                (format!("{systemd}/crio-{ID}.scope"), ContainerEngine::CriO),
+                (format!("{systemd}/crio-{ID}.scope/container"), ContainerEngine::CriO),
+                (format!("{within}/cri-containerd-{ID}.scope"), ContainerEngine::Containerd),
+                (format!("{systemd}/docker-{ID}.scope"), ContainerEngine::Docker),
+                (format!("{cgroupfs}/{ID}"), ContainerEngine::Containerd),
+                (format!("{cgroupfs}/crio-{ID}"), ContainerEngine::CriO),
+                // A node that is a container itself: kind.
+                (format!("/docker/{}{cgroupfs}/{ID}", "b".repeat(64)), ContainerEngine::Containerd),
+                // The container made groups of its own.
+                (format!("{cgroupfs}/{ID}/init.scope"), ContainerEngine::Containerd),
+            ] {
+                for text in [first_version(&path), second_version(&path)] {
+                    let place = parse_cgroup(&text);
+                    assert_eq!((place.engine, place.id.as_deref()), (Some(engine), Some(ID)), "{text}");
+                    assert_eq!(place.pod.as_deref(), Some(POD), "{text}");
+                }
+            }
+        }
+        // A static pod has a hash for its UID.
+        let hash = "0a1b2c3d".repeat(4);
+        let place = parse_cgroup(&format!("0::/kubepods/burstable/pod{hash}/{ID}"));
+        assert_eq!(place.pod.as_deref(), Some(&*hash));
+        // A pod of Podman and a slice with the word in it are no pods of Kubernetes.
+        for path in
+            ["/machine.slice/machine-libpod_pod_x.slice", "/my-pod-tools.slice", "/kubepods.slice/kubepods-podx"]
+        {
+            let place = parse_cgroup(&second_version(&format!("{path}/libpod-{ID}.scope")));
+            assert_eq!((place.pod, place.id.as_deref()), (None, Some(ID)), "{path}");
         }
     }
 
