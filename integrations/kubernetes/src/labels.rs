@@ -10,11 +10,11 @@ use std::time::Duration;
 use tokio::sync::{Mutex, watch};
 use tokio::time::sleep;
 use tracing::{info, warn};
-use vgpu_config::bearer::LabelChanges;
+use vgpu_config::bearer::{LabelChanges, POD_NAME_LABELS};
 use vgpu_control::{ControlCommand, ask_daemon};
 
 use crate::pods::{SliceOwner, ask_pods, find_owner};
-use crate::slices::{OWNER_LABELS, Slice};
+use crate::slices::Slice;
 
 /// Time between two questions to the kubelet.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
@@ -97,7 +97,7 @@ impl SliceLabeller {
 /// The labels of an owner, by name.
 fn owner_labels(owner: &SliceOwner) -> BTreeMap<String, Option<String>> {
     let values = [&owner.namespace, &owner.pod, &owner.container];
-    OWNER_LABELS.iter().zip(values).map(|(name, value)| ((*name).to_owned(), Some(value.clone()))).collect()
+    POD_NAME_LABELS.into_iter().zip(values).map(|(name, value)| (name.to_owned(), Some(value.clone()))).collect()
 }
 
 /// Returns the changes of labels that are needed now. `absent` counts the lists in which a labelled slice had no owner.

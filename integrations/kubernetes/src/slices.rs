@@ -3,13 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use vgpu_config::bearer::POD_NAME_LABELS;
 use vgpu_control::status::{DaemonStatus, DeviceStatus, TenantStatus};
 
 /// Label of a tenant that names the resource it is a slice of.
 pub const RESOURCE_LABEL: &str = "kubernetes";
-
-/// Labels that tell the owner of a slice: namespace, pod and container.
-pub const OWNER_LABELS: [&str; 3] = ["namespace", "pod", "container"];
 
 /// Most bytes of a resource's name.
 const MAX_NAME_BYTES: usize = 63;
@@ -73,7 +71,7 @@ fn slice_of(status: &DaemonStatus, tenant: &TenantStatus, resource: &str) -> Sli
 
 /// The labels of a slice that tell its owner. Labels of the file do not: nobody takes them back.
 fn owner_labels(tenant: &TenantStatus) -> BTreeMap<String, String> {
-    let is_owners = |name: &&String| tenant.labels_live.contains(name) && OWNER_LABELS.contains(&name.as_str());
+    let is_owners = |name: &&String| tenant.labels_live.contains(name) && POD_NAME_LABELS.contains(&name.as_str());
     tenant
         .bearer
         .labels

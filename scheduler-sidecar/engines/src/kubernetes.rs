@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::collections::HashMap;
 
 use vgpu_config::added::TenantSection;
+use vgpu_config::bearer::POD_NAME_LABELS;
 
 /// Beginning of the annotations of this project; the container's name and a key of [`OWN_KEYS`] follow.
 pub const OWN_PREFIX: &str = "vgpu.internal/container.";
@@ -238,8 +239,8 @@ pub fn container_tenant_name(pod: &str, container_id: &str) -> String {
 /// Labels of a container's tenant.
 #[must_use]
 pub fn container_labels(namespace: &str, pod: &str, container: &str, container_id: &str) -> BTreeMap<String, String> {
-    let labels = [("namespace", namespace), ("pod", pod), ("container", container), (CONTAINER_LABEL, container_id)];
-    let labels = labels.into_iter().filter(|(_, value)| !value.is_empty());
+    let names = POD_NAME_LABELS.into_iter().zip([namespace, pod, container]);
+    let labels = names.chain([(CONTAINER_LABEL, container_id)]).filter(|(_, value)| !value.is_empty());
     labels.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
