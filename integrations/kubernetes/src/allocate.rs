@@ -9,7 +9,7 @@ use crate::slices::Slice;
 /// Directory of the library in a container.
 const LIBRARY_DIR: &str = "/vgpu";
 /// Directory of the tenant in a container.
-const TENANT_DIR: &str = "/run/vgpu-tenant";
+pub const TENANT_DIR: &str = "/run/vgpu-tenant";
 /// File with the names of libraries that the loader preloads.
 const PRELOAD_FILE: &str = "/etc/ld.so.preload";
 /// Beginning of the annotation by which container runtimes find CDI devices.

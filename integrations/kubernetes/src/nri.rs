@@ -1,7 +1,7 @@
 //! The NRI plugin: makes a tenant for each container that asks for one by annotations, and removes it at its end.
 //!
 //! The runtime asks before it makes a container, so a refusal stops the container. A plugin that is not there is not
-//! asked, and the container starts without a tenant. So this stands beside the device plugin, and never in its place.
+//! asked, and the container starts without a tenant. So this works next to the device plugin, and never in its place.
 
 pub mod connection;
 pub mod containers;

@@ -135,3 +135,18 @@ async fn tenants_of_containers_that_end_while_vgpud_is_away_are_removed_when_it_
     eventually("it is removed", is_empty).await;
     node.cri.remove_pod(&pod.sandbox).await;
 }
+
+#[tokio::test]
+async fn a_container_in_a_tenant_of_cdi_gets_no_other_and_a_variable_alone_gets_nobody_out() {
+    let Some(mut node) = Node::start(FILE).await else { return };
+    node.start_plugin(&[]).await;
+    let pod = node.run_pod("both", &[(KAI_LIMIT, "2Gi")]).await;
+    // As the device plugin mounts it.
+    let room = node.path("run/tenants/fixed");
+    let mounts = [(room.as_path(), "/run/vgpu-tenant")];
+    node.run_container(&pod, 0, &[("VGPU_SOCKET", "/run/vgpu-tenant/vgpud.sock")], &mounts).await.unwrap();
+    assert!(node.added().is_empty());
+    let container = node.run_container(&pod, 1, &[("VGPU_SOCKET", "/nowhere")], &[]).await.unwrap();
+    assert_held(&node, &container, 2 * GIB).await;
+    node.cri.remove_pod(&pod.sandbox).await;
+}

@@ -42,7 +42,7 @@ fn make_host_files(node: &Node) {
     assert!(other.status().unwrap().success());
 }
 
-/// What a program in the case's container sees.
+/// Runs the case's container, and returns the device memory that a program in it sees.
 async fn run_case(node: &mut Node, case: &Case, name: &str) -> Result<u64, String> {
     if let Some(options) = case.plugin {
         node.start_plugin(options).await;

@@ -18,14 +18,9 @@ pub const OWN_KEYS: [&str; 9] =
 /// Label with the identifier of the container that a tenant was made for.
 pub const CONTAINER_LABEL: &str = "nri";
 
-/// Variables that limit memory, or name a tenant, so that `GPU_PORTION` says nothing new.
-const LIMIT_VARIABLES: [&str; 5] = [
-    "CUDA_DEVICE_MEMORY_LIMIT",
-    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
-    "NVIDIA_GPU_MEMORY_LIMIT",
-    "VGPU_MEMORY_LIMIT",
-    "VGPU_SOCKET",
-];
+/// Variables that limit memory, so that `GPU_PORTION` says nothing new.
+const LIMIT_VARIABLES: [&str; 4] =
+    ["CUDA_DEVICE_MEMORY_LIMIT", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "NVIDIA_GPU_MEMORY_LIMIT", "VGPU_MEMORY_LIMIT"];
 
 /// Beginnings of vgpu-manager's variables that limit a container by its own library, and not by this one.
 const MANAGER_LIMITS: [&str; 2] = ["CUDA_MEM_LIMIT_", "CUDA_CORE_LIMIT_"];
@@ -54,6 +49,9 @@ pub struct ContainerFacts<'a> {
     pub annotations: &'a HashMap<String, String>,
     /// Variables, each as `NAME=VALUE`.
     pub variables: &'a [String],
+    /// True if the container has a tenant already: its directory is mounted. A variable alone does not say so, because
+    /// anybody can set one.
+    pub has_tenant: bool,
 }
 
 impl ContainerFacts<'_> {
@@ -76,7 +74,7 @@ impl ContainerFacts<'_> {
 /// # Errors
 /// A message: an annotation or a variable is not accepted. The container must not start, since it would have no limit.
 pub fn read_container(facts: ContainerFacts<'_>, rule: PortionRule) -> Result<Option<TenantSection>, String> {
-    if facts.variable("VGPU_SOCKET").is_some() {
+    if facts.has_tenant {
         return Ok(None);
     }
     let devices = || read_devices(&facts);
@@ -255,7 +253,11 @@ mod tests {
     ) -> Result<Option<TenantSection>, String> {
         let annotations = annotations.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         let variables: Vec<String> = variables.iter().map(|variable| (*variable).to_owned()).collect();
-        read_container(ContainerFacts { name: "main", annotations: &annotations, variables: &variables }, rule)
+        let has_tenant = false;
+        read_container(
+            ContainerFacts { name: "main", annotations: &annotations, variables: &variables, has_tenant },
+            rule,
+        )
     }
 
     fn memory(annotations: &[(&str, &str)], variables: &[&str]) -> Option<String> {
@@ -321,7 +323,6 @@ mod tests {
             "VGPU_MEMORY_LIMIT=1GiB",
             "NVIDIA_GPU_MEMORY_LIMIT=1024",
             "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1G",
-            "VGPU_SOCKET=/run/vgpu-tenant/vgpud.sock",
         ] {
             assert_eq!(memory(&[], &[portion, limit]), None, "{limit}");
         }
@@ -361,8 +362,11 @@ mod tests {
 
     #[test]
     fn a_container_with_a_tenant_gets_no_other_and_names_are_accepted_by_the_daemon() {
-        let asks = [(LIMIT, "1Gi"), ("vgpu.internal/container.main.gpu", "0.5")];
-        assert_eq!(read(&asks, &["VGPU_SOCKET=/x"], PortionRule::Limit), Ok(None));
+        let annotations = HashMap::from([(LIMIT.to_owned(), "1Gi".to_owned())]);
+        let facts = ContainerFacts { name: "main", annotations: &annotations, variables: &[], has_tenant: true };
+        assert_eq!(read_container(facts, PortionRule::Limit), Ok(None));
+        // The variable alone gets nobody out of the tenant that the annotations ask for.
+        assert!(memory(&[(LIMIT, "1Gi")], &["VGPU_SOCKET=/x"]).is_some());
         for pod in ["train", "", "...", "a b/c", &"p".repeat(253)] {
             let name = container_tenant_name(pod, &"0123456789abcdef".repeat(4));
             assert!(vgpu_config::value::is_name(&name) && name.ends_with("_0123456789ab"), "{name}");

@@ -13,7 +13,7 @@ use vgpu_engines::kubernetes::{
     CONTAINER_LABEL, ContainerFacts, PortionRule, container_labels, container_tenant_name, read_container,
 };
 
-use crate::allocate::tenant_edits;
+use crate::allocate::{TENANT_DIR, tenant_edits};
 use crate::api::nri::{CONTAINER_STOPPED, ContainerAdjustment, NriContainer, NriMount, NriPod, NriVariable};
 
 /// Longest wait for a tenant. A runtime waits for 2 s, and then goes on without the plugin's changes.
@@ -72,7 +72,12 @@ impl ContainerTenants {
         pod: &NriPod,
         container: &NriContainer,
     ) -> Result<Option<ContainerAdjustment>, String> {
-        let facts = ContainerFacts { name: &container.name, annotations: &pod.annotations, variables: &container.env };
+        let facts = ContainerFacts {
+            name: &container.name,
+            annotations: &pod.annotations,
+            variables: &container.env,
+            has_tenant: container.mounts.iter().any(|mount| mount.destination == TENANT_DIR),
+        };
         let mut adjustment = ContainerAdjustment { mounts: self.replaced_libraries(container)?, env: Vec::new() };
         if let Some(section) = read_container(facts, self.settings.portion_rule)? {
             let name = container_tenant_name(&pod.name, &container.id);

@@ -1,5 +1,6 @@
-//! What schedulers and device plugins of others put into containers, word for word where their sources were read, and
-//! what this library does with it. docs/contracts.md is written from this table, and each case runs in a container.
+//! Variables and files that schedulers and device plugins of others put into containers, and their effect here. Names are
+//! word for word where the sources were read. docs/contracts.md is written from this table, and each case runs in a
+//! container.
 
 /// Whence a contract is known.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -24,10 +25,10 @@ pub struct ContractFile {
     pub does: &'static str,
 }
 
-/// What a program in the container sees.
+/// Device memory that a program in the container sees.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Sees {
-    /// So many MiB of device memory, rounded down.
+    /// A number of MiB, rounded down.
     Mebibytes(u64),
     /// All memory of the device: nothing limits it.
     WholeDevice,

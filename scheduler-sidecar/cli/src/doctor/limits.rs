@@ -35,7 +35,8 @@ fn report_scheduler_variables(report: &mut DoctorReport) {
     let all =
         std::env::vars_os().map(|(name, value)| format!("{}={}", name.to_string_lossy(), value.to_string_lossy()));
     let (variables, annotations): (Vec<String>, _) = (all.collect(), HashMap::new());
-    let facts = ContainerFacts { name: "", annotations: &annotations, variables: &variables };
+    let has_tenant = environment_text("VGPU_SOCKET").is_some();
+    let facts = ContainerFacts { name: "", annotations: &annotations, variables: &variables, has_tenant };
     if let Err(why) = read_container(facts, PortionRule::Refuse) {
         report.add_finding("limits", format!("{why}; VGPU_MEMORY_LIMIT is a limit too"));
     }
