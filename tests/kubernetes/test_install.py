@@ -1,5 +1,6 @@
 """The chart on a real cluster: installed, upgraded while pods run, and removed."""
 
+import json
 import os
 import pathlib
 import subprocess
@@ -7,7 +8,7 @@ import subprocess
 import pytest
 
 from cluster import CACHE, NODE, ROOT, eventually, read_text
-from node import AGENT, FILE, GIB, LIBRARY, OUT_OF_MEMORY, Node
+from node import AGENT, FILE, GIB, LIBRARY, OUT_OF_MEMORY, Node, pause
 
 CHART = ROOT / "integrations/kubernetes/chart"
 MANIFESTS = ROOT / "integrations/kubernetes/manifests/vgpu.yaml"
@@ -37,7 +38,8 @@ def installed(helm, cluster, member, tmp_path):
     """The chart with the slices `small` and `big`, on the labelled node."""
     node = Node(cluster, member)
     values = tmp_path / "vgpud.toml"
-    values.write_text(FILE)
+    # A file stands for that of a GPU.
+    values.write_text(f'{FILE}[proof]\ndevices = ["/talk/nvidia0"]\n')
     helm("install", "vgpu", CHART, "--create-namespace", "--set-file", f"config={values}")
     node.kubectl("label", "node", NODE, "vgpu.internal/node=true", "--overwrite")
     try:
@@ -109,25 +111,54 @@ def test_pods_get_their_limits_from_the_charts_agent_which_has_no_right_but_thos
         if words[0] in ("vgpud", "vgpu-k8s"):
             status = dict(line.split(":\t", 1) for line in read_text(f"/proc/{entry}/status").splitlines())
             rights[words[0]] = (int(status["CapEff"], 16), status["NoNewPrivs"], status["Seccomp"])
-    # CHOWN 0, DAC_OVERRIDE 1, FOWNER 3, KILL 5, SYS_PTRACE 19.
-    assert rights == {"vgpud": (1 << 0 | 1 << 1 | 1 << 3 | 1 << 5 | 1 << 19, "1", "2"), "vgpu-k8s": (0, "1", "2")}
+    kill, ptrace = 5, 19
+    assert rights == {"vgpud": (1 << kill | 1 << ptrace, "1", "2"), "vgpu-k8s": (0, "1", "2")}
 
 
-def test_vgpud_in_its_pod_ends_processes_of_other_users_and_reads_their_ledgers(installed):
+def test_vgpud_in_its_pod_sees_reads_and_ends_processes_of_other_users(installed):
     node = installed
-    program = node.create("nobody", "small", securityContext={"runAsUser": 65534}).begin()
-    assert program.ask(f"alloc {GIB}")[0] == 0
-    said = in_vgpud(node, "vgpu", "status", "--json").stdout
-    assert str(process_of(program)) in said
-    in_vgpud(node, "vgpu", "tenant", "add", "guest", "--memory-limit", "1GiB")
-    in_vgpud(node, "vgpu", "tenant", "remove", "guest")
+    # A tenant that a command adds is a slice too.
+    in_vgpud(node, "vgpu", "tenant", "add", "guest", "--memory-limit", "1GiB", "--label", "kubernetes=guest")
+    node.await_allocatable("guest", 1)
+    program = node.create("nobody", "guest", securityContext={"runAsUser": 65534}).begin()
+    free, total = program.memory()
+    assert total == GIB and program.ask(f"alloc {free}")[0] == 0
+
+    def looked_at():
+        status = json.loads(in_vgpud(node, "vgpu", "status", "--json").stdout)
+        guest = next(tenant for tenant in status["tenants"] if tenant["name"] == "guest")
+        return guest, status["findings"]
+
+    guest, _ = looked_at()
+    assert [member["pid"] for member in guest["members"]] == [process_of(program)]
+    # Longer than a daemon looks away after its start.
+    pause(5)
+    guest, findings = looked_at()
+    assert guest["devices"][0]["memory_used"] >= free
+    # The simulated NVML names processes by their numbers in the container, of which 1 is another one here.
+    assert not [finding for finding in findings if finding["pid"] == process_of(program)], findings
+    in_vgpud(node, "vgpu", "tenant", "remove", "guest", "--kill")
+    node.await_phase("nobody", "Failed")
     logs = node.kubectl("--namespace", SPACE, "logs", "daemonset/vgpu", "--container", "vgpud").stdout
     assert "denied" not in logs and "not permitted" not in logs, logs
 
 
+def test_vgpud_in_its_pod_finds_a_process_of_another_user_that_uses_a_device_without_a_slice(installed):
+    node = installed
+    node.create("stray", script="exec sleep 1000 9<>/talk/nvidia0", securityContext={"runAsUser": 65534})
+    node.await_phase("stray", "Running")
+
+    def is_found():
+        status = json.loads(in_vgpud(node, "vgpu", "status", "--json").stdout)
+        return any(finding["name"] == "sleep" and finding["contained"] for finding in status["findings"])
+
+    eventually("vgpud finds it", is_found)
+
+
 def test_an_upgrade_replaces_the_agent_and_changes_no_limit_of_a_running_pod(installed, helm, tmp_path):
     node = installed
-    program = node.create("old", "small").begin()
+    program = node.create("old", "small", securityContext={"runAsUser": 65534}).begin()
+    assert program.ask(f"alloc {GIB}")[0] == 0
     memory, before = program.memory(), agents(node)
     values = tmp_path / "other.toml"
     values.write_text(FILE.replace('memory_limit = "8GiB"', 'memory_limit = "9GiB"'))
@@ -138,6 +169,9 @@ def test_an_upgrade_replaces_the_agent_and_changes_no_limit_of_a_running_pod(ins
     assert program.ask(f"alloc {memory[1]}")[0] == OUT_OF_MEMORY
     known = lambda: str(process_of(program)) in in_vgpud(node, "vgpu", "ps", check=False).stdout  # noqa: E731
     eventually("the new vgpud knows the old pod's process", known)
+    # Its charges too.
+    small = json.loads(in_vgpud(node, "vgpu", "status", "--json").stdout)["tenants"][0]
+    assert small["name"] == "small" and small["devices"][0]["memory_used"] >= GIB
     node.await_allocatable("big", 1)
     assert node.create("new", "big").begin().memory()[1] == 9 * GIB
 
