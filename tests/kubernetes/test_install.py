@@ -111,8 +111,8 @@ def test_pods_get_their_limits_from_the_charts_agent_which_has_no_right_but_thos
         if words[0] in ("vgpud", "vgpu-k8s"):
             status = dict(line.split(":\t", 1) for line in read_text(f"/proc/{entry}/status").splitlines())
             rights[words[0]] = (int(status["CapEff"], 16), status["NoNewPrivs"], status["Seccomp"])
-    kill, ptrace = 5, 19
-    assert rights == {"vgpud": (1 << kill | 1 << ptrace, "1", "2"), "vgpu-k8s": (0, "1", "2")}
+    read_search, kill, ptrace = 2, 5, 19
+    assert rights == {"vgpud": (1 << read_search | 1 << kill | 1 << ptrace, "1", "2"), "vgpu-k8s": (0, "1", "2")}
 
 
 def test_vgpud_in_its_pod_sees_reads_and_ends_processes_of_other_users(installed):
