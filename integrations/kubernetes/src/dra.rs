@@ -84,7 +84,7 @@ pub struct DraArgs {
     #[arg(long, value_name = "NAME")]
     driver: Option<String>,
 
-    /// What the consumed percentage of cores is: the floor of the tenant, or also its ceiling.
+    /// Makes the consumed percentage of cores the floor of the tenant, or also its ceiling.
     #[arg(long, value_name = "MEANING", default_value = "floor")]
     cores: CoresMeaning,
 
@@ -180,8 +180,9 @@ async fn reconcile_claims(keeper: Arc<Mutex<ClaimKeeper>>) {
     let mut told = String::new();
     loop {
         let keeper = keeper.clone();
-        let done =
-            tokio::task::spawn_blocking(move || keeper.lock().unwrap_or_else(PoisonError::into_inner).reconcile());
+        let done = tokio::task::spawn_blocking(move || {
+            keeper.lock().unwrap_or_else(PoisonError::into_inner).reconcile_claims()
+        });
         match done.await.unwrap_or_else(|why| Err(why.to_string())) {
             Ok(()) => return,
             Err(why) if why != told => {

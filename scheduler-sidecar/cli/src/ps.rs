@@ -77,13 +77,13 @@ impl PlacedProcess {
         Self { process, place }
     }
 
-    fn pod(&self) -> Option<&str> {
+    fn pod_uid(&self) -> Option<&str> {
         self.place.as_ref()?.pod.as_deref()
     }
 }
 
 fn format_processes(processes: &[PlacedProcess]) -> String {
-    let has_pods = processes.iter().any(|process| process.pod().is_some());
+    let has_pods = processes.iter().any(|process| process.pod_uid().is_some());
     let heads = [
         "TENANT",
         "CONTAINER",
@@ -101,7 +101,7 @@ fn format_processes(processes: &[PlacedProcess]) -> String {
     ];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     for process in processes {
-        let (PlacedProcess { process: ProcessStatus { tenant, member }, place }, pod) = (process, process.pod());
+        let (PlacedProcess { process: ProcessStatus { tenant, member }, place }, pod) = (process, process.pod_uid());
         let container = place.as_ref().and_then(ProcessPlace::short_text).unwrap_or_else(|| "-".into());
         let row = |device: &str, lease: String, gpu: String, waited: String, memory: String| {
             vec![

@@ -29,7 +29,7 @@ pub struct Claim {
     pub name: String,
 }
 
-/// What became of each claim.
+/// The result for each claim.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct NodePrepareResourcesResponse {
     /// Answers by the UID of the claim.
@@ -76,7 +76,7 @@ pub struct NodeUnprepareResourcesRequest {
     pub claims: Vec<Claim>,
 }
 
-/// What became of each claim.
+/// The result for each claim.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct NodeUnprepareResourcesResponse {
     /// Answers by the UID of the claim.

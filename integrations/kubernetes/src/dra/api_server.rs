@@ -1,7 +1,7 @@
 //! A client of the API server: the few requests of a driver, over HTTPS with the service account's token.
 //!
-//! Certificates and token are read for each request, because a cluster replaces them while the driver runs, and a
-//! driver asks rarely: for each new claim, and once a minute for its slice.
+//! Certificates and token are read for each request, because a cluster replaces them while the driver runs. A driver
+//! asks rarely: for each new claim, and once a minute for its slice.
 
 use std::fs;
 use std::path::PathBuf;
@@ -55,11 +55,11 @@ impl ApiServer {
     /// # Errors
     /// A message: the server does not answer, or refuses.
     pub fn get(&self, path: &str) -> Result<Option<Value>, String> {
-        let (agent, token) = self.open()?;
+        let (agent, token) = self.open_agent()?;
         let answer = agent.get(format!("{}{path}", self.url)).header("Authorization", token).call();
-        match self.read("GET", path, answer)? {
+        match self.read_answer("GET", path, answer)? {
             (404, _) => Ok(None),
-            (status, body) => self.accept("GET", path, status, body).map(Some),
+            (status, body) => self.accept_answer("GET", path, status, body).map(Some),
         }
     }
 
@@ -68,10 +68,10 @@ impl ApiServer {
     /// # Errors
     /// A message: the server does not answer, or refuses.
     pub fn create(&self, path: &str, object: &Value) -> Result<Value, String> {
-        let (agent, token) = self.open()?;
+        let (agent, token) = self.open_agent()?;
         let answer = agent.post(format!("{}{path}", self.url)).header("Authorization", token).send_json(object);
-        let (status, body) = self.read("POST", path, answer)?;
-        self.accept("POST", path, status, body)
+        let (status, body) = self.read_answer("POST", path, answer)?;
+        self.accept_answer("POST", path, status, body)
     }
 
     /// Replaces an object.
@@ -79,13 +79,13 @@ impl ApiServer {
     /// # Errors
     /// A message: the server does not answer, or refuses; also if the object was changed meanwhile.
     pub fn replace(&self, path: &str, object: &Value) -> Result<Value, String> {
-        let (agent, token) = self.open()?;
+        let (agent, token) = self.open_agent()?;
         let answer = agent.put(format!("{}{path}", self.url)).header("Authorization", token).send_json(object);
-        let (status, body) = self.read("PUT", path, answer)?;
-        self.accept("PUT", path, status, body)
+        let (status, body) = self.read_answer("PUT", path, answer)?;
+        self.accept_answer("PUT", path, status, body)
     }
 
-    fn open(&self) -> Result<(Agent, String), String> {
+    fn open_agent(&self) -> Result<(Agent, String), String> {
         let read = |name: &str| {
             let file = self.account.join(name);
             fs::read(&file).map_err(|why| format!("{}: {why}", file.display()))
@@ -109,7 +109,7 @@ impl ApiServer {
         Ok((config.build().into(), format!("Bearer {token}")))
     }
 
-    fn read(
+    fn read_answer(
         &self,
         verb: &str,
         path: &str,
@@ -121,7 +121,7 @@ impl ApiServer {
         Ok((answer.status().as_u16(), body))
     }
 
-    fn accept(&self, verb: &str, path: &str, status: u16, body: String) -> Result<Value, String> {
+    fn accept_answer(&self, verb: &str, path: &str, status: u16, body: String) -> Result<Value, String> {
         if !(200..300).contains(&status) {
             // The server says why in an object, whose field is for people.
             let object: Value = serde_json::from_str(&body).unwrap_or_default();

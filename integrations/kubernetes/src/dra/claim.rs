@@ -29,7 +29,7 @@ const MAX_LABEL_CHARS: usize = 128;
 pub struct ResourceClaim {
     /// Name and UID.
     pub metadata: ObjectName,
-    /// What the scheduler decided.
+    /// The scheduler's decision.
     pub status: ClaimStatus,
 }
 
@@ -45,7 +45,7 @@ pub struct ObjectName {
     pub uid: String,
 }
 
-/// What the scheduler decided about a claim.
+/// The scheduler's decision about a claim.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ClaimStatus {
@@ -88,7 +88,7 @@ pub struct AllocatedDevice {
     pub share_id: Option<String>,
     /// Quantities by the name of the capacity.
     pub consumed_capacity: BTreeMap<String, String>,
-    /// True for administrative access beside the users of the device.
+    /// True for administrative access next to the users of the device.
     pub admin_access: Option<bool>,
 }
 
@@ -134,7 +134,7 @@ pub fn claimed_devices(claim: &ResourceClaim, driver: &str) -> Result<Vec<Claime
         if share.admin_access == Some(true) {
             return refused("adminAccess is not offered");
         }
-        let (memory, cores) = (consumed(share, MEMORY_CAPACITY)?, consumed(share, CORES_CAPACITY)?);
+        let (memory, cores) = (read_consumed(share, MEMORY_CAPACITY)?, read_consumed(share, CORES_CAPACITY)?);
         let Some(memory) = memory else {
             return refused("the claim has no consumedCapacity of memory, so it has the whole device and no limit");
         };
@@ -157,7 +157,7 @@ pub fn claimed_devices(claim: &ResourceClaim, driver: &str) -> Result<Vec<Claime
 }
 
 /// Returns a quantity of a share; `None`: the driver has no such capacity.
-fn consumed(share: &AllocatedDevice, capacity: &str) -> Result<Option<u64>, String> {
+fn read_consumed(share: &AllocatedDevice, capacity: &str) -> Result<Option<u64>, String> {
     let qualified = format!("{}/{capacity}", share.driver);
     let Some(text) = share.consumed_capacity.get(capacity).or_else(|| share.consumed_capacity.get(&qualified)) else {
         return Ok(None);

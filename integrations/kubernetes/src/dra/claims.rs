@@ -40,7 +40,7 @@ pub struct DraSettings {
     pub cdi_dir: PathBuf,
     /// Vendor and class of the CDI devices that show the GPU; `None`: NVIDIA's runtime shows it.
     pub gpu_cdi: Option<String>,
-    /// What the consumed percentage is.
+    /// Use of the consumed percentage.
     pub cores: CoresMeaning,
     /// The API server.
     pub api: ApiServer,
@@ -64,7 +64,7 @@ impl ClaimKeeper {
     ///
     /// # Errors
     /// A message: vgpud does not answer, or a file cannot be removed. The same call may succeed later.
-    pub fn reconcile(&self) -> Result<(), String> {
+    pub fn reconcile_claims(&self) -> Result<(), String> {
         let status = ask_status(&self.settings.socket).map_err(|why| self.daemon_words(&why))?;
         let driver = &self.settings.driver;
         let own = status.tenants.iter().filter(|tenant| !tenant.removed);
@@ -80,7 +80,7 @@ impl ClaimKeeper {
             remove_file(&file)?;
         }
         for (uid, claim) in self.checkpoint.claims() {
-            if let Err(why) = self.realise(uid, claim) {
+            if let Err(why) = self.realise_claim(uid, claim) {
                 warn!(claim = claim.name, namespace = claim.namespace, %why, "a prepared claim has lost its tenant");
             }
         }
@@ -91,16 +91,16 @@ impl ClaimKeeper {
     ///
     /// # Errors
     /// A message for the pod's events. The kubelet repeats the call.
-    pub fn prepare(&mut self, named: &Claim) -> Result<Vec<Device>, String> {
+    pub fn prepare_claim(&mut self, named: &Claim) -> Result<Vec<Device>, String> {
         if !is_name(&tenant_name(&named.uid)) {
             return Err(format!("the claim's UID is {:?}; accepted: letters, digits and '-'", named.uid));
         }
         if let Some(claim) = self.checkpoint.claims().get(&named.uid) {
-            self.realise(&named.uid, claim)?;
+            self.realise_claim(&named.uid, claim)?;
             return Ok(claim.devices.clone());
         }
         let claim = self.read_claim(named)?;
-        self.realise(&named.uid, &claim)?;
+        self.realise_claim(&named.uid, &claim)?;
         let devices = claim.devices.clone();
         self.checkpoint.insert(&named.uid, claim)?;
         info!(claim = named.name, namespace = named.namespace, uid = named.uid, "prepared");
@@ -111,7 +111,7 @@ impl ClaimKeeper {
     ///
     /// # Errors
     /// A message. The kubelet repeats the call.
-    pub fn unprepare(&mut self, named: &Claim) -> Result<(), String> {
+    pub fn unprepare_claim(&mut self, named: &Claim) -> Result<(), String> {
         if !is_name(&tenant_name(&named.uid)) {
             return Ok(());
         }
@@ -166,8 +166,8 @@ impl ClaimKeeper {
         Ok(names)
     }
 
-    /// Adds the tenant of a claim and writes its CDI file. What is there already stays.
-    fn realise(&self, uid: &str, claim: &PreparedClaim) -> Result<(), String> {
+    /// Adds the tenant of a claim and writes its CDI file, if they are not there.
+    fn realise_claim(&self, uid: &str, claim: &PreparedClaim) -> Result<(), String> {
         let DraSettings { driver, companion_of, gpu_cdi, injection, cdi_dir, .. } = &self.settings;
         let section = Box::new(claim.section.clone());
         let ask = ControlCommand::Add { section, pid: None, seconds: None, replace: false, waits: false };

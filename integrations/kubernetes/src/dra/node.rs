@@ -29,7 +29,7 @@ use crate::api::watcher::registration_server::{Registration, RegistrationServer}
 use crate::kubelet::inode;
 
 /// Time between two looks at the sockets.
-const LOOK_PERIOD: Duration = Duration::from_millis(500);
+const SOCKET_LOOK_PERIOD: Duration = Duration::from_millis(500);
 
 /// Paths of the sockets of a driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub struct DraNode {
 }
 
 impl DraNode {
-    /// Does something with the claims, one call at a time, beside the loop that answers.
+    /// Does something with the claims, one call at a time, on another thread than the loop that answers.
     async fn with_claims<T: Send + 'static>(
         &self,
         claims: Vec<Claim>,
@@ -86,7 +86,7 @@ impl DraService for DraNode {
         &self,
         request: Request<NodePrepareResourcesRequest>,
     ) -> Result<Response<NodePrepareResourcesResponse>, Status> {
-        let prepare = |keeper: &mut ClaimKeeper, claim: &Claim| match keeper.prepare(claim) {
+        let prepare = |keeper: &mut ClaimKeeper, claim: &Claim| match keeper.prepare_claim(claim) {
             Ok(devices) => NodePrepareResourceResponse { devices, error: String::new() },
             Err(error) => {
                 warn!(claim = claim.name, namespace = claim.namespace, why = %error, "not prepared");
@@ -102,7 +102,7 @@ impl DraService for DraNode {
         request: Request<NodeUnprepareResourcesRequest>,
     ) -> Result<Response<NodeUnprepareResourcesResponse>, Status> {
         let unprepare = |keeper: &mut ClaimKeeper, claim: &Claim| {
-            let error = keeper.unprepare(claim).err().unwrap_or_default();
+            let error = keeper.unprepare_claim(claim).err().unwrap_or_default();
             if !error.is_empty() {
                 warn!(claim = claim.name, namespace = claim.namespace, why = %error, "not unprepared");
             }
@@ -151,7 +151,7 @@ pub async fn serve_node(sockets: DraSockets, node: DraNode) {
             }
             Err(_) => {}
         }
-        sleep(LOOK_PERIOD).await;
+        sleep(SOCKET_LOOK_PERIOD).await;
     }
 }
 
@@ -171,7 +171,7 @@ async fn serve_once(sockets: &DraSockets, node: &DraNode) -> Result<(), String> 
                 && !claims.is_finished()
                 && !watcher.is_finished()
             {
-                sleep(LOOK_PERIOD).await;
+                sleep(SOCKET_LOOK_PERIOD).await;
             }
             watcher.abort();
             Ok(())

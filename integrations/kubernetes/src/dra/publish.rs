@@ -10,14 +10,14 @@ use vgpu_control::ask_status;
 
 use super::claims::DraSettings;
 use super::slice::{
-    API_VERSION, limits_device, offered_devices, replacement, resource_slice, shared_devices, slice_name,
+    API_VERSION, limits_device, offered_devices, replace_slice, resource_slice, shared_devices, slice_name,
 };
 
 /// Time between two questions to vgpud.
 const ASK_PERIOD: Duration = Duration::from_secs(1);
 
 /// Time after which the slice is looked at without a change, because a kubelet or a person may have removed it.
-const LOOK_PERIOD: Duration = Duration::from_secs(60);
+const SLICE_CHECK_PERIOD: Duration = Duration::from_secs(60);
 
 /// Questions without an answer after which the slice has no devices. A daemon that is replaced answers sooner.
 const MAX_SILENT_ASKS: u32 = 5;
@@ -42,7 +42,7 @@ pub async fn publish_devices(settings: DraSettings, registered: std::sync::Arc<N
                 (silent >= MAX_SILENT_ASKS).then(|| Value::Array(Vec::new()))
             }
         };
-        let is_old = looked.is_none_or(|looked| looked.elapsed() >= LOOK_PERIOD);
+        let is_old = looked.is_none_or(|looked| looked.elapsed() >= SLICE_CHECK_PERIOD);
         if let Some(wanted) = wanted.filter(|wanted| is_old || published.as_ref() != Some(wanted)) {
             let (settings, devices) = (settings.clone(), wanted.clone());
             let done = tokio::task::spawn_blocking(move || publish_once(&settings, &devices)).await;
@@ -93,7 +93,7 @@ fn publish_once(settings: &DraSettings, devices: &Value) -> Result<(), String> {
             info!(driver, devices = count, "published the node's ResourceSlice");
         }
         Some(found) => {
-            if let Some(object) = replacement(&found, &wanted(None)) {
+            if let Some(object) = replace_slice(&found, &wanted(None)) {
                 api.replace(&own, &object)?;
                 info!(driver, devices = count, "replaced the node's ResourceSlice");
             }

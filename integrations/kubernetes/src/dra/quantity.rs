@@ -32,14 +32,14 @@ pub fn parse_quantity(text: &str) -> Option<u64> {
     if let Some((number, exponent)) = text.split_once(['e', 'E']).filter(|(_, exponent)| !exponent.is_empty()) {
         let exponent: i32 = exponent.parse().ok().filter(|exponent: &i32| exponent.abs() <= 18)?;
         let power = 10_u128.pow(exponent.unsigned_abs());
-        return if exponent < 0 { scale(number, 1, power) } else { scale(number, power, 1) };
+        return if exponent < 0 { scale_decimal(number, 1, power) } else { scale_decimal(number, power, 1) };
     }
     let (suffix, over, under) = SUFFIXES.into_iter().find(|(suffix, ..)| text.ends_with(suffix))?;
-    scale(text.strip_suffix(suffix)?, over, under)
+    scale_decimal(text.strip_suffix(suffix)?, over, under)
 }
 
 /// Returns the whole part of a decimal number multiplied by a fraction.
-fn scale(number: &str, over: u128, under: u128) -> Option<u64> {
+fn scale_decimal(number: &str, over: u128, under: u128) -> Option<u64> {
     let number = number.strip_prefix('+').unwrap_or(number);
     let (whole, part) = number.split_once('.').unwrap_or((number, ""));
     let digits = format!("{whole}{part}");

@@ -1,4 +1,4 @@
-//! What the driver offers to the scheduler: the ResourceSlice of a node. Pure: the daemon's status in, an object out.
+//! The ResourceSlice of a node, which the driver offers to the scheduler. Pure: the daemon's status in, an object out.
 //!
 //! Tenants that the driver did not add keep what they were promised: a device offers the rest. The scheduler itself
 //! subtracts what claims consume.
@@ -151,7 +151,7 @@ pub fn resource_slice(node: &str, driver: &str, owner: Option<&str>, devices: &V
 /// Returns the object that replaces `found`, with the slice's content and the version and owner of `found`; `None`: it
 /// has this content already.
 #[must_use]
-pub fn replacement(found: &Value, wanted: &Value) -> Option<Value> {
+pub fn replace_slice(found: &Value, wanted: &Value) -> Option<Value> {
     let (before, after) = (&found["spec"], &wanted["spec"]);
     let same = |key: &str| before[key] == after[key];
     if same("driver") && same("nodeName") && same("devices") && before["pool"]["name"] == after["pool"]["name"] {
@@ -251,9 +251,9 @@ mod tests {
         found["metadata"]["resourceVersion"] = json!("17");
         found["metadata"]["ownerReferences"] = json!([{ "uid": "node" }]);
         found["spec"]["pool"]["generation"] = json!(4);
-        assert_eq!(replacement(&found, &wanted), None);
+        assert_eq!(replace_slice(&found, &wanted), None);
         found["spec"]["devices"] = json!([]);
-        let object = replacement(&found, &wanted).unwrap();
+        let object = replace_slice(&found, &wanted).unwrap();
         assert_eq!(object["metadata"]["resourceVersion"], "17");
         assert_eq!(object["metadata"]["ownerReferences"][0]["uid"], "node");
         assert_eq!(object["spec"]["pool"]["generation"], 5);
