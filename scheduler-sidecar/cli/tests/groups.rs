@@ -201,7 +201,7 @@ fn the_group_that_used_less_gets_the_larger_weight_without_an_event_for_it() {
     let (mut ocr, mut web) =
         (Member::hello(&world.socket("ocr")).join(GPU), Member::hello(&world.socket("web")).join(GPU));
     let start = Instant::now();
-    // What it is due, and 64 times as much as the other for what it did not use before.
+    // Its share is due to it, and it has 64 times the weight of the other for the share that it did not use before.
     while world.terms("ocr").weight < 9_900 || world.terms("web").weight > 60 {
         work(&mut ocr);
         work(&mut web);

@@ -140,7 +140,7 @@ pub struct RefusedPolicy {
     pub words: String,
 }
 
-/// What holds from now on, until [`Self::next`].
+/// The terms that hold from now on, until [`Self::next`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
     /// One outcome for each of [`PolicyInputs::tenants`], in that order.

@@ -9,7 +9,7 @@ pub enum PolicyStage {
     Booking,
     /// Fair share and quotas of groups.
     Group,
-    /// What a tenant needs or does: deadlines, idle time.
+    /// Needs and use of a tenant: deadlines, idle time.
     Need,
     /// Commands of administrators.
     Override,
