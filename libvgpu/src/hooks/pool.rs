@@ -1,6 +1,6 @@
 //! Stream-ordered memory: the pool is charged for its size, not each allocation.
 //!
-//! Not hooked: the choice of the current pool and a pool's numbers, which are read from the driver each time; access
+//! Not hooked: the choice of the current pool and a pool's numbers, which are read from the driver when needed; access
 //! rights, which take no memory.
 #![allow(non_snake_case, clippy::missing_safety_doc)]
 // SAFETY of every block in this file: the program's own arguments for the function it called, passed on unchanged;

@@ -27,6 +27,9 @@ static POOL_REGISTRY: Lock<PoolRegistry> = Lock::new(PoolRegistry::NO_POOLS);
 /// pool without a lock.
 static DEFAULT_POOLS: [AtomicPtr<PoolEntry>; MAX_DEVICES] =
     [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_DEVICES];
+/// Whether the program ever created a pool. Until then each device serves requests from its default pool: no other
+/// pool can be made its current one, not even one that was imported.
+static HAS_CREATED: AtomicBool = AtomicBool::new(false);
 /// Number of memory pools that are charged.
 static CHARGED_POOLS: AtomicUsize = AtomicUsize::new(0);
 /// How many of them are graph memory.
@@ -86,6 +89,7 @@ fn note_pool(source: PoolSource, made: Option<u64>, device: Option<&'static Devi
 
 /// Records a pool that the program created with at most `max` bytes. `None`: host memory, or a device without limits.
 pub fn note_created(pool: usize, device: Option<&'static Device>, max: u64) {
+    HAS_CREATED.store(true, Release);
     // The handle of a destroyed pool may be reused.
     POOL_REGISTRY.lock().by_source.remove(&PoolSource::Pool(pool));
     note_pool(PoolSource::Pool(pool), Some(max), device);
@@ -102,19 +106,21 @@ pub fn of_handle(pool: usize, otherwise: impl FnOnce() -> Option<&'static Device
     pool_entry(PoolSource::Pool(pool), || table::all().find(|device| is_default_pool(device, pool)).or_else(otherwise))
 }
 
-/// The pool that serves the device's stream-ordered allocations. The driver is asked each time, so that no cached
-/// copy can be stale. A device without limits needs no question, because the driver allows only a device's own pool
-/// to be current on it.
+/// The pool that serves the device's stream-ordered allocations. Once the program created a pool, the driver is asked
+/// each time, so that no cached copy can be stale. A device without limits needs no question, because the driver allows
+/// only a device's own pool to be current on it.
 pub fn current(device: &'static Device) -> Option<PoolRef> {
+    let default = default_pool(device.index);
+    if default.is_some() && !HAS_CREATED.load(Acquire) {
+        return default;
+    }
     let mut pool = CUmemoryPool(core::ptr::null_mut());
     // SAFETY: a pointer to a local.
     if !unsafe { own::cuDeviceGetMemPool()?(&raw mut pool, device.cuda()) }.ok() {
         return None;
     }
     let pool = pool.0 as usize;
-    default_pool(device.index)
-        .filter(|entry| entry.source == PoolSource::Pool(pool))
-        .or_else(|| of_handle(pool, || Some(device)))
+    default.filter(|entry| entry.source == PoolSource::Pool(pool)).or_else(|| of_handle(pool, || Some(device)))
 }
 
 /// The entry of the device's graph memory.

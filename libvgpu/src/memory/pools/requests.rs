@@ -27,16 +27,26 @@ static SEEN_STEPS: [[AtomicU64; 2]; 64] = [const { [const { AtomicU64::new(0) };
 impl PoolEntry {
     /// Begins an allocation: either room inside that can serve its stream, or a reservation for the expected growth.
     pub(super) fn begin_allocation(&self, bytes: u64, stream: StreamKey) -> Result<PoolAllocation, CUresult> {
-        let inside = || {
-            let mut state = self.state.lock();
-            let fits = !state.surprised && state.holes.fits_request(bytes, stream);
-            let call = if fits { state.account.begin_inside(bytes) } else { None };
-            state.requests += u64::from(call.is_some());
-            call.map(|call| PoolAllocation { call, pledge: None })
-        };
-        if let Some(begun) = inside() {
-            return Ok(begun);
+        match self.begin_inside(bytes, stream) {
+            Some(begun) => Ok(begun),
+            None => self.begin_growing(bytes, stream),
         }
+    }
+
+    /// Begins an allocation that known room inside can serve.
+    #[inline(never)] // one copy for three callers
+    fn begin_inside(&self, bytes: u64, stream: StreamKey) -> Option<PoolAllocation> {
+        let mut state = self.state.lock();
+        let fits = !state.surprised && state.holes.fits_request(bytes, stream);
+        let call = if fits { state.account.begin_inside(bytes) } else { None };
+        state.requests += u64::from(call.is_some());
+        call.map(|call| PoolAllocation { call, pledge: None })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn begin_growing(&self, bytes: u64, stream: StreamKey) -> Result<PoolAllocation, CUresult> {
+        let inside = || self.begin_inside(bytes, stream);
         if let Some(begun) = self.begin_pledged(&[bytes])? {
             return Ok(begun);
         }
