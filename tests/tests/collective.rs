@@ -196,3 +196,22 @@ fn collectives_of_two_jobs_on_the_same_devices_all_end_under_leases() {
         assert!(done >= 2 * u64::from(COUNT) * WORK, "the work of both jobs on device {device}: {done}");
     }
 }
+
+/// Both ranks are members of one tenant, whose ceiling the daemon keeps on each device. A rank that was early paid at
+/// once for all the time that its kernel waited, so it came later than the other by three times as much, and so on.
+#[test]
+fn ranks_under_a_ceiling_of_the_daemon_end_their_collectives() {
+    for percent in [30, 60] {
+        let mut world = World::start_on("2xh200", &tenant("job", &format!("sm_limit = {percent}")));
+        world.lab.set("VGPU_SOCKET", world.socket("job"));
+        let mut job = ranks(&world.lab, "flags");
+        tell(&mut job, 1, 20);
+        end(&mut job, Instant::now());
+        let first = busy(&world.lab);
+        tell(&mut job, 21, 40);
+        end(&mut job, Instant::now());
+        let last = busy(&world.lab);
+        let wall = last.0 - first.0;
+        eprintln!("40 collectives under {percent} % of the daemon in {wall:?}: {:?} %", shares(first, last));
+    }
+}

@@ -241,7 +241,7 @@ impl Lease {
             Ok((grant, allowed)) if allowed.member == member => {
                 changed = self.apply_grant(place, grant, keeper, now);
                 // Resets the count: the daemon knows the time measured so far, or a report will tell it.
-                let _ = post.take_unpaid();
+                let _ = post.take_unpaid(Share::WHOLE_DEVICE);
                 post.note_open_gate((self.gate == Gate::Open).then_some(self.sequence));
                 post.note_terms(&allowed);
             }
@@ -312,6 +312,11 @@ impl Lease {
         }
     }
 
+    /// True if the daemon decides, and its lease is none or has an end: other members or tenants wait for the device.
+    pub fn is_bounded(&self) -> bool {
+        self.is_on() && !matches!(self.gate, Gate::Run { until: u64::MAX, .. })
+    }
+
     /// The answer of the grant's account, with the time measured since charged to it, and the work in flight counted
     /// as paid.
     #[inline]
@@ -319,7 +324,7 @@ impl Lease {
         let (true, Some(place), Some((share, account))) = (self.is_on(), self.place, &mut self.ceiling) else {
             return Admission::Admit;
         };
-        let owed = post.take_unpaid();
+        let owed = post.take_unpaid(*share);
         if owed > 0 {
             account.pay_exactly(owed, *share);
         }

@@ -7,9 +7,10 @@ use super::session::PagesSlot;
 use crate::driver::launch::MeteredLaunch;
 use crate::ffi::lock::Lock;
 use crate::process::mode;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use vgpu_core::limits::Mode;
 use vgpu_core::protocol::page::{AllowedUse, ContextSharing, Uncharged};
+use vgpu_core::time::account::arrears::rest_due;
 use vgpu_core::time::gate::loss::{self, AloneMode, OnLoss};
 use vgpu_core::units::bytes::Bytes;
 use vgpu_core::units::share::Share;
@@ -53,6 +54,8 @@ pub struct DaemonLink {
     busy: AtomicU64,
     /// The part of `busy`, in ns, not yet taken off the lease's account.
     owed: AtomicU64,
+    /// The part of `owed` that is paid by its length, less what is paid off, in ns.
+    deferred: AtomicI64,
 }
 
 fn alone_code(alone: AloneMode) -> u32 {
@@ -85,6 +88,7 @@ impl DaemonLink {
             contexts: AtomicU32::new(0),
             busy: AtomicU64::new(0),
             owed: AtomicU64::new(0),
+            deferred: AtomicI64::new(0),
         }
     }
 
@@ -144,6 +148,7 @@ impl DaemonLink {
         }
         self.busy.store(0, Relaxed);
         self.owed.store(0, Relaxed);
+        self.deferred.store(0, Relaxed);
     }
 
     /// The daemon's memory limit in bytes; all ones: no limit. A change takes effect at the next call.
@@ -279,9 +284,11 @@ impl DaemonLink {
         self.contexts.load(Relaxed)
     }
 
-    /// Adds measured device time, in ns.
-    pub fn charge(&self, ns: u64) {
+    /// Adds measured device time, in ns. `deferred`: the part that is paid by its length now; less than zero while more
+    /// of earlier such time is paid off (`vgpu_core::time::account::arrears`).
+    pub fn charge(&self, ns: u64, deferred: i64) {
         self.busy.fetch_add(ns, Relaxed);
+        self.deferred.fetch_add(deferred, Relaxed);
         self.owed.fetch_add(ns, Relaxed);
     }
 
@@ -290,10 +297,15 @@ impl DaemonLink {
         self.busy.load(Relaxed)
     }
 
-    /// Device time measured since the last call of this function, in ns.
+    /// Device time measured since the last call of this function, in ns, as an account with the rate `share` pays it.
     #[inline]
-    pub fn take_unpaid(&self) -> u64 {
-        if self.owed.load(Relaxed) == 0 { 0 } else { self.owed.swap(0, Relaxed) }
+    pub fn take_unpaid(&self, share: Share) -> u64 {
+        if self.owed.load(Relaxed) == 0 {
+            return 0;
+        }
+        let (owed, deferred) = (self.owed.swap(0, Relaxed), self.deferred.swap(0, Relaxed));
+        let rest = rest_due(deferred.unsigned_abs(), share);
+        if deferred < 0 { owed.saturating_add(rest) } else { owed.saturating_sub(rest) }
     }
 
     /// Wakes the daemon. Must not be called under a lock.

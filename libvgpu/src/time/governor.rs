@@ -458,7 +458,7 @@ impl Governor {
                 account.charge_since(due.excess, Share::WHOLE_DEVICE, since, now);
             }
         }
-        self.post.charge(due.used);
+        self.post.charge(due.used, due.excess.cast_signed().wrapping_sub(due.arrears.cast_signed()));
         joined.joined_member().add_busy(due.used.saturating_add(due.beside));
     }
 

@@ -68,7 +68,9 @@ pub struct Guest {
     pub markers: Vec<u64>,
     pub ceiling: Option<Share>,
     pub account: Account,
-    /// True if this member's own account enforces the ceiling, whatever a daemon says.
+    /// True if there is no daemon.
+    is_alone: bool,
+    /// True if this member's own account enforces the ceiling: without a daemon, and in a lease that nobody waits for.
     own: bool,
     usual: UsualTimes,
     pub arrears: Arrears,
@@ -103,6 +105,7 @@ impl Guest {
             markers: Vec::new(),
             ceiling,
             account,
+            is_alone: ceiling.is_some(),
             own: ceiling.is_some(),
             usual: UsualTimes::default(),
             arrears: Arrears::default(),
@@ -130,6 +133,9 @@ impl Guest {
             // Draining work gets its own length, half of it again, and the drain allowance.
             let left = self.keeper.cautious_remaining(now);
             self.closed = deadline(now, left, BASE.drain);
+        }
+        if !self.is_alone {
+            self.own = matches!(gate, Gate::Run { until: u64::MAX, ceiling: Some(_), .. });
         }
         self.gate = gate;
     }

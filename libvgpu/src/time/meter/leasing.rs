@@ -35,10 +35,9 @@ impl UsageMeter {
         }
     }
 
-    /// The answer of account and lease to a launch, given the work in flight.
+    /// The answer of account and lease to a launch, with `in_flight` counted as paid.
     #[inline]
-    pub(super) fn launch_admission(&mut self, wish: &LaunchQuery<'_>, now: u64) -> Admission {
-        let in_flight = self.keeper.in_flight();
+    pub(super) fn launch_admission(&mut self, wish: &LaunchQuery<'_>, in_flight: u64, now: u64) -> Admission {
         let own = match wish.share {
             Some(share) => wish.account.admit_beside(in_flight, share, now),
             None => Admission::Admit,

@@ -58,7 +58,7 @@ impl UsageMeter {
             (LeaseWord::Own, _, gate) => gate,
             (LeaseWord::Open, ..) => return None,
         };
-        let admission = self.launch_admission(wish, now);
+        let admission = self.launch_admission(wish, self.keeper.in_flight(), now);
         let is_alone = matches!(gate, Gate::Open | Gate::Run { exclusive: true, .. });
         let ask = LaunchRequest { cost: wish.cost, gate, admission, beside: true, aside: 0, now };
         if !is_alone || self.turning.is_to_be_tended(gate) || !self.keeper.goes_on(&ask) {
@@ -220,13 +220,13 @@ impl UsageMeter {
     fn gate_request(&mut self, at: usize, wish: &LaunchQuery<'_>, now: u64) -> LaunchRequest {
         let beside =
             self.busy > u32::from(self.chains[at].is_busy()) && (!wish.cost.is_unknown() || self.is_beside(at, wish));
-        let (mut admission, mut aside) = (self.launch_admission(wish, now), 0);
+        let (mut admission, mut aside) = (self.launch_admission(wish, self.keeper.in_flight(), now), 0);
         if self.busy <= MAX_STREAMS_IN_TURN
             && goes_beside(wish.cost, self.keeper.in_flight(), beside)
-            && !self.lease.is_on()
+            && !self.lease.is_bounded()
         {
             if admission != Admission::Admit {
-                admission = wish.account.admit_launch(now);
+                admission = self.launch_admission(wish, 0, now);
             }
             if self.keeper.in_flight() > self.keeper.limit() {
                 aside = self.work_of_others(at).filter(|other| *other > self.keeper.limit()).sum();

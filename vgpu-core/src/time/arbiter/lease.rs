@@ -22,7 +22,9 @@ impl Arbiter {
         if others && before.is_none() && self.slot_at(slot).usage.in_flight == Some(0) {
             self.was_alone(d, seat, now);
         }
-        if self.seat_at(seat).used_up(now) {
+        // Next to overdue work of others the device counts as shared while this tenant holds it.
+        let is_shared = others || !self.devices[index(d)].overdue.is_empty();
+        if self.seat_at(seat).used_up(now) && (is_shared || !self.seat_at(seat).may_owe(now)) {
             return true;
         }
         if self.slot_at(slot).is_idle() && (others || self.devices[index(d)].order.any()) {

@@ -230,17 +230,36 @@ fn a_used_up_ceiling_is_told_with_the_time_of_its_refill() {
     desk.wants(a);
     desk.tick();
     desk.runs(a, 0);
-    desk.now += 100 * MS;
+    desk.now += 400 * MS;
     desk.book.of(a).wants = true;
-    desk.done(a, 100 * MS);
-    // 100 ms at 10 % take a second, less the 100 ms that passed and the burst of 50; plus half of the burst.
+    desk.done(a, 400 * MS);
+    // 400 ms at 10 % take 4 s, less the 400 ms that passed and the burst of 50; plus half of the burst.
     assert!(
-        matches!(desk.tick()[..], [(slot, Gate::Cap { until })] if slot == a && until.abs_diff(1_975 * MS) <= 10),
+        matches!(desk.tick()[..], [(slot, Gate::Cap { until })] if slot == a && until.abs_diff(4_975 * MS) <= 10),
         "{:?}",
         desk.arbiter
     );
-    assert!(desk.at(1_974 * MS).is_empty());
-    assert_eq!(runs(&desk.at(1_976 * MS)), [a]);
+    assert!(desk.at(4_974 * MS).is_empty());
+    assert_eq!(runs(&desk.at(4_976 * MS)), [a]);
+}
+
+#[test]
+fn a_used_up_ceiling_ends_a_lease_once_somebody_waits() {
+    let mut desk = Desk::new(1);
+    let ceiling = Terms { ceiling: Share::from_percent(10), ..Terms::default() };
+    desk.now = 1_000 * MS;
+    let (a, b) = (desk.join(1, ceiling), desk.join(2, Terms::default()));
+    desk.wants(a);
+    assert_eq!(runs(&desk.tick()), [a]);
+    desk.runs(a, 0);
+    desk.now += 100 * MS;
+    desk.book.of(a).wants = true;
+    desk.done(a, 100 * MS);
+    assert!(desk.tick().is_empty(), "its own account holds it back");
+    desk.wants(b);
+    let told = desk.tick();
+    assert!(matches!(told[..], [(one, Gate::Cap { .. }), ..] if one == a), "{told:?}");
+    assert_eq!(runs(&told), [b]);
 }
 
 #[test]
@@ -252,9 +271,9 @@ fn what_was_used_under_another_ceiling_is_not_held_against_a_tenant() {
     desk.wants(a);
     desk.tick();
     desk.runs(a, 0);
-    desk.now += 100 * MS;
+    desk.now += 400 * MS;
     desk.book.of(a).wants = true;
-    desk.done(a, 100 * MS);
+    desk.done(a, 400 * MS);
     assert!(matches!(desk.tick()[..], [(slot, Gate::Cap { .. })] if slot == a), "{:?}", desk.arbiter);
     desk.arbiter.set(TenantId(1), D0, of(90), desk.now);
     assert_eq!(runs(&desk.tick()), [a], "at once, not when a lease's worth has refilled");
