@@ -300,9 +300,11 @@ impl DaemonLink {
     /// Device time measured since the last call of this function, in ns, as an account with the rate `share` pays it.
     #[inline]
     pub fn take_unpaid(&self, share: Share) -> u64 {
-        if self.owed.load(Relaxed) == 0 {
-            return 0;
-        }
+        if self.owed.load(Relaxed) == 0 { 0 } else { self.take_owed(share) }
+    }
+
+    #[inline(never)] // called in many places, and the library is small
+    fn take_owed(&self, share: Share) -> u64 {
         let (owed, deferred) = (self.owed.swap(0, Relaxed), self.deferred.swap(0, Relaxed));
         let rest = rest_due(deferred.unsigned_abs(), share);
         if deferred < 0 { owed.saturating_add(rest) } else { owed.saturating_sub(rest) }
