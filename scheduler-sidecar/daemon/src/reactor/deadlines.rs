@@ -83,7 +83,7 @@ impl DeadlineFollower {
         self.changes.iter()
     }
 
-    /// Forgets tenants whose deadline has no effect any longer; false: all have.
+    /// Forgets tenants whose deadline has no effect any longer. Returns true if there was one.
     fn keep_only(&mut self, names: &BTreeSet<&str>) -> bool {
         let before = self.kept.len();
         self.kept.retain(|name, _| names.contains(name.as_str()));
