@@ -457,8 +457,8 @@ pub const VARIABLES: &[VariableRow] = &[
         Kai,
         ANY_VALUE,
         Ignored(
-            "it informs the program of its fraction; KAI enforces none. Let KAI's ConfigMap or the pod set \
-             VGPU_MEMORY_LIMIT as well",
+            "it informs the program. KAI's hamicore sets CUDA_DEVICE_MEMORY_LIMIT too; without that, `vgpu-k8s nri` \
+             makes it a limit",
         ),
     ),
     single_variable(
