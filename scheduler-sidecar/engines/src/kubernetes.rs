@@ -300,7 +300,7 @@ mod tests {
             (&[(REQUEST, "1.5Gi")], "1536MiB"),
             (&[(LIMIT, "4096M")], "3907MiB"),
             (&[(LIMIT, "1048577")], "2MiB"),
-            (&[(LIMIT, "2097152k")], "2000000MiB"),
+            (&[(LIMIT, "2097152k")], "2000MiB"),
         ] {
             assert_eq!(memory(annotations, &[]).as_deref(), Some(mebibytes), "{annotations:?}");
         }
