@@ -53,9 +53,8 @@ def make_image(directory):
             at.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(os.path.realpath(source), at)
     for name in ("libdl.so.2", "libm.so.6", "libpthread.so.0", "librt.so.1", "libgcc_s.so.1"):
-        at = pathlib.Path("/lib/x86_64-linux-gnu") / name
-        if at.exists():
-            shutil.copy(os.path.realpath(at), root / "lib/x86_64-linux-gnu" / name)
+        for at in pathlib.Path("/lib").glob(f"*-linux-gnu/{name}"):
+            shutil.copy(os.path.realpath(at), root / at.relative_to("/"))
     for name in ("etc", "proc", "sys", "dev", "run", "tmp"):
         (root / name).mkdir(exist_ok=True)
     subprocess.run([ROOT / "packaging/image/archive", archive, IMAGE, root, "/bin/sh"], check=True)

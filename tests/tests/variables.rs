@@ -117,6 +117,7 @@ fn page() -> String {
         (VariableOwner::Hami, "HAMi's, and Volcano's vGPU plugin's"),
         (VariableOwner::Volcano, "Volcano's older GPU sharing"),
         (VariableOwner::Kai, "KAI's (Run:ai's)"),
+        (VariableOwner::Manager, "vgpu-manager's"),
         (VariableOwner::Nvidia, "NVIDIA's"),
         (VariableOwner::Tools, "`vgpu` and `vgpud`"),
         (VariableOwner::Simulator, "The simulated device"),

@@ -93,7 +93,9 @@ fn limits_that_a_scheduler_seems_to_set_and_nobody_keeps_are_found() {
     limited.says(&["CUDA_DEVICE_MEMORY_LIMIT=7188m"]);
     let manager = Clinic::new().with("CUDA_MEM_LIMIT_0", "4096m").with("VGPU_POD_NAME", "train");
     manager.finds(&["CUDA_MEM_LIMIT_0: vgpu-manager's own library keeps it, and this one does not"]);
-    Clinic::new().with("VGPU_POD_NAME", "train").says(&["VGPU_POD_NAME is a variable of vgpu-manager"]);
+    Clinic::new()
+        .with("VGPU_POD_NAME", "train")
+        .says(&["VGPU_POD_NAME (vgpu-manager names the pod by it; this library does not read it)"]);
 }
 
 #[test]

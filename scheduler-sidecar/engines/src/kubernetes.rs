@@ -24,8 +24,6 @@ const LIMIT_VARIABLES: [&str; 4] =
 
 /// Beginnings of vgpu-manager's variables that limit a container by its own library, and not by this one.
 const MANAGER_LIMITS: [&str; 2] = ["CUDA_MEM_LIMIT_", "CUDA_CORE_LIMIT_"];
-/// Variables of vgpu-manager that have this project's prefix.
-const MANAGER_WORDS: [&str; 4] = ["VGPU_POD_NAME", "VGPU_POD_NAMESPACE", "VGPU_POD_UID", "VGPU_CONTAINER_NAME"];
 
 const BYTES_PER_MIB: u128 = 1 << 20;
 
@@ -101,12 +99,6 @@ pub fn read_container(facts: ContainerFacts<'_>, rule: PortionRule) -> Result<Op
         }
         _ => Ok(None),
     }
-}
-
-/// True if vgpu-manager sets the variable, although it looks like one of this project.
-#[must_use]
-pub fn is_managers_word(name: &str) -> bool {
-    MANAGER_WORDS.contains(&name)
 }
 
 /// True if the variable is a limit of vgpu-manager, which this project's library does not read.
@@ -339,7 +331,6 @@ mod tests {
 
     #[test]
     fn variables_of_vgpu_manager_are_known_by_their_names() {
-        assert!(is_managers_word("VGPU_POD_NAME") && !is_managers_word("VGPU_POD_NAMES"));
         assert!(is_managers_limit("CUDA_MEM_LIMIT_0") && is_managers_limit("CUDA_CORE_LIMIT_7"));
         assert!(!is_managers_limit("CUDA_MEM_LIMIT_") && !is_managers_limit("CUDA_CORE_SOFT_LIMIT_0"));
     }

@@ -35,6 +35,8 @@ pub enum VariableOwner {
     Volcano,
     /// KAI, formerly Run:ai.
     Kai,
+    /// vgpu-manager, whose variables have the prefix of this project.
+    Manager,
     /// The driver or the container toolkit.
     Nvidia,
 }

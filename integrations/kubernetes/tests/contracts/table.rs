@@ -141,7 +141,7 @@ pub const CONTRACTS: &[Contract] = &[
         variables: &[
             variable("NVIDIA_VISIBLE_DEVICES", "UUIDs, comma", "nothing: NVIDIA's runtime reads it"),
             variable(
-                "CUDA_DEVICE_MEMORY_LIMIT_i",
+                "CUDA_DEVICE_MEMORY_LIMIT_<i>",
                 "`<MiB>m`; i counts the container's devices",
                 "memory limit of device i",
             ),
@@ -261,7 +261,7 @@ pub const CONTRACTS: &[Contract] = &[
         title: "Volcano: its vGPU plugin, and the older GPU sharing",
         evidence: Evidence::Documentation,
         variables: &[
-            variable("CUDA_DEVICE_MEMORY_LIMIT_i, CUDA_DEVICE_SM_LIMIT", "as HAMi's", "as HAMi's"),
+            variable("CUDA_DEVICE_MEMORY_LIMIT_<i>, CUDA_DEVICE_SM_LIMIT", "as HAMi's", "as HAMi's"),
             variable("CUDA_DEVICE_MEMORY_SHARED_CACHE", "a path below /tmp/vgpu", "its directory holds the ledger"),
             variable("VOLCANO_GPU_ALLOCATED, VOLCANO_GPU_TOTAL", "MiB; they inform the program", "nothing"),
         ],
@@ -299,8 +299,8 @@ pub const CONTRACTS: &[Contract] = &[
         title: "vgpu-manager 1.0",
         evidence: Evidence::WordForWord,
         variables: &[
-            variable("CUDA_MEM_LIMIT_i", "`<MiB>m`; i is the host's number", "nothing: set VGPU_MEMORY_LIMIT too"),
-            variable("CUDA_CORE_LIMIT_i, CUDA_CORE_SOFT_LIMIT_i", "percent", "nothing: set VGPU_SM_LIMIT too"),
+            variable("CUDA_MEM_LIMIT_<i>", "`<MiB>m`; i is the host's number", "nothing: set VGPU_MEMORY_LIMIT too"),
+            variable("CUDA_CORE_LIMIT_<i>, CUDA_CORE_SOFT_LIMIT_<i>", "percent", "nothing: set VGPU_SM_LIMIT too"),
             variable("CUDA_MEM_RATIO", "a factor", "nothing"),
             variable(
                 "VGPU_POD_NAME, VGPU_POD_NAMESPACE, VGPU_POD_UID, VGPU_CONTAINER_NAME",

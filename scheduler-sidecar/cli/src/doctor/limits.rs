@@ -7,7 +7,7 @@ use vgpu_core::limits::variables;
 use vgpu_core::limits::{Family, Mode, Quantity, RawLimits, Variable};
 use vgpu_core::units::bytes::{Bytes, Size, parse_hami_size, parse_mebibytes, parse_size};
 use vgpu_core::units::share::{Share, parse_hami_share, parse_request, parse_share};
-use vgpu_engines::kubernetes::{ContainerFacts, PortionRule, is_managers_limit, is_managers_word, read_container};
+use vgpu_engines::kubernetes::{ContainerFacts, PortionRule, is_managers_limit, read_container};
 
 use super::{DoctorReport, environment_text};
 
@@ -108,9 +108,7 @@ fn report_other_variables(report: &mut DoctorReport) {
         report.add_fine("limits", format!("set, without effect: {}", ignored.join("; ")));
     }
     for name in names {
-        if is_managers_word(&name) {
-            report.add_fine("limits", format!("{name} is a variable of vgpu-manager, and does nothing here"));
-        } else if name.starts_with("VGPU_") && variables::find(name.as_bytes()).is_none() && !is_limit(&name) {
+        if name.starts_with("VGPU_") && variables::find(name.as_bytes()).is_none() && !is_limit(&name) {
             report.add_finding("limits", format!("{name} is not a variable of vgpu and does nothing; misspelt?"));
         }
     }

@@ -2,7 +2,7 @@
 
 use super::AcceptedValue::{Text, Words};
 use super::VariableEffect::{Honoured, Ignored};
-use super::VariableOwner::{Checkout, Hami, Kai, Library, Nvidia, Simulator, Tools, Volcano};
+use super::VariableOwner::{Checkout, Hami, Kai, Library, Manager, Nvidia, Simulator, Tools, Volcano};
 use super::words::{self, WordVariable};
 use super::{AcceptedValue, VariableEffect, VariableOwner, VariableRow};
 use crate::limits::listed::LIST_FORM;
@@ -473,6 +473,30 @@ pub const VARIABLES: &[VariableRow] = &[
         Kai,
         ANY_VALUE,
         Ignored("a key of KAI's ConfigMap from which NVIDIA_VISIBLE_DEVICES is made; it has no meaning as a variable"),
+    ),
+    single_variable(
+        "VGPU_POD_NAME",
+        Manager,
+        ANY_VALUE,
+        Ignored("vgpu-manager names the pod by it; this library does not read it"),
+    ),
+    single_variable(
+        "VGPU_POD_NAMESPACE",
+        Manager,
+        ANY_VALUE,
+        Ignored("vgpu-manager names the pod's namespace by it; this library does not read it"),
+    ),
+    single_variable(
+        "VGPU_POD_UID",
+        Manager,
+        ANY_VALUE,
+        Ignored("vgpu-manager names the pod by it; this library does not read it"),
+    ),
+    single_variable(
+        "VGPU_CONTAINER_NAME",
+        Manager,
+        ANY_VALUE,
+        Ignored("vgpu-manager names the container by it; this library does not read it"),
     ),
     single_variable(
         "CUDA_VISIBLE_DEVICES",
