@@ -231,6 +231,14 @@ impl TenantPlan {
             }
         }
     }
+
+    /// True if `other` is promised more than this plan on a device.
+    #[must_use]
+    pub fn is_raised_by(&self, other: &Self) -> bool {
+        let mut raised = self.clone();
+        raised.raise_promise(other);
+        raised != *self
+    }
 }
 
 /// Terms of a tenant on one device: memory limit, and its share and order in device time.

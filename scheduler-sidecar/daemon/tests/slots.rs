@@ -122,11 +122,19 @@ fn a_removed_slot_that_comes_back_with_its_members_keeps_their_terms() {
         all.iter().map(|(name, memory, floor)| (name.as_str(), *memory, *floor)).collect();
     now[2] = ("s-2", 20, 25);
     expect(&world, "it is back as it was, and the last one waits", &now[..7]);
-    // A change by hand stays when the slots follow the file.
-    let set = vgpu().args(["set", "s-1", "--weight", "7", "--socket"]).arg(world.admin()).output().unwrap();
-    assert!(set.status.success());
+    // The last one leaves no room for a larger promise. A change without one stays when the slots follow the file.
+    let set = |what: [&str; 3]| {
+        let set = vgpu().arg("set").args(what).arg("--socket").arg(world.admin()).output().unwrap();
+        (set.status.success(), texts(&set).1)
+    };
+    for what in [["s-1", "--weight", "7"], ["s-0", "--sm-request", "5"]] {
+        let (is_set, why) = set(what);
+        assert!(is_set, "{what:?}: {why}");
+    }
+    let (is_set, why) = set(["s-1", "--sm-request", "13"]);
+    assert!(!is_set && why.contains("does not fit"), "{why}");
     drop(member);
-    now[2] = ("s-2", 10, 12);
+    (now[0], now[2]) = (("s-0", 10, 5), ("s-2", 10, 12));
     expect(&world, "all follow", &now);
     let status = world.status();
     let weight = status.tenants.iter().find(|tenant| tenant.name == "s-1").unwrap().devices[0].weight;

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use vgpu_core::limits::Mode;
 
 use super::places::lasting_name;
-use super::policies::ChangeNote;
+use super::policies::{ChangeNote, PolicySnapshot};
 use super::tenants::Lifetime;
 use super::{Reactor, arbiter_number};
 use crate::config::{TenantConfig, device_name};
@@ -152,7 +152,16 @@ impl Reactor {
         let mut ahead = self.policy_givens();
         add_override(&mut ahead.overrides, change.clone())?;
         let touched: Vec<String> = changed.what.iter().map(|(device, _)| device.clone()).collect();
-        ahead.check_ahead(&touched, change.since, change.until, &self.known_conflicts())?;
+        let known = self.known_conflicts();
+        let check = |givens: &PolicySnapshot| givens.check_ahead(&touched, change.since, change.until, &known);
+        if let Err(why) = check(&ahead) {
+            // Slots that wait may need more than there is. A change that promises nothing more is not refused for that.
+            let own = tenants.iter().find(|tenant| tenant.name == name);
+            let raises = own.is_none_or(|own| own.is_raised_by(&changed.tenant));
+            if raises || check(&self.policy_givens()).is_ok() {
+                return Err(why);
+            }
+        }
         let until = change.until;
         self.add_override(change, &note_about(name, &what, lasting, who))?;
         let mut keys: BTreeSet<&'static str> = changed.whole.iter().copied().collect();
