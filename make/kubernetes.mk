@@ -19,6 +19,7 @@ manifests: ## writes integrations/kubernetes/manifests from the chart; needs tes
 	@make/test-kubernetes manifests
 
 test-kubernetes-agent: build ## the agent between a real vgpud and a kubelet that the tests play; a minute, mostly building
+	$(CARGO) build --release --quiet --locked $(DEMO)
 	$(CARGO) fmt --check --manifest-path $(K8S)/Cargo.toml
 	$(CARGO) clippy --quiet --locked --all-targets --manifest-path $(K8S)/Cargo.toml --target-dir $(K8S_TARGET) -- -D warnings
 	VGPU_BUILD=$(abspath $(RELEASE)) $(CARGO) test --quiet --locked --manifest-path $(K8S)/Cargo.toml --target-dir $(K8S_TARGET)
