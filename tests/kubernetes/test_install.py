@@ -191,8 +191,8 @@ def test_a_new_library_is_for_pods_that_start_and_running_ones_keep_theirs(insta
     assert library_of(new)[1] == second and new.memory()[1] == 8 * GIB
     assert library_of(old)[1] == first and old.memory()[1] == 4 * GIB
     # A program that the old container starts gets the version that its directory had.
-    mounted = f"/proc/{process_of(old)}/root/vgpu/libvgpu.so"
-    assert inode(mounted) == first
+    container = pathlib.Path("/proc", str(process_of(old)), "root")
+    assert inode(container / "vgpu/libvgpu.so") == first
 
 
 def test_a_removed_chart_offers_nothing_and_leaves_running_pods_their_limits(installed, helm):

@@ -65,7 +65,7 @@ pub struct KubeletStream {
     fit: Vec<u8>,
 }
 
-/// What a client sent and no server has read yet.
+/// Bytes that a client sent and that no server has read yet.
 #[derive(Debug, Default)]
 struct Frames {
     received: Vec<u8>,

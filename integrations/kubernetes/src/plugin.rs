@@ -30,7 +30,7 @@ use crate::slices::{Placement, Slice, prefer_slices};
 /// Longest wait for the tenant's socket before a container starts. The kubelet gives up after 30 s and repeats.
 const SOCKET_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What all plugins of the node have in common.
+/// Settings that all plugins of the node share.
 #[derive(Debug)]
 pub struct PluginSettings {
     /// Domain of the resources.

@@ -1,4 +1,4 @@
-//! Whose slice it is: the kubelet's list of pods and their devices.
+//! Owners of slices, from the kubelet's list of pods and their devices.
 
 use std::path::Path;
 use std::time::Duration;

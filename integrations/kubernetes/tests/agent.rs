@@ -1,13 +1,17 @@
 //! The agent between a real vgpud and a kubelet that this test plays.
 
+#[path = "stubs/programs.rs"]
+mod programs;
+
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use programs::{Running, built};
 use tempfile::TempDir;
 use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
@@ -56,31 +60,12 @@ impl PodResourcesLister for Kubelet {
     }
 }
 
-/// A process that ends with the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 struct Node {
     dir: TempDir,
     kubelet: Kubelet,
     served: JoinHandle<()>,
     daemon: Option<Running>,
     agent: Option<Running>,
-}
-
-/// Programs of the main build.
-fn built(name: &str) -> PathBuf {
-    let default = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/release");
-    let build = std::env::var_os("VGPU_BUILD").map_or_else(|| PathBuf::from(default), PathBuf::from);
-    let found = build.join(name);
-    assert!(found.exists(), "{} is not there; build it first: make build", found.display());
-    found
 }
 
 const FILE: &str = "[[device]]\nid = 0\nmemory = \"16GiB\"\n\

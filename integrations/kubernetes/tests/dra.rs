@@ -2,16 +2,19 @@
 
 #[path = "stubs/api_server.rs"]
 mod api_server;
+#[path = "stubs/programs.rs"]
+mod programs;
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use api_server::{ApiStub, TOKEN};
+use programs::{Running, built};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tonic::transport::Channel;
@@ -24,16 +27,6 @@ use vgpu_kubernetes::api::watcher::registration_client::RegistrationClient;
 
 const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
 
-/// A process that is killed with the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 struct Node {
     dir: TempDir,
     api: ApiStub,
@@ -43,15 +36,6 @@ struct Node {
     /// Options of the driver beyond the usual ones.
     options: Vec<String>,
     name: &'static str,
-}
-
-/// Programs of the main build.
-fn built(name: &str) -> PathBuf {
-    let default = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/release");
-    let build = std::env::var_os("VGPU_BUILD").map_or_else(|| PathBuf::from(default), PathBuf::from);
-    let found = build.join(name);
-    assert!(found.exists(), "{} is not there; build it first: make build", found.display());
-    found
 }
 
 /// Two simulated devices, and a tenant of the file on the first one.
@@ -130,7 +114,7 @@ impl Node {
         let _ = fs::remove_file(self.path(&format!("kubelet/plugins_registry/{}-reg.sock", self.name)));
     }
 
-    /// What the kubelet does when it sees a socket in its registry.
+    /// Asks a socket in the registry as the kubelet does, and connects to the driver that it names.
     async fn registry(&self) -> DraClient<Channel> {
         let socket = self.path(&format!("kubelet/plugins_registry/{}-reg.sock", self.name));
         let address = format!("unix://{}", socket.display());
