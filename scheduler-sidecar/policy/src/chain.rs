@@ -346,10 +346,12 @@ pub(crate) fn next_change(inputs: &PolicyInputs<'_>, now: i64) -> Option<i64> {
     windows.chain(bookings).chain(overrides).filter(|at| *at > now).min()
 }
 
-/// Numbers of the policies in force: those that name one tenant by the tenant, and the others. Groups and needs name
-/// one tenant each, so a search through all for each tenant would grow with the square of their number.
+/// Finds the policies of a tenant by their indexes among those in force. Groups and needs have a policy for each
+/// tenant, so a search through all policies for each tenant would grow with the square of the tenants.
 struct PoliciesByTenant {
+    /// Policies that name one tenant, by that tenant's name.
     named: HashMap<String, Vec<usize>>,
+    /// Policies that may select several tenants.
     others: Vec<usize>,
 }
 
@@ -425,7 +427,8 @@ fn keep_floor_below_ceiling(outcome: &mut TenantOutcome, at: usize, cause: &Caus
     }
 }
 
-/// Pauses the tenant on these devices, or lets it launch there: one step if that changes all of its devices.
+/// Pauses the tenant on these devices, or resumes it there. Records one [`PolicyStep`] for each device that changes,
+/// or a single one if all of the tenant's devices change.
 fn pause_on(outcome: &mut TenantOutcome, devices: &[String], paused: bool, cause: &Cause) {
     let changed = devices.iter().filter(|device| outcome.paused_on.contains(*device) != paused);
     let changed: Vec<String> = changed.cloned().collect();
@@ -517,7 +520,8 @@ fn raise_terms(
     memory.is_none() || booked.is_some()
 }
 
-/// Adds the promises of [`PolicyInputs::leaving`] to those of tenants.
+/// Adds the promises that no policy changes ([`PolicyInputs::leaving`]) to the tenants. For a tenant of the same name,
+/// the larger promise counts.
 pub(crate) fn add_leaving(mut tenants: Vec<TenantPlan>, leaving: &[TenantPlan]) -> Vec<TenantPlan> {
     for left in leaving {
         match tenants.iter_mut().find(|tenant| tenant.name == left.name) {

@@ -114,7 +114,7 @@ fn rooms() -> impl Strategy<Value = Vec<DeadlineRoom>> {
     prop::collection::vec(room, 1..5)
 }
 
-/// Tenants by a share that they have, a ceiling, and the hours that their deadline needs; 0: none.
+/// Tenants of one device: floor and ceiling in percent, and the GPU hours that the deadline needs (0: no deadline).
 fn sharers() -> impl Strategy<Value = Vec<(u16, u16, u64)>> {
     prop::collection::vec((0..=30_u16, 10..=100_u16, 0..=12_u64), 2..8).prop_map(|mut all| {
         let sum: u16 = all.iter().map(|(floor, ..)| *floor).sum();
