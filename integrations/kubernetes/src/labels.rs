@@ -16,7 +16,7 @@ use vgpu_control::{ControlCommand, ask_daemon};
 use crate::pods::{SliceOwner, ask_pods, find_owner};
 use crate::slices::Slice;
 
-/// Time between two questions to the kubelet.
+/// Time between two requests for the kubelet's list of pods.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
 
 /// Lists without an owner after which a slice loses its labels. A kubelet that has just started may list no pods yet.

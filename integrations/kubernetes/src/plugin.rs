@@ -100,7 +100,7 @@ impl DevicePlugin for SlicePlugin {
                 let now = list(&own_slices(&slices.borrow_and_update(), &resource));
                 if told.as_ref() != Some(&now) {
                     told = Some(now.clone());
-                    // The kubelet has hung up, or the agent ends.
+                    // Sending fails once the kubelet has closed the stream, or the agent ends.
                     if sender.send(Ok(now)).await.is_err() {
                         return;
                     }

@@ -15,7 +15,7 @@ pub const UNHEALTHY: &str = "Unhealthy";
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct Empty {}
 
-/// Calls that the kubelet may omit.
+/// Optional calls of the kubelet that the plugin wants.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct DevicePluginOptions {
     /// True: `PreStartContainer` is called before each container.
@@ -26,10 +26,10 @@ pub struct DevicePluginOptions {
     pub get_preferred_allocation_available: bool,
 }
 
-/// A plugin that makes itself known.
+/// The plugin's registration with the kubelet.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct RegisterRequest {
-    /// [`VERSION`].
+    /// Version of the API: [`VERSION`].
     #[prost(string, tag = "1")]
     pub version: String,
     /// Name of the plugin's socket in the kubelet's directory.
@@ -116,7 +116,7 @@ pub struct ContainerAllocateRequest {
     pub device_ids: Vec<String>,
 }
 
-/// Changes of containers.
+/// The plugin's answer to [`AllocateRequest`].
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct AllocateResponse {
     /// One entry a container.
@@ -124,10 +124,10 @@ pub struct AllocateResponse {
     pub container_responses: Vec<ContainerAllocateResponse>,
 }
 
-/// Changes of a container.
+/// Additions to one container: the kubelet makes them before the container starts.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct ContainerAllocateResponse {
-    /// Variables.
+    /// Environment variables.
     #[prost(map = "string, string", tag = "1")]
     pub envs: HashMap<String, String>,
     /// Mounts.
@@ -167,7 +167,7 @@ pub struct DeviceSpec {
     /// Path on the host.
     #[prost(string, tag = "2")]
     pub host_path: String,
-    /// Letters of `r`, `w`, `m`.
+    /// Permitted access: letters of `r` (read), `w` (write) and `m` (create the node).
     #[prost(string, tag = "3")]
     pub permissions: String,
 }
@@ -175,7 +175,7 @@ pub struct DeviceSpec {
 /// A device of a CDI file.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct CdiDevice {
-    /// `vendor/class=name`.
+    /// Qualified name: `vendor/class=name`.
     #[prost(string, tag = "1")]
     pub name: String,
 }

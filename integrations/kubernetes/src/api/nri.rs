@@ -11,7 +11,7 @@ pub const RUNTIME_SERVICE: &str = "nri.pkg.api.v1alpha1.Runtime";
 
 /// Event number: a pod's sandbox is removed.
 pub const REMOVE_POD_SANDBOX: i32 = 3;
-/// Event number: a container is made.
+/// Event number: a container is about to be created.
 pub const CREATE_CONTAINER: i32 = 4;
 /// Event number: a container has ended, or is ended.
 pub const STOP_CONTAINER: i32 = 10;

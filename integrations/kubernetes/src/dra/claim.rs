@@ -212,7 +212,8 @@ fn label_value(text: &str) -> String {
     text.chars().take(MAX_LABEL_CHARS).collect()
 }
 
-/// Returns the answer to the kubelet: each share of the driver, with the claim's CDI devices.
+/// Returns the answer to the kubelet: the devices that the scheduler allocated to the claim from `driver`. Each has all
+/// CDI devices of the claim.
 #[must_use]
 pub fn prepared_devices(claim: &ResourceClaim, driver: &str, cdi: &[String]) -> Vec<Device> {
     let shares = claim.status.allocation.iter().flat_map(|allocation| &allocation.devices.results);
