@@ -55,8 +55,8 @@ impl LaunchCosts {
     }
 
     /// The charge for the first interval of a turn, if all its functions are known and it took about the expected
-    /// time: at most a marker's interval more. Then the charge is at most the estimate, and no member pays for the context switch. Such an interval
-    /// teaches nothing, because its two parts cannot be told apart.
+    /// time: at most a marker's interval more. Then the charge is at most the estimate, and no member pays for the
+    /// context switch. Such an interval teaches nothing, because its two parts cannot be told apart.
     pub fn beside_change(&self, believed: &[(u64, u64)], estimate: u64, spent: u64) -> Option<u64> {
         let known = self.are_exact(believed);
         let usual = estimate / 2..=estimate.saturating_add(MARKER_INTERVAL_NS);

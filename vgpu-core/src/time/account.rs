@@ -27,8 +27,8 @@
 //! is charged after it ran, whatever its length. Time is kept in sixteenths of a nanosecond, so that the remainder of
 //! `ns / limit` is carried, not dropped.
 //!
-//! A second word, `latest`, is the latest time seen. If a caller's clock is more than [`BASE`]`.stuck` before it, the clock
-//! was set back (a file that outlived a reboot). The balance then starts from zero instead of a debt of days.
+//! A second word, `latest`, is the latest time seen. If a caller's clock is more than [`BASE`]`.stuck` before it, the
+//! clock was set back (a file that outlived a reboot). The balance then starts from zero instead of a debt of days.
 //! `latest` decides nothing else.
 //!
 //! Unexpected time is paid off in parts: [`arrears`].

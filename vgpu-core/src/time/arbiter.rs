@@ -63,8 +63,8 @@ use crate::time::config::TimeConfig;
 #[derive(Debug)]
 pub struct Arbiter {
     config: TimeConfig,
-    /// True: a tenant that was alone for long still gets a lease, a wide one (more may be in flight), because its device
-    /// time is measured only under a lease.
+    /// True: a tenant that was alone for long still gets a lease, a wide one (more may be in flight), because its
+    /// device time is measured only under a lease.
     measures_all: bool,
     devices: Vec<ArbiterDevice>,
     /// Number of tenants of class latency, per device.
@@ -130,8 +130,8 @@ impl Arbiter {
         self.devices.iter_mut().for_each(|device| device.dirty = true);
     }
 
-    /// Sets whether a tenant that was alone for long keeps a lease, so that all device time is measured. If not, its gate
-    /// opens.
+    /// Sets whether a tenant that was alone for long keeps a lease, so that all device time is measured. If not, its
+    /// gate opens.
     pub fn set_measures_all(&mut self, measures_all: bool) {
         self.measures_all = measures_all;
         self.devices.iter_mut().for_each(|device| device.dirty = true);

@@ -15,7 +15,8 @@ pub struct TimeConfig {
     /// Work in flight below this does not delay the next member: about the time until that one launches. A larger
     /// value costs accuracy: the device may switch to the next member first, and return a slice later.
     pub handover: u64,
-    /// Work may take this much longer than its [`deadline`] by estimate before others are admitted at the same time.
+    /// R: work in flight may take this much longer than one and a half times its estimate ([`deadline`]). After that,
+    /// others are admitted next to it.
     pub drain: u64,
     /// No launch is trusted to take longer than this, and no claim that nothing confirms lasts longer.
     pub stuck: u64,
@@ -71,10 +72,11 @@ pub const BURST_NS: u64 = 50 * MS;
 /// A daemon without a heartbeat for this long is gone.
 pub const DAEMON_GONE_NS: u64 = 250 * MS;
 
-/// A launch that the device ends sooner is about as short as its own call. An undisturbed call takes no longer.
+/// A launch whose device time is below this counts as short: the launch call itself takes about as long. An
+/// undisturbed call takes no longer than this.
 pub const SHORT_LAUNCH_NS: u64 = 5 * US;
 
-/// The part of a duration that is not worth an action: a sixteenth.
+/// A sixteenth of a duration: the part that is too small to act on.
 #[must_use]
 pub const fn small_part(ns: u64) -> u64 {
     ns / 16
@@ -89,8 +91,9 @@ pub const fn is_longer(ns: u64, expected: u64) -> bool {
 /// A pause, or work of another stream, up to this length is not worth a change of holder: 100 us, some handovers.
 pub const SHORT_NS: u64 = BASE.quantum / 40;
 
-/// Work of known length that may be late without a reason gets this beyond its [`deadline`]: it is then measured alone,
-/// and nothing is queued behind it. With 10 ms, kernels of 100 ms behind one of 4 us went out in numbers.
+/// Work of known length may be late without a reason. It gets this beyond one and a half times its estimate, so that it
+/// is measured alone and nothing is queued behind it. With 10 ms, many kernels of 100 ms were queued behind one of 4
+/// us.
 pub const KNOWN_WAIT_NS: u64 = 10 * BASE.drain;
 
 /// The time from which work counts as late. It began at `began` and should take `estimate`. It gets half as long again,

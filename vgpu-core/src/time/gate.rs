@@ -16,9 +16,9 @@
 //! [`LaunchGate::learn_slowdown`] learns how much longer kernels take than expected: next to other tenants' work,
 //! several times longer.
 //!
-//! A launch whose own stream has all the work in flight, or whose function has, at unknown cost, waits 256 times as long
-//! at once. A kernel cannot depend on later work in its own stream, only on what the program does after this launch. A
-//! launch that only low-confidence estimates hold back waits [`KNOWN_WAIT_NS`], and never longer.
+//! A launch whose own stream has all the work in flight, or whose function has, at unknown cost, waits 256 times as
+//! long at once. A kernel cannot depend on later work in its own stream, only on what the program does after this
+//! launch. A launch that only low-confidence estimates hold back waits [`KNOWN_WAIT_NS`], and never longer.
 //!
 //! A forced launch fails if the work that it was meant to release kept running. Each failure makes the next wait four
 //! times as long; a success resets that.
@@ -55,8 +55,8 @@ pub struct LaunchRequest {
     /// True if another stream than the launch's has work in flight. Work that is only launches of the launch's own
     /// function at unknown cost does not count: those must first be measured.
     pub beside: bool,
-    /// Estimated work in flight that does not count against D: long work of other streams, which may be waiting for
-    /// this launch ([`goes_beside`]).
+    /// Estimated work in flight that does not count against [`LaunchGate::limit`]: long work of other streams, which
+    /// may be waiting for this launch ([`goes_beside`]).
     pub aside: u64,
     /// The current time, in ns.
     pub now: u64,
@@ -122,8 +122,9 @@ const MAX_DOUBLINGS: u32 = 8;
 ///
 /// Other streams' work may be waiting for a short launch, such as the part of a collective that signals another
 /// device. Holding that launch until the work ends, or until the balance covers all of it, makes the work longer on
-/// both devices. Other work can slow a launch beyond its estimate; a [`small_part`] of that work is short too. So the caller asks the account as if nothing were in flight. Of the work in flight, streams with
-/// more than D do not count ([`LaunchRequest::aside`]).
+/// both devices. Other work can slow a launch beyond its estimate, so a launch of at most a [`small_part`] of that work
+/// counts as short too. The caller asks the account as if nothing were in flight. Streams with more than
+/// [`LaunchGate::limit`] in flight do not count ([`LaunchRequest::aside`]).
 #[must_use]
 pub fn goes_beside(cost: CostGuess, in_flight: u64, beside: bool) -> bool {
     beside && !cost.is_unknown() && cost.as_ns() <= SHORT_NS.max(small_part(in_flight))
@@ -221,7 +222,7 @@ impl LaunchGate {
         if (counts == 0 || counts.saturating_add(ask.cost.as_ns()) <= self.limit) && !in_doubt {
             return None;
         }
-        // Early by `ahead`, so that a late wake-up does not leave the device idle.
+        // Early by [`SHORT_NS`], so that a late wake-up does not leave the device idle.
         let early = self.began.saturating_add(self.in_flight).saturating_sub(SHORT_NS);
         let known = self.doubt.unknown == 0 && !in_doubt && !self.ahead;
         if known && ask.now >= early {
@@ -232,8 +233,8 @@ impl LaunchGate {
         Some(if known { early.min(look) } else { look })
     }
 
-    /// True if the launch must wait until one of those in flight has been measured. Two launches that were measured once
-    /// may be in flight together, and as many again where other streams' work may be waiting for them.
+    /// True if the launch must wait until one of those in flight has been measured. Two launches that were measured
+    /// once may be in flight together, and as many again where other streams' work may be waiting for them.
     #[must_use]
     pub fn is_in_doubt(&self, ask: &LaunchRequest) -> bool {
         let (in_flight, one) = (self.doubt, ask.cost.doubt_of());

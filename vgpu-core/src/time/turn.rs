@@ -25,9 +25,9 @@
 //! writes `turn_taken` before it checks that it still holds. A member that preempts it checks `turn_taken` after it
 //! took. So one of the two sees the other.
 //!
-//! *A lease* ends after `BASE.quantum` if another member waits. It goes on, up to [`BURST_NS`](crate::time::config::BURST_NS), for a holder
-//! that used little of the device (`BASE.in_flight`). Under a low ceiling a quantum is only a launch or two, and a
-//! context switch costs the device more.
+//! *A lease* ends after `BASE.quantum` if another member waits. It goes on, up to
+//! [`BURST_NS`](crate::time::config::BURST_NS), for a holder that used little of the device (`BASE.in_flight`). Under a
+//! low ceiling a quantum is only a launch or two, and a context switch costs the device more.
 //!
 //! *Next holder.* The waiting member with the least virtual time (`order`) is next, as between tenants in the
 //! arbiter. Were it the longest wait, members would get device time in proportion to the length of their launches. No

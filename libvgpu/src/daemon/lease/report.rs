@@ -128,7 +128,8 @@ impl Lease {
         }
     }
 
-    /// A look of the helper thread; returns when to look again. `None`: there is nothing to watch.
+    /// Called by the helper thread: reports to the daemon. Returns when to call again, and whether others may now be
+    /// admitted next to the work in flight. `None`: nothing needs watching.
     pub fn watch_lease(
         &mut self,
         post: &DaemonLink,

@@ -103,7 +103,8 @@ impl UsageMeter {
         }
     }
 
-    /// A look of the helper thread; returns when to look again.
+    /// Called by the helper thread: reads the lease, reports to the daemon, and discards samples that others may
+    /// disturb. Returns when to call again; `None`: nothing needs watching.
     pub fn attend_lease(&mut self, post: &DaemonLink, now: u64) -> Option<u64> {
         self.look_at_lease(post, now);
         let (look, taints) = self.lease.watch_lease(post, &self.keeper, self.waiting > 0, now)?;

@@ -165,7 +165,8 @@ impl ContextAxis {
         if event == self.base { Some(self.at) } else { self.at.checked_add_signed(elapsed_ns(self.base, event)?) }
     }
 
-    /// The host's time of a position on the axis that was seen at `now`.
+    /// Converts a position on the axis to the host's clock. The marker there was seen as reached at `now`, which
+    /// tightens the bound between the two clocks.
     fn host_time(&mut self, place: u64, now: u64) -> u64 {
         let seen = now.cast_signed().saturating_sub(place.cast_signed());
         (self.ahead, self.next) = (self.ahead.min(seen), self.next.min(seen));

@@ -243,9 +243,10 @@ impl UsageMeter {
             let keys = interval.keys.all();
             let usual = if interval.first { costs.beside_change(keys, open.estimate, spent) } else { None };
             let part = interval.own_part(times.end.saturating_sub(began), spent);
-            // Work that ran on after others were admitted used at least half of that time. It teaches only if it took
-            // far longer than estimated, because it would otherwise run next to others for ever. A moderate overrun
-            // is not learned: others may have started sooner, or be several, and caused it.
+            // `late`: how long the work ran after others were admitted. It had at least half of the device meanwhile.
+            // Work that took far longer than its estimate teaches that smaller time as its undisturbed cost. Otherwise
+            // its estimate would stay too small, and it would run next to others every time. A moderate overrun
+            // teaches no undisturbed cost: others may have started sooner, or be several, and caused it.
             let late = self.lease.late_ns(times.host).min(spent);
             // Work that took far longer than estimated pays its counted time: with several streams the cause cannot
             // be identified.
@@ -402,7 +403,8 @@ mod tests {
         assert_eq!(charged_beside(account, 2_000 * MS, 2_100 * MS), (100 * MS, 0), "nobody else was there");
     }
 
-    /// An interval of five launches of 50 us, each estimated at that, among `all` work of all streams.
+    /// A measured interval of five launches, of `estimate` ns together. `all`: estimated work of all streams in that
+    /// time, in ns.
     fn of_five(begin: Option<CUevent>, estimate: u64, all: u64) -> Interval {
         let mut open = OpenInterval::default();
         (open.measured, open.estimate, open.launches) = (true, estimate, 5);

@@ -32,8 +32,9 @@ impl UsageMeter {
                 if plan.begin {
                     (interval.begin, interval.calls, interval.begun) = split_begin(begin);
                 }
-                // A launch that was never measured still is: its estimate means nothing, and may be a second too
-                // short.
+                // The stream may have been idle before a late end marker. The interval's time then teaches no
+                // undisturbed cost, and known launches are charged by their estimate. Launches that were never
+                // measured are charged by that time all the same: their estimate may be a second too short.
                 interval.tainted |= is_late;
                 let is_vague = (is_late && interval.open.doubt.unknown == 0)
                     || (plan.begin && begin.and_then(|begin| begin.calls).is_none());

@@ -333,7 +333,8 @@ impl UsageMeter {
         }
     }
 
-    /// The daemon's gate is open: reports that the work in flight is unknown from now on.
+    /// Lets a launch through the daemon's open gate, and reports that the work in flight is unknown from now on. If the
+    /// gate closed meanwhile, the caller asks again.
     #[cold]
     fn open(&mut self, wish: &LaunchQuery<'_>, now: u64) -> LaunchStep {
         if !self.lease.goes_blind(wish.launch, wish.post, &self.keeper, now) {

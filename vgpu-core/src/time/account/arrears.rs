@@ -14,8 +14,8 @@
 //! several hundredfold from launch to launch, may briefly use up to four fifths of a device.
 //!
 //! The *usual* length falls at once and rises by a quarter of the difference. Ranks that are early by turns wait every
-//! other time, and the mean of that would be half a wait. A kernel that takes longer every time becomes usual after some
-//! measurements.
+//! other time, and the mean of that would be half a wait. A kernel that takes longer every time becomes usual after
+//! some measurements.
 //!
 //! Not here: measuring, and whether the work was alone on the device (libvgpu's meter); the account
 //! ([`super::SharedAccount`]).
@@ -44,7 +44,8 @@ impl Arrears {
         self.owed = self.owed.saturating_add(excess).min(BURST_NS);
     }
 
-    /// Takes an instalment, a [`small_part`] of the debt, for `ns` of ordinary work: returns unexpected time of which to charge the [`rest_due`] now.
+    /// Takes an instalment, a [`small_part`] of the debt, for `ns` of ordinary work: returns unexpected time of which
+    /// to charge the [`rest_due`] now.
     pub fn take_instalment(&mut self, ns: u64) -> u64 {
         let part = small_part(self.owed).max(1).min(ns.saturating_mul(MAX_INSTALMENT_TIMES)).min(self.owed);
         self.owed -= part;

@@ -2,8 +2,8 @@
 //!
 //! [`LeaseAudit`] compares the driver's samples of a process with the time in which it held the device, and with its
 //! reports. Samples come late and vanish when a process is idle. They show which process works without a lease or
-//! without a report, and never how much of the device anyone gets. [`ClaimDoubt`] checks whether the holders' measurements confirm work that is claimed to share the
-//! device.
+//! without a report, and never how much of the device anyone gets. [`ClaimDoubt`] checks whether the holders'
+//! measurements confirm work that is claimed to share the device.
 
 use std::collections::VecDeque;
 

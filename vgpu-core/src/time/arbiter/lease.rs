@@ -18,7 +18,8 @@ impl Arbiter {
         let charged = self.seat_at(seat).charged;
         let before = self.devices[index(d)].contended;
         self.devices[index(d)].contended = others.then(|| before.unwrap_or((now, charged)));
-        // If work is in flight, it counts towards the tenant's floor later, when it is measured.
+        // A second tenant wants the device now: the holder's time alone until now counts as served to its floor. Work
+        // in flight counts later instead, when its measured time is charged.
         if others && before.is_none() && self.slot_at(slot).usage.in_flight == Some(0) {
             self.was_alone(d, seat, now);
         }

@@ -313,8 +313,9 @@ impl MemberSlot {
         };
     }
 
-    /// Notes a report of `busy` ns of device time, for launches expected to take `finished`, in the audit's sums. Returns the time held since the last report,
-    /// less the part of it that the member lost to others; `lost` is the device's total.
+    /// Notes a report of `busy` ns of device time, for launches expected to take `finished`, in the audit's sums.
+    /// Returns the time held since the last report, less the part of it that the member lost to others; `lost` is the
+    /// device's total.
     pub fn note_report(&mut self, (busy, finished): (u64, u64), lost: u64) -> u64 {
         let held = self.had.held - self.held_before;
         self.held_before = self.had.held;

@@ -4,8 +4,8 @@
 //! An account keeps unused time beyond one burst only while work was really queued on the device, or while another
 //! member's turn kept it away. A program that queues work sees completions late, and rarely finds nothing in flight
 //! unless a thread of it waits. So a look that finds nothing in flight starts a new period, whether a thread waits or
-//! not. After a pause of [`BASE`]`.heartbeat` in the looks the count of work in flight is stale; the caller must first find out what has
-//! completed.
+//! not. After a pause of [`BASE`]`.heartbeat` in the looks the count of work in flight is stale; the caller must first
+//! find out what has completed.
 //!
 //! Not here: how unused time expires ([`crate::time::account`]), the work in flight ([`super::LaunchGate`]).
 
