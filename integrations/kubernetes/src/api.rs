@@ -1,5 +1,5 @@
-//! Messages and services of the kubelet and of container runtimes. Names and numbers of fields are those of Kubernetes' published interfaces;
-//! fields that this program neither sets nor reads are absent.
+//! Messages and services of the kubelet and of container runtimes. Names and numbers of fields are those of Kubernetes'
+//! published interfaces; fields that this program neither sets nor reads are absent.
 
 pub mod device_plugin;
 pub mod dra;

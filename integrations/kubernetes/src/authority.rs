@@ -2,8 +2,8 @@
 //!
 //! A kubelet before 1.26 sends the path of the socket as `:authority`. The server's library refuses such a request,
 //! because a path is no authority (PROTOCOL_ERROR), and the kubelet then has no devices. Nothing here uses the
-//! authority, so this stream replaces its value by letters. The new value has the length of the old one: both sides keep
-//! a table of earlier values, and count its size in bytes.
+//! authority, so this stream replaces its value by letters. The new value has the length of the old one: both sides
+//! keep a table of earlier values, and count its size in bytes.
 //!
 //! Not here: header blocks in several frames and padded ones, which kubelets do not send. They pass unchanged.
 

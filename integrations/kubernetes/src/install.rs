@@ -1,7 +1,8 @@
 //! Puts the library onto the host: each version in a directory of its own, and a link to the newest one.
 //!
-//! A container that runs has its version's directory mounted, and starts further programs from it. So a version that was
-//! installed is never changed and never removed. The link is replaced by a rename: each container sees one whole version.
+//! A container that runs has its version's directory mounted, and starts further programs from it. So a version that
+//! was installed is never changed and never removed. The link is replaced by a rename: each container sees one whole
+//! version.
 
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hasher as _};

@@ -1,7 +1,7 @@
 //! Makes plugins known to the kubelet, and again whenever the kubelet has forgotten them.
 //!
-//! A kubelet that starts removes all sockets in its directory and knows no plugin. So each plugin looks at its socket and
-//! at the kubelet's, and begins anew when its own is gone or the kubelet's is another one.
+//! A kubelet that starts removes all sockets in its directory and knows no plugin. So each plugin looks at its socket
+//! and at the kubelet's, and begins anew when its own is gone or the kubelet's is another one.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;

@@ -1,7 +1,7 @@
 //! Labels of slices: namespace, pod and container of the owner, so that usage is billed by them.
 //!
-//! They are set before a container starts. The end of a pod is no call of the kubelet, so its list of pods is asked each
-//! second: a slice that no container has any more loses its labels.
+//! They are set before a container starts. The end of a pod is no call of the kubelet, so its list of pods is asked
+//! each second: a slice that no container has any more loses its labels.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

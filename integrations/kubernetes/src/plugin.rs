@@ -1,8 +1,8 @@
 //! A device plugin of one resource: the calls of the kubelet.
 //!
-//! `Allocate` comes at admission, when the pod is not known, and a failure there fails the pod for good; so it only names
-//! what the container gets. `PreStartContainer` comes before each start of the container and is repeated after a failure;
-//! so whatever must be waited for is waited for there.
+//! `Allocate` comes at admission, when the pod is not known, and a failure there fails the pod for good; so it only
+//! names what the container gets. `PreStartContainer` comes before each start of the container, and the kubelet repeats
+//! it after a failure, so the agent waits for vgpud there.
 
 use std::path::Path;
 use std::pin::Pin;

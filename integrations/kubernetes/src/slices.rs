@@ -31,7 +31,8 @@ pub struct Slice {
     pub fault: Option<String>,
 }
 
-/// Returns the slices of a daemon, ordered by resource and tenant, and a sentence for each label that names no resource.
+/// Returns the slices of a daemon, ordered by resource and tenant, and a sentence for each label that names no
+/// resource.
 #[must_use]
 pub fn slices_of(status: &DaemonStatus) -> (Vec<Slice>, Vec<String>) {
     let (mut slices, mut problems) = (Vec::new(), Vec::new());

@@ -248,8 +248,8 @@ impl ActionRunner {
         in_force.map(status).collect()
     }
 
-    /// Waits until all runs have ended, at most for `patience`; then kills those that are left and drops the events that
-    /// wait. For the end of the daemon.
+    /// Waits until all runs have ended, at most for `patience`; then kills those that are left and drops the events
+    /// that wait. For the end of the daemon.
     pub fn finish_runs(&self, patience: Duration) {
         let mut book = self.0.book.lock();
         let mut wait = |patience: Duration| {

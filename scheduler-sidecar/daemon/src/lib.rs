@@ -20,13 +20,13 @@
 //! `reactor/reload.rs` replaces one plan by the next. `asking` retries a driver that does not answer yet.
 //!
 //! Resources: [`leases`] decides which tenant has which device, [`pages`] makes the memory shared with members.
-//! `descriptor_pool` holds the descriptors of that memory outside of the daemon's descriptor table. `kept_ledger` makes each
-//! tenant's ledgers of memory.
+//! `descriptor_pool` holds the descriptors of that memory outside of the daemon's descriptor table. `kept_ledger` makes
+//! each tenant's ledgers of memory.
 //!
 //! Administrators: `reactor/admin.rs` answers their requests. `reactor/policies.rs` puts their decisions, windows and
 //! bookings in force as [`vgpu_policy`] computes them, and `kept_changes` stores them. `recent` computes how much time
-//! tenants wanted and got in the last seconds, `promises` how much they were promised. `additions` has the commands that
-//! wait for room.
+//! tenants wanted and got in the last seconds, `promises` how much they were promised. `additions` has the commands
+//! that wait for room.
 //!
 //! Restarts: `reactor/terms_file.rs` writes the terms for members that start while no daemon runs. `roster` lists the
 //! members for the next daemon.

@@ -1,10 +1,11 @@
 //! The daemon's main thread: one epoll loop over listeners, connections, bells (eventfds of members) and deadlines.
 //!
 //! `entrance` accepts connections, `talk` reads requests and answers them, `tenants` adds and removes tenants by
-//! command, `stored` has those that are not served. `time` serves member pages and GPU time, `untaken` tracks descriptors
-//! that members have not received. `policies` puts decisions in force, `bookings` and `cordons` make and end theirs,
-//! `evacuations` asks members to end, and `places` names their devices. `status` builds the status report, `queue` lists
-//! who waits, `follow` streams events. The reactor reads the clock and passes the time to the leases, which read none.
+//! command, `stored` has those that are not served. `time` serves member pages and GPU time, `untaken` tracks
+//! descriptors that members have not received. `policies` puts decisions in force, `bookings` and `cordons` make and
+//! end theirs, `evacuations` asks members to end, and `places` names their devices. `status` builds the status report,
+//! `queue` lists who waits, `follow` streams events. The reactor reads the clock and passes the time to the leases,
+//! which read none.
 
 mod admin;
 mod bookings;
@@ -425,7 +426,8 @@ impl Reactor {
         }
     }
 
-    /// Time to the next connection deadline, heartbeat, end of a tenant or moment of a policy. All tolerate the millisecond of error that epoll may add.
+    /// Time to the next connection deadline, heartbeat, end of a tenant or moment of a policy. All tolerate the
+    /// millisecond of error that epoll may add.
     fn poll_timeout(&self) -> Option<Timespec> {
         let deadline = self.deadlines.first().map(|(deadline, _)| deadline.saturating_duration_since(Instant::now()));
         let ends = self.heart.next().into_iter().chain(self.added.next_end());

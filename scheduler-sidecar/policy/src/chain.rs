@@ -501,8 +501,8 @@ fn takes_room(before: &TermsPlan, after: &TermsPlan, key: &str) -> bool {
     }
 }
 
-/// Gives the tenant at least what was booked; false: the booked memory is a part of an unknown size. A ceiling below the
-/// booked floor rises with it.
+/// Gives the tenant at least what was booked; false: the booked memory is a part of an unknown size. A ceiling below
+/// the booked floor rises with it.
 fn raise_terms(
     terms: &mut TermsPlan,
     device: Option<&DevicePlan>,

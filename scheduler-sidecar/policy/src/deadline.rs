@@ -4,8 +4,8 @@
 //! needed part of a device = device time that remains / time that is left, divided among the tenant's devices
 //! ```
 //!
-//! Floors are rounded up to whole percent, and fall only by [`FALL_PERMILLE`], so that terms change rarely. A device has
-//! one sum of floors, in which each decision counts before the next one ([`FloorSums`]).
+//! Floors are rounded up to whole percent, and fall only by [`FALL_PERMILLE`], so that terms change rarely. A device
+//! has one sum of floors, in which each decision counts before the next one ([`FloorSums`]).
 
 use std::collections::BTreeMap;
 
@@ -64,8 +64,8 @@ impl FloorSums {
         DeadlineRoom { admissible, ceiling: device.highest_ceiling, raised: device.raised }
     }
 
-    /// Decides a tenant's deadline as [`decide_deadline`], and counts the floors that it raises: the next tenant finds the
-    /// rest. A paused tenant cannot use a promise and gets none.
+    /// Decides a tenant's deadline as [`decide_deadline`], and counts the floors that it raises: the next tenant finds
+    /// the rest. A paused tenant cannot use a promise and gets none.
     #[must_use]
     pub fn decide_next(
         &mut self,
@@ -127,8 +127,8 @@ pub struct DeadlineDecision {
     pub floors: Vec<Option<Share>>,
 }
 
-/// Returns the floors at `now`, in seconds since 1970. `received_ns` is the device time that the work got so far, `last`
-/// the state before.
+/// Returns the floors at `now`, in seconds since 1970. `received_ns` is the device time that the work got so far,
+/// `last` the state before.
 #[must_use]
 pub fn decide_deadline(
     plan: &DeadlinePlan,

@@ -185,8 +185,8 @@ impl Conflict {
     }
 }
 
-/// Returns the bookings that do not fit next to the terms and the other bookings. Windows and needs count as absent: they
-/// yield to bookings.
+/// Returns the bookings that do not fit next to the terms and the other bookings. Windows and needs count as absent:
+/// they yield to bookings.
 #[must_use]
 pub fn find_booking_conflicts(inputs: &PolicyInputs<'_>, now: i64) -> Vec<Conflict> {
     let Some(end) = inputs.bookings.iter().map(|booking| booking.until).max() else { return Vec::new() };

@@ -7,8 +7,8 @@
 //!
 //! Everything here is a pure function of its arguments: no IO and no clock, and time zones are values. The daemon calls
 //! [`chain::decide`] when something changed and at the moment that the last decision named. [`words`] tells where a
-//! value comes from, and [`forecast`] what will hold later. [`promise`] computes the device time that terms promise, and
-//! [`queue`] how long those who wait will wait.
+//! value comes from, and [`forecast`] what will hold later. [`promise`] computes the device time that terms promise,
+//! and [`queue`] how long those who wait will wait.
 #![forbid(unsafe_code)]
 
 pub mod chain;

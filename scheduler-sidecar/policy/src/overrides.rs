@@ -49,7 +49,8 @@ impl TermsOverride {
         self.until.is_some_and(|until| until <= now)
     }
 
-    /// True if the change ends when the configuration is read again: new terms, or a tenant that may run, without an end.
+    /// True if the change ends when the configuration is read again: new terms, or a tenant that may run, without an
+    /// end.
     #[must_use]
     pub fn ends_with_the_file(&self) -> bool {
         self.until.is_none() && !matches!(self.action, OverrideAction::Pause | OverrideAction::Exclusive)

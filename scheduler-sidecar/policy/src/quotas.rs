@@ -147,8 +147,8 @@ pub fn judge_quotas(groups: &[GroupPlan], used: &UseByPeriod, now: i64) -> Vec<Q
 }
 
 /// Returns the state of each limit at `now`, where `last` were the states before. After another file or at the end of a
-/// period the record needs a moment to sum up the use since the new start. Until it has that, the last states stay until
-/// their periods end: unknown use is not no use.
+/// period the record needs a moment to sum up the use since the new start. Until it has that, the last states stay
+/// until their periods end: unknown use is not no use.
 #[must_use]
 pub fn follow_quotas<'a>(
     groups: &[GroupPlan],

@@ -1,7 +1,7 @@
 //! Cordons: begins and ends them, and lets nobody new on their devices or into their tenants.
 //!
-//! [`vgpu_policy::cordons`] says what a cordon is. A process that was there when it began may connect again, also to the
-//! next daemon.
+//! [`vgpu_policy::cordons`] says what a cordon is. A process that was there when it began may connect again, also to
+//! the next daemon.
 
 use std::collections::BTreeSet;
 
@@ -159,8 +159,8 @@ impl Reactor {
 
     /// Members that are on the device, or that belong to the tenant.
     ///
-    /// A member that launches nothing does not connect to a new daemon, so living members of the last one count too. Their
-    /// devices are not known: each may be on any device of its tenant.
+    /// A member that launches nothing does not connect to a new daemon, so living members of the last one count too.
+    /// Their devices are not known: each may be on any device of its tenant.
     pub(super) fn members_there(&self, subject: &CordonSubject) -> Vec<MemberThere> {
         let on_device = subject.device().map(|device| self.members_on(device)).unwrap_or_default();
         let mut there = Vec::new();

@@ -1,6 +1,7 @@
 //! Evacuations: asks the members of a cordoned device or tenant to end, and reports when nobody is left.
 //!
-//! A member is asked by an event, which may start a program (`[[on_event]]`). It gets SIGTERM only if the command said so.
+//! A member is asked by an event, which may start a program (`[[on_event]]`). It gets SIGTERM only if the command said
+//! so.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -29,8 +30,8 @@ pub(crate) struct EvacuationLog {
     terminated: BTreeSet<(CordonSubject, u32)>,
     /// Evacuations whose end was reported.
     done: BTreeSet<CordonSubject>,
-    /// Cordons that are over and were reported. They are forgotten at the next command: a clock that is wrong for a while
-    /// must lose nothing.
+    /// Cordons that are over and were reported. They are forgotten at the next command: a clock that is wrong for a
+    /// while must lose nothing.
     over: BTreeSet<CordonSubject>,
     /// Time of the next look at the members; `None`: nobody is to be asked.
     next_look: Option<Instant>,

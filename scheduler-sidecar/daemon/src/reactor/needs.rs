@@ -85,8 +85,8 @@ impl Reactor {
     /// A sample of each followed tenant, by room.
     ///
     /// # Cost
-    /// A few searches for each tenant, and [`crate::leases::LeaseBook::used_by_tenant`] for those whose reports can have
-    /// changed. After a restart also [`crate::roster::MemberRoster::living_members`].
+    /// A few searches for each tenant, and [`crate::leases::LeaseBook::used_by_tenant`] for those whose reports can
+    /// have changed. After a restart also [`crate::roster::MemberRoster::living_members`].
     fn sample_followed(&mut self) -> Vec<(u64, UseSample)> {
         let rooms: Vec<u64> = self.rooms.iter().filter(|(_, room)| is_followed(room)).map(|(id, _)| *id).collect();
         // A stopped process, or one without memory and launches, says no hello to the next daemon.

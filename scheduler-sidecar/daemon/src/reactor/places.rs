@@ -1,5 +1,5 @@
-//! Names the devices of overrides and bookings by their UUIDs, so that another numbering of the devices changes nothing, and
-//! warns of those that match no device.
+//! Names the devices of overrides and bookings by their UUIDs, so that another numbering of the devices changes
+//! nothing, and warns of those that match no device.
 
 use std::collections::BTreeSet;
 
@@ -79,8 +79,8 @@ impl Reactor {
         }
     }
 
-    /// Warns once of each override, booking and cordon whose device is none of its tenant's, or none of the host's: after a
-    /// restart with a driver that does not answer, another card, or another division by MIG.
+    /// Warns once of each override, booking and cordon whose device is none of its tenant's, or none of the host's:
+    /// after a restart with a driver that does not answer, another card, or another division by MIG.
     pub(super) fn warn_of_unmatched_devices(&mut self) {
         let devices = self.in_force().0;
         let has = |tenant: &str, device: &String| {

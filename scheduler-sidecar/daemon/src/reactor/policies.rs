@@ -190,8 +190,8 @@ impl PolicyState {
         keys
     }
 
-    /// Forgets a removed tenant: its overrides, and the bookings that commands made for it. Its cordon ends with its last
-    /// member.
+    /// Forgets a removed tenant: its overrides, and the bookings that commands made for it. Its cordon ends with its
+    /// last member.
     pub fn forget_tenant(&mut self, tenant: &str) {
         let before = self.kept.bookings.len();
         self.kept.bookings.retain(|booking| booking.tenant != tenant);

@@ -1,8 +1,8 @@
 //! Adds and removes tenants by command, and ends those whose process or time has ended.
 //!
 //! An added tenant is admitted by the arithmetic of the file ([`vgpu_config::added`]) and is then a tenant like those
-//! of the file. [`crate::added`] stores it for the next daemon, and [`super::stored`] serves it again. It stays when the
-//! file is read again; a file that leaves no room for it is refused.
+//! of the file. [`crate::added`] stores it for the next daemon, and [`super::stored`] serves it again. It stays when
+//! the file is read again; a file that leaves no room for it is refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -224,7 +224,8 @@ impl Reactor {
             self.follow_usage_at_once();
         } else {
             let id = self.left_room(name).unwrap_or(self.next_room);
-            // Stored first: closing a socket again would take the ledgers of a tenant with it whose processes still run.
+            // Stored first: closing a socket again would take the ledgers of a tenant with it whose processes still
+            // run.
             self.added.save(&stored)?;
             let door = match self.open_door(&tenant.socket, id) {
                 Ok(door) => door,
@@ -257,8 +258,8 @@ impl Reactor {
     }
 
     /// Removes a tenant that a command added. Its members keep their last terms, and its promise is free when the last
-    /// of them has ended. An unknown tenant is no error. `only_look`: describes a tenant that was removed before; if its
-    /// name is in use again, the answer says so and lists no members.
+    /// of them has ended. An unknown tenant is no error. `only_look`: describes a tenant that was removed before; if
+    /// its name is in use again, the answer says so and lists no members.
     ///
     /// # Errors
     /// The tenant is one of the file.
@@ -392,7 +393,8 @@ impl Reactor {
         self.added.unwritten.retain(|(_, id)| rooms.contains_key(id) || !record.is_written(*id));
         let room = self.rooms.iter().find(|(_, room)| room.tenant.name == name);
         let members = room.into_iter().flat_map(|(id, _)| self.members_of(*id));
-        // A process whose ID now belongs to another one is no member. The process that holds its connection is not known.
+        // A process whose ID now belongs to another one is no member. The process that holds its connection is not
+        // known.
         let living = |process: &ProcessId| processes::read_process(process.pid) == Some(*process);
         let members: Vec<Option<ProcessId>> = members.map(|connection| connection.process.filter(living)).collect();
         let unseen_members = members.iter().filter(|member| member.is_none()).count();

@@ -111,7 +111,8 @@ impl Reactor {
         }
     }
 
-    /// Opens the tenant's ledger of a device for one member, and creates it if it does not exist. Also returns its path.
+    /// Opens the tenant's ledger of a device for one member, and creates it if it does not exist. Also returns its
+    /// path.
     ///
     /// # Errors
     /// The reason for refusing the join. Without this ledger the member would have a limit of its own.
