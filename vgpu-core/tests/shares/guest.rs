@@ -86,6 +86,12 @@ pub struct Guest {
     lead: LeadEstimate,
     /// Deliberate error: measured times are multiplied by this and divided by 1000.
     pub bias: u64,
+    /// Undisturbed costs: the time of launches when no process slows them, not even an unseen one.
+    pub least: CostTable<64>,
+    /// Completed launches at their undisturbed cost.
+    known: u64,
+    /// Undisturbed cost and estimate of the launches that were measured last.
+    last_known: (u64, u64),
 }
 
 pub const NEVER: u64 = u64::MAX;
@@ -117,6 +123,9 @@ impl Guest {
             shut: 0,
             lead: LeadEstimate::default(),
             bias: 1000,
+            least: CostTable::new(),
+            known: 0,
+            last_known: (0, 0),
         }
     }
 
@@ -224,6 +233,8 @@ impl Guest {
     fn tail(&mut self, stream: usize, tail: OpenInterval, now: u64) {
         self.charge(tail.estimate, 0);
         self.finished += tail.estimate;
+        let (least, of) = self.last_known;
+        self.known += (tail.estimate * least).checked_div(of).unwrap_or(tail.estimate).min(tail.estimate);
         self.keeper.note_completed(tail.estimate, tail.doubt, now);
         let here = &mut self.streams[stream];
         here.keys.clear();
@@ -387,6 +398,7 @@ impl Guest {
                 for &(key, cost) in &interval.keys {
                     let now = u128::from(cost) * u128::from(own) / u128::from(interval.open.estimate.max(1));
                     let now = u64::try_from(now).unwrap_or(NEVER).max(1);
+                    self.least.learn_least(key, now, !spoilt);
                     if !spoilt {
                         self.costs.learn_cost(key, now);
                     } else if self.cost(key).is_unknown() {
@@ -401,6 +413,10 @@ impl Guest {
             if spent.is_some_and(|ns| ns > 0) && !spoilt && interval.open.doubt.unknown == 0 {
                 self.keeper.learn_slowdown(interval.open.estimate, own);
             }
+            let least =
+                if interval.open.doubt.unknown == 0 { self.least_time(&interval.keys, estimate) } else { fresh };
+            self.known += least;
+            self.last_known = (least, estimate);
             // A roughly known cost is no basis for payment.
             let known = interval.keys.iter().all(|&(key, _)| self.costs.measured_cost(key).is_some());
             self.finished += if known { interval.open.estimate } else { 0 };
@@ -408,6 +424,13 @@ impl Guest {
             self.streams[stream].marks.complete_oldest(interval.open.launches, kept_up);
             self.streams[stream].last = Some(interval.end);
         }
+    }
+
+    /// The undisturbed time of launches of these functions, estimated at `estimate` together.
+    fn least_time(&self, keys: &[(u64, u64)], estimate: u64) -> u64 {
+        let least: u64 =
+            keys.iter().map(|&(key, cost)| self.least.measured_cost(key).map_or(cost, CostGuess::as_ns)).sum();
+        estimate * least / keys.iter().map(|one| one.1).sum::<u64>().max(1)
     }
 
     /// Treats tails as complete when their expected time has passed. Only the helper thread does this, while others
@@ -443,14 +466,7 @@ impl Guest {
     pub fn usage(&self, now: u64) -> MemberUsage {
         let in_flight = (!self.blind).then(|| self.keeper.reported_remaining(now));
         let since = if self.wants || in_flight != Some(0) { self.since } else { now };
-        MemberUsage {
-            busy: self.busy,
-            finished: self.finished,
-            known: self.finished,
-            in_flight,
-            wants: self.wants,
-            since,
-        }
+        MemberUsage { busy: self.busy, finished: self.finished, known: self.known, in_flight, wants: self.wants, since }
     }
 }
 

@@ -21,6 +21,7 @@ mod collective;
 mod gangs;
 mod properties;
 mod short;
+mod strangers;
 mod table;
 mod tenants;
 mod unseen;

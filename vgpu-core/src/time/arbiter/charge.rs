@@ -26,14 +26,15 @@ impl Arbiter {
         let is_accused = device.accused.iter().any(|&accused| self.slot_at(accused).seat == seat);
         let drained = self.slot_at(slot).usage.in_flight == Some(0);
         let overdue = self.slot_at(slot).overdue.is_some();
+        let mut excused = 0;
         if !overdue {
             self.devices[index(d)].doubt.note_slowdown(busy, finished, now);
         }
         let this = self.slot_at_mut(slot);
-        if this.trailing && busy > 0 {
+        let trails = busy > 0 && core::mem::take(&mut this.trailing);
+        if trails && !is_slowed {
             // If the device turned to the next member before this work was quite over, its last marker came a slice
             // later.
-            this.trailing = false;
             if is_longer(busy, finished) {
                 busy = finished.max(busy / 2);
             }
@@ -46,10 +47,14 @@ impl Arbiter {
                 // The member's events include slices of others. Costs that were learned next to an unseen process
                 // include its slices as well.
                 let least = if is_slowed { known } else { finished };
-                let paid = least.clamp(busy.saturating_sub(this.lost), busy);
+                let paid = least.clamp(busy.saturating_sub(this.foreign_part(busy, lost, now)), busy);
                 this.lost -= (busy - paid).min(this.lost);
+                excused = busy - paid;
                 busy = paid;
             }
+        }
+        if busy > 0 {
+            this.measured_to = (now, lost);
         }
         if finished > 0 {
             this.moved = now;
@@ -69,6 +74,7 @@ impl Arbiter {
             let sharing = device.sharer_count(now);
             device.doubt.note_progress(busy, sharing, now);
         }
+        self.seat_at_mut(seat).excused = self.seat_at(seat).excused.saturating_add(excused);
         self.pay_for_seat(seat, busy - before + unreported);
         // Another waiting member keeps the tenant from being idle.
         if self.seat_at(seat).queue.is_empty() {

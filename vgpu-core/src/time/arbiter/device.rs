@@ -81,7 +81,7 @@ pub(super) struct ArbiterDevice {
     pub lost_before: u64,
     /// Up to when the holder's floor (guaranteed share) had been served when it got the device.
     pub floor_before: u64,
-    /// Since when others have waited for the holder to give the device up, and its total charge then.
+    /// Since when others have waited for the holder to give the device up, and its accounted time then.
     pub contended: Option<(u64, u64)>,
     /// How the tenants share the device.
     pub sharing: DeviceSharing,

@@ -60,13 +60,13 @@ impl Arbiter {
         let until = allowed(draining.iter().map(|&slot| self.slot_at(slot).work_lasts(now)).max());
         let said = allowed(draining.iter().map(|&slot| self.slot_at(slot).reported_remaining(now)).max());
         self.devices[index(d)].phase = DevicePhase::Drain { seat, since: now, until, said };
-        let charged = self.seat_at(seat).charged;
+        let accounted = self.seat_at(seat).accounted_ns();
         for at in 0..self.devices[index(d)].draining.len() {
             let slot = self.devices[index(d)].draining[at];
             if self.slot_at(slot).overdue.is_some() {
                 continue; // This slot runs again next to its own overdue work, paid in advance.
             }
-            self.slot_at_mut(slot).claim = Some(LateClaim { from: now, to: None, charged });
+            self.slot_at_mut(slot).claim = Some(LateClaim { from: now, to: None, accounted });
         }
     }
 
@@ -77,9 +77,9 @@ impl Arbiter {
         let Some(claim) = self.slot_at_mut(slot).claim.take() else { return };
         let seat = self.slot_at(slot).seat;
         let kept = claim.to.unwrap_or(now).saturating_sub(claim.from);
-        let paid = self.seat_at(seat).charged.saturating_sub(claim.charged);
-        if kept > self.config.drain && paid < kept / 2 {
-            self.pay_for_seat(seat, kept - paid);
+        let used = self.seat_at(seat).accounted_ns().saturating_sub(claim.accounted);
+        if kept > self.config.drain && used < kept / 2 {
+            self.pay_for_seat(seat, kept - used);
         }
     }
 
@@ -108,9 +108,9 @@ impl Arbiter {
     /// The device time by which a holder moves back in the order, in addition to its measured use, because others
     /// waited.
     pub(super) fn owed_ns(&self, d: DeviceId, seat: SeatIx, now: u64) -> u64 {
-        let Some((since, charged)) = self.devices[index(d)].contended else { return 0 };
-        let (held, paid) = (now.saturating_sub(since), self.seat_at(seat).charged.saturating_sub(charged));
-        if paid < held / 8 { held - paid } else { 0 }
+        let Some((since, before)) = self.devices[index(d)].contended else { return 0 };
+        let (held, used) = (now.saturating_sub(since), self.seat_at(seat).accounted_ns().saturating_sub(before));
+        if used < held / 8 { held - used } else { 0 }
     }
 
     /// True if a member of the draining tenant waits at the gate.

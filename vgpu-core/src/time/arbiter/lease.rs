@@ -15,9 +15,9 @@ impl Arbiter {
         let DevicePhase::Held { seat, slot, since, until } = self.devices[index(d)].phase else { return false };
         let terms = self.seat_at(seat).terms;
         let others = self.is_contended(d, seat);
-        let charged = self.seat_at(seat).charged;
+        let accounted = self.seat_at(seat).accounted_ns();
         let before = self.devices[index(d)].contended;
-        self.devices[index(d)].contended = others.then(|| before.unwrap_or((now, charged)));
+        self.devices[index(d)].contended = others.then(|| before.unwrap_or((now, accounted)));
         // A second tenant wants the device now: the holder's time alone until now counts as served to its floor. Work
         // in flight counts later instead, when its measured time is charged.
         if others && before.is_none() && self.slot_at(slot).usage.in_flight == Some(0) {
@@ -131,11 +131,12 @@ impl Arbiter {
         self.slot_at_mut(slot).queued = false;
         // The new holder is assumed to want the device until its page shows otherwise.
         self.slot_at_mut(slot).usage.wants = true;
-        self.slot_at_mut(slot).lost_to = self.devices[index(d)].lost;
-        self.slot_at_mut(slot).lost = 0;
+        let lost = self.devices[index(d)].lost;
+        let this = self.slot_at_mut(slot);
+        (this.lost_to, this.lost, this.measured_to) = (lost, 0, (now, lost));
         let contended = self.is_contended(d, seat);
         self.seat_at_mut(seat).for_floor = for_floor && contended;
-        self.devices[index(d)].contended = contended.then_some((now, charged));
+        self.devices[index(d)].contended = contended.then(|| (now, self.seat_at(seat).accounted_ns()));
         let until = if contended { now.saturating_add(quantum).min(limit) } else { limit };
         self.devices[index(d)].phase = DevicePhase::Held { seat, slot, since: now, until };
         self.run(d, seat, slot, until, now, out);

@@ -38,7 +38,8 @@ impl Arbiter {
             }
         };
         let lost_to = self.devices[index(device)].lost;
-        self.slots[slot.index()] = Some(MemberSlot { lost_to, ..MemberSlot::new(seat, now) });
+        self.slots[slot.index()] =
+            Some(MemberSlot { lost_to, measured_to: (now, lost_to), ..MemberSlot::new(seat, now) });
         self.seat_at_mut(seat).members.push(slot);
         slot
     }
@@ -54,7 +55,8 @@ impl Arbiter {
         self.count_device_time(d, now);
         let lost = self.devices[index(d)].lost;
         let this = self.slot_at_mut(slot);
-        (this.overdue, this.usage.in_flight, this.lost_to) = (Some(now), None, lost);
+        (this.overdue, this.usage.in_flight) = (Some(now), None);
+        (this.lost_to, this.measured_to) = (lost, (now, lost));
         this.is_unmeasured = true;
         let device = &mut self.devices[index(d)];
         device.is_overdue(slot, now);

@@ -58,6 +58,8 @@ pub(super) struct Seat {
     pub slept: Option<u64>,
     /// All device time charged to the tenant here, in ns.
     pub charged: u64,
+    /// Device time measured here and not charged, because others used the device at the same time, in ns.
+    pub excused: u64,
     /// Since when the tenant has waited without the device; `None`: it does not wait.
     pub waits_since: Option<u64>,
     /// Time in which the tenant waited without the device, in ns, up to `waits_since`.
@@ -83,6 +85,7 @@ impl Seat {
             paused: false,
             slept: None,
             charged: 0,
+            excused: 0,
             waits_since: None,
             waited: 0,
         }
@@ -90,6 +93,11 @@ impl Seat {
 
     fn to_units(&self, ns: u64) -> u64 {
         ns.saturating_mul(TICKS_PER_NS) / u64::from(self.terms.weight.max(1))
+    }
+
+    /// Device time that was charged or measured here, in ns: the evidence that a lease or a drain was used.
+    pub const fn accounted_ns(&self) -> u64 {
+        self.charged.saturating_add(self.excused)
     }
 
     pub fn order_key(&self) -> SeatKey {
@@ -236,6 +244,8 @@ pub(super) struct MemberSlot {
     pub lost_to: u64,
     /// Lost time that was not yet subtracted from its measurements.
     pub lost: u64,
+    /// When the member last measured device time or got the device, and the device's total lost time then.
+    pub measured_to: (u64, u64),
     /// The device passed to the next member while its last work was about to end.
     pub trailing: bool,
     /// The member's claim: it reports that its work goes on after its lease.
@@ -266,8 +276,8 @@ pub(super) struct LateClaim {
     pub from: u64,
     /// When the device was granted to others although the work was not over; `None`: it was not.
     pub to: Option<u64>,
-    /// The tenant's total charge when the claim began.
-    pub charged: u64,
+    /// The tenant's accounted time when the claim began.
+    pub accounted: u64,
 }
 
 impl MemberSlot {
@@ -281,6 +291,7 @@ impl MemberSlot {
             overdue: None,
             lost_to: 0,
             lost: 0,
+            measured_to: (now, 0),
             trailing: false,
             claim: None,
             ahead: 0,
@@ -325,6 +336,14 @@ impl MemberSlot {
             self.had.awaited = 0;
         }
         held.saturating_sub(lost - self.lost_to)
+    }
+
+    /// The most that others had of `busy` ns measured now: their part of the time since the last measurement, in which
+    /// the member was perhaps idle for a while. `lost` is the device's total.
+    pub fn foreign_part(&self, busy: u64, lost: u64, now: u64) -> u64 {
+        let (span, foreign) = (now - self.measured_to.0, lost - self.measured_to.1);
+        let part = u128::from(busy) * u128::from(foreign) / u128::from(span.max(1));
+        self.lost.min(u64::try_from(part).unwrap_or(u64::MAX))
     }
 
     /// How long its work in flight may still take.

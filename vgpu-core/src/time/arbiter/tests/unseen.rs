@@ -42,6 +42,63 @@ fn beside_one_unseen_process_a_fifth_of_what_was_measured_is_paid_whatever_launc
     assert_eq!(charged_beside(0, &[2, 3], 0).div_ceil(MS), 112);
 }
 
+/// As the pair above, but the launching member lets the device idle, or its begin marker waits for the other's slice.
+#[test]
+fn beside_one_unseen_process_pauses_of_a_member_lower_no_charge() {
+    let mut desk = measured();
+    let a = desk.join(1, Terms::default());
+    desk.arbiter.works_unseen(D0, 1, &[], 0);
+    desk.wants(a);
+    desk.tick();
+    for _ in 0..100 {
+        desk.runs(a, MS);
+        desk.tick();
+        desk.now += 10 * MS;
+        let usage = desk.book.of(a);
+        (usage.busy, usage.in_flight) = (usage.busy + 5 * MS, Some(MS));
+        desk.tick();
+    }
+    assert_eq!(desk.arbiter.charged_ns(TenantId(1), D0), 100 * MS, "a fifth of what was measured");
+}
+
+/// Beside eight processes a member pays a thirty-third of what it measures, and a lease that nothing runs in costs its
+/// whole turn.
+#[test]
+fn beside_unseen_processes_a_lease_or_a_drain_that_was_used_is_not_taken_for_an_unused_one() {
+    let mut desk = measured();
+    let (a, b) = (desk.join(1, Terms::default()), desk.join(2, Terms::default()));
+    desk.arbiter.works_unseen(D0, 8, &[], 0);
+    desk.wants(a);
+    desk.wants(b);
+    desk.tick();
+    desk.runs(a, 20 * MS);
+    desk.at(4 * MS);
+    // The drain takes longer than its allowance, because the kernel shares the device.
+    desk.now = 33 * MS;
+    desk.done(a, 33 * MS);
+    assert_eq!(runs(&desk.tick()), [b]);
+    assert_eq!(desk.arbiter.charged_ns(TenantId(1), D0).div_ceil(MS), 1);
+    let seat = desk.arbiter.find(TenantId(1), D0).map(|seat| desk.arbiter.seat_at(seat)).unwrap();
+    assert!(seat.virtual_time <= Seat::new(TenantId(1), D0, Terms::default(), 0).time_after(MS), "{seat:?}");
+}
+
+/// A member's last kernel ends next to a slice of the next member: its last marker comes late.
+#[test]
+fn beside_an_unseen_process_the_last_kernel_of_a_lease_is_paid_at_its_undisturbed_cost() {
+    let mut desk = measured();
+    let (a, b) = (desk.join(1, Terms::default()), desk.join(2, Terms::default()));
+    desk.arbiter.works_unseen(D0, 1, &[], 0);
+    desk.wants(a);
+    desk.wants(b);
+    desk.tick();
+    desk.runs(a, 20_000);
+    assert_eq!(runs(&desk.at(4 * MS)), [b], "the work of the first is about to end");
+    desk.now = 8 * MS;
+    desk.book.of(a).known += MS;
+    desk.done(a, 4 * MS);
+    assert_eq!(desk.arbiter.charged_ns(TenantId(1), D0), MS);
+}
+
 #[test]
 fn no_tenant_pays_less_for_a_process_of_its_own_that_works_unseen() {
     assert_eq!(charged_beside(0, &[1], 4 * MS), 1_000 * MS);
