@@ -41,22 +41,16 @@ impl StateBody {
         DeviceUse { contexts: 0, allocations: 0, requested: 0, live: 0, slabs: 0, large: 0, overhead: 0, ..used }
     }
 
-    /// The slots of a process: the one of its CUDA driver, and that of NVML if it has its own.
-    fn slots_of(&self, pid: u32) -> Vec<usize> {
-        set_bits(&self.live).filter(|s| self.slots[*s].pid == pid).collect()
-    }
-
     fn state_of(&self, all: &[usize]) -> Result<u32, CheckpointRefusal> {
         all.iter().map(|s| self.slots[*s].checkpoint).max().ok_or(CheckpointRefusal::Unknown)
     }
 
-    fn change_state(&mut self, pid: u32, from: u32, to: u32) -> Result<(), CheckpointRefusal> {
-        let all = self.slots_of(pid);
-        if self.state_of(&all)? != from {
+    fn change_state(&mut self, all: &[usize], from: u32, to: u32) -> Result<(), CheckpointRefusal> {
+        if self.state_of(all)? != from {
             return Err(CheckpointRefusal::WrongState);
         }
         for s in all {
-            state_word(&self.slots[s]).store(to, Ordering::Release);
+            state_word(&self.slots[*s]).store(to, Ordering::Release);
         }
         Ok(())
     }
@@ -69,13 +63,19 @@ fn state_word(slot: &ProcessSlot) -> &AtomicU32 {
 }
 
 impl MachineView {
+    /// The slots of a process, which has this number in the caller's pid namespace: the one of its CUDA driver, and
+    /// that of NVML if it has its own.
+    fn slots_of(&self, b: &StateBody, pid: u32) -> Vec<usize> {
+        set_bits(&b.live).filter(|s| self.number_of(b, *s) == Some(pid)).collect()
+    }
+
     /// The checkpoint state of the process `pid`.
     ///
     /// # Errors
     /// [`CheckpointRefusal::Unknown`].
     pub fn checkpoint_state(&self, pid: u32) -> Result<u32, CheckpointRefusal> {
         let b = self.lock_settled();
-        b.state_of(&b.slots_of(pid))
+        b.state_of(&self.slots_of(&b, pid))
     }
 
     /// Makes further calls of the process `pid` wait, and waits until its work on all devices has ended. If that
@@ -84,18 +84,21 @@ impl MachineView {
     /// # Errors
     /// All but [`CheckpointRefusal::Full`] and [`CheckpointRefusal::Shared`].
     pub fn checkpoint_lock(&self, pid: u32, limit: Option<Duration>) -> Result<(), CheckpointRefusal> {
-        self.lock_settled().change_state(pid, STATE_RUNNING, STATE_LOCKED)?;
+        let mut b = self.lock_settled();
+        let all = self.slots_of(&b, pid);
+        b.change_state(&all, STATE_RUNNING, STATE_LOCKED)?;
+        drop(b);
         let end = limit.map(|l| now() + u64::try_from(l.as_nanos()).unwrap_or(u64::MAX / 2));
         loop {
             let b = self.lock_settled();
-            let all = b.slots_of(pid);
+            let all = self.slots_of(&b, pid);
             b.state_of(&all)?;
             if all.iter().all(|s| b.slots[*s].devices.iter().all(|d| d.lanes.iter().all(|l| l.line_backlog() == 0))) {
                 return Ok(());
             }
             drop(b);
             if end.is_some_and(|end| now() >= end) {
-                self.lock().change_state(pid, STATE_LOCKED, STATE_RUNNING)?;
+                self.lock().change_state(&all, STATE_LOCKED, STATE_RUNNING)?;
                 return Err(CheckpointRefusal::NotInTime);
             }
             std::thread::sleep(STATE_POLL);
@@ -108,11 +111,11 @@ impl MachineView {
     /// [`CheckpointRefusal::Unknown`], [`CheckpointRefusal::WrongState`], [`CheckpointRefusal::Shared`].
     pub fn checkpoint_process(&self, pid: u32) -> Result<(), CheckpointRefusal> {
         let mut b = self.lock_settled();
-        let all = b.slots_of(pid);
+        let all = self.slots_of(&b, pid);
         if b.state_of(&all)? == STATE_LOCKED && all.iter().any(|s| b.holds_shares(*s)) {
             return Err(CheckpointRefusal::Shared);
         }
-        b.change_state(pid, STATE_LOCKED, STATE_CHECKPOINTED)
+        b.change_state(&all, STATE_LOCKED, STATE_CHECKPOINTED)
     }
 
     /// Puts the memory of the process `pid` back on the devices, all of it or none. The process is locked then.
@@ -121,7 +124,7 @@ impl MachineView {
     /// [`CheckpointRefusal::Unknown`], [`CheckpointRefusal::WrongState`], [`CheckpointRefusal::Full`].
     pub fn checkpoint_restore(&self, pid: u32) -> Result<(), CheckpointRefusal> {
         let mut b = self.lock_settled();
-        let all = b.slots_of(pid);
+        let all = self.slots_of(&b, pid);
         if b.state_of(&all)? == STATE_CHECKPOINTED {
             for d in 0..b.device_count as usize {
                 let needed = all.iter().map(|s| b.slots[*s].devices[d].used.physical_bytes()).sum();
@@ -131,7 +134,7 @@ impl MachineView {
                 }
             }
         }
-        b.change_state(pid, STATE_CHECKPOINTED, STATE_LOCKED)
+        b.change_state(&all, STATE_CHECKPOINTED, STATE_LOCKED)
     }
 
     /// Unlocks the locked process `pid`; its calls continue.
@@ -139,7 +142,9 @@ impl MachineView {
     /// # Errors
     /// [`CheckpointRefusal::Unknown`], [`CheckpointRefusal::WrongState`].
     pub fn checkpoint_unlock(&self, pid: u32) -> Result<(), CheckpointRefusal> {
-        self.lock_settled().change_state(pid, STATE_LOCKED, STATE_RUNNING)
+        let mut b = self.lock_settled();
+        let all = self.slots_of(&b, pid);
+        b.change_state(&all, STATE_LOCKED, STATE_RUNNING)
     }
 
     /// Waits while this process is locked. Costs one atomic load when it is not.

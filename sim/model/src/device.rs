@@ -72,7 +72,7 @@ pub struct DeviceMemory {
 /// A process that has a context on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessUse {
-    /// Process id, as the process sees it.
+    /// Process id in the caller's pid namespace; 0: it has none there.
     pub pid: u32,
     /// Device memory that the process uses, contexts included, bytes.
     pub bytes: u64,
@@ -85,7 +85,7 @@ pub struct ProcessUse {
 /// A utilisation sample of a process over one finished window of a sixth of a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UtilisationSample {
-    /// Process id, as the process sees it.
+    /// Process id in the caller's pid namespace; 0: it has none there.
     pub pid: u32,
     /// End of the window, microseconds of the wall clock.
     pub at_us: u64,
@@ -138,7 +138,7 @@ impl MachineView {
             .map(|slot| (slot, &b.slots[slot]))
             .filter(|(slot, _)| b.used_with_shares(*slot, i).contexts > 0)
             .map(|(slot, s)| ProcessUse {
-                pid: s.pid,
+                pid: self.number_of(&b, slot).unwrap_or(0),
                 bytes: b.used_with_shares(slot, i).physical_bytes(),
                 name: c_text(&s.name).to_owned(),
                 serial: s.serial,
@@ -174,7 +174,7 @@ impl MachineView {
                 let busy = window_busy(&b.slots[s], i, w);
                 if busy > 0 {
                     let sm = busy_percent(u64::from(busy));
-                    out.push(UtilisationSample { pid: b.slots[s].pid, at_us, sm, mem: sm / 2 });
+                    out.push(UtilisationSample { pid: self.number_of(&b, s).unwrap_or(0), at_us, sm, mem: sm / 2 });
                 }
             }
         }

@@ -42,7 +42,7 @@ pub const FINISHED_KEPT: usize = 4096;
 /// First eight bytes of the file.
 pub const STATE_MAGIC: u64 = u64::from_le_bytes(*b"vgpu-sim");
 /// Version of the layout; changes with every change of it.
-pub const STATE_VERSION: u32 = 7;
+pub const STATE_VERSION: u32 = 8;
 /// Most live shares (`share`: memory that several processes can hold).
 pub const MAX_SHARES: usize = 4096;
 /// Xids kept until event sets read them.
@@ -321,7 +321,7 @@ pub struct ProcessSlot {
     pub state: u32,
     /// Counts the holders of this slot; the lock word uses it to tell successive holders apart.
     pub generation: u32,
-    /// Process id as the process sees it.
+    /// Process id in the process's own pid namespace.
     pub pid: u32,
     /// User id as the process sees it.
     pub uid: u32,
@@ -337,8 +337,8 @@ pub struct ProcessSlot {
     pub checkpoint: u32,
     /// Code with which the driver answers every call of the process; 0: it has no fault.
     pub fault: u32,
-    /// Unused.
-    pub pad: u32,
+    /// The process's pid namespace: the inode of its file; 0: not known.
+    pub pid_namespace: u32,
     /// State of the process on each device.
     pub devices: [SlotDevice; MAX_SIMULATED_DEVICES],
 }
@@ -381,7 +381,7 @@ pub struct SharedMemory {
 pub struct FinishedProcess {
     /// Number of the finished process on this machine.
     pub serial: u64,
-    /// Process id of the finished process, as it saw itself.
+    /// Process id of the finished process in its own pid namespace.
     pub pid: u32,
     /// The device that this entry is about.
     pub device: u32,

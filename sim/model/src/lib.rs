@@ -25,6 +25,7 @@ mod lines;
 pub mod lock;
 pub mod machine;
 pub mod memory;
+mod numbers;
 pub mod profile;
 pub mod release;
 pub mod sched;

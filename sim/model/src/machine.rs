@@ -9,9 +9,11 @@
 
 use crate::bury::end_process;
 use crate::layout::{
-    MAX_PROCESSES, NO_SLOT, STATE_MAGIC, STATE_RUNNING, STATE_VERSION, StateBody, StateFile, set_bit, set_bits,
+    MAX_PROCESSES, NO_SLOT, ProcessSlot, STATE_MAGIC, STATE_RUNNING, STATE_VERSION, StateBody, StateFile, set_bit,
+    set_bits,
 };
 use crate::lock::{self, LockHolder, LockOutcome};
+use crate::numbers;
 use crate::profile::{DeviceProfile, parse_list};
 use crate::sched;
 use std::fs::{File, OpenOptions};
@@ -38,6 +40,9 @@ pub struct MachineView {
     slot: usize,
     holder: LockHolder,
     pid: u32,
+    pid_namespace: u32,
+    /// The file whose lock tells other pid namespaces this process's number; `None`: it cannot be made.
+    mark: Option<File>,
     dir: PathBuf,
 }
 
@@ -133,6 +138,8 @@ impl MachineView {
             slot: 0,
             holder: LockHolder::new(0, 0),
             pid: std::process::id(),
+            pid_namespace: numbers::own_namespace(),
+            mark: None,
             dir: dir.to_owned(),
         };
         machine.take_slot()?;
@@ -180,6 +187,15 @@ impl MachineView {
     /// Index of this process's entry in the table of processes.
     pub fn own_slot(&self) -> usize {
         self.slot
+    }
+
+    /// The number of the process in `slot` in this process's pid namespace. `None`: it has none there.
+    ///
+    /// # Cost
+    /// Three system calls for a process of another namespace, else none.
+    pub fn number_of(&self, body: &StateBody, slot: usize) -> Option<u32> {
+        let ProcessSlot { pid, pid_namespace, .. } = body.slots[slot];
+        if pid_namespace == self.pid_namespace { Some(pid) } else { numbers::number_of_holder(&self.dir, slot) }
     }
 
     /// The mapped state, for words that are read without the lock.
@@ -268,6 +284,9 @@ impl MachineView {
             *g
         };
         self.slot = slot;
+        // Moved before it is locked: the lock ends with any descriptor of the file.
+        self.mark = numbers::open_mark(&self.dir, slot).and_then(move_descriptor).ok();
+        self.mark = self.mark.take().filter(|mark| numbers::lock_mark(mark).is_ok());
         self.holder = LockHolder::new(slot, generation);
         // SAFETY: mapped for the life of self.
         let word = unsafe { &self.shared.as_ref().lock };
@@ -283,7 +302,7 @@ impl MachineView {
         let serial = body.processes;
         let s = &mut body.slots[slot];
         s.state = 1;
-        s.pid = self.pid;
+        (s.pid, s.pid_namespace) = (self.pid, self.pid_namespace);
         // SAFETY: has no preconditions.
         s.uid = unsafe { libc::getuid() };
         s.serial = serial;
@@ -311,6 +330,9 @@ impl Drop for MachineView {
             }
             end_process(&mut body, self.slot, time);
             self.end_unheld(&mut body);
+            if self.mark.is_some() {
+                let _ = std::fs::remove_file(numbers::mark_path(&self.dir, self.slot));
+            }
         }
         // SAFETY: mapped with this length by `map`; no reference outlives self.
         unsafe { libc::munmap(self.shared.as_ptr().cast(), size_of::<StateFile>()) };
@@ -399,7 +421,12 @@ fn create_state(dir: &Path, path: &Path, profile: &str) -> Result<(), Error> {
     let profiles = parse_list(profile)
         .map_err(|e| Error::new(ErrorKind::InvalidInput, format!("VGPU_SIM_PROFILE={profile:?}: {e}")))?;
     let describe = |p: &Path, e: Error| Error::new(e.kind(), format!("{}: {e}", p.display()));
+    let is_new = !dir.exists();
     std::fs::DirBuilder::new().recursive(true).mode(0o777).create(dir).map_err(|e| describe(dir, e))?;
+    if is_new {
+        // Each user's processes put files of their own next to the state, whatever the umask.
+        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o1777)).map_err(|e| describe(dir, e))?;
+    }
     let boot = wall_ns() ^ (u64::from(std::process::id()) << 40);
     let temporary = dir.join(format!("state.{}.{:x}", std::process::id(), boot ^ now()));
     let made = (|| {

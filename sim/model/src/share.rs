@@ -18,6 +18,7 @@ use crate::layout::{
 };
 use crate::machine::{MachineView, now};
 use crate::memory::signed_bytes;
+use crate::numbers::MARK_PREFIX;
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{Error, ErrorKind};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -325,7 +326,7 @@ impl MachineView {
 /// Removes the content files in `dir` after its state was removed, for a reset of the machine.
 pub(crate) fn remove_contents(dir: &Path) {
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-        if entry.file_name().to_str().is_some_and(|n| n.starts_with("share.")) {
+        if entry.file_name().to_str().is_some_and(|n| n.starts_with("share.") || n.starts_with(MARK_PREFIX)) {
             let _ = std::fs::remove_file(entry.path());
         }
     }

@@ -24,7 +24,7 @@ pub struct DeviceTimeline {
 /// Busy time of one process.
 #[derive(Clone, Debug, Serialize, PartialEq, Eq)]
 pub struct ServedProcess {
-    /// Process id, as the process sees it.
+    /// Process id in the caller's pid namespace, 0: it has none there; of a finished process in its own.
     pub pid: u32,
     /// Number of the process on this machine.
     pub serial: u64,
@@ -58,10 +58,10 @@ impl MachineView {
         let from = end.saturating_sub(buckets.min(BUCKETS_KEPT as u64 - 1));
         let cells = |s: &ProcessSlot| (from..end).map(|n| s.devices[i].buckets.get(n)).collect::<Vec<_>>();
         let mut processes: Vec<ServedProcess> = set_bits(&b.live)
-            .map(|slot| &b.slots[slot])
-            .filter(|s| s.devices[i].buckets.serial == s.serial)
-            .map(|s| ServedProcess {
-                pid: s.pid,
+            .map(|slot| (slot, &b.slots[slot]))
+            .filter(|(_, s)| s.devices[i].buckets.serial == s.serial)
+            .map(|(slot, s)| ServedProcess {
+                pid: self.number_of(&b, slot).unwrap_or(0),
                 serial: s.serial,
                 name: c_text(&s.name).to_owned(),
                 busy_ns: cells(s),

@@ -57,7 +57,7 @@ pub struct DeviceTruth {
 /// Ground truth of one process on one device.
 #[derive(Clone, Debug, Serialize, PartialEq, Eq)]
 pub struct ProcessTruth {
-    /// Process id, as the process sees it.
+    /// Process id in the reader's pid namespace, 0: it has none there; of a finished process in its own.
     pub pid: u32,
     /// Number of the process on this machine, never used twice.
     pub serial: u64,
@@ -144,7 +144,10 @@ impl MachineView {
                 let mut processes: Vec<ProcessTruth> = set_bits(&b.live)
                     .map(|slot| (slot, &b.slots[slot]))
                     .filter(|(_, s)| s.touched & (1 << i) != 0)
-                    .map(|(slot, s)| process_truth(s.pid, s.serial, &s.name, &b.used_with_shares(slot, i)))
+                    .map(|(slot, s)| {
+                        let pid = self.number_of(&b, slot).unwrap_or(0);
+                        process_truth(pid, s.serial, &s.name, &b.used_with_shares(slot, i))
+                    })
                     .collect();
                 processes.sort_by_key(|p| p.serial);
                 let kept = b.finished_count.min(FINISHED_KEPT as u64);

@@ -67,7 +67,7 @@ impl MachineView {
     /// [`FaultRefusal::NoSuchProcess`].
     pub fn inject_illegal_address(&self, pid: u32) -> Result<(), FaultRefusal> {
         let mut b = self.lock_settled();
-        let slots: Vec<usize> = set_bits(&b.live).filter(|s| b.slots[*s].pid == pid).collect();
+        let slots: Vec<usize> = set_bits(&b.live).filter(|s| self.number_of(&b, *s) == Some(pid)).collect();
         let devices = b.device_count as usize;
         let first = slots.iter().find_map(|s| (0..devices).find(|d| b.has_context(*s, *d)));
         let device = first.ok_or(FaultRefusal::NoSuchProcess)?;
@@ -104,7 +104,7 @@ impl MachineView {
         let mut b = self.lock_settled();
         let board = b.devices_on_board(device)?;
         let users = set_bits(&b.live).filter(|s| board.iter().any(|d| b.has_context(*s, *d)));
-        let users: Vec<u32> = users.map(|s| b.slots[s].pid).collect();
+        let users: Vec<u32> = users.map(|s| self.number_of(&b, s).unwrap_or(0)).collect();
         if !users.is_empty() {
             return Err(FaultRefusal::InUse(users));
         }

@@ -26,13 +26,13 @@ pub fn nvmlDeviceGetAccountingMode(dev: NvmlGpu, mode: CallerPlace<u32>) -> Nvml
 
 pub fn nvmlDeviceGetAccountingPids(dev: NvmlGpu, count: CallerPlace<u32>, pids: CallerPlace<u32>) -> NvmlAnswer {
     let view = kept_view(dev)?;
-    let all: Vec<u32> = view.processes.iter().filter(|p| p.used.contexts > 0).map(|p| p.pid).collect();
+    let all: Vec<u32> = view.processes.iter().filter(|p| p.used.contexts > 0).filter_map(|p| p.pid).collect();
     pids.put_list(count, &all)
 }
 
 pub fn nvmlDeviceGetAccountingStats(dev: NvmlGpu, pid: u32, stats: CallerPlace<nvmlAccountingStats_t>) -> NvmlAnswer {
     let view = kept_view(dev)?;
-    let process = view.processes.iter().find(|p| p.pid == pid && p.used.contexts > 0).ok_or(code::NOT_FOUND)?;
+    let process = view.processes.iter().find(|p| p.pid == Some(pid) && p.used.contexts > 0).ok_or(code::NOT_FOUND)?;
     let age_us = view.up_ns() / 1000;
     stats.put_value(nvmlAccountingStats_t {
         gpuUtilization: u32::try_from((process.used.busy / 10).checked_div(age_us).unwrap_or(0).min(100))

@@ -78,9 +78,8 @@ pub fn process_name(pid: u32) -> Option<String> {
     with_machine(|machine| {
         let body = machine.lock_settled();
         set_bits(&body.live)
-            .map(|s| &body.slots[s])
-            .find(|s| s.pid == pid && s.touched != 0)
-            .map(|s| c_text(&s.name).to_owned())
+            .find(|s| body.slots[*s].touched != 0 && machine.number_of(&body, *s) == Some(pid))
+            .map(|s| c_text(&body.slots[s].name).to_owned())
     })
     .ok()
     .flatten()
@@ -181,7 +180,7 @@ impl NvmlGpu {
                 let here =
                     set_bits(&body.live).map(|n| (n, &body.slots[n])).filter(|(_, s)| s.touched & (1 << at) != 0);
                 processes.extend(here.map(|(n, s)| NvmlProcess {
-                    pid: s.pid,
+                    pid: machine.number_of(&body, n),
                     serial: s.serial,
                     used: body.used_with_shares(n, *at),
                     instance: body.devices[*at].profile.mig,
@@ -224,8 +223,8 @@ impl IntoSafe for nvmlDevice_t {
 /// A process that has used the device.
 #[derive(Clone)]
 pub struct NvmlProcess {
-    /// Process id, as the process sees it.
-    pub pid: u32,
+    /// Process id in the caller's pid namespace; `None`: it has none there, and no list contains the process.
+    pub pid: Option<u32>,
     /// Number on the machine; a lower one is older.
     pub serial: u64,
     /// Memory and work of the process on the device.

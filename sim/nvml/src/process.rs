@@ -1,7 +1,8 @@
 //! Lists of the processes on a device. Every simulated process is a compute process; the lists of graphics and MPS
 //! processes are empty.
 //!
-//! The bytes are the physical memory of the process, contexts included, as on a real device.
+//! The bytes are the physical memory of the process, contexts included, as on a real device. A process has its number
+//! in the caller's pid namespace, and is left out if it has none there.
 
 use crate::{
     arguments::{CallerPlace, NvmlAnswer, code},
@@ -12,14 +13,16 @@ use shim_sys::nvml::{nvmlProcessDetail_v1_t, nvmlProcessDetailList_v1_t, nvmlPro
 const NO_INSTANCE: u32 = u32::MAX;
 
 fn running_processes(dev: NvmlGpu) -> NvmlAnswer<Vec<nvmlProcessInfo_t>> {
-    let info = |p: &crate::machine::NvmlProcess| nvmlProcessInfo_t {
-        pid: p.pid,
-        usedGpuMemory: p.used.physical_bytes(),
-        gpuInstanceId: if p.instance == 0 { NO_INSTANCE } else { p.instance },
-        computeInstanceId: if p.instance == 0 { NO_INSTANCE } else { 0 },
+    let info = |p: &crate::machine::NvmlProcess| {
+        Some(nvmlProcessInfo_t {
+            pid: p.pid?,
+            usedGpuMemory: p.used.physical_bytes(),
+            gpuInstanceId: if p.instance == 0 { NO_INSTANCE } else { p.instance },
+            computeInstanceId: if p.instance == 0 { NO_INSTANCE } else { 0 },
+        })
     };
     // A process is listed while it holds a context, not from its first query of the device.
-    Ok(dev.current_view()?.processes.iter().filter(|p| p.used.contexts > 0).map(info).collect())
+    Ok(dev.current_view()?.processes.iter().filter(|p| p.used.contexts > 0).filter_map(info).collect())
 }
 
 pub fn nvmlDeviceGetComputeRunningProcesses(

@@ -67,11 +67,12 @@ pub fn nvmlDeviceGetProcessUtilization(
         .max((to + 1).saturating_sub(SAMPLE_WINDOWS));
     let mut all = Vec::new();
     for p in &view.processes {
+        let Some(pid) = p.pid else { continue };
         let busy: u64 = (from..=to).map(|w| p.busy_in(w)).sum();
         let Some(last) = (from..=to).rev().find(|w| p.busy_in(*w) > 0) else { continue };
         let sm = window_percent(busy, to + 1 - from);
         all.push(nvmlProcessUtilizationSample_t {
-            pid: p.pid,
+            pid,
             timeStamp: window_end_us(&view, last),
             smUtil: sm,
             memUtil: sm / 2,
