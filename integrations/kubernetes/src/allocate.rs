@@ -1,6 +1,7 @@
-//! How a container gets its tenant: mounts and variables, or a device of a CDI file. Pure.
+//! How a container gets its tenant: mounts and variables, or a device of a CDI file. Pure, except [`prepare_mounts`].
 
 use std::collections::HashMap;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::api::device_plugin::{CdiDevice, ContainerAllocateResponse, Mount};
@@ -30,6 +31,26 @@ pub enum Injection {
         /// Vendor and class of the devices.
         kind: String,
     },
+}
+
+/// Checks that the library is there, and writes the file that preloads it.
+///
+/// # Errors
+/// A message: the library is not there, or the file cannot be written.
+pub fn prepare_mounts(library: &Path, state_dir: &Path) -> Result<Injection, String> {
+    let failed = |path: &Path, why: std::io::Error| format!("{}: {why}", path.display());
+    fs::metadata(library).map_err(|why| failed(library, why))?;
+    let is_named = library.file_name().is_some_and(|name| name == "libvgpu.so");
+    let library_dir = library.parent().filter(|_| is_named && library.is_absolute()).ok_or_else(|| {
+        format!("--library is {}; accepted: an absolute path that ends in libvgpu.so", library.display())
+    })?;
+    fs::create_dir_all(state_dir).map_err(|why| failed(state_dir, why))?;
+    let preload_file = state_dir.join("ld.so.preload");
+    // Running containers have the file mounted, so it is changed only if its text differs.
+    if fs::read_to_string(&preload_file).ok().as_deref() != Some(&preload_text()) {
+        fs::write(&preload_file, preload_text()).map_err(|why| failed(&preload_file, why))?;
+    }
+    Ok(Injection::Mounts { library_dir: library_dir.to_owned(), preload_file })
 }
 
 /// The text of the file that preloads the library in containers.

@@ -28,7 +28,6 @@ use std::time::Duration;
 
 use clap::Args;
 use rustix::fs::{FlockOperation, flock};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -40,7 +39,8 @@ use self::claim::CoresMeaning;
 use self::claims::{ClaimKeeper, DraSettings};
 use self::node::{DraNode, DraSockets, serve_node};
 use self::publish::publish_devices;
-use crate::allocate::Injection;
+use crate::allocate::prepare_mounts;
+use crate::signals::EndSignals;
 
 /// Name of the driver with devices of its own.
 const OWN_DRIVER: &str = "vgpu.internal";
@@ -107,12 +107,12 @@ pub struct DraArgs {
 
     /// libvgpu.so on the host.
     #[arg(long, value_name = "PATH", default_value = "/usr/lib/vgpu/libvgpu.so")]
-    pub library: PathBuf,
+    library: PathBuf,
 
     /// Directory on the host for the list of prepared claims, and for the file that preloads the library. It must not
     /// outlast a restart of the host.
     #[arg(long, value_name = "DIR", default_value = "/run/vgpu/k8s")]
-    pub state_dir: PathBuf,
+    state_dir: PathBuf,
 
     /// Address of the API server [default: as the kubelet tells pods].
     #[arg(long, value_name = "URL")]
@@ -127,10 +127,9 @@ pub struct DraArgs {
 ///
 /// # Errors
 /// A message: the driver cannot start.
-pub async fn run_driver(args: DraArgs, injection: Injection) -> Result<(), String> {
-    let cannot = |why: std::io::Error| format!("signals cannot be waited for: {why}");
-    let (mut term, mut int) =
-        (signal(SignalKind::terminate()).map_err(cannot)?, signal(SignalKind::interrupt()).map_err(cannot)?);
+pub async fn run_driver(args: DraArgs) -> Result<(), String> {
+    let mut signals = EndSignals::listen()?;
+    let injection = prepare_mounts(&args.library, &args.state_dir)?;
     let default = if args.companion_of.is_some() { COMPANION_DRIVER } else { OWN_DRIVER };
     let driver = args.driver.unwrap_or_else(|| default.to_owned());
     check_domain(&args.node_name, MAX_NODE_LETTERS)?;
@@ -163,8 +162,7 @@ pub async fn run_driver(args: DraArgs, injection: Injection) -> Result<(), Strin
         serve_node(served, node).await;
     });
     tokio::select! {
-        _ = term.recv() => {}
-        _ = int.recv() => {}
+        () = signals.wait() => {}
         _ = tasks.join_next() => return Err("a task of the driver has ended".into()),
     }
     tasks.shutdown().await;

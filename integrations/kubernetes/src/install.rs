@@ -10,11 +10,45 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
+use clap::Args;
+
+/// Puts libvgpu.so onto the host, while containers with older versions run.
+///
+/// Each version gets a directory of its own. The link `current` leads to the newest one, for containers that start from
+/// now on. Older versions stay.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  vgpu-k8s install-library --to /opt/vgpu
+  vgpu-k8s device-plugin --library /opt/vgpu/current/libvgpu.so
+
+Exit codes:
+  0  installed, or already there
+  1  a file cannot be read or written
+  2  usage")]
+pub struct InstallArgs {
+    /// The library to install.
+    #[arg(long, value_name = "PATH", default_value = "/usr/lib/vgpu/libvgpu.so")]
+    from: PathBuf,
+
+    /// Directory on the host.
+    #[arg(long, value_name = "DIR", default_value = "/opt/vgpu")]
+    to: PathBuf,
+}
+
 /// Name of the link to the newest version.
 pub const CURRENT: &str = "current";
 
 /// Name of the library's file.
 const LIBRARY: &str = "libvgpu.so";
+
+/// Installs the library, and prints the directory of its version.
+///
+/// # Errors
+/// As [`install_library`].
+pub fn run_install(args: &InstallArgs) -> Result<(), String> {
+    install_library(&args.from, &args.to).map(|version| println!("{}", version.display()))
+}
 
 /// Installs the library into a directory of the host, and returns the directory of its version.
 ///

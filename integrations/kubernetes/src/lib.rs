@@ -15,6 +15,7 @@
 pub mod allocate;
 pub mod api;
 pub mod authority;
+pub mod device_plugin;
 pub mod dra;
 pub mod install;
 pub mod kubelet;
@@ -23,4 +24,5 @@ pub mod nri;
 pub mod offer;
 pub mod plugin;
 pub mod pods;
+pub mod signals;
 pub mod slices;

@@ -10,21 +10,115 @@ pub mod frames;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::{Args, ValueEnum};
 use prost::Message as _;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::{info, warn};
+use vgpu_engines::kubernetes::PortionRule;
 
+use crate::allocate::{Injection, prepare_mounts};
 use crate::api::nri::{
     CREATE_CONTAINER, ConfigureResponse, ContainerEvent, CreateContainerResponse, NriContainer, NriPod,
     REMOVE_CONTAINER, REMOVE_POD_SANDBOX, STOP_CONTAINER, StateChangeEvent, SynchronizeRequest, SynchronizeResponse,
 };
+use crate::signals::EndSignals;
 use connection::{FAILED_PRECONDITION, RuntimeCall, RuntimeConnection, UNIMPLEMENTED};
-use containers::ContainerTenants;
+use containers::{ContainerTenants, NriSettings};
 
 /// Name of the plugin.
 const PLUGIN_NAME: &str = "vgpu";
 /// Time between two tries to reach the runtime, and to remove tenants that could not be removed.
 const RETRY_PERIOD: Duration = Duration::from_secs(1);
+
+/// Makes a tenant of vgpud for each container that asks for one by annotations of its pod.
+///
+/// The container runtime asks before it makes a container, and tells its end, at which the tenant is removed. Annotations
+/// are vgpu.internal/container.NAME.memory-limit, .gpu, .sm-limit, .sm-request, .weight, .class, .template, .devices and
+/// .gang, and those of NVIDIA's GPU fractioning: nvidia.com/container.NAME.gpu-memory.limit and .request. While this
+/// program does not run, containers start without a tenant, so use it next to the device plugin.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  vgpu-k8s nri
+  vgpu-k8s nri --gpu-portion refuse
+  vgpu-k8s nri --replace-library /usr/local/vgpu/libvgpu.so    # HAMi's, in containers
+
+Signals:
+  SIGTERM and SIGINT end it. Containers go on.
+
+Exit codes:
+  0  ended by a signal
+  1  could not start
+  2  usage")]
+pub struct NriArgs {
+    /// The administrative socket of vgpud.
+    #[arg(long, value_name = "PATH", default_value = "/run/vgpu/admin.sock")]
+    socket: PathBuf,
+
+    /// Socket of the runtime's plugins.
+    #[arg(long, value_name = "PATH", default_value = "/var/run/nri/nri.sock")]
+    nri_socket: PathBuf,
+
+    /// Two digits: plugins with lower ones change a container first.
+    #[arg(long, value_name = "NN", default_value = "90", value_parser = parse_index)]
+    index: String,
+
+    /// Use of KAI's GPU_PORTION where no limit is set: as a memory limit, as an error, or not at all.
+    #[arg(long, value_name = "RULE", default_value = "limit")]
+    gpu_portion: PortionArg,
+
+    /// Library of another project in containers, that ours takes the place of; may be repeated.
+    #[arg(long, value_name = "PATH")]
+    replace_library: Vec<String>,
+
+    /// libvgpu.so on the host.
+    #[arg(long, value_name = "PATH", default_value = "/usr/lib/vgpu/libvgpu.so")]
+    library: PathBuf,
+
+    /// Directory on the host for the file that preloads the library.
+    #[arg(long, value_name = "DIR", default_value = "/run/vgpu/k8s")]
+    state_dir: PathBuf,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PortionArg {
+    Limit,
+    Refuse,
+    Ignore,
+}
+
+fn parse_index(text: &str) -> Result<String, String> {
+    let is_index = text.len() == 2 && text.bytes().all(|digit| digit.is_ascii_digit());
+    is_index.then(|| text.to_owned()).ok_or_else(|| "accepted: two digits".to_owned())
+}
+
+/// Serves the container runtime until a signal comes.
+///
+/// # Errors
+/// A message: it could not start.
+pub async fn run_nri(args: NriArgs) -> Result<(), String> {
+    let mut signals = EndSignals::listen()?;
+    let Injection::Mounts { preload_file, .. } = prepare_mounts(&args.library, &args.state_dir)? else {
+        return Err("there are no mounts".to_owned());
+    };
+    let portion_rule = match args.gpu_portion {
+        PortionArg::Limit => PortionRule::Limit,
+        PortionArg::Refuse => PortionRule::Refuse,
+        PortionArg::Ignore => PortionRule::Ignore,
+    };
+    let settings = NriSettings {
+        daemon: args.socket,
+        library: args.library,
+        preload_file,
+        portion_rule,
+        replaced: args.replace_library,
+    };
+    tokio::select! {
+        () = serve_runtime(args.nri_socket, args.index, ContainerTenants::new(settings)) => {}
+        () = signals.wait() => {}
+    }
+    Ok(())
+}
 
 /// Serves the runtime at this socket without end. `index`: plugins with a lower one are called first.
 pub async fn serve_runtime(socket: PathBuf, index: String, mut tenants: ContainerTenants) {
