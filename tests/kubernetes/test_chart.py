@@ -82,6 +82,70 @@ def test_nothing_is_privileged_and_the_page_lists_every_capability_and_host_path
     assert listed == {f"CAP_{right}" for right in rights} | paths | {"hostPID"}
 
 
+# The first version with resource.k8s.io/v1.
+FIRST_WITH_CLAIMS = 34
+CLAIM_KINDS = {"ClusterRole", "ClusterRoleBinding", "DeviceClass"}
+
+
+@pytest.mark.parametrize("minor", range(FIRST_WITH_CLAIMS, NEWEST + 1))
+def test_the_schemas_of_kubernetes_accept_the_driver_of_claims_which_is_off_by_default(helm, minor):
+    assert not CLAIM_KINDS & set(objects(helm)) and "dra" not in containers(objects(helm)["DaemonSet"])
+    for more in ("dra.gpuCdi=nvidia.com/gpu,dra.cores=both", "dra.companionOf=gpu.nvidia.com"):
+        found = objects(helm, "--set", f"dra.enabled=true,{more}")
+        assert CLAIM_KINDS <= set(found)
+        for one in found.values():
+            validate(one, minor)
+        wrong = copy.deepcopy(found["DeviceClass"])
+        wrong["spec"]["selector"] = wrong["spec"].pop("selectors")
+        with pytest.raises(kubernetes_validate.ValidationError):
+            validate(wrong, minor)
+
+
+def test_the_driver_of_claims_has_the_rights_of_the_page_and_the_other_containers_get_none(helm):
+    found = objects(helm, "--set", "dra.enabled=true")
+    manifests = ROOT / "integrations/kubernetes/manifests"
+    assert found["ClusterRole"]["rules"] == yaml.safe_load((manifests / "dra-rights.yaml").read_text())["rules"]
+    classes = {one["kind"]: one for one in yaml.safe_load_all((manifests / "dra.yaml").read_text())}
+    assert found["DeviceClass"]["spec"] == classes["DeviceClass"]["spec"]
+    account = {"kind": "ServiceAccount", "name": "vgpu", "namespace": "vgpu-system"}
+    assert found["ClusterRoleBinding"]["subjects"] == [account]
+    assert found["NetworkPolicy"]["spec"]["egress"] and not objects(helm)["NetworkPolicy"]["spec"]["egress"]
+    daemon_set = found["DaemonSet"]
+    assert daemon_set["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
+    for name, one in containers(daemon_set).items():
+        mounts = {mount["name"]: mount for mount in one["volumeMounts"]}
+        assert ("account" in mounts) == (name == "dra"), name
+        assert one["securityContext"]["capabilities"].get("add", []) == [] or name == "vgpud"
+        if name == "dra":
+            assert one["securityContext"] == containers(daemon_set)["agent"]["securityContext"]
+            fields = [variable["valueFrom"]["fieldRef"]["fieldPath"] for variable in one["env"]]
+            assert fields == ["spec.nodeName"] and one["env"][0]["name"] == "NODE_NAME"
+    paths = [
+        {volume["hostPath"]["path"] for volume in one["spec"]["template"]["spec"]["volumes"] if "hostPath" in volume}
+        for one in (daemon_set, objects(helm)["DaemonSet"])
+    ]
+    table = (ROOT / "docs/kubernetes.md").read_text().split("### In the chart")[1].split("\n### ")[0]
+    assert {line.split("`")[1] for line in table.splitlines() if line.startswith("| `/")} == paths[0] - paths[1]
+
+
+def test_the_agent_accepts_the_options_of_the_driver_of_claims(helm):
+    agent = pathlib.Path(os.environ.get("VGPU_K8S") or ROOT / "target/kubernetes/release/vgpu-k8s")
+    if not agent.exists():
+        pytest.skip("run make kubernetes")
+    for more in ("dra.gpuCdi=nvidia.com/gpu,dra.cores=both", "dra.companionOf=gpu.nvidia.com"):
+        command = containers(objects(helm, "--set", f"dra.enabled=true,{more}")["DaemonSet"])["dra"]["command"]
+        library = [word for word in command if word.startswith("--library=")]
+        done = subprocess.run([agent, *command[1:], "--node-name=n"], capture_output=True, text=True)
+        # The options are understood, and the library is not there.
+        assert done.returncode == 1 and library[0].split("=")[1] in done.stderr, done.stderr
+
+
+def test_a_companion_shows_no_gpu_itself(helm):
+    both = "dra.enabled=true,dra.companionOf=gpu.nvidia.com,dra.gpuCdi=nvidia.com/gpu"
+    refused = helm("template", "vgpu", CHART, "--set", both, check=False)
+    assert refused.returncode != 0 and "exclude each other" in refused.stderr, refused.stderr
+
+
 def test_a_changed_file_replaces_the_pods_one_after_the_other(helm):
     before, after = objects(helm)["DaemonSet"], objects(helm, "--set-string", "config=[[device]]\nid = 0\n")["DaemonSet"]
     marks = [one["spec"]["template"]["metadata"]["annotations"]["vgpu.internal/config"] for one in (before, after)]
@@ -98,6 +162,8 @@ def test_a_changed_file_replaces_the_pods_one_after_the_other(helm):
         ("config=[daemon]", "/config"),
         ("metrics.port=80", "/metrics/port"),
         ("domain=vgpu", "/domain"),
+        ("dra.cores=ceiling", "/dra/cores"),
+        ("dra.enable=true", "enable"),
         ("nodeSelectors.a=b", "nodeSelectors"),
         ("image.tga=1", "tga"),
     ],
