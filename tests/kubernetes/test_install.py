@@ -94,6 +94,7 @@ def test_an_api_server_of_1_20_accepts_every_object(helm, cluster, how):
     assert cluster.kubectl(*apply, text=wrong, check=False).returncode != 0
 
 
+# Engine: kubelet with the device plugin, ours: enforced
 def test_pods_get_their_limits_from_the_charts_agent_which_has_no_right_but_those_of_the_page(installed):
     node = installed
     small, big = node.create("small", "small").begin(), node.create("big", "big").begin()
@@ -143,9 +144,12 @@ def test_vgpud_in_its_pod_sees_reads_and_ends_processes_of_other_users(installed
     assert "denied" not in logs and "not permitted" not in logs, logs
 
 
-def test_vgpud_in_its_pod_finds_a_process_of_another_user_that_uses_a_device_without_a_slice(installed):
+def test_vgpud_in_its_pod_finds_a_process_that_uses_a_device_without_a_slice_and_names_its_pod_and_its_missing_limit(installed):
     node = installed
-    node.create("stray", script="exec sleep 1000 9<>/talk/nvidia0", securityContext={"runAsUser": 65534})
+    # A scheduler's variable, in a pod whose library nobody mounted.
+    limit = {"CUDA_DEVICE_MEMORY_LIMIT": "3000m"}
+    script = "exec sleep 1000 9<>/talk/nvidia0"
+    node.create("stray", script=script, env=limit, securityContext={"runAsUser": 65534})
     node.await_phase("stray", "Running")
 
     def is_found():
@@ -153,6 +157,10 @@ def test_vgpud_in_its_pod_finds_a_process_of_another_user_that_uses_a_device_wit
         return any(finding["name"] == "sleep" and finding["contained"] for finding in status["findings"])
 
     eventually("vgpud finds it", is_found)
+    uid = node.pod("stray")["metadata"]["uid"]
+    asks = f"its container of pod {uid} ask for CUDA_DEVICE_MEMORY_LIMIT=3000m, which nothing keeps"
+    said = in_vgpud(node, "vgpu", "doctor", check=False).stdout
+    assert asks in said, said
 
 
 def test_an_upgrade_replaces_the_agent_and_changes_no_limit_of_a_running_pod(installed, helm, tmp_path):

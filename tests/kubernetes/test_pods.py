@@ -140,6 +140,7 @@ def test_a_container_does_not_start_while_vgpud_is_down_and_starts_with_its_limi
     assert program.begin().memory()[1] == 4 * GIB
 
 
+# Engine: kubelet with the device plugin, ours: refused
 def test_a_pod_that_names_another_tenants_socket_gets_nothing(node):
     node.create("big", "big").begin()
     path = node.agent.home / "run/tenants/big/vgpud.sock"

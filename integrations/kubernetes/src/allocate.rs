@@ -12,7 +12,7 @@ const LIBRARY_DIR: &str = "/vgpu";
 /// Directory of the tenant in a container.
 pub const TENANT_DIR: &str = "/run/vgpu-tenant";
 /// File with the names of libraries that the loader preloads.
-const PRELOAD_FILE: &str = "/etc/ld.so.preload";
+pub const PRELOAD_FILE: &str = "/etc/ld.so.preload";
 /// Beginning of the annotation by which container runtimes find CDI devices.
 const CDI_ANNOTATION: &str = "cdi.k8s.io/vgpu_";
 

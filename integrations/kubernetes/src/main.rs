@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 use vgpu_kubernetes::device_plugin::{PluginArgs, run_plugins};
 use vgpu_kubernetes::dra::{DraArgs, run_driver};
 use vgpu_kubernetes::install::{InstallArgs, run_install};
+use vgpu_kubernetes::nri::audit::{AuditArgs, run_audit};
 use vgpu_kubernetes::nri::{NriArgs, run_nri};
 
 /// Offers tenants of vgpud to Kubernetes.
@@ -22,6 +23,7 @@ enum Verb {
     DevicePlugin(PluginArgs),
     Nri(NriArgs),
     Dra(DraArgs),
+    Audit(AuditArgs),
     InstallLibrary(InstallArgs),
 }
 
@@ -42,6 +44,7 @@ async fn run_verb(verb: Verb) -> Result<(), String> {
     match verb {
         Verb::DevicePlugin(args) => run_plugins(args).await,
         Verb::Nri(args) => run_nri(args).await,
+        Verb::Audit(args) => run_audit(args).await,
         Verb::InstallLibrary(args) => run_install(&args),
         Verb::Dra(args) => run_driver(args).await,
     }

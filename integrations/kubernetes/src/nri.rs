@@ -3,6 +3,7 @@
 //! The runtime asks before it makes a container, so a refusal stops the container. A plugin that is not there is not
 //! asked, and the container starts without a tenant. So this works next to the device plugin, and never in its place.
 
+pub mod audit;
 pub mod connection;
 pub mod containers;
 pub mod frames;
@@ -22,6 +23,7 @@ use crate::api::nri::{
     REMOVE_CONTAINER, REMOVE_POD_SANDBOX, STOP_CONTAINER, StateChangeEvent, SynchronizeRequest, SynchronizeResponse,
 };
 use crate::signals::EndSignals;
+use audit::find_unserved;
 use connection::{FAILED_PRECONDITION, RuntimeCall, RuntimeConnection, UNIMPLEMENTED};
 use containers::{ContainerTenants, NriSettings};
 
@@ -185,9 +187,14 @@ async fn answer_call(
         "Synchronize" => {
             let part = SynchronizeRequest::decode(&*call.payload).map_err(wrong)?;
             let more = part.more;
+            synchronised.pods.extend(part.pods);
             synchronised.containers.extend(part.containers);
             if !more {
-                tenants.synchronise(&std::mem::take(synchronised).containers);
+                let SynchronizeRequest { pods, containers, .. } = std::mem::take(synchronised);
+                for unserved in find_unserved(&pods, &containers) {
+                    warn!("{unserved}; it started without this plugin: delete the pod, so that it starts again");
+                }
+                tenants.synchronise(&containers);
             }
             Ok(SynchronizeResponse { more }.encode_to_vec())
         }

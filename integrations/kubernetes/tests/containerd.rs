@@ -1,31 +1,24 @@
-//! Tenants in containers of a real containerd 1.7, by CDI and by NRI. The tests play the kubelet; the device is simulated.
+//! Tenants in containers of a real containerd, by CDI and by NRI. The tests play the kubelet; the device is simulated.
 
 #[path = "runtime/cri.rs"]
 mod cri;
 #[path = "runtime/node.rs"]
 #[allow(dead_code, reason = "each test program uses a part")]
 mod node;
+#[path = "stubs/programs.rs"]
+mod programs;
 
 use std::process::Command;
 
 use cri::{CdiName, ContainerConfig};
-use node::{GIB, Node, built, eventually};
+use node::{GIB, Node, eventually};
+use programs::built;
 
 const FILE: &str = "[[device]]\nid = 0\n[[tenant]]\nname = \"fixed\"\nmemory_limit = \"4GiB\"\n";
 
 const KAI_LIMIT: &str = "nvidia.com/container.main.gpu-memory.limit";
 
-/// A container is in a tenant with this memory limit: every view says so, and the last byte can be written.
-async fn assert_held(node: &Node, container: &str, limit: u64) {
-    let seen = node.view(container, limit).await;
-    assert_eq!(seen["mapped"], true, "{seen}");
-    for total in ["nvml_total", "nvml_total_v2", "device_total", "cuda_total"] {
-        assert_eq!(seen[total], limit, "{total}: {seen}");
-    }
-    // 2: out of memory.
-    assert_eq!((&seen["too_much"], &seen["fits"], &seen["content"]), (&2.into(), &0.into(), &true.into()), "{seen}");
-}
-
+/// Engine: containerd (CRI), ours: enforced
 #[tokio::test]
 async fn a_cdi_device_brings_a_container_into_its_tenant_to_the_last_byte() {
     let Some(node) = Node::start(FILE).await else { return };
@@ -39,10 +32,12 @@ async fn a_cdi_device_brings_a_container_into_its_tenant_to_the_last_byte() {
     let mut config = ContainerConfig::new(0);
     config.cdi_devices = cdi_devices;
     let container = node.run_config(&pod, config, &[], &[]).await.unwrap();
-    assert_held(&node, &container, 4 * GIB).await;
+    node.assert_held(&container, 4 * GIB).await;
     node.cri.remove_pod(&pod.sandbox).await;
 }
 
+/// Engine: containerd with the NRI plugin, ours: enforced
+/// Engine: containerd with the NRI plugin, GPU fractioning: enforced
 #[tokio::test]
 async fn annotations_make_a_tenant_that_ends_with_its_container() {
     let Some(mut node) = Node::start(FILE).await else { return };
@@ -54,13 +49,13 @@ async fn annotations_make_a_tenant_that_ends_with_its_container() {
         let [tenant] = node.added().try_into().unwrap();
         let label = |key: &str| tenant.bearer.labels[key].clone();
         assert_eq!((label("namespace"), label("pod"), label("container")), ("lab".into(), name.into(), "main".into()));
-        assert_held(&node, &container, limit).await;
+        node.assert_held(&container, limit).await;
         // A container that ends by itself and starts again is another one, in a tenant of its own.
         node.cri.exec(&container, &["/bin/sh", "-c", "kill -9 1"]).await;
         node.cri.stop_container(&container).await;
         eventually("its tenant is removed", async || node.added().is_empty()).await;
         let again = node.run_container(&pod, 1, &[], &[]).await.unwrap();
-        assert_held(&node, &again, limit).await;
+        node.assert_held(&again, limit).await;
         assert_ne!(node.added()[0].name, tenant.name);
         node.cri.remove_pod(&pod.sandbox).await;
         eventually("nothing is left", async || node.added().is_empty()).await;
@@ -79,6 +74,9 @@ async fn refused(node: &Node, name: &str, annotations: &[(&str, &str)], variable
     why.message().to_owned()
 }
 
+/// Engine: containerd with the NRI plugin, ours: refused
+/// Engine: containerd with the NRI plugin, GPU fractioning: refused
+/// Engine: containerd with the NRI plugin, KAI GPU_PORTION: refused
 #[tokio::test]
 async fn a_container_that_asks_for_what_it_cannot_have_does_not_start() {
     let Some(mut node) = Node::start(FILE).await else { return };
@@ -95,8 +93,9 @@ async fn a_container_that_asks_for_what_it_cannot_have_does_not_start() {
 }
 
 #[tokio::test]
-async fn a_plugin_that_starts_again_leaks_no_tenant_and_keeps_those_of_living_containers() {
+async fn a_plugin_that_starts_again_leaks_no_tenant_keeps_those_of_the_living_and_names_containers_without_one() {
     let Some(mut node) = Node::start(FILE).await else { return };
+    let nri = node.runtime.path("nri.sock");
     node.start_plugin(&[]).await;
     let annotations = [(KAI_LIMIT, "2Gi")];
     let (ending, living) = (node.run_pod("ending", &annotations).await, node.run_pod("living", &annotations).await);
@@ -110,14 +109,25 @@ async fn a_plugin_that_starts_again_leaks_no_tenant_and_keeps_those_of_living_co
     let open = node.run_pod("open", &annotations).await;
     let without = node.run_container(&open, 0, &[], &[]).await.unwrap();
     assert!(node.total(&without).await.unwrap() > 100 * GIB);
+    let audit =
+        || Command::new(env!("CARGO_BIN_EXE_vgpu-k8s")).arg("audit").arg("--nri-socket").arg(&nri).output().unwrap();
+    let found = "container main of pod lab/open runs without its limit: memory-limit 2048MiB";
+    let audited = audit();
+    // The other two have theirs.
+    assert_eq!(String::from_utf8_lossy(&audited.stdout), format!("{found}\n"));
+    assert_eq!(audited.status.code(), Some(1), "{audited:?}");
     node.start_plugin(&[]).await;
+    eventually("the plugin names it too", async || node.text("nri.log").contains(found)).await;
+    node.cri.remove_pod(&open.sandbox).await;
+    let audited = audit();
+    assert!(audited.status.success() && audited.stdout.is_empty(), "{audited:?}");
     let pods = |node: &Node| node.added().iter().map(|tenant| tenant.bearer.labels["pod"].clone()).collect::<Vec<_>>();
     eventually("the tenant of the ended container is removed", async || pods(&node) == ["living"]).await;
-    assert_held(&node, &lives, 2 * GIB).await;
+    node.assert_held(&lives, 2 * GIB).await;
     // It knows the tenants that the plugin before it made.
     node.cri.stop_container(&lives).await;
     eventually("the other one too", async || node.added().is_empty()).await;
-    for pod in [ending, living, open] {
+    for pod in [ending, living] {
         node.cri.remove_pod(&pod.sandbox).await;
     }
 }
@@ -147,6 +157,6 @@ async fn a_container_in_a_tenant_of_cdi_gets_no_other_and_a_variable_alone_gets_
     node.run_container(&pod, 0, &[("VGPU_SOCKET", "/run/vgpu-tenant/vgpud.sock")], &mounts).await.unwrap();
     assert!(node.added().is_empty());
     let container = node.run_container(&pod, 1, &[("VGPU_SOCKET", "/nowhere")], &[]).await.unwrap();
-    assert_held(&node, &container, 2 * GIB).await;
+    node.assert_held(&container, 2 * GIB).await;
     node.cri.remove_pod(&pod.sandbox).await;
 }

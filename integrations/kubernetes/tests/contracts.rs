@@ -8,6 +8,8 @@ mod cri;
 #[path = "runtime/node.rs"]
 #[allow(dead_code, reason = "each test program uses a part")]
 mod node;
+#[path = "stubs/programs.rs"]
+mod programs;
 #[path = "contracts/table.rs"]
 mod table;
 
@@ -42,7 +44,7 @@ fn make_host_files(node: &Node) {
     assert!(other.status().unwrap().success());
 }
 
-/// Runs the case's container, and returns the device memory that a program in it sees.
+/// Runs the case's container, and returns the device memory that a program in it sees. A limit is exhausted too.
 async fn run_case(node: &mut Node, case: &Case, name: &str) -> Result<u64, String> {
     if let Some(options) = case.plugin {
         node.start_plugin(options).await;
@@ -51,7 +53,13 @@ async fn run_case(node: &mut Node, case: &Case, name: &str) -> Result<u64, Strin
     let mounts: Vec<(&Path, &str)> = hosts.iter().map(|(host, place)| (host.as_path(), *place)).collect();
     let pod = node.run_pod(name, case.annotations).await;
     let seen = match node.run_container(&pod, 0, case.variables, &mounts).await {
-        Ok(container) => node.total(&container).await,
+        Ok(container) => {
+            let total = node.total(&container).await;
+            if let (Sees::Mebibytes(_), Ok(bytes)) = (case.sees, &total) {
+                node.assert_held(&container, *bytes).await;
+            }
+            total
+        }
         Err(why) => Err(why.message().to_owned()),
     };
     node.cri.remove_pod(&pod.sandbox).await;
@@ -59,13 +67,35 @@ async fn run_case(node: &mut Node, case: &Case, name: &str) -> Result<u64, Strin
     seen
 }
 
-#[tokio::test]
-async fn each_contract_has_the_effect_that_its_row_says() {
+/// The runtime alone, or with the NRI plugin.
+const ALONE: bool = false;
+const WITH_PLUGIN: bool = true;
+
+/// What the contract's cases come to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Effect {
+    Enforced,
+    Refused,
+    NoLimit,
+}
+
+fn effect_of(case: &Case) -> Effect {
+    match case.sees {
+        Sees::Mebibytes(_) => Effect::Enforced,
+        Sees::Refused(_) => Effect::Refused,
+        Sees::WholeDevice => Effect::NoLimit,
+    }
+}
+
+/// Runs the cases of a contract that have this effect, with the plugin or without it.
+async fn replay(title: &str, has_plugin: bool, effect: Effect, cases: usize) {
     let Some(mut node) = Node::start(FILE).await else { return };
     make_host_files(&node);
-    let mut count = 0;
-    for case in CONTRACTS.iter().flat_map(|contract| contract.cases) {
-        count += 1;
+    let contract = CONTRACTS.iter().find(|contract| contract.title.starts_with(title)).unwrap();
+    let is_meant = |case: &&Case| case.plugin.is_some() == has_plugin && effect_of(case) == effect;
+    let meant: Vec<&Case> = contract.cases.iter().filter(is_meant).collect();
+    assert_eq!(meant.len(), cases, "{title}");
+    for (count, case) in meant.into_iter().enumerate() {
         let seen = run_case(&mut node, case, &format!("case-{count}")).await;
         let is_so = match (case.sees, &seen) {
             (Sees::Mebibytes(mebibytes), Ok(bytes)) => bytes / MIB == mebibytes,
@@ -75,7 +105,84 @@ async fn each_contract_has_the_effect_that_its_row_says() {
         };
         assert!(is_so, "{}: {seen:?}", case.words);
     }
-    assert!(count >= 10);
+}
+
+/// Engine: containerd (CRI), HAMi: enforced
+#[tokio::test]
+async fn hamis_answer_limits_a_container_with_this_library_in_the_place_of_hamis() {
+    replay("HAMi 2.x", ALONE, Effect::Enforced, 1).await;
+}
+
+/// Engine: containerd with the NRI plugin, HAMi: enforced
+#[tokio::test]
+async fn hamis_answer_limits_a_container_in_which_the_plugin_replaces_hamis_library() {
+    replay("HAMi 2.x", WITH_PLUGIN, Effect::Enforced, 1).await;
+}
+
+/// Engine: containerd (CRI), KAI hamicore: enforced
+#[tokio::test]
+async fn kais_hamicore_limits_a_container_of_the_resource_isolator() {
+    replay("KAI 0.17: its plugin hamicore", ALONE, Effect::Enforced, 1).await;
+}
+
+/// Engine: containerd (CRI), KAI GPU_PORTION: no limit
+#[tokio::test]
+async fn kais_portion_by_itself_limits_nothing() {
+    replay("KAI: GPU_PORTION", ALONE, Effect::NoLimit, 1).await;
+}
+
+/// Engine: containerd with the NRI plugin, KAI GPU_PORTION: enforced
+#[tokio::test]
+async fn kais_portion_is_a_limit_with_the_plugin() {
+    replay("KAI: GPU_PORTION", WITH_PLUGIN, Effect::Enforced, 1).await;
+}
+
+/// Engine: containerd with the NRI plugin, KAI GPU_PORTION: refused
+#[tokio::test]
+async fn kais_portion_without_a_limit_is_refused_if_the_plugin_is_told_so() {
+    replay("KAI: GPU_PORTION", WITH_PLUGIN, Effect::Refused, 1).await;
+}
+
+/// Engine: containerd (CRI), GPU fractioning: enforced
+#[tokio::test]
+async fn variables_of_gpu_fractioning_limit_a_container() {
+    replay("GPU fractioning", ALONE, Effect::Enforced, 1).await;
+}
+
+/// Engine: containerd with the NRI plugin, GPU fractioning: enforced
+#[tokio::test]
+async fn annotations_of_gpu_fractioning_limit_a_container_with_the_plugin() {
+    replay("GPU fractioning", WITH_PLUGIN, Effect::Enforced, 1).await;
+}
+
+/// Engine: containerd (CRI), Volcano: enforced
+#[tokio::test]
+async fn volcanos_vgpu_plugin_limits_a_container() {
+    replay("Volcano", ALONE, Effect::Enforced, 1).await;
+}
+
+/// Engine: containerd (CRI), Volcano: no limit
+#[tokio::test]
+async fn volcanos_older_sharing_limits_nothing() {
+    replay("Volcano", ALONE, Effect::NoLimit, 1).await;
+}
+
+/// Engine: containerd (CRI), vgpu-manager: no limit
+#[tokio::test]
+async fn variables_of_vgpu_manager_limit_nothing_here() {
+    replay("vgpu-manager", ALONE, Effect::NoLimit, 1).await;
+}
+
+/// Engine: containerd (CRI), ours: enforced
+#[tokio::test]
+async fn our_own_variable_limits_a_container_next_to_those_of_vgpu_manager() {
+    replay("vgpu-manager", ALONE, Effect::Enforced, 1).await;
+}
+
+#[test]
+fn each_case_of_the_table_is_replayed_by_a_test() {
+    // Each replay counts its cases, and there are twelve with one each.
+    assert_eq!(CONTRACTS.iter().map(|contract| contract.cases.len()).sum::<usize>(), 12);
 }
 
 #[tokio::test]
@@ -83,7 +190,7 @@ async fn a_library_that_another_pod_copies_back_limits_nothing_here_until_ours_t
     let Some(mut node) = Node::start(FILE).await else { return };
     make_host_files(&node);
     let copied_back = CONTRACTS[0].cases.iter().find(|case| case.plugin.is_some()).unwrap();
-    let alone = Case { plugin: None, ..*copied_back };
+    let alone = Case { plugin: None, sees: Sees::WholeDevice, ..*copied_back };
     assert_eq!(run_case(&mut node, &alone, "alone").await.map(|bytes| bytes / MIB), Ok(DEVICE_MEBIBYTES));
 }
 

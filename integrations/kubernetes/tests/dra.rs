@@ -219,6 +219,7 @@ async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     }
 }
 
+/// Engine: DRA driver (not run on a real kubelet), ours: view
 #[tokio::test]
 async fn a_claim_becomes_a_tenant_with_its_consumed_capacity_and_ends_with_it() {
     let node = Node::start().await;
@@ -375,6 +376,7 @@ fn fastrand_seed() -> u64 {
     seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
+/// Engine: DRA driver (not run on a real kubelet), ours: refused
 #[tokio::test]
 async fn a_claim_that_cannot_be_held_to_its_share_is_refused_with_words_and_leaves_nothing() {
     let node = Node::start().await;

@@ -1,12 +1,14 @@
 //! A container of Kubernetes, as the section of a tenant: annotations of its pod, and variables that schedulers set.
 //!
-//! One rule for everybody who asks: the NRI plugin that makes tenants, `vgpu doctor`, and checks of running pods.
+//! One rule for everybody who asks: the NRI plugin that makes tenants, `vgpu doctor`, and the audits of running
+//! containers (`vgpu-k8s audit`, and vgpud's of processes at the devices).
 
 use std::collections::BTreeMap;
 use std::collections::HashMap;
 
 use vgpu_config::added::TenantSection;
 use vgpu_config::bearer::POD_NAME_LABELS;
+use vgpu_config::problem::escape_value;
 
 /// Beginning of the annotations of this project; the container's name and a key of [`OWN_KEYS`] follow.
 pub const OWN_PREFIX: &str = "vgpu.internal/container.";
@@ -99,6 +101,45 @@ pub fn read_container(facts: ContainerFacts<'_>, rule: PortionRule) -> Result<Op
         }
         _ => Ok(None),
     }
+}
+
+/// Names the limit that a running container asks for and that nothing of this project keeps. `None`: it asks for none,
+/// or has it. `has_library`: the library is preloaded there, so that it reads the variables.
+#[must_use]
+pub fn missing_limit(facts: ContainerFacts<'_>, has_library: bool) -> Option<String> {
+    match read_container(facts, PortionRule::Limit) {
+        Ok(Some(section)) => Some(section_words(&section)),
+        Ok(None) if facts.has_tenant || has_library => None,
+        Ok(None) => {
+            let is_limit = |name: &str| {
+                let general = name.trim_end_matches(|letter: char| letter.is_ascii_digit()).trim_end_matches('_');
+                LIMIT_VARIABLES.contains(&name) || LIMIT_VARIABLES.contains(&general) || is_managers_limit(name)
+            };
+            let limits = facts.variables.iter().filter(|variable| variable.split('=').next().is_some_and(is_limit));
+            let limits: Vec<String> = limits.map(|variable| escape_value(variable)).collect();
+            (!limits.is_empty()).then(|| limits.join(", "))
+        }
+        // A variable's value may hold anything.
+        Err(why) => Some(why.replace(char::is_control, "?")),
+    }
+}
+
+/// The keys of a section as its annotations have them.
+fn section_words(section: &TenantSection) -> String {
+    let devices = (!section.devices.is_empty()).then(|| section.devices.join(","));
+    let keys = [
+        ("gpu", &section.gpu),
+        ("memory-limit", &section.memory_limit),
+        ("sm-limit", &section.sm_limit),
+        ("sm-request", &section.sm_request),
+        ("weight", &section.weight),
+        ("class", &section.class),
+        ("template", &section.template),
+        ("gang", &section.gang),
+        ("devices", &devices),
+    ];
+    let set = keys.iter().filter_map(|(key, value)| Some(format!("{key} {}", escape_value(value.as_ref()?))));
+    set.collect::<Vec<_>>().join(", ")
 }
 
 /// True if the variable is a limit of vgpu-manager, which this project's library does not read.
@@ -327,6 +368,36 @@ mod tests {
             let refused = read(&[], &[&format!("GPU_PORTION={wrong}")], PortionRule::Limit).unwrap_err();
             assert!(refused.contains("accepted: a number above 0"), "{wrong}: {refused}");
         }
+    }
+
+    #[test]
+    fn a_limit_that_a_container_asks_for_is_missing_unless_a_tenant_or_the_library_keeps_it() {
+        let missing = |annotations: &[(&str, &str)], variables: &[&str], has_tenant, has_library| {
+            let annotations = annotations.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+            let variables: Vec<String> = variables.iter().map(|variable| (*variable).to_owned()).collect();
+            let facts = ContainerFacts { name: "main", annotations: &annotations, variables: &variables, has_tenant };
+            missing_limit(facts, has_library)
+        };
+        let own = ("vgpu.internal/container.main.sm-request", "30");
+        for has_library in [false, true] {
+            assert_eq!(missing(&[(LIMIT, "6Gi")], &[], false, has_library).as_deref(), Some("memory-limit 6144MiB"));
+            assert_eq!(missing(&[own], &[], false, has_library).as_deref(), Some("sm-request 30"));
+            assert_eq!(missing(&[(LIMIT, "6Gi")], &[], true, has_library), None);
+            let portion = missing(&[], &["GPU_PORTION=0.05"], false, has_library);
+            assert_eq!(portion.as_deref(), Some("memory-limit 5.000%"));
+            assert_eq!(missing(&[], &["PATH=/bin"], false, has_library), None);
+        }
+        let variables = ["CUDA_DEVICE_MEMORY_LIMIT_0=3000m", "CUDA_MEM_LIMIT_0=1g", "CUDA_DEVICE_MEMORY_LIMIT_X=1"];
+        let words = "CUDA_DEVICE_MEMORY_LIMIT_0=3000m, CUDA_MEM_LIMIT_0=1g";
+        assert_eq!(missing(&[], &variables, false, false).as_deref(), Some(words));
+        assert_eq!(missing(&[], &variables, false, true), None, "the library reads them");
+        assert_eq!(missing(&[], &variables, true, false), None);
+        let refused = missing(&[(LIMIT, "much")], &[], false, true).unwrap();
+        assert!(refused.contains("is not accepted"), "{refused}");
+        let hostile = missing(&[], &["GPU_PORTION=\u{1b}[2J"], false, false).unwrap();
+        assert!(hostile.contains("is no part of a device") && !hostile.contains('\u{1b}'), "{hostile}");
+        let escaped = missing(&[], &["VGPU_MEMORY_LIMIT=\u{1b}[2J"], false, false).unwrap();
+        assert!(!escaped.contains('\u{1b}'), "{escaped}");
     }
 
     #[test]

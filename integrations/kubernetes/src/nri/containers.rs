@@ -72,12 +72,7 @@ impl ContainerTenants {
         pod: &NriPod,
         container: &NriContainer,
     ) -> Result<Option<ContainerAdjustment>, String> {
-        let facts = ContainerFacts {
-            name: &container.name,
-            annotations: &pod.annotations,
-            variables: &container.env,
-            has_tenant: container.mounts.iter().any(|mount| mount.destination == TENANT_DIR),
-        };
+        let facts = container_facts(pod, container);
         let mut adjustment = ContainerAdjustment { mounts: self.replaced_libraries(container)?, env: Vec::new() };
         if let Some(section) = read_container(facts, self.settings.portion_rule)? {
             let name = container_tenant_name(&pod.name, &container.id);
@@ -197,6 +192,17 @@ impl ContainerTenants {
         let asked = tokio::task::spawn_blocking(move || ask_daemon(&socket, &ask));
         let late = |_| io::Error::new(io::ErrorKind::TimedOut, "vgpud does not answer in time");
         timeout(patience, asked).await.map_err(late)?.map_err(io::Error::other)?
+    }
+}
+
+/// A container as the rule of its limits sees it. Its mounts tell its tenant, whoever made them.
+#[must_use]
+pub fn container_facts<'a>(pod: &'a NriPod, container: &'a NriContainer) -> ContainerFacts<'a> {
+    ContainerFacts {
+        name: &container.name,
+        annotations: &pod.annotations,
+        variables: &container.env,
+        has_tenant: container.mounts.iter().any(|mount| mount.destination == TENANT_DIR),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
@@ -12,36 +12,13 @@ use tonic::Status;
 use vgpu_control::TenantStatus;
 
 use crate::cri::{ContainerConfig, Cri, CriMount, KeyValue, PodConfig};
+use crate::programs::{Running, built};
 
 pub const GIB: u64 = 1 << 30;
 pub const MIB: u64 = 1 << 20;
 
-/// A process that ends with the test.
-pub struct Running(Child);
-
-impl Running {
-    pub fn start(command: &mut Command) -> Self {
-        Self(command.spawn().unwrap())
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 pub fn checkout() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
-}
-
-/// Programs and libraries of the main build.
-pub fn built(name: &str) -> PathBuf {
-    let build = std::env::var_os("VGPU_BUILD").map_or_else(|| checkout().join("target/release"), PathBuf::from);
-    let found = build.join(name);
-    assert!(found.exists(), "{} is not there; build it first: make build", found.display());
-    found
 }
 
 /// The runtime that all tests share. It ends with the last of them.
@@ -58,7 +35,9 @@ impl Runtime {
             return Some(runtime);
         }
         let cache = std::env::var_os("VGPU_CACHE").map_or_else(|| checkout().join(".cache"), PathBuf::from);
-        if !cache.join("containerd-1.7.24").exists() {
+        let pinned = cache.join("containerd-1.7.24/usr/bin");
+        let programs = std::env::var_os("VGPU_CONTAINERD").map_or(pinned, PathBuf::from);
+        if !programs.join("containerd").exists() {
             let required = std::env::var_os("VGPU_REQUIRE_ALL").is_some_and(|all| all == "1");
             assert!(!required, "required and missing: containerd (run tests/setup/containerd)");
             eprintln!("SKIPPED: containerd is not set up (run tests/setup/containerd)");
@@ -148,7 +127,7 @@ impl Node {
         command.arg("--config").arg(self.path("vgpud.toml")).arg("--runtime-dir").arg(self.path("run"));
         command.env("LD_LIBRARY_PATH", self.path("sim")).env("VGPU_SIM_DIR", self.path("gpu"));
         command.env("VGPU_SIM_PROFILE", "h200").stderr(self.log("vgpud.log"));
-        self.daemon = Some(Running::start(&mut command));
+        self.daemon = Some(Running(command.spawn().unwrap()));
     }
 
     /// Starts the NRI plugin, and waits until the runtime knows it.
@@ -157,7 +136,8 @@ impl Node {
         command.arg("nri").arg("--socket").arg(self.admin()).arg("--nri-socket").arg(self.runtime.path("nri.sock"));
         command.arg("--library").arg(self.path("vgpu/libvgpu.so")).arg("--state-dir").arg(self.path("k8s"));
         let _ = fs::remove_file(self.path("nri.log"));
-        self.plugin = Some(Running::start(command.args(options).stderr(self.log("nri.log"))));
+        command.args(options).stderr(self.log("nri.log"));
+        self.plugin = Some(Running(command.spawn().unwrap()));
         eventually("the runtime knows the plugin", async || self.text("nri.log").contains("registered")).await;
     }
 
@@ -225,6 +205,21 @@ impl Node {
         let words = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.code, 0, "{words}");
         serde_json::from_slice(&output.stdout).unwrap_or_else(|why| panic!("{why}: {words}"))
+    }
+
+    /// The container is in a tenant with this memory limit: every view says so, and the last byte can be written.
+    pub async fn assert_held(&self, container: &str, limit: u64) {
+        let seen = self.view(container, limit).await;
+        assert_eq!(seen["mapped"], true, "{seen}");
+        for total in ["nvml_total", "nvml_total_v2", "device_total", "cuda_total"] {
+            assert_eq!(seen[total], limit, "{total}: {seen}");
+        }
+        // 2: out of memory.
+        assert_eq!(
+            (&seen["too_much"], &seen["fits"], &seen["content"]),
+            (&2.into(), &0.into(), &true.into()),
+            "{seen}"
+        );
     }
 
     /// Memory that a program in the container sees, in bytes; or what it says instead.

@@ -15,6 +15,7 @@ use super::processes::SeenProcess;
 use super::uncharged::TenantDeviceKey;
 use vgpu_accounting::record::reading::LedgerReading;
 use vgpu_control::finding::{Finding, FindingKind, ProcessId};
+use vgpu_control::place::parse_cgroup;
 
 /// Data of the daemon's event loop that processes at the devices are compared with.
 #[derive(Debug, Clone, Default)]
@@ -159,11 +160,19 @@ pub fn judge_processes(
                      LD_PRELOAD, \
                      or name its program in proof.allow"
                 };
-                findings.push(finding(FindingKind::Uncontrolled, None, device, words.to_owned()));
+                let words = words.to_owned() + &missing_words(seen);
+                findings.push(finding(FindingKind::Uncontrolled, None, device, words));
             }
         }
     }
     findings
+}
+
+/// The limit that the variables of a process ask for, with its pod; empty: they ask for none.
+fn missing_words(seen: &SeenProcess) -> String {
+    let Some(missing) = &seen.missing_limit else { return String::new() };
+    let pod = parse_cgroup(&format!("0::{}", seen.group)).pod.map_or(String::new(), |pod| format!(" of pod {pod}"));
+    format!("; the variables of its container{pod} ask for {missing}, which nothing keeps")
 }
 
 /// Memory of a tenant on a device, over all its members there.
@@ -393,6 +402,28 @@ mod tests {
         assert_eq!(judged(vec![(12, contained.clone())], &[]), [(FindingKind::Unregistered, 12, Some("a".into()))]);
         let other = SeenProcess { tenants: Vec::new(), ..contained };
         assert_eq!(judged(vec![(12, other)], &[]), [(FindingKind::Uncontrolled, 12, None)]);
+    }
+
+    #[test]
+    fn a_container_without_the_limit_that_its_variables_ask_for_is_named_with_its_pod() {
+        let (pod, id) = ("7ac1d5a2-9b42-4f4c-8d0a-52a1b7e3c111", "ab".repeat(32));
+        let missing_limit = Some("CUDA_DEVICE_MEMORY_LIMIT=3000m".to_owned());
+        let group = format!("/kubepods/besteffort/pod{pod}/{id}");
+        let bare = SeenProcess { contained: true, missing_limit, ..seen(&group) };
+        let of = |bare: SeenProcess| {
+            let (seen, allowed) = (BTreeMap::from([(process(12), bare)]), ProofTolerance::default());
+            judge_processes(&seen, &[], &known(), &MemoryBounds::default(), &allowed).remove(0)
+        };
+        let found = of(bare.clone());
+        assert_eq!((found.what, found.container.as_deref()), (FindingKind::Uncontrolled, Some(&*id)));
+        let words = format!(
+            "; the variables of its container of pod {pod} ask for CUDA_DEVICE_MEMORY_LIMIT=3000m, which nothing keeps"
+        );
+        assert!(found.words.ends_with(&words), "{}", found.words);
+        let docker = of(SeenProcess { group: format!("/docker/{id}"), ..bare.clone() });
+        assert!(docker.words.contains("of its container ask for "), "{}", docker.words);
+        let plain = of(SeenProcess { missing_limit: None, ..bare });
+        assert!(!plain.words.contains("ask for"), "{}", plain.words);
     }
 
     #[test]

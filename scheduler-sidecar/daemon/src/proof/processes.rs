@@ -16,6 +16,7 @@ use super::image::Image;
 use vgpu_config::problem::escape_value;
 use vgpu_control::finding::ProcessId;
 use vgpu_control::place::{ProcessPlace, parse_cgroup};
+use vgpu_engines::kubernetes::{ContainerFacts, missing_limit};
 
 /// Rounds of the check after which all descriptors are read again, even if their number did not change.
 pub const THOROUGH_EVERY: u32 = 16;
@@ -42,6 +43,8 @@ pub struct SeenProcess {
     pub inside: Option<u32>,
     /// Tenants whose socket directories are mounted in the process's mount namespace.
     pub tenants: Vec<String>,
+    /// Limit that the variables of a process in a container ask for and that nothing keeps; `None`: there is none.
+    pub missing_limit: Option<String>,
 }
 
 /// Reads /proc, and remembers results from one round of the check to the next.
@@ -154,18 +157,32 @@ impl ProcessScanner {
         let world = world_of(&at);
         let contained = self.host.as_ref().zip(world).is_some_and(|(host, here)| host.0 != here.0 && host.1 != here.1);
         let mounts = if dirs.is_empty() { String::new() } else { text("mountinfo").unwrap_or_default() };
+        let library = (!maps.is_empty()).then(|| maps.lines().any(is_library));
+        let tenants = mounted_directories(&mounts, dirs);
+        let variables = if contained { text("environ").unwrap_or_default() } else { String::new() };
         SeenProcess {
             name: escape_value(text("comm").unwrap_or_default().trim_end()),
             device,
-            library: (!maps.is_empty()).then(|| maps.lines().any(is_library)),
+            library,
             image: self.image_of(process.pid),
             program: fs::read_link(thread.join("exe")).ok(),
             contained,
             group: group.lines().find_map(|line| line.splitn(3, ':').nth(2)).unwrap_or_default().to_owned(),
             inside: innermost_pid(&text("status").unwrap_or_default()),
-            tenants: mounted_directories(&mounts, dirs),
+            missing_limit: limit_of_variables(&variables, !tenants.is_empty(), library == Some(true)),
+            tenants,
         }
     }
+}
+
+/// The limit that the text of `environ` asks for and that nothing keeps.
+fn limit_of_variables(environ: &str, has_tenant: bool, has_library: bool) -> Option<String> {
+    let variables: Vec<String> = environ.split_terminator('\0').map(str::to_owned).collect();
+    let annotations = HashMap::new();
+    missing_limit(
+        ContainerFacts { name: "", annotations: &annotations, variables: &variables, has_tenant },
+        has_library,
+    )
 }
 
 /// The process of the host with this ID, if it exists.
@@ -503,6 +520,16 @@ mod tests {
         assert_eq!(place_below(root.path(), ProcessId { began: process.began + 1, ..process }), None);
         fs::write(at.join("cgroup"), "0::/\n").unwrap();
         assert_eq!(place_below(root.path(), process), None);
+    }
+
+    #[test]
+    fn variables_ask_for_a_limit_that_neither_a_tenant_nor_the_library_keeps() {
+        let environ = "PATH=/bin\0CUDA_DEVICE_MEMORY_LIMIT=3000m\0";
+        let missing = limit_of_variables(environ, false, false);
+        assert_eq!(missing.as_deref(), Some("CUDA_DEVICE_MEMORY_LIMIT=3000m"));
+        assert_eq!(limit_of_variables(environ, false, true), None);
+        assert_eq!(limit_of_variables(environ, true, false), None);
+        assert_eq!(limit_of_variables("", false, false), None);
     }
 
     #[test]
