@@ -7,8 +7,10 @@ IMAGE ?= localhost/vgpu:$(DEB_VERSION)
 
 K8S_PORTABLE := $(PORTABLE_TARGET)/kubernetes
 K8S_DEB := $(TARGET)/vgpu-kubernetes_$(DEB_VERSION)_$(DEB_ARCH).deb
+PACK_K8S := VERSION=$(DEB_VERSION) ARCH=$(DEB_ARCH) GLIBC=$(GLIBC) TRIPLE=$(TRIPLE) CARGO="$(CARGO)" \
+            packaging/deb/build-kubernetes $(K8S_PORTABLE)/$(TRIPLE)/dist/vgpu-k8s
 
-.PHONY: kubernetes image manifests test-kubernetes-agent test-containerd test-chart test-kubernetes deb-kubernetes
+.PHONY: kubernetes image manifests test-kubernetes-agent test-containerd test-chart test-kubernetes deb-kubernetes test-deb-kubernetes
 kubernetes: ## the agent of a Kubernetes node: target/kubernetes/release/vgpu-k8s
 	$(CARGO) build --release --quiet --locked --manifest-path $(K8S)/Cargo.toml --target-dir $(K8S_TARGET)
 
@@ -30,8 +32,12 @@ test-containerd: build ## tenants in containers of a real containerd, by CDI and
 
 deb-kubernetes: $(ZIG_STAMP) ## Debian package of the agent, with its units: target/vgpu-kubernetes_VERSION_MACHINE.deb
 	$(PORTABLE_ENV) $(CARGO) build --profile dist --locked --manifest-path $(K8S)/Cargo.toml --target-dir $(K8S_PORTABLE) --target $(TRIPLE)
-	VERSION=$(DEB_VERSION) ARCH=$(DEB_ARCH) GLIBC=$(GLIBC) TRIPLE=$(TRIPLE) CARGO="$(CARGO)" \
-	packaging/deb/build-kubernetes $(K8S_PORTABLE)/$(TRIPLE)/dist/vgpu-k8s $(K8S_DEB)
+	$(PACK_K8S) $(K8S_DEB)
+
+test-deb-kubernetes: deb deb-kubernetes ## both packages under a real systemd, as test-systemd: start, kill, upgrade, removal, purge
+	umask 077; TZ=Asia/Tokyo $(PACK_K8S) $(K8S_DEB).again > /dev/null
+	cmp $(K8S_DEB) $(K8S_DEB).again && rm -f $(K8S_DEB).again
+	packaging/deb/test-kubernetes $(DEB) $(K8S_DEB)
 
 test-chart: ## lints the chart, and checks it against the schemas of Kubernetes; seconds, needs tests/setup/kubernetes
 	@TARGET=$(TARGET) make/test-kubernetes chart
