@@ -10,8 +10,8 @@ test: ## everything: format, lints, all packages, the model checker, processes u
 test-quick: ## unit and integration tests of the crates alone; about a minute when warm
 	@CARGO="$(CARGO)" MAKE="$(MAKE)" make/test quick
 
-compatibility: ## runs the tests of real clients and of their driver calls, and writes docs/compatibility.md
-	@CARGO="$(CARGO)" MAKE="$(MAKE)" make/test compatibility
+compatibility: ## runs the tests of clients, of their driver calls and of engines, and writes docs/compatibility.md and docs/matrix.md; ONLY=matrix for that page
+	@CARGO="$(CARGO)" MAKE="$(MAKE)" ONLY="$(ONLY)" make/test compatibility
 
 lint: ## format and lints, warnings are errors
 	@CARGO="$(CARGO)" MAKE="$(MAKE)" make/test lint

@@ -4,7 +4,9 @@
 //! to every test of the file without a declaration of its own. `Client: NAME` declares that the test runs this program
 //! or library, unmodified. `Calls of: NAME` declares that the test makes its driver calls. A comment may have several
 //! such lines. The bin target `compatibility` runs the declared tests and writes the page; `tests/tests/book` compares
-//! the page with the declarations.
+//! the page with the declarations. [`matrix`] is the page of engines and contracts, which the same run writes.
+
+pub mod matrix;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -118,15 +120,25 @@ pub fn read_declarations(file: &str, text: &str) -> Vec<(String, Vec<(ClientKind
     found
 }
 
-fn find_sources(dir: &Path, found: &mut Vec<PathBuf>) {
+/// Finds the files below a directory whose names end so; an empty end stands for names without one.
+fn find_sources(dir: &Path, end: &str, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).expect("a directory of the checkout") {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
-            find_sources(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            find_sources(&path, end, found);
+        } else if path.extension().unwrap_or_default() == end {
             found.push(path);
         }
     }
+}
+
+/// Test program of a source file, and the modules in front of the names of its tests.
+fn module_names(root: &Path, path: &Path) -> (String, String) {
+    let below = path.strip_prefix(root).expect("below").with_extension("");
+    let parts: Vec<String> = below.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+    // A program's modules are named after their files, and its main file adds no name.
+    let modules = parts.iter().skip(1).filter(|part| *part != "main");
+    (parts[0].clone(), modules.map(|module| format!("{module}::")).collect())
 }
 
 /// All declarations of the source tree: clients in alphabetical order, those that run themselves first, then by file.
@@ -135,21 +147,18 @@ pub fn find_declarations() -> Vec<Declaration> {
     for (place, package) in TEST_DIRECTORIES {
         let root = checkout().join(place);
         let mut files = Vec::new();
-        find_sources(&root, &mut files);
+        find_sources(&root, "rs", &mut files);
         files.sort();
         for path in files {
-            let below = path.strip_prefix(&root).expect("below").with_extension("");
-            let parts: Vec<String> = below.iter().map(|part| part.to_string_lossy().into_owned()).collect();
-            // A program's modules are named after their files, and its main file adds no name.
-            let modules: Vec<&String> = parts.iter().skip(1).filter(|part| *part != "main").collect();
+            let (program, modules) = module_names(&root, &path);
             let file = path.strip_prefix(checkout()).expect("below").display().to_string();
             for (name, clients) in read_declarations(&file, &fs::read_to_string(&path).expect("a source")) {
-                let test = modules.iter().map(|module| format!("{module}::")).collect::<String>() + &name;
+                let test = modules.clone() + &name;
                 all.extend(clients.into_iter().map(|(kind, client)| Declaration {
                     client,
                     kind,
                     package,
-                    program: parts[0].clone(),
+                    program: program.clone(),
                     test: test.clone(),
                     file: file.clone(),
                 }));

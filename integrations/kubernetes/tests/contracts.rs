@@ -199,7 +199,7 @@ fn page_of(contract: &Contract) -> String {
         Evidence::WordForWord => "word for word",
         Evidence::Documentation => "by documentation",
     };
-    let mut text = format!("## {}\n\nReplayed {evidence}.\n\n", contract.title);
+    let mut text = format!("## {}\n\nReplayed {evidence}: [source]({}).\n\n", contract.title, contract.source);
     let names = |names: &str| names.split(", ").map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
     text.push_str("| variable | form | here |\n|---|---|---|\n");
     for variable in contract.variables {

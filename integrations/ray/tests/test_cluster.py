@@ -81,6 +81,7 @@ def shares(node, actors, seconds):
     return [(after[pid] - before[pid]) / took for pid in pids]
 
 
+# Engine: Ray, ours: enforced
 def test_four_actors_get_a_quarter_of_memory_and_time_each(held):
     with members(held, 0.25, 0.25, 0.25, 0.25) as actors:
         found = who(actors)
@@ -187,6 +188,7 @@ def test_a_placement_groups_bundle_is_held_like_any_other_part(held):
         ray.util.remove_placement_group(group)
 
 
+# Engine: Ray, ours: refused
 def test_no_room_is_waited_for_and_then_refused_with_words_in_rays_error(held):
     code, _, words = held.vgpu("tenant", "add", "other", "--gpu", "0.9", "--devices", "0,1")
     assert code == 0, words

@@ -1,9 +1,13 @@
-//! Checks that the page of clients lists exactly the declared clients with their tests. No test of a client runs here.
+//! Checks that the page of clients lists exactly the declared clients with their tests, and that the page of engines is
+//! that of its own list of results. No test of a client or an engine runs here.
 
 use crate::pages::Page;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use vgpu_tests::artefacts::checkout;
+use vgpu_tests::compatibility::matrix::{
+    CellDeclaration, MATRIX_PATH, find_cells, format_matrix, read_cells, read_pytest_outcomes, read_step_outcomes,
+};
 use vgpu_tests::compatibility::{
     ClientKind, Declaration, PAGE_PATH, TestOutcome, count_words, find_declarations, find_pinned_version, format_page,
     read_declarations, read_outcomes,
@@ -11,7 +15,10 @@ use vgpu_tests::compatibility::{
 
 /// Cells of the page's rows.
 fn rows() -> Vec<Vec<String>> {
-    let text = Page::read(PAGE_PATH).text;
+    table_rows(&Page::read(PAGE_PATH).text)
+}
+
+fn table_rows(text: &str) -> Vec<Vec<String>> {
     let rows = text.lines().filter(|line| line.starts_with("| ")).skip(1);
     rows.map(|row| row.trim_matches(['|', ' ']).split(" | ").map(str::to_owned).collect()).collect()
 }
@@ -152,4 +159,83 @@ fn a_declaration_belongs_to_its_test_or_to_every_test_of_its_file() {
     assert_eq!(read_declarations("a.rs", &text).into_iter().collect::<BTreeMap<_, _>>(), wanted);
     let stray = std::panic::catch_unwind(|| read_declarations("a.rs", "/// Client: one\nfn helper() {}\n"));
     assert!(stray.is_err(), "a declaration that no test has");
+}
+
+/// A result that somebody writes into the table of engines by hand would be in no list.
+#[test]
+fn the_page_of_engines_is_what_the_results_of_its_declared_tests_give() {
+    let text = Page::read(MATRIX_PATH).text;
+    let (head, list) = text.split_once("## The tests").expect("the list of tests");
+    let rows = table_rows(list);
+    let declared = find_cells();
+    let told = |one: &CellDeclaration| {
+        let cell = &one.cell;
+        let (engine, contract, effect) = (cell.engine.to_owned(), cell.contract.to_owned(), cell.effect.to_string());
+        [engine, contract, effect, one.promise(), format!("`{}`", one.file)]
+    };
+    let wanted: Vec<_> = declared.iter().map(told).collect();
+    let listed: Vec<_> = rows.iter().map(|row| [0, 1, 2, 3, 5].map(|at| row[at].clone())).collect();
+    assert_eq!(listed, wanted, "{MATRIX_PATH} has other tests than the source tree: make compatibility");
+    let results: Vec<_> = declared.into_iter().zip(rows.iter().map(|row| outcome(&row[4]))).collect();
+    let (_, run) = head.split_once("The last run was on ").expect("the date");
+    let (date, run) = run.split_once(", with\ncommit ").expect("the commit");
+    let commit = run.split_once(".\n").expect("the end").0;
+    assert_eq!(text, format_matrix(&results, date, commit), "{MATRIX_PATH} is not what its results give");
+}
+
+#[test]
+fn a_field_of_the_page_of_engines_has_the_effects_of_passed_tests_and_each_failure() {
+    // Indented, so that nothing here is a declaration of this file.
+    let text = "
+        /// Words.
+        ///
+        /// Engine: Docker, ours: refused
+        /// Engine: Docker, HAMi: view
+        #[tokio::test]
+        async fn first() {}
+
+        # Engine: Docker, ours: enforced
+        def test_second(node):
+
+        # Engine: Ray, KAI GPU_PORTION: no limit
+        step \"a third\" true
+    "
+    .replace("\n        ", "\n");
+    let found = read_cells("a.rs", &text);
+    let names: Vec<_> = found.iter().map(|(name, cells)| (name.as_str(), cells.len())).collect();
+    assert_eq!(names, [("first", 2), ("test_second", 1), ("a third", 1)]);
+    for wrong in ["/// Engine: Docker, ours: held\nfn a() {}", "/// Engine: Docker, ours: view\nstruct A;"] {
+        assert!(std::panic::catch_unwind(|| read_cells("a.rs", wrong)).is_err(), "{wrong}");
+    }
+    let page = |outcomes: [TestOutcome; 4]| {
+        let cells = found.iter().flat_map(|(_, cells)| cells.clone());
+        let declared = cells.map(|cell| CellDeclaration { cell, ..find_cells().remove(0) });
+        format_matrix(&declared.zip(outcomes).collect::<Vec<_>>(), "2026-01-02", "abc")
+    };
+    let not_run = || TestOutcome::NotRun("missing: Ray".to_owned());
+    let text = page([TestOutcome::Passed, not_run(), TestOutcome::Passed, not_run()]);
+    assert!(text.contains("\n| Docker | enforced, refused | not run | not tried | not tried |"), "{text}");
+    assert!(text.contains("\n| Ray | not tried | not tried | not tried | not run |"), "{text}");
+    assert!(text.contains(" | not run: missing: Ray | `"), "{text}");
+    let text = page([TestOutcome::Passed, not_run(), TestOutcome::Failed, TestOutcome::Passed]);
+    assert!(text.contains("\n| Docker | **FAILED** | not run |"), "{text}");
+    assert!(text.contains("\n| Ray | not tried | not tried | not tried | no limit |"), "{text}");
+}
+
+#[test]
+fn results_of_pytest_and_of_a_scripts_steps_are_read_and_the_worst_parameter_counts() {
+    let output = "\
+.F.                                            [100%]
+PASSED tests/test_a.py::test_good
+PASSED tests/test_a.py::test_each[one]
+FAILED tests/test_a.py::test_each[two] - assert 1 == 2
+PASSED tests/test_a.py::test_each[three]
+ERROR tests/test_a.py::test_bare - AssertionError: required and missing: tests/setup/kubernetes
+";
+    let not_run = TestOutcome::NotRun("missing: tests/setup/kubernetes".to_owned());
+    let wanted = [("test_bare", not_run), ("test_each", TestOutcome::Failed), ("test_good", TestOutcome::Passed)];
+    assert_eq!(read_pytest_outcomes(output), wanted.map(|(name, one)| (name.to_owned(), one)).into());
+    let steps = "ok   it starts\nnoise\nBAD  it is held (exit 1): more\n";
+    let wanted = [("it is held", TestOutcome::Failed), ("it starts", TestOutcome::Passed)];
+    assert_eq!(read_step_outcomes(steps), wanted.map(|(name, one)| (name.to_owned(), one)).into());
 }

@@ -47,6 +47,7 @@ fn image(engine: &Engine, name: &str, files: &[(&str, &str)], change: Option<&st
     name.to_owned()
 }
 
+/// Engine: Docker, ours: enforced
 #[test]
 fn what_vgpu_docker_run_adds_holds_a_container_to_its_quota_locked_down_too() {
     let Some(engine) = Engine::get() else { return };
@@ -114,6 +115,7 @@ fn an_image_without_a_loader_that_would_map_the_library_is_refused() {
 }
 
 /// Client: Podman
+/// Engine: Podman, ours: enforced
 #[test]
 fn a_cdi_device_gives_a_container_of_podmans_its_tenants_limits() {
     let (Some(podman), gpu, host) = (Podman::get(), TempDir::new().unwrap(), TempDir::new().unwrap()) else { return };

@@ -57,6 +57,7 @@ fn is_held_to_one_gib(engine: &Engine, gpu: &Path, options: &[&str]) -> Value {
     seen
 }
 
+/// Engine: Docker, ours: enforced
 #[test]
 fn a_container_is_held_to_its_quota_as_root() {
     let Some(engine) = Engine::get() else { return };
@@ -231,6 +232,7 @@ fn where_no_account_can_be_kept_there_is_no_device() {
     assert_eq!(String::from_utf8_lossy(&out.stdout), "0 0 0\n", "{}", text(&out));
 }
 
+/// Engine: Docker, ours: refused
 #[test]
 fn a_limit_that_is_not_understood_stops_cuda_and_nvml_with_words() {
     let Some(engine) = Engine::get() else { return };

@@ -115,6 +115,8 @@ impl Drop for Swarm {
     }
 }
 
+/// Engine: Docker Swarm, ours: enforced
+/// Engine: Docker Swarm, ours: refused
 #[test]
 fn each_task_of_a_swarm_is_held_to_the_tenant_that_its_resource_names() {
     let Some(swarm) = Swarm::start() else { return };

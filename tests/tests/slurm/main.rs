@@ -34,6 +34,7 @@ fn is_alive(pid: u32) -> bool {
     status.lines().any(|line| line.starts_with("State:") && !line.contains('Z') && !line.contains('X'))
 }
 
+/// Engine: Slurm, ours: enforced
 #[test]
 fn shards_are_limits_of_memory_and_shares_of_time_and_the_bill_is_that_of_the_record() {
     let Some(cluster) = cluster() else { return };
@@ -130,6 +131,7 @@ fn shards_are_limits_of_memory_and_shares_of_time_and_the_bill_is_that_of_the_re
     assert_eq!((&tenant["group"], &tenant["labels"]["user"]), (&"main".into(), &"nobody".into()));
 }
 
+/// Engine: Slurm, ours: refused
 #[test]
 fn a_job_without_a_tenant_fails_with_the_reason_and_its_node_serves_on() {
     let Some(cluster) = cluster() else { return };

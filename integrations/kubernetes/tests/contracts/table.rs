@@ -50,6 +50,8 @@ pub struct Case {
 
 pub struct Contract {
     pub title: &'static str,
+    /// Address of the source or the documentation.
+    pub source: &'static str,
     pub evidence: Evidence,
     pub variables: &'static [ContractVariable],
     pub files: &'static [ContractFile],
@@ -137,6 +139,7 @@ const CASE: Case =
 pub const CONTRACTS: &[Contract] = &[
     Contract {
         title: "HAMi 2.x: its device plugin's answer",
+        source: "https://github.com/Project-HAMi/HAMi/blob/4707fb02/pkg/device-plugin/nvidiadevice/nvinternal/plugin/server.go",
         evidence: Evidence::WordForWord,
         variables: &[
             variable("NVIDIA_VISIBLE_DEVICES", "UUIDs, comma", "nothing: NVIDIA's runtime reads it"),
@@ -177,6 +180,7 @@ pub const CONTRACTS: &[Contract] = &[
     },
     Contract {
         title: "KAI 0.17: its plugin hamicore, and the resource isolator",
+        source: "https://github.com/NVIDIA/KAI-Scheduler/tree/d5bc503a/pkg/binder/plugins/hamicore",
         evidence: Evidence::WordForWord,
         variables: &[
             variable("NVIDIA_VISIBLE_DEVICES", "a UUID, or a CDI name with it", "nothing: NVIDIA's runtime reads it"),
@@ -202,6 +206,7 @@ pub const CONTRACTS: &[Contract] = &[
     },
     Contract {
         title: "KAI: GPU_PORTION without a limit",
+        source: "https://github.com/NVIDIA/KAI-Scheduler/blob/d5bc503a/pkg/binder/common/gpu_access.go",
         evidence: Evidence::WordForWord,
         variables: &[variable(
             "GPU_PORTION",
@@ -236,6 +241,7 @@ pub const CONTRACTS: &[Contract] = &[
     },
     Contract {
         title: "GPU fractioning of NVIDIA, with KAI's annotations",
+        source: "https://docs.nvidia.com/dynamo/v1.6.2/many-model-serving/build-the-kai-scheduler-and-gpu-fractioning-forks",
         evidence: Evidence::Documentation,
         variables: &[
             variable("NVIDIA_GPU_MEMORY_LIMIT", "whole MiB", "memory limit"),
@@ -259,6 +265,7 @@ pub const CONTRACTS: &[Contract] = &[
     },
     Contract {
         title: "Volcano: its vGPU plugin, and the older GPU sharing",
+        source: "https://github.com/volcano-sh/volcano/blob/master/docs/user-guide/how_to_use_vgpu.md",
         evidence: Evidence::Documentation,
         variables: &[
             variable("CUDA_DEVICE_MEMORY_LIMIT_<i>, CUDA_DEVICE_SM_LIMIT", "as HAMi's", "as HAMi's"),
@@ -297,6 +304,7 @@ pub const CONTRACTS: &[Contract] = &[
     },
     Contract {
         title: "vgpu-manager 1.0",
+        source: "https://github.com/coldzerofear/vgpu-manager/blob/main/pkg/deviceplugin/vgpu/vnum_plugin.go",
         evidence: Evidence::WordForWord,
         variables: &[
             variable("CUDA_MEM_LIMIT_<i>", "`<MiB>m`; i is the host's number", "nothing: set VGPU_MEMORY_LIMIT too"),
