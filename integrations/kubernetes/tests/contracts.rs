@@ -71,7 +71,7 @@ async fn run_case(node: &mut Node, case: &Case, name: &str) -> Result<u64, Strin
 const ALONE: bool = false;
 const WITH_PLUGIN: bool = true;
 
-/// What the contract's cases come to.
+/// Outcome of a case.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Effect {
     Enforced,

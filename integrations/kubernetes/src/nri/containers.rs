@@ -195,7 +195,7 @@ impl ContainerTenants {
     }
 }
 
-/// A container as the rule of its limits sees it. Its mounts tell its tenant, whoever made them.
+/// A container as the rule of its limits sees it. A tenant shows by its mount.
 #[must_use]
 pub fn container_facts<'a>(pod: &'a NriPod, container: &'a NriContainer) -> ContainerFacts<'a> {
     ContainerFacts {
