@@ -89,6 +89,8 @@ pub struct OverheadScenario {
     pub limit: Option<u64>,
     /// True if there is a ceiling on device time; then only launches are measured.
     pub ceiling: bool,
+    /// True if only the calls of memory pools are measured.
+    pub only_pools: bool,
     /// Length of the run: multiplies the rounds.
     pub effort: u32,
 }
@@ -123,6 +125,10 @@ pub fn measure_scenario(scenario: &OverheadScenario) -> Vec<DifferenceRow> {
         require_ok(our_info(&raw mut left, &raw mut total), "cuMemGetInfo");
         if let Some(limit) = scenario.limit {
             assert_eq!(total as u64, limit, "the limit is not in force");
+        }
+
+        if scenario.only_pools {
+            return measure_pools(driver, rounds);
         }
 
         // Launches of a kernel that takes no time, and launches that the driver refuses at once, where almost nothing
@@ -209,10 +215,53 @@ pub fn measure_scenario(scenario: &OverheadScenario) -> Vec<DifferenceRow> {
             require_ok(our_free(address), "cuMemFree");
         }
 
-        // Measures the stream-ordered calls as well: with an increasing number of live allocations in the pool, and
-        // with 5,000 free pieces.
-        let (alloc, our_alloc) = bare_and_found::<AllocAsync>(driver, c"cuMemAllocAsync");
-        let (free, our_free) = bare_and_found::<FreeAsync>(driver, c"cuMemFreeAsync");
+        rows.extend(measure_pools(driver, rounds));
+
+        let ask = |f: MemInfo| {
+            let (mut left, mut total) = (0, 0);
+            require_ok(black_box(f)(&raw mut left, &raw mut total), "cuMemGetInfo");
+            black_box((left, total));
+        };
+        rows.push(compare_bodies("cuMemGetInfo", rounds, 500, || ask(info), || ask(our_info), || {}));
+
+        // A starting program looks up about five hundred names this way; most of them have no hook.
+        for (kind, name) in calls::ASKED_NAMES {
+            let look = |f: ProcAddress| {
+                let (mut address, mut status) = (null_mut(), 0);
+                require_ok(
+                    black_box(f)(name.as_ptr(), &raw mut address, 12_000, 0, &raw mut status),
+                    "cuGetProcAddress",
+                );
+                black_box(address);
+            };
+            let title = format!("cuGetProcAddress, {kind}");
+            rows.push(compare_bodies(&title, rounds, 500, || look(proc), || look(our_proc), || {}));
+        }
+
+        let bare_dlsym = typed_function::<Dlsym>(calls::bare_function(c"libc.so.6", c"dlsym"));
+        let our_dlsym = typed_function::<Dlsym>(calls::linked_dlsym());
+        for (handle, name) in calls::foreign_names(driver) {
+            let look = |f: Dlsym| {
+                black_box(black_box(f)(handle, name.as_ptr()));
+            };
+            let title = format!("dlsym of {}", name.to_str().expect("plain letters"));
+            rows.push(compare_bodies(&title, 2 * rounds, 500, || look(bare_dlsym), || look(our_dlsym), || {}));
+        }
+    }
+    rows
+}
+
+/// Measures the stream-ordered calls: with an increasing number of live allocations in the pool, and with 5,000 free
+/// pieces. The context is current.
+fn measure_pools(driver: *mut c_void, rounds: u32) -> Vec<DifferenceRow> {
+    let mut rows = Vec::new();
+    let (alloc, our_alloc) = bare_and_found::<AllocAsync>(driver, c"cuMemAllocAsync");
+    let (free, our_free) = bare_and_found::<FreeAsync>(driver, c"cuMemFreeAsync");
+    let (synchronize, _) = bare_and_found::<Synchronize>(driver, c"cuCtxSynchronize");
+    // SAFETY: the driver's functions have their own signatures and get valid pointers to locals; device memory is never
+    // touched, and every pointer is freed once.
+    unsafe {
+        let drain = || require_ok(synchronize(), "cuCtxSynchronize");
         let (mut live, mut rest) = (Vec::new(), Vec::new());
         let both = |alloc: AllocAsync, free: FreeAsync| {
             let mut address = 0;
@@ -249,37 +298,6 @@ pub fn measure_scenario(scenario: &OverheadScenario) -> Vec<DifferenceRow> {
         rows.push(row_with(100_000, &mut live));
         for address in live {
             require_ok(our_free(address, null_mut()), "cuMemFreeAsync");
-        }
-
-        let ask = |f: MemInfo| {
-            let (mut left, mut total) = (0, 0);
-            require_ok(black_box(f)(&raw mut left, &raw mut total), "cuMemGetInfo");
-            black_box((left, total));
-        };
-        rows.push(compare_bodies("cuMemGetInfo", rounds, 500, || ask(info), || ask(our_info), || {}));
-
-        // A starting program looks up about five hundred names this way; most of them have no hook.
-        for (kind, name) in calls::ASKED_NAMES {
-            let look = |f: ProcAddress| {
-                let (mut address, mut status) = (null_mut(), 0);
-                require_ok(
-                    black_box(f)(name.as_ptr(), &raw mut address, 12_000, 0, &raw mut status),
-                    "cuGetProcAddress",
-                );
-                black_box(address);
-            };
-            let title = format!("cuGetProcAddress, {kind}");
-            rows.push(compare_bodies(&title, rounds, 500, || look(proc), || look(our_proc), || {}));
-        }
-
-        let bare_dlsym = typed_function::<Dlsym>(calls::bare_function(c"libc.so.6", c"dlsym"));
-        let our_dlsym = typed_function::<Dlsym>(calls::linked_dlsym());
-        for (handle, name) in calls::foreign_names(driver) {
-            let look = |f: Dlsym| {
-                black_box(black_box(f)(handle, name.as_ptr()));
-            };
-            let title = format!("dlsym of {}", name.to_str().expect("plain letters"));
-            rows.push(compare_bodies(&title, 2 * rounds, 500, || look(bare_dlsym), || look(our_dlsym), || {}));
         }
     }
     rows

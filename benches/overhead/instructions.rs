@@ -4,7 +4,10 @@
 //! N, is the cost of one call. This is done with the driver's own function and with the one that a program finds. Both
 //! contain the simulated driver's instructions, so their difference is the library's.
 
-use crate::calls::{self, Alloc, Dlsym, Free, Init, Launch, MemInfo, ProcAddress, Retain, SetCurrent, typed_function};
+use crate::calls::{
+    self, Alloc, AllocAsync, Dlsym, Free, FreeAsync, Init, Launch, MemInfo, ProcAddress, Retain, SetCurrent,
+    typed_function,
+};
 use crate::child::require_ok;
 use crate::launches::KernelLauncher;
 use core::ffi::{CStr, c_void};
@@ -15,10 +18,11 @@ use std::process::Command;
 use std::ptr::null_mut;
 
 /// Names of the calls whose instructions are counted.
-pub const COUNTED_CALLS: [&str; 12] = [
+pub const COUNTED_CALLS: [&str; 13] = [
     "launch that the driver refuses",
     "alloc + free, 0 live",
     "alloc + free, 10000 live",
+    "pool pair, 0 live",
     "cuMemGetInfo",
     "cuGetProcAddress, hooked",
     "cuGetProcAddress, not hooked",
@@ -198,6 +202,15 @@ pub fn repeat_call(name: &str, variant: &str, times: u32) {
                 for _ in all {
                     require_ok(alloc(&raw mut address, 4096), "cuMemAlloc");
                     require_ok(free(address), "cuMemFree");
+                }
+            }
+            "pool pair, 0 live" => {
+                let alloc = chosen_variant::<AllocAsync>(driver, c"cuMemAllocAsync", ours);
+                let free = chosen_variant::<FreeAsync>(driver, c"cuMemFreeAsync", ours);
+                let mut address = 0;
+                for _ in all {
+                    require_ok(alloc(&raw mut address, 4096, null_mut()), "cuMemAllocAsync");
+                    require_ok(free(address, null_mut()), "cuMemFreeAsync");
                 }
             }
             "cuMemGetInfo" => {

@@ -1,6 +1,6 @@
 //! Measures the cost that libvgpu.so adds to a call, as differences against the bare driver in one run.
 //!
-//!     vgpu-overhead [--quick] [--json] [--check] [--instructions]
+//!     vgpu-overhead [--quick] [--json] [--check] [--pools | --instructions]
 //!
 //! Four processes run on a simulated device of their own:
 //!
@@ -13,7 +13,8 @@
 //! 95 % interval. One more process launches under a ceiling with a driver that does nothing ([`launches`]).
 //!
 //! `--check` fails if a complete interval is above its budget. `--instructions` counts instructions under valgrind
-//! instead; `--check` then fails if a lookup takes more instructions than its budget.
+//! instead; `--check` then fails if a lookup takes more instructions than its budget. `--pools`
+//! measures the calls of memory pools alone.
 //!
 //! [`calls`] finds the two addresses of a call, [`child`] measures, [`threads`] measures several threads at the same
 //! time, [`instructions`] counts, [`stats`] computes the medians.
@@ -40,9 +41,9 @@ const CALL_BUDGETS: [(&str, f64); 11] = [
     ("launch that the driver refuses", 5.0),
     ("alloc + free,", 100.0),
     ("the same,", 100.0),
-    ("pool pair,", 220.0),
+    ("pool pair,", 100.0),
     // The simulated driver's search leaves the caches cold.
-    ("pool pair among ", 600.0),
+    ("pool pair among ", 300.0),
     ("cuMemGetInfo", 30.0),
     ("cuGetProcAddress,", f64::NAN),
     ("dlsym of ", 10.0),
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
                 preloaded: arguments[1] != "bare",
                 limit: (arguments[1] == "limit").then_some(LIMIT_BYTES),
                 ceiling: arguments[1] == "ceiling",
+                only_pools: has("--pools"),
                 effort: arguments[2].parse().expect("a number of rounds"),
             };
             println!("{}", serde_json::to_string(&child::measure_scenario(&scenario)).expect("rows are plain numbers"));
@@ -80,7 +82,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         _ if has("--instructions") => run_counts(has("--check")),
-        _ => run_report(if has("--quick") { 2 } else { 10 }, has("--json"), has("--check")),
+        _ => run_report(if has("--quick") { 2 } else { 10 }, has("--pools"), has("--json"), has("--check")),
     }
 }
 
@@ -186,7 +188,7 @@ fn run_counts(check: bool) -> ExitCode {
     code
 }
 
-fn run_report(effort: u32, as_json: bool, check: bool) -> ExitCode {
+fn run_report(effort: u32, only_pools: bool, as_json: bool, check: bool) -> ExitCode {
     let (own, place) = own_place();
 
     let mut table = Vec::new();
@@ -196,16 +198,20 @@ fn run_report(effort: u32, as_json: bool, check: bool) -> ExitCode {
         ("limit", "memory limit"),
         ("ceiling", "ceiling on device time"),
     ];
-    for (scenario, title) in scenarios {
+    for (scenario, title) in scenarios.into_iter().filter(|(scenario, _)| !only_pools || *scenario != "ceiling") {
         eprintln!("measuring: {title}");
-        let out = place.command_for(&own, scenario).args(["--measure", scenario, &effort.to_string()]).output();
+        let mut child = place.command_for(&own, scenario);
+        let child = child.args(["--measure", scenario, &effort.to_string()]).args(only_pools.then_some("--pools"));
+        let out = child.output();
         let out = out.expect("this program can be started");
         assert!(out.status.success(), "the measurement \"{title}\" failed: {}", out.status);
         let rows: Vec<DifferenceRow> = serde_json::from_slice(&out.stdout).expect("rows from the child");
         table.push((title, rows));
     }
     let title = "ceiling, a driver that does nothing";
-    if place.build.join("nothing/libcuda.so.1").exists() {
+    if only_pools {
+        // It makes launches alone.
+    } else if place.build.join("nothing/libcuda.so.1").exists() {
         eprintln!("measuring: {title}");
         let out = place.command_for(&own, "nothing").args(["--launches", &effort.to_string()]).output();
         let out = out.expect("this program can be started");
@@ -214,8 +220,12 @@ fn run_report(effort: u32, as_json: bool, check: bool) -> ExitCode {
     } else {
         eprintln!("SKIPPED: {title} (benches/overhead/nothing.c is not built: make bench builds it)");
     }
-    eprintln!("measuring: processes");
-    let processes = measure_processes(&place, &own, 30 * effort);
+    let processes = if only_pools {
+        Vec::new()
+    } else {
+        eprintln!("measuring: processes");
+        measure_processes(&place, &own, 30 * effort)
+    };
     let _ = std::fs::remove_dir_all(&place.scratch);
 
     let over = if as_json {
@@ -254,6 +264,9 @@ fn print_table(table: &[(&str, Vec<DifferenceRow>)], processes: &[(String, f64, 
             let interval = format!("{:.1} .. {:.1}", row.low, row.high);
             println!("  {:<32}{:>12.1}{:>12.1}{interval:>22}  {word}", row.name, row.bare, row.added);
         }
+    }
+    if processes.is_empty() {
+        return over;
     }
     println!("{:<34}{:>12}{:>12}{:>22}", "microseconds per process", "bare", "added", "95 % interval");
     for (name, bare, added, low, high) in processes {
