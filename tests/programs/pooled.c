@@ -3,6 +3,7 @@
  * Not here: plain calls (member.c), random acts of all kinds (families.c). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <link.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -72,6 +73,24 @@ static void *refused_for_ever(void *argument) {
     return 0;
 }
 
+/* The driver's own function, from its symbols: a call that no library in between sees. */
+static int (*past(const char *name))() {
+    struct link_map *map;
+    const char *names = 0;
+    const ElfW(Sym) *symbol = 0;
+    u64 length = 0;
+    dlinfo(driver, RTLD_DI_LINKMAP, &map);
+    for (const ElfW(Dyn) *d = map->l_ld; d->d_tag; d++) {
+        if (d->d_tag == DT_STRTAB) names = (const char *)d->d_un.d_ptr;
+        if (d->d_tag == DT_SYMTAB) symbol = (const ElfW(Sym) *)d->d_un.d_ptr;
+        if (d->d_tag == DT_STRSZ) length = d->d_un.d_val;
+    }
+    for (symbol++; (const char *)symbol < names; symbol++)
+        if (symbol->st_name < length && !strcmp(names + symbol->st_name, name)) return (int (*)())(map->l_addr + symbol->st_value);
+    printf("! no %s\n", name);
+    exit(3);
+}
+
 /* A variable of the library behind ours (between.c), if that is loaded. */
 static u64 *between(const char *name) {
     static u64 nobodys;
@@ -121,6 +140,7 @@ int main(void) {
         }
         else if (IS("context")) TELL(CALL(cuCtxCreate_v2, &other, 0, (int)a), other); /* of a device; it is current now */
         else if (IS("use-context")) SAY(CALL(cuCtxSetCurrent, a ? (void *)a : context)); /* 0: the primary one */
+        else if (IS("no-context")) SAY(CALL(cuCtxSetCurrent, (void *)0));
         else if (IS("context-destroy")) SAY(CALL(cuCtxDestroy_v2, (void *)a));
         else if (IS("info")) { r = CALL(cuMemGetInfo_v2, &at, &more); printf("%d %lu %lu\n", r, at, more); }
         else if (IS("alloc")) TELL(CALL(cuMemAlloc_v2, &at, a), at);
@@ -153,8 +173,10 @@ int main(void) {
         else if (IS("from-pool")) TELL(CALL(cuMemAllocFromPoolAsync, &at, a, (void *)b, (void *)c), at); /* bytes, pool, stream */
         else if (IS("from-pool-own")) TELL(CALL(cuMemAllocFromPoolAsync_ptsz, &at, a, (void *)b, (void *)c), at);
         else if (IS("free-async")) SAY(CALL(cuMemFreeAsync, a, (void *)b)); /* address, stream */
+        else if (IS("free-past")) SAY(past("cuMemFreeAsync")(a, (void *)b)); /* as free-async */
         else if (IS("free-async-own")) SAY(CALL(cuMemFreeAsync_ptsz, a, (void *)b));
         else if (IS("pool")) { struct pool_properties p = on_device(a); TELL(CALL(cuMemPoolCreate, &other, &p), other); }
+        else if (IS("pool-past")) { struct pool_properties p = on_device(a); TELL(past("cuMemPoolCreate")(&other, &p), other); }
         else if (IS("host-pool")) { struct pool_properties p = { 1, 0, { 2, 0 }, 0, 0, {0} }; TELL(CALL(cuMemPoolCreate, &other, &p), other); }
         else if (IS("pool-destroy")) SAY(CALL(cuMemPoolDestroy, (void *)a));
         else if (IS("default-pool")) TELL(CALL(cuDeviceGetDefaultMemPool, &other, (int)a), other);

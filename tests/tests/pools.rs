@@ -10,6 +10,8 @@ use vgpu_tests::{GIB, Lab, MIB, Member, OUT_OF_MEMORY};
 const STEP: u64 = 32 * MIB;
 /// Kernel length in nanoseconds that no test waits out by chance.
 const LONG_SPIN: u64 = 2_000_000_000;
+/// Kernel length in nanoseconds that a free and the end of its pool do not outlast by chance.
+const SHORT_SPIN: u64 = 300_000_000;
 
 fn lab(limit: &str) -> Lab {
     Lab::new("h200").with("VGPU_MEMORY_LIMIT", limit)
@@ -723,6 +725,93 @@ fn the_pool_that_is_current_is_the_one_that_is_charged() {
     get(&mut m, &format!("async {} 0", 64 * MIB));
     assert_eq!(used(&lab, &mut m), begin + 64 * MIB);
     assert_eq!(m.ok(&format!("held {pool}")).number(0), 64 * MIB);
+}
+
+/// A look-up by address has one place for slabs that are 32 GiB apart, so these blocks share it.
+#[test]
+fn blocks_of_two_pools_far_apart_are_freed_to_their_own() {
+    let (lab, mut m) = under("100GiB");
+    let stream = get(&mut m, "stream");
+    m.ok(&format!("spin {stream} 1"));
+    m.ok("sync-context");
+    let begin = used(&lab, &mut m);
+    let pools = [get(&mut m, "pool 0"), get(&mut m, "pool 0")];
+    // Of one pool 33 in a row, so that blocks of both meet.
+    let mut get_from = |pool: usize| (pool, get(&mut m, &format!("from-pool {GIB} {} 0", pools[pool])));
+    let blocks: Vec<(usize, u64)> = (0..60).map(|at| get_from(usize::from(at > 32 || at % 8 == 3))).collect();
+    let place = |block: u64| block / (2 * MIB) % (1 << 14);
+    let meets = |one: &(usize, u64)| blocks.iter().any(|two| two.0 != one.0 && place(two.1) == place(one.1));
+    assert!(blocks.iter().filter(|one| meets(one)).count() > 30, "{blocks:x?}");
+    assert_eq!(used(&lab, &mut m), begin + 60 * GIB);
+    m.ok(&format!("spin {stream} {SHORT_SPIN}"));
+    for (_, block) in blocks {
+        m.ok(&format!("free-async {block} {stream}"));
+    }
+    for pool in pools {
+        m.ok(&format!("pool-destroy {pool}"));
+    }
+    m.ok(&format!("sync-stream {stream}"));
+    assert_eq!(used(&lab, &mut m), begin, "no destroyed pool waits for a block");
+}
+
+/// The library never saw the free, so the second pool gets an address at which the first one has a record.
+#[test]
+fn an_address_that_passed_from_pool_to_pool_unseen_is_freed_to_the_last() {
+    let (lab, mut m) = under("4GiB");
+    let stream = get(&mut m, "stream");
+    m.ok(&format!("spin {stream} 1"));
+    m.ok("sync-context");
+    let begin = used(&lab, &mut m);
+    let pools = [get(&mut m, "pool 0"), get(&mut m, "pool 0")];
+    let first = get(&mut m, &format!("from-pool {GIB} {} 0", pools[0]));
+    m.ok(&format!("free-past {first} 0"));
+    m.ok("sync-context");
+    let second = get(&mut m, &format!("from-pool {GIB} {} 0", pools[1]));
+    assert_eq!(second, first, "the address comes again");
+    m.ok(&format!("spin {stream} {SHORT_SPIN}"));
+    m.ok(&format!("free-async {second} {stream}"));
+    for pool in pools {
+        m.ok(&format!("pool-destroy {pool}"));
+    }
+    m.ok(&format!("sync-stream {stream}"));
+    assert_eq!(used(&lab, &mut m), begin, "no destroyed pool waits for a block");
+}
+
+#[test]
+fn without_a_context_the_drivers_error_is_the_answer_however_full_the_tenant_is() {
+    let (lab, mut m) = under("4GiB");
+    get(&mut m, &format!("async {STEP} 0"));
+    let plain = fill(&mut m);
+    m.ok("no-context");
+    let code = m.code(&format!("async {} 0", 2 * STEP));
+    m.ok("use-context 0");
+    m.ok(&format!("free {plain}"));
+    m.ok("no-context");
+    assert_eq!(m.code(&format!("async {} 0", 2 * STEP)), code, "not that there is no memory");
+    assert_ne!(code, OUT_OF_MEMORY);
+    m.ok("use-context 0");
+    used(&lab, &mut m);
+}
+
+/// The driver's functions were called past every hook, so the library never saw the pool that is current now.
+#[test]
+fn a_pool_that_was_made_unseen_is_charged_from_its_first_request_on() {
+    let (lab, mut m) = under("4GiB");
+    let default = get(&mut m, "default-pool 0");
+    let first = get(&mut m, &format!("async {STEP} 0"));
+    let begin = used(&lab, &mut m);
+    let pool = get(&mut m, "pool-past 0");
+    m.ok(&format!("use-pool 0 {pool}"));
+    let blocks: Vec<u64> = (0..4).map(|_| get(&mut m, &format!("async {} 0", 512 * MIB))).collect();
+    assert_eq!(m.ok(&format!("held {default}")).number(0), STEP);
+    assert_eq!(used(&lab, &mut m), begin + 2 * GIB);
+    assert_eq!(m.code(&format!("async {} 0", 3 * GIB)), OUT_OF_MEMORY);
+    for block in blocks.into_iter().chain([first]) {
+        m.ok(&format!("free-async {block} 0"));
+    }
+    m.ok(&format!("pool-destroy {pool}"));
+    m.ok("sync-context");
+    assert_eq!(used(&lab, &mut m), begin - STEP);
 }
 
 /// A device's current pool must be its own: the driver refuses another device's pool. An allocation that names a pool

@@ -49,6 +49,9 @@ static REGISTERING_DEVICES: Lock<()> = Lock::new(());
 /// Index in [`DEVICE_TABLE`] plus 1, by CUDA ordinal; 0: no limit on that device.
 static DEVICE_BY_ORDINAL: [AtomicU8; MAX_DEVICES] = [const { AtomicU8::new(0) }; MAX_DEVICES];
 
+/// Index in [`DEVICE_TABLE`] plus 1 of the driver's one device; 0: it has several, or no limit.
+static ONLY_DEVICE: AtomicU8 = AtomicU8::new(0);
+
 /// Registers a device with these limits, unless another thread was faster. `None`: there are too many devices.
 #[allow(clippy::cast_possible_truncation)] // a device number is below MAX_DEVICES
 pub fn add_device(uuid: [u8; 16], own: Option<Bytes>, ledger: Ledger, governor: Option<Governor>) -> Option<()> {
@@ -74,14 +77,22 @@ pub fn add_device(uuid: [u8; 16], own: Option<Bytes>, ledger: Ledger, governor: 
     Some(())
 }
 
-/// Records the CUDA ordinal of a registered device.
-pub fn note_ordinal(uuid: &[u8; 16], cuda: CUdevice) {
+/// Records the CUDA ordinal of a registered device. `only`: the driver shows this process no other device.
+pub fn note_ordinal(uuid: &[u8; 16], cuda: CUdevice, only: bool) {
     if let Some(device) = by_uuid(uuid)
         && let Some(slot) = usize::try_from(cuda).ok().and_then(|at| DEVICE_BY_ORDINAL.get(at))
     {
         device.cuda.store(cuda, Release);
         slot.store(device.index + 1, Release);
+        if only {
+            ONLY_DEVICE.store(device.index + 1, Release);
+        }
     }
+}
+
+/// True if the driver shows no other device, so that every context and stream is on this one.
+pub fn is_only(device: &Device) -> bool {
+    ONLY_DEVICE.load(Acquire) == device.index + 1
 }
 
 /// Hides a device from this process.

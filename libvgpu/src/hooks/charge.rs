@@ -8,9 +8,7 @@ use crate::driver::contexts::ContextFate;
 use crate::driver::library::DriverCall;
 use crate::driver::streams::StreamId;
 use crate::member::enforce;
-use crate::memory::allocation_records::{
-    ADDRESS_RECORDS, AllocationRecord, POOLED_RECORDS, PutOutcome, RecordTable, RecordedCharge,
-};
+use crate::memory::allocation_records::{ADDRESS_RECORDS, AllocationRecord, PutOutcome, RecordTable, RecordedCharge};
 use crate::memory::release::release_record;
 use crate::memory::{deferred_frees, in_flight_frees, pools, slabs};
 use crate::process::mode::Denied;
@@ -232,8 +230,8 @@ pub fn free_address(address: u64, order: Option<StreamId>, real: DriverCall<'_>)
 #[inline(never)]
 fn beside_pools(address: u64, order: Option<StreamId>, real: DriverCall<'_>) -> CUresult {
     if enforce::is_enforced() == Ok(true) {
-        if let Some((holding, _leaving)) = POOLED_RECORDS.take_to_free(address) {
-            return pools::free(holding, address, order, real);
+        if let Some(result) = pools::free(address, order, real) {
+            return result;
         }
         let _under_way = in_flight_frees::enter_free();
         return free_plain(address, order, &mut || {

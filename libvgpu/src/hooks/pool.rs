@@ -39,8 +39,8 @@ fn allocate(
     }
     let home = || current::of_stream(stream).map(|(_, device)| device);
     let entry = match pool {
-        Some(pool) => pools::of_handle(pool.0 as usize, home),
-        None => home().and_then(pools::current),
+        Some(pool) => pools::of_handle(pool.0 as usize, &home),
+        None => pools::usual_pool().or_else(|| home().and_then(pools::current_pool)),
     };
     // Zero bytes, or more than any device has, is the driver's error to report.
     let charge = charging::charge_linear(bytes as u64).filter(|bytes| (1..1 << 62).contains(bytes));
@@ -50,7 +50,9 @@ fn allocate(
     if dptr.is_null() || order.is_captured() {
         return real();
     }
-    pools::allocate(&entry, charge, order, real, &|| unsafe { *dptr }, &|address| free_in_order(address, order))
+    pools::allocate(&entry, pool.is_some(), charge, order, real, &|| unsafe { *dptr }, &|address| {
+        free_in_order(address, order)
+    })
 }
 
 macro_rules! async_allocation {

@@ -90,7 +90,7 @@ pub fn register(asked: &Configuration, shown: &[DeviceFacts]) -> Result<(), Star
             add_device(facts, &limits, ledger, post, observed)?;
         }
         if let Some(cuda) = facts.cuda {
-            table::note_ordinal(&facts.uuid, cuda);
+            table::note_ordinal(&facts.uuid, cuda, shown.len() == 1);
         }
     }
     // If the tenant may use no device of the machine, registration fails.

@@ -1,10 +1,10 @@
 //! Allocation records: the charge of each address or handle, so that its end releases exactly the bytes that its
 //! beginning charged.
 //!
-//! Each kind has its own table, so that kinds cannot be confused: device addresses, allocations of pools, arrays, and
-//! memory of other APIs. Physical allocations of the virtual-memory calls are in `physical`. A charge belongs to the
-//! context that made it and ends with that context. Tables are split into shards so that threads do not queue; a lock
-//! is held for one table operation only.
+//! Each kind has its own table, so that kinds cannot be confused: device addresses, arrays, and memory of other APIs.
+//! Physical allocations of the virtual-memory calls are in `physical`, and a pool keeps its blocks itself
+//! (`pool_entry`). A charge belongs to the context that made it and ends with that context. Tables are split into
+//! shards so that threads do not queue; a lock is held for one table operation only.
 
 use crate::ffi::lock::{Lock, LockGuard};
 use crate::ledger::held_shares::LocalShare;
@@ -167,8 +167,6 @@ impl Drop for FreeInProgress {
 
 /// Charges of device addresses: plain, pitched and managed allocations.
 pub static ADDRESS_RECORDS: RecordTable = RecordTable::new();
-/// Allocations from pools: the pool is charged, not they. The `context` field holds the number of the pool.
-pub static POOLED_RECORDS: RecordTable = RecordTable::new();
 /// Charges of arrays and mipmapped arrays.
 pub static ARRAY_RECORDS: RecordTable = RecordTable::new();
 /// Charges of memory that another API allocated.
@@ -257,7 +255,7 @@ pub fn is_quiet() -> bool {
         let left = shard.left.load(Acquire);
         shard.leaving.load(Acquire) == left
     };
-    let tables = [&ADDRESS_RECORDS, &POOLED_RECORDS, &ARRAY_RECORDS, &EXTERNAL_RECORDS];
+    let tables = [&ADDRESS_RECORDS, &ARRAY_RECORDS, &EXTERNAL_RECORDS];
     tables.iter().all(|table| table.shards.iter().all(quiet))
 }
 
@@ -275,7 +273,7 @@ pub fn record_events() -> u64 {
 
 /// Clears all records in a forked child: the allocations are the parent's.
 pub fn reset_after_fork() {
-    for table in [&ADDRESS_RECORDS, &POOLED_RECORDS, &ARRAY_RECORDS, &EXTERNAL_RECORDS] {
+    for table in [&ADDRESS_RECORDS, &ARRAY_RECORDS, &EXTERNAL_RECORDS] {
         for shard in &table.shards {
             // SAFETY: called in a forked child, which has only this thread.
             unsafe { shard.map.reset(empty_map()) };

@@ -7,6 +7,7 @@ use crate::driver::streams::{StreamLocation, without_captures};
 use crate::ffi::lock::Lock;
 use crate::ffi::sorted_map::SortedMap;
 use crate::ledger::held_shares::{self, LocalShare};
+use crate::memory::allocation_records::Map;
 use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use shim_sys::cuda::*;
@@ -81,7 +82,7 @@ impl PoolSource {
 pub struct PoolEntry {
     /// The device that the pool's memory is on.
     pub device: &'static Device,
-    pub(super) id: usize,
+    pub(super) id: u32,
     pub(super) source: PoolSource,
     /// Whether the program created it; the driver's own pools cannot be destroyed.
     pub(super) made: bool,
@@ -111,7 +112,8 @@ pub enum PoolRef {
 
 impl PoolRef {
     pub(super) fn new(entry: PoolEntry) -> Self {
-        if entry.made { Self::Counted(Arc::new(entry)) } else { Self::Lasting(Box::leak(Box::new(entry))) }
+        let entry = Arc::new(entry);
+        if entry.made { Self::Counted(entry) } else { Self::Lasting(Box::leak(Box::new(entry))) }
     }
 }
 
@@ -133,13 +135,57 @@ pub struct GraphBacking {
     pub(super) stream: StreamKey,
 }
 
+/// Freed blocks whose places in the map stay, beyond one for each held block.
+const MAX_FREED: usize = 64;
+
+/// The blocks of a pool that the program holds. A program that frees a block soon gets the same one again, so the freed
+/// block's place in the map stays while the map has about as many freed places as blocks.
+#[derive(Default)]
+pub(super) struct HeldBlocks {
+    /// Bytes of each block, by address; 0: freed.
+    bytes: Map<u64>,
+    /// Number of blocks that are not freed.
+    held: usize,
+}
+
+impl HeldBlocks {
+    /// Records a block; returns the bytes of the one recorded there before.
+    #[inline]
+    pub(super) fn insert(&mut self, address: u64, bytes: u64) -> Option<u64> {
+        let before = match self.bytes.get_mut(&address) {
+            Some(place) => core::mem::replace(place, bytes),
+            None => self.bytes.insert(address, bytes).unwrap_or(0),
+        };
+        self.held += usize::from(before == 0);
+        Some(before).filter(|before| *before > 0)
+    }
+
+    /// Removes the block at this address and returns its bytes.
+    #[inline]
+    pub(super) fn take(&mut self, address: u64) -> Option<u64> {
+        let bytes = core::mem::take(self.bytes.get_mut(&address)?);
+        self.held -= usize::from(bytes > 0);
+        if self.bytes.len() > 2 * self.held + MAX_FREED {
+            self.bytes.remove(&address);
+        }
+        Some(bytes).filter(|bytes| *bytes > 0)
+    }
+
+    /// Removes all blocks.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
 /// The pool's state under its lock.
 #[derive(Default)]
 pub(super) struct PoolState {
     pub(super) account: pool::PoolAccount,
     pub(super) holes: FreeRanges,
-    /// Number of its allocations that the program holds.
-    pub(super) outstanding: u64,
+    /// The blocks that the program holds.
+    pub(super) blocks: HeldBlocks,
+    /// Number of frees of its blocks that are in flight.
+    pub(super) frees_in_flight: u32,
     /// Number of requests and frees that began.
     pub(super) requests: u64,
     /// Number of calls in which pools may shrink that had begun when the last request ended.
@@ -156,15 +202,16 @@ pub(super) struct PoolState {
     pub(super) closed: bool,
 }
 
+impl PoolState {
+    /// Whether the program holds no block of the pool, and none is being freed.
+    pub(super) fn is_unheld(&self) -> bool {
+        self.blocks.held == 0 && self.frees_in_flight == 0
+    }
+}
+
 impl PoolEntry {
     /// A pool on a device. `made`: its maximum size in bytes, if the program created it.
-    pub(super) fn new(
-        device: &'static Device,
-        id: usize,
-        source: PoolSource,
-        made: Option<u64>,
-        threshold: u64,
-    ) -> Self {
+    pub(super) fn new(device: &'static Device, id: u32, source: PoolSource, made: Option<u64>, threshold: u64) -> Self {
         Self {
             device,
             id,
@@ -213,5 +260,28 @@ impl PoolEntry {
     /// Bytes that it is charged.
     pub fn held_bytes(&self) -> u64 {
         self.state.lock().account.held()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_remembers_the_blocks_that_are_held_and_needs_no_more_room_than_for_these() {
+        let mut blocks = HeldBlocks::default();
+        let mut most = 0;
+        for address in 1..=100_000u64 {
+            assert_eq!(blocks.insert(address << 12, address), None);
+            assert_eq!(blocks.insert(address << 12, 4096), Some(address), "a block that vanished");
+            let before = address.saturating_sub(10);
+            assert_eq!(blocks.take(before << 12), (before > 0).then_some(4096));
+            assert_eq!(blocks.take(before << 12), None, "it is freed");
+            most = most.max(blocks.bytes.capacity());
+        }
+        assert_eq!(blocks.held, 10);
+        assert!(most < 128, "{most} places for eleven blocks");
+        blocks.clear();
+        assert_eq!((blocks.held, blocks.take(100_000 << 12)), (0, None));
     }
 }

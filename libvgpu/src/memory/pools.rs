@@ -19,27 +19,30 @@ mod shrinking;
 
 use super::pool_entry::{GraphBacking, PoolEntry, PoolRef, PoolSource};
 use super::pool_registry::{self as registry, expect_shrinking};
-pub use super::pool_registry::{any, current, graph_memory, may_have_shrunk, note_created, of_handle};
+pub use super::pool_registry::{any, current_pool, graph_memory, may_have_shrunk, note_created, of_handle, usual_pool};
 pub use shared::{note_imported, share_of_imported, share_pool};
 pub use shrinking::ShrinkingCall;
 
-use super::pool_registry::all;
+use super::pool_registry::each_pool;
+use crate::device::current;
 use crate::device::table::{self, Device};
 use crate::driver::contexts;
 use crate::driver::library::DriverCall;
 use crate::driver::streams::{self, StreamId, StreamLocation};
-use crate::memory::allocation_records::{AllocationRecord, POOLED_RECORDS};
 use crate::memory::deferred_frees;
 use crate::memory::deferred_frees::{AwaitedStreams, AwaitedWork};
+use crate::memory::in_flight_frees;
 use core::cell::Cell;
 use core::sync::atomic::Ordering::*;
 use requests::PoolAllocation;
 use shim_sys::cuda::*;
 use vgpu_core::memory::pool::{self, PendingFree};
 
-/// Allocates from a pool. `real` calls the driver, `address` reads the result, `undo` frees it again.
+/// Allocates from a pool, which the program `named` or which is taken for the current one. `real` calls the driver,
+/// `address` reads the result, `undo` frees it again.
 pub fn allocate(
-    entry: &PoolEntry,
+    entry: &PoolRef,
+    named: bool,
     bytes: u64,
     order: StreamId,
     real: DriverCall<'_>,
@@ -47,21 +50,34 @@ pub fn allocate(
     undo: &dyn Fn(u64),
 ) -> CUresult {
     let moment = shrinking::now();
-    let PoolAllocation { call, mut pledge } = match entry.begin_allocation(bytes, order.stream_key()) {
-        Ok(begun) => begun,
-        Err(refused) => return refused,
+    let PoolAllocation { call, mut pledge } = match entry.begin_inside(bytes, order.stream_key()) {
+        Some(begun) => begun,
+        // Nobody asked for the context of a request in the usual pool. Without one the driver's error is the answer.
+        None if usual_pool().is_some() && current::of_stream(order.stream).is_none() => return real(),
+        None => match entry.begin_growing(bytes, order.stream_key()) {
+            Ok(begun) => begun,
+            Err(refused) => return refused,
+        },
     };
     let inside = pledge.is_none();
     let result = real();
     let at = if result.ok() { address() } else { 0 };
-    if !(result.ok() && entry.served_inside(call, &mut pledge, at, bytes, moment)) {
+    if result.ok() && registry::claim_slab(entry, at) {
+        forget_block(at);
+    }
+    let served = if result.ok() { entry.serve_inside(call, &mut pledge, at, bytes, moment) } else { Err(()) };
+    let stale = if let Ok(stale) = served {
+        stale
+    } else {
+        let is_of_another = result.ok() && !named && registry::has_unseen_current(entry);
+        let granted = result.ok() && !is_of_another;
         let change = entry.follow_reading(
             false,
             Some(moment),
             pledge,
-            |account, reading| account.end_request(call, result.ok(), reading),
+            |account, reading| account.end_request(call, granted, reading),
             |state, change| {
-                if result.ok() {
+                if granted {
                     change.grew.into_iter().for_each(|by| state.holes.note_growth(at, bytes, by));
                     state.holes.note_placed(at, bytes);
                 }
@@ -73,6 +89,10 @@ pub fn allocate(
             entry.state.lock().surprised = true;
         }
         let fits = entry.charge_growth(change.lack);
+        if is_of_another {
+            undo(at);
+            return allocate_again(entry.device, bytes, order, real, address, undo);
+        }
         if !result.ok() {
             return result;
         }
@@ -89,79 +109,87 @@ pub fn allocate(
             entry.trim_and_measure();
             return entry.device.refuse_request();
         }
-        entry.state.lock().outstanding += 1;
-    }
+        entry.state.lock().blocks.insert(at, bytes)
+    };
     deferred_frees::came_again(at);
-    let holding = AllocationRecord::of_bytes(bytes, entry.device.index, entry.id);
-    if let Some(stale) = POOLED_RECORDS.insert_record(at, holding) {
-        // The earlier block at this address was freed by a call that no hook saw.
-        note_vanished(stale, at);
+    // An earlier block at this address was freed by a call that no hook saw.
+    if let Some(stale) = stale {
+        note_freed(entry, stale, at, None, None);
     }
     result
 }
 
-/// The bytes of an allocation from a pool.
-fn bytes_of(holding: AllocationRecord) -> u64 {
-    holding.own_bytes().map_or(0, |(bytes, _)| bytes)
+/// Repeats a request that the driver served from another pool than the one that it was charged to.
+#[cold]
+#[inline(never)]
+fn allocate_again(
+    device: &'static Device,
+    bytes: u64,
+    order: StreamId,
+    real: DriverCall<'_>,
+    address: &dyn Fn() -> u64,
+    undo: &dyn Fn(u64),
+) -> CUresult {
+    let Some(entry) = current_pool(device) else { return real() };
+    entry.trim_and_measure();
+    allocate(&entry, true, bytes, order, real, address, undo)
 }
 
-/// Frees memory of a pool, which the caller has taken out of [`POOLED_RECORDS`]. Without an order the memory is freed
-/// at once.
-pub fn free(holding: AllocationRecord, address: u64, order: Option<StreamId>, real: DriverCall<'_>) -> CUresult {
-    let Some(entry) = registry::of_record(holding) else { return real() };
+/// Frees a block of a pool. Without an order the memory is freed at once. `None`: no pool has a block there.
+pub fn free(address: u64, order: Option<StreamId>, real: DriverCall<'_>) -> Option<CUresult> {
     // Before the driver is called: it may give the memory out again before it has answered.
-    let leaving = {
-        let mut state = entry.state.lock();
+    let mut begun = None;
+    let entry = registry::find_block(address, &mut |state| {
+        let Some(bytes) = state.blocks.take(address) else { return false };
         state.requests += 1;
-        state.holes.begin_free(address, bytes_of(holding))
-    };
+        state.frees_in_flight += 1;
+        begun = Some((bytes, state.holes.begin_free(address, bytes)));
+        true
+    })?;
+    let (bytes, leaving) = begun?;
     let result = real();
     if result.ok() {
-        note_freed(&entry, holding, address, order, Some(leaving));
+        note_freed(&entry, bytes, address, order, Some(leaving));
     } else {
-        entry.state.lock().holes.cancel_free(leaving);
-        POOLED_RECORDS.insert_record(address, holding);
+        let mut state = entry.state.lock();
+        state.holes.cancel_free(leaving);
+        state.blocks.insert(address, bytes);
+        state.frees_in_flight -= 1;
     }
-    result
-}
-
-/// Records that the driver dropped a block in a way no hook saw.
-fn note_vanished(holding: AllocationRecord, address: u64) {
-    if let Some(entry) = registry::of_record(holding) {
-        note_freed(&entry, holding, address, None, None);
-    }
+    Some(result)
 }
 
 /// Records a free. `leaving`: the program's free as begun in `holes`. Without it, the block vanished, so all knowledge
 /// of room in the pool is discarded.
-fn note_freed(
-    entry: &PoolRef,
-    holding: AllocationRecord,
-    address: u64,
-    order: Option<StreamId>,
-    leaving: Option<PendingFree>,
-) {
+fn note_freed(entry: &PoolRef, bytes: u64, address: u64, order: Option<StreamId>, leaving: Option<PendingFree>) {
     // The destruction of a pool needs to know which streams have not reached a free.
     let stands = order
         .filter(|_| entry.made)
         .map(|order| (order.location(), (deferred_frees::next_free_number(), contexts::epoch())));
-    let may_shrink = {
+    let (may_shrink, gone, _under_way) = {
         let mut state = entry.state.lock();
-        state.account.note_freed(bytes_of(holding));
-        state.outstanding = state.outstanding.saturating_sub(1);
+        state.account.note_freed(bytes);
+        let gone = entry.gone.load(SeqCst);
+        let mut under_way = None;
         match leaving {
-            Some(leaving) => state.holes.finish_free(leaving, order.map(StreamId::stream_key)),
+            Some(leaving) => {
+                state.holes.finish_free(leaving, order.map(StreamId::stream_key));
+                if gone || order.is_none() {
+                    under_way = in_flight_frees::enter_free(); // until the charge has followed
+                }
+                state.frees_in_flight -= 1;
+            }
             None => state.holes.forget_all(),
         }
         if let Some((place, free)) = stands {
             state.unreached.insert(place, free);
         }
-        state.account.may_shrink()
+        (state.account.may_shrink(), gone, under_way)
     };
     if may_shrink || stands.is_some() {
         expect_shrinking();
     }
-    if entry.gone.load(SeqCst) {
+    if gone {
         deferred_frees::defer_orphan(address, entry, order);
     } else if order.is_none() {
         entry.measure_held();
@@ -171,13 +199,24 @@ fn note_freed(
 /// Handles an address that the driver gave out as other memory: it no longer belongs to a pool.
 ///
 /// # Cost
-/// One load where no pool is charged.
+/// One load where no pool is charged, two where no pool ever had a block nearby.
 #[inline]
 pub fn came_again(address: u64) {
-    if any()
-        && let Some(stale) = POOLED_RECORDS.take_record(address)
-    {
-        note_vanished(stale, address);
+    if any() {
+        forget_block(address);
+    }
+}
+
+/// Removes a record of the address: its block was freed by a call that no hook saw.
+#[inline(never)]
+fn forget_block(address: u64) {
+    let mut stale = None;
+    let pool = registry::find_block(address, &mut |state| {
+        stale = state.blocks.take(address);
+        stale.is_some()
+    });
+    if let (Some(entry), Some(stale)) = (pool, stale) {
+        note_freed(&entry, stale, address, None, None);
     }
 }
 
@@ -283,7 +322,7 @@ pub fn any_in_streams() -> bool {
 /// count as done only after a wait for the whole context.
 pub fn forget_stream(order: StreamId) {
     let key = order.stream_key();
-    for entry in all() {
+    each_pool(&mut |entry| {
         let mut state = entry.state.lock();
         state.holes.forget_stream(key);
         let of_it: Vec<StreamLocation> = state.unreached.keys().copied().filter(|place| place.key == key).collect();
@@ -293,7 +332,7 @@ pub fn forget_stream(order: StreamId) {
                 *all = (stamp.max(all.0), moment.max(all.1));
             }
         }
-    }
+    });
     deferred_frees::forget_stream(key);
 }
 
@@ -331,7 +370,7 @@ pub fn note_synchronised(waited_for: WaitedFor, since: u64, announced: Option<&S
     // Any slack found from here on sets the flag again.
     registry::expect_none();
     let arrived = AwaitedWork { which: waited_for.to_streams(), since };
-    for entry in all() {
+    each_pool(&mut |entry| {
         let mut state = entry.state.lock();
         match waited_for {
             WaitedFor::Stream(order) => state.holes.pass_frees(Some(order.stream_key())),
@@ -353,7 +392,7 @@ pub fn note_synchronised(waited_for: WaitedFor, since: u64, announced: Option<&S
             // known room is discarded.
             entry.measure_after(|state| may_trim && !announced.is_some_and(|call| state.is_unused_since(call)));
         }
-    }
+    });
     if deferred_frees::finish_passed(Some(&arrived)) {
         expect_shrinking();
     }
@@ -370,11 +409,11 @@ pub fn give_back(device: &Device) -> bool {
     let before = used();
     let mut came = 0;
     streams::without_captures(|| {
-        for entry in all() {
+        each_pool(&mut |entry| {
             if entry.device.index == device.index {
                 came += entry.trim_and_measure();
             }
-        }
+        });
     });
     deferred_frees::resolve_all();
     came > 0 || used() < before
@@ -389,7 +428,10 @@ pub fn give_back(device: &Device) -> bool {
 pub fn settle_device(device: &Device) -> bool {
     let mut busy = false;
     if any() {
-        for entry in all().into_iter().filter(|entry| entry.device.index == device.index) {
+        each_pool(&mut |entry| {
+            if entry.device.index != device.index {
+                return;
+            }
             let may_shrink = {
                 let state = entry.state.lock();
                 busy |= state.account.is_busy();
@@ -398,17 +440,22 @@ pub fn settle_device(device: &Device) -> bool {
             if may_shrink {
                 entry.measure_held();
             }
-        }
+        });
     }
     deferred_frees::look_again();
     busy || deferred_frees::is_doubtful()
 }
 
-/// Number of requests and frees that pools have seen. A pool that gives memory back and takes it again leaves no
-/// other trace.
-pub fn request_count() -> u64 {
-    let of = |entry: PoolRef| entry.state.lock().requests;
-    registry::ended_requests().wrapping_add(all().into_iter().map(of).fold(0, u64::wrapping_add))
+/// Number of requests and frees that pools have seen, and whether no free of device memory is in flight. A pool that
+/// gives memory back and takes it again leaves no other trace than the number.
+pub fn activity() -> (u64, bool) {
+    let mut activity = (registry::ended_requests(), true);
+    each_pool(&mut |entry| {
+        let state = entry.state.lock();
+        activity = (activity.0.wrapping_add(state.requests), activity.1 && state.frees_in_flight == 0);
+    });
+    // Last: a free that a pool no longer counts, and whose charge has not followed, is among these.
+    (activity.0, activity.1 && in_flight_frees::is_now())
 }
 
 /// Measures a pool again after a trim, or after its threshold was set.
@@ -425,11 +472,11 @@ pub fn remeasure_pool(pool: CUmemoryPool, threshold: Option<u64>) {
 /// Measures graph memory again, if there is any, after a free of an address that has no record.
 pub fn graphs_changed() {
     if registry::any_graphs() {
-        for entry in all() {
+        each_pool(&mut |entry| {
             if matches!(entry.source, PoolSource::Graph(_)) {
                 entry.measure_held();
             }
-        }
+        });
     }
 }
 
@@ -448,28 +495,23 @@ pub fn graphs_trimmed(device: &'static Device) {
 pub fn context_ended() {
     let now = contexts::epoch();
     deferred_frees::context_ended();
-    for entry in all() {
+    each_pool(&mut |entry| {
         entry.measure_held();
-        let empty = {
-            let mut state = entry.state.lock();
-            state.account.forget_allocations();
-            // Blocks ended without a free.
-            state.holes.forget_all();
-            state.unreached.retain(|place, (_, moment)| {
-                let stays = !contexts::has_ended(place.context, *moment);
-                *moment = now.max(*moment);
-                stays
-            });
-            state.account.live() == 0 && !state.account.is_busy()
-        };
+        let mut state = entry.state.lock();
+        state.account.forget_allocations();
+        // Blocks ended without a free.
+        state.holes.forget_all();
+        state.unreached.retain(|place, (_, moment)| {
+            let stays = !contexts::has_ended(place.context, *moment);
+            *moment = now.max(*moment);
+            stays
+        });
         // Memory that the driver took away is never freed by the program, and its addresses may be reused, so its
         // records are removed.
-        if empty {
-            let taken = POOLED_RECORDS.take_of_context(CUcontext(core::ptr::without_provenance_mut(entry.id)));
-            let mut state = entry.state.lock();
-            state.outstanding = state.outstanding.saturating_sub(taken.len() as u64);
+        if state.account.live() == 0 && !state.account.is_busy() {
+            state.blocks.clear();
         }
-    }
+    });
 }
 
 /// Clears the parent's pools in a forked child.

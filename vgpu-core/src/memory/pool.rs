@@ -107,6 +107,11 @@ pub struct PoolRequest {
 }
 
 impl PoolRequest {
+    /// The request that [`PoolAccount::begin_inside`] has begun.
+    pub const fn inside(bytes: u64) -> Self {
+        Self { bytes, pledge: 0, inside: true }
+    }
+
     /// Bytes reserved in the ledger for this call, in case the pool grows.
     #[must_use]
     pub fn pledge(&self) -> u64 {
@@ -211,7 +216,7 @@ impl PoolAccount {
         self.inside = self.inside.saturating_add(bytes);
         self.may_grow = self.may_grow.saturating_add(growth(bytes, None).unwrap_or(0));
         self.calls += 1;
-        PoolRequest { bytes, pledge: 0, inside: true }
+        PoolRequest::inside(bytes)
     }
 
     /// Begins a request with `pledge` bytes reserved in the ledger for growth. 0 is allowed: growth is then

@@ -24,7 +24,7 @@ use crate::device::table::Device;
 use crate::ffi::lock::Lock;
 use crate::ledger::held_shares;
 use crate::memory::allocation_records;
-use crate::memory::{in_flight_frees, pools};
+use crate::memory::pools;
 
 /// How often a measurement checks, 50 us apart, whether a call that only gives back has ended: 20 ms in all.
 const MAX_WAITS: u32 = 400;
@@ -158,8 +158,8 @@ pub fn sample_when_quiet(
 ) -> Option<OverheadSample> {
     for round in 0..MAX_READ_TRIES {
         let waits = pools::settle_device(device);
-        let (before, requests) = (member_activity(device)?, pools::request_count());
-        if !waits && before.0 == pending && in_flight_frees::is_now() {
+        let (before, (requests, is_quiet)) = (member_activity(device)?, pools::activity());
+        if !waits && before.0 == pending && is_quiet {
             let moment = Some(before.1.wrapping_sub(pending).wrapping_add(requests));
             let sample =
                 OverheadSample { moment, under_way: 0, moved: 0, leaving: false, ..any_sample(device, pending, read)? };
@@ -167,10 +167,10 @@ pub fn sample_when_quiet(
             // Memory that pools gave back since the sample shows here, as activity.
             let waits = pools::settle_device(device);
             let same = member_activity(device)? == before
-                && pools::request_count() == requests
+                && pools::activity() == (requests, true)
                 && allocation_records::record_events() == sample.events
                 && own_charges(device) == (sample.charges + pending, sample.shared);
-            if !waits && same && in_flight_frees::is_now() {
+            if !waits && same {
                 return Some(sample);
             }
         }
@@ -183,12 +183,12 @@ pub fn sample_when_quiet(
 /// A sample taken at once, disturbed or not.
 pub fn any_sample(device: &Device, pending: u64, read: fn(&Device) -> Option<DeviceReading>) -> Option<OverheadSample> {
     let (under_way, before) = member_activity(device)?;
-    let waits = pools::settle_device(device) || !in_flight_frees::is_now();
+    let waits = pools::settle_device(device) || !pools::activity().1;
     let ((charges, shared), events) = (own_charges(device), allocation_records::record_events());
     let released = released_bytes(device);
     let charges = charges.saturating_sub(pending);
     let list = list::with_nvml_kept(|| read(device)).flatten()?;
-    let leaving = waits || !in_flight_frees::is_now();
+    let leaving = waits || !pools::activity().1;
     let moved = member_activity(device)?.1.wrapping_sub(before);
     let under_way = under_way.saturating_sub(pending);
     Some(OverheadSample { list, charges, shared, events, moment: None, under_way, moved, released, leaving })

@@ -25,27 +25,29 @@ pub(super) struct PoolAllocation {
 static SEEN_STEPS: [[AtomicU64; 2]; 64] = [const { [const { AtomicU64::new(0) }; 2] }; 64];
 
 impl PoolEntry {
-    /// Begins an allocation: either room inside that can serve its stream, or a reservation for the expected growth.
-    pub(super) fn begin_allocation(&self, bytes: u64, stream: StreamKey) -> Result<PoolAllocation, CUresult> {
-        match self.begin_inside(bytes, stream) {
-            Some(begun) => Ok(begun),
-            None => self.begin_growing(bytes, stream),
-        }
+    /// Begins an allocation that known room inside can serve.
+    #[inline(always)] // hot, and the request stays in registers
+    pub(super) fn begin_inside(&self, bytes: u64, stream: StreamKey) -> Option<PoolAllocation> {
+        let begins = self.enter_inside(bytes, stream);
+        begins.then(|| PoolAllocation { call: PoolRequest::inside(bytes), pledge: None })
     }
 
-    /// Begins an allocation that known room inside can serve.
     #[inline(never)] // one copy for three callers
-    fn begin_inside(&self, bytes: u64, stream: StreamKey) -> Option<PoolAllocation> {
+    fn enter_inside(&self, bytes: u64, stream: StreamKey) -> bool {
         let mut state = self.state.lock();
         let fits = !state.surprised && state.holes.fits_request(bytes, stream);
-        let call = if fits { state.account.begin_inside(bytes) } else { None };
-        state.requests += u64::from(call.is_some());
-        call.map(|call| PoolAllocation { call, pledge: None })
+        let begins = fits && state.account.begin_inside(bytes).is_some();
+        state.requests += u64::from(begins);
+        begins
     }
 
+    /// Begins an allocation with a reservation for the expected growth, or inside if other requests left room.
+    ///
+    /// # Errors
+    /// Out of memory: neither fits. Another code if the ledger is unusable.
     #[cold]
     #[inline(never)]
-    fn begin_growing(&self, bytes: u64, stream: StreamKey) -> Result<PoolAllocation, CUresult> {
+    pub(super) fn begin_growing(&self, bytes: u64, stream: StreamKey) -> Result<PoolAllocation, CUresult> {
         let inside = || self.begin_inside(bytes, stream);
         if let Some(begun) = self.begin_pledged(&[bytes])? {
             return Ok(begun);
@@ -97,27 +99,29 @@ impl PoolEntry {
         stream.map(|stream| GraphBacking { losses, stream })
     }
 
-    /// Ends a request served at `at` without a reading, and counts its block, if that address was known as free inside
-    /// the pool and no pool may have shrunk since `moment`.
-    pub(super) fn served_inside(
+    /// Ends a request served at `at` without a reading, and records its block, if that address was known as free inside
+    /// the pool and no pool may have shrunk since `moment`. Returns the bytes of an earlier record at that address.
+    ///
+    /// # Errors
+    /// The request goes on: only a reading shows whether the pool has grown.
+    pub(super) fn serve_inside(
         &self,
         call: PoolRequest,
         pledge: &mut Option<Reservation<'static>>,
         at: u64,
         bytes: u64,
         moment: QuietEpoch,
-    ) -> bool {
-        let (change, share) = {
+    ) -> Result<Option<u64>, ()> {
+        let (stale, change, share) = {
             let mut state = self.state.lock();
             if state.closed || !moment.is_still_quiet() || !state.holes.note_placed_inside(at, bytes) {
-                return false;
+                return Err(());
             }
-            state.outstanding += 1;
             state.last_request = shrinking::calls_begun();
-            (state.account.end_inside(call), state.share)
+            (state.blocks.insert(at, bytes), state.account.end_inside(call), state.share)
         };
         self.settle_ledger(pledge.take(), share, &change);
-        true
+        Ok(stale)
     }
 
     /// Waits for other threads' requests that are in the driver, as long as the ledger waits for reservations.

@@ -53,7 +53,6 @@ struct Chunk {
 #[must_use = "it leaves, or it stays"]
 pub struct PendingFree {
     at: u64,
-    end: u64,
     number: u64,
 }
 
@@ -61,13 +60,14 @@ pub struct PendingFree {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RecentFree {
     block: PendingFree,
+    end: u64,
     /// The stream in whose order the block was freed; `None`: the free is in progress.
     stream: Option<StreamKey>,
 }
 
 impl RecentFree {
     fn overlaps(&self, from: u64, to: u64) -> bool {
-        self.block.at < to && self.block.end > from
+        self.block.at < to && self.end > from
     }
 }
 
@@ -106,10 +106,16 @@ impl FreeRanges {
 
     /// True if a free piece can serve a request of `bytes` in `stream`.
     #[must_use]
+    #[inline]
     pub fn fits_request(&self, bytes: u64, stream: StreamKey) -> bool {
-        if self.recent.iter().any(|free| free.stream == Some(stream) && free.block.end - free.block.at >= bytes) {
+        if self.recent.iter().any(|free| free.stream == Some(stream) && free.end - free.block.at >= bytes) {
             return true;
         }
+        self.has_gap(bytes, stream)
+    }
+
+    #[inline(never)]
+    fn has_gap(&self, bytes: u64, stream: StreamKey) -> bool {
         let serves = |whom| self.sizes.range((whom, bytes, 0)..=(whom, u64::MAX, u64::MAX)).next().is_some();
         serves(None) || serves(Some(stream))
     }
@@ -118,7 +124,7 @@ impl FreeRanges {
     #[must_use]
     pub fn is_free(&self, at: u64, bytes: u64) -> bool {
         let end = at.saturating_add(bytes);
-        if self.recent.iter().any(|free| free.stream.is_some() && free.block.at <= at && free.block.end >= end) {
+        if self.recent.iter().any(|free| free.stream.is_some() && free.block.at <= at && free.end >= end) {
             return true;
         }
         self.gaps.range(..=at).next_back().is_some_and(|(_, gap)| gap.end >= end)
@@ -135,7 +141,7 @@ impl FreeRanges {
     #[must_use]
     pub fn note_placed_inside(&mut self, at: u64, bytes: u64) -> bool {
         let end = at.saturating_add(bytes);
-        let same = |free: &RecentFree| free.stream.is_some() && (free.block.at, free.block.end) == (at, end);
+        let same = |free: &RecentFree| free.stream.is_some() && (free.block.at, free.end) == (at, end);
         if let Some(index) = self.recent.iter().position(same) {
             // The chunk counts the block all the time.
             self.recent.swap_remove(index);
@@ -171,12 +177,15 @@ impl FreeRanges {
 
     /// A block is about to be freed; call this before the driver. From then on the block does not keep its chunk if
     /// the pool gives memory back.
+    #[inline]
     pub fn begin_free(&mut self, at: u64, bytes: u64) -> PendingFree {
         let end = at.saturating_add(bytes);
-        self.settle_recent(|free| free.overlaps(at, end));
+        if self.recent.iter().any(|free| free.overlaps(at, end)) {
+            self.settle_recent(|free| free.overlaps(at, end));
+        }
         self.left += 1;
-        let block = PendingFree { at, end, number: self.left };
-        self.recent.push(RecentFree { block, stream: None });
+        let block = PendingFree { at, number: self.left };
+        self.recent.push(RecentFree { block, end, stream: None });
         block
     }
 
@@ -190,9 +199,9 @@ impl FreeRanges {
                 self.settle_finished();
             }
         } else {
-            self.recent.swap_remove(index);
+            let free = self.recent.swap_remove(index);
             self.count_block(leaving.at, false);
-            self.add_range(leaving.at, leaving.end, None);
+            self.add_range(leaving.at, free.end, None);
         }
     }
 
@@ -251,7 +260,7 @@ impl FreeRanges {
 
     /// The index of a free in `recent`, if it is still there.
     fn find_recent(&self, leaving: PendingFree) -> Option<usize> {
-        self.recent.iter().position(|free| free.block.number == leaving.number)
+        self.recent.iter().position(|free| free.block == leaving)
     }
 
     /// Removes the selected frees from `recent`. Those that ended become pieces of the map; those in progress are
@@ -266,7 +275,7 @@ impl FreeRanges {
             self.recent.swap_remove(index);
             self.count_block(free.block.at, false);
             if free.stream.is_some() {
-                self.add_range(free.block.at, free.block.end, free.stream);
+                self.add_range(free.block.at, free.end, free.stream);
             }
         }
     }
