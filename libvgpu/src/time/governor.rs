@@ -44,9 +44,6 @@ use vgpu_core::time::gate::loss::AloneMode;
 use vgpu_core::time::turn::Turn;
 use vgpu_core::units::share::Share;
 
-/// After this many measurements in a row that were rejected, one is accepted.
-const MAX_REJECTED_SAMPLES: u32 = 2;
-
 /// True once a device has a governor, or launches must be refused.
 static ANY_CEILING: AtomicBool = AtomicBool::new(false);
 
@@ -90,8 +87,8 @@ pub struct Governor {
     meter: Lock<UsageMeter>,
     /// Changes when work in flight completes; waiting threads sleep on it.
     bell: AtomicU32,
-    /// Measurements in a row that were rejected.
-    vague: AtomicU32,
+    /// True if the calls around the last measurement took long.
+    vague: AtomicBool,
     /// Whether members of the tenant take turns on this device.
     turns: turn::TurnRule,
     above: CallsAbove,
@@ -108,7 +105,7 @@ impl Governor {
             costs: LaunchCosts::new_boxed(),
             meter: Lock::new(UsageMeter::default()),
             bell: AtomicU32::new(0),
-            vague: AtomicU32::new(0),
+            vague: AtomicBool::new(false),
             turns: turn::TurnRule::new(),
             above,
         }
@@ -404,12 +401,12 @@ impl Governor {
         result
     }
 
-    /// True if calls that took this long may enclose the measurement of a launch of `cost`. If they take long every
-    /// time, the cause is not a descheduled thread.
+    /// True if calls that took this long may enclose the measurement of a launch of `cost`. If they took long the time
+    /// before, too, the cause is not a descheduled thread.
     fn is_believed(&self, calls: u64, cost: u64) -> bool {
         let is_short = !was_away(calls) || calls < small_part(cost);
-        let before = if is_short { self.vague.swap(0, Relaxed) } else { self.vague.fetch_add(1, Relaxed) };
-        is_short || before >= MAX_REJECTED_SAMPLES
+        let was_vague = self.vague.swap(!is_short, Relaxed);
+        is_short || was_vague
     }
 
     #[cold]
@@ -539,4 +536,22 @@ fn destroy_events(events: impl IntoIterator<Item = Option<CUevent>>) {
 #[cold]
 fn is_capturing(launch: &MeteredLaunch) -> Option<bool> {
     launch.stream_id().capture_status()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_measurement_between_long_calls_is_rejected_and_the_next_is_believed() {
+        let governor = Governor::new(None, DaemonLink::without_daemon(), CallsAbove::NONE);
+        let (cost, long) = (50_000, 10 * BASE.handover);
+        for _ in 0..3 {
+            assert!(governor.is_believed(BASE.handover, cost), "no call was interrupted");
+            assert!(!governor.is_believed(long, cost), "the thread was away");
+            assert!(governor.is_believed(long, cost), "calls take that long here");
+            assert!(governor.is_believed(long, cost));
+        }
+        assert!(governor.is_believed(long, 100 * long), "it does not matter next to such a launch");
+    }
 }

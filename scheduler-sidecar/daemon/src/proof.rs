@@ -37,7 +37,6 @@ use parking_lot::Mutex;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tracing::{info, warn};
 use vgpu_core::protocol::page::Uncharged;
-use vgpu_core::time::gate::loss::SETTLING_NS;
 
 use self::found::FoundSoFar;
 use super::asked::{WakeReason, read_questions};
@@ -55,8 +54,9 @@ use vgpu_accounting::clock;
 use vgpu_config::plan::ProofPlan;
 use vgpu_control::finding::{Finding, FindingKind, ProcessId};
 
-/// Time after the daemon's start without any finding: until its members have joined again.
-const SETTLING_TIME: Duration = Duration::from_nanos(SETTLING_NS);
+/// Time after the daemon's start without any finding. Members look for a lost daemon every 1 to 1.25 s and wait 0.3 s for
+/// its answer, so each has tried twice in this time.
+const SETTLING_TIME: Duration = Duration::from_secs(3);
 
 /// Pause before a finding is looked at again: a process that is saying hello just now is no finding.
 const SECOND_LOOK_PAUSE: Duration = Duration::from_millis(150);

@@ -14,7 +14,7 @@ use proptest::test_runner::{RngSeed, TestRunner};
 use std::cell::Cell;
 use vgpu_core::time::arbiter::audit::{AuditVerdict, HeldTime, LeaseAudit};
 use vgpu_core::time::arbiter::{DeviceId, Terms};
-use vgpu_core::time::gate::loss::SETTLING_NS;
+use vgpu_core::time::config::BASE;
 use vgpu_core::units::share::Share;
 
 /// Pause between two looks of the daemon.
@@ -237,7 +237,7 @@ impl Troubles {
                 // The next daemon knows nothing of what this one saw, and looks when its members have come back.
                 proof.processes.iter_mut().for_each(|process| process.audit = LeaseAudit::default());
                 proof.driver.newest = 0;
-                self.settled = world.now + ns + SETTLING_NS;
+                self.settled = world.now + ns + BASE.stuck;
             }
         }
     }

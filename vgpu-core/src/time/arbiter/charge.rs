@@ -9,7 +9,6 @@ use super::device::DevicePhase;
 use super::seat::SeatIx;
 use super::terms::SlotId;
 use super::{Arbiter, index};
-use crate::time::config::is_longer;
 
 impl Arbiter {
     /// Charges the time that a member newly measured.
@@ -31,27 +30,18 @@ impl Arbiter {
             self.devices[index(d)].doubt.note_slowdown(busy, finished, now);
         }
         let this = self.slot_at_mut(slot);
-        let trails = busy > 0 && core::mem::take(&mut this.trailing);
-        if trails && !is_slowed {
-            // If the device turned to the next member before this work was quite over, its last marker came a slice
-            // later.
-            if is_longer(busy, finished) {
-                busy = finished.max(busy / 2);
-            }
-        } else {
-            this.lost = this.lost.saturating_add(lost - this.lost_to);
-            if is_accused {
-                this.lost = 0;
-            }
-            if this.lost > 0 {
-                // The member's events include slices of others. Costs that were learned next to an unseen process
-                // include its slices as well.
-                let least = if is_slowed { known } else { finished };
-                let paid = least.clamp(busy.saturating_sub(this.foreign_part(busy, lost, now)), busy);
-                this.lost -= (busy - paid).min(this.lost);
-                excused = busy - paid;
-                busy = paid;
-            }
+        this.lost = this.lost.saturating_add(lost - this.lost_to);
+        if is_accused {
+            this.lost = 0;
+        }
+        if this.lost > 0 {
+            // The member's events include slices of others. Costs that were learned next to an unseen process include
+            // its slices as well.
+            let least = if is_slowed { known } else { finished };
+            let paid = least.clamp(busy.saturating_sub(this.foreign_part(busy, lost, now)), busy);
+            this.lost -= (busy - paid).min(this.lost);
+            excused = busy - paid;
+            busy = paid;
         }
         if busy > 0 {
             this.measured_to = (now, lost);

@@ -60,7 +60,7 @@ impl Arbiter {
             self.note_wait(seat, now);
             for slot in self.slots_of(seat) {
                 let slot = self.slot_at_mut(slot);
-                (slot.queued, slot.overdue, slot.trailing) = (false, None, false);
+                (slot.queued, slot.overdue) = (false, None);
                 slot.claim = None;
             }
         }

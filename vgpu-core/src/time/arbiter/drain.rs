@@ -142,8 +142,6 @@ impl Arbiter {
                 this.overdue = late;
                 this.claim.iter_mut().for_each(|claim| claim.to = Some(now));
             }
-            let this = self.slot_at_mut(slot);
-            this.trailing = late.is_none() && flies && this.overdue.is_none();
             if late.is_none() {
                 let owed = self.owed_ns(d, seat, now);
                 self.yield_to_others(seat, owed);

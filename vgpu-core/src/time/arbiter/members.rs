@@ -9,7 +9,6 @@ use super::seat::{MemberSlot, Seat, SeatIx, SeatPlace};
 use super::terms::{DeviceId, SlotId, TenantId, Terms};
 use super::{Arbiter, index};
 use crate::limits::Class;
-use crate::time::gate::loss;
 
 impl Arbiter {
     /// Adds a member to a device, with the gate [`Gate::Wait`](crate::time::arbiter::Gate::Wait). `terms` apply if the
@@ -131,10 +130,10 @@ impl Arbiter {
     }
 
     /// Notes that the daemon wrote no heartbeat from `since` to `now`, longer than
-    /// [`DAEMON_GONE_NS`](crate::time::config::DAEMON_GONE_NS). Members worked without leases meanwhile, that work may
-    /// still be queued on the device, and some have not joined again.
+    /// [`DAEMON_GONE_NS`](crate::time::config::DAEMON_GONE_NS). Members worked without leases meanwhile. That work may
+    /// still be queued on the device for as long as a launch is trusted, and some members have not joined again.
     pub const fn was_silent(&mut self, since: u64, now: u64) {
-        self.silent.add(since, now.saturating_add(loss::SETTLING_NS));
+        self.silent.add(since, now.saturating_add(self.config.stuck));
     }
 
     /// Time in which members may have worked without leases, because the daemon was [silent](Self::was_silent), in ns.

@@ -246,8 +246,6 @@ pub(super) struct MemberSlot {
     pub lost: u64,
     /// When the member last measured device time or got the device, and the device's total lost time then.
     pub measured_to: (u64, u64),
-    /// The device passed to the next member while its last work was about to end.
-    pub trailing: bool,
     /// The member's claim: it reports that its work goes on after its lease.
     pub claim: Option<LateClaim>,
     /// Device time charged in advance for leases next to the member's own overdue work; to be subtracted from the
@@ -292,7 +290,6 @@ impl MemberSlot {
             lost_to: 0,
             lost: 0,
             measured_to: (now, 0),
-            trailing: false,
             claim: None,
             ahead: 0,
             moved: 0,

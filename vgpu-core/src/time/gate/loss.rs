@@ -3,11 +3,6 @@
 use crate::time::config::DAEMON_GONE_NS;
 use crate::units::share::Share;
 
-/// Time in which every member joins again after its daemon started, or was silent for longer than [`DAEMON_GONE_NS`].
-/// Members look for a lost daemon every 1 to 1.25 s and wait 0.3 s for its answer, so each has tried twice in this
-/// time.
-pub const SETTLING_NS: u64 = 3_000_000_000;
-
 /// A member's behaviour without the daemon, which the daemon set in advance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnLoss {
