@@ -17,7 +17,7 @@ use vgpu_config::problem::{ConfigReport, ProblemList, escape_value};
 use vgpu_config::read::MAX_FILE;
 use vgpu_config::resolve::Surroundings;
 use vgpu_config::{self as config, inventory};
-use vgpu_policy::chain::PolicyInputs;
+use vgpu_policy::active::PolicyInputs;
 use vgpu_policy::forecast::{find_booking_conflicts, find_window_conflicts};
 use vgpu_policy::stage::PolicyStage;
 use vgpu_policy::words::format_time;

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use vgpu_config::live::find_misfits;
 use vgpu_config::plan::TenantPlan;
 
-use crate::chain::{
-    Decision, PolicyInputs, PolicyStep, RefusedPolicy, add_leaving, decide, is_booked_device, next_change,
-};
+use crate::active::{PolicyInputs, is_booked_device, next_change};
+use crate::chain::{add_leaving, decide};
+use crate::outcome::{Decision, PolicyStep, RefusedPolicy};
 use crate::stage::PolicyStage;
 use crate::usage::{UsageChange, UsageEffect};
 use crate::values::{format_value, whole_value};

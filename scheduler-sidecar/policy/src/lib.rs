@@ -11,12 +11,14 @@
 //! and [`queue`] how long those who wait will wait.
 #![forbid(unsafe_code)]
 
+pub mod active;
 pub mod chain;
 pub mod cordons;
 pub mod deadline;
 pub mod forecast;
 pub mod groups;
 pub mod idle;
+pub mod outcome;
 pub mod overrides;
 pub mod promise;
 pub mod queue;

@@ -3,7 +3,7 @@
 use jiff::tz::TimeZone;
 use vgpu_config::plan::TenantPlan;
 
-use crate::chain::{Cause, PolicyStep, SkippedKey, TenantOutcome};
+use crate::outcome::{Cause, PolicyStep, SkippedKey, TenantOutcome};
 use crate::schedule::format_moment;
 use crate::stage::PolicyStage;
 use crate::values::{format_value, whole_value};

@@ -10,10 +10,12 @@ use vgpu_config::plan::{ConfigPlan, DevicePlan, TenantPlan};
 use vgpu_config::resolve::Surroundings;
 use vgpu_config::schedule::BookingPlan;
 use vgpu_core::units::share::Share;
-use vgpu_policy::chain::{Decision, PolicyInputs, decide, has_booked};
+use vgpu_policy::active::PolicyInputs;
+use vgpu_policy::chain::{decide, has_booked};
 use vgpu_policy::forecast::{
     admission_terms, find_booking_conflicts, find_misfit_ahead, find_window_conflicts, forecast_changes,
 };
+use vgpu_policy::outcome::Decision;
 use vgpu_policy::overrides::{OverrideAction, TermsOverride, add_override};
 use vgpu_policy::stage::PolicyStage;
 use vgpu_policy::usage::{Restriction, UsageChange, UsageEffect};

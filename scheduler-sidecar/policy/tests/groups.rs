@@ -10,8 +10,10 @@ use vgpu_config::make_plan;
 use vgpu_config::plan::ConfigPlan;
 use vgpu_config::resolve::Surroundings;
 use vgpu_core::limits::Class;
-use vgpu_policy::chain::{Decision, PolicyInputs, decide};
+use vgpu_policy::active::PolicyInputs;
+use vgpu_policy::chain::decide;
 use vgpu_policy::groups::{GroupInputs, HeldWeights, divide_shares, settle_weights, weight_changes};
+use vgpu_policy::outcome::Decision;
 use vgpu_policy::overrides::{OverrideAction, TermsOverride};
 use vgpu_policy::quotas::{
     PeriodUse, QuotaLevel, QuotaState, UseByPeriod, follow_quotas, judge_quotas, period_bounds, period_starts,

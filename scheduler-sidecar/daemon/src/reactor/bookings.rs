@@ -12,7 +12,8 @@ use vgpu_config::problem::escape_value;
 use vgpu_config::schedule::WrittenBooking;
 use vgpu_config::value::is_name;
 use vgpu_control::{BookingStatus, ChangeLasting};
-use vgpu_policy::chain::{RefusedPolicy, has_booked};
+use vgpu_policy::chain::has_booked;
+use vgpu_policy::outcome::RefusedPolicy;
 use vgpu_policy::stage::PolicyStage;
 
 use super::Reactor;

@@ -12,7 +12,8 @@ use vgpu_accounting::record::group_use::{GroupUse, UseQuestion};
 use vgpu_config::groups::GroupPlan;
 use vgpu_config::plan::TenantPlan;
 use vgpu_control::status::{GroupStatus, QuotaStatus};
-use vgpu_policy::chain::{PolicyInputs, decide};
+use vgpu_policy::active::PolicyInputs;
+use vgpu_policy::chain::decide;
 use vgpu_policy::groups::{
     GroupInputs, GroupShares, HeldWeights, divide_shares, divides_by_use, settle_weights, weight_changes,
 };
