@@ -238,7 +238,7 @@ fn format_status(status: &DaemonStatus) -> String {
         let done = if cordon.evacuates { "evacuated" } else { "cordoned" };
         let (subject, left, name) = (format_subject(cordon), format_members(cordon), &cordon.subject);
         let reason = cordon.reason.as_ref().map_or(String::new(), |reason| format!(": {reason:?}"));
-        remarks.push(format!("{subject}: {done} by hand{reason}; {left}; `vgpu uncordon {name}` lets new ones in\n"));
+        remarks.push(format!("{subject}: {done}{reason}; {left}; `vgpu uncordon {name}` lets new ones in\n"));
     }
     for found in &status.findings {
         let whose = found.tenant.as_ref().map_or(String::new(), |tenant| format!(" of {tenant}"));

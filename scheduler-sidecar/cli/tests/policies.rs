@@ -61,7 +61,7 @@ fn an_override_with_an_end_survives_a_reload_and_a_killed_daemon_and_ends_by_its
     let member = Member::hello(&world.socket("chat")).join(GPU);
     let said = world.says(&["set", "chat", "--sm-limit", "50", "--for", "20s", "--reason", "a demo"]);
     assert!(said.contains("changed sm_limit") && said.contains("note: it lasts until "), "{said}");
-    assert!(world.chain("chat").contains("sm_limit 60 % (file) -> 50 % (by hand until "), "{}", world.chain("chat"));
+    assert!(world.chain("chat").contains("sm_limit 60 % (file) -> 50 % (override until "), "{}", world.chain("chat"));
     assert!(world.chain("chat").contains(": \"a demo\")"));
     assert_eq!(world.terms("chat").changed_live, ["sm_limit"]);
     world.reload_and_wait("");
@@ -164,7 +164,7 @@ fn an_exclusive_tenant_has_the_device_alone_until_that_ends() {
     let said = world.says(&["exclusive", "chat", "--for", "1h"]);
     assert!(said.starts_with("chat is exclusive\n") && said.contains("memory kept: train"), "{said}");
     assert!(world.is_paused("train") && !world.is_paused("chat"));
-    assert!(world.chain("train").contains("tenant chat is exclusive by hand until "));
+    assert!(world.chain("train").contains("override that makes tenant chat exclusive until "));
     let world = world.killed_and_restarted();
     assert!(world.is_paused("train"), "the next daemon knows");
     world.says(&["unset", "chat"]);
@@ -257,7 +257,10 @@ fn an_exclusive_tenant_pauses_others_on_its_own_devices_and_they_go_on_elsewhere
     let paused: Vec<bool> = status.devices.iter().map(|device| device.paused).collect();
     assert_eq!(paused, [true, false]);
     let text = world.says(&["explain", "both"]);
-    assert!(text.contains("paused on this device") && text.contains("tenant one is exclusive by hand until"), "{text}");
+    assert!(
+        text.contains("paused on this device") && text.contains("override that makes tenant one exclusive until"),
+        "{text}"
+    );
     assert!(world.says(&["status"]).contains(&format!("both: paused on device {GPU}; `vgpu explain both`")));
     let told = world.refused(&["resume", "both"], 1);
     assert!(told.contains("`vgpu unset one` ends that"), "{told}");
@@ -373,13 +376,13 @@ fn a_cordoned_device_gets_nobody_new_and_those_who_are_there_go_on() {
     there.done(1_000_000);
     let late = world.run(&["tenant", "add", "late", "--memory-limit", "1GiB"]);
     let (_, told) = texts(&late);
-    assert!(late.status.code() == Some(3) && told.contains("is cordoned by hand: \"a new card\""), "{told}");
+    assert!(late.status.code() == Some(3) && told.contains("is cordoned: \"a new card\""), "{told}");
     let extra = "[[tenant]]\nname = \"extra\"\nmemory_limit = \"1GiB\"\n";
     world.reload(&format!("{DEVICE}{TENANTS}{extra}"));
     let refused = || world.status().configuration.unwrap().refused.unwrap_or_default();
     eventually("the file is refused", || refused().contains("tenant extra is new: device "));
-    assert!(world.chain("train").contains("is cordoned by hand: \"a new card\"."));
-    assert!(world.says(&["status"]).contains("cordoned by hand: \"a new card\"; 1 process is left: chat"));
+    assert!(world.chain("train").contains("is cordoned: \"a new card\"."));
+    assert!(world.says(&["status"]).contains("cordoned: \"a new card\"; 1 process is left: chat"));
     // Another process is new, also after a restart; this one was there.
     let stranger = || {
         let script = format!(

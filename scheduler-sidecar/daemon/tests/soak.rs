@@ -219,7 +219,7 @@ fn soak_members_with_pages_that_say_anything_leak_nothing_and_disturb_no_other_t
     assert_eq!(daemon.stop().0, Some(0));
 }
 
-/// Decisions of administrators, by a key for each subject: weights by hand, bookings and cordons.
+/// Decisions of administrators, by a key for each subject: overrides of weights, bookings and cordons.
 type Decisions = BTreeMap<String, String>;
 
 fn decisions_of(world: &World) -> Decisions {

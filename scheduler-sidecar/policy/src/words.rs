@@ -19,8 +19,8 @@ impl Cause {
             (PolicyStage::Group, "") => "shares of groups".to_owned(),
             (PolicyStage::Group, name) => format!("group {name:?}"),
             (PolicyStage::Need, name) => name.to_owned(),
-            (PolicyStage::Override, "") => "by hand".to_owned(),
-            (PolicyStage::Override, tenant) => format!("tenant {tenant} is exclusive by hand"),
+            (PolicyStage::Override, "") => "override".to_owned(),
+            (PolicyStage::Override, tenant) => format!("override that makes tenant {tenant} exclusive"),
         };
         let until = until.map_or(String::new(), |until| format!(" until {}", format_moment(zone, until, now)));
         let reason = reason.as_ref().map_or(String::new(), |reason| format!(": {reason:?}"));

@@ -98,7 +98,7 @@ fn the_chain_is_told_with_each_value_its_cause_and_its_end() {
         let decision = decide(&inputs(&plan, &changes), at(now));
         chain_sentences(&plan.tenants[0], &decision.outcomes[0], "0", "file", at(now))
     };
-    let both = "sm_limit 30 % (file) -> 80 % (window \"night\" until 2026-11-28 06:00) -> 20 % (by hand until 23:05: \"demo\")";
+    let both = "sm_limit 30 % (file) -> 80 % (window \"night\" until 2026-11-28 06:00) -> 20 % (override until 23:05: \"demo\")";
     assert_eq!(told("2026-11-27T23:01Z"), [both]);
     assert_eq!(told("2026-11-27T23:05Z"), ["sm_limit 30 % (file) -> 80 % (window \"night\" until 2026-11-28 06:00)"]);
     assert_eq!(told("2026-11-28T06:00Z"), Vec::<String>::new());
@@ -127,7 +127,7 @@ fn an_exclusive_tenant_pauses_those_on_its_devices_and_nobody_else() {
     let decision = decide(&inputs(&plan, &changes), at("2026-11-27T09:30Z"));
     assert_eq!(decision.outcomes.iter().map(|outcome| outcome.is_paused()).collect::<Vec<_>>(), [false, true, false]);
     let words = chain_sentences(&plan.tenants[1], &decision.outcomes[1], "0", "file", at("2026-11-27T09:30Z"));
-    assert_eq!(words, ["paused false (file) -> true (tenant a is exclusive by hand until 10:00: \"demo\")"]);
+    assert_eq!(words, ["paused false (file) -> true (override that makes tenant a exclusive until 10:00: \"demo\")"]);
 }
 
 #[test]
@@ -203,8 +203,8 @@ fn a_part_of_a_device_of_unknown_size_loses_that_key_alone_and_is_told() {
     assert_eq!(
         words,
         [
-            "sm_limit 30 % (file) -> 20 % (by hand)",
-            "memory_limit (by hand) has no effect on device 0: it is a part of the device, whose size is not known",
+            "sm_limit 30 % (file) -> 20 % (override)",
+            "memory_limit (override) has no effect on device 0: it is a part of the device, whose size is not known",
         ]
     );
     assert!(decide(&inputs(&plan, &changes), now).outcomes[0].skipped.is_empty());

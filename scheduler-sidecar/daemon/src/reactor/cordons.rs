@@ -289,7 +289,7 @@ impl Reactor {
         let done = if cordon.evacuates { "evacuated" } else { "cordoned" };
         let until = cordon.until.map_or(String::new(), |until| format!(" until {}", self.policies.format_time(until)));
         let reason = cordon.reason.as_ref().map_or(String::new(), |reason| format!(": {reason:?}"));
-        format!("{what} is {done} by hand{until}{reason}")
+        format!("{what} is {done}{until}{reason}")
     }
 
     /// A sentence about the cordon of a device, as the terms name it.

@@ -239,7 +239,7 @@ impl Reactor {
             self.take_in(id, fresh, door);
         }
         self.follow_added(stored, owner, tenant);
-        // A tenant that was changed or paused by hand begins again.
+        // A tenant with an override begins again.
         self.policies.forget_overrides(name);
         self.apply_policies(&ChangeNote::about(name, "replaced by `vgpu tenant add`", who));
         Ok(self.tenant_answer(name, state))
